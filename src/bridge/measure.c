@@ -106,7 +106,7 @@ struct responder {
     struct farm_hub *hub;
     int control;
     struct farm_ring made, view;
-    bool taken;
+    bool has_session;
 };
 
 // Answers plain sockets.
@@ -117,27 +117,27 @@ struct plain_server {
 
 static void close_session(struct responder *responder) {
     const struct farm_control_message forget = {.kind = FARM_CONTROL_FORGET, .fds = {-1, -1}};
-    if (!responder->taken) return;
+    if (!responder->has_session) return;
     farm_control_send(responder->control, &forget);
     farm_ring_close(&responder->view);
     farm_ring_close(&responder->made);
-    responder->taken = false;
+    responder->has_session = false;
 }
 
-static void refuse_node(struct responder *responder, const struct farm_control_message *ask, const char *why) {
+static void refuse_node(struct responder *responder, const struct farm_control_message *request, const char *why) {
     struct farm_control_message no = {.kind = FARM_CONTROL_REFUSED, .reason = FARM_WIRE_REFUSE_LATER, .fds = {-1, -1}};
-    memcpy(no.id, ask->id, sizeof no.id);
+    memcpy(no.id, request->id, sizeof no.id);
     snprintf(no.text, sizeof no.text, "%.*s", (int)sizeof no.text - 1, why);
     farm_control_send(responder->control, &no);
 }
 
 // A new node replaces one that went away without BYE.
-static void admit_node(struct responder *responder, const struct farm_control_message *ask) {
+static void admit_node(struct responder *responder, const struct farm_control_message *request) {
     struct farm_error err;
-    if (ask->count != 1 || farm_load_acquire(&responder->stats.node[0].state) == FARM_NODE_CONNECTED) {
-        refuse_node(responder, ask,
-                    ask->count != 1 ? "this is farm bridge bench: it runs no environment"
-                                    : "another measurement is under way");
+    if (request->count != 1 || farm_load_acquire(&responder->stats.node[0].state) == FARM_NODE_CONNECTED) {
+        refuse_node(responder, request,
+                    request->count != 1 ? "this is farm bridge bench: it runs no environment"
+                                        : "another measurement is under way");
         return;
     }
     close_session(responder);
@@ -145,18 +145,18 @@ static void admit_node(struct responder *responder, const struct farm_control_me
     if (!status && (status = open_view(&responder->made, false, &responder->view, &err)))
         farm_ring_close(&responder->made);
     if (status) {
-        refuse_node(responder, ask, err.message);
+        refuse_node(responder, request, err.message);
         return;
     }
-    responder->taken = true;
-    struct farm_control_message say = {.kind = FARM_CONTROL_SESSION, .count = 1, .fds = {-1, -1}};
+    responder->has_session = true;
+    struct farm_control_message reply = {.kind = FARM_CONTROL_SESSION, .count = 1, .fds = {-1, -1}};
     const struct farm_control_message ring = {.kind = FARM_CONTROL_RING,
                                               .fds = {responder->made.up.fd, responder->made.down.fd_readonly}};
-    memcpy(say.id, ask->id, sizeof say.id);
-    farm_control_send(responder->control, &say);
+    memcpy(reply.id, request->id, sizeof reply.id);
+    farm_control_send(responder->control, &reply);
     farm_control_send(responder->control, &ring);
-    say.kind = FARM_CONTROL_ADMITTED;
-    farm_control_send(responder->control, &say);
+    reply.kind = FARM_CONTROL_ADMITTED;
+    farm_control_send(responder->control, &reply);
 }
 
 static void handle_control(struct responder *responder) {
@@ -169,7 +169,7 @@ static void handle_control(struct responder *responder) {
 
 static bool answer_lanes(struct responder *responder) {
     bool any = false;
-    for (uint32_t l = 0; responder->taken && l < responder->offer.spec.lanes; l++) {
+    for (uint32_t l = 0; responder->has_session && l < responder->offer.spec.lanes; l++) {
         struct farm_lane *lane = &responder->view.lanes[l];
         const uint64_t n = farm_lane_acted(lane);
         if (farm_lane_produced(lane) == n) continue;

@@ -102,10 +102,6 @@ static void list_lane(struct farm_node *node, struct node_lane *lane) {
     node->list[(node->head + node->listed++) % room] = lane;
 }
 
-static void list_all_lanes(struct farm_node *node) {
-    for (uint32_t i = 0; i < node->ring_count * node->lane_count; i++) list_lane(node, &node->lanes[i]);
-}
-
 static bool check_bells(struct farm_node *node) {
     const uint32_t count = farm_doorbells_poll(&node->bells, node->rung);
     for (uint32_t i = 0; i < count; i++)
@@ -113,7 +109,7 @@ static bool check_bells(struct farm_node *node) {
     return count > 0;
 }
 
-// ---- steps go ----
+// ---- steps out ----
 
 static bool send_steps(struct farm_node *node) {
     struct farm_link *link = &node->link;
@@ -141,7 +137,7 @@ static bool send_steps(struct farm_node *node) {
     return true;
 }
 
-// ---- answers come ----
+// ---- answers in ----
 
 static bool fail_entry(const struct farm_wire_header *header, const struct farm_wire_entry *entry,
                        struct farm_error *err) {
@@ -296,7 +292,7 @@ static bool handle_welcome(struct farm_node *node, struct farm_error *err) {
         farm_store_relaxed(&row->connections, farm_load_relaxed(&row->connections) + 1);
         farm_store_release(&row->state, FARM_NODE_CONNECTED);
     }
-    list_all_lanes(node);
+    for (uint32_t i = 0; i < node->ring_count * node->lane_count; i++) list_lane(node, &node->lanes[i]);
     return true;
 }
 

@@ -1,4 +1,4 @@
-"""A TCP proxy that holds every byte back for some milliseconds in each direction: a site far away.
+"""A TCP proxy that delays every byte by some milliseconds in each direction: a distant site.
 
 usage: delay.py LISTEN_HOST:PORT TO_HOST:PORT MILLISECONDS
 """
@@ -8,16 +8,13 @@ import sys
 
 
 async def copy(reader, writer, delay_s):
-    loop = asyncio.get_running_loop()
-    queue = asyncio.Queue(maxsize=1024)
+    """Reads ahead while earlier bytes wait for their time."""
+    loop, queue = asyncio.get_running_loop(), asyncio.Queue(maxsize=1024)
 
     async def send():
-        while True:
-            due, data = await queue.get()
-            await asyncio.sleep(max(0, due - loop.time()))
-            if not data:
-                break
-            writer.write(data)
+        while (item := await queue.get())[1]:
+            await asyncio.sleep(max(0, item[0] - loop.time()))
+            writer.write(item[1])
             await writer.drain()
         writer.close()
 
@@ -32,20 +29,16 @@ async def copy(reader, writer, delay_s):
 
 
 async def main(listen, to, milliseconds):
-    host, port = to.rsplit(":", 1)
-
     async def serve(reader, writer):
         try:
-            far_reader, far_writer = await asyncio.open_connection(host, int(port))
+            far_reader, far_writer = await asyncio.open_connection(*to.rsplit(":", 1))
         except OSError:
             writer.close()
             return
         delay_s = float(milliseconds) / 1e3
         await asyncio.gather(copy(reader, far_writer, delay_s), copy(far_reader, writer, delay_s), return_exceptions=True)
 
-    own_host, own_port = listen.rsplit(":", 1)
-    server = await asyncio.start_server(serve, own_host, int(own_port))
-    await server.serve_forever()
+    await (await asyncio.start_server(serve, *listen.rsplit(":", 1))).serve_forever()
 
 
 asyncio.run(main(*sys.argv[1:]))

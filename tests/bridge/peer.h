@@ -18,12 +18,12 @@ struct peer {
     size_t in_bytes;
 };
 
-static inline void peer_make_as(struct peer *peer, int side, bool sealed, enum farm_answers answers) {
+static inline void peer_make_as(struct peer *peer, int side, bool encrypted, enum farm_answers answers) {
     farm_log_set_level(FARM_LOG_ERROR);
-    *peer = (struct peer){.play = play_make(sealed, answers, PEER_RINGS, PEER_LANES, PEER_PIXELS, 1), .side = side};
+    *peer = (struct peer){.play = play_make(encrypted, answers, PEER_RINGS, PEER_LANES, PEER_PIXELS, 1), .side = side};
 }
-static inline void peer_make(struct peer *peer, int side, bool sealed) {
-    peer_make_as(peer, side, sealed, FARM_ANSWERS_CENTRAL);
+static inline void peer_make(struct peer *peer, int side, bool encrypted) {
+    peer_make_as(peer, side, encrypted, FARM_ANSWERS_CENTRAL);
 }
 
 // A turn of the other side and of the supervisor; the learner does not answer.
@@ -61,7 +61,7 @@ static inline void peer_dial(struct peer *peer) {
         peer->c = memory_dial(&peer->play->net);
         return;
     }
-    world_act(&peer->play->world, 1); // every lane has an unanswered step
+    world_publish_steps(&peer->play->world, 1); // every lane has an unanswered step
     for (peer->c = NULL; !peer->c; peer->c = memory_take(&peer->play->net)) peer_turn(peer, 10000000);
 }
 

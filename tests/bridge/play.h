@@ -14,7 +14,7 @@ struct play {
     uint64_t now_ns;
 };
 
-static inline struct play *play_make(bool sealed, enum farm_answers answers, uint32_t rings, uint32_t lanes,
+static inline struct play *play_make(bool encrypted, enum farm_answers answers, uint32_t rings, uint32_t lanes,
                                      uint32_t pixels, uint64_t seed) {
     struct play *play = calloc(1, sizeof *play);
     cr_assert_not_null(play);
@@ -30,7 +30,7 @@ static inline struct play *play_make(bool sealed, enum farm_answers answers, uin
     world->hub_config.ops = world->node_config.ops = &farm_engine_memory;
     world->hub_config.ops_context = &play->hub_side;
     world->node_config.ops_context = &play->node_side;
-    world->hub_config.key = world->node_config.key = sealed ? &PLAY_KEY : NULL;
+    world->hub_config.key = world->node_config.key = encrypted ? &PLAY_KEY : NULL;
     world->node_config.seed = seed;
     world_make(world, rings);
     return play;
@@ -42,12 +42,12 @@ static inline void play_free(struct play *play) {
     free(play);
 }
 
-// One turn of both sides; time goes on by itself when there is nothing to do.
+// One turn of both sides. Time advances by 10 us, or by 5 ms if there was no work.
 static inline void play_turn(struct play *play, uint64_t steps) {
     play->now_ns += world_turn(&play->world, steps, play->now_ns) ? 10000 : 5000000;
 }
 
-// Until every lane has brought so many steps and got their answers, in at most 100 s of virtual time.
+// Turns until every lane has so many steps and answers, in at most 100 s of virtual time.
 static inline void play_to(struct play *play, uint64_t steps) {
     const uint64_t limit_ns = play->now_ns + 100000000000;
     while (!world_done(&play->world, steps)) {

@@ -11,10 +11,10 @@
 TestSuite(cuts, .timeout = 300);
 
 // A flow: in the clear or by TLS, answers by the learner or by the actors, faults up or down.
-enum { SEALED = 1, LOCAL = 2, DOWN = 4, FLOWS = 8 };
+enum { TLS = 1, LOCAL = 2, DOWN = 4, FLOWS = 8 };
 static struct play *make(int flow, uint32_t rings, uint32_t pixels, uint64_t seed) {
     farm_log_set_level(FARM_LOG_ERROR);
-    return play_make(flow & SEALED, flow & LOCAL ? FARM_ANSWERS_LOCAL : FARM_ANSWERS_CENTRAL, rings, 2, pixels, seed);
+    return play_make(flow & TLS, flow & LOCAL ? FARM_ANSWERS_LOCAL : FARM_ANSWERS_CENTRAL, rings, 2, pixels, seed);
 }
 
 Test(cuts, an_intact_connection_brings_all_steps) {
@@ -41,7 +41,7 @@ static bool break_at_byte(struct play *play, int flow, enum fault fault, uint64_
 // In `make test` TLS, whose handshake takes a millisecond, gets every STRIDE-th byte; FARM_BRIDGE_FULL=1: every byte.
 enum { STRIDE = 5, BYTES_MIN = 500 };
 static uint64_t stride(int flow) {
-    return flow & SEALED && !getenv("FARM_BRIDGE_FULL") ? STRIDE : 1;
+    return flow & TLS && !getenv("FARM_BRIDGE_FULL") ? STRIDE : 1;
 }
 
 // With new rings each time.
@@ -150,7 +150,7 @@ Test(cuts, at_random_bytes_lose_and_repeat_nothing) {
 
 Test(cuts, hubs_nodes_and_actors_can_be_replaced_at_any_moment) {
     struct tally tally = {0};
-    for (int flow = 0; flow < DOWN; flow++) cut_at_random(flow, 77, flow & SEALED ? 300 : 2000, 1000, &tally);
+    for (int flow = 0; flow < DOWN; flow++) cut_at_random(flow, 77, flow & TLS ? 300 : 2000, 1000, &tally);
     cr_assert(tally.hubs > 100 && tally.nodes > 100 && tally.actors > 100);
 }
 
@@ -159,12 +159,12 @@ Test(cuts, hubs_nodes_and_actors_can_be_replaced_at_any_moment) {
 Test(cuts, a_place_is_free_for_the_next_session_at_any_moment) {
     for (int flow = 0; flow < DOWN; flow++) {
         struct play *play = make(flow, 2, 30, (uint64_t)flow);
-        for (int i = 0; i < (flow & SEALED ? 30 : 150); i++) {
+        for (int i = 0; i < (flow & TLS ? 30 : 150); i++) {
             play->net.most = i % 2 ? 0 : 200;
             play->net.cut_span = i % 3 ? 0 : 3000;
             for (uint64_t turns = memory_random(&play->net, 150); turns; turns--) play_turn(play, 100000);
             if (play->net.count && i % 4 == 0) play->net.list[0]->deaf = true;
-            world_begin_anew(&play->world);
+            world_replace_session(&play->world);
             play->net.cut_span = 0;
             if (i % 5 == 0) play_to(play, 5);
         }

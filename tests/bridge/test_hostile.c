@@ -253,17 +253,17 @@ static void run_honest_node(struct play *play, uint64_t s, uint64_t *steps, uint
     cr_expect_geq(play->world.taken[0][0] - before, least * s);
 }
 
-static struct play *make_with_honest_node(bool sealed, uint64_t *steps) {
+static struct play *make_with_honest_node(bool encrypted, uint64_t *steps) {
     struct peer peer;
-    peer_make(&peer, MEMORY_UP, sealed);
+    peer_make(&peer, MEMORY_UP, encrypted);
     play_to(peer.play, *steps = 3);
     return peer.play;
 }
 
 Test(hostile, a_thousand_half_open_connections_do_not_disturb_a_node) {
-    for (int sealed = 0; sealed < 2; sealed++) {
+    for (int encrypted = 0; encrypted < 2; encrypted++) {
         uint64_t steps;
-        struct play *play = make_with_honest_node(sealed, &steps);
+        struct play *play = make_with_honest_node(encrypted, &steps);
         for (int i = 0; i < 1000; i++) memory_dial(&play->net);
         for (int s = 0; s < 12; s++) {
             run_honest_node(play, 1, &steps, 10);

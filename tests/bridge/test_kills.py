@@ -1,5 +1,5 @@
-"""kill -9 of every kind of process on either side of a bridge, on loopback: both nodes go on every time, and at the end the figures are
-whole. As a test a dozen; `test_kills.py --kills 1000 --record FILE` adds a line to FILE."""
+"""kill -9 of every kind of process on either side of a bridge, on loopback: both nodes continue every time, and the final figures are
+complete. A dozen kills as a test; `test_kills.py --kills 1000 --record FILE` adds a line to FILE."""
 
 import argparse
 import collections
@@ -18,13 +18,13 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
 from running import FARM, children, wait_until  # noqa: E402
 
-KILLS_A_FARM = 60  # then another farm, so that no worker's row of short lives becomes a crash loop
+KILLS_A_FARM = 60  # then a new farm, so that no worker's short lives count as a crash loop
 NODES = ("a", "b")
 STOPPED = ("hub", "node's bridge", "learner", "actor", "train")
 
 
 class Farm:
-    """A learner without actors of its own, and two nodes of two actors each."""
+    """A learner without local actors, and two nodes of two actors each."""
 
     def __init__(self, folder, chance):
         self.folder, self.chance, self.killed = pathlib.Path(folder), chance, collections.Counter()
@@ -48,15 +48,15 @@ class Farm:
         return self.start(f"node-{name}", "bridge", "--connect", f"127.0.0.1:{self.port}", "--key", self.key, "--actors", "2", "--json")
 
     def rates(self):
-        """Steps a second of the nodes that play."""
+        """Steps a second of the connected nodes."""
         try:
             nodes = json.loads((self.run / "bridge.json").read_text())["nodes"]
         except (OSError, ValueError):
             return []
         return [node["env_steps_per_s"] for node in nodes if node["state"] == "connected" and node["env_steps_per_s"] > 0]
 
-    def goes_on(self):
-        """Whether two nodes bring steps that the learner trains on."""
+    def continues(self):
+        """Whether both nodes send steps and the learner trains on them."""
         before = self.steps()
         return wait_until(lambda: len(self.rates()) == len(NODES) and self.steps() != before)
 
@@ -74,17 +74,17 @@ class Farm:
             "actor": self.chance.choice(actors) if actors else None, "node": self.nodes[name].pid, "train": self.train.pid,
         }[kind]
 
-    def stop_something(self, kind, seconds):
-        """What belongs to a node stops that node alone."""
+    def stop_one(self, kind, seconds):
+        """A stopped process of a node stops that node only."""
         pid = self.pid_of(kind, NODES[0])
         os.kill(pid, signal.SIGSTOP)
         time.sleep(seconds)
         if kind in ("node's bridge", "actor"):
-            assert self.rates(), f"the other node does not go on while {kind} is stopped"
+            assert self.rates(), f"the other node stands still while {kind} is stopped"
         os.kill(pid, signal.SIGCONT)
-        assert self.goes_on(), f"the nodes do not go on after {kind} was stopped for {seconds} s"
+        assert self.continues(), f"the nodes stand still after {kind} was stopped for {seconds} s"
 
-    def kill_something(self):
+    def kill_one(self):
         kind = self.chance.choice(["learner", "hub", "node's bridge", "actor", "actor", "node"] + ["train"] * (self.chance.random() < 0.2))
         name = self.chance.choice(NODES)
         pid = self.pid_of(kind, name)
@@ -100,7 +100,7 @@ class Farm:
             self.train = self.start_train("--resume")
 
     def end(self):
-        """The account of the run's last life."""
+        """The final document of the last `farm train`."""
         self.train.send_signal(signal.SIGTERM)
         statuses = [process.wait(timeout=30) for process in (self.train, *self.nodes.values())]
         assert statuses == [0] * len(statuses), statuses
@@ -117,16 +117,16 @@ def kill_in_one_farm(kills, chance, stop_s=0):
     with tempfile.TemporaryDirectory() as folder:
         farm = Farm(folder, chance)
         try:
-            assert farm.goes_on(), "the farm does not begin"
+            assert farm.continues(), "the farm does not start"
             for kind in STOPPED if stop_s else ():
-                farm.stop_something(kind, stop_s)
+                farm.stop_one(kind, stop_s)
             while farm.killed.total() < kills:
                 for _ in range(chance.choice((1, 1, 2, 3))):  # also several at once
-                    farm.kill_something()
+                    farm.kill_one()
                 time.sleep(chance.random() * 0.3)
                 if chance.random() < 0.3:
-                    assert farm.goes_on(), f"the nodes do not go on after {dict(farm.killed)}"
-            assert farm.goes_on(), f"the nodes do not go on after {dict(farm.killed)}"
+                    assert farm.continues(), f"the nodes stand still after {dict(farm.killed)}"
+            assert farm.continues(), f"the nodes stand still after {dict(farm.killed)}"
             account = farm.end()
             assert account["error"] is None and account["bad_values"] == 0 and account["return_mean"] > 0.5, account
             return farm.killed, account["agent_steps"]
@@ -139,7 +139,7 @@ def kill_in_one_farm(kills, chance, stop_s=0):
 
 
 class Kills(unittest.TestCase):
-    def test_both_nodes_go_on_whatever_is_killed(self):
+    def test_both_nodes_continue_after_any_kill(self):
         killed, steps = kill_in_one_farm(12, random.Random(time.time_ns()))
         print(f"covered: {killed.total()} kills around a bridge, {steps} steps")
 
@@ -148,8 +148,8 @@ def main():
     flags = argparse.ArgumentParser(description=__doc__)
     flags.add_argument("--kills", type=int, default=1000)
     flags.add_argument("--seed", type=int, default=time.time_ns())
-    flags.add_argument("--stop-s", type=float, default=0, help="before that, each kind of process is stopped (SIGSTOP) for so long")
-    flags.add_argument("--record", help="a line of JSON is added to this file")
+    flags.add_argument("--stop-s", type=float, default=0, help="first stop each kind of process (SIGSTOP) for so long")
+    flags.add_argument("--record", help="add a line of JSON to this file")
     options = flags.parse_args()
     chance, killed, steps, start = random.Random(options.seed), collections.Counter(), 0, time.monotonic()
     while killed.total() < options.kills:

@@ -102,7 +102,7 @@ static void answer_while_sending(const char *engine) {
     const uint64_t steps = 50, long_ns = 10000000000u;
     make_pair(engine, false, FARM_ANSWERS_CENTRAL, 1000, 256);
     run_to(steps);
-    world_act(world, steps + 1);
+    world_publish_steps(world, steps + 1);
     for (bool both = false; !both;) {
         farm_node_turn(world->node, farm_now_ns());
         farm_hub_turn(world->hub, farm_now_ns());

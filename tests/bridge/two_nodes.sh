@@ -1,8 +1,7 @@
 #!/bin/bash
-# A learner and two nodes, each in a network namespace of its own, bring native/catch to its score by TLS while a link is
-# cut, a node is killed and started anew, and both bridges are killed. Node 2 is of another kind (one actor, poll instead of
-# io_uring) at another site, 20 ms away. Needs no rights; exits
-# 77, saying so, where namespaces are forbidden. Sends to addresses of its own namespaces only.
+# A learner and two nodes in three network namespaces train native/catch to its score by TLS while a link is cut, a node is
+# killed and restarted, and both bridges are killed. Node 2 has one actor and poll instead of io_uring, and is 20 ms away.
+# Needs no privileges; exits 77 with a message if namespaces are forbidden. Sends to its own namespaces only.
 set -eu
 farm=$(realpath "${FARM_BUILD:-build}/farm")
 here=$(dirname "$(realpath "$0")")
@@ -32,7 +31,7 @@ declare -a space node
 for i in 1 2; do
     unshare --net sleep 600 &
     space[$i]=$!
-    until_true 5 apart "${space[$i]}" || fail "namespace $i does not come"
+    until_true 5 apart "${space[$i]}" || fail "namespace $i does not start"
     ip link add "v$i" type veth peer name eth0 netns "${space[$i]}"
     ip addr add "10.77.$i.1/24" dev "v$i"
     ip link set "v$i" up
@@ -59,7 +58,7 @@ has() { "$farm" bridge status "$dir/run" --json 2>/dev/null | python3 -c "import
 until_true 30 has "sum(n['state'] == 'connected' and n['env_steps_per_s'] > 0 for n in nodes) == 2" || fail "two nodes do not play"
 ip link set v1 down # node 1's link is cut for a second
 sleep 1
-has "any(n['env_steps_per_s'] > 0 for n in nodes)" || fail "node 2 does not go on while node 1 is cut off"
+has "any(n['env_steps_per_s'] > 0 for n in nodes)" || fail "node 2 stands still while node 1 is cut off"
 ip link set v1 up
 kill -9 "${node[2]}" # node 2's supervisor, and with it all of node 2
 wait "${node[2]}" 2>/dev/null || true
@@ -68,13 +67,13 @@ pkill -9 -P "$train" -x bridge || fail "the learner has no bridge to kill"
 until_true 30 has "len(nodes) == 3 and sum(n['state'] == 'connected' for n in nodes) == 2" || fail "the new node does not join beside the dead one"
 pkill -9 -P "${node[1]}" -x bridge || fail "node 1 has no bridge to kill"
 until_true 30 has "len(nodes) == 2 and all(n['state'] == 'connected' and n['env_steps_per_s'] > 0 for n in nodes)" ||
-    fail "two nodes do not play at the end, or the places of the one that was killed are not given up"
+    fail "two nodes do not play at the end, or the killed node's places are still reserved"
 kill -TERM "$train"
 wait "$train" || fail "farm train ends with $?"
 for i in 1 2; do
     wait "${node[$i]}" || fail "node $i ends with $?"
 done
-python3 - "$dir" <<'P' || fail "the account is not as it should be"
+python3 - "$dir" <<'P' || fail "the final documents are wrong"
 import json, sys
 
 train, node1, node2 = (json.load(open(f"{sys.argv[1]}/{name}.json")) for name in ("train", "node1", "node2b"))

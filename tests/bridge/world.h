@@ -21,7 +21,7 @@ enum { WORLD_RINGS_MAX = 8, WORLD_LANES_MAX = 4 };
 
 struct world {
     struct farm_wire_offer offer;
-    struct farm_ring_spec node_spec; // the offer's with the node's steps
+    struct farm_ring_spec node_spec; // the offer's, with the steps of the node's rings
     uint32_t rings;                  // of the session
     struct farm_bridge_stats hub_stats, node_stats;
     int control, hub_control, wake, bell, node_bell;
@@ -41,8 +41,8 @@ struct world {
     int actor_fds[WORLD_RINGS_MAX][2];
     uint64_t answers;
     uint64_t generation[WORLD_RINGS_MAX];                 // of the actors
-    bool begins[WORLD_RINGS_MAX][WORLD_LANES_MAX];        // this lane's next step is its actor's first
-    uint64_t first[WORLD_RINGS_MAX][WORLD_LANES_MAX][16]; // generation that began with step n, at n % 16; 0: none
+    bool begins[WORLD_RINGS_MAX][WORLD_LANES_MAX];        // the lane's next step is its actor's first
+    uint64_t first[WORLD_RINGS_MAX][WORLD_LANES_MAX][16]; // [n % 16] generation that began with step n; 0: no new one
 };
 
 static inline uint8_t world_pixel(uint32_t ring, uint32_t lane, uint64_t n, size_t i) {
@@ -138,7 +138,7 @@ static inline void world_check_step(struct world *world, uint32_t r, uint32_t l,
 }
 
 // Answers (LOCAL: takes in) every published step. Returns the number of lane steps.
-static inline uint32_t world_learn(struct world *world) {
+static inline uint32_t world_answer_steps(struct world *world) {
     uint32_t done = 0;
     for (uint32_t r = 0; r < world->made_count; r++) {
         for (uint32_t l = 0; l < world->offer.spec.lanes; l++) {
@@ -185,7 +185,7 @@ static inline void world_restart_actor(struct world *world, uint32_t r) {
 }
 
 // Publishes the next step of each lane that may, up to `steps` in a lane. Returns the number of lane steps.
-static inline uint32_t world_act(struct world *world, uint64_t steps) {
+static inline uint32_t world_publish_steps(struct world *world, uint64_t steps) {
     uint32_t done = 0;
     for (uint32_t r = 0; r < world->rings; r++) {
         for (uint32_t l = 0; l < world->offer.spec.lanes; l++) {
@@ -257,7 +257,7 @@ static inline void world_free_rings(struct farm_ring *views, struct farm_ring *m
 }
 
 // The supervisor gives the session up, and the node begins another session with new rings.
-static inline void world_begin_anew(struct world *world) {
+static inline void world_replace_session(struct world *world) {
     const struct farm_control_message forget = {.kind = FARM_CONTROL_FORGET, .fds = {-1, -1}};
     cr_assert(farm_control_send(world->control, &forget));
     world_free_rings(world->learner, world->made, world->made_count);
@@ -320,7 +320,7 @@ static inline bool world_done(const struct world *world, uint64_t steps) {
 static inline bool world_turn(struct world *world, uint64_t steps, uint64_t now_ns) {
     bool busy = farm_hub_turn(world->hub, now_ns);
     world_supervise(world);
-    busy |= world_learn(world) + world_act(world, steps) > 0;
+    busy |= world_answer_steps(world) + world_publish_steps(world, steps) > 0;
     return farm_node_turn(world->node, now_ns) || busy;
 }
 
