@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const struct farm_ring closed_ring = {
+    .up = {.fd = -1, .fd_readonly = -1}, .down = {.fd = -1, .fd_readonly = -1}, .wake_fd = -1};
+
 static enum farm_status make_lanes(struct farm_ring *ring, struct farm_error *err) {
     const struct farm_ring_layout *layout = &ring->layout;
     uint8_t *up = (uint8_t *)ring->up.header, *down = (uint8_t *)ring->down.header;
@@ -49,8 +52,8 @@ static enum farm_status make_lanes(struct farm_ring *ring, struct farm_error *er
 
 enum farm_status farm_ring_create(const struct farm_ring_spec *spec, uint32_t actor, int node, bool huge,
                                   struct farm_ring *ring, struct farm_error *err) {
-    *ring = (struct farm_ring){.spec = *spec, .up.fd = -1, .down.fd = -1, .wake_fd = -1};
-    ring->up.fd_readonly = ring->down.fd_readonly = -1;
+    *ring = closed_ring;
+    ring->spec = *spec;
     enum farm_status status = farm_ring_layout_make(spec, &ring->layout, err);
     if (status) return status;
     struct farm_segment_request request = {.kind = FARM_SEGMENT_UP,
@@ -133,8 +136,7 @@ static enum farm_status open_down_first(int up_fd, int down_fd, struct farm_ring
 
 enum farm_status farm_ring_open(int up_fd, int down_fd, enum farm_ring_side side, struct farm_ring *ring,
                                 struct farm_error *err) {
-    *ring = (struct farm_ring){.up.fd = -1, .down.fd = -1, .wake_fd = -1};
-    ring->up.fd_readonly = ring->down.fd_readonly = -1;
+    *ring = closed_ring;
     enum farm_status status = side == FARM_RING_LEARNER
                                   ? open_down_first(up_fd, down_fd, ring, err)
                                   : open_up_first(up_fd, down_fd, side == FARM_RING_ACTOR, ring, err);
@@ -157,8 +159,7 @@ void farm_ring_close(struct farm_ring *ring) {
     free(ring->lanes);
     farm_segment_close(&ring->up);
     farm_segment_close(&ring->down);
-    *ring = (struct farm_ring){.up.fd = -1, .down.fd = -1, .wake_fd = -1};
-    ring->up.fd_readonly = ring->down.fd_readonly = -1;
+    *ring = closed_ring;
 }
 
 bool farm_ring_counters_sound(const struct farm_ring *ring, uint32_t *lane) {

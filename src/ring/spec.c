@@ -44,13 +44,17 @@ uint64_t farm_ring_steps_needed(uint64_t windows, uint64_t stride, uint64_t leng
     return (windows + 1) * stride + length + stack;
 }
 
+static enum farm_status check_count(uint32_t count, uint32_t least, uint32_t most, const char *things,
+                                    struct farm_error *err) {
+    if (count >= least && count <= most) return FARM_OK;
+    return farm_fail(err, FARM_E_INVALID, "%u %s: %u..%u are possible", count, things, least, most);
+}
+
 static enum farm_status check_action(const struct farm_action_spec *action, struct farm_error *err) {
     if (action->kind < FARM_ACTION_DISCRETE || action->kind > FARM_ACTION_CONTINUOUS)
         return farm_fail(err, FARM_E_INVALID, "action kind %u: must be discrete, multi-discrete or continuous",
                          action->kind);
-    if (action->dims < 1 || action->dims > FARM_ACTION_DIMS_MAX)
-        return farm_fail(err, FARM_E_INVALID, "%u action dimensions: 1..%d are possible", action->dims,
-                         FARM_ACTION_DIMS_MAX);
+    if (check_count(action->dims, 1, FARM_ACTION_DIMS_MAX, "action dimensions", err)) return FARM_E_INVALID;
     if (action->kind == FARM_ACTION_DISCRETE && action->dims != 1)
         return farm_fail(err, FARM_E_INVALID, "a discrete action has 1 dimension, not %u", action->dims);
     for (uint32_t i = 0; i < action->dims && action->kind != FARM_ACTION_CONTINUOUS; i++)
@@ -76,9 +80,8 @@ static enum farm_status check_answers(const struct farm_ring_spec *spec, struct 
     farm_ring_spec_answers(&standard);
     if (spec->answers > FARM_ANSWERS_LOCAL)
         return farm_fail(err, FARM_E_INVALID, "answers %u: must be 0 (central) or 1 (local)", spec->answers);
-    if (spec->answer_count < FARM_ANSWERS_STANDARD || spec->answer_count > FARM_ANSWER_FIELDS_MAX)
-        return farm_fail(err, FARM_E_INVALID, "%u answer fields: %d..%d are possible", spec->answer_count,
-                         FARM_ANSWERS_STANDARD, FARM_ANSWER_FIELDS_MAX);
+    if (check_count(spec->answer_count, FARM_ANSWERS_STANDARD, FARM_ANSWER_FIELDS_MAX, "answer fields", err))
+        return FARM_E_INVALID;
     for (uint32_t f = 0; f < spec->answer_count; f++) {
         const struct farm_answer_spec *answer = &spec->answer[f], *wanted = &standard.answer[f];
         if (!has_name(answer->name))
@@ -98,17 +101,12 @@ static enum farm_status check_answers(const struct farm_ring_spec *spec, struct 
     return FARM_OK;
 }
 
-static enum farm_status check(const struct farm_ring_spec *spec, struct farm_error *err) {
-    if (spec->lanes < 1 || spec->lanes > FARM_LANES_MAX)
-        return farm_fail(err, FARM_E_INVALID, "%u lanes: 1..%d are possible", spec->lanes, FARM_LANES_MAX);
-    if (spec->width < 1 || spec->width > FARM_WIDTH_MAX)
-        return farm_fail(err, FARM_E_INVALID, "%u environments a lane: 1..%d are possible", spec->width,
-                         FARM_WIDTH_MAX);
-    if (spec->steps < 2 || spec->steps > STEPS_MAX)
-        return farm_fail(err, FARM_E_INVALID, "%u steps a ring: 2..%d are possible", spec->steps, STEPS_MAX);
-    if (spec->env.obs_count < 1 || spec->env.obs_count > FARM_OBS_FIELDS_MAX)
-        return farm_fail(err, FARM_E_INVALID, "%u observation fields: 1..%d are possible", spec->env.obs_count,
-                         FARM_OBS_FIELDS_MAX);
+static enum farm_status check_spec(const struct farm_ring_spec *spec, struct farm_error *err) {
+    if (check_count(spec->lanes, 1, FARM_LANES_MAX, "lanes", err) ||
+        check_count(spec->width, 1, FARM_WIDTH_MAX, "environments a lane", err) ||
+        check_count(spec->steps, 2, STEPS_MAX, "steps a ring", err) ||
+        check_count(spec->env.obs_count, 1, FARM_OBS_FIELDS_MAX, "observation fields", err))
+        return FARM_E_INVALID;
     if (spec->env.frames_per_step < 1)
         return farm_fail(err, FARM_E_INVALID, "0 frames a step: an agent step counts for 1 or more");
     for (uint32_t f = 0; f < spec->env.obs_count; f++) {
@@ -126,7 +124,7 @@ static enum farm_status check(const struct farm_ring_spec *spec, struct farm_err
 }
 
 // Places an array on the next cache line after *at and advances *at.
-static size_t place(uint64_t *at, uint64_t bytes) {
+static size_t place_array(uint64_t *at, uint64_t bytes) {
     uint64_t start = (*at + FARM_CACHE_LINE - 1) / FARM_CACHE_LINE * FARM_CACHE_LINE;
     *at = start + bytes;
     return (size_t)start;
@@ -135,7 +133,7 @@ static size_t place(uint64_t *at, uint64_t bytes) {
 // Places `rows` rows; false if they do not fit a segment.
 static bool place_rows(uint64_t *at, uint64_t rows, uint64_t bytes, size_t *start) {
     if (*at > SEGMENT_BYTES_MAX || rows > SEGMENT_BYTES_MAX / bytes) return false;
-    *start = place(at, rows * bytes);
+    *start = place_array(at, rows * bytes);
     return true;
 }
 
@@ -152,14 +150,14 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes) {
 
 enum farm_status farm_ring_layout_make(const struct farm_ring_spec *spec, struct farm_ring_layout *layout,
                                        struct farm_error *err) {
-    enum farm_status status = check(spec, err);
+    enum farm_status status = check_spec(spec, err);
     if (status) return status;
     memset(layout, 0, sizeof *layout);
     uint64_t slots = (uint64_t)spec->steps * spec->width; // <= 2^40, so no product below overflows
 
     uint64_t at = FARM_SEGMENT_HEADER_BYTES;
-    layout->up_control = place(&at, sizeof(struct farm_up_control));
-    layout->up_lanes = place(&at, spec->lanes * sizeof(struct farm_up_lane));
+    layout->up_control = place_array(&at, sizeof(struct farm_up_control));
+    layout->up_lanes = place_array(&at, spec->lanes * sizeof(struct farm_up_lane));
     layout->up_arrays = (size_t)whole_pages(at);
     uint64_t up = 0, down = 0; // bytes of a lane's arrays
     bool fits = true;
@@ -182,8 +180,8 @@ enum farm_status farm_ring_layout_make(const struct farm_ring_spec *spec, struct
     layout->up_bytes = layout->up_arrays + layout->up_stride * spec->lanes;
 
     at = FARM_SEGMENT_HEADER_BYTES;
-    layout->down_control = place(&at, sizeof(struct farm_down_control));
-    layout->down_lanes = place(&at, spec->lanes * sizeof(struct farm_down_lane));
+    layout->down_control = place_array(&at, sizeof(struct farm_down_control));
+    layout->down_lanes = place_array(&at, spec->lanes * sizeof(struct farm_down_lane));
     layout->down_arrays = (size_t)whole_pages(at);
     layout->down_stride = (size_t)whole_pages(down);
     layout->down_bytes = layout->down_arrays + layout->down_stride * spec->lanes;

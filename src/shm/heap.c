@@ -17,13 +17,7 @@ struct extent_hooks {
                    unsigned arena);
     bool (*dalloc)(struct extent_hooks *hooks, void *start, size_t bytes, bool committed, unsigned arena);
     void (*destroy)(struct extent_hooks *hooks, void *start, size_t bytes, bool committed, unsigned arena);
-    bool (*commit)(struct extent_hooks *hooks, void *start, size_t bytes, size_t offset, size_t length, unsigned arena);
-    bool (*decommit)(struct extent_hooks *hooks, void *start, size_t bytes, size_t offset, size_t length,
-                     unsigned arena);
-    bool (*purge_lazy)(struct extent_hooks *hooks, void *start, size_t bytes, size_t offset, size_t length,
-                       unsigned arena);
-    bool (*purge_forced)(struct extent_hooks *hooks, void *start, size_t bytes, size_t offset, size_t length,
-                         unsigned arena);
+    void *commit, *decommit, *purge_lazy, *purge_forced; // functions; NULL: not offered
     bool (*split)(struct extent_hooks *hooks, void *start, size_t bytes, size_t first, size_t second, bool committed,
                   unsigned arena);
     bool (*merge)(struct extent_hooks *hooks, void *first, size_t first_bytes, void *second, size_t second_bytes,

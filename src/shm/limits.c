@@ -58,16 +58,18 @@ static void read_groups(const char *root, struct room *least) {
     snprintf(least->name, sizeof least->name, "%s of control group %s", memory->file, memory->group);
 }
 
+static void lower_room(struct room *least, uint64_t left, uint64_t total, const char *remedy, const char *name) {
+    if (left >= least->left_bytes) return;
+    *least = (struct room){
+        .left_bytes = left, .limit_bytes = total, .used_bytes = total > left ? total - left : 0, .remedy = remedy};
+    snprintf(least->name, sizeof least->name, "%s", name);
+}
+
 static void read_machine(const char *root, struct room *least) {
     char text[TEXT_BYTES];
     if (!farm_file_text(text, sizeof text, "%s/proc/meminfo", root) || !strstr(text, "MemAvailable:")) return;
     uint64_t left = value_of(text, "MemAvailable") * 1024, total = value_of(text, "MemTotal") * 1024;
-    if (left >= least->left_bytes) return;
-    *least = (struct room){.left_bytes = left,
-                           .limit_bytes = total,
-                           .used_bytes = total > left ? total - left : 0,
-                           .remedy = "end other programs"};
-    snprintf(least->name, sizeof least->name, "MemAvailable of this machine");
+    lower_room(least, left, total, "end other programs", "MemAvailable of this machine");
 }
 
 // "Node 1 MemFree:  123 kB" of a node's meminfo.
@@ -83,19 +85,22 @@ static void read_node(const char *root, int node, struct room *least) {
     uint64_t left = node_value(text, node, "MemFree") + node_value(text, node, "Active(file)") +
                     node_value(text, node, "Inactive(file)"),
              total = node_value(text, node, "MemTotal");
-    if (left >= least->left_bytes) return;
-    *least = (struct room){.left_bytes = left,
-                           .limit_bytes = total,
-                           .used_bytes = total > left ? total - left : 0,
-                           .remedy = "end other programs there, or place fewer actors on it"};
-    snprintf(least->name, sizeof least->name, "memory of NUMA node %d", node);
+    char name[64];
+    snprintf(name, sizeof name, "memory of NUMA node %d", node);
+    lower_room(least, left, total, "end other programs there, or place fewer actors on it", name);
+}
+
+static struct room least_room(const char *root, int node) {
+    struct room least = {.left_bytes = UINT64_MAX};
+    root = farm_file_root(root);
+    read_groups(root, &least);
+    read_machine(root, &least);
+    if (node >= 0) read_node(root, node, &least);
+    return least;
 }
 
 uint64_t farm_limits_memory_available_bytes(const char *root) {
-    struct room least = {.left_bytes = UINT64_MAX};
-    read_groups(farm_file_root(root), &least);
-    read_machine(farm_file_root(root), &least);
-    return without_reserve(least.left_bytes);
+    return without_reserve(least_room(root, -1).left_bytes);
 }
 
 int64_t farm_limits_huge_pool_bytes(const char *root, size_t page_bytes) {
@@ -124,10 +129,7 @@ uint64_t farm_limits_huge_available_bytes(const char *root, int node) {
 
 enum farm_status farm_limits_check_memory(const char *root, uint64_t bytes, int node, struct farm_error *err) {
     char wanted[SIZE_TEXT_BYTES], left[SIZE_TEXT_BYTES], limit[SIZE_TEXT_BYTES], used[SIZE_TEXT_BYTES];
-    struct room least = {.left_bytes = UINT64_MAX};
-    read_groups(farm_file_root(root), &least);
-    read_machine(farm_file_root(root), &least);
-    if (node >= 0) read_node(farm_file_root(root), node, &least);
+    const struct room least = least_room(root, node);
     uint64_t may_take = without_reserve(least.left_bytes);
     if (bytes <= may_take) return FARM_OK;
     return farm_fail(

@@ -29,7 +29,7 @@ static size_t round_up(size_t bytes, size_t unit) {
     return (bytes + unit - 1) / unit * unit;
 }
 
-static void clear(struct farm_segment *segment) {
+static void clear_segment(struct farm_segment *segment) {
     *segment = (struct farm_segment){.fd = -1, .fd_readonly = -1};
 }
 
@@ -37,7 +37,7 @@ void farm_segment_close(struct farm_segment *segment) {
     if (segment->header) munmap(segment->header, segment->bytes);
     if (segment->fd > 0) close(segment->fd);
     if (segment->fd_readonly > 0) close(segment->fd_readonly);
-    clear(segment);
+    clear_segment(segment);
 }
 
 // ---- create ----
@@ -105,7 +105,7 @@ static enum farm_status map_new(const struct farm_segment_request *request, bool
 
 // Binds, populates and verifies the node of every page. Blocks of 2 MiB are collapsed first, unless the first touch
 // decides on the node.
-static enum farm_status place(int node, bool transparent, struct farm_segment *out, struct farm_error *err) {
+static enum farm_status place_pages(int node, bool transparent, struct farm_segment *out, struct farm_error *err) {
     bool refused = false;
     size_t ask_bytes = out->pages == FARM_PAGES_HUGE ? FARM_PLACE_HUGE_BYTES : SMALL_BYTES;
     enum farm_status status = FARM_OK;
@@ -133,7 +133,7 @@ static bool create_huge(const struct farm_segment_request *request, struct farm_
     uint64_t there = farm_limits_huge_available_bytes("/", request->node) / FARM_PLACE_HUGE_BYTES;
     struct farm_error why = {0};
     if (there >= wanted && map_new(request, true, out, &why) == FARM_OK &&
-        place(request->node, false, out, &why) == FARM_OK)
+        place_pages(request->node, false, out, &why) == FARM_OK)
         return true;
     farm_segment_close(out);
     if (why.status)
@@ -160,7 +160,7 @@ static enum farm_status create_small(const struct farm_segment_request *request,
     if (!status) status = map_new(request, false, out, err);
     // Fails on kernels without transparent pages: the count below is then 0.
     if (!status && transparent) madvise(out->header, out->bytes, MADV_HUGEPAGE);
-    if (!status) status = place(request->node, transparent, out, err);
+    if (!status) status = place_pages(request->node, transparent, out, err);
     if (status || !transparent) return status;
     if (farm_place_transparent_bytes(out->header) >= out->bytes / 2) {
         out->pages = FARM_PAGES_TRANSPARENT;
@@ -192,7 +192,7 @@ static void write_header(const struct farm_segment_request *request, struct farm
 
 // Seals the size, keeps the mapping out of children and opens the read-only descriptor. fchmod does not change open
 // descriptors.
-static enum farm_status seal(struct farm_segment *out, struct farm_error *err) {
+static enum farm_status seal_segment(struct farm_segment *out, struct farm_error *err) {
     char path[64];
     if (fcntl(out->fd, F_ADD_SEALS, SEALS)) return farm_fail_errno(err, FARM_E_IO, "cannot seal a segment");
     if (madvise(out->header, out->bytes, MADV_DONTFORK))
@@ -208,14 +208,14 @@ static enum farm_status seal(struct farm_segment *out, struct farm_error *err) {
 
 enum farm_status farm_segment_create(const struct farm_segment_request *request, struct farm_segment *out,
                                      struct farm_error *err) {
-    clear(out);
+    clear_segment(out);
     enum farm_status status = check_request(request, err);
     if (status) return status;
     bool wants_huge = request->huge && request->bytes >= HUGE_MIN_BYTES;
     if (!wants_huge || !create_huge(request, out)) status = create_small(request, wants_huge, out, err);
     if (status) goto failed;
     write_header(request, out);
-    status = seal(out, err);
+    status = seal_segment(out, err);
     if (status) goto failed;
     return FARM_OK;
 failed:
@@ -298,16 +298,22 @@ void farm_segment_populate(const struct farm_segment *segment) {
     madvise(segment->header, segment->bytes, MADV_POPULATE_READ);
 }
 
-enum farm_status farm_segment_open(int fd, bool writable, enum farm_segment_kind kind, uint64_t layout_hash,
-                                   struct farm_segment *out, struct farm_error *err) {
+// Takes the segment's description from its header, or (`unread`) only the size that the kernel guarantees.
+static enum farm_status open_segment(int fd, bool writable, enum farm_segment_kind kind, uint64_t layout_hash,
+                                     bool unread, size_t bytes_min, struct farm_segment *out, struct farm_error *err) {
     struct stat file;
-    struct farm_segment_header header = {0};
-    clear(out);
+    // Without a header the kind of page is unknown: align for the largest.
+    struct farm_segment_header header = {.pages = FARM_PAGES_TRANSPARENT, .placement = FARM_PLACEMENT_UNVERIFIED};
+    clear_segment(out);
     enum farm_status status = check_file(fd, writable, &file, err);
-    if (!status) status = read_header(fd, &file, &header, err);
-    if (!status) status = check_header(&header, (uint64_t)file.st_size, kind, layout_hash, err);
+    if (!status && !unread) status = read_header(fd, &file, &header, err);
+    if (!status && !unread) status = check_header(&header, (uint64_t)file.st_size, kind, layout_hash, err);
+    if (!status && (size_t)file.st_size < bytes_min)
+        status = farm_fail(err, FARM_E_FORMAT, "segment of %lld bytes is smaller than its layout, %zu bytes",
+                           (long long)file.st_size, bytes_min);
     if (!status) {
-        out->pages = header.pages <= FARM_PAGES_HUGE ? (enum farm_pages)header.pages : FARM_PAGES_SMALL;
+        const bool small = header.pages > FARM_PAGES_HUGE || (unread && file.st_size < HUGE_MIN_BYTES);
+        out->pages = small ? FARM_PAGES_SMALL : (enum farm_pages)header.pages;
         out->placement = header.placement <= FARM_PLACEMENT_UNVERIFIED ? (enum farm_placement)header.placement
                                                                        : FARM_PLACEMENT_UNVERIFIED;
         status = map_whole(fd, &file, writable, out, err);
@@ -320,45 +326,30 @@ enum farm_status farm_segment_open(int fd, bool writable, enum farm_segment_kind
     return FARM_OK;
 }
 
+enum farm_status farm_segment_open(int fd, bool writable, enum farm_segment_kind kind, uint64_t layout_hash,
+                                   struct farm_segment *out, struct farm_error *err) {
+    return open_segment(fd, writable, kind, layout_hash, false, 0, out, err);
+}
+
 enum farm_status farm_segment_open_unread(int fd, bool writable, enum farm_segment_kind kind, size_t bytes_min,
                                           struct farm_segment *out, struct farm_error *err) {
-    struct stat file;
-    clear(out);
-    enum farm_status status = check_file(fd, writable, &file, err);
-    if (!status && (size_t)file.st_size < bytes_min)
-        status = farm_fail(err, FARM_E_FORMAT, "segment of %lld bytes is smaller than its layout, %zu bytes",
-                           (long long)file.st_size, bytes_min);
-    if (!status) {
-        // Only the header has the kind of page: align for the largest.
-        out->pages = file.st_size >= HUGE_MIN_BYTES ? FARM_PAGES_TRANSPARENT : FARM_PAGES_SMALL;
-        out->placement = FARM_PLACEMENT_UNVERIFIED;
-        status = map_whole(fd, &file, writable, out, err);
-    }
-    if (status) {
-        farm_segment_close(out);
-        return farm_fail_in(err, status, "shared memory handed over as '%s'", kind_name(kind));
-    }
-    out->fd = fd;
-    return FARM_OK;
+    return open_segment(fd, writable, kind, 0, true, bytes_min, out, err);
 }
 
 void farm_segment_describe(const struct farm_segment *segment, char *text, size_t text_bytes) {
     static const char *const pages[] = {"base pages", "transparent 2 MiB pages", "2 MiB pages"};
     static const char *const placed[] = {"on no node in particular", "bound to node", "first touched on node",
                                          "NOT all on node", "first touched on node"};
-    char where[128];
+    char node[16] = "", detail[64] = "";
     if (!segment->header) {
         snprintf(text, text_bytes, "closed");
         return;
     }
-    snprintf(where, sizeof where, "%s", placed[segment->placement]);
-    if (segment->placement != FARM_PLACEMENT_NONE)
-        snprintf(where, sizeof where, "%s %d%s", placed[segment->placement], (int)segment->header->node,
-                 segment->placement == FARM_PLACEMENT_UNVERIFIED ? ", which nobody can verify here" : "");
+    if (segment->placement != FARM_PLACEMENT_NONE) snprintf(node, sizeof node, " %d", (int)segment->header->node);
+    if (segment->placement == FARM_PLACEMENT_UNVERIFIED) snprintf(detail, sizeof detail, " (cannot be verified here)");
     if (segment->placement == FARM_PLACEMENT_MISPLACED && segment->pages_elsewhere)
-        snprintf(where, sizeof where, "NOT all on node %d (%zu pages elsewhere)", (int)segment->header->node,
-                 segment->pages_elsewhere);
-    snprintf(text, text_bytes, "'%s' of actor %u: %.2f MiB in %s, %s%s%s", kind_name(segment->header->kind),
-             segment->header->owner, (double)segment->bytes / (1 << 20), pages[segment->pages], where,
-             segment->note[0] ? "; " : "", segment->note);
+        snprintf(detail, sizeof detail, " (%zu pages elsewhere)", segment->pages_elsewhere);
+    snprintf(text, text_bytes, "'%s' of actor %u: %.2f MiB in %s, %s%s%s%s%s", kind_name(segment->header->kind),
+             segment->header->owner, (double)segment->bytes / (1 << 20), pages[segment->pages],
+             placed[segment->placement], node, detail, segment->note[0] ? "; " : "", segment->note);
 }

@@ -1,8 +1,7 @@
-// The lane: wrap-around, backpressure, answers, take-over, stacks of frames, and two processes or threads at its ends.
+// The lane: wrap-around, backpressure, answers, take-over, stacks of frames, and two processes at its ends.
 // Interleavings are searched in tests/model; kills at random places are in tests/chaos.
 #include "fixture.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <sys/eventfd.h>
 
@@ -249,26 +248,4 @@ static void exchange_between_processes(uint64_t steps, enum farm_wait_mode mode)
 Test(ring, two_processes_exchange_steps_without_an_error_or_a_lost_wake_up) {
     exchange_between_processes(50000, FARM_WAIT_ADAPTIVE); // of 4 environments each
     exchange_between_processes(10000, FARM_WAIT_SLEEP);
-}
-
-static void *actor_thread(void *argument) {
-    return run_actor(argument) ? argument : NULL;
-}
-
-// Both ends on one mapping: ThreadSanitizer sees races only between equal addresses.
-Test(ring, two_threads_on_one_view_do_not_race) {
-    struct farm_ring_spec spec = spec_of(2, 2, 8);
-    with_ring ring = ring_of(spec, 0);
-    struct ends ends = {.actor = &ring,
-                        .learner = &ring,
-                        .steps = 20000,
-                        .spin_ns = farm_wait_spin_ns(FARM_WAIT_ADAPTIVE, !two_cpus()),
-                        .eventfd = eventfd(0, EFD_NONBLOCK)};
-    pthread_t thread;
-    void *failed;
-    cr_assert_eq(pthread_create(&thread, NULL, actor_thread, &ends), 0);
-    cr_assert_eq(run_learner(&ends), 0);
-    pthread_join(thread, &failed);
-    cr_assert_null(failed);
-    close(ends.eventfd);
 }

@@ -126,6 +126,7 @@ static void finish_created(void *context, enum farm_status status, const struct 
     struct segment_trial *trial = context;
     if (status) {
         says(err->message, "shared memory 'up' of actor 7: ");
+        if (fault->error == EMFILE && !fault_is(fault, "fcntl")) says(err->message, "ulimit -n");
         cr_assert(!trial->segment.header && trial->segment.fd == -1 && trial->segment.fd_readonly == -1);
     } else {
         check_created(trial);
@@ -352,7 +353,7 @@ Test(shm, placement_follows_from_what_the_kernel_allows) {
     record("/proc/self/numa_maps", NULL);
     with_segment segment = create(request);
     cr_assert_eq(segment.placement, FARM_PLACEMENT_UNVERIFIED);
-    says(described(&segment), "first touched on node 0, which nobody can verify here");
+    says(described(&segment), "first touched on node 0 (cannot be verified here)");
     farm_faults_fail("access", 1, 1, ENOENT); // the kernel lists no nodes
     with_segment unlisted = create(request);
     cr_assert_eq(farm_faults_made("access"), 1);

@@ -184,28 +184,6 @@ Test(shm, refuses_invalid_requests_and_leaves_nothing) {
     cr_assert_eq(open_descriptors(), descriptors);
 }
 
-Test(shm, names_the_limit_when_descriptors_run_out) {
-    struct rlimit limit;
-    getrlimit(RLIMIT_NOFILE, &limit);
-    for (int spare = 0; spare < 2; spare++) { // the memfd fails, then its read-only twin
-        int next = dup(0);
-        cr_assert_geq(next, 0);
-        close(next);
-        limit.rlim_cur = (rlim_t)(next + spare);
-        struct farm_segment_request request = request_of(BYTES, -1, false);
-        struct farm_segment segment;
-        cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-        enum farm_status status = farm_segment_create(&request, &segment, &err);
-        limit.rlim_cur = limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit);
-        // The limits in /proc cannot be read either, which must not be the error.
-        cr_assert_eq(status, FARM_E_LIMIT, "%s", err.message);
-        says(err.message, "ulimit -n");
-        cr_assert_eq(dup(0), next, "a descriptor was left behind");
-        close(next);
-    }
-}
-
 Test(shm, refuses_a_file_size_limit_before_the_kernel_kills) {
     struct rlimit limit = {.rlim_cur = 1 << 20, .rlim_max = 1 << 20};
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
@@ -397,16 +375,6 @@ Test(shm, every_page_lies_on_the_requested_node) {
         if (move_pages(0, 1, &page, NULL, &node, 0)) cr_skip_test("move_pages(2) is refused here: %s", strerror(errno));
         cr_assert_eq(node, request.node, "page %zu: %s", at / PAGE, text);
     }
-}
-
-Test(shm, refuses_a_node_that_does_not_exist) {
-    struct farm_segment_request request = request_of(BYTES, 1000, false);
-    struct farm_segment segment;
-    enum farm_status status = farm_segment_create(&request, &segment, &err);
-    if (!status) cr_skip_test("mbind(2) is refused here, so no node is refused");
-    cr_assert_eq(status, FARM_E_LIMIT);
-    says(err.message, "NUMA node 1000");
-    cr_assert_null(segment.header);
 }
 
 Test(shm, verification_finds_misplaced_and_missing_pages) {

@@ -9,37 +9,17 @@
 
 enum { FARM_CACHE_LINE = 64 };
 
-static inline uint64_t farm_load_acquire(const uint64_t *word) {
-    return model_load(word, MODEL_ACQUIRE);
-}
-static inline uint64_t farm_load_relaxed(const uint64_t *word) {
-    return model_load(word, MODEL_RELAXED);
-}
-static inline void farm_store_release(uint64_t *word, uint64_t value) {
-    model_store(word, value, MODEL_RELEASE);
-}
-static inline void farm_store_relaxed(uint64_t *word, uint64_t value) {
-    model_store(word, value, MODEL_RELAXED);
-}
-static inline uint32_t farm_load32_acquire(const uint32_t *word) {
-    return (uint32_t)model_load(word, MODEL_ACQUIRE);
-}
+#define farm_load_acquire(word)         model_load(word, MODEL_ACQUIRE)
+#define farm_load_relaxed(word)         model_load(word, MODEL_RELAXED)
+#define farm_store_release(word, value) model_store(word, value, MODEL_RELEASE)
+#define farm_store_relaxed(word, value) model_store(word, value, MODEL_RELAXED)
+#define farm_load32_acquire(word)       ((uint32_t)model_load(word, MODEL_ACQUIRE))
+#define farm_add32_release(word, more)  model_add(word, more, MODEL_RELEASE)
+#define farm_fence_full()               model_fence()
+#define farm_cpu_relax()                ((void)0)
 // For mutants only.
-static inline uint32_t farm_load32_relaxed(const uint32_t *word) {
-    return (uint32_t)model_load(word, MODEL_RELAXED);
-}
-static inline void farm_store32_release(uint32_t *word, uint32_t value) {
-    model_store(word, value, MODEL_RELEASE);
-}
-static inline void farm_add32_relaxed(uint32_t *word, uint32_t more) {
-    model_add(word, more, MODEL_RELAXED);
-}
-static inline void farm_add32_release(uint32_t *word, uint32_t more) {
-    model_add(word, more, MODEL_RELEASE);
-}
-static inline void farm_fence_full(void) {
-    model_fence();
-}
-static inline void farm_cpu_relax(void) {}
+#define farm_load32_relaxed(word)         ((uint32_t)model_load(word, MODEL_RELAXED))
+#define farm_store32_release(word, value) model_store(word, value, MODEL_RELEASE)
+#define farm_add32_relaxed(word, more)    model_add(word, more, MODEL_RELAXED)
 
 #endif
