@@ -1,4 +1,4 @@
-// See fit.h. proc(5), Documentation/admin-guide/pm/cpufreq.rst of the Linux sources.
+// See disturbance.h. proc(5), Documentation/admin-guide/pm/cpufreq.rst of the Linux sources.
 #include "bw/disturbance.h"
 
 #include <inttypes.h>
@@ -88,93 +88,94 @@ void farm_bw_moment_now(const struct farm_machine *machine, const char *root, st
 
 // ---- findings ----
 
-static const char *const names[] = {"load",       "steal",          "quota",  "throttled",  "governor",
-                                    "turbo",      "heat",           "smt",    "hypervisor", "transparent_huge_pages",
-                                    "huge_pages", "numa_balancing", "memory", "partial"};
-
-__attribute__((format(printf, 4, 5))) static void find(struct farm_bw_disturbance *fit, enum farm_bw_finding_kind kind,
-                                                       bool serious, const char *format, ...) {
-    if (fit->findings == FARM_BW_FINDINGS_MAX) return;
-    struct farm_bw_finding *finding = &fit->finding[fit->findings++];
-    *finding = (struct farm_bw_finding){.kind = kind, .serious = serious, .name = names[kind]};
+__attribute__((format(printf, 4, 5))) static void add_finding(struct farm_bw_disturbance *out, const char *name,
+                                                              bool serious, const char *format, ...) {
+    if (out->findings == FARM_BW_FINDINGS_MAX) return;
+    struct farm_bw_finding *finding = &out->finding[out->findings++];
+    *finding = (struct farm_bw_finding){.serious = serious, .name = name};
     va_list args;
     va_start(args, format);
     vsnprintf(finding->text, sizeof finding->text, format, args);
     va_end(args);
 }
 
+const struct farm_bw_finding *farm_bw_disturbance_find(const struct farm_bw_disturbance *disturbance,
+                                                       const char *name) {
+    for (int i = 0; i < disturbance->findings; i++)
+        if (strcmp(disturbance->finding[i].name, name) == 0) return &disturbance->finding[i];
+    return NULL;
+}
+
 static void judge_load(const struct farm_bw_moment *from, const struct farm_bw_moment *to,
-                       struct farm_bw_disturbance *fit) {
+                       struct farm_bw_disturbance *out) {
     if (!from || !to || to->now_ns <= from->now_ns) return;
     const double wall_s = (double)(to->now_ns - from->now_ns) * 1e-9, tick_s = 1 / (double)sysconf(_SC_CLK_TCK);
     const double busy_s = (double)(to->busy_ticks - from->busy_ticks) * tick_s,
                  own_s = (double)(to->own_ns - from->own_ns) * 1e-9;
-    fit->others_cpus = busy_s > own_s ? (busy_s - own_s) / wall_s : 0;
-    fit->steal_cpus = (double)(to->steal_ticks - from->steal_ticks) * tick_s / wall_s;
-    fit->throttled_periods = to->throttled_periods - from->throttled_periods;
-    fit->throttled_ns = to->throttled_ns - from->throttled_ns;
-    // A tick more or less, and what the kernel itself does, is nobody's load.
-    if (fit->others_cpus > OTHERS_MOST + 2 * tick_s / wall_s)
-        find(fit, FARM_BW_FOUND_LOAD, true,
-             "Others took %.2f CPUs of these while we measured: end them, or use CPUs of your own (taskset).",
-             fit->others_cpus);
-    if (fit->steal_cpus > STEAL_MOST + 2 * tick_s / wall_s)
-        find(fit, FARM_BW_FOUND_STEAL, true, "The hypervisor took %.2f CPUs away while we measured: its host is busy.",
-             fit->steal_cpus);
-    if (fit->throttled_periods > 0)
-        find(fit, FARM_BW_FOUND_THROTTLED, true,
-             "The control group's CPU quota stopped us in %" PRIu64 " periods for %.0f ms: raise cpu.max.",
-             fit->throttled_periods, (double)fit->throttled_ns * 1e-6);
+    out->others_cpus = busy_s > own_s ? (busy_s - own_s) / wall_s : 0;
+    out->steal_cpus = (double)(to->steal_ticks - from->steal_ticks) * tick_s / wall_s;
+    out->throttled_periods = to->throttled_periods - from->throttled_periods;
+    // A tick more or less, and the kernel's own work, do not count as load.
+    if (out->others_cpus > OTHERS_MOST + 2 * tick_s / wall_s)
+        add_finding(out, "load", true,
+                    "Others took %.2f CPUs of these during the measurement: end them, or use other CPUs (taskset).",
+                    out->others_cpus);
+    if (out->steal_cpus > STEAL_MOST + 2 * tick_s / wall_s)
+        add_finding(out, "steal", true, "The hypervisor took %.2f CPUs away during the measurement: its host is busy.",
+                    out->steal_cpus);
+    if (out->throttled_periods > 0)
+        add_finding(out, "throttled", true,
+                    "The control group's CPU quota stopped this process in %" PRIu64
+                    " periods for %.0f ms: raise cpu.max.",
+                    out->throttled_periods, (double)(to->throttled_ns - from->throttled_ns) * 1e-6);
     if (to->thermal_throttles > from->thermal_throttles)
-        find(fit, FARM_BW_FOUND_THERMAL, true,
-             "The CPU slowed down %" PRIu64 " times for heat while we measured: cool it.",
-             to->thermal_throttles - from->thermal_throttles);
+        add_finding(out, "heat", true,
+                    "The CPU slowed down %" PRIu64 " times for heat during the measurement: cool it.",
+                    to->thermal_throttles - from->thermal_throttles);
 }
 
-static void judge_share(const struct farm_machine *machine, const char *root, struct farm_bw_disturbance *fit) {
+static void judge_share(const struct farm_machine *machine, const char *root, struct farm_bw_disturbance *out) {
     const int allowed = farm_bitmap_count(&machine->allowed);
-    fit->cpu_quota = machine->cpu_quota;
     if (machine->cpu_quota > 0 && machine->cpu_quota < allowed)
-        find(
-            fit, FARM_BW_FOUND_QUOTA, true,
-            "A control group allows %.2f CPUs' time on %d CPUs: threads on all of them will be stopped; raise cpu.max.",
+        add_finding(
+            out, "quota", true,
+            "A control group allows %.2f CPUs' time on %d CPUs: it will stop threads on all of them; raise cpu.max.",
             machine->cpu_quota, allowed);
     if (allowed < machine->cpu_count)
-        find(fit, FARM_BW_FOUND_PARTIAL, false,
-             "This process may use %d of the machine's %d CPUs: what others do on the rest is not seen here, "
-             "and all cores' figures are of these.",
-             allowed, machine->cpu_count);
+        add_finding(out, "partial", false,
+                    "This process may use %d of the machine's %d CPUs: load on the others is not seen here, "
+                    "and figures of all cores are of these.",
+                    allowed, machine->cpu_count);
     const uint64_t left = farm_limits_memory_available_bytes(root);
     if (left < MEMORY_LEAST_BYTES || left < 12 * machine->l3_bytes)
-        find(fit, FARM_BW_FOUND_MEMORY, true,
-             "%.2f GiB of memory are left: too little for three arrays beyond the caches; give back some.",
-             (double)left / (1u << 30));
+        add_finding(out, "memory", true,
+                    "%.2f GiB of memory are left: too little for three arrays beyond the caches; free some.",
+                    (double)left / (1u << 30));
 }
 
 // ---- clocks ----
 
-static void judge_clocks(const struct farm_machine *machine, const char *root, struct farm_bw_disturbance *fit) {
+static void judge_clocks(const struct farm_machine *machine, const char *root, struct farm_bw_disturbance *out) {
     char line[LINE_BYTES];
     const int first = farm_bitmap_next(&machine->allowed, 0);
-    farm_file_line(fit->governor, sizeof fit->governor, "%s/sys/devices/system/cpu/cpu%d/cpufreq/scaling_governor",
+    farm_file_line(out->governor, sizeof out->governor, "%s/sys/devices/system/cpu/cpu%d/cpufreq/scaling_governor",
                    root, first);
-    if (fit->governor[0] && strcmp(fit->governor, "performance") != 0)
-        find(fit, FARM_BW_FOUND_GOVERNOR, true,
-             "The frequency governor is %s: clocks rise only after a while; as root: cpupower frequency-set -g "
-             "performance.",
-             fit->governor);
-    fit->turbo = -1;
-    if (farm_file_line(line, sizeof line, "%s/sys/devices/system/cpu/intel_pstate/no_turbo", root))
-        fit->turbo = line[0] == '0';
-    else if (farm_file_line(line, sizeof line, "%s/sys/devices/system/cpu/cpufreq/boost", root))
-        fit->turbo = line[0] == '1';
-    if (fit->turbo == 1)
-        find(fit, FARM_BW_FOUND_TURBO, false,
-             "Turbo is on: caches run faster on one core than on all, and with the weather; memory hardly cares.");
+    if (out->governor[0] && strcmp(out->governor, "performance") != 0)
+        add_finding(out, "governor", true,
+                    "The frequency governor is %s: clocks rise only after a while; as root: cpupower frequency-set -g "
+                    "performance.",
+                    out->governor);
+    const bool turbo =
+        farm_file_line(line, sizeof line, "%s/sys/devices/system/cpu/intel_pstate/no_turbo", root) ? line[0] == '0'
+        : farm_file_line(line, sizeof line, "%s/sys/devices/system/cpu/cpufreq/boost", root)       ? line[0] == '1'
+                                                                                                   : false;
+    if (turbo)
+        add_finding(out, "turbo", false,
+                    "Turbo is on: caches are faster on one core than on all, and vary with heat; memory hardly does.");
 }
 
 // "cpu MHz : 2445.363" of the allowed CPUs, and whether there is a hypervisor.
-static bool read_cpuinfo(const struct farm_machine *machine, const char *root, struct farm_bw_disturbance *fit) {
+static bool read_cpuinfo(const struct farm_machine *machine, const char *root, struct farm_bw_disturbance *out) {
     char path[PATH_BYTES], line[LINE_BYTES];
     bool guest = false;
     int cpu = -1;
@@ -186,8 +187,8 @@ static bool read_cpuinfo(const struct farm_machine *machine, const char *root, s
         sscanf(line, "processor : %d", &cpu);
         if (strncmp(line, "flags", 5) == 0 && strstr(line, " hypervisor")) guest = true;
         if (sscanf(line, "cpu MHz : %lf", &mhz) != 1 || !is_allowed(machine, cpu)) continue;
-        if (fit->ghz_most < mhz / 1000) fit->ghz_most = mhz / 1000;
-        if (fit->ghz_least == 0 || fit->ghz_least > mhz / 1000) fit->ghz_least = mhz / 1000;
+        if (out->ghz_most < mhz / 1000) out->ghz_most = mhz / 1000;
+        if (out->ghz_least == 0 || out->ghz_least > mhz / 1000) out->ghz_least = mhz / 1000;
     }
     fclose(file);
     return guest;
@@ -195,8 +196,8 @@ static bool read_cpuinfo(const struct farm_machine *machine, const char *root, s
 
 // ---- the kind of machine ----
 
-static void name_hypervisor(const char *root, struct farm_bw_disturbance *fit) {
-    snprintf(fit->hypervisor, sizeof fit->hypervisor, "unknown");
+static void name_hypervisor(const char *root, struct farm_bw_disturbance *out) {
+    snprintf(out->hypervisor, sizeof out->hypervisor, "unknown");
 #if defined(__x86_64__)
     static const struct {
         const char *signature, *name;
@@ -204,64 +205,63 @@ static void name_hypervisor(const char *root, struct farm_bw_disturbance *fit) {
                  {"XenVMMXenVMM", "Xen"},   {"TCGTCGTCGTCG", "QEMU"},    {"VBoxVBoxVBox", "VirtualBox"},
                  {"bhyve bhyve ", "bhyve"}, {"ACRNACRNACRN", "ACRN"}};
     uint32_t leaf, signature[4] = {0};
-    if (root[0]) return; // a recorded machine: this CPU says nothing of it
+    if (root[0]) return; // a recorded machine, not this CPU's
     __cpuid(0x40000000u, leaf, signature[0], signature[1], signature[2]);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp((const char *)signature, known[i].signature) == 0)
-            snprintf(fit->hypervisor, sizeof fit->hypervisor, "%s", known[i].name);
+            snprintf(out->hypervisor, sizeof out->hypervisor, "%s", known[i].name);
 #endif
 }
 
-static void judge_kind(const struct farm_machine *machine, const char *root, struct farm_bw_disturbance *fit) {
+static void judge_kind(const struct farm_machine *machine, const char *root, struct farm_bw_disturbance *out) {
     char line[128];
-    bool guest = read_cpuinfo(machine, root, fit);
+    bool guest = read_cpuinfo(machine, root, out);
     guest |= farm_file_line(line, sizeof line, "%s/sys/hypervisor/type", root) && line[0];
     if (guest) {
-        name_hypervisor(root, fit);
-        find(fit, FARM_BW_FOUND_HYPERVISOR, false,
-             "A virtual machine (%s): neighbours share caches and memory unseen, and CPUs and nodes may not be what "
-             "they "
-             "are called.",
-             fit->hypervisor);
+        name_hypervisor(root, out);
+        add_finding(out, "hypervisor", false,
+                    "A virtual machine (%s): neighbours share caches and memory unseen, and CPUs and nodes may not be "
+                    "real ones.",
+                    out->hypervisor);
     }
-    fit->smt = 1;
+    out->smt = 1;
     for (int i = 0; i < machine->cpu_count; i++)
-        if (is_allowed(machine, machine->cpu[i].cpu) && machine->cpu[i].smt + 1 > fit->smt)
-            fit->smt = machine->cpu[i].smt + 1;
-    if (fit->smt > 1)
-        find(fit, FARM_BW_FOUND_SMT, false,
-             "%d threads a core: figures are of one thread a core; what runs on its sibling takes from it.", fit->smt);
+        if (is_allowed(machine, machine->cpu[i].cpu) && machine->cpu[i].smt + 1 > out->smt)
+            out->smt = machine->cpu[i].smt + 1;
+    if (out->smt > 1)
+        add_finding(out, "smt", false,
+                    "%d threads a core: figures are of one thread a core; work on its sibling slows it down.",
+                    out->smt);
 }
 
 // ---- pages ----
 
-static void judge_pages(const char *root, struct farm_bw_disturbance *fit) {
+static void judge_pages(const char *root, struct farm_bw_disturbance *out) {
     char line[128];
-    // "always [madvise] never": the one in brackets holds.
+    // "always [madvise] never": the one in brackets is set.
     if (farm_file_line(line, sizeof line, "%s/sys/kernel/mm/transparent_hugepage/enabled", root)) {
         const char *open = strchr(line, '[');
-        if (open) snprintf(fit->thp, sizeof fit->thp, "%.*s", (int)strcspn(open + 1, "]"), open + 1);
+        if (open) snprintf(out->thp, sizeof out->thp, "%.*s", (int)strcspn(open + 1, "]"), open + 1);
     }
-    fit->huge_2m_free_bytes = farm_limits_huge_available_bytes(root, -1);
-    if (strcmp(fit->thp, "never") == 0)
-        find(fit, FARM_BW_FOUND_THP, false,
-             "Transparent huge pages are off (never): latencies include misses of the TLB where the kernel refuses to "
-             "put pages together; as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled.");
-    if (fit->huge_2m_free_bytes == 0)
-        find(fit, FARM_BW_FOUND_NO_HUGE_POOL, false,
-             "The pool of 2 MiB pages is empty: those and 1 GiB pages are not measured (vm.nr_hugepages).");
+    if (strcmp(out->thp, "never") == 0)
+        add_finding(out, "transparent_huge_pages", false,
+                    "Transparent huge pages are off (never): latencies include misses of the TLB; as root: echo "
+                    "madvise > /sys/kernel/mm/transparent_hugepage/enabled.");
+    if (farm_limits_huge_available_bytes(root, -1) == 0)
+        add_finding(out, "huge_pages", false,
+                    "The pool of 2 MiB pages is empty: those and 1 GiB pages are not measured (vm.nr_hugepages).");
     if (farm_file_line(line, sizeof line, "%s/proc/sys/kernel/numa_balancing", root) && line[0] != '0')
-        find(fit, FARM_BW_FOUND_NUMA_BALANCING, false,
-             "Automatic NUMA balancing is on: it samples memory by unmapping it; as root: sysctl "
-             "kernel.numa_balancing=0.");
+        add_finding(out, "numa_balancing", false,
+                    "Automatic NUMA balancing is on: the kernel unmaps pages to sample accesses; as root: sysctl "
+                    "kernel.numa_balancing=0.");
 }
 
 void farm_bw_disturbance_judge(const struct farm_machine *machine, const char *root, const struct farm_bw_moment *from,
-                               const struct farm_bw_moment *to, struct farm_bw_disturbance *fit) {
-    *fit = (struct farm_bw_disturbance){0};
-    judge_load(from, to, fit);
-    judge_share(machine, root, fit);
-    judge_clocks(machine, farm_file_root(root), fit);
-    judge_kind(machine, farm_file_root(root), fit);
-    judge_pages(farm_file_root(root), fit);
+                               const struct farm_bw_moment *to, struct farm_bw_disturbance *out) {
+    *out = (struct farm_bw_disturbance){0};
+    judge_load(from, to, out);
+    judge_share(machine, root, out);
+    judge_clocks(machine, farm_file_root(root), out);
+    judge_kind(machine, farm_file_root(root), out);
+    judge_pages(farm_file_root(root), out);
 }

@@ -1,4 +1,4 @@
-// Whether a machine is fit to measure: recorded machines, and this one.
+// What disturbs measurements on recorded machines.
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,13 +18,7 @@ static void read_machine(const char *synthetic) {
     cr_assert_eq(farm_machine_read(&machine, &source, NULL), FARM_OK);
 }
 
-static const struct farm_bw_finding *found(const struct farm_bw_disturbance *fit, enum farm_bw_finding_kind kind) {
-    for (int i = 0; i < fit->findings; i++)
-        if (fit->finding[i].kind == kind) return &fit->finding[i];
-    return NULL;
-}
-
-// A quiet machine of metal with everything set as it should be.
+// A quiet machine without a hypervisor, with every setting as it should be.
 static void record_good(void) {
     record("proc/meminfo", "MemTotal: 67108864 kB\nMemFree: 1 kB\nMemAvailable: 60000000 kB\n");
     record("proc/cpuinfo",
@@ -40,8 +34,8 @@ static void record_good(void) {
     read_machine("pack:1 [numa(memory=4GB)] core:2 pu:1");
 }
 
-Test(bw, a_quiet_machine_well_set_is_fit) {
-    struct farm_bw_disturbance fit;
+Test(bw, a_quiet_well_configured_machine_has_no_findings) {
+    struct farm_bw_disturbance found;
     struct farm_bw_moment from, to;
     record_good();
     farm_bw_moment_now(&machine, root, &from);
@@ -51,42 +45,40 @@ Test(bw, a_quiet_machine_well_set_is_fit) {
     cr_assert_eq(from.throttled_ns, 20000000);
     to = from;
     to.now_ns += 1000000000, to.idle_ticks += 200;
-    farm_bw_disturbance_judge(&machine, root, &from, &to, &fit);
-    for (int i = 0; i < fit.findings; i++) cr_log_warn("%s", fit.finding[i].text);
-    cr_assert_eq(fit.findings, 0);
-    cr_assert_eq(fit.turbo, 0);
-    cr_assert_str_eq(fit.governor, "performance");
-    cr_assert_str_eq(fit.thp, "madvise");
-    cr_assert_str_eq(fit.hypervisor, "");
-    cr_assert_float_eq(fit.ghz_least, 3.0, 1e-9);
-    cr_assert_float_eq(fit.ghz_most, 3.1, 1e-9);
-    cr_assert_eq(fit.huge_2m_free_bytes, 1024 * MIB);
+    farm_bw_disturbance_judge(&machine, root, &from, &to, &found);
+    for (int i = 0; i < found.findings; i++) cr_log_warn("%s", found.finding[i].text);
+    cr_assert_eq(found.findings, 0);
+    cr_assert_str_eq(found.governor, "performance");
+    cr_assert_str_eq(found.thp, "madvise");
+    cr_assert_str_eq(found.hypervisor, "");
+    cr_assert_float_eq(found.ghz_least, 3.0, 1e-9);
+    cr_assert_float_eq(found.ghz_most, 3.1, 1e-9);
 }
 
-Test(bw, load_of_others_steal_and_throttling_are_told_from_our_own_time) {
-    struct farm_bw_disturbance fit;
+Test(bw, load_of_others_steal_and_throttling_are_separated_from_our_own_time) {
+    struct farm_bw_disturbance found;
     struct farm_bw_moment from = {.now_ns = 1}, to = {.now_ns = 2000000001};
     record_good();
     // Two seconds: 2.0 s of CPU time on these CPUs, all our own.
     to.busy_ticks = 200, to.own_ns = 2000000000;
-    farm_bw_disturbance_judge(&machine, root, &from, &to, &fit);
-    cr_assert_null(found(&fit, FARM_BW_FOUND_LOAD));
-    cr_assert_float_eq(fit.others_cpus, 0, 1e-9);
-    // Half of it somebody else's.
+    farm_bw_disturbance_judge(&machine, root, &from, &to, &found);
+    cr_assert_null(farm_bw_disturbance_find(&found, "load"));
+    cr_assert_float_eq(found.others_cpus, 0, 1e-9);
+    // Half of it others'.
     to.own_ns = 1000000000;
-    farm_bw_disturbance_judge(&machine, root, &from, &to, &fit);
-    cr_assert_float_eq(fit.others_cpus, 0.5, 1e-9);
-    const struct farm_bw_finding *load = found(&fit, FARM_BW_FOUND_LOAD);
-    cr_assert(load && load->serious && strstr(load->text, "0.50") && strcmp(load->name, "load") == 0);
+    farm_bw_disturbance_judge(&machine, root, &from, &to, &found);
+    cr_assert_float_eq(found.others_cpus, 0.5, 1e-9);
+    const struct farm_bw_finding *load = farm_bw_disturbance_find(&found, "load");
+    cr_assert(load && load->serious && strstr(load->text, "0.50"));
     to.own_ns = 2000000000, to.steal_ticks = 20, to.throttled_periods = 4, to.throttled_ns = 50000000;
     to.thermal_throttles = 2;
-    farm_bw_disturbance_judge(&machine, root, &from, &to, &fit);
-    cr_assert(found(&fit, FARM_BW_FOUND_STEAL) && found(&fit, FARM_BW_FOUND_STEAL)->serious);
-    cr_assert(found(&fit, FARM_BW_FOUND_THROTTLED) && found(&fit, FARM_BW_FOUND_THERMAL));
-    cr_assert_null(found(&fit, FARM_BW_FOUND_LOAD));
+    farm_bw_disturbance_judge(&machine, root, &from, &to, &found);
+    cr_assert(farm_bw_disturbance_find(&found, "steal") && farm_bw_disturbance_find(&found, "steal")->serious);
+    cr_assert(farm_bw_disturbance_find(&found, "throttled") && farm_bw_disturbance_find(&found, "heat"));
+    cr_assert_null(farm_bw_disturbance_find(&found, "load"));
 }
 
-Test(bw, what_ended_children_did_is_our_own_time) {
+Test(bw, the_time_of_ended_children_is_our_own) {
     struct farm_bw_moment before, after;
     record_good();
     farm_bw_moment_now(&machine, root, &before);
@@ -100,8 +92,8 @@ Test(bw, what_ended_children_did_is_our_own_time) {
     cr_assert_geq(after.own_ns - before.own_ns, 40000000u);
 }
 
-Test(bw, what_is_set_badly_is_found) {
-    struct farm_bw_disturbance fit;
+Test(bw, bad_settings_are_found) {
+    struct farm_bw_disturbance found;
     record_good();
     record("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
     record("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "8\n");
@@ -114,31 +106,14 @@ Test(bw, what_is_set_badly_is_found) {
     read_machine("pack:1 [numa(memory=4GB)] core:2 pu:2");
     machine.cpu_quota = 1.5;
     farm_bitmap_clear(&machine.allowed, machine.cpu[3].cpu);
-    farm_bw_disturbance_judge(&machine, root, NULL, NULL, &fit);
-    const enum farm_bw_finding_kind kinds[] = {
-        FARM_BW_FOUND_THP,    FARM_BW_FOUND_NO_HUGE_POOL,   FARM_BW_FOUND_GOVERNOR,   FARM_BW_FOUND_TURBO,
-        FARM_BW_FOUND_MEMORY, FARM_BW_FOUND_NUMA_BALANCING, FARM_BW_FOUND_HYPERVISOR, FARM_BW_FOUND_QUOTA,
-        FARM_BW_FOUND_SMT,    FARM_BW_FOUND_PARTIAL};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        const struct farm_bw_finding *finding = found(&fit, kinds[i]);
-        cr_assert_not_null(finding, "kind %d", (int)kinds[i]);
+    farm_bw_disturbance_judge(&machine, root, NULL, NULL, &found);
+    const char *const names[] = {"transparent_huge_pages", "huge_pages", "governor", "turbo", "memory",
+                                 "numa_balancing",         "hypervisor", "quota",    "smt",   "partial"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct farm_bw_finding *finding = farm_bw_disturbance_find(&found, names[i]);
+        cr_assert_not_null(finding, "%s", names[i]);
         cr_assert(finding->text[0] && finding->text[strlen(finding->text) - 1] == '.', "cut off: %s", finding->text);
     }
-    cr_assert_eq(fit.turbo, 1);
-    cr_assert_eq(fit.smt, 2);
-    cr_assert_str_eq(fit.hypervisor, "unknown");
-}
-
-Test(bw, this_machine_is_judged_without_anything_missing) {
-    struct farm_bw_moment from, to;
-    struct farm_bw_disturbance fit;
-    const struct farm_machine_source source = {0};
-    cr_assert_eq(farm_machine_read(&machine, &source, NULL), FARM_OK);
-    farm_bw_moment_now(&machine, NULL, &from);
-    farm_bw_moment_now(&machine, NULL, &to);
-    cr_assert_geq(to.busy_ticks, from.busy_ticks);
-    cr_assert_gt(to.idle_ticks, 0);
-    farm_bw_disturbance_judge(&machine, NULL, &from, &to, &fit);
-    cr_assert_geq(fit.smt, 1);
-    for (int i = 0; i < fit.findings; i++) cr_assert(fit.finding[i].text[0]);
+    cr_assert_eq(found.smt, 2);
+    cr_assert_str_eq(found.hypervisor, "unknown");
 }

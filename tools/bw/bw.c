@@ -309,7 +309,7 @@ static json_t *conventions_json(void) {
     return object;
 }
 
-static json_t *disturbance_json(const struct farm_bw_disturbance *found) {
+static json_t *disturbance_json(const struct farm_bw_disturbance *found, double cpu_quota) {
     json_t *object = farm_json_object(false), *findings = json_array();
     for (int i = 0; i < found->findings; i++) {
         json_t *finding = farm_json_object(false);
@@ -321,7 +321,7 @@ static json_t *disturbance_json(const struct farm_bw_disturbance *found) {
     farm_json_set(object, "findings", findings);
     farm_json_set_real(object, "others_cpus", found->others_cpus);
     farm_json_set_real(object, "steal_cpus", found->steal_cpus);
-    farm_json_set_real(object, "quota_cpus", found->cpu_quota > 0 ? found->cpu_quota : (double)NAN);
+    farm_json_set_real(object, "quota_cpus", cpu_quota > 0 ? cpu_quota : (double)NAN);
     farm_json_set_int(object, "throttled_periods", found->throttled_periods);
     farm_json_set_real(object, "ghz_least", found->ghz_least > 0 ? found->ghz_least : (double)NAN);
     farm_json_set_real(object, "ghz_most", found->ghz_most > 0 ? found->ghz_most : (double)NAN);
@@ -338,8 +338,7 @@ static void print_findings(const struct bw *bw, const struct farm_bw_disturbance
     const struct farm_bw_disturbance *found = &bw->disturbance;
     for (int i = 0; i < found->findings; i++) {
         const struct farm_bw_finding *finding = &found->finding[i];
-        bool known = false;
-        for (int j = 0; before && j < before->findings; j++) known |= before->finding[j].kind == finding->kind;
+        const bool known = before && farm_bw_disturbance_find(before, finding->name);
         if (!known) fprintf(bw->job.out, "%s %s\n", finding->serious ? "WARNING:" : "note:", finding->text);
     }
 }
@@ -433,7 +432,7 @@ static json_t *document_of(struct bw *bw, const char *failure) {
     farm_json_set_text(document, "depth", depths[bw->job.depth]);
     farm_json_set_real(document, "wall_s", (double)(farm_now_ns() - bw->start_ns) * 1e-9);
     farm_json_set(document, "conventions", conventions_json());
-    farm_json_set(document, "fit", disturbance_json(&bw->disturbance));
+    farm_json_set(document, "fit", disturbance_json(&bw->disturbance, bw->machine.cpu_quota));
     json_object_set(document, "results", bw->job.results);
     json_object_set(document, "sections", bw->sections);
     farm_json_set_bool(document, "interrupted", bw->interrupted);
