@@ -1,7 +1,6 @@
-// What `farm bw` is made of against the plainest loops that do the same: the kernels (kernels/bandwidth.h) on one core
-// and on all, and the chase of pointers, on arrays beyond the caches. Samples of ours and of the reference alternate on
-// the same memory from the same pinned thread; data are verified. bench/peers/memory.py runs this in turns with other
-// people's programs.
+// The kernels of `farm bw` (kernels/bandwidth.h), on one core and on all, and its chase of pointers against plain
+// loops, on arrays beyond the caches. Samples of ours and of the reference alternate on the same memory from the same
+// pinned thread; data are verified. bench/peers/memory.py runs this in turns with other projects' programs.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +42,7 @@ static void plain_member(void *context, int member) {
             plain->sink = plain_read(work->a, count);
         else if (work->op == FARM_BANDWIDTH_COPY)
             memcpy(work->d, work->a, count * sizeof(double));
-        else // what it leaves behind is overwritten by the sample of ours that follows
+        else // our next sample overwrites its results
             plain_triad(work->d, work->a, work->b, farm_bandwidth_scalar(plain->workers->passes_done), count);
         __asm__ volatile("" ::: "memory");
     }
@@ -77,24 +76,24 @@ static const struct row rows[] = {
 enum { ROWS = sizeof rows / sizeof *rows };
 static char names[2 * ROWS][32];
 
-// What is asked for on the command line.
-struct asked {
+// The command line.
+struct request {
     const char *only; // one result by its name; NULL: all
     int samples;
     double row_s; // a result's share of the time
 };
 
-// Whether to take another sample of a result that was begun at `start_ns`.
-static bool is_another(const struct asked *asked, uint64_t start_ns, int taken, int most) {
+// Whether to take another sample of a result that started at `start_ns`.
+static bool is_another(const struct request *request, uint64_t start_ns, int taken, int most) {
     if (taken < SAMPLES_LEAST) return true;
-    return taken < most && (double)(farm_now_ns() - start_ns) * 1e-9 < asked->row_s;
+    return taken < most && (double)(farm_now_ns() - start_ns) * 1e-9 < request->row_s;
 }
 
-static bool is_asked(const struct asked *asked, const char *name) {
-    return !asked->only || strcmp(asked->only, name) == 0;
+static bool is_requested(const struct request *request, const char *name) {
+    return !request->only || strcmp(request->only, name) == 0;
 }
 
-// The best and the variation of samples that stand in a result alone.
+// The best sample and the variation, if only one result is requested.
 static void add_single(struct farm_bench *bench, const struct farm_bw_figure *figure) {
     double best = figure->most, cv = figure->cv;
     farm_bench_add(bench, "best", "GB/s", "higher", &best, 1, NULL, NULL, 0, NAN);
@@ -102,14 +101,14 @@ static void add_single(struct farm_bench *bench, const struct farm_bw_figure *fi
 }
 
 static void measure_row(struct farm_bench *bench, struct farm_bw_workers *workers, const struct row *row,
-                        const char *name, bool plain, const struct asked *asked) {
+                        const char *name, bool plain, const struct request *request) {
     struct farm_error err;
     double ours[FARM_BW_SAMPLES_MAX], theirs[FARM_BW_SAMPLES_MAX];
     farm_bench_must(
         farm_bw_workers_prepare(workers, &(struct farm_bw_kernel){.op = row->op, .stores = row->stores}, &err), &err);
     const uint64_t start_ns = farm_now_ns();
     int taken = 0;
-    for (; is_another(asked, start_ns, taken, asked->samples); taken++) {
+    for (; is_another(request, start_ns, taken, request->samples); taken++) {
         theirs[taken] = plain ? plain_sample(workers) * 1e-9 : NAN;
         ours[taken] = farm_bw_workers_sample(workers) * 1e-9;
     }
@@ -118,15 +117,15 @@ static void measure_row(struct farm_bench *bench, struct farm_bw_workers *worker
     double cv = figure.cv, reference_cv = reference.cv;
     farm_bench_add(bench, name, "GB/s", "higher", ours, (size_t)taken, plain ? row->reference : NULL,
                    plain ? theirs : NULL, (size_t)taken, plain ? LEAST : NAN);
-    if (asked->only)
+    if (request->only)
         add_single(bench, &figure);
     else if (plain && row->op == FARM_BANDWIDTH_READ)
         farm_bench_add(bench, "read_cv", "1", "lower", &cv, 1, "a plain sum", &reference_cv, 1, NAN);
 }
 
-// The rows asked for on these CPUs; `one`: of a single core, against the references, which are loops of one thread.
+// The requested rows on these CPUs; `one`: of a single core, against the references, which are loops of one thread.
 static void measure_rows(struct farm_bench *bench, const struct farm_bw_setup *setup, const int *cpus, int count,
-                         uint64_t array_bytes, bool one, const struct asked *asked) {
+                         uint64_t array_bytes, bool one, const struct request *request) {
     struct farm_error err;
     struct farm_bw_conditions conditions = farm_bw_conditions_start();
     const struct farm_bw_workers_config config = {
@@ -135,17 +134,17 @@ static void measure_rows(struct farm_bench *bench, const struct farm_bw_setup *s
     for (int i = 0; i < ROWS; i++) {
         char *name = names[i + (one ? 0 : ROWS)];
         snprintf(name, sizeof *names, "%s%s", rows[i].name, one ? "" : "_all");
-        if (!is_asked(asked, name)) continue;
+        if (!is_requested(request, name)) continue;
         if (!workers.team) farm_bench_must(farm_bw_workers_open(setup, &config, &workers, &conditions, &err), &err);
-        measure_row(bench, &workers, &rows[i], name, one && !asked->only, asked);
+        measure_row(bench, &workers, &rows[i], name, one && !request->only, request);
     }
     farm_bw_workers_close(&workers);
 }
 
 // ---- latency ----
 
-// The reference: the same lines in an order of the C library's making, one load after the other, on memory that asks
-// for nothing.
+// The reference: the same lines in the C library's random order, one load after the other, on memory without any
+// advice.
 static void **plain_cycle(size_t count) {
     char *memory = aligned_alloc(4096, (count * FARM_BANDWIDTH_LINE + 4095) / 4096 * 4096);
     size_t *order = malloc(count * sizeof *order);
@@ -178,7 +177,7 @@ static void plain_chase(void *context, int member) {
 }
 
 static void measure_latency(struct farm_bench *bench, const struct farm_bw_setup *setup, uint64_t bytes,
-                            const struct asked *asked) {
+                            const struct request *request) {
     static const struct {
         const char *name;
         enum farm_bw_pages pages;
@@ -194,10 +193,10 @@ static void measure_latency(struct farm_bench *bench, const struct farm_bw_setup
     one.samples = 3; // the references are taken between ours
     for (int k = 0; k < 2; k++) {
         double ours[CHASES], theirs[CHASES];
-        if (!is_asked(asked, kinds[k].name)) continue;
+        if (!is_requested(request, kinds[k].name)) continue;
         const uint64_t start_ns = farm_now_ns();
         size_t taken = 0;
-        for (; is_another(asked, start_ns, (int)taken, CHASES); taken++) {
+        for (; is_another(request, start_ns, (int)taken, CHASES); taken++) {
             struct farm_bw_idle idle;
             farm_bw_team_run(team, plain_chase, &plain);
             theirs[taken] = plain.ns;
@@ -212,7 +211,7 @@ static void measure_latency(struct farm_bench *bench, const struct farm_bw_setup
     free(first);
 }
 
-// What a comparison with other programs wants to know, and a reader of the table does not.
+// For comparisons with other programs; not in the table.
 static void add_sizes(struct farm_bench *bench, uint64_t array_bytes, uint64_t chase_bytes, int count) {
     double array = (double)array_bytes, chase = (double)chase_bytes, threads = count;
     farm_bench_add(bench, "array_bytes", "B", "higher", &array, 1, NULL, NULL, 0, NAN);
@@ -223,11 +222,11 @@ static void add_sizes(struct farm_bench *bench, uint64_t array_bytes, uint64_t c
 int main(int argc, char **argv) {
     static struct farm_machine machine;
     static int cpus[FARM_CPUS_MAX];
-    struct asked asked = {0};
+    struct request request = {0};
     int64_t samples = SAMPLES;
     double sample_s = SAMPLE_S;
     const struct farm_cli_flag flags[] = {
-        {"only", FARM_CLI_STRING, &asked.only, "NAME", "one result: read, copy_nontemporal_all, latency, ..."},
+        {"only", FARM_CLI_STRING, &request.only, "NAME", "one result: read, copy_nontemporal_all, latency, ..."},
         {"samples", FARM_CLI_INT, &samples, "N", "of each rate, 3 to 32"},
         {"sample-seconds", FARM_CLI_DOUBLE, &sample_s, "S", "how long one takes at least (default 0.04)"},
     };
@@ -238,19 +237,20 @@ int main(int argc, char **argv) {
     struct farm_error err;
     farm_bench_start(&bench, argc, argv, 30);
     farm_bench_check(sample_s > 0 && sample_s <= 10, "--sample-seconds: above 0, at most 10");
-    asked.row_s = bench.seconds / (2 * ROWS + 2);
-    asked.samples = samples < SAMPLES_LEAST         ? SAMPLES_LEAST
-                    : samples > FARM_BW_SAMPLES_MAX ? FARM_BW_SAMPLES_MAX
-                                                    : (int)samples;
+    request.row_s = bench.seconds / (2 * ROWS + 2);
+    request.samples = samples < SAMPLES_LEAST         ? SAMPLES_LEAST
+                      : samples > FARM_BW_SAMPLES_MAX ? FARM_BW_SAMPLES_MAX
+                                                      : (int)samples;
     const struct farm_machine_source source = {0};
     farm_bench_must(farm_machine_read(&machine, &source, &err), &err);
     const struct farm_bw_setup setup = {.machine = &machine, .seconds = bench.seconds, .sample_s = sample_s};
     const int count = farm_bw_cpus(&machine, -1, false, cpus, FARM_CPUS_MAX);
     const uint64_t array_bytes = farm_bw_array_bytes(&setup, cpus, count);
     const uint64_t chase_bytes = farm_bw_array_bytes(&setup, cpus, 1);
-    measure_rows(&bench, &setup, cpus, 1, array_bytes, true, &asked);
-    measure_rows(&bench, &setup, cpus, count, array_bytes, false, &asked);
-    if (!asked.only || strncmp(asked.only, "latency", 7) == 0) measure_latency(&bench, &setup, chase_bytes, &asked);
+    measure_rows(&bench, &setup, cpus, 1, array_bytes, true, &request);
+    measure_rows(&bench, &setup, cpus, count, array_bytes, false, &request);
+    if (!request.only || strncmp(request.only, "latency", 7) == 0)
+        measure_latency(&bench, &setup, chase_bytes, &request);
     farm_bench_check(bench.count > 0, "--only: no result of that name");
     if (bench.json) add_sizes(&bench, array_bytes, chase_bytes, count);
     return farm_bench_finish(&bench);

@@ -3,11 +3,11 @@
 # packages: gcc libc6-dev libnuma-dev likwid
 # sources: hpcc numactl
 
-Ours is build/bench/bandwidth, a process a turn; theirs are processes a turn too (the chase makes its list once and follows it a
-round a turn), on arrays of the same size. Bytes are counted as the program sees them (STREAM's way). likwid_*: the fastest of its
-kernels here, and of ours (ordinary or non-temporal stores). stream_*: STREAM of the package hpcc, gcc -O3 and OpenMP, best of ten
-as it prints; ours the best of the samples too. _all: all cores, else one. likwid_cv: coefficients of variation of the turns' rates.
-chase_idle_latency: numademo's list of the package numactl, on small pages as ours.
+Ours is build/bench/bandwidth, one process a turn; so are theirs (but the chase makes its list once and follows it once a turn), on
+arrays of the same size. Bytes are counted as the program sees them, as in STREAM. likwid_*: the fastest of its kernels here against
+the fastest of ours (ordinary or non-temporal stores). stream_*: STREAM of the package hpcc, gcc -O3 and OpenMP, the best of ten as it
+prints; of ours the best sample too. _all: all cores, else one. likwid_cv: coefficients of variation of the turns' rates.
+chase_idle_latency: the list of numactl's numademo, on small pages as ours.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import common
 
 PROGRAMS = os.path.join("peers", "debian", "memory")  # in the build folder
 SOURCES = os.path.join("peers", "debian")
-OURS = {  # op: results of build/bench/bandwidth, of which the fastest is taken
+OURS = {  # op: results of build/bench/bandwidth; the fastest counts
     "read": ["read"],
     "copy": ["copy", "copy_nontemporal"],
     "triad": ["triad", "triad_nontemporal"],
@@ -32,8 +32,8 @@ LIKWID = {  # op: (its kernels, its arrays)
     "copy": (["copy_sse", "copy_avx", "copy_avx512", "copy_mem_sse", "copy_mem_avx", "copy_mem_avx512"], 2),
     "triad": (["stream_avx_fma", "stream_avx512_fma", "stream_mem_sse", "stream_mem_avx_fma", "stream_mem_avx512_fma"], 3),
 }
-SAMPLES = 5  # of build/bench/bandwidth in a turn, as long as makes the turn: a mean over a turn is the other side's figure
-BEST_SAMPLE_S, BEST_SAMPLES_MAX = 0.04, 32  # where the best one counts, as in STREAM
+SAMPLES = 5  # of build/bench/bandwidth in a turn, together as long as the turn: the other side reports a mean over it
+BEST_SAMPLE_S, BEST_SAMPLES_MAX = 0.04, 32  # if the best one counts, as in STREAM
 PASSES_LEAST = 4
 CV_TURNS = 3  # for each round
 LEAST = 0.97  # ours ÷ theirs
@@ -156,14 +156,14 @@ def has(instructions):
 
 
 def kernels(op):
-    """Those of likwid's that this CPU can run, and how many arrays they use."""
+    """The kernels of likwid that this CPU can run, and how many arrays they use."""
     names, arrays = LIKWID[op]
     wants = {"avx512": "avx512f", "avx": "avx", "fma": "fma"}
     return [n for n in names if all(has(flag) for word, flag in wants.items() if word in n.split("_"))], arrays
 
 
 def build_programs(build):
-    """STREAM and the chase, from the source packages; what is there stays."""
+    """Compiles STREAM and the chase from the source packages."""
     here, folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "memory"), os.path.join(build, PROGRAMS)
     sources = os.path.join(build, SOURCES)
     numactl = os.path.join(sources, "numactl")
@@ -182,7 +182,7 @@ def build_programs(build):
 
 
 def rates(build, folder, array_bytes, threads):
-    """(name, comparison, made when it is wanted): ours is chosen by trying."""
+    """Pairs of a name and a function that makes the comparison. The kernel of ours is chosen by trying."""
     cpu = min(os.sched_getaffinity(0))
     version = output_of(["dpkg-query", "-W", "-f", "${Version}", "likwid"]).strip()
     words = {"unit": "MB/s", "target": LEAST}
@@ -211,7 +211,7 @@ def rates(build, folder, array_bytes, threads):
 
 
 def result(name, unit, ours, theirs, reference, target, alike):
-    """A row in which less is better."""
+    """A row; less is better."""
     value, reference_value = statistics.median(ours), statistics.median(theirs)
     common.say(f"    {name}: ours {value:.4g}, theirs {reference_value:.4g}")
     return {
@@ -271,7 +271,7 @@ def main():
             continue
         try:
             results.append(job())
-        except Exception as error:  # pylint: disable=broad-except  # the other comparisons are made all the same
+        except Exception as error:  # pylint: disable=broad-except  # the other comparisons are still made
             common.say(f"FAILED {name}: {'' if isinstance(error, common.Unavailable) else type(error).__name__ + ': '}{error}")
             status = 1
     if results:

@@ -36,9 +36,10 @@ bool farm_bw_pages_available(const char *root, enum farm_bw_pages pages, char *r
         if (bytes < 0)
             snprintf(reason, reason_bytes, "this kernel has no pages of %s", farm_bw_pages_name(pages));
         else
-            snprintf(reason, reason_bytes,
-                     "the pool has none free: as root, echo N > /sys/kernel/mm/hugepages/hugepages-%zukB/nr_hugepages",
-                     kib);
+            snprintf(
+                reason, reason_bytes,
+                "the pool has no free page: as root, echo N > /sys/kernel/mm/hugepages/hugepages-%zukB/nr_hugepages",
+                kib);
         return false;
     }
     if (pages != FARM_BW_PAGES_TRANSPARENT) return true;
@@ -58,8 +59,8 @@ __attribute__((format(printf, 2, 3))) static void note(struct farm_bw_buffer *bu
 
 // ---- mapping ----
 
-// The last page stays inaccessible, so that the kernel joins no other mapping to this one: smaps then speaks of it
-// alone.
+// The last page stays inaccessible, so that the kernel merges no other mapping with this one and smaps reports it
+// separately.
 static void *map_ordinary(struct farm_bw_buffer *buffer) {
     const size_t guard = (size_t)sysconf(_SC_PAGESIZE);
     buffer->mapped_bytes = buffer->bytes + guard;
@@ -67,7 +68,7 @@ static void *map_ordinary(struct farm_bw_buffer *buffer) {
     if (!start) return NULL;
     if (mprotect(start + buffer->bytes, guard, PROT_NONE) ||
         madvise(start, buffer->bytes, buffer->pages == FARM_BW_PAGES_SMALL ? MADV_NOHUGEPAGE : MADV_HUGEPAGE))
-        note(buffer, "The kernel does not let this memory choose its page size. ");
+        note(buffer, "The kernel does not let this memory choose a page size. ");
     return start;
 }
 
@@ -112,12 +113,12 @@ static enum farm_status bind_and_fill(struct farm_bw_buffer *buffer, uint64_t un
     }
     if (status) return status;
     if (refused)
-        note(buffer, "No right to bind memory to node %d (mbind): first touch decides where it lies. ", buffer->node);
+        note(buffer, "No right to bind memory to node %d (mbind): first touch decides where it is. ", buffer->node);
     const int toucher = refused ? buffer->node : -1;
     return populate(buffer, toucher, until_ns, err);
 }
 
-static void ask_huge(struct farm_bw_buffer *buffer, uint64_t until_ns) {
+static void collect_huge_pages(struct farm_bw_buffer *buffer, uint64_t until_ns) {
     buffer->huge_bytes = is_pool(buffer->pages) ? buffer->bytes : 0;
     if (buffer->pages != FARM_BW_PAGES_TRANSPARENT) return;
     buffer->huge_bytes = farm_place_transparent_bytes(buffer->start);
@@ -130,7 +131,7 @@ static void ask_huge(struct farm_bw_buffer *buffer, uint64_t until_ns) {
     }
 }
 
-static void ask_placement(struct farm_bw_buffer *buffer) {
+static void verify_placement(struct farm_bw_buffer *buffer) {
     size_t elsewhere = 0;
     const size_t step = is_pool(buffer->pages) ? buffer->page_bytes : (size_t)sysconf(_SC_PAGESIZE);
     const bool asked = farm_place_verify(buffer->start, buffer->bytes, step, buffer->node, &elsewhere);
@@ -138,13 +139,13 @@ static void ask_placement(struct farm_bw_buffer *buffer) {
     if (!asked)
         note(buffer, "The node of the pages is unknown: the kernel refuses move_pages and numa_maps. ");
     else if (elsewhere)
-        note(buffer, "%zu pages lie elsewhere than on node %d. ", elsewhere, buffer->node);
+        note(buffer, "%zu pages are elsewhere than on node %d. ", elsewhere, buffer->node);
 }
 
 // ---- opening ----
 
-static enum farm_status open_as(const char *root, size_t bytes, int node, enum farm_bw_pages pages, uint64_t until_ns,
-                                struct farm_bw_buffer *buffer, struct farm_error *err) {
+static enum farm_status open_with_pages(const char *root, size_t bytes, int node, enum farm_bw_pages pages,
+                                        uint64_t until_ns, struct farm_bw_buffer *buffer, struct farm_error *err) {
     *buffer = (struct farm_bw_buffer){.bytes = bytes, .node = node, .pages = pages, .page_bytes = page_bytes_of(pages)};
     char reason[256];
     if (!farm_bw_pages_available(root, pages, reason, sizeof reason))
@@ -169,8 +170,8 @@ static enum farm_status open_as(const char *root, size_t bytes, int node, enum f
         farm_bw_buffer_close(buffer);
         return status;
     }
-    ask_huge(buffer, until_ns);
-    ask_placement(buffer);
+    collect_huge_pages(buffer, until_ns);
+    verify_placement(buffer);
     return FARM_OK;
 }
 
@@ -178,19 +179,21 @@ enum farm_status farm_bw_buffer_open(const char *root, size_t bytes, int node, e
                                      uint64_t until_ns, struct farm_bw_buffer *buffer, struct farm_error *err) {
     *buffer = (struct farm_bw_buffer){0};
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    if (bytes == 0) return farm_fail(err, FARM_E_INVALID, "a buffer of no bytes");
+    if (bytes == 0) return farm_fail(err, FARM_E_INVALID, "an empty buffer");
     if (bytes > SIZE_MAX / 4) return farm_fail(err, FARM_E_LIMIT, "%zu bytes: more than any machine has", bytes);
     bytes = (bytes + page - 1) / page * page;
-    if (pages != FARM_BW_PAGES_AUTO) return open_as(root, bytes, node, pages, until_ns, buffer, err);
+    if (pages != FARM_BW_PAGES_AUTO) return open_with_pages(root, bytes, node, pages, until_ns, buffer, err);
     const int64_t pool = farm_limits_huge_pool_bytes(root, page_bytes_of(FARM_BW_PAGES_2M));
-    if (pool > 0 && (uint64_t)pool >= bytes && !open_as(root, bytes, node, FARM_BW_PAGES_2M, until_ns, buffer, NULL))
+    if (pool > 0 && (uint64_t)pool >= bytes &&
+        !open_with_pages(root, bytes, node, FARM_BW_PAGES_2M, until_ns, buffer, NULL))
         return FARM_OK;
-    enum farm_status status = open_as(root, bytes, node, FARM_BW_PAGES_TRANSPARENT, until_ns, buffer, err);
-    if (status == FARM_E_UNSUPPORTED) return open_as(root, bytes, node, FARM_BW_PAGES_SMALL, until_ns, buffer, err);
+    enum farm_status status = open_with_pages(root, bytes, node, FARM_BW_PAGES_TRANSPARENT, until_ns, buffer, err);
+    if (status == FARM_E_UNSUPPORTED)
+        return open_with_pages(root, bytes, node, FARM_BW_PAGES_SMALL, until_ns, buffer, err);
     if (!status && buffer->huge_bytes < buffer->bytes / FARM_PLACE_HUGE_BYTES * FARM_PLACE_HUGE_BYTES / 2) {
         buffer->pages = FARM_BW_PAGES_SMALL;
         buffer->page_bytes = page;
-        note(buffer, "No huge pages: the pool has none and the kernel put no transparent ones together. ");
+        note(buffer, "No huge pages: the pool is empty and the kernel collected no transparent ones. ");
     }
     return status;
 }

@@ -15,7 +15,6 @@ struct farm_bw_figure farm_bw_figure_of(const double *samples, int count) {
         .samples = count, .median = NAN, .spread = NAN, .cv = NAN, .least = NAN, .most = NAN};
     if (count == 0) return figure;
     double sorted[FARM_BW_SAMPLES_MAX], sum = 0, squares = 0;
-    memcpy(figure.sample, samples, (size_t)count * sizeof *samples);
     memcpy(sorted, samples, (size_t)count * sizeof *samples);
     figure.median = farm_median(sorted, (size_t)count, &figure.spread);
     for (int i = 0; i < count; i++) sum += sorted[i];
@@ -36,7 +35,7 @@ struct farm_bw_conditions farm_bw_conditions_start(void) {
         .pinned = true, .bound = true, .placed = true, .verified = true, .pages = FARM_BW_PAGES_AUTO};
 }
 
-// Whether it stands there as a whole: at the start, or behind another one's end.
+// As a whole: at the start, or after another one's end.
 static bool has_sentence(const char *note, const char *sentence) {
     for (const char *at = strstr(note, sentence); at; at = strstr(at + 1, sentence))
         if (at == note || at[-1] == ' ') return true;

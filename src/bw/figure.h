@@ -1,7 +1,6 @@
-// What all measurements of src/bw share: a figure with its samples, who may stop them, and what was not as asked.
-// A measurement takes a struct farm_bw_setup and a config, fills a result, and returns FARM_OK also where it was
-// stopped early or could not pin, bind or have huge pages: the result then says so. Only what cannot be measured at all
-// (too large, no memory, data found wrong) is an error. Runs in one process, in threads of its own; no state.
+// What all measurements of src/bw share: the setup, a figure, and the conditions it was measured in. A measurement
+// returns FARM_OK also if it was stopped early or could not pin, bind or use huge pages: its conditions then state
+// that. Only what cannot be measured at all (too large, no memory, wrong data) is an error. No state.
 #ifndef FARM_BW_FIGURE_H
 #define FARM_BW_FIGURE_H
 
@@ -22,8 +21,7 @@ struct farm_bw_figure {
     double spread; // (75th - 25th percentile) / median
     double cv;     // standard deviation / mean
     double least, most;
-    bool in_cache; // the memory it was taken on fits into the last-level caches: no figure of memory
-    double sample[FARM_BW_SAMPLES_MAX]; // in the order taken
+    bool in_cache; // the memory it was measured on fits into the last-level caches: not a figure of memory
 };
 
 // From samples (0 to FARM_BW_SAMPLES_MAX of them).
@@ -32,9 +30,9 @@ static inline bool farm_bw_figure_is(const struct farm_bw_figure *figure) {
     return figure->samples > 0;
 }
 
-// Asked and told between samples, by the thread that called the measurement. Any function may be NULL.
+// Called between samples, from the measurement's thread or from one of its team. Any function may be NULL.
 struct farm_bw_control {
-    bool (*stop)(void *context); // true: end now, with what there is
+    bool (*stop)(void *context); // true: end now, with the figures so far
     // `what` is being measured ("latency, node 0 to 1"); done: share of this measurement, 0 to 1.
     void (*progress)(void *context, const char *what, double done);
     void *context;
@@ -43,12 +41,12 @@ struct farm_bw_control {
 // Common to all measurements.
 struct farm_bw_setup {
     const struct farm_machine *machine;
-    const struct farm_bw_control *control; // NULL: nobody asks
-    double seconds;                        // aimed at, for one call of a measurement; 0: a default of its own
+    const struct farm_bw_control *control; // NULL: none
+    double seconds;                        // the aim, for one call of a measurement; 0: its default
     int samples;                           // of each figure, 1 to FARM_BW_SAMPLES_MAX; 0: 5. Time short: fewer
-    double sample_s;                       // least time of a sample; 0: the measurement's own (10 to 50 ms)
+    double sample_s;                       // least time of a sample; 0: the measurement's default (10 to 50 ms)
     enum farm_bandwidth_variant variant;   // of the kernels
-    const char *root;                      // where /proc and /sys are looked up; NULL: the running system
+    const char *root;                      // of /proc and /sys; NULL: the running system
 };
 
 enum farm_bw_pages {
@@ -61,24 +59,24 @@ enum farm_bw_pages {
 };
 const char *farm_bw_pages_name(enum farm_bw_pages pages); // "auto", "4 KiB", "transparent 2 MiB", "2 MiB", "1 GiB"
 
-// How a measurement was made. Flags are false where any of its threads or buffers was not so.
+// How a measurement was made. A flag is false if it does not hold for any one of its threads or buffers.
 struct farm_bw_conditions {
     bool pinned;                   // every thread to its CPU
     bool bound;                    // memory bound to its node by mbind
     bool placed;                   // every page found on its node by move_pages
-    bool verified;                 // data checked after the runs and found right (wrong data is an error)
+    bool verified;                 // data were checked after the runs (wrong data is an error)
     bool stopped;                  // control->stop ended it early: figures may be missing
-    bool out_of_time;              // `seconds` were over: figures may be missing or have fewer samples
+    bool out_of_time;              // `seconds` ended: figures may be missing or have fewer samples
     enum farm_bw_pages pages;      // what the memory has (mixed: the smallest)
-    char note[FARM_BW_NOTE_BYTES]; // what was not as asked and why, sentences; "" where everything was
+    char note[FARM_BW_NOTE_BYTES]; // sentences: what differs from the request, and why; "" if nothing does
 };
 
-// Everything as asked and verified.
+// Everything as requested and verified.
 struct farm_bw_conditions farm_bw_conditions_start(void);
-// Adds a sentence, unless it is there already.
+// Adds a sentence, unless the note already has it.
 void farm_bw_conditions_note(struct farm_bw_conditions *conditions, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-// Makes *all what holds for both: flags as above, the smaller pages (AUTO: none yet), the sentences of both.
+// Makes *all hold for both: flags as above, the smaller pages (AUTO: none yet), the sentences of both.
 void farm_bw_conditions_merge(struct farm_bw_conditions *all, const struct farm_bw_conditions *one);
 
 #endif

@@ -1,9 +1,9 @@
-// Kernels that do nothing but move memory, to measure how fast it moves: read, write, copy, scale, add, triad, and
+// Kernels that only move memory, to measure its speed: read, write, copy, scale, add, triad, and
 // three that update what they read, for exact ratios of reads to writes on the bus. Ordinary and non-temporal stores,
 // whole lines one after another, at a stride, or in a given order; in plain C, AVX2 and AVX-512, chosen at run time.
-// What they leave behind is an exact function of the line and of the number of passes, so that every run can be checked
-// (farm_bandwidth_verify). Run by the threads of src/bw, on memory that no other thread uses; no memory order, but
-// non-temporal stores are fenced before a pass returns. Does not measure time.
+// The contents after a run are an exact function of the line and of the number of passes, so that every run can be
+// checked (farm_bandwidth_verify). Run by the threads of src/bw, on memory that no other thread uses; no memory order,
+// but non-temporal stores are fenced before a pass returns. Does not measure time.
 #ifndef FARM_KERNELS_BANDWIDTH_H
 #define FARM_KERNELS_BANDWIDTH_H
 
@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { FARM_BANDWIDTH_LINE = 64 }; // bytes; the unit of everything here, also where a cache's line is longer
+enum { FARM_BANDWIDTH_LINE = 64 }; // bytes; the unit of everything here, even if a cache's line is longer
 
 // d: destination, a and b: sources, all arrays of double. s: the pass's scalar, farm_bandwidth_scalar(pass).
 enum farm_bandwidth_op {
@@ -27,8 +27,8 @@ enum farm_bandwidth_op {
     FARM_BANDWIDTH_OPS
 };
 
-// Non-temporal stores go past the caches. A machine without them (plain C) makes ordinary ones:
-// farm_bandwidth_has_nontemporal. READ has no stores.
+// Non-temporal stores bypass the caches. Kernels in plain C make ordinary ones instead
+// (farm_bandwidth_has_nontemporal). READ has no stores.
 enum farm_bandwidth_stores { FARM_BANDWIDTH_TEMPORAL, FARM_BANDWIDTH_NONTEMPORAL };
 
 enum farm_bandwidth_pattern {
@@ -38,15 +38,14 @@ enum farm_bandwidth_pattern {
 };
 
 enum farm_bandwidth_variant {
-    FARM_BANDWIDTH_BEST, // the widest that this CPU has
+    FARM_BANDWIDTH_BEST, // the widest of this CPU
     FARM_BANDWIDTH_PORTABLE,
     FARM_BANDWIDTH_AVX2,
     FARM_BANDWIDTH_AVX512,
     FARM_BANDWIDTH_VARIANTS
 };
 
-// One thread's share. Arrays start at multiples of 64 bytes and do not overlap; those that the op does not use may be
-// NULL.
+// One thread's share. Arrays start at multiples of 64 bytes and do not overlap; NULL if the op does not use them.
 struct farm_bandwidth_work {
     enum farm_bandwidth_op op;
     enum farm_bandwidth_stores stores;
@@ -77,14 +76,13 @@ static inline bool farm_bandwidth_uses_b(enum farm_bandwidth_op op) {
 // How many arrays the op uses: 1 to 3.
 int farm_bandwidth_arrays(enum farm_bandwidth_op op);
 
-// Bytes that a pass moves for one line of each array. As the program sees it: loads and stores, STREAM's count. On the
-// bus: besides, the line that an ordinary store fetches first where nothing else has read it (write-allocate);
-// non-temporal stores fetch nothing. Processors that turn full-line stores into ones without a fetch (Intel's since Ice
-// Lake, under load) move less than this says.
+// Bytes that a pass moves for one line of each array. program: loads and stores, STREAM's count. bus: also the line
+// that an ordinary store fetches first unless the op has read it (write-allocate); non-temporal stores fetch nothing.
+// Processors that store full lines without a fetch (Intel's since Ice Lake, under load) move less than this.
 int farm_bandwidth_program_bytes(enum farm_bandwidth_op op);
 int farm_bandwidth_bus_bytes(enum farm_bandwidth_op op, enum farm_bandwidth_stores stores);
 
-// BEST becomes what it stands for on this CPU; the others stay.
+// What BEST is on this CPU; the others are themselves.
 enum farm_bandwidth_variant farm_bandwidth_resolve(enum farm_bandwidth_variant variant);
 bool farm_bandwidth_has(enum farm_bandwidth_variant variant);
 bool farm_bandwidth_has_nontemporal(enum farm_bandwidth_variant variant);
@@ -94,7 +92,7 @@ bool farm_bandwidth_has_nontemporal(enum farm_bandwidth_variant variant);
 uint64_t farm_bandwidth_run(const struct farm_bandwidth_work *work, enum farm_bandwidth_variant variant,
                             uint64_t first_pass, uint64_t passes);
 
-// Fills d with what it holds before the first pass and, with `sources`, a and b with their values, which are the same
+// Fills d with its contents before the first pass and, with `sources`, a and b with their values, which are the same
 // for all ops and never change. Whole numbers, small enough that every result is exact in double for fewer than 2^31
 // passes.
 void farm_bandwidth_fill(const struct farm_bandwidth_work *work, bool sources);
@@ -105,8 +103,8 @@ double farm_bandwidth_scalar(uint64_t pass);
 // What farm_bandwidth_run must return for READ after so many passes.
 uint64_t farm_bandwidth_expected_sum(const struct farm_bandwidth_work *work, uint64_t passes);
 
-// Whether all arrays hold, bit for bit, what they must after `passes` passes since farm_bandwidth_fill. False:
-// *wrong_line (may be NULL) is the first line that does not.
+// Whether all arrays are right, bit for bit, after `passes` passes since farm_bandwidth_fill. *wrong_line (may be NULL)
+// receives the first line that is wrong.
 bool farm_bandwidth_verify(const struct farm_bandwidth_work *work, uint64_t passes, size_t *wrong_line);
 
 // Writes a random permutation of 0 .. lines - 1 (Philox of `seed`); lines <= 2^32.

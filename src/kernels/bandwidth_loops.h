@@ -1,6 +1,5 @@
-// The loops of bandwidth.c, written once over vectors of BANDWIDTH_VECTOR bytes, which the including file chooses
-// together with its instructions, the name of the one function that comes out, BANDWIDTH_RUN, and how a vector is
-// stored past the caches:
+// The loops of bandwidth.c over vectors of BANDWIDTH_VECTOR bytes. The including file chooses that size together with
+// its instructions, the name BANDWIDTH_RUN of the one function defined here, and how a non-temporal store is made:
 //
 //     #define BANDWIDTH_VECTOR 32
 //     #define BANDWIDTH_RUN farm_bandwidth_run_avx2
@@ -8,12 +7,11 @@
 //
 // For bandwidth.c, bandwidth_avx2.c and bandwidth_avx512.c only. Needs the vector extensions of gcc and clang.
 //
-// In order, a thread works at several places at once, BLOCK lines apart: one stream leaves memory idle while the
-// prefetcher starts anew at each page. Measured on Zen 3: reads a fifth faster with four streams; copies past the
-// caches a seventh with two, but a third as fast with four, which want more write-combining buffers than there are;
-// triads past the caches, which have two sources as it is, fastest with one. Eight lines of a stream at a time past the
-// caches: copies an eighth faster than with four, triads as fast. Prefetch instructions made all of them
-// slower.
+// In order, a thread works at several places at once, BLOCK lines apart: with one stream memory is idle while the
+// prefetcher starts anew at each page. Measured on Zen 3: reads a fifth faster with four streams; non-temporal
+// copies a seventh with two, but a third as fast with four, which need more write-combining buffers than there are;
+// non-temporal triads, which have two sources already, fastest with one. Eight lines of a stream at a time,
+// non-temporal: copies an eighth faster than with four, triads as fast. Prefetch instructions made all of them slower.
 #ifndef FARM_KERNELS_BANDWIDTH_LOOPS_H
 #define FARM_KERNELS_BANDWIDTH_LOOPS_H
 

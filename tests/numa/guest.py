@@ -1,6 +1,6 @@
 """A machine with four NUMA nodes on a machine that has one: an emulated guest (QEMU without KVM), Debian's kernel, and an
-initial file system of busybox, the program `farm` and the libraries it wants. What the guest's commands print comes
-back over serial ports. Speeds mean nothing there; shapes, distances and the placement of pages are the kernel's own."""
+initial file system of busybox, the program `farm` and its libraries. The output of the guest's commands comes back over
+serial ports. Speeds mean nothing there; shapes, distances and the placement of pages are the kernel's."""
 
 import gzip
 import os
@@ -13,12 +13,11 @@ import tempfile
 
 NODES = 4
 NODE_MB = 256
-# Of nodes i and j, as firmware tells it (10 is local): two pairs that are near, far from each other.
+# Of nodes i and j, as in firmware (10 is local): two pairs of near nodes, far from each other.
 DISTANCES = [[10, 12, 20, 22], [12, 10, 22, 20], [20, 22, 10, 12], [22, 20, 12, 10]]
 BOOT_LIMIT_S = 120
-LIBC_FILES = {"linux-vdso.so.1"}
 
-# Answers go out as lines of hexadecimal digits would be slower; the ports are raw, so bytes stay what they are.
+# The ports are raw, so that bytes pass unchanged.
 INIT = """#!/bin/sh
 /bin/busybox mkdir -p /proc /sys /dev /tmp
 /bin/busybox mount -t proc proc /proc
@@ -33,23 +32,23 @@ cd /tmp
 
 
 class Missing(Exception):
-    """What the guest needs and is not there."""
+    """A part of the guest that is missing."""
 
 
 def find_parts(build):
-    """Emulator, kernel, busybox; Missing says what `make numa-guest` brings."""
+    """Emulator, kernel, busybox; Missing names what `make numa-guest` installs."""
     emulator = shutil.which("qemu-system-x86_64")
     if not emulator:
         raise Missing("no qemu-system-x86_64 (make numa-guest installs it)")
     kernels = sorted((build / "numa").glob("boot/vmlinuz-*"))
     busybox = build / "numa" / "bin" / "busybox"
     if not kernels or not busybox.exists():
-        raise Missing(f"no kernel for the guest in {build.name}/numa (make numa-guest brings it)")
+        raise Missing(f"no kernel for the guest in {build.name}/numa (make numa-guest fetches it)")
     return emulator, kernels[-1], busybox
 
 
 def libraries(program):
-    """Paths of the shared objects that the loader would open, the loader's own among them."""
+    """Paths of the shared objects that the loader would open, and of the loader."""
     printed = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
     if "not found" in printed:
         raise Missing(f"libraries of {program}: {printed}")
@@ -107,7 +106,7 @@ def machine():
 
 
 def run(build, farm, commands):
-    """Runs the shell commands in a guest. What they wrote to /dev/ttyS1, and the guest's console."""
+    """Runs the shell commands in a guest. Returns what they wrote to /dev/ttyS1, and the guest's console."""
     emulator, kernel, busybox = find_parts(build)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -118,9 +117,9 @@ def run(build, farm, commands):
                  "-kernel", kernel, "-initrd", folder / "root", "-append", "console=ttyS0 panic=-1 quiet loglevel=4",
                  "-serial", f"file:{folder}/console", "-serial", f"file:{folder}/answer", *machine()],
                 stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BOOT_LIMIT_S)
-            said = ended.stderr
+            messages = ended.stderr
         except subprocess.TimeoutExpired:
-            said = f"the guest did not end within {BOOT_LIMIT_S} s"
+            messages = f"the guest did not end within {BOOT_LIMIT_S} s"
         console = (folder / "console").read_text(errors="replace") if (folder / "console").exists() else ""
         answer = (folder / "answer").read_text(errors="replace") if (folder / "answer").exists() else ""
-        return answer, said + console
+        return answer, messages + console

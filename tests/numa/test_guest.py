@@ -1,6 +1,5 @@
-"""NUMA where there is none: `farm topo`, `farm bw` and `farm train` in an emulated machine of four nodes (guest.py).
-Nodes, distances, the matrices' shape, threads where they are bound, and pages where the kernel says that they lie; speeds
-are the emulator's."""
+"""Several NUMA nodes in an emulated machine (guest.py): `farm topo`, `farm bw` and `farm train` on four nodes. Nodes,
+distances, the matrices' shape, and threads and pages on their nodes, as the kernel reports; speeds are the emulator's."""
 
 import json
 import os
@@ -18,7 +17,7 @@ COMMANDS = """
 echo '=====' >/dev/ttyS1
 /farm bw --only matrix --size small --samples 1 --seconds 30 --json --quiet >/dev/ttyS1
 echo '=====' >/dev/ttyS1
-/farm train --env native/catch --device cpu --infer-threads 4 --actors 4 --frames 1G --run /tmp/run --json >/tmp/said 2>/tmp/told &
+/farm train --env native/catch --device cpu --infer-threads 4 --actors 4 --frames 1G --run /tmp/run --json >/tmp/document 2>/tmp/log &
 farm=$!
 until grep -q updates /tmp/run/metrics.jsonl 2>/dev/null || ! kill -0 $farm; do sleep 1; done
 for learner in $(pidof learner); do
@@ -27,9 +26,9 @@ for learner in $(pidof learner); do
 done
 kill -INT $farm
 wait $farm
-cat /tmp/told >/dev/ttyS1
+cat /tmp/log >/dev/ttyS1
 echo '=====' >/dev/ttyS1
-cat /tmp/said >/dev/ttyS1
+cat /tmp/document >/dev/ttyS1
 echo '=====' >/dev/ttyS1
 mkdir /tmp/few && mount -t cgroup2 none /tmp/few && mkdir /tmp/few/a && echo +cpuset >/tmp/few/cgroup.subtree_control
 echo 0,2 >/tmp/few/a/cpuset.mems && echo $$ >/tmp/few/a/cgroup.procs
@@ -50,7 +49,7 @@ class Guest(unittest.TestCase):
         except ValueError:
             raise AssertionError(f"the guest answered: {answer[-2000:]}\nits console: {console[-4000:]}")
 
-    def test_topology_is_the_emulators(self):
+    def test_topology_is_the_emulated_one(self):
         nodes = self.topo["machine"]["nodes"]
         self.assertEqual([node["node"] for node in nodes], list(range(guest.NODES)))
         self.assertEqual([node["distances"] for node in nodes], guest.DISTANCES)
@@ -65,21 +64,21 @@ class Guest(unittest.TestCase):
         for row in matrix[key]:
             for cell in row:
                 self.assertGreater(cell["median"], 0)
-                self.assertTrue(cell["placed"], "pages lie on another node, says move_pages")
+                self.assertTrue(cell["placed"], "move_pages: pages are on another node")
         conditions = matrix["conditions"]
         self.assertTrue(conditions["bound"], conditions)
-        self.assertTrue(conditions["placed"], f"pages lie elsewhere: {conditions}")
+        self.assertTrue(conditions["placed"], f"pages are elsewhere: {conditions}")
         self.assertTrue(conditions["pinned"], conditions)
         self.assertTrue(conditions["verified"], conditions)
 
-    def test_matrices_have_a_row_and_a_column_a_node(self):
+    def test_matrices_have_a_row_and_a_column_for_each_node(self):
         section = self.bw["sections"]["matrix"]
         self.check_matrix(section["latency"], "ns", list(range(guest.NODES)))
         self.check_matrix(section["bandwidth"], "bytes_per_s", list(range(guest.NODES)))
         names = {result["name"] for result in self.bw["results"]}
         self.assertEqual(names, {f"matrix.{kind}.{i}.{j}" for kind in ("latency", "bandwidth") for i in range(4) for j in range(4)})
 
-    def test_memory_that_is_not_allowed_is_no_column(self):
+    def test_memory_that_is_not_allowed_has_no_column(self):
         section = self.few["sections"]["matrix"]
         self.check_matrix(section["latency"], "ns", [0, 2])
         self.check_matrix(section["bandwidth"], "bytes_per_s", [0, 2])
@@ -92,7 +91,7 @@ class Guest(unittest.TestCase):
         self.assertEqual(sorted(cpus for cpus in bound if cpus != "0-3"), ["0", "1", "2", "3"], bound)
         for node in range(guest.NODES):
             pages = re.findall(rf" prefer(?:\S*):{node} .*", self.learner)
-            self.assertTrue(pages, f"nothing is meant for node {node}: {self.learner}")
+            self.assertTrue(pages, f"no mapping prefers node {node}: {self.learner}")
             for line in pages:
                 self.assertEqual(re.findall(r" N(\d)=", line), [str(node)], line)
 

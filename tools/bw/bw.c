@@ -27,9 +27,9 @@
 enum { LINE_COLUMNS = 100, LINE_COLUMNS_MAX = 400, ARRAYS = 3 };
 
 static const uint64_t SMALL_BYTES = 1 << 20, SIZE_LEAST = 64 << 10,
-                      SIZE_MOST = 256ull << 30; // what a chase can number its lines with
-static const double SECONDS_LEAST = 0.1, SECONDS_MOST = 3600, LOOK_S = 0.1, ENV_S = 8, NOTHING_S = 0.001, RETRY_S = 10;
-// All parts together, at each depth: less than the command may take, because a part ends with the sample under way.
+                      SIZE_MOST = 256ull << 30; // 2^32 lines of a chase
+static const double SECONDS_LEAST = 0.1, SECONDS_MOST = 3600, IDLE_S = 0.1, ENV_S = 8, NOTHING_S = 0.001, RETRY_S = 10;
+// All parts together, at each depth: less than the command may take, because a part completes its current sample.
 static const double LIMIT_S[FARM_BW_DEPTHS] = {7, 56, INFINITY};
 
 struct part {
@@ -88,11 +88,11 @@ struct bw {
 
 static enum farm_status choose_depth(struct bw *bw, struct farm_error *err) {
     const struct options *o = bw->options;
-    if (o->quick && o->full) return farm_fail(err, FARM_E_USAGE, "--quick and --full: one of them");
+    if (o->quick && o->full) return farm_fail(err, FARM_E_USAGE, "--quick and --full exclude each other");
     bw->job.depth = o->quick ? FARM_BW_QUICK : o->full ? FARM_BW_FULL : FARM_BW_SUMMARY;
     if (o->fps_json && !o->env) return farm_fail(err, FARM_E_USAGE, "--fps-json goes with --env");
     if (o->newer && !o->compare)
-        return farm_fail(err, FARM_E_USAGE, "'%.80s': a word without --compare FILE (farm bw --help)", o->newer);
+        return farm_fail(err, FARM_E_USAGE, "'%.80s' needs --compare FILE (farm bw --help)", o->newer);
     if (o->samples < 1 || o->samples > FARM_BW_SAMPLES_MAX)
         return farm_fail(err, FARM_E_USAGE, "--samples: between 1 and %d", FARM_BW_SAMPLES_MAX);
     bw->job.setup.samples = (int)o->samples;
@@ -118,8 +118,8 @@ static enum farm_status choose_part(struct bw *bw, const char *name, struct farm
                      near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "", known);
 }
 
-// A part that is asked for by name gets the time of the least depth that has it. Matrices take longer the more nodes
-// there are, up to four times as long; GPUs have their time each.
+// A part requested by name gets the time of the least depth that has it. Matrices of many nodes get up to four times
+// as much; each GPU gets the full time.
 static double budget_of(const struct bw *bw, const struct part *part) {
     const double cells = (double)bw->machine.node_count * bw->machine.node_count;
     double seconds = 0;
@@ -131,7 +131,7 @@ static double budget_of(const struct bw *bw, const struct part *part) {
     return part->run == farm_bw_part_matrix ? seconds * fmin(fmax(cells / 4, 1), 4) : seconds;
 }
 
-// --only's, --env's alone, or those of the depth; and the time of each.
+// The parts of --only, of --env, or of the depth; and the time of each.
 static enum farm_status choose_parts(struct bw *bw, struct farm_error *err) {
     const struct options *o = bw->options;
     enum farm_status status = FARM_OK;
@@ -157,7 +157,7 @@ static enum farm_status choose_parts(struct bw *bw, struct farm_error *err) {
     return status;
 }
 
-// "small", a number as everywhere (64M = 64,000,000), or one of KiB, MiB, GiB.
+// "small", a number as in other flags (64M = 64,000,000), or a number of KiB, MiB or GiB.
 static enum farm_status choose_size(struct bw *bw, struct farm_error *err) {
     static const char *const units[] = {"KiB", "MiB", "GiB"};
     const char *text = bw->options->size;
@@ -174,13 +174,13 @@ static enum farm_status choose_size(struct bw *bw, struct farm_error *err) {
         bytes = known ? bytes << 10 * (i + 1) : 0;
     }
     if (!known || bytes < (int64_t)SIZE_LEAST)
-        return farm_fail(err, FARM_E_USAGE, "--size '%.40s': small, or bytes from 64KiB on, as in 64MiB or 256M", text);
+        return farm_fail(err, FARM_E_USAGE, "--size '%.40s': small, or at least 64KiB, as in 64MiB or 256M", text);
     const double gib = 1 << 30;
     const uint64_t left = farm_limits_memory_available_bytes(NULL);
     if ((uint64_t)bytes > left / ARRAYS)
         return farm_fail(err, FARM_E_LIMIT,
                          "--size %.40s: three arrays of it take %.1f GiB, and %.1f GiB may be taken (free memory, or "
-                         "what the control group leaves): at most %.2f GiB",
+                         "the rest of the control group's limit): at most %.2f GiB",
                          text, ARRAYS * (double)bytes / gib, (double)left / gib, (double)left / gib / ARRAYS);
     if ((uint64_t)bytes > SIZE_MOST) return farm_fail(err, FARM_E_LIMIT, "--size %.40s: 256GiB at most", text);
     bw->job.size_bytes = (uint64_t)bytes & ~UINT64_C(4095);
@@ -192,11 +192,11 @@ static enum farm_status choose_cpus(struct bw *bw, struct farm_error *err) {
     char list[64];
     if (!bw->options->cpus) return FARM_OK;
     if (farm_bitmap_parse(bw->options->cpus, &cpus, err) || farm_bitmap_count(&cpus) == 0)
-        return farm_fail(err, FARM_E_USAGE, "--cpus '%.40s': CPUs as in 0-3,8", bw->options->cpus);
+        return farm_fail(err, FARM_E_USAGE, "--cpus '%.40s' is not a list of CPUs as in 0-3,8", bw->options->cpus);
     missing = cpus;
     farm_bitmap_remove(&missing, &bw->machine.allowed);
     if (farm_bitmap_count(&missing))
-        return farm_fail(err, FARM_E_USAGE, "--cpus: this process may not run on %s",
+        return farm_fail(err, FARM_E_USAGE, "--cpus: this process must not run on %s",
                          farm_bitmap_format(&missing, list, sizeof list));
     bw->machine.allowed = cpus;
     return FARM_OK;
@@ -209,9 +209,10 @@ static enum farm_status choose_kernels(struct bw *bw, struct farm_error *err) {
     for (variant = 0; variant < FARM_BANDWIDTH_VARIANTS; variant++)
         if (strcmp(name, farm_bandwidth_variant_name(variant)) == 0) break;
     if (variant == FARM_BANDWIDTH_VARIANTS)
-        return farm_fail(err, FARM_E_USAGE, "--kernels '%.40s': one of best, portable, avx2, avx512", name);
+        return farm_fail(err, FARM_E_USAGE, "--kernels must be one of best, portable, avx2, avx512 (got '%.40s')",
+                         name);
     if (!farm_bandwidth_has(variant))
-        return farm_fail(err, FARM_E_UNSUPPORTED, "--kernels %s: this CPU has none", name);
+        return farm_fail(err, FARM_E_UNSUPPORTED, "--kernels %s: this CPU does not have these instructions", name);
     bw->job.setup.variant = variant;
     return FARM_OK;
 }
@@ -305,7 +306,7 @@ static json_t *conventions_json(void) {
     farm_json_set_text(object, "nt", "non-temporal stores, past the caches: nothing is fetched");
     farm_json_set_text(object, "latency", "of one load in a chase of pointers through one random cycle, idle machine");
     farm_json_set_text(object, "spread", "(75th - 25th percentile) / median of the samples");
-    farm_json_set_text(object, "placement", "every page asked of the kernel (move_pages): conditions.placed");
+    farm_json_set_text(object, "placement", "every page verified with the kernel (move_pages): conditions.placed");
     return object;
 }
 
@@ -346,7 +347,7 @@ static void print_findings(const struct bw *bw, const struct farm_bw_disturbance
 // During a tenth of a second nothing of this process runs: what the CPUs do then is others' load.
 static void judge_before(struct bw *bw) {
     struct farm_bw_moment now;
-    const struct timespec moment = {.tv_nsec = (long)(LOOK_S * 1e9)};
+    const struct timespec moment = {.tv_nsec = (long)(IDLE_S * 1e9)};
     farm_bw_moment_now(&bw->machine, NULL, &bw->begun);
     nanosleep(&moment, NULL);
     farm_bw_moment_now(&bw->machine, NULL, &now);
@@ -371,8 +372,8 @@ static double total_s(const struct bw *bw, size_t first) {
     return total;
 }
 
-// What a part may take: its budget; if the time left is less than the budgets left, its share of it, but for the
-// main table, which comes first.
+// What a part may take: its budget, or its share of the time left if that is less than the budgets left. The main
+// table, which comes first, has all of the time left.
 static double seconds_of(const struct bw *bw, size_t i) {
     const uint64_t now = farm_now_ns();
     const double left = now < bw->end_ns ? (double)(bw->end_ns - now) * 1e-9 : 0, budget = bw->budget_s[i];
@@ -417,7 +418,7 @@ static enum farm_status measure(struct bw *bw, struct farm_error *err) {
     enum farm_status status = FARM_OK;
     const double seconds = bw->options->seconds > 0 ? total_s(bw, 0) : fmin(total_s(bw, 0), LIMIT_S[bw->job.depth]);
     bw->end_ns = farm_now_ns() + (uint64_t)(seconds * 1e9);
-    if (!bw->options->quiet) farm_log_info("up to %.0f s; Ctrl-C ends it with what there is", seconds + 1);
+    if (!bw->options->quiet) farm_log_info("up to %.0f s; Ctrl-C ends it with the figures so far", seconds + 1);
     for (size_t i = 0; i < PARTS && !status && !is_interrupted(bw); i++)
         if (bw->chosen[i]) status = run_part(bw, i, err);
     return status;
@@ -462,7 +463,7 @@ static enum farm_status measure_and_report(struct bw *bw, struct farm_error *err
     return status ? status : printed;
 }
 
-// Two documents, nothing measured.
+// Compares two documents without measuring.
 static enum farm_status compare_files(struct bw *bw, struct farm_error *err) {
     json_t *now;
     enum farm_status status = farm_bw_document_read(bw->options->newer, &now, err);
@@ -488,7 +489,7 @@ static size_t columns_of(int fd) {
     return size.ws_col < LINE_COLUMNS_MAX ? size.ws_col : LINE_COLUMNS_MAX;
 }
 
-static enum farm_status set_up(struct bw *bw, struct farm_error *err) {
+static enum farm_status prepare(struct bw *bw, struct farm_error *err) {
     struct farm_bw_job *job = &bw->job;
     const char *term = getenv("TERM"), *no_colour = getenv("NO_COLOR");
     const bool terminal = isatty(STDOUT_FILENO);
@@ -515,7 +516,7 @@ static int bw_main(const struct options *options) {
     bw->options = options;
     // Pending until is_interrupted takes them.
     sigprocmask(SIG_BLOCK, &signals, &before);
-    enum farm_status status = set_up(bw, &err);
+    enum farm_status status = prepare(bw, &err);
     if (!status) status = check_options(bw, &err);
     if (!status) status = options->newer ? compare_files(bw, &err) : measure_and_report(bw, &err);
     if (options->json && bw->job.out) fclose(bw->job.out);
@@ -532,25 +533,25 @@ int farm_cmd_bw(int argc, char **argv) {
         {"full", FARM_CLI_BOOL, &options.full, NULL, "everything, in about 3 minutes"},
         {"only", FARM_CLI_STRING, &options.only, "A,B",
          "memory, latency, matrix, mix, loaded, cores, handoff, pages, tlb, ring, gpu, network"},
-        {"seconds", FARM_CLI_DOUBLE, &options.seconds, "S", "for all of it together"},
-        {"samples", FARM_CLI_INT, &options.samples, "N", "of each figure, at most (5)"},
+        {"seconds", FARM_CLI_DOUBLE, &options.seconds, "S", "for all parts together"},
+        {"samples", FARM_CLI_INT, &options.samples, "N", "at most so many of each figure (5)"},
         {"size", FARM_CLI_STRING, &options.size, "N",
-         "bytes of each array and chase, whatever time they take: 64MiB, 256M, small\n"
-         "(default: 4 x the last-level caches, less where time or memory is short)"},
-        {"cpus", FARM_CLI_STRING, &options.cpus, "LIST", "measure with these alone, as in 0-3,8"},
+         "bytes of each array and chase, however long they take: 64MiB, 256M, small\n"
+         "(default: 4 x the last-level caches, less if time or memory is short)"},
+        {"cpus", FARM_CLI_STRING, &options.cpus, "LIST", "measure only with these, as in 0-3,8"},
         {"kernels", FARM_CLI_STRING, &options.kernels, "K", "best, portable, avx2 or avx512 (best)"},
         {"env", FARM_CLI_STRING, &options.env, "E",
-         "how many frames/s memory could carry for E's observations, and what farm fps reaches of it"},
+         "how many frames/s memory could carry for E's observations, and the share that farm fps reaches"},
         {"fps-json", FARM_CLI_STRING, &options.fps_json, "FILE",
-         "of an earlier farm fps --json, instead of a short run"},
+         "the document of an earlier farm fps --json, instead of a short run"},
         {"network", FARM_CLI_STRING, &options.network, "ADDR:PORT",
-         "the path to another machine too, where `farm bridge bench --listen ADDR:PORT` is"},
-        {"key", FARM_CLI_STRING, &options.key, "FILE", "for --network: the key that the other side has"},
+         "also the path to another machine, which runs `farm bridge bench --listen ADDR:PORT`"},
+        {"key", FARM_CLI_STRING, &options.key, "FILE", "for --network: the other side's key"},
         {"insecure", FARM_CLI_BOOL, &options.insecure, NULL,
-         "for --network: without; loopback and private addresses only"},
-        {"svg", FARM_CLI_STRING, &options.svg, "DIR",
-         "writes matrices and curves there as pictures (needs matplotlib)"},
-        {"compare", FARM_CLI_STRING, &options.compare, "FILE", "against an earlier --json, of this machine or another"},
+         "for --network: without a key; loopback and private addresses only"},
+        {"svg", FARM_CLI_STRING, &options.svg, "DIR", "draws matrices and curves there (needs matplotlib)"},
+        {"compare", FARM_CLI_STRING, &options.compare, "FILE",
+         "compares with an earlier --json, of this machine or another"},
         {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document on stdout at the end"},
         {"quiet", FARM_CLI_BOOL, &options.quiet, NULL, "no progress on stderr"},
     };
@@ -558,10 +559,10 @@ int farm_cmd_bw(int argc, char **argv) {
         .program = "farm bw",
         .synopsis = "[--quick | --full] [--only A,B] [--env E] [--svg DIR] [--compare FILE [NEWER]] [--json]",
         .about =
-            "Memory bandwidth and latency: kernels, caches, NUMA nodes, cores, pages, under load, what the farm's own\n"
-            "lanes carry, and with GPUs, between nodes and GPUs. GB are 1e9 bytes; bytes are the program's\n"
-            "loads and stores. Method, conventions and traps: docs/BANDWIDTH.md. --compare FILE NEWER sets two\n"
-            "documents side by side and measures nothing.",
+            "Measures memory bandwidth and latency: kernels, caches, NUMA nodes, cores, pages, latency under load,\n"
+            "the farm's lanes, and the path between nodes and GPUs. GB are 1e9 bytes; bytes are the program's\n"
+            "loads and stores. Method and conventions: docs/BANDWIDTH.md. --compare FILE NEWER compares two\n"
+            "documents and measures nothing.",
         .examples = "  farm bw\n"
                     "  farm bw --quick --json > before.json\n"
                     "  farm bw --quick --compare before.json\n"

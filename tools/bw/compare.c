@@ -1,4 +1,4 @@
-// See farm_bw_compare.h.
+// See compare.h.
 #include "tools/bw/compare.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ static const double LEAST_CHANGE = 0.01; // below it two runs are the same, what
 
 // ---- reading ----
 
-// Of printing characters and of that length: it goes to a terminal.
+// At most `most` printable characters: it goes to a terminal.
 static bool is_plain(const json_t *value, size_t most) {
     const char *text = json_string_value(value);
     const size_t length = text ? json_string_length(value) : 0;
@@ -30,7 +30,7 @@ static bool is_positive(const json_t *value) {
 
 static const char *wrong_result(const json_t *result) {
     const json_t *spread = json_object_get(result, "spread");
-    if (!json_is_object(result)) return "is no object";
+    if (!json_is_object(result)) return "is not an object";
     if (!is_plain(json_object_get(result, "name"), NAME_BYTES_MAX)) return "has no name";
     if (!is_plain(json_object_get(result, "unit"), NAME_BYTES_MAX)) return "has no unit";
     if (!is_positive(json_object_get(result, "value"))) return "has no value above 0";
@@ -38,7 +38,7 @@ static const char *wrong_result(const json_t *result) {
         return "has no spread of 0 or more";
     const char *better = json_string_value(json_object_get(result, "better"));
     if (!better || (strcmp(better, "higher") != 0 && strcmp(better, "lower") != 0))
-        return "does not say whether higher or lower is better";
+        return "does not state whether higher or lower is better";
     return NULL;
 }
 
@@ -47,16 +47,14 @@ static enum farm_status check_document(const char *path, const json_t *document,
                  *version = json_object_get(document, "schema_version");
     const char *benchmark = json_string_value(json_object_get(document, "benchmark"));
     if (!benchmark || strcmp(benchmark, "bw") != 0)
-        return farm_fail(err, FARM_E_FORMAT, "%s: no document of farm bw --json (its \"benchmark\" is not \"bw\")",
+        return farm_fail(err, FARM_E_FORMAT, "%s: not a document of farm bw --json (its \"benchmark\" is not \"bw\")",
                          path);
     if (!json_is_integer(version) || json_integer_value(version) != FARM_JSON_SCHEMA_VERSION)
-        return farm_fail(err, FARM_E_FORMAT,
-                         "%s: of a schema_version other than %d: run farm bw --json of this version", path,
+        return farm_fail(err, FARM_E_FORMAT, "%s: schema_version is not %d: run farm bw --json of this version", path,
                          FARM_JSON_SCHEMA_VERSION);
     if (!json_is_array(results) || json_array_size(results) > RESULTS_MAX)
-        return farm_fail(err, FARM_E_FORMAT, "%s: \"results\" is no list of at most %d", path, RESULTS_MAX);
-    if (json_array_size(results) == 0)
-        return farm_fail(err, FARM_E_FORMAT, "%s: it has no results to compare with", path);
+        return farm_fail(err, FARM_E_FORMAT, "%s: \"results\" is not a list of at most %d", path, RESULTS_MAX);
+    if (json_array_size(results) == 0) return farm_fail(err, FARM_E_FORMAT, "%s: it has no results", path);
     size_t index;
     const json_t *result;
     json_array_foreach(results, index, result) {
@@ -93,8 +91,7 @@ static double number_in(const json_t *result, const char *key) {
     return json_is_number(value) ? json_number_value(value) : 0;
 }
 
-// What became of a figure: the two differ by more than half of both interquartile ranges together, or they are the
-// same.
+// They differ if the difference exceeds half of both interquartile ranges together.
 static const char *change_of(const json_t *then, const json_t *now, double ratio) {
     const double spreads = (number_in(then, "spread") + number_in(now, "spread") * ratio) / 2;
     if (fabs(ratio - 1) <= fmax(spreads, LEAST_CHANGE)) return "same";
@@ -102,7 +99,7 @@ static const char *change_of(const json_t *then, const json_t *now, double ratio
     return (ratio > 1) == higher ? "better" : "worse";
 }
 
-// By name: an object that borrows from the document's list.
+// From name to result.
 static json_t *index_of(const json_t *document) {
     json_t *index = farm_json_object(false);
     size_t i;
@@ -155,7 +152,7 @@ json_t *farm_bw_compare(FILE *out, const char *path, const json_t *then, const j
             json_array_append_new(figures, compare_one(out, before, result));
     }
     json_t *only_then = missing_in(index_now, then), *only_now = missing_in(index_then, now);
-    if (json_array_size(figures) == 0) fprintf(out, "  no figure is in both\n");
+    if (json_array_size(figures) == 0) fprintf(out, "  the documents have no figure in common\n");
     if (json_array_size(only_then) || json_array_size(only_now))
         fprintf(out, "  (%zu figures are only in the earlier run, %zu only in this one)\n", json_array_size(only_then),
                 json_array_size(only_now));

@@ -1,7 +1,7 @@
-// The pointer chase of numactl's numademo as a program: chase_main BYTES makes its list, says so, and for each line on
-// stdin follows it once and prints nanoseconds a load. The list is a random path of 8-byte nodes that need not come by
-// all of them: numademo itself counts all, and so says too little; here the loads are counted. List and loop are
-// numademo's own. Includes numademo.c of the source package numactl.
+// The pointer chase of numactl's numademo as a program: chase_main BYTES makes its list, reports that, and for each
+// line on stdin follows it once and prints nanoseconds a load. The list is a random path of 8-byte nodes that may miss
+// some of them: numademo counts all nodes, so its latency is too low; this program counts the loads. List and loop are
+// numademo's. Includes numademo.c of the source package numactl.
 #include <time.h>
 
 #define main numademo_main

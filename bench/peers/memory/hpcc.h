@@ -1,5 +1,5 @@
-// What STREAM wants of HPCC and MPI where it is a program of its own (stream_main.c): one rank, messages to nobody. The
-// peers' sources themselves are not part of this project: `make bench-peers` fetches them.
+// What STREAM needs of HPCC and MPI as a separate program (stream_main.c): one rank, no messages. The peers' sources
+// are not part of this project: `make bench-peers` fetches them.
 #ifndef FARM_PEERS_HPCC_H
 #define FARM_PEERS_HPCC_H
 

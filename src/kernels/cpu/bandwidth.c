@@ -1,5 +1,5 @@
-// The bandwidth kernels in vectors of 16 bytes, which every compiler and CPU can do (SSE2, NEON); names, checks,
-// expected contents, and the choice of the variant at run time. See bandwidth.h.
+// The bandwidth kernels in vectors of 16 bytes, which every compiler and CPU has (SSE2, NEON); names, contents, and the
+// choice of the variant at run time. See bandwidth.h.
 #include "kernels/bandwidth.h"
 
 #include <assert.h>
@@ -13,11 +13,11 @@
 
 enum {
     SCALARS = 1024,
-    VALUE_BITS = 20, // of what the sources hold: with it s·b + a and 2^31 passes of a + b stay below 2^53
+    VALUE_BITS = 20, // of the sources' values: with it s·b + a and 2^31 passes of a + b stay below 2^53
     WORDS = BANDWIDTH_LINE_DOUBLES,
 };
 
-// Plain C has no stores past the caches: farm_bandwidth_has_nontemporal says so.
+// Plain C has no non-temporal stores: farm_bandwidth_has_nontemporal.
 BANDWIDTH_INLINE void bandwidth_stream(double *to, bandwidth_vector x) {
     *(bandwidth_vector *)(void *)to = x;
 }
@@ -122,7 +122,7 @@ double farm_bandwidth_scalar(uint64_t pass) {
     return (double)(pass % SCALARS + 1);
 }
 
-// Neighbours differ, and so do a and b at the same place. 32-bit arithmetic, which compilers make vectors of.
+// Neighbours differ, and so do a and b at the same place. 32-bit arithmetic, which compilers vectorise.
 static inline double value(size_t index, uint32_t salt) {
     return (double)(int32_t)(((uint32_t)index * 2654435761u + salt) >> (32 - VALUE_BITS));
 }
@@ -132,7 +132,7 @@ static inline double value_of_a(size_t index) {
 static inline double value_of_b(size_t index) {
     return value(index, 0x85ebca6bu);
 }
-// Before the first pass. Where d is not read it is a value that no op writes.
+// Before the first pass. If the op does not read d, a value that no op writes.
 BANDWIDTH_INLINE double first_of_d(enum farm_bandwidth_op op, size_t index) {
     return updates(op) ? (double)(index & 0xffff) : -1 - (double)(index & 0xffff);
 }
