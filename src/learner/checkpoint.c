@@ -146,41 +146,36 @@ static bool data_end(const json_t *header, uint64_t *end) {
     return good;
 }
 
+static enum farm_status check_image(const char *path, struct image *image, size_t bytes, struct farm_error *err) {
+    uint64_t length = 0, end = 0;
+    json_error_t where;
+    for (int i = 0; i < LENGTH_BYTES && bytes >= LENGTH_BYTES; i++)
+        length |= (uint64_t)(uint8_t)image->bytes[i] << 8 * i;
+    if (bytes < LENGTH_BYTES || length > HEADER_BYTES_MAX || length > bytes - LENGTH_BYTES)
+        return farm_fail(err, FARM_E_FORMAT, "%s: no safetensors file, or cut off within its header (%zu bytes)", path,
+                         bytes);
+    image->header = json_loadb(image->bytes + LENGTH_BYTES, length, JSON_REJECT_DUPLICATES, &where);
+    if (!json_is_object(image->header))
+        return farm_fail(err, FARM_E_FORMAT, "%s: the header is no JSON object: %s", path, where.text);
+    image->data_bytes = bytes - LENGTH_BYTES - length;
+    image->data = (const float *)(const void *)(image->bytes + LENGTH_BYTES + length);
+    if (!data_end(image->header, &end) || end != image->data_bytes)
+        return farm_fail(err, FARM_E_FORMAT, "%s: %s (%zu bytes of data, %" PRIu64 " in the header)", path,
+                         end > image->data_bytes ? "cut off" : "corrupt", image->data_bytes, end);
+    const char *format = json_string_value(json_object_get(json_object_get(image->header, "__metadata__"), "format"));
+    if (!format || strcmp(format, "actorfarm-1") != 0)
+        return farm_fail(err, FARM_E_FORMAT,
+                         "%s: not a checkpoint of this program (its metadata has no format actorfarm-1)", path);
+    return FARM_OK;
+}
+
 static enum farm_status image_read(const char *path, struct image *image, struct farm_error *err) {
     size_t bytes = 0;
     *image = (struct image){0};
     enum farm_status status = farm_file_read(path, FILE_BYTES_MAX, &image->bytes, &bytes, err);
     if (status) return status;
-    uint64_t length = 0, end;
-    for (int i = 0; i < LENGTH_BYTES && bytes >= LENGTH_BYTES; i++)
-        length |= (uint64_t)(uint8_t)image->bytes[i] << 8 * i;
-    if (bytes < LENGTH_BYTES || length > HEADER_BYTES_MAX || length > bytes - LENGTH_BYTES) {
-        status = farm_fail(err, FARM_E_FORMAT, "%s: no safetensors file, or cut off within its header (%zu bytes)",
-                           path, bytes);
-        goto fail;
-    }
-    json_error_t where;
-    image->header = json_loadb(image->bytes + LENGTH_BYTES, length, JSON_REJECT_DUPLICATES, &where);
-    if (!json_is_object(image->header)) {
-        status = farm_fail(err, FARM_E_FORMAT, "%s: the header is no JSON object: %s", path, where.text);
-        goto fail;
-    }
-    image->data_bytes = bytes - LENGTH_BYTES - length;
-    if (!data_end(image->header, &end) || end != image->data_bytes) {
-        status = farm_fail(err, FARM_E_FORMAT, "%s: %s (%zu bytes of data, %" PRIu64 " in the header)", path,
-                           end > image->data_bytes ? "cut off" : "corrupt", image->data_bytes, end);
-        goto fail;
-    }
-    image->data = (const float *)(const void *)(image->bytes + LENGTH_BYTES + length);
-    const char *format = json_string_value(json_object_get(json_object_get(image->header, "__metadata__"), "format"));
-    if (!format || strcmp(format, "actorfarm-1") != 0) {
-        status = farm_fail(err, FARM_E_FORMAT,
-                           "%s: not a checkpoint of this program (its metadata has no format actorfarm-1)", path);
-        goto fail;
-    }
-    return FARM_OK;
-fail:
-    image_free(image);
+    status = check_image(path, image, bytes, err);
+    if (status) image_free(image);
     return status;
 }
 

@@ -14,7 +14,7 @@
 #include "base/time.h"
 #include "learner/checkpoint.h"
 
-enum { CHECKPOINTS_KEPT = 3, OWN_PAIRS = 8 };
+enum { CHECKPOINTS_KEPT = 3 };
 static const double FIRST_CHECKPOINT_S = 20; // for a learner that dies early
 
 static int newest_first(const struct dirent **a, const struct dirent **b) {
@@ -69,6 +69,42 @@ static bool worth_saving(const struct farm_checkpoint_writer *writer, const stru
     return false;
 }
 
+static enum farm_status check_finite(const struct farm_backend_state *state, size_t count, struct farm_error *err) {
+    for (uint32_t v = 0; v < state->vector_count; v++)
+        if (!all_finite(state->vectors[v].values, count))
+            return farm_fail(err, FARM_E_INVALID,
+                             "training has diverged: parameters are not finite; earlier checkpoints are intact "
+                             "(a smaller --lr or --grad-norm-clip)");
+    return FARM_OK;
+}
+
+// Metadata: the moment's figures, then the learner's own pairs.
+static enum farm_status write_file(struct farm_checkpoint_writer *writer, const struct farm_backend_state *state,
+                                   const struct farm_checkpoint_moment *moment, struct farm_error *err) {
+    const struct farm_learner_config *learner = writer->learner;
+    const struct {
+        const char *name;
+        uint64_t value;
+    } numbers[] = {
+        {"frames", moment->frames},  {"agent_steps", moment->agent_steps},      {"updates", moment->updates},
+        {"version", state->version}, {"optimiser_step", state->optimiser_step}, {"episodes", moment->episodes},
+    };
+    enum { NUMBERS = sizeof numbers / sizeof *numbers };
+    char texts[NUMBERS + 1][32], path[4096];
+    const char *pairs[FARM_CHECKPOINT_PAIRS_MAX][2] = {[NUMBERS] = {"return_mean", texts[NUMBERS]}};
+    uint32_t count = NUMBERS + 1;
+    for (uint32_t i = 0; i < NUMBERS; i++) {
+        snprintf(texts[i], sizeof texts[i], "%" PRIu64, numbers[i].value);
+        pairs[i][0] = numbers[i].name;
+        pairs[i][1] = texts[i];
+    }
+    snprintf(texts[NUMBERS], sizeof texts[NUMBERS], "%.6g", moment->return_mean);
+    for (uint32_t i = 0; i < learner->metadata_count && count < FARM_CHECKPOINT_PAIRS_MAX; i++, count++)
+        memcpy(pairs[count], learner->metadata[i], sizeof pairs[count]);
+    snprintf(path, sizeof path, "%s/%012" PRIu64 ".safetensors", learner->checkpoint_dir, moment->frames);
+    return farm_checkpoint_save(path, writer->net, state, (const char *const(*)[2])pairs, count, err);
+}
+
 enum farm_status farm_checkpoint_writer_save(struct farm_checkpoint_writer *writer, struct farm_error *err) {
     const struct farm_learner_config *learner = writer->learner;
     if (!learner->checkpoint_dir) return FARM_OK;
@@ -77,42 +113,14 @@ enum farm_status farm_checkpoint_writer_save(struct farm_checkpoint_writer *writ
         writer->copied = read_moment(writer);
     else if (!worth_saving(writer, &state))
         return FARM_OK;
-    const struct farm_checkpoint_moment *moment = &writer->copied;
-    for (uint32_t v = 0; v < state.vector_count; v++)
-        if (!all_finite(state.vectors[v].values, writer->net->parameter_count))
-            return farm_fail(err, FARM_E_INVALID,
-                             "training has diverged: parameters are not finite; earlier checkpoints are intact "
-                             "(a smaller --lr or --grad-norm-clip)");
-    const struct {
-        const char *name;
-        uint64_t value;
-    } numbers[] = {
-        {"frames", moment->frames}, {"agent_steps", moment->agent_steps},     {"updates", moment->updates},
-        {"version", state.version}, {"optimiser_step", state.optimiser_step}, {"episodes", moment->episodes},
-    };
-    enum { NUMBERS = sizeof numbers / sizeof *numbers };
-    char texts[OWN_PAIRS][32], path[4096];
-    const char *pairs[FARM_CHECKPOINT_PAIRS_MAX][2];
-    uint32_t count = 0;
-    for (; count < NUMBERS; count++) {
-        snprintf(texts[count], sizeof texts[count], "%" PRIu64, numbers[count].value);
-        pairs[count][0] = numbers[count].name;
-        pairs[count][1] = texts[count];
-    }
-    snprintf(texts[count], sizeof texts[count], "%.6g", moment->return_mean);
-    pairs[count][0] = "return_mean";
-    pairs[count][1] = texts[count];
-    count++;
-    for (uint32_t i = 0; i < learner->metadata_count && count < FARM_CHECKPOINT_PAIRS_MAX; i++, count++)
-        memcpy(pairs[count], learner->metadata[i], sizeof pairs[count]);
-    snprintf(path, sizeof path, "%s/%012" PRIu64 ".safetensors", learner->checkpoint_dir, moment->frames);
-    enum farm_status status =
-        farm_checkpoint_save(path, writer->net, &state, (const char *const(*)[2])pairs, count, err);
+    enum farm_status status = check_finite(&state, writer->net->parameter_count, err);
+    if (status) return status;
+    status = write_file(writer, &state, &writer->copied, err);
     if (status) return farm_fail_in(err, status, "checkpoint");
     writer->saved_version = state.version;
     writer->saved = true;
     farm_stats_add(&learner->stats->checkpoints, 1);
-    farm_store_relaxed(&learner->stats->checkpoint_frames, moment->frames);
+    farm_store_relaxed(&learner->stats->checkpoint_frames, writer->copied.frames);
     remove_files(learner->checkpoint_dir, is_checkpoint, CHECKPOINTS_KEPT);
     return FARM_OK;
 }
