@@ -5,26 +5,13 @@
 #ifndef FARM_LEARNER_ADMITTER_H
 #define FARM_LEARNER_ADMITTER_H
 
-#include "learner/backend.h"
 #include "learner/inference.h"
-#include "learner/lanes.h"
-#include "learner/trainer.h"
 
 struct farm_admitter;
 
-struct farm_admitter_config {
-    int admission;            // the learner's end (admission.h)
-    struct farm_lanes *lanes; // these all outlive the thread
-    const struct farm_window_shape *shape;
-    const struct farm_backend_ops *ops;
-    struct farm_backend *backend;
-    struct farm_trainer *trainer;                               // not NULL: no ring joins or leaves in evaluation
-    struct farm_inference *inferences[FARM_LEARNER_SHARDS_MAX]; // [shards]
-    uint32_t shards;
-};
-
-// FARM_E_LIMIT: no thread.
-enum farm_status farm_admitter_start(const struct farm_admitter_config *config, struct farm_admitter **out,
+// trainer: not NULL, because no ring joins or leaves in evaluation. inferences: [shards]. FARM_E_LIMIT: no thread.
+enum farm_status farm_admitter_start(struct farm_learner_parts *parts, struct farm_trainer *trainer,
+                                     struct farm_inference *const *inferences, struct farm_admitter **out,
                                      struct farm_error *err);
 // After the inference loops' end (farm_inference_over). NULL is permitted.
 void farm_admitter_stop(struct farm_admitter *admitter);

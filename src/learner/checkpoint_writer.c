@@ -51,7 +51,7 @@ static bool all_finite(const float *values, size_t count) {
 }
 
 static struct farm_checkpoint_moment read_moment(const struct farm_checkpoint_writer *writer) {
-    const struct farm_stats *stats = writer->learner->stats;
+    const struct farm_stats *stats = writer->parts->config->stats;
     return (struct farm_checkpoint_moment){.version = writer->version,
                                            .frames = farm_load_relaxed(&stats->frames),
                                            .agent_steps = farm_load_relaxed(&stats->agent_steps),
@@ -81,7 +81,7 @@ static enum farm_status check_finite(const struct farm_backend_state *state, siz
 // Metadata: the moment's figures, then the learner's own pairs.
 static enum farm_status write_file(struct farm_checkpoint_writer *writer, const struct farm_backend_state *state,
                                    const struct farm_checkpoint_moment *moment, struct farm_error *err) {
-    const struct farm_learner_config *learner = writer->learner;
+    const struct farm_learner_config *learner = writer->parts->config;
     const struct {
         const char *name;
         uint64_t value;
@@ -102,18 +102,18 @@ static enum farm_status write_file(struct farm_checkpoint_writer *writer, const 
     for (uint32_t i = 0; i < learner->metadata_count && count < FARM_CHECKPOINT_PAIRS_MAX; i++, count++)
         memcpy(pairs[count], learner->metadata[i], sizeof pairs[count]);
     snprintf(path, sizeof path, "%s/%012" PRIu64 ".safetensors", learner->checkpoint_dir, moment->frames);
-    return farm_checkpoint_save(path, writer->net, state, (const char *const(*)[2])pairs, count, err);
+    return farm_checkpoint_save(path, &writer->parts->net, state, (const char *const(*)[2])pairs, count, err);
 }
 
 enum farm_status farm_checkpoint_writer_save(struct farm_checkpoint_writer *writer, struct farm_error *err) {
-    const struct farm_learner_config *learner = writer->learner;
+    const struct farm_learner_config *learner = writer->parts->config;
     if (!learner->checkpoint_dir) return FARM_OK;
-    const struct farm_backend_state state = writer->ops->state(writer->backend);
+    const struct farm_backend_state state = writer->parts->ops->state(writer->parts->backend);
     if (state.version >= writer->version) // newer: the failed update was published
         writer->copied = read_moment(writer);
     else if (!worth_saving(writer, &state))
         return FARM_OK;
-    enum farm_status status = check_finite(&state, writer->net->parameter_count, err);
+    enum farm_status status = check_finite(&state, writer->parts->net.parameter_count, err);
     if (status) return status;
     status = write_file(writer, &state, &writer->copied, err);
     if (status) return farm_fail_in(err, status, "checkpoint");
@@ -126,7 +126,7 @@ enum farm_status farm_checkpoint_writer_save(struct farm_checkpoint_writer *writ
 }
 
 void farm_checkpoint_writer_turn(struct farm_checkpoint_writer *writer) {
-    double every_s = writer->learner->checkpoint_every_s;
+    double every_s = writer->parts->config->checkpoint_every_s;
     if (every_s <= 0 || farm_now_ns() < writer->due_ns) return;
     struct farm_error error;
     if (farm_checkpoint_writer_save(writer, &error))
@@ -138,11 +138,10 @@ void farm_checkpoint_writer_copied(struct farm_checkpoint_writer *writer) {
     writer->copied = read_moment(writer);
 }
 
-void farm_checkpoint_writer_start(struct farm_checkpoint_writer *writer, const struct farm_learner_config *learner,
-                                  const struct farm_backend_ops *ops, struct farm_backend *backend,
-                                  const struct farm_net *net, uint64_t version) {
-    *writer = (struct farm_checkpoint_writer){
-        .learner = learner, .ops = ops, .backend = backend, .net = net, .version = version, .saved_version = version};
+void farm_checkpoint_writer_start(struct farm_checkpoint_writer *writer, const struct farm_learner_parts *parts) {
+    const struct farm_learner_config *learner = parts->config;
+    *writer =
+        (struct farm_checkpoint_writer){.parts = parts, .version = parts->version, .saved_version = parts->version};
     writer->due_ns = farm_now_ns() + (uint64_t)(fmin(learner->checkpoint_every_s, FIRST_CHECKPOINT_S) * 1e9);
     writer->copied = read_moment(writer);
     if (learner->checkpoint_dir) remove_files(learner->checkpoint_dir, is_half_written, 0);

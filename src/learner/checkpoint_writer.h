@@ -3,7 +3,7 @@
 #ifndef FARM_LEARNER_CHECKPOINT_WRITER_H
 #define FARM_LEARNER_CHECKPOINT_WRITER_H
 
-#include "learner/backend.h"
+#include "learner/parts.h"
 
 // The run's figures when the backend had a state.
 struct farm_checkpoint_moment {
@@ -12,10 +12,7 @@ struct farm_checkpoint_moment {
 };
 
 struct farm_checkpoint_writer {
-    const struct farm_learner_config *learner; // these outlive the writer
-    const struct farm_backend_ops *ops;
-    struct farm_backend *backend;
-    const struct farm_net *net;
+    const struct farm_learner_parts *parts;
     uint64_t version;                     // newest published; set by the trainer
     uint64_t due_ns;                      // of the next file
     struct farm_checkpoint_moment copied; // of the state that a lost device leaves
@@ -23,10 +20,8 @@ struct farm_checkpoint_writer {
     bool saved;                           // this learner has written a file
 };
 
-// `version`: of the first parameters. Removes files that a killed learner left half written.
-void farm_checkpoint_writer_start(struct farm_checkpoint_writer *writer, const struct farm_learner_config *learner,
-                                  const struct farm_backend_ops *ops, struct farm_backend *backend,
-                                  const struct farm_net *net, uint64_t version);
+// Removes files that a killed learner left half written.
+void farm_checkpoint_writer_start(struct farm_checkpoint_writer *writer, const struct farm_learner_parts *parts);
 
 // The backend has copied its state now.
 void farm_checkpoint_writer_copied(struct farm_checkpoint_writer *writer);

@@ -11,7 +11,8 @@ static const uint64_t NAP_NS = 50000000;
 enum { NO_RING = UINT32_MAX };
 
 struct farm_inference {
-    struct farm_inference_config config;
+    struct farm_learner_parts *parts;
+    uint32_t shard;
     struct farm_trainer *trainer; // NULL in evaluation
     struct farm_stats *stats;
     struct farm_doorbells bells;
@@ -35,7 +36,7 @@ struct farm_inference {
 };
 
 static struct farm_learner_lane *lanes_of(const struct farm_inference *inference, const struct farm_ring *ring) {
-    const struct farm_lanes *lanes = inference->config.lanes;
+    const struct farm_lanes *lanes = &inference->parts->lanes;
     return &lanes->lanes[lanes->first_lane[ring - lanes->rings]];
 }
 
@@ -44,7 +45,7 @@ static struct farm_learner_lane *lanes_of(const struct farm_inference *inference
 // Windows of the lane that are complete with `steps` steps go to training; in evaluation the steps go back to the
 // actor.
 static void push_windows(const struct farm_inference *inference, struct farm_learner_lane *lane, uint64_t steps) {
-    const struct farm_window_shape *shape = inference->config.shape;
+    const struct farm_window_shape *shape = &inference->parts->plan.shape;
     const uint64_t history = shape->stack - 1;
     if (!inference->trainer && steps > history) farm_lane_release(lane->lane, steps - history);
     while (inference->trainer && farm_window_ready(shape, &lane->cursor, steps))
@@ -53,9 +54,10 @@ static void push_windows(const struct farm_inference *inference, struct farm_lea
 
 // Counts step `answered`. No actor waits for this.
 static void account_step(const struct farm_inference *inference, struct farm_learner_lane *lane) {
-    const struct farm_inference_config *config = &inference->config;
-    const uint64_t transitions = farm_lanes_account(config->lanes, lane, config->learner->evaluate, inference->stats);
-    farm_stats_add(&inference->stats->frames, transitions * config->learner->frames_per_step);
+    const struct farm_learner_config *learner = inference->parts->config;
+    const uint64_t transitions =
+        farm_lanes_account(&inference->parts->lanes, lane, learner->evaluate, inference->stats);
+    farm_stats_add(&inference->stats->frames, transitions * learner->frames_per_step);
     lane->answered++;
     push_windows(inference, lane, lane->answered);
     if (!inference->trainer) farm_learner_notify(lane->ring);
@@ -64,7 +66,7 @@ static void account_step(const struct farm_inference *inference, struct farm_lea
 // Whether the lane's ticket is released. If not, inference looks at the lane again when the source releases tickets.
 static bool check_ticket(struct farm_inference *inference, struct farm_learner_lane *lane) {
     const bool released =
-        !lane->ticket || farm_window_source_released(inference->config.source, inference->config.shard, lane->ticket);
+        !lane->ticket || farm_window_source_released(inference->parts->source, inference->shard, lane->ticket);
     inference->held += !released - lane->held;
     lane->held = !released;
     return released;
@@ -90,7 +92,7 @@ static void take_in_central(struct farm_inference *inference, struct farm_learne
         lane->taken = true;
         lane->waiting_ns = now;
         // Synchronous: a window's last step is answered with the parameters that the window gives.
-        if (inference->config.sync && inference->trainer) push_windows(inference, lane, lane->answered + 1);
+        if (inference->parts->plan.sync && inference->trainer) push_windows(inference, lane, lane->answered + 1);
     }
     if (!check_ticket(inference, lane)) return;
     lane->queued = true;
@@ -124,7 +126,7 @@ static void take_in_steps(struct farm_inference *inference) {
 
 // Fills a batch from the queue's front. A lane that does not fit whole stays at the front.
 static uint32_t fill_batch(struct farm_inference *inference) {
-    uint32_t room = inference->config.learner->infer_batch_max, count = 0;
+    uint32_t room = inference->parts->config->infer_batch_max, count = 0;
     while (room && inference->queued) {
         struct farm_learner_lane *lane = inference->queue[inference->head];
         const uint32_t left = lane->lane->width - lane->env_done, part = left < room ? left : room;
@@ -144,22 +146,22 @@ static uint32_t fill_batch(struct farm_inference *inference) {
 }
 
 static enum farm_status answer_batch(struct farm_inference *inference, struct farm_error *err) {
-    const struct farm_inference_config *config = &inference->config;
+    struct farm_learner_parts *parts = inference->parts;
     struct farm_stats *stats = inference->stats;
     const uint32_t count = fill_batch(inference);
-    const enum farm_status status = config->ops->infer(config->backend, config->shard, inference->rows, count, err);
+    const enum farm_status status = parts->ops->infer(parts->backend, inference->shard, inference->rows, count, err);
     if (status) return status;
     const uint64_t now = farm_now_ns();
     for (uint32_t i = 0; i < count; i++) {
-        struct farm_learner_lane *lane = &config->lanes->lanes[inference->rows[i].lane_id];
+        struct farm_learner_lane *lane = &parts->lanes.lanes[inference->rows[i].lane_id];
         farm_stats_add(&stats->infer_rows, inference->rows[i].env_count);
         if (lane->env_done < lane->lane->width) continue;
-        if (!config->ops->stores_acted) farm_lane_answer(lane->lane, lane->answered);
+        if (!parts->ops->stores_acted) farm_lane_answer(lane->lane, lane->answered);
         farm_learner_notify(lane->ring);
         farm_stats_add(&stats->actor_wait_ns, now - lane->waiting_ns);
     }
     for (uint32_t i = 0; i < count; i++) {
-        struct farm_learner_lane *lane = &config->lanes->lanes[inference->rows[i].lane_id];
+        struct farm_learner_lane *lane = &parts->lanes.lanes[inference->rows[i].lane_id];
         if (lane->env_done < lane->lane->width) continue;
         lane->env_done = 0;
         lane->queued = lane->taken = false;
@@ -171,7 +173,7 @@ static enum farm_status answer_batch(struct farm_inference *inference, struct fa
 
 // How long the queued lanes may still wait for others to share their batch; 0: not at all.
 static uint64_t batch_wait_ns(const struct farm_inference *inference) {
-    const struct farm_learner_config *learner = inference->config.learner;
+    const struct farm_learner_config *learner = inference->parts->config;
     if (inference->rows_queued >= learner->infer_batch_max ||
         inference->queued + inference->held == inference->lane_count)
         return 0;
@@ -181,7 +183,7 @@ static uint64_t batch_wait_ns(const struct farm_inference *inference) {
 }
 
 static bool target_reached(const struct farm_inference *inference) {
-    const struct farm_learner_config *learner = inference->config.learner;
+    const struct farm_learner_config *learner = inference->parts->config;
     if (learner->evaluate) return farm_load_relaxed(&learner->stats->episodes) >= learner->episodes_target;
     return learner->frames_target && farm_load_relaxed(&learner->stats->frames) >= learner->frames_target;
 }
@@ -200,10 +202,10 @@ static void resume_lanes(struct farm_inference *inference) {
 
 // Lists the shard's rings in the farm's order, without one of them.
 static void list_rings(struct farm_inference *inference, uint32_t without) {
-    const struct farm_lanes *lanes = inference->config.lanes;
+    const struct farm_lanes *lanes = &inference->parts->lanes;
     inference->ring_count = inference->lane_count = inference->held = 0;
     for (uint32_t r = 0; r < lanes->ring_count; r++) {
-        if (r == without || !farm_lanes_serves(lanes, r, inference->config.shard)) continue;
+        if (r == without || !farm_lanes_serves(lanes, r, inference->shard)) continue;
         inference->rings[inference->ring_count++] = &lanes->rings[r];
         inference->lane_count += lanes->rings[r].spec.lanes;
         for (uint32_t l = 0; l < lanes->rings[r].spec.lanes; l++)
@@ -248,7 +250,7 @@ static void carry_out_change(struct farm_inference *inference) {
     if (inference->change.status)
         list_rings(inference, join ? ring : NO_RING); // as before; the doorbells are unchanged
     else if (!join)
-        unqueue_ring(inference, &inference->config.lanes->rings[ring]);
+        unqueue_ring(inference, &inference->parts->lanes.rings[ring]);
     farm_store_relaxed(&inference->change.pending, 0);
     pthread_cond_signal(&inference->change.done);
     pthread_mutex_unlock(&inference->change.lock);
@@ -262,7 +264,7 @@ enum farm_status farm_inference_change(struct farm_inference *inference, uint32_
     inference->change.join = join;
     inference->change.status = FARM_OK;
     farm_store_release(&inference->change.pending, 1); // before the write, which ends the loop's sleep
-    (void)!write(inference->config.learner->shards[inference->config.shard].eventfd, &one, sizeof one);
+    (void)!write(inference->parts->config->shards[inference->shard].eventfd, &one, sizeof one);
     while (farm_load_relaxed(&inference->change.pending) && !inference->change.over)
         pthread_cond_wait(&inference->change.done, &inference->change.lock);
     const bool done = !farm_load_relaxed(&inference->change.pending);
@@ -282,12 +284,12 @@ void farm_inference_over(struct farm_inference *inference) {
 // ---- the loop ----
 
 static enum farm_status infer_until_stopped(struct farm_inference *inference, struct farm_error *err) {
-    const struct farm_learner_config *learner = inference->config.learner;
+    const struct farm_learner_config *learner = inference->parts->config;
     const uint64_t nap_ns = learner->nap_ns ? learner->nap_ns : NAP_NS;
     uint64_t check_ns = farm_now_ns();
     resume_lanes(inference);
     farm_store_release(&inference->stats->ready, 1);
-    while (!farm_load_relaxed(inference->config.stop)) {
+    while (!farm_load_relaxed(inference->parts->stop)) {
         if (farm_load_relaxed(&inference->change.pending)) carry_out_change(inference);
         take_in_steps(inference);
         if (!inference->queued) {
@@ -314,21 +316,22 @@ enum farm_status farm_inference_run(struct farm_inference *inference, struct far
                                     struct farm_error *err) {
     inference->trainer = trainer;
     const enum farm_status status = infer_until_stopped(inference, err);
-    farm_store_relaxed(inference->config.stop, 1);
+    farm_store_relaxed(inference->parts->stop, 1);
     return status;
 }
 
 // ---- start and end ----
 
-enum farm_status farm_inference_make(const struct farm_inference_config *config, struct farm_inference **out,
+enum farm_status farm_inference_make(struct farm_learner_parts *parts, uint32_t shard, struct farm_inference **out,
                                      struct farm_error *err) {
-    const uint32_t lanes = config->lanes->lane_count, rings = config->lanes->ring_count;
-    const int eventfd = config->learner->shards[config->shard].eventfd;
+    const uint32_t lanes = parts->lanes.lane_count, rings = parts->lanes.ring_count;
+    const int eventfd = parts->config->shards[shard].eventfd;
     enum farm_status status = FARM_OK;
     struct farm_inference *inference = calloc(1, sizeof *inference);
     if (!inference) return farm_fail(err, FARM_E_LIMIT, "no memory for inference");
-    inference->config = *config;
-    inference->stats = config->learner->stats;
+    inference->parts = parts;
+    inference->shard = shard;
+    inference->stats = parts->config->stats;
     inference->bells.eventfd = -1;
     pthread_mutex_init(&inference->change.lock, NULL);
     pthread_cond_init(&inference->change.done, NULL);
@@ -340,16 +343,16 @@ enum farm_status farm_inference_make(const struct farm_inference_config *config,
     if (!inference->rings || !inference->rung || !inference->queue || !inference->rows)
         status = farm_fail(err, FARM_E_LIMIT, "no memory for %u lanes", lanes);
     if (!status) list_rings(inference, NO_RING);
-    if (!status && !inference->ring_count && !config->learner->admission) // none can join
+    if (!status && !inference->ring_count && !parts->config->admission) // none can join
         status = farm_fail(err, FARM_E_INVALID,
-                           "shard %u has no actor: more --actors, or fewer --gpus or --infer-threads", config->shard);
+                           "shard %u has no actor: more --actors, or fewer --gpus or --infer-threads", shard);
     if (!status) status = farm_doorbells_make(&inference->bells, inference->rings, inference->ring_count, eventfd, err);
     if (status) {
         farm_inference_free(inference);
         return status;
     }
     inference->bells.call = &inference->change.pending;
-    if (config->source && config->source->holds) inference->bells.release = &config->source->released[config->shard];
+    if (parts->source && parts->source->holds) inference->bells.release = &parts->source->released[shard];
     *out = inference;
     return FARM_OK;
 }

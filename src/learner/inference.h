@@ -4,26 +4,13 @@
 #ifndef FARM_LEARNER_INFERENCE_H
 #define FARM_LEARNER_INFERENCE_H
 
-#include "learner/backend.h"
-#include "learner/lanes.h"
+#include "learner/parts.h"
 #include "learner/trainer.h"
 
 struct farm_inference;
 
-struct farm_inference_config {
-    const struct farm_learner_config *learner; // these all outlive the loop
-    struct farm_lanes *lanes;
-    const struct farm_window_shape *shape;
-    const struct farm_backend_ops *ops;
-    struct farm_backend *backend;
-    const struct farm_window_source *source; // NULL in evaluation
-    bool sync;                               // windows are complete when their last step is published
-    uint32_t shard;
-    uint64_t *stop; // of all shards: not 0 ends every loop; a loop that ends sets it
-};
-
 // FARM_E_INVALID: the shard has no ring, and none can join.
-enum farm_status farm_inference_make(const struct farm_inference_config *config, struct farm_inference **out,
+enum farm_status farm_inference_make(struct farm_learner_parts *parts, uint32_t shard, struct farm_inference **out,
                                      struct farm_error *err);
 void farm_inference_free(struct farm_inference *inference); // NULL is allowed
 

@@ -17,15 +17,7 @@
 #include "learner/trainer.h"
 
 struct learner {
-    const struct farm_learner_config *config;
-    struct farm_net net;
-    struct farm_lanes lanes;
-    struct farm_algo_plan plan;
-    struct farm_head head;
-    struct farm_window_source *source; // NULL in evaluation
-    uint64_t version;                  // of the parameters that it begins with
-    const struct farm_backend_ops *ops;
-    struct farm_backend *backend;
+    struct farm_learner_parts parts;
     struct farm_trainer *trainer; // NULL in evaluation
     struct shard {
         const struct learner *learner;
@@ -35,7 +27,6 @@ struct learner {
         enum farm_status status;
         struct farm_error error;
     } shards[FARM_LEARNER_SHARDS_MAX];
-    uint32_t shard_count;
 };
 
 static uint64_t stop_requested; // by a signal, or by a shard that has ended
@@ -78,53 +69,53 @@ static enum farm_status check_config(const struct farm_learner_config *config, s
     return FARM_OK;
 }
 
-static enum farm_status check_environment(struct learner *learner, struct farm_error *err) {
-    const struct farm_env_spec *env = &learner->lanes.model.env;
-    const struct farm_net_io *io = &learner->config->io;
-    const enum farm_status status = farm_head_make(&env->action, &learner->head, err);
+static enum farm_status check_environment(struct farm_learner_parts *parts, struct farm_error *err) {
+    const struct farm_env_spec *env = &parts->lanes.model.env;
+    const struct farm_net_io *io = &parts->config->io;
+    const enum farm_status status = farm_head_make(&env->action, &parts->head, err);
     if (status) return status;
     size_t bytes = io->flat ? (size_t)io->flat * sizeof(float)
                             : (size_t)io->frame_channels * (size_t)io->height * (size_t)io->width;
     if (env->obs_count != 1 || farm_field_bytes(&env->obs[0]) != bytes ||
         env->obs[0].dtype != (io->flat ? FARM_F32 : FARM_U8) ||
-        learner->lanes.model.answer[FARM_ANSWER_POLICY].values != (uint32_t)io->actions)
+        parts->lanes.model.answer[FARM_ANSWER_POLICY].values != (uint32_t)io->actions)
         return farm_fail(err, FARM_E_INVALID, "the network's input or output does not fit the environment's");
     return FARM_OK;
 }
 
 // Publishes the learner's first version. Versions never fall, neither from one learner to the next nor after a
 // checkpoint.
-static enum farm_status publish_first_version(struct learner *learner, uint64_t loaded, uint64_t optimiser_step,
-                                              struct farm_error *err) {
-    uint64_t *publishes = &learner->config->stats->publishes;
+static enum farm_status publish_first_version(struct farm_learner_parts *parts, uint64_t loaded,
+                                              uint64_t optimiser_step, struct farm_error *err) {
+    uint64_t *publishes = &parts->config->stats->publishes;
     const uint64_t next = farm_load_relaxed(publishes);
-    learner->version = loaded > next ? loaded : next;
-    farm_store_release(publishes, learner->version + 1);
-    if (!learner->version && !learner->config->checkpoint_load) return FARM_OK;
-    return learner->ops->state_changed(learner->backend, learner->version, optimiser_step, err);
+    parts->version = loaded > next ? loaded : next;
+    farm_store_release(publishes, parts->version + 1);
+    if (!parts->version && !parts->config->checkpoint_load) return FARM_OK;
+    return parts->ops->state_changed(parts->backend, parts->version, optimiser_step, err);
 }
 
-static enum farm_status load_checkpoint(struct learner *learner, struct farm_error *err) {
-    const struct farm_learner_config *config = learner->config;
-    struct farm_backend_state state = learner->ops->state(learner->backend);
-    if (!config->checkpoint_load) return publish_first_version(learner, 0, state.optimiser_step, err);
+static enum farm_status load_checkpoint(struct farm_learner_parts *parts, struct farm_error *err) {
+    const struct farm_learner_config *config = parts->config;
+    struct farm_backend_state state = parts->ops->state(parts->backend);
+    if (!config->checkpoint_load) return publish_first_version(parts, 0, state.optimiser_step, err);
     struct farm_checkpoint_metadata metadata;
     bool has_optimiser;
     if (config->evaluate) state.vector_count = 1;
     enum farm_status status =
-        farm_checkpoint_load(config->checkpoint_load, &learner->net, &state, &has_optimiser, &metadata, err);
+        farm_checkpoint_load(config->checkpoint_load, &parts->net, &state, &has_optimiser, &metadata, err);
     if (status) return status;
     if (!config->evaluate && !has_optimiser)
         farm_log_warn("%s holds no state of this optimiser: it starts afresh", config->checkpoint_load);
-    status = publish_first_version(learner, farm_checkpoint_get_u64(&metadata, "version"),
+    status = publish_first_version(parts, farm_checkpoint_get_u64(&metadata, "version"),
                                    has_optimiser ? farm_checkpoint_get_u64(&metadata, "optimiser_step") : 0, err);
     farm_checkpoint_metadata_free(&metadata);
     return status;
 }
 
 // The plan was made before the learner could open CUDA.
-static void log_fall_back(const struct learner *learner, const char *why) {
-    const bool planned = learner->config->shards[0].gpu != NULL;
+static void log_fall_back(const struct farm_learner_parts *parts, const char *why) {
+    const bool planned = parts->config->shards[0].gpu != NULL;
     farm_log_warn("using the CPU; CUDA is unavailable: %s%s", why,
                   planned ? "; the plan for a GPU stays, 1 core for inference and at most 1 for training: "
                             "--device cpu plans more"
@@ -132,142 +123,125 @@ static void log_fall_back(const struct learner *learner, const char *why) {
 }
 
 // Windows of one environment in an iteration, whatever rings join.
-static uint32_t columns_max(const struct learner *learner) {
+static uint32_t columns_max(const struct farm_learner_parts *parts) {
     uint64_t all = 0;
-    if (!learner->plan.sync) return learner->config->algo.batch;
-    for (uint32_t i = 0; i < learner->lanes.lane_count; i++)
-        all += learner->lanes.lanes[i].lane ? learner->lanes.lanes[i].lane->width : learner->lanes.model.width;
+    if (!parts->plan.sync) return parts->config->algo.batch;
+    for (uint32_t i = 0; i < parts->lanes.lane_count; i++)
+        all += parts->lanes.lanes[i].lane ? parts->lanes.lanes[i].lane->width : parts->lanes.model.width;
     return (uint32_t)all;
 }
 
 // The caller's backend, or the one that `device` names. AUTO: CUDA if it opens, else the CPU.
-static enum farm_status make_backend(struct learner *learner, struct farm_error *err) {
-    const struct farm_learner_config *config = learner->config;
+static enum farm_status make_backend(struct farm_learner_parts *parts, struct farm_error *err) {
+    const struct farm_learner_config *config = parts->config;
     const struct farm_backend_config backend = {.learner = config,
-                                                .plan = &learner->plan,
-                                                .net = &learner->net,
-                                                .head = learner->head,
-                                                .width_max = learner->lanes.width_max,
-                                                .columns_max = columns_max(learner),
-                                                .lanes = &learner->lanes,
-                                                .shards = learner->shard_count};
-    learner->ops = config->backend ? config->backend : &farm_backend_cpu;
+                                                .plan = &parts->plan,
+                                                .net = &parts->net,
+                                                .head = parts->head,
+                                                .width_max = parts->lanes.width_max,
+                                                .columns_max = columns_max(parts),
+                                                .lanes = &parts->lanes,
+                                                .shards = parts->shards};
+    parts->ops = config->backend ? config->backend : &farm_backend_cpu;
     if (!config->backend &&
         (config->device == FARM_DEVICE_CUDA || (config->device == FARM_DEVICE_AUTO && config->cuda_library))) {
-        enum farm_status status = farm_backend_module_open(config->cuda_library, &learner->ops, err);
-        if (!status) status = learner->ops->create(&backend, &learner->backend, err);
-        if (!status || config->device == FARM_DEVICE_CUDA || learner->shard_count > 1) return status;
-        log_fall_back(learner, err->message);
-        learner->ops = &farm_backend_cpu;
+        enum farm_status status = farm_backend_module_open(config->cuda_library, &parts->ops, err);
+        if (!status) status = parts->ops->create(&backend, &parts->backend, err);
+        if (!status || config->device == FARM_DEVICE_CUDA || parts->shards > 1) return status;
+        log_fall_back(parts, err->message);
+        parts->ops = &farm_backend_cpu;
     }
-    if (learner->shard_count > 1 && !learner->ops->shards)
-        return farm_fail(err, FARM_E_UNSUPPORTED, "backend %s serves one shard, not %u", learner->ops->name,
-                         learner->shard_count);
-    return learner->ops->create(&backend, &learner->backend, err);
+    if (parts->shards > 1 && !parts->ops->shards)
+        return farm_fail(err, FARM_E_UNSUPPORTED, "backend %s serves one shard, not %u", parts->ops->name,
+                         parts->shards);
+    return parts->ops->create(&backend, &parts->backend, err);
 }
 
 static enum farm_status make_shards(struct learner *learner, struct farm_error *err) {
     enum farm_status status = FARM_OK;
-    for (uint32_t k = 0; k < learner->shard_count && !status; k++) {
-        const struct farm_inference_config config = {.learner = learner->config,
-                                                     .lanes = &learner->lanes,
-                                                     .shape = &learner->plan.shape,
-                                                     .ops = learner->ops,
-                                                     .backend = learner->backend,
-                                                     .source = learner->source,
-                                                     .sync = learner->plan.sync,
-                                                     .shard = k,
-                                                     .stop = &stop_requested};
+    for (uint32_t k = 0; k < learner->parts.shards && !status; k++) {
         learner->shards[k].learner = learner;
-        status = farm_inference_make(&config, &learner->shards[k].inference, err);
+        status = farm_inference_make(&learner->parts, k, &learner->shards[k].inference, err);
     }
     return status;
 }
 
 // The most windows of lanes that can wait, whatever rings join (a new lane holds no history of frames yet).
-static uint32_t windows_possible(const struct learner *learner) {
+static uint32_t windows_possible(const struct farm_learner_parts *parts) {
     const struct farm_window_shape shape = {
-        .stride = learner->plan.shape.stride, .length = learner->plan.shape.length, .stack = 1};
+        .stride = parts->plan.shape.stride, .length = parts->plan.shape.length, .stack = 1};
     uint64_t windows = 0;
-    for (uint32_t i = 0; i < learner->lanes.lane_count; i++) {
-        const struct farm_lane *lane = learner->lanes.lanes[i].lane;
-        windows += farm_window_capacity(&shape, lane ? lane->steps : learner->lanes.model.steps);
+    for (uint32_t i = 0; i < parts->lanes.lane_count; i++) {
+        const struct farm_lane *lane = parts->lanes.lanes[i].lane;
+        windows += farm_window_capacity(&shape, lane ? lane->steps : parts->lanes.model.steps);
     }
     return (uint32_t)windows;
 }
 
-static enum farm_status make_source(struct learner *learner, struct farm_error *err) {
-    const struct farm_algo_config *algo = &learner->config->algo;
-    if (learner->plan.sync) {
+static enum farm_status make_source(struct farm_learner_parts *parts, struct farm_error *err) {
+    const struct farm_algo_config *algo = &parts->config->algo;
+    if (parts->plan.sync) {
         const struct farm_sync_config sync = {
-            .shape = learner->plan.shape, .shards = learner->shard_count, .lanes = learner->lanes.lane_count};
-        return farm_sync_make(&sync, &learner->source, err);
+            .shape = parts->plan.shape, .shards = parts->shards, .lanes = parts->lanes.lane_count};
+        return farm_sync_make(&sync, &parts->source, err);
     }
-    struct farm_fifo_config fifo = {.shape = learner->plan.shape,
-                                    .shards = learner->shard_count,
-                                    .capacity = windows_possible(learner) + 1,
+    struct farm_fifo_config fifo = {.shape = parts->plan.shape,
+                                    .shards = parts->shards,
+                                    .capacity = windows_possible(parts) + 1,
                                     .max_lag = algo->max_lag};
     for (uint32_t k = 0; k < fifo.shards; k++) fifo.share[k] = farm_learner_share(algo->batch, fifo.shards, k);
-    return farm_fifo_make(&fifo, &learner->source, err);
+    return farm_fifo_make(&fifo, &parts->source, err);
 }
 
 // Each ring owns a duplicate, which it closes when it leaves.
-static enum farm_status copy_wake_fds(struct learner *learner, struct farm_error *err) {
-    const int *fds = learner->config->wake_fds;
-    for (uint32_t r = 0; fds && r < learner->config->ring_count; r++) {
-        if (fds[r] < 0 || !farm_lanes_has(&learner->lanes, r)) continue;
+static enum farm_status copy_wake_fds(struct farm_learner_parts *parts, struct farm_error *err) {
+    const int *fds = parts->config->wake_fds;
+    for (uint32_t r = 0; fds && r < parts->config->ring_count; r++) {
+        if (fds[r] < 0 || !farm_lanes_has(&parts->lanes, r)) continue;
         const int own = fcntl(fds[r], F_DUPFD_CLOEXEC, 3);
         if (own < 0) return farm_fail_errno(err, FARM_E_LIMIT, "no descriptor by which to wake a bridge (ulimit -n)");
-        farm_lanes_set_wake(&learner->lanes, r, own);
+        farm_lanes_set_wake(&parts->lanes, r, own);
     }
     return FARM_OK;
 }
 
 static enum farm_status start_parts(struct learner *learner, struct farm_error *err) {
-    const struct farm_learner_config *config = learner->config;
+    struct farm_learner_parts *parts = &learner->parts;
+    const struct farm_learner_config *config = parts->config;
     const struct farm_window_shape one_step = {.stride = 1, .length = 1, .stack = config->algo.stack};
     enum farm_status status = check_config(config, err);
-    if (!status && !config->evaluate) status = farm_algo_plan_make(&config->algo, &learner->plan, err);
-    if (config->evaluate) learner->plan = (struct farm_algo_plan){.shape = one_step, .epochs = 1, .minibatches = 1};
-    if (!status) status = farm_net_make(&config->net, &config->io, &learner->net, err);
+    if (!status && !config->evaluate) status = farm_algo_plan_make(&config->algo, &parts->plan, err);
+    if (config->evaluate) parts->plan = (struct farm_algo_plan){.shape = one_step, .epochs = 1, .minibatches = 1};
+    if (!status) status = farm_net_make(&config->net, &config->io, &parts->net, err);
     if (!status)
-        status = farm_lanes_open(config->ring_fds, config->ring_count, &learner->plan.shape, config->ring_spec,
-                                 &learner->lanes, err);
-    if (!status) status = check_environment(learner, err);
-    if (!status) status = copy_wake_fds(learner, err);
+        status = farm_lanes_open(config->ring_fds, config->ring_count, &parts->plan.shape, config->ring_spec,
+                                 &parts->lanes, err);
+    if (!status) status = check_environment(parts, err);
+    if (!status) status = copy_wake_fds(parts, err);
     if (status) return status;
-    learner->shard_count = config->shard_count ? config->shard_count : 1;
-    if (config->ring_shard) farm_lanes_divide(&learner->lanes, config->ring_shard);
+    parts->shards = config->shard_count ? config->shard_count : 1;
+    if (config->ring_shard) farm_lanes_divide(&parts->lanes, config->ring_shard);
     for (uint32_t r = 0; config->up_writable && r < config->ring_count; r++)
-        farm_lanes_lend_writable(&learner->lanes, r, config->up_writable[r]);
-    status = make_backend(learner, err);
-    farm_lanes_end_writable(&learner->lanes);
-    if (!status) status = load_checkpoint(learner, err);
-    if (!status && !config->evaluate) status = make_source(learner, err);
+        farm_lanes_lend_writable(&parts->lanes, r, config->up_writable[r]);
+    status = make_backend(parts, err);
+    farm_lanes_end_writable(&parts->lanes);
+    if (!status) status = load_checkpoint(parts, err);
+    if (!status && !config->evaluate) status = make_source(parts, err);
     if (!status) status = make_shards(learner, err);
     if (status) return status;
     farm_store_relaxed(&config->stats->frames,
                        config->frames_start + farm_load_relaxed(&config->stats->agent_steps) * config->frames_per_step);
     if (config->evaluate) {
-        farm_lanes_set_quota(&learner->lanes, config->episodes_target);
+        farm_lanes_set_quota(&parts->lanes, config->episodes_target);
         return FARM_OK;
     }
-    const struct farm_trainer_config trainer = {.learner = config,
-                                                .plan = &learner->plan,
-                                                .ops = learner->ops,
-                                                .backend = learner->backend,
-                                                .net = &learner->net,
-                                                .lanes = &learner->lanes,
-                                                .source = learner->source,
-                                                .shards = learner->shard_count,
-                                                .version = learner->version};
-    return farm_trainer_start(&trainer, &learner->trainer, err);
+    return farm_trainer_start(&learner->parts, &learner->trainer, err);
 }
 
 static void *run_shard(void *argument) {
     struct shard *shard = argument;
     const struct learner *learner = shard->learner;
-    const struct farm_bitmap *cpus = learner->config->shards[shard - learner->shards].cpus;
+    const struct farm_bitmap *cpus = learner->parts.config->shards[shard - learner->shards].cpus;
     struct farm_error error;
     if (cpus && farm_bitmap_pin(cpus, &error)) farm_log_warn("could not pin an inference thread: %s", error.message);
     shard->status = farm_inference_run(shard->inference, learner->trainer, &shard->error);
@@ -276,22 +250,16 @@ static void *run_shard(void *argument) {
 
 static enum farm_status start_admitter(struct learner *learner, struct farm_admitter **admitter,
                                        struct farm_error *err) {
-    struct farm_admitter_config config = {.admission = learner->config->admission,
-                                          .lanes = &learner->lanes,
-                                          .shape = &learner->plan.shape,
-                                          .ops = learner->ops,
-                                          .backend = learner->backend,
-                                          .trainer = learner->trainer,
-                                          .shards = learner->shard_count};
-    for (uint32_t k = 0; k < learner->shard_count; k++) config.inferences[k] = learner->shards[k].inference;
-    return farm_admitter_start(&config, admitter, err);
+    struct farm_inference *inferences[FARM_LEARNER_SHARDS_MAX];
+    for (uint32_t k = 0; k < learner->parts.shards; k++) inferences[k] = learner->shards[k].inference;
+    return farm_admitter_start(&learner->parts, learner->trainer, inferences, admitter, err);
 }
 
 // Runs the shards' loops until the last has ended. Returns the first error.
 static enum farm_status run_shards(struct learner *learner, struct farm_error *err) {
     struct farm_admitter *admitter = NULL;
-    enum farm_status status = learner->config->admission ? start_admitter(learner, &admitter, err) : FARM_OK;
-    for (uint32_t k = 1; k < learner->shard_count && !status; k++) {
+    enum farm_status status = learner->parts.config->admission ? start_admitter(learner, &admitter, err) : FARM_OK;
+    for (uint32_t k = 1; k < learner->parts.shards && !status; k++) {
         struct shard *shard = &learner->shards[k];
         if ((errno = farm_thread_start(&shard->thread, run_shard, shard)))
             status = farm_fail_errno(err, FARM_E_LIMIT, "an inference thread does not start (ulimit -u)");
@@ -299,29 +267,30 @@ static enum farm_status run_shards(struct learner *learner, struct farm_error *e
     }
     if (status) farm_store_relaxed(&stop_requested, 1);
     if (!status) run_shard(&learner->shards[0]);
-    for (uint32_t k = 0; k < learner->shard_count; k++) {
+    for (uint32_t k = 0; k < learner->parts.shards; k++) {
         struct shard *shard = &learner->shards[k];
         if (shard->started) pthread_join(shard->thread, NULL);
         if (status || !shard->status) continue;
         status = shard->status;
         *err = shard->error;
     }
-    for (uint32_t k = 0; k < learner->shard_count; k++) farm_inference_over(learner->shards[k].inference);
+    for (uint32_t k = 0; k < learner->parts.shards; k++) farm_inference_over(learner->shards[k].inference);
     farm_admitter_stop(admitter);
     return status;
 }
 
 static void destroy_parts(struct learner *learner) {
-    for (uint32_t k = 0; k < learner->shard_count; k++) farm_inference_free(learner->shards[k].inference);
-    if (learner->backend) learner->ops->destroy(learner->backend);
-    if (learner->source) learner->source->ops->destroy(learner->source);
-    farm_lanes_close(&learner->lanes);
+    for (uint32_t k = 0; k < learner->parts.shards; k++) farm_inference_free(learner->shards[k].inference);
+    if (learner->parts.backend) learner->parts.ops->destroy(learner->parts.backend);
+    if (learner->parts.source) learner->parts.source->ops->destroy(learner->parts.source);
+    farm_lanes_close(&learner->parts.lanes);
 }
 
 int farm_learner_run(const struct farm_learner_config *config, struct farm_error *err) {
     struct learner *learner = calloc(1, sizeof *learner);
     if (!learner) return farm_fail(err, FARM_E_LIMIT, "no memory for the learner"), 1;
-    learner->config = config;
+    learner->parts.config = config;
+    learner->parts.stop = &stop_requested;
     catch_stop_signals();
     enum farm_status status = start_parts(learner, err);
     if (!status) status = run_shards(learner, err);

@@ -24,7 +24,7 @@ struct iteration {
 };
 
 struct farm_trainer {
-    struct farm_trainer_config config;
+    struct farm_learner_parts *parts;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t more, less; // windows may suffice; an iteration's windows are released
@@ -47,7 +47,7 @@ struct farm_trainer {
 // ---- one iteration ----
 
 static double learning_rate(const struct farm_trainer *trainer) {
-    const struct farm_learner_config *learner = trainer->config.learner;
+    const struct farm_learner_config *learner = trainer->parts->config;
     return (double)farm_learning_rate_linear((float)learner->algo.lr, (float)learner->algo.lr_end,
                                              farm_load_relaxed(&learner->stats->frames), learner->frames_target);
 }
@@ -55,17 +55,17 @@ static double learning_rate(const struct farm_trainer *trainer) {
 // The source has released tickets. Inference looks after its nap too, so a failed write only delays it.
 static void wake_inference(const struct farm_trainer *trainer) {
     const uint64_t one = 1;
-    for (uint32_t k = 0; k < trainer->config.shards && trainer->config.source->holds; k++)
-        (void)!write(trainer->config.learner->shards[k].eventfd, &one, sizeof one);
+    for (uint32_t k = 0; k < trainer->parts->shards && trainer->parts->source->holds; k++)
+        (void)!write(trainer->parts->config->shards[k].eventfd, &one, sizeof one);
 }
 
 // Takes an iteration, if the source has enough windows. version: that training will start from. With the lock held.
 static bool take_iteration(struct farm_trainer *trainer, struct iteration *to, uint64_t version) {
-    struct farm_window_source *source = trainer->config.source;
+    struct farm_window_source *source = trainer->parts->source;
     to->count = source->ops->take(source, version, to->windows);
     const uint64_t dropped = source->dropped - trainer->dropped;
     if (dropped || to->count) wake_inference(trainer);
-    farm_stats_add(&trainer->config.learner->stats->windows_dropped, dropped);
+    farm_stats_add(&trainer->parts->config->stats->windows_dropped, dropped);
     trainer->dropped += dropped;
     if (!to->count) return false;
     trainer->taken++;
@@ -78,8 +78,8 @@ static bool take_iteration(struct farm_trainer *trainer, struct iteration *to, u
 
 static void record_figures(struct farm_trainer *trainer, const struct iteration *it,
                            const struct farm_pass_stats *result) {
-    struct farm_stats *stats = trainer->config.learner->stats;
-    const struct farm_algo *algo = trainer->config.learner->algo.algo;
+    struct farm_stats *stats = trainer->parts->config->stats;
+    const struct farm_algo *algo = trainer->parts->config->algo.algo;
     const double rows = result->terms[0] > 0 ? result->terms[0] : 1;
     for (uint32_t i = 0; i < it->count; i++) {
         const struct farm_window *window = &it->windows[i];
@@ -96,7 +96,7 @@ static void record_figures(struct farm_trainer *trainer, const struct iteration 
 
 // Fisher and Yates; the same order for the same seed, version and epoch.
 static void shuffle_columns(struct farm_trainer *trainer, uint32_t columns, uint32_t epoch) {
-    const uint64_t seed = trainer->config.learner->seed, stream = trainer->version << 8 | epoch;
+    const uint64_t seed = trainer->parts->config->seed, stream = trainer->version << 8 | epoch;
     for (uint32_t i = 0; i < columns; i++) trainer->order[i] = i;
     for (uint32_t i = columns; i > 1; i--) {
         const uint32_t k = (uint32_t)(farm_random_uniform(seed ^ UINT64_C(0x5bd1e995), stream, i) * (float)i);
@@ -109,7 +109,7 @@ static void shuffle_columns(struct farm_trainer *trainer, uint32_t columns, uint
 // Waits for the passes since the last finish; adds their figures.
 static enum farm_status finish_passes(struct farm_trainer *trainer, struct farm_pass_stats *sum,
                                       struct farm_pass_stats *last) {
-    const enum farm_status status = trainer->config.ops->finish(trainer->config.backend, last, &trainer->error);
+    const enum farm_status status = trainer->parts->ops->finish(trainer->parts->backend, last, &trainer->error);
     if (status) return status;
     for (int k = 0; k < FARM_ALGO_TERMS_MAX; k++) sum->terms[k] += last->terms[k];
     sum->grad_norm = last->grad_norm;
@@ -118,16 +118,16 @@ static enum farm_status finish_passes(struct farm_trainer *trainer, struct farm_
 }
 
 static enum farm_status run_epoch(struct farm_trainer *trainer, const struct iteration *it, uint32_t epoch) {
-    const struct farm_trainer_config *config = &trainer->config;
-    const uint32_t parts = config->plan->minibatches;
+    const struct farm_learner_parts *parts = trainer->parts;
+    const uint32_t passes = parts->plan.minibatches;
     if (trainer->order) shuffle_columns(trainer, it->columns, epoch);
-    for (uint32_t m = 0; m < parts; m++) {
-        const uint32_t from = it->columns * m / parts, to = it->columns * (m + 1) / parts;
+    for (uint32_t m = 0; m < passes; m++) {
+        const uint32_t from = it->columns * m / passes, to = it->columns * (m + 1) / passes;
         const struct farm_pass pass = {.columns = trainer->order ? trainer->order + from : NULL,
                                        .count = to - from,
                                        .learning_rate = it->learning_rate};
         if (from == to) continue;
-        const enum farm_status status = config->ops->pass(config->backend, trainer->slot, &pass, &trainer->error);
+        const enum farm_status status = parts->ops->pass(parts->backend, trainer->slot, &pass, &trainer->error);
         if (status) return status;
     }
     return FARM_OK;
@@ -137,26 +137,26 @@ static enum farm_status begin_iteration(struct farm_trainer *trainer, uint32_t s
     struct iteration *it = &trainer->iterations[slot];
     if (it->begun) return FARM_OK;
     it->begun = true;
-    return trainer->config.ops->begin(trainer->config.backend, slot, it->windows, it->count, &trainer->error);
+    return trainer->parts->ops->begin(trainer->parts->backend, slot, it->windows, it->count, &trainer->error);
 }
 
 // begin, epochs of passes, publish, finish. The next iteration, if it is taken, is begun before the wait for this one.
 static enum farm_status train_on(struct farm_trainer *trainer, struct iteration *it, struct farm_pass_stats *sum) {
-    const struct farm_trainer_config *config = &trainer->config;
-    const struct farm_algo_config *algo = &config->learner->algo;
+    const struct farm_learner_parts *parts = trainer->parts;
+    const struct farm_algo_config *algo = &parts->config->algo;
     struct farm_pass_stats last;
     enum farm_status status = begin_iteration(trainer, trainer->slot);
     bool more = true;
     *sum = (struct farm_pass_stats){0};
-    for (uint32_t epoch = 0; epoch < config->plan->epochs && more && !status; epoch++) {
+    for (uint32_t epoch = 0; epoch < parts->plan.epochs && more && !status; epoch++) {
         status = run_epoch(trainer, it, epoch);
         if (status || !algo->algo->adapt) continue;
         status = finish_passes(trainer, sum, &last);
         more = !status && algo->algo->adapt(algo, last.terms, &it->learning_rate);
     }
     // Before an actor can have the version: the validator accepts none that is newer than the newest published.
-    if (!status) farm_store_release(&config->learner->stats->publishes, trainer->version + 2);
-    if (!status) status = config->ops->publish(config->backend, trainer->version + 1, &trainer->error);
+    if (!status) farm_store_release(&parts->config->stats->publishes, trainer->version + 2);
+    if (!status) status = parts->ops->publish(parts->backend, trainer->version + 1, &trainer->error);
     if (!status && trainer->ahead) status = begin_iteration(trainer, !trainer->slot);
     const double norm = sum->grad_norm;
     if (!status) status = finish_passes(trainer, sum, &last);
@@ -185,7 +185,7 @@ static void make_iteration(struct farm_trainer *trainer, struct iteration *it) {
 
 // Until windows may suffice, or until take depends on time again. With the lock held.
 static void wait_for_windows(struct farm_trainer *trainer) {
-    if (!trainer->config.source->looks) {
+    if (!trainer->parts->source->looks) {
         pthread_cond_wait(&trainer->more, &trainer->lock);
         return;
     }
@@ -200,7 +200,7 @@ static void wait_for_windows(struct farm_trainer *trainer) {
 // Waits for an iteration, unless it is taken already. Takes the next one too, if it is there and the backend overlaps
 // them. False: the trainer must stop. With the lock held.
 static bool take_next(struct farm_trainer *trainer) {
-    struct farm_stats *stats = trainer->config.learner->stats;
+    struct farm_stats *stats = trainer->parts->config->stats;
     const uint64_t start = farm_now_ns();
     if (trainer->ahead) {
         trainer->slot = !trainer->slot;
@@ -210,14 +210,14 @@ static bool take_next(struct farm_trainer *trainer) {
     }
     farm_stats_add(&stats->train_wait_ns, farm_now_ns() - start);
     if (trainer->stop) return false;
-    trainer->ahead = trainer->config.ops->overlaps &&
+    trainer->ahead = trainer->parts->ops->overlaps &&
                      take_iteration(trainer, &trainer->iterations[!trainer->slot], trainer->version + 1);
     return true;
 }
 
 // Gives the windows' steps back to their actors and releases the lanes that waited for the new parameters.
 static void release_iteration(struct farm_trainer *trainer, const struct iteration *it) {
-    struct farm_window_source *source = trainer->config.source;
+    struct farm_window_source *source = trainer->parts->source;
     source->ops->done(source, it->windows, it->count, NULL);
     source->ops->published(source);
     wake_inference(trainer);
@@ -248,36 +248,36 @@ static void *train_until_stopped(void *argument) {
 // ---- what the rings hold ----
 
 // FARM_E_INVALID if the shard's rings, without one of them, cannot hold the shard's windows of an iteration.
-static enum farm_status check_shard(const struct farm_trainer_config *config, uint32_t shard,
+static enum farm_status check_shard(const struct farm_learner_parts *parts, uint32_t shard,
                                     const struct farm_ring *without, struct farm_error *err) {
-    const uint32_t share = farm_learner_share(config->learner->algo.batch, config->shards, shard);
+    const uint32_t share = farm_learner_share(parts->config->algo.batch, parts->shards, shard);
     uint64_t possible = 0;
-    for (uint32_t i = 0; i < config->lanes->lane_count; i++) {
-        const struct farm_learner_lane *of = &config->lanes->lanes[i];
+    for (uint32_t i = 0; i < parts->lanes.lane_count; i++) {
+        const struct farm_learner_lane *of = &parts->lanes.lanes[i];
         if (of->lane && of->shard == shard && of->ring != without)
-            possible += farm_window_capacity(&config->plan->shape, of->lane->steps) * of->lane->width;
+            possible += farm_window_capacity(&parts->plan.shape, of->lane->steps) * of->lane->width;
     }
-    if (config->plan->sync ? possible > 0 : farm_window_update_fits(possible, share, config->lanes->width_max))
+    if (parts->plan.sync ? possible > 0 : farm_window_update_fits(possible, share, parts->lanes.width_max))
         return FARM_OK;
     return farm_fail(err, FARM_E_INVALID,
                      "an update of %u windows does not fit the rings%s, which hold %" PRIu64
                      " at most: a larger --ring-steps, a smaller --batch or --unroll",
-                     share, config->shards > 1 ? " of its shard" : "", possible);
+                     share, parts->shards > 1 ? " of its shard" : "", possible);
 }
 
-static enum farm_status check_shards(const struct farm_trainer_config *config, const struct farm_ring *without,
+static enum farm_status check_shards(const struct farm_learner_parts *parts, const struct farm_ring *without,
                                      struct farm_error *err) {
     enum farm_status status = FARM_OK;
-    for (uint32_t k = 0; k < config->shards && !status; k++) status = check_shard(config, k, without, err);
+    for (uint32_t k = 0; k < parts->shards && !status; k++) status = check_shard(parts, k, without, err);
     return status;
 }
 
 // Warns once until the rings suffice again. That there is no ring at all is the supervisor's to report.
 static void warn_if_rings_are_missing(struct farm_trainer *trainer, const struct farm_ring *without) {
-    const struct farm_lanes *lanes = trainer->config.lanes;
+    const struct farm_lanes *lanes = &trainer->parts->lanes;
     struct farm_error why;
     bool any = false;
-    if (!check_shards(&trainer->config, without, &why)) {
+    if (!check_shards(trainer->parts, without, &why)) {
         trainer->warned = false;
         return;
     }
@@ -298,26 +298,26 @@ static void destroy(struct farm_trainer *trainer) {
 }
 
 static enum farm_status make_memory(struct farm_trainer *trainer, struct farm_error *err) {
-    const struct farm_trainer_config *config = &trainer->config;
-    const uint32_t windows = config->source->windows_max;
+    const struct farm_learner_parts *parts = trainer->parts;
+    const uint32_t windows = parts->source->windows_max;
     bool room = true;
     for (int k = 0; k < FARM_BACKEND_SLOTS; k++) {
         trainer->iterations[k].windows = calloc(windows + 1, sizeof *trainer->iterations[k].windows);
         room &= trainer->iterations[k].windows != NULL;
     }
-    if (config->plan->epochs > 1 || config->plan->minibatches > 1) {
-        trainer->order = calloc((size_t)windows * config->lanes->width_max + 1, sizeof *trainer->order);
+    if (parts->plan.epochs > 1 || parts->plan.minibatches > 1) {
+        trainer->order = calloc((size_t)windows * parts->lanes.width_max + 1, sizeof *trainer->order);
         room &= trainer->order != NULL;
     }
     return room ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for an update of %u windows", windows);
 }
 
-enum farm_status farm_trainer_start(const struct farm_trainer_config *config, struct farm_trainer **out,
+enum farm_status farm_trainer_start(struct farm_learner_parts *parts, struct farm_trainer **out,
                                     struct farm_error *err) {
     struct farm_trainer *trainer = calloc(1, sizeof *trainer);
     if (!trainer) return farm_fail(err, FARM_E_LIMIT, "no memory for the trainer");
-    trainer->config = *config;
-    trainer->version = config->version;
+    trainer->parts = parts;
+    trainer->version = parts->version;
     pthread_mutex_init(&trainer->lock, NULL);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
@@ -325,12 +325,11 @@ enum farm_status farm_trainer_start(const struct farm_trainer_config *config, st
     pthread_cond_init(&trainer->more, &monotonic);
     pthread_condattr_destroy(&monotonic);
     pthread_cond_init(&trainer->less, NULL);
-    farm_checkpoint_writer_start(&trainer->writer, config->learner, config->ops, config->backend, config->net,
-                                 config->version);
+    farm_checkpoint_writer_start(&trainer->writer, parts);
     enum farm_status status = make_memory(trainer, err);
-    for (uint32_t r = 0; r < config->lanes->ring_count && !status; r++)
-        if (farm_lanes_has(config->lanes, r)) farm_trainer_admit(trainer, r);
-    if (!status && !config->learner->admission) status = check_shards(config, NULL, err); // no ring can join
+    for (uint32_t r = 0; r < parts->lanes.ring_count && !status; r++)
+        if (farm_lanes_has(&parts->lanes, r)) farm_trainer_admit(trainer, r);
+    if (!status && !parts->config->admission) status = check_shards(parts, NULL, err); // no ring can join
     if (!status) warn_if_rings_are_missing(trainer, NULL);
     if (!status && (errno = farm_thread_start(&trainer->thread, train_until_stopped, trainer)))
         status = farm_fail_errno(err, FARM_E_LIMIT, "the training thread does not start (ulimit -u)");
@@ -351,15 +350,15 @@ uint64_t farm_trainer_push(struct farm_trainer *trainer, struct farm_learner_lan
                                        .start = start,
                                        .env_count = lane->lane->width};
     pthread_mutex_lock(&trainer->lock);
-    const uint64_t ticket = trainer->config.source->ops->push(trainer->config.source, &window);
-    if (trainer->config.source->ops->ready(trainer->config.source)) pthread_cond_signal(&trainer->more);
+    const uint64_t ticket = trainer->parts->source->ops->push(trainer->parts->source, &window);
+    if (trainer->parts->source->ops->ready(trainer->parts->source)) pthread_cond_signal(&trainer->more);
     pthread_mutex_unlock(&trainer->lock);
     return ticket;
 }
 
 void farm_trainer_admit(struct farm_trainer *trainer, uint32_t ring) {
-    const struct farm_lanes *lanes = trainer->config.lanes;
-    struct farm_window_source *source = trainer->config.source;
+    const struct farm_lanes *lanes = &trainer->parts->lanes;
+    struct farm_window_source *source = trainer->parts->source;
     pthread_mutex_lock(&trainer->lock);
     for (uint32_t l = 0; l < lanes->rings[ring].spec.lanes; l++) {
         const struct farm_learner_lane *lane = &lanes->lanes[lanes->first_lane[ring] + l];
@@ -370,8 +369,8 @@ void farm_trainer_admit(struct farm_trainer *trainer, uint32_t ring) {
 }
 
 void farm_trainer_forget(struct farm_trainer *trainer, uint32_t ring) {
-    const struct farm_lanes *lanes = trainer->config.lanes;
-    struct farm_window_source *source = trainer->config.source;
+    const struct farm_lanes *lanes = &trainer->parts->lanes;
+    struct farm_window_source *source = trainer->parts->source;
     pthread_mutex_lock(&trainer->lock);
     source->ops->forget(source, &lanes->rings[ring], lanes->first_lane[ring]);
     wake_inference(trainer);

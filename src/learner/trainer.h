@@ -4,27 +4,13 @@
 #ifndef FARM_LEARNER_TRAINER_H
 #define FARM_LEARNER_TRAINER_H
 
-#include "learner/backend.h"
-#include "learner/lanes.h"
-#include "replay/source.h"
+#include "learner/parts.h"
 
 struct farm_trainer;
 
-struct farm_trainer_config {
-    const struct farm_learner_config *learner; // these all outlive the trainer
-    const struct farm_algo_plan *plan;
-    const struct farm_backend_ops *ops;
-    struct farm_backend *backend;
-    const struct farm_net *net;
-    struct farm_lanes *lanes;
-    struct farm_window_source *source; // under the trainer's lock from here on
-    uint32_t shards;                   // >= 1
-    uint64_t version;                  // of the first parameters, published
-};
-
 // Starts the thread. If the rings cannot hold an iteration's windows: FARM_E_INVALID with the keys to change, or a
 // warning and a wait if rings can still join.
-enum farm_status farm_trainer_start(const struct farm_trainer_config *config, struct farm_trainer **out,
+enum farm_status farm_trainer_start(struct farm_learner_parts *parts, struct farm_trainer **out,
                                     struct farm_error *err);
 
 // Its shard's inference thread: a window of all environments of this lane is complete. Never blocks on training.
