@@ -38,15 +38,6 @@ Test(ring, each_side_can_write_its_own_segment_only) {
     cr_assert_eq(store_in_child(&v, FARM_RING_OBSERVER, false), 256 + SIGSEGV);
 }
 
-Test(ring, the_shape_travels_in_the_segments) {
-    struct farm_ring_spec spec = spec_rich(3, 2, 9);
-    with_views v = views_of(spec);
-    cr_assert_arr_eq((const char *)&v.learner.spec, (const char *)&spec, sizeof spec);
-    cr_assert_arr_eq((const char *)&v.actor.spec, (const char *)&spec, sizeof spec);
-    cr_assert_eq(v.learner.layout.hash, v.creator.layout.hash);
-    cr_assert_eq(v.learner.up.header->owner, 3);
-}
-
 // ---- refusals ----
 
 static void refused(int up, int down, enum farm_ring_side side, enum farm_status wanted, const char *says) {

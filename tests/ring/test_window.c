@@ -28,22 +28,6 @@ static bool can_step(struct views *v) {
     return farm_lane_actor_can_write(&v->actor.lanes[0]);
 }
 
-Test(ring, a_window_is_ready_when_its_last_step_is_published) {
-    for (size_t s = 0; s < SHAPES; s++) {
-        struct farm_window_cursor cursor;
-        with_views v = views_of(spec_of(1, 1, 512));
-        farm_window_cursor_start(&v.learner.lanes[0], &shapes[s], &cursor);
-        cr_assert_eq(cursor.next, 0);
-        for (uint64_t n = 0; n < 400; n++) {
-            uint64_t wanted = 0; // by the definition: windows k with k*stride + length <= n
-            while (wanted * shapes[s].stride + shapes[s].length <= n) wanted++;
-            cr_assert_eq(farm_window_ready(&shapes[s], &cursor, farm_lane_produced(&v.learner.lanes[0])), wanted,
-                         "shape %zu, %llu steps", s, (unsigned long long)n);
-            run_step(&v);
-        }
-    }
-}
-
 Test(ring, every_window_is_taken_once_in_order_and_untouched_until_done) {
     for (size_t s = 0; s < SHAPES; s++) {
         enum { IN_TRAINING = 3, WINDOWS = 200 };
@@ -54,7 +38,8 @@ Test(ring, every_window_is_taken_once_in_order_and_untouched_until_done) {
         with_views v = views_of(spec_of(1, 2, steps));
         struct farm_lane *lane = &v.learner.lanes[0];
         farm_window_cursor_start(lane, shape, &cursor);
-        while (done < WINDOWS) {
+        for (uint64_t turns = 0; done < WINDOWS; turns++) {
+            cr_assert_lt(turns, 1000000, "actor and training wait for each other");
             switch (random_next(&state) % 4) {
             case 0:
             case 1: // the actor runs while there is room
@@ -76,6 +61,9 @@ Test(ring, every_window_is_taken_once_in_order_and_untouched_until_done) {
                 farm_window_done(shape, &cursor, start);
                 done++;
             }
+            uint64_t ready = 0; // by the definition: windows that end at or before the newest step
+            while ((taken + ready) * shape->stride + shape->length <= farm_lane_produced(lane)) ready++;
+            cr_assert_eq(farm_window_ready(shape, &cursor, farm_lane_produced(lane)), ready);
             uint64_t needs = farm_window_needs(shape, &cursor), held = done * shape->stride;
             cr_assert_geq(needs, needs_before, "a released step cannot be held again");
             cr_assert_eq(needs, held - least(held, shape->stack - 1), "stack - 1 steps before the oldest window stay");
@@ -83,32 +71,6 @@ Test(ring, every_window_is_taken_once_in_order_and_untouched_until_done) {
             needs_before = needs;
         }
     }
-}
-
-Test(ring, the_steps_needed_leave_room_for_one_more_window) {
-    for (size_t s = 0; s < SHAPES; s++)
-        for (uint64_t in_training = 1; in_training < 5; in_training++) {
-            const struct farm_window_shape *shape = &shapes[s];
-            uint64_t steps = farm_ring_steps_needed(in_training, shape->stride, shape->length, shape->stack);
-            cr_assert_eq(steps, (in_training + 1) * shape->stride + shape->length + shape->stack);
-            struct farm_window_cursor cursor;
-            with_views v = views_of(spec_of(1, 1, (uint32_t)steps));
-            struct farm_lane *lane = &v.learner.lanes[0];
-            farm_window_cursor_start(lane, shape, &cursor);
-            for (uint64_t round = 0; round < 20; round++) {
-                // Training holds all the windows that it may; the actor must still complete the next.
-                for (uint64_t k = 0; k < in_training + 1; k++) {
-                    while (!farm_window_ready(shape, &cursor, farm_lane_produced(lane))) {
-                        cr_assert(can_step(&v), "shape %zu, %llu windows: actor and learner wait for each other", s,
-                                  (unsigned long long)in_training);
-                        run_step(&v);
-                    }
-                    if (k < in_training) farm_window_take(shape, &cursor);
-                }
-                farm_window_done(shape, &cursor, cursor.next - shape->stride);
-                farm_lane_release(lane, least(farm_window_needs(shape, &cursor), farm_lane_produced(lane)));
-            }
-        }
 }
 
 Test(ring, a_restarted_reader_starts_at_the_first_complete_window) {

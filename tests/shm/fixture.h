@@ -43,6 +43,6 @@ static inline const char *described(const struct farm_segment *segment) {
     return text;
 }
 
-#define says(where, text) cr_assert(strstr(where, text), "'%s' does not say '%s'", where, text)
+#define expect_text(where, text) cr_assert(strstr(where, text), "'%s' does not say '%s'", where, text)
 
 #endif

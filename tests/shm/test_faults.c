@@ -125,8 +125,8 @@ static void finish_created(void *context, enum farm_status status, const struct 
                            const struct farm_error *err) {
     struct segment_trial *trial = context;
     if (status) {
-        says(err->message, "shared memory 'up' of actor 7: ");
-        if (fault->error == EMFILE && !fault_is(fault, "fcntl")) says(err->message, "ulimit -n");
+        expect_text(err->message, "shared memory 'up' of actor 7: ");
+        if (fault->error == EMFILE && !fault_is(fault, "fcntl")) expect_text(err->message, "ulimit -n");
         cr_assert(!trial->segment.header && trial->segment.fd == -1 && trial->segment.fd_readonly == -1);
     } else {
         check_created(trial);
@@ -174,7 +174,7 @@ static void finish_opened(void *context, enum farm_status status, const struct f
                           const struct farm_error *err) {
     struct segment_trial *trial = context;
     if (status) {
-        says(err->message, "shared memory handed over as 'up': ");
+        expect_text(err->message, "shared memory handed over as 'up': ");
         cr_assert_null(trial->segment.header);
         cr_assert_eq(close(trial->fd), 0, "%s failed: the descriptor still belongs to the caller", fault->call);
     } else {
@@ -197,7 +197,7 @@ static enum farm_status check_limits(void *context, struct farm_error *err) {
 
 static void finish_limits(void *context, enum farm_status status, const struct farm_fault *fault,
                           const struct farm_error *err) {
-    if (status) says(err->message, "ulimit -n 200");
+    if (status) expect_text(err->message, "ulimit -n 200");
 }
 
 Test(shm, checking_limits_survives_the_failure_of_every_call) {
@@ -223,7 +223,7 @@ Test(shm, takes_large_pages_from_a_pool_and_hands_them_over_aligned) {
     cr_assert_eq(segment.bytes, 4 << 20, "whole pages of the pool");
     cr_assert_eq((uintptr_t)segment.header % FARM_PLACE_HUGE_BYTES, 0);
     cr_assert_str_eq(segment.note, "");
-    says(described(&segment), "4.00 MiB in 2 MiB pages, on no node in particular");
+    expect_text(described(&segment), "4.00 MiB in 2 MiB pages, on no node in particular");
     with_segment view = open_segment(dup(segment.fd_readonly), false);
     cr_assert_eq(view.pages, FARM_PAGES_HUGE);
     cr_assert_eq((uintptr_t)view.header % FARM_PLACE_HUGE_BYTES, 0);
@@ -244,14 +244,14 @@ Test(shm, a_segment_never_mixes_two_kinds_of_page) {
     struct farm_segment_request request = request_of(HUGE_BYTES, 0, true);
     with_segment segment = create(request);
     cr_assert_eq(segment.pages, FARM_PAGES_SMALL);
-    says(segment.note, "2 MiB pages wanted: 2, free in the pool: 1; raise vm.nr_hugepages");
+    expect_text(segment.note, "2 MiB pages wanted: 2, free in the pool: 1; raise vm.nr_hugepages");
     farm_segment_close(&segment);
     record(pool_free_on_node, "8\n");
     farm_faults_fail("mmap", 2, 1, ENOMEM); // another process took the pages after the pool was read
     segment = create(request);
     cr_assert_eq(segment.pages, FARM_PAGES_SMALL);
-    says(segment.note, "2 MiB pages wanted: cannot map farm-up-7");
-    says(segment.note, "; transparent ones not given");
+    expect_text(segment.note, "2 MiB pages wanted: cannot map farm-up-7");
+    expect_text(segment.note, "; transparent ones not given");
 }
 
 // ---- transparent pages ----
@@ -281,7 +281,7 @@ Test(shm, half_a_segment_in_transparent_pages_counts_as_transparent) {
     with_segment segment = create(request);
     cr_assert_eq(segment.pages, FARM_PAGES_TRANSPARENT);
     cr_assert_str_eq(segment.note, "");
-    says(described(&segment), "in transparent 2 MiB pages");
+    expect_text(described(&segment), "in transparent 2 MiB pages");
     with_segment view = open_segment(dup(segment.fd), true);
     cr_assert_eq((uintptr_t)view.header % FARM_PLACE_HUGE_BYTES, 0, "needed for large mappings");
     farm_segment_close(&view);
@@ -309,7 +309,7 @@ Test(shm, names_the_kernels_setting_when_transparent_pages_are_missing) {
         record("/sys/kernel/mm/transparent_hugepage/shmem_enabled", cases[i][0]);
         record("/proc/self/smaps", NULL);
         with_segment segment = create(request_of(HUGE_BYTES, -1, true));
-        says(segment.note, cases[i][1]);
+        expect_text(segment.note, cases[i][1]);
     }
 }
 
@@ -326,10 +326,10 @@ Test(shm, counts_the_pages_on_another_node) {
     with_segment segment = create(request_of(BYTES, 0, false));
     cr_assert_eq(segment.placement, FARM_PLACEMENT_MISPLACED);
     cr_assert_eq(segment.pages_elsewhere, 10);
-    says(described(&segment), "NOT all on node 0 (10 pages elsewhere)");
+    expect_text(described(&segment), "NOT all on node 0 (10 pages elsewhere)");
     with_segment view = open_segment(dup(segment.fd), true);
     cr_assert_eq(view.placement, FARM_PLACEMENT_MISPLACED, "a receiver reads it in the header");
-    says(described(&view), "NOT all on node 0");
+    expect_text(described(&view), "NOT all on node 0");
     emulate_pool("8\n", "8\n");
     with_segment huge = create(request_of(8 << 20, 0, true));
     cr_assert_eq(huge.pages, FARM_PAGES_HUGE);
@@ -341,7 +341,7 @@ Test(shm, placement_follows_from_what_the_kernel_allows) {
     farm_faults_fail("mbind", 1, 9, EPERM);
     with_segment touched = create(request);
     cr_assert_eq(touched.placement, FARM_PLACEMENT_FIRST_TOUCH);
-    says(described(&touched), "first touched on node 0");
+    expect_text(described(&touched), "first touched on node 0");
     farm_faults_fail("move_pages", 1, 9, EPERM);
     if (access("/proc/self/numa_maps", R_OK) == 0) { // this kernel's own text
         with_segment counted = create(request);
@@ -353,7 +353,7 @@ Test(shm, placement_follows_from_what_the_kernel_allows) {
     record("/proc/self/numa_maps", NULL);
     with_segment segment = create(request);
     cr_assert_eq(segment.placement, FARM_PLACEMENT_UNVERIFIED);
-    says(described(&segment), "first touched on node 0 (cannot be verified here)");
+    expect_text(described(&segment), "first touched on node 0 (cannot be verified here)");
     farm_faults_fail("access", 1, 1, ENOENT); // the kernel lists no nodes
     with_segment unlisted = create(request);
     cr_assert_eq(farm_faults_made("access"), 1);
@@ -409,7 +409,7 @@ Test(shm, a_node_that_cannot_be_bound_is_named) {
         farm_faults_fail("access", 2, 1, ENOENT); // the node's folder: no refusal excuses a missing node
         cr_assert_eq(farm_place_bind(NULL, PAGE, cases[i].node, true, &refused, &err), cases[i].status);
         cr_assert(!refused && err.sys_errno == cases[i].error);
-        says(err.message, cases[i].says);
+        expect_text(err.message, cases[i].says);
     }
 }
 
@@ -450,7 +450,7 @@ Test(shm, allocates_before_it_touches_so_that_a_lack_of_memory_is_an_error) {
         farm_faults_fail("madvise", 1, 1, cases[i].advice_error);
         if (cases[i].allocation_error) farm_faults_fail("fallocate", 1, 1, cases[i].allocation_error);
         cr_assert_eq(farm_place_populate(start, BYTES, fd, -1, &err), cases[i].status, "case %zu", i);
-        if (cases[i].status) says(err.message, "cannot get 163840 bytes of memory page by page");
+        if (cases[i].status) expect_text(err.message, "cannot get 163840 bytes of memory page by page");
         if (i == 0) cr_assert_eq(err.sys_errno, ENOSPC);
         if (!cases[i].status) cr_assert(all_present(start, BYTES));
     }
@@ -534,7 +534,7 @@ Test(shm, unknown_kinds_of_pages_and_placement_are_ignored) {
     cr_assert_eq(view.pages, FARM_PAGES_SMALL);
     cr_assert_eq(view.placement, FARM_PLACEMENT_UNVERIFIED);
     segment.header->kind = 12345;
-    says(described(&view), "'segment' of actor 7");
+    expect_text(described(&view), "'segment' of actor 7");
 }
 
 Test(shm, opening_unread_relies_on_the_kernel_alone) {
@@ -544,7 +544,7 @@ Test(shm, opening_unread_relies_on_the_kernel_alone) {
     struct farm_error err;
     memset(segment.header, 0xee, segment.bytes);
     cr_assert_eq(farm_segment_open_unread(segment.fd, false, FARM_SEGMENT_UP, BYTES + 1, &view, &err), FARM_E_FORMAT);
-    says(err.message, "segment of 163840 bytes is smaller than its layout, 163841 bytes");
+    expect_text(err.message, "segment of 163840 bytes is smaller than its layout, 163841 bytes");
     cr_assert_null(view.header);
     int fd = dup(segment.fd);
     cr_assert_eq(farm_segment_open_unread(fd, false, FARM_SEGMENT_UP, BYTES, &view, &err), FARM_OK);
@@ -637,7 +637,7 @@ Test(shm, heaps_survive_the_failure_of_every_call) {
     refusal = EAGAIN;
     cr_assert_eq(farm_heap_open(-1, &context.heap, &err), FARM_E_LIMIT);
     cr_assert_null(context.heap);
-    says(err.message, "jemalloc gives no arena for node -1: Resource temporarily unavailable");
+    expect_text(err.message, "jemalloc gives no arena for node -1: Resource temporarily unavailable");
 }
 
 Test(shm, extents_are_mapped_split_and_merged_for_jemalloc) {

@@ -26,7 +26,7 @@ static enum farm_status check(uint64_t shared, uint64_t locked, uint64_t descrip
     return farm_limits_check(&request, &err);
 }
 
-#define says(text) cr_assert(strstr(err.message, text), "'%s' does not say '%s'", err.message, text)
+#define expect_text(text) cr_assert(strstr(err.message, text), "'%s' does not say '%s'", err.message, text)
 
 TestSuite(shm, .init = make_root, .fini = remove_root, .timeout = 30);
 
@@ -96,7 +96,7 @@ Test(shm, a_refusal_names_the_limit_the_numbers_and_the_setting) {
         record_machine(cases[i].machine_mib);
         for (int k = 0; k < 4 && cases[i].files[k][0]; k++) record(cases[i].files[k][0], cases[i].files[k][1]);
         cr_assert_eq(check(cases[i].wanted_mib * MIB, 0, 0), FARM_E_LIMIT, "case %zu", i);
-        for (int k = 0; k < 5 && cases[i].says[k]; k++) says(cases[i].says[k]);
+        for (int k = 0; k < 5 && cases[i].says[k]; k++) expect_text(cases[i].says[k]);
         cr_assert_eq(check(cases[i].fits_mib * MIB, 0, 0), FARM_OK, "case %zu: %s", i, err.message);
         cr_assert_eq(check(cases[i].fits_mib * MIB + 1, 0, 0), FARM_E_LIMIT, "case %zu", i);
     }
@@ -120,7 +120,7 @@ Test(shm, checks_the_memory_of_the_node) {
         record("sys/devices/system/node/node1/meminfo", cases[i].node);
         cr_assert_eq(farm_limits_check_memory(root, cases[i].fits_mib * MIB, 1, &err), FARM_OK, "%s", err.message);
         cr_assert_eq(farm_limits_check_memory(root, cases[i].wanted_mib * MIB, 1, &err), FARM_E_LIMIT);
-        says(cases[i].says);
+        expect_text(cases[i].says);
     }
     record_machine(60000);
     cr_assert_eq(farm_limits_check_memory(root, 768 * MIB, -1, &err), FARM_OK);
@@ -164,9 +164,9 @@ Test(shm, names_the_hard_limit_of_open_files) {
     record_rlimits("1024                 4096                ", "unlimited            unlimited           ");
     cr_assert_eq(check(0, 0, 4096), FARM_OK, "the soft limit can be raised");
     cr_assert_eq(check(0, 0, 5000), FARM_E_LIMIT);
-    says("5000 open files wanted");
-    says("RLIMIT_NOFILE allows 1024 (hard limit 4096)");
-    says("ulimit -n 5000");
+    expect_text("5000 open files wanted");
+    expect_text("RLIMIT_NOFILE allows 1024 (hard limit 4096)");
+    expect_text("ulimit -n 5000");
 }
 
 Test(shm, names_the_limit_of_locked_memory_unless_privileged) {
@@ -174,9 +174,9 @@ Test(shm, names_the_limit_of_locked_memory_unless_privileged) {
     record("proc/self/status", "Name:\tfarm\nCapEff:\t00000000000000ff\n");
     cr_assert_eq(check(0, 8 * MIB, 0), FARM_OK);
     cr_assert_eq(check(0, 64 * MIB, 0), FARM_E_LIMIT);
-    says("64.00 MiB of locked memory wanted");
-    says("RLIMIT_MEMLOCK allows 8.00 MiB");
-    says("ulimit -l 65536");
+    expect_text("64.00 MiB of locked memory wanted");
+    expect_text("RLIMIT_MEMLOCK allows 8.00 MiB");
+    expect_text("ulimit -l 65536");
     record("proc/self/status", "Name:\tfarm\nCapEff:\t0000000000004000\n");
     cr_assert_eq(check(0, 64 * MIB, 0), FARM_OK, "CAP_IPC_LOCK has no limit");
 }

@@ -178,7 +178,7 @@ Test(shm, refuses_invalid_requests_and_leaves_nothing) {
             .kind = cases[i].kind, .bytes = cases[i].bytes, .user_bytes = cases[i].user_bytes, .node = cases[i].node};
         with_segment segment;
         cr_assert_eq(farm_segment_create(&request, &segment, &err), cases[i].status, "case %zu: %s", i, err.message);
-        says(err.message, cases[i].says);
+        expect_text(err.message, cases[i].says);
         cr_assert_null(segment.header);
     }
     cr_assert_eq(open_descriptors(), descriptors);
@@ -190,7 +190,7 @@ Test(shm, refuses_a_file_size_limit_before_the_kernel_kills) {
     struct farm_segment_request request = request_of(8 << 20, -1, false);
     struct farm_segment segment;
     cr_assert_eq(farm_segment_create(&request, &segment, &err), FARM_E_LIMIT);
-    says(err.message, "RLIMIT_FSIZE allows 1048576");
+    expect_text(err.message, "RLIMIT_FSIZE allows 1048576");
 }
 
 // ---- hand-over ----
@@ -217,7 +217,7 @@ Test(shm, the_read_only_descriptor_cannot_be_mapped_for_writing) {
     cr_assert_eq(mmap(NULL, PAGE, PROT_WRITE, MAP_SHARED, segment.fd_readonly, 0), MAP_FAILED);
     cr_assert_eq(errno, EACCES);
     cr_assert_eq(farm_segment_open(segment.fd_readonly, true, FARM_SEGMENT_UP, HASH, &view, &err), FARM_E_PERMISSION);
-    says(err.message, "read-only");
+    expect_text(err.message, "read-only");
     pid_t child = fork();
     if (child == 0) {
         signal(SIGSEGV, SIG_DFL);
@@ -280,7 +280,7 @@ Test(shm, refuses_every_forged_segment_with_its_reason) {
         const enum farm_status status = farm_segment_open(fd, false, FARM_SEGMENT_UP, HASH, &view, &err);
         cr_assert_eq(status, forgeries[i].says ? FARM_E_FORMAT : FARM_OK, "forgery %zu: %s", i, err.message);
         if (!status) continue;
-        says(err.message, forgeries[i].says);
+        expect_text(err.message, forgeries[i].says);
         cr_assert_null(view.header);
         cr_assert_eq(close(fd), 0, "the descriptor still belongs to the caller");
     }
@@ -291,7 +291,7 @@ Test(shm, refuses_descriptors_that_are_not_memfds) {
     int ends[2];
     cr_assert_eq(pipe(ends), 0);
     cr_assert_eq(farm_segment_open(ends[0], false, FARM_SEGMENT_UP, 0, &view, &err), FARM_E_FORMAT);
-    says(err.message, "not sealed memory");
+    expect_text(err.message, "not sealed memory");
     cr_assert_eq(farm_segment_open(ends[1] + 100, false, FARM_SEGMENT_UP, 0, &view, &err), FARM_E_IO);
     char path[] = "/tmp/farm-segment-XXXXXX";
     int file = mkstemp(path);
@@ -346,7 +346,7 @@ Test(shm, takes_huge_pages_from_the_real_pool) {
     const char *text = described(&segment);
     cr_assert_eq(segment.pages, FARM_PAGES_HUGE, "%s", text);
     cr_assert_eq(segment.bytes, 4 << 20);
-    says(text, "in 2 MiB pages");
+    expect_text(text, "in 2 MiB pages");
     cr_assert(ftruncate(segment.fd, 0) == -1 && errno == EPERM);
     write_pattern(&segment);
     with_segment view = open_segment(dup(segment.fd_readonly), false);

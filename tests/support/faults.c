@@ -123,7 +123,6 @@ FAULT(int, setrlimit, (int resource, const struct rlimit *limit), (resource, lim
 FAULT(FILE *, fopen, (const char *path, const char *mode), (path, mode), NULL, ENOENT)
 FAULT(int, access, (const char *path, int mode), (path, mode), -1, 0)
 FAULT(int, pthread_create, (pthread_t *thread, const pthread_attr_t *attributes, void *(*body)(void *), void *argument), (thread, attributes, body, argument), error, EAGAIN)
-FAULT(int, pthread_join, (pthread_t thread, void **value), (thread, value), error, 0)
 FAULT(int, signalfd, (int fd, const sigset_t *mask, int flags), (fd, mask, flags), -1, EMFILE, ENOMEM)
 FAULT(int, pipe2, (int *ends, int flags), (ends, flags), -1, EMFILE)
 FAULT(int, pidfd_open, (pid_t pid, unsigned flags), (pid, flags), -1, EMFILE)
