@@ -118,19 +118,29 @@ static void learner_answer(struct farm_lane *lane, uint64_t n) {
     if (n % RELEASE_EVERY == 0) farm_lane_release(lane, n);
 }
 
-static void lane_trips(struct side *side, uint32_t trips) {
-    struct farm_lane *lane = &side->small.lanes[0];
-    for (uint32_t i = 0; i < trips; i++) {
+// Round trips of one lane, with a payload or without.
+static inline void exchange(struct side *side, struct farm_lane *lane, uint32_t count, bool payload) {
+    for (uint32_t i = 0; i < count; i++) {
         if (side->actor) {
+            uint64_t n = farm_lane_actor_next(lane);
             while (!farm_lane_actor_can_write(lane)) farm_cpu_relax();
+            if (payload) write_payload(side, farm_lane_obs(lane, 0, n, 0), n);
             farm_lane_actor_publish(lane);
             while (!farm_lane_actor_answered(lane)) farm_cpu_relax();
         } else {
             uint64_t n = lane->produced_local++; // the learner's count of answered steps
             while (farm_lane_produced(lane) <= n) farm_cpu_relax();
+            if (payload) check_payload(side, farm_lane_obs(lane, 0, n, 0), n);
             learner_answer(lane, n);
         }
     }
+}
+
+static void lane_trips(struct side *side, uint32_t trips) {
+    exchange(side, &side->small.lanes[0], trips, false);
+}
+static void lane_payloads(struct side *side, uint32_t count) {
+    exchange(side, &side->large.lanes[0], count, true);
 }
 
 // A whole step: 16 B written, doorbell, read, checked, answered, answer read, checked.
@@ -186,24 +196,6 @@ static void wait_steps(struct side *side, uint32_t steps, uint64_t spin_ns) {
 
 static void lane_sleeps(struct side *side, uint32_t trips) {
     wait_steps(side, trips, 0);
-}
-
-static void lane_payloads(struct side *side, uint32_t count) {
-    struct farm_lane *lane = &side->large.lanes[0];
-    for (uint32_t i = 0; i < count; i++) {
-        if (side->actor) {
-            uint64_t n = farm_lane_actor_next(lane);
-            while (!farm_lane_actor_can_write(lane)) farm_cpu_relax();
-            write_payload(side, farm_lane_obs(lane, 0, n, 0), n);
-            farm_lane_actor_publish(lane);
-            while (!farm_lane_actor_answered(lane)) farm_cpu_relax();
-        } else {
-            uint64_t n = lane->produced_local++;
-            while (farm_lane_produced(lane) <= n) farm_cpu_relax();
-            check_payload(side, farm_lane_obs(lane, 0, n, 0), n);
-            learner_answer(lane, n);
-        }
-    }
 }
 
 // ---- set-up ----
