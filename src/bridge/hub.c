@@ -344,23 +344,24 @@ bool farm_hub_turn(struct farm_hub *hub, uint64_t now_ns) {
     return busy;
 }
 
-void farm_hub_announce(struct farm_hub *hub, bool asleep) {
-    for (uint32_t i = 0; i < hub->active_count; i++) hub_announce_sleep(hub->active[i], asleep);
-    if (!asleep) return;
-    farm_fence_full(); // `asleep` before the counters; partner: the fence in farm_learner_notify
-}
-
-bool farm_hub_look(const struct farm_hub *hub) {
+static bool can_send_answers(const struct farm_hub *hub) {
     for (uint32_t i = 0; i < hub->active_count; i++)
         if (farm_link_can_send(&hub->active[i]->peer->link) && hub_has_answers(hub->active[i])) return true;
     return false;
 }
 
 void farm_hub_wait(struct farm_hub *hub, uint64_t timeout_ns) {
-    // After the fence of farm_hub_announce: a later answer wakes this thread.
+    // After the fence of farm_hub_sleep: a later answer wakes this thread.
     for (uint32_t i = 0; i < hub->active_count; i++)
         if (!hub_has_answers(hub->active[i])) farm_link_defer_sent(&hub->active[i]->peer->link);
     hub->ops->wait(hub->engine, timeout_ns);
+}
+
+void farm_hub_sleep(struct farm_hub *hub, uint64_t timeout_ns) {
+    for (uint32_t i = 0; i < hub->active_count; i++) hub_announce_sleep(hub->active[i], true);
+    farm_fence_full(); // `asleep` before the counters; partner: the fence in farm_learner_notify
+    if (!can_send_answers(hub)) farm_hub_wait(hub, timeout_ns);
+    for (uint32_t i = 0; i < hub->active_count; i++) hub_announce_sleep(hub->active[i], false);
 }
 
 // ---- start and end ----
@@ -458,9 +459,7 @@ int farm_hub_run(const struct farm_hub_config *config, struct farm_error *err) {
         if (hub->ends && !hub->ends_ns) send_bye(hub);
         if (hub->ends_ns && (all_vacant(hub) || now_ns - hub->ends_ns > BYE_NS)) break;
         if (!farm_worker_may_sleep(&idle_ns, busy, now_ns, config->spin_ns)) continue;
-        farm_hub_announce(hub, true);
-        if (!farm_hub_look(hub)) farm_hub_wait(hub, hub->ends_ns ? SLEEP_NS / 10 : SLEEP_NS);
-        farm_hub_announce(hub, false);
+        farm_hub_sleep(hub, hub->ends_ns ? SLEEP_NS / 10 : SLEEP_NS);
     }
     const bool ends = hub->ends;
     farm_hub_free(hub);

@@ -32,11 +32,10 @@ void farm_hub_free(struct farm_hub *hub); // NULL is allowed; closes connections
 
 // One turn, without blocking. Returns whether there was work.
 bool farm_hub_turn(struct farm_hub *hub, uint64_t now_ns);
-// The three parts of a wait, as in ring/wait.h: sets `asleep` for the learner; whether an answer can be sent now;
-// sleeps until an event or timeout_ns.
-void farm_hub_announce(struct farm_hub *hub, bool asleep);
-bool farm_hub_look(const struct farm_hub *hub);
+// Waits until an event or timeout_ns. farm_hub_sleep also ends when the learner answers: it sets `asleep` in the rings,
+// as in ring/wait.h.
 void farm_hub_wait(struct farm_hub *hub, uint64_t timeout_ns);
+void farm_hub_sleep(struct farm_hub *hub, uint64_t timeout_ns);
 
 // The worker's body: turns and waits until SIGTERM or END. Returns the exit status; *err if it is not 0.
 int farm_hub_run(const struct farm_hub_config *config, struct farm_error *err);

@@ -481,7 +481,6 @@ void farm_link_add_figures(struct farm_link *link, struct farm_bridge_stats *sta
     add_to_counter(&stats->frames, now.frames_in + now.frames_out, shown->frames_in + shown->frames_out);
     add_to_counter(&row->lane_steps, *lane_steps, 0);
     add_to_counter(&row->steps, *env_steps, 0);
-    farm_store_relaxed(&row->heard_ns, link->heard_ns);
     *lane_steps = *env_steps = 0;
     link->shown = now;
 }

@@ -491,14 +491,6 @@ bool farm_node_turn(struct farm_node *node, uint64_t now_ns) {
     return busy;
 }
 
-void farm_node_announce(struct farm_node *node, bool asleep) {
-    farm_doorbells_announce(&node->bells, asleep);
-}
-
-bool farm_node_look(const struct farm_node *node) {
-    return farm_doorbells_look(&node->bells) || (node->listed && farm_link_can_send(&node->link));
-}
-
 void farm_node_wait(struct farm_node *node, uint64_t timeout_ns) {
     if (node->link.state == FARM_LINK_VACANT && node->retry_ns != UINT64_MAX) {
         const uint64_t now_ns = farm_now_ns(), left_ns = node->retry_ns > now_ns ? node->retry_ns - now_ns : 0;
@@ -508,6 +500,13 @@ void farm_node_wait(struct farm_node *node, uint64_t timeout_ns) {
     if (node->link.state == FARM_LINK_OPEN && TICK_NS < timeout_ns) timeout_ns = TICK_NS; // to check the path
     if (!node->listed) farm_link_defer_sent(&node->link);
     node->ops->wait(node->engine, timeout_ns);
+}
+
+void farm_node_sleep(struct farm_node *node, uint64_t timeout_ns) {
+    farm_doorbells_announce(&node->bells, true); // with its fence
+    if (!farm_doorbells_look(&node->bells) && !(node->listed && farm_link_can_send(&node->link)))
+        farm_node_wait(node, timeout_ns);
+    farm_doorbells_announce(&node->bells, false);
 }
 
 enum farm_node_state farm_node_state(const struct farm_node *node) {
@@ -644,9 +643,7 @@ int farm_node_run(const struct farm_node_config *config, struct farm_error *err)
         const uint64_t now_ns = farm_now_ns();
         const bool busy = farm_node_turn(node, now_ns);
         if (!farm_worker_may_sleep(&idle_ns, busy, now_ns, config->spin_ns)) continue;
-        farm_node_announce(node, true); // with its fence
-        if (!farm_node_look(node)) farm_node_wait(node, SLEEP_NS);
-        farm_node_announce(node, false);
+        farm_node_sleep(node, SLEEP_NS);
     }
     const enum farm_node_state state = node->state;
     const bool ended = is_over(node);

@@ -44,10 +44,10 @@ enum farm_status farm_node_make(const struct farm_node_config *config, struct fa
 // Sends BYE first if `end`, which gives the session up; else the session waits for another connection.
 void farm_node_free(struct farm_node *node, bool end); // NULL is allowed
 
+// As in hub.h: one turn, without blocking; waits without and with the actors' wake-ups.
 bool farm_node_turn(struct farm_node *node, uint64_t now_ns);
-void farm_node_announce(struct farm_node *node, bool asleep);
-bool farm_node_look(const struct farm_node *node);
 void farm_node_wait(struct farm_node *node, uint64_t timeout_ns);
+void farm_node_sleep(struct farm_node *node, uint64_t timeout_ns);
 
 enum farm_node_state farm_node_state(const struct farm_node *node);
 bool farm_node_connected(const struct farm_node *node);

@@ -19,8 +19,7 @@ struct farm_bridge_node_stats {
     uint64_t copied_bytes;        // within user space, by the bridge
     uint64_t round_trip_ns;       // of heartbeats, smoothed; 0: unknown
     uint64_t connections;         // of this session so far; one more than its reconnects
-    uint64_t heard_ns;            // CLOCK_MONOTONIC
-    uint64_t reserved[7];
+    uint64_t reserved[8];
 };
 struct farm_bridge_stats {
     uint64_t frames, system_calls, cpu_ns; // of the bridge's thread

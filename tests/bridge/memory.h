@@ -117,12 +117,7 @@ static inline int64_t memory_put(struct memory_connection *c, int side, const ui
     if (c->cut || c->left[!side]) return (int64_t)bytes; // lost: TCP reports it later
     const uint64_t room = MEMORY_WIRE_BYTES - (wire->put - wire->got);
     if (bytes > room) bytes = room;
-    for (size_t i = 0; i < bytes;) {
-        const size_t at = (wire->put + i) % MEMORY_WIRE_BYTES, to_end = MEMORY_WIRE_BYTES - at,
-                     part = bytes - i < to_end ? bytes - i : to_end;
-        memcpy(wire->bytes + at, from + i, part);
-        i += part;
-    }
+    for (size_t i = 0; i < bytes; i++) wire->bytes[(wire->put + i) % MEMORY_WIRE_BYTES] = from[i];
     if (wire->flip_at - wire->put < bytes) wire->bytes[wire->flip_at % MEMORY_WIRE_BYTES] ^= 0x10;
     wire->put += bytes;
     return bytes ? (int64_t)bytes : -EAGAIN;
@@ -139,12 +134,7 @@ static inline int64_t memory_get(struct memory *net, struct memory_connection *c
         return c->left[!side] ? 0 : -EAGAIN;
     }
     if (bytes > end - wire->got) bytes = end - wire->got;
-    for (size_t i = 0; i < bytes;) {
-        const size_t at = (wire->got + i) % MEMORY_WIRE_BYTES, to_end = MEMORY_WIRE_BYTES - at,
-                     part = bytes - i < to_end ? bytes - i : to_end;
-        memcpy(to + i, wire->bytes + at, part);
-        i += part;
-    }
+    for (size_t i = 0; i < bytes; i++) to[i] = wire->bytes[(wire->got + i) % MEMORY_WIRE_BYTES];
     wire->got += bytes;
     return (int64_t)bytes;
 }

@@ -113,10 +113,7 @@ static void answer_while_sending(const char *engine) {
     while (farm_hub_turn(world->hub, farm_now_ns())) continue; // sends it
     answer_lane(1);
     const uint64_t start = farm_now_ns();
-    farm_hub_announce(world->hub, true);
-    farm_fence_full();
-    if (!farm_hub_look(world->hub)) farm_hub_wait(world->hub, long_ns);
-    farm_hub_announce(world->hub, false);
+    farm_hub_sleep(world->hub, long_ns);
     cr_assert_lt(farm_now_ns() - start, long_ns / 2, "the answer waited until the sleep ended");
     run_to(steps + 1);
     free_pair();
