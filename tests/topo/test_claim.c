@@ -48,7 +48,7 @@ static void expect_taken(const struct farm_claim *claim, const char *list) {
     cr_assert_str_eq(farm_bitmap_format(&taken, text, sizeof text), list);
 }
 
-// Forks a process that a failed test does not leave behind.
+// Forks a process that ends with the test.
 static pid_t fork_bound(void) {
     pid_t parent = getpid(), pid = fork();
     cr_assert_geq(pid, 0);
@@ -56,12 +56,8 @@ static pid_t fork_bound(void) {
     return pid;
 }
 
-// A farm in another process: claims `list`, says so, lives until stop_farm kills it as `kill -9` would.
-struct farm_process {
-    pid_t pid;
-};
-
-static struct farm_process start_farm(const char *list) {
+// A farm in another process: claims `list` and lives until stop_farm kills it.
+static pid_t start_farm(const char *list) {
     int ready[2];
     char byte = 0;
     cr_assert_eq(pipe(ready), 0);
@@ -79,18 +75,18 @@ static struct farm_process start_farm(const char *list) {
     cr_assert_eq(read(ready[0], &byte, 1), 1);
     close(ready[0]);
     cr_assert_eq(byte, 'y', "the other process could not claim %s", list);
-    return (struct farm_process){pid};
+    return pid;
 }
 
-static void stop_farm(struct farm_process farm) {
-    kill(farm.pid, SIGKILL);
-    cr_assert_eq(waitpid(farm.pid, NULL, 0), farm.pid);
+static void stop_farm(pid_t pid) {
+    kill(pid, SIGKILL);
+    cr_assert_eq(waitpid(pid, NULL, 0), pid);
 }
 
 Test(topo, sees_what_another_process_claims_until_it_dies) {
     struct farm_claim mine = open_claim();
     expect_taken(&mine, "");
-    struct farm_process farm = start_farm("0-3,8,4095");
+    pid_t farm = start_farm("0-3,8,4095");
     expect_taken(&mine, "0-3,8,4095");
     stop_farm(farm);
     expect_taken(&mine, "");
@@ -99,7 +95,7 @@ Test(topo, sees_what_another_process_claims_until_it_dies) {
 
 Test(topo, claims_all_or_nothing) {
     struct farm_claim mine = open_claim(), observer = open_claim();
-    struct farm_process farm = start_farm("4-7");
+    pid_t farm = start_farm("4-7");
     struct farm_bitmap clash = cpus_of("2-5"), free_ones = cpus_of("0-3");
     cr_assert_eq(farm_claim_take(&mine, &clash, &error), FARM_E_BUSY);
     cr_assert(strstr(error.message, "CPU 4"), "%s", error.message);
@@ -110,7 +106,7 @@ Test(topo, claims_all_or_nothing) {
     stop_farm(farm);
 }
 
-Test(topo, gives_back_what_it_is_told_to) {
+Test(topo, releases_given_cpus) {
     struct farm_claim mine = open_claim(), other = open_claim();
     const struct farm_bitmap all = cpus_of("2-5"), some = cpus_of("3,5");
     cr_assert_eq(farm_claim_take(&mine, &all, &error), FARM_OK, "%s", error.message);
@@ -132,7 +128,7 @@ Test(topo, keeps_a_claim_while_a_child_lives) {
     }
     farm_claim_close(&mine);
     expect_taken(&observer, "1,3");
-    stop_farm((struct farm_process){child});
+    stop_farm(child);
     expect_taken(&observer, "");
 }
 
@@ -159,21 +155,21 @@ Test(topo, plans_farms_that_start_together_onto_disjoint_cpus) {
         if (write(ready[1], &claimed, sizeof claimed) == sizeof claimed) pause();
         _exit(1);
     }
-    close(start[1]); // all start at once
+    close(start[1]); // all farms start at once
     int total = 0;
     for (int i = 0; i < FARMS; i++) {
         int claimed = 0;
         cr_assert_eq(read(ready[0], &claimed, sizeof claimed), (ssize_t)sizeof claimed);
-        cr_assert_gt(claimed, ACTORS, "a farm has no CPUs of its own");
+        cr_assert_gt(claimed, ACTORS, "a farm has no CPUs");
         total += claimed;
     }
     struct farm_bitmap taken;
     cr_assert_eq(farm_claim_read_taken(&observer, &taken, &error), FARM_OK);
     cr_assert_eq(farm_bitmap_count(&taken), total, "claims overlap");
-    for (int i = 0; i < FARMS; i++) stop_farm((struct farm_process){pid[i]});
+    for (int i = 0; i < FARMS; i++) stop_farm(pid[i]);
 }
 
-Test(topo, plans_without_pinning_where_the_file_cannot_be_made) {
+Test(topo, plans_without_pinning_if_the_file_cannot_be_made) {
     struct farm_claim claim;
     cr_assert_neq(farm_claim_open(&claim, "/nonexistent/lock", &error), FARM_OK);
     cr_assert_eq(claim.fd, -1);

@@ -1,4 +1,4 @@
-// The reader of machines, on recorded topologies and control groups, and on the machine that runs the test.
+// Reads recorded topologies and control groups, and the machine that runs the test.
 #include <criterion/criterion.h>
 #include <sched.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@ Test(topo, reads_sockets_nodes_l3_groups_and_cores) {
     cr_assert_eq(machine.memory_limit_bytes, UINT64_MAX);
 }
 
-Test(topo, reports_no_l3_where_there_is_none) {
+Test(topo, reports_no_l3_on_a_machine_without) {
     read_machine((struct farm_machine_source){.synthetic = SMT8});
     cr_assert_eq(machine.l3_count, 0);
     cr_assert_eq(machine.l3_bytes, 0);
@@ -43,12 +43,12 @@ Test(topo, reports_no_l3_where_there_is_none) {
     cr_assert_eq(machine.cpu[31].smt, 7);
 }
 
-Test(topo, finds_gpus_far_memory_and_leaves_offline_cpus_out) {
+Test(topo, finds_gpus_and_far_memory_but_no_offline_cpus) {
     read_machine((struct farm_machine_source){.xml = VECTORS "gpus_cxl_offline.xml"});
     cr_assert_eq(machine.cpu_count, 7);
     cr_assert_null(farm_machine_cpu(&machine, 7), "CPU 7 is offline");
     cr_assert_str_eq(list_of(&machine.allowed), "0-1,3-6");
-    cr_assert_eq(machine.gpu_count, 2, "the network card is no GPU");
+    cr_assert_eq(machine.gpu_count, 2, "the network card is not a GPU");
     cr_assert_str_eq(machine.gpu[0].pci_bus_id, "0000:81:00.0");
     cr_assert_str_eq(machine.gpu[1].pci_bus_id, "0000:c1:00.0");
     cr_assert_eq(machine.gpu[0].node, 1);
@@ -99,18 +99,22 @@ Test(topo, counts_page_cache_as_free_and_sees_memoryless_nodes) {
     cr_assert_eq(farm_machine_memory_node(&machine, 1), 0);
 }
 
-Test(topo, refuses_what_is_no_topology) {
-    struct farm_machine_source missing = {.xml = "/nonexistent.xml"},
-                               foreign = {.xml = VECTORS "quota_v2/proc/self/cgroup"},
-                               nonsense = {.synthetic = "pack:two"}, both = {.xml = "a", .synthetic = "b"};
-    cr_assert_eq(farm_machine_read(&machine, &missing, &error), FARM_E_NOT_FOUND);
-    cr_assert_eq(farm_machine_read(&machine, &foreign, &error), FARM_E_FORMAT);
-    cr_assert(strstr(error.message, "lstopo"), "%s", error.message);
-    cr_assert_eq(farm_machine_read(&machine, &nonsense, &error), FARM_E_FORMAT);
-    cr_assert_eq(farm_machine_read(&machine, &both, &error), FARM_E_INVALID);
+Test(topo, refuses_invalid_topologies) {
+    static const struct {
+        struct farm_machine_source source;
+        enum farm_status status;
+        const char *words;
+    } cases[] = {{{.xml = "/nonexistent.xml"}, FARM_E_NOT_FOUND, "nonexistent.xml"},
+                 {{.xml = VECTORS "quota_v2/proc/self/cgroup"}, FARM_E_FORMAT, "lstopo"},
+                 {{.synthetic = "pack:two"}, FARM_E_FORMAT, "pack:two"},
+                 {{.xml = "a", .synthetic = "b"}, FARM_E_INVALID, "not both"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cr_expect_eq(farm_machine_read(&machine, &cases[i].source, &error), cases[i].status);
+        cr_expect(strstr(error.message, cases[i].words), "%s", error.message);
+    }
 }
 
-Test(topo, sees_this_machine_as_the_kernel_does) {
+Test(topo, agrees_with_the_kernel_about_this_machine) {
     read_machine((struct farm_machine_source){0});
     cr_assert_eq(machine.cpu_count, sysconf(_SC_NPROCESSORS_ONLN));
     cpu_set_t mask;
@@ -120,11 +124,11 @@ Test(topo, sees_this_machine_as_the_kernel_does) {
     uint64_t total = 0;
     for (int i = 0; i < machine.node_count; i++) total += machine.node[i].total_bytes;
     uint64_t kernel = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    cr_assert(total > kernel / 2 && total < kernel + kernel / 2, "nodes hold %lu bytes, the kernel says %lu", total,
+    cr_assert(total > kernel / 2 && total < kernel + kernel / 2, "nodes hold %lu bytes, the kernel reports %lu", total,
               kernel);
 }
 
-Test(topo, obeys_the_affinity_mask_it_was_started_with) {
+Test(topo, obeys_the_affinity_mask_of_the_process) {
     struct farm_bitmap one = {{0}};
     read_machine((struct farm_machine_source){0});
     int last = -1;
@@ -137,7 +141,7 @@ Test(topo, obeys_the_affinity_mask_it_was_started_with) {
     cr_assert_eq(memcmp(&machine.allowed, &one, sizeof one), 0, "allowed: %s", list_of(&machine.allowed));
 }
 
-Test(topo, names_the_cpu_as_the_kernel_does) {
+Test(topo, has_the_kernels_name_of_the_cpu) {
     char name[64];
     cr_assert(farm_machine_cpu_name(VECTORS "quota_v2", name, sizeof name));
     cr_assert_str_eq(name, "Recorded CPU @ 2.50GHz");

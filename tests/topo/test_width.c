@@ -8,7 +8,7 @@ static struct farm_width_request request(double step_ns, uint64_t step_bytes) {
         .step_ns = step_ns, .step_bytes = step_bytes, .steps = 33, .lanes = 2, .cache_bytes = 16 << 20};
 }
 
-Test(topo, gives_dear_environments_few_a_lane) {
+Test(topo, gives_expensive_environments_narrow_lanes) {
     const struct farm_width_request atari = request(240e3, 7056);
     cr_assert_eq(farm_width_choose(&atari), FARM_WIDTH_ENVS_MIN);
 }
@@ -24,11 +24,11 @@ Test(topo, keeps_the_states_of_cheap_environments_with_large_observations_in_the
     struct farm_width_request breakout = request(290, 7056);
     const uint32_t envs = farm_width_choose(&breakout);
     cr_assert(envs * breakout.step_bytes <= breakout.cache_bytes / 4, "%u", envs);
-    breakout.cache_bytes = 0; // nothing to lose
+    breakout.cache_bytes = 0; // no cache to keep
     cr_assert(farm_width_choose(&breakout) > envs);
 }
 
-Test(topo, keeps_rings_in_the_cache_where_that_costs_few_turns) {
+Test(topo, keeps_rings_in_the_cache_if_that_costs_few_turns) {
     struct farm_width_request quick = request(2000, 7056);
     quick.cache_bytes = 64 << 20;
     const uint32_t envs = farm_width_choose(&quick);
@@ -37,7 +37,7 @@ Test(topo, keeps_rings_in_the_cache_where_that_costs_few_turns) {
     cr_assert(farm_width_choose(&quick) > envs);
 }
 
-Test(topo, widths_are_multiples_of_the_lanes_and_never_above_the_most) {
+Test(topo, gives_multiples_of_the_lanes_up_to_the_maximum) {
     struct farm_width_request cheap = request(1, 1);
     for (cheap.lanes = 1; cheap.lanes <= 64; cheap.lanes++) {
         const uint32_t envs = farm_width_choose(&cheap);
