@@ -26,11 +26,11 @@ folder = tempfile.TemporaryDirectory()
 
 def setUpModule():
     for name, source, *flags in (
-        ("broken", PLUGINS / "broken.c", "-w"),
-        ("rare", PLUGINS / "broken.c", "-w", "-DRARE"),
-        ("abi", PLUGINS / "broken.c", "-w", "-DABI=99"),
-        ("entry", PLUGINS / "broken.c", "-w", "-DNO_ENTRY"),
-        ("constructor", PLUGINS / "rogue.c", "-w", "-DEARLY"),
+        ("broken", PLUGINS / "rogue.c", "-w", "-DDOCTOR"),
+        ("rare", PLUGINS / "rogue.c", "-w", "-DDOCTOR", "-DRARE"),
+        ("abi", PLUGINS / "rogue.c", "-w", "-DDOCTOR", "-DABI=99"),
+        ("entry", PLUGINS / "rogue.c", "-w", "-DDOCTOR", "-DNO_ENTRY"),
+        ("constructor", PLUGINS / "rogue.c", "-w", "-DDOCTOR", "-DEARLY"),
         ("strict", PLUGINS / "strict_libenv.c", f"-I{SOURCE}/src", *STRICT),
         ("gridworld", SOURCE / "examples/gridworld.c", *STRICT),
         ("chase", PLUGINS / "ocean_chase.c", *OCEAN_FLAGS, *STRICT),
@@ -219,7 +219,7 @@ class Ocean(unittest.TestCase):
         self.assertIn("'observations' are not written", found["ocean/chase"]["every byte written"][1])
 
 
-# Option `fault` of plugins/broken.c, the check that finds it, parts of the finding.
+# Option `fault` of plugins/rogue.c, the check that finds it, parts of the finding.
 BROKEN = (
     ("past", "memory behind fields", "past field 'cells' (200 bytes): 0 bytes behind", "reset()"),
     ("past_second", "memory behind fields", "past field 'clock' (3 bytes)"),
@@ -244,9 +244,9 @@ BROKEN = (
     ("abort", "runs", "step() of call 6 crashes: Aborted", "it printed: the board is inconsistent"),
     ("exit", "runs", "ended the process with exit status 3"),
     ("hang", "runs", "step() of call 6 has not returned within 1 s"),
-    ("no_sentence", "spec", "without a sentence"),
-    ("huge_spec", "spec", "field 'cells'"),
-    ("other_spec", "spec", "something else at the second call"),
+    ("no_message", "spec", "without a sentence"),
+    ("spec_dims", "spec", "field 'cells'"),
+    ("spec_changes", "spec", "something else at the second call"),
     ("no_second", "runs", "there can be only one"),
     ("grows", "memory while playing", "memory grows"),
 )

@@ -78,7 +78,7 @@ class Names(WithPlugins):
         self.assertIn("env.at: 7", recipe)
         played = self.farm("eval", document["run_dir"], "--episodes", "10", "--json")
         self.assertEqual(played.returncode, 0, played.stderr)
-        self.assertEqual(json.loads(played.stdout)["length_mean_steps"], 40)
+        self.assertEqual(json.loads(played.stdout)["length_mean_steps"], 20)
         self.trains(self.farm("train", "--run", document["run_dir"], "--resume", "--frames", "40k", "--json", "--quiet"))
 
     def works_elsewhere(self, at, env):
@@ -199,7 +199,7 @@ class Loading(WithPlugins):
 
     def test_refuses_invalid_specs(self):
         for fault, part in {
-            "spec_dims": "'state': invalid type or dimensions", "spec_fields": "1000 observation fields", "spec_rank": "'state'",
+            "spec_dims": "'cells': invalid type or dimensions", "spec_fields": "1000 observation fields", "spec_rank": "'cells'",
             "spec_actions": "0 choices", "spec_name": "no name",
         }.items():
             self.refuses(self.rogue(fault), 1, "environment rogue/first describes itself wrongly", part)
@@ -217,19 +217,19 @@ class Loading(WithPlugins):
 class FaultsWhileItRuns(WithPlugins):
     def test_a_fault_ends_the_run_and_is_named(self):
         where = r"lane [01], number \d+, in its step"
-        outside = rf"environment rogue/first writes {{}} its observation 'state' of 16 bytes: {where}"
+        outside = rf"environment rogue/first writes {{}} its observation 'cells' of 200 bytes: {where}"
         senseless = rf"rogue/first returns {{}} that is NaN.*: {where}"
         died = r"actor [01]: environment rogue/first died of signal {} in its {}: lane [01], number 0"
         for fault, arguments, *patterns in (
-            ("step_crash", (), "cannot be kept alive", "killed by signal 11 ", died.format(r"11 \(SIGSEGV\)", "step")),
+            ("segfault", (), "cannot be kept alive", "killed by signal 11 ", died.format(r"11 \(SIGSEGV\)", "step")),
             ("reset_crash", (), "cannot be kept alive", "killed by signal 11 ", died.format(r"11 \(SIGSEGV\)", "reset")),
-            ("step_abort", (), "cannot be kept alive", "killed by signal 6 ", died.format(r"6 \(SIGABRT\)", "step")),
+            ("abort", (), "cannot be kept alive", "killed by signal 6 ", died.format(r"6 \(SIGABRT\)", "step")),
             ("create", (), "cannot be kept alive", "cannot make environment rogue/first: the moon is not full"),
-            ("past", ("--env.at", "30"), r"actor [01] ended", outside.format("past")),
-            ("before", ("--env.at", "30"), r"actor [01] ended", outside.format("before")),
-            ("answer", ("--env.at", "30"), r"rogue/first answered 0x40, which farm/env.h does not allow: lane [01], number 0"),
-            ("nan_reward", ("--env.at", "20", "--bad-values", "fail"), senseless.format("a reward")),
-            ("nan_state", ("--env.at", "20", "--bad-values", "fail"), senseless.format("an observation 'state'")),
+            ("past_once", ("--env.at", "15"), r"actor [01] ended", outside.format("past")),
+            ("before_once", ("--env.at", "15"), r"actor [01] ended", outside.format("before")),
+            ("answer", ("--env.at", "15"), r"rogue/first answered 0x6, which farm/env.h does not allow: lane [01], number 0"),
+            ("reward_nan", ("--env.at", "15", "--bad-values", "fail"), senseless.format("a reward")),
+            ("obs_nan", ("--env.at", "15", "--bad-values", "fail"), senseless.format("an observation 'cells'")),
         ):
             with self.subTest(fault):
                 result = self.rogue(fault, *arguments, seconds="20")
@@ -268,16 +268,16 @@ class FaultsWhileItRuns(WithPlugins):
 
 
     def test_senseless_numbers_are_counted(self):
-        document = self.trains(self.rogue("nan_reward", "--env.at", "20", "--frames", "20k"))
+        document = self.trains(self.rogue("reward_nan", "--env.at", "15", "--frames", "20k"))
         self.assertGreater(document["bad_values"], 100)
 
     def test_senseless_numbers_abandon_the_episode_on_request(self):
-        for fault in ("nan_reward", "nan_state"):
-            result = self.rogue(fault, "--env.at", "20", "--bad-values", "reset", "--frames", "20k")
+        for fault in ("reward_nan", "obs_nan"):
+            result = self.rogue(fault, "--env.at", "15", "--bad-values", "reset", "--frames", "20k")
             document = self.trains(result)
             self.assertGreater(document["bad_values"], 100)
             self.assertEqual(document["episodes"], 0, "an abandoned episode has no return")
-            self.assertRegex(result.stderr, r"rogue/first returns senseless numbers \((reward|state), lane [01], number \d+\)")
+            self.assertRegex(result.stderr, r"rogue/first returns senseless numbers \((reward|cells), lane [01], number \d+\)")
         document = self.trains(self.rogue("none", "--bad-values", "reset", "--frames", "20k"))
         self.assertEqual(document["bad_values"], 0)
         self.assertGreater(document["episodes"], 0)

@@ -1,25 +1,50 @@
-// A small environment for the tests of plug-ins in `farm train`: four numbers, two actions, episodes of 40 steps.
-// Option `fault` selects a fault, `at` its step in an episode (0: the first), `while_there` a file whose removal ends
-// it. -DABI=99, -DNO_ENTRY, -DNO_STEP: plug-ins that cannot be opened; -DEARLY: dies while it is loaded.
+// A small environment with one fault, for the tests of plug-ins in `farm train` and `farm doctor`. Option `fault`
+// selects it
+// ("none": no fault), `at` its step in an episode (5), `while_there` a file whose removal ends it. Episodes of 20
+// steps. -DDOCTOR: a second field, one environment; -DRARE: many actions, the last of which is rarely drawn; -DABI=99,
+// -DNO_ENTRY, -DNO_STEP: plug-ins that cannot be opened; -DEARLY: dies while it is loaded.
 #include <farm/env.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
+#ifdef RARE
+enum { ACTIONS = 1000 };
+#else
+enum { ACTIONS = 6 };
+#endif
+#ifdef DOCTOR
+enum { FIELDS = 2 };
+#else
+enum { FIELDS = 1 };
+#endif
 #ifndef ABI
 #define ABI FARM_ENV_ABI_VERSION
 #endif
-enum { NUMBERS = 4, LENGTH = 40 };
+enum { CELLS = 50, LENGTH = 20, LATE = 1000 };
 
 struct rogue {
-    char fault[32], while_there[256];
-    int at, steps, all_steps;
+    uint64_t random;
+    int position, steps, all_steps;
+    float *kept;
+    float *own; // [CELLS]
 };
 
-static const char *option(const struct farm_env_config *config, const char *key, const char *otherwise) {
+// Shared by all instances, as their options are.
+static char fault[32], while_there[256];
+static int at, shared_state, spec_calls;
+static void *volatile lost;
+
+static bool is(const char *name) {
+    return strcmp(fault, name) == 0;
+}
+
+static const char *find_option(const struct farm_env_config *config, const char *key, const char *otherwise) {
     for (size_t i = 0; i < config->option_count; i++)
         if (strcmp(config->options[i].key, key) == 0) return config->options[i].value;
     return otherwise;
@@ -29,104 +54,154 @@ static void crash(void) {
     *(volatile int *)8 = 1;
 }
 
+static uint32_t draw(struct rogue *env, uint32_t n) {
+    if (is("rand")) return (uint32_t)rand() % n;
+    env->random = env->random * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((env->random >> 33) % n);
+}
+
+static void spoil_spec(struct farm_env_spec *spec) {
+    if (is("spec_dims")) spec->obs[0].dims[0] = 1u << 30;
+    if (is("spec_fields")) spec->obs_count = 1000;
+    if (is("spec_actions")) spec->action.sizes[0] = 0;
+    if (is("spec_rank")) spec->obs[0].rank = 77;
+    if (is("spec_name")) memset(spec->obs[0].name, 'x', sizeof spec->obs[0].name);
+    if (is("spec_noise")) memset(spec->obs[0].name + 6, getpid() & 0x7f, 8); // behind the name's end
+    if (is("spec_noise")) spec->action.low[3] = (float)getpid();
+    if (is("spec_crash")) crash();
+    if (is("spec_exit")) fprintf(stderr, "no licence\n"), exit(0);
+    if (is("spec_hang")) sleep(1000);
+    if (is("spec_changes")) spec->obs[0].dims[0] += (uint32_t)spec_calls++;
+    if (is("continuous"))
+        spec->action =
+            (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = 2, .low = {-1, -1}, .high = {1, 1}};
+}
+
 static int rogue_spec(const struct farm_env_config *config, struct farm_env_spec *spec, char *error,
                       size_t error_bytes) {
-    const char *fault = option(config, "fault", "none");
-    for (size_t i = 0; i < config->option_count; i++)
+    snprintf(fault, sizeof fault, "%s", find_option(config, "fault", "none"));
+    snprintf(while_there, sizeof while_there, "%s", find_option(config, "while_there", ""));
+    at = atoi(find_option(config, "at", "5"));
+    for (size_t i = 0; i < config->option_count && !is("options"); i++)
         if (!strstr("fault at while_there", config->options[i].key)) {
-            snprintf(error, error_bytes, "rogue has no option %s", config->options[i].key);
+            snprintf(error, error_bytes, is("no_message") ? "" : "rogue has no option %s", config->options[i].key);
             return -1;
         }
     *spec = (struct farm_env_spec){
-        .obs_count = 1,
-        .obs[0] = {.name = "state", .dtype = FARM_F32, .rank = 1, .dims = {NUMBERS}},
-        .action = {.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {2}},
+        .obs_count = FIELDS,
+        .obs[0] = {.name = "cells", .dtype = FARM_F32, .rank = 1, .dims = {CELLS}},
+        .obs[1] = {.name = "clock", .dtype = FARM_U8, .rank = 1, .dims = {3}},
+        .action = {.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}},
         .frames_per_step = 1,
     };
-    if (strcmp(fault, "spec_dims") == 0) spec->obs[0].dims[0] = 1u << 30;
-    if (strcmp(fault, "spec_fields") == 0) spec->obs_count = 1000;
-    if (strcmp(fault, "spec_actions") == 0) spec->action.sizes[0] = 0;
-    if (strcmp(fault, "spec_rank") == 0) spec->obs[0].rank = 77;
-    if (strcmp(fault, "spec_name") == 0) memset(spec->obs[0].name, 'x', sizeof spec->obs[0].name);
-    if (strcmp(fault, "spec_noise") == 0) memset(spec->obs[0].name + 6, getpid() & 0x7f, 8); // behind the name's end
-    if (strcmp(fault, "spec_noise") == 0) spec->action.low[3] = (float)getpid();
-    if (strcmp(fault, "spec_crash") == 0) crash();
-    if (strcmp(fault, "spec_exit") == 0) fprintf(stderr, "no licence\n"), exit(0);
-    if (strcmp(fault, "spec_hang") == 0) sleep(1000);
-    if (strcmp(fault, "continuous") == 0)
-        spec->action =
-            (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = 2, .low = {-1, -1}, .high = {1, 1}};
+    spoil_spec(spec);
     return 0;
 }
 
 static void *rogue_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
     struct rogue *env = calloc(1, sizeof *env);
-    snprintf(env->fault, sizeof env->fault, "%s", option(config, "fault", "none"));
-    snprintf(env->while_there, sizeof env->while_there, "%s", option(config, "while_there", ""));
-    env->at = atoi(option(config, "at", "0"));
-    const bool mended = env->while_there[0] && access(env->while_there, F_OK) != 0;
-    if (strcmp(env->fault, "create") != 0 || mended) return env;
-    snprintf(error, error_bytes, "the moon is not full");
+    struct farm_env_spec spec;
+    if (!env || rogue_spec(config, &spec, error, error_bytes)) return NULL;
+    env->random = is("same_for_all") ? 3 : is("time") ? (uint64_t)time(NULL) : config->seed;
+    env->own = calloc(CELLS, sizeof *env->own);
+    const bool mended = while_there[0] && access(while_there, F_OK) != 0;
+    if ((is("create") && !mended) || (is("no_second") && shared_state++)) {
+        snprintf(error, error_bytes, is("create") ? "the moon is not full" : "there can be only one");
+        return NULL;
+    }
+    if (is("descriptor") && open("/dev/null", O_RDONLY) < 0) return NULL;
+    return env;
+}
+
+static void rogue_destroy(void *self) {
+    struct rogue *env = self;
+    if (!is("leak")) free(env->own);
     free(env);
-    return NULL;
+}
+
+static void write_observation(struct rogue *env, void *const *obs) {
+    float *cells = obs[0];
+    const float before = cells[7];
+    const bool now = env->steps == at;
+    if (is("kept_pointer") && env->kept) env->kept[3] = 1;
+    if (is("previous") && env->kept && env->steps > 1) env->position += env->kept[0] > 5;
+    if (!is("unwritten")) memset(cells, 0, CELLS * sizeof *cells);
+    if (!is("constant")) cells[env->position] = 1;
+    if (is("unwritten")) cells[1] = 0;
+    if (is("reads_old")) cells[7] = before == 0 ? 2 : 3;
+    if (is("past") || (is("past_once") && now)) cells[CELLS] += 1;
+    if (is("before") || (is("before_once") && now)) cells[-1] += 1;
+    if (is("obs_nan") && now) cells[9] = NAN;
+    if (is("grows")) lost = memset(malloc(64), 1, 64);
+    env->kept = cells;
+    if (FIELDS == 1) return;
+    uint8_t *clock = obs[1];
+    clock[0] = is("constant") ? 0 : (uint8_t)env->steps;
+    clock[1] = 0;
+    if (!is("unwritten_byte")) clock[2] = 0;
+    if (is("past_second")) clock[3] = 1;
 }
 
 static void rogue_reset(void *self, void *const *obs) {
     struct rogue *env = self;
-    env->steps = 0;
-    memset(obs[0], 0, NUMBERS * sizeof(float));
-    if (strcmp(env->fault, "reset_crash") == 0) crash();
+    if (!is("stale")) env->steps = 0;
+    env->position = (int)draw(env, CELLS);
+    write_observation(env, obs);
+    if (is("reset_crash")) crash();
+}
+
+static int recurse(int depth) {
+    volatile char room[4096];
+    room[depth % 4096] = 1;
+    return recurse(depth + 1) + room[0];
+}
+
+static void misbehave(struct rogue *env, const void *action, int32_t chosen) {
+    if (is("action")) *(int32_t *)(uintptr_t)action = 0;
+    if (is("action_crash") && chosen == ACTIONS - 1) crash();
+    if (is("late_crash") && env->all_steps++ == LATE) crash();
+    if (is("shared")) env->position = (env->position + shared_state++ % 7) % CELLS;
+    if (env->steps != at) return;
+    if (is("segfault")) crash();
+    if (is("recursion")) env->position = recurse(0) % CELLS;
+    if (is("abort")) fprintf(stderr, "the board is inconsistent\n"), abort();
+    if (is("exit")) exit(3);
+    while (is("hang") && (!while_there[0] || access(while_there, F_OK) == 0)) usleep(1000);
+    if (is("prints")) printf("{\"this\": is no JSON\n");
 }
 
 static uint32_t rogue_step(void *self, const void *action, void *const *obs, float *reward) {
     struct rogue *env = self;
-    float *state = obs[0];
-    int32_t a;
-    memcpy(&a, action, sizeof a);
-    for (int i = 0; i < NUMBERS; i++) state[i] = (float)env->steps / LENGTH;
-    *reward = (float)a;
-    if (strcmp(env->fault, "late_crash") == 0 && env->all_steps++ == 1000) crash();
-    if (env->steps++ == env->at) {
-        if (strcmp(env->fault, "step_crash") == 0) crash();
-        if (strcmp(env->fault, "step_abort") == 0) abort();
-        if (strcmp(env->fault, "past") == 0) state[NUMBERS] += 1;
-        if (strcmp(env->fault, "before") == 0) state[-1] += 1;
-        if (strcmp(env->fault, "nan_reward") == 0) *reward = NAN;
-        if (strcmp(env->fault, "nan_state") == 0) state[2] = NAN;
-        if (strcmp(env->fault, "answer") == 0) return 64;
-        while (strcmp(env->fault, "hang") == 0 && access(env->while_there, F_OK) == 0) usleep(1000);
-    }
-    return env->steps == LENGTH ? FARM_STEP_TERMINATED | FARM_STEP_GAME_END : 0;
+    int32_t chosen;
+    memcpy(&chosen, action, sizeof chosen);
+    env->steps++;
+    misbehave(env, action, chosen);
+    env->position = (env->position + (chosen & INT32_MAX)) % CELLS;
+    write_observation(env, obs);
+    if (!is("no_reward")) *reward = (float)chosen;
+    if (env->steps == at && (is("reward_nan") || is("reward_infinite"))) *reward = is("reward_nan") ? NAN : INFINITY;
+    if (env->steps == at && is("answer")) return FARM_STEP_LAST | FARM_STEP_TERMINATED;
+    if (is("endless") || env->steps < LENGTH) return 0;
+    return FARM_STEP_TERMINATED | (is("no_game_end") ? 0 : FARM_STEP_GAME_END);
 }
 
-static const struct farm_env_api rogue = {.abi_version = ABI,
-                                          .struct_bytes = sizeof(struct farm_env_api),
-                                          .name = "rogue/first",
-                                          .about = "does what its option says",
-                                          .spec = rogue_spec,
-                                          .create = rogue_create,
-                                          .destroy = free,
-                                          .reset = rogue_reset,
-#ifndef NO_STEP
-                                          .step = rogue_step
-#endif
-};
-static struct farm_env_api second;
-
 #ifdef EARLY
-__attribute__((constructor)) static void at_loading(void) {
+__attribute__((constructor)) static void die_while_loaded(void) {
     abort();
 }
 #endif
 
-#ifdef NO_ENTRY
-const void *farm_env_other(size_t index) {
-    return index ? (const void *)&second : (const void *)&rogue;
-}
-#else
-FARM_ENV_EXPORT const struct farm_env_api *farm_env_at(size_t index) {
-    second = rogue;
-    second.name = "rogue/second";
-    return index == 0 ? &rogue : index == 1 ? &second : NULL;
-}
+#ifdef NO_STEP
+#define rogue_step NULL
 #endif
+#ifdef NO_ENTRY
+#define farm_env_at farm_env_other
+#endif
+FARM_ENV_EXPORT const struct farm_env_api *farm_env_at(size_t index) {
+    static struct farm_env_api apis[] = {
+        {ABI, sizeof(struct farm_env_api), FIELDS == 2 ? "test/broken" : "rogue/first", "has the fault of its option",
+         rogue_spec, rogue_create, rogue_destroy, rogue_reset, rogue_step},
+        {ABI, sizeof(struct farm_env_api), "rogue/second", "has the fault of its option", rogue_spec, rogue_create,
+         rogue_destroy, rogue_reset, rogue_step}};
+    return index < (FIELDS == 2 ? 1 : 2) ? &apis[index] : NULL;
+}
