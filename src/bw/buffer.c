@@ -204,12 +204,11 @@ void farm_bw_buffer_close(struct farm_bw_buffer *buffer) {
 }
 
 void farm_bw_buffer_add_conditions(const struct farm_bw_buffer *buffer, struct farm_bw_conditions *conditions) {
-    struct farm_bw_conditions one = farm_bw_conditions_start();
-    one.bound = buffer->bound;
-    one.placed = buffer->placed;
-    one.pages = buffer->pages;
-    snprintf(one.note, sizeof one.note, "%s", buffer->note);
-    farm_bw_conditions_merge(conditions, &one);
+    conditions->bound &= buffer->bound;
+    conditions->placed &= buffer->placed;
+    // The kinds are in the order of their sizes, AUTO before all.
+    if (conditions->pages == FARM_BW_PAGES_AUTO || buffer->pages < conditions->pages) conditions->pages = buffer->pages;
+    farm_bw_conditions_note(conditions, "%s", buffer->note);
 }
 
 // ---- CPUs and sizes ----

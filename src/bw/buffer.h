@@ -32,7 +32,7 @@ enum farm_status farm_bw_buffer_open(const char *root, size_t bytes, int node, e
 // A buffer of zeros is permitted.
 void farm_bw_buffer_close(struct farm_bw_buffer *buffer);
 
-// Merges how it came out into the conditions of a measurement.
+// Adds its page size, placement and note to the conditions of a measurement.
 void farm_bw_buffer_add_conditions(const struct farm_bw_buffer *buffer, struct farm_bw_conditions *conditions);
 
 // Whether pages of that size are available now; else why not, and what to set.

@@ -35,7 +35,7 @@ struct farm_bw_conditions farm_bw_conditions_start(void) {
         .pinned = true, .bound = true, .placed = true, .verified = true, .pages = FARM_BW_PAGES_AUTO};
 }
 
-// As a whole: at the start, or after another one's end.
+// At the start, or after a blank: "7 pages" is not in "17 pages".
 static bool has_sentence(const char *note, const char *sentence) {
     for (const char *at = strstr(note, sentence); at; at = strstr(at + 1, sentence))
         if (at == note || at[-1] == ' ') return true;
@@ -52,21 +52,4 @@ void farm_bw_conditions_note(struct farm_bw_conditions *conditions, const char *
     while (length && sentence[length - 1] == ' ') sentence[--length] = 0;
     if (length == 0 || has_sentence(conditions->note, sentence)) return;
     snprintf(conditions->note + used, sizeof conditions->note - used, "%s%s", used ? " " : "", sentence);
-}
-
-void farm_bw_conditions_merge(struct farm_bw_conditions *all, const struct farm_bw_conditions *one) {
-    all->pinned &= one->pinned;
-    all->bound &= one->bound;
-    all->placed &= one->placed;
-    all->verified &= one->verified;
-    all->stopped |= one->stopped;
-    all->out_of_time |= one->out_of_time;
-    // The kinds are in the order of their sizes, AUTO before all.
-    if (all->pages == FARM_BW_PAGES_AUTO || (one->pages != FARM_BW_PAGES_AUTO && one->pages < all->pages))
-        all->pages = one->pages;
-    for (const char *sentence = one->note, *end; *sentence; sentence = end) {
-        end = strstr(sentence, ". ");
-        end = end ? end + 2 : sentence + strlen(sentence);
-        farm_bw_conditions_note(all, "%.*s", (int)(end - sentence), sentence);
-    }
 }

@@ -73,10 +73,8 @@ struct farm_bw_conditions {
 
 // Everything as requested and verified.
 struct farm_bw_conditions farm_bw_conditions_start(void);
-// Adds a sentence, unless the note already has it.
+// Adds one sentence or more, unless the note already has them.
 void farm_bw_conditions_note(struct farm_bw_conditions *conditions, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-// Makes *all hold for both: flags as above, the smaller pages (AUTO: none yet), the sentences of both.
-void farm_bw_conditions_merge(struct farm_bw_conditions *all, const struct farm_bw_conditions *one);
 
 #endif

@@ -23,36 +23,21 @@ static bool find_range(const struct farm_heatmap *map, struct range *range) {
     return least <= most;
 }
 
-// 0 to 1; 0.5 if all values are the same; NAN: not measured.
-static double share_of(const struct range *range, double value) {
-    if (!isfinite(value)) return (double)NAN;
-    return range->best == range->worst ? 0.5 : (value - range->worst) / (range->best - range->worst);
+// 0, the worst, to 9; 5 if all values are the same; -1: not measured.
+static int shade_of(const struct range *range, double value) {
+    if (!isfinite(value)) return -1;
+    if (range->best == range->worst) return SHADES / 2;
+    return (int)fmin(SHADES * (value - range->worst) / (range->best - range->worst), SHADES - 1);
 }
 
-// From dark violet over green to yellow in even steps of lightness (matplotlib's viridis), as the nearest colour of the
-// 6 x 6 x 6 cube that terminals have. *dark_ink: whether dark letters have the better contrast.
-static int colour_of(double share, bool *dark_ink) {
-    static const double anchors[][3] = {{68, 1, 84}, {59, 82, 139}, {33, 145, 140}, {94, 201, 98}, {253, 231, 37}};
-    enum { LAST = sizeof anchors / sizeof *anchors - 1 };
-    const double at = share * LAST;
-    const int from = at >= LAST ? LAST - 1 : (int)at;
-    int index = 0;
-    for (int i = 0; i < 3; i++) {
-        const double level = anchors[from][i] + (at - from) * (anchors[from + 1][i] - anchors[from][i]);
-        index = 6 * index + (level < 48 ? 0 : level < 115 ? 1 : (int)(level - 35) / 40);
-    }
-    *dark_ink = share > 0.45;
-    return 16 + index;
-}
+// Dark violet over green to yellow in even steps of lightness (matplotlib's viridis in the terminal's 256 colours).
+static const int shades[SHADES] = {53, 54, 60, 61, 67, 73, 72, 78, 149, 226};
 
-static void draw_value(FILE *out, double share, const char *text, int columns, bool colour) {
-    if (!colour || isnan(share)) {
+static void draw_value(FILE *out, int shade, const char *text, int columns, bool colour) {
+    if (colour && shade >= 0)
+        fprintf(out, "\x1b[48;5;%dm\x1b[38;5;%dm%*s\x1b[0m", shades[shade], shade > 4 ? 16 : 231, columns, text);
+    else
         fprintf(out, "%*s", columns, text);
-        return;
-    }
-    bool dark_ink;
-    const int back = colour_of(share, &dark_ink);
-    fprintf(out, "\x1b[48;5;%dm\x1b[38;5;%dm%*s\x1b[0m", back, dark_ink ? 16 : 231, columns, text);
 }
 
 static int width_of(const int *numbers, int count) {
@@ -81,9 +66,10 @@ void farm_heatmap_draw(FILE *out, const struct farm_heatmap *map, bool colour, s
     for (int r = 0; r < map->rows; r++) {
         fprintf(out, "  %*d%s", name, map->row_numbers ? map->row_numbers[r] : r, numbers ? "" : " ");
         for (int c = 0; c < columns; c++) {
-            const double value = map->values[r * map->columns + c], share = share_of(&range, value);
-            const char digit[] = {isnan(share) ? '.' : (char)('0' + (int)fmin(share * SHADES, 9)), 0};
-            draw_value(out, share, numbers ? farm_format_digits(value).text : digit, numbers ? wide : 1, colour);
+            const double value = map->values[r * map->columns + c];
+            const int shade = shade_of(&range, value);
+            const char digit[] = {shade < 0 ? '.' : (char)('0' + shade), 0};
+            draw_value(out, shade, numbers ? farm_format_digits(value).text : digit, numbers ? wide : 1, colour);
         }
         fprintf(out, "\n");
     }

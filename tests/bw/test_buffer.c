@@ -1,4 +1,4 @@
-// Memory to measure on: its size of pages, its node, refusals before anything is allocated.
+// Memory to measure on: its page size, its node, refusals before anything is allocated.
 #include <criterion/criterion.h>
 #include <stdint.h>
 #include <string.h>
@@ -11,22 +11,23 @@ static struct farm_error err;
 
 TestSuite(bw, .timeout = 60);
 
-#define with_buffer __attribute__((cleanup(farm_bw_buffer_close))) struct farm_bw_buffer // closed where its scope ends
+#define with_buffer                                                                                                    \
+    __attribute__((cleanup(farm_bw_buffer_close))) struct farm_bw_buffer // closed at the end of its scope
 
-Test(bw, a_buffer_has_all_its_pages_where_they_were_asked_for) {
+Test(bw, a_buffer_has_all_its_pages_on_the_requested_node) {
     with_buffer buffer = {0};
     enum farm_status status = farm_bw_buffer_open(NULL, (5 << 20) + 1, 0, FARM_BW_PAGES_SMALL, 0, &buffer, &err);
     cr_assert_eq(status, FARM_OK, "%s", err.message);
     cr_assert_geq(buffer.bytes, (5 << 20) + 1);
     cr_assert_eq(buffer.pages, FARM_BW_PAGES_SMALL);
     cr_assert_eq(buffer.huge_bytes, 0);
-    cr_assert(buffer.placed || buffer.note[0], "misplaced, and not said");
+    cr_assert(buffer.placed || buffer.note[0], "misplaced without a note");
     memset(buffer.start, 1, buffer.bytes);
     farm_bw_buffer_close(&buffer);
     cr_assert_null(buffer.start);
 }
 
-Test(bw, a_buffer_of_transparent_pages_says_how_much_lies_in_them) {
+Test(bw, a_buffer_of_transparent_pages_counts_its_huge_bytes) {
     with_buffer buffer = {0};
     char reason[256];
     if (!farm_bw_pages_available(NULL, FARM_BW_PAGES_TRANSPARENT, reason, sizeof reason)) cr_skip_test("%s", reason);
@@ -34,14 +35,13 @@ Test(bw, a_buffer_of_transparent_pages_says_how_much_lies_in_them) {
     cr_assert_eq((uintptr_t)buffer.start % (2 << 20), 0);
     cr_assert_leq(buffer.huge_bytes, buffer.bytes);
     cr_assert(buffer.placed);
-    // AUTO is what it gets.
     with_buffer any = {0};
     cr_assert_eq(farm_bw_buffer_open(NULL, 8 << 20, -1, FARM_BW_PAGES_AUTO, 0, &any, NULL), FARM_OK);
     cr_assert_neq(any.pages, FARM_BW_PAGES_AUTO);
     cr_assert_eq(any.pages == FARM_BW_PAGES_SMALL, any.note[0] != 0);
 }
 
-Test(bw, pages_of_a_pool_are_refused_with_the_reason_where_there_are_none) {
+Test(bw, pages_of_an_empty_pool_are_refused_with_the_reason) {
     char reason[256];
     with_buffer buffer = {0};
     // A machine without pools of huge pages and without transparent ones.
@@ -55,7 +55,7 @@ Test(bw, pages_of_a_pool_are_refused_with_the_reason_where_there_are_none) {
     cr_assert_eq(buffer.pages, FARM_BW_PAGES_SMALL);
 }
 
-Test(bw, time_that_is_over_leaves_a_buffer_with_the_pages_it_has) {
+Test(bw, a_buffer_out_of_time_keeps_the_pages_that_are_present) {
     with_buffer buffer = {0};
     for (int pages = FARM_BW_PAGES_SMALL; pages <= FARM_BW_PAGES_TRANSPARENT; pages++) {
         char reason[256];
@@ -68,7 +68,7 @@ Test(bw, time_that_is_over_leaves_a_buffer_with_the_pages_it_has) {
     }
 }
 
-Test(bw, absurd_sizes_are_refused_with_what_is_there) {
+Test(bw, absurd_sizes_are_refused_with_the_available_memory) {
     with_buffer buffer = {0};
     const size_t absurd[] = {SIZE_MAX, (size_t)1 << 50};
     for (int i = 0; i < 2; i++) {
@@ -77,7 +77,7 @@ Test(bw, absurd_sizes_are_refused_with_what_is_there) {
         cr_assert(err.message[0]);
         cr_assert_null(buffer.start);
     }
-    cr_assert(strstr(err.message, "GiB"), "what is there is not said: %s", err.message);
+    cr_assert(strstr(err.message, "GiB"), "available memory is not stated: %s", err.message);
     cr_assert_eq(farm_bw_buffer_open(NULL, 0, -1, FARM_BW_PAGES_AUTO, 0, &buffer, &err), FARM_E_INVALID);
 }
 
@@ -86,4 +86,17 @@ Test(bw, a_node_that_does_not_exist_is_refused) {
     cr_assert_neq(farm_bw_buffer_open(NULL, 1 << 20, 63, FARM_BW_PAGES_SMALL, 0, &buffer, &err), FARM_OK);
     cr_assert(strstr(err.message, "63"), "%s", err.message);
     cr_assert_null(buffer.start);
+}
+
+Test(bw, conditions_hold_for_all_buffers_and_have_the_smallest_pages) {
+    const struct farm_bw_buffer buffers[] = {
+        {.bound = true, .placed = true, .pages = FARM_BW_PAGES_2M},
+        {.bound = false, .placed = true, .pages = FARM_BW_PAGES_TRANSPARENT, .note = "A note. "},
+        {.bound = true, .placed = true, .pages = FARM_BW_PAGES_2M, .note = "A note. "},
+    };
+    struct farm_bw_conditions conditions = farm_bw_conditions_start();
+    for (int i = 0; i < 3; i++) farm_bw_buffer_add_conditions(&buffers[i], &conditions);
+    cr_assert(!conditions.bound && conditions.placed);
+    cr_assert_eq(conditions.pages, FARM_BW_PAGES_TRANSPARENT);
+    cr_assert_str_eq(conditions.note, "A note.");
 }

@@ -137,3 +137,8 @@ Test(bw, loaded_latency_survives_every_fault) {
 Test(bw, hand_offs_survive_every_fault) {
     sweep_over(farm_bw_part_handoff, FARM_BW_QUICK);
 }
+Test(bw, lanes_survive_every_fault) {
+    int cpus[2];
+    if (farm_bw_cpus(here().machine, -1, false, cpus, 2) < 2) cr_skip_test("one core: lanes need two");
+    sweep_over(farm_bw_part_ring, FARM_BW_QUICK);
+}

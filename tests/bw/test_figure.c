@@ -33,37 +33,15 @@ Test(bw, a_figure_of_an_even_number_lies_between_and_of_none_is_nothing) {
     cr_assert_eq(one.cv, 0);
 }
 
-Test(bw, merged_conditions_hold_for_both_and_keep_the_sentences_of_both) {
-    struct farm_bw_conditions all = farm_bw_conditions_start(), one = farm_bw_conditions_start();
-    farm_bw_conditions_merge(&all, &one);
-    cr_assert(all.pinned && all.bound && all.placed && all.verified && !all.stopped && !all.out_of_time);
-    cr_assert_str_empty(all.note);
-    all.bound = false;
-    all.pages = FARM_BW_PAGES_2M;
-    farm_bw_conditions_note(&all, "%s", "7 pages lie elsewhere. ");
-    one.pinned = false;
-    one.stopped = true;
-    one.pages = FARM_BW_PAGES_TRANSPARENT;
-    farm_bw_conditions_note(&one, "Arrays of 0.5 MiB. ");
-    farm_bw_conditions_note(&one, "7 pages lie elsewhere.");
-    farm_bw_conditions_merge(&all, &one);
-    cr_assert(!all.bound && !all.pinned && all.placed && all.verified && all.stopped && !all.out_of_time);
-    cr_assert_eq(all.pages, FARM_BW_PAGES_TRANSPARENT, "the smaller of both");
-    cr_assert_str_eq(all.note, "7 pages lie elsewhere. Arrays of 0.5 MiB.");
-    one = farm_bw_conditions_start();
-    farm_bw_conditions_merge(&all, &one);
-    cr_assert_eq(all.pages, FARM_BW_PAGES_TRANSPARENT, "what has no memory yet says nothing of pages");
-    cr_assert_str_eq(all.note, "7 pages lie elsewhere. Arrays of 0.5 MiB.");
-}
-
-Test(bw, merged_notes_that_do_not_fit_end_where_the_place_does) {
-    struct farm_bw_conditions all = farm_bw_conditions_start(), one = farm_bw_conditions_start();
-    farm_bw_conditions_note(&all, "%.500s", (const char[501]){[0 ... 499] = 'a'});
-    farm_bw_conditions_note(&one, "%.200s", (const char[201]){[0 ... 199] = 'b'});
-    farm_bw_conditions_merge(&all, &one);
-    cr_assert_eq(strlen(all.note), FARM_BW_NOTE_BYTES - 1);
-    cr_assert_eq(all.note[499], 'a');
-    cr_assert_str_eq(all.note + 500, " bbbbbbbbbb");
+Test(bw, a_note_has_each_sentence_once_and_ends_within_its_size) {
+    struct farm_bw_conditions conditions = farm_bw_conditions_start();
+    farm_bw_conditions_note(&conditions, "17 pages lie elsewhere. ");
+    farm_bw_conditions_note(&conditions, "7 pages lie elsewhere. ");
+    farm_bw_conditions_note(&conditions, "Arrays of %.1f MiB.", 0.5);
+    farm_bw_conditions_note(&conditions, "7 pages lie elsewhere.");
+    cr_assert_str_eq(conditions.note, "17 pages lie elsewhere. 7 pages lie elsewhere. Arrays of 0.5 MiB.");
+    farm_bw_conditions_note(&conditions, "%.510s", (const char[511]){[0 ... 509] = 'b'});
+    cr_assert_eq(strlen(conditions.note), FARM_BW_NOTE_BYTES - 1);
 }
 
 enum { MEMBERS = 5, ROUNDS = 200 };
