@@ -1,4 +1,4 @@
-// `farm envs`: the environments that can run here, and what brings the others.
+// `farm envs`: the environments that can run here, and how to install the others.
 #include <stdio.h>
 #include <string.h>
 
@@ -23,7 +23,7 @@ static size_t family_of(const char *name) {
     return strcspn(name, "/");
 }
 
-// The names from `first` on that are of one family, in columns. Returns how many.
+// Prints the names from `first` on that belong to one family, in columns. Returns how many.
 static size_t print_family(const struct farm_env_list *list, size_t first) {
     enum { LINE = 100 };
     const size_t family = family_of(list->names[first]);
@@ -45,8 +45,8 @@ static void print_list(const struct farm_env_list *list) {
         if (api) printf("%-24s %s\n", list->names[i], api->about);
         i += api ? 1 : print_family(list, i);
     }
-    if (list->missing[0]) printf("\nNot here:\n%s\n", list->missing);
-    printf("\nAlso gym/ID (any id that Gymnasium knows), plugin:PATH.so[:NAME] (an environment of your own,\n"
+    if (list->missing[0]) printf("\nMissing:\n%s\n", list->missing);
+    printf("\nAlso gym/ID (any id that Gymnasium knows), plugin:PATH.so[:NAME] (your own environment,\n"
            "docs/ADDING_AN_ENVIRONMENT.md), libenv:PATH.so (a library with gym3's libenv interface).\n"
            "farm train --env NAME trains one of them.\n");
 }

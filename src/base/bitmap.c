@@ -59,7 +59,7 @@ static const char *skip_blanks(const char *at) {
     return at;
 }
 
-// Reads a member's number at *at and moves past it; -1 where there is none or it is too large.
+// Reads a number at *at and moves past it; -1: there is none, or it is too large.
 static int parse_number(const char **at) {
     if (!isdigit((unsigned char)**at)) return -1;
     char *end;
@@ -101,7 +101,7 @@ char *farm_bitmap_format(const struct farm_bitmap *set, char *text, size_t size)
         char item[32];
         int n = first == last ? snprintf(item, sizeof item, "%s%d", used ? "," : "", first)
                               : snprintf(item, sizeof item, "%s%d-%d", used ? "," : "", first, last);
-        if (used + (size_t)n + 4 > size) { // room for "..." stays
+        if (used + (size_t)n + 4 > size) { // keeps room for "..."
             memcpy(text + used, "...", 4);
             return text;
         }
@@ -112,41 +112,25 @@ char *farm_bitmap_format(const struct farm_bitmap *set, char *text, size_t size)
     return text;
 }
 
+// The kernel's masks are words of the same layout.
 enum farm_status farm_bitmap_pin(const struct farm_bitmap *cpus, struct farm_error *err) {
-    cpu_set_t *mask = CPU_ALLOC(FARM_BITMAP_BITS);
-    size_t bytes = CPU_ALLOC_SIZE(FARM_BITMAP_BITS);
-    if (!mask) return farm_fail(err, FARM_E_LIMIT, "no memory for a CPU mask");
-    CPU_ZERO_S(bytes, mask);
-    int count = 0;
-    for (int cpu = farm_bitmap_next(cpus, 0); cpu >= 0; cpu = farm_bitmap_next(cpus, cpu + 1), count++)
-        CPU_SET_S((size_t)cpu, bytes, mask);
     char list[64];
-    enum farm_status status = FARM_OK;
-    if (!count)
-        status = farm_fail(err, FARM_E_INVALID, "pinning to an empty set of CPUs");
-    else if (sched_setaffinity(0, bytes, mask))
-        status = farm_fail_errno(err, FARM_E_IO, "pinning to CPUs %s (--no-pin runs without)",
-                                 farm_bitmap_format(cpus, list, sizeof list));
-    CPU_FREE(mask);
-    return status;
+    if (!farm_bitmap_count(cpus)) return farm_fail(err, FARM_E_INVALID, "cannot pin to an empty set of CPUs");
+    if (!sched_setaffinity(0, sizeof cpus->words, (const cpu_set_t *)cpus->words)) return FARM_OK;
+    return farm_fail_errno(err, FARM_E_IO, "cannot pin to CPUs %s (--no-pin runs without)",
+                           farm_bitmap_format(cpus, list, sizeof list));
 }
 
 enum farm_status farm_bitmap_pin_to(int cpu, struct farm_error *err) {
     struct farm_bitmap one = {0};
-    if (cpu < 0 || cpu >= FARM_BITMAP_BITS) return farm_fail(err, FARM_E_INVALID, "pinning to CPU %d: no CPU", cpu);
+    if (cpu < 0 || cpu >= FARM_BITMAP_BITS)
+        return farm_fail(err, FARM_E_INVALID, "cannot pin to CPU %d: invalid number", cpu);
     farm_bitmap_set(&one, cpu);
     return farm_bitmap_pin(&one, err);
 }
 
 enum farm_status farm_bitmap_pinned(struct farm_bitmap *cpus, struct farm_error *err) {
-    cpu_set_t *mask = CPU_ALLOC(FARM_BITMAP_BITS);
-    const size_t bytes = CPU_ALLOC_SIZE(FARM_BITMAP_BITS);
-    enum farm_status status = FARM_OK;
     *cpus = (struct farm_bitmap){0};
-    if (!mask) return farm_fail(err, FARM_E_LIMIT, "no memory for a CPU mask");
-    if (sched_getaffinity(0, bytes, mask)) status = farm_fail_errno(err, FARM_E_IO, "asking for the CPUs of a thread");
-    for (int cpu = 0; !status && cpu < FARM_BITMAP_BITS; cpu++)
-        if (CPU_ISSET_S((size_t)cpu, bytes, mask)) farm_bitmap_set(cpus, cpu);
-    CPU_FREE(mask);
-    return status;
+    if (!sched_getaffinity(0, sizeof cpus->words, (cpu_set_t *)cpus->words)) return FARM_OK;
+    return farm_fail_errno(err, FARM_E_IO, "cannot read the CPUs of a thread");
 }

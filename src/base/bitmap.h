@@ -36,19 +36,19 @@ void farm_bitmap_remove(struct farm_bitmap *set, const struct farm_bitmap *other
 bool farm_bitmap_overlaps(const struct farm_bitmap *a, const struct farm_bitmap *b);
 
 // The kernel's list form, "0-3,8,12-15" (cpuset.cpus, /sys/.../cpulist); blanks and a final newline are ignored, the
-// empty text is the empty set. FARM_E_FORMAT where it is none or where a number is >= FARM_BITMAP_BITS.
+// empty text is the empty set. FARM_E_FORMAT: not a list, or a number is >= FARM_BITMAP_BITS.
 enum farm_status farm_bitmap_parse(const char *text, struct farm_bitmap *set, struct farm_error *err);
 
-// Writes the list form, always terminated; ends in "..." where it does not fit into `size` (>= 4) bytes. Returns text.
+// Writes the list form, always terminated; a list longer than `size` (>= 4) bytes ends in "...". Returns text.
 char *farm_bitmap_format(const struct farm_bitmap *set, char *text, size_t size);
 
-// Lets the calling thread run on these CPUs only (sched_setaffinity). An empty set is FARM_E_INVALID; FARM_E_IO where
-// the kernel refuses, for instance because the cpuset has shrunk meanwhile.
+// Lets the calling thread run on these CPUs only (sched_setaffinity). An empty set is FARM_E_INVALID; FARM_E_IO: the
+// kernel refuses, for instance because the cpuset has shrunk.
 enum farm_status farm_bitmap_pin(const struct farm_bitmap *cpus, struct farm_error *err);
-// The same with one CPU; what is no CPU's number is FARM_E_INVALID.
+// The same with one CPU; FARM_E_INVALID: not a CPU's number.
 enum farm_status farm_bitmap_pin_to(int cpu, struct farm_error *err);
 
-// The CPUs that the calling thread may run on (sched_getaffinity). FARM_E_LIMIT, FARM_E_IO: *cpus is then empty.
+// The CPUs that the calling thread may run on (sched_getaffinity). FARM_E_IO: *cpus is then empty.
 enum farm_status farm_bitmap_pinned(struct farm_bitmap *cpus, struct farm_error *err);
 
 #endif

@@ -22,15 +22,15 @@ static const struct names names_v2 = {
     "memory.max", "memory.high", "memory.current", "\nactive_file ", "\ninactive_file ", "cpuset.cpus.effective",
 };
 
-// One mounted hierarchy: which of the controllers that matter it may hold, and this process's group in it.
+// One mounted hierarchy: which of the three controllers it may hold, and this process's group in it.
 struct hierarchy {
     bool v2, cpu, memory, cpuset;
     char mount[PATH_BYTES]; // with the root prefix, without a final slash
     char group[PATH_BYTES]; // "" or "/a/b"
 };
 
-// A file's number of bytes; UINT64_MAX for "max", for v1's "unlimited" (LONG_MAX rounded to pages), for what is no
-// number and where there is no file (name may be NULL).
+// A file's number of bytes. UINT64_MAX: "max", v1's "unlimited" (LONG_MAX rounded to pages), not a number, or no file
+// (name may be NULL).
 static uint64_t read_bytes(const char *directory, const char *name) {
     char text[64], *end;
     if (!name || !farm_file_text(text, sizeof text, "%s/%s", directory, name)) return UINT64_MAX;
@@ -38,7 +38,7 @@ static uint64_t read_bytes(const char *directory, const char *name) {
     return end == text || value >= UINT64_C(1) << 62 ? UINT64_MAX : value;
 }
 
-// True where `word` is an element of the comma-separated `list`.
+// Whether `word` is an element of the comma-separated `list`.
 static bool list_has(const char *list, const char *word) {
     size_t length = strlen(word);
     for (const char *at = list; (at = strstr(at, word)); at += length)
@@ -47,7 +47,7 @@ static bool list_has(const char *list, const char *word) {
 }
 
 // The group of this process in the hierarchy that holds a controller (NULL: in v2's), as /proc/self/cgroup names it;
-// "" where it does not.
+// "": it does not.
 static void find_group(const char *root, const char *controller, char group[PATH_BYTES]) {
     char file_path[PATH_BYTES], line[LINE_BYTES];
     group[0] = 0;
@@ -65,7 +65,7 @@ static void find_group(const char *root, const char *controller, char group[PATH
     fclose(file);
 }
 
-// A group's path as seen below a mount whose root is the group `mount_root`. A container often sees its own group
+// Makes a group's path relative to a mount whose root is the group `mount_root`. In a container its own group is often
 // mounted as root while /proc/self/cgroup still names the host's path, or "..": then the mount itself is the group.
 static void below_mount(const char *mount_root, char *group) {
     size_t length = strcmp(mount_root, "/") == 0 ? 0 : strlen(mount_root);
@@ -76,7 +76,7 @@ static void below_mount(const char *mount_root, char *group) {
         memmove(group, group + length, strlen(group + length) + 1);
 }
 
-// Reads a line of mountinfo; false where it is no hierarchy that matters.
+// Reads a line of mountinfo. False: not a hierarchy with one of the three controllers.
 static bool parse_mount(const char *root, const char *line, struct hierarchy *out) {
     char mount_root[PATH_BYTES], mount[PATH_BYTES], type[64], super[LINE_BYTES];
     const char *right = strstr(line, " - ");
@@ -114,7 +114,7 @@ static void read_quota(const char *directory, bool v2, struct farm_cgroup_limits
     }
 }
 
-// The number after `key` in memory.stat, 0 where the key is missing.
+// The number after `key` in memory.stat; 0: the key is missing.
 static uint64_t stat_value(const char *stat, const char *key) {
     const char *at = strstr(stat, key);
     return at ? strtoull(at + strlen(key), NULL, 10) : 0;
@@ -123,12 +123,12 @@ static uint64_t stat_value(const char *stat, const char *key) {
 static void read_memory(const char *directory, const struct hierarchy *h, const struct names *names,
                         struct farm_cgroup_memory *least) {
     uint64_t max = read_bytes(directory, names->memory_limit), high = read_bytes(directory, names->memory_high);
-    // Above memory.high the kernel throttles until memory is reclaimed, and rings cannot be: as good as a limit.
+    // Above memory.high the kernel throttles until memory is reclaimed. Rings cannot be reclaimed, so it is a limit.
     uint64_t limit = high < max ? high : max;
     if (limit == UINT64_MAX) return;
     uint64_t usage = read_bytes(directory, names->memory_usage);
     if (usage == UINT64_MAX) usage = 0;
-    char stat[STAT_BYTES] = "\n"; // so that a key at the very start is found by its "\nkey "
+    char stat[STAT_BYTES] = "\n"; // so that "\nkey " finds a key at the start
     uint64_t cache = 0;
     if (farm_file_text(stat + 1, sizeof stat - 1, "%s/memory.stat", directory))
         cache = stat_value(stat, names->active_file) + stat_value(stat, names->inactive_file);
@@ -147,7 +147,7 @@ static void read_cpus(const char *directory, const struct names *names, struct f
     struct farm_bitmap cpus;
     if (out->has_cpus || !farm_file_text(text, sizeof text, "%s/%s", directory, names->cpus)) return;
     if (farm_bitmap_parse(text, &cpus, NULL) || !farm_bitmap_count(&cpus)) return;
-    out->cpus = cpus; // effective: the parents' sets are in it
+    out->cpus = cpus; // effective: limited by the parents' sets
     out->has_cpus = true;
 }
 
@@ -159,8 +159,8 @@ static void read_level(void *context, const struct hierarchy *h, const char *dir
     if (h->cpuset) read_cpus(directory, names, out);
 }
 
-// Each level is stopped by its own quota: the one that was stopped most counts.
-static void read_stopped(void *context, const struct hierarchy *h, const char *directory) {
+// Each level has its own quota; the level that was throttled most counts.
+static void read_throttling(void *context, const struct hierarchy *h, const char *directory) {
     struct farm_cgroup_throttling *out = context;
     char stat[STAT_BYTES] = "\n";
     if (!h->cpu || !farm_file_text(stat + 1, sizeof stat - 1, "%s/cpu.stat", directory)) return;
@@ -170,7 +170,7 @@ static void read_stopped(void *context, const struct hierarchy *h, const char *d
     if (ns > out->ns) out->ns = ns;
 }
 
-// Visits this process's group in every hierarchy that matters, and every group above it up to the mount.
+// Visits this process's group in every hierarchy, and every group above it up to the mount.
 static void visit_levels(const char *root,
                          void (*visit)(void *context, const struct hierarchy *h, const char *directory),
                          void *context) {
@@ -199,5 +199,5 @@ void farm_cgroup_read(const char *root, struct farm_cgroup_limits *out) {
 
 void farm_cgroup_read_throttling(const char *root, struct farm_cgroup_throttling *out) {
     *out = (struct farm_cgroup_throttling){0};
-    visit_levels(root, read_stopped, out);
+    visit_levels(root, read_throttling, out);
 }

@@ -1,7 +1,7 @@
-// What control groups allow this process: CPUs, CPU time, memory; and how its quota stopped it. Reads cgroup v2, v1 and
-// both mounted together, from the process's own group up to the mount's root, and keeps the tightest limit of all
-// levels. Runs in the supervisor, in tools and in whoever creates a segment; no state. Does not watch for later
-// changes, does not change anything.
+// The limits that control groups set for this process (CPUs, CPU time, memory), and how often its quota stopped it.
+// Reads cgroup v2, v1 and both mounted together, from the process's group up to the mount's root, and keeps the
+// tightest limit of all levels. Runs in the supervisor, in tools and in each process that creates a segment; no state.
+// Does not watch for later changes.
 #ifndef FARM_BASE_CGROUP_H
 #define FARM_BASE_CGROUP_H
 
@@ -14,11 +14,11 @@ enum { FARM_CGROUP_PATH_BYTES = 4096 };
 
 // The level with the least memory left, among all levels that limit it.
 struct farm_cgroup_memory {
-    uint64_t left_bytes;                // limit - used; UINT64_MAX: no level limits, and nothing below means anything
+    uint64_t left_bytes;                // limit - used; UINT64_MAX: no limit, and the members below are unset
     uint64_t limit_bytes;               // UINT64_MAX: no limit
-    uint64_t used_bytes;                // usage - page cache, which gives way
+    uint64_t used_bytes;                // usage - page cache, which can be reclaimed
     bool v2;                            // the level is cgroup v2's
-    const char *file;                   // that holds the limit: "memory.max", "memory.high", "memory.limit_in_bytes"
+    const char *file;                   // with the limit: "memory.max", "memory.high", "memory.limit_in_bytes"
     char group[FARM_CGROUP_PATH_BYTES]; // below the mount: "/a/b"; "/" for the mount itself
 };
 
@@ -29,18 +29,18 @@ struct farm_cgroup_limits {
     struct farm_bitmap cpus; // those CPUs
 };
 
-// `root` is put before every path: "" for the running system, a folder for a recorded one, which then holds
-// proc/self/cgroup, proc/self/mountinfo and the groups' files under the mount points that mountinfo names.
-// Missing or unreadable files mean no limit: containers hide what they like.
+// root: prefix of every path; "" for the running system, or a folder with a recorded one: proc/self/cgroup,
+// proc/self/mountinfo and the groups' files under the mount points of mountinfo. Missing or unreadable files
+// (containers hide some) mean no limit.
 void farm_cgroup_read(const char *root, struct farm_cgroup_limits *out);
 
-// What cpu.stat has counted since the group was made, of the level that counted most.
+// The counts of cpu.stat since the group was made, at the level that was throttled most.
 struct farm_cgroup_throttling {
-    uint64_t periods; // in which the quota stopped somebody of the group
+    uint64_t periods; // in which the quota stopped a process of the group
     uint64_t ns;
 };
 
-// As above.
+// `root` as in farm_cgroup_read.
 void farm_cgroup_read_throttling(const char *root, struct farm_cgroup_throttling *out);
 
 #endif

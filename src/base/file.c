@@ -42,7 +42,7 @@ enum farm_status farm_file_read(const char *path, size_t bytes_max, char **data,
     if (fstat(fd, &info) == 0 && !S_ISREG(info.st_mode)) {
         status = farm_fail(err, FARM_E_FORMAT, "%s is not a regular file", path);
     } else if ((uintmax_t)info.st_size > bytes_max) {
-        status = farm_fail(err, FARM_E_LIMIT, "%s is %jd bytes long, more than the %zu expected at most", path,
+        status = farm_fail(err, FARM_E_LIMIT, "%s has %jd bytes, more than the maximum of %zu", path,
                            (intmax_t)info.st_size, bytes_max);
     } else if (!(buffer = malloc((size_t)info.st_size + 1))) {
         status = farm_fail_errno(err, FARM_E_LIMIT, "%s", path);
@@ -143,7 +143,7 @@ enum farm_status farm_file_replace(const char *path, const void *data, size_t by
 enum farm_status farm_folder_make(const char *path, struct farm_error *err) {
     char part[PATH_MAX];
     int n = snprintf(part, sizeof part, "%s", path);
-    if (n <= 0 || (size_t)n >= sizeof part) return farm_fail(err, FARM_E_INVALID, "not a folder's name: '%.80s'", path);
+    if (n <= 0 || (size_t)n >= sizeof part) return farm_fail(err, FARM_E_INVALID, "invalid folder name: '%.80s'", path);
     for (char *at = part + 1;; at++) {
         char ended = *at;
         if (ended && ended != '/') continue;
@@ -154,6 +154,6 @@ enum farm_status farm_folder_make(const char *path, struct farm_error *err) {
     }
     struct stat info;
     if (stat(path, &info) < 0) return open_error(path, err);
-    if (!S_ISDIR(info.st_mode)) return farm_fail(err, FARM_E_INVALID, "%s is there and is not a folder", path);
+    if (!S_ISDIR(info.st_mode)) return farm_fail(err, FARM_E_INVALID, "%s exists and is not a folder", path);
     return FARM_OK;
 }

@@ -1,7 +1,6 @@
-// Small files as a whole: read into memory with an upper bound, replaced so that a crash at any moment leaves either
-// the old contents or the new ones; and the kernel's files, read into the caller's memory. Runs in the supervisor and
-// in tools, the kernel's files in whoever wants them. Not for checkpoints' gigabytes: farm_file_replace holds
-// everything in memory.
+// Small files: read whole into memory with an upper bound, replaced so that a crash at any moment leaves either the old
+// contents or the new ones; and the kernel's files, read into the caller's memory. Runs in the supervisor and in tools;
+// the kernel's files are read in any process. Not for checkpoints: farm_file_replace holds the file in memory.
 #ifndef FARM_BASE_FILE_H
 #define FARM_BASE_FILE_H
 
@@ -11,15 +10,15 @@
 #include "base/status.h"
 
 // Reads the file into *data (malloc'd, the caller frees; a zero byte follows the contents) and its length into *bytes.
-// Errors: FARM_E_NOT_FOUND, FARM_E_PERMISSION, FARM_E_LIMIT where it is longer than bytes_max, FARM_E_IO.
+// Errors: FARM_E_NOT_FOUND, FARM_E_PERMISSION, FARM_E_LIMIT longer than bytes_max, FARM_E_IO.
 enum farm_status farm_file_read(const char *path, size_t bytes_max, char **data, size_t *bytes, struct farm_error *err);
 
-// Files of /proc and /sys are read below a root: "" for the running system, or a folder with recorded ones. A root that
-// a caller gave as NULL or "/" becomes "".
+// Files of /proc and /sys are read below a root: "" for the running system, or a folder with recorded files. Returns ""
+// for NULL and "/", else root.
 const char *farm_file_root(const char *root);
 
-// The start of the file whose path printf's words give: at most size - 1 bytes, terminated. False, and "", where there
-// is none or where it is empty.
+// The start of the file at the formatted path: at most size - 1 bytes, terminated. False, and "": the file is missing
+// or empty.
 bool farm_file_text(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 // Its first line, without the newline.
 bool farm_file_line(char *line, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -31,7 +30,7 @@ enum farm_status farm_file_replace(const char *path, const void *data, size_t by
 // Makes the names in the folder of `path` durable (fsync of the folder).
 enum farm_status farm_file_sync_folder(const char *path, struct farm_error *err);
 
-// Makes a folder and its parents; FARM_OK where it is there already.
+// Makes a folder and its parents; FARM_OK if it exists already.
 enum farm_status farm_folder_make(const char *path, struct farm_error *err);
 
 #endif

@@ -5,10 +5,10 @@
 
 enum farm_log_level { FARM_LOG_ERROR, FARM_LOG_WARN, FARM_LOG_INFO, FARM_LOG_DEBUG };
 
-// Process-wide by nature (stderr is), the one piece of global state in the project. A forked child inherits both.
-void farm_log_set_level(enum farm_log_level most); // FARM_LOG_INFO where nobody sets it
+// Level and role are process-wide, as stderr is: the only global state of the project. A forked child inherits both.
+void farm_log_set_level(enum farm_log_level most); // the default is FARM_LOG_INFO
 void farm_log_set_role(const char *role);
-// For a library with a copy of its own of this file.
+// For a library that links its own copy of this file.
 enum farm_log_level farm_log_level(void);
 const char *farm_log_role(void);
 void farm_log(enum farm_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));

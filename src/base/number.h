@@ -1,5 +1,5 @@
-// Which f32 numbers from an environment make sense. Both sides of a lane ask: the actor, where the recipe wants it to
-// act on bad values, and the learner, which believes no actor. Pure functions.
+// Which f32 numbers of an environment are valid. Both sides of a lane check: the actor, if the recipe has it act on bad
+// values, and the learner, which trusts no actor. Pure functions.
 #ifndef FARM_BASE_NUMBER_H
 #define FARM_BASE_NUMBER_H
 
@@ -8,11 +8,11 @@
 #include <stdint.h>
 #include <string.h>
 
-// Numbers beyond it make no sense: their products in a network of ordinary weights would leave f32's range.
+// Larger magnitudes are invalid: their products in a network of ordinary weights would leave f32's range.
 #define FARM_NUMBER_MAX 1e9f
 
-// Whether all are finite and of at most that magnitude. Magnitudes of floats are in the order of their bits, NaN and
-// infinities last.
+// Whether all are finite and at most FARM_NUMBER_MAX. The bits of floats order like their magnitudes, with infinities
+// and NaN last.
 static inline bool farm_numbers_sensible(const float *numbers, size_t count) {
     const float most = FARM_NUMBER_MAX;
     uint32_t most_bits, bits, beyond = 0;

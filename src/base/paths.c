@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "farm_build.h"
 
-// The folder that the running binary lies in; "" where /proc does not say.
+// The folder of the running binary; "" without /proc.
 static void program_folder(char *folder, size_t bytes) {
     ssize_t n = readlink("/proc/self/exe", folder, bytes - 1);
     folder[n > 0 ? n : 0] = 0;
@@ -18,9 +18,9 @@ static void program_folder(char *folder, size_t bytes) {
     if (slash) *slash = 0;
 }
 
-// The first of the candidates (up to NULL), or, if the environment variable is set, its value, that access(mode)
-// grants; a leading '%' of a candidate stands for the binary's folder.
-static bool first_there(const char *variable, const char *const *candidates, int mode, char *path, size_t path_bytes) {
+// The first candidate (up to NULL) that access(mode) grants; if the environment variable is set, its value is the only
+// candidate. A leading '%' is replaced by the binary's folder.
+static bool find_first(const char *variable, const char *const *candidates, int mode, char *path, size_t path_bytes) {
     const char *chosen = variable ? getenv(variable) : NULL;
     const char *const own[] = {chosen, NULL};
     char folder[PATH_MAX];
@@ -36,7 +36,7 @@ static bool first_there(const char *variable, const char *const *candidates, int
 bool farm_path_recipes(char *path, size_t path_bytes) {
     static const char *const candidates[] = {"%/../recipes", "%/../../recipes", "%/../share/farm/recipes",
                                              FARM_DATA_DIR "/recipes", NULL};
-    return first_there("FARM_RECIPES", candidates, R_OK, path, path_bytes);
+    return find_first("FARM_RECIPES", candidates, R_OK, path, path_bytes);
 }
 
 bool farm_path_python(char *python, size_t python_bytes, char *pythonpath, size_t pythonpath_bytes) {
@@ -44,13 +44,13 @@ bool farm_path_python(char *python, size_t python_bytes, char *pythonpath, size_
                                           NULL};
     static const char *const packages[] = {"%/python/actorfarm/..", "%/../python/actorfarm/..", "%/../lib/farm/python",
                                            NULL};
-    const bool found = first_there("FARM_PYTHON", pythons, X_OK, python, python_bytes);
-    return first_there(NULL, packages, R_OK, pythonpath, pythonpath_bytes) && found;
+    const bool found = find_first("FARM_PYTHON", pythons, X_OK, python, python_bytes);
+    return find_first(NULL, packages, R_OK, pythonpath, pythonpath_bytes) && found;
 }
 
 bool farm_path_envs(char *path, size_t path_bytes) {
     static const char *const candidates[] = {"%/envs", "%/../lib/farm/envs", NULL};
-    return first_there(NULL, candidates, R_OK | X_OK, path, path_bytes);
+    return find_first(NULL, candidates, R_OK | X_OK, path, path_bytes);
 }
 
 bool farm_path_cache(const char *name, char *path, size_t path_bytes) {
@@ -68,14 +68,14 @@ bool farm_path_cache(const char *name, char *path, size_t path_bytes) {
 
 bool farm_path_cuda(char *path, size_t path_bytes) {
     static const char *const candidates[] = {"%/libfarm_cuda.so", "%/../lib/farm/libfarm_cuda.so", NULL};
-    return first_there("FARM_CUDA_BACKEND", candidates, R_OK, path, path_bytes);
+    return find_first("FARM_CUDA_BACKEND", candidates, R_OK, path, path_bytes);
 }
 
 bool farm_path_gpu(void) {
     static const char *const signs[] = {"/dev/nvidiactl", "/dev/dxg", "/usr/bin/nvidia-modprobe", NULL};
     const char *chosen = getenv("FARM_CUDA_BACKEND");
     char path[32];
-    return (chosen && chosen[0]) || first_there(NULL, signs, F_OK, path, sizeof path);
+    return (chosen && chosen[0]) || find_first(NULL, signs, F_OK, path, sizeof path);
 }
 
 const char *farm_path_cut_name(char *text) {

@@ -28,7 +28,7 @@ bool farm_program_await(pid_t pid, double limit_s, int *ended) {
     }
     if (watched.fd >= 0) close(watched.fd);
     kill(pid, SIGKILL);
-    kill(-pid, SIGKILL); // before it is reaped, so that the number is still its own
+    kill(-pid, SIGKILL); // before it is reaped, while the number is still valid
     while (waitpid(pid, ended, 0) < 0 && errno == EINTR) continue;
     return ready > 0;
 }
@@ -63,7 +63,7 @@ static int start(const struct farm_program *program, int output_fd, int error_fd
     return failed;
 }
 
-// Reads fd to its end into text (a zero behind it).
+// Reads fd to its end into text, zero-terminated.
 static enum farm_status read_all(const struct farm_program *program, pid_t pid, int fd, char *text,
                                  struct farm_error *err) {
     const uint64_t deadline_ns = farm_now_ns() + (uint64_t)(program->limit_s * 1e9);
@@ -91,7 +91,7 @@ static enum farm_status read_all(const struct farm_program *program, pid_t pid, 
     return FARM_OK;
 }
 
-// SIGTERM lets it end its own workers; SIGKILL if it does not end. Leaves it to be waited for.
+// SIGTERM lets it end its workers; SIGKILL follows if it does not end. The caller waits for it.
 static void end(pid_t pid) {
     const uint64_t deadline_ns = farm_now_ns() + (uint64_t)END_S * 1000000000u;
     siginfo_t state;

@@ -12,15 +12,15 @@
 struct farm_program {
     const char *path;
     char *const *argv, *const *environment;
-    const char *label; // with which its own messages on stderr begin; cut off
-    bool apart;        // in a process group of its own: Ctrl-C in the terminal does not reach it
+    const char *label; // prefix of its messages on stderr; removed
+    bool apart;        // in a new process group, which Ctrl-C in the terminal does not reach
     double limit_s;
     bool (*stop)(
         void *context); // may be NULL; called ten times a second: true ends the program by SIGTERM, and what it
     void *context;      // prints then counts
 };
 
-// Gives what the program printed on stdout (malloc'd, zero-terminated). stdin is /dev/null. Errors: FARM_E_USAGE exit
+// *text receives the program's stdout (malloc'd, zero-terminated). stdin is /dev/null. Errors: FARM_E_USAGE exit
 // status 2, FARM_E_NOT_FOUND any other but 0, both with its last line on stderr, or it could not be started;
 // FARM_E_DEAD it died, or did not end within limit_s (ended by SIGTERM, at last by SIGKILL); FARM_E_FORMAT more than
 // 1 MiB; FARM_E_LIMIT no memory or descriptors.

@@ -10,21 +10,21 @@
 enum farm_status {
     FARM_OK = 0,
     FARM_E_USAGE,       // wrong flag, key or value given by the user          -> exit status 2
-    FARM_E_INVALID,     // an argument or a spec that makes no sense
-    FARM_E_NOT_FOUND,   // file, environment, ROM, package that is not there
+    FARM_E_INVALID,     // an invalid argument or spec
+    FARM_E_NOT_FOUND,   // a missing file, environment, ROM or package
     FARM_E_LIMIT,       // a limit of the machine or of its configuration (rlimit, cgroup, memory)
-    FARM_E_PERMISSION,  // no right to do it
+    FARM_E_PERMISSION,  // permission denied
     FARM_E_FORMAT,      // corrupt, truncated or foreign data
-    FARM_E_BUSY,        // somebody else holds it
+    FARM_E_BUSY,        // another process holds it
     FARM_E_IO,          // a system call failed; sys_errno says how
     FARM_E_UNSUPPORTED, // this build or this machine cannot do it
-    FARM_E_DEAD,        // the process on the other side is gone
-    FARM_E_INTERRUPTED, // asked to stop
+    FARM_E_DEAD,        // the process on the other side has ended
+    FARM_E_INTERRUPTED, // a signal stopped it
 };
 
 struct farm_error {
     enum farm_status status;
-    int sys_errno; // errno at the time, 0 where none applies
+    int sys_errno; // errno at the time; 0: none
     char message[768];
 };
 

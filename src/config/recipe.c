@@ -27,32 +27,31 @@ enum { RECIPE_BYTES_MAX = 1 << 20 };
 static const struct farm_recipe_key keys[] = {
     TEXT(env, "native/breakout", NULL,
          "environment: native/catch, ale/Pong, ... (farm envs lists them), or one of your own: plugin:path.so[:name]"),
-    INT(seed, "1", 0, 9e15, "all random numbers derive from it"),
+    INT(seed, "1", 0, 9e15, "of all random numbers"),
     INT(frames, "0", 0, 9e15,
-        "ends after so many frames; 0: no limit. The stronger layer of frames and seconds counts"),
+        "ends after so many frames; 0: no limit. Of frames and seconds, the stronger layer counts"),
     DOUBLE(seconds, "0", 0, 1e9, "ends after so many seconds of training; 0: no limit"),
     INT(actors, "0", 0, 4096, "actor processes; 0: chosen for the machine"),
     INT(envs_per_actor, "0", 0, 65536, "environments of one actor, all its lanes together; 0: chosen"),
     INT(lanes, "2", 1, 64, "lanes of one actor: one group steps while the others wait for actions"),
     INT(ring_steps, "0", 0, 1e6, "steps that a lane's ring holds; 0: chosen"),
-    TEXT(device, "auto", "auto|cpu|cuda", "where the network runs; auto: cuda where there is a GPU and its driver"),
+    TEXT(device, "auto", "auto|cpu|cuda", "where the network runs; auto: cuda if there is a GPU with its driver"),
     INT(gpus, "1", 0, 32,
-        "of the learner: each answers its part of the actors and takes its part of every update; 0: all there are"),
+        "of the learner: each answers its share of the actors and trains its share of every update; 0: all"),
     TEXT(mirror, "full", "full|window|off",
          "what a GPU keeps of the rings: every step (an observation crosses the bus once), the windows in training, "
-         "nothing; by itself less where its memory does not suffice"),
+         "nothing; reduced automatically if memory is short"),
     TEXT(net, "auto", NULL, "network: shallow, nature, mlp, deep; auto: shallow for frames, mlp for flat observations"),
-    TEXT(algo, "auto", NULL, "algorithm; its keys stand below"),
+    TEXT(algo, "auto", NULL, "algorithm; its keys are listed below"),
     TEXT(
         regime, "auto", "auto|sync|async",
         "sync: an iteration is one window of every lane, and the next waits for its update; async: windows are trained "
-        "as they come; auto: the algorithm's own"),
+        "as they arrive; auto: the algorithm's default"),
     INT(max_lag, "0", 0, 1e6,
-        "async: windows older than so many versions are dropped, after fewer of them may wait; 0: the rings alone "
-        "bound "
-        "the lag"),
+        "async: first fewer windows may wait, then windows older than so many versions are dropped; 0: only the rings "
+        "bound the lag"),
     TEXT(precision, "auto", "auto|f32|bf16",
-         "of the network's arithmetic; auto: bf16 on GPUs, on CPUs what is fastest for each layer"),
+         "of the network's arithmetic; auto: bf16 on GPUs, on CPUs the fastest for each layer"),
     INT(unroll, "20", 1, 4096, "transitions of a window (T)"),
     INT(batch, "0", 0, 65536, "windows of an update; 0: half as many as environments, at least 8"),
     INT(stack, "1", 1, 32, "frames stacked (images only)"),
@@ -73,25 +72,27 @@ static const struct farm_recipe_key keys[] = {
     INT(infer_threads, "0", 0, 32,
         "inference threads on CPUs, each with its part of the actors; 0: chosen for the machine"),
     INT(infer_batch_max, "0", 0, 65536, "most observations of one inference pass; 0: chosen"),
-    DOUBLE(infer_wait_ms, "0", 0, 1000, "most time that a ready group waits for company, milliseconds"),
+    DOUBLE(infer_wait_ms, "0", 0, 1000, "longest wait of a ready group for other groups, milliseconds"),
     TEXT(wait, "adaptive", "adaptive|spin|sleep",
          "how processes wait: short spin then sleep, always spin, always sleep"),
-    BOOL(pin, "true", "actors and learner run on CPUs of their own"),
+    BOOL(pin, "true", "actors and learner are pinned to separate CPUs"),
     BOOL(numa, "true", "each actor's memory lies on its CPUs' NUMA node"),
-    BOOL(huge_pages, "true", "shared memory in 2 MiB pages where there are any"),
+    BOOL(huge_pages, "true", "shared memory in 2 MiB pages if available"),
     DOUBLE(checkpoint_every, "300", 1, 1e9, "seconds between checkpoints"),
     DOUBLE(metrics_every, "5", 0.1, 1e6, "seconds between lines of metrics.jsonl"),
-    DOUBLE(hang_seconds, "30", 0, 1e6, "an environment that does not return for so long is named on stderr; 0: never"),
+    DOUBLE(hang_seconds, "30", 0, 1e6,
+           "an environment that does not return for so long is reported on stderr; 0: never"),
     DOUBLE(node_grace_s, "600", 0, 1e9,
-           "with --listen: a remote node that is away for so long gives its actors' places up, seconds"),
-    TEXT(bad_values, "count", "count|fail|reset",
-         "of numbers that are NaN, infinite or beyond 1e9 (environments in C): count: such steps train nothing; fail: "
-         "the run ends and says whose they are; reset: the episode ends without a return and another begins"),
+           "with --listen: a remote node that is away for so long loses its actors' places, seconds"),
+    TEXT(
+        bad_values, "count", "count|fail|reset",
+        "numbers that are NaN, infinite or beyond 1e9 (environments in C): count: such steps are not trained on; fail: "
+        "the run ends and names the environment; reset: the episode ends without a return and another begins"),
 };
 enum { OWN_KEYS = sizeof keys / sizeof *keys };
 _Static_assert(OWN_KEYS + FARM_RECIPE_FAMILY_KEYS_MAX == FARM_RECIPE_KEYS_MAX, "FARM_RECIPE_KEYS_MAX counts the table");
 
-// The family that key i belongs to, and its number there; NULL: one of the recipe's own, or none.
+// The family of key i, and its number there; NULL: one of the recipe's own keys, or no key.
 static const struct farm_recipe_family *family_of(const struct farm_recipe *recipe, size_t i, size_t *number) {
     if (i < OWN_KEYS || !recipe->families) return NULL;
     i -= OWN_KEYS;
@@ -137,7 +138,7 @@ double farm_recipe_family_value(const struct farm_recipe *recipe, size_t k) {
 
 // ---- values ----
 
-static bool among(const char *choices, const char *value) {
+static bool is_choice(const char *choices, const char *value) {
     size_t length = strlen(value);
     for (const char *at = choices; length && at;) {
         const char *end = strchr(at, '|');
@@ -149,7 +150,7 @@ static bool among(const char *choices, const char *value) {
 
 static enum farm_status store_text(const struct farm_recipe_key *key, const char *value, char *out,
                                    struct farm_error *err) {
-    if (key->choices && !among(key->choices, value))
+    if (key->choices && !is_choice(key->choices, value))
         return farm_fail(err, FARM_E_USAGE, "%s: must be one of %s (got '%.40s')", key->name, key->choices, value);
     if (!value[0] || strlen(value) >= key->text_bytes)
         return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is empty or too long (at most %zu bytes)", key->name, value,
@@ -158,13 +159,14 @@ static enum farm_status store_text(const struct farm_recipe_key *key, const char
     return FARM_OK;
 }
 
-static enum farm_status out_of_range(const struct farm_recipe_key *key, const char *value, struct farm_error *err) {
+static enum farm_status fail_range(const struct farm_recipe_key *key, const char *value, struct farm_error *err) {
     return farm_fail(err, FARM_E_USAGE, "%s: %.40s is outside its range, %g to %g", key->name, value, key->least,
                      key->most);
 }
 
-// Converts, checks and stores into `to`, the key's member of a recipe.
-static enum farm_status store(const struct farm_recipe_key *key, const char *value, void *to, struct farm_error *err) {
+// Converts, checks and stores a value at `to`, the key's member of a recipe.
+static enum farm_status store_value(const struct farm_recipe_key *key, const char *value, void *to,
+                                    struct farm_error *err) {
     switch (key->type) {
     case FARM_RECIPE_TEXT:
         return store_text(key, value, to, err);
@@ -176,7 +178,7 @@ static enum farm_status store(const struct farm_recipe_key *key, const char *val
         if (!farm_parse_int(value, &number))
             return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is not a whole number (examples: 500000, 500k, 10M)",
                              key->name, value);
-        if ((double)number < key->least || (double)number > key->most) return out_of_range(key, value, err);
+        if ((double)number < key->least || (double)number > key->most) return fail_range(key, value, err);
         memcpy(to, &number, sizeof number);
         return FARM_OK;
     }
@@ -184,7 +186,7 @@ static enum farm_status store(const struct farm_recipe_key *key, const char *val
         double number;
         if (!farm_parse_double(value, &number))
             return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is not a number", key->name, value);
-        if (number < key->least || number > key->most) return out_of_range(key, value, err);
+        if (number < key->least || number > key->most) return fail_range(key, value, err);
         memcpy(to, &number, sizeof number);
         return FARM_OK;
     }
@@ -199,7 +201,7 @@ void farm_recipe_defaults(struct farm_recipe *recipe, farm_recipe_families *fami
     recipe->families = families;
     for (size_t i = 0; (key = farm_recipe_key_at(recipe, i)); i++) {
         assert(i < FARM_RECIPE_KEYS_MAX && (i < OWN_KEYS || key->type == FARM_RECIPE_DOUBLE));
-        enum farm_status status = store(key, key->default_text, member(recipe, i), NULL);
+        enum farm_status status = store_value(key, key->default_text, member(recipe, i), NULL);
         assert(status == FARM_OK);
     }
 }
@@ -227,7 +229,7 @@ static enum farm_status set_option(struct farm_recipe *recipe, enum farm_recipe_
     return FARM_OK;
 }
 
-// Whether it is UTF-8 (RFC 3629): YAML and JSON hold nothing else, so a run's folder could not say it.
+// Whether the text is UTF-8 (RFC 3629), which YAML and JSON files of a run's folder require.
 static bool is_utf8(const char *text) {
     static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
     for (const uint8_t *at = (const uint8_t *)text; *at;) {
@@ -243,7 +245,7 @@ static bool is_utf8(const char *text) {
     return true;
 }
 
-// The first key of this name from `from` on; SIZE_MAX: there is no (other) one.
+// The first key of this name from `from` on; SIZE_MAX: there is none.
 static size_t find_key(const struct farm_recipe *recipe, const char *name, size_t from) {
     const struct farm_recipe_key *key;
     for (size_t i = from; (key = farm_recipe_key_at(recipe, i)); i++)
@@ -256,7 +258,7 @@ bool farm_recipe_set_by(const struct farm_recipe *recipe, const char *name, enum
     return i != SIZE_MAX && recipe->layers[i] >= layer;
 }
 
-// Whether an algorithm has this name; all their names, "a, b, c", into text.
+// Whether an algorithm has this name; text receives all names, "a, b, c".
 static bool is_algorithm(const struct farm_recipe *recipe, const char *name, char *text, size_t bytes) {
     bool found = strcmp(name, "auto") == 0 || !recipe->families;
     const struct farm_recipe_family *family;
@@ -291,11 +293,11 @@ enum farm_status farm_recipe_set(struct farm_recipe *recipe, enum farm_recipe_la
         const struct farm_recipe_key *key = farm_recipe_key_at(recipe, i);
         if (!value && key->type != FARM_RECIPE_BOOL) return farm_fail(err, FARM_E_USAGE, "%s needs a value", name);
         char checked[FARM_RECIPE_PATH_BYTES];
-        enum farm_status status = store(key, value ? value : "true", checked, err);
+        enum farm_status status = store_value(key, value ? value : "true", checked, err);
         if (status) return status;
         if (recipe->layers[i] > layer) continue;
         recipe->layers[i] = (uint8_t)layer;
-        store(key, value ? value : "true", member(recipe, i), err);
+        store_value(key, value ? value : "true", member(recipe, i), err);
     }
     return FARM_OK;
 }
@@ -403,7 +405,7 @@ enum farm_status farm_recipe_load(struct farm_recipe *recipe, enum farm_recipe_l
     return status;
 }
 
-// No key of another algorithm may be set by a person.
+// Files and flags may not set keys of another algorithm.
 static enum farm_status check_families(const struct farm_recipe *recipe, struct farm_error *err) {
     const struct farm_recipe_key *key;
     size_t number;
@@ -413,7 +415,7 @@ static enum farm_status check_families(const struct farm_recipe *recipe, struct 
              k = find_key(recipe, key->name, k + 1))
             counts = farm_recipe_counts(recipe, k);
         if (!counts)
-            return farm_fail(err, FARM_E_USAGE, "%s is a key of algorithm %s, and this run's is %s", key->name,
+            return farm_fail(err, FARM_E_USAGE, "%s is a key of algorithm %s, but this run uses %s", key->name,
                              family_of(recipe, i, &number)->name, recipe->algo);
     }
     return FARM_OK;
@@ -441,7 +443,7 @@ enum farm_status farm_recipe_settle(struct farm_recipe *recipe, struct farm_erro
 
 // ---- writing ----
 
-// The shortest decimal that reads back as the same number (from six digits on, for %g writes 300 as 3e+02 with fewer).
+// The shortest decimal that reads back as the same number. At least six digits, because %.1g prints 300 as 3e+02.
 static void format_double(double value, char *text, size_t text_bytes) {
     for (int digits = 6; digits <= 17; digits++) {
         snprintf(text, text_bytes, "%.*g", digits, value);
@@ -500,7 +502,7 @@ static bool write_document(yaml_emitter_t *emitter, const struct farm_recipe *re
 }
 
 char *farm_recipe_format(const struct farm_recipe *recipe, size_t *bytes) {
-    enum { CAPACITY = 256 << 10 }; // 33 texts of 1,023 bytes, each byte at worst an escape of 4, and short ones
+    enum { CAPACITY = 256 << 10 }; // 33 texts of 1,023 bytes, each byte escaped to at most 4, and short ones
     char *text = malloc(CAPACITY);
     yaml_emitter_t emitter;
     if (!text || !yaml_emitter_initialize(&emitter)) {
@@ -519,7 +521,7 @@ char *farm_recipe_format(const struct farm_recipe *recipe, size_t *bytes) {
     return text;
 }
 
-// ---- the rest ----
+// ---- shipped recipes and help ----
 
 bool farm_recipe_shipped(const char *folder, const char *env, char *path, size_t path_bytes) {
     char name[64];

@@ -1,8 +1,8 @@
-// Recipes: everything that decides how a run trains, as one plain struct behind one table of keys. A key is a line of a
-// YAML file ("key: value") and a flag of the command line alike. Layers, the later the stronger:
+// Recipes: all settings of a run as one plain struct behind one table of keys. A key is both a line of a YAML file
+// ("key: value") and a command-line flag. Layers, weakest first:
 //   built-in defaults < the recipe shipped for the environment < --recipe FILE < flags
-// Runs in the supervisor and in tools, before anything is started. The struct owns its texts (fixed arrays), so it is
-// copied by assignment. Knows names and ranges only: whether an environment or a network exists is for others to say.
+// Runs in the supervisor and in tools, before any process is started. The struct owns its texts (fixed arrays), so
+// assignment copies it. Checks names and ranges only, not whether an environment or a network exists.
 #ifndef FARM_CONFIG_RECIPE_H
 #define FARM_CONFIG_RECIPE_H
 
@@ -16,7 +16,7 @@ enum {
     FARM_RECIPE_FAMILY_KEYS_MAX = 64, // of all families together
     FARM_RECIPE_KEYS_MAX = 45 + FARM_RECIPE_FAMILY_KEYS_MAX,
     FARM_RECIPE_OPTIONS_MAX = 32,
-    FARM_RECIPE_TEXT_BYTES = 64,   // a text with its zero
+    FARM_RECIPE_TEXT_BYTES = 64,   // a text, zero included
     FARM_RECIPE_PATH_BYTES = 1024, // a text that may hold a path: env, and the values of options
 };
 
@@ -28,7 +28,7 @@ enum farm_recipe_layer {
 };
 
 enum farm_recipe_type {
-    FARM_RECIPE_TEXT,   // char[text_bytes]; choices limit it where there are any
+    FARM_RECIPE_TEXT,   // char[text_bytes]; limited to `choices` if given
     FARM_RECIPE_INT,    // int64_t; 10000000, 10M, 1e7
     FARM_RECIPE_DOUBLE, // double, finite
     FARM_RECIPE_BOOL,   // bool
@@ -38,21 +38,21 @@ struct farm_recipe_key {
     const char *name;
     enum farm_recipe_type type;
     size_t offset;            // in struct farm_recipe
-    const char *default_text; // as a recipe would say it
-    double least, most;       // numbers: the range, both ends allowed
+    const char *default_text; // as in a recipe
+    double least, most;       // numbers: the range, both ends included
     const char *choices;      // texts: "a|b|c", or NULL: any
     const char *help;         // one line, with the unit
-    size_t text_bytes;        // texts: of the member, the zero included
+    size_t text_bytes;        // texts: size of the member, zero included
 };
 
-// The keys of one algorithm: numbers (FARM_RECIPE_DOUBLE), of which the recipe holds the values. The key `algo` names
-// the family that counts; a key of another one is refused in a file and on the command line. Families may share names.
+// The keys of one algorithm: numbers (FARM_RECIPE_DOUBLE), whose values the recipe holds. The key `algo` selects the
+// family; files and flags may not set keys of other families. Families may share names.
 struct farm_recipe_family {
     const char *name, *about;
-    const struct farm_recipe_key *keys; // offset is not used
+    const struct farm_recipe_key *keys; // offset is unused
     size_t key_count;
 };
-typedef const struct farm_recipe_family *farm_recipe_families(size_t i); // the i-th; NULL behind the last
+typedef const struct farm_recipe_family *farm_recipe_families(size_t i); // the i-th; NULL after the last
 
 // An option of the environment: key "env.noop_max" is option "noop_max".
 struct farm_recipe_option {
@@ -60,7 +60,7 @@ struct farm_recipe_option {
     uint8_t layer; // enum farm_recipe_layer
 };
 
-// One member a key, of the same name; what each means stands in the table (recipe.c) and in --help.
+// One member for each key, of the same name; the table in recipe.c and --help describe them.
 struct farm_recipe {
     char env[FARM_RECIPE_PATH_BYTES];
     char device[FARM_RECIPE_TEXT_BYTES], net[FARM_RECIPE_TEXT_BYTES], algo[FARM_RECIPE_TEXT_BYTES],
@@ -76,55 +76,54 @@ struct farm_recipe {
     size_t option_count;
     farm_recipe_families *families;             // NULL: none
     double values[FARM_RECIPE_FAMILY_KEYS_MAX]; // of the families' keys, family after family
-    uint8_t layers[FARM_RECIPE_KEYS_MAX];       // enum farm_recipe_layer that set each key, in the order of key_at
+    uint8_t layers[FARM_RECIPE_KEYS_MAX];       // enum farm_recipe_layer that set each key, in key_at's order
 };
 
-// The i-th key, in the order of --help: the recipe's own, then those of each family; NULL behind the last.
+// The i-th key, in the order of --help: the recipe's own, then those of each family; NULL after the last.
 const struct farm_recipe_key *farm_recipe_key_at(const struct farm_recipe *recipe, size_t i);
 
-// Whether the key counts in this recipe: it is none of another algorithm's.
+// Whether the key applies to this recipe: it does not belong to another algorithm.
 bool farm_recipe_counts(const struct farm_recipe *recipe, size_t i);
 
-// Whether the key `name` was set by this layer or a stronger one.
+// Whether this layer or a stronger one has set the key `name`.
 bool farm_recipe_set_by(const struct farm_recipe *recipe, const char *name, enum farm_recipe_layer layer);
 
-// families: those of src/algo; NULL: a recipe without an algorithm's keys.
+// families: those of src/algo; NULL: no keys of algorithms.
 void farm_recipe_defaults(struct farm_recipe *recipe, farm_recipe_families *families);
 
 // The value of the k-th key of the family that `algo` names.
 double farm_recipe_family_value(const struct farm_recipe *recipe, size_t k);
 
-// Sets one key from text, unless a stronger layer has set it already (the text is checked all the same, so layers may
-// come in any order). '-' and '_' are the same in `name`; value NULL means true, "no-KEY" false, for boolean keys.
-// Errors: FARM_E_NOT_FOUND a key that does not exist; FARM_E_USAGE a value that is none, with the range or the choices,
-// or text that is not UTF-8.
+// Sets one key from text, unless a stronger layer has set it (the text is checked in any case, so layers may be set in
+// any order). '-' and '_' are the same in `name`; for boolean keys, value NULL means true and "no-KEY" false. Errors:
+// FARM_E_NOT_FOUND an unknown key; FARM_E_USAGE an invalid value, with the range or the choices, or text that is not
+// UTF-8.
 enum farm_status farm_recipe_set(struct farm_recipe *recipe, enum farm_recipe_layer layer, const char *name,
                                  const char *value, struct farm_error *err);
 
 // Sets keys from YAML text: one flat mapping of plain values. `where` (a file name) and the line open every message.
-// Errors: FARM_E_USAGE unknown key (naming the nearest known one), bad value, key given twice, nested or aliased
-// values, and text that is no YAML. *recipe may be half changed then.
+// Errors: FARM_E_USAGE unknown key (naming the nearest known one), invalid value, key given twice, nested or aliased
+// values, invalid YAML. *recipe may then be partly changed.
 enum farm_status farm_recipe_parse(struct farm_recipe *recipe, enum farm_recipe_layer layer, const char *text,
                                    size_t bytes, const char *where, struct farm_error *err);
 
-// farm_recipe_parse of a file. Errors also: FARM_E_USAGE where the file is not there or longer than 1 MiB.
+// farm_recipe_parse of a file. Errors also: FARM_E_USAGE a missing file, or one longer than 1 MiB.
 enum farm_status farm_recipe_load(struct farm_recipe *recipe, enum farm_recipe_layer layer, const char *path,
                                   struct farm_error *err);
 
-// To be called once after all layers. Of `frames` and `seconds` the one set by the stronger layer ends the run; the
-// other is dropped (set to 0); `algo` auto becomes the first family. Checks what keys say together. Errors:
-// FARM_E_USAGE.
+// Call it once after all layers. Of `frames` and `seconds`, the one set by the weaker layer becomes 0; `algo` auto
+// becomes the first family. Checks keys against each other. Errors: FARM_E_USAGE.
 enum farm_status farm_recipe_settle(struct farm_recipe *recipe, struct farm_error *err);
 
 // The recipe as YAML text, every key (malloc'd, the caller frees; *bytes without the final zero). NULL when out of
 // memory.
 char *farm_recipe_format(const struct farm_recipe *recipe, size_t *bytes);
 
-// A key's value as text, as a recipe would say it. Returns text.
+// A key's value as text, as in a recipe. Returns text.
 char *farm_recipe_value(const struct farm_recipe *recipe, size_t key, char *text, size_t text_bytes);
 
-// Finds the file of the shipped recipe for an environment: <folder>/native_catch.yaml for "native/catch", else the
-// family's, <folder>/native.yaml. False where neither is there.
+// Finds the shipped recipe for an environment: <folder>/native_catch.yaml for "native/catch", else the family's,
+// <folder>/native.yaml. False: neither exists.
 bool farm_recipe_shipped(const char *folder, const char *env, char *path, size_t path_bytes);
 
 // Prints the keys on stdout, a part of --help: those of `only` (up to NULL), or all, with their defaults (NULL).

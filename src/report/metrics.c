@@ -64,8 +64,8 @@ json_t *farm_sample_nodes_json(const struct farm_sample_node *nodes, uint32_t co
     return list;
 }
 
-// The length of the file up to and with its last newline; -1 with errno on errors.
-static off_t whole_lines(int fd) {
+// The length of the file up to and including its last newline; -1 with errno on errors.
+static off_t length_of_lines(int fd) {
     off_t end = lseek(fd, 0, SEEK_END);
     while (end > 0) {
         char block[4096];
@@ -84,7 +84,7 @@ enum farm_status farm_metrics_open(const char *path, bool resume, struct farm_me
     snprintf(out->path, sizeof out->path, "%s", path);
     int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) return farm_fail_errno(err, FARM_E_IO, "%s", path);
-    off_t keep = resume ? whole_lines(fd) : 0;
+    off_t keep = resume ? length_of_lines(fd) : 0;
     if (keep < 0 || ftruncate(fd, keep) < 0) {
         enum farm_status status = farm_fail_errno(err, FARM_E_IO, "%s", path);
         close(fd);

@@ -1,6 +1,6 @@
-// What a run reports about itself: one sample of figures, taken every few seconds, and metrics.jsonl, the file that
-// keeps them (JSON Lines: one object a line, units in the keys). Runs in the supervisor. A line is written with one
-// write(2), so a crash tears at most the last line, and opening for --resume takes a torn one off.
+// Samples of a run's figures, taken every few seconds, and metrics.jsonl, the file that holds them (JSON Lines: one
+// object a line, units in the keys). Runs in the supervisor. A line is written with one write(2), so a crash tears at
+// most the last line; opening for --resume removes a torn one.
 #ifndef FARM_REPORT_METRICS_H
 #define FARM_REPORT_METRICS_H
 
@@ -10,26 +10,26 @@
 #include "base/json.h"
 #include "base/status.h"
 
-// One of the algorithm's own figures, under its name there; NAN without an update.
+// One of the algorithm's figures with its name; NAN without an update.
 struct farm_sample_statistic {
     const char *name;
     double value;
 };
 enum { FARM_SAMPLE_ALGO_MAX = 8 };
 
-// A remote node whose actors take part in the run. Rates are over the last second, totals since it came.
+// A remote node. Rates are over the last second, totals since it joined.
 struct farm_sample_node {
     char name[64];
-    bool away; // there is no connection to it now
+    bool away; // it is not connected now
     uint64_t actors, lanes, env_steps, bytes_in, bytes_out, reconnects;
-    uint64_t copied_bytes; // within user space, by the learner's side
+    uint64_t copied_bytes; // within user space, on the learner's side
     double env_steps_per_s, bytes_in_per_s, bytes_out_per_s;
     double round_trip_ms; // NAN: unknown
-    double away_s;        // since when; 0: it is not
-    double present_s;     // since it came
+    double away_s;        // 0: it is connected
+    double present_s;     // since it joined
 };
 
-// Figures of one moment. Rates and shares are over the time since the sample before, totals over the run.
+// Figures of one moment. Rates and shares are over the time since the previous sample, totals over the run.
 struct farm_sample {
     double wall_s; // since the first answered step
     uint64_t frames, agent_steps, updates, episodes;
@@ -45,13 +45,13 @@ struct farm_sample {
     struct farm_sample_statistic algo[FARM_SAMPLE_ALGO_MAX]; // name NULL ends
     double grad_norm, learning_rate;                         // NAN without an update
     double bus_bytes_per_observation; // to a GPU, for inference and training, over the run; NAN without one
-    uint64_t actors;                  // that are there now
+    uint64_t actors;                  // attached now
     uint64_t actor_restarts, learner_restarts, checkpoints, bad_values;
-    uint64_t windows_dropped;             // not trained on: too old, or of an actor that did nothing
-    uint64_t actors_hung;                 // hangs that the watchdog has named, over the run
+    uint64_t windows_dropped;             // not trained on: too old, or of an idle actor
+    uint64_t actors_hung;                 // hangs that the watchdog has reported
     uint64_t actors_stuck;                // actors that hang or are stopped now
-    bool listens;                         // remote nodes may come
-    const struct farm_sample_node *nodes; // [node_count] that are there; borrowed
+    bool listens;                         // remote nodes may join
+    const struct farm_sample_node *nodes; // [node_count] joined; borrowed
     uint32_t node_count, nodes_away;
 };
 

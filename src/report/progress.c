@@ -26,8 +26,8 @@ bool farm_progress_due(const struct farm_progress *progress, uint64_t now_ns) {
     return now_ns - progress->last_ns >= progress->every_ns;
 }
 
-static void put(const struct farm_progress *progress, const char *text, size_t bytes) {
-    ssize_t ignored = write(progress->fd, text, bytes); // a closed stderr must not end a run
+static void write_text(const struct farm_progress *progress, const char *text, size_t bytes) {
+    ssize_t ignored = write(progress->fd, text, bytes); // a closed stderr does not end a run
     (void)ignored;
 }
 
@@ -41,7 +41,7 @@ void farm_progress_show(struct farm_progress *progress, const char *line, uint64
     const int most = progress->terminal ? (int)columns_of(progress->fd) : LINE_BYTES;
     const int n = snprintf(text, sizeof text, progress->terminal ? "\r%.*s\033[K" : "%.*s\n",
                            most < LINE_BYTES ? most : LINE_BYTES, line);
-    put(progress, text, (size_t)n);
+    write_text(progress, text, (size_t)n);
     progress->drawn = progress->terminal;
     progress->last_ns = now_ns;
 }
@@ -53,12 +53,12 @@ void farm_progress_draw(struct farm_progress *progress, const struct farm_sample
 }
 
 void farm_progress_clear(struct farm_progress *progress) {
-    if (progress->drawn) put(progress, "\r\033[K", 4);
+    if (progress->drawn) write_text(progress, "\r\033[K", 4);
     progress->drawn = false;
 }
 
 void farm_progress_end(struct farm_progress *progress) {
-    if (progress->drawn) put(progress, "\n", 1);
+    if (progress->drawn) write_text(progress, "\n", 1);
     progress->drawn = false;
 }
 
@@ -73,13 +73,13 @@ double farm_progress_eta_s(const struct farm_sample *sample) {
     return eta;
 }
 
-// A text that grows at its end and never past it.
+// A text that is appended to within its buffer.
 struct line {
     char *text;
     size_t bytes, length;
 };
 
-static void __attribute__((format(printf, 2, 3))) add(struct line *line, const char *format, ...) {
+static void __attribute__((format(printf, 2, 3))) append(struct line *line, const char *format, ...) {
     va_list args;
     va_start(args, format);
     int n = vsnprintf(line->text + line->length, line->bytes - line->length, format, args);
@@ -88,18 +88,18 @@ static void __attribute__((format(printf, 2, 3))) add(struct line *line, const c
     if (line->length >= line->bytes) line->length = line->bytes - 1;
 }
 
-// Whole or not at all, if the line is to be cut.
-static void add_node(struct line *line, const struct farm_sample_node *node, size_t columns, const char *gap) {
+// If the line would be cut, a node is left out whole.
+static void append_node(struct line *line, const struct farm_sample_node *node, size_t columns, const char *gap) {
     char text[96];
     struct line own = {.text = text, .bytes = sizeof text};
-    add(&own, "%s%.*s ", gap, NODE_NAME_CHARS, node->name);
+    append(&own, "%s%.*s ", gap, NODE_NAME_CHARS, node->name);
     if (node->away)
-        add(&own, "away %.0f s", node->away_s);
+        append(&own, "away %.0f s", node->away_s);
     else
-        add(&own, "%s/s", farm_format_count(node->env_steps_per_s).text);
+        append(&own, "%s/s", farm_format_count(node->env_steps_per_s).text);
     if (!node->away && !isnan(node->round_trip_ms))
-        add(&own, " %.*fms", node->round_trip_ms < 1 ? 2 : node->round_trip_ms < 10, node->round_trip_ms);
-    if (!columns || line->length + own.length <= columns) add(line, "%s", text);
+        append(&own, " %.*fms", node->round_trip_ms < 1 ? 2 : node->round_trip_ms < 10, node->round_trip_ms);
+    if (!columns || line->length + own.length <= columns) append(line, "%s", text);
 }
 
 void farm_progress_format(const struct farm_sample *sample, size_t columns, char *text, size_t text_bytes) {
@@ -107,31 +107,31 @@ void farm_progress_format(const struct farm_sample *sample, size_t columns, char
     bool narrow = columns && columns < WIDE_COLUMNS; // 79 columns hold every figure under short names
     const char *gap = narrow ? " " : "  ";
     text[0] = 0;
-    add(&line, "%s", farm_format_duration(sample->wall_s).text);
-    if (sample->actors_stuck) add(&line, "%sstuck %llu", gap, (unsigned long long)sample->actors_stuck);
-    if (sample->listens) add(&line, "%snodes %u", gap, sample->node_count);
-    if (sample->nodes_away) add(&line, " (%u away)", sample->nodes_away);
-    add(&line, "%s%s %s%s%s/s", gap, farm_format_count((double)sample->frames).text, narrow ? "fr" : "frames", gap,
-        farm_format_count(sample->frames_per_s).text);
-    add(&line, "%s%s ", gap, narrow ? "ret" : "return");
+    append(&line, "%s", farm_format_duration(sample->wall_s).text);
+    if (sample->actors_stuck) append(&line, "%sstuck %llu", gap, (unsigned long long)sample->actors_stuck);
+    if (sample->listens) append(&line, "%snodes %u", gap, sample->node_count);
+    if (sample->nodes_away) append(&line, " (%u away)", sample->nodes_away);
+    append(&line, "%s%s %s%s%s/s", gap, farm_format_count((double)sample->frames).text, narrow ? "fr" : "frames", gap,
+           farm_format_count(sample->frames_per_s).text);
+    append(&line, "%s%s ", gap, narrow ? "ret" : "return");
     if (isnan(sample->return_mean)) {
-        add(&line, "-");
+        append(&line, "-");
     } else {
-        add(&line, "%.4g", sample->return_mean);
+        append(&line, "%.4g", sample->return_mean);
     }
-    if (!narrow) add(&line, "  games %s", farm_format_count((double)sample->episodes).text);
-    add(&line, "%s%s %s", gap, narrow ? "upd" : "updates", farm_format_count((double)sample->updates).text);
-    if (!isnan(sample->policy_lag_updates)) add(&line, "%slag %.1f", gap, sample->policy_lag_updates);
-    if (!isnan(sample->infer_batch_mean)) add(&line, "%sbatch %.0f", gap, sample->infer_batch_mean);
-    add(&line, narrow ? " wait a%.0f%% l%.0f%%" : "  waiting: actors %.0f%% learner %.0f%%",
-        100 * sample->actor_wait_share, 100 * sample->learner_wait_share);
+    if (!narrow) append(&line, "  games %s", farm_format_count((double)sample->episodes).text);
+    append(&line, "%s%s %s", gap, narrow ? "upd" : "updates", farm_format_count((double)sample->updates).text);
+    if (!isnan(sample->policy_lag_updates)) append(&line, "%slag %.1f", gap, sample->policy_lag_updates);
+    if (!isnan(sample->infer_batch_mean)) append(&line, "%sbatch %.0f", gap, sample->infer_batch_mean);
+    append(&line, narrow ? " wait a%.0f%% l%.0f%%" : "  waiting: actors %.0f%% learner %.0f%%",
+           100 * sample->actor_wait_share, 100 * sample->learner_wait_share);
     double eta = farm_progress_eta_s(sample);
     if (!isnan(eta)) {
-        add(&line, "%sleft %s", gap, farm_format_duration(eta).text);
+        append(&line, "%sleft %s", gap, farm_format_duration(eta).text);
     }
     if (sample->actor_restarts || sample->learner_restarts)
-        add(&line, "%srestarts %llu", gap, (unsigned long long)(sample->actor_restarts + sample->learner_restarts));
+        append(&line, "%srestarts %llu", gap, (unsigned long long)(sample->actor_restarts + sample->learner_restarts));
     for (uint32_t i = 0; i < sample->node_count && sample->node_count <= NODES_SHOWN; i++)
-        add_node(&line, &sample->nodes[i], columns, gap);
+        append_node(&line, &sample->nodes[i], columns, gap);
     if (columns && line.length > columns && columns < text_bytes) text[columns] = 0;
 }

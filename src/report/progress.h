@@ -1,5 +1,5 @@
-// The progress display on stderr: on a terminal one line that is drawn again and again, elsewhere a plain line every
-// few seconds. Runs in the supervisor. Whoever prints something else calls farm_progress_clear first.
+// The progress display on stderr: one line that is redrawn on a terminal, elsewhere a plain line every few seconds.
+// Runs in the supervisor. Call farm_progress_clear before any other output.
 #ifndef FARM_REPORT_PROGRESS_H
 #define FARM_REPORT_PROGRESS_H
 
@@ -16,26 +16,26 @@ struct farm_progress {
     uint64_t every_ns, last_ns;
 };
 
-// Looks whether fd is a terminal. The first line is due one interval after now_ns.
+// Tests whether fd is a terminal. The first line is due one interval after now_ns.
 void farm_progress_start(struct farm_progress *progress, int fd, uint64_t now_ns);
 
-// Whether it is time for another line: every quarter of a second on a terminal, else every five.
+// Whether the next line is due: every quarter of a second on a terminal, else every five seconds.
 bool farm_progress_due(const struct farm_progress *progress, uint64_t now_ns);
 void farm_progress_draw(struct farm_progress *progress, const struct farm_sample *sample, uint64_t now_ns);
 // Any other line, cut to the terminal's width.
 void farm_progress_show(struct farm_progress *progress, const char *line, uint64_t now_ns);
 void farm_progress_clear(struct farm_progress *progress);
-// Leaves the last line standing and goes to a new one.
+// Keeps the last line and moves to a new one.
 void farm_progress_end(struct farm_progress *progress);
 
 // The line itself, cut to `columns` characters (0: not cut), without a newline: time, actors that hang or are stopped,
 // remote nodes, frames and rate, return, episodes, updates, policy lag, batch, share of time that actors wait and the
-// learner waits, time left, restarts; of up to three nodes each by itself, as far as they fit: "a 12.3k/s 0.3ms", "b
-// away 4 s". ASCII only.
+// learner waits, time left, restarts; up to three nodes, as far as they fit: "a 12.3k/s 0.3ms", "b away 4 s". ASCII
+// only.
 void farm_progress_format(const struct farm_sample *sample, size_t columns, char *text, size_t text_bytes);
 
-// Seconds left until frames_target or seconds_target, whichever comes first, at the mean rate so far; NAN where none is
-// set or nothing has happened yet.
+// Seconds left until frames_target or seconds_target, whichever comes first, at the mean rate so far; NAN: none is set,
+// or no frame has been played.
 double farm_progress_eta_s(const struct farm_sample *sample);
 
 #endif

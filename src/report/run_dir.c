@@ -96,7 +96,7 @@ static enum farm_status check_path(const char *path, bool resume, struct farm_er
     return farm_folder_make(path, err);
 }
 
-// The lock's file tells who holds it, for the sentence only: the lock itself is the kernel's.
+// The file holds the owner's pid for the error message only; the kernel keeps the lock itself.
 static enum farm_status lock(struct farm_run_dir *dir, struct farm_error *err) {
     char file[FARM_RUN_PATH_MAX + 16], owner[32];
     farm_run_dir_file(dir->path, "lock", file, sizeof file);

@@ -1,6 +1,6 @@
-// A run's folder: recipe.yaml (the effective recipe), metrics.jsonl, checkpoints/ and a lock that lets one farm at a
-// time work in it. Runs in the supervisor and in tools. The lock is an open file description lock: it ends with the
-// process that holds it, however that ends, and nothing is to be cleaned up. Does not read checkpoints: it lists them.
+// A run's folder: recipe.yaml (the effective recipe), metrics.jsonl, checkpoints/ and a lock that admits one farm at a
+// time. Runs in the supervisor and in tools. The lock is an open file description lock: the kernel releases it when the
+// process ends in any way. Lists checkpoints, but does not read them.
 #ifndef FARM_REPORT_RUN_DIR_H
 #define FARM_REPORT_RUN_DIR_H
 
@@ -17,8 +17,8 @@ struct farm_run_dir {
 };
 
 // Makes (resume: finds) the folder and locks it. `path` NULL: a new runs/<env>-<date>-<n> below the working directory.
-// Errors: FARM_E_BUSY another farm works there (its pid is named), or the folder holds a run with checkpoints and
-// resume was not asked for; FARM_E_NOT_FOUND resume without a folder; FARM_E_USAGE resume without a path, path no
+// Errors: FARM_E_BUSY another farm uses it (its pid is named), or the folder holds a run with checkpoints and resume is
+// false; FARM_E_NOT_FOUND resume without a folder; FARM_E_USAGE resume without a path, path not a
 // folder; FARM_E_PERMISSION, FARM_E_IO. On errors an existing folder is left untouched.
 enum farm_status farm_run_dir_open(const char *path, const char *env, bool resume, struct farm_run_dir *out,
                                    struct farm_error *err);
@@ -29,11 +29,11 @@ void farm_run_dir_close(struct farm_run_dir *dir);
 // "PATH/name" into file; returns file. The name must fit.
 char *farm_run_dir_file(const char *run_path, const char *name, char *file, size_t file_bytes);
 
-// Name of the i-th newest checkpoint of a run (0: most frames) into file, as a path. False where there is none.
+// Name of the i-th newest checkpoint of a run (0: most frames) into file, as a path. False: there is none.
 bool farm_run_dir_checkpoint(const char *run_path, size_t i, char *file, size_t file_bytes);
 
-// The run that a checkpoint, RUN/checkpoints/NAME, belongs to, by its path alone. False if it lies elsewhere, or RUN
-// does not fit.
+// The run of a checkpoint, RUN/checkpoints/NAME, by its path alone. False: the path has another form, or RUN does not
+// fit.
 bool farm_run_dir_of_checkpoint(const char *checkpoint, char *run_path, size_t run_path_bytes);
 
 #endif

@@ -42,7 +42,7 @@ class Help(Bridge):
 
     def test_an_unknown_word_names_the_one_that_was_meant(self):
         self.refused(2, "did you mean 'status'?", "statsu", "r")
-        self.refused(2, "unknown word 'zebra' (farm bridge --help tells all)", "zebra")
+        self.refused(2, "unknown word 'zebra' (farm bridge --help lists all)", "zebra")
 
     def test_it_is_listed_among_the_commands(self):
         self.assertIn("\n  bridge ", self.farm("--help").stdout)
@@ -147,7 +147,7 @@ class Status(Bridge):
     def test_a_folder_without_a_bridge_is_refused(self):
         self.refused(1, "--listen", "status", "nowhere")
         (self.folder / "r").mkdir()
-        self.refused(1, "bridge.json is not there", "status", "r")
+        self.refused(1, "bridge.json does not exist", "status", "r")
 
     def test_it_requires_one_run(self):
         self.refused(2, "farm bridge status RUN", "status")

@@ -1,5 +1,5 @@
-// `farm bridge bench`: what the path to another machine carries, by bridge/measure.h. One side listens, the other
-// measures and prints; `farm bw --network` prints the same.
+// `farm bridge bench`: measures the path to another machine with bridge/measure.h. One side listens, the other measures
+// and prints; `farm bw --network` prints the same.
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ struct options {
     bool insecure, json;
 };
 
-// ---- the account ----
+// ---- the report ----
 
 static const struct {
     const char *title, *key, *ratio;
@@ -40,12 +40,12 @@ void farm_bridge_bench_tell(const struct farm_measure_result *result, FILE *out,
     farm_json_set_int(object, "rounds", result->rounds);
     farm_json_set_bool(object, "interrupted", result->interrupted);
     if (!result->rounds) {
-        fprintf(out, "stopped by a signal before anything was measured\n");
+        fprintf(out, "stopped by a signal before the first round\n");
         farm_json_set_text(object, "not_measured", "stopped by a signal");
         return;
     }
     const uint32_t bytes[FARM_MEASURES] = {result->round_trip_bytes, result->stream_bytes};
-    fprintf(out, "%s, %s, %u rounds; plain blocking sockets beside it, in the clear\n",
+    fprintf(out, "%s, %s, %u rounds; compared with plain blocking sockets, in the clear\n",
             result->uring ? "io_uring" : "poll(2)", result->encrypted ? "TLS 1.3" : "in the clear", result->rounds);
     fprintf(out, "  %-36s %10s %8s %10s %8s %7s\n", "", "bridge", "spread", "sockets", "spread", "ratio");
     for (int m = 0; m < FARM_MEASURES; m++) {
@@ -72,43 +72,43 @@ void farm_bridge_bench_tell(const struct farm_measure_result *result, FILE *out,
 
 // ---- both sides ----
 
-static void on_end(int number) {
+static void exit_on_signal(int number) {
     (void)number;
     _exit(0);
 }
 
-// "HOST:PORT" by another number; 0 stays 0.
-static void next_port(const char *text, int more, char out[FARM_ADDRESS_TEXT_BYTES]) {
+// Adds `more` to the port of "HOST:PORT"; 0 stays 0.
+static void add_to_port(const char *text, int more, char out[FARM_ADDRESS_TEXT_BYTES]) {
     const char *port = strrchr(text, ':');
     const int number = port ? atoi(port + 1) : 0;
     snprintf(out, FARM_ADDRESS_TEXT_BYTES, "%.*s:%d", port ? (int)(port - text) : 0, text, number ? number + more : 0);
 }
 
-static enum farm_status serve(const struct options *options, struct farm_error *err) {
+static enum farm_status serve_far_side(const struct options *options, struct farm_error *err) {
     struct farm_run_bridges *opened = calloc(FARM_MEASURE_PORTS, sizeof *opened);
     int listeners[FARM_MEASURE_PORTS];
     char address[FARM_ADDRESS_TEXT_BYTES];
     if (!opened) return farm_fail_errno(err, FARM_E_LIMIT, program);
     for (int p = 0; p < FARM_MEASURE_PORTS; p++) {
-        next_port(options->listen, p, address);
+        add_to_port(options->listen, p, address);
         const struct farm_run_listen listen = {
             .address = p ? address : options->listen, .key = options->key, .engine = options->engine};
         const enum farm_status status = farm_run_bridges_open(&opened[p], &listen, "", err);
         if (status) return status;
         listeners[p] = opened[p].bridge[0].listener;
     }
-    sigaction(SIGINT, &(struct sigaction){.sa_handler = on_end}, NULL);
-    sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_end}, NULL);
+    sigaction(SIGINT, &(struct sigaction){.sa_handler = exit_on_signal}, NULL);
+    sigaction(SIGTERM, &(struct sigaction){.sa_handler = exit_on_signal}, NULL);
     printf("listening at %s, %s and %s; Ctrl-C ends it\n", opened[0].address, opened[1].address, opened[2].address);
     fflush(stdout);
     return farm_measure_serve(listeners, options->key ? &opened[0].key : NULL, options->engine, err);
 }
 
-static bool interrupted(void *signals) {
+static bool is_interrupted(void *signals) {
     return sigtimedwait(signals, NULL, &(struct timespec){0}) > 0;
 }
 
-static enum farm_status measure(const struct options *options, const char *address, struct farm_error *err) {
+static enum farm_status measure_path(const struct options *options, const char *address, struct farm_error *err) {
     struct farm_key key = {0};
     sigset_t signals;
     struct farm_measure_config config = {.address = address,
@@ -116,7 +116,7 @@ static enum farm_status measure(const struct options *options, const char *addre
                                          .key = options->key ? &key : NULL,
                                          .seconds = options->seconds,
                                          .retry_s = options->retry_s,
-                                         .stop = interrupted,
+                                         .stop = is_interrupted,
                                          .context = &signals};
     static struct farm_measure_result result;
     sigemptyset(&signals);
@@ -137,13 +137,15 @@ static enum farm_status measure(const struct options *options, const char *addre
     return status;
 }
 
-static enum farm_status check(const struct options *options, const char *address, struct farm_error *err) {
+static enum farm_status check_options(const struct options *options, const char *address, struct farm_error *err) {
     if (!address == !options->listen)
-        return farm_fail(err, FARM_E_USAGE,
-                         "ADDR:PORT of the other side, or --listen ADDR:PORT on that side (farm bridge bench --help)");
+        return farm_fail(
+            err, FARM_E_USAGE,
+            "name ADDR:PORT of the far side, or --listen ADDR:PORT on the far side (farm bridge bench --help)");
     if (!options->key == !options->insecure)
-        return farm_fail(err, FARM_E_USAGE,
-                         "--key FILE or --insecure: both sides the same (farm bridge keygen makes a key)");
+        return farm_fail(
+            err, FARM_E_USAGE,
+            "--key FILE or --insecure is required, the same on both sides (farm bridge keygen makes a key)");
     if (strcmp(options->engine, "auto") != 0 && strcmp(options->engine, "uring") != 0 &&
         strcmp(options->engine, "poll") != 0)
         return farm_fail(err, FARM_E_USAGE, "--bridge-engine must be one of auto, uring, poll (got '%s')",
@@ -160,23 +162,23 @@ int farm_bridge_bench(int argc, char **argv) {
     struct options options = {.engine = "auto", .seconds = 5, .retry_s = 10};
     const struct farm_cli_flag flags[] = {
         {"listen", FARM_CLI_STRING, &options.listen, "ADDR:PORT",
-         "the far side: serves until Ctrl-C, here and on the two ports behind it"},
-        {"key", FARM_CLI_STRING, &options.key, "FILE", "the same on both sides (farm bridge keygen)"},
+         "the far side: serves this port and the next two until Ctrl-C"},
+        {"key", FARM_CLI_STRING, &options.key, "FILE", "the same key on both sides (farm bridge keygen)"},
         {"insecure", FARM_CLI_BOOL, &options.insecure, NULL,
-         "without key and encryption: loopback and private addresses only"},
+         "no key and no encryption: loopback and private addresses only"},
         {"bridge-engine", FARM_CLI_STRING, &options.engine, "auto|uring|poll",
          "how bytes move; auto: io_uring, or poll"},
-        {"seconds", FARM_CLI_DOUBLE, &options.seconds, "S", "for all of it, about (5)"},
-        {"retry-s", FARM_CLI_DOUBLE, &options.retry_s, "S", "waits so long for the far side (10)"},
+        {"seconds", FARM_CLI_DOUBLE, &options.seconds, "S", "total time, about (5)"},
+        {"retry-s", FARM_CLI_DOUBLE, &options.retry_s, "S", "longest wait for the far side (10)"},
         {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document on stdout"},
     };
     const struct farm_cli cli = {
         .program = program,
         .synopsis = "ADDR:PORT --key FILE [--seconds S] [--json]\n"
                     "       farm bridge bench --listen ADDR:PORT --key FILE",
-        .about = "What the path between two machines carries, without environment or network: the round trip of one\n"
-                 "small lane step from publishing it to its answer, and the rate of observations of 28,224 B, eight\n"
-                 "wide, sixteen lanes in flight. Beside both, in turn, plain blocking sockets with the same bytes.",
+        .about = "Measures the path between two machines without environments or networks: the round trip of a small\n"
+                 "lane step from publishing to its answer, and the rate of lane steps of eight observations of\n"
+                 "28,224 B with sixteen lanes in flight. Plain blocking sockets with the same bytes run in turn.",
         .examples = "  farm bridge bench --listen 0.0.0.0:7710 --key farm.key     on the learner's machine\n"
                     "  farm bridge bench 10.0.0.5:7710 --key farm.key             on another one\n"
                     "  farm bw --only network --network 10.0.0.5:7710 --key farm.key\n",
@@ -187,7 +189,7 @@ int farm_bridge_bench(int argc, char **argv) {
     int exit_status;
     struct farm_error err;
     if (!farm_read_flags(&cli, argc, argv, &address, &exit_status)) return exit_status;
-    enum farm_status status = check(&options, address, &err);
-    if (!status) status = options.listen ? serve(&options, &err) : measure(&options, address, &err);
+    enum farm_status status = check_options(&options, address, &err);
+    if (!status) status = options.listen ? serve_far_side(&options, &err) : measure_path(&options, address, &err);
     return status ? farm_report_error(program, &err) : 0;
 }

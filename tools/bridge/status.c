@@ -1,4 +1,4 @@
-// `farm bridge status`: the remote nodes of a run, as its supervisor writes them down each second (RUN/bridge.json).
+// `farm bridge status`: the remote nodes of a run, which its supervisor writes each second to RUN/bridge.json.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static enum farm_status read_status(const char *run, struct status *status, stru
     enum farm_status failed = farm_file_read(path, DOCUMENT_BYTES_MAX, &text, &bytes, err);
     if (failed == FARM_E_NOT_FOUND)
         return farm_fail(err, FARM_E_NOT_FOUND,
-                         "%s is not there: the run has ended, or was not started with --listen ADDR:PORT", path);
+                         "%s does not exist: the run has ended, or was not started with --listen ADDR:PORT", path);
     if (failed) return failed;
     status->document = farm_json_parse(text, bytes, path, err);
     free(text);
@@ -53,10 +53,10 @@ static const char *text_of(const json_t *node, const char *key) {
 }
 
 static double number_of(const json_t *node, const char *key) {
-    return json_number_value(json_object_get(node, key)); // 0 where there is none
+    return json_number_value(json_object_get(node, key)); // 0: missing
 }
 
-static struct farm_number_text format(const json_t *node, const char *key) {
+static struct farm_number_text format_value(const json_t *node, const char *key) {
     return farm_format_count(number_of(node, key));
 }
 
@@ -67,8 +67,8 @@ static void print_node(const json_t *node) {
     if (number_of(node, "round_trip_ms") > 0)
         snprintf(round_trip, sizeof round_trip, "%.3g", number_of(node, "round_trip_ms"));
     printf("%-20.20s %-12s %6.0f %6.0f %8s %7s %7s %13s %10.0f\n", text_of(node, "name"), state,
-           number_of(node, "actors"), number_of(node, "lanes"), format(node, "env_steps_per_s").text,
-           format(node, "bytes_in_per_s").text, format(node, "bytes_out_per_s").text, round_trip,
+           number_of(node, "actors"), number_of(node, "lanes"), format_value(node, "env_steps_per_s").text,
+           format_value(node, "bytes_in_per_s").text, format_value(node, "bytes_out_per_s").text, round_trip,
            number_of(node, "reconnects"));
 }
 
@@ -105,7 +105,7 @@ int farm_bridge_status(int argc, char **argv) {
     };
     if (!farm_read_flags(&cli, argc, argv, &run, &exit_status)) return exit_status;
     if (!run) {
-        fprintf(stderr, "farm bridge status: which run? farm bridge status RUN\n");
+        fprintf(stderr, "farm bridge status: RUN is missing: farm bridge status RUN\n");
         return 2;
     }
     struct status status = {0};

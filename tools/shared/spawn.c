@@ -1,4 +1,4 @@
-// See farm_spawn.h.
+// See spawn.h.
 #include "tools/shared/spawn.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@ enum farm_status farm_spawn_document(const char *const *words, double limit_s, b
                                      void *context, json_t **document, struct farm_error *err) {
     char farm[] = "farm", name[64], label[72], *text;
     char *argv[WORDS_MAX + 2] = {farm};
-    for (int i = 0; i < WORDS_MAX && words[i]; i++) argv[i + 1] = (char *)words[i]; // posix_spawn leaves them alone
+    for (int i = 0; i < WORDS_MAX && words[i]; i++) argv[i + 1] = (char *)words[i]; // posix_spawn does not modify them
     snprintf(name, sizeof name, "farm %s", words[0]);
     snprintf(label, sizeof label, "%s: ", name);
     const struct farm_program program = {.path = "/proc/self/exe",
@@ -26,7 +26,7 @@ enum farm_status farm_spawn_document(const char *const *words, double limit_s, b
                                          .stop = stop,
                                          .context = context};
     enum farm_status status = farm_program_read(&program, &text, err);
-    if (status == FARM_E_USAGE) status = err->status = FARM_E_NOT_FOUND; // it is not this command's usage that is wrong
+    if (status == FARM_E_USAGE) status = err->status = FARM_E_NOT_FOUND; // not a usage error of this command
     if (status) return status;
     *document = farm_json_parse(text, strlen(text), name, err);
     free(text);
