@@ -89,7 +89,7 @@ static double iperf3(const struct run *run, int port) {
     return rate;
 }
 
-// As `openssl speed -evp aes-128-gcm -bytes 16384`: one core, one update after another, GB/s.
+// GB/s of one core, as `openssl speed -evp aes-128-gcm -bytes 16384` measures it.
 static double aes_rate(double seconds) {
     static uint8_t bytes[AES_BYTES + 64];
     static const uint8_t key[16], iv[12];
@@ -104,10 +104,10 @@ static double aes_rate(double seconds) {
     return (double)done / (double)(now - start) / (GB / 1e9);
 }
 
-// gRPC's stream by TLS with the same messages, where `make bench-peers B=bridge` has built it.
+// gRPC's stream by TLS with the same messages, if `make bench-peers B=bridge` has built it.
 struct grpc {
     char folder[4096], program[4200], config[4200];
-    pid_t server; // 0: not there
+    pid_t server; // 0: not built
 };
 
 static void start_grpc(const struct run *run, struct grpc *grpc) {

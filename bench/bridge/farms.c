@@ -56,7 +56,7 @@ struct server {
     struct farm_random_actions source;
 };
 
-// As inference does, it reads the observations.
+// Reads the observations, as inference does.
 static uint64_t sum_of(const struct farm_lane *lane, uint64_t n) {
     uint64_t sum = 0, word;
     const uint8_t *at = farm_lane_obs(lane, 0, n, 0);
@@ -91,7 +91,7 @@ static void serve_actors(struct server *server, const struct farm_action_spec *a
     farm_bench_must(farm_doorbells_make(&server->bells, server->rings, ACTORS, bell, &err), &err);
     farm_store_release(&server->page->of[server->place].pid, (uint64_t)getpid());
     while (!farm_load_acquire(&server->page->stop)) {
-        if (host) bench_host_turn(host);
+        if (host) bench_host_serve(host);
         const uint64_t open = farm_load_acquire(&server->page->open);
         if (open != EVERYBODY && open != (uint64_t)server->place + 1) {
             usleep(2000);
@@ -121,7 +121,7 @@ static int run_responder(void *context, const struct farm_run_workers *workers, 
     static struct farm_ring ring;
     struct server server = {.page = context, .place = BENCH_LOCAL, .rings = {&ring}};
     (void)stats;
-    farm_bench_must(farm_bitmap_pin_to(server.page->learner_cpu, err), err); // the actors' CPU is the node's
+    farm_bench_must(farm_bitmap_pin_to(server.page->learner_cpu, err), err); // the actors run on the node's CPU
     farm_bench_must(farm_ring_open(workers->ring_fds[0][0], workers->ring_fds[0][1], FARM_RING_LEARNER, &ring, err),
                     err);
     serve_actors(&server, &workers->plan->env.spec.action, workers->rings->bells[0], NULL);
@@ -146,7 +146,7 @@ static _Noreturn void run_local_farm(struct page *page) {
     exit(0);
 }
 
-// ---- the learner of the actors elsewhere ----
+// ---- the learner of the remote actors ----
 
 static _Noreturn void serve_remote_farm(const struct bench_net *net, struct page *page, const struct farm_key *key,
                                         const char *engine) {
@@ -169,7 +169,7 @@ static _Noreturn void serve_remote_farm(const struct bench_net *net, struct page
     if (hub == 0) exit(farm_hub_run(&host.config, &err));
     farm_store_release(&page->port, ntohs(host.address.sin_port));
     while (!host.session_count && !farm_load_acquire(&page->stop)) {
-        bench_host_turn(&host);
+        bench_host_serve(&host);
         usleep(1000);
     }
     struct server server = {.page = page, .place = BENCH_REMOTE, .rings = {&host.view[0]}};
@@ -234,7 +234,7 @@ static pid_t start_node(const struct bench_net *net, const char *program, const 
     return bench_net_start(net, BENCH_NODE, false, NULL, argv);
 }
 
-// The process and all that it has started, but for one.
+// Pins a process and its descendants, except one.
 static void pin_tree(pid_t pid, int cpu, pid_t except) {
     char path[64];
     cpu_set_t set;
@@ -285,7 +285,7 @@ bool bench_random_rates(const struct bench_net *net, const char *engine, int rou
 
 // ---- training ----
 
-// A run of `farm train`, with its node if it is the remote one; a process group each, stopped between its turns.
+// A run of `farm train`, with a node if it is remote. Each is a process group, stopped between its turns.
 struct training {
     char run[64], key[64], metrics[96];
     pid_t groups[2]; // learner, node; 0: none
@@ -331,7 +331,7 @@ static void start_training(const struct bench_net *net, const char *program, con
     snprintf(listen, sizeof listen, "%s:0", net->address[BENCH_LEARNER]);
     const char *argv[] = {program, "train", "--env", "native/breakout", "--run", training->run, "--quiet", "--pin",
                           "no", "--metrics-every", "0.1", "--seconds", "600", "--actors", remote ? "0" : "1",
-                          // of the remote one alone
+                          // the remote run only
                           remote ? "--listen" : NULL, listen, "--key", training->key, "--expect-actors", "1",
                           "--bridge-engine", engine, NULL};
     training->groups[0] = bench_net_start(net, BENCH_LEARNER, true, NULL, argv);
@@ -371,7 +371,7 @@ static void end_training(const struct training *training) {
 
 bool bench_training_rates(const struct bench_net *net, const char *engine, int rounds, double seconds,
                           struct bench_rates *rates) {
-    struct bench_net anywhere = *net; // both sides on all CPUs: the same machine, with and without the bridge
+    struct bench_net anywhere = *net; // both sides on all CPUs
     struct training trainings[BENCH_PLACES] = {0};
     char program[4096], folder[] = "/tmp/farm-bench-XXXXXX", key[64];
     farm_bench_check(mkdtemp(folder) != NULL, "set-up");

@@ -60,7 +60,7 @@ void bench_host_make(struct bench_host *host, const struct bench_net *net, uint3
 }
 
 static void send_to_hub(struct bench_host *host, const struct farm_control_message *message) {
-    farm_bench_check(farm_control_send(host->control, message), "room for what the hub is told");
+    farm_bench_check(farm_control_send(host->control, message), "room in the hub's socket");
 }
 
 static void make_rings(struct bench_host *host, uint32_t s) {
@@ -74,11 +74,11 @@ static void make_rings(struct bench_host *host, uint32_t s) {
     }
 }
 
-static void tell(struct bench_host *host, uint32_t s) {
-    struct farm_control_message say = {
+static void send_session(struct bench_host *host, uint32_t s) {
+    struct farm_control_message message = {
         .kind = FARM_CONTROL_SESSION, .session = s, .count = host->rings_each, .fds = {-1, -1}};
-    memcpy(say.id, host->session[s], sizeof say.id);
-    send_to_hub(host, &say);
+    memcpy(message.id, host->session[s], sizeof message.id);
+    send_to_hub(host, &message);
     for (uint32_t r = 0; r < host->rings_each; r++) {
         const struct farm_ring *made = &host->made[s * host->rings_each + r];
         const struct farm_control_message ring = {.kind = FARM_CONTROL_RING,
@@ -88,28 +88,28 @@ static void tell(struct bench_host *host, uint32_t s) {
                                                   .fds = {made->up.fd, made->down.fd_readonly}};
         send_to_hub(host, &ring);
     }
-    say.kind = FARM_CONTROL_ADMITTED;
-    send_to_hub(host, &say);
+    message.kind = FARM_CONTROL_ADMITTED;
+    send_to_hub(host, &message);
 }
 
-static void admit(struct bench_host *host, const struct farm_control_message *ask) {
+static void admit_node(struct bench_host *host, const struct farm_control_message *request) {
     const uint32_t s = host->session_count;
-    for (uint32_t i = 0; i < s; i++) // a hub repeats its request until it is answered
-        if (memcmp(host->session[i], ask->id, sizeof host->session[i]) == 0) return;
-    farm_bench_check(s < BENCH_SESSIONS_MAX && ask->count == host->rings_each, "a node of this shape");
-    memcpy(host->session[s], ask->id, sizeof host->session[s]);
+    for (uint32_t i = 0; i < s; i++) // a hub repeats a request without a reply
+        if (memcmp(host->session[i], request->id, sizeof host->session[i]) == 0) return;
+    farm_bench_check(s < BENCH_SESSIONS_MAX && request->count == host->rings_each, "a node of this shape");
+    memcpy(host->session[s], request->id, sizeof host->session[s]);
     make_rings(host, s);
     host->session_count++;
-    tell(host, s);
+    send_session(host, s);
 }
 
-bool bench_host_turn(struct bench_host *host) {
+bool bench_host_serve(struct bench_host *host) {
     struct farm_control_message message;
     bool any = false;
-    // A few at a time: what the hub is told of them waits in a socket.
+    // A few at a time, because the replies wait in a socket.
     for (int i = 0; i < 8 && farm_control_receive(host->control, &message); i++, any = true) {
         if (message.kind == FARM_CONTROL_ADMIT) {
-            admit(host, &message);
+            admit_node(host, &message);
         } else if (message.kind == FARM_CONTROL_GENERATION) {
             const struct farm_ring *made = &host->made[message.session * host->rings_each + message.ring];
             for (uint32_t l = 0; l < host->offer.spec.lanes; l++)
@@ -121,6 +121,6 @@ bool bench_host_turn(struct bench_host *host) {
     return any;
 }
 
-void bench_host_tell_again(struct bench_host *host) {
-    for (uint32_t s = 0; s < host->session_count; s++) tell(host, s);
+void bench_host_send_sessions(struct bench_host *host) {
+    for (uint32_t s = 0; s < host->session_count; s++) send_session(host, s);
 }

@@ -1,5 +1,5 @@
-// The supervisor's part of the learner's side, for benchmarks: makes rings when the hub asks for them, tells a hub that
-// comes back what it had, writes generations. Each node gets the same number of rings.
+// The supervisor's part of the learner's side, for benchmarks: makes rings on the hub's request, sends a restarted hub
+// its sessions, writes generations. Each node gets the same number of rings.
 #ifndef BENCH_BRIDGE_HOST_H
 #define BENCH_BRIDGE_HOST_H
 
@@ -25,16 +25,16 @@ struct bench_host {
 // A key that all benchmarks use.
 extern const struct farm_key bench_key;
 
-// What the learner plays: one field of `pixels` bytes.
+// An offer with one observation field of `pixels` bytes.
 void bench_offer_make(uint32_t lanes, uint32_t width, uint32_t pixels, uint32_t steps, struct farm_wire_offer *offer);
 
-// With host->offer there. Listens at the learner's address, at any port.
+// host->offer must be filled in. Listens at the learner's address, at any port.
 void bench_host_make(struct bench_host *host, const struct bench_net *net, uint32_t rings_each, bool sealed,
                      const char *engine);
-void bench_host_listen(struct bench_host *host); // also anew, at the same port
-// Does what the hub has asked for. Returns whether there was anything.
-bool bench_host_turn(struct bench_host *host);
-// All sessions, to a hub that is new.
-void bench_host_tell_again(struct bench_host *host);
+void bench_host_listen(struct bench_host *host); // also again, at the same port
+// Serves the hub's requests. Returns whether there were any.
+bool bench_host_serve(struct bench_host *host);
+// Sends all sessions to a new hub.
+void bench_host_send_sessions(struct bench_host *host);
 
 #endif

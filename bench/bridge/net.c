@@ -22,8 +22,8 @@ static bool write_file(const char *path, const char *text) {
     return good;
 }
 
-// An ordinary user is root in a user namespace of their own.
-static bool leave_namespace(void) {
+// An ordinary user becomes root in a new user namespace.
+static bool enter_new_namespace(void) {
     char map[64];
     const uid_t uid = geteuid();
     const gid_t gid = getegid();
@@ -36,8 +36,8 @@ static bool leave_namespace(void) {
     return write_file("/proc/self/gid_map", map);
 }
 
-// The second namespace lives on as a descriptor.
-static int make_second(void) {
+// Returns a descriptor, which keeps the namespace alive.
+static int make_second_namespace(void) {
     int go[2], said[2];
     char path[64], byte = 0;
     if (pipe2(go, O_CLOEXEC) || pipe2(said, O_CLOEXEC)) return -1;
@@ -81,27 +81,26 @@ static bool join_by_veth(struct bench_net *net) {
 }
 
 void bench_net_make(struct bench_net *net) {
-    *net = (struct bench_net){.where = "veth", .address = {"10.87.0.1", "10.87.0.2"}, .ns = {-1, -1}};
+    *net = (struct bench_net){.address = {"10.87.0.1", "10.87.0.2"}, .ns = {-1, -1}};
     struct farm_bitmap cpus = {0};
     farm_bitmap_pinned(&cpus, NULL);
     for (int cpu = farm_bitmap_next(&cpus, 0); cpu >= 0; cpu = farm_bitmap_next(&cpus, cpu + 1))
         net->cpu[BENCH_NODE] = cpu;
     net->cpu[BENCH_LEARNER] = farm_bitmap_next(&cpus, 0);
-    if (bench_net_has("ip") && leave_namespace()) {
+    if (bench_net_has("ip") && enter_new_namespace()) {
         net->ns[BENCH_LEARNER] = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
-        net->ns[BENCH_NODE] = make_second();
+        net->ns[BENCH_NODE] = make_second_namespace();
         if (net->ns[BENCH_LEARNER] >= 0 && net->ns[BENCH_NODE] >= 0 && join_by_veth(net)) return;
-        // Without namespaces there is no loopback either, unless it is up.
+        // In a new namespace the loopback interface is down at first.
         for (int side = 0; side < BENCH_SIDES; side++) net->ns[side] = -1;
         ip(net, BENCH_LEARNER, "link set lo up");
     }
-    fprintf(stderr, "bridge: no namespaces here (or no `ip`, of iproute2): both sides meet on loopback\n");
+    fprintf(stderr, "bridge: no namespaces, or no `ip` (iproute2): both sides use loopback\n");
     net->loopback = true;
-    net->where = "loopback";
     net->address[BENCH_LEARNER] = net->address[BENCH_NODE] = "127.0.0.1";
 }
 
-// A route that swallows: a link that is set down and up again takes the kernel up to a second to notice.
+// Adds a blackhole route, because the kernel takes up to a second to notice a link that is set down and up.
 void bench_net_cut(const struct bench_net *net, bool down) {
     char words[96];
     snprintf(words, sizeof words, "route %s blackhole %s/32", down ? "add" : "del", net->address[BENCH_NODE]);

@@ -29,7 +29,7 @@ static const uint64_t LIMIT_NS = 30000000000u;
 // Shared by both sides and the parent; each word has one writer.
 struct page {
     uint64_t port, begin, end;
-    uint64_t down_wanted, down_is; // of the link: odd is down
+    uint64_t down_wanted, down_is; // of the link; odd: down
     struct bench_pair_result result;
     uint64_t trips;
     uint32_t trip_ns[TRIPS_MAX];
@@ -39,10 +39,10 @@ static uint8_t pixel(uint32_t env, size_t i) {
     return (uint8_t)(env * 31 + i * 7 + (i >> 8));
 }
 
-// ---- waiting, as both bridges' workers do it ----
+// ---- waiting, as in the bridges' workers ----
 
-// Whether a side that has been idle since *idle_ns (0: it was not) is to sleep now.
-static bool is_to_sleep(const struct bench_pair *pair, bool busy, uint64_t *idle_ns) {
+// Whether a side that has been idle since *idle_ns (0: it was not) sleeps now.
+static bool must_sleep(const struct bench_pair *pair, bool busy, uint64_t *idle_ns) {
     const uint64_t now = busy ? 0 : farm_now_ns();
     if (busy || !*idle_ns) *idle_ns = now;
     if (busy || now - *idle_ns >= pair->spin_ns) return !busy;
@@ -130,9 +130,9 @@ static bool all_play(const struct learner *learner) {
 
 static void turn_learner(struct learner *learner) {
     bool busy = farm_hub_turn(learner->hub, farm_now_ns());
-    if (!all_play(learner) || learner->pair->cuts) bench_host_turn(&learner->host);
+    if (!all_play(learner) || learner->pair->cuts) bench_host_serve(&learner->host);
     busy |= answer_steps(learner);
-    if (is_to_sleep(learner->pair, busy, &learner->idle_ns)) farm_hub_wait(learner->hub, 20 * MS);
+    if (must_sleep(learner->pair, busy, &learner->idle_ns)) farm_hub_wait(learner->hub, 20 * MS);
 }
 
 static void turn_learner_until(struct learner *learner, uint64_t until_ns) {
@@ -161,7 +161,7 @@ static void make_hub(struct learner *learner) {
     farm_bench_must(farm_hub_make(&learner->host.config, &learner->hub, &err), &err);
 }
 
-// The bridge dies, and a new one starts as soon as the path is back.
+// Ends the bridge; a new one starts as soon as the path is back.
 static uint64_t cut_bridge(struct learner *learner, uint64_t away_ns) {
     farm_hub_free(learner->hub);
     close(learner->host.config.listener);
@@ -169,7 +169,7 @@ static uint64_t cut_bridge(struct learner *learner, uint64_t away_ns) {
     const uint64_t back_ns = farm_now_ns();
     bench_host_listen(&learner->host);
     farm_control_clear(learner->host.control, learner->host.hub_control);
-    bench_host_tell_again(&learner->host);
+    bench_host_send_sessions(&learner->host);
     make_hub(learner);
     return back_ns;
 }
@@ -352,7 +352,7 @@ static void turn_nodes(struct nodes *nodes) {
         busy |= step_lanes(nodes, &nodes->node[i]);
         busy |= farm_node_turn(nodes->node[i].bridge, farm_now_ns());
     }
-    if (!is_to_sleep(nodes->pair, busy, &nodes->idle_ns)) return;
+    if (!must_sleep(nodes->pair, busy, &nodes->idle_ns)) return;
     if (nodes->pair->nodes == 1)
         farm_node_wait(nodes->node[0].bridge, 20 * MS);
     else
@@ -391,7 +391,7 @@ static double median_trip(struct page *page) {
     return median;
 }
 
-// Does to the link what the learner's side wants.
+// Takes the link down and up on the learner's side's request.
 static void serve_link(const struct bench_net *net, struct page *page) {
     while (!farm_load_acquire(&page->end)) {
         const uint64_t wanted = farm_load_acquire(&page->down_wanted);

@@ -1,6 +1,6 @@
 // A learner's side (hub, and a learner that answers at once) and the nodes' side (nodes, and actors that step at once):
 // one process, thread, CPU and network namespace a side. Each environment's observation is stamped with its step's
-// number at both ends, which the learner's side checks; CRC32C or TLS vouch for what lies between, and the last step of
+// number at both ends, which the learner's side checks; CRC32C or TLS protects the bytes between, and the last step of
 // each lane is compared byte by byte.
 #ifndef BENCH_BRIDGE_PAIR_H
 #define BENCH_BRIDGE_PAIR_H
@@ -16,11 +16,11 @@ struct bench_pair {
     bool sealed;
     uint32_t nodes, rings, lanes, width, pixels; // rings: of each node
     uint32_t steps;                              // of the learner's rings
-    double warm_s, seconds;                      // before, and that are measured
+    double warm_s, seconds;                      // before the measurement, and measured
     uint64_t spin_ns;                            // before a side sleeps
-    uint32_t cuts;                               // not 0: the learner's bridge ends and comes back so often
-    bool link;                                   // instead of the bridge, the link goes down
-    uint32_t away_ms;                            // an outage takes from 10 ms to this
+    uint32_t cuts;                               // not 0: how often the learner's bridge ends and restarts
+    bool link;                                   // the link goes down instead of the bridge
+    uint32_t away_ms;                            // longest outage; the shortest is 10 ms
 };
 
 struct bench_pair_result {
@@ -37,7 +37,7 @@ struct bench_pair_result {
 
 void bench_pair_run(const struct bench_net *net, const struct bench_pair *pair, struct bench_pair_result *result);
 
-// The same by plain blocking sockets: so many bytes there, so many back; the median in nanoseconds.
+// A round trip by plain blocking sockets with these bytes each way; the median in nanoseconds.
 double bench_plain_trip(const struct bench_net *net, uint32_t out_bytes, uint32_t back_bytes, double seconds);
 
 #endif
