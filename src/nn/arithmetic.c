@@ -1,4 +1,4 @@
-// See arithmetic.h: which forms there are, and which go together.
+// See arithmetic.h: which forms exist, and which go together.
 #include "nn/arithmetic.h"
 
 #include "nn/dnnl_op.h"
@@ -7,8 +7,8 @@ static bool has_isa(unsigned isa) {
     return ((unsigned)dnnl_get_effective_cpu_isa() & isa) == isa; // sets of bits; richer ones hold the others'
 }
 
-// Do the channels of all pictures of this op, but for the frames themselves, come in whole blocks?
-static bool takes_block(const struct farm_net *net, int i, int block) {
+// Do the channels of all pictures of this op, except the frames, come in whole blocks?
+static bool fits_block(const struct farm_net *net, int i, int block) {
     const struct farm_net_op *op = &net->ops[i];
     if (block == 0) return true;
     return (op->out.height == 0 || op->out.channels % block == 0) &&
@@ -17,10 +17,10 @@ static bool takes_block(const struct farm_net *net, int i, int block) {
 
 int farm_arithmetic_forms(const struct farm_net *net, enum farm_precision precision,
                           struct farm_form forms[FARM_FORMS_MAX]) {
-    // What oneDNN's kernels of that width work on; below AVX2 it has no backward convolutions of blocks.
+    // The blocks of oneDNN's kernels of that width; below AVX2 it has no backward convolutions of blocks.
     int block = has_isa(dnnl_cpu_isa_avx512_core) ? 16 : has_isa(dnnl_cpu_isa_avx2) ? 8 : 0, count = 0;
     for (int i = 0; i < net->op_count; i++)
-        if (!takes_block(net, i, block)) block = 0;
+        if (!fits_block(net, i, block)) block = 0;
     const bool f32 = precision != FARM_PRECISION_BF16;
     const bool bf16 = precision == FARM_PRECISION_BF16 || (precision == FARM_PRECISION_AUTO && net->io.flat == 0);
     const bool has_bf16 = has_isa(dnnl_cpu_isa_avx512_core_bf16);
@@ -53,7 +53,7 @@ struct farm_conv_u8_shape farm_arithmetic_first(const struct farm_net *net, cons
                                        .path = arithmetic->path};
 }
 
-bool farm_arithmetic_take_path(const struct farm_net *net, int path, struct farm_arithmetic *arithmetic) {
+bool farm_arithmetic_set_path(const struct farm_net *net, int path, struct farm_arithmetic *arithmetic) {
     static const unsigned isas[] = {0, dnnl_cpu_isa_avx2, dnnl_cpu_isa_avx512_core_vnni};
     struct farm_conv_u8_shape shape = farm_arithmetic_first(net, arithmetic);
     shape.path = (enum farm_conv_u8_path)path;
@@ -66,7 +66,7 @@ struct farm_arithmetic farm_arithmetic_uniform(const struct farm_net *net, enum 
                                                struct farm_form form) {
     struct farm_arithmetic a = {.first = precision == FARM_PRECISION_F32 ? FARM_CONV_U8_F32 : FARM_CONV_U8_I16};
     for (int i = 0; i < net->op_count; i++) a.forms[i] = form;
-    for (int path = 0; path < FARM_CONV_U8_PATHS && net->io.flat == 0; path++) farm_arithmetic_take_path(net, path, &a);
+    for (int path = 0; path < FARM_CONV_U8_PATHS && net->io.flat == 0; path++) farm_arithmetic_set_path(net, path, &a);
     return a;
 }
 
@@ -87,8 +87,8 @@ enum farm_status farm_arithmetic_check(const struct farm_net *net, const struct 
         const struct farm_form form = arithmetic->forms[i];
         if (form.bf16 && !has_isa(dnnl_cpu_isa_avx512_core_bf16))
             return farm_fail(err, FARM_E_UNSUPPORTED,
-                             "this CPU has no bf16 arithmetic (AVX512_BF16 or AMX); take precision auto or f32");
-        if ((form.block != 0 && form.block != 8 && form.block != 16) || !takes_block(net, i, form.block))
+                             "this CPU has no bf16 arithmetic (AVX512_BF16 or AMX); use precision auto or f32");
+        if ((form.block != 0 && form.block != 8 && form.block != 16) || !fits_block(net, i, form.block))
             return farm_fail(err, FARM_E_INVALID, "op %d of network %s cannot have blocks of %d channels", i,
                              net->spec->name, form.block);
         if (i > 0 && !farm_arithmetic_may_change(net, i) && !farm_form_equal(form, arithmetic->forms[i - 1]))
@@ -103,7 +103,7 @@ enum farm_status farm_arithmetic_check(const struct farm_net *net, const struct 
                          net->spec->name);
     struct farm_arithmetic copy = *arithmetic;
     if (arithmetic->path < 0 || arithmetic->path >= FARM_CONV_U8_PATHS ||
-        !farm_arithmetic_take_path(net, (int)arithmetic->path, &copy))
+        !farm_arithmetic_set_path(net, (int)arithmetic->path, &copy))
         return farm_fail(err, FARM_E_INVALID, "this CPU lacks instructions of the first layer's path");
     const struct farm_conv_u8_shape shape = farm_arithmetic_first(net, arithmetic);
     return farm_conv_u8_check(&shape, err);

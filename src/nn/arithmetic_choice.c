@@ -1,5 +1,6 @@
-// farm_arithmetic_choose (arithmetic.h): what was timed before, in files of lines "KEY<tab>PLAN", else what is timed
-// now; and the line for a person.
+// farm_arithmetic_choose (arithmetic.h): an earlier choice from a file of lines "KEY<tab>PLAN", else a timing now; and
+// the line for the log.
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +10,7 @@
 
 enum { PLAN_MAX = 1024 };
 
-// What the choice depends on: CPU, instruction sets, library, network; then, from *sizes_at on, rows.
+// What the choice depends on: CPU, instruction sets, oneDNN's version, network; from *sizes_at on, numbers of rows.
 static void make_key(const struct farm_arithmetic_request *request, char key[PLAN_MAX], size_t *sizes_at) {
     const struct farm_net *net = request->net;
     const dnnl_version_t *version = dnnl_version();
@@ -55,9 +56,9 @@ static bool read_plan(const struct farm_net *net, const char *plan, struct farm_
     return farm_arithmetic_check(net, a, NULL) == FARM_OK;
 }
 
-// The newest plan whose key begins with the first `length` characters of `key`.
-static bool recall(const char *path, const char *key, size_t length, const struct farm_net *net,
-                   struct farm_arithmetic *out) {
+// Reads the newest plan whose key begins with the first `length` characters of `key`.
+static bool find_plan(const char *path, const char *key, size_t length, const struct farm_net *net,
+                      struct farm_arithmetic *out) {
     FILE *file = path == NULL ? NULL : fopen(path, "re");
     if (file == NULL) return false;
     char line[2 * PLAN_MAX];
@@ -75,8 +76,8 @@ static bool recall(const char *path, const char *key, size_t length, const struc
     return found;
 }
 
-// One write to the end, so that lines of several processes stay whole.
-static void note(const char *path, const char *key, const char *plan) {
+// One write at the end, so that lines of several processes stay whole.
+static void append_plan(const char *path, const char *key, const char *plan) {
     if (path == NULL) return;
     char line[2 * PLAN_MAX + 2];
     const int n = snprintf(line, sizeof line, "%s\t%s\n", key, plan);
@@ -86,66 +87,74 @@ static void note(const char *path, const char *key, const char *plan) {
     fclose(file);
 }
 
-// ---- for a person ----
+// ---- the line for the log ----
+
+__attribute__((format(printf, 2, 3))) static void append(char text[FARM_ARITHMETIC_TEXT], const char *format, ...) {
+    const size_t used = strlen(text);
+    va_list values;
+    va_start(values, format);
+    vsnprintf(text + used, FARM_ARITHMETIC_TEXT - used, format, values);
+    va_end(values);
+}
 
 static const char *op_name(const struct farm_net *net, int i) {
     if (i == net->op_count - 1) return "heads";
     return net->ops[i].kind == FARM_NET_OP_CONV ? "conv" : "dense";
 }
 
-static void describe(const struct farm_net *net, const struct farm_arithmetic *a, char told[FARM_ARITHMETIC_TEXT]) {
-    size_t n = 0;
-    for (int i = 0; i < net->op_count && n < FARM_ARITHMETIC_TEXT; i++) {
-        if (net->ops[i].weight < 0) continue;
-        int same = 1, last = i;
-        for (int j = i + 1; j < net->op_count && (i > 0 || net->io.flat > 0); j++) {
-            if (net->ops[j].weight < 0) continue;
-            if (strcmp(op_name(net, j), op_name(net, i)) != 0 || !farm_form_equal(a->forms[j], a->forms[i])) break;
-            same++;
-            last = j;
-        }
+// Ops with weights; neighbours of the same name and form share an entry.
+static void describe(const struct farm_net *net, const struct farm_arithmetic *a, char text[FARM_ARITHMETIC_TEXT]) {
+    int last = -1, same = 1; // the op of the entry before, and how many it stands for
+    text[0] = '\0';
+    for (int i = 0; i < net->op_count; i++) {
+        const bool frames = i == 0 && net->io.flat == 0;
         const char *layout = a->forms[i].block == 16 ? " nChw16c" : a->forms[i].block == 8 ? " nChw8c" : "";
-        n += (size_t)snprintf(told + n, FARM_ARITHMETIC_TEXT - n, "%s", n > 0 ? ", " : "");
-        if (n >= FARM_ARITHMETIC_TEXT) break;
-        if (i == 0 && net->io.flat == 0)
-            n += (size_t)snprintf(told + n, FARM_ARITHMETIC_TEXT - n, "u8 conv %s %s",
-                                  a->first == FARM_CONV_U8_I16 ? "i16" : "f32", farm_conv_u8_path_name(a->path));
+        if (net->ops[i].weight < 0) continue;
+        const bool shared = last >= 0 && (last > 0 || net->io.flat > 0) &&
+                            strcmp(op_name(net, last), op_name(net, i)) == 0 &&
+                            farm_form_equal(a->forms[last], a->forms[i]);
+        if (!shared && same > 1) append(text, " x%d", same);
+        same = shared ? same + 1 : 1;
+        last = i;
+        if (shared) continue;
+        if (*text != '\0') append(text, ", ");
+        if (frames)
+            append(text, "u8 conv %s %s", a->first == FARM_CONV_U8_I16 ? "i16" : "f32",
+                   farm_conv_u8_path_name(a->path));
         else
-            n += (size_t)snprintf(told + n, FARM_ARITHMETIC_TEXT - n, "%s %s%s", op_name(net, i),
-                                  a->forms[i].bf16 ? "bf16" : "f32", net->ops[i].in.height > 0 ? layout : "");
-        if (same > 1 && n < FARM_ARITHMETIC_TEXT)
-            n += (size_t)snprintf(told + n, FARM_ARITHMETIC_TEXT - n, " x%d", same);
-        i = last;
+            append(text, "%s %s%s", op_name(net, i), a->forms[i].bf16 ? "bf16" : "f32",
+                   net->ops[i].in.height > 0 ? layout : "");
     }
 }
 
 enum farm_status farm_arithmetic_choose(const struct farm_arithmetic_request *request, struct farm_arithmetic *out,
-                                        char told[FARM_ARITHMETIC_TEXT], struct farm_error *err) {
+                                        char text[FARM_ARITHMETIC_TEXT], struct farm_error *err) {
     const struct farm_net *net = request->net;
     struct farm_form forms[FARM_FORMS_MAX];
+    char key[PLAN_MAX], plan[PLAN_MAX];
+    size_t sizes_at;
     const int count = farm_arithmetic_forms(net, request->precision, forms);
     *out = farm_arithmetic_uniform(net, request->precision, count > 0 ? forms[0] : (struct farm_form){true, 0});
     enum farm_status status = farm_arithmetic_check(net, out, err);
     if (status != FARM_OK) return status;
-    char key[PLAN_MAX], plan[PLAN_MAX], how[64] = "";
-    if (net->io.flat == 0) { // flat rows have one form
-        size_t sizes_at;
-        make_key(request, key, &sizes_at);
-        const bool in_run = recall(request->run_file, key, sizes_at, net, out); // whatever the sizes
-        const bool in_user = !in_run && recall(request->user_file, key, strlen(key), net, out);
-        const uint64_t start = farm_thread_cpu_ns();
-        if (!in_run && !in_user) status = farm_arithmetic_time(request, out, err);
-        if (status != FARM_OK) return status;
-        write_plan(net, out, plan);
-        if (!in_run && request->train_rows > 0) note(request->run_file, key, plan);
-        if (!in_run && !in_user) note(request->user_file, key, plan);
-        if (in_run || in_user)
-            snprintf(how, sizeof how, " (as timed earlier)");
-        else
-            snprintf(how, sizeof how, " (timed in %.2f s of CPU time)", 1e-9 * (double)(farm_thread_cpu_ns() - start));
+    if (net->io.flat > 0) { // flat rows have one form
+        describe(net, out, text);
+        return FARM_OK;
     }
-    describe(net, out, told);
-    const size_t n = strlen(told);
-    snprintf(told + n, FARM_ARITHMETIC_TEXT - n, "%s", how);
+    make_key(request, key, &sizes_at);
+    const bool in_run = find_plan(request->run_file, key, sizes_at, net, out); // whatever the sizes
+    const bool in_user = !in_run && find_plan(request->user_file, key, strlen(key), net, out);
+    const uint64_t start = farm_thread_cpu_ns();
+    if (!in_run && !in_user) status = farm_arithmetic_time(request, out, err);
+    if (status != FARM_OK) return status;
+    const double seconds = 1e-9 * (double)(farm_thread_cpu_ns() - start);
+    write_plan(net, out, plan);
+    if (!in_run && request->train_rows > 0) append_plan(request->run_file, key, plan);
+    if (!in_run && !in_user) append_plan(request->user_file, key, plan);
+    describe(net, out, text);
+    if (in_run || in_user)
+        append(text, " (as timed earlier)");
+    else
+        append(text, " (timed in %.2f s of CPU time)", seconds);
     return FARM_OK;
 }

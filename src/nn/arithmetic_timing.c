@@ -1,6 +1,5 @@
-// farm_arithmetic_time (arithmetic.h). What is timed is an executor of each form on random frames, op by op, in CPU
-// time of this thread, so that other processes disturb little; then the best form of each op, if that differs
-// between ops.
+// farm_arithmetic_time (arithmetic.h). It times an executor of each form on random frames, op by op, in CPU time of
+// this thread, which other processes disturb little; then the mix of the best form of each op, if it is not uniform.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,18 +11,18 @@
 
 enum {
     CANDIDATES_MAX = FARM_FORMS_MAX + 1,
-    ROUNDS = 8,   // in which all candidates run, after one that is not timed
+    ROUNDS = 8,   // of all candidates, after one that is not timed
     ROWS_MIN = 4, // of a run
 };
 static const double RUN_MULTIPLICATIONS = 1e9; // about, of one run: some 20 ms at 50 G/s
-static const double CAST_SECONDS = 1e-9;       // an element there and back: a first guess, for what is then timed
-static const double MIXED_GAIN = 0.98;         // of the best uniform time: what mixed forms must fall below
+static const double CAST_SECONDS = 1e-9;       // an element to another form and back: a guess; the mix is then timed
+static const double MIXED_GAIN = 0.98;         // a mix must take less than this share of the best uniform time
 
 static double cpu_seconds(void) {
     return 1e-9 * (double)farm_thread_cpu_ns();
 }
 
-// What all candidates compute: random parameters, frames, gradients of the outputs.
+// What all candidates compute: random parameters and frames; outputs serve as their gradients.
 struct work {
     const struct farm_arithmetic_request *request;
     int rows; // of a run
@@ -52,26 +51,20 @@ static double multiplications(const struct farm_net *net) {
     return sum;
 }
 
-static int fitting_rows(const struct farm_net *net, int rows, double passes) {
-    const double fit = RUN_MULTIPLICATIONS / (passes * multiplications(net));
-    const int most = fit < ROWS_MIN ? ROWS_MIN : (int)fit;
-    return rows < most ? rows : most;
-}
-
-static void work_free(struct work *work) {
+static void free_work(struct work *work) {
     void *const parts[] = {work->frames, work->rows_at, work->params, work->grads, work->logits, work->value};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) free(parts[i]);
 }
 
-static enum farm_status work_make(const struct farm_arithmetic_request *request, struct work *work,
+static enum farm_status make_work(const struct farm_arithmetic_request *request, struct work *work,
                                   struct farm_error *err) {
     const struct farm_net *net = request->net;
     const struct farm_net_io *io = &net->io;
-    *work = (struct work){.request = request};
-    work->rows =
-        request->train_rows > 0 ? fitting_rows(net, request->train_rows, 4) : fitting_rows(net, request->infer_rows, 1);
-    const size_t rows = (size_t)work->rows;
-    const size_t pointers = rows * (size_t)io->stack;
+    const bool training = request->train_rows > 0;
+    const int wanted = training ? request->train_rows : request->infer_rows;
+    const int fit = (int)fmax(ROWS_MIN, RUN_MULTIPLICATIONS / ((training ? 4 : 1) * multiplications(net)));
+    *work = (struct work){.request = request, .rows = wanted < fit ? wanted : fit};
+    const size_t rows = (size_t)work->rows, pointers = rows * (size_t)io->stack;
     const size_t frame = (size_t)(io->frame_channels * io->height * io->width);
     work->frames = malloc(pointers * frame);
     work->rows_at = malloc(pointers * sizeof *work->rows_at);
@@ -79,9 +72,8 @@ static enum farm_status work_make(const struct farm_arithmetic_request *request,
     work->grads = calloc(net->parameter_count, sizeof *work->grads);
     work->logits = malloc(rows * (size_t)io->actions * sizeof *work->logits);
     work->value = malloc(rows * sizeof *work->value);
-    if (work->frames == NULL || work->rows_at == NULL || work->params == NULL || work->grads == NULL ||
-        work->logits == NULL || work->value == NULL) {
-        work_free(work);
+    if (!work->frames || !work->rows_at || !work->params || !work->grads || !work->logits || !work->value) {
+        free_work(work);
         return farm_fail(err, FARM_E_LIMIT, "no memory to time network %s with %zu rows", net->spec->name, rows);
     }
     uint64_t noise = 1;
@@ -94,8 +86,8 @@ static enum farm_status work_make(const struct farm_arithmetic_request *request,
     return FARM_OK;
 }
 
-// Runs once, and updates what a row costs in each op: the least of all runs but the first. In training a row is
-// inferred once and trained on once; both executors load each version of the parameters, whose cost its rows share.
+// Runs once and updates each op's cost of a row: the least of all runs but the first. In training a row is inferred
+// once and trained on once; both executors load each version of the parameters, and its rows share that cost.
 static void run_candidate(struct work *work, struct candidate *c, bool first) {
     const struct farm_arithmetic_request *request = work->request;
     const bool training = request->train_rows > 0;
@@ -118,7 +110,7 @@ static void run_candidate(struct work *work, struct candidate *c, bool first) {
     }
 }
 
-// Makes its executor, and runs it once.
+// Makes the candidate's executor, and runs it once.
 static enum farm_status open_candidate(struct work *work, struct candidate *c, struct farm_error *err) {
     const struct farm_executor_config config = {.net = work->request->net,
                                                 .batch_max = work->rows,
@@ -131,7 +123,7 @@ static enum farm_status open_candidate(struct work *work, struct candidate *c, s
     return status;
 }
 
-// Runs `count` candidates in turns, so that all meet the same disturbances, until `until` (CPU seconds of this thread).
+// Runs the candidates in turns, so that all meet the same disturbances, until `until` (CPU seconds of this thread).
 static void run_in_turns(struct work *work, struct candidate *candidates, int count, double until) {
     double round = 0;
     for (int r = 0; r < ROUNDS && cpu_seconds() + round < until; r++) {
@@ -169,36 +161,33 @@ static bool is_uniform(const struct farm_net *net, const struct farm_arithmetic 
     return true;
 }
 
-// What the first layer takes on its path, forward and (in training) backward. Infinite if there is no memory.
+// CPU seconds of the first layer on its path, forward and (in training) backward. Infinite if there is no memory.
 static double time_first(const struct work *work, const struct farm_arithmetic *arithmetic) {
     const struct farm_net *net = work->request->net;
     const struct farm_conv_u8_shape shape = farm_arithmetic_first(net, arithmetic);
     const size_t outputs = (size_t)work->rows * farm_shape_count(net->ops[0].out);
-    const float *weights = work->params + net->tensors[net->ops[0].weight].offset;
-    const float *bias = work->params + net->tensors[net->ops[0].bias].offset;
+    const size_t weight = net->tensors[net->ops[0].weight].offset, bias = net->tensors[net->ops[0].bias].offset;
     const uint8_t *const *frames = (const uint8_t *const *)work->rows_at;
     void *packed = farm_dnnl_alloc(farm_conv_u8_packed_bytes(&shape));
     void *scratch = farm_dnnl_alloc(farm_conv_u8_scratch_bytes(&shape));
     void *out = farm_dnnl_alloc(outputs * sizeof(float));
-    double least = INFINITY;
-    if (packed != NULL && scratch != NULL && out != NULL) {
-        farm_conv_u8_pack(&shape, weights, packed);
-        for (int run = 0; run < 2; run++) { // the first is not timed
-            const double start = cpu_seconds();
-            farm_conv_u8_forward(&shape, packed, bias, frames, work->rows, out, scratch);
-            if (work->request->train_rows > 0)
-                farm_conv_u8_backward_weights(&shape, frames, work->rows, out, work->grads,
-                                              work->grads + net->tensors[net->ops[0].bias].offset, scratch);
-            least = cpu_seconds() - start;
-        }
+    double seconds = INFINITY;
+    for (int run = 0; run < 2 && packed && scratch && out; run++) { // the second counts
+        if (run == 0) farm_conv_u8_pack(&shape, work->params + weight, packed);
+        const double start = cpu_seconds();
+        farm_conv_u8_forward(&shape, packed, work->params + bias, frames, work->rows, out, scratch);
+        if (work->request->train_rows > 0)
+            farm_conv_u8_backward_weights(&shape, frames, work->rows, out, work->grads + weight, work->grads + bias,
+                                          scratch);
+        seconds = cpu_seconds() - start;
     }
     free(packed);
     free(scratch);
     free(out);
-    return least;
+    return seconds;
 }
 
-// The fastest path of those that this CPU has, timed in turns; plain C only if there is no other.
+// The fastest path of this CPU, timed in turns; plain C only if there is no other.
 static enum farm_conv_u8_path choose_path(const struct work *work, struct farm_arithmetic arithmetic) {
     enum { TURNS = 3 };
     double least[FARM_CONV_U8_PATHS];
@@ -207,11 +196,32 @@ static enum farm_conv_u8_path choose_path(const struct work *work, struct farm_a
     for (int path = 0; path < FARM_CONV_U8_PATHS; path++) least[path] = INFINITY;
     for (int turn = 0; turn < TURNS && most > FARM_CONV_U8_AVX2; turn++)
         for (int path = FARM_CONV_U8_AVX2; path <= most; path++)
-            if (farm_arithmetic_take_path(work->request->net, path, &arithmetic))
+            if (farm_arithmetic_set_path(work->request->net, path, &arithmetic))
                 least[path] = fmin(least[path], time_first(work, &arithmetic));
     for (int path = FARM_CONV_U8_AVX2; path < most; path++)
         if (least[path] < least[best]) best = path;
     return (enum farm_conv_u8_path)best;
+}
+
+// Makes a candidate of each form that oneDNN can compute and that fits the time; removes the others from `forms`.
+// Returns how many.
+static int make_uniform(struct work *work, struct farm_form *forms, int count, double end, double *longest,
+                        struct candidate *candidates, enum farm_status *status, struct farm_error *err) {
+    int made = 0;
+    while (made < count) {
+        const double before = cpu_seconds();
+        if (made > 1 && before + 2 * *longest > end) break; // the first two differ in type
+        struct candidate *c = &candidates[made];
+        c->arithmetic = farm_arithmetic_uniform(work->request->net, work->request->precision, forms[made]);
+        c->arithmetic.path = made == 0 ? choose_path(work, c->arithmetic) : candidates[0].arithmetic.path;
+        *status = open_candidate(work, c, err);
+        *longest = fmax(*longest, cpu_seconds() - before);
+        if (*status == FARM_OK)
+            made++;
+        else // oneDNN lacks an op in this form, or there is no memory
+            forms[made] = forms[--count];
+    }
+    return made;
 }
 
 enum farm_status farm_arithmetic_time(const struct farm_arithmetic_request *request, struct farm_arithmetic *out,
@@ -219,29 +229,17 @@ enum farm_status farm_arithmetic_time(const struct farm_arithmetic_request *requ
     const struct farm_net *net = request->net;
     struct farm_form forms[FARM_FORMS_MAX];
     struct candidate candidates[CANDIDATES_MAX];
-    int count = farm_arithmetic_forms(net, request->precision, forms), made = 0, best = 0;
     struct work work;
     const double start = cpu_seconds(), end = start + FARM_ARITHMETIC_SECONDS;
-    enum farm_status status = work_make(request, &work, err);
-    if (status != FARM_OK) return status;
     double longest = 0; // to make one
-    while (made < count) {
-        const double before = cpu_seconds();
-        if (made > 1 && before + 2 * longest > end) break; // the first two differ in type
-        struct candidate *c = &candidates[made];
-        c->arithmetic = farm_arithmetic_uniform(net, request->precision, forms[made]);
-        c->arithmetic.path = made == 0 ? choose_path(&work, c->arithmetic) : candidates[0].arithmetic.path;
-        status = open_candidate(&work, c, err);
-        longest = fmax(longest, cpu_seconds() - before);
-        if (status == FARM_OK)
-            made++;
-        else // oneDNN lacks an op in this form, or there is no memory: the other forms go on
-            forms[made] = forms[--count];
-    }
+    enum farm_status status = make_work(request, &work, err);
+    if (status != FARM_OK) return status;
+    const int count = farm_arithmetic_forms(net, request->precision, forms);
+    const int made = make_uniform(&work, forms, count, end, &longest, candidates, &status, err);
+    int best = 0, open = made;
     run_in_turns(&work, candidates, made, start + 0.7 * FARM_ARITHMETIC_SECONDS);
     for (int i = 1; i < made; i++)
         if (candidates[i].seconds < candidates[best].seconds) best = i;
-    int open = made;
     if (made > 1 && cpu_seconds() + longest < end) {
         double op_seconds[CANDIDATES_MAX][FARM_NET_OPS_MAX];
         for (int i = 0; i < made; i++) memcpy(op_seconds[i], candidates[i].op_seconds, sizeof op_seconds[i]);
@@ -255,7 +253,7 @@ enum farm_status farm_arithmetic_time(const struct farm_arithmetic_request *requ
         }
     }
     for (int i = 0; i < open; i++) farm_executor_destroy(candidates[i].executor);
-    work_free(&work);
+    free_work(&work);
     if (made == 0) return status == FARM_OK ? farm_fail(err, FARM_E_UNSUPPORTED, "this CPU has no bf16") : status;
     *out = candidates[best].arithmetic;
     return FARM_OK;

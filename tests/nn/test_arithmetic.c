@@ -1,5 +1,5 @@
-// The choice of arithmetic: what may be chosen, that it is remembered, and what is ignored. Which form is fastest
-// depends on the machine, so no test expects one.
+// The choice of arithmetic: what may be chosen, what files keep, and what is ignored. Which form is fastest depends on
+// the machine, so no test expects one.
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,21 +23,27 @@ static struct farm_arithmetic_request request_of(const struct farm_net *net) {
         .net = net, .precision = FARM_PRECISION_AUTO, .train_rows = 8, .infer_rows = 8, .version_rows = 64};
 }
 
-static struct farm_arithmetic choose(const struct farm_arithmetic_request *request, char told[FARM_ARITHMETIC_TEXT]) {
+static struct farm_arithmetic choose(const struct farm_arithmetic_request *request, char text[FARM_ARITHMETIC_TEXT]) {
     struct farm_arithmetic a;
     struct farm_error err = {.message = ""};
-    cr_assert_eq(farm_arithmetic_choose(request, &a, told, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_arithmetic_choose(request, &a, text, &err), FARM_OK, "%s", err.message);
     cr_assert_eq(farm_arithmetic_check(request->net, &a, &err), FARM_OK, "%s", err.message);
     return a;
 }
 
 static bool same(const struct farm_net *net, const struct farm_arithmetic *a, const struct farm_arithmetic *b) {
     for (int i = 0; i < net->op_count; i++)
-        if (a->forms[i].bf16 != b->forms[i].bf16 || a->forms[i].block != b->forms[i].block) return false;
+        if (!farm_form_equal(a->forms[i], b->forms[i])) return false;
     return a->first == b->first && a->path == b->path;
 }
 
-// A file of a line, or of none where text is NULL.
+static int bf16_count(const struct farm_net *net, const struct farm_arithmetic *a) {
+    int count = 0;
+    for (int i = 0; i < net->op_count; i++) count += a->forms[i].bf16;
+    return count;
+}
+
+// A temporary file that holds `text`; NULL: an empty one.
 static char *file_new(const char *text) {
     static char path[64];
     snprintf(path, sizeof path, "/tmp/farm-arithmetic-XXXXXX");
@@ -56,62 +62,62 @@ static int line_count(const char *path) {
     return lines;
 }
 
-Test(arithmetic, every_network_gets_what_executors_can_compute) {
+Test(arithmetic, every_network_gets_a_choice_that_executors_can_compute) {
     static const char *const names[] = {"shallow", "nature", "deep"};
     for (int i = 0; i < 3; i++)
         for (int evaluation = 0; evaluation < 2; evaluation++) {
             const struct farm_net net = net_of(names[i], grey);
             struct farm_arithmetic_request request = request_of(&net);
-            char told[FARM_ARITHMETIC_TEXT];
+            char text[FARM_ARITHMETIC_TEXT];
             if (evaluation) request.train_rows = 0;
-            const struct farm_arithmetic a = choose(&request, told);
+            const struct farm_arithmetic a = choose(&request, text);
             cr_expect_eq(a.first, FARM_CONV_U8_I16);
-            cr_expect_not_null(strstr(told, "timed in"), "%s", told);
+            cr_expect_not_null(strstr(text, "timed in"), "%s", text);
         }
 }
 
-Test(arithmetic, forced_precisions_are_kept_to) {
+Test(arithmetic, forced_precisions_are_obeyed) {
     const struct farm_net net = net_of("shallow", grey);
     struct farm_arithmetic_request request = request_of(&net);
     struct farm_form forms[FARM_FORMS_MAX];
-    char told[FARM_ARITHMETIC_TEXT];
+    char text[FARM_ARITHMETIC_TEXT];
     request.precision = FARM_PRECISION_F32;
-    struct farm_arithmetic a = choose(&request, told);
+    struct farm_arithmetic a = choose(&request, text);
     cr_expect_eq(a.first, FARM_CONV_U8_F32);
-    for (int i = 0; i < net.op_count; i++) cr_expect(!a.forms[i].bf16);
+    cr_expect_eq(bf16_count(&net, &a), 0);
     request.precision = FARM_PRECISION_BF16;
     if (farm_arithmetic_forms(&net, FARM_PRECISION_BF16, forms) == 0) {
         struct farm_error err;
-        cr_expect_eq(farm_arithmetic_choose(&request, &a, told, &err), FARM_E_UNSUPPORTED);
-        cr_expect_not_null(strstr(err.message, "take precision auto or f32"));
+        cr_expect_eq(farm_arithmetic_choose(&request, &a, text, &err), FARM_E_UNSUPPORTED);
+        cr_expect_not_null(strstr(err.message, "use precision auto or f32"));
         return;
     }
-    a = choose(&request, told);
-    for (int i = 0; i < net.op_count; i++) cr_expect(a.forms[i].bf16);
+    a = choose(&request, text);
+    cr_expect_eq(bf16_count(&net, &a), net.op_count);
 }
 
 Test(arithmetic, flat_observations_are_f32_and_nothing_is_timed) {
     const struct farm_net net = net_of("mlp", flat);
     const struct farm_arithmetic_request request = request_of(&net);
-    char told[FARM_ARITHMETIC_TEXT];
-    const struct farm_arithmetic a = choose(&request, told);
-    for (int i = 0; i < net.op_count; i++) cr_expect(!a.forms[i].bf16);
-    cr_expect_null(strstr(told, "timed"), "%s", told);
+    char text[FARM_ARITHMETIC_TEXT];
+    const struct farm_arithmetic a = choose(&request, text);
+    cr_expect_eq(bf16_count(&net, &a), 0);
+    cr_expect_null(strstr(text, "timed"), "%s", text);
 }
 
-// The run's file goes before the user's, and gets what comes from there.
-Test(arithmetic, what_was_chosen_is_remembered) {
+// The run's file goes before the user's, and receives the user's choice.
+Test(arithmetic, a_choice_is_kept_in_both_files) {
     const struct farm_net net = net_of("shallow", grey);
     struct farm_arithmetic_request request = request_of(&net);
-    char told[FARM_ARITHMETIC_TEXT], *run = file_new(NULL), *user = file_new(NULL);
+    char text[FARM_ARITHMETIC_TEXT], *run = file_new(NULL), *user = file_new(NULL);
     request.user_file = user;
-    const struct farm_arithmetic first = choose(&request, told);
+    const struct farm_arithmetic first = choose(&request, text);
     cr_expect_eq(line_count(user), 1);
     request.run_file = run;
     for (int i = 0; i < 2; i++) { // from the user's file, then from the run's
-        const struct farm_arithmetic again = choose(&request, told);
+        const struct farm_arithmetic again = choose(&request, text);
         cr_expect(same(&net, &again, &first));
-        cr_expect_not_null(strstr(told, "as timed earlier"), "%s", told);
+        cr_expect_not_null(strstr(text, "as timed earlier"), "%s", text);
         cr_expect_eq(line_count(run), 1);
         cr_expect_eq(line_count(user), i == 0);
         unlink(user);
@@ -119,12 +125,12 @@ Test(arithmetic, what_was_chosen_is_remembered) {
     request.infer_rows = 16;
     request.train_rows = 0;
     request.user_file = user;
-    const struct farm_arithmetic evaluation = choose(&request, told); // the run's, whatever the sizes
+    const struct farm_arithmetic evaluation = choose(&request, text); // the run's, whatever the sizes
     cr_expect(same(&net, &evaluation, &first));
     cr_expect_eq(line_count(run), 1);
     request.run_file = NULL;
-    choose(&request, told);
-    cr_expect_not_null(strstr(told, "timed in"), "%s", told);
+    choose(&request, text);
+    cr_expect_not_null(strstr(text, "timed in"), "%s", text);
     cr_expect_eq(line_count(user), 1);
     cr_expect_eq(line_count(run), 1);
     unlink(run);
@@ -133,12 +139,12 @@ Test(arithmetic, what_was_chosen_is_remembered) {
     free(user);
 }
 
-Test(arithmetic, files_that_say_nothing_useful_are_passed_over) {
+Test(arithmetic, invalid_files_are_ignored) {
     const struct farm_net net = net_of("shallow", grey);
     struct farm_arithmetic_request request = request_of(&net);
-    char told[FARM_ARITHMETIC_TEXT], line[4096], *file = file_new(NULL);
+    char text[FARM_ARITHMETIC_TEXT], line[4096], *file = file_new(NULL);
     request.run_file = file;
-    choose(&request, told);
+    choose(&request, text);
     FILE *in = fopen(file, "r");
     cr_assert_not_null(fgets(line, sizeof line, in));
     fclose(in);
@@ -159,38 +165,41 @@ Test(arithmetic, files_that_say_nothing_useful_are_passed_over) {
         free(file);
         file = file_new(line);
         request.run_file = file;
-        choose(&request, told);
-        cr_expect_not_null(strstr(told, "timed in"), "plan %zu: %s", i, told);
+        choose(&request, text);
+        cr_expect_not_null(strstr(text, "timed in"), "plan %zu: %s", i, text);
     }
     request.run_file = "/nowhere/arithmetic.txt";
-    choose(&request, told);
+    choose(&request, text);
     unlink(file);
     free(file);
 }
 
-// Of two forms, each op gets the cheaper one, but for residual blocks, which keep one, and conversions that cost more.
+static struct farm_arithmetic mix(const struct farm_net *net, double seconds[2][FARM_NET_OPS_MAX]) {
+    static const struct farm_form forms[] = {{false, 0}, {true, 0}};
+    struct farm_arithmetic a = farm_arithmetic_uniform(net, FARM_PRECISION_AUTO, forms[0]);
+    farm_arithmetic_mix(net, 2, forms, (const double(*)[FARM_NET_OPS_MAX])seconds, a.forms);
+    return a;
+}
+
+// Of two forms, each op gets the cheaper one, except that residual blocks keep one form and conversions must pay off.
 Test(arithmetic, mixed_forms_are_the_cheapest) {
     const struct farm_net net = net_of("deep", grey);
-    static const struct farm_form forms[] = {{false, 0}, {true, 0}};
     double seconds[2][FARM_NET_OPS_MAX] = {{0}};
-    struct farm_arithmetic a = farm_arithmetic_uniform(&net, FARM_PRECISION_AUTO, forms[0]);
     const int dense = net.op_count - 2, heads = net.op_count - 1;
     for (int i = 0; i < net.op_count; i++) {
         seconds[0][i] = 1;
         seconds[1][i] = i >= dense ? 2 : 0.5;
     }
-    farm_arithmetic_mix(&net, 2, forms, (const double(*)[FARM_NET_OPS_MAX])seconds, a.forms);
+    struct farm_arithmetic a = mix(&net, seconds);
     for (int i = 0; i < net.op_count; i++) cr_expect_eq(a.forms[i].bf16, i < dense, "op %d", i);
-    for (int i = 0; i < net.op_count;
-         i++) // a dearer op within the last block: all of what it belongs to changes, or none
+    for (int i = 0; i < net.op_count; i++) // a dearer op in the last block: all that belongs to it changes, or none
         if (net.ops[i].skip >= 0) seconds[1][i] = 100;
-    farm_arithmetic_mix(&net, 2, forms, (const double(*)[FARM_NET_OPS_MAX])seconds, a.forms);
+    a = mix(&net, seconds);
     for (int i = 1; i < net.op_count; i++)
         if (!farm_arithmetic_may_change(&net, i)) cr_expect_eq(a.forms[i].bf16, a.forms[i - 1].bf16, "op %d", i);
     cr_expect(!a.forms[dense - 1].bf16);
-    for (int i = 0; i < net.op_count; i++)
-        seconds[1][i] = seconds[0][i] = 1; // nothing to gain but less than a conversion
-    seconds[1][heads] = 1 - 1e-9;
-    farm_arithmetic_mix(&net, 2, forms, (const double(*)[FARM_NET_OPS_MAX])seconds, a.forms);
-    for (int i = 1; i < net.op_count; i++) cr_expect_eq(a.forms[i].bf16, a.forms[0].bf16, "op %d", i);
+    for (int i = 0; i < net.op_count; i++) seconds[1][i] = seconds[0][i] = 1;
+    seconds[1][heads] = 1 - 1e-9; // less than a conversion costs
+    a = mix(&net, seconds);
+    cr_expect(bf16_count(&net, &a) % net.op_count == 0);
 }
