@@ -1,11 +1,11 @@
-// Atari preprocessing against OpenCV's results (tests/vectors/atari_resize.bin) and the fast path against the
-// reference. Run from the repository's root, where the vectors are found.
+// Compares Atari preprocessing with OpenCV's results (tests/vectors/atari_resize.bin) and the fast path with the
+// reference. Run from the repository's root.
 #include <criterion/criterion.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../vectors/vectors.h"
 #include "kernels/atari.h"
 
 enum {
@@ -63,32 +63,39 @@ static void must_equal(const uint8_t *got, const uint8_t *want, const char *what
 }
 
 Test(kernels_atari, equals_opencv_area_resize_byte_for_byte) {
-    FILE *file = fopen("tests/vectors/atari_resize.bin", "rb");
-    cr_assert_not_null(file, "tests/vectors/atari_resize.bin is not there: run from the repository's root");
-    char magic[8];
-    uint32_t cases = 0;
-    cr_assert_eq(fread(magic, sizeof magic, 1, file), 1);
-    cr_assert_eq(memcmp(magic, "FARMAR01", 8), 0);
-    cr_assert_eq(fread(&cases, sizeof cases, 1, file), 1);
-    cr_assert_geq(cases, 12);
+    static struct {
+        char magic[8];
+        uint32_t cases;
+        struct {
+            uint32_t height, pattern, seed;
+            uint8_t want[OUT_BYTES];
+        } at[12];
+    } file;
     uint8_t grey[256];
+    vectors_read("tests/vectors/atari_resize.bin", &file, sizeof file);
+    cr_assert(memcmp(file.magic, "FARMAR01", 8) == 0 && file.cases == 12);
     make_grey(grey);
-    for (uint32_t c = 0; c < cases; c++) {
+    for (uint32_t c = 0; c < file.cases; c++) {
         static uint8_t a[FRAME_MAX], b[FRAME_MAX];
-        uint32_t head[3]; // height, pattern, seed
-        uint8_t want[OUT_BYTES], got[OUT_BYTES];
-        cr_assert_eq(fread(head, sizeof head, 1, file), 1);
-        cr_assert_eq(fread(want, sizeof want, 1, file), 1);
-        make_frame(a, (int)head[0], (enum pattern)head[1], head[2], 0);
-        make_frame(b, (int)head[0], (enum pattern)head[1], head[2], 1);
+        uint8_t got[OUT_BYTES];
+        const int height = (int)file.at[c].height;
+        make_frame(a, height, (enum pattern)file.at[c].pattern, file.at[c].seed, 0);
+        make_frame(b, height, (enum pattern)file.at[c].pattern, file.at[c].seed, 1);
         struct farm_atari_plan plan;
-        make_plan(&plan, (int)head[0], grey);
+        make_plan(&plan, height, grey);
         farm_atari_preprocess_portable(&plan, a, b, got);
-        must_equal(got, want, "portable");
+        must_equal(got, file.at[c].want, "portable");
         farm_atari_preprocess(&plan, a, b, got);
-        must_equal(got, want, "as chosen at run time");
+        must_equal(got, file.at[c].want, "as chosen at run time");
     }
-    fclose(file);
+}
+
+// b NULL: one frame, which the reference gets twice.
+static void expect_reference(const struct farm_atari_plan *plan, const uint8_t *a, const uint8_t *b) {
+    uint8_t want[OUT_BYTES], got[OUT_BYTES];
+    farm_atari_preprocess_portable(plan, a, b ? b : a, want);
+    farm_atari_preprocess(plan, a, b, got);
+    must_equal(got, want, b ? "pair" : "one frame");
 }
 
 Test(kernels_atari, fast_path_equals_the_reference_for_all_heights_of_the_emulator) {
@@ -96,35 +103,27 @@ Test(kernels_atari, fast_path_equals_the_reference_for_all_heights_of_the_emulat
     for (size_t h = 0; h < sizeof heights / sizeof heights[0]; h++)
         for (uint32_t seed = 0; seed < 40; seed++) {
             static uint8_t a[FRAME_MAX], b[FRAME_MAX];
-            uint8_t want[OUT_BYTES], got[OUT_BYTES];
-            const enum pattern pattern = (enum pattern)(seed % PATTERNS);
-            make_frame(a, heights[h], pattern, seed, 0);
-            make_frame(b, heights[h], pattern, seed, 1);
+            make_frame(a, heights[h], (enum pattern)(seed % PATTERNS), seed, 0);
+            make_frame(b, heights[h], (enum pattern)(seed % PATTERNS), seed, 1);
             struct farm_atari_plan plan;
             make_plan(&plan, heights[h], seed % 8 < 4 ? farm_atari_grey_ntsc : farm_atari_grey_pal);
-            farm_atari_preprocess_portable(&plan, a, b, want);
-            farm_atari_preprocess(&plan, a, b, got);
-            must_equal(got, want, "pair");
-            farm_atari_preprocess_portable(&plan, a, a, want);
-            farm_atari_preprocess(&plan, a, NULL, got);
-            must_equal(got, want, "one frame");
+            expect_reference(&plan, a, b);
+            expect_reference(&plan, a, NULL);
         }
 }
 
-// Two greys an odd distance apart put a large share of the results of height 210 exactly between two bytes, where
-// OpenCV's float errors decide.
+// Two greys an odd distance apart put many results of height 210 exactly between two bytes, where OpenCV's float errors
+// decide.
 Test(kernels_atari, fast_path_equals_the_reference_on_exact_halves) {
     for (int step = 0; step < 50; step++) {
         static uint8_t frame[FRAME_MAX];
-        uint8_t grey[256] = {0}, want[OUT_BYTES], got[OUT_BYTES];
+        uint8_t grey[256] = {0};
         grey[8] = (uint8_t)(5 * step + 5);
         grey[0] = (uint8_t)(step % 3 * 50);
         make_frame(frame, 210, TIES, (uint32_t)step, 0);
         struct farm_atari_plan plan;
         make_plan(&plan, 210, grey);
-        farm_atari_preprocess_portable(&plan, frame, NULL, want);
-        farm_atari_preprocess(&plan, frame, NULL, got);
-        must_equal(got, want, "halves");
+        expect_reference(&plan, frame, NULL);
     }
 }
 
@@ -139,7 +138,7 @@ Test(kernels_atari, takes_the_maximum_of_greys_not_of_indices) {
     for (int i = 0; i < OUT_BYTES; i++) cr_assert_eq(out[i], 74);
 }
 
-// Ends an array exactly at a page that cannot be touched.
+// An array that ends at a page that cannot be accessed.
 static uint8_t *at_the_end_of_a_page(size_t bytes) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = (bytes + page - 1) / page;
     uint8_t *memory = mmap(NULL, (pages + 2) * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -167,7 +166,7 @@ Test(kernels_atari, touches_nothing_outside_its_arrays) {
     }
 }
 
-Test(kernels_atari, rejects_heights_that_no_emulator_has) {
+Test(kernels_atari, rejects_heights_outside_84_to_256) {
     static const int heights[] = {-1, 0, 83, 257};
     for (int h = 0; h < 4; h++) {
         struct farm_atari_plan plan;

@@ -1,5 +1,5 @@
-// The first convolution, each path that this CPU has, against a naive one in double precision, and against the portable
-// path bit by bit.
+// Compares the first convolution, on each path that this CPU has, with a naive one in double precision, and with the
+// portable path bit by bit.
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ static const struct farm_conv_u8_shape atari = {.stack = 4,
                                                 .relu = true,
                                                 .precision = FARM_CONV_U8_I16};
 
-// What the Winograd convolution does not serve: odd rows, more channels, padding, blocks, no activation.
+// Shapes that the Winograd convolution does not compute: odd rows, more channels, padding, blocks, no activation.
 static const struct farm_conv_u8_shape others[] = {
     {2, 1, 20, 33, 5, 3, {0, 0}, {0, 0}, 8, 8, true, false, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE},
     {3, 1, 17, 17, 3, 1, {0, 0}, {0, 0}, 24, 24, true, true, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE},
@@ -56,6 +56,10 @@ static void *aligned(size_t bytes) {
     cr_assert_not_null(memory);
     memset(memory, 0, bytes);
     return memory;
+}
+
+static float *floats(size_t count) {
+    return aligned(count * sizeof(float));
 }
 
 static double uniform(struct problem *p) { // -1 to 1
@@ -84,12 +88,12 @@ static struct problem make_problem(struct farm_conv_u8_shape shape, int batch, u
     p.frames = aligned(frames * sizeof *p.frames);
     for (size_t i = 0; i < frames * frame_bytes; i++) p.pixels[i] = (uint8_t)(128 + 127 * uniform(&p));
     for (size_t i = 0; i < frames; i++) p.frames[i] = i % 5 == 3 ? NULL : p.pixels + i * frame_bytes;
-    p.weights = aligned(weight_count(&p) * sizeof(float));
-    p.dweights = aligned(weight_count(&p) * sizeof(float));
-    p.bias = aligned((size_t)shape.outputs * sizeof(float));
-    p.dbias = aligned((size_t)shape.outputs * sizeof(float));
-    p.out = aligned(out_count(&p) * sizeof(float));
-    p.dout = aligned(out_count(&p) * sizeof(float));
+    p.weights = floats(weight_count(&p));
+    p.dweights = floats(weight_count(&p));
+    p.bias = floats((size_t)shape.outputs);
+    p.dbias = floats((size_t)shape.outputs);
+    p.out = floats(out_count(&p));
+    p.dout = floats(out_count(&p));
     for (size_t i = 0; i < weight_count(&p); i++) p.weights[i] = (float)(0.0625 * uniform(&p));
     for (int o = 0; o < shape.outputs; o++) p.bias[o] = (float)(0.3 * uniform(&p));
     for (size_t i = 0; i < out_count(&p); i++) { // half zero, the others with a long tail
@@ -128,6 +132,14 @@ static double pixel_at(const struct problem *p, int n, int position, int tap) {
     return frame[(plane % s->channels * s->height + y) * s->width + x] / 255.0;
 }
 
+static void run_forward(struct problem *p) {
+    farm_conv_u8_forward(&p->shape, p->packed, p->bias, p->frames, p->batch, p->out, p->scratch);
+}
+
+static void run_backward(struct problem *p) {
+    farm_conv_u8_backward_weights(&p->shape, p->frames, p->batch, p->dout, p->dweights, p->dbias, p->scratch);
+}
+
 // The naive forward pass before ReLU.
 static double naive_output(const struct problem *p, int n, int position, int o) {
     double sum = p->bias[o];
@@ -137,7 +149,7 @@ static double naive_output(const struct problem *p, int n, int position, int o) 
 
 // Relative error of the whole output in the Euclidean norm.
 static double forward_error(struct problem *p) {
-    farm_conv_u8_forward(&p->shape, p->packed, p->bias, p->frames, p->batch, p->out, p->scratch);
+    run_forward(p);
     double error = 0, norm = 0;
     for (int n = 0; n < p->batch; n++)
         for (int position = 0; position < p->positions; position++)
@@ -153,7 +165,7 @@ static double forward_error(struct problem *p) {
 
 // The same of the weight gradient; the bias gradient is checked to 1e-5 of what is summed.
 static double backward_error(struct problem *p) {
-    farm_conv_u8_backward_weights(&p->shape, p->frames, p->batch, p->dout, p->dweights, p->dbias, p->scratch);
+    run_backward(p);
     double error = 0, norm = 0;
     double *want = calloc((size_t)p->taps, sizeof *want);
     for (int o = 0; o < p->shape.outputs; o++) {
@@ -217,17 +229,16 @@ Test(kernels_conv_u8, other_shapes_and_float_precision_work_too) {
     for (int i = 0; i < OTHERS; i++) expect_close(others[i], 3, (uint64_t)i);
 }
 
-static void must_be_the_portable_bits(struct problem *p, const char *what) {
+static void expect_portable_bits(struct problem *p, const char *what) {
     const size_t out_bytes = out_count(p) * (p->shape.bf16 ? 2 : 4), weight_bytes = weight_count(p) * sizeof(float);
-    void *out = aligned(out_bytes);
-    float *dweights = aligned(weight_bytes), *dbias = aligned((size_t)p->shape.outputs * sizeof(float));
+    void *out = aligned(out_bytes), *dweights = aligned(weight_bytes);
     for (int path = 0; path < FARM_CONV_U8_PATHS; path++) {
         if (!has_path(&p->shape, path)) continue;
         free(p->scratch);
         p->scratch = aligned(farm_conv_u8_scratch_bytes(&p->shape));
         memset(p->dweights, 0, weight_bytes);
-        farm_conv_u8_forward(&p->shape, p->packed, p->bias, p->frames, p->batch, p->out, p->scratch);
-        farm_conv_u8_backward_weights(&p->shape, p->frames, p->batch, p->dout, p->dweights, p->dbias, p->scratch);
+        run_forward(p);
+        run_backward(p);
         if (path == FARM_CONV_U8_PORTABLE) {
             memcpy(out, p->out, out_bytes);
             memcpy(dweights, p->dweights, weight_bytes);
@@ -238,24 +249,23 @@ static void must_be_the_portable_bits(struct problem *p, const char *what) {
     }
     free(out);
     free(dweights);
-    free(dbias);
 }
 
 Test(kernels_conv_u8, all_paths_give_the_same_bits) {
     for (int i = 0; i < 12; i++) {
         struct problem p = make_problem(atari_shape(1 + i % 4, 16 + i % 3 * 16, i), 2, (uint64_t)i);
-        must_be_the_portable_bits(&p, "Winograd");
+        expect_portable_bits(&p, "Winograd");
         free_problem(&p);
     }
     for (int i = 0; i < OTHERS; i++) {
         struct problem p = make_problem(others[i], 2, (uint64_t)i);
-        if (p.shape.precision == FARM_CONV_U8_I16) must_be_the_portable_bits(&p, "direct");
+        if (p.shape.precision == FARM_CONV_U8_I16) expect_portable_bits(&p, "direct");
         free_problem(&p);
     }
 }
 
-// The largest sums there can be: white frames or a grid of white blocks, all weights (gradients) largest, with one sign
-// or with the signs that suit the grid.
+// The largest possible sums: white frames or a grid of white blocks, all weights (gradients) largest, with one sign or
+// with the grid's signs.
 Test(kernels_conv_u8, sums_do_not_overflow_at_the_extremes) {
     for (int i = 0; i < 4; i++) {
         const bool grid = i % 2 == 1;
@@ -275,7 +285,7 @@ Test(kernels_conv_u8, sums_do_not_overflow_at_the_extremes) {
         for (int n = 0; n < p.positions * 16; n++)
             ((float *)p.dout)[n] = grid && (n / 16 / width + n / 16 % width) % 2 ? -2.0f : 2.0f;
         farm_conv_u8_pack(&p.shape, p.weights, p.packed);
-        must_be_the_portable_bits(&p, grid ? "grid" : "white");
+        expect_portable_bits(&p, grid ? "grid" : "white");
         p.shape.path = FARM_CONV_U8_PORTABLE;
         cr_assert_leq(forward_error(&p), 1e-6);
         memset(p.dweights, 0, weight_count(&p) * sizeof(float));
@@ -286,7 +296,7 @@ Test(kernels_conv_u8, sums_do_not_overflow_at_the_extremes) {
 }
 
 // Each path, Winograd (even i) and direct.
-static bool next_case(int i, struct farm_conv_u8_shape *shape) {
+static bool has_case(int i, struct farm_conv_u8_shape *shape) {
     *shape = i % 2 == 0 ? atari : others[4];
     return has_path(shape, i / 2);
 }
@@ -295,11 +305,11 @@ enum { CASES = 2 * FARM_CONV_U8_PATHS };
 Test(kernels_conv_u8, gradients_are_added_to_what_is_there) {
     for (int i = 0; i < CASES; i++) {
         struct farm_conv_u8_shape shape;
-        if (!next_case(i, &shape)) continue;
+        if (!has_case(i, &shape)) continue;
         struct problem p = make_problem(shape, 2, 5);
-        farm_conv_u8_backward_weights(&p.shape, p.frames, 2, p.dout, p.dweights, p.dbias, p.scratch);
+        run_backward(&p);
         const float weight = p.dweights[77], bias = p.dbias[3];
-        farm_conv_u8_backward_weights(&p.shape, p.frames, 2, p.dout, p.dweights, p.dbias, p.scratch);
+        run_backward(&p);
         cr_assert_neq(weight, 0);
         cr_assert_float_eq(p.dweights[77], 2 * weight, fabsf(weight) * 1e-5f);
         cr_assert_float_eq(p.dbias[3], 2 * bias, fabsf(bias) * 1e-5f);
@@ -307,29 +317,29 @@ Test(kernels_conv_u8, gradients_are_added_to_what_is_there) {
     }
 }
 
-Test(kernels_conv_u8, zero_gradients_and_tiny_ones_do_no_harm) {
+Test(kernels_conv_u8, zero_and_tiny_gradients_change_nothing) {
     for (int i = 0; i < CASES; i++) {
         struct farm_conv_u8_shape shape;
-        if (!next_case(i, &shape)) continue;
+        if (!has_case(i, &shape)) continue;
         struct problem p = make_problem(shape, 1, 6);
         for (size_t k = 0; k < out_count(&p); k++) farm_number_put(p.dout, shape.bf16, k, k % 16 == 2 ? 1e-40f : 0);
-        farm_conv_u8_backward_weights(&p.shape, p.frames, 1, p.dout, p.dweights, p.dbias, p.scratch);
+        run_backward(&p);
         for (size_t k = 0; k < weight_count(&p); k++) cr_assert_eq(p.dweights[k], 0);
         free_problem(&p);
     }
 }
 
-Test(kernels_conv_u8, what_is_not_finite_shows_in_its_channel_only) {
+Test(kernels_conv_u8, nan_and_infinity_stay_in_their_channel) {
     for (int i = 0; i < CASES; i++) {
         struct farm_conv_u8_shape shape;
-        if (!next_case(i, &shape)) continue;
+        if (!has_case(i, &shape)) continue;
         for (int nan = 0; nan < 2; nan++) {
             struct problem p = make_problem(shape, 1, 7);
             p.weights[5 * p.taps + 9] = nan ? NAN : INFINITY;
             farm_number_put(p.dout, shape.bf16, index_of(&p, 0, 123, 11), nan ? -INFINITY : NAN);
             farm_conv_u8_pack(&p.shape, p.weights, p.packed);
             farm_conv_u8_forward(&p.shape, p.packed, p.bias, p.frames, 1, p.out, p.scratch);
-            farm_conv_u8_backward_weights(&p.shape, p.frames, 1, p.dout, p.dweights, p.dbias, p.scratch);
+            run_backward(&p);
             for (int o = 0; o < 16; o++) {
                 cr_assert_eq(isnan(out_of(&p, p.out, 0, 200, o)) != 0, o == 5, "output of channel %d", o);
                 cr_assert_eq(isnan(p.dweights[o * p.taps + 20]) != 0, o == 11, "gradient of channel %d", o);
@@ -339,12 +349,12 @@ Test(kernels_conv_u8, what_is_not_finite_shows_in_its_channel_only) {
     }
 }
 
-// The frame begins at a page after, or ends at a page before, an untouchable one.
+// The frame begins after, or ends before, a page that cannot be accessed.
 Test(kernels_conv_u8, reads_no_byte_outside_a_frame) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     for (int i = 0; i < 2 * CASES; i++) {
         struct farm_conv_u8_shape shape;
-        if (!next_case(i / 2, &shape)) continue;
+        if (!has_case(i / 2, &shape)) continue;
         shape.stack = 1;
         const size_t bytes = 84 * 84, pages = (bytes + page - 1) / page;
         struct problem p = make_problem(shape, 1, 8);
@@ -361,7 +371,7 @@ Test(kernels_conv_u8, reads_no_byte_outside_a_frame) {
     }
 }
 
-Test(kernels_conv_u8, rejects_shapes_that_make_no_sense) {
+Test(kernels_conv_u8, rejects_invalid_shapes) {
     for (int i = 0; i < 10; i++) {
         struct farm_conv_u8_shape shape = atari;
         struct farm_error err;
