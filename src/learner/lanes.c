@@ -177,39 +177,32 @@ void farm_lanes_set_quota(struct farm_lanes *lanes, uint64_t games) {
             lanes->lanes[i].games[e].left = (uint32_t)(games / lanes->environments + (g < games % lanes->environments));
 }
 
-// In training: mean and standard deviation over the last games.
-static void store_last_games(struct farm_stats *stats, uint64_t games) {
-    uint64_t count = games < FARM_STATS_RETURNS ? games : FARM_STATS_RETURNS;
-    double sum = 0, squares = 0, length = 0;
-    for (uint64_t i = 0; i < count; i++) {
-        double value = farm_stats_get(&stats->returns[i]);
-        sum += value;
-        squares += value * value;
-        length += (double)farm_load_relaxed(&stats->lengths[i]);
-    }
-    double mean = sum / (double)count;
-    farm_stats_set(&stats->return_mean, mean);
-    farm_stats_set(&stats->return_std, sqrt(fmax(0, squares / (double)count - mean * mean)));
-    farm_stats_set(&stats->length_mean, length / (double)count);
+static void add_game(struct farm_game_sums *sums, double value, double length) {
+    sums->count++;
+    sums->returns += value;
+    sums->squares += value * value;
+    sums->lengths += length;
 }
 
+static struct farm_game_sums sum_last_games(const struct farm_stats *stats, uint64_t games) {
+    struct farm_game_sums sums = {0};
+    for (uint64_t i = 0; i < games && i < FARM_STATS_RETURNS; i++)
+        add_game(&sums, farm_stats_get(&stats->returns[i]), (double)farm_load_relaxed(&stats->lengths[i]));
+    return sums;
+}
+
+// Figures are over the last games in training, over all games in an evaluation.
 static void count_game(struct farm_lanes *lanes, const struct farm_game *game, bool quota, struct farm_stats *stats) {
     pthread_mutex_lock(&lanes->lock);
-    uint64_t episodes = farm_load_relaxed(&stats->episodes);
-    farm_stats_set(&stats->returns[episodes % FARM_STATS_RETURNS], game->reward_sum);
-    farm_store_relaxed(&stats->lengths[episodes % FARM_STATS_RETURNS], game->steps);
-    lanes->games++;
-    lanes->return_sum += game->reward_sum;
-    lanes->return_squares += game->reward_sum * game->reward_sum;
-    lanes->length_sum += game->steps;
-    if (quota) {
-        double mean = lanes->return_sum / (double)lanes->games;
-        farm_stats_set(&stats->return_mean, mean);
-        farm_stats_set(&stats->length_mean, lanes->length_sum / (double)lanes->games);
-        farm_stats_set(&stats->return_std, sqrt(fmax(0, lanes->return_squares / (double)lanes->games - mean * mean)));
-    } else {
-        store_last_games(stats, episodes + 1);
-    }
+    const uint64_t episodes = farm_load_relaxed(&stats->episodes), at = episodes % FARM_STATS_RETURNS;
+    farm_stats_set(&stats->returns[at], game->reward_sum);
+    farm_store_relaxed(&stats->lengths[at], game->steps);
+    add_game(&lanes->all_games, game->reward_sum, game->steps);
+    const struct farm_game_sums sums = quota ? lanes->all_games : sum_last_games(stats, episodes + 1);
+    const double mean = sums.returns / sums.count;
+    farm_stats_set(&stats->return_mean, mean);
+    farm_stats_set(&stats->return_std, sqrt(fmax(0, sums.squares / sums.count - mean * mean)));
+    farm_stats_set(&stats->length_mean, sums.lengths / sums.count);
     farm_store_relaxed(&stats->episodes, episodes + 1);
     pthread_mutex_unlock(&lanes->lock);
 }

@@ -50,9 +50,9 @@ struct farm_lanes {
     uint32_t *first_lane;            // [ring_count]
     int *up_writable;                // [ring_count] descriptors, while the backend is made or a ring joins; -1: none
     pthread_mutex_t lock;            // of the figures of ended games, here and in the stats
-    // figures over the games counted
-    uint64_t games;
-    double return_sum, return_squares, length_sum;
+    struct farm_game_sums {
+        double count, returns, squares, lengths;
+    } all_games; // of the games counted
 };
 
 // Opens every ring (owns the descriptors after success; -1: a vacant place) with checked copies of the steps in its

@@ -15,8 +15,6 @@ static int admission, learners_end;
 static uint32_t checked; // answers
 static bool idle;        // no actor steps
 
-TestSuite(admission, .timeout = 60);
-
 static void set_up(uint32_t rings, uint32_t batch) {
     struct farm_error err = {0};
     test_farm_open(&farm, rings, FARM_ANSWERS_CENTRAL);
@@ -33,6 +31,8 @@ static void tear_down(void) {
     close(admission);
     close(learners_end);
 }
+
+TestSuite(admission, .fini = tear_down, .timeout = 60);
 
 // ---- the actors ----
 
@@ -177,7 +177,6 @@ Test(admission, actors_that_join_are_answered_and_trained_on) {
     act_on(3 * STEPS);
     cr_assert_gt(test_farm_updates(&farm), updates);
     cr_assert_gt(checked, 20);
-    tear_down();
 }
 
 Test(admission, the_learner_closes_the_ring_of_an_actor_that_leaves_and_the_others_go_on) {
@@ -194,7 +193,6 @@ Test(admission, the_learner_closes_the_ring_of_an_actor_that_leaves_and_the_othe
     join(1); // another actor in the same place
     act_on(3 * STEPS);
     cr_assert_eq(descriptors_of(farm.learner), descriptors);
-    tear_down();
 }
 
 // An update is larger than the windows of one actor, so some of the one that leaves always wait.
@@ -211,7 +209,6 @@ Test(admission, windows_that_wait_leave_with_their_actor) {
     cr_assert_gt(test_farm_updates(&farm), 3);
     test_farm_end(&farm, SIGTERM);
     cr_assert_eq(farm.shared->stats.windows, farm.shared->stats.updates * farm.config.algo.batch);
-    tear_down();
 }
 
 Test(admission, actors_join_and_leave_at_any_moment) {
@@ -230,7 +227,6 @@ Test(admission, actors_join_and_leave_at_any_moment) {
     cr_assert_eq(descriptors_of(farm.learner), descriptors - 2);
     join(1);
     act_on(2 * STEPS);
-    tear_down();
 }
 
 Test(admission, what_cannot_be_done_is_refused_and_changes_nothing) {
@@ -252,7 +248,6 @@ Test(admission, what_cannot_be_done_is_refused_and_changes_nothing) {
     cr_assert_eq(send(admission, unknown, sizeof unknown, 0), sizeof unknown);
     cr_assert_eq(send(admission, unknown, 5, 0), 5);
     act_on(2 * STEPS);
-    tear_down();
 }
 
 // The learner can open no further descriptor.
@@ -274,7 +269,6 @@ Test(admission, a_ring_whose_descriptors_find_no_room_is_refused) {
     cr_assert_eq(request(FARM_ADMISSION_JOIN, 1, 0).status, FARM_OK);
     farm.there[1] = true;
     act_on(2 * STEPS);
-    tear_down();
 }
 
 // The learner writes to the bridge's eventfd when it has answered, if the bridge has announced that it sleeps.
@@ -305,7 +299,6 @@ Test(admission, a_bridge_in_an_actors_place_is_woken_by_its_eventfd) {
     }
     leave_and_close(1);
     cr_assert_eq(descriptors_of(farm.learner), descriptors - 3);
-    tear_down();
     close(wake);
 }
 
@@ -320,7 +313,6 @@ Test(admission, rings_join_and_leave_while_inference_sleeps) {
         leave_and_close(i % PLACES);
     }
     test_farm_end(&farm, SIGKILL); // it would see SIGTERM after its nap
-    tear_down();
 }
 
 // Without a ring, with too few for an update, with enough; and without again.
@@ -339,7 +331,6 @@ static void expect_waits_for_rings(enum farm_regime regime, uint32_t batch, uint
         cr_assert_gt(test_farm_updates(&farm), updates);
         for (uint32_t r = 1; r <= rings; r++) leave_and_close(r);
     }
-    tear_down();
 }
 
 Test(admission, a_learner_waits_without_rings_and_with_too_few) {
@@ -370,7 +361,6 @@ Test(admission, a_learner_that_comes_back_has_the_rings_that_are_there_and_gets_
     test_farm_remove(&farm, 0);
     join(0);
     act_on(2 * STEPS);
-    tear_down();
 }
 
 Test(admission, actors_cannot_join_an_evaluation) {
@@ -381,5 +371,4 @@ Test(admission, actors_cannot_join_an_evaluation) {
     farm.config.episodes_target = 1;
     cr_assert_eq(farm_learner_run(&farm.config, &err), 1);
     cr_assert(strstr(err.message, "evaluation") != NULL, "%s", err.message);
-    tear_down();
 }
