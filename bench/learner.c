@@ -222,7 +222,7 @@ static double infer_once(struct rig *rig, uint32_t batch) {
 typedef double work_function(struct rig *rig, uint32_t batch);
 
 // Observations a second over about `seconds`.
-static double rate(work_function *work, struct rig *rig, uint32_t batch, double seconds) {
+static double measure_rate(work_function *work, struct rig *rig, uint32_t batch, double seconds) {
     const uint64_t start = farm_now_ns();
     double observations = 0, spent;
     do {
@@ -232,8 +232,8 @@ static double rate(work_function *work, struct rig *rig, uint32_t batch, double 
     return observations / spent;
 }
 
-static void measure(struct farm_bench *bench, struct rig *rig, const struct reference *reference, const char *name,
-                    const char *net, bool train, uint32_t batch) {
+static void measure_network(struct farm_bench *bench, struct rig *rig, const struct reference *reference,
+                            const char *name, const char *net, bool train, uint32_t batch) {
     static const char *const forced_names[PRECISIONS] = {NULL, "--precision f32", "--precision bf16"};
     static char names[RESULTS][32]; // results point at them
     double rates[PRECISIONS][SAMPLES], theirs[SAMPLES], copy[SAMPLES];
@@ -247,7 +247,7 @@ static void measure(struct farm_bench *bench, struct rig *rig, const struct refe
             rig->backend = rig->backends[p];
             if (rig->backend == NULL) continue;
             const double seconds = bench->seconds / (PRECISIONS * RESULTS * (SAMPLES + 1));
-            const double measured = rate(work, rig, batch, s < 0 ? 0.01 : seconds);
+            const double measured = measure_rate(work, rig, batch, s < 0 ? 0.01 : seconds);
             if (s >= 0) rates[p][s] = measured;
         }
     }
@@ -279,12 +279,12 @@ int main(int argc, char **argv) {
     open_lanes(&rig);
     fill_lanes(&rig);
     make_reference(&reference);
-    measure(&bench, &rig, &reference, "train_shallow", "shallow", true, 1);
-    measure(&bench, &rig, &reference, "train_nature", "nature", true, 1);
-    measure(&bench, &rig, &reference, "train_deep", "deep", true, 1);
-    measure(&bench, &rig, &reference, "infer_shallow_16", "shallow", false, 16);
-    measure(&bench, &rig, &reference, "infer_shallow_64", "shallow", false, 64);
-    measure(&bench, &rig, &reference, "infer_nature_16", "nature", false, 16);
-    measure(&bench, &rig, &reference, "infer_nature_64", "nature", false, 64);
+    measure_network(&bench, &rig, &reference, "train_shallow", "shallow", true, 1);
+    measure_network(&bench, &rig, &reference, "train_nature", "nature", true, 1);
+    measure_network(&bench, &rig, &reference, "train_deep", "deep", true, 1);
+    measure_network(&bench, &rig, &reference, "infer_shallow_16", "shallow", false, 16);
+    measure_network(&bench, &rig, &reference, "infer_shallow_64", "shallow", false, 64);
+    measure_network(&bench, &rig, &reference, "infer_nature_16", "nature", false, 16);
+    measure_network(&bench, &rig, &reference, "infer_nature_64", "nature", false, 64);
     return farm_bench_finish(&bench);
 }

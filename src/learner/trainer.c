@@ -185,13 +185,13 @@ static void make_iteration(struct farm_trainer *trainer, struct iteration *it) {
 
 // Until windows may suffice, or until take depends on time again. With the lock held.
 static void wait_for_windows(struct farm_trainer *trainer) {
-    if (!trainer->parts->source->looks) {
+    if (!trainer->parts->source->polls) {
         pthread_cond_wait(&trainer->more, &trainer->lock);
         return;
     }
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += FARM_WINDOW_LOOK_NS;
+    until.tv_nsec += FARM_WINDOW_POLL_NS;
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
     pthread_cond_timedwait(&trainer->more, &trainer->lock, &until);

@@ -16,12 +16,12 @@ struct farm_fifo {
     struct queue queues[FARM_WINDOW_SHARDS_MAX];
 };
 
-static struct farm_fifo *of(struct farm_window_source *source) {
+static struct farm_fifo *fifo_of(struct farm_window_source *source) {
     return (struct farm_fifo *)source;
 }
 
 static void destroy(struct farm_window_source *source) {
-    for (uint32_t k = 0; k < of(source)->config.shards; k++) free(of(source)->queues[k].windows);
+    for (uint32_t k = 0; k < fifo_of(source)->config.shards; k++) free(fifo_of(source)->queues[k].windows);
     free(source);
 }
 
@@ -30,12 +30,12 @@ static void admit(struct farm_window_source *source, const struct farm_lane *lan
 }
 
 static void release_tickets(struct farm_window_source *source, uint32_t shard) {
-    const struct queue *queue = &of(source)->queues[shard];
+    const struct queue *queue = &fifo_of(source)->queues[shard];
     farm_store_release(&source->released[shard], queue->handed - queue->waiting);
 }
 
 static uint64_t push(struct farm_window_source *source, const struct farm_window *window) {
-    struct farm_fifo *fifo = of(source);
+    struct farm_fifo *fifo = fifo_of(source);
     struct queue *queue = &fifo->queues[window->shard];
     if (queue->count == fifo->config.capacity) abort(); // the rings bound the queue
     queue->windows[(queue->head + queue->count++) % fifo->config.capacity] = *window;
@@ -101,7 +101,7 @@ static bool ready(const struct farm_window_source *source) {
 }
 
 static uint32_t take(struct farm_window_source *source, uint64_t version, struct farm_window *out) {
-    struct farm_fifo *fifo = of(source);
+    struct farm_fifo *fifo = fifo_of(source);
     uint32_t count = 0;
     for (uint32_t k = 0; k < fifo->config.shards && fifo->config.max_lag; k++) drop_windows(fifo, k, NULL, version);
     if (!ready(source)) return 0;
@@ -118,7 +118,7 @@ static void done(struct farm_window_source *source, const struct farm_window *wi
 }
 
 static void forget(struct farm_window_source *source, const struct farm_ring *ring, uint32_t first_lane) {
-    for (uint32_t k = 0; k < of(source)->config.shards; k++) drop_windows(of(source), k, ring, 0);
+    for (uint32_t k = 0; k < fifo_of(source)->config.shards; k++) drop_windows(fifo_of(source), k, ring, 0);
 }
 
 static void published(struct farm_window_source *source) {

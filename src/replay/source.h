@@ -44,10 +44,10 @@ struct farm_window_source {
     uint64_t dropped;                          // environments' windows that were not trained on
     uint64_t released[FARM_WINDOW_SHARDS_MAX]; // released tickets; the source writes, inference threads read
     bool holds;                                // tickets may have to wait: inference is woken when some are released
-    bool looks;                                // take depends on time too and is called every FARM_WINDOW_LOOK_NS
+    bool polls;                                // take depends on time too and is called every FARM_WINDOW_POLL_NS
 };
 
-enum { FARM_WINDOW_LOOK_NS = 250000000 };
+enum { FARM_WINDOW_POLL_NS = 250000000 };
 
 // The shard's inference thread: whether a lane with this ticket may be answered.
 static inline bool farm_window_source_released(const struct farm_window_source *source, uint32_t shard,

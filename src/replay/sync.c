@@ -23,22 +23,22 @@ struct farm_sync {
     struct place *places;            // [lanes]
 };
 
-static struct farm_sync *of(struct farm_window_source *source) {
+static struct farm_sync *sync_of(struct farm_window_source *source) {
     return (struct farm_sync *)source;
 }
 
 static void destroy(struct farm_window_source *source) {
-    free(of(source)->places);
+    free(sync_of(source)->places);
     free(source);
 }
 
 static void admit(struct farm_window_source *source, const struct farm_lane *lane, uint32_t lane_id, uint32_t shard) {
-    of(source)->places[lane_id] = (struct place){.lane = lane, .shard = shard, .moved_ns = farm_now_ns()};
-    of(source)->present++;
+    sync_of(source)->places[lane_id] = (struct place){.lane = lane, .shard = shard, .moved_ns = farm_now_ns()};
+    sync_of(source)->present++;
 }
 
 static void forget(struct farm_window_source *source, const struct farm_ring *ring, uint32_t first_lane) {
-    struct farm_sync *sync = of(source);
+    struct farm_sync *sync = sync_of(source);
     for (uint32_t l = 0; l < ring->spec.lanes; l++) {
         struct place *place = &sync->places[first_lane + l];
         sync->present -= place->lane != NULL;
@@ -49,7 +49,7 @@ static void forget(struct farm_window_source *source, const struct farm_ring *ri
 }
 
 static uint64_t push(struct farm_window_source *source, const struct farm_window *window) {
-    struct farm_sync *sync = of(source);
+    struct farm_sync *sync = sync_of(source);
     struct place *place = &sync->places[window->lane_id];
     if (place->waits) abort(); // its ticket is not released
     if (place->late) {         // answered with parameters of two iterations or more
@@ -67,7 +67,7 @@ static uint64_t push(struct farm_window_source *source, const struct farm_window
 
 // Whether the actor of a lane without a window has done nothing for longer than the grace, although its steps are
 // answered.
-static bool hangs(const struct farm_sync *sync, struct place *place, uint64_t now_ns) {
+static bool is_hanging(const struct farm_sync *sync, struct place *place, uint64_t now_ns) {
     const uint64_t heartbeat = farm_load_relaxed(&place->lane->up_control->heartbeat);
     const uint64_t produced = farm_lane_produced(place->lane);
     if (heartbeat != place->heartbeat || produced != place->produced || produced != farm_lane_acted(place->lane))
@@ -83,12 +83,12 @@ static bool ready(const struct farm_window_source *source) {
 }
 
 static uint32_t take(struct farm_window_source *source, uint64_t version, struct farm_window *out) {
-    struct farm_sync *sync = of(source);
+    struct farm_sync *sync = sync_of(source);
     const uint64_t now_ns = farm_now_ns();
     uint32_t count = 0, hanging = 0;
     for (uint32_t l = 0; l < sync->config.lanes; l++) {
         struct place *place = &sync->places[l];
-        hanging += place->lane && !place->waits && hangs(sync, place, now_ns);
+        hanging += place->lane && !place->waits && is_hanging(sync, place, now_ns);
     }
     if (!sync->waiting || sync->waiting + hanging < sync->present) return 0;
     sync->taken++;
@@ -111,7 +111,7 @@ static void done(struct farm_window_source *source, const struct farm_window *wi
 }
 
 static void published(struct farm_window_source *source) {
-    struct farm_sync *sync = of(source);
+    struct farm_sync *sync = sync_of(source);
     const uint64_t now_ns = farm_now_ns();
     for (uint32_t l = 0; l < sync->config.lanes; l++)
         if (!sync->places[l].late) sync->places[l].moved_ns = now_ns; // its actor had to wait until now
@@ -133,7 +133,7 @@ enum farm_status farm_sync_make(const struct farm_sync_config *config, struct fa
     if (!config->grace_ns) sync->config.grace_ns = GRACE_NS;
     sync->places = places;
     sync->source = (struct farm_window_source){
-        .ops = &ops, .shape = config->shape, .windows_max = config->lanes, .holds = true, .looks = true};
+        .ops = &ops, .shape = config->shape, .windows_max = config->lanes, .holds = true, .polls = true};
     *out = &sync->source;
     return FARM_OK;
 }

@@ -105,7 +105,7 @@ Test(algo, nothing_is_read_where_there_is_no_transition) {
 enum { T = 5, B = 10 };
 
 // v_s = V_s + sum_{t>=s} (prod_{i=s}^{t-1} gamma c_i) rho_t (r_t + gamma V_{t+1} - V_t): IMPALA equation 1.
-static double literal(const struct farm_algo_rows *rows, int b, int s) {
+static double literal_target(const struct farm_algo_rows *rows, int b, int s) {
     const float *option = rows->option, *log_ratio = farm_algo_scratch(rows, FARM_VTRACE_LOG_RATIO) + b;
     const float *value = rows->value + b, *reward = rows->reward + b;
     const double gamma = (double)option[FARM_VTRACE_DISCOUNT];
@@ -136,9 +136,10 @@ Test(algo, vtrace_is_the_papers_sum) {
         farm_vtrace_column(&rows, b);
         for (int t = 0; t < T; t++) {
             const int at = t * B + b;
-            const double v = literal(&rows, b, t), ratio = exp((double)log_ratio[at]);
-            const double pg = fmin(2.2, ratio) * ((double)reward[at + B] +
-                                                  (double)option[0] * literal(&rows, b, t + 1) - (double)value[at]);
+            const double v = literal_target(&rows, b, t), ratio = exp((double)log_ratio[at]);
+            const double pg =
+                fmin(2.2, ratio) *
+                ((double)reward[at + B] + (double)option[0] * literal_target(&rows, b, t + 1) - (double)value[at]);
             cr_assert_float_eq(vs[at], v, 1e-5 * fmax(1, fabs(v)), "vs(%d, %d) %.9g, literally %.9g", t, b, vs[at], v);
             cr_assert_float_eq(advantage[at], pg, 1e-5 * fmax(1, fabs(pg)), "advantage(%d, %d) %.9g, literally %.9g", t,
                                b, advantage[at], pg);
@@ -187,7 +188,7 @@ struct problem {
     float dpolicy[R * A], dvalue[R];
 };
 
-static void differentiate(struct problem *p, int actions, int count, double *terms) {
+static void differentiate_rows(struct problem *p, int actions, int count, double *terms) {
     const struct farm_algo_rows rows = {
         .head = farm_head_categorical(actions),
         .steps = R,
@@ -218,14 +219,14 @@ Test(algo, statistics_are_those_of_their_names) {
         .behaviour = {tilt[0], tilt[1]},
         .arrays = {[FARM_VTRACE_VS] = {2}, [FARM_VTRACE_ADVANTAGE] = {1}, [FARM_VTRACE_WEIGHT] = {1, 1}}};
     double terms[FARM_VTRACE_TERMS] = {0};
-    differentiate(&p, 2, 1, terms);
+    differentiate_rows(&p, 2, 1, terms);
     cr_assert_float_eq(terms[FARM_VTRACE_ENTROPY], log(2), 1e-6);
     cr_assert_float_eq(terms[FARM_VTRACE_KL], log(2) - tilted, 1e-6);
     cr_assert_float_eq(terms[FARM_VTRACE_POLICY], log(2), 1e-6);
     cr_assert_float_eq(terms[FARM_VTRACE_BASELINE], 2, 1e-6);
     cr_assert_eq(terms[FARM_VTRACE_CLIPPED], 0);
     memset(terms, 0, sizeof terms);
-    differentiate(&p, 2, 2, terms);
+    differentiate_rows(&p, 2, 2, terms);
     cr_assert_eq(terms[FARM_VTRACE_CLIPPED], 1);
     cr_assert_eq(terms[FARM_VTRACE_ROWS], 2);
     cr_assert_float_eq(terms[FARM_VTRACE_ENTROPY], log(2) + tilted, 1e-6);
@@ -236,7 +237,7 @@ Test(algo, forbidden_actions_get_no_gradient) {
                         .behaviour = {0.5f, -INFINITY, 0.5f},
                         .arrays = {[FARM_VTRACE_ADVANTAGE] = {1}, [FARM_VTRACE_WEIGHT] = {1}}};
     double terms[FARM_VTRACE_TERMS] = {0};
-    differentiate(&p, 3, 1, terms);
+    differentiate_rows(&p, 3, 1, terms);
     cr_assert_eq(p.dpolicy[1], 0.0f);
     cr_assert_float_eq(p.dpolicy[0], -0.5f, 1e-6);
     cr_assert_float_eq(p.dpolicy[2], 0.5f, 1e-6);
@@ -247,5 +248,5 @@ Test(algo, forbidden_actions_get_no_gradient) {
 Test(algo, an_action_out_of_range_is_a_broken_invariant, .signal = SIGABRT) {
     struct problem p = {.action = {0, A}, .arrays = {[FARM_VTRACE_WEIGHT] = {1, 1}}};
     double terms[FARM_VTRACE_TERMS] = {0};
-    differentiate(&p, A, R, terms);
+    differentiate_rows(&p, A, R, terms);
 }

@@ -36,7 +36,7 @@ TestSuite(admission, .fini = tear_down, .timeout = 60);
 
 // ---- the actors ----
 
-static void act(void) {
+static void step_actors(void) {
     char name[32];
     for (uint32_t i = 0; i < PLACES * LANES && !idle; i++) {
         const uint32_t r = i / LANES, l = i % LANES;
@@ -61,23 +61,23 @@ static uint64_t least_acted(uint32_t r) {
 
 // Until all lanes of every actor that is there have `more` further answers. For more than STEPS of them training must
 // release windows.
-static void act_on(uint64_t more) {
+static void act_until_answered(uint64_t more) {
     uint64_t goal[PLACES];
     const uint64_t start = farm_now_ns();
     for (uint32_t r = 0; r < PLACES; r++) goal[r] = farm.there[r] ? least_acted(r) + more : 0;
     for (uint32_t r = 0; r < PLACES; r++)
         while (farm.there[r] && least_acted(r) < goal[r]) {
-            act();
+            step_actors();
             cr_assert_lt(farm_now_ns() - start, TEST_LIMIT_NS, "actor %u has %lu of %lu answers", r, least_acted(r),
                          goal[r]);
         }
 }
 
 // These rings and their learner, after `steps` answers of each.
-static void start(uint32_t rings, uint32_t batch, uint64_t steps) {
+static void start_farm(uint32_t rings, uint32_t batch, uint64_t steps) {
     set_up(rings, batch);
     test_farm_launch(&farm);
-    act_on(steps);
+    act_until_answered(steps);
 }
 
 // ---- the supervisor ----
@@ -86,14 +86,14 @@ static struct farm_admission_reply receive_reply(uint32_t r) {
     struct farm_admission_reply reply;
     for (const uint64_t start = farm_now_ns(); !farm_admission_receive_reply(admission, &reply);) {
         cr_assert_lt(farm_now_ns() - start, TEST_LIMIT_NS, "no reply about actor %u", r);
-        act();
+        step_actors();
     }
     cr_assert_eq(reply.ring, r);
     return reply;
 }
 
 // `wake`: of a bridge in the actor's place; 0: none.
-static struct farm_admission_reply request(enum farm_admission_kind kind, uint32_t r, int wake) {
+static struct farm_admission_reply send_request(enum farm_admission_kind kind, uint32_t r, int wake) {
     struct farm_admission_request request = {.kind = kind, .ring = r, .wake = wake};
     struct farm_error err = {0};
     if (kind == FARM_ADMISSION_JOIN) {
@@ -107,29 +107,29 @@ static struct farm_admission_reply request(enum farm_admission_kind kind, uint32
 static void join_with(uint32_t r, int wake) {
     test_farm_add(&farm, r);
     farm.there[r] = false; // it acts from the reply on
-    const struct farm_admission_reply reply = request(FARM_ADMISSION_JOIN, r, wake);
+    const struct farm_admission_reply reply = send_request(FARM_ADMISSION_JOIN, r, wake);
     cr_assert_eq(reply.status, FARM_OK, "%s", reply.error.message);
     farm.there[r] = true;
 }
 
-static void join(uint32_t r) {
+static void join_ring(uint32_t r) {
     join_with(r, 0);
 }
 
 // The ring stays open.
-static void leave(uint32_t r) {
-    const struct farm_admission_reply reply = request(FARM_ADMISSION_LEAVE, r, 0);
+static void leave_ring(uint32_t r) {
+    const struct farm_admission_reply reply = send_request(FARM_ADMISSION_LEAVE, r, 0);
     cr_assert_eq(reply.status, FARM_OK, "%s", reply.error.message);
     farm.there[r] = false;
 }
 
 static void leave_and_close(uint32_t r) {
-    leave(r);
+    leave_ring(r);
     test_farm_remove(&farm, r);
 }
 
 static void expect_refused(enum farm_admission_kind kind, uint32_t r, enum farm_status status, const char *why) {
-    const struct farm_admission_reply reply = request(kind, r, 0);
+    const struct farm_admission_reply reply = send_request(kind, r, 0);
     cr_assert_eq(reply.status, status, "%d: %s", reply.status, reply.error.message);
     cr_assert(strstr(reply.error.message, why) != NULL, "no '%s' in: %s", why, reply.error.message);
 }
@@ -147,7 +147,7 @@ static uint32_t descriptors_of(pid_t pid) {
     return count;
 }
 
-static bool maps(pid_t pid, int fd) {
+static bool maps_file(pid_t pid, int fd) {
     char path[64], line[512], number[64];
     struct stat status;
     bool found = false;
@@ -162,36 +162,36 @@ static bool maps(pid_t pid, int fd) {
 }
 
 static bool maps_ring(uint32_t r) {
-    const bool up = maps(farm.learner, farm.made[r].up.fd);
-    cr_assert_eq(up, maps(farm.learner, farm.made[r].down.fd));
+    const bool up = maps_file(farm.learner, farm.made[r].up.fd);
+    cr_assert_eq(up, maps_file(farm.learner, farm.made[r].down.fd));
     return up;
 }
 
 // ---- tests ----
 
 Test(admission, actors_that_join_are_answered_and_trained_on) {
-    start(2, LANES * WIDTH, 2 * STEPS);
-    join(2);
-    join(3);
+    start_farm(2, LANES * WIDTH, 2 * STEPS);
+    join_ring(2);
+    join_ring(3);
     const uint64_t updates = test_farm_updates(&farm);
-    act_on(3 * STEPS);
+    act_until_answered(3 * STEPS);
     cr_assert_gt(test_farm_updates(&farm), updates);
     cr_assert_gt(checked, 20);
 }
 
 Test(admission, the_learner_closes_the_ring_of_an_actor_that_leaves_and_the_others_go_on) {
-    start(3, LANES * WIDTH, 2 * STEPS);
+    start_farm(3, LANES * WIDTH, 2 * STEPS);
     const uint32_t descriptors = descriptors_of(farm.learner);
     cr_assert(maps_ring(1));
-    leave(1);
+    leave_ring(1);
     cr_assert_not(maps_ring(1));
     cr_assert_eq(descriptors_of(farm.learner), descriptors - 2);
     const uint64_t acted = farm_lane_acted(&farm.views[1].lanes[0]);
-    act_on(3 * STEPS);
+    act_until_answered(3 * STEPS);
     cr_assert_eq(farm_lane_acted(&farm.views[1].lanes[0]), acted, "answered after it left");
     test_farm_remove(&farm, 1);
-    join(1); // another actor in the same place
-    act_on(3 * STEPS);
+    join_ring(1); // another actor in the same place
+    act_until_answered(3 * STEPS);
     cr_assert_eq(descriptors_of(farm.learner), descriptors);
 }
 
@@ -200,37 +200,37 @@ Test(admission, windows_that_wait_leave_with_their_actor) {
     set_up(3, 3 * LANES * WIDTH + 1);
     test_farm_launch(&farm);
     for (int i = 0; i < 12; i++) {
-        act_on(UNROLL + 2);
+        act_until_answered(UNROLL + 2);
         leave_and_close(2);
-        act_on(UNROLL + 2);
-        join(2);
+        act_until_answered(UNROLL + 2);
+        join_ring(2);
     }
-    act_on(3 * STEPS);
+    act_until_answered(3 * STEPS);
     cr_assert_gt(test_farm_updates(&farm), 3);
     test_farm_end(&farm, SIGTERM);
     cr_assert_eq(farm.shared->stats.windows, farm.shared->stats.updates * farm.config.algo.batch);
 }
 
 Test(admission, actors_join_and_leave_at_any_moment) {
-    start(2, LANES * WIDTH - 1, 1);
+    start_farm(2, LANES * WIDTH - 1, 1);
     const uint32_t descriptors = descriptors_of(farm.learner);
     for (uint32_t i = 0; i < 60; i++) {
         const uint32_t r = 1 + (uint32_t)(farm_random_mix(i) % (PLACES - 1));
         if (farm.there[r])
             leave_and_close(r);
         else
-            join(r);
-        for (uint64_t turns = farm_random_mix(i + 1000) % 30; turns > 0; turns--) act();
+            join_ring(r);
+        for (uint64_t turns = farm_random_mix(i + 1000) % 30; turns > 0; turns--) step_actors();
     }
     for (uint32_t r = 1; r < PLACES; r++)
         if (farm.there[r]) leave_and_close(r);
     cr_assert_eq(descriptors_of(farm.learner), descriptors - 2);
-    join(1);
-    act_on(2 * STEPS);
+    join_ring(1);
+    act_until_answered(2 * STEPS);
 }
 
 Test(admission, what_cannot_be_done_is_refused_and_changes_nothing) {
-    start(2, LANES * WIDTH, STEPS);
+    start_farm(2, LANES * WIDTH, STEPS);
     expect_refused(FARM_ADMISSION_JOIN, 1, FARM_E_INVALID, "no vacant place 1");
     expect_refused(FARM_ADMISSION_JOIN, 7 * PLACES, FARM_E_INVALID, "no vacant place 28");
     expect_refused(FARM_ADMISSION_LEAVE, 2, FARM_E_NOT_FOUND, "no actor 2");
@@ -247,13 +247,13 @@ Test(admission, what_cannot_be_done_is_refused_and_changes_nothing) {
     cr_assert_eq(receive_reply(3).status, FARM_E_LIMIT);
     cr_assert_eq(send(admission, unknown, sizeof unknown, 0), sizeof unknown);
     cr_assert_eq(send(admission, unknown, 5, 0), 5);
-    act_on(2 * STEPS);
+    act_until_answered(2 * STEPS);
 }
 
 // The learner can open no further descriptor.
 Test(admission, a_ring_whose_descriptors_find_no_room_is_refused) {
     struct rlimit before, tight;
-    start(1, LANES * WIDTH, STEPS);
+    start_farm(1, LANES * WIDTH, STEPS);
     const uint32_t descriptors = descriptors_of(farm.learner);
     test_farm_add(&farm, 1);
     farm.there[1] = false;
@@ -266,9 +266,9 @@ Test(admission, a_ring_whose_descriptors_find_no_room_is_refused) {
         cr_assert_eq(prlimit(farm.learner, RLIMIT_NOFILE, &before, NULL), 0);
         cr_assert_eq(descriptors_of(farm.learner), descriptors);
     }
-    cr_assert_eq(request(FARM_ADMISSION_JOIN, 1, 0).status, FARM_OK);
+    cr_assert_eq(send_request(FARM_ADMISSION_JOIN, 1, 0).status, FARM_OK);
     farm.there[1] = true;
-    act_on(2 * STEPS);
+    act_until_answered(2 * STEPS);
 }
 
 // The learner writes to the bridge's eventfd when it has answered, if the bridge has announced that it sleeps.
@@ -276,7 +276,7 @@ static void expect_woken(uint32_t r, int wake) {
     struct pollfd look = {.fd = wake, .events = POLLIN};
     uint64_t count;
     farm_actor_announce(&farm.views[r], true);
-    act_on(1);
+    act_until_answered(1);
     cr_assert_eq(poll(&look, 1, 10000), 1, "the bridge of actor %u is not woken", r);
     farm_actor_announce(&farm.views[r], false);
     cr_assert_eq(read(wake, &count, sizeof count), sizeof count);
@@ -287,7 +287,7 @@ Test(admission, a_bridge_in_an_actors_place_is_woken_by_its_eventfd) {
     set_up(2, LANES * WIDTH);
     farm.config.wake_fds = wake_fds;
     test_farm_launch(&farm);
-    act_on(STEPS);
+    act_until_answered(STEPS);
     const uint32_t descriptors = descriptors_of(farm.learner);
     expect_woken(1, wake);
     for (uint32_t r = 2; r < PLACES; r++) {
@@ -309,7 +309,7 @@ Test(admission, rings_join_and_leave_while_inference_sleeps) {
     idle = true;
     test_farm_launch(&farm);
     for (uint32_t i = 0; i < 20; i++) {
-        join(i % PLACES);
+        join_ring(i % PLACES);
         leave_and_close(i % PLACES);
     }
     test_farm_end(&farm, SIGKILL); // it would see SIGTERM after its nap
@@ -322,12 +322,12 @@ static void expect_waits_for_rings(enum farm_regime regime, uint32_t batch, uint
     test_farm_launch(&farm);
     for (int round = 0; round < 2; round++) {
         for (uint32_t r = 1; r < rings; r++) {
-            join(r);
-            act_on(UNROLL); // answered although no update can be filled
+            join_ring(r);
+            act_until_answered(UNROLL); // answered although no update can be filled
         }
         const uint64_t updates = test_farm_updates(&farm);
-        join(rings);
-        act_on(2 * STEPS);
+        join_ring(rings);
+        act_until_answered(2 * STEPS);
         cr_assert_gt(test_farm_updates(&farm), updates);
         for (uint32_t r = 1; r <= rings; r++) leave_and_close(r);
     }
@@ -343,10 +343,10 @@ Test(admission, a_synchronous_learner_waits_without_rings) {
 }
 
 Test(admission, a_learner_that_comes_back_has_the_rings_that_are_there_and_gets_no_old_request) {
-    start(2, LANES * WIDTH, STEPS);
-    join(3);
-    leave(0);
-    act_on(STEPS);
+    start_farm(2, LANES * WIDTH, STEPS);
+    join_ring(3);
+    leave_ring(0);
+    act_until_answered(STEPS);
     test_farm_end(&farm, SIGKILL);
     struct farm_error err;
     const struct farm_admission_request old = {
@@ -356,11 +356,11 @@ Test(admission, a_learner_that_comes_back_has_the_rings_that_are_there_and_gets_
     farm_admission_clear(admission, learners_end);
     cr_assert_eq(descriptors_of(getpid()), descriptors);
     test_farm_launch(&farm);
-    act_on(2 * STEPS);
+    act_until_answered(2 * STEPS);
     cr_assert_not(maps_ring(0));
     test_farm_remove(&farm, 0);
-    join(0);
-    act_on(2 * STEPS);
+    join_ring(0);
+    act_until_answered(2 * STEPS);
 }
 
 Test(admission, actors_cannot_join_an_evaluation) {

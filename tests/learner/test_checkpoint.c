@@ -43,7 +43,7 @@ static void read_back(void) {
     fclose(file);
 }
 
-static void save(void) {
+static void save_file(void) {
     struct farm_error err = {0};
     cr_assert_eq(farm_checkpoint_save(table.path, &table.net, &table.state, PAIRS, 3, &err), FARM_OK, "%s",
                  err.message);
@@ -63,7 +63,7 @@ static void set_up_with(bool adam) {
         vector[1] = 1e-42f;
     }
     table.state = farm_backend_state_of(table.vectors[0], adam ? table.vectors[1] : NULL, table.vectors[2], 9, 0);
-    save();
+    save_file();
 }
 
 static void set_up(void) {
@@ -79,7 +79,7 @@ static void tear_down(void) {
 TestSuite(learner, .init = set_up, .fini = tear_down, .timeout = 30);
 
 // A state to load into, every byte a mark.
-static struct farm_backend_state blank(bool first, bool second) {
+static struct farm_backend_state make_blank_state(bool first, bool second) {
     const size_t bytes = vector_bytes();
     const struct farm_backend_state state =
         farm_backend_state_of(malloc(bytes), first ? malloc(bytes) : NULL, second ? malloc(bytes) : NULL, 0, 0);
@@ -87,12 +87,12 @@ static struct farm_backend_state blank(bool first, bool second) {
     return state;
 }
 
-static void blank_free(struct farm_backend_state *state) {
+static void free_state(struct farm_backend_state *state) {
     for (uint32_t v = 0; v < state->vector_count; v++) free(state->vectors[v].values);
 }
 
 // No vector of the state from `from` on has been written.
-static bool untouched(const struct farm_backend_state *state, uint32_t from) {
+static bool is_untouched(const struct farm_backend_state *state, uint32_t from) {
     for (uint32_t v = from; v < state->vector_count; v++)
         for (size_t i = 0; i < vector_bytes(); i++)
             if (((const uint8_t *)state->vectors[v].values)[i] != MARK) return false;
@@ -110,7 +110,7 @@ static void check_metadata(const struct farm_checkpoint_metadata *metadata) {
 
 // Loads into a state with these moments; they are taken only if the file has exactly the same ones.
 static void expect_loads(bool first, bool second, bool with_optimiser) {
-    struct farm_backend_state state = blank(first, second);
+    struct farm_backend_state state = make_blank_state(first, second);
     struct farm_checkpoint_metadata metadata;
     struct farm_error err = {0};
     bool has_optimiser = !with_optimiser;
@@ -124,8 +124,8 @@ static void expect_loads(bool first, bool second, bool with_optimiser) {
         cr_assert_str_eq(state.vectors[v].name, table.state.vectors[v].name);
         cr_assert_eq(memcmp(state.vectors[v].values, table.state.vectors[v].values, vector_bytes()), 0, "vector %u", v);
     }
-    cr_assert(untouched(&state, loaded));
-    blank_free(&state);
+    cr_assert(is_untouched(&state, loaded));
+    free_state(&state);
 }
 
 Test(learner, a_checkpoint_comes_back_bit_by_bit_with_the_moments_of_the_same_optimiser) {
@@ -197,7 +197,7 @@ Test(learner, the_file_is_what_safetensors_requires) {
 
 // The path does not load. The message names the file and the reason, and nothing is written into the state.
 static void expect_refused(const char *path, enum farm_status wanted, const char *reason, const char *what) {
-    struct farm_backend_state state = blank(true, true);
+    struct farm_backend_state state = make_blank_state(true, true);
     struct farm_checkpoint_metadata metadata;
     struct farm_error err = {0};
     bool has_optimiser;
@@ -205,8 +205,8 @@ static void expect_refused(const char *path, enum farm_status wanted, const char
     cr_assert(status == wanted && err.status == wanted, "%s: %s (%s)", what, farm_status_name(status), err.message);
     cr_assert(strstr(err.message, path) && strstr(err.message, reason), "%s: no path or no '%s' in: %s", what, reason,
               err.message);
-    cr_assert(untouched(&state, 0), "%s", what);
-    blank_free(&state);
+    cr_assert(is_untouched(&state, 0), "%s", what);
+    free_state(&state);
 }
 
 static void refuse_bytes(const void *bytes, size_t count, const char *reason, const char *what) {
@@ -294,7 +294,7 @@ Test(learner, a_checkpoint_of_another_network_is_refused) {
     expect_refused(table.path, FARM_E_FORMAT, "another network", "another input");
     table.net = own;
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
-        save();
+        save_file();
         char *at = memmem(table.bytes + 8, header_bytes(), edits[i].from, strlen(edits[i].from));
         cr_assert(at != NULL, "no %s in the header", edits[i].from);
         memcpy(at, edits[i].to, strlen(edits[i].to));
@@ -308,7 +308,7 @@ Test(learner, values_that_are_not_finite_are_refused) {
         for (int i = 0; i < 3; i++) {
             float *at = &table.vectors[v][table.net.parameter_count - 1 - (size_t)i], before = *at;
             *at = values[i];
-            save();
+            save_file();
             expect_refused(table.path, FARM_E_FORMAT, "not finite", "a value");
             *at = before;
         }

@@ -360,7 +360,7 @@ static void tear_down(void) {
     test_farm_close(&farm);
 }
 
-static void start(attack_function *attack, uint64_t seed) {
+static void start_attack(attack_function *attack, uint64_t seed) {
     launch_learner();
     launch_actor(0, NULL, 0);
     launch_actor(2, NULL, 0);
@@ -371,7 +371,7 @@ static void start(attack_function *attack, uint64_t seed) {
 // A whole run. Returns the values that made no sense.
 static uint64_t run_attack(bool frames, bool local, attack_function *attack, uint64_t seed) {
     set_up(frames, local);
-    start(attack, seed);
+    start_attack(attack, seed);
     play_rounds(false, ROUNDS);
     cr_assert_gt(farm_load_relaxed(&table->attacks), 0);
     succeed_hostile();
@@ -423,7 +423,7 @@ Test(hostile, does_everything_at_once_where_actors_run_the_policy_themselves) {
 // The learner ends while the hostile actor runs.
 Test(hostile, cannot_hold_up_the_end) {
     set_up(false, false);
-    start(attack_at_random, 9);
+    start_attack(attack_at_random, 9);
     play_rounds(false, 2);
     test_farm_end(&farm, SIGTERM);
     expect_trained();
@@ -434,7 +434,7 @@ Test(hostile, cannot_hold_up_the_end) {
 // A learner that comes back opens rings that are being stored over, headers too.
 Test(hostile, a_learner_comes_back_while_it_stores_over_the_whole_segment) {
     set_up(false, false);
-    start(store_anywhere, 4);
+    start_attack(store_anywhere, 4);
     for (int life = 0; life < 3; life++) {
         play_rounds(false, 1);
         test_farm_end(&farm, SIGKILL);
@@ -452,7 +452,7 @@ Test(hostile, answers_to_the_others_are_what_they_would_be_without_it) {
     set_up(false, false);
     farm.config.evaluate = farm.config.greedy = true;
     farm.config.episodes_target = UINT32_MAX;
-    start(change_published_steps, 2);
+    start_attack(change_published_steps, 2);
     play_rounds(false, ROUNDS);
     test_farm_end(&farm, SIGTERM);
     kill_hostile();
@@ -468,7 +468,7 @@ Test(hostile, answers_to_the_others_are_what_they_would_be_without_it) {
 
 // ---- one step, read over and over while another process changes it ----
 
-static void flicker(struct farm_lane *lane) {
+static void change_forever(struct farm_lane *lane) {
     const float numbers[] = {0.5f, NAN, -1, INFINITY, 2, 3e38f};
     const uint8_t flags[] = {0, 0xff, FARM_STEP_FIRST, FARM_STEP_GAME_END};
     for (uint64_t i = 0;; i++)
@@ -509,7 +509,7 @@ Test(hostile, what_is_taken_in_is_what_was_checked) {
         struct farm_ring actor;
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         test_ring_view(&ring.made, FARM_RING_ACTOR, &actor);
-        flicker(&actor.lanes[0]);
+        change_forever(&actor.lanes[0]);
     }
     uint64_t bad = 0, good = 0;
     const uint64_t start = farm_now_ns();

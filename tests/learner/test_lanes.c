@@ -54,7 +54,7 @@ static void tear_down(void) {
 TestSuite(learner, .init = set_up, .fini = tear_down, .timeout = 30);
 
 // One step of both environments: written, published, taken in, answered, accounted.
-static void step(unsigned flags0, float reward0, unsigned flags1, float reward1) {
+static void play_step(unsigned flags0, float reward0, unsigned flags1, float reward1) {
     struct farm_lane *lane = &table.ring.actor.lanes[0];
     const uint64_t n = table.n++;
     farm_lane_flags(lane, n)[0] = (uint8_t)flags0;
@@ -154,7 +154,7 @@ static void play_case(const char *steps) {
         } else {
             cr_assert_eq(sscanf(steps, "%c%f%c%f%n", &letters[0], &rewards[0], &letters[1], &rewards[1], &bytes), 4,
                          "%s", steps);
-            step(flags_of(letters[0]), rewards[0], flags_of(letters[1]), rewards[1]);
+            play_step(flags_of(letters[0]), rewards[0], flags_of(letters[1]), rewards[1]);
         }
     }
 }
@@ -185,10 +185,10 @@ Test(learner, transitions_and_games_are_counted) {
 }
 
 Test(learner, means_are_over_the_last_hundred_games) {
-    step(FIRST, 0, FIRST, 0);
+    play_step(FIRST, 0, FIRST, 0);
     for (int game = 0; game < 150; game++) {
-        step(GAME_OVER, (float)game, 0, 0);
-        step(FIRST, 0, 0, 0);
+        play_step(GAME_OVER, (float)game, 0, 0);
+        play_step(FIRST, 0, 0, 0);
     }
     cr_assert_eq(table.stats.episodes, 150);
     cr_assert_float_eq(farm_stats_get(&table.stats.return_mean), (50 + 149) / 2.0, 1e-9);
@@ -197,18 +197,18 @@ Test(learner, means_are_over_the_last_hundred_games) {
 Test(learner, the_quota_keeps_short_games_from_crowding_out_long_ones) {
     table.quota = true;
     farm_lanes_set_quota(&table.lanes, 3); // two of environment 0, one of environment 1
-    step(FIRST, 0, FIRST, 0);
+    play_step(FIRST, 0, FIRST, 0);
     for (int game = 0; game < 5; game++) {
-        step(GAME_OVER, 1, 0, 0);
-        step(FIRST, 0, 0, 0);
+        play_step(GAME_OVER, 1, 0, 0);
+        play_step(FIRST, 0, 0, 0);
     }
     cr_assert_eq(table.stats.episodes, 2, "environment 0 may count twice");
-    step(0, 0, GAME_OVER, 10);
+    play_step(0, 0, GAME_OVER, 10);
     cr_assert_eq(table.stats.episodes, 3);
     cr_assert_float_eq(farm_stats_get(&table.stats.return_mean), 12 / 3.0, 1e-9);
     cr_assert_float_eq(farm_stats_get(&table.stats.return_std), sqrt((1 + 1 + 100) / 3.0 - 16), 1e-9);
-    step(0, 0, FIRST, 0);
-    step(GAME_OVER, 1, GAME_OVER, 10);
+    play_step(0, 0, FIRST, 0);
+    play_step(GAME_OVER, 1, GAME_OVER, 10);
     cr_assert_eq(table.stats.episodes, 3);
 }
 
@@ -221,10 +221,10 @@ static float *obs_of(uint64_t n, uint32_t env) {
 Test(learner, a_step_stays_what_it_was_when_it_was_taken_in) {
     *obs_of(0, 0) = 0.25f;
     *obs_of(0, 1) = 0.5f;
-    step(FIRST, 0, FIRST, 0);
+    play_step(FIRST, 0, FIRST, 0);
     *obs_of(1, 0) = 0.75f;
     *obs_of(1, 1) = -0.5f;
-    step(0, 3, GAME_OVER, 4);
+    play_step(0, 3, GAME_OVER, 4);
     const struct farm_lane *ours = table.lanes.lanes[0].lane;
     for (int turn = 0; turn < 2; turn++) {
         cr_assert_eq(*(float *)farm_lane_obs(ours, 0, 0, 1), 0.5f);
@@ -249,12 +249,12 @@ Test(learner, numbers_that_would_overflow_a_network_make_no_sense) {
         {0, 0, TRUNCATED, 1},    {0, 0, FIRST | LAST, 0},   {0, 0, FIRST | GAME_END, 1},
         {-0.0f, -0.0f, 0xff, 1}, {1e-42f, 1e-42f, LAST, 0}, {0, 0, LAST | TRUNCATED | GAME_END, 0},
     };
-    step(FIRST, 0, FIRST, 0);
+    play_step(FIRST, 0, FIRST, 0);
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         const uint64_t n = table.n, before = table.stats.bad_values;
         *obs_of(n, 0) = steps[i].obs;
         *obs_of(n, 1) = 7;
-        step(steps[i].flags, steps[i].reward, 0, 1);
+        play_step(steps[i].flags, steps[i].reward, 0, 1);
         cr_assert_eq(table.stats.bad_values - before, steps[i].bad, "case %zu", i);
         const struct farm_lane *ours = table.lanes.lanes[0].lane;
         const bool bad = steps[i].bad > 0;
@@ -271,7 +271,7 @@ Test(learner, numbers_that_would_overflow_a_network_make_no_sense) {
 
 Test(learner, an_impossible_counter_is_ignored_and_counted_once_a_life) {
     const uint64_t lies[] = {0, 1, 4, 5, 3 + STEPS, 1ull << 63, UINT64_MAX - 1, UINT64_MAX};
-    for (int n = 0; n < 2; n++) step(n ? 0 : FIRST, 0, n ? 0 : FIRST, 0);
+    for (int n = 0; n < 2; n++) play_step(n ? 0 : FIRST, 0, n ? 0 : FIRST, 0);
     struct farm_learner_lane *ours = &table.lanes.lanes[0];
     for (uint64_t generation = 0; generation < 2; generation++) {
         farm_store_release(&table.ring.made.lanes[0].down->generation, generation);
@@ -283,14 +283,14 @@ Test(learner, an_impossible_counter_is_ignored_and_counted_once_a_life) {
     }
     farm_store_release(&table.ring.actor.lanes[0].up->produced, 2);
     cr_assert_not(farm_lanes_take_in(ours, 0, &table.stats), "nothing is published");
-    step(0, 1, 0, 1);
+    play_step(0, 1, 0, 1);
     cr_assert_eq(table.stats.bad_values, 2, "with a possible counter the lane goes on");
     cr_assert_eq(table.stats.agent_steps, 4);
 }
 
 Test(learner, a_step_waits_until_training_has_released_its_slot) {
     struct farm_learner_lane *ours = &table.lanes.lanes[0];
-    for (int n = 0; n < STEPS; n++) step(FIRST, 0, FIRST, 0);
+    for (int n = 0; n < STEPS; n++) play_step(FIRST, 0, FIRST, 0);
     farm_lane_release(ours->lane, 0); // as if nothing had been
     farm_lane_actor_publish(&table.ring.actor.lanes[0]);
     cr_assert_not(farm_lanes_take_in(ours, 0, &table.stats), "an honest actor would have waited");
@@ -387,7 +387,7 @@ Test(learner, an_answer_that_makes_no_sense_makes_its_step_senseless) {
         const struct farm_lane *ours = table.lanes.lanes[0].lane;
         write_local(1, &GOOD);
         write_local(0, &cases[i].answer);
-        step(0, 1, 0, 1);
+        play_step(0, 1, 0, 1);
         cr_assert_eq(table.stats.bad_values - before, cases[i].bad, "case %zu", i);
         for (uint32_t e = 0; e < 2; e++)
             cr_assert_eq(farm_lane_flags(ours, n)[e], e == 0 || cases[i].both ? FIRST | LAST | FARM_STEP_SENSELESS : 0,
@@ -400,7 +400,7 @@ Test(learner, an_answer_that_makes_no_sense_makes_its_step_senseless) {
         write_local(1, &GOOD);
         if (cases[i].answer.state[1] != 5) // it belongs to even steps only
             *(float *)farm_lane_answer_at(&table.ring.actor.lanes[0], 4, table.n, 0) = NAN;
-        step(0, 1, 0, 1);
+        play_step(0, 1, 0, 1);
         cr_assert_eq(table.stats.bad_values - before, cases[i].bad, "the step after case %zu", i);
     }
 }
@@ -415,7 +415,7 @@ Test(learner, continuous_actions_and_their_distributions_are_numbers) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         memcpy(farm_lane_action(&table.ring.actor.lanes[0], table.n, 0), rows[i], sizeof(float));
         memcpy(farm_lane_policy(&table.ring.actor.lanes[0], table.n, 0), rows[i] + 1, 2 * sizeof(float));
-        step(0, 1, 0, 1);
+        play_step(0, 1, 0, 1);
         cr_assert_eq(table.stats.bad_values, i < 2 ? 0 : i - 1, "case %zu", i);
     }
 }

@@ -83,7 +83,7 @@ static void launch_for_updates(uint64_t updates) {
 // ---- figures ----
 
 // In all answered steps; the newest one may have no answer.
-static struct test_counts answered(uint64_t *steps) {
+static struct test_counts count_answered(uint64_t *steps) {
     struct test_counts sum = {0};
     *steps = 0;
     for (uint32_t l = 0; l < LANES; l++) {
@@ -100,7 +100,7 @@ static struct test_counts answered(uint64_t *steps) {
 // The figures of a learner that was never killed are exactly those of the steps.
 static void expect_exact_figures(void) {
     uint64_t steps;
-    const struct test_counts sum = answered(&steps);
+    const struct test_counts sum = count_answered(&steps);
     cr_assert(stats()->agent_steps == sum.transitions && stats()->episodes == sum.games &&
                   stats()->bad_values == sum.bad,
               "%lu agent steps, %lu episodes, %lu bad values; the actor made %lu, %lu, %lu", stats()->agent_steps,
@@ -167,17 +167,17 @@ Test(learner, goes_on_where_it_was_after_sigkill) {
     for (int life = 0; life < 2; life++) {
         test_farm_end(&farm, SIGKILL);
         const struct farm_stats before = *stats();
-        (void)answered(&acted);
+        (void)count_answered(&acted);
         check_checkpoint(path);
         farm.config.checkpoint_load = path;
         goal = before.updates + 20;
         launch_until(went_on);
-        (void)answered(&steps);
+        (void)count_answered(&steps);
         cr_assert(steps > acted && stats()->agent_steps > before.agent_steps && stats()->episodes > before.episodes);
     }
     test_farm_end(&farm, SIGTERM);
     // A killed learner may have answered one step of each lane without counting it.
-    const uint64_t transitions = answered(&steps).transitions;
+    const uint64_t transitions = count_answered(&steps).transitions;
     cr_assert_leq(stats()->agent_steps, transitions);
     cr_assert_geq(stats()->agent_steps + 2 * LANES * WIDTH, transitions);
 }
@@ -239,7 +239,7 @@ Test(learner, counts_a_value_that_makes_no_sense_once_and_trains_on_none) {
     actor()->spoil = true;
     launch_until(has_learned);
     test_farm_end(&farm, SIGTERM);
-    const uint64_t bad = answered(&steps).bad;
+    const uint64_t bad = count_answered(&steps).bad;
     cr_assert_gt(bad, 50);
     cr_assert_eq(stats()->bad_values, bad, "%lu bad values, %lu were written", stats()->bad_values, bad);
     cr_assert(isfinite(farm_stats_get(&stats()->grad_norm)) &&

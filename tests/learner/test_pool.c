@@ -61,7 +61,7 @@ Test(learner, pool_that_never_ran_ends) {
     farm_pool_destroy(NULL);
 }
 
-static void meet(void *context, uint32_t piece, uint32_t thread) {
+static void meet_at_barrier(void *context, uint32_t piece, uint32_t thread) {
     pthread_barrier_wait(context);
 }
 
@@ -71,7 +71,7 @@ Test(learner, pool_runs_pieces_side_by_side) {
     pthread_barrier_t barrier; // opens when all pieces are under way at once
     pthread_barrier_init(&barrier, NULL, THREADS_MAX);
     cr_assert_eq(farm_pool_create(THREADS_MAX, &pool, &err), FARM_OK);
-    for (int i = 0; i < 50; i++) farm_pool_run(pool, THREADS_MAX, meet, &barrier);
+    for (int i = 0; i < 50; i++) farm_pool_run(pool, THREADS_MAX, meet_at_barrier, &barrier);
     farm_pool_destroy(pool);
     pthread_barrier_destroy(&barrier);
 }

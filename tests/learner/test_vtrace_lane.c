@@ -205,7 +205,7 @@ struct arrays {
     uint8_t flags[ROWS_MAX];
 };
 
-static bool senseless(const struct step *step) {
+static bool is_senseless(const struct step *step) {
     bool finite = isfinite(step->reward) && !(step->flags & ~FARM_STEP_ALL);
     for (uint32_t i = 0; i < FLAT && !problem.frames; i++) {
         float value;
@@ -216,10 +216,10 @@ static bool senseless(const struct step *step) {
 }
 
 // The frames of step n, oldest first, zeros before its episode.
-static void point_at(const struct arrays *arrays, const struct column *column, uint64_t n, const void **rows) {
+static void list_frames(const struct arrays *arrays, const struct column *column, uint64_t n, const void **rows) {
     if (!problem.frames) {
         const struct step *step = &problem.steps[column->lane][n][column->env];
-        rows[0] = senseless(step) ? (const void *)arrays->zeros : step->obs;
+        rows[0] = is_senseless(step) ? (const void *)arrays->zeros : step->obs;
         return;
     }
     bool within = true;
@@ -230,15 +230,15 @@ static void point_at(const struct arrays *arrays, const struct column *column, u
     }
 }
 
-static void gather(const struct column columns[COLUMNS], struct arrays *arrays) {
+static void gather_rows(const struct column columns[COLUMNS], struct arrays *arrays) {
     const struct farm_algo_config *algo = &problem.learner.algo;
     for (int t = 0; t < ROWS_T; t++)
         for (int c = 0; c < COLUMNS; c++) {
             const int row = t * COLUMNS + c;
             const uint64_t n = columns[c].start + (uint64_t)t;
             const struct step *step = &problem.steps[columns[c].lane][n][columns[c].env];
-            const bool bad = senseless(step);
-            point_at(arrays, &columns[c], n, arrays->rows + row * (problem.frames ? STACK : 1));
+            const bool bad = is_senseless(step);
+            list_frames(arrays, &columns[c], n, arrays->rows + row * (problem.frames ? STACK : 1));
             const double clip = algo->reward_clip > 0 ? algo->reward_clip : INFINITY;
             arrays->reward[row] = bad ? 0 : (float)(fmin(clip, fmax(-clip, (double)step->reward)) * algo->reward_scale);
             arrays->flags[row] = bad ? FARM_STEP_FIRST | FARM_STEP_LAST : step->flags;
@@ -247,7 +247,7 @@ static void gather(const struct column columns[COLUMNS], struct arrays *arrays) 
         }
 }
 
-static void differentiate(struct arrays *a) {
+static void differentiate_rows(struct arrays *a) {
     const struct farm_algo_config *algo = &problem.learner.algo;
     struct farm_algo_rows rows = {.head = farm_head_categorical(ACTIONS),
                                   .steps = UNROLL,
@@ -291,7 +291,7 @@ static float *expected_update(void) {
     struct arrays *arrays = calloc(1, sizeof *arrays);
     float *vectors = calloc(4 * count, sizeof *vectors), *grads = vectors, *params = grads + count;
     float *first = params + count, *second = first + count, *update = malloc(count * sizeof *update);
-    gather(columns, arrays);
+    gather_rows(columns, arrays);
     const struct farm_arithmetic f32 = farm_arithmetic_uniform(&problem.net, FARM_PRECISION_F32, (struct farm_form){0});
     const struct farm_executor_config config = {
         .net = &problem.net, .batch_max = ROWS_MAX, .training = true, .arithmetic = &f32};
@@ -300,7 +300,7 @@ static float *expected_update(void) {
     memcpy(update, params, count * sizeof *params);
     farm_executor_load(executor, params);
     farm_executor_forward(executor, arrays->rows, farm_sequence_rows(ROWS_T * COLUMNS), arrays->logits, arrays->value);
-    differentiate(arrays);
+    differentiate_rows(arrays);
     farm_executor_backward(executor, arrays->rows, farm_sequence_rows(ROWS_T * COLUMNS), arrays->dlogits,
                            arrays->dvalue, grads);
     for (size_t i = 0; i < count && !problem.learner.algo.loss_sum; i++) grads[i] /= COLUMNS * UNROLL;

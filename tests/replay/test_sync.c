@@ -20,7 +20,7 @@ static void push_windows(uint32_t count, uint64_t tickets[LANES]) {
     for (uint32_t l = 0; l < count; l++) tickets[l] = push_window(l, 0);
 }
 
-static void publish(void) {
+static void publish_parameters(void) {
     lanes.source->ops->published(lanes.source);
 }
 
@@ -54,7 +54,7 @@ Test(sync, an_iteration_is_one_window_of_every_lane_shard_after_shard) {
             expect_released(l, (iteration + 1) * STRIDE);
             cr_assert_not(is_released(l, tickets[l]), "lane %u is released before the publication", l);
         }
-        publish();
+        publish_parameters();
         for (uint32_t l = 0; l < LANES; l++) cr_assert(is_released(l, tickets[l]), "lane %u", l);
     }
 }
@@ -70,7 +70,7 @@ Test(sync, a_lane_counts_from_when_it_comes_until_it_leaves) {
     push_window(1, 0);
     cr_assert_eq(take_windows(0), RING_LANES);
     finish_windows(RING_LANES);
-    publish();
+    publish_parameters();
     push_windows(RING_LANES, tickets);
     admit_ring(1);
     cr_assert_eq(take_windows(0), 0, "two lanes have joined without windows");
@@ -89,14 +89,14 @@ Test(sync, a_lane_that_hangs_is_left_out_and_its_late_window_dropped) {
         cr_assert_eq(take_within(), LANES - 1);
         for (uint32_t i = 0; i < LANES - 1; i++) cr_assert_neq(lanes.taken[i].lane_id, 3);
         finish_windows(LANES - 1);
-        if (iteration == 0) publish();
+        if (iteration == 0) publish_parameters();
     }
     cr_assert_eq(lanes.source->dropped, 0);
     const uint64_t late = push_window(3, 0);
     cr_assert_eq(lanes.source->dropped, WIDTH);
     expect_released(3, STRIDE);
     cr_assert_not(is_released(3, late), "an iteration is being trained on");
-    publish();
+    publish_parameters();
     cr_assert(is_released(3, late));
     push_windows(LANES - 1, tickets);
     answer_step_of(3, 0);
@@ -114,7 +114,7 @@ Test(sync, a_late_lane_goes_on_at_once_if_nothing_is_being_trained_on) {
         push_windows(LANES - 1, tickets);
         cr_assert_eq(take_within(), LANES - 1);
         finish_windows(LANES - 1);
-        publish();
+        publish_parameters();
         if (iteration == 0) cr_assert(is_released(3, push_window(3, 0)), "the next iteration waits for this lane");
     }
     forget_ring(1); // late
