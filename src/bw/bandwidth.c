@@ -48,8 +48,8 @@ static void add_row(struct table *table, enum farm_bandwidth_op op, enum farm_ba
                      .all = nothing()};
 }
 
-// quick: three ops in order, past the caches where there are such stores; summary: six, with both stores; full: these
-// at a stride and shuffled too.
+// quick: three ops in order, with non-temporal stores if available; summary: six, with both kinds of stores; full:
+// these also at a stride and shuffled.
 static void plan_rows(struct table *table) {
     static const enum farm_bandwidth_op ops[OPS] = {FARM_BANDWIDTH_READ,  FARM_BANDWIDTH_COPY,  FARM_BANDWIDTH_TRIAD,
                                                     FARM_BANDWIDTH_WRITE, FARM_BANDWIDTH_SCALE, FARM_BANDWIDTH_ADD};

@@ -134,9 +134,9 @@ static void collect_huge_pages(struct farm_bw_buffer *buffer, uint64_t until_ns)
 static void verify_placement(struct farm_bw_buffer *buffer) {
     size_t elsewhere = 0;
     const size_t step = is_pool(buffer->pages) ? buffer->page_bytes : (size_t)sysconf(_SC_PAGESIZE);
-    const bool asked = farm_place_verify(buffer->start, buffer->bytes, step, buffer->node, &elsewhere);
-    buffer->placed = asked && elsewhere == 0;
-    if (!asked)
+    const bool known = farm_place_verify(buffer->start, buffer->bytes, step, buffer->node, &elsewhere);
+    buffer->placed = known && elsewhere == 0;
+    if (!known)
         note(buffer, "The node of the pages is unknown: the kernel refuses move_pages and numa_maps. ");
     else if (elsewhere)
         note(buffer, "%zu pages are elsewhere than on node %d. ", elsewhere, buffer->node);

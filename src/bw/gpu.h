@@ -69,7 +69,7 @@ struct farm_bw_gpu_node {
     struct farm_bw_figure registration; // bytes_per_s, of `up`
     struct farm_bw_figure flag_ns; // the host stores a word and launches a kernel that reads it and stores another,
                                    // until the host sees that: no kernel is resident, so the launch is in it
-    bool registered;               // false: refused, kernels and pieces read pinned memory; conditions.note says why
+    bool registered;               // false: refused, kernels and pieces read pinned memory; conditions.note states why
     struct farm_bw_conditions conditions; // verified, stopped, out_of_time and note; the caller adds the others
 };
 

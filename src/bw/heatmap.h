@@ -1,5 +1,4 @@
-// A matrix of figures on a terminal: numbers, or one digit each where they do not fit, with colours where there are
-// any. Pure drawing.
+// A matrix of figures as text: numbers, or one digit each if numbers do not fit, with colours on request. Pure drawing.
 #ifndef FARM_BW_HEATMAP_H
 #define FARM_BW_HEATMAP_H
 
@@ -16,7 +15,7 @@ struct farm_heatmap {
     bool higher_is_better;                   // the better end is the brighter one
 };
 
-// Draws it in lines of at most `line_columns` characters: numbers where they fit, else digits, 0 the worst and 9 the
+// Draws it in lines of at most `line_columns` characters: numbers if they fit, else digits, 0 the worst and 9 the
 // best. Columns that do not fit even so are left out, and a line states that.
 void farm_heatmap_draw(FILE *out, const struct farm_heatmap *map, bool colour, size_t line_columns);
 

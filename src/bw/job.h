@@ -20,7 +20,7 @@ struct farm_bw_job {
     bool colour;
     size_t columns;  // of a line of `out`
     json_t *results; // a list of all figures
-    // For parts of the command alone. NULL: not requested.
+    // For parts of tools/bw. NULL: not requested.
     const char *env, *fps_json;
     const struct farm_measure_config *network;
 };

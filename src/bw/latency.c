@@ -134,7 +134,8 @@ static enum farm_status climb_caches(struct ladder *ladder, struct farm_error *e
     return status;
 }
 
-// One line in each of ever more small pages, then as many lines side by side in huge pages: what caches alone cost.
+// One line in each of ever more small pages, then as many lines side by side in huge pages: the cost of caches without
+// the TLB's.
 static enum farm_status climb_pages(struct ladder *ladder, struct farm_error *err) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     struct farm_bw_clock clock = farm_bw_clock_start(&ladder->setup, 5, 1, &ladder->conditions);

@@ -9,7 +9,7 @@ struct farm_bw_idle {
     uint64_t bytes; // of the chase
 };
 
-// From the first allowed CPU. bytes 0: 4 x the last-level cache, at least 64 MiB, less where memory or time is short.
+// From the first allowed CPU. bytes 0: 4 x the last-level cache, at least 64 MiB, less if memory or time is short.
 enum farm_status farm_bw_idle_latency(const struct farm_bw_setup *setup, uint64_t bytes, enum farm_bw_pages pages,
                                       struct farm_bw_idle *result, struct farm_bw_conditions *conditions,
                                       struct farm_error *err);

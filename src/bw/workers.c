@@ -47,7 +47,7 @@ static void fill_member(void *context, int member) {
     farm_bandwidth_fill(&worker->work, sources);
     worker->filled_a |= farm_bandwidth_uses_a(worker->work.op);
     worker->filled_b |= farm_bandwidth_uses_b(worker->work.op);
-    // With fewer arrays than three, d is where a or b was.
+    // With fewer arrays than three, d shares the memory of a or b.
     if (farm_bandwidth_uses_d(worker->work.op) && workers->config.arrays < ARRAYS)
         worker->filled_a = worker->filled_b = false;
     worker->sum = 0;

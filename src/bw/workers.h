@@ -77,7 +77,7 @@ enum farm_status farm_bw_workers_figure(struct farm_bw_workers *workers, struct 
                                         const struct farm_bw_kernel *kernel, struct farm_bw_figure *figure,
                                         struct farm_error *err);
 
-// One figure by workers opened for it alone; node -1: each thread's own.
+// One figure by workers opened only for it; node -1: each thread's own.
 enum farm_status farm_bw_bandwidth(struct farm_bw_clock *clock, const struct farm_bw_kernel *kernel, const int *cpus,
                                    int cpu_count, int node, uint64_t array_bytes, struct farm_bw_figure *figure,
                                    struct farm_error *err);

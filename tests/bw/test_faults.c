@@ -1,5 +1,5 @@
-// Measurements where the machine refuses: without the right to bind, to pin, to ask where pages lie, to have huge
-// pages; and every call that can fail made to fail in turn: an error or a result, and nothing left behind.
+// Measurements without the right to bind, to pin, to read the placement of pages, to choose huge pages; and with every
+// call failing in turn: an error or a result, and nothing left behind.
 #include <criterion/criterion.h>
 #include <errno.h>
 
@@ -14,8 +14,8 @@ enum { TINY = 64 << 10 };
 static struct farm_bw_conditions conditions;
 static struct farm_bw_figure figure;
 
-static enum farm_status measure(const struct farm_bw_setup *setup, struct farm_bw_kernel kernel, uint64_t array_bytes,
-                                struct farm_error *why) {
+static enum farm_status measure_kernel(const struct farm_bw_setup *setup, struct farm_bw_kernel kernel,
+                                       uint64_t array_bytes, struct farm_error *why) {
     const int cpu = farm_bitmap_next(&machine.allowed, 0);
     conditions = farm_bw_conditions_start();
     struct farm_bw_clock clock = farm_bw_clock_start(setup, 1e-3, 1, &conditions);
@@ -26,11 +26,12 @@ static struct farm_bw_setup here(void) {
     return setup_here(1e-3, 1, 1e-4);
 }
 
-#define says(where, text) cr_assert(strstr(where, text), "'%s' does not say '%s'", where, text)
+#define assert_contains(note, text) cr_assert(strstr(note, text), "'%s' is not in '%s'", text, note)
 
 // What the faults set by the test do to a figure; they end with it.
 static void measure_under_faults(const struct farm_bw_setup *setup, uint64_t array_bytes) {
-    enum farm_status status = measure(setup, (struct farm_bw_kernel){.op = FARM_BANDWIDTH_COPY}, array_bytes, &err);
+    enum farm_status status =
+        measure_kernel(setup, (struct farm_bw_kernel){.op = FARM_BANDWIDTH_COPY}, array_bytes, &err);
     farm_faults_clear();
     cr_assert_eq(status, FARM_OK, "%s", err.message);
     cr_assert(farm_bw_figure_is(&figure) && conditions.verified);
@@ -42,8 +43,8 @@ Test(bw, without_the_right_to_bind_or_to_pin_it_is_measured_and_noted) {
     farm_faults_fail("sched_setaffinity", 1, 1000, EPERM);
     measure_under_faults(&setup, TINY);
     cr_assert(!conditions.bound && !conditions.pinned);
-    says(conditions.note, "mbind");
-    says(conditions.note, "pin");
+    assert_contains(conditions.note, "mbind");
+    assert_contains(conditions.note, "pin");
 }
 
 Test(bw, placement_that_the_kernel_does_not_report_is_noted_as_unknown) {
@@ -52,14 +53,14 @@ Test(bw, placement_that_the_kernel_does_not_report_is_noted_as_unknown) {
     farm_faults_fail("fopen", 1, 1000, EACCES);
     measure_under_faults(&setup, TINY);
     cr_assert_not(conditions.placed);
-    says(conditions.note, "is unknown");
+    assert_contains(conditions.note, "is unknown");
 }
 
 Test(bw, memory_that_may_not_choose_its_pages_is_measured_as_it_is) {
     const struct farm_bw_setup setup = here();
     farm_faults_fail("madvise", 1, 1000, EINVAL);
     measure_under_faults(&setup, 4 << 20);
-    says(conditions.note, "page size");
+    assert_contains(conditions.note, "page size");
 }
 
 static long place_elsewhere(int pid, unsigned long count, void **pages, const int *to, int *status, int flags) {
@@ -72,7 +73,7 @@ Test(bw, pages_on_another_node_are_found) {
     farm_faults_replace("move_pages", (void (*)(void))place_elsewhere);
     measure_under_faults(&setup, TINY);
     cr_assert_not(conditions.placed);
-    says(conditions.note, "elsewhere");
+    assert_contains(conditions.note, "elsewhere");
 }
 
 // ---- every call fails once ----
@@ -97,7 +98,7 @@ static void sweep_over(farm_bw_part *part, enum farm_bw_depth depth) {
         struct farm_error why = {0};
         enum farm_status status =
             part ? sweep_part(part, &why)
-                 : measure(&job.setup, (struct farm_bw_kernel){.pattern = FARM_BANDWIDTH_LISTED}, TINY, &why);
+                 : measure_kernel(&job.setup, (struct farm_bw_kernel){.pattern = FARM_BANDWIDTH_LISTED}, TINY, &why);
         const struct farm_fault fault = farm_sweep_end(&sweep);
         const char *call = fault.call ? fault.call : "nothing";
         cr_assert(fault.call || status == FARM_OK, "undisturbed, and yet: %s", why.message);

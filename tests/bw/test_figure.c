@@ -53,7 +53,7 @@ struct meeting {
     int calls[MEMBERS], cpu[MEMBERS];
 };
 
-static void meet(void *context, int member) {
+static void meet_in_rounds(void *context, int member) {
     struct meeting *meeting = context;
     for (int round = 0; round < ROUNDS; round++) {
         atomic_fetch_add(&meeting->arrived[round], 1);
@@ -78,7 +78,7 @@ Test(bw, members_of_a_team_wait_for_each_other_even_on_one_cpu) {
     struct farm_bw_conditions conditions = farm_bw_conditions_start();
     cr_assert_eq(farm_bw_team_open(cpus, MEMBERS, &meeting.team, &conditions, NULL), FARM_OK);
     cr_assert(conditions.pinned);
-    farm_bw_team_run(meeting.team, meet, &meeting);
+    farm_bw_team_run(meeting.team, meet_in_rounds, &meeting);
     cr_assert_eq(meeting.early, 0);
     for (int i = 0; i < MEMBERS; i++) {
         cr_assert_eq(meeting.calls[i], 1, "member %d", i);

@@ -18,8 +18,8 @@ static struct farm_bw_workers open_workers(const struct farm_bw_setup *setup, in
     return workers;
 }
 
-static enum farm_status measure(const struct farm_bw_setup *setup, struct farm_bw_kernel kernel, uint64_t array_bytes,
-                                struct farm_bw_figure *figure) {
+static enum farm_status measure_kernel(const struct farm_bw_setup *setup, struct farm_bw_kernel kernel,
+                                       uint64_t array_bytes, struct farm_bw_figure *figure) {
     const int cpu = farm_bitmap_next(&machine.allowed, 0);
     conditions = farm_bw_conditions_start();
     struct farm_bw_clock clock = farm_bw_clock_start(setup, 0.4, 1, &conditions);
@@ -35,7 +35,7 @@ Test(bw, every_kernel_gives_a_verified_rate) {
                                                   .pattern = (enum farm_bandwidth_pattern)pattern,
                                                   .stride_bytes = 4096 + 64};
             struct farm_bw_figure figure;
-            cr_assert_eq(measure(&setup, kernel, SMALL, &figure), FARM_OK, "%s", err.message);
+            cr_assert_eq(measure_kernel(&setup, kernel, SMALL, &figure), FARM_OK, "%s", err.message);
             cr_assert(is_measured(&figure) && figure.spread >= 0, "op %d pattern %d", op, pattern);
             cr_assert(conditions.verified && !conditions.stopped);
         }
@@ -79,10 +79,10 @@ Test(bw, absurd_arrays_are_refused_before_anything_is_allocated) {
     const uint64_t absurd[] = {UINT64_MAX / 64 * 64, 1ull << 60, 1ull << 45};
     struct farm_bw_figure figure;
     for (int i = 0; i < 3; i++) {
-        cr_assert_eq(measure(&setup, triad, absurd[i], &figure), FARM_E_LIMIT);
+        cr_assert_eq(measure_kernel(&setup, triad, absurd[i], &figure), FARM_E_LIMIT);
         cr_assert(strstr(err.message, "GiB"), "available memory is not stated: %s", err.message);
     }
-    cr_assert_eq(measure(&setup, triad, 32, &figure), FARM_E_INVALID);
+    cr_assert_eq(measure_kernel(&setup, triad, 32, &figure), FARM_E_INVALID);
 }
 
 Test(bw, as_many_bytes_are_used_as_the_time_suffices_for) {

@@ -59,7 +59,7 @@ struct options {
     bool json, quick, full, quiet;
     const char *only, *size, *cpus, *kernels, *svg, *env, *fps_json, *compare;
     const char *newer;         // a document to compare with --compare's, instead of measuring
-    const char *network, *key; // where `farm bridge bench --listen` is; NULL: no network
+    const char *network, *key; // address of `farm bridge bench --listen`; NULL: no network
     bool insecure;
     double seconds;
     int64_t samples;
@@ -414,7 +414,7 @@ static enum farm_status run_part(struct bw *bw, size_t i, struct farm_error *err
     return status ? farm_fail_in(err, status, "%s", part->name) : FARM_OK;
 }
 
-static enum farm_status measure(struct bw *bw, struct farm_error *err) {
+static enum farm_status run_parts(struct bw *bw, struct farm_error *err) {
     enum farm_status status = FARM_OK;
     const double seconds = bw->options->seconds > 0 ? total_s(bw, 0) : fmin(total_s(bw, 0), LIMIT_S[bw->job.depth]);
     bw->end_ns = farm_now_ns() + (uint64_t)(seconds * 1e9);
@@ -446,7 +446,7 @@ static enum farm_status measure_and_report(struct bw *bw, struct farm_error *err
     bw->job.results = json_array();
     bw->sections = farm_json_object(false);
     judge_before(bw);
-    enum farm_status status = measure(bw, err), printed = FARM_OK;
+    enum farm_status status = run_parts(bw, err), printed = FARM_OK;
     judge_after(bw);
     json_t *document = document_of(bw, status ? err->message : NULL);
     if (bw->then && !status) {

@@ -142,8 +142,8 @@ json_t *farm_bw_compare(FILE *out, const char *path, const json_t *then, const j
     json_t *index_then = index_of(then), *index_now = index_of(now), *figures = json_array();
     json_t *compare = farm_json_object(false), *result;
     size_t i;
-    fprintf(out, "\nAgainst %s (farm %s, %s), now by then; marked where they differ by more than both spreads:\n", path,
-            text_in(then, NULL, "commit"), text_in(then, "machine", "cpu"));
+    fprintf(out, "\nAgainst %s (farm %s, %s), now divided by then; marked if they differ by more than both spreads:\n",
+            path, text_in(then, NULL, "commit"), text_in(then, "machine", "cpu"));
     fprintf(out, "  %-44s %10s %10s %-8s %7s\n", "", "then", "now", "", "ratio");
     json_array_foreach(json_object_get(now, "results"), i, result) {
         const json_t *before = json_object_get(index_then, json_string_value(json_object_get(result, "name")));

@@ -12,10 +12,10 @@
 // 16 MiB; FARM_E_FORMAT, another kind of document, with what is wrong and where.
 enum farm_status farm_bw_document_read(const char *path, json_t **document, struct farm_error *err);
 
-// Prints a line for every figure that both have (now divided by then, and whether they differ by more than their spreads
-// together) and returns the same as JSON, which the caller owns: {"file", "commit", "cpu", "figures": [{"name", "then",
-// "now", "unit", "ratio", "change"}], "only_then", "only_now"}. change: "same", "better", "worse". Both documents have
-// passed farm_bw_document_read or were made here.
+// Prints a line for every figure that both have (now divided by then, and whether they differ by more than their
+// spreads together) and returns the same as JSON, which the caller owns: {"file", "commit", "cpu", "figures": [{"name",
+// "then", "now", "unit", "ratio", "change"}], "only_then", "only_now"}. change: "same", "better", "worse". Both
+// documents have passed farm_bw_document_read or were made here.
 json_t *farm_bw_compare(FILE *out, const char *path, const json_t *then, const json_t *now);
 
 #endif

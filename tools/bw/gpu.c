@@ -46,7 +46,7 @@ struct placement {
     bool had_policy;
 };
 
-// What does not come out as asked is in the conditions.
+// The conditions state what fails.
 static void move_to_node(const struct farm_machine *machine, int node, struct placement *before,
                          struct farm_bw_conditions *conditions) {
     struct farm_bitmap cpus = {0};
@@ -61,8 +61,7 @@ static void move_to_node(const struct farm_machine *machine, int node, struct pl
     conditions->bound = set_mempolicy(MPOL_BIND, mask, FARM_NODES_MAX + 1) == 0;
     if (!conditions->bound)
         farm_bw_conditions_note(
-            conditions,
-            "No right to bind memory to node %d (set_mempolicy): pinned memory lies where the driver puts it.", node);
+            conditions, "No right to bind memory to node %d (set_mempolicy): the driver places pinned memory.", node);
 }
 
 static void move_back(const struct placement *before) {
@@ -73,7 +72,7 @@ static void move_back(const struct placement *before) {
         (void)set_mempolicy(MPOL_DEFAULT, NULL, 0);
 }
 
-// Segments as an actor's are: `up` as its reader has it.
+// Segments like an actor's; up_read: mapped like its reader's.
 struct segments {
     struct farm_segment up, up_read, down;
 };
@@ -170,7 +169,7 @@ static void report_gather(struct farm_bw_job *job, json_t *object, const struct 
         for (int by = 0; by < FARM_BW_GPU_GATHERERS; by++) {
             const char *name = farm_bw_gpu_gatherer_names[by];
             const struct farm_bw_figure *figure = &gather->by[by];
-            const double ratio = figure->median / reference->median; // NAN where one is missing
+            const double ratio = figure->median / reference->median; // NAN if one is missing
             json_t *row = farm_json_object(false);
             farm_json_set_int(row, "piece_bytes", gather->piece_bytes);
             farm_json_set_int(row, "pieces", gather->pieces);
@@ -227,7 +226,7 @@ static enum farm_status report_unless_serious(struct gpus *g, json_t *object, en
     return FARM_OK;
 }
 
-// What the caller knows of thread and memory, beside what the library says of the rest.
+// The thread's and the memory's conditions; the library set the others.
 static void add_conditions(const struct farm_bw_conditions *ours, struct farm_bw_conditions *out) {
     farm_bw_conditions_note(out, "%s", ours->note);
     out->pinned = ours->pinned;

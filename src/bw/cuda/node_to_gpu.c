@@ -18,7 +18,7 @@ enum {
     FLAG_BYTES = 4096,
     FLAG_VALUE_AT = 128 / sizeof(uint64_t), // another line than the word that the GPU stores
     TRIPS = 100,
-    TURNS = 1000 // of waiting, before the stream is asked whether the GPU is still there
+    TURNS = 1000 // of waiting, before a query whether the GPU is still there
 };
 static const uint64_t SHUFFLE_SEED = 7;
 
@@ -26,7 +26,7 @@ struct path {
     const struct farm_bw_gpu_config *config;
     struct farm_bw_gpu_node *out;
     struct farm_bw_timer timer;
-    void *up, *down;         // pinned: what `up` of the config holds; where things come back to
+    void *up, *down;         // pinned: a copy of the config's `up`; the target of copies back
     uint8_t *in, *source;    // of the device: what is copied to it; what is copied from it
     void *lists;             // of the device: addresses of pieces
     uint64_t *flag;          // pinned, mapped: [0] the GPU's, [FLAG_VALUE_AT] the host's
@@ -317,7 +317,7 @@ static enum farm_status measure_pieces(struct pieces *p, const char *what, struc
     return status || !farm_bw_figure_is(figure) ? status : check_pieces(p, what, err);
 }
 
-// One large region, read where it lies.
+// One large region, read in place.
 static enum farm_status measure_pulls(struct path *c, struct farm_error *err) {
     struct pieces p;
     struct farm_error why;

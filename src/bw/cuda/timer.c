@@ -56,7 +56,7 @@ enum farm_status farm_bw_timer_figure(struct farm_bw_timer *timer, const struct 
     *figure = farm_bw_figure_of(NULL, 0);
     if (!farm_bw_clock_next(&timer->clock, "%s", work->what)) return FARM_OK;
     enum farm_status status = time_passes(timer, work, 0, 1, &seconds, err); // loads kernels, warms up
-    if (!status) status = time_passes(timer, work, 0, 1, &seconds, err);     // tells how many make a sample
+    if (!status) status = time_passes(timer, work, 0, 1, &seconds, err);     // to choose the passes of a sample
     const double wanted = SAMPLE_S / (seconds > 0 ? seconds : SAMPLE_S);
     const uint32_t passes = wanted < 1 ? 1 : wanted > PASSES_MAX ? PASSES_MAX : (uint32_t)wanted;
     do {

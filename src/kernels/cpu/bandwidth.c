@@ -74,8 +74,8 @@ bool farm_bandwidth_has(enum farm_bandwidth_variant variant) {
     return true;
 }
 
-static uint64_t run(const struct farm_bandwidth_work *work, enum farm_bandwidth_variant variant, uint64_t first_pass,
-                    uint64_t passes) {
+static uint64_t run_variant(const struct farm_bandwidth_work *work, enum farm_bandwidth_variant variant,
+                            uint64_t first_pass, uint64_t passes) {
     if (variant == FARM_BANDWIDTH_AVX2) return farm_bandwidth_run_avx2(work, first_pass, passes);
     if (variant == FARM_BANDWIDTH_AVX512) return farm_bandwidth_run_avx512(work, first_pass, passes);
     return farm_bandwidth_run_portable(work, first_pass, passes);
@@ -85,8 +85,8 @@ bool farm_bandwidth_has(enum farm_bandwidth_variant variant) {
     return variant == FARM_BANDWIDTH_BEST || variant == FARM_BANDWIDTH_PORTABLE;
 }
 
-static uint64_t run(const struct farm_bandwidth_work *work, enum farm_bandwidth_variant variant, uint64_t first_pass,
-                    uint64_t passes) {
+static uint64_t run_variant(const struct farm_bandwidth_work *work, enum farm_bandwidth_variant variant,
+                            uint64_t first_pass, uint64_t passes) {
     return farm_bandwidth_run_portable(work, first_pass, passes);
 }
 #endif
@@ -113,7 +113,7 @@ uint64_t farm_bandwidth_run(const struct farm_bandwidth_work *work, enum farm_ba
            (!farm_bandwidth_uses_b(work->op) || is_aligned(work->b)));
     assert(work->pattern != FARM_BANDWIDTH_STRIDED || (work->stride_lines && work->stride_lines <= work->lines));
     assert(work->pattern != FARM_BANDWIDTH_LISTED || work->order);
-    return run(work, farm_bandwidth_resolve(variant), first_pass, passes);
+    return run_variant(work, farm_bandwidth_resolve(variant), first_pass, passes);
 }
 
 // ---- contents ----

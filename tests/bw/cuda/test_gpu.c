@@ -1,5 +1,5 @@
-// The GPU's figures over the emulator (tests/support/cuda_emulator): that each is taken of the right bytes, that wrong
-// ones are found, what is said where something cannot be had, and that nothing stays behind. Speeds mean nothing here.
+// The GPU's figures over the emulator (tests/support/cuda_emulator): each is measured on the right bytes, wrong bytes
+// are found, what is not available is noted, and nothing stays allocated. Speeds mean nothing here.
 #include <criterion/criterion.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,7 +10,7 @@
 
 static const size_t BYTES = 256 << 10, SEVERAL_PASSES_BYTES = 32 << 20;
 
-// Memory as segments are: `up` mapped once to write and once to read.
+// Memory like segments: `up` mapped once for writing and once for reading.
 struct memory {
     char *up_write, *down;
     const char *up;
@@ -29,23 +29,23 @@ static struct memory memory_of(size_t bytes) {
     return memory;
 }
 
-// Asked between samples; what it does then.
-struct listener {
-    int asked, stop_at;
-    char *spoil; // a byte that is wrong from there on
+// Called between samples: stops, or spoils a byte.
+struct watch {
+    int calls, stop_at;
+    char *spoil; // a byte that is wrong from call spoil_at on
     int spoil_at;
 };
 
-static bool stop(void *context) {
-    struct listener *listener = context;
-    if (listener->spoil && listener->asked == listener->spoil_at) *listener->spoil ^= 1;
-    return ++listener->asked > listener->stop_at && listener->stop_at >= 0;
+static bool count_stop(void *context) {
+    struct watch *watch = context;
+    if (watch->spoil && watch->calls == watch->spoil_at) *watch->spoil ^= 1;
+    return ++watch->calls > watch->stop_at && watch->stop_at >= 0;
 }
 
-// One measurement: what is asked for, and what comes of it.
+// One measurement: its config and its figures.
 static struct memory memory;
 static struct farm_bw_gpu_config config;
-static struct farm_bw_gpu_node cell;
+static struct farm_bw_gpu_node figures;
 static struct farm_error err;
 
 static void set_up_of(size_t bytes) {
@@ -66,151 +66,151 @@ static void assert_nothing_left(void) {
     cr_assert_eq(account.streams + account.events + account.peers, 0, "streams, events or peers are left");
 }
 
-static void assert_is(const struct farm_bw_figure *figure, bool there, const char *what) {
+static void assert_measured(const struct farm_bw_figure *figure, bool there, const char *what) {
     cr_assert_eq(farm_bw_figure_is(figure), there, "%s", what);
     if (there) cr_assert_gt(figure->median, 0, "%s", what);
 }
 
-static enum farm_status measure(void) {
-    const enum farm_status status = farm_bw_cuda_node(&config, &cell, &err);
+static enum farm_status measure_node(void) {
+    const enum farm_status status = farm_bw_cuda_node(&config, &figures, &err);
     assert_nothing_left();
     return status;
 }
 
 static void assert_figures(bool registered, bool bulk) {
     for (int d = 0; d < FARM_BW_GPU_DIRECTIONS; d++) {
-        assert_is(&cell.copy[FARM_BW_GPU_PINNED][d], true, "pinned");
-        assert_is(&cell.copy[FARM_BW_GPU_REGISTERED][d], registered, "registered");
+        assert_measured(&figures.copy[FARM_BW_GPU_PINNED][d], true, "pinned");
+        assert_measured(&figures.copy[FARM_BW_GPU_REGISTERED][d], registered, "registered");
     }
     for (int b = 0; b < FARM_BW_GPU_BLOCKS; b++) {
-        assert_is(&cell.pull[FARM_BW_GPU_LOADS][b], true, "loads");
-        assert_is(&cell.pull[FARM_BW_GPU_BULK][b], bulk, "bulk");
+        assert_measured(&figures.pull[FARM_BW_GPU_LOADS][b], true, "loads");
+        assert_measured(&figures.pull[FARM_BW_GPU_BULK][b], bulk, "bulk");
     }
     for (int s = 0; s < FARM_BW_GPU_PIECES; s++)
         for (int g = 0; g < FARM_BW_GPU_GATHERERS; g++)
-            assert_is(&cell.gather[s].by[g], bulk || g != FARM_BW_GPU_BY_BULK, farm_bw_gpu_gatherer_names[g]);
-    assert_is(&cell.registration, registered, "registration");
-    assert_is(&cell.flag_ns, true, "flag");
+            assert_measured(&figures.gather[s].by[g], bulk || g != FARM_BW_GPU_BY_BULK, farm_bw_gpu_gatherer_names[g]);
+    assert_measured(&figures.registration, registered, "registration");
+    assert_measured(&figures.flag_ns, true, "flag");
 }
 
-Test(bw_cuda, takes_every_figure_and_leaves_nothing) {
+Test(bw_cuda, measures_every_figure_and_leaves_nothing_allocated) {
     config.setup.samples = 3;
-    cr_assert_eq(measure(), FARM_OK, "%s", err.message);
+    cr_assert_eq(measure_node(), FARM_OK, "%s", err.message);
     assert_figures(true, true);
-    cr_assert(cell.registered && cell.conditions.verified && !cell.conditions.stopped);
-    cr_assert_str_empty(cell.conditions.note);
-    cr_assert_eq(cell.flag_ns.samples, 3);
-    cr_assert_eq(cell.gather[2].piece_bytes, 28224);
-    cr_assert_eq(cell.gather[2].pieces, BYTES / 28224);
-    cr_assert_eq(farm_bw_gpu_check(memory.up, BYTES, 0), BYTES, "what is lent is read alone");
+    cr_assert(figures.registered && figures.conditions.verified && !figures.conditions.stopped);
+    cr_assert_str_empty(figures.conditions.note);
+    cr_assert_eq(figures.flag_ns.samples, 3);
+    cr_assert_eq(figures.gather[2].piece_bytes, 28224);
+    cr_assert_eq(figures.gather[2].pieces, BYTES / 28224);
+    cr_assert_eq(farm_bw_gpu_check(memory.up, BYTES, 0), BYTES, "`up` must not be written");
 }
 
-// Each pass has other pieces; those of the last one are compared.
+// Each pass has other pieces; the last pass is compared.
 Test(bw_cuda, every_pass_fetches_other_pieces) {
     set_up_of(SEVERAL_PASSES_BYTES);
-    cr_assert_eq(measure(), FARM_OK, "%s", err.message);
+    cr_assert_eq(measure_node(), FARM_OK, "%s", err.message);
     assert_figures(true, true);
-    for (int s = 0; s < FARM_BW_GPU_PIECES; s++) cr_assert_eq(cell.gather[s].pieces, farm_bw_gpu_piece_counts[s]);
+    for (int s = 0; s < FARM_BW_GPU_PIECES; s++) cr_assert_eq(figures.gather[s].pieces, farm_bw_gpu_piece_counts[s]);
 }
 
 Test(bw_cuda, an_old_gpu_has_no_bulk_copies) {
     farm_emulator.major = 8;
-    cr_assert_eq(measure(), FARM_OK, "%s", err.message);
+    cr_assert_eq(measure_node(), FARM_OK, "%s", err.message);
     assert_figures(true, false);
 }
 
-Test(bw_cuda, says_where_registration_is_refused_and_goes_on) {
+Test(bw_cuda, notes_refused_registration_and_goes_on) {
     for (int read_only = 0; read_only < 2; read_only++) {
         farm_emulator_reset();
         *(read_only ? &farm_emulator.refuse_read_only : &farm_emulator.refuse_registration) = 1;
-        cr_assert_eq(measure(), FARM_OK, "%s", err.message);
+        cr_assert_eq(measure_node(), FARM_OK, "%s", err.message);
         assert_figures(false, true);
-        cr_assert_not(cell.registered);
-        cr_assert_neq(strstr(cell.conditions.note, "perhaps ulimit -l"), NULL);
-        cr_assert_eq(strstr(cell.conditions.note, "read-only") != NULL, read_only);
+        cr_assert_not(figures.registered);
+        cr_assert_neq(strstr(figures.conditions.note, "perhaps ulimit -l"), NULL);
+        cr_assert_eq(strstr(figures.conditions.note, "read-only") != NULL, read_only);
     }
 }
 
-Test(bw_cuda, registers_a_writable_mapping_where_none_that_is_read_only_can_be) {
+Test(bw_cuda, registers_a_writable_mapping_if_no_read_only_one_is_accepted) {
     config.up_writable = memory.up_write;
     farm_emulator_reset();
     farm_emulator.refuse_read_only = 1;
-    cr_assert_eq(measure(), FARM_OK, "%s", err.message);
-    cr_assert(cell.registered);
+    cr_assert_eq(measure_node(), FARM_OK, "%s", err.message);
+    cr_assert(figures.registered);
     assert_figures(true, true);
     assert_nothing_left();
 }
 
-// Wherever it happens: figures of wrong data are none.
+// In any figure: wrong data end the measurement.
 Test(bw_cuda, finds_a_wrong_byte) {
-    struct listener listener = {.stop_at = -1, .spoil_at = -1};
-    const struct farm_bw_control control = {.stop = stop, .context = &listener};
+    struct watch watch = {.stop_at = -1, .spoil_at = -1};
+    const struct farm_bw_control control = {.stop = count_stop, .context = &watch};
     config.setup.control = &control;
-    cr_assert_eq(measure(), FARM_OK, "%s", err.message);
-    const int asked = listener.asked;
-    // 0 and 1: the flag. From registration on, which spoils what all read that follow.
-    const int at[] = {2, 3, asked / 2};
+    cr_assert_eq(measure_node(), FARM_OK, "%s", err.message);
+    const int calls = watch.calls;
+    // 0 and 1: the flag. From registration on, which spoils all later reads.
+    const int at[] = {2, 3, calls / 2};
     for (int i = 0; i < 3; i++) {
-        listener = (struct listener){.stop_at = -1, .spoil = memory.up_write + 20001, .spoil_at = at[i]};
-        cr_assert_eq(measure(), FARM_E_IO);
+        watch = (struct watch){.stop_at = -1, .spoil = memory.up_write + 20001, .spoil_at = at[i]};
+        cr_assert_eq(measure_node(), FARM_E_IO);
         cr_assert_neq(strstr(err.message, "wrong data at byte"), NULL, "%s", err.message);
-        cr_assert_not(cell.conditions.verified);
+        cr_assert_not(figures.conditions.verified);
         farm_bw_gpu_fill(memory.up_write, BYTES, 0);
     }
-    // What comes back to registered memory, spoilt behind the sample (stop is asked before and after each figure).
+    // Bytes copied back to registered memory, spoilt after the sample (before and after each figure there is a call).
     bool found = false;
-    for (int k = 0; k < asked && !found; k++) {
-        listener = (struct listener){.stop_at = -1, .spoil = memory.down + 77, .spoil_at = k};
-        found = measure() == FARM_E_IO && strstr(err.message, "GPU to host: wrong data at byte 72");
+    for (int k = 0; k < calls && !found; k++) {
+        watch = (struct watch){.stop_at = -1, .spoil = memory.down + 77, .spoil_at = k};
+        found = measure_node() == FARM_E_IO && strstr(err.message, "GPU to host: wrong data at byte 72");
     }
     cr_assert(found);
 }
 
 Test(bw_cuda, stops_when_asked) {
-    struct listener listener;
-    const struct farm_bw_control control = {.stop = stop, .context = &listener};
+    struct watch watch;
+    const struct farm_bw_control control = {.stop = count_stop, .context = &watch};
     config.setup.control = &control;
     for (int at = 0; at < 40; at += 3) {
-        listener = (struct listener){.stop_at = at, .spoil_at = -1};
-        cr_assert_eq(measure(), FARM_OK, "%s", err.message);
-        cr_assert(cell.conditions.stopped);
-        cr_assert_eq(farm_bw_figure_is(&cell.flag_ns), at > 0);
-        cr_assert_not(farm_bw_figure_is(&cell.gather[2].by[FARM_BW_GPU_BY_BATCH]));
+        watch = (struct watch){.stop_at = at, .spoil_at = -1};
+        cr_assert_eq(measure_node(), FARM_OK, "%s", err.message);
+        cr_assert(figures.conditions.stopped);
+        cr_assert_eq(farm_bw_figure_is(&figures.flag_ns), at > 0);
+        cr_assert_not(farm_bw_figure_is(&figures.gather[2].by[FARM_BW_GPU_BY_BATCH]));
     }
 }
 
 Test(bw_cuda, ends_with_its_time) {
     config.setup.seconds = 1e-6;
     config.setup.samples = 5;
-    cr_assert_eq(measure(), FARM_OK, "%s", err.message);
-    cr_assert(cell.conditions.out_of_time);
-    cr_assert_eq(cell.flag_ns.samples, 1, "the first is always taken");
-    assert_is(&cell.copy[0][0], false, "copies");
+    cr_assert_eq(measure_node(), FARM_OK, "%s", err.message);
+    cr_assert(figures.conditions.out_of_time);
+    cr_assert_eq(figures.flag_ns.samples, 1, "the first is always taken");
+    assert_measured(&figures.copy[0][0], false, "copies");
 }
 
-// Loses the GPU some pieces of work into one figure.
+// Loses the GPU after some pieces of work of one figure.
 struct loss {
     int figure, works, begun;
 };
 
-static void lose(void *context, const char *what, double share) {
+static void lose_gpu(void *context, const char *what, double share) {
     struct loss *loss = context;
     (void)what, (void)share;
     if (loss->begun++ == loss->figure)
         farm_emulator.fall_off_after = (int64_t)farm_emulator_account().works + loss->works;
 }
 
-Test(bw_cuda, a_gpu_that_is_lost_in_any_figure_is_said) {
+Test(bw_cuda, a_gpu_lost_in_any_figure_is_an_error) {
     struct loss loss = {.figure = -1};
-    const struct farm_bw_control control = {.progress = lose, .context = &loss};
+    const struct farm_bw_control control = {.progress = lose_gpu, .context = &loss};
     config.setup.control = &control;
-    cr_assert_eq(measure(), FARM_OK, "%s", err.message);
-    const int figures = loss.begun;
-    cr_assert_gt(figures, 20);
-    for (int figure = 0; figure < figures; figure++) { // each has three pieces of work or more, some side by side
+    cr_assert_eq(measure_node(), FARM_OK, "%s", err.message);
+    const int count = loss.begun;
+    cr_assert_gt(count, 20);
+    for (int figure = 0; figure < count; figure++) { // each has three pieces of work or more, some side by side
         farm_emulator_reset();
         loss = (struct loss){.figure = figure, .works = figure % 3};
-        cr_assert_eq(measure(), FARM_E_DEAD, "%d: %s", figure, err.message);
+        cr_assert_eq(measure_node(), FARM_E_DEAD, "%d: %s", figure, err.message);
     }
 }
 
@@ -218,14 +218,14 @@ Test(bw_cuda, errors_leave_nothing) {
     for (int64_t left = 0; left < 2 * (int64_t)BYTES; left += 100000) {
         farm_emulator_reset();
         farm_emulator.memory = left;
-        cr_assert_eq(measure(), FARM_E_LIMIT, "%s", err.message);
+        cr_assert_eq(measure_node(), FARM_E_LIMIT, "%s", err.message);
     }
     farm_emulator_reset();
     config.bytes = 100;
-    cr_assert_eq(measure(), FARM_E_INVALID);
+    cr_assert_eq(measure_node(), FARM_E_INVALID);
     set_up();
     config.device = 1;
-    cr_assert_neq(measure(), FARM_OK, "there is one GPU");
+    cr_assert_neq(measure_node(), FARM_OK, "there is one GPU");
 }
 
 Test(bw_cuda, from_one_gpu_to_another) {
@@ -236,7 +236,7 @@ Test(bw_cuda, from_one_gpu_to_another) {
             farm_emulator.refuse_peers = refused;
             config.device = from;
             cr_assert_eq(farm_bw_cuda_peer(&config, 1 - from, &peer, &err), FARM_OK, "%s", err.message);
-            assert_is(&peer.bytes_per_s, true, "peer");
+            assert_measured(&peer.bytes_per_s, true, "peer");
             cr_assert_eq(peer.access, !refused);
             cr_assert(peer.conditions.verified);
             assert_nothing_left();
@@ -247,7 +247,7 @@ Test(bw_cuda, from_one_gpu_to_another) {
     assert_nothing_left();
 }
 
-extern farm_bw_gpu_entry farm_bw_cuda; // what the library exports
+extern farm_bw_gpu_entry farm_bw_cuda; // the library's export
 
 Test(bw_cuda, a_program_of_another_commit_is_refused) {
     struct farm_bw_gpu_device device;
@@ -266,7 +266,7 @@ Test(bw_cuda, a_program_of_another_commit_is_refused) {
     cr_assert_eq(count, 0);
 }
 
-Test(bw_cuda, contents_tell_every_byte) {
+Test(bw_cuda, every_wrong_byte_of_the_contents_is_found) {
     char words[64];
     farm_bw_gpu_fill(words, sizeof words, 5);
     cr_assert_eq(farm_bw_gpu_check(words, sizeof words, 5), sizeof words);
