@@ -30,7 +30,7 @@ CPPFLAGS += -D_GNU_SOURCE -Iinclude -Isrc -I. -I$(BUILD)/gen
 CFLAGS   += -std=c17 -O2 -g $(WARNINGS) -fno-math-errno -ffp-contract=off -fPIC
 LDFLAGS  += -Wl,--as-needed
 ifneq ($(SANITIZE),)
-# gcc's flow warnings are wrong about instrumented code; TSan does not see fences (which order only who sleeps).
+# gcc's flow warnings are wrong about instrumented code; TSan does not see fences (which order only sleeping).
 CFLAGS   += -Wno-unknown-warning-option -Wno-tsan -Wno-format-truncation -Wno-maybe-uninitialized -Wno-stringop-overflow -Wno-array-bounds
 CFLAGS   += -O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all
 LDFLAGS  += -fsanitize=$(SANITIZE)

@@ -18,7 +18,7 @@ lint-cppcheck:
 		--file-list=$(BUILD)/cppcheck.files
 
 lint-folders:
-	$(call say,LINT,'folder rule (who may include whom)')
+	$(call say,LINT,'folder rule (which may include which)')
 	@$(PYTHON) tools/build/check_includes.py .
 
 lint-docs:

@@ -75,7 +75,7 @@ $(CUDA_C_OBJECTS) $(filter-out %.cu.o,$(CUDA_EMULATOR)) $(CUDA_TESTS:$(BUILD)/%=
 $(CUDA_TESTS): $(CUDA_C_OBJECTS) $(CUDA_EMULATOR)
 # Kernels for the CPU: another device.cuh before our own, and a call of the emulator's (access.c) before each load and
 # store. AddressSanitizer has functions of these names, so that there UndefinedBehaviorSanitizer alone looks on; under
-# ThreadSanitizer, which looks at the host's code, nobody does.
+# ThreadSanitizer, which checks the host code, neither runs.
 EMULATOR_FLAGS  := -std=c++17 -O1 -g -fPIC -fno-exceptions -fno-rtti -Wall -Wextra -Werror -Wno-unknown-pragmas \
                   -Itests/support/cuda_emulator/device -Itests/support/cuda_emulator -Iinclude -Isrc -I. -I$(BUILD)/gen \
                   $(if $(TSAN),,$(if $(SANITIZE),-fsanitize=undefined -fno-sanitize-recover=all,-fsanitize=kernel-address \

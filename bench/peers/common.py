@@ -97,7 +97,7 @@ class Farm:
 
 
 def farm_fps(build, env, *options):
-    """The farm alone, random actions written by a stand-in for the learner."""
+    """The farm alone, random actions written in the learner's place."""
     return Farm(build, "fps", "--env", env, "--ladder", "off", "--quiet", *options)
 
 

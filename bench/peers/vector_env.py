@@ -40,7 +40,7 @@ class Loop:
         return answer
 
     def rate(self, seconds):
-        """Transitions per second. After an end the peer resets in a step of its own, which is none."""
+        """Transitions per second. After an end the peer resets in an extra step, which does not count."""
         transitions, turns = 0, 0
         first = self.step()[0].copy()
         start = now = time.perf_counter()

@@ -115,7 +115,7 @@ class Singles:
                 try:
                     put(self.lane, i, reward, flags)
                 except TypeError:
-                    raise actor.BrokenContract(f"a reward that is no number, but {type(reward).__name__}") from None
+                    raise actor.BrokenContract(f"the reward is not a number but {type(reward).__name__}") from None
                 if self._maker.bad_values != "count":
                     self._judge(ring, slot, i, flags)
         except actor.BrokenContract as broken:
@@ -190,7 +190,7 @@ class Maker:
         return made or self._make()
 
     def _make(self):
-        """Without Gymnasium's checker: what it would say of the first step is warned of where nobody looks."""
+        """Without Gymnasium's checker, whose warnings would go unseen."""
         return gymnasium.make(self._name, **{"disable_env_checker": True, **self._options})
 
     def vector(self, width):

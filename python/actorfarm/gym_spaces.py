@@ -102,7 +102,7 @@ def _leaves(space, path=()):
     if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
         return [(path, OneHot(space))]
     raise ValueError(
-        f"observation space {shown(space)} is none that a lane has: Box, Discrete, MultiDiscrete, and Dict and Tuple of these"
+        f"observation space {shown(space)}: must be Box, Discrete, MultiDiscrete, or a Dict or Tuple of these"
     )
 
 
@@ -181,7 +181,7 @@ class Actions:
             self.spec = {"kind": "continuous", "dims": len(low), "low": low, "high": high}
         else:
             raise ValueError(
-                f"action space {shown(space)} is none that a lane has: Discrete, MultiDiscrete, and Box of floats are"
+                f"action space {shown(space)}: must be Discrete, MultiDiscrete, or a Box of floats"
             )
         if not 1 <= self.spec["dims"] <= ACTION_DIMS_MAX:
             raise ValueError(f"action space {shown(space)}: 1 to {ACTION_DIMS_MAX} dims are possible")

@@ -30,7 +30,7 @@ enum { PYTHONS = sizeof pythons / sizeof *pythons };
 
 // ---- asking a Python program ----
 
-// Our environment with PYTHONPATH, and without threads that nobody asked for (malloc'd vector; texts[0..2] are the
+// Our environment with PYTHONPATH, and without unrequested threads (malloc'd vector; texts[0..2] are the
 // caller's).
 static char **python_environment(const char *pythonpath, char texts[3][PATH_MAX + 32]) {
     static const char *const names[] = {"PYTHONPATH=", "OMP_NUM_THREADS=", "OPENBLAS_NUM_THREADS="};
@@ -220,7 +220,7 @@ static const char *split_path(char *text) {
     return last + 1;
 }
 
-// env->lasting of a file that is there; name (may be NULL): of the environment in it.
+// env->lasting of an existing file; name (may be NULL): of the environment in it.
 static void name_for_good(struct farm_env *env, const char *prefix, const char *file, const char *name) {
     char absolute[PATH_MAX];
     if (!realpath(file, absolute)) return;

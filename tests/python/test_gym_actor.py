@@ -258,7 +258,7 @@ class Observations(unittest.TestCase):
             with self.subTest(space=space):
                 self.compare(space, lambda s, x: [spaces.flatten(s, x).astype(np.float32)], flatten=True)
 
-    def test_parts_are_kept_apart_where_that_is_asked_for(self):
+    def test_flatten_false_keeps_parts_apart(self):
         fields = gym_spaces.Observations(FLAT, flatten=False).fields
         self.assertEqual(fields, [("a", "f32", (3,)), ("b", "f32", (2, 2)), ("c.0", "i32", (1,))])
         self.assertEqual(gym_spaces.Observations(FLAT).fields, [("obs", "f32", (8,))])
@@ -294,14 +294,14 @@ class Observations(unittest.TestCase):
             with self.assertRaisesRegex(BrokenContract, "not in its space"):
                 observations.write([np.zeros((1, 2), np.uint8)], 0, value)
 
-    def test_a_reward_that_is_no_number_is_an_error(self):
+    def test_a_reward_that_is_not_a_number_is_an_error(self):
         lane = Lane("Probe/NoReward-v0")
         lane.step()
         lane.answer(np.zeros(2, np.int32))
-        with self.assertRaisesRegex(BrokenContract, "a reward that is no number, but NoneType: lane 0, number 0"):
+        with self.assertRaisesRegex(BrokenContract, "the reward is not a number but NoneType: lane 0, number 0"):
             lane.step()
 
-    def test_rewards_of_a_group_that_are_none_are_an_error(self):
+    def test_invalid_rewards_of_a_group_are_an_error(self):
         for name, bad_values, said in (("WrongRewards", "count", "fit no group of 12"), ("SenselessRewards", "fail", "bad-values fail")):
             lane = Lane(f"Probe/{name}-v0", WIDE, bad_values=bad_values)
             lane.step()
@@ -544,7 +544,7 @@ class Program(unittest.TestCase):
             gym_actor.Gym.prepare(name, [], "count")
 
     def lanes(self):
-        """(creator, learner, what the program is told of them)"""
+        """(creator, learner, the flags that pass them to the program)"""
         creator = _farm.create(2, 2, 4, [("obs", "f32", (3,))], 4)
         actor_fds, learner_fds = creator.fds()
         for fd in actor_fds:
@@ -579,7 +579,7 @@ class Program(unittest.TestCase):
 
     def test_a_broken_contract_has_an_exit_status_of_its_own(self):
         for name, said, *options in (
-            ("Senseless", "NaN", "--bad-values", "fail"), ("WrongShape", "shape"), ("NoReward", "a reward that is no number")
+            ("Senseless", "NaN", "--bad-values", "fail"), ("WrongShape", "shape"), ("NoReward", "the reward is not a number")
         ):
             status, last = self.play(name, *options)
             self.assertEqual(status, 3, last)  # FARM_ACTOR_ENV_BROKEN

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds the C tests that need no foreign library for AArch64, with the cross compiler and a small stand-in for
+# Builds the C tests that need no foreign library for AArch64, with the cross compiler and a minimal replacement of
 # Criterion, and runs them under qemu-user: aarch64_test.sh. What qemu cannot do stands with its reason in
 # tests/support/aarch64/skips.txt. Ends with lines `covered: ...`; exit 77 where compiler or qemu is missing.
 set -eu

@@ -124,7 +124,7 @@ def show(documents):
 
 
 def measure(build, names):
-    """The documents of these benchmarks (all, if none is named), and what went wrong; None if there is no such one."""
+    """The documents of these benchmarks (all without names) and what went wrong; None for an unknown name."""
     folder = os.path.join(build, "bench")
     paths = {entry: os.path.join(folder, entry) for entry in sorted(os.listdir(folder) if os.path.isdir(folder) else ())}
     there = [name for name, path in paths.items() if os.access(path, os.X_OK) and os.path.isfile(path)]

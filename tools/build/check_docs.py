@@ -1,6 +1,6 @@
 """Links and paths: check_docs.py [TREE]
 
-Relative links in *.md must lead to a file that is there, and their #anchors to a heading of it. No text file may name
+Relative links in *.md must lead to an existing file, and their #anchors to a heading of it. No text file may name
 a path of one person's machine or a package registry's host: it would be wrong everywhere else. Prints every line that
 breaks a rule and exits 1.
 """

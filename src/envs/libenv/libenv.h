@@ -11,7 +11,7 @@
 // observation to bootstrap from), it carries the observation that libenv shows, which no learner uses, and the next
 // reset() gives that same observation as the new episode's first. No action and no reward is lost between the two.
 //
-// Not here: several environments in one libenv, info tensors (libenv gets memory for them that nobody reads).
+// Not here: several environments in one libenv, info tensors (libenv gets memory for them, which is not read).
 #ifndef FARM_ENVS_LIBENV_H
 #define FARM_ENVS_LIBENV_H
 
@@ -253,7 +253,7 @@ static inline bool libenv_read_spaces(const struct libenv_library *library, void
                              &spaces->info_count, error, error_bytes);
 }
 
-// A scalar becomes a vector of 1. A name that is none, or longer than ours may be, becomes ob_NUMBER.
+// A scalar becomes a vector of 1. An invalid or too long name becomes ob_NUMBER.
 static inline bool libenv_obs_spec(const struct libenv_tensor *tensor, uint32_t number, struct farm_field_spec *field,
                                    char *error, size_t error_bytes) {
     if (tensor->rank > FARM_FIELD_RANK_MAX)

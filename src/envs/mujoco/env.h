@@ -85,7 +85,7 @@ struct mujoco_env {
 // Defaults of the task, then the options given. False with a sentence in error.
 bool mujoco_settings_read(const struct task *task, const struct farm_env_config *config, struct settings *settings,
                           char *error, size_t error_bytes);
-// A number that is all of [text, end); infinities are numbers, NaN is none.
+// A number that is all of [text, end); infinities are numbers, NaN is not.
 bool mujoco_parse_number(const char *text, const char *end, double *number);
 
 // ---- model.c ----

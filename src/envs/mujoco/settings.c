@@ -124,7 +124,7 @@ static bool offers(const struct task *task, const char *wanted) {
     return false;
 }
 
-// The sentence ends with the options that there are, as far as they fit.
+// The sentence ends with the existing options, as far as they fit.
 static void say_unknown(const struct task *task, const char *key, char *error, size_t error_bytes) {
     char value[MUJOCO_FILE_BYTES];
     size_t length, used = 0;

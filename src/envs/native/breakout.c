@@ -1,7 +1,7 @@
 // native/breakout: a game after Atari's Breakout, made to be fast and quick to learn: 84x84 grey pixels, the bricks'
 // six rows worth 7 7 4 4 1 1 points from the top, two walls, five lives, the Atari action set (noop, fire, right,
 // left). The ball's angle depends on where the paddle meets it; it speeds up after twelve such meetings or in the two
-// top rows. Fire serves; the ball comes by itself when nobody does. Runs in an actor process, no shared words. It is no
+// top rows. Fire serves; the ball also comes by itself. Runs in an actor process, no shared words. It is no
 // emulation: scores do not compare with ale/Breakout's, and nothing flickers, so one frame a step suffices.
 //
 // The picture is kept in a canvas, of which a step changes ball, paddle and broken bricks only, and copied to the

@@ -39,7 +39,7 @@ struct farm_cartpole_state {
 // One tick of 0.02 s under a push to the right or left; whether the cart has left the track or the pole has fallen.
 bool farm_cartpole_tick(struct farm_cartpole_state *state, bool right);
 
-// One option of an environment: a switch (0 or 1) or a whole number from 1 on, and its value where nobody sets it.
+// One option of an environment: a switch (0 or 1) or a whole number from 1 on, and its default.
 struct farm_native_option {
     const char *key;
     bool is_switch;
