@@ -8,7 +8,8 @@
 
 #include "bridge/engine_state.h"
 
-enum { SKIPS = 16, POLLED_MAX = FARM_ENGINE_SOCKETS_MAX + FARM_ENGINE_WATCHES_MAX + 1 };
+enum { SKIPS = 16, LISTENER = FARM_ENGINE_WATCHES_MAX }; // LISTENER: its watch
+enum { POLLED_MAX = FARM_ENGINE_SOCKETS_MAX + LISTENER + 1 };
 
 struct poll_socket {
     int fd; // -1: free
@@ -21,13 +22,13 @@ struct poll_socket {
 
 struct farm_engine {
     struct poll_socket sockets[FARM_ENGINE_SOCKETS_MAX];
-    int watches[FARM_ENGINE_WATCHES_MAX];
-    uint32_t socket_count, watch_count;
+    int watches[LISTENER + 1]; // -1: none
+    uint32_t socket_count;
     struct farm_listener listener;
     bool acceptable;
     bool polls_next; // the last turn had no event: the next one calls poll(2)
     struct pollfd polled[POLLED_MAX];
-    uint32_t polled_number[POLLED_MAX]; // of the socket, socket_count + watch, or socket_count + watch_count: listener
+    uint32_t polled_number[POLLED_MAX]; // of the socket, or socket_count + watch
     struct farm_event_queue queue;
     uint64_t system_calls;
 };
@@ -43,20 +44,20 @@ static enum farm_status create(uint32_t sockets, uint32_t watches, void *context
     struct farm_engine *engine = *out = calloc(1, sizeof *engine);
     if (!engine) return farm_fail(err, FARM_E_LIMIT, "out of memory for the bridge's sockets");
     engine->socket_count = sockets;
-    engine->watch_count = watches;
     engine->listener.fd = -1;
     for (uint32_t i = 0; i < sockets; i++) engine->sockets[i].fd = -1;
-    for (uint32_t i = 0; i < watches; i++) engine->watches[i] = -1;
+    for (uint32_t i = 0; i <= LISTENER; i++) engine->watches[i] = -1;
     return FARM_OK;
 }
 
 static void watch(struct farm_engine *engine, uint32_t number, int fd) {
-    assert(number < engine->watch_count);
+    assert(number <= LISTENER);
     engine->watches[number] = fd;
 }
 
 static void listen_at(struct farm_engine *engine, int fd) {
     engine->listener = (struct farm_listener){.fd = fd};
+    watch(engine, LISTENER, fd);
 }
 
 static struct poll_socket *socket_at(struct farm_engine *engine, uint32_t number) {
@@ -197,10 +198,9 @@ static uint32_t fill_polled(struct farm_engine *engine) {
         const int events = (socket->in.busy ? POLLIN : 0) | (socket->out.busy || socket->connecting ? POLLOUT : 0);
         if (socket->fd >= 0 && events) add_polled(engine, &count, socket->fd, (short)events, i);
     }
-    for (uint32_t i = 0; i < engine->watch_count; i++)
-        if (engine->watches[i] >= 0) add_polled(engine, &count, engine->watches[i], POLLIN, engine->socket_count + i);
-    if (engine->listener.fd >= 0 && !farm_listener_is_paused(&engine->listener))
-        add_polled(engine, &count, engine->listener.fd, POLLIN, engine->socket_count + engine->watch_count);
+    for (uint32_t i = 0; i <= LISTENER; i++)
+        if (engine->watches[i] >= 0 && (i != LISTENER || !farm_listener_is_paused(&engine->listener)))
+            add_polled(engine, &count, engine->watches[i], POLLIN, engine->socket_count + i);
     return count;
 }
 
@@ -211,10 +211,10 @@ static void note_ready(struct farm_engine *engine, const struct pollfd *polled, 
         socket->readable |= failed || (polled->revents & POLLIN);
         socket->writable |= failed || (polled->revents & POLLOUT);
         socket->untested &= !socket->readable;
-    } else if (number < engine->socket_count + engine->watch_count) {
-        farm_event_put(&engine->queue, FARM_ENGINE_READABLE, number - engine->socket_count, 0);
-    } else {
+    } else if (number == engine->socket_count + LISTENER) {
         engine->acceptable = true;
+    } else {
+        farm_event_put(&engine->queue, FARM_ENGINE_READABLE, number - engine->socket_count, 0);
     }
 }
 

@@ -139,7 +139,5 @@ void farm_link_commit(struct farm_link *link);
 // A message (one entry; copies the payload), sent before any later frame. last: nothing is sent after it, and the link
 // closes with the peer or after 1 s.
 void farm_link_post(struct farm_link *link, enum farm_wire_type type, const void *payload, size_t bytes, bool last);
-// A frame of one entry without payload (HEARTBEAT, LEAVE), in order with messages.
-void farm_link_post_entry(struct farm_link *link, enum farm_wire_type type, const struct farm_wire_entry *entry);
 
 #endif

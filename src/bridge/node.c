@@ -2,8 +2,6 @@
 // counter shows that it was lost. Releases its slot to the actor when the answer has come (LOCAL: the acknowledgement).
 #include "bridge/node.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,17 +9,14 @@
 
 #include "base/log.h"
 #include "base/time.h"
-#include "bridge/address.h"
+#include "bridge/dial.h"
 #include "bridge/link.h"
 #include "bridge/step.h"
 #include "bridge/worker.h"
 #include "ring/wait.h"
 
 enum { SOCKET = 0, WATCH_BELL = 0, EVENTS_MAX = 64 };
-static const uint64_t TICK_NS = 25000000, HEARTBEAT_NS = 1000000000, SLEEP_NS = 100000000;
-// The next attempt finds a path that is back, so the intervals are short after a cut and grow later.
-static const uint64_t REACH_NS = 40000000, REACH_LATE_NS = 3000000000u, PROBE_NS = 40000000;
-static const uint64_t RETRY_NS = 50000000, RETRY_SOON_NS = 10000000000u, RETRY_MAX_NS = 1000000000;
+static const uint64_t TICK_NS = 25000000, HEARTBEAT_NS = 1000000000, PROBE_NS = 40000000, SLEEP_NS = 100000000;
 
 struct node_lane {
     struct farm_lane *lane;
@@ -38,9 +33,7 @@ struct farm_node {
     const struct farm_engine_ops *ops;
     struct farm_engine *engine;
     struct farm_link link;
-    struct farm_address address, found[FARM_ADDRESSES_MAX];
-    uint32_t found_count;
-    uint64_t found_ns;
+    struct farm_dial dial;
     enum farm_node_state state;
     bool welcomed; // on this connection
     char why[FARM_WIRE_TEXT_BYTES];
@@ -62,11 +55,6 @@ struct farm_node {
     uint32_t *actors;
 
     uint64_t now_ns, tick_ns;
-    uint64_t retry_ns, cut_ns, retry_wait_ns; // time of the next attempt; of the cut, 0: none; last interval
-    bool retry_at_once;                       // once: another bridge has the session, or the path was cut
-    uint64_t rtt_ns;                          // newest of any connection; 0: unknown
-    uint64_t random;
-    uint32_t tries;
     uint64_t env_steps, lane_steps;
     uint8_t *scratch;
 };
@@ -284,8 +272,7 @@ static bool handle_welcome(struct farm_node *node, struct farm_error *err) {
     node->head = node->listed = 0;
     node->welcomed = true;
     node->state = FARM_NODE_JOINED;
-    node->cut_ns = node->retry_wait_ns = 0;
-    node->retry_at_once = false;
+    farm_dial_reset(&node->dial);
     node->why[0] = 0;
     if (node->config.stats) {
         struct farm_bridge_node_stats *row = &node->config.stats->node[0];
@@ -308,7 +295,7 @@ static bool handle_reason(struct farm_node *node, bool bye, struct farm_error *e
     else if (reason == FARM_WIRE_REFUSE_SESSION)
         node->state = FARM_NODE_STRANGE;
     else if (reason == FARM_WIRE_REFUSE_AGAIN)
-        node->retry_at_once = true;
+        node->dial.at_once = true;
     snprintf(node->why, sizeof node->why, "%s", text);
     farm_link_close(&node->link, "%s", text);
     return true;
@@ -350,70 +337,27 @@ static bool is_over(const struct farm_node *node) {
     return node->state == FARM_NODE_ENDED || node->state == FARM_NODE_REFUSED || node->state == FARM_NODE_STRANGE;
 }
 
-// SplitMix64: for jitter only.
-static uint64_t next_random(struct farm_node *node) {
-    uint64_t z = node->random += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-// The next address of the name, resolved again after RETRY_MAX_NS because the learner may have moved.
-static enum farm_status find_address(struct farm_node *node, struct farm_error *err) {
-    if (!node->found_count || node->now_ns - node->found_ns >= RETRY_MAX_NS) {
-        node->found_ns = node->now_ns;
-        node->found_count = 0;
-        const enum farm_status status = farm_address_find(node->config.address, node->found, &node->found_count, err);
-        if (status) return status;
-    }
-    node->address = node->found[node->tries++ % node->found_count];
-    if (node->config.key || farm_address_private(&node->address)) return FARM_OK;
-    return farm_fail(err, FARM_E_PERMISSION, "%s is no longer a private address: nothing is sent unencrypted",
-                     node->config.address);
-}
-
-static enum farm_status open_socket(const struct farm_address *address, int *fd, struct farm_error *err) {
-    *fd = socket(address->socket.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (*fd < 0) return farm_fail_errno(err, FARM_E_LIMIT, "no socket");
-    setsockopt(*fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
-    return FARM_OK;
-}
-
-static void plan_retry(struct farm_node *node) {
-    if (!node->cut_ns) node->cut_ns = node->now_ns;
-    node->retry_ns = node->now_ns;
-    if (node->retry_at_once) {
-        node->retry_wait_ns = 0;
-    } else {
-        const bool soon = node->now_ns - node->cut_ns < RETRY_SOON_NS;
-        const uint64_t twice_ns = 2 * node->retry_wait_ns < RETRY_MAX_NS ? 2 * node->retry_wait_ns : RETRY_MAX_NS;
-        const uint64_t wait_ns = node->retry_wait_ns = soon || twice_ns < RETRY_NS ? RETRY_NS : twice_ns;
-        node->retry_ns += wait_ns * 3 / 4 + next_random(node) % (wait_ns / 2);
-    }
-    node->retry_at_once = false;
-}
-
 static void connect_to_learner(struct farm_node *node) {
     struct farm_error err = {0};
     const struct farm_link_owner owner = {.place = place_entry, .arrived = handle_frame, .context = node};
     int fd = -1;
     enum farm_status status = FARM_OK;
-    if (!node->config.ops_context) status = find_address(node, &err);
-    if (!status && !node->config.ops_context) status = open_socket(&node->address, &fd, &err);
+    if (!node->config.ops_context) status = farm_dial_open(&node->dial, node->now_ns, &fd, &err);
     if (!status)
         status = farm_link_make(&node->link, node->ops, node->engine, SOCKET, false, node->config.key, &owner, &err);
     if (status) {
         if (fd >= 0) close(fd);
         snprintf(node->why, sizeof node->why, "%.*s", (int)sizeof node->why - 1, err.message);
-        plan_retry(node);
+        farm_dial_plan_retry(&node->dial, node->now_ns);
         return;
     }
     node->offered = node->welcomed = false;
-    node->retry_ns = UINT64_MAX;
+    node->dial.retry_ns = UINT64_MAX;
     node->link.heartbeat_ns = node->now_ns;
     node->ops->open(node->engine, SOCKET, fd);
     node->link.fd = fd;
-    node->ops->connect(node->engine, SOCKET, (const struct sockaddr *)&node->address.socket, node->address.bytes);
+    node->ops->connect(node->engine, SOCKET, (const struct sockaddr *)&node->dial.address.socket,
+                       node->dial.address.bytes);
     farm_link_begin(&node->link, node->now_ns);
 }
 
@@ -428,7 +372,7 @@ static void handle_closed(struct farm_node *node) {
     if (node->link.status == FARM_E_PERMISSION && !node->ring_count) node->state = FARM_NODE_REFUSED;
     if (is_over(node)) return;
     if (node->state != FARM_NODE_JOINED) node->state = FARM_NODE_TRYING;
-    plan_retry(node);
+    farm_dial_plan_retry(&node->dial, node->now_ns);
 }
 
 static void handle_event(struct farm_node *node, const struct farm_engine_event *event) {
@@ -443,24 +387,18 @@ static void handle_event(struct farm_node *node, const struct farm_engine_event 
     if (opens && node->link.state == FARM_LINK_OPEN) send_hello(node);
 }
 
-// The time that an attempt to connect may take.
-static uint64_t reach_ns(const struct farm_node *node) {
-    const bool soon = node->rtt_ns && node->now_ns - node->cut_ns < RETRY_SOON_NS;
-    return soon ? REACH_NS + 3 * node->rtt_ns : REACH_LATE_NS;
-}
-
 // Ends an attempt that takes too long, or a connection whose path is cut: the next one may find a path.
 static void end_stalled(struct farm_node *node) {
     struct farm_link *link = &node->link;
     const bool opens = link->state == FARM_LINK_CONNECTING && !link->reached && link->fd > 0;
-    if (opens && node->now_ns - link->begun_ns > reach_ns(node)) {
-        node->retry_at_once = true;
+    if (opens && node->now_ns - link->begun_ns > farm_dial_limit_ns(&node->dial, node->now_ns)) {
+        node->dial.at_once = true;
         farm_link_close(link, "no answer from its machine");
     } else if (farm_link_is_stalled(link)) {
-        node->retry_at_once = true;
+        node->dial.at_once = true;
         farm_link_close(link, "the learner's machine acknowledges nothing");
     }
-    if (link->state == FARM_LINK_OPEN && link->rtt_ns) node->rtt_ns = link->rtt_ns;
+    if (link->state == FARM_LINK_OPEN && link->rtt_ns) node->dial.rtt_ns = link->rtt_ns;
 }
 
 static void tick(struct farm_node *node) {
@@ -481,7 +419,8 @@ static void tick(struct farm_node *node) {
 bool farm_node_turn(struct farm_node *node, uint64_t now_ns) {
     struct farm_engine_event events[EVENTS_MAX];
     node->now_ns = now_ns;
-    if (node->link.state == FARM_LINK_VACANT && !is_over(node) && now_ns >= node->retry_ns) connect_to_learner(node);
+    if (node->link.state == FARM_LINK_VACANT && !is_over(node) && now_ns >= node->dial.retry_ns)
+        connect_to_learner(node);
     const uint32_t count = node->ops->turn(node->engine, events, EVENTS_MAX);
     for (uint32_t i = 0; i < count; i++) handle_event(node, &events[i]);
     bool busy = count > 0;
@@ -492,11 +431,13 @@ bool farm_node_turn(struct farm_node *node, uint64_t now_ns) {
 }
 
 void farm_node_wait(struct farm_node *node, uint64_t timeout_ns) {
-    if (node->link.state == FARM_LINK_VACANT && node->retry_ns != UINT64_MAX) {
-        const uint64_t now_ns = farm_now_ns(), left_ns = node->retry_ns > now_ns ? node->retry_ns - now_ns : 0;
+    if (node->link.state == FARM_LINK_VACANT && node->dial.retry_ns != UINT64_MAX) {
+        const uint64_t now_ns = farm_now_ns(),
+                       left_ns = node->dial.retry_ns > now_ns ? node->dial.retry_ns - now_ns : 0;
         if (left_ns < timeout_ns) timeout_ns = left_ns;
     }
-    if (node->link.state == FARM_LINK_CONNECTING && reach_ns(node) < timeout_ns) timeout_ns = reach_ns(node);
+    const uint64_t limit_ns = farm_dial_limit_ns(&node->dial, node->now_ns);
+    if (node->link.state == FARM_LINK_CONNECTING && limit_ns < timeout_ns) timeout_ns = limit_ns;
     if (node->link.state == FARM_LINK_OPEN && TICK_NS < timeout_ns) timeout_ns = TICK_NS; // to check the path
     if (!node->listed) farm_link_defer_sent(&node->link);
     node->ops->wait(node->engine, timeout_ns);
@@ -570,7 +511,7 @@ enum farm_status farm_node_make(const struct farm_node_config *config, struct fa
     node->ops = config->ops;
     node->bells.eventfd = -1;
     node->wanted = config->ring_count;
-    node->random = config->seed;
+    node->dial = (struct farm_dial){.name = config->address, .encrypted = config->key, .random = config->seed};
     node->offer = calloc(1, sizeof *node->offer);
     node->scratch = malloc(FARM_WIRE_MESSAGE_BYTES_MAX);
     enum farm_status status =
