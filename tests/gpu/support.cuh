@@ -1,6 +1,5 @@
-// What the GPU's tests and its benchmark share: counted checks, fresh random numbers, poisoned device memory with a
-// guard behind it, memfd segments registered with CUDA as the learner will register rings. No Criterion: the program
-// runs on machines that have nothing of ours but the build tree.
+// Helpers of the GPU's tests: counted checks, random numbers, poisoned device memory with a guard behind it, memfd
+// segments registered with CUDA as the learner registers rings. Without Criterion, which a machine with a GPU may lack.
 #ifndef FARM_TESTS_GPU_SUPPORT_CUH
 #define FARM_TESTS_GPU_SUPPORT_CUH
 
@@ -16,7 +15,7 @@
 
 #include "kernels/cuda/kernels.h"
 
-// Ends the program where a CUDA call of the test itself fails.
+// Ends the program if a CUDA call of the test itself fails.
 #define CUDA(call)                                                                                                     \
     do {                                                                                                               \
         const cudaError_t code_ = (call);                                                                              \
@@ -26,7 +25,7 @@
         }                                                                                                              \
     } while (0)
 
-// Ends the program where a function of ours fails that should not.
+// Ends the program if a function of ours fails unexpectedly.
 #define FARM(call)                                                                                                     \
     do {                                                                                                               \
         struct farm_error err_ = {};                                                                                   \
@@ -99,7 +98,7 @@ static inline float *random_floats(struct random *r, size_t count, float low, fl
 
 enum { POISON = 0xA5, GUARD_BYTES = 256 };
 
-// Device memory full of poison, with a guard behind it that only device_guard_whole looks at.
+// Device memory full of poison, with a guard behind it that device_guard_whole checks.
 static inline void *device_poisoned(size_t bytes) {
     void *memory;
     CUDA(cudaMalloc(&memory, bytes + GUARD_BYTES));
@@ -124,8 +123,8 @@ static inline bool device_guard_whole(const void *device, size_t bytes) {
     return true;
 }
 
-// Shared memory as the rings have it: a memfd, which the test writes through `host` and the GPU reaches at `device`
-// through a second mapping of its own, read-only where `read_only` and the driver knows how to register such memory.
+// Shared memory like the rings': a memfd, which the test writes through `host` and the GPU accesses at `device` through
+// a second mapping: read-only if `read_only` and the driver can register such memory.
 struct segment {
     uint8_t *host, *registered;
     uint8_t *device;
@@ -135,8 +134,8 @@ struct segment {
 struct segment segment_make(size_t bytes, bool read_only);
 void segment_free(struct segment *segment);
 
-// What a document says of the machine, as a JSON object: of device 0, with whether it registers memory that is mapped
-// read-only (cudaDevAttrHostRegisterReadOnlySupported), as `up` segments are.
+// Prints the machine and device 0 as a JSON object, with whether it registers read-only mappings
+// (cudaDevAttrHostRegisterReadOnlySupported), as `up` segments are.
 void print_machine(void);
 
 #endif

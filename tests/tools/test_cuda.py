@@ -93,7 +93,7 @@ class Cuda(InFolder):
         self.assertIn("CUDA shows 2", self.failed(*arguments, "--actors", "3", emulator="devices=2"))
         result = self.train(*arguments, "--actors", "2", emulator="devices=3")
         self.assertEqual(result.returncode, 2, result.stderr)
-        self.assertIn("each GPU wants one at least", result.stderr)
+        self.assertIn("each GPU needs at least one", result.stderr)
         result = self.train("--device", "cpu", "--gpus", "2", "--frames", "1k")
         self.assertEqual(result.returncode, 2, result.stderr)
         self.assertIn("--gpus 2 on device cpu", result.stderr)

@@ -1,5 +1,4 @@
-// What CUDA's error codes become: which say that the GPU is lost, which that another one or the CPU has to do. Over the
-// emulator, which has no part in it.
+// Statuses and remedies of CUDA's error codes.
 #include "kernels/cuda/check.h"
 
 #include <criterion/criterion.h>
@@ -19,22 +18,22 @@ static void expect_all(const cudaError_t *codes, size_t count, enum farm_status 
     expect_all((const cudaError_t[]){__VA_ARGS__}, sizeof(const cudaError_t[]){__VA_ARGS__} / sizeof(cudaError_t),     \
                wanted, advice)
 
-Test(cuda_check, what_leaves_a_process_without_cuda_is_a_gpu_that_is_lost) {
+Test(cuda_check, an_error_that_ends_the_context_is_a_lost_gpu) {
     EXPECT(FARM_E_DEAD, "--resume", cudaErrorContained, cudaErrorTensorMemoryLeak, cudaErrorNvlinkUncorrectable,
            cudaErrorExternalDevice, cudaErrorECCUncorrectable, cudaErrorLaunchFailure, cudaErrorIllegalAddress,
            cudaErrorHardwareStackError, cudaErrorMisalignedAddress, cudaErrorIllegalInstruction, cudaErrorInvalidPc,
            cudaErrorInvalidAddressSpace, cudaErrorLaunchTimeout, cudaErrorAssert, cudaErrorUnknown);
 }
 
-Test(cuda_check, a_gpu_that_others_have_is_busy) {
+Test(cuda_check, a_gpu_used_by_another_process_is_busy) {
     EXPECT(FARM_E_BUSY, "nvidia-smi -c DEFAULT", cudaErrorDevicesUnavailable);
 }
 
-Test(cuda_check, what_driver_or_device_cannot_do_is_unsupported) {
+Test(cuda_check, an_operation_that_driver_or_device_lack_is_unsupported) {
     EXPECT(FARM_E_UNSUPPORTED, "--device cpu", cudaErrorSystemDriverMismatch, cudaErrorCompatNotSupportedOnDevice,
            cudaErrorSystemNotReady, cudaErrorInsufficientDriver, cudaErrorNoDevice);
 }
 
-Test(cuda_check, anything_else_is_an_error_of_input_or_output) {
+Test(cuda_check, any_other_error_is_an_io_error) {
     EXPECT(FARM_E_IO, "another code of CUDA's", cudaErrorInvalidGraphicsContext);
 }

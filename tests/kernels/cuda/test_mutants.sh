@@ -1,14 +1,14 @@
 #!/bin/bash
-# Shows that test_kernels over the CPU's emulator finds faults: breaks one line of src/*/cuda/*.cu at a time, in a copy.
-# Each mutant that is not found fails the test, as does one whose text is no longer in the source. `make test` takes
-# those with a star; `make kernel-mutants` all of them; `test_mutants.sh WORDS` those whose names hold the words.
+# Shows that test_kernels over the emulator finds faults: breaks one line of src/*/cuda/*.cu at a time, in a copy. A mutant
+# that is not found fails the test, and so does one whose text is missing in the source. `make test` runs those with a
+# star; `make kernel-mutants` all; `test_mutants.sh WORDS` those whose names contain the words.
 set -eu
 source=${FARM_SOURCE:-$(cd "$(dirname "$0")/../../.." && pwd)}
 build=${FARM_BUILD:-$source/build}
 chosen=${1:-'* '}
 [ "$chosen" != --all ] || chosen=
 if [ ! -x "$build/tests/gpu/test_kernels" ] || [ -z "${KERNELS_CXX:-}" ]; then
-    echo 'build/tests/gpu/test_kernels is missing, or how it was made is not told: run `make kernel-mutants`'
+    echo 'build/tests/gpu/test_kernels or its compiler flags are missing: run `make kernel-mutants`'
     exit 77
 fi
 scratch=$(mktemp -d)
@@ -23,25 +23,25 @@ acted before the payload | answer.cu | s/__syncthreads\(\);//
 no barrier among the strips | layers.cu | s/__syncthreads\(\);(\s*if \(lane \+ half)/$1/
 no barrier among the slabs | layers.cu | s/(sums\[threadIdx.x\] = sum;\s*)__syncthreads\(\);/$1/
 * buffer filled while it is read | pull.cu | s/farm_cuda_bulk_stores_read\(\);//
-stores that nobody waits for | pull.cu | s/if \(lane == 0\) farm_cuda_bulk_stores_done\(\);//
+stores without a wait | pull.cu | s/if \(lane == 0\) farm_cuda_bulk_stores_done\(\);//
 same parity twice | pull.cu | s/parity \^= 1;//
 a vector too many | pull.cu | s/lane < c\.vectors\) vector/lane <= c.vectors) vector/
 * head of another address | pull.cu | s/\(-\(uintptr_t\)from % 16\)/((uintptr_t)from % 16)/
 a pixel too many | stack.cu | s/if \(pixel >= pixels\) return;/if (pixel > pixels) return;/
 tail taken for a whole pack | layers.cu | s/if \(count - from < width\) \{/if (count - from < width - 1) {/
-places stored though nobody asked | layers.cu | s/if \(where\) \(\(pack/((pack/
-channels that are not there | layers.cu | s/if \(lane > 0 \|\| channel >= channels\) return;//
-rows prepared that are not there | algo.cu | s/if \(row < farm_algo_row_count\(&rows\)\) //
+places stored without a request | layers.cu | s/if \(where\) \(\(pack/((pack/
+channels past the end | layers.cu | s/if \(lane > 0 \|\| channel >= channels\) return;//
+rows prepared past the end | algo.cu | s/if \(row < farm_algo_row_count\(&rows\)\) //
 a bootstrap row that trains | algo.cu | s/if \(row < count\)/if (row <= count)/
-sums of a thread that has none | algo.cu | s/if \(threadIdx\.x == 0\) part/if (threadIdx.x == 1) part/
+sums of a thread without one | algo.cu | s/if \(threadIdx\.x == 0\) part/if (threadIdx.x == 1) part/
 a row of actions too many | sample.cu | s/if \(row >= s\.rows\) return;/if (row > s.rows) return;/
 update past the end | optimiser.cu | s/if \(i >= o\.count\) return;//
-shared memory that was not asked for | pull.cu | s/FARM_CUDA_TRY\(\s*cudaFuncSetAttribute.*?;//s
+shared memory without a request | pull.cu | s/FARM_CUDA_TRY\(\s*cudaFuncSetAttribute.*?;//s
 all threads decide | optimiser.cu | s/if \(threadIdx\.x > 0\) return;//
 a column too many | algo.cu | s/if \(column < rows\.columns\)/if (column <= rows.columns)/
 '
 
-# The files that the change reaches, compiled, and linked in place of their objects.
+# Compiles the files that the change affects, and links them instead of their objects.
 build_mutant() {
     local file=$1 unit units=("$1") objects=() object
     [[ $file != *.cuh ]] || units=(src/*/cuda/*.cu)
@@ -60,12 +60,12 @@ build_mutant() {
 }
 
 export FARM_CUDA_EMULATOR=eager=1
-# The copy's exit status. A log without a check's failure, or a word of the emulator's, is no finding.
+# Returns the copy's exit status. A finding also needs a failed check or the emulator's message in the log.
 run_mutant() {
     (timeout 120 "$scratch/test_kernels" 1 --few >"$scratch/log" 2>&1; exit $?) 2>/dev/null
 }
 
-# One that breaks nothing must pass (`make test` has test_kernels.sh for that).
+# An unchanged copy must pass (`make test` has test_kernels.sh for that).
 if [ -z "$chosen" ]; then
     mkdir -p "$scratch/algo/cuda"
     cp src/algo/cuda/algo.cu "$scratch/algo/cuda"
@@ -75,7 +75,7 @@ fi
 
 . "$source/tests/support/mutants.sh"
 
-look_for() { # name, file, expression
+test_mutant() { # name, file, expression
     local name=$1 file expression=$3 word copy
     file=$(echo src/*/cuda/"$2")
     copy=$scratch/${file#src/}
@@ -95,5 +95,5 @@ look_for() { # name, file, expression
         missed+=("$name")
     fi
 }
-each_mutant look_for
+each_mutant test_mutant
 mutants_end 'faults put into kernels' 'on the CPU'

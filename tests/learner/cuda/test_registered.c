@@ -1,5 +1,4 @@
-// Devices that register nothing that is mapped read-only: the rings' observations are registered through a second
-// mapping.
+// Devices that cannot register read-only mappings: the rings' observations are registered through a second mapping.
 #include "farm.h"
 
 #include <pthread.h>
@@ -9,20 +8,20 @@
 
 TestSuite(cuda_registered, .timeout = 60);
 
-static void lend(struct farm *farm) {
+static void lend_descriptors(struct farm *farm) {
     for (uint32_t r = 0; r < RINGS; r++) farm_lanes_lend_writable(&farm->lanes, r, dup(farm->made[r].up.fd));
 }
 
 static struct farm *open_lent(struct setting setting) {
     struct farm *farm = open_farm(setting);
     farm_emulator.refuse_read_only = 1;
-    lend(farm);
+    lend_descriptors(farm);
     must_open_backend(farm, &farm_backend_cuda);
     farm_lanes_end_writable(&farm->lanes);
     return farm;
 }
 
-// What may be done with the mapping at an address, as "r--s".
+// The rights of the mapping at an address, as "r--s".
 static void rights_of(const void *address, char rights[5]) {
     FILE *maps = fopen("/proc/self/maps", "r");
     char line[512];
@@ -36,36 +35,36 @@ static void rights_of(const void *address, char rights[5]) {
     fclose(maps);
 }
 
-static void go_and_come_back(struct farm *farm) {
+static void leave_and_join(struct farm *farm) {
     if (farm->n % 9 != 4) return;
     farm->ops->leave(farm->backend, 0);
-    lend(farm);
+    lend_descriptors(farm);
     cr_assert_eq(farm->ops->join(farm->backend, 0, &farm->err), FARM_OK, "%s", farm->err.message);
     farm_lanes_end_writable(&farm->lanes);
     cr_assert_eq(farm_emulator_account().registered, 2 * RINGS);
 }
 
-static void expect_the_same(struct setting setting) {
+static void expect_same_numbers(struct setting setting) {
     farm_emulator.refuse_read_only = 0;
-    struct record *usually = run_alone(setting, &farm_backend_cuda);
+    struct record *usual_record = run_alone(setting, &farm_backend_cuda);
     struct farm *farm = open_lent(setting);
     cr_assert_eq(farm_emulator_account().registered, 2 * RINGS, "nothing is bounced");
-    expect_steady(farm, go_and_come_back, usually, "a second mapping");
+    expect_steady(farm, leave_and_join, usual_record, "a second mapping");
 }
 
 Test(cuda_registered, a_second_mapping_changes_no_number) {
     struct setting setting = usual(true);
-    expect_the_same(setting);
+    expect_same_numbers(setting);
     setting.mirror = FARM_MIRROR_OFF;
-    expect_the_same(setting);
+    expect_same_numbers(setting);
 }
 
-Test(cuda_registered, a_second_mapping_is_write_protected_and_unmapped_at_the_end) {
+Test(cuda_registered, a_second_mapping_of_several_pieces_is_write_protected_and_unmapped_at_the_end) {
     struct farm *farm = open_farm(usual(true));
     struct farm_cuda_registered registered;
     char rights[5];
     farm_emulator.refuse_read_only = 1;
-    lend(farm);
+    lend_descriptors(farm);
     cr_assert_eq(farm_cuda_register(&farm->lanes, 0, 0, 8192, &registered, &farm->err), FARM_OK);
     cr_assert(registered.again && !registered.bounced[FARM_CUDA_UP] && !registered.bounced[FARM_CUDA_DOWN]);
     for (uint32_t r = 0; r < RINGS; r++) {
@@ -79,17 +78,19 @@ Test(cuda_registered, a_second_mapping_is_write_protected_and_unmapped_at_the_en
         cr_assert_str_eq(rights, "r--s");
     }
     const char *again = registered.rings[0].again;
+    cr_assert_gt(farm_emulator_account().registered, 2 * RINGS, "several pieces per segment");
     farm_cuda_unregister(&registered);
+    farm_cuda_unregister(&registered); // safe twice
     rights_of(again, rights);
     cr_assert_str_eq(rights, "none");
     expect_nothing_left();
     close_farm(farm);
 }
 
-Test(cuda_registered, nothing_is_mapped_again_where_read_only_memory_is_registered_or_nothing_is_lent) {
+Test(cuda_registered, maps_nothing_again_if_read_only_memory_is_registered_or_a_descriptor_is_missing) {
     struct farm *farm = open_farm(usual(true));
     struct farm_cuda_registered registered;
-    lend(farm);
+    lend_descriptors(farm);
     cr_assert_eq(farm_cuda_register(&farm->lanes, 0, 0, 0, &registered, &farm->err), FARM_OK);
     cr_assert(!registered.again && !registered.bounced[FARM_CUDA_UP]);
     farm_cuda_unregister(&registered);
@@ -102,12 +103,12 @@ Test(cuda_registered, nothing_is_mapped_again_where_read_only_memory_is_register
     close_farm(farm);
 }
 
-Test(cuda_registered, a_ring_that_comes_without_what_the_device_wants_is_refused) {
+Test(cuda_registered, a_ring_without_a_writable_descriptor_is_refused) {
     struct farm *farm = open_lent(usual(true));
     farm->ops->leave(farm->backend, 1);
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_E_INVALID);
     cr_assert(strstr(farm->err.message, "writable descriptor") != NULL, "%s", farm->err.message);
-    lend(farm);
+    lend_descriptors(farm);
     farm_emulator.refuse_registration = 1;
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_E_LIMIT);
     farm_emulator.refuse_registration = 0;
@@ -144,7 +145,7 @@ static void *train_on(void *context) {
     return NULL;
 }
 
-Test(cuda_registered, rings_come_and_go_while_others_are_answered_and_trained_on) {
+Test(cuda_registered, rings_join_and_leave_while_others_are_answered_and_trained_on) {
     struct setting setting = usual(true);
     setting.infer_batch_max = LANES * WIDTH;
     setting.batch = LANES * WIDTH;
@@ -156,7 +157,7 @@ Test(cuda_registered, rings_come_and_go_while_others_are_answered_and_trained_on
     cr_assert_eq(pthread_create(&training, NULL, train_on, farm), 0);
     for (int i = 0; i < 20; i++) {
         farm->ops->leave(farm->backend, 1);
-        lend(farm);
+        lend_descriptors(farm);
         cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_OK, "%s", farm->err.message);
         farm_lanes_end_writable(&farm->lanes);
     }
@@ -165,6 +166,6 @@ Test(cuda_registered, rings_come_and_go_while_others_are_answered_and_trained_on
     pthread_join(training, &failed[1]);
     cr_assert(!failed[0] && !failed[1]);
     cr_assert_gt(farm->version, 0);
-    cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message); // all lanes, the ring that came back too
+    cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message); // all lanes, also of the ring that joined again
     close_farm(farm);
 }

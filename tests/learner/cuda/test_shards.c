@@ -1,5 +1,5 @@
-// Several GPUs over the emulator: each serves the rings of its shard, and their gradients are added up. The emulator
-// ends the test where one touches another's memory, or waits for ever for one that is lost.
+// Several GPUs over the emulator: each serves the rings of its shard, and their gradients are summed. The emulator
+// aborts if one touches another's memory, or waits for ever for a lost one.
 #include "farm.h"
 
 TestSuite(cuda_shards, .timeout = 120);
@@ -17,7 +17,7 @@ Test(cuda_shards, two_gpus_play_and_learn_as_the_cpu_does) {
 }
 
 // The mean is over all windows, not over each GPU's.
-Test(cuda_shards, an_update_that_does_not_divide_evenly_is_the_same_update) {
+Test(cuda_shards, an_update_with_uneven_shares_is_the_same_update) {
     struct setting setting = two(true);
     setting.batch = 9;
     setting.loss_mean = true;
@@ -25,44 +25,44 @@ Test(cuda_shards, an_update_that_does_not_divide_evenly_is_the_same_update) {
     expect_what_the_cpu_does(setting);
 }
 
-// Also where it is averaged: over all of its windows, not over the batch's or each GPU's. Adam does not see a
-// gradient's scale; its norm does.
-Test(cuda_shards, an_update_smaller_than_the_batch_is_made_too) {
+// The mean is over the update's windows, not the batch's or each GPU's. Adam ignores a gradient's scale; its norm shows
+// it.
+Test(cuda_shards, makes_updates_smaller_than_the_batch) {
     struct setting setting = two(true);
     setting.loss_mean = true;
     expect_smaller_update(setting, 7);
 }
 
-Test(cuda_shards, an_update_that_is_begun_ahead_is_the_same_update) {
+Test(cuda_shards, an_update_begun_ahead_is_the_same_update) {
     expect_ahead_agrees(two(true));
     expect_ahead_agrees(two(false));
     expect_nothing_left();
 }
 
-Test(cuda_shards, the_mirror_s_size_and_copies_change_no_number) {
+Test(cuda_shards, mirrors_and_bounce_buffers_change_no_number) {
     expect_all_mirrors_agree(two(true));
     expect_bounced_agrees(two(true), &farm_emulator.refuse_registration);
 }
 
-Test(cuda_shards, every_ring_is_registered_once_and_none_afterwards) {
+Test(cuda_shards, every_ring_is_registered_once_during_the_run_only) {
     expect_registered(two(true));
 }
 
-// Both GPUs go on from it: the next answers of either are those of the state.
-Test(cuda_shards, a_state_that_is_put_back_reaches_every_gpu) {
-    expect_state_put_back(two(true));
+// The next answers of either GPU are of the restored state.
+Test(cuda_shards, a_restored_state_reaches_every_gpu) {
+    expect_state_restored(two(true));
 }
 
 // ---- faults ----
 
-Test(cuda_shards, says_that_there_are_fewer_gpus) {
+Test(cuda_shards, refuses_more_gpus_than_cuda_shows) {
     const struct setting setting = two(true);
     farm_emulator.devices = 1;
     expect_refused(setting, FARM_E_UNSUPPORTED, "--gpus");
 }
 
-// The emulator shows 0000:00:00.0 and 0000:01:00.0: taken by their names the first shard would have the second GPU.
-Test(cuda_shards, takes_cuda_s_own_numbers_where_a_planned_gpu_is_hidden) {
+// The emulator shows 0000:00:00.0 and 0000:01:00.0: by name the first shard would get the second GPU.
+Test(cuda_shards, uses_cuda_s_numbers_if_a_planned_gpu_is_hidden) {
     struct farm *farm = open_farm(two(true));
     farm->learner.shards[0].gpu = "0000:01:00.0";
     farm->learner.shards[1].gpu = "0000:41:00.0";
@@ -71,8 +71,8 @@ Test(cuda_shards, takes_cuda_s_own_numbers_where_a_planned_gpu_is_hidden) {
     close_farm(farm);
 }
 
-// Where a run has its GPUs by names in another order than CUDA's numbers.
-Test(cuda_shards, a_shard_is_on_the_gpu_that_was_planned_for_it) {
+// The plan names the GPUs in another order than CUDA's numbers.
+Test(cuda_shards, a_shard_runs_on_its_planned_gpu) {
     struct farm *farm = open_farm(two(true));
     farm->learner.shards[0].gpu = "0000:01:00.0";
     farm->learner.shards[1].gpu = "0000:00:00.0";
@@ -91,19 +91,19 @@ Test(cuda_shards, a_shard_is_on_the_gpu_that_was_planned_for_it) {
     close_farm(farm);
 }
 
-Test(cuda_shards, without_nccl_there_is_an_error_and_not_one_gpu) {
+Test(cuda_shards, several_gpus_without_nccl_are_an_error) {
     const struct setting setting = two(true);
     farm_emulator_vendor.no_nccl = true;
     expect_refused(setting, FARM_E_NOT_FOUND, "NCCL");
 }
 
-Test(cuda_shards, gives_everything_back_wherever_memory_ends) {
-    expect_given_back(two(true), 6);
+Test(cuda_shards, releases_everything_wherever_memory_ends) {
+    expect_released(two(true), 6);
 }
 
 enum { UPDATES = 3 };
 
-// Plays and trains; an error ends it. states: the parameters of each version go there; NULL: nowhere.
+// Plays and trains until an error. states: receives the parameters of each version; may be NULL.
 static enum farm_status play(struct farm *farm, float **states) {
     const size_t bytes = farm->net.parameter_count * sizeof(float);
     enum farm_status status = FARM_OK;
@@ -116,9 +116,8 @@ static enum farm_status play(struct farm *farm, float **states) {
     return status;
 }
 
-// Whichever is lost, and at whatever work: the other one waits in the sum for a gradient that does not come. What is
-// left is the state of an update that was made as a whole.
-static void lose(int device, uint64_t works, float *const *states) {
+// One GPU is lost at some piece of work; the other one waits in the sum. The state left is that of a complete update.
+static void lose_gpu(int device, uint64_t works, float *const *states) {
     farm_emulator_reset();
     struct farm *farm = open_ready(two(true));
     farm_emulator.fall_off_device = device;
@@ -132,21 +131,21 @@ static void lose(int device, uint64_t works, float *const *states) {
     close_farm(farm);
 }
 
-Test(cuda_shards, a_gpu_that_is_lost_is_an_error_and_leaves_no_other_waiting) {
+Test(cuda_shards, a_lost_gpu_is_an_error_and_leaves_no_other_waiting) {
     struct farm *farm = open_ready(two(true));
     float *states[UPDATES + 1] = {0};
     const uint64_t before = farm_emulator_account().works;
     cr_assert_eq(play(farm, states), FARM_OK, "%s", farm->err.message);
     close_farm(farm);
     for (int device = 0; device < 2; device++)
-        for (uint64_t works = before; works < before + 240; works += 11) lose(device, works, states);
+        for (uint64_t works = before; works < before + 240; works += 11) lose_gpu(device, works, states);
     for (int version = 0; version <= UPDATES; version++) free(states[version]);
 }
 
-static struct farm *volatile left[2]; // hanging: nothing of them can be given back
+static struct farm *volatile left[2]; // hanging: cannot be freed
 
-// One of two stands still: both wait in the sum, and the run ends all the same; also where inference notices first.
-static struct farm *hang(bool inferring) {
+// One of two hangs and both wait in the sum; the run ends, also if inference notices first.
+static struct farm *hang_one(bool inferring) {
     struct farm *farm = open_farm(two(true));
     farm->learner.state_every_s = 1e-9;
     must_open_backend(farm, &farm_backend_cuda);
@@ -165,13 +164,13 @@ static struct farm *hang(bool inferring) {
     return farm;
 }
 
-Test(cuda_shards, a_gpu_that_hangs_is_an_error_and_nobody_waits_for_it_again, .timeout = 10) {
-    left[0] = hang(false);
+Test(cuda_shards, a_hanging_gpu_is_an_error_and_no_thread_waits_for_it_again, .timeout = 10) {
+    left[0] = hang_one(false);
     farm_emulator_reset();
-    left[1] = hang(true);
+    left[1] = hang_one(true);
 }
 
-Test(cuda_shards, shuffled_minibatches_are_what_the_cpu_makes_of_them) {
+Test(cuda_shards, trains_shuffled_minibatches_as_the_cpu_does) {
     struct setting setting = two(true);
     setting.minibatches = 2;
     expect_what_the_cpu_does(setting);

@@ -1,10 +1,10 @@
-// Every load and store of a kernel through a pointer comes here first (-fsanitize=kernel-address, which calls functions
-// that whoever links it defines). It must lie in memory that the GPU which runs may use, as farm_emulator_need has it,
-// or be of the kernel itself (stacks, shared memory, constants); be aligned, as a GPU wants it; and, in shared memory,
-// be separated by a barrier from other threads' of which one is a store. Of a place that the compiler knows (a scalar,
-// a constant index into an array of fixed size) it tells nothing: such shared variables are not looked at.
+// Every load and store of a kernel through a pointer first calls a function of this file (-fsanitize=kernel-address).
+// It must be in memory that the running GPU may access (farm_emulator_need), or in the kernel's own (stacks, shared
+// memory, constants); be aligned; and, in shared memory, be separated by a barrier from another thread's access if one
+// of them is a store. The compiler does not report places that it knows (a scalar, a constant index into an array of
+// fixed size).
 //
-// Left out where AddressSanitizer itself is linked, whose functions these are.
+// Not compiled with AddressSanitizer, which defines the same functions.
 #include "access.h"
 
 #include <stdio.h>
@@ -42,8 +42,8 @@ static _Noreturn void broken(const char *what, const void *address, size_t bytes
 
 enum { WORDS = 1 << 14 };
 
-// The last load and the last store of four bytes of shared memory; `several`: other threads had loaded them before,
-// without a barrier in between.
+// The last load and the last store of four bytes of shared memory. several: several threads have loaded them since the
+// last barrier.
 static struct word {
     uintptr_t number;
     struct farm_emulator_moment load, store;
@@ -55,7 +55,7 @@ static bool in_order(const struct farm_emulator_moment *before, const struct far
            (before->warp == now->warp && before->of_warp != now->of_warp);
 }
 
-static void look_at_order(const char *at, size_t bytes, bool store) {
+static void check_order(const char *at, size_t bytes, bool store) {
     const struct farm_emulator_moment now = farm_emulator_now();
     for (uintptr_t number = (uintptr_t)at / 4; number <= ((uintptr_t)at + bytes - 1) / 4; number++) {
         struct word *word = &words[number % WORDS];
@@ -72,11 +72,11 @@ static void look_at_order(const char *at, size_t bytes, bool store) {
     }
 }
 
-// What the block's threads store without a barrier before or after a store for the host is not covered by it.
+// A store for the host covers only stores of the block that a barrier orders before it.
 static struct farm_emulator_moment last_store, release;
 static uint64_t stores_by_several; // of_block while more than one thread has stored
 
-static void look_at_store(const void *address, size_t bytes) {
+static void check_store_order(const void *address, size_t bytes) {
     const struct farm_emulator_moment now = farm_emulator_now();
     if (!in_order(&release, &now)) broken("a store that the one for the host does not cover", address, bytes);
     if (!in_order(&last_store, &now)) stores_by_several = now.of_block;
@@ -91,9 +91,9 @@ void farm_emulator_release(uint64_t *word) {
     release = now;
 }
 
-// ---- what the compiler calls ----
+// ---- called by the compiler's instrumentation ----
 
-// Where the program, or the shared object, that this file is linked into lies: shared memory, constants.
+// The program or shared object that contains this file: shared memory, constants.
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 extern const char _end[] __attribute__((visibility("hidden")));
 
@@ -103,16 +103,16 @@ static bool is_stack(const char *at, size_t bytes) {
 
 static void check(const void *address, size_t bytes, bool aligned, bool store) {
     const char *at = address;
-    if (!is_stack(__builtin_frame_address(0), 0)) return; // the host's side of a launch
+    if (!is_stack(__builtin_frame_address(0), 0)) return; // not a kernel: the host's side of a launch
     if (aligned && (uintptr_t)at % bytes) broken("an access that is not aligned", address, bytes);
     if (is_stack(at, bytes)) return;
     if (at >= __ehdr_start && at + bytes <= _end) {
-        look_at_order(at, bytes, store);
+        check_order(at, bytes, store);
         return;
     }
     const bool registered = farm_emulator_need(at, bytes, store, store ? "a kernel's store" : "a kernel's load");
     if (store)
-        look_at_store(at, bytes);
+        check_store_order(at, bytes);
     else if (registered)
         farm_emulator_count_read(FARM_EMULATOR_LOADS, bytes);
 }

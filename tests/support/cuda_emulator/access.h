@@ -1,4 +1,4 @@
-// What a kernel on the CPU does to memory: see access.c.
+// Checks of a kernel's loads and stores on the CPU: see access.c.
 #ifndef TESTS_SUPPORT_CUDA_EMULATOR_ACCESS_H
 #define TESTS_SUPPORT_CUDA_EMULATOR_ACCESS_H
 
@@ -9,10 +9,10 @@
 extern "C" {
 #endif
 
-// Before a store that the host may acquire: all that the block has stored must come before it, by barriers.
+// Called before a store that the host may acquire: barriers must order all stores of the block before it.
 void farm_emulator_release(uint64_t *word);
 
-// Whether a kernel's loads and stores are looked at, and its loads from registered memory counted: not in builds with a
+// Whether a kernel's loads and stores are checked, and its loads from registered memory counted: not in builds with a
 // sanitizer.
 extern const bool farm_emulator_sees_loads;
 

@@ -180,10 +180,6 @@ void farm_emulator_count_read(enum farm_emulator_way way, size_t bytes) {
     gpu.account.read[way] += bytes;
 }
 
-void farm_emulator_count_threads(uint64_t threads) {
-    gpu.account.threads += threads;
-}
-
 static void add_block(struct block block) {
     if (gpu.block_count == BLOCKS_MAX) broken("too many blocks", block.start, block.bytes, "emulator");
     gpu.blocks[gpu.block_count++] = block;

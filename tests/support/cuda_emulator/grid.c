@@ -12,7 +12,7 @@
 
 enum { THREADS_MAX = 1024, WARP = 32, WARPS_MAX = THREADS_MAX / WARP, SHARED_MAX = 227 << 10, STACK_BYTES = 64 << 10 };
 
-enum state { UNBORN, RUNS, AT_BLOCK, AT_WARP, GONE };
+enum state { NOT_STARTED, RUNS, AT_BLOCK, AT_WARP, ENDED };
 
 struct copy {
     void *to;
@@ -22,10 +22,10 @@ struct copy {
 
 struct thread {
     enum state state;
-    double slot[2]; // what it shows its warp; shuffles take turns
+    double slot[2]; // its values for its warp; shuffles alternate
     unsigned shuffles;
-    uint64_t *barrier; // of the copy engine's, initialised by this thread
-    unsigned phases;   // of it that are over
+    uint64_t *barrier; // of the copy engine, initialised by this thread
+    unsigned phases;   // of it that have ended
     struct copy load, store;
     int stack; // index
 };
@@ -33,7 +33,7 @@ struct thread {
 struct farm_emulator_place farm_emulator_place;
 char *farm_emulator_stacks[2];
 
-// Of the one grid that runs.
+// The running grid.
 static struct {
     const struct farm_emulator_grid *grid;
     void (*body)(const void *arguments);
@@ -41,11 +41,11 @@ static struct {
     bool backwards;
     struct thread threads[THREADS_MAX];
     unsigned born, gone, gone_of[WARPS_MAX], at_block, at_warp[WARPS_MAX];
-    int block_line, warp_line[WARPS_MAX];                  // of the barriers they are at
-    unsigned ready[THREADS_MAX], ready_first, ready_count; // those whose barrier has opened
+    int block_line, warp_line[WARPS_MAX];                  // of the barriers at which they wait
+    unsigned ready[THREADS_MAX], ready_first, ready_count; // threads whose barrier has opened
     struct thread *now;
-    uint64_t moments, of_block, of_warp[WARPS_MAX]; // farm_emulator_moment's numbers; how many were given
-    void *saved[THREADS_MAX];                       // stack pointers of what waits
+    uint64_t moments, of_block, of_warp[WARPS_MAX]; // farm_emulator_moment's newest numbers
+    void *saved[THREADS_MAX];                       // stack pointers of waiting threads
     int free[THREADS_MAX], free_count, used;
     void *main;
     _Alignas(128) uint8_t shared[SHARED_MAX];
@@ -58,7 +58,7 @@ static _Noreturn void broken(const char *what) {
     abort();
 }
 
-// ---- changing stacks: what the calling convention says a call keeps, and nothing else ----
+// ---- switching stacks: saves the registers that a call preserves ----
 
 void farm_emulator_switch(void **from, void *to);
 void farm_emulator_begin(void);
@@ -99,7 +99,7 @@ static void *stack_of_new(char *top, void (*entry)(void)) {
     return at;
 }
 #else
-#error "tests/support/cuda_emulator/grid.c knows how to change stacks on x86-64 and AArch64 only"
+#error "tests/support/cuda_emulator/grid.c switches stacks on x86-64 and AArch64 only"
 #endif
 
 // ---- threads ----
@@ -130,23 +130,23 @@ static void open_barrier(unsigned from, unsigned count, enum state state) {
     }
 }
 
-// Opens the block's barrier once all its threads that are not gone are there.
-static void look_at_block(void) {
+// Opens the block's barrier when all its remaining threads have reached it.
+static void open_block_barrier(void) {
     if (g.at_block == 0 || g.at_block + g.gone < g.grid->threads) return;
     g.at_block = 0;
     g.of_block = ++g.moments;
     open_barrier(0, g.grid->threads, AT_BLOCK);
 }
 
-static void look_at_warp(unsigned warp) {
+static void open_warp_barrier(unsigned warp) {
     if (g.at_warp[warp] == 0 || g.at_warp[warp] + g.gone_of[warp] < lanes_of(warp)) return;
-    if (g.gone_of[warp] > 0) broken("lanes are gone that their warp waits for");
+    if (g.gone_of[warp] > 0) broken("a warp waits for lanes that have ended");
     g.at_warp[warp] = 0;
     g.of_warp[warp] = ++g.moments;
     open_barrier(warp * WARP, lanes_of(warp), AT_WARP);
 }
 
-// To whoever may run: a thread whose barrier has opened, or the scheduler, which starts another.
+// Switches to a thread whose barrier has opened, or to the scheduler, which starts another.
 static void leave_stack(int stack) {
     void *to = g.main;
     if (g.ready_count > 0) {
@@ -160,23 +160,23 @@ static void leave_stack(int stack) {
     farm_emulator_switch(&g.saved[stack], to);
 }
 
-// The first at a barrier says its line.
+// The first thread at a barrier sets its line.
 static void arrive(unsigned *count, int *at, int line) {
     if ((*count)++ == 0) *at = line;
     if (*at != line) broken("two barriers at once");
 }
 
 static void end_thread(struct thread *thread) {
-    if (thread->store.bytes > 0 || thread->load.bytes > 0) broken("a bulk copy that nobody waits for");
-    thread->state = GONE;
+    if (thread->store.bytes > 0 || thread->load.bytes > 0) broken("a bulk copy without a wait");
+    thread->state = ENDED;
     g.gone++;
     g.gone_of[warp_of(thread)]++;
-    look_at_warp(warp_of(thread));
-    look_at_block();
+    open_warp_barrier(warp_of(thread));
+    open_block_barrier();
 }
 
-// A stack's life: one thread after another, as long as there are some that have not begun.
-static void live(void) {
+// Runs one thread after another on a stack.
+static void run_threads(void) {
     for (;;) {
         g.body(g.arguments);
         struct thread *thread = g.now;
@@ -194,7 +194,7 @@ static void start_thread(void) {
     thread->state = RUNS;
     if (g.free_count == 0) {
         char *top = farm_emulator_stacks[0] + (size_t)(g.used + 1) * STACK_BYTES;
-        g.saved[g.used] = stack_of_new(top, live);
+        g.saved[g.used] = stack_of_new(top, run_threads);
         g.free[g.free_count++] = g.used++;
     }
     thread->stack = g.free[--g.free_count];
@@ -269,10 +269,9 @@ void farm_emulator_grid_run(const struct farm_emulator_grid *grid, void (*body)(
         for (place->block.y = 0; place->block.y < grid->blocks.y; place->block.y++)
             for (place->block.x = 0; place->block.x < grid->blocks.x; place->block.x++) run_block();
     g.grid = NULL;
-    farm_emulator_count_threads((uint64_t)grid->blocks.x * grid->blocks.y * grid->blocks.z * grid->threads);
 }
 
-// ---- what a thread may ask for ----
+// ---- calls of a thread ----
 
 uint8_t *farm_emulator_shared(void) {
     return g.shared;
@@ -287,7 +286,7 @@ void farm_emulator_sync_threads(int line) {
     struct thread *thread = g.now;
     thread->state = AT_BLOCK;
     arrive(&g.at_block, &g.block_line, line);
-    look_at_block();
+    open_block_barrier();
     leave_stack(thread->stack);
 }
 
@@ -296,7 +295,7 @@ void farm_emulator_sync_warp(int line) {
     const unsigned warp = warp_of(thread);
     thread->state = AT_WARP;
     arrive(&g.at_warp[warp], &g.warp_line[warp], line);
-    look_at_warp(warp);
+    open_warp_barrier(warp);
     leave_stack(thread->stack);
 }
 
@@ -306,7 +305,7 @@ double farm_emulator_shuffle_down(double x, unsigned by, int line) {
     thread->slot[turn] = x;
     farm_emulator_sync_warp(line);
     if (lane + by >= WARP) return x;
-    if (lane + by >= lanes_of(warp_of(thread))) broken("a shuffle with a lane that is not there");
+    if (lane + by >= lanes_of(warp_of(thread))) broken("a shuffle with a missing lane");
     return thread[by].slot[turn];
 }
 
@@ -315,7 +314,7 @@ static void check_bulk(const void *a, const void *b, uint32_t bytes) {
 }
 
 void farm_emulator_barrier_init(uint64_t *barrier) {
-    if (g.now->barrier) broken("a second barrier of the copy engine's in one thread: the emulator knows one");
+    if (g.now->barrier) broken("a second barrier of the copy engine in one thread: the emulator has one");
     g.now->barrier = barrier;
 }
 
@@ -325,7 +324,7 @@ void farm_emulator_bulk_load(void *shared, const void *from, uint32_t bytes, uin
     if (thread->barrier != barrier) broken("a bulk copy with a barrier that is not this thread's");
     if (!farm_emulator_is_shared(shared, bytes)) broken("a bulk copy out of shared memory");
     if (thread->load.bytes > 0) broken("a second bulk copy in one phase");
-    if (thread->store.bytes > 0) broken("a bulk copy into memory that another may still read");
+    if (thread->store.bytes > 0) broken("a bulk copy into memory that an earlier store may still read");
     if (farm_emulator_need(from, bytes, false, g.grid->name)) farm_emulator_count_read(FARM_EMULATOR_BULK, bytes);
     thread->load = (struct copy){shared, from, bytes};
 }
@@ -333,7 +332,7 @@ void farm_emulator_bulk_load(void *shared, const void *from, uint32_t bytes, uin
 void farm_emulator_barrier_wait(const uint64_t *barrier, uint32_t parity) {
     struct thread *thread = g.now;
     if (thread->barrier != barrier || parity != thread->phases % 2 || thread->load.bytes == 0)
-        broken("waits for a phase that is over, or will never end");
+        broken("waits for a phase that has ended, or will never end");
     memcpy(thread->load.to, thread->load.from, thread->load.bytes);
     thread->load.bytes = 0;
     thread->phases++;
@@ -343,7 +342,7 @@ void farm_emulator_bulk_store(void *to, const void *shared, uint32_t bytes) {
     struct thread *thread = g.now;
     check_bulk(to, shared, bytes);
     if (!farm_emulator_is_shared(shared, bytes)) broken("a bulk copy out of shared memory");
-    if (thread->store.bytes > 0) broken("two bulk stores at once: the emulator knows one");
+    if (thread->store.bytes > 0) broken("two bulk stores at once: the emulator has one");
     farm_emulator_need(to, bytes, true, g.grid->name);
     thread->store = (struct copy){to, shared, bytes};
 }

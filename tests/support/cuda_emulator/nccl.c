@@ -1,6 +1,6 @@
-// Emulators of the functions of NCCL that src/learner/cuda/reduce.c calls, over the emulator's streams: each device
-// brings its numbers into the host's memory, waits for all others, and adds them up in the order of the devices. A
-// device that is lost leaves the others waiting until somebody aborts. See vendor_emulator.h.
+// Emulators of NCCL's functions that src/learner/cuda/reduce.c calls, over the emulator's streams: each device copies
+// its numbers into host memory, waits for the others, and sums in the order of the devices. A lost device leaves the
+// others waiting until an abort. See vendor_emulator.h.
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,11 +18,11 @@ struct ncclComm {
 
 struct clique {
     struct ncclComm *comms;
-    struct sum *sums; // not all of whose devices have added up
-    int count, left;  // left: not given back yet
+    struct sum *sums; // unfinished sums
+    int count, left;  // left: not destroyed yet
 };
 
-// One sum of all. Freed by the last device that has added up, or with the clique where one is lost.
+// One sum. Freed by the last device that has summed, or with the clique if a device is lost.
 struct sum {
     struct sum *next;
     struct clique *clique;
@@ -46,14 +46,14 @@ static struct {
         size_t numbers;
         cudaStream_t stream;
     } calls[FARM_EMULATOR_DEVICES_MAX];
-} group; // of the training thread, as in NCCL
+} group; // per thread in NCCL; here the training thread's
 
-static ncclResult_t version(int *out) {
+static ncclResult_t get_version(int *out) {
     *out = 22803;
     return ncclSuccess;
 }
 
-static const char *words(ncclResult_t result) {
+static const char *error_name(ncclResult_t result) {
     return result == ncclUnhandledCudaError ? "unhandled cuda error" : "of the emulator";
 }
 
@@ -65,7 +65,7 @@ static void free_sum(struct sum *sum) {
     free(sum);
 }
 
-static ncclResult_t end(ncclComm_t comm) {
+static ncclResult_t destroy_comm(ncclComm_t comm) {
     struct clique *clique = comm->clique;
     (void)cudaSetDevice(comm->device);
     (void)cudaEventDestroy(comm->brought);
@@ -78,11 +78,11 @@ static ncclResult_t end(ncclComm_t comm) {
 
 static ncclResult_t abort_comm(ncclComm_t comm) {
     struct clique *clique = comm->clique;
-    for (int k = 0; k < clique->count; k++) { // before any event goes that another's stream may hold
+    for (int k = 0; k < clique->count; k++) { // before events that another stream may hold are destroyed
         if (clique->comms[k].stream) farm_emulator_give_up(clique->comms[k].stream);
         clique->comms[k].stream = NULL;
     }
-    return end(comm);
+    return destroy_comm(comm);
 }
 
 static ncclResult_t init_all(ncclComm_t *out, int count, const int *devices) {
@@ -108,7 +108,7 @@ static ncclResult_t async_error(ncclComm_t comm, ncclResult_t *error) {
     return ncclSuccess;
 }
 
-static ncclResult_t start(void) {
+static ncclResult_t group_start(void) {
     group.open = true;
     group.count = 0;
     return ncclSuccess;
@@ -124,17 +124,17 @@ static ncclResult_t all_reduce(const void *from, void *to, size_t count, ncclDat
     return ncclSuccess;
 }
 
-static void bring(const void *arguments) {
+static void copy_in(const void *arguments) {
     const struct part *part = arguments;
     const size_t bytes = part->sum->numbers * sizeof(float);
-    farm_emulator_need(part->vector, bytes, false, "what a sum takes");
+    farm_emulator_need(part->vector, bytes, false, "a sum's operand");
     memcpy(part->sum->brought[part->rank], part->vector, bytes);
 }
 
 static void add_up(const void *arguments) {
     const struct part *part = arguments;
     struct sum *sum = part->sum;
-    farm_emulator_need(part->vector, sum->numbers * sizeof(float), true, "what a sum gives");
+    farm_emulator_need(part->vector, sum->numbers * sizeof(float), true, "a sum's result");
     for (size_t i = 0; i < sum->numbers; i++) {
         float total = 0;
         for (int k = 0; k < sum->count; k++) total += sum->brought[k][i];
@@ -143,7 +143,7 @@ static void add_up(const void *arguments) {
     if (--sum->open == 0) free_sum(sum);
 }
 
-static bool whole_group(void) {
+static bool is_complete_group(void) {
     for (int i = 0; i < group.count; i++)
         if (group.calls[i].comm->clique->count != group.count || group.calls[i].comm->rank != i ||
             group.calls[i].numbers != group.calls[0].numbers)
@@ -151,14 +151,14 @@ static bool whole_group(void) {
     return group.count > 0;
 }
 
-static ncclResult_t put(int i, bool adding, struct sum *sum) {
+static ncclResult_t enqueue_part(int i, bool adding, struct sum *sum) {
     const struct part part = {.sum = sum, .rank = i, .vector = group.calls[i].vector};
     cudaStream_t stream = group.calls[i].stream;
     struct ncclComm *comm = group.calls[i].comm;
     if (cudaSetDevice(comm->device)) return ncclUnhandledCudaError;
     comm->stream = stream;
     if (!adding) {
-        if (farm_emulator_launch(stream, "ncclAllReduce", bring, &part, sizeof part)) return ncclUnhandledCudaError;
+        if (farm_emulator_launch(stream, "ncclAllReduce", copy_in, &part, sizeof part)) return ncclUnhandledCudaError;
         return cudaEventRecord(comm->brought, stream) ? ncclUnhandledCudaError : ncclSuccess;
     }
     for (int k = 0; k < group.count; k++)
@@ -170,7 +170,7 @@ static ncclResult_t put(int i, bool adding, struct sum *sum) {
 static ncclResult_t group_end(void) {
     int before;
     group.open = false;
-    if (!whole_group()) return ncclSystemError;
+    if (!is_complete_group()) return ncclSystemError;
     struct sum *sum = calloc(1, sizeof *sum);
     sum->count = sum->open = group.count;
     sum->numbers = group.calls[0].numbers;
@@ -181,11 +181,12 @@ static ncclResult_t group_end(void) {
     (void)cudaGetDevice(&before);
     ncclResult_t code = ncclSuccess;
     for (int adding = 0; adding < 2; adding++)
-        for (int i = 0; i < group.count && !code; i++) code = put(i, adding, sum);
+        for (int i = 0; i < group.count && !code; i++) code = enqueue_part(i, adding, sum);
     (void)cudaSetDevice(before);
     return code;
 }
 
 struct farm_nccl farm_emulator_nccl_table(void) {
-    return (struct farm_nccl){version, words, init_all, end, abort_comm, async_error, start, group_end, all_reduce};
+    return (struct farm_nccl){get_version, error_name,  init_all,  destroy_comm, abort_comm,
+                              async_error, group_start, group_end, all_reduce};
 }

@@ -1,5 +1,5 @@
-// In place of opening cuDNN, cuBLASLt and NCCL: the emulators. Linked with --wrap=farm_cuda_vendor_open,
-// farm_cuda_nccl_open and farm_cuda_vendor_describe, so that code above them is tested as it is.
+// Opens the emulators instead of cuDNN, cuBLASLt and NCCL: linked with --wrap=farm_cuda_vendor_open,
+// farm_cuda_nccl_open and farm_cuda_vendor_describe.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@ enum farm_status __wrap_farm_cuda_vendor_open(struct farm_cuda_vendor *out, stru
 enum farm_status __wrap_farm_cuda_nccl_open(struct farm_nccl *out, struct farm_error *err);
 void __wrap_farm_cuda_vendor_describe(const struct farm_cuda_vendor *libraries, char *text, size_t size);
 
-// A library that a program loads takes them from FARM_CUDA_EMULATOR, as cudart.c takes its settings.
+// Settings from FARM_CUDA_EMULATOR, as in cudart.c.
 __attribute__((constructor)) static void read_environment(void) {
     const char *text = getenv("FARM_CUDA_EMULATOR");
     farm_emulator_vendor.no_nccl = text && strstr(text, "no_nccl=1");

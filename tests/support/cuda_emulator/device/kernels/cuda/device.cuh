@@ -1,5 +1,5 @@
-// The CPU's own in place of src/kernels/cuda/device.cuh: its functions and CUDA's built-ins, over ../../../grid.h and
-// the emulator's streams. The host compiler compiles the kernels with it, as C++; they run as they are written.
+// Replaces src/kernels/cuda/device.cuh on the CPU: its functions and CUDA's built-ins, over ../../../grid.h and the
+// emulator's streams. The host compiler compiles the kernels with it, as C++ and unchanged.
 #ifndef FARM_KERNELS_CUDA_DEVICE_CUH
 #define FARM_KERNELS_CUDA_DEVICE_CUH
 
@@ -41,7 +41,7 @@ extern "C" {
 #define __shfl_down_sync(mask, x, by) farm_emulator_shuffle(x, (unsigned)(by), __LINE__)
 
 template <typename T> static inline T farm_emulator_shuffle(T x, unsigned by, int line) {
-    static_assert(std::is_floating_point<T>::value || sizeof(T) <= 4, "the emulator passes doubles on");
+    static_assert(std::is_floating_point<T>::value || sizeof(T) <= 4, "the emulator shuffles doubles");
     return (T)farm_emulator_shuffle_down((double)x, by, line);
 }
 template <typename T> static inline T __ldcs(const T *address) {
@@ -51,7 +51,7 @@ static inline uint32_t min(uint32_t a, uint32_t b) {
     return a < b ? a : b;
 }
 
-// What a stream keeps of a launch. Arguments are read by none of the kernel's own loads.
+// A launch in a stream. Reads of the arguments are not the kernel's loads.
 template <typename... Parameters> struct farm_emulator_call {
     void (*kernel)(Parameters...);
     struct farm_emulator_grid grid;
