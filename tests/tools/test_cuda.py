@@ -260,7 +260,7 @@ class Doctor(InFolder):
 @needs_emulator
 class Bw(InFolder):
     def bw(self, *arguments, emulator="", library=EMULATOR, status=0):
-        command = ("bw", "--only", "gpu", "--seconds", "1", "--size", "small", "--samples", "2", "--quiet", *arguments)
+        command = ("bw", "--only", "gpu", "--seconds", "20", "--size", "small", "--samples", "2", "--quiet", *arguments)
         result = self.farm(*command, FARM_CUDA_BACKEND=str(library), FARM_CUDA_EMULATOR=emulator)
         self.assertEqual(result.returncode, status, result.stderr)
         return result.stdout
