@@ -130,7 +130,7 @@ static struct key hash_state(void) {
         mix_bytes(&key, &world.words[w].count, sizeof world.words[w].count);
         mix_bytes(&key, world.words[w].stores, world.words[w].count * sizeof *world.words[w].stores);
     }
-    mix_bytes(&key, world.cells, world.cell_count * sizeof *world.cells);
+    mix_bytes(&key, world.variables, world.variable_count * sizeof *world.variables);
     mix_bytes(&key, world.threads, world.thread_count * sizeof *world.threads);
     mix_bytes(&key, world.processes, offsetof(struct world, user) - offsetof(struct world, processes));
     mix_bytes(&key, world.user, world.user_used);

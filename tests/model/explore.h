@@ -7,9 +7,9 @@
 // Memory is RC11 (Lahav, Vafeiadis, Kang, Hur, Dreyer 2017) in operational form. Each word keeps its stores in
 // modification order. Each thread has a view: the oldest store of each word that it may read. Release stores carry
 // their writer's view, and acquire loads join it; sequentially consistent fences join a global view. A load may return
-// any store that its view permits. RC11 has no load buffering. Cells hold plain data; vector clocks find races. Only a
-// release store read by an acquire load orders cells, not fences or system calls: stricter than C11, as src/ring
-// promises.
+// any store that its view permits. RC11 has no load buffering. Variables hold plain data; vector clocks find races.
+// Only a release store read by an acquire load orders variables, not fences or system calls: stricter than C11, as
+// src/ring promises.
 //
 // No time passes, so a lost wake-up is a deadlock, which is reported. Deterministic; one process; x86-64 (it switches
 // stacks). Threads must not keep pointers to another thread's automatic variables.
@@ -30,9 +30,9 @@ void model_store(void *word, uint64_t value, enum model_order order);
 void model_add(void *word, uint64_t more, enum model_order order); // atomic; no plain stores to this word
 void model_fence(void);                                            // sequentially consistent
 
-// Plain access to a cell that model_cell knows. Not a step; a race fails.
-uint64_t model_read(const uint64_t *cell);
-void model_write(uint64_t *cell, uint64_t value);
+// Plain access to a variable that model_variable knows. Not a step; a race fails.
+uint64_t model_read(const uint64_t *variable);
+void model_write(uint64_t *variable, uint64_t value);
 
 // A step without effect: a crash may happen between two plain accesses.
 void model_yield(void);
@@ -56,7 +56,7 @@ void *model_allocate(size_t bytes);
 // one_writer: no two threads that live at the same time ever store to it (which makes the search shorter).
 void model_word(void *word, const char *name, uint64_t initial, bool one_writer);
 void model_constant(const void *word, uint64_t value); // never stored to: its loads are not steps
-void model_cell(uint64_t *cell, const char *name, uint64_t initial);
+void model_variable(uint64_t *variable, const char *name, uint64_t initial);
 
 // Threads of one process crash together and then restart with the dead ones' views, because the supervisor has seen the
 // death. on_crash (may be NULL) runs in between.

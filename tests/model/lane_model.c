@@ -1,6 +1,7 @@
 // The lane under the model checker: the loops of src/actor/actor.c, src/learner/inference.c and src/learner/trainer.c,
 // reduced to their accesses to a lane, over the real code of src/ring/{lane,wait,window}. Observations and answers are
-// cells, so races are found. Each answer is a function of its observation, so lost, doubled and foreign ones are found.
+// variables, so races are found. Each answer is a function of its observation, so lost, doubled and foreign ones are
+// found.
 //
 // usage: lane_model [SCENARIO...]     without names: the short tier; `list` prints the names.
 #include <stdio.h>
@@ -131,24 +132,24 @@ static void open_view(struct ring_view *view, struct shared *memory, struct farm
                                             .reward = rewards};
 }
 
-static uint64_t *obs_cell(uint32_t a, uint32_t l, uint64_t n) {
+static uint64_t *obs_variable(uint32_t a, uint32_t l, uint64_t n) {
     return &shared[a].obs[l][n % set->slots];
 }
-static uint64_t *answer_cell(uint32_t a, uint32_t l, uint64_t n) {
+static uint64_t *answer_variable(uint32_t a, uint32_t l, uint64_t n) {
     return &shared[a].answer[l][n % set->slots];
 }
 
-// The cell's content, or `wanted` in scenarios without data.
-static uint64_t read_cell(uint64_t *cell, uint64_t wanted) {
-    return set->bare ? wanted : model_read(cell);
+// The variable's content, or `wanted` in scenarios without data.
+static uint64_t read_variable(uint64_t *variable, uint64_t wanted) {
+    return set->bare ? wanted : model_read(variable);
 }
 
 // Writes twice, so that a crash may come in between.
-static void write_slowly(uint64_t *cell, uint64_t value) {
+static void write_slowly(uint64_t *variable, uint64_t value) {
     if (set->bare) return;
-    model_write(cell, GARBAGE);
+    model_write(variable, GARBAGE);
     if (set->crashes) model_yield();
-    model_write(cell, value);
+    model_write(variable, value);
 }
 
 // ---- waiting: that of src/ring/wait.c, or looking again and again ----
@@ -189,14 +190,14 @@ static void actor_step(uint32_t a, uint32_t l) {
     uint64_t n = farm_lane_actor_next(lane);
     if (n && !set->local && !state->junk[a][l][n - 1]) {
         const uint64_t wanted = state->published[a][l][n - 1] + ANSWER;
-        model_check(read_cell(answer_cell(a, l, n - 1), wanted) == wanted,
+        model_check(read_variable(answer_variable(a, l, n - 1), wanted) == wanted,
                     "the answer is not that to the actor's last step");
     }
     if (n == set->steps) return;
     uint64_t observation = n + LIFE * (model_life() + 1);
     model_check(model_newest(&lane->up->produced) == n, "a published step is written again");
-    write_slowly(obs_cell(a, l, n), observation);
-    if (set->local) write_slowly(answer_cell(a, l, n), observation + ANSWER);
+    write_slowly(obs_variable(a, l, n), observation);
+    if (set->local) write_slowly(answer_variable(a, l, n), observation + ANSWER);
     state->published[a][l][n] = observation;
     farm_lane_actor_publish(lane);
     if (!set->late) notify_learner(&state->actor[a]);
@@ -262,12 +263,12 @@ static bool is_ready(const struct farm_lane *lane, uint64_t answered) {
 }
 
 static void answer_step(uint32_t a, uint32_t l, uint64_t n) {
-    const uint64_t wanted = state->published[a][l][n], observation = read_cell(obs_cell(a, l, n), wanted);
+    const uint64_t wanted = state->published[a][l][n], observation = read_variable(obs_variable(a, l, n), wanted);
     const bool junk = state->junk[a][l][n];
     model_check(observation == wanted || junk, "inference read another observation than was published");
-    if (!set->local) write_slowly(answer_cell(a, l, n), observation + ANSWER);
+    if (!set->local) write_slowly(answer_variable(a, l, n), observation + ANSWER);
     if (set->local)
-        model_check(read_cell(answer_cell(a, l, n), wanted + ANSWER) == wanted + ANSWER || junk,
+        model_check(read_variable(answer_variable(a, l, n), wanted + ANSWER) == wanted + ANSWER || junk,
                     "inference read another answer than was published");
 }
 
@@ -335,8 +336,8 @@ static void training(void *context) {
         uint64_t start = state->windows[model_life()][k].start;
         struct farm_lane *lane = &state->learner[a].lanes[l];
         for (uint64_t n = start; n < start + shape->length; n++) {
-            uint64_t observation = read_cell(obs_cell(a, l, n), state->published[a][l][n]);
-            uint64_t answer = read_cell(answer_cell(a, l, n), observation + ANSWER);
+            uint64_t observation = read_variable(obs_variable(a, l, n), state->published[a][l][n]);
+            uint64_t answer = read_variable(answer_variable(a, l, n), observation + ANSWER);
             const bool junk = state->junk[a][l][n];
             model_check(observation == state->published[a][l][n] || junk, "training read another observation");
             model_check(answer == observation + ANSWER || junk, "training read an answer to another step");
@@ -386,8 +387,8 @@ static void set_up(void) {
             model_word(&memory->down[l].consumed, "consumed", 0, true);
             if (set->actor_crashes) model_word(&memory->down[l].generation, "generation", 0, true);
             for (uint32_t s = 0; s < set->slots && !set->bare; s++) {
-                model_cell(&memory->obs[l][s], "an observation", GARBAGE);
-                model_cell(&memory->answer[l][s], "an answer", GARBAGE);
+                model_variable(&memory->obs[l][s], "an observation", GARBAGE);
+                model_variable(&memory->answer[l][s], "an answer", GARBAGE);
             }
         }
         unsigned process = model_process(a ? "actor 1" : "actor 0", set->actor_crashes,

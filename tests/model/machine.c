@@ -103,33 +103,34 @@ unsigned model_life(void) {
     return (unsigned)world.processes[running_thread()->process].life;
 }
 
-static struct cell *find_cell(const uint64_t *address) {
-    for (unsigned c = 0; c < world.cell_count; c++)
-        if (world.cells[c].address == address) return &world.cells[c];
-    fprintf(stderr, "model: an access to a cell that the scenario did not name\n");
+static struct variable *find_variable(const uint64_t *address) {
+    for (unsigned c = 0; c < world.variable_count; c++)
+        if (world.variables[c].address == address) return &world.variables[c];
+    fprintf(stderr, "model: an access to a variable that the scenario did not name\n");
     abort();
 }
 
-static void check_race(const struct cell *cell, unsigned other, uint8_t at, const char *what) {
+static void check_race(const struct variable *variable, unsigned other, uint8_t at, const char *what) {
     if (at <= running_thread()->now.clock.at[other]) return;
-    fail("race on %s: %s %s that of %s, which nothing orders before it", cell->name, host.threads[host.running].name,
-         what, host.threads[other].name);
+    fail("race on %s: %s %s that of %s, which nothing orders before it", variable->name,
+         host.threads[host.running].name, what, host.threads[other].name);
     return_to_scheduler();
 }
 
 uint64_t model_read(const uint64_t *address) {
-    struct cell *cell = find_cell(address);
-    check_race(cell, cell->writer, cell->write_at, "reads behind a write,");
-    cell->read_at[host.running] = running_thread()->now.clock.at[host.running];
-    return cell->value;
+    struct variable *variable = find_variable(address);
+    check_race(variable, variable->writer, variable->write_at, "reads behind a write,");
+    variable->read_at[host.running] = running_thread()->now.clock.at[host.running];
+    return variable->value;
 }
 void model_write(uint64_t *address, uint64_t value) {
-    struct cell *cell = find_cell(address);
-    check_race(cell, cell->writer, cell->write_at, "writes over a write,");
-    for (unsigned t = 0; t < world.thread_count; t++) check_race(cell, t, cell->read_at[t], "writes under a read,");
-    cell->writer = (uint8_t)host.running;
-    cell->write_at = running_thread()->now.clock.at[host.running];
-    cell->value = value;
+    struct variable *variable = find_variable(address);
+    check_race(variable, variable->writer, variable->write_at, "writes over a write,");
+    for (unsigned t = 0; t < world.thread_count; t++)
+        check_race(variable, t, variable->read_at[t], "writes under a read,");
+    variable->writer = (uint8_t)host.running;
+    variable->write_at = running_thread()->now.clock.at[host.running];
+    variable->value = value;
 }
 
 // System calls of src/ring, through --wrap.
@@ -198,9 +199,9 @@ void model_constant(const void *address, uint64_t value) {
     word->stores[0].value = value;
 }
 
-void model_cell(uint64_t *address, const char *name, uint64_t initial) {
-    assert(world.cell_count < CELLS);
-    world.cells[world.cell_count++] = (struct cell){.address = address, .name = name, .value = initial};
+void model_variable(uint64_t *address, const char *name, uint64_t initial) {
+    assert(world.variable_count < VARIABLES);
+    world.variables[world.variable_count++] = (struct variable){.address = address, .name = name, .value = initial};
 }
 
 unsigned model_process(const char *name, bool may_crash, void (*on_crash)(void *), void *context) {
@@ -283,10 +284,11 @@ static void renumber_clock(struct clock *clock, const uint8_t (*rank)[TIMES]) {
     for (unsigned t = 0; t < world.thread_count; t++) clock->at[t] = rank[t][clock->at[t]];
 }
 void renumber_clocks(void) {
-    uint8_t rank[THREADS][TIMES] = {0}; // first: whether a cell was accessed then; later: the new number of this time
-    for (unsigned c = 0; c < world.cell_count; c++) {
-        rank[world.cells[c].writer][world.cells[c].write_at] = 1;
-        for (unsigned t = 0; t < world.thread_count; t++) rank[t][world.cells[c].read_at[t]] = 1;
+    uint8_t rank[THREADS][TIMES] = {
+        0}; // first: whether a variable was accessed then; later: the new number of this time
+    for (unsigned c = 0; c < world.variable_count; c++) {
+        rank[world.variables[c].writer][world.variables[c].write_at] = 1;
+        for (unsigned t = 0; t < world.thread_count; t++) rank[t][world.variables[c].read_at[t]] = 1;
     }
     for (unsigned t = 0; t < world.thread_count; t++) {
         uint8_t own = world.threads[t].now.clock.at[t];
@@ -296,10 +298,10 @@ void renumber_clocks(void) {
         for (unsigned i = 1; i < TIMES; i++) rank[t][i] += rank[t][i - 1];
         if (!touched) rank[t][own] = (uint8_t)(rank[t][TIMES - 1] + 1); // only the thread itself has reached this time
     }
-    for (unsigned c = 0; c < world.cell_count; c++) {
-        struct cell *cell = &world.cells[c];
-        cell->write_at = rank[cell->writer][cell->write_at];
-        for (unsigned t = 0; t < world.thread_count; t++) cell->read_at[t] = rank[t][cell->read_at[t]];
+    for (unsigned c = 0; c < world.variable_count; c++) {
+        struct variable *variable = &world.variables[c];
+        variable->write_at = rank[variable->writer][variable->write_at];
+        for (unsigned t = 0; t < world.thread_count; t++) variable->read_at[t] = rank[t][variable->read_at[t]];
     }
     for (unsigned t = 0; t < world.thread_count; t++) {
         renumber_clock(&world.threads[t].now.clock, rank);
@@ -343,7 +345,7 @@ static void apply_load(unsigned t, unsigned w, unsigned at, bool acquire) {
     thread->result = store->value;
 }
 
-// A kernel lock, acquired and released. It orders words but not cells: no clock passes through it.
+// A kernel lock, acquired and released. It orders words but not variables: no clock passes through it.
 static void pass_lock(unsigned t, struct view *lock) {
     struct thread *thread = &world.threads[t];
     join_view(&thread->now.view, lock);

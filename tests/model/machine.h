@@ -9,7 +9,16 @@
 
 #include "explore.h"
 
-enum { WORDS = 20, STORES = 40, CELLS = 24, THREADS = 4, PROCESSES = 4, STACK = 16384, USER = 12288, CHOICES = 176 };
+enum {
+    WORDS = 20,
+    STORES = 40,
+    VARIABLES = 24,
+    THREADS = 4,
+    PROCESSES = 4,
+    STACK = 16384,
+    USER = 12288,
+    CHOICES = 176
+};
 
 struct view {
     uint8_t oldest[WORDS];
@@ -32,7 +41,7 @@ struct word {
     uint32_t one_writer, writer; // writer: thread + 1, once there was a store
     struct store stores[STORES]; // in modification order
 };
-struct cell {
+struct variable {
     const uint64_t *address;
     const char *name;
     uint64_t value;
@@ -72,10 +81,10 @@ struct process {
 };
 
 extern struct world {
-    uint64_t word_count, cell_count, thread_count, process_count, user_used;
+    uint64_t word_count, variable_count, thread_count, process_count, user_used;
     uint64_t crashes_left, spurious_left, event;
     struct word words[WORDS];
-    struct cell cells[CELLS];
+    struct variable variables[VARIABLES];
     struct thread threads[THREADS];
     struct process processes[PROCESSES];
     struct view fences;
@@ -118,7 +127,7 @@ void apply_choice(const struct choice *choice);
 void find_stores(const struct thread *thread, unsigned *from, unsigned *to);
 
 // Both make equal what no thread can distinguish. forget_stores drops stores that no thread can read, which also bounds
-// their number; renumber_clocks skips times at which a thread touched no cell.
+// their number; renumber_clocks skips times at which a thread touched no variable.
 void forget_stores(void);
 void renumber_clocks(void);
 

@@ -98,8 +98,8 @@ MUTANTS = [
     ("a new actor takes every slot as free", "lane.c", "lane->consumed_seen = farm_load_acquire(&lane->down->consumed);",
      "lane->consumed_seen = lane->produced_local;"),
     # Rules that the loops around the lane keep, in their short form in lane_model.c.
-    ("a step is published before it is written", "lane_model.c", "    write_slowly(obs_cell(a, l, n), observation);\n",
-     "    farm_lane_actor_publish(lane), lane->produced_local--;\n    write_slowly(obs_cell(a, l, n), observation);\n"),
+    ("a step is published before it is written", "lane_model.c", "    write_slowly(obs_variable(a, l, n), observation);\n",
+     "    farm_lane_actor_publish(lane), lane->produced_local--;\n    write_slowly(obs_variable(a, l, n), observation);\n"),
     ("an answer is published before it is written", "lane_model.c", "    answer_step(a, l, n);\n    farm_lane_answer(lane, n);\n",
      "    farm_lane_answer(lane, n);\n    answer_step(a, l, n);\n"),
     ("a window is released before it is read", "lane_model.c", "        for (uint64_t n = start; n < start + shape->length; n++) {\n",
