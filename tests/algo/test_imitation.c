@@ -104,14 +104,15 @@ Test(imitation, the_gradient_is_that_of_the_loss) {
 static void train_for(uint64_t frames, struct test_farm *farm) {
     struct farm_error err = {0};
     test_farm_open(farm, 1, FARM_ANSWERS_LOCAL);
-    const pid_t actor = test_actor_fork(&farm->made[0], 0, farm->bell, UINT32_MAX);
+    farm->actors[0].game = UINT32_MAX;
+    const pid_t actor = test_actor_fork(farm, 0, farm->bell);
     test_farm_lend(farm);
     farm->config.algo.algo = &imitation;
     farm->config.algo.batch = BATCH;
     farm->config.algo.lr = farm->config.algo.lr_end = 0.004;
     farm->config.frames_target = frames;
     cr_assert_eq(farm_learner_run(&farm->config, &err), 0, "%s", err.message);
-    test_actor_stop(&farm->made[0], actor);
+    test_actor_stop(farm, 0, actor);
 }
 
 Test(imitation, the_learner_comes_to_choose_as_the_actors_do) {

@@ -63,7 +63,7 @@ static void train_with(uint32_t shards) {
             (struct farm_learner_shard){.eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), .node = k % 2 ? 0 : -1};
     for (uint32_t r = 0; r < PLACES; r++) {
         shard_of[r] = r % shards;
-        actors[r] = test_actor_fork(&farm.made[r], r, farm.config.shards[shard_of[r]].eventfd, 8);
+        actors[r] = test_actor_fork(&farm, r, farm.config.shards[shard_of[r]].eventfd);
     }
     test_farm_lend(&farm);
     farm.config.backend = &ops;
@@ -80,7 +80,11 @@ static void train_with(uint32_t shards) {
     cr_assert_eq(farm.shared->stats.windows, test_farm_updates(&farm) * farm.config.algo.batch);
     cr_assert_eq(seen.strange, 0, "%lu lanes were answered by another shard", seen.strange);
     for (uint32_t k = 0; k < shards; k++) cr_assert_gt(seen.answered[k], 0, "shard %u", k);
-    for (uint32_t r = 0; r < PLACES; r++) test_actor_stop(&farm.made[r], actors[r]);
+    for (uint32_t r = 0; r < PLACES; r++) {
+        char findings[512];
+        test_actor_stop(&farm, r, actors[r]);
+        cr_assert_eq(farm_ring_verify(&farm.made[r], findings, sizeof findings), 0, "%s", findings);
+    }
     expect_answers(&farm);
     test_farm_close(&farm);
     free(seen.params);

@@ -41,6 +41,7 @@ struct test_seat {
     uint32_t age[WIDTH];                     // transitions of the running game
     uint64_t start;                          // first step that this actor writes
     uint64_t version;                        // of the newest answer
+    uint64_t checked;                        // steps whose answers were checked
     struct test_counts published, newest;    // in all steps; in the newest one
 };
 
@@ -172,6 +173,7 @@ static inline void test_actor_step(struct test_actor *actor, uint32_t l) {
     if (n > seat->start && !lane->local) test_read_answer(actor, l, n - 1);
     if (n >= seat->start + STEPS) test_check_step(actor, l, n - STEPS);
     seat->newest = (struct test_counts){0};
+    farm_store_relaxed(&seat->checked, (lane->local ? farm_lane_acted(lane) : n) - seat->start);
     for (uint32_t e = 0; e < WIDTH; e++) test_play(actor, l, n, e);
     seat->published.transitions += seat->newest.transitions;
     seat->published.games += seat->newest.games;
@@ -192,40 +194,13 @@ static inline void test_actor_start(struct test_actor *actor, struct farm_ring *
     farm_actor_notify(ring, bell);
 }
 
-// A test actor as a process, until the ring's stop word is set. Its games have `game` transitions.
-static inline pid_t test_actor_fork(const struct farm_ring *made, uint32_t number, int bell, uint32_t game) {
-    static struct test_actor actor;
-    struct farm_ring ring;
-    uint32_t l = 0;
-    const pid_t pid = fork();
-    cr_assert_geq(pid, 0);
-    if (pid > 0) return pid;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    test_ring_view(made, FARM_RING_ACTOR, &ring);
-    test_actor_start(&actor, &ring, number, bell);
-    actor.game = game;
-    while (!farm_load_acquire(&ring.down_control->stop) && !actor.wrong[0])
-        if (farm_actor_wait(&ring, NULL, 0, 10000000, &l)) test_actor_step(&actor, l);
-    _exit(actor.wrong[0] != 0);
-}
-
-// Its checks have held, and so do the ring's invariants.
-static inline void test_actor_stop(const struct farm_ring *made, pid_t actor) {
-    char findings[512];
-    int status;
-    farm_store_release(&made->down_control->stop, 1);
-    cr_assert_eq(waitpid(actor, &status, 0), actor);
-    cr_assert_eq(status, 0, "actor %u", made->up.header->owner);
-    cr_assert_eq(farm_ring_verify(made, findings, sizeof findings), 0, "%s", findings);
-}
-
 // ---- the farm ----
 
 struct test_farm {
     struct farm_ring_spec spec;
     struct farm_ring made[PLACES], views[PLACES]; // the supervisor's and the actors'
     bool there[PLACES];
-    struct test_actor actors[PLACES];
+    struct test_actor *actors; // [PLACES] shared memory
     int fds[PLACES][2], bell;
     struct test_shared {
         struct farm_stats stats;
@@ -280,6 +255,7 @@ static inline void test_farm_open(struct test_farm *farm, uint32_t rings, enum f
     farm->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     cr_assert_geq(farm->bell, 0);
     farm->shared = test_shared_memory(sizeof *farm->shared);
+    farm->actors = test_shared_memory(PLACES * sizeof *farm->actors);
     test_folder_make(farm->folder, sizeof farm->folder);
     farm->config = test_farm_config(farm);
     for (uint32_t r = 0; r < rings; r++) test_farm_add(farm, r);
@@ -332,8 +308,37 @@ static inline void test_farm_close(struct test_farm *farm) {
     for (uint32_t r = 0; r < PLACES; r++)
         if (farm->there[r]) test_farm_remove(farm, r);
     test_folder_remove(farm->folder);
+    munmap(farm->actors, PLACES * sizeof *farm->actors);
     munmap(farm->shared, sizeof *farm->shared);
     close(farm->bell);
+}
+
+// The test actor of a ring as a process, with the options that are set in it, until the ring's stop word is set or a
+// check has failed. The test may read its `wrong` and `checked`.
+static inline pid_t test_actor_fork(struct test_farm *farm, uint32_t r, int bell) {
+    struct test_actor *actor = &farm->actors[r];
+    const struct test_actor options = {.game = actor->game, .own_lengths = actor->own_lengths};
+    struct farm_ring ring;
+    uint32_t l = 0;
+    const pid_t pid = fork();
+    cr_assert_geq(pid, 0);
+    if (pid > 0) return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    test_ring_view(&farm->made[r], FARM_RING_ACTOR, &ring);
+    test_actor_start(actor, &ring, r, bell);
+    actor->game = options.game;
+    actor->own_lengths = options.own_lengths;
+    while (!farm_load_acquire(&ring.down_control->stop) && !actor->wrong[0])
+        if (farm_actor_wait(&ring, NULL, 0, 10000000, &l)) test_actor_step(actor, l);
+    _exit(actor->wrong[0] != 0);
+}
+
+// Ends the process; its checks must have held.
+static inline void test_actor_stop(struct test_farm *farm, uint32_t r, pid_t pid) {
+    int status;
+    farm_store_release(&farm->made[r].down_control->stop, 1);
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    cr_assert_eq(status, 0, "actor %u: status 0x%x, %s", r, (unsigned)status, farm->actors[r].wrong);
 }
 
 static inline uint64_t test_farm_updates(const struct test_farm *farm) {
