@@ -178,17 +178,12 @@ Test(topo, keeps_its_invariants_on_every_machine, .timeout = 60) {
 
 // ---- single decisions ----
 
-enum wanted { ANY, YES, NO };
-
 struct plan_case {
     const char *machine, *root;
-    struct farm_plan_request request; // bytes, envs_per_actor, pin and numa are as in request_of
+    int actors, remote, device, threads, shards, bridges; // remote: all actors are, if not 0
     bool unpinned;
     double quota;
-    // Wanted; 0 is not checked.
-    int actors, training, inference_cpus, shards, away; // away: actors served from another node, at most
-    enum wanted pinned, shared, bridge;
-    const char *note;
+    const char *plan, *note; // wanted
 };
 
 static int served_from_another_node(void) {
@@ -198,34 +193,25 @@ static int served_from_another_node(void) {
     return away;
 }
 
-static void check_case(const struct plan_case *wanted, size_t number) {
-    struct farm_plan_request request = wanted->request;
-    request.envs_per_actor = 8;
-    request.bytes_per_actor = 1 << 20;
+static void check_case(const struct plan_case *wanted) {
+    struct farm_plan_request request = request_of(wanted->actors, wanted->device);
+    char summary[128];
+    request.no_actors = wanted->remote > 0;
+    request.remote_actors = wanted->remote;
+    request.learner_threads = wanted->threads;
+    request.learner_shards = wanted->shards;
+    request.bridges = wanted->bridges;
+    request.bridge_node = -1;
     request.pin = !wanted->unpinned;
-    request.numa = true;
     read_machine((struct farm_machine_source){.synthetic = wanted->machine, .root = wanted->root});
     if (wanted->quota > 0) machine.cpu_quota = wanted->quota;
     make(request);
-    const struct {
-        const char *name;
-        int wanted, got;
-    } counts[] = {
-        {"actors", wanted->actors, plan.actor_count},
-        {"training threads", wanted->training, plan.training_threads},
-        {"inference CPUs", wanted->inference_cpus, farm_bitmap_count(&plan.inference_cpus)},
-        {"shards", wanted->shards, plan.shard_count},
-        {"pinned", wanted->pinned, plan.pinned ? YES : NO},
-        {"shared", wanted->shared, plan.shared ? YES : NO},
-        {"bridge with a core", wanted->bridge, farm_bitmap_count(&plan.bridge_cpus) ? YES : NO},
-    };
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        if (counts[i].wanted)
-            cr_expect_eq(counts[i].got, counts[i].wanted, "case %zu, %s: %s: %d, not %d", number, wanted->machine,
-                         counts[i].name, counts[i].got, counts[i].wanted);
-    cr_expect(!wanted->note || has_note(wanted->note), "case %zu: no note '%s'", number, wanted->note);
-    cr_expect(!wanted->away || served_from_another_node() < wanted->away, "case %zu: %d actors are served from away",
-              number, served_from_another_node());
+    snprintf(summary, sizeof summary, "%d actors, %d train, %d CPUs infer, %d shards, %d away%s%s%s", plan.actor_count,
+             plan.training_threads, farm_bitmap_count(&plan.inference_cpus), plan.shard_count,
+             plan.shard_count ? served_from_another_node() : 0, plan.pinned ? ", pinned" : "",
+             plan.shared ? ", shared" : "", farm_bitmap_count(&plan.bridge_cpus) ? ", bridge" : "");
+    cr_expect_str_eq(summary, wanted->plan, "%s: %s", wanted->machine, summary);
+    cr_expect(!wanted->note || has_note(wanted->note), "%s: no note '%s'", wanted->machine, wanted->note);
 }
 
 enum { CPU = FARM_LEARNER_CPU, NONE = FARM_LEARNER_NONE };
@@ -234,59 +220,58 @@ enum { CPU = FARM_LEARNER_CPU, NONE = FARM_LEARNER_NONE };
 Test(topo, decides_as_the_rules_demand) {
     static const struct plan_case cases[] = {
         // Rule 3.
-        {TWO_CORES, .request = {.learner_device = CPU}, .actors = 2, .training = 1, .pinned = NO, .shared = YES},
-        {TWO_CORES, .request = {.learner_device = NONE}, .actors = 2, .pinned = YES},
+        {TWO_CORES, .device = CPU, .plan = "2 actors, 1 train, 2 CPUs infer, 1 shards, 2 away, shared"},
+        {TWO_CORES, .device = NONE, .plan = "2 actors, 0 train, 0 CPUs infer, 0 shards, 0 away, pinned"},
         // Rule 2.
-        {SIXTEEN_CORES,
-         VECTORS "quota_v2",
-         {.learner_device = CPU},
-         .actors = 3,
-         .pinned = NO,
+        {SIXTEEN_CORES, .root = VECTORS "quota_v2", .device = CPU,
+         .plan = "3 actors, 1 train, 16 CPUs infer, 1 shards, 3 away, shared",
          .note = "quota of 3.5 CPUs: 3 actors, nothing pinned"},
-        {SIXTEEN_CORES,
-         VECTORS "quota_v1",
-         {.learner_device = CPU},
-         .actors = 3,
-         .pinned = NO,
+        {SIXTEEN_CORES, .root = VECTORS "quota_v1", .device = CPU,
+         .plan = "3 actors, 1 train, 8 CPUs infer, 1 shards, 3 away, shared",
          .note = "quota of 3.5 CPUs: 3 actors, nothing pinned"},
-        {TWO_CORES, VECTORS "half_cpu_v2", {.learner_device = CPU}, .actors = 1},
-        {AMD_12_L3, .request = {.learner_device = CPU}, .quota = 96, .actors = 64, .training = 24, .shards = 8},
+        {TWO_CORES, .root = VECTORS "half_cpu_v2", .device = CPU,
+         .plan = "1 actors, 1 train, 2 CPUs infer, 1 shards, 1 away, shared"},
+        {AMD_12_L3, .device = CPU, .quota = 96,
+         .plan = "64 actors, 24 train, 192 CPUs infer, 8 shards, 0 away, shared"},
         // Rule 4: fewer learner cores for few actors, and for so many that they need the room.
-        {AMD_12_L3, .request = {.actors = 8, .learner_device = CPU}, .training = 3, .inference_cpus = 1},
-        {AMD_12_L3, .request = {.actors = 180, .learner_device = CPU}, .training = 9, .inference_cpus = 3,
-         .pinned = YES},
-        {SIXTEEN_CORES, .request = {.learner_device = CPU, .learner_threads = 9}, .actors = 4, .training = 9,
-         .inference_cpus = 3},
-        {SIXTEEN_CORES, .request = {.learner_device = CPU, .learner_threads = 40}, .actors = 1, .training = 14,
+        {AMD_12_L3, .actors = 8, .device = CPU, .plan = "8 actors, 3 train, 1 CPUs infer, 1 shards, 8 away, pinned"},
+        {AMD_12_L3, .actors = 180, .device = CPU,
+         .plan = "180 actors, 9 train, 3 CPUs infer, 3 shards, 26 away, pinned"},
+        {SIXTEEN_CORES, .device = CPU, .threads = 9,
+         .plan = "4 actors, 9 train, 3 CPUs infer, 3 shards, 0 away, pinned"},
+        {SIXTEEN_CORES, .device = CPU, .threads = 40,
+         .plan = "1 actors, 14 train, 1 CPUs infer, 1 shards, 1 away, pinned",
          .note = "--train-threads 40, but 16 cores must also serve inference and actors: 14"},
-        {SIXTEEN_CORES, .request = {.learner_device = CPU, .learner_shards = 3}, .actors = 9, .training = 4,
-         .inference_cpus = 3, .shards = 3, .pinned = YES},
-        {SIXTEEN_CORES, .request = {.learner_device = CPU, .learner_shards = 20}, .actors = 6, .training = 4,
-         .shards = 6, .note = "--infer-threads 20, but only 6 can have a CPU and an actor each: 6"},
-        {SIXTEEN_CORES, .request = {.actors = 2, .learner_device = CPU, .learner_shards = 20}, .shards = 2},
+        {SIXTEEN_CORES, .device = CPU, .shards = 3,
+         .plan = "9 actors, 4 train, 3 CPUs infer, 3 shards, 0 away, pinned"},
+        {SIXTEEN_CORES, .device = CPU, .shards = 20,
+         .plan = "6 actors, 4 train, 6 CPUs infer, 6 shards, 0 away, pinned",
+         .note = "--infer-threads 20, but only 6 can have a CPU and an actor each: 6"},
+        {SIXTEEN_CORES, .actors = 2, .device = CPU, .shards = 20,
+         .plan = "2 actors, 1 train, 2 CPUs infer, 2 shards, 0 away, pinned"},
         // Rule 9.
-        {AMD_12_L3, .request = {.actors = 40, .learner_device = CPU}, .shards = 5, .away = 1},
-        {TWO_NODES_OF_8, .request = {.actors = 8, .learner_device = CPU, .learner_shards = 4}, .training = 3,
-         .shards = 4, .pinned = YES},
-        {FOUR_CPUS, .request = {.learner_device = CPU}, .shards = 1, .shared = YES},
-        {FOUR_CPUS, .request = {.learner_device = CPU, .learner_shards = 4}, .actors = 4, .shards = 4, .away = 1,
-         .shared = YES},
-        {FOUR_CPUS, .request = {.learner_device = CPU, .learner_shards = 4}, .unpinned = true, .shards = 4},
+        {AMD_12_L3, .actors = 40, .device = CPU, .plan = "40 actors, 15 train, 5 CPUs infer, 5 shards, 0 away, pinned"},
+        {TWO_NODES_OF_8, .actors = 8, .device = CPU, .shards = 4,
+         .plan = "8 actors, 3 train, 4 CPUs infer, 4 shards, 1 away, pinned"},
+        {FOUR_CPUS, .device = CPU, .plan = "4 actors, 2 train, 4 CPUs infer, 1 shards, 4 away, shared"},
+        {FOUR_CPUS, .device = CPU, .shards = 4, .plan = "4 actors, 2 train, 4 CPUs infer, 4 shards, 0 away, shared"},
+        {FOUR_CPUS, .device = CPU, .shards = 4, .unpinned = true,
+         .plan = "4 actors, 2 train, 4 CPUs infer, 4 shards, 0 away, shared"},
         // Rule 8: a remote node's other cores go to its actors; actors that need all CPUs, and few CPUs, leave none.
-        {SIXTEEN_CORES, .request = {.learner_device = NONE, .bridges = 1, .bridge_node = -1}, .actors = 15,
-         .pinned = YES, .bridge = YES},
-        {SIXTEEN_CORES, .request = {.actors = 16, .learner_device = NONE, .bridges = 1}, .pinned = YES, .bridge = NO},
-        {TWO_CORES, .request = {.learner_device = CPU, .bridges = 1}, .actors = 2, .bridge = NO},
-        {TWO_CORES, .request = {.learner_device = NONE, .bridges = 1}, .actors = 2, .bridge = NO},
+        {SIXTEEN_CORES, .device = NONE, .bridges = 1,
+         .plan = "15 actors, 0 train, 0 CPUs infer, 0 shards, 0 away, pinned, bridge"},
+        {SIXTEEN_CORES, .actors = 16, .device = NONE, .bridges = 1,
+         .plan = "16 actors, 0 train, 0 CPUs infer, 0 shards, 0 away, pinned"},
+        {TWO_CORES, .device = CPU, .bridges = 1, .plan = "2 actors, 1 train, 2 CPUs infer, 1 shards, 2 away, shared"},
+        {TWO_CORES, .device = NONE, .bridges = 1, .plan = "2 actors, 0 train, 0 CPUs infer, 0 shards, 0 away, pinned"},
         // Rule 7: no actors here; one inference thread per remote actor at most.
-        {SIXTEEN_CORES,
-         .request = {.no_actors = true, .remote_actors = 64, .bridges = 1, .bridge_node = -1, .learner_device = CPU},
-         .training = 12, .shards = 3, .shared = NO, .bridge = YES, .note = "no actors here: 16 CPUs"},
-        {SIXTEEN_CORES,
-         .request = {.no_actors = true, .remote_actors = 2, .bridges = 1, .bridge_node = -1, .learner_device = CPU},
-         .training = 13, .shards = 2},
+        {SIXTEEN_CORES, .remote = 64, .device = CPU, .bridges = 1,
+         .plan = "0 actors, 12 train, 3 CPUs infer, 3 shards, 0 away, pinned, bridge",
+         .note = "no actors here: 16 CPUs"},
+        {SIXTEEN_CORES, .remote = 2, .device = CPU, .bridges = 1,
+         .plan = "0 actors, 13 train, 2 CPUs infer, 2 shards, 0 away, pinned, bridge"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i], i);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i]);
 }
 
 Test(topo, binds_shards_to_cpus_only_if_it_pins) {
