@@ -1,20 +1,17 @@
 // The actor process on a real ring: a forked process steps the test's environments; the test answers in the learner's
 // place and checks every step against farm/step.h.
 #include <criterion/criterion.h>
-#include <fcntl.h>
 #include <math.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
+#include "../ring/fixture.h"
 #include "actor/actor.h"
 #include "base/time.h"
 #include "envs/native/native.h"
-#include "ring/ring.h"
 
 static struct farm_error err;
 
@@ -80,16 +77,10 @@ struct farm {
     bool fresh[LANES];              // a new actor: FIRST everywhere
 };
 
-static int duplicate(int fd) {
-    const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-    cr_assert_geq(copy, 0);
-    return copy;
-}
-
 static struct farm_actor_config actor_config(struct farm *farm, const struct farm_env_api *api) {
     return (struct farm_actor_config){.actor = 1,
-                                      .up_fd = duplicate(farm->supervisor.up.fd),
-                                      .down_fd = duplicate(farm->supervisor.down.fd_readonly),
+                                      .up_fd = dup(farm->supervisor.up.fd),
+                                      .down_fd = dup(farm->supervisor.down.fd_readonly),
                                       .learner_eventfd = farm->bell,
                                       .api = api,
                                       .seed = 42,
@@ -100,9 +91,7 @@ static void start_actor(struct farm *farm, const struct farm_env_api *api) {
     const struct farm_actor_config config = actor_config(farm, api);
     farm->actor = fork();
     cr_assert_geq(farm->actor, 0);
-    if (farm->actor == 0) {
-        _exit(farm_actor_run(&config, &err));
-    }
+    if (farm->actor == 0) _exit(farm_actor_run(&config, &err));
     close(config.up_fd);
     close(config.down_fd);
     for (int l = 0; l < LANES; l++) farm->fresh[l] = true;
@@ -113,9 +102,8 @@ static struct farm farm_of(const struct farm_env_api *api) {
     struct farm farm = {.bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
     api->spec(&(struct farm_env_config){0}, &spec.env, NULL, 0);
     farm_ring_spec_answers(&spec);
-    cr_assert_eq(farm_ring_create(&spec, 1, -1, false, &farm.supervisor, &err), FARM_OK, "%s", err.message);
-    const int up = duplicate(farm.supervisor.up.fd_readonly), down = duplicate(farm.supervisor.down.fd);
-    cr_assert_eq(farm_ring_open(up, down, FARM_RING_LEARNER, &farm.learner, &err), FARM_OK, "%s", err.message);
+    farm.supervisor = ring_of(spec, 1);
+    farm.learner = open_view(&farm.supervisor, FARM_RING_LEARNER);
     return farm;
 }
 
@@ -243,7 +231,7 @@ Test(actor, a_new_actor_continues_at_the_step_of_a_killed_one) {
     for (uint64_t generation = 1; generation <= 4; generation++) {
         const int32_t seed_before = farm.tally[0][0][0];
         answer_steps(&farm, 20 + generation); // LAST is at another step each time
-        if (generation > 1) cr_assert_neq(farm.tally[0][0][0], seed_before, "each generation has seeds of its own");
+        if (generation > 1) cr_assert_neq(farm.tally[0][0][0], seed_before, "each generation has different seeds");
         kill(farm.actor, SIGKILL);
         cr_assert(WIFSIGNALED(wait_for_end(&farm)));
         const uint64_t produced[LANES] = {farm_lane_produced(&farm.learner.lanes[0]),
