@@ -33,9 +33,8 @@ struct options {
 
 struct rung {
     const char *name, *what;
-    double agent_steps_per_s, of_before; // NAN: not measured
-    double actor_wait_share, learner_wait_share;
-    uint32_t actors, lanes, width;                     // 0: does not apply
+    struct farm_fps_rung measured;                     // actors 0: does not apply
+    double of_before;                                  // NAN: the first rung
     char why[sizeof((struct farm_error *)0)->message]; // why it was not measured; "": it was
 };
 
@@ -101,39 +100,35 @@ static enum farm_status measure(struct fps *fps, struct farm_error *err) {
 
 // ---- the ladder ----
 
-static void add_rung(struct fps *fps, struct rung rung) {
-    rung.of_before =
-        fps->rung_count ? rung.agent_steps_per_s / fps->rungs[fps->rung_count - 1].agent_steps_per_s : NOT_MEASURED;
-    fps->rungs[fps->rung_count++] = rung;
+static struct rung *add_rung(struct fps *fps, const char *name, const char *what, struct farm_fps_rung measured) {
+    struct rung *rung = &fps->rungs[fps->rung_count++];
+    *rung = (struct rung){.name = name, .what = what, .measured = measured, .of_before = NOT_MEASURED};
+    if (rung > fps->rungs) rung->of_before = measured.agent_steps_per_s / rung[-1].measured.agent_steps_per_s;
+    return rung;
 }
 
-static struct rung rung_of_farm(const char *name, const char *what, struct farm_fps_result *result) {
-    return (struct rung){.name = name,
-                         .what = what,
-                         .agent_steps_per_s = farm_median(result->samples.farm, result->samples.farm_count, NULL),
-                         .actor_wait_share = NOT_MEASURED,
-                         .learner_wait_share = NOT_MEASURED,
-                         .actors = result->actors,
-                         .lanes = result->lanes,
-                         .width = result->width};
+static struct farm_fps_rung rung_of_rate(double rate) {
+    return (struct farm_fps_rung){
+        .agent_steps_per_s = rate, .actor_wait_share = NOT_MEASURED, .learner_wait_share = NOT_MEASURED};
+}
+
+static struct farm_fps_rung rung_of_farm(struct farm_fps_result *result) {
+    struct farm_fps_rung rung = rung_of_rate(farm_median(result->samples.farm, result->samples.farm_count, NULL));
+    rung.actors = result->actors;
+    rung.lanes = result->lanes;
+    rung.width = result->width;
+    return rung;
 }
 
 // A rung with a network. Observations or actions that cannot be trained yet are not a failure of the measurement.
 static enum farm_status add_learning(struct fps *fps, const char *name, const char *what,
                                      const struct farm_fps_rung *measured, enum farm_status status,
                                      struct farm_error *err) {
-    struct rung rung = {.name = name,
-                        .what = what,
-                        .agent_steps_per_s = measured->agent_steps_per_s,
-                        .actor_wait_share = measured->actor_wait_share,
-                        .learner_wait_share = measured->learner_wait_share,
-                        .actors = measured->actors,
-                        .lanes = measured->lanes,
-                        .width = measured->width};
+    struct rung *rung = add_rung(fps, name, what, *measured);
     fps->interrupted |= measured->interrupted;
-    if (status == FARM_E_UNSUPPORTED) snprintf(rung.why, sizeof rung.why, "%s", err->message);
-    add_rung(fps, rung);
-    return status == FARM_E_UNSUPPORTED ? FARM_OK : status;
+    if (status != FARM_E_UNSUPPORTED) return status;
+    snprintf(rung->why, sizeof rung->why, "%s", err->message);
+    return FARM_OK;
 }
 
 static void log_part(const struct fps *fps, const char *text) {
@@ -144,9 +139,7 @@ static void log_part(const struct fps *fps, const char *text) {
 // these if they differ from those of the farm's turns. The ladder has them in the opposite order.
 static enum farm_status measure_learning(struct fps *fps, struct farm_error *err) {
     const double seconds = RUNG_SHARE * fps->options->seconds;
-    struct farm_fps_rung training, inference = {.agent_steps_per_s = NOT_MEASURED,
-                                                .actor_wait_share = NOT_MEASURED,
-                                                .learner_wait_share = NOT_MEASURED};
+    struct farm_fps_rung training, inference = rung_of_rate(NOT_MEASURED);
     struct farm_recipe recipe = fps->options->recipe;
     log_part(fps, "with training: farm train's own job");
     const enum farm_status trains = farm_fps_learn(&recipe, true, seconds, &training, err);
@@ -167,49 +160,37 @@ static enum farm_status measure_learning(struct fps *fps, struct farm_error *err
         log_part(fps, "the farm with training's lanes");
         if ((status = farm_fps_measure(&recipe, &turns, true, &again, err))) return status;
         fps->interrupted |= again.interrupted;
-        add_rung(fps, rung_of_farm("farm_train_lanes", "the farm, lanes as farm train has them", &again));
+        add_rung(fps, "farm_train_lanes", "the farm, lanes as farm train has them", rung_of_farm(&again));
     }
     status = add_learning(fps, "inference", "with inference", &inference, infers, err);
     return status ? status : add_learning(fps, "training", "with training", &training, trains, err);
 }
 
-static struct rung rung_of_bare(const char *name, const char *what, double rate) {
-    return (struct rung){.name = name,
-                         .what = what,
-                         .agent_steps_per_s = rate,
-                         .actor_wait_share = NOT_MEASURED,
-                         .learner_wait_share = NOT_MEASURED};
-}
-
 static enum farm_status make_ladder(struct fps *fps, struct farm_error *err) {
     struct farm_fps_result *result = &fps->result;
-    add_rung(fps, rung_of_bare("bare_times_cores", "the bare loop on one core, times cores", fps->one * result->cores));
-    add_rung(fps, rung_of_bare("bare_all_cores", "bare loops on all cores at once", fps->all));
-    add_rung(fps, rung_of_farm("farm", "the farm, random actions", result));
+    add_rung(fps, "bare_times_cores", "the bare loop on one core, times cores", rung_of_rate(fps->one * result->cores));
+    add_rung(fps, "bare_all_cores", "bare loops on all cores at once", rung_of_rate(fps->all));
+    add_rung(fps, "farm", "the farm, random actions", rung_of_farm(result));
     return fps->ladder && !fps->interrupted ? measure_learning(fps, err) : FARM_OK;
 }
 
-static const struct rung *find_rung(const struct fps *fps, const char *name) {
+// NAN: not measured.
+static double find_rate(const struct fps *fps, const char *name) {
     for (size_t i = 0; i < fps->rung_count; i++)
-        if (strcmp(fps->rungs[i].name, name) == 0 && isfinite(fps->rungs[i].agent_steps_per_s)) return &fps->rungs[i];
-    return NULL;
+        if (strcmp(fps->rungs[i].name, name) == 0) return fps->rungs[i].measured.agent_steps_per_s;
+    return NOT_MEASURED;
 }
 
 // The part that loses most of the rate between the bare simulator and the last rung; "emulator" if no part loses much.
 static const char *bottleneck(const struct fps *fps) {
-    const struct rung *all = find_rung(fps, "bare_all_cores"), *farm = find_rung(fps, "farm"),
-                      *lanes = find_rung(fps, "farm_train_lanes"), *inference = find_rung(fps, "inference"),
-                      *training = find_rung(fps, "training");
-    if (!all || !farm) return NULL;
-    const double base = lanes ? lanes->agent_steps_per_s : farm->agent_steps_per_s;
+    const double all = find_rate(fps, "bare_all_cores"), farm = find_rate(fps, "farm"),
+                 lanes = find_rate(fps, "farm_train_lanes"), inference = find_rate(fps, "inference"),
+                 training = find_rate(fps, "training"), base = isfinite(lanes) ? lanes : farm;
     const struct {
         const char *name;
         double kept;
-    } losses[] = {
-        {"hand-off", base / all->agent_steps_per_s},
-        {"inference", inference ? inference->agent_steps_per_s / base : 1},
-        {"training", inference && training ? training->agent_steps_per_s / inference->agent_steps_per_s : 1},
-    };
+    } losses[] = {{"hand-off", base / all}, {"inference", inference / base}, {"training", training / inference}};
+    if (!isfinite(all) || !isfinite(farm)) return NULL;
     size_t worst = 0;
     for (size_t i = 1; i < sizeof losses / sizeof *losses; i++)
         if (losses[i].kept < losses[worst].kept) worst = i;
@@ -222,18 +203,19 @@ static json_t *rungs_json(const struct fps *fps) {
     json_t *list = json_array();
     for (size_t i = 0; i < fps->rung_count; i++) {
         const struct rung *rung = &fps->rungs[i];
+        const struct farm_fps_rung *measured = &rung->measured;
         json_t *object = farm_json_object(false);
         farm_json_set_text(object, "rung", rung->name);
-        farm_json_set_real(object, "agent_steps_per_s", rung->agent_steps_per_s);
+        farm_json_set_real(object, "agent_steps_per_s", measured->agent_steps_per_s);
         farm_json_set_real(object, "of_before", rung->of_before);
-        if (rung->actors) {
-            farm_json_set_int(object, "actors", rung->actors);
-            farm_json_set_int(object, "envs_per_actor", (uint64_t)rung->lanes * rung->width);
-            farm_json_set_int(object, "lanes", rung->lanes);
+        if (measured->actors) {
+            farm_json_set_int(object, "actors", measured->actors);
+            farm_json_set_int(object, "envs_per_actor", (uint64_t)measured->lanes * measured->width);
+            farm_json_set_int(object, "lanes", measured->lanes);
         }
-        if (isfinite(rung->actor_wait_share)) {
-            farm_json_set_real(object, "actor_wait_share", rung->actor_wait_share);
-            farm_json_set_real(object, "learner_wait_share", rung->learner_wait_share);
+        if (isfinite(measured->actor_wait_share)) {
+            farm_json_set_real(object, "actor_wait_share", measured->actor_wait_share);
+            farm_json_set_real(object, "learner_wait_share", measured->learner_wait_share);
         }
         if (rung->why[0]) farm_json_set_text(object, "not_measured", rung->why);
         json_array_append_new(list, object);
@@ -304,13 +286,14 @@ static void print_ladder(const struct fps *fps) {
     printf("\nagent steps/s, and what each keeps of the one before:\n");
     for (size_t i = 0; i < fps->rung_count; i++) {
         const struct rung *rung = &fps->rungs[i];
-        printf("  %-44s %8s", rung->what, farm_format_count(rung->agent_steps_per_s).text);
+        const struct farm_fps_rung *measured = &rung->measured;
+        printf("  %-44s %8s", rung->what, farm_format_count(measured->agent_steps_per_s).text);
         if (isfinite(rung->of_before))
             printf("  x %.3f", rung->of_before);
         else
             printf("%9s", "");
-        if (rung->actors) printf("  (%u x %u environments)", rung->actors, rung->lanes * rung->width);
-        if (isfinite(rung->actor_wait_share)) printf("  lanes wait %.0f %%", 100 * rung->actor_wait_share);
+        if (measured->actors) printf("  (%u x %u environments)", measured->actors, measured->lanes * measured->width);
+        if (isfinite(measured->actor_wait_share)) printf("  lanes wait %.0f %%", 100 * measured->actor_wait_share);
         printf("%s%s\n", rung->why[0] ? "  " : "", rung->why);
     }
     if (bottleneck(fps)) printf("Most is lost to: %s.\n", bottleneck(fps));
