@@ -75,6 +75,9 @@ static inline void farm_engine_defer_sent(const struct farm_engine_ops *ops, str
 
 extern const struct farm_engine_ops farm_engine_uring, farm_engine_poll;
 
+// FARM_E_USAGE unless `word` is auto, uring or poll.
+enum farm_status farm_engine_check_word(const char *word, struct farm_error *err);
+
 // Creates the engine that `word` names: uring, poll, or auto (io_uring if it works, else poll with a warning).
 enum farm_status farm_engine_make(const char *word, uint32_t sockets, uint32_t watches,
                                   const struct farm_engine_ops **ops, struct farm_engine **out, struct farm_error *err);

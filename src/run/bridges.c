@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "bridge/engine.h"
 #include "bridge/hub.h"
 #include "run/settings.h"
 
@@ -153,17 +154,11 @@ static void warn_of_loopback(const char *text, const struct farm_address *addres
 }
 
 static enum farm_status check_request(const struct farm_run_listen *listen, struct farm_error *err) {
-    static const char *const engines[] = {"auto", "uring", "poll"};
-    bool known = !listen->engine;
-    for (size_t i = 0; i < sizeof engines / sizeof *engines && !known; i++) known = !strcmp(listen->engine, engines[i]);
     if (listen->address[0] == '@')
         return farm_fail(err, FARM_E_USAGE, "--listen %s: an address to listen on, HOST:PORT", listen->address);
     if (listen->bridges > FARM_RUN_BRIDGES_MAX)
         return farm_fail(err, FARM_E_USAGE, "--bridges %u: between 1 and %d", listen->bridges, FARM_RUN_BRIDGES_MAX);
-    if (!known)
-        return farm_fail(err, FARM_E_USAGE, "--bridge-engine: must be one of auto, uring, poll (got '%.40s')",
-                         listen->engine);
-    return FARM_OK;
+    return listen->engine ? farm_engine_check_word(listen->engine, err) : FARM_OK;
 }
 
 enum farm_status farm_run_bridges_open(struct farm_run_bridges *bridges, const struct farm_run_listen *listen,

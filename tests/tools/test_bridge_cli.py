@@ -49,66 +49,40 @@ class Help(Bridge):
 
 
 class Keys(Bridge):
-    def test_a_new_key_is_for_its_owner_alone(self):
-        path = self.make_key()
-        self.assertEqual(stat.S_IMODE(path.stat().st_mode), 0o600)
-        self.assertRegex(path.read_text(), r"\Aactorfarm-key-1 [0-9a-f]{64}\n\Z")
+    """Forms of keys: tests/bridge/test_key.c."""
 
-    def test_two_keys_differ(self):
-        self.assertNotEqual(self.make_key("a").read_text(), self.make_key("b").read_text())
-
-    def test_an_existing_file_is_not_overwritten(self):
+    def test_keygen_makes_a_key_that_only_its_owner_may_read(self):
         path = self.make_key()
         before = path.read_text()
+        self.assertEqual(stat.S_IMODE(path.stat().st_mode), 0o600)
+        self.assertRegex(before, r"\Aactorfarm-key-1 [0-9a-f]{64}\n\Z")
         self.refused(1, "k", "keygen", "k")
         self.assertEqual(path.read_text(), before)
-
-    def test_keygen_requires_one_file(self):
         self.refused(2, "farm bridge keygen FILE", "keygen")
-
-    def test_a_key_that_others_can_read_is_refused(self):
-        self.make_key().chmod(0o644)
+        path.chmod(0o644)
         self.refused(1, "chmod", "--connect", "127.0.0.1:1", "--key", "k")
-
-    def test_a_missing_or_foreign_key_is_refused(self):
         self.refused(1, "none", "--connect", "127.0.0.1:1", "--key", "none")
-        path = self.folder / "foreign"
-        path.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
-        path.chmod(0o600)
-        self.refused(1, "foreign", "--connect", "127.0.0.1:1", "--key", "foreign")
 
 
 class Flags(Bridge):
-    def test_the_address_is_required(self):
-        self.refused(2, "--connect ADDR:PORT is missing", "--key", "k")
+    """Forms of addresses, public and private: tests/bridge/test_address.c."""
 
-    def test_either_a_key_or_insecure_is_required(self):
+    def test_address_and_key_are_required(self):
+        self.refused(2, "--connect ADDR:PORT is missing", "--key", "k")
         self.refused(2, "--key FILE is missing", "--connect", "127.0.0.1:1")
         self.refused(2, "--key and --insecure", "--connect", "127.0.0.1:1", "--insecure", "--key", "k")
 
-    def test_an_invalid_address_is_refused(self):
-        for text in "localhost", ":7700", "localhost:", "localhost:port", "localhost:65536", "::1:7700", "[::1]", "@", "a:-1", "a:1x":
-            self.refused(2, "address" if text != "@" else "names no file", "--connect", text, "--insecure")
-
-    def test_unknown_flags_name_the_one_that_was_meant(self):
-        self.refused(2, "--actors", "--connect", "127.0.0.1:1", "--insecure", "--acters", "2")
-        self.refused(2, "--lr", "--connect", "127.0.0.1:1", "--insecure", "--lr", "1e-3")  # the learner chooses it
-
-    def test_wrong_values_are_refused(self):
-        self.refused(2, "auto, uring, poll", "--connect", "127.0.0.1:1", "--insecure", "--bridge-engine", "epoll")
-        self.refused(2, "--retry-s", "--connect", "127.0.0.1:1", "--insecure", "--retry-s", "-1")
-        self.refused(2, "wait", "--connect", "127.0.0.1:1", "--insecure", "--wait", "never")
-        self.refused(2, "actors", "--connect", "127.0.0.1:1", "--insecure", "--actors", "-2")
-
-
-class Insecure(Bridge):
-    def test_a_public_address_is_refused(self):
-        for text in "192.0.2.1:7700", "[2001:db8::1]:7700", "172.32.0.1:7700", "[::ffff:192.0.2.1]:7700":
-            self.refused(2, "--insecure", "--connect", text, "--insecure")
-
-    def test_a_public_address_in_a_file_is_refused_too(self):
+    def test_invalid_and_public_addresses_are_refused(self):
         (self.folder / "addr").write_text("192.0.2.1:7700\n")
-        self.refused(2, "192.0.2.1", "--connect", "@addr", "--insecure")
+        for words, text in ("address", "localhost"), ("names no file", "@"), ("--insecure", "[2001:db8::1]:7700"), ("192.0.2.1", "@addr"):
+            self.refused(2, words, "--connect", text, "--insecure")
+
+    def test_unknown_flags_and_wrong_values_are_refused(self):
+        for words, *flag in (
+            ("--actors", "--acters", "2"), ("--lr", "--lr", "1e-3"), ("auto, uring, poll", "--bridge-engine", "epoll"),
+            ("--retry-s", "--retry-s", "-1"), ("wait", "--wait", "never"), ("actors", "--actors", "-2"),
+        ):
+            self.refused(2, words, "--connect", "127.0.0.1:1", "--insecure", *flag)
 
 
 class Waiting(Bridge):

@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "bridge/address.h"
+#include "bridge/engine.h"
 #include "run/bridges.h"
 #include "tools/bridge/bridge.h"
 #include "tools/shared/command.h"
@@ -146,10 +147,7 @@ static enum farm_status check_options(const struct options *options, const char 
         return farm_fail(
             err, FARM_E_USAGE,
             "--key FILE or --insecure is required, the same on both sides (farm bridge keygen makes a key)");
-    if (strcmp(options->engine, "auto") != 0 && strcmp(options->engine, "uring") != 0 &&
-        strcmp(options->engine, "poll") != 0)
-        return farm_fail(err, FARM_E_USAGE, "--bridge-engine must be one of auto, uring, poll (got '%s')",
-                         options->engine);
+    if (farm_engine_check_word(options->engine, err)) return FARM_E_USAGE;
     if (!(options->seconds >= 0.1 && options->seconds <= FARM_MEASURE_SECONDS_MAX))
         return farm_fail(err, FARM_E_USAGE, "--seconds %g: between 0.1 and %d", options->seconds,
                          FARM_MEASURE_SECONDS_MAX);

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/time.h"
 #include "bridge/address.h"
+#include "bridge/engine.h"
 #include "report/progress.h"
 #include "run/node.h"
 #include "tools/bridge/bridge.h"
@@ -256,10 +257,7 @@ static enum farm_status check_options(const struct options *options, struct farm
         return farm_fail(err, FARM_E_USAGE,
                          "--key FILE is missing: a copy of the learner's key (farm bridge keygen makes one; on private "
                          "networks --insecure works without a key)");
-    if (strcmp(options->engine, "auto") != 0 && strcmp(options->engine, "uring") != 0 &&
-        strcmp(options->engine, "poll") != 0)
-        return farm_fail(err, FARM_E_USAGE, "--bridge-engine must be one of auto, uring, poll (got '%s')",
-                         options->engine);
+    if (farm_engine_check_word(options->engine, err)) return FARM_E_USAGE;
     if (!(options->retry_s >= 0 && options->retry_s <= 1e9))
         return farm_fail(err, FARM_E_USAGE, "--retry-s %g: between 0 (no limit) and 1e9", options->retry_s);
     return FARM_OK;
