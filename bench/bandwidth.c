@@ -244,7 +244,7 @@ int main(int argc, char **argv) {
     const struct farm_machine_source source = {0};
     farm_bench_must(farm_machine_read(&machine, &source, &err), &err);
     const struct farm_bw_setup setup = {.machine = &machine, .seconds = bench.seconds, .sample_s = sample_s};
-    const int count = farm_bw_cpus(&machine, -1, false, cpus, FARM_CPUS_MAX);
+    const int count = farm_bw_cpus(&machine, -1, cpus, FARM_CPUS_MAX);
     const uint64_t array_bytes = farm_bw_array_bytes(&setup, cpus, count);
     const uint64_t chase_bytes = farm_bw_array_bytes(&setup, cpus, 1);
     measure_rows(&bench, &setup, cpus, 1, array_bytes, true, &request);

@@ -159,7 +159,7 @@ enum farm_status farm_bw_part_memory(struct farm_bw_job *job, json_t *section, s
     struct table *table = calloc(1, sizeof *table);
     if (!table) return farm_fail_errno(err, FARM_E_LIMIT, "farm bw");
     *table = (struct table){.job = job, .conditions = farm_bw_conditions_start()};
-    table->cores = farm_bw_cpus(job->setup.machine, -1, false, table->cpus, FARM_CPUS_MAX);
+    table->cores = farm_bw_cpus(job->setup.machine, -1, table->cpus, FARM_CPUS_MAX);
     plan_rows(table);
     enum farm_status status = fill_table(table, err);
     if (!status) report_table(table, section);
@@ -184,7 +184,7 @@ enum farm_status farm_bw_part_mix(struct farm_bw_job *job, json_t *section, stru
     struct farm_bw_figure figures[MIXES];
     struct farm_bw_conditions conditions = farm_bw_conditions_start();
     int cpus[FARM_CPUS_MAX];
-    const int count = farm_bw_cpus(job->setup.machine, -1, false, cpus, FARM_CPUS_MAX);
+    const int count = farm_bw_cpus(job->setup.machine, -1, cpus, FARM_CPUS_MAX);
     if (!nontemporal)
         farm_bw_conditions_note(&conditions,
                                 "Kernels in plain C have no non-temporal stores: ordinary ones were made.");
@@ -242,7 +242,7 @@ static enum farm_status measure_curve(const struct farm_bw_job *job, struct curv
                                       struct farm_error *err) {
     static const struct farm_bw_kernel read = {.op = FARM_BANDWIDTH_READ};
     int cpus[FARM_CPUS_MAX];
-    const int cores = farm_bw_cpus(job->setup.machine, curve->node, false, cpus, FARM_CPUS_MAX);
+    const int cores = farm_bw_cpus(job->setup.machine, curve->node, cpus, FARM_CPUS_MAX);
     enum farm_status status = FARM_OK;
     for (int i = 0; i < curve->steps && !status; i++) {
         if (!farm_bw_clock_next(clock, "node %d, %d of %d cores", curve->node, curve->cores[i], cores)) break;
@@ -289,7 +289,7 @@ enum farm_status farm_bw_part_cores(struct farm_bw_job *job, json_t *section, st
     if (!curve) return farm_fail_errno(err, FARM_E_LIMIT, "farm bw");
     for (int i = 0; i < machine->node_count; i++) {
         plan_curve(&curve[curves], machine->node[i].node,
-                   farm_bw_cpus(machine, machine->node[i].node, false, cpus, FARM_CPUS_MAX));
+                   farm_bw_cpus(machine, machine->node[i].node, cpus, FARM_CPUS_MAX));
         figures += curve[curves].steps;
         curves += curve[curves].steps > 0;
     }

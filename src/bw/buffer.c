@@ -215,14 +215,13 @@ void farm_bw_buffer_add_conditions(const struct farm_bw_buffer *buffer, struct f
 
 static const uint64_t ARRAY_BYTES_LEAST = 64u << 20;
 
-int farm_bw_cpus(const struct farm_machine *machine, int node, bool smt, int *cpus, int most) {
+int farm_bw_cpus(const struct farm_machine *machine, int node, int *cpus, int most) {
     struct farm_bitmap cores = {0};
     int count = 0;
     for (int i = 0; i < machine->cpu_count && count < most; i++) {
         const struct farm_cpu *cpu = &machine->cpu[i];
         if (!farm_bitmap_has(&machine->allowed, cpu->cpu) || (node >= 0 && cpu->node != node)) continue;
-        const bool again = cpu->core >= 0 && farm_bitmap_has(&cores, cpu->core);
-        if (again && !smt) continue;
+        if (cpu->core >= 0 && farm_bitmap_has(&cores, cpu->core)) continue;
         if (cpu->core >= 0 && cpu->core < FARM_BITMAP_BITS) farm_bitmap_set(&cores, cpu->core);
         cpus[count++] = cpu->cpu;
     }

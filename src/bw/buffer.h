@@ -40,9 +40,9 @@ bool farm_bw_pages_available(const char *root, enum farm_bw_pages pages, char *r
 
 // ---- CPUs and sizes ----
 
-// Fills cpus (room for `most`) with CPUs that this process may use, one a physical core and cores in the machine's
-// order; smt: all threads of the cores. node -1: of all nodes. Returns their number.
-int farm_bw_cpus(const struct farm_machine *machine, int node, bool smt, int *cpus, int most);
+// Fills cpus (room for `most`) with CPUs that this process may use, one a physical core, in the machine's order. node
+// -1: of all nodes. Returns their number.
+int farm_bw_cpus(const struct farm_machine *machine, int node, int *cpus, int most);
 
 // The node of a CPU's memory; -1: unknown.
 int farm_bw_node_of(const struct farm_machine *machine, int cpu);

@@ -91,7 +91,7 @@ struct table {
 
 static enum farm_status open_table(const struct farm_bw_job *job, struct table *table, struct farm_error *err) {
     int all[FARM_CPUS_MAX];
-    const int cores = farm_bw_cpus(job->setup.machine, -1, false, all, FARM_CPUS_MAX), most = CPUS_MOST[job->depth];
+    const int cores = farm_bw_cpus(job->setup.machine, -1, all, FARM_CPUS_MAX), most = CPUS_MOST[job->depth];
     *table = (struct table){.cpus = cores < most ? cores : most, .conditions = farm_bw_conditions_start()};
     const size_t cpus = (size_t)table->cpus;
     table->cpu = malloc((cpus + 1) * sizeof *table->cpu);

@@ -205,7 +205,7 @@ enum farm_status farm_bw_part_loaded(struct farm_bw_job *job, json_t *section, s
     const struct farm_cpu *first = farm_machine_cpu(machine, farm_bitmap_next(&machine->allowed, 0));
     struct table table = {.rows = (int)(full ? sizeof all_delays : sizeof few_delays) / (int)sizeof(int),
                           .conditions = farm_bw_conditions_start()};
-    table.streams = farm_bw_cpus(machine, first ? first->node : -1, false, table.cpus, FARM_CPUS_MAX) - 1;
+    table.streams = farm_bw_cpus(machine, first ? first->node : -1, table.cpus, FARM_CPUS_MAX) - 1;
     for (int i = 0; i < table.rows; i++)
         table.row[i] = (struct row){delays[i], farm_bw_figure_of(NULL, 0), farm_bw_figure_of(NULL, 0)};
     enum farm_status status = FARM_OK;

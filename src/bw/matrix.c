@@ -31,7 +31,7 @@ static enum farm_status open_matrix(struct farm_bw_job *job, struct matrix *matr
         (struct matrix){.job = job, .setup = farm_bw_setup_for(job, 0.5), .conditions = farm_bw_conditions_start()};
     for (int i = 0; i < machine->node_count; i++) {
         const struct farm_node *node = &machine->node[i];
-        const int threads = farm_bw_cpus(machine, node->node, false, cpus, FARM_CPUS_MAX);
+        const int threads = farm_bw_cpus(machine, node->node, cpus, FARM_CPUS_MAX);
         if (threads > 0) {
             matrix->threads[matrix->rows] = threads;
             matrix->row_node[matrix->rows++] = node->node;
@@ -74,7 +74,7 @@ static enum farm_status measure_latency_column(struct matrix *matrix, int column
         struct farm_bw_team *team;
         if (!farm_bw_clock_next(clock, "latency, node %d to %d", matrix->row_node[row], matrix->column_node[column]))
             break;
-        farm_bw_cpus(setup->machine, matrix->row_node[row], false, &cpu, 1);
+        farm_bw_cpus(setup->machine, matrix->row_node[row], &cpu, 1);
         status = farm_bw_team_open(&cpu, 1, &team, clock->conditions, err);
         if (status) break;
         farm_bw_chase_figure(&chase, team, clock, &matrix->figure[i]);
@@ -109,7 +109,7 @@ static enum farm_status measure_bandwidth(struct matrix *matrix, struct farm_err
     for (int i = 0; i < matrix->cells && !status; i++) {
         const int row = matrix->row_node[i / matrix->columns], column = matrix->column_node[i % matrix->columns];
         int cpus[FARM_CPUS_MAX];
-        const int count = farm_bw_cpus(matrix->setup.machine, row, false, cpus, FARM_CPUS_MAX);
+        const int count = farm_bw_cpus(matrix->setup.machine, row, cpus, FARM_CPUS_MAX);
         if (!farm_bw_clock_next(&clock, "bandwidth, node %d to %d", row, column)) break;
         conditions->placed = true; // of this figure
         status = farm_bw_bandwidth(&clock, &read, cpus, count, column, matrix->job->size_bytes, &matrix->figure[i],

@@ -132,7 +132,7 @@ Test(bw, the_tlbs_ladder_survives_every_fault) {
 }
 Test(bw, loaded_latency_survives_every_fault) {
     int cpus[2];
-    if (farm_bw_cpus(here().machine, -1, false, cpus, 2) < 2) cr_skip_test("one core: nothing to load it with");
+    if (farm_bw_cpus(here().machine, -1, cpus, 2) < 2) cr_skip_test("one core: nothing to load it with");
     sweep_over(farm_bw_part_loaded, FARM_BW_SUMMARY);
 }
 Test(bw, hand_offs_survive_every_fault) {
@@ -140,6 +140,6 @@ Test(bw, hand_offs_survive_every_fault) {
 }
 Test(bw, lanes_survive_every_fault) {
     int cpus[2];
-    if (farm_bw_cpus(here().machine, -1, false, cpus, 2) < 2) cr_skip_test("one core: lanes need two");
+    if (farm_bw_cpus(here().machine, -1, cpus, 2) < 2) cr_skip_test("one core: lanes need two");
     sweep_over(farm_bw_part_ring, FARM_BW_QUICK);
 }

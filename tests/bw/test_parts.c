@@ -10,7 +10,7 @@ TestSuite(bw, .timeout = 120);
 
 static void read_pair_of_cores(void) {
     int cpus[2];
-    if (farm_bw_cpus(&machine, -1, false, cpus, 2) < 2) cr_skip_test("one core");
+    if (farm_bw_cpus(&machine, -1, cpus, 2) < 2) cr_skip_test("one core");
 }
 
 Test(bw, a_stopped_part_has_the_figures_measured_so_far) {
@@ -112,7 +112,7 @@ Test(bw, the_main_table_is_complete_with_any_cache_in_any_time) {
     static const double seconds[] = {1e-6, 0.02, 0.5};
     struct farm_bw_setup setup = setup_here(0.4, 3, 1e-3);
     int cpus[FARM_CPUS_MAX];
-    const int count = farm_bw_cpus(&machine, -1, false, cpus, FARM_CPUS_MAX);
+    const int count = farm_bw_cpus(&machine, -1, cpus, FARM_CPUS_MAX);
     machine.l3_bytes = 1 << 30;
     const uint64_t cache_bytes = farm_bw_cache_bytes(&machine, cpus, count);
     for (int i = 0; i < 3; i++)

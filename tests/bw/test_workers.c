@@ -107,9 +107,9 @@ Test(bw, as_many_bytes_are_used_as_the_time_suffices_for) {
 Test(bw, cpus_are_one_a_core) {
     int cpus[64];
     read_machine("pack:1 [numa(memory=4GB)] l3:2 core:3 pu:2");
-    cr_assert_eq(farm_bw_cpus(&machine, -1, false, cpus, 64), 6);
+    cr_assert_eq(farm_bw_cpus(&machine, -1, cpus, 64), 6);
     for (int i = 1; i < 6; i++)
         cr_assert_neq(farm_machine_cpu(&machine, cpus[i])->core, farm_machine_cpu(&machine, cpus[i - 1])->core);
-    cr_assert_eq(farm_bw_cpus(&machine, -1, false, cpus, 5), 5);
-    cr_assert_eq(farm_bw_cpus(&machine, 7, false, cpus, 64), 0);
+    cr_assert_eq(farm_bw_cpus(&machine, -1, cpus, 5), 5);
+    cr_assert_eq(farm_bw_cpus(&machine, 7, cpus, 64), 0);
 }

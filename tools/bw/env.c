@@ -29,7 +29,7 @@ static enum farm_status measure_bandwidth(struct farm_bw_job *job, double share,
     double *const places[] = {&out->read, &out->write, &out->mixed};
     const struct farm_bw_setup setup = farm_bw_setup_for(job, share / 3);
     int cpus[FARM_CPUS_MAX];
-    const int cores = farm_bw_cpus(setup.machine, -1, false, cpus, FARM_CPUS_MAX);
+    const int cores = farm_bw_cpus(setup.machine, -1, cpus, FARM_CPUS_MAX);
     json_t *object = farm_json_object(false);
     farm_json_set(section, "all_cores_bytes_per_s", object);
     *out = (struct farm_bw_env_bandwidth){0};
