@@ -59,10 +59,6 @@ void bench_host_make(struct bench_host *host, const struct bench_net *net, uint3
     bench_host_listen(host);
 }
 
-static void send_to_hub(struct bench_host *host, const struct farm_control_message *message) {
-    farm_bench_check(farm_control_send(host->control, message), "room in the hub's socket");
-}
-
 static void make_rings(struct bench_host *host, uint32_t s) {
     struct farm_error err;
     for (uint32_t i = s * host->rings_each; i < (s + 1) * host->rings_each; i++) {
@@ -75,21 +71,10 @@ static void make_rings(struct bench_host *host, uint32_t s) {
 }
 
 static void send_session(struct bench_host *host, uint32_t s) {
-    struct farm_control_message message = {
-        .kind = FARM_CONTROL_SESSION, .session = s, .count = host->rings_each, .fds = {-1, -1}};
-    memcpy(message.id, host->session[s], sizeof message.id);
-    send_to_hub(host, &message);
-    for (uint32_t r = 0; r < host->rings_each; r++) {
-        const struct farm_ring *made = &host->made[s * host->rings_each + r];
-        const struct farm_control_message ring = {.kind = FARM_CONTROL_RING,
-                                                  .session = s,
-                                                  .ring = r,
-                                                  .actor = s * host->rings_each + r,
-                                                  .fds = {made->up.fd, made->down.fd_readonly}};
-        send_to_hub(host, &ring);
-    }
-    message.kind = FARM_CONTROL_ADMITTED;
-    send_to_hub(host, &message);
+    const uint32_t first = s * host->rings_each;
+    farm_bench_check(
+        farm_control_send_session(host->control, s, host->session[s], &host->made[first], host->rings_each, first),
+        "room in the hub's socket");
 }
 
 static void admit_node(struct bench_host *host, const struct farm_control_message *request) {
@@ -112,10 +97,7 @@ bool bench_host_serve(struct bench_host *host) {
             admit_node(host, &message);
         } else if (message.kind == FARM_CONTROL_GENERATION) {
             const struct farm_ring *made = &host->made[message.session * host->rings_each + message.ring];
-            for (uint32_t l = 0; l < host->offer.spec.lanes; l++)
-                farm_store_release(&made->lanes[l].down->generation, message.generation);
-            message.kind = FARM_CONTROL_GENERATION_IS;
-            send_to_hub(host, &message);
+            farm_bench_check(farm_control_write_generation(host->control, made, &message), "room in the hub's socket");
         }
     }
     return any;

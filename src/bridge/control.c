@@ -81,6 +81,32 @@ bool farm_control_receive(int fd, struct farm_control_message *message) {
     return valid;
 }
 
+bool farm_control_send_session(int fd, uint32_t place, const uint8_t *id, const struct farm_ring *rings, uint32_t count,
+                               uint32_t first_actor) {
+    struct farm_control_message message = {
+        .kind = FARM_CONTROL_SESSION, .session = place, .count = count, .fds = {-1, -1}};
+    memcpy(message.id, id, sizeof message.id);
+    bool sent = farm_control_send(fd, &message);
+    for (uint32_t r = 0; r < count; r++) {
+        const struct farm_control_message ring = {.kind = FARM_CONTROL_RING,
+                                                  .session = place,
+                                                  .ring = r,
+                                                  .actor = first_actor + r,
+                                                  .fds = {rings[r].up.fd, rings[r].down.fd_readonly}};
+        sent = sent && farm_control_send(fd, &ring);
+    }
+    message.kind = FARM_CONTROL_ADMITTED;
+    return sent && farm_control_send(fd, &message);
+}
+
+bool farm_control_write_generation(int fd, const struct farm_ring *ring, const struct farm_control_message *message) {
+    struct farm_control_message reply = *message;
+    for (uint32_t l = 0; l < ring->spec.lanes; l++)
+        farm_store_release(&ring->lanes[l].down->generation, message->generation);
+    reply.kind = FARM_CONTROL_GENERATION_IS;
+    return farm_control_send(fd, &reply);
+}
+
 static void drain(int fd) {
     struct farm_control_message message;
     struct pollfd look = {.fd = fd, .events = POLLIN};

@@ -149,14 +149,7 @@ static void admit_node(struct responder *responder, const struct farm_control_me
         return;
     }
     responder->has_session = true;
-    struct farm_control_message reply = {.kind = FARM_CONTROL_SESSION, .count = 1, .fds = {-1, -1}};
-    const struct farm_control_message ring = {.kind = FARM_CONTROL_RING,
-                                              .fds = {responder->made.up.fd, responder->made.down.fd_readonly}};
-    memcpy(reply.id, request->id, sizeof reply.id);
-    farm_control_send(responder->control, &reply);
-    farm_control_send(responder->control, &ring);
-    reply.kind = FARM_CONTROL_ADMITTED;
-    farm_control_send(responder->control, &reply);
+    farm_control_send_session(responder->control, 0, request->id, &responder->made, 1, 0);
 }
 
 static void handle_control(struct responder *responder) {

@@ -31,7 +31,7 @@ struct world {
     struct farm_node *node;
     // learner's side
     struct farm_ring made[WORLD_RINGS_MAX], learner[WORLD_RINGS_MAX];
-    uint32_t made_count, admissions;
+    uint32_t made_count;
     bool admitted;
     uint8_t session[FARM_WIRE_ID_BYTES], given_up[FARM_WIRE_ID_BYTES];
     uint64_t taken[WORLD_RINGS_MAX][WORLD_LANES_MAX]; // steps that the learner has checked, in order
@@ -68,54 +68,38 @@ static inline void world_spec(struct world *world, uint32_t lanes, uint32_t widt
 
 // ---- the supervisor's part ----
 
-static inline void world_admit(struct world *world, const struct farm_control_message *ask) {
-    struct farm_error err;
-    struct farm_control_message reply = {.kind = FARM_CONTROL_SESSION, .count = ask->count, .fds = {-1, -1}};
-    memcpy(reply.id, ask->id, sizeof reply.id);
-    if ((world->made_count && memcmp(world->session, ask->id, sizeof world->session) != 0) ||
-        memcmp(world->given_up, ask->id, sizeof world->given_up) == 0) {
-        reply.kind = FARM_CONTROL_REFUSED;
-        reply.reason = FARM_WIRE_REFUSE_LATER;
-        cr_assert(farm_control_send(world->control, &reply));
-        return;
-    }
-    memcpy(world->session, ask->id, sizeof world->session);
+static inline void world_refuse(struct world *world, const struct farm_control_message *request) {
+    struct farm_control_message reply = {
+        .kind = FARM_CONTROL_REFUSED, .reason = FARM_WIRE_REFUSE_LATER, .fds = {-1, -1}};
+    memcpy(reply.id, request->id, sizeof reply.id);
     cr_assert(farm_control_send(world->control, &reply));
-    world->admissions++;
-    for (uint32_t r = 0; r < ask->count; r++) {
-        if (r >= world->made_count) {
-            cr_assert_eq(farm_ring_create(&world->offer.spec, 10 + r, -1, false, &world->made[r], &err), FARM_OK, "%s",
-                         err.message);
-            world->made_count++;
-            cr_assert_eq(farm_ring_open(dup(world->made[r].up.fd_readonly), dup(world->made[r].down.fd),
-                                        FARM_RING_LEARNER, &world->learner[r], &err),
-                         FARM_OK, "%s", err.message);
-            world->learner[r].wake_fd = world->wake;
-        }
-        const struct farm_control_message ring = {.kind = FARM_CONTROL_RING,
-
-                                                  .ring = r,
-                                                  .actor = 10 + r,
-                                                  .fds = {world->made[r].up.fd, world->made[r].down.fd_readonly}};
-        cr_assert(farm_control_send(world->control, &ring));
-    }
-    reply.kind = FARM_CONTROL_ADMITTED;
-    cr_assert(farm_control_send(world->control, &reply));
-    world->admitted = true;
 }
 
-static inline void world_write_generation(struct world *world, struct farm_control_message *message) {
-    for (uint32_t l = 0; l < world->offer.spec.lanes; l++)
-        farm_store_release(&world->made[message->ring].lanes[l].down->generation, message->generation);
-    message->kind = FARM_CONTROL_GENERATION_IS;
-    cr_assert(farm_control_send(world->control, message));
+static inline void world_admit(struct world *world, const struct farm_control_message *request) {
+    struct farm_error err;
+    if ((world->made_count && memcmp(world->session, request->id, sizeof world->session) != 0) ||
+        memcmp(world->given_up, request->id, sizeof world->given_up) == 0) {
+        world_refuse(world, request);
+        return;
+    }
+    memcpy(world->session, request->id, sizeof world->session);
+    for (uint32_t r = world->made_count; r < request->count; r++, world->made_count++) {
+        struct farm_ring *made = &world->made[r], *view = &world->learner[r];
+        cr_assert_eq(farm_ring_create(&world->offer.spec, 10 + r, -1, false, made, &err), FARM_OK, "%s", err.message);
+        cr_assert_eq(farm_ring_open(dup(made->up.fd_readonly), dup(made->down.fd), FARM_RING_LEARNER, view, &err),
+                     FARM_OK, "%s", err.message);
+        view->wake_fd = world->wake;
+    }
+    cr_assert(farm_control_send_session(world->control, 0, world->session, world->made, request->count, 10));
+    world->admitted = true;
 }
 
 static inline void world_supervise(struct world *world) {
     struct farm_control_message message;
     while (farm_control_receive(world->control, &message)) {
         if (message.kind == FARM_CONTROL_ADMIT) world_admit(world, &message);
-        if (message.kind == FARM_CONTROL_GENERATION) world_write_generation(world, &message);
+        if (message.kind == FARM_CONTROL_GENERATION)
+            cr_assert(farm_control_write_generation(world->control, &world->made[message.ring], &message));
     }
 }
 
