@@ -381,7 +381,8 @@ int farm_cmd_topo(int argc, char **argv) {
         .synopsis = "[--actors N] [--device auto|cpu|cuda|none] [--synthetic STR | --xml FILE] [--json]",
         .about =
             "Draws this machine (sockets, NUMA nodes, L3 groups, cores, GPUs, limits of the control group) and the\n"
-            "plan that `farm train` would follow on it: which actor runs where, whose memory lies where.",
+            "plan that `farm train` would follow on it: which actor runs on which CPU, which memory is on which\n"
+            "node.",
         .examples = "  farm topo --actors 12\n"
                     "  farm topo --synthetic \"pack:2 [numa(memory=384GB)] l3:12 core:8 pu:2\"\n",
         .flags = flags,

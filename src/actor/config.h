@@ -23,10 +23,10 @@ struct farm_actor_config {
     uint32_t actor;     // number; lane ids for seeds are actor * lanes + lane
     int up_fd, down_fd; // owned
     int learner_eventfd;
-    // LOCAL: writes the answer fields of step n, whose observations lie in the lane, before the step is published.
+    // LOCAL: writes the answer fields of step n before the step is published; its observations are in the lane.
     void (*answer)(void *context, struct farm_lane *lane, uint64_t n);
     void *answer_context;
-    const struct farm_env_api *api;  // NULL: a plug-in's, which the actor opens itself
+    const struct farm_env_api *api;  // NULL: of a plug-in, which the actor opens
     const char *plugin, *plugin_env; // path, and name of the environment in it (NULL: its first)
     enum farm_bad_values bad_values;
     const struct farm_env_option *options;

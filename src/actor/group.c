@@ -76,7 +76,7 @@ static bool is_guarded(uint64_t n) {
 enum { GUARD_SMALL = 16, GUARD_LARGE = 64, SMALL_FIELD_BYTES = 512 };
 
 // Copies of the bytes before and behind an environment's part of a field, made before its call. `nowhere` replaces them
-// where they would leave the field's array (the first environments of slot 0, the last ones of the last slot): another
+// if they would leave the field's array (the first environments of slot 0, the last ones of the last slot): another
 // field of the same environment may be there.
 struct guard {
     const uint8_t *before, *behind;

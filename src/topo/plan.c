@@ -204,15 +204,16 @@ static int clamp(int value, int low, int high) {
 // Number of inference threads of a learner on CPUs, one per unit: as requested, else `chosen`. Leaves one unit for
 // actors, and at least as many as it takes if their number is open.
 static int count_inference_threads(struct work *w, int units, int training, int chosen) {
-    const int asked = gpus(w) > 1 ? 0 : w->r->learner_shards, left = units - training;
+    const int requested = gpus(w) > 1 ? 0 : w->r->learner_shards, left = units - training;
     const int actors = w->r->actors + w->r->remote_actors;
     const bool open = !w->r->actors && !w->r->no_actors;
     int most = clamp(w->r->no_actors ? left : left - 1, 1, FARM_PLAN_SHARDS_MAX);
     if (open && most > left / 2) most = left / 2;
     if (!open && most > actors) most = actors;
-    const int threads = clamp(asked ? asked : chosen, 1, most);
-    if (asked > threads)
-        note(w->out, "--infer-threads %d, but only %d can have a CPU and an actor each: %d", asked, threads, threads);
+    const int threads = clamp(requested ? requested : chosen, 1, most);
+    if (requested > threads)
+        note(w->out, "--infer-threads %d, but only %d can have a CPU and an actor each: %d", requested, threads,
+             threads);
     return threads;
 }
 

@@ -1,4 +1,4 @@
-// The recorded machines on which src/topo is tested. Run from the repository's root, where tests/topo/vectors lies.
+// Recorded machines for the tests of src/topo, which run in the repository's root.
 #ifndef FARM_TESTS_TOPO_MACHINES_H
 #define FARM_TESTS_TOPO_MACHINES_H
 

@@ -28,7 +28,7 @@ static struct farm_plan_request request_of(int actors, int learner_device) {
                                       .numa = true};
 }
 
-static void make(struct farm_plan_request request) {
+static void make_plan(struct farm_plan_request request) {
     cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_OK, "%s", error.message);
 }
 
@@ -145,7 +145,7 @@ static void check_second_farm(const char *name, struct farm_plan_request request
 }
 
 static void check_all(const char *name, const struct farm_plan_request *request) {
-    make(*request);
+    make_plan(*request);
     check_pins(name, request);
     check_memory_nodes(name, request);
     check_budget(name, request);
@@ -205,7 +205,7 @@ static void check_case(const struct plan_case *wanted) {
     request.pin = !wanted->unpinned;
     read_machine((struct farm_machine_source){.synthetic = wanted->machine, .root = wanted->root});
     if (wanted->quota > 0) machine.cpu_quota = wanted->quota;
-    make(request);
+    make_plan(request);
     snprintf(summary, sizeof summary, "%d actors, %d train, %d CPUs infer, %d shards, %d away%s%s%s", plan.actor_count,
              plan.training_threads, farm_bitmap_count(&plan.inference_cpus), plan.shard_count,
              plan.shard_count ? served_from_another_node() : 0, plan.pinned ? ", pinned" : "",
@@ -280,12 +280,12 @@ Test(topo, binds_shards_to_cpus_only_if_it_pins) {
         request.learner_shards = 4;
         request.pin = pin;
         read_synthetic(FOUR_CPUS);
-        make(request);
+        make_plan(request);
         for (int k = 0; k < 4; k++) cr_assert_eq(farm_bitmap_count(&plan.shard_cpus[k]), pin, "shard %d", k);
     }
     read_synthetic(AMD_12_L3);
     machine.cpu_quota = 96;
-    make(request_of(0, FARM_LEARNER_CPU));
+    make_plan(request_of(0, FARM_LEARNER_CPU));
     cr_assert(plan.shard_node[0] == -1 && farm_bitmap_count(&plan.shard_cpus[0]) == 0);
 }
 
@@ -333,12 +333,12 @@ Test(topo, refuses_requests_that_make_no_sense) {
     struct farm_plan_request spread = cases[8].request;
     spread.numa = false;
     read_synthetic(TWO_SOCKETS);
-    make(spread);
+    make_plan(spread);
 }
 
 Test(topo, gives_a_cpu_learner_a_third_of_the_cores_and_trains_in_whole_l3_groups) {
     read_synthetic(AMD_12_L3);
-    make(request_of(0, FARM_LEARNER_CPU));
+    make_plan(request_of(0, FARM_LEARNER_CPU));
     cr_assert_eq(plan.actor_count, 128);
     cr_assert_eq(plan.training_threads, 48);
     cr_assert_eq(farm_bitmap_count(&plan.inference_cpus), 16);
@@ -355,7 +355,7 @@ Test(topo, gives_a_cpu_learner_a_third_of_the_cores_and_trains_in_whole_l3_group
 
 Test(topo, leaves_a_cores_siblings_to_the_user_of_the_core) {
     read_synthetic(AMD_12_L3_SMT);
-    make(request_of(0, FARM_LEARNER_CPU));
+    make_plan(request_of(0, FARM_LEARNER_CPU));
     cr_assert_eq(plan.actor_count, 256);
     cr_assert_eq(plan.training_threads, 48);
     cr_assert_eq(farm_bitmap_count(&plan.training_cpus), 96);
@@ -368,7 +368,7 @@ Test(topo, leaves_a_cores_siblings_to_the_user_of_the_core) {
 
 Test(topo, fills_physical_cores_before_their_siblings) {
     read_synthetic(TWO_SOCKETS);
-    make(request_of(33, FARM_LEARNER_NONE));
+    make_plan(request_of(33, FARM_LEARNER_NONE));
     int on_core[32] = {0};
     for (int i = 0; i < 32; i++) on_core[farm_machine_cpu(&machine, plan.actor[i].cpu)->core]++;
     for (int core = 0; core < 32; core++) cr_assert_eq(on_core[core], 1, "core %d", core);
@@ -377,7 +377,7 @@ Test(topo, fills_physical_cores_before_their_siblings) {
 
 Test(topo, spreads_few_actors_over_the_l3_groups_of_one_node) {
     read_synthetic(AMD_12_L3);
-    make(request_of(12, FARM_LEARNER_NONE));
+    make_plan(request_of(12, FARM_LEARNER_NONE));
     bool used[24] = {0};
     for (int i = 0; i < 12; i++) {
         const struct farm_cpu *cpu = farm_machine_cpu(&machine, plan.actor[i].cpu);
@@ -389,7 +389,7 @@ Test(topo, spreads_few_actors_over_the_l3_groups_of_one_node) {
 
 Test(topo, puts_the_gpu_host_threads_beside_the_gpu) {
     read_machine((struct farm_machine_source){.xml = VECTORS "gpus_cxl_offline.xml"});
-    make(request_of(0, 1));
+    make_plan(request_of(0, 1));
     cr_assert_eq(plan.learner_node, 1);
     for (int cpu = farm_bitmap_next(&plan.inference_cpus, 0); cpu >= 0;
          cpu = farm_bitmap_next(&plan.inference_cpus, cpu + 1))
@@ -405,18 +405,18 @@ Test(topo, notes_when_the_gpu_host_threads_cannot_be_beside_the_gpu) {
     read_machine((struct farm_machine_source){.xml = VECTORS "gpus_cxl_offline.xml"});
     struct farm_plan_request request = request_of(0, 0);
     for (int i = 0; i < machine.gpu_count; i++) machine.gpu[i].node = 2; // beside the node without CPUs
-    make(request);
+    make_plan(request);
     cr_assert(has_note("GPU 0 is beside node 2"));
     cr_assert_eq(farm_machine_cpu(&machine, farm_bitmap_next(&plan.inference_cpus, 0))->node, 1,
                  "14 is nearer than 28");
     machine.gpu[0].node = -1;
-    make(request);
+    make_plan(request);
     cr_assert(has_note("the node beside GPU 0 is unknown"));
 }
 
 Test(topo, puts_segments_of_a_memoryless_node_on_the_nearest_node) {
     read_machine((struct farm_machine_source){.synthetic = TWO_SOCKETS, .root = VECTORS "memoryless_node1"});
-    make(request_of(0, FARM_LEARNER_CPU));
+    make_plan(request_of(0, FARM_LEARNER_CPU));
     int on_node1 = 0;
     for (int i = 0; i < plan.actor_count; i++) {
         on_node1 += plan.actor[i].cpu_node == 1;
@@ -428,7 +428,7 @@ Test(topo, puts_segments_of_a_memoryless_node_on_the_nearest_node) {
 
 Test(topo, keeps_more_actors_than_cpus_on_their_nodes) {
     read_synthetic(TWO_SOCKETS);
-    make(request_of(100, FARM_LEARNER_CPU));
+    make_plan(request_of(100, FARM_LEARNER_CPU));
     int on_node[2] = {0};
     for (int i = 0; i < plan.actor_count; i++) {
         cr_assert_eq(plan.actor[i].cpu, -1);
@@ -444,18 +444,18 @@ Test(topo, runs_unpinned_if_other_farms_hold_every_cpu) {
     read_synthetic(SIXTEEN_CORES);
     struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
     request.taken = machine.allowed;
-    make(request);
+    make_plan(request);
     cr_assert(plan.actor_count > 0 && !plan.pinned && farm_bitmap_count(&plan.claim) == 0);
     cr_assert(has_note("other farms hold every CPU"));
 }
 
 Test(topo, pins_a_second_farm_onto_what_is_left) {
     read_synthetic(AMD_12_L3);
-    make(request_of(60, FARM_LEARNER_CPU));
+    make_plan(request_of(60, FARM_LEARNER_CPU));
     struct farm_plan_request second = request_of(0, FARM_LEARNER_CPU);
     second.taken = plan.claim;
     int first = farm_bitmap_count(&plan.claim);
-    make(second);
+    make_plan(second);
     cr_assert(plan.pinned && !farm_bitmap_overlaps(&plan.claim, &second.taken));
     cr_assert_eq(farm_bitmap_count(&plan.claim), 192 - first, "it has all the rest");
 }
@@ -466,7 +466,7 @@ Test(topo, refuses_rings_above_the_control_groups_limit) {
     request.bytes_per_actor = UINT64_C(1) << 30; // 3 GiB are left below 4, a tenth of them is kept
     expect_refusal(request, FARM_E_LIMIT, "control group");
     request.actors = 2;
-    make(request);
+    make_plan(request);
 }
 
 // ---- several inference threads on CPUs ----
@@ -479,7 +479,7 @@ static int shards_on(int node) {
 
 Test(topo, infers_on_one_core_per_thread_beside_the_actors) {
     read_synthetic(AMD_12_L3_SMT);
-    make(request_of(0, FARM_LEARNER_CPU));
+    make_plan(request_of(0, FARM_LEARNER_CPU));
     cr_assert_eq(plan.shard_count, 16);
     cr_assert(shards_on(0) == 5 && shards_on(1) == 11, "%d and %d", shards_on(0), shards_on(1));
     for (int k = 0; k < 16; k++) {
@@ -496,7 +496,7 @@ Test(topo, infers_on_one_core_per_thread_beside_the_actors) {
 
 Test(topo, serves_actors_of_their_node_before_others) {
     read_synthetic(FOUR_NODES_A_SOCKET);
-    make(request_of(0, FARM_LEARNER_CPU));
+    make_plan(request_of(0, FARM_LEARNER_CPU));
     int wanted = 0; // actors that are more than their node's shards may serve
     for (int node = 0; node < 8; node++) {
         int here = 0;
@@ -521,7 +521,7 @@ Test(topo, serves_each_nodes_actors_by_the_gpu_beside_them) {
     read_two_sockets(2, (const int[]){0, 1});
     struct farm_plan_request request = request_of(0, 0);
     request.learner_gpus = 2;
-    make(request);
+    make_plan(request);
     check_pins("two GPUs", &request);
     cr_assert_eq(plan.actor_count, 13); // two cores infer, one trains
     cr_assert(abs(served_by(0) - served_by(1)) <= 1, "%d and %d", served_by(0), served_by(1));
@@ -539,7 +539,7 @@ Test(topo, uses_the_gpus_from_the_first_one_on) {
     read_two_sockets(3, (const int[]){0, 1, 1});
     struct farm_plan_request request = request_of(4, 1);
     request.learner_gpus = 2;
-    make(request);
+    make_plan(request);
     for (int i = 0; i < 4; i++) cr_assert(plan.actor[i].shard == 0 || plan.actor[i].shard == 1);
     for (int g = 0; g < 2; g++)
         cr_assert_eq(farm_machine_cpu(&machine, farm_bitmap_next(&plan.shard_cpus[g], 0))->node, 1);
@@ -550,7 +550,7 @@ Test(topo, gives_a_bridge_a_core_beside_its_network_card) {
     struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
     request.bridges = 1;
     for (request.bridge_node = 0; request.bridge_node < 2; request.bridge_node++) {
-        make(request);
+        make_plan(request);
         check_all("two sockets", &request);
         const int cpu = farm_bitmap_next(&plan.bridge_cpus, 0);
         cr_expect_eq(farm_bitmap_count(&plan.bridge_cpus), 2);
@@ -573,7 +573,7 @@ Test(topo, plans_a_learner_without_actors_on_any_machine) {
             request.numa = variant & 1;
             request.pin = variant & 2;
             read_synthetic(machines[i]);
-            make(request);
+            make_plan(request);
             cr_expect_eq(plan.actor_count, 0);
             cr_expect(plan.shard_count >= 1 && plan.training_threads >= 1, "%s", machines[i]);
             cr_expect_gt(farm_bitmap_count(&plan.inference_cpus), 0, "%s", machines[i]);
@@ -583,20 +583,20 @@ Test(topo, plans_a_learner_without_actors_on_any_machine) {
 Test(topo, feeds_more_training_threads_with_remote_actors) {
     read_synthetic(SIXTEEN_CORES);
     struct farm_plan_request request = request_of(4, FARM_LEARNER_CPU);
-    make(request);
+    make_plan(request);
     other = plan;
     request.remote_actors = 60;
-    make(request);
+    make_plan(request);
     cr_expect_eq(plan.actor_count, 4);
     cr_expect_gt(plan.training_threads, other.training_threads);
 }
 
-// A learner whose GPUs are not shown is planned as one on CPUs, with many cores for inference.
+// A learner on GPUs that the machine does not show is planned as one on CPUs, with many cores for inference.
 Test(topo, has_no_cores_beside_missing_gpus) {
     read_synthetic("pack:2 core:512 pu:1");
     struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
     request.learner_gpus = 2;
-    make(request);
+    make_plan(request);
     cr_assert_eq(farm_bitmap_count(&plan.inference_cpus), FARM_PLAN_SHARDS_MAX);
     cr_assert_eq(plan.shard_count, 2);
     cr_assert_eq(served_by(0) + served_by(1), plan.actor_count);
@@ -609,7 +609,7 @@ Test(topo, pins_no_inference_if_nothing_is_pinned) {
     struct farm_plan_request request = request_of(0, 0);
     request.learner_gpus = 2;
     request.pin = false;
-    make(request);
+    make_plan(request);
     for (int g = 0; g < 2; g++) cr_assert_eq(farm_bitmap_count(&plan.shard_cpus[g]), 0, "GPU %d", g);
 }
 

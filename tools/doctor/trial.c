@@ -19,7 +19,7 @@
 #include "ring/spec.h"
 
 enum {
-    GUARD_BYTES = 1 << 20, // on each side of a field
+    GUARD_BYTES = 1 << 20,  // on each side of a field
     CONTINUOUS_CHOICES = 5, // low, high, middle and a quarter from each end
     CALLS_MIN = 16,         // of a pass, whatever time they take
 };

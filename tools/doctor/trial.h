@@ -94,7 +94,7 @@ void trial_catch_faults(struct trial_report *report);
 void trial_enter(struct trial *trial, enum trial_call call, uint64_t number);
 void trial_leave(struct trial *trial);
 
-// One field in memory of its own.
+// The memory of one field.
 struct trial_area {
     uint8_t *map, *data;
     size_t map_bytes, data_bytes; // data_bytes: whole pages around the field

@@ -1,7 +1,6 @@
 // See responder.h.
 #include "tools/fps/responder.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 #include "actor/random_actions.h"
 #include "base/format.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "base/time.h"
 #include "ring/wait.h"
 #include "ring/window.h"
@@ -27,7 +27,7 @@ struct pause {
     bool paused, ended;
 };
 
-// One window in training, the next one filling: what training holds back.
+// As in training, one window is held back while the next one fills.
 struct lane_state {
     struct farm_window_cursor cursor;
     uint64_t answered, trained; // trained: start of the window that is released next
@@ -111,9 +111,9 @@ static void answer_lanes(struct server *server) {
 static bool wait_while_paused(struct pause *pause) {
     pthread_mutex_lock(&pause->lock);
     while (pause->paused && !pause->ended) pthread_cond_wait(&pause->changed, &pause->lock);
-    const bool goes_on = !pause->ended;
+    const bool continues = !pause->ended;
     pthread_mutex_unlock(&pause->lock);
-    return goes_on;
+    return continues;
 }
 
 static void *answer_actor(void *context) {
@@ -294,7 +294,7 @@ static enum farm_status start_threads(struct director *director, struct farm_err
     for (uint32_t a = 0; a < actors && !status; a++) status = open_server(director, a, err);
     for (uint32_t a = 0; a < actors && !status; a++) {
         struct server *server = &director->servers[a];
-        const int failed = pthread_create(&server->thread, NULL, answer_actor, server);
+        const int failed = farm_thread_start(&server->thread, answer_actor, server);
         if (failed) return farm_fail(err, FARM_E_LIMIT, "a thread for actor %u: %s", a, strerror(failed));
         server->started = true;
     }

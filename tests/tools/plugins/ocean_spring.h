@@ -1,5 +1,5 @@
 // A game in the ocean convention for tests: pull a weight on a spring to rest. Two continuous actions, f32 observations
-// written whole, memory of its own (init and c_close), functions that are not of the plug-in's concern.
+// written whole, allocated memory (init and c_close), functions that the plug-in does not use.
 #include <math.h>
 #include <stdlib.h>
 
@@ -32,7 +32,7 @@ void c_render(Spring *env) {
     a_window_that_is_not_there(env);
 }
 
-static void look(Spring *env) {
+static void write_observations(Spring *env) {
     env->observations[0] = env->state[0];
     env->observations[1] = env->state[1];
     env->observations[2] = (float)env->tick / 50;
@@ -42,7 +42,7 @@ void c_reset(Spring *env) {
     env->state[0] = (float)rand() / (float)RAND_MAX * 2 - 1;
     env->state[1] = 0;
     env->tick = 0;
-    look(env);
+    write_observations(env);
 }
 
 void c_step(Spring *env) {
@@ -57,5 +57,5 @@ void c_step(Spring *env) {
         c_reset(env);
         return;
     }
-    look(env);
+    write_observations(env);
 }
