@@ -1,5 +1,5 @@
-// The portable half of Atari preprocessing: the plan, the reference in OpenCV's order of float operations, and the
-// choice of the path at run time. Runs in the actor; no memory order; no SIMD here (cpu/atari_avx2.c has it).
+// Atari preprocessing's plan, its reference in OpenCV's order of float operations, and the choice of the path at run
+// time. No SIMD here (cpu/atari_avx2.c has it).
 #include "kernels/atari.h"
 
 #include <assert.h>
@@ -40,7 +40,7 @@ const uint8_t farm_atari_grey_pal[256] = {
 // clang-format on
 
 // Source pixels of each of the 84 results: result i covers [i·scale, (i+1)·scale). A pixel covered by less than 1e-3
-// does not count. Arithmetic and roundings are OpenCV's: scale is the reciprocal of the reciprocal.
+// is ignored. Arithmetic and roundings are OpenCV's: scale is the reciprocal of the reciprocal.
 static void make_taps(struct farm_atari_taps taps[FARM_ATARI_SIDE], int source) {
     const double scale = 1.0 / ((double)FARM_ATARI_SIDE / source);
     for (int i = 0; i < FARM_ATARI_SIDE; i++) {
@@ -104,8 +104,8 @@ static void make_column_shuffles(struct farm_atari_plan *plan) {
 enum farm_status farm_atari_plan_init(struct farm_atari_plan *plan, int height, const uint8_t grey[256],
                                       struct farm_error *err) {
     if (height < FARM_ATARI_SIDE || height > FARM_ATARI_HEIGHT_MAX)
-        return farm_fail(err, FARM_E_INVALID, "an Atari frame of %d rows: the emulator's have 84 to %d", height,
-                         FARM_ATARI_HEIGHT_MAX);
+        return farm_fail(err, FARM_E_INVALID, "invalid Atari frame of %d rows: must be %d to %d", height,
+                         FARM_ATARI_SIDE, FARM_ATARI_HEIGHT_MAX);
     memset(plan, 0, sizeof *plan);
     plan->height = height;
     memcpy(plan->grey, grey, 256);
@@ -131,7 +131,7 @@ enum farm_status farm_atari_plan_init(struct farm_atari_plan *plan, int height, 
 }
 
 // Sum of one source row's pixels under a result column. Product and sum are separate statements, so that no compiler
-// may fuse them: OpenCV's build does not either.
+// fuses them: OpenCV's build does not.
 static float row_sum(const struct farm_atari_taps *taps, const uint8_t *row) {
     float sum = 0;
     for (int k = 0; k < taps->count; k++) {

@@ -1,7 +1,7 @@
-// Atari preprocessing in one pass: the emulator's palette frames → grey → maximum of two frames → 84x84 by area
-// averaging, byte for byte what ALE's own vector environment gives (OpenCV's INTER_AREA on 8-bit pixels, without fused
-// multiply-add). Runs in the actor, on frames of the emulator's process; the result goes straight into the lane.
-// No shared words, hence no memory order. Does not stack frames (the learner does) and does not know the emulator.
+// Atari preprocessing in one pass: palette frames → grey → maximum of two frames → 84x84 by area averaging, byte for
+// byte as ALE's vector environment (OpenCV's INTER_AREA on 8-bit pixels, without fused multiply-add). Runs in the
+// actor; the result goes straight into the lane. No memory order. Does not stack frames (the learner does) nor know the
+// emulator.
 #ifndef FARM_KERNELS_ATARI_H
 #define FARM_KERNELS_ATARI_H
 
@@ -18,7 +18,7 @@ enum {
 
 // Grey values of all palette indices, as ALE 0.12 shows them (tests/python/test_ale_vector_env.py). Games whose
 // screen has 250 rows are PAL, all others NTSC. An odd index marks a PAL frame with an odd number of scan lines; ALE
-// answers it with the blue value of the next colour, which is kept so because agents everywhere are trained on that.
+// shows it as the blue value of the next colour, which is kept because agents are trained on that.
 extern const uint8_t farm_atari_grey_ntsc[256];
 extern const uint8_t farm_atari_grey_pal[256];
 
@@ -28,8 +28,8 @@ struct farm_atari_taps {
     float weight[FARM_ATARI_TAPS_MAX];
 };
 
-// Everything that depends on the game only: made once, read-only afterwards, so any number of threads may share it.
-// Plain memory without pointers: copy it as you like.
+// Everything that depends on the game only. Read-only once made, so threads may share it; has no pointers, so it may be
+// copied.
 struct farm_atari_plan {
     int height;
     uint8_t grey[256];
@@ -45,7 +45,7 @@ struct farm_atari_plan {
     uint8_t grey_all[16][16];        // table of the whole index, rows 0-7 and 8-15 likewise
 };
 
-// Fills *plan for frames of height x 160 and a table from palette index to grey (use one of the two above; the table is
+// Fills *plan for frames of height x 160 and a table from palette index to grey (one of the two above; it is
 // copied). FARM_E_INVALID for a height outside 84..256.
 enum farm_status farm_atari_plan_init(struct farm_atari_plan *plan, int height, const uint8_t grey[256],
                                       struct farm_error *err);
@@ -55,8 +55,8 @@ enum farm_status farm_atari_plan_init(struct farm_atari_plan *plan, int height, 
 void farm_atari_preprocess(const struct farm_atari_plan *plan, const uint8_t *frame_a, const uint8_t *frame_b,
                            uint8_t *out);
 
-// The same in plain C, in OpenCV's order of float operations: the oracle for the fast path, and the path of machines
-// that have none.
+// The same in plain C, in OpenCV's order of float operations: the fast path's reference, and the path of other
+// machines.
 void farm_atari_preprocess_portable(const struct farm_atari_plan *plan, const uint8_t *frame_a, const uint8_t *frame_b,
                                     uint8_t *out);
 

@@ -1,5 +1,5 @@
-// bf16, the upper half of an f32: conversion, and arrays that hold either. Pure inline functions, no memory order; the
-// CUDA kernels call those that read.
+// bf16, the upper half of an f32: conversion, and arrays of either. Pure; the CUDA kernels call the functions that
+// read.
 #ifndef FARM_KERNELS_BF16_H
 #define FARM_KERNELS_BF16_H
 

@@ -1,18 +1,18 @@
-// Private to conv_u8.c and cpu/conv_u8_*: what packed weights consist of, rows of pixels, and the fast paths' entries.
-// Runs in the same processes; no memory order.
+// Private to conv_u8.c and cpu/conv_u8_*: packed weights, rows of pixels, and the fast paths' entries. Same processes;
+// no memory order.
 //
-// A convolution sees S·C planes, and of each K rows: S·C·K rows of pixels in all. In I16 rows stand side by side, two
-// by two, in a 32-bit element, as do their weights (an odd last row with zeros), so that one instruction multiplies
-// both and adds.
+// A convolution sees S·C planes, and of each K rows: S·C·K rows of pixels in all. In I16 two rows
+// share 32-bit elements, as do their weights (an odd last row with zeros), so that one instruction multiplies both and
+// adds.
 //
-// What the fast paths do for the Atari networks' shape is an integer Winograd convolution, F(2x2,2x2). An 8x8 kernel
+// For the Atari networks' shape the fast paths compute an integer Winograd convolution, F(2x2,2x2). An 8x8 kernel
 // with stride 4 is a 2x2 kernel with stride 1 over blocks of 4x4 pixels, whose pixels are the channels (16 of each
 // plane). In one dimension, with three blocks d0 d1 d2 and weights g0 g1:
 //     y0 = d0·g0 + d1·g1 = m0 + m1   m0 = (d0 - d1)·g0   m1 = d1·(g0 + g1)
 //     y1 = d1·g0 + d2·g1 = m1 - m2   m2 = (d1 - d2)·g1
 // three products instead of four; in two dimensions 9 instead of 16. The weight gradient with output gradients e0 e1
 // has the same form (g0 ↔ y0, e ↔ g). Sums of four 14-bit weights fit 16 bits, differences of pixels 10; 32-bit sums
-// may wrap in between, but the results fit, so nothing is lost: the answer is the direct convolution's, bit for bit.
+// may wrap in between, but the results fit, so the result is the direct convolution's, bit for bit.
 #ifndef FARM_KERNELS_CONV_U8_PACKED_H
 #define FARM_KERNELS_CONV_U8_PACKED_H
 
@@ -30,7 +30,7 @@ enum {
     FARM_CONV_U8_TERMS = INT32_MAX / (255 * FARM_CONV_U8_WHOLE_MAX), // that a 32-bit sum holds without overflow
 };
 
-// A channel's largest value becomes this. Less if a 32-bit sum of `terms` could overflow.
+// What a channel's largest value becomes; less if a 32-bit sum of `terms` could overflow.
 static inline int farm_conv_u8_whole_max(int terms) {
     const int fits = INT32_MAX / (255 * terms);
     return fits < FARM_CONV_U8_WHOLE_MAX ? fits : FARM_CONV_U8_WHOLE_MAX;
@@ -67,7 +67,7 @@ static inline const uint8_t *farm_conv_u8_row(const struct farm_conv_u8_shape *s
     return plane == NULL || at < 0 || at >= shape->height ? NULL : plane + at * shape->width;
 }
 
-// Elements of one observation's output, and where 8 channels from `channel` on (a multiple of 8) stand at a position.
+// Elements of one observation's output, and where 8 channels from `channel` on (a multiple of 8) lie at a position.
 static inline size_t farm_conv_u8_positions(const struct farm_conv_u8_shape *shape) {
     return (size_t)farm_conv_u8_out_height(shape) * (size_t)farm_conv_u8_out_width(shape);
 }
@@ -79,7 +79,7 @@ static inline size_t farm_conv_u8_out_at(const struct farm_conv_u8_shape *shape,
     return at / block * block * farm_conv_u8_positions(shape) + position * block + at % block;
 }
 
-// Do the fast paths take the Winograd convolution for this shape?
+// Do the fast paths use the Winograd convolution for this shape?
 static inline bool farm_conv_u8_is_winograd(const struct farm_conv_u8_shape *shape) {
     return shape->precision == FARM_CONV_U8_I16 && shape->height == FARM_CONV_U8_SIDE &&
            shape->width == FARM_CONV_U8_SIDE && shape->kernel == FARM_CONV_U8_KERNEL &&
@@ -89,7 +89,7 @@ static inline bool farm_conv_u8_is_winograd(const struct farm_conv_u8_shape *sha
            shape->outputs % 16 == 0;
 }
 
-// Views of the packed block; a pointer that the precision has no use for is NULL.
+// Views of the packed block; pointers that the precision does not use are NULL.
 struct farm_conv_u8_packed {
     float *scale;      // I16: [O]: value of 1 in a sum
     float *plain_f32;  // F32: [rows][K][O], divided by 255
@@ -98,8 +98,8 @@ struct farm_conv_u8_packed {
 };
 struct farm_conv_u8_packed farm_conv_u8_view(const struct farm_conv_u8_shape *shape, const void *packed);
 
-// How values of at most a magnitude (given as a float's bits without sign) become whole numbers up to whole_max:
-// quantised = round(value · inverse), and *step is the value of 1. Not finite: NaN and 0. Too small to matter: 0 and 0.
+// How values up to a magnitude (a float's bits without sign) become whole numbers up to whole_max: quantised =
+// round(value · inverse), and *step is the value of 1. Not finite: NaN and 0. Too small to matter: 0 and 0.
 void farm_conv_u8_quantise_channel(uint32_t largest_bits, int whole_max, float *step, float *inverse);
 
 // A path that is not PORTABLE.

@@ -1,6 +1,5 @@
-// What turns stored steps into the numbers that training and networks take: reward clipping and pixels as f32. Pure
-// arithmetic; runs in whichever process infers or trains. Does not read lanes and does not stack frames: the caller
-// hands it rows.
+// From stored steps to the numbers of training and networks: reward clipping and pixels as f32. Pure arithmetic, for
+// every process that infers or trains. Does not read lanes nor stack frames.
 #ifndef FARM_KERNELS_GATHER_H
 #define FARM_KERNELS_GATHER_H
 
@@ -8,7 +7,7 @@
 
 #include "kernels/device.h"
 
-// The reward clipped to [-limit, limit]; limit <= 0 leaves it as it is. A NaN stays one, so that it is noticed.
+// The reward clipped to [-limit, limit]; limit <= 0: unchanged. NaN stays NaN.
 static inline FARM_HD float farm_reward_clip(float reward, float limit) {
     if (limit <= 0) return reward;
     return reward > limit ? limit : reward < -limit ? -limit : reward;

@@ -1,7 +1,7 @@
-// Heads: what is chosen from the policy that a network gives. A head says how many numbers the policy of one
-// environment has and how many bytes its action, and how to sample, to take log-probabilities and gradients; inference,
-// every algorithm and local inference in actors use it. Above this header actions are untyped bytes. Each kind is a
-// header of its own, head_KIND.h, and a case in each function here.
+// Heads choose actions from a network's policy. A head defines the number of floats of an environment's policy, the
+// bytes of its action, sampling, log-probabilities and gradients; inference, every algorithm and local inference in
+// actors use it. Above this header actions are untyped bytes. Each kind is a header head_KIND.h and a case in each
+// function here.
 #ifndef FARM_KERNELS_HEAD_H
 #define FARM_KERNELS_HEAD_H
 
@@ -56,7 +56,7 @@ static inline FARM_HD void farm_head_choose(const struct farm_head *head, const 
     }
 }
 
-// log-probability of the action; 0 for one that the policy cannot choose (the ignored answer to a LAST step).
+// log-probability of the action; 0 for an invalid one (the ignored answer to a LAST step).
 static inline FARM_HD float farm_head_log_prob(const struct farm_head *head, const float *policy, const void *action) {
     switch (head->kind) {
     case FARM_HEAD_CATEGORICAL:
@@ -71,8 +71,8 @@ struct farm_head_terms {
     float kl;       // KL(mu || pi), nats, exact; mu: the behaviour policy
 };
 
-// Gradient of weight * (-advantage log pi(action) - entropy_cost H(pi)) by the policy's numbers, into dpolicy
-// [outputs]. An action that the policy cannot choose is a broken invariant.
+// Writes to dpolicy [outputs] the gradient of weight * (-advantage log pi(action) - entropy_cost H(pi)) by the policy.
+// The action must be valid.
 static inline FARM_HD struct farm_head_terms farm_head_gradient(const struct farm_head *head, const float *policy,
                                                                 const float *behaviour, const void *action,
                                                                 float advantage, float entropy_cost, float weight,
@@ -93,7 +93,7 @@ static inline FARM_HD struct farm_head_terms farm_head_gradient(const struct far
     return terms;
 }
 
-// The head of an environment's actions. FARM_E_UNSUPPORTED for those that no head here chooses.
+// The head of an environment's actions. FARM_E_UNSUPPORTED if no head can choose them.
 enum farm_status farm_head_make(const struct farm_action_spec *action, struct farm_head *out, struct farm_error *err);
 
 #endif

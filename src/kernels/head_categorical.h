@@ -1,7 +1,7 @@
 // The head of one discrete action: the policy is `outputs` logits, the action an int32. Softmax, sampling by inverse
 // CDF, the greedy choice, log-probability, entropy, KL divergence and gradient of one row. Runs wherever inference or
-// training runs; writes its outputs only. A logit of -INFINITY forbids an action. Whatever the logits hold (NaN after a
-// divergence too), the chosen action lies in [0, outputs).
+// training runs. A logit of -INFINITY forbids an action. The chosen action lies in [0, outputs) whatever the logits
+// hold, even NaN after a divergence.
 //
 // CPU and GPU draw the same uniform number and differ at most in the last bits of expf: they choose different actions
 // only if the number falls on the border of two actions' shares, about once in a million draws.
@@ -22,13 +22,13 @@ static inline FARM_HD int farm_categorical_greedy(const float *logits, int outpu
     return best;
 }
 
-// What a row's log-probabilities need. Two numbers: their sum would lose the second if logits are large.
+// Normaliser of a row's log-probabilities. Two numbers, because their sum would lose the second if logits are large.
 struct farm_softmax {
     float largest; // of the row's logits
     float log_sum; // log(sum(exp(logit - largest))), in [0, log(outputs)]
 };
 
-// NaN in log_sum if a logit is NaN or +INFINITY, or if every action is forbidden: the loss shows it.
+// log_sum is NaN if a logit is NaN or +INFINITY, or if every action is forbidden; so is the loss.
 static inline FARM_HD struct farm_softmax farm_softmax_of(const float *logits, int outputs) {
     struct farm_softmax softmax;
     softmax.largest = logits[farm_categorical_greedy(logits, outputs)];

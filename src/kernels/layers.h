@@ -1,7 +1,6 @@
-// What a network's layers compute besides products: activations and their slopes, maxima under a kernel and their
-// gradients, in f32 or bf16. The CUDA kernels call these functions (for maxima their parts, several channels a thread);
-// on the CPU, where oneDNN does the same for the learner, the CUDA backend's tests do. Pictures are NHWC. Pure
-// arithmetic.
+// What layers compute besides products: activations and their slopes, maxima under a kernel and their gradients, in f32
+// or bf16. For the CUDA kernels (for maxima their parts, several channels a thread) and their tests on the CPU, where
+// oneDNN serves the learner. Pictures are NHWC. Pure arithmetic.
 #ifndef FARM_KERNELS_LAYERS_H
 #define FARM_KERNELS_LAYERS_H
 
@@ -22,13 +21,13 @@ static inline FARM_HD float farm_slope_apply(enum farm_slope kind, float x) {
     return kind == FARM_SLOPE_TANH ? tanhf(x) : x;
 }
 
-// The gradient that comes to the sum before an activation whose result is y, where dy comes to y.
+// The gradient by the sum before an activation whose result is y; dy is the gradient by y.
 static inline FARM_HD float farm_slope_gradient(enum farm_slope kind, float y, float dy) {
     if (kind == FARM_SLOPE_RELU) return y > 0 ? dy : 0;
     return kind == FARM_SLOPE_TANH ? dy * (1 - y * y) : dy;
 }
 
-// A maximum under a square kernel; what lies outside of the picture is never it. Every window must hold a pixel.
+// A maximum under a square kernel, of pixels inside the picture. Every window must hold a pixel.
 struct farm_pool {
     int height, width, channels; // of the input
     int out_height, out_width;
@@ -37,8 +36,8 @@ struct farm_pool {
 };
 enum { FARM_POOL_KERNEL_MAX = 15 }; // a place under the kernel fits a byte
 
-// Whether `number` takes the place of the maximum so far, of which there is one where `found`. The first of equals
-// stays; NaN is larger than any number.
+// Whether `number` replaces the maximum so far (if one was found). The first of equals stays; NaN is larger than any
+// number.
 static inline FARM_HD bool farm_pool_takes(bool found, float most, float number) {
     return !found || number > most || (number != number && most == most);
 }
@@ -66,13 +65,13 @@ static inline FARM_HD float farm_pool_maximum(const struct farm_pool *p, const v
     return most;
 }
 
-// The first window that holds row (or column) `at`, whose number must be >= 0 to exist.
+// The first window that holds row (or column) `at`.
 static inline FARM_HD int farm_pool_first(int at, int pad, int kernel, int stride) {
     const int lowest = at + pad - kernel + 1;
     return lowest <= 0 ? 0 : (lowest + stride - 1) / stride;
 }
 
-// What comes to channel c of input (y, x) of one picture: the sum over the windows whose maximum it is. dy and where:
+// The gradient by channel c of input (y, x) of one picture: the sum over the windows whose maximum it is. dy and where:
 // [out_height][out_width][channels].
 static inline FARM_HD float farm_pool_gradient(const struct farm_pool *p, const void *dy, const uint8_t *where,
                                                bool bf16, int y, int x, int c) {

@@ -1,8 +1,7 @@
-// Optimisers over one flat vector of f32 parameters: RMSProp as TensorFlow has it (epsilon inside the square root,
-// moment starting at 1, no momentum) and Adam (Kingma, Ba 2015; epsilon outside, bias correction, no weight decay),
-// both behind a clip of the gradient's global norm. One thread of the learner owns a state. The caller owns all memory,
-// so that the vectors can lie where the backend wants them and a checkpoint writes them as they are: a state is its
-// step count and the flat vectors `first` and `second`.
+// Optimisers over one flat vector of f32 parameters: RMSProp as in TensorFlow (epsilon inside the square root, moment
+// starts at 1, no momentum) and Adam (Kingma, Ba 2015; epsilon outside, bias correction, no weight decay), after
+// clipping the gradient's global norm. One thread of the learner owns a state: its step count and the flat vectors
+// `first` and `second`, in memory of the caller, so that the backend places them and a checkpoint writes them.
 #ifndef FARM_KERNELS_OPTIMISER_H
 #define FARM_KERNELS_OPTIMISER_H
 
@@ -43,8 +42,8 @@ static inline FARM_HD struct farm_optimiser_config farm_optimiser_default(enum f
     return config;
 }
 
-// The learning rate after `done` of `total` (frames, updates: any unit), falling in a straight line from `initial` to
-// `final`, which it keeps afterwards. total 0: `initial` for ever.
+// The learning rate after `done` of `total` (frames, updates: any unit), falling linearly from `initial` to `final`,
+// which it keeps afterwards. total 0: always `initial`.
 static inline FARM_HD float farm_learning_rate_linear(float initial, float final, uint64_t done, uint64_t total) {
     if (total == 0) return initial;
     if (done >= total) return final;
@@ -52,18 +51,18 @@ static inline FARM_HD float farm_learning_rate_linear(float initial, float final
     return (float)((double)initial + ((double) final - (double)initial) * share);
 }
 
-// Squares of larger gradients leave f32's range: a second moment that is infinite once stays so.
+// Squares of larger gradients exceed f32's range, and a second moment stays infinite.
 #define FARM_OPTIMISER_NORM_MAX 1e18
 
-// Whether a gradient of this norm (before clipping) may change anything: the norm is finite, and after clipping at most
-// FARM_OPTIMISER_NORM_MAX.
+// Whether a gradient of this norm (before clipping) is applied: the norm is finite, and at most FARM_OPTIMISER_NORM_MAX
+// after clipping.
 static inline FARM_HD bool farm_optimiser_applies(const struct farm_optimiser_config *config, double norm) {
     const double clip_norm = config->clip_norm;
     const double applied = clip_norm > 0 && norm > clip_norm ? clip_norm : norm;
     return isfinite(norm) && applied <= FARM_OPTIMISER_NORM_MAX;
 }
 
-// What one update multiplies with; the same for every parameter.
+// The factors of one update; the same for every parameter.
 struct farm_optimiser_factors {
     float gradient_scale; // clips the norm
     float rate;           // learning rate; Adam: divided by 1 - beta1^step
@@ -114,8 +113,8 @@ void farm_optimiser_init(const struct farm_optimiser_config *config, size_t coun
                          struct farm_optimiser_state *state);
 
 // One update of params [state->count] by grads [state->count], which stay as they are. Returns the gradient's norm
-// before clipping. Where that is not finite (a diverged network) nothing changes, state included: the caller decides
-// what to do. So too where the norm after clipping is beyond 1e18, which f32 moments do not survive: returns INFINITY.
+// before clipping. If farm_optimiser_applies refuses it, nothing changes, not even the state, and the result is
+// INFINITY.
 float farm_optimiser_step(const struct farm_optimiser_config *config, struct farm_optimiser_state *state,
                           float learning_rate, float *params, const float *grads);
 

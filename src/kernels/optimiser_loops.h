@@ -1,4 +1,4 @@
-// The loops of optimiser.c that exist in a plain and in an AVX2 version. For optimiser.c only.
+// The AVX2 versions of optimiser.c's loops. For optimiser.c only.
 #ifndef FARM_KERNELS_OPTIMISER_LOOPS_H
 #define FARM_KERNELS_OPTIMISER_LOOPS_H
 

@@ -1,6 +1,6 @@
 // Random numbers without state: Philox4x32-10 maps (seed, stream, counter) to a number, so that actor, CPU learner and
-// GPU draw the same number for the same step of the same environment in whatever order they get there, and a checkpoint
-// needs no generator. Runs anywhere, no memory. Not for cryptography. Source: Salmon, Moraes, Dror, Shaw, "Parallel
+// GPU draw the same number for the same step of an environment in any order, and a checkpoint holds no generator. Pure.
+// Not for cryptography. Source: Salmon, Moraes, Dror, Shaw, "Parallel
 // random numbers: as easy as 1, 2, 3", SC 2011, section 3.3.
 #ifndef FARM_KERNELS_RANDOM_H
 #define FARM_KERNELS_RANDOM_H
@@ -46,7 +46,7 @@ static inline FARM_HD struct farm_philox_block farm_random_block(uint64_t seed, 
     return farm_philox(block, (uint32_t)seed, (uint32_t)(seed >> 32));
 }
 
-// The middle of one of 2^23 equal cells of (0, 1): never 0, never 1, exact in f32, so that its logarithm is finite.
+// The middle of one of 2^23 equal intervals of (0, 1): never 0, never 1, exact in f32, so that its logarithm is finite.
 static inline FARM_HD float farm_random_unit(uint32_t bits) {
     return ((float)(bits >> 9) + 0.5f) * 0x1p-23f;
 }

@@ -1,7 +1,7 @@
-// See executor.h. All memory is taken and all primitives are made by farm_executor_create; forward and backward only
-// run them. An executor's layers are the network's ops, the heads being the last. Batches are padded to the next rung
-// of a ladder of sizes, because oneDNN's primitives are made for one size. A layer whose form is not that of the layer
-// before it casts: its input is converted into rows of its own, and their gradient back.
+// See executor.h. farm_executor_create allocates all memory and makes all primitives; forward and backward only run
+// them. An executor's layers are the network's ops, the heads being the last. oneDNN's primitives are made for one
+// batch size, so batches are padded to the next rung of a ladder of sizes. A layer whose form differs from the layer
+// before converts its input into rows of its own, and their gradient back.
 #include "nn/executor.h"
 
 #include <assert.h>
@@ -14,14 +14,14 @@
 
 enum { LAYERS_MAX = FARM_NET_OPS_MAX, RUNGS_MAX = 64 };
 
-// From libgomp; its header comes with the compiler's own OpenMP support only.
+// From libgomp, whose header comes only with the compiler's own OpenMP support.
 void omp_set_num_threads(int threads);
 
 // One batch size. ops[0] holds no products if the first layer is kernels/conv_u8.h's.
 struct rung {
     int batch;
     struct farm_dnnl_layer_ops ops[LAYERS_MAX];
-    struct farm_dnnl_op cast[LAYERS_MAX], cast_back[LAYERS_MAX]; // empty without a cast
+    struct farm_dnnl_op cast[LAYERS_MAX], cast_back[LAYERS_MAX]; // empty without a conversion
 };
 
 // The first layer over frames, which kernels/conv_u8.h computes.
@@ -33,7 +33,7 @@ struct conv_u8 {
     float *bias;
 };
 
-// Memory of [batch_max] rows, for one layer after another; unused ones are empty.
+// Memory of [batch_max] rows; row_bytes 0: unused.
 struct buffer {
     size_t row_bytes;
     void *data;
@@ -51,18 +51,17 @@ struct farm_executor {
     struct conv_u8 conv_u8;
     int layer_count;
     struct farm_dnnl_layer_config configs[LAYERS_MAX];
-    struct farm_dnnl_layer layers[LAYERS_MAX]; // layers[0] is empty where conv_u8 is used
+    struct farm_dnnl_layer layers[LAYERS_MAX]; // layers[0] is empty if conv_u8 is used
     struct farm_net_places places;
-    struct buffer outs[LAYERS_MAX];
-    struct buffer diffs[LAYERS_MAX]; // training
-    struct buffer ins[LAYERS_MAX];   // of layers that cast, and flat rows that enter the first layer
-    struct buffer back[LAYERS_MAX];  // training: gradients of ins of layers that cast
+    struct buffer outs[LAYERS_MAX], diffs[LAYERS_MAX]; // by place; diffs: training
+    struct buffer ins[LAYERS_MAX];  // of layers that convert, and flat rows that enter the first layer
+    struct buffer back[LAYERS_MAX]; // training: gradients of ins of layers that convert
     int rung_count;
     struct rung rungs[RUNGS_MAX];
     int forward_batch; // rows of the last forward
 };
 
-// oneDNN's loops must stay in the calling thread. OpenMP keeps this number per thread, so every entry sets it.
+// Keeps oneDNN's loops in the calling thread. OpenMP stores this number per thread, so every entry sets it.
 static void use_one_thread(void) {
     omp_set_num_threads(1);
 }
@@ -90,8 +89,8 @@ static void plan_layers(struct farm_executor *ex) {
     }
 }
 
-// Does layer i read rows of another form than the layer before writes? A vector lies the same way in each layout.
-static bool casts(const struct farm_executor *ex, int i) {
+// Does layer i read rows of another form than the layer before writes? Vectors are the same in each layout.
+static bool needs_cast(const struct farm_executor *ex, int i) {
     if (i == 0) return false;
     const struct farm_dnnl_layer_config *from = &ex->configs[i - 1], *to = &ex->configs[i];
     return from->type != to->type || (to->op.in.height > 0 && from->layout != to->layout);
@@ -105,7 +104,7 @@ static bool allocate_conv_u8(struct farm_executor *ex) {
     return conv->packed != NULL && conv->bias != NULL && conv->scratch != NULL;
 }
 
-static void widen(struct buffer *buffer, size_t row_bytes) {
+static void raise_to(struct buffer *buffer, size_t row_bytes) {
     if (row_bytes > buffer->row_bytes) buffer->row_bytes = row_bytes;
 }
 
@@ -123,10 +122,10 @@ static bool allocate_rows(struct farm_executor *ex) {
     for (int i = 0; i < ex->layer_count; i++) {
         const struct farm_dnnl_layer_config *config = &ex->configs[i];
         const size_t in_bytes = farm_dnnl_row_bytes(config->op.in, config->type);
-        widen(&ex->outs[ex->places.out[i]], farm_dnnl_row_bytes(config->op.out, config->out_type));
-        if (ex->training) widen(&ex->diffs[ex->places.diff[i]], farm_dnnl_row_bytes(config->op.out, config->type));
-        if (casts(ex, i) || (i == 0 && !ex->conv_u8.used)) widen(&ex->ins[i], in_bytes);
-        if (casts(ex, i) && ex->training) widen(&ex->back[i], in_bytes);
+        raise_to(&ex->outs[ex->places.out[i]], farm_dnnl_row_bytes(config->op.out, config->out_type));
+        if (ex->training) raise_to(&ex->diffs[ex->places.diff[i]], farm_dnnl_row_bytes(config->op.out, config->type));
+        if (needs_cast(ex, i) || (i == 0 && !ex->conv_u8.used)) raise_to(&ex->ins[i], in_bytes);
+        if (needs_cast(ex, i) && ex->training) raise_to(&ex->back[i], in_bytes);
     }
     return allocate_buffers(ex->outs, ex->batch_max) && allocate_buffers(ex->diffs, ex->batch_max) &&
            allocate_buffers(ex->ins, ex->batch_max) && allocate_buffers(ex->back, ex->batch_max) &&
@@ -143,12 +142,12 @@ static void *layer_out(const struct farm_executor *ex, int i) {
     return ex->outs[ex->places.out[i]].data;
 }
 
-// NULL where not training.
+// NULL if not training.
 static void *layer_diff(const struct farm_executor *ex, int i) {
     return ex->diffs[ex->places.diff[i]].data;
 }
 
-// The conversions of layer i's input, and of its gradient.
+// Makes the conversions of layer i's input and of its gradient.
 static enum farm_status make_casts(struct farm_executor *ex, int i, struct rung *rung, struct farm_error *err) {
     const struct farm_dnnl_layer_config *from = &ex->configs[i - 1], *to = &ex->configs[i];
     const dnnl_memory_desc_t out_md = farm_dnnl_rows_md(from->op.out, rung->batch, from->type, from->layout);
@@ -161,7 +160,7 @@ static enum farm_status make_casts(struct farm_executor *ex, int i, struct rung 
 }
 
 static enum farm_status make_layer(struct farm_executor *ex, int i, struct rung *rung, struct farm_error *err) {
-    const bool cast = casts(ex, i);
+    const bool cast = needs_cast(ex, i);
     const struct farm_dnnl_layer_rows rows = {
         .in = i == 0 || cast ? ex->ins[i].data : layer_out(ex, i - 1),
         .out = layer_out(ex, i),
@@ -196,8 +195,8 @@ static enum farm_status build(struct farm_executor *ex, bool one_size, struct fa
     plan_layers(ex);
     farm_net_plan_places(&ex->net, ex->training, &ex->places);
     if (!allocate_rows(ex))
-        return farm_fail(err, FARM_E_LIMIT, "no memory for network %s with %d rows; take smaller batches",
-                         ex->spec.name, ex->batch_max);
+        return farm_fail(err, FARM_E_LIMIT, "no memory for network %s with %d rows; use smaller batches", ex->spec.name,
+                         ex->batch_max);
     for (int i = ex->conv_u8.used ? 1 : 0; i < ex->layer_count && status == FARM_OK; i++)
         status = farm_dnnl_layer_make(&ex->dnnl, &ex->configs[i], &ex->layers[i], err);
     for (int batch = 1; batch < ex->batch_max && status == FARM_OK && !one_size; batch = next_rung(batch))
@@ -210,8 +209,7 @@ enum farm_status farm_executor_create(const struct farm_executor_config *config,
     use_one_thread();
     *out = NULL;
     if (config->batch_max < 1 || config->batch_max > 1 << 20)
-        return farm_fail(err, FARM_E_INVALID, "an executor takes batches of 1 to %d rows, not %d", 1 << 20,
-                         config->batch_max);
+        return farm_fail(err, FARM_E_INVALID, "batches have 1 to %d rows, not %d", 1 << 20, config->batch_max);
     enum farm_status status = farm_arithmetic_check(config->net, config->arithmetic, err);
     if (status != FARM_OK) return status;
     struct farm_executor *ex = calloc(1, sizeof *ex);
@@ -255,8 +253,8 @@ void farm_executor_destroy(struct farm_executor *ex) {
     free(ex);
 }
 
-// Adds the time since *last to layer i's, if the creator gave an array.
-static void book(const struct farm_executor *ex, int i, uint64_t *last) {
+// Adds the time since *last to layer i's if the creator gave an array, and sets *last. i < 0: only sets it.
+static void add_time(const struct farm_executor *ex, int i, uint64_t *last) {
     if (ex->op_seconds == NULL) return;
     const uint64_t now = farm_thread_cpu_ns();
     if (i >= 0) ex->op_seconds[i] += 1e-9 * (double)(now - *last);
@@ -266,7 +264,7 @@ static void book(const struct farm_executor *ex, int i, uint64_t *last) {
 void farm_executor_load(struct farm_executor *ex, const float *params) {
     use_one_thread();
     uint64_t last = 0;
-    book(ex, -1, &last);
+    add_time(ex, -1, &last);
     if (ex->conv_u8.used) {
         farm_conv_u8_pack(&ex->conv_u8.shape, params + ex->configs[0].weight_offset, ex->conv_u8.packed);
         memcpy(ex->conv_u8.bias, params + ex->configs[0].bias_offset,
@@ -275,7 +273,7 @@ void farm_executor_load(struct farm_executor *ex, const float *params) {
     for (int i = 0; i < ex->layer_count; i++) {
         if (ex->configs[i].op.weight >= 0 && (i > 0 || !ex->conv_u8.used))
             farm_dnnl_layer_load(&ex->dnnl, &ex->layers[i], params);
-        book(ex, i, &last);
+        add_time(ex, i, &last);
     }
 }
 
@@ -286,9 +284,8 @@ static struct rung *rung_for(struct farm_executor *ex, int batch) {
     return &ex->rungs[r];
 }
 
-// Brings the rows in: to the first layer's output (frames) or to its input (flat rows). Rows from `batch` on become
-// zeros.
-static void enter(struct farm_executor *ex, const void *const *rows, int batch, int padded) {
+// Writes the first layer's output (frames) or its input (flat rows). Rows from `batch` on become zeros.
+static void enter_rows(struct farm_executor *ex, const void *const *rows, int batch, int padded) {
     const struct farm_dnnl_layer_config *first = &ex->configs[0];
     const bool bf16 = first->type == dnnl_bf16;
     const size_t flat = (size_t)ex->net.io.flat;
@@ -302,7 +299,7 @@ static void enter(struct farm_executor *ex, const void *const *rows, int batch, 
     memset(to + (size_t)batch * row_bytes, 0, (size_t)(padded - batch) * row_bytes);
 }
 
-// Rows of a call. No network here has a state yet.
+// Rows of a call. No network has a state yet.
 static int batch_of(const struct farm_executor *ex, struct farm_sequence sequence) {
     assert(sequence.steps >= 1 && sequence.columns >= 1 && ex->net.state == 0);
     return sequence.steps * sequence.columns;
@@ -314,12 +311,12 @@ int farm_executor_forward(struct farm_executor *ex, const void *const *rows, str
     use_one_thread();
     struct rung *rung = rung_for(ex, batch);
     uint64_t last = 0;
-    book(ex, -1, &last);
-    enter(ex, rows, batch, rung->batch);
+    add_time(ex, -1, &last);
+    enter_rows(ex, rows, batch, rung->batch);
     for (int i = 0; i < ex->layer_count; i++) {
         farm_dnnl_op_run(&ex->dnnl, &rung->cast[i]);
         farm_dnnl_op_run(&ex->dnnl, &rung->ops[i].pass[FARM_DNNL_FORWARD]);
-        book(ex, i, &last);
+        add_time(ex, i, &last);
     }
     const size_t actions = (size_t)ex->net.io.actions;
     const float *heads = layer_out(ex, ex->layer_count - 1);
@@ -331,7 +328,7 @@ int farm_executor_forward(struct farm_executor *ex, const void *const *rows, str
     return rung->batch;
 }
 
-// The heads' gradients side by side; rows from `batch` on are zeros, and so are all gradients that come from them.
+// Writes the heads' gradients side by side. Rows from `batch` on become zeros, and so do all gradients from them.
 static void join_heads(const struct farm_executor *ex, const float *dlogits, const float *dvalue, int batch, int padded,
                        void *out) {
     const bool bf16 = ex->configs[ex->layer_count - 1].type == dnnl_bf16;
@@ -353,7 +350,7 @@ void farm_executor_backward(struct farm_executor *ex, const void *const *rows, s
     struct rung *rung = rung_for(ex, batch);
     const int heads = ex->layer_count - 1;
     uint64_t last = 0;
-    book(ex, -1, &last);
+    add_time(ex, -1, &last);
     join_heads(ex, dlogits, dvalue, batch, rung->batch, layer_diff(ex, heads));
     for (int i = heads; i >= 0; i--) {
         struct farm_dnnl_layer_ops *ops = &rung->ops[i];
@@ -366,6 +363,6 @@ void farm_executor_backward(struct farm_executor *ex, const void *const *rows, s
             farm_dnnl_layer_add_gradient(&ex->dnnl, &ex->layers[i], ops, grads);
         farm_dnnl_op_run(&ex->dnnl, &ops->pass[FARM_DNNL_DATA]);
         farm_dnnl_op_run(&ex->dnnl, &rung->cast_back[i]);
-        book(ex, i, &last);
+        add_time(ex, i, &last);
     }
 }

@@ -1,7 +1,7 @@
 // Runs a network on the CPU: forward, backward, parameters packed for the machine. One thread at a time uses an
-// executor; several executors share nothing and run side by side. Products and convolutions are oneDNN's; a first layer
-// over u8 frames is kernels/conv_u8.h's. Memory belongs to the node of the thread that creates. Sets the calling
-// thread's number of OpenMP threads to one. Does not know lanes, losses or optimisers, nor how to choose arithmetic.
+// executor; several executors share nothing. oneDNN computes products and convolutions, kernels/conv_u8.h a first layer
+// over u8 frames. Memory lies on the NUMA node of the creating thread. Sets the calling thread's number of OpenMP
+// threads to one. Does not know lanes, losses or optimisers, and does not choose arithmetic.
 #ifndef FARM_NN_EXECUTOR_H
 #define FARM_NN_EXECUTOR_H
 
@@ -16,12 +16,12 @@ struct farm_executor_config {
     int batch_max;                            // most rows of one call
     bool training;                            // keeps what backward needs
     const struct farm_arithmetic *arithmetic; // copied; the same for all executors of a network
-    bool one_size;                            // every call has batch_max rows: start-up is faster
-    double *op_seconds; // NULL, or [net->op_count]: CPU time of the calling thread in each op is added here
+    bool one_size;                            // every call has batch_max rows, so that creation is faster
+    double *op_seconds; // NULL, or [net->op_count]: receives the calling thread's CPU time in each op, added
 };
 
-// FARM_E_INVALID for batches or arithmetic that make no sense, FARM_E_UNSUPPORTED for an op that cannot be computed
-// here in its form.
+// FARM_E_INVALID for invalid batches or arithmetic, FARM_E_UNSUPPORTED for an op that this CPU cannot compute in its
+// form.
 enum farm_status farm_executor_create(const struct farm_executor_config *config, struct farm_executor **out,
                                       struct farm_error *err);
 void farm_executor_destroy(struct farm_executor *executor);
@@ -30,17 +30,17 @@ void farm_executor_destroy(struct farm_executor *executor);
 // not kept.
 void farm_executor_load(struct farm_executor *executor, const float *params);
 
-// The sequence says how many rows there are: its steps x columns, at most batch_max.
+// The sequence has steps x columns rows, at most batch_max.
 //
 // rows: batch x stack pointers. Frames: rows[b*stack + s] is frame s (0 = oldest) of row b, u8
 // [frame_channels][height][width], read in place, NULL = a frame of zeros; pixels enter the network as x/255. Flat:
-// rows[b] is f32 [flat] (stack 1). logits f32 [batch][actions], value f32 [batch]. Returns the batch size really
-// computed (padded to an executor-internal ladder), for statistics.
+// rows[b] is f32 [flat] (stack 1). logits f32 [batch][actions], value f32 [batch]. Returns the batch size that was
+// computed, with padding, for statistics.
 int farm_executor_forward(struct farm_executor *executor, const void *const *rows, struct farm_sequence sequence,
                           float *logits, float *value);
 
-// Gradient of sum over rows of (dlogits . logits + dvalue * value) with respect to the parameters, ADDED to grads
-// [net->parameter_count]. Must follow a forward of the same rows, whose memory must still hold what it held.
+// Adds to grads [net->parameter_count] the gradient of the sum over rows of (dlogits . logits + dvalue * value) by the
+// parameters. Must follow a forward of the same rows, whose memory must be unchanged.
 void farm_executor_backward(struct farm_executor *executor, const void *const *rows, struct farm_sequence sequence,
                             const float *dlogits, const float *dvalue, float *grads);
 

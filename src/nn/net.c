@@ -1,4 +1,4 @@
-// See net.h. Plain tables and arithmetic; allocates nothing.
+// See net.h. Tables and arithmetic; allocates nothing.
 #include "nn/net.h"
 
 #include <assert.h>
@@ -58,7 +58,7 @@ const struct farm_net_spec *farm_net_find(const char *name, struct farm_error *e
     char known[128] = "";
     for (size_t i = 0, n = 0; i < NET_COUNT && n < sizeof known; i++)
         n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i > 0 ? ", " : "", nets[i].name);
-    farm_fail(err, FARM_E_NOT_FOUND, "there is no network \"%s\"; take one of: %s", name, known);
+    farm_fail(err, FARM_E_NOT_FOUND, "unknown network \"%s\"; must be one of: %s", name, known);
     return NULL;
 }
 
@@ -79,12 +79,12 @@ static enum farm_status check_io(const struct farm_net_io *io, struct farm_error
     if (flat && io->stack != 1)
         return farm_fail(err, FARM_E_INVALID, "flat observations are not stacked: stack must be 1, not %d", io->stack);
     if (frames && (double)io->stack * io->frame_channels * io->height * io->width > INT_MAX)
-        return farm_fail(err, FARM_E_INVALID, "%d frames of %d channels of %dx%d are too large an input", io->stack,
+        return farm_fail(err, FARM_E_INVALID, "the input is too large: %d frames of %d channels of %dx%d", io->stack,
                          io->frame_channels, io->height, io->width);
     return FARM_OK;
 }
 
-// Its index.
+// Returns the tensor's index.
 static int append_tensor(struct farm_net *net, const char *name, const int *dims, int rank) {
     assert(net->tensor_count < FARM_TENSORS_MAX);
     struct farm_tensor *tensor = &net->tensors[net->tensor_count];
@@ -100,14 +100,14 @@ static int append_tensor(struct farm_net *net, const char *name, const int *dims
     return net->tensor_count++;
 }
 
-// What the next op reads.
+// The input of the next op.
 static struct farm_shape next_in(const struct farm_net *net) {
     if (net->op_count > 0) return net->ops[net->op_count - 1].out;
     if (net->io.flat > 0) return (struct farm_shape){.channels = net->io.flat};
     return (struct farm_shape){net->io.stack * net->io.frame_channels, net->io.height, net->io.width};
 }
 
-// The next op, with its input, and its output the same.
+// Appends an op; its output has its input's shape.
 static struct farm_net_op *append_op(struct farm_net *net, enum farm_net_op_kind kind,
                                      enum farm_activation activation) {
     assert(net->op_count < FARM_NET_OPS_MAX);
@@ -118,8 +118,8 @@ static struct farm_net_op *append_op(struct farm_net *net, enum farm_net_op_kind
     return op;
 }
 
-// Lays a kernel over the op's input: its padding and the height and width of its output.
-static void slide(struct farm_net_op *op, int kernel, int stride, bool same) {
+// Sets the op's kernel, its padding, and its output's height and width.
+static void set_kernel(struct farm_net_op *op, int kernel, int stride, bool same) {
     const int sizes[2] = {op->in.height, op->in.width};
     int *const outs[2] = {&op->out.height, &op->out.width};
     op->kernel = kernel;
@@ -133,7 +133,7 @@ static void slide(struct farm_net_op *op, int kernel, int stride, bool same) {
     }
 }
 
-// Weight and bias "layers.<i>.<part>weight", "...bias" of an op whose input and kernel are known.
+// Appends "layers.<i>.<part>weight" and "...bias" of an op whose input and kernel are set.
 static void append_weights(struct farm_net *net, struct farm_net_op *op, int i, const char *part) {
     const bool conv = op->kind == FARM_NET_OP_CONV;
     const int dims[4] = {op->out.channels, conv ? op->in.channels : (int)farm_shape_count(op->in), op->kernel,
@@ -150,7 +150,7 @@ static struct farm_net_op *append_conv(struct farm_net *net, int i, const char *
     const struct farm_layer *layer = &net->spec->layers[i];
     struct farm_net_op *op = append_op(net, FARM_NET_OP_CONV, activation);
     op->out.channels = layer->out;
-    slide(op, layer->kernel, stride, same);
+    set_kernel(op, layer->kernel, stride, same);
     append_weights(net, op, i, part);
     return op;
 }
@@ -168,7 +168,7 @@ static void append_dense(struct farm_net *net, int i) {
     append_weights(net, op, i, "");
 }
 
-// Whether layer i, which reads a picture, can read this one.
+// Checks layer i, which reads a picture.
 static enum farm_status check_picture(const struct farm_net *net, int i, struct farm_error *err) {
     const char *name = net->spec->name;
     const struct farm_layer *layer = &net->spec->layers[i];
@@ -176,7 +176,7 @@ static enum farm_status check_picture(const struct farm_net *net, int i, struct 
     const bool residual = layer->kind == FARM_LAYER_RESIDUAL, pool = layer->kind == FARM_LAYER_POOL;
     if (in.height == 0)
         return farm_fail(err, FARM_E_INVALID,
-                         "network %s: layer %d reads a picture, but its input is flat; take \"mlp\"", name, i);
+                         "network %s: layer %d reads a picture, but its input is flat; use \"mlp\"", name, i);
     if (layer->kernel < 1 || (!residual && layer->stride < 1))
         return farm_fail(err, FARM_E_INVALID, "network %s: layer %d: kernel and stride must be >= 1", name, i);
     if (layer->activation == FARM_ACTIVATION_TANH || (pool && layer->activation != FARM_ACTIVATION_NONE))
@@ -187,7 +187,7 @@ static enum farm_status check_picture(const struct farm_net *net, int i, struct 
                          "network %s: the input is too small: layer %d gets %dx%d, its kernel is %dx%d", name, i,
                          in.height, in.width, layer->kernel, layer->kernel);
     if ((residual || pool) && net->op_count == 0)
-        return farm_fail(err, FARM_E_INVALID, "network %s: layer 0 must be a convolution where frames come in", name);
+        return farm_fail(err, FARM_E_INVALID, "network %s: layer 0 must be a convolution if the input is frames", name);
     if (residual && (net->ops[net->op_count - 1].activation != FARM_ACTIVATION_NONE || layer->out != in.channels))
         return farm_fail(
             err, FARM_E_INVALID,
@@ -211,7 +211,7 @@ static enum farm_status append_layer(struct farm_net *net, int i, struct farm_er
         append_conv(net, i, "", layer->stride, layer->kind == FARM_LAYER_CONV_SAME, layer->activation);
         break;
     case FARM_LAYER_POOL:
-        slide(append_op(net, FARM_NET_OP_POOL, layer->activation), layer->kernel, layer->stride, true);
+        set_kernel(append_op(net, FARM_NET_OP_POOL, layer->activation), layer->kernel, layer->stride, true);
         break;
     case FARM_LAYER_RESIDUAL:
         append_residual(net, i);
@@ -242,11 +242,11 @@ enum farm_status farm_net_make(const struct farm_net_spec *spec, const struct fa
     const enum farm_status status = check_io(io, err);
     if (status != FARM_OK) return status;
     if (spec->layer_count < 1 || spec->layer_count > FARM_NET_LAYERS_MAX)
-        return farm_fail(err, FARM_E_INVALID, "network %s has %d layers; 1 to %d are possible", spec->name,
-                         spec->layer_count, FARM_NET_LAYERS_MAX);
+        return farm_fail(err, FARM_E_INVALID, "network %s has %d layers, not 1 to %d", spec->name, spec->layer_count,
+                         FARM_NET_LAYERS_MAX);
     if (io->flat == 0 && spec->layers[0].kind == FARM_LAYER_DENSE)
         return farm_fail(err, FARM_E_INVALID,
-                         "network %s takes flat observations, not frames; take \"shallow\", \"nature\" or \"deep\"",
+                         "network %s takes flat observations, not frames; use \"shallow\", \"nature\" or \"deep\"",
                          spec->name);
     *net = (struct farm_net){.spec = spec, .io = *io};
     for (int i = 0; i < spec->layer_count; i++) {

@@ -1,6 +1,6 @@
-// Networks as tables of layers, and their parameters as one flat vector of named tensors. This header knows shapes and
-// numbers of parameters only; who computes them stands in executor.h (CPU) and in the CUDA backend. Runs in the
-// learner, in actors with local inference and in tools; no threads, no files.
+// Networks as tables of layers, and their parameters as one flat vector of named tensors: shapes and numbers only.
+// executor.h computes them on the CPU, cuda/executor.h on a GPU. Runs in the learner, in actors with local inference
+// and in tools; no threads, no files.
 #ifndef FARM_NN_NET_H
 #define FARM_NN_NET_H
 
@@ -10,18 +10,18 @@
 
 #include "base/status.h"
 
-// "Same" padding below is TensorFlow's: of n rows at stride s become ceil(n/s); the p = max((ceil(n/s) - 1)*s + k - n,
-// 0) rows that a kernel of k lacks are added, p/2 (rounded down) above and the rest below; columns alike. A 3x3
-// convolution of stride 1 gets one on each side. A 3x3 pool of stride 2 gets one on each side where n is odd, and one
-// below (right) alone where n is even: torch.nn.MaxPool2d(3, 2, padding=(height % 2, width % 2), ceil_mode=True). A
+// "Same" padding is TensorFlow's: n rows at stride s become ceil(n/s); the p = max((ceil(n/s) - 1)*s + k - n, 0) rows
+// that a kernel of k lacks are added, p/2 (rounded down) above and the rest below; columns likewise. A 3x3 convolution
+// of stride 1 gets one on each side. A 3x3 pool of stride 2 gets one on each side if n is odd, else one below (right)
+// only: torch.nn.MaxPool2d(3, 2, padding=(height % 2, width % 2), ceil_mode=True). A
 // convolution's padding is zeros; a pool's is never the maximum.
 enum farm_layer_kind {
     FARM_LAYER_CONV,      // 2-D convolution, square kernel, no padding, then ReLU or no activation
-    FARM_LAYER_DENSE,     // flatten where needed, product, then the activation
+    FARM_LAYER_DENSE,     // flattens a picture; product, then the activation
     FARM_LAYER_CONV_SAME, // as CONV, with "same" padding
-    FARM_LAYER_POOL,     // maximum under a square kernel, "same" padding; no channels of its own (out 0), no activation
-    FARM_LAYER_RESIDUAL, // x + conv1(relu(conv0(relu(x)))), both CONV_SAME of stride 1 (stride 0), `out` = x's
-                         // channels; then ReLU or nothing. What x comes from has no activation and is no input
+    FARM_LAYER_POOL,      // maximum under a square kernel, "same" padding; out 0, no activation
+    FARM_LAYER_RESIDUAL,  // x + conv1(relu(conv0(relu(x)))), both CONV_SAME of stride 1 (stride 0), `out` = x's
+                          // channels; then ReLU or no activation. x comes from a layer without activation
 };
 
 enum farm_activation { FARM_ACTIVATION_RELU, FARM_ACTIVATION_TANH, FARM_ACTIVATION_NONE };
@@ -57,13 +57,13 @@ struct farm_net_spec {
 const struct farm_net_spec *farm_net_at(size_t i);
 const struct farm_net_spec *farm_net_find(const char *name, struct farm_error *err);
 
-// What enters and leaves the network.
+// The network's input and output.
 struct farm_net_io {
     int frame_channels; // channels of one stored frame (1 grey, 3 RGB); 0: flat input
     int height, width;  // pixels of a frame; 0 for flat input
     int stack;          // frames stacked, >= 1; input channels = stack * frame_channels, oldest frame first
     int flat;           // length of a flat f32 input; 0 for frames
-    int actions;        // policy logits; a value head of one output stands beside
+    int actions;        // policy logits; the value head has one output more
 };
 
 // "layers.0.weight", "layers.0.bias", "layers.2.conv0.weight" (residual: conv0, conv1), "policy.weight", "value.bias",
@@ -77,7 +77,7 @@ struct farm_tensor {
     size_t count;  // in floats
 };
 
-// A picture, or a vector of `channels` numbers where height is 0.
+// A picture, or, if height is 0, a vector of `channels` numbers.
 struct farm_shape {
     int channels, height, width;
 };
@@ -87,25 +87,25 @@ enum farm_net_op_kind {
     FARM_NET_OP_CONV,  // out = activation(weight * in + bias), plus the output of `skip` before the activation
     FARM_NET_OP_DENSE, // out = activation(weight . in + bias)
     FARM_NET_OP_POOL,  // out = maxima of in
-    FARM_NET_OP_RELU,  // out = relu(in), beside `in`, which its residual block's last convolution adds
+    FARM_NET_OP_RELU,  // out = relu(in); `in` is kept, its residual block's last convolution adds it
 };
 
-// One step of what a backend computes. Each reads the output of the one before it, the first the network's input; the
-// last one is the heads: `actions` logits, then the value, without activation.
+// One operation. Each reads the output of the one before, the first the network's input. The last one is the heads:
+// `actions` logits, then the value, without activation.
 struct farm_net_op {
     enum farm_net_op_kind kind;
     enum farm_activation activation; // RELU for FARM_NET_OP_RELU
     int kernel, stride;              // CONV, POOL
     int pad_before[2], pad_after[2]; // CONV, POOL: rows above and below, columns left and right
     int skip;                        // CONV: the op whose output is added; -1: none
-    int weight, bias; // indices of tensors; -1 where there are none. Heads: policy's; value's follow each
+    int weight, bias;                // indices of tensors; -1: none. Heads: policy's; value's follow each
     struct farm_shape in, out;
 };
 
 struct farm_net {
     const struct farm_net_spec *spec;
     struct farm_net_io io;
-    int state; // floats of recurrent state of one environment; 0: the network has none
+    int state; // floats of recurrent state of one environment; 0: none
     int tensor_count;
     struct farm_tensor tensors[FARM_TENSORS_MAX];
     size_t parameter_count;
@@ -122,8 +122,8 @@ struct farm_net_places {
 };
 void farm_net_plan_places(const struct farm_net *net, bool training, struct farm_net_places *places);
 
-// The rows of one call of an executor: time-major, row (t, c) = t * columns + c. Without a state each row stands for
-// itself, and only their number counts.
+// The rows of one call of an executor: time-major, row (t, c) = t * columns + c. Without a state rows are independent,
+// and only their number matters.
 struct farm_sequence {
     int steps, columns;    // >= 1
     const uint8_t *flags;  // [steps][columns] FARM_STEP_*: the state is zeroed before a FIRST; NULL without a state
@@ -131,7 +131,7 @@ struct farm_sequence {
     float *state_out;      // [columns][net->state] after the last one; NULL without a state
 };
 
-// Rows that have nothing to do with one another.
+// Independent rows.
 static inline struct farm_sequence farm_sequence_rows(int rows) {
     struct farm_sequence sequence;
     sequence.steps = 1;
@@ -142,13 +142,13 @@ static inline struct farm_sequence farm_sequence_rows(int rows) {
     return sequence;
 }
 
-// Works out all shapes and the ops. Tensors stand in the order of the layers, weight before bias, conv0 before conv1;
-// then policy.weight, value.weight, policy.bias, value.bias, so that both heads are one product of actions + 1 outputs.
-// FARM_E_INVALID with the reason where the input is too small for a layer, or frames meet an mlp.
+// Computes all shapes and the ops. Tensors are in the order of the layers, weight before bias, conv0 before conv1; then
+// policy.weight, value.weight, policy.bias, value.bias, so that both heads are one product of actions + 1 outputs.
+// FARM_E_INVALID if the input or the table is invalid.
 enum farm_status farm_net_make(const struct farm_net_spec *spec, const struct farm_net_io *io, struct farm_net *net,
                                struct farm_error *err);
 
-// Initial parameters: orthogonal is not needed; PyTorch's default uniform(-1/sqrt(fan_in), 1/sqrt(fan_in)) for hidden
+// Initial parameters: PyTorch's default uniform(-1/sqrt(fan_in), 1/sqrt(fan_in)) for hidden
 // layers, policy head scaled by 0.01, value head by 1, biases zero. Deterministic in seed on every machine.
 void farm_net_init(const struct farm_net *net, uint64_t seed, float *params /* [parameter_count] */);
 

@@ -1,9 +1,9 @@
-// Atari preprocessing with AVX2, exact in whole numbers. Runs in the actor; no memory order; called only where the CPU
-// has AVX2 (atari.c asks).
+// Atari preprocessing with AVX2, exact in whole numbers. atari.c calls it if the CPU has AVX2.
 //
 // 160/84 = 40/21 and height/84 are small fractions, so a result pixel is a whole number N (columns' weights sum to 40,
 // rows' to row_units) over D = 40·row_units. OpenCV computes the same in floats with an error below 1e-4, which can
-// change the rounded byte only where N/D is within that of a half. Those few pixels are done again in OpenCV's order.
+// change the rounded byte only where N/D is within that of a half. Those few pixels are computed again in OpenCV's
+// order.
 #include <immintrin.h>
 #include <string.h>
 
@@ -16,8 +16,8 @@ enum {
     ROW_BYTES = 192 // a source row and what a shuffle may read after it
 };
 
-// The last RING source rows: row r is in place of[r % RING]. A row equal to the one before it (an Atari pixel is often
-// two lines high) shares its place. What shuffles read beyond 160 pixels has weight 0; it is zero all the same.
+// The last RING source rows: row r is in slot of[r % RING]. A row equal to the one before (an Atari pixel is often two
+// lines high) shares its slot. What shuffles read beyond 160 pixels is zero and has weight 0.
 struct rows {
     int newest, of[RING];
     _Alignas(32) uint8_t grey[RING][ROW_BYTES];
@@ -26,7 +26,7 @@ struct rows {
 
 // Looks up 32 bytes y in a table of `chain` rows of 16. Row k holds table[k] xor table[k-1]: a byte whose entry is in
 // row k collects rows 0..k, whose xor is table[k]; once y - 16·k is negative its top bit makes the shuffle give zero.
-// Subtraction saturates, so that a byte with its top bit set at the start keeps it: it gets zero.
+// Subtraction saturates, so a byte with its top bit set keeps it and gets zero.
 static inline __m256i look_up(const uint8_t chain[][16], __m256i y) {
     __m256i sum = _mm256_setzero_si256();
 #pragma GCC unroll 8
@@ -104,7 +104,7 @@ static void make_narrow(const struct farm_atari_plan *plan, const uint8_t *grey,
     }
 }
 
-// What one result row needs: its source rows, their weights in pairs, and 1/D.
+// The input of one result row: its source rows, their weights in pairs, and 1/D.
 struct blend {
     const int16_t *narrow[FARM_ATARI_TAPS_MAX + 1];
     __m256i weight[(FARM_ATARI_TAPS_MAX + 1) / 2];

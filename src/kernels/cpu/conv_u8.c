@@ -1,5 +1,5 @@
-// The portable half of the first convolution: shapes, packing, the references, and the choice of the path at run time.
-// Runs in the learner and in actors with local inference; no memory order; no SIMD here (cpu/conv_u8_* have it).
+// The first convolution's shapes, packing and portable path, and the choice of the path at run time. No SIMD here
+// (cpu/conv_u8_* have it).
 #include "kernels/conv_u8.h"
 
 #include <assert.h>
@@ -10,7 +10,7 @@
 #include "kernels/conv_u8_packed.h"
 
 enum {
-    BLOCK = 8,      // output channels worked on together: they lie together in every layout
+    BLOCK = 8,      // output channels computed together: they are adjacent in every layout
     TAPS_MAX = 4096 // weights of one output channel
 };
 
@@ -88,7 +88,7 @@ struct farm_conv_u8_packed farm_conv_u8_view(const struct farm_conv_u8_shape *sh
 static uint32_t magnitude_bits(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
-    return bits & 0x7fffffffu; // order as floats have, and NaN above everything
+    return bits & 0x7fffffffu; // ordered as floats are, NaN above all
 }
 
 void farm_conv_u8_quantise_channel(uint32_t largest_bits, int whole_max, float *step, float *inverse) {
@@ -97,13 +97,13 @@ void farm_conv_u8_quantise_channel(uint32_t largest_bits, int whole_max, float *
     *step = *inverse = 0;
     if (!isfinite(largest)) {
         *step = NAN;
-    } else if (largest > 1e-30f) { // below, the reciprocal would overflow, and nothing is lost
+    } else if (largest > 1e-30f) { // below, the reciprocal would overflow
         *step = largest / (float)whole_max;
         *inverse = (float)whole_max / largest;
     }
 }
 
-// Where the weight of row `row`, column kx, output o stands in packed->plain.
+// Where the weight of row `row`, column kx, output o lies in packed->plain.
 static size_t plain_at(const struct farm_conv_u8_shape *shape, int row, int kx, int o) {
     const int plane = row / shape->kernel, ky = row % shape->kernel;
     const int pair = (plane / 2 * shape->kernel + ky) * shape->kernel + kx;
@@ -181,12 +181,12 @@ static float relu(float value) {
     return value < 0 ? 0 : value; // NaN stays
 }
 
-// Channels from `channel` on that are worked on together.
+// Channels from `channel` on that are computed together.
 static int channels_at(const struct farm_conv_u8_shape *shape, int channel) {
     return shape->outputs - channel < BLOCK ? shape->outputs - channel : BLOCK;
 }
 
-// Some outputs over one position's pixels, before the activation.
+// Some channels over one position's pixels, before the activation.
 static void forward_block(const struct farm_conv_u8_shape *shape, const struct farm_conv_u8_packed *view,
                           const float *bias, const uint8_t *pixels, int channel, float sum[BLOCK]) {
     const int taps = taps_of(shape), k = shape->kernel, count = channels_at(shape, channel);
@@ -245,9 +245,9 @@ static struct sums sums_at(const struct farm_conv_u8_shape *shape, void *scratch
     return sums;
 }
 
-// Sums dbias and finds how to quantise one observation's dout, whose first element is `first`.
-static void measure_dout(const struct farm_conv_u8_shape *shape, const void *dout, size_t first,
-                         const struct sums *sums) {
+// Sums dbias and finds the quantisation of one observation's dout, whose first element is `first`.
+static void measure_gradients(const struct farm_conv_u8_shape *shape, const void *dout, size_t first,
+                              const struct sums *sums) {
     const int terms = farm_conv_u8_rows_at_once(shape) * farm_conv_u8_out_width(shape);
     const size_t positions = farm_conv_u8_positions(shape);
     for (int o = 0; o < shape->outputs; o++) {
@@ -263,7 +263,7 @@ static void measure_dout(const struct farm_conv_u8_shape *shape, const void *dou
     }
 }
 
-// Adds one position's share of the gradient of some outputs.
+// Adds one position's share of the gradient of some channels.
 static void backward_block(const struct farm_conv_u8_shape *shape, const uint8_t *pixels, const float d[BLOCK],
                            int channel, const struct sums *sums) {
     const int taps = taps_of(shape), count = channels_at(shape, channel);
@@ -281,8 +281,8 @@ static void backward_block(const struct farm_conv_u8_shape *shape, const uint8_t
         for (int o = 0; o < count; o++) sums->whole[t * shape->outputs + channel + o] += pixels[t] * quantised[o];
 }
 
-// Adds the whole numbers to the total, and sets them to zero.
-static void settle(const struct farm_conv_u8_shape *shape, const struct sums *sums) {
+// Adds the whole numbers to the total, and zeroes them.
+static void add_whole(const struct farm_conv_u8_shape *shape, const struct sums *sums) {
     for (size_t i = 0; i < f32_count(shape); i++) {
         const float share = (float)sums->whole[i] * sums->step[i % (size_t)shape->outputs];
         sums->total[i] += share;
@@ -302,7 +302,7 @@ static void backward_portable(const struct farm_conv_u8_shape *shape, const uint
         const size_t first = (size_t)n * farm_conv_u8_out_count(shape);
         const uint8_t *planes[FARM_CONV_U8_PLANES_MAX];
         farm_conv_u8_find_planes(shape, frames + n * shape->stack, planes);
-        measure_dout(shape, dout, first, &sums);
+        measure_gradients(shape, dout, first, &sums);
         for (int y = 0; y < height; y++) {
             for (int x = 0; x < width; x++) {
                 uint8_t pixels[TAPS_MAX];
@@ -316,7 +316,7 @@ static void backward_portable(const struct farm_conv_u8_shape *shape, const uint
                 }
             }
             const bool full = (y + 1) % farm_conv_u8_rows_at_once(shape) == 0 || y == height - 1;
-            if (shape->precision == FARM_CONV_U8_I16 && full) settle(shape, &sums);
+            if (shape->precision == FARM_CONV_U8_I16 && full) add_whole(shape, &sums);
         }
     }
     for (int o = 0; o < outputs; o++) {

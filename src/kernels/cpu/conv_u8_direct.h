@@ -1,7 +1,7 @@
-// The direct convolution, any shape: rows of pixels become lines of 32-bit elements (in I16 two rows of 16-bit numbers
-// side by side, in F32 floats) which stay in the cache while all that needs them is multiplied. 3x3 kernels of stride
-// 1, IMPALA's deep network's, are compiled for themselves. Included by files that are compiled for their instructions.
-// Runs in the learner and in actors with local inference; no memory order. Reads frames in place, no byte outside them.
+// The direct convolution of any shape: rows of pixels become lines of 32-bit elements (I16: pairs of 16-bit numbers of
+// two rows, F32: floats), which stay in the cache during all products with them. 3x3 kernels of stride 1, those of
+// IMPALA's deep network, are compiled separately. Reads frames in place, no byte outside them. Included by
+// conv_u8_fast.h.
 #ifndef FARM_KERNELS_CPU_CONV_U8_DIRECT_H
 #define FARM_KERNELS_CPU_CONV_U8_DIRECT_H
 
@@ -19,14 +19,14 @@ static struct work direct_place(const struct farm_conv_u8_shape *shape, void *sc
     return work;
 }
 
-// `count` (at most 8) bytes; zeros where `from` is NULL, and beyond.
+// Up to 8 bytes; zeros beyond `count`, or if `from` is NULL.
 static inline __m128i load_pixels(const uint8_t *from, int count) {
     uint64_t eight = 0;
     if (from != NULL) memcpy(&eight, from, count < 8 ? (size_t)count : 8);
     return _mm_cvtsi64_si128((long long)eight);
 }
 
-// One line: of two rows in I16, of the first in F32.
+// One line: I16 of two rows, F32 of the first.
 static inline void direct_line(const struct farm_conv_u8_shape *shape, const uint8_t *first, const uint8_t *second,
                                int32_t *line) {
     line += shape->pad_before[1];
@@ -48,14 +48,14 @@ static inline const uint8_t *direct_row(const struct farm_conv_u8_shape *shape, 
     return plane == NULL || at < 0 || at >= shape->height ? NULL : plane + at * shape->width;
 }
 
-// What a pass is compiled for.
+// The constants that a pass is compiled for.
 struct direct_kind {
     bool whole;         // I16
     int kernel, stride; // 0: any
     int vectors;        // of channels: 1 or 2
 };
 
-// Lines of a forward pass: two planes side by side in I16, row r of them in slot r mod K.
+// Lines of a forward pass: of two planes in I16; their row r is in slot r mod K.
 static inline int direct_plane_lines(const struct farm_conv_u8_shape *shape) {
     const int planes = farm_conv_u8_planes(shape);
     return shape->precision == FARM_CONV_U8_I16 ? (planes + 1) / 2 : planes;
@@ -117,7 +117,7 @@ static inline __attribute__((always_inline)) void direct_forward_row(struct dire
         direct_outputs(kind, shape, view, bias, d, y, x, channel, out, at);
 }
 
-// kind, as constants: 3x3 of stride 1 or any, one vector or two, whole or float.
+// Calls the function compiled for this kind: 3x3 of stride 1 or any, one vector or two, whole or float.
 #define DIRECT_DISPATCH(function, shape, channel, ...)                                                                 \
     do {                                                                                                               \
         const bool whole_ = (shape)->precision == FARM_CONV_U8_I16, two_ = (shape)->outputs - (channel) >= 2 * LANES;  \
@@ -151,9 +151,9 @@ static void direct_forward(const struct farm_conv_u8_shape *shape, const struct 
     }
 }
 
-// The output gradients of row y (in I16 beside those of the row below) as elements.
-static void direct_gradients(const struct farm_conv_u8_shape *shape, const struct work *d, int y, const void *dout,
-                             size_t first) {
+// Converts the output gradients of row y (I16: paired with those of the row below) to elements.
+static void direct_load_gradients(const struct farm_conv_u8_shape *shape, const struct work *d, int y, const void *dout,
+                                  size_t first) {
     const size_t width = (size_t)farm_conv_u8_out_width(shape);
     const bool below = y + 1 < farm_conv_u8_out_height(shape);
     for (int channel = 0; channel < shape->outputs; channel += LANES) {
@@ -173,7 +173,7 @@ static void direct_gradients(const struct farm_conv_u8_shape *shape, const struc
 }
 
 // Adds one row's products of some weights (of LINES lines, COLUMNS of each) to sums[tap][O], tap = line · K + kx. Lines
-// and columns beyond the last are the last ones again, and not kept.
+// and columns beyond the last repeat the last ones, and are not kept.
 static inline __attribute__((always_inline)) void direct_weights(struct direct_kind kind,
                                                                  const struct farm_conv_u8_shape *shape,
                                                                  const struct work *d, int channel, int lines,
@@ -228,8 +228,8 @@ static inline __attribute__((always_inline)) void direct_backward_row(struct dir
     }
 }
 
-// Adds some rows' whole numbers to the total, and sets them to zero.
-static void direct_settle(const struct farm_conv_u8_shape *shape, const struct work *d, int taps) {
+// Adds some rows' whole numbers to the total, and zeroes them.
+static void direct_add_whole(const struct farm_conv_u8_shape *shape, const struct work *d, int taps) {
     for (int t = 0; t < taps; t++)
         for (int o = 0; o < shape->outputs; o += LANES) {
             const size_t at = (size_t)t * (size_t)shape->outputs + (size_t)o;
@@ -247,7 +247,7 @@ static void direct_backward(const struct farm_conv_u8_shape *shape, const uint8_
     const int height = farm_conv_u8_out_height(shape);
     for (int o = 0; o < shape->outputs; o += LANES) measure_gradients(shape, dout, first, o, d);
     for (int y = 0; y < height; y += step) {
-        direct_gradients(shape, d, y, dout, first);
+        direct_load_gradients(shape, d, y, dout, first);
         for (int row = 0; row < rows; row++) {
             const uint8_t *below = y + 1 < height ? farm_conv_u8_row(shape, planes, row, y + 1) : NULL;
             direct_line(shape, farm_conv_u8_row(shape, planes, row, y), below, d->pixels + (size_t)row * d->width);
@@ -255,7 +255,7 @@ static void direct_backward(const struct farm_conv_u8_shape *shape, const uint8_
         for (int channel = 0; channel < shape->outputs;)
             DIRECT_DISPATCH(direct_backward_row, shape, channel, shape, d, channel);
         const bool full = (y + step) % farm_conv_u8_rows_at_once(shape) == 0 || y + step >= height;
-        if (whole && full) direct_settle(shape, d, taps);
+        if (whole && full) direct_add_whole(shape, d, taps);
     }
 }
 

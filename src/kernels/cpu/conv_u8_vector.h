@@ -9,8 +9,8 @@
 
 #include "kernels/conv_u8_packed.h"
 
-// Where LANES channels of outputs (f32 or bf16) stand, in elements: eight, and with sixteen lanes eight more, which lie
-// behind them unless channels lie in blocks of eight.
+// Where LANES channels of outputs (f32 or bf16) lie, in elements: eight, and with sixteen lanes eight more, which
+// follow them unless channels are in blocks of eight.
 struct place {
     size_t low, high;
 };
@@ -120,8 +120,8 @@ static inline void store_out(void *array, struct place at, bool bf16, floats x) 
     _mm256_storeu_ps(to + at.high, _mm512_extractf32x8_ps(x, 1));
 }
 #else
-// The empty statement pins the sum to its register: GCC would add the products of two steps first, and run out of
-// registers.
+// The empty statement keeps the sum in its register: GCC would add the products of two steps first, and run out of
+// them.
 static inline vector vector_add_pairs(vector sum, vector a, vector b) {
     sum = vector_add(sum, _mm256_madd_epi16(a, b));
     __asm__("" : "+x"(sum));
@@ -154,7 +154,7 @@ static inline __attribute__((always_inline)) vector add_product(bool whole, vect
     return (vector)INTRINSIC(fmadd_ps)((floats)a, (floats)b, (floats)sum);
 }
 
-// Where LANES channels from `channel` on of position 0 stand, in an observation whose first output is element `first`.
+// Where LANES channels from `channel` on of position 0 lie, in an observation whose first output is element `first`.
 static inline struct place place_of(const struct farm_conv_u8_shape *shape, size_t first, int channel) {
     const struct place at = {first + farm_conv_u8_out_at(shape, 0, channel),
                              first + farm_conv_u8_out_at(shape, 0, channel + LANES - 8)};

@@ -1,6 +1,5 @@
 // The Winograd convolution of conv_u8_packed.h: 84x84 planes, 8x8 kernels, stride 4, a multiple of 16 channels.
-// Included by one file an instruction set, which says with what a sum of products of pairs is made. Runs in the learner
-// and in actors with local inference; no memory order. Reads frames in place, no byte outside them.
+// Reads frames in place, no byte outside them. Included by conv_u8_fast.h.
 #ifndef FARM_KERNELS_CPU_CONV_U8_WINOGRAD_H
 #define FARM_KERNELS_CPU_CONV_U8_WINOGRAD_H
 
@@ -47,8 +46,8 @@ static inline void transform_row(const uint8_t *first, int v, int16_t *plain, in
     }
 }
 
-static void transform(const struct farm_conv_u8_shape *shape, const uint8_t *const *planes, int tile_row, int v,
-                      struct strip *strip) {
+static void transform_rows(const struct farm_conv_u8_shape *shape, const uint8_t *const *planes, int tile_row, int v,
+                           struct strip *strip) {
     for (int s = 0; s < farm_conv_u8_planes(shape); s++)
         for (int r = 0; r < 4; r++) {
             const int row = 4 * s + r;
@@ -61,8 +60,8 @@ static void transform(const struct farm_conv_u8_shape *shape, const uint8_t *con
         }
 }
 
-// Some tiles' product of one part for 16 channels: products[tile][16] = sum over pixels. pixels: the first tile's first
-// pixel in the first of `rows` rows. weights: [row][2 pairs][16][2].
+// One part's products of some tiles for 16 channels: products[tile][16] = sum over pixels. pixels: the first tile's
+// first pixel in the first of `rows` rows. weights: [row][2 pairs][16][2].
 static inline void multiply_tiles(const int16_t *pixels, const int16_t *weights, int rows, int32_t *products) {
     vector sum[TILES_AT_ONCE][VECTORS];
 #pragma GCC unroll 10
@@ -128,7 +127,7 @@ static void forward_tile_row(const struct farm_conv_u8_shape *shape, const struc
         _Alignas(64) int32_t products[BLOCKS_AT_ONCE][PARTS][TILES][16];
         for (int v = 0; v < 3; v++) {
             struct strip strip;
-            transform(shape, planes, tile_row, v, &strip);
+            transform_rows(shape, planes, tile_row, v, &strip);
             const int16_t *pixels[3] = {strip.difference[0], strip.plain[0] + 4, strip.difference[0] + 4};
             for (int block = from; block < end; block++)
                 for (int h = 0; h < 3; h++) {
@@ -194,7 +193,7 @@ static void transform_gradients(const struct farm_conv_u8_shape *shape, const vo
     }
 }
 
-// Puts two tiles (the halves of 16 pixels) side by side: pixels 0-3 and 4-7 of each.
+// Pairs two tiles (the halves of 16 pixels): pixels 0-3 and 4-7 of each.
 static inline void interleave(const int16_t *pixels, int16_t *first, int16_t *last) {
     const __m128i left = _mm_load_si128((const __m128i *)pixels), right = _mm_load_si128((const __m128i *)(pixels + 8));
     if (first != NULL) _mm_store_si128((__m128i *)first, _mm_unpacklo_epi16(left, right));
@@ -208,7 +207,7 @@ static void transform_pixels(const struct farm_conv_u8_shape *shape, const uint8
     const int rows = 4 * farm_conv_u8_planes(shape);
     for (int tile_row = 0; tile_row < TILES; tile_row++) {
         struct strip strip;
-        transform(shape, planes, tile_row, v, &strip);
+        transform_rows(shape, planes, tile_row, v, &strip);
         for (int row = 0; row < rows; row++)
             for (int pair = 0; pair < HALF; pair++) {
                 int16_t *to = pixels + row * ROW + (tile_row * HALF + pair) * 8;

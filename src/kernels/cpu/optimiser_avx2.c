@@ -1,5 +1,5 @@
-// The optimiser's loops for x86-64 with AVX2 and FMA: eight parameters at a time, the rest by the functions of
-// optimiser.h. Equal to them within the rounding that fused multiply-add saves. Chosen at run time by optimiser.c.
+// The optimiser's loops with AVX2 and FMA: eight parameters at a time, the rest by the functions of optimiser.h. Equal
+// to them within the rounding that fused multiply-add saves. optimiser.c chooses them at run time.
 #include "kernels/optimiser_loops.h"
 
 #include <immintrin.h>
