@@ -27,7 +27,7 @@ struct options {
     int64_t expect_actors, bridges;
 };
 
-// The recipe as metadata of every checkpoint, so that a checkpoint alone tells how it was made.
+// The recipe as metadata of every checkpoint, so that a checkpoint alone shows how it was made.
 struct metadata {
     char keys[FARM_RECIPE_KEYS_MAX + FARM_RECIPE_OPTIONS_MAX][72];
     char values[FARM_RECIPE_KEYS_MAX + FARM_RECIPE_OPTIONS_MAX][FARM_RECIPE_PATH_BYTES];

@@ -1,5 +1,5 @@
 // Error contract of the whole project: a function that can fail returns an enum farm_status and, where the
-// caller passes one, fills a struct farm_error with a sentence that says what failed, with which value, and what
+// caller passes one, fills a struct farm_error with a sentence that names what failed, the value, and what
 // to do about it. Ring operations (src/ring) return a bool or a count instead: full and empty are not errors.
 // Runs in every process. Does not print, does not exit: only tools/ may do either.
 #ifndef FARM_BASE_STATUS_H
@@ -16,7 +16,7 @@ enum farm_status {
     FARM_E_PERMISSION,  // permission denied
     FARM_E_FORMAT,      // corrupt, truncated or foreign data
     FARM_E_BUSY,        // another process holds it
-    FARM_E_IO,          // a system call failed; sys_errno says how
+    FARM_E_IO,          // a system call failed; see sys_errno
     FARM_E_UNSUPPORTED, // this build or this machine cannot do it
     FARM_E_DEAD,        // the process on the other side has ended
     FARM_E_INTERRUPTED, // a signal stopped it

@@ -48,7 +48,7 @@ static uint32_t bind_slot(int *fd) {
     return 0;
 }
 
-// A hash of boot, network namespace, user and slot, by which the learner recognises a node that was started anew. 0:
+// A hash of boot, network namespace, user and slot, by which the learner recognises a restarted node. 0:
 // unknown; the node then counts as another one.
 static uint64_t make_identity(int *slot_fd) {
     char boot[64];

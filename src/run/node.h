@@ -67,7 +67,7 @@ struct farm_run_node {
 };
 
 // Blocks SIGINT, SIGTERM, SIGHUP (unless ignored) and SIGPIPE until farm_run_node_free. Takes an identity
-// (node.machine) that no living node has; a node that is started anew has the identity of the dead one.
+// (node.machine) that no living node has; a restarted node has the identity of the dead one.
 enum farm_status farm_run_node_make(const struct farm_run_node_request *request, struct farm_run_node **out,
                                     struct farm_error *err);
 void farm_run_node_free(struct farm_run_node *node); // NULL is allowed

@@ -60,7 +60,7 @@ static enum farm_status choose_device(struct farm_run_plan *plan, struct farm_er
     if (!driver)
         why = "there is no NVIDIA driver here (/dev/nvidiactl)";
     else if (!farm_path_cuda(plan->cuda_library, sizeof plan->cuda_library))
-        why = "libfarm_cuda.so is neither beside this program nor where FARM_CUDA_BACKEND says (`make deps` and `make` "
+        why = "libfarm_cuda.so is neither beside this program nor at FARM_CUDA_BACKEND (`make deps` and `make` "
               "build it)";
     if (why && cuda)
         return farm_fail(err, FARM_E_UNSUPPORTED, "--device cuda: %s%s; --device cpu needs none", why,

@@ -362,7 +362,7 @@ static void report_away(const struct farm_run_sessions *sessions, const struct f
     }
 }
 
-// Whether its node was started anew: a session with the same identity (run/node.h) joined after this one, and this one
+// Whether its node was restarted: a session with the same identity (run/node.h) joined after this one, and this one
 // has been away long enough for its bridge to notice a living node.
 static bool is_replaced(const struct farm_run_sessions *sessions, const struct farm_run_session *session,
                         uint64_t now_ns) {
@@ -392,7 +392,7 @@ static void watch_session(struct farm_run_sessions *sessions, struct farm_run_se
     }
     if (!session->away_ns) session->away_ns = now_ns;
     if (is_replaced(sessions, session, now_ns)) {
-        farm_run_note(workers->caller, "node %s was started anew: its old places are free", session->name);
+        farm_run_note(workers->caller, "node %s was restarted: its old places are free", session->name);
         remove_rings(session);
         return;
     }

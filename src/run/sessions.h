@@ -1,6 +1,6 @@
 // The remote nodes of a run: their places and rings, and how long they have been away. Exchanges messages with the
 // bridges (bridge/control.h): admits nodes (change.h attaches their rings one after another), writes the generations of
-// their actors, and removes the rings of a node that leaves, has been away for node_grace_s, or was started anew. A
+// their actors, and removes the rings of a node that leaves, has been away for node_grace_s, or was restarted. A
 // bridge that restarts receives all of it again. Messages wait while a socket is full: each object records whether its
 // bridge has received it. Runs in the supervisor process.
 #ifndef FARM_RUN_SESSIONS_H

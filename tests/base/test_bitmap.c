@@ -34,7 +34,7 @@ Test(base, refuses_to_pin_to_no_cpu) {
     cr_assert_eq(farm_bitmap_pin(&none, &error), FARM_E_INVALID);
 }
 
-Test(base, pins_to_one_cpu_and_says_so) {
+Test(base, pins_to_one_cpu_and_reads_it_back) {
     struct farm_bitmap ours, now;
     cr_assert_eq(farm_bitmap_pinned(&ours, &error), FARM_OK, "%s", error.message);
     cr_assert_geq(farm_bitmap_count(&ours), 1);

@@ -1,5 +1,4 @@
-// What control groups allow, on recorded machines: folders with the few files of /proc and /sys that are read, written
-// by each test.
+// Limits of control groups on recorded machines: each test writes the files of /proc and /sys that are read.
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -39,7 +38,7 @@ static void check_nothing_limits(void) {
 
 TestSuite(base, .init = make_root, .fini = remove_root, .timeout = 30);
 
-Test(base, takes_the_level_of_nested_v2_groups_that_has_least_memory_left) {
+Test(base, chooses_the_nested_v2_group_with_the_least_memory_left) {
     record_v2("/a/b/c");
     record_memory("/a", 4000 * MIB, 1500 * MIB);
     record_memory("/a/b", 3000 * MIB, 100 * MIB); // a larger room than its parent's
@@ -58,7 +57,7 @@ Test(base, counts_page_cache_as_free) {
     check_memory(500, 1000, "memory.max", "/a");
 }
 
-Test(base, takes_memory_high_for_a_limit) {
+Test(base, treats_memory_high_as_a_limit) {
     record_v2("/a");
     record_bytes("sys/fs/cgroup/a/memory.max", 900 * MIB);
     record_bytes("sys/fs/cgroup/a/memory.high", 800 * MIB);
@@ -69,14 +68,14 @@ Test(base, takes_memory_high_for_a_limit) {
     check_memory(900, 900, "memory.max", "/a");
 }
 
-Test(base, leaves_nothing_where_more_is_used_than_allowed) {
+Test(base, nothing_is_left_if_usage_exceeds_the_limit) {
     record_v2("/a");
     record_memory("/a", 100 * MIB, 101 * MIB);
     read_limits();
     cr_assert_eq(limits.memory.left_bytes, 0);
 }
 
-Test(base, takes_the_tightest_quota_and_the_own_cpus_of_nested_v2_groups) {
+Test(base, chooses_the_tightest_quota_and_the_nearest_cpus_of_nested_v2_groups) {
     record_v2("/a/b");
     record("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
     record("sys/fs/cgroup/a/cpu.max", "350000 100000\n");
@@ -105,7 +104,7 @@ Test(base, reads_v1_and_its_unlimited_level) {
     check_cpus("2-5,9");
 }
 
-Test(base, reads_the_mount_itself_where_a_container_sees_its_group_as_root) {
+Test(base, reads_the_mount_itself_if_a_container_sees_its_group_as_root) {
     record("proc/self/mountinfo", "35 31 0:32 /docker/0af3 /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
     record("proc/self/cgroup", "4:memory:/docker/0af3\n");
     record_bytes("sys/fs/cgroup/memory/memory.limit_in_bytes", 256 * MIB);
@@ -135,7 +134,7 @@ Test(base, reads_v1_and_v2_mounted_together) {
     check_memory(64, 64, "memory.max", "/two");
 }
 
-Test(base, takes_unlimited_for_no_limit) {
+Test(base, unlimited_is_no_limit) {
     record("proc/self/mountinfo", V1_MOUNTS);
     record("proc/self/cgroup", "8:memory:/a\n5:cpuset:/a\n3:cpu,cpuacct:/a\n0::/\n");
     record("sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "-1\n");
@@ -145,12 +144,12 @@ Test(base, takes_unlimited_for_no_limit) {
     check_nothing_limits();
 }
 
-Test(base, takes_missing_files_for_no_limit) {
+Test(base, missing_files_are_no_limit) {
     read_limits();
     check_nothing_limits();
 }
 
-Test(base, takes_the_level_of_v2_groups_that_was_throttled_most) {
+Test(base, chooses_the_v2_group_that_was_throttled_most) {
     struct farm_cgroup_throttling throttling;
     record_v2("/a/b");
     record("sys/fs/cgroup/a/b/cpu.stat", "usage_usec 1\nnr_periods 9\nnr_throttled 3\nthrottled_usec 20000\n");

@@ -67,7 +67,7 @@ static struct parsed run(bool print_help, const char *const *arguments) {
 }
 #define PARSE(...) run(false, (const char *const[]){__VA_ARGS__, NULL})
 
-Test(base, takes_values_behind_a_space_or_an_equals_sign) {
+Test(base, accepts_values_after_a_space_or_an_equals_sign) {
     struct parsed p = PARSE("--run", "a/b", "--frames=2.5M", "--lr", "3e-4", "--json");
     cr_assert_eq(p.status, FARM_OK, "%s", p.err.message);
     cr_assert_str_eq(p.values.run, "a/b");
@@ -76,7 +76,7 @@ Test(base, takes_values_behind_a_space_or_an_equals_sign) {
     cr_assert(p.values.json);
 }
 
-Test(base, booleans_take_no_word_but_an_equals_sign_and_no) {
+Test(base, booleans_accept_an_equals_sign_and_no_but_not_the_next_word) {
     struct parsed p = PARSE("--json", "word", "--no-pin");
     cr_assert_eq(p.status, FARM_OK, "%s", p.err.message);
     cr_assert(p.values.json && !p.values.pin);
@@ -120,7 +120,7 @@ Test(base, wrong_and_missing_values_are_refused) {
     cr_assert_eq(PARSE("--run").status, FARM_E_USAGE);
 }
 
-Test(base, hands_other_flags_on_with_and_without_value) {
+Test(base, passes_other_flags_on_with_and_without_value) {
     struct parsed p = PARSE("--key-one", "7");
     cr_assert_eq(p.status, FARM_OK, "%s", p.err.message);
     cr_assert_str_eq(p.values.other_name, "key-one");
@@ -140,7 +140,7 @@ Test(base, refuses_a_second_word) {
     cr_assert(strstr(p.err.message, "'two'"), "%s", p.err.message);
 }
 
-Test(base, help_comes_before_every_complaint) {
+Test(base, help_precedes_every_error) {
     struct parsed p = PARSE("--nonsense", "--help");
     cr_assert_eq(p.status, FARM_OK);
     cr_assert(p.help);
@@ -159,7 +159,7 @@ Test(base, help_lists_flags_keys_and_examples, .init = cr_redirect_stdout) {
     cr_assert(strstr(text, "--run DIR") && strstr(text, "other keys") && strstr(text, "farm test --json"), "%s", text);
 }
 
-Test(base, nearest_is_near) {
+Test(base, finds_the_nearest_word_only_if_it_is_near) {
     const char *const names[] = {"train", "eval", "topo", "envs", "doctor"};
     cr_assert_str_eq(farm_nearest("trian", names, 5), "train");
     cr_assert_str_eq(farm_nearest("docter", names, 5), "doctor");

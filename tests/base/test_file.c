@@ -20,7 +20,7 @@ Test(base, reads_the_start_of_a_file_and_its_first_line) {
     cr_assert_str_eq(line, "");
 }
 
-Test(base, says_where_a_file_has_nothing) {
+Test(base, returns_nothing_for_missing_and_empty_files) {
     char text[16], path[5000];
     record("proc/empty", "");
     cr_assert_not(farm_file_text(text, sizeof text, "%s/proc/empty", root));
@@ -33,7 +33,7 @@ Test(base, says_where_a_file_has_nothing) {
     cr_assert_not(farm_file_text(text, sizeof text, "/%s", path), "longer than a path may be");
 }
 
-Test(base, takes_no_root_and_the_root_folder_for_the_running_system) {
+Test(base, null_and_slash_are_the_running_system) {
     cr_assert_str_eq(farm_file_root(NULL), "");
     cr_assert_str_eq(farm_file_root("/"), "");
     cr_assert_str_eq(farm_file_root("/recorded"), "/recorded");

@@ -1,4 +1,4 @@
-// Samples, metrics.jsonl, the progress line and the JSON layer under them.
+// Samples, metrics.jsonl, the progress line and JSON.
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <math.h>
@@ -52,7 +52,7 @@ static void write_sample(bool resume, double wall_s, uint64_t frames) {
     farm_metrics_close(&metrics);
 }
 
-Test(report, every_line_is_an_object_of_its_own) {
+Test(report, every_line_is_one_object) {
     write_sample(false, 1.5, 400);
     write_sample(true, 2.5, 800);
     size_t lines = 0;
@@ -76,7 +76,7 @@ Test(report, a_new_run_starts_an_empty_file) {
     cr_assert(strstr(contents(), "\"frames\":200,"));
 }
 
-Test(report, resume_takes_a_torn_line_off) {
+Test(report, resume_removes_a_torn_line) {
     write_sample(false, 1, 100);
     int fd = open(path, O_WRONLY | O_APPEND);
     char torn[9000];
@@ -88,7 +88,7 @@ Test(report, resume_takes_a_torn_line_off) {
     cr_assert(strstr(contents(), "}\n{"));
 }
 
-Test(report, says_which_file_cannot_be_written) {
+Test(report, names_the_file_that_cannot_be_written) {
     struct farm_metrics metrics;
     struct farm_error err;
     cr_assert_eq(farm_metrics_open("/nowhere/metrics.jsonl", false, &metrics, &err), FARM_E_IO);
@@ -110,7 +110,7 @@ Test(report, keeps_order_and_turns_infinity_into_null) {
     json_decref(object);
 }
 
-Test(report, names_the_place_of_what_is_no_json) {
+Test(report, names_the_place_of_invalid_json) {
     struct farm_error err;
     cr_assert_null(farm_json_parse("{\"a\": 1,\n \"a\": 2}", 18, "answer", &err));
     cr_assert_eq(err.status, FARM_E_FORMAT);

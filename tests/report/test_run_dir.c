@@ -120,7 +120,7 @@ Test(report, does_not_start_over_a_run_with_checkpoints) {
     farm_run_dir_close(&dir);
 }
 
-Test(report, resume_wants_a_folder_that_is_there) {
+Test(report, resume_requires_an_existing_folder) {
     struct farm_error err;
     cr_assert_eq(refused(NULL, true, &err), FARM_E_USAGE);
     cr_assert_eq(refused("nothing", true, &err), FARM_E_NOT_FOUND);
@@ -138,7 +138,7 @@ static int entries(const char *path) {
     return count - 2;
 }
 
-Test(report, replaces_files_as_a_whole) {
+Test(report, replaces_files_whole) {
     struct farm_error err;
     char *text;
     size_t bytes;
@@ -155,7 +155,7 @@ Test(report, replaces_files_as_a_whole) {
     cr_assert_eq(farm_file_replace("no/where", "x", 1, &err), FARM_E_NOT_FOUND);
 }
 
-Test(report, a_replacement_that_fails_leaves_the_old_file) {
+Test(report, a_failed_replacement_keeps_the_old_file) {
     struct farm_error err;
     cr_assert_eq(mkdir("taken", 0777), 0);
     touch("taken/inside");

@@ -1,5 +1,4 @@
-// How a node is told apart from others of its machine. What a node does in a run is shown from outside, by
-// tests/tools/test_bridge_node.py.
+// The identity of a node. tests/tools/test_bridge_node.py tests a node's runs from outside.
 #include "run/node.h"
 
 #include <criterion/criterion.h>

@@ -445,7 +445,7 @@ Test(sessions, an_older_or_another_node_replaces_none) {
     cr_expect_eq(t->leaves, 0);
     connect_node(0, first, false);
     age(first, 4);
-    cr_expect_eq(t->leaves, 2, "the second is the first, started anew");
+    cr_expect_eq(t->leaves, 2, "the second is the restarted first");
 }
 
 Test(sessions, no_node_is_replaced_just_after_its_bridge_started) {

@@ -57,12 +57,12 @@ class Bench(InFolder):
         far.send_signal(signal.SIGINT)
         self.assertEqual(far.wait(timeout=20), 0)
 
-    def test_a_table_for_people_without_a_key(self):
+    def test_prints_a_table_without_a_key(self):
         _, address = self.listen("--insecure")
         done = self.measure(address, "--insecure", "--seconds", "0.5")
         self.assertRegex(done.stdout, r"in the clear, 5 rounds(.|\n)*round trip of a step of 7\.1 KB, us(.|\n)*225\.8 KB, GB/s")
 
-    def test_one_that_was_killed_makes_room_and_one_that_measures_does_not(self):
+    def test_only_one_measurement_runs_and_a_killed_one_makes_room(self):
         _, address = self.listen("--insecure")
         first = self.start_farm("bridge", "bench", address, "--insecure", "--seconds", "60")
         busy = wait_until(lambda: "another measurement" in self.measure(address, "--insecure", "--seconds", "0.2").stderr)
@@ -81,7 +81,7 @@ class Bench(InFolder):
         document = json.loads(process.communicate(timeout=20)[0])
         self.assertEqual((process.returncode, document["rounds"], document["interrupted"]), (0, 0, True))
 
-    def test_what_does_not_measure_is_named(self):
+    def test_a_far_side_that_does_not_measure_is_reported(self):
         self.refused(1, "no `farm bridge bench --listen` at 127.0.0.1:1 within 1 s (--retry-s): Connection refused", "127.0.0.1:1", "--key", "k")
         learner = self.start_farm("train", "--env", "native/catch", "--actors", "1", "--listen", "127.0.0.1:0", "--key", "k", "--run", "r", "--quiet")
         found = self.folder / "r/bridge.addr"

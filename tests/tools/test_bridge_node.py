@@ -1,4 +1,4 @@
-"""A learner and a node of `farm bridge` on the loopback interface: what a node plays, what it refuses, and how each end ends."""
+"""A learner and a node of `farm bridge` on the loopback interface: what a node runs, what it refuses, and how each side ends."""
 
 import json
 import os
@@ -62,7 +62,7 @@ class Ends(Node):
         self.assertGreater(account["env_steps"], 10000)
         self.assertGreater(account["bytes_out"], account["bytes_in"])
 
-    def test_a_node_that_hears_no_end_ends_when_address_and_port_are_gone(self):
+    def test_a_node_that_was_cut_off_ends_when_address_and_port_are_gone(self):
         learner, node = self.learner(), self.node("--retry-s", "600")
         self.until_more()
         learner.kill()
@@ -94,7 +94,7 @@ class Ends(Node):
         self.end(second, "second", by=signal.SIGTERM)
         self.end(learner, "learner")
 
-    def test_dead_workers_of_a_node_start_again(self):
+    def test_dead_workers_of_a_node_restart(self):
         learner, node = self.learner(), self.node()
         self.until_more()
         self.kill_and_await(node, "bridge")
@@ -110,17 +110,17 @@ class Ends(Node):
         learner, node = self.learner("native/catch", "--checkpoint-every", "1"), self.node()
         self.until_more()
         self.assertTrue(wait_until(lambda: list((self.folder / "r/checkpoints").glob("*.safetensors"))))
-        learner.kill()  # its address stays; a run that ends in order takes it along
+        learner.kill()  # the address file stays; a run that ends in order removes it
         learner.wait()
         learner = self.learner("native/catch", "--resume")
-        self.until_more(doing="it joins anew")
+        self.until_more(doing="joining again")
         self.assertEqual(self.end(node, "node")["sessions"], 2)
-        self.assertIn("it joins anew", self.said("node"))
+        self.assertIn("joining again", self.said("node"))
         self.end(learner, "learner")
 
 
 class Environments(Node):
-    def test_code_is_never_the_peers_to_choose(self):
+    def test_the_peer_never_chooses_code(self):
         build_plugin(SOURCE / "tests/tools/plugins/rogue.c", self.folder / "there.so", "-w")
         os.link(self.folder / "there.so", self.folder / "here.so")
         build_plugin(SOURCE / "examples/gridworld.c", self.folder / "other.so", "-w")
@@ -133,7 +133,7 @@ class Environments(Node):
         self.end(node, "node")
         self.end(learner, "learner")
 
-    def test_files_among_the_options_are_this_machines(self):
+    def test_files_among_the_options_must_be_named_here(self):
         build_plugin(SOURCE / "tests/tools/plugins/rogue.c", self.folder / "there.so", "-w")
         learner = self.learner("plugin:./there.so", "--env.while_there", "/there/file")
         self.refused("--env.while_there", "--env", "plugin:./there.so")

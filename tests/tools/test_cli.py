@@ -1,4 +1,4 @@
-"""The program from outside: wrong input, exit statuses, signals, killed processes, what is left behind."""
+"""The program from outside: wrong input, exit statuses, signals, killed processes, remains."""
 
 import json
 import os
@@ -48,11 +48,11 @@ def blocks(pid, number):
 
 class Cli(InFolder):
     def start_training(self, *arguments):
-        """A run that ends by a signal only, with its JSON on stdout."""
+        """A run that only a signal ends, with JSON on stdout."""
         return self.start_logged("train", "--env", "native/catch", "--frames", "100G", "--json", "--quiet", *arguments)
 
     def wait_for_steps(self, process, run):
-        """Until the run has written a line of metrics, i.e. steps are being answered."""
+        """Waits until the run has written a line of metrics, so that steps are answered."""
         metrics = self.folder / run / "metrics.jsonl"
         self.assertTrue(wait_until(lambda: metrics.exists() and metrics.stat().st_size), "training did not start")
         self.assertIsNone(process.poll())
@@ -127,7 +127,7 @@ class Help(Cli):
             self.assertIn("usage: farm", result.stdout)
         self.assertIn("--entropy-cost", self.farm("train", "--help").stdout)
 
-    def test_tools_print_json(self):
+    def test_commands_print_json(self):
         envs = json.loads(self.farm("envs", "--json").stdout)
         self.assertIn("native/catch", envs["envs"])
         doctor = self.farm("doctor", "--json")
@@ -301,7 +301,7 @@ class Deaths(Cli):
         self.assertEqual(frames, sorted(frames))
         self.assertGreater(frames[-1], frames[0])
 
-    def test_a_killed_learner_comes_back_on_the_living_lanes(self):
+    def test_a_killed_learner_restarts_on_the_same_lanes(self):
         process = self.start_training("--run", "r", "--actors", "2", *FAST_METRICS)
         self.wait_for_steps(process, "r")
         before = children(process.pid)
@@ -323,10 +323,10 @@ class Deaths(Cli):
         for number in (signal.SIGINT, signal.SIGTERM) * 4:
             before_kb = shmem_kb()
             delay = moments.random() ** 2 * 0.6
-            # Rings large enough to be seen among what other programs do.
+            # Rings that are large beside other programs' shared memory.
             process = self.start_training("--ring-steps", "20000", "--actors", "2")
-            # Before the program blocks signals there is nothing to end in order: the signal kills it.
-            self.assertTrue(wait_until(lambda: blocks(process.pid, number)), "signals are not taken over")
+            # Before the program blocks signals, the signal kills it.
+            self.assertTrue(wait_until(lambda: blocks(process.pid, number)), "signals are not blocked")
             time.sleep(delay)
             pids = list(children(process.pid).values())
             result = self.end(process, by=number)
@@ -338,7 +338,7 @@ class Deaths(Cli):
                     checkpoints = list((self.folder / result["run_dir"] / "checkpoints").iterdir())
                     self.assertEqual(len(checkpoints), 1, self.said())
 
-    def test_a_killed_supervisor_takes_all_with_it(self):
+    def test_a_killed_supervisor_takes_its_workers_with_it(self):
         process = self.start_training("--run", "r", "--actors", "2", *FAST_METRICS)
         self.wait_for_steps(process, "r")
         pids = list(children(process.pid).values())
@@ -355,7 +355,7 @@ class Deaths(Cli):
                     pass
             return True
 
-        self.assertTrue(wait_until(all_dead), "workers live on")
+        self.assertTrue(wait_until(all_dead), "workers survive")
         result = self.farm("train", "--env", "native/catch", "--run", "r", "--seconds", "0.3", "--quiet")
         self.assertEqual(result.returncode, 0, result.stderr)
 

@@ -1,4 +1,4 @@
-"""Actors that come and go while `farm train` runs (SIGUSR1, SIGUSR2), by what its metrics and its processes show."""
+"""Actors that join and leave while `farm train` runs (SIGUSR1, SIGUSR2), as its metrics and its processes show."""
 
 import json
 import os
@@ -18,7 +18,7 @@ def workers(pid):
 
 
 def mappings_of(pid):
-    """Of the actors' segments, in a process: inode and rights of each."""
+    """Inode and rights of each mapping of the actors' segments in a process."""
     lines = pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()
     return [(line.split()[4], line.split()[1]) for line in lines if "memfd:" in line and ("up" in line or "down" in line)]
 
@@ -40,7 +40,7 @@ class Elastic(Watched):
     def segments(self, process):
         return len(segments_of(children(process.pid)["learner"]))
 
-    def test_actors_come_and_go_and_training_goes_on(self):
+    def test_actors_join_and_leave_and_training_goes_on(self):
         process = self.start("--env", "native/catch")
         before = self.segments(process)
         each = before // 2
@@ -66,11 +66,11 @@ class Elastic(Watched):
         self.learns_on()
         self.assertEqual(self.end(process)["actors"], 1)
 
-    def test_an_actor_that_came_is_replaced_when_it_dies_and_so_is_the_learner(self):
+    def test_an_actor_that_joined_restarts_when_it_dies_and_so_does_the_learner(self):
         process = self.start("--env", "native/catch", "--checkpoint-every", "1")
         each = self.segments(process) // 2
         self.becomes(process, signal.SIGUSR1, 3)
-        old = wait_until(lambda: children(process.pid).get("actor 2"))  # forked at the supervisor's next turn
+        old = wait_until(lambda: children(process.pid).get("actor 2"))  # forked at the supervisor's next tick
         os.kill(old, signal.SIGKILL)
         self.assertTrue(wait_until(lambda: children(process.pid).get("actor 2", old) != old))
         learner = children(process.pid)["learner"]
@@ -97,22 +97,22 @@ class Elastic(Watched):
         account = self.end(process)
         self.assertEqual((account["actors"], account["learner_restarts"], account["actor_restarts"]), (2, 8, 0))
 
-    def test_several_changes_asked_for_at_once_are_all_made(self):
+    def test_several_changes_at_once_are_all_made(self):
         process = self.start("--env", "native/catch")
         for _ in range(3):
             process.send_signal(signal.SIGUSR1)
-            time.sleep(0.06)  # signals that meet in one look are one
+            time.sleep(0.06)  # signals within one tick count as one
         process.send_signal(signal.SIGSTOP)
         process.send_signal(signal.SIGUSR2)
         process.send_signal(signal.SIGCONT)
         self.assertTrue(wait_until(lambda: self.actors() == 4 and workers(process.pid) == 5), self.said()[-4000:])
         process.send_signal(signal.SIGUSR1)
-        process.send_signal(signal.SIGINT)  # in the middle of it
+        process.send_signal(signal.SIGINT)  # during the change
         out, _ = process.communicate(timeout=30)
         self.assertEqual(process.returncode, 0, self.said()[-4000:])
         self.assertIn(json.loads(out)["actors"], (4, 5))
 
-    def test_an_actor_that_came_and_cannot_live_goes_again(self):
+    def test_an_actor_that_joined_and_cannot_be_kept_alive_leaves(self):
         build_plugin(SOURCE / "tests/tools/plugins/rogue.c", self.folder / "rogue.so", "-w")
         process = self.start("--env", "plugin:./rogue.so", "--env.fault", "create", "--env.while_there", str(self.folder / "closed"))
         (self.folder / "closed").touch()
@@ -125,7 +125,7 @@ class Elastic(Watched):
         self.learns_on()
         self.assertEqual(self.end(process)["actors"], 3)
 
-    def test_python_actors_come_too(self):
+    def test_python_actors_join_too(self):
         process = self.start("--env", "gym/CartPole-v1")
         self.becomes(process, signal.SIGUSR1, 3)
         self.learns_on()
@@ -133,7 +133,7 @@ class Elastic(Watched):
         self.end(process)
 
     @unittest.skipUnless(EMULATOR.exists(), f"{EMULATOR} is not built: CUDA's headers are missing (make deps)")
-    def test_a_gpu_learner_takes_them_in_and_lets_them_go(self):
+    def test_a_gpu_learner_attaches_and_detaches_rings(self):
         settings = {"FARM_CUDA_BACKEND": str(EMULATOR), "FARM_CUDA_EMULATOR": "refuse_read_only=1"}
         with unittest.mock.patch.dict(os.environ, settings):
             process = self.start("--env", "native/catch", "--device", "cuda", "--precision", "f32")
@@ -142,14 +142,14 @@ class Elastic(Watched):
         self.learns_on()
         self.assertEqual(self.segments(process), 3 * each)
         mappings = mappings_of(children(process.pid)["learner"])
-        self.assertEqual(len(mappings), 3 * (each + 1), "this device wants a second mapping of what it only reads")
+        self.assertEqual(len(mappings), 3 * (each + 1), "this device needs a second mapping of read-only memory")
         self.assertEqual(sum(rights == "rw-s" for _, rights in mappings), 3, "what actors write is write-protected")
         self.becomes(process, signal.SIGUSR2, 2)
         self.becomes(process, signal.SIGUSR1, 3)
         self.learns_on()
         self.assertEqual(self.end(process)["actors"], 3)
 
-    def serve_as_many(self, *shards):
+    def serve_equal_numbers(self, *shards):
         process = self.start("--env", "native/catch", "--precision", "f32", *shards)
         for number, wanted in ((signal.SIGUSR1, 3), (signal.SIGUSR1, 4), (signal.SIGUSR2, 3), (signal.SIGUSR2, 2)):
             self.becomes(process, number, wanted)
@@ -159,12 +159,12 @@ class Elastic(Watched):
         self.assertEqual(self.end(process)["actors"], 2)
 
     @unittest.skipUnless(EMULATOR.exists(), f"{EMULATOR} is not built: CUDA's headers are missing (make deps)")
-    def test_gpus_serve_as_many_as_one_another(self):
+    def test_gpus_serve_equal_numbers(self):
         with unittest.mock.patch.dict(os.environ, {"FARM_CUDA_BACKEND": str(EMULATOR), "FARM_CUDA_EMULATOR": "devices=2"}):
-            self.serve_as_many("--device", "cuda", "--gpus", "2")
+            self.serve_equal_numbers("--device", "cuda", "--gpus", "2")
 
-    def test_inference_threads_serve_as_many_as_one_another(self):
-        self.serve_as_many("--device", "cpu", "--infer-threads", "2")
+    def test_inference_threads_serve_equal_numbers(self):
+        self.serve_equal_numbers("--device", "cpu", "--infer-threads", "2")
 
 
 if __name__ == "__main__":

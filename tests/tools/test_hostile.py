@@ -1,4 +1,4 @@
-"""One actor of `farm train` does what it must not: the run goes on, says so, and gives its lanes to another actor."""
+"""One actor of `farm train` misbehaves: the run goes on, reports it, and gives its lanes to another actor."""
 
 import ctypes
 import mmap
@@ -16,13 +16,13 @@ HEADER_BYTES, PRODUCED = 4096, 4096 + 384  # docs/shm-layout.md: up, and lane 0'
 
 
 def take_descriptor(pid, fd):
-    """The very descriptor that another process holds, with what it may do."""
+    """A duplicate of another process's descriptor, with the same rights."""
     pidfd = os.pidfd_open(pid)
     taken = ctypes.CDLL(None, use_errno=True).syscall(PIDFD_GETFD, pidfd, fd, 0)
     error = ctypes.get_errno()
     os.close(pidfd)
     if taken < 0:
-        raise unittest.SkipTest(f"descriptors of other processes cannot be had here: {os.strerror(error)}")
+        raise unittest.SkipTest(f"descriptors of other processes cannot be duplicated here: {os.strerror(error)}")
     return taken
 
 
@@ -39,14 +39,14 @@ class Hostile(Watched):
                 fd = take_descriptor(pid, int(entry.name))
                 self.addCleanup(os.close, fd)
                 return mmap.mmap(fd, os.fstat(fd).st_size)
-        self.fail("it holds no segment of its own")
+        self.fail("it holds no segment")
 
-    def test_an_actor_whose_counters_cannot_be_is_named_killed_and_replaced(self):
+    def test_an_actor_with_impossible_counters_is_reported_killed_and_replaced(self):
         up = self.segment(0)
         for life in range(2):
             pid = wait_until(lambda: children(self.farm.pid).get("actor 0"))
             end = time.monotonic() + LIMIT_S
-            while children(self.farm.pid).get("actor 0") == pid and time.monotonic() < end:  # its own stores undo ours
+            while children(self.farm.pid).get("actor 0") == pid and time.monotonic() < end:  # its stores overwrite ours
                 up[PRODUCED : PRODUCED + 8] = b"\xff" * 8
             self.assertTrue(wait_until(lambda: children(self.farm.pid).get("actor 0") not in (None, pid)), self.said())
             self.learns_on()
@@ -59,7 +59,7 @@ class Hostile(Watched):
         self.assertGreaterEqual(result["actor_restarts"], 2)
         self.assertEqual(result["learner_restarts"], 0)
 
-    def test_a_header_written_over_keeps_neither_actor_nor_learner_from_coming_back(self):
+    def test_actor_and_learner_restart_after_a_header_was_overwritten(self):
         up = self.segment(1)
         up[:HEADER_BYTES] = b"\xa5" * HEADER_BYTES
         workers = children(self.farm.pid)
@@ -73,7 +73,7 @@ class Hostile(Watched):
         result = self.end(self.farm)
         self.assertEqual((result["actor_restarts"], result["learner_restarts"]), (1, 1))
 
-    def test_a_flood_of_junk_from_an_actor_is_held_back(self):
+    def test_a_flood_of_output_from_an_actor_is_limited(self):
         stderr = take_descriptor(children(self.farm.pid)["actor 0"], 2)
         self.addCleanup(os.close, stderr)
         start = time.monotonic()
@@ -83,7 +83,7 @@ class Hostile(Watched):
         self.learns_on()
         flood.kill()
         text = (self.folder / "said").read_bytes()
-        spent = time.monotonic() - start  # a limit of bytes a second holds for any time
+        spent = time.monotonic() - start  # the limit is in bytes per second
         self.assertLess(len(text), 2e6 * (spent + 1))
         self.assertFalse(set(text) & (set(range(32)) - {9, 10}), "control characters reach the terminal")
         self.end(self.farm)

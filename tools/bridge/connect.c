@@ -195,7 +195,7 @@ static enum farm_status run_sessions(struct node *node, enum farm_run_node_state
         farm_run_node_leave(node->run);
         if (status || *state != FARM_RUN_NODE_STRANGE) return status;
         clear_line(node);
-        farm_log_info("the learner at %s does not know this node any more: it joins anew", learner_address(node));
+        farm_log_info("the learner at %s does not know this node any more: joining again", learner_address(node));
         nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL); // a learner that refuses each time is not flooded
     }
 }
