@@ -14,13 +14,11 @@ static size_t round_to_line(size_t bytes) {
     return (bytes + FARM_CACHE_LINE - 1) / FARM_CACHE_LINE * FARM_CACHE_LINE;
 }
 
-// Observations field after field, as in a step of a lane.
+// Observations field after field, as in a step of a lane, then actions; each begins at a cache line.
 static enum farm_status make_memory(struct farm_bare *bare, const struct farm_env_spec *spec, struct farm_error *err) {
-    size_t bytes = 0, at = 0;
+    size_t bytes = round_to_line((size_t)bare->width * bare->action_bytes);
     for (uint32_t f = 0; f < spec->obs_count; f++)
         bytes += round_to_line(bare->width * farm_field_bytes(&spec->obs[f]));
-    const size_t actions_at = bytes;
-    bytes += round_to_line((size_t)bare->width * bare->action_bytes);
     bare->memory = aligned_alloc(FARM_CACHE_LINE, bytes);
     bare->obs = calloc((size_t)bare->width * spec->obs_count, sizeof *bare->obs);
     bare->envs = calloc(bare->width, sizeof *bare->envs);
@@ -29,13 +27,13 @@ static enum farm_status make_memory(struct farm_bare *bare, const struct farm_en
         return farm_fail(err, FARM_E_LIMIT, "no memory for %u environments", bare->width);
     memset(bare->memory, 0, bytes);
     memset(bare->ended, 1, bare->width);
-    bare->actions = (uint8_t *)bare->memory + actions_at;
+    uint8_t *at = bare->memory;
     for (uint32_t f = 0; f < spec->obs_count; f++) {
         const size_t field = farm_field_bytes(&spec->obs[f]);
-        for (uint32_t e = 0; e < bare->width; e++)
-            bare->obs[e * spec->obs_count + f] = (uint8_t *)bare->memory + at + e * field;
+        for (uint32_t e = 0; e < bare->width; e++) bare->obs[e * spec->obs_count + f] = at + e * field;
         at += round_to_line(bare->width * field);
     }
+    bare->actions = at;
     return FARM_OK;
 }
 

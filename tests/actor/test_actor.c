@@ -328,13 +328,3 @@ Test(actor, reports_an_environment_that_breaks_the_contract) {
     const int status = wait_for_end(&farm);
     cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == FARM_ACTOR_ENV_BROKEN);
 }
-
-Test(actor, reports_why_an_environment_cannot_be_made) {
-    const struct farm_env_option option = {"speed", "3"};
-    with_farm farm = farm_of(farm_native_env_find("native/cartpole"));
-    struct farm_actor_config config = actor_config(&farm, farm_native_env_find("native/cartpole"));
-    config.options = &option;
-    config.option_count = 1;
-    cr_assert_eq(farm_actor_run(&config, &err), 1);
-    cr_assert_not_null(strstr(err.message, "\"speed\""), "%s", err.message);
-}

@@ -10,7 +10,7 @@
 #include "base/json.h"
 #include "base/log.h"
 
-enum { POINTS_MAX = 32, POINTS_EXPECTED = 14, FINALISTS = 2, FINAL_ROUNDS = 2, RECIPE_BYTES = 8192 };
+enum { POINTS_MAX = 32, POINTS_EXPECTED = 14, FINALISTS = 2, FINAL_ROUNDS = 2, LANES_MAX = 4, RECIPE_BYTES = 8192 };
 static const double POINT_MIN_S = 0.5, WARM_SHARE = 0.2;
 static const double BETTER = 1.01; // less is noise: the earlier setting stays
 
@@ -107,13 +107,12 @@ static enum farm_status search_width(struct search *search, struct farm_error *e
 }
 
 static enum farm_status search_lanes(struct search *search, struct farm_error *err) {
-    static const int64_t lanes[] = {1, 2, 4};
     enum farm_status status = FARM_OK;
-    for (size_t i = 0; i < sizeof lanes / sizeof *lanes && !status; i++) {
+    for (int64_t lanes = 1; lanes <= LANES_MAX && !status; lanes *= 2) {
         struct point point = copy_best(search);
         bool better;
-        point.lanes = lanes[i];
-        if (point.envs_per_actor % point.lanes == 0) status = try_point(search, point, &better, err);
+        point.lanes = lanes;
+        if (point.envs_per_actor % lanes == 0) status = try_point(search, point, &better, err);
     }
     return status;
 }
