@@ -8,7 +8,7 @@
 
 TestSuite(bw, .timeout = 120);
 
-static void read_pair_of_cores(void) {
+static void skip_without_two_cores(void) {
     int cpus[2];
     if (farm_bw_cpus(&machine, -1, cpus, 2) < 2) cr_skip_test("one core");
 }
@@ -24,7 +24,7 @@ Test(bw, a_stopped_part_has_the_figures_measured_so_far) {
                  {farm_bw_part_tlb, "ladder", "ns", "dense_ns", 7},
                  {farm_bw_part_loaded, "rows", "ns", "bytes_per_s", 7}};
     struct farm_bw_setup setup = setup_here(1000, 3, 1e-3); // time is not what ends them
-    read_pair_of_cores();
+    skip_without_two_cores();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int left = cases[i].stop_at;
         const struct farm_bw_control control = {.stop = stop_after, .context = &left};
@@ -45,7 +45,7 @@ Test(bw, a_stopped_ring_ends_at_once) {
     struct farm_bw_setup setup = setup_here(3600, 4, 0);
     int left = 6;
     const struct farm_bw_control control = {.stop = stop_after, .context = &left};
-    read_pair_of_cores();
+    skip_without_two_cores();
     setup.control = &control;
     json_t *section = section_of(farm_bw_part_ring, &setup, FARM_BW_QUICK, 0);
     cr_assert(is_true_at(section, "hops.0.conditions.stopped"));
@@ -56,7 +56,7 @@ Test(bw, a_stopped_ring_ends_at_once) {
 
 Test(bw, lanes_carry_every_step_and_count_each_byte_once) {
     const struct farm_bw_setup setup = setup_here(0.4, 3, 0);
-    read_pair_of_cores();
+    skip_without_two_cores();
     json_t *section = section_of(farm_bw_part_ring, &setup, FARM_BW_SUMMARY, 0);
     const json_t *hop = value_at(section, "hops.0"), *rates = value_at(section, "rates"), *rate;
     size_t i;

@@ -1,4 +1,4 @@
-// Workers: verified rates of every kernel, wrong data found, arrays refilled, sizes chosen and refused.
+// Workers: wrong data found after every kernel, arrays refilled, sizes chosen and refused.
 #include <criterion/criterion.h>
 
 #include "bw/workers.h"
@@ -16,29 +16,6 @@ static struct farm_bw_workers open_workers(const struct farm_bw_setup *setup, in
     conditions = farm_bw_conditions_start();
     cr_assert_eq(farm_bw_workers_open(setup, &config, &workers, &conditions, &err), FARM_OK, "%s", err.message);
     return workers;
-}
-
-static enum farm_status measure_kernel(const struct farm_bw_setup *setup, struct farm_bw_kernel kernel,
-                                       uint64_t array_bytes, struct farm_bw_figure *figure) {
-    const int cpu = farm_bitmap_next(&machine.allowed, 0);
-    conditions = farm_bw_conditions_start();
-    struct farm_bw_clock clock = farm_bw_clock_start(setup, 0.4, 1, &conditions);
-    cr_assert(farm_bw_clock_next(&clock, "a kernel"));
-    return farm_bw_bandwidth(&clock, &kernel, &cpu, 1, -1, array_bytes, figure, &err);
-}
-
-Test(bw, every_kernel_gives_a_verified_rate) {
-    const struct farm_bw_setup setup = setup_here(0.4, 3, 1e-3);
-    for (int op = 0; op < FARM_BANDWIDTH_OPS; op++)
-        for (int pattern = 0; pattern < 3; pattern++) {
-            const struct farm_bw_kernel kernel = {.op = (enum farm_bandwidth_op)op,
-                                                  .pattern = (enum farm_bandwidth_pattern)pattern,
-                                                  .stride_bytes = 4096 + 64};
-            struct farm_bw_figure figure;
-            cr_assert_eq(measure_kernel(&setup, kernel, SMALL, &figure), FARM_OK, "%s", err.message);
-            cr_assert(is_measured(&figure) && figure.spread >= 0, "op %d pattern %d", op, pattern);
-            cr_assert(conditions.verified && !conditions.stopped);
-        }
 }
 
 Test(bw, wrong_data_after_a_run_are_an_error_that_names_the_line) {
@@ -74,15 +51,23 @@ Test(bw, an_array_is_filled_again_after_a_kernel_wrote_to_it) {
 }
 
 Test(bw, absurd_arrays_are_refused_before_anything_is_allocated) {
+    static const struct {
+        uint64_t array_bytes;
+        enum farm_status status;
+        const char *words;
+    } cases[] = {{UINT64_MAX / 64 * 64, FARM_E_LIMIT, "GiB"}, // the available memory
+                 {1ull << 60, FARM_E_LIMIT, "GiB"},
+                 {1ull << 45, FARM_E_LIMIT, "GiB"},
+                 {32, FARM_E_INVALID, "at least a line"}};
     const struct farm_bw_setup setup = setup_here(0.4, 3, 1e-3);
-    const struct farm_bw_kernel triad = {.op = FARM_BANDWIDTH_TRIAD};
-    const uint64_t absurd[] = {UINT64_MAX / 64 * 64, 1ull << 60, 1ull << 45};
-    struct farm_bw_figure figure;
-    for (int i = 0; i < 3; i++) {
-        cr_assert_eq(measure_kernel(&setup, triad, absurd[i], &figure), FARM_E_LIMIT);
-        cr_assert(strstr(err.message, "GiB"), "available memory is not stated: %s", err.message);
+    const int cpu = farm_bitmap_next(&machine.allowed, 0);
+    struct farm_bw_workers workers;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct farm_bw_workers_config config = {
+            .cpus = &cpu, .cpu_count = 1, .node = -1, .arrays = 3, .array_bytes = cases[i].array_bytes};
+        cr_assert_eq(farm_bw_workers_open(&setup, &config, &workers, &conditions, &err), cases[i].status);
+        cr_assert(strstr(err.message, cases[i].words), "%s", err.message);
     }
-    cr_assert_eq(measure_kernel(&setup, triad, 32, &figure), FARM_E_INVALID);
 }
 
 Test(bw, as_many_bytes_are_used_as_the_time_suffices_for) {
