@@ -17,14 +17,14 @@ struct farm_pool {
     pthread_cond_t start, finish;
     void (*work)(void *context, uint32_t piece, uint32_t thread);
     void *context;
-    uint32_t pieces, next, running; // next: first piece that nobody has taken; running: pieces taken and not done
+    uint32_t pieces, next, running; // next: first piece not taken; running: pieces taken and not done
     bool end;
     uint32_t worker_count;
     struct worker workers[];
 };
 
-// Takes pieces until none is left; called and left with the lock held.
-static void drain(struct farm_pool *pool, uint32_t thread) {
+// Runs pieces until none is left. With the lock held on entry and return.
+static void run_pieces(struct farm_pool *pool, uint32_t thread) {
     while (pool->next < pool->pieces) {
         uint32_t piece = pool->next++;
         pool->running++;
@@ -40,7 +40,7 @@ static void *worker_main(void *argument) {
     struct farm_pool *pool = worker->pool;
     pthread_mutex_lock(&pool->lock);
     while (!pool->end) {
-        drain(pool, worker->number);
+        run_pieces(pool, worker->number);
         if (!pool->running) pthread_cond_signal(&pool->finish);
         pthread_cond_wait(&pool->start, &pool->lock);
     }
@@ -92,7 +92,7 @@ void farm_pool_run(struct farm_pool *pool, uint32_t pieces,
     pool->pieces = pieces;
     pool->next = 0;
     if (pool->worker_count) pthread_cond_broadcast(&pool->start);
-    drain(pool, 0);
+    run_pieces(pool, 0);
     while (pool->running) pthread_cond_wait(&pool->finish, &pool->lock);
     pthread_mutex_unlock(&pool->lock);
 }

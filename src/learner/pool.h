@@ -1,5 +1,4 @@
-// A few threads that run one function over numbered pieces of work, together with the caller. Belongs to the training
-// thread.
+// A few threads that run one function over numbered pieces of work together with the caller, the training thread.
 #ifndef FARM_LEARNER_POOL_H
 #define FARM_LEARNER_POOL_H
 

@@ -59,7 +59,7 @@ static uint64_t least_acted(uint32_t r) {
     return first < second ? first : second;
 }
 
-// Until all lanes of every actor that is there have `more` further answers. For more than STEPS of them training must
+// Until all lanes of every present actor have `more` further answers. For more than STEPS of them training must
 // release windows.
 static void act_until_answered(uint64_t more) {
     uint64_t goal[PLACES];

@@ -383,7 +383,7 @@ Test(learner, an_answer_that_makes_no_sense_makes_its_step_senseless) {
     set_up_spec(&spec);
     table.newest = 9;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const uint64_t n = table.n, before = table.stats.bad_values; // even: the state is looked at
+        const uint64_t n = table.n, before = table.stats.bad_values; // even: it has a state
         const struct farm_lane *ours = table.lanes.lanes[0].lane;
         write_local(1, &GOOD);
         write_local(0, &cases[i].answer);

@@ -261,7 +261,7 @@ static inline void test_farm_open(struct test_farm *farm, uint32_t rings, enum f
     for (uint32_t r = 0; r < rings; r++) test_farm_add(farm, r);
 }
 
-// Descriptors of the rings that are there, which the learner owns, for one that runs in this process.
+// Descriptors of the present rings for a learner, which owns them.
 static inline void test_farm_lend(struct test_farm *farm) {
     for (uint32_t r = 0; r < PLACES; r++) {
         farm->fds[r][0] = farm->there[r] ? dup(farm->made[r].up.fd_readonly) : -1;

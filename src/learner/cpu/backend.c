@@ -134,10 +134,6 @@ static void publish_to(struct farm_backend *backend, struct published *to) {
     pthread_rwlock_unlock(&to->lock);
 }
 
-static void publish_all(struct farm_backend *backend) {
-    for (uint32_t k = 0; k < backend->published_count; k++) publish_to(backend, &backend->published[k]);
-}
-
 static void destroy(struct farm_backend *backend) {
     if (!backend) return;
     farm_pool_destroy(backend->pool);
@@ -229,8 +225,6 @@ static enum farm_status make_training(struct farm_backend *backend, struct farm_
     }
     return farm_pool_create(threads, &backend->pool, err);
 }
-
-// ---- inference's side ----
 
 // The node's copy of the parameters; makes it for the node's first shard.
 static enum farm_status find_published(struct farm_backend *backend, int node, struct published **out,
@@ -330,7 +324,7 @@ static void list_observation(const struct farm_backend *backend, const struct fa
         farm_lane_stack(lane, 0, n, env, (unsigned)backend->net->io.stack, rows);
 }
 
-// ---- inference threads ----
+// ---- inference ----
 
 static void load_newest_parameters(struct shard *shard) {
     struct published *newest = shard->published;
@@ -475,7 +469,7 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
 
 static enum farm_status publish(struct farm_backend *backend, uint64_t version, struct farm_error *err) {
     backend->version = version;
-    publish_all(backend);
+    for (uint32_t k = 0; k < backend->published_count; k++) publish_to(backend, &backend->published[k]);
     return FARM_OK;
 }
 
