@@ -266,17 +266,7 @@ static inline uint32_t farm_ocean_after(struct farm_ocean_base *base, void *obs,
     }                                                                                                                  \
                                                                                                                        \
     FARM_ENV_EXPORT const struct farm_env_api *farm_env_at(size_t index) {                                             \
-        static const struct farm_env_api api = {                                                                       \
-            .abi_version = FARM_ENV_ABI_VERSION,                                                                       \
-            .struct_bytes = sizeof(struct farm_env_api),                                                               \
-            .name = NAME,                                                                                              \
-            .about = ABOUT,                                                                                            \
-            .spec = farm_ocean_spec,                                                                                   \
-            .create = farm_ocean_create,                                                                               \
-            .destroy = farm_ocean_destroy,                                                                             \
-            .reset = farm_ocean_reset,                                                                                 \
-            .step = farm_ocean_step,                                                                                   \
-        };                                                                                                             \
+        static const struct farm_env_api api = FARM_ENV_API(NAME, ABOUT, farm_ocean, farm_ocean_destroy);              \
         return index == 0 ? &api : NULL;                                                                               \
     }                                                                                                                  \
     struct farm_ocean_instance /* so that FARM_OCEAN(...); ends as a declaration does */
