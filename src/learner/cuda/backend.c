@@ -146,8 +146,7 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
     enum farm_status status =
         backend->order ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for %u windows", config->columns_max);
     if (!status && config->lanes->model.answers == FARM_ANSWERS_LOCAL)
-        status = farm_fail(err, FARM_E_UNSUPPORTED,
-                           "GPUs do not train on lanes whose actors answer yet");
+        status = farm_fail(err, FARM_E_UNSUPPORTED, "GPUs do not train on lanes whose actors answer yet");
     if (!status && !config->learner->evaluate)
         status = farm_cuda_algo_check(config->learner->algo.algo->recipe.name, err);
     for (uint32_t k = 0; k < config->shards && !status; k++) {

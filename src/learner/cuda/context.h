@@ -42,6 +42,20 @@ static inline uint32_t farm_cuda_share(const struct farm_cuda_context *context) 
     return farm_learner_share(context->columns_max, context->shards, context->shard);
 }
 
+// Whether observations are flat numbers, not frames.
+static inline bool farm_cuda_is_flat(const struct farm_cuda_context *context) {
+    return context->net->io.flat > 0;
+}
+
+static inline struct farm_cuda_executor_config farm_cuda_executor_config(const struct farm_cuda_context *context,
+                                                                         uint32_t rows, bool training) {
+    return (struct farm_cuda_executor_config){.net = context->net,
+                                              .batch_max = (int)rows,
+                                              .training = training,
+                                              .precision = context->precision,
+                                              .vendor = &context->vendor};
+}
+
 // A lane's ring, and the device address of one of its host addresses.
 static inline uint32_t farm_cuda_ring_of(const struct farm_cuda_context *context, uint32_t lane) {
     return (uint32_t)(context->lanes->lanes[lane].ring - context->lanes->rings);

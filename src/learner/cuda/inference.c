@@ -13,7 +13,7 @@
 #include "learner/cuda/memory.h"
 #include "learner/cuda/stream.h"
 
-enum { RUNGS_MAX = FARM_CUDA_EXECUTOR_ROWS_MAX, SPINS_PER_CHECK = 1024, LISTS_BLOCKS = 1 };
+enum { RUNGS_MAX = FARM_CUDA_EXECUTOR_ROWS_MAX, SPINS_PER_CHECK = 1024, ALIGNMENT = 16, LISTS_BLOCKS = 1 };
 
 // What changes between replays, as offsets into one block: the host fills the pinned block, the graph's first kernel
 // pulls it into the device's block.
@@ -81,42 +81,25 @@ static void build_ladder(struct farm_cuda_inference *inference) {
     }
 }
 
-static size_t take(size_t *at, size_t count, size_t bytes) {
-    const size_t start = *at;
-    *at += (count * bytes + 15) / 16 * 16;
-    return start;
-}
-
 static struct lists layout(uint32_t rows, uint32_t lanes, uint32_t stack) {
     struct lists lists;
     size_t at = 0;
-    lists.from = take(&at, rows, sizeof(void *));
-    lists.to = take(&at, rows, sizeof(void *));
-    lists.inputs = take(&at, (size_t)rows * stack, sizeof(void *));
-    lists.streams = take(&at, rows, sizeof(uint64_t));
-    lists.counts = take(&at, rows, sizeof(uint64_t));
-    lists.lanes = take(&at, lanes, sizeof(struct farm_cuda_answer_lane));
-    lists.sequence = take(&at, 1, sizeof(uint64_t));
+    lists.from = farm_cuda_reserve(&at, rows * sizeof(void *), ALIGNMENT);
+    lists.to = farm_cuda_reserve(&at, rows * sizeof(void *), ALIGNMENT);
+    lists.inputs = farm_cuda_reserve(&at, (size_t)rows * stack * sizeof(void *), ALIGNMENT);
+    lists.streams = farm_cuda_reserve(&at, rows * sizeof(uint64_t), ALIGNMENT);
+    lists.counts = farm_cuda_reserve(&at, rows * sizeof(uint64_t), ALIGNMENT);
+    lists.lanes = farm_cuda_reserve(&at, lanes * sizeof(struct farm_cuda_answer_lane), ALIGNMENT);
+    lists.sequence = farm_cuda_reserve(&at, sizeof(uint64_t), ALIGNMENT);
     lists.bytes = at;
     return lists;
 }
 
 // ---- memory ----
 
-static bool flat(const struct farm_cuda_inference *inference) {
-    return inference->context->net->io.flat > 0;
-}
-
-static struct farm_cuda_executor_config executor_config(const struct farm_cuda_context *context) {
-    return (struct farm_cuda_executor_config){.net = context->net,
-                                              .batch_max = (int)context->learner->infer_batch_max,
-                                              .training = false,
-                                              .precision = context->precision,
-                                              .vendor = &context->vendor};
-}
-
 size_t farm_cuda_inference_bytes(const struct farm_cuda_context *context) {
-    const struct farm_cuda_executor_config config = executor_config(context);
+    const struct farm_cuda_executor_config config =
+        farm_cuda_executor_config(context, context->learner->infer_batch_max, false);
     const size_t rows = context->learner->infer_batch_max, outputs = (size_t)context->head.outputs;
     const struct lists lists = layout((uint32_t)rows, (uint32_t)rows, (uint32_t)context->net->io.stack);
     return farm_cuda_executor_bytes(&config) + lists.bytes +
@@ -181,8 +164,8 @@ static enum farm_status allocate_on_device(struct farm_cuda_inference *i, struct
     enum farm_status status = on_device(1, i->rungs[i->rung_count - 1].lists.bytes, &i->device_lists, err);
     if (!status) status = on_device(1, sizeof(void *), &i->block_from, err);
     if (!status) status = on_device(1, sizeof(void *), &i->block_to, err);
-    if (!status && flat(i)) status = on_device(rows, sizeof(void *), &i->flat_to, err);
-    if (!status && flat(i)) status = on_device(rows, i->context->obs_bytes, &i->flat, err);
+    if (!status && farm_cuda_is_flat(i->context)) status = on_device(rows, sizeof(void *), &i->flat_to, err);
+    if (!status && farm_cuda_is_flat(i->context)) status = on_device(rows, i->context->obs_bytes, &i->flat, err);
     if (!status) status = on_device(rows * outputs, sizeof(float), &i->policy, err);
     if (!status) status = on_device(rows, sizeof(float), &i->value, err);
     if (!status) status = on_device(rows, (size_t)i->context->head.action_bytes, &i->action, err);
@@ -207,8 +190,8 @@ static enum farm_status allocate_lists(struct farm_cuda_inference *i, struct far
 static enum farm_status forward(struct farm_cuda_inference *i, const struct rung *rung, const void *params,
                                 struct farm_error *err) {
     const struct farm_cuda_input input = {
-        .frames = flat(i) ? NULL : (const void *const *)(i->device_lists + rung->lists.inputs),
-        .flat = flat(i) ? i->flat : NULL};
+        .frames = farm_cuda_is_flat(i->context) ? NULL : (const void *const *)(i->device_lists + rung->lists.inputs),
+        .flat = farm_cuda_is_flat(i->context) ? i->flat : NULL};
     return farm_cuda_executor_forward(i->executor, i->stream, params, &input, farm_sequence_rows((int)rung->rows),
                                       i->policy, i->value, err);
 }
@@ -228,7 +211,7 @@ static enum farm_status gather(struct farm_cuda_inference *i, const struct rung 
                                   .bytes = context->obs_bytes,
                                   .blocks = context->obs_path.blocks};
     if (!status && !context->obs_path.copies) status = farm_cuda_pull(i->stream, context->obs_path.way, &pull, err);
-    if (status || !flat(i)) return status;
+    if (status || !farm_cuda_is_flat(i->context)) return status;
     pull.from = (const void *const *)(i->device_lists + rung->lists.inputs);
     pull.to = i->flat_to;
     return farm_cuda_pull(i->stream, FARM_CUDA_PULL_LOADS, &pull, err);
@@ -281,7 +264,7 @@ static void pad_lists(struct farm_cuda_inference *i, const struct rung *rung, ui
         ((void **)(void *)(i->lists + rung->lists.from))[row] = context->zeros;
         ((void **)(void *)(i->lists + rung->lists.to))[row] = context->sink;
         void **inputs = (void **)(void *)(i->lists + rung->lists.inputs) + (size_t)row * stack;
-        for (uint32_t k = 0; k < stack; k++) inputs[k] = flat(i) ? context->zeros : NULL;
+        for (uint32_t k = 0; k < stack; k++) inputs[k] = farm_cuda_is_flat(i->context) ? context->zeros : NULL;
         ((uint64_t *)(void *)(i->lists + rung->lists.streams))[row] = 0;
         ((uint64_t *)(void *)(i->lists + rung->lists.counts))[row] = 0;
     }
@@ -313,7 +296,8 @@ enum farm_status farm_cuda_inference_make(struct farm_cuda_context *context, str
     for (uint32_t r = 0; r < i->rung_count; r++)
         i->rungs[r].lists = layout(i->rungs[r].rows, i->rungs[r].lanes, (uint32_t)context->net->io.stack);
     i->lanes_max = i->rungs[i->rung_count - 1].lanes;
-    const struct farm_cuda_executor_config config = executor_config(context);
+    const struct farm_cuda_executor_config config =
+        farm_cuda_executor_config(context, context->learner->infer_batch_max, false);
     enum farm_status status = farm_cuda_stream_make(true, &i->stream, NULL, err);
     if (!status) status = allocate_lists(i, err);
     if (!status) status = allocate_pinned(i, err);
@@ -365,10 +349,11 @@ static void list_inputs(struct farm_cuda_inference *i, const struct farm_infer_r
                         void **inputs) {
     const struct farm_cuda_mirror *mirror = &i->context->mirror;
     const uint32_t stack = (uint32_t)i->context->net->io.stack;
-    if (!flat(i)) farm_lane_stack(item->lane, 0, item->n, env, stack, i->frames);
+    if (!farm_cuda_is_flat(i->context)) farm_lane_stack(item->lane, 0, item->n, env, stack, i->frames);
     for (uint32_t k = 0; k < stack; k++)
-        inputs[stack - 1 - k] =
-            flat(i) || i->frames[stack - 1 - k] ? farm_cuda_mirror_at(mirror, item->lane_id, item->n - k, env) : NULL;
+        inputs[stack - 1 - k] = farm_cuda_is_flat(i->context) || i->frames[stack - 1 - k]
+                                    ? farm_cuda_mirror_at(mirror, item->lane_id, item->n - k, env)
+                                    : NULL;
 }
 
 static void list_row(struct farm_cuda_inference *i, const struct lists *lists, const struct farm_infer_rows *item,

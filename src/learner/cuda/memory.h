@@ -15,6 +15,13 @@ enum farm_status farm_cuda_device_memory(size_t bytes, const char *what, const c
 enum farm_status farm_cuda_host_memory(size_t bytes, const char *what, const char *key, void *out,
                                        struct farm_error *err);
 
+// Reserves bytes of a block at *at, rounded up to the alignment. Returns their offset.
+static inline size_t farm_cuda_reserve(size_t *at, size_t bytes, size_t alignment) {
+    const size_t start = *at;
+    *at += (bytes + alignment - 1) / alignment * alignment;
+    return start;
+}
+
 // The current device's address of such host memory.
 enum farm_status farm_cuda_mapped(void *host, void *out, struct farm_error *err);
 

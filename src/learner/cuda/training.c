@@ -10,7 +10,7 @@
 #include "learner/cuda/stream.h"
 #include "learner/gather.h"
 
-enum { FRAME_ROWS = 1024, FLAT_ROWS = 16384 }; // rows of a pass
+enum { FRAME_ROWS = 1024, FLAT_ROWS = 16384, ALIGNMENT = 256 }; // rows of a pass; bytes of the arrays of its inputs
 
 // What the host gathers for an update, as offsets into a block of pinned memory that is copied to the device whole.
 // Rows lie chunk after chunk, within a chunk time-major: row (t, c) = t * columns + c, t in [0, T].
@@ -73,10 +73,6 @@ struct farm_cuda_training {
 
 // ---- sizes ----
 
-static bool flat(const struct farm_cuda_context *context) {
-    return context->net->io.flat > 0;
-}
-
 static uint32_t steps(const struct farm_cuda_context *context) {
     return context->plan->shape.length;
 }
@@ -84,7 +80,7 @@ static uint32_t steps(const struct farm_cuda_context *context) {
 // Windows of one forward and backward pass: micro_batch, or as many as keep the GPU busy.
 static uint32_t chunk_of(const struct farm_cuda_context *context) {
     uint32_t chunk = context->learner->micro_batch;
-    if (!chunk) chunk = (uint32_t)(flat(context) ? FLAT_ROWS : FRAME_ROWS) / steps(context);
+    if (!chunk) chunk = (uint32_t)(farm_cuda_is_flat(context) ? FLAT_ROWS : FRAME_ROWS) / steps(context);
     if (chunk > farm_cuda_share(context)) chunk = farm_cuda_share(context);
     return chunk ? chunk : 1;
 }
@@ -94,50 +90,37 @@ static uint32_t span(const struct farm_cuda_context *context) {
     return steps(context) - 1 + (uint32_t)context->net->io.stack;
 }
 
-static size_t take(size_t *at, size_t count, size_t bytes) {
-    const size_t start = *at;
-    *at += (count * bytes + 255) / 256 * 256;
-    return start;
-}
-
 static struct inputs layout(const struct farm_cuda_context *context, enum farm_mirror mode) {
     const size_t batch = farm_cuda_share(context), rows = batch * steps(context);
-    const bool window = mode == FARM_MIRROR_WINDOW && !flat(context);
-    const bool gathered = mode != FARM_MIRROR_FULL && flat(context);
+    const bool window = mode == FARM_MIRROR_WINDOW && !farm_cuda_is_flat(context);
+    const bool gathered = mode != FARM_MIRROR_FULL && farm_cuda_is_flat(context);
     struct inputs inputs;
     size_t at = 0;
-    inputs.frames = take(&at, rows * (size_t)context->net->io.stack, sizeof(void *));
-    inputs.pulls = take(&at, window ? batch * span(context) : 0, sizeof(void *));
+    inputs.frames = farm_cuda_reserve(&at, rows * (size_t)context->net->io.stack * sizeof(void *), ALIGNMENT);
+    inputs.pulls = farm_cuda_reserve(&at, (window ? batch * span(context) : 0) * sizeof(void *), ALIGNMENT);
     const size_t chunk = chunk_of(context);
     inputs.flat_chunk = 0;
-    (void)take(&inputs.flat_chunk, chunk * steps(context), context->obs_bytes); // each chunk starts aligned
-    inputs.flat = take(&at, gathered ? (batch + chunk - 1) / chunk : 0, inputs.flat_chunk);
-    inputs.behaviour = take(&at, rows * (size_t)context->head.outputs, sizeof(float));
-    inputs.behaviour_value = take(&at, rows, sizeof(float));
-    inputs.reward = take(&at, rows, sizeof(float));
-    inputs.action = take(&at, rows, (size_t)context->head.action_bytes);
-    inputs.flags = take(&at, rows, 1);
+    (void)farm_cuda_reserve(&inputs.flat_chunk, chunk * steps(context) * context->obs_bytes,
+                            ALIGNMENT); // of each chunk
+    inputs.flat = farm_cuda_reserve(&at, (gathered ? (batch + chunk - 1) / chunk : 0) * inputs.flat_chunk, ALIGNMENT);
+    inputs.behaviour = farm_cuda_reserve(&at, rows * (size_t)context->head.outputs * sizeof(float), ALIGNMENT);
+    inputs.behaviour_value = farm_cuda_reserve(&at, rows * sizeof(float), ALIGNMENT);
+    inputs.reward = farm_cuda_reserve(&at, rows * sizeof(float), ALIGNMENT);
+    inputs.action = farm_cuda_reserve(&at, rows * (size_t)context->head.action_bytes, ALIGNMENT);
+    inputs.flags = farm_cuda_reserve(&at, rows, ALIGNMENT);
     inputs.bytes = at;
     return inputs;
 }
 
-static struct farm_cuda_executor_config executor_config(const struct farm_cuda_context *context) {
-    const uint32_t rows = chunk_of(context) * steps(context);
-    return (struct farm_cuda_executor_config){.net = context->net,
-                                              .batch_max = (int)rows,
-                                              .training = true,
-                                              .precision = context->precision,
-                                              .vendor = &context->vendor};
-}
-
 size_t farm_cuda_training_bytes(const struct farm_cuda_context *context, enum farm_mirror mode) {
-    const struct farm_cuda_executor_config config = executor_config(context);
+    const struct farm_cuda_executor_config config =
+        farm_cuda_executor_config(context, chunk_of(context) * steps(context), true);
     const size_t chunk = chunk_of(context), rows = (size_t)config.batch_max;
     size_t bytes = farm_cuda_executor_bytes(&config) + layout(context, mode).bytes;
     bytes +=
         rows * sizeof(float) * (2 * (size_t)context->head.outputs + 2 + (size_t)context->learner->algo.algo->scratch);
-    if (flat(context) && mode == FARM_MIRROR_FULL) bytes += rows * (context->obs_bytes + sizeof(void *));
-    if (!flat(context) && mode == FARM_MIRROR_WINDOW)
+    if (farm_cuda_is_flat(context) && mode == FARM_MIRROR_FULL) bytes += rows * (context->obs_bytes + sizeof(void *));
+    if (!farm_cuda_is_flat(context) && mode == FARM_MIRROR_WINDOW)
         bytes += chunk * span(context) * (farm_cuda_slot_bytes(context->obs_bytes) + sizeof(void *));
     return bytes;
 }
@@ -178,7 +161,7 @@ static enum farm_status allocate_observations(struct farm_cuda_training *t, stru
     const struct farm_cuda_context *context = t->context;
     const size_t rows = (size_t)t->chunk * steps(context), frames = (size_t)t->chunk * span(context);
     const size_t slot = farm_cuda_slot_bytes(context->obs_bytes);
-    if (flat(context)) {
+    if (farm_cuda_is_flat(context)) {
         if (context->mirror.mode != FARM_MIRROR_FULL) return FARM_OK;
         const enum farm_status status = on_device(rows, context->obs_bytes, &t->flat, err);
         return status ? status : list_places((char *)t->flat, context->obs_bytes, rows, &t->flat_to, err);
@@ -235,7 +218,7 @@ static enum farm_status forward(struct farm_cuda_training *t, uint32_t first, ui
     const struct farm_cuda_context *context = t->context;
     const size_t row = (size_t)first * steps(context), stack = (size_t)context->net->io.stack;
     struct farm_cuda_input input = {0};
-    if (!flat(context))
+    if (!farm_cuda_is_flat(context))
         input.frames = gathered(t, t->inputs.frames, row * stack, sizeof(void *));
     else
         input.flat = t->flat ? t->flat : gathered(t, t->inputs.flat, first / t->chunk, t->inputs.flat_chunk);
@@ -367,7 +350,8 @@ enum farm_status farm_cuda_training_make(struct farm_cuda_context *context, stru
     t->slot = &t->slots[0];
     t->chunk = chunk_of(context);
     t->inputs = layout(context, context->mirror.mode);
-    const struct farm_cuda_executor_config config = executor_config(context);
+    const struct farm_cuda_executor_config config =
+        farm_cuda_executor_config(context, chunk_of(context) * steps(context), true);
     enum farm_status status = farm_cuda_stream_make(false, &t->stream, &t->done, err);
     if (!status) status = allocate_on_host(t, err);
     if (!status) status = allocate_on_device(t, err);
@@ -508,8 +492,8 @@ static uint64_t gather(struct farm_cuda_training *t) {
                 const struct farm_column *column = column_at(t, first + c);
                 const size_t row = (size_t)first * length + (size_t)step * columns + c;
                 farm_gather_step(&t->context->learner->algo, column, step, &to, row);
-                bytes += flat(t->context) ? gather_flat(t, column, column->start + step, row)
-                                          : gather_frames(t, column, c, step, row);
+                bytes += farm_cuda_is_flat(t->context) ? gather_flat(t, column, column->start + step, row)
+                                                       : gather_frames(t, column, c, step, row);
             }
     }
     for (uint32_t c = 0; c < t->pass_count && t->windows; c++) bytes += gather_pulls(t, column_at(t, c), c);
