@@ -55,9 +55,9 @@ C_TESTS      := $(patsubst %.c,$(BUILD)/%,$(filter %.c,$(TESTS)))
 SCRIPT_TESTS := $(filter %.py %.sh,$(TESTS))
 TEST_SUPPORT := $(call object,$(filter-out %/faults.c %/coverage.c,$(wildcard tests/support/*.c)))
 
-# C over CUDA's runtime (cuda/ folders) needs its headers alone, which come with nvcc. Its tests, which lie in folders
-# called cuda too, are linked with an emulator for runtime and libraries instead of CUDA, over which the kernels run as
-# the host's compiler makes them: no GPU is needed.
+# C over CUDA's runtime (cuda/ folders) needs only its headers, which come with nvcc. Its tests, also in folders called
+# cuda, are linked with emulators of the runtime and the vendor's libraries, over which the kernels run as compiled by the
+# host's compiler: they need no GPU.
 CUDA_INCLUDE   := $(patsubst %/cuda_runtime_api.h,%,$(firstword $(wildcard $(addsuffix /cuda_runtime_api.h,\
                     $(if $(NVCC),$(dir $(NVCC))../include) $(BUILD)/cuda/nvidia/cu13/include \
                     $(BUILD)/../cuda/nvidia/cu13/include /usr/local/cuda/include))))
@@ -73,9 +73,9 @@ CUDA_TESTS     :=
 endif
 $(CUDA_C_OBJECTS) $(filter-out %.cu.o,$(CUDA_EMULATOR)) $(CUDA_TESTS:$(BUILD)/%=$(BUILD)/obj/%.o): private CPPFLAGS += -isystem $(CUDA_INCLUDE) -Itests/support/cuda_emulator
 $(CUDA_TESTS): $(CUDA_C_OBJECTS) $(CUDA_EMULATOR)
-# Kernels for the CPU: another device.cuh before our own, and a call of the emulator's (access.c) before each load and
-# store. AddressSanitizer has functions of these names, so that there UndefinedBehaviorSanitizer alone looks on; under
-# ThreadSanitizer, which checks the host code, neither runs.
+# Kernels for the CPU: another device.cuh before our own, and a call of the emulator (access.c) before each load and
+# store. AddressSanitizer has functions of these names, so only UndefinedBehaviorSanitizer checks kernels in its builds;
+# ThreadSanitizer checks host code only.
 EMULATOR_FLAGS  := -std=c++17 -O1 -g -fPIC -fno-exceptions -fno-rtti -Wall -Wextra -Werror -Wno-unknown-pragmas \
                   -Itests/support/cuda_emulator/device -Itests/support/cuda_emulator -Iinclude -Isrc -I. -I$(BUILD)/gen \
                   $(if $(TSAN),,$(if $(SANITIZE),-fsanitize=undefined -fno-sanitize-recover=all,-fsanitize=kernel-address \
@@ -87,31 +87,31 @@ $(BUILD)/obj/emulator/%.cu.o: %.cu $(BUILD)/flags | $(BUILD)/gen/farm_build.h
 	$(Q)$(KERNELS_CXX) -MMD -MP -c $< -o $@
 # The dynamic linker's places hold what the test puts there.
 $(BUILD)/tests/nn/cuda/test_vendor: private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,dlopen dlerror dlsym)
-# What opens cuDNN, cuBLASLt and NCCL gets the emulators (tests/support/cuda_emulator/vendor_open.c).
+# Opens the emulators instead of cuDNN, cuBLASLt and NCCL (tests/support/cuda_emulator/vendor_open.c).
 CUDA_WRAP      := -Wl,--wrap=farm_cuda_vendor_open,--wrap=farm_cuda_vendor_describe,--wrap=farm_cuda_nccl_open
 $(filter $(BUILD)/tests/learner/cuda/%,$(CUDA_TESTS)): private LDFLAGS += $(CUDA_WRAP)
-# What a GPU is asked of the kernels (tests/gpu), asked of the emulator: tests/kernels/cuda/test_kernels.sh runs it.
+# The kernels' tests of a GPU (tests/gpu) over the emulator: tests/kernels/cuda/test_kernels.sh runs them.
 KERNELS_ON_CPU := $(BUILD)/tests/gpu/test_kernels
 KERNELS_OBJECTS := $(patsubst %,$(BUILD)/obj/emulator/%.o,$(filter-out %/test_executor.cu %/litmus.cu,$(wildcard tests/gpu/*.cu))) \
                   $(CUDA_EMULATOR) $(CUDA_C_OBJECTS)
-# For tests/kernels/cuda/test_mutants.sh, which makes it with another kernel.
-KERNELS_TOLD   := KERNELS_CXX='$(KERNELS_CXX)' KERNELS_OBJECTS='$(strip $(KERNELS_OBJECTS))' KERNELS_LIBS='$(LIBFARM) $(FARM_LIBS)'
+# For tests/kernels/cuda/test_mutants.sh, which builds it with a changed kernel.
+KERNELS_BUILD   := KERNELS_CXX='$(KERNELS_CXX)' KERNELS_OBJECTS='$(strip $(KERNELS_OBJECTS))' KERNELS_LIBS='$(LIBFARM) $(FARM_LIBS)'
 $(KERNELS_ON_CPU): private LDFLAGS += $(CUDA_WRAP)
 $(KERNELS_ON_CPU): $(KERNELS_OBJECTS) $(LIBFARM)
 	$(call say,LINK,$@)
 	$(call link)
 .PHONY: run-kernel-mutants
 run-kernel-mutants: $(KERNELS_ON_CPU)
-	@FARM_BUILD=$(abspath $(BUILD)) $(KERNELS_TOLD) tests/kernels/cuda/test_mutants.sh --all
+	@FARM_BUILD=$(abspath $(BUILD)) $(KERNELS_BUILD) tests/kernels/cuda/test_mutants.sh --all
 build-tests build-c-tests: $(if $(CUDA_INCLUDE),$(if $(filter tests/kernels/cuda/%,$(SCRIPT_TESTS)),$(KERNELS_ON_CPU)))
 # The CUDA backend over the emulators, for `farm train --device cuda` in tests; never installed.
-CUDA_MAP       := src/learner/cuda/library.map
-CUDA_PRETENDED := $(if $(CUDA_INCLUDE),$(BUILD)/tests/tools/libfarm_cuda_emulator.so)
+CUDA_MAP       := src/learner/cuda/exports.map
+CUDA_EMULATED := $(if $(CUDA_INCLUDE),$(BUILD)/tests/tools/libfarm_cuda_emulator.so)
 $(BUILD)/tests/tools/libfarm_cuda_emulator.so: $(CUDA_C_OBJECTS) $(CUDA_EMULATOR) $(LIBFARM) $(CUDA_MAP)
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) -shared $(LDFLAGS) $(CUDA_WRAP) -Wl,--exclude-libs,ALL,--version-script=$(CUDA_MAP),-z,defs $(filter %.o,$^) $(LIBFARM) $(FARM_LIBS) -o $@
-build-tests: $(if $(filter tests/tools/test_cuda% tests/tools/test_elastic% tests/kernels/cuda/%,$(SCRIPT_TESTS)),$(CUDA_PRETENDED))
+build-tests: $(if $(filter tests/tools/test_cuda% tests/tools/test_elastic% tests/kernels/cuda/%,$(SCRIPT_TESTS)),$(CUDA_EMULATED))
 
 $(C_TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_SUPPORT) $(LIBFARM)
 	$(call say,LINK,$@)
@@ -149,7 +149,7 @@ cpu_has     = $(shell grep -qsw $1 /proc/cpuinfo && echo $1)
 isa_levels  = $(if $(ONEDNN_MAX_CPU_ISA),,$(if $(call cpu_has,avx2),SSE41) $(if $(call cpu_has,avx512bw),AVX2) \
               $(if $(call cpu_has,avx512_vnni)$(call cpu_has,avx512_bf16),AVX512_CORE))
 run-tests:
-	@$(KERNELS_TOLD) $(BUILD)/venv/bin/python $(run_tests) $(C_TESTS) $(SCRIPT_TESTS) \
+	@$(KERNELS_BUILD) $(BUILD)/venv/bin/python $(run_tests) $(C_TESTS) $(SCRIPT_TESTS) \
 		$(foreach l,$(isa_levels),$(foreach t,$(ISA_TESTS),--again ONEDNN_MAX_CPU_ISA=$l $t))
 run-c-tests:
 	@FARM_PYTHON=$(abspath $(BUILD)/../venv/bin/python) $(BUILD)/../venv/bin/python $(run_tests) $(C_TESTS) $(if $(findstring address,$(SANITIZE)),$(filter tests/tools/% tests/kernels/%,$(SCRIPT_TESTS)))
