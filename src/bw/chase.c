@@ -14,7 +14,7 @@ enum {
     TRIAL = 4,               // how much longer the next cycle is while farm_bw_chase_open chooses the size
 };
 static const double SAMPLE_S = 0.01, WARM_UP_S = 0.02;
-static const uint64_t BYTES_LEAST = 64u << 20, CACHE_UNKNOWN_BYTES = 32u << 20, FIT_BYTES_LEAST = 256u << 10;
+static const uint64_t BYTES_LEAST = 64u << 20, CACHE_UNKNOWN_BYTES = 32u << 20, SHORTEST_BYTES = 256u << 10;
 
 // ---- a cycle ----
 
@@ -65,17 +65,17 @@ static uint64_t bytes_beyond_caches(const struct farm_bw_setup *setup) {
 
 // Makes cycles through more and more of the memory, and uses as much of it as can be made and checked until end_ns; the
 // third of three times is a reserve, because longer cycles are slower.
-static void fit_time(struct farm_bw_chase *chase, size_t spacing_bytes, uint64_t end_ns) {
-    uint64_t fit = chase->bytes, next = FIT_BYTES_LEAST;
-    for (uint64_t piece = 0; piece < next && next < fit; next = piece * TRIAL) {
+static void shorten_to_time(struct farm_bw_chase *chase, size_t spacing_bytes, uint64_t end_ns) {
+    uint64_t possible = chase->bytes, next = SHORTEST_BYTES;
+    for (uint64_t piece = 0; piece < next && next < possible; next = piece * TRIAL) {
         piece = next;
         const uint64_t start_ns = farm_now_ns();
         farm_bw_chase_make(chase, (size_t)piece / spacing_bytes, spacing_bytes, false);
         const uint64_t now_ns = farm_now_ns();
-        fit = farm_bw_bytes_in_time(chase->bytes, piece, (double)(now_ns - start_ns) * 1e-9, 3,
-                                    now_ns < end_ns ? (double)(end_ns - now_ns) * 1e-9 : 0);
+        possible = farm_bw_bytes_in_time(chase->bytes, piece, (double)(now_ns - start_ns) * 1e-9, 3,
+                                         now_ns < end_ns ? (double)(end_ns - now_ns) * 1e-9 : 0);
     }
-    chase->bytes = fit > FIT_BYTES_LEAST || fit == chase->bytes ? fit : FIT_BYTES_LEAST;
+    chase->bytes = possible > SHORTEST_BYTES || possible == chase->bytes ? possible : SHORTEST_BYTES;
 }
 
 enum farm_status farm_bw_chase_open(const struct farm_bw_setup *setup, const struct farm_bw_chase_config *config,
@@ -91,7 +91,7 @@ enum farm_status farm_bw_chase_open(const struct farm_bw_setup *setup, const str
     do { // a node may have less room than the machine
         status = farm_bw_buffer_open(setup->root, (size_t)bytes, config->node, config->pages,
                                      chosen ? start_ns + half_ns : 0, &chase->buffer, err);
-    } while (status == FARM_E_LIMIT && chosen && (bytes /= 2) > FIT_BYTES_LEAST);
+    } while (status == FARM_E_LIMIT && chosen && (bytes /= 2) > SHORTEST_BYTES);
     if (status) return status;
     farm_bw_buffer_add_conditions(&chase->buffer, conditions);
     chase->bytes = chase->buffer.bytes < bytes ? chase->buffer.bytes : bytes;
@@ -100,7 +100,7 @@ enum farm_status farm_bw_chase_open(const struct farm_bw_setup *setup, const str
         farm_bw_buffer_close(&chase->buffer);
         return farm_fail(err, FARM_E_LIMIT, "no memory for the order of %llu lines", (unsigned long long)bytes / LINE);
     }
-    if (chosen) fit_time(chase, config->spacing_bytes, start_ns + 2 * half_ns);
+    if (chosen) shorten_to_time(chase, config->spacing_bytes, start_ns + 2 * half_ns);
     if (chosen && chase->bytes < FARM_BW_CACHES * setup->machine->l3_bytes)
         farm_bw_conditions_note(conditions,
                                 "Time or memory is short: the chase covers less than %d x the last-level "

@@ -212,12 +212,12 @@ static void run_side(void *context, int member) {
 // ---- opening ----
 
 static struct farm_ring_spec spec_of(const struct run *run) {
-    const uint64_t fit = RING_BYTES / ((uint64_t)run->lanes * run->payload_bytes);
+    const uint64_t steps = RING_BYTES / ((uint64_t)run->lanes * run->payload_bytes);
     struct farm_ring_spec spec = {.lanes = run->lanes,
                                   .width = 1,
-                                  .steps = fit < STEPS_MIN   ? STEPS_MIN
-                                           : fit < STEPS_MAX ? (uint32_t)fit
-                                                             : STEPS_MAX};
+                                  .steps = steps < STEPS_MIN   ? STEPS_MIN
+                                           : steps < STEPS_MAX ? (uint32_t)steps
+                                                               : STEPS_MAX};
     spec.env.obs_count = 1;
     spec.env.obs[0] =
         (struct farm_field_spec){.name = "obs", .dtype = FARM_U8, .rank = 1, .dims = {run->payload_bytes}};

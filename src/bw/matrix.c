@@ -16,7 +16,7 @@ struct matrix {
     const struct farm_bw_job *job;
     struct farm_bw_setup setup;
     struct farm_bw_conditions conditions;
-    int rows, columns, cells;
+    int rows, columns, count;
     int row_node[FARM_NODES_MAX], column_node[FARM_NODES_MAX], threads[FARM_NODES_MAX]; // threads: of each row
     struct farm_bw_figure *figure;                                                      // [rows][columns]
     bool *placed; // whether all pages of that figure were on its column's node
@@ -38,15 +38,15 @@ static enum farm_status open_matrix(struct farm_bw_job *job, struct matrix *matr
         }
         if (node->usable && node->total_bytes > 0) matrix->column_node[matrix->columns++] = node->node;
     }
-    matrix->cells = matrix->rows * matrix->columns;
-    if (!matrix->cells)
+    matrix->count = matrix->rows * matrix->columns;
+    if (!matrix->count)
         return farm_fail(err, FARM_E_LIMIT,
                          "there is no NUMA node with CPUs, or none with memory, that this process may use");
-    matrix->figure = malloc((size_t)matrix->cells * sizeof *matrix->figure);
-    matrix->placed = calloc((size_t)matrix->cells, sizeof *matrix->placed);
+    matrix->figure = malloc((size_t)matrix->count * sizeof *matrix->figure);
+    matrix->placed = calloc((size_t)matrix->count, sizeof *matrix->placed);
     if (!matrix->figure || !matrix->placed)
-        return farm_fail(err, FARM_E_LIMIT, "no memory for %d figures", matrix->cells);
-    for (int i = 0; i < matrix->cells; i++) matrix->figure[i] = farm_bw_figure_of(NULL, 0);
+        return farm_fail(err, FARM_E_LIMIT, "no memory for %d figures", matrix->count);
+    for (int i = 0; i < matrix->count; i++) matrix->figure[i] = farm_bw_figure_of(NULL, 0);
     return FARM_OK;
 }
 
@@ -89,7 +89,7 @@ static enum farm_status measure_latency_column(struct matrix *matrix, int column
 
 static enum farm_status measure_latency(struct matrix *matrix, struct farm_error *err) {
     struct farm_bw_clock clock =
-        farm_bw_clock_start(&matrix->setup, 1 + 0.3 * matrix->cells, matrix->cells, &matrix->conditions);
+        farm_bw_clock_start(&matrix->setup, 1 + 0.3 * matrix->count, matrix->count, &matrix->conditions);
     enum farm_status status = FARM_OK;
     for (int column = 0; column < matrix->columns && !status && !farm_bw_clock_over(&clock); column++) {
         status = measure_latency_column(matrix, column, &clock, &matrix->why);
@@ -103,10 +103,10 @@ static enum farm_status measure_bandwidth(struct matrix *matrix, struct farm_err
     static const struct farm_bw_kernel read = {.op = FARM_BANDWIDTH_READ};
     struct farm_bw_conditions *conditions = &matrix->conditions;
     struct farm_bw_clock clock =
-        farm_bw_clock_start(&matrix->setup, 1 + 0.5 * matrix->cells, matrix->cells, conditions);
+        farm_bw_clock_start(&matrix->setup, 1 + 0.5 * matrix->count, matrix->count, conditions);
     enum farm_status status = FARM_OK;
     bool all_placed = true;
-    for (int i = 0; i < matrix->cells && !status; i++) {
+    for (int i = 0; i < matrix->count && !status; i++) {
         const int row = matrix->row_node[i / matrix->columns], column = matrix->column_node[i % matrix->columns];
         int cpus[FARM_CPUS_MAX];
         const int count = farm_bw_cpus(matrix->setup.machine, row, cpus, FARM_CPUS_MAX);
@@ -162,9 +162,9 @@ struct kind {
 
 static enum farm_status report_matrix(struct farm_bw_job *job, json_t *section, const struct kind *kind,
                                       const struct matrix *matrix, struct farm_error *err) {
-    double *values = malloc((size_t)matrix->cells * sizeof *values);
-    if (!values) return farm_fail(err, FARM_E_LIMIT, "no memory for %d figures", matrix->cells);
-    for (int i = 0; i < matrix->cells; i++) {
+    double *values = malloc((size_t)matrix->count * sizeof *values);
+    if (!values) return farm_fail(err, FARM_E_LIMIT, "no memory for %d figures", matrix->count);
+    for (int i = 0; i < matrix->count; i++) {
         values[i] = farm_bw_median(&matrix->figure[i], kind->unit);
         farm_bw_add_result(job, &matrix->figure[i], kind->unit, "matrix.%s.%d.%d", kind->name,
                            matrix->row_node[i / matrix->columns], matrix->column_node[i % matrix->columns]);

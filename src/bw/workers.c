@@ -135,7 +135,7 @@ static void lay_out(struct farm_bw_workers *workers) {
 
 // Fills the first part of the arrays, which is the coldest, and uses as much of them as the time until end_ns suffices
 // for: filling the rest, and the figures.
-static void fit_time(struct farm_bw_workers *workers, int figures, uint64_t end_ns) {
+static void shorten_to_time(struct farm_bw_workers *workers, int figures, uint64_t end_ns) {
     static const enum farm_bandwidth_op ops[] = {FARM_BANDWIDTH_WRITE, FARM_BANDWIDTH_COPY, FARM_BANDWIDTH_TRIAD};
     const size_t lines = lines_of(workers);
     const uint64_t bytes = (uint64_t)lines * FARM_BANDWIDTH_LINE, part = bytes / TRIAL;
@@ -149,8 +149,8 @@ static void fit_time(struct farm_bw_workers *workers, int figures, uint64_t end_
         workers->worker[i].filled_a = workers->worker[i].filled_b = false;
     const double took_s = (double)(now_ns - start_ns) * 1e-9,
                  left_s = (now_ns < end_ns ? (double)(end_ns - now_ns) * 1e-9 : 0) - figures * workers->sample_s;
-    const uint64_t fit = farm_bw_bytes_in_time(bytes, trial, took_s, 1 + FIGURE_FILLS * figures, left_s);
-    set_lines(workers, (fit > least ? fit : least) / FARM_BANDWIDTH_LINE);
+    const uint64_t possible = farm_bw_bytes_in_time(bytes, trial, took_s, 1 + FIGURE_FILLS * figures, left_s);
+    set_lines(workers, (possible > least ? possible : least) / FARM_BANDWIDTH_LINE);
 }
 
 // The first thread's that failed.
@@ -215,7 +215,7 @@ enum farm_status farm_bw_workers_open(const struct farm_bw_setup *setup, const s
     if (status) return status;
     const uint64_t populate_ns = (uint64_t)((double)(end_ns - start_ns) * POPULATE_SHARE);
     status = open_arrays(workers, chosen ? start_ns + populate_ns : 0, conditions, err);
-    if (!status && chosen) fit_time(workers, config->figures, end_ns);
+    if (!status && chosen) shorten_to_time(workers, config->figures, end_ns);
     if (!status && config->shuffled) {
         farm_bw_team_run(workers->team, shuffle_member, workers);
         status = first_failure(workers, err);

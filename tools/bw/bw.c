@@ -121,14 +121,14 @@ static enum farm_status choose_part(struct bw *bw, const char *name, struct farm
 // A part requested by name gets the time of the least depth that has it. Matrices of many nodes get up to four times
 // as much; each GPU gets the full time.
 static double budget_of(const struct bw *bw, const struct part *part) {
-    const double cells = (double)bw->machine.node_count * bw->machine.node_count;
+    const double node_pairs = (double)bw->machine.node_count * bw->machine.node_count;
     double seconds = 0;
     if (part->run == farm_bw_part_env) return ENV_S;
     if (part->run == farm_bw_part_network && !bw->options->network) return NOTHING_S;
     for (int depth = bw->job.depth; seconds == 0 && depth < FARM_BW_DEPTHS; depth++) seconds = part->seconds[depth];
     const int gpus = part->run == farm_bw_part_gpu ? farm_bw_gpus_expected(&bw->machine) : 1;
     if (gpus != 1) seconds = gpus ? seconds * gpus : NOTHING_S;
-    return part->run == farm_bw_part_matrix ? seconds * fmin(fmax(cells / 4, 1), 4) : seconds;
+    return part->run == farm_bw_part_matrix ? seconds * fmin(fmax(node_pairs / 4, 1), 4) : seconds;
 }
 
 // The parts of --only, of --env, or of the depth; and the time of each.
