@@ -102,14 +102,54 @@ struct farm_conv_u8_packed farm_conv_u8_view(const struct farm_conv_u8_shape *sh
 // round(value · inverse), and *step is the value of 1. Not finite: NaN and 0. Too small to matter: 0 and 0.
 void farm_conv_u8_quantise_channel(uint32_t largest_bits, int whole_max, float *step, float *inverse);
 
-// A path that is not PORTABLE.
-struct farm_conv_u8_fast {
-    void (*forward)(const struct farm_conv_u8_shape *shape, const void *packed, const float *bias,
-                    const uint8_t *const *frames, int batch, void *out, void *scratch);
-    void (*backward_weights)(const struct farm_conv_u8_shape *shape, const uint8_t *const *frames, int batch,
-                             const void *dout, float *dweights, float *dbias, void *scratch);
-    size_t (*scratch_bytes)(const struct farm_conv_u8_shape *shape);
+// Scratch; `rows` of pixels are those of farm_conv_u8_rows (portable, direct) or of 4x4 blocks (Winograd).
+struct farm_conv_u8_work {
+    size_t width;    // direct: elements of a line: pixels with padding, and what a last vector reads beyond
+    int32_t *pixels; // direct: lines [rows][width]; Winograd: [3 horizontal parts][rows][50 tile pairs][4] pairs
+    int32_t
+        *gradients; // direct: [out_width][O], of one row of outputs or of two; Winograd: [O/16][9 parts][50][16] pairs
+    int32_t *sums;  // of some rows of one observation, in steps: [rows][K][O]; Winograd: [O/16][9 parts][rows·4][16]
+    float *total;   // over the batch, for pixels of 0 to 255: [rows][K][O]; Winograd: [O/16][2x2 blocks][rows·4][16]
+    float *step, *inverse, *dbias; // [O]
 };
-extern const struct farm_conv_u8_fast farm_conv_u8_avx2, farm_conv_u8_avx512;
+
+// Places arrays of these sizes (in elements of 4 bytes; the other three have O) in scratch; *bytes is the size of all.
+// scratch NULL: measures only.
+static inline struct farm_conv_u8_work farm_conv_u8_place(const struct farm_conv_u8_shape *shape, void *scratch,
+                                                          const size_t sizes[4], size_t *bytes) {
+    const size_t outputs = (size_t)shape->outputs;
+    struct farm_conv_u8_work work = {.width = 0};
+    *bytes = 4 * (sizes[0] + sizes[1] + sizes[2] + sizes[3] + 3 * outputs);
+    if (scratch == NULL) return work;
+    work.pixels = scratch;
+    work.gradients = work.pixels + sizes[0];
+    work.sums = work.gradients + sizes[1];
+    work.total = (float *)(void *)(work.sums + sizes[2]);
+    work.step = work.total + sizes[3];
+    work.inverse = work.step + outputs;
+    work.dbias = work.inverse + outputs;
+    return work;
+}
+
+// A way to compute one observation, whose first output is element `first`.
+struct farm_conv_u8_method {
+    struct farm_conv_u8_work (*place)(const struct farm_conv_u8_shape *shape, void *scratch, size_t *bytes);
+    void (*forward)(const struct farm_conv_u8_shape *shape, const struct farm_conv_u8_packed *view, const float *bias,
+                    const uint8_t *const *planes, const struct farm_conv_u8_work *work, void *out, size_t first);
+    // Adds to work->total and work->dbias, which are zeros at first.
+    void (*backward)(const struct farm_conv_u8_shape *shape, const uint8_t *const *planes, const void *dout,
+                     size_t first, const struct farm_conv_u8_work *work);
+    void (*add_total)(const struct farm_conv_u8_shape *shape, const struct farm_conv_u8_work *work, float *dweights);
+};
+extern const struct farm_conv_u8_method farm_conv_u8_avx2, farm_conv_u8_avx2_winograd;
+extern const struct farm_conv_u8_method farm_conv_u8_avx512, farm_conv_u8_avx512_winograd;
+
+// add_total of a total [rows][K][O].
+static inline void farm_conv_u8_add_total(const struct farm_conv_u8_shape *shape, const struct farm_conv_u8_work *work,
+                                          float *dweights) {
+    const int taps = farm_conv_u8_rows(shape) * shape->kernel;
+    for (int o = 0; o < shape->outputs; o++)
+        for (int t = 0; t < taps; t++) dweights[o * taps + t] += work->total[t * shape->outputs + o] / 255.0f;
+}
 
 #endif

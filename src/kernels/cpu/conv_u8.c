@@ -205,49 +205,32 @@ static void forward_block(const struct farm_conv_u8_shape *shape, const struct f
     for (int o = 0; o < count; o++) sum[o] += bias[channel + o];
 }
 
-static void forward_portable(const struct farm_conv_u8_shape *shape, const void *packed, const float *bias,
-                             const uint8_t *const *frames, int batch, void *out) {
-    const struct farm_conv_u8_packed view = farm_conv_u8_view(shape, packed);
+static void portable_forward(const struct farm_conv_u8_shape *shape, const struct farm_conv_u8_packed *view,
+                             const float *bias, const uint8_t *const *planes, const struct farm_conv_u8_work *work,
+                             void *out, size_t first) {
     const int width = farm_conv_u8_out_width(shape), positions = (int)farm_conv_u8_positions(shape);
-    for (int n = 0; n < batch; n++) {
-        const uint8_t *planes[FARM_CONV_U8_PLANES_MAX];
-        farm_conv_u8_find_planes(shape, frames + n * shape->stack, planes);
-        for (int p = 0; p < positions; p++) {
-            uint8_t pixels[TAPS_MAX];
-            gather_pixels(shape, planes, p / width, p % width, pixels);
-            for (int channel = 0; channel < shape->outputs; channel += BLOCK) {
-                float sum[BLOCK];
-                forward_block(shape, &view, bias, pixels, channel, sum);
-                const size_t at =
-                    (size_t)n * farm_conv_u8_out_count(shape) + farm_conv_u8_out_at(shape, (size_t)p, channel);
-                for (int o = 0; o < channels_at(shape, channel); o++)
-                    farm_number_put(out, shape->bf16, at + (size_t)o, shape->relu ? relu(sum[o]) : sum[o]);
-            }
+    (void)work;
+    for (int p = 0; p < positions; p++) {
+        uint8_t pixels[TAPS_MAX];
+        gather_pixels(shape, planes, p / width, p % width, pixels);
+        for (int channel = 0; channel < shape->outputs; channel += BLOCK) {
+            float sum[BLOCK];
+            forward_block(shape, view, bias, pixels, channel, sum);
+            const size_t at = first + farm_conv_u8_out_at(shape, (size_t)p, channel);
+            for (int o = 0; o < channels_at(shape, channel); o++)
+                farm_number_put(out, shape->bf16, at + (size_t)o, shape->relu ? relu(sum[o]) : sum[o]);
         }
     }
 }
 
-// The portable gradient's scratch.
-struct sums {
-    float *total;                  // [taps][O], over the batch, for pixels of 0 to 255
-    int32_t *whole;                // [taps][O], of some rows of one observation, in steps
-    float *step, *inverse, *dbias; // [O]
-};
-
-static struct sums sums_at(const struct farm_conv_u8_shape *shape, void *scratch) {
-    const size_t plain = f32_count(shape), outputs = (size_t)shape->outputs;
-    struct sums sums;
-    sums.total = scratch;
-    sums.whole = (int32_t *)(void *)(sums.total + plain);
-    sums.step = (float *)(void *)(sums.whole + plain);
-    sums.inverse = sums.step + outputs;
-    sums.dbias = sums.inverse + outputs;
-    return sums;
+static struct farm_conv_u8_work portable_place(const struct farm_conv_u8_shape *shape, void *scratch, size_t *bytes) {
+    const size_t sizes[4] = {0, 0, f32_count(shape), f32_count(shape)};
+    return farm_conv_u8_place(shape, scratch, sizes, bytes);
 }
 
 // Sums dbias and finds the quantisation of one observation's dout, whose first element is `first`.
 static void measure_gradients(const struct farm_conv_u8_shape *shape, const void *dout, size_t first,
-                              const struct sums *sums) {
+                              const struct farm_conv_u8_work *work) {
     const int terms = farm_conv_u8_rows_at_once(shape) * farm_conv_u8_out_width(shape);
     const size_t positions = farm_conv_u8_positions(shape);
     for (int o = 0; o < shape->outputs; o++) {
@@ -257,71 +240,57 @@ static void measure_gradients(const struct farm_conv_u8_shape *shape, const void
             const float d = farm_number_at(dout, shape->bf16, at);
             const uint32_t bits = magnitude_bits(d);
             if (bits > largest) largest = bits;
-            sums->dbias[o] += d;
+            work->dbias[o] += d;
         }
-        farm_conv_u8_quantise_channel(largest, farm_conv_u8_whole_max(terms), &sums->step[o], &sums->inverse[o]);
+        farm_conv_u8_quantise_channel(largest, farm_conv_u8_whole_max(terms), &work->step[o], &work->inverse[o]);
     }
 }
 
 // Adds one position's share of the gradient of some channels.
 static void backward_block(const struct farm_conv_u8_shape *shape, const uint8_t *pixels, const float d[BLOCK],
-                           int channel, const struct sums *sums) {
+                           int channel, const struct farm_conv_u8_work *work) {
     const int taps = taps_of(shape), count = channels_at(shape, channel);
     if (shape->precision == FARM_CONV_U8_F32) {
         for (int t = 0; t < taps; t++)
-            for (int o = 0; o < count; o++) sums->total[t * shape->outputs + channel + o] += pixels[t] * d[o];
+            for (int o = 0; o < count; o++) work->total[t * shape->outputs + channel + o] += pixels[t] * d[o];
         return;
     }
     int32_t quantised[BLOCK];
     for (int o = 0; o < count; o++) {
-        const float inverse = sums->inverse[channel + o];
+        const float inverse = work->inverse[channel + o];
         quantised[o] = inverse == 0 ? 0 : (int32_t)lrintf(d[o] * inverse);
     }
     for (int t = 0; t < taps; t++)
-        for (int o = 0; o < count; o++) sums->whole[t * shape->outputs + channel + o] += pixels[t] * quantised[o];
+        for (int o = 0; o < count; o++) work->sums[t * shape->outputs + channel + o] += pixels[t] * quantised[o];
 }
 
 // Adds the whole numbers to the total, and zeroes them.
-static void add_whole(const struct farm_conv_u8_shape *shape, const struct sums *sums) {
+static void add_whole(const struct farm_conv_u8_shape *shape, const struct farm_conv_u8_work *work) {
     for (size_t i = 0; i < f32_count(shape); i++) {
-        const float share = (float)sums->whole[i] * sums->step[i % (size_t)shape->outputs];
-        sums->total[i] += share;
-        sums->whole[i] = 0;
+        const float share = (float)work->sums[i] * work->step[i % (size_t)shape->outputs];
+        work->total[i] += share;
+        work->sums[i] = 0;
     }
 }
 
-static void backward_portable(const struct farm_conv_u8_shape *shape, const uint8_t *const *frames, int batch,
-                              const void *dout, float *dweights, float *dbias, void *scratch) {
-    const struct sums sums = sums_at(shape, scratch);
-    const int taps = taps_of(shape), outputs = shape->outputs;
+static void portable_backward(const struct farm_conv_u8_shape *shape, const uint8_t *const *planes, const void *dout,
+                              size_t first, const struct farm_conv_u8_work *work) {
     const int height = farm_conv_u8_out_height(shape), width = farm_conv_u8_out_width(shape);
-    memset(sums.total, 0, f32_count(shape) * sizeof *sums.total);
-    memset(sums.whole, 0, f32_count(shape) * sizeof *sums.whole);
-    memset(sums.dbias, 0, (size_t)outputs * sizeof *sums.dbias);
-    for (int n = 0; n < batch; n++) {
-        const size_t first = (size_t)n * farm_conv_u8_out_count(shape);
-        const uint8_t *planes[FARM_CONV_U8_PLANES_MAX];
-        farm_conv_u8_find_planes(shape, frames + n * shape->stack, planes);
-        measure_gradients(shape, dout, first, &sums);
-        for (int y = 0; y < height; y++) {
-            for (int x = 0; x < width; x++) {
-                uint8_t pixels[TAPS_MAX];
-                gather_pixels(shape, planes, y, x, pixels);
-                for (int channel = 0; channel < outputs; channel += BLOCK) {
-                    const size_t at = first + farm_conv_u8_out_at(shape, (size_t)(y * width + x), channel);
-                    float d[BLOCK];
-                    for (int o = 0; o < channels_at(shape, channel); o++)
-                        d[o] = farm_number_at(dout, shape->bf16, at + (size_t)o);
-                    backward_block(shape, pixels, d, channel, &sums);
-                }
+    measure_gradients(shape, dout, first, work);
+    for (int y = 0; y < height; y++) {
+        for (int x = 0; x < width; x++) {
+            uint8_t pixels[TAPS_MAX];
+            gather_pixels(shape, planes, y, x, pixels);
+            for (int channel = 0; channel < shape->outputs; channel += BLOCK) {
+                const size_t at = first + farm_conv_u8_out_at(shape, (size_t)(y * width + x), channel);
+                float d[BLOCK];
+                for (int o = 0; o < channels_at(shape, channel); o++)
+                    d[o] = farm_number_at(dout, shape->bf16, at + (size_t)o);
+                backward_block(shape, pixels, d, channel, work);
             }
-            const bool full = (y + 1) % farm_conv_u8_rows_at_once(shape) == 0 || y == height - 1;
-            if (shape->precision == FARM_CONV_U8_I16 && full) add_whole(shape, &sums);
         }
-    }
-    for (int o = 0; o < outputs; o++) {
-        for (int t = 0; t < taps; t++) dweights[o * taps + t] += sums.total[t * outputs + o] / 255.0f;
-        dbias[o] += sums.dbias[o];
+        const bool full = (y + 1) % farm_conv_u8_rows_at_once(shape) == 0 || y == height - 1;
+        if (shape->precision == FARM_CONV_U8_I16 && full) add_whole(shape, work);
     }
 }
 
@@ -332,13 +301,15 @@ const char *farm_conv_u8_path_name(enum farm_conv_u8_path path) {
     return names[path];
 }
 
-// NULL: PORTABLE.
-static const struct farm_conv_u8_fast *fast_path(const struct farm_conv_u8_shape *shape) {
+static const struct farm_conv_u8_method *method_of(const struct farm_conv_u8_shape *shape) {
+    static const struct farm_conv_u8_method portable = {portable_place, portable_forward, portable_backward,
+                                                        farm_conv_u8_add_total};
 #if defined(__x86_64__)
-    if (shape->path == FARM_CONV_U8_AVX2) return &farm_conv_u8_avx2;
-    if (shape->path == FARM_CONV_U8_AVX512) return &farm_conv_u8_avx512;
+    const bool winograd = farm_conv_u8_is_winograd(shape);
+    if (shape->path == FARM_CONV_U8_AVX2) return winograd ? &farm_conv_u8_avx2_winograd : &farm_conv_u8_avx2;
+    if (shape->path == FARM_CONV_U8_AVX512) return winograd ? &farm_conv_u8_avx512_winograd : &farm_conv_u8_avx512;
 #endif
-    return NULL;
+    return &portable;
 }
 
 bool farm_conv_u8_runs(const struct farm_conv_u8_shape *shape) {
@@ -354,27 +325,37 @@ bool farm_conv_u8_runs(const struct farm_conv_u8_shape *shape) {
 }
 
 size_t farm_conv_u8_scratch_bytes(const struct farm_conv_u8_shape *shape) {
-    const struct farm_conv_u8_fast *fast = fast_path(shape);
-    if (fast != NULL) return round_up_64(fast->scratch_bytes(shape));
-    return round_up_64(2 * 4 * f32_count(shape) + 3 * 4 * (size_t)shape->outputs);
+    size_t bytes;
+    method_of(shape)->place(shape, NULL, &bytes);
+    return round_up_64(bytes);
 }
 
 void farm_conv_u8_forward(const struct farm_conv_u8_shape *shape, const void *packed, const float *bias,
                           const uint8_t *const *frames, int batch, void *out, void *scratch) {
-    const struct farm_conv_u8_fast *fast = fast_path(shape);
     assert(farm_conv_u8_check(shape, NULL) == FARM_OK && farm_conv_u8_runs(shape));
-    if (fast != NULL)
-        fast->forward(shape, packed, bias, frames, batch, out, scratch);
-    else
-        forward_portable(shape, packed, bias, frames, batch, out);
+    const struct farm_conv_u8_method *method = method_of(shape);
+    const struct farm_conv_u8_packed view = farm_conv_u8_view(shape, packed);
+    size_t bytes;
+    const struct farm_conv_u8_work work = method->place(shape, scratch, &bytes);
+    for (int n = 0; n < batch; n++) {
+        const uint8_t *planes[FARM_CONV_U8_PLANES_MAX];
+        farm_conv_u8_find_planes(shape, frames + n * shape->stack, planes);
+        method->forward(shape, &view, bias, planes, &work, out, (size_t)n * farm_conv_u8_out_count(shape));
+    }
 }
 
 void farm_conv_u8_backward_weights(const struct farm_conv_u8_shape *shape, const uint8_t *const *frames, int batch,
                                    const void *dout, float *dweights, float *dbias, void *scratch) {
-    const struct farm_conv_u8_fast *fast = fast_path(shape);
     assert(farm_conv_u8_check(shape, NULL) == FARM_OK && farm_conv_u8_runs(shape));
-    if (fast != NULL)
-        fast->backward_weights(shape, frames, batch, dout, dweights, dbias, scratch);
-    else
-        backward_portable(shape, frames, batch, dout, dweights, dbias, scratch);
+    const struct farm_conv_u8_method *method = method_of(shape);
+    size_t bytes;
+    const struct farm_conv_u8_work work = method->place(shape, scratch, &bytes);
+    memset(scratch, 0, bytes);
+    for (int n = 0; n < batch; n++) {
+        const uint8_t *planes[FARM_CONV_U8_PLANES_MAX];
+        farm_conv_u8_find_planes(shape, frames + n * shape->stack, planes);
+        method->backward(shape, planes, dout, (size_t)n * farm_conv_u8_out_count(shape), &work);
+    }
+    method->add_total(shape, &work, dweights);
+    for (int o = 0; o < shape->outputs; o++) dbias[o] += work.dbias[o];
 }

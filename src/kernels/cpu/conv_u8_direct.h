@@ -7,14 +7,14 @@
 
 #include "kernels/cpu/conv_u8_vector.h"
 
-static struct work direct_place(const struct farm_conv_u8_shape *shape, void *scratch, size_t *bytes) {
+static struct farm_conv_u8_work direct_place(const struct farm_conv_u8_shape *shape, void *scratch, size_t *bytes) {
     const size_t outputs = (size_t)shape->outputs, rows = (size_t)farm_conv_u8_rows(shape);
     const size_t weights = rows * (size_t)shape->kernel * outputs;
     const int pixels = shape->pad_before[1] + shape->width + shape->pad_after[1];
     const size_t width = (size_t)(pixels + POSITIONS * shape->stride + 15) / 8 * 8;
     const size_t sizes[] = {rows * width, (size_t)farm_conv_u8_out_width(shape) * outputs,
                             shape->precision == FARM_CONV_U8_I16 ? weights : 0, weights};
-    struct work work = place_work(shape, scratch, sizes, bytes);
+    struct farm_conv_u8_work work = farm_conv_u8_place(shape, scratch, sizes, bytes);
     work.width = width;
     return work;
 }
@@ -62,11 +62,10 @@ static inline int direct_plane_lines(const struct farm_conv_u8_shape *shape) {
 }
 
 // Outputs of row y at POSITIONS positions from x on, of vectors · LANES channels. at: of the row's first output.
-static inline __attribute__((always_inline)) void direct_outputs(struct direct_kind kind,
-                                                                 const struct farm_conv_u8_shape *shape,
-                                                                 const struct farm_conv_u8_packed *view,
-                                                                 const float *bias, const struct work *d, int y, int x,
-                                                                 int channel, void *out, const struct place at[2]) {
+static inline __attribute__((always_inline)) void
+direct_outputs(struct direct_kind kind, const struct farm_conv_u8_shape *shape, const struct farm_conv_u8_packed *view,
+               const float *bias, const struct farm_conv_u8_work *d, int y, int x, int channel, void *out,
+               const struct place at[2]) {
     const int k = kind.kernel ? kind.kernel : shape->kernel, stride = kind.stride ? kind.stride : shape->stride;
     const int32_t *weights =
         (kind.whole ? (const int32_t *)(const void *)view->plain : (const int32_t *)(const void *)view->plain_f32) +
@@ -104,11 +103,10 @@ static inline __attribute__((always_inline)) void direct_outputs(struct direct_k
     }
 }
 
-static inline __attribute__((always_inline)) void direct_forward_row(struct direct_kind kind,
-                                                                     const struct farm_conv_u8_shape *shape,
-                                                                     const struct farm_conv_u8_packed *view,
-                                                                     const float *bias, const struct work *d, int y,
-                                                                     int channel, void *out, size_t first) {
+static inline __attribute__((always_inline)) void
+direct_forward_row(struct direct_kind kind, const struct farm_conv_u8_shape *shape,
+                   const struct farm_conv_u8_packed *view, const float *bias, const struct farm_conv_u8_work *d, int y,
+                   int channel, void *out, size_t first) {
     const size_t before = (size_t)(y * farm_conv_u8_out_width(shape));
     const struct place low = place_of(shape, first, channel);
     const struct place high = kind.vectors == 2 ? place_of(shape, first, channel + LANES) : low;
@@ -134,9 +132,10 @@ static inline __attribute__((always_inline)) void direct_forward_row(struct dire
     } while (0)
 
 static void direct_forward(const struct farm_conv_u8_shape *shape, const struct farm_conv_u8_packed *view,
-                           const float *bias, const uint8_t *const *planes, const struct work *d, void *out,
-                           size_t first) {
+                           const float *bias, const uint8_t *const *planes, const struct farm_conv_u8_work *d,
+                           void *out, size_t first) {
     const int k = shape->kernel, per_line = shape->precision == FARM_CONV_U8_I16 ? 2 : 1;
+    memset(d->pixels, 0, (size_t)farm_conv_u8_rows(shape) * d->width * sizeof *d->pixels); // the padding
     for (int y = 0, filled = 0; y < farm_conv_u8_out_height(shape); y++) {
         if (filled < y * shape->stride) filled = y * shape->stride;
         for (; filled < y * shape->stride + k; filled++)
@@ -152,8 +151,8 @@ static void direct_forward(const struct farm_conv_u8_shape *shape, const struct 
 }
 
 // Converts the output gradients of row y (I16: paired with those of the row below) to elements.
-static void direct_load_gradients(const struct farm_conv_u8_shape *shape, const struct work *d, int y, const void *dout,
-                                  size_t first) {
+static void direct_load_gradients(const struct farm_conv_u8_shape *shape, const struct farm_conv_u8_work *d, int y,
+                                  const void *dout, size_t first) {
     const size_t width = (size_t)farm_conv_u8_out_width(shape);
     const bool below = y + 1 < farm_conv_u8_out_height(shape);
     for (int channel = 0; channel < shape->outputs; channel += LANES) {
@@ -174,10 +173,9 @@ static void direct_load_gradients(const struct farm_conv_u8_shape *shape, const 
 
 // Adds one row's products of some weights (of LINES lines, COLUMNS of each) to sums[tap][O], tap = line · K + kx. Lines
 // and columns beyond the last repeat the last ones, and are not kept.
-static inline __attribute__((always_inline)) void direct_weights(struct direct_kind kind,
-                                                                 const struct farm_conv_u8_shape *shape,
-                                                                 const struct work *d, int channel, int lines,
-                                                                 int columns, int from_line, int from_column) {
+static inline __attribute__((always_inline)) void
+direct_weights(struct direct_kind kind, const struct farm_conv_u8_shape *shape, const struct farm_conv_u8_work *d,
+               int channel, int lines, int columns, int from_line, int from_column) {
     enum { AT_ONCE = 12 };
     const int k = kind.kernel ? kind.kernel : shape->kernel, stride = kind.stride ? kind.stride : shape->stride;
     const int rows = farm_conv_u8_rows(shape), width = farm_conv_u8_out_width(shape);
@@ -214,7 +212,7 @@ static inline __attribute__((always_inline)) void direct_weights(struct direct_k
 
 static inline __attribute__((always_inline)) void direct_backward_row(struct direct_kind kind,
                                                                       const struct farm_conv_u8_shape *shape,
-                                                                      const struct work *d, int channel) {
+                                                                      const struct farm_conv_u8_work *d, int channel) {
     enum { DEEP_LINES = LANES == 16 ? 4 : 2, COLUMNS = LANES == 16 ? 8 : 6 }; // as many sums as there are registers
     for (int line = 0; line < farm_conv_u8_rows(shape);) {
         if (kind.kernel == 3) {
@@ -229,7 +227,7 @@ static inline __attribute__((always_inline)) void direct_backward_row(struct dir
 }
 
 // Adds some rows' whole numbers to the total, and zeroes them.
-static void direct_add_whole(const struct farm_conv_u8_shape *shape, const struct work *d, int taps) {
+static void direct_add_whole(const struct farm_conv_u8_shape *shape, const struct farm_conv_u8_work *d, int taps) {
     for (int t = 0; t < taps; t++)
         for (int o = 0; o < shape->outputs; o += LANES) {
             const size_t at = (size_t)t * (size_t)shape->outputs + (size_t)o;
@@ -241,7 +239,7 @@ static void direct_add_whole(const struct farm_conv_u8_shape *shape, const struc
 
 // Adds one observation's share of the gradient.
 static void direct_backward(const struct farm_conv_u8_shape *shape, const uint8_t *const *planes, const void *dout,
-                            size_t first, const struct work *d) {
+                            size_t first, const struct farm_conv_u8_work *d) {
     const bool whole = shape->precision == FARM_CONV_U8_I16;
     const int rows = farm_conv_u8_rows(shape), taps = rows * shape->kernel, step = whole ? 2 : 1;
     const int height = farm_conv_u8_out_height(shape);

@@ -165,41 +165,9 @@ static inline struct place moved(const struct farm_conv_u8_shape *shape, struct 
     return (struct place){at.low + elements, at.high + elements};
 }
 
-// Scratch of a pass; [rows] of pixels are those of farm_conv_u8_rows (direct) or of 4x4 blocks (Winograd).
-struct work {
-    size_t width;       // direct: elements of a line: pixels with padding, and what a last vector reads beyond
-    int32_t *pixels;    // direct: lines [rows][width]; Winograd: [3 horizontal parts][rows][50 tile pairs][4] pairs
-    int32_t *gradients; // direct: [out_width][O], of one row of outputs, or of two side by side;
-                        // Winograd: [O/16][9 parts][50 tile pairs][16] pairs
-    int32_t
-        *sums; // direct, I16: [rows][K][O], of some rows of outputs, in steps; Winograd: [O/16][9 parts][rows·4][16]
-    float *
-        total; // over the batch, for pixels of 0 to 255; direct: [rows][K][O]; Winograd: [O/16][2x2 blocks][rows·4][16]
-    float *step, *inverse; // [O]
-    float *dbias;          // [O]
-};
-
-// Places arrays of these sizes (in elements of 4 bytes; the other three have O) in scratch; *bytes is the size of all.
-// scratch NULL: measures only.
-static inline struct work place_work(const struct farm_conv_u8_shape *shape, void *scratch, const size_t sizes[4],
-                                     size_t *bytes) {
-    const size_t outputs = (size_t)shape->outputs;
-    struct work work = {.width = 0};
-    *bytes = 4 * (sizes[0] + sizes[1] + sizes[2] + sizes[3] + 3 * outputs);
-    if (scratch == NULL) return work;
-    work.pixels = scratch;
-    work.gradients = work.pixels + sizes[0];
-    work.sums = work.gradients + sizes[1];
-    work.total = (float *)(void *)(work.sums + sizes[2]);
-    work.step = work.total + sizes[3];
-    work.inverse = work.step + outputs;
-    work.dbias = work.inverse + outputs;
-    return work;
-}
-
 // LANES channels of one observation from `channel` on: sums their gradients, and finds their quantisation.
 static inline void measure_gradients(const struct farm_conv_u8_shape *shape, const void *dout, size_t first,
-                                     int channel, const struct work *work) {
+                                     int channel, const struct farm_conv_u8_work *work) {
     const size_t positions = farm_conv_u8_positions(shape);
     const int terms = farm_conv_u8_rows_at_once(shape) * farm_conv_u8_out_width(shape);
     struct place at = place_of(shape, first, channel);

@@ -145,17 +145,19 @@ static void forward_tile_row(const struct farm_conv_u8_shape *shape, const struc
 }
 
 static void winograd_forward(const struct farm_conv_u8_shape *shape, const struct farm_conv_u8_packed *view,
-                             const float *bias, const uint8_t *const *planes, void *out, size_t first) {
+                             const float *bias, const uint8_t *const *planes, const struct farm_conv_u8_work *work,
+                             void *out, size_t first) {
+    (void)work;
     for (int tile_row = 0; tile_row < TILES; tile_row++)
         forward_tile_row(shape, view, bias, planes, tile_row, out, first);
 }
 
 // The gradient's sums run over tiles, so both factors hold two tiles side by side in each element.
-static struct work winograd_place(const struct farm_conv_u8_shape *shape, void *scratch, size_t *bytes) {
+static struct farm_conv_u8_work winograd_place(const struct farm_conv_u8_shape *shape, void *scratch, size_t *bytes) {
     const size_t rows = 4 * (size_t)farm_conv_u8_planes(shape), outputs = (size_t)shape->outputs;
     const size_t sizes[] = {3 * rows * PAIRS * 4, outputs * PARTS * PAIRS, outputs * PARTS * rows * 4,
                             outputs * 4 * rows * 4};
-    return place_work(shape, scratch, sizes, bytes);
+    return farm_conv_u8_place(shape, scratch, sizes, bytes);
 }
 
 // LANES channels of one tile: 2x2 output gradients → 9 parts: e0, e0 + e1, e1 in both directions.
@@ -256,7 +258,7 @@ static void add_products(const int32_t *products, int pixels, const float *step,
 
 // Adds one observation's share of the gradient.
 static void winograd_backward(const struct farm_conv_u8_shape *shape, const uint8_t *const *planes, const void *dout,
-                              size_t first, const struct work *work) {
+                              size_t first, const struct farm_conv_u8_work *work) {
     const int rows = 4 * farm_conv_u8_planes(shape), blocks = shape->outputs / 16;
     int16_t *pixels = (int16_t *)(void *)work->pixels, *gradients = (int16_t *)(void *)work->gradients;
     for (int o = 0; o < shape->outputs; o += LANES) {
@@ -279,12 +281,16 @@ static void winograd_backward(const struct farm_conv_u8_shape *shape, const uint
                      work->total + block * 4 * rows * 64);
 }
 
-// Where the weight of tap t (plane, kernel row, kernel column) and output o lies in the total.
-static size_t winograd_total_at(const struct farm_conv_u8_shape *shape, int t, int o) {
+static void winograd_add_total(const struct farm_conv_u8_shape *shape, const struct farm_conv_u8_work *work,
+                               float *dweights) {
     enum { K = FARM_CONV_U8_KERNEL };
-    const int plane = t / (K * K), ky = t / K % K, kx = t % K;
-    const int block = o / 16 * 4 + ky / 4 * 2 + kx / 4, pixel = (4 * plane + ky % 4) * 4 + kx % 4;
-    return (size_t)((block * farm_conv_u8_planes(shape) * 16 + pixel) * 16 + o % 16);
+    const int rows = 4 * farm_conv_u8_planes(shape), taps = farm_conv_u8_rows(shape) * K;
+    for (int o = 0; o < shape->outputs; o++)
+        for (int t = 0; t < taps; t++) {
+            const int plane = t / (K * K), ky = t / K % K, kx = t % K;
+            const int block = o / 16 * 4 + ky / 4 * 2 + kx / 4, pixel = (4 * plane + ky % 4) * 4 + kx % 4;
+            dweights[o * taps + t] += work->total[(block * rows * 4 + pixel) * 16 + o % 16] / 255.0f;
+        }
 }
 
 #endif
