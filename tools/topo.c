@@ -1,6 +1,7 @@
 // `farm topo`: draws the machine and the plan for it, or prints both as a JSON document. Reads the running system or a
 // recorded topology; starts nothing and claims no CPUs.
 #include <jansson.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,36 +38,29 @@ struct view {
     FILE *out;
 };
 
+// Keeps a count that no plan can have beyond the plan's limits, which farm_plan_make checks.
+static int saturate(int64_t count) {
+    return count > INT_MAX ? INT_MAX : count < INT_MIN ? INT_MIN : (int)count;
+}
+
 static enum farm_status fill_request(const struct options *o, const struct farm_machine *machine,
                                      struct farm_plan_request *request, struct farm_error *err) {
     static const char *const devices[] = {"auto", "cpu", "cuda", "none"};
-    const struct {
-        const char *flag;
-        int64_t value;
-        int most;
-    } counts[] = {{"actors", o->actors, FARM_PLAN_ACTORS_MAX},
-                  {"train-threads", o->train_threads, FARM_CPUS_MAX},
-                  {"infer-threads", o->infer_threads, FARM_PLAN_SHARDS_MAX},
-                  {"gpus", o->gpus, FARM_GPUS_MAX}};
     int device = 0;
     while (device < 4 && strcmp(o->device, devices[device]) != 0) device++;
     if (device == 4)
         return farm_fail(err, FARM_E_USAGE, "--device must be one of auto, cpu, cuda, none (got '%.40s')", o->device);
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        if (counts[i].value < 0 || counts[i].value > counts[i].most)
-            return farm_fail(err, FARM_E_USAGE, "--%s must be 0 (chosen) to %d (got %lld)", counts[i].flag,
-                             counts[i].most, (long long)counts[i].value);
     // auto: as farm train does if the GPU's driver and libraries are installed.
     const int learners[] = {machine->gpu_count ? 0 : FARM_LEARNER_CPU, FARM_LEARNER_CPU, 0, FARM_LEARNER_NONE};
-    request->actors = (int)o->actors;
-    if (learners[device] < 0 && o->gpus > 1)
-        return farm_fail(err, FARM_E_USAGE, "--gpus %d on device %s%s", (int)o->gpus,
+    request->actors = saturate(o->actors);
+    if (learners[device] < 0 && (o->gpus < 0 || o->gpus > 1))
+        return farm_fail(err, FARM_E_USAGE, "--gpus %d on device %s%s", saturate(o->gpus),
                          learners[device] == FARM_LEARNER_NONE ? "none" : "cpu",
                          device == 0 ? ": this machine shows no NVIDIA GPU" : "");
-    request->learner_gpus = learners[device] < 0 ? 1 : o->gpus ? (int)o->gpus : machine->gpu_count;
+    request->learner_gpus = learners[device] < 0 ? 1 : o->gpus ? saturate(o->gpus) : machine->gpu_count;
     request->learner_device = learners[device];
-    request->learner_threads = (int)o->train_threads;
-    request->learner_shards = (int)o->infer_threads;
+    request->learner_threads = saturate(o->train_threads);
+    request->learner_shards = saturate(o->infer_threads);
     request->pin = o->pin;
     request->numa = o->numa;
     return FARM_OK;
