@@ -144,6 +144,7 @@ static void measure_streams(struct run *run) {
     enum { CLEAR, TLS };
     static double rate[ENGINES][MODES][ROUNDS], cpu[ENGINES][MODES][ROUNDS], line[ROUNDS], both[ENGINES][ROUNDS],
         peer[ROUNDS];
+    struct bench_pair pair = {.lanes = 4, .width = 8, .pixels = 28224, .warm_s = 0.1, .seconds = 0.16};
     struct grpc grpc;
     const char *const server[] = {"iperf3", "-s", "-p", "5201", NULL};
     const bool has = bench_net_has("iperf3");
@@ -155,13 +156,8 @@ static void measure_streams(struct run *run) {
         peer[r] = grpc.server ? grpc_rate(run, &grpc) : NAN;
         for (int e = 0; e < ENGINES; e++) {
             for (int mode = CLEAR; run->engine[e] && mode <= TLS; mode++) {
-                const struct bench_pair_result result = run_pair(run, e,
-                                                                 (struct bench_pair){.sealed = mode == TLS,
-                                                                                     .lanes = 4,
-                                                                                     .width = 8,
-                                                                                     .pixels = 28224,
-                                                                                     .warm_s = 0.1,
-                                                                                     .seconds = 0.16});
+                pair.sealed = mode == TLS;
+                const struct bench_pair_result result = run_pair(run, e, pair);
                 rate[e][mode][r] = (double)result.payload_bytes / (double)result.ns / (GB / 1e9);
                 cpu[e][mode][r] = cpu_s_per_gb(&result);
             }
@@ -193,19 +189,15 @@ static void measure_trips(struct run *run) {
     enum { ASLEEP, SPINNING, WAYS };
     static const char *const names[WAYS] = {"round_trip", "round_trip_spinning"};
     static double ours[WAYS][ENGINES][ROUNDS], plain[ROUNDS];
+    struct bench_pair pair = {.lanes = 1, .width = 1, .pixels = TRIP_PIXELS, .warm_s = 0.04, .seconds = 0.08};
     const uint64_t spin_ns = farm_wait_spin_ns(FARM_WAIT_ADAPTIVE, farm_bench_cpus() < 2);
     for (int r = 0; r < ROUNDS; r++) {
         plain[r] = bench_plain_trip(&run->net, TRIP_OUT, TRIP_BACK, 0.08 * run->stretch) * 1e-3;
         for (int e = 0; e < ENGINES; e++)
-            for (int way = 0; run->engine[e] && way < (e ? 1 : WAYS); way++)
-                ours[way][e][r] = 1e-3 * run_pair(run, e,
-                                                  (struct bench_pair){.lanes = 1,
-                                                                      .width = 1,
-                                                                      .pixels = TRIP_PIXELS,
-                                                                      .spin_ns = way == SPINNING ? spin_ns : 0,
-                                                                      .warm_s = 0.04,
-                                                                      .seconds = 0.08})
-                                             .trip_ns;
+            for (int way = 0; run->engine[e] && way < (e ? 1 : WAYS); way++) {
+                pair.spin_ns = way == SPINNING ? spin_ns : 0;
+                ours[way][e][r] = 1e-3 * run_pair(run, e, pair).trip_ns;
+            }
     }
     for (int e = 0; e < ENGINES; e++)
         for (int way = 0; run->engine[e] && way < (e ? 1 : WAYS); way++)
@@ -217,12 +209,12 @@ static void measure_trips(struct run *run) {
 // ---- system calls ----
 
 static void measure_calls(struct run *run) {
+    const struct bench_pair pair = {.lanes = 16, .width = 16, .pixels = 400, .warm_s = 0.04, .seconds = 0.12};
     static double calls[ENGINES][ROUNDS];
     for (int r = 0; r < ROUNDS; r++)
         for (int e = 0; e < ENGINES; e++) {
             if (!run->engine[e]) continue;
-            const struct bench_pair_result result = run_pair(
-                run, e, (struct bench_pair){.lanes = 16, .width = 16, .pixels = 400, .warm_s = 0.04, .seconds = 0.12});
+            const struct bench_pair_result result = run_pair(run, e, pair);
             for (int side = 0; side < BENCH_SIDES; side++)
                 calls[e][r] += 1000 * (double)result.calls[side] / (double)result.call_steps[side];
         }
@@ -298,14 +290,9 @@ static void measure_scale(struct run *run) {
         {"scale_join", "s", "lower"},         {"scale_rate", "lanesteps/s", "higher"},
         {"scale_cpu", "ns/step", "lower"},    {"scale_memory", "MB", "lower"},
         {"scale_ring_memory", "MB", "lower"}, {"scale_slowest_lane", "of mean", "higher"}};
-    const struct bench_pair pair = {.sealed = true,
-                                    .nodes = NODES,
-                                    .rings = RINGS,
-                                    .lanes = LANES,
-                                    .width = 1,
-                                    .pixels = 400,
-                                    .steps = 8,
-                                    .seconds = 2};
+    struct bench_pair pair = {.nodes = NODES, .rings = RINGS, .lanes = LANES, .width = 1, .pixels = 400, .seconds = 2};
+    pair.sealed = true;
+    pair.steps = 8;
     for (int e = 0; e < ENGINES; e++) {
         double value[FIGURES][ROUNDS];
         if (!run->engine[e]) continue;

@@ -11,36 +11,23 @@ struct text_case {
     const char *text;
 };
 
-static void check_texts(struct farm_number_text (*format)(double), const struct text_case *cases) {
-    for (; cases->text; cases++) cr_assert_str_eq(format(cases->value).text, cases->text);
+static void check_texts(struct farm_number_text (*format)(double), const struct text_case *cases, size_t count) {
+    for (size_t i = 0; i < count; i++) cr_assert_str_eq(format(cases[i].value).text, cases[i].text);
 }
 
 Test(format, numbers_are_short_texts) {
-    check_texts(farm_format_count, (struct text_case[]){{0, "0"},
-                                                        {999, "999"},
-                                                        {999.6, "1.0k"},
-                                                        {12345, "12.3k"},
-                                                        {99949, "99.9k"},
-                                                        {99960, "100k"},
-                                                        {1234567, "1.2M"},
-                                                        {999.6e6, "1.0G"},
-                                                        {2.5e12, "2.5T"},
-                                                        {-1500, "-1.5k"},
-                                                        {(double)NAN, "-"},
-                                                        {0, NULL}});
-    check_texts(farm_format_digits, (struct text_case[]){{0.123, "0.12"},
-                                                         {9.99, "9.99"},
-                                                         {9.996, "10.0"},
-                                                         {27.94, "27.9"},
-                                                         {99.96, "100"},
-                                                         {1234.4, "1234"},
-                                                         {2e12, "2e+12"},
-                                                         {(double)INFINITY, "-"},
-                                                         {0, NULL}});
-    check_texts(farm_format_bytes,
-                (struct text_case[]){{48, "48 B"}, {49152, "48 KiB"}, {1.5 * (1 << 30), "1.5 GiB"}, {0, NULL}});
-    check_texts(farm_format_duration,
-                (struct text_case[]){{12.9, "0:12"}, {3599, "59:59"}, {3723, "1:02:03"}, {0, NULL}});
+    static const struct text_case counts[] = {{0, "0"},         {999, "999"},     {999.6, "1.0k"},   {12345, "12.3k"},
+                                              {99949, "99.9k"}, {99960, "100k"},  {1234567, "1.2M"}, {999.6e6, "1.0G"},
+                                              {2.5e12, "2.5T"}, {-1500, "-1.5k"}, {(double)NAN, "-"}};
+    static const struct text_case digits[] = {{0.123, "0.12"}, {9.99, "9.99"},         {9.996, "10.0"},
+                                              {27.94, "27.9"}, {99.96, "100"},         {1234.4, "1234"},
+                                              {2e12, "2e+12"}, {(double)INFINITY, "-"}};
+    static const struct text_case bytes[] = {{48, "48 B"}, {49152, "48 KiB"}, {1.5 * (1 << 30), "1.5 GiB"}};
+    static const struct text_case durations[] = {{12.9, "0:12"}, {3599, "59:59"}, {3723, "1:02:03"}};
+    check_texts(farm_format_count, counts, sizeof counts / sizeof *counts);
+    check_texts(farm_format_digits, digits, sizeof digits / sizeof *digits);
+    check_texts(farm_format_bytes, bytes, sizeof bytes / sizeof *bytes);
+    check_texts(farm_format_duration, durations, sizeof durations / sizeof *durations);
 }
 
 Test(statistics, quantiles_and_spread_are_those_of_r) {
