@@ -29,6 +29,11 @@ static size_t round_up(size_t bytes, size_t unit) {
     return (bytes + unit - 1) / unit * unit;
 }
 
+// The status of a failed mmap or ftruncate, from errno.
+static enum farm_status memory_status(void) {
+    return errno == ENOMEM ? FARM_E_LIMIT : FARM_E_IO;
+}
+
 static void clear_segment(struct farm_segment *segment) {
     *segment = (struct farm_segment){.fd = -1, .fd_readonly = -1};
 }
@@ -93,11 +98,10 @@ static enum farm_status map_new(const struct farm_segment_request *request, bool
                                                  : FARM_E_IO,
                                "memfd_create(%s)", name);
     if (ftruncate(out->fd, (off_t)out->bytes))
-        return farm_fail_errno(err, errno == ENOMEM ? FARM_E_LIMIT : FARM_E_IO, "cannot make %s %zu bytes long", name,
-                               out->bytes);
+        return farm_fail_errno(err, memory_status(), "cannot make %s %zu bytes long", name, out->bytes);
     out->header = farm_place_map(out->fd, PROT_READ | PROT_WRITE, out->bytes, align);
     if (!out->header)
-        return farm_fail_errno(err, errno == ENOMEM ? FARM_E_LIMIT : FARM_E_IO,
+        return farm_fail_errno(err, memory_status(),
                                "cannot map %s, %zu bytes (limits: ulimit -v, vm.overcommit_memory, vm.nr_hugepages)",
                                name, out->bytes);
     return FARM_OK;
@@ -247,8 +251,7 @@ static enum farm_status read_header(int fd, const struct stat *file, struct farm
     // st_blksize is the page size (2 MiB on hugetlbfs, the smallest mapping there).
     size_t page = file->st_blksize > FARM_SEGMENT_HEADER_BYTES ? (size_t)file->st_blksize : FARM_SEGMENT_HEADER_BYTES;
     void *first = mmap(NULL, page, PROT_READ, MAP_SHARED, fd, 0);
-    if (first == MAP_FAILED)
-        return farm_fail_errno(err, errno == ENOMEM ? FARM_E_LIMIT : FARM_E_IO, "cannot map the header page");
+    if (first == MAP_FAILED) return farm_fail_errno(err, memory_status(), "cannot map the header page");
     memcpy(header, first, sizeof *header);
     munmap(first, page);
     return FARM_OK;
@@ -284,8 +287,8 @@ static enum farm_status map_whole(int fd, const struct stat *file, bool writable
     out->writable = writable;
     out->header = farm_place_map(fd, PROT_READ | (writable ? PROT_WRITE : 0), out->bytes, align);
     if (!out->header)
-        return farm_fail_errno(err, errno == ENOMEM ? FARM_E_LIMIT : FARM_E_IO,
-                               "cannot map %zu bytes (limits: ulimit -v, vm.max_map_count)", out->bytes);
+        return farm_fail_errno(err, memory_status(), "cannot map %zu bytes (limits: ulimit -v, vm.max_map_count)",
+                               out->bytes);
     if (madvise(out->header, out->bytes, MADV_DONTFORK))
         return farm_fail_errno(err, FARM_E_IO, "cannot keep a segment out of forked children");
     return FARM_OK;

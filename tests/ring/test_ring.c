@@ -200,26 +200,20 @@ Test(ring, a_local_actor_waits_for_room_only) {
 
 Test(ring, refuses_segments_smaller_than_their_shape) {
     struct farm_ring_spec spec = spec_rich(2, 64, 64);
-    struct farm_ring_layout layout;
-    cr_assert_eq(farm_ring_layout_make(&spec, &layout, NULL), FARM_OK);
-    struct farm_segment_request request = {.kind = FARM_SEGMENT_UP,
-                                           .bytes = 8192,
-                                           .node = -1,
-                                           .layout_hash = layout.hash,
-                                           .user = &spec,
-                                           .user_bytes = sizeof spec};
-    struct farm_segment up, down, small;
-    cr_assert_eq(farm_segment_create(&request, &small, NULL), FARM_OK);
-    request.bytes = layout.up_bytes;
-    cr_assert_eq(farm_segment_create(&request, &up, NULL), FARM_OK);
-    request.kind = FARM_SEGMENT_DOWN;
-    request.bytes = 8192;
-    cr_assert_eq(farm_segment_create(&request, &down, NULL), FARM_OK);
-    refused(small.fd, down.fd, FARM_RING_ACTOR, FARM_E_FORMAT, "segment of 8192 bytes is smaller than its layout");
-    refused(up.fd, down.fd, FARM_RING_ACTOR, FARM_E_FORMAT, "segment of 8192 bytes is smaller than its layout");
-    farm_segment_close(&small);
-    farm_segment_close(&up);
-    farm_segment_close(&down);
+    with_ring ring = ring_of(spec, 0);
+    for (int kind = FARM_SEGMENT_UP; kind <= FARM_SEGMENT_DOWN; kind++) {
+        const struct farm_segment_request request = {.kind = (enum farm_segment_kind)kind,
+                                                     .bytes = 8192,
+                                                     .node = -1,
+                                                     .layout_hash = ring.layout.hash,
+                                                     .user = &spec,
+                                                     .user_bytes = sizeof spec};
+        struct farm_segment small;
+        cr_assert_eq(farm_segment_create(&request, &small, NULL), FARM_OK);
+        refused(kind == FARM_SEGMENT_UP ? small.fd : ring.up.fd, kind == FARM_SEGMENT_UP ? ring.down.fd : small.fd,
+                FARM_RING_ACTOR, FARM_E_FORMAT, "segment of 8192 bytes is smaller than its layout");
+        farm_segment_close(&small);
+    }
 }
 
 Test(ring, refuses_to_create_an_invalid_ring) {
