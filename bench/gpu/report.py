@@ -1,6 +1,5 @@
 """Turns the documents that check.sh's programs print into its results.
 
-report.py table FILE          prints the results of one document as a table
 report.py training FROM NAME [KEY=LEAST...]
                               prints the figures of a `farm train` as a document, from FROM/NAME.farm (what it printed),
                               NAME.metrics.jsonl, NAME.log and NAME.busy; exit status 1 if it did not run on the GPU, made
@@ -48,25 +47,6 @@ def text(path):
 def show(document):
     json.dump(document, sys.stdout, indent=1)
     print()
-
-
-def print_table(path):
-    document = read(path)
-    if document is None:
-        print(f"{path.name} cannot be read", file=sys.stderr)
-        return 1
-    for row in document.get("results", []):
-        line = f"{row['name']:44} {row['value']:9.3f} {row['unit']}"
-        if "p99" in row:
-            line += f"   p99 {row['p99']:9.3f}"
-        if row.get("ratio") is not None:
-            line += f"   {row['reference']} {row['reference_value']:.2f}: {row['ratio']:.3f}"
-        if row.get("target") is not None:
-            line += f"   target {row['target']:g}"
-        print(line)
-    for name, why in document.get("missing", {}).items():
-        print(f"{name:44}   missing: {why}")
-    return 0
 
 
 # ---- a document's head ----
@@ -336,8 +316,6 @@ def collect(work, out, kept):
 def main():
     what, *words = sys.argv[1:] or [""]
     paths = [pathlib.Path(word) for word in words]
-    if what == "table" and len(words) == 1:
-        return print_table(*paths)
     if what == "training" and len(words) >= 2:
         return training(paths[0], words[1], {key: float(value) for key, value in (word.split("=") for word in words[2:])})
     if what == "cuda" and words:

@@ -64,7 +64,7 @@ PY
 check 1 100 kernels bw networks round_trip litmus
 [ "$(cd "$scratch/out" && echo *)" = 'cuda.json gpu.json logs.tar.gz summary.json' ]
 expect 'parts["kernels"] == "failed: status 1" and (summary["passed"], summary["failed"]) == (3, 1)' \
-    'parts["bw_table"].startswith("failed") and summary["unreadable"] == ["bw", "round_trip"] and "same_build" not in parts' \
+    'parts["bw_document"].startswith("failed") and summary["unreadable"] == ["bw", "round_trip"] and "same_build" not in parts' \
     'parts["networks"].startswith("passed") and parts["litmus"].startswith("passed") and parts["round_trip"] == "not run: no library"' \
     '[(d["benchmark"], d["commit"], d["machine"]["gpu"]) for d in documents] == [("cuda_executor", "aaaabbbbcccc", "g")]' \
     'documents[0]["machine"]["cpu"] and documents[0]["command"].endswith("test_executor --bench")' \
