@@ -1,4 +1,4 @@
-// Emulators of the functions of cuDNN, cuBLASLt (vendor_emulator.c) and NCCL (nccl.c) that the project calls: plain
+// Emulators of the functions of cuDNN (cudnn.c), cuBLASLt (cublaslt.c) and NCCL (nccl.c) that the project calls: plain
 // loops on the CPU, put into the emulator's streams. They check descriptors, types, layouts, alignments, workspaces and
 // chosen algorithms against one another, and refuse what the real libraries' documents refuse.
 #ifndef TESTS_SUPPORT_CUDA_EMULATOR_VENDOR_EMULATOR_H
@@ -26,6 +26,7 @@ struct farm_emulator_vendor {
 extern struct farm_emulator_vendor farm_emulator_vendor;
 
 struct farm_cuda_vendor farm_emulator_vendor_table(void);
-struct farm_nccl farm_emulator_nccl_table(void); // nccl.c
+struct farm_cublaslt farm_emulator_cublaslt_table(void); // cublaslt.c
+struct farm_nccl farm_emulator_nccl_table(void);         // nccl.c
 
 #endif
