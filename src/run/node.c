@@ -239,17 +239,6 @@ static bool is_run_over(struct farm_run_node *node, uint64_t now_ns) {
 
 // ---- the bridge's process ----
 
-// A bridge that dies at once may have been killed for using io_uring: some seccomp filters kill instead of refusing.
-static const char *choose_engine(struct farm_run_node_shared *shared, const char *wanted) {
-    const uint64_t now_ns = farm_now_ns();
-    if (!shared->poll && shared->bridge_ns && now_ns - shared->bridge_ns < second_ns && strcmp(wanted, "auto") == 0) {
-        shared->poll = true;
-        farm_log_warn("the bridge died within its first second: it uses poll(2) from now on, with more system calls");
-    }
-    shared->bridge_ns = now_ns;
-    return shared->poll ? "poll" : wanted;
-}
-
 static int bridge_body(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
                        struct farm_error *err) {
     (void)stats; // the supervisor copies node->shared's figures there
@@ -262,7 +251,9 @@ static int bridge_body(void *context, const struct farm_run_workers *workers, st
     config.ring_fds = (const int(*)[2])workers->ring_fds;
     config.ring_count = plan->actors;
     config.bell = workers->rings->bells[0];
-    config.engine = choose_engine(node->shared, config.engine);
+    const char *engine = node->shared->poll ? "poll" : config.engine;
+    config.engine = farm_run_next_engine(engine, &node->shared->bridge_ns, NULL);
+    node->shared->poll = strcmp(config.engine, "poll") == 0;
     config.stats = &node->shared->stats;
     config.spin_ns = farm_run_spin_ns(&plan->recipe, farm_run_shares_cpus(plan));
     const int status = farm_node_run(&config, err);

@@ -12,6 +12,7 @@
 #include "base/time.h"
 #include "run/session_figures.h"
 #include "run/session_messages.h"
+#include "run/settings.h"
 #include "shm/limits.h"
 
 static const uint64_t SECOND_NS = 1000000000, AWAY_NS = 3000000000, REFUSED_NS = 30000000000;
@@ -418,20 +419,10 @@ void farm_run_sessions_tick(struct farm_run_sessions *sessions, uint64_t now_ns)
     farm_run_messages_send(sessions);
 }
 
-// A bridge that dies at once may have been killed for using io_uring: some seccomp filters kill instead of refusing.
-static void choose_engine(const struct farm_run_sessions *sessions, struct farm_run_bridge *bridge) {
-    const uint64_t now_ns = farm_now_ns();
-    if (bridge->start_ns && now_ns - bridge->start_ns < SECOND_NS && strcmp(bridge->engine, "auto") == 0) {
-        bridge->engine = "poll";
-        farm_run_warn(farm_run_sessions_workers(sessions)->caller,
-                      "the bridge died within its first second: it uses poll(2) from now on, with more system calls");
-    }
-    bridge->start_ns = now_ns;
-}
-
 void farm_run_sessions_before_bridge(struct farm_run_sessions *sessions, uint32_t b) {
     struct farm_run_bridge *bridge = &sessions->bridges->bridge[b];
-    choose_engine(sessions, bridge);
+    bridge->engine =
+        farm_run_next_engine(bridge->engine, &bridge->start_ns, farm_run_sessions_workers(sessions)->caller);
     handle_last_messages(sessions, b);
     farm_control_clear(bridge->control, bridge->end);
     farm_run_messages_forget_refusals(sessions, b);

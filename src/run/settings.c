@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/time.h"
 #include "ring/wait.h"
 
 static bool equals(const char *word, const char *name) {
@@ -14,6 +15,16 @@ uint64_t farm_run_spin_ns(const struct farm_recipe *recipe, bool shared) {
                                      : equals(recipe->wait, "sleep") ? FARM_WAIT_SLEEP
                                                                      : FARM_WAIT_ADAPTIVE;
     return farm_wait_spin_ns(mode, shared);
+}
+
+const char *farm_run_next_engine(const char *engine, uint64_t *start_ns, const struct farm_run_caller *caller) {
+    const uint64_t now_ns = farm_now_ns();
+    const bool at_once = *start_ns && now_ns - *start_ns < 1000000000;
+    *start_ns = now_ns;
+    if (!at_once || !equals(engine, "auto")) return engine;
+    farm_run_warn(caller,
+                  "the bridge died within its first second: it uses poll(2) from now on, with more system calls");
+    return "poll";
 }
 
 enum farm_bad_values farm_run_bad_values(const struct farm_recipe *recipe) {
