@@ -64,9 +64,9 @@ static void make_taps(struct farm_atari_taps taps[FARM_ATARI_SIDE], int source) 
 
 static int greatest_common_divisor(int a, int b) {
     while (b != 0) {
-        const int rest = a % b;
+        const int remainder = a % b;
         a = b;
-        b = rest;
+        b = remainder;
     }
     return a;
 }

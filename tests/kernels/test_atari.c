@@ -56,10 +56,10 @@ static void make_plan(struct farm_atari_plan *plan, int height, const uint8_t gr
     cr_assert_eq(farm_atari_plan_init(plan, height, grey, &err), FARM_OK, "%s", err.message);
 }
 
-static void must_equal(const uint8_t *got, const uint8_t *want, const char *what) {
+static void expect_equal(const uint8_t *got, const uint8_t *expected, const char *what) {
     for (int i = 0; i < OUT_BYTES; i++)
-        cr_assert_eq(got[i], want[i], "%s: row %d column %d is %d, not %d", what, i / FARM_ATARI_SIDE,
-                     i % FARM_ATARI_SIDE, got[i], want[i]);
+        cr_assert_eq(got[i], expected[i], "%s: row %d column %d is %d, not %d", what, i / FARM_ATARI_SIDE,
+                     i % FARM_ATARI_SIDE, got[i], expected[i]);
 }
 
 Test(kernels_atari, equals_opencv_area_resize_byte_for_byte) {
@@ -68,7 +68,7 @@ Test(kernels_atari, equals_opencv_area_resize_byte_for_byte) {
         uint32_t cases;
         struct {
             uint32_t height, pattern, seed;
-            uint8_t want[OUT_BYTES];
+            uint8_t expected[OUT_BYTES];
         } at[12];
     } file;
     uint8_t grey[256];
@@ -84,18 +84,18 @@ Test(kernels_atari, equals_opencv_area_resize_byte_for_byte) {
         struct farm_atari_plan plan;
         make_plan(&plan, height, grey);
         farm_atari_preprocess_portable(&plan, a, b, got);
-        must_equal(got, file.at[c].want, "portable");
+        expect_equal(got, file.at[c].expected, "portable");
         farm_atari_preprocess(&plan, a, b, got);
-        must_equal(got, file.at[c].want, "as chosen at run time");
+        expect_equal(got, file.at[c].expected, "as chosen at run time");
     }
 }
 
 // b NULL: one frame, which the reference gets twice.
 static void expect_reference(const struct farm_atari_plan *plan, const uint8_t *a, const uint8_t *b) {
-    uint8_t want[OUT_BYTES], got[OUT_BYTES];
-    farm_atari_preprocess_portable(plan, a, b ? b : a, want);
+    uint8_t expected[OUT_BYTES], got[OUT_BYTES];
+    farm_atari_preprocess_portable(plan, a, b ? b : a, expected);
     farm_atari_preprocess(plan, a, b, got);
-    must_equal(got, want, b ? "pair" : "one frame");
+    expect_equal(got, expected, b ? "pair" : "one frame");
 }
 
 Test(kernels_atari, fast_path_equals_the_reference_for_all_heights_of_the_emulator) {
@@ -153,15 +153,15 @@ Test(kernels_atari, touches_nothing_outside_its_arrays) {
         const size_t bytes = (size_t)heights[h] * WIDTH;
         uint8_t *a = at_the_end_of_a_page(bytes), *b = at_the_end_of_a_page(bytes),
                 *out = at_the_end_of_a_page(OUT_BYTES);
-        uint8_t want[OUT_BYTES];
+        uint8_t expected[OUT_BYTES];
         make_frame(a, heights[h], NOISE, 1, 0);
         make_frame(b, heights[h], NOISE, 1, 1);
         struct farm_atari_plan plan;
         make_plan(&plan, heights[h], farm_atari_grey_pal);
         out[-1] = 99; // the page before is rounded up to, so there is a byte to watch
         farm_atari_preprocess(&plan, a, b, out);
-        farm_atari_preprocess_portable(&plan, a, b, want);
-        must_equal(out, want, "at the end of a page");
+        farm_atari_preprocess_portable(&plan, a, b, expected);
+        expect_equal(out, expected, "at the end of a page");
         cr_assert_eq(out[-1], 99);
     }
 }

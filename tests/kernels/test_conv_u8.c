@@ -154,10 +154,10 @@ static double forward_error(struct problem *p) {
     for (int n = 0; n < p->batch; n++)
         for (int position = 0; position < p->positions; position++)
             for (int o = 0; o < p->shape.outputs; o++) {
-                const double sum = naive_output(p, n, position, o), want = p->shape.relu ? fmax(0, sum) : sum;
+                const double sum = naive_output(p, n, position, o), expected = p->shape.relu ? fmax(0, sum) : sum;
                 const double got = out_of(p, p->out, n, position, o);
-                error += (got - want) * (got - want);
-                norm += want * want;
+                error += (got - expected) * (got - expected);
+                norm += expected * expected;
             }
     cr_assert_gt(norm, 0);
     return sqrt(error / norm);
@@ -167,25 +167,25 @@ static double forward_error(struct problem *p) {
 static double backward_error(struct problem *p) {
     run_backward(p);
     double error = 0, norm = 0;
-    double *want = calloc((size_t)p->taps, sizeof *want);
+    double *expected = calloc((size_t)p->taps, sizeof *expected);
     for (int o = 0; o < p->shape.outputs; o++) {
         double bias = 0, summed = 0;
-        memset(want, 0, (size_t)p->taps * sizeof *want);
+        memset(expected, 0, (size_t)p->taps * sizeof *expected);
         for (int n = 0; n < p->batch; n++)
             for (int position = 0; position < p->positions; position++) {
                 const double d = out_of(p, p->dout, n, position, o);
                 bias += d;
                 summed += fabs(d);
-                for (int t = 0; d != 0 && t < p->taps; t++) want[t] += d * pixel_at(p, n, position, t);
+                for (int t = 0; d != 0 && t < p->taps; t++) expected[t] += d * pixel_at(p, n, position, t);
             }
         cr_assert_leq(fabs((double)p->dbias[o] - bias), 1e-5 * summed, "bias gradient of channel %d", o);
         for (int t = 0; t < p->taps; t++) {
-            const double off = (double)p->dweights[o * p->taps + t] - want[t];
+            const double off = (double)p->dweights[o * p->taps + t] - expected[t];
             error += off * off;
-            norm += want[t] * want[t];
+            norm += expected[t] * expected[t];
         }
     }
-    free(want);
+    free(expected);
     return sqrt(error / norm);
 }
 

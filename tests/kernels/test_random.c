@@ -1,4 +1,4 @@
-// Philox against Random123's published answers, and what the project builds on it.
+// Compares Philox with the results that Random123 publishes; streams, seeds and uniform numbers built on it.
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 #include "kernels/random.h"
 
 // Random123's kat_vectors, the lines "philox4x32 10": counter, key, result.
-Test(kernels, philox_gives_the_published_answers) {
+Test(kernels, philox_gives_the_published_results) {
     static const struct {
         uint32_t counter[4], key[2], result[4];
     } known[] = {
@@ -43,18 +43,18 @@ Test(kernels, uniform_numbers_never_touch_0_or_1) {
     cr_assert(isfinite(logf(farm_random_unit(0))) && isfinite(logf(1 - farm_random_unit(0xffffffff))));
 }
 
-// 64 cells; 63 degrees of freedom, 99.9 % quantile 103.4. Along the steps, and across environments at one step.
+// 64 bins; 63 degrees of freedom, 99.9 % quantile 103.4. Along the steps, and across environments at one step.
 Test(kernels, uniform_numbers_are_spread_evenly) {
-    enum { CELLS = 64, DRAWS = 64000 };
+    enum { BINS = 64, DRAWS = 64000 };
     for (int across = 0; across < 2; across++) {
-        int count[CELLS] = {0};
+        int count[BINS] = {0};
         for (uint32_t i = 0; i < DRAWS; i++) {
             const float u = across ? farm_random_uniform(7, farm_random_stream(i >> 8, i & 255), 5)
                                    : farm_random_uniform(7, farm_random_stream(1, 2), i);
-            count[(int)(u * CELLS)]++;
+            count[(int)(u * BINS)]++;
         }
         double chi2 = 0;
-        for (int c = 0; c < CELLS; c++) chi2 += pow(count[c] - DRAWS / CELLS, 2) / (DRAWS / CELLS);
+        for (int c = 0; c < BINS; c++) chi2 += pow(count[c] - DRAWS / BINS, 2) / (DRAWS / BINS);
         cr_assert_lt(chi2, 103.4, "chi2 %g (across %d)", chi2, across);
         cr_assert_gt(chi2, 30.0, "too even: chi2 %g (across %d)", chi2, across);
     }

@@ -1,4 +1,4 @@
-// What the tests of the CPU's executor and of the GPU's share: a network with parameters, input rows, gradients of its
+// Shared by the tests of both executors: a network with parameters, input rows, gradients of its
 // outputs, and the right answer; and how far an answer is off.
 #ifndef TESTS_NN_PROBLEM_H
 #define TESTS_NN_PROBLEM_H
@@ -54,7 +54,7 @@ static inline double distance(const float *a, const float *b, size_t count) {
         off += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
         norm += (double)b[i] * (double)b[i];
     }
-    return off == 0 ? 0 : sqrt(off / norm); // NaN where anything is
+    return off == 0 ? 0 : sqrt(off / norm); // NaN if any number is
 }
 
 static inline size_t frame_bytes(const struct farm_net_io *io) {

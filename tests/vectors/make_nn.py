@@ -4,7 +4,7 @@
 Run in this folder after `pip install torch numpy`. Each file is one array after another, little-endian, in this order: parameters f32
 (tensor by tensor in the order of farm_net_make, PyTorch's layouts), input (u8 frames [batch][stack][channels][height][width],
 or f32 [batch][flat]), dlogits f32 [batch][actions], dvalue f32 [batch], logits f32 [batch][actions], value f32 [batch],
-gradients f32 like the parameters; then how far bf16 is off, f32: relative Euclidean norms for logits, values and each
+gradients f32 like the parameters; then the error of bf16, f32: relative Euclidean norms for logits, values and each
 tensor's gradient. Frame 0 of row 0 and the first two frames of row 1 are zeros.
 
 In bf16, PyTorch rounds what the executor stores in bf16: packed weights (for frames, divided by 255), outputs of layers after
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-# The same tables stand in tests/nn/test_executor.c. conv: channels, kernel, stride; same: 3x3, padded, no activation.
+# The same tables are in tests/nn/test_executor.c. conv: channels, kernel, stride; same: 3x3, padded, no activation.
 NETS = {
     "grey": dict(layers=[("conv", 8, 4, 2), ("conv", 16, 3, 1), ("dense", 8, "relu")], frames=(3, 1, 20, 18), actions=5, batch=5),
     "rgb": dict(layers=[("conv", 8, 4, 2), ("dense", 16, "relu")], frames=(2, 3, 14, 16), actions=3, batch=3),

@@ -1,4 +1,4 @@
-// RMSProp and Adam as optax 0.2.8 has them, made by make_rl.py.
+// RMSProp and Adam as optax 0.2.8 computes them, written by make_rl.py.
 #ifndef FARM_TESTS_OPTIMISERS_H
 #define FARM_TESTS_OPTIMISERS_H
 

@@ -1,4 +1,4 @@
-// V-trace and its loss as RLax 0.1.9 has them, made by make_rl.py. Arrays are time-major, row (t, column).
+// V-trace and its loss as RLax 0.1.9 computes them, written by make_rl.py. Arrays are time-major, row (t, column).
 #ifndef FARM_TESTS_RL_H
 #define FARM_TESTS_RL_H
 
@@ -17,7 +17,7 @@ struct rl_case {
     double loss;
     const uint8_t *flags;                   // [steps+1][columns]
     const float *logits, *behaviour_logits; // [steps+1][columns][actions]
-    const int32_t *action;                  // [steps+1][columns], 77 where it is ignored
+    const int32_t *action;                  // [steps+1][columns], 77 if it is ignored
     const float *reward, *value;            // [steps+1][columns]
     const float *vs, *advantage, *weight;   // [steps][columns]
     const float *dlogits, *dvalue;          // [steps][columns][actions], [steps][columns]

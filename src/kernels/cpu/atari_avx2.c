@@ -146,7 +146,7 @@ static void redo_unsure(const struct farm_atari_plan *plan, const struct rows *r
     }
 }
 
-// Result row y from the ring's rows. `pairs` is half of its source rows, rounded up: a constant where it is called.
+// Result row y from the ring's rows. `pairs` is half of its source rows, rounded up: a constant at each call.
 static inline __attribute__((always_inline)) void make_row(const struct farm_atari_plan *plan, const struct rows *rows,
                                                            int pairs, int y, uint8_t *out) {
     const struct farm_atari_taps *taps = &plan->row[y];

@@ -5,15 +5,7 @@
 
 #include "kernels/optimiser_loops.h"
 
-struct loops {
-    double (*sum_squares)(const float *x, size_t count);
-    void (*rmsprop)(const struct farm_optimiser_factors *factors, const float *grads, float *second, float *params,
-                    size_t count);
-    void (*adam)(const struct farm_optimiser_factors *factors, const float *grads, float *first, float *second,
-                 float *params, size_t count);
-};
-
-// Four sums side by side, so that additions need not wait for each other.
+// Four independent sums, so that additions do not wait for each other.
 static double sum_squares(const float *x, size_t count) {
     double sum[4] = {0};
     size_t i = 0;
@@ -33,12 +25,12 @@ static void adam_loop(const struct farm_optimiser_factors *factors, const float 
     for (size_t i = 0; i < count; i++) farm_adam_update(factors, grads[i], first + i, second + i, params + i);
 }
 
-static struct loops loops_of_this_cpu(void) {
+static const struct farm_optimiser_loops *loops_of_this_cpu(void) {
+    static const struct farm_optimiser_loops portable = {sum_squares, rmsprop_loop, adam_loop};
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return (struct loops){farm_sum_squares_avx2, farm_rmsprop_loop_avx2, farm_adam_loop_avx2};
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &farm_optimiser_avx2;
 #endif
-    return (struct loops){sum_squares, rmsprop_loop, adam_loop};
+    return &portable;
 }
 
 void farm_optimiser_init(const struct farm_optimiser_config *config, size_t count, float *first, float *second,
@@ -51,15 +43,15 @@ void farm_optimiser_init(const struct farm_optimiser_config *config, size_t coun
 
 float farm_optimiser_step(const struct farm_optimiser_config *config, struct farm_optimiser_state *state,
                           float learning_rate, float *params, const float *grads) {
-    const struct loops loops = loops_of_this_cpu();
-    const double norm = sqrt(loops.sum_squares(grads, state->count));
+    const struct farm_optimiser_loops *loops = loops_of_this_cpu();
+    const double norm = sqrt(loops->sum_squares(grads, state->count));
     if (!farm_optimiser_applies(config, norm)) return INFINITY;
 
     state->step++;
     const struct farm_optimiser_factors factors = farm_optimiser_factors_make(config, state->step, learning_rate, norm);
     if (config->kind == FARM_OPTIMISER_ADAM)
-        loops.adam(&factors, grads, state->first, state->second, params, state->count);
+        loops->adam(&factors, grads, state->first, state->second, params, state->count);
     else
-        loops.rmsprop(&factors, grads, state->second, params, state->count);
+        loops->rmsprop(&factors, grads, state->second, params, state->count);
     return (float)norm;
 }

@@ -4,7 +4,7 @@
 
 #include <immintrin.h>
 
-double farm_sum_squares_avx2(const float *x, size_t count) {
+static double sum_squares(const float *x, size_t count) {
     __m256d even = _mm256_setzero_pd(), odd = _mm256_setzero_pd();
     size_t i = 0;
     for (; i + 8 <= count; i += 8) {
@@ -19,8 +19,8 @@ double farm_sum_squares_avx2(const float *x, size_t count) {
     return sum;
 }
 
-void farm_rmsprop_loop_avx2(const struct farm_optimiser_factors *factors, const float *grads, float *second,
-                            float *params, size_t count) {
+static void rmsprop_loop(const struct farm_optimiser_factors *factors, const float *grads, float *second, float *params,
+                         size_t count) {
     const __m256 scale = _mm256_set1_ps(factors->gradient_scale), rate = _mm256_set1_ps(factors->rate);
     const __m256 decay = _mm256_set1_ps(factors->second_decay), fresh = _mm256_set1_ps(1 - factors->second_decay);
     const __m256 epsilon = _mm256_set1_ps(factors->epsilon);
@@ -36,8 +36,8 @@ void farm_rmsprop_loop_avx2(const struct farm_optimiser_factors *factors, const 
     for (; i < count; i++) farm_rmsprop_update(factors, grads[i], second + i, params + i);
 }
 
-void farm_adam_loop_avx2(const struct farm_optimiser_factors *factors, const float *grads, float *first, float *second,
-                         float *params, size_t count) {
+static void adam_loop(const struct farm_optimiser_factors *factors, const float *grads, float *first, float *second,
+                      float *params, size_t count) {
     const __m256 scale = _mm256_set1_ps(factors->gradient_scale), rate = _mm256_set1_ps(factors->rate);
     const __m256 decay1 = _mm256_set1_ps(factors->first_decay), fresh1 = _mm256_set1_ps(1 - factors->first_decay);
     const __m256 decay2 = _mm256_set1_ps(factors->second_decay), fresh2 = _mm256_set1_ps(1 - factors->second_decay);
@@ -56,3 +56,5 @@ void farm_adam_loop_avx2(const struct farm_optimiser_factors *factors, const flo
     }
     for (; i < count; i++) farm_adam_update(factors, grads[i], first + i, second + i, params + i);
 }
+
+const struct farm_optimiser_loops farm_optimiser_avx2 = {sum_squares, rmsprop_loop, adam_loop};

@@ -346,17 +346,17 @@ Test(nn_cuda, gradients_are_added_to_what_is_there) {
 // What cuDNN or cuBLASLt cannot do in one call is done in two, with the same result within roundings.
 Test(nn_cuda, what_the_vendor_cannot_fuse_is_done_after_it) {
     with_problem *p = problem_of(&odd_net, &odd_io, 3);
-    static const int says[] = {0, 0, 0, CUDNN_STATUS_BAD_PARAM, CUDNN_STATUS_NOT_SUPPORTED, 3001, 4001};
-    for (int i = 0; i < (int)(sizeof says / sizeof *says); i++) {
-        farm_emulator_vendor.fused_says = says[i];
+    static const int statuses[] = {0, 0, 0, CUDNN_STATUS_BAD_PARAM, CUDNN_STATUS_NOT_SUPPORTED, 3001, 4001};
+    for (int i = 0; i < (int)(sizeof statuses / sizeof *statuses); i++) {
+        farm_emulator_vendor.fused_says = statuses[i];
         farm_emulator_vendor.no_epilogue = i == 1;
         farm_emulator_vendor.no_precomputed_gemm = i == 2;
         farm_emulator_vendor.fused = farm_emulator_vendor.plain = 0;
         expect_solved(p, FARM_PRECISION_F32, &f32_bounds);
         expect_solved(p, FARM_PRECISION_BF16, &odd_bf16);
         const long fused = farm_emulator_vendor.fused, plain = farm_emulator_vendor.plain;
-        cr_expect(says[i] ? fused == 0 : fused > 0, "case %d: %ld fused", i, fused);
-        cr_expect(says[i] || i == 2 ? plain > 0 : plain == 0, "case %d: %ld plain", i, plain);
+        cr_expect(statuses[i] ? fused == 0 : fused > 0, "case %d: %ld fused", i, fused);
+        cr_expect(statuses[i] || i == 2 ? plain > 0 : plain == 0, "case %d: %ld plain", i, plain);
     }
 }
 
@@ -528,11 +528,12 @@ Test(nn_cuda, a_convolution_that_fails_is_an_error) {
     with_problem *p = problem_of(&odd_net, &odd_io, 2);
     with_executor *executor = executor_new(p, 2, FARM_PRECISION_BF16, true);
     const with_answer a = device_answer_new(p);
-    static const int says[] = {CUDNN_STATUS_EXECUTION_FAILED, 0, CUDNN_STATUS_BAD_PARAM};
+    static const int statuses[] = {CUDNN_STATUS_EXECUTION_FAILED, 0, CUDNN_STATUS_BAD_PARAM};
     for (int i = 0; i < 3; i++) {
-        farm_emulator_vendor.fused_says = says[i];
-        cr_expect_eq(forward_status(executor, NULL, p, 2, &a), says[i] ? FARM_E_IO : FARM_OK, "call %d", i);
-        if (says[i]) cr_expect(strstr(err.message, "cudnnConvolutionBiasActivationForward") != NULL, "%s", err.message);
+        farm_emulator_vendor.fused_says = statuses[i];
+        cr_expect_eq(forward_status(executor, NULL, p, 2, &a), statuses[i] ? FARM_E_IO : FARM_OK, "call %d", i);
+        if (statuses[i])
+            cr_expect(strstr(err.message, "cudnnConvolutionBiasActivationForward") != NULL, "%s", err.message);
     }
     cr_expect_eq(farm_emulator_vendor.plain, 0);
     CUDA(cudaDeviceSynchronize());
