@@ -1,4 +1,4 @@
-"""farm fps: its document, its figures among themselves, signals, the search for a setting."""
+"""farm fps: its document, its figures among themselves, signals, placements, the search for a setting."""
 
 import json
 import signal
@@ -155,6 +155,25 @@ class Signals(Fps):
         self.assertIsNone(document["bare_all_cores_agent_steps_per_s"])  # interrupted before its turn
 
 
+class Placements(Fps):
+    def test_the_rings_lie_where_requested(self):
+        for where in ("interleave", "remote", "off"):
+            with self.subTest(where=where):
+                document = self.fps("--env", "native/catch", "--seconds", "0.5", "--ladder", "off", "--numa", where)
+                self.assertEqual(document["numa"], where)
+                self.assertGreater(document["agent_steps_per_s"], 0)
+                self.assertEqual("bound to node" in document["ring"], where == "remote", document["ring"])
+
+    def test_all_are_compared(self):
+        document = self.fps("--env", "native/catch", "--seconds", "1", "--numa-ab")
+        self.assertEqual(list(document["numa_ab"]), ["bind", "interleave", "remote", "off"])
+        for placement in document["numa_ab"].values():
+            self.assertEqual(len(placement["rounds"]), 3)
+        self.assertEqual(document["numa_ab"]["bind"]["of_bind"], 1)
+        if document["numa_nodes"] == 1:
+            self.assertIn("one NUMA node", document["numa_note"])
+
+
 class Tuning(Fps):
     def test_writes_a_recipe_that_train_accepts(self):
         document = self.fps("--env", "native/catch", "--seconds", "1", "--tune", "--out", "mine.yaml")
@@ -169,7 +188,8 @@ class Tuning(Fps):
 class WrongUsage(Fps):
     def test_is_refused(self):
         for part, *arguments in (
-            ("on, off", "--ladder", "maybe"), ("--seconds", "--seconds", "0"), ("'native/catch'?", "--env", "native/cacth")
+            ("on, off", "--ladder", "maybe"), ("bind, interleave", "--numa", "sideways"), ("exclude", "--tune", "--numa-ab"),
+            ("--seconds", "--seconds", "0"), ("'native/catch'?", "--env", "native/cacth")
         ):
             result = self.farm("fps", *arguments, status=2)
             self.assertIn(part, result.stderr)

@@ -18,7 +18,7 @@
 #include "tools/shared/command.h"
 #include "tools/shared/recipe_flags.h"
 
-enum { ROUNDS_MAX = 40, RUNGS_MAX = 6 };
+enum { ROUNDS_MAX = 40, RUNGS_MAX = 6, AB_ROUNDS = 3 };
 static const double ROUND_MIN_S = 0.8, SECONDS_MIN = 0.5, SECONDS_MAX = 3600;
 static const double TURNS_SHARE = 0.6, RUNG_SHARE = 0.15; // of --seconds, with a ladder
 static const double GOOD_SHARE = 0.9;                     // of the rung before: no bottleneck
@@ -26,9 +26,9 @@ static const double NOT_MEASURED = (double)NAN;
 
 struct options {
     struct farm_recipe recipe;
-    const char *recipe_file, *ladder, *out;
+    const char *recipe_file, *ladder, *numa, *out;
     double seconds;
-    bool json, quiet, tune;
+    bool json, quiet, tune, numa_ab;
 };
 
 struct rung {
@@ -42,6 +42,9 @@ struct fps {
     struct options *options;
     struct farm_recipe recipe; // of the farm's turns
     bool ladder;
+    enum farm_fps_numa numa;
+    double ab[FARM_FPS_NUMAS][AB_ROUNDS]; // rates of --numa-ab
+    uint32_t ab_count[FARM_FPS_NUMAS];
     uint64_t start_ns;
     struct farm_fps_result result;
     double farm, one, all; // medians of the farm, of one bare loop and of all; NAN: none
@@ -87,7 +90,7 @@ static struct farm_fps_turns plan_turns(const struct fps *fps) {
 
 static enum farm_status measure(struct fps *fps, struct farm_error *err) {
     const struct farm_fps_turns turns = plan_turns(fps);
-    enum farm_status status = farm_fps_measure(&fps->recipe, &turns, fps->options->quiet, &fps->result, err);
+    enum farm_status status = farm_fps_measure(&fps->recipe, fps->numa, &turns, fps->options->quiet, &fps->result, err);
     struct farm_fps_samples *samples = &fps->result.samples;
     fps->farm = farm_median(samples->farm, samples->farm_count, &fps->farm_spread);
     fps->one = farm_median(samples->one, samples->one_count, &fps->one_spread);
@@ -96,6 +99,63 @@ static enum farm_status measure(struct fps *fps, struct farm_error *err) {
     fps->one_cpu_ns = farm_median(samples->one_cpu_ns, samples->one_count, NULL);
     fps->interrupted |= fps->result.interrupted;
     return status;
+}
+
+// ---- --numa-ab ----
+
+// All placements in turn, there and back, so that drift cancels.
+static enum farm_status compare_placements(struct fps *fps, struct farm_error *err) {
+    const double turn_s = fps->options->seconds / (FARM_FPS_NUMAS * AB_ROUNDS);
+    const struct farm_fps_turns turns = {.rounds = 1, .farm_s = 0.8 * turn_s, .warm_s = 0.2 * turn_s};
+    const struct farm_fps_samples *samples = &fps->result.samples;
+    enum farm_status status = FARM_OK;
+    for (int t = 0; t < FARM_FPS_NUMAS * AB_ROUNDS && !status && !fps->interrupted; t++) {
+        const int round = t / FARM_FPS_NUMAS, i = t % FARM_FPS_NUMAS, numa = round % 2 ? FARM_FPS_NUMAS - 1 - i : i;
+        status = farm_fps_measure(&fps->recipe, (enum farm_fps_numa)numa, &turns, true, &fps->result, err);
+        fps->interrupted |= fps->result.interrupted;
+        if (status || !samples->farm_count) continue;
+        fps->ab[numa][fps->ab_count[numa]++] = samples->farm[0];
+        if (!fps->options->quiet)
+            farm_log_info("round %d of %d: %s %.4g steps/s; %s", round + 1, AB_ROUNDS, farm_fps_numa_names[numa],
+                          samples->farm[0], fps->result.ring_note);
+    }
+    return status;
+}
+
+static double placement_rate(const struct fps *fps, int numa, double *spread) {
+    double rates[AB_ROUNDS];
+    memcpy(rates, fps->ab[numa], sizeof rates);
+    return farm_median(rates, fps->ab_count[numa], spread);
+}
+
+static json_t *placements_json(const struct fps *fps) {
+    json_t *object = farm_json_object(false);
+    double spread;
+    for (int i = 0; i < FARM_FPS_NUMAS; i++) {
+        json_t *one = farm_json_object(false), *rounds = json_array();
+        const double bind = placement_rate(fps, FARM_FPS_NUMA_BIND, NULL), rate = placement_rate(fps, i, &spread);
+        for (uint32_t r = 0; r < fps->ab_count[i]; r++) json_array_append_new(rounds, json_real(fps->ab[i][r]));
+        farm_json_set_real(one, "agent_steps_per_s", rate);
+        farm_json_set_real(one, "spread", spread);
+        farm_json_set_real(one, "of_bind", rate / bind);
+        farm_json_set(one, "rounds", rounds);
+        farm_json_set(object, farm_fps_numa_names[i], one);
+    }
+    return object;
+}
+
+static void print_placements(const struct fps *fps) {
+    printf("\n%s: placement of the rings, agent steps/s, and the share of bind:\n", fps->recipe.env);
+    for (int i = 0; i < FARM_FPS_NUMAS; i++) {
+        double spread;
+        const double bind = placement_rate(fps, FARM_FPS_NUMA_BIND, NULL), rate = placement_rate(fps, i, &spread);
+        printf("  %-44s %8s  x %.3f  (spread %.1f %%)\n", farm_fps_numa_names[i], farm_format_count(rate).text,
+               rate / bind, 100 * spread);
+    }
+}
+
+static const char *numa_note(const struct fps *fps) {
+    return fps->result.nodes == 1 ? "one NUMA node: all placements are equal" : NULL;
 }
 
 // ---- the ladder ----
@@ -158,7 +218,7 @@ static enum farm_status measure_learning(struct fps *fps, struct farm_error *err
         const struct farm_fps_turns turns = {.rounds = 1, .farm_s = 0.5 * seconds, .warm_s = 0.1 * seconds};
         struct farm_fps_result again;
         log_part(fps, "the farm with training's lanes");
-        if ((status = farm_fps_measure(&recipe, &turns, true, &again, err))) return status;
+        if ((status = farm_fps_measure(&recipe, fps->numa, &turns, true, &again, err))) return status;
         fps->interrupted |= again.interrupted;
         add_rung(fps, "farm_train_lanes", "the farm, lanes as farm train has them", rung_of_farm(&again));
     }
@@ -264,7 +324,9 @@ static void set_shapes(json_t *document, const struct fps *fps) {
     farm_json_set_int(document, "ring_steps", result->steps);
     farm_json_set_int(document, "ring_bytes", result->ring_bytes);
     farm_json_set_bool(document, "pinned", result->pinned);
+    farm_json_set_text(document, "numa", farm_fps_numa_names[fps->numa]);
     farm_json_set_int(document, "numa_nodes", result->nodes);
+    farm_json_set_text(document, "numa_note", numa_note(fps));
     farm_json_set_text(document, "ring", result->ring_note);
 }
 
@@ -273,9 +335,13 @@ static json_t *make_document(const struct fps *fps, const char *failure) {
     farm_json_set_text(document, "env", fps->recipe.env);
     farm_json_set_int(document, "seed", (uint64_t)fps->recipe.seed);
     farm_json_set_real(document, "wall_s", (double)(farm_now_ns() - fps->start_ns) * 1e-9);
-    set_rates(document, fps);
-    farm_json_set(document, "ladder", rungs_json(fps));
-    farm_json_set_text(document, "bottleneck", bottleneck(fps));
+    if (fps->options->numa_ab) {
+        farm_json_set(document, "numa_ab", placements_json(fps));
+    } else {
+        set_rates(document, fps);
+        farm_json_set(document, "ladder", rungs_json(fps));
+        farm_json_set_text(document, "bottleneck", bottleneck(fps));
+    }
     set_shapes(document, fps);
     farm_json_set_bool(document, "interrupted", fps->interrupted);
     farm_json_set_text(document, "error", failure);
@@ -314,7 +380,8 @@ static void print_summary(const struct fps *fps) {
 
 static enum farm_status print_result(const struct fps *fps, const char *failure, struct farm_error *err) {
     if (!fps->options->json) {
-        if (!failure) print_summary(fps);
+        if (!failure) (fps->options->numa_ab ? print_placements : print_summary)(fps);
+        if (!failure && numa_note(fps) && fps->options->numa_ab) printf("(%s.)\n", numa_note(fps));
         return FARM_OK;
     }
     json_t *document = make_document(fps, failure);
@@ -332,7 +399,12 @@ static enum farm_status check_options(struct fps *fps, struct farm_error *err) {
     if (!(options->seconds >= SECONDS_MIN && options->seconds <= SECONDS_MAX))
         return farm_fail(err, FARM_E_USAGE, "--seconds must be %g to %g (got %g)", SECONDS_MIN, SECONDS_MAX,
                          options->seconds);
-    fps->ladder = strcmp(options->ladder, "on") == 0;
+    if (!farm_fps_numa_find(options->numa, &fps->numa))
+        return farm_fail(err, FARM_E_USAGE, "--numa must be one of bind, interleave, remote, off (got '%.40s')",
+                         options->numa);
+    if (options->tune && options->numa_ab)
+        return farm_fail(err, FARM_E_USAGE, "--tune and --numa-ab exclude one another");
+    fps->ladder = strcmp(options->ladder, "on") == 0 && !options->numa_ab;
     return FARM_OK;
 }
 
@@ -340,8 +412,12 @@ static enum farm_status run_ladder(struct fps *fps, struct farm_error *err) {
     struct farm_error print_error;
     enum farm_status status = choose_recipe(fps, err);
     if (status) return status;
-    status = measure(fps, err);
-    if (!status) status = make_ladder(fps, err);
+    if (fps->options->numa_ab) {
+        status = compare_placements(fps, err);
+    } else {
+        status = measure(fps, err);
+        if (!status) status = make_ladder(fps, err);
+    }
     const enum farm_status printed = print_result(fps, status ? err->message : NULL, &print_error);
     if (!status && printed) *err = print_error;
     return status ? status : printed;
@@ -351,6 +427,7 @@ static enum farm_status run_tuning(struct fps *fps, struct farm_error *err) {
     const struct options *options = fps->options;
     const struct farm_fps_tuning tuning = {.recipe = &options->recipe,
                                            .start = &fps->recipe,
+                                           .numa = fps->numa,
                                            .seconds = options->seconds,
                                            .path = options->out,
                                            .json = options->json,
@@ -387,10 +464,12 @@ static int fps_main(struct options *options) {
 }
 
 int farm_cmd_fps(int argc, char **argv) {
-    struct options options = {.seconds = 20, .ladder = "on", .out = "tuned.yaml"};
+    struct options options = {.seconds = 20, .ladder = "on", .numa = "bind", .out = "tuned.yaml"};
     const struct farm_cli_flag flags[] = {
         {"seconds", FARM_CLI_DOUBLE, &options.seconds, "S", "duration of the measurement without start-up (20)"},
         {"ladder", FARM_CLI_STRING, &options.ladder, "on|off", "measure inference and training too (on)"},
+        {"numa", FARM_CLI_STRING, &options.numa, "WHERE", "rings: bind, interleave, remote or off (bind)"},
+        {"numa-ab", FARM_CLI_BOOL, &options.numa_ab, NULL, "compares all four placements in turn"},
         {"tune", FARM_CLI_BOOL, &options.tune, NULL,
          "searches actors, environments an actor, lanes and pinning, and writes a recipe"},
         {"out", FARM_CLI_STRING, &options.out, "FILE", "of --tune (tuned.yaml)"},
@@ -401,7 +480,8 @@ int farm_cmd_fps(int argc, char **argv) {
     };
     const struct farm_cli cli = {
         .program = "farm fps",
-        .synopsis = "[--env E] [--seconds S] [--ladder on|off] [--tune] [--json] [--KEY VALUE ...]",
+        .synopsis =
+            "[--env E] [--seconds S] [--ladder on|off] [--numa WHERE | --numa-ab | --tune] [--json] [--KEY VALUE ...]",
         .about =
             "Measures how fast environments step in the farm: the same actors, lanes and rings as in training, with\n"
             "random actions from a responder in the learner's place. Turns of the farm alternate with turns of the "
@@ -413,6 +493,7 @@ int farm_cmd_fps(int argc, char **argv) {
             "then training. Without --envs-per-actor, a short measurement of the environment chooses it.",
         .examples = "  farm fps --env ale/Pong\n"
                     "  farm fps --env native/cartpole --seconds 5 --ladder off --json\n"
+                    "  farm fps --env ale/Pong --numa-ab --seconds 60\n"
                     "  farm fps --env ale/Pong --tune && farm train --env ale/Pong --recipe tuned.yaml\n",
         .flags = flags,
         .flag_count = sizeof flags / sizeof *flags,

@@ -28,6 +28,7 @@ static const double SETTLING_SHARE = 1.0 / 3; // of a rung's time, before the in
 struct measurement {
     struct farm_run run;
     struct farm_fps_responder responder;
+    enum farm_fps_numa numa;
     struct farm_fps_result *result;
 };
 
@@ -73,14 +74,19 @@ static enum farm_status run_responder(struct measurement *measurement, const str
     enum farm_status status = farm_run_make(run, &request, err);
     if (status) return status;
     describe_plan(&run->plan, result);
-    if ((status = farm_run_build(run, err))) return status;
+    farm_fps_place(&run->plan, measurement->numa);
+    if (measurement->numa == FARM_FPS_NUMA_INTERLEAVE) farm_fps_interleave(run->plan.machine, true);
+    status = farm_run_build(run, err);
+    if (measurement->numa == FARM_FPS_NUMA_INTERLEAVE) farm_fps_interleave(run->plan.machine, false);
+    if (status) return status;
     farm_segment_describe(&run->rings.ring[0].up, result->ring_note, sizeof result->ring_note);
     run->caller = (struct farm_run_caller){.context = measurement, .on_tick = share_pids};
     return farm_run_execute(run, &result->interrupted, err);
 }
 
-enum farm_status farm_fps_measure(const struct farm_recipe *recipe, const struct farm_fps_turns *turns, bool quiet,
-                                  struct farm_fps_result *result, struct farm_error *err) {
+enum farm_status farm_fps_measure(const struct farm_recipe *recipe, enum farm_fps_numa numa,
+                                  const struct farm_fps_turns *turns, bool quiet, struct farm_fps_result *result,
+                                  struct farm_error *err) {
     memset(result, 0, sizeof *result);
     struct measurement *measurement = calloc(1, sizeof *measurement);
     struct farm_fps_samples *samples =
@@ -91,6 +97,7 @@ enum farm_status farm_fps_measure(const struct farm_recipe *recipe, const struct
     }
     measurement->responder = (struct farm_fps_responder){.turns = *turns, .samples = samples};
     measurement->result = result;
+    measurement->numa = numa;
     enum farm_status status = run_responder(measurement, recipe, quiet, err);
     result->samples = *samples;
     farm_run_free(&measurement->run);

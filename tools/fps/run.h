@@ -4,6 +4,7 @@
 #ifndef FARM_TOOLS_FPS_RUN_H
 #define FARM_TOOLS_FPS_RUN_H
 
+#include "tools/fps/placement.h"
 #include "tools/fps/responder.h"
 
 struct farm_fps_result {
@@ -18,8 +19,9 @@ struct farm_fps_result {
 };
 
 // Measures the farm under random actions, and the bare simulator if turns->bare_s is not 0. *result is zeroed first.
-enum farm_status farm_fps_measure(const struct farm_recipe *recipe, const struct farm_fps_turns *turns, bool quiet,
-                                  struct farm_fps_result *result, struct farm_error *err);
+enum farm_status farm_fps_measure(const struct farm_recipe *recipe, enum farm_fps_numa numa,
+                                  const struct farm_fps_turns *turns, bool quiet, struct farm_fps_result *result,
+                                  struct farm_error *err);
 
 // Measures the farm with a network that infers and, if `trains`, trains. Rates are of the last two thirds of `seconds`.
 struct farm_fps_rung {

@@ -50,7 +50,8 @@ static enum farm_status measure_point(struct search *search, struct point *point
     recipe.envs_per_actor = point->envs_per_actor;
     recipe.lanes = point->lanes;
     recipe.pin = point->pin;
-    enum farm_status status = farm_fps_measure(&recipe, &search->turns, true, &search->result, err);
+    enum farm_status status =
+        farm_fps_measure(&recipe, search->tuning->numa, &search->turns, true, &search->result, err);
     search->interrupted |= search->result.interrupted;
     if (status || !search->result.samples.farm_count) return status;
     point->actors = search->result.actors; // 0: as many as the plan has

@@ -9,8 +9,9 @@
 struct farm_fps_tuning {
     const struct farm_recipe *recipe; // the user's: environment and its options
     const struct farm_recipe *start;  // where the search begins: has a width
-    double seconds;                   // to measure in, about
-    const char *path;                 // of the recipe to write
+    enum farm_fps_numa numa;
+    double seconds;   // to measure in, about
+    const char *path; // of the recipe to write
     bool json, quiet;
 };
 
