@@ -11,7 +11,7 @@ import os
 import statistics
 import sys
 
-from peers.common import Unavailable, commit, document_of, farm_fps, machine, spread_of
+from peers.common import Unavailable, commit, farm_fps, machine, spread_of
 
 BUILD = os.path.dirname(os.path.dirname(os.path.abspath(sys.argv[0])))  # this file is build/bench/fps, by a link
 UNEVEN = f"plugin:{BUILD}/bench/plugins/uneven.so"  # one step in 100 takes 100 times as long, a reset 1,000 times
@@ -30,7 +30,7 @@ MANY, FEW = 1000, 16  # environments of one process
 
 
 def fps(env, seconds, *options):
-    return document_of(farm_fps(BUILD, env, *options).command, seconds)
+    return farm_fps(BUILD, env, *options).run(seconds)
 
 
 def name_of(env):

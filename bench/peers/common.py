@@ -1,8 +1,8 @@
-"""What the comparisons share: their command line, turns of ours and theirs, medians, and the one form of document.
+"""The comparisons with other systems: command line, alternating turns, medians, and the document.
 
-A comparison names its settings for the peer; the best of them meets ours in turns on the same CPUs: those that this process
-may use, which both inherit. All rates are agent steps per second: a step is one action and what came of it; the frames that an
-action is repeated over count once, and a step that only starts the next episode does not count. Standard library only.
+Each comparison lists settings of the peer; the best of them alternates with ours on the CPUs that this process may use (both
+inherit them). Rates are agent steps per second: a step is one action and its result. Repeated frames count once; a step that only
+starts the next episode does not count. Standard library only.
 """
 
 import argparse
@@ -23,7 +23,7 @@ LEAST_TURN_S = 0.5
 
 
 class Unavailable(Exception):
-    """A comparison that cannot be made here; its text says why."""
+    """The comparison is impossible here; the text gives the reason."""
 
 
 @dataclasses.dataclass
@@ -31,15 +31,15 @@ class Comparison:
     """One row of the table. `open` takes a setting and returns an object with rate(seconds) and close()."""
 
     name: str
-    reference: str  # whose figure it is met with, with the version
-    ours: object  # rate(seconds)
+    reference: str  # the peer, with its version
+    ours: object  # a Program
     open: object
     settings: list  # dictionaries
-    delivers: str  # what the peer hands over, and to whom
+    delivers: str  # what the peer delivers, and to which process
     ours_delivers: str = "lanes in shared memory, to the learner"
     target: float = None
-    alike: str = ""  # what is equal on both sides, or is not
-    bursts: bool = False  # theirs comes in bursts as long as a turn: the mean over all turns counts, not their median
+    alike: str = ""  # what is equal on both sides
+    bursts: bool = False  # the peer's steps come in bursts as long as a turn: take the mean over all turns, not the median
     least_turn_s: float = LEAST_TURN_S
     unit: str = "agent steps/s"
     also: object = None  # (ours, theirs) after the last turn: a dictionary of further keys of the result
@@ -49,7 +49,7 @@ def cpus():
     return len(os.sched_getaffinity(0))
 
 
-def say(text):
+def log(text):
     print(text, file=sys.stderr, flush=True)
 
 
@@ -60,44 +60,50 @@ def describe(setting):
 # ---- our side ----
 
 
-def document_of(command, seconds):
-    """What a subcommand of our program prints, asked to take so many seconds."""
-    command = command + ["--seconds", f"{seconds:.3f}"]
-    try:
-        result = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60 + 4 * seconds, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise Unavailable(f"ours: {error}") from None
-    if result.returncode != 0:
-        lines = result.stderr.strip().splitlines() or ["no reason given"]
-        raise Unavailable(f"ours: {' '.join(command[1:])} ended with {result.returncode}: {lines[-1]}")
-    return json.loads(result.stdout)
+class Program:
+    """A command that takes --seconds and prints one JSON document, which `documents` keeps."""
 
+    def __init__(self, command):
+        self.command = command
+        self.documents = []
 
-class Farm:
-    """A subcommand of our program that prints agent_steps_per_s; `said` keeps its documents."""
-
-    def __init__(self, build, *arguments):
-        self.command = [os.path.join(build, "farm"), *arguments, "--json"]
-        self.overhead_s = 0.0  # of a call, beyond the seconds asked for
-        self.said = []
-
-    def rate(self, seconds):
-        asked = max(seconds - self.overhead_s, LEAST_TURN_S, seconds / 2)
-        start = time.monotonic()
-        document = document_of(self.command, asked)
-        self.overhead_s = max(time.monotonic() - start - asked, 0.0)
-        self.said.append(document)
-        return float(document["agent_steps_per_s"])
+    def run(self, seconds):
+        command = self.command + ["--seconds", f"{seconds:.3f}"]
+        try:
+            result = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60 + 4 * seconds, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Unavailable(str(error)) from None
+        if result.returncode != 0:
+            lines = result.stderr.strip().splitlines() or ["no reason given"]
+            name = " ".join([os.path.basename(command[0]), *command[1:]])
+            raise Unavailable(f"{name} ended with {result.returncode}: {lines[-1]}")
+        self.documents.append(json.loads(result.stdout))
+        return self.documents[-1]
 
     def median_of(self, key):
-        values = [document[key] for document in self.said if isinstance(document.get(key), (int, float))]
+        values = [document[key] for document in self.documents if isinstance(document.get(key), (int, float))]
         return statistics.median(values) if values else None
 
 
+class Farm(Program):
+    """A subcommand of our program that prints agent_steps_per_s."""
+
+    def __init__(self, build, *arguments):
+        super().__init__([os.path.join(build, "farm"), *arguments, "--json"])
+        self.overhead_s = 0.0  # of a call, beyond the requested seconds
+
+    def rate(self, seconds):
+        requested = max(seconds - self.overhead_s, LEAST_TURN_S, seconds / 2)
+        start = time.monotonic()
+        document = self.run(requested)
+        self.overhead_s = max(time.monotonic() - start - requested, 0.0)
+        return float(document["agent_steps_per_s"])
+
+
 def farm_fps(build, env, *options):
-    """The farm alone, random actions written in the learner's place."""
+    """The farm alone: a responder answers with random actions."""
     return Farm(build, "fps", "--env", env, "--ladder", "off", "--quiet", *options)
 
 
@@ -113,24 +119,24 @@ def spread_of(samples):
 
 
 def open_setting(comparison, setting, seconds):
-    """The peer so set, running, and its rate. (None, None) where it refuses the setting, which is said."""
+    """The running peer and its rate; (None, None), with a line in the log, if it refuses the setting."""
     peer = None
     try:
         peer = comparison.open(setting)
         peer.rate(min(WARM_UP_S, seconds))
         rate = peer.rate(seconds)
-    except Exception as error:  # pylint: disable=broad-except  # other people's code: any setting may fail in any way
-        say(f"    {describe(setting)}: {type(error).__name__}: {error}")
+    except Exception as error:  # pylint: disable=broad-except  # foreign code
+        log(f"    {describe(setting)}: {type(error).__name__}: {error}")
         if peer is not None:
             peer.close()
         return None, None
-    say(f"    {describe(setting)}: {rate:.0f}")
+    log(f"    {describe(setting)}: {rate:.0f}")
     return peer, rate
 
 
 def tune(comparison, seconds):
-    """The peer at its best setting, that setting, and what was tried. Each setting is opened once and tried; the best few
-    stay open (a peer at rest takes no CPU time), and are tried again: the better of two rates decides."""
+    """The peer at its best setting, that setting, and all trials. Each setting is opened once and measured. The best few stay open
+    (an idle peer takes no CPU time) and are measured again; the better of two rates decides."""
     turn = max(seconds / (len(comparison.settings) + FINALISTS), comparison.least_turn_s)
     tried, running = [], []  # running: (rate, index in tried, peer)
     try:
@@ -144,7 +150,7 @@ def tune(comparison, seconds):
                 loser.close()
             del running[FINALISTS:]
         if not running:
-            raise Unavailable("theirs ran with none of the settings tried")
+            raise Unavailable("the peer refused every setting")
         for _, index, peer in running if len(running) > 1 else []:
             tried[index]["rate"] = max(tried[index]["rate"], peer.rate(turn))
         running.sort(key=lambda entry: -tried[entry[1]]["rate"])
@@ -156,7 +162,7 @@ def tune(comparison, seconds):
 
 
 def take_turns(ours, theirs, rounds, seconds):
-    """Rates of both, who goes first changing from round to round."""
+    """Rates of both sides, which take turns at going first."""
     rates = ([], [])
     for turn in range(rounds):
         for side in (0, 1) if turn % 2 == 0 else (1, 0):
@@ -167,17 +173,17 @@ def take_turns(ours, theirs, rounds, seconds):
 
 
 def compare(comparison, seconds, rounds):
-    """One result of the document; takes about `seconds`, start-ups of the peer's settings not counted."""
-    say(f"  {comparison.name}: settings of {comparison.reference}")
+    """One result of the document; takes about `seconds` plus the peer's start-ups."""
+    log(f"  {comparison.name}: settings of {comparison.reference}")
     turn = max((1 - TUNING_SHARE) * seconds / (2 * rounds), comparison.least_turn_s)
-    comparison.ours.rate(min(turn, 1.0))  # so that what is missing is said at once, and files are in memory
+    comparison.ours.rate(min(turn, 1.0))  # fails at once if something is missing; loads files into memory
     best, setting, tried = tune(comparison, TUNING_SHARE * seconds)
     with contextlib.closing(best) as peer:
         ours, theirs = take_turns(comparison.ours, peer, rounds, turn)
         further = comparison.also(comparison.ours, peer) if comparison.also else {}
     value = statistics.median(ours)
     reference_value = (statistics.fmean if comparison.bursts else statistics.median)(theirs)
-    say(f"    ours {value:.0f}, theirs {reference_value:.0f} ({describe(setting)}): {value / reference_value:.2f}")
+    log(f"    ours {value:.0f}, theirs {reference_value:.0f} ({describe(setting)}): {value / reference_value:.2f}")
     return {
         "name": comparison.name,
         "value": value,
@@ -230,18 +236,18 @@ def write(path, document):
 
 
 def run(make_comparisons, about, argv=None, seconds=50.0, rounds=5):
-    """The program of a comparison: make_comparisons(build) lists what it compares. Returns the exit status."""
+    """The program of a comparison; make_comparisons(build) yields its Comparisons. Returns the exit status."""
     parser = argparse.ArgumentParser(description=about.split("\n", maxsplit=1)[0])
-    parser.add_argument("build", help="folder in which `farm` lies")
-    parser.add_argument("--json", default="-", help="where the document goes (default: stdout)")
+    parser.add_argument("build", help="build folder, which holds farm")
+    parser.add_argument("--json", default="-", help="file of the document (default: stdout)")
     parser.add_argument(
-        "--seconds", type=float, default=seconds, help=f"for each result, the peer's start-ups not counted (default {seconds:g})"
+        "--seconds", type=float, default=seconds, help=f"for each result, without the peer's start-ups (default {seconds:g})"
     )
     parser.add_argument("--rounds", type=int, default=rounds, help=f"turns of each side (default {rounds})")
     parser.add_argument("--only", default="", help="results whose names contain this")
     arguments = parser.parse_args(argv)
     if arguments.seconds <= 0 or arguments.rounds < 1:
-        parser.error("--seconds and --rounds are above 0")
+        parser.error("--seconds and --rounds must be above 0")
     build = os.path.abspath(arguments.build)
     results, status = [], 0
     for comparison in make_comparisons(build):
@@ -249,8 +255,8 @@ def run(make_comparisons, about, argv=None, seconds=50.0, rounds=5):
             continue
         try:
             results.append(compare(comparison, arguments.seconds, arguments.rounds))
-        except Exception as error:  # pylint: disable=broad-except  # the other comparisons are made all the same
-            say(f"FAILED {comparison.name}: {'' if isinstance(error, Unavailable) else type(error).__name__ + ': '}{error}")
+        except Exception as error:  # pylint: disable=broad-except  # the remaining ones run
+            log(f"FAILED {comparison.name}: {'' if isinstance(error, Unavailable) else type(error).__name__ + ': '}{error}")
             status = 1
     if results:
         write(arguments.json, {

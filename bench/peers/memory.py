@@ -213,7 +213,7 @@ def rates(build, folder, array_bytes, threads):
 def result(name, unit, ours, theirs, reference, target, alike):
     """A row; less is better."""
     value, reference_value = statistics.median(ours), statistics.median(theirs)
-    common.say(f"    {name}: ours {value:.4g}, theirs {reference_value:.4g}")
+    common.log(f"    {name}: ours {value:.4g}, theirs {reference_value:.4g}")
     return {
         "name": name, "value": value, "unit": unit, "better": "lower", "spread": common.spread_of(ours), "reference": reference,
         "reference_value": reference_value, "reference_spread": common.spread_of(theirs), "ratio": value / reference_value,
@@ -272,7 +272,7 @@ def main():
         try:
             results.append(job())
         except Exception as error:  # pylint: disable=broad-except  # the other comparisons are still made
-            common.say(f"FAILED {name}: {'' if isinstance(error, common.Unavailable) else type(error).__name__ + ': '}{error}")
+            common.log(f"FAILED {name}: {'' if isinstance(error, common.Unavailable) else type(error).__name__ + ': '}{error}")
             status = 1
     if results:
         common.write(arguments.json, {

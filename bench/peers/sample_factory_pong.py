@@ -1,8 +1,8 @@
 """Sample Factory 2.1.1 on Pong: its sampler with inference, and its trainer, on the CPU.
 
 # peer: sample-factory
-Its processes run as a group of their own, stopped (SIGSTOP) while it is our turn. What is counted are the steps of its
-environments, in memory that they share with this process, so that batches, which are long against a turn, do not blur the rate.
+Its processes form a process group, which is stopped (SIGSTOP) during our turns. Its environments count their steps in memory that
+they share with this process, because a batch is long compared with a turn.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ ALIKE = "both: 4 frames an action, maximum of 2, 84x84 grey, stack of 4, 30 no-o
 
 
 def make_counted_pong(name, cfg, env_config, render_mode=None):
-    """Sample Factory's Pong; step() counts in the file that $FARM_COUNTERS names."""
+    """Sample Factory's Pong; step() counts in the file $FARM_COUNTERS."""
     import ale_py
     import gymnasium
     from ale_py.registration import register_v0_v4_envs
@@ -36,7 +36,7 @@ def make_counted_pong(name, cfg, env_config, render_mode=None):
 
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     if "PongNoFrameskip-v4" not in gymnasium.registry:
-        register_v0_v4_envs()  # what importing ale_py leaves out where Gymnasium is older than 1.0
+        register_v0_v4_envs()  # importing ale_py does not if Gymnasium is older than 1.0
 
     class Counted(gymnasium.Wrapper):
         def __init__(self, env, index):
@@ -53,7 +53,7 @@ def make_counted_pong(name, cfg, env_config, render_mode=None):
 
 
 def serve(mode, arguments):
-    """Samples or trains until it is killed."""
+    """Samples or trains until a signal kills it."""
     from sample_factory.envs.env_utils import register_env
     from sf_examples.atari.train_atari import parse_atari_args, register_atari_components
 
@@ -78,8 +78,8 @@ def serve(mode, arguments):
 
 
 def members(group):
-    """Processes of the group, but for Python's resource tracker, which unlinks their semaphores when they are gone (PyTorch's
-    torch_shm_manager, which does so with shared tensors, is not in the group)."""
+    """Processes of the group except Python's resource tracker, which unlinks their semaphores when they have ended. (PyTorch's
+    torch_shm_manager, which does this for shared tensors, is not in the group.)"""
     found = []
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -91,7 +91,7 @@ def members(group):
 
 
 class Group:
-    """Sample Factory at work, stopped but for its turns."""
+    """The processes of Sample Factory, stopped between turns."""
 
     def __init__(self, mode, setting):
         self.folder = tempfile.TemporaryDirectory(prefix="bench-peers-")
@@ -121,15 +121,15 @@ class Group:
         deadline = time.monotonic() + START_LIMIT_S
         while self.steps() < STARTED_STEPS * environments:
             if self.process.poll() is not None:
-                raise RuntimeError(f"it ended by itself: {self.last_line()}")
+                raise RuntimeError(f"it ended unexpectedly: {self.last_line()}")
             if time.monotonic() > deadline:
-                raise RuntimeError(f"not at work within {START_LIMIT_S:.0f} s: {self.steps()} steps")
+                raise RuntimeError(f"did not start within {START_LIMIT_S:.0f} s: {self.steps()} steps")
             time.sleep(0.1)
         os.killpg(self.process.pid, signal.SIGSTOP)
 
     def last_line(self):
         lines = (pathlib.Path(self.folder.name) / "log").read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "it printed nothing"
 
     def steps(self):
         return int(self.counters.sum())
@@ -140,7 +140,7 @@ class Group:
         time.sleep(seconds)
         os.killpg(self.process.pid, signal.SIGSTOP)
         if self.process.poll() is not None:
-            raise RuntimeError(f"it ended by itself: {self.last_line()}")
+            raise RuntimeError(f"it ended unexpectedly: {self.last_line()}")
         return (self.steps() - before) / (time.perf_counter() - start)
 
     def close(self):
@@ -154,7 +154,7 @@ class Group:
 
 
 class Training(common.Farm):
-    """`farm train`, each time in a new run folder that goes with this object."""
+    """`farm train`, each time in a new run folder; the folders are removed with this object."""
 
     def __init__(self, build, *arguments):
         super().__init__(build, "train", *arguments)
@@ -162,7 +162,7 @@ class Training(common.Farm):
 
     def rate(self, seconds):
         plain = self.command
-        self.command = plain + ["--run", os.path.join(self.folder.name, str(len(self.said)))]
+        self.command = plain + ["--run", os.path.join(self.folder.name, str(len(self.documents)))]
         try:
             return super().rate(seconds)
         finally:

@@ -1,14 +1,13 @@
-"""One step from an actor to its learner and back: our lane against ways that other systems take.
+"""One step from an actor to its learner and back: our lane against the transports of other systems.
 
 # packages: g++ make pkg-config libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libzmq3-dev libiceoryx-posh-dev iceoryx
 
-The work (bench/peers/transport/work.h): 28,224 B out, 4 B back, two sides on two CPUs. NAME_step: round trips with one step in
-flight, a second divided by their median; NAME_throughput: steps a second with 16 in flight. Both sides look again and again, or
-(_sleeping) sleep in the transport's own call; the learner's side does not look at the payload or (_summed) adds up every byte.
+The work (bench/peers/transport/work.h): 28,224 B out, 4 B back, two processes on two CPUs. PEER_step: one step in flight; its rate
+is one second / the median round trip. PEER_throughput: steps per second with 16 in flight. Both sides poll, or (_sleeping) sleep in
+the transport's call. The learner's side ignores the payload, or (_summed) adds up every byte.
 """
 
 import contextlib
-import json
 import os
 import statistics
 import subprocess
@@ -16,14 +15,12 @@ import sys
 
 import common
 
-IN_FLIGHT = 16
-SECONDS, ROUNDS = 12.0, 15  # a result; many turns, for a virtual machine's two cores are near each other or far for seconds on end
+SECONDS, ROUNDS = 12.0, 15  # of a result; many turns, because a virtual machine may move its cores apart for seconds
 LEAST_TURN_S = 0.25
 PROGRAMS = os.path.join("peers", "debian", "transport")  # in the build folder
 
-# Settings of which each side gets the one that serves it best. A library's own threads may want another CPU than their side's
-# (the sides themselves are pinned). An observation that is written where the reader finds it may be stored past the caches,
-# which saves fetching the lines that the reader had last. A lane may hold what is under way, or a training batch too.
+# Each side runs with the settings that serve it best: the CPUs of a library's own threads (the sides are pinned), stores past the
+# caches (the writer need not fetch lines that the reader used last), and, in our lane, the steps of a ring.
 THREADS = [["--free-threads"], []]
 STORES = [["--stream"], []]
 OURS = [["--slots", "4"], ["--slots", "64"], ["--slots", "64", "--stream"]]
@@ -32,28 +29,21 @@ WORDS = {
     "--slots 64": "rings of 64 steps",
 }
 
-# name: (what it is called, its package, what it delivers, its settings)
+# name: (label, package, what it delivers, settings)
 PEERS = {
     "grpc": ("gRPC, bidirectional stream on a Unix socket", "libgrpc++-dev", "protobuf messages, to another process", THREADS),
     "zeromq_ipc": ("ZeroMQ ipc", "libzmq3-dev", "messages, to another process", THREADS),
-    "zeromq_inproc": ("ZeroMQ inproc", "libzmq3-dev", "messages, to another thread of the process", STORES),
     "unix_socket": ("Unix stream socket", None, "bytes, copied twice by the kernel, to another process", [[]]),
-    "pipe": ("pipe", None, "bytes, copied twice by the kernel, to another process", [[]]),
     "iceoryx": (
         "iceoryx", "libiceoryx-posh-dev", "chunks of shared memory, read in place, to another process",
         [threads + stores for threads in THREADS for stores in STORES],
     ),
 }
-# ending of the name: flags
-MODES = {
-    "step": [],
-    "step_summed": ["--sum"],
-    "step_sleeping": ["--sleep"],
-    "step_sleeping_summed": ["--sleep", "--sum"],
-    "throughput": ["--in-flight", str(IN_FLIGHT)],
-    "throughput_summed": ["--in-flight", str(IN_FLIGHT), "--sum"],
-    "throughput_sleeping": ["--in-flight", str(IN_FLIGHT), "--sleep"],
-    "throughput_sleeping_summed": ["--in-flight", str(IN_FLIGHT), "--sleep", "--sum"],
+MODES = {  # suffix of the result's name: flags
+    rate + sleep + read: in_flight + sleep_flag + read_flag
+    for rate, in_flight in (("step", []), ("throughput", ["--in-flight", "16"]))
+    for sleep, sleep_flag in (("", []), ("_sleeping", ["--sleep"]))
+    for read, read_flag in (("", []), ("_summed", ["--sum"]))
 }
 TARGETS = {
     "grpc_step": 70, "grpc_throughput": 30, "grpc_step_summed": 15, "grpc_throughput_summed": 5,
@@ -62,20 +52,19 @@ TARGETS = {
 
 
 def siblings(cpu):
-    """Hardware threads of this CPU's core, itself among them."""
+    """Hardware threads of this CPU's core, including itself."""
     with contextlib.suppress(OSError), open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", encoding="ascii") as file:
         text = file.read().strip()
         return {n for part in text.split(",") for n in range(int(part.split("-")[0]), int(part.split("-")[-1]) + 1)}
     return {cpu}
 
 
-def two_cpus(allowed, siblings_of=siblings):
-    """Two CPUs on two cores, where there are two cores."""
-    first, *others = sorted(allowed)
+def choose_two_cpus():
+    """Two CPUs, on different cores if possible."""
+    first, *others = sorted(os.sched_getaffinity(0))
     if not others:
-        raise common.Unavailable("two CPUs are needed, and this process may use one")
-    apart = [cpu for cpu in others if cpu not in siblings_of(first)]
-    return first, (apart or others)[0]
+        raise common.Unavailable("two CPUs are needed; this process may use one")
+    return first, ([cpu for cpu in others if cpu not in siblings(first)] or others)[0]
 
 
 def in_words(flags):
@@ -83,59 +72,42 @@ def in_words(flags):
     return ", ".join(word for flag, word in WORDS.items() if flag in text) or "as it is"
 
 
-class Program:
-    """A program of bench/peers/transport with its flags; `said` keeps the lines that it prints."""
+class Program(common.Program):
+    """A program of bench/peers/transport with its flags."""
 
     def __init__(self, folder, name, mode, cpus, flags=()):
-        self.command = [os.path.join(folder, name), *MODES[mode], "--cpus", f"{cpus[0]},{cpus[1]}", *flags]
+        super().__init__([os.path.join(folder, name), *MODES[mode], "--cpus", f"{cpus[0]},{cpus[1]}", *flags])
         self.round_trips = mode.startswith("step")
-        self.said = []
 
     def rate(self, seconds):
-        command = self.command + ["--seconds", f"{seconds:.3f}"]
-        try:
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30 + 4 * seconds, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise common.Unavailable(str(error)) from None
-        if done.returncode != 0:
-            lines = done.stderr.strip().splitlines() or ["no reason given"]
-            raise common.Unavailable(f"{os.path.basename(command[0])} ended with {done.returncode}: {lines[-1]}")
-        self.said.append(json.loads(done.stdout.splitlines()[-1]))
-        return 1e9 / self.said[-1]["round_trip_p50_ns"] if self.round_trips else self.said[-1]["steps_per_s"]
-
-    def median_of(self, key):
-        values = [line[key] for line in self.said if key in line]
-        return statistics.median(values) if values else None
+        document = self.run(seconds)
+        return 1e9 / document["round_trip_p50_ns"] if self.round_trips else document["steps_per_s"]
 
     def close(self):
         pass
 
 
 class Lane(Program):
-    """Ours, with the setting that serves a mode best: all are tried in each turn, and the one whose turns before this had the
-    best median counts. (Two virtual cores are near each other or far for seconds on end, and each likes another setting.)
-    `history` keeps the rates of each mode and setting."""
+    """Ours. Each turn tries all settings; the one with the best median in earlier turns counts. `history` keeps the rates of each
+    mode and setting."""
 
     def __init__(self, folder, mode, cpus, history):
         super().__init__(folder, "lane", mode, cpus)
-        self.tried = lambda flags: Program(folder, "lane", mode, cpus, flags)
+        self.programs = [Program(folder, "lane", mode, cpus, flags) for flags in OURS]
         self.rates = history.setdefault(mode, [[] for _ in OURS])
 
     def rate(self, seconds):
-        programs = [self.tried(flags) for flags in OURS]
-        now = [program.rate(max(seconds / len(OURS), LEAST_TURN_S / 2)) for program in programs]
-        known = [statistics.median(rates or [rate]) for rates, rate in zip(self.rates, now)]
-        chosen = known.index(max(known))
+        now = [program.rate(max(seconds / len(OURS), LEAST_TURN_S / 2)) for program in self.programs]
+        medians = [statistics.median(rates or [rate]) for rates, rate in zip(self.rates, now)]
+        chosen = medians.index(max(medians))
         for rates, rate in zip(self.rates, now):
             rates.append(rate)
-        self.command = programs[chosen].command
-        self.said += programs[chosen].said
+        self.command = self.programs[chosen].command
+        self.documents.append(self.programs[chosen].documents[-1])
         return now[chosen]
 
 
-def more(ours, theirs):
+def transport_keys(ours, theirs):
     """Keys of a result that only transports have."""
     keys = {
         prefix + key: side.median_of(key)
@@ -171,18 +143,18 @@ def comparisons(folder, cpus):
                 alike=f"28,224 B written and sent, 4 B back; sides on CPUs {cpus[0]} and {cpus[1]}",
                 least_turn_s=LEAST_TURN_S,
                 unit="round trips/s" if mode.startswith("step") else "steps/s",
-                also=more,
+                also=transport_keys,
             )
 
 
 @contextlib.contextmanager
 def broker(log):
-    """iceoryx's broker, which has to run while its programs do; one that runs already serves as well."""
+    """iceoryx's broker, which its programs need. A broker that runs already serves too."""
     with open(log, "w", encoding="utf-8") as file:
         try:
             process = subprocess.Popen(["iox-roudi"], stdin=subprocess.DEVNULL, stdout=file, stderr=file)
         except OSError as error:
-            common.say(f"  iceoryx's broker: {error}")
+            common.log(f"  iceoryx's broker: {error}")
             yield
             return
         try:
@@ -201,7 +173,7 @@ def main():
     with contextlib.ExitStack() as stack:
 
         def make(_):
-            cpus = two_cpus(os.sched_getaffinity(0))
+            cpus = choose_two_cpus()
             stack.enter_context(broker(os.path.join(folder, "iox-roudi.log")))
             yield from comparisons(folder, cpus)
 

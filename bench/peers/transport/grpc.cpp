@@ -152,6 +152,6 @@ void answer(void *self, const void *, int32_t action) {
 } // namespace
 
 int main(int argc, char **argv) {
-    const struct transport grpc = {"grpc", false, prepare, open_side, loan, send, answered, arrived, answer};
+    const struct transport grpc = {"grpc", prepare, open_side, loan, send, answered, arrived, answer};
     return work_main(&grpc, argc, argv);
 }

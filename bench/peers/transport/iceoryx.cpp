@@ -88,6 +88,6 @@ void answer(void *self, const void *obs, int32_t action) {
 } // namespace
 
 int main(int argc, char **argv) {
-    const struct transport iceoryx = {"iceoryx", false, prepare, open_side, loan, send, answered, arrived, answer};
+    const struct transport iceoryx = {"iceoryx", prepare, open_side, loan, send, answered, arrived, answer};
     return work_main(&iceoryx, argc, argv);
 }

@@ -96,13 +96,6 @@ static void answer(void *self, const void *obs, int32_t action) {
 }
 
 int main(int argc, char **argv) {
-    static const struct transport transport = {.name = "lane",
-                                               .prepare = prepare,
-                                               .open = open_side,
-                                               .loan = loan,
-                                               .send = send_step,
-                                               .answered = answered,
-                                               .arrived = arrived,
-                                               .answer = answer};
+    const struct transport transport = {"lane", prepare, open_side, loan, send_step, answered, arrived, answer};
     return work_main(&transport, argc, argv);
 }

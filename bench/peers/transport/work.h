@@ -1,15 +1,13 @@
-// What every program of this folder does, whatever carries it: an actor's side writes the observation of a step
-// (28,224 B, four 84x84 frames) where the transport wants it, a learner's side gets it and sends an action (4 B) back.
-// A program fills in struct transport and calls work_main, which reads the flags, starts the two sides (two processes
-// on two CPUs; two threads where the transport knows nothing else), keeps so many steps in flight, checks the order of
-// the actions and, where the payload is read, every byte of it, and prints one line of JSON. C17 and C++17.
+// What every program of this folder measures: an actor's process writes the observation of a step (28,224 B, four 84x84
+// frames) into the transport's memory, a learner's process receives it and sends an action (4 B) back. A program fills
+// struct transport and calls work_main, which reads the flags, forks the two sides onto two CPUs, keeps so many steps
+// in flight, checks the order of the actions (with --sum, every byte too), and prints one line of JSON. C17 and C++17.
 #ifndef WORK_H
 #define WORK_H
 
 #include <assert.h>
 #include <errno.h>
 #include <getopt.h>
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -30,30 +28,27 @@
 enum { WORK_OBS_BYTES = 28224, WORK_OBS_WORDS = WORK_OBS_BYTES / 8, WORK_IN_FLIGHT_MAX = 64, WORK_TRIPS_MAX = 1 << 20 };
 
 struct work {
-    int cpus[2];        // actor's, learner's
-    unsigned in_flight; // steps that are under way at once
-    bool sum;           // the learner's side adds up the payload; else it does not look at it
-    bool spin;          // both sides look again and again; else they sleep in the transport's own call
-    bool free_threads;  // threads that the transport starts of its own may run on any CPU; else where their side does
-    unsigned slots;     // of a ring, for each step in flight, where the transport has rings
-    bool stream;        // the observation is stored past the caches
+    int cpus[2];        // the actor's, the learner's
+    unsigned in_flight; // steps on the way at once
+    bool sum;           // the learner's side adds up the payload; else it does not read it
+    bool spin;          // both sides poll; else they sleep in the transport's call
+    bool free_threads;  // threads of the transport's library may run on any CPU; else on their side's
+    unsigned slots;     // of a ring, for each step in flight, if the transport has rings
+    bool stream;        // store the observation past the caches
     double seconds;
 };
 
-// One transport. Functions with `self` get what `open` returned on their side.
+// One transport. `self` is what `open` returned on that side. A side that spins gets false or NULL while nothing has
+// arrived; a side that sleeps waits in the call.
 struct transport {
     const char *name;
-    bool threads;                                       // both sides in one process
-    void (*prepare)(const struct work *work);           // before the sides part; may be NULL
-    void *(*open)(const struct work *work, bool actor); // in a side's own process or thread; both at once
-    // The actor's side: where to write the next observation; sends it; one action that came (false: none yet, which
-    // only a spinning side says).
-    void *(*loan)(void *self);
-    void (*send)(void *self, void *obs);
-    bool (*answered)(void *self, int32_t *action);
-    // The learner's side: the next observation (NULL: none yet); lets it go and sends the action.
-    const void *(*arrived)(void *self);
-    void (*answer)(void *self, const void *obs, int32_t action);
+    void (*prepare)(const struct work *work);                    // before the fork
+    void *(*open)(const struct work *work, bool actor);          // in both processes at once
+    void *(*loan)(void *self);                                   // actor: memory for the next observation
+    void (*send)(void *self, void *obs);                         // actor
+    bool (*answered)(void *self, int32_t *action);               // actor: receives one action
+    const void *(*arrived)(void *self);                          // learner: the next observation
+    void (*answer)(void *self, const void *obs, int32_t action); // learner: releases it and sends the action
 };
 
 static inline void work_need(bool good, const char *what) {
@@ -143,11 +138,6 @@ static inline void work_check(const void *obs, uint64_t n) {
 
 // ---- the sides ----
 
-struct work_learner {
-    const struct transport *transport;
-    const struct work *work;
-};
-
 static inline void *work_open(const struct transport *transport, const struct work *work, bool actor) {
     if (!work->free_threads) work_pin(work->cpus[!actor]);
     void *self = transport->open(work, actor);
@@ -155,21 +145,17 @@ static inline void *work_open(const struct transport *transport, const struct wo
     return self;
 }
 
-// Ends with its process.
-static inline void *work_learn(void *context) {
-    const struct work_learner *learner = (const struct work_learner *)context;
-    const struct transport *transport = learner->transport;
-    void *self = work_open(transport, learner->work, false);
+static inline void work_learn(const struct transport *transport, const struct work *work) {
+    void *self = work_open(transport, work, false);
     for (uint64_t n = 0;;) {
         const void *obs = transport->arrived(self);
         if (!obs) {
             work_relax();
             continue;
         }
-        if (learner->work->sum) work_check(obs, n);
+        if (work->sum) work_check(obs, n);
         transport->answer(self, obs, (int32_t)(n++ & 0x7fffffff));
     }
-    return NULL;
 }
 
 struct work_tally {
@@ -209,10 +195,6 @@ static inline uint64_t work_act(const struct transport *transport, const struct 
 static inline int work_ascending(const void *a, const void *b) {
     const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
     return (x > y) - (x < y);
-}
-
-static inline uint64_t work_cpu_ns(clockid_t learner, bool threads) {
-    return work_clock(CLOCK_PROCESS_CPUTIME_ID) + (threads ? 0 : work_clock(learner));
 }
 
 // ---- the program ----
@@ -266,46 +248,37 @@ static inline struct work work_flags(int argc, char **argv) {
     exit(2);
 }
 
-static inline pid_t work_start_learner(struct work_learner *learner) {
-    if (learner->transport->threads) {
-        pthread_t thread;
-        errno = pthread_create(&thread, NULL, work_learn, learner);
-        work_need(errno == 0, "pthread_create");
-        return 0;
-    }
+static inline pid_t work_start_learner(const struct transport *transport, const struct work *work) {
     const pid_t pid = fork();
     work_need(pid >= 0, "fork");
     if (pid) return pid;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    work_learn(learner);
+    work_learn(transport, work);
     _exit(1);
 }
 
 static inline int work_main(const struct transport *transport, int argc, char **argv) {
     const struct work work = work_flags(argc, argv);
-    struct work_learner learner = {.transport = transport, .work = &work};
     struct work_tally tally = {.start_ns = 0, .steps = 0, .trips = 0, .sent_ns = {0}, .trip_ns = NULL};
     tally.trip_ns = (uint32_t *)calloc(WORK_TRIPS_MAX, sizeof *tally.trip_ns);
     work_need(tally.trip_ns != NULL, "memory");
     memset(tally.trip_ns, 1, WORK_TRIPS_MAX * sizeof *tally.trip_ns); // no faults later
-    if (transport->prepare) transport->prepare(&work);
-    const pid_t pid = work_start_learner(&learner);
+    transport->prepare(&work);
+    const pid_t pid = work_start_learner(transport, &work);
     void *self = work_open(transport, &work, true);
 
-    clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
-    if (pid) work_need(clock_getcpuclockid(pid, &clock) == 0, "the learner's clock");
+    clockid_t clock;
+    work_need(clock_getcpuclockid(pid, &clock) == 0, "the learner's clock");
     const uint64_t length_ns = (uint64_t)(work.seconds * 1e9);
     uint64_t n = work_act(transport, &work, self, 0, work_now_ns() + length_ns / 8, &tally); // warms up
-    const uint64_t cpu_ns = work_cpu_ns(clock, transport->threads);
+    const uint64_t cpu_ns = (work_clock(CLOCK_PROCESS_CPUTIME_ID) + work_clock(clock));
     work_act(transport, &work, self, n, work_now_ns() + length_ns, &tally);
     const double wall_s = (double)(work_now_ns() - tally.start_ns) * 1e-9,
-                 cpu_s = (double)(work_cpu_ns(clock, transport->threads) - cpu_ns) * 1e-9;
-    if (pid) {
-        errno = 0;
-        work_need(waitpid(pid, NULL, WNOHANG) == 0, "the learner's side ended");
-        kill(pid, SIGKILL);
-        waitpid(pid, NULL, 0);
-    }
+                 cpu_s = (double)((work_clock(CLOCK_PROCESS_CPUTIME_ID) + work_clock(clock)) - cpu_ns) * 1e-9;
+    errno = 0;
+    work_need(waitpid(pid, NULL, WNOHANG) == 0, "the learner's side ended");
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
     qsort(tally.trip_ns, tally.trips, sizeof *tally.trip_ns, work_ascending);
     printf(
         "{\"transport\": \"%s\", \"steps\": %llu, \"wall_s\": %.6f, \"steps_per_s\": %.1f, \"round_trip_p50_ns\": %u, "
@@ -313,7 +286,7 @@ static inline int work_main(const struct transport *transport, int argc, char **
         transport->name, (unsigned long long)tally.steps, wall_s, (double)tally.steps / wall_s,
         tally.trip_ns[tally.trips / 2], tally.trip_ns[tally.trips * 99 / 100], 1e6 * cpu_s / (double)tally.steps);
     fflush(stdout);
-    _exit(0); // other people's threads may still be about
+    _exit(0); // threads of the transport's library may still run
 }
 
 #endif
