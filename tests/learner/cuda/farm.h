@@ -24,7 +24,7 @@ enum { LANE_COUNT = RINGS * LANES, ENVIRONMENTS = LANE_COUNT * WIDTH, ROUNDS = 4
 
 struct setting {
     bool frames;
-    enum farm_emulator_way crosses; // the only fast way for registered frames
+    enum farm_emulator_way obs_way; // the only fast way for registered frames
     enum farm_mirror mirror;
     enum farm_precision precision;
     uint32_t batch, micro_batch, infer_batch_max;
@@ -160,7 +160,7 @@ static inline struct farm *open_farm(struct setting setting) {
     struct farm *farm = calloc(1, sizeof *farm);
     farms_open++;
     farm->setting = setting;
-    prefer(setting.crosses);
+    prefer(setting.obs_way);
     farm->spec = spec_of(setting.frames);
     farm->learner = learner_of(farm);
     cr_assert_eq(farm_net_make(&farm->spec, &farm->learner.io, &farm->net, &farm->err), FARM_OK, "%s",
@@ -191,10 +191,10 @@ static inline void expect_obs_path(const struct farm *farm) {
     for (uint32_t k = 0; k < farm->setting.shards; k++) {
         const struct farm_cuda_context *context = farm_cuda_backend_context(farm->backend, k);
         if (!context->direct) continue;
-        cr_assert_eq(context->obs_path.copies, farm->setting.crosses == FARM_EMULATOR_COPIES);
+        cr_assert_eq(context->obs_path.copies, farm->setting.obs_way == FARM_EMULATOR_COPIES);
         if (context->obs_path.copies) continue;
         cr_assert_eq(context->obs_path.way,
-                     farm->setting.crosses == FARM_EMULATOR_BULK ? FARM_CUDA_PULL_BULK : FARM_CUDA_PULL_LOADS);
+                     farm->setting.obs_way == FARM_EMULATOR_BULK ? FARM_CUDA_PULL_BULK : FARM_CUDA_PULL_LOADS);
     }
 }
 
@@ -567,11 +567,11 @@ static inline uint64_t frames_trained(enum farm_mirror mirror, uint64_t updates)
     return seen;
 }
 
-static inline void expect_read(const uint64_t *read, enum farm_emulator_way by, uint64_t bytes, const char *who) {
+static inline void expect_read(const uint64_t *read, enum farm_emulator_way by, uint64_t bytes, const char *what) {
     for (int way = 0; way < FARM_EMULATOR_WAYS; way++) {
         if (way == FARM_EMULATOR_LOADS && !farm_emulator_sees_loads) continue;
         const uint64_t expected = way == (int)by ? bytes : 0;
-        cr_assert_eq(read[way], expected, "%s has read %lu bytes of the rings by way %d, not %lu", who, read[way], way,
+        cr_assert_eq(read[way], expected, "%s has read %lu bytes of the rings by way %d, not %lu", what, read[way], way,
                      expected);
     }
 }
@@ -580,8 +580,8 @@ static inline void expect_read(const uint64_t *read, enum farm_emulator_way by, 
 static inline void expect_obs_paths(const struct record *record, struct setting setting) {
     const uint64_t bytes = SIDE * SIDE, inferred = (uint64_t)ROUNDS * ENVIRONMENTS * bytes;
     const uint64_t trained = frames_trained(setting.mirror, record->updates) * bytes;
-    const bool by_bulk = setting.crosses == FARM_EMULATOR_BULK && setting.mirror == FARM_MIRROR_WINDOW;
-    expect_read(record->inferred, setting.crosses, inferred, "inference");
+    const bool by_bulk = setting.obs_way == FARM_EMULATOR_BULK && setting.mirror == FARM_MIRROR_WINDOW;
+    expect_read(record->inferred, setting.obs_way, inferred, "inference");
     expect_read(record->trained, by_bulk ? FARM_EMULATOR_BULK : FARM_EMULATOR_LOADS, trained, "training");
     cr_assert_eq(record->counted[0], inferred);
     cr_assert_eq(record->counted[1], trained);

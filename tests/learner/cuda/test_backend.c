@@ -62,7 +62,7 @@ static void expect_way_agrees(enum farm_emulator_way way) {
     struct setting setting = usual(true);
     setting.mirror = FARM_MIRROR_WINDOW;
     struct record *by_loads = run_alone(setting, &farm_backend_cuda);
-    setting.crosses = way;
+    setting.obs_way = way;
     struct record *other = run_alone(setting, &farm_backend_cuda);
     expect_obs_paths(other, setting);
     expect_same(other, by_loads, "another way");
@@ -119,7 +119,7 @@ Test(cuda_backend, logs_the_time_of_each_way_that_exists) {
         {2, 0, 0}, {2, 2, 0}, {2, 2, 1}}; // loads and bulk copies with two numbers of blocks
     for (int way = 0; way < FARM_EMULATOR_WAYS; way++) {
         struct setting setting = usual(true);
-        setting.crosses = (enum farm_emulator_way)way;
+        setting.obs_way = (enum farm_emulator_way)way;
         struct farm *farm = open_farm(setting);
         char text[4096];
         const struct farm_emulator_account before = farm_emulator_account();
@@ -146,7 +146,7 @@ Test(cuda_backend, logs_the_time_of_each_way_that_exists) {
 // The host's copies together with the pull, which is slow here.
 Test(cuda_backend, logs_the_time_of_copies_if_registration_is_refused) {
     struct setting setting = usual(true);
-    setting.crosses = FARM_EMULATOR_BULK; // loads are slow
+    setting.obs_way = FARM_EMULATOR_BULK; // loads are slow
     struct farm *farm = open_farm(setting);
     char text[4096];
     farm_emulator.refuse_registration = 1;
