@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "base/thread.h"
+
 struct worker {
     struct farm_pool *pool;
     uint32_t number;
@@ -57,7 +59,7 @@ enum farm_status farm_pool_create(uint32_t threads, struct farm_pool **out, stru
     for (uint32_t i = 1; i < threads; i++) {
         struct worker *worker = &pool->workers[pool->worker_count];
         *worker = (struct worker){.pool = pool, .number = i};
-        errno = pthread_create(&worker->thread, NULL, worker_main, worker);
+        errno = farm_thread_start(&worker->thread, worker_main, worker);
         if (errno) {
             enum farm_status status =
                 farm_fail_errno(err, FARM_E_LIMIT, "training thread %u of %u does not start (train_threads, ulimit -u)",
