@@ -82,12 +82,6 @@ struct farm {
     bool periods; // the director measures periods; else single kills
 };
 
-static void open_view(const struct farm_ring *made, enum farm_ring_side side, struct farm_ring *view) {
-    struct farm_error err;
-    int down = side == FARM_RING_LEARNER ? made->down.fd : made->down.fd_readonly;
-    farm_bench_must(farm_ring_open(dup(made->up.fd_readonly), dup(down), side, view, &err), &err);
-}
-
 // ---- the actors ----
 
 struct actor_context {
@@ -171,7 +165,7 @@ static int learner_body(void *context, struct farm_error *err) {
     uint32_t rung[ACTORS_MAX];
     learner.farm = farm;
     for (uint32_t a = 0; a < farm->actors; a++) {
-        open_view(&farm->made[a], FARM_RING_LEARNER, &learner.rings[a]);
+        farm_bench_must(farm_ring_view(&farm->made[a], FARM_RING_LEARNER, &learner.rings[a], err), err);
         learner.pointers[a] = &learner.rings[a];
     }
     farm_bench_must(farm_doorbells_make(&learner.bells, learner.pointers, farm->actors, farm->bell, err), err);
@@ -296,7 +290,8 @@ static int director_body(void *context, struct farm_error *err) {
     struct farm *farm = context;
     struct page *page = farm->page;
     struct farm_ring rings[ACTORS_MAX];
-    for (uint32_t a = 0; a < farm->actors; a++) open_view(&farm->made[a], FARM_RING_OBSERVER, &rings[a]);
+    for (uint32_t a = 0; a < farm->actors; a++)
+        farm_bench_must(farm_ring_view(&farm->made[a], FARM_RING_OBSERVER, &rings[a], err), err);
     for (uint32_t a = 0; a < farm->actors; a++) await_steps(&rings[a], 100);
     if (!farm->periods) kill_one_by_one(page, rings);
     for (int p = 0; farm->periods && p < PAIRS; p++) {

@@ -68,10 +68,9 @@ static void open_lanes(struct rig *rig) {
     spec.env.frames_per_step = 4;
     farm_ring_spec_answers(&spec);
     check_status(farm_ring_create(&spec, 0, -1, true, &rig->made, &err), &err);
-    check_status(farm_ring_open(rig->made.up.fd, rig->made.down.fd_readonly, FARM_RING_ACTOR, &rig->actor, &err), &err);
+    check_status(farm_ring_view(&rig->made, FARM_RING_ACTOR, &rig->actor, &err), &err);
     farm_ring_populate(&rig->actor);
-    check_status(farm_ring_open(rig->made.up.fd_readonly, rig->made.down.fd, FARM_RING_LEARNER, &rig->learner, &err),
-                 &err);
+    check_status(farm_ring_view(&rig->made, FARM_RING_LEARNER, &rig->learner, &err), &err);
 }
 
 // Frames, rewards, and sometimes the start of an episode.

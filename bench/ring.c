@@ -213,9 +213,7 @@ static struct farm_ring_spec ring_spec(uint32_t dtype, uint32_t elements) {
 // Opens one side of the ring `made`.
 static void open_ring(const struct farm_ring *made, bool actor, struct farm_ring *ring) {
     struct farm_error err;
-    int up = dup(actor ? made->up.fd : made->up.fd_readonly),
-        down = dup(actor ? made->down.fd_readonly : made->down.fd);
-    farm_bench_must(farm_ring_open(up, down, actor ? FARM_RING_ACTOR : FARM_RING_LEARNER, ring, &err), &err);
+    farm_bench_must(farm_ring_view(made, actor ? FARM_RING_ACTOR : FARM_RING_LEARNER, ring, &err), &err);
     if (actor) farm_ring_populate(ring);
 }
 

@@ -64,8 +64,7 @@ static void make_rings(struct bench_host *host, uint32_t s) {
     for (uint32_t i = s * host->rings_each; i < (s + 1) * host->rings_each; i++) {
         struct farm_ring *made = &host->made[i], *view = &host->view[i];
         farm_bench_must(farm_ring_create(&host->offer.spec, i, -1, true, made, &err), &err);
-        farm_bench_must(farm_ring_open(dup(made->up.fd_readonly), dup(made->down.fd), FARM_RING_LEARNER, view, &err),
-                        &err);
+        farm_bench_must(farm_ring_view(made, FARM_RING_LEARNER, view, &err), &err);
         view->wake_fd = host->wake;
     }
 }

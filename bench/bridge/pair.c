@@ -286,8 +286,7 @@ static void make_node(struct nodes *nodes, uint32_t number, const char *address)
     for (uint32_t r = 0; r < pair->rings; r++) {
         struct farm_ring *made = &node->made[r], *view = &node->view[r];
         farm_bench_must(farm_ring_create(&offer.spec, r, -1, true, made, &err), &err);
-        farm_bench_must(farm_ring_open(dup(made->up.fd), dup(made->down.fd_readonly), FARM_RING_ACTOR, view, &err),
-                        &err);
+        farm_bench_must(farm_ring_view(made, FARM_RING_ACTOR, view, &err), &err);
         fill_with_pixels(view);
         fds[r][0] = dup(made->up.fd_readonly);
         fds[r][1] = dup(made->down.fd);

@@ -47,14 +47,6 @@ static bool has_stamp(const uint8_t *at, size_t bytes, uint64_t number) {
     return memcmp(at, &number, sizeof number) == 0 && memcmp(at + bytes - sizeof number, &number, sizeof number) == 0;
 }
 
-// A view of a ring just created, with duplicated descriptors.
-static enum farm_status open_view(const struct farm_ring *made, bool actor, struct farm_ring *view,
-                                  struct farm_error *err) {
-    return farm_ring_open(dup(actor ? made->up.fd : made->up.fd_readonly),
-                          dup(actor ? made->down.fd_readonly : made->down.fd),
-                          actor ? FARM_RING_ACTOR : FARM_RING_LEARNER, view, err);
-}
-
 // ---- plain sockets ----
 
 // Announces a phase: messages of `out` bytes; replies of `back` bytes to each, or to the last only.
@@ -142,7 +134,7 @@ static void admit_node(struct responder *responder, const struct farm_control_me
     }
     close_session(responder);
     enum farm_status status = farm_ring_create(&responder->offer.spec, 0, -1, true, &responder->made, &err);
-    if (!status && (status = open_view(&responder->made, false, &responder->view, &err)))
+    if (!status && (status = farm_ring_view(&responder->made, FARM_RING_LEARNER, &responder->view, &err)))
         farm_ring_close(&responder->made);
     if (status) {
         refuse_node(responder, request, err.message);
@@ -345,7 +337,7 @@ static enum farm_status make_actor(struct near_side *near, int shape, struct far
     struct farm_ring_spec spec;
     make_spec(shape, &spec);
     enum farm_status status = farm_ring_create(&spec, 0, -1, true, &actor->made, err);
-    if (!status) status = open_view(&actor->made, true, &actor->view, err);
+    if (!status) status = farm_ring_view(&actor->made, FARM_RING_ACTOR, &actor->view, err);
     if (status) return status;
     const int fds[1][2] = {{dup(actor->made.up.fd_readonly), dup(actor->made.down.fd)}};
     struct farm_node_config config = {.ring_fds = fds, .ring_count = 1, .stats = &actor->stats};

@@ -227,26 +227,14 @@ static struct farm_ring_spec spec_of(const struct run *run) {
     return spec;
 }
 
-static enum farm_status open_side(const struct pair *pair, enum farm_ring_side side, struct farm_ring *ring,
-                                  struct farm_error *err) {
-    const bool actor = side == FARM_RING_ACTOR;
-    const int up = dup(actor ? pair->made.up.fd : pair->made.up.fd_readonly),
-              down = dup(actor ? pair->made.down.fd_readonly : pair->made.down.fd);
-    enum farm_status status =
-        up < 0 || down < 0 ? farm_fail_errno(err, FARM_E_LIMIT, "dup") : farm_ring_open(up, down, side, ring, err);
-    if (status && up >= 0) close(up);
-    if (status && down >= 0) close(down);
-    return status;
-}
-
 static enum farm_status open_pair(struct run *run, size_t p, struct farm_error *err) {
     const struct farm_ring_spec spec = spec_of(run);
     struct pair *pair = &run->pairs[p];
     pair->bell_rings[0] = &pair->learner;
     pair->eventfd = -1;
     enum farm_status status = farm_ring_create(&spec, (uint32_t)p, run->at[p].node, true, &pair->made, err);
-    if (!status) status = open_side(pair, FARM_RING_ACTOR, &pair->actor, err);
-    if (!status) status = open_side(pair, FARM_RING_LEARNER, &pair->learner, err);
+    if (!status) status = farm_ring_view(&pair->made, FARM_RING_ACTOR, &pair->actor, err);
+    if (!status) status = farm_ring_view(&pair->made, FARM_RING_LEARNER, &pair->learner, err);
     if (status) return status;
     farm_ring_populate(&pair->actor);
     pair->eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct farm_ring closed_ring = {
     .up = {.fd = -1, .fd_readonly = -1}, .down = {.fd = -1, .fd_readonly = -1}, .wake_fd = -1};
@@ -147,6 +148,18 @@ enum farm_status farm_ring_open(int up_fd, int down_fd, enum farm_ring_side side
     } else if (side != FARM_RING_ACTOR) {
         farm_ring_populate(ring);
     }
+    return status;
+}
+
+enum farm_status farm_ring_view(const struct farm_ring *made, enum farm_ring_side side, struct farm_ring *view,
+                                struct farm_error *err) {
+    const int up = dup(side == FARM_RING_ACTOR ? made->up.fd : made->up.fd_readonly),
+              down = dup(side == FARM_RING_LEARNER ? made->down.fd : made->down.fd_readonly);
+    *view = closed_ring;
+    enum farm_status status =
+        up < 0 || down < 0 ? farm_fail_errno(err, FARM_E_LIMIT, "dup") : farm_ring_open(up, down, side, view, err);
+    if (status && up >= 0) close(up);
+    if (status && down >= 0) close(down);
     return status;
 }
 

@@ -32,6 +32,9 @@ enum farm_status farm_ring_create(const struct farm_ring_spec *spec, uint32_t ac
 // cannot stop a learner from restarting. Fills the page tables, except an actor's, which first takes over its lanes.
 enum farm_status farm_ring_open(int up_fd, int down_fd, enum farm_ring_side side, struct farm_ring *ring,
                                 struct farm_error *err);
+// Opens another view of a ring that this process created, by duplicates of its descriptors.
+enum farm_status farm_ring_view(const struct farm_ring *made, enum farm_ring_side side, struct farm_ring *view,
+                                struct farm_error *err);
 // Fills the page tables, so that steps cause no page faults.
 void farm_ring_populate(const struct farm_ring *ring);
 void farm_ring_close(struct farm_ring *ring);

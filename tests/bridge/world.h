@@ -86,8 +86,7 @@ static inline void world_admit(struct world *world, const struct farm_control_me
     for (uint32_t r = world->made_count; r < request->count; r++, world->made_count++) {
         struct farm_ring *made = &world->made[r], *view = &world->learner[r];
         cr_assert_eq(farm_ring_create(&world->offer.spec, 10 + r, -1, false, made, &err), FARM_OK, "%s", err.message);
-        cr_assert_eq(farm_ring_open(dup(made->up.fd_readonly), dup(made->down.fd), FARM_RING_LEARNER, view, &err),
-                     FARM_OK, "%s", err.message);
+        cr_assert_eq(farm_ring_view(made, FARM_RING_LEARNER, view, &err), FARM_OK, "%s", err.message);
         view->wake_fd = world->wake;
     }
     cr_assert(farm_control_send_session(world->control, 0, world->session, world->made, request->count, 10));
@@ -227,9 +226,7 @@ static inline void world_make_actors(struct world *world, uint32_t rings) {
     for (uint32_t r = 0; r < rings; r++) {
         struct farm_ring *made = &world->actors_made[r];
         cr_assert_eq(farm_ring_create(&world->node_spec, r, -1, false, made, &err), FARM_OK, "%s", err.message);
-        cr_assert_eq(
-            farm_ring_open(dup(made->up.fd), dup(made->down.fd_readonly), FARM_RING_ACTOR, &world->actor[r], &err),
-            FARM_OK, "%s", err.message);
+        cr_assert_eq(farm_ring_view(made, FARM_RING_ACTOR, &world->actor[r], &err), FARM_OK, "%s", err.message);
     }
 }
 

@@ -20,9 +20,7 @@ struct views {
 static inline struct farm_ring open_view(const struct farm_ring *creator, enum farm_ring_side side) {
     struct farm_ring ring;
     struct farm_error err = {0};
-    int up = dup(side == FARM_RING_ACTOR ? creator->up.fd : creator->up.fd_readonly);
-    int down = dup(side == FARM_RING_LEARNER ? creator->down.fd : creator->down.fd_readonly);
-    cr_assert_eq(farm_ring_open(up, down, side, &ring, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_ring_view(creator, side, &ring, &err), FARM_OK, "%s", err.message);
     return ring;
 }
 

@@ -223,7 +223,7 @@ static void exchange_between_processes(uint64_t steps, enum farm_wait_mode mode)
     pid_t child = fork();
     if (child == 0) {
         struct farm_ring actor;
-        if (farm_ring_open(v.creator.up.fd, v.creator.down.fd_readonly, FARM_RING_ACTOR, &actor, NULL)) _exit(99);
+        if (farm_ring_view(&v.creator, FARM_RING_ACTOR, &actor, NULL)) _exit(99);
         ends.actor = &actor;
         _exit(run_actor(&ends) != 0);
     }

@@ -71,30 +71,22 @@ Test(ring, refuses_a_shape_that_was_overwritten) {
     refused(ring.up.fd, ring.down.fd, FARM_RING_ACTOR, FARM_E_FORMAT, "0 environments");
     refused(ring.up.fd, ring.down.fd, FARM_RING_LEARNER, FARM_E_FORMAT, "0 environments");
     up->width = down->width = 2;
-    with_ring again;
-    int up_fd = dup(ring.up.fd), down_fd = dup(ring.down.fd);
-    cr_assert_eq(farm_ring_open(up_fd, down_fd, FARM_RING_LEARNER, &again, NULL), FARM_OK);
+    with_ring again = open_view(&ring, FARM_RING_LEARNER);
+    cr_assert_not_null(again.lanes);
 }
 
 Test(ring, a_learner_relies_only_on_the_sealed_size_of_up) {
     struct farm_ring_spec spec = spec_rich(2, 3, 9);
-    with_ring ring = ring_of(spec, 1), learner;
+    with_ring ring = ring_of(spec, 1);
     memset(ring.up.header, 0xa5, sizeof *ring.up.header);
     refused(ring.up.fd, ring.down.fd_readonly, FARM_RING_ACTOR, FARM_E_FORMAT, "magic");
-    int up = dup(ring.up.fd_readonly), down = dup(ring.down.fd);
-    cr_assert_eq(farm_ring_open(up, down, FARM_RING_LEARNER, &learner, &err), FARM_OK, "%s", err.message);
+    with_ring learner = open_view(&ring, FARM_RING_LEARNER);
     cr_assert_arr_eq((const char *)&learner.spec, (const char *)&spec, sizeof spec);
     cr_assert_eq((char *)learner.lanes[1].flags - (char *)learner.up.header,
                  (char *)ring.lanes[1].flags - (char *)ring.up.header);
 }
 
 // ---- repair ----
-
-static void open_again_as_actor(struct farm_ring *ring) {
-    with_ring actor;
-    const int up = dup(ring->up.fd), down = dup(ring->down.fd_readonly);
-    cr_assert_eq(farm_ring_open(up, down, FARM_RING_ACTOR, &actor, &err), FARM_OK, "%s", err.message);
-}
 
 Test(ring, restoring_repairs_an_overwritten_header_only) {
     struct farm_ring_spec spec = spec_rich(2, 3, 9);
@@ -106,7 +98,8 @@ Test(ring, restoring_repairs_an_overwritten_header_only) {
     memset(ring.up.header, 0xa5, sizeof before);
     cr_assert(farm_ring_restore(&ring));
     cr_assert_arr_eq((const char *)ring.up.header, (const char *)&before, sizeof before);
-    open_again_as_actor(&ring);
+    with_ring actor = open_view(&ring, FARM_RING_ACTOR);
+    cr_assert_not_null(actor.lanes);
 }
 
 // Lane 1 of a ring of C = 8 after ten steps; `full`: C steps are answered and held, else step 10 waits for its answer.
@@ -346,7 +339,7 @@ Test(ring, inference_reads_the_bytes_that_the_environment_wrote_in_place) {
     pid_t actor = fork();
     if (actor == 0) { // the actor writes each frame in place and sends its place
         struct farm_ring ring;
-        if (farm_ring_open(created.up.fd, created.down.fd_readonly, FARM_RING_ACTOR, &ring, NULL)) _exit(1);
+        if (farm_ring_view(&created, FARM_RING_ACTOR, &ring, NULL)) _exit(1);
         for (uint64_t n = 0; n < STEPS; n++) {
             struct farm_lane *lane = &ring.lanes[1];
             while (!farm_lane_actor_answered(lane) || !farm_lane_actor_can_write(lane)) usleep(100);
