@@ -104,7 +104,7 @@ numa-guest: deps ## farm topo and farm bw in an emulated machine of four NUMA no
 	@$(MAKE) $(parallel) $(BUILD)/farm
 	@$(MAKE) T=numa run-tests
 
-lint: ## layout, static analysis, folder rule, links, AArch64 compile check
+lint: ## layout, static analysis, folder rule, links, English, AArch64 compile check
 	@tools/build/deps.sh build envs lint
 	@$(MAKE) $(parallel) -k run-lint
 

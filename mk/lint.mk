@@ -1,5 +1,5 @@
 ##@ Lint: each rule alone is a target too
-LINTS := lint-format lint-cppcheck lint-folders lint-docs aarch64
+LINTS := lint-format lint-cppcheck lint-folders lint-docs lint-english aarch64
 .PHONY: run-lint $(LINTS)
 run-lint: $(LINTS)
 	$(call say,LINT,'clean')
@@ -24,6 +24,10 @@ lint-folders:
 lint-docs:
 	$(call say,LINT,'links in documents$(comma) paths of one machine')
 	@$(PYTHON) tools/build/check_docs.py .
+
+lint-english:
+	$(call say,LINT,'idioms (CONTRIBUTING.md: English)')
+	@$(PYTHON) tools/build/check_english.py .
 
 # Compiles for AArch64, with the other libraries' headers of this machine: nothing is linked or run.
 CROSS_CC   := aarch64-linux-gnu-gcc

@@ -1,5 +1,5 @@
-// Waiting (a bounded spin, then sleep) and waking a side that sleeps: the only system calls of src/ring. There are none
-// while both sides are busy.
+// Waiting (a bounded spin, then sleep) and waking a side that sleeps: the only system calls of src/ring. While both
+// sides are busy there is no system call.
 //
 // An actor sleeps on one futex word (down.wake) for all its lanes, an inference thread on its eventfd for all its
 // actors.

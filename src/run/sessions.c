@@ -27,8 +27,8 @@ static bool is_away(const struct farm_run_sessions *sessions, const struct farm_
 
 // ---- whether training has enough rings ----
 
-// Reports that there is no actor, or (more: after a node has joined) that training still waits or goes on. The learner
-// reports that training waits because actors have left.
+// Reports that no actor is present, or (more: after a node has joined) that training still waits or goes on. The
+// learner reports that training waits because actors have left.
 static void check_training(struct farm_run_sessions *sessions, bool more) {
     const struct farm_run_workers *workers = farm_run_sessions_workers(sessions);
     const bool waited = sessions->training_waits;

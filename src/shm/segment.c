@@ -157,7 +157,7 @@ static const char *shmem_setting(char *text, size_t bytes) {
     return open_bracket + 1;
 }
 
-// Base pages; with `transparent`, the kernel is asked for transparent pages, and they are counted.
+// Base pages; with `transparent`, requests transparent pages from the kernel and counts them.
 static enum farm_status create_small(const struct farm_segment_request *request, bool transparent,
                                      struct farm_segment *out, struct farm_error *err) {
     enum farm_status status = farm_limits_check_memory("/", request->bytes, request->node, err);

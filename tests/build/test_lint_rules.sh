@@ -89,6 +89,9 @@ accepts check_includes.py 'the tree without circles'
 printf '# One two\n' >"$tree/docs/B.md"
 printf '# One\n[b](B.md) [b](B.md#one-two) [top](#one) [web](https://example.org) `[no](nowhere.md)`\n' >"$tree/docs/A.md"
 accepts check_docs.py 'links that lead somewhere'
+permitted check_english.py docs/good.md 'there is none; the process for it; because it is late' 'plain words'
+forbidden check_english.py docs/bad.md 'who''ever asks' 'an idiom'
+forbidden check_english.py src/base/bad.c '// a value that is'" none" 'an idiom, in C'
 forbidden check_docs.py docs/bad.md '[gone](gone.md)' 'a dead link'
 forbidden check_docs.py docs/bad.md '[gone](B.md#three)' 'a dead anchor'
 forbidden check_docs.py docs/bad.md "run /ho""me/me/farm" 'a path of one machine'

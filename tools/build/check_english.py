@@ -16,7 +16,7 @@ IDIOMS = [
     (r"(?<!there )\bis no (pair|list|number|name|file|such)\b", "is not a ..."),
     (r"\b(is|are|was|were) told\b|\btells? of\b|\bis asked (for|to)\b", "name the actor: the learner prints, requests, reads"),
     (r"\bwho (answers|asks|trains|reads|writes|has|is|waits|shares|may|runs|sleeps)\b", "which, or the thing's name"),
-    (r", for (it|that|they|there|this|those|these|he|she|no|all) \w+", "because"),
+    (r", for (it|that|they|there|this|those|these|nothing) (is|are|was|were|has|have|had|may|can|does|do|would|will)\b", "because"),
     (r"\bthat there (is|are)\b|\bthat is there\b|\bthat are there\b", "there is; existing; the remaining ones"),
     (r"\b(is|are) believed\b|\bnot believed\b", "accepted; ignored"),
     (r"\bstand-?ins?\b", "emulator, responder, test actor: what it is"),

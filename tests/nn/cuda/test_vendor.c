@@ -16,7 +16,7 @@ enum { TRIED_MAX = 256 };
 static char tried[TRIED_MAX][512];
 static int tried_count;
 static const char *present[4];     // paths that open
-static const char *broken;         // a path that is there and does not open
+static const char *broken;         // an existing path that does not open
 static const char *missing_symbol; // of an open library
 static char last_error[600];
 
