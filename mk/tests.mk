@@ -129,8 +129,7 @@ $(BUILD)/tests/envs/libenv_fixture.so: tests/envs/libenv_fixture.c src/envs/libe
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) -fPIC $(CFLAGS) -shared $< $(LDFLAGS) -o $@
-$(BUILD)/tests/envs/test_libenv $(BUILD)/tests/envs/test_procgen: | \
-	$(BUILD)/envs/libenv.so $(BUILD)/envs/procgen.so $(BUILD)/tests/envs/libenv_fixture.so
+$(BUILD)/tests/envs/test_libenv: | $(BUILD)/envs/libenv.so $(BUILD)/envs/procgen.so $(BUILD)/tests/envs/libenv_fixture.so
 
 # Both programs over one mapping a segment.
 $(BUILD)/tests/learner/test_threads: private LDFLAGS += -Wl,--wrap=farm_place_map,--wrap=munmap
@@ -139,6 +138,7 @@ $(BUILD)/tests/learner/test_threads: private LDFLAGS += -Wl,--wrap=farm_place_ma
 build-tests: $(if $(T),$(FARM) env-plugins python-extension cuda,all) $(C_TESTS)
 build-c-tests: $(FARM) $(C_TESTS)
 build-tests: $(if $(filter tests/build/%,$(SCRIPT_TESTS)),$(BUILD)/farm.pc)
+build-tests: $(if $(filter tests/envs/test_procgen.py,$(SCRIPT_TESTS)),$(BUILD)/tests/envs/libenv_fixture.so)
 build-tests build-c-tests:
 	$(if $(CUDA_UNTESTED),@echo '  CUDA  headers missing$(comma) so not built: $(CUDA_UNTESTED) (make deps)')
 run_tests = tools/build/run_tests.py --jobs $(TEST_JOBS) --build $(BUILD) $(if $(SANITIZE),--timeout 300) \

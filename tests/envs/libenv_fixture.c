@@ -1,6 +1,7 @@
-// A small environment behind gym3's libenv interface, for test_libenv.c. Its clock is 1000 * episode + step, each step
-// pays 100 * episode + step, an episode has `length` steps. Option `shape` chooses its spaces, many of them absurd, and
-// `env_name` those of Procgen; the environment variable FIXTURE_VERSION what libenv_version answers.
+// A small environment behind gym3's libenv interface, for tests/envs and, with -DSTRICT=1, tests/tools. Its clock is
+// 1000 * episode + step; step n pays 100 * episode + n; an episode has `length` steps. Option `shape` chooses its
+// spaces, many of them absurd; `env_name` chooses Procgen's; $FIXTURE_VERSION is libenv_version's result. STRICT: three
+// numbers, two actions, ten steps; it ends its process at any option but `seed`, as Procgen's library does.
 #include "envs/libenv/libenv.h"
 
 int libenv_version(void);
@@ -11,11 +12,15 @@ void libenv_observe(void *handle);
 void libenv_act(void *handle);
 void libenv_close(void *handle);
 
-enum { OPTIONS = 5, ACTIONS_MAX = 3 };
+#ifndef STRICT
+#define STRICT 0
+#endif
+
+enum { OPTIONS = 5, ACTIONS_MAX = 3, SEED = 4 };
 
 struct fixture {
     char shape[32];
-    float options[OPTIONS]; // length, scale, loud, characters of title, seed; -1: given with another type
+    float options[OPTIONS]; // length, scale, loud, characters of title, seed; -1: of another type
     struct libenv_tensor obs[9], action[2], info;
     int obs_count, action_count;
     struct libenv_buffers *buffers;
@@ -51,6 +56,11 @@ static void make_spaces(struct fixture *own) {
 static void deform_spaces(struct fixture *own) {
     const char *shape = own->shape;
     struct libenv_tensor *obs = &own->obs[0], *action = &own->action[0];
+    if (STRICT) {
+        *obs = tensor("numbers", LIBENV_REAL, FARM_F32, 1, 3);
+        own->obs_count = 1;
+        action->high.i32 = 1;
+    }
     if (!strcmp(shape, "procgen")) {
         *obs = tensor("rgb", LIBENV_DISCRETE, FARM_U8, 3, 64);
         obs->shape[2] = 3;
@@ -83,6 +93,10 @@ static void deform_spaces(struct fixture *own) {
 static void read_option(struct fixture *own, const struct libenv_option *option) {
     static const char *const names[OPTIONS] = {"length", "scale", "loud", "title", "seed"};
     static const int32_t dtypes[OPTIONS] = {FARM_I32, FARM_F32, FARM_U8, FARM_U8, FARM_I32};
+    if (STRICT && strcmp(option->name, "seed") != 0) {
+        printf("fatal: unused option %s\n", option->name);
+        exit(1);
+    }
     if (!strcmp(option->name, "shape"))
         snprintf(own->shape, sizeof own->shape, "%.*s", option->count, (const char *)option->data);
     if (!strcmp(option->name, "env_name")) snprintf(own->shape, sizeof own->shape, "procgen");
@@ -99,7 +113,7 @@ static void read_option(struct fixture *own, const struct libenv_option *option)
 
 void *libenv_make(int environments, struct libenv_options options) {
     struct fixture *own = calloc(1, sizeof *own);
-    own->options[0] = 3;
+    own->options[0] = STRICT ? 10 : 3;
     own->first = true;
     for (int32_t i = 0; i < options.count; i++) read_option(own, &options.items[i]);
     make_spaces(own);
@@ -130,6 +144,8 @@ void libenv_observe(void *handle) {
     memset(own->buffers->info[0], 0, sizeof(int32_t));
     *own->buffers->reward = own->paid;
     *own->buffers->first = own->first;
+    for (int i = 0; STRICT && i < 3; i++)
+        ((float *)own->buffers->obs[0])[i] = (float)(((int32_t)own->options[SEED] % 100 + own->step) % (i + 2));
     if (own->obs_count == 1) return;
     memcpy(own->buffers->obs[1], &clock, sizeof clock);
     memcpy(own->buffers->obs[2], own->options, sizeof own->options);
@@ -143,7 +159,7 @@ void libenv_act(void *handle) {
         own->acted[i] =
             real ? ((const float *)own->buffers->action[0])[i] : (float)((const int32_t *)own->buffers->action[0])[i];
     own->step++;
-    own->paid = (float)(100 * own->episode + own->step);
+    own->paid = STRICT ? own->acted[0] : (float)(100 * own->episode + own->step);
     own->first = own->step == (int32_t)own->options[0];
     if (own->first) own->episode++, own->step = 0;
 }

@@ -31,7 +31,7 @@ def setUpModule():
         ("abi", PLUGINS / "rogue.c", "-w", "-DDOCTOR", "-DABI=99"),
         ("entry", PLUGINS / "rogue.c", "-w", "-DDOCTOR", "-DNO_ENTRY"),
         ("constructor", PLUGINS / "rogue.c", "-w", "-DDOCTOR", "-DEARLY"),
-        ("strict", PLUGINS / "strict_libenv.c", f"-I{SOURCE}/src", *STRICT),
+        ("strict", SOURCE / "tests/envs/libenv_fixture.c", f"-I{SOURCE}/src", "-DSTRICT=1", *STRICT),
         ("gridworld", SOURCE / "examples/gridworld.c", *STRICT),
         ("chase", PLUGINS / "ocean_chase.c", *OCEAN_FLAGS, *STRICT),
         ("direct", PLUGINS / "ocean_chase.c", "-DDIRECT=1"),

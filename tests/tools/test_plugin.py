@@ -112,7 +112,7 @@ class Names(WithPlugins):
     def test_of_a_libenv_library_work_in_other_folders(self):
         at = self.folder / "library"
         at.mkdir()
-        build_plugin(ROGUE.with_name("strict_libenv.c"), at / "near.so", f"-I{SOURCE}/src")
+        build_plugin(SOURCE / "tests/envs/libenv_fixture.c", at / "near.so", f"-I{SOURCE}/src", "-DSTRICT=1")
         self.works_elsewhere(at, "libenv:near.so")
 
     def test_in_a_folder_that_no_recipe_can_name_keep_the_relative_path(self):

@@ -1,15 +1,15 @@
-// libenv/any: runs an environment written against gym3's libenv interface, unchanged; libenv.h says how its steps are
-// understood. Runs in an actor process, one thread. Options:
+// libenv/any: runs an environment behind gym3's libenv interface (libenv.h) unchanged, in an actor process, one thread.
+// Options:
 //
 //   lib=PATH            the shared object (`--env libenv:PATH` sets it)
-//   seed_option=NAME    passes the environment's own seed, 31 bits of it, as the int32 option NAME. libenv knows no
-//                       seeds: without this every environment of a farm may play the same
-//   anything else       goes to libenv_make as an option of that name. true and false become a bool (uint8), a whole
-//                       number int32, another number float32, any other text a string (uint8). int:, float:, bool: or
-//                       string: in front says which is meant (string:7).
+//   seed_option=NAME    passes 31 bits of the environment's seed as the int32 option NAME. libenv has no seeds: without
+//                       this option all environments of a farm may play the same
+//   any other           an option of libenv_make. Its text chooses the type: true, false: bool (uint8); a whole number:
+//                       int32; another number: float32; else string (uint8). A prefix int:, float:, bool: or string:
+//                       overrides (string:7)
 //
-// Spaces: 1 to 8 observation tensors of up to 4 dimensions; one action tensor, discrete int32 or real float32, of up to
-// 32 numbers. Others are refused with a sentence.
+// Spaces: 1 to 8 observation tensors of at most 4 dimensions; one action tensor, discrete int32 or real float32, of at
+// most 32 numbers.
 #include <errno.h>
 #include <math.h>
 
@@ -35,8 +35,8 @@ static bool parse_bool(const char *text, bool *value) {
     return *value || strcmp(text, "false") == 0;
 }
 
-// Whether text starts with this word; *rest: what follows.
-static bool marked(const char *text, const char *word, const char **rest) {
+// Whether text starts with this word; *rest is the remainder.
+static bool has_prefix(const char *text, const char *word, const char **rest) {
     *rest = text + strlen(word);
     return strncmp(text, word, strlen(word)) == 0;
 }
@@ -47,16 +47,16 @@ static bool pass_option(struct libenv_settings *settings, const char *key, const
     int32_t whole;
     float number;
     bool on, room;
-    if (marked(text, "string:", &rest))
+    if (has_prefix(text, "string:", &rest))
         room = libenv_set_text(settings, key, rest);
-    else if (marked(text, "int:", &rest) && parse_int(rest, &whole))
+    else if (has_prefix(text, "int:", &rest) && parse_int(rest, &whole))
         room = libenv_set_int(settings, key, whole);
-    else if (marked(text, "float:", &rest) && parse_float(rest, &number))
+    else if (has_prefix(text, "float:", &rest) && parse_float(rest, &number))
         room = libenv_set_float(settings, key, number);
-    else if (marked(text, "bool:", &rest) && parse_bool(rest, &on))
+    else if (has_prefix(text, "bool:", &rest) && parse_bool(rest, &on))
         room = libenv_set_bool(settings, key, on);
-    else if (marked(text, "int:", &rest) || marked(text, "float:", &rest) || marked(text, "bool:", &rest))
-        return libenv_fail(error, error_bytes, "libenv: option \"%s\" is not what \"%s\" says", key, text);
+    else if (has_prefix(text, "int:", &rest) || has_prefix(text, "float:", &rest) || has_prefix(text, "bool:", &rest))
+        return libenv_fail(error, error_bytes, "libenv: invalid value of option \"%s\": \"%s\"", key, text);
     else if (parse_bool(text, &on))
         room = libenv_set_bool(settings, key, on);
     else if (parse_int(text, &whole))
@@ -84,15 +84,15 @@ static bool read_options(const struct farm_env_config *config, struct libenv_set
             return false;
     }
     if (!*path || !**path)
-        return libenv_fail(error, error_bytes, "which library? Say --env libenv:PATH, or --env.lib PATH");
+        return libenv_fail(error, error_bytes, "no library given: use --env libenv:PATH or --env.lib PATH");
     if (!seed_option ||
         libenv_set_int(settings, seed_option, (int32_t)((config->seed ^ config->seed >> 32) & INT32_MAX)))
         return true;
     return libenv_fail(error, error_bytes, "libenv: no room for option \"%s\"", seed_option);
 }
 
-static struct libenv_env *make(const struct farm_env_config *config, bool play, struct farm_env_spec *spec, char *error,
-                               size_t error_bytes) {
+static struct libenv_env *make_env(const struct farm_env_config *config, bool play, struct farm_env_spec *spec,
+                                   char *error, size_t error_bytes) {
     char path[4096];
     const char *given;
     struct libenv_env *env = calloc(1, sizeof *env);
@@ -101,7 +101,7 @@ static struct libenv_env *make(const struct farm_env_config *config, bool play, 
         return NULL;
     }
     bool good = read_options(config, &env->settings, &given, error, error_bytes);
-    // dlopen(3) looks for a bare file name elsewhere than here.
+    // dlopen(3) searches a name without a slash in other folders.
     if (good) snprintf(path, sizeof path, "%s%s", strchr(given, '/') ? "" : "./", given);
     good = good && libenv_open(path, &env->library, error, error_bytes);
     good = good && libenv_env_make(env, play, spec, error, error_bytes);
@@ -117,7 +117,7 @@ static void any_destroy(void *env) {
 }
 
 static int any_spec(const struct farm_env_config *config, struct farm_env_spec *spec, char *error, size_t error_bytes) {
-    struct libenv_env *env = make(config, false, spec, error, error_bytes);
+    struct libenv_env *env = make_env(config, false, spec, error, error_bytes);
     if (!env) return -1;
     any_destroy(env);
     return 0;
@@ -125,7 +125,7 @@ static int any_spec(const struct farm_env_config *config, struct farm_env_spec *
 
 static void *any_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
     struct farm_env_spec spec;
-    return make(config, true, &spec, error, error_bytes);
+    return make_env(config, true, &spec, error, error_bytes);
 }
 
 static void any_reset(void *env, void *const *obs) {

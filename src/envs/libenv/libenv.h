@@ -1,17 +1,15 @@
-// gym3's libenv interface (version 1) from the caller's side, and one environment behind it as include/farm/env.h wants
-// it. Shared by procgen.c and libenv.c, each of which compiles its own copy; runs in an actor process, one thread.
+// gym3's libenv interface (version 1) from the caller's side, and one environment behind it as include/farm/env.h needs
+// it. procgen.c and libenv.c each compile a copy; runs in an actor process, one thread. Not here: several environments
+// in one libenv; info tensors (libenv gets memory for them; no code reads it).
 //
-// Every environment of ours is a libenv of one environment with buffers of its own: libenv takes its buffers once and
-// for ever, so an observation is copied from there into the given memory.
+// Each environment is a libenv of one environment with its own buffers. libenv keeps its buffers for its whole life, so
+// each observation is copied from there.
 //
-// What libenv says, and what becomes of it: an action brings a reward, an observation and the flag `first`. The reward
-// belongs to the transition that the action made. first = 1: that transition ended the episode, and the observation is
-// already the next episode's; the last one is never shown, nor why it ended. So such a step is
-// FARM_STEP_TERMINATED | FARM_STEP_GAME_END (a time limit inside libenv cannot be told from an end, and there is no
-// observation to bootstrap from), it carries the observation that libenv shows, which no learner uses, and the next
-// reset() gives that same observation as the new episode's first. No action and no reward is lost between the two.
-//
-// Not here: several environments in one libenv, info tensors (libenv gets memory for them, which is not read).
+// An action yields a reward, an observation and the flag `first`. The reward belongs to that action. first = 1: the
+// action ended the episode, and the observation is already the next episode's; libenv shows neither the last
+// observation nor the reason of the end. Such a step is FARM_STEP_TERMINATED | FARM_STEP_GAME_END (a time limit inside
+// libenv looks the same, and there is no observation to bootstrap from). It carries the next episode's observation,
+// which no learner uses, and the following reset() returns that observation again. No action and no reward is lost.
 #ifndef FARM_ENVS_LIBENV_H
 #define FARM_ENVS_LIBENV_H
 
@@ -40,7 +38,7 @@ union libenv_value {
 
 struct libenv_tensor {
     char name[LIBENV_NAME_BYTES];
-    int32_t scalar, dtype; // LIBENV_REAL or LIBENV_DISCRETE; the dtypes have enum farm_dtype's numbers
+    int32_t scalar, dtype; // LIBENV_REAL or LIBENV_DISCRETE; an enum farm_dtype
     int32_t shape[LIBENV_RANK_MAX], rank;
     union libenv_value low, high;
 };
@@ -64,12 +62,12 @@ struct libenv_buffers {
     void **action;
 };
 
-static_assert(sizeof(struct libenv_tensor) == 212 && sizeof(struct libenv_option) == 144, "libenv's own layout");
+static_assert(sizeof(struct libenv_tensor) == 212 && sizeof(struct libenv_option) == 144, "libenv's layout");
 
 struct libenv_library {
     int (*version)(void);
     void *(*make)(int environments, struct libenv_options options);
-    int (*tensors)(void *handle, int space, struct libenv_tensor *tensors); // NULL: only counts
+    int (*tensors)(void *handle, int space, struct libenv_tensor *tensors); // tensors NULL: counts only
     void (*set_buffers)(void *handle, struct libenv_buffers *buffers);
     void (*observe)(void *handle);
     void (*act)(void *handle);
@@ -81,7 +79,7 @@ struct libenv_library {
 enum { LIBENV_INFOS_MAX = 64, LIBENV_SETTINGS_MAX = 64, LIBENV_ALIGN = 64 };
 static const size_t libenv_tensor_bytes_max = 64u << 20;
 
-// Options with the memory that they point to, which libenv may read until it is closed. Not to be copied.
+// Options and the memory that they point to, which libenv may read until it is closed. Must not be copied.
 struct libenv_settings {
     int32_t count;
     struct libenv_option items[LIBENV_SETTINGS_MAX];
@@ -89,7 +87,7 @@ struct libenv_settings {
     char *texts[LIBENV_SETTINGS_MAX];
 };
 
-// Not to be moved: libenv knows addresses in it.
+// Must not be moved: libenv keeps addresses in it.
 struct libenv_env {
     struct libenv_library library;
     struct libenv_settings settings;
@@ -100,10 +98,10 @@ struct libenv_env {
     float reward;
     uint8_t first;
     struct libenv_buffers buffers;
-    bool at_start; // obs holds an episode's first observation that reset() has not given yet
+    bool at_start; // obs holds an episode's first observation, which reset() has not returned yet
 };
 
-// Always false, with the sentence in error.
+// Writes the message; returns false.
 __attribute__((format(printf, 3, 4))) static inline bool libenv_fail(char *error, size_t error_bytes,
                                                                      const char *format, ...) {
     va_list values;
@@ -113,32 +111,32 @@ __attribute__((format(printf, 3, 4))) static inline bool libenv_fail(char *error
     return false;
 }
 
-// Opens the library for good (it cannot be unloaded safely: threads, thread-local objects) and checks its version.
+// Opens the library until the process ends (unloading is unsafe: threads, thread-local objects); checks its version.
 static inline bool libenv_open(const char *path, struct libenv_library *library, char *error, size_t error_bytes) {
     static const char *const names[] = {"libenv_version",     "libenv_make",    "libenv_get_tensortypes",
                                         "libenv_set_buffers", "libenv_observe", "libenv_act",
                                         "libenv_close"};
     void *symbols[7];
-    static_assert(sizeof symbols == sizeof *library, "one pointer a function");
+    static_assert(sizeof symbols == sizeof *library, "one pointer per function");
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!handle) return libenv_fail(error, error_bytes, "cannot load a libenv library: %s", dlerror());
     for (size_t i = 0; i < 7; i++) {
         symbols[i] = dlsym(handle, names[i]);
         if (symbols[i]) continue;
         dlclose(handle);
-        return libenv_fail(error, error_bytes, "%s exports no %s: it is no libenv library of gym3's", path, names[i]);
+        return libenv_fail(error, error_bytes, "%s exports no %s: it is not a libenv library (gym3)", path, names[i]);
     }
     memcpy(library, symbols, sizeof *library);
     const int version = library->version();
     dlclose(handle);
     if (version == LIBENV_VERSION) return true;
-    return libenv_fail(error, error_bytes, "%s speaks version %d of the libenv interface, this farm speaks %d", path,
-                       version, LIBENV_VERSION);
+    return libenv_fail(error, error_bytes, "%s has version %d of the libenv interface; this farm has %d", path, version,
+                       LIBENV_VERSION);
 }
 
 // ---- options ----
 
-// The next setting, its value in place; NULL where there is no room or the name is too long.
+// Adds a setting and returns its value; NULL if there is no room or the name is too long.
 static inline union libenv_value *libenv_setting(struct libenv_settings *settings, const char *name, uint32_t dtype) {
     const int32_t i = settings->count;
     if (i == LIBENV_SETTINGS_MAX || strlen(name) >= LIBENV_NAME_BYTES) return NULL;
@@ -169,7 +167,7 @@ static inline bool libenv_set_float(struct libenv_settings *settings, const char
     return place != NULL;
 }
 
-// Keeps a copy of the text.
+// Copies the text.
 static inline bool libenv_set_text(struct libenv_settings *settings, const char *name, const char *value) {
     char *copy = strdup(value);
     if (!copy || !libenv_setting(settings, name, FARM_U8)) {
@@ -194,7 +192,7 @@ struct libenv_spaces {
     struct libenv_tensor obs[FARM_OBS_FIELDS_MAX], action, info[LIBENV_INFOS_MAX];
 };
 
-// Elements of a tensor; 0 where its shape makes no sense or is too large.
+// Elements of a tensor; 0 if its shape is invalid or too large.
 static inline size_t libenv_elements(const struct libenv_tensor *tensor) {
     size_t count = 1;
     if (tensor->rank < 0 || tensor->rank > LIBENV_RANK_MAX) return 0;
@@ -222,10 +220,11 @@ static inline bool libenv_check_tensor(const struct libenv_tensor *tensor, const
                            "or int32 are possible",
                            kind, tensor->name, tensor->scalar, tensor->dtype);
     if (!libenv_elements(tensor) || libenv_bytes(tensor) > libenv_tensor_bytes_max)
-        return libenv_fail(error, error_bytes,
-                           "libenv: %s tensor '%s' has %d dimensions of a size that makes no sense (0..%d dimensions "
-                           "from 1 on, at most %zu MiB)",
-                           kind, tensor->name, tensor->rank, LIBENV_RANK_MAX, libenv_tensor_bytes_max >> 20);
+        return libenv_fail(
+            error, error_bytes,
+            "libenv: %s tensor '%s' has an invalid shape of %d dimensions (0..%d dimensions of 1 or more, at "
+            "most %zu MiB)",
+            kind, tensor->name, tensor->rank, LIBENV_RANK_MAX, libenv_tensor_bytes_max >> 20);
     return true;
 }
 
@@ -330,7 +329,7 @@ static inline bool libenv_make_buffers(struct libenv_env *env, const struct libe
     return true;
 }
 
-// Safe on a zeroed one and on one that could not be made.
+// Safe on a zeroed one and after libenv_env_make has failed.
 static inline void libenv_env_close(struct libenv_env *env) {
     if (env->handle) env->library.close(env->handle);
     env->handle = NULL;
@@ -339,13 +338,13 @@ static inline void libenv_env_close(struct libenv_env *env) {
     env->memory = NULL;
 }
 
-// Makes the environment that env->library and env->settings, filled by the caller, describe. *spec: what it is like.
-// `play` false: asks for the spec only, no step can follow. To be closed in any case.
+// Makes the environment of env->library and env->settings, which the caller has filled, and writes its spec. `play`
+// false: for the spec only; no step may follow. The caller closes *env in any case.
 static inline bool libenv_env_make(struct libenv_env *env, bool play, struct farm_env_spec *spec, char *error,
                                    size_t error_bytes) {
     struct libenv_spaces spaces;
     env->handle = env->library.make(1, (struct libenv_options){env->settings.items, env->settings.count});
-    if (!env->handle) return libenv_fail(error, error_bytes, "libenv_make gives no environment");
+    if (!env->handle) return libenv_fail(error, error_bytes, "libenv_make returned no environment");
     if (!libenv_read_spaces(&env->library, env->handle, &spaces, error, error_bytes)) return false;
     if (!libenv_make_spec(&spaces, spec, error, error_bytes)) return false;
     if (!play) return true;
@@ -360,13 +359,13 @@ static inline void libenv_env_copy(const struct libenv_env *env, void *const *ob
     for (uint32_t i = 0; i < env->obs_count; i++) memcpy(obs[i], env->obs[i], env->obs_bytes[i]);
 }
 
-// libenv cannot be told to start an episode: where none has just ended, this one is said to begin with what it shows.
+// libenv has no reset. If no episode has just ended, the new one starts with the current observation.
 static inline void libenv_env_reset(struct libenv_env *env, void *const *obs) {
     libenv_env_copy(env, obs);
     env->at_start = false;
 }
 
-// Takes one step; the observation is left in env->obs. Returns what farm_env_api's step does.
+// Takes one step, with the observation in env->obs; returns the flags of struct farm_env_api's step.
 static inline uint32_t libenv_env_act(struct libenv_env *env, const void *action, float *reward) {
     memcpy(env->action, action, env->action_bytes);
     env->library.act(env->handle);
