@@ -252,51 +252,11 @@ Test(actor, a_new_actor_continues_at_the_step_of_a_killed_one) {
     check_ring(&farm);
 }
 
-Test(actor, a_new_actor_waits_for_the_answer_to_a_dead_ones_last_step) {
-    with_farm farm = farm_of(&tally_api);
-    start_actor(&farm, &tally_api);
-    answer_steps(&farm, 5);
-    struct farm_lane *lane = &farm.learner.lanes[0];
-    until(farm_lane_produced(lane) != farm.answered[0]);
-    kill(farm.actor, SIGKILL);
-    wait_for_end(&farm);
-    const uint64_t bell = farm_load_acquire(&farm.learner.up_control->doorbell);
-    start_actor(&farm, &tally_api);
-    farm.fresh[0] = false; // the old actor's last step is still unanswered
-    until(farm_load_acquire(&farm.learner.up_control->doorbell) != bell);
-    usleep(20000);
-    cr_assert_eq(farm_lane_produced(lane), farm.answered[0] + 1, "published before the old step was answered");
-    check_step(&farm, 0, farm.answered[0], 0);
-    farm_lane_answer(lane, farm.answered[0]++);
-    farm_learner_notify(&farm.learner);
-    farm.fresh[0] = true;
-    until(farm_lane_produced(lane) != farm.answered[0]);
-    for (uint32_t e = 0; e < WIDTH; e++) check_step(&farm, 0, farm.answered[0], e);
-    stop_actor(&farm);
-}
-
 Test(actor, stops_while_it_sleeps) {
     with_farm farm = farm_of(&tally_api);
     start_actor(&farm, &tally_api);
     until(farm_load_acquire(&farm.learner.up_control->asleep));
     for (uint32_t l = 0; l < LANES; l++) cr_assert_eq(farm_lane_produced(&farm.learner.lanes[l]), 1);
-    stop_actor(&farm);
-}
-
-Test(actor, waits_when_the_ring_is_full) {
-    with_farm farm = farm_of(&tally_api);
-    start_actor(&farm, &tally_api);
-    struct farm_lane *lane = &farm.learner.lanes[1];
-    for (uint64_t n = 0; n < STEPS; n++) { // answers, but releases nothing
-        until(farm_lane_produced(lane) != n);
-        farm_lane_answer(lane, n);
-        farm_learner_notify(&farm.learner);
-    }
-    usleep(20000);
-    cr_assert_eq(farm_lane_produced(lane), STEPS);
-    farm_lane_release(lane, 1);
-    farm_learner_notify(&farm.learner);
-    until(farm_lane_produced(lane) != STEPS);
     stop_actor(&farm);
 }
 

@@ -17,15 +17,6 @@ static struct play *make(int flow, uint32_t rings, uint32_t pixels, uint64_t see
     return play_make(flow & TLS, flow & LOCAL ? FARM_ANSWERS_LOCAL : FARM_ANSWERS_CENTRAL, rings, 2, pixels, seed);
 }
 
-Test(cuts, an_intact_connection_brings_all_steps) {
-    for (int flow = 0; flow < DOWN; flow++) {
-        struct play *play = make(flow, 2, 50, 1);
-        play_to(play, 200);
-        cr_assert_eq(play->world.node_stats.node[0].connections, 1);
-        play_free(play);
-    }
-}
-
 enum fault { CUT, FLIP };
 
 // One fault at byte `at` of a new connection. Returns whether the connection had so many bytes.

@@ -172,17 +172,6 @@ Test(bridge, tls_reports_a_peer_without_tls) {
     }
 }
 
-Test(bridge, tls_reads_no_more_than_16_KiB_of_a_handshake) {
-    struct farm_tls *tls = make_end(true, 1);
-    static uint8_t flood[16 << 10] = {22, 3, 1, 0x40, 0, 1, 0, 0x7f, 0xff}; // a hello of 32 KiB
-    size_t room;
-    cr_assert_eq(feed_handshake(tls, flood, 1000), FARM_OK);
-    cr_assert_eq(feed_handshake(tls, flood + 1000, sizeof flood - 1000), FARM_E_FORMAT, "%s", err.message);
-    farm_tls_input(tls, &room);
-    cr_assert_eq(room, 0);
-    farm_tls_free(tls);
-}
-
 // Any TLS 1.3 server without the key can present a certificate.
 Test(bridge, tls_accepts_no_certificate_instead_of_the_key) {
     EVP_PKEY *pair = EVP_PKEY_Q_keygen(NULL, NULL, "EC", "P-256");

@@ -1,11 +1,6 @@
-// The lane: wrap-around, backpressure, answers, take-over, stacks of frames, and two processes at its ends.
-// Interleavings are searched in tests/model; kills at random places are in tests/chaos.
+// The lane: wrap-around, backpressure, answers, take-over, stacks of frames. Interleavings are searched in tests/model;
+// two processes at its ends, and kills at random places, are in tests/chaos.
 #include "fixture.h"
-
-#include <sched.h>
-#include <sys/eventfd.h>
-
-#include "base/time.h"
 #include "ring/wait.h"
 
 TestSuite(ring, .timeout = 60);
@@ -157,85 +152,4 @@ Test(ring, a_stack_of_one_is_the_step_itself) {
     cr_assert_eq(rows[0], farm_lane_obs(&v.learner.lanes[0], 0, 0, 0));
     farm_lane_stack(&v.learner.lanes[0], 0, 0, 0, 2, rows);
     cr_assert_null(rows[0], "there is no step before step 0");
-}
-
-// ---- two ends at once ----
-
-struct ends {
-    struct farm_ring *actor, *learner;
-    uint64_t steps, spin_ns;
-    int eventfd;
-};
-
-// Steps all lanes in turn; returns the number of wrong answers.
-static uint64_t run_actor(const struct ends *ends) {
-    struct farm_ring *ring = ends->actor;
-    uint64_t errors = 0, most = ends->steps / ring->spec.lanes;
-    for (uint64_t n = 0; n < most; n++)
-        for (uint32_t l = 0; l < ring->spec.lanes; l++) {
-            struct farm_lane *lane = &ring->lanes[l];
-            if (!farm_actor_wait(ring, lane, ends->spin_ns, 20000000000u, NULL)) return UINT64_MAX;
-            if (n > 0) errors += !answer_is_right(lane, n - 1);
-            publish_step(lane, n == 0);
-            farm_actor_notify(ring, ends->eventfd);
-        }
-    return errors;
-}
-
-// Checks and answers until every lane has had its steps; releases a few steps late.
-static uint64_t run_learner(const struct ends *ends) {
-    struct farm_ring *ring = ends->learner;
-    struct farm_doorbells bells;
-    uint64_t errors = 0, most = ends->steps / ring->spec.lanes, done = 0;
-    uint32_t rung;
-    if (farm_doorbells_make(&bells, &ring, 1, ends->eventfd, NULL)) return UINT64_MAX;
-    while (done < most * ring->spec.lanes) {
-        if (!farm_doorbells_wait(&bells, ends->spin_ns, 20000000000u)) {
-            errors = UINT64_MAX;
-            break;
-        }
-        if (farm_doorbells_poll(&bells, &rung) == 0) continue;
-        for (uint32_t l = 0; l < ring->spec.lanes; l++) {
-            struct farm_lane *lane = &ring->lanes[l];
-            for (uint64_t n = farm_lane_acted(lane); n < farm_lane_produced(lane); n++, done++) {
-                for (uint64_t old = farm_lane_consumed(lane); old <= n; old++) errors += !step_is_right(lane, old);
-                answer_step(lane);
-                if (n % 4 == 3) farm_lane_release(lane, n - 1);
-            }
-        }
-        farm_learner_notify(ring);
-    }
-    farm_doorbells_free(&bells);
-    return errors;
-}
-
-static bool two_cpus(void) {
-    cpu_set_t cpus;
-    return sched_getaffinity(0, sizeof cpus, &cpus) == 0 && CPU_COUNT(&cpus) >= 2;
-}
-
-static void exchange_between_processes(uint64_t steps, enum farm_wait_mode mode) {
-    with_views v = views_of(spec_of(2, 4, 8));
-    struct ends ends = {.learner = &v.learner,
-                        .steps = steps,
-                        .spin_ns = farm_wait_spin_ns(mode, !two_cpus()),
-                        .eventfd = eventfd(0, EFD_NONBLOCK)};
-    pid_t child = fork();
-    if (child == 0) {
-        struct farm_ring actor;
-        if (farm_ring_view(&v.creator, FARM_RING_ACTOR, &actor, NULL)) _exit(99);
-        ends.actor = &actor;
-        _exit(run_actor(&ends) != 0);
-    }
-    uint64_t errors = run_learner(&ends);
-    cr_assert_eq(wait_for(child), 0, "the actor read wrong answers or timed out");
-    cr_assert_eq(errors, 0);
-    expect_sound(&v.creator);
-    for (uint32_t l = 0; l < 2; l++) cr_assert_eq(farm_lane_acted(&v.learner.lanes[l]), steps / 2);
-    close(ends.eventfd);
-}
-
-Test(ring, two_processes_exchange_steps_without_an_error_or_a_lost_wake_up) {
-    exchange_between_processes(50000, FARM_WAIT_ADAPTIVE); // of 4 environments each
-    exchange_between_processes(10000, FARM_WAIT_SLEEP);
 }

@@ -110,6 +110,7 @@ static enum farm_status create_segment(void *context, struct farm_error *err) {
 static void check_created(const struct segment_trial *trial) {
     const struct farm_segment *segment = &trial->segment;
     cr_assert_eq(fcntl(segment->fd, F_GET_SEALS), ALL_SEALS);
+    cr_assert(fcntl(segment->fd, F_GETFD) & fcntl(segment->fd_readonly, F_GETFD) & FD_CLOEXEC);
     cr_assert_geq(segment->fd, 3);
     cr_assert_geq(segment->fd_readonly, 3);
     cr_assert_geq(segment->bytes, trial->request.bytes);

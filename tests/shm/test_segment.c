@@ -144,18 +144,6 @@ Test(shm, closing_is_safe_twice_and_on_zeros) {
     cr_assert_str_eq(text, "closed");
 }
 
-Test(shm, descriptors_close_on_exec_and_are_never_a_standard_one) {
-    int input = dup(0);
-    close(0);
-    with_segment segment = create_plain();
-    cr_assert_geq(segment.fd, 3);
-    cr_assert_geq(segment.fd_readonly, 3);
-    cr_assert(fcntl(segment.fd, F_GETFD) & FD_CLOEXEC);
-    cr_assert(fcntl(segment.fd_readonly, F_GETFD) & FD_CLOEXEC);
-    farm_segment_close(&segment);
-    if (input >= 0) dup2(input, 0);
-}
-
 Test(shm, refuses_invalid_requests_and_leaves_nothing) {
     int descriptors = open_descriptors();
     static const struct {
