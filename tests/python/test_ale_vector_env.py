@@ -1,9 +1,8 @@
-"""Our Atari games against ALE's own vector environment: observations byte for byte, rewards and ends step for step, under the
-same seed and actions. Ours go the whole way: emulator, kernel, lane, and are read back from the learner's side. FARM_LONG=1
-plays all games.
+"""Our Atari games against ALE's vector environment: observations byte for byte, rewards and ends step by step, with equal seeds and
+actions. Ours go from the emulator through the kernel into a lane; the test reads the learner's side. FARM_LONG=1 plays all games.
 
-No pixel may differ: src/kernels/atari.h keeps OpenCV's order of operations. (A build of OpenCV with fused multiply-add rounds sums
-that lie at a half otherwise, by 1; ALE's wheels have none.) Other observations are held against ALE's Gymnasium environment.
+No pixel may differ: src/kernels/atari.h keeps OpenCV's order of operations. (OpenCV built with fused multiply-add rounds some sums
+differently; ALE's wheels are not.) Other observations are compared with ALE's Gymnasium environment.
 """
 
 import os
@@ -11,41 +10,15 @@ import unittest
 
 import ale_py.roms
 import numpy as np
-from actorfarm import _farm, ale_game, gym_spaces
+from actorfarm import ale_game, gym_spaces
 from ale_py import _ale_py
 from ale_py.env import AtariEnv
+from lanes import FIRST, GAME_END, GREY, LAST, TERMINATED, TRUNCATED, Lane
 
 GAMES = (
     "asteroids", "boxing", "breakout", "freeway", "montezuma_revenge", "ms_pacman", "pong", "qbert", "seaquest", "space_invaders",
 )
 STEPS = 1000
-
-
-class Lane:
-    """A ring of one lane and one environment, both of its sides."""
-
-    def __init__(self, height, actions):
-        self.creator = _farm.create(1, 1, 4, [("frame", "u8", (84, 84))], actions)
-        actor_fds, learner_fds = self.creator.fds()
-        self.actor, self.learner = _farm.attach(*actor_fds), _farm.open_learner(*learner_fds)
-        self.actor.atari(height)
-        self.actor.take_over()
-        self.step = 0
-
-    def publish(self, game, reward, flags):
-        assert self.actor.wait() == 0
-        self.actor.commit(0, 0, game.frame_a, game.frame_b, reward, flags)
-        self.actor.publish(0)
-
-    def read(self):
-        """What the learner sees of the step: (observation, reward, flags). The observation is a copy."""
-        n = self.step
-        return np.array(self.learner.read(0, n, 0)), self.learner.rewards(0, n)[0], self.learner.flags(0, n)[0]
-
-    def answer(self, action):
-        self.learner.answer(0, np.array([action], np.int32))
-        self.step += 1
-        self.learner.release(0, self.step)
 
 
 def vector_env(rom, options):
@@ -67,31 +40,35 @@ def vector_env(rom, options):
 
 class AleVectorEnv(unittest.TestCase):
     def compare(self, rom, steps, seed, **chosen):
-        """Plays both with random actions; returns how many episodes ended."""
+        """Plays both with the same random actions; returns the number of episodes that ended."""
         options = ale_game.Options(**{"episodic_life": False, **chosen})
         game, theirs = ale_game.Game(rom, seed, options), vector_env(rom, options)
-        lane = Lane(game.height, len(game.actions))
+        lane = Lane(1, GREY, len(game.actions))
+        lane.actor.atari(game.height)
         rng = np.random.default_rng(seed)
         obs, _ = theirs.reset([0], [seed])
         starts, ends, action = True, 0, 0
         for step in range(steps):
+            reward, flags = 0, FIRST
             if starts:
                 game._game_continues = False  # theirs starts a new game even after a lost life
                 game.reset()
-                lane.publish(game, 0, _farm.FIRST)
             else:
                 reward, flags = game.step(action)
-                lane.publish(game, reward, flags | (_farm.LAST if flags else 0))
-            mine, reward, flags = lane.read()
+                flags |= LAST if flags else 0
+            self.assertEqual(lane.actor.wait(), 0)
+            lane.actor.commit(0, 0, game.frame_a, game.frame_b, reward, flags)
+            lane.actor.publish(0)
+            ((mine,),), (reward,), (flags,) = lane.read()
             self.assertTrue(np.array_equal(mine, obs[0, 0]), f"{rom}, seed {seed}, step {step}: other pixels")
             if not starts:
                 self.assertEqual(reward, rewards[0], f"step {step}")
-                self.assertEqual(bool(flags & _farm.TERMINATED), terminated[0], f"step {step}")
-                self.assertEqual(bool(flags & _farm.TRUNCATED), truncated[0], f"step {step}")
-            starts = bool(flags & _farm.LAST)
+                self.assertEqual(bool(flags & TERMINATED), terminated[0], f"step {step}")
+                self.assertEqual(bool(flags & TRUNCATED), truncated[0], f"step {step}")
+            starts = bool(flags & LAST)
             ends += starts
             action = int(rng.integers(len(game.actions)))
-            lane.answer(action)
+            lane.answer(np.array([action], np.int32))
             theirs.send([action], [1.0])
             obs, rewards, terminated, truncated, _ = theirs.recv()
         return ends
@@ -107,11 +84,11 @@ class AleVectorEnv(unittest.TestCase):
             self.assertEqual(ale_game.Game(rom, 0, ale_game.Options()).height, height)
             self.compare(rom, 40, seed=0)
 
-    def test_ends_in_the_midst_of_a_step(self):
-        # A life is lost at any of the four frames of a step; each leaves other frames for the observation.
+    def test_episodes_end_within_a_step(self):
+        # A life ends at each of the four frames of a step, which leaves different frames for the observation.
         self.assertGreater(self.compare("breakout", 300, seed=5, episodic_life=True), 8)
 
-    def test_the_limit_of_frames_at_each_place_within_a_step(self):
+    def test_the_frame_limit_at_each_frame_of_a_step(self):
         for limit in (53, 54, 55, 56):
             self.assertGreater(self.compare("pong", 40, seed=limit, max_frames=limit), 1)
 
@@ -123,7 +100,7 @@ class AleVectorEnv(unittest.TestCase):
 
 
 class Direct(unittest.TestCase):
-    """Observations without DeepMind's preprocessing, against ALE's environment for Gymnasium."""
+    """Observations without DeepMind's preprocessing, against ALE's Gymnasium environment."""
 
     def compare(self, obs, theirs, expected, rom="breakout", **more):
         options = ale_game.Options(obs=obs, noop_max=0, fire_reset=False, episodic_life=False, **more)
@@ -141,7 +118,7 @@ class Direct(unittest.TestCase):
                 action = int(rng.integers(len(game.actions)))
                 reward, flags = game.step(action)
                 observation, points, ended, cut, _ = env.step(action)
-                self.assertEqual((reward, bool(flags & _farm.TERMINATED)), (points, ended))
+                self.assertEqual((reward, bool(flags & TERMINATED)), (points, ended))
                 ends += ended
             game.show(into)
             self.assertTrue(np.array_equal(into, expected(observation)), f"{obs}, step {step}")
@@ -152,7 +129,7 @@ class Direct(unittest.TestCase):
         self.compare("rgb", "rgb", lambda x: x)
         self.assertEqual(ale_game.Game("king_kong", 0, ale_game.Options(obs="rgb")).field, ("frame", "u8", (250, 160, 3)))
 
-    def test_the_consoles_memory_as_numbers_up_to_1(self):
+    def test_the_memory_of_the_console_is_scaled_to_1(self):
         self.compare("ram", "ram", lambda x: x * np.float32(1 / 255))
 
     def test_modes_of_the_console(self):
@@ -171,7 +148,7 @@ class NoopCount(unittest.TestCase):
 
 
 class EpisodicLife(unittest.TestCase):
-    """What ours does beyond theirs: after a lost life the same game goes on."""
+    """Ours only: after a lost life the same game continues."""
 
     def play(self, episodic, steps=1200):
         """Flags and rewards of random play."""
@@ -181,7 +158,7 @@ class EpisodicLife(unittest.TestCase):
             if starts:
                 frames_before = game._frames_played
                 game.reset()
-                out.append((_farm.FIRST, 0, game._frames_played - frames_before))
+                out.append((FIRST, 0, game._frames_played - frames_before))
                 starts = False
             else:
                 reward, flags = game.step(int(rng.integers(len(game.actions))))
@@ -190,33 +167,33 @@ class EpisodicLife(unittest.TestCase):
         return out
 
     def test_lives_end_episodes_and_the_last_one_the_game(self):
-        ends = [flags for flags, _, _ in self.play(True) if flags & (_farm.TERMINATED | _farm.TRUNCATED)]
+        ends = [flags for flags, _, _ in self.play(True) if flags & (TERMINATED | TRUNCATED)]
         self.assertGreater(len(ends), 10)
-        life, game = _farm.TERMINATED, _farm.TERMINATED | _farm.GAME_END
+        life, game = TERMINATED, TERMINATED | GAME_END
         self.assertEqual(ends[:10], [life] * 4 + [game] + [life] * 4 + [game])
 
-    def test_the_game_goes_on_by_one_step(self):
+    def test_the_game_continues_with_one_step(self):
         steps = self.play(True)
         for before, first in zip(steps, steps[1:]):
-            if first[0] == _farm.FIRST and before[0] == _farm.TERMINATED:
+            if first[0] == FIRST and before[0] == TERMINATED:
                 self.assertEqual(first[2], 4)
 
-    def test_without_it_lives_end_nothing(self):
-        ends = {flags for flags, _, _ in self.play(False)} - {0, _farm.FIRST}
-        self.assertEqual(ends, {_farm.TERMINATED | _farm.GAME_END})
+    def test_without_it_only_the_game_ends_episodes(self):
+        ends = {flags for flags, _, _ in self.play(False)} - {0, FIRST}
+        self.assertEqual(ends, {TERMINATED | GAME_END})
 
-    def test_a_game_that_ends_in_the_step_between_lives_is_counted_with_its_points(self):
+    def test_points_and_end_of_the_step_between_lives_count(self):
         game = ale_game.Game("breakout", 3, ale_game.Options())
         game.reset()
-        script = Script(game._ale, lives=[5, 5, 4, 4, 0], reward=1)  # frames: a life goes in the third, all in the fifth
+        script = Script(game._ale, lives=[5, 5, 4, 4, 0], reward=1)  # a life ends at the third frame, the game at the fifth
         game._methods = script.act, script.game_over, script.lives, script.getScreen
-        self.assertEqual(game.step(0), (3, _farm.TERMINATED))
+        self.assertEqual(game.step(0), (3, TERMINATED))
         game.reset()
-        self.assertEqual(game.step(0), (2, _farm.TERMINATED | _farm.GAME_END))
+        self.assertEqual(game.step(0), (2, TERMINATED | GAME_END))
 
 
 class Script:
-    """An emulator whose lives follow a list, one entry a frame; the game is over at 0, after which acts do nothing."""
+    """An emulator with a list of lives, one entry per frame. The game is over at 0; later acts do nothing."""
 
     def __init__(self, ale, lives, reward):
         self.getScreen, self._lives, self._reward, self._now = ale.getScreen, iter(lives), reward, 1

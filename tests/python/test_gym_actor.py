@@ -1,102 +1,68 @@
-"""Gymnasium's environments as actors: what their spaces become in a lane, against plain loops of Gymnasium with the same seeds and
-actions; ends, vector environments, refusals; and the program as the supervisor starts it."""
+"""Gymnasium's environments in lanes, in this process: spaces, actions, ends and seeds against plain loops of Gymnasium; vector
+environments, invalid numbers, refusals. test_actor_programs.py tests the program."""
 
 import json
-import os
-import subprocess
-import sys
-import time
 import unittest
 
 import gymnasium
 import numpy as np
-from actorfarm import _farm, gym_actor, gym_spaces
+from actorfarm import gym_actor, gym_spaces
 from actorfarm.actor import BrokenContract
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-FIRST, LAST = _farm.FIRST, _farm.LAST
-TERMINATED, TRUNCATED, GAME_END = _farm.TERMINATED, _farm.TRUNCATED, _farm.GAME_END
+import lanes
+from lanes import FIRST, GAME_END, LAST, TERMINATED, TRUNCATED
+
 ENDS = LAST | TERMINATED | TRUNCATED | GAME_END
-LIMIT_S = 60
 WIDE = gym_actor.VECTOR_WIDTH_LEAST
 
 
-# ---- environments to look at ----
+# ---- test environments ----
 
 
 class Probe(gymnasium.Env):
-    """Observations drawn from the space, rewards 0.5, 1.5, ...; ends as `plan` says: {step: (terminated, truncated)}."""
+    """Observations drawn from the space, rewards 0.5, 1.5, ...; `plan` gives the ends: {step: (terminated, truncated)}. `fault` makes
+    steps invalid: "shape" and "reward", or "nan": each third observation, and those of the resets listed in `resets`."""
 
-    def __init__(self, observations=None, actions=None, plan=None, says=None):
+    def __init__(self, observations=None, actions=None, plan=None, fault=None, resets=(), mode=None):
         self.observation_space = observations or spaces.Box(-1, 1, (3,), np.float64)
         self.action_space = actions or spaces.Discrete(4)
-        self._plan, self.received = plan or {7: (True, False), 12: (False, True)}, []
-        self._steps = self._all = 0
-        if says:
-            print(says)
+        self._plan, self._fault, self._bad_resets = plan or {7: (True, False), 12: (False, True)}, fault, resets
+        self.received, self._steps, self._all, self._resets = [], 0, 0, 0
 
-    def _observe(self):
+    def _observe(self, invalid, value):
+        if self._fault == "nan":
+            return np.full(3, np.nan if invalid else value)
+        if self._fault == "shape":
+            return np.zeros(4)
         self.observation_space.seed(int(self.np_random.integers(1 << 30)))
         return self.observation_space.sample()
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self._steps = 0
-        return self._observe(), {}
+        self._steps, self._resets = 0, self._resets + 1
+        return self._observe(self._resets in self._bad_resets, 1.0), {}
 
     def step(self, action):
         assert self.action_space.contains(action), f"{action!r} is not in {self.action_space}"
         self.received.append(action)
         self._steps, self._all = self._steps + 1, self._all + 1
-        terminated, truncated = self._plan.get(self._all, (False, False))
-        return self._observe(), self._steps - 0.5, terminated, truncated, {"left": "out"}
-
-
-class Broken(Probe):
-    def step(self, action):
-        raise KeyError("the wheel came off")
-
-
-class Senseless(Probe):
-    """Every third observation is NaN, and those of the resets whose numbers are in `resets`."""
-
-    def __init__(self, resets=(), plan=None):
-        super().__init__(plan=plan or {1: (False, False)})
-        self._bad_resets, self._resets = resets, 0
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self._resets += 1
-        return np.full(3, np.nan if self._resets in self._bad_resets else 1.0), {}
-
-    def step(self, action):
-        _, reward, *rest = super().step(action)
-        return np.full(3, np.nan if self._all % 3 == 0 else 0.5), reward, *rest
-
-
-class WrongShape(Probe):
-    def _observe(self):
-        return np.zeros(4)
-
-
-class NoReward(Probe):
-    def step(self, action):
-        observation, _, *rest = super().step(action)
-        return observation, None, *rest
+        reward = None if self._fault == "reward" else self._steps - 0.5
+        return self._observe(self._all % 3 == 0, 0.5), reward, *self._plan.get(self._all, (False, False)), {"left": "out"}
 
 
 class Group(gymnasium.vector.VectorEnv):
-    """Counts: environment i shows steps since its reset and ends after i + 2, with a reward at every step, resets included."""
+    """Environment i observes its steps since the reset and ends after i + 2; each step, resets included, pays 7."""
 
-    mode = AutoresetMode.NEXT_STEP
-
-    def __init__(self, num_envs=1, **ignored):
-        self.num_envs, self.metadata = num_envs, {"autoreset_mode": self.mode}
+    def __init__(self, num_envs=1, mode=AutoresetMode.NEXT_STEP, fault=None, **ignored):
+        self.num_envs, self.metadata, self._fault = num_envs, {"autoreset_mode": mode}, fault
         self.single_observation_space = spaces.Box(-1, 1, (3,), np.float64)
         self.single_action_space = spaces.Discrete(4)
 
     def _observe(self):
+        if self._fault == "shape":
+            return np.zeros((self.num_envs, 4))
         return np.repeat(self._count[:, None], 3, axis=1).astype(np.float64)
 
     def reset(self, *, seed=None, options=None):
@@ -104,97 +70,57 @@ class Group(gymnasium.vector.VectorEnv):
         return self._observe(), {}
 
     def step(self, actions):
-        limit = np.arange(self.num_envs) + 2
+        limit, rewards = np.arange(self.num_envs) + 2, np.full(self.num_envs, 7.0)
         self._count = np.where(self._count == limit, 0, self._count + 1)
+        if self._fault == "infinity":
+            rewards[-1] = np.inf
         no = np.zeros(self.num_envs, bool)
-        return self._observe(), np.full(self.num_envs, 7.0), self._count == limit, no, {}
-
-
-class WrongGroup(Group):
-    def _observe(self):
-        return np.zeros((self.num_envs, 4))
-
-
-class WrongRewards(Group):
-    def step(self, actions):
-        observations, rewards, *rest = super().step(actions)
-        return observations, rewards[1:], *rest
-
-
-class SenselessRewards(Group):
-    def step(self, actions):
-        observations, rewards, *rest = super().step(actions)
-        return observations, np.append(rewards[1:], np.inf), *rest
-
-
-class SameStep(Group):
-    mode = AutoresetMode.SAME_STEP
-
-
-class Disabled(Group):
-    mode = AutoresetMode.DISABLED
+        return self._observe(), rewards[1:] if self._fault == "reward" else rewards, self._count == limit, no, {}
 
 
 gymnasium.logger.min_level = gymnasium.logger.ERROR
+for name, group, options in (
+    ("Plain", None, {}),
+    ("Limited", None, {"max_episode_steps": 5}),
+    ("Nan", None, {"kwargs": {"fault": "nan", "plan": {1: (False, False)}}}),
+    ("WrongShape", None, {"kwargs": {"fault": "shape"}}),
+    ("NoReward", None, {"kwargs": {"fault": "reward"}}),
+    ("NextStep", Group, {}),
+    ("SameStep", Group, {"kwargs": {"mode": AutoresetMode.SAME_STEP}}),
+    ("Disabled", Group, {"kwargs": {"mode": AutoresetMode.DISABLED}}),
+    ("OtherSpaces", Group, {"kwargs": {"actions": spaces.Discrete(2)}}),
+    ("WrongGroup", Group, {"kwargs": {"fault": "shape"}}),
+    ("WrongRewards", Group, {"kwargs": {"fault": "reward"}}),
+    ("InfiniteRewards", Group, {"kwargs": {"fault": "infinity"}}),
+):
+    gymnasium.register(id=f"Probe/{name}-v0", entry_point=Probe, vector_entry_point=group, **options)
+gymnasium.register(id="Probe/OnlySameStep-v0", vector_entry_point=Group, kwargs={"mode": AutoresetMode.SAME_STEP})
 
 
-def register(name, entry_point, **more):
-    gymnasium.register(id=f"Probe/{name}-v0", entry_point=entry_point, **more)
+class Lane(lanes.Lane):
+    """A lane and the group of environments that plays it."""
 
-
-register("Plain", Probe)
-register("Broken", Broken)
-register("Senseless", Senseless)
-register("WrongShape", WrongShape)
-register("NoReward", NoReward)
-register("Limited", Probe, max_episode_steps=5)
-register("SameStep", Probe, vector_entry_point=SameStep)
-register("Disabled", Probe, vector_entry_point=Disabled)
-register("NextStep", Probe, vector_entry_point=Group)
-register("WrongGroup", Probe, vector_entry_point=WrongGroup)
-register("WrongRewards", Probe, vector_entry_point=WrongRewards)
-register("SenselessRewards", Probe, vector_entry_point=SenselessRewards)
-register("OtherSpaces", Probe, vector_entry_point=Group, kwargs={"actions": spaces.Discrete(2)})
-register("OnlySameStep", None, vector_entry_point=SameStep)
-
-
-# ---- a lane of which both sides are ours ----
-
-
-class Lane:
     def __init__(self, name, width=2, seeds=None, bad_values="count", **options):
         self.maker = gym_actor.Maker(name, options, bad_values)
         spec = self.maker.spec()
-        fields = [(field["name"], field["dtype"], tuple(field["dims"])) for field in spec["obs"]]
-        self.creator = _farm.create(1, width, 4, fields, spec["action"])
-        actor_fds, learner_fds = self.creator.fds()
-        self.actor, self.learner = _farm.attach(*actor_fds), _farm.open_learner(*learner_fds)
-        self.actor.take_over()
-        self.seeds = seeds or [100 + i for i in range(width)]
-        self.group = self.maker.group(self.actor, 0, self.seeds)
-        self.fields, self.width, self.n = len(fields), width, 0
+        super().__init__(width, [(field["name"], field["dtype"], tuple(field["dims"])) for field in spec["obs"]], spec["action"])
+        self.action_spec = spec["action"]
+        self.group = self.maker.group(self.actor, 0, seeds or [100 + i for i in range(width)])
 
     def step(self):
-        """The next step as the learner sees it: ([one array a field], rewards, flags), copies."""
         assert self.actor.wait() == 0
         self.group.step(self.actor)
-        obs = [np.array([self.learner.read(0, self.n, env, f) for env in range(self.width)]) for f in range(self.fields)]
-        return obs, np.array(self.learner.rewards(0, self.n)), np.array(self.learner.flags(0, self.n))
+        return self.read()
 
-    def answer(self, actions):
-        self.learner.answer(0, np.ascontiguousarray(actions))
-        self.n += 1
-        self.learner.release(0, self.n)
-
-    def answers(self, rng):
-        spec = self.maker.spec()["action"]
-        if spec["kind"] == "continuous":
-            return rng.normal(0, 2, (self.width, spec["dims"])).astype(np.float32)
-        return rng.integers(0, spec["sizes"], (self.width, spec["dims"])).astype(np.int32)
+    def draw_actions(self, rng):
+        shape = self.width, self.action_spec["dims"]
+        if self.action_spec["kind"] == "continuous":
+            return rng.normal(0, 2, shape).astype(np.float32)
+        return rng.integers(0, self.action_spec["sizes"], shape).astype(np.int32)
 
 
 def plain(name, seed, actions, **options):
-    """The steps of one environment in a plain loop: (observation, reward, flags); the action at an end is not used."""
+    """The steps of one environment in a plain loop: (observation, reward, flags). An end ignores its action."""
     env, ended, first = gymnasium.make(name, **options), True, True
     for action in actions:
         if ended:
@@ -212,7 +138,7 @@ IMAGE = spaces.Box(0, 255, (8, 6), np.uint8)
 NUMBER = spaces.Box(-9, 9, (), np.int32)
 FLAT = spaces.Dict({"b": spaces.Box(-1, 1, (2, 2)), "a": spaces.Discrete(3, start=-1), "c": spaces.Tuple([NUMBER])})
 PICTURE = spaces.Dict({"picture": IMAGE, "more": spaces.Dict({"speed": spaces.Box(-1, 1, (2,))})})
-OBSERVATIONS = [  # space: what becomes of an observation, field by field
+OBSERVATIONS = [  # a space, and the fields of an observation
     (spaces.Box(-1, 1, (3,), np.float32), lambda space, x: [x]),
     (spaces.Box(-1, 1, (2, 3, 4), np.float64), lambda space, x: [x.astype(np.float32)]),
     (spaces.Box(-1, 1, (), np.float16), lambda space, x: [x.astype(np.float32).reshape(1)]),
@@ -240,7 +166,7 @@ class Observations(unittest.TestCase):
             ours.append(lane.step())
             lane.answer(actions[n])
         for env in range(2):
-            taken = [0] + [int(step[env]) for step in actions[:-1]]  # step n came of the answer to step n - 1
+            taken = [0] + [int(step[env]) for step in actions[:-1]]  # step n follows from the answer to step n - 1
             for n, (x, reward, flags) in enumerate(plain("Probe/Plain-v0", 100 + env, taken, observations=space)):
                 obs, rewards, all_flags = ours[n]
                 self.assertEqual((rewards[env], all_flags[env]), (np.float32(reward), flags), f"step {n}")
@@ -248,12 +174,12 @@ class Observations(unittest.TestCase):
                     self.assertTrue(np.array_equal(mine[env], theirs), f"step {n} of {space}: {mine[env]}, not {theirs}")
         self.assertEqual(sum(bool(f[0] & LAST) for _, _, f in ours), 2)
 
-    def test_each_space_arrives_as_a_plain_loop_has_it(self):
+    def test_each_space_arrives_as_in_a_plain_loop(self):
         for space, expected in OBSERVATIONS:
             with self.subTest(space=space):
                 self.compare(space, expected)
 
-    def test_flatten_makes_one_vector_of_all_in_gymnasiums_order(self):
+    def test_flatten_makes_one_vector_in_gymnasiums_order(self):
         for space, _ in OBSERVATIONS:
             with self.subTest(space=space):
                 self.compare(space, lambda s, x: [spaces.flatten(s, x).astype(np.float32)], flatten=True)
@@ -264,7 +190,7 @@ class Observations(unittest.TestCase):
         self.assertEqual(gym_spaces.Observations(FLAT).fields, [("obs", "f32", (8,))])
         self.assertEqual([name for name, _, _ in gym_spaces.Observations(PICTURE).fields], ["more.speed", "picture"])
 
-    def test_whole_groups_are_written_as_single_ones_are(self):
+    def test_groups_are_written_like_single_environments(self):
         for space, _ in OBSERVATIONS:
             for flatten in (None, True):
                 observations = gym_spaces.Observations(space, flatten)
@@ -279,7 +205,7 @@ class Observations(unittest.TestCase):
                 for a, b in zip(single, whole, strict=True):
                     self.assertTrue(np.array_equal(a, b) and a[1].any(), space)
 
-    def test_an_observation_that_its_space_does_not_have_is_an_error(self):
+    def test_an_observation_outside_its_space_is_an_error(self):
         with self.assertRaisesRegex(BrokenContract, r"shape \(4,\) where its space says \(3,\): lane 0, number 0"):
             Lane("Probe/WrongShape-v0").step()
         with self.assertRaisesRegex(BrokenContract, r"shape .* where its space says .*: lane 0$"):
@@ -297,22 +223,22 @@ class Observations(unittest.TestCase):
     def test_a_reward_that_is_not_a_number_is_an_error(self):
         lane = Lane("Probe/NoReward-v0")
         lane.step()
-        lane.answer(np.zeros(2, np.int32))
+        lane.answer()
         with self.assertRaisesRegex(BrokenContract, "the reward is not a number but NoneType: lane 0, number 0"):
             lane.step()
 
     def test_invalid_rewards_of_a_group_are_an_error(self):
-        for name, bad_values, said in (("WrongRewards", "count", "fit no group of 12"), ("SenselessRewards", "fail", "bad-values fail")):
+        for name, bad_values, said in (("WrongRewards", "count", "fit no group of 12"), ("InfiniteRewards", "fail", "bad-values fail")):
             lane = Lane(f"Probe/{name}-v0", WIDE, bad_values=bad_values)
             lane.step()
-            lane.answer(np.zeros(WIDE, np.int32))
+            lane.answer()
             with self.assertRaisesRegex(BrokenContract, rf"{said}.*: lane 0$"):
                 lane.step()
 
 
 class Actions(unittest.TestCase):
     def received(self, space, answers):
-        """What the environments get of these answers."""
+        """The actions that the environments receive."""
         lane = Lane("Probe/Plain-v0", actions=space, plan={99: (True, False)})
         lane.step()
         for answer in answers:
@@ -320,17 +246,17 @@ class Actions(unittest.TestCase):
             lane.step()
         return [env.unwrapped.received for env in lane.group._envs]
 
-    def test_discrete_ones_count_from_their_start(self):
+    def test_discrete_actions_count_from_their_start(self):
         got = self.received(spaces.Discrete(3, start=5), [np.array([0, 2], np.int32), np.array([1, 1], np.int32)])
         self.assertEqual(got, [[5, 6], [7, 6]])
 
-    def test_several_discrete_ones(self):
+    def test_multi_discrete_actions(self):
         space = spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[0, 1], [0, -1]])
         got = self.received(space, [np.array([[1, 2, 3, 4], [0, 0, 0, 0]], np.int32)])
         self.assertEqual(got[0][0].tolist(), [[1, 3], [3, 3]])
         self.assertEqual(got[1][0].tolist(), [[0, 1], [0, -1]])
 
-    def test_continuous_ones_are_clipped_and_are_the_environments_own(self):
+    def test_continuous_actions_are_clipped_copies(self):
         space = spaces.Box(np.array([[-1, 0, -np.inf]]), np.array([[1, 2, np.inf]]), dtype=np.float64)
         spec = gym_spaces.Actions(space).spec
         self.assertEqual((spec["kind"], spec["dims"], spec["low"][:2]), ("continuous", 3, [-1, 0]))
@@ -347,10 +273,10 @@ class Ends(unittest.TestCase):
         lane, seen = Lane(name, width=1, **options), []
         for _ in range(steps):
             seen.append(int(lane.step()[2][0]))
-            lane.answer(np.zeros(1, np.int32))
+            lane.answer()
         return seen
 
-    def test_terminated_and_truncated_are_told_apart(self):
+    def test_terminated_and_truncated_differ(self):
         died, cut = LAST | TERMINATED | GAME_END, LAST | TRUNCATED | GAME_END
         both = self.flags("Probe/Plain-v0", plan={2: (True, False), 4: (False, True)}, steps=7)
         self.assertEqual(both, [FIRST, 0, died, FIRST, 0, cut, FIRST])
@@ -368,10 +294,10 @@ class Seeds(unittest.TestCase):
         out = []
         for _ in range(50):
             out.append(lane.step()[0][0])
-            lane.answer(lane.answers(rng))
+            lane.answer(lane.draw_actions(rng))
         return np.array(out)
 
-    def test_the_same_seeds_play_the_same_and_others_another(self):
+    def test_equal_seeds_play_equally_and_others_do_not(self):
         for name in ("Acrobot-v1", "CartPole-v1"):
             again, other = self.play(range(WIDE), name), self.play(range(WIDE, 2 * WIDE), name)
             self.assertTrue(np.array_equal(self.play(range(WIDE), name), again))
@@ -380,8 +306,8 @@ class Seeds(unittest.TestCase):
 
 
 class VectorEnvironments(unittest.TestCase):
-    def test_a_group_is_played_by_the_ids_own_vector_environment(self):
-        """Step for step what CartPole's gives, ends included."""
+    def test_the_vector_environment_of_the_id_plays_a_group(self):
+        """Each step and end equals that of CartPole's vector environment."""
         width, rng = WIDE, np.random.default_rng(3)
         lane = Lane("CartPole-v1", width, max_episode_steps=25)
         self.assertIsInstance(lane.group, gym_actor.Vector)
@@ -401,17 +327,17 @@ class VectorEnvironments(unittest.TestCase):
             kinds |= int(np.bitwise_or.reduce(expected))
         self.assertEqual(kinds, FIRST | ENDS)
 
-    def test_each_ends_and_starts_in_steps_of_its_own_while_others_go_on(self):
+    def test_each_environment_ends_and_starts_in_its_own_steps(self):
         lane, seen = Lane("Probe/NextStep-v0", WIDE), []
         for _ in range(8):
             obs, rewards, flags = lane.step()
             seen.append([(int(obs[0][env][0]), int(rewards[env]), int(flags[env])) for env in range(2)])
-            lane.answer(np.zeros(WIDE, np.int32))
+            lane.answer()
         end, on, first = LAST | TERMINATED | GAME_END, [(1, 7, 0), (2, 7, 0)], (0, 0, FIRST)
         self.assertEqual([step[0] for step in seen], [first, on[0], (2, 7, end), first, on[0], (2, 7, end), first, on[0]])
         self.assertEqual([step[1] for step in seen], [first, *on, (3, 7, end), first, *on, (3, 7, end)])
 
-    def test_only_one_that_is_the_same_and_resets_in_a_step_of_its_own(self):
+    def test_only_an_equal_vector_environment_with_next_step_resets_is_used(self):
         for name, used in (("NextStep", True), ("SameStep", False), ("Disabled", False), ("OtherSpaces", False), ("Plain", False)):
             maker = gym_actor.Maker(f"Probe/{name}-v0", {}, "count")
             self.assertEqual(maker.plays_as_vector(WIDE), used, name)
@@ -419,25 +345,25 @@ class VectorEnvironments(unittest.TestCase):
         for bad_values, options in (("count", {"vector": False}), ("reset", {})):
             self.assertFalse(gym_actor.Maker("Probe/NextStep-v0", options, bad_values).plays_as_vector(WIDE))
 
-    def test_single_ones_stand_in_where_it_resets_otherwise(self):
+    def test_single_environments_replace_one_with_other_resets(self):
         lane, flags = Lane("Probe/SameStep-v0", width=1, plan={2: (True, False)}), []
         for _ in range(4):
             flags.append(int(lane.step()[2][0]))
-            lane.answer(np.zeros(1, np.int32))
+            lane.answer()
         self.assertEqual(flags, [FIRST, 0, LAST | TERMINATED | GAME_END, FIRST])
 
-    def test_one_without_single_ones_that_resets_otherwise_is_refused(self):
+    def test_one_with_other_resets_and_no_single_environment_is_refused(self):
         with self.assertRaisesRegex(ValueError, "NEXT_STEP is needed"):
             Lane("Probe/OnlySameStep-v0")
 
 
 class BadValues(unittest.TestCase):
     def play(self, bad_values, **options):
-        lane, seen = Lane("Probe/Senseless-v0", width=1, bad_values=bad_values, **options), []
+        lane, seen = Lane("Probe/Nan-v0", width=1, bad_values=bad_values, **options), []
         for _ in range(6):
             obs, rewards, flags = lane.step()
             seen.append((float(obs[0][0, 0]), float(rewards[0]), int(flags[0])))
-            lane.answer(np.zeros(1, np.int32))
+            lane.answer()
         return seen
 
     def test_count_leaves_them_to_the_learner(self):
@@ -447,35 +373,35 @@ class BadValues(unittest.TestCase):
         with self.assertRaisesRegex(BrokenContract, r"beyond 1e9 \(--bad-values fail\): lane 0, number 0"):
             self.play("fail")
 
-    def test_reset_puts_a_new_episode_in_their_place(self):
+    def test_reset_starts_a_new_episode_instead(self):
         self.assertEqual(self.play("reset")[2:5], [(0.5, 1.5, 0), (1, 0, FIRST), (0.5, 0.5, 0)])
         with self.assertRaisesRegex(BrokenContract, "bad-values reset"):
-            self.play("reset", resets=(2,))  # the one that should mend it
+            self.play("reset", resets=(2,))  # the reset that replaces the invalid step
 
-    def test_reset_does_not_mend_a_reset(self):
+    def test_reset_does_not_replace_an_invalid_reset(self):
         with self.assertRaisesRegex(BrokenContract, "bad-values reset"):
             self.play("reset", resets=(2,), plan={1: (True, False)})
 
 
 class Refusals(unittest.TestCase):
-    def refuse(self, name, said, *pairs):
+    def check_refused(self, name, message, *pairs):
         with self.assertRaises((LookupError, ValueError)) as refused:
             gym_actor.Gym.prepare(name, list(pairs), "count")
-        self.assertIn(said, refused.exception.args[0])
+        self.assertIn(message, refused.exception.args[0])
         self.assertNotIn("\n", refused.exception.args[0])
 
     def test_names(self):
-        self.refuse("CartPoole-v1", "CartPole")
-        self.refuse("CartPole-v99", "v99")
-        self.refuse("ALEE/Pong-v5", "gym/PACKAGE:ID")
-        self.refuse("no_such_package:Thing-v0", "no_such_package")
-        self.refuse("", "")
+        self.check_refused("CartPoole-v1", "CartPole")
+        self.check_refused("CartPole-v99", "v99")
+        self.check_refused("ALEE/Pong-v5", "gym/PACKAGE:ID")
+        self.check_refused("no_such_package:Thing-v0", "no_such_package")
+        self.check_refused("", "")
 
     def test_options(self):
-        self.refuse("Acrobot-v1", "unexpected keyword argument", "colour=red")
-        self.refuse("CartPole-v1", "true or false", "flatten=perhaps")
+        self.check_refused("Acrobot-v1", "unexpected keyword argument", "colour=red")
+        self.check_refused("CartPole-v1", "true or false", "flatten=perhaps")
 
-    def test_spaces_that_no_lane_has_are_named(self):
+    def test_unsupported_spaces_are_named(self):
         others = spaces.Text(5), spaces.MultiBinary(3), spaces.Sequence(spaces.Discrete(2)), spaces.Dict({"a": spaces.Text(3)})
         for space in others:
             with self.assertRaisesRegex(ValueError, "Text|MultiBinary|Sequence"):
@@ -484,7 +410,7 @@ class Refusals(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "action space"):
                 gym_spaces.Actions(space)
 
-    def test_spaces_beyond_a_lanes_measure_are_named_with_what_helps(self):
+    def test_spaces_beyond_the_limits_are_named_with_a_remedy(self):
         for space, said in (
             (spaces.Box(-1, 1, (1, 1, 1, 1, 2)), "env.flatten=true"),
             (spaces.Dict({str(i): spaces.Box(0, 255, (2, 2), np.uint8) for i in range(9)}), "9 fields"),
@@ -500,7 +426,7 @@ class Refusals(unittest.TestCase):
 
 
 class Options(unittest.TestCase):
-    def test_values_are_typed_as_python_writes_them(self):
+    def test_values_have_the_type_of_their_python_text(self):
         for text, value in {
             **{"3": 3, "0.5": 0.5, "-1e3": -1000.0, "true": True, "False": False, "none": None, "(1, 2)": (1, 2), "[1]": [1]},
             **{"'7'": "7", "a b": "a b", "4x4": "4x4", "": ""},
@@ -510,86 +436,6 @@ class Options(unittest.TestCase):
     def test_they_reach_the_environment(self):
         maker = gym_actor.Gym.prepare("FrozenLake-v1", ["map_name=8x8", "is_slippery=false"], "count")
         self.assertEqual(maker.spec()["obs"][0]["dims"], [64])
-
-
-def environment():
-    """In which this file can be imported as a package that registers environments."""
-    paths = [os.path.dirname(os.path.abspath(__file__)), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-
-
-def ask(*arguments):
-    command = [sys.executable, "-m", "actorfarm.gym_actor", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, close_fds=False, env=environment())
-
-
-class Program(unittest.TestCase):
-    def test_spec_is_one_line_of_json_whatever_the_environment_prints(self):
-        answer = ask("--spec", "--env", "test_gym_actor:Probe/Plain-v0", "--option", "says=hello")
-        self.assertEqual(answer.returncode, 0, answer.stderr)
-        self.assertEqual(answer.stdout.count("\n"), 1)
-        self.assertEqual(json.loads(answer.stdout)["obs"], [{"name": "obs", "dtype": "f32", "dims": [3]}])
-        self.assertIn("hello", answer.stderr)
-
-    def test_what_is_not_there_ends_with_status_2_and_one_sentence(self):
-        answer = ask("--spec", "--env", "CartPoole-v1")
-        self.assertEqual((answer.returncode, answer.stdout), (2, ""))
-        self.assertEqual(answer.stderr.count("\n"), 1)
-
-    def test_list_names_some_that_it_then_knows(self):
-        names = ask("--list").stdout.split()
-        self.assertTrue({"CartPole-v1", "Acrobot-v1"} <= set(names))
-        self.assertLess(len(names), 60)
-        for name in names[:3]:
-            gym_actor.Gym.prepare(name, [], "count")
-
-    def lanes(self):
-        """(creator, learner, the flags that pass them to the program)"""
-        creator = _farm.create(2, 2, 4, [("obs", "f32", (3,))], 4)
-        actor_fds, learner_fds = creator.fds()
-        for fd in actor_fds:
-            os.set_inheritable(fd, True)
-            self.addCleanup(os.close, fd)
-        return creator, _farm.open_learner(*learner_fds), ["--up-fd", str(actor_fds[0]), "--down-fd", str(actor_fds[1])]
-
-    def play(self, name, *options):
-        """Answers the actor until it ends: (exit status, its last line)."""
-        creator, learner, lanes = self.lanes()
-        command = [sys.executable, "-m", "actorfarm.gym_actor", "--env", f"test_gym_actor:Probe/{name}-v0", *lanes, *options]
-        actor = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, close_fds=False, env=environment())
-        deadline = time.monotonic() + LIMIT_S
-        while actor.poll() is None and time.monotonic() < deadline:
-            for lane in range(2):
-                produced, acted, _ = learner.counters(lane)
-                if produced > acted:
-                    if acted == 0:
-                        self.assertEqual(np.array(learner.flags(lane, acted)).tolist(), [FIRST, FIRST])
-                    learner.answer(lane, np.zeros(2, np.int32))
-                    learner.release(lane, acted)
-            os.sched_yield()
-        actor.kill()
-        last = actor.communicate()[1].splitlines()[-1]
-        return actor.returncode, last
-
-    def test_an_error_of_the_environments_own_ends_the_actor_with_its_last_line(self):
-        status, last = self.play("Broken")
-        self.assertEqual(status, 1)
-        self.assertIn("KeyError: 'the wheel came off' (test_gym_actor.py:", last)
-        self.assertIn("Probe/Broken-v0", last)
-
-    def test_a_broken_contract_has_an_exit_status_of_its_own(self):
-        for name, said, *options in (
-            ("Senseless", "NaN", "--bad-values", "fail"), ("WrongShape", "shape"), ("NoReward", "the reward is not a number")
-        ):
-            status, last = self.play(name, *options)
-            self.assertEqual(status, 3, last)  # FARM_ACTOR_ENV_BROKEN
-            self.assertRegex(last, rf"^gym_actor: test_gym_actor:Probe/{name}-v0 answers with .*{said}.*: lane 0, number 0$")
-
-    def test_lanes_of_another_environment_are_refused(self):
-        creator, learner, lanes = self.lanes()
-        answer = ask("--env", "Acrobot-v1", *lanes)
-        self.assertEqual(answer.returncode, 1)
-        self.assertIn("another environment", answer.stderr)
 
 
 if __name__ == "__main__":

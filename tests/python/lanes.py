@@ -1,0 +1,106 @@
+"""Rings with both of their sides here, and actor processes with this process in the learner's place."""
+
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+from actorfarm import _farm
+
+FIRST, LAST = _farm.FIRST, _farm.LAST
+TERMINATED, TRUNCATED, GAME_END = _farm.TERMINATED, _farm.TRUNCATED, _farm.GAME_END
+GREY = [("frame", "u8", (84, 84))]
+LIMIT_S = 60
+
+
+def make_sides(lanes, width, steps, fields, actions):
+    """(creator, actor, learner) of one ring; the actor has taken over."""
+    creator = _farm.create(lanes, width, steps, fields, actions)
+    actor_fds, learner_fds = creator.fds()
+    actor = _farm.attach(*actor_fds)
+    actor.take_over()
+    return creator, actor, _farm.open_learner(*learner_fds)
+
+
+class Lane:
+    """A ring of one lane."""
+
+    def __init__(self, width, fields, actions):
+        self.creator, self.actor, self.learner = make_sides(1, width, 4, fields, actions)
+        self.width, self.field_count, self.n = width, len(fields), 0
+
+    def read(self):
+        """Copies of the learner's view of the step: ([an array per field], rewards, flags)."""
+        obs = [np.array([self.learner.read(0, self.n, env, f) for env in range(self.width)]) for f in range(self.field_count)]
+        return obs, np.array(self.learner.rewards(0, self.n)), np.array(self.learner.flags(0, self.n))
+
+    def answer(self, actions=None):
+        """None: action 0 for all."""
+        self.learner.answer(0, np.zeros(self.width, np.int32) if actions is None else np.ascontiguousarray(actions))
+        self.n += 1
+        self.learner.release(0, self.n)
+
+
+def run_actor(name, *arguments, python=(sys.executable,), environment=None):
+    """The actor program NAME, until it ends."""
+    command = [*python, "-m", f"actorfarm.{name}", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, close_fds=False, env=environment)
+
+
+class ActorProcess:
+    """Two lanes of two environments; `steps` keeps the flags of each step."""
+
+    def __init__(self, fields, actions):
+        self.creator = _farm.create(2, 2, 8, fields, actions)
+        self.fds, learner_fds = self.creator.fds()
+        self.learner = _farm.open_learner(*learner_fds)
+        self.rng, self.steps, self.process = np.random.default_rng(0), ([], []), None
+
+    def start(self, name, env, *flags, environment=None):
+        up, down = map(str, self.fds)
+        command = [sys.executable, "-m", f"actorfarm.{name}", "--env", env, "--up-fd", up, "--down-fd", down, "--actor", "3", *flags]
+        self.process = subprocess.Popen(command, pass_fds=self.fds, stderr=subprocess.PIPE, text=True, env=environment)
+
+    def answer(self, lane):
+        """Answers the lane's published step with random actions; False if it has none."""
+        produced, acted, _ = self.learner.counters(lane)
+        if produced == acted:
+            return False
+        assert produced == acted + 1
+        self.steps[lane].append(self.learner.flags(lane, acted).tolist())
+        self.learner.answer(lane, self.rng.integers(0, 4, 2).astype(np.int32))
+        self.learner.release(lane, acted)
+        return True
+
+    def play(self, steps):
+        """Until each lane has that many steps."""
+        deadline = time.monotonic() + LIMIT_S
+        while min(map(len, self.steps)) < steps:
+            for lane in (0, 1):
+                if len(self.steps[lane]) < steps:
+                    self.answer(lane)
+            assert time.monotonic() < deadline, "the actor does not step"
+            assert self.process.poll() is None, self.process.stderr.read()
+            os.sched_yield()
+
+    def play_to_the_end(self):
+        """(exit status, stderr) of an actor that ends by itself."""
+        deadline = time.monotonic() + LIMIT_S
+        while self.process.poll() is None and time.monotonic() < deadline:
+            self.answer(0) or self.answer(1)
+            os.sched_yield()
+        return self.kill()
+
+    def kill(self):
+        """(exit status, stderr)"""
+        process, self.process = self.process, None
+        process.kill()
+        errors = process.communicate()[1]
+        return process.returncode, errors
+
+    def close(self):
+        if self.process:
+            self.kill()
+        for fd in self.fds:
+            os.close(fd)
