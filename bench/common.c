@@ -121,7 +121,11 @@ int farm_bench_finish(struct farm_bench *bench) {
            "target", "is");
     for (size_t i = 0; i < bench->count; i++) {
         const struct farm_bench_result *r = &bench->results[i];
-        printf("%-34s %12.4g %-10s %6.1f%%", r->name, r->value, r->unit, 100 * r->spread);
+        printf("%-34s %12.4g %-10s", r->name, r->value, r->unit);
+        if (isfinite(r->spread))
+            printf(" %6.1f%%", 100 * r->spread);
+        else // the median is 0
+            printf(" %7s", "");
         if (isnan(r->ratio))
             printf(" %12s %7s", "", "");
         else

@@ -12,7 +12,7 @@ enum { FARM_BENCH_RESULTS_MAX = 64, FARM_BENCH_FLAGS_MAX = 8 };
 
 struct farm_bench_result {
     const char *name, *unit, *better; // better: "higher" or "lower"
-    double value, spread;             // median, and (75th - 25th percentile) / median
+    double value, spread;             // median, and (75th - 25th percentile) / median: not finite if that is 0
     const char *reference;            // what the reference is; NULL: none
     double reference_value, ratio;    // ratio: value / reference_value
     double target;                    // target of the ratio; NAN: none

@@ -30,10 +30,6 @@ static struct farm_run *make_with(struct farm_run_request *request, struct farm_
     return run;
 }
 
-static struct farm_run *make(struct farm_run_request *request, struct farm_recipe *recipe) {
-    return make_with(request, recipe, "seed", "1");
-}
-
 static void end(struct farm_run *run) {
     farm_run_free(run);
     free(run);
@@ -105,37 +101,6 @@ Test(run, evaluates_with_one_inference_thread_unless_more_are_requested) {
         cr_expect_eq(run->plan.shards, shards);
         end(run);
     }
-}
-
-static int respond(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
-                   struct farm_error *err) {
-    const bool good = workers->rings->bell_count == 2 && workers->ring_fds[1][0] > 0 && workers->count == 2;
-    if (good) farm_store_relaxed(&stats->agent_steps, *(const uint64_t *)context);
-    farm_store_release(&stats->done, 1);
-    return good ? 0 : 1;
-}
-
-Test(run, a_responder_gets_the_rings_and_a_bell_for_each_actor) {
-    uint64_t steps = 4711;
-    struct farm_run_request request = {.responder = {respond, &steps}};
-    struct farm_recipe recipe;
-    struct farm_error err;
-    bool interrupted;
-    struct farm_run *run = make(&request, &recipe);
-    cr_assert_eq(farm_run_build(run, &err), FARM_OK, "%s", err.message);
-    cr_assert_eq(farm_run_execute(run, &interrupted, &err), FARM_OK, "%s", err.message);
-    cr_expect_eq(run->rings.stats->agent_steps, 4711);
-    end(run);
-}
-
-Test(run, a_run_that_was_never_built_can_be_freed) {
-    struct farm_run_request request = {.elastic = true};
-    struct farm_recipe recipe;
-    struct farm_run *run = make(&request, &recipe);
-    cr_expect_geq(run->plan.places, run->plan.actors + 8);
-    end(run);
-    static struct farm_run zeroed;
-    farm_run_free(&zeroed);
 }
 
 Test(run, finds_no_checkpoint_in_a_missing_folder) {

@@ -105,9 +105,6 @@ class Document(Bw):
         rungs = sections["latency"]["ladder"]
         self.assertEqual([rung["bytes"] for rung in rungs], sorted(rung["bytes"] for rung in rungs))
         if len(sections["handoff"]["cpus"]) > 1:
-            self.assertGreater(sections["handoff"]["ns"][0][1], 0)
-            self.assertIsNone(sections["handoff"]["ns"][0][0])
-            self.assertTrue(all(row["p50_ns"]["median"] > 0 for row in sections["ring"]["hops"]))
             self.assertIn(28224, [row["payload_bytes"] for row in sections["ring"]["rates"]])
 
     def test_tables_and_progress(self):

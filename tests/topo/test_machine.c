@@ -74,22 +74,6 @@ Test(topo, gives_a_cpu_the_node_that_fewest_cpus_share) {
     cr_assert(!farm_machine_node(&machine, far_node)->has_cpus);
 }
 
-Test(topo, keeps_the_tightest_limit_of_nested_v2_groups) {
-    read_machine((struct farm_machine_source){.synthetic = TWO_SOCKETS, .root = VECTORS "quota_v2"});
-    cr_assert_float_eq(machine.cpu_quota, 3.5, 1e-9);
-    cr_assert_eq(machine.memory_limit_bytes, UINT64_C(8) << 30);
-    cr_assert_eq(machine.memory_free_bytes, UINT64_C(7) << 30, "8 GiB less 3 in use, 2 of which are page cache");
-    cr_assert_str_eq(list_of(&machine.allowed), "0-15");
-}
-
-Test(topo, reads_v1_limits_through_a_container_mount) {
-    read_machine((struct farm_machine_source){.synthetic = SIXTEEN_CORES, .root = VECTORS "quota_v1"});
-    cr_assert_float_eq(machine.cpu_quota, 3.5, 1e-9);
-    cr_assert_eq(machine.memory_limit_bytes, UINT64_C(4) << 30);
-    cr_assert_eq(machine.memory_free_bytes, UINT64_C(3) << 30, "4 GiB less 1.5 in use, 0.5 of which are page cache");
-    cr_assert_str_eq(list_of(&machine.allowed), "0-7");
-}
-
 Test(topo, counts_page_cache_as_free_and_sees_memoryless_nodes) {
     read_machine((struct farm_machine_source){.synthetic = TWO_SOCKETS, .root = VECTORS "memoryless_node1"});
     cr_assert_eq(machine.node[0].total_bytes, UINT64_C(64) << 30);
