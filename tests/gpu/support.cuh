@@ -70,21 +70,42 @@ static inline float random_float(struct random *r, float low, float high) {
     return low + (high - low) * farm_random_unit(random_bits(r));
 }
 
-// Arrays on the host and in device memory live until the end of the scope in which they are taken. One scope at a time.
-struct memory_list {
-    void *at[128];
+enum { POISON = 0xA5, GUARD_BYTES = 256 };
+
+struct device_array {
+    uint8_t *at;
+    size_t bytes; // without the guard behind it
+};
+template <typename T> struct list {
+    T at[128];
     int count;
-    void *add(void *memory) {
+    T add(T item) {
         if (count == 128) abort();
-        return at[count++] = memory;
+        return at[count++] = item;
     }
 };
-inline struct memory_list host_memory, device_memory;
+inline struct list<void *> host_memory;
+inline struct list<struct device_array> device_memory;
+
+static inline bool is_guard_whole(const struct device_array &array) {
+    uint8_t guard[GUARD_BYTES];
+    CUDA(cudaMemcpy(guard, array.at + array.bytes, GUARD_BYTES, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < GUARD_BYTES; i++)
+        if (guard[i] != POISON) return false;
+    return true;
+}
+
+// Arrays on the host and in device memory live until the end of the scope in which they are taken, which fails if a
+// kernel has stored behind one. One scope at a time.
 struct memory_scope {
     memory_scope() {}
     ~memory_scope() {
         while (host_memory.count) free(host_memory.at[--host_memory.count]);
-        while (device_memory.count) CUDA(cudaFree(device_memory.at[--device_memory.count]));
+        while (device_memory.count) {
+            const struct device_array array = device_memory.at[--device_memory.count];
+            if (!is_guard_whole(array)) check(false, "a store behind an array of %zu bytes", array.bytes);
+            CUDA(cudaFree(array.at));
+        }
     }
 };
 template <typename T> static T *host_array(size_t count) {
@@ -96,17 +117,15 @@ static inline float *random_floats(struct random *r, size_t count, float low, fl
     return x;
 }
 
-enum { POISON = 0xA5, GUARD_BYTES = 256 };
-
-// Device memory full of poison, with a guard behind it that device_guard_whole checks.
-static inline void *device_poisoned(size_t bytes) {
-    void *memory;
-    CUDA(cudaMalloc(&memory, bytes + GUARD_BYTES));
-    CUDA(cudaMemset(memory, POISON, bytes + GUARD_BYTES));
-    return device_memory.add(memory);
+// Device memory full of poison, with a guard behind it.
+template <typename T = uint8_t> static T *device_poisoned(size_t count) {
+    struct device_array array = {NULL, count * sizeof(T)};
+    CUDA(cudaMalloc(&array.at, array.bytes + GUARD_BYTES));
+    CUDA(cudaMemset(array.at, POISON, array.bytes + GUARD_BYTES));
+    return (T *)device_memory.add(array).at;
 }
 template <typename T> static T *device_of(const T *host, size_t count) {
-    T *memory = (T *)device_poisoned(count * sizeof(T));
+    T *memory = device_poisoned<T>(count);
     if (count) CUDA(cudaMemcpy(memory, host, count * sizeof(T), cudaMemcpyHostToDevice));
     return memory;
 }
@@ -114,13 +133,6 @@ template <typename T> static T *host_of(const T *device, size_t count) {
     T *host = host_array<T>(count);
     if (count) CUDA(cudaMemcpy(host, device, count * sizeof(T), cudaMemcpyDeviceToHost));
     return host;
-}
-static inline bool device_guard_whole(const void *device, size_t bytes) {
-    uint8_t guard[GUARD_BYTES];
-    CUDA(cudaMemcpy(guard, (const uint8_t *)device + bytes, GUARD_BYTES, cudaMemcpyDeviceToHost));
-    for (size_t i = 0; i < GUARD_BYTES; i++)
-        if (guard[i] != POISON) return false;
-    return true;
 }
 
 // Shared memory like the rings': a memfd, which the test writes through `host` and the GPU accesses at `device` through
