@@ -137,7 +137,7 @@ Test(cuda_backend, logs_the_time_of_each_way_that_exists) {
         if (way == FARM_EMULATOR_COPIES) (void)microseconds_of(text, ", copy engines");
         cr_assert_eq(strstr(text, "bulk copies 1") == NULL, way == FARM_EMULATOR_LOADS, "%s", text);
         cr_assert_eq(strstr(text, ", copy engines ") == NULL, way != FARM_EMULATOR_COPIES, "%s", text);
-        cr_assert_eq(cudaPeekAtLastError(), cudaSuccess);
+        cr_assert_eq(cudaGetLastError(), cudaSuccess);
         close_farm(farm);
     }
     expect_nothing_left();
@@ -215,7 +215,7 @@ static void expect_join_refused(struct farm *farm, const char *why) {
     const struct farm_emulator_account after = farm_emulator_account();
     cr_assert_eq(after.registered, before.registered);
     cr_assert_eq(after.device_bytes, before.device_bytes);
-    cr_assert_eq(cudaPeekAtLastError(), cudaSuccess);
+    cr_assert_eq(cudaGetLastError(), cudaSuccess);
 }
 
 Test(cuda_backend, a_ring_without_room_is_refused_and_leaks_nothing) {

@@ -473,7 +473,7 @@ Test(nn_cuda, says_how_much_memory_is_missing) {
     char expected[64];
     snprintf(expected, sizeof expected, "4096 rows in training needs %zu MB", (bytes >> 20) + 1);
     cr_expect(strstr(err.message, expected) != NULL, "%s", err.message);
-    cr_expect_eq(cudaPeekAtLastError(), cudaSuccess);
+    cr_expect_eq(cudaGetLastError(), cudaSuccess);
     farm_emulator.memory = (int64_t)bytes;
     cr_expect_eq(farm_cuda_executor_create(&config, &executor, &err), FARM_OK, "%s", err.message);
     cr_expect_eq(farm_emulator_account().device_bytes, bytes);

@@ -1,7 +1,7 @@
-// An emulator of GPUs and CUDA's runtime on the CPU, for tests of host code: order of calls, waits, leaks. cudart.c
-// defines the functions of cuda_runtime_api.h that this project calls; device/kernels/cuda/device.cuh runs the kernels
-// of src/kernels/cuda unchanged, a thread at a time, over farm_emulator_launch (grid.h, access.h). It has no timing,
-// and the CPU's memory order.
+// An emulator of GPUs and CUDA's runtime on the CPU, for tests of host code: order of calls, waits, leaks. cudart.c,
+// memory.c and devices.c define the functions of cuda_runtime_api.h that this project calls;
+// device/kernels/cuda/device.cuh runs the kernels of src/kernels/cuda unchanged, a thread at a time, over
+// farm_emulator_launch (grid.h, access.h). It has no timing, and the CPU's memory order.
 //
 // Streams are queues. Unless `eager` is set, work stays queued until a thread waits for it: synchronises a stream or an
 // event, or queries it repeatedly (a query runs one piece of work and returns "not ready" while there is more). So
@@ -32,11 +32,11 @@ struct farm_emulator_settings {
     int64_t refuse_peers;        // 1: no peer access
     int64_t no_batches;          // 1: no batches of asynchronous copies
     int64_t slow_loads;          // extra microseconds of each farm_cuda_pull by loads
-    int64_t slow_bulk;           // by bulk copies
+    int64_t slow_bulk;           // the same by bulk copies
     int64_t fall_off_after;      // pieces of work before a device is lost; -1: never
-    int64_t fall_off_device;     // which: 0
+    int64_t fall_off_device;     // the device that is lost: 0
     int64_t hang_after;          // pieces of work before a device hangs; -1: never
-    int64_t hang_device;         // which: 0
+    int64_t hang_device;         // the device that hangs: 0
     int64_t no_start;            // error code of cudaGetDeviceCount; 0: it works
 };
 extern struct farm_emulator_settings farm_emulator;
@@ -53,7 +53,7 @@ struct farm_emulator_account {
     uint64_t allocations, pinned, registered, streams, events, graphs, graph_execs, peers; // now
     uint64_t device_bytes, pinned_bytes, registered_bytes;                                 // now
     uint64_t works, graph_launches;                                                        // so far
-    uint64_t host_to_device_bytes, device_to_host_bytes;                                   // by copies, so far
+    uint64_t device_to_host_bytes;                                                         // by copies, so far
     uint64_t device_to_pageable_bytes; // of the latter: into memory that is neither pinned nor registered
     uint64_t read[FARM_EMULATOR_WAYS]; // registered bytes, so far
 };

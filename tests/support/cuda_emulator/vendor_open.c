@@ -10,7 +10,7 @@ enum farm_status __wrap_farm_cuda_vendor_open(struct farm_cuda_vendor *out, stru
 enum farm_status __wrap_farm_cuda_nccl_open(struct farm_nccl *out, struct farm_error *err);
 void __wrap_farm_cuda_vendor_describe(const struct farm_cuda_vendor *libraries, char *text, size_t size);
 
-// Settings from FARM_CUDA_EMULATOR, as in cudart.c.
+// Settings from FARM_CUDA_EMULATOR, as in devices.c.
 __attribute__((constructor)) static void read_environment(void) {
     const char *text = getenv("FARM_CUDA_EMULATOR");
     farm_emulator_vendor.no_nccl = text && strstr(text, "no_nccl=1");
