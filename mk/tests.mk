@@ -71,8 +71,9 @@ C_TESTS        := $(filter-out $(CUDA_TESTS),$(C_TESTS))
 CUDA_UNTESTED  := $(CUDA_TESTS)
 CUDA_TESTS     :=
 endif
-$(CUDA_C_OBJECTS) $(filter-out %.cu.o,$(CUDA_EMULATOR)) $(CUDA_TESTS:$(BUILD)/%=$(BUILD)/obj/%.o): private CPPFLAGS += -isystem $(CUDA_INCLUDE) -Itests/support/cuda_emulator
+$(CUDA_C_OBJECTS) $(filter-out %.cu.o,$(CUDA_EMULATOR)) $(CUDA_TESTS:$(BUILD)/%=$(BUILD)/obj/%.o) $(call object,tests/learner/cuda/farm.c): private CPPFLAGS += -isystem $(CUDA_INCLUDE) -Itests/support/cuda_emulator
 $(CUDA_TESTS): $(CUDA_C_OBJECTS) $(CUDA_EMULATOR)
+$(filter $(BUILD)/tests/learner/cuda/%,$(CUDA_TESTS)): $(call object,tests/learner/cuda/farm.c)
 # Kernels for the CPU: another device.cuh before our own, and a call of the emulator (access.c) before each load and
 # store. AddressSanitizer has functions of these names, so only UndefinedBehaviorSanitizer checks kernels in its builds;
 # ThreadSanitizer checks host code only.

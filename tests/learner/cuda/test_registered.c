@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
+#include "../../support/learner.h"
 #include "learner/cuda/registered.h"
 
 TestSuite(cuda_registered, .timeout = 60);
@@ -53,14 +54,14 @@ static void expect_same_numbers(struct setting setting) {
 }
 
 Test(cuda_registered, a_second_mapping_changes_no_number) {
-    struct setting setting = usual(true);
+    struct setting setting = usual_setting(true, 1);
     expect_same_numbers(setting);
     setting.mirror = FARM_MIRROR_OFF;
     expect_same_numbers(setting);
 }
 
 Test(cuda_registered, a_second_mapping_of_several_pieces_is_write_protected_and_unmapped_at_the_end) {
-    struct farm *farm = open_farm(usual(true));
+    struct farm *farm = open_farm(usual_setting(true, 1));
     struct farm_cuda_registered registered;
     char rights[5];
     farm_emulator.refuse_read_only = 1;
@@ -88,7 +89,7 @@ Test(cuda_registered, a_second_mapping_of_several_pieces_is_write_protected_and_
 }
 
 Test(cuda_registered, maps_nothing_again_if_read_only_memory_is_registered_or_a_descriptor_is_missing) {
-    struct farm *farm = open_farm(usual(true));
+    struct farm *farm = open_farm(usual_setting(true, 1));
     struct farm_cuda_registered registered;
     lend_descriptors(farm);
     cr_assert_eq(farm_cuda_register(&farm->lanes, 0, 0, 0, &registered, &farm->err), FARM_OK);
@@ -104,7 +105,7 @@ Test(cuda_registered, maps_nothing_again_if_read_only_memory_is_registered_or_a_
 }
 
 Test(cuda_registered, a_ring_without_a_writable_descriptor_is_refused) {
-    struct farm *farm = open_lent(usual(true));
+    struct farm *farm = open_lent(usual_setting(true, 1));
     farm->ops->leave(farm->backend, 1);
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_E_INVALID);
     cr_assert(strstr(farm->err.message, "writable descriptor") != NULL, "%s", farm->err.message);
@@ -146,7 +147,7 @@ static void *train_on(void *context) {
 }
 
 Test(cuda_registered, rings_join_and_leave_while_others_are_answered_and_trained_on) {
-    struct setting setting = usual(true);
+    struct setting setting = usual_setting(true, 1);
     setting.infer_batch_max = LANES * WIDTH;
     setting.batch = LANES * WIDTH;
     struct farm *farm = open_lent(setting);
@@ -166,6 +167,6 @@ Test(cuda_registered, rings_join_and_leave_while_others_are_answered_and_trained
     pthread_join(training, &failed[1]);
     cr_assert(!failed[0] && !failed[1]);
     cr_assert_gt(farm->version, 0);
-    cr_assert_eq(step(farm), FARM_OK, "%s", farm->err.message); // all lanes, also of the ring that joined again
+    cr_assert_eq(play_step(farm), FARM_OK, "%s", farm->err.message); // all lanes, also of the ring that joined again
     close_farm(farm);
 }

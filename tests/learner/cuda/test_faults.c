@@ -1,0 +1,225 @@
+// Faults of a GPU, played by the emulator: it does not start, has too little memory, is lost or hangs.
+#include "farm.h"
+
+TestSuite(cuda_faults, .timeout = 120);
+
+Test(cuda_faults, a_gpu_that_does_not_start_is_refused_with_the_reason) {
+    const struct {
+        int64_t *setting, value;
+        const char *word;
+    } cases[] = {{&farm_emulator.devices, 0, "--device cpu"},
+                 {&farm_emulator.driver, 12040, "older than this build needs"},
+                 {&farm_emulator.no_start, cudaErrorUnknown, "--device cpu"},
+                 {&farm_emulator.no_start, cudaErrorSystemNotReady, "fabric manager"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        farm_emulator_reset();
+        const struct setting setting = usual_setting(true, 1);
+        *cases[i].setting = cases[i].value;
+        expect_refused(setting, FARM_E_UNSUPPORTED, cases[i].word);
+    }
+}
+
+static uint64_t device_bytes_of(struct setting setting) {
+    struct farm *farm = open_ready(setting);
+    const uint64_t bytes = farm_emulator_account().device_bytes;
+    close_farm(farm);
+    return bytes;
+}
+
+Test(cuda_faults, takes_a_smaller_mirror_if_memory_is_short_and_reports_sizes_if_none_fits) {
+    struct setting setting = usual_setting(true, 1);
+    struct record *full = run_alone(setting, &farm_backend_cuda);
+    setting.mirror = FARM_MIRROR_OFF;
+    const int64_t least = (int64_t)device_bytes_of(setting);
+    setting.mirror = FARM_MIRROR_FULL;
+    farm_emulator.memory = least + least / 32 + 8192; // the smallest mirror, the reserve, and little more
+    struct record *small = run_alone(setting, &farm_backend_cuda);
+    expect_same(small, full, "little memory");
+    farm_emulator.memory = least / 2;
+    expect_refused(setting, FARM_E_LIMIT, "--infer-batch-max");
+    free_record(full);
+    free_record(small);
+}
+
+// The vendor's handles come after the mirror: with the largest mirror the last of four finds no memory.
+Test(cuda_faults, takes_a_smaller_mirror_if_the_vendor_takes_the_spare_memory) {
+    struct setting setting = usual_setting(true, 1);
+    struct record *full = run_alone(setting, &farm_backend_cuda);
+    const uint64_t large = device_bytes_of(setting);
+    setting.mirror = FARM_MIRROR_WINDOW;
+    const uint64_t medium = device_bytes_of(setting);
+    cr_assert_gt(large, medium + 4096);
+    farm_emulator.memory = (int64_t)(large + large / 32 + 8192);
+    farm_emulator_vendor.handle_bytes = ((uint64_t)farm_emulator.memory - (large + medium) / 2) / 4;
+    setting.mirror = FARM_MIRROR_FULL;
+    struct farm *farm = open_ready(setting);
+    struct record *window = run_farm(farm);
+    cr_assert_gt(farm->stats.bus_train_bytes, 0, "a full mirror");
+    expect_same(window, full, "window");
+    close_farm(farm);
+    farm_emulator_vendor.handle_bytes = (size_t)farm_emulator.memory; // more than any mirror leaves
+    farm = open_farm(setting);
+    cr_assert_neq(open_backend(farm, &farm_backend_cuda), FARM_OK);
+    close_farm(farm);
+    free_record(full);
+    free_record(window);
+}
+
+static bool fits_memory(struct setting setting, int64_t memory) {
+    farm_emulator.memory = memory;
+    struct farm *farm = open_farm(setting);
+    const enum farm_status status = open_backend(farm, &farm_backend_cuda);
+    close_farm(farm);
+    return status == FARM_OK;
+}
+
+// The least memory with which the backend opens, to 128 bytes. known: what it takes.
+static int64_t least_memory(struct setting setting, int64_t known) {
+    int64_t refused = known / 2, enough = 2 * known;
+    cr_assert(!fits_memory(setting, refused) && fits_memory(setting, enough));
+    while (enough - refused > 128) {
+        const int64_t half = (enough + refused) / 2;
+        *(fits_memory(setting, half) ? &enough : &refused) = half;
+    }
+    return enough;
+}
+
+// Without registration training cannot read the rings: `off` needs what `window` needs.
+Test(cuda_faults, off_takes_the_memory_of_window_if_registration_is_refused) {
+    struct setting setting = usual_setting(true, 1);
+    setting.mirror = FARM_MIRROR_WINDOW;
+    const int64_t window = (int64_t)device_bytes_of(setting);
+    setting.mirror = FARM_MIRROR_OFF;
+    const int64_t off = (int64_t)device_bytes_of(setting), least_off = least_memory(setting, off);
+    cr_assert_gt(window, off + 4096);
+    farm_emulator.refuse_registration = 1;
+    const int64_t least = least_memory(setting, window);
+    cr_assert_geq(least, least_off + (window - off) - 256, "%ld bytes of memory, and %ld unbounced", least, least_off);
+    expect_nothing_left();
+}
+
+// Whichever allocation fails, all earlier ones are released.
+Test(cuda_faults, releases_everything_wherever_memory_ends) {
+    for (uint32_t shards = 1; shards <= 2; shards++) {
+        farm_emulator_reset(); // the memory of the pass before was short
+        const int64_t parts = shards == 1 ? 12 : 6;
+        struct farm *farm = open_ready(usual_setting(true, shards));
+        const int64_t all = (int64_t)(farm_emulator_account().device_bytes / shards);
+        farm->ops->destroy(farm->backend);
+        for (int64_t part = 0; part < parts; part++) {
+            farm_emulator.memory = all * part / parts;
+            farm->backend = NULL;
+            cr_assert_eq(open_backend(farm, &farm_backend_cuda), FARM_E_LIMIT, "%s", farm->err.message);
+            expect_nothing_left();
+        }
+        farm->backend = NULL;
+        close_farm(farm);
+    }
+}
+
+Test(cuda_faults, a_lost_gpu_ends_both_threads_with_an_error_and_leaves_the_last_state) {
+    struct farm *farm = open_played(usual_setting(true, 1), UNROLL + 1);
+    must_update(farm);
+    const struct farm_backend_state good = farm->ops->state(farm->backend);
+    const size_t bytes = farm->net.parameter_count * sizeof(float);
+    float *kept = memcpy(malloc(bytes), farm_backend_vector(&good, ""), bytes);
+    play_to(farm, 2 * UNROLL + 1);
+    must_update(farm);
+    farm_emulator.fall_off_after = (int64_t)farm_emulator_account().works + 5;
+    cr_assert_eq(play_step(farm), FARM_E_DEAD, "%s", farm->err.message);
+    cr_assert(strstr(farm->err.message, "--resume") != NULL, "%s", farm->err.message);
+    cr_assert_eq(make_update(farm, false), FARM_E_DEAD, "%s", farm->err.message);
+    const struct farm_backend_state last = farm->ops->state(farm->backend);
+    cr_assert_eq(last.version, 1);
+    cr_assert_arr_eq(farm_backend_vector(&last, ""), kept, bytes);
+    free(kept);
+    close_farm(farm);
+}
+
+Test(cuda_faults, a_gpu_lost_at_any_piece_of_work_is_an_error_and_no_hang) {
+    struct farm *farm = open_ready(usual_setting(true, 1));
+    const uint64_t before = farm_emulator_account().works;
+    close_farm(farm);
+    cr_assert_gt(before, 100); // every kernel has run before anything is captured
+    for (uint64_t works = before; works < before + 120; works += 7) {
+        farm_emulator_reset();
+        farm = open_ready(usual_setting(true, 1));
+        farm_emulator.fall_off_after = (int64_t)works;
+        enum farm_status status = FARM_OK;
+        while (!status && farm->n < 3 * UNROLL) {
+            status = play_step(farm);
+            if (!status && farm->n > farm->trained + UNROLL) status = make_update(farm, false);
+        }
+        cr_assert_eq(status, FARM_E_DEAD, "lost after %lu pieces of work: %s", works, farm->err.message);
+        close_farm(farm);
+    }
+}
+
+Test(cuda_faults, a_lost_gpu_loses_only_the_updates_since_the_last_copy_of_its_state) {
+    const double every_s[] = {1e-9, 1000};
+    for (int i = 0; i < 2; i++) {
+        farm_emulator_reset();
+        struct farm *farm = open_farm(usual_setting(true, 1));
+        farm->learner.state_every_s = every_s[i];
+        must_open_backend(farm, &farm_backend_cuda);
+        while (farm->n < 3 * UNROLL + 1) {
+            cr_assert_eq(play_step(farm), FARM_OK);
+            if (farm->n > farm->trained + UNROLL) must_update(farm);
+        }
+        farm_emulator.fall_off_after = (int64_t)farm_emulator_account().works;
+        cr_assert_eq(play_step(farm), FARM_E_DEAD, "%s", farm->err.message);
+        cr_assert_eq(farm->ops->state(farm->backend).version, i == 0 ? 3 : 0);
+        close_farm(farm);
+    }
+}
+
+static struct farm *volatile hanging[2]; // cannot be freed
+
+// A GPU that hangs in inference, or in training: both threads end within the limit, the earlier state is kept, and no
+// thread waits for the GPU again.
+static struct farm *hang_gpu(bool inferring, uint64_t spin_ns) {
+    struct setting setting = usual_setting(true, 1);
+    setting.spin_ns = spin_ns;
+    struct farm *farm = open_farm(setting);
+    farm->learner.state_every_s = 1e-9;
+    must_open_backend(farm, &farm_backend_cuda);
+    play_to(farm, UNROLL + 1);
+    must_update(farm);
+    play_to(farm, 2 * UNROLL + 1);
+    farm_emulator.hang_after = (int64_t)farm_emulator_account().works;
+    farm->learner.gpu_limit_s = 0.05;
+    const enum farm_status first = inferring ? play_step(farm) : make_update(farm, false);
+    cr_assert_eq(first, FARM_E_DEAD, "%s", farm->err.message);
+    cr_assert_not_null(strstr(farm->err.message, inferring ? "inference has not ended after 0.05 s" : "an update has"));
+    cr_assert_not_null(strstr(farm->err.message, "--resume"), "%s", farm->err.message);
+    farm->learner.gpu_limit_s = 1e9;
+    cr_assert_eq(farm->ops->state(farm->backend).version, 1);
+    const enum farm_status other = inferring ? make_update(farm, false) : play_step(farm);
+    cr_assert_eq(other, FARM_E_DEAD, "%s", farm->err.message);
+    cr_assert_not_null(strstr(farm->err.message, "the GPU hangs"), "%s", farm->err.message);
+    cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_E_DEAD);
+    farm->ops->leave(farm->backend, 1);
+    farm->ops->destroy(farm->backend);
+    return farm;
+}
+
+Test(cuda_faults, gives_up_an_inference_that_never_ends, .timeout = 10) {
+    hanging[0] = hang_gpu(true, 1000);
+    farm_emulator_reset();
+    hanging[1] = hang_gpu(true, 0);
+}
+
+Test(cuda_faults, gives_up_an_update_that_never_ends, .timeout = 10) {
+    hanging[0] = hang_gpu(false, 1000);
+}
+
+// The state would be copied after the next update's gradients, which are in the stream.
+Test(cuda_faults, a_hanging_gpu_leaves_the_earlier_state, .timeout = 10) {
+    struct farm *farm = hanging[0] = open_played(usual_setting(true, 1), 2 * UNROLL + 1);
+    cr_assert_eq(make_update(farm, true), FARM_OK, "%s", farm->err.message);
+    farm_emulator.hang_after = (int64_t)farm_emulator_account().works;
+    farm->learner.gpu_limit_s = 0.05;
+    cr_assert_eq(farm->ops->state(farm->backend).version, 0);
+    cr_assert_eq(play_step(farm), FARM_E_DEAD);
+    farm->ops->destroy(farm->backend);
+}

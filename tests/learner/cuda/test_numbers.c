@@ -1,0 +1,282 @@
+// The numbers of a run over the emulator: those of the CPU's backend, by every mirror and way across the bus, with one
+// GPU and with two. The emulator runs work only when a thread waits for it, so reading an answer or an update too early
+// is wrong in every run; with two GPUs it aborts if one touches the other's memory.
+#include "access.h"
+#include "farm.h"
+
+#include "algo/vtrace.h"
+
+TestSuite(cuda_numbers, .timeout = 240);
+
+// ---- beside the CPU's backend ----
+
+static void expect_near(const struct record *ours, const struct record *theirs) {
+    cr_assert_eq(ours->updates, theirs->updates);
+    cr_assert_gt(theirs->updates, 5);
+    for (int n = 0; n < ROUNDS; n++) {
+        for (int row = 0; row < ENVIRONMENTS; row++)
+            cr_assert_eq(ours->action[n][row], theirs->action[n][row], "step %d row %d", n, row);
+        for (int id = 0; id < LANE_COUNT; id++)
+            cr_assert_eq(ours->version[n][id], theirs->version[n][id], "step %d lane %d", n, id);
+        cr_assert_lt(distance(ours->logits[n][0], theirs->logits[n][0], ENVIRONMENTS * ACTIONS), 1e-3, "step %d", n);
+        cr_assert_lt(distance(ours->value[n], theirs->value[n], ENVIRONMENTS), 1e-3, "step %d", n);
+    }
+    for (uint64_t k = 0; k < ours->updates; k++) {
+        cr_assert_float_eq(ours->stats[k].grad_norm, theirs->stats[k].grad_norm, 1e-3 * theirs->stats[k].grad_norm);
+        cr_assert_eq(ours->stats[k].terms[FARM_VTRACE_ROWS], theirs->stats[k].terms[FARM_VTRACE_ROWS]);
+        cr_assert_float_eq(ours->stats[k].terms[FARM_VTRACE_POLICY], theirs->stats[k].terms[FARM_VTRACE_POLICY],
+                           1e-3 * (1 + fabs(theirs->stats[k].terms[FARM_VTRACE_POLICY])));
+    }
+    cr_assert_lt(distance(ours->params, theirs->params, ours->count), 1e-4);
+}
+
+Test(cuda_numbers, plays_and_learns_as_the_cpu_does) {
+    static const struct setting settings[] = {
+        {true, 1, ENVIRONMENTS, 5, 7, .spin_ns = 1000},
+        {false, 1, ENVIRONMENTS, 5, 7, .spin_ns = 1000},
+        {false, 1, ENVIRONMENTS, 0, 2, .loss_mean = true}, // lanes wider than a batch; the host sleeps while it waits
+        {true, 1, ENVIRONMENTS, 5, 7, 3, true, .spin_ns = 1000},
+        {false, 1, ENVIRONMENTS, 5, 7, 3, true, .spin_ns = 1000},
+        {true, 2, ENVIRONMENTS, 5, 7, .spin_ns = 1000},
+        {false, 2, ENVIRONMENTS, 5, 7, .spin_ns = 1000},
+        {true, 2, 9, 2, 7, .loss_mean = true, .spin_ns = 1000}, // uneven shares; the mean is over all windows, not over
+                                                                // each GPU's
+        {true, 2, ENVIRONMENTS, 5, 7, 2, .spin_ns = 1000},
+    };
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        farm_emulator.devices = settings[i].shards;
+        struct record *theirs = run_alone(settings[i], &farm_backend_cpu);
+        struct record *ours = run_alone(settings[i], &farm_backend_cuda);
+        expect_near(ours, theirs);
+        free_record(ours);
+        free_record(theirs);
+    }
+}
+
+// The mean is over the update's windows, not over the batch's or each GPU's. Adam ignores a gradient's scale; its norm
+// shows it.
+Test(cuda_numbers, makes_updates_smaller_than_the_batch) {
+    for (uint32_t shards = 1; shards <= 2; shards++) {
+        struct setting setting = usual_setting(true, shards);
+        setting.loss_mean = shards == 2;
+        struct farm *const farms[] = {open_farm(setting), open_farm(setting)};
+        const struct farm_pass_stats *const ours = &farms[0]->pass_stats, *const theirs = &farms[1]->pass_stats;
+        for (int i = 0; i < 2; i++) {
+            must_open_backend(farms[i], i ? &farm_backend_cpu : &farm_backend_cuda);
+            play_to(farms[i], UNROLL + 1);
+            farms[i]->setting.batch = shards == 2 ? 7 : WIDTH;
+            must_update(farms[i]);
+        }
+        cr_assert_gt(ours->terms[FARM_VTRACE_ROWS], 0);
+        cr_assert_eq(ours->terms[FARM_VTRACE_ROWS], theirs->terms[FARM_VTRACE_ROWS]);
+        cr_assert_float_eq(ours->grad_norm, theirs->grad_norm, 1e-3 * theirs->grad_norm);
+        cr_assert_lt(distance(read_params(farms[0]), read_params(farms[1]), farms[0]->net.parameter_count), 1e-4);
+        for (int i = 0; i < 2; i++) close_farm(farms[i]);
+    }
+}
+
+// The parameters after four windows, each trained on before its last step is answered.
+static float *train_before_answers(struct setting setting, const struct farm_backend_ops *ops, size_t *count) {
+    struct farm *farm = open_farm(setting);
+    must_open_backend(farm, ops);
+    for (uint64_t window = 1; window <= 4; window++) {
+        play_to(farm, window * UNROLL);
+        publish_step(farm);
+        must_update(farm);
+        cr_assert_eq(answer_published(farm), FARM_OK);
+    }
+    *count = farm->net.parameter_count;
+    float *params = memcpy(malloc(*count * sizeof *params), read_params(farm), *count * sizeof *params);
+    close_farm(farm);
+    return params;
+}
+
+Test(cuda_numbers, trains_windows_whose_last_step_is_unanswered_as_the_cpu_does) {
+    for (int k = 0; k < 4; k++) { // the mirrors with frames, and numbers
+        struct setting setting = usual_setting(k < 3, 1);
+        size_t count;
+        setting.sync = true;
+        setting.mirror = k < 3 ? (enum farm_mirror)k : FARM_MIRROR_FULL;
+        float *theirs = train_before_answers(setting, &farm_backend_cpu, &count);
+        float *ours = train_before_answers(setting, &farm_backend_cuda, &count);
+        cr_assert_lt(distance(ours, theirs, count), 1e-5, "mirror %d", k);
+        free(ours);
+        free(theirs);
+    }
+    expect_nothing_left();
+}
+
+Test(cuda_numbers, a_restarted_learner_trains_on_earlier_steps) {
+    struct farm *ours = open_farm(usual_setting(true, 1)), *theirs = open_farm(usual_setting(true, 1));
+    struct farm *const farms[] = {ours, theirs};
+    for (int i = 0; i < 2; i++) {
+        must_open_backend(farms[i], &farm_backend_cpu);
+        play_to(farms[i], UNROLL + 3);
+        farms[i]->ops->destroy(farms[i]->backend);
+        farms[i]->backend = NULL;
+        must_open_backend(farms[i], i == 0 ? &farm_backend_cuda : &farm_backend_cpu);
+        play_to(farms[i], UNROLL + 4); // its stack reaches back before the restart
+        must_update(farms[i]);
+    }
+    for (uint32_t id = 0; id < LANE_COUNT; id++)
+        cr_assert_lt(distance(farm_lane_policy(ours->lanes.lanes[id].lane, ours->n - 1, 0),
+                              farm_lane_policy(theirs->lanes.lanes[id].lane, ours->n - 1, 0), WIDTH * ACTIONS),
+                     1e-4);
+    cr_assert_lt(distance(read_params(ours), read_params(theirs), ours->net.parameter_count), 1e-5);
+    close_farm(ours);
+    close_farm(theirs);
+}
+
+// ---- updates begun ahead ----
+
+// Plays, then makes three updates; ahead: each begins the next one before its end.
+static struct record *run_updates(struct setting setting, bool ahead) {
+    struct record *record = calloc(1, sizeof *record);
+    struct farm *farm = open_farm(setting);
+    must_open_backend(farm, &farm_backend_cuda);
+    for (; farm->n < 3 * UNROLL + 1; record_answers(farm, record)) play_to(farm, farm->n + 1);
+    const uint64_t launched = farm_emulator_account().graph_launches;
+    for (; record->updates < 3; record->updates++) {
+        cr_assert_eq(make_update(farm, ahead && record->updates < 2), FARM_OK, "%s", farm->err.message);
+        record->stats[record->updates] = farm->pass_stats;
+        cr_assert_eq(farm->ops->state(farm->backend).version, record->updates + 1); // also while the next one runs
+    }
+    cr_assert_eq(farm_emulator_account().graph_launches - launched, 3 * 2 * setting.shards, "gradients and steps");
+    record_end(farm, record);
+    close_farm(farm);
+    return record;
+}
+
+// An update that begins while the one before it runs is the same update.
+static void expect_ahead_agrees(struct setting setting) {
+    struct record *ahead = run_updates(setting, true), *after = run_updates(setting, false);
+    expect_same(ahead, after, "begun ahead");
+    cr_assert_arr_eq(ahead->stats, after->stats, sizeof ahead->stats);
+    free_record(ahead);
+    free_record(after);
+}
+
+Test(cuda_numbers, an_update_begun_ahead_is_the_same_update) {
+    for (uint32_t shards = 1; shards <= 2; shards++)
+        for (int frames = 0; frames < 2; frames++) {
+            struct setting setting = usual_setting(frames, shards);
+            for (; setting.mirror <= (shards == 1 ? FARM_MIRROR_OFF : FARM_MIRROR_FULL); setting.mirror++)
+                expect_ahead_agrees(setting);
+        }
+    struct setting bounced = usual_setting(true, 1);
+    farm_emulator.refuse_registration = 1;
+    bounced.mirror = FARM_MIRROR_WINDOW;
+    expect_ahead_agrees(bounced);
+    expect_nothing_left();
+}
+
+// ---- mirrors, ways across the bus ----
+
+// Frames of the network's input in one window: each step's stack within its episode.
+static uint64_t frames_seen(uint32_t lane, uint32_t env, uint64_t start) {
+    uint64_t seen = 0;
+    for (uint64_t n = start; n <= start + UNROLL; n++)
+        for (uint64_t k = 0; k < FRAME_STACK; k++) {
+            seen++;
+            if (is_first(lane, env, n - k)) break;
+        }
+    return seen;
+}
+
+// Frames that the updates read of the registered rings.
+static uint64_t frames_trained(enum farm_mirror mirror, uint64_t updates) {
+    uint64_t seen = 0;
+    if (mirror == FARM_MIRROR_FULL) return 0;
+    if (mirror == FARM_MIRROR_WINDOW) // complete windows; none before the first step
+        return ENVIRONMENTS * (updates * (UNROLL + FRAME_STACK) - (FRAME_STACK - 1));
+    for (uint64_t start = 0; start < updates * UNROLL; start += UNROLL)
+        for (uint32_t lane = 0; lane < LANE_COUNT; lane++)
+            for (uint32_t env = 0; env < WIDTH; env++) seen += frames_seen(lane, env, start);
+    return seen;
+}
+
+static void expect_read(const uint64_t *read, enum farm_emulator_way by, uint64_t bytes, const char *what) {
+    for (int way = 0; way < FARM_EMULATOR_WAYS; way++) {
+        if (way == FARM_EMULATOR_LOADS && !farm_emulator_sees_loads) continue;
+        const uint64_t expected = way == (int)by ? bytes : 0;
+        cr_assert_eq(read[way], expected, "%s has read %lu bytes of the rings by way %d, not %lu", what, read[way], way,
+                     expected);
+    }
+}
+
+// The emulator and the backend count the same bytes read of the rings.
+static void expect_obs_paths(const struct record *record, struct setting setting) {
+    const uint64_t bytes = SIDE * SIDE, inferred = (uint64_t)ROUNDS * ENVIRONMENTS * bytes;
+    const uint64_t trained = frames_trained(setting.mirror, record->updates) * bytes;
+    const bool by_bulk = setting.obs_way == FARM_EMULATOR_BULK && setting.mirror == FARM_MIRROR_WINDOW;
+    expect_read(record->inferred, setting.obs_way, inferred, "inference");
+    expect_read(record->trained, by_bulk ? FARM_EMULATOR_BULK : FARM_EMULATOR_LOADS, trained, "training");
+    cr_assert_eq(record->counted[0], inferred);
+    cr_assert_eq(record->counted[1], trained);
+}
+
+static void expect_all_mirrors_agree(struct setting setting) {
+    struct record *full = run_alone(setting, &farm_backend_cuda);
+    if (setting.frames) expect_obs_paths(full, setting);
+    for (enum farm_mirror mirror = FARM_MIRROR_WINDOW; mirror <= FARM_MIRROR_OFF; mirror++) {
+        setting.mirror = mirror;
+        struct record *other = run_alone(setting, &farm_backend_cuda);
+        expect_same(other, full, mirror == FARM_MIRROR_OFF ? "off" : "window");
+        if (setting.frames) expect_obs_paths(other, setting);
+        free_record(other);
+    }
+    free_record(full);
+}
+
+static void expect_bounced_agrees(struct setting setting, int64_t *refusal) {
+    struct record *registered = run_alone(setting, &farm_backend_cuda);
+    *refusal = 1;
+    for (setting.mirror = FARM_MIRROR_FULL; setting.mirror <= FARM_MIRROR_OFF; setting.mirror++) {
+        struct record *bounced = run_alone(setting, &farm_backend_cuda);
+        expect_same(bounced, registered, "bounced");
+        expect_read(bounced->inferred, FARM_EMULATOR_LOADS, 0, "inference");
+        expect_read(bounced->trained, FARM_EMULATOR_LOADS, 0, "training");
+        free_record(bounced);
+    }
+    free_record(registered);
+}
+
+Test(cuda_numbers, frames_cross_the_bus_as_often_as_the_mirror_requires_and_no_number_changes) {
+    expect_all_mirrors_agree(usual_setting(true, 1));
+    expect_all_mirrors_agree(usual_setting(true, 2));
+}
+
+Test(cuda_numbers, the_mirror_changes_no_number_of_flat_observations_in_bf16) {
+    struct setting setting = usual_setting(false, 1);
+    setting.bf16 = true;
+    expect_all_mirrors_agree(setting);
+}
+
+Test(cuda_numbers, refused_registration_changes_no_number) {
+    expect_bounced_agrees(usual_setting(true, 1), &farm_emulator.refuse_registration);
+    farm_emulator_reset();
+    expect_bounced_agrees(usual_setting(false, 1), &farm_emulator.refuse_registration);
+    farm_emulator_reset();
+    expect_bounced_agrees(usual_setting(true, 1), &farm_emulator.refuse_read_only);
+    farm_emulator_reset();
+    expect_bounced_agrees(usual_setting(true, 2), &farm_emulator.refuse_registration);
+}
+
+// Inference uses the fastest way; so do training's windows, except the copy engines, which its graph cannot contain.
+static void expect_way_agrees(enum farm_emulator_way way) {
+    struct setting setting = usual_setting(true, 1);
+    setting.mirror = FARM_MIRROR_WINDOW;
+    struct record *by_loads = run_alone(setting, &farm_backend_cuda);
+    setting.obs_way = way;
+    struct record *other = run_alone(setting, &farm_backend_cuda);
+    expect_obs_paths(other, setting);
+    expect_same(other, by_loads, "another way");
+    expect_nothing_left();
+    free_record(by_loads);
+    free_record(other);
+}
+
+Test(cuda_numbers, observations_are_the_same_by_bulk_copies_and_by_copy_engines) {
+    expect_way_agrees(FARM_EMULATOR_BULK);
+    expect_way_agrees(FARM_EMULATOR_COPIES);
+}
