@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/pidfd.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,6 +32,36 @@ bool farm_program_await(pid_t pid, double limit_s, int *ended) {
     kill(-pid, SIGKILL); // before it is reaped, while the number is still valid
     while (waitpid(pid, ended, 0) < 0 && errno == EINTR) continue;
     return ready > 0;
+}
+
+enum farm_status farm_program_call(const char *what, bool (*body)(const void *context, void *result),
+                                   const void *context, bool quiet, double limit_s, void *result, size_t bytes,
+                                   struct farm_error *err) {
+    void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    const pid_t parent = getpid();
+    if (shared == MAP_FAILED) return farm_fail_errno(err, FARM_E_LIMIT, "%s", what);
+    fflush(NULL);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent) _exit(1);
+        if (quiet) dup2(null, STDOUT_FILENO), dup2(null, STDERR_FILENO);
+        _exit(!body(context, shared));
+    }
+    int ended = 0;
+    enum farm_status status = FARM_OK;
+    if (pid < 0)
+        status = farm_fail_errno(err, FARM_E_LIMIT, "%s", what);
+    else if (!farm_program_await(pid, limit_s, &ended))
+        status = farm_fail(err, FARM_E_DEAD, "%s did not answer within %g s", what, limit_s);
+    else if (WIFSIGNALED(ended))
+        status = farm_fail(err, FARM_E_DEAD, "%s ended in signal %d (%s)", what, WTERMSIG(ended),
+                           strsignal(WTERMSIG(ended)));
+    else if (WEXITSTATUS(ended))
+        status = farm_fail(err, FARM_E_DEAD, "%s ended with exit status %d", what, WEXITSTATUS(ended));
+    memcpy(result, shared, bytes);
+    munmap(shared, bytes);
+    return status;
 }
 
 void farm_program_last_line(int fd, char *line, size_t bytes) {

@@ -1,5 +1,5 @@
-// Runs a program to its end and reads what it prints, with a time limit. For the supervisor before any worker, and for
-// tools.
+// Runs a program to its end and reads what it prints, or a function in a child, with a time limit. For the supervisor
+// before any worker, and for tools.
 #ifndef FARM_BASE_PROGRAM_H
 #define FARM_BASE_PROGRAM_H
 
@@ -25,6 +25,13 @@ struct farm_program {
 // FARM_E_DEAD it died, or did not end within limit_s (ended by SIGTERM, at last by SIGKILL); FARM_E_FORMAT more than
 // 1 MiB; FARM_E_LIMIT no memory or descriptors.
 enum farm_status farm_program_read(const struct farm_program *program, char **text, struct farm_error *err);
+
+// Calls body(context, result) in a child of this process, which ends with it; *result, of so many bytes and zero at
+// first, is copied back. quiet: what the child prints is discarded. Errors, which begin with `what`: FARM_E_DEAD no
+// result within limit_s, or the child died, or body returned false; FARM_E_LIMIT.
+enum farm_status farm_program_call(const char *what, bool (*body)(const void *context, void *result),
+                                   const void *context, bool quiet, double limit_s, void *result, size_t bytes,
+                                   struct farm_error *err);
 
 // Waits for the end of a child of this process, at most until limit_s are over; kills it then, and what is left of its
 // process group. *ended as of waitpid(2). False: it had not ended in time.

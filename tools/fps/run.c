@@ -1,24 +1,20 @@
 // See run.h.
 #include "tools/fps/run.h"
 
-#include <fcntl.h>
 #include <math.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "actor/bare.h"
 #include "base/log.h"
+#include "base/program.h"
 #include "base/time.h"
 #include "run/run.h"
 #include "topo/width.h"
 
-enum { PROBE_ENVS = 8, PROBE_MS = 40, PROBE_LIMIT_MS = 20000 };
+enum { PROBE_ENVS = 8, PROBE_MS = 40, PROBE_LIMIT_S = 20 };
 static const double ALE_STEP_NS = 200e3, GYM_STEP_NS = 20e3; // typical
 static const uint64_t EPISODES_NEVER_REACHED = 1 << 30;
 static const double SETTLING_SHARE = 1.0 / 3; // of a rung's time, before the interval of its rate
@@ -170,49 +166,41 @@ enum farm_status farm_fps_learn(const struct farm_recipe *recipe, bool trains, d
 
 // ---- the width of lanes ----
 
-static _Noreturn void run_probe(const struct farm_env *env, uint64_t seed, int answer) {
+struct probe {
+    const struct farm_env *env;
+    uint64_t seed;
+};
+
+static bool run_probe(const void *context, void *result) {
+    const struct probe *probe = context;
+    const struct farm_env *env = probe->env;
     const bool plugin = env->kind == FARM_ENV_PLUGIN;
     const struct farm_actor_config config = {.api = env->api,
                                              .plugin = plugin ? env->plugin : NULL,
                                              .plugin_env = plugin ? env->name : NULL,
                                              .options = env->options,
                                              .option_count = env->option_count,
-                                             .seed = seed};
+                                             .seed = probe->seed};
     struct farm_bare bare;
     struct farm_error err;
     uint64_t taken_ns;
     if (farm_bare_open(&config, PROBE_ENVS, &bare, &err)) {
         farm_log_error("%s", err.message);
-        _exit(1);
+        return false;
     }
     farm_bare_run(&bare, PROBE_MS / 4 * 1000000u, &taken_ns); // caches and clocks
     // CPU time: other programs on the machine must not make the environment look expensive.
     const uint64_t from = farm_clock_ns(CLOCK_PROCESS_CPUTIME_ID),
                    steps = farm_bare_run(&bare, PROBE_MS * 1000000u, &taken_ns);
-    const double step_ns = (double)(farm_clock_ns(CLOCK_PROCESS_CPUTIME_ID) - from) / (double)(steps ? steps : 1);
-    _exit(write(answer, &step_ns, sizeof step_ns) == sizeof step_ns ? 0 : 1);
+    *(double *)result = (double)(farm_clock_ns(CLOCK_PROCESS_CPUTIME_ID) - from) / (double)(steps ? steps : 1);
+    return true;
 }
 
 static enum farm_status probe_step_ns(const struct farm_env *env, uint64_t seed, double *step_ns,
                                       struct farm_error *err) {
-    int answer[2];
-    if (pipe2(answer, O_CLOEXEC)) return farm_fail_errno(err, FARM_E_LIMIT, "measuring %s", env->name);
-    fflush(NULL);
-    const pid_t pid = fork();
-    if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        run_probe(env, seed, answer[1]);
-    }
-    close(answer[1]);
-    struct pollfd readable = {.fd = answer[0], .events = POLLIN};
-    const bool answered = pid > 0 && poll(&readable, 1, PROBE_LIMIT_MS) == 1 &&
-                          read(answer[0], step_ns, sizeof *step_ns) == sizeof *step_ns;
-    close(answer[0]);
-    if (pid > 0) {
-        kill(pid, SIGKILL);
-        waitpid(pid, NULL, 0);
-    }
-    if (answered) return FARM_OK;
+    const struct probe probe = {env, seed};
+    if (!farm_program_call(env->name, run_probe, &probe, false, PROBE_LIMIT_S, step_ns, sizeof *step_ns, NULL))
+        return FARM_OK;
     return farm_fail(err, FARM_E_DEAD, "%s: could not measure a step (farm doctor checks a plug-in)", env->name);
 }
 
