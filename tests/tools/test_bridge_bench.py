@@ -89,15 +89,6 @@ class Bench(InFolder):
         self.refused(1, "is a learner that plays native/catch", "@r/bridge.addr", "--key", "k", "--retry-s", "20")
         learner.kill()
 
-    def test_wrong_usage(self):
-        self.refused(2, "--key FILE or --insecure", "127.0.0.1:1")
-        self.refused(2, "--seconds", "127.0.0.1:1", "--insecure", "--seconds", "1000")
-        self.refused(2, "not an address", "nonsense", "--insecure")
-        self.refused(2, "private", "192.0.2.1:7", "--insecure")
-        self.assertIn("--key FILE or --insecure", self.farm("bw", "--only", "network", "--network", "127.0.0.1:1").stderr)
-        self.assertIn("go with --network", self.farm("bw", "--only", "network", "--key", "k").stderr)
-        self.assertIn("examples:", self.farm("bridge", "bench", "--help").stdout)
-
 
 if __name__ == "__main__":
     unittest.main()

@@ -185,16 +185,5 @@ class Tuning(Fps):
         self.assertEqual(trained["environments"], tuned["actors"] * tuned["envs_per_actor"])
 
 
-class WrongUsage(Fps):
-    def test_is_refused(self):
-        for part, *arguments in (
-            ("on, off", "--ladder", "maybe"), ("bind, interleave", "--numa", "sideways"), ("exclude", "--tune", "--numa-ab"),
-            ("--seconds", "--seconds", "0"), ("'native/catch'?", "--env", "native/cacth")
-        ):
-            result = self.farm("fps", *arguments, status=2)
-            self.assertIn(part, result.stderr)
-            self.assertEqual(result.stdout, "")
-
-
 if __name__ == "__main__":
     unittest.main()

@@ -1,0 +1,132 @@
+"""What the program refuses before it begins: wrong command lines and files, each with its exit status and the words that help."""
+
+import random
+import shlex
+import unittest
+
+from running import InFolder
+
+BENCH = "bridge bench 127.0.0.1:1"
+BRIDGE = "bridge --connect 127.0.0.1:1"
+LISTEN = "train --listen 127.0.0.1:0"
+# Exit status, words on stderr, command line.
+REFUSED = (
+    (2, "usage: farm", ""),
+    (2, "'train'?", "trian"),
+    # environments, flags, keys
+    (2, "'native/catch'?", "train --env native/cacth"),
+    (2, "'native/cartpole'?", "train --env cartpol"),
+    (2, 'no option "lifes"', "train --env native/breakout --env.lifes 3"),
+    (2, "--entropy-cost?", "train --entropy-cots 1"),
+    (2, "0 to 1", "train --discount 2"),
+    (2, "0 to 0.999999", "train --adam-beta1 1"),
+    (2, "0 to 0.999999", "train --adam-beta2 1"),
+    (2, "0 to 0.999999", "train --rmsprop-decay 1"),
+    (2, "shallow, nature, mlp", "train --net deep9"),
+    (2, "layer 0", "train --env native/catch --net shallow"),
+    (2, "--stack 1", "train --env native/catch --stack 4"),
+    (2, "multiple of lanes", "train --envs-per-actor 7"),
+    (1, "lower --actors", "train --env native/breakout --envs-per-actor 60000 --ring-steps 10000"),
+    # files
+    (2, "bad.yaml:2", "train --recipe bad.yaml"),
+    (2, "'batch'?", "train --recipe bad.yaml"),
+    (2, "noise.yaml:", "train --recipe noise.yaml"),
+    (2, "gone.yaml", "train --recipe gone.yaml"),
+    (2, "--run", "train --resume"),
+    (1, "holds no run", "train --resume --run nothing"),
+    (2, "which run", "eval"),
+    (2, "nothing", "eval nothing"),
+    (1, "noise.safetensors", "eval noise.safetensors"),
+    (1, "no checkpoint", "eval ."),
+    # --listen and the bridge; forms of addresses and keys: tests/bridge/test_address.c, test_key.c
+    (2, "farm bridge keygen FILE", LISTEN),
+    (2, "farm bridge keygen none", f"{LISTEN} --key none"),
+    (2, "--listen ADDR:PORT", "train --expect-actors 3"),
+    (2, "HOST:PORT", "train --listen 7000 --insecure"),
+    (2, "HOST:PORT", "train --listen ::1:7000 --insecure"),
+    (2, "neither a loopback nor a private address", "train --listen 0.0.0.0:0 --insecure"),
+    (2, "auto, uring, poll", f"{LISTEN} --insecure --bridge-engine tcp"),
+    (2, "did you mean 'status'?", "bridge statsu r"),
+    (2, "unknown word 'zebra' (farm bridge --help lists all)", "bridge zebra"),
+    (2, "--connect ADDR:PORT is missing", "bridge --key k"),
+    (2, "--key FILE is missing", BRIDGE),
+    (2, "--key and --insecure", f"{BRIDGE} --insecure --key k"),
+    (1, "chmod", f"{BRIDGE} --key open"),
+    (1, "none", f"{BRIDGE} --key none"),
+    (2, "address", "bridge --connect localhost --insecure"),
+    (2, "names no file", "bridge --connect @ --insecure"),
+    (2, "--insecure", "bridge --connect [2001:db8::1]:7700 --insecure"),
+    (2, "192.0.2.1", "bridge --connect @addr --insecure"),
+    (2, "--actors", f"{BRIDGE} --insecure --acters 2"),
+    (2, "--lr", f"{BRIDGE} --insecure --lr 1e-3"),
+    (2, "auto, uring, poll", f"{BRIDGE} --insecure --bridge-engine epoll"),
+    (2, "--retry-s", f"{BRIDGE} --insecure --retry-s -1"),
+    (2, "wait", f"{BRIDGE} --insecure --wait never"),
+    (2, "actors", f"{BRIDGE} --insecure --actors -2"),
+    (2, "farm bridge keygen FILE", "bridge keygen"),
+    (1, "open", "bridge keygen open"),
+    (2, "farm bridge status RUN", "bridge status"),
+    (1, "--listen", "bridge status nowhere"),
+    (2, "--key FILE or --insecure", BENCH),
+    (2, "--seconds", f"{BENCH} --insecure --seconds 1000"),
+    (2, "not an address", "bridge bench nonsense --insecure"),
+    (2, "private", "bridge bench 192.0.2.1:7 --insecure"),
+    # measurements
+    (2, "--key FILE or --insecure", "bw --only network --network 127.0.0.1:1"),
+    (2, "go with --network", "bw --only network --key k"),
+    (2, "did you mean 'memory'", "bw --only memroy"),
+    (2, "exclude", "bw --quick --full"),
+    (2, "--compare", "bw word"),
+    (2, "64KiB", "bw --size 10"),
+    (2, "64MiB", "bw --size much"),
+    (2, "64KiB", "bw --size -4MiB"),
+    (1, "GiB may be taken", "bw --only memory --size 100000GiB"),
+    (1, "GiB may be taken", "bw --only memory --size 9000000GiB"),
+    (1, "GiB may be taken", "bw --only memory --size 9e14"),
+    (2, "0-3", "bw --cpus x"),
+    (2, "0-3", "bw --cpus ''"),
+    (2, "4095", "bw --cpus 4095"),
+    (2, "portable", "bw --kernels sse"),
+    (2, "between", "bw --seconds 0.01"),
+    (2, "number", "bw --seconds nan"),
+    (2, "between", "bw --samples 0"),
+    (2, "--env", "bw --only env"),
+    (2, "--env", "bw --fps-json f"),
+    (2, "quick", "bw --qiuck"),
+    (2, "on, off", "fps --ladder maybe"),
+    (2, "bind, interleave", "fps --numa sideways"),
+    (2, "exclude", "fps --tune --numa-ab"),
+    (2, "--seconds", "fps --seconds 0"),
+    (2, "'native/catch'?", "fps --env native/cacth"),
+    (2, "--infer-threads", "topo --infer-threads 33"),
+    (2, "--smt", "topo --smt off"),
+    (2, "--seconds", "report --seconds 0"),
+    (2, "--seconds", "report --seconds nan"),
+    (2, "--env", "report --evn native/catch"),
+    (1, "nowhere/report.md", "report --no-fps --no-bw --out nowhere/report.md"),
+)
+
+
+class Usage(InFolder):
+    def refuses(self, status, words, line, **environment):
+        with self.subTest(line):
+            result = self.farm(*shlex.split(line), **environment)
+            self.assertEqual((result.returncode, result.stdout), (status, ""), result.stderr)
+            self.assertIn(words, result.stderr)
+            self.assertFalse((self.folder / "runs").exists(), "wrong usage leaves no run folder")
+
+    def test_wrong_usage_is_refused_with_the_words_that_help(self):
+        noise = random.Random(1).randbytes(3000)
+        (self.folder / "bad.yaml").write_text("lr: 0.1\nbatchh: 3\n")
+        (self.folder / "noise.yaml").write_bytes(noise)
+        (self.folder / "noise.safetensors").write_bytes(noise)
+        (self.folder / "addr").write_text("192.0.2.1:7700\n")
+        (self.folder / "open").touch(0o644)
+        self.assertEqual(self.farm("bridge", "keygen", "k").returncode, 0)
+        for status, words, line in REFUSED:
+            self.refuses(status, words, line)
+        self.refuses(1, "make deps", "train --env ale/Pong", FARM_PYTHON="/nowhere")
+
+
+if __name__ == "__main__":
+    unittest.main()
