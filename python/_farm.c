@@ -1,11 +1,8 @@
-// actorfarm._farm: lanes in Python. An actor written in Python attaches to its ring, writes observations through
-// memoryviews straight into the lane (or lets the Atari kernel write them) and publishes; a reader or a test opens the
-// other side. Runs in the interpreter's process; one thread uses a Ring. The memory orders are those of ring/lane.h:
-// this file adds none.
-//
-// Waiting releases the interpreter's lock, nothing else is slow enough to. Memoryviews keep their Ring alive. Needs
-// CPython's API only, no NumPy: numpy.asarray(view) makes an array of a view without a copy. It knows no environment:
-// see ale_actor.py.
+// actorfarm._farm: lanes in Python. An actor attaches to its ring, writes observations through memoryviews into the
+// lane (or commit() writes an Atari frame) and publishes; a reader or a test opens the other side. Runs in the
+// interpreter's process; one thread uses a Ring. ring/lane.h gives the memory orders; this file adds none. wait()
+// releases the interpreter's lock. Memoryviews keep their Ring alive. Uses CPython's API only; numpy.asarray(view)
+// copies nothing. Knows no environment: see ale_actor.py and gym_actor.py.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -19,20 +16,20 @@
 #include "ring/ring.h"
 #include "ring/wait.h"
 
-enum { NAP_NS = 100000000 }; // a sleep's length at most: how long a signal may stay unseen
+enum { SLEEP_NS_MAX = 100000000 }; // a pending signal waits at most this long
 
 enum side { SIDE_NONE, SIDE_ACTOR, SIDE_LEARNER, SIDE_CREATOR };
 
 typedef struct {
     PyObject_HEAD struct farm_ring ring;
     enum side side;
-    int eventfd; // actor: the learner's, -1: none
+    int eventfd; // actor: wakes the learner; -1: no eventfd
     uint64_t spin_ns;
     bool interrupted;
-    struct farm_atari_plan *atari; // of its own for its alignment; NULL until atari() is called
+    struct farm_atari_plan *atari; // allocated apart because of its alignment; NULL until atari()
 } Ring;
 
-// A piece of a lane that memoryview can be made of.
+// Memory of a lane, exported to memoryviews.
 typedef struct {
     PyObject_HEAD Ring *owner;
     void *start;
@@ -44,6 +41,8 @@ typedef struct {
 } View;
 
 static PyTypeObject Ring_type, View_type;
+static const char *const dtype_names[] = {"?", "u8", "i32", "f32"};                        // enum farm_dtype
+static const char *const kind_names[] = {"?", "discrete", "multi_discrete", "continuous"}; // enum farm_action_kind
 
 // ---- errors and arguments ----
 
@@ -63,30 +62,30 @@ static PyObject *raise_error(const struct farm_error *err) {
     return NULL;
 }
 
-// Number `i` of the arguments as an integer in 0..below-1; -1 with an exception set.
-static long long index_argument(PyObject *const *args, Py_ssize_t i, const char *what, unsigned long long below) {
-    const long long value = PyLong_AsLongLong(args[i]);
+// The argument as an integer in 0..below-1; -1 with an exception set.
+static long long parse_index(PyObject *argument, const char *what, unsigned long long below) {
+    const long long value = PyLong_AsLongLong(argument);
     if (value == -1 && PyErr_Occurred()) return -1;
     if (value >= 0 && (unsigned long long)value < below) return value;
     PyErr_Format(PyExc_IndexError, "%s %lld is not in 0..%lld", what, value, (long long)below - 1);
     return -1;
 }
 
-static bool argument_count(const char *name, Py_ssize_t count, Py_ssize_t least, Py_ssize_t most) {
+static bool check_count(const char *name, Py_ssize_t count, Py_ssize_t least, Py_ssize_t most) {
     if (count >= least && count <= most) return true;
     PyErr_Format(PyExc_TypeError, "%s takes %zd to %zd arguments, not %zd", name, least, most, count);
     return false;
 }
 
-static bool is_side(const Ring *self, enum side side) {
+static bool check_side(const Ring *self, enum side side) {
     if (self->side == side) return true;
     PyErr_SetString(PyExc_PermissionError, side == SIDE_ACTOR ? "only an attached actor may do this"
                                                               : "only the side that answers may do this");
     return false;
 }
 
-static struct farm_lane *lane_argument(Ring *self, PyObject *const *args, Py_ssize_t i) {
-    const long long l = index_argument(args, i, "lane", self->ring.spec.lanes);
+static struct farm_lane *parse_lane(Ring *self, PyObject *argument) {
+    const long long l = parse_index(argument, "lane", self->ring.spec.lanes);
     return l < 0 ? NULL : &self->ring.lanes[l];
 }
 
@@ -193,7 +192,7 @@ static PyObject *farm_open_learner(PyObject *module, PyObject *args) {
     return open_ring(SIDE_LEARNER, up_fd, down_fd, -1, 0);
 }
 
-// (name, "u8" | "i32" | "f32", dims) into *field.
+// *field from (name, "u8" | "i32" | "f32", dims).
 static bool parse_field(PyObject *item, struct farm_field_spec *field) {
     const char *name, *dtype;
     PyObject *dims;
@@ -202,10 +201,8 @@ static bool parse_field(PyObject *item, struct farm_field_spec *field) {
         return false;
     }
     const Py_ssize_t rank = PyTuple_GET_SIZE(dims);
-    field->dtype = strcmp(dtype, "u8") == 0    ? FARM_U8
-                   : strcmp(dtype, "i32") == 0 ? FARM_I32
-                   : strcmp(dtype, "f32") == 0 ? FARM_F32
-                                               : 0;
+    field->dtype = FARM_F32;
+    while (field->dtype && strcmp(dtype, dtype_names[field->dtype]) != 0) field->dtype--;
     if (!field->dtype || strlen(name) >= FARM_FIELD_NAME_MAX || rank < 1 || rank > FARM_FIELD_RANK_MAX) {
         PyErr_Format(PyExc_ValueError,
                      "observation field \"%s\": dtype u8, i32 or f32, 1 to %d dims, name below %d letters", name,
@@ -217,22 +214,20 @@ static bool parse_field(PyObject *item, struct farm_field_spec *field) {
     for (Py_ssize_t i = 0; i < rank; i++) {
         const unsigned long dim = PyLong_AsUnsignedLong(PyTuple_GET_ITEM(dims, i));
         if (PyErr_Occurred()) return false;
-        field->dims[i] = dim > UINT32_MAX ? 0 : (uint32_t)dim; // 0: refused with the whole spec
+        field->dims[i] = dim > UINT32_MAX ? 0 : (uint32_t)dim; // farm_ring_create refuses 0
     }
     return true;
 }
 
-// Number `i` of the list `key` of a dict; 0 where it is missing.
-static double listed_number(PyObject *dict, const char *key, Py_ssize_t i) {
+// Element i of the list dict[key]; 0 if it is missing.
+static double read_number(PyObject *dict, const char *key, Py_ssize_t i) {
     PyObject *list = PyDict_GetItemString(dict, key); // borrowed
     PyObject *item = list && PyList_Check(list) && i < PyList_GET_SIZE(list) ? PyList_GET_ITEM(list, i) : NULL;
     return item ? PyFloat_AsDouble(item) : 0;
 }
 
-// A number of discrete actions, or a dict as Ring.spec has it, into *action. What makes no sense is refused with the
-// whole spec.
+// *action from a number of discrete actions or a dict as in Ring.spec; farm_ring_create refuses invalid values.
 static bool parse_action(PyObject *object, struct farm_action_spec *action) {
-    static const char *const kinds[] = {"?", "discrete", "multi_discrete", "continuous"};
     *action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1};
     if (PyLong_Check(object)) {
         action->sizes[0] = (uint32_t)PyLong_AsUnsignedLong(object);
@@ -245,12 +240,12 @@ static bool parse_action(PyObject *object, struct farm_action_spec *action) {
         return false;
     }
     action->kind = FARM_ACTION_CONTINUOUS;
-    while (action->kind && PyUnicode_CompareWithASCIIString(kind, kinds[action->kind])) action->kind--;
+    while (action->kind && PyUnicode_CompareWithASCIIString(kind, kind_names[action->kind])) action->kind--;
     action->dims = (uint32_t)PyLong_AsUnsignedLong(dims);
     for (uint32_t i = 0; i < action->dims && i < FARM_ACTION_DIMS_MAX; i++) {
-        action->sizes[i] = (uint32_t)listed_number(object, "sizes", i);
-        action->low[i] = (float)listed_number(object, "low", i);
-        action->high[i] = (float)listed_number(object, "high", i);
+        action->sizes[i] = (uint32_t)read_number(object, "sizes", i);
+        action->low[i] = (float)read_number(object, "low", i);
+        action->high[i] = (float)read_number(object, "high", i);
     }
     return !PyErr_Occurred();
 }
@@ -288,7 +283,6 @@ static PyObject *farm_create(PyObject *module, PyObject *args, PyObject *keyword
 
 // {"kind", "dims", and "sizes" or "low" and "high"}
 static PyObject *action_dict(const struct farm_action_spec *action) {
-    static const char *const kinds[] = {"?", "discrete", "multi_discrete", "continuous"};
     const bool continuous = action->kind == FARM_ACTION_CONTINUOUS;
     PyObject *first = PyList_New(action->dims), *second = PyList_New(action->dims);
     for (uint32_t i = 0; first && second && i < action->dims; i++) {
@@ -298,25 +292,24 @@ static PyObject *action_dict(const struct farm_action_spec *action) {
         PyList_SET_ITEM(second, i, PyFloat_FromDouble((double)action->high[i]));
     }
     if (first && second && continuous)
-        return Py_BuildValue("{sssIsNsN}", "kind", kinds[action->kind], "dims", action->dims, "low", first, "high",
+        return Py_BuildValue("{sssIsNsN}", "kind", kind_names[action->kind], "dims", action->dims, "low", first, "high",
                              second);
     Py_XDECREF(second);
     return first && second
-               ? Py_BuildValue("{sssIsN}", "kind", kinds[action->kind], "dims", action->dims, "sizes", first)
+               ? Py_BuildValue("{sssIsN}", "kind", kind_names[action->kind], "dims", action->dims, "sizes", first)
                : NULL;
 }
 
 static PyObject *Ring_spec(PyObject *object, void *closure) {
-    static const char *const dtypes[] = {"?", "u8", "i32", "f32"};
     const struct farm_env_spec *env = &((Ring *)object)->ring.spec.env;
     PyObject *obs = PyList_New(0), *action = action_dict(&env->action);
     for (uint32_t f = 0; obs && f < env->obs_count; f++) {
         PyObject *dims = PyTuple_New(env->obs[f].rank);
         for (uint32_t i = 0; dims && i < env->obs[f].rank; i++)
             PyTuple_SET_ITEM(dims, i, PyLong_FromUnsignedLong(env->obs[f].dims[i]));
-        PyObject *field =
-            dims ? Py_BuildValue("{sssssN}", "name", env->obs[f].name, "dtype", dtypes[env->obs[f].dtype], "dims", dims)
-                 : NULL;
+        PyObject *field = dims ? Py_BuildValue("{sssssN}", "name", env->obs[f].name, "dtype",
+                                               dtype_names[env->obs[f].dtype], "dims", dims)
+                               : NULL;
         if (!field || PyList_Append(obs, field)) Py_CLEAR(obs);
         Py_XDECREF(field);
     }
@@ -327,30 +320,30 @@ static PyObject *Ring_spec(PyObject *object, void *closure) {
     return NULL;
 }
 
-static PyObject *Ring_counters(PyObject *object, PyObject *const *args, Py_ssize_t count) {
-    if (!argument_count("counters", count, 1, 1)) return NULL;
-    const struct farm_lane *lane = lane_argument((Ring *)object, args, 0);
+static PyObject *Ring_counters(PyObject *object, PyObject *argument) {
+    const struct farm_lane *lane = parse_lane((Ring *)object, argument);
     if (!lane) return NULL;
-    const uint64_t consumed = farm_lane_consumed(lane), acted = farm_lane_acted(lane); // before what they follow
+    const uint64_t consumed = farm_lane_consumed(lane),
+                   acted = farm_lane_acted(lane); // in this order: consumed <= acted <= produced
     return Py_BuildValue("KKK", farm_lane_produced(lane), acted, consumed);
 }
 
-// Field number f of step n.
+// args[env_at] is the environment; the argument after it, if given, the field.
 static PyObject *obs_view(Ring *self, const struct farm_lane *lane, PyObject *const *args, Py_ssize_t count, uint64_t n,
                           Py_ssize_t env_at, bool writable) {
-    const long long env = index_argument(args, env_at, "environment", lane->width);
+    const long long env = parse_index(args[env_at], "environment", lane->width);
     if (env < 0) return NULL;
     long long f = 0;
-    if (count > env_at + 1 && (f = index_argument(args, env_at + 1, "observation field", lane->obs_count)) < 0)
+    if (count > env_at + 1 && (f = parse_index(args[env_at + 1], "observation field", lane->obs_count)) < 0)
         return NULL;
     const struct farm_field_spec *field = &self->ring.spec.env.obs[f];
     return make_view(self, farm_lane_obs(lane, (unsigned)f, n, (uint32_t)env), writable, field->dtype, (int)field->rank,
                      field->dims);
 }
 
-// Lane and step of read-only access: the step must be in the ring.
-static struct farm_lane *step_arguments(Ring *self, PyObject *const *args, uint64_t *n) {
-    struct farm_lane *lane = lane_argument(self, args, 0);
+// The lane args[0] and the step args[1], which must still be in the ring.
+static struct farm_lane *parse_published_step(Ring *self, PyObject *const *args, uint64_t *n) {
+    struct farm_lane *lane = parse_lane(self, args[0]);
     if (!lane) return NULL;
     *n = PyLong_AsUnsignedLongLong(args[1]);
     if (PyErr_Occurred()) return NULL;
@@ -363,22 +356,22 @@ static struct farm_lane *step_arguments(Ring *self, PyObject *const *args, uint6
 
 static PyObject *Ring_read(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     uint64_t n;
-    if (!argument_count("read", count, 3, 4)) return NULL;
-    const struct farm_lane *lane = step_arguments((Ring *)object, args, &n);
+    if (!check_count("read", count, 3, 4)) return NULL;
+    const struct farm_lane *lane = parse_published_step((Ring *)object, args, &n);
     return lane ? obs_view((Ring *)object, lane, args, count, n, 2, false) : NULL;
 }
 
 static PyObject *Ring_rewards(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     uint64_t n;
-    if (!argument_count("rewards", count, 2, 2)) return NULL;
-    const struct farm_lane *lane = step_arguments((Ring *)object, args, &n);
+    const struct farm_lane *lane =
+        check_count("rewards", count, 2, 2) ? parse_published_step((Ring *)object, args, &n) : NULL;
     return lane ? make_view((Ring *)object, farm_lane_reward(lane, n), false, FARM_F32, 1, &lane->width) : NULL;
 }
 
 static PyObject *Ring_flags(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     uint64_t n;
-    if (!argument_count("flags", count, 2, 2)) return NULL;
-    const struct farm_lane *lane = step_arguments((Ring *)object, args, &n);
+    const struct farm_lane *lane =
+        check_count("flags", count, 2, 2) ? parse_published_step((Ring *)object, args, &n) : NULL;
     return lane ? make_view((Ring *)object, farm_lane_flags(lane, n), false, FARM_U8, 1, &lane->width) : NULL;
 }
 
@@ -386,31 +379,30 @@ static PyObject *Ring_flags(PyObject *object, PyObject *const *args, Py_ssize_t 
 
 static PyObject *Ring_take_over(PyObject *object, PyObject *unused) {
     Ring *self = (Ring *)object;
-    if (!is_side(self, SIDE_ACTOR)) return NULL;
+    if (!check_side(self, SIDE_ACTOR)) return NULL;
     for (uint32_t l = 0; l < self->ring.spec.lanes; l++) farm_lane_actor_take_over(&self->ring.lanes[l]);
     farm_actor_notify(&self->ring, self->eventfd);
-    farm_ring_populate(&self->ring); // while what a dead predecessor left is answered
+    farm_ring_populate(&self->ring); // meanwhile the learner answers a dead predecessor's steps
     return Py_NewRef(Py_None);
 }
 
-static PyObject *Ring_generation(PyObject *object, PyObject *const *args, Py_ssize_t count) {
-    if (!argument_count("generation", count, 1, 1)) return NULL;
-    const struct farm_lane *lane = lane_argument((Ring *)object, args, 0);
+static PyObject *Ring_generation(PyObject *object, PyObject *argument) {
+    const struct farm_lane *lane = parse_lane((Ring *)object, argument);
     return lane ? PyLong_FromUnsignedLongLong(farm_load_acquire(&lane->down->generation)) : NULL;
 }
 
 static PyObject *Ring_wait(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     Ring *self = (Ring *)object;
-    if (!argument_count("wait", count, 0, 1) || !is_side(self, SIDE_ACTOR)) return NULL;
+    if (!check_count("wait", count, 0, 1) || !check_side(self, SIDE_ACTOR)) return NULL;
     const long last = count ? PyLong_AsLong(args[0]) : -1;
     if (last == -1 && PyErr_Occurred()) return NULL;
     const uint32_t lanes = self->ring.spec.lanes;
-    uint32_t ready = last < 0 || last >= (long)lanes ? lanes - 1 : (uint32_t)last; // the one after it is asked first
+    uint32_t ready = last < 0 || last >= (long)lanes ? lanes - 1 : (uint32_t)last; // the search starts behind it
     for (;;) {
         bool go;
         if (self->interrupted) return PyLong_FromLong(-1);
         Py_BEGIN_ALLOW_THREADS;
-        go = farm_actor_wait(&self->ring, NULL, self->spin_ns, NAP_NS, &ready);
+        go = farm_actor_wait(&self->ring, NULL, self->spin_ns, SLEEP_NS_MAX, &ready);
         Py_END_ALLOW_THREADS;
         if (go) return PyLong_FromLong((long)ready);
         if (farm_load_relaxed(&self->ring.down_control->stop)) return PyLong_FromLong(-1);
@@ -423,10 +415,10 @@ static PyObject *Ring_interrupt(PyObject *object, PyObject *unused) {
     return Py_NewRef(Py_None);
 }
 
-static PyObject *Ring_actions(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+static PyObject *Ring_actions(PyObject *object, PyObject *argument) {
     Ring *self = (Ring *)object;
-    if (!argument_count("actions", count, 1, 1) || !is_side(self, SIDE_ACTOR)) return NULL;
-    const struct farm_lane *lane = lane_argument(self, args, 0);
+    if (!check_side(self, SIDE_ACTOR)) return NULL;
+    const struct farm_lane *lane = parse_lane(self, argument);
     if (!lane) return NULL;
     const uint64_t next = farm_lane_actor_next(lane);
     if (next == 0 || !farm_lane_actor_answered(lane)) {
@@ -439,26 +431,26 @@ static PyObject *Ring_actions(PyObject *object, PyObject *const *args, Py_ssize_
                      action->kind == FARM_ACTION_CONTINUOUS ? FARM_F32 : FARM_I32, action->dims > 1 ? 2 : 1, dims);
 }
 
-// The lane of an actor that may write slot `next` now.
-static struct farm_lane *writable_lane(Ring *self, PyObject *const *args) {
-    if (!is_side(self, SIDE_ACTOR)) return NULL;
-    struct farm_lane *lane = lane_argument(self, args, 0);
+// The actor's lane, if it may write the next step now.
+static struct farm_lane *parse_writable_lane(Ring *self, PyObject *argument) {
+    if (!check_side(self, SIDE_ACTOR)) return NULL;
+    struct farm_lane *lane = parse_lane(self, argument);
     if (!lane || (farm_lane_actor_answered(lane) && farm_lane_actor_can_write(lane))) return lane;
-    PyErr_SetString(PyExc_RuntimeError, "the next step may not be written yet: wait for the lane");
+    PyErr_SetString(PyExc_RuntimeError, "the next step cannot be written yet: wait for the lane");
     return NULL;
 }
 
 static PyObject *Ring_obs(PyObject *object, PyObject *const *args, Py_ssize_t count) {
-    if (!argument_count("obs", count, 2, 3)) return NULL;
-    const struct farm_lane *lane = writable_lane((Ring *)object, args);
+    if (!check_count("obs", count, 2, 3)) return NULL;
+    const struct farm_lane *lane = parse_writable_lane((Ring *)object, args[0]);
     return lane ? obs_view((Ring *)object, lane, args, count, farm_lane_actor_next(lane), 1, true) : NULL;
 }
 
-// args: ..., reward, flags at `at`: into slot next.
+// Stores reward args[at] and flags args[at + 1] of the next step.
 static bool set_step(const struct farm_lane *lane, uint32_t env, PyObject *const *args, Py_ssize_t at) {
     const double reward = PyFloat_AsDouble(args[at]);
     if (reward == -1 && PyErr_Occurred()) return false;
-    const long long flags = index_argument(args, at + 1, "flags", FARM_STEP_ALL + 1);
+    const long long flags = parse_index(args[at + 1], "flags", FARM_STEP_ALL + 1);
     if (flags < 0) return false;
     farm_lane_reward(lane, farm_lane_actor_next(lane))[env] = (float)reward;
     farm_lane_flags(lane, farm_lane_actor_next(lane))[env] = (uint8_t)flags;
@@ -466,15 +458,15 @@ static bool set_step(const struct farm_lane *lane, uint32_t env, PyObject *const
 }
 
 static PyObject *Ring_set(PyObject *object, PyObject *const *args, Py_ssize_t count) {
-    if (!argument_count("set", count, 4, 4)) return NULL;
-    const struct farm_lane *lane = writable_lane((Ring *)object, args);
+    if (!check_count("set", count, 4, 4)) return NULL;
+    const struct farm_lane *lane = parse_writable_lane((Ring *)object, args[0]);
     if (!lane) return NULL;
-    const long long env = index_argument(args, 1, "environment", lane->width);
+    const long long env = parse_index(args[1], "environment", lane->width);
     if (env < 0 || !set_step(lane, (uint32_t)env, args, 2)) return NULL;
     return Py_NewRef(Py_None);
 }
 
-// A whole array of a lane: [steps][width] and the dims behind.
+// An array of a lane: [steps][width][dims].
 static PyObject *array_view(Ring *self, const struct farm_lane *lane, void *start, bool writable, uint32_t dtype,
                             uint32_t rank, const uint32_t *dims) {
     uint32_t all[FARM_FIELD_RANK_MAX + 2] = {lane->steps, lane->width};
@@ -482,10 +474,10 @@ static PyObject *array_view(Ring *self, const struct farm_lane *lane, void *star
     return make_view(self, start, writable, dtype, (int)rank + 2, all);
 }
 
-static PyObject *Ring_arrays(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+static PyObject *Ring_arrays(PyObject *object, PyObject *argument) {
     Ring *self = (Ring *)object;
-    if (!argument_count("arrays", count, 1, 1) || !is_side(self, SIDE_ACTOR)) return NULL;
-    const struct farm_lane *lane = lane_argument(self, args, 0);
+    if (!check_side(self, SIDE_ACTOR)) return NULL;
+    const struct farm_lane *lane = parse_lane(self, argument);
     if (!lane) return NULL;
     const struct farm_env_spec *env = &self->ring.spec.env;
     PyObject *obs = PyList_New(env->obs_count);
@@ -506,24 +498,22 @@ static PyObject *Ring_arrays(PyObject *object, PyObject *const *args, Py_ssize_t
                                     &env->action.dims));
 }
 
-static PyObject *Ring_next(PyObject *object, PyObject *const *args, Py_ssize_t count) {
-    if (!argument_count("next", count, 1, 1)) return NULL;
-    const struct farm_lane *lane = writable_lane((Ring *)object, args);
+static PyObject *Ring_next(PyObject *object, PyObject *argument) {
+    const struct farm_lane *lane = parse_writable_lane((Ring *)object, argument);
     return lane ? PyLong_FromUnsignedLongLong(farm_lane_actor_next(lane)) : NULL;
 }
 
 static PyObject *Ring_abandon(PyObject *object, PyObject *unused) {
     Ring *self = (Ring *)object;
-    if (!is_side(self, SIDE_ACTOR)) return NULL;
+    if (!check_side(self, SIDE_ACTOR)) return NULL;
     uint64_t *abandoned = &self->ring.up_control->abandoned;
     farm_store_relaxed(abandoned, farm_load_relaxed(abandoned) + 1);
     return Py_NewRef(Py_None);
 }
 
-static PyObject *Ring_publish(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+static PyObject *Ring_publish(PyObject *object, PyObject *argument) {
     Ring *self = (Ring *)object;
-    if (!argument_count("publish", count, 1, 1)) return NULL;
-    struct farm_lane *lane = writable_lane(self, args);
+    struct farm_lane *lane = parse_writable_lane(self, argument);
     if (!lane) return NULL;
     uint64_t *heartbeat = &self->ring.up_control->heartbeat;
     farm_store_relaxed(heartbeat, farm_load_relaxed(heartbeat) + lane->width);
@@ -534,15 +524,14 @@ static PyObject *Ring_publish(PyObject *object, PyObject *const *args, Py_ssize_
 
 // ---- Atari ----
 
-// The table from palette index to grey of games whose screen has that many rows.
+// The table from palette index to grey: PAL games have 250 rows.
 static const uint8_t *grey_table(long height) {
     return height == 250 ? farm_atari_grey_pal : farm_atari_grey_ntsc;
 }
 
-static PyObject *Ring_atari(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+static PyObject *Ring_atari(PyObject *object, PyObject *argument) {
     Ring *self = (Ring *)object;
-    if (!argument_count("atari", count, 1, 1)) return NULL;
-    const long height = PyLong_AsLong(args[0]);
+    const long height = PyLong_AsLong(argument);
     if (height == -1 && PyErr_Occurred()) return NULL;
     const struct farm_field_spec *field = &self->ring.spec.env.obs[0];
     if (field->dtype != FARM_U8 || farm_field_bytes(field) != FARM_ATARI_SIDE * FARM_ATARI_SIDE) {
@@ -550,7 +539,7 @@ static PyObject *Ring_atari(PyObject *object, PyObject *const *args, Py_ssize_t 
         return NULL;
     }
     if (height < 1 || height > FARM_ATARI_HEIGHT_MAX)
-        return PyErr_Format(PyExc_ValueError, "no Atari screen has %ld rows", height);
+        return PyErr_Format(PyExc_ValueError, "an Atari screen cannot have %ld rows", height);
     struct farm_error err = {0};
     struct farm_atari_plan *plan = aligned_alloc(_Alignof(struct farm_atari_plan), sizeof *plan);
     if (!plan) return PyErr_NoMemory();
@@ -564,8 +553,8 @@ static PyObject *Ring_atari(PyObject *object, PyObject *const *args, Py_ssize_t 
 }
 
 // A frame of palette indices.
-static bool frame_argument(Py_ssize_t height, PyObject *object, int flags, Py_buffer *frame) {
-    if (PyObject_GetBuffer(object, frame, PyBUF_C_CONTIGUOUS | flags)) return false;
+static bool parse_frame(Py_ssize_t height, PyObject *object, Py_buffer *frame) {
+    if (PyObject_GetBuffer(object, frame, PyBUF_C_CONTIGUOUS)) return false;
     if (frame->len == height * FARM_ATARI_WIDTH) return true;
     PyErr_Format(PyExc_ValueError, "a frame of %zd bytes, not %zd x %d", frame->len, height, FARM_ATARI_WIDTH);
     PyBuffer_Release(frame);
@@ -574,17 +563,17 @@ static bool frame_argument(Py_ssize_t height, PyObject *object, int flags, Py_bu
 
 static PyObject *Ring_commit(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     Ring *self = (Ring *)object;
-    if (!argument_count("commit", count, 6, 6)) return NULL;
-    const struct farm_lane *lane = writable_lane(self, args);
+    if (!check_count("commit", count, 6, 6)) return NULL;
+    const struct farm_lane *lane = parse_writable_lane(self, args[0]);
     if (!lane) return NULL;
     if (!self->atari) {
         PyErr_SetString(PyExc_RuntimeError, "call atari(height) first");
         return NULL;
     }
-    const long long env = index_argument(args, 1, "environment", lane->width);
+    const long long env = parse_index(args[1], "environment", lane->width);
     Py_buffer a, b = {.buf = NULL};
-    if (env < 0 || !frame_argument(self->atari->height, args[2], 0, &a)) return NULL;
-    if (args[3] != Py_None && !frame_argument(self->atari->height, args[3], 0, &b)) {
+    if (env < 0 || !parse_frame(self->atari->height, args[2], &a)) return NULL;
+    if (args[3] != Py_None && !parse_frame(self->atari->height, args[3], &b)) {
         PyBuffer_Release(&a);
         return NULL;
     }
@@ -595,17 +584,17 @@ static PyObject *Ring_commit(PyObject *object, PyObject *const *args, Py_ssize_t
     return Py_NewRef(Py_None);
 }
 
-// A method of the emulator that answers a whole number or a boolean. False with an exception set.
-static bool ask_emulator(PyObject *method, PyObject *arg, long *answer) {
+// Calls a method of the emulator that returns an integer or a boolean; false with an exception set.
+static bool call_emulator(PyObject *method, PyObject *arg, long *result) {
     PyObject *object = arg ? PyObject_CallOneArg(method, arg) : PyObject_CallNoArgs(method);
-    *answer = object ? PyLong_AsLong(object) : -1;
+    *result = object ? PyLong_AsLong(object) : -1;
     Py_XDECREF(object);
-    return *answer != -1 || !PyErr_Occurred();
+    return *result != -1 || !PyErr_Occurred();
 }
 
-// In C for the interpreter's sake: between two frames the emulator has driven its code out of the caches.
+// In C because the emulator evicts the interpreter's code from the caches between two frames.
 static PyObject *farm_skip(PyObject *module, PyObject *const *args, Py_ssize_t count) {
-    if (!argument_count("skip", count, 7, 7)) return NULL;
+    if (!check_count("skip", count, 7, 7)) return NULL;
     if (!PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) != 4 || !PyTuple_Check(args[4])) {
         PyErr_SetString(PyExc_TypeError, "skip takes a tuple of 4 methods, and one of screens");
         return NULL;
@@ -616,8 +605,8 @@ static PyObject *farm_skip(PyObject *module, PyObject *const *args, Py_ssize_t c
     if (looks > PyTuple_GET_SIZE(args[4])) PyErr_SetString(PyExc_ValueError, "fewer screens than looks");
     bool good = !PyErr_Occurred();
     for (; good && skip >= 0; skip--) {
-        good = ask_emulator(methods[0], args[1], &points) && ask_emulator(methods[1], NULL, &over) &&
-               ask_emulator(methods[2], NULL, &lives);
+        good = call_emulator(methods[0], args[1], &points) && call_emulator(methods[1], NULL, &over) &&
+               call_emulator(methods[2], NULL, &lives);
         reward += points;
         left--;
         if (!good || over || left <= 0 || (0 < lives && lives < lives_before)) break;
@@ -631,9 +620,9 @@ static PyObject *farm_skip(PyObject *module, PyObject *const *args, Py_ssize_t c
 
 static PyObject *farm_brighter(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     Py_buffer into, frame;
-    if (!argument_count("brighter", count, 2, 2)) return NULL;
+    if (!check_count("brighter", count, 2, 2)) return NULL;
     if (PyObject_GetBuffer(args[0], &into, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)) return NULL;
-    if (!frame_argument(into.len / FARM_ATARI_WIDTH, args[1], 0, &frame)) {
+    if (!parse_frame(into.len / FARM_ATARI_WIDTH, args[1], &frame)) {
         PyBuffer_Release(&into);
         return NULL;
     }
@@ -650,7 +639,7 @@ static PyObject *farm_brighter(PyObject *module, PyObject *const *args, Py_ssize
 
 static PyObject *Ring_fds(PyObject *object, PyObject *unused) {
     const struct farm_ring *ring = &((Ring *)object)->ring;
-    if (!is_side((Ring *)object, SIDE_CREATOR)) return NULL;
+    if (!check_side((Ring *)object, SIDE_CREATOR)) return NULL;
     const int from[4] = {ring->up.fd, ring->down.fd_readonly, ring->up.fd_readonly, ring->down.fd};
     int fds[4], made = 0;
     while (made < 4 && (fds[made] = fcntl(from[made], F_DUPFD_CLOEXEC, 3)) >= 0) made++;
@@ -663,8 +652,8 @@ static PyObject *Ring_fds(PyObject *object, PyObject *unused) {
 static PyObject *Ring_answer(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     Ring *self = (Ring *)object;
     Py_buffer actions;
-    if (!argument_count("answer", count, 2, 2) || !is_side(self, SIDE_LEARNER)) return NULL;
-    struct farm_lane *lane = lane_argument(self, args, 0);
+    if (!check_count("answer", count, 2, 2) || !check_side(self, SIDE_LEARNER)) return NULL;
+    struct farm_lane *lane = parse_lane(self, args[0]);
     if (!lane) return NULL;
     const uint64_t n = farm_lane_acted(lane);
     if (lane->local || farm_lane_produced(lane) <= n) {
@@ -684,13 +673,13 @@ static PyObject *Ring_answer(PyObject *object, PyObject *const *args, Py_ssize_t
 
 static PyObject *Ring_release(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     Ring *self = (Ring *)object;
-    if (!argument_count("release", count, 2, 2) || !is_side(self, SIDE_LEARNER)) return NULL;
-    struct farm_lane *lane = lane_argument(self, args, 0);
+    if (!check_count("release", count, 2, 2) || !check_side(self, SIDE_LEARNER)) return NULL;
+    struct farm_lane *lane = parse_lane(self, args[0]);
     if (!lane) return NULL;
     const uint64_t n = PyLong_AsUnsignedLongLong(args[1]);
     if (PyErr_Occurred()) return NULL;
     if (n < farm_lane_consumed(lane) || n > farm_lane_produced(lane)) {
-        PyErr_SetString(PyExc_ValueError, "only published steps are released, and never taken back");
+        PyErr_SetString(PyExc_ValueError, "only published steps can be released, each once");
         return NULL;
     }
     farm_lane_release(lane, n);
@@ -700,7 +689,7 @@ static PyObject *Ring_release(PyObject *object, PyObject *const *args, Py_ssize_
 
 static PyObject *Ring_stop(PyObject *object, PyObject *unused) {
     Ring *self = (Ring *)object;
-    if (self->side != SIDE_CREATOR && !is_side(self, SIDE_LEARNER)) return NULL;
+    if (self->side != SIDE_CREATOR && !check_side(self, SIDE_LEARNER)) return NULL;
     farm_store_release(&self->ring.down_control->stop, 1);
     farm_learner_notify(&self->ring);
     return Py_NewRef(Py_None);
@@ -708,32 +697,31 @@ static PyObject *Ring_stop(PyObject *object, PyObject *unused) {
 
 #define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL
 static PyMethodDef Ring_methods[] = {
-    {"counters", FAST(Ring_counters), "counters(lane) -> (produced, acted, consumed)"},
+    {"counters", Ring_counters, METH_O, "counters(lane) -> (produced, acted, consumed)"},
     {"read", FAST(Ring_read), "read(lane, step, env, field=0) -> read-only memoryview of a published observation"},
     {"rewards", FAST(Ring_rewards), "rewards(lane, step) -> memoryview f32[width]"},
     {"flags", FAST(Ring_flags), "flags(lane, step) -> memoryview u8[width] of FIRST, LAST, ..."},
-    {"generation", FAST(Ring_generation), "generation(lane): actors that had the lane before this one"},
-    {"take_over", Ring_take_over, METH_NOARGS, "Actor: takes all lanes as they stand; each must go on with FIRST."},
-    {"wait", FAST(Ring_wait), "wait(last=-1) -> the next lane after `last` whose next step may be written; -1: stop"},
-    {"interrupt", Ring_interrupt, METH_NOARGS, "Makes this and every later wait() answer -1. For signal handlers."},
-    {"actions", FAST(Ring_actions), "actions(lane) -> read-only memoryview of the answer to the last step"},
+    {"generation", Ring_generation, METH_O, "generation(lane) -> number of earlier actors of this lane"},
+    {"take_over", Ring_take_over, METH_NOARGS, "Actor: takes over all lanes; the next step of each is FIRST"},
+    {"wait", FAST(Ring_wait), "wait(last=-1) -> the next lane after `last` whose next step can be written; -1: stop"},
+    {"interrupt", Ring_interrupt, METH_NOARGS, "Ends this and every later wait() with -1; for signal handlers"},
+    {"actions", Ring_actions, METH_O, "actions(lane) -> read-only memoryview of the answer to the last step"},
     {"obs", FAST(Ring_obs), "obs(lane, env, field=0) -> writable memoryview of the next step's observation"},
     {"set", FAST(Ring_set), "set(lane, env, reward, flags) of the next step"},
-    {"next", FAST(Ring_next), "next(lane) -> number of the next step, which may be written"},
-    {"arrays", FAST(Ring_arrays),
+    {"next", Ring_next, METH_O, "next(lane) -> number of the next step, which can be written"},
+    {"arrays", Ring_arrays, METH_O,
      "arrays(lane) -> ([obs, ...], reward, flags, action), memoryviews [steps][width]...; step n lies at n % steps. "
-     "Only the step that next() names may be written, only the answer to the one before it is there"},
-    {"abandon", Ring_abandon, METH_NOARGS, "Counts an episode that was given up for its senseless numbers."},
-    {"publish", FAST(Ring_publish), "publish(lane): the next step is written; wakes the learner where it sleeps"},
-    {"atari", FAST(Ring_atari), "atari(height): commit() takes frames of height x 160 palette indices"},
+     "Write step next() only; read the answer to the step before it only"},
+    {"abandon", Ring_abandon, METH_NOARGS, "Counts an episode that was abandoned because of invalid numbers"},
+    {"publish", Ring_publish, METH_O, "publish(lane): publishes the next step and wakes a sleeping learner"},
+    {"atari", Ring_atari, METH_O, "atari(height): sets the frames of commit(): height x 160 palette indices"},
     {"commit", FAST(Ring_commit),
-     "commit(lane, env, frame_a, frame_b, reward, flags): grey, maximum of both frames (frame_b may be None), 84x84, "
-     "straight "
-     "into the next step's observation; sets reward and flags"},
+     "commit(lane, env, frame_a, frame_b, reward, flags): writes the maximum of both frames (frame_b may be None), "
+     "grey, 84x84, into the next step's observation; sets reward and flags"},
     {"fds", Ring_fds, METH_NOARGS, "Creator: ((up, down) for attach, (up, down) for open_learner), new descriptors"},
-    {"answer", FAST(Ring_answer), "answer(lane, actions): the answer to the oldest step without one"},
-    {"release", FAST(Ring_release), "release(lane, n): steps before n may be overwritten"},
-    {"stop", Ring_stop, METH_NOARGS, "The actor shall end after its current step."},
+    {"answer", FAST(Ring_answer), "answer(lane, actions): answers the oldest unanswered step"},
+    {"release", FAST(Ring_release), "release(lane, n): allows steps before n to be overwritten"},
+    {"stop", Ring_stop, METH_NOARGS, "Ends the actor after its current step"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -743,8 +731,8 @@ static PyObject *Ring_shape(PyObject *object, void *member) {
 static PyGetSetDef Ring_attributes[] = {
     {"spec", Ring_spec, NULL, "dict: obs, action, frames_per_step", NULL},
     {"lanes", Ring_shape, NULL, "lanes of this actor", (void *)offsetof(Ring, ring.spec.lanes)},
-    {"width", Ring_shape, NULL, "environments a lane", (void *)offsetof(Ring, ring.spec.width)},
-    {"steps", Ring_shape, NULL, "steps a ring", (void *)offsetof(Ring, ring.spec.steps)},
+    {"width", Ring_shape, NULL, "environments per lane", (void *)offsetof(Ring, ring.spec.width)},
+    {"steps", Ring_shape, NULL, "steps per lane", (void *)offsetof(Ring, ring.spec.steps)},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -755,7 +743,7 @@ static PyTypeObject Ring_type = {
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .tp_methods = Ring_methods,
     .tp_getset = Ring_attributes,
-    .tp_doc = "The lanes of one actor, as one side sees them.",
+    .tp_doc = "The lanes of one actor, from one side.",
 };
 
 // ---- module ----
@@ -769,20 +757,18 @@ static PyObject *farm_derive_seed(PyObject *module, PyObject *args) {
 
 static PyMethodDef module_methods[] = {
     {"attach", farm_attach, METH_VARARGS,
-     "attach(up_fd, down_fd, event_fd=-1, spin_ns=0) -> Ring of an actor; the two descriptors are its own from now on"},
+     "attach(up_fd, down_fd, event_fd=-1, spin_ns=0) -> Ring of an actor; it owns the two descriptors"},
     {"open_learner", farm_open_learner, METH_VARARGS, "open_learner(up_fd, down_fd) -> Ring of the side that answers"},
     {"create", (PyCFunction)(void (*)(void))farm_create, METH_VARARGS | METH_KEYWORDS,
      "create(lanes, width, steps, obs, actions, frames_per_step=1) -> Ring of the creator; obs: [(name, dtype, dims), "
-     "...]; actions: a number, or a dict as Ring.spec has it"},
+     "...]; actions: a number, or a dict as in Ring.spec"},
     {"skip", FAST(farm_skip),
      "skip((act, game_over, lives, getScreen), code, frames, looks, screens, lives, left) -> (reward, skip, over, "
-     "lives, "
-     "left): repeats an action for so many frames, counting `skip` down to 0 and `left` by one each, and shows the "
-     "last "
-     "`looks` of them to screens[skip]. Ends early, before it looks, at the game's end, when nothing is left, or when "
-     "fewer lives than `lives` are (but some); skip is -1 where it did not."},
+     "lives, left): repeats an action for `frames` frames, counting `skip` and `left` down; copies the last `looks` "
+     "screens to screens[skip]. Ends early, before the copy, if the game is over, `left` reaches 0, or a life is lost "
+     "(not the last); skip is -1 if it did not end early"},
     {"brighter", FAST(farm_brighter),
-     "brighter(into, frame): each pixel of the palette frame `into` becomes the brighter one"},
+     "brighter(into, frame): keeps the brighter pixel of two palette frames in `into`"},
     {"derive_seed", farm_derive_seed, METH_VARARGS, "derive_seed(seed, lane, env, generation) -> 64 bits"},
     {NULL, NULL, 0, NULL},
 };
