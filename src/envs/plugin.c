@@ -1,4 +1,4 @@
-// See plugin.h. dlopen(3).
+// See plugin.h.
 #include "envs/plugin.h"
 
 #include <dlfcn.h>
@@ -30,9 +30,9 @@ static enum farm_status check_api(const char *path, const struct farm_env_api *a
     return FARM_OK;
 }
 
-// The environment of that name, checked; NULL: the first.
-static enum farm_status pick(const char *path, at_function *at, const char *name, const struct farm_env_api **out,
-                             struct farm_error *err) {
+// The checked environment of that name; NULL: the first.
+static enum farm_status find_api(const char *path, at_function *at, const char *name, const struct farm_env_api **out,
+                                 struct farm_error *err) {
     char names[NAMES_BYTES] = "";
     for (size_t i = 0; i < ENVIRONMENTS_MAX; i++) {
         const struct farm_env_api *api = at(i);
@@ -59,7 +59,7 @@ enum farm_status farm_plugin_open(const char *path, const char *name, struct far
     at_function *at = NULL;
     void *symbol = dlsym(handle, "farm_env_at");
     memcpy(&at, &symbol, sizeof at);
-    enum farm_status status = at ? pick(path, at, name, &plugin->api, err)
+    enum farm_status status = at ? find_api(path, at, name, &plugin->api, err)
                                  : farm_fail(err, FARM_E_FORMAT,
                                              "%s exports no farm_env_at: it is no plug-in, or was compiled without "
                                              "FARM_ENV_EXPORT (docs/ADDING_AN_ENVIRONMENT.md)",
@@ -90,26 +90,28 @@ enum farm_status farm_plugin_check_spec(const struct farm_env_spec *spec, struct
     return farm_ring_layout_make(&shape, &layout, err) ? FARM_E_FORMAT : FARM_OK;
 }
 
-// A copy of what a checked spec says.
-static struct farm_env_spec only_what_counts(const struct farm_env_spec *said) {
+// A copy of the used parts of a checked spec.
+static struct farm_env_spec copy_used_parts(const struct farm_env_spec *given) {
     struct farm_env_spec spec;
     memset(&spec, 0, sizeof spec);
-    spec.obs_count = said->obs_count;
-    spec.frames_per_step = said->frames_per_step;
-    for (uint32_t f = 0; f < said->obs_count; f++) {
+    spec.obs_count = given->obs_count;
+    spec.frames_per_step = given->frames_per_step;
+    for (uint32_t f = 0; f < given->obs_count; f++) {
         struct farm_field_spec *field = &spec.obs[f];
-        snprintf(field->name, sizeof field->name, "%s", said->obs[f].name);
-        field->dtype = said->obs[f].dtype;
-        field->rank = said->obs[f].rank;
-        memcpy(field->dims, said->obs[f].dims, field->rank * sizeof *field->dims);
+        snprintf(field->name, sizeof field->name, "%s", given->obs[f].name);
+        field->dtype = given->obs[f].dtype;
+        field->rank = given->obs[f].rank;
+        memcpy(field->dims, given->obs[f].dims, field->rank * sizeof *field->dims);
     }
-    spec.action.kind = said->action.kind;
-    spec.action.dims = said->action.dims;
-    for (uint32_t i = 0; i < said->action.dims; i++) {
-        const bool continuous = said->action.kind == FARM_ACTION_CONTINUOUS;
-        if (!continuous) spec.action.sizes[i] = said->action.sizes[i];
-        if (continuous) spec.action.low[i] = said->action.low[i];
-        if (continuous) spec.action.high[i] = said->action.high[i];
+    spec.action.kind = given->action.kind;
+    spec.action.dims = given->action.dims;
+    for (uint32_t i = 0; i < given->action.dims; i++) {
+        if (given->action.kind != FARM_ACTION_CONTINUOUS) {
+            spec.action.sizes[i] = given->action.sizes[i];
+            continue;
+        }
+        spec.action.low[i] = given->action.low[i];
+        spec.action.high[i] = given->action.high[i];
     }
     return spec;
 }
@@ -117,16 +119,16 @@ static struct farm_env_spec only_what_counts(const struct farm_env_spec *said) {
 enum farm_status farm_plugin_spec(const struct farm_env_api *api, const struct farm_env_option *options,
                                   size_t option_count, struct farm_env_spec *spec, struct farm_error *err) {
     const struct farm_env_config config = {.options = options, .option_count = option_count};
-    struct farm_env_spec said;
+    struct farm_env_spec given;
     char why[256] = "it gave no reason";
-    memset(&said, 0, sizeof said);
-    if (api->spec(&config, &said, why, sizeof why)) {
+    memset(&given, 0, sizeof given);
+    if (api->spec(&config, &given, why, sizeof why)) {
         why[sizeof why - 1] = 0;
         return farm_fail(err, FARM_E_USAGE, "%s", why);
     }
-    enum farm_status status = farm_plugin_check_spec(&said, err);
+    enum farm_status status = farm_plugin_check_spec(&given, err);
     if (status) return farm_fail_in(err, status, "environment %s describes itself wrongly", api->name);
-    *spec = only_what_counts(&said);
+    *spec = copy_used_parts(&given);
     return FARM_OK;
 }
 

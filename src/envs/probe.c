@@ -1,4 +1,4 @@
-// See probe.h. The child answers in a shared anonymous mapping and ends; pidfd_open(2) tells when.
+// See probe.h. The child writes to a shared anonymous mapping and ends.
 #include "envs/probe.h"
 
 #include <fcntl.h>
@@ -16,22 +16,21 @@
 #include "base/program.h"
 #include "envs/plugin.h"
 
-enum doing { DOING_LOAD, DOING_NAMES, DOING_SPEC, DOING_END };
+enum phase { PHASE_LOAD, PHASE_NAMES, PHASE_SPEC, PHASE_END };
 
-// Written by the child, whose plug-in may scribble over it: believed after a check only.
+// The child writes it. Its plug-in may overwrite it, so the parent checks every value.
 struct shared {
-    uint32_t doing;  // enum doing
+    uint32_t phase;  // enum phase
     uint32_t status; // enum farm_status
     char message[sizeof((struct farm_error *)0)->message];
     struct farm_probe_answer answer;
 };
 
-// What is asked, and what the child needs for it.
-struct question {
+struct request {
     const char *path, *name;
     const struct farm_env_option *options;
     size_t option_count;
-    int errors; // memfd that takes what the plug-in prints
+    int errors; // memfd for the plug-in's output
 };
 
 // ---- the child ----
@@ -43,46 +42,45 @@ static void list_names(const struct farm_plugin *plugin, struct farm_probe_answe
     }
 }
 
-static enum farm_status answer_question(const struct question *question, struct shared *shared,
-                                        struct farm_error *err) {
+static enum farm_status read_plugin(const struct request *request, struct shared *shared, struct farm_error *err) {
     struct farm_plugin plugin;
     struct farm_probe_answer *answer = &shared->answer;
-    enum farm_status status = farm_plugin_open(question->path, NULL, &plugin, err);
+    enum farm_status status = farm_plugin_open(request->path, NULL, &plugin, err);
     if (status) return status;
-    shared->doing = DOING_NAMES;
+    shared->phase = PHASE_NAMES;
     list_names(&plugin, answer);
-    answer->misses_name = true; // it stays open, for closing and loading it again would be one more thing to fail
-    if ((status = farm_plugin_open(question->path, question->name, &plugin, err))) return status;
+    answer->misses_name = true; // stays loaded: closing and loading it again could fail
+    if ((status = farm_plugin_open(request->path, request->name, &plugin, err))) return status;
     answer->misses_name = false;
     snprintf(answer->name, sizeof answer->name, "%s", plugin.api->name);
-    shared->doing = DOING_SPEC;
-    status = farm_plugin_spec(plugin.api, question->options, question->option_count, &answer->spec, err);
-    shared->doing = DOING_END;
+    shared->phase = PHASE_SPEC;
+    status = farm_plugin_spec(plugin.api, request->options, request->option_count, &answer->spec, err);
+    shared->phase = PHASE_END;
     return status;
 }
 
-// Dies with its parent, in a process group of its own, with standard signals, no descriptors but 0, 1 and 2 (what it
-// prints goes into `errors`), no core file.
-static void settle_child(const struct question *question, pid_t parent) {
+// The child dies with its parent, in a new process group, with default signals, only descriptors 0, 1 and 2 (output
+// goes to `errors`), and no core file.
+static void isolate_child(const struct request *request, pid_t parent) {
     const struct sigaction standard = {.sa_handler = SIG_DFL};
-    sigset_t nothing;
-    sigemptyset(&nothing);
+    sigset_t empty;
+    sigemptyset(&empty);
     setpgid(0, 0);
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent) _exit(1);
     for (int number = 1; number < NSIG; number++) sigaction(number, &standard, NULL);
-    sigprocmask(SIG_SETMASK, &nothing, NULL);
+    sigprocmask(SIG_SETMASK, &empty, NULL);
     int null = open("/dev/null", O_RDONLY);
     dup2(null, STDIN_FILENO);
-    dup2(question->errors, STDOUT_FILENO);
-    dup2(question->errors, STDERR_FILENO);
+    dup2(request->errors, STDOUT_FILENO);
+    dup2(request->errors, STDERR_FILENO);
     close_range(STDERR_FILENO + 1, ~0u, 0);
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
 }
 
-static _Noreturn void be_asked(const struct question *question, struct shared *shared, pid_t parent) {
+static _Noreturn void run_child(const struct request *request, struct shared *shared, pid_t parent) {
     struct farm_error err = {0};
-    settle_child(question, parent);
-    const enum farm_status status = answer_question(question, shared, &err);
+    isolate_child(request, parent);
+    const enum farm_status status = read_plugin(request, shared, &err);
     memcpy(shared->message, err.message, sizeof shared->message);
     __atomic_store_n(&shared->status, (uint32_t)status, __ATOMIC_RELEASE);
     _exit(0);
@@ -90,78 +88,78 @@ static _Noreturn void be_asked(const struct question *question, struct shared *s
 
 // ---- the parent ----
 
-// Printable ASCII that ends within its bytes.
-static void clean(char *text, size_t bytes) {
+// Makes the text end within its bytes, in printable ASCII.
+static void sanitize_text(char *text, size_t bytes) {
     text[bytes - 1] = 0;
     for (char *at = text; *at; at++)
         if (*at < ' ' || *at > '~') *at = '?';
 }
 
-// The last line that the plug-in printed, as "; it said '...'".
-static void read_last_words(int errors, char *words, size_t bytes) {
+// "; it said '...'" with the last line of the plug-in's output, or "".
+static void read_last_line(int errors, char *text, size_t bytes) {
     char line[301];
     farm_program_last_line(errors, line, sizeof line);
-    snprintf(words, bytes, line[0] ? "; it said '%s'" : "%s", line);
-    clean(words, bytes);
+    snprintf(text, bytes, line[0] ? "; it said '%s'" : "%s", line);
+    sanitize_text(text, bytes);
 }
 
-static enum farm_status fail_dead(const struct question *question, const struct shared *shared, bool in_time, int ended,
+static enum farm_status fail_dead(const struct request *request, const struct shared *shared, bool in_time, int ended,
                                   struct farm_error *err) {
-    static const char *const doing[] = {"while it was loaded", "in farm_env_at", "in spec", "at its end"};
-    const uint32_t at = __atomic_load_n(&shared->doing, __ATOMIC_RELAXED);
-    const char *when = at <= DOING_END ? doing[at] : "somewhere";
-    char words[512];
-    read_last_words(question->errors, words, sizeof words);
+    static const char *const phases[] = {"while it was loaded", "in farm_env_at", "in spec", "at its end"};
+    const uint32_t at = __atomic_load_n(&shared->phase, __ATOMIC_RELAXED);
+    const char *when = at <= PHASE_END ? phases[at] : "in an unknown phase";
+    char last[512];
+    read_last_line(request->errors, last, sizeof last);
     if (!in_time)
-        return farm_fail(err, FARM_E_DEAD, "plug-in %s did not answer within %d s %s%s", question->path,
-                         FARM_PROBE_TIMEOUT_MS / 1000, when, words);
+        return farm_fail(err, FARM_E_DEAD, "plug-in %s did not answer within %d s %s%s", request->path,
+                         FARM_PROBE_TIMEOUT_MS / 1000, when, last);
     if (WIFSIGNALED(ended))
-        return farm_fail(err, FARM_E_DEAD, "plug-in %s died of signal %d (%s) %s%s", question->path, WTERMSIG(ended),
-                         strsignal(WTERMSIG(ended)), when, words);
-    return farm_fail(err, FARM_E_DEAD, "plug-in %s ended its process (exit status %d) %s%s", question->path,
-                     WEXITSTATUS(ended), when, words);
+        return farm_fail(err, FARM_E_DEAD, "plug-in %s died of signal %d (%s) %s%s", request->path, WTERMSIG(ended),
+                         strsignal(WTERMSIG(ended)), when, last);
+    return farm_fail(err, FARM_E_DEAD, "plug-in %s ended its process (exit status %d) %s%s", request->path,
+                     WEXITSTATUS(ended), when, last);
 }
 
 // Copies the answer, then checks it.
-static enum farm_status take_answer(const struct question *question, const struct shared *shared,
+static enum farm_status copy_answer(const struct request *request, const struct shared *shared,
                                     struct farm_probe_answer *answer, struct farm_error *err) {
     char message[sizeof shared->message];
     memcpy(answer, &shared->answer, sizeof *answer);
     memcpy(message, shared->message, sizeof message);
     const uint32_t status = __atomic_load_n(&shared->status, __ATOMIC_ACQUIRE);
-    clean(message, sizeof message);
-    clean(answer->name, sizeof answer->name);
+    sanitize_text(message, sizeof message);
+    sanitize_text(answer->name, sizeof answer->name);
     if (answer->name_count > FARM_PROBE_NAMES_MAX) answer->name_count = 0;
-    for (uint32_t i = 0; i < answer->name_count; i++) clean(answer->names[i], sizeof answer->names[i]);
+    for (uint32_t i = 0; i < answer->name_count; i++) sanitize_text(answer->names[i], sizeof answer->names[i]);
     if (status > FARM_E_INTERRUPTED)
-        return farm_fail(err, FARM_E_FORMAT, "plug-in %s overwrote its answer", question->path);
+        return farm_fail(err, FARM_E_FORMAT, "plug-in %s overwrote its answer", request->path);
     if (status) return farm_fail(err, (enum farm_status)status, "%s", message);
     return farm_plugin_check_spec(&answer->spec, err);
 }
 
 enum farm_status farm_probe_plugin(const char *path, const char *name, const struct farm_env_option *options,
                                    size_t option_count, struct farm_probe_answer *answer, struct farm_error *err) {
-    struct question question = {path, name, options, option_count, memfd_create("plug-in", MFD_CLOEXEC)};
+    struct request request = {path, name, options, option_count, memfd_create("plug-in", MFD_CLOEXEC)};
     struct shared *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     memset(answer, 0, sizeof *answer);
     enum farm_status status = FARM_E_LIMIT;
     pid_t parent = getpid(), pid = -1;
-    if (question.errors >= 0 && shared != MAP_FAILED) {
-        shared->status = UINT32_MAX; // not answered
+    if (request.errors >= 0 && shared != MAP_FAILED) {
+        shared->status = UINT32_MAX; // not written yet
         fflush(NULL);
         pid = fork();
     }
-    if (pid == 0) be_asked(&question, shared, parent);
+    if (pid == 0) run_child(&request, shared, parent);
     if (pid < 0) {
-        farm_fail_errno(err, FARM_E_LIMIT, "cannot ask plug-in %s", path);
+        farm_fail_errno(err, FARM_E_LIMIT, "cannot probe plug-in %s", path);
     } else {
         int ended = 0;
         const bool in_time = farm_program_await(pid, FARM_PROBE_TIMEOUT_MS * 1e-3, &ended);
         const bool answered = in_time && WIFEXITED(ended) && WEXITSTATUS(ended) == 0 && shared->status != UINT32_MAX;
         status =
-            answered ? take_answer(&question, shared, answer, err) : fail_dead(&question, shared, in_time, ended, err);
+            answered ? copy_answer(&request, shared, answer, err) : fail_dead(&request, shared, in_time, ended, err);
     }
     if (shared != MAP_FAILED) munmap(shared, sizeof *shared);
-    if (question.errors >= 0) close(question.errors);
+    if (request.errors >= 0) close(request.errors);
     return status;
 }

@@ -1,4 +1,4 @@
-// See env.h.
+// See registry.h.
 #include "envs/registry.h"
 
 #include <dirent.h>
@@ -18,20 +18,19 @@ enum { PYTHON_LIMIT_S = 30, NAMES_MAX = 4096 };
 
 static const char plugin_prefix[] = "plugin:", libenv_prefix[] = "libenv:";
 
-// Families of plug-ins that come along where their foreign library is there.
+// Families of shipped plug-ins, built if their foreign library exists.
 static const char *const plugin_families[] = {"procgen", "mujoco"};
 
-// Environments that a Python program of ours plays: PREFIX/NAME is NAME to `python -m MODULE --env NAME`. The program's
-// own messages begin with its label.
+// Environments of our Python programs: `python -m MODULE --env NAME` plays PREFIX/NAME. A program's messages begin with
+// its label.
 static const struct farm_env_python {
     const char *prefix, *module, *label;
 } pythons[] = {{"ale/", "actorfarm.ale_actor", "ale_actor: "}, {"gym/", "actorfarm.gym_actor", "gym_actor: "}};
 enum { PYTHONS = sizeof pythons / sizeof *pythons };
 
-// ---- asking a Python program ----
+// ---- running a Python program ----
 
-// Our environment with PYTHONPATH, and without unrequested threads (malloc'd vector; texts[0..2] are the
-// caller's).
+// This process's environment with PYTHONPATH and one thread per library. The caller frees the vector and keeps texts.
 static char **python_environment(const char *pythonpath, char texts[3][PATH_MAX + 32]) {
     static const char *const names[] = {"PYTHONPATH=", "OMP_NUM_THREADS=", "OPENBLAS_NUM_THREADS="};
     size_t count = 0, kept = 0;
@@ -39,9 +38,9 @@ static char **python_environment(const char *pythonpath, char texts[3][PATH_MAX 
     char **environment = malloc((count + 4) * sizeof *environment);
     if (!environment) return NULL;
     for (size_t i = 0; i < count; i++) {
-        bool ours = false;
-        for (size_t k = 0; k < 3; k++) ours |= strncmp(environ[i], names[k], strlen(names[k])) == 0;
-        if (!ours) environment[kept++] = environ[i];
+        bool replaced = false;
+        for (size_t k = 0; k < 3; k++) replaced |= strncmp(environ[i], names[k], strlen(names[k])) == 0;
+        if (!replaced) environment[kept++] = environ[i];
     }
     for (size_t k = 0; k < 3; k++) {
         snprintf(texts[k], PATH_MAX + 32, "%s%s", names[k], k == 0 ? pythonpath : "1");
@@ -51,22 +50,22 @@ static char **python_environment(const char *pythonpath, char texts[3][PATH_MAX 
     return environment;
 }
 
-// Runs the program with these arguments and gives what it wrote to stdout (malloc'd). FARM_E_USAGE if it says so, with
-// its own sentence.
-static enum farm_status ask_python(const struct farm_env *env, char *const *argv, char **answer,
+// Runs the program and returns its stdout, which the caller frees. FARM_E_USAGE with the program's message if it ends
+// with that status.
+static enum farm_status run_python(const struct farm_env *env, char *const *argv, char **answer,
                                    struct farm_error *err) {
     char texts[3][PATH_MAX + 32], **environment = python_environment(env->pythonpath, texts);
     const struct farm_program program = {.path = env->python,
                                          .argv = argv,
                                          .environment = environment,
                                          .label = env->program->label,
-                                         .apart = true, // Ctrl-C is ours to deal with
+                                         .apart = true, // the caller handles Ctrl-C
                                          .limit_s = PYTHON_LIMIT_S};
     enum farm_status status = environment ? farm_program_read(&program, answer, err)
                                           : farm_fail_errno(err, FARM_E_LIMIT, "cannot run %s", env->python);
     free(environment);
     if (status == FARM_E_NOT_FOUND)
-        return farm_fail_in(err, status, "the Python part does not run (`make deps`, then `make`, bring it)");
+        return farm_fail_in(err, status, "the Python part does not run (`make deps`, then `make`, installs it)");
     return status && status != FARM_E_USAGE ? farm_fail_in(err, status, "%s -m %s", env->python, env->program->module)
                                             : status;
 }
@@ -75,8 +74,8 @@ static enum farm_status find_python(struct farm_env *env, struct farm_error *err
     if (farm_path_python(env->python, sizeof env->python, env->pythonpath, sizeof env->pythonpath)) return FARM_OK;
     return farm_fail(
         err, FARM_E_NOT_FOUND,
-        "%s* needs the Python environment in build/venv, which is not there: run `make deps`, then `make` (or name an "
-        "interpreter that has ale-py and gymnasium by FARM_PYTHON)",
+        "%s* needs the Python environment in build/venv, which does not exist: run `make deps`, then `make` (or set "
+        "FARM_PYTHON to an interpreter that has ale-py and gymnasium)",
         env->program->prefix);
 }
 
@@ -106,7 +105,7 @@ static bool parse_action(json_t *entry, struct farm_action_spec *action) {
                                                          : FARM_ACTION_CONTINUOUS;
     action->dims = (uint32_t)dims;
     if (dims < 1 || dims > FARM_ACTION_DIMS_MAX) return false;
-    for (size_t i = 0; i < action->dims; i++) { // what a kind lacks reads as 0
+    for (size_t i = 0; i < action->dims; i++) { // missing arrays read as 0
         action->sizes[i] = (uint32_t)json_integer_value(json_array_get(json_object_get(entry, "sizes"), i));
         action->low[i] = (float)json_number_value(json_array_get(json_object_get(entry, "low"), i));
         action->high[i] = (float)json_number_value(json_array_get(json_object_get(entry, "high"), i));
@@ -115,7 +114,7 @@ static bool parse_action(json_t *entry, struct farm_action_spec *action) {
 }
 
 static bool parse_spec(const char *text, struct farm_env_spec *spec, struct farm_error *err) {
-    json_t *document = farm_json_parse(text, strlen(text), "the answer of --spec", err), *obs, *action;
+    json_t *document = farm_json_parse(text, strlen(text), "the output of --spec", err), *obs, *action;
     int repeat;
     if (!document) return false;
     memset(spec, 0, sizeof *spec);
@@ -129,8 +128,7 @@ static bool parse_spec(const char *text, struct farm_env_spec *spec, struct farm
         spec->frames_per_step = (uint32_t)repeat;
     }
     json_decref(document);
-    return good ? !farm_plugin_check_spec(spec, err)
-                : (farm_fail(err, FARM_E_FORMAT, "--spec answered no spec"), false);
+    return good ? !farm_plugin_check_spec(spec, err) : (farm_fail(err, FARM_E_FORMAT, "--spec printed no spec"), false);
 }
 
 static const struct farm_env_python *python_of(const char *name) {
@@ -186,7 +184,7 @@ static enum farm_status find_python_env(struct farm_env *env, struct farm_error 
     if (!status)
         status =
             farm_env_program_make(env, NULL, &(struct farm_env_argument){"--spec", .alone = true}, 1, &program, err);
-    if (!status) status = ask_python(env, program.argv, &answer, err);
+    if (!status) status = run_python(env, program.argv, &answer, err);
     if (!status && !parse_spec(answer, &env->spec, err)) status = farm_fail_in(err, FARM_E_FORMAT, "%s", env->name);
     farm_env_program_free(&program);
     free(answer);
@@ -195,9 +193,9 @@ static enum farm_status find_python_env(struct farm_env *env, struct farm_error 
 
 // ---- plug-ins ----
 
-// The environment `name` of env->plugin (NULL: its first). *misses_name (may be NULL) where the file is there and
-// sound, but has no such environment.
-static enum farm_status ask_plugin(struct farm_env *env, const char *name, bool *misses_name, struct farm_error *err) {
+// Probes the environment `name` of env->plugin (NULL: its first). *misses_name (may be NULL): the file is valid, but
+// has no such environment.
+static enum farm_status probe_env(struct farm_env *env, const char *name, bool *misses_name, struct farm_error *err) {
     struct farm_probe_answer *answer = malloc(sizeof *answer);
     if (!answer) return farm_fail_errno(err, FARM_E_LIMIT, "plug-in %s", env->plugin);
     env->kind = FARM_ENV_PLUGIN;
@@ -207,12 +205,12 @@ static enum farm_status ask_plugin(struct farm_env *env, const char *name, bool 
     if (misses_name) *misses_name = answer->misses_name;
     free(answer);
     if (status != FARM_E_NOT_FOUND) return status;
-    if (err) err->status = FARM_E_USAGE; // a name that the user has given
+    if (err) err->status = FARM_E_USAGE; // the user gave the name
     return FARM_E_USAGE;
 }
 
-// "PATH[:NAME]", cut at the last colon where no such path is there. NULL: no name.
-static const char *split_path(char *text) {
+// Cuts "PATH[:NAME]" at the last colon if the whole is not a path. Returns NAME or NULL.
+static const char *split_name(char *text) {
     const char *name = farm_path_cut_name(text);
     char *last = name || access(text, F_OK) == 0 ? NULL : strrchr(text, ':');
     if (!last) return name;
@@ -220,25 +218,25 @@ static const char *split_path(char *text) {
     return last + 1;
 }
 
-// env->lasting of an existing file; name (may be NULL): of the environment in it.
-static void name_for_good(struct farm_env *env, const char *prefix, const char *file, const char *name) {
+// Sets env->lasting of an existing file; name (may be NULL): the environment in it.
+static void set_lasting_name(struct farm_env *env, const char *prefix, const char *file, const char *name) {
     char absolute[PATH_MAX];
     if (!realpath(file, absolute)) return;
     snprintf(env->lasting, sizeof env->lasting, "%s%s%s%s", prefix, absolute, name ? ":" : "", name ? name : "");
 }
 
-static enum farm_status find_users_plugin(const char *text, struct farm_env *env, struct farm_error *err) {
+static enum farm_status find_user_plugin(const char *text, struct farm_env *env, struct farm_error *err) {
     if (strlen(text) >= sizeof env->plugin) return farm_fail(err, FARM_E_USAGE, "plugin:%.80s...: path too long", text);
     snprintf(env->plugin, sizeof env->plugin, "%s", text);
-    const char *name = split_path(env->plugin);
+    const char *name = split_name(env->plugin);
     if (!env->plugin[0] || (name && !name[0]))
         return farm_fail(err, FARM_E_USAGE, "'plugin:%.200s' names no plug-in: plugin:PATH.so or plugin:PATH.so:NAME",
                          text);
-    name_for_good(env, plugin_prefix, env->plugin, name);
-    return ask_plugin(env, name, NULL, err);
+    set_lasting_name(env, plugin_prefix, env->plugin, name);
+    return probe_env(env, name, NULL, err);
 }
 
-// envs/FAMILY.so into env->plugin; false where it is not there.
+// Sets env->plugin to envs/FAMILY.so; false if it does not exist.
 static bool find_shipped(const char *family, size_t length, struct farm_env *env) {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
     char folder[PATH_MAX - 256];
@@ -256,8 +254,8 @@ static enum farm_status find_libenv(const char *path, struct farm_env *env, stru
         return farm_fail(err, FARM_E_NOT_FOUND, "libenv:* needs the plug-in envs/libenv.so beside farm: run `make`");
     snprintf(env->lib, sizeof env->lib, "%s%s", strchr(path, '/') ? "" : "./", path);
     env->options[env->option_count++] = (struct farm_env_option){"lib", env->lib};
-    name_for_good(env, libenv_prefix, env->lib, NULL);
-    return ask_plugin(env, "libenv/any", NULL, err);
+    set_lasting_name(env, libenv_prefix, env->lib, NULL);
+    return probe_env(env, "libenv/any", NULL, err);
 }
 
 // ---- by name ----
@@ -267,7 +265,7 @@ static enum farm_status find_native(struct farm_env *env, struct farm_error *err
     return farm_plugin_spec(env->api, env->options, env->option_count, &env->spec, err);
 }
 
-// The name that was meant: "ale/Pong" for "Pong", "native/catch" for "native/cacth"; NULL where none is near.
+// A similar name: "ale/Pong" for "Pong", "native/catch" for "native/cacth"; or NULL.
 static const char *nearest_name(const struct farm_env_list *list, const char *name) {
     const char *names[NAMES_MAX] = {NULL};
     size_t count = list->count < NAMES_MAX ? list->count : NAMES_MAX;
@@ -282,22 +280,22 @@ static const char *nearest_name(const struct farm_env_list *list, const char *na
     return NULL;
 }
 
-// What brings a family that is known, but not here; "": nothing.
-static const char *what_brings(const char *name) {
+// How to install a known family; "" for others.
+static const char *remedy_for(const char *name) {
     const size_t length = strcspn(name, "/");
     for (size_t i = 0; i < sizeof plugin_families / sizeof *plugin_families; i++)
         if (strlen(plugin_families[i]) == length && strncmp(plugin_families[i], name, length) == 0)
-            return "; `make deps`, then `make`, bring this family's plug-in where its library is to be had";
+            return "; `make deps`, then `make`, installs this family's plug-in if its library is available";
     return "";
 }
 
-static enum farm_status unknown_name(const char *name, bool family_here, struct farm_error *err) {
+static enum farm_status fail_unknown(const char *name, bool family_here, struct farm_error *err) {
     struct farm_env_list list;
     enum farm_status status = farm_env_list_make(&list, err);
     if (status) return status;
     const char *near = nearest_name(&list, name);
     farm_fail(err, FARM_E_USAGE, "unknown environment '%s'%s%s%s (farm envs lists what can run here%s)", name,
-              near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "", family_here ? "" : what_brings(name));
+              near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "", family_here ? "" : remedy_for(name));
     farm_env_list_free(&list);
     return FARM_E_USAGE;
 }
@@ -309,8 +307,8 @@ static enum farm_status find_by_name(struct farm_env *env, struct farm_error *er
     if (env->program) return find_python_env(env, err);
     const char *slash = strchr(env->name, '/');
     bool here = slash && find_shipped(env->name, (size_t)(slash - env->name), env), misses_name = false;
-    enum farm_status status = here ? ask_plugin(env, env->name, &misses_name, err) : FARM_OK;
-    return here && !misses_name ? status : unknown_name(env->name, here, err);
+    enum farm_status status = here ? probe_env(env, env->name, &misses_name, err) : FARM_OK;
+    return here && !misses_name ? status : fail_unknown(env->name, here, err);
 }
 
 static bool starts_with(const char *name, const char *prefix) {
@@ -328,7 +326,7 @@ enum farm_status farm_env_find(const struct farm_recipe *recipe, struct farm_env
     for (size_t i = 0; i < recipe->option_count; i++)
         env->options[i] = (struct farm_env_option){recipe->options[i].key, recipe->options[i].value};
     env->option_count = recipe->option_count;
-    if (starts_with(name, plugin_prefix)) return find_users_plugin(name + strlen(plugin_prefix), env, err);
+    if (starts_with(name, plugin_prefix)) return find_user_plugin(name + strlen(plugin_prefix), env, err);
     if (starts_with(name, libenv_prefix)) return find_libenv(name + strlen(libenv_prefix), env, err);
     if (strlen(name) >= sizeof env->name)
         return farm_fail(err, FARM_E_USAGE, "unknown environment '%.80s...': names have less than %zu characters", name,
@@ -352,7 +350,7 @@ static bool add_name(struct farm_env_list *list, const char *prefix, const char 
     return true;
 }
 
-// `family` with its slash or without.
+// `family` may end with a slash.
 static void add_missing(struct farm_env_list *list, const char *family, const char *why) {
     const size_t used = strlen(list->missing);
     snprintf(list->missing + used, sizeof list->missing - used, "%s%.*s/*: %.400s", used ? "\n" : "",
@@ -367,7 +365,7 @@ static void add_python(struct farm_env_list *list, const struct farm_env_python 
     env->program = program;
     enum farm_status status = find_python(env, &err);
     char *argv[] = {env->python, "-m", (char *)program->module, "--list", NULL};
-    if (!status) status = ask_python(env, argv, &answer, &err);
+    if (!status) status = run_python(env, argv, &answer, &err);
     if (status) add_missing(list, program->prefix, err.message);
     char *rest = answer;
     for (char *name; (name = strsep(&rest, "\n")) && list->count < NAMES_MAX;)
@@ -376,7 +374,7 @@ static void add_python(struct farm_env_list *list, const struct farm_env_python 
     free(env);
 }
 
-// The environments of a plug-in that came along, where its first one says that it can run.
+// The environments of a shipped plug-in, if its first one can run.
 static void add_plugin(struct farm_env_list *list, const char *family, const char *path) {
     struct farm_probe_answer *answer = malloc(sizeof *answer);
     struct farm_error err = {0};
@@ -393,7 +391,7 @@ static int is_shared_object(const struct dirent *entry) {
     return length > 3 && length < 64 && strcmp(entry->d_name + length - 3, ".so") == 0;
 }
 
-// libenv.so has no environments of its own: it wants a library, libenv:PATH.
+// Leaves out libenv.so, which needs a library: libenv:PATH.
 static void add_plugins(struct farm_env_list *list) {
     char folder[PATH_MAX - 256], path[PATH_MAX];
     struct dirent **entries = NULL;
@@ -412,8 +410,9 @@ static void add_plugins(struct farm_env_list *list) {
     free(entries);
     for (size_t f = 0; f < sizeof found / sizeof *found; f++)
         if (!found[f])
-            add_missing(list, plugin_families[f],
-                        "its plug-in is not there: `make deps`, then `make`, bring it where its library is to be had");
+            add_missing(
+                list, plugin_families[f],
+                "its plug-in does not exist: `make deps`, then `make`, installs it if its library is available");
 }
 
 enum farm_status farm_env_list_make(struct farm_env_list *list, struct farm_error *err) {

@@ -1,4 +1,4 @@
-// The built-in environments: what they promise in farm/env.h, their rules, and CartPole against Gymnasium's own states.
+// The built-in environments: the contract of farm/env.h, their rules, and CartPole against Gymnasium's states.
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -26,8 +26,8 @@ static const uint8_t *observation(const struct player *player) {
     return player->memory + GUARD_BYTES;
 }
 
-// Dirties all memory first, so that neither what a step leaves out nor what it writes outside goes unseen.
-static void *const *dirty(struct player *player, void **obs, int dirt) {
+// Fills the memory first, so that bytes left out and bytes written outside show.
+static void *const *fill_memory(struct player *player, void **obs, int dirt) {
     memset(player->memory, dirt, sizeof player->memory);
     obs[0] = player->memory + GUARD_BYTES;
     return obs;
@@ -36,14 +36,14 @@ static void *const *dirty(struct player *player, void **obs, int dirt) {
 static void check_guards(const struct player *player, int dirt) {
     for (size_t i = 0; i < GUARD_BYTES; i++) {
         cr_assert_eq(player->memory[i], dirt, "%s wrote before its observation", player->api->name);
-        cr_assert_eq(player->memory[GUARD_BYTES + player->obs_bytes + i], dirt, "%s wrote behind its observation",
+        cr_assert_eq(player->memory[GUARD_BYTES + player->obs_bytes + i], dirt, "%s wrote after its observation",
                      player->api->name);
     }
 }
 
 static void reset(struct player *player, int dirt) {
     void *obs[1];
-    player->api->reset(player->env, dirty(player, obs, dirt));
+    player->api->reset(player->env, fill_memory(player, obs, dirt));
     check_guards(player, dirt);
     player->flags = 0;
 }
@@ -51,11 +51,11 @@ static void reset(struct player *player, int dirt) {
 static void step(struct player *player, int32_t action, int dirt) {
     void *obs[1];
     player->reward = NAN;
-    player->flags = player->api->step(player->env, &action, dirty(player, obs, dirt), &player->reward);
+    player->flags = player->api->step(player->env, &action, fill_memory(player, obs, dirt), &player->reward);
     check_guards(player, dirt);
 }
 
-static struct player player_of(const char *name, uint64_t seed, const struct farm_env_option *option) {
+static struct player make_player(const char *name, uint64_t seed, const struct farm_env_option *option) {
     struct farm_env_config config = {.seed = seed, .options = option, .option_count = option ? 1 : 0};
     char error[200] = "";
     struct player player = {.api = farm_native_env_find(name)};
@@ -68,13 +68,13 @@ static struct player player_of(const char *name, uint64_t seed, const struct far
     return player;
 }
 
-static void destroy(struct player *player) {
+static void destroy_player(struct player *player) {
     player->api->destroy(player->env);
 }
 
-#define with_player __attribute__((cleanup(destroy))) struct player // destroyed where its scope ends
+#define with_player __attribute__((cleanup(destroy_player))) struct player // destroyed at the end of its scope
 
-Test(actor, native_environments_are_found_by_name) {
+Test(envs, native_environments_are_found_by_name) {
     size_t count = 0;
     while (farm_native_env_at(count)) {
         const struct farm_env_api *api = farm_native_env_at(count++);
@@ -87,12 +87,11 @@ Test(actor, native_environments_are_found_by_name) {
     cr_assert_null(farm_native_env_find("native/chess"));
 }
 
-// Two environments of one seed, one writing over 0x00 and one over 0xff: equal observations mean that every byte was
-// written.
-Test(actor, native_environments_repeat_themselves_and_write_exactly_their_observation) {
+// Two environments of one seed write over 0x00 and 0xff: equal observations show that they write every byte.
+Test(envs, native_environments_repeat_themselves_and_write_exactly_their_observation) {
     for (size_t i = 0; farm_native_env_at(i); i++) {
-        with_player a = player_of(farm_native_env_at(i)->name, 11, NULL),
-                    b = player_of(farm_native_env_at(i)->name, 11, NULL);
+        with_player a = make_player(farm_native_env_at(i)->name, 11, NULL),
+                    b = make_player(farm_native_env_at(i)->name, 11, NULL);
         uint32_t draw = 1;
         bool start = true;
         for (int n = 0; n < 3000; n++) {
@@ -114,12 +113,12 @@ Test(actor, native_environments_repeat_themselves_and_write_exactly_their_observ
     }
 }
 
-Test(actor, native_environments_differ_between_seeds) {
+Test(envs, native_environments_differ_between_seeds) {
     for (size_t i = 0; farm_native_env_at(i); i++) {
         int different = 0;
         for (uint64_t seed = 1; seed <= 10; seed++) {
-            with_player a = player_of(farm_native_env_at(i)->name, 0, NULL),
-                        b = player_of(farm_native_env_at(i)->name, seed, NULL);
+            with_player a = make_player(farm_native_env_at(i)->name, 0, NULL),
+                        b = make_player(farm_native_env_at(i)->name, seed, NULL);
             reset(&a, 0);
             reset(&b, 0);
             for (int n = 0; n < 8; n++) { // breakout's first difference is the serve
@@ -132,7 +131,7 @@ Test(actor, native_environments_differ_between_seeds) {
     }
 }
 
-Test(actor, native_environments_refuse_options_that_they_do_not_know) {
+Test(envs, native_environments_refuse_unknown_options) {
     struct farm_env_spec spec;
     char error[200];
     const struct farm_env_option wrong = {"lifeloss", "true"}, bad = {"life_loss", "maybe"}, none = {"max_steps", "0"};
@@ -147,7 +146,7 @@ Test(actor, native_environments_refuse_options_that_they_do_not_know) {
     cr_assert_not_null(strstr(error, "maybe"), "%s", error);
     config.options = &none;
     cr_assert_null(farm_env_breakout.create(&config, error, sizeof error));
-    cr_assert_not_null(strstr(error, "whole number from 1 on"), "%s", error);
+    cr_assert_not_null(strstr(error, "whole number of at least 1"), "%s", error);
 }
 
 // ---- catch ----
@@ -158,7 +157,7 @@ static int catch_column(const float *row) {
     return -1;
 }
 
-// Plays one episode towards the ball (1) or away from it (-1); its return.
+// Plays one episode towards the ball (1) or away from it (-1). Returns the episode's return.
 static float play_catch(struct player *player, int towards) {
     float total = 0;
     reset(player, 0xff);
@@ -176,8 +175,8 @@ static float play_catch(struct player *player, int towards) {
     return total;
 }
 
-Test(actor, catch_rewards_the_catch_at_the_end_of_nine_steps) {
-    with_player player = player_of("native/catch", 3, NULL);
+Test(envs, catch_rewards_the_catch_after_nine_steps) {
+    with_player player = make_player("native/catch", 3, NULL);
     for (int i = 0; i < 50; i++) {
         cr_assert_eq(play_catch(&player, 1), 1.0f);
         cr_assert_eq(play_catch(&player, -1), -1.0f);
@@ -186,9 +185,9 @@ Test(actor, catch_rewards_the_catch_at_the_end_of_nine_steps) {
 
 // ---- cartpole ----
 
-// Relative to 1, a few units of f64's last place: cos and sin of two libraries differ there, and errors add up over 40
+// The tolerance is a few units of f64's last place: cos and sin of two libraries differ, and errors add up over 40
 // ticks.
-Test(actor, cartpole_moves_as_gymnasiums_does) {
+Test(envs, cartpole_moves_like_gymnasiums) {
     static struct {
         double state[4];
         int32_t right, terminated; // -1: the row starts an episode
@@ -213,8 +212,8 @@ Test(actor, cartpole_moves_as_gymnasiums_does) {
     cr_assert_eq(ends, 5);
 }
 
-Test(actor, cartpole_starts_near_the_middle_and_is_cut_after_500_steps) {
-    with_player player = player_of("native/cartpole", 5, NULL);
+Test(envs, cartpole_starts_near_the_middle_and_is_truncated_after_500_steps) {
+    with_player player = make_player("native/cartpole", 5, NULL);
     reset(&player, 0xff);
     const float *state = (const float *)(const void *)observation(&player);
     for (int k = 0; k < 4; k++) cr_assert_leq(fabsf(state[k]), 0.05f);
@@ -237,7 +236,7 @@ Test(actor, cartpole_starts_near_the_middle_and_is_cut_after_500_steps) {
 
 enum { NOOP, FIRE, RIGHT, LEFT };
 
-// The leftmost column of the brightest thing in rows [from, to), -1 where none is as bright as `grey`.
+// The leftmost column of a pixel of this grey in rows [from, to); -1 if there is no such pixel.
 static int column_of(const struct player *player, int from, int to, uint8_t grey) {
     for (int y = from; y < to; y++)
         for (int x = 2; x < 82; x++)
@@ -245,48 +244,48 @@ static int column_of(const struct player *player, int from, int to, uint8_t grey
     return -1;
 }
 
-static int lives_shown(const struct player *player) {
+static int count_lives(const struct player *player) {
     int lives = 0;
     for (int x = 0; x < SIDE; x++) lives += observation(player)[3 * SIDE + x] && !observation(player)[3 * SIDE + x - 1];
     return lives;
 }
 
-// Follows the ball with the paddle's middle.
-static int32_t follow(const struct player *player) {
+// The action that moves the paddle's middle under the ball.
+static int32_t follow_ball(const struct player *player) {
     const int ball = column_of(player, 10, 84, 255), paddle = column_of(player, 76, 77, 200);
     if (ball < 0) return FIRE;
     const int ahead = ball - (paddle + 5);
     return ahead > 2 ? RIGHT : ahead < -2 ? LEFT : NOOP;
 }
 
-Test(actor, breakout_ends_an_episode_with_each_life_and_the_game_with_the_last) {
-    with_player player = player_of("native/breakout", 1, NULL);
+Test(envs, breakout_ends_an_episode_with_each_life_and_the_game_with_the_last) {
+    with_player player = make_player("native/breakout", 1, NULL);
     for (int game = 0; game < 3; game++) {
         for (int life = 5; life >= 1; life--) {
             reset(&player, 0xff);
-            cr_assert_eq(lives_shown(&player), life);
+            cr_assert_eq(count_lives(&player), life);
             cr_assert_eq(column_of(&player, 10, 84, 255), -1, "no ball before it is served");
             int n = 0;
             for (; !player.flags && n < 500; n++) step(&player, LEFT, 0xff);
             cr_assert_geq(n, 15, "the ball comes by itself, but not at once");
             cr_assert_eq(player.flags, life > 1 ? FARM_STEP_TERMINATED : FARM_STEP_TERMINATED | FARM_STEP_GAME_END);
         }
-        cr_assert_eq(lives_shown(&player), 0);
+        cr_assert_eq(count_lives(&player), 0);
     }
 }
 
-Test(actor, breakout_without_life_loss_ends_with_the_game_alone) {
+Test(envs, breakout_without_life_loss_ends_with_the_game_only) {
     const struct farm_env_option option = {"life_loss", "false"};
-    with_player player = player_of("native/breakout", 1, &option);
+    with_player player = make_player("native/breakout", 1, &option);
     reset(&player, 0xff);
     int n = 0;
     for (; !player.flags && n < 2000; n++) step(&player, LEFT, 0xff);
     cr_assert_eq(player.flags, FARM_STEP_TERMINATED | FARM_STEP_GAME_END);
-    cr_assert_eq(lives_shown(&player), 0);
+    cr_assert_eq(count_lives(&player), 0);
 }
 
-Test(actor, breakout_serves_on_fire_at_once) {
-    with_player player = player_of("native/breakout", 1, NULL);
+Test(envs, breakout_serves_on_fire_at_once) {
+    with_player player = make_player("native/breakout", 1, NULL);
     reset(&player, 0xff);
     step(&player, NOOP, 0xff);
     cr_assert_eq(column_of(&player, 10, 84, 255), -1);
@@ -294,7 +293,7 @@ Test(actor, breakout_serves_on_fire_at_once) {
     cr_assert_geq(column_of(&player, 10, 84, 255), 0);
 }
 
-// Standing bricks by row, from the picture.
+// Bricks by row, counted in the picture.
 static void count_bricks(const struct player *player, int *bricks) {
     for (int r = 0; r < 6; r++) {
         bricks[r] = 0;
@@ -305,16 +304,16 @@ static void count_bricks(const struct player *player, int *bricks) {
     }
 }
 
-// Every reward is the worth of the bricks that vanished with it; two walls are 960 points, and the end.
-Test(actor, breakout_pays_for_each_brick_by_its_row_and_ends_after_two_walls) {
+// Each reward is the value of the bricks that vanished; the game ends after two walls, 960 points.
+Test(envs, breakout_pays_for_each_brick_by_its_row_and_ends_after_two_walls) {
     static const int worth[6] = {7, 7, 4, 4, 1, 1};
-    with_player player = player_of("native/breakout", 2, NULL);
+    with_player player = make_player("native/breakout", 2, NULL);
     reset(&player, 0xff);
     int before[6], after[6];
     float total = 0;
     for (int n = 0; !player.flags && n < 10000; n++) {
         count_bricks(&player, before);
-        step(&player, follow(&player), 0xff);
+        step(&player, follow_ball(&player), 0xff);
         count_bricks(&player, after);
         int points = 0, rebuilt = 0;
         for (int r = 0; r < 6; r++) {
@@ -325,19 +324,19 @@ Test(actor, breakout_pays_for_each_brick_by_its_row_and_ends_after_two_walls) {
         total += player.reward;
     }
     cr_assert_eq(player.flags, FARM_STEP_TERMINATED | FARM_STEP_GAME_END);
-    cr_assert_eq(lives_shown(&player), 5);
+    cr_assert_eq(count_lives(&player), 5);
     cr_assert_eq(total, 960.0f);
 }
 
-Test(actor, breakout_is_cut_after_max_steps_of_the_game_whatever_its_lives) {
+Test(envs, breakout_truncates_a_game_after_max_steps) {
     const struct farm_env_option option = {"max_steps", "100"};
-    with_player player = player_of("native/breakout", 1, &option);
+    with_player player = make_player("native/breakout", 1, &option);
     for (int game = 0; game < 2; game++) {
         int lives_lost = 0;
         for (int n = 1; n <= 100; n++) {
             if (n == 1 || player.flags) reset(&player, 0xff);
-            cr_assert_eq(lives_shown(&player), 5 - lives_lost);
-            step(&player, n < 60 ? LEFT : follow(&player), 0xff);
+            cr_assert_eq(count_lives(&player), 5 - lives_lost);
+            step(&player, n < 60 ? LEFT : follow_ball(&player), 0xff);
             if (n < 100 && player.flags) {
                 cr_assert_eq(player.flags, FARM_STEP_TERMINATED);
                 lives_lost++;

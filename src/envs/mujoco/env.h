@@ -1,5 +1,5 @@
-// What the files of mujoco.so share: a task's settings, its robot (what is observed, how an episode starts, what a step
-// is worth) and one environment. See envs/mujoco/mujoco.c.
+// Shared by the files of mujoco.so: a task's settings, its robot (observation, start of an episode, reward) and one
+// environment. See envs/mujoco/mujoco.c.
 #ifndef FARM_ENVS_MUJOCO_ENV_H
 #define FARM_ENVS_MUJOCO_ENV_H
 
@@ -22,7 +22,7 @@ struct range {
     double low, high;
 };
 
-// Everything that options and Gymnasium's defaults decide.
+// The values of options and Gymnasium's defaults.
 struct settings {
     double forward_reward_weight, ctrl_cost_weight, contact_cost_weight, healthy_reward, reset_noise_scale;
     double reward_near_weight, reward_dist_weight, reward_control_weight;
@@ -35,15 +35,15 @@ struct settings {
 
 struct mujoco_env;
 
-// What the versions of a task have in common.
+// The common part of a task's versions.
 struct robot {
-    int nq_least, nv_least, sites_least;             // of a model that it can be played with
-    const char *bodies[MUJOCO_BODIES_MAX];           // that the model must have
-    int skipped;                                     // first positions, left out of observations unless asked for
-    double velocity_limit;                           // velocities are observed clipped to it
-    void (*parts)(struct mujoco_env *env);           // lists what is observed
-    void (*start)(struct mujoco_env *env);           // adds a reset's noise to the model's own position
-    double (*measure)(const struct mujoco_env *env); // what a reward compares before and after; may be NULL
+    int nq_least, nv_least, sites_least;             // minima of a model
+    const char *bodies[MUJOCO_BODIES_MAX];           // required in the model
+    int skipped;                                     // first positions, not observed by default
+    double velocity_limit;                           // observed velocities are clipped to it
+    void (*parts)(struct mujoco_env *env);           // lists the parts of the observation
+    void (*start)(struct mujoco_env *env);           // adds a reset's noise to the model's position
+    double (*measure)(const struct mujoco_env *env); // the reward compares it before and after; may be NULL
     bool (*healthy)(const struct mujoco_env *env);   // may be NULL
     double (*reward)(const struct mujoco_env *env, double before, bool *terminated);
 };
@@ -52,13 +52,13 @@ struct task {
     const char *name;
     int version;
     const struct robot *robot;
-    const char *options[MUJOCO_TEXTS_MAX]; // "key=default key=default ...": those that may be given
-    const char *fixed[MUJOCO_TEXTS_MAX];   // the same, but not to be changed
+    const char *options[MUJOCO_TEXTS_MAX]; // "key=default key=default ..."
+    const char *fixed[MUJOCO_TEXTS_MAX];   // the same, but fixed
 };
 
-// A piece of the observation: `count` numbers of mjData's, and what is done with them.
+// A part of the observation: `count` numbers of mjData, transformed.
 struct part {
-    enum { COPY, CLIP, SINE, COSINE, DIFFERENCE } how;
+    enum part_kind { COPY, CLIP, SINE, COSINE, DIFFERENCE } kind;
     int count;
     const mjtNum *from, *minus;
     struct range clip;
@@ -82,17 +82,17 @@ struct mujoco_env {
 
 // ---- settings.c ----
 
-// Defaults of the task, then the options given. False with a sentence in error.
+// Defaults of the task, then the given options. False with a message in error.
 bool mujoco_settings_read(const struct task *task, const struct farm_env_config *config, struct settings *settings,
                           char *error, size_t error_bytes);
-// A number that is all of [text, end); infinities are numbers, NaN is not.
+// Parses all of [text, end); accepts infinities, refuses NaN.
 bool mujoco_parse_number(const char *text, const char *end, double *number);
 
 // ---- model.c ----
 
-// The model of a file, loaded once for all who hold it at the same time; NULL with a sentence in error. Any thread.
-struct mujoco_model *mujoco_model_take(const char *file, char *error, size_t error_bytes);
-void mujoco_model_return(struct mujoco_model *shared);
+// The model of a file, shared by all current holders; NULL with a message in error. Any thread.
+struct mujoco_model *mujoco_model_acquire(const char *file, char *error, size_t error_bytes);
+void mujoco_model_release(struct mujoco_model *shared);
 const mjModel *mujoco_model_of(const struct mujoco_model *shared);
 
 // ---- robot.c ----
@@ -100,7 +100,7 @@ const mjModel *mujoco_model_of(const struct mujoco_model *shared);
 extern const struct robot mujoco_cheetah, mujoco_swimmer, mujoco_hopper, mujoco_walker, mujoco_ant, mujoco_humanoid,
     mujoco_humanoid_standup, mujoco_reacher, mujoco_pusher, mujoco_pendulum, mujoco_double_pendulum;
 
-// Writes the observation; how many numbers it has.
+// Writes the observation; mujoco_observed returns its length.
 void mujoco_observe(const struct mujoco_env *env, float *out);
 int mujoco_observed(const struct mujoco_env *env);
 

@@ -1,5 +1,5 @@
-// Models, the one thing that the environments of a process share: found, loaded once, freed with their last user. And
-// what MuJoCo has to say goes to stderr.
+// Models, which the environments of a process share: loaded once, freed with their last user. Prints MuJoCo's messages
+// to stderr.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -24,22 +24,22 @@ static struct {
     struct mujoco_model *first;
 } models = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-// MuJoCo's own handler would write a file into the working directory, and end the process by exit.
-static void tell(const mjLogMessage *message) {
-    static atomic_int told;
+// MuJoCo's own handler writes a file into the working directory and calls exit.
+static void print_message(const mjLogMessage *message) {
+    static atomic_int printed;
     if (message->level < mjLOG_WARNING) return;
-    if (message->level == mjLOG_WARNING && atomic_fetch_add(&told, 1) >= WARNINGS_SHOWN) return;
+    if (message->level == mjLOG_WARNING && atomic_fetch_add(&printed, 1) >= WARNINGS_SHOWN) return;
     fprintf(stderr, "mujoco: %.*s\n", (int)strcspn(message->subject, "\n"), message->subject);
     if (message->level == mjLOG_ERROR) abort();
 }
 
-// Gymnasium's models use words that MuJoCo calls deprecated at each load.
-static void tell_errors(const mjLogMessage *message) {
-    if (message->level == mjLOG_ERROR) tell(message);
+// Each load of Gymnasium's models warns of deprecated words.
+static void print_error(const mjLogMessage *message) {
+    if (message->level == mjLOG_ERROR) print_message(message);
 }
 
-// A file without a folder is one of Gymnasium's: in $FARM_MUJOCO_ASSETS, else in the folder mujoco/ beside this object
-// (an installed one), else where the build found them.
+// A file without a folder is Gymnasium's: in $FARM_MUJOCO_ASSETS, else in mujoco/ beside this object (if installed),
+// else where the build found it.
 static void find_file(const char *file, char path[PATH_BYTES]) {
     const char *chosen = getenv("FARM_MUJOCO_ASSETS");
     Dl_info here;
@@ -65,9 +65,9 @@ static struct mujoco_model *load_model(const char *path, char *error, size_t err
         return NULL;
     }
     snprintf(shared->path, sizeof shared->path, "%s", path);
-    mju_setLogHandler(tell_errors);
+    mju_setLogHandler(print_error);
     shared->model = mj_loadXML(path, NULL, why, sizeof why);
-    mju_setLogHandler(tell);
+    mju_setLogHandler(print_message);
     if (shared->model) return shared;
     free(shared);
     snprintf(error, error_bytes, "cannot load the model %s (FARM_MUJOCO_ASSETS names the folder): %.*s", path,
@@ -75,7 +75,7 @@ static struct mujoco_model *load_model(const char *path, char *error, size_t err
     return NULL;
 }
 
-struct mujoco_model *mujoco_model_take(const char *file, char *error, size_t error_bytes) {
+struct mujoco_model *mujoco_model_acquire(const char *file, char *error, size_t error_bytes) {
     char path[PATH_BYTES];
     find_file(file, path);
     pthread_mutex_lock(&models.lock);
@@ -90,7 +90,7 @@ struct mujoco_model *mujoco_model_take(const char *file, char *error, size_t err
     return shared;
 }
 
-void mujoco_model_return(struct mujoco_model *shared) {
+void mujoco_model_release(struct mujoco_model *shared) {
     pthread_mutex_lock(&models.lock);
     if (--shared->users == 0) {
         struct mujoco_model **at = &models.first;

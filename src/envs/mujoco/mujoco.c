@@ -1,11 +1,11 @@
 // mujoco/*: the MuJoCo tasks of Gymnasium, v4 and v5, in C: the same models (MJCF files of its wheel), observations (as
-// f32), rewards, ends, time limits and constructor options (env.NAME; a range is "low,high"). Same state and actions
-// give what Gymnasium gives; the noise of a reset has its distribution and our own numbers. Not there: rendering.
+// f32), rewards, ends, time limits and constructor options (env.NAME; a range is "low,high"). Equal states and actions
+// give equal results; the noise of resets has Gymnasium's distribution, not its numbers. No rendering.
 //
-// One mjModel is shared by all environments of a process that use the same file; each has its own mjData. A step
-// allocates nothing. The forces that mj_rnePostConstraint derives after a step are asked for only by tasks that use
-// them: it changes nothing else. A simulation that MuJoCo found unstable and started anew by itself is told as NaN, in
-// observation and reward, until the next reset (Gymnasium goes on in silence).
+// Environments of a process that use the same file share one mjModel; each has its own mjData. A step allocates
+// nothing. Only tasks that use contact forces call mj_rnePostConstraint, which changes nothing else. If MuJoCo finds
+// the simulation unstable and restarts it, observation and reward are NaN until the next reset (Gymnasium continues
+// silently).
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,22 +19,22 @@ FARM_ENV_EXPORT void farm_mujoco_set_state(void *self, const double *qpos, const
 
 // ---- the tasks ----
 
-static int describe(const struct task *task, const struct farm_env_config *config, struct farm_env_spec *spec,
-                    char *error, size_t error_bytes);
-static struct mujoco_env *make(const struct task *task, const struct farm_env_config *config, char *error,
-                               size_t error_bytes);
+static int write_spec(const struct task *task, const struct farm_env_config *config, struct farm_env_spec *spec,
+                      char *error, size_t error_bytes);
+static struct mujoco_env *make_env(const struct task *task, const struct farm_env_config *config, char *error,
+                                   size_t error_bytes);
 static void destroy(void *self);
 static void reset(void *self, void *const *obs);
 static uint32_t step(void *self, const void *action, void *const *obs, float *reward);
 
-// Defines a task and its entry: farm/env.h tells `spec` and `create` not which environment is meant.
+// Defines a task and its entry: spec and create have no parameter for the environment, so each task has its own.
 #define TASK(id, its_name, its_about, ...)                                                                             \
     static const struct task id = {.name = its_name, __VA_ARGS__};                                                     \
     static int id##_spec(const struct farm_env_config *config, struct farm_env_spec *spec, char *error, size_t n) {    \
-        return describe(&id, config, spec, error, n);                                                                  \
+        return write_spec(&id, config, spec, error, n);                                                                \
     }                                                                                                                  \
     static void *id##_create(const struct farm_env_config *config, char *error, size_t n) {                            \
-        return make(&id, config, error, n);                                                                            \
+        return make_env(&id, config, error, n);                                                                        \
     }                                                                                                                  \
     static const struct farm_env_api id##_api = {                                                                      \
         .abi_version = FARM_ENV_ABI_VERSION,                                                                           \
@@ -171,7 +171,7 @@ FARM_ENV_EXPORT const struct farm_env_api *farm_env_at(size_t index) {
 
 // ---- an environment ----
 
-static bool suits(const struct mujoco_env *env, char *error, size_t error_bytes) {
+static bool check_model(const struct mujoco_env *env, char *error, size_t error_bytes) {
     const struct robot *robot = env->task->robot;
     const mjModel *m = env->model;
     if (m->nq >= robot->nq_least && m->nv >= robot->nv_least && m->nsite >= robot->sites_least && m->nu >= 1 &&
@@ -204,8 +204,8 @@ static bool find_bodies(struct mujoco_env *env, char *error, size_t error_bytes)
     return true;
 }
 
-static struct mujoco_env *make(const struct task *task, const struct farm_env_config *config, char *error,
-                               size_t error_bytes) {
+static struct mujoco_env *make_env(const struct task *task, const struct farm_env_config *config, char *error,
+                                   size_t error_bytes) {
     struct mujoco_env *env = calloc(1, sizeof *env);
     if (!env) {
         snprintf(error, error_bytes, "no memory for %s", task->name);
@@ -214,9 +214,9 @@ static struct mujoco_env *make(const struct task *task, const struct farm_env_co
     env->task = task;
     env->random = config->seed;
     if (!mujoco_settings_read(task, config, &env->settings, error, error_bytes)) goto failed;
-    if (!(env->shared = mujoco_model_take(env->settings.xml_file, error, error_bytes))) goto failed;
+    if (!(env->shared = mujoco_model_acquire(env->settings.xml_file, error, error_bytes))) goto failed;
     env->model = mujoco_model_of(env->shared);
-    if (!suits(env, error, error_bytes) || !find_bodies(env, error, error_bytes)) goto failed;
+    if (!check_model(env, error, error_bytes) || !find_bodies(env, error, error_bytes)) goto failed;
     if (!(env->data = mj_makeData(env->model))) {
         snprintf(error, error_bytes, "no memory for the simulation of %s", task->name);
         goto failed;
@@ -233,13 +233,13 @@ failed:
 static void destroy(void *self) {
     struct mujoco_env *env = self;
     mj_deleteData(env->data);
-    if (env->shared) mujoco_model_return(env->shared);
+    if (env->shared) mujoco_model_release(env->shared);
     free(env);
 }
 
-static int describe(const struct task *task, const struct farm_env_config *config, struct farm_env_spec *spec,
-                    char *error, size_t error_bytes) {
-    struct mujoco_env *env = make(task, config, error, error_bytes);
+static int write_spec(const struct task *task, const struct farm_env_config *config, struct farm_env_spec *spec,
+                      char *error, size_t error_bytes) {
+    struct mujoco_env *env = make_env(task, config, error, error_bytes);
     if (!env) return -1;
     *spec = (struct farm_env_spec){
         .obs_count = 1,
@@ -255,28 +255,31 @@ static int describe(const struct task *task, const struct farm_env_config *confi
     return 0;
 }
 
-static void reset(void *self, void *const *obs) {
-    struct mujoco_env *env = self;
-    mj_resetData(env->model, env->data);
-    env->task->robot->start(env);
+// From the positions and velocities in mjData.
+static void start_episode(struct mujoco_env *env, void *const *obs) {
     mj_forward(env->model, env->data);
     env->steps = 0;
     mujoco_observe(env, obs[0]);
 }
 
-// For tests: an episode starts at these positions and velocities [nq], [nv].
+static void reset(void *self, void *const *obs) {
+    struct mujoco_env *env = self;
+    mj_resetData(env->model, env->data);
+    env->task->robot->start(env);
+    start_episode(env, obs);
+}
+
+// For tests: starts an episode at these positions [nq] and velocities [nv].
 FARM_ENV_EXPORT void farm_mujoco_set_state(void *self, const double *qpos, const double *qvel, void *const *obs) {
     struct mujoco_env *env = self;
     mj_resetData(env->model, env->data);
     memcpy(env->data->qpos, qpos, (size_t)env->model->nq * sizeof *qpos);
     memcpy(env->data->qvel, qvel, (size_t)env->model->nv * sizeof *qvel);
-    mj_forward(env->model, env->data);
-    env->steps = 0;
-    mujoco_observe(env, obs[0]);
+    start_episode(env, obs);
 }
 
-// MuJoCo itself starts a simulation anew when its numbers leave all bounds.
-static bool unstable(const mjData *d) {
+// MuJoCo has restarted the simulation because its numbers left all bounds.
+static bool was_unstable(const mjData *d) {
     return d->warning[mjWARN_BADQPOS].number || d->warning[mjWARN_BADQVEL].number || d->warning[mjWARN_BADQACC].number;
 }
 
@@ -294,7 +297,7 @@ static uint32_t step(void *self, const void *action, void *const *obs, float *re
 
     *reward = (float)robot->reward(env, before, &terminated);
     mujoco_observe(env, obs[0]);
-    if (unstable(d)) {
+    if (was_unstable(d)) {
         float *out = obs[0];
         for (int i = 0, count = mujoco_observed(env); i < count; i++) out[i] = NAN;
         *reward = NAN;

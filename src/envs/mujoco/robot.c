@@ -1,5 +1,5 @@
-// What the tasks observe, how their episodes start and what a step is worth, after Gymnasium's. A version's number
-// decides where v4 and v5 differ. Reads and writes mjData only.
+// Observations, starts of episodes and rewards of the tasks, as in Gymnasium; v4 and v5 differ by the version number.
+// Reads and writes mjData only.
 #include <math.h>
 
 #include "envs/mujoco/env.h"
@@ -19,28 +19,30 @@ static double normal(uint64_t *state) {
     return radius * cos(2 * 3.14159265358979323846 * uniform(state, 0, 1));
 }
 
-// ---- what is observed ----
+// ---- observations ----
 
-static void add_part(struct mujoco_env *env, struct part part) {
-    if (part.count > 0) env->parts[env->part_count++] = part;
+// Parts without numbers are not kept.
+static struct part *add_part(struct mujoco_env *env, enum part_kind kind, int count, const mjtNum *from) {
+    struct part *part = &env->parts[env->part_count];
+    *part = (struct part){.kind = kind, .count = count, .from = from};
+    if (count > 0) env->part_count++;
+    return part;
 }
 
-// Positions, velocities and, where asked for, what the tasks of robots with a free body observe besides. v5 leaves out
-// the world's rows and the free joint's actuator forces, which are always 0.
+// Positions, velocities and the optional parts of robots with a free body. v5 leaves out the world's rows and the free
+// joint's actuator forces, which are always 0.
 static void runner_parts(struct mujoco_env *env) {
     const struct settings *s = &env->settings;
     const struct robot *robot = env->task->robot;
     const mjData *d = env->data;
     const int skipped = s->exclude_positions ? robot->skipped : 0, nv = (int)env->model->nv;
     const int world = env->task->version == 5, bodies = (int)env->model->nbody - world, free_joint = world ? 6 : 0;
-    add_part(env, (struct part){COPY, (int)env->model->nq - skipped, d->qpos + skipped, NULL, {0, 0}});
-    add_part(env, (struct part){CLIP, nv, d->qvel, NULL, {-robot->velocity_limit, robot->velocity_limit}});
-    if (s->include_cinert) add_part(env, (struct part){COPY, 10 * bodies, d->cinert + 10 * world, NULL, {0, 0}});
-    if (s->include_cvel) add_part(env, (struct part){COPY, 6 * bodies, d->cvel + 6 * world, NULL, {0, 0}});
-    if (s->include_qfrc_actuator)
-        add_part(env, (struct part){COPY, nv - free_joint, d->qfrc_actuator + free_joint, NULL, {0, 0}});
-    if (s->include_cfrc_ext)
-        add_part(env, (struct part){CLIP, 6 * bodies, d->cfrc_ext + 6 * world, NULL, s->contact_force_range});
+    add_part(env, COPY, (int)env->model->nq - skipped, d->qpos + skipped);
+    add_part(env, CLIP, nv, d->qvel)->clip = (struct range){-robot->velocity_limit, robot->velocity_limit};
+    if (s->include_cinert) add_part(env, COPY, 10 * bodies, d->cinert + 10 * world);
+    if (s->include_cvel) add_part(env, COPY, 6 * bodies, d->cvel + 6 * world);
+    if (s->include_qfrc_actuator) add_part(env, COPY, nv - free_joint, d->qfrc_actuator + free_joint);
+    if (s->include_cfrc_ext) add_part(env, CLIP, 6 * bodies, d->cfrc_ext + 6 * world)->clip = s->contact_force_range;
 }
 
 static const mjtNum *position_of(const struct mujoco_env *env, int body) {
@@ -51,65 +53,57 @@ enum { FINGERTIP, TARGET };
 
 static void reacher_parts(struct mujoco_env *env) {
     const mjData *d = env->data;
-    add_part(env, (struct part){COSINE, 2, d->qpos, NULL, {0, 0}});
-    add_part(env, (struct part){SINE, 2, d->qpos, NULL, {0, 0}});
-    add_part(env, (struct part){COPY, (int)env->model->nq - 2, d->qpos + 2, NULL, {0, 0}});
-    add_part(env, (struct part){COPY, 2, d->qvel, NULL, {0, 0}});
-    add_part(env, (struct part){DIFFERENCE,
-                                env->task->version == 5 ? 2 : 3,
-                                position_of(env, FINGERTIP),
-                                position_of(env, TARGET),
-                                {0, 0}});
+    add_part(env, COSINE, 2, d->qpos);
+    add_part(env, SINE, 2, d->qpos);
+    add_part(env, COPY, (int)env->model->nq - 2, d->qpos + 2);
+    add_part(env, COPY, 2, d->qvel);
+    const int dimensions = env->task->version == 5 ? 2 : 3;
+    add_part(env, DIFFERENCE, dimensions, position_of(env, FINGERTIP))->minus = position_of(env, TARGET);
 }
 
 enum { TIPS_ARM, OBJECT, GOAL };
 
 static void pusher_parts(struct mujoco_env *env) {
-    add_part(env, (struct part){COPY, 7, env->data->qpos, NULL, {0, 0}});
-    add_part(env, (struct part){COPY, 7, env->data->qvel, NULL, {0, 0}});
-    for (int body = TIPS_ARM; body <= GOAL; body++)
-        add_part(env, (struct part){COPY, 3, position_of(env, body), NULL, {0, 0}});
+    add_part(env, COPY, 7, env->data->qpos);
+    add_part(env, COPY, 7, env->data->qvel);
+    for (int body = TIPS_ARM; body <= GOAL; body++) add_part(env, COPY, 3, position_of(env, body));
 }
 
 static void double_pendulum_parts(struct mujoco_env *env) {
     const mjData *d = env->data;
     const int links = (int)env->model->nq - 1, nv = (int)env->model->nv;
     const struct range ten = {-10, 10};
-    add_part(env, (struct part){COPY, 1, d->qpos, NULL, {0, 0}});
-    add_part(env, (struct part){SINE, links, d->qpos + 1, NULL, {0, 0}});
-    add_part(env, (struct part){COSINE, links, d->qpos + 1, NULL, {0, 0}});
-    add_part(env, (struct part){CLIP, nv, d->qvel, NULL, ten});
-    add_part(env, (struct part){CLIP, env->task->version == 5 ? 1 : nv, d->qfrc_constraint, NULL, ten});
+    add_part(env, COPY, 1, d->qpos);
+    add_part(env, SINE, links, d->qpos + 1);
+    add_part(env, COSINE, links, d->qpos + 1);
+    add_part(env, CLIP, nv, d->qvel)->clip = ten;
+    add_part(env, CLIP, env->task->version == 5 ? 1 : nv, d->qfrc_constraint)->clip = ten;
 }
 
 static double clip(double x, struct range range) {
     return x < range.low ? range.low : x > range.high ? range.high : x; // NaN stays
 }
 
-static float *write_part(const struct part *part, float *out) {
-    const mjtNum *from = part->from, *minus = part->minus;
-    switch (part->how) {
+static double observe_number(const struct part *part, int i) {
+    const double x = part->from[i];
+    switch (part->kind) {
     case COPY:
-        for (int i = 0; i < part->count; i++) out[i] = (float)from[i];
-        break;
+        return x;
     case CLIP:
-        for (int i = 0; i < part->count; i++) out[i] = (float)clip(from[i], part->clip);
-        break;
+        return clip(x, part->clip);
     case SINE:
-        for (int i = 0; i < part->count; i++) out[i] = (float)sin(from[i]);
-        break;
+        return sin(x);
     case COSINE:
-        for (int i = 0; i < part->count; i++) out[i] = (float)cos(from[i]);
-        break;
+        return cos(x);
     case DIFFERENCE:
-        for (int i = 0; i < part->count; i++) out[i] = (float)(from[i] - minus[i]);
-        break;
+        return x - part->minus[i];
     }
-    return out + part->count;
+    return x;
 }
 
 void mujoco_observe(const struct mujoco_env *env, float *out) {
-    for (int i = 0; i < env->part_count; i++) out = write_part(&env->parts[i], out);
+    for (const struct part *part = env->parts; part < env->parts + env->part_count; part++)
+        for (int i = 0; i < part->count; i++) *out++ = (float)observe_number(part, i);
 }
 
 int mujoco_observed(const struct mujoco_env *env) {
@@ -118,7 +112,7 @@ int mujoco_observed(const struct mujoco_env *env) {
     return count;
 }
 
-// ---- how an episode starts ----
+// ---- starts of episodes ----
 
 static void add_uniform(struct mujoco_env *env, mjtNum *numbers, mjtSize count, double scale) {
     for (mjtSize i = 0; i < count; i++) numbers[i] += uniform(&env->random, -scale, scale);
@@ -286,8 +280,8 @@ static double double_pendulum_reward(const struct mujoco_env *env, double before
 
 // ---- the robots ----
 
-// One whose observation is runner_parts. In order: positions and velocities that a model has at least, first positions
-// left out, limit of observed velocities.
+// A robot observed by runner_parts. In order: least positions and velocities of a model, first positions left out,
+// limit of observed velocities.
 #define RUNNER(name, nq, nv, skipped_, limit, start_, measure_, healthy_, reward_)                                     \
     const struct robot name = {.nq_least = nq,                                                                         \
                                .nv_least = nv,                                                                         \

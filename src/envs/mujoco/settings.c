@@ -1,5 +1,5 @@
-// A task's settings from texts: "key=value key=value" for its defaults (envs/mujoco/mujoco.c), the recipe's env.* for
-// what a user chose. Pure functions.
+// A task's settings from texts: its defaults "key=value key=value" (envs/mujoco/mujoco.c), then the user's env.*
+// options. Pure functions.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,7 +95,7 @@ static bool set_option(struct settings *settings, const char *key, size_t key_le
     return false;
 }
 
-// The next "key=value" of a task's text, NULL at its end. The value is copied out.
+// The next "key=value" of a task's text, with a copy of the value; NULL at the end.
 static const char *next_pair(const char *at, size_t *key_length, char value[MUJOCO_FILE_BYTES], const char **rest) {
     at += strspn(at, " ");
     if (!*at) return NULL;
@@ -124,8 +124,8 @@ static bool offers(const struct task *task, const char *wanted) {
     return false;
 }
 
-// The sentence ends with the existing options, as far as they fit.
-static void say_unknown(const struct task *task, const char *key, char *error, size_t error_bytes) {
+// The message ends with the existing options, as far as they fit.
+static void write_unknown(const struct task *task, const char *key, char *error, size_t error_bytes) {
     char value[MUJOCO_FILE_BYTES];
     size_t length, used = 0;
     for (int i = 0; i < MUJOCO_TEXTS_MAX && task->options[i]; i++)
@@ -150,7 +150,7 @@ bool mujoco_settings_read(const struct task *task, const struct farm_env_config 
     for (size_t i = 0; i < config->option_count; i++) {
         const struct farm_env_option *given = &config->options[i];
         if (!offers(task, given->key)) {
-            say_unknown(task, given->key, error, error_bytes);
+            write_unknown(task, given->key, error, error_bytes);
             return false;
         }
         if (set_option(settings, given->key, strlen(given->key), given->value)) continue;

@@ -1,12 +1,11 @@
-// native/breakout: a game after Atari's Breakout, made to be fast and quick to learn: 84x84 grey pixels, the bricks'
-// six rows worth 7 7 4 4 1 1 points from the top, two walls, five lives, the Atari action set (noop, fire, right,
-// left). The ball's angle depends on where the paddle meets it; it speeds up after twelve such meetings or in the two
-// top rows. Fire serves; the ball also comes by itself. Runs in an actor process, no shared words. It is no
-// emulation: scores do not compare with ale/Breakout's, and nothing flickers, so one frame a step suffices.
+// native/breakout: a game like Atari's Breakout, fast and quick to learn: 84x84 grey pixels, six rows of bricks worth
+// 7 7 4 4 1 1 points from the top, two walls, five lives, Atari's actions (noop, fire, right, left). The ball's angle
+// depends on where it meets the paddle; it speeds up after twelve such meetings or in the two top rows. Fire serves; a
+// ball also starts after ten steps. Not an emulation: scores differ from ale/Breakout's, and nothing flickers, so one
+// frame per step suffices. Runs in an actor process.
 //
-// The picture is kept in a canvas, of which a step changes ball, paddle and broken bricks only, and copied to the
-// observation. Positions are whole numbers of 1/256 pixel, so that the same seed and actions give the same game on
-// every machine.
+// A step changes ball, paddle and broken bricks on a canvas and copies it to the observation. Positions are whole
+// numbers of 1/256 pixel, so the same seed and actions give the same game on every machine.
 #include <farm/obs.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +18,7 @@ enum { NOOP = 0, FIRE = 1, RIGHT = 2, LEFT = 3, ACTIONS = 4 };
 enum {
     SIDE = 84,
     WALL_LEFT = 2,   // first column of the playing field
-    WALL_RIGHT = 82, // first column behind it
+    WALL_RIGHT = 82, // first column right of it
     CEILING = 10,    // first row of the playing field; the wall above it is two rows
     BRICK_TOP = 20,
     BRICK_ROWS = 6,
@@ -37,7 +36,7 @@ _Static_assert(WALL_RIGHT - WALL_LEFT == BRICK_COLUMNS * BRICK_WIDTH, "the brick
 
 enum {
     PIXEL = 256,                // units of position
-    TICKS = 4,                  // of the physics in one step, as Atari agents have them
+    TICKS = 4,                  // of the physics per step, as for Atari agents
     SPEED_SLOW = PIXEL * 3 / 4, // vertical, a tick
     SPEED_FAST = PIXEL,
     PADDLE_SPEED = PIXEL * 5 / 4,
@@ -78,7 +77,7 @@ static int breakout_spec(const struct farm_env_config *config, struct farm_env_s
                          size_t error_bytes) {
     struct farm_native_option options[OPTIONS];
     memcpy(options, breakout_options, sizeof options);
-    if (farm_native_options(config, farm_env_breakout.name, options, OPTIONS, error, error_bytes)) return -1;
+    if (farm_native_read_options(config, farm_env_breakout.name, options, OPTIONS, error, error_bytes)) return -1;
     *spec = (struct farm_env_spec){
         .obs_count = 1,
         .obs[0] = {.name = "frame", .dtype = FARM_U8, .rank = 2, .dims = {SIDE, SIDE}},
@@ -91,7 +90,7 @@ static int breakout_spec(const struct farm_env_config *config, struct farm_env_s
 static void *breakout_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
     struct farm_native_option options[OPTIONS];
     memcpy(options, breakout_options, sizeof options);
-    if (farm_native_options(config, farm_env_breakout.name, options, OPTIONS, error, error_bytes)) return NULL;
+    if (farm_native_read_options(config, farm_env_breakout.name, options, OPTIONS, error, error_bytes)) return NULL;
     struct breakout_env *env = calloc(1, sizeof *env);
     if (!env) {
         snprintf(error, error_bytes, "no memory for %s", farm_env_breakout.name);
@@ -106,21 +105,22 @@ static void *breakout_create(const struct farm_env_config *config, char *error, 
 
 // ---- drawing ----
 
-static void fill(struct breakout_env *env, int row, int column, int height, int width, uint8_t grey) {
+static void fill_rectangle(struct breakout_env *env, int row, int column, int height, int width, uint8_t grey) {
     for (int r = row; r < row + height; r++) memset(env->canvas + r * SIDE + column, grey, (size_t)width);
 }
 
 static void draw_brick(struct breakout_env *env, int row, int column, uint8_t grey) {
-    fill(env, BRICK_TOP + row * BRICK_HEIGHT, WALL_LEFT + column * BRICK_WIDTH, BRICK_HEIGHT, BRICK_WIDTH, grey);
+    fill_rectangle(env, BRICK_TOP + row * BRICK_HEIGHT, WALL_LEFT + column * BRICK_WIDTH, BRICK_HEIGHT, BRICK_WIDTH,
+                   grey);
 }
 
 static void draw_lives(struct breakout_env *env) {
-    for (int i = 0; i < LIVES; i++) fill(env, LIVES_ROW, 4 + 5 * i, 3, 3, i < env->lives ? GREY_LIFE : 0);
+    for (int i = 0; i < LIVES; i++) fill_rectangle(env, LIVES_ROW, 4 + 5 * i, 3, 3, i < env->lives ? GREY_LIFE : 0);
 }
 
 static void draw_moving(struct breakout_env *env, uint8_t paddle, uint8_t ball) {
-    fill(env, PADDLE_TOP, env->paddle / PIXEL, PADDLE_HEIGHT, PADDLE_WIDTH, paddle);
-    if (env->served) fill(env, env->y / PIXEL, env->x / PIXEL, BALL, BALL, ball);
+    fill_rectangle(env, PADDLE_TOP, env->paddle / PIXEL, PADDLE_HEIGHT, PADDLE_WIDTH, paddle);
+    if (env->served) fill_rectangle(env, env->y / PIXEL, env->x / PIXEL, BALL, BALL, ball);
 }
 
 // ---- rules ----
@@ -133,26 +133,26 @@ static void build_wall(struct breakout_env *env) {
     }
 }
 
-static void new_ball(struct breakout_env *env) {
+static void remove_ball(struct breakout_env *env) {
     env->served = env->fast = false;
     env->steps_unserved = env->paddle_hits = 0;
 }
 
-static void new_game(struct breakout_env *env) {
+static void start_game(struct breakout_env *env) {
     memset(env->canvas, 0, sizeof env->canvas);
-    fill(env, CEILING - 2, 0, 2, SIDE, GREY_WALL);
-    fill(env, CEILING, 0, SIDE - CEILING, WALL_LEFT, GREY_WALL);
-    fill(env, CEILING, WALL_RIGHT, SIDE - CEILING, SIDE - WALL_RIGHT, GREY_WALL);
+    fill_rectangle(env, CEILING - 2, 0, 2, SIDE, GREY_WALL);
+    fill_rectangle(env, CEILING, 0, SIDE - CEILING, WALL_LEFT, GREY_WALL);
+    fill_rectangle(env, CEILING, WALL_RIGHT, SIDE - CEILING, SIDE - WALL_RIGHT, GREY_WALL);
     env->lives = LIVES;
     env->walls_done = 0;
     env->steps = 0;
     env->paddle = (SIDE - PADDLE_WIDTH) / 2 * PIXEL;
-    new_ball(env);
+    remove_ball(env);
     build_wall(env);
     draw_lives(env);
 }
 
-static void serve(struct breakout_env *env) {
+static void serve_ball(struct breakout_env *env) {
     env->served = true;
     env->x = (WALL_LEFT + 8 + (int32_t)farm_native_below(&env->random, WALL_RIGHT - WALL_LEFT - 16 - BALL)) * PIXEL;
     env->y = SERVE_ROW * PIXEL;
@@ -166,7 +166,7 @@ static void speed_up(struct breakout_env *env) {
     env->velocity_y = env->velocity_y < 0 ? -SPEED_FAST : SPEED_FAST;
 }
 
-// Breaks at most one brick under the ball; its points, 0 where none stands there.
+// Breaks at most one brick under the ball. Returns its points, or 0.
 static int break_brick(struct breakout_env *env) {
     for (int corner = 0; corner < 4; corner++) {
         const int row = (env->y / PIXEL + (corner & 1) - BRICK_TOP) / BRICK_HEIGHT;
@@ -182,8 +182,8 @@ static int break_brick(struct breakout_env *env) {
     return 0;
 }
 
-// Side walls and the bricks' sides. Returns points.
-static int move_across(struct breakout_env *env) {
+// Moves the ball sideways, off walls and bricks. Returns points.
+static int move_ball_sideways(struct breakout_env *env) {
     const int32_t left = WALL_LEFT * PIXEL, right = (WALL_RIGHT - BALL) * PIXEL, before = env->x;
     env->x += env->velocity_x;
     if (env->x < left || env->x > right) {
@@ -198,7 +198,7 @@ static int move_across(struct breakout_env *env) {
     return points;
 }
 
-// The further from the paddle's middle the ball meets it, the flatter it leaves: up to 53 degrees, never straight up.
+// The farther from the paddle's middle, the flatter the angle: up to 53 degrees, never vertical.
 static void bounce_off_paddle(struct breakout_env *env) {
     const int32_t reach = (PADDLE_WIDTH + BALL) * PIXEL / 2;
     const int32_t offset = env->x + BALL * PIXEL / 2 - (env->paddle + PADDLE_WIDTH * PIXEL / 2);
@@ -210,11 +210,11 @@ static void bounce_off_paddle(struct breakout_env *env) {
     env->velocity_y = -speed;
     env->velocity_x = across < speed / 4 ? speed / 4 : across;
     if (to_left) env->velocity_x = -env->velocity_x;
-    if (env->bricks_left == 0) build_wall(env); // only now, so that no brick appears under the ball
+    if (env->bricks_left == 0) build_wall(env); // now, because no brick may appear under the ball
 }
 
-// Ceiling, the bricks' upper and lower sides, paddle. Returns points.
-static int move_along(struct breakout_env *env) {
+// Moves the ball up or down, off ceiling, bricks and paddle. Returns points.
+static int move_ball_vertically(struct breakout_env *env) {
     const int32_t before = env->y;
     env->y += env->velocity_y;
     if (env->y < CEILING * PIXEL) {
@@ -241,19 +241,19 @@ static void move_paddle(struct breakout_env *env, int32_t action) {
     if (env->paddle > (WALL_RIGHT - PADDLE_WIDTH) * PIXEL) env->paddle = (WALL_RIGHT - PADDLE_WIDTH) * PIXEL;
 }
 
-// One tick. Adds points to *reward; whether the ball is lost.
-static bool tick(struct breakout_env *env, int32_t action, float *reward) {
+// One tick. Adds points to *reward. Returns whether the ball is lost.
+static bool play_tick(struct breakout_env *env, int32_t action, float *reward) {
     move_paddle(env, action);
     if (!env->served) return false;
-    int points = move_across(env);
-    points += move_along(env);
+    int points = move_ball_sideways(env);
+    points += move_ball_vertically(env);
     *reward += (float)points;
     if (points && env->bricks_left == 0) env->walls_done++;
     return env->y > (SIDE - BALL) * PIXEL;
 }
 
 static uint32_t lose_life(struct breakout_env *env) {
-    new_ball(env);
+    remove_ball(env);
     env->lives--;
     draw_lives(env);
     if (env->lives == 0) return FARM_STEP_TERMINATED | FARM_STEP_GAME_END;
@@ -263,7 +263,7 @@ static uint32_t lose_life(struct breakout_env *env) {
 
 static void breakout_reset(void *self, void *const *obs) {
     struct breakout_env *env = self;
-    if (!env->game_continues) new_game(env);
+    if (!env->game_continues) start_game(env);
     env->game_continues = false;
     draw_moving(env, GREY_PADDLE, GREY_BALL);
     farm_obs_copy(obs[0], env->canvas, sizeof env->canvas, env->hints);
@@ -276,16 +276,16 @@ static uint32_t breakout_step(void *self, const void *action, void *const *obs, 
     uint32_t answer = 0;
     *reward = 0;
     draw_moving(env, 0, 0);
-    if (!env->served && (a == FIRE || ++env->steps_unserved >= SERVE_AFTER_STEPS)) serve(env);
+    if (!env->served && (a == FIRE || ++env->steps_unserved >= SERVE_AFTER_STEPS)) serve_ball(env);
     for (int t = 0; t < TICKS; t++) {
-        if (tick(env, a, reward)) {
+        if (play_tick(env, a, reward)) {
             answer = lose_life(env);
             break;
         }
         if (env->walls_done == WALLS) answer = FARM_STEP_TERMINATED | FARM_STEP_GAME_END;
         if (answer) break;
     }
-    // The limit of steps counts the whole game. A life lost in the last step ends both.
+    // max_steps counts the whole game. A life lost in the last step ends both.
     if (++env->steps >= env->steps_max && !(answer & FARM_STEP_GAME_END)) {
         answer |= (answer ? 0 : FARM_STEP_TRUNCATED) | FARM_STEP_GAME_END;
         env->game_continues = false;

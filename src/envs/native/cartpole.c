@@ -1,6 +1,6 @@
 // native/cartpole: balance a pole on a cart by pushing left or right; the dynamics, limits, rewards and the time limit
-// of 500 steps are those of Gymnasium's CartPole-v1, in f64, Euler's method. Runs in an actor process, no shared words.
-// The start state is drawn from the same distribution, not by the same generator.
+// of 500 steps are those of Gymnasium's CartPole-v1, in f64, Euler's method. Start states have the same distribution,
+// but not the same random numbers. Runs in an actor process.
 // Source: Barto, Sutton, Anderson, "Neuronlike adaptive elements that can solve difficult learning control problems",
 // 1983; corrected equations of motion: Florian, "Correct equations for the dynamics of the cart-pole system", 2007.
 #include <math.h>
@@ -30,7 +30,7 @@ struct cartpole_env {
 
 static int cartpole_spec(const struct farm_env_config *config, struct farm_env_spec *spec, char *error,
                          size_t error_bytes) {
-    if (farm_native_options(config, farm_env_cartpole.name, NULL, 0, error, error_bytes)) return -1;
+    if (farm_native_read_options(config, farm_env_cartpole.name, NULL, 0, error, error_bytes)) return -1;
     *spec = (struct farm_env_spec){
         .obs_count = 1,
         .obs[0] = {.name = "state", .dtype = FARM_F32, .rank = 1, .dims = {4}},
@@ -41,7 +41,7 @@ static int cartpole_spec(const struct farm_env_config *config, struct farm_env_s
 }
 
 static void *cartpole_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
-    if (farm_native_options(config, farm_env_cartpole.name, NULL, 0, error, error_bytes)) return NULL;
+    if (farm_native_read_options(config, farm_env_cartpole.name, NULL, 0, error, error_bytes)) return NULL;
     struct cartpole_env *env = calloc(1, sizeof *env);
     if (!env)
         snprintf(error, error_bytes, "no memory for %s", farm_env_cartpole.name);

@@ -1,7 +1,6 @@
-// native/catch: a ball falls down a board of 10 rows and 5 columns, one row a step; the paddle in the bottom row
-// catches it
-// (+1) or not (-1). The smallest environment in which an action must be chosen from the observation: 9 steps an
-// episode, a perfect player's return is 1, a random one's about -0.6. Runs in an actor process, no shared words.
+// native/catch: a ball falls down a board of 10 rows and 5 columns, one row per step; the paddle in the bottom row
+// catches it (+1) or not (-1). The smallest environment in which actions depend on the observation: 9 steps per
+// episode; a perfect player's return is 1, a random one's about -0.6. Runs in an actor process.
 // The game is bsuite's catch (Osband et al., "Behaviour suite for reinforcement learning", ICLR 2020, section A.1).
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +17,7 @@ struct catch_env {
 
 static int catch_spec(const struct farm_env_config *config, struct farm_env_spec *spec, char *error,
                       size_t error_bytes) {
-    if (farm_native_options(config, farm_env_catch.name, NULL, 0, error, error_bytes)) return -1;
+    if (farm_native_read_options(config, farm_env_catch.name, NULL, 0, error, error_bytes)) return -1;
     *spec = (struct farm_env_spec){
         .obs_count = 1,
         .obs[0] = {.name = "board", .dtype = FARM_F32, .rank = 1, .dims = {ROWS * COLUMNS}},
@@ -29,7 +28,7 @@ static int catch_spec(const struct farm_env_config *config, struct farm_env_spec
 }
 
 static void *catch_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
-    if (farm_native_options(config, farm_env_catch.name, NULL, 0, error, error_bytes)) return NULL;
+    if (farm_native_read_options(config, farm_env_catch.name, NULL, 0, error, error_bytes)) return NULL;
     struct catch_env *env = calloc(1, sizeof *env);
     if (!env)
         snprintf(error, error_bytes, "no memory for %s", farm_env_catch.name);

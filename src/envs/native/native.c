@@ -1,5 +1,4 @@
-// See native.h and actor.h: the table of built-in environments, and how they read options. Runs in every process that
-// asks which environments there are. Knows nothing of what an option means.
+// See native.h: the table of built-in environments, and the reading of their options, whose meaning it does not know.
 #include "envs/native/native.h"
 
 #include <stdio.h>
@@ -20,8 +19,8 @@ const struct farm_env_api *farm_native_env_find(const char *name) {
     return NULL;
 }
 
-static int unknown_option(const char *key, const char *name, const struct farm_native_option *options, size_t count,
-                          char *error, size_t error_bytes) {
+static int fail_unknown_option(const char *key, const char *name, const struct farm_native_option *options,
+                               size_t count, char *error, size_t error_bytes) {
     if (count == 0) {
         snprintf(error, error_bytes, "%s has no options, so no \"%s\"", name, key);
         return -1;
@@ -30,7 +29,7 @@ static int unknown_option(const char *key, const char *name, const struct farm_n
     for (size_t i = 0; i < count; i++) keys[i] = options[i].key;
     const char *near = farm_nearest(key, keys, count);
     snprintf(error, error_bytes, "%s has no option \"%s\"; %s \"%s\"", name, key,
-             near ? "did you mean" : "it knows, for one,", near ? near : keys[0]);
+             near ? "did you mean" : "it has, for example,", near ? near : keys[0]);
     return -1;
 }
 
@@ -42,16 +41,16 @@ static bool parse_value(const char *text, struct farm_native_option *option) {
     return true;
 }
 
-int farm_native_options(const struct farm_env_config *config, const char *name, struct farm_native_option *options,
-                        size_t count, char *error, size_t error_bytes) {
+int farm_native_read_options(const struct farm_env_config *config, const char *name, struct farm_native_option *options,
+                             size_t count, char *error, size_t error_bytes) {
     for (size_t i = 0; i < config->option_count; i++) {
         const struct farm_env_option *given = &config->options[i];
         size_t o = 0;
         while (o < count && strcmp(options[o].key, given->key) != 0) o++;
-        if (o == count) return unknown_option(given->key, name, options, count, error, error_bytes);
+        if (o == count) return fail_unknown_option(given->key, name, options, count, error, error_bytes);
         if (parse_value(given->value, &options[o])) continue;
         snprintf(error, error_bytes, "%s: option \"%s\" is %s, not \"%s\"", name, given->key,
-                 options[o].is_switch ? "true or false" : "a whole number from 1 on", given->value);
+                 options[o].is_switch ? "true or false" : "a whole number of at least 1", given->value);
         return -1;
     }
     return 0;

@@ -1,5 +1,5 @@
-// The environments that are built in, one file each, and what those files share: reading options and drawing random
-// numbers. Runs in an actor process; no shared words, hence no memory order.
+// The built-in environments, one file each, and their common parts: options and random numbers. Runs in an actor
+// process; uses no shared memory.
 #ifndef FARM_ENVS_NATIVE_NATIVE_H
 #define FARM_ENVS_NATIVE_NATIVE_H
 
@@ -15,7 +15,7 @@ const struct farm_env_api *farm_native_env_find(const char *name);
 
 extern const struct farm_env_api farm_env_catch, farm_env_cartpole, farm_env_breakout;
 
-// Random numbers of one environment: draw `counter` of its seed's only stream.
+// Random numbers of one environment: draw `counter` of its seed's stream.
 struct farm_native_random {
     uint64_t seed, counter;
 };
@@ -36,19 +36,19 @@ struct farm_cartpole_state {
     double position, velocity, angle, angle_velocity;
 };
 
-// One tick of 0.02 s under a push to the right or left; whether the cart has left the track or the pole has fallen.
+// One tick of 0.02 s with a push to the right or left. Returns whether the cart has left the track or the pole fell.
 bool farm_cartpole_tick(struct farm_cartpole_state *state, bool right);
 
-// One option of an environment: a switch (0 or 1) or a whole number from 1 on, and its default.
+// An option and its default: a switch (0 or 1) or a whole number of at least 1.
 struct farm_native_option {
     const char *key;
     bool is_switch;
     int64_t value;
 };
 
-// Overwrites the values of options[0..count) by what config says. 0, or -1 with a sentence in error: a key that is none
-// of them, or a value that does not fit. `name` is the environment's.
-int farm_native_options(const struct farm_env_config *config, const char *name, struct farm_native_option *options,
-                        size_t count, char *error, size_t error_bytes);
+// Sets the values of options[0..count) from config. Returns 0, or -1 with a message for an unknown key or an invalid
+// value. `name` is the environment's.
+int farm_native_read_options(const struct farm_env_config *config, const char *name, struct farm_native_option *options,
+                             size_t count, char *error, size_t error_bytes);
 
 #endif

@@ -1,27 +1,24 @@
-// procgen/*: the 16 games of Procgen 0.10.7 through the C interface of its own library: no Python at run time.
-// Observations are 64x64x3 bytes (RGB), actions 15 combinations of keys, one frame a step. libenv.h says how its steps
-// are understood; runs in an actor process, one thread.
+// procgen/*: the 16 games of Procgen 0.10.7 through the C interface of its library, without Python. Observations are
+// 64x64x3 bytes (RGB), actions 15 combinations of keys, one frame per step; libenv.h gives the meaning of steps. Runs
+// in an actor process, one thread.
 //
-// The library (libenv.so of the wheel `procgen`, MIT) and its images are looked for where option lib says, then where
-// the environment variable FARM_PROCGEN says (the library, or the folder that it lies in), then in procgen/ beside this
-// plug-in or beside its folder, where `make deps` puts them. x86-64 Linux only, since the wheel is.
+// The library (libenv.so of the wheel `procgen`, MIT, x86-64 Linux only) and its images come from option lib, else from
+// $FARM_PROCGEN (the library or its folder), else from procgen/ beside this plug-in or beside its folder, where `make
+// deps` puts them.
 //
-// Options, with Procgen's own defaults: distribution_mode easy|hard|extreme|memory|exploration (hard; extreme, memory
-// and exploration for some games only), num_levels (0: all), start_level (0), use_sequential_levels, center_agent
-// (true), use_backgrounds (true), use_generated_assets, use_monochrome_assets, restrict_themes, paint_vel_info. An
-// environment's seed orders its levels; a level's number alone says what is in it.
+// Options, with Procgen's defaults: distribution_mode easy|hard|extreme|memory|exploration (hard; the last three for
+// some games only), num_levels (0: all), start_level (0), use_sequential_levels, center_agent (true), use_backgrounds
+// (true), use_generated_assets, use_monochrome_assets, restrict_themes, paint_vel_info. The seed orders an
+// environment's levels; a level's number alone determines its content.
 //
-// What it costs: the first environment of a process loads images, in about 0.12 s and 30 MB; the others take about 0.1
-// MB each; they are as fast a step as environments of one libenv. Every environment is a libenv of one.
+// The first environment of a process loads images in about 0.12 s and 30 MB; each other one takes about 0.1 MB. Every
+// environment is a libenv of one. Two optimisations apply only to the known build of the library (by its build id):
 //
-// Two things are done only where the library is the very build that is known here (by the build id in its notes):
-//
-// 1. The copy of libenv.h is saved. The place where a game keeps its buffer's address is known, and each step the game
-// is told to draw into the given memory. It draws there only within that step. Any other build draws into its own
-// buffer, which is copied.
+// 1. Each step the game draws into the given memory, because the address of its buffer is known, so libenv.h's copy is
+// saved. It draws there only within that step. Any other build draws into its own buffer, which is copied.
 //
 // 2. All processes share the backgrounds in lean/, beside the images. Any other build, or one without lean/, loads all
-// images of all games: 1.9 s and 340 MB a process.
+// images of all games: 1.9 s and 340 MB per process.
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -35,13 +32,13 @@
 #include "envs/libenv/libenv.h"
 
 enum { OBS_SIZE = 64, OBS_CHANNELS = 3, ACTIONS = 15, LEAVE_EPISODE = -1, PATH_BYTES = 4096 };
-enum { EASY = 0, HARD = 1, EXTREME = 2, MEMORY = 10, EXPLORATION = 20 }; // the library's numbers, but the last
+enum { EASY = 0, HARD = 1, EXTREME = 2, MEMORY = 10, EXPLORATION = 20 }; // the library's numbers; the last is ours
 
-// Procgen's README and its env.py: which modes a game has, and the one level that exploration mode plays.
+// A game's modes and the level of its exploration mode, from Procgen's README and env.py.
 struct game {
     const char *name;
     bool extreme, memory;
-    int32_t exploration_level; // 0: has no exploration mode
+    int32_t exploration_level; // 0: no exploration mode
 };
 
 enum { GAMES = 16 };
@@ -124,7 +121,7 @@ refused:
                        value);
 }
 
-// What the library would end the process for.
+// Refuses what would make the library end the process.
 static bool check_choices(const struct game *game, struct choices *choices, char *error, size_t error_bytes) {
     if ((choices->mode == EXTREME && !game->extreme) || (choices->mode == MEMORY && !game->memory) ||
         (choices->mode == EXPLORATION && !game->exploration_level))
@@ -168,7 +165,7 @@ static bool join(char *path, const char *folder, const char *name) {
     return snprintf(path, PATH_BYTES, "%s/%s", folder, name) < PATH_BYTES;
 }
 
-// The library in `folder`, its images in assets/ there or, as the wheel has it, beside that folder.
+// The library in `folder`, its images in assets/ there or, as in the wheel, beside that folder.
 static bool find_in(const char *folder, struct place *place) {
     return join(place->library, folder, "libenv.so") && access(place->library, R_OK) == 0 &&
            ((join(place->images, folder, "assets/") && is_folder(place->images)) ||
@@ -205,17 +202,16 @@ static bool find_library(const char *named, struct place *place, char *error, si
         if (join(folder, here, "procgen") && find_in(folder, place)) return true;
         if (join(folder, here, "../procgen") && find_in(folder, place)) return true;
     }
-    return libenv_fail(
-        error, error_bytes,
-        "Procgen's library is not here: `make deps` fetches it (x86-64 Linux; PyPI has to be reachable), "
-        "or name its folder by env.lib or FARM_PROCGEN");
+    return libenv_fail(error, error_bytes,
+                       "Procgen's library is missing: `make deps` fetches it (x86-64 Linux, from PyPI), or set env.lib "
+                       "or FARM_PROCGEN to "
+                       "its folder");
 }
 
-// ---- the build that is known ----
+// ---- the known build ----
 
-// Procgen 0.10.7's wheel (manylinux2014_x86_64): the build, and where it keeps things: VecGame's vector of games, and a
-// Game's vector of observation buffers (offsets of their first words); the vectors of backgrounds (addresses); in a
-// QImage, the address of its QImageData, and what of that is used here.
+// Procgen 0.10.7's wheel (manylinux2014_x86_64): its build id; the offsets of VecGame's vector of games, of a Game's
+// vector of observation buffers and of a QImage's QImageData; the addresses of the vectors of backgrounds.
 static const uint8_t known_build[] = {0xef, 0x2a, 0x35, 0x0a, 0x05, 0xea, 0x7b, 0x5f, 0x4d, 0x99,
                                       0x0a, 0xc8, 0x6a, 0x32, 0x36, 0xf5, 0xef, 0x55, 0x54, 0x9d};
 enum { VECGAME_GAMES = 0x58, GAME_OBS_BUFFERS = 0x67d0, QIMAGE_DATA = 24, GROUPS = 6 };
@@ -234,14 +230,14 @@ struct qimage_data {
 
 static_assert(offsetof(struct qimage_data, pixels) == 0x28 && offsetof(struct qimage_data, row_bytes) == 0x38 &&
                   offsetof(struct qimage_data, flags) == 0x60,
-              "as QImageData");
+              "the layout of QImageData");
 
-struct build_question {
-    uintptr_t function, base; // base: where the library that holds the function lies
+struct library_build {
+    uintptr_t function, base; // a function of the library, and the library's address
     bool known;
 };
 
-static bool note_is_known(const uint8_t *notes, size_t bytes) {
+static bool has_known_id(const uint8_t *notes, size_t bytes) {
     ElfW(Nhdr) note;
     for (size_t at = 0; at + sizeof note <= bytes;) {
         memcpy(&note, notes + at, sizeof note);
@@ -253,29 +249,29 @@ static bool note_is_known(const uint8_t *notes, size_t bytes) {
     return false;
 }
 
-// dl_iterate_phdr's callback: ends at the object that holds the function.
-static int look_at_object(struct dl_phdr_info *object, size_t bytes, void *data) {
-    struct build_question *question = data;
+// dl_iterate_phdr's callback: stops at the object that holds the function.
+static int inspect_object(struct dl_phdr_info *object, size_t bytes, void *data) {
+    struct library_build *build = data;
     bool inside = false, known = false;
     for (int i = 0; i < object->dlpi_phnum; i++) {
         const ElfW(Phdr) *part = &object->dlpi_phdr[i];
         const uintptr_t start = object->dlpi_addr + part->p_vaddr;
         if (part->p_type == PT_LOAD)
-            inside = inside || (question->function >= start && question->function - start < part->p_memsz);
-        if (part->p_type == PT_NOTE) known = known || note_is_known((const uint8_t *)start, part->p_memsz);
+            inside = inside || (build->function >= start && build->function - start < part->p_memsz);
+        if (part->p_type == PT_NOTE) known = known || has_known_id((const uint8_t *)start, part->p_memsz);
     }
-    question->known = inside && known;
-    question->base = object->dlpi_addr;
+    build->known = inside && known;
+    build->base = object->dlpi_addr;
     return inside;
 }
 
-static struct build_question ask_build(const struct libenv_library *library) {
-    struct build_question question = {.function = (uintptr_t)library->act};
-    dl_iterate_phdr(look_at_object, &question);
-    return question;
+static struct library_build identify_build(const struct libenv_library *library) {
+    struct library_build build = {.function = (uintptr_t)library->act};
+    dl_iterate_phdr(inspect_object, &build);
+    return build;
 }
 
-static void *word_at(const void *object, size_t offset) {
+static void *load_word(const void *object, size_t offset) {
     void *word;
     memcpy(&word, (const uint8_t *)object + offset, sizeof word);
     return word;
@@ -283,15 +279,14 @@ static void *word_at(const void *object, size_t offset) {
 
 // ---- lean images ----
 
-// Every image that the library loads costs its process time and memory: all of them 1.9 s and 340 MB. lean/ beside
-// assets/ (tools/build/procgen.sh makes it) has one pixel for each background and backgrounds.raw, the pixels of all:
-// mapped from there, they are one copy for all processes, of which each touches what it draws.
+// lean/ beside assets/ (tools/build/procgen.sh makes it) has one pixel in place of each background, and backgrounds.raw
+// with the pixels of all, which all processes map.
 static const char lean_magic[] = "procgen pictures";
 #define LEAN_IS_WRONG "%s is not made for Procgen's library beside it: remove it and run `make deps`"
 
 struct lean_picture {
-    uint32_t group, index, width, height; // which picture of which of group_addresses
-    uint64_t offset;                      // of its pixels in the file, 4 bytes each
+    uint32_t group, index, width, height; // index within one of group_addresses
+    uint64_t offset;                      // in the file, of 4 bytes per pixel
 };
 
 struct lean_head {
@@ -300,7 +295,7 @@ struct lean_head {
     struct lean_picture pictures[];
 };
 
-static bool lean_is_sound(const struct lean_head *head, size_t bytes) {
+static bool is_valid_lean(const struct lean_head *head, size_t bytes) {
     if (bytes < sizeof *head || memcmp(head->magic, lean_magic, sizeof head->magic) != 0) return false;
     if (head->count > (bytes - sizeof *head) / sizeof head->pictures[0]) return false;
     for (uint64_t i = 0; i < head->count; i++) {
@@ -313,7 +308,7 @@ static bool lean_is_sound(const struct lean_head *head, size_t bytes) {
     return true;
 }
 
-// Mapped until the process ends, as the library is. NULL where it is not there or is not whole.
+// Stays mapped until the process ends, like the library. NULL if the file is missing or invalid.
 static const struct lean_head *map_lean(const char *path) {
     struct stat status;
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -323,26 +318,26 @@ static const struct lean_head *map_lean(const char *path) {
         head = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
     close(fd);
     if (head == MAP_FAILED) return NULL;
-    if (lean_is_sound(head, (size_t)status.st_size)) return head;
+    if (is_valid_lean(head, (size_t)status.st_size)) return head;
     munmap(head, (size_t)status.st_size);
     return NULL;
 }
 
-// A group is a std::vector<std::shared_ptr<QImage>>: its first two words are where the pairs of words begin and end.
+// A group is a std::vector<std::shared_ptr<QImage>>: its first two words point to the begin and the end of word pairs.
 static size_t count_pictures(uintptr_t base, uint32_t group) {
     const void *vector = (const void *)(base + group_addresses[group]);
-    return ((uintptr_t)word_at(vector, 8) - (uintptr_t)word_at(vector, 0)) / 16;
+    return ((uintptr_t)load_word(vector, 8) - (uintptr_t)load_word(vector, 0)) / 16;
 }
 
-// The picture's data in the library; NULL where it has none of that number.
+// The picture's data in the library; NULL if it has no such picture.
 static struct qimage_data *find_picture(uintptr_t base, const struct lean_picture *picture) {
     if (picture->index >= count_pictures(base, picture->group)) return NULL;
-    const void *pairs = word_at((const void *)(base + group_addresses[picture->group]), 0);
-    return word_at(word_at(pairs, 16 * (size_t)picture->index), QIMAGE_DATA);
+    const void *pairs = load_word((const void *)(base + group_addresses[picture->group]), 0);
+    return load_word(load_word(pairs, 16 * (size_t)picture->index), QIMAGE_DATA);
 }
 
-// Whether the file has as many pictures as the library, each of them one pixel of 32 bits there, as lean/ has it.
-static bool pictures_fit(uintptr_t base, const struct lean_head *head) {
+// Whether the library has as many pictures as the file, each of one pixel of 32 bits, as in lean/.
+static bool match_pictures(uintptr_t base, const struct lean_head *head) {
     size_t pictures = 0;
     for (uint32_t group = 0; group < GROUPS; group++) pictures += count_pictures(base, group);
     for (uint64_t i = 0; i < head->count; i++) {
@@ -352,11 +347,11 @@ static bool pictures_fit(uintptr_t base, const struct lean_head *head) {
     return head->count == pictures;
 }
 
-static void show_pictures(uintptr_t base, const struct lean_head *head) {
+static void replace_pictures(uintptr_t base, const struct lean_head *head) {
     for (uint64_t i = 0; i < head->count; i++) {
         const struct lean_picture *picture = &head->pictures[i];
         struct qimage_data *data = find_picture(base, picture);
-        if (data->flags & 1) free(data->pixels); // not where it is in two groups and has its pixels already
+        if (data->flags & 1) free(data->pixels); // a picture in two groups may already have its pixels
         data->pixels = (uint8_t *)(uintptr_t)head + picture->offset;
         data->width = (int32_t)picture->width;
         data->height = (int32_t)picture->height;
@@ -381,8 +376,8 @@ static bool fill_settings(struct libenv_settings *settings, const struct game *g
     return room;
 }
 
-// Loads them with lean/'s folder: the library loads images when a process makes its first environment, so this makes
-// one and closes it.
+// Makes and closes an environment with lean/ as its folder: the library loads images with a process's first
+// environment.
 static bool load_lean(const struct libenv_library *library, uintptr_t base, const struct game *game, const char *folder,
                       const struct lean_head *head, char *error, size_t error_bytes) {
     struct libenv_settings settings = {0};
@@ -391,41 +386,41 @@ static bool load_lean(const struct libenv_library *library, uintptr_t base, cons
     if (room) library->close(library->make(1, (struct libenv_options){settings.items, settings.count}));
     libenv_settings_free(&settings);
     if (!room) return libenv_fail(error, error_bytes, "no memory for an environment");
-    if (!pictures_fit(base, head)) return libenv_fail(error, error_bytes, LEAN_IS_WRONG, folder);
-    show_pictures(base, head);
+    if (!match_pictures(base, head)) return libenv_fail(error, error_bytes, LEAN_IS_WRONG, folder);
+    replace_pictures(base, head);
     return true;
 }
 
-// Does nothing where images are loaded, where the build is not known, or where there is no lean/: then the library
-// loads all images by itself.
+// Does nothing if images are loaded already, the build is unknown or lean/ is missing: then the library loads all
+// images.
 static bool prepare_images(const struct place *place, const struct libenv_library *library, const struct game *game,
                            char *error, size_t error_bytes) {
     static const struct lean_picture first = {0};
     char folder[PATH_BYTES], path[PATH_BYTES];
     const int stem = (int)(strlen(place->images) - strlen("assets/"));
-    const struct build_question question = ask_build(library);
-    if (!question.known || snprintf(folder, sizeof folder, "%.*slean/", stem, place->images) >= PATH_BYTES) return true;
-    const struct qimage_data *loaded = find_picture(question.base, &first);
+    const struct library_build build = identify_build(library);
+    if (!build.known || snprintf(folder, sizeof folder, "%.*slean/", stem, place->images) >= PATH_BYTES) return true;
+    const struct qimage_data *loaded = find_picture(build.base, &first);
     if (loaded) return loaded->width > 1 || libenv_fail(error, error_bytes, LEAN_IS_WRONG, folder);
     const struct lean_head *head = join(path, folder, "backgrounds.raw") ? map_lean(path) : NULL;
-    return !head || load_lean(library, question.base, game, folder, head, error, error_bytes);
+    return !head || load_lean(library, build.base, game, folder, head, error, error_bytes);
 }
 
-// ---- where a game draws ----
+// ---- the game's buffer ----
 
-// The word in which the one game of this libenv keeps its observation's address; NULL where it is not known.
-static void **find_canvas(const struct libenv_env *env) {
-    if (!ask_build(&env->library).known) return NULL;
-    void *game = word_at(word_at(env->handle, VECGAME_GAMES), 0);
-    void **canvas = word_at(game, GAME_OBS_BUFFERS);
-    return *canvas == env->obs[0] ? canvas : NULL;
+// The word that holds the address of the game's observation; NULL for an unknown build.
+static void **find_obs_address(const struct libenv_env *env) {
+    if (!identify_build(&env->library).known) return NULL;
+    void *game = load_word(load_word(env->handle, VECGAME_GAMES), 0);
+    void **address = load_word(game, GAME_OBS_BUFFERS);
+    return *address == env->obs[0] ? address : NULL;
 }
 
 // ---- one environment ----
 
 struct procgen_env {
     struct libenv_env libenv;
-    void **canvas; // see find_canvas
+    void **obs_address; // see find_obs_address
 };
 
 static void procgen_describe(struct farm_env_spec *spec) {
@@ -437,8 +432,8 @@ static void procgen_describe(struct farm_env_spec *spec) {
     spec->frames_per_step = 1;
 }
 
-static bool start(struct procgen_env *env, const struct game *game, const struct farm_env_config *config, char *error,
-                  size_t error_bytes) {
+static bool open_env(struct procgen_env *env, const struct game *game, const struct farm_env_config *config,
+                     char *error, size_t error_bytes) {
     struct choices choices;
     struct place place;
     struct farm_env_spec spec, wanted;
@@ -452,7 +447,7 @@ static bool start(struct procgen_env *env, const struct game *game, const struct
     procgen_describe(&wanted);
     if (memcmp(&spec, &wanted, sizeof spec) != 0)
         return libenv_fail(error, error_bytes, "%s has other observations or actions than Procgen", place.library);
-    env->canvas = find_canvas(&env->libenv);
+    env->obs_address = find_obs_address(&env->libenv);
     return true;
 }
 
@@ -466,12 +461,12 @@ static void *procgen_create(const struct game *game, const struct farm_env_confi
                             size_t error_bytes) {
     struct procgen_env *env = calloc(1, sizeof *env);
     if (!env) libenv_fail(error, error_bytes, "no memory for an environment");
-    if (env && start(env, game, config, error, error_bytes)) return env;
+    if (env && open_env(env, game, config, error, error_bytes)) return env;
     if (env) procgen_destroy(env);
     return NULL;
 }
 
-// Loads the library, but not the images.
+// Loads the library without the images.
 static int procgen_spec(const struct game *game, const struct farm_env_config *config, struct farm_env_spec *spec,
                         char *error, size_t error_bytes) {
     struct choices choices;
@@ -486,32 +481,32 @@ static int procgen_spec(const struct game *game, const struct farm_env_config *c
 
 static uint32_t procgen_step(void *env, const void *action, void *const *obs, float *reward) {
     struct procgen_env *own = env;
-    if (!own->canvas) {
+    if (!own->obs_address) {
         const uint32_t answer = libenv_env_act(&own->libenv, action, reward);
         libenv_env_copy(&own->libenv, obs);
         return answer;
     }
-    *own->canvas = obs[0];
+    *own->obs_address = obs[0];
     const uint32_t answer = libenv_env_act(&own->libenv, action, reward);
-    *own->canvas = own->libenv.obs[0];
-    if (answer) memcpy(own->libenv.obs[0], obs[0], own->libenv.obs_bytes[0]); // for the reset that follows
+    *own->obs_address = own->libenv.obs[0];
+    if (answer) memcpy(own->libenv.obs[0], obs[0], own->libenv.obs_bytes[0]); // for the next reset
     return answer;
 }
 
-// In the middle of an episode, the action that no player has makes Procgen end it.
+// In mid-episode, action -1 makes Procgen end the episode.
 static void procgen_reset(void *env, void *const *obs) {
     struct procgen_env *own = env;
     if (!own->libenv.at_start) {
         const int32_t leave = LEAVE_EPISODE;
-        float nobodys;
-        procgen_step(env, &leave, obs, &nobodys);
+        float ignored;
+        procgen_step(env, &leave, obs, &ignored);
         own->libenv.at_start = false;
         return;
     }
     libenv_env_reset(&own->libenv, obs);
 }
 
-// ---- the 16 entries: spec() and create() are not told which environment they are called for ----
+// ---- the 16 entries: spec() and create() have no parameter for the environment, so each has its own ----
 
 #define ENTRIES(X)                                                                                                     \
     X(0, bigfish, "eat smaller fish, flee from bigger ones")                                                           \
