@@ -11,8 +11,6 @@ import unittest
 import unittest.mock
 import xml.etree.ElementTree as ElementTree
 
-import xml.etree.ElementTree as ElementTree
-
 from running import InFolder, run_farm, wait_until
 
 TINY = ("--size", "small", "--samples", "1")
