@@ -200,16 +200,6 @@ static void lane_sleeps(struct side *side, uint32_t trips) {
 
 // ---- set-up ----
 
-static struct farm_ring_spec ring_spec(uint32_t dtype, uint32_t elements) {
-    struct farm_ring_spec spec = {.lanes = 1, .width = 1, .steps = RING_STEPS};
-    spec.env.obs_count = 1;
-    spec.env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = dtype, .rank = 1, .dims = {elements}};
-    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {4}};
-    spec.env.frames_per_step = 1;
-    farm_ring_spec_answers(&spec);
-    return spec;
-}
-
 // Opens one side of the ring `made`.
 static void open_ring(const struct farm_ring *made, bool actor, struct farm_ring *ring) {
     struct farm_error err;
@@ -378,7 +368,8 @@ int main(int argc, char **argv) {
     farm_bench_start(&bench, argc, argv, 45); // needs 3 s on idle cores
     signal(SIGALRM, report_busy_machine);
     alarm((unsigned)ceil(bench.seconds));
-    struct farm_ring_spec small_spec = ring_spec(FARM_F32, 4), large_spec = ring_spec(FARM_U8, PAYLOAD);
+    struct farm_ring_spec small_spec = farm_ring_spec_plain(1, 1, RING_STEPS, FARM_F32, 4, 4),
+                          large_spec = farm_ring_spec_plain(1, 1, RING_STEPS, FARM_U8, PAYLOAD, 4);
     struct farm_ring small, large, counted;
     farm_bench_must(farm_ring_create(&small_spec, 0, -1, false, &small, &err), &err);
     farm_bench_must(farm_ring_create(&small_spec, 2, -1, false, &counted, &err), &err);

@@ -14,13 +14,8 @@
 const struct farm_key bench_key = {{1, 2, 3}};
 
 void bench_offer_make(uint32_t lanes, uint32_t width, uint32_t pixels, uint32_t steps, struct farm_wire_offer *offer) {
-    struct farm_ring_spec *spec = &offer->spec;
     memset(offer, 0, sizeof *offer);
-    *spec = (struct farm_ring_spec){.lanes = lanes, .width = width, .steps = steps};
-    spec->env = (struct farm_env_spec){.obs_count = 1, .frames_per_step = 1};
-    spec->env.obs[0] = (struct farm_field_spec){.name = "pixels", .dtype = FARM_U8, .rank = 1, .dims = {pixels}};
-    spec->env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {4}};
-    farm_ring_spec_answers(spec);
+    offer->spec = farm_ring_spec_plain(lanes, width, steps, FARM_U8, pixels, 4);
     strcpy(offer->env, "native/breakout");
     strcpy(offer->bad_values, "count");
     memset(offer->run, 7, sizeof offer->run);

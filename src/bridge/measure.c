@@ -29,13 +29,8 @@ static const uint64_t SLEEP_NS = 100000000, LAST = 1ull << 63; // LAST: flag of 
 static const char OPTION[] = "farm_bridge_bench";              // of the offer: "1 PORT PORT", of STREAM and SOCKETS
 static const struct { uint32_t lanes, width, pixels; } shapes[SHAPES] = {{1, 1, 7056}, {16, 8, 28224}};
 
-static void make_spec(int shape, struct farm_ring_spec *spec) {
-    *spec = (struct farm_ring_spec){.lanes = shapes[shape].lanes, .width = shapes[shape].width, .steps = STEPS};
-    spec->env = (struct farm_env_spec){.obs_count = 1, .frames_per_step = 1};
-    spec->env.obs[0] =
-        (struct farm_field_spec){.name = "pixels", .dtype = FARM_U8, .rank = 1, .dims = {shapes[shape].pixels}};
-    spec->env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {4}};
-    farm_ring_spec_answers(spec);
+static struct farm_ring_spec spec_of(int shape) {
+    return farm_ring_spec_plain(shapes[shape].lanes, shapes[shape].width, STEPS, FARM_U8, shapes[shape].pixels, 4);
 }
 
 static void stamp(uint8_t *at, size_t bytes, uint64_t number) {
@@ -218,7 +213,7 @@ static enum farm_status make_host(struct responder *responder, int shape, const 
                                      .engine = engine};
     enum farm_status status = farm_control_make(&responder->control, &config.control, err);
     if (status || config.wake < 0) return status ? status : farm_fail_errno(err, FARM_E_LIMIT, "farm bridge bench");
-    make_spec(shape, &offer->spec);
+    offer->spec = spec_of(shape);
     strcpy(offer->env, "farm bridge bench");
     strcpy(offer->bad_values, "count");
     memcpy(offer->run, run, sizeof offer->run);
@@ -334,8 +329,7 @@ static enum farm_status find_far_side(struct near_side *near, struct farm_error 
 
 static enum farm_status make_actor(struct near_side *near, int shape, struct farm_error *err) {
     struct actor *actor = &near->actors[shape];
-    struct farm_ring_spec spec;
-    make_spec(shape, &spec);
+    const struct farm_ring_spec spec = spec_of(shape);
     enum farm_status status = farm_ring_create(&spec, 0, -1, true, &actor->made, err);
     if (!status) status = farm_ring_view(&actor->made, FARM_RING_ACTOR, &actor->view, err);
     if (status) return status;

@@ -212,19 +212,11 @@ static void run_side(void *context, int member) {
 // ---- opening ----
 
 static struct farm_ring_spec spec_of(const struct run *run) {
-    const uint64_t steps = RING_BYTES / ((uint64_t)run->lanes * run->payload_bytes);
-    struct farm_ring_spec spec = {.lanes = run->lanes,
-                                  .width = 1,
-                                  .steps = steps < STEPS_MIN   ? STEPS_MIN
-                                           : steps < STEPS_MAX ? (uint32_t)steps
-                                                               : STEPS_MAX};
-    spec.env.obs_count = 1;
-    spec.env.obs[0] =
-        (struct farm_field_spec){.name = "obs", .dtype = FARM_U8, .rank = 1, .dims = {run->payload_bytes}};
-    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}};
-    spec.env.frames_per_step = 1;
-    farm_ring_spec_answers(&spec);
-    return spec;
+    const uint64_t room = RING_BYTES / ((uint64_t)run->lanes * run->payload_bytes), steps = room < STEPS_MIN ? STEPS_MIN
+                                                                                            : room < STEPS_MAX
+                                                                                                ? room
+                                                                                                : STEPS_MAX;
+    return farm_ring_spec_plain(run->lanes, 1, (uint32_t)steps, FARM_U8, run->payload_bytes, ACTIONS);
 }
 
 static enum farm_status open_pair(struct run *run, size_t p, struct farm_error *err) {

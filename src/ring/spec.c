@@ -40,6 +40,16 @@ void farm_ring_spec_answers(struct farm_ring_spec *spec) {
     spec->answer[FARM_ANSWER_VERSION] = (struct farm_answer_spec){"version", FARM_U64, 1, 1, 1};
 }
 
+struct farm_ring_spec farm_ring_spec_plain(uint32_t lanes, uint32_t width, uint32_t steps, enum farm_dtype dtype,
+                                           uint32_t values, uint32_t actions) {
+    struct farm_ring_spec spec = {.lanes = lanes, .width = width, .steps = steps};
+    spec.env = (struct farm_env_spec){.obs_count = 1, .frames_per_step = 1};
+    spec.env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = dtype, .rank = 1, .dims = {values}};
+    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {actions}};
+    farm_ring_spec_answers(&spec);
+    return spec;
+}
+
 uint64_t farm_ring_steps_needed(uint64_t windows, uint64_t stride, uint64_t length, uint64_t stack) {
     return (windows + 1) * stride + length + stack;
 }

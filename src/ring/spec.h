@@ -110,6 +110,11 @@ uint32_t farm_policy_outputs(const struct farm_action_spec *action);
 // `value`, and `version` of the parameters. Further fields may be appended.
 void farm_ring_spec_answers(struct farm_ring_spec *spec);
 
+// For measurements and tests: one observation field, `obs`, of so many values, one discrete action, and the standard
+// answer fields.
+struct farm_ring_spec farm_ring_spec_plain(uint32_t lanes, uint32_t width, uint32_t steps, enum farm_dtype dtype,
+                                           uint32_t values, uint32_t actions);
+
 // Rows (environments, or 1) of a slot of an answer field, and its slots.
 static inline uint32_t farm_answer_rows(const struct farm_ring_spec *spec, uint32_t field) {
     return spec->answer[field].per_step ? 1 : spec->width;

@@ -54,11 +54,7 @@ static inline int32_t world_action(uint32_t ring, uint32_t lane, uint64_t n, uin
 
 static inline void world_spec(struct world *world, uint32_t lanes, uint32_t width, uint32_t pixels, uint32_t steps) {
     struct farm_ring_spec *spec = &world->offer.spec;
-    *spec = (struct farm_ring_spec){.lanes = lanes, .width = width, .steps = steps};
-    spec->env = (struct farm_env_spec){.obs_count = 1, .frames_per_step = 1};
-    spec->env.obs[0] = (struct farm_field_spec){.name = "pixels", .dtype = FARM_U8, .rank = 1, .dims = {pixels}};
-    spec->env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {3}};
-    farm_ring_spec_answers(spec);
+    *spec = farm_ring_spec_plain(lanes, width, steps, FARM_U8, pixels, 3);
     strcpy(world->offer.env, "native/catch");
     strcpy(world->offer.bad_values, "count");
     memset(world->offer.run, 7, sizeof world->offer.run);

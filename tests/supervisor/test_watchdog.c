@@ -98,13 +98,9 @@ Test(supervisor, a_look_after_a_long_sleep_covers_two_periods_at_most) {
 enum { LANES = 3, STEPS = 4 };
 
 static void make_ring(uint32_t lanes, enum farm_answers answers, struct farm_ring *ring) {
-    struct farm_ring_spec spec = {.lanes = lanes, .width = 1, .steps = STEPS, .answers = answers};
+    struct farm_ring_spec spec = farm_ring_spec_plain(lanes, 1, STEPS, FARM_F32, 1, 2);
     struct farm_error err;
-    spec.env.obs_count = 1;
-    spec.env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = FARM_F32, .rank = 1, .dims = {1}};
-    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {2}};
-    spec.env.frames_per_step = 1;
-    farm_ring_spec_answers(&spec);
+    spec.answers = answers;
     cr_assert_eq(farm_ring_create(&spec, 0, -1, false, ring, &err), FARM_OK, "%s", err.message);
 }
 

@@ -24,17 +24,7 @@ struct test_ring {
 
 static inline struct farm_ring_spec test_ring_spec(uint32_t lanes, uint32_t width, uint32_t steps, uint32_t flat,
                                                    uint32_t actions) {
-    struct farm_ring_spec spec = {
-        .lanes = lanes,
-        .width = width,
-        .steps = steps,
-        .env = {.obs_count = 1,
-                .obs = {{.name = "obs", .dtype = FARM_F32, .rank = 1, .dims = {flat}}},
-                .action = {.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {actions}},
-                .frames_per_step = 1},
-    };
-    farm_ring_spec_answers(&spec);
-    return spec;
+    return farm_ring_spec_plain(lanes, width, steps, FARM_F32, flat, actions);
 }
 
 // This process's view of a ring. A forked process opens another.

@@ -6,17 +6,7 @@
 
 // One observation field of 8 bytes (i32[2]) and a discrete action of 5.
 static inline struct farm_ring_spec spec_of(uint32_t lanes, uint32_t width, uint32_t steps) {
-    struct farm_ring_spec spec = {
-        .lanes = lanes,
-        .width = width,
-        .steps = steps,
-        .env = {.obs_count = 1,
-                .frames_per_step = 1,
-                .obs = {{.name = "number", .dtype = FARM_I32, .rank = 1, .dims = {2}}},
-                .action = {.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {5}}},
-    };
-    farm_ring_spec_answers(&spec);
-    return spec;
+    return farm_ring_spec_plain(lanes, width, steps, FARM_I32, 2, 5);
 }
 
 // Every kind of observation field, and a multi-discrete action.
