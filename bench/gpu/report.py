@@ -4,8 +4,6 @@ report.py training FROM NAME [KEY=LEAST...]
                               prints the figures of a `farm train` as a document, from FROM/NAME.farm (what it printed),
                               NAME.metrics.jsonl, NAME.log and NAME.busy; exit status 1 if it did not run on the GPU, made
                               no update, or printed a KEY below LEAST
-report.py cuda FILE...        prints the benchmark `cuda`, joined from the lists of documents in these files (gpu.json of
-                              one or several runs of check.sh; a later document replaces an earlier one of its name)
 report.py collect FROM TO KEPT
                               writes every FROM/*.json as one list, TO/gpu.json, each with machine, commit, date and command
                               (of FROM/NAME.command); the parts' outcomes (FROM/steps.tsv) as TO/summary.json; the benchmark
@@ -42,11 +40,6 @@ def read(path):
 
 def text(path):
     return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-
-
-def show(document):
-    json.dump(document, sys.stdout, indent=1)
-    print()
 
 
 # ---- a document's head ----
@@ -130,7 +123,7 @@ def training(work, name, least):
     ]
     results = [dict(zip(("name", "value", "unit", "better"), row)) for row in rows if row[1] is not None]
     farm = {key: printed[key] for key in ("environments", "actors", "net")}
-    show({"schema_version": 1, "benchmark": f"cuda_training_{name}", **farm, "results": results})
+    json.dump({"schema_version": 1, "benchmark": f"cuda_training_{name}", **farm, "results": results}, sys.stdout, indent=1)
     wrong = [f"{key} is {printed.get(key)}, and not {at_least}" for key, at_least in least.items() if (printed.get(key) or 0) < at_least]
     if "device cuda:" not in text(work / f"{name}.log"):
         wrong.append("not on the GPU")
@@ -205,9 +198,9 @@ def gather(figures, size, target):
     return result(best, f"gather_{round(size / 1000)}k", target=target)
 
 
-def round_trip(figures, of, name, target):
-    row = figures.found("cuda_round_trip", "round_trip", f"actor_round_trip_{of}")
-    return result(row, name, target=target, about="the median; the target is in microseconds")
+def figure(figures, benchmark, part, row, name, **changes):
+    """A part's row as it is, under the name that it has in this benchmark."""
+    return result(figures.found(benchmark, part, row), name, **changes)
 
 
 def round_trip_training(figures):
@@ -232,27 +225,24 @@ def update(figures, net, host, target):
 
 
 def breakout(figures):
-    row = figures.found("cuda_training_breakout", "breakout", "frames_per_s")
     waits = {name: row["value"] for name, row in figures.of("cuda_training_breakout").items() if name.endswith("_wait_share")}
-    return result(row, "breakout_frames_per_s", target=1e6, about="the target is of the value", **waits)
-
-
-def busy(figures):
-    row = figures.found("cuda_training_busy", "busy", "gpu_busy")
-    return result(row, "gpu_busy", target=0.9, about="a kernel runs, by the driver's figure, net deep; the target is of the value")
+    return figure(figures, "cuda_training_breakout", "breakout", "frames_per_s", "breakout_frames_per_s", target=1e6,
+                  about="the target is of the value", **waits)  # fmt: skip
 
 
 def cuda(documents):
     """The benchmark `cuda`: each result by the function that makes it, or why it is missing."""
+    trip, in_us = ("cuda_round_trip", "round_trip"), "the median; the target is in microseconds"
     makers = {
         "gather_28k": lambda f: gather(f, 28224, 0.95),
         "gather_4k": lambda f: gather(f, 4096, 0.90),
-        "actor_round_trip": lambda f: round_trip(f, "shallow", "actor_round_trip", 40),
+        "actor_round_trip": lambda f: figure(f, *trip, "actor_round_trip_shallow", "actor_round_trip", target=40, about=in_us),
         "actor_round_trip_training": round_trip_training,
-        "actor_round_trip_smallest": lambda f: round_trip(f, "smallest", "actor_round_trip_smallest", 12),
+        "actor_round_trip_smallest": lambda f: figure(f, *trip, *2 * ("actor_round_trip_smallest",), target=12, about=in_us),
         **{f"train_{net}{host}": lambda f, net=net, host=host, target=target: update(f, net, host, target)
            for host, target in (("", 1.2), ("_host", 1.5)) for net in NETS},
-        "gpu_busy": busy,
+        "gpu_busy": lambda f: figure(f, "cuda_training_busy", "busy", *2 * ("gpu_busy",), target=0.9,
+                                     about="a kernel runs, by the driver's figure, net deep; the target is of the value"),
         "breakout_frames_per_s": breakout,
     }  # fmt: skip
     results, missing, figures = [], {}, Figures(documents)
@@ -318,9 +308,6 @@ def main():
     paths = [pathlib.Path(word) for word in words]
     if what == "training" and len(words) >= 2:
         return training(paths[0], words[1], {key: float(value) for key, value in (word.split("=") for word in words[2:])})
-    if what == "cuda" and words:
-        show(cuda([document for path in paths for document in json.loads(text(path))]))
-        return 0
     if what == "collect" and len(words) == 3:
         return collect(*paths)
     print(__doc__, file=sys.stderr)

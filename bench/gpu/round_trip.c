@@ -1,8 +1,8 @@
-// From an actor's step to its answer, on the path that `farm train` uses: real rings, the learner in its own process,
-// the CUDA backend as the library that the learner opens, this program as the actor of one lane of one environment.
-// Nets from the smallest to the deep one, with training off and on; with training, a second actor of many environments
-// keeps training and inference busy. Prints one JSON document; a time runs from before the store of `produced` until a
-// load of `acted` returns the answer, both sides spinning.
+// Measures the time from an actor's step to its answer as `farm train` has it: real rings, the learner in its own
+// process, the CUDA backend as a library that the learner opens. This program is the actor of one lane of one
+// environment. With training, a second actor of many environments keeps training and inference busy. Prints one JSON
+// document. A time runs from before the store of `produced` until a load of `acted` returns the answer; both sides
+// spin.
 //
 //   round_trip [--library FILE] [--rounds N] [--only NET] [--device cpu]     exit status: 0, 1 failed, 77 no GPU
 #include <math.h>
@@ -31,14 +31,16 @@ static const uint64_t LONG_NS = 3600ull * 1000000000u, START_NS = 120ull * 10000
 struct setting {
     const char *net; // "smallest": one layer of 8 over 8 numbers
     bool training;
+    const char *target_us; // JSON
 };
 
-static const struct setting settings[] = {{"smallest", false}, {"shallow", false}, {"nature", false}, {"deep", false},
-                                          {"shallow", true},   {"nature", true},   {"deep", true}};
+static const struct setting settings[] = {
+    {"smallest", false, "12"}, {"shallow", false, "40"}, {"nature", false, "null"}, {"deep", false, "null"},
+    {"shallow", true, "null"}, {"nature", true, "null"}, {"deep", true, "null"}};
 
-// What the processes of one setting share.
+// Shared by the processes of one setting.
 struct table {
-    struct farm_ring made[2], view[2]; // the measured actor's, the others'
+    struct farm_ring made[2], view[2]; // of the measured actor, of the other environments' actor
     uint32_t rings;
     int bell;
     struct farm_stats *stats;
@@ -46,15 +48,15 @@ struct table {
     struct farm_learner_config config;
     int fds[2][2], up_writable[2];
     uint64_t steps; // of the measured lane
-    double *us;     // [steps] from before its publication until its answer
+    double *us;     // [steps] times
 };
 
-static bool small(const struct setting *setting) {
+static bool is_smallest(const struct setting *setting) {
     return strcmp(setting->net, "smallest") == 0;
 }
 
 static struct farm_net_spec net_of(const struct setting *setting) {
-    if (!small(setting)) return *farm_net_find(setting->net, NULL);
+    if (!is_smallest(setting)) return *farm_net_find(setting->net, NULL);
     return (struct farm_net_spec){.name = "smallest",
                                   .about = "one small layer",
                                   .layer_count = 1,
@@ -72,8 +74,8 @@ static void configure(struct table *table, const struct setting *setting, enum f
                                                  .cuda_library = library,
                                                  .seed = 1,
                                                  .net = net_of(setting),
-                                                 .io = work_io(small(setting)),
-                                                 .algo = work_algo(small(setting), BATCH),
+                                                 .io = work_io(is_smallest(setting)),
+                                                 .algo = work_algo(is_smallest(setting), BATCH),
                                                  .train_threads = 1,
                                                  .infer_batch_max = 2 * OTHERS,
                                                  .spin_ns = LONG_NS,
@@ -85,17 +87,13 @@ static void configure(struct table *table, const struct setting *setting, enum f
 
 static void open_table(struct table *table, const struct setting *setting, enum farm_device device, const char *library,
                        uint64_t steps) {
-    struct farm_error err;
     *table = (struct table){.rings = setting->training ? 2 : 1, .bell = eventfd(0, EFD_NONBLOCK), .steps = steps};
     table->us = calloc(steps, sizeof *table->us);
     table->stats = work_shared(sizeof *table->stats);
     table->err = work_shared(sizeof *table->err);
     for (uint32_t r = 0; r < table->rings; r++) {
-        const struct farm_ring_spec spec = work_ring(small(setting), r ? 2 : 1, r ? OTHERS : 1, RING_STEPS);
-        work_must(farm_ring_create(&spec, r, -1, true, &table->made[r], &err), &err);
-        work_must(farm_ring_open(dup(table->made[r].up.fd), dup(table->made[r].down.fd_readonly), FARM_RING_ACTOR,
-                                 &table->view[r], &err),
-                  &err);
+        const struct farm_ring_spec spec = work_ring_spec(is_smallest(setting), r ? 2 : 1, r ? OTHERS : 1, RING_STEPS);
+        work_open_ring(&spec, r, &table->made[r], &table->view[r]);
         table->fds[r][0] = table->made[r].up.fd_readonly;
         table->fds[r][1] = table->made[r].down.fd;
         table->up_writable[r] = table->made[r].up.fd;
@@ -124,21 +122,17 @@ static pid_t start_learner(const struct table *table) {
     _exit(farm_learner_run(&table->config, table->err));
 }
 
-// The other environments: wait for answers as an actor does, and step.
+// The actor of the other environments: waits for answers and steps. Inherits its view of the ring.
 static pid_t start_others(struct table *table) {
     const pid_t pid = fork();
     if (pid != 0) return pid;
-    struct farm_error err;
-    struct farm_ring ring;
+    struct farm_ring *ring = &table->view[1];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    work_must(
-        farm_ring_open(dup(table->made[1].up.fd), dup(table->made[1].down.fd_readonly), FARM_RING_ACTOR, &ring, &err),
-        &err);
     for (uint32_t next = 0;;) {
-        if (!farm_actor_wait(&ring, NULL, LONG_NS, LONG_NS, &next)) continue;
-        work_write_step(&ring.lanes[next]);
-        farm_lane_actor_publish(&ring.lanes[next]);
-        farm_actor_notify(&ring, table->bell);
+        if (!farm_actor_wait(ring, NULL, LONG_NS, LONG_NS, &next)) continue;
+        work_write_step(&ring->lanes[next]);
+        farm_lane_actor_publish(&ring->lanes[next]);
+        farm_actor_notify(ring, table->bell);
     }
 }
 
@@ -152,8 +146,8 @@ static bool await_ready(const struct table *table, pid_t learner) {
 
 // ---- measuring ----
 
-// False: the learner has ended.
-static bool measure(struct table *table, pid_t learner) {
+// Returns false if the learner has ended.
+static bool measure_steps(struct table *table, pid_t learner) {
     struct farm_lane *lane = &table->view[0].lanes[0];
     for (uint64_t i = 0; i < table->steps; i++) {
         for (uint64_t spins = 1; !farm_lane_actor_can_write(lane); spins++)
@@ -174,10 +168,9 @@ static bool measure(struct table *table, pid_t learner) {
     return true;
 }
 
-// Of the last `rounds` steps.
+// Prints the figures of the last `rounds` steps.
 static void print_result(const struct setting *setting, const struct table *table, uint64_t rounds) {
     double *us = table->us + table->steps - rounds;
-    const bool shallow = strcmp(setting->net, "shallow") == 0 && !setting->training;
     farm_sort(us, rounds);
     printf("  {\"name\": \"actor_round_trip_%s%s\", \"value\": %.2f, \"unit\": \"us\", \"better\": \"lower\", "
            "\"spread\": %.4f, \"p10\": %.2f, \"p90\": %.2f, \"p99\": %.2f, \"rounds\": %llu, \"updates\": %llu, "
@@ -185,15 +178,12 @@ static void print_result(const struct setting *setting, const struct table *tabl
            setting->net, setting->training ? "_training" : "", us[rounds / 2],
            (us[rounds / 4 * 3] - us[rounds / 4]) / us[rounds / 2], us[rounds / 10], us[rounds / 10 * 9],
            us[rounds / 100 * 99], (unsigned long long)rounds,
-           (unsigned long long)farm_load_relaxed(&table->stats->updates),
-           small(setting) ? "12"
-           : shallow      ? "40"
-                          : "null");
+           (unsigned long long)farm_load_relaxed(&table->stats->updates), setting->target_us);
     fflush(stdout);
 }
 
-static int run(const struct setting *setting, enum farm_device device, const char *library, uint32_t rounds,
-               bool first) {
+static int run_setting(const struct setting *setting, enum farm_device device, const char *library, uint32_t rounds,
+                       bool first) {
     struct table table;
     open_table(&table, setting, device, library, rounds + rounds / 10); // the first ones do not count
     const pid_t learner = start_learner(&table);
@@ -202,7 +192,7 @@ static int run(const struct setting *setting, enum farm_device device, const cha
         status = table.err->status == FARM_E_UNSUPPORTED || table.err->status == FARM_E_NOT_FOUND ? 77 : 1;
     } else {
         const pid_t others = setting->training ? start_others(&table) : 0;
-        if (!measure(&table, learner)) status = 1;
+        if (!measure_steps(&table, learner)) status = 1;
         kill(learner, SIGTERM);
         waitpid(learner, NULL, 0);
         if (others) kill(others, SIGKILL), waitpid(others, NULL, 0);
@@ -215,25 +205,17 @@ static int run(const struct setting *setting, enum farm_device device, const cha
 }
 
 int main(int argc, char **argv) {
-    const char *library = "build/libfarm_cuda.so", *only = NULL;
-    enum farm_device device = FARM_DEVICE_CUDA;
-    uint32_t rounds = 20000;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--library") == 0) library = argv[i + 1];
-        if (strcmp(argv[i], "--only") == 0) only = argv[i + 1];
-        if (strcmp(argv[i], "--rounds") == 0) rounds = (uint32_t)strtoul(argv[i + 1], NULL, 10);
-        if (strcmp(argv[i], "--device") == 0 && strcmp(argv[i + 1], "cpu") == 0) device = FARM_DEVICE_CPU;
-    }
-    if (rounds < 500) rounds = 500;
+    const struct work_flags flags = work_read_flags(argc, argv, 20000);
+    const enum farm_device device = flags.cpu ? FARM_DEVICE_CPU : FARM_DEVICE_CUDA;
+    const uint32_t rounds = flags.rounds < 500 ? 500 : flags.rounds;
     printf("{\"schema_version\": 1, \"benchmark\": \"cuda_round_trip\", \"commit\": \"%s\", \"results\": [\n",
            FARM_COMMIT);
     int status = 0, printed = 0;
-    for (size_t i = 0; i < sizeof settings / sizeof *settings && status != 77;
-         i++) { // a failure stops no other setting
-        if (only && strcmp(settings[i].net, only) != 0) continue;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings && status != 77; i++) {
+        if (!work_includes(&flags, settings[i].net)) continue;
         const uint32_t fewer = settings[i].training ? rounds / 5 : rounds; // beside training each takes longer
-        const int failed = run(&settings[i], device, library, fewer, printed == 0);
-        if (failed) status = failed;
+        const int failed = run_setting(&settings[i], device, flags.library, fewer, printed == 0);
+        if (failed) status = failed; // the remaining settings run
         printed += !failed;
     }
     if (!printed && !status) status = 1; // no such net

@@ -1,4 +1,4 @@
-"""The whole update of `update` in PyTorch: torch_update.py UPDATE.json [--seconds S] [--device cpu] >RESULTS.json
+"""The whole update of `update` in PyTorch: torch_update.py UPDATE.json [--seconds S] >RESULTS.json
 
 The same 672 observations (32 unrolls of 20 steps and one more), networks and update as bench/peers/learner.py has them:
 forward, V-trace, losses, backward, clipping, RMSProp. PyTorch gets its frames stacked already and may use bf16 by autocast
@@ -94,8 +94,6 @@ def pinned(batch, update):
 
 def captured(update, batch):
     """A function that replays the update of the batch's present content."""
-    if update.device == "cpu":
-        return lambda: update.step(batch)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -113,34 +111,30 @@ def captured(update, batch):
     return launch
 
 
-def rates(work, device):
+def rates(work):
     """Observations per second of several rounds."""
 
     def timed(count):
         start = time.perf_counter()
         norm = work.run(count)
-        if device == "cuda":
-            torch.cuda.synchronize()
+        torch.cuda.synchronize()
         assert torch.isfinite(norm)
         return time.perf_counter() - start
 
-    if device == "cpu":
-        return [OBSERVATIONS / timed(1)]
     timed(WARM_UP)
     count = max(int(ROUND_S / (timed(WARM_UP) / WARM_UP)), 2)
     return [count * OBSERVATIONS / timed(count) for _ in range(ROUNDS)]
 
 
-def measure(net, weights_bf16, compiled, device):
+def measure(net, weights_bf16, compiled):
     """Rates by setting; a way that does not work here has none."""
     found = {}
     try:
-        update = Update(net, bf16=True, device=device, weights_bf16=weights_bf16, lr=1e-6)  # thousands of one batch
+        update = Update(net, bf16=True, device="cuda", weights_bf16=weights_bf16, lr=1e-6)  # thousands of one batch
         if compiled:
             update.loss = torch.compile(update.loss)
         for setting, (kind, _, _) in SETTINGS.items():
-            if device == "cuda" or kind is OnDevice:
-                found[setting] = rates(kind(update), device)
+            found[setting] = rates(kind(update))
     except Exception as error:
         print(f"{net}: {type(error).__name__}: {error}", file=sys.stderr)
     if compiled:
@@ -148,12 +142,12 @@ def measure(net, weights_bf16, compiled, device):
     return found
 
 
-def measure_all(nets, device, seconds, found, not_reached):
+def measure_all(seconds, found, not_reached):
     """Fills found, {(net, setting): {way: rates}}, and not_reached, {net: [ways]}. Eager first; compiled with the better
     weights."""
     end, compile_s = time.monotonic() + seconds, COMPILE_S
-    for compiled in (False, True) if device == "cuda" else (False,):
-        for net in nets:
+    for compiled in (False, True):
+        for net in NETS:
             eager = found[net, ""]
             best = max(eager, key=lambda way: statistics.median(eager[way]), default="bf16 weights")
             for weights in ("autocast", "bf16 weights"):
@@ -164,7 +158,7 @@ def measure_all(nets, device, seconds, found, not_reached):
                 if start + (compile_s if compiled else 1) > end:
                     not_reached[net].append(way)
                     continue
-                for setting, measured in measure(net, weights == "bf16 weights", compiled, device).items():
+                for setting, measured in measure(net, weights == "bf16 weights", compiled).items():
                     found[net, setting][way] = measured
                     print(f"train_{net}{setting}: {way}: {statistics.median(measured):.0f} observations/s", file=sys.stderr)
                 if compiled:
@@ -188,20 +182,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("update", help="the document of `update`")
     parser.add_argument("--seconds", type=float, default=220.0, help="at most")
-    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    parser.add_argument("--only", default="", help="networks whose names contain this")
     arguments = parser.parse_args()
-    if arguments.device == "cuda" and not torch.cuda.is_available():
+    if not torch.cuda.is_available():
         print("not run: PyTorch finds no GPU", file=sys.stderr)
         return 77
     with open(arguments.update, encoding="utf-8") as file:
         document = json.load(file)
     torch.backends.cudnn.benchmark = True
-    nets = [net for net in NETS if arguments.only in net]
-    found, not_reached = {(net, setting): {} for net in nets for setting in SETTINGS}, {net: [] for net in nets}
+    found, not_reached = {(net, setting): {} for net in NETS for setting in SETTINGS}, {net: [] for net in NETS}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        measure_all(nets, arguments.device, arguments.seconds, found, not_reached)
+        measure_all(arguments.seconds, found, not_reached)
     except KeyboardInterrupt:
         print("stopped: some ways are not measured", file=sys.stderr)
     ours, results = {result["name"]: result for result in document["results"]}, []

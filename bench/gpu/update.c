@@ -2,7 +2,7 @@
 // of 20 steps and one more) through the backend that the learner opens. Included are lists, gathering and stacking,
 // forward, V-trace, losses, backward, clipping, RMSProp, publication for inference, and the host's wait for the end.
 // The rings are full, so the next update's windows are ready and begin before this update's end, as when training
-// limits a run. Each update takes the next windows of the 32 environments, which are spread over four rings.
+// limits a run. Each update uses the next windows of the 32 environments, which are spread over four rings.
 //
 //   update_NET_full                       the data is on the device: inference has filled the mirror
 //   update_NET_window, update_NET_off     from host memory: training pulls windows, or reads frames in place
@@ -78,14 +78,11 @@ static void configure(struct rig *rig, const char *net, enum farm_mirror mirror)
 
 static void open_backend(struct rig *rig) {
     const struct size *size = rig->size;
-    const struct farm_ring_spec spec = work_ring(false, size->lanes, size->width, size->steps);
+    const struct farm_ring_spec spec = work_ring_spec(false, size->lanes, size->width, size->steps);
     struct farm_ring made[RINGS_MAX];
     int fds[RINGS_MAX][2];
     for (uint32_t r = 0; r < size->rings; r++) {
-        work_must(farm_ring_create(&spec, r, -1, true, &made[r], &rig->err), &rig->err);
-        work_must(farm_ring_open(dup(made[r].up.fd), dup(made[r].down.fd_readonly), FARM_RING_ACTOR, &rig->actors[r],
-                                 &rig->err),
-                  &rig->err);
+        work_open_ring(&spec, r, &made[r], &rig->actors[r]);
         fds[r][0] = made[r].up.fd_readonly;
         fds[r][1] = made[r].down.fd;
     }
@@ -103,7 +100,7 @@ static void open_backend(struct rig *rig) {
     farm_lanes_end_writable(&rig->lanes);
 }
 
-// ---- playing, until the rings are full ----
+// ---- filling the rings ----
 
 static void answer_lanes(struct rig *rig) {
     struct farm_infer_rows rows[INFER_MOST];
@@ -119,7 +116,7 @@ static void answer_lanes(struct rig *rig) {
     }
 }
 
-static void play(struct rig *rig) {
+static void fill_rings(struct rig *rig) {
     for (; rig->played < rig->size->steps - STACK; rig->played++) {
         for (uint32_t id = 0; id < lane_count(rig); id++) {
             struct farm_lane *actors = &rig->actors[id / rig->size->lanes].lanes[id % rig->size->lanes];
@@ -142,8 +139,8 @@ static void play(struct rig *rig) {
 
 // ---- updates ----
 
-// Begins update k: its lanes lie as far apart as they can; the next updates take the lanes beside them, then the next
-// window of all.
+// Begins update k: its lanes are spread evenly; the next updates use the lanes beside them, then the next window of
+// all lanes.
 static void begin_update(struct rig *rig, uint64_t k) {
     const uint32_t lanes = lane_count(rig), each = rig->size->batch / rig->size->width, apart = lanes / each;
     const uint64_t count = (rig->played - 1) / UNROLL;
@@ -158,7 +155,7 @@ static void begin_update(struct rig *rig, uint64_t k) {
     work_must(rig->ops->begin(rig->backend, (uint32_t)(k % FARM_BACKEND_SLOTS), windows, each, &rig->err), &rig->err);
 }
 
-static void train(struct rig *rig) {
+static void make_update(struct rig *rig) {
     const struct farm_pass pass = {.learning_rate = 1e-5};
     const uint64_t k = rig->updates++;
     struct farm_pass_stats stats;
@@ -168,7 +165,7 @@ static void train(struct rig *rig) {
     begin_update(rig, k + 1);
     work_must(rig->ops->finish(rig->backend, &stats, &rig->err), &rig->err);
     if (!isfinite(stats.grad_norm) || stats.terms[0] != UNROLL * rig->size->batch)
-        work_must(farm_fail(&rig->err, FARM_E_INVALID, "update %llu has a gradient's norm of %g over %g rows",
+        work_must(farm_fail(&rig->err, FARM_E_INVALID, "update %llu: gradient norm %g over %g rows",
                             (unsigned long long)k, stats.grad_norm, stats.terms[0]),
                   &rig->err);
 }
@@ -176,11 +173,11 @@ static void train(struct rig *rig) {
 // Observations per second of `count` updates.
 static double measure_rate(struct rig *rig, uint64_t count) {
     const uint64_t start = farm_now_ns();
-    for (uint64_t i = 0; i < count; i++) train(rig);
+    for (uint64_t i = 0; i < count; i++) make_update(rig);
     return (double)count * rig->size->batch * (UNROLL + 1) / ((double)(farm_now_ns() - start) * 1e-9);
 }
 
-static void measure(const char *net, const char *mirror, struct rig *rig, bool first) {
+static void print_rate(const char *net, const char *mirror, struct rig *rig, bool first) {
     const uint32_t rounds = rig->size->rounds;
     double rates[ROUNDS_MAX], spread, warm = 1;
     for (int i = 0; i < 2 && rounds == ROUNDS_MAX; i++) warm = measure_rate(rig, WARMUP);
@@ -196,8 +193,8 @@ static void measure(const char *net, const char *mirror, struct rig *rig, bool f
     fflush(stdout);
 }
 
-// In a child process, which prints the row or the reason why there is none. Returns its exit status.
-static int run(const char *net, int mirror, const char *library, const struct size *size, bool first) {
+// Measures in a child process, which prints the row, or the error to stderr. Returns its exit status.
+static int run_apart(const char *net, int mirror, const char *library, const struct size *size, bool first) {
     static const char *const names[] = {
         [FARM_MIRROR_FULL] = "full", [FARM_MIRROR_WINDOW] = "window", [FARM_MIRROR_OFF] = "off"};
     const pid_t pid = fork();
@@ -209,8 +206,8 @@ static int run(const char *net, int mirror, const char *library, const struct si
         work_must(farm_backend_module_open(library, &rig->ops, &rig->err), &rig->err);
         configure(rig, net, (enum farm_mirror)mirror);
         open_backend(rig);
-        play(rig);
-        measure(net, names[mirror], rig, first);
+        fill_rings(rig);
+        print_rate(net, names[mirror], rig, first);
         _exit(0);
     }
     int status = 1;
@@ -221,20 +218,14 @@ static int run(const char *net, int mirror, const char *library, const struct si
 int main(int argc, char **argv) {
     static const char *const nets[] = {"shallow", "nature", "deep"};
     static const struct size usual = {RINGS_MAX, 8, 8, RING_STEPS, BATCH, ROUNDS_MAX}, few = {1, 1, 1, 26, 1, 1};
-    const char *library = "build/libfarm_cuda.so", *only = "";
-    const struct size *size = &usual;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--library") == 0) library = argv[i + 1];
-        if (strcmp(argv[i], "--only") == 0) only = argv[i + 1];
-        if (strcmp(argv[i], "--few") == 0) size = &few;
-    }
+    const struct work_flags flags = work_read_flags(argc, argv, 0);
     printf("{\"schema_version\": 1, \"benchmark\": \"cuda_update\", \"commit\": \"%s\", \"results\": [", FARM_COMMIT);
     fflush(stdout);
     int worst = 0, printed = 0;
     for (size_t n = 0; n < sizeof nets / sizeof *nets; n++) {
-        if (*only && strcmp(nets[n], only) != 0) continue;
+        if (!work_includes(&flags, nets[n])) continue;
         for (int mirror = FARM_MIRROR_FULL; mirror <= FARM_MIRROR_OFF && worst != 77; mirror++) {
-            const int status = run(nets[n], mirror, library, size, printed == 0);
+            const int status = run_apart(nets[n], mirror, flags.library, flags.few ? &few : &usual, printed == 0);
             if (status) worst = status;
             printed += status == 0;
         }

@@ -1,12 +1,34 @@
-// The work of round_trip.c and update.c: lanes of 84x84 frames of bytes, four stacked, six actions,
-// and IMPALA's update of 32 windows of 20 transitions. Include the project's headers first.
+// The work of round_trip.c and update.c: lanes of 84x84 frames of bytes, four stacked, six actions, and IMPALA's update
+// of 32 windows of 20 transitions; and the programs' flags. Include the project's headers first.
 #ifndef FARM_TESTS_GPU_WORK_H
 #define FARM_TESTS_GPU_WORK_H
 
 enum { SIDE = 84, STACK = 4, ACTIONS = 6, FLAT = 8, UNROLL = 20, BATCH = 32, RING_STEPS = 128 };
 
+struct work_flags {
+    const char *library, *only;
+    uint32_t rounds;
+    bool cpu, few;
+};
+
+static inline struct work_flags work_read_flags(int argc, char **argv, uint32_t rounds) {
+    struct work_flags flags = {.library = "build/libfarm_cuda.so", .only = "", .rounds = rounds};
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--library") == 0) flags.library = argv[i + 1];
+        if (strcmp(argv[i], "--only") == 0) flags.only = argv[i + 1];
+        if (strcmp(argv[i], "--rounds") == 0) flags.rounds = (uint32_t)strtoul(argv[i + 1], NULL, 10);
+        if (strcmp(argv[i], "--device") == 0) flags.cpu = strcmp(argv[i + 1], "cpu") == 0;
+        if (strcmp(argv[i], "--few") == 0) flags.few = true;
+    }
+    return flags;
+}
+
+static inline bool work_includes(const struct work_flags *flags, const char *net) {
+    return !*flags->only || strcmp(net, flags->only) == 0;
+}
+
 // flat: eight numbers instead of frames, for the smallest network.
-static inline struct farm_ring_spec work_ring(bool flat, uint32_t lanes, uint32_t width, uint32_t steps) {
+static inline struct farm_ring_spec work_ring_spec(bool flat, uint32_t lanes, uint32_t width, uint32_t steps) {
     const struct farm_field_spec frame = {.name = "obs", .dtype = FARM_U8, .rank = 2, .dims = {SIDE, SIDE}};
     const struct farm_field_spec numbers = {.name = "obs", .dtype = FARM_F32, .rank = 1, .dims = {FLAT}};
     struct farm_ring_spec spec = {.lanes = lanes, .width = width, .steps = steps};
@@ -55,6 +77,14 @@ static inline void work_must(enum farm_status status, const struct farm_error *e
     if (!status) return;
     fprintf(stderr, "%s\n", err->message);
     exit(status == FARM_E_UNSUPPORTED || status == FARM_E_NOT_FOUND ? 77 : 1);
+}
+
+// Creates ring r and opens the actor's view of it.
+static inline void work_open_ring(const struct farm_ring_spec *spec, uint32_t r, struct farm_ring *made,
+                                  struct farm_ring *actor) {
+    struct farm_error err;
+    work_must(farm_ring_create(spec, r, -1, true, made, &err), &err);
+    work_must(farm_ring_open(dup(made->up.fd), dup(made->down.fd_readonly), FARM_RING_ACTOR, actor, &err), &err);
 }
 
 // Memory that this process and its children share.

@@ -1,25 +1,14 @@
 #!/bin/bash
-# Runs on a GPU: the kernels' tests, the networks beside the CPU's executor, an actor's round trip, whole updates,
-# trainings of native/breakout, the litmus tests, benchmarks, the kernels' tests under compute-sanitizer, PyTorch on the
-# same updates, the backend under memcheck. Needs build/gpu, build/farm and build/libfarm_cuda.so (`make cuda-carry` packs
-# them, on any machine), the driver and python3; parts that run a network also need cuDNN and cuBLASLt (FARM_CUDA_LIBS,
-# see src/nn/cuda/vendor.h; default: python3's packages).
+# Runs the parts of docs/CUDA.md, "Building and checking", on a GPU. Needs build/gpu, build/farm and
+# build/libfarm_cuda.so (`make cuda-carry` packs them, on any machine), the driver and python3; parts that run a network
+# also need cuDNN and cuBLASLt (FARM_CUDA_LIBS, see src/nn/cuda/vendor.h; default: python3's packages).
 #
 #   tests/gpu/check.sh [SEED [PART...]]     OUT=folder (default build/gpu/out), SECONDS_MAX=limit (580)
 #
-# Two runs of ten minutes on one machine hold all parts (build/gpu/kept hands the second run the first one's documents).
-# In brackets: seconds, a guess for an H100 with 16 cores.
+# The parts `first` and `second` hold all others: two runs of ten minutes on one machine (build/gpu/kept hands the second
+# run the first one's documents). No part runs beyond SECONDS_MAX; one that fails does not stop the next ones.
 #
-#   SECONDS_MAX=560 tests/gpu/check.sh 1 first    kernels [20] executor [30] networks [30] update [60] round_trip [70]
-#       score [25] breakout [30] resume [12] busy [25] bw [30] litmus [60] breakout_window [20] breakout_off [20]
-#   SECONDS_MAX=560 tests/gpu/check.sh 1 second   memcheck [60] racecheck [60] initcheck [60] torch [240]
-#       backend [the time that is left]
-#
-# A part that fails does not stop the next ones. Each part has a limit, and none runs beyond SECONDS_MAX.
-#
-# Writes four files into OUT after every part: cuda.json, the benchmark `cuda`; gpu.json, all documents as one list, each
-# with machine, commit and command; summary.json, each part's outcome; logs.tar.gz, logs and documents as written (each
-# cut at 4 MiB).
+# Writes into OUT after every part: cuda.json, gpu.json, summary.json, logs.tar.gz (each log cut at 4 MiB).
 #
 # Exit status: 0 no part failed (a part that is not installed or has no time left is reported as not run), 1 a part
 # failed, 77 no GPU.
@@ -134,7 +123,7 @@ pack() {
 
 # ---- the parts ----
 
-# A program that prints no document; shows the lines that match.
+# Runs a program that prints no document; shows the lines that match.
 run_tests() { # name pattern command...
     local name=$1 pattern=$2 status
     shift 2
@@ -144,7 +133,7 @@ run_tests() { # name pattern command...
     outcome "$name" $status
 }
 
-# A program that prints a document and runs a learner's backend or the executor.
+# Runs a program that prints a document.
 run_benchmark() { # name seconds command...
     local name=$1 most=$2
     shift 2
@@ -152,7 +141,7 @@ run_benchmark() { # name seconds command...
     outcome "$name" $?
 }
 
-# PyTorch on the work of `update`, of this run or of an earlier one on this machine.
+# PyTorch beside `update` of this run, or of an earlier one on this machine.
 compare_torch() {
     local ours=$work/update.json
     [ -s "$ours" ] || ours=$build/gpu/kept/cuda_update.json
@@ -164,7 +153,7 @@ compare_torch() {
     outcome torch $?
 }
 
-# `farm train`: what it prints becomes name.farm, its figures name.json.
+# Runs `farm train`: what it prints becomes name.farm, its figures name.json.
 train() { # name, least figures ("" or KEY=LEAST), flags
     local name=$1 least=$2 status
     shift 2
@@ -182,7 +171,7 @@ train() { # name, least figures ("" or KEY=LEAST), flags
     outcome "$name" $status
 }
 
-# As fast as it goes: many environments.
+# Trains with many environments.
 train_fast() { # name, seconds, flags
     local name=$1 seconds=$2
     shift 2
@@ -201,8 +190,8 @@ resume() {
     train resume "frames=$((before + 1))" --resume --seconds 5
 }
 
-# The share of time in which the GPU runs a kernel is the driver's figure, read twice a second; training has more to do
-# than actors can request, and no kernel polls.
+# Reads the driver's figure, the share of time in which the GPU runs a kernel, twice a second while a training runs. No
+# kernel polls.
 busy() {
     timeout -k 10 60 nvidia-smi --query-gpu=utilization.gpu --format=csv,noheader,nounits -i 0 -lms 500 >"$work/busy.busy" 2>/dev/null &
     local watch=$!
@@ -222,8 +211,7 @@ bw() {
     outcome bw $status
 }
 
-# A program under compute-sanitizer. Errors of calls that CUDA refuses are part of the tests. The backend runs in a child
-# process.
+# Runs a program and its child processes under compute-sanitizer. The tests contain calls that CUDA refuses.
 sanitize() { # name tool seconds command...
     local name=$1 tool=$2 most=$3 status options=(--report-api-errors no --error-exitcode 9 --target-processes all)
     shift 3

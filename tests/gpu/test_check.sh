@@ -45,11 +45,11 @@ check() { # exit status, seconds, parts...
     local wanted=$1 most=$2 status=0
     shift 2
     rm -rf "$scratch/out"
-    BUILD=$scratch OUT=$scratch/out SECONDS_MAX=$most "$source/tests/gpu/check.sh" 5 "$@" >"$scratch/said" 2>&1 || status=$?
-    [ $status -eq "$wanted" ] || { echo "exit status $status instead of $wanted:"; cat "$scratch/said"; exit 1; }
+    BUILD=$scratch OUT=$scratch/out SECONDS_MAX=$most "$source/tests/gpu/check.sh" 5 "$@" >"$scratch/printed" 2>&1 || status=$?
+    [ $status -eq "$wanted" ] || { echo "exit status $status instead of $wanted:"; cat "$scratch/printed"; exit 1; }
 }
 expect() { # Python expressions over the parts' outcomes, the summary, the documents, and the results of `cuda`
-    python3 - "$scratch/out" "$@" <<'PY' || { cat "$scratch/said" "$scratch/out/summary.json" "$scratch/out/cuda.json"; exit 1; }
+    python3 - "$scratch/out" "$@" <<'PY' || { cat "$scratch/printed" "$scratch/out/summary.json" "$scratch/out/cuda.json"; exit 1; }
 import json, sys
 summary, documents, cuda = (json.load(open(f"{sys.argv[1]}/{name}.json")) for name in ("summary", "gpu", "cuda"))
 parts, missing, results = summary["parts"], cuda["missing"], {result["name"]: result for result in cuda["results"]}
@@ -111,10 +111,10 @@ rm -rf "$scratch/gpu" && mkdir "$scratch/gpu"
 check 0 100 litmus
 echo 'echo older' >"$scratch/gpu/litmus"
 check 0 100 litmus
-grep -q '^older' "$scratch/said"
+grep -q '^older' "$scratch/printed"
 printf '\0\0\0\0' >>"$scratch/carry.tar.xz"
 check 0 100 litmus
-grep -q 'no forbidden outcome' "$scratch/said"
+grep -q 'no forbidden outcome' "$scratch/printed"
 
 check 1 100 bw nonsense
 stub gpu/test_kernels <<<'echo no GPU here; exit 77'
