@@ -348,7 +348,7 @@ Test(nn_cuda, what_the_vendor_cannot_fuse_is_done_after_it) {
     with_problem *p = problem_of(&odd_net, &odd_io, 3);
     static const int statuses[] = {0, 0, 0, CUDNN_STATUS_BAD_PARAM, CUDNN_STATUS_NOT_SUPPORTED, 3001, 4001};
     for (int i = 0; i < (int)(sizeof statuses / sizeof *statuses); i++) {
-        farm_emulator_vendor.fused_says = statuses[i];
+        farm_emulator_vendor.fused_status = statuses[i];
         farm_emulator_vendor.no_epilogue = i == 1;
         farm_emulator_vendor.no_precomputed_gemm = i == 2;
         farm_emulator_vendor.fused = farm_emulator_vendor.plain = 0;
@@ -530,7 +530,7 @@ Test(nn_cuda, a_convolution_that_fails_is_an_error) {
     const with_answer a = device_answer_new(p);
     static const int statuses[] = {CUDNN_STATUS_EXECUTION_FAILED, 0, CUDNN_STATUS_BAD_PARAM};
     for (int i = 0; i < 3; i++) {
-        farm_emulator_vendor.fused_says = statuses[i];
+        farm_emulator_vendor.fused_status = statuses[i];
         cr_expect_eq(forward_status(executor, NULL, p, 2, &a), statuses[i] ? FARM_E_IO : FARM_OK, "call %d", i);
         if (statuses[i])
             cr_expect(strstr(err.message, "cudnnConvolutionBiasActivationForward") != NULL, "%s", err.message);

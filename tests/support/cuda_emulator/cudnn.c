@@ -32,7 +32,8 @@ struct cudnnActivationStruct {
 static bool known(cudnnDataType_t type) {
     return type == CUDNN_DATA_FLOAT || type == CUDNN_DATA_BFLOAT16;
 }
-// ---- cuDNN: handles and descriptors ----
+
+// ---- handles and descriptors ----
 
 static size_t cudnn_version(void) {
     return 91900;
@@ -107,7 +108,7 @@ static cudnnStatus_t set_activation(cudnnActivationDescriptor_t activation, cudn
     return CUDNN_STATUS_SUCCESS;
 }
 
-// ---- cuDNN: checks, algorithms ----
+// ---- checks, algorithms ----
 
 enum { ALGO_OTHER = 0, ALGO_PRECOMPUTED = 1, ALGO_OF_BACKWARD = 1, ALGO_RANDOM = 0 };
 
@@ -136,12 +137,7 @@ static bool offers(int algo, enum direction direction) {
            ((direction == FORWARD || farm_emulator_vendor.refused[direction]) && algo == ALGO_OTHER);
 }
 
-static bool refuses(int algo, enum direction direction) {
-    return farm_emulator_vendor.refused[direction] == 1 + algo;
-}
-
-// Three algorithms, unless the check failed. The last never works; the first is the slower of those that IDENTITY can
-// be fused with.
+// Three algorithms, unless the check failed. The last one never works.
 static cudnnStatus_t list_algorithms(cudnnStatus_t checked, enum direction direction, cudnnConvolutionDescriptor_t conv,
                                      int requested, int *returned, cudnnConvolutionFwdAlgoPerf_t *results) {
     if (checked != CUDNN_STATUS_SUCCESS) return checked;
@@ -173,26 +169,27 @@ static cudnnStatus_t filter_algorithms(cudnnHandle_t handle, cudnnTensorDescript
     return list_algorithms(check(x, dw, conv, dy), FILTER, conv, requested, returned, results);
 }
 
+static cudnnStatus_t get_workspace(cudnnStatus_t checked, enum direction direction, int algo, size_t *bytes) {
+    *bytes = farm_emulator_vendor.workspace_bytes;
+    return offers(algo, direction) ? checked : unsupported("this algorithm");
+}
 static cudnnStatus_t forward_workspace(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
                                        cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t y,
                                        cudnnConvolutionFwdAlgo_t algo, size_t *bytes) {
-    *bytes = farm_emulator_vendor.workspace_bytes;
-    return offers((int)algo, FORWARD) ? check(x, w, conv, y) : unsupported("this algorithm");
+    return get_workspace(check(x, w, conv, y), FORWARD, (int)algo, bytes);
 }
 static cudnnStatus_t data_workspace(cudnnHandle_t handle, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,
                                     cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t dx,
                                     cudnnConvolutionBwdDataAlgo_t algo, size_t *bytes) {
-    *bytes = farm_emulator_vendor.workspace_bytes;
-    return offers((int)algo, DATA) ? check(dx, w, conv, dy) : unsupported("this algorithm");
+    return get_workspace(check(dx, w, conv, dy), DATA, (int)algo, bytes);
 }
 static cudnnStatus_t filter_workspace(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,
                                       cudnnConvolutionDescriptor_t conv, cudnnFilterDescriptor_t dw,
                                       cudnnConvolutionBwdFilterAlgo_t algo, size_t *bytes) {
-    *bytes = farm_emulator_vendor.workspace_bytes;
-    return offers((int)algo, FILTER) ? check(x, dw, conv, dy) : unsupported("this algorithm");
+    return get_workspace(check(x, dw, conv, dy), FILTER, (int)algo, bytes);
 }
 
-// ---- cuDNN: convolutions ----
+// ---- convolutions ----
 
 struct convolution {
     enum direction direction;
@@ -217,16 +214,6 @@ static struct convolution describe(cudnnTensorDescriptor_t x_desc, cudnnFilterDe
                                 .arrays = {(void *)x, (void *)w, (void *)y},
                                 .workspace = workspace,
                                 .workspace_bytes = workspace_bytes};
-}
-
-static size_t x_count(const struct convolution *c) {
-    return (size_t)c->x.n * (size_t)c->x.h * (size_t)c->x.w * (size_t)c->x.c;
-}
-static size_t y_count(const struct convolution *c) {
-    return (size_t)c->y.n * (size_t)c->y.h * (size_t)c->y.w * (size_t)c->y.c;
-}
-static size_t w_count(const struct convolution *c) {
-    return (size_t)c->w.k * (size_t)c->w.h * (size_t)c->w.w * (size_t)c->w.c;
 }
 
 // The input of a kernel's (i, j) for output (y, x): its first channel's index; -1 in the padding.
@@ -260,9 +247,13 @@ static void multiply(const struct convolution *c, enum direction direction, floa
                     }
 }
 
-static void run(const struct convolution *c, enum direction direction) {
+static void run_convolution(const void *arguments) {
+    const struct convolution *c = arguments;
+    const enum direction direction = c->direction;
     const bool bf16 = c->x.type == CUDNN_DATA_BFLOAT16;
-    const size_t counts[3] = {x_count(c), w_count(c), y_count(c)}, each = size_of(bf16);
+    const size_t each = size_of(bf16), counts[3] = {(size_t)c->x.n * (size_t)c->x.h * (size_t)c->x.w * (size_t)c->x.c,
+                                                    (size_t)c->w.k * (size_t)c->w.h * (size_t)c->w.w * (size_t)c->w.c,
+                                                    (size_t)c->y.n * (size_t)c->y.h * (size_t)c->y.w * (size_t)c->y.c};
     const int result = direction == FORWARD ? 2 : direction == DATA ? 0 : 1;
     void *const out = c->arrays[result];
     float *numbers[3];
@@ -283,13 +274,13 @@ static void run(const struct convolution *c, enum direction direction) {
     }
     for (int a = 0; a < 3; a++) free(numbers[a]);
 }
-static void run_work(const void *arguments) {
-    const struct convolution *c = arguments;
-    run(c, c->direction);
-}
-
-static cudnnStatus_t launch(cudnnHandle_t handle, enum direction direction, const char *name, struct convolution *c) {
+// Checks the algorithm, alpha and the arrays, and enqueues the convolution.
+static cudnnStatus_t launch(cudnnHandle_t handle, enum direction direction, const char *name, int algo,
+                            const void *alpha, struct convolution *c) {
     const size_t workspace_bytes = farm_emulator_vendor.workspace_bytes;
+    if (!offers(algo, direction)) return unsupported("this algorithm");
+    if (farm_emulator_vendor.refused[direction] == 1 + algo) return bad("this algorithm, when it runs");
+    if (*(const float *)alpha != 1) return unsupported("alpha (in this emulator)");
     const cudnnStatus_t status = check(&c->x, &c->w, &c->conv, &c->y);
     if (status != CUDNN_STATUS_SUCCESS) return status;
     for (int i = 0; i < 3; i++)
@@ -299,16 +290,10 @@ static cudnnStatus_t launch(cudnnHandle_t handle, enum direction direction, cons
         return bad("the workspace is too small or missing");
     c->direction = direction;
     c->workspace_bytes = workspace_bytes;
-    return farm_emulator_launch(handle->stream, name, run_work, c, sizeof *c) == cudaSuccess
+    if (direction == FORWARD) ++*(c->bias ? &farm_emulator_vendor.fused : &farm_emulator_vendor.plain);
+    return farm_emulator_launch(handle->stream, name, run_convolution, c, sizeof *c) == cudaSuccess
                ? CUDNN_STATUS_SUCCESS
                : CUDNN_STATUS_EXECUTION_FAILED;
-}
-
-// Whether the direction has this algorithm; alpha must be 1.
-static cudnnStatus_t permitted(int algo, enum direction direction, const void *alpha) {
-    if (!offers(algo, direction)) return unsupported("this algorithm");
-    if (refuses(algo, direction)) return bad("this algorithm, when it runs");
-    return *(const float *)alpha == 1 ? CUDNN_STATUS_SUCCESS : unsupported("alpha (in this emulator)");
 }
 
 static cudnnStatus_t convolution_forward(cudnnHandle_t handle, const void *alpha, cudnnTensorDescriptor_t x_desc,
@@ -316,12 +301,9 @@ static cudnnStatus_t convolution_forward(cudnnHandle_t handle, const void *alpha
                                          cudnnConvolutionDescriptor_t conv, cudnnConvolutionFwdAlgo_t algo,
                                          void *workspace, size_t workspace_bytes, const void *beta,
                                          cudnnTensorDescriptor_t y_desc, void *y) {
-    const cudnnStatus_t status = permitted((int)algo, FORWARD, alpha);
-    if (status != CUDNN_STATUS_SUCCESS) return status;
     struct convolution c = describe(x_desc, w_desc, y_desc, conv, x, w, y, workspace, workspace_bytes);
     c.beta = *(const float *)beta;
-    farm_emulator_vendor.plain++;
-    return launch(handle, FORWARD, "cudnnConvolutionForward", &c);
+    return launch(handle, FORWARD, "cudnnConvolutionForward", (int)algo, alpha, &c);
 }
 
 static cudnnStatus_t convolution_fused(cudnnHandle_t handle, const void *alpha1, cudnnTensorDescriptor_t x_desc,
@@ -332,14 +314,11 @@ static cudnnStatus_t convolution_fused(cudnnHandle_t handle, const void *alpha1,
                                        const void *bias, cudnnActivationDescriptor_t activation,
                                        cudnnTensorDescriptor_t y_desc, void *y) {
     last_message = "bias and activation with a convolution";
-    if (farm_emulator_vendor.fused_says) return (cudnnStatus_t)farm_emulator_vendor.fused_says;
-    if (!offers((int)algo, FORWARD)) return unsupported("this algorithm");
-    if (refuses((int)algo, FORWARD)) return bad("this algorithm, when it runs");
+    if (farm_emulator_vendor.fused_status) return (cudnnStatus_t)farm_emulator_vendor.fused_status;
     if (activation->mode == CUDNN_ACTIVATION_IDENTITY && algo != CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM)
-        return unsupported("IDENTITY goes with IMPLICIT_PRECOMP_GEMM alone");
+        return unsupported("IDENTITY requires IMPLICIT_PRECOMP_GEMM");
     if (activation->mode != CUDNN_ACTIVATION_IDENTITY && activation->mode != CUDNN_ACTIVATION_RELU)
         return unsupported("activations other than IDENTITY and RELU");
-    if (*(const float *)alpha1 != 1) return unsupported("alpha (in this emulator)");
     if (z == NULL || memcmp(z_desc, y_desc, sizeof *z_desc) != 0) return bad("z must be like y");
     if (bias_desc->n != 1 || bias_desc->c != y_desc->c || bias_desc->h != 1 || bias_desc->w != 1 ||
         bias_desc->type != y_desc->type)
@@ -350,8 +329,7 @@ static cudnnStatus_t convolution_fused(cudnnHandle_t handle, const void *alpha1,
     c.addend = z;
     c.addend_factor = *(const float *)alpha2;
     c.relu = activation->mode == CUDNN_ACTIVATION_RELU;
-    farm_emulator_vendor.fused++;
-    return launch(handle, FORWARD, "cudnnConvolutionBiasActivationForward", &c);
+    return launch(handle, FORWARD, "cudnnConvolutionBiasActivationForward", (int)algo, alpha1, &c);
 }
 
 static cudnnStatus_t convolution_data(cudnnHandle_t handle, const void *alpha, cudnnFilterDescriptor_t w_desc,
@@ -359,11 +337,9 @@ static cudnnStatus_t convolution_data(cudnnHandle_t handle, const void *alpha, c
                                       cudnnConvolutionDescriptor_t conv, cudnnConvolutionBwdDataAlgo_t algo,
                                       void *workspace, size_t workspace_bytes, const void *beta,
                                       cudnnTensorDescriptor_t dx_desc, void *dx) {
-    const cudnnStatus_t status = permitted((int)algo, DATA, alpha);
-    if (status != CUDNN_STATUS_SUCCESS) return status;
     struct convolution c = describe(dx_desc, w_desc, dy_desc, conv, dx, w, dy, workspace, workspace_bytes);
     c.beta = *(const float *)beta;
-    return launch(handle, DATA, "cudnnConvolutionBackwardData", &c);
+    return launch(handle, DATA, "cudnnConvolutionBackwardData", (int)algo, alpha, &c);
 }
 
 static cudnnStatus_t convolution_filter(cudnnHandle_t handle, const void *alpha, cudnnTensorDescriptor_t x_desc,
@@ -371,11 +347,9 @@ static cudnnStatus_t convolution_filter(cudnnHandle_t handle, const void *alpha,
                                         cudnnConvolutionDescriptor_t conv, cudnnConvolutionBwdFilterAlgo_t algo,
                                         void *workspace, size_t workspace_bytes, const void *beta,
                                         cudnnFilterDescriptor_t dw_desc, void *dw) {
-    const cudnnStatus_t status = permitted((int)algo, FILTER, alpha);
-    if (status != CUDNN_STATUS_SUCCESS) return status;
     struct convolution c = describe(x_desc, dw_desc, dy_desc, conv, x, dw, dy, workspace, workspace_bytes);
     c.beta = *(const float *)beta;
-    return launch(handle, FILTER, "cudnnConvolutionBackwardFilter", &c);
+    return launch(handle, FILTER, "cudnnConvolutionBackwardFilter", (int)algo, alpha, &c);
 }
 
 struct farm_cuda_vendor farm_emulator_vendor_table(void) {

@@ -1,6 +1,6 @@
-// Emulators of NCCL's functions that src/learner/cuda/reduce.c calls, over the emulator's streams: each device copies
-// its numbers into host memory, waits for the others, and sums in the order of the devices. A lost device leaves the
-// others waiting until an abort. See vendor_emulator.h.
+// The emulator of NCCL's functions that src/learner/cuda/reduce.c calls. In its stream each device copies its numbers
+// into host memory, waits for the copies of the others, and sums in the order of the devices. If a device is lost, the
+// others wait until an abort. See vendor_emulator.h.
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,23 +12,23 @@ struct clique;
 struct ncclComm {
     struct clique *clique;
     int rank, device;
-    cudaEvent_t brought;
+    cudaEvent_t copied;
     cudaStream_t stream; // of the newest sum
 };
 
 struct clique {
     struct ncclComm *comms;
     struct sum *sums; // unfinished sums
-    int count, left;  // left: not destroyed yet
+    int count, open;  // open: comms that exist
 };
 
 // One sum. Freed by the last device that has summed, or with the clique if a device is lost.
 struct sum {
     struct sum *next;
     struct clique *clique;
-    int count, open;
+    int count, open; // open: devices that have not summed yet
     size_t numbers;
-    float *brought[FARM_EMULATOR_DEVICES_MAX];
+    float *copies[FARM_EMULATOR_DEVICES_MAX];
 };
 
 struct part {
@@ -46,7 +46,7 @@ static struct {
         size_t numbers;
         cudaStream_t stream;
     } calls[FARM_EMULATOR_DEVICES_MAX];
-} group; // per thread in NCCL; here the training thread's
+} group; // NCCL has one per thread; only the training thread uses it here
 
 static ncclResult_t get_version(int *out) {
     *out = 22803;
@@ -54,22 +54,22 @@ static ncclResult_t get_version(int *out) {
 }
 
 static const char *error_name(ncclResult_t result) {
-    return result == ncclUnhandledCudaError ? "unhandled cuda error" : "of the emulator";
+    return result == ncclUnhandledCudaError ? "unhandled cuda error" : "error of the emulator";
 }
 
 static void free_sum(struct sum *sum) {
     struct sum **at = &sum->clique->sums;
     while (*at != sum) at = &(*at)->next;
     *at = sum->next;
-    for (int k = 0; k < sum->count; k++) free(sum->brought[k]);
+    for (int k = 0; k < sum->count; k++) free(sum->copies[k]);
     free(sum);
 }
 
 static ncclResult_t destroy_comm(ncclComm_t comm) {
     struct clique *clique = comm->clique;
     (void)cudaSetDevice(comm->device);
-    (void)cudaEventDestroy(comm->brought);
-    if (--clique->left) return ncclSuccess;
+    (void)cudaEventDestroy(comm->copied);
+    if (--clique->open) return ncclSuccess;
     while (clique->sums) free_sum(clique->sums);
     free(clique->comms);
     free(clique);
@@ -78,7 +78,7 @@ static ncclResult_t destroy_comm(ncclComm_t comm) {
 
 static ncclResult_t abort_comm(ncclComm_t comm) {
     struct clique *clique = comm->clique;
-    for (int k = 0; k < clique->count; k++) { // before events that another stream may hold are destroyed
+    for (int k = 0; k < clique->count; k++) { // first, because another stream may hold the events
         if (clique->comms[k].stream) farm_emulator_give_up(clique->comms[k].stream);
         clique->comms[k].stream = NULL;
     }
@@ -92,12 +92,12 @@ static ncclResult_t init_all(ncclComm_t *out, int count, const int *devices) {
             if (devices[k] == devices[i]) return ncclSystemError; // "Duplicate GPU detected"
     struct clique *clique = calloc(1, sizeof *clique);
     clique->comms = calloc((size_t)count, sizeof *clique->comms);
-    clique->count = clique->left = count;
+    clique->count = clique->open = count;
     for (int i = 0; i < count; i++) {
         struct ncclComm *comm = out[i] = &clique->comms[i];
         *comm = (struct ncclComm){.clique = clique, .rank = i, .device = devices[i]};
         (void)cudaSetDevice(devices[i]);
-        if (cudaEventCreateWithFlags(&comm->brought, cudaEventDisableTiming)) return ncclUnhandledCudaError;
+        if (cudaEventCreateWithFlags(&comm->copied, cudaEventDisableTiming)) return ncclUnhandledCudaError;
     }
     return ncclSuccess;
 }
@@ -128,7 +128,7 @@ static void copy_in(const void *arguments) {
     const struct part *part = arguments;
     const size_t bytes = part->sum->numbers * sizeof(float);
     farm_emulator_need(part->vector, bytes, false, "a sum's operand");
-    memcpy(part->sum->brought[part->rank], part->vector, bytes);
+    memcpy(part->sum->copies[part->rank], part->vector, bytes);
 }
 
 static void add_up(const void *arguments) {
@@ -137,7 +137,7 @@ static void add_up(const void *arguments) {
     farm_emulator_need(part->vector, sum->numbers * sizeof(float), true, "a sum's result");
     for (size_t i = 0; i < sum->numbers; i++) {
         float total = 0;
-        for (int k = 0; k < sum->count; k++) total += sum->brought[k][i];
+        for (int k = 0; k < sum->count; k++) total += sum->copies[k][i];
         part->vector[i] = total;
     }
     if (--sum->open == 0) free_sum(sum);
@@ -159,10 +159,10 @@ static ncclResult_t enqueue_part(int i, bool adding, struct sum *sum) {
     comm->stream = stream;
     if (!adding) {
         if (farm_emulator_launch(stream, "ncclAllReduce", copy_in, &part, sizeof part)) return ncclUnhandledCudaError;
-        return cudaEventRecord(comm->brought, stream) ? ncclUnhandledCudaError : ncclSuccess;
+        return cudaEventRecord(comm->copied, stream) ? ncclUnhandledCudaError : ncclSuccess;
     }
     for (int k = 0; k < group.count; k++)
-        if (cudaStreamWaitEvent(stream, group.calls[k].comm->brought, 0)) return ncclUnhandledCudaError;
+        if (cudaStreamWaitEvent(stream, group.calls[k].comm->copied, 0)) return ncclUnhandledCudaError;
     return farm_emulator_launch(stream, "ncclAllReduce", add_up, &part, sizeof part) ? ncclUnhandledCudaError
                                                                                      : ncclSuccess;
 }
@@ -177,7 +177,7 @@ static ncclResult_t group_end(void) {
     sum->clique = group.calls[0].comm->clique;
     sum->next = sum->clique->sums;
     sum->clique->sums = sum;
-    for (int k = 0; k < group.count; k++) sum->brought[k] = calloc(sum->numbers, sizeof(float));
+    for (int k = 0; k < group.count; k++) sum->copies[k] = calloc(sum->numbers, sizeof(float));
     (void)cudaGetDevice(&before);
     ncclResult_t code = ncclSuccess;
     for (int adding = 0; adding < 2; adding++)

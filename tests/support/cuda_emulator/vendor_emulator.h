@@ -10,7 +10,7 @@
 
 // What the libraries lack, and what they count. One per process; zeros at start.
 struct farm_emulator_vendor {
-    int fused_says;           // status of cudnnConvolutionBiasActivationForward; 0: it works
+    int fused_status;         // of cudnnConvolutionBiasActivationForward; 0: it works
     bool no_precomputed_gemm; // forward has another algorithm only, which IDENTITY cannot be fused with
     bool no_algorithm;        // of any convolution
     bool no_epilogue;         // of products
