@@ -98,15 +98,23 @@ class Cuda(InFolder):
         self.assertEqual(result.returncode, 2, result.stderr)
         self.assertIn("--gpus 2 on device cpu", result.stderr)
 
-    def test_auto_trains_on_the_cpu_and_prints_the_reason(self):
-        for why, keywords in (("cudaErrorNoDevice", {"emulator": "devices=0"}), ("older than this build", {"emulator": "driver=11080"}),
-                              ("--infer-batch-max", {"emulator": "memory=10000000"}), ("does not load", {"library": "/dev/null"}),
-                              ("libfarm_cuda.so is neither", {"library": "/nowhere/lib.so"})):
-            account, said = self.trained("--device", "auto", "--frames", "5k", **keywords)
-            self.assertRegex(said, f"using the CPU; CUDA is unavailable: .*{why}")
-            self.assertNotIn("CUDA emulator (a CPU, for tests)", said.split("using the CPU")[1])
-            self.assertGreater(account["updates"], 5)
+    def test_without_a_working_gpu_auto_trains_on_the_cpu_and_cuda_fails(self):
+        nothing = self.folder / "nothing.so"
+        nothing.write_text("not a library")
+        for words, keywords in ((("cudaErrorNoDevice", "--device cpu"), {"emulator": "devices=0"}),
+                                (("older than this build",), {"emulator": "driver=11080"}),
+                                (("--infer-batch-max", "--micro-batch"), {"emulator": "memory=10000000"}),
+                                (("libfarm_cuda.so", "FARM_CUDA_BACKEND"), {"library": "/nowhere/lib.so"}),
+                                (("does not load",), {"library": nothing})):
+            said = self.failed("--device", "cuda", "--frames", "1k", **keywords)
+            shutil.rmtree(self.folder / "r", ignore_errors=True)
+            account, on_cpu = self.trained("--device", "auto", "--frames", "5k", **keywords)
             shutil.rmtree(self.folder / "r")
+            for word in words:
+                self.assertIn(word, said)
+            self.assertRegex(on_cpu, f"using the CPU; CUDA is unavailable: .*{words[0]}")
+            self.assertNotIn("CUDA emulator (a CPU, for tests)", on_cpu.split("using the CPU")[1])
+            self.assertGreater(account["updates"], 5)
 
     @unittest.skipIf(any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg", "/usr/bin/nvidia-modprobe")), "NVIDIA's driver is here")
     def test_cuda_is_refused_before_a_run_folder_exists_if_the_driver_is_missing(self):
@@ -125,17 +133,6 @@ class Cuda(InFolder):
         self.assertIn("--gpus 0 has no effect: this machine shows no GPU", said)
         _, said = self.trained("--device", "cpu", "--resume", "--frames", "2k")
         self.assertNotIn("no effect", said)
-
-    def test_cuda_fails_with_the_reason(self):
-        nothing = self.folder / "nothing.so"
-        nothing.write_text("not a library")
-        for words, keywords in ((("--device cpu",), {"emulator": "devices=0"}), (("older than this build",), {"emulator": "driver=11080"}),
-                                (("libfarm_cuda.so", "FARM_CUDA_BACKEND"), {"library": "/nowhere/lib.so"}), (("does not load",), {"library": nothing}),
-                                (("--infer-batch-max", "--micro-batch"), {"emulator": "memory=10000000"})):
-            said = self.failed("--device", "cuda", "--frames", "1k", **keywords)
-            for word in words:
-                self.assertIn(word, said)
-            shutil.rmtree(self.folder / "r", ignore_errors=True)
 
     def test_trains_with_copies_if_registration_is_refused(self):
         account, said = self.trained("--device", "cuda", "--frames", "10k", emulator="refuse_registration=1")

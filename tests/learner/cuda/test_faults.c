@@ -65,39 +65,6 @@ Test(cuda_faults, takes_a_smaller_mirror_if_the_vendor_takes_the_spare_memory) {
     free_record(window);
 }
 
-static bool fits_memory(struct setting setting, int64_t memory) {
-    farm_emulator.memory = memory;
-    struct farm *farm = open_farm(setting);
-    const enum farm_status status = open_backend(farm, &farm_backend_cuda);
-    close_farm(farm);
-    return status == FARM_OK;
-}
-
-// The least memory with which the backend opens, to 128 bytes. known: what it takes.
-static int64_t least_memory(struct setting setting, int64_t known) {
-    int64_t refused = known / 2, enough = 2 * known;
-    cr_assert(!fits_memory(setting, refused) && fits_memory(setting, enough));
-    while (enough - refused > 128) {
-        const int64_t half = (enough + refused) / 2;
-        *(fits_memory(setting, half) ? &enough : &refused) = half;
-    }
-    return enough;
-}
-
-// Without registration training cannot read the rings: `off` needs what `window` needs.
-Test(cuda_faults, off_takes_the_memory_of_window_if_registration_is_refused) {
-    struct setting setting = usual_setting(true, 1);
-    setting.mirror = FARM_MIRROR_WINDOW;
-    const int64_t window = (int64_t)device_bytes_of(setting);
-    setting.mirror = FARM_MIRROR_OFF;
-    const int64_t off = (int64_t)device_bytes_of(setting), least_off = least_memory(setting, off);
-    cr_assert_gt(window, off + 4096);
-    farm_emulator.refuse_registration = 1;
-    const int64_t least = least_memory(setting, window);
-    cr_assert_geq(least, least_off + (window - off) - 256, "%ld bytes of memory, and %ld unbounced", least, least_off);
-    expect_nothing_left();
-}
-
 // Whichever allocation fails, all earlier ones are released.
 Test(cuda_faults, releases_everything_wherever_memory_ends) {
     for (uint32_t shards = 1; shards <= 2; shards++) {
