@@ -59,7 +59,7 @@ static enum farm_status check_wait(struct farm_backend *backend, uint64_t start_
     for (uint32_t k = 0; k < backend->shard_count; k++) farm_cuda_give_up(&backend->shards[k]->context);
     return farm_fail(err, FARM_E_DEAD,
                      "the GPUs' gradients are not added up after %.3g s: one hangs (see dmesg and nvidia-smi), "
-                     "or they do not reach one another: NCCL_DEBUG=WARN says more; NCCL_P2P_DISABLE=1 helps if the "
+                     "or they do not reach one another: NCCL_DEBUG=WARN prints more; NCCL_P2P_DISABLE=1 helps if the "
                      "bus does not carry peers; or --gpus 1",
                      (double)(farm_now_ns() - start_ns) * 1e-9);
 }
@@ -94,7 +94,7 @@ static enum farm_status mark_all(struct farm_backend *backend, struct farm_error
 }
 
 // Runs a first sum, of zeros: it connects the devices, which takes long.
-static enum farm_status connect(struct farm_backend *backend, struct farm_error *err) {
+static enum farm_status connect_gpus(struct farm_backend *backend, struct farm_error *err) {
     int devices[FARM_LEARNER_SHARDS_MAX];
     for (uint32_t k = 0; k < backend->shard_count; k++) devices[k] = backend->shards[k]->context.device;
     enum farm_status status = farm_cuda_reduce_open(devices, backend->shard_count, &backend->reduce, err);
@@ -153,7 +153,7 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
         status = farm_cuda_shard_make(config, k, &backend->shards[k], err);
         if (!status) backend->shard_count++;
     }
-    if (!status && config->shards > 1 && !config->learner->evaluate) status = connect(backend, err);
+    if (!status && config->shards > 1 && !config->learner->evaluate) status = connect_gpus(backend, err);
     if (status) {
         abandon_sum(backend);
         destroy(backend);

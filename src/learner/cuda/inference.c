@@ -81,7 +81,7 @@ static void build_ladder(struct farm_cuda_inference *inference) {
     }
 }
 
-static struct lists layout(uint32_t rows, uint32_t lanes, uint32_t stack) {
+static struct lists lay_out_lists(uint32_t rows, uint32_t lanes, uint32_t stack) {
     struct lists lists;
     size_t at = 0;
     lists.from = farm_cuda_reserve(&at, rows * sizeof(void *), ALIGNMENT);
@@ -101,18 +101,19 @@ size_t farm_cuda_inference_bytes(const struct farm_cuda_context *context) {
     const struct farm_cuda_executor_config config =
         farm_cuda_executor_config(context, context->learner->infer_batch_max, false);
     const size_t rows = context->learner->infer_batch_max, outputs = (size_t)context->head.outputs;
-    const struct lists lists = layout((uint32_t)rows, (uint32_t)rows, (uint32_t)context->net->io.stack);
+    const struct lists lists = lay_out_lists((uint32_t)rows, (uint32_t)rows, (uint32_t)context->net->io.stack);
     return farm_cuda_executor_bytes(&config) + lists.bytes +
            rows * (sizeof(float) * (outputs + 1 + (size_t)context->net->io.flat) + (size_t)context->head.action_bytes +
                    sizeof(void *));
 }
 
-static enum farm_status on_device(size_t count, size_t bytes, void *out, struct farm_error *err) {
+static enum farm_status allocate_array(size_t count, size_t bytes, void *out, struct farm_error *err) {
     return farm_cuda_device_memory(count * bytes, "inference needs", "infer-batch-max", out, err);
 }
 
 // Pinned memory and its device address.
-static enum farm_status on_host(size_t count, size_t bytes, void *out, void *mapped, struct farm_error *err) {
+static enum farm_status allocate_pinned_array(size_t count, size_t bytes, void *out, void *mapped,
+                                              struct farm_error *err) {
     void *memory;
     const enum farm_status status =
         farm_cuda_host_memory(count * bytes, "inference needs", "infer-batch-max", &memory, err);
@@ -122,17 +123,21 @@ static enum farm_status on_host(size_t count, size_t bytes, void *out, void *map
 
 static enum farm_status allocate_pinned(struct farm_cuda_inference *i, struct farm_error *err) {
     const size_t rows = i->rows_max, slot = farm_cuda_slot_bytes(i->context->obs_bytes);
-    enum farm_status status = on_host(1, i->rungs[i->rung_count - 1].lists.bytes, &i->lists, &i->lists_mapped, err);
-    if (!status) status = on_host(1, sizeof *i->flag, &i->flag, &i->flag_mapped, err);
-    if (!status && !i->context->direct) status = on_host(rows, slot, &i->bounce, &i->bounce_mapped, err);
+    enum farm_status status =
+        allocate_pinned_array(1, i->rungs[i->rung_count - 1].lists.bytes, &i->lists, &i->lists_mapped, err);
+    if (!status) status = allocate_pinned_array(1, sizeof *i->flag, &i->flag, &i->flag_mapped, err);
+    if (!status && !i->context->direct) status = allocate_pinned_array(rows, slot, &i->bounce, &i->bounce_mapped, err);
     if (status || !i->context->registered.bounced[FARM_CUDA_DOWN]) return status;
     const struct farm_head *head = &i->context->head;
-    status = on_host(rows, (size_t)head->action_bytes, &i->bounced.action, &i->bounced_mapped.action, err);
+    status =
+        allocate_pinned_array(rows, (size_t)head->action_bytes, &i->bounced.action, &i->bounced_mapped.action, err);
+    if (!status)
+        status = allocate_pinned_array(rows * (size_t)head->outputs, sizeof(float), &i->bounced.policy,
+                                       &i->bounced_mapped.policy, err);
+    if (!status) status = allocate_pinned_array(rows, sizeof(float), &i->bounced.value, &i->bounced_mapped.value, err);
     if (!status)
         status =
-            on_host(rows * (size_t)head->outputs, sizeof(float), &i->bounced.policy, &i->bounced_mapped.policy, err);
-    if (!status) status = on_host(rows, sizeof(float), &i->bounced.value, &i->bounced_mapped.value, err);
-    if (!status) status = on_host(i->lanes_max, sizeof(uint64_t), &i->bounced.version, &i->bounced_mapped.version, err);
+            allocate_pinned_array(i->lanes_max, sizeof(uint64_t), &i->bounced.version, &i->bounced_mapped.version, err);
     return status;
 }
 
@@ -161,15 +166,16 @@ static enum farm_status fill_constants(struct farm_cuda_inference *i, struct far
 
 static enum farm_status allocate_on_device(struct farm_cuda_inference *i, struct farm_error *err) {
     const size_t rows = i->rows_max, outputs = (size_t)i->context->head.outputs;
-    enum farm_status status = on_device(1, i->rungs[i->rung_count - 1].lists.bytes, &i->device_lists, err);
-    if (!status) status = on_device(1, sizeof(void *), &i->block_from, err);
-    if (!status) status = on_device(1, sizeof(void *), &i->block_to, err);
-    if (!status && farm_cuda_is_flat(i->context)) status = on_device(rows, sizeof(void *), &i->flat_to, err);
-    if (!status && farm_cuda_is_flat(i->context)) status = on_device(rows, i->context->obs_bytes, &i->flat, err);
-    if (!status) status = on_device(rows * outputs, sizeof(float), &i->policy, err);
-    if (!status) status = on_device(rows, sizeof(float), &i->value, err);
-    if (!status) status = on_device(rows, (size_t)i->context->head.action_bytes, &i->action, err);
-    if (!status) status = on_device(1, discard_policy_offset(i) + outputs * sizeof(float), &i->discard_memory, err);
+    enum farm_status status = allocate_array(1, i->rungs[i->rung_count - 1].lists.bytes, &i->device_lists, err);
+    if (!status) status = allocate_array(1, sizeof(void *), &i->block_from, err);
+    if (!status) status = allocate_array(1, sizeof(void *), &i->block_to, err);
+    if (!status && farm_cuda_is_flat(i->context)) status = allocate_array(rows, sizeof(void *), &i->flat_to, err);
+    if (!status && farm_cuda_is_flat(i->context)) status = allocate_array(rows, i->context->obs_bytes, &i->flat, err);
+    if (!status) status = allocate_array(rows * outputs, sizeof(float), &i->policy, err);
+    if (!status) status = allocate_array(rows, sizeof(float), &i->value, err);
+    if (!status) status = allocate_array(rows, (size_t)i->context->head.action_bytes, &i->action, err);
+    if (!status)
+        status = allocate_array(1, discard_policy_offset(i) + outputs * sizeof(float), &i->discard_memory, err);
     if (!status) status = fill_constants(i, err);
     return status;
 }
@@ -187,8 +193,8 @@ static enum farm_status allocate_lists(struct farm_cuda_inference *i, struct far
 
 // ---- a graph's work ----
 
-static enum farm_status forward(struct farm_cuda_inference *i, const struct rung *rung, const void *params,
-                                struct farm_error *err) {
+static enum farm_status enqueue_forward(struct farm_cuda_inference *i, const struct rung *rung, const void *params,
+                                        struct farm_error *err) {
     const struct farm_cuda_input input = {
         .frames = farm_cuda_is_flat(i->context) ? NULL : (const void *const *)(i->device_lists + rung->lists.inputs),
         .flat = farm_cuda_is_flat(i->context) ? i->flat : NULL};
@@ -197,7 +203,7 @@ static enum farm_status forward(struct farm_cuda_inference *i, const struct rung
 }
 
 // Pulls the lists, then the observations (unless the copy engines have brought them).
-static enum farm_status gather(struct farm_cuda_inference *i, const struct rung *rung, struct farm_error *err) {
+static enum farm_status enqueue_pulls(struct farm_cuda_inference *i, const struct rung *rung, struct farm_error *err) {
     const struct farm_cuda_context *context = i->context;
     const struct farm_cuda_pull lists = {.from = (const void *const *)i->block_from,
                                          .to = i->block_to,
@@ -217,11 +223,11 @@ static enum farm_status gather(struct farm_cuda_inference *i, const struct rung 
     return farm_cuda_pull(i->stream, FARM_CUDA_PULL_LOADS, &pull, err);
 }
 
-static enum farm_status enqueue(struct farm_cuda_inference *i, const struct rung *rung, uint32_t copy,
-                                struct farm_error *err) {
+static enum farm_status enqueue_all(struct farm_cuda_inference *i, const struct rung *rung, uint32_t copy,
+                                    struct farm_error *err) {
     const struct farm_cuda_context *context = i->context;
-    enum farm_status status = gather(i, rung, err);
-    if (!status) status = forward(i, rung, context->parameters.copies[copy].params, err);
+    enum farm_status status = enqueue_pulls(i, rung, err);
+    if (!status) status = enqueue_forward(i, rung, context->parameters.copies[copy].params, err);
     const struct farm_cuda_sample sample = {
         .head = context->head,
         .sampler = {.greedy = context->learner->greedy, .seed = context->learner->seed},
@@ -246,11 +252,11 @@ static enum farm_status enqueue(struct farm_cuda_inference *i, const struct rung
     return status;
 }
 
-static enum farm_status capture(struct farm_cuda_inference *i, struct rung *rung, uint32_t copy,
-                                struct farm_error *err) {
+static enum farm_status capture_graph(struct farm_cuda_inference *i, struct rung *rung, uint32_t copy,
+                                      struct farm_error *err) {
     FARM_CUDA_TRY(cudaStreamBeginCapture(i->stream, cudaStreamCaptureModeThreadLocal));
     const enum farm_status status =
-        farm_cuda_stream_end_capture(i->stream, enqueue(i, rung, copy, err), &rung->graphs[copy], err);
+        farm_cuda_stream_end_capture(i->stream, enqueue_all(i, rung, copy, err), &rung->graphs[copy], err);
     if (status) return status;
     FARM_CUDA_TRY(cudaGraphUpload(rung->graphs[copy], i->stream));
     return FARM_OK;
@@ -276,10 +282,10 @@ static void pad_lists(struct farm_cuda_inference *i, const struct rung *rung, ui
 static enum farm_status capture_all(struct farm_cuda_inference *i, struct farm_error *err) {
     for (uint32_t r = 0; r < i->rung_count; r++) {
         pad_lists(i, &i->rungs[r], 0, 0);
-        enum farm_status status = enqueue(i, &i->rungs[r], 0, err);
+        enum farm_status status = enqueue_all(i, &i->rungs[r], 0, err);
         if (status) return status;
         FARM_CUDA_TRY(cudaStreamSynchronize(i->stream)); // the work reads the lists
-        for (uint32_t copy = 0; copy < 2 && !status; copy++) status = capture(i, &i->rungs[r], copy, err);
+        for (uint32_t copy = 0; copy < 2 && !status; copy++) status = capture_graph(i, &i->rungs[r], copy, err);
         if (status) return status;
     }
     FARM_CUDA_TRY(cudaStreamSynchronize(i->stream));
@@ -294,7 +300,7 @@ enum farm_status farm_cuda_inference_make(struct farm_cuda_context *context, str
     i->rows_max = context->learner->infer_batch_max;
     build_ladder(i);
     for (uint32_t r = 0; r < i->rung_count; r++)
-        i->rungs[r].lists = layout(i->rungs[r].rows, i->rungs[r].lanes, (uint32_t)context->net->io.stack);
+        i->rungs[r].lists = lay_out_lists(i->rungs[r].rows, i->rungs[r].lanes, (uint32_t)context->net->io.stack);
     i->lanes_max = i->rungs[i->rung_count - 1].lanes;
     const struct farm_cuda_executor_config config =
         farm_cuda_executor_config(context, context->learner->infer_batch_max, false);
@@ -335,8 +341,8 @@ void farm_cuda_inference_free(struct farm_cuda_inference *i) {
 // ---- one inference ----
 
 // The device address from which the GPU reads the observation for place `to`.
-static const void *source_of(struct farm_cuda_inference *i, const struct farm_infer_rows *item, uint32_t env,
-                             uint32_t row, const void *to) {
+static const void *observation_source(struct farm_cuda_inference *i, const struct farm_infer_rows *item, uint32_t env,
+                                      uint32_t row, const void *to) {
     const void *observation = farm_lane_obs(item->lane, 0, item->n, env);
     if (i->context->direct) return farm_cuda_up(i->context, item->lane_id, observation);
     const size_t at = row * farm_cuda_slot_bytes(i->context->obs_bytes) + ((uintptr_t)to & 15);
@@ -359,7 +365,7 @@ static void list_inputs(struct farm_cuda_inference *i, const struct farm_infer_r
 static void list_row(struct farm_cuda_inference *i, const struct lists *lists, const struct farm_infer_rows *item,
                      uint32_t env, uint32_t row) {
     void *to = farm_cuda_mirror_at(&i->context->mirror, item->lane_id, item->n, env);
-    const void *from = source_of(i, item, env, row, to);
+    const void *from = observation_source(i, item, env, row, to);
     const uint32_t stack = (uint32_t)i->context->net->io.stack;
     ((const void **)(void *)(i->lists + lists->from))[row] = from;
     ((void **)(void *)(i->lists + lists->to))[row] = to;
@@ -371,8 +377,8 @@ static void list_row(struct farm_cuda_inference *i, const struct lists *lists, c
 }
 
 // The targets of the answers to this part of a step; `acted` only for the last part.
-static struct farm_cuda_answer_lane answer_of(const struct farm_cuda_inference *i, const struct farm_infer_rows *item,
-                                              uint32_t k, uint32_t row) {
+static struct farm_cuda_answer_lane answer_target(const struct farm_cuda_inference *i,
+                                                  const struct farm_infer_rows *item, uint32_t k, uint32_t row) {
     const struct farm_cuda_context *context = i->context;
     struct farm_cuda_answer_lane answer = {.row = row, .count = item->env_count, .acted_value = item->n + 1};
     if (context->registered.bounced[FARM_CUDA_DOWN]) {
@@ -392,7 +398,7 @@ static struct farm_cuda_answer_lane answer_of(const struct farm_cuda_inference *
     return answer;
 }
 
-static const struct rung *rung_of(const struct farm_cuda_inference *i, uint32_t rows) {
+static const struct rung *find_rung(const struct farm_cuda_inference *i, uint32_t rows) {
     uint32_t r = 0;
     while (i->rungs[r].rows < rows) r++;
     return &i->rungs[r];
@@ -442,8 +448,8 @@ static void copy_answers(struct farm_cuda_inference *i, const struct farm_infer_
     }
 }
 
-static enum farm_status launch(struct farm_cuda_inference *i, const struct rung *rung, uint32_t rows, uint32_t copy,
-                               struct farm_error *err) {
+static enum farm_status launch_and_wait(struct farm_cuda_inference *i, const struct rung *rung, uint32_t rows,
+                                        uint32_t copy, struct farm_error *err) {
     if (i->context->obs_path.copies) {
         const enum farm_status status =
             farm_cuda_obs_path_copy(i->stream, i->copy_from, i->copy_to, i->copy_bytes, rows, err);
@@ -458,10 +464,10 @@ enum farm_status farm_cuda_infer(struct farm_cuda_inference *i, const struct far
     uint32_t rows = 0;
     for (uint32_t k = 0; k < count; k++) rows += items[k].env_count;
     assert(rows > 0 && rows <= i->rows_max && count <= i->lanes_max);
-    const struct rung *rung = rung_of(i, rows);
+    const struct rung *rung = find_rung(i, rows);
     struct farm_cuda_answer_lane *answers = (struct farm_cuda_answer_lane *)(void *)(i->lists + rung->lists.lanes);
     for (uint32_t k = 0, row = 0; k < count; k++) {
-        answers[k] = answer_of(i, &items[k], k, row);
+        answers[k] = answer_target(i, &items[k], k, row);
         for (uint32_t e = 0; e < items[k].env_count; e++, row++)
             list_row(i, &rung->lists, &items[k], items[k].env_from + e, row);
     }
@@ -469,7 +475,7 @@ enum farm_status farm_cuda_infer(struct farm_cuda_inference *i, const struct far
     i->sequence++;
     memcpy(i->lists + rung->lists.sequence, &i->sequence, sizeof i->sequence);
     const uint32_t copy = farm_cuda_parameters_use(&i->context->parameters);
-    const enum farm_status status = launch(i, rung, rows, copy, err);
+    const enum farm_status status = launch_and_wait(i, rung, rows, copy, err);
     farm_cuda_parameters_unuse(&i->context->parameters);
     if (status) return status;
     if (i->context->registered.bounced[FARM_CUDA_DOWN]) copy_answers(i, items, count);

@@ -39,7 +39,7 @@ size_t farm_cuda_mirror_bytes(const struct farm_lanes *lanes, uint32_t shard, en
 enum farm_status farm_cuda_mirror_add(struct farm_cuda_mirror *mirror, const struct farm_lanes *lanes, uint32_t r,
                                       struct farm_error *err) {
     const enum farm_status status =
-        farm_cuda_device_memory(ring_bytes(lanes, r, mirror->mode, mirror->stack), "the mirror of the rings wants",
+        farm_cuda_device_memory(ring_bytes(lanes, r, mirror->mode, mirror->stack), "the mirror of the rings needs",
                                 "ring-steps (or --mirror off)", &mirror->memory[r], err);
     if (status) return status;
     char *at = mirror->memory[r];

@@ -3,10 +3,10 @@
 
 #include "base/log.h"
 
-static enum farm_status failed(const struct farm_cuda_reduce *reduce, ncclResult_t code, const char *call,
-                               struct farm_error *err) {
+static enum farm_status report_failure(const struct farm_cuda_reduce *reduce, ncclResult_t code, const char *call,
+                                       struct farm_error *err) {
     return farm_fail(err, FARM_E_IO,
-                     "%s: %s (%d): the GPUs' gradients cannot be added up; NCCL_DEBUG=WARN says more (if memory is "
+                     "%s: %s (%d): the GPUs' gradients cannot be added up; NCCL_DEBUG=WARN prints more (if memory is "
                      "short: a smaller --mirror)",
                      call, reduce->nccl.GetErrorString(code), (int)code);
 }
@@ -17,7 +17,7 @@ enum farm_status farm_cuda_reduce_open(const int *devices, uint32_t count, struc
     const enum farm_status status = farm_cuda_nccl_open(&out->nccl, err);
     if (status) return status;
     const ncclResult_t code = out->nccl.CommInitAll(out->comms, (int)count, devices);
-    if (code) return failed(out, code, "ncclCommInitAll", err);
+    if (code) return report_failure(out, code, "ncclCommInitAll", err);
     out->count = count;
     int version = 0;
     (void)out->nccl.GetVersion(&version);
@@ -36,20 +36,20 @@ enum farm_status farm_cuda_reduce_sum(struct farm_cuda_reduce *reduce, float *co
                                       struct CUstream_st *const *streams, struct farm_error *err) {
     const struct farm_nccl *nccl = &reduce->nccl;
     ncclResult_t code = nccl->GroupStart();
-    if (code) return failed(reduce, code, "ncclGroupStart", err);
+    if (code) return report_failure(reduce, code, "ncclGroupStart", err);
     for (uint32_t k = 0; k < reduce->count && !code; k++)
         code = nccl->AllReduce(vectors[k], vectors[k], count, ncclFloat32, ncclSum, reduce->comms[k], streams[k]);
     const ncclResult_t ended = nccl->GroupEnd();
-    if (code) return failed(reduce, code, "ncclAllReduce", err);
-    return ended ? failed(reduce, ended, "ncclGroupEnd", err) : FARM_OK;
+    if (code) return report_failure(reduce, code, "ncclAllReduce", err);
+    return ended ? report_failure(reduce, ended, "ncclGroupEnd", err) : FARM_OK;
 }
 
 enum farm_status farm_cuda_reduce_check(const struct farm_cuda_reduce *reduce, struct farm_error *err) {
     for (uint32_t k = 0; k < reduce->count; k++) {
         ncclResult_t error = ncclSuccess;
         const ncclResult_t code = reduce->nccl.CommGetAsyncError(reduce->comms[k], &error);
-        if (code) return failed(reduce, code, "ncclCommGetAsyncError", err);
-        if (error && error != ncclInProgress) return failed(reduce, error, "ncclAllReduce", err);
+        if (code) return report_failure(reduce, code, "ncclCommGetAsyncError", err);
+        if (error && error != ncclInProgress) return report_failure(reduce, error, "ncclAllReduce", err);
     }
     return FARM_OK;
 }

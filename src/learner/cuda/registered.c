@@ -185,7 +185,7 @@ static void write_protect(const struct farm_cuda_ring *ring) {
 }
 
 // A segment's device address is its first part's.
-static void note_addresses(struct farm_cuda_ring *ring, const struct farm_ring *of) {
+static void record_addresses(struct farm_cuda_ring *ring, const struct farm_ring *of) {
     for (uint32_t i = ring->part_count; i-- > 0;) ring->segments[ring->parts[i].side].device = ring->parts[i].device;
     ring->segments[FARM_CUDA_UP].host = (const char *)of->up.header;
     ring->segments[FARM_CUDA_UP].bytes = of->up.bytes;
@@ -277,7 +277,7 @@ enum farm_status farm_cuda_register(const struct farm_lanes *lanes, uint32_t sha
     bounce_refused_sides(out);
     for (uint32_t r = 0; r < out->ring_count; r++) {
         write_protect(&out->rings[r]);
-        if (out->rings[r].parts) note_addresses(&out->rings[r], &lanes->rings[r]);
+        if (out->rings[r].parts) record_addresses(&out->rings[r], &lanes->rings[r]);
     }
     log_registration(out, 0, out->ring_count, took);
     return FARM_OK;
@@ -319,7 +319,7 @@ enum farm_status farm_cuda_register_ring(struct farm_cuda_registered *registered
     }
     log_registration(registered, r, r + 1, farm_now_ns() - start);
     write_protect(ring);
-    note_addresses(ring, &lanes->rings[r]);
+    record_addresses(ring, &lanes->rings[r]);
     return FARM_OK;
 }
 

@@ -84,11 +84,11 @@ static struct budget budget_of(const struct farm_cuda_context *context, enum far
         .mirror = farm_cuda_mirror_bytes(context->lanes, context->shard, mode, (uint32_t)context->net->io.stack)};
 }
 
-static size_t sum(const struct budget *budget) {
+static size_t total_bytes(const struct budget *budget) {
     return budget->parameters + budget->inference + budget->training + budget->mirror;
 }
 
-static double mb(size_t bytes) {
+static double megabytes(size_t bytes) {
     return (double)bytes / 1e6;
 }
 
@@ -113,14 +113,14 @@ static enum farm_status choose_mirror(const struct farm_cuda_context *context, e
                       farm_mirror_name(requested));
     for (*mode = wanted; *mode <= smallest; ++*mode) {
         budget = budget_of(context, *mode);
-        if (sum(&budget) > usable) continue;
+        if (total_bytes(&budget) > usable) continue;
         if (*mode != wanted)
             farm_log_warn("mirror %s in place of %s: device memory does not suffice", farm_mirror_name(*mode),
                           farm_mirror_name(wanted));
         farm_log_info("device memory: parameters %.1f MB, inference %.1f MB, training %.1f MB, mirror %s %.1f MB, of "
                       "%.1f MB that are free",
-                      mb(budget.parameters), mb(budget.inference), mb(budget.training), farm_mirror_name(*mode),
-                      mb(budget.mirror), mb(left));
+                      megabytes(budget.parameters), megabytes(budget.inference), megabytes(budget.training),
+                      farm_mirror_name(*mode), megabytes(budget.mirror), megabytes(left));
         return FARM_OK;
     }
     return farm_fail(
@@ -128,8 +128,8 @@ static enum farm_status choose_mirror(const struct farm_cuda_context *context, e
         "device memory: parameters need %.1f MB (--net), inference %.1f MB (--infer-batch-max), training "
         "%.1f MB (--micro-batch, --unroll), the smallest mirror %.1f MB (--envs-per-actor): %.1f MB in all, "
         "and %.1f of the GPU's %.1f MB are free",
-        mb(budget.parameters), mb(budget.inference), mb(budget.training), mb(budget.mirror), mb(sum(&budget)), mb(left),
-        mb(total));
+        megabytes(budget.parameters), megabytes(budget.inference), megabytes(budget.training), megabytes(budget.mirror),
+        megabytes(total_bytes(&budget)), megabytes(left), megabytes(total));
 }
 
 // ---- start ----
@@ -195,14 +195,14 @@ static enum farm_status make_with_smaller_mirror(struct farm_cuda_shard *shard, 
         free_halves(shard);
         (void)cudaGetLastError(); // the next try must not return it
         farm_log_warn("mirror %s, %.1f MB, in place of %s: %s", farm_mirror_name(next),
-                      mb(budget_of(context, next).mirror), farm_mirror_name(mode),
+                      megabytes(budget_of(context, next).mirror), farm_mirror_name(mode),
                       err ? err->message : "device memory does not suffice");
         status = make_halves(shard, next, err);
     }
     return status;
 }
 
-static enum farm_status start(struct farm_cuda_shard *shard, struct farm_error *err) {
+static enum farm_status start_shard(struct farm_cuda_shard *shard, struct farm_error *err) {
     struct farm_cuda_context *context = &shard->context;
     enum farm_mirror mode = context->learner->mirror;
     enum farm_status status = open_device(context, err);
@@ -246,7 +246,7 @@ enum farm_status farm_cuda_shard_make(const struct farm_backend_config *config, 
                                                 .lanes = config->lanes,
                                                 .shard = number,
                                                 .shards = config->shards};
-    const enum farm_status status = start(shard, err);
+    const enum farm_status status = start_shard(shard, err);
     if (status) {
         farm_cuda_shard_free(shard);
         return status;

@@ -73,34 +73,33 @@ struct farm_cuda_training {
 
 // ---- sizes ----
 
-static uint32_t steps(const struct farm_cuda_context *context) {
+static uint32_t window_steps(const struct farm_cuda_context *context) {
     return context->plan->shape.length;
 }
 
 // Windows of one forward and backward pass: micro_batch, or as many as keep the GPU busy.
-static uint32_t chunk_of(const struct farm_cuda_context *context) {
+static uint32_t chunk_windows(const struct farm_cuda_context *context) {
     uint32_t chunk = context->learner->micro_batch;
-    if (!chunk) chunk = (uint32_t)(farm_cuda_is_flat(context) ? FLAT_ROWS : FRAME_ROWS) / steps(context);
+    if (!chunk) chunk = (uint32_t)(farm_cuda_is_flat(context) ? FLAT_ROWS : FRAME_ROWS) / window_steps(context);
     if (chunk > farm_cuda_share(context)) chunk = farm_cuda_share(context);
     return chunk ? chunk : 1;
 }
 
 // Frames of one window: its steps, and the earlier ones in its first step's stack.
-static uint32_t span(const struct farm_cuda_context *context) {
-    return steps(context) - 1 + (uint32_t)context->net->io.stack;
+static uint32_t window_frames(const struct farm_cuda_context *context) {
+    return window_steps(context) - 1 + (uint32_t)context->net->io.stack;
 }
 
-static struct inputs layout(const struct farm_cuda_context *context, enum farm_mirror mode) {
-    const size_t batch = farm_cuda_share(context), rows = batch * steps(context);
+static struct inputs lay_out_inputs(const struct farm_cuda_context *context, enum farm_mirror mode) {
+    const size_t batch = farm_cuda_share(context), rows = batch * window_steps(context);
     const bool window = mode == FARM_MIRROR_WINDOW && !farm_cuda_is_flat(context);
     const bool gathered = mode != FARM_MIRROR_FULL && farm_cuda_is_flat(context);
-    struct inputs inputs;
+    struct inputs inputs = {0};
     size_t at = 0;
     inputs.frames = farm_cuda_reserve(&at, rows * (size_t)context->net->io.stack * sizeof(void *), ALIGNMENT);
-    inputs.pulls = farm_cuda_reserve(&at, (window ? batch * span(context) : 0) * sizeof(void *), ALIGNMENT);
-    const size_t chunk = chunk_of(context);
-    inputs.flat_chunk = 0;
-    (void)farm_cuda_reserve(&inputs.flat_chunk, chunk * steps(context) * context->obs_bytes,
+    inputs.pulls = farm_cuda_reserve(&at, (window ? batch * window_frames(context) : 0) * sizeof(void *), ALIGNMENT);
+    const size_t chunk = chunk_windows(context);
+    (void)farm_cuda_reserve(&inputs.flat_chunk, chunk * window_steps(context) * context->obs_bytes,
                             ALIGNMENT); // of each chunk
     inputs.flat = farm_cuda_reserve(&at, (gathered ? (batch + chunk - 1) / chunk : 0) * inputs.flat_chunk, ALIGNMENT);
     inputs.behaviour = farm_cuda_reserve(&at, rows * (size_t)context->head.outputs * sizeof(float), ALIGNMENT);
@@ -114,41 +113,41 @@ static struct inputs layout(const struct farm_cuda_context *context, enum farm_m
 
 size_t farm_cuda_training_bytes(const struct farm_cuda_context *context, enum farm_mirror mode) {
     const struct farm_cuda_executor_config config =
-        farm_cuda_executor_config(context, chunk_of(context) * steps(context), true);
-    const size_t chunk = chunk_of(context), rows = (size_t)config.batch_max;
-    size_t bytes = farm_cuda_executor_bytes(&config) + layout(context, mode).bytes;
+        farm_cuda_executor_config(context, chunk_windows(context) * window_steps(context), true);
+    const size_t chunk = chunk_windows(context), rows = (size_t)config.batch_max;
+    size_t bytes = farm_cuda_executor_bytes(&config) + lay_out_inputs(context, mode).bytes;
     bytes +=
         rows * sizeof(float) * (2 * (size_t)context->head.outputs + 2 + (size_t)context->learner->algo.algo->scratch);
     if (farm_cuda_is_flat(context) && mode == FARM_MIRROR_FULL) bytes += rows * (context->obs_bytes + sizeof(void *));
     if (!farm_cuda_is_flat(context) && mode == FARM_MIRROR_WINDOW)
-        bytes += chunk * span(context) * (farm_cuda_slot_bytes(context->obs_bytes) + sizeof(void *));
+        bytes += chunk * window_frames(context) * (farm_cuda_slot_bytes(context->obs_bytes) + sizeof(void *));
     return bytes;
 }
 
 // ---- memory ----
 
-static enum farm_status on_device(size_t count, size_t bytes, void *out, struct farm_error *err) {
+static enum farm_status allocate_array(size_t count, size_t bytes, void *out, struct farm_error *err) {
     return farm_cuda_device_memory(count * bytes, "training needs", "micro-batch", out, err);
 }
 
 static enum farm_status allocate_on_device(struct farm_cuda_training *t, struct farm_error *err) {
     const struct farm_cuda_context *context = t->context;
-    const size_t rows = (size_t)t->chunk * steps(context), outputs = (size_t)context->head.outputs;
-    enum farm_status status = on_device(1, t->inputs.bytes, &t->device_block, err);
-    if (!status) status = on_device(rows * outputs, sizeof(float), &t->policy, err);
-    if (!status) status = on_device(rows * outputs, sizeof(float), &t->dpolicy, err);
-    if (!status) status = on_device(rows, sizeof(float), &t->value, err);
-    if (!status) status = on_device(rows, sizeof(float), &t->dvalue, err);
+    const size_t rows = (size_t)t->chunk * window_steps(context), outputs = (size_t)context->head.outputs;
+    enum farm_status status = allocate_array(1, t->inputs.bytes, &t->device_block, err);
+    if (!status) status = allocate_array(rows * outputs, sizeof(float), &t->policy, err);
+    if (!status) status = allocate_array(rows * outputs, sizeof(float), &t->dpolicy, err);
+    if (!status) status = allocate_array(rows, sizeof(float), &t->value, err);
+    if (!status) status = allocate_array(rows, sizeof(float), &t->dvalue, err);
     if (!status && context->learner->algo.algo->scratch)
-        status = on_device(rows * (size_t)context->learner->algo.algo->scratch, sizeof(float), &t->scratch, err);
-    if (!status) status = on_device(1, farm_cuda_algo_scratch_bytes((int)rows), &t->sums, err);
-    if (!status) status = on_device(FARM_ALGO_TERMS_MAX, sizeof *t->terms, &t->terms, err);
+        status = allocate_array(rows * (size_t)context->learner->algo.algo->scratch, sizeof(float), &t->scratch, err);
+    if (!status) status = allocate_array(1, farm_cuda_algo_scratch_bytes((int)rows), &t->sums, err);
+    if (!status) status = allocate_array(FARM_ALGO_TERMS_MAX, sizeof *t->terms, &t->terms, err);
     return status;
 }
 
 // A list in device memory of `count` places, `stride` bytes apart.
 static enum farm_status list_places(char *start, size_t stride, size_t count, void ***out, struct farm_error *err) {
-    enum farm_status status = on_device(count, sizeof **out, out, err);
+    enum farm_status status = allocate_array(count, sizeof **out, out, err);
     for (size_t i = 0; i < count && !status; i++) {
         const void *place = start + i * stride;
         FARM_CUDA_TRY(cudaMemcpy(*out + i, &place, sizeof place, cudaMemcpyHostToDevice));
@@ -159,18 +158,18 @@ static enum farm_status list_places(char *start, size_t stride, size_t count, vo
 // Memory for observations on their way from the rings or the mirror to the network.
 static enum farm_status allocate_observations(struct farm_cuda_training *t, struct farm_error *err) {
     const struct farm_cuda_context *context = t->context;
-    const size_t rows = (size_t)t->chunk * steps(context), frames = (size_t)t->chunk * span(context);
+    const size_t rows = (size_t)t->chunk * window_steps(context), frames = (size_t)t->chunk * window_frames(context);
     const size_t slot = farm_cuda_slot_bytes(context->obs_bytes);
     if (farm_cuda_is_flat(context)) {
         if (context->mirror.mode != FARM_MIRROR_FULL) return FARM_OK;
-        const enum farm_status status = on_device(rows, context->obs_bytes, &t->flat, err);
+        const enum farm_status status = allocate_array(rows, context->obs_bytes, &t->flat, err);
         return status ? status : list_places((char *)t->flat, context->obs_bytes, rows, &t->flat_to, err);
     }
     if (context->mirror.mode != FARM_MIRROR_WINDOW) return FARM_OK;
-    enum farm_status status = on_device(frames, slot, &t->windows, err);
+    enum farm_status status = allocate_array(frames, slot, &t->windows, err);
     if (!status) status = list_places(t->windows, slot, frames, &t->windows_to, err);
     if (status || context->direct) return status;
-    const size_t all = (size_t)farm_cuda_share(context) * span(context);
+    const size_t all = (size_t)farm_cuda_share(context) * window_frames(context);
     for (int k = 0; k < 2 && !status; k++) {
         status = farm_cuda_host_memory(all * slot, "the windows need", "batch", &t->slots[k].bounce, err);
         if (!status) status = farm_cuda_mapped(t->slots[k].bounce, &t->slots[k].bounce_mapped, err);
@@ -192,62 +191,62 @@ static enum farm_status allocate_on_host(struct farm_cuda_training *t, struct fa
 
 // ---- an update's work ----
 
-static void *gathered(const struct farm_cuda_training *t, size_t array, size_t row, size_t bytes) {
+static void *device_input(const struct farm_cuda_training *t, size_t array, size_t row, size_t bytes) {
     return t->device_block + array + row * bytes;
 }
 
 // Brings flat observations from the mirror into rows for the first product.
-static enum farm_status pull_flat(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
-                                  struct farm_error *err) {
+static enum farm_status enqueue_flat_pull(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
+                                          struct farm_error *err) {
     if (!t->flat) return FARM_OK;
     const struct farm_cuda_pull pull = {
-        .from = gathered(t, t->inputs.frames, (size_t)first * steps(t->context), sizeof(void *)),
+        .from = device_input(t, t->inputs.frames, (size_t)first * window_steps(t->context), sizeof(void *)),
         .to = t->flat_to,
-        .count = columns * steps(t->context),
+        .count = columns * window_steps(t->context),
         .bytes = t->context->obs_bytes,
         .blocks = 16};
     return farm_cuda_pull(t->stream, FARM_CUDA_PULL_LOADS, &pull, err);
 }
 
 static struct farm_sequence sequence_of(const struct farm_cuda_training *t, uint32_t columns) {
-    return (struct farm_sequence){.steps = (int)steps(t->context), .columns = (int)columns};
+    return (struct farm_sequence){.steps = (int)window_steps(t->context), .columns = (int)columns};
 }
 
-static enum farm_status forward(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
-                                struct farm_error *err) {
+static enum farm_status enqueue_forward(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
+                                        struct farm_error *err) {
     const struct farm_cuda_context *context = t->context;
-    const size_t row = (size_t)first * steps(context), stack = (size_t)context->net->io.stack;
+    const size_t row = (size_t)first * window_steps(context), stack = (size_t)context->net->io.stack;
     struct farm_cuda_input input = {0};
     if (!farm_cuda_is_flat(context))
-        input.frames = gathered(t, t->inputs.frames, row * stack, sizeof(void *));
+        input.frames = device_input(t, t->inputs.frames, row * stack, sizeof(void *));
     else
-        input.flat = t->flat ? t->flat : gathered(t, t->inputs.flat, first / t->chunk, t->inputs.flat_chunk);
+        input.flat = t->flat ? t->flat : device_input(t, t->inputs.flat, first / t->chunk, t->inputs.flat_chunk);
     return farm_cuda_executor_forward(t->executor, t->stream, farm_cuda_parameters_trained(&context->parameters),
                                       &input, sequence_of(t, columns), t->policy, t->value, err);
 }
 
-static enum farm_status backward(struct farm_cuda_training *t, uint32_t columns, struct farm_error *err) {
+static enum farm_status enqueue_backward(struct farm_cuda_training *t, uint32_t columns, struct farm_error *err) {
     return farm_cuda_executor_backward(t->executor, t->stream, farm_cuda_parameters_trained(&t->context->parameters),
                                        t->dpolicy, t->dvalue, sequence_of(t, columns), t->context->parameters.gradients,
                                        err);
 }
 
 // The algorithm's kernels, after forward.
-static enum farm_status differentiate(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
-                                      struct farm_error *err) {
+static enum farm_status enqueue_algorithm(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
+                                          struct farm_error *err) {
     const struct farm_algo_config *algo = &t->context->learner->algo;
-    const size_t row = (size_t)first * steps(t->context);
+    const size_t row = (size_t)first * window_steps(t->context);
     struct farm_algo_rows rows = {
         .head = t->context->head,
-        .steps = (int)steps(t->context) - 1,
+        .steps = (int)window_steps(t->context) - 1,
         .columns = (int)columns,
         .policy = t->policy,
         .value = t->value,
-        .behaviour = gathered(t, t->inputs.behaviour, row * (size_t)t->context->head.outputs, sizeof(float)),
-        .behaviour_value = gathered(t, t->inputs.behaviour_value, row, sizeof(float)),
-        .action = gathered(t, t->inputs.action, row, (size_t)t->context->head.action_bytes),
-        .reward = gathered(t, t->inputs.reward, row, sizeof(float)),
-        .flags = gathered(t, t->inputs.flags, row, 1),
+        .behaviour = device_input(t, t->inputs.behaviour, row * (size_t)t->context->head.outputs, sizeof(float)),
+        .behaviour_value = device_input(t, t->inputs.behaviour_value, row, sizeof(float)),
+        .action = device_input(t, t->inputs.action, row, (size_t)t->context->head.action_bytes),
+        .reward = device_input(t, t->inputs.reward, row, sizeof(float)),
+        .flags = device_input(t, t->inputs.flags, row, 1),
         .scratch = t->scratch,
         .dpolicy = t->dpolicy,
         .dvalue = t->dvalue,
@@ -256,14 +255,14 @@ static enum farm_status differentiate(struct farm_cuda_training *t, uint32_t fir
     return farm_cuda_algo_differentiate(t->stream, algo->algo->recipe.name, &rows, t->sums, t->terms, err);
 }
 
-static enum farm_status pull_windows(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
-                                     struct farm_error *err) {
+static enum farm_status enqueue_window_pull(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
+                                            struct farm_error *err) {
     if (!t->windows) return FARM_OK;
     const struct farm_cuda_obs_path *obs_path = &t->context->obs_path; // batches of copies cannot be captured
     const struct farm_cuda_pull pull = {
-        .from = gathered(t, t->inputs.pulls, (size_t)first * span(t->context), sizeof(void *)),
+        .from = device_input(t, t->inputs.pulls, (size_t)first * window_frames(t->context), sizeof(void *)),
         .to = t->windows_to,
-        .count = columns * span(t->context),
+        .count = columns * window_frames(t->context),
         .bytes = t->context->obs_bytes,
         .blocks = obs_path->blocks};
     return farm_cuda_pull(t->stream, obs_path->copies ? FARM_CUDA_PULL_LOADS : obs_path->way, &pull, err);
@@ -271,11 +270,11 @@ static enum farm_status pull_windows(struct farm_cuda_training *t, uint32_t firs
 
 static enum farm_status enqueue_chunk(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
                                       struct farm_error *err) {
-    enum farm_status status = pull_windows(t, first, columns, err);
-    if (!status) status = pull_flat(t, first, columns, err);
-    if (!status) status = forward(t, first, columns, err);
-    if (!status) status = differentiate(t, first, columns, err);
-    if (!status) status = backward(t, columns, err);
+    enum farm_status status = enqueue_window_pull(t, first, columns, err);
+    if (!status) status = enqueue_flat_pull(t, first, columns, err);
+    if (!status) status = enqueue_forward(t, first, columns, err);
+    if (!status) status = enqueue_algorithm(t, first, columns, err);
+    if (!status) status = enqueue_backward(t, columns, err);
     return status;
 }
 
@@ -302,8 +301,8 @@ static enum farm_status enqueue_step(struct farm_cuda_training *t, uint32_t tota
     FARM_CUDA_TRY(cudaMemcpyAsync(&p->optimiser.control->learning_rate, &t->results->learning_rate, sizeof(float),
                                   cudaMemcpyHostToDevice, t->stream));
     if (!t->context->learner->algo.loss_sum)
-        status =
-            farm_cuda_scale(t->stream, p->gradients, p->count, 1.0f / (float)(total * (steps(t->context) - 1)), err);
+        status = farm_cuda_scale(t->stream, p->gradients, p->count,
+                                 1.0f / (float)(total * (window_steps(t->context) - 1)), err);
     if (!status) status = farm_cuda_optimiser_step(t->stream, &p->optimiser, err);
     if (status) return status;
     FARM_CUDA_TRY(
@@ -319,12 +318,12 @@ static void list_zeros(struct farm_cuda_training *t) {
     const size_t batch = farm_cuda_share(context);
     void **frames = (void **)(void *)(t->slot->block + t->inputs.frames),
          **pulls = (void **)(void *)(t->slot->block + t->inputs.pulls);
-    for (size_t i = 0; i < batch * steps(context) && t->flat; i++) frames[i] = context->zeros;
-    for (size_t i = 0; i < batch * span(context) && t->windows; i++) pulls[i] = context->zeros;
+    for (size_t i = 0; i < batch * window_steps(context) && t->flat; i++) frames[i] = context->zeros;
+    for (size_t i = 0; i < batch * window_frames(context) && t->windows; i++) pulls[i] = context->zeros;
 }
 
 // Runs an update on zeros, which chooses algorithms and loads kernels; restores the parameters; captures the graphs.
-static enum farm_status capture(struct farm_cuda_training *t, struct farm_error *err) {
+static enum farm_status capture_graphs(struct farm_cuda_training *t, struct farm_error *err) {
     const uint32_t share = farm_cuda_share(t->context), batch = t->context->columns_max;
     list_zeros(t);
     enum farm_status status = enqueue_gradients(t, share, err);
@@ -348,17 +347,17 @@ enum farm_status farm_cuda_training_make(struct farm_cuda_context *context, stru
     if (!t) return farm_fail(err, FARM_E_LIMIT, "no memory for training");
     t->context = context;
     t->slot = &t->slots[0];
-    t->chunk = chunk_of(context);
-    t->inputs = layout(context, context->mirror.mode);
+    t->chunk = chunk_windows(context);
+    t->inputs = lay_out_inputs(context, context->mirror.mode);
     const struct farm_cuda_executor_config config =
-        farm_cuda_executor_config(context, chunk_of(context) * steps(context), true);
+        farm_cuda_executor_config(context, chunk_windows(context) * window_steps(context), true);
     enum farm_status status = farm_cuda_stream_make(false, &t->stream, &t->done, err);
     if (!status) status = allocate_on_host(t, err);
     if (!status) status = allocate_on_device(t, err);
     if (!status) status = allocate_observations(t, err);
     if (!status && farm_cuda_executor_create(&config, &t->executor, err))
         status = farm_fail_in(err, err ? err->status : FARM_E_LIMIT, "training (a smaller --micro-batch)");
-    if (!status) status = capture(t, err);
+    if (!status) status = capture_graphs(t, err);
     if (status) {
         farm_cuda_training_free(t);
         return status;
@@ -398,13 +397,13 @@ uint64_t farm_cuda_training_bus_bytes(const struct farm_cuda_training *t) {
 
 // ---- gathering, on the host ----
 
-static void *host(const struct farm_cuda_training *t, size_t array, size_t index, size_t bytes) {
+static void *host_input(const struct farm_cuda_training *t, size_t array, size_t index, size_t bytes) {
     return t->slot->block + array + index * bytes;
 }
 
 // Frame `index` (0: the oldest of its first step's stack) of the window of column `c` of its chunk.
 static void *window_frame(const struct farm_cuda_training *t, uint32_t c, uint32_t index) {
-    return t->windows + ((size_t)c * span(t->context) + index) * farm_cuda_slot_bytes(t->context->obs_bytes);
+    return t->windows + ((size_t)c * window_frames(t->context) + index) * farm_cuda_slot_bytes(t->context->obs_bytes);
 }
 
 // Windows are pulled with all their frames; steps before the first are zeros.
@@ -412,8 +411,8 @@ static uint64_t gather_pulls(struct farm_cuda_training *t, const struct farm_col
     const struct farm_cuda_context *context = t->context;
     const uint32_t history = (uint32_t)context->net->io.stack - 1;
     uint64_t pulled = 0;
-    for (uint32_t k = 0; k < span(context); k++) {
-        const size_t at = (size_t)number * span(context) + k;
+    for (uint32_t k = 0; k < window_frames(context); k++) {
+        const size_t at = (size_t)number * window_frames(context) + k;
         const void *from = context->zeros;
         if (column->start + k >= history) {
             const void *frame = farm_lane_obs(column->lane, 0, column->start + k - history, column->env);
@@ -426,7 +425,7 @@ static uint64_t gather_pulls(struct farm_cuda_training *t, const struct farm_col
             }
             pulled++;
         }
-        memcpy(host(t, t->inputs.pulls, at, sizeof from), &from, sizeof from);
+        memcpy(host_input(t, t->inputs.pulls, at, sizeof from), &from, sizeof from);
     }
     return pulled * context->obs_bytes;
 }
@@ -449,7 +448,7 @@ static uint64_t gather_frames(struct farm_cuda_training *t, const struct farm_co
             frame = farm_cuda_up(context, column->lane_id, frame);
             bytes += context->obs_bytes;
         }
-        memcpy(host(t, t->inputs.frames, row * stack + k, sizeof frame), &frame, sizeof frame);
+        memcpy(host_input(t, t->inputs.frames, row * stack + k, sizeof frame), &frame, sizeof frame);
     }
     return bytes;
 }
@@ -458,32 +457,32 @@ static uint64_t gather_flat(struct farm_cuda_training *t, const struct farm_colu
     const struct farm_cuda_context *context = t->context;
     if (context->mirror.mode == FARM_MIRROR_FULL) {
         const void *place = farm_cuda_mirror_at(&context->mirror, column->lane_id, n, column->env);
-        memcpy(host(t, t->inputs.frames, row, sizeof place), &place, sizeof place);
+        memcpy(host_input(t, t->inputs.frames, row, sizeof place), &place, sizeof place);
         return 0;
     }
-    const size_t chunk_rows = (size_t)t->chunk * steps(context);
-    char *chunk = host(t, t->inputs.flat, row / chunk_rows, t->inputs.flat_chunk);
+    const size_t chunk_rows = (size_t)t->chunk * window_steps(context);
+    char *chunk = host_input(t, t->inputs.flat, row / chunk_rows, t->inputs.flat_chunk);
     memcpy(chunk + row % chunk_rows * context->obs_bytes, farm_lane_obs(column->lane, 0, n, column->env),
            context->obs_bytes);
     return context->obs_bytes;
 }
 
 // The host's arrays of the rows.
-static struct farm_gathered arrays(const struct farm_cuda_training *t) {
-    return (struct farm_gathered){.behaviour = host(t, t->inputs.behaviour, 0, 1),
-                                  .behaviour_value = host(t, t->inputs.behaviour_value, 0, 1),
-                                  .reward = host(t, t->inputs.reward, 0, 1),
-                                  .action = host(t, t->inputs.action, 0, 1),
-                                  .flags = host(t, t->inputs.flags, 0, 1)};
+static struct farm_gathered host_arrays(const struct farm_cuda_training *t) {
+    return (struct farm_gathered){.behaviour = host_input(t, t->inputs.behaviour, 0, 1),
+                                  .behaviour_value = host_input(t, t->inputs.behaviour_value, 0, 1),
+                                  .reward = host_input(t, t->inputs.reward, 0, 1),
+                                  .action = host_input(t, t->inputs.action, 0, 1),
+                                  .flags = host_input(t, t->inputs.flags, 0, 1)};
 }
 
 static const struct farm_column *column_at(const struct farm_cuda_training *t, uint32_t i) {
     return &t->slot->columns[t->order ? t->order[i] : i];
 }
 
-static uint64_t gather(struct farm_cuda_training *t) {
-    const struct farm_gathered to = arrays(t);
-    const uint32_t length = steps(t->context);
+static uint64_t gather_pass(struct farm_cuda_training *t) {
+    const struct farm_gathered to = host_arrays(t);
+    const uint32_t length = window_steps(t->context);
     uint64_t bytes = 0;
     for (uint32_t first = 0; first < t->pass_count; first += t->chunk) {
         const uint32_t left = t->pass_count - first, columns = left < t->chunk ? left : t->chunk;
@@ -532,7 +531,7 @@ enum farm_status farm_cuda_training_gradients(struct farm_cuda_training *t, uint
     t->order = order;
     t->pass_count = count;
     t->total = total;
-    t->slot->bus_bytes = gather(t);
+    t->slot->bus_bytes = gather_pass(t);
     if (!is_captured(t)) return enqueue_gradients(t, count, err);
     FARM_CUDA_TRY(cudaGraphLaunch(t->slot->gradients, t->stream));
     return FARM_OK;
