@@ -91,7 +91,7 @@ machine: deps ## this CPU as a line of bench/results/machines.jsonl: tests at th
 	@$(MAKE) $(parallel) all
 	@BUILD=$(BUILD) $(BUILD)/venv/bin/python tools/build/machine.py $(ARGS)
 
-bench-peers: deps ## the same work done by other people's systems; B=envpool picks one (installs them into build/peers)
+bench-peers: deps ## the same work done by other systems; B=envpool picks one (installs them into build/peers)
 	@$(MAKE) $(parallel) all
 	@ARGS="$(ARGS)" RESULTS="$(RESULTS)" tools/build/peers.sh $(B)
 

@@ -1,5 +1,6 @@
 // watch: starts a farm, reads its lanes while it runs, and prints steps/s and rewards. Against an installed actorfarm:
 //
+//   export PKG_CONFIG_PATH=PREFIX/lib/pkgconfig PATH=PREFIX/bin:$PATH
 //   cc -O2 watch.c -o watch $(pkg-config --cflags --libs farm)
 //   ./watch
 //
@@ -42,7 +43,7 @@ static void read_steps(const struct farm_view *view, unsigned lane, uint64_t fro
 
 int main(int argc, char **argv) {
     const char *const words[] = {"train", "--env", "native/cartpole", "--seconds", "6", "--quiet", NULL};
-    char error[512] = "";
+    char error[512] = "usage: watch [PID of farm train]";
     struct farm *farm = argc > 1 ? NULL : farm_start(words, error, sizeof error);
     const pid_t pid = argc > 1 ? atoi(argv[1]) : farm ? farm_pid(farm) : 0;
     struct farm_view *view = pid > 0 ? attach_within(pid, farm ? 10 : 0, error, sizeof error) : NULL;

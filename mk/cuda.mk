@@ -52,4 +52,4 @@ cuda-carry: cuda $(BUILD)/gpu/lib ## build/carry.tar.xz: what tests/gpu/check.sh
 	$(call say,TAR,$(BUILD)/carry.tar.xz)
 	$(Q)tar -C $(BUILD) --exclude gpu/out --exclude gpu/kept --exclude gpu/unpacked -cJf $(BUILD)/carry.tar.xz gpu farm libfarm_cuda.so
 cuda: $(CUDA_LIBRARY) $(GPU_TEST)
-	$(if $(CUDA_SOURCES),$(if $(NVCC),,@echo '  NVCC  missing, so: no CUDA backend (make deps)'))
+	$(if $(CUDA_SOURCES),$(if $(NVCC),,@echo '  NVCC  not found yet, so: no CUDA backend (make deps looks for it)'))

@@ -1,5 +1,5 @@
 ##@ Lint: each rule alone is a target too
-LINTS := lint-format lint-cppcheck lint-folders lint-docs lint-english aarch64
+LINTS := lint-format lint-cppcheck lint-tidy lint-folders lint-docs lint-english aarch64
 .PHONY: run-lint $(LINTS)
 run-lint: $(LINTS)
 	$(call say,LINT,'clean')
@@ -24,6 +24,15 @@ lint-folders:
 lint-docs:
 	$(call say,LINT,'links in documents$(comma) paths of one machine')
 	@$(PYTHON) tools/build/check_docs.py .
+
+# Leaks and dead stores. The trials of farm doctor (checks.c) free by the end of their process.
+TIDY_CHECKS := -*,clang-analyzer-unix.*,clang-analyzer-deadcode.*
+lint-tidy:
+	$(call say,LINT,clang-tidy)
+	@$(MAKE) compile-commands
+	@tools/build/sources.sh c | grep -E '^(src|tools)/' | grep -vE '/cuda/|^src/envs/.*/|^tools/doctor/checks.c' | \
+		xargs -P "$$(nproc)" -n 8 clang-tidy --quiet -p $(BUILD) --checks='$(TIDY_CHECKS)' --warnings-as-errors='*' 2>$(BUILD)/tidy.log || \
+		{ grep -v 'warnings\? generated' $(BUILD)/tidy.log >&2; exit 1; }
 
 lint-english:
 	$(call say,LINT,'idioms (CONTRIBUTING.md: English)')

@@ -214,10 +214,13 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
         training->drawn = training->run.sampler;
     }
     struct farm_sample sample;
+    if (isnan(training->return_early)) {
+        struct farm_run_sampler early = training->drawn; // a copy, because a sample starts the next interval
+        farm_run_sample(&early, now_ns, &sample);
+        if (sample.episodes >= EARLY_GAMES) training->return_early = sample.return_mean;
+    }
     if (farm_progress_due(&training->progress, now_ns)) {
         farm_run_sample(&training->drawn, now_ns, &sample);
-        if (isnan(training->return_early) && sample.episodes >= EARLY_GAMES)
-            training->return_early = sample.return_mean;
         if (!training->options->quiet) farm_progress_draw(&training->progress, &sample, now_ns);
     }
     if (now_ns >= training->metrics_ns) {
@@ -281,7 +284,7 @@ static void print_next_steps(const struct training *training) {
     printf("\nWhat to try next:\n");
     if (farm_run_dir_checkpoint(run, 0, path, sizeof path)) {
         printf("  farm eval %s --episodes 20      plays it without learning\n", run);
-        printf("  farm train --run %s --resume --seconds 300      goes on from here\n", run);
+        printf("  farm train --run %s --resume --seconds 300      continues this run\n", run);
     }
     printf("  farm train --env %s      %s\n", strncmp(env, "ale/", 4) == 0 ? "ale/Breakout" : "ale/Pong",
            "a real Atari game");
@@ -439,7 +442,7 @@ int farm_cmd_train(int argc, char **argv) {
             "[--env E] [--frames N] [--seconds S] [--recipe FILE] [--run DIR [--resume]] [--json] [--KEY VALUE ...]\n"
             "       farm train ... --listen ADDR:PORT --key FILE [--actors 0] [--expect-actors N]",
         .about =
-            "Trains an agent with V-trace: actor processes step environments, the learner answers and trains from\n"
+            "Trains an agent: actor processes step environments, the learner answers and trains from\n"
             "the same shared memory. Ctrl-C stops it at any moment: a checkpoint is written and the exit status is 0.\n"
             "SIGUSR1 (kill -USR1, to this process) adds an actor while it runs, SIGUSR2 removes one; signals that\n"
             "arrive before the learner is ready count as one.\n"

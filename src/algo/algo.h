@@ -27,11 +27,11 @@ struct farm_algo_config {
     uint32_t stack;                      // frames stacked (1 for flat observations)
     enum farm_regime regime;
     uint32_t max_lag;    // async: older windows (in versions) are dropped; 0: only the rings bound the lag
-    double reward_clip;  // rewards are clipped to +-this; 0: not
+    double reward_clip;  // rewards are clipped to +-this; 0: off
     double reward_scale; // after clipping
     enum farm_optimiser_kind optimiser;
     double lr, lr_end;     // linear from lr to lr_end over frames_target (no decay without a target)
-    double grad_norm_clip; // 0: not
+    double grad_norm_clip; // 0: off
     double rmsprop_decay, rmsprop_epsilon, adam_beta1, adam_beta2, adam_epsilon;
     bool loss_sum; // sums losses over the rows of a pass, as IMPALA's code does; false: averages
 };
@@ -55,8 +55,9 @@ struct farm_algo {
     // After each epoch, with its terms: may change the learning rate, returns whether to continue. NULL: continues.
     bool (*adapt)(const struct farm_algo_config *config, const double *terms, double *learning_rate);
 
-    // The arithmetic of rows.h on the CPU (CUDA compiles NAME.h through all.h), in this order: each row by itself (may
-    // be NULL), each column along time (may be NULL), each row's gradients and terms. Term 0 is the row's weight.
+    // The arithmetic of rows.h on the CPU (CUDA compiles NAME.h through all.h), in this order: each row by itself,
+    // each column along time, each row's gradients and terms. All three exist in NAME.h, an empty one too. Term 0 is
+    // the row's weight.
     void (*prepare)(const struct farm_algo_rows *rows, int row);
     void (*column)(const struct farm_algo_rows *rows, int column);
     void (*row)(const struct farm_algo_rows *rows, int row, float *terms);

@@ -16,7 +16,7 @@ static enum farm_status fill(struct farm_error *err, enum farm_status status, in
     return status;
 }
 
-enum farm_status farm_fail(struct farm_error *err, enum farm_status status, const char *format, ...) {
+enum farm_status(farm_fail)(struct farm_error *err, enum farm_status status, const char *format, ...) {
     va_list args;
     va_start(args, format);
     fill(err, status, 0, format, args);
@@ -24,7 +24,7 @@ enum farm_status farm_fail(struct farm_error *err, enum farm_status status, cons
     return status;
 }
 
-enum farm_status farm_fail_errno(struct farm_error *err, enum farm_status status, const char *format, ...) {
+enum farm_status(farm_fail_errno)(struct farm_error *err, enum farm_status status, const char *format, ...) {
     int saved = errno;
     va_list args;
     va_start(args, format);
@@ -33,7 +33,7 @@ enum farm_status farm_fail_errno(struct farm_error *err, enum farm_status status
     return status;
 }
 
-enum farm_status farm_fail_in(struct farm_error *err, enum farm_status status, const char *format, ...) {
+enum farm_status(farm_fail_in)(struct farm_error *err, enum farm_status status, const char *format, ...) {
     if (!err) return status;
     char inner[sizeof err->message];
     memcpy(inner, err->message, sizeof inner);

@@ -39,6 +39,12 @@ enum farm_status farm_fail_errno(struct farm_error *err, enum farm_status status
 enum farm_status farm_fail_in(struct farm_error *err, enum farm_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+#ifdef __clang_analyzer__ // shows it that their value is `status`, which is not FARM_OK
+#define farm_fail(err, status, ...)       (farm_fail(err, status, __VA_ARGS__), (status))
+#define farm_fail_errno(err, status, ...) (farm_fail_errno(err, status, __VA_ARGS__), (status))
+#define farm_fail_in(err, status, ...)    (farm_fail_in(err, status, __VA_ARGS__), (status))
+#endif
+
 const char *farm_status_name(enum farm_status status);
 
 #endif

@@ -229,18 +229,23 @@ enum farm_status farm_measure_serve(const int listeners[FARM_MEASURE_PORTS], con
     struct responder *responders = calloc(SHAPES, sizeof *responders);
     struct plain_server *server = calloc(1, sizeof *server);
     pthread_t thread;
+    enum farm_status status = FARM_OK;
     if (!responders || !server || getrandom(server->run, sizeof server->run, 0) != sizeof server->run)
-        return farm_fail_errno(err, FARM_E_LIMIT, "farm bridge bench");
-    server->listener = listeners[FARM_MEASURE_SOCKETS];
-    for (int shape = 0; shape < SHAPES; shape++) {
-        const enum farm_status status = make_host(&responders[shape], shape, listeners, key, engine, server->run, err);
-        if (status) return status;
+        status = farm_fail_errno(err, FARM_E_LIMIT, "farm bridge bench");
+    for (int shape = 0; shape < SHAPES && !status; shape++)
+        status = make_host(&responders[shape], shape, listeners, key, engine, server->run, err);
+    if (!status) {
+        server->listener = listeners[FARM_MEASURE_SOCKETS];
+        if (!pthread_create(&thread, NULL, serve_sockets, server) &&
+            !pthread_create(&thread, NULL, serve_steps, &responders[STREAM])) {
+            serve_steps(&responders[TRIP]);
+            return FARM_OK; // the threads use both until the process ends
+        }
+        return farm_fail(err, FARM_E_LIMIT, "farm bridge bench cannot start threads");
     }
-    const int failed = pthread_create(&thread, NULL, serve_sockets, server) ||
-                       pthread_create(&thread, NULL, serve_steps, &responders[STREAM]);
-    if (failed) return farm_fail(err, FARM_E_LIMIT, "farm bridge bench cannot have threads");
-    serve_steps(&responders[TRIP]);
-    return FARM_OK;
+    free(responders);
+    free(server);
+    return status;
 }
 
 // ---- the near side ----

@@ -292,12 +292,13 @@ static const char *remedy_for(const char *name) {
 static enum farm_status fail_unknown(const char *name, bool family_here, struct farm_error *err) {
     struct farm_env_list list;
     enum farm_status status = farm_env_list_make(&list, err);
-    if (status) return status;
-    const char *near = nearest_name(&list, name);
-    farm_fail(err, FARM_E_USAGE, "unknown environment '%s'%s%s%s (farm envs lists what can run here%s)", name,
-              near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "", family_here ? "" : remedy_for(name));
+    const char *near = status ? NULL : nearest_name(&list, name);
+    if (!status)
+        status = farm_fail(err, FARM_E_USAGE, "unknown environment '%s'%s%s%s (farm envs lists what can run here%s)",
+                           name, near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "",
+                           family_here ? "" : remedy_for(name));
     farm_env_list_free(&list);
-    return FARM_E_USAGE;
+    return status;
 }
 
 static enum farm_status find_by_name(struct farm_env *env, struct farm_error *err) {

@@ -152,7 +152,7 @@ static bool create_huge(const struct farm_segment_request *request, struct farm_
 static const char *shmem_setting(char *text, size_t bytes) {
     const bool any = farm_file_line(text, bytes, "/sys/kernel/mm/transparent_hugepage/shmem_enabled");
     char *open_bracket = any ? strchr(text, '[') : NULL;
-    if (!open_bracket) return "not there (kernel without them)";
+    if (!open_bracket) return "unsupported by this kernel";
     open_bracket[strcspn(open_bracket, "]")] = 0;
     return open_bracket + 1;
 }
@@ -169,6 +169,10 @@ static enum farm_status create_small(const struct farm_segment_request *request,
     if (farm_place_transparent_bytes(out->header) >= out->bytes / 2) {
         out->pages = FARM_PAGES_TRANSPARENT;
         out->note[0] = 0;
+        return FARM_OK;
+    }
+    if (out->bytes < FARM_PLACE_HUGE_BYTES) {
+        out->note[0] = 0; // it would not fill one
         return FARM_OK;
     }
     char setting[64];

@@ -316,7 +316,7 @@ class CommandLine(unittest.TestCase):
             ((path("broken"), "--check", "episode"), "'episodes'?"),
             ((path("broken"), "--option", "fault"), "KEY=VALUE"),
             ((path("broken"), "--steps", "3"), "(got 3)"),
-            (("--env", "test/broken"), "belong to a plug-in"),
+            (("--env", "test/broken"), "need a plug-in or an environment"),
         ):
             with self.subTest(arguments):
                 result = run_doctor(*arguments)

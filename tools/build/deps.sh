@@ -38,6 +38,7 @@ numa   qemu-system-x86          7.2                   an emulated machine with f
 bench  iperf3                   3.12                  the bridge's stream is measured against it
 bench  iproute2                 6.1.0                 network namespaces of the benchmark
 lint   clang-format             14.0                  layout
+lint   clang-tidy               14.0                  static analysis: leaks, dead stores
 lint   cppcheck                 2.10                  static analysis
 lint   gcc-aarch64-linux-gnu    12.2.0                AArch64 compile check
 lint   libc6-dev-arm64-cross    2.36                  its C library headers

@@ -324,8 +324,9 @@ int farm_cmd_doctor(int argc, char **argv) {
     enum farm_status status = FARM_OK;
     if (!farm_read_flags(&cli, argc, argv, &request.target, &exit_status)) return exit_status;
     if (!request.target && (request.env || request.check || request.option_count))
-        status =
-            farm_fail(&err, FARM_E_USAGE, "--env, --check and --option belong to a plug-in: farm doctor PLUGIN.so ...");
+        status = farm_fail(&err, FARM_E_USAGE,
+                           "--env, --check and --option need a plug-in or an environment: farm doctor PLUGIN.so, farm "
+                           "doctor native/NAME");
     if (!status && !(request.hang_seconds > 0))
         status = farm_fail(&err, FARM_E_USAGE, "--hang-seconds must be more than 0 (got %g)", request.hang_seconds);
     if (status) return farm_report_error("farm doctor", &err);
