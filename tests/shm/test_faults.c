@@ -303,9 +303,9 @@ Test(shm, transparent_bytes_are_those_of_the_mapping_alone) {
 
 Test(shm, names_the_kernels_setting_when_transparent_pages_are_missing) {
     static const char *const cases[][2] = {{"always [advise] never\n", "shmem_enabled is advise"},
-                                           {"always never\n", "shmem_enabled is not there"},
-                                           {"", "shmem_enabled is not there"},
-                                           {NULL, "shmem_enabled is not there"}};
+                                           {"always never\n", "shmem_enabled is unsupported"},
+                                           {"", "shmem_enabled is unsupported"},
+                                           {NULL, "shmem_enabled is unsupported"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         record("/sys/kernel/mm/transparent_hugepage/shmem_enabled", cases[i][0]);
         record("/proc/self/smaps", NULL);
