@@ -114,12 +114,6 @@ static void read_quota(const char *directory, bool v2, struct farm_cgroup_limits
     }
 }
 
-// The number after `key` in memory.stat; 0: the key is missing.
-static uint64_t stat_value(const char *stat, const char *key) {
-    const char *at = strstr(stat, key);
-    return at ? strtoull(at + strlen(key), NULL, 10) : 0;
-}
-
 static void read_memory(const char *directory, const struct hierarchy *h, const struct names *names,
                         struct farm_cgroup_memory *least) {
     uint64_t max = read_bytes(directory, names->memory_limit), high = read_bytes(directory, names->memory_high);
@@ -131,7 +125,7 @@ static void read_memory(const char *directory, const struct hierarchy *h, const 
     char stat[STAT_BYTES] = "\n"; // so that "\nkey " finds a key at the start
     uint64_t cache = 0;
     if (farm_file_text(stat + 1, sizeof stat - 1, "%s/memory.stat", directory))
-        cache = stat_value(stat, names->active_file) + stat_value(stat, names->inactive_file);
+        cache = farm_file_number(stat, names->active_file) + farm_file_number(stat, names->inactive_file);
     uint64_t used = usage > cache ? usage - cache : 0, left = limit > used ? limit - used : 0;
     if (left >= least->left_bytes) return;
     least->left_bytes = left;
@@ -164,8 +158,9 @@ static void read_throttling(void *context, const struct hierarchy *h, const char
     struct farm_cgroup_throttling *out = context;
     char stat[STAT_BYTES] = "\n";
     if (!h->cpu || !farm_file_text(stat + 1, sizeof stat - 1, "%s/cpu.stat", directory)) return;
-    const uint64_t periods = stat_value(stat, "\nnr_throttled "),
-                   ns = h->v2 ? stat_value(stat, "\nthrottled_usec ") * 1000 : stat_value(stat, "\nthrottled_time ");
+    const uint64_t periods = farm_file_number(stat, "\nnr_throttled "),
+                   ns = h->v2 ? farm_file_number(stat, "\nthrottled_usec ") * 1000
+                              : farm_file_number(stat, "\nthrottled_time ");
     if (periods > out->periods) out->periods = periods;
     if (ns > out->ns) out->ns = ns;
 }

@@ -97,6 +97,17 @@ bool farm_file_line(char *line, size_t size, const char *format, ...) {
     return any;
 }
 
+uint64_t farm_file_number(const char *text, const char *key) {
+    const char *at = strstr(text, key);
+    return at ? strtoull(at + strlen(key), NULL, 10) : 0;
+}
+
+char *farm_file_choice(char *line) {
+    char *open = strchr(line, '[');
+    if (open) open[strcspn(open, "]")] = 0;
+    return open ? open + 1 : NULL;
+}
+
 static int write_all(int fd, const char *data, size_t bytes) {
     while (bytes > 0) {
         ssize_t n = write(fd, data, bytes);

@@ -238,11 +238,9 @@ static void judge_kind(const struct farm_machine *machine, const char *root, str
 
 static void judge_pages(const char *root, struct farm_bw_disturbance *out) {
     char line[128];
-    // "always [madvise] never": the one in brackets is set.
-    if (farm_file_line(line, sizeof line, "%s/sys/kernel/mm/transparent_hugepage/enabled", root)) {
-        const char *open = strchr(line, '[');
-        if (open) snprintf(out->thp, sizeof out->thp, "%.*s", (int)strcspn(open + 1, "]"), open + 1);
-    }
+    farm_file_line(line, sizeof line, "%s/sys/kernel/mm/transparent_hugepage/enabled", root);
+    const char *choice = farm_file_choice(line);
+    snprintf(out->thp, sizeof out->thp, "%s", choice ? choice : "");
     if (strcmp(out->thp, "never") == 0)
         add_finding(out, "transparent_huge_pages", false,
                     "Transparent huge pages are off (never): latencies include misses of the TLB; as root: echo "

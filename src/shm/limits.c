@@ -25,14 +25,6 @@ static const char remedy_v2[] = "raise it (systemd: MemoryMax=, MemoryHigh=; doc
 static const char remedy_v1[] = "raise it (systemd: MemoryLimit=; docker: --memory; Slurm: --mem; Kubernetes: "
                                 "limits.memory)";
 
-// The number after `key` at the start of a line ("MemFree:  12 kB"), 0 if the key is missing.
-static uint64_t value_of(const char *text, const char *key) {
-    size_t length = strlen(key);
-    for (const char *line = text; line && *line; line = strchr(line, '\n'), line += line != NULL)
-        if (strncmp(line, key, length) == 0 && line[length] == ':') return strtoull(line + length + 1, NULL, 10);
-    return 0;
-}
-
 static const char *size_text(char text[SIZE_TEXT_BYTES], uint64_t bytes) {
     const char *unit = bytes < 1u << 30 ? "MiB" : "GiB";
     snprintf(text, SIZE_TEXT_BYTES, "%.2f %s", (double)bytes / (bytes < 1u << 30 ? 1u << 20 : 1u << 30), unit);
@@ -68,15 +60,15 @@ static void lower_room(struct room *least, uint64_t left, uint64_t total, const 
 static void read_machine(const char *root, struct room *least) {
     char text[TEXT_BYTES];
     if (!farm_file_text(text, sizeof text, "%s/proc/meminfo", root) || !strstr(text, "MemAvailable:")) return;
-    uint64_t left = value_of(text, "MemAvailable") * 1024, total = value_of(text, "MemTotal") * 1024;
+    uint64_t left = farm_file_number(text, "MemAvailable:") * 1024, total = farm_file_number(text, "MemTotal:") * 1024;
     lower_room(least, left, total, "end other programs", "MemAvailable of this machine");
 }
 
 // "Node 1 MemFree:  123 kB" of a node's meminfo.
 static uint64_t node_value(const char *text, int node, const char *key) {
     char line[64];
-    snprintf(line, sizeof line, "Node %d %s", node, key);
-    return value_of(text, line) * 1024;
+    snprintf(line, sizeof line, "Node %d %s:", node, key);
+    return farm_file_number(text, line) * 1024;
 }
 
 static void read_node(const char *root, int node, struct room *least) {

@@ -151,10 +151,8 @@ static bool create_huge(const struct farm_segment_request *request, struct farm_
 // The bracketed word of "always within_size advise [never] deny force", for the note.
 static const char *shmem_setting(char *text, size_t bytes) {
     const bool any = farm_file_line(text, bytes, "/sys/kernel/mm/transparent_hugepage/shmem_enabled");
-    char *open_bracket = any ? strchr(text, '[') : NULL;
-    if (!open_bracket) return "unsupported by this kernel";
-    open_bracket[strcspn(open_bracket, "]")] = 0;
-    return open_bracket + 1;
+    const char *choice = any ? farm_file_choice(text) : NULL;
+    return choice ? choice : "unsupported by this kernel";
 }
 
 // Base pages; with `transparent`, requests transparent pages from the kernel and counts them.

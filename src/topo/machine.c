@@ -227,27 +227,22 @@ static void read_gpus(hwloc_topology_t topology, struct farm_machine *m) {
     qsort(m->gpu, (size_t)m->gpu_count, sizeof m->gpu[0], by_bus_id);
 }
 
-// The value of "<key> N kB" in a meminfo file, in bytes; 0: missing.
-static uint64_t meminfo_bytes(const char *text, const char *key) {
-    const char *at = strstr(text, key);
-    return at ? strtoull(at + strlen(key), NULL, 10) * 1024 : 0;
-}
-
 // Page cache counts as free: the kernel drops it for rings without swapping.
 static void read_memory(struct farm_machine *m, const char *root) {
     char text[8192];
     for (int i = 0; i < m->node_count; i++) {
         struct farm_node *node = &m->node[i];
         if (!farm_file_text(text, sizeof text, "%s/sys/devices/system/node/node%d/meminfo", root, node->node)) continue;
-        node->total_bytes = meminfo_bytes(text, "MemTotal:");
-        node->free_bytes = meminfo_bytes(text, "MemFree:") + meminfo_bytes(text, "Active(file):") +
-                           meminfo_bytes(text, "Inactive(file):") + meminfo_bytes(text, "SReclaimable:");
+        node->total_bytes = 1024 * farm_file_number(text, "MemTotal:");
+        node->free_bytes = 1024 * (farm_file_number(text, "MemFree:") + farm_file_number(text, "Active(file):") +
+                                   farm_file_number(text, "Inactive(file):") + farm_file_number(text, "SReclaimable:"));
         if (node->free_bytes > node->total_bytes) node->free_bytes = node->total_bytes;
     }
     // With one node, the machine's sums are right also in virtual machines whose memory grows on demand: the node's
     // show only the memory plugged in so far.
     if (m->node_count != 1 || !farm_file_text(text, sizeof text, "%s/proc/meminfo", root)) return;
-    uint64_t total = meminfo_bytes(text, "MemTotal:"), available = meminfo_bytes(text, "MemAvailable:");
+    uint64_t total = 1024 * farm_file_number(text, "MemTotal:"),
+             available = 1024 * farm_file_number(text, "MemAvailable:");
     if (total > m->node[0].total_bytes) m->node[0].total_bytes = total;
     if (available > m->node[0].free_bytes) m->node[0].free_bytes = available;
 }
