@@ -74,7 +74,7 @@ void farm_program_last_line(int fd, char *line, size_t bytes) {
     snprintf(line, bytes, "%.*s", (int)bytes - 1, newline ? newline + 1 : text);
 }
 
-static int start(const struct farm_program *program, int output_fd, int error_fd, pid_t *pid) {
+static int start_child(const struct farm_program *program, int output_fd, int error_fd, pid_t *pid) {
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attributes;
     sigset_t nothing;
@@ -156,7 +156,7 @@ enum farm_status farm_program_read(const struct farm_program *program, char **te
     if (!*text || errors < 0 || pipe2(output, O_CLOEXEC)) {
         status = farm_fail_errno(err, FARM_E_LIMIT, "cannot run %s", program->path);
     } else {
-        const int failed = start(program, output[1], errors, &pid);
+        const int failed = start_child(program, output[1], errors, &pid);
         close(output[1]);
         if (failed) {
             status = farm_fail(err, FARM_E_NOT_FOUND, "cannot start %s: %s", program->path, strerror(failed));

@@ -258,7 +258,8 @@ static uint64_t progress_of(const struct farm_supervisor *supervisor, const stru
     return supervisor->config.progress(supervisor->config.context, (size_t)(worker - supervisor->workers));
 }
 
-static enum farm_status start(struct farm_supervisor *supervisor, struct worker *worker, struct farm_error *err) {
+static enum farm_status start_worker(struct farm_supervisor *supervisor, struct worker *worker,
+                                     struct farm_error *err) {
     if (supervisor->config.before_start)
         supervisor->config.before_start(supervisor->config.context, (size_t)(worker - supervisor->workers),
                                         worker->starts);
@@ -303,7 +304,7 @@ static enum farm_status start_due(struct farm_supervisor *supervisor, struct far
     for (size_t i = 0; i < supervisor->count; i++) {
         struct worker *worker = &supervisor->workers[i];
         if (worker->state != WORKER_DUE || farm_now_ns() < worker->start_at_ns) continue;
-        enum farm_status status = start(supervisor, worker, err);
+        enum farm_status status = start_worker(supervisor, worker, err);
         if (status) return status;
     }
     return FARM_OK;

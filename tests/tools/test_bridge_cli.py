@@ -44,7 +44,7 @@ class Help(Bridge):
 
 
 class Keys(Bridge):
-    """Forms of keys, and who may read them: tests/bridge/test_key.c."""
+    """Forms of keys, and which user may read them: tests/bridge/test_key.c."""
 
     def test_keygen_makes_a_key(self):
         self.assertRegex(self.make_key().read_text(), r"\Aactorfarm-key-1 [0-9a-f]{64}\n\Z")
