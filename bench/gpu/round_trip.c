@@ -63,8 +63,8 @@ static struct farm_net_spec net_of(const struct setting *setting) {
                                   .layers = {{.kind = FARM_LAYER_DENSE, .out = 8, .activation = FARM_ACTIVATION_RELU}}};
 }
 
-static void configure(struct table *table, const struct setting *setting, enum farm_device device,
-                      const char *library) {
+static void fill_config(struct table *table, const struct setting *setting, enum farm_device device,
+                        const char *library) {
     table->config = (struct farm_learner_config){.ring_fds = (const int(*)[2])table->fds,
                                                  .up_writable = table->up_writable,
                                                  .ring_count = table->rings,
@@ -98,7 +98,7 @@ static void open_table(struct table *table, const struct setting *setting, enum 
         table->fds[r][1] = table->made[r].down.fd;
         table->up_writable[r] = table->made[r].up.fd;
     }
-    configure(table, setting, device, library);
+    fill_config(table, setting, device, library);
 }
 
 static void close_table(struct table *table) {

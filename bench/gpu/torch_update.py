@@ -1,4 +1,4 @@
-"""The whole update of `update` in PyTorch: torch_update.py UPDATE.json [--seconds S] >RESULTS.json
+"""The complete update of `update` in PyTorch: torch_update.py UPDATE.json [--seconds S] >RESULTS.json
 
 The same 672 observations (32 unrolls of 20 steps and one more), networks and update as bench/peers/learner.py has them:
 forward, V-trace, losses, backward, clipping, RMSProp. PyTorch gets its frames stacked already and may use bf16 by autocast

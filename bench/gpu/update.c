@@ -1,8 +1,8 @@
-// The whole update as the learner's training thread runs it, in observations per second: 672 observations (32 windows
-// of 20 steps and one more) through the backend that the learner opens. Included are lists, gathering and stacking,
-// forward, V-trace, losses, backward, clipping, RMSProp, publication for inference, and the host's wait for the end.
-// The rings are full, so the next update's windows are ready and begin before this update's end, as when training
-// limits a run. Each update uses the next windows of the 32 environments, which are spread over four rings.
+// The complete update as the learner's training thread runs it, in observations per second: 672 observations (32
+// windows of 20 steps and one more) through the backend that the learner opens. Included are lists, gathering and
+// stacking, forward, V-trace, losses, backward, clipping, RMSProp, publication for inference, and the host's wait for
+// the end. The rings are full, so the next update's windows are ready and begin before this update's end, as when
+// training limits a run. Each update uses the next windows of the 32 environments, which are spread over four rings.
 //
 //   update_NET_full                       the data is on the device: inference has filled the mirror
 //   update_NET_window, update_NET_off     from host memory: training pulls windows, or reads frames in place
@@ -58,7 +58,7 @@ static uint32_t lane_count(const struct rig *rig) {
 
 // ---- start ----
 
-static void configure(struct rig *rig, const char *net, enum farm_mirror mirror) {
+static void fill_config(struct rig *rig, const char *net, enum farm_mirror mirror) {
     const uint32_t environments = lane_count(rig) * rig->size->width;
     rig->config = (struct farm_learner_config){.stats = &rig->stats,
                                                .seed = 1,
@@ -204,7 +204,7 @@ static int run_apart(const char *net, int mirror, const char *library, const str
         farm_log_set_role("learner");
         rig->size = size;
         work_must(farm_backend_module_open(library, &rig->ops, &rig->err), &rig->err);
-        configure(rig, net, (enum farm_mirror)mirror);
+        fill_config(rig, net, (enum farm_mirror)mirror);
         open_backend(rig);
         fill_rings(rig);
         print_rate(net, names[mirror], rig, first);

@@ -143,7 +143,7 @@ struct host_answers {
     }
 };
 
-static struct host_answers fetch(const struct problem *p, struct answers a) {
+static struct host_answers fetch_answers(const struct problem *p, struct answers a) {
     CUDA(cudaDeviceSynchronize());
     struct host_answers h = {std::vector<float>(p->logits + (size_t)p->rows),
                              std::vector<float>(p->net.parameter_count)};
@@ -218,7 +218,7 @@ static bool replays_agree(const struct problem *p, struct farm_cuda_executor *ex
         CUDA(cudaMemset(a.value, POISON, p->rows * sizeof(float)));
         CUDA(cudaDeviceSynchronize());
         CUDA(cudaGraphLaunch(c.exec, c.stream));
-        same = same && fetch(p, a) == *direct;
+        same = same && fetch_answers(p, a) == *direct;
     }
     captured_free(&c);
     return same;
@@ -230,7 +230,7 @@ static double error_of_fewer_rows(const struct problem *p, struct farm_cuda_exec
     double worst = 0;
     for (int rows = p->rows - 1; rows >= 1; rows--) {
         forward(executor, NULL, p, rows, a);
-        const std::vector<float> fewer = fetch(p, a).outputs;
+        const std::vector<float> fewer = fetch_answers(p, a).outputs;
         const size_t logits = (size_t)rows * (size_t)p->net.io.actions;
         worst = std::max({worst, distance(fewer.data(), all->outputs.data(), logits),
                           distance(&fewer[p->logits], &all->outputs[p->logits], (size_t)rows)});
@@ -249,7 +249,7 @@ static void check_net(const char *name, const struct farm_net_io *io, int rows, 
     struct farm_cuda_executor *inference = executor_make(&p, rows, false, precision);
     const struct answers a = answers_make(&p), b = answers_make(&p);
     forward_backward(training, NULL, &p, a);
-    const struct host_answers direct = fetch(&p, a);
+    const struct host_answers direct = fetch_answers(&p, a);
     const double off = distance(direct.outputs.data(), expected.outputs.data(), expected.outputs.size());
     const double gradient = distance(direct.gradients.data(), expected.gradients.data(), expected.gradients.size());
     check(off <= bound, "%s %dx%dx%d %s: logits and values off by %.1e (bound %.0e)", name, io->frame_channels,
@@ -257,12 +257,12 @@ static void check_net(const char *name, const struct farm_net_io *io, int rows, 
     check(gradient <= bound_of_gradient, "%s %s: the gradient is off by %.1e (bound %.0e)", name, as, gradient,
           bound_of_gradient);
     forward_backward(training, NULL, &p, b);
-    check(fetch(&p, b) == direct, "%s %s: the same bits again", name, as);
+    check(fetch_answers(&p, b) == direct, "%s %s: the same bits again", name, as);
     check(replays_agree(&p, training, b, &direct), "%s %s: three replays of a graph give the same bits", name, as);
     const double fewer = error_of_fewer_rows(&p, training, b, &direct);
     check(fewer <= bound, "%s %s: among fewer rows a row's answer is off by %.1e (bound %.0e)", name, as, fewer, bound);
     forward(inference, NULL, &p, rows, b);
-    const double inferred = distance(fetch(&p, b).outputs.data(), direct.outputs.data(), direct.outputs.size());
+    const double inferred = distance(fetch_answers(&p, b).outputs.data(), direct.outputs.data(), direct.outputs.size());
     check(inferred <= bound, "%s %s: inference is off training by %.1e (bound %.0e)", name, as, inferred, bound);
     farm_cuda_executor_destroy(training);
     farm_cuda_executor_destroy(inference);
@@ -327,7 +327,7 @@ static void print_time(const char *what, const char *net, const struct problem *
 }
 
 // Training first: the benchmark needs it most.
-static void bench(const char *net) {
+static void time_network(const char *net) {
     const struct memory_scope scope;
     const struct farm_net_io io = {1, 84, 84, 4, 0, 6};
     const int training_rows = 672;
@@ -362,14 +362,15 @@ static int open_gpu(void) {
     return 0;
 }
 
-// In a process in which CUDA has not started. 0, 77, or 1 with the reason on stderr; prints whole rows.
+// Times a network in a process in which CUDA has not started. Returns 0, 77, or 1 with the reason on stderr. Prints
+// complete rows only.
 static int bench_apart(const char *net) {
     fflush(stdout);
     const pid_t pid = fork();
     if (pid == 0) {
         int status = open_gpu();
         try {
-            if (!status) bench(net);
+            if (!status) time_network(net);
         } catch (const std::exception &error) {
             fprintf(stderr, "%s: %s\n", net, error.what());
             status = 1;

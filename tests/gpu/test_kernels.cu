@@ -42,12 +42,12 @@ static double error_of(const float *out, const float *reference, size_t count, d
 static bool pull_equals(enum farm_cuda_pull_way way, const struct segment *segment, size_t bytes, uint32_t count,
                         uint32_t blocks, unsigned from_shift, unsigned to_shift) {
     const struct memory_scope scope;
-    const size_t pitch = (bytes + 15) / 16 * 16 + 32, whole = pitch * count;
+    const size_t pitch = (bytes + 15) / 16 * 16 + 32, all_bytes = pitch * count;
     const uint32_t places = (uint32_t)((segment->bytes - 16) / pitch);
     const void **from = host_array<const void *>(count);
     void **to = host_array<void *>(count);
-    uint8_t *expected = host_array<uint8_t>(whole), *target = device_poisoned(whole);
-    memset(expected, POISON, whole);
+    uint8_t *expected = host_array<uint8_t>(all_bytes), *target = device_poisoned(all_bytes);
+    memset(expected, POISON, all_bytes);
     for (uint32_t i = 0; i < count; i++) {
         const size_t place = random_below(&rng, places) * pitch + from_shift;
         from[i] = segment->device + place;
@@ -57,7 +57,7 @@ static bool pull_equals(enum farm_cuda_pull_way way, const struct segment *segme
     const struct farm_cuda_pull pull = {device_of(from, count), device_of(to, count), count, bytes, blocks};
     FARM(farm_cuda_pull(NULL, way, &pull, err));
     CUDA(cudaDeviceSynchronize());
-    return memcmp(host_of(target, whole), expected, whole) == 0;
+    return memcmp(host_of(target, all_bytes), expected, all_bytes) == 0;
 }
 
 static void test_pull(enum farm_cuda_pull_way way, const char *name) {
@@ -383,7 +383,7 @@ static uint8_t random_flags(void) {
 }
 
 // Forbids every third action except the first in a quarter of the rows, in both policies.
-static void forbid(float *logits, float *behaviour, int rows, int actions) {
+static void forbid_actions(float *logits, float *behaviour, int rows, int actions) {
     for (int row = 0; row < rows; row += 4)
         for (int a = 1; a < actions; a += 3) {
             logits[row * actions + a] = -INFINITY;
@@ -411,7 +411,7 @@ static void differentiate_on_gpu(const struct farm_algo_rows *rows, void *scratc
     CUDA(cudaMemcpy(terms, device, FARM_ALGO_TERMS_MAX * sizeof *terms, cudaMemcpyDeviceToHost));
 }
 
-static double relative(double x, double reference) {
+static double relative_error(double x, double reference) {
     return fabs(x - reference) / fmax(1, fabs(reference));
 }
 
@@ -423,7 +423,7 @@ static void test_vtrace(int steps, int columns, int actions) {
     float *value = random_floats(&rng, rows, -5, 5), *reward = random_floats(&rng, rows, -2, 2);
     int32_t *action = host_array<int32_t>(rows);
     uint8_t *flags = host_array<uint8_t>(rows);
-    forbid(policy, behaviour, (int)rows, actions);
+    forbid_actions(policy, behaviour, (int)rows, actions);
     for (size_t row = 0; row < rows; row++) {
         flags[row] = random_flags();
         action[row] = (int32_t)random_below(&rng, (uint32_t)(actions + 2) / 3) * 3; // never forbidden
@@ -456,7 +456,7 @@ static void test_vtrace(int steps, int columns, int actions) {
     for (int k = 0; k < FARM_VTRACE_SCRATCH; k++)
         trace_error = fmax(trace_error, error_of(scratch + k * count, cpu.scratch + k * count, count));
     for (int k = 0; k < FARM_ALGO_TERMS_MAX; k++)
-        if (k != FARM_VTRACE_CLIPPED) sum_error = fmax(sum_error, relative(terms[k], expected[k]));
+        if (k != FARM_VTRACE_CLIPPED) sum_error = fmax(sum_error, relative_error(terms[k], expected[k]));
     const double error = fmax(error_of(dpolicy, cpu.dpolicy, outputs), error_of(dvalue, cpu.dvalue, rows));
     bool zeros = true; // poison is a small number
     for (size_t row = 0; row < rows; row++) zeros &= cpu.dvalue[row] != 0 || dvalue[row] == 0;
@@ -485,7 +485,7 @@ static bool near_border(const float *logits, int actions, float u) {
 static void test_sample(uint32_t rows, int actions, int greedy) {
     const struct memory_scope scope;
     float *logits = random_floats(&rng, (size_t)rows * actions, -6, 6);
-    forbid(logits, NULL, (int)rows, actions);
+    forbid_actions(logits, NULL, (int)rows, actions);
     for (uint32_t row = 5; row < rows; row += 97) logits[(size_t)row * actions + random_below(&rng, actions)] = NAN;
     uint64_t *stream = host_array<uint64_t>(rows), *counter = host_array<uint64_t>(rows);
     for (uint32_t row = 0; row < rows; row++) {

@@ -53,18 +53,18 @@ class Cuda(InFolder):
         return figures
 
     def test_auto_trains_on_the_gpu_and_either_device_resumes(self):
-        account, said = self.trained("--device", "auto", "--frames", "10k")
-        self.assertIn("CUDA emulator (a CPU, for tests)", said)
-        self.assertIn("registered 2 pieces of memory", said)
-        self.assertIn("1.00 times each of the", said)
+        account, log = self.trained("--device", "auto", "--frames", "10k")
+        self.assertIn("CUDA emulator (a CPU, for tests)", log)
+        self.assertIn("registered 2 pieces of memory", log)
+        self.assertIn("1.00 times each of the", log)
         self.assertGreater(account["updates"], 10)
         metrics = [json.loads(line) for line in (self.folder / "r" / "metrics.jsonl").read_text().splitlines()]
         self.assertGreater(metrics[-1]["bus_bytes_per_observation"], 0)
         for device in ("cuda", "cpu"):
             before = len(self.checkpoints())
-            account, said = self.trained("--device", device, "--resume", "--frames", "20k" if device == "cuda" else "30k")
-            self.assertIn("going on from", said)
-            self.assertEqual("emulator" in said, device == "cuda")
+            account, log = self.trained("--device", device, "--resume", "--frames", "20k" if device == "cuda" else "30k")
+            self.assertIn("going on from", log)
+            self.assertEqual("emulator" in log, device == "cuda")
             self.assertGreater(len(self.checkpoints()), before)
 
     def test_learns_catch(self):
@@ -73,19 +73,19 @@ class Cuda(InFolder):
 
     def test_two_gpus_train_together_and_one_resumes(self):
         two = ("--device", "cuda", "--gpus", "2", "--actors", "2")
-        account, said = self.trained(*two, "--frames", "12k", emulator="devices=2")
-        self.assertIn("2 GPUs add up their gradients by NCCL", said)
-        self.assertEqual(said.count("registered 2 pieces of memory"), 2, said)
-        self.assertIn("1.00 times each of the", said)
+        account, log = self.trained(*two, "--frames", "12k", emulator="devices=2")
+        self.assertIn("2 GPUs add up their gradients by NCCL", log)
+        self.assertEqual(log.count("registered 2 pieces of memory"), 2, log)
+        self.assertIn("1.00 times each of the", log)
         self.assertGreater(account["updates"], 10)
-        account, said = self.trained("--device", "cuda", "--gpus", "1", "--resume", "--frames", "18k")
-        self.assertIn("going on from", said)
-        self.assertNotIn("NCCL", said)
+        account, log = self.trained("--device", "cuda", "--gpus", "1", "--resume", "--frames", "18k")
+        self.assertIn("going on from", log)
+        self.assertNotIn("NCCL", log)
 
     def test_the_loss_of_one_of_two_gpus_ends_the_run_with_a_checkpoint(self):
-        said = self.failed("--device", "cuda", "--gpus", "2", "--actors", "2", "--frames", "10M",
+        log = self.failed("--device", "cuda", "--gpus", "2", "--actors", "2", "--frames", "10M",
                            "--checkpoint-every", "1", emulator=f"devices=2 {LOST_LATE} fall_off_device=1")
-        self.assertIn("the GPU is lost", said)
+        self.assertIn("the GPU is lost", log)
         self.newest()
 
     def test_refuses_more_gpus_than_there_are_or_than_actors(self):
@@ -106,52 +106,52 @@ class Cuda(InFolder):
                                 (("--infer-batch-max", "--micro-batch"), {"emulator": "memory=10000000"}),
                                 (("libfarm_cuda.so", "FARM_CUDA_BACKEND"), {"library": "/nowhere/lib.so"}),
                                 (("does not load",), {"library": nothing})):
-            said = self.failed("--device", "cuda", "--frames", "1k", **keywords)
+            log = self.failed("--device", "cuda", "--frames", "1k", **keywords)
             shutil.rmtree(self.folder / "r", ignore_errors=True)
             account, on_cpu = self.trained("--device", "auto", "--frames", "5k", **keywords)
             shutil.rmtree(self.folder / "r")
             for word in words:
-                self.assertIn(word, said)
+                self.assertIn(word, log)
             self.assertRegex(on_cpu, f"using the CPU; CUDA is unavailable: .*{words[0]}")
             self.assertNotIn("CUDA emulator (a CPU, for tests)", on_cpu.split("using the CPU")[1])
             self.assertGreater(account["updates"], 5)
 
     @unittest.skipIf(any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg", "/usr/bin/nvidia-modprobe")), "NVIDIA's driver is here")
     def test_cuda_is_refused_before_a_run_folder_exists_if_the_driver_is_missing(self):
-        said = self.failed("--device", "cuda", "--frames", "1k", library="")
-        self.assertEqual(said.count("there is no NVIDIA driver here"), 1, said)
-        self.assertEqual(len(said.splitlines()), 1, said)
+        log = self.failed("--device", "cuda", "--frames", "1k", library="")
+        self.assertEqual(log.count("there is no NVIDIA driver here"), 1, log)
+        self.assertEqual(len(log.splitlines()), 1, log)
         self.assertFalse((self.folder / "r").exists())
-        _, said = self.trained("--device", "auto", "--frames", "1k", library="")
-        self.assertIn("using the CPU; CUDA is unavailable: there is no NVIDIA driver here", said)
+        _, log = self.trained("--device", "auto", "--frames", "1k", library="")
+        self.assertIn("using the CPU; CUDA is unavailable: there is no NVIDIA driver here", log)
 
     def test_warns_of_flags_without_effect(self):
-        _, said = self.trained("--device", "cpu", "--frames", "1k", "--mirror", "window", "--gpus", "0")
-        self.assertIn("--mirror window has no effect: the learner runs on the CPU", said)
-        if "shows no GPU" not in said:
+        _, log = self.trained("--device", "cpu", "--frames", "1k", "--mirror", "window", "--gpus", "0")
+        self.assertIn("--mirror window has no effect: the learner runs on the CPU", log)
+        if "shows no GPU" not in log:
             self.skipTest("this machine has a GPU")
-        self.assertIn("--gpus 0 has no effect: this machine shows no GPU", said)
-        _, said = self.trained("--device", "cpu", "--resume", "--frames", "2k")
-        self.assertNotIn("no effect", said)
+        self.assertIn("--gpus 0 has no effect: this machine shows no GPU", log)
+        _, log = self.trained("--device", "cpu", "--resume", "--frames", "2k")
+        self.assertNotIn("no effect", log)
 
     def test_trains_with_copies_if_registration_is_refused(self):
-        account, said = self.trained("--device", "cuda", "--frames", "10k", emulator="refuse_registration=1")
-        self.assertIn("ulimit -l", said)
+        account, log = self.trained("--device", "cuda", "--frames", "10k", emulator="refuse_registration=1")
+        self.assertIn("ulimit -l", log)
         self.assertGreater(account["updates"], 5)
 
     def test_a_lost_gpu_ends_the_run_with_a_checkpoint_to_resume_from(self):
-        said = self.failed("--device", "cuda", "--frames", "10M", "--checkpoint-every", "1", emulator=LOST_LATE)
-        self.assertIn("the GPU is lost", said)
+        log = self.failed("--device", "cuda", "--frames", "10M", "--checkpoint-every", "1", emulator=LOST_LATE)
+        self.assertIn("the GPU is lost", log)
         before = self.newest()
-        account, said = self.trained("--device", "cpu", "--resume", "--seconds", "1")
-        self.assertIn("going on from", said)
+        account, log = self.trained("--device", "cpu", "--resume", "--seconds", "1")
+        self.assertIn("going on from", log)
         after = metadata(self.checkpoints()[-1])
         self.assertEqual(int(after["version"]), before["version"] + account["updates"])
         self.assertEqual(int(after["frames"]), before["frames"] + account["agent_steps"])
 
     def test_a_gpu_lost_before_the_first_copy_of_its_state_leaves_no_checkpoint(self):
-        said = self.failed("--device", "cuda", "--frames", "10M", emulator="fall_off_after=2000")
-        self.assertIn("no checkpoint is written: the remaining parameters, version 0, are the first ones", said)
+        log = self.failed("--device", "cuda", "--frames", "10M", emulator="fall_off_after=2000")
+        self.assertIn("no checkpoint is written: the remaining parameters, version 0, are the first ones", log)
         self.assertEqual(self.checkpoints(), [])
 
 

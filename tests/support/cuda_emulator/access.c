@@ -33,7 +33,7 @@ void farm_emulator_release(uint64_t *word) {
 
 #else
 
-static _Noreturn void broken(const char *what, const void *address, size_t bytes) {
+static _Noreturn void abort_access(const char *what, const void *address, size_t bytes) {
     fprintf(stderr, "CUDA emulator: %s: %p, %zu bytes (thread %u)\n", what, address, bytes, farm_emulator_now().thread);
     abort();
 }
@@ -60,9 +60,9 @@ static void check_order(const char *at, size_t bytes, bool store) {
     for (uintptr_t number = (uintptr_t)at / 4; number <= ((uintptr_t)at + bytes - 1) / 4; number++) {
         struct word *word = &words[number % WORDS];
         if (word->number != number) *word = (struct word){.number = number};
-        if (!in_order(&word->store, &now)) broken("shared memory that another thread stores into", at, bytes);
+        if (!in_order(&word->store, &now)) abort_access("shared memory that another thread stores into", at, bytes);
         const bool loaded = !in_order(&word->load, &now) || (word->several && word->load.of_block == now.of_block);
-        if (store && loaded) broken("shared memory that another thread reads", at, bytes);
+        if (store && loaded) abort_access("shared memory that another thread reads", at, bytes);
         if (store) {
             word->store = now;
         } else {
@@ -78,7 +78,7 @@ static uint64_t stores_by_several; // of_block while more than one thread has st
 
 static void check_store_order(const void *address, size_t bytes) {
     const struct farm_emulator_moment now = farm_emulator_now();
-    if (!in_order(&release, &now)) broken("a store that the one for the host does not cover", address, bytes);
+    if (!in_order(&release, &now)) abort_access("a store that the one for the host does not cover", address, bytes);
     if (!in_order(&last_store, &now)) stores_by_several = now.of_block;
     last_store = now;
 }
@@ -87,7 +87,7 @@ void farm_emulator_release(uint64_t *word) {
     const struct farm_emulator_moment now = farm_emulator_now();
     farm_emulator_need(word, sizeof *word, true, "a store for the host");
     if (!in_order(&last_store, &now) || stores_by_several == now.of_block)
-        broken("a store for the host that does not cover another thread's", word, sizeof *word);
+        abort_access("a store for the host that does not cover another thread's", word, sizeof *word);
     release = now;
 }
 
@@ -101,10 +101,10 @@ static bool is_stack(const char *at, size_t bytes) {
     return at >= farm_emulator_stacks[0] && at + bytes <= farm_emulator_stacks[1];
 }
 
-static void check(const void *address, size_t bytes, bool aligned, bool store) {
+static void check_access(const void *address, size_t bytes, bool aligned, bool store) {
     const char *at = address;
     if (!is_stack(__builtin_frame_address(0), 0)) return; // not a kernel: the host's side of a launch
-    if (aligned && (uintptr_t)at % bytes) broken("an access that is not aligned", address, bytes);
+    if (aligned && (uintptr_t)at % bytes) abort_access("an access that is not aligned", address, bytes);
     if (is_stack(at, bytes)) return;
     if (at >= __ehdr_start && at + bytes <= _end) {
         check_order(at, bytes, store);
@@ -121,10 +121,10 @@ static void check(const void *address, size_t bytes, bool aligned, bool store) {
     void __asan_load##n##_noabort(const void *address);                                                                \
     void __asan_store##n##_noabort(const void *address);                                                               \
     void __asan_load##n##_noabort(const void *address) {                                                               \
-        check(address, n, true, false);                                                                                \
+        check_access(address, n, true, false);                                                                         \
     }                                                                                                                  \
     void __asan_store##n##_noabort(const void *address) {                                                              \
-        check(address, n, true, true);                                                                                 \
+        check_access(address, n, true, true);                                                                          \
     }
 SIZED(1)
 SIZED(2)
@@ -137,10 +137,10 @@ void __asan_storeN_noabort(const void *address, size_t bytes);
 void __asan_handle_no_return(void);
 
 void __asan_loadN_noabort(const void *address, size_t bytes) {
-    check(address, bytes, false, false);
+    check_access(address, bytes, false, false);
 }
 void __asan_storeN_noabort(const void *address, size_t bytes) {
-    check(address, bytes, false, true);
+    check_access(address, bytes, false, true);
 }
 void __asan_handle_no_return(void) {}
 

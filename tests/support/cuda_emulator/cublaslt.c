@@ -102,7 +102,7 @@ static cublasStatus_t check_product(struct product *p, const struct farm_cublasl
     if (farm_emulator_vendor.no_epilogue || p->d.type != p->a.type) return CUBLAS_STATUS_NOT_SUPPORTED;
     const bool known_epilogue =
         p->matmul.epilogue == CUBLASLT_EPILOGUE_BIAS || p->matmul.epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
-    return known_epilogue && aligned(p->matmul.bias, 16) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+    return known_epilogue && is_aligned(p->matmul.bias, 16) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 
 // An algorithm holds the product for which it was chosen, so another product cannot run it.
@@ -137,7 +137,7 @@ static void run_product(const void *arguments) {
     farm_emulator_need(p->out, d_ld * p->d.columns * size_of(result_bf16), true, "a product's result");
     const void *bias = p->matmul.epilogue == CUBLASLT_EPILOGUE_DEFAULT ? NULL : p->matmul.bias;
     if (bias) farm_emulator_need(bias, p->m * size_of(result_bf16), false, "a product's bias");
-    scribble(p->workspace, p->workspace_bytes);
+    overwrite_workspace(p->workspace, p->workspace_bytes);
     float *left = numbers_of(p->left, bf16, a_ld * p->a.columns),
           *right = numbers_of(p->right, bf16, b_ld * p->b.columns);
     const size_t a_i = a_t ? a_ld : 1, a_k = a_t ? 1 : a_ld, b_j = b_t ? 1 : b_ld, b_k = b_t ? b_ld : 1;
@@ -173,9 +173,9 @@ static cublasStatus_t matmul_run(cublasLtHandle_t handle, cublasLtMatmulDesc_t m
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     const cublasLtMatmulAlgo_t expected = algorithm_of(&p);
     // 256: the preference's default for the matrices' alignment.
-    if (*(const float *)alpha != 1 || memcmp(algo, &expected, sizeof expected) != 0 || c != d || !aligned(a, 256) ||
-        !aligned(b, 256) || !aligned(d, 256) || workspace_bytes < farm_emulator_vendor.workspace_bytes ||
-        !aligned(workspace, 256))
+    if (*(const float *)alpha != 1 || memcmp(algo, &expected, sizeof expected) != 0 || c != d || !is_aligned(a, 256) ||
+        !is_aligned(b, 256) || !is_aligned(d, 256) || workspace_bytes < farm_emulator_vendor.workspace_bytes ||
+        !is_aligned(workspace, 256))
         return CUBLAS_STATUS_INVALID_VALUE;
     return farm_emulator_launch(stream, "cublasLtMatmul", run_product, &p, sizeof p) == cudaSuccess
                ? CUBLAS_STATUS_SUCCESS

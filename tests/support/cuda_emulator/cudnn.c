@@ -29,7 +29,7 @@ struct cudnnActivationStruct {
     cudnnActivationMode_t mode;
 };
 
-static bool known(cudnnDataType_t type) {
+static bool is_known_type(cudnnDataType_t type) {
     return type == CUDNN_DATA_FLOAT || type == CUDNN_DATA_BFLOAT16;
 }
 
@@ -49,11 +49,11 @@ static void cudnn_last_message(char *message, size_t size) {
     snprintf(message, size, "%s", last_message);
     last_message = "";
 }
-static cudnnStatus_t bad(const char *why) {
+static cudnnStatus_t refuse_parameter(const char *why) {
     last_message = why;
     return CUDNN_STATUS_BAD_PARAM;
 }
-static cudnnStatus_t unsupported(const char *why) {
+static cudnnStatus_t refuse_unsupported(const char *why) {
     last_message = why;
     return CUDNN_STATUS_NOT_SUPPORTED;
 }
@@ -80,13 +80,15 @@ CREATE_AND_DESTROY(cudnnStatus_t, cudnnConvolutionDescriptor_t, convolution)
 CREATE_AND_DESTROY(cudnnStatus_t, cudnnActivationDescriptor_t, activation)
 static cudnnStatus_t set_tensor(cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format, cudnnDataType_t type, int n,
                                 int c, int h, int w) {
-    if (!known(type) || n < 1 || c < 1 || h < 1 || w < 1) return bad("a tensor of size 0 or of an unknown type");
+    if (!is_known_type(type) || n < 1 || c < 1 || h < 1 || w < 1)
+        return refuse_parameter("a tensor of size 0 or of an unknown type");
     *tensor = (struct cudnnTensorStruct){format, type, n, c, h, w};
     return CUDNN_STATUS_SUCCESS;
 }
 static cudnnStatus_t set_filter(cudnnFilterDescriptor_t filter, cudnnDataType_t type, cudnnTensorFormat_t format, int k,
                                 int c, int h, int w) {
-    if (!known(type) || k < 1 || c < 1 || h < 1 || w < 1) return bad("a filter of size 0 or of an unknown type");
+    if (!is_known_type(type) || k < 1 || c < 1 || h < 1 || w < 1)
+        return refuse_parameter("a filter of size 0 or of an unknown type");
     *filter = (struct cudnnFilterStruct){format, type, k, c, h, w};
     return CUDNN_STATUS_SUCCESS;
 }
@@ -94,7 +96,7 @@ static cudnnStatus_t set_convolution(cudnnConvolutionDescriptor_t convolution, i
                                      int stride_w, int dilation_h, int dilation_w, cudnnConvolutionMode_t mode,
                                      cudnnDataType_t compute) {
     if (pad_h < 0 || pad_w < 0 || stride_h < 1 || stride_w < 1 || dilation_h != 1 || dilation_w != 1)
-        return bad("padding, stride or dilation");
+        return refuse_parameter("padding, stride or dilation");
     *convolution = (struct cudnnConvolutionStruct){pad_h, pad_w, stride_h, stride_w, mode, compute, CUDNN_DEFAULT_MATH};
     return CUDNN_STATUS_SUCCESS;
 }
@@ -112,24 +114,24 @@ static cudnnStatus_t set_activation(cudnnActivationDescriptor_t activation, cudn
 
 enum { ALGO_OTHER = 0, ALGO_PRECOMPUTED = 1, ALGO_OF_BACKWARD = 1, ALGO_RANDOM = 0 };
 
-static cudnnStatus_t check(cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w, cudnnConvolutionDescriptor_t conv,
-                           cudnnTensorDescriptor_t y) {
-    if (x->type != w->type || x->type != y->type) return unsupported("tensors of different types");
+static cudnnStatus_t check_shapes(cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
+                                  cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t y) {
+    if (x->type != w->type || x->type != y->type) return refuse_unsupported("tensors of different types");
     if (x->format != CUDNN_TENSOR_NHWC || w->format != CUDNN_TENSOR_NHWC || y->format != CUDNN_TENSOR_NHWC)
-        return unsupported("layouts other than NHWC (in this emulator)");
+        return refuse_unsupported("layouts other than NHWC (in this emulator)");
     if (conv->compute != CUDNN_DATA_FLOAT || conv->mode != CUDNN_CROSS_CORRELATION)
-        return unsupported("compute type or mode");
-    if (x->type == CUDNN_DATA_FLOAT && conv->math != CUDNN_FMA_MATH) return unsupported("f32 would become TF32");
-    if (x->n != y->n || x->c != w->c || y->c != w->k) return bad("rows or channels do not match");
+        return refuse_unsupported("compute type or mode");
+    if (x->type == CUDNN_DATA_FLOAT && conv->math != CUDNN_FMA_MATH) return refuse_unsupported("f32 would become TF32");
+    if (x->n != y->n || x->c != w->c || y->c != w->k) return refuse_parameter("rows or channels do not match");
     if (y->h != (x->h + 2 * conv->pad_h - w->h) / conv->stride_h + 1 ||
         y->w != (x->w + 2 * conv->pad_w - w->w) / conv->stride_w + 1)
-        return bad("the output's size does not follow from the convolution");
+        return refuse_parameter("the output's size does not follow from the convolution");
     return CUDNN_STATUS_SUCCESS;
 }
 
 enum direction { FORWARD, DATA, FILTER };
 
-static bool offers(int algo, enum direction direction) {
+static bool has_algorithm(int algo, enum direction direction) {
     if (farm_emulator_vendor.no_algorithm) return false;
     if (farm_emulator_vendor.only_random) return algo == ALGO_RANDOM;
     if (direction == FORWARD && farm_emulator_vendor.no_precomputed_gemm) return algo == ALGO_OTHER;
@@ -144,7 +146,7 @@ static cudnnStatus_t list_algorithms(cudnnStatus_t checked, enum direction direc
     *returned = requested < 3 ? requested : 3;
     for (int i = 0; i < *returned; i++) {
         results[i].algo = i == 2 ? 5 : i;
-        results[i].status = offers(i, direction) && i < 2 ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
+        results[i].status = has_algorithm(i, direction) && i < 2 ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
         results[i].determinism =
             i == ALGO_RANDOM && direction != FORWARD ? CUDNN_NON_DETERMINISTIC : CUDNN_DETERMINISTIC;
         results[i].mathType = conv->math;
@@ -156,37 +158,37 @@ static cudnnStatus_t list_algorithms(cudnnStatus_t checked, enum direction direc
 static cudnnStatus_t forward_algorithms(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
                                         cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t y, int requested,
                                         int *returned, cudnnConvolutionFwdAlgoPerf_t *results) {
-    return list_algorithms(check(x, w, conv, y), FORWARD, conv, requested, returned, results);
+    return list_algorithms(check_shapes(x, w, conv, y), FORWARD, conv, requested, returned, results);
 }
 static cudnnStatus_t data_algorithms(cudnnHandle_t handle, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,
                                      cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t dx, int requested,
                                      int *returned, cudnnConvolutionBwdDataAlgoPerf_t *results) {
-    return list_algorithms(check(dx, w, conv, dy), DATA, conv, requested, returned, results);
+    return list_algorithms(check_shapes(dx, w, conv, dy), DATA, conv, requested, returned, results);
 }
 static cudnnStatus_t filter_algorithms(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,
                                        cudnnConvolutionDescriptor_t conv, cudnnFilterDescriptor_t dw, int requested,
                                        int *returned, cudnnConvolutionBwdFilterAlgoPerf_t *results) {
-    return list_algorithms(check(x, dw, conv, dy), FILTER, conv, requested, returned, results);
+    return list_algorithms(check_shapes(x, dw, conv, dy), FILTER, conv, requested, returned, results);
 }
 
 static cudnnStatus_t get_workspace(cudnnStatus_t checked, enum direction direction, int algo, size_t *bytes) {
     *bytes = farm_emulator_vendor.workspace_bytes;
-    return offers(algo, direction) ? checked : unsupported("this algorithm");
+    return has_algorithm(algo, direction) ? checked : refuse_unsupported("this algorithm");
 }
 static cudnnStatus_t forward_workspace(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
                                        cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t y,
                                        cudnnConvolutionFwdAlgo_t algo, size_t *bytes) {
-    return get_workspace(check(x, w, conv, y), FORWARD, (int)algo, bytes);
+    return get_workspace(check_shapes(x, w, conv, y), FORWARD, (int)algo, bytes);
 }
 static cudnnStatus_t data_workspace(cudnnHandle_t handle, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,
                                     cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t dx,
                                     cudnnConvolutionBwdDataAlgo_t algo, size_t *bytes) {
-    return get_workspace(check(dx, w, conv, dy), DATA, (int)algo, bytes);
+    return get_workspace(check_shapes(dx, w, conv, dy), DATA, (int)algo, bytes);
 }
 static cudnnStatus_t filter_workspace(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,
                                       cudnnConvolutionDescriptor_t conv, cudnnFilterDescriptor_t dw,
                                       cudnnConvolutionBwdFilterAlgo_t algo, size_t *bytes) {
-    return get_workspace(check(x, dw, conv, dy), FILTER, (int)algo, bytes);
+    return get_workspace(check_shapes(x, dw, conv, dy), FILTER, (int)algo, bytes);
 }
 
 // ---- convolutions ----
@@ -224,7 +226,7 @@ static long input_at(const struct convolution *c, int n, int y, int x, int i, in
 }
 
 // The loop over all products: forward adds x * w into y, data adds dy * w into x, filter adds x * dy into w.
-static void multiply(const struct convolution *c, enum direction direction, float *x, float *w, float *y) {
+static void add_products(const struct convolution *c, enum direction direction, float *x, float *w, float *y) {
     const size_t channels = (size_t)c->w.c;
     for (int n = 0; n < c->y.n; n++)
         for (int oy = 0; oy < c->y.h; oy++)
@@ -263,8 +265,8 @@ static void run_convolution(const void *arguments) {
         numbers[a] = a == result ? calloc(counts[a], sizeof(float)) : numbers_of(c->arrays[a], bf16, counts[a]);
     }
     if (c->bias) farm_emulator_need(c->bias, (size_t)c->y.c * each, false, "a convolution's bias");
-    scribble(c->workspace, c->workspace_bytes);
-    multiply(c, direction, numbers[0], numbers[1], numbers[2]);
+    overwrite_workspace(c->workspace, c->workspace_bytes);
+    add_products(c, direction, numbers[0], numbers[1], numbers[2]);
     for (size_t i = 0; i < counts[result]; i++) {
         double sum = (double)numbers[result][i];
         if (c->beta != 0) sum += (double)c->beta * read_number(out, bf16, i);
@@ -278,16 +280,16 @@ static void run_convolution(const void *arguments) {
 static cudnnStatus_t launch(cudnnHandle_t handle, enum direction direction, const char *name, int algo,
                             const void *alpha, struct convolution *c) {
     const size_t workspace_bytes = farm_emulator_vendor.workspace_bytes;
-    if (!offers(algo, direction)) return unsupported("this algorithm");
-    if (farm_emulator_vendor.refused[direction] == 1 + algo) return bad("this algorithm, when it runs");
-    if (*(const float *)alpha != 1) return unsupported("alpha (in this emulator)");
-    const cudnnStatus_t status = check(&c->x, &c->w, &c->conv, &c->y);
+    if (!has_algorithm(algo, direction)) return refuse_unsupported("this algorithm");
+    if (farm_emulator_vendor.refused[direction] == 1 + algo) return refuse_parameter("this algorithm, when it runs");
+    if (*(const float *)alpha != 1) return refuse_unsupported("alpha (in this emulator)");
+    const cudnnStatus_t status = check_shapes(&c->x, &c->w, &c->conv, &c->y);
     if (status != CUDNN_STATUS_SUCCESS) return status;
     for (int i = 0; i < 3; i++)
-        if (!aligned(c->arrays[i], 16)) return bad("a pointer is NULL or no multiple of 16");
-    if (c->addend && !aligned(c->addend, 16)) return bad("z is no multiple of 16");
-    if (c->workspace_bytes < workspace_bytes || (workspace_bytes > 0 && !aligned(c->workspace, 16)))
-        return bad("the workspace is too small or missing");
+        if (!is_aligned(c->arrays[i], 16)) return refuse_parameter("a pointer is NULL or no multiple of 16");
+    if (c->addend && !is_aligned(c->addend, 16)) return refuse_parameter("z is no multiple of 16");
+    if (c->workspace_bytes < workspace_bytes || (workspace_bytes > 0 && !is_aligned(c->workspace, 16)))
+        return refuse_parameter("the workspace is too small or missing");
     c->direction = direction;
     c->workspace_bytes = workspace_bytes;
     if (direction == FORWARD) ++*(c->bias ? &farm_emulator_vendor.fused : &farm_emulator_vendor.plain);
@@ -316,14 +318,14 @@ static cudnnStatus_t convolution_fused(cudnnHandle_t handle, const void *alpha1,
     last_message = "bias and activation with a convolution";
     if (farm_emulator_vendor.fused_status) return (cudnnStatus_t)farm_emulator_vendor.fused_status;
     if (activation->mode == CUDNN_ACTIVATION_IDENTITY && algo != CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM)
-        return unsupported("IDENTITY requires IMPLICIT_PRECOMP_GEMM");
+        return refuse_unsupported("IDENTITY requires IMPLICIT_PRECOMP_GEMM");
     if (activation->mode != CUDNN_ACTIVATION_IDENTITY && activation->mode != CUDNN_ACTIVATION_RELU)
-        return unsupported("activations other than IDENTITY and RELU");
-    if (z == NULL || memcmp(z_desc, y_desc, sizeof *z_desc) != 0) return bad("z must be like y");
+        return refuse_unsupported("activations other than IDENTITY and RELU");
+    if (z == NULL || memcmp(z_desc, y_desc, sizeof *z_desc) != 0) return refuse_parameter("z must be like y");
     if (bias_desc->n != 1 || bias_desc->c != y_desc->c || bias_desc->h != 1 || bias_desc->w != 1 ||
         bias_desc->type != y_desc->type)
-        return bad("the bias must be 1 x channels x 1 x 1 of y's type");
-    if (!aligned(bias, 2)) return bad("no bias");
+        return refuse_parameter("the bias must be 1 x channels x 1 x 1 of y's type");
+    if (!is_aligned(bias, 2)) return refuse_parameter("no bias");
     struct convolution c = describe(x_desc, w_desc, y_desc, conv, x, w, y, workspace, workspace_bytes);
     c.bias = bias;
     c.addend = z;

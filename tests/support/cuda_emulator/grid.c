@@ -51,7 +51,7 @@ static struct {
     _Alignas(128) uint8_t shared[SHARED_MAX];
 } g;
 
-static _Noreturn void broken(const char *what) {
+static _Noreturn void abort_kernel(const char *what) {
     const struct farm_emulator_extent *t = &farm_emulator_place.thread, *b = &farm_emulator_place.block;
     fprintf(stderr, "CUDA emulator: %s: %s (block %u, %u, %u; thread %u)\n", g.grid->name, what, b->x, b->y, b->z,
             t->x);
@@ -117,7 +117,7 @@ static unsigned lanes_of(unsigned warp) {
     return left < WARP ? left : WARP;
 }
 
-static void become(struct thread *thread) {
+static void resume_thread(struct thread *thread) {
     g.now = thread;
     farm_emulator_place.thread.x = number_of(thread);
 }
@@ -140,7 +140,7 @@ static void open_block_barrier(void) {
 
 static void open_warp_barrier(unsigned warp) {
     if (g.at_warp[warp] == 0 || g.at_warp[warp] + g.gone_of[warp] < lanes_of(warp)) return;
-    if (g.gone_of[warp] > 0) broken("a warp waits for lanes that have ended");
+    if (g.gone_of[warp] > 0) abort_kernel("a warp waits for lanes that have ended");
     g.at_warp[warp] = 0;
     g.of_warp[warp] = ++g.moments;
     open_barrier(warp * WARP, lanes_of(warp), AT_WARP);
@@ -153,7 +153,7 @@ static void leave_stack(int stack) {
         struct thread *next = &g.threads[g.ready[g.ready_first]];
         g.ready_first = (g.ready_first + 1) % THREADS_MAX;
         g.ready_count--;
-        become(next);
+        resume_thread(next);
         to = g.saved[next->stack];
         if (next->stack == stack) return;
     }
@@ -161,13 +161,13 @@ static void leave_stack(int stack) {
 }
 
 // The first thread at a barrier sets its line.
-static void arrive(unsigned *count, int *at, int line) {
+static void arrive_at_barrier(unsigned *count, int *at, int line) {
     if ((*count)++ == 0) *at = line;
-    if (*at != line) broken("two barriers at once");
+    if (*at != line) abort_kernel("two barriers at once");
 }
 
 static void end_thread(struct thread *thread) {
-    if (thread->store.bytes > 0 || thread->load.bytes > 0) broken("a bulk copy without a wait");
+    if (thread->store.bytes > 0 || thread->load.bytes > 0) abort_kernel("a bulk copy without a wait");
     thread->state = ENDED;
     g.gone++;
     g.gone_of[warp_of(thread)]++;
@@ -198,7 +198,7 @@ static void start_thread(void) {
         g.free[g.free_count++] = g.used++;
     }
     thread->stack = g.free[--g.free_count];
-    become(thread);
+    resume_thread(thread);
     farm_emulator_switch(&g.main, g.saved[thread->stack]);
 }
 
@@ -210,7 +210,7 @@ static void run_block(void) {
     g.born = g.gone = g.at_block = 0;
     g.of_block = ++g.moments;
     while (g.born < g.grid->threads) start_thread();
-    if (g.gone < g.grid->threads) broken("threads wait for ever at a barrier");
+    if (g.gone < g.grid->threads) abort_kernel("threads wait at a barrier that never opens");
     g.backwards = !g.backwards;
 }
 
@@ -285,7 +285,7 @@ bool farm_emulator_is_shared(const void *address, size_t bytes) {
 void farm_emulator_sync_threads(int line) {
     struct thread *thread = g.now;
     thread->state = AT_BLOCK;
-    arrive(&g.at_block, &g.block_line, line);
+    arrive_at_barrier(&g.at_block, &g.block_line, line);
     open_block_barrier();
     leave_stack(thread->stack);
 }
@@ -294,7 +294,7 @@ void farm_emulator_sync_warp(int line) {
     struct thread *thread = g.now;
     const unsigned warp = warp_of(thread);
     thread->state = AT_WARP;
-    arrive(&g.at_warp[warp], &g.warp_line[warp], line);
+    arrive_at_barrier(&g.at_warp[warp], &g.warp_line[warp], line);
     open_warp_barrier(warp);
     leave_stack(thread->stack);
 }
@@ -305,26 +305,27 @@ double farm_emulator_shuffle_down(double x, unsigned by, int line) {
     thread->slot[turn] = x;
     farm_emulator_sync_warp(line);
     if (lane + by >= WARP) return x;
-    if (lane + by >= lanes_of(warp_of(thread))) broken("a shuffle with a missing lane");
+    if (lane + by >= lanes_of(warp_of(thread))) abort_kernel("a shuffle with a missing lane");
     return thread[by].slot[turn];
 }
 
 static void check_bulk(const void *a, const void *b, uint32_t bytes) {
-    if (bytes == 0 || ((uintptr_t)a | (uintptr_t)b | bytes) % 16) broken("a bulk copy that is not 16-byte aligned");
+    if (bytes == 0 || ((uintptr_t)a | (uintptr_t)b | bytes) % 16)
+        abort_kernel("a bulk copy that is not 16-byte aligned");
 }
 
 void farm_emulator_barrier_init(uint64_t *barrier) {
-    if (g.now->barrier) broken("a second barrier of the copy engine in one thread: the emulator has one");
+    if (g.now->barrier) abort_kernel("a second barrier of the copy engine in one thread: the emulator has one");
     g.now->barrier = barrier;
 }
 
 void farm_emulator_bulk_load(void *shared, const void *from, uint32_t bytes, uint64_t *barrier) {
     struct thread *thread = g.now;
     check_bulk(shared, from, bytes);
-    if (thread->barrier != barrier) broken("a bulk copy with a barrier that is not this thread's");
-    if (!farm_emulator_is_shared(shared, bytes)) broken("a bulk copy out of shared memory");
-    if (thread->load.bytes > 0) broken("a second bulk copy in one phase");
-    if (thread->store.bytes > 0) broken("a bulk copy into memory that an earlier store may still read");
+    if (thread->barrier != barrier) abort_kernel("a bulk copy with a barrier that is not this thread's");
+    if (!farm_emulator_is_shared(shared, bytes)) abort_kernel("a bulk copy out of shared memory");
+    if (thread->load.bytes > 0) abort_kernel("a second bulk copy in one phase");
+    if (thread->store.bytes > 0) abort_kernel("a bulk copy into memory that an earlier store may still read");
     if (farm_emulator_need(from, bytes, false, g.grid->name)) farm_emulator_count_read(FARM_EMULATOR_BULK, bytes);
     thread->load = (struct copy){shared, from, bytes};
 }
@@ -332,7 +333,7 @@ void farm_emulator_bulk_load(void *shared, const void *from, uint32_t bytes, uin
 void farm_emulator_barrier_wait(const uint64_t *barrier, uint32_t parity) {
     struct thread *thread = g.now;
     if (thread->barrier != barrier || parity != thread->phases % 2 || thread->load.bytes == 0)
-        broken("waits for a phase that has ended, or will never end");
+        abort_kernel("a wait for a phase that has ended, or will never end");
     memcpy(thread->load.to, thread->load.from, thread->load.bytes);
     thread->load.bytes = 0;
     thread->phases++;
@@ -341,8 +342,8 @@ void farm_emulator_barrier_wait(const uint64_t *barrier, uint32_t parity) {
 void farm_emulator_bulk_store(void *to, const void *shared, uint32_t bytes) {
     struct thread *thread = g.now;
     check_bulk(to, shared, bytes);
-    if (!farm_emulator_is_shared(shared, bytes)) broken("a bulk copy out of shared memory");
-    if (thread->store.bytes > 0) broken("two bulk stores at once: the emulator has one");
+    if (!farm_emulator_is_shared(shared, bytes)) abort_kernel("a bulk copy out of shared memory");
+    if (thread->store.bytes > 0) abort_kernel("two bulk stores at once: the emulator has one");
     farm_emulator_need(to, bytes, true, g.grid->name);
     thread->store = (struct copy){to, shared, bytes};
 }

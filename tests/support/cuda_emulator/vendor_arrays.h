@@ -31,7 +31,7 @@ static inline void destroy_descriptor(void *memory) {
         return (status)0;                                                                                              \
     }                                                                                                                  \
     DESTROY(status, handle, kind)
-// Takes a handle's device memory. False: there is none left.
+// Allocates a handle's device memory. Returns false if none is left.
 static inline bool allocate_handle(void **memory) {
     *memory = NULL;
     if (!farm_emulator_vendor.handle_bytes || cudaMalloc(memory, farm_emulator_vendor.handle_bytes) == cudaSuccess)
@@ -42,7 +42,7 @@ static inline bool allocate_handle(void **memory) {
 static inline size_t size_of(bool bf16) {
     return bf16 ? sizeof(uint16_t) : sizeof(float);
 }
-static inline bool aligned(const void *address, size_t to) {
+static inline bool is_aligned(const void *address, size_t to) {
     return address != NULL && (uintptr_t)address % to == 0;
 }
 static inline void write_number(void *array, bool bf16, size_t i, double number) {
@@ -61,7 +61,7 @@ static inline float *numbers_of(const void *array, bool bf16, size_t count) {
     return numbers;
 }
 
-static inline void scribble(void *workspace, size_t bytes) {
+static inline void overwrite_workspace(void *workspace, size_t bytes) {
     farm_emulator_need(workspace, bytes, true, "a library's workspace");
     memset(workspace, 0xA5, bytes < 4096 ? bytes : 4096);
 }
