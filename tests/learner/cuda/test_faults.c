@@ -1,4 +1,5 @@
-// Faults of a GPU, played by the emulator: it does not start, has too little memory, is lost or hangs.
+// Faults of a GPU, which the emulator makes: it does not start, has too little memory, is lost or hangs; also if it is
+// one of two.
 #include "farm.h"
 
 TestSuite(cuda_faults, .timeout = 120);
@@ -103,22 +104,50 @@ Test(cuda_faults, a_lost_gpu_ends_both_threads_with_an_error_and_leaves_the_last
     close_farm(farm);
 }
 
-Test(cuda_faults, a_gpu_lost_at_any_piece_of_work_is_an_error_and_no_hang) {
-    struct farm *farm = open_ready(usual_setting(true, 1));
-    const uint64_t before = farm_emulator_account().works;
+enum { UPDATES = 3 };
+
+// Plays and trains until an error. states: receives the parameters of each version; may be NULL.
+static enum farm_status play_to_end(struct farm *farm, float **states) {
+    const size_t bytes = farm->net.parameter_count * sizeof(float);
+    enum farm_status status = FARM_OK;
+    while (!status && farm->n < (UPDATES + 1) * UNROLL) {
+        const uint64_t version = farm->version;
+        if (states && !states[version]) states[version] = memcpy(malloc(bytes), read_params(farm), bytes);
+        status = play_step(farm);
+        if (!status && farm->n > farm->trained + UNROLL) status = make_update(farm, false);
+    }
+    return status;
+}
+
+// A GPU is lost after some pieces of work; another one waits in the sum. The state left is that of a complete update.
+static void lose_gpu(uint32_t shards, int device, uint64_t works, float *const *states) {
+    farm_emulator_reset();
+    struct farm *farm = open_ready(usual_setting(true, shards));
+    farm_emulator.fall_off_device = device;
+    farm_emulator.fall_off_after = (int64_t)works;
+    const enum farm_status status = play_to_end(farm, NULL);
+    cr_assert_eq(status, FARM_E_DEAD, "GPU %d lost after %lu pieces of work: %s", device, works, farm->err.message);
+    const struct farm_backend_state last = farm->ops->state(farm->backend);
+    cr_assert_leq(last.version, farm->version);
+    cr_assert_arr_eq(farm_backend_vector(&last, ""), states[last.version], farm->net.parameter_count * sizeof(float),
+                     "GPU %d lost after %lu pieces of work: no version %lu", device, works, last.version);
     close_farm(farm);
-    cr_assert_gt(before, 100); // every kernel has run before anything is captured
-    for (uint64_t works = before; works < before + 120; works += 7) {
+}
+
+Test(cuda_faults, a_gpu_lost_at_any_piece_of_work_is_an_error_and_leaves_no_thread_waiting) {
+    const uint64_t pieces[] = {120, 240}, apart[] = {7, 11};
+    for (uint32_t shards = 1; shards <= 2; shards++) {
         farm_emulator_reset();
-        farm = open_ready(usual_setting(true, 1));
-        farm_emulator.fall_off_after = (int64_t)works;
-        enum farm_status status = FARM_OK;
-        while (!status && farm->n < 3 * UNROLL) {
-            status = play_step(farm);
-            if (!status && farm->n > farm->trained + UNROLL) status = make_update(farm, false);
-        }
-        cr_assert_eq(status, FARM_E_DEAD, "lost after %lu pieces of work: %s", works, farm->err.message);
+        struct farm *farm = open_ready(usual_setting(true, shards));
+        float *states[UPDATES + 1] = {0};
+        const uint64_t before = farm_emulator_account().works;
+        cr_assert_gt(before, 100); // every kernel has run before anything is captured
+        cr_assert_eq(play_to_end(farm, states), FARM_OK, "%s", farm->err.message);
         close_farm(farm);
+        for (int device = 0; device < (int)shards; device++)
+            for (uint64_t works = before; works < before + pieces[shards - 1]; works += apart[shards - 1])
+                lose_gpu(shards, device, works, states);
+        for (int version = 0; version <= UPDATES; version++) free(states[version]);
     }
 }
 
@@ -140,12 +169,13 @@ Test(cuda_faults, a_lost_gpu_loses_only_the_updates_since_the_last_copy_of_its_s
     }
 }
 
-static struct farm *volatile hanging[2]; // cannot be freed
+static struct farm *volatile hanging[3]; // cannot be freed
 
-// A GPU that hangs in inference, or in training: both threads end within the limit, the earlier state is kept, and no
-// thread waits for the GPU again.
-static struct farm *hang_gpu(bool inferring, uint64_t spin_ns) {
-    struct setting setting = usual_setting(true, 1);
+// The last GPU hangs in inference or in training; another one waits in the sum. Both threads end within the limit, the
+// earlier state is kept, and no thread waits for a GPU again.
+static struct farm *hang_gpu(uint32_t shards, bool inferring, uint64_t spin_ns) {
+    farm_emulator_reset();
+    struct setting setting = usual_setting(true, shards);
     setting.spin_ns = spin_ns;
     struct farm *farm = open_farm(setting);
     farm->learner.state_every_s = 1e-9;
@@ -153,17 +183,20 @@ static struct farm *hang_gpu(bool inferring, uint64_t spin_ns) {
     play_to(farm, UNROLL + 1);
     must_update(farm);
     play_to(farm, 2 * UNROLL + 1);
+    farm_emulator.hang_device = (int)shards - 1;
     farm_emulator.hang_after = (int64_t)farm_emulator_account().works;
     farm->learner.gpu_limit_s = 0.05;
+    const char *const of_update = shards == 1 ? "an update has" : "one hangs";
     const enum farm_status first = inferring ? play_step(farm) : make_update(farm, false);
     cr_assert_eq(first, FARM_E_DEAD, "%s", farm->err.message);
-    cr_assert_not_null(strstr(farm->err.message, inferring ? "inference has not ended after 0.05 s" : "an update has"));
-    cr_assert_not_null(strstr(farm->err.message, "--resume"), "%s", farm->err.message);
+    cr_assert_not_null(strstr(farm->err.message, inferring ? "inference has not ended after 0.05 s" : of_update));
+    if (inferring || shards == 1) cr_assert_not_null(strstr(farm->err.message, "--resume"), "%s", farm->err.message);
     farm->learner.gpu_limit_s = 1e9;
     cr_assert_eq(farm->ops->state(farm->backend).version, 1);
     const enum farm_status other = inferring ? make_update(farm, false) : play_step(farm);
     cr_assert_eq(other, FARM_E_DEAD, "%s", farm->err.message);
-    cr_assert_not_null(strstr(farm->err.message, "the GPU hangs"), "%s", farm->err.message);
+    cr_assert_not_null(strstr(farm->err.message, inferring && shards > 1 ? of_update : "the GPU hangs"), "%s",
+                       farm->err.message);
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_E_DEAD);
     farm->ops->leave(farm->backend, 1);
     farm->ops->destroy(farm->backend);
@@ -171,13 +204,14 @@ static struct farm *hang_gpu(bool inferring, uint64_t spin_ns) {
 }
 
 Test(cuda_faults, gives_up_an_inference_that_never_ends, .timeout = 10) {
-    hanging[0] = hang_gpu(true, 1000);
-    farm_emulator_reset();
-    hanging[1] = hang_gpu(true, 0);
+    hanging[0] = hang_gpu(1, true, 1000);
+    hanging[1] = hang_gpu(1, true, 0);
+    hanging[2] = hang_gpu(2, true, 1000);
 }
 
 Test(cuda_faults, gives_up_an_update_that_never_ends, .timeout = 10) {
-    hanging[0] = hang_gpu(false, 1000);
+    hanging[0] = hang_gpu(1, false, 1000);
+    hanging[1] = hang_gpu(2, false, 1000);
 }
 
 // The state would be copied after the next update's gradients, which are in the stream.

@@ -1,5 +1,5 @@
-// Several GPUs over the emulator: which GPU a shard gets, what is missing, lost or hangs. The emulator aborts if a GPU
-// touches another's memory, or if a wait for a lost one has no end. test_numbers.c compares what they compute.
+// Several GPUs over the emulator: which GPU a shard gets, and what may be missing. test_numbers.c compares what they
+// compute; test_faults.c loses them.
 #include "farm.h"
 
 TestSuite(cuda_shards, .timeout = 120);
@@ -44,73 +44,4 @@ Test(cuda_shards, several_gpus_without_nccl_are_an_error) {
     const struct setting setting = usual_setting(true, 2);
     farm_emulator_vendor.no_nccl = true;
     expect_refused(setting, FARM_E_NOT_FOUND, "NCCL");
-}
-
-enum { UPDATES = 3 };
-
-// Plays and trains until an error. states: receives the parameters of each version; may be NULL.
-static enum farm_status play_to_end(struct farm *farm, float **states) {
-    const size_t bytes = farm->net.parameter_count * sizeof(float);
-    enum farm_status status = FARM_OK;
-    while (!status && farm->n < (UPDATES + 1) * UNROLL) {
-        const uint64_t version = farm->version;
-        if (states && !states[version]) states[version] = memcpy(malloc(bytes), read_params(farm), bytes);
-        status = play_step(farm);
-        if (!status && farm->n > farm->trained + UNROLL) status = make_update(farm, false);
-    }
-    return status;
-}
-
-// One GPU is lost at some piece of work; the other one waits in the sum. The state left is that of a complete update.
-static void lose_gpu(int device, uint64_t works, float *const *states) {
-    farm_emulator_reset();
-    struct farm *farm = open_ready(usual_setting(true, 2));
-    farm_emulator.fall_off_device = device;
-    farm_emulator.fall_off_after = (int64_t)works;
-    const enum farm_status status = play_to_end(farm, NULL);
-    cr_assert_eq(status, FARM_E_DEAD, "GPU %d lost after %lu pieces of work: %s", device, works, farm->err.message);
-    const struct farm_backend_state last = farm->ops->state(farm->backend);
-    cr_assert_leq(last.version, farm->version);
-    cr_assert_arr_eq(farm_backend_vector(&last, ""), states[last.version], farm->net.parameter_count * sizeof(float),
-                     "GPU %d lost after %lu pieces of work: no version %lu", device, works, last.version);
-    close_farm(farm);
-}
-
-Test(cuda_shards, a_lost_gpu_is_an_error_and_leaves_no_other_waiting) {
-    struct farm *farm = open_ready(usual_setting(true, 2));
-    float *states[UPDATES + 1] = {0};
-    const uint64_t before = farm_emulator_account().works;
-    cr_assert_eq(play_to_end(farm, states), FARM_OK, "%s", farm->err.message);
-    close_farm(farm);
-    for (int device = 0; device < 2; device++)
-        for (uint64_t works = before; works < before + 240; works += 11) lose_gpu(device, works, states);
-    for (int version = 0; version <= UPDATES; version++) free(states[version]);
-}
-
-static struct farm *volatile hanging[2]; // cannot be freed
-
-// One of two hangs and both wait in the sum; the run ends, also if inference notices first.
-static struct farm *hang_gpu(bool inferring) {
-    struct farm *farm = open_farm(usual_setting(true, 2));
-    farm->learner.state_every_s = 1e-9;
-    must_open_backend(farm, &farm_backend_cuda);
-    play_to(farm, UNROLL + 1);
-    must_update(farm);
-    play_to(farm, 2 * UNROLL + 1);
-    farm_emulator.hang_device = 1;
-    farm_emulator.hang_after = (int64_t)farm_emulator_account().works;
-    farm->learner.gpu_limit_s = 0.05;
-    if (inferring) cr_assert_eq(play_step(farm), FARM_E_DEAD, "%s", farm->err.message);
-    cr_assert_eq(make_update(farm, false), FARM_E_DEAD, "%s", farm->err.message);
-    cr_assert_not_null(strstr(farm->err.message, "one hangs"), "%s", farm->err.message);
-    if (!inferring) cr_assert_eq(play_step(farm), FARM_E_DEAD);
-    cr_assert_eq(farm->ops->state(farm->backend).version, 1);
-    farm->ops->destroy(farm->backend);
-    return farm;
-}
-
-Test(cuda_shards, a_hanging_gpu_is_an_error_and_no_thread_waits_for_it_again, .timeout = 10) {
-    hanging[0] = hang_gpu(false);
-    farm_emulator_reset();
-    hanging[1] = hang_gpu(true);
 }
