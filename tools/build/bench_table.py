@@ -1,7 +1,7 @@
 """Runs every benchmark (BUILD/bench/NAME --json) and prints one table of all results.
 
 usage: bench_table.py [--build DIR] [--results DIR] [NAME...]
-       bench_table.py --documents [--results DIR] DOCUMENT...     documents that the comparisons with others wrote
+       bench_table.py --documents [--results DIR] DOCUMENT...     documents of the comparisons with other systems
 
 Benchmarks run one after another. --results appends each benchmark's document, as one line, to DIR/BENCHMARK.jsonl.
 Exit status 1 if a benchmark failed, took longer than 50 s or printed anything but its document. A ratio that misses
@@ -21,7 +21,7 @@ KEYS = ("name", "value", "unit", "better", "spread", "reference", "reference_val
 
 
 def run(path):
-    """The document, or a sentence on what went wrong."""
+    """(document, problem)"""
     start = time.monotonic()
     process = subprocess.Popen(
         [path, "--json"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
@@ -29,7 +29,7 @@ def run(path):
     try:
         output, _ = process.communicate(timeout=2 * LIMIT_S)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # the processes that it started too
+        os.killpg(process.pid, signal.SIGKILL)  # and its child processes
         process.communicate()
         return None, f"did not end within {2 * LIMIT_S:.0f} s"
     except KeyboardInterrupt:
@@ -51,7 +51,7 @@ def run(path):
 
 
 def join(documents):
-    """Documents of one benchmark, commit and machine as one."""
+    """Merges documents of the same benchmark, commit and machine."""
     joined = []
     for document in documents:
         same = [d for d in joined if all(d[key] == document[key] for key in ("benchmark", "commit", "machine"))]
@@ -78,7 +78,7 @@ def verdict(result):
     ratio, target = result["ratio"], result["target"]
     if not isinstance(ratio, (int, float)) or not isinstance(target, (int, float)):
         return ""
-    # `better` is about the value; the ratio is ours over the reference, so it reads the same way.
+    # The ratio is ours over the reference, so `better` applies to it as to the value.
     met = ratio >= target if result["better"] == "higher" else ratio <= target
     return "met" if met else "MISSED"
 
@@ -93,7 +93,7 @@ def row_of(benchmark, result):
 
 
 def notes(results):
-    """What each side delivers, and what is alike (said once where it is the same); what a million steps cost each side."""
+    """What each side delivers and what is equal, once for equal lines; CPU time of a million steps."""
     lines, key = {}, "cpu_s_per_million_steps"
     for result in results:
         if "delivers" not in result:
@@ -108,7 +108,7 @@ def notes(results):
     ]
 
 
-def show(documents):
+def print_table(documents):
     if documents:
         machine = ", ".join(f"{key} {value}" for key, value in documents[0]["machine"].items() if value not in (None, ""))
         print(f"machine: {machine}; commit {documents[0]['commit']}")
@@ -124,16 +124,16 @@ def show(documents):
 
 
 def measure(build, names):
-    """The documents of these benchmarks (all without names) and what went wrong; None for an unknown name."""
+    """The documents of these benchmarks (all if there are no names) and the problems; None for an unknown name."""
     folder = os.path.join(build, "bench")
     paths = {entry: os.path.join(folder, entry) for entry in sorted(os.listdir(folder) if os.path.isdir(folder) else ())}
-    there = [name for name, path in paths.items() if os.access(path, os.X_OK) and os.path.isfile(path)]
-    unknown = [name for name in names if name not in there]
+    known = [name for name, path in paths.items() if os.access(path, os.X_OK) and os.path.isfile(path)]
+    unknown = [name for name in names if name not in known]
     if unknown:
-        print(f"no such benchmark: {', '.join(unknown)}; there are: {', '.join(there) or 'none'}", file=sys.stderr)
+        print(f"no such benchmark: {', '.join(unknown)}; there are: {', '.join(known) or 'none'}", file=sys.stderr)
         return None, []
     documents, problems = [], []
-    for name in names or there:
+    for name in names or known:
         print(f"  BENCH {name}", file=sys.stderr)
         document, problem = run(paths[name])
         if document is not None:
@@ -160,7 +160,7 @@ def main():
     if documents is None:
         return 2
     documents = join(documents)
-    show(documents)
+    print_table(documents)
     for problem in problems:
         print(f"FAILED {problem}")
     for document in documents if arguments.results else ():

@@ -1,8 +1,7 @@
 """Links and paths: check_docs.py [TREE]
 
-Relative links in *.md must lead to an existing file, and their #anchors to a heading of it. No text file may name
-a path of one person's machine or a package registry's host: it would be wrong everywhere else. Prints every line that
-breaks a rule and exits 1.
+Relative links in *.md must lead to an existing file, their #anchors to one of its headings. No text file may name a path
+of one machine or the host of a package registry. Prints each line that breaks a rule and exits 1.
 """
 
 import os
@@ -12,7 +11,7 @@ import sys
 
 LINK = re.compile(r"!?\[[^\]]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
 ELSEWHERE = re.compile(r"^[a-z][a-z0-9+.-]*:", re.IGNORECASE)
-# Written apart, so that this file passes its own rule.
+# Split, so that this file passes the rule.
 MACHINE = re.compile(
     "|".join(
         [
@@ -26,7 +25,7 @@ MACHINE = re.compile(
 
 
 def files_of(tree):
-    """What git tracks or would track; where there is no git, everything outside build/."""
+    """Files that git tracks or would track; without git, everything outside build/."""
     listed = subprocess.run(
         ["git", "-C", tree, "ls-files", "-co", "--exclude-standard", "-z"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
@@ -53,7 +52,7 @@ def without_code(text):
 
 
 def anchors(text):
-    """The anchors that a reader of Markdown makes from headings."""
+    """The anchors of a document's headings."""
     found = set()
     for heading in re.findall(r"^#+\s+(.*?)\s*#*$", text, flags=re.M):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()

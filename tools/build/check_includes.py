@@ -1,10 +1,9 @@
 """The folder rule and the rule against circles: check_includes.py [TREE]
 
-Arrows are transitive: what may include ring may include what ring may include. `tools` and `python` may include all of
-src, `tests`, `bench` and `examples` everything. A header of include/farm stands alone: it includes none of ours but its
-like. No two files of src, tools and python include one another, directly or through others; NAME.c, NAME.h, NAME.cu and
-NAME.cuh count as one file. Includes of C and imports of our own Python modules count alike. Prints every line that
-breaks a rule and exits 1.
+Arrows are transitive. `tools` and `python` may include all of src; `tests`, `bench` and `examples` everything. Headers of
+include/farm include only each other. No two files of src, tools and python include each other, directly or through
+others; NAME.c, NAME.h, NAME.cu and NAME.cuh count as one file. Includes of C and imports of our Python modules count alike.
+Prints each line that breaks a rule and exits 1.
 """
 
 import ast
@@ -12,7 +11,7 @@ import os
 import re
 import sys
 
-# folder -> what it may include besides itself (docs/ARCHITECTURE.md draws the same)
+# folder: the folders that it may include (docs/ARCHITECTURE.md has the same table)
 ARROWS = {
     "base": [],
     "config": ["base"],
@@ -40,7 +39,7 @@ CUDA = re.compile(r"^(cuda|cublas|cudnn|curand|cooperative_groups|nccl|nvml|nvrt
 
 
 def closure(graph, start):
-    """What is reached from the nodes in `start`, these among it."""
+    """Nodes reachable from those in `start`, including these."""
     seen, pending = set(), list(start)
     while pending:
         current = pending.pop()
@@ -50,8 +49,8 @@ def closure(graph, start):
     return seen
 
 
-def complaint(path, bracket, target):
-    """Why this file must not include this header, or None. Paths are relative to the tree."""
+def reason_against(path, bracket, target):
+    """The reason why this file must not include this header, or None. Paths are relative to the tree."""
     parts = path.split("/")
     if CUDA.match(target) and not {"cuda", "cuda_emulator"} & set(parts[:-1]) and parts[:2] != ["tests", "gpu"]:
         return "only files in a cuda/ folder, in tests/gpu and in tests/support/cuda_emulator include CUDA headers"
@@ -101,7 +100,7 @@ def python_imports(path, text):
 
 
 def circles(edges):
-    """Each group of files that reach one another."""
+    """Each group of files that reach each other."""
     reached = {stem: closure(edges, others) for stem, others in edges.items()}
     groups = {tuple(sorted(other for other in reached[stem] if stem in reached.get(other, ()))) for stem in reached if stem in reached[stem]}
     return sorted(groups)
@@ -121,7 +120,7 @@ def main():
                 named += [(number, f"python/{module}"), (number, f"python/{module}/__init__")]
         for number, line in enumerate(text.splitlines(), 1) if ending != ".py" else ():
             match = INCLUDE.match(line)
-            reason = complaint(path, *match.groups()) if match else None
+            reason = reason_against(path, *match.groups()) if match else None
             if reason:
                 broken += 1
                 print(f"{path}:{number}: {line.strip()}: {reason}")

@@ -1,11 +1,11 @@
-"""Describes this CPU and what the tests and benchmarks give on it: appends one line to bench/results/machines.jsonl.
+"""Describes this CPU and the results of tests and benchmarks on it in one line of bench/results/machines.jsonl.
 
 usage: machine.py [--build DIR] [--output FILE] [--tests T | --no-tests] [--bench NAME...]
 
 The line holds the CPU's model, instruction sets and caches, the versions of the kernel and of oneDNN, the counts of `make
-test` at each level of instruction sets (ONEDNN_MAX_CPU_ISA; "best" is the CPU's own), and the benchmarks' results. --tests
-passes T to make, --no-tests leaves the tests out (null). Exit status 1 if a test failed or a benchmark had a problem; a
-benchmark without results leaves no line.
+test` at each level of instruction sets (ONEDNN_MAX_CPU_ISA; "best" is the CPU's maximum), and the benchmarks' results.
+--tests passes T to make, --no-tests writes null. Exit status 1 if a test failed or a benchmark had a problem; without a
+benchmark's document there is no line.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import sys
 import bench_table
 
 INSTRUCTION_SETS = ["avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8", "avx_vnni"]
-LEVELS = {"AVX2": "avx512bw", "SSE41": "avx2"}  # of oneDNN, and an instruction set beyond each
+LEVELS = {"AVX2": "avx512bw", "SSE41": "avx2"}  # of oneDNN, and an instruction set above each
 COUNTS = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$")
 KEYS = ("name", "value", "unit", "spread", "ratio")  # of a benchmark's result
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -41,7 +41,7 @@ def read(path):
 
 
 def cache_bytes():
-    """Sizes of the first CPU's caches of data; null if the kernel does not name one."""
+    """Sizes of the first CPU's data caches; null if unknown."""
     sizes = {"l1d_bytes": None, "l2_bytes": None, "l3_bytes": None}
     for folder in glob.glob("/sys/devices/system/cpu/cpu0/cache/index*"):
         kind, level, size = (read(os.path.join(folder, name)) for name in ("type", "level", "size"))
@@ -52,7 +52,7 @@ def cache_bytes():
 
 
 def onednn_version(program):
-    """Version of the libdnnl that the program loads."""
+    """Version of the program's libdnnl."""
 
     class Version(ctypes.Structure):
         _fields_ = [("major", ctypes.c_int), ("minor", ctypes.c_int), ("patch", ctypes.c_int)]
@@ -68,7 +68,7 @@ def onednn_version(program):
 
 
 def run_tests(level, which):
-    """Counts of `make test`, whose output passes through; None if it ends without them."""
+    """Prints the output of `make test` and returns its counts; None if it prints none."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     environment.pop("ONEDNN_MAX_CPU_ISA", None)
     if level != "best":
@@ -88,7 +88,7 @@ def run_tests(level, which):
 
 
 def run_benchmarks(build, names):
-    """The documents, and whether there was a problem with one."""
+    """(documents, whether one had a problem)"""
     documents, failed = [], False
     for name in names:
         print(f"  BENCH {name}", flush=True)

@@ -1,13 +1,12 @@
-"""Runs test programs and adds up what they say: `N passed, N failed[, N skipped]` is the last line.
+"""Runs test programs and adds up their results: the last line is `N passed, N failed[, N skipped]`.
 
 usage: run_tests.py [--jobs N] [--build DIR] [--timeout S] [--wrap COMMAND] [--again NAME=VALUE TEST]... TEST...
 
-A TEST is a Criterion executable, a unittest script (*.py) or a shell script (*.sh; exit 0 passed, 77 skipped, the
-reason being its last line). What fails is shown in full, what passes in one line
-(and what it says behind `covered: `). A program that crashes, hangs,
-reports nothing or leaves a sanitizer's report counts as failed, even where each of its tests passed. Each program is
-a process group of its own, ended with it. FARM_BUILD and FARM_SOURCE tell the tests where they are. --again runs a
-TEST once more with an environment variable set.
+A TEST is a Criterion executable, a unittest script (*.py) or a shell script (*.sh; exit status 0: passed, 77: skipped
+with its last line as the reason). Prints the whole output of a failed TEST, and one line and the `covered: ` lines of
+a passed one. A program that crashes, hangs, reports nothing or leaves a sanitizer's report fails, even if each of its
+tests passed. Each program has its own process group, which ends with it. Tests get FARM_BUILD and FARM_SOURCE.
+--again runs a TEST once more with an environment variable set.
 """
 
 import argparse
@@ -23,7 +22,7 @@ import tempfile
 import time
 
 SLOW_S = 5.0
-COVERED = "covered: "  # what a test says behind it is shown also where it passes: how much it went through
+COVERED = "covered: "  # lines with it show how much a passed test has covered
 SANITIZER_REPORT = re.compile(r"SUMMARY: \w*Sanitizer|LeakSanitizer|runtime error: ")
 RUN_UNITTEST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_unittest.py")
 
@@ -36,7 +35,7 @@ class Outcome:
     failed: int = 0
     skipped: list = dataclasses.field(default_factory=list)  # one reason each
     output: str = ""
-    note: str = ""  # why the program as a whole failed, where that is the case
+    note: str = ""  # why the program as a whole failed
 
 
 def command_for(test, report, wrap):
@@ -47,7 +46,7 @@ def command_for(test, report, wrap):
     return wrap.split() + [os.path.abspath(test), "-j1", "--json=" + report]
 
 
-def execute(command, timeout_s, environment):
+def run_command(command, timeout_s, environment):
     """Exit status (None after a time-out) and the output, both streams together."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
@@ -67,7 +66,7 @@ def execute(command, timeout_s, environment):
 
 
 def read_report(path, outcome):
-    """Adds Criterion's (or run_unittest's) JSON report; False where there is none. `failed` includes crashes."""
+    """Adds Criterion's (or run_unittest's) JSON report; False if it does not exist. `failed` includes crashes."""
     try:
         with open(path, encoding="utf-8") as file:
             report = json.load(file)
@@ -93,7 +92,7 @@ def run_one(test, arguments, environment, setting=""):
     with tempfile.TemporaryDirectory() as scratch:
         report = os.path.join(scratch, "report.json")
         try:
-            status, outcome.output = execute(command_for(test, report, arguments.wrap), arguments.timeout, environment)
+            status, outcome.output = run_command(command_for(test, report, arguments.wrap), arguments.timeout, environment)
         except OSError as error:
             outcome.failed, outcome.note = 1, f"cannot be started: {error.strerror}"
             return outcome
@@ -121,7 +120,7 @@ def run_one(test, arguments, environment, setting=""):
     return outcome
 
 
-def show(outcome):
+def print_outcome(outcome):
     word = "FAIL" if outcome.failed else "ok"
     slow = f"  {outcome.seconds:.1f} s" if outcome.seconds >= SLOW_S else ""
     note = f"  ({outcome.note})" if outcome.note else ""
@@ -156,7 +155,7 @@ def main():
     environment.setdefault("LSAN_OPTIONS", f"suppressions={suppressions}:print_suppressions=0")
     environment.setdefault("UBSAN_OPTIONS", "print_stacktrace=1")
     for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES"):
-        environment.pop(name, None)  # a test that runs make starts afresh
+        environment.pop(name, None)  # a test may run make
 
     start = time.monotonic()
     passed = failed = skipped = 0
@@ -165,7 +164,7 @@ def main():
         futures = [pool.submit(run_one, test, arguments, environment, setting) for test, setting in runs]
         for future in futures:
             outcome = future.result()
-            show(outcome)
+            print_outcome(outcome)
             passed += outcome.passed
             failed += outcome.failed
             skipped += len(outcome.skipped)

@@ -1,4 +1,4 @@
-"""Runs one unittest script and writes a report of the form that Criterion writes: run_unittest.py TEST.py REPORT."""
+"""Runs one unittest script and writes a report in Criterion's format: run_unittest.py TEST.py REPORT."""
 
 import importlib.util
 import json
@@ -7,72 +7,45 @@ import sys
 import unittest
 
 
-class Recorder(unittest.TextTestResult):
-    """Notes the status of each test; a failing subtest fails its test once."""
+class Result(unittest.TextTestResult):
+    """Keeps the name of each test that started."""
 
-    def __init__(self, *arguments, **keywords):
-        super().__init__(*arguments, **keywords)
-        self.statuses = {}
-
-    def note(self, test, status, message=""):
-        if self.statuses.get(test.id(), ("", ""))[0] != "FAILED":
-            self.statuses[test.id()] = (status, message)
-
-    def addSuccess(self, test):
-        super().addSuccess(test)
-        self.note(test, "PASSED")
-
-    def addSkip(self, test, reason):
-        super().addSkip(test, reason)
-        self.note(test, "SKIPPED", reason)
-
-    def addFailure(self, test, error):
-        super().addFailure(test, error)
-        self.note(test, "FAILED")
-
-    def addError(self, test, error):
-        super().addError(test, error)
-        self.note(test, "FAILED")
-
-    def addExpectedFailure(self, test, error):
-        super().addExpectedFailure(test, error)
-        self.note(test, "PASSED")
-
-    def addUnexpectedSuccess(self, test):
-        super().addUnexpectedSuccess(test)
-        self.note(test, "FAILED")
-
-    def addSubTest(self, test, subtest, error):
-        super().addSubTest(test, subtest, error)
-        if error is not None:
-            self.note(test, "FAILED")
+    def startTest(self, test):
+        super().startTest(test)
+        self.started = getattr(self, "started", []) + [test.id()]
 
 
-def main():
-    path, report = sys.argv[1:3]
+def load(path):
+    """The script's tests, in its folder; a script that skips itself is one skipped test."""
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     name = os.path.splitext(os.path.basename(path))[0]
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
-    suite = unittest.defaultTestLoader.loadTestsFromModule(module)
-    result = unittest.TextTestRunner(verbosity=2, resultclass=Recorder).run(suite)
-    tests = [
-        {"name": test, "status": status, "messages": [message] if message else []}
-        for test, (status, message) in result.statuses.items()
-    ]
-    counts = {word: sum(test["status"] == word for test in tests) for word in ("PASSED", "FAILED", "SKIPPED")}
+    try:
+        spec.loader.exec_module(module)
+    except unittest.SkipTest as skip:
+        return type(name, (unittest.TestCase,), {"test": unittest.skip(str(skip))(lambda self: None)})("test")
+    return unittest.defaultTestLoader.loadTestsFromModule(module)
+
+
+def describe(result):
+    """{test: (status, message)}; a subtest that fails or skips decides its test."""
+    statuses = {test: ("PASSED", "") for test in getattr(result, "started", [])}
+    statuses.update((getattr(test, "test_case", test).id(), ("SKIPPED", reason)) for test, reason in result.skipped)
+    failed = [test for test, _ in result.failures + result.errors] + result.unexpectedSuccesses
+    statuses.update((getattr(test, "test_case", test).id(), ("FAILED", "")) for test in failed)
+    return statuses
+
+
+def main():
+    path, report = sys.argv[1:3]
+    result = unittest.TextTestRunner(verbosity=2, resultclass=Result).run(load(path))
+    statuses = describe(result)
+    counts = {word: sum(status == word for status, _ in statuses.values()) for word in ("PASSED", "FAILED", "SKIPPED")}
+    tests = [{"name": test, "status": status, "messages": [message] if message else []} for test, (status, message) in statuses.items()]
     with open(report, "w", encoding="utf-8") as file:
-        json.dump(
-            {
-                "passed": counts["PASSED"],
-                "failed": counts["FAILED"],
-                "skipped": counts["SKIPPED"],
-                "test_suites": [{"name": path, "tests": tests}],
-            },
-            file,
-        )
+        json.dump({**{word.lower(): count for word, count in counts.items()}, "test_suites": [{"name": path, "tests": tests}]}, file)
     return 1 if counts["FAILED"] else 0
 
 

@@ -41,8 +41,8 @@ static bool has_prefix(const char *text, const char *word, const char **rest) {
     return strncmp(text, word, strlen(word)) == 0;
 }
 
-static bool pass_option(struct libenv_settings *settings, const char *key, const char *text, char *error,
-                        size_t error_bytes) {
+static bool pass_option(struct libenv_settings *settings, const char *key, const char *text,
+                        struct libenv_error error) {
     const char *rest = text;
     int32_t whole;
     float number;
@@ -56,7 +56,7 @@ static bool pass_option(struct libenv_settings *settings, const char *key, const
     else if (has_prefix(text, "bool:", &rest) && parse_bool(rest, &on))
         room = libenv_set_bool(settings, key, on);
     else if (has_prefix(text, "int:", &rest) || has_prefix(text, "float:", &rest) || has_prefix(text, "bool:", &rest))
-        return libenv_fail(error, error_bytes, "libenv: invalid value of option \"%s\": \"%s\"", key, text);
+        return libenv_fail(error, "libenv: invalid value of option \"%s\": \"%s\"", key, text);
     else if (parse_bool(text, &on))
         room = libenv_set_bool(settings, key, on);
     else if (parse_int(text, &whole))
@@ -66,12 +66,12 @@ static bool pass_option(struct libenv_settings *settings, const char *key, const
     else
         room = libenv_set_text(settings, key, text);
     if (room) return true;
-    return libenv_fail(error, error_bytes, "libenv: no room for option \"%s\" (%d options, names below %d characters)",
-                       key, LIBENV_SETTINGS_MAX, LIBENV_NAME_BYTES);
+    return libenv_fail(error, "libenv: no room for option \"%s\" (%d options, names below %d characters)", key,
+                       LIBENV_SETTINGS_MAX, LIBENV_NAME_BYTES);
 }
 
 static bool read_options(const struct farm_env_config *config, struct libenv_settings *settings, const char **path,
-                         char *error, size_t error_bytes) {
+                         struct libenv_error error) {
     const char *seed_option = NULL;
     *path = NULL;
     for (size_t i = 0; i < config->option_count; i++) {
@@ -80,31 +80,30 @@ static bool read_options(const struct farm_env_config *config, struct libenv_set
             *path = option->value;
         else if (strcmp(option->key, "seed_option") == 0)
             seed_option = option->value;
-        else if (!pass_option(settings, option->key, option->value, error, error_bytes))
+        else if (!pass_option(settings, option->key, option->value, error))
             return false;
     }
-    if (!*path || !**path)
-        return libenv_fail(error, error_bytes, "no library given: use --env libenv:PATH or --env.lib PATH");
+    if (!*path || !**path) return libenv_fail(error, "no library given: use --env libenv:PATH or --env.lib PATH");
     if (!seed_option ||
         libenv_set_int(settings, seed_option, (int32_t)((config->seed ^ config->seed >> 32) & INT32_MAX)))
         return true;
-    return libenv_fail(error, error_bytes, "libenv: no room for option \"%s\"", seed_option);
+    return libenv_fail(error, "libenv: no room for option \"%s\"", seed_option);
 }
 
 static struct libenv_env *make_env(const struct farm_env_config *config, bool play, struct farm_env_spec *spec,
-                                   char *error, size_t error_bytes) {
+                                   struct libenv_error error) {
     char path[4096];
     const char *given;
     struct libenv_env *env = calloc(1, sizeof *env);
     if (!env) {
-        libenv_fail(error, error_bytes, "no memory for an environment");
+        libenv_fail(error, "no memory for an environment");
         return NULL;
     }
-    bool good = read_options(config, &env->settings, &given, error, error_bytes);
+    bool good = read_options(config, &env->settings, &given, error);
     // dlopen(3) searches a name without a slash in other folders.
     if (good) snprintf(path, sizeof path, "%s%s", strchr(given, '/') ? "" : "./", given);
-    good = good && libenv_open(path, &env->library, error, error_bytes);
-    good = good && libenv_env_make(env, play, spec, error, error_bytes);
+    good = good && libenv_open(path, &env->library, error);
+    good = good && libenv_env_make(env, play, spec, error);
     if (good) return env;
     libenv_env_close(env);
     free(env);
@@ -117,7 +116,7 @@ static void any_destroy(void *env) {
 }
 
 static int any_spec(const struct farm_env_config *config, struct farm_env_spec *spec, char *error, size_t error_bytes) {
-    struct libenv_env *env = make_env(config, false, spec, error, error_bytes);
+    struct libenv_env *env = make_env(config, false, spec, (struct libenv_error){error, error_bytes});
     if (!env) return -1;
     any_destroy(env);
     return 0;
@@ -125,7 +124,7 @@ static int any_spec(const struct farm_env_config *config, struct farm_env_spec *
 
 static void *any_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
     struct farm_env_spec spec;
-    return make_env(config, true, &spec, error, error_bytes);
+    return make_env(config, true, &spec, (struct libenv_error){error, error_bytes});
 }
 
 static void any_reset(void *env, void *const *obs) {

@@ -101,36 +101,42 @@ struct libenv_env {
     bool at_start; // obs holds an episode's first observation, which reset() has not returned yet
 };
 
+// Where a function writes its message.
+struct libenv_error {
+    char *text;
+    size_t bytes;
+};
+
 // Writes the message; returns false.
-__attribute__((format(printf, 3, 4))) static inline bool libenv_fail(char *error, size_t error_bytes,
-                                                                     const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static inline bool libenv_fail(struct libenv_error error, const char *format,
+                                                                     ...) {
     va_list values;
     va_start(values, format);
-    vsnprintf(error, error_bytes, format, values);
+    vsnprintf(error.text, error.bytes, format, values);
     va_end(values);
     return false;
 }
 
 // Opens the library until the process ends (unloading is unsafe: threads, thread-local objects); checks its version.
-static inline bool libenv_open(const char *path, struct libenv_library *library, char *error, size_t error_bytes) {
+static inline bool libenv_open(const char *path, struct libenv_library *library, struct libenv_error error) {
     static const char *const names[] = {"libenv_version",     "libenv_make",    "libenv_get_tensortypes",
                                         "libenv_set_buffers", "libenv_observe", "libenv_act",
                                         "libenv_close"};
     void *symbols[7];
     static_assert(sizeof symbols == sizeof *library, "one pointer per function");
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (!handle) return libenv_fail(error, error_bytes, "cannot load a libenv library: %s", dlerror());
+    if (!handle) return libenv_fail(error, "cannot load a libenv library: %s", dlerror());
     for (size_t i = 0; i < 7; i++) {
         symbols[i] = dlsym(handle, names[i]);
         if (symbols[i]) continue;
         dlclose(handle);
-        return libenv_fail(error, error_bytes, "%s exports no %s: it is not a libenv library (gym3)", path, names[i]);
+        return libenv_fail(error, "%s exports no %s: it is not a libenv library (gym3)", path, names[i]);
     }
     memcpy(library, symbols, sizeof *library);
     const int version = library->version();
     dlclose(handle);
     if (version == LIBENV_VERSION) return true;
-    return libenv_fail(error, error_bytes, "%s has version %d of the libenv interface; this farm has %d", path, version,
+    return libenv_fail(error, "%s has version %d of the libenv interface; this farm has %d", path, version,
                        LIBENV_VERSION);
 }
 
@@ -207,21 +213,21 @@ static inline size_t libenv_bytes(const struct libenv_tensor *tensor) {
     return libenv_elements(tensor) * (tensor->dtype == FARM_U8 ? 1 : 4);
 }
 
-static inline bool libenv_check_tensor(const struct libenv_tensor *tensor, const char *kind, int number, char *error,
-                                       size_t error_bytes) {
+static inline bool libenv_check_tensor(const struct libenv_tensor *tensor, const char *kind, int number,
+                                       struct libenv_error error) {
     if (!memchr(tensor->name, 0, sizeof tensor->name))
-        return libenv_fail(error, error_bytes, "libenv: the name of its %s tensor %d does not end", kind, number);
+        return libenv_fail(error, "libenv: the name of its %s tensor %d does not end", kind, number);
     const bool known = tensor->scalar == LIBENV_REAL ? tensor->dtype == FARM_F32
                                                      : tensor->scalar == LIBENV_DISCRETE &&
                                                            (tensor->dtype == FARM_U8 || tensor->dtype == FARM_I32);
     if (!known)
-        return libenv_fail(error, error_bytes,
+        return libenv_fail(error,
                            "libenv: %s tensor '%s' has scalar type %d with dtype %d; real float32 and discrete uint8 "
                            "or int32 are possible",
                            kind, tensor->name, tensor->scalar, tensor->dtype);
     if (!libenv_elements(tensor) || libenv_bytes(tensor) > libenv_tensor_bytes_max)
         return libenv_fail(
-            error, error_bytes,
+            error,
             "libenv: %s tensor '%s' has an invalid shape of %d dimensions (0..%d dimensions of 1 or more, at "
             "most %zu MiB)",
             kind, tensor->name, tensor->rank, LIBENV_RANK_MAX, libenv_tensor_bytes_max >> 20);
@@ -229,35 +235,34 @@ static inline bool libenv_check_tensor(const struct libenv_tensor *tensor, const
 }
 
 static inline bool libenv_read_space(const struct libenv_library *library, void *handle, int space, const char *kind,
-                                     int least, int most, struct libenv_tensor *tensors, int *count, char *error,
-                                     size_t error_bytes) {
+                                     int least, int most, struct libenv_tensor *tensors, int *count,
+                                     struct libenv_error error) {
     *count = library->tensors(handle, space, NULL);
     if (*count < least || *count > most)
-        return libenv_fail(error, error_bytes, "libenv: %d %s tensors; %d..%d are possible", *count, kind, least, most);
+        return libenv_fail(error, "libenv: %d %s tensors; %d..%d are possible", *count, kind, least, most);
     if (*count) library->tensors(handle, space, tensors);
     for (int i = 0; i < *count; i++)
-        if (!libenv_check_tensor(&tensors[i], kind, i, error, error_bytes)) return false;
+        if (!libenv_check_tensor(&tensors[i], kind, i, error)) return false;
     return true;
 }
 
 static inline bool libenv_read_spaces(const struct libenv_library *library, void *handle, struct libenv_spaces *spaces,
-                                      char *error, size_t error_bytes) {
+                                      struct libenv_error error) {
     int actions;
     memset(spaces, 0, sizeof *spaces);
     return libenv_read_space(library, handle, LIBENV_OBSERVATIONS, "observation", 1, FARM_OBS_FIELDS_MAX, spaces->obs,
-                             &spaces->obs_count, error, error_bytes) &&
-           libenv_read_space(library, handle, LIBENV_ACTIONS, "action", 1, 1, &spaces->action, &actions, error,
-                             error_bytes) &&
+                             &spaces->obs_count, error) &&
+           libenv_read_space(library, handle, LIBENV_ACTIONS, "action", 1, 1, &spaces->action, &actions, error) &&
            libenv_read_space(library, handle, LIBENV_INFOS, "info", 0, LIBENV_INFOS_MAX, spaces->info,
-                             &spaces->info_count, error, error_bytes);
+                             &spaces->info_count, error);
 }
 
 // A scalar becomes a vector of 1. An invalid or too long name becomes ob_NUMBER.
 static inline bool libenv_obs_spec(const struct libenv_tensor *tensor, uint32_t number, struct farm_field_spec *field,
-                                   char *error, size_t error_bytes) {
+                                   struct libenv_error error) {
     if (tensor->rank > FARM_FIELD_RANK_MAX)
-        return libenv_fail(error, error_bytes, "libenv: observation '%s' has %d dimensions; at most %d are possible",
-                           tensor->name, tensor->rank, FARM_FIELD_RANK_MAX);
+        return libenv_fail(error, "libenv: observation '%s' has %d dimensions; at most %d are possible", tensor->name,
+                           tensor->rank, FARM_FIELD_RANK_MAX);
     const size_t length = strlen(tensor->name);
     if (length && length < sizeof field->name)
         memcpy(field->name, tensor->name, length + 1);
@@ -270,18 +275,18 @@ static inline bool libenv_obs_spec(const struct libenv_tensor *tensor, uint32_t 
     return true;
 }
 
-static inline bool libenv_action_spec(const struct libenv_tensor *tensor, struct farm_action_spec *action, char *error,
-                                      size_t error_bytes) {
+static inline bool libenv_action_spec(const struct libenv_tensor *tensor, struct farm_action_spec *action,
+                                      struct libenv_error error) {
     const size_t count = libenv_elements(tensor);
     const bool discrete = tensor->scalar == LIBENV_DISCRETE;
     if (count > FARM_ACTION_DIMS_MAX)
-        return libenv_fail(error, error_bytes, "libenv: actions of %zu numbers; at most %d are possible", count,
+        return libenv_fail(error, "libenv: actions of %zu numbers; at most %d are possible", count,
                            FARM_ACTION_DIMS_MAX);
     if (discrete && tensor->dtype != FARM_I32)
-        return libenv_fail(error, error_bytes, "libenv: discrete actions of dtype uint8; int32 is possible");
+        return libenv_fail(error, "libenv: discrete actions of dtype uint8; int32 is possible");
     if (discrete && (tensor->low.i32 != 0 || tensor->high.i32 < 0 || tensor->high.i32 == INT32_MAX))
-        return libenv_fail(error, error_bytes, "libenv: discrete actions from %d to %d; 0 to something is possible",
-                           tensor->low.i32, tensor->high.i32);
+        return libenv_fail(error, "libenv: discrete actions from %d to %d; 0 to something is possible", tensor->low.i32,
+                           tensor->high.i32);
     action->kind = !discrete ? FARM_ACTION_CONTINUOUS : count == 1 ? FARM_ACTION_DISCRETE : FARM_ACTION_MULTI_DISCRETE;
     action->dims = (uint32_t)count;
     for (size_t i = 0; i < count; i++) {
@@ -292,14 +297,14 @@ static inline bool libenv_action_spec(const struct libenv_tensor *tensor, struct
     return true;
 }
 
-static inline bool libenv_make_spec(const struct libenv_spaces *spaces, struct farm_env_spec *spec, char *error,
-                                    size_t error_bytes) {
+static inline bool libenv_make_spec(const struct libenv_spaces *spaces, struct farm_env_spec *spec,
+                                    struct libenv_error error) {
     memset(spec, 0, sizeof *spec);
     spec->obs_count = (uint32_t)spaces->obs_count;
     spec->frames_per_step = 1;
     for (uint32_t i = 0; i < spec->obs_count; i++)
-        if (!libenv_obs_spec(&spaces->obs[i], i, &spec->obs[i], error, error_bytes)) return false;
-    return libenv_action_spec(&spaces->action, &spec->action, error, error_bytes);
+        if (!libenv_obs_spec(&spaces->obs[i], i, &spec->obs[i], error)) return false;
+    return libenv_action_spec(&spaces->action, &spec->action, error);
 }
 
 // ---- one environment ----
@@ -340,15 +345,15 @@ static inline void libenv_env_close(struct libenv_env *env) {
 
 // Makes the environment of env->library and env->settings, which the caller has filled, and writes its spec. `play`
 // false: for the spec only; no step may follow. The caller closes *env in any case.
-static inline bool libenv_env_make(struct libenv_env *env, bool play, struct farm_env_spec *spec, char *error,
-                                   size_t error_bytes) {
+static inline bool libenv_env_make(struct libenv_env *env, bool play, struct farm_env_spec *spec,
+                                   struct libenv_error error) {
     struct libenv_spaces spaces;
     env->handle = env->library.make(1, (struct libenv_options){env->settings.items, env->settings.count});
-    if (!env->handle) return libenv_fail(error, error_bytes, "libenv_make returned no environment");
-    if (!libenv_read_spaces(&env->library, env->handle, &spaces, error, error_bytes)) return false;
-    if (!libenv_make_spec(&spaces, spec, error, error_bytes)) return false;
+    if (!env->handle) return libenv_fail(error, "libenv_make returned no environment");
+    if (!libenv_read_spaces(&env->library, env->handle, &spaces, error)) return false;
+    if (!libenv_make_spec(&spaces, spec, error)) return false;
     if (!play) return true;
-    if (!libenv_make_buffers(env, &spaces)) return libenv_fail(error, error_bytes, "no memory for libenv's buffers");
+    if (!libenv_make_buffers(env, &spaces)) return libenv_fail(error, "no memory for libenv's buffers");
     env->library.set_buffers(env->handle, &env->buffers);
     env->library.observe(env->handle);
     env->at_start = true;

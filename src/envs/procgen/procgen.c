@@ -91,7 +91,7 @@ static bool parse_mode(const char *text, int32_t *value) {
 }
 
 static bool read_option(const struct game *game, const struct farm_env_option *option, struct choices *choices,
-                        char *error, size_t error_bytes) {
+                        struct libenv_error error) {
     const char *key = option->key, *value = option->value, *wanted = "true or false";
     if (strcmp(key, "lib") == 0) {
         choices->lib = value;
@@ -110,32 +110,29 @@ static bool read_option(const struct game *game, const struct farm_env_option *o
         choices->levels_given = true;
         if (parse_level(value, key[0] == 'n' ? &choices->num_levels : &choices->start_level)) return true;
     } else {
-        return libenv_fail(error, error_bytes,
+        return libenv_fail(error,
                            "procgen/%s has no option \"%s\"; it has distribution_mode, num_levels, start_level, "
                            "use_sequential_levels, center_agent, use_backgrounds, use_generated_assets, "
                            "use_monochrome_assets, restrict_themes, paint_vel_info, lib",
                            game->name, key);
     }
 refused:
-    return libenv_fail(error, error_bytes, "procgen/%s: option \"%s\" is %s, not \"%s\"", game->name, key, wanted,
-                       value);
+    return libenv_fail(error, "procgen/%s: option \"%s\" is %s, not \"%s\"", game->name, key, wanted, value);
 }
 
 // Refuses what would make the library end the process.
-static bool check_choices(const struct game *game, struct choices *choices, char *error, size_t error_bytes) {
+static bool check_choices(const struct game *game, struct choices *choices, struct libenv_error error) {
     if ((choices->mode == EXTREME && !game->extreme) || (choices->mode == MEMORY && !game->memory) ||
         (choices->mode == EXPLORATION && !game->exploration_level))
-        return libenv_fail(error, error_bytes, "procgen/%s has the distribution modes easy, hard%s%s%s", game->name,
+        return libenv_fail(error, "procgen/%s has the distribution modes easy, hard%s%s%s", game->name,
                            game->extreme ? ", extreme" : "", game->memory ? ", memory" : "",
                            game->exploration_level ? ", exploration" : "");
     if (choices->num_levels > INT32_MAX - choices->start_level)
-        return libenv_fail(error, error_bytes, "procgen/%s: start_level and num_levels together exceed 2147483647",
-                           game->name);
+        return libenv_fail(error, "procgen/%s: start_level and num_levels together exceed 2147483647", game->name);
     if (choices->mode != EXPLORATION) return true;
     if (choices->levels_given)
-        return libenv_fail(error, error_bytes,
-                           "procgen/%s: exploration mode plays one level, so leave out num_levels and start_level",
-                           game->name);
+        return libenv_fail(
+            error, "procgen/%s: exploration mode plays one level, so leave out num_levels and start_level", game->name);
     choices->mode = HARD;
     choices->num_levels = 1;
     choices->start_level = game->exploration_level;
@@ -143,11 +140,11 @@ static bool check_choices(const struct game *game, struct choices *choices, char
 }
 
 static bool read_choices(const struct game *game, const struct farm_env_config *config, struct choices *choices,
-                         char *error, size_t error_bytes) {
+                         struct libenv_error error) {
     *choices = (struct choices){.switches = {[1] = true, [2] = true}, .mode = HARD};
     for (size_t i = 0; i < config->option_count; i++)
-        if (!read_option(game, &config->options[i], choices, error, error_bytes)) return false;
-    return check_choices(game, choices, error, error_bytes);
+        if (!read_option(game, &config->options[i], choices, error)) return false;
+    return check_choices(game, choices, error);
 }
 
 // ---- the library and its images ----
@@ -172,7 +169,7 @@ static bool find_in(const char *folder, struct place *place) {
             (join(place->images, folder, "../assets/") && is_folder(place->images)));
 }
 
-static bool find_named(const char *path, const char *by, struct place *place, char *error, size_t error_bytes) {
+static bool find_named(const char *path, const char *by, struct place *place, struct libenv_error error) {
     char folder[PATH_BYTES];
     snprintf(folder, sizeof folder, "%s", path);
     if (!is_folder(path)) {
@@ -184,16 +181,16 @@ static bool find_named(const char *path, const char *by, struct place *place, ch
     }
     if (strlen(path) < sizeof folder && find_in(folder, place)) return true;
     return libenv_fail(
-        error, error_bytes,
+        error,
         "no libenv.so of Procgen with its images, assets/, at %s, which %s names (the folder of both, or "
         "libenv.so itself)",
         path, by);
 }
 
-static bool find_library(const char *named, struct place *place, char *error, size_t error_bytes) {
+static bool find_library(const char *named, struct place *place, struct libenv_error error) {
     const char *variable = getenv("FARM_PROCGEN");
-    if (named) return find_named(named, "option lib", place, error, error_bytes);
-    if (variable && *variable) return find_named(variable, "FARM_PROCGEN", place, error, error_bytes);
+    if (named) return find_named(named, "option lib", place, error);
+    if (variable && *variable) return find_named(variable, "FARM_PROCGEN", place, error);
     Dl_info self;
     char here[PATH_MAX], folder[PATH_BYTES];
     if (dladdr(games, &self) && realpath(self.dli_fname, here)) {
@@ -202,7 +199,7 @@ static bool find_library(const char *named, struct place *place, char *error, si
         if (join(folder, here, "procgen") && find_in(folder, place)) return true;
         if (join(folder, here, "../procgen") && find_in(folder, place)) return true;
     }
-    return libenv_fail(error, error_bytes,
+    return libenv_fail(error,
                        "Procgen's library is missing: `make deps` fetches it (x86-64 Linux, from PyPI), or set env.lib "
                        "or FARM_PROCGEN to "
                        "its folder");
@@ -379,14 +376,14 @@ static bool fill_settings(struct libenv_settings *settings, const struct game *g
 // Makes and closes an environment with lean/ as its folder: the library loads images with a process's first
 // environment.
 static bool load_lean(const struct libenv_library *library, uintptr_t base, const struct game *game, const char *folder,
-                      const struct lean_head *head, char *error, size_t error_bytes) {
+                      const struct lean_head *head, struct libenv_error error) {
     struct libenv_settings settings = {0};
     const struct choices choices = {.mode = HARD};
     const bool room = fill_settings(&settings, game, &choices, folder, 0);
     if (room) library->close(library->make(1, (struct libenv_options){settings.items, settings.count}));
     libenv_settings_free(&settings);
-    if (!room) return libenv_fail(error, error_bytes, "no memory for an environment");
-    if (!match_pictures(base, head)) return libenv_fail(error, error_bytes, LEAN_IS_WRONG, folder);
+    if (!room) return libenv_fail(error, "no memory for an environment");
+    if (!match_pictures(base, head)) return libenv_fail(error, LEAN_IS_WRONG, folder);
     replace_pictures(base, head);
     return true;
 }
@@ -394,16 +391,16 @@ static bool load_lean(const struct libenv_library *library, uintptr_t base, cons
 // Does nothing if images are loaded already, the build is unknown or lean/ is missing: then the library loads all
 // images.
 static bool prepare_images(const struct place *place, const struct libenv_library *library, const struct game *game,
-                           char *error, size_t error_bytes) {
+                           struct libenv_error error) {
     static const struct lean_picture first = {0};
     char folder[PATH_BYTES], path[PATH_BYTES];
     const int stem = (int)(strlen(place->images) - strlen("assets/"));
     const struct library_build build = identify_build(library);
     if (!build.known || snprintf(folder, sizeof folder, "%.*slean/", stem, place->images) >= PATH_BYTES) return true;
     const struct qimage_data *loaded = find_picture(build.base, &first);
-    if (loaded) return loaded->width > 1 || libenv_fail(error, error_bytes, LEAN_IS_WRONG, folder);
+    if (loaded) return loaded->width > 1 || libenv_fail(error, LEAN_IS_WRONG, folder);
     const struct lean_head *head = join(path, folder, "backgrounds.raw") ? map_lean(path) : NULL;
-    return !head || load_lean(library, build.base, game, folder, head, error, error_bytes);
+    return !head || load_lean(library, build.base, game, folder, head, error);
 }
 
 // ---- the game's buffer ----
@@ -433,20 +430,20 @@ static void procgen_describe(struct farm_env_spec *spec) {
 }
 
 static bool open_env(struct procgen_env *env, const struct game *game, const struct farm_env_config *config,
-                     char *error, size_t error_bytes) {
+                     struct libenv_error error) {
     struct choices choices;
     struct place place;
     struct farm_env_spec spec, wanted;
-    if (!read_choices(game, config, &choices, error, error_bytes)) return false;
-    if (!find_library(choices.lib, &place, error, error_bytes)) return false;
-    if (!libenv_open(place.library, &env->libenv.library, error, error_bytes)) return false;
-    if (!prepare_images(&place, &env->libenv.library, game, error, error_bytes)) return false;
+    if (!read_choices(game, config, &choices, error)) return false;
+    if (!find_library(choices.lib, &place, error)) return false;
+    if (!libenv_open(place.library, &env->libenv.library, error)) return false;
+    if (!prepare_images(&place, &env->libenv.library, game, error)) return false;
     if (!fill_settings(&env->libenv.settings, game, &choices, place.images, config->seed))
-        return libenv_fail(error, error_bytes, "no memory for an environment");
-    if (!libenv_env_make(&env->libenv, true, &spec, error, error_bytes)) return false;
+        return libenv_fail(error, "no memory for an environment");
+    if (!libenv_env_make(&env->libenv, true, &spec, error)) return false;
     procgen_describe(&wanted);
     if (memcmp(&spec, &wanted, sizeof spec) != 0)
-        return libenv_fail(error, error_bytes, "%s has other observations or actions than Procgen", place.library);
+        return libenv_fail(error, "%s has other observations or actions than Procgen", place.library);
     env->obs_address = find_obs_address(&env->libenv);
     return true;
 }
@@ -457,24 +454,23 @@ static void procgen_destroy(void *env) {
     free(own);
 }
 
-static void *procgen_create(const struct game *game, const struct farm_env_config *config, char *error,
-                            size_t error_bytes) {
+static void *procgen_create(const struct game *game, const struct farm_env_config *config, struct libenv_error error) {
     struct procgen_env *env = calloc(1, sizeof *env);
-    if (!env) libenv_fail(error, error_bytes, "no memory for an environment");
-    if (env && open_env(env, game, config, error, error_bytes)) return env;
+    if (!env) libenv_fail(error, "no memory for an environment");
+    if (env && open_env(env, game, config, error)) return env;
     if (env) procgen_destroy(env);
     return NULL;
 }
 
 // Loads the library without the images.
 static int procgen_spec(const struct game *game, const struct farm_env_config *config, struct farm_env_spec *spec,
-                        char *error, size_t error_bytes) {
+                        struct libenv_error error) {
     struct choices choices;
     struct place place;
     struct libenv_library library;
-    if (!read_choices(game, config, &choices, error, error_bytes)) return -1;
-    if (!find_library(choices.lib, &place, error, error_bytes)) return -1;
-    if (!libenv_open(place.library, &library, error, error_bytes)) return -1;
+    if (!read_choices(game, config, &choices, error)) return -1;
+    if (!find_library(choices.lib, &place, error)) return -1;
+    if (!libenv_open(place.library, &library, error)) return -1;
     procgen_describe(spec);
     return 0;
 }
@@ -527,12 +523,11 @@ static void procgen_reset(void *env, void *const *obs) {
     X(15, starpilot, "a side-scrolling space shooter")
 
 #define FUNCTIONS(number, game, text)                                                                                  \
-    static int spec_##game(const struct farm_env_config *config, struct farm_env_spec *spec, char *error,              \
-                           size_t error_bytes) {                                                                       \
-        return procgen_spec(&games[number], config, spec, error, error_bytes);                                         \
+    static int spec_##game(const struct farm_env_config *config, struct farm_env_spec *spec, char *error, size_t n) {  \
+        return procgen_spec(&games[number], config, spec, (struct libenv_error){error, n});                            \
     }                                                                                                                  \
-    static void *create_##game(const struct farm_env_config *config, char *error, size_t error_bytes) {                \
-        return procgen_create(&games[number], config, error, error_bytes);                                             \
+    static void *create_##game(const struct farm_env_config *config, char *error, size_t n) {                          \
+        return procgen_create(&games[number], config, (struct libenv_error){error, n});                                \
     }
 ENTRIES(FUNCTIONS)
 
