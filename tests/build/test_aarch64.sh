@@ -1,5 +1,5 @@
 #!/bin/bash
-# The C tests that need no foreign library pass on AArch64, emulated.
+# The C tests without foreign libraries pass on emulated AArch64.
 set -eu
 cd "${FARM_SOURCE:-$PWD}"
 exec tools/build/aarch64_test.sh

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Each lint rule must reject what it is there to reject, and nothing else: tried on a small tree made for it.
+# Each lint rule rejects what it must reject, and nothing else, in a small tree.
 set -eu
 source=${FARM_SOURCE:-$PWD}
 python=${FARM_BUILD:-build}/venv/bin/python
@@ -22,7 +22,7 @@ accepts() {
         exit 1
     fi
 }
-# A file with one line: must be rejected, and its absence accepted again.
+# Rejects a file with this line; accepts the tree without it.
 forbidden() { # script file line sentence
     printf '%s\n' "$3" >"$tree/$2"
     rejects "$1" "$4"

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Builds the C tests that need no foreign library for AArch64, with the cross compiler and a minimal replacement of
-# Criterion, and runs them under qemu-user: aarch64_test.sh. What qemu cannot do stands with its reason in
-# tests/support/aarch64/skips.txt. Ends with lines `covered: ...`; exit 77 where compiler or qemu is missing.
+# Builds the C tests without foreign libraries for AArch64, with the cross compiler and a small replacement of Criterion,
+# and runs them under qemu-user. tests/support/aarch64/skips.txt lists tests that qemu cannot run, with reasons. Ends with
+# lines `covered: ...`; exit status 77 if compiler or qemu is missing.
 set -eu
 build=${FARM_BUILD:-${BUILD:-build}}
 skips=tests/support/aarch64/skips.txt
@@ -15,11 +15,11 @@ for tool in aarch64-linux-gnu-gcc qemu-aarch64; do
 done
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-ulimit -c 0 # qemu writes a core file for each test that shall die of a signal
+ulimit -c 0 # qemu would write a core file for each test that dies of a signal on purpose
 make -s -j2 BUILD="$build" aarch64-programs >"$scratch/log" 2>&1 || { cat "$scratch/log" >&2; exit 1; }
 
 mapfile -t programs < <(find "$build/aarch64/tests" -path '*/test_*' -type f ! -name '*.[od]' | sort)
-# A program whose test was removed since.
+# Remove programs whose tests no longer exist.
 for program in "${programs[@]}"; do
     [ -f "${program#"$build"/aarch64/}.c" ] || { rm "$program"; continue; }
     kept+=("$program")
@@ -32,7 +32,7 @@ while read -r name _; do
 done <"$skips"
 
 echo "covered: AArch64 under qemu-user: $(tail -n 1 "$scratch/log"), of src/base, src/shm, src/ring and src/kernels:" \
-    "they build and run; qemu keeps x86's memory order, so this says nothing about AArch64's"
+    "they build and run; qemu keeps x86's memory order, so this does not test AArch64's"
 awk '$1 == "skip" {
     reason = $0
     sub(/^ *skip *[^ ]*: /, "", reason)

@@ -1,14 +1,14 @@
 #!/bin/bash
-# Installs the Debian packages that are missing, and nothing else: no pinned versions, no host settings.
+# Installs missing Debian packages, without pinned versions.
 # usage: deps.sh GROUP...      GROUP: build envs cuda test lint numa bench
-#        deps.sh --packages NAME...      others, by name (what the comparisons of `make bench-peers` want)
-# With nothing missing it needs neither network nor rights. As root, or with sudo that asks no password, it runs
-# apt-get; otherwise it prints the one command for an administrator and exits 1. $BUILD/config.mk is removed after
-# an installation, so that the next make probes again.
+#        deps.sh --packages NAME...      by name (for the comparisons of `make bench-peers`)
+# If no package is missing, needs neither network nor rights. As root, or with sudo without a password, runs apt-get;
+# otherwise prints the command for an administrator and exits 1. Removes $BUILD/config.mk after an installation, so that
+# the next make probes again.
 set -eu
 build=${BUILD:-build}
 
-# group  package                  tested with           what for
+# group  package                  tested with           purpose
 packages() {
     cat <<'LIST'
 build  gcc                      4:12.2.0              C17 compiler (and libgomp, which oneDNN runs on)
@@ -55,7 +55,7 @@ wanted() {
 if [ "${1:-}" = --packages ]; then
     names=("${@:2}")
 else
-    # A Python of the user's own that is good enough replaces Debian's.
+    # A suitable Python of the user replaces Debian's.
     groups=("$@")
     case " $* " in
     *" envs "*) "$(dirname "$0")/venv.sh" --find >/dev/null 2>&1 || groups+=(python) ;;
@@ -64,8 +64,8 @@ else
 fi
 
 if ! command -v dpkg-query >/dev/null; then
-    echo "make deps: not a Debian system. These are Debian's names for what has to be there: ${names[*]}" >&2
-    echo "make deps: going on; the build probes for each and names what is missing." >&2
+    echo "make deps: not a Debian system. Required, by Debian's names: ${names[*]}" >&2
+    echo "make deps: continuing; the build probes for each and names the missing ones." >&2
     exit 0
 fi
 
@@ -95,7 +95,7 @@ trap 'rm -f "$log"' EXIT
 apt=("${as_root[@]}" DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=120)
 if ! { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 </dev/null; then
     tail -n 15 "$log" >&2
-    echo "make deps: apt-get could not install: ${missing[*]} (its last words are above)" >&2
+    echo "make deps: apt-get could not install: ${missing[*]} (its last lines are above)" >&2
     exit 1
 fi
 rm -f "$build"/config.mk "$build"/*/config.mk

@@ -1,14 +1,14 @@
 #!/bin/bash
-# Brings what the emulated machine with four NUMA nodes needs (tests/numa/guest.py): the emulator, by deps.sh, and into
-# $BUILD/numa Debian's kernel for clouds and busybox, unpacked, not installed (45 MB fetched once). Instant when they
-# are there. Needs a Debian system on x86-64; says so elsewhere and exits 77.
+# Fetches the parts of the emulated machine with four NUMA nodes (tests/numa/guest.py): installs the emulator with deps.sh
+# and unpacks Debian's cloud kernel and busybox into $BUILD/numa (45 MB, once). Exits 77 on other systems than Debian on
+# x86-64.
 set -eu
 build=${BUILD:-build}
 target=$build/numa
 
 [ -x "$target/bin/busybox" ] && ls "$target"/boot/vmlinuz-* >/dev/null 2>&1 && fetched=yes || fetched=
 if [ "$(uname -sm)" != "Linux x86_64" ] || ! command -v apt-get >/dev/null; then
-    echo "make numa-guest: takes Debian's kernel and emulator for x86-64, which $(uname -sm) without apt-get has not"
+    echo "make numa-guest: needs Debian's kernel and emulator for x86-64; this is $(uname -sm), or apt-get is missing"
     exit 77
 fi
 "$(dirname "$0")/deps.sh" numa
@@ -19,13 +19,13 @@ work=$(mktemp -d "$build/numa-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 kernel=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends: linux-image/ { print $2; exit }')
 if [ -z "$kernel" ]; then
-    echo "make numa-guest: apt knows no linux-image-cloud-amd64 (apt-get update as root, then try again)" >&2
+    echo "make numa-guest: apt does not know linux-image-cloud-amd64 (run apt-get update as root, then try again)" >&2
     exit 1
 fi
 echo "  FETCH $kernel, busybox-static"
 (cd "$work" && apt-get -q download "$kernel" busybox-static >log 2>&1) || {
     tail -n 3 "$work/log" >&2
-    echo "make numa-guest: apt-get could not fetch $kernel and busybox-static (its last words are above)" >&2
+    echo "make numa-guest: apt-get could not fetch $kernel and busybox-static (its last lines are above)" >&2
     exit 1
 }
 mkdir "$work/files" "$work/new"

@@ -1,7 +1,6 @@
 #!/bin/bash
-# Finds out what this machine can build, by compiling and linking a small program for each part, says so, and
-# writes the answer for make: probe.sh OUTPUT. Fails, naming `make deps`, where a required part is missing.
-# CC comes from the environment.
+# Compiles and links a small program for each library, prints whether it exists, and writes the results for make:
+# probe.sh OUTPUT. Fails and names `make deps` if a required library is missing. Uses $CC.
 set -eu
 output=$1
 cc=${CC:-cc}
@@ -21,7 +20,7 @@ builds() { # flags; source on stdin
 
 report() { printf '  PROBE %-12s %s\n' "$1" "$2"; }
 
-# required NAME PACKAGE FLAGS < source: the build cannot do without it.
+# required NAME PACKAGE FLAGS < source
 required() {
     if builds "$3"; then
         report "$1" found
@@ -31,7 +30,7 @@ required() {
     fi
 }
 
-# optional NAME PACKAGE FLAGS VARIABLE WHAT < source: found sets VARIABLE to FLAGS.
+# optional NAME PACKAGE FLAGS VARIABLE CONSEQUENCE < source: sets VARIABLE to FLAGS if it exists.
 optional() {
     if builds "$3"; then
         report "$1" found

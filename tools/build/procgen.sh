@@ -1,9 +1,8 @@
 #!/bin/bash
-# Brings Procgen's library and images (the wheel `procgen`, MIT licence, 56 MB unpacked) into $BUILD/procgen: libenv.so,
-# assets/, LICENSE, and lean/ (275 MB), made of them, with which a process starts faster and smaller. Its Python is not
-# used. Instant when they are there. Where they cannot be had, says what is missing and lets the build go on: procgen/*
-# then says so too, everything else runs.
-# usage: procgen.sh [WHEEL]      WHEEL: a file that was fetched by other means
+# Installs Procgen's library and images (the wheel `procgen`, MIT licence, 56 MB unpacked) in $BUILD/procgen: libenv.so,
+# assets/, LICENSE, and lean/ (275 MB), generated from them, with which a process starts faster and smaller. Does not use
+# its Python. If they are unavailable, prints the reason and lets the build continue without procgen/*.
+# usage: procgen.sh [WHEEL]      WHEEL: a downloaded file
 set -eu
 build=${BUILD:-build}
 target=$build/procgen
@@ -20,15 +19,15 @@ give_up() {
     exit 0
 }
 
-[ "$(uname -sm)" = "Linux x86_64" ] || give_up "its authors offer no library for $(uname -sm)"
+[ "$(uname -sm)" = "Linux x86_64" ] || give_up "it has no library for $(uname -sm)"
 python=$build/venv/bin/python
-[ -x "$python" ] || give_up "$python, which fetches it, is not there"
+[ -x "$python" ] || give_up "$python, which fetches it, does not exist"
 
 mkdir -p "$build"
 work=$(mktemp -d "$build/procgen-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
-# Without lean/ everything works, at the library's own price.
+# Without lean/ everything works, with the library's costs.
 make_lean() { # folder
     if "$python" "$maker" "$1" "$work/lean" >"$work/log" 2>&1 </dev/null; then
         touch "$work/lean/stamp"
@@ -49,11 +48,11 @@ if [ -z "$wheel" ]; then
     echo "  FETCH procgen $version"
     "$python" -m pip download --retries 1 --disable-pip-version-check --no-input -q -d "$work" --no-deps --only-binary=:all: \
         --python-version 3.10 --platform manylinux2014_x86_64 "procgen==$version" >"$work/log" 2>&1 </dev/null ||
-        give_up "pip could not fetch procgen==$version from PyPI ($(tail -n 1 "$work/log")). With the wheel at hand: tools/build/procgen.sh WHEEL"
+        give_up "pip could not fetch procgen==$version from PyPI ($(tail -n 1 "$work/log")). With a downloaded wheel: tools/build/procgen.sh WHEEL"
     wheel=$(echo "$work"/procgen-*.whl)
 fi
 [ -r "$wheel" ] || give_up "there is no file $wheel"
-[ "$(sha256sum <"$wheel")" = "$sha256  -" ] || give_up "$wheel is not the file that its authors published (SHA-256)"
+[ "$(sha256sum <"$wheel")" = "$sha256  -" ] || give_up "$wheel has another SHA-256 than the published file"
 
 "$python" - "$wheel" "$work/new" <<'PY'
 import os, sys, zipfile
@@ -78,4 +77,4 @@ rm -rf "$target"
 mv "$work/new" "$target"
 
 missing=$(ldd "$target/libenv.so" | awk '/not found/ { print $1 }' | tr '\n' ' ')
-[ -z "$missing" ] || echo "make deps: procgen/* will not run: its library wants $missing(Debian: libglib2.0-0, zlib1g)" >&2
+[ -z "$missing" ] || echo "make deps: procgen/* will not run: its library needs $missing(Debian: libglib2.0-0, zlib1g)" >&2

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """procgen_lean.py PROCGEN LEAN: writes the folder LEAN for Procgen's library, PROCGEN/libenv.so with PROCGEN/assets/.
 
-The library decodes all its images in every process (1.9 s, 340 MB), most of that backgrounds, and ends the process where
-one is missing. LEAN (275 MB) spares that. It holds the images that games draw in front; one pixel in place of each other
-image; and backgrounds.raw, all backgrounds as the library itself decodes them, which src/envs/procgen/procgen.c maps into memory.
+The library decodes all its images, mostly backgrounds, in every process (1.9 s, 340 MB), and ends the process if one is
+missing. LEAN (275 MB) holds the images that games draw in front; one pixel in place of each other image; and backgrounds.raw,
+all backgrounds as the library decodes them, which src/envs/procgen/procgen.c maps into memory.
 
 backgrounds.raw, little-endian: 16 bytes of magic, uint64 count, then count times uint32 group, index, width, height and
-uint64 offset of the picture's pixels in the file, 32 bits each. A group is one of the library's vectors of pictures. Where
-those lie, and what a picture looks like in memory, is true of the one build that procgen.sh fetches.
+uint64 offset of the picture's pixels in the file, 32 bits each. A group is one of the library's vectors of pictures. Addresses
+and layouts are those of the one build that procgen.sh fetches.
 """
 import ctypes
 import fnmatch
@@ -18,7 +18,7 @@ import struct
 import sys
 import zlib
 
-# What asset_for_type of the 16 games names, by the library's source; * stands for folders too.
+# Named by asset_for_type of the 16 games in the library's source; * matches folders too.
 DRAWN_IN_FRONT = (
     "misc_assets/*", "platformer/*", "kenney/Enemies/*", "kenney/Ground/*Mid.png", "kenney/Ground/*Center.png",
     "kenney/Items/coinGold.png", "kenney/Players/128x256/*_stand.png", "kenney/Players/128x256/*_jump.png",
@@ -62,7 +62,7 @@ def write_images(assets, lean):
 
 
 def load_images(library, assets):
-    """Lets the library load its images, by making an environment. Returns where the library lies in memory."""
+    """Makes an environment, so that the library loads its images. Returns the library's address."""
     numbers = {"num_levels": 0, "start_level": 0, "num_actions": 15, "num_threads": 0, "rand_seed": 0, "distribution_mode": 1}
     values = [(name, INT32, 1, ctypes.c_int32(value)) for name, value in numbers.items()]
     for name, text in (("env_name", b"bigfish"), ("resource_root", os.fsencode(assets) + b"/")):
@@ -75,20 +75,20 @@ def load_images(library, assets):
         return min(int(line.split("-")[0], 16) for line in maps if line.rstrip().endswith(library))
 
 
-def word(address):
+def load_word(address):
     return ctypes.c_uint64.from_address(address).value
 
 
 def pictures(base):
     """Yields group, index, width, height, pixels."""
     for group, vector in enumerate(GROUP_ADDRESSES):
-        begin, end = word(base + vector), word(base + vector + 8)
+        begin, end = load_word(base + vector), load_word(base + vector + 8)
         for index in range((end - begin) // 16):
-            data = word(word(begin + 16 * index) + 24)
+            data = load_word(load_word(begin + 16 * index) + 24)
             width, height, depth = (ctypes.c_int32 * 3).from_address(data + 0x4)
-            if (depth, word(data + 0x10), word(data + 0x38)) != (32, 4 * width * height, 4 * width):
+            if (depth, load_word(data + 0x10), load_word(data + 0x38)) != (32, 4 * width * height, 4 * width):
                 sys.exit("a background is not of 32 bits a pixel")
-            yield group, index, width, height, ctypes.string_at(word(data + 0x28), 4 * width * height)
+            yield group, index, width, height, ctypes.string_at(load_word(data + 0x28), 4 * width * height)
 
 
 def write_backgrounds(path, found):

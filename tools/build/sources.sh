@@ -1,6 +1,6 @@
 #!/bin/bash
-# Prints the project's own files with one of the given endings, one a line: sources.sh c h cu. In a checkout: what
-# git tracks or would track; elsewhere what lies there, build/ excepted.
+# Prints the project's files with one of the given endings: sources.sh c h cu. In a checkout: files that git tracks or
+# would track; elsewhere all files outside build/.
 set -eu
 patterns=("${@/#/*.}")
 if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then

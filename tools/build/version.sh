@@ -1,6 +1,6 @@
 #!/bin/bash
-# Writes a header with what a program can say of its origin: version.sh OUTPUT PREFIX. The file changes only when
-# its contents do, so that nothing is compiled again for nothing.
+# Writes a header with commit and data folder: version.sh OUTPUT PREFIX. Keeps an equal file, so that make rebuilds
+# nothing.
 set -eu
 output=$1
 commit=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
