@@ -8,15 +8,11 @@
 
 enum { STEPS = 4 }; // CENTRAL: one in flight, the others until the learner's `consumed` returns
 
-static bool starts_with(const char *text, const char *start) {
-    return strncmp(text, start, strlen(start)) == 0;
-}
-
 // ---- the recipe ----
 
 // Environments whose code is a file or a Python module, which this machine must name.
 static bool names_code(const char *env) {
-    return farm_env_names_file(env) || starts_with(env, "gym/");
+    return farm_env_names_file(env) || strncmp(env, "gym/", 4) == 0;
 }
 
 static enum farm_status check_name(const char *offered, const struct farm_recipe *recipe, struct farm_error *err) {

@@ -112,31 +112,22 @@ static void sweep_over(farm_bw_part *part, enum farm_bw_depth depth) {
     fclose(job.out);
 }
 
-Test(bw, bandwidth_survives_every_fault) {
-    sweep_over(NULL, FARM_BW_QUICK);
-}
-Test(bw, the_main_table_survives_every_fault) {
-    sweep_over(farm_bw_part_memory, FARM_BW_QUICK);
-}
-Test(bw, matrices_survive_every_fault) {
-    sweep_over(farm_bw_part_matrix, FARM_BW_SUMMARY);
-}
-Test(bw, curves_survive_every_fault) {
-    sweep_over(farm_bw_part_cores, FARM_BW_SUMMARY);
-}
-Test(bw, the_ladder_survives_every_fault) {
-    sweep_over(farm_bw_part_latency, FARM_BW_SUMMARY);
-}
-Test(bw, the_tlbs_ladder_survives_every_fault) {
-    sweep_over(farm_bw_part_tlb, FARM_BW_FULL);
-}
+#define SWEEP(what, part, depth)                                                                                       \
+    Test(bw, what##_survives_every_fault) {                                                                            \
+        sweep_over(part, depth);                                                                                       \
+    }
+SWEEP(bandwidth, NULL, FARM_BW_QUICK)
+SWEEP(the_main_table, farm_bw_part_memory, FARM_BW_QUICK)
+SWEEP(every_matrix, farm_bw_part_matrix, FARM_BW_SUMMARY)
+SWEEP(the_curve_over_cores, farm_bw_part_cores, FARM_BW_SUMMARY)
+SWEEP(the_ladder, farm_bw_part_latency, FARM_BW_SUMMARY)
+SWEEP(the_ladder_of_the_tlb, farm_bw_part_tlb, FARM_BW_FULL)
+SWEEP(the_hand_off, farm_bw_part_handoff, FARM_BW_QUICK)
+
 Test(bw, loaded_latency_survives_every_fault) {
     int cpus[2];
     if (farm_bw_cpus(here().machine, -1, cpus, 2) < 2) cr_skip_test("one core: nothing to load it with");
     sweep_over(farm_bw_part_loaded, FARM_BW_SUMMARY);
-}
-Test(bw, hand_offs_survive_every_fault) {
-    sweep_over(farm_bw_part_handoff, FARM_BW_QUICK);
 }
 Test(bw, lanes_survive_every_fault) {
     int cpus[2];

@@ -297,10 +297,6 @@ static void run_farm(struct runner *runner, bool to_be_killed) {
 
 // ---- all of them ----
 
-static bool time_is_over(const struct runner *runner) {
-    return farm_now_ns() >= deadline_ns(runner);
-}
-
 // Whether the next farm's supervisor is killed: such farms are spread over the run.
 static bool supervisor_is_next(const struct runner *runner) {
     const struct chaos_request *request = runner->request;
@@ -365,7 +361,8 @@ bool chaos_run(const struct chaos_request *request, struct chaos_totals *totals)
     sigaction(SIGINT, &action, &before[0]);
     sigaction(SIGTERM, &action, &before[1]);
     runner.descriptors = chaos_descriptors();
-    while (!runner.shared->totals.violations && !is_met(&runner) && !time_is_over(&runner) && !interrupted)
+    while (!runner.shared->totals.violations && !is_met(&runner) && farm_now_ns() < deadline_ns(&runner) &&
+           !interrupted)
         run_farm(&runner, supervisor_is_next(&runner));
     print_progress(&runner, true);
     sigaction(SIGINT, &before[0], NULL);

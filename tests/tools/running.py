@@ -37,6 +37,12 @@ def children(pid):
     return found
 
 
+def blocks(pid, number):
+    """Whether the process blocks this signal, as the supervisor does with those that it reads from a descriptor."""
+    lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("SigBlk:")), 16) >> (number - 1) & 1
+
+
 def run_farm(*arguments, folder=None, timeout=60, **environment):
     """The completed process."""
     return subprocess.run(
@@ -86,6 +92,12 @@ class InFolder(unittest.TestCase):
         out, _ = process.communicate(timeout=LIMIT_S)
         self.assertEqual(process.returncode, 0, self.said(log)[-4000:])
         return json.loads(out)
+
+    def kill_and_await(self, process, name):
+        """Kills one of its workers and waits for the next one."""
+        pid = wait_until(lambda: children(process.pid).get(name))  # forked at the supervisor's next tick
+        os.kill(pid, signal.SIGKILL)
+        self.assertTrue(wait_until(lambda: children(process.pid).get(name, pid) != pid), f"{name} was not started again")
 
     def await_line(self, pattern, log="said"):
         found = wait_until(lambda: re.search(pattern, self.said(log)))

@@ -1,12 +1,11 @@
 """`farm bridge bench` and `farm bw --network` over the loopback interface: both sides as processes."""
 
 import json
-import pathlib
 import re
 import signal
 import unittest
 
-from running import InFolder, wait_until
+from running import InFolder, blocks, wait_until
 
 PAIRS = ("round_trip_us", "bytes_per_s", "cpu_s_per_gb")
 
@@ -74,9 +73,7 @@ class Bench(InFolder):
 
     def test_a_signal_ends_it_with_one_document(self):
         process = self.start_farm("bridge", "bench", "127.0.0.1:1", "--insecure", "--json", "--retry-s", "60")
-        status = pathlib.Path(f"/proc/{process.pid}/status")
-        blocked = 1 << (signal.SIGINT - 1)
-        self.assertTrue(wait_until(lambda: int(re.search(r"SigBlk:\s*(\w+)", status.read_text())[1], 16) & blocked))
+        self.assertTrue(wait_until(lambda: blocks(process.pid, signal.SIGINT)))
         process.send_signal(signal.SIGINT)
         document = json.loads(process.communicate(timeout=20)[0])
         self.assertEqual((process.returncode, document["rounds"], document["interrupted"]), (0, 0, True))

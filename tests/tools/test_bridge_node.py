@@ -5,7 +5,7 @@ import os
 import signal
 import unittest
 
-from running import LIMIT_S, SOURCE, InFolder, build_plugin, children, wait_until
+from running import LIMIT_S, SOURCE, InFolder, build_plugin, wait_until
 
 
 class Node(InFolder):
@@ -38,14 +38,6 @@ class Node(InFolder):
     def until_more(self, frames=10000, doing="plays"):
         before = self.frames()
         self.assertTrue(wait_until(lambda: self.frames() > before + frames), f"{doing}: {self.said('learner')} {self.said('node')}")
-
-    def worker(self, process, name):
-        return wait_until(lambda: children(process.pid).get(name))
-
-    def kill_and_await(self, process, name):
-        pid = self.worker(process, name)
-        os.kill(pid, signal.SIGKILL)
-        self.assertTrue(wait_until(lambda: children(process.pid).get(name, pid) != pid))
 
 
 class Ends(Node):

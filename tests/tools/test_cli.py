@@ -1,7 +1,6 @@
 """The program from outside: exit statuses, signals, killed processes, remains."""
 
 import json
-import os
 import pathlib
 import random
 import shutil
@@ -10,7 +9,7 @@ import struct
 import time
 import unittest
 
-from running import InFolder, children, wait_until
+from running import InFolder, blocks, children, wait_until
 
 
 def contents(run):
@@ -38,12 +37,6 @@ def rewrite_metadata(checkpoint, **pairs):
 def shmem_kb():
     lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Shmem:"))
-
-
-def blocks(pid, number):
-    """Whether the process blocks this signal, as the supervisor does with those that it reads from a descriptor."""
-    lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("SigBlk:")), 16) >> (number - 1) & 1
 
 
 class Cli(InFolder):
@@ -223,8 +216,7 @@ class Deaths(Cli):
         process = self.start_training("--run", "r", "--actors", "2", *FAST_METRICS)
         self.wait_for_steps(process, "r")
         before = children(process.pid)
-        os.kill(before["learner"], signal.SIGKILL)
-        self.assertTrue(wait_until(lambda: children(process.pid).get("learner", 0) not in (0, before["learner"])))
+        self.kill_and_await(process, "learner")
         time.sleep(0.5)
         after = children(process.pid)
         self.assertEqual({name: pid for name, pid in before.items() if name != "learner"},

@@ -70,12 +70,8 @@ class Elastic(Watched):
         process = self.start("--env", "native/catch", "--checkpoint-every", "1")
         each = self.segments(process) // 2
         self.becomes(process, signal.SIGUSR1, 3)
-        old = wait_until(lambda: children(process.pid).get("actor 2"))  # forked at the supervisor's next tick
-        os.kill(old, signal.SIGKILL)
-        self.assertTrue(wait_until(lambda: children(process.pid).get("actor 2", old) != old))
-        learner = children(process.pid)["learner"]
-        os.kill(learner, signal.SIGKILL)
-        self.assertTrue(wait_until(lambda: children(process.pid).get("learner", learner) != learner))
+        self.kill_and_await(process, "actor 2")
+        self.kill_and_await(process, "learner")
         self.learns_on()
         self.assertEqual(self.segments(process), 3 * each)
         self.becomes(process, signal.SIGUSR2, 2)
@@ -87,11 +83,9 @@ class Elastic(Watched):
         process = self.start("--env", "native/catch", "--checkpoint-every", "1")
         for turn in range(8):
             number, wanted = (signal.SIGUSR1, 3) if turn % 2 == 0 else (signal.SIGUSR2, 2)
-            learner = children(process.pid)["learner"]
             process.send_signal(number)
             time.sleep(0.015 * turn)
-            os.kill(learner, signal.SIGKILL)
-            self.assertTrue(wait_until(lambda: children(process.pid).get("learner", learner) != learner))
+            self.kill_and_await(process, "learner")
             self.assertTrue(wait_until(lambda: self.actors() == wanted and workers(process.pid) == 1 + wanted), self.said()[-4000:])
             self.learns_on()
         account = self.end(process)
