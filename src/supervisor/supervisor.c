@@ -543,12 +543,6 @@ enum farm_status farm_supervisor_run(struct farm_supervisor *supervisor, int *si
     return status;
 }
 
-uint64_t farm_supervisor_restarts(const struct farm_supervisor *supervisor, size_t worker) {
-    assert(worker < supervisor->count);
-    uint64_t starts = supervisor->workers[worker].starts;
-    return starts ? starts - 1 : 0;
-}
-
 pid_t farm_supervisor_pid(const struct farm_supervisor *supervisor, size_t worker) {
     assert(worker < supervisor->count);
     return supervisor->workers[worker].pid;

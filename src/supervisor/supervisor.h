@@ -80,7 +80,6 @@ bool farm_supervisor_interrupted(struct farm_supervisor *supervisor);
 // FARM_E_LIMIT: a process could not be started.
 enum farm_status farm_supervisor_run(struct farm_supervisor *supervisor, int *signal_number, struct farm_error *err);
 
-uint64_t farm_supervisor_restarts(const struct farm_supervisor *supervisor, size_t worker);
 pid_t farm_supervisor_pid(const struct farm_supervisor *supervisor, size_t worker); // 0: not running
 
 // Restores the caller's signal mask. Call after run (or without it).

@@ -35,7 +35,6 @@ static struct job {
     int kept_fd, number;
     int signal; // that ended it; of run, as is err
     struct farm_error err;
-    uint64_t restarts;
 } job; // the context of all callbacks and bodies
 
 static void make_job(void) {
@@ -80,7 +79,6 @@ static void make(struct farm_supervisor_config config, const struct farm_worker_
 static void run(enum farm_status status) {
     job.signal = -1;
     cr_assert_eq(farm_supervisor_run(job.supervisor, &job.signal, &job.err), status, "%s", job.err.message);
-    job.restarts = farm_supervisor_restarts(job.supervisor, 0);
 }
 
 // A worker, and a supervisor of one or two; the last arguments are fields of the specification or configuration.
@@ -121,7 +119,6 @@ Test(supervisor, starts_a_worker_again_after_kill_9) {
     RUN_ONE(FARM_OK, WORKER(.name = "actor 0", .body = live_on), .on_tick = kill_once, .before_start = note_start,
             .on_death = mark_dead, .on_line = keep_lines);
     cr_assert_eq(page->lives, 2);
-    cr_assert_eq(job.restarts, 1);
     cr_assert_eq(page->events, 12, "before_start is called before each start: %d", page->events);
     cr_assert_eq(job.ticks_dead, 0, "the first restart is immediate");
     cr_assert_eq(kill(page->pids[1], 0), -1, "no process is left after run");
@@ -381,7 +378,6 @@ Test(supervisor, ends_the_run_at_the_first_error_if_errors_are_final) {
         spec.errors_are_final = spec.may_end = true;
         RUN_ONE(FARM_E_DEAD, spec, .on_line = keep_lines);
         cr_assert_eq(page->lives, 1);
-        cr_assert_eq(job.restarts, 0);
         expect_words("learner ended with exit status 3. Its last words:");
         cr_assert_eq(strstr(job.err.message, "the checkpoint is broken\n") != NULL, talkative, "%s", job.err.message);
         expect_words("ended without a reason");
@@ -612,7 +608,6 @@ Test(supervisor, refuses_workers_without_a_name_and_beyond_its_limit) {
     for (int i = 0; i < 8192; i++) cr_assert_eq(farm_supervisor_add(job.supervisor, &valid, &err), FARM_OK);
     cr_assert_eq(farm_supervisor_add(job.supervisor, &valid, &err), FARM_E_LIMIT);
     cr_assert(strstr(err.message, "more than 8192 workers"), "%s", err.message);
-    cr_assert_eq(farm_supervisor_restarts(job.supervisor, 8191), 0, "never started");
     cr_assert_eq(farm_supervisor_pid(job.supervisor, 8191), 0);
     farm_supervisor_free(NULL);
 }
@@ -668,7 +663,6 @@ static void expect_turnover(int (*body)(void *, struct farm_error *)) {
     cr_assert_eq(page->lives, 3);
     cr_assert_eq(page->stop_count, 1);
     cr_assert_eq(page->events, 0, "a requested end is not a death");
-    cr_assert_eq(farm_supervisor_restarts(job.supervisor, 1), 0);
 }
 
 Test(supervisor, enlists_a_worker_while_others_run_and_dismisses_it) {
