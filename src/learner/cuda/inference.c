@@ -57,10 +57,7 @@ struct farm_cuda_inference {
     uint8_t *action;
     struct farm_cuda_answer_lane discard; // the target of padding rows' answers
     void *discard_memory;
-    // the host's lists for the copy engines
-    const void **copy_from;
-    void **copy_to;
-    size_t *copy_bytes;
+    size_t *copy_bytes;  // [rows_max] for the copy engines
     const void **frames; // [stack]
     uint64_t sequence, rows_answered, bus_bytes;
 };
@@ -181,11 +178,9 @@ static enum farm_status allocate_on_device(struct farm_cuda_inference *i, struct
 }
 
 static enum farm_status allocate_lists(struct farm_cuda_inference *i, struct farm_error *err) {
-    i->copy_from = calloc(i->rows_max, sizeof *i->copy_from);
-    i->copy_to = calloc(i->rows_max, sizeof *i->copy_to);
     i->copy_bytes = calloc(i->rows_max, sizeof *i->copy_bytes);
     i->frames = calloc((size_t)i->context->net->io.stack, sizeof *i->frames);
-    if (!i->copy_from || !i->copy_to || !i->copy_bytes || !i->frames)
+    if (!i->copy_bytes || !i->frames)
         return farm_fail(err, FARM_E_LIMIT, "no memory for lists of %u observations", i->rows_max);
     for (uint32_t row = 0; row < i->rows_max; row++) i->copy_bytes[row] = i->context->obs_bytes;
     return FARM_OK;
@@ -330,10 +325,10 @@ void farm_cuda_inference_free(struct farm_cuda_inference *i) {
                             i->policy,       i->value,      i->action,   i->discard_memory};
     void *const pinned[] = {i->lists,          i->bounce,        i->flag,           i->bounced.action,
                             i->bounced.policy, i->bounced.value, i->bounced.version};
-    void *const host[] = {i->copy_from, i->copy_to, i->copy_bytes, i->frames};
     for (size_t k = 0; k < sizeof device / sizeof *device; k++) (void)cudaFree(device[k]);
     for (size_t k = 0; k < sizeof pinned / sizeof *pinned; k++) (void)cudaFreeHost(pinned[k]);
-    for (size_t k = 0; k < sizeof host / sizeof *host; k++) free(host[k]);
+    free(i->copy_bytes);
+    free(i->frames);
     if (i->stream) (void)cudaStreamDestroy(i->stream);
     free(i);
 }
@@ -365,12 +360,9 @@ static void list_inputs(struct farm_cuda_inference *i, const struct farm_infer_r
 static void list_row(struct farm_cuda_inference *i, const struct lists *lists, const struct farm_infer_rows *item,
                      uint32_t env, uint32_t row) {
     void *to = farm_cuda_mirror_at(&i->context->mirror, item->lane_id, item->n, env);
-    const void *from = observation_source(i, item, env, row, to);
     const uint32_t stack = (uint32_t)i->context->net->io.stack;
-    ((const void **)(void *)(i->lists + lists->from))[row] = from;
+    ((const void **)(void *)(i->lists + lists->from))[row] = observation_source(i, item, env, row, to);
     ((void **)(void *)(i->lists + lists->to))[row] = to;
-    i->copy_from[row] = from;
-    i->copy_to[row] = to;
     list_inputs(i, item, env, (void **)(void *)(i->lists + lists->inputs) + (size_t)row * stack);
     ((uint64_t *)(void *)(i->lists + lists->streams))[row] = farm_random_stream(item->lane_id, env);
     ((uint64_t *)(void *)(i->lists + lists->counts))[row] = item->n;
@@ -452,7 +444,8 @@ static enum farm_status launch_and_wait(struct farm_cuda_inference *i, const str
                                         uint32_t copy, struct farm_error *err) {
     if (i->context->obs_path.copies) {
         const enum farm_status status =
-            farm_cuda_obs_path_copy(i->stream, i->copy_from, i->copy_to, i->copy_bytes, rows, err);
+            farm_cuda_obs_path_copy(i->stream, (const void *const *)(i->lists + rung->lists.from),
+                                    (void *const *)(i->lists + rung->lists.to), i->copy_bytes, rows, err);
         if (status) return status;
     }
     FARM_CUDA_TRY(cudaGraphLaunch(rung->graphs[copy], i->stream));
