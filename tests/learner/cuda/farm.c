@@ -104,6 +104,10 @@ struct farm *open_farm(struct setting setting) {
     return farm;
 }
 
+void lend_descriptors(struct farm *farm) {
+    for (uint32_t r = 0; r < RINGS; r++) farm_lanes_lend_writable(&farm->lanes, r, dup(farm->made[r].up.fd));
+}
+
 enum farm_status open_backend(struct farm *farm, const struct farm_backend_ops *ops) {
     cr_assert_eq(farm_algo_plan_make(&farm->learner.algo, &farm->plan, &farm->err), FARM_OK);
     farm->plan.sync = farm->setting.sync;
@@ -352,6 +356,21 @@ void record_end(struct farm *farm, struct record *record) {
     record->params = memcpy(malloc(record->count * sizeof(float)), read_params(farm), record->count * sizeof(float));
 }
 
+// A ring leaves and joins again while the other one is served; its registration and mirror go and return.
+static void leave_and_join(struct farm *farm) {
+    const struct farm_emulator_account before = farm_emulator_account();
+    farm->ops->leave(farm->backend, 1);
+    const struct farm_emulator_account absent = farm_emulator_account();
+    cr_assert_eq(before.registered - absent.registered, before.registered > 0 ? 2 : 0);
+    cr_assert_lt(absent.device_bytes, before.device_bytes);
+    lend_descriptors(farm);
+    cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_OK, "%s", farm->err.message);
+    farm_lanes_end_writable(&farm->lanes);
+    const struct farm_emulator_account again = farm_emulator_account();
+    cr_assert_eq(again.registered, before.registered);
+    cr_assert_eq(again.device_bytes, before.device_bytes);
+}
+
 struct record *run_farm(struct farm *farm) {
     struct record *record = calloc(1, sizeof *record);
     while (farm->n < ROUNDS) {
@@ -365,7 +384,7 @@ struct record *run_farm(struct farm *farm) {
             add_bytes_read(record->trained, &before);
             record->stats[record->updates++] = farm->pass_stats;
         }
-        if (farm->between) farm->between(farm);
+        if (farm->ring_leaves && farm->n % 7 == 3) leave_and_join(farm);
     }
     record_end(farm, record);
     return record;
@@ -404,11 +423,11 @@ void free_record(struct record *record) {
     free(record);
 }
 
-void expect_steady(struct farm *farm, void (*between)(struct farm *), struct record *steady, const char *what) {
-    farm->between = between;
+void expect_absence_changes_nothing(struct farm *farm, struct record *steady) {
+    farm->ring_leaves = true;
     struct record *record = run_farm(farm);
     close_farm(farm);
-    expect_same(record, steady, what);
+    expect_same(record, steady, "a ring that leaves and joins");
     free_record(record);
     free_record(steady);
 }

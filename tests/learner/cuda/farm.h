@@ -51,9 +51,9 @@ struct farm {
     const struct farm_backend_ops *ops;
     struct farm_backend *backend;
     struct farm_error err;
-    uint64_t n, trained;                // steps answered, steps trained on
-    struct farm_pass_stats pass_stats;  // of the newest update
-    void (*between)(struct farm *farm); // called by run_farm after each step and its updates; may be NULL
+    uint64_t n, trained;               // steps answered, steps trained on
+    struct farm_pass_stats pass_stats; // of the newest update
+    bool ring_leaves;                  // run_farm: ring 1 leaves and joins again after every seventh step
 };
 
 // All answers of a run, and the parameters at its end.
@@ -80,6 +80,9 @@ struct farm *open_played(struct setting setting, uint64_t steps); // which has a
 // After the last farm nothing of the GPU may be in use.
 void close_farm(struct farm *farm);
 void expect_nothing_left(void);
+
+// Lends the GPU writable descriptors of the rings' `up` segments.
+void lend_descriptors(struct farm *farm);
 
 // The backend has chosen the setting's way.
 void expect_obs_path(const struct farm *farm);
@@ -122,7 +125,8 @@ struct record *run_alone(struct setting setting, const struct farm_backend_ops *
 double distance(const float *a, const float *b, size_t count);
 void expect_same(const struct record *ours, const struct record *theirs, const char *what);
 
-// `between` changes no number of the farm's run: they are those of `steady`. Closes the farm, frees `steady`.
-void expect_steady(struct farm *farm, void (*between)(struct farm *), struct record *steady, const char *what);
+// Runs a farm whose ring 1 leaves and joins while ring 0 is served: no number differs from those of `steady`. Closes
+// the farm, frees `steady`.
+void expect_absence_changes_nothing(struct farm *farm, struct record *steady);
 
 #endif

@@ -122,39 +122,18 @@ Test(cuda_backend, every_ring_is_registered_once_and_during_the_run_only) {
     }
 }
 
-// A ring leaves and joins again while the other one is served; its registration and mirror go and return.
-static void leave_and_join(struct farm *farm) {
-    if (farm->n % 7 != 3) return;
-    const struct farm_emulator_account before = farm_emulator_account();
-    const bool registered = before.registered > 0;
-    farm->ops->leave(farm->backend, 1);
-    const struct farm_emulator_account absent = farm_emulator_account();
-    cr_assert_eq(before.registered - absent.registered, registered ? 2 : 0);
-    cr_assert_lt(absent.device_bytes, before.device_bytes);
-    cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_OK, "%s", farm->err.message);
-    const struct farm_emulator_account again = farm_emulator_account();
-    cr_assert_eq(again.registered, before.registered);
-    cr_assert_eq(again.device_bytes, before.device_bytes);
-}
-
-static void expect_absence_changes_nothing(struct setting setting) {
-    struct record *steady = run_alone(setting, &farm_backend_cuda);
-    struct farm *farm = open_ready(setting);
-    expect_steady(farm, leave_and_join, steady, "a ring that leaves and joins");
-}
-
 Test(cuda_backend, a_ring_that_leaves_and_joins_changes_no_number) {
-    for (int mirror = FARM_MIRROR_FULL; mirror <= FARM_MIRROR_OFF; mirror++) {
-        struct setting setting = usual_setting(true, 1);
-        setting.mirror = (enum farm_mirror)mirror;
-        expect_absence_changes_nothing(setting);
-    }
-    expect_absence_changes_nothing(usual_setting(false, 1));
+    struct setting setting = usual_setting(true, 1);
+    for (; setting.mirror <= FARM_MIRROR_OFF; setting.mirror++)
+        expect_absence_changes_nothing(open_ready(setting), run_alone(setting, &farm_backend_cuda));
+    setting = usual_setting(false, 1);
+    expect_absence_changes_nothing(open_ready(setting), run_alone(setting, &farm_backend_cuda));
 }
 
 Test(cuda_backend, a_ring_that_joins_a_bounced_farm_is_bounced) {
+    const struct setting setting = usual_setting(true, 1);
     farm_emulator.refuse_registration = 1;
-    expect_absence_changes_nothing(usual_setting(true, 1));
+    expect_absence_changes_nothing(open_ready(setting), run_alone(setting, &farm_backend_cuda));
 }
 
 static void expect_join_refused(struct farm *farm, const char *why) {

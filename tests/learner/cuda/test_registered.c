@@ -9,10 +9,6 @@
 
 TestSuite(cuda_registered, .timeout = 60);
 
-static void lend_descriptors(struct farm *farm) {
-    for (uint32_t r = 0; r < RINGS; r++) farm_lanes_lend_writable(&farm->lanes, r, dup(farm->made[r].up.fd));
-}
-
 static struct farm *open_lent(struct setting setting) {
     struct farm *farm = open_farm(setting);
     farm_emulator.refuse_read_only = 1;
@@ -36,21 +32,12 @@ static void rights_of(const void *address, char rights[5]) {
     fclose(maps);
 }
 
-static void leave_and_join(struct farm *farm) {
-    if (farm->n % 9 != 4) return;
-    farm->ops->leave(farm->backend, 0);
-    lend_descriptors(farm);
-    cr_assert_eq(farm->ops->join(farm->backend, 0, &farm->err), FARM_OK, "%s", farm->err.message);
-    farm_lanes_end_writable(&farm->lanes);
-    cr_assert_eq(farm_emulator_account().registered, 2 * RINGS);
-}
-
 static void expect_same_numbers(struct setting setting) {
     farm_emulator.refuse_read_only = 0;
     struct record *usual_record = run_alone(setting, &farm_backend_cuda);
     struct farm *farm = open_lent(setting);
     cr_assert_eq(farm_emulator_account().registered, 2 * RINGS, "nothing is bounced");
-    expect_steady(farm, leave_and_join, usual_record, "a second mapping");
+    expect_absence_changes_nothing(farm, usual_record);
 }
 
 Test(cuda_registered, a_second_mapping_changes_no_number) {
