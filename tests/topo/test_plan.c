@@ -28,6 +28,13 @@ static struct farm_plan_request request_of(int actors, int learner_device) {
                                       .numa = true};
 }
 
+// A learner on two GPUs from `first` on.
+static struct farm_plan_request request_of_gpus(int actors, int first) {
+    struct farm_plan_request request = request_of(actors, first);
+    request.learner_gpus = 2;
+    return request;
+}
+
 static void make_plan(struct farm_plan_request request) {
     cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_OK, "%s", error.message);
 }
@@ -289,6 +296,9 @@ Test(topo, binds_shards_to_cpus_only_if_it_pins) {
     cr_assert(plan.shard_node[0] == -1 && farm_bitmap_count(&plan.shard_cpus[0]) == 0);
 }
 
+#define LARGE_RINGS(n)                                                                                                 \
+    { .actors = n, .learner_device = NONE, .bytes_per_actor = 8ull << 30, .pin = true, .numa = true }
+
 Test(topo, refuses_requests_that_make_no_sense) {
     static const struct {
         const char *machine;
@@ -308,19 +318,10 @@ Test(topo, refuses_requests_that_make_no_sense) {
          {.actors = 4, .remote_actors = 60, .learner_device = CPU, .bytes_per_actor = 2ull << 30},
          FARM_E_LIMIT,
          "--expect-actors"},
-        {TWO_SOCKETS,
-         {.actors = 32, .learner_device = NONE, .bytes_per_actor = 8ull << 30, .pin = true, .numa = true},
-         FARM_E_LIMIT,
-         "NUMA node 0"},
-        {TWO_SOCKETS,
-         {.actors = 32, .learner_device = NONE, .bytes_per_actor = 8ull << 30, .pin = true, .numa = true},
-         FARM_E_LIMIT,
-         "need 128 GiB"},
+        {TWO_SOCKETS, LARGE_RINGS(32), FARM_E_LIMIT, "NUMA node 0"},
+        {TWO_SOCKETS, LARGE_RINGS(32), FARM_E_LIMIT, "need 128 GiB"},
         // All on one node, while the machine has room.
-        {TWO_SOCKETS,
-         {.actors = 16, .learner_device = NONE, .bytes_per_actor = 8ull << 30, .pin = true, .numa = true},
-         FARM_E_LIMIT,
-         "lower --actors, --envs-per-actor or --ring-steps, or --no-numa"},
+        {TWO_SOCKETS, LARGE_RINGS(16), FARM_E_LIMIT, "lower --actors, --envs-per-actor or --ring-steps, or --no-numa"},
         {TWO_SOCKETS,
          {.actors = 16, .learner_device = NONE, .bytes_per_actor = UINT64_MAX / 2},
          FARM_E_LIMIT,
@@ -519,8 +520,7 @@ static void read_two_sockets(int gpu_count, const int *nodes) {
 
 Test(topo, serves_each_nodes_actors_by_the_gpu_beside_them) {
     read_two_sockets(2, (const int[]){0, 1});
-    struct farm_plan_request request = request_of(0, 0);
-    request.learner_gpus = 2;
+    struct farm_plan_request request = request_of_gpus(0, 0);
     make_plan(request);
     check_pins("two GPUs", &request);
     cr_assert_eq(plan.actor_count, 13); // two cores infer, one trains
@@ -537,8 +537,7 @@ Test(topo, serves_each_nodes_actors_by_the_gpu_beside_them) {
 
 Test(topo, uses_the_gpus_from_the_first_one_on) {
     read_two_sockets(3, (const int[]){0, 1, 1});
-    struct farm_plan_request request = request_of(4, 1);
-    request.learner_gpus = 2;
+    struct farm_plan_request request = request_of_gpus(4, 1);
     make_plan(request);
     for (int i = 0; i < 4; i++) cr_assert(plan.actor[i].shard == 0 || plan.actor[i].shard == 1);
     for (int g = 0; g < 2; g++)
@@ -594,9 +593,7 @@ Test(topo, feeds_more_training_threads_with_remote_actors) {
 // A learner on GPUs that the machine does not show is planned as one on CPUs, with many cores for inference.
 Test(topo, has_no_cores_beside_missing_gpus) {
     read_synthetic("pack:2 core:512 pu:1");
-    struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
-    request.learner_gpus = 2;
-    make_plan(request);
+    make_plan(request_of_gpus(0, FARM_LEARNER_CPU));
     cr_assert_eq(farm_bitmap_count(&plan.inference_cpus), FARM_PLAN_SHARDS_MAX);
     cr_assert_eq(plan.shard_count, 2);
     cr_assert_eq(served_by(0) + served_by(1), plan.actor_count);
@@ -606,8 +603,7 @@ Test(topo, has_no_cores_beside_missing_gpus) {
 
 Test(topo, pins_no_inference_if_nothing_is_pinned) {
     read_two_sockets(2, (const int[]){0, 1});
-    struct farm_plan_request request = request_of(0, 0);
-    request.learner_gpus = 2;
+    struct farm_plan_request request = request_of_gpus(0, 0);
     request.pin = false;
     make_plan(request);
     for (int g = 0; g < 2; g++) cr_assert_eq(farm_bitmap_count(&plan.shard_cpus[g]), 0, "GPU %d", g);
@@ -615,10 +611,6 @@ Test(topo, pins_no_inference_if_nothing_is_pinned) {
 
 Test(topo, refuses_missing_gpus_and_gpus_without_an_actor) {
     read_two_sockets(2, (const int[]){0, 1});
-    struct farm_plan_request request = request_of(0, 1);
-    request.learner_gpus = 2;
-    expect_refusal(request, FARM_E_USAGE, "--gpus 2");
-    request = request_of(1, 0);
-    request.learner_gpus = 2;
-    expect_refusal(request, FARM_E_USAGE, "1 actor");
+    expect_refusal(request_of_gpus(0, 1), FARM_E_USAGE, "--gpus 2");
+    expect_refusal(request_of_gpus(1, 0), FARM_E_USAGE, "1 actor");
 }
