@@ -229,7 +229,7 @@ static uint32_t open_at_hub(const struct memory *net) {
     return open;
 }
 
-// An run_honest_node node continues: at least so many steps a lane and second.
+// An honest node continues: at least so many steps a lane and second.
 static void run_honest_node(struct play *play, uint64_t s, uint64_t *steps, uint64_t least) {
     const uint64_t until_ns = play->now_ns + s * 1000000000, before = play->world.taken[0][0];
     while (play->now_ns < until_ns) {

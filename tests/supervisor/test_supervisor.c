@@ -389,7 +389,7 @@ static int exit_silently(void *context, struct farm_error *err) {
     _exit(4);
 }
 
-Test(supervisor, says_so_where_the_dead_said_nothing) {
+Test(supervisor, reports_a_death_without_last_words) {
     for (int final = 0; final < 2; final++) {
         RUN_ONE(FARM_E_DEAD, WORKER(.name = "actor 5", .body = exit_silently, .errors_are_final = final),
                 .deaths_max = 2);
