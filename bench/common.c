@@ -23,9 +23,9 @@ void farm_bench_start(struct farm_bench *bench, int argc, char **argv, double de
     };
     farm_bench_check(bench->flag_count <= FARM_BENCH_FLAGS_MAX, "too many flags");
     for (size_t i = 0; i < bench->flag_count; i++) flags[2 + i] = bench->flags[i];
+    const char *synopsis = bench->flag_count ? "[--json] [--seconds S] ..." : "[--json] [--seconds S]";
     const struct farm_cli cli = {.program = bench->name,
-                                 .synopsis =
-                                     bench->flag_count ? "[--json] [--seconds S] ..." : "[--json] [--seconds S]",
+                                 .synopsis = synopsis,
                                  .about = bench->about,
                                  .flags = flags,
                                  .flag_count = 2 + bench->flag_count};
@@ -63,7 +63,7 @@ void farm_bench_check(bool good, const char *what) {
     exit(1);
 }
 
-static int numa_nodes(void) {
+static int count_numa_nodes(void) {
     int count = 0;
     for (char path[64]; count < 1024; count++) {
         snprintf(path, sizeof path, "/sys/devices/system/node/node%d", count);
@@ -74,20 +74,20 @@ static int numa_nodes(void) {
     return count;
 }
 
-static json_t *machine(void) {
+static json_t *describe_machine(void) {
     struct utsname system;
     char cpu[256];
     farm_machine_cpu_name(NULL, cpu, sizeof cpu);
     json_t *object = farm_json_object(false);
     farm_json_set_text(object, "cpu", cpu);
     farm_json_set_int(object, "cores", (uint64_t)farm_bench_cpus());
-    farm_json_set_int(object, "nodes", (uint64_t)numa_nodes());
+    farm_json_set_int(object, "nodes", (uint64_t)count_numa_nodes());
     farm_json_set_text(object, "kernel", uname(&system) ? NULL : system.release);
     farm_json_set_text(object, "gpu", NULL);
     return object;
 }
 
-static json_t *describe(const struct farm_bench_result *result) {
+static json_t *describe_result(const struct farm_bench_result *result) {
     json_t *object = farm_json_object(false);
     farm_json_set_text(object, "name", result->name);
     farm_json_set_real(object, "value", result->value);
@@ -106,8 +106,8 @@ static int print_json(const struct farm_bench *bench) {
     json_t *document = farm_json_object(true), *results = json_array();
     farm_json_set_text(document, "benchmark", bench->name);
     farm_json_set_text(document, "commit", FARM_COMMIT);
-    farm_json_set(document, "machine", machine());
-    for (size_t i = 0; i < bench->count; i++) json_array_append_new(results, describe(&bench->results[i]));
+    farm_json_set(document, "machine", describe_machine());
+    for (size_t i = 0; i < bench->count; i++) json_array_append_new(results, describe_result(&bench->results[i]));
     farm_json_set(document, "results", results);
     enum farm_status status = farm_json_print(document, stdout, &err);
     json_decref(document);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The farm against the bare simulator: rounds of `farm fps` with the environments that have a target, and the cost of a
-CartPole step with a thousand of them in one process. Each run of `farm fps` alternates between both sides; the ratio here is
-the median of its `efficiency`: the farm's rate / (rate of the bare loop on one core x cores). Standard library only; prints a
-table, or with --json the document of all benchmarks.
+CartPole step among a thousand in one process. Each run of `farm fps` alternates both sides; the ratio is the median of its
+`efficiency`: the farm's rate / (rate of the bare loop on one core x cores). Standard library only. Prints a table, or with
+--json a benchmark's document.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import sys
 
 from peers.common import Unavailable, commit, farm_fps, machine, spread_of
 
-BUILD = os.path.dirname(os.path.dirname(os.path.abspath(sys.argv[0])))  # this file is build/bench/fps, by a link
+BUILD = os.path.dirname(os.path.dirname(os.path.abspath(sys.argv[0])))  # build/bench/fps links to this file
 UNEVEN = f"plugin:{BUILD}/bench/plugins/uneven.so"  # one step in 100 takes 100 times as long, a reset 1,000 times
 TARGETS = {
     "ale/Pong": 0.93,
@@ -26,7 +26,7 @@ TARGETS = {
     "native/cartpole": 0.85,
     UNEVEN: 0.93,
 }
-MANY, FEW = 1000, 16  # environments of one process
+MANY, FEW = 1000, 16  # environments per process
 
 
 def fps(env, seconds, *options):
@@ -106,8 +106,8 @@ def measure(envs, seconds, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one document on stdout")
-    parser.add_argument("--seconds", type=float, default=2, help="of a run of farm fps (2)")
-    parser.add_argument("--rounds", type=int, default=1, help="runs of each environment (1)")
+    parser.add_argument("--seconds", type=float, default=2, help="per run of farm fps (2)")
+    parser.add_argument("--rounds", type=int, default=1, help="runs per environment (1)")
     parser.add_argument("--only", default="", help="environments whose names contain this")
     arguments = parser.parse_args()
     if arguments.seconds < 1 or arguments.rounds < 1:

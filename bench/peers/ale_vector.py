@@ -1,7 +1,7 @@
-"""ALE's own vector environment (AtariVectorEnv of ale-py), synchronous and asynchronous.
+"""ALE's vector environment (AtariVectorEnv of ale-py), synchronous and asynchronous.
 
 # peer: ale
-One frame an observation (stack_num=1): we stack where frames are read, without copies.
+One frame per observation (stack_num=1): ours stacks frames where it reads them.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """EnvPool 1.2.5: Atari, Procgen and MuJoCo through its Gymnasium interface, synchronous and asynchronous.
 
 # peer: envpool
-One frame an observation (stack_num=1): we stack where frames are read, without copies, so EnvPool is spared its own stacking.
+One frame per observation (stack_num=1): ours stacks frames where it reads them, so EnvPool need not stack.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ ATARI = "both: 4 frames an action, maximum of 2, 84x84 grey, one frame an observ
 
 
 def load_qt():
-    """The libraries that EnvPool's Procgen links to and expects of the system; from the package PyQt5-Qt5 here."""
+    """Loads the system libraries of EnvPool's Procgen from the package PyQt5-Qt5."""
     folder = os.path.join(sysconfig.get_path("purelib"), "PyQt5", "Qt5", "lib")
     for name in ("libQt5Core.so.5", "libQt5Gui.so.5"):
         ctypes.CDLL(os.path.join(folder, name), ctypes.RTLD_GLOBAL)

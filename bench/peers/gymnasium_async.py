@@ -1,4 +1,4 @@
-"""Gymnasium's AsyncVectorEnv, a process an environment, around ALE with Gymnasium's AtariPreprocessing.
+"""Gymnasium's AsyncVectorEnv (a process per environment) around ALE with Gymnasium's AtariPreprocessing.
 
 # peer: gymnasium
 """
@@ -16,7 +16,7 @@ def make_pong():
     import cv2
 
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-    cv2.setNumThreads(1)  # one process an environment is threads enough
+    cv2.setNumThreads(1)  # there is a process per environment
     gymnasium.register_envs(ale_py)
     env = gymnasium.make("ale_py:ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0)
     return AtariPreprocessing(env, noop_max=30, frame_skip=4, screen_size=84)

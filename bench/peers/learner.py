@@ -1,12 +1,11 @@
-"""The work of bench/learner.c in PyTorch, one thread on the same core, in turns with it.
+"""The work of bench/learner.c in PyTorch, on one thread of the same core, alternating with it.
 
 # peer: torch
 usage: learner.py BUILD [--json FILE] [--rounds N] [--seconds S] [--only NAME]
 
-PyTorch does the best it can without being compiled: of f32 and (where the CPU has it) bf16 autocast, contiguous and
-channels-last, whichever is fastest on each piece of work is measured. It gets its frames already stacked, in one tensor
-of bytes; conversion to floats is part of the work, as is sampling in inference and, in training, the whole update of
-IMPALA: V-trace, losses, backward, clipping, RMSProp.
+PyTorch runs uncompiled, in the fastest of f32 and (if the CPU has it) bf16 autocast, contiguous and channels-last, for each
+piece of work. It gets stacked frames in one tensor of bytes; the work includes conversion to floats, sampling in inference and,
+in training, IMPALA's whole update: V-trace, losses, backward, clipping, RMSProp.
 """
 
 import argparse
@@ -23,7 +22,7 @@ import torch
 from torch import nn
 
 ACTIONS, STACK, SIDE, UNROLL, UNROLLS, UNROLLS_DEEP, GAMMA = 6, 4, 84, 20, 32, 4, 0.99
-WORK = {  # name of the result: net, rows of an inference (None: training)
+WORK = {  # result: net, rows of an inference (None: training)
     "train_shallow": ("shallow", None),
     "train_nature": ("nature", None),
     "train_deep": ("deep", None),
@@ -45,7 +44,7 @@ class Residual(nn.Module):
 
 
 def section(inputs, channels, side):
-    """A section of IMPALA's deep network, on pictures of side x side."""
+    """A section of IMPALA's deep network, on side x side pixels."""
     pool = nn.MaxPool2d(3, 2, padding=side % 2, ceil_mode=True)
     return [nn.Conv2d(inputs, channels, 3, padding=1), pool, Residual(channels), Residual(channels)]
 
@@ -72,7 +71,7 @@ class Net(nn.Module):
 
 
 class Batch(typing.NamedTuple):
-    """What an update is made of, T = UNROLL, B unrolls; frames of step t of unroll b at t * B + b."""
+    """The input of an update: T = UNROLL, B unrolls; the frames of step t of unroll b are at t * B + b."""
 
     frames: torch.Tensor  # [(T + 1) * B, STACK, SIDE, SIDE] u8
     actions: torch.Tensor  # [T, B]
@@ -94,8 +93,8 @@ def random_batch(unrolls, seed=1):
 
 
 class Update:
-    """A network, its optimiser, and IMPALA's whole update; also what bench/gpu/torch_update.py runs on a GPU. bf16: by
-    autocast, or all weights and the optimiser's state in it (which no CPU is given)."""
+    """A network, its optimiser and IMPALA's update; bench/gpu/torch_update.py runs it on a GPU. bf16: autocast, or (on GPUs) all
+    weights and the optimiser's state."""
 
     def __init__(self, net, bf16=False, channels_last=True, device="cpu", weights_bf16=False, lr=1e-4):
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
@@ -189,10 +188,10 @@ def has_bf16():
 
 
 def fastest(net, rows, seconds):
-    """The subject that does this work fastest."""
+    """The fastest subject for this work."""
     subjects = [Subject(net, bf16, last) for bf16 in ((False, True) if has_bf16() else (False,)) for last in (True, False)]
     for subject in subjects:
-        rate(subject, rows, 0)  # primitives are made
+        rate(subject, rows, 0)  # creates primitives
     return max(subjects, key=lambda subject: rate(subject, rows, seconds))
 
 
@@ -201,11 +200,11 @@ def ours(program, seconds):
 
 
 def compare(program, work, rounds, seconds):
-    """The document of bench/learner.c, its references replaced by PyTorch's figures."""
+    """The document of bench/learner.c with PyTorch's figures as references."""
     subjects = {name: fastest(net, rows, seconds) for name, (net, rows) in work.items()}
     samples, theirs = {name: [] for name in work}, {name: [] for name in work}
     for turn in range(rounds):
-        document = ours(program, 2 * seconds * len(WORK))  # it measures all, each precision
+        document = ours(program, 2 * seconds * len(WORK))  # it measures everything in each precision
         document["results"] = [result for result in document["results"] if result["name"] in work]
         for result in document["results"]:
             samples[result["name"]].append(result["value"])
@@ -223,14 +222,14 @@ def compare(program, work, rounds, seconds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("build", help="folder in which bench/learner lies")
-    parser.add_argument("--json", default="-", help="where the document goes (default: stdout)")
+    parser.add_argument("build", help="build folder, which holds bench/learner")
+    parser.add_argument("--json", default="-", help="file of the document (default: stdout)")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each side (default 5)")
     parser.add_argument("--seconds", type=float, default=10.0, help="for each result (default 10)")
     parser.add_argument("--only", default="", help="results whose names contain this")
     arguments = parser.parse_args()
 
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # the benchmark takes the same core
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # the benchmark uses the same core
     torch.set_num_threads(1)
     work = {name: what for name, what in WORK.items() if arguments.only in name}
     program = os.path.join(arguments.build, "bench", "learner")

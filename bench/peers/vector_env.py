@@ -1,7 +1,7 @@
-"""What the comparisons with vector environments share: the loop that a user of one writes, counted as we count.
+"""The user's loop around a vector environment, for the comparisons.
 
-The loop takes a batch, and answers it with actions drawn beforehand. At the end of a turn it checks what it was given: shape,
-type, and that observations have changed (a table of zeros would be fast).
+It receives a batch and sends actions drawn in advance. At the end of a turn it checks the observations: shape, type, and that they
+have changed.
 """
 
 import time
@@ -9,11 +9,11 @@ import time
 import numpy as np
 
 ACTION_ROWS = 1024
-CHECKED_TURNS = 8  # after so many an environment looks different
+CHECKED_TURNS = 8  # by then observations have changed
 
 
 class Loop:
-    """Peers with recv() and send(); a subclass says how, and starts its environments before it calls start()."""
+    """A peer with send() and recv(); a subclass starts its environments, then calls start()."""
 
     def __init__(self, actions, observation_shape, observation_type):
         self.actions = actions  # [ACTION_ROWS, batch, ...]
@@ -21,23 +21,23 @@ class Loop:
         self.turn = 0
 
     def receive(self):
-        """(observations, rewards, terminated, truncated, whatever send wants to know)."""
+        """(observations, rewards, terminated, truncated, the token for send)."""
         raise NotImplementedError
 
     def send(self, actions, token):
         raise NotImplementedError
 
     def start(self, environments):
-        """Steps until all environments have started: loading and resets are no part of a rate."""
+        """Steps until all environments have started: a rate excludes loading and resets."""
         rows = 0
         while rows < 3 * environments:
             rows += len(self.step()[1])
 
     def step(self):
-        answer = self.receive()
+        batch = self.receive()
         self.turn = (self.turn + 1) % ACTION_ROWS
-        self.send(self.actions[self.turn], answer[4])
-        return answer
+        self.send(self.actions[self.turn], batch[4])
+        return batch
 
     def rate(self, seconds):
         """Transitions per second. After an end the peer resets in an extra step, which does not count."""
@@ -61,9 +61,5 @@ def discrete_actions(count, batch):
 
 
 def asynchronous_settings(cores, batches):
-    """num_envs, batch_size and num_threads: in step with all environments, and with half of them working ahead."""
-    settings = []
-    for batch in batches:
-        settings.append({"num_envs": batch, "batch_size": batch, "num_threads": cores})
-        settings.append({"num_envs": 2 * batch, "batch_size": batch, "num_threads": cores})
-    return settings
+    """Synchronous, and with twice as many environments as a batch."""
+    return [{"num_envs": ahead * batch, "batch_size": batch, "num_threads": cores} for batch in batches for ahead in (1, 2)]

@@ -1,7 +1,7 @@
 """The actor program for Atari games: python -m actorfarm.ale_actor --env Pong --up-fd N --down-fd N ...
 
-Started by the supervisor with the descriptors of its lanes; steps one group of emulators while the others wait for their
-actions. No model here, and ALE's emulator (GPL-2.0) lives in this process only. The games and their options: ale_game.py.
+The supervisor starts it with the descriptors of its lanes. It steps one group of emulators while the others wait for actions.
+Only this process loads ALE's emulator (GPL-2.0). ale_game.py has the games and their options.
 """
 
 import sys
@@ -13,54 +13,54 @@ try:
 
     from . import ale_game
 except ModuleNotFoundError as missing:
-    sys.exit(f"ale_actor: the Python package {missing.name} is missing: run `make deps`, which puts it into build/venv")
+    sys.exit(f"ale_actor: the Python package {missing.name} is missing: run `make deps`, which installs it in build/venv")
 
 FIRST, LAST = _farm.FIRST, _farm.LAST
 
 
 class Group:
-    """The games of one lane. Whether each has ended, and hence starts an episode next, is `ended`."""
+    """The games of one lane. A game with `ended` starts an episode with its next step."""
 
     def __init__(self, ring, lane, games):
         self.lane, self.games = lane, games
         self.ended = [True] * len(games)
 
     def step(self, ring):
-        lane, ended, show = self.lane, self.ended, self.shower(ring)
+        lane, ended, write = self.lane, self.ended, self.make_writer(ring)
         actions = None if all(ended) else ring.actions(lane)
         for env, game in enumerate(self.games):
             if ended[env]:
                 game.reset()
                 ended[env] = False
-                show(lane, env, game.frame_a, game.frame_b, 0, FIRST)
+                write(lane, env, game.frame_a, game.frame_b, 0, FIRST)
             else:
                 reward, flags = game.step(actions[env])
                 if flags:
                     ended[env] = True
                     flags |= LAST
-                show(lane, env, game.frame_a, game.frame_b, reward, flags)
+                write(lane, env, game.frame_a, game.frame_b, reward, flags)
         ring.publish(lane)
 
-    def shower(self, ring):
-        """What writes an environment's step. Here: the maximum of two palette frames, as 84x84 grey."""
+    def make_writer(self, ring):
+        """The function that writes an environment's step; here the maximum of two palette frames, as 84x84 grey."""
         return ring.commit
 
 
 class DirectGroup(Group):
-    """Games that show the emulator's own screen or memory."""
+    """Games observed by the emulator's own screen or memory."""
 
     def __init__(self, ring, lane, games):
         super().__init__(ring, lane, games)
         self.obs, self.steps = np.asarray(ring.arrays(lane)[0][0]), ring.steps
 
-    def shower(self, ring):
+    def make_writer(self, ring):
         into = self.obs[ring.next(self.lane) % self.steps]
 
-        def show(lane, env, frame_a, frame_b, reward, flags):
-            self.games[env].show(into[env])
+        def write(lane, env, frame_a, frame_b, reward, flags):
+            self.games[env].write_observation(into[env])
             ring.set(lane, env, reward, flags)
 
-        return show
+        return write
 
 
 class Maker:
@@ -73,7 +73,7 @@ class Maker:
         games = [ale_game.Game(self.rom, seed, self.options) for seed in seeds]
         if self.sample is None:
             self.sample = games[0]
-            actor.check_spec(ring.spec, self.spec())  # before the lane is written by anything but its spec
+            actor.check_spec(ring.spec, self.spec())  # before the first write to the lane
             if self.options.obs == "grey":
                 ring.atari(self.sample.height)
         return (Group if self.options.obs == "grey" else DirectGroup)(ring, lane, games)
@@ -100,7 +100,7 @@ class Ale:
 
     @staticmethod
     def prepare(name, pairs, bad_values):
-        """bad_values does not matter: rewards are whole numbers, observations bytes."""
+        """Ignores bad_values: rewards are whole numbers, observations bytes."""
         return Maker(ale_game.find_rom(name), ale_game.Options.parse(pairs))
 
 

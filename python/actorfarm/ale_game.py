@@ -1,25 +1,25 @@
-"""One Atari game as an agent sees it: DeepMind's settings around ALE's emulator.
+"""One Atari game with DeepMind's settings around ALE's emulator.
 
-What a step means (frames skipped, maximum of the last two, no-op starts, ends) is what ALE's own vector environment does, checked
-byte for byte by tests/python/test_ale_vector_env.py. Added to it: after a lost life (`episodic_life`) the same game goes on.
-Frames are palette indices; turning them into 84x84 grey pixels is the lane's business (`_farm.Ring.commit`).
+Steps (skipped frames, maximum of the last two, no-op starts, ends) equal those of ALE's vector environment;
+tests/python/test_ale_vector_env.py compares them byte for byte. One addition: after a lost life (`episodic_life`) the same game
+continues. Frames are palette indices; `_farm.Ring.commit` converts them to 84x84 grey pixels.
 
-Options, with their names in ALE's vector environment (V) and in Gymnasium's ALE/*-v5 (G) where those differ, and DeepMind's
-settings as defaults:
+Options with DeepMind's settings as defaults. V and G: ALE's vector environment and Gymnasium's ALE/*-v5 have the option, with
+another name or default if one is given:
 
     frame_skip=4                    V, G: frameskip. Frames of an agent step
-    noop_max=30                     V. No-ops at a game's start, 0 to noop_max - 1 of them
-    fire_reset=true                 V: use_fire_reset. A game starts with FIRE where it has that action
+    noop_max=30                     V. A game starts with 0 to noop_max - 1 no-ops
+    fire_reset=true                 V: use_fire_reset. A game with the action FIRE starts with it
     episodic_life=true              V. A lost life ends a training episode, not the game (V: begins a new game)
     max_frames=108000               V, G: max_num_frames_per_episode
-    full_action_space=false         V, G. All 18 actions instead of those that the game uses
+    full_action_space=false         V, G. All 18 actions instead of the game's
     repeat_action_probability=0     V, G (0.25 there). Sticky actions (Machado et al. 2018)
-    mode=, difficulty=              G. Of the game's console, among those that the game has
+    mode=, difficulty=              G. Of the console, if the game has it
     maxpool=true                    V. The brighter of the last two frames; false: the last frame. For obs=grey
-    obs=grey                        u8 84x84, what V gives with img_height = img_width = 84, the only size there is
+    obs=grey                        u8 84x84, as V with img_height = img_width = 84; the only size
        =raw                         u8 210x160 (some games 214 to 250 rows), grey. G: obs_type="grayscale"
        =rgb                         u8 210x160x3. G: obs_type="rgb"
-       =ram                         f32[128]: the console's memory / 255, which a network takes as it is. G: obs_type="ram" in u8
+       =ram                         f32[128]: the console's memory / 255. G: obs_type="ram" in u8
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from . import _farm
 
 if "gymnasium" in sys.modules:
     import ale_py
-else:  # ale_py registers its games there where it can: a third of a second that an actor has no use for
+else:  # ale_py would register its games in Gymnasium, which takes a third of a second
     sys.modules["gymnasium"] = None
     import ale_py
 
@@ -42,12 +42,12 @@ import ale_py.roms
 TERMINATED, TRUNCATED, GAME_END = _farm.TERMINATED, _farm.TRUNCATED, _farm.GAME_END
 GAME_OVER = TERMINATED | GAME_END
 NOOP, FIRE = 0, 1  # ALE's action numbers
-TWO_PLAYERS_ONLY = {"combat", "joust", "maze_craze", "warlords"}  # the emulator refuses them for one player
+TWO_PLAYERS_ONLY = {"combat", "joust", "maze_craze", "warlords"}  # the emulator refuses one player
 
 
 OBS = ("grey", "raw", "rgb", "ram")
 
-# What others call our options, where that is not near enough to be guessed.
+# Names in other libraries, if too different for a guess.
 OTHER_NAMES = {
     "frameskip": "frame_skip",
     "use_fire_reset": "fire_reset",
@@ -61,7 +61,7 @@ OTHER_NAMES = {
 
 @dataclasses.dataclass
 class Options:
-    """What may be given as --option key=value. `episodic_life` is for training: it ends an episode, not the game."""
+    """The options --option key=value. `episodic_life` is for training: a lost life ends the episode, not the game."""
 
     frame_skip: int = 4
     noop_max: int = 30
@@ -70,14 +70,14 @@ class Options:
     full_action_space: bool = False
     repeat_action_probability: float = 0.0
     max_frames: int = 108000  # of a game
-    mode: int = -1  # -1: the game's own
+    mode: int = -1  # -1: the game's default
     difficulty: int = -1
     maxpool: bool = True
     obs: str = "grey"
 
     @classmethod
     def parse(cls, pairs):
-        """From ["key=value", ...]. ValueError with a sentence for the user."""
+        """From ["key=value", ...]. ValueError with a message for the user."""
         options = cls()
         fields = {field.name: field for field in dataclasses.fields(cls)}
         for pair in pairs:
@@ -109,7 +109,7 @@ def _parse(key, text, kind):
 
 
 def games():
-    """{"MsPacman": "ms_pacman", ...}: every game that the package brings for one player."""
+    """{"MsPacman": "ms_pacman", ...}: the package's games for one player."""
     roms = sorted(set(ale_py.roms.get_all_rom_ids()) - TWO_PLAYERS_ONLY)
     return {"".join(part.capitalize() for part in rom.split("_")): rom for rom in roms}
 
@@ -142,8 +142,8 @@ class NoopCount:
 
 
 class Game:
-    """One emulator. After reset() and step() `frame_a` and `frame_b` (None: none) are the palette frames whose maximum
-    is the observation; they stay valid until the next call."""
+    """One emulator. After reset() and step(), `frame_a` and `frame_b` (or None) are the palette frames whose maximum is the
+    observation. They are valid until the next call."""
 
     def __init__(self, rom, seed, options):
         self.options = options
@@ -160,13 +160,13 @@ class Game:
         self._noops = NoopCount(seed, options.noop_max)
         self._codes = [action.value for action in self.actions]
         self._fire = options.fire_reset and FIRE in self._codes
-        self._last = self._frames()  # (newest, one before) of the step being played; swapped with _shown
+        self._last = self._frames()  # (newest, previous) frame of the current step; swapped with _shown
         self._shown = self._frames()
         self._game_continues = False
         self._lives = self._frames_played = 0
         self._reward_before = 0
         self.frame_a, self.frame_b = self._shown[0], None
-        self._looks = (2 if options.maxpool and options.frame_skip > 1 else 1) if options.obs == "grey" else 0
+        self._frames_read = (2 if options.maxpool and options.frame_skip > 1 else 1) if options.obs == "grey" else 0
         self.field, self._write = self._direct(options.obs)
 
     @staticmethod
@@ -178,7 +178,7 @@ class Game:
         choose(value)
 
     def _direct(self, obs):
-        """The observation field, and what fills it from the emulator as it stands (grey: nothing; see frame_a)."""
+        """The observation field, and the function that writes it from the emulator (None for grey: see frame_a)."""
         ale, screen = self._ale, (self.height, self.width)
         if obs == "raw":
             return ("frame", "u8", screen), ale.getScreenGrayscale
@@ -194,8 +194,8 @@ class Game:
             return ("ram", "f32", ram.shape), write
         return ("frame", "u8", (84, 84)), None
 
-    def show(self, into):
-        """Writes the observation, unless it is grey, straight from the emulator."""
+    def write_observation(self, into):
+        """From the emulator; not for grey."""
         self._write(into)
 
     def _frames(self):
@@ -204,8 +204,8 @@ class Game:
     def reset(self):
         """Starts an episode: a new game, or the same one after a lost life."""
         if self._game_continues:
-            # One step of FIRE (which serves a new ball) or NOOP, as DeepMind's wrapper does. Points go to the next step;
-            # so does the game's end, should it come now: then the next step finds it over.
+            # One step of FIRE (which serves a new ball) or NOOP, like DeepMind's wrapper. Its points count in the next step. If
+            # the game ends now, the next step finds it over.
             self._game_continues = False
             points, _ = self.step(self._codes.index(FIRE if self._fire else NOOP))
             self._game_continues = False
@@ -228,7 +228,7 @@ class Game:
 
     def step(self, action):
         """Plays action number `action` of `actions`. Returns (reward, flags)."""
-        options, looks, last = self.options, self._looks, self._last
+        options, looks, last = self.options, self._frames_read, self._last
         lives, left = self._lives if options.episodic_life else 0, options.max_frames - self._frames_played
         reward, skip, over, lives, left = _farm.skip(
             self._methods, self._codes[action], options.frame_skip, looks, last, lives, left
@@ -243,9 +243,9 @@ class Game:
         return reward, 0
 
     def _end(self, skip, over, lives, left):
-        """An end in the midst of a step: the newest frame is not looked at. The observation is the one before and, where
-        nothing but the newest frame is missing, the brighter of that and the frame before the newest."""
-        if skip == 0 and self._looks > 1:
+        """An end within a step, before the newest frame is read. The observation is the previous one; if only the newest frame is
+        missing, it is the brighter of that and the frame before the newest."""
+        if skip == 0 and self._frames_read > 1:
             if self.frame_b is not None:
                 _farm.brighter(self.frame_a, self.frame_b)
             _farm.brighter(self.frame_a, self._last[1])

@@ -1,9 +1,9 @@
 """The bare loops of `farm fps` for Python's environments: python -m actorfarm.bare --env ale/Pong --width 8 --command-fd N ...
 
-The same environments as in a lane, under random actions, stepped by the best loop that we can write around them, with
-nothing of the farm: nothing is rendered, resized or copied where it need not be. For each 8 bytes that come in (f64
-seconds) it runs for so long and answers with 24: u64 transitions, u64 nanoseconds, u64 nanoseconds of CPU time. 24 bytes of
-zeros say that the environments are made. A closed pipe ends it. Started by tools/fps/bare.c, which speaks the same.
+Steps the environments of a lane with random actions in the fastest loop that we can write, without the farm and without
+unneeded rendering, resizing or copies. Writes 24 bytes of zeros when the environments exist. Then reads 8 bytes (f64 seconds),
+runs for that time and writes 24 bytes: u64 transitions, u64 nanoseconds, u64 nanoseconds of CPU time; and so on until the pipe
+closes. tools/fps/bare.c starts it and is the other end.
 """
 
 import argparse
@@ -13,12 +13,12 @@ import struct
 import sys
 import time
 
-ACTIONS = 4096  # drawn before, used by turns
+ACTIONS = 4096  # drawn in advance, used in turn
 
 
 class Atari:
-    """`frame_skip` frames a step by `act`, no screen. Games start with no-ops and FIRE, and lost lives end episodes, as in
-    ale_game.py: what that plays without counting it as a step is played here too."""
+    """`frame_skip` frames per step, no screen. Games start with no-ops and FIRE, and lost lives end episodes, as in
+    ale_game.py, including the frames that do not count as steps."""
 
     def __init__(self, name, width, seed, pairs):
         import numpy as np
@@ -66,15 +66,15 @@ class Atari:
             ale.act(0)
         self._lives[i], self._left[i] = ale.lives(), self.options.max_frames
 
-    def _go_on(self, i):
-        """After a lost life: one step that is no transition."""
+    def _continue_game(self, i):
+        """After a lost life: one step, which is not a transition."""
         ale, code = self._games[i], self._fire or 0
         for _ in range(self.options.frame_skip):
             ale.act(code)
         self._lives[i] = ale.lives()
 
     def steps(self, end_ns):
-        """Plays until then; the transitions."""
+        """Plays until end_ns; returns the transitions."""
         skip, episodic, now = self.options.frame_skip, self.options.episodic_life, time.monotonic_ns
         lives_before, left, games, count = self._lives, self._left, list(enumerate(self._games)), 0
         plain = skip == 4
@@ -93,14 +93,14 @@ class Atari:
                 if ale.game_over() or left[i] <= 0:
                     self._start(i)
                 elif lives < lives_before[i] and episodic:
-                    self._go_on(i)
+                    self._continue_game(i)
                 else:
                     lives_before[i] = lives
         return count
 
 
 class Singles:
-    """Gymnasium's environments one after the other."""
+    """Single environments of Gymnasium, in turn."""
 
     def __init__(self, maker, width, seed):
         self._envs = [maker.single() for _ in range(width)]
@@ -124,7 +124,7 @@ class Singles:
 
 
 class Vector:
-    """One of Gymnasium's own vector environments. Its resets take a step, which is no transition."""
+    """A vector environment of Gymnasium. Its resets take a step, which is not a transition."""
 
     def __init__(self, maker, width, seed):
         self._env, self._turn = maker.vector(width), 0
@@ -152,16 +152,16 @@ def make(name, width, seed, pairs):
     return (Vector if maker.plays_as_vector(width) else Singles)(maker, width, seed)
 
 
-def answer(commands, answers, loop):
-    said = (0, 0, 0)
+def serve(commands, results, loop):
+    result = (0, 0, 0)
     while True:
-        os.write(answers, struct.pack("=QQQ", *said))
+        os.write(results, struct.pack("=QQQ", *result))
         command = os.read(commands, 8)
         if len(command) < 8:
             return
         start, cpu = time.monotonic_ns(), time.process_time_ns()
         steps = loop.steps(start + int(struct.unpack("=d", command)[0] * 1e9))
-        said = steps, time.monotonic_ns() - start, time.process_time_ns() - cpu
+        result = steps, time.monotonic_ns() - start, time.process_time_ns() - cpu
 
 
 def main():
@@ -174,12 +174,12 @@ def main():
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="option of the environment")
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.dup2(2, 1)  # what packages print
+    os.dup2(2, 1)  # packages print
     try:
         loop = make(arguments.env, arguments.width, arguments.seed & 0x7FFFFFFF, arguments.option)
     except (LookupError, ValueError) as wrong:
         sys.exit(f"bare: {wrong.args[0] if wrong.args else repr(wrong)}")
-    answer(arguments.command_fd, arguments.answer_fd, loop)
+    serve(arguments.command_fd, arguments.answer_fd, loop)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
 """The actor program for Gymnasium's environments: python -m actorfarm.gym_actor --env LunarLander-v3 --up-fd N --down-fd N ...
 
---env takes any id that Gymnasium knows, and PACKAGE:ID for one that is registered when that package is imported. What its spaces
-become is told in gym_spaces.py. Options, --option key=value:
+--env takes any id of Gymnasium, and PACKAGE:ID for an id that importing PACKAGE registers. gym_spaces.py converts spaces. Options,
+--option key=value:
 
-    flatten=true|false       observations as one vector f32, or the parts of Dict and Tuple as a field each (gym_spaces.py)
-    vector=false             single environments even where the id has a vector environment of its own
-    max_episode_steps=N      truncates after N steps, as gymnasium.make does
-    anything else            an argument of gymnasium.make, typed as Python writes it: 3, 0.5, true, none, (1, 2), text
+    flatten=true|false       observations as one vector f32, or the parts of Dict and Tuple as fields (gym_spaces.py)
+    vector=false             single environments even if the id has a vector environment
+    max_episode_steps=N      truncates after N steps, like gymnasium.make
+    any other                an argument of gymnasium.make, in Python's notation: 3, 0.5, true, none, (1, 2), text
 
-An id's own vector environment plays a group of 12 and more as a whole where it is the same environment (same spaces, no wrappers
-of the id left out), where bad_values is not "reset" (which is about one environment), and where it is AutoresetMode.NEXT_STEP. That
-alone is what a lane is: an episode's last observation is a step, the next one's first is the step after it, and the others step on
-meanwhile. (SAME_STEP gives the first observation in place of the last; DISABLED wants a reset before anybody steps.) Elsewhere
-single environments are stepped one by one.
+The id's vector environment plays a group of 12 or more if it is the same environment (same spaces, no missing wrappers), if
+bad_values is not "reset" (which concerns one environment), and if it has AutoresetMode.NEXT_STEP. Only that mode matches a lane:
+an episode's last observation is a step, the next episode's first is the following step, and the other environments continue.
+(SAME_STEP replaces the last observation by the first; DISABLED needs a reset before any step.) Otherwise the actor steps single
+environments in turn.
 """
 
 import ast
@@ -32,21 +32,21 @@ try:
 
     from . import gym_spaces
 except ModuleNotFoundError as missing:
-    sys.exit(f"gym_actor: the Python package {missing.name} is missing: run `make deps`, which puts it into build/venv")
+    sys.exit(f"gym_actor: the Python package {missing.name} is missing: run `make deps`, which installs it in build/venv")
 
 FIRST, LAST = _farm.FIRST, _farm.LAST
 END_TERMINATED = LAST | _farm.TERMINATED | _farm.GAME_END
 END_TRUNCATED = LAST | _farm.TRUNCATED | _farm.GAME_END
 
-# From here on CartPole's is faster than as many single ones: its NumPy calls cost the same for 1 and for 100.
+# From this width on CartPole's is faster than single ones: its NumPy calls cost the same for 1 and for 100.
 VECTOR_WIDTH_LEAST = 12
 
-# What Gymnasium's own environments need beyond Gymnasium.
+# Packages that Gymnasium's own environments need.
 NEEDS = {"box2d": ("Box2D", "pygame"), "mujoco": ("mujoco",), "phys2d": ("jax",), "tabular": ("jax",)}
 
 
 def literal(text):
-    """A value of an option, typed as Python writes it; what is no literal is text."""
+    """The value of a Python literal; other text as it is."""
     words = {"true": True, "false": False, "none": None, "null": None}
     if text.lower() in words:
         return words[text.lower()]
@@ -66,12 +66,12 @@ class Arrays:
 
 
 class Singles:
-    """A group of environments that are stepped one after the other."""
+    """A group of single environments, stepped in turn."""
 
     def __init__(self, ring, lane, maker, seeds):
         self.lane, self._maker, self._arrays = lane, maker, Arrays(ring, lane)
         self._envs = [maker.single() for _ in seeds]
-        self._seeds = list(seeds)  # None: used, the environment goes on drawing from its own generator
+        self._seeds = list(seeds)  # None: used; the environment continues with its generator
         self._ended = [True] * len(seeds)
 
     def _step_one(self, i, action):
@@ -88,10 +88,10 @@ class Singles:
         self._ended[i] = True
         return observation, reward, END_TERMINATED if terminated else END_TRUNCATED
 
-    def _judge(self, ring, slot, i, flags):
-        """Recipe key bad_values, where it is not "count", for the step that has been written."""
+    def _check_values(self, ring, slot, i, flags):
+        """Applies the recipe's bad_values ("fail" or "reset") to the written step."""
         memory, maker = self._arrays, self._maker
-        if not gym_spaces.senseless(memory.obs, (slot, i), memory.reward[slot, i]):
+        if not gym_spaces.has_invalid_numbers(memory.obs, (slot, i), memory.reward[slot, i]):
             return
         if maker.bad_values == "reset" and not flags & FIRST:
             ring.abandon()
@@ -99,32 +99,32 @@ class Singles:
             observation, reward, flags = self._step_one(i, None)
             maker.observations.write(memory.obs, (slot, i), observation)
             ring.set(self.lane, i, reward, flags)
-            if not gym_spaces.senseless(memory.obs, (slot, i), reward):
+            if not gym_spaces.has_invalid_numbers(memory.obs, (slot, i), reward):
                 return
-        raise actor.BrokenContract(maker.senseless)
+        raise actor.BrokenContract(maker.invalid_message)
 
     def step(self, ring):
         memory, n = self._arrays, ring.next(self.lane)
-        slot, fresh = n % memory.steps, all(self._ended)  # fresh: there may be no answer yet, and none is needed
+        slot, fresh = n % memory.steps, all(self._ended)  # fresh: no environment needs an action
         actions = self._ended if fresh else self._maker.actions.decode(memory.action[(n - 1) % memory.steps])
-        write, put = self._maker.observations.write, ring.set
+        write, set_step = self._maker.observations.write, ring.set
         try:
             for i, action in enumerate(actions):
                 observation, reward, flags = self._step_one(i, action)
                 write(memory.obs, (slot, i), observation)
                 try:
-                    put(self.lane, i, reward, flags)
+                    set_step(self.lane, i, reward, flags)
                 except TypeError:
                     raise actor.BrokenContract(f"the reward is not a number but {type(reward).__name__}") from None
                 if self._maker.bad_values != "count":
-                    self._judge(ring, slot, i, flags)
+                    self._check_values(ring, slot, i, flags)
         except actor.BrokenContract as broken:
             raise actor.BrokenContract(f"answers with {broken}: lane {self.lane}, number {i}") from broken
         ring.publish(self.lane)
 
 
 class Vector:
-    """A group that one vector environment plays. One seed makes all its random numbers."""
+    """A group that one vector environment plays, with one seed."""
 
     def __init__(self, ring, lane, maker, seeds):
         self.lane, self._maker = lane, maker
@@ -154,8 +154,8 @@ class Vector:
         try:
             self._write_ends(slot, *ends)
             maker.observations.write(memory.obs, slot, observations, self._batch)
-            if maker.bad_values == "fail" and gym_spaces.senseless(memory.obs, slot, memory.reward[slot]):
-                raise actor.BrokenContract(maker.senseless)
+            if maker.bad_values == "fail" and gym_spaces.has_invalid_numbers(memory.obs, slot, memory.reward[slot]):
+                raise actor.BrokenContract(maker.invalid_message)
         except actor.BrokenContract as broken:
             raise actor.BrokenContract(f"answers with {broken}: lane {self.lane}") from broken
         self._ended = memory.flags[slot] & LAST != 0
@@ -171,8 +171,8 @@ class Maker:
         for key, value in (("flatten", flatten), ("vector", self._vector)):
             if value not in (None, True, False):
                 raise ValueError(f'option "{key}" is true or false, not "{value}"')
-        how = "reset cannot mend a reset" if bad_values == "reset" else bad_values
-        self.senseless = f"a reward or an observation that is NaN, infinite or beyond 1e9 (--bad-values {how})"
+        how = "reset cannot replace a reset" if bad_values == "reset" else bad_values
+        self.invalid_message = f"a reward or an observation that is NaN, infinite or beyond 1e9 (--bad-values {how})"
         self._sample = None
         registered = gymnasium.spec(name)
         if registered.entry_point is None:
@@ -190,7 +190,7 @@ class Maker:
         return made or self._make()
 
     def _make(self):
-        """Without Gymnasium's checker, whose warnings would go unseen."""
+        """Without Gymnasium's checker, which only warns."""
         return gymnasium.make(self._name, **{"disable_env_checker": True, **self._options})
 
     def vector(self, width):
@@ -198,7 +198,7 @@ class Maker:
         return gymnasium.make_vec(self._name, width, vectorization_mode=mode, **self._options)
 
     def plays_as_vector(self, width):
-        """Whether the id's vector environment shall stand for single ones; ValueError where it has to and may not."""
+        """Whether the id's vector environment replaces single ones; ValueError if it must, but cannot."""
         alone = self._registered.entry_point is None
         if self._registered.vector_entry_point is None or not (self._vector or alone):
             return False
@@ -206,7 +206,7 @@ class Maker:
             return False
         try:
             trial = self.vector(1)
-        except Exception:  # an argument that single environments alone take, a package that is missing
+        except Exception:  # an argument for single environments only, or a missing package
             if alone:
                 raise
             return False
@@ -216,7 +216,7 @@ class Maker:
         if fits and mode == gymnasium.vector.AutoresetMode.NEXT_STEP:
             return True
         if alone:
-            raise ValueError(f"a vector environment that resets by {mode}, and single ones there are not: NEXT_STEP is needed")
+            raise ValueError(f"the vector environment resets by {mode}, NEXT_STEP is needed, and the id has no single environment")
         return False
 
     def group(self, ring, lane, seeds):
@@ -236,7 +236,7 @@ class Gym:
 
     @staticmethod
     def names():
-        """The newest version of each of Gymnasium's own environments that can run here."""
+        """The newest version of each environment of Gymnasium that can run here."""
         newest = {}
         for spec in gymnasium.registry.values():
             part = str(spec.entry_point or spec.vector_entry_point).split(":")[0].split(".")
@@ -256,12 +256,12 @@ class Gym:
                 importlib.import_module(package)
             return Maker(id, options, bad_values)
         except (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound) as unknown:
-            raise LookupError(f"gym/{name}: {unknown} (gym/PACKAGE:ID is one that a package registers)") from None
+            raise LookupError(f"gym/{name}: {unknown} (gym/PACKAGE:ID imports PACKAGE first)") from None
         except ModuleNotFoundError as missing:
-            raise LookupError(f"gym/{name}: {missing} (packages go into build/venv)") from None
+            raise LookupError(f"gym/{name}: {missing} (install packages in build/venv)") from None
         except Exception as failed:
-            said = " ".join(str(failed).split()) or type(failed).__name__
-            raise ValueError(f"gym/{name}: {said}") from None
+            message = " ".join(str(failed).split()) or type(failed).__name__
+            raise ValueError(f"gym/{name}: {message}") from None
 
 
 if __name__ == "__main__":

@@ -1,17 +1,16 @@
-"""Gymnasium's spaces as a lane has them: observations as fields, written in place; actions from what the learner answers.
+"""Gymnasium's spaces in a lane: observations as fields, written in place; actions from the learner's answers.
 
 Observations
     Box of u8               a field u8 of the same shape
     Box of floats           a field f32 of the same shape
     Box of other integers   a field i32 of the same shape
-    Discrete, MultiDiscrete one-hot, a vector f32 (of several: one behind the other, as gymnasium.spaces.flatten does)
-    Dict, Tuple             where there is an image among them (u8 of two dims and more), a field each, called by the keys joined
-                            by dots; else all in one vector f32 in the order of gymnasium.spaces.flatten, which is what networks
-                            take
-    `flatten` True makes one vector f32 of any space, False keeps the fields of Dict and Tuple apart.
+    Discrete, MultiDiscrete one-hot, a vector f32 (several: concatenated, like gymnasium.spaces.flatten)
+    Dict, Tuple             with an image among the parts (u8 of two or more dims): a field per part, named by its keys with dots;
+                            otherwise one vector f32 in the order of gymnasium.spaces.flatten
+    `flatten` True makes one vector f32 of any space, False makes fields of the parts of Dict and Tuple.
 Actions
     Discrete (from any start), MultiDiscrete, Box of floats (clipped to its bounds, NaN to the lower one).
-Everything else is refused by a ValueError that names the space. An observation that its space does not have is a BrokenContract.
+Any other space is a ValueError that names it. An observation outside its space is a BrokenContract.
 """
 
 import math
@@ -23,21 +22,21 @@ from .actor import BrokenContract
 
 FIELDS_MAX, RANK_MAX, NAME_MAX, ACTION_DIMS_MAX = 8, 4, 23, 32  # include/farm/env.h
 ONE_HOT_MAX = 1 << 16
-SENSIBLE_MAX = 1e9  # src/base/number.h
+MAGNITUDE_MAX = 1e9  # src/base/number.h
 F32_MAX = float(np.finfo(np.float32).max)
 NUMPY = {"u8": np.uint8, "i32": np.int32, "f32": np.float32}
 
 
-def shown(space):
+def describe(space):
     text = " ".join(repr(space).split())
     return text if len(text) <= 160 else text[:157] + "..."
 
 
-# ---- leaves: what a value of one simple space becomes ----
+# ---- leaves: values of one simple space ----
 
 
 class Array:
-    """A Box as it is."""
+    """A Box."""
 
     def __init__(self, space):
         kind, self.shape = np.dtype(space.dtype), space.shape
@@ -45,13 +44,13 @@ class Array:
         self.size = math.prod(self.dims)
         self.dtype = "u8" if kind == np.uint8 else "f32" if kind.kind == "f" else "i32"
         if kind.kind not in "fiu" or self.size == 0:
-            raise ValueError(f"observation space {shown(space)}: a Box of numbers, and not an empty one, is taken")
+            raise ValueError(f"observation space {describe(space)}: must be a Box of numbers that is not empty")
         if self.dtype == "i32" and (space.low.min() < -(2**31) or space.high.max() >= 2**31):
-            raise ValueError(f"observation space {shown(space)}: its whole numbers need more than 32 bits")
+            raise ValueError(f"observation space {describe(space)}: its integers need more than 32 bits")
         self.is_image = self.dtype == "u8" and len(self.shape) >= 2
 
     def write(self, into, value, batch=()):
-        """value: of shape batch + the space's. The one copy of it."""
+        """value: of shape batch + the space's. This is its only copy."""
         value = np.asarray(value)
         if value.shape != batch + self.shape:
             raise BrokenContract(f"an observation of shape {value.shape} where its space says {batch + self.shape}")
@@ -64,7 +63,7 @@ class Array:
 
 
 class OneHot:
-    """A Discrete or MultiDiscrete: for each number, 1 at its place and 0 elsewhere."""
+    """A Discrete or MultiDiscrete, one-hot."""
 
     dtype, is_image = "f32", False
 
@@ -77,7 +76,7 @@ class OneHot:
         self.size = int(self._choices.sum())
         self.dims = (self.size,)
         if self.size > ONE_HOT_MAX:
-            raise ValueError(f"observation space {shown(space)}: at most {ONE_HOT_MAX} choices are written one-hot")
+            raise ValueError(f"observation space {describe(space)}: at most {ONE_HOT_MAX} choices are possible one-hot")
 
     def write(self, into, value, batch=()):
         value = np.asarray(value, np.int64)
@@ -102,7 +101,7 @@ def _leaves(space, path=()):
     if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
         return [(path, OneHot(space))]
     raise ValueError(
-        f"observation space {shown(space)}: must be Box, Discrete, MultiDiscrete, or a Dict or Tuple of these"
+        f"observation space {describe(space)}: must be Box, Discrete, MultiDiscrete, or a Dict or Tuple of these"
     )
 
 
@@ -110,14 +109,14 @@ def _leaves(space, path=()):
 
 
 class Observations:
-    """How observations of a space lie in a lane. `fields`: [(name, dtype, dims), ...]."""
+    """The fields of a space's observations, and their writer. `fields`: [(name, dtype, dims), ...]."""
 
     def __init__(self, space, flatten=None):
         leaves = _leaves(space)
         if flatten is None:
             flatten = isinstance(space, (spaces.Dict, spaces.Tuple)) and not any(leaf.is_image for _, leaf in leaves)
         if not leaves:
-            raise ValueError(f"observation space {shown(space)} is empty")
+            raise ValueError(f"observation space {describe(space)} is empty")
         self._parts, at = [], 0  # (path, leaf, field, its part of the flat vector or None)
         for field, (path, leaf) in enumerate(leaves):
             self._parts.append((path, leaf, 0, slice(at, at + leaf.size)) if flatten else (path, leaf, field, None))
@@ -132,12 +131,12 @@ class Observations:
         for name, _, dims in self.fields:
             if len(dims) > RANK_MAX or len(name) > NAME_MAX:
                 raise ValueError(
-                    f"observation space {shown(space)}: field {name} has more than {RANK_MAX} dims or {NAME_MAX} letters; "
+                    f"observation space {describe(space)}: field {name} has more than {RANK_MAX} dims or {NAME_MAX} letters; "
                     "env.flatten=true makes one vector of all"
                 )
         if len(self.fields) > FIELDS_MAX:
             raise ValueError(
-                f"observation space {shown(space)}: {len(self.fields)} fields, at most {FIELDS_MAX} are possible; "
+                f"observation space {describe(space)}: {len(self.fields)} fields, at most {FIELDS_MAX} are possible; "
                 "env.flatten=true makes one vector of all"
             )
 
@@ -151,21 +150,21 @@ class Observations:
                     found = found[key]
                 into = arrays[field][at]
                 leaf.write(into if part is None else into[..., part], found, batch)
-        except (LookupError, TypeError, ValueError) as wrong:  # a part that is missing, fractions among bytes, ragged lists
+        except (LookupError, TypeError, ValueError) as wrong:  # a missing part, fractions in bytes, ragged lists
             raise BrokenContract(f"an observation that is not in its space ({wrong!r})") from wrong
 
 
-def senseless(arrays, at, reward):
-    """Whether a reward or an observation that is written is NaN, infinite or beyond what a network takes."""
+def has_invalid_numbers(arrays, at, reward):
+    """Whether the reward or a written observation is NaN, infinite or above 1e9."""
     fields = (field[at] for field in arrays if field.dtype == np.float32)
-    return not (np.abs(reward) <= SENSIBLE_MAX).all() or not all((np.abs(field) <= SENSIBLE_MAX).all() for field in fields)
+    return not (np.abs(reward) <= MAGNITUDE_MAX).all() or not all((np.abs(field) <= MAGNITUDE_MAX).all() for field in fields)
 
 
 # ---- actions ----
 
 
 class Actions:
-    """How a lane's answers become actions of a space. `spec`: as Ring.spec["action"]."""
+    """Converts a lane's answers to actions of a space. `spec`: as Ring.spec["action"]."""
 
     def __init__(self, space):
         self._shape = space.shape
@@ -181,10 +180,10 @@ class Actions:
             self.spec = {"kind": "continuous", "dims": len(low), "low": low, "high": high}
         else:
             raise ValueError(
-                f"action space {shown(space)}: must be Discrete, MultiDiscrete, or a Box of floats"
+                f"action space {describe(space)}: must be Discrete, MultiDiscrete, or a Box of floats"
             )
         if not 1 <= self.spec["dims"] <= ACTION_DIMS_MAX:
-            raise ValueError(f"action space {shown(space)}: 1 to {ACTION_DIMS_MAX} dims are possible")
+            raise ValueError(f"action space {describe(space)}: 1 to {ACTION_DIMS_MAX} dims are possible")
 
     def decode(self, answers):
         """Actions of a group, batched: new memory of shape [width, *space.shape]."""

@@ -120,7 +120,7 @@ class Direct(unittest.TestCase):
                 observation, points, ended, cut, _ = env.step(action)
                 self.assertEqual((reward, bool(flags & TERMINATED)), (points, ended))
                 ends += ended
-            game.show(into)
+            game.write_observation(into)
             self.assertTrue(np.array_equal(into, expected(observation)), f"{obs}, step {step}")
         return ends
 
