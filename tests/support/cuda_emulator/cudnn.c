@@ -206,9 +206,10 @@ struct convolution {
     size_t workspace_bytes;
 };
 
-static struct convolution describe(cudnnTensorDescriptor_t x_desc, cudnnFilterDescriptor_t w_desc,
-                                   cudnnTensorDescriptor_t y_desc, cudnnConvolutionDescriptor_t conv, const void *x,
-                                   const void *w, const void *y, void *workspace, size_t workspace_bytes) {
+static struct convolution describe_convolution(cudnnTensorDescriptor_t x_desc, cudnnFilterDescriptor_t w_desc,
+                                               cudnnTensorDescriptor_t y_desc, cudnnConvolutionDescriptor_t conv,
+                                               const void *x, const void *w, const void *y, void *workspace,
+                                               size_t workspace_bytes) {
     return (struct convolution){.x = *x_desc,
                                 .y = *y_desc,
                                 .w = *w_desc,
@@ -277,8 +278,8 @@ static void run_convolution(const void *arguments) {
     for (int a = 0; a < 3; a++) free(numbers[a]);
 }
 // Checks the algorithm, alpha and the arrays, and enqueues the convolution.
-static cudnnStatus_t launch(cudnnHandle_t handle, enum direction direction, const char *name, int algo,
-                            const void *alpha, struct convolution *c) {
+static cudnnStatus_t enqueue_convolution(cudnnHandle_t handle, enum direction direction, const char *name, int algo,
+                                         const void *alpha, struct convolution *c) {
     const size_t workspace_bytes = farm_emulator_vendor.workspace_bytes;
     if (!has_algorithm(algo, direction)) return refuse_unsupported("this algorithm");
     if (farm_emulator_vendor.refused[direction] == 1 + algo) return refuse_parameter("this algorithm, when it runs");
@@ -303,9 +304,9 @@ static cudnnStatus_t convolution_forward(cudnnHandle_t handle, const void *alpha
                                          cudnnConvolutionDescriptor_t conv, cudnnConvolutionFwdAlgo_t algo,
                                          void *workspace, size_t workspace_bytes, const void *beta,
                                          cudnnTensorDescriptor_t y_desc, void *y) {
-    struct convolution c = describe(x_desc, w_desc, y_desc, conv, x, w, y, workspace, workspace_bytes);
+    struct convolution c = describe_convolution(x_desc, w_desc, y_desc, conv, x, w, y, workspace, workspace_bytes);
     c.beta = *(const float *)beta;
-    return launch(handle, FORWARD, "cudnnConvolutionForward", (int)algo, alpha, &c);
+    return enqueue_convolution(handle, FORWARD, "cudnnConvolutionForward", (int)algo, alpha, &c);
 }
 
 static cudnnStatus_t convolution_fused(cudnnHandle_t handle, const void *alpha1, cudnnTensorDescriptor_t x_desc,
@@ -326,12 +327,12 @@ static cudnnStatus_t convolution_fused(cudnnHandle_t handle, const void *alpha1,
         bias_desc->type != y_desc->type)
         return refuse_parameter("the bias must be 1 x channels x 1 x 1 of y's type");
     if (!is_aligned(bias, 2)) return refuse_parameter("no bias");
-    struct convolution c = describe(x_desc, w_desc, y_desc, conv, x, w, y, workspace, workspace_bytes);
+    struct convolution c = describe_convolution(x_desc, w_desc, y_desc, conv, x, w, y, workspace, workspace_bytes);
     c.bias = bias;
     c.addend = z;
     c.addend_factor = *(const float *)alpha2;
     c.relu = activation->mode == CUDNN_ACTIVATION_RELU;
-    return launch(handle, FORWARD, "cudnnConvolutionBiasActivationForward", (int)algo, alpha1, &c);
+    return enqueue_convolution(handle, FORWARD, "cudnnConvolutionBiasActivationForward", (int)algo, alpha1, &c);
 }
 
 static cudnnStatus_t convolution_data(cudnnHandle_t handle, const void *alpha, cudnnFilterDescriptor_t w_desc,
@@ -339,9 +340,9 @@ static cudnnStatus_t convolution_data(cudnnHandle_t handle, const void *alpha, c
                                       cudnnConvolutionDescriptor_t conv, cudnnConvolutionBwdDataAlgo_t algo,
                                       void *workspace, size_t workspace_bytes, const void *beta,
                                       cudnnTensorDescriptor_t dx_desc, void *dx) {
-    struct convolution c = describe(dx_desc, w_desc, dy_desc, conv, dx, w, dy, workspace, workspace_bytes);
+    struct convolution c = describe_convolution(dx_desc, w_desc, dy_desc, conv, dx, w, dy, workspace, workspace_bytes);
     c.beta = *(const float *)beta;
-    return launch(handle, DATA, "cudnnConvolutionBackwardData", (int)algo, alpha, &c);
+    return enqueue_convolution(handle, DATA, "cudnnConvolutionBackwardData", (int)algo, alpha, &c);
 }
 
 static cudnnStatus_t convolution_filter(cudnnHandle_t handle, const void *alpha, cudnnTensorDescriptor_t x_desc,
@@ -349,9 +350,9 @@ static cudnnStatus_t convolution_filter(cudnnHandle_t handle, const void *alpha,
                                         cudnnConvolutionDescriptor_t conv, cudnnConvolutionBwdFilterAlgo_t algo,
                                         void *workspace, size_t workspace_bytes, const void *beta,
                                         cudnnFilterDescriptor_t dw_desc, void *dw) {
-    struct convolution c = describe(x_desc, dw_desc, dy_desc, conv, x, dw, dy, workspace, workspace_bytes);
+    struct convolution c = describe_convolution(x_desc, dw_desc, dy_desc, conv, x, dw, dy, workspace, workspace_bytes);
     c.beta = *(const float *)beta;
-    return launch(handle, FILTER, "cudnnConvolutionBackwardFilter", (int)algo, alpha, &c);
+    return enqueue_convolution(handle, FILTER, "cudnnConvolutionBackwardFilter", (int)algo, alpha, &c);
 }
 
 struct farm_cuda_vendor farm_emulator_vendor_table(void) {
