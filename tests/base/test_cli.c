@@ -1,6 +1,5 @@
 // The command line parser.
 #include <criterion/criterion.h>
-#include <criterion/redirect.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,9 +24,6 @@ static const char *other_name(void *context, size_t i) {
     static const char *const names[] = {"key-one", "key-two"};
     return i < 2 ? names[i] : NULL;
 }
-static void other_help(void *context) {
-    printf("other keys\n");
-}
 
 struct parsed {
     struct values values;
@@ -37,8 +33,8 @@ struct parsed {
     bool help;
 };
 
-// Parses, or prints the help of, one command line: arguments up to NULL.
-static struct parsed run(bool print_help, const char *const *arguments) {
+// Parses one command line: arguments up to NULL.
+static struct parsed run(const char *const *arguments) {
     struct parsed parsed = {.values = {.pin = true}};
     struct values *values = &parsed.values;
     const struct farm_cli_flag flags[] = {
@@ -51,21 +47,18 @@ static struct parsed run(bool print_help, const char *const *arguments) {
     const struct farm_cli cli = {.program = "farm test",
                                  .synopsis = "[--json]",
                                  .about = "About.",
-                                 .examples = "  farm test --json\n",
                                  .flags = flags,
                                  .flag_count = sizeof flags / sizeof *flags,
                                  .other = take_other,
                                  .other_name = other_name,
-                                 .other_help = other_help,
                                  .context = values};
     char *argv[16] = {"farm test"};
     int argc = 1;
     for (; arguments[argc - 1]; argc++) argv[argc] = (char *)arguments[argc - 1];
-    if (print_help) farm_cli_print_help(&cli);
     parsed.status = farm_cli_parse(&cli, argc, argv, &parsed.word, &parsed.help, &parsed.err);
     return parsed;
 }
-#define PARSE(...) run(false, (const char *const[]){__VA_ARGS__, NULL})
+#define PARSE(...) run((const char *const[]){__VA_ARGS__, NULL})
 
 Test(base, accepts_values_after_a_space_or_an_equals_sign) {
     struct parsed p = PARSE("--run", "a/b", "--frames=2.5M", "--lr", "3e-4", "--json");
@@ -146,17 +139,6 @@ Test(base, help_precedes_every_error) {
     cr_assert(p.help);
     cr_assert(PARSE("-h").help);
     cr_assert(!PARSE("--json").help);
-}
-
-Test(base, help_lists_flags_keys_and_examples, .init = cr_redirect_stdout) {
-    run(true, (const char *const[]){NULL});
-    fflush(stdout);
-    char text[1024];
-    FILE *out = cr_get_redirected_stdout();
-    size_t n = fread(text, 1, sizeof text - 1, out);
-    text[n] = 0;
-    cr_assert(strstr(text, "usage: farm test [--json]"), "%s", text);
-    cr_assert(strstr(text, "--run DIR") && strstr(text, "other keys") && strstr(text, "farm test --json"), "%s", text);
 }
 
 Test(base, finds_the_nearest_word_only_if_it_is_near) {
