@@ -328,19 +328,6 @@ static PyObject *Ring_counters(PyObject *object, PyObject *argument) {
     return Py_BuildValue("KKK", farm_lane_produced(lane), acted, consumed);
 }
 
-// args[env_at] is the environment; the argument after it, if given, the field.
-static PyObject *obs_view(Ring *self, const struct farm_lane *lane, PyObject *const *args, Py_ssize_t count, uint64_t n,
-                          Py_ssize_t env_at, bool writable) {
-    const long long env = parse_index(args[env_at], "environment", lane->width);
-    if (env < 0) return NULL;
-    long long f = 0;
-    if (count > env_at + 1 && (f = parse_index(args[env_at + 1], "observation field", lane->obs_count)) < 0)
-        return NULL;
-    const struct farm_field_spec *field = &self->ring.spec.env.obs[f];
-    return make_view(self, farm_lane_obs(lane, (unsigned)f, n, (uint32_t)env), writable, field->dtype, (int)field->rank,
-                     field->dims);
-}
-
 // The lane args[0] and the step args[1], which must still be in the ring.
 static struct farm_lane *parse_published_step(Ring *self, PyObject *const *args, uint64_t *n) {
     struct farm_lane *lane = parse_lane(self, args[0]);
@@ -355,10 +342,15 @@ static struct farm_lane *parse_published_step(Ring *self, PyObject *const *args,
 }
 
 static PyObject *Ring_read(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    Ring *self = (Ring *)object;
     uint64_t n;
-    if (!check_count("read", count, 3, 4)) return NULL;
-    const struct farm_lane *lane = parse_published_step((Ring *)object, args, &n);
-    return lane ? obs_view((Ring *)object, lane, args, count, n, 2, false) : NULL;
+    const struct farm_lane *lane = check_count("read", count, 3, 4) ? parse_published_step(self, args, &n) : NULL;
+    const long long env = lane ? parse_index(args[2], "environment", lane->width) : -1;
+    const long long f = env < 0 ? -1 : count > 3 ? parse_index(args[3], "observation field", lane->obs_count) : 0;
+    if (f < 0) return NULL;
+    const struct farm_field_spec *field = &self->ring.spec.env.obs[f];
+    return make_view(self, farm_lane_obs(lane, (unsigned)f, n, (uint32_t)env), false, field->dtype, (int)field->rank,
+                     field->dims);
 }
 
 static PyObject *Ring_rewards(PyObject *object, PyObject *const *args, Py_ssize_t count) {
@@ -438,12 +430,6 @@ static struct farm_lane *parse_writable_lane(Ring *self, PyObject *argument) {
     if (!lane || (farm_lane_actor_answered(lane) && farm_lane_actor_can_write(lane))) return lane;
     PyErr_SetString(PyExc_RuntimeError, "the next step cannot be written yet: wait for the lane");
     return NULL;
-}
-
-static PyObject *Ring_obs(PyObject *object, PyObject *const *args, Py_ssize_t count) {
-    if (!check_count("obs", count, 2, 3)) return NULL;
-    const struct farm_lane *lane = parse_writable_lane((Ring *)object, args[0]);
-    return lane ? obs_view((Ring *)object, lane, args, count, farm_lane_actor_next(lane), 1, true) : NULL;
 }
 
 // Stores reward args[at] and flags args[at + 1] of the next step.
@@ -706,7 +692,6 @@ static PyMethodDef Ring_methods[] = {
     {"wait", FAST(Ring_wait), "wait(last=-1) -> the next lane after `last` whose next step can be written; -1: stop"},
     {"interrupt", Ring_interrupt, METH_NOARGS, "Ends this and every later wait() with -1; for signal handlers"},
     {"actions", Ring_actions, METH_O, "actions(lane) -> read-only memoryview of the answer to the last step"},
-    {"obs", FAST(Ring_obs), "obs(lane, env, field=0) -> writable memoryview of the next step's observation"},
     {"set", FAST(Ring_set), "set(lane, env, reward, flags) of the next step"},
     {"next", Ring_next, METH_O, "next(lane) -> number of the next step, which can be written"},
     {"arrays", Ring_arrays, METH_O,

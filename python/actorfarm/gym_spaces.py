@@ -53,7 +53,7 @@ class Array:
         """value: of shape batch + the space's. This is its only copy."""
         value = np.asarray(value)
         if value.shape != batch + self.shape:
-            raise BrokenContract(f"an observation of shape {value.shape} where its space says {batch + self.shape}")
+            raise BrokenContract(f"an observation of shape {value.shape} instead of {batch + self.shape}")
         if into.shape != value.shape:
             value = value.reshape(into.shape)
         if into.dtype == value.dtype:
@@ -81,7 +81,7 @@ class OneHot:
     def write(self, into, value, batch=()):
         value = np.asarray(value, np.int64)
         if value.shape != batch + self.shape:
-            raise BrokenContract(f"an observation of shape {value.shape} where its space says {batch + self.shape}")
+            raise BrokenContract(f"an observation of shape {value.shape} instead of {batch + self.shape}")
         chosen = value.reshape(-1, len(self._choices)) - self._start
         if (chosen < 0).any() or (chosen >= self._choices).any():
             raise BrokenContract(f"an observation {value.tolist()} that is not in its space")

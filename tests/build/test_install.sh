@@ -13,12 +13,12 @@ export PKG_CONFIG_PATH=$scratch/prefix/lib/pkgconfig FARM_PROGRAM=$scratch/prefi
 cd "$scratch"
 # shellcheck disable=SC2046 # several words
 "${CC:-gcc}" -std=gnu17 -O2 -Wall -Wextra -Werror "$scratch/prefix/share/farm/examples/watch.c" -o watch $(pkgconf --cflags --libs farm)
-timeout 60 ./watch >said 2>log || fail "watch failed: $(tail -n 3 log)"
-grep -qE '^[1-9][0-9]* lanes, 1 observation fields$' said || fail "no lanes: $(cat said)"
-grep -qE '^3 s: [1-9][0-9]* steps; .* reward [1-9][0-9]*, ' said || fail "no steps: $(cat said)"
-FARM_PROGRAM=/nowhere/farm ./watch >said 2>log && fail 'a missing program is not an error'
+timeout 60 ./watch >output 2>log || fail "watch failed: $(tail -n 3 log)"
+grep -qE '^[1-9][0-9]* lanes, 1 observation fields$' output || fail "no lanes: $(cat output)"
+grep -qE '^3 s: [1-9][0-9]* steps; .* reward [1-9][0-9]*, ' output || fail "no steps: $(cat output)"
+FARM_PROGRAM=/nowhere/farm ./watch >output 2>log && fail 'a missing program is not an error'
 grep -q 'cannot start farm: No such file or directory (FARM_PROGRAM' log || fail "unclear error: $(cat log)"
-./watch $$ >said 2>log && fail 'a process without lanes is not an error'
+./watch $$ >output 2>log && fail 'a process without lanes is not an error'
 grep -q "process $$ has no lanes" log || fail "unclear error: $(cat log)"
 rm -rf runs
 

@@ -9,7 +9,7 @@ trap 'rm -rf "$tree"' EXIT
 mkdir -p "$tree"/{src/{base,shm,ring,envs,actor,learner,algo,replay,run,kernels/{cpu,cuda}},include/farm,tests/{gpu,ring},tools,docs,python/pack}
 git init -q "$tree"
 
-rejects() { # script sentence
+rejects() { # script case
     if "$python" "$source/tools/build/$1" "$tree" >"$tree/.git/log" 2>&1; then
         echo "$1 accepts: $2" >&2
         exit 1
@@ -23,7 +23,7 @@ accepts() {
     fi
 }
 # Rejects a file with this line; accepts the tree without it.
-forbidden() { # script file line sentence
+forbidden() { # script file line case
     printf '%s\n' "$3" >"$tree/$2"
     rejects "$1" "$4"
     grep -qF "$2:1:" "$tree/.git/log" || { echo "$1 does not name $2:1 for: $4" >&2; exit 1; }
@@ -62,12 +62,12 @@ forbidden check_includes.py python/bad.c '#include "tools/farm.h"' 'python > too
 forbidden check_includes.py include/farm/bad.h '#include "ring/lane.h"' 'a public header > src'
 
 # Circles: NAME.c and NAME.h are one file.
-circle() { # sentence, then pairs of file and line
-    local sentence=$1
+circle() { # case, then pairs of file and line
+    local case_name=$1
     shift
     while (($#)); do printf '%s\n' "$2" >"$tree/$1"; shift 2; done
-    rejects check_includes.py "$sentence"
-    grep -qF 'a circle of' "$tree/.git/log" || { echo "names no circle for: $sentence" >&2; exit 1; }
+    rejects check_includes.py "$case_name"
+    grep -qF 'a circle of' "$tree/.git/log" || { echo "names no circle for: $case_name" >&2; exit 1; }
 }
 permitted check_includes.py src/ring/one.c '#include "ring/one.h"' 'a file and its header'
 permitted check_includes.py src/ring/one.h '#include "shm/two.h"' 'one > two'

@@ -19,10 +19,12 @@ def sides(lanes=2, width=3, fields=FIELDS, actions=5):
 
 
 def publish(actor, lane, value=0, flags=0):
+    frame, speed, counts = map(np.asarray, actor.arrays(lane)[0])
+    slot = actor.next(lane) % actor.steps
     for env in range(actor.width):
-        np.asarray(actor.obs(lane, env, 0))[:] = value + env
-        np.asarray(actor.obs(lane, env, 1))[:] = (value, env, 0.5)
-        np.asarray(actor.obs(lane, env, 2))[:] = [[-value, env], [7, 8]]
+        frame[slot, env] = value + env
+        speed[slot, env] = (value, env, 0.5)
+        counts[slot, env] = [[-value, env], [7, 8]]
         actor.set(lane, env, value + 0.25, flags)
     actor.publish(lane)
 
@@ -105,7 +107,7 @@ class Refusals(unittest.TestCase):
 
     def test_each_side_has_its_own_methods(self):
         for call, *arguments in (
-            (self.learner.publish, 0), (self.learner.obs, 0, 0), (self.learner.arrays, 0), (self.learner.next, 0),
+            (self.learner.publish, 0), (self.learner.arrays, 0), (self.learner.next, 0),
             (self.learner.abandon,), (self.actor.answer, 0, np.zeros(2, np.int32)), (self.actor.stop,), (self.actor.fds,),
         ):
             with self.assertRaises(PermissionError):
@@ -113,7 +115,7 @@ class Refusals(unittest.TestCase):
 
     def test_nothing_is_written_before_the_answer(self):
         publish(self.actor, 0, 1, FIRST)
-        writes = (self.actor.obs, 0, 0), (self.actor.publish, 0), (self.actor.set, 0, 0, 0, 0), (self.actor.next, 0)
+        writes = (self.actor.publish, 0), (self.actor.set, 0, 0, 0, 0), (self.actor.next, 0)
         for write in (functools.partial(*call) for call in writes):
             with self.assertRaisesRegex(RuntimeError, "wait for the lane"):
                 write()
@@ -125,7 +127,7 @@ class Refusals(unittest.TestCase):
             publish(self.actor, 0, n, 0 if n else FIRST)
             self.learner.answer(0, np.zeros(2, np.int32))
         with self.assertRaisesRegex(RuntimeError, "wait for the lane"):
-            self.actor.obs(0, 0)
+            self.actor.next(0)
         self.learner.release(0, 1)
         publish(self.actor, 0, 4)
         with self.assertRaises(IndexError):
@@ -134,21 +136,25 @@ class Refusals(unittest.TestCase):
             self.learner.release(0, 0)
 
     def test_indexes_are_checked(self):
+        publish(self.actor, 0, 0, FIRST)
+        for indexes in ((0, 0, 2), (0, 0, -1), (0, 0, 0, 3), (0, 1, 0)):
+            with self.assertRaises(IndexError):
+                self.learner.read(*indexes)
+        self.learner.answer(0, np.zeros(2, np.int32))
         for call in (
-            lambda: self.actor.obs(1, 0),
-            lambda: self.actor.obs(0, 2),
-            lambda: self.actor.obs(0, -1),
-            lambda: self.actor.obs(0, 0, 3),
+            lambda: self.actor.next(1),
+            lambda: self.actor.set(0, 2, 0, 0),
+            lambda: self.actor.set(0, -1, 0, 0),
+            lambda: self.learner.counters(-1),
             lambda: self.actor.set(0, 0, 0, 32),
-            lambda: self.learner.read(0, 0, 0),
             lambda: self.learner.rewards(0, 10**18),
         ):
             with self.assertRaises(IndexError):
                 call()
         with self.assertRaises(TypeError):
-            self.actor.obs(0)
+            self.actor.set(0)
         with self.assertRaises((TypeError, OverflowError)):
-            self.actor.obs("0", 0)
+            self.actor.next("0")
 
     def test_answers_have_the_lanes_size(self):
         publish(self.actor, 0, 0, FIRST)

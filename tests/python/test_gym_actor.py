@@ -206,9 +206,9 @@ class Observations(unittest.TestCase):
                     self.assertTrue(np.array_equal(a, b) and a[1].any(), space)
 
     def test_an_observation_outside_its_space_is_an_error(self):
-        with self.assertRaisesRegex(BrokenContract, r"shape \(4,\) where its space says \(3,\): lane 0, number 0"):
+        with self.assertRaisesRegex(BrokenContract, r"shape \(4,\) instead of \(3,\): lane 0, number 0"):
             Lane("Probe/WrongShape-v0").step()
-        with self.assertRaisesRegex(BrokenContract, r"shape .* where its space says .*: lane 0$"):
+        with self.assertRaisesRegex(BrokenContract, r"shape .* instead of .*: lane 0$"):
             Lane("Probe/WrongGroup-v0", WIDE).step()
         for space, value in ((spaces.Discrete(3, start=1), 0), (spaces.Discrete(3), 3), (spaces.MultiDiscrete([2, 2]), [0, -1])):
             observations = gym_spaces.Observations(space)
@@ -228,11 +228,11 @@ class Observations(unittest.TestCase):
             lane.step()
 
     def test_invalid_rewards_of_a_group_are_an_error(self):
-        for name, bad_values, said in (("WrongRewards", "count", "fit no group of 12"), ("InfiniteRewards", "fail", "bad-values fail")):
+        for name, bad_values, message in (("WrongRewards", "count", "fit no group of 12"), ("InfiniteRewards", "fail", "bad-values fail")):
             lane = Lane(f"Probe/{name}-v0", WIDE, bad_values=bad_values)
             lane.step()
             lane.answer()
-            with self.assertRaisesRegex(BrokenContract, rf"{said}.*: lane 0$"):
+            with self.assertRaisesRegex(BrokenContract, rf"{message}.*: lane 0$"):
                 lane.step()
 
 
@@ -411,7 +411,7 @@ class Refusals(unittest.TestCase):
                 gym_spaces.Actions(space)
 
     def test_spaces_beyond_the_limits_are_named_with_a_remedy(self):
-        for space, said in (
+        for space, message in (
             (spaces.Box(-1, 1, (1, 1, 1, 1, 2)), "env.flatten=true"),
             (spaces.Dict({str(i): spaces.Box(0, 255, (2, 2), np.uint8) for i in range(9)}), "9 fields"),
             (spaces.Dict({"x" * 30: spaces.Box(0, 255, (2, 2), np.uint8)}), "24 letters|23 letters"),
@@ -419,7 +419,7 @@ class Refusals(unittest.TestCase):
             (spaces.Box(0, 1 << 40, (2,), np.int64), "32 bits"),
             (spaces.Box(-1, 1, (0,)), "empty"),
         ):
-            with self.assertRaisesRegex(ValueError, said):
+            with self.assertRaisesRegex(ValueError, message):
                 gym_spaces.Observations(space)
         with self.assertRaisesRegex(ValueError, "1 to 32"):
             gym_spaces.Actions(spaces.Box(-1, 1, (33,)))

@@ -46,7 +46,7 @@ class Faults(InFolder):
         for fault, said, *arguments in (
             ("nan", r"NaN, infinite or beyond 1e9 \(--bad-values fail\)", "--bad-values", "fail"),
             ("reward", r"NaN, infinite or beyond 1e9 \(--bad-values fail\)", "--bad-values", "fail"),
-            ("shape", r"an observation of shape \(4,\) where its space says \(3,\)"),
+            ("shape", r"an observation of shape \(4,\) instead of \(3,\)"),
         ):
             with self.subTest(fault=fault):
                 status, document = self.train(fault, "--seconds", "10", *arguments)

@@ -24,7 +24,7 @@ struct Side {
     explicit Side(bool spins) : spin(spins) {}
     virtual ~Side() = default;
 
-    // Takes one event, where a spinning side finds one. Ends the program where the stream has ended.
+    // Handles one event; a spinning side returns if there is none. Ends the program if the stream has ended.
     bool pump() {
         void *tag = nullptr;
         bool ok = false;

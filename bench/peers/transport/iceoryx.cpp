@@ -33,7 +33,7 @@ struct Side {
         work_need(chunk != nullptr, "a chunk");
         return chunk;
     }
-    // NULL: nothing yet, which only a spinning side says.
+    // NULL while nothing has arrived (spinning side only).
     const void *take() {
         const void *chunk = nullptr;
         for (;;) {
