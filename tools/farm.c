@@ -59,6 +59,15 @@ int farm_report_error(const char *program, const struct farm_error *err) {
     return err->status == FARM_E_USAGE ? 2 : 1;
 }
 
+sigset_t farm_ending_signals(void) {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGHUP);
+    return signals;
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) {
         print_help(stderr);

@@ -111,7 +111,7 @@ static bool is_interrupted(void *signals) {
 
 static enum farm_status measure_path(const struct options *options, const char *address, struct farm_error *err) {
     struct farm_key key = {0};
-    sigset_t signals;
+    sigset_t signals = farm_ending_signals();
     struct farm_measure_config config = {.address = address,
                                          .engine = options->engine,
                                          .key = options->key ? &key : NULL,
@@ -120,9 +120,6 @@ static enum farm_status measure_path(const struct options *options, const char *
                                          .stop = is_interrupted,
                                          .context = &signals};
     static struct farm_measure_result result;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
     sigprocmask(SIG_BLOCK, &signals, NULL);
     enum farm_status status = options->key ? farm_key_load(options->key, &key, err) : FARM_OK;
     if (!status) status = farm_measure_run(&config, &result, err);

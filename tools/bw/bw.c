@@ -246,19 +246,10 @@ static enum farm_status check_options(struct bw *bw, struct farm_error *err) {
 
 // ---- signals and progress ----
 
-static sigset_t ending_signals(void) {
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGHUP);
-    return signals;
-}
-
 // Whether a signal has arrived; from then on always true.
 static bool is_interrupted(void *context) {
     struct bw *bw = context;
-    const sigset_t signals = ending_signals();
+    const sigset_t signals = farm_ending_signals();
     if (sigtimedwait(&signals, NULL, &(struct timespec){0}) > 0) bw->interrupted = true;
     return bw->interrupted;
 }
@@ -509,7 +500,7 @@ static enum farm_status prepare(struct bw *bw, struct farm_error *err) {
 
 static int bw_main(const struct options *options) {
     struct farm_error err;
-    const sigset_t signals = ending_signals();
+    const sigset_t signals = farm_ending_signals();
     sigset_t before;
     struct bw *bw = calloc(1, sizeof *bw);
     if (!bw) return farm_fail_errno(&err, FARM_E_LIMIT, "farm bw"), farm_report_error("farm bw", &err);

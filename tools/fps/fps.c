@@ -436,18 +436,9 @@ static enum farm_status run_tuning(struct fps *fps, struct farm_error *err) {
     return status ? status : farm_fps_tune(&tuning, err);
 }
 
-// Blocks signals between measurements; farm_supervisor_run handles pending ones.
-static void block_signals(sigset_t *before) {
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGHUP);
-    sigprocmask(SIG_BLOCK, &signals, before);
-}
-
 static int fps_main(struct options *options) {
     struct farm_error err = {0};
+    const sigset_t signals = farm_ending_signals();
     sigset_t before;
     struct fps *fps = calloc(1, sizeof *fps);
     if (!fps) return farm_fail_errno(&err, FARM_E_LIMIT, "farm fps"), farm_report_error("farm fps", &err);
@@ -455,7 +446,7 @@ static int fps_main(struct options *options) {
     fps->start_ns = farm_now_ns();
     fps->farm = fps->one = fps->all = NOT_MEASURED;
     if (options->quiet) farm_log_set_level(FARM_LOG_WARN);
-    block_signals(&before);
+    sigprocmask(SIG_BLOCK, &signals, &before); // farm_supervisor_run handles those between measurements
     enum farm_status status = check_options(fps, &err);
     if (!status) status = options->tune ? run_tuning(fps, &err) : run_ladder(fps, &err);
     sigprocmask(SIG_SETMASK, &before, NULL);

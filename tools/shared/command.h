@@ -3,6 +3,7 @@
 #ifndef FARM_TOOLS_SHARED_COMMAND_H
 #define FARM_TOOLS_SHARED_COMMAND_H
 
+#include <signal.h>
 #include <stdbool.h>
 
 #include "base/cli.h"
@@ -24,5 +25,8 @@ bool farm_read_flags(const struct farm_cli *cli, int argc, char **argv, const ch
 
 // For the subcommands: prints "farm train: MESSAGE" on stderr; returns the exit status for this error.
 int farm_report_error(const char *program, const struct farm_error *err);
+
+// SIGINT, SIGTERM and SIGHUP, which end a measurement; the subcommands block and read them.
+sigset_t farm_ending_signals(void);
 
 #endif
