@@ -464,20 +464,22 @@ static int write_long_lines(void *context, struct farm_error *err) {
     _exit(5);
 }
 
+static struct { int lines, too_long, long_line_bytes, unfinished; } output; // unfinished: the number of that line
+
 static void check_line(void *context, size_t number, const char *line) {
-    job.number++;
-    if (strlen(line) >= FARM_WORKER_LINE_MAX) job.killed++;
-    if (line[0] == 'A' || line[strlen(line) - 1] == 'Z') job.kept_fd += (int)strlen(line);
-    if (strcmp(line, "zero byte,  [2J \tno newline") == 0) job.lives_wanted = job.number;
+    output.lines++;
+    output.too_long += strlen(line) >= FARM_WORKER_LINE_MAX;
+    if (line[0] == 'A' || line[strlen(line) - 1] == 'Z') output.long_line_bytes += (int)strlen(line);
+    if (strcmp(line, "zero byte,  [2J \tno newline") == 0) output.unfinished = output.lines;
 }
 
 Test(supervisor, breaks_up_long_lines_and_keeps_the_last_lines_as_last_words) {
     RUN_ONE(FARM_E_DEAD, WORKER(.name = "actor 0", .body = write_long_lines, .errors_are_final = true),
             .on_line = check_line);
-    cr_assert_eq(job.killed, 0, "no line is longer than it may be");
-    cr_assert_eq(job.number, 3 + 40 + 1);
-    cr_assert_eq(job.kept_fd, 1023 + 2999 - 2 * 1023, "the long line is complete");
-    cr_assert_eq(job.lives_wanted, 44, "the unfinished line; control characters are blanks");
+    cr_assert_eq(output.too_long, 0, "no line is longer than it may be");
+    cr_assert_eq(output.lines, 3 + 40 + 1);
+    cr_assert_eq(output.long_line_bytes, 1023 + 2999 - 2 * 1023, "the long line is complete");
+    cr_assert_eq(output.unfinished, 44, "control characters are blanks");
     expect_words("line 39 of what");
     expect_words("zero byte,  [2J \tno newline\n");
     cr_assert(!strstr(job.err.message, "line 20 of what"), "only the last words: %s", job.err.message);
@@ -491,12 +493,12 @@ static int write_much(void *context, struct farm_error *err) {
     return write(STDOUT_FILENO, lines, sizeof lines) != (ssize_t)sizeof lines;
 }
 static void count_line(void *context, size_t number, const char *line) {
-    job.number += strlen(line) == 999;
+    output.lines += strlen(line) == 999;
 }
 
 Test(supervisor, loses_no_line_of_a_worker_that_writes_much_and_ends) {
     RUN_ONE(FARM_OK, WORKER(.name = "actor 0", .body = write_much, .may_end = true), .on_line = count_line);
-    cr_assert_eq(job.number, 120);
+    cr_assert_eq(output.lines, 120);
 }
 
 static int close_output_and_end(void *context, struct farm_error *err) {
@@ -571,7 +573,7 @@ static int deaf(void *context, struct farm_error *err) {
     pause_for_ever();
 }
 static void note_phase(void *context, int phase) {
-    job.lives_wanted = 10 * job.lives_wanted + phase;
+    job.number = 10 * job.number + phase;
 }
 
 Test(supervisor, a_second_signal_a_second_later_ends_the_grace, .timeout = 60) {
@@ -581,7 +583,7 @@ Test(supervisor, a_second_signal_a_second_later_ends_the_grace, .timeout = 60) {
     run(FARM_OK);
     cr_assert_eq(job.signal, SIGINT, "the first of them");
     cr_assert_eq(page->slots, 2, "the signal that came too soon changed nothing");
-    cr_assert_eq(job.lives_wanted, 3, "called once for the phase");
+    cr_assert_eq(job.number, 3, "called once for the phase");
 }
 
 Test(supervisor, a_hang_up_is_ignored_under_nohup) {
@@ -713,7 +715,7 @@ Test(supervisor, an_expendable_worker_that_cannot_be_kept_alive_ends_alone) {
 }
 
 static void note_signal(void *context, int number) {
-    job.kept_fd += number == SIGUSR1 ? 1 : 100;
+    job.number += number == SIGUSR1 ? 1 : 100;
 }
 
 static enum farm_supervisor_turn signal_oneself(void *context) {
@@ -721,7 +723,7 @@ static enum farm_supervisor_turn signal_oneself(void *context) {
         kill(getpid(), SIGUSR1);
         kill(getpid(), SIGUSR2);
     }
-    return overdue() || job.kept_fd == 101 ? FARM_TURN_STOP : FARM_TURN_ON;
+    return overdue() || job.number == 101 ? FARM_TURN_STOP : FARM_TURN_ON;
 }
 
 Test(supervisor, passes_on_signals_that_are_not_its_own) {
@@ -729,5 +731,5 @@ Test(supervisor, passes_on_signals_that_are_not_its_own) {
              .on_line = keep_lines);
     run(FARM_OK);
     cr_assert_eq(job.signal, 0, "they end nothing");
-    cr_assert_eq(job.kept_fd, 101);
+    cr_assert_eq(job.number, 101);
 }
