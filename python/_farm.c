@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <structmember.h>
 #include <unistd.h>
 
 #include "kernels/atari.h"
@@ -47,18 +48,11 @@ static const char *const kind_names[] = {"?", "discrete", "multi_discrete", "con
 // ---- errors and arguments ----
 
 static PyObject *raise_error(const struct farm_error *err) {
-    switch (err->status) {
-    case FARM_E_INVALID:
-    case FARM_E_USAGE:
-    case FARM_E_FORMAT:
-        PyErr_SetString(PyExc_ValueError, err->message);
-        break;
-    case FARM_E_LIMIT:
-        PyErr_SetString(PyExc_MemoryError, err->message);
-        break;
-    default:
-        PyErr_SetString(PyExc_OSError, err->message);
-    }
+    const bool invalid = err->status == FARM_E_INVALID || err->status == FARM_E_USAGE || err->status == FARM_E_FORMAT;
+    PyErr_SetString(invalid                       ? PyExc_ValueError
+                    : err->status == FARM_E_LIMIT ? PyExc_MemoryError
+                                                  : PyExc_OSError,
+                    err->message);
     return NULL;
 }
 
@@ -148,14 +142,11 @@ static PyObject *make_view(Ring *owner, void *start, bool writable, uint32_t dty
 // ---- making and opening ----
 
 static Ring *new_ring(enum side side) {
-    Ring *self = PyObject_New(Ring, &Ring_type);
+    Ring *self = (Ring *)PyType_GenericAlloc(&Ring_type, 0); // zeroed
     if (!self) return NULL;
     self->ring = (struct farm_ring){.up.fd = -1, .down.fd = -1, .up.fd_readonly = -1, .down.fd_readonly = -1};
     self->side = side;
     self->eventfd = -1;
-    self->spin_ns = 0;
-    self->interrupted = false;
-    self->atari = NULL;
     return self;
 }
 
@@ -413,10 +404,8 @@ static PyObject *Ring_actions(PyObject *object, PyObject *argument) {
     const struct farm_lane *lane = parse_lane(self, argument);
     if (!lane) return NULL;
     const uint64_t next = farm_lane_actor_next(lane);
-    if (next == 0 || !farm_lane_actor_answered(lane)) {
-        PyErr_SetString(PyExc_RuntimeError, "the last step has no answer yet: wait for it");
-        return NULL;
-    }
+    if (next == 0 || !farm_lane_actor_answered(lane))
+        return PyErr_Format(PyExc_RuntimeError, "the last step has no answer yet: wait for it");
     const struct farm_action_spec *action = &self->ring.spec.env.action;
     const uint32_t dims[2] = {lane->width, action->dims};
     return make_view(self, farm_lane_action(lane, next - 1, 0), false,
@@ -520,10 +509,8 @@ static PyObject *Ring_atari(PyObject *object, PyObject *argument) {
     const long height = PyLong_AsLong(argument);
     if (height == -1 && PyErr_Occurred()) return NULL;
     const struct farm_field_spec *field = &self->ring.spec.env.obs[0];
-    if (field->dtype != FARM_U8 || farm_field_bytes(field) != FARM_ATARI_SIDE * FARM_ATARI_SIDE) {
-        PyErr_SetString(PyExc_ValueError, "the lane's first observation field is not u8 84x84");
-        return NULL;
-    }
+    if (field->dtype != FARM_U8 || farm_field_bytes(field) != FARM_ATARI_SIDE * FARM_ATARI_SIDE)
+        return PyErr_Format(PyExc_ValueError, "the lane's first observation field is not u8 84x84");
     if (height < 1 || height > FARM_ATARI_HEIGHT_MAX)
         return PyErr_Format(PyExc_ValueError, "an Atari screen cannot have %ld rows", height);
     struct farm_error err = {0};
@@ -552,10 +539,7 @@ static PyObject *Ring_commit(PyObject *object, PyObject *const *args, Py_ssize_t
     if (!check_count("commit", count, 6, 6)) return NULL;
     const struct farm_lane *lane = parse_writable_lane(self, args[0]);
     if (!lane) return NULL;
-    if (!self->atari) {
-        PyErr_SetString(PyExc_RuntimeError, "call atari(height) first");
-        return NULL;
-    }
+    if (!self->atari) return PyErr_Format(PyExc_RuntimeError, "call atari(height) first");
     const long long env = parse_index(args[1], "environment", lane->width);
     Py_buffer a, b = {.buf = NULL};
     if (env < 0 || !parse_frame(self->atari->height, args[2], &a)) return NULL;
@@ -581,10 +565,8 @@ static bool call_emulator(PyObject *method, PyObject *arg, long *result) {
 // In C because the emulator evicts the interpreter's code from the caches between two frames.
 static PyObject *farm_skip(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     if (!check_count("skip", count, 7, 7)) return NULL;
-    if (!PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) != 4 || !PyTuple_Check(args[4])) {
-        PyErr_SetString(PyExc_TypeError, "skip takes a tuple of 4 methods, and one of screens");
-        return NULL;
-    }
+    if (!PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) != 4 || !PyTuple_Check(args[4]))
+        return PyErr_Format(PyExc_TypeError, "skip takes a tuple of 4 methods, and one of screens");
     PyObject *const *methods = &PyTuple_GET_ITEM(args[0], 0);
     const long frames = PyLong_AsLong(args[2]), looks = PyLong_AsLong(args[3]), lives_before = PyLong_AsLong(args[5]);
     long left = PyLong_AsLong(args[6]), reward = 0, points = 0, over = 0, lives = 0, skip = frames - 1;
@@ -642,10 +624,8 @@ static PyObject *Ring_answer(PyObject *object, PyObject *const *args, Py_ssize_t
     struct farm_lane *lane = parse_lane(self, args[0]);
     if (!lane) return NULL;
     const uint64_t n = farm_lane_acted(lane);
-    if (lane->local || farm_lane_produced(lane) <= n) {
-        PyErr_SetString(PyExc_RuntimeError, "every published step has its answer");
-        return NULL;
-    }
+    if (lane->local || farm_lane_produced(lane) <= n)
+        return PyErr_Format(PyExc_RuntimeError, "every published step has its answer");
     if (PyObject_GetBuffer(args[1], &actions, PyBUF_C_CONTIGUOUS)) return NULL;
     const size_t bytes = lane->width * lane->answer[FARM_ANSWER_ACTION].bytes;
     const bool fits = (size_t)actions.len == bytes;
@@ -664,10 +644,8 @@ static PyObject *Ring_release(PyObject *object, PyObject *const *args, Py_ssize_
     if (!lane) return NULL;
     const uint64_t n = PyLong_AsUnsignedLongLong(args[1]);
     if (PyErr_Occurred()) return NULL;
-    if (n < farm_lane_consumed(lane) || n > farm_lane_produced(lane)) {
-        PyErr_SetString(PyExc_ValueError, "only published steps can be released, each once");
-        return NULL;
-    }
+    if (n < farm_lane_consumed(lane) || n > farm_lane_produced(lane))
+        return PyErr_Format(PyExc_ValueError, "only published steps can be released, each once");
     farm_lane_release(lane, n);
     farm_learner_notify(&self->ring);
     return Py_NewRef(Py_None);
@@ -710,15 +688,13 @@ static PyMethodDef Ring_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyObject *Ring_shape(PyObject *object, void *member) {
-    return PyLong_FromUnsignedLong(*(uint32_t *)((char *)object + (size_t)member));
-}
-static PyGetSetDef Ring_attributes[] = {
-    {"spec", Ring_spec, NULL, "dict: obs, action, frames_per_step", NULL},
-    {"lanes", Ring_shape, NULL, "lanes of this actor", (void *)offsetof(Ring, ring.spec.lanes)},
-    {"width", Ring_shape, NULL, "environments per lane", (void *)offsetof(Ring, ring.spec.width)},
-    {"steps", Ring_shape, NULL, "steps per lane", (void *)offsetof(Ring, ring.spec.steps)},
-    {NULL, NULL, NULL, NULL, NULL},
+static PyGetSetDef Ring_attributes[] = {{"spec", Ring_spec, NULL, "dict: obs, action, frames_per_step", NULL},
+                                        {NULL, NULL, NULL, NULL, NULL}};
+static PyMemberDef Ring_members[] = {
+    {"lanes", T_UINT, offsetof(Ring, ring.spec.lanes), READONLY, "lanes of this actor"},
+    {"width", T_UINT, offsetof(Ring, ring.spec.width), READONLY, "environments per lane"},
+    {"steps", T_UINT, offsetof(Ring, ring.spec.steps), READONLY, "steps per lane"},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyTypeObject Ring_type = {
@@ -728,6 +704,7 @@ static PyTypeObject Ring_type = {
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .tp_methods = Ring_methods,
     .tp_getset = Ring_attributes,
+    .tp_members = Ring_members,
     .tp_doc = "The lanes of one actor, from one side.",
 };
 

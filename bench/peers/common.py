@@ -235,8 +235,7 @@ def write(path, document):
             file.write(text)
 
 
-def run(make_comparisons, about, argv=None, seconds=50.0, rounds=5):
-    """The program of a comparison; make_comparisons(build) yields its Comparisons. Returns the exit status."""
+def parse_arguments(about, seconds, rounds, argv=None):
     parser = argparse.ArgumentParser(description=about.split("\n", maxsplit=1)[0])
     parser.add_argument("build", help="build folder, which holds farm")
     parser.add_argument("--json", default="-", help="file of the document (default: stdout)")
@@ -248,6 +247,12 @@ def run(make_comparisons, about, argv=None, seconds=50.0, rounds=5):
     arguments = parser.parse_args(argv)
     if arguments.seconds <= 0 or arguments.rounds < 1:
         parser.error("--seconds and --rounds must be above 0")
+    return arguments
+
+
+def run(make_comparisons, about, argv=None, seconds=50.0, rounds=5):
+    """The program of a comparison; make_comparisons(build) yields its Comparisons. Returns the exit status."""
+    arguments = parse_arguments(about, seconds, rounds, argv)
     build = os.path.abspath(arguments.build)
     results, status = [], 0
     for comparison in make_comparisons(build):

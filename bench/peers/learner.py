@@ -8,7 +8,6 @@ piece of work. It gets stacked frames in one tensor of bytes; the work includes 
 in training, IMPALA's whole update: V-trace, losses, backward, clipping, RMSProp.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -221,14 +220,7 @@ def compare(program, work, rounds, seconds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("build", help="build folder, which holds bench/learner")
-    parser.add_argument("--json", default="-", help="file of the document (default: stdout)")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each side (default 5)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each result (default 10)")
-    parser.add_argument("--only", default="", help="results whose names contain this")
-    arguments = parser.parse_args()
-
+    arguments = common.parse_arguments(__doc__, 10.0, 5)
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # the benchmark uses the same core
     torch.set_num_threads(1)
     work = {name: what for name, what in WORK.items() if arguments.only in name}

@@ -19,7 +19,7 @@ VECTOR = [("obs", "f32", (3,))]
 
 
 class Probe(gymnasium.Env):
-    """Starts fail in various ways after the first step."""
+    """Fails in the chosen way after the first step."""
 
     observation_space, action_space = spaces.Box(-1, 1, (3,), np.float64), spaces.Discrete(4)
 

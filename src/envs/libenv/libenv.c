@@ -52,7 +52,7 @@ static bool pass_option(struct libenv_settings *settings, const char *key, const
     else if (has_prefix(text, "int:", &rest) && parse_int(rest, &whole))
         room = libenv_set_int(settings, key, whole);
     else if (has_prefix(text, "float:", &rest) && parse_float(rest, &number))
-        room = libenv_set_float(settings, key, number);
+        room = libenv_set(settings, key, FARM_F32, (union libenv_value){.f32 = number});
     else if (has_prefix(text, "bool:", &rest) && parse_bool(rest, &on))
         room = libenv_set_bool(settings, key, on);
     else if (has_prefix(text, "int:", &rest) || has_prefix(text, "float:", &rest) || has_prefix(text, "bool:", &rest))
@@ -62,7 +62,7 @@ static bool pass_option(struct libenv_settings *settings, const char *key, const
     else if (parse_int(text, &whole))
         room = libenv_set_int(settings, key, whole);
     else if (parse_float(text, &number))
-        room = libenv_set_float(settings, key, number);
+        room = libenv_set(settings, key, FARM_F32, (union libenv_value){.f32 = number});
     else
         room = libenv_set_text(settings, key, text);
     if (room) return true;

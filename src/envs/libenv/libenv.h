@@ -143,7 +143,8 @@ static inline bool libenv_open(const char *path, struct libenv_library *library,
 // ---- options ----
 
 // Adds a setting and returns its value; NULL if there is no room or the name is too long.
-static inline union libenv_value *libenv_setting(struct libenv_settings *settings, const char *name, uint32_t dtype) {
+static inline union libenv_value *libenv_add_setting(struct libenv_settings *settings, const char *name,
+                                                     enum farm_dtype dtype) {
     const int32_t i = settings->count;
     if (i == LIBENV_SETTINGS_MAX || strlen(name) >= LIBENV_NAME_BYTES) return NULL;
     struct libenv_option *item = &settings->items[i];
@@ -155,28 +156,25 @@ static inline union libenv_value *libenv_setting(struct libenv_settings *setting
     return &settings->values[i];
 }
 
-static inline bool libenv_set_int(struct libenv_settings *settings, const char *name, int32_t value) {
-    union libenv_value *place = libenv_setting(settings, name, FARM_I32);
-    if (place) place->i32 = value;
+static inline bool libenv_set(struct libenv_settings *settings, const char *name, enum farm_dtype dtype,
+                              union libenv_value value) {
+    union libenv_value *place = libenv_add_setting(settings, name, dtype);
+    if (place) *place = value;
     return place != NULL;
+}
+
+static inline bool libenv_set_int(struct libenv_settings *settings, const char *name, int32_t value) {
+    return libenv_set(settings, name, FARM_I32, (union libenv_value){.i32 = value});
 }
 
 static inline bool libenv_set_bool(struct libenv_settings *settings, const char *name, bool value) {
-    union libenv_value *place = libenv_setting(settings, name, FARM_U8);
-    if (place) place->u8 = value;
-    return place != NULL;
-}
-
-static inline bool libenv_set_float(struct libenv_settings *settings, const char *name, float value) {
-    union libenv_value *place = libenv_setting(settings, name, FARM_F32);
-    if (place) place->f32 = value;
-    return place != NULL;
+    return libenv_set(settings, name, FARM_U8, (union libenv_value){.u8 = value});
 }
 
 // Copies the text.
 static inline bool libenv_set_text(struct libenv_settings *settings, const char *name, const char *value) {
     char *copy = strdup(value);
-    if (!copy || !libenv_setting(settings, name, FARM_U8)) {
+    if (!copy || !libenv_add_setting(settings, name, FARM_U8)) {
         free(copy);
         return false;
     }
