@@ -5,8 +5,9 @@ words to use instead, and exits 1. CONTRIBUTING.md gives the rules; this finds o
 """
 
 import re
-import subprocess
 import sys
+
+from check_docs import files_of, text_of
 
 ENDINGS = (".c", ".h", ".cu", ".cuh", ".py", ".sh", ".md", ".mk", ".yaml", "Makefile")
 IDIOMS = [
@@ -25,18 +26,12 @@ IDIOMS = [
 
 def main():
     tree = sys.argv[1] if len(sys.argv) > 1 else "."
-    names = subprocess.check_output(["git", "-C", tree, "ls-files", "-co", "--exclude-standard"], text=True).splitlines()
     idioms = [(re.compile(pattern), instead) for pattern, instead in IDIOMS]
     found = 0
-    for name in names:
+    for name in files_of(tree):
         if not name.endswith(ENDINGS) or name in ("tools/build/check_english.py", "CONTRIBUTING.md"):
             continue
-        try:
-            with open(f"{tree}/{name}", encoding="utf-8", errors="replace") as file:
-                lines = file.read().splitlines()
-        except FileNotFoundError:  # deleted, not yet committed
-            continue
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate((text_of(f"{tree}/{name}") or "").splitlines(), 1):
             for pattern, instead in idioms:
                 match = pattern.search(line)
                 if match:

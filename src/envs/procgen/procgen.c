@@ -34,22 +34,35 @@
 enum { OBS_SIZE = 64, OBS_CHANNELS = 3, ACTIONS = 15, LEAVE_EPISODE = -1, PATH_BYTES = 4096 };
 enum { EASY = 0, HARD = 1, EXTREME = 2, MEMORY = 10, EXPLORATION = 20 }; // the library's numbers; the last is ours
 
-// A game's modes and the level of its exploration mode, from Procgen's README and env.py.
 struct game {
     const char *name;
-    bool extreme, memory;
-    int32_t exploration_level; // 0: no exploration mode
+    bool extreme, memory;      // has this distribution mode
+    int32_t exploration_level; // of exploration mode; 0: no such mode
 };
 
-enum { GAMES = 16 };
-static const struct game games[GAMES] = {
-    {"bigfish", false, false, 0},        {"bossfight", false, false, 0},        {"caveflyer", false, true, 1259048185},
-    {"chaser", true, false, 0},          {"climber", false, false, 1561126160}, {"coinrun", false, false, 1949448038},
-    {"dodgeball", true, true, 0},        {"fruitbot", false, false, 0},         {"heist", false, true, 876640971},
-    {"jumper", false, true, 1434825276}, {"leaper", true, false, 1318677581},   {"maze", false, true, 158988835},
-    {"miner", false, true, 0},           {"ninja", false, false, 1123500215},   {"plunder", false, false, 0},
-    {"starpilot", true, false, 0},
-};
+// Modes and levels are those of Procgen's README and env.py.
+#define GAME_LIST(X)                                                                                                   \
+    X(bigfish, false, false, 0, "eat smaller fish, flee from bigger ones")                                             \
+    X(bossfight, false, false, 0, "shoot a boss ship whose shields fall now and then")                                 \
+    X(caveflyer, false, true, 1259048185, "fly through a cave to a friendly ship")                                     \
+    X(chaser, true, false, 0, "collect all orbs of a maze, chased by enemies")                                         \
+    X(climber, false, false, 1561126160, "climb a platform tower and collect stars")                                   \
+    X(coinrun, false, false, 1949448038, "run and jump to the coin at the far right")                                  \
+    X(dodgeball, true, true, 0, "throw balls at enemies, dodge theirs")                                                \
+    X(fruitbot, false, false, 0, "collect fruit between walls, avoid other food")                                      \
+    X(heist, false, true, 876640971, "open coloured locks with their keys and take the gem")                           \
+    X(jumper, false, true, 1434825276, "double-jump through an open world to the carrot")                              \
+    X(leaper, true, false, 1318677581, "cross lanes of cars and a river of logs")                                      \
+    X(maze, false, true, 158988835, "a mouse looks for cheese in a maze")                                              \
+    X(miner, false, true, 0, "dig for diamonds under falling boulders")                                                \
+    X(ninja, false, false, 1123500215, "jump over ledges and past bombs to the mushroom")                              \
+    X(plunder, false, false, 0, "fire at enemy ships, spare friendly ones")                                            \
+    X(starpilot, true, false, 0, "a side-scrolling space shooter")
+
+#define GAME_INDEX(game, ...)                        GAME_##game,
+#define GAME_ROW(game, extreme, memory, level, text) {#game, extreme, memory, level},
+enum { GAME_LIST(GAME_INDEX) GAMES };
+static const struct game games[GAMES] = {GAME_LIST(GAME_ROW)};
 
 // ---- options ----
 
@@ -504,40 +517,26 @@ static void procgen_reset(void *env, void *const *obs) {
 
 // ---- the 16 entries: spec() and create() have no parameter for the environment, so each has its own ----
 
-#define ENTRIES(X)                                                                                                     \
-    X(0, bigfish, "eat smaller fish, flee from bigger ones")                                                           \
-    X(1, bossfight, "shoot a boss ship whose shields fall now and then")                                               \
-    X(2, caveflyer, "fly through a cave to a friendly ship")                                                           \
-    X(3, chaser, "collect all orbs of a maze, chased by enemies")                                                      \
-    X(4, climber, "climb a platform tower and collect stars")                                                          \
-    X(5, coinrun, "run and jump to the coin at the far right")                                                         \
-    X(6, dodgeball, "throw balls at enemies, dodge theirs")                                                            \
-    X(7, fruitbot, "collect fruit between walls, avoid other food")                                                    \
-    X(8, heist, "open coloured locks with their keys and take the gem")                                                \
-    X(9, jumper, "double-jump through an open world to the carrot")                                                    \
-    X(10, leaper, "cross lanes of cars and a river of logs")                                                           \
-    X(11, maze, "a mouse looks for cheese in a maze")                                                                  \
-    X(12, miner, "dig for diamonds under falling boulders")                                                            \
-    X(13, ninja, "jump over ledges and past bombs to the mushroom")                                                    \
-    X(14, plunder, "fire at enemy ships, spare friendly ones")                                                         \
-    X(15, starpilot, "a side-scrolling space shooter")
-
-#define FUNCTIONS(number, game, text)                                                                                  \
+#define GAME_FUNCTIONS(game, ...)                                                                                      \
     static int spec_##game(const struct farm_env_config *config, struct farm_env_spec *spec, char *error, size_t n) {  \
-        return procgen_spec(&games[number], config, spec, (struct libenv_error){error, n});                            \
+        return procgen_spec(&games[GAME_##game], config, spec, (struct libenv_error){error, n});                       \
     }                                                                                                                  \
     static void *create_##game(const struct farm_env_config *config, char *error, size_t n) {                          \
-        return procgen_create(&games[number], config, (struct libenv_error){error, n});                                \
+        return procgen_create(&games[GAME_##game], config, (struct libenv_error){error, n});                           \
     }
-ENTRIES(FUNCTIONS)
+GAME_LIST(GAME_FUNCTIONS)
 
-#define API(number, game, text)                                                                                        \
-    {FARM_ENV_ABI_VERSION, sizeof(struct farm_env_api),                                                                \
-     "procgen/" #game,     text,                                                                                       \
-     spec_##game,          create_##game,                                                                              \
-     procgen_destroy,      procgen_reset,                                                                              \
-     procgen_step},
-static const struct farm_env_api apis[GAMES] = {ENTRIES(API)};
+#define GAME_API(game, extreme, memory, level, text)                                                                   \
+    {.abi_version = FARM_ENV_ABI_VERSION,                                                                              \
+     .struct_bytes = sizeof(struct farm_env_api),                                                                      \
+     .name = "procgen/" #game,                                                                                         \
+     .about = text,                                                                                                    \
+     .spec = spec_##game,                                                                                              \
+     .create = create_##game,                                                                                          \
+     .destroy = procgen_destroy,                                                                                       \
+     .reset = procgen_reset,                                                                                           \
+     .step = procgen_step},
+static const struct farm_env_api apis[GAMES] = {GAME_LIST(GAME_API)};
 
 FARM_ENV_EXPORT const struct farm_env_api *farm_env_at(size_t index) {
     return index < GAMES ? &apis[index] : NULL;
