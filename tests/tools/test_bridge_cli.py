@@ -25,36 +25,13 @@ class Bridge(InFolder):
         self.assertEqual(done.stdout, "")
         return done.stderr
 
-    def make_key(self, name="k"):
-        done = self.bridge("keygen", name)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return self.folder / name
-
-
-class Help(Bridge):
-    def test_each_part_has_help_with_examples(self):
-        for part in [], ["keygen"], ["status"], ["bench"]:
-            done = self.bridge(*part, "--help")
-            self.assertEqual((done.returncode, done.stderr), (0, ""))
-            self.assertIn("usage: farm bridge", done.stdout)
-            self.assertIn("examples:", done.stdout)
-
-    def test_it_is_listed_among_the_commands(self):
-        self.assertIn("\n  bridge ", self.farm("--help").stdout)
-
-
-class Keys(Bridge):
-    """Forms of keys, and which user may read them: tests/bridge/test_key.c."""
-
-    def test_keygen_makes_a_key(self):
-        self.assertRegex(self.make_key().read_text(), r"\Aactorfarm-key-1 [0-9a-f]{64}\n\Z")
-
 
 class Waiting(Bridge):
     """Nothing listens on port 1 of the loopback interface."""
 
     def test_it_gives_up_in_the_end(self):
-        self.make_key()
+        self.assertEqual(self.bridge("keygen", "k").returncode, 0)
+        self.assertRegex((self.folder / "k").read_text(), r"\Aactorfarm-key-1 [0-9a-f]{64}\n\Z")
         said = self.refused_later("--connect", "127.0.0.1:1", "--key", "k")
         self.assertIn("waiting for the learner at 127.0.0.1:1", said)
         self.assertIn("no learner at 127.0.0.1:1 within 1.5 s (--retry-s)", said)

@@ -60,14 +60,7 @@ class Cli(InFolder):
 FAST_METRICS = ("--metrics-every", "0.1")
 
 
-class Help(Cli):
-    def test_help_is_on_stdout(self):
-        for arguments in ([], ["train"], ["eval"], ["topo"], ["envs"], ["doctor"], ["report"]):
-            result = self.farm(*arguments, "--help")
-            self.assertEqual((result.returncode, result.stderr), (0, ""))
-            self.assertIn("usage: farm", result.stdout)
-        self.assertIn("--entropy-cost", self.farm("train", "--help").stdout)
-
+class Documents(Cli):
     def test_commands_print_json(self):
         envs = json.loads(self.farm("envs", "--json").stdout)
         self.assertIn("native/catch", envs["envs"])

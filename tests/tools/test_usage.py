@@ -1,4 +1,4 @@
-"""What the program refuses before it begins: wrong command lines and files, each with its exit status and the words that help."""
+"""Help, and what the program refuses before it begins: wrong command lines and files, each with its exit status and words."""
 
 import random
 import shlex
@@ -126,6 +126,19 @@ class Usage(InFolder):
         for status, words, line in REFUSED:
             self.refuses(status, words, line)
         self.refuses(1, "make deps", "train --env ale/Pong", FARM_PYTHON="/nowhere")
+
+    def test_help_is_on_stdout_with_examples(self):
+        texts = {}
+        for command in ("train", "eval", "fps", "bw", "topo", "doctor", "report", "bridge", "bridge keygen", "bridge status", "bridge bench"):
+            result = self.farm(*command.split(), "--help")
+            texts[command] = result.stdout
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            self.assertIn(f"usage: farm {command}", result.stdout)
+            self.assertIn("examples:", result.stdout, command)
+        self.assertIn("--entropy-cost", texts["train"])
+        whole = self.farm("--help").stdout
+        for command in (*texts, "envs"):
+            self.assertIn(f"\n  {command.split()[0]} ", whole)
 
 
 if __name__ == "__main__":
