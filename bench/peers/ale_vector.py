@@ -41,7 +41,7 @@ def comparisons(build):
         name="ale_vector_pong", reference=f"AtariVectorEnv (ale-py {ale_py.__version__})",
         ours=common.farm_fps(build, "ale/Pong"), open=Vector, settings=settings,
         delivers="NumPy arrays to Python (1x84x84 bytes)",
-        alike="both: 4 frames an action, maximum of 2, 84x84 grey, one frame an observation, 30 no-ops, FIRE; the same emulator",
+        alike="both: 4 frames per action, maximum of 2, 84x84 grey, one frame per observation, 30 no-ops, FIRE; the same emulator",
     )
 
 

@@ -13,7 +13,7 @@ import common
 import numpy as np
 import vector_env
 
-ATARI = "both: 4 frames an action, maximum of 2, 84x84 grey, one frame an observation, minimal actions, 30 no-ops, FIRE, life ends"
+ATARI = "both: 4 frames per action, maximum of 2, 84x84 grey, one frame per observation, minimal actions, 30 no-ops, FIRE, life ends"
 
 
 def load_qt():
@@ -76,7 +76,7 @@ def comparisons(build):
     )
     yield comparison(
         build, "envpool_halfcheetah", "mujoco/HalfCheetah-v4", "HalfCheetah-v4", {}, (4, 16, 64), 1.7, "17 doubles",
-        "both: 5 simulator steps an action, 1000 steps an episode",
+        "both: 5 simulator steps per action, 1000 steps per episode",
     )
 
 

@@ -51,7 +51,7 @@ def comparisons(build):
         ours=common.farm_fps(build, "ale/Pong"), open=Vector,
         settings=[{"num_envs": envs * cores, "copy": False} for envs in (1, 2, 4, 8)],
         delivers="NumPy arrays in shared memory to Python (84x84 bytes)",
-        alike="both: 4 frames an action, maximum of 2, 84x84 grey, one frame an observation, 30 no-ops; the same emulator",
+        alike="both: 4 frames per action, maximum of 2, 84x84 grey, one frame per observation, 30 no-ops; the same emulator",
     )
 
 

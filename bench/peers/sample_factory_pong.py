@@ -21,7 +21,7 @@ import numpy as np
 COUNTERS = 4096  # environments at most
 START_LIMIT_S = 180.0
 STARTED_STEPS = 40  # by each environment: past no-ops and the first batches
-ALIKE = "both: 4 frames an action, maximum of 2, 84x84 grey, stack of 4, 30 no-ops, Nature's convolutions and 512 units"
+ALIKE = "both: 4 frames per action, maximum of 2, 84x84 grey, stack of 4, 30 no-ops, Nature's convolutions and 512 units"
 
 
 # ---- the peer's own processes ----
