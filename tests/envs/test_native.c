@@ -91,19 +91,22 @@ Test(envs, native_environments_repeat_themselves_and_write_exactly_their_observa
     }
 }
 
-Test(envs, native_environments_differ_between_seeds) {
-    for (size_t i = 0; farm_native_env_at(i); i++) {
+// Games with chance; one without it may be equal for all seeds. Breakout's first difference is the serve.
+Test(envs, environments_with_chance_differ_between_seeds) {
+    static const char *const names[] = {"native/catch", "native/cartpole", "native/breakout"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         int different = 0;
         for (uint64_t seed = 1; seed <= 10; seed++) {
-            with_player a = make_player(farm_native_env_at(i)->name, 0, NULL),
-                        b = make_player(farm_native_env_at(i)->name, seed, NULL);
-            for (int n = 0; n <= 8; n++) { // breakout's first difference is the serve
-                advance(&a, n ? 1 : RESET, 0);
-                advance(&b, n ? 1 : RESET, 0);
+            with_player a = make_player(names[i], 0, NULL), b = make_player(names[i], seed, NULL);
+            reset(&a);
+            reset(&b);
+            for (int n = 0; n < 8 && !a.flags && !b.flags; n++) {
+                step(&a, 1);
+                step(&b, 1);
             }
             different += memcmp(observation(&a), observation(&b), a.obs_bytes) != 0;
         }
-        cr_assert_geq(different, 5, "%s: %d of 10 seeds differ from seed 0", farm_native_env_at(i)->name, different);
+        cr_assert_geq(different, 5, "%s: %d of 10 seeds differ from seed 0", names[i], different);
     }
 }
 
