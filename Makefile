@@ -96,7 +96,6 @@ bench-peers: deps ## the same work done by other systems; B=envpool picks one (i
 	@ARGS="$(ARGS)" RESULTS="$(RESULTS)" tools/build/peers.sh $(B)
 
 figures: deps ## docs/figures from bench/results
-	@$(BUILD)/venv/bin/python -m pip install -q --disable-pip-version-check -r tools/build/figures-requirements.txt
 	@mkdir -p docs/figures && $(BUILD)/venv/bin/python bench/figures.py draw
 
 numa-guest: deps ## farm topo and farm bw in an emulated machine of four NUMA nodes: shapes, distances, placement

@@ -3,7 +3,7 @@
 usage: figures.py draw [FILE.svg]       ours beside peers, and the learning curves on record
        figures.py record RUN...         appends the curve of each run folder to bench/results/training.jsonl
 
-`make figures` runs `draw` with matplotlib from tools/build/figures-requirements.txt.
+`make figures` runs `draw`.
 """
 
 import datetime

@@ -21,15 +21,15 @@ struct farm_view; // the lanes of a running farm
 
 // Starts `farm` with these words, NULL behind the last: {"train", "--env", "native/cartpole", "--quiet", NULL}. The
 // program is $FARM_PROGRAM, else `farm` in PATH. Its stdout and stderr are this process's. The farm ends with the
-// process that started it. The object belongs to the caller until farm_wait.
+// thread that started it. The object belongs to the caller until farm_wait.
 struct farm *farm_start(const char *const *words, char *error, size_t error_bytes);
 pid_t farm_pid(const struct farm *farm);
 // Whether it still runs. Does not block.
 bool farm_running(struct farm *farm);
 // Requests an orderly end (SIGTERM): a training writes a checkpoint first.
 void farm_stop(struct farm *farm);
-// Waits for the end and frees the object. Returns the exit status (0 done, 1 failed, 2 wrong usage), 128 + N after
-// signal N.
+// Waits for the end and frees the object. Returns the exit status (0 done, 1 failed or unknown because the
+// process ignores SIGCHLD, 2 wrong usage), 128 + N after signal N.
 int farm_wait(struct farm *farm);
 
 // Maps the lanes of the farm whose supervisor is process `pid` (farm_pid, or a `farm train` of the same user). NULL

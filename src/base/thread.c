@@ -14,7 +14,7 @@ int farm_thread_start(pthread_t *thread, void *(*body)(void *), void *argument) 
 }
 
 void farm_thread_use_signal_stack(void) {
-    static _Alignas(64) char stack[64 << 10];
+    static _Thread_local _Alignas(64) char stack[64 << 10];
     stack_t before;
     if (sigaltstack(NULL, &before) == 0 && before.ss_flags & SS_DISABLE)
         sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);

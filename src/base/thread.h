@@ -7,7 +7,7 @@
 // Starts a thread that receives no signals. Returns 0 or an error number.
 int farm_thread_start(pthread_t *thread, void *(*body)(void *), void *argument);
 
-// Gives this thread a stack for handlers with SA_ONSTACK, unless a sanitizer has given it one. One thread a process.
+// Gives this thread a stack for handlers with SA_ONSTACK, unless a sanitizer has given it one.
 void farm_thread_use_signal_stack(void);
 
 #endif

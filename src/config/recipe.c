@@ -348,9 +348,11 @@ static enum farm_status read_mapping(struct reading *reading, yaml_document_t *d
     for (const yaml_node_pair_t *pair = root->data.mapping.pairs.start; pair < root->data.mapping.pairs.top; pair++) {
         const yaml_node_t *key = yaml_document_get_node(document, pair->key),
                           *value = yaml_document_get_node(document, pair->value);
-        if (key->type != YAML_SCALAR_NODE)
+        // Nodes are numbered as they appear: a key behind the pair before it, else it is an alias of an earlier node.
+        const bool alias = pair > root->data.mapping.pairs.start && pair->key <= pair[-1].value;
+        if (key->type != YAML_SCALAR_NODE || alias)
             return fail_at(reading, key->start_mark.line, "expected 'key: value' with a plain key");
-        // Nodes are numbered as they appear: a value that does not follow its key is an alias of an earlier node.
+        // A value that does not follow its key is an alias, too.
         if (value->type != YAML_SCALAR_NODE || pair->value != pair->key + 1)
             return fail_at(reading, value->start_mark.line, "a value must be plain: no list, mapping or alias");
         enum farm_status status = set_pair(reading, key, value);

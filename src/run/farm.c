@@ -55,7 +55,9 @@ struct farm *farm_start(const char *const *words, char *error, size_t error_byte
     if (farm->pid == 0) run_program(words, parent, failure[1]);
     close(failure[1]);
     if (farm->pid < 0) reason = errno;
-    const bool failed = farm->pid < 0 || read(failure[0], &reason, sizeof reason) == sizeof reason;
+    ssize_t got = 0;
+    while (farm->pid > 0 && (got = read(failure[0], &reason, sizeof reason)) < 0 && errno == EINTR) continue;
+    const bool failed = farm->pid < 0 || got == sizeof reason;
     close(failure[0]);
     if (!failed) return farm;
     if (farm->pid > 0) waitpid(farm->pid, NULL, 0);
@@ -71,6 +73,7 @@ pid_t farm_pid(const struct farm *farm) {
 static bool collect(struct farm *farm, int options) {
     pid_t pid = farm->ended ? farm->pid : 0;
     while (!farm->ended && (pid = waitpid(farm->pid, &farm->status, options)) < 0 && errno == EINTR) continue;
+    if (pid < 0) farm->status = 1 << 8; // with SIGCHLD ignored its status is lost: as after a failure
     farm->ended = pid != 0;
     return farm->ended;
 }

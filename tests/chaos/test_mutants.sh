@@ -21,7 +21,7 @@ libs=(-Wl,--as-needed "$build/libfarm.a" -lhwloc -lnuma -ldnnl -lgomp -ljansson 
 # name | file | what is replaced (a Perl expression over the whole file)
 mutants='
 * step published before it is written | src/actor/group.c | s/(const uint64_t n = farm_lane_actor_next\(lane\);)/$1 farm_store_release(&lane->up->produced, n + 1);/
-new actor does not wait for the answer | src/actor/actor.c | s/(    if \(ready\) status = play\()/    if (ready) status = farm_group_step(actor.groups, actor.ring.lanes, err);\n    if (!status) farm_lane_actor_publish(actor.ring.lanes);\n$1/
+new actor does not wait for the answer | src/actor/actor.c | s/(    if \(ready\) status = step_lanes\()/    if (ready) status = farm_group_step(actor.groups, actor.ring.lanes, err);\n    if (!status) farm_lane_actor_publish(actor.ring.lanes);\n$1/
 * local actor publishes before it answers | src/actor/actor.c | s/( *if \(lane->local\).*?)(farm_lane_actor_next\(lane\))(\);\n)( *farm_lane_actor_publish\(lane\);\n)/$4$1$2 - 1$3/s
 local actor takes a slot that training holds | src/ring/lane.h | s/(bool farm_lane_actor_can_write\(struct farm_lane \*lane\) \{)/$1 if (lane->local) return true;/
 * local steps judged as central ones | src/ring/lane.h | s/return lane->local \? lane->steps : 1;/return 1;/

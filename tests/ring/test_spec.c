@@ -1,5 +1,4 @@
-// Layouts of rings as a pure function of their shape. That arrays of any spec are apart, aligned and inside their
-// segment is checked by tests/fuzz/fuzz_spec.c.
+// Layouts of rings as a pure function of their shape.
 #include "fixture.h"
 
 #include <math.h>
@@ -10,11 +9,109 @@ static uint32_t below(uint64_t *state, uint32_t bound) {
     return (uint32_t)(random_next(state) % bound);
 }
 
+// A valid shape of any kind, at most a few MiB.
+static struct farm_ring_spec random_spec(uint64_t *state) {
+    struct farm_ring_spec spec = {
+        .lanes = 1 + below(state, 4), .width = 1 + below(state, 17), .steps = 2 + below(state, 40)};
+    spec.env.frames_per_step = 1 + below(state, 4);
+    spec.env.obs_count = 1 + below(state, FARM_OBS_FIELDS_MAX);
+    for (uint32_t f = 0; f < spec.env.obs_count; f++) {
+        struct farm_field_spec *field = &spec.env.obs[f];
+        snprintf(field->name, sizeof field->name, "field %u", f);
+        field->dtype = 1 + below(state, 3);
+        field->rank = 1 + below(state, FARM_FIELD_RANK_MAX);
+        for (uint32_t d = 0; d < field->rank; d++) field->dims[d] = 1 + below(state, 7);
+    }
+    struct farm_action_spec *action = &spec.env.action;
+    action->kind = 1 + below(state, 3);
+    action->dims = action->kind == FARM_ACTION_DISCRETE ? 1 : 1 + below(state, FARM_ACTION_DIMS_MAX);
+    for (uint32_t d = 0; d < action->dims; d++) {
+        if (action->kind != FARM_ACTION_CONTINUOUS) action->sizes[d] = 1 + below(state, 20);
+        action->low[d] = -1;
+        action->high[d] = (float)below(state, 3);
+    }
+    farm_ring_spec_answers(&spec);
+    spec.answers = below(state, 2);
+    while (below(state, 3) && spec.answer_count < FARM_ANSWER_FIELDS_MAX)
+        spec.answer[spec.answer_count++] = (struct farm_answer_spec){"more", 1 + below(state, 4), 1 + below(state, 9),
+                                                                     1 + below(state, spec.steps), below(state, 2)};
+    return spec;
+}
+
 static struct farm_ring_layout layout_of(const struct farm_ring_spec *spec) {
     struct farm_ring_layout layout;
     struct farm_error err = {0};
     cr_assert_eq(farm_ring_layout_make(spec, &layout, &err), FARM_OK, "%s", err.message);
     return layout;
+}
+
+struct area {
+    size_t start, bytes;
+};
+
+static int by_start(const void *a, const void *b) {
+    size_t left = ((const struct area *)a)->start, right = ((const struct area *)b)->start;
+    return (left > right) - (left < right);
+}
+
+static void expect_apart(struct area *areas, size_t count, size_t segment_bytes) {
+    qsort(areas, count, sizeof *areas, by_start);
+    size_t end = FARM_SEGMENT_HEADER_BYTES;
+    for (size_t i = 0; i < count; i++) {
+        cr_assert_eq(areas[i].start % 64, 0, "an array straddles a cache line's start");
+        cr_assert_geq(areas[i].start, end, "areas overlap");
+        end = areas[i].start + areas[i].bytes;
+    }
+    cr_assert_leq(end, segment_bytes, "outside the segment");
+}
+
+// Bytes of a field, from its shape alone.
+static size_t bytes_of(const struct farm_field_spec *field) {
+    size_t bytes = field->dtype == FARM_U8 ? 1 : 4;
+    for (uint32_t d = 0; d < field->rank; d++) bytes *= field->dims[d];
+    return bytes;
+}
+
+// Bytes of a whole answer field of a lane: one slot for each multiple of `every` below C.
+static size_t bytes_of_answer(const struct farm_ring_spec *spec, uint32_t f) {
+    const struct farm_answer_spec *answer = &spec->answer[f];
+    const size_t one = answer->values * (answer->dtype == FARM_U64 ? 8 : answer->dtype == FARM_U8 ? 1 : 4);
+    size_t slots = 0;
+    for (uint32_t n = 0; n < spec->steps; n += answer->every) slots++;
+    return slots * one * (answer->per_step ? 1 : spec->width);
+}
+
+Test(ring, arrays_of_random_specs_are_apart_aligned_and_inside) {
+    uint64_t state = 1;
+    for (int i = 0; i < 2000; i++) {
+        struct farm_ring_spec spec = random_spec(&state);
+        struct farm_ring_layout l = layout_of(&spec);
+        struct area up[2 + 4 * (FARM_OBS_FIELDS_MAX + 2 + FARM_ANSWER_FIELDS_MAX)],
+            down[2 + 4 * FARM_ANSWER_FIELDS_MAX];
+        size_t ups = 0, downs = 0, slots = (size_t)spec.steps * spec.width;
+        up[ups++] = (struct area){l.up_control, sizeof(struct farm_up_control)};
+        up[ups++] = (struct area){l.up_lanes, spec.lanes * sizeof(struct farm_up_lane)};
+        down[downs++] = (struct area){l.down_control, sizeof(struct farm_down_control)};
+        down[downs++] = (struct area){l.down_lanes, spec.lanes * sizeof(struct farm_down_lane)};
+        for (uint32_t lane = 0; lane < spec.lanes; lane++) {
+            size_t u = l.up_arrays + lane * l.up_stride, d = l.down_arrays + lane * l.down_stride;
+            cr_assert_eq(u % 4096, 0);
+            cr_assert_eq(d % 4096, 0);
+            for (uint32_t f = 0; f < spec.env.obs_count; f++)
+                up[ups++] = (struct area){u + l.obs[f], slots * bytes_of(&spec.env.obs[f])};
+            up[ups++] = (struct area){u + l.reward, slots * 4};
+            up[ups++] = (struct area){u + l.flags, slots};
+            for (uint32_t f = 0; f < spec.answer_count; f++) {
+                const struct area area = {l.answer[f], bytes_of_answer(&spec, f)};
+                if (spec.answers == FARM_ANSWERS_LOCAL)
+                    up[ups++] = (struct area){u + area.start, area.bytes};
+                else
+                    down[downs++] = (struct area){d + area.start, area.bytes};
+            }
+        }
+        expect_apart(up, ups, l.up_bytes);
+        expect_apart(down, downs, l.down_bytes);
+    }
 }
 
 static size_t distance(const void *from, const void *to) {

@@ -28,6 +28,11 @@ static bool can_step(struct views *v) {
     return farm_lane_actor_can_write(&v->actor.lanes[0]);
 }
 
+Test(ring, a_ring_has_room_for_the_windows_in_training_and_one_more) {
+    for (uint64_t windows = 1; windows < 5; windows++)
+        cr_assert_eq(farm_ring_steps_needed(windows, 20, 21, 4), (windows + 1) * 20 + 21 + 4);
+}
+
 Test(ring, every_window_is_taken_once_in_order_and_untouched_until_done) {
     for (size_t s = 0; s < SHAPES; s++) {
         enum { IN_TRAINING = 3, WINDOWS = 200 };

@@ -485,6 +485,22 @@ Test(supervisor, breaks_up_long_lines_and_keeps_the_last_lines_as_last_words) {
     cr_assert(!strstr(job.err.message, "line 20 of what"), "only the last words: %s", job.err.message);
 }
 
+static int write_one_long_line(void *context, struct farm_error *err) {
+    char line[1000];
+    memset(line, 'a', sizeof line);
+    memcpy(line, "BEGIN", 5);
+    memcpy(line + 997, "END", 3);
+    if (write(STDERR_FILENO, line, sizeof line) < 0) _exit(9);
+    _exit(5);
+}
+
+Test(supervisor, keeps_the_end_of_a_long_last_line) {
+    RUN_ONE(FARM_E_DEAD, WORKER(.name = "actor 0", .body = write_one_long_line, .errors_are_final = true),
+            .on_line = keep_lines);
+    expect_words("aaaEND\n");
+    cr_assert(!strstr(job.err.message, "BEGIN"), "%s", job.err.message);
+}
+
 // More than a pipe holds, and more than is read of one worker in a turn: the rest is read after its death.
 static int write_much(void *context, struct farm_error *err) {
     static char lines[120][1000];

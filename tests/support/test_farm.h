@@ -173,7 +173,8 @@ static inline void test_actor_step(struct test_actor *actor, uint32_t l) {
     if (n > seat->start && !lane->local) test_read_answer(actor, l, n - 1);
     if (n >= seat->start + STEPS) test_check_step(actor, l, n - STEPS);
     seat->newest = (struct test_counts){0};
-    farm_store_relaxed(&seat->checked, (lane->local ? farm_lane_acted(lane) : n) - seat->start);
+    const uint64_t answered = lane->local ? farm_lane_acted(lane) : n; // LOCAL: perhaps not up to `start` yet
+    farm_store_relaxed(&seat->checked, answered > seat->start ? answered - seat->start : 0);
     for (uint32_t e = 0; e < WIDTH; e++) test_play(actor, l, n, e);
     seat->published.transitions += seat->newest.transitions;
     seat->published.games += seat->newest.games;
@@ -313,7 +314,7 @@ static inline void test_farm_close(struct test_farm *farm) {
     close(farm->bell);
 }
 
-// The test actor of a ring as a process, with the options that are set in it, until the ring's stop word is set or a
+// The test actor of a ring as a process, with its `game` and `own_lengths`, until the ring's stop word is set or a
 // check has failed. The test may read its `wrong` and `checked`.
 static inline pid_t test_actor_fork(struct test_farm *farm, uint32_t r, int bell) {
     struct test_actor *actor = &farm->actors[r];

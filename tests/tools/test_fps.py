@@ -170,6 +170,7 @@ class Placements(Fps):
         for placement in document["numa_ab"].values():
             self.assertEqual(len(placement["rounds"]), 3)
         self.assertEqual(document["numa_ab"]["bind"]["of_bind"], 1)
+        self.assertGreater(document["cores"], 0)
         if document["numa_nodes"] == 1:
             self.assertIn("one NUMA node", document["numa_note"])
 

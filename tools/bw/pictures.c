@@ -1,5 +1,6 @@
 // The pictures of `farm bw --svg`: python/actorfarm/plot_bw.py draws them with matplotlib from the JSON document. See
 // bw.h.
+#include <errno.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,9 +26,12 @@ static enum farm_status run_plot(const char *document, const char *folder, struc
     char *const arguments[] = {python, module, (char *)(uintptr_t)document, (char *)(uintptr_t)folder, NULL};
     const int code = posix_spawn(&pid, python, NULL, NULL, arguments, environ);
     if (code) return farm_fail(err, FARM_E_LIMIT, "--svg: cannot start %s: %s", python, strerror(code));
-    if (waitpid(pid, &exit_status, 0) == pid && exit_status == 0) return FARM_OK;
+    pid_t ended;
+    while ((ended = waitpid(pid, &exit_status, 0)) < 0 && errno == EINTR) continue;
+    if (ended == pid && exit_status == 0) return FARM_OK;
     if (document) return farm_fail(err, FARM_E_IO, "--svg: no pictures in %s; the figures are in %s", folder, document);
-    return farm_fail(err, FARM_E_UNSUPPORTED, "--svg needs matplotlib: run %s -m pip install matplotlib", python);
+    return farm_fail(err, FARM_E_UNSUPPORTED,
+                     "--svg needs matplotlib: run `make deps`, or %s -m pip install matplotlib", python);
 }
 
 enum farm_status farm_bw_check_pictures(struct farm_error *err) {

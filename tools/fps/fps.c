@@ -307,7 +307,6 @@ static void set_rates(json_t *document, const struct fps *fps) {
         {"cpu_ns_per_agent_step", fps->farm_cpu_ns},
         {"bare_cpu_ns_per_agent_step", fps->one_cpu_ns},
         {"cpu_efficiency", fps->one_cpu_ns / fps->farm_cpu_ns},
-        {"cores", result->cores},
     };
     farm_json_set_int(document, "frames", samples->agent_steps * result->frames_per_step);
     farm_json_set_int(document, "agent_steps", samples->agent_steps);
@@ -318,6 +317,7 @@ static void set_rates(json_t *document, const struct fps *fps) {
 
 static void set_shapes(json_t *document, const struct fps *fps) {
     const struct farm_fps_result *result = &fps->result;
+    farm_json_set_real(document, "cores", result->cores);
     farm_json_set_int(document, "actors", result->actors);
     farm_json_set_int(document, "envs_per_actor", (uint64_t)result->lanes * result->width);
     farm_json_set_int(document, "lanes", result->lanes);
