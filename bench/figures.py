@@ -68,7 +68,7 @@ def draw(path):
     figure.savefig(path, metadata={"Date": None, "Creator": "bench/figures.py"})
 
 
-def record(run):
+def record(run, commit):
     with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as file:
         samples = [json.loads(line) for line in file]
     with open(os.path.join(run, "recipe.yaml"), encoding="utf-8") as file:
@@ -79,7 +79,7 @@ def record(run):
     line = {
         "date": datetime.date.today().isoformat(),
         "machine": {"cpu": info["model name"].strip(), "cores": os.cpu_count(), "instruction_sets": sets},
-        "commit": subprocess.check_output(["git", "describe", "--always", "--dirty", "--abbrev=12"], text=True).strip(),
+        "commit": commit,
         "command": f"farm train --env {recipe['env']} --seconds {recipe['seconds']} --seed {recipe['seed']}",
         "env": recipe["env"], "seed": int(recipe["seed"]), "frames": samples[-1]["frames"], "wall_s": round(samples[-1]["wall_s"], 2),
         "return_mean": samples[-1]["return_mean"],
@@ -93,7 +93,8 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["draw"] and len(sys.argv) <= 3:
         draw(sys.argv[2] if len(sys.argv) == 3 else os.path.join(HERE, "..", "docs", "figures", "results.svg"))
     elif sys.argv[1:2] == ["record"] and len(sys.argv) > 2:
+        described = subprocess.check_output(["git", "describe", "--always", "--dirty", "--abbrev=12"], text=True).strip()
         for folder in sys.argv[2:]:
-            record(folder)
+            record(folder, described)
     else:
         sys.exit(__doc__)
