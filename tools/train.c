@@ -214,10 +214,11 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
         training->drawn = training->run.sampler;
     }
     struct farm_sample sample;
-    if (isnan(training->return_early)) {
+    const uint64_t episodes = farm_load_relaxed(&training->run.rings.stats->episodes);
+    if (isnan(training->return_early) && episodes >= EARLY_GAMES) {
         struct farm_run_sampler early = training->drawn; // a copy, because a sample starts the next interval
         farm_run_sample(&early, now_ns, &sample);
-        if (sample.episodes >= EARLY_GAMES) training->return_early = sample.return_mean;
+        training->return_early = sample.return_mean;
     }
     if (farm_progress_due(&training->progress, now_ns)) {
         farm_run_sample(&training->drawn, now_ns, &sample);

@@ -380,8 +380,9 @@ static void print_summary(const struct fps *fps) {
 
 static enum farm_status print_result(const struct fps *fps, const char *failure, struct farm_error *err) {
     if (!fps->options->json) {
-        if (!failure) (fps->options->numa_ab ? print_placements : print_summary)(fps);
-        if (!failure && numa_note(fps) && fps->options->numa_ab) printf("(%s.)\n", numa_note(fps));
+        if (failure) return FARM_OK;
+        (fps->options->numa_ab ? print_placements : print_summary)(fps);
+        if (numa_note(fps)) printf("(%s.)\n", numa_note(fps));
         return FARM_OK;
     }
     json_t *document = make_document(fps, failure);
