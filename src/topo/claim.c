@@ -4,49 +4,33 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <sys/stat.h>
+#include <sys/file.h>
 #include <unistd.h>
 
-enum { PLAN_TRIES = 8 };
-
-// Opens an existing file, or makes it. Not in one call: with fs.protected_regular the kernel refuses O_CREAT on a file
-// that another user made in a sticky folder. Follows no link, because every user may write to the folders.
-static int open_or_make(const char *path) {
-    int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-    for (int tries = 0; tries < 2; tries++) {
-        int fd = open(path, flags);
-        if (fd >= 0 || errno != ENOENT) return fd;
-        fd = open(path, flags | O_CREAT | O_EXCL, 0666);
-        if (fd >= 0) {
-            fchmod(fd, 0666); // despite the umask; if it fails, other users' farms do not see this one
-            return fd;
-        }
-        if (errno != EEXIST) return -1; // otherwise another process has just made it
-    }
-    return -1;
-}
+enum { PLAN_TRIES = 8, ENTER_TRIES = 200, ENTER_PAUSE_US = 1000 };
 
 static enum farm_status open_at(struct farm_claim *claim, const char *path, struct farm_error *err) {
-    *claim = (struct farm_claim){.fd = -1};
     snprintf(claim->path, sizeof claim->path, "%s", path);
-    claim->fd = open_or_make(path);
-    if (claim->fd < 0)
-        return farm_fail_errno(err, errno == EACCES || errno == EPERM ? FARM_E_PERMISSION : FARM_E_IO,
-                               "cannot open %s, which shares the farms' claims", path);
-    struct stat info;
-    if (!fstat(claim->fd, &info) && S_ISREG(info.st_mode)) return FARM_OK;
-    farm_claim_close(claim);
-    return farm_fail(err, FARM_E_IO, "%s, which shares the farms' claims, is not a regular file", path);
+    claim->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (claim->fd >= 0) return FARM_OK;
+    return farm_fail_errno(err, errno == EACCES || errno == EPERM ? FARM_E_PERMISSION : FARM_E_IO,
+                           "cannot open %s, whose locks are the farms' claims", path);
 }
 
 enum farm_status farm_claim_open(struct farm_claim *claim, const char *path, struct farm_error *err) {
     if (path) return open_at(claim, path, err);
-    if (!open_at(claim, "/dev/shm/farm-cpus.lock", NULL)) return FARM_OK;
-    return open_at(claim, "/tmp/farm-cpus.lock", err);
+    if (!open_at(claim, "/dev/shm", NULL)) return FARM_OK;
+    return open_at(claim, "/tmp", err);
 }
 
 static struct flock lock_of(short type, int first, int count) {
     return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = first, .l_len = count};
+}
+
+// Whether another open file description holds the CPU. -1 with errno: unknown.
+static int is_taken(const struct farm_claim *claim, int cpu) {
+    struct flock probe = lock_of(F_WRLCK, cpu, 1); // conflicts with every claim; not taken, so read access suffices
+    return fcntl(claim->fd, F_OFD_GETLK, &probe) ? -1 : probe.l_type != F_UNLCK;
 }
 
 enum farm_status farm_claim_read_taken(const struct farm_claim *claim, struct farm_bitmap *taken,
@@ -54,10 +38,9 @@ enum farm_status farm_claim_read_taken(const struct farm_claim *claim, struct fa
     *taken = (struct farm_bitmap){{0}};
     if (claim->fd < 0) return FARM_OK;
     for (int cpu = 0; cpu < FARM_BITMAP_BITS; cpu++) {
-        struct flock probe = lock_of(F_WRLCK, cpu, 1);
-        if (fcntl(claim->fd, F_OFD_GETLK, &probe))
-            return farm_fail_errno(err, FARM_E_IO, "cannot read the locks on %s", claim->path);
-        if (probe.l_type != F_UNLCK) farm_bitmap_set(taken, cpu);
+        const int held = is_taken(claim, cpu);
+        if (held < 0) return farm_fail_errno(err, FARM_E_IO, "cannot read the locks on %s", claim->path);
+        if (held) farm_bitmap_set(taken, cpu);
     }
     return FARM_OK;
 }
@@ -69,22 +52,35 @@ static void unlock_cpus(const struct farm_claim *claim, const struct farm_bitmap
     }
 }
 
-// In ascending order: of two farms that request common CPUs, the one that locks the lowest of these first finds no lock
-// of the other above it, so one of them succeeds.
-enum farm_status farm_claim_take(const struct farm_claim *claim, const struct farm_bitmap *cpus,
-                                 struct farm_error *err) {
-    if (claim->fd < 0) return FARM_OK;
+// Lets one farm take at a time, so that one of two that collide succeeds. Another program may hold the folder's lock,
+// therefore the attempts are bounded: claims stay disjoint without it, but both farms may fail.
+static void enter(const struct farm_claim *claim) {
+    for (int tries = 0; tries < ENTER_TRIES && flock(claim->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; tries++)
+        usleep(ENTER_PAUSE_US);
+}
+
+// Locks a CPU, then looks: of two farms that lock the same one, at least the second finds the other's lock.
+static enum farm_status lock_cpus(const struct farm_claim *claim, const struct farm_bitmap *cpus,
+                                  struct farm_error *err) {
     for (int cpu = farm_bitmap_next(cpus, 0); cpu >= 0; cpu = farm_bitmap_next(cpus, cpu + 1)) {
-        struct flock lock = lock_of(F_WRLCK, cpu, 1);
-        if (!fcntl(claim->fd, F_OFD_SETLK, &lock)) continue;
-        int reason = errno;
-        unlock_cpus(claim, cpus, cpu);
+        struct flock lock = lock_of(F_RDLCK, cpu, 1);
+        const int held = fcntl(claim->fd, F_OFD_SETLK, &lock) ? -1 : is_taken(claim, cpu), reason = errno;
+        if (!held) continue;
+        unlock_cpus(claim, cpus, cpu + 1);
         errno = reason;
-        if (reason == EAGAIN || reason == EACCES)
-            return farm_fail(err, FARM_E_BUSY, "CPU %d has just been claimed by another farm", cpu);
+        if (held > 0) return farm_fail(err, FARM_E_BUSY, "CPU %d has just been claimed by another farm", cpu);
         return farm_fail_errno(err, FARM_E_IO, "cannot lock byte %d of %s", cpu, claim->path);
     }
     return FARM_OK;
+}
+
+enum farm_status farm_claim_take(const struct farm_claim *claim, const struct farm_bitmap *cpus,
+                                 struct farm_error *err) {
+    if (claim->fd < 0) return FARM_OK;
+    enter(claim);
+    const enum farm_status status = lock_cpus(claim, cpus, err);
+    flock(claim->fd, LOCK_UN);
+    return status;
 }
 
 void farm_claim_give(const struct farm_claim *claim, const struct farm_bitmap *cpus) {

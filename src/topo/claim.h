@@ -1,7 +1,7 @@
-// Keeps two farms on one machine off each other's CPUs. A claim is a set of advisory locks on a file that all farms of
-// the machine open: byte N stands for CPU N. The locks belong to the open file description, which children inherit by
-// fork; the kernel releases them with its last descriptor, however the processes died. The file stays empty and is
-// never deleted: a farm that opened a new one would not see the other farms.
+// Keeps two farms on one machine, of the same or of different users, off each other's CPUs. A claim is a set of
+// advisory read locks on a folder that every user may read, /dev/shm: byte N stands for CPU N. No file is made. The
+// locks belong to the open file description, which children inherit by fork; the kernel releases them with its last
+// descriptor, however the processes died, and nothing is left behind.
 //
 // Runs in the supervisor, before it forks. Farms in containers with a separate /dev/shm do not see each other: give
 // such containers different cpusets. Claims bind no process to CPUs.
@@ -18,9 +18,8 @@ struct farm_claim {
     char path[256];
 };
 
-// Opens the lock file: `path`, or for NULL farm-cpus.lock in /dev/shm, else in /tmp. Its mode is 0666: all users share
-// it. Errors: FARM_E_PERMISSION, FARM_E_IO; *claim is then closed (fd -1), which the other functions accept: callers
-// warn and plan without pinning.
+// Opens the folder `path`, or for NULL /dev/shm, else /tmp. Errors: FARM_E_PERMISSION, FARM_E_IO; *claim is then closed
+// (fd -1), which the other functions accept: callers warn and plan without pinning.
 enum farm_status farm_claim_open(struct farm_claim *claim, const char *path, struct farm_error *err);
 
 // CPUs that other farms hold. Empty for a claim that is not open.

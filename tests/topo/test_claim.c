@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -13,18 +14,15 @@
 #include "machines.h"
 #include "topo/claim.h"
 
-static char folder[] = "/tmp/farm-test-claim-XXXXXX";
-static char path[64];
+static char path[] = "/tmp/farm-test-claim-XXXXXX";
 static struct farm_error error;
 
 static void set_up(void) {
-    cr_assert_not_null(mkdtemp(folder));
-    snprintf(path, sizeof path, "%s/lock", folder);
+    cr_assert_not_null(mkdtemp(path));
 }
 
 static void tear_down(void) {
-    unlink(path);
-    rmdir(folder);
+    cr_assert_eq(rmdir(path), 0, "a claim left something behind");
 }
 
 TestSuite(topo, .init = set_up, .fini = tear_down, .timeout = 30);
@@ -169,7 +167,7 @@ Test(topo, plans_farms_that_start_together_onto_disjoint_cpus) {
     for (int i = 0; i < FARMS; i++) stop_farm(pid[i]);
 }
 
-Test(topo, plans_without_pinning_if_the_file_cannot_be_made) {
+Test(topo, plans_without_pinning_if_the_folder_cannot_be_opened) {
     struct farm_claim claim;
     cr_assert_neq(farm_claim_open(&claim, "/nonexistent/lock", &error), FARM_OK);
     cr_assert_eq(claim.fd, -1);
@@ -184,16 +182,48 @@ Test(topo, plans_without_pinning_if_the_file_cannot_be_made) {
     farm_claim_close(&claim);
 }
 
-Test(topo, serves_all_users_and_follows_no_link) {
+// Locks the CPU of a claim as another user. True if that user can, and sees that CPU 1 is taken.
+static bool claims_as(uid_t user, const char *list) {
+    pid_t pid = fork_bound();
+    if (pid == 0) {
+        struct farm_claim claim;
+        struct farm_bitmap taken, cpus;
+        bool ok = !setuid(user) && !farm_claim_open(&claim, path, NULL) && !farm_bitmap_parse(list, &cpus, NULL);
+        ok = ok && !farm_claim_read_taken(&claim, &taken, NULL) && farm_bitmap_has(&taken, 1);
+        _exit(!ok || farm_claim_take(&claim, &cpus, NULL));
+    }
+    int status;
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    return status == 0;
+}
+
+Test(topo, serves_all_users_without_a_file) {
     umask(077);
+    cr_assert_eq(chmod(path, 0755), 0); // readable, as /dev/shm
     struct farm_claim mine = open_claim();
-    struct stat info;
-    cr_assert_eq(fstat(mine.fd, &info), 0);
-    cr_assert_eq(info.st_mode & 0777, 0666);
+    const struct farm_bitmap one = cpus_of("1");
+    cr_assert_eq(farm_claim_take(&mine, &one, &error), FARM_OK, "%s", error.message);
     cr_assert(fcntl(mine.fd, F_GETFD) & FD_CLOEXEC);
-    farm_claim_close(&mine);
-    cr_assert_eq(unlink(path), 0);
-    cr_assert_eq(symlink("/etc/passwd", path), 0);
-    cr_assert_neq(farm_claim_open(&mine, path, &error), FARM_OK, "a link was followed");
+    const uid_t other = getuid() ? getuid() : 65534; // only root can become another user
+    cr_assert(claims_as(other, "0,2") && !claims_as(other, "0-2"));
+    expect_taken(&mine, ""); // the other process has ended
+}
+
+// A program that holds the folder's lock delays a claim, but prevents none.
+Test(topo, claims_despite_a_lock_on_the_folder) {
+    struct farm_claim mine = open_claim(), other = open_claim();
+    const struct farm_bitmap one = cpus_of("1");
+    cr_assert_eq(flock(other.fd, LOCK_EX), 0);
+    cr_assert_eq(farm_claim_take(&mine, &one, &error), FARM_OK, "%s", error.message);
+    cr_assert_eq(farm_claim_take(&other, &one, &error), FARM_E_BUSY);
+}
+
+Test(topo, follows_no_link) {
+    char link[sizeof path + 8];
+    struct farm_claim mine;
+    snprintf(link, sizeof link, "%s-link", path);
+    cr_assert_eq(symlink(path, link), 0);
+    cr_assert_neq(farm_claim_open(&mine, link, &error), FARM_OK, "a link was followed");
     cr_assert_eq(mine.fd, -1);
+    unlink(link);
 }
