@@ -36,14 +36,16 @@ $(BUILD)/farm: $(call object,$(TOOL_SOURCES)) $(LIBFARM)
 ##@ Python extension: build/python/actorfarm, made where build/venv is
 PYTHON_PACKAGE := $(BUILD)/python/actorfarm
 PY_MODULES     := $(patsubst python/%,$(BUILD)/python/%,$(wildcard python/actorfarm/*.py))
-PY_EXTENSION   := $(if $(PY_INCLUDE),$(if $(wildcard python/_farm.c),$(PYTHON_PACKAGE)/_farm$(PY_EXT_SUFFIX)))
+PY_OBJECTS     := $(call object,$(wildcard python/_farm/*.c))
+PY_EXTENSION   := $(if $(PY_INCLUDE),$(PYTHON_PACKAGE)/_farm$(PY_EXT_SUFFIX))
 
-$(BUILD)/obj/python/_farm.o: CPPFLAGS += -isystem $(PY_INCLUDE)
+$(PY_OBJECTS): private CPPFLAGS += -isystem $(PY_INCLUDE)
+$(PY_OBJECTS): private CFLAGS += -fvisibility=hidden
 # Neither jemalloc nor the library's own names may leak into the interpreter.
-$(PYTHON_PACKAGE)/_farm$(PY_EXT_SUFFIX): $(BUILD)/obj/python/_farm.o $(LIBFARM)
+$(PYTHON_PACKAGE)/_farm$(PY_EXT_SUFFIX): $(PY_OBJECTS) $(LIBFARM)
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) -shared $(LDFLAGS) -Wl,--exclude-libs,ALL $< $(LIBFARM) $(FARM_LIBS) -o $@
+	$(Q)$(CC) -shared $(LDFLAGS) -Wl,--exclude-libs,ALL $(PY_OBJECTS) $(LIBFARM) $(FARM_LIBS) -o $@
 $(BUILD)/python/actorfarm/%.py: python/actorfarm/%.py
 	$(call say,COPY,$@)
 	$(Q)mkdir -p $(@D) && cp $< $@

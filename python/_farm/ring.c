@@ -1,34 +1,16 @@
-// actorfarm._farm: lanes in Python. An actor attaches to its ring, writes observations through memoryviews into the
-// lane (or commit() writes an Atari frame) and publishes; a reader or a test opens the other side. Runs in the
-// interpreter's process; one thread uses a Ring. ring/lane.h gives the memory orders; this file adds none. wait()
-// releases the interpreter's lock. Memoryviews keep their Ring alive. Uses CPython's API only; numpy.asarray(view)
-// copies nothing. Knows no environment: see ale_actor.py and gym_actor.py.
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+// Ring. An actor attaches to its ring, writes observations through memoryviews into the lane (or through a Group, or
+// commit() writes an Atari frame) and publishes; a reader or a test opens the other side. wait() releases the
+// interpreter's lock. Memoryviews keep their Ring alive; numpy.asarray(view) copies nothing.
+#include "python/_farm/module.h"
 
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <structmember.h>
 #include <unistd.h>
 
-#include "kernels/atari.h"
-#include "kernels/random.h"
-#include "ring/ring.h"
 #include "ring/wait.h"
 
 enum { SLEEP_NS_MAX = 100000000 }; // a pending signal waits at most this long
-
-enum side { SIDE_NONE, SIDE_ACTOR, SIDE_LEARNER, SIDE_CREATOR };
-
-typedef struct {
-    PyObject_HEAD struct farm_ring ring;
-    enum side side;
-    int eventfd; // actor: wakes the learner; -1: no eventfd
-    uint64_t spin_ns;
-    bool interrupted;
-    struct farm_atari_plan *atari; // allocated apart because of its alignment; NULL until atari()
-} Ring;
 
 // Memory of a lane, exported to memoryviews.
 typedef struct {
@@ -41,47 +23,8 @@ typedef struct {
     char format[2];
 } View;
 
-static PyTypeObject Ring_type, View_type;
 static const char *const dtype_names[] = {"?", "u8", "i32", "f32"};                        // enum farm_dtype
 static const char *const kind_names[] = {"?", "discrete", "multi_discrete", "continuous"}; // enum farm_action_kind
-
-// ---- errors and arguments ----
-
-static PyObject *raise_error(const struct farm_error *err) {
-    const bool invalid = err->status == FARM_E_INVALID || err->status == FARM_E_USAGE || err->status == FARM_E_FORMAT;
-    PyErr_SetString(invalid                       ? PyExc_ValueError
-                    : err->status == FARM_E_LIMIT ? PyExc_MemoryError
-                                                  : PyExc_OSError,
-                    err->message);
-    return NULL;
-}
-
-// The argument as an integer in 0..below-1; -1 with an exception set.
-static long long parse_index(PyObject *argument, const char *what, unsigned long long below) {
-    const long long value = PyLong_AsLongLong(argument);
-    if (value == -1 && PyErr_Occurred()) return -1;
-    if (value >= 0 && (unsigned long long)value < below) return value;
-    PyErr_Format(PyExc_IndexError, "%s %lld is not in 0..%lld", what, value, (long long)below - 1);
-    return -1;
-}
-
-static bool check_count(const char *name, Py_ssize_t count, Py_ssize_t least, Py_ssize_t most) {
-    if (count >= least && count <= most) return true;
-    PyErr_Format(PyExc_TypeError, "%s takes %zd to %zd arguments, not %zd", name, least, most, count);
-    return false;
-}
-
-static bool check_side(const Ring *self, enum side side) {
-    if (self->side == side) return true;
-    PyErr_SetString(PyExc_PermissionError, side == SIDE_ACTOR ? "only an attached actor may do this"
-                                                              : "only the side that answers may do this");
-    return false;
-}
-
-static struct farm_lane *parse_lane(Ring *self, PyObject *argument) {
-    const long long l = parse_index(argument, "lane", self->ring.spec.lanes);
-    return l < 0 ? NULL : &self->ring.lanes[l];
-}
 
 // ---- views ----
 
@@ -109,7 +52,7 @@ static void View_dealloc(PyObject *object) {
 }
 
 static PyBufferProcs View_buffer = {.bf_getbuffer = View_getbuffer};
-static PyTypeObject View_type = {
+PyTypeObject View_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "actorfarm._farm.View",
     .tp_basicsize = sizeof(View),
     .tp_dealloc = View_dealloc,
@@ -170,14 +113,14 @@ static PyObject *open_ring(enum side side, int up_fd, int down_fd, int eventfd, 
     return (PyObject *)self;
 }
 
-static PyObject *farm_attach(PyObject *module, PyObject *args) {
+PyObject *module_attach(PyObject *module, PyObject *args) {
     int up_fd, down_fd, eventfd = -1;
     unsigned long long spin_ns = 0;
     if (!PyArg_ParseTuple(args, "ii|iK", &up_fd, &down_fd, &eventfd, &spin_ns)) return NULL;
     return open_ring(SIDE_ACTOR, up_fd, down_fd, eventfd, spin_ns);
 }
 
-static PyObject *farm_open_learner(PyObject *module, PyObject *args) {
+PyObject *module_open_learner(PyObject *module, PyObject *args) {
     int up_fd, down_fd;
     if (!PyArg_ParseTuple(args, "ii", &up_fd, &down_fd)) return NULL;
     return open_ring(SIDE_LEARNER, up_fd, down_fd, -1, 0);
@@ -241,7 +184,7 @@ static bool parse_action(PyObject *object, struct farm_action_spec *action) {
     return !PyErr_Occurred();
 }
 
-static PyObject *farm_create(PyObject *module, PyObject *args, PyObject *keywords) {
+PyObject *module_create(PyObject *module, PyObject *args, PyObject *keywords) {
     static char *names[] = {"lanes", "width", "steps", "obs", "actions", "frames_per_step", NULL};
     struct farm_ring_spec spec = {.env = {.frames_per_step = 1}};
     PyObject *obs, *actions;
@@ -412,17 +355,7 @@ static PyObject *Ring_actions(PyObject *object, PyObject *argument) {
                      action->kind == FARM_ACTION_CONTINUOUS ? FARM_F32 : FARM_I32, action->dims > 1 ? 2 : 1, dims);
 }
 
-// The actor's lane, if it may write the next step now.
-static struct farm_lane *parse_writable_lane(Ring *self, PyObject *argument) {
-    if (!check_side(self, SIDE_ACTOR)) return NULL;
-    struct farm_lane *lane = parse_lane(self, argument);
-    if (!lane || (farm_lane_actor_answered(lane) && farm_lane_actor_can_write(lane))) return lane;
-    PyErr_SetString(PyExc_RuntimeError, "the next step cannot be written yet: wait for the lane");
-    return NULL;
-}
-
-// Stores reward args[at] and flags args[at + 1] of the next step.
-static bool set_step(const struct farm_lane *lane, uint32_t env, PyObject *const *args, Py_ssize_t at) {
+bool set_step(const struct farm_lane *lane, uint32_t env, PyObject *const *args, Py_ssize_t at) {
     const double reward = PyFloat_AsDouble(args[at]);
     if (reward == -1 && PyErr_Occurred()) return false;
     const long long flags = parse_index(args[at + 1], "flags", FARM_STEP_ALL + 1);
@@ -486,120 +419,18 @@ static PyObject *Ring_abandon(PyObject *object, PyObject *unused) {
     return Py_NewRef(Py_None);
 }
 
-static PyObject *Ring_publish(PyObject *object, PyObject *argument) {
-    Ring *self = (Ring *)object;
-    struct farm_lane *lane = parse_writable_lane(self, argument);
-    if (!lane) return NULL;
+void publish_step(Ring *self, struct farm_lane *lane) {
     uint64_t *heartbeat = &self->ring.up_control->heartbeat;
     farm_store_relaxed(heartbeat, farm_load_relaxed(heartbeat) + lane->width);
     farm_lane_actor_publish(lane);
     farm_actor_notify(&self->ring, self->eventfd);
-    return Py_NewRef(Py_None);
 }
 
-// ---- Atari ----
-
-// The table from palette index to grey: PAL games have 250 rows.
-static const uint8_t *grey_table(long height) {
-    return height == 250 ? farm_atari_grey_pal : farm_atari_grey_ntsc;
-}
-
-static PyObject *Ring_atari(PyObject *object, PyObject *argument) {
+static PyObject *Ring_publish(PyObject *object, PyObject *argument) {
     Ring *self = (Ring *)object;
-    const long height = PyLong_AsLong(argument);
-    if (height == -1 && PyErr_Occurred()) return NULL;
-    const struct farm_field_spec *field = &self->ring.spec.env.obs[0];
-    if (field->dtype != FARM_U8 || farm_field_bytes(field) != FARM_ATARI_SIDE * FARM_ATARI_SIDE)
-        return PyErr_Format(PyExc_ValueError, "the lane's first observation field is not u8 84x84");
-    if (height < 1 || height > FARM_ATARI_HEIGHT_MAX)
-        return PyErr_Format(PyExc_ValueError, "an Atari screen cannot have %ld rows", height);
-    struct farm_error err = {0};
-    struct farm_atari_plan *plan = aligned_alloc(_Alignof(struct farm_atari_plan), sizeof *plan);
-    if (!plan) return PyErr_NoMemory();
-    if (farm_atari_plan_init(plan, (int)height, grey_table(height), &err)) {
-        free(plan);
-        return raise_error(&err);
-    }
-    free(self->atari);
-    self->atari = plan;
-    return Py_NewRef(Py_None);
-}
-
-// A frame of palette indices.
-static bool parse_frame(Py_ssize_t height, PyObject *object, Py_buffer *frame) {
-    if (PyObject_GetBuffer(object, frame, PyBUF_C_CONTIGUOUS)) return false;
-    if (frame->len == height * FARM_ATARI_WIDTH) return true;
-    PyErr_Format(PyExc_ValueError, "a frame of %zd bytes, not %zd x %d", frame->len, height, FARM_ATARI_WIDTH);
-    PyBuffer_Release(frame);
-    return false;
-}
-
-static PyObject *Ring_commit(PyObject *object, PyObject *const *args, Py_ssize_t count) {
-    Ring *self = (Ring *)object;
-    if (!check_count("commit", count, 6, 6)) return NULL;
-    const struct farm_lane *lane = parse_writable_lane(self, args[0]);
+    struct farm_lane *lane = parse_writable_lane(self, argument);
     if (!lane) return NULL;
-    if (!self->atari) return PyErr_Format(PyExc_RuntimeError, "call atari(height) first");
-    const long long env = parse_index(args[1], "environment", lane->width);
-    Py_buffer a, b = {.buf = NULL};
-    if (env < 0 || !parse_frame(self->atari->height, args[2], &a)) return NULL;
-    if (args[3] != Py_None && !parse_frame(self->atari->height, args[3], &b)) {
-        PyBuffer_Release(&a);
-        return NULL;
-    }
-    farm_atari_preprocess(self->atari, a.buf, b.buf, farm_lane_obs(lane, 0, farm_lane_actor_next(lane), (uint32_t)env));
-    PyBuffer_Release(&a);
-    if (b.buf) PyBuffer_Release(&b);
-    if (!set_step(lane, (uint32_t)env, args, 4)) return NULL;
-    return Py_NewRef(Py_None);
-}
-
-// Calls a method of the emulator that returns an integer or a boolean; false with an exception set.
-static bool call_emulator(PyObject *method, PyObject *arg, long *result) {
-    PyObject *object = arg ? PyObject_CallOneArg(method, arg) : PyObject_CallNoArgs(method);
-    *result = object ? PyLong_AsLong(object) : -1;
-    Py_XDECREF(object);
-    return *result != -1 || !PyErr_Occurred();
-}
-
-// In C because the emulator evicts the interpreter's code from the caches between two frames.
-static PyObject *farm_skip(PyObject *module, PyObject *const *args, Py_ssize_t count) {
-    if (!check_count("skip", count, 7, 7)) return NULL;
-    if (!PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) != 4 || !PyTuple_Check(args[4]))
-        return PyErr_Format(PyExc_TypeError, "skip takes a tuple of 4 methods, and one of screens");
-    PyObject *const *methods = &PyTuple_GET_ITEM(args[0], 0);
-    const long frames = PyLong_AsLong(args[2]), looks = PyLong_AsLong(args[3]), lives_before = PyLong_AsLong(args[5]);
-    long left = PyLong_AsLong(args[6]), reward = 0, points = 0, over = 0, lives = 0, skip = frames - 1;
-    if (looks > PyTuple_GET_SIZE(args[4])) PyErr_SetString(PyExc_ValueError, "fewer screens than looks");
-    bool good = !PyErr_Occurred();
-    for (; good && skip >= 0; skip--) {
-        good = call_emulator(methods[0], args[1], &points) && call_emulator(methods[1], NULL, &over) &&
-               call_emulator(methods[2], NULL, &lives);
-        reward += points;
-        left--;
-        if (!good || over || left <= 0 || (0 < lives && lives < lives_before)) break;
-        if (skip >= looks) continue;
-        PyObject *none = PyObject_CallOneArg(methods[3], PyTuple_GET_ITEM(args[4], skip));
-        good = none != NULL;
-        Py_XDECREF(none);
-    }
-    return good ? Py_BuildValue("lllll", reward, skip, over, lives, left) : NULL;
-}
-
-static PyObject *farm_brighter(PyObject *module, PyObject *const *args, Py_ssize_t count) {
-    Py_buffer into, frame;
-    if (!check_count("brighter", count, 2, 2)) return NULL;
-    if (PyObject_GetBuffer(args[0], &into, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)) return NULL;
-    if (!parse_frame(into.len / FARM_ATARI_WIDTH, args[1], &frame)) {
-        PyBuffer_Release(&into);
-        return NULL;
-    }
-    const uint8_t *grey = grey_table((long)(into.len / FARM_ATARI_WIDTH)), *from = frame.buf;
-    uint8_t *to = into.buf;
-    for (Py_ssize_t i = 0; i < frame.len; i++)
-        if (grey[from[i]] > grey[to[i]]) to[i] = from[i];
-    PyBuffer_Release(&into);
-    PyBuffer_Release(&frame);
+    publish_step(self, lane);
     return Py_NewRef(Py_None);
 }
 
@@ -659,7 +490,6 @@ static PyObject *Ring_stop(PyObject *object, PyObject *unused) {
     return Py_NewRef(Py_None);
 }
 
-#define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL
 static PyMethodDef Ring_methods[] = {
     {"counters", Ring_counters, METH_O, "counters(lane) -> (produced, acted, consumed)"},
     {"read", FAST(Ring_read), "read(lane, step, env, field=0) -> read-only memoryview of a published observation"},
@@ -697,7 +527,7 @@ static PyMemberDef Ring_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-static PyTypeObject Ring_type = {
+PyTypeObject Ring_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "actorfarm._farm.Ring",
     .tp_basicsize = sizeof(Ring),
     .tp_dealloc = Ring_dealloc,
@@ -707,54 +537,3 @@ static PyTypeObject Ring_type = {
     .tp_members = Ring_members,
     .tp_doc = "The lanes of one actor, from one side.",
 };
-
-// ---- module ----
-
-static PyObject *farm_derive_seed(PyObject *module, PyObject *args) {
-    unsigned long long seed, generation;
-    unsigned lane, env;
-    if (!PyArg_ParseTuple(args, "KIIK", &seed, &lane, &env, &generation)) return NULL;
-    return PyLong_FromUnsignedLongLong(farm_seed_derive(seed, lane, env, generation));
-}
-
-static PyMethodDef module_methods[] = {
-    {"attach", farm_attach, METH_VARARGS,
-     "attach(up_fd, down_fd, event_fd=-1, spin_ns=0) -> Ring of an actor; it owns the two descriptors"},
-    {"open_learner", farm_open_learner, METH_VARARGS, "open_learner(up_fd, down_fd) -> Ring of the side that answers"},
-    {"create", (PyCFunction)(void (*)(void))farm_create, METH_VARARGS | METH_KEYWORDS,
-     "create(lanes, width, steps, obs, actions, frames_per_step=1) -> Ring of the creator; obs: [(name, dtype, dims), "
-     "...]; actions: a number, or a dict as in Ring.spec"},
-    {"skip", FAST(farm_skip),
-     "skip((act, game_over, lives, getScreen), code, frames, looks, screens, lives, left) -> (reward, skip, over, "
-     "lives, left): repeats an action for `frames` frames, counting `skip` and `left` down; copies the last `looks` "
-     "screens to screens[skip]. Ends early, before the copy, if the game is over, `left` reaches 0, or a life is lost "
-     "(not the last); skip is -1 if it did not end early"},
-    {"brighter", FAST(farm_brighter),
-     "brighter(into, frame): keeps the brighter pixel of two palette frames in `into`"},
-    {"derive_seed", farm_derive_seed, METH_VARARGS, "derive_seed(seed, lane, env, generation) -> 64 bits"},
-    {NULL, NULL, 0, NULL},
-};
-
-static struct PyModuleDef module_definition = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "actorfarm._farm",
-    .m_doc = "Lanes of shared memory, for actors and readers written in Python.",
-    .m_size = -1,
-    .m_methods = module_methods,
-};
-
-PyMODINIT_FUNC PyInit__farm(void);
-PyMODINIT_FUNC PyInit__farm(void) {
-    if (PyType_Ready(&Ring_type) || PyType_Ready(&View_type)) return NULL;
-    PyObject *module = PyModule_Create(&module_definition);
-    if (!module) return NULL;
-    if (PyModule_AddType(module, &Ring_type) || PyModule_AddIntConstant(module, "FIRST", FARM_STEP_FIRST) ||
-        PyModule_AddIntConstant(module, "LAST", FARM_STEP_LAST) ||
-        PyModule_AddIntConstant(module, "TERMINATED", FARM_STEP_TERMINATED) ||
-        PyModule_AddIntConstant(module, "TRUNCATED", FARM_STEP_TRUNCATED) ||
-        PyModule_AddIntConstant(module, "GAME_END", FARM_STEP_GAME_END)) {
-        Py_DECREF(module);
-        return NULL;
-    }
-    return module;
-}

@@ -1,0 +1,101 @@
+// The module: its functions and types, and what its files share.
+#include "python/_farm/module.h"
+
+#include "kernels/random.h"
+
+// ---- errors and arguments ----
+
+PyObject *raise_error(const struct farm_error *err) {
+    const bool invalid = err->status == FARM_E_INVALID || err->status == FARM_E_USAGE || err->status == FARM_E_FORMAT;
+    PyErr_SetString(invalid                       ? PyExc_ValueError
+                    : err->status == FARM_E_LIMIT ? PyExc_MemoryError
+                                                  : PyExc_OSError,
+                    err->message);
+    return NULL;
+}
+
+long long parse_index(PyObject *argument, const char *what, unsigned long long below) {
+    const long long value = PyLong_AsLongLong(argument);
+    if (value == -1 && PyErr_Occurred()) return -1;
+    if (value >= 0 && (unsigned long long)value < below) return value;
+    PyErr_Format(PyExc_IndexError, "%s %lld is not in 0..%lld", what, value, (long long)below - 1);
+    return -1;
+}
+
+bool check_count(const char *name, Py_ssize_t count, Py_ssize_t least, Py_ssize_t most) {
+    if (count >= least && count <= most) return true;
+    PyErr_Format(PyExc_TypeError, "%s takes %zd to %zd arguments, not %zd", name, least, most, count);
+    return false;
+}
+
+bool check_side(const Ring *self, enum side side) {
+    if (self->side == side) return true;
+    PyErr_SetString(PyExc_PermissionError, side == SIDE_ACTOR ? "only an attached actor may do this"
+                                                              : "only the side that answers may do this");
+    return false;
+}
+
+struct farm_lane *parse_lane(Ring *self, PyObject *argument) {
+    const long long l = parse_index(argument, "lane", self->ring.spec.lanes);
+    return l < 0 ? NULL : &self->ring.lanes[l];
+}
+
+struct farm_lane *parse_writable_lane(Ring *self, PyObject *argument) {
+    if (!check_side(self, SIDE_ACTOR)) return NULL;
+    struct farm_lane *lane = parse_lane(self, argument);
+    if (!lane || (farm_lane_actor_answered(lane) && farm_lane_actor_can_write(lane))) return lane;
+    PyErr_SetString(PyExc_RuntimeError, "the next step cannot be written yet: wait for the lane");
+    return NULL;
+}
+
+// ---- module ----
+
+static PyObject *module_derive_seed(PyObject *module, PyObject *args) {
+    unsigned long long seed, generation;
+    unsigned lane, env;
+    if (!PyArg_ParseTuple(args, "KIIK", &seed, &lane, &env, &generation)) return NULL;
+    return PyLong_FromUnsignedLongLong(farm_seed_derive(seed, lane, env, generation));
+}
+
+static PyMethodDef module_methods[] = {
+    {"attach", module_attach, METH_VARARGS,
+     "attach(up_fd, down_fd, event_fd=-1, spin_ns=0) -> Ring of an actor; it owns the two descriptors"},
+    {"open_learner", module_open_learner, METH_VARARGS,
+     "open_learner(up_fd, down_fd) -> Ring of the side that answers"},
+    {"create", (PyCFunction)(void (*)(void))module_create, METH_VARARGS | METH_KEYWORDS,
+     "create(lanes, width, steps, obs, actions, frames_per_step=1) -> Ring of the creator; obs: [(name, dtype, dims), "
+     "...]; actions: a number, or a dict as in Ring.spec"},
+    {"skip", FAST(module_skip),
+     "skip((act, game_over, lives, getScreen), code, frames, looks, screens, lives, left) -> (reward, skip, over, "
+     "lives, left): repeats an action for `frames` frames, counting `skip` and `left` down; copies the last `looks` "
+     "screens to screens[skip]. Ends early, before the copy, if the game is over, `left` reaches 0, or a life is lost "
+     "(not the last); skip is -1 if it did not end early"},
+    {"brighter", FAST(module_brighter),
+     "brighter(into, frame): keeps the brighter pixel of two palette frames in `into`"},
+    {"derive_seed", module_derive_seed, METH_VARARGS, "derive_seed(seed, lane, env, generation) -> 64 bits"},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module_definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "actorfarm._farm",
+    .m_doc = "Lanes of shared memory, for actors and readers written in Python.",
+    .m_size = -1,
+    .m_methods = module_methods,
+};
+
+PyMODINIT_FUNC PyInit__farm(void);
+PyMODINIT_FUNC PyInit__farm(void) {
+    if (PyType_Ready(&Ring_type) || PyType_Ready(&View_type)) return NULL;
+    PyObject *module = PyModule_Create(&module_definition);
+    if (!module) return NULL;
+    if (PyModule_AddType(module, &Ring_type) || PyModule_AddIntConstant(module, "FIRST", FARM_STEP_FIRST) ||
+        PyModule_AddIntConstant(module, "LAST", FARM_STEP_LAST) ||
+        PyModule_AddIntConstant(module, "TERMINATED", FARM_STEP_TERMINATED) ||
+        PyModule_AddIntConstant(module, "TRUNCATED", FARM_STEP_TRUNCATED) ||
+        PyModule_AddIntConstant(module, "GAME_END", FARM_STEP_GAME_END)) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
+}

@@ -1,0 +1,58 @@
+// actorfarm._farm: lanes in Python. Uses CPython's API only and knows no environment. Runs in the interpreter's
+// process; one thread uses a Ring and what belongs to it. ring/lane.h gives the memory orders; these files add none.
+//   ring.c    Ring: the lanes of one actor from one side, their memory as memoryviews
+//   atari.c   frames of Atari games (ale_actor.py)
+// Functions that return bool or a pointer set an exception when they return false or NULL.
+#ifndef FARM_PYTHON_MODULE_H
+#define FARM_PYTHON_MODULE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+
+#include "ring/ring.h"
+
+enum side { SIDE_NONE, SIDE_ACTOR, SIDE_LEARNER, SIDE_CREATOR };
+
+typedef struct {
+    PyObject_HEAD struct farm_ring ring;
+    enum side side;
+    int eventfd; // actor: wakes the learner; -1: no eventfd
+    uint64_t spin_ns;
+    bool interrupted;
+    struct farm_atari_plan *atari; // allocated apart because of its alignment; NULL until atari()
+} Ring;
+
+extern PyTypeObject Ring_type, View_type;
+
+#define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL
+
+// ---- module.c: errors and arguments ----
+
+PyObject *raise_error(const struct farm_error *err); // returns NULL
+// The argument as an integer in 0..below-1; -1 with an exception set.
+long long parse_index(PyObject *argument, const char *what, unsigned long long below);
+bool check_count(const char *name, Py_ssize_t count, Py_ssize_t least, Py_ssize_t most);
+bool check_side(const Ring *self, enum side side);
+struct farm_lane *parse_lane(Ring *self, PyObject *argument);
+// The actor's lane, if it may write the next step now.
+struct farm_lane *parse_writable_lane(Ring *self, PyObject *argument);
+
+// ---- ring.c ----
+
+PyObject *module_attach(PyObject *module, PyObject *args);
+PyObject *module_open_learner(PyObject *module, PyObject *args);
+PyObject *module_create(PyObject *module, PyObject *args, PyObject *keywords);
+// Stores reward args[at] and flags args[at + 1] of the next step.
+bool set_step(const struct farm_lane *lane, uint32_t env, PyObject *const *args, Py_ssize_t at);
+// Publishes the lane's next step, which is written, and wakes a sleeping learner.
+void publish_step(Ring *self, struct farm_lane *lane);
+
+// ---- atari.c ----
+
+PyObject *Ring_atari(PyObject *object, PyObject *argument);
+PyObject *Ring_commit(PyObject *object, PyObject *const *args, Py_ssize_t count);
+PyObject *module_skip(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *module_brighter(PyObject *module, PyObject *const *args, Py_ssize_t count);
+
+#endif
