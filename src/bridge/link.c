@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/crc32c.h"
 #include "base/time.h"
 
 static const uint64_t SILENCE_NS = 10000000000u, STRANGER_NS = 5000000000u, LAST_MESSAGE_NS = 1000000000u,
@@ -174,7 +175,7 @@ static bool payload_crcs_match(const struct farm_link *link) {
     for (uint32_t i = 0; i < link->header_in.entries; i++) {
         uint32_t crc = 0;
         for (uint32_t p = 0; p < link->entry_parts[i]; p++, part++)
-            crc = farm_wire_crc(crc, part->iov_base, part->iov_len);
+            crc = farm_crc32c(crc, part->iov_base, part->iov_len);
         if (crc != link->entries_in[i].crc) return false;
     }
     return true;
@@ -389,7 +390,7 @@ bool farm_link_add(struct farm_link *link, const struct farm_wire_entry *entry, 
     own->crc = 0;
     for (uint32_t p = 0; p < count; p++) {
         link->parts_out[link->parts_out_count++] = parts[p];
-        if (!link->tls) own->crc = farm_wire_crc(own->crc, parts[p].iov_base, parts[p].iov_len);
+        if (!link->tls) own->crc = farm_crc32c(own->crc, parts[p].iov_base, parts[p].iov_len);
     }
     link->payload_out += bytes;
     return true;
@@ -430,7 +431,7 @@ static void post_frame(struct farm_link *link, enum farm_wire_type type, const s
     const struct farm_wire_header header = {
         .bytes = (uint32_t)(FARM_WIRE_ENTRY_BYTES + bytes), .type = type, .entries = 1, .frame = link->frame_out++};
     struct farm_wire_entry own = *entry;
-    own.crc = link->tls ? 0 : farm_wire_crc(0, payload, bytes);
+    own.crc = link->tls ? 0 : farm_crc32c(0, payload, bytes);
     farm_wire_put(&header, &own, link->tls, posted->at + posted->bytes);
     if (bytes) memcpy(posted->at + posted->bytes + head, payload, bytes);
     posted->bytes = all;

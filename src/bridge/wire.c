@@ -2,19 +2,15 @@
 // reads it. Words travel as they lie in memory.
 #include "bridge/wire.h"
 
-#include <isa-l/crc.h>
 #include <string.h>
+
+#include "base/crc32c.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the wire format is little endian");
 _Static_assert(sizeof(struct farm_wire_header) == FARM_WIRE_HEADER_BYTES, "header as on the wire");
 _Static_assert(sizeof(struct farm_wire_entry) == FARM_WIRE_ENTRY_BYTES, "entry as on the wire");
 enum { COUNTERS_BYTES = sizeof(struct farm_wire_counters) };
 _Static_assert(COUNTERS_BYTES == 32, "counters as on the wire");
-
-uint32_t farm_wire_crc(uint32_t crc, const void *data, size_t bytes) {
-    // ISA-L takes and returns the register itself, without the inversions at both ends; it only reads.
-    return ~crc32_iscsi((unsigned char *)(uintptr_t)data, (int)bytes, ~crc);
-}
 
 // ---- cursors: never beyond the end ----
 
@@ -160,9 +156,9 @@ enum { CRC_AT = offsetof(struct farm_wire_header, crc) };
 
 static uint32_t head_crc(const uint8_t *head, size_t bytes) {
     static const uint8_t zero[4];
-    uint32_t crc = farm_wire_crc(0, head, CRC_AT);
-    crc = farm_wire_crc(crc, zero, sizeof zero);
-    return farm_wire_crc(crc, head + FARM_WIRE_HEADER_BYTES, bytes - FARM_WIRE_HEADER_BYTES);
+    uint32_t crc = farm_crc32c(0, head, CRC_AT);
+    crc = farm_crc32c(crc, zero, sizeof zero);
+    return farm_crc32c(crc, head + FARM_WIRE_HEADER_BYTES, bytes - FARM_WIRE_HEADER_BYTES);
 }
 
 void farm_wire_put(const struct farm_wire_header *header, const struct farm_wire_entry *entries, bool encrypted,

@@ -68,9 +68,6 @@ struct farm_wire_entry {
     uint64_t fourth; // STEPS: the actor's heartbeat; ANSWERS: version
 };
 
-// CRC32C (Castagnoli) of `bytes` more bytes behind those that gave `crc`; 0 to begin.
-uint32_t farm_wire_crc(uint32_t crc, const void *data, size_t bytes);
-
 // Writes header and entries (farm_wire_head_bytes) to `out`. encrypted: TLS protects both, so the CRC is 0.
 void farm_wire_put(const struct farm_wire_header *header, const struct farm_wire_entry *entries, bool encrypted,
                    uint8_t *out);

@@ -8,9 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/crc32c.h"
 #include "base/file.h"
 
-enum { LENGTH_BYTES = 8, NAME_MAX_BYTES = FARM_TENSOR_NAME_MAX + 32 };
+#define SUM "crc32c"
+enum {
+    LENGTH_BYTES = 8,
+    NAME_MAX_BYTES = FARM_TENSOR_NAME_MAX + 32,
+    SUM_MAX_BYTES = 16,
+    KEY_MAX_BYTES = NAME_MAX_BYTES + sizeof SUM
+};
 static const uint64_t FILE_BYTES_MAX = 16ull << 30, HEADER_BYTES_MAX = 100ull << 20;
 
 // "VECTOR.TENSOR"; the tensors of the parameters' vector have no prefix.
@@ -38,6 +45,28 @@ void farm_checkpoint_metadata_free(struct farm_checkpoint_metadata *metadata) {
     metadata->count = 0;
 }
 
+// ---- checksums ----
+
+// The metadata's key of a tensor's checksum. A longer name than this program's tensors have is cut off.
+static const char *sum_key(const char *tensor, char key[KEY_MAX_BYTES]) {
+    snprintf(key, KEY_MAX_BYTES, SUM ".%s", tensor);
+    return key;
+}
+
+static const char *sum_text(const void *data, size_t bytes, char text[SUM_MAX_BYTES]) {
+    snprintf(text, SUM_MAX_BYTES, "%08" PRIx32, farm_crc32c(0, data, bytes));
+    return text;
+}
+
+// Of a header that holds no sum of itself. False: no memory.
+static bool header_sum(const json_t *header, char text[SUM_MAX_BYTES]) {
+    char *all = json_dumps(header, JSON_COMPACT | JSON_SORT_KEYS);
+    if (!all) return false;
+    sum_text(all, strlen(all), text);
+    free(all);
+    return true;
+}
+
 // ---- writing ----
 
 static json_t *describe_tensor(const struct farm_tensor *tensor, uint64_t offset) {
@@ -47,6 +76,19 @@ static json_t *describe_tensor(const struct farm_tensor *tensor, uint64_t offset
                      (json_int_t)(offset + tensor->count * sizeof(float)));
 }
 
+// Describes a vector's tensors, whose data begin at `base`, and adds their checksums to the metadata.
+static void add_vector(json_t *header, json_t *metadata, const struct farm_net *net,
+                       const struct farm_backend_vector *vector, uint64_t base) {
+    for (int t = 0; t < net->tensor_count; t++) {
+        const struct farm_tensor *tensor = &net->tensors[t];
+        char name[NAME_MAX_BYTES], key[KEY_MAX_BYTES], sum[SUM_MAX_BYTES];
+        tensor_name(vector->name, tensor, name);
+        json_object_set_new(header, name, describe_tensor(tensor, base + tensor->offset * sizeof(float)));
+        sum_text(vector->values + tensor->offset, tensor->count * sizeof(float), sum);
+        json_object_set_new(metadata, sum_key(name, key), json_string(sum));
+    }
+}
+
 // The header's text, padded with spaces to a multiple of 8; malloc'd, NULL without memory.
 static char *make_header(const struct farm_net *net, const struct farm_backend_state *state,
                          const char *const (*pairs)[2], uint32_t pair_count, size_t *bytes) {
@@ -54,15 +96,11 @@ static char *make_header(const struct farm_net *net, const struct farm_backend_s
     json_object_set_new(metadata, "format", json_string("actorfarm-1"));
     for (uint32_t i = 0; i < pair_count; i++) json_object_set_new(metadata, pairs[i][0], json_string(pairs[i][1]));
     json_object_set_new(header, "__metadata__", metadata);
-    uint64_t base = 0;
-    for (uint32_t v = 0; v < state->vector_count; v++) {
-        for (int t = 0; t < net->tensor_count; t++) {
-            char name[NAME_MAX_BYTES];
-            json_object_set_new(header, tensor_name(state->vectors[v].name, &net->tensors[t], name),
-                                describe_tensor(&net->tensors[t], base + net->tensors[t].offset * sizeof(float)));
-        }
-        base += net->parameter_count * sizeof(float);
-    }
+    const uint64_t vector_bytes = net->parameter_count * sizeof(float);
+    for (uint32_t v = 0; v < state->vector_count; v++)
+        add_vector(header, metadata, net, &state->vectors[v], v * vector_bytes);
+    char sum[SUM_MAX_BYTES];
+    if (header_sum(header, sum)) json_object_set_new(metadata, SUM, json_string(sum));
     char *text = json_dumps(header, JSON_COMPACT);
     json_decref(header);
     if (!text) return NULL;
@@ -107,6 +145,7 @@ struct image {
     const float *data; // behind the header
     size_t data_bytes;
     json_t *header;
+    bool verified; // it holds its checksum
 };
 
 static void image_free(struct image *image) {
@@ -146,6 +185,30 @@ static bool data_end(const json_t *header, uint64_t *end) {
     return good;
 }
 
+// The header's sum, then the tensors', which lie within the data. Removes the header's from the metadata.
+static enum farm_status check_sums(const char *path, struct image *image, struct farm_error *err) {
+    json_t *metadata = json_object_get(image->header, "__metadata__"), *given = json_object_get(metadata, SUM), *entry;
+    char wanted[SUM_MAX_BYTES], sum[SUM_MAX_BYTES] = "none";
+    const char *name;
+    image->verified = given != NULL;
+    snprintf(wanted, sizeof wanted, "%s", json_is_string(given) ? json_string_value(given) : "");
+    json_object_del(metadata, SUM);
+    if (image->verified && (!header_sum(image->header, sum) || strcmp(sum, wanted) != 0))
+        return farm_fail(err, FARM_E_FORMAT, "%s: corrupt: the header does not match its checksum", path);
+    json_object_foreach(image->header, name, entry) {
+        char key[KEY_MAX_BYTES];
+        given = json_object_get(metadata, sum_key(name, key));
+        if (strcmp(name, "__metadata__") == 0 || !given) continue;
+        const json_t *offsets = json_object_get(entry, "data_offsets");
+        const size_t from = (size_t)json_integer_value(json_array_get(offsets, 0));
+        const size_t to = (size_t)json_integer_value(json_array_get(offsets, 1));
+        sum_text((const char *)image->data + from, to - from, sum);
+        if (!json_is_string(given) || strcmp(json_string_value(given), sum) != 0)
+            return farm_fail(err, FARM_E_FORMAT, "%s: corrupt: tensor %s does not match its checksum", path, name);
+    }
+    return FARM_OK;
+}
+
 static enum farm_status check_image(const char *path, struct image *image, size_t bytes, struct farm_error *err) {
     uint64_t length = 0, end = 0;
     json_error_t where;
@@ -166,7 +229,7 @@ static enum farm_status check_image(const char *path, struct image *image, size_
     if (!format || strcmp(format, "actorfarm-1") != 0)
         return farm_fail(err, FARM_E_FORMAT,
                          "%s: not a checkpoint of this program (its metadata has no format actorfarm-1)", path);
-    return FARM_OK;
+    return check_sums(path, image, err);
 }
 
 static enum farm_status image_read(const char *path, struct image *image, struct farm_error *err) {
@@ -184,8 +247,10 @@ static enum farm_status copy_metadata(const struct image *image, struct farm_che
     const char *key;
     json_t *value;
     metadata->count = 0;
+    metadata->verified = image->verified;
     json_object_foreach(json_object_get(image->header, "__metadata__"), key, value) {
         if (metadata->count == FARM_CHECKPOINT_PAIRS_MAX || !json_is_string(value)) continue;
+        if (strncmp(key, SUM ".", sizeof SUM) == 0) continue;
         char *k = strdup(key), *v = strdup(json_string_value(value));
         if (!k || !v) {
             free(k);

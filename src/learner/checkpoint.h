@@ -4,6 +4,10 @@
 //
 // Tensors: for each vector of the state "<vector>.<tensor>": the network's by their own names,
 // "optimiser.second.<name>" and, for Adam, "optimiser.first.<name>". Source of the format: the safetensors README.
+//
+// Checksums (CRC32C, 8 hexadecimal digits) are metadata too: "crc32c.<tensor>" of each tensor's bytes, and "crc32c" of
+// the header without this key, as compact JSON with sorted keys. Reading verifies those that the file has, and hides
+// them from the caller.
 #ifndef FARM_LEARNER_CHECKPOINT_H
 #define FARM_LEARNER_CHECKPOINT_H
 
@@ -15,6 +19,7 @@ enum { FARM_CHECKPOINT_PAIRS_MAX = 128 };
 
 // Text pairs of the header's __metadata__. Texts are owned.
 struct farm_checkpoint_metadata {
+    bool verified; // by checksums; false: an older version of this program wrote the file without them
     uint32_t count;
     char *keys[FARM_CHECKPOINT_PAIRS_MAX], *values[FARM_CHECKPOINT_PAIRS_MAX];
 };
@@ -31,13 +36,13 @@ enum farm_status farm_checkpoint_save(const char *path, const struct farm_net *n
                                       const struct farm_backend_state *state, const char *const (*pairs)[2],
                                       uint32_t pair_count, struct farm_error *err);
 
-// Reads metadata only, to be freed after success; checks the header and the file's length.
+// Reads metadata only, to be freed after success; checks the header, the file's length and checksums.
 enum farm_status farm_checkpoint_read_metadata(const char *path, struct farm_checkpoint_metadata *metadata,
                                                struct farm_error *err);
 
 // Reads a checkpoint of exactly this network into *state, whose vectors are written after every check: length, header,
-// names, shapes, types, offsets, finite values. *has_optimiser: the file has exactly the optimiser's vectors of
-// `state`, and they are read too (evaluation has none: vector_count 1). Errors: FARM_E_NOT_FOUND, FARM_E_FORMAT.
+// checksums, names, shapes, types, offsets, finite values. *has_optimiser: the file has exactly the optimiser's vectors
+// of `state`, and they are read too (evaluation has none: vector_count 1). Errors: FARM_E_NOT_FOUND, FARM_E_FORMAT.
 enum farm_status farm_checkpoint_load(const char *path, const struct farm_net *net, struct farm_backend_state *state,
                                       bool *has_optimiser, struct farm_checkpoint_metadata *metadata,
                                       struct farm_error *err);

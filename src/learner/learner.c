@@ -105,6 +105,9 @@ static enum farm_status load_checkpoint(struct farm_learner_parts *parts, struct
     enum farm_status status =
         farm_checkpoint_load(config->checkpoint_load, &parts->net, &state, &has_optimiser, &metadata, err);
     if (status) return status;
+    if (!metadata.verified)
+        farm_log_info("%s has no checksums (an older version wrote it): damage cannot be noticed",
+                      config->checkpoint_load);
     if (!config->evaluate && !has_optimiser)
         farm_log_warn("%s holds no state of this optimiser: it starts afresh", config->checkpoint_load);
     status = publish_first_version(parts, farm_checkpoint_get_u64(&metadata, "version"),

@@ -3,6 +3,7 @@
 #ifndef TESTS_BRIDGE_PEER_H
 #define TESTS_BRIDGE_PEER_H
 
+#include "base/crc32c.h"
 #include "base/log.h"
 #include "bridge/step.h"
 #include "play.h"
@@ -111,7 +112,7 @@ static inline void peer_send(struct peer *peer, const struct peer_frame *frame) 
         entries[i] = (struct farm_wire_entry){.ring = frame->ring, .lane = (uint16_t)(frame->lane + i % PEER_LANES)};
         entries[i].n = frame->n;
         entries[i].third = frame->third;
-        entries[i].crc = farm_wire_crc(0, out + head + i * one, one) + frame->wrong_payload_crc;
+        entries[i].crc = farm_crc32c(0, out + head + i * one, one) + frame->wrong_payload_crc;
     }
     struct farm_wire_header header = {.type = frame->type, .entries = count};
     header.bytes = (uint32_t)(head - FARM_WIRE_HEADER_BYTES + count * one) + (uint32_t)frame->more_bytes;

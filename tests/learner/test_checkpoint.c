@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "base/crc32c.h"
 #include "kernels/random.h"
 
 enum { FILE_MAX = 1 << 20, VECTORS = 3, MARK = 0x5a };
@@ -277,6 +278,58 @@ Test(learner, a_header_longer_than_the_file_is_refused) {
     }
 }
 
+// The text in the header, which is not in the data.
+static char *in_header(const char *text) {
+    char *at = memmem(table.bytes + 8, header_bytes(), text, strlen(text));
+    cr_assert(at != NULL, "no %s in the header", text);
+    return at;
+}
+
+Test(learner, a_checkpoint_whose_bytes_have_changed_is_refused) {
+    static const char *const texts[] = {"native/catch", "1234567890123", "actorfarm-1", "F32", "crc32c.policy.bias"};
+    cr_assert_eq(farm_crc32c(farm_crc32c(0, "1234", 4), "56789", 5), 0xe3069283, "the value of RFC 3720");
+    char *const data = table.bytes + 8 + header_bytes();
+    for (uint32_t v = 0; v < VECTORS; v++)
+        for (int t = 0; t < table.net.tensor_count; t++) {
+            const struct farm_tensor *tensor = &table.net.tensors[t];
+            char reason[160], *at = data + v * vector_bytes() + (tensor->offset + tensor->count / 2) * sizeof(float);
+            snprintf(reason, sizeof reason, "tensor %s%s%s does not match its checksum", table.state.vectors[v].name,
+                     v ? "." : "", tensor->name);
+            *at ^= 1; // the value stays finite
+            refuse_bytes(table.bytes, table.count, reason, reason);
+            *at ^= 1;
+        }
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        char *at = in_header(texts[i]);
+        *at ^= 1;
+        refuse_bytes(table.bytes, table.count, i == 2 ? "format" : "header does not match its checksum", texts[i]);
+        *at ^= 1;
+    }
+}
+
+// Makes the file one of an older version: its header is not verified.
+static void drop_header_sum(void) {
+    memcpy(in_header("\"crc32c\""), "\"crc_no\"", 8);
+}
+
+static bool is_verified(void) {
+    struct farm_checkpoint_metadata metadata;
+    struct farm_error err = {0};
+    cr_assert_eq(farm_checkpoint_read_metadata(table.path, &metadata, &err), FARM_OK, "%s", err.message);
+    farm_checkpoint_metadata_free(&metadata);
+    return metadata.verified;
+}
+
+Test(learner, a_checkpoint_of_a_version_without_checksums_loads_and_is_not_verified) {
+    cr_assert(is_verified());
+    drop_header_sum();
+    FILE *file = fopen(table.path, "wb");
+    cr_assert(file && fwrite(table.bytes, 1, table.count, file) == table.count);
+    fclose(file);
+    expect_loads(true, true, true);
+    cr_assert(!is_verified());
+}
+
 Test(learner, a_checkpoint_of_another_network_is_refused) {
     static const struct {
         const char *from, *to, *reason; // texts of one length in the header
@@ -295,9 +348,8 @@ Test(learner, a_checkpoint_of_another_network_is_refused) {
     table.net = own;
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         save_file();
-        char *at = memmem(table.bytes + 8, header_bytes(), edits[i].from, strlen(edits[i].from));
-        cr_assert(at != NULL, "no %s in the header", edits[i].from);
-        memcpy(at, edits[i].to, strlen(edits[i].to));
+        drop_header_sum();
+        memcpy(in_header(edits[i].from), edits[i].to, strlen(edits[i].to));
         refuse_bytes(table.bytes, table.count, edits[i].reason, edits[i].to);
     }
 }

@@ -16,19 +16,21 @@ def contents(run):
     return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "lock"}
 
 
-def put_nan(checkpoint):
-    """Makes the first value of the first tensor NAN."""
+def damage(checkpoint):
+    """Overwrites the first value of the first tensor with another finite one."""
     data = bytearray(checkpoint.read_bytes())
     (header,) = struct.unpack("<Q", data[:8])
-    data[8 + header:12 + header] = struct.pack("<f", float("nan"))
+    data[8 + header:12 + header] = struct.pack("<f", 0.5)
     checkpoint.write_bytes(data)
 
 
 def rewrite_metadata(checkpoint, **pairs):
+    """Makes it a checkpoint of an older version, without the header's checksum."""
     data = checkpoint.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8:8 + length])
     header["__metadata__"].update(pairs)
+    del header["__metadata__"]["crc32c"]
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     checkpoint.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length:])
@@ -139,8 +141,8 @@ class Training(Cli):
         checkpoint.write_bytes(good[:-100])
         self.refuses_to_resume("cut off", checkpoint.name)
         checkpoint.write_bytes(good)
-        put_nan(checkpoint)
-        self.refuses_to_resume(checkpoint.name, "layers.0.weight holds values that are not finite")
+        damage(checkpoint)
+        self.refuses_to_resume(checkpoint.name, "tensor layers.0.weight does not match its checksum")
         shutil.copy(other, checkpoint)
         rewrite_metadata(checkpoint, **{"recipe.env": "native/catch"})
         self.refuses_to_resume(checkpoint.name, "layers.0.weight has another type or shape")
@@ -149,7 +151,7 @@ class Training(Cli):
         good = self.trained()
         bad = good.with_name("000000007000.safetensors")
         shutil.copy(good, bad)
-        put_nan(bad)
+        damage(bad)
         before = bad.read_bytes()
         result = self.farm("train", "--run", "r", "--resume", "--frames", "9k", "--json")
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -158,6 +160,9 @@ class Training(Cli):
         document = json.loads(result.stdout)
         self.assertEqual(document["frames"], int(good.stem) + document["agent_steps"])
         self.assertEqual(bad.read_bytes(), before)
+        played = self.farm("eval", bad, "--episodes", "1")
+        self.assertEqual(played.returncode, 1)
+        self.assertIn("tensor layers.0.weight does not match its checksum", played.stderr)
 
     def test_a_failed_run_is_reported_as_failed(self):
         for flags in ((), ("--json",)):
