@@ -1,4 +1,5 @@
 // The program `farm`: finds the subcommand and runs it. See command.h.
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -81,6 +82,7 @@ int main(int argc, char **argv) {
         printf("farm %s\n", FARM_COMMIT);
         return 0;
     }
+    signal(SIGXFSZ, SIG_IGN); // a write beyond RLIMIT_FSIZE fails with EFBIG instead, in workers too
     for (size_t i = 0; i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
     return report_unknown_command(argv[1]);

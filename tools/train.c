@@ -175,6 +175,7 @@ static enum farm_status open_run(struct training *training, struct farm_error *e
     keep_lasting_name(plan);
     enum farm_status status = farm_run_dir_open(options->run, plan->env.name, options->resume, &training->folder, err);
     if (!status && options->resume) status = resume_run(training, err);
+    if (!status) status = farm_run_check_room(training->folder.path, plan, err);
     if (!status) status = save_recipe(training, err);
     if (!status)
         status = farm_metrics_open(farm_run_dir_file(training->folder.path, "metrics.jsonl", path, sizeof path),

@@ -14,7 +14,6 @@
 #include "base/time.h"
 #include "learner/checkpoint.h"
 
-enum { CHECKPOINTS_KEPT = 3 };
 static const double FIRST_CHECKPOINT_S = 20; // for a learner that dies early
 
 static int newest_first(const struct dirent **a, const struct dirent **b) {
@@ -121,7 +120,7 @@ enum farm_status farm_checkpoint_writer_save(struct farm_checkpoint_writer *writ
     writer->saved = true;
     farm_stats_add(&learner->stats->checkpoints, 1);
     farm_store_relaxed(&learner->stats->checkpoint_frames, writer->copied.frames);
-    remove_files(learner->checkpoint_dir, is_checkpoint, CHECKPOINTS_KEPT);
+    remove_files(learner->checkpoint_dir, is_checkpoint, FARM_CHECKPOINTS_KEPT);
     return FARM_OK;
 }
 

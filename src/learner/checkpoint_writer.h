@@ -5,6 +5,8 @@
 
 #include "learner/parts.h"
 
+enum { FARM_CHECKPOINTS_KEPT = 3 };
+
 // The run's figures when the backend had a state.
 struct farm_checkpoint_moment {
     uint64_t version, frames, agent_steps, updates, episodes;

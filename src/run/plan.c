@@ -326,6 +326,9 @@ static enum farm_status check_limits(const struct farm_run_plan *plan, struct fa
         .huge = plan->recipe.huge_pages,
         .root = "/",
     };
+    const size_t up = plan->layout.up_bytes, down = plan->layout.down_bytes;
+    const enum farm_status status = farm_limits_check_file("/", up > down ? up : down, err);
+    if (status) return farm_fail_in(err, status, "a ring of %u steps (--ring-steps)", plan->steps);
     return farm_limits_check(&limits, err);
 }
 

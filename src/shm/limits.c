@@ -152,6 +152,17 @@ static bool read_rlimit(const char *root, const char *name, uint64_t *soft, uint
     return true;
 }
 
+enum farm_status farm_limits_check_file(const char *root, uint64_t bytes, struct farm_error *err) {
+    uint64_t soft, hard;
+    if (!read_rlimit(farm_file_root(root), "Max file size", &soft, &hard) || bytes <= soft) return FARM_OK;
+    return farm_fail(
+        err, FARM_E_LIMIT,
+        "%llu bytes wanted in one file, RLIMIT_FSIZE allows %llu (hard limit %llu): raise it with `ulimit -f "
+        "%llu` (systemd: LimitFSIZE=; docker: --ulimit fsize=)",
+        (unsigned long long)bytes, (unsigned long long)soft, (unsigned long long)hard,
+        (unsigned long long)((bytes + 1023) / 1024));
+}
+
 // Whether `wanted` fits the soft limit, which is raised on the running system.
 static bool fits_rlimit(const char *root, int resource, uint64_t wanted, uint64_t soft, uint64_t hard) {
     if (wanted <= soft) return true;

@@ -28,6 +28,10 @@ enum farm_status farm_limits_check(const struct farm_limits_request *request, st
 // Memory only: whether `bytes` fit every limit and, with node >= 0, that node. FARM_E_LIMIT as above.
 enum farm_status farm_limits_check_memory(const char *root, uint64_t bytes, int node, struct farm_error *err);
 
+// Whether RLIMIT_FSIZE allows a file of so many bytes; memfds count. A longer one would raise SIGXFSZ. FARM_E_LIMIT
+// names both figures. The soft limit is not raised: it bounds other files of the process too.
+enum farm_status farm_limits_check_file(const char *root, uint64_t bytes, struct farm_error *err);
+
 // Available memory: the least of MemAvailable and each memory cgroup's limit - usage (page cache counts as free), less
 // a reserve of 1/32 (at most 1 GiB) against the OOM killer.
 uint64_t farm_limits_memory_available_bytes(const char *root);

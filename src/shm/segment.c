@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -57,7 +56,6 @@ static int above_standard(int fd) {
 }
 
 static enum farm_status check_request(const struct farm_segment_request *request, struct farm_error *err) {
-    struct rlimit file_size;
     if (request->kind < FARM_SEGMENT_UP || request->kind > FARM_SEGMENT_STATS)
         return farm_fail(err, FARM_E_INVALID, "invalid kind of segment: %d", (int)request->kind);
     if (request->user_bytes > FARM_SEGMENT_USER_BYTES)
@@ -65,12 +63,6 @@ static enum farm_status check_request(const struct farm_segment_request *request
                          request->user_bytes, FARM_SEGMENT_USER_BYTES);
     if (request->bytes < FARM_SEGMENT_HEADER_BYTES || request->bytes > SIZE_MAX / 2)
         return farm_fail(err, FARM_E_INVALID, "invalid segment size: %zu bytes", request->bytes);
-    // Beyond this limit ftruncate raises SIGXFSZ.
-    if (getrlimit(RLIMIT_FSIZE, &file_size) == 0 && request->bytes + FARM_PLACE_HUGE_BYTES > file_size.rlim_cur)
-        return farm_fail(err, FARM_E_LIMIT,
-                         "segment of %zu bytes: RLIMIT_FSIZE allows %llu: raise it with "
-                         "`ulimit -f unlimited`",
-                         request->bytes, (unsigned long long)file_size.rlim_cur);
     return FARM_OK;
 }
 
@@ -83,6 +75,8 @@ static enum farm_status map_new(const struct farm_segment_request *request, bool
     out->bytes = round_up(request->bytes, page);
     out->pages = huge ? FARM_PAGES_HUGE : FARM_PAGES_SMALL;
     out->writable = true;
+    const enum farm_status status = farm_limits_check_file("/", out->bytes, err);
+    if (status) return status;
     snprintf(name, sizeof name, "farm-%s-%u", kind_name(request->kind), request->owner);
     out->fd =
         above_standard(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0)));

@@ -178,7 +178,11 @@ Test(shm, refuses_a_file_size_limit_before_the_kernel_kills) {
     struct farm_segment_request request = request_of(8 << 20, -1, false);
     struct farm_segment segment;
     cr_assert_eq(farm_segment_create(&request, &segment, &err), FARM_E_LIMIT);
-    expect_text(err.message, "RLIMIT_FSIZE allows 1048576");
+    expect_text(err.message, "8388608 bytes wanted in one file, RLIMIT_FSIZE allows 1048576");
+    expect_text(err.message, "ulimit -f 8192");
+    request.bytes = 1 << 20; // each segment is a file by itself
+    cr_assert_eq(farm_segment_create(&request, &segment, &err), FARM_OK, "%s", err.message);
+    farm_segment_close(&segment);
 }
 
 // ---- hand-over ----
