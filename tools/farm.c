@@ -1,7 +1,9 @@
 // The program `farm`: finds the subcommand and runs it. See command.h.
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cli.h"
 #include "farm_build.h"
@@ -32,7 +34,11 @@ static void print_help(FILE *stream) {
     for (size_t i = 0; i < COMMANDS; i++) fprintf(stream, "  %-10s %s\n", commands[i].name, commands[i].about);
     fprintf(stream, "\n  farm COMMAND --help   prints a command's flags\n"
                     "  farm --version        prints the version\n\n"
-                    "start with:\n  farm train            trains a small Breakout for a minute\n");
+                    "start with:\n  farm train            trains a small Breakout for a minute\n\n"
+                    "exit status:\n"
+                    "  0  done, or ended by SIGINT, SIGTERM or SIGHUP\n"
+                    "  1  failed: a limit of this machine, another process, or a fault while it ran\n"
+                    "  2  refused before it began: a flag, a recipe, or a file, environment or part that they name\n");
 }
 
 static int report_unknown_command(const char *word) {
@@ -57,7 +63,17 @@ bool farm_read_flags(const struct farm_cli *cli, int argc, char **argv, const ch
 
 int farm_report_error(const char *program, const struct farm_error *err) {
     fprintf(stderr, "%s: %s\n", program, err->message);
-    return err->status == FARM_E_USAGE ? 2 : 1;
+    switch (err->status) {
+    case FARM_E_USAGE:
+    case FARM_E_INVALID:
+    case FARM_E_NOT_FOUND:
+    case FARM_E_PERMISSION:
+    case FARM_E_FORMAT:
+    case FARM_E_UNSUPPORTED:
+        return 2;
+    default:
+        return 1;
+    }
 }
 
 sigset_t farm_ending_signals(void) {
@@ -70,6 +86,12 @@ sigset_t farm_ending_signals(void) {
 }
 
 int main(int argc, char **argv) {
+    // Output without a reader (`farm envs | head`) is dropped, and the work goes on; --json reports the loss
+    // (farm_json_print). No file may get the number of a closed standard stream (`>&-`).
+    int fd;
+    signal(SIGPIPE, SIG_IGN);
+    while ((fd = open("/dev/null", O_RDONLY)) >= 0 && fd <= STDERR_FILENO) continue;
+    close(fd);
     if (argc < 2) {
         print_help(stderr);
         return 2;

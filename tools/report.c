@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/cli.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "envs/registry.h"
 #include "farm_build.h"
@@ -270,11 +271,9 @@ static void write_page(FILE *out, const json_t *report, const char *drawing) {
 
 // ---- the command ----
 
-static enum farm_status write_report(const struct options *options, const json_t *report, const char *drawing,
-                                     struct farm_error *err) {
+static enum farm_status write_report(const struct options *options, FILE *out, const json_t *report,
+                                     const char *drawing, struct farm_error *err) {
     enum farm_status status = FARM_OK;
-    FILE *out = options->out ? fopen(options->out, "we") : stdout;
-    if (!out) return farm_fail_errno(err, FARM_E_IO, "--out %s", options->out);
     if (options->json)
         status = farm_json_print(report, out, err);
     else
@@ -290,13 +289,15 @@ static enum farm_status run_report(const struct options *options, struct farm_er
         return farm_fail(err, FARM_E_USAGE, "--seconds must be 0.5 to %d (got %g)", FPS_SECONDS_MAX, options->seconds);
     char *picture = NULL;
     size_t picture_bytes;
+    FILE *out = options->out ? fopen(options->out, "we") : stdout; // first: what cannot be written is not measured
+    if (!out) return farm_file_fail(options->out, err);
     FILE *drawing = open_memstream(&picture, &picture_bytes);
     if (!drawing) return farm_fail_errno(err, FARM_E_LIMIT, "farm report");
     json_t *report = farm_json_object(true);
     enum farm_status status = make_report(options, drawing, report, err);
     if (fclose(drawing) && !status) status = farm_fail_errno(err, FARM_E_LIMIT, "farm report");
     hide_paths_in(report);
-    if (!status) status = write_report(options, report, picture, err);
+    if (!status) status = write_report(options, out, report, picture, err);
     json_decref(report);
     free(picture);
     return status;

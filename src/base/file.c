@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static enum farm_status open_error(const char *path, struct farm_error *err) {
+enum farm_status farm_file_fail(const char *path, struct farm_error *err) {
     enum farm_status status = errno == ENOENT || errno == ENOTDIR                   ? FARM_E_NOT_FOUND
                               : errno == EACCES || errno == EPERM || errno == EROFS ? FARM_E_PERMISSION
                                                                                     : FARM_E_IO;
@@ -35,7 +35,7 @@ static ssize_t read_all(int fd, char *data, size_t capacity) {
 enum farm_status farm_file_read(const char *path, size_t bytes_max, char **data, size_t *bytes,
                                 struct farm_error *err) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return open_error(path, err);
+    if (fd < 0) return farm_file_fail(path, err);
     enum farm_status status = FARM_OK;
     struct stat info;
     char *buffer = NULL;
@@ -125,7 +125,7 @@ enum farm_status farm_file_sync_folder(const char *path, struct farm_error *err)
     char *slash = strrchr(folder, '/');
     if (slash) slash[slash == folder] = 0;
     int fd = open(slash ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return open_error(path, err);
+    if (fd < 0) return farm_file_fail(path, err);
     int failed = fsync(fd);
     if (failed && errno == EINVAL) failed = 0; // a file system whose folders need no fsync
     enum farm_status status = failed ? farm_fail_errno(err, FARM_E_IO, "fsync of the folder of %s", path) : FARM_OK;
@@ -138,7 +138,7 @@ enum farm_status farm_file_replace(const char *path, const void *data, size_t by
     int n = snprintf(temporary, sizeof temporary, "%s.tmp.%ld", path, (long)getpid());
     if (n < 0 || (size_t)n >= sizeof temporary) return farm_fail(err, FARM_E_INVALID, "%.80s...: path too long", path);
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) return open_error(temporary, err);
+    if (fd < 0) return farm_file_fail(temporary, err);
     int failed = write_all(fd, data, bytes) || fsync(fd);
     enum farm_status status = failed ? farm_fail_errno(err, FARM_E_IO, "writing %s", temporary) : FARM_OK;
     close(fd);
@@ -159,12 +159,12 @@ enum farm_status farm_folder_make(const char *path, struct farm_error *err) {
         char ended = *at;
         if (ended && ended != '/') continue;
         *at = 0;
-        if (mkdir(part, 0777) < 0 && errno != EEXIST) return open_error(part, err);
+        if (mkdir(part, 0777) < 0 && errno != EEXIST) return farm_file_fail(part, err);
         *at = ended;
         if (!ended) break;
     }
     struct stat info;
-    if (stat(path, &info) < 0) return open_error(path, err);
+    if (stat(path, &info) < 0) return farm_file_fail(path, err);
     if (!S_ISDIR(info.st_mode)) return farm_fail(err, FARM_E_INVALID, "%s exists and is not a folder", path);
     return FARM_OK;
 }

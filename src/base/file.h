@@ -10,6 +10,10 @@
 
 #include "base/status.h"
 
+// Reports that the file at `path` could not be opened or made, from errno: FARM_E_NOT_FOUND, FARM_E_PERMISSION or, for
+// what the path is not to blame for, FARM_E_IO.
+enum farm_status farm_file_fail(const char *path, struct farm_error *err);
+
 // Reads the file into *data (malloc'd, the caller frees; a zero byte follows the contents) and its length into *bytes.
 // Errors: FARM_E_NOT_FOUND, FARM_E_PERMISSION, FARM_E_LIMIT longer than bytes_max, FARM_E_IO.
 enum farm_status farm_file_read(const char *path, size_t bytes_max, char **data, size_t *bytes, struct farm_error *err);

@@ -9,7 +9,7 @@
 
 enum farm_status {
     FARM_OK = 0,
-    FARM_E_USAGE,       // wrong flag, key or value given by the user          -> exit status 2
+    FARM_E_USAGE,       // wrong flag, key or value given by the user
     FARM_E_INVALID,     // an invalid argument or spec
     FARM_E_NOT_FOUND,   // a missing file, environment, ROM or package
     FARM_E_LIMIT,       // a limit of the machine or of its configuration (rlimit, cgroup, memory)

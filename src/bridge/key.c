@@ -42,7 +42,7 @@ static bool write_line(int fd) {
 enum farm_status farm_key_make(const char *path, struct farm_error *err) {
     const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0 && errno == EEXIST)
-        return farm_fail(err, FARM_E_BUSY, "key file %s exists; remove it first if no run uses it", path);
+        return farm_fail(err, FARM_E_USAGE, "key file %s exists; remove it first if no run uses it", path);
     if (fd < 0) return farm_fail_errno(err, FARM_E_IO, "cannot make the key file %s", path);
     enum farm_status status = FARM_OK;
     if (!write_line(fd)) status = farm_fail_errno(err, FARM_E_IO, "cannot write the key file %s", path);

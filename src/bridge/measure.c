@@ -372,8 +372,8 @@ static enum farm_status turn_actor(struct actor *actor, bool on, bool *idle, str
         if (!on || !farm_lane_actor_answered(lane) || !farm_lane_actor_can_write(lane)) continue;
         for (uint32_t e = 0; e < lane->width; e++) {
             if (n && *(int32_t *)farm_lane_action(lane, n - 1, e) != (int32_t)((n - 1) & INT32_MAX))
-                return farm_fail(err, FARM_E_FORMAT, "step %llu of lane %u has a wrong answer",
-                                 (unsigned long long)n - 1, l);
+                return farm_fail(err, FARM_E_DEAD, "step %llu of lane %u has a wrong answer", (unsigned long long)n - 1,
+                                 l);
             stamp(farm_lane_obs(lane, 0, n, e), lane->obs_bytes[0], n);
             farm_lane_reward(lane, n)[e] = (float)n;
             farm_lane_flags(lane, n)[e] = n ? 0 : FARM_STEP_FIRST;

@@ -204,9 +204,10 @@ static enum farm_status probe_env(struct farm_env *env, const char *name, bool *
     if (!status) memcpy(env->name, answer->name, sizeof env->name);
     if (misses_name) *misses_name = answer->misses_name;
     free(answer);
-    if (status != FARM_E_NOT_FOUND) return status;
-    if (err) err->status = FARM_E_USAGE; // the user gave the name
-    return FARM_E_USAGE;
+    if (status == FARM_E_NOT_FOUND) status = FARM_E_USAGE; // the user gave the name
+    if (status == FARM_E_DEAD) status = FARM_E_FORMAT;     // the file is at fault
+    if (status && err) err->status = status;
+    return status;
 }
 
 // Cuts "PATH[:NAME]" at the last colon if the whole is not a path. Returns NAME or NULL.

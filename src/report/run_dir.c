@@ -141,7 +141,7 @@ enum farm_status farm_run_dir_open(const char *path, const char *env, bool resum
 
     char file[FARM_RUN_PATH_MAX + 64];
     if (!resume && farm_run_dir_checkpoint(out->path, 0, file, sizeof file))
-        status = farm_fail(err, FARM_E_BUSY,
+        status = farm_fail(err, FARM_E_USAGE,
                            "%s holds a run already (%s): add --resume to go on with it, or choose another folder",
                            out->path, strrchr(file, '/') + 1);
     if (!status) status = farm_folder_make(farm_run_dir_file(out->path, "checkpoints", file, sizeof file), err);

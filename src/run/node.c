@@ -180,7 +180,7 @@ static enum farm_status await_state(struct farm_run_node *node, struct farm_node
         const enum farm_node_state now = farm_node_state(bridge);
         if (now == wanted) return FARM_OK;
         if (now == FARM_NODE_REFUSED)
-            return farm_fail(err, FARM_E_PERMISSION, "the learner at %s refuses: %s", node->request.node.address,
+            return farm_fail(err, FARM_E_DEAD, "the learner at %s refuses: %s", node->request.node.address,
                              farm_node_why(bridge));
         *state = now == FARM_NODE_ENDED     ? FARM_RUN_NODE_ENDED
                  : now == FARM_NODE_STRANGE ? FARM_RUN_NODE_STRANGE

@@ -73,8 +73,8 @@ enum farm_status farm_run_node_make(const struct farm_run_node_request *request,
 void farm_run_node_free(struct farm_run_node *node); // NULL is allowed
 
 // Waits for the learner's offer, plans, and joins. *state: JOINED, ENDED, STOPPED or STRANGE. Errors: FARM_E_DEAD no
-// connection within retry_s; FARM_E_USAGE, FARM_E_INVALID the offer does not fit this machine; FARM_E_PERMISSION the
-// learner refuses, with its reason; those of farm_run_make and farm_run_build.
+// connection within retry_s, or the learner refuses, with its reason; FARM_E_USAGE, FARM_E_INVALID the offer does not
+// fit this machine; those of farm_run_make and farm_run_build.
 enum farm_status farm_run_node_join(struct farm_run_node *node, enum farm_run_node_state *state,
                                     struct farm_error *err);
 // Runs the session to its end. *state: ENDED, STOPPED or STRANGE.

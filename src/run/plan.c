@@ -197,7 +197,7 @@ enum farm_status farm_run_update_fits(const struct farm_run_plan *plan, uint32_t
     const uint64_t capacity =
         farm_window_capacity(&plan->passes.shape, plan->steps) * plan->width * plan->lanes * actors;
     if (plan->passes.sync ? capacity > 0 : farm_window_update_fits(capacity, share, plan->width)) return FARM_OK;
-    return farm_fail(err, FARM_E_LIMIT,
+    return farm_fail(err, FARM_E_USAGE,
                      "an update of %u windows does not fit the rings of %u actor%s, which hold %" PRIu64
                      " at most: raise --ring-steps, or lower --batch or --unroll",
                      share, actors, actors == 1 ? "" : "s", capacity);
@@ -213,7 +213,8 @@ static enum farm_status check_shares(const struct farm_run_plan *plan, struct fa
         for (uint32_t a = 0; a < plan->actors; a++) actors += (uint32_t)plan->placement->actor[a].shard == k;
         if (plan->listen.expect)
             actors = (uint32_t)all_actors(plan) / plan->shards; // joining actors go to the shard that serves the fewest
-        if (farm_run_update_fits(plan, actors, k, err)) return FARM_E_INVALID;
+        const enum farm_status status = farm_run_update_fits(plan, actors, k, err);
+        if (status) return status;
     }
     return FARM_OK;
 }

@@ -47,7 +47,9 @@ enum farm_status farm_run_execute(struct farm_run *run, bool *interrupted, struc
     // Replaces the learner's last lines, which are on stderr already; also after a requested end whose last checkpoint
     // failed.
     const char *why = run->change.failure[0] ? run->change.failure : run->events.learner_error;
-    return why[0] ? farm_fail(err, status ? status : FARM_E_DEAD, "%s", why) : status;
+    if (!status && !why[0]) return FARM_OK;
+    if (why[0]) farm_fail(err, FARM_E_DEAD, "%s", why);
+    return err->status = FARM_E_DEAD;
 }
 
 void farm_run_free(struct farm_run *run) {

@@ -27,7 +27,7 @@ enum farm_status farm_run_make(struct farm_run *run, const struct farm_run_reque
 // Makes the shared memory and the workers.
 enum farm_status farm_run_build(struct farm_run *run, struct farm_error *err);
 
-// Runs until the end. *interrupted: by a signal.
+// Runs until the end. *interrupted: by a signal. FARM_E_DEAD: the run failed, for whatever reason.
 enum farm_status farm_run_execute(struct farm_run *run, bool *interrupted, struct farm_error *err);
 
 void farm_run_free(struct farm_run *run);

@@ -45,7 +45,7 @@ Test(bridge, makes_different_keys_and_reads_them_back) {
     cr_assert_eq(farm_key_make(path, &err), FARM_OK, "%s", err.message);
     cr_assert(stat(path, &info) == 0 && (info.st_mode & 0777) == 0600);
     cr_assert_eq(farm_key_load(path, &key, &err), FARM_OK, "%s", err.message);
-    cr_assert_eq(farm_key_make(path, &err), FARM_E_BUSY, "nothing is overwritten");
+    cr_assert_eq(farm_key_make(path, &err), FARM_E_USAGE, "nothing is overwritten");
     cr_assert_eq(farm_key_load(path, &other, &err), FARM_OK);
     cr_assert_arr_eq(key.bytes, other.bytes, FARM_KEY_BYTES);
     unlink(path);

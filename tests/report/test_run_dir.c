@@ -114,7 +114,7 @@ Test(report, does_not_start_over_a_run_with_checkpoints) {
     touch("run/checkpoints/000000000900.safetensors");
     farm_run_dir_close(&dir);
     struct farm_error err;
-    cr_assert_eq(refused("run", false, &err), FARM_E_BUSY);
+    cr_assert_eq(refused("run", false, &err), FARM_E_USAGE);
     cr_assert(strstr(err.message, "--resume"), "%s", err.message);
     dir = opened("run", true);
     farm_run_dir_close(&dir);

@@ -83,7 +83,7 @@ class Bench(InFolder):
         learner = self.start_farm("train", "--env", "native/catch", "--actors", "1", "--listen", "127.0.0.1:0", "--key", "k", "--run", "r", "--quiet")
         found = self.folder / "r/bridge.addr"
         self.assertTrue(wait_until(lambda: found.exists() and found.read_text()))
-        self.refused(1, "is a learner that plays native/catch", "@r/bridge.addr", "--key", "k", "--retry-s", "20")
+        self.refused(2, "is a learner that plays native/catch", "@r/bridge.addr", "--key", "k", "--retry-s", "20")
         learner.kill()
 
 

@@ -18,9 +18,9 @@ class Bridge(InFolder):
     def bridge(self, *arguments):
         return self.farm("bridge", *arguments)
 
-    def refused(self, status, words, *arguments):
+    def refused(self, words, *arguments):
         done = self.bridge(*arguments)
-        self.assertEqual(done.returncode, status, done.stderr)
+        self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn(words, done.stderr)
         self.assertEqual(done.stdout, "")
         return done.stderr
@@ -62,7 +62,7 @@ class Status(Bridge):
 
     def test_a_folder_without_a_bridge_is_refused(self):
         (self.folder / "r").mkdir()
-        self.refused(1, "bridge.json does not exist", "status", "r")
+        self.refused("bridge.json does not exist", "status", "r")
 
     def test_it_draws_a_table(self):
         self.write(NODE, AWAY)
@@ -95,7 +95,7 @@ class Status(Bridge):
         self.write()
         for text in "{", "[]", '{"nodes": 3':
             (self.folder / "r/bridge.json").write_text(text)
-            self.refused(1, "bridge.json", "status", "r")
+            self.refused("bridge.json", "status", "r")
 
 
 if __name__ == "__main__":

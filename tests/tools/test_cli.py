@@ -93,7 +93,7 @@ class Training(Cli):
         self.assertAlmostEqual(first["frames_per_s"], first["frames"] / first["wall_s"], delta=first["frames_per_s"] * 1e-3)
 
         again = self.farm("train", "--env", "native/catch", "--frames", "20k", "--run", "r")
-        self.assertEqual(again.returncode, 1)
+        self.assertEqual(again.returncode, 2)
         self.assertIn("--resume", again.stderr)
         other = self.farm("train", "--run", "r", "--resume", "--env", "native/cartpole")
         self.assertEqual(other.returncode, 2)
@@ -130,7 +130,7 @@ class Training(Cli):
     def refuses_to_resume(self, *parts):
         before = contents(self.folder / "r")
         result = self.farm("train", "--run", "r", "--resume", "--frames", "9k")
-        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.returncode, 2)
         for part in ("no checkpoint that can be read", *parts):
             self.assertIn(part, result.stderr)
         self.assertEqual(contents(self.folder / "r"), before)

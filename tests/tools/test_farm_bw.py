@@ -198,14 +198,14 @@ class Compare(Bw):
                 broken[f"{key} {str(value)[:8]!r}"] = {**self.then, "results": [{**first, key: value}]}
         for what, document in broken.items():
             with self.subTest(what):
-                result = self.bw("--compare", self.write("broken.json", document), self.file, status=1)
+                result = self.bw("--compare", self.write("broken.json", document), self.file, status=2)
                 self.assertRegex(result.stderr, r"\Afarm bw: .*broken\.json.*\n\Z")
                 self.assertNotIn("\x1b", result.stderr)
         for missing in ("nowhere.json", "."):
-            self.assertIn(missing, self.bw("--compare", missing, status=1).stderr)
+            self.assertIn(missing, self.bw("--compare", missing, status=2).stderr)
 
     def test_refuses_before_it_measures(self):
-        result = self.bw("--full", "--compare", self.write("broken.json", "{"), status=1)
+        result = self.bw("--full", "--compare", self.write("broken.json", "{"), status=2)
         self.assertEqual(result.stdout, "")
         self.assertNotRegex(result.stderr, r"\d+ of \d+: ", "a part was begun")
 
@@ -259,7 +259,7 @@ class Environment(Bw):
         fps = self.write("fps.json", {"env": "native/catch", "frames_per_s": 1})
         self.assertIn("native/catch", self.bw("--env", "native/breakout", "--fps-json", fps, *TINY, status=2).stderr)
         for text in ("{}", "[", '{"env": 3}', '{"env": "native/catch", "frames_per_s": "1"}'):
-            self.bw("--env", "native/catch", "--fps-json", self.write("fps.json", text), *TINY, status=1)
+            self.bw("--env", "native/catch", "--fps-json", self.write("fps.json", text), *TINY, status=2)
         self.assertIn("native/catch", self.bw("--env", "native/cacth", *TINY, status=2).stderr)
 
 

@@ -1,10 +1,12 @@
 """Help, and what the program refuses before it begins: wrong command lines and files, each with its exit status and words."""
 
+import os
 import random
 import shlex
+import subprocess
 import unittest
 
-from running import InFolder
+from running import FARM, InFolder
 
 BENCH = "bridge bench 127.0.0.1:1"
 BRIDGE = "bridge --connect 127.0.0.1:1"
@@ -33,11 +35,11 @@ REFUSED = (
     (2, "noise.yaml:", "train --recipe noise.yaml"),
     (2, "gone.yaml", "train --recipe gone.yaml"),
     (2, "--run", "train --resume"),
-    (1, "holds no run", "train --resume --run nothing"),
+    (2, "holds no run", "train --resume --run nothing"),
     (2, "which run", "eval"),
     (2, "nothing", "eval nothing"),
-    (1, "noise.safetensors", "eval noise.safetensors"),
-    (1, "no checkpoint", "eval ."),
+    (2, "noise.safetensors", "eval noise.safetensors"),
+    (2, "no checkpoint", "eval ."),
     # --listen and the bridge; forms of addresses and keys: tests/bridge/test_address.c, test_key.c
     (2, "farm bridge keygen FILE", LISTEN),
     (2, "farm bridge keygen none", f"{LISTEN} --key none"),
@@ -51,8 +53,8 @@ REFUSED = (
     (2, "--connect ADDR:PORT is missing", "bridge --key k"),
     (2, "--key FILE is missing", BRIDGE),
     (2, "--key and --insecure", f"{BRIDGE} --insecure --key k"),
-    (1, "chmod", f"{BRIDGE} --key open"),
-    (1, "none", f"{BRIDGE} --key none"),
+    (2, "chmod", f"{BRIDGE} --key open"),
+    (2, "none", f"{BRIDGE} --key none"),
     (2, "address", "bridge --connect localhost --insecure"),
     (2, "names no file", "bridge --connect @ --insecure"),
     (2, "--insecure", "bridge --connect [2001:db8::1]:7700 --insecure"),
@@ -64,9 +66,9 @@ REFUSED = (
     (2, "wait", f"{BRIDGE} --insecure --wait never"),
     (2, "actors", f"{BRIDGE} --insecure --actors -2"),
     (2, "farm bridge keygen FILE", "bridge keygen"),
-    (1, "open", "bridge keygen open"),
+    (2, "open", "bridge keygen open"),
     (2, "farm bridge status RUN", "bridge status"),
-    (1, "--listen", "bridge status nowhere"),
+    (2, "--listen", "bridge status nowhere"),
     (2, "--key FILE or --insecure", BENCH),
     (2, "--seconds", f"{BENCH} --insecure --seconds 1000"),
     (2, "not an address", "bridge bench nonsense --insecure"),
@@ -103,17 +105,18 @@ REFUSED = (
     (2, "--seconds", "report --seconds 0"),
     (2, "--seconds", "report --seconds nan"),
     (2, "--env", "report --evn native/catch"),
-    (1, "nowhere/report.md", "report --no-fps --no-bw --out nowhere/report.md"),
+    (2, "nowhere/report.md", "report --no-fps --no-bw --out nowhere/report.md"),
 )
 
 
 class Usage(InFolder):
     def refuses(self, status, words, line, **environment):
         with self.subTest(line):
+            before = set(self.folder.iterdir())
             result = self.farm(*shlex.split(line), **environment)
             self.assertEqual((result.returncode, result.stdout), (status, ""), result.stderr)
             self.assertIn(words, result.stderr)
-            self.assertFalse((self.folder / "runs").exists(), "wrong usage leaves no run folder")
+            self.assertEqual(set(self.folder.iterdir()), before, "what is refused leaves nothing")
 
     def test_wrong_usage_is_refused_with_the_words_that_help(self):
         noise = random.Random(1).randbytes(3000)
@@ -125,7 +128,26 @@ class Usage(InFolder):
         self.assertEqual(self.farm("bridge", "keygen", "k").returncode, 0)
         for status, words, line in REFUSED:
             self.refuses(status, words, line)
-        self.refuses(1, "make deps", "train --env ale/Pong", FARM_PYTHON="/nowhere")
+        self.refuses(2, "make deps", "train --env ale/Pong", FARM_PYTHON="/nowhere")
+
+    def without_a_reader(self, line):
+        """The exit status of a command whose stdout and stderr nothing reads, as behind `2>&1 | head`."""
+        read, write = os.pipe()
+        os.close(read)
+        try:
+            return subprocess.run([FARM, *line.split()], cwd=self.folder, stdout=write, stderr=write, timeout=30).returncode
+        finally:
+            os.close(write)
+
+    def test_output_that_nothing_reads_does_not_end_a_command(self):
+        train = "train --env native/catch --frames 5k --run"
+        for status, line in (
+            (0, "--help"), (0, "envs"), (0, "topo"), (0, "train --help"), (0, "doctor native/catch --check numbers"), (0, f"{train} a"),
+            (0, "eval a --episodes 2"), (0, "fps --env native/catch --seconds 0.5 --ladder off"), (1, f"{train} b --json"), (2, "envs --what"),
+        ):
+            with self.subTest(line):
+                self.assertEqual(self.without_a_reader(line), status)
+        self.assertTrue(list((self.folder / "a/checkpoints").iterdir()), "the training went on to its end")
 
     def test_help_is_on_stdout_with_examples(self):
         texts = {}

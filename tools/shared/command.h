@@ -1,5 +1,5 @@
 // farm's subcommands. Each parses its part of the command line (argv[0] is the subcommand) and returns the program's
-// exit status: 0 done, 1 failed, 2 wrong usage.
+// exit status: 0 done, 1 failed, 2 refused (farm_report_error).
 #ifndef FARM_TOOLS_SHARED_COMMAND_H
 #define FARM_TOOLS_SHARED_COMMAND_H
 
@@ -23,7 +23,10 @@ int farm_cmd_report(int argc, char **argv);
 // ends with *exit_status.
 bool farm_read_flags(const struct farm_cli *cli, int argc, char **argv, const char **word, int *exit_status);
 
-// For the subcommands: prints "farm train: MESSAGE" on stderr; returns the exit status for this error.
+// For the subcommands: prints "farm train: MESSAGE" on stderr and returns the exit status. 2: the command line, a
+// recipe, or a file, environment or part that they name is at fault (FARM_E_USAGE, INVALID, NOT_FOUND, PERMISSION,
+// FORMAT, UNSUPPORTED). 1: any other error, and all those of a farm that runs, which are FARM_E_DEAD
+// (farm_run_execute).
 int farm_report_error(const char *program, const struct farm_error *err);
 
 // SIGINT, SIGTERM and SIGHUP, which end a measurement; the subcommands block and read them.

@@ -26,7 +26,7 @@ enum farm_status farm_spawn_document(const char *const *words, double limit_s, b
                                          .stop = stop,
                                          .context = context};
     enum farm_status status = farm_program_read(&program, &text, err);
-    if (status == FARM_E_USAGE) status = err->status = FARM_E_NOT_FOUND; // not a usage error of this command
+    if (status == FARM_E_USAGE || status == FARM_E_NOT_FOUND) status = err->status = FARM_E_DEAD; // not this command's
     if (status) return status;
     *document = farm_json_parse(text, strlen(text), name, err);
     free(text);
