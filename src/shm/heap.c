@@ -142,3 +142,10 @@ bool farm_heap_uses_jemalloc(const struct farm_heap *heap) {
 bool farm_heap_is_bound(const struct farm_heap *heap) {
     return heap->bound;
 }
+
+size_t farm_heap_malloc_bytes(void) {
+    uint64_t epoch = 1; // refreshes the statistics
+    size_t allocated = 0, bytes = sizeof allocated;
+    if (!mallctl || mallctl("epoch", NULL, NULL, &epoch, sizeof epoch)) return 0;
+    return mallctl("stats.allocated", &allocated, &bytes, NULL, 0) ? 0 : allocated;
+}

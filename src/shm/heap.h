@@ -28,4 +28,7 @@ void farm_heap_free(struct farm_heap *heap, void *block, size_t bytes, size_t al
 bool farm_heap_uses_jemalloc(const struct farm_heap *heap);
 bool farm_heap_is_bound(const struct farm_heap *heap);
 
+// Bytes that malloc has handed out and not taken back, in the whole process; 0 without jemalloc. Costs about 10 us.
+size_t farm_heap_malloc_bytes(void);
+
 #endif

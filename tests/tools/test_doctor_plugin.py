@@ -249,6 +249,8 @@ BROKEN = (
     ("spec_changes", "spec", "something else at the second call"),
     ("no_second", "runs", "there can be only one"),
     ("grows", "memory while playing", "memory grows"),
+    ("grows_slowly", "memory while playing", "memory grows"),
+    ("grows_at_ends", "memory while playing", "memory grows"),
 )
 NOTED = (
     ("same_for_all", "other seeds", "the same episodes"),
@@ -284,6 +286,12 @@ class Broken(unittest.TestCase):
 
     def test_notes_what_may_be_intended(self):
         self.find(NOTED, "note")
+
+    def test_takes_no_first_use_and_no_episode_of_its_own_for_a_leak(self):
+        for fault in "loads_levels", "history":
+            status, found = check(path("broken"), "--option", f"fault={fault}", "--check", "memory while playing")
+            self.assertEqual(status, 0, found)
+            self.assertIn("no growth", found["test/broken"]["memory while playing"][1])
 
     def test_finds_an_action_that_crashes_rarely(self):
         status, found = check(path("rare"), "--option", "fault=action_crash", "--steps", "16", "--check", "actions")

@@ -13,16 +13,19 @@
 #include "base/format.h"
 #include "base/number.h"
 #include "base/time.h"
+#include "shm/heap.h"
 
 enum {
     SEED = 1,
     ACTION_SEED = 7,
     SEEDS_TRIED = 4,
-    EPISODES_COMPARED = 4,        // of one step each, after a longer first one: reset() does not start anew
-    CHOICES_TRIED_MAX = 64,       // of one action dimension, both ends included
-    INSTANCES_MAX = 10000,        // creations and destructions over which memory is watched
-    INSTANCES_MIN = 8,            // fewer give no result
-    CALLS_MIN_FOR_GROWTH = 20000, // first uses of memory look like growth
+    EPISODES_COMPARED = 4,  // of one step each, after a longer first one: reset() does not start anew
+    CHOICES_TRIED_MAX = 64, // of one action dimension, both ends included
+    INSTANCES_MAX = 10000,  // creations and destructions over which memory is watched
+    INSTANCES_MIN = 8,      // fewer give no result
+    GROWTH_GROUPS = 4,
+    GROWTH_RESETS_MIN = 2 * GROWTH_GROUPS,
+    GROWTH_SAMPLES_MAX = 8192,
     LEAK_BYTES_MIN = 16,          // an instance
     LEAK_TOTAL_BYTES = 192 << 10, // less may be the allocator's
     MANY = 64,                    // instances stepped in turn for the speed
@@ -582,32 +585,103 @@ static void check_destroy(struct trial *trial) {
              ((double)now - (double)bytes) / 1e6);
 }
 
-// Plays for that time; returns by how much memory grew.
-static size_t measure_growth(struct trial_player *player, uint64_t budget_ns) {
-    const size_t before = read_resident_bytes();
-    const uint64_t begin_ns = farm_now_ns();
-    while (farm_now_ns() - begin_ns < budget_ns) trial_player_call(player);
-    const size_t now = read_resident_bytes();
-    return now > before ? now - before : 0;
+// Memory at a moment: what malloc holds, and private mappings (a leak by mmap, or of another malloc). Not resident
+// pages: these grow too while an environment first uses what it allocated in create().
+enum { MEASURES = 2 };
+struct memory_sample {
+    uint64_t calls;
+    size_t held[MEASURES];
+    bool after_reset;
+};
+
+struct growth {
+    struct memory_sample samples[GROWTH_SAMPLES_MAX];
+    size_t count;
+    bool after_resets; // judged: memory right after resets only, which excludes what an episode keeps until its end
+    size_t bytes;      // found by judge_growth, over `calls` calls
+    uint64_t calls;
+};
+
+static void sample_memory(struct growth *growth, const struct trial_player *player) {
+    unsigned long long data = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    if (file && fscanf(file, "%*u %*u %*u %*u %*u %llu", &data) != 1) data = 0;
+    if (file) fclose(file);
+    growth->samples[growth->count++] =
+        (struct memory_sample){.calls = player->calls,
+                               .held = {farm_heap_malloc_bytes(), (size_t)data * (size_t)sysconf(_SC_PAGESIZE)},
+                               .after_reset = player->was_reset};
 }
 
+// Whether a measure grew steadily in the later half of the calls. Divides this into groups of equally many calls and
+// takes the least of each: from group to group it grew, and at the end not less than half as fast as at first, unlike
+// what is allocated once, at first uses.
+static bool grows_steadily(struct growth *growth, int measure) {
+    const uint64_t all = growth->samples[growth->count - 1].calls, half = all / 2;
+    size_t least[GROWTH_GROUPS];
+    for (int g = 0; g < GROWTH_GROUPS; g++) least[g] = SIZE_MAX;
+    for (size_t i = 0; i < growth->count; i++) {
+        const struct memory_sample *sample = &growth->samples[i];
+        if (sample->calls <= half || (growth->after_resets && !sample->after_reset)) continue;
+        size_t *group = &least[(sample->calls - half - 1) * GROWTH_GROUPS / (all - half)];
+        if (sample->held[measure] < *group) *group = sample->held[measure];
+    }
+    for (int g = 0; g < GROWTH_GROUPS; g++)
+        if (least[g] == SIZE_MAX || (g && least[g] <= least[g - 1])) return false;
+    if (2 * (least[GROWTH_GROUPS - 1] - least[GROWTH_GROUPS - 2]) < least[1] - least[0]) return false;
+    growth->bytes = least[GROWTH_GROUPS - 1] - least[0];
+    growth->calls = (all - half) * (GROWTH_GROUPS - 1) / GROWTH_GROUPS;
+    return true;
+}
+
+static bool judge_growth(struct growth *growth) {
+    const uint64_t half = growth->count ? growth->samples[growth->count - 1].calls / 2 : 0;
+    size_t resets = 0;
+    for (size_t i = 0; i < growth->count; i++)
+        resets += growth->samples[i].calls > half && growth->samples[i].after_reset;
+    growth->after_resets = resets >= GROWTH_RESETS_MIN;
+    for (int m = 0; m < MEASURES && growth->count; m++)
+        if (grows_steadily(growth, m)) return true;
+    return false;
+}
+
+// Plays until then, with about 256 samples a budget, of these at least 64 whatever episodes do.
+static void play_sampled(struct growth *growth, struct trial_player *player, uint64_t end_ns) {
+    const uint64_t budget_ns = player->trial->request->budget_ns;
+    uint64_t now_ns = farm_now_ns(), sampled_ns = now_ns;
+    while (now_ns < end_ns && growth->count < GROWTH_SAMPLES_MAX) {
+        trial_player_call(player);
+        now_ns = farm_now_ns();
+        if (now_ns - sampled_ns < budget_ns / (player->was_reset ? 256 : 64)) continue;
+        sample_memory(growth, player);
+        sampled_ns = now_ns;
+    }
+}
+
+// A sound environment costs one budget. One whose memory grows is played on: the first uses of memory end, and an
+// episode's end frees what belongs to the episode.
 static void check_growth(struct trial *trial) {
-    const uint64_t quarter_ns = trial->request->budget_ns / 4;
+    static const uint64_t budgets[] = {1, 4, 20};
+    static struct growth growth;
     struct trial_player player;
+    bool grows = true;
     if (!make_player(&player, trial, SEED)) return;
-    measure_growth(&player, quarter_ns);
-    const uint64_t calls = player.calls;
-    const size_t one = measure_growth(&player, quarter_ns); // a cache that fills once does not grow twice
-    const size_t two = measure_growth(&player, quarter_ns);
-    const ull more = player.calls - calls;
-    const double grown = (double)(one + two);
-    if (more < CALLS_MIN_FOR_GROWTH)
-        good(trial, "%.3g MB in %llu calls: too few for a result", grown / 1e6, more);
-    else if (one >= LEAK_TOTAL_BYTES && two >= LEAK_TOTAL_BYTES)
+    const uint64_t begin_ns = farm_now_ns();
+    for (size_t i = 0; i < sizeof budgets / sizeof *budgets && grows; i++) {
+        play_sampled(&growth, &player, begin_ns + budgets[i] * trial->request->budget_ns);
+        grows = judge_growth(&growth);
+        if (i && growth.after_resets) break;
+    }
+    if (!grows || growth.bytes < LEAK_TOTAL_BYTES)
+        good(trial, "no growth in %llu calls", (ull)player.calls);
+    else if (growth.after_resets)
         fault(trial, "free what step() and reset() allocate, or allocate it once in create()",
-              "memory grows: %.3g MB in %llu calls, %.3g bytes a call", grown / 1e6, more, grown / (double)more);
+              "memory grows: %.3g MB in %llu calls, %.3g bytes a call", (double)growth.bytes / 1e6, (ull)growth.calls,
+              (double)growth.bytes / (double)growth.calls);
     else
-        good(trial, "no growth in %llu calls", more);
+        fault(trial, "free what step() allocates; what an episode keeps until its end needs a limit",
+              "memory grows: %.3g MB in %llu calls, %.3g bytes a call, and too few episodes ended to free it",
+              (double)growth.bytes / 1e6, (ull)growth.calls, (double)growth.bytes / (double)growth.calls);
 }
 
 // ---- speed ----

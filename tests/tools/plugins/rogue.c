@@ -26,7 +26,7 @@ enum { FIELDS = 1 };
 #ifndef ABI
 #define ABI FARM_ENV_ABI_VERSION
 #endif
-enum { CELLS = 50, LENGTH = 20, LATE = 1000 };
+enum { CELLS = 50, LENGTH = 20, LATE = 1000, LEVELS = 64 };
 
 struct rogue {
     uint64_t random;
@@ -119,6 +119,13 @@ static void rogue_destroy(void *self) {
     free(env);
 }
 
+// Each level is loaded at its first episode, and kept.
+static void load_level(uint32_t level) {
+    static void *loaded[LEVELS];
+    if (!loaded[level]) loaded[level] = malloc(1 << 20);
+    usleep(1000);
+}
+
 static void write_observation(struct rogue *env, void *const *obs) {
     float *cells = obs[0];
     const float before = cells[7];
@@ -132,6 +139,11 @@ static void write_observation(struct rogue *env, void *const *obs) {
     if (is("past") || (is("past_once") && now)) cells[CELLS] += 1;
     if (is("before") || (is("before_once") && now)) cells[-1] += 1;
     if (is("obs_nan") && now) cells[9] = NAN;
+    if (is("grows_slowly")) usleep(1000), lost = malloc(100000);
+    if (is("grows_at_ends") && !env->steps) lost = malloc(1000);
+    if (is("history"))
+        env->own = realloc(env->own, (CELLS + 1000 * (size_t)env->steps) * sizeof *env->own), usleep(1000);
+    if (is("loads_levels") && !env->steps) load_level(draw(env, LEVELS));
     if (is("grows")) lost = memset(malloc(64), 1, 64);
     env->kept = cells;
     if (FIELDS == 1) return;
