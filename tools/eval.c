@@ -101,7 +101,7 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
     if (evaluation->options->quiet || !farm_progress_due(&evaluation->progress, now_ns)) return FARM_TURN_ON;
     struct farm_sample sample;
     farm_run_sample(&evaluation->run.sampler, now_ns, &sample);
-    if (sample.agent_steps) farm_progress_draw(&evaluation->progress, &sample, now_ns);
+    if (sample.wall_s > 0) farm_progress_draw(&evaluation->progress, &sample, now_ns);
     return FARM_TURN_ON;
 }
 
@@ -113,6 +113,8 @@ static enum farm_status report_result(struct evaluation *evaluation, bool interr
     struct farm_sample sample;
     farm_run_sample(&evaluation->run.sampler, farm_now_ns(), &sample);
     farm_progress_end(&evaluation->progress);
+    if (!options->json)
+        farm_progress_print_rejected(sample.rejected_steps, sample.rejected_steps + sample.agent_steps, "steps");
     if (!options->json && !sample.episodes) {
         printf("%s: no game has ended.\n", recipe->env);
         return FARM_OK;
@@ -123,8 +125,9 @@ static enum farm_status report_result(struct evaluation *evaluation, bool interr
                sample.return_std, evaluation->checkpoint);
         return FARM_OK;
     }
-    static const char *const keys[] = {"episodes",    "return_mean", "return_std", "length_mean_steps",
-                                       "agent_steps", "wall_s",      NULL};
+    static const char *const keys[] = {"episodes",          "return_mean",    "return_std",
+                                       "length_mean_steps", "agent_steps",    "wall_s",
+                                       "bad_values",        "rejected_steps", NULL};
     json_t *document = farm_json_object(true), *figures = farm_sample_json(&sample);
     farm_json_set_text(document, "env", recipe->env);
     farm_json_set_text(document, "checkpoint", evaluation->checkpoint);

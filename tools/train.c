@@ -261,8 +261,8 @@ static json_t *result_json(const struct training *training, const struct farm_sa
     static const char *const rates[] = {"wall_s",   "frames",      "agent_steps", "frames_per_s", "agent_steps_per_s",
                                         "episodes", "return_mean", "return_std",  "updates",      "actors",
                                         NULL},
-                             *const events[] = {"actor_restarts", "learner_restarts", "checkpoints",
-                                                "bad_values",     "actors_hung",      NULL};
+                             *const events[] = {"actor_restarts", "learner_restarts", "checkpoints", "bad_values",
+                                                "rejected_steps", "actors_hung",      NULL};
     const struct farm_run_plan *plan = &training->run.plan;
     json_t *document = farm_json_object(true), *figures = farm_sample_json(sample);
     farm_json_set_text(document, "env", training->options->recipe.env);
@@ -321,6 +321,7 @@ static void print_summary(const struct training *training, const struct farm_sam
         printf("Actors that died and were started again: %llu.\n", (unsigned long long)sample->actor_restarts);
     if (sample->actors_hung)
         printf("Actors whose environment hung: %llu (named above).\n", (unsigned long long)sample->actors_hung);
+    farm_progress_print_rejected(sample->rejected_steps, sample->rejected_steps + sample->agent_steps, "steps");
     if (sample->listens)
         printf("Remote nodes at the end: %u, %u of them away.\n", sample->node_count, sample->nodes_away);
     printf("Recipe, metrics and checkpoints are in %s\n", training->folder.path);

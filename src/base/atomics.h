@@ -29,6 +29,11 @@ static inline void farm_store32_release(uint32_t *word, uint32_t value) {
 static inline void farm_add_relaxed(uint64_t *word, uint64_t more) {
     (void)__atomic_fetch_add(word, more, __ATOMIC_RELAXED);
 }
+// Changes the word from 0 to 1; false: it was not 0.
+static inline int farm_claim_relaxed(uint64_t *word) {
+    uint64_t free = 0;
+    return __atomic_compare_exchange_n(word, &free, 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
 static inline void farm_add32_release(uint32_t *word, uint32_t more) {
     (void)__atomic_fetch_add(word, more, __ATOMIC_RELEASE);
 }

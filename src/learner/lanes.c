@@ -234,6 +234,7 @@ bool farm_lanes_take_in(struct farm_learner_lane *lane, uint64_t newest, struct 
     // The acquire of `consumed` orders training's last reads of the slot before the answer that overwrites it.
     if (!sound || !ahead || produced - farm_lane_consumed(lane->lane) > lane->lane->steps) return false;
     lane->bad = farm_validator_step(&lane->validator, lane->answered, newest);
+    if (lane->bad) farm_validator_report(&lane->validator, &stats->first_bad);
     return true;
 }
 
@@ -242,11 +243,14 @@ uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_learner_lane *
     const uint64_t n = lane->answered, generation = farm_load_acquire(&lane->lane->down->generation);
     const uint8_t *flags = farm_lane_flags(lane->lane, n);
     const float *reward = farm_lane_reward(lane->lane, n);
-    uint64_t transitions = 0;
+    uint64_t transitions = 0, rejected = 0;
     for (uint32_t e = 0; e < lane->lane->width; e++) {
         struct farm_game *game = &lane->games[e];
         const unsigned now = flags[e];
-        if (now & FARM_STEP_SENSELESS) continue;
+        if (now & FARM_STEP_SENSELESS) {
+            rejected++;
+            continue;
+        }
         if (now & FARM_STEP_FIRST) {
             // The lane's first step, an abandoned episode, or a new actor after a life of the old one's game: the sum
             // is no return.
@@ -265,6 +269,9 @@ uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_learner_lane *
         if (now & FARM_STEP_GAME_END) end_game(lanes, game, quota, stats);
     }
     farm_stats_add(&stats->agent_steps, transitions);
-    farm_stats_add(&stats->bad_values, lane->bad);
+    if (lane->bad) {
+        farm_stats_add(&stats->bad_values, lane->bad);
+        farm_stats_add(&stats->rejected_steps, rejected);
+    }
     return transitions;
 }

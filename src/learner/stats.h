@@ -1,17 +1,29 @@
 // A learner's figures, in a small shared segment that outlives it, so that the next learner goes on counting. Only the
-// learner writes, its threads with one relaxed atomic operation a word; readers (progress line, metrics.jsonl, farm
-// top) may see words of two moments, never a torn word. Doubles are stored as bits.
+// learner writes (start_ns: the supervisor), its threads with one relaxed atomic operation a word; readers (progress
+// line, metrics.jsonl, farm top) may see words of two moments, never a torn word. Doubles are stored as bits.
 #ifndef FARM_LEARNER_STATS_H
 #define FARM_LEARNER_STATS_H
 
 #include <stdint.h>
 #include <string.h>
 
+#include <farm/env.h>
+
 #include "base/atomics.h"
 
 enum { FARM_STATS_RETURNS = 100, FARM_STATS_ALGO_MAX = 8 };
 
+// The first invalid value that the learner found (validator.h).
+struct farm_bad_value {
+    uint64_t known;                          // 1: a thread is writing the words below; 2: they are there (release)
+    uint64_t field;                          // FARM_BAD_REWARD, FARM_BAD_FLAGS, FARM_BAD_OBS or _ANSWER + its number
+    uint64_t actor, lane, environment, step; // lane of the actor, environment of the lane
+    uint64_t element, value;                 // of an observation, which; bits of a double. An answer has neither
+};
+enum { FARM_BAD_REWARD, FARM_BAD_FLAGS, FARM_BAD_OBS, FARM_BAD_ANSWER = FARM_BAD_OBS + FARM_OBS_FIELDS_MAX };
+
 struct farm_stats {
+    uint64_t start_ns;        // farm_now_ns at the first answered step, as the supervisor saw it; 0: none yet
     uint64_t ready;           // 1 once inference answers
     uint64_t done;            // 1 when the run's own target is reached
     uint64_t agent_steps;     // transitions answered so far (FIRST steps not counted), this run
@@ -30,6 +42,8 @@ struct farm_stats {
     uint64_t checkpoint_frames;                // frames at the last one
     uint64_t bus_infer_bytes, bus_train_bytes; // of observations that crossed the bus to a GPU
     uint64_t bad_values;                       // that made no sense (validator.h): counted, not trained on
+    uint64_t rejected_steps;                   // of an environment, with such a value; not in agent_steps
+    struct farm_bad_value first_bad;
     // bits of doubles
     uint64_t return_mean; // over the last FARM_STATS_RETURNS games, unclipped
     uint64_t return_std;

@@ -15,8 +15,10 @@ static void *new_rows(uint64_t rows, size_t bytes, bool *ok) {
 
 enum farm_status farm_validator_open(const struct farm_ring *ring, uint32_t lane, struct farm_validator *validator,
                                      struct farm_error *err) {
-    *validator =
-        (struct farm_validator){.shared = &ring->lanes[lane], .spec = &ring->spec, .checked = ring->lanes[lane]};
+    *validator = (struct farm_validator){.shared = &ring->lanes[lane],
+                                         .spec = &ring->spec,
+                                         .checked = ring->lanes[lane],
+                                         .first_bad = {.actor = ring->down.header->owner, .lane = lane}};
     struct farm_lane *checked = &validator->checked;
     const uint64_t slots = (uint64_t)checked->steps * checked->width;
     bool ok = true;
@@ -60,6 +62,25 @@ static bool known_flags(unsigned flags) {
     return !(flags & ~FARM_STEP_ALL) && (flags & FARM_STEP_LAST || !(flags & ends));
 }
 
+static void note_bad(struct farm_validator *validator, uint64_t field, uint64_t n, uint32_t environment,
+                     uint64_t element, double value) {
+    struct farm_bad_value *first = &validator->first_bad;
+    if (first->known) return;
+    first->known = 2;
+    first->field = field;
+    first->step = n;
+    first->environment = environment;
+    first->element = element;
+    farm_stats_set(&first->value, value);
+}
+
+void farm_validator_report(const struct farm_validator *validator, struct farm_bad_value *run) {
+    if (farm_load_relaxed(&run->known) || !farm_claim_relaxed(&run->known)) return;
+    const size_t from = offsetof(struct farm_bad_value, field);
+    memcpy(&run->field, &validator->first_bad.field, sizeof *run - from);
+    farm_store_release(&run->known, 2);
+}
+
 static void make_senseless(float *reward, uint8_t *flags) {
     *reward = 0;
     *flags = FARM_STEP_FIRST | FARM_STEP_LAST | FARM_STEP_SENSELESS;
@@ -74,7 +95,10 @@ static uint64_t copy_field(struct farm_validator *validator, uint32_t f, uint64_
     copy_once(own, farm_lane_obs(validator->shared, f, n, 0), bytes * lane->width);
     for (uint32_t e = 0; e < lane->width && validator->real[f]; e++) {
         float *row = (float *)(void *)(own + e * bytes);
+        size_t element = 0;
         if (farm_numbers_sensible(row, bytes / sizeof *row)) continue;
+        while (farm_numbers_sensible(&row[element], 1)) element++;
+        note_bad(validator, FARM_BAD_OBS + f, n, e, element, (double)row[element]);
         bad++;
         memset(row, 0, bytes);
         make_senseless(&farm_lane_reward(lane, n)[e], &farm_lane_flags(lane, n)[e]);
@@ -123,6 +147,7 @@ static uint64_t copy_answer(struct farm_validator *validator, uint32_t f, uint64
               array->bytes * array->rows);
     for (uint32_t row = 0; row < array->rows; row++) {
         if (is_answer(validator, f, n, row, newest)) continue;
+        note_bad(validator, FARM_BAD_ANSWER + f, n, row, 0, 0);
         bad++;
         memset(farm_lane_answer_at(lane, f, n, row), 0, array->bytes);
         for (uint32_t e = row; e < (array->rows == lane->width ? row + 1 : lane->width); e++)
@@ -139,7 +164,9 @@ uint64_t farm_validator_step(struct farm_validator *validator, uint64_t n, uint6
     copy_once(reward, farm_lane_reward(validator->shared, n), lane->width * sizeof *reward);
     copy_once(flags, farm_lane_flags(validator->shared, n), lane->width);
     for (uint32_t e = 0; e < lane->width; e++) {
-        if (known_flags(flags[e]) && farm_numbers_sensible(&reward[e], 1)) continue;
+        const bool known = known_flags(flags[e]);
+        if (known && farm_numbers_sensible(&reward[e], 1)) continue;
+        note_bad(validator, known ? FARM_BAD_REWARD : FARM_BAD_FLAGS, n, e, 0, known ? (double)reward[e] : flags[e]);
         bad++;
         make_senseless(&reward[e], &flags[e]);
     }

@@ -5,6 +5,7 @@
 #ifndef FARM_LEARNER_VALIDATOR_H
 #define FARM_LEARNER_VALIDATOR_H
 
+#include "learner/stats.h"
 #include "ring/ring.h"
 
 // Flag in the copies only: the step made no sense. FIRST and LAST come with it, so that the transitions into and out of
@@ -17,6 +18,7 @@ struct farm_validator {
     struct farm_lane checked; // the same lane; reward, flags, obs (without u8 fields) and LOCAL answers are the
                               // learner's copies
     bool number[FARM_OBS_FIELDS_MAX], real[FARM_OBS_FIELDS_MAX]; // obs field f: i32 or f32; f32
+    struct farm_bad_value first_bad;                             // of this lane
 };
 
 // A lane of a ring that outlives the validator. FARM_E_LIMIT.
@@ -30,5 +32,8 @@ void farm_validator_close(struct farm_validator *validator); // safe on a zeroed
 // a field that fails becomes zeros. Returns the values that made no sense; an environment's reward and flags are one
 // value, as is each of its observation and answer fields.
 uint64_t farm_validator_step(struct farm_validator *validator, uint64_t n, uint64_t newest);
+
+// Makes the lane's first invalid value the run's, unless another lane has done so. The lane has one.
+void farm_validator_report(const struct farm_validator *validator, struct farm_bad_value *run);
 
 #endif

@@ -35,6 +35,7 @@ json_t *farm_sample_json(const struct farm_sample *sample) {
     farm_json_set_int(line, "learner_restarts", sample->learner_restarts);
     farm_json_set_int(line, "checkpoints", sample->checkpoints);
     farm_json_set_int(line, "bad_values", sample->bad_values);
+    farm_json_set_int(line, "rejected_steps", sample->rejected_steps);
     farm_json_set_int(line, "windows_dropped", sample->windows_dropped);
     farm_json_set_int(line, "actors_hung", sample->actors_hung);
     if (sample->listens) farm_json_set(line, "nodes", farm_sample_nodes_json(sample->nodes, sample->node_count));

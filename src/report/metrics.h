@@ -47,6 +47,7 @@ struct farm_sample {
     double bus_bytes_per_observation; // to a GPU, for inference and training, over the run; NAN without one
     uint64_t actors;                  // attached now
     uint64_t actor_restarts, learner_restarts, checkpoints, bad_values;
+    uint64_t rejected_steps;              // not among agent_steps, because of an invalid value
     uint64_t windows_dropped;             // not trained on: too old, or of an idle actor
     uint64_t actors_hung;                 // hangs that the watchdog has reported
     uint64_t actors_stuck;                // actors that hang or are stopped now

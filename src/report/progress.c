@@ -62,6 +62,13 @@ void farm_progress_end(struct farm_progress *progress) {
     progress->drawn = false;
 }
 
+void farm_progress_print_rejected(uint64_t rejected, uint64_t all, const char *what) {
+    if (rejected)
+        printf("Rejected because of invalid values (the first is named above): %s of %s %s (%s %%).\n",
+               farm_format_count((double)rejected).text, farm_format_count((double)all).text, what,
+               farm_format_digits(100 * (double)rejected / (double)all).text);
+}
+
 double farm_progress_eta_s(const struct farm_sample *sample) {
     double eta = NAN;
     if (sample->seconds_target > 0) eta = fmax(0, sample->seconds_target - sample->wall_s);
@@ -109,6 +116,8 @@ void farm_progress_format(const struct farm_sample *sample, size_t columns, char
     text[0] = 0;
     append(&line, "%s", farm_format_duration(sample->wall_s).text);
     if (sample->actors_stuck) append(&line, "%sstuck %llu", gap, (unsigned long long)sample->actors_stuck);
+    if (sample->rejected_steps)
+        append(&line, "%srejected %s", gap, farm_format_count((double)sample->rejected_steps).text);
     if (sample->listens) append(&line, "%snodes %u", gap, sample->node_count);
     if (sample->nodes_away) append(&line, " (%u away)", sample->nodes_away);
     append(&line, "%s%s %s%s%s/s", gap, farm_format_count((double)sample->frames).text, narrow ? "fr" : "frames", gap,

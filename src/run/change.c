@@ -117,7 +117,7 @@ static void free_actor(struct farm_run_change *change, uint32_t a) {
     }
     actor->lost = actor->remote = false;
     if (!ring->lanes) return;
-    change->bad_values += farm_load_relaxed(&ring->up_control->abandoned);
+    change->abandoned += farm_load_relaxed(&ring->up_control->abandoned);
     farm_ring_close(ring);
 }
 

@@ -21,7 +21,7 @@ struct farm_run_change {
     struct farm_worker_spec spec; // of a joining actor
     int wanted;                   // actors still to add; below 0: to remove
     struct farm_bitmap claimed;   // CPUs of this farm
-    uint64_t bad_values;          // counted by actors that have left
+    uint64_t abandoned;           // episodes, by actors that have left (up_control.abandoned)
     char failure[1024];           // why the run must end; "": it goes on
     // Rings of remote actors (sessions.h). `next` begins their next change, if one is due, by add_remote or
     // remove_remote. `joined` reports the result of the former (why NULL: attached; else the place is vacant again),

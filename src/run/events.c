@@ -121,7 +121,9 @@ static uint64_t progress_of(void *context, size_t worker) {
     const struct farm_run_workers *workers = events->workers;
     uint32_t b;
     if (is_bridge(events, worker, &b)) return farm_run_sessions_progress(events->sessions, b);
-    if (is_learner(events, worker)) return farm_load_relaxed(&workers->rings->stats->agent_steps);
+    const struct farm_stats *stats = workers->rings->stats;
+    if (is_learner(events, worker))
+        return farm_load_relaxed(&stats->agent_steps) + farm_load_relaxed(&stats->rejected_steps);
     const uint64_t least = (uint64_t)PROGRESS_ROUNDS * workers->plan->lanes * workers->plan->width;
     const uint64_t now = farm_load_relaxed(&workers->rings->ring[worker].up_control->heartbeat);
     const uint64_t start = workers->actors[worker].heartbeat_at_start;
@@ -136,15 +138,26 @@ double farm_run_events_wall_s(const struct farm_run_events *events) {
     return end > events->start_ns ? (double)(end - events->start_ns) * 1e-9 : 0;
 }
 
-// A run that is done within one tick began with that tick.
-static void find_start(struct farm_run_events *events) {
-    if (!events->start_ns && farm_load_relaxed(&events->workers->rings->stats->agent_steps))
-        events->start_ns = events->tick_ns;
+static bool any_step_answered(const struct farm_run_rings *rings) {
+    for (uint32_t a = 0; a < rings->places; a++)
+        for (uint32_t l = 0; rings->ring[a].lanes && l < rings->ring[a].spec.lanes; l++)
+            if (farm_lane_acted(&rings->ring[a].lanes[l])) return true;
+    return false;
 }
 
-void farm_run_events_end(struct farm_run_events *events) {
+// A run that is done within one tick began with that tick. The counters show steps of every kind: the first of an
+// episode, and those that the learner rejects.
+static void find_start(struct farm_run_events *events) {
+    const struct farm_run_rings *rings = events->workers->rings;
+    if (events->start_ns || !any_step_answered(rings)) return;
+    events->start_ns = events->tick_ns;
+    farm_store_relaxed(&rings->stats->start_ns, events->start_ns);
+}
+
+void farm_run_events_end(struct farm_run_events *events, bool interrupted) {
     if (!events->end_ns) events->end_ns = farm_now_ns();
     find_start(events);
+    if (!interrupted) farm_run_rejected_end(&events->rejected, events->change);
 }
 
 static void stop_watching(struct farm_run_events *events) {
@@ -184,9 +197,10 @@ static enum farm_supervisor_turn on_tick(void *context) {
     farm_run_watch_tick(events->watch, now);
     if (events->change->admission) farm_run_change_advance(events->change);
     farm_run_sessions_tick(events->sessions, now);
-    if (events->change->failure[0]) return FARM_TURN_STOP;
     find_start(events);
     events->tick_ns = now;
+    farm_run_rejected_tick(&events->rejected, events->change, now);
+    if (events->change->failure[0]) return FARM_TURN_STOP;
     if (farm_load_acquire(&workers->rings->stats->done)) {
         if (!events->end_ns) events->end_ns = now;
         return FARM_TURN_ON; // the learner ends by itself after its checkpoint

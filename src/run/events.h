@@ -3,6 +3,7 @@
 #ifndef FARM_RUN_EVENTS_H
 #define FARM_RUN_EVENTS_H
 
+#include "run/rejected.h"
 #include "run/sessions.h"
 #include "run/watch.h"
 
@@ -13,9 +14,10 @@ struct farm_run_events {
     struct farm_run_change *change;
     struct farm_run_sessions *sessions;
 
-    uint64_t start_ns; // the tick before the first answered step; 0: none yet
+    uint64_t start_ns; // the tick before the first answered step, valid or not; 0: none yet
     uint64_t tick_ns;  // the previous tick; farm_run_execute sets the first
     uint64_t end_ns;   // when the run's end was decided; 0: not yet
+    struct farm_run_rejected rejected;
     uint64_t learner_restarts, actor_restarts;
     char learner_error[1024];              // the learner's last error; "": none
     int watched[1 + FARM_RUN_BRIDGES_MAX]; // by the supervisor: the admission socket, then the bridges; -1: none
@@ -27,9 +29,10 @@ struct farm_supervisor_config farm_run_events_config(struct farm_run_events *eve
 // After the admission socket and the bridges: their messages wake the supervisor.
 void farm_run_events_listen(struct farm_run_events *events);
 
-void farm_run_events_end(struct farm_run_events *events); // after farm_supervisor_run: stops the clock
+// After farm_supervisor_run: stops the clock. A run without a valid step has failed, unless a signal ended it.
+void farm_run_events_end(struct farm_run_events *events, bool interrupted);
 
-// Seconds since the first answered step, up to the end of the run; 0 before.
+// Seconds since the first answered step, up to the end of the run; 0 before. Of this session (--resume).
 double farm_run_events_wall_s(const struct farm_run_events *events);
 
 #endif

@@ -42,8 +42,8 @@ enum farm_status farm_run_execute(struct farm_run *run, bool *interrupted, struc
     run->events.tick_ns = run->sampler.time_ns = farm_now_ns();
     run->sampler.frames = run->workers.learner.frames_start;
     enum farm_status status = farm_supervisor_run(run->workers.supervisor, &number, err);
-    farm_run_events_end(&run->events);
     *interrupted = number != 0;
+    farm_run_events_end(&run->events, *interrupted);
     // Replaces the learner's last lines, which are on stderr already; also after a requested end whose last checkpoint
     // failed.
     const char *why = run->change.failure[0] ? run->change.failure : run->events.learner_error;

@@ -57,7 +57,8 @@ void farm_run_sample(struct farm_run_sampler *sampler, uint64_t now_ns, struct f
         .actor_restarts = events->actor_restarts,
         .learner_restarts = events->learner_restarts,
         .checkpoints = farm_load_relaxed(&stats->checkpoints),
-        .bad_values = farm_load_relaxed(&stats->bad_values) + events->change->bad_values,
+        .bad_values = farm_load_relaxed(&stats->bad_values) + farm_run_abandoned(events->change),
+        .rejected_steps = farm_run_rejected_steps(events->change),
         .actors_hung = events->watch->hung,
     };
     const uint64_t crossed = farm_load_relaxed(&stats->bus_infer_bytes) + farm_load_relaxed(&stats->bus_train_bytes);
@@ -67,11 +68,8 @@ void farm_run_sample(struct farm_run_sampler *sampler, uint64_t now_ns, struct f
     sample->nodes = sessions->nodes;
     sample->node_count = sessions->node_count;
     sample->nodes_away = sessions->away;
-    for (uint32_t a = 0; a < plan->places; a++) {
-        if (!workers->actors[a].attached) continue;
-        sample->actors_stuck += events->watch->actors[a].state != FARM_WATCH_WELL;
-        sample->bad_values += farm_load_relaxed(&workers->rings->ring[a].up_control->abandoned);
-    }
+    for (uint32_t a = 0; a < plan->places; a++)
+        sample->actors_stuck += workers->actors[a].attached && events->watch->actors[a].state != FARM_WATCH_WELL;
     sample->frames = workers->learner.frames_start + sample->agent_steps * plan->env.spec.frames_per_step;
     double nothing = (double)NAN;
     sample->return_mean = sample->episodes ? farm_stats_get(&stats->return_mean) : nothing;

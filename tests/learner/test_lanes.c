@@ -167,9 +167,9 @@ Test(learner, transitions_and_games_are_counted) {
         set_up();
         play_case(c->steps);
         cr_assert(table.stats.agent_steps == c->transitions && table.stats.episodes == c->games &&
-                      table.stats.bad_values == c->bad,
-                  "%s: %lu transitions, %lu games, %lu bad values", c->what, table.stats.agent_steps,
-                  table.stats.episodes, table.stats.bad_values);
+                      table.stats.bad_values == c->bad && table.stats.rejected_steps == c->bad,
+                  "%s: %lu transitions, %lu games, %lu bad values, %lu steps rejected", c->what,
+                  table.stats.agent_steps, table.stats.episodes, table.stats.bad_values, table.stats.rejected_steps);
         for (uint64_t g = 0; g < c->games; g++) {
             cr_assert(return_of(g) == c->returns[g] && (double)table.stats.lengths[g] == c->lengths[g],
                       "%s: game %lu has return %g and %lu transitions", c->what, g, return_of(g),
@@ -267,6 +267,10 @@ Test(learner, numbers_that_would_overflow_a_network_make_no_sense) {
         cr_assert_eq(farm_lane_reward(ours, n)[1], 1);
         cr_assert_eq(farm_lane_flags(ours, n)[1], 0);
     }
+    const struct farm_bad_value *first = &table.stats.first_bad;
+    cr_assert(first->known == 2 && first->field == FARM_BAD_OBS && first->step == 2 && first->environment == 0 &&
+                  farm_stats_get(&first->value) == (double)1.1e9f,
+              "the first of them stays: field %lu, step %lu", first->field, first->step);
 }
 
 Test(learner, an_impossible_counter_is_ignored_and_counted_once_a_life) {

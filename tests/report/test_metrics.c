@@ -149,8 +149,9 @@ Test(report, eighty_columns_hold_every_figure) {
     cr_assert(strstr(text, "waiting: actors 7% learner 15%"), "%s", text);
     cr_assert(!strstr(text, "stuck"));
     sample.actors_stuck = 2;
+    sample.rejected_steps = 12345;
     farm_progress_format(&sample, 79, text, sizeof text);
-    cr_assert(strstr(text, "1:02:05 stuck 2 123M fr"), "where it is not cut off: %s", text);
+    cr_assert(strstr(text, "1:02:05 stuck 2 rejected 12.3k 123M fr"), "where it is not cut off: %s", text);
 }
 
 Test(report, shows_remote_nodes_if_the_run_listens) {

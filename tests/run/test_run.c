@@ -103,6 +103,22 @@ Test(run, evaluates_with_one_inference_thread_unless_more_are_requested) {
     }
 }
 
+Test(run, ends_after_ten_seconds_and_a_thousand_rejected_steps_without_a_valid_one) {
+    const struct {
+        double at_s;
+        uint64_t valid, steps;
+        bool ends;
+    } looks[] = {
+        {1, 0, 0, false},        {10.9, 0, 5000, false}, {11, 0, 999, false},  {11, 0, 1000, true},
+        {12, 1, 9000, false}, // a valid one: from here on
+        {21.9, 1, 99000, false}, {22, 1, 9999, false},   {22, 1, 10000, true}, {23, 5, 20000, false},
+    };
+    struct farm_run_rejected rejected = {0};
+    for (size_t i = 0; i < sizeof looks / sizeof *looks; i++)
+        cr_expect_eq(farm_run_rejected_all(&rejected, (uint64_t)(looks[i].at_s * 1e9), looks[i].valid, looks[i].steps),
+                     looks[i].ends, "look %zu", i);
+}
+
 Test(run, finds_no_checkpoint_in_a_missing_folder) {
     char path[256];
     cr_expect(!farm_run_find_checkpoint("/nowhere", NULL, NULL, path, sizeof path));

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -267,9 +268,28 @@ class FaultsWhileItRuns(WithPlugins):
         self.assertEqual(json.loads(out)["actor_restarts"], 0)
 
 
-    def test_senseless_numbers_are_counted(self):
-        document = self.trains(self.rogue("reward_nan", "--env.at", "15", "--frames", "20k"))
-        self.assertGreater(document["bad_values"], 100)
+    def test_senseless_numbers_are_counted_and_the_first_is_named(self):
+        first = r"rogue/first returns invalid values, first: {} \(step 15 of actor [01], lane [01], environment \d+\)"
+        for fault, value in (("reward_nan", "reward nan"), ("obs_nan", "observation 'cells', element 9: nan")):
+            result = self.rogue(fault, "--env.at", "15", "--frames", "20k")
+            document = self.trains(result)
+            self.assertGreater(document["bad_values"], 100)
+            self.assertEqual(document["rejected_steps"], document["bad_values"])
+            self.assertEqual(len(re.findall(first.format(value), result.stderr)), 1, result.stderr)
+        result = self.farm("eval", document["run_dir"], "--episodes", "40")
+        self.assertRegex(result.stderr, first.format(value))
+        self.assertRegex(result.stdout, r"Rejected because of invalid values .*: \d+ of \d+ steps \(\d")
+
+    def test_a_run_without_a_valid_step_fails_and_says_why(self):
+        rogue = ("--env", f"plugin:{path('rogue')}", "--env.fault", "reward_nan", "--env.at", "0", "--seconds", "0.5")
+        why = r"rogue/first: no valid step in the whole run, \S+ rejected, first: {}.*farm doctor plugin:"
+        for first, *command in (
+            (r"reward nan \(step 1 of", "train"), ("named above", "train", "--bad-values", "reset"),
+            (r"reward nan \(step 1 of", "fps", "--ladder", "off"),
+        ):
+            result = self.farm(*command, *rogue, "--json", "--quiet")
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertRegex(json.loads(result.stdout)["error"], why.format(first))
 
     def test_senseless_numbers_abandon_the_episode_on_request(self):
         for fault in ("reward_nan", "obs_nan"):

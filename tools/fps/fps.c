@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/statistics.h"
 #include "base/time.h"
+#include "report/progress.h"
 #include "tools/fps/run.h"
 #include "tools/fps/tune.h"
 #include "tools/shared/command.h"
@@ -310,6 +311,8 @@ static void set_rates(json_t *document, const struct fps *fps) {
     };
     farm_json_set_int(document, "frames", samples->agent_steps * result->frames_per_step);
     farm_json_set_int(document, "agent_steps", samples->agent_steps);
+    farm_json_set_int(document, "checked_steps", result->checked_steps);
+    farm_json_set_int(document, "rejected_steps", result->rejected_steps);
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
         farm_json_set_real(document, figures[i].key, figures[i].value);
     farm_json_set_int(document, "bare_loops", samples->bare_loops);
@@ -370,6 +373,7 @@ static void print_summary(const struct fps *fps) {
     printf("\n%s: %u actor%s x %u lanes x %u environments x %u steps, %.1f MB of rings%s\n", fps->recipe.env,
            result->actors, result->actors == 1 ? "" : "s", result->lanes, result->width, result->steps,
            (double)result->ring_bytes / 1e6, fps->interrupted ? "; stopped by a signal" : "");
+    farm_progress_print_rejected(result->rejected_steps, result->checked_steps, "checked steps");
     print_ladder(fps);
     if (isfinite(efficiency(fps)))
         printf("Efficiency: %.3f of the bare loop x %.3g cores; %.3f of bare loops on all cores at once.\n"

@@ -12,10 +12,14 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/time.h"
+#include "learner/validator.h"
 #include "ring/wait.h"
 #include "ring/window.h"
 #include "tools/fps/bare.h"
 
+// A lane's first steps, CHECKED_FIRST of its environments' together, and then every 61st are checked: checking all
+// would cost as much as a fast environment's step.
+enum { CHECKED_FIRST = 10000, CHECK_EVERY = 61 };
 enum { SLICE_MS = 20, BELL_WAIT_MS = 100, IDLE_LIMIT_S = 10 };
 static const uint64_t MS = 1000000;
 static const double PARTIAL_S = 0.1; // an interrupted turn of this duration counts
@@ -30,6 +34,7 @@ struct pause {
 // As in training, one window is held back while the next one fills.
 struct lane_state {
     struct farm_window_cursor cursor;
+    struct farm_validator validator;
     uint64_t answered, trained; // trained: start of the window that is released next
     bool in_training;
 };
@@ -44,7 +49,8 @@ struct server {
     struct lane_state *lanes; // [ring.spec.lanes]
     struct farm_random_actions source;
     uint64_t pad0[16];
-    uint64_t steps; // transitions answered; writer: this thread
+    uint64_t steps;           // transitions answered; writer: this thread
+    uint64_t valid, rejected; // of the checked steps: transitions, and steps with invalid values
     uint64_t pad1[16];
 };
 
@@ -76,6 +82,18 @@ static uint32_t count_transitions(const uint8_t *flags, uint32_t width) {
     return width - firsts;
 }
 
+// As in training, except that the step has been answered.
+static void check_step(struct server *server, struct lane_state *state, uint64_t n) {
+    const struct farm_lane *checked = &state->validator.checked;
+    uint64_t rejected = 0;
+    if (farm_validator_step(&state->validator, n, 0))
+        farm_validator_report(&state->validator, &server->director->stats->first_bad);
+    for (uint32_t e = 0; e < checked->width; e++)
+        rejected += (farm_lane_flags(checked, n)[e] & FARM_STEP_SENSELESS) != 0;
+    farm_store_relaxed(&server->rejected, server->rejected + rejected); // FIRST, as all rejected steps are
+    farm_store_relaxed(&server->valid, server->valid + count_transitions(farm_lane_flags(checked, n), checked->width));
+}
+
 // Releases a window as training does after an update: here when the next window is full.
 static void release_windows(const struct farm_window_shape *shape, struct farm_lane *lane, struct lane_state *state) {
     while (farm_window_ready(shape, &state->cursor, state->answered)) {
@@ -98,6 +116,7 @@ static void answer_lanes(struct server *server) {
         if (farm_lane_produced(lane) != state->answered + 1) continue; // the supervisor handles impossible counters
         const uint64_t n = state->answered++;
         steps += count_transitions(farm_lane_flags(lane, n), lane->width);
+        if (n * lane->width < CHECKED_FIRST || n % CHECK_EVERY == 0) check_step(server, state, n);
         farm_random_actions_draw(&server->source, lane->width, farm_lane_action(lane, n, 0));
         *farm_lane_version(lane, n) = 0;
         farm_lane_answer(lane, n);
@@ -144,10 +163,17 @@ static void set_pause(struct pause *pause, bool paused, bool ended) {
     pthread_mutex_unlock(&pause->lock);
 }
 
+// The supervisor gets the counts of the checked steps.
 static uint64_t sum_steps(const struct director *director) {
-    uint64_t sum = 0;
-    for (uint32_t a = 0; a < director->plan->actors; a++) sum += farm_load_relaxed(&director->servers[a].steps);
-    return sum;
+    uint64_t steps = 0, valid = 0, rejected = 0;
+    for (uint32_t a = 0; a < director->plan->actors; a++) {
+        steps += farm_load_relaxed(&director->servers[a].steps);
+        valid += farm_load_relaxed(&director->servers[a].valid);
+        rejected += farm_load_relaxed(&director->servers[a].rejected);
+    }
+    farm_store_relaxed(&director->stats->agent_steps, valid);
+    farm_store_relaxed(&director->stats->rejected_steps, rejected);
+    return steps;
 }
 
 static void sleep_until(const struct director *director, uint64_t end_ns) {
@@ -155,7 +181,7 @@ static void sleep_until(const struct director *director, uint64_t end_ns) {
     while (!stop_requested && (now = farm_now_ns()) < end_ns) {
         const uint64_t left = end_ns - now, slice = left < SLICE_MS * MS ? left : SLICE_MS * MS;
         nanosleep(&(struct timespec){.tv_nsec = (long)slice}, NULL);
-        farm_store_relaxed(&director->stats->agent_steps, sum_steps(director));
+        sum_steps(director);
     }
 }
 
@@ -226,6 +252,8 @@ static enum farm_status measure_bare(const struct director *director, uint32_t r
 static void print_round(const struct director *director, uint32_t round) {
     const struct farm_fps_samples *samples = director->samples;
     if (!director->turns->prints || !samples->farm_count) return;
+    const uint64_t rejected = farm_load_relaxed(&director->stats->rejected_steps);
+    if (rejected) farm_log_info("rejected steps so far: %s", farm_format_count((double)rejected).text);
     const struct farm_number_text farm = farm_format_count(samples->farm[samples->farm_count - 1]);
     if (!samples->one_count)
         farm_log_info("round %u of %u: farm %s steps/s", round + 1, director->turns->rounds, farm.text);
@@ -263,6 +291,8 @@ static enum farm_status open_server(struct director *director, uint32_t a, struc
     server->lanes = calloc(server->ring.spec.lanes, sizeof *server->lanes);
     if (!server->lanes) return farm_fail_errno(err, FARM_E_LIMIT, "the lanes of actor %u", a);
     for (uint32_t l = 0; l < server->ring.spec.lanes; l++) { // a restarted responder continues at the counters
+        status = farm_validator_open(&server->ring, l, &server->lanes[l].validator, err);
+        if (status) return status;
         server->lanes[l].answered = farm_lane_acted(&server->ring.lanes[l]);
         farm_window_cursor_start(&server->ring.lanes[l], &director->shape, &server->lanes[l].cursor);
     }
@@ -307,6 +337,8 @@ static void end_threads(struct director *director) {
         struct server *server = &director->servers[a];
         if (server->started) pthread_join(server->thread, NULL);
         farm_doorbells_free(&server->bells);
+        for (uint32_t l = 0; server->lanes && l < server->ring.spec.lanes; l++)
+            farm_validator_close(&server->lanes[l].validator);
         if (server->ring.lanes) farm_ring_close(&server->ring);
         free(server->lanes);
     }

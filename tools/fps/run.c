@@ -77,7 +77,10 @@ static enum farm_status run_responder(struct measurement *measurement, const str
     if (status) return status;
     farm_segment_describe(&run->rings.ring[0].up, result->ring_note, sizeof result->ring_note);
     run->caller = (struct farm_run_caller){.context = measurement, .on_tick = share_pids};
-    return farm_run_execute(run, &result->interrupted, err);
+    status = farm_run_execute(run, &result->interrupted, err);
+    result->rejected_steps = farm_run_rejected_steps(&run->change);
+    result->checked_steps = farm_load_relaxed(&run->rings.stats->agent_steps) + result->rejected_steps;
+    return status;
 }
 
 enum farm_status farm_fps_measure(const struct farm_recipe *recipe, enum farm_fps_numa numa,

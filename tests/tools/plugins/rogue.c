@@ -1,8 +1,8 @@
 // A small environment with one fault, for the tests of plug-ins in `farm train` and `farm doctor`. Option `fault`
 // selects it
-// ("none": no fault), `at` its step in an episode (5), `while_there` a file whose removal ends it. Episodes of 20
-// steps. -DDOCTOR: a second field, one environment; -DRARE: many actions, the last of which is rarely drawn; -DABI=99,
-// -DNO_ENTRY, -DNO_STEP: plug-ins that cannot be opened; -DEARLY: dies while it is loaded.
+// ("none": no fault), `at` its step in an episode (5; a reward at 0: at every step), `while_there` a file whose removal
+// ends it. Episodes of 20 steps. -DDOCTOR: a second field, one environment; -DRARE: many actions, the last of which is
+// rarely drawn; -DABI=99, -DNO_ENTRY, -DNO_STEP: plug-ins that cannot be opened; -DEARLY: dies while it is loaded.
 #include <farm/env.h>
 #include <fcntl.h>
 #include <math.h>
@@ -191,7 +191,8 @@ static uint32_t rogue_step(void *self, const void *action, void *const *obs, flo
     env->position = (env->position + (chosen & INT32_MAX)) % CELLS;
     write_observation(env, obs);
     if (!is("no_reward")) *reward = (float)chosen;
-    if (env->steps == at && (is("reward_nan") || is("reward_infinite"))) *reward = is("reward_nan") ? NAN : INFINITY;
+    if ((env->steps == at || !at) && (is("reward_nan") || is("reward_infinite")))
+        *reward = is("reward_nan") ? NAN : INFINITY;
     if (env->steps == at && is("answer")) return FARM_STEP_LAST | FARM_STEP_TERMINATED;
     if (is("endless") || env->steps < LENGTH) return 0;
     return FARM_STEP_TERMINATED | (is("no_game_end") ? 0 : FARM_STEP_GAME_END);
