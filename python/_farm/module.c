@@ -40,12 +40,15 @@ struct farm_lane *parse_lane(Ring *self, PyObject *argument) {
     return l < 0 ? NULL : &self->ring.lanes[l];
 }
 
-struct farm_lane *parse_writable_lane(Ring *self, PyObject *argument) {
-    if (!check_side(self, SIDE_ACTOR)) return NULL;
-    struct farm_lane *lane = parse_lane(self, argument);
-    if (!lane || (farm_lane_actor_answered(lane) && farm_lane_actor_can_write(lane))) return lane;
+bool check_writable(struct farm_lane *lane) {
+    if (farm_lane_actor_answered(lane) && farm_lane_actor_can_write(lane)) return true;
     PyErr_SetString(PyExc_RuntimeError, "the next step cannot be written yet: wait for the lane");
-    return NULL;
+    return false;
+}
+
+struct farm_lane *parse_writable_lane(Ring *self, PyObject *argument) {
+    struct farm_lane *lane = check_side(self, SIDE_ACTOR) ? parse_lane(self, argument) : NULL;
+    return lane && check_writable(lane) ? lane : NULL;
 }
 
 // ---- module ----
@@ -84,12 +87,21 @@ static struct PyModuleDef module_definition = {
     .m_methods = module_methods,
 };
 
+static const char broken_contract_doc[] = "An environment violates its interface: invalid numbers where they are "
+                                          "forbidden, an observation outside its space. "
+                                          "A new actor would fail in the same way.";
+PyObject *BrokenContract;
+
 PyMODINIT_FUNC PyInit__farm(void);
 PyMODINIT_FUNC PyInit__farm(void) {
-    if (PyType_Ready(&Ring_type) || PyType_Ready(&View_type)) return NULL;
+    if (PyType_Ready(&Ring_type) || PyType_Ready(&View_type) || PyType_Ready(&Group_type)) return NULL;
+    BrokenContract = PyErr_NewExceptionWithDoc("actorfarm._farm.BrokenContract", broken_contract_doc, NULL, NULL);
+    if (!BrokenContract) return NULL;
     PyObject *module = PyModule_Create(&module_definition);
     if (!module) return NULL;
-    if (PyModule_AddType(module, &Ring_type) || PyModule_AddIntConstant(module, "FIRST", FARM_STEP_FIRST) ||
+    if (PyModule_AddType(module, &Ring_type) || PyModule_AddType(module, &Group_type) ||
+        PyModule_AddObjectRef(module, "BrokenContract", BrokenContract) ||
+        PyModule_AddIntConstant(module, "FIRST", FARM_STEP_FIRST) ||
         PyModule_AddIntConstant(module, "LAST", FARM_STEP_LAST) ||
         PyModule_AddIntConstant(module, "TERMINATED", FARM_STEP_TERMINATED) ||
         PyModule_AddIntConstant(module, "TRUNCATED", FARM_STEP_TRUNCATED) ||

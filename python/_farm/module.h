@@ -1,6 +1,7 @@
 // actorfarm._farm: lanes in Python. Uses CPython's API only and knows no environment. Runs in the interpreter's
 // process; one thread uses a Ring and what belongs to it. ring/lane.h gives the memory orders; these files add none.
 //   ring.c    Ring: the lanes of one actor from one side, their memory as memoryviews
+//   group.c   Group: steps a lane's Gymnasium environments and packs what they return (gym_actor.py)
 //   atari.c   frames of Atari games (ale_actor.py)
 // Functions that return bool or a pointer set an exception when they return false or NULL.
 #ifndef FARM_PYTHON_MODULE_H
@@ -23,7 +24,8 @@ typedef struct {
     struct farm_atari_plan *atari; // allocated apart because of its alignment; NULL until atari()
 } Ring;
 
-extern PyTypeObject Ring_type, View_type;
+extern PyTypeObject Ring_type, View_type, Group_type;
+extern PyObject *BrokenContract; // an exception
 
 #define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL
 
@@ -35,6 +37,7 @@ long long parse_index(PyObject *argument, const char *what, unsigned long long b
 bool check_count(const char *name, Py_ssize_t count, Py_ssize_t least, Py_ssize_t most);
 bool check_side(const Ring *self, enum side side);
 struct farm_lane *parse_lane(Ring *self, PyObject *argument);
+bool check_writable(struct farm_lane *lane); // whether the actor may write the next step now
 // The actor's lane, if it may write the next step now.
 struct farm_lane *parse_writable_lane(Ring *self, PyObject *argument);
 

@@ -411,14 +411,6 @@ static PyObject *Ring_next(PyObject *object, PyObject *argument) {
     return lane ? PyLong_FromUnsignedLongLong(farm_lane_actor_next(lane)) : NULL;
 }
 
-static PyObject *Ring_abandon(PyObject *object, PyObject *unused) {
-    Ring *self = (Ring *)object;
-    if (!check_side(self, SIDE_ACTOR)) return NULL;
-    uint64_t *abandoned = &self->ring.up_control->abandoned;
-    farm_store_relaxed(abandoned, farm_load_relaxed(abandoned) + 1);
-    return Py_NewRef(Py_None);
-}
-
 void publish_step(Ring *self, struct farm_lane *lane) {
     uint64_t *heartbeat = &self->ring.up_control->heartbeat;
     farm_store_relaxed(heartbeat, farm_load_relaxed(heartbeat) + lane->width);
@@ -505,7 +497,6 @@ static PyMethodDef Ring_methods[] = {
     {"arrays", Ring_arrays, METH_O,
      "arrays(lane) -> ([obs, ...], reward, flags, action), memoryviews [steps][width]...; step n lies at n % steps. "
      "Write step next() only; read the answer to the step before it only"},
-    {"abandon", Ring_abandon, METH_NOARGS, "Counts an episode that was abandoned because of invalid numbers"},
     {"publish", Ring_publish, METH_O, "publish(lane): publishes the next step and wakes a sleeping learner"},
     {"atari", Ring_atari, METH_O, "atari(height): sets the frames of commit(): height x 160 palette indices"},
     {"commit", FAST(Ring_commit),

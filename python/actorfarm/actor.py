@@ -8,8 +8,9 @@ A program brings one object, the *environments*:
     prepare(name, options, bad_values)
                                -> a *maker*; options is ["key=value", ...]. LookupError, ValueError: a message for the user.
                                bad_values: the recipe's key, which decides about invalid numbers
-    maker.group(ring, lane, seeds)  -> a *group*: the environments of one lane. seeds: one per environment, 31 bits
-    maker.spec()               the spec that --spec prints. An actor calls it after it has made its groups
+    maker.group(ring, lane, seeds)  -> a *group*: the environments of one lane. seeds: one per environment, 31 bits. Calls
+                               check_spec before the first write to a lane
+    maker.spec()               the spec that --spec prints
     group.step(ring)           writes and publishes the lane's next step. BrokenContract ends the run; any other exception
                                ends the actor, and a new one takes its lanes
 """
@@ -23,12 +24,8 @@ import traceback
 
 from . import _farm
 
+BrokenContract = _farm.BrokenContract
 ENV_BROKEN = 3  # exit status FARM_ACTOR_ENV_BROKEN, src/actor/actor.h
-
-
-class BrokenContract(Exception):
-    """An environment violates its interface: invalid numbers where they are forbidden, an observation outside its space. A new
-    actor would fail in the same way."""
 
 
 def attach(arguments):
@@ -64,7 +61,6 @@ def play(ring, groups):
 def run(arguments, maker):
     ring = attach(arguments)
     groups = [maker.group(ring, lane, seeds(ring, lane, arguments)) for lane in range(ring.lanes)]
-    check_spec(ring.spec, maker.spec())
     play(ring, groups)
 
 

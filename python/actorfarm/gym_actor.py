@@ -34,10 +34,6 @@ try:
 except ModuleNotFoundError as missing:
     sys.exit(f"gym_actor: the Python package {missing.name} is missing: run `make deps`, which installs it in build/venv")
 
-FIRST, LAST = _farm.FIRST, _farm.LAST
-END_TERMINATED = LAST | _farm.TERMINATED | _farm.GAME_END
-END_TRUNCATED = LAST | _farm.TRUNCATED | _farm.GAME_END
-
 # From this width on CartPole's is faster than single ones: its NumPy calls cost the same for 1 and for 100.
 VECTOR_WIDTH_LEAST = 12
 
@@ -56,110 +52,48 @@ def literal(text):
         return text
 
 
-class Arrays:
-    """A lane's memory as NumPy arrays [steps, width, ...]."""
-
-    def __init__(self, ring, lane):
-        obs, reward, flags, action = ring.arrays(lane)
-        self.obs, self.steps = [np.asarray(field) for field in obs], ring.steps
-        self.reward, self.flags, self.action = np.asarray(reward), np.asarray(flags), np.asarray(action)
-
-
 class Singles:
     """A group of single environments, stepped in turn."""
 
     def __init__(self, ring, lane, maker, seeds):
-        self.lane, self._maker, self._arrays = lane, maker, Arrays(ring, lane)
+        self.lane, self._actions = lane, gym_spaces.LaneActions(ring, lane, maker.actions)
         self._envs = [maker.single() for _ in seeds]
-        self._seeds = list(seeds)  # None: used; the environment continues with its generator
-        self._ended = [True] * len(seeds)
-
-    def _step_one(self, i, action):
-        """(observation, reward, flags)"""
-        env = self._envs[i]
-        if self._ended[i]:
-            observation, _ = env.reset(seed=self._seeds[i])
-            self._seeds[i] = None
-            self._ended[i] = False
-            return observation, 0, FIRST
-        observation, reward, terminated, truncated, _ = env.step(action)
-        if not (terminated or truncated):
-            return observation, reward, 0
-        self._ended[i] = True
-        return observation, reward, END_TERMINATED if terminated else END_TRUNCATED
-
-    def _check_values(self, ring, slot, i, flags):
-        """Applies the recipe's bad_values ("fail" or "reset") to the written step."""
-        memory, maker = self._arrays, self._maker
-        if not gym_spaces.has_invalid_numbers(memory.obs, (slot, i), memory.reward[slot, i]):
-            return
-        if maker.bad_values == "reset" and not flags & FIRST:
-            ring.abandon()
-            self._ended[i] = True
-            observation, reward, flags = self._step_one(i, None)
-            maker.observations.write(memory.obs, (slot, i), observation)
-            ring.set(self.lane, i, reward, flags)
-            if not gym_spaces.has_invalid_numbers(memory.obs, (slot, i), reward):
-                return
-        raise actor.BrokenContract(maker.invalid_message)
+        self._group = maker.pack(ring, lane, [(env.step, env.reset, seed) for env, seed in zip(self._envs, seeds)])
 
     def step(self, ring):
-        memory, n = self._arrays, ring.next(self.lane)
-        slot, fresh = n % memory.steps, all(self._ended)  # fresh: no environment needs an action
-        actions = self._ended if fresh else self._maker.actions.decode(memory.action[(n - 1) % memory.steps])
-        write, set_step = self._maker.observations.write, ring.set
         try:
-            for i, action in enumerate(actions):
-                observation, reward, flags = self._step_one(i, action)
-                write(memory.obs, (slot, i), observation)
-                try:
-                    set_step(self.lane, i, reward, flags)
-                except TypeError:
-                    raise actor.BrokenContract(f"the reward is not a number but {type(reward).__name__}") from None
-                if self._maker.bad_values != "count":
-                    self._check_values(ring, slot, i, flags)
+            self._group.step(self._actions.read(ring))
         except actor.BrokenContract as broken:
-            raise actor.BrokenContract(f"answers with {broken}: lane {self.lane}, number {i}") from broken
-        ring.publish(self.lane)
+            raise actor.BrokenContract(f"answers with {broken}: lane {self.lane}, number {self._group.at}") from broken
 
 
 class Vector:
     """A group that one vector environment plays, with one seed."""
 
     def __init__(self, ring, lane, maker, seeds):
-        self.lane, self._maker = lane, maker
-        self._arrays, self._env, self._seed = Arrays(ring, lane), maker.vector(len(seeds)), seeds[0]
-        self._batch, self._ended, self._started = (len(seeds),), np.ones(len(seeds), bool), False
+        self.lane, self._actions = lane, gym_spaces.LaneActions(ring, lane, maker.actions)
+        self._env, self._seed, self._started = maker.vector(len(seeds)), seeds[0], False
+        self._group = maker.pack(ring, lane, None)
 
     def _step_all(self, actions):
         """(observations, rewards, terminated, truncated)"""
         if self._started:
-            return self._env.step(self._maker.actions.decode(actions))[:4]
-        self._started = True
-        return self._env.reset(seed=self._seed)[0], 0, False, False
+            return self._env.step(actions)[:4]
+        self._started, none = True, np.zeros(len(actions))
+        return self._env.reset(seed=self._seed)[0], none, none, none
 
-    def _write_ends(self, slot, rewards, terminated, truncated):
-        memory = self._arrays
+    def _step(self, ring):
+        observations, rewards, *ends = self._step_all(self._actions.read(ring))
         try:
-            flags = np.where(terminated, END_TERMINATED, np.where(truncated, END_TRUNCATED, 0))
-            memory.flags[slot] = np.where(self._ended, FIRST, flags)
-            memory.reward[slot] = np.where(self._ended, 0, rewards)
+            self._group.write(observations, np.asarray(rewards, np.float32), *(np.asarray(end, bool) for end in ends))
         except (TypeError, ValueError) as wrong:
-            raise actor.BrokenContract(f"rewards or ends that fit no group of {self._batch[0]} ({wrong})") from wrong
+            raise actor.BrokenContract(f"rewards or ends that fit no group of {ring.width} ({wrong})") from wrong
 
     def step(self, ring):
-        memory, maker, n = self._arrays, self._maker, ring.next(self.lane)
-        slot = n % memory.steps
-        observations, *ends = self._step_all(memory.action[(n - 1) % memory.steps])
         try:
-            self._write_ends(slot, *ends)
-            maker.observations.write(memory.obs, slot, observations, self._batch)
-            if maker.bad_values == "fail" and gym_spaces.has_invalid_numbers(memory.obs, slot, memory.reward[slot]):
-                raise actor.BrokenContract(maker.invalid_message)
+            self._step(ring)
         except actor.BrokenContract as broken:
             raise actor.BrokenContract(f"answers with {broken}: lane {self.lane}") from broken
-        self._ended = memory.flags[slot] & LAST != 0
-        ring.publish(self.lane)
 
 
 class Maker:
@@ -171,8 +105,6 @@ class Maker:
         for key, value in (("flatten", flatten), ("vector", self._vector)):
             if value not in (None, True, False):
                 raise ValueError(f'option "{key}" is true or false, not "{value}"')
-        how = "reset cannot replace a reset" if bad_values == "reset" else bad_values
-        self.invalid_message = f"a reward or an observation that is NaN, infinite or beyond 1e9 (--bad-values {how})"
         self._sample = None
         registered = gymnasium.spec(name)
         if registered.entry_point is None:
@@ -219,8 +151,18 @@ class Maker:
             raise ValueError(f"the vector environment resets by {mode}, NEXT_STEP is needed, and the id has no single environment")
         return False
 
+    def pack(self, ring, lane, singles):
+        """The packer of a lane: _farm.Group."""
+        how = "reset cannot replace a reset" if self.bad_values == "reset" else self.bad_values
+        invalid = f"a reward or an observation that is NaN, infinite or beyond 1e9 (--bad-values {how})"
+        return _farm.Group(
+            ring, lane, self.observations.parts, self.observations.convert, singles,
+            None if self.bad_values == "count" else invalid, self.bad_values == "reset"
+        )
+
     def group(self, ring, lane, seeds):
         if not hasattr(self, "_group"):
+            actor.check_spec(ring.spec, self.spec())
             self._group = Vector if self.plays_as_vector(len(seeds)) else Singles
         return self._group(ring, lane, self, seeds)
 

@@ -22,7 +22,6 @@ from .actor import BrokenContract
 
 FIELDS_MAX, RANK_MAX, NAME_MAX, ACTION_DIMS_MAX = 8, 4, 23, 32  # include/farm/env.h
 ONE_HOT_MAX = 1 << 16
-MAGNITUDE_MAX = 1e9  # src/base/number.h
 F32_MAX = float(np.finfo(np.float32).max)
 NUMPY = {"u8": np.uint8, "i32": np.int32, "f32": np.float32}
 
@@ -38,6 +37,8 @@ def describe(space):
 class Array:
     """A Box."""
 
+    choices = None
+
     def __init__(self, space):
         kind, self.shape = np.dtype(space.dtype), space.shape
         self.dims = space.shape or (1,)
@@ -49,17 +50,12 @@ class Array:
             raise ValueError(f"observation space {describe(space)}: its integers need more than 32 bits")
         self.is_image = self.dtype == "u8" and len(self.shape) >= 2
 
-    def write(self, into, value, batch=()):
-        """value: of shape batch + the space's. This is its only copy."""
+    def convert(self, value, dtype, batch):
+        """value: of shape batch + the space's. -> a contiguous array of this shape"""
         value = np.asarray(value)
         if value.shape != batch + self.shape:
             raise BrokenContract(f"an observation of shape {value.shape} instead of {batch + self.shape}")
-        if into.shape != value.shape:
-            value = value.reshape(into.shape)
-        if into.dtype == value.dtype:
-            into[...] = value
-        else:
-            np.copyto(into, value, casting="same_kind")
+        return value.astype(dtype, "C", "same_kind")
 
 
 class OneHot:
@@ -70,24 +66,22 @@ class OneHot:
     def __init__(self, space):
         choices = [space.n] if isinstance(space, spaces.Discrete) else space.nvec.ravel()
         self.shape = space.shape
-        self._start = np.asarray(space.start, np.int64).ravel()
-        self._choices = np.asarray(choices, np.int64)
-        self._offset = np.cumsum(self._choices) - self._choices
-        self.size = int(self._choices.sum())
+        self.choices = [(int(start), int(n)) for start, n in zip(np.ravel(space.start), choices)]
+        self.size = sum(n for _, n in self.choices)
         self.dims = (self.size,)
         if self.size > ONE_HOT_MAX:
             raise ValueError(f"observation space {describe(space)}: at most {ONE_HOT_MAX} choices are possible one-hot")
 
-    def write(self, into, value, batch=()):
+    def convert(self, value, dtype, batch):
+        """As Array.convert, but whole numbers that say which number of the field is 1."""
         value = np.asarray(value, np.int64)
         if value.shape != batch + self.shape:
             raise BrokenContract(f"an observation of shape {value.shape} instead of {batch + self.shape}")
-        chosen = value.reshape(-1, len(self._choices)) - self._start
-        if (chosen < 0).any() or (chosen >= self._choices).any():
+        starts, counts = np.transpose(self.choices)
+        chosen = value.reshape(-1, len(counts)) - starts
+        if (chosen < 0).any() or (chosen >= counts).any():
             raise BrokenContract(f"an observation {value.tolist()} that is not in its space")
-        into[...] = 0
-        rows = into.reshape(-1, self.size)
-        rows[np.arange(len(rows))[:, None], chosen + self._offset] = 1
+        return np.array(value)
 
 
 def _leaves(space, path=()):
@@ -109,7 +103,7 @@ def _leaves(space, path=()):
 
 
 class Observations:
-    """The fields of a space's observations, and their writer. `fields`: [(name, dtype, dims), ...]."""
+    """The fields of a space's observations: `fields` [(name, dtype, dims), ...], and how _farm.Group fills them: `parts`."""
 
     def __init__(self, space, flatten=None):
         leaves = _leaves(space)
@@ -117,15 +111,15 @@ class Observations:
             flatten = isinstance(space, (spaces.Dict, spaces.Tuple)) and not any(leaf.is_image for _, leaf in leaves)
         if not leaves:
             raise ValueError(f"observation space {describe(space)} is empty")
-        self._parts, at = [], 0  # (path, leaf, field, its part of the flat vector or None)
-        for field, (path, leaf) in enumerate(leaves):
-            self._parts.append((path, leaf, 0, slice(at, at + leaf.size)) if flatten else (path, leaf, field, None))
-            at += leaf.size
         if flatten:
-            self.fields = [("obs", "f32", (at,))]
+            self.fields = [("obs", "f32", (sum(leaf.size for _, leaf in leaves),))]
         else:
             self.fields = [(".".join(map(str, path)) or "obs", leaf.dtype, leaf.dims) for path, leaf in leaves]
         self._check(space)
+        self.parts, self._leaves, at = [], leaves, 0
+        for field, (path, leaf) in enumerate(leaves):
+            self.parts.append((path, *((0, at) if flatten else (field, 0)), leaf.shape, leaf.choices))
+            at += leaf.size
 
     def _check(self, space):
         for name, _, dims in self.fields:
@@ -140,24 +134,19 @@ class Observations:
                 "env.flatten=true makes one vector of all"
             )
 
-    def write(self, arrays, at, value, batch=()):
-        """Writes into arrays[field][at]: at is (slot, environment), or a slot with batch (width,) for a whole group, whose
-        values are batched as Gymnasium's vector environments do."""
+    def convert(self, value, *batch):
+        """The parts of an observation as arrays that _farm.Group can read. batch: the width of a whole group, whose values are
+        batched as Gymnasium's vector environments do. BrokenContract if it is outside its space."""
         try:
-            for path, leaf, field, part in self._parts:
+            arrays = []
+            for (path, field, *_), (_, leaf) in zip(self.parts, self._leaves):
                 found = value
                 for key in path:
                     found = found[key]
-                into = arrays[field][at]
-                leaf.write(into if part is None else into[..., part], found, batch)
+                arrays.append(leaf.convert(found, NUMPY[self.fields[field][1]], batch))
+            return arrays
         except (LookupError, TypeError, ValueError) as wrong:  # a missing part, fractions in bytes, ragged lists
             raise BrokenContract(f"an observation that is not in its space ({wrong!r})") from wrong
-
-
-def has_invalid_numbers(arrays, at, reward):
-    """Whether the reward or a written observation is NaN, infinite or above 1e9."""
-    fields = (field[at] for field in arrays if field.dtype == np.float32)
-    return not (np.abs(reward) <= MAGNITUDE_MAX).all() or not all((np.abs(field) <= MAGNITUDE_MAX).all() for field in fields)
 
 
 # ---- actions ----
@@ -192,3 +181,14 @@ class Actions:
             answers = np.fmin(np.fmax(answers, low), high)  # fmax: NaN to the lower bound
             return answers.astype(self._dtype).reshape(-1, *self._shape)
         return answers.astype(self._dtype).reshape(-1, *self._shape) + self._start
+
+
+class LaneActions:
+    """The actions of a lane's newest answers."""
+
+    def __init__(self, ring, lane, actions):
+        self._lane, self._actions, self._memory = lane, actions, np.asarray(ring.arrays(lane)[3])
+
+    def read(self, ring):
+        """Before the first step: any."""
+        return self._actions.decode(self._memory[(ring.next(self._lane) - 1) % len(self._memory)])

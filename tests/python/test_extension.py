@@ -108,7 +108,7 @@ class Refusals(unittest.TestCase):
     def test_each_side_has_its_own_methods(self):
         for call, *arguments in (
             (self.learner.publish, 0), (self.learner.arrays, 0), (self.learner.next, 0),
-            (self.learner.abandon,), (self.actor.answer, 0, np.zeros(2, np.int32)), (self.actor.stop,), (self.actor.fds,),
+            (self.actor.answer, 0, np.zeros(2, np.int32)), (self.actor.stop,), (self.actor.fds,),
         ):
             with self.assertRaises(PermissionError):
                 call(*arguments)

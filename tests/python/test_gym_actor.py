@@ -1,12 +1,16 @@
 """Gymnasium's environments in lanes, in this process: spaces, actions, ends and seeds against plain loops of Gymnasium; vector
 environments, invalid numbers, refusals. test_actor_programs.py tests the program."""
 
+import contextlib
+import gc
+import itertools
 import json
+import sys
 import unittest
 
 import gymnasium
 import numpy as np
-from actorfarm import gym_actor, gym_spaces
+from actorfarm import _farm, gym_actor, gym_spaces
 from actorfarm.actor import BrokenContract
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
@@ -134,6 +138,28 @@ def plain(name, seed, actions, **options):
             yield observation, reward, end if ended else 0
 
 
+class Packed(lanes.Lane):
+    """A lane, and a group for the values of a space."""
+
+    def __init__(self, observations, width, resets=None, step=None):
+        super().__init__(width, observations.fields, 4)
+        singles = resets and [(step, reset, None) for reset in resets]
+        self.group = _farm.Group(self.actor, 0, observations.parts, observations.convert, singles, None, False)
+
+    @classmethod
+    def single(cls, observations, *values):
+        """The fields of values that single environments return."""
+        lane = cls(observations, len(values), [lambda seed, value=value: (value, {}) for value in values])
+        lane.group.step(None)
+        return lane.read()[0]
+
+    @classmethod
+    def batch(cls, observations, values, width):
+        lane, none = cls(observations, width), np.zeros(width, bool)
+        lane.group.write(values, none.astype(np.float32), none, none)
+        return lane.read()[0]
+
+
 IMAGE = spaces.Box(0, 255, (8, 6), np.uint8)
 NUMBER = spaces.Box(-9, 9, (), np.int32)
 FLAT = spaces.Dict({"b": spaces.Box(-1, 1, (2, 2)), "a": spaces.Discrete(3, start=-1), "c": spaces.Tuple([NUMBER])})
@@ -149,6 +175,7 @@ OBSERVATIONS = [  # a space, and the fields of an observation
     (spaces.Discrete(7), lambda space, x: [spaces.flatten(space, x)]),
     (spaces.Discrete(7, start=3), lambda space, x: [spaces.flatten(space, x)]),
     (spaces.MultiDiscrete([3, 2, 4]), lambda space, x: [spaces.flatten(space, x)]),
+    (spaces.MultiDiscrete([3, 2], start=[-1, 4]), lambda space, x: [spaces.flatten(spaces.MultiDiscrete([3, 2]), x - space.start)]),
     (spaces.MultiDiscrete([[3, 2], [4, 5]]), lambda space, x: [spaces.flatten(space, x)]),
     (spaces.Tuple([spaces.Discrete(3), spaces.Discrete(2)]), lambda space, x: [spaces.flatten(space, x)]),
     (FLAT, lambda space, x: [spaces.flatten(space, x).astype(np.float32)]),
@@ -194,16 +221,64 @@ class Observations(unittest.TestCase):
         for space, _ in OBSERVATIONS:
             for flatten in (None, True):
                 observations = gym_spaces.Observations(space, flatten)
-                single = [np.zeros((2, 3, *dims), gym_spaces.NUMPY[dtype]) for _, dtype, dims in observations.fields]
-                whole = [np.zeros_like(array) for array in single]
                 space.seed(5)
-                batch = [space.sample() for _ in range(3)]
-                for env, value in enumerate(batch):
-                    observations.write(single, (1, env), value)
-                joined = gymnasium.vector.utils.concatenate(space, batch, gymnasium.vector.utils.create_empty_array(space, 3))
-                observations.write(whole, 1, joined, (3,))
+                values = [space.sample() for _ in range(3)]
+                joined = gymnasium.vector.utils.concatenate(space, values, gymnasium.vector.utils.create_empty_array(space, 3))
+                single, whole = Packed.single(observations, *values), Packed.batch(observations, joined, 3)
                 for a, b in zip(single, whole, strict=True):
-                    self.assertTrue(np.array_equal(a, b) and a[1].any(), space)
+                    self.assertTrue(np.array_equal(a, b) and a.any(), space)
+
+    def test_numbers_of_each_type_and_layout_are_cast_like_numpys_same_kind(self):
+        kinds = ["?", "b", "B", "h", "H", "i", "I", "l", "L", "q", "Q", "e", "f", "d", "g", ">i4", ">f8", "O", "F"]
+        layouts = [np.copy, np.asfortranarray, lambda x: np.repeat(x, 2, axis=1)[:, ::2], np.ndarray.tolist, memoryview]
+        numbers, kept = np.array([[0, 1, 200], [3, 70, 5]]), 0
+        for field, kind, layout in itertools.product((np.uint8, np.int32, np.float32), kinds, layouts):
+            observations = gym_spaces.Observations(spaces.Box(0, 255, numbers.shape, field))
+            value, expected = layout(numbers.astype(kind)), np.empty(numbers.shape, field)
+            with self.subTest(field=field, kind=kind, layout=layout):
+                try:
+                    np.copyto(expected, np.asarray(value), casting="same_kind")
+                except TypeError:
+                    with self.assertRaisesRegex(BrokenContract, "not in its space"):
+                        Packed.single(observations, value)
+                    continue
+                for got in (*Packed.single(observations, value, value)[0], *Packed.batch(observations, np.array([value] * 2), 2)[0]):
+                    self.assertTrue(np.array_equal(got, expected), got)
+                kept += 1
+        self.assertGreater(kept, 100)
+
+    def test_whole_numbers_of_each_type_are_written_one_hot(self):
+        for value in (4, True + 3, np.int64(4), np.uint8(4), np.array(4), np.array(4, np.int16), np.float32(4)):
+            self.assertEqual(Packed.single(gym_spaces.Observations(spaces.Discrete(3, start=3)), value)[0].tolist(), [[0, 1, 0]])
+        several = gym_spaces.Observations(spaces.MultiDiscrete([2, 3]))
+        for value in ([1, 2], (1, 2), np.array([1, 2]), np.array([1, 2], np.uint8), np.array([2, 1])[::-1]):
+            self.assertEqual(Packed.single(several, value)[0].tolist(), [[0, 1, 0, 0, 1]])
+
+    def test_steps_and_errors_keep_no_object(self):
+        """A reference that a step or an error keeps leaves a block."""
+
+        def play(steps):
+            for n in range(steps):
+                reward[0] = float(n) if n % 7 else None
+                with contextlib.suppress(BrokenContract, KeyError):
+                    lane.group.step([n + 1000, n + 2000])
+                    lane.answer()
+
+        def step(action):
+            values = {"b": np.full(2, action), "a": [0, 1] if action % 5 else 7, "c": (np.int64(action % 2),)}
+            if action % 11 == 0:
+                raise KeyError(action)
+            return (values, reward[0], action % 3 == 0, False, {"x": action})[: 4 if action % 13 == 0 else 5]
+
+        space = spaces.Dict({"b": spaces.Box(0, 9, (2,)), "a": spaces.MultiDiscrete([2, 2]), "c": spaces.Tuple([spaces.Discrete(2)])})
+        start, reward = ({"b": [0.5, 1], "a": [1, 0], "c": [0]}, {}), [0.0]
+        lane = Packed(gym_spaces.Observations(space), 2, [lambda seed: start] * 2, step)
+        play(300)
+        gc.collect()
+        before = sys.getallocatedblocks()
+        play(3000)
+        gc.collect()
+        self.assertLess(sys.getallocatedblocks() - before, 300)
 
     def test_an_observation_outside_its_space_is_an_error(self):
         with self.assertRaisesRegex(BrokenContract, r"shape \(4,\) instead of \(3,\): lane 0, number 0"):
@@ -211,14 +286,12 @@ class Observations(unittest.TestCase):
         with self.assertRaisesRegex(BrokenContract, r"shape .* instead of .*: lane 0$"):
             Lane("Probe/WrongGroup-v0", WIDE).step()
         for space, value in ((spaces.Discrete(3, start=1), 0), (spaces.Discrete(3), 3), (spaces.MultiDiscrete([2, 2]), [0, -1])):
-            observations = gym_spaces.Observations(space)
             with self.assertRaisesRegex(BrokenContract, "not in its space"):
-                observations.write([np.zeros((1, 4), np.float32)], 0, value)
+                Packed.single(gym_spaces.Observations(space), value)
         whole = spaces.Box(0, 9, (2,), np.uint8)
         for space, value in ((whole, [0.5, 1]), (whole, [[1], 2]), (spaces.Dict({"x": whole}), {"y": np.zeros(2, np.uint8)})):
-            observations = gym_spaces.Observations(space, flatten=False)
             with self.assertRaisesRegex(BrokenContract, "not in its space"):
-                observations.write([np.zeros((1, 2), np.uint8)], 0, value)
+                Packed.single(gym_spaces.Observations(space, flatten=False), value)
 
     def test_a_reward_that_is_not_a_number_is_an_error(self):
         lane = Lane("Probe/NoReward-v0")
@@ -226,6 +299,16 @@ class Observations(unittest.TestCase):
         lane.answer()
         with self.assertRaisesRegex(BrokenContract, "the reward is not a number but NoneType: lane 0, number 0"):
             lane.step()
+
+    def test_results_of_another_form_are_errors(self):
+        for result, message in (((0, 0, False, {}), r"step\(\) .*, info\) but has 4 values"), (None, r"step\(\) .* but NoneType")):
+            lane = Packed(gym_spaces.Observations(spaces.Discrete(2)), 1, [lambda seed: [0, {}]], lambda action: result)
+            lane.group.step([0])
+            with self.assertRaisesRegex(RuntimeError, "wait for the lane"):
+                lane.group.step([0])
+            lane.answer()
+            with self.assertRaisesRegex(BrokenContract, message):
+                lane.group.step([0])
 
     def test_invalid_rewards_of_a_group_are_an_error(self):
         for name, bad_values, message in (("WrongRewards", "count", "fit no group of 12"), ("InfiniteRewards", "fail", "bad-values fail")):
