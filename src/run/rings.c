@@ -41,6 +41,17 @@ enum farm_status farm_run_rings_add(struct farm_run_rings *rings, const struct f
     return farm_ring_create(&plan->ring_spec, a, node, plan->recipe.huge_pages, &rings->ring[a], err);
 }
 
+static void warn_of_pages(const struct farm_run_rings *rings, uint32_t actors) {
+    char text[768];
+    const struct farm_segment **all = calloc(2 * (size_t)actors, sizeof *all);
+    for (uint32_t a = 0; all && a < actors; a++) {
+        all[2 * a] = &rings->ring[a].up;
+        all[2 * a + 1] = &rings->ring[a].down;
+    }
+    if (all && farm_segment_pages_cost(all, 2 * (size_t)actors, text, sizeof text)) farm_log_warn("%s", text);
+    free(all);
+}
+
 enum farm_status farm_run_rings_make(struct farm_run_rings *rings, const struct farm_run_plan *plan,
                                      struct farm_error *err) {
     rings->places = plan->places;
@@ -52,9 +63,10 @@ enum farm_status farm_run_rings_make(struct farm_run_rings *rings, const struct 
     for (uint32_t a = 0; a < plan->actors && !status; a++)
         status = farm_run_rings_add(rings, plan, a, plan->placement->actor[a].memory_node, err);
     if (status || plan->quiet || !plan->actors) return status;
-    char text[512];
+    char text[768];
     farm_segment_describe(&rings->ring[0].up, text, sizeof text);
     farm_log_info("shared memory: %s", text);
+    warn_of_pages(rings, plan->actors);
     return FARM_OK;
 }
 

@@ -348,7 +348,25 @@ void farm_segment_describe(const struct farm_segment *segment, char *text, size_
     if (segment->placement == FARM_PLACEMENT_UNVERIFIED) snprintf(detail, sizeof detail, " (cannot be verified here)");
     if (segment->placement == FARM_PLACEMENT_MISPLACED && segment->pages_elsewhere)
         snprintf(detail, sizeof detail, " (%zu pages elsewhere)", segment->pages_elsewhere);
-    snprintf(text, text_bytes, "'%s' of actor %u: %.2f MiB in %s, %s%s%s%s%s", kind_name(segment->header->kind),
+    snprintf(text, text_bytes, "'%s' of actor %u: %.2f MiB in %s, %s%s%s", kind_name(segment->header->kind),
              segment->header->owner, (double)segment->bytes / (1 << 20), pages[segment->pages],
-             placed[segment->placement], node, detail, segment->note[0] ? "; " : "", segment->note);
+             placed[segment->placement], node, detail);
+}
+
+bool farm_segment_pages_cost(const struct farm_segment *const *segments, size_t count, char *text, size_t text_bytes) {
+    const char *why = NULL;
+    size_t bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (segments[i]->pages != FARM_PAGES_SMALL || !segments[i]->note[0]) continue;
+        bytes += segments[i]->bytes;
+        why = segments[i]->note;
+    }
+    if (bytes < FARM_SEGMENT_PAGES_COST_BYTES) return false;
+    // bench/results/bw.jsonl, section "pages": 207 ns on base pages, 161 ns on transparent ones; reads and copies
+    // equal.
+    snprintf(text, text_bytes,
+             "%.0f MiB of shared memory are in base pages: in 2 MiB pages a load that misses the caches takes about a "
+             "fifth less time (docs/BANDWIDTH.md; `farm bw --only pages` measures this machine). %s",
+             (double)bytes / (1 << 20), why);
+    return true;
 }

@@ -13,6 +13,7 @@
 #define FARM_SEGMENT_MAGIC   0x31304d5241464741ull // "AGFARM01", little endian
 #define FARM_SEGMENT_VERSION 2u
 enum { FARM_SEGMENT_HEADER_BYTES = 4096, FARM_SEGMENT_USER_BYTES = 3072, FARM_SEGMENT_NOTE_BYTES = 320 };
+enum { FARM_SEGMENT_PAGES_COST_BYTES = 64 << 20 }; // a few times what a core's TLBs cover with base pages
 
 enum farm_segment_kind { FARM_SEGMENT_UP = 1, FARM_SEGMENT_DOWN = 2, FARM_SEGMENT_STATS = 3 };
 
@@ -95,7 +96,12 @@ void farm_segment_populate(const struct farm_segment *segment);
 // Unmaps and closes the descriptors. Safe on a zeroed, closed or partly made segment: descriptors <= 0 are ignored.
 void farm_segment_close(struct farm_segment *segment);
 
-// "up of actor 3: 4.2 MiB in 2 MiB pages, bound to node 1; note", for the log.
+// "up of actor 3: 4.2 MiB in 2 MiB pages, bound to node 1", for the log.
 void farm_segment_describe(const struct farm_segment *segment, char *text, size_t text_bytes);
+
+// What it costs that these segments did not get the 2 MiB pages that were requested: a sentence with the gain to expect
+// and why they were not given. False: they have fewer than FARM_SEGMENT_PAGES_COST_BYTES together, which costs nothing
+// that could be measured.
+bool farm_segment_pages_cost(const struct farm_segment *const *segments, size_t count, char *text, size_t text_bytes);
 
 #endif

@@ -144,6 +144,20 @@ Test(shm, closing_is_safe_twice_and_on_zeros) {
     cr_assert_str_eq(text, "closed");
 }
 
+Test(shm, base_pages_cost_from_64_MiB_on_if_others_were_requested) {
+    char text[768];
+    struct farm_segment one = {.bytes = 32 << 20, .note = "why"}, two = one;
+    const struct farm_segment *both[] = {&one, &two};
+    cr_assert(farm_segment_pages_cost(both, 2, text, sizeof text));
+    expect_text(text, "64 MiB of shared memory are in base pages");
+    expect_text(text, "measures this machine). why");
+    cr_assert_not(farm_segment_pages_cost(both, 1, text, sizeof text));
+    one.pages = FARM_PAGES_TRANSPARENT;
+    cr_assert_not(farm_segment_pages_cost(both, 2, text, sizeof text));
+    one = (struct farm_segment){.bytes = 1 << 30}; // base pages, as requested
+    cr_assert_not(farm_segment_pages_cost(both, 2, text, sizeof text));
+}
+
 Test(shm, refuses_invalid_requests_and_leaves_nothing) {
     int descriptors = open_descriptors();
     static const struct {

@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import re
-import resource
 import signal
 import subprocess
 import tempfile
@@ -44,14 +43,10 @@ def blocks(pid, number):
     return int(next(line.split()[1] for line in lines if line.startswith("SigBlk:")), 16) >> (number - 1) & 1
 
 
-def run_farm(*arguments, folder=None, timeout=60, limits={}, before=(), **environment):
-    """The completed process. limits: {resource.RLIMIT_X: its soft and hard limit}; before: a program that starts it."""
-    def set_limits():
-        for name, value in limits.items():
-            resource.setrlimit(name, (value, value))
-
+def run_farm(*arguments, folder=None, timeout=60, before=(), child=None, **environment):
+    """The completed process. before: a program that starts it; child: a function that the new process calls first."""
     return subprocess.run(
-        [*before, FARM, *arguments], preexec_fn=set_limits if limits else None, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout,
+        [*before, FARM, *arguments], preexec_fn=child, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout,
         env={**os.environ, **environment},
     )
 

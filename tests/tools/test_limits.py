@@ -1,5 +1,8 @@
 """`farm train` within resource limits: refused at the start with the figures and the setting, or it works."""
 
+import ctypes
+import json
+import pathlib
 import re
 import resource
 import unittest
@@ -10,18 +13,28 @@ SMALL = ("train", "--env", "native/catch", "--net", "mlp", "--seconds", "1", "--
 ROOM = ("unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size="$0" none . && cd . && exec "$@"')
 
 
+def limit(name, most):
+    """For `child`: sets the soft and the hard limit."""
+    return lambda: resource.setrlimit(name, (most, most))
+
+
+def refuse_large_pages():
+    PR_SET_THP_DISABLE = 41
+    ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
+
+
 class Limits(InFolder):
     def test_names_the_file_that_exceeds_a_limit(self):
         """A ring is refused with its own size, a checkpoint before the run; a limit above both is not noticed."""
-        for limit, more, text in (
+        for most, more, text in (
             (100 << 10, (), r"a ring of 32 steps .*: (\d+) bytes wanted in one file, RLIMIT_FSIZE allows 102400 "),
             (4 << 20, ("--env", "native/breakout", "--net", "nature"), r"a checkpoint of net nature: (\d+) bytes wanted in one file"),
         ):
-            result = self.farm(*SMALL, *more, limits={resource.RLIMIT_FSIZE: limit})
+            result = self.farm(*SMALL, *more, child=limit(resource.RLIMIT_FSIZE, most))
             self.assertEqual(result.returncode, 1)
             self.assertRegex(result.stderr, text)
-            self.assertGreater(int(re.search(text, result.stderr)[1]), limit)
-        result = self.farm(*SMALL, limits={resource.RLIMIT_FSIZE: 300 << 10})
+            self.assertGreater(int(re.search(text, result.stderr)[1]), most)
+        result = self.farm(*SMALL, child=limit(resource.RLIMIT_FSIZE, 300 << 10))
         self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_warns_if_the_checkpoints_will_not_fit_the_disk(self):
@@ -31,6 +44,26 @@ class Limits(InFolder):
                 self.skipTest(f"cannot mount: {result.stderr.strip()}")
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertEqual("the file system has 0.2 MB left, this run needs 0." in result.stderr, warned, result.stderr)
+
+    def test_mentions_base_pages_where_they_cost_and_the_doctor_agrees(self):
+        finding = self.pages_in_doctor()
+        if int(pathlib.Path("/proc/sys/vm/nr_hugepages").read_text()) or "transparent" not in finding["found"]:
+            self.skipTest(f"2 MiB pages are not transparent ones here: {finding}")
+        self.assertEqual(finding["grade"], "good")
+        finding = self.pages_in_doctor(child=refuse_large_pages)
+        self.assertEqual(finding["grade"], "slow")
+        result = self.farm(*SMALL, "--ring-steps", "40000", child=refuse_large_pages)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        said = re.findall(r"warning: (\d+) (MiB of shared memory are in base pages.*measures this machine\))", result.stderr)
+        self.assertEqual(len(said), 1, result.stderr)
+        self.assertGreater(int(said[0][0]), 64)
+        self.assertIn(said[0][1], finding["found"])
+        result = self.farm("train", "--env", "native/breakout", "--seconds", "1", child=refuse_large_pages)
+        self.assertNotIn("2 MiB pages", result.stderr)
+
+    def pages_in_doctor(self, **how):
+        findings = json.loads(self.farm("doctor", "--json", **how).stdout)["findings"]
+        return next(finding for finding in findings if finding["name"] == "huge pages")
 
 
 if __name__ == "__main__":

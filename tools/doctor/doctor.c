@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/pidfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -14,7 +13,7 @@
 #include "base/paths.h"
 #include "envs/registry.h"
 #include "shm/limits.h"
-#include "shm/place.h"
+#include "shm/segment.h"
 #include "tools/doctor/findings.h"
 #include "tools/doctor/gpu.h"
 #include "tools/doctor/plugin.h"
@@ -152,36 +151,29 @@ static void check_memlock(json_t *findings, const struct farm_machine *machine) 
 
 // ---- speed ----
 
-// Whether this kernel collapses shared memory to 2 MiB pages: tries it with one.
-static bool collapses_pages(void) {
-    int fd = memfd_create("farm-doctor", MFD_CLOEXEC);
-    void *block = NULL;
-    if (fd >= 0 && ftruncate(fd, FARM_PLACE_HUGE_BYTES) == 0)
-        block = farm_place_map(fd, PROT_READ | PROT_WRITE, FARM_PLACE_HUGE_BYTES, FARM_PLACE_HUGE_BYTES);
-    if (block) farm_place_collapse(block, FARM_PLACE_HUGE_BYTES);
-    const bool given = block && farm_place_transparent_bytes(block) == FARM_PLACE_HUGE_BYTES;
-    if (block) munmap(block, FARM_PLACE_HUGE_BYTES);
-    if (fd >= 0) close(fd);
-    return given;
-}
-
+// Makes as much shared memory as it takes for the pages to matter, as a run does, and judges it as a run does.
 static void check_huge_pages(json_t *findings) {
-    char line[TEXT_BYTES];
-    const bool collapsed = collapses_pages();
-    if (!farm_file_line(line, sizeof line, "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")) {
-        farm_findings_add(findings, "huge pages", GOOD, NULL, "the kernel has no pool of 2 MiB pages");
-    } else {
-        farm_findings_add(findings, "huge pages", atol(line) > 0 || collapsed ? GOOD : SLOW,
-                          "as root: sysctl vm.nr_hugepages=256 (512 MB; as much as the plan's shared memory)",
-                          "%s of 2 MiB are free in the pool%s", line,
-                          collapsed ? "; transparent ones work as well" : "");
+    const struct farm_segment_request request = {
+        .kind = FARM_SEGMENT_STATS, .bytes = FARM_SEGMENT_PAGES_COST_BYTES, .node = -1, .huge = true};
+    const struct farm_segment *segments[1];
+    struct farm_segment segment;
+    struct farm_error err;
+    char text[768];
+    if (farm_segment_create(&request, &segment, &err)) {
+        farm_findings_add(findings, "huge pages", WITHOUT, "free some memory, or raise the limit",
+                          "cannot be tried: %s", err.message);
+        return;
     }
-    if (!farm_file_line(line, sizeof line, "/sys/kernel/mm/transparent_hugepage/shmem_enabled")) return;
-    const bool off = strstr(line, "[never]") || strstr(line, "[deny]");
+    segments[0] = &segment;
+    const bool costs = farm_segment_pages_cost(segments, 1, text, sizeof text);
+    if (!costs) farm_segment_describe(&segment, text, sizeof text);
+    farm_segment_close(&segment);
     farm_findings_add(
-        findings, "transparent huge pages", off && !collapsed ? SLOW : GOOD,
-        "as root: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled (unless huge pages are reserved)",
-        "shared memory is %scollapsed to 2 MiB pages; shmem_enabled: %s", collapsed ? "" : "not ", line);
+        findings, "huge pages", costs ? SLOW : GOOD,
+        "as root: sysctl vm.nr_hugepages=256 (512 MB; as much as the plan's shared memory), or echo advise > "
+        "/sys/kernel/mm/transparent_hugepage/shmem_enabled; runs with less shared memory than this lose "
+        "nothing",
+        "%s", costs ? text : strstr(text, ": ") + 2);
 }
 
 static void check_numa_balancing(json_t *findings, const struct farm_machine *machine) {
