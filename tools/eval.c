@@ -20,7 +20,7 @@
 struct options {
     struct farm_recipe recipe;
     int64_t episodes;
-    bool greedy, json, quiet;
+    bool best, greedy, json, quiet;
     const char *what; // run folder or checkpoint
 };
 
@@ -34,15 +34,26 @@ struct evaluation {
 
 // ---- the checkpoint ----
 
-static enum farm_status find_checkpoint(const char *what, char *path, size_t path_bytes, struct farm_error *err) {
+static enum farm_status find_checkpoint(const struct options *options, char *path, size_t path_bytes,
+                                        struct farm_error *err) {
+    const char *what = options->what;
     struct stat info;
     if (stat(what, &info) < 0) return farm_fail_errno(err, FARM_E_USAGE, "%s", what);
+    if (options->best && !S_ISDIR(info.st_mode))
+        return farm_fail(err, FARM_E_USAGE, "--best chooses a checkpoint of a run's folder, but %s is a file", what);
     if (!S_ISDIR(info.st_mode)) {
         if (strlen(what) >= path_bytes) return farm_fail(err, FARM_E_USAGE, "%.80s...: path too long", what);
         snprintf(path, path_bytes, "%s", what);
         return FARM_OK;
     }
     if (strlen(what) > FARM_RUN_PATH_MAX - 64) return farm_fail(err, FARM_E_USAGE, "%.80s...: path too long", what);
+    if (options->best) {
+        farm_run_dir_file(what, "checkpoints/" FARM_CHECKPOINT_BEST, path, path_bytes);
+        if (access(path, F_OK) == 0) return FARM_OK;
+        return farm_fail(err, FARM_E_NOT_FOUND,
+                         "%s does not exist: no checkpoint was written after %d games of one run had ended", path,
+                         FARM_STATS_RETURNS);
+    }
     if (farm_run_find_checkpoint(what, NULL, NULL, path, path_bytes)) return FARM_OK;
     return farm_fail(err, FARM_E_NOT_FOUND,
                      "%s holds no checkpoint that can be read (a run's folder has them in checkpoints/)", what);
@@ -79,7 +90,7 @@ static enum farm_status read_checkpoint(struct evaluation *evaluation, struct fa
                                         struct farm_error *err) {
     struct farm_checkpoint_metadata metadata;
     enum farm_status status =
-        find_checkpoint(evaluation->options->what, evaluation->checkpoint, sizeof evaluation->checkpoint, err);
+        find_checkpoint(evaluation->options, evaluation->checkpoint, sizeof evaluation->checkpoint, err);
     if (!status) status = farm_checkpoint_read_metadata(evaluation->checkpoint, &metadata, err);
     if (status) return status;
     status = apply_metadata(&metadata, evaluation->checkpoint, recipe, err);
@@ -178,6 +189,8 @@ int farm_cmd_eval(int argc, char **argv) {
     struct options options = {.episodes = 20};
     const struct farm_cli_flag flags[] = {
         {"episodes", FARM_CLI_INT, &options.episodes, "N", "whole games to play (20)"},
+        {"best", FARM_CLI_BOOL, &options.best, NULL,
+         "RUN's best checkpoint, by mean return while it trained, instead of the newest"},
         {"greedy", FARM_CLI_BOOL, &options.greedy, NULL,
          "the most probable action instead of a sample from the policy"},
         {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document on stdout at the end"},
@@ -185,10 +198,11 @@ int farm_cmd_eval(int argc, char **argv) {
     };
     const struct farm_cli cli = {
         .program = "farm eval",
-        .synopsis = "RUN_OR_CHECKPOINT [--episodes N] [--greedy] [--json] [--KEY VALUE ...]",
+        .synopsis = "RUN_OR_CHECKPOINT [--best] [--episodes N] [--greedy] [--json] [--KEY VALUE ...]",
         .about =
             "Plays a trained policy without learning and prints its mean return, unclipped, over whole games. RUN is\n"
-            "a run's folder (with its newest checkpoint), CHECKPOINT a safetensors file that farm train wrote.\n"
+            "a run's folder (its newest checkpoint plays; --best: its best), CHECKPOINT a safetensors file that farm "
+            "train wrote.\n"
             "Environment, network and options come from the checkpoint; a flag overrides them.",
         .examples = "  farm eval runs/native_breakout-20260101-1\n"
                     "  farm eval runs/ale_Pong-20260101-1 --episodes 100 --env.repeat_action_probability 0.25 --json\n",

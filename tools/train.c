@@ -49,6 +49,7 @@ struct training {
 };
 
 enum { EARLY_GAMES = 20 };
+#define BEST "checkpoints/" FARM_CHECKPOINT_BEST
 
 // ---- recipe ----
 
@@ -167,6 +168,14 @@ static void keep_lasting_name(struct farm_run_plan *plan) {
         farm_log_warn("farm eval and --resume will find %s from this folder only: %s", plan->recipe.env, err.message);
 }
 
+// The numbered checkpoints are farm_run_dir_open's to refuse.
+static enum farm_status refuse_other_best(const struct training *training, struct farm_error *err) {
+    char path[FARM_RUN_PATH_MAX + 64];
+    farm_run_dir_file(training->folder.path, BEST, path, sizeof path);
+    if (access(path, F_OK) != 0) return FARM_OK;
+    return farm_fail(err, FARM_E_BUSY, "%s is of another run: move it, or choose another folder", path);
+}
+
 static enum farm_status open_run(struct training *training, struct farm_error *err) {
     const struct options *options = training->options;
     struct farm_run_plan *plan = &training->run.plan;
@@ -175,6 +184,7 @@ static enum farm_status open_run(struct training *training, struct farm_error *e
     keep_lasting_name(plan);
     enum farm_status status = farm_run_dir_open(options->run, plan->env.name, options->resume, &training->folder, err);
     if (!status && options->resume) status = resume_run(training, err);
+    if (!status && !options->resume) status = refuse_other_best(training, err);
     if (!status) status = farm_run_check_room(training->folder.path, plan, err);
     if (!status) status = save_recipe(training, err);
     if (!status)
@@ -186,6 +196,7 @@ static enum farm_status open_run(struct training *training, struct farm_error *e
     workers->run_path = training->folder.path;
     workers->learner.checkpoint_dir = training->checkpoint_folder;
     workers->learner.checkpoint_every_s = plan->recipe.checkpoint_every;
+    workers->learner.checkpoints_keep = (uint32_t)plan->recipe.checkpoints_keep;
     workers->learner.frames_target = (uint64_t)plan->recipe.frames;
     return FARM_OK;
 }
@@ -255,6 +266,29 @@ static void average_over_sessions(struct training *training) {
     }
 }
 
+// The run's checkpoints at its end, also those before a resume.
+struct saved {
+    char newest[FARM_RUN_PATH_MAX + 64], best[FARM_RUN_PATH_MAX + 64]; // "": none
+    double best_return;                                                // NAN: none
+    uint64_t best_frames;
+};
+
+static struct saved find_saved(const struct training *training) {
+    struct saved saved = {.best_return = (double)NAN};
+    struct farm_checkpoint_metadata metadata;
+    if (!farm_run_dir_checkpoint(training->folder.path, 0, saved.newest, sizeof saved.newest)) saved.newest[0] = 0;
+    farm_run_dir_file(training->folder.path, BEST, saved.best, sizeof saved.best);
+    if (farm_checkpoint_read_metadata(saved.best, &metadata, NULL)) {
+        saved.best[0] = 0;
+        return saved;
+    }
+    const char *value = farm_checkpoint_get(&metadata, "return_mean");
+    saved.best_return = value ? strtod(value, NULL) : (double)NAN;
+    saved.best_frames = farm_checkpoint_get_u64(&metadata, "frames");
+    farm_checkpoint_metadata_free(&metadata);
+    return saved;
+}
+
 // failure: why the run failed; NULL: it did not.
 static json_t *result_json(const struct training *training, const struct farm_sample *sample, bool interrupted,
                            const char *failure) {
@@ -274,17 +308,29 @@ static json_t *result_json(const struct training *training, const struct farm_sa
     if (sample->listens) farm_json_copy(document, figures, (const char *const[]){"nodes", NULL});
     farm_json_set_bool(document, "interrupted", interrupted);
     farm_json_set_text(document, "run_dir", training->folder.path);
+    const struct saved saved = find_saved(training);
+    farm_json_set_text(document, "checkpoint", saved.newest[0] ? saved.newest : NULL);
+    farm_json_set_text(document, "best_checkpoint", saved.best[0] ? saved.best : NULL);
+    farm_json_set_real(document, "best_return_mean", saved.best_return);
     farm_json_set_text(document, "error", failure);
     json_decref(figures);
     return document;
 }
 
+static void print_saved(const struct training *training, const struct saved *saved) {
+    const char *run = training->folder.path;
+    if (!saved->newest[0]) printf("Recipe and metrics are in %s. There is no checkpoint.\n", run);
+    if (saved->newest[0]) printf("Recipe and metrics are in %s, the newest checkpoint is %s\n", run, saved->newest);
+    if (saved->best[0])
+        printf("The best checkpoint is %s (mean return %.4g at %s frames; farm eval --best)\n", saved->best,
+               saved->best_return, farm_format_count((double)saved->best_frames).text);
+}
+
 // Without a checkpoint there is nothing to play or to resume.
-static void print_next_steps(const struct training *training) {
+static void print_next_steps(const struct training *training, const struct saved *saved) {
     const char *run = training->folder.path, *env = training->options->recipe.env;
-    char path[FARM_RUN_PATH_MAX + 64];
     printf("\nWhat to try next:\n");
-    if (farm_run_dir_checkpoint(run, 0, path, sizeof path)) {
+    if (saved->newest[0]) {
         printf("  farm eval %s --episodes 20      plays it without learning\n", run);
         printf("  farm train --run %s --resume --seconds 300      continues this run\n", run);
     }
@@ -324,8 +370,9 @@ static void print_summary(const struct training *training, const struct farm_sam
     farm_progress_print_rejected(sample->rejected_steps, sample->rejected_steps + sample->agent_steps, "steps");
     if (sample->listens)
         printf("Remote nodes at the end: %u, %u of them away.\n", sample->node_count, sample->nodes_away);
-    printf("Recipe, metrics and checkpoints are in %s\n", training->folder.path);
-    if (!failed) print_next_steps(training);
+    const struct saved saved = find_saved(training);
+    print_saved(training, &saved);
+    if (!failed) print_next_steps(training, &saved);
 }
 
 static enum farm_status report_result(struct training *training, bool interrupted, const char *failure,

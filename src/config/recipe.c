@@ -79,6 +79,7 @@ static const struct farm_recipe_key keys[] = {
     BOOL(numa, "true", "each actor's memory lies on its CPUs' NUMA node"),
     BOOL(huge_pages, "true", "shared memory in 2 MiB pages if available"),
     DOUBLE(checkpoint_every, "300", 1, 1e9, "seconds between checkpoints"),
+    INT(checkpoints_keep, "3", 0, 1e6, "newest checkpoints that stay, beside the best one by mean return; 0: all"),
     DOUBLE(metrics_every, "5", 0.1, 1e6, "seconds between lines of metrics.jsonl"),
     DOUBLE(hang_seconds, "30", 0, 1e6,
            "an environment that does not return for so long is reported on stderr; 0: never"),

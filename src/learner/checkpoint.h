@@ -17,6 +17,9 @@
 
 enum { FARM_CHECKPOINT_PAIRS_MAX = 128 };
 
+// The run's best checkpoint, beside the others, whose names are frames. Its metadata has `return_mean`.
+#define FARM_CHECKPOINT_BEST "best.safetensors"
+
 // Text pairs of the header's __metadata__. Texts are owned.
 struct farm_checkpoint_metadata {
     bool verified; // by checksums; false: an older version of this program wrote the file without them

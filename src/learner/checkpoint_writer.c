@@ -8,36 +8,43 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "base/time.h"
 #include "learner/checkpoint.h"
 
+enum { NAME_BYTES = 64 };
 static const double FIRST_CHECKPOINT_S = 20; // for a learner that dies early
 
+static uint64_t frames_of(const struct dirent *entry) {
+    return strtoull(entry->d_name, NULL, 10);
+}
+
 static int newest_first(const struct dirent **a, const struct dirent **b) {
-    return strcmp((*b)->d_name, (*a)->d_name);
+    return (frames_of(*b) > frames_of(*a)) - (frames_of(*b) < frames_of(*a));
 }
 
+// "<frames>.safetensors"
 static int is_checkpoint(const struct dirent *entry) {
-    const char *dot = strrchr(entry->d_name, '.');
-    return dot && strcmp(dot, ".safetensors") == 0;
+    const size_t digits = strspn(entry->d_name, "0123456789");
+    return digits && strcmp(entry->d_name + digits, ".safetensors") == 0;
 }
 
-// "<frames>.safetensors.tmp.<pid>", left by a learner that was killed while it wrote.
+// "<name>.safetensors.tmp.<pid>", left by a learner that was killed while it wrote.
 static int is_half_written(const struct dirent *entry) {
     return strstr(entry->d_name, ".safetensors.tmp.") != NULL;
 }
 
-// Removes the files that `choose` selects, except the first `kept` in falling order of names.
-static void remove_files(const char *folder, int (*choose)(const struct dirent *), int kept) {
+// Removes the files that `choose` selects, except the newest `kept` and those of more than `newest` frames.
+static void remove_files(const char *folder, int (*choose)(const struct dirent *), uint64_t newest, uint32_t kept) {
     struct dirent **names;
     int count = scandir(folder, &names, choose, newest_first);
     for (int i = 0; i < count; i++) {
         char path[4096];
         snprintf(path, sizeof path, "%s/%s", folder, names[i]->d_name);
-        if (i >= kept) unlink(path);
+        if (frames_of(names[i]) <= newest && !(kept && kept--)) unlink(path);
         free(names[i]);
     }
     if (count >= 0) free(names);
@@ -71,16 +78,17 @@ static bool worth_saving(const struct farm_checkpoint_writer *writer, const stru
 static enum farm_status check_finite(const struct farm_backend_state *state, size_t count, struct farm_error *err) {
     for (uint32_t v = 0; v < state->vector_count; v++)
         if (!all_finite(state->vectors[v].values, count))
-            return farm_fail(err, FARM_E_INVALID,
-                             "training has diverged: parameters are not finite; earlier checkpoints are intact "
-                             "(a smaller --lr or --grad-norm-clip)");
+            return farm_fail(
+                err, FARM_E_INVALID,
+                "training has diverged: parameters are not finite and not saved (a smaller --lr or --grad-norm-clip)");
     return FARM_OK;
 }
 
-// Metadata: the moment's figures, then the learner's own pairs.
-static enum farm_status write_file(struct farm_checkpoint_writer *writer, const struct farm_backend_state *state,
-                                   const struct farm_checkpoint_moment *moment, struct farm_error *err) {
+// Metadata: the figures of the copy's moment, then the learner's own pairs.
+static enum farm_status write_file(const struct farm_checkpoint_writer *writer, const struct farm_backend_state *state,
+                                   const char *folder, const char *name, struct farm_error *err) {
     const struct farm_learner_config *learner = writer->parts->config;
+    const struct farm_checkpoint_moment *moment = &writer->copied;
     const struct {
         const char *name;
         uint64_t value;
@@ -100,8 +108,41 @@ static enum farm_status write_file(struct farm_checkpoint_writer *writer, const 
     snprintf(texts[NUMBERS], sizeof texts[NUMBERS], "%.6g", moment->return_mean);
     for (uint32_t i = 0; i < learner->metadata_count && count < FARM_CHECKPOINT_PAIRS_MAX; i++, count++)
         memcpy(pairs[count], learner->metadata[i], sizeof pairs[count]);
-    snprintf(path, sizeof path, "%s/%012" PRIu64 ".safetensors", learner->checkpoint_dir, moment->frames);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
     return farm_checkpoint_save(path, &writer->parts->net, state, (const char *const(*)[2])pairs, count, err);
+}
+
+// ---- the best ----
+
+static double read_best_return(const char *folder) {
+    char path[4096];
+    struct farm_checkpoint_metadata metadata;
+    struct farm_error err;
+    snprintf(path, sizeof path, "%s/%s", folder, FARM_CHECKPOINT_BEST);
+    const enum farm_status status = farm_checkpoint_read_metadata(path, &metadata, &err);
+    if (status && status != FARM_E_NOT_FOUND) farm_log_warn("%s: the next best checkpoint replaces it", err.message);
+    if (status) return -(double)INFINITY;
+    const char *text = farm_checkpoint_get(&metadata, "return_mean");
+    const double value = text ? strtod(text, NULL) : (double)NAN;
+    farm_checkpoint_metadata_free(&metadata);
+    return isfinite(value) ? value : -(double)INFINITY;
+}
+
+static void keep_best(struct farm_checkpoint_writer *writer, const struct farm_backend_state *state) {
+    struct farm_error err;
+    const double value = writer->copied.return_mean;
+    if (writer->copied.episodes < FARM_STATS_RETURNS || !(value > writer->best_return)) return;
+    if (write_file(writer, state, writer->parts->config->checkpoint_dir, FARM_CHECKPOINT_BEST, &err))
+        farm_log_warn("%s: a checkpoint of the best mean return, %.4g, is not kept as the best", err.message, value);
+    else
+        writer->best_return = value;
+}
+
+// ---- the numbered files ----
+
+static const char *name_of(const struct farm_checkpoint_moment *moment, char name[NAME_BYTES]) {
+    snprintf(name, NAME_BYTES, "%012" PRIu64 ".safetensors", moment->frames);
+    return name;
 }
 
 enum farm_status farm_checkpoint_writer_save(struct farm_checkpoint_writer *writer, struct farm_error *err) {
@@ -114,14 +155,43 @@ enum farm_status farm_checkpoint_writer_save(struct farm_checkpoint_writer *writ
         return FARM_OK;
     enum farm_status status = check_finite(&state, writer->parts->net.parameter_count, err);
     if (status) return status;
-    status = write_file(writer, &state, &writer->copied, err);
+    char name[NAME_BYTES];
+    status = write_file(writer, &state, learner->checkpoint_dir, name_of(&writer->copied, name), err);
     if (status) return farm_fail_in(err, status, "checkpoint");
     writer->saved_version = state.version;
     writer->saved = true;
     farm_stats_add(&learner->stats->checkpoints, 1);
     farm_store_relaxed(&learner->stats->checkpoint_frames, writer->copied.frames);
-    remove_files(learner->checkpoint_dir, is_checkpoint, FARM_CHECKPOINTS_KEPT);
+    if (learner->checkpoints_keep)
+        remove_files(learner->checkpoint_dir, is_checkpoint, writer->copied.frames, learner->checkpoints_keep);
+    keep_best(writer, &state);
     return FARM_OK;
+}
+
+// Into a new folder, which only this user may enter, after the run's folder has refused the file with *err.
+static enum farm_status save_elsewhere(const struct farm_checkpoint_writer *writer, struct farm_error *err) {
+    const char *const base = getenv("TMPDIR"), *const run = writer->parts->config->checkpoint_dir;
+    const struct farm_error refused = *err;
+    const struct farm_backend_state state = writer->parts->ops->state(writer->parts->backend);
+    char folder[1024], name[NAME_BYTES], path[sizeof folder + NAME_BYTES];
+    struct farm_error again;
+    snprintf(folder, sizeof folder, "%s/farm-checkpoint-XXXXXX", base && base[0] ? base : "/tmp");
+    enum farm_status status = mkdtemp(folder) ? FARM_OK : farm_fail_errno(&again, FARM_E_IO, "%s", folder);
+    if (!status) status = write_file(writer, &state, folder, name_of(&writer->copied, name), &again);
+    if (status) {
+        rmdir(folder);
+        return farm_fail(err, refused.status, "%s; %s: the newest parameters are lost", refused.message, again.message);
+    }
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    chmod(path, 0600);
+    return farm_fail(err, refused.status, "%s; it is %s instead: move it to %s, and --resume continues from it",
+                     refused.message, path, run);
+}
+
+enum farm_status farm_checkpoint_writer_end(struct farm_checkpoint_writer *writer, struct farm_error *err) {
+    const enum farm_status status = farm_checkpoint_writer_save(writer, err);
+    const bool refused = status == FARM_E_IO || status == FARM_E_PERMISSION || status == FARM_E_NOT_FOUND;
+    return refused ? save_elsewhere(writer, err) : status;
 }
 
 void farm_checkpoint_writer_turn(struct farm_checkpoint_writer *writer) {
@@ -143,5 +213,7 @@ void farm_checkpoint_writer_start(struct farm_checkpoint_writer *writer, const s
         (struct farm_checkpoint_writer){.parts = parts, .version = parts->version, .saved_version = parts->version};
     writer->due_ns = farm_now_ns() + (uint64_t)(fmin(learner->checkpoint_every_s, FIRST_CHECKPOINT_S) * 1e9);
     writer->copied = read_moment(writer);
-    if (learner->checkpoint_dir) remove_files(learner->checkpoint_dir, is_half_written, 0);
+    if (!learner->checkpoint_dir) return;
+    remove_files(learner->checkpoint_dir, is_half_written, UINT64_MAX, 0);
+    writer->best_return = read_best_return(learner->checkpoint_dir);
 }

@@ -1,11 +1,13 @@
-// The run's checkpoints: one every checkpoint_every_s and one at the end, the newest three kept. Belongs to the
-// training thread. The state that a lost device leaves is written with the figures of its copy's moment.
+// The run's checkpoints: one every checkpoint_every_s and one at the end, of which the newest checkpoints_keep stay,
+// and a copy of the best one. Belongs to the training thread. The state that a lost device leaves is written with the
+// figures of its copy's moment.
+//
+// Best: the highest mean return over the last FARM_STATS_RETURNS games at the time of a checkpoint, once so many games
+// have ended in this run. A resumed run and a restarted learner continue from the best one in the folder.
 #ifndef FARM_LEARNER_CHECKPOINT_WRITER_H
 #define FARM_LEARNER_CHECKPOINT_WRITER_H
 
 #include "learner/parts.h"
-
-enum { FARM_CHECKPOINTS_KEPT = 3 };
 
 // The run's figures when the backend had a state.
 struct farm_checkpoint_moment {
@@ -20,9 +22,10 @@ struct farm_checkpoint_writer {
     struct farm_checkpoint_moment copied; // of the state that a lost device leaves
     uint64_t saved_version;               // of the newest file, or of the first parameters
     bool saved;                           // this learner has written a file
+    double best_return;                   // of the best file; -INFINITY: none
 };
 
-// Removes files that a killed learner left half written.
+// Removes files that a killed learner left half written; reads the return of the best one.
 void farm_checkpoint_writer_start(struct farm_checkpoint_writer *writer, const struct farm_learner_parts *parts);
 
 // The backend has copied its state now.
@@ -33,5 +36,9 @@ void farm_checkpoint_writer_turn(struct farm_checkpoint_writer *writer);
 
 // Writes a checkpoint. FARM_E_INVALID: parameters are not finite; errors of farm_checkpoint_save.
 enum farm_status farm_checkpoint_writer_save(struct farm_checkpoint_writer *writer, struct farm_error *err);
+
+// The last checkpoint. If the run's folder refuses it, it goes into a new folder in $TMPDIR or /tmp; the error, still
+// the first one, says where it is.
+enum farm_status farm_checkpoint_writer_end(struct farm_checkpoint_writer *writer, struct farm_error *err);
 
 #endif

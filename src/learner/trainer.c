@@ -397,7 +397,8 @@ enum farm_status farm_trainer_stop(struct farm_trainer *trainer, struct farm_err
     enum farm_status status = trainer->status;
     if (status && err) *err = trainer->error;
     struct farm_error error;
-    const enum farm_status saved = farm_checkpoint_writer_save(&trainer->writer, &error);
+    const enum farm_status saved = farm_checkpoint_writer_end(&trainer->writer, &error);
+    if (saved && status) farm_log_warn("%s", error.message);
     if (saved && !status && err) *err = error;
     if (!status) status = saved;
     destroy(trainer);

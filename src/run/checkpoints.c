@@ -8,11 +8,10 @@
 #include "base/log.h"
 #include "learner/backend.h"
 #include "learner/checkpoint.h"
-#include "learner/checkpoint_writer.h"
 #include "shm/limits.h"
 
-// A checkpoint's header has about 5 KB, a line of metrics 0.7 KB and 0.3 KB a node.
-enum { HEADER_BYTES = 16 << 10, METRICS_LINE_BYTES = 1024, DAY_S = 86400 };
+// A checkpoint's header has 10 to 30 KB, a line of metrics 0.7 KB and 0.3 KB a node.
+enum { HEADER_BYTES = 32 << 10, METRICS_LINE_BYTES = 1024, DAY_S = 86400 };
 
 // Loads the file as the learner does, into temporary vectors.
 static enum farm_status try_checkpoint(const struct farm_run_plan *plan, const char *path, struct farm_error *err) {
@@ -61,16 +60,18 @@ enum farm_status farm_run_check_room(const char *run_path, const struct farm_run
     if (statvfs(run_path, &disk)) return FARM_OK; // a file system that does not say
     const double seconds = plan->recipe.seconds > 0 ? plan->recipe.seconds : DAY_S,
                  metrics = seconds / plan->recipe.metrics_every * METRICS_LINE_BYTES;
-    size_t there = 0; // from before a resume; new ones replace them
-    while (there < FARM_CHECKPOINTS_KEPT && farm_run_dir_checkpoint(run_path, there, file, sizeof file)) there++;
-    const double files = (double)(FARM_CHECKPOINTS_KEPT + 1 - there) * (double)each,
-                 left = (double)disk.f_bavail * (double)disk.f_frsize;
+    const size_t keep = (size_t)plan->recipe.checkpoints_keep;
+    size_t more = keep ? keep : (size_t)(seconds / plan->recipe.checkpoint_every) + 1;
+    // Those from before a resume, which new ones replace.
+    for (size_t i = 0; i < keep && farm_run_dir_checkpoint(run_path, i, file, sizeof file); i++) more--;
+    more += 2; // the best, and one while it is written
+    const double files = (double)more * (double)each, left = (double)disk.f_bavail * (double)disk.f_frsize;
     if (files + metrics <= left) return FARM_OK;
     farm_log_warn(
-        "%s: the file system has %.1f MB left, this run needs %.1f MB: %zu checkpoints of %.1f MB (%d are kept, "
-        "one more while it is written), and %.1f MB of metrics%s. Free some space, or choose another folder "
-        "with --run",
-        run_path, left / 1e6, (files + metrics) / 1e6, FARM_CHECKPOINTS_KEPT + 1 - there, (double)each / 1e6,
-        FARM_CHECKPOINTS_KEPT, metrics / 1e6, plan->recipe.seconds > 0 ? "" : " a day");
+        "%s: the file system has %.1f MB left, this run needs %.1f MB: %zu checkpoints of %.1f MB (checkpoints_keep "
+        "%zu, the best, and one while it is written), and %.1f MB of metrics%s. Free some space, or choose another "
+        "folder with --run",
+        run_path, left / 1e6, (files + metrics) / 1e6, more, (double)each / 1e6, keep, metrics / 1e6,
+        plan->recipe.seconds > 0 ? "" : " a day");
     return FARM_OK;
 }

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/time.h"
 #include "chaos.h"
+#include "learner/checkpoint.h"
 #include "learner/learner.h"
 #include "supervisor/supervisor.h"
 
@@ -141,6 +142,7 @@ static struct farm_learner_config learner_config(struct farm *farm) {
         .memory_node = -1,
         .checkpoint_dir = shape->checkpoint_every_s > 0 ? farm->shared->folder : NULL,
         .checkpoint_every_s = shape->checkpoint_every_s,
+        .checkpoints_keep = 3,
     };
 }
 
@@ -256,7 +258,8 @@ static void choose_checkpoint(struct farm *farm) {
     char newest[64] = "";
     for (struct dirent *entry; folder && (entry = readdir(folder));) {
         const char *dot = strrchr(entry->d_name, '.');
-        if (dot && strcmp(dot, ".safetensors") == 0 && strcmp(entry->d_name, newest) > 0)
+        if (dot && strcmp(entry->d_name, FARM_CHECKPOINT_BEST) != 0 && strcmp(dot, ".safetensors") == 0 &&
+            strcmp(entry->d_name, newest) > 0)
             snprintf(newest, sizeof newest, "%.63s", entry->d_name);
     }
     if (folder) closedir(folder);

@@ -369,7 +369,7 @@ Test(learner, the_checkpoint_after_a_lost_device_says_when_its_parameters_were) 
     struct farm_checkpoint_metadata metadata;
     char path[512], name[32], last[256];
     lose_device(&ops, COPIED);
-    cr_assert_eq(test_folder_files(farm.folder, last, sizeof last), 1);
+    cr_assert(test_folder_files(farm.folder, last, sizeof last) > 0 && stats()->checkpoints == 1);
     check_checkpoint(path);
     cr_assert_eq(farm_checkpoint_read_metadata(path, &metadata, &farm.shared->err), FARM_OK);
     static const char *const counts[] = {"version", "updates", "optimiser_step"};

@@ -4,6 +4,7 @@
 #define TESTS_SUPPORT_LEARNER_H
 
 #include <criterion/criterion.h>
+#include <ctype.h>
 #include <dirent.h>
 #include <math.h>
 #include <stdio.h>
@@ -52,7 +53,7 @@ static inline void test_folder_make(char *path, size_t bytes) {
     cr_assert(mkdtemp(path) != NULL);
 }
 
-// Number of files in a folder; `last` (may be NULL): the alphabetically last name of a checkpoint.
+// Number of files in a folder; `last` (may be NULL): the alphabetically last name of a numbered checkpoint.
 static inline int test_folder_files(const char *folder, char *last, size_t bytes) {
     int count = 0;
     DIR *open = opendir(folder);
@@ -62,7 +63,8 @@ static inline int test_folder_files(const char *folder, char *last, size_t bytes
         if (entry->d_name[0] == '.') continue;
         count++;
         const char *dot = strrchr(entry->d_name, '.');
-        if (last && dot && strcmp(dot, ".safetensors") == 0 && strcmp(entry->d_name, last) > 0)
+        if (last && dot && isdigit((unsigned char)entry->d_name[0]) && strcmp(dot, ".safetensors") == 0 &&
+            strcmp(entry->d_name, last) > 0)
             snprintf(last, bytes, "%s", entry->d_name);
     }
     closedir(open);

@@ -246,6 +246,7 @@ static inline struct farm_learner_config test_farm_config(struct test_farm *farm
     config.infer_wait_ms = 0.2;
     config.memory_node = -1;
     config.checkpoint_dir = farm->folder;
+    config.checkpoints_keep = 3;
     return config;
 }
 

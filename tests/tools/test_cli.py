@@ -3,6 +3,7 @@
 import json
 import pathlib
 import random
+import re
 import shutil
 import signal
 import struct
@@ -55,7 +56,7 @@ class Cli(InFolder):
     def trained(self, run="r", env="native/catch"):
         """The checkpoint of a short run."""
         self.farm("train", "--env", env, "--frames", "5k", "--run", run, "--quiet")
-        (checkpoint,) = (self.folder / run / "checkpoints").iterdir()
+        (checkpoint,) = (self.folder / run / "checkpoints").glob("0*")
         return checkpoint
 
 
@@ -110,6 +111,10 @@ class Training(Cli):
         played = json.loads(self.farm("eval", "r", "--episodes", "7", "--json").stdout)
         self.assertEqual(played["episodes"], 7)
         self.assertLessEqual(abs(played["return_mean"]), 1)
+        self.assertEqual(played["checkpoint"], second["checkpoint"])
+        best = json.loads(self.farm("eval", "r", "--best", "--episodes", "1", "--json").stdout)
+        self.assertEqual(best["checkpoint"], second["best_checkpoint"])
+        self.assertGreaterEqual(second["best_return_mean"], max(first["return_mean"], second["return_mean"]) - 1e-5)
 
     def test_seconds_end_a_run(self):
         result = json.loads(self.farm("train", "--env", "native/catch", "--seconds", "0.5", "--json", "--quiet").stdout)
@@ -161,13 +166,13 @@ class Training(Cli):
         self.assertEqual(document["frames"], int(good.stem) + document["agent_steps"])
         self.assertEqual(bad.read_bytes(), before)
         played = self.farm("eval", bad, "--episodes", "1")
-        self.assertEqual(played.returncode, 1)
+        self.assertEqual(played.returncode, 2)
         self.assertIn("tensor layers.0.weight does not match its checksum", played.stderr)
 
     def test_a_failed_run_is_reported_as_failed(self):
         for flags in ((), ("--json",)):
             command = ["train", "--env", "native/catch", "--frames", "100G", "--run", f"r{len(flags)}", *flags]
-            process = self.start_logged(*command, *FAST_METRICS)
+            process = self.start_logged(*command, *FAST_METRICS, TMPDIR=str(self.folder))
             self.wait_for_steps(process, f"r{len(flags)}")
             (self.folder / f"r{len(flags)}/checkpoints").rmdir()
             process.send_signal(signal.SIGINT)
@@ -175,10 +180,18 @@ class Training(Cli):
             self.assertEqual(process.returncode, 1)
             self.assertIn(self.said().count("No such file or directory"), (1, 2), self.said())
             if flags:
-                self.assertIn("No such file or directory", json.loads(out)["error"])
+                result = json.loads(out)
+                self.assertIn("No such file or directory", result["error"])
+                self.assertEqual((result["checkpoint"], result["best_checkpoint"]), (None, None))
             else:
                 self.assertIn("then it failed", out)
+                self.assertIn("There is no checkpoint", out)
                 self.assertNotIn("What to try next", out)
+        rescued = re.search(f"{self.folder}/farm-checkpoint-[^/]*/([0-9]*).safetensors", result["error"])
+        (self.folder / "r1/checkpoints").mkdir()
+        shutil.move(rescued[0], self.folder / "r1/checkpoints")
+        again = json.loads(self.farm("train", "--run", "r1", "--resume", "--seconds", "0.1", "--frames", "0", "--json").stdout)
+        self.assertEqual(again["frames"], int(rescued[1]) + again["agent_steps"])
 
     def test_a_run_without_an_update_says_so(self):
         arguments = ["train", "--env", "native/catch", "--seconds", "0.2", "--batch", "60000", "--quiet", "--json"]
@@ -245,7 +258,7 @@ class Deaths(Cli):
                 self.assertFalse([pid for pid in pids if pathlib.Path(f"/proc/{pid}").exists()])
                 self.assertTrue(wait_until(lambda: shmem_kb() < before_kb + 100_000), "shared memory is left")
                 if result["agent_steps"]:
-                    checkpoints = list((self.folder / result["run_dir"] / "checkpoints").iterdir())
+                    checkpoints = list((self.folder / result["run_dir"] / "checkpoints").glob("0*"))
                     self.assertEqual(len(checkpoints), 1, self.said())
 
 

@@ -40,6 +40,8 @@ REFUSED = (
     (2, "nothing", "eval nothing"),
     (2, "noise.safetensors", "eval noise.safetensors"),
     (2, "no checkpoint", "eval ."),
+    (2, "100 games", "eval . --best"),
+    (2, "--best chooses", "eval noise.safetensors --best"),
     # --listen and the bridge; forms of addresses and keys: tests/bridge/test_address.c, test_key.c
     (2, "farm bridge keygen FILE", LISTEN),
     (2, "farm bridge keygen none", f"{LISTEN} --key none"),
