@@ -24,31 +24,45 @@ enum {
 
 // ---- what to run ----
 
-// The network's inputs and outputs, from the environment's spec. FARM_E_UNSUPPORTED: no network supports the spaces.
-static enum farm_status choose_io(const struct farm_run_plan *plan, struct farm_net_io *io, struct farm_error *err) {
-    const struct farm_env_spec *env = &plan->env.spec;
+// f32 vectors have no frames to stack.
+static bool is_flat(const struct farm_env_spec *env) {
+    return env->obs_count == 1 && env->obs[0].dtype == FARM_F32;
+}
+
+// The network's inputs and outputs. FARM_E_UNSUPPORTED: no network supports the spaces.
+static enum farm_status choose_io(const struct farm_env_spec *env, int64_t stack, struct farm_net_io *io,
+                                  struct farm_error *err) {
     const struct farm_field_spec *field = &env->obs[0];
-    const char *only = NULL;
-    *io = (struct farm_net_io){.stack = (int)plan->recipe.stack, .actions = (int)farm_policy_outputs(&env->action)};
     struct farm_head head;
-    if (farm_head_make(&env->action, &head, err)) return farm_fail_in(err, FARM_E_UNSUPPORTED, "%s", plan->env.name);
-    if (env->obs_count != 1) {
-        only = "a single observation array";
-    } else if (field->dtype == FARM_U8 && field->rank == 2) {
-        io->frame_channels = 1;
-        io->height = (int)field->dims[0];
-        io->width = (int)field->dims[1];
-    } else if (field->dtype == FARM_F32) {
+    *io = (struct farm_net_io){.stack = (int)stack, .actions = (int)farm_policy_outputs(&env->action)};
+    const enum farm_status status = farm_head_make(&env->action, &head, err);
+    if (status) return status;
+    if (env->obs_count != 1)
+        return farm_fail(err, FARM_E_UNSUPPORTED, "only a single observation array can be trained yet");
+    if (is_flat(env)) {
         io->flat = (int)(farm_field_bytes(field) / sizeof(float));
-        if (io->stack != 1)
-            return farm_fail(err, FARM_E_USAGE, "stack: %s has flat observations, which cannot be stacked (--stack 1)",
-                             plan->env.name);
-    } else {
-        only = "grey frames (u8, height x width) and f32 vectors";
+        return stack == 1 ? FARM_OK
+                          : farm_fail(err, FARM_E_USAGE, "stack: flat observations cannot be stacked (--stack 1)");
     }
-    if (!only) return FARM_OK;
-    return farm_fail(err, FARM_E_UNSUPPORTED, "%s: only %s can be trained yet (farm fps steps any environment)",
-                     plan->env.name, only);
+    if (field->dtype != FARM_U8 || field->rank != 2)
+        return farm_fail(err, FARM_E_UNSUPPORTED,
+                         "only grey frames (u8, height x width) and f32 vectors can be trained yet");
+    io->frame_channels = 1;
+    io->height = (int)field->dims[0];
+    io->width = (int)field->dims[1];
+    return FARM_OK;
+}
+
+enum farm_status farm_run_trains(const struct farm_env_spec *env, struct farm_recipe *recipe, struct farm_net_io *io,
+                                 struct farm_error *err) {
+    struct farm_net made;
+    // A shipped recipe stacks the frames of its family; the user may have chosen an observation without frames.
+    if (is_flat(env) && !farm_recipe_set_by(recipe, "stack", FARM_LAYER_FILE)) recipe->stack = 1;
+    const enum farm_status status = choose_io(env, recipe->stack, io, err);
+    if (status) return status;
+    if (strcmp(recipe->net, "auto") == 0) snprintf(recipe->net, sizeof recipe->net, "%s", io->flat ? "mlp" : "shallow");
+    const struct farm_net_spec *net = farm_net_find(recipe->net, err);
+    return net && !farm_net_make(net, io, &made, err) ? FARM_OK : farm_fail_in(err, FARM_E_USAGE, "net");
 }
 
 // Does not touch CUDA: the learner does, after its fork, and only if there may be a driver.
@@ -120,20 +134,13 @@ static void warn_without_effect(const struct farm_run_plan *plan) {
 }
 
 static enum farm_status choose_net(struct farm_run_plan *plan, struct farm_error *err) {
-    struct farm_recipe *recipe = &plan->recipe;
-    struct farm_net_io io;
-    enum farm_status status = choose_io(plan, &io, err);
-    if (status) return status;
-    if ((status = choose_device(plan, err))) return status;
-    if (strcmp(recipe->net, "auto") == 0) snprintf(recipe->net, sizeof recipe->net, "%s", io.flat ? "mlp" : "shallow");
-    const struct farm_net_spec *spec = farm_net_find(recipe->net, err);
-    if (!spec) return farm_fail_in(err, FARM_E_USAGE, "net");
-    struct farm_net net;
-    if (farm_net_make(spec, &io, &net, err))
-        return farm_fail_in(err, FARM_E_USAGE, "%s with net %s", plan->env.name, recipe->net);
-    plan->net = *spec;
-    plan->io = io;
-    return FARM_OK;
+    struct farm_error why;
+    const enum farm_status status = farm_run_trains(&plan->env.spec, &plan->recipe, &plan->io, &why);
+    if (status)
+        return farm_fail(err, status, "%s: %.600s%s", plan->env.name, why.message,
+                         status == FARM_E_UNSUPPORTED ? " (farm fps steps any environment)" : "");
+    plan->net = *farm_net_find(plan->recipe.net, err);
+    return choose_device(plan, err);
 }
 
 // ---- how many, and where ----
@@ -382,9 +389,9 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
     if (!plan->machine || !plan->placement) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for the plan");
     enum farm_status status = farm_env_find(&plan->recipe, &plan->env, err);
     if (!status && plan->responder.remote) status = farm_run_offer_check(&plan->env, plan->responder.remote->spec, err);
+    if (!status && !plan->responder.body) status = choose_net(plan, err);
     if (!status) status = farm_algo_configure(&plan->recipe, &plan->algo, err);
     if (!status) status = farm_algo_plan_make(&plan->algo, &plan->passes, err);
-    if (!status && !plan->responder.body) status = choose_net(plan, err);
     if (!status) status = place_workers(plan, request->episodes, err);
     if (status) return status;
     if (!plan->quiet) log_plan(plan);

@@ -66,9 +66,21 @@ FAST_METRICS = ("--metrics-every", "0.1")
 class Documents(Cli):
     def test_commands_print_json(self):
         envs = json.loads(self.farm("envs", "--json").stdout)
-        self.assertIn("native/catch", envs["envs"])
+        self.assertEqual(sorted(envs["trains"]), sorted(envs["envs"]))
+        self.assertIs(envs["trains"]["native/catch"], True)
+        self.assertEqual({name for name, trains in envs["trains"].items() if not trains}, set(envs["trains_reason"]))
         doctor = self.farm("doctor", "--json")
         self.assertEqual(json.loads(doctor.stdout)["can_run"], doctor.returncode == 0)
+
+    def test_an_environment_trains_with_options_or_not(self):
+        for trains, *line in ((True, "ale/Pong"), (True, "ale/Pong", "--env.obs", "ram"), (False, "ale/Pong", "--env.obs", "rgb"), (False, "gym/Pendulum-v1")):
+            with self.subTest(line):
+                said = json.loads(self.farm("envs", *line, "--json").stdout)
+                self.assertEqual(said["trains"], {line[0]: trains})
+                command = ["train", "--env", *line, "--frames", "1k", "--actors", "1", "--envs-per-actor", "2", "--batch", "1", "--run", "r" + "".join(line[1:])]
+                trained = self.farm(*command, "--unroll", "5")
+                self.assertEqual(trained.returncode, 0 if trains else 2, trained.stderr)
+                self.assertIn(said["trains_reason"].get(line[0], ""), trained.stderr)
 
     def test_topo_knows_the_flags_of_train(self):
         machine = ("--synthetic", "pack:2 [numa(memory=384GB)] l3:2 core:4 pu:2", "--device", "cpu")

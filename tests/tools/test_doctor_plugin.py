@@ -96,6 +96,17 @@ class Sound(unittest.TestCase):
         self.assertIn("2x7x7", texts["example/gridworld"]["spec"])
         self.assertRegex(texts["example/gridworld"]["episodes"], r"[1-9]\d* terminated, [1-9]\d* truncated")
 
+    def test_says_with_the_words_of_train_what_cannot_be_trained(self):
+        for name, reason in (("chase", "only grey frames"), ("spring", "only one discrete action"), ("broken", "only a single observation array")):
+            with self.subTest(name):
+                trains = run_farm("train", "--env", f"plugin:{path(name)}", "--frames", "1")
+                document = json.loads(run_doctor(path(name), "--check", "runs", "--json").stdout)
+                entry = document["environments"][0]
+                self.assertEqual((trains.returncode, entry["trains"]), (2, False))
+                self.assertIn(entry["trains_reason"], trains.stderr)
+                self.assertIn(reason, entry["trains_reason"])
+                self.assertIn(f"farm train cannot train it: {entry['trains_reason']}\n", run_doctor(path(name), "--check", "runs").stdout)
+
     def test_prints_why_spec_refuses_an_option(self):
         for plugin, option, text in (
             ("gridworld", "size=99", "must be 2 to 32 (got 99)"),

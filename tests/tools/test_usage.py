@@ -27,6 +27,8 @@ REFUSED = (
     (2, "shallow, nature, mlp", "train --net deep9"),
     (2, "layer 0", "train --env native/catch --net shallow"),
     (2, "--stack 1", "train --env native/catch --stack 4"),
+    (2, "--stack 1", "train --env ale/Pong --env.obs ram --stack 4"),
+    (2, "farm envs NAME", "envs --env.size 3"),
     (2, "multiple of lanes", "train --envs-per-actor 7"),
     (1, "lower --actors", "train --env native/breakout --envs-per-actor 60000 --ring-steps 10000"),
     # files

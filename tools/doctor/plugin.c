@@ -25,6 +25,7 @@
 #include "envs/native/native.h"
 #include "tools/doctor/checks.h"
 #include "tools/doctor/findings.h"
+#include "tools/shared/recipe_flags.h"
 
 enum {
     PASS_MS = 500,              // a pass of a check over an instance, about
@@ -46,7 +47,7 @@ struct doctor {
     uint64_t printed_bytes;                     // by the present environment, and its last line
     char printed_line[LINE_BYTES];
     json_t *environments, *findings; // findings: of the present environment
-    bool sound;
+    bool sound, untrained;           // untrained: farm train refuses one of the environments
 };
 
 enum farm_status farm_doctor_option(void *context, const char *name, const char *value, struct farm_error *err) {
@@ -262,6 +263,20 @@ static double measured(double figure) {
     return figure > 0 ? figure : (double)NAN;
 }
 
+// Whether `farm train` can train it: no part of the contract, so not among the checks. Nothing if its spec is unknown.
+static void judge_training(struct doctor *doctor, const char *name, json_t *entry) {
+    struct farm_env_spec spec = doctor->report->figures.spec; // a copy, because the environment may have written there
+    struct farm_error err;
+    if (!spec.obs_count || farm_plugin_check_spec(&spec, NULL)) return;
+    const bool trains = farm_recipe_flags_train(name, &spec, &err);
+    doctor->untrained |= !trains;
+    farm_json_set_bool(entry, "trains", trains);
+    farm_json_set_text(entry, "trains_reason", trains ? NULL : err.message);
+    if (!doctor->request->json)
+        printf("%-8s %-24s %s%s\n", trains ? grade_names[TRIAL_GOOD] : grade_names[TRIAL_NOTE], "trains",
+               trains ? "farm train can train it" : "farm train cannot train it: ", trains ? "" : err.message);
+}
+
 static enum farm_status check_environment(struct doctor *doctor, const char *name, struct farm_error *err) {
     struct trial_report *report = doctor->report;
     const struct trial_figures *figures = &report->figures;
@@ -278,6 +293,7 @@ static enum farm_status check_environment(struct doctor *doctor, const char *nam
         record_finding(doctor, "prints");
     }
     json_t *entry = farm_json_object(false);
+    if (!status) judge_training(doctor, name, entry);
     farm_json_set_text(entry, "name", name);
     farm_json_set(entry, "checks", doctor->findings);
     farm_json_set_real(entry, "step_ns", measured(figures->step_ns));
@@ -388,7 +404,9 @@ enum farm_status farm_doctor_plugin(const struct farm_doctor_request *request, b
     farm_json_set(document, "environments", doctor.environments);
     if (!status && request->json) status = farm_json_print(document, stdout, err);
     if (!status && !request->json)
-        printf("\n%s\n", doctor.sound ? "Nothing is broken." : "Mend what is marked broken, then check again.");
+        printf("\n%s\n", !doctor.sound      ? "Mend what is marked broken, then check again."
+                         : doctor.untrained ? "Nothing is broken, but not all of it can be trained (see trains)."
+                                            : "Nothing is broken.");
     json_decref(document);
     munmap(doctor.report, sizeof *doctor.report);
     *sound = doctor.sound;

@@ -163,6 +163,7 @@ bool trial_open(struct trial *trial, const struct trial_request *request, struct
         farm_plugin_spec(trial->plugin.api, request->options, request->option_count, &trial->spec, &err);
     const bool refused = status == FARM_E_USAGE;
     trial_leave(trial);
+    if (!status) report->figures.spec = trial->spec;
     if (!status) describe_fields(trial);
     if (status)
         trial_report_finding(report, TRIAL_BROKEN,

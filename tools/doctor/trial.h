@@ -48,6 +48,7 @@ struct trial_request {
 struct trial_figures {
     uint64_t trace_hash, trace_calls; // of the episodes of one seed
     double step_ns, reset_ns, many_step_ns, agent_steps_per_s;
+    struct farm_env_spec spec; // obs_count 0: it could not be read
 };
 
 struct trial_report {

@@ -7,6 +7,7 @@
 #include "algo/registry.h"
 #include "base/paths.h"
 #include "report/run_dir.h"
+#include "run/plan.h"
 #include "tools/shared/command.h"
 
 struct keys {
@@ -73,4 +74,12 @@ enum farm_status farm_recipe_flags_settle(struct farm_recipe *recipe, const char
         base = path;
     if (!status && base) status = farm_recipe_load(recipe, FARM_LAYER_SHIPPED, base, err);
     return status ? status : farm_recipe_settle(recipe, err);
+}
+
+bool farm_recipe_flags_train(const char *name, const struct farm_env_spec *spec, struct farm_error *err) {
+    struct farm_recipe recipe;
+    struct farm_net_io io;
+    farm_recipe_defaults(&recipe, farm_algo_family_at);
+    return !farm_recipe_set(&recipe, FARM_LAYER_FLAG, "env", name, err) &&
+           !farm_recipe_flags_settle(&recipe, NULL, NULL, err) && !farm_run_trains(spec, &recipe, &io, err);
 }

@@ -3,6 +3,8 @@
 #ifndef FARM_TOOLS_SHARED_RECIPE_FLAGS_H
 #define FARM_TOOLS_SHARED_RECIPE_FLAGS_H
 
+#include <farm/env.h>
+
 #include "base/cli.h"
 #include "config/recipe.h"
 
@@ -16,5 +18,8 @@ bool farm_read_recipe_flags(const struct farm_cli *cli, const char *const *only,
 // for the environment, if there is one); then settles the recipe.
 enum farm_status farm_recipe_flags_settle(struct farm_recipe *recipe, const char *file, const char *base,
                                           struct farm_error *err);
+
+// Whether `farm train --env NAME` can train an environment of this spec (farm_run_trains); if not, err has the reason.
+bool farm_recipe_flags_train(const char *name, const struct farm_env_spec *spec, struct farm_error *err);
 
 #endif
