@@ -25,7 +25,7 @@ import traceback
 from . import _farm
 
 BrokenContract = _farm.BrokenContract
-ENV_BROKEN = 3  # exit status FARM_ACTOR_ENV_BROKEN, src/actor/actor.h
+ENV_BROKEN = signal.SIGRTMAX  # of which the actor then dies, see src/supervisor/worker.h: no sys.exit() of an environment looks so
 
 
 def attach(arguments):
@@ -92,15 +92,19 @@ def keep_stdout():
     return output
 
 
-def describe_error(error):
-    """The last line of the traceback with its file, line and function."""
+def place_of(error):
+    """File, line and function of an exception."""
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno}, {frames[-1].name})" if frames else ""
-    return traceback.format_exception_only(error)[-1].strip().replace("\n", " ") + place
+    return f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno}, {frames[-1].name})" if frames else ""
+
+
+def describe_error(error):
+    """The last line of the traceback with its place."""
+    return traceback.format_exception_only(error)[-1].strip().replace("\n", " ") + place_of(error)
 
 
 def main(environments):
-    """The program. Exit status 2: unknown environment or option; ENV_BROKEN; 1: any other failure."""
+    """The program. Exit status 2: unknown environment or option; 1: any other failure. ENV_BROKEN kills it."""
     arguments = parse_arguments(environments)
     with keep_stdout() as output:
         if arguments.list:
@@ -118,7 +122,10 @@ def main(environments):
         run(arguments, maker)
     except BrokenContract as broken:
         print(f"{environments.label}: {arguments.env} {broken}", file=sys.stderr)
-        sys.exit(ENV_BROKEN)
+        sys.stderr.flush()
+        os.kill(os.getpid(), ENV_BROKEN)
+    except SystemExit as left:
+        sys.exit(f"{environments.label}: {arguments.env} called sys.exit({left.code!r}){place_of(left)}")
     except (OSError, MemoryError) as failed:
         sys.exit(f"{environments.label}: {failed}")
     except Exception as failed:

@@ -1,5 +1,6 @@
-// Reports which environment an actor was calling when a signal kills it: the actor records each call, and a signal
-// handler prints the record to stderr before the process dies. Runs in an actor process, one thread.
+// Reports which environment an actor was calling when a signal kills it or exit() ends it: the actor records each call,
+// and a signal handler prints the record and the stack's frames to stderr before the process dies. Runs in an actor
+// process, one thread.
 #ifndef FARM_ACTOR_CRASH_H
 #define FARM_ACTOR_CRASH_H
 
@@ -14,7 +15,7 @@ struct farm_call {
 };
 
 // Catches SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT on an alternate stack, except signals that are caught already (by
-// a sanitizer). Returns the process's one record; never NULL.
+// a sanitizer), and exit(). Returns the process's one record; never NULL.
 struct farm_call *farm_crash_watch(void);
 
 #endif

@@ -165,6 +165,15 @@ static void read_throttling(void *context, const struct hierarchy *h, const char
     if (ns > out->ns) out->ns = ns;
 }
 
+static void read_kills(void *context, const struct hierarchy *h, const char *directory) {
+    uint64_t *most = context;
+    char text[1024] = "\n";
+    const char *file = h->v2 ? "memory.events" : "memory.oom_control";
+    if (!h->memory || !farm_file_text(text + 1, sizeof text - 1, "%s/%s", directory, file)) return;
+    const uint64_t kills = farm_file_number(text, "\noom_kill ");
+    if (kills > *most) *most = kills;
+}
+
 // Visits this process's group in every hierarchy, and every group above it up to the mount.
 static void visit_levels(const char *root,
                          void (*visit)(void *context, const struct hierarchy *h, const char *directory),
@@ -195,4 +204,10 @@ void farm_cgroup_read(const char *root, struct farm_cgroup_limits *out) {
 void farm_cgroup_read_throttling(const char *root, struct farm_cgroup_throttling *out) {
     *out = (struct farm_cgroup_throttling){0};
     visit_levels(root, read_throttling, out);
+}
+
+uint64_t farm_cgroup_read_kills(const char *root) {
+    uint64_t most = 0;
+    visit_levels(root, read_kills, &most);
+    return most;
 }

@@ -17,7 +17,7 @@
 
 #include "base/time.h"
 
-enum { TEXT_BYTES_MAX = 1 << 20, LOOK_MS = 100, END_S = 10 };
+enum { TEXT_BYTES_MAX = 1 << 20, LOOK_MS = 100, END_S = 10, PLACE_S = 5 };
 
 bool farm_program_await(pid_t pid, double limit_s, int *ended) {
     const uint64_t deadline_ns = farm_now_ns() + (uint64_t)(limit_s * 1e9);
@@ -88,7 +88,7 @@ static int start_child(const struct farm_program *program, int output_fd, int er
     posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&files, output_fd, STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&files, error_fd, STDERR_FILENO);
-    const int failed = posix_spawn(pid, program->path, &files, &attributes, program->argv, program->environment);
+    const int failed = posix_spawnp(pid, program->path, &files, &attributes, program->argv, program->environment);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&files);
     return failed;
@@ -172,4 +172,20 @@ enum farm_status farm_program_read(const struct farm_program *program, char **te
     if (status) free(*text);
     if (status) *text = NULL;
     return status;
+}
+
+void farm_program_place(const char *object, uint64_t offset, char *text, size_t bytes) {
+    char address[24], *argv[] = {"addr2line", "-Cfipe", (char *)(uintptr_t)object, address, NULL}, *found;
+    const char *slash = strrchr(object, '/'), *name = slash ? slash + 1 : object;
+    const struct farm_program program = {
+        .path = argv[0], .argv = argv, .environment = environ, .label = "", .apart = true, .limit_s = PLACE_S};
+    snprintf(address, sizeof address, "0x%llx", (unsigned long long)offset);
+    if (farm_program_read(&program, &found, NULL)) {
+        snprintf(text, bytes, "addr2line -fe %s %s", object, address);
+        return;
+    }
+    const size_t line = strcspn(found, "\n"), all = strlen(found);
+    snprintf(text, bytes, "%.*s (%s+%s)%.*s", (int)line, found, name, address, all > line ? (int)(all - line - 1) : 0,
+             found + line);
+    free(found);
 }

@@ -5,12 +5,13 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include "base/status.h"
 
 struct farm_program {
-    const char *path;
+    const char *path; // without a slash: found in PATH
     char *const *argv, *const *environment;
     const char *label; // prefix of its messages on stderr; removed
     bool apart;        // in a new process group, which Ctrl-C in the terminal does not reach
@@ -36,6 +37,11 @@ enum farm_status farm_program_call(const char *what, bool (*body)(const void *co
 // Waits for the end of a child of this process, at most until limit_s are over; kills it then, and what is left of its
 // process group. *ended as of waitpid(2). False: it had not ended in time.
 bool farm_program_await(pid_t pid, double limit_s, int *ended);
+
+// Where an address of an object lies in its source, as addr2line(1) finds out: "FUNCTION at FILE:LINE
+// (OBJECT+0xOFFSET)", and a line for each function that it is inlined in. If addr2line is missing or fails: the command
+// to call.
+void farm_program_place(const char *object, uint64_t offset, char *text, size_t bytes);
 
 // The last line that is not blank of a file, cut from its end.
 void farm_program_last_line(int fd, char *line, size_t bytes);

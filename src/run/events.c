@@ -83,15 +83,37 @@ static void on_line(void *context, size_t worker, const char *line) {
     dprintf(STDERR_FILENO, "%s\n", line);
 }
 
-static void on_death(void *context, size_t worker, const char *how) {
-    const struct farm_run_events *events = context;
+static void count_cause(struct farm_run_events *events, const char *text) {
+    uint32_t i = 0;
+    if (strncmp(text, "was ", 4) == 0) text += 4;
+    while (i < FARM_RUN_CAUSES_MAX - 1 && events->causes[i].deaths && strcmp(events->causes[i].text, text) != 0) i++;
+    snprintf(events->causes[i].text, sizeof events->causes[i].text, "%s",
+             i < FARM_RUN_CAUSES_MAX - 1 ? text : "died of other causes");
+    events->causes[i].deaths++;
+}
+
+void farm_run_events_causes(const struct farm_run_events *events, char *text, size_t bytes) {
+    size_t used = 0;
+    text[0] = 0;
+    for (uint32_t i = 0; i < FARM_RUN_CAUSES_MAX && events->causes[i].deaths && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s: %llu", i ? "; " : "", events->causes[i].text,
+                                 (unsigned long long)events->causes[i].deaths);
+}
+
+static void on_death(void *context, size_t worker, const struct farm_death *death) {
+    struct farm_run_events *events = context;
     const char *learner = events->workers->plan->responder.remote ? "the bridge" : "the learner";
     char actor[FARM_WORKER_NAME_MAX];
     uint32_t b;
     snprintf(actor, sizeof actor, "actor %zu", worker);
     if (is_bridge(events, worker, &b))
         snprintf(actor, sizeof actor, events->sessions->bridges->count > 1 ? "bridge %u" : "the bridge", b);
-    farm_run_warn(events->workers->caller, "%s %s", is_learner(events, worker) ? learner : actor, how);
+    if (worker < events->workers->plan->places) count_cause(events, death->cause);
+    const bool explain = death->crashed && !death->core[0] && !events->core_explained;
+    events->core_explained |= explain;
+    farm_run_warn(events->workers->caller, "%s %s, pid %d%s%s%s", is_learner(events, worker) ? learner : actor,
+                  death->how, (int)death->pid, death->core[0] ? "; " : "", death->core,
+                  explain ? " (no core file for a debugger: `ulimit -c unlimited` before the command allows one)" : "");
 }
 
 static void on_end(void *context, size_t worker) {

@@ -7,6 +7,13 @@
 #include "run/sessions.h"
 #include "run/watch.h"
 
+enum { FARM_RUN_CAUSES_MAX = 6 };
+
+struct farm_run_cause {
+    char text[FARM_DEATH_CAUSE_BYTES]; // the last one: "of other causes"
+    uint64_t deaths;
+};
+
 struct farm_run_events {
     // farm_run_make
     struct farm_run_workers *workers;
@@ -19,6 +26,8 @@ struct farm_run_events {
     uint64_t end_ns;   // when the run's end was decided; 0: not yet
     struct farm_run_rejected rejected;
     uint64_t learner_restarts, actor_restarts;
+    struct farm_run_cause causes[FARM_RUN_CAUSES_MAX]; // of the actors' deaths
+    bool core_explained;
     char learner_error[1024];              // the learner's last error; "": none
     int watched[1 + FARM_RUN_BRIDGES_MAX]; // by the supervisor: the admission socket, then the bridges; -1: none
 };
@@ -34,5 +43,8 @@ void farm_run_events_end(struct farm_run_events *events, bool interrupted);
 
 // Seconds since the first answered step, up to the end of the run; 0 before. Of this session (--resume).
 double farm_run_events_wall_s(const struct farm_run_events *events);
+
+// "killed by signal 11 (Segmentation fault): 9; ended with exit status 3: 1", for reports. "": no actor has died.
+void farm_run_events_causes(const struct farm_run_events *events, char *text, size_t bytes);
 
 #endif

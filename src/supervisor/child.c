@@ -104,5 +104,6 @@ _Noreturn void farm_child_become(const struct farm_worker_spec *spec, pid_t pare
     int status = spec->body(spec->context, &err);
     if (status) farm_log_error("%s", err.message[0] ? err.message : "ended without a reason");
     fflush(NULL);
+    if (status && status == spec->final_status) raise(SIGRTMAX);
     _exit(status);
 }

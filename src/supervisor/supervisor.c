@@ -21,6 +21,10 @@
 enum { WORDS_MAX = 480, BACKOFF_FIRST_MS = 10, WORKERS_MAX = 8192, WARN_AFTER_MS = 1000 };
 // Bytes read of one worker in a turn, and the pause before its next turn: 1.3 MB/s.
 enum { READ_BYTES = 4096, TURN_READS = 16, FLOOD_PAUSE_MS = 50 };
+enum { LINES_A_SECOND = 100 }; // of one worker that are passed on
+enum { DEATHS_KEPT = 3, WHY_BYTES = 64 };
+
+static const uint64_t SECOND_NS = 1000000000;
 
 enum worker_state {
     WORKER_DUE,     // to be started at start_at_ns
@@ -41,8 +45,13 @@ struct worker {
     uint64_t listen_at_ns;           // it wrote too much at once: its output is not read before
     char line[FARM_WORKER_LINE_MAX]; // the beginning of a line that has not ended yet
     size_t line_length;
+    uint64_t second_ns;    // when the present second of its output began
+    uint64_t lines, held;  // in this second: lines passed on, and suppressed
     char words[WORDS_MAX]; // last words: the end of what it wrote in this life
     size_t words_length;
+    struct farm_death_frames frames;                  // of its crash report
+    char why[WHY_BYTES];                              // farm_supervisor_kill in this life; "": not called
+    char deaths[DEATHS_KEPT][FARM_DEATH_CAUSE_BYTES]; // the last causes; "": none
 };
 
 struct farm_supervisor {
@@ -56,6 +65,7 @@ struct farm_supervisor {
     int signal_number; // the first that came
     uint64_t signal_ns;
     bool impatient;
+    struct farm_death_watch deaths;
 };
 
 static uint32_t or_default(uint32_t value, uint32_t standard) {
@@ -81,6 +91,7 @@ enum farm_status farm_supervisor_make(const struct farm_supervisor_config *confi
     set->deaths_max = or_default(set->deaths_max, 5);
     set->short_lives_max = or_default(set->short_lives_max, 100);
 
+    farm_death_watch(&supervisor->deaths, config->root);
     sigset_t taken, blocked;
     struct sigaction hangup;
     sigemptyset(&taken);
@@ -170,6 +181,14 @@ void farm_supervisor_dismiss(struct farm_supervisor *supervisor, size_t number) 
     if (supervisor->config.on_end) supervisor->config.on_end(supervisor->config.context, number);
 }
 
+void farm_supervisor_kill(struct farm_supervisor *supervisor, size_t number, const char *why) {
+    assert(number < supervisor->count);
+    struct worker *worker = &supervisor->workers[number];
+    if (worker->state != WORKER_RUNNING) return;
+    snprintf(worker->why, sizeof worker->why, "%s", why);
+    pidfd_send_signal(worker->pidfd, SIGKILL, NULL, 0);
+}
+
 // ---- signals ----
 
 static void read_signals(struct farm_supervisor *supervisor) {
@@ -213,15 +232,46 @@ static void remember(struct worker *worker, const char *line) {
     worker->words[worker->words_length] = 0;
 }
 
-static void finish_line(struct farm_supervisor *supervisor, struct worker *worker) {
+static void hand_line(const struct farm_supervisor *supervisor, const struct worker *worker, const char *line) {
+    if (supervisor->config.on_line) {
+        supervisor->config.on_line(supervisor->config.context, (size_t)(worker - supervisor->workers), line);
+    } else {
+        dprintf(STDERR_FILENO, "%s\n", line);
+    }
+}
+
+// Begins a new second of the worker's output if the last one, or the worker's life, is over.
+static void begin_second(const struct farm_supervisor *supervisor, struct worker *worker, bool over) {
+    const uint64_t now = farm_now_ns(), held = worker->held;
+    if (!over && now - worker->second_ns < SECOND_NS) return;
+    worker->second_ns = now;
+    worker->lines = held > LINES_A_SECOND ? LINES_A_SECOND : 0; // a flood that lasts is only counted
+    worker->held = 0;
+    if (!held) return;
+    char line[128];
+    snprintf(line, sizeof line, "farm: warning: %llu line%s of %s suppressed (more than %d in a second)",
+             (unsigned long long)held, held == 1 ? "" : "s", worker->spec.name, LINES_A_SECOND);
+    hand_line(supervisor, worker, line);
+}
+
+// Errors of the farm always pass.
+static void pass_line(const struct farm_supervisor *supervisor, struct worker *worker, const char *line) {
+    static const char error[] = "farm: error: ";
+    remember(worker, line);
+    begin_second(supervisor, worker, false);
+    const bool held = worker->lines >= LINES_A_SECOND && strncmp(line, error, sizeof error - 1) != 0;
+    if (held) {
+        worker->held++;
+        return;
+    }
+    worker->lines++;
+    hand_line(supervisor, worker, line);
+}
+
+static void finish_line(const struct farm_supervisor *supervisor, struct worker *worker) {
     worker->line[worker->line_length] = 0;
     worker->line_length = 0;
-    remember(worker, worker->line);
-    if (supervisor->config.on_line) {
-        supervisor->config.on_line(supervisor->config.context, (size_t)(worker - supervisor->workers), worker->line);
-    } else {
-        dprintf(STDERR_FILENO, "%s\n", worker->line);
-    }
+    if (!farm_death_take_frame(&worker->frames, worker->line)) pass_line(supervisor, worker, worker->line);
 }
 
 // Control characters become blanks, because the line may go to a terminal; a tab stays.
@@ -294,9 +344,9 @@ static enum farm_status start_worker(struct farm_supervisor *supervisor, struct 
     worker->state = WORKER_RUNNING;
     worker->started_ns = farm_now_ns();
     worker->starts++;
-    worker->line_length = worker->words_length = 0;
+    worker->line_length = worker->words_length = worker->frames.length = 0;
     worker->listen_at_ns = 0;
-    worker->words[0] = 0;
+    worker->words[0] = worker->why[0] = worker->frames.lines[0] = 0;
     return FARM_OK;
 }
 
@@ -312,12 +362,16 @@ static enum farm_status start_due(struct farm_supervisor *supervisor, struct far
 
 // ---- dying ----
 
-static void describe_end(const siginfo_t *info, char *text, size_t text_bytes) {
-    if (info->si_code == CLD_EXITED) {
-        snprintf(text, text_bytes, "ended with exit status %d", info->si_status);
-    } else {
-        snprintf(text, text_bytes, "was killed by signal %d (%s)", info->si_status, strsignal(info->si_status));
-    }
+struct place_printer {
+    const struct farm_supervisor *supervisor;
+    struct worker *worker;
+};
+
+static void print_place(void *context, const char *place) {
+    const struct place_printer *printer = context;
+    char line[FARM_WORKER_LINE_MAX];
+    snprintf(line, sizeof line, "farm: error: %s: %s", printer->worker->spec.name, place);
+    pass_line(printer->supervisor, printer->worker, line);
 }
 
 // Reaps a dead process: kills its group, reads its last output, closes its descriptors. False while it lives.
@@ -329,6 +383,8 @@ static bool reap(struct farm_supervisor *supervisor, struct worker *worker, sigi
     enum { DRAIN_ROUNDS = 256 }; // 1 MiB: a pipe holds 64 KiB
     if (worker->output_fd >= 0) read_output(supervisor, worker, DRAIN_ROUNDS);
     if (worker->line_length) finish_line(supervisor, worker);
+    farm_death_print_frames(&worker->frames, print_place, &(struct place_printer){supervisor, worker});
+    begin_second(supervisor, worker, true);
     close_output(worker);
     close(worker->pidfd);
     worker->pidfd = -1;
@@ -346,6 +402,18 @@ static enum farm_status crash_loop(const struct worker *worker, const char *how,
 static enum farm_status final_error(const struct worker *worker, const char *how, struct farm_error *err) {
     return farm_fail(err, FARM_E_DEAD, "%s %s. %s%s", worker->spec.name, how,
                      worker->words_length ? "Its last words:\n" : "It said nothing.", worker->words);
+}
+
+// Its last deaths, the newest first.
+static enum farm_status too_many_restarts(const struct worker *worker, struct farm_error *err) {
+    char last[DEATHS_KEPT * (FARM_DEATH_CAUSE_BYTES + 2)] = "";
+    for (uint64_t i = 1; i <= DEATHS_KEPT && i <= worker->starts; i++) {
+        const size_t used = strlen(last);
+        snprintf(last + used, sizeof last - used, "%s%s", used ? "; " : "",
+                 worker->deaths[(worker->starts - i) % DEATHS_KEPT]);
+    }
+    return farm_fail(err, FARM_E_DEAD, "%s has been started again %llu times (restarts_max), and died again: it %s",
+                     worker->spec.name, (unsigned long long)worker->spec.restarts_max, last);
 }
 
 // A worker that is not started again, and the run with it unless it is expendable.
@@ -371,12 +439,16 @@ static enum farm_status after_death(struct farm_supervisor *supervisor, struct w
         if (config->on_end) config->on_end(config->context, number);
         return FARM_OK;
     }
-    char how[128];
-    describe_end(info, how, sizeof how);
-    if (config->on_death) config->on_death(config->context, number, how);
+    struct farm_death death;
     const struct farm_worker_spec *spec = &worker->spec;
-    const bool final = spec->errors_are_final || (spec->final_status && info->si_status == spec->final_status);
-    if (final && info->si_code == CLD_EXITED) return lose(supervisor, worker, final_error(worker, how, err), err);
+    farm_death_describe(&supervisor->deaths, info, spec->name, worker->why, &death);
+    snprintf(worker->deaths[(worker->starts - 1) % DEATHS_KEPT], FARM_DEATH_CAUSE_BYTES, "%s", death.cause);
+    if (config->on_death) config->on_death(config->context, number, &death);
+    const bool exited = info->si_code == CLD_EXITED, by_word = !exited && info->si_status == SIGRTMAX;
+    if ((exited && spec->errors_are_final) || (by_word && spec->final_status))
+        return lose(supervisor, worker, final_error(worker, death.how, err), err);
+    if (spec->restarts_max && worker->starts > spec->restarts_max)
+        return lose(supervisor, worker, too_many_restarts(worker, err), err);
 
     uint64_t now = farm_now_ns();
     bool healthy = now - worker->started_ns >= ms(config->healthy_ms);
@@ -384,7 +456,7 @@ static enum farm_status after_death(struct farm_supervisor *supervisor, struct w
     worker->short_lives = healthy ? 0 : worker->short_lives + 1;
     worker->fruitless = healthy || !fruitless ? 0 : worker->fruitless + 1;
     if (worker->fruitless >= config->deaths_max || worker->short_lives >= config->short_lives_max)
-        return lose(supervisor, worker, crash_loop(worker, how, err), err);
+        return lose(supervisor, worker, crash_loop(worker, death.how, err), err);
     uint64_t wait_ms = 0;
     if (worker->short_lives > 1) {
         uint32_t doublings = worker->short_lives - 2 < 20 ? worker->short_lives - 2 : 20;
@@ -422,6 +494,8 @@ static void wait_for_events(struct farm_supervisor *supervisor, uint64_t until_n
     for (size_t i = 0; i < supervisor->count; i++)
         if (supervisor->polls[2 + 2 * i].revents && !read_output(supervisor, &supervisor->workers[i], TURN_READS))
             close_output(&supervisor->workers[i]);
+    for (size_t i = 0; i < supervisor->count; i++)
+        if (supervisor->workers[i].held) begin_second(supervisor, &supervisor->workers[i], false);
     for (size_t i = 0; i < config->watched_count; i++)
         if (watched[i].revents) config->on_readable(config->context, i);
 }

@@ -5,7 +5,8 @@
 // A worker can rely on this: it dies when the supervisor dies in any way; its signals are as after exec
 // (nothing blocked, nothing caught); no descriptors but 0 (/dev/null), 1 and 2 (a pipe to the supervisor, which passes
 // every line on with control characters as blanks, and keeps the last ones as "last words"; a worker that writes more
-// than about 1.3 MB/s waits in its writes) and those of its spec, under the same numbers; a process group of its own,
+// than about 1.3 MB/s waits in its writes; of more than 100 lines in a second the others are counted only; frames of a
+// crash report become lines of source) and those of its spec, under the same numbers; a process group of its own,
 // so that Ctrl-C in the terminal reaches the supervisor alone.
 #ifndef FARM_SUPERVISOR_SUPERVISOR_H
 #define FARM_SUPERVISOR_SUPERVISOR_H
@@ -16,6 +17,7 @@
 #include <sys/types.h>
 
 #include "base/status.h"
+#include "supervisor/death.h"
 #include "supervisor/worker.h"
 
 enum farm_supervisor_turn { FARM_TURN_ON, FARM_TURN_STOP };
@@ -25,7 +27,7 @@ struct farm_supervisor_config {
     // All may be NULL. Called from farm_supervisor_run alone.
     void (*before_start)(void *context, size_t worker, uint64_t starts); // starts: how often it was started before
     void (*on_line)(void *context, size_t worker, const char *line);     // a line the worker wrote; NULL: to stderr
-    void (*on_death)(void *context, size_t worker, const char *how);     // "was killed by signal 9 (Killed)"
+    void (*on_death)(void *context, size_t worker, const struct farm_death *death);
     void (*on_end)(void *context, size_t worker);                   // one that may end, or was dismissed, has ended
     void (*on_loss)(void *context, size_t worker, const char *why); // an expendable one cannot be kept alive
     void (*on_signal)(void *context, int number);  // SIGUSR1, SIGUSR2; NULL: they do what they did before
@@ -40,6 +42,7 @@ struct farm_supervisor_config {
     size_t watched_count;
     void (*on_readable)(void *context, size_t number);
 
+    const char *root;         // of /proc and the control groups, for a recorded machine; NULL: the running system's
     uint32_t tick_ms;         // 0: 250
     uint32_t grace_ms;        // from SIGTERM to SIGKILL; 0: 10,000
     uint32_t healthy_ms;      // a life as long as this makes up for the deaths before; 0: 10,000
@@ -68,6 +71,9 @@ enum farm_status farm_supervisor_enlist(struct farm_supervisor *supervisor, size
                                         const struct farm_worker_spec *spec, struct farm_error *err);
 // From a callback: SIGTERM (and SIGCONT) now, SIGKILL after grace_ms, and no restart; on_end follows its end.
 void farm_supervisor_dismiss(struct farm_supervisor *supervisor, size_t worker);
+
+// From a callback: SIGKILL now, and another start as after any death. why: a few words for the death's description.
+void farm_supervisor_kill(struct farm_supervisor *supervisor, size_t worker, const char *why);
 
 // Whether a signal that ends the run is pending; for long preparations.
 bool farm_supervisor_interrupted(struct farm_supervisor *supervisor);

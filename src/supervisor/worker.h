@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/bitmap.h"
 #include "base/status.h"
@@ -27,9 +28,12 @@ struct farm_worker_spec {
     int memory_node;                // node that its heap prefers; -1: none
     bool may_end;                   // exit status 0 is an end, not a death (a learner that reached its target)
     bool errors_are_final;          // an exit status other than 0 ends the run: only a killed worker is started again
-    int final_status;               // this exit status also ends the run; 0: no such status
-    bool expendable;                // an error that would end the run ends this worker alone: on_loss
-    int stop_phase;                 // phases are stopped one after another, 0 first
+    // A body's return value that also ends the run; 0: no such value. A program kills itself with SIGRTMAX instead:
+    // code that the worker runs cannot end so by exit() or a crash, whatever status it chooses.
+    int final_status;
+    uint64_t restarts_max; // more end the run too; 0: no limit
+    bool expendable;       // an error that would end the run ends this worker alone: on_loss
+    int stop_phase;        // phases are stopped one after another, 0 first
 };
 
 #endif

@@ -57,6 +57,18 @@ Test(base, counts_page_cache_as_free) {
     check_memory(500, 1000, "memory.max", "/a");
 }
 
+Test(base, counts_kills_of_both_versions) {
+    cr_assert_eq(farm_cgroup_read_kills(root), 0);
+    record_v2("/a/b");
+    record("sys/fs/cgroup/a/memory.events", "low 0\noom 9\noom_kill 5\noom_group_kill 8\n");
+    record("sys/fs/cgroup/a/b/memory.events", "oom_kill 3\n");
+    cr_assert_eq(farm_cgroup_read_kills(root), 5);
+    record("proc/self/mountinfo", V1_MOUNTS);
+    record("proc/self/cgroup", "4:memory:/c\n");
+    record("sys/fs/cgroup/memory/c/memory.oom_control", "oom_kill_disable 0\nunder_oom 1\noom_kill 2\n");
+    cr_assert_eq(farm_cgroup_read_kills(root), 2);
+}
+
 Test(base, treats_memory_high_as_a_limit) {
     record_v2("/a");
     record_bytes("sys/fs/cgroup/a/memory.max", 900 * MIB);

@@ -292,14 +292,14 @@ static void before_start(void *context, size_t worker, uint64_t starts) {
               false);
 }
 
-static void on_death(void *context, size_t worker, const char *how) {
+static void on_death(void *context, size_t worker, const struct farm_death *death) {
     struct farm *farm = context;
     struct chaos_totals *totals = &farm->shared->totals;
     struct chaos_worker *words = &farm->shared->state.workers[worker];
     uint64_t kind = __atomic_load_n(&words->kind, __ATOMIC_ACQUIRE);
     if (kind == CHAOS_NONE && farm->victims[worker].ordered == CHAOS_TIME) kind = CHAOS_TIME;
-    if (strncmp(how, "was killed by signal 9", 22) != 0 || kind == CHAOS_NONE || kind >= CHAOS_KINDS) {
-        chaos_violation(farm->shared, "worker %zu %s: not by us", worker, how);
+    if (strncmp(death->how, "was killed by signal 9", 22) != 0 || kind == CHAOS_NONE || kind >= CHAOS_KINDS) {
+        chaos_violation(farm->shared, "worker %zu %s: not by us", worker, death->how);
         return;
     }
     if (is_learner(farm, worker)) {

@@ -90,6 +90,8 @@ class ActorProcess:
         while self.process.poll() is None and time.monotonic() < deadline:
             self.answer(0) or self.answer(1)
             os.sched_yield()
+        while self.answer(0) or self.answer(1):
+            pass  # what it published last
         return self.kill()
 
     def kill(self):

@@ -32,6 +32,8 @@ class Probe(gymnasium.Env):
         return np.zeros(3), {}
 
     def step(self, action):
+        if isinstance(self._error, int):
+            sys.exit(self._error)
         if self._error:
             raise KeyError(self._error)
         return self._observation, self._reward, False, False, {}
@@ -39,6 +41,7 @@ class Probe(gymnasium.Env):
 
 gymnasium.register(id="Probe/Plain-v0", entry_point=Probe)
 gymnasium.register(id="Probe/Broken-v0", entry_point=Probe, kwargs={"error": "the wheel came off"})
+gymnasium.register(id="Probe/Leaving-v0", entry_point=Probe, kwargs={"error": 3})
 gymnasium.register(id="Probe/Nan-v0", entry_point=Probe, kwargs={"observation": (0.5, np.nan, 0.5)})
 gymnasium.register(id="Probe/WrongShape-v0", entry_point=Probe, kwargs={"observation": (0, 0, 0, 0)})
 gymnasium.register(id="Probe/NoReward-v0", entry_point=Probe, kwargs={"reward": None})
@@ -186,12 +189,17 @@ class Process(unittest.TestCase):
         self.assertIn("KeyError: 'the wheel came off' (test_actor_programs.py:", last)
         self.assertIn("Probe/Broken-v0", last)
 
-    def test_a_broken_contract_has_its_own_exit_status(self):
+    def test_sys_exit_of_the_environment_is_no_end_of_its_own(self):
+        status, last = self.play_probe("Leaving")
+        self.assertEqual(status, 1)
+        self.assertIn("Probe/Leaving-v0 called sys.exit(3) (test_actor_programs.py:", last)
+
+    def test_a_broken_contract_has_its_own_signal(self):
         for name, message, *flags in (
             ("Nan", "NaN", "--bad-values", "fail"), ("WrongShape", "shape"), ("NoReward", "the reward is not a number")
         ):
             status, last = self.play_probe(name, *flags)
-            self.assertEqual(status, 3, last)  # FARM_ACTOR_ENV_BROKEN
+            self.assertEqual(status, -signal.SIGRTMAX, last)
             self.assertRegex(last, rf"^gym_actor: test_actor_programs:Probe/{name}-v0 answers with .*{message}.*: lane 0, number 0$")
 
 

@@ -15,7 +15,7 @@ static const uint64_t PLAY_NS = 700000000u, TURN_NS = 50000000u, TURN_BYTES = 65
                       PIPE_BYTES = 1048576; // at most: what is left in it at the end
 
 struct scene {
-    uint64_t start_ns, bytes[WORKERS], lines[WORKERS], control_characters, longest;
+    uint64_t start_ns, suppressed, bytes[WORKERS], lines[WORKERS], control_characters, longest;
     uint64_t starts;
     uint64_t bytes_at_death, most_before_start; // of the flood
     volatile uint64_t *written;                 // by the flood, shared
@@ -43,6 +43,9 @@ static int die_soon(void *context, struct farm_error *err) {
 static void on_line(void *context, size_t worker, const char *line) {
     struct scene *scene = context;
     const size_t length = strlen(line);
+    unsigned long long suppressed;
+    if (sscanf(line, "farm: warning: %llu lines of flood suppressed", &suppressed) == 1)
+        scene->suppressed += suppressed;
     scene->lines[worker]++;
     scene->bytes[worker] += length;
     if (length > scene->longest) scene->longest = length;
@@ -50,7 +53,7 @@ static void on_line(void *context, size_t worker, const char *line) {
         scene->control_characters += ((unsigned char)line[i] < ' ' && line[i] != '\t') || line[i] == 0x7f;
 }
 
-static void on_death(void *context, size_t worker, const char *how) {
+static void on_death(void *context, size_t worker, const struct farm_death *death) {
     struct scene *scene = context;
     scene->bytes_at_death = scene->bytes[FLOOD];
 }
@@ -103,6 +106,8 @@ Test(supervisor, a_worker_that_floods_its_output_waits_and_the_others_do_not, .t
     const uint64_t bytes_most = (spent / TURN_NS + 4) * TURN_BYTES + PIPE_BYTES; // a limit that holds for any time
     cr_assert_leq(scene.bytes[FLOOD], bytes_most, "%lu bytes", scene.bytes[FLOOD]);
     cr_assert_leq(*scene.written, bytes_most, "it was let write %lu bytes", *scene.written);
+    cr_assert_leq(scene.lines[FLOOD], 100 + 2 * (spent / 1000000000u + 2), "it is passed on no more than this");
+    cr_assert_gt(scene.suppressed, 0);
     cr_assert_eq(scene.control_characters, 0);
     cr_assert_lt(scene.longest, FARM_WORKER_LINE_MAX);
     cr_assert_eq(scene.bytes[CLOCK], scene.lines[CLOCK] * strlen("tick\ttock"));

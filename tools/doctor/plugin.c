@@ -128,8 +128,8 @@ static void report_fault(struct trial_report *report, const char *call, const ch
                              "%s writes to its action%s", call, place);
     else if (report->fault == TRIAL_SIGNAL)
         trial_report_finding(report, TRIAL_BROKEN,
-                             "compile it with -g -fsanitize=address and play it in a program of your own, or read the "
-                             "line that addr2line names",
+                             "built with -g, the message names the line; -fsanitize=address in a program of your own "
+                             "finds more",
                              "%s crashes: %s%s", call, strsignal(report->fault_signal), place);
     else
         trial_report_finding(report, TRIAL_BROKEN, faults[report->fault].mend, faults[report->fault].format, call,
@@ -145,10 +145,11 @@ static void report_unfinished(const struct doctor *doctor, const char *last_line
     if (report->call > TRIAL_CREATE)
         snprintf(call, sizeof call, "%s of call %llu%s", trial_call_name(report->call),
                  (unsigned long long)report->number + 1, report->action);
-    if (report->fault_pc)
-        snprintf(place, sizeof place, "; addr2line -fe %.200s 0x%llx", doctor->path,
-                 (unsigned long long)report->fault_pc);
-    else if (last_line[0])
+    if (report->fault_pc) {
+        farm_program_place(doctor->path, report->fault_pc, place + 2, sizeof place - 2);
+        memcpy(place, "; ", 2);
+        for (char *end; (end = strchr(place, '\n'));) *end = ' '; // functions that it is inlined in
+    } else if (last_line[0])
         snprintf(place, sizeof place, "; it printed: %s", last_line);
     if (status == -1)
         trial_report_finding(

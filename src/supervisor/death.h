@@ -1,0 +1,47 @@
+// What is found out about a worker that has died: how, whether the out-of-memory killer did it, where its core file is,
+// and which lines of source its crash report names (actor/crash.h prints addresses). Runs in the supervisor.
+#ifndef FARM_SUPERVISOR_DEATH_H
+#define FARM_SUPERVISOR_DEATH_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+enum { FARM_DEATH_CAUSE_BYTES = 112 };
+
+struct farm_death {
+    pid_t pid;
+    bool crashed;                       // of a signal that dumps a core if the limits allow it
+    char core[192];                     // "core file: PATH"; "": none
+    char cause[FARM_DEATH_CAUSE_BYTES]; // "was killed by signal 9 (Killed), probably by the out-of-memory killer"
+    char how[320];                      // the cause, and the figures of this death
+};
+
+// Kills by the out-of-memory killer, counted since farm_death_watch. root: as in farm_cgroup_read.
+struct farm_death_watch {
+    const char *root;
+    uint64_t group_before, machine_before;
+    uint64_t explained; // deaths that farm_death_describe ascribed to it
+};
+void farm_death_watch(struct farm_death_watch *watch, const char *root);
+
+// info: of waitid(2). name: the worker's, as ps shows it. why: the farm killed it for this reason; "": it did not.
+void farm_death_describe(struct farm_death_watch *watch, const siginfo_t *info, const char *name, const char *why,
+                         struct farm_death *out);
+
+// The frames of one crash report: a line "farm: frame 0xOFFSET PATH" each, collected from what the worker writes.
+struct farm_death_frames {
+    char lines[2048];
+    size_t length;
+};
+bool farm_death_take_frame(struct farm_death_frames *frames, const char *line); // false: it is another line
+
+// Calls `print` for each line that says where the frames are: "crashed in FUNCTION at FILE:LINE (OBJECT+0xOFFSET)",
+// then "inlined in ..." and "called by ..."; in place of the function the command that would name it. Waits for
+// addr2line(1), at most a few seconds. Empties *frames.
+void farm_death_print_frames(struct farm_death_frames *frames, void (*print)(void *context, const char *line),
+                             void *context);
+
+#endif
