@@ -237,6 +237,7 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
         if (!training->options->quiet) farm_progress_draw(&training->progress, &sample, now_ns);
     }
     if (now_ns >= training->metrics_ns) {
+        farm_run_watch_memory(&training->run.watch);
         farm_run_sample(&training->run.sampler, now_ns, &sample);
         write_metrics(training, &sample);
         training->metrics_ns = now_ns + metrics_every_ns;
@@ -349,6 +350,8 @@ static void warn_without_update(const struct training *training, const struct fa
 
 static void print_summary(const struct training *training, const struct farm_sample *sample, bool interrupted,
                           bool failed) {
+    char causes[768];
+    farm_run_events_causes(&training->run.events, causes, sizeof causes);
     printf("\n%s: %s frames in %.0f s (%s frames/s), %s games, %s updates%s.\n", training->options->recipe.env,
            farm_format_count((double)sample->frames).text, sample->wall_s, farm_format_count(sample->frames_per_s).text,
            farm_format_count((double)sample->episodes).text, farm_format_count((double)sample->updates).text,
@@ -364,7 +367,8 @@ static void print_summary(const struct training *training, const struct farm_sam
         printf("No game has ended yet.\n");
     }
     if (sample->actor_restarts)
-        printf("Actors that died and were started again: %llu.\n", (unsigned long long)sample->actor_restarts);
+        printf("Actors that died and were started again: %llu (%s).\n", (unsigned long long)sample->actor_restarts,
+               causes);
     if (sample->actors_hung)
         printf("Actors whose environment hung: %llu (named above).\n", (unsigned long long)sample->actors_hung);
     farm_progress_print_rejected(sample->rejected_steps, sample->rejected_steps + sample->agent_steps, "steps");

@@ -83,6 +83,11 @@ static const struct farm_recipe_key keys[] = {
     DOUBLE(metrics_every, "5", 0.1, 1e6, "seconds between lines of metrics.jsonl"),
     DOUBLE(hang_seconds, "30", 0, 1e6,
            "an environment that does not return for so long is reported on stderr; 0: never"),
+    DOUBLE(
+        hang_kill, "0", 0, 1e6,
+        "an environment that does not return for so long is killed, and a new actor takes its lanes; longer than its "
+        "start and its slowest step; 0: never"),
+    INT(restarts_max, "1000", 0, 1e9, "restarts of one actor, after which the run ends with an error; 0: no limit"),
     DOUBLE(node_grace_s, "600", 0, 1e9,
            "with --listen: a remote node that is away for so long loses its actors' places, seconds"),
     TEXT(

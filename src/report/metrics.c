@@ -38,6 +38,9 @@ json_t *farm_sample_json(const struct farm_sample *sample) {
     farm_json_set_int(line, "rejected_steps", sample->rejected_steps);
     farm_json_set_int(line, "windows_dropped", sample->windows_dropped);
     farm_json_set_int(line, "actors_hung", sample->actors_hung);
+    farm_json_set_int(line, "actor_memory_bytes_max", sample->actor_memory_bytes_max);
+    farm_json_set_int(line, "actor_memory_bytes_sum", sample->actor_memory_bytes_sum);
+    farm_json_set_int(line, "learner_memory_bytes", sample->learner_memory_bytes);
     if (sample->listens) farm_json_set(line, "nodes", farm_sample_nodes_json(sample->nodes, sample->node_count));
     return line;
 }

@@ -47,10 +47,13 @@ struct farm_sample {
     double bus_bytes_per_observation; // to a GPU, for inference and training, over the run; NAN without one
     uint64_t actors;                  // attached now
     uint64_t actor_restarts, learner_restarts, checkpoints, bad_values;
-    uint64_t rejected_steps;              // not among agent_steps, because of an invalid value
-    uint64_t windows_dropped;             // not trained on: too old, or of an idle actor
-    uint64_t actors_hung;                 // hangs that the watchdog has reported
-    uint64_t actors_stuck;                // actors that hang or are stopped now
+    uint64_t rejected_steps;  // not among agent_steps, because of an invalid value
+    uint64_t windows_dropped; // not trained on: too old, or of an idle actor
+    uint64_t actors_hung;     // hangs that the watchdog has reported
+    uint64_t actors_stuck;    // actors that hang or are stopped now
+    bool learner_stopped;     // by a signal or a debugger, now
+    // Memory of their own, without the rings, at the last line of metrics.jsonl; 0: unknown.
+    uint64_t actor_memory_bytes_max, actor_memory_bytes_sum, learner_memory_bytes;
     bool listens;                         // remote nodes may join
     const struct farm_sample_node *nodes; // [node_count] joined; borrowed
     uint32_t node_count, nodes_away;

@@ -116,6 +116,7 @@ void farm_progress_format(const struct farm_sample *sample, size_t columns, char
     text[0] = 0;
     append(&line, "%s", farm_format_duration(sample->wall_s).text);
     if (sample->actors_stuck) append(&line, "%sstuck %llu", gap, (unsigned long long)sample->actors_stuck);
+    if (sample->learner_stopped) append(&line, "%slearner stopped", gap);
     if (sample->rejected_steps)
         append(&line, "%srejected %s", gap, farm_format_count((double)sample->rejected_steps).text);
     if (sample->listens) append(&line, "%snodes %u", gap, sample->node_count);

@@ -1,6 +1,7 @@
 // See events.h.
 #include "run/events.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@ enum {
     TICK_MS = 50,
     PROGRESS_ROUNDS = 64, // of all lanes of an actor
 };
+static const double STANDSTILL_LEAST_S = 5;
 
 static bool is_learner(const struct farm_run_events *events, size_t worker) {
     return worker == events->workers->plan->places;
@@ -50,6 +52,7 @@ static void before_start(void *context, size_t worker, uint64_t starts) {
     struct farm_run_events *events = context;
     const struct farm_run_workers *workers = events->workers;
     uint32_t b;
+    farm_run_watch_start(events->watch, worker);
     if (is_learner(events, worker)) {
         if (starts) restart_learner(events);
         return;
@@ -61,7 +64,6 @@ static void before_start(void *context, size_t worker, uint64_t starts) {
     struct farm_run_actor *actor = &workers->actors[worker];
     struct farm_ring *ring = &workers->rings->ring[worker];
     actor->heartbeat_at_start = farm_load_relaxed(&ring->up_control->heartbeat);
-    events->watch->actors[worker] = (struct farm_watch){0};
     if (starts) {
         events->actor_restarts++;
         if (farm_ring_restore(ring))
@@ -179,7 +181,10 @@ static void find_start(struct farm_run_events *events) {
 void farm_run_events_end(struct farm_run_events *events, bool interrupted) {
     if (!events->end_ns) events->end_ns = farm_now_ns();
     find_start(events);
-    if (!interrupted) farm_run_rejected_end(&events->rejected, events->change);
+    if (interrupted) return;
+    farm_run_rejected_end(&events->rejected, events->change);
+    char *failure = events->change->failure;
+    if (!failure[0]) snprintf(failure, sizeof events->change->failure, "%s", events->standstill);
 }
 
 static void stop_watching(struct farm_run_events *events) {
@@ -200,14 +205,44 @@ static void on_readable(void *context, size_t number) {
         farm_run_change_advance(events->change);
 }
 
+// Sums what all actors have published.
+static void note_progress(struct farm_run_events *events, uint64_t now_ns) {
+    const struct farm_run_workers *workers = events->workers;
+    uint64_t published = farm_load_relaxed(&workers->rings->stats->agent_steps);
+    for (uint32_t a = 0; a < workers->plan->places; a++)
+        for (uint32_t l = 0; workers->actors[a].attached && l < workers->plan->lanes; l++)
+            published += farm_lane_produced(&workers->rings->ring[a].lanes[l]);
+    if (published != events->published) events->moved_ns = now_ns;
+    events->published = published;
+}
+
+// A run whose environments published nothing for hang_seconds, or for its second half if that is shorter.
+static void judge_progress(struct farm_run_events *events) {
+    const double hang_s = events->workers->plan->recipe.hang_seconds,
+                 half_s = fmax(STANDSTILL_LEAST_S, farm_run_events_wall_s(events) / 2),
+                 quiet_s = events->end_ns > events->moved_ns ? (double)(events->end_ns - events->moved_ns) * 1e-9 : 0;
+    char culprits[256];
+    if (quiet_s < (hang_s > 0 ? fmin(hang_s, half_s) : half_s)) return;
+    if (!farm_run_watch_culprits(events->watch, culprits, sizeof culprits)) return;
+    snprintf(events->standstill, sizeof events->standstill,
+             "no environment published a step in the last %.3g s of the run: %s (--hang-kill SECONDS replaces an actor "
+             "that hangs)",
+             quiet_s, culprits);
+}
+
 static void before_stop(void *context, int phase) {
     struct farm_run_events *events = context;
     const struct farm_run_rings *rings = events->workers->rings;
     if (!events->end_ns) events->end_ns = farm_now_ns();
+    if (!events->judged) judge_progress(events);
+    events->judged = true;
     stop_watching(events); // no more changes
     if (phase == FARM_RUN_PHASE_ACTORS) farm_run_sessions_end(events->sessions);
-    for (uint32_t a = 0; a < rings->places && phase == FARM_RUN_PHASE_ACTORS; a++)
+    for (uint32_t a = 0; a < rings->places && phase == FARM_RUN_PHASE_ACTORS; a++) {
         if (rings->ring[a].lanes) farm_store_release(&rings->ring[a].down_control->stop, 1);
+        if (events->watch->actors[a].state == FARM_WATCH_HUNG) // it would take all of its grace
+            farm_supervisor_kill(events->workers->supervisor, a, "it hangs at the end");
+    }
 }
 
 static enum farm_supervisor_turn on_tick(void *context) {
@@ -220,6 +255,7 @@ static enum farm_supervisor_turn on_tick(void *context) {
     if (events->change->admission) farm_run_change_advance(events->change);
     farm_run_sessions_tick(events->sessions, now);
     find_start(events);
+    note_progress(events, now);
     events->tick_ns = now;
     farm_run_rejected_tick(&events->rejected, events->change, now);
     if (events->change->failure[0]) return FARM_TURN_STOP;

@@ -21,13 +21,16 @@ struct farm_run_events {
     struct farm_run_change *change;
     struct farm_run_sessions *sessions;
 
-    uint64_t start_ns; // the tick before the first answered step, valid or not; 0: none yet
-    uint64_t tick_ns;  // the previous tick; farm_run_execute sets the first
-    uint64_t end_ns;   // when the run's end was decided; 0: not yet
+    uint64_t start_ns;    // the tick before the first answered step, valid or not; 0: none yet
+    uint64_t tick_ns;     // the previous tick; farm_run_execute sets the first
+    uint64_t end_ns;      // when the run's end was decided; 0: not yet
+    uint64_t moved_ns;    // when steps were last published; farm_run_execute sets the first
+    uint64_t published;   // the sum of all lanes' `produced`, then
+    char standstill[512]; // why a run that ends by its own limit has failed: it made no progress; "": it did
     struct farm_run_rejected rejected;
     uint64_t learner_restarts, actor_restarts;
     struct farm_run_cause causes[FARM_RUN_CAUSES_MAX]; // of the actors' deaths
-    bool core_explained;
+    bool core_explained, judged;
     char learner_error[1024];              // the learner's last error; "": none
     int watched[1 + FARM_RUN_BRIDGES_MAX]; // by the supervisor: the admission socket, then the bridges; -1: none
 };

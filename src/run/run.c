@@ -7,7 +7,7 @@
 enum farm_status farm_run_make(struct farm_run *run, const struct farm_run_request *request, struct farm_error *err) {
     *run = (struct farm_run){
         .workers = {.plan = &run->plan, .rings = &run->rings, .caller = &run->caller},
-        .watch = {.workers = &run->workers},
+        .watch = {.workers = &run->workers, .bridges = &run->bridges},
         .change = {.workers = &run->workers},
         .sessions = {.bridges = &run->bridges, .change = &run->change},
         .events = {.workers = &run->workers, .watch = &run->watch, .change = &run->change, .sessions = &run->sessions},
@@ -39,7 +39,7 @@ enum farm_status farm_run_build(struct farm_run *run, struct farm_error *err) {
 
 enum farm_status farm_run_execute(struct farm_run *run, bool *interrupted, struct farm_error *err) {
     int number;
-    run->events.tick_ns = run->sampler.time_ns = farm_now_ns();
+    run->events.tick_ns = run->events.moved_ns = run->sampler.time_ns = farm_now_ns();
     run->sampler.frames = run->workers.learner.frames_start;
     enum farm_status status = farm_supervisor_run(run->workers.supervisor, &number, err);
     *interrupted = number != 0;

@@ -60,6 +60,10 @@ void farm_run_sample(struct farm_run_sampler *sampler, uint64_t now_ns, struct f
         .bad_values = farm_load_relaxed(&stats->bad_values) + farm_run_abandoned(events->change),
         .rejected_steps = farm_run_rejected_steps(events->change),
         .actors_hung = events->watch->hung,
+        .learner_stopped = farm_run_watch_learner_stopped(events->watch),
+        .actor_memory_bytes_max = events->watch->actor_bytes_max,
+        .actor_memory_bytes_sum = events->watch->actor_bytes_sum,
+        .learner_memory_bytes = events->watch->learner_bytes,
     };
     const uint64_t crossed = farm_load_relaxed(&stats->bus_infer_bytes) + farm_load_relaxed(&stats->bus_train_bytes);
     sample->bus_bytes_per_observation = crossed ? ratio(crossed, farm_load_relaxed(&stats->infer_rows)) : (double)NAN;

@@ -1,19 +1,40 @@
 // See watch.h.
 #include "run/watch.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/format.h"
+#include "shm/limits.h"
+
+enum { GROWN_TIMES = 2, NAMED_MAX = 4 };
+static const uint64_t STOP_LOOK_NS = 500000000, STOP_REPORT_NS = 1000000000;
 
 enum farm_status farm_run_watch_make(struct farm_run_watch *watch, struct farm_error *err) {
     const struct farm_run_plan *plan = watch->workers->plan;
-    watch->watchdog = farm_watchdog_make(plan->recipe.hang_seconds);
+    const double report_s = plan->recipe.hang_seconds, kill_s = plan->recipe.hang_kill;
+    watch->watchdog = farm_watchdog_make(kill_s > 0 && (report_s <= 0 || kill_s < report_s) ? kill_s : report_s);
     watch->actors = calloc(plan->places, sizeof *watch->actors);
-    return watch->actors ? FARM_OK : farm_fail_errno(err, FARM_E_LIMIT, "no memory for %u actors", plan->places);
+    watch->memory = calloc(plan->places, sizeof *watch->memory);
+    return watch->actors && watch->memory ? FARM_OK
+                                          : farm_fail_errno(err, FARM_E_LIMIT, "no memory for %u actors", plan->places);
 }
 
 void farm_run_watch_free(struct farm_run_watch *watch) {
     free(watch->actors);
+    free(watch->memory);
+}
+
+void farm_run_watch_start(struct farm_run_watch *watch, size_t worker) {
+    const size_t places = watch->workers->plan->places;
+    if (worker >= places) {
+        watch->others[worker - places] = (struct farm_run_stop){0};
+        return;
+    }
+    watch->actors[worker] = (struct farm_watch){0};
+    watch->memory[worker] = (struct farm_run_memory){0};
 }
 
 // ---- hung and stopped actors ----
@@ -41,19 +62,33 @@ static void report_waiting(const struct farm_run_watch *watch) {
     }
 }
 
+// What an actor that does not go on means for the others.
+static const char *describe_others(const struct farm_run_watch *watch, uint32_t a) {
+    const struct farm_run_workers *workers = watch->workers;
+    for (uint32_t i = 0; i < workers->plan->places; i++)
+        if (i != a && workers->actors[i].attached && watch->actors[i].state == FARM_WATCH_WELL)
+            return "the others go on either way";
+    return "no other actor goes on: until then the run makes no progress";
+}
+
 static void report_hung(const struct farm_run_watch *watch, uint32_t a, pid_t pid) {
     const struct farm_run_plan *plan = watch->workers->plan;
     const struct farm_watch *actor = &watch->actors[a];
-    char lanes[256], debugger[64];
+    const double kill_s = plan->recipe.hang_kill;
+    char lanes[256], debugger[64], end[96];
     format_lanes(actor, plan->lanes, lanes, sizeof lanes);
     snprintf(debugger, sizeof debugger, plan->env.kind == FARM_ENV_PYTHON ? "py-spy dump --pid %d" : "gdb -p %d",
              (int)pid);
+    if (kill_s > 0)
+        snprintf(end, sizeof end, "After %.3g s (hang_kill) it is killed", kill_s);
+    else
+        snprintf(end, sizeof end, "`kill -9 %d` ends it (--hang-kill SECONDS does so by itself)", (int)pid);
     farm_run_warn(
         watch->workers->caller,
-        "actor %u hangs: %s, %s, %s for %.3g s (pid %d). Where it hangs: `%s`. `kill -9 %d` ends it, and a new actor "
-        "takes its lanes over; the others go on either way",
+        "actor %u hangs: %s, %s, %s for %.3g s (pid %d). Where it hangs: `%s`. %s, and a new actor takes its lanes "
+        "over; %s",
         a, plan->env.name, lanes, actor->stepped ? "has not returned from a step" : "has not finished its first step",
-        (double)actor->quiet_ns * 1e-9, (int)pid, debugger, (int)pid);
+        (double)actor->quiet_ns * 1e-9, (int)pid, debugger, end, describe_others(watch, a));
     report_waiting(watch);
 }
 
@@ -61,9 +96,22 @@ static void report_stopped(const struct farm_run_watch *watch, uint32_t a, pid_t
     farm_run_warn(
         watch->workers->caller,
         "actor %u is stopped (SIGSTOP or a debugger), %s, for %.3g s (pid %d). `kill -CONT %d` lets it go on, `kill -9 "
-        "%d` ends it, and a new actor takes its lanes over; the others go on either way",
-        a, watch->workers->plan->env.name, (double)watch->actors[a].stopped_ns * 1e-9, (int)pid, (int)pid, (int)pid);
+        "%d` ends it, and a new actor takes its lanes over; %s",
+        a, watch->workers->plan->env.name, (double)watch->actors[a].stopped_ns * 1e-9, (int)pid, (int)pid, (int)pid,
+        describe_others(watch, a));
     report_waiting(watch);
+}
+
+static void report_state(struct farm_run_watch *watch, uint32_t a, pid_t pid, const struct farm_watch *before) {
+    if (watch->actors[a].state == FARM_WATCH_WELL) {
+        farm_run_warn(watch->workers->caller, "actor %u goes on after %.3g s", a,
+                      (double)(before->quiet_ns + before->stopped_ns) * 1e-9);
+    } else if (watch->actors[a].state == FARM_WATCH_STOPPED) {
+        report_stopped(watch, a, pid);
+    } else {
+        watch->hung++;
+        report_hung(watch, a, pid);
+    }
 }
 
 static void watch_actor(struct farm_run_watch *watch, uint32_t a, uint64_t passed_ns) {
@@ -77,17 +125,98 @@ static void watch_actor(struct farm_run_watch *watch, uint32_t a, uint64_t passe
                                    .heartbeat = farm_load_relaxed(&ring->up_control->heartbeat),
                                    .lanes = farm_watch_lanes(ring)};
     look.stopped = farm_watch_still(actor, look.heartbeat, look.lanes) && farm_watch_stopped(pid);
-    const enum farm_watch_state state = farm_watch_judge(actor, &look, watch->watchdog.limit_ns);
-    if (state == before.state) return;
-    if (state == FARM_WATCH_WELL) {
-        farm_run_warn(workers->caller, "actor %u goes on after %.3g s", a,
-                      (double)(before.quiet_ns + before.stopped_ns) * 1e-9);
-    } else if (state == FARM_WATCH_STOPPED) {
-        report_stopped(watch, a, pid);
-    } else {
-        watch->hung++;
-        report_hung(watch, a, pid);
+    if (farm_watch_judge(actor, &look, watch->watchdog.limit_ns) != before.state) report_state(watch, a, pid, &before);
+    const double kill_s = workers->plan->recipe.hang_kill;
+    if (kill_s > 0 && (double)actor->quiet_ns * 1e-9 >= kill_s)
+        farm_supervisor_kill(workers->supervisor, a, "it hung (hang_kill)");
+}
+
+// ---- a stopped learner, a stopped bridge ----
+
+static void watch_other(struct farm_run_watch *watch, uint32_t i, uint64_t now_ns) {
+    struct farm_run_stop *stop = &watch->others[i];
+    const struct farm_run_workers *workers = watch->workers;
+    const pid_t pid = farm_supervisor_pid(workers->supervisor, workers->plan->places + i);
+    const bool bridge = i || workers->plan->responder.remote, stopped = pid && farm_watch_stopped(pid);
+    const char *name = bridge ? "bridge" : "learner";
+    if (!stopped) {
+        if (stop->reported)
+            farm_run_warn(workers->caller, "%s goes on after %.3g s", name, (double)(now_ns - stop->since_ns) * 1e-9);
+        *stop = (struct farm_run_stop){0};
+        return;
     }
+    if (!stop->since_ns) stop->since_ns = now_ns;
+    if (stop->reported || now_ns - stop->since_ns < STOP_REPORT_NS) return;
+    stop->reported = true;
+    farm_run_warn(workers->caller,
+                  "%s stopped (pid %d) by SIGSTOP or a debugger: %s wait for it. `kill -CONT %d` lets it go on", name,
+                  (int)pid, i ? "remote actors" : "all actors", (int)pid);
+}
+
+static void watch_others(struct farm_run_watch *watch, uint64_t now_ns) {
+    if (now_ns - watch->looked_ns < STOP_LOOK_NS) return;
+    watch->looked_ns = now_ns;
+    for (uint32_t i = 0; i < 1 + watch->bridges->count; i++) watch_other(watch, i, now_ns);
+}
+
+bool farm_run_watch_learner_stopped(const struct farm_run_watch *watch) {
+    return watch->others[0].reported;
+}
+
+bool farm_run_watch_culprits(const struct farm_run_watch *watch, char *text, size_t bytes) {
+    const struct farm_run_workers *workers = watch->workers;
+    uint32_t named = 0;
+    size_t used = 0;
+    text[0] = 0;
+    if (farm_run_watch_learner_stopped(watch)) used = (size_t)snprintf(text, bytes, "the learner is stopped");
+    for (uint32_t a = 0; a < workers->plan->places && !used; a++) {
+        if (!workers->actors[a].attached || !farm_watch_lanes(&workers->rings->ring[a])) continue;
+        if (named++ < NAMED_MAX) {
+            const size_t at = strlen(text);
+            snprintf(text + at, bytes - at, "%sactor %u", at ? ", " : "", a);
+        }
+    }
+    const size_t at = strlen(text);
+    if (named > NAMED_MAX) snprintf(text + at, bytes - at, " and %u more", named - NAMED_MAX);
+    if (named) snprintf(text + strlen(text), bytes - strlen(text), " did not return from the environment");
+    return text[0];
+}
+
+// ---- memory ----
+
+static uint64_t read_own_bytes(pid_t pid) {
+    char text[4096];
+    if (!pid || !farm_file_text(text, sizeof text, "/proc/%d/status", (int)pid)) return 0;
+    return farm_file_number(text, "RssAnon:") << 10;
+}
+
+// Memory is tight if all actors together, growing once more as much, would use up what is left.
+static void watch_growth(struct farm_run_watch *watch, uint32_t a, uint64_t bytes) {
+    struct farm_run_memory *memory = &watch->memory[a];
+    if (!memory->first_bytes) memory->first_bytes = bytes;
+    if (memory->reported || bytes < GROWN_TIMES * memory->first_bytes) return;
+    const uint64_t left = farm_limits_memory_available_bytes("");
+    if ((bytes - memory->first_bytes) * watch->workers->count < left) return;
+    memory->reported = true;
+    farm_run_warn(watch->workers->caller,
+                  "actor %u has grown from %s to %s, and %s of memory are left: its environment may leak (farm doctor "
+                  "finds out)",
+                  a, farm_format_bytes((double)memory->first_bytes).text, farm_format_bytes((double)bytes).text,
+                  farm_format_bytes((double)left).text);
+}
+
+void farm_run_watch_memory(struct farm_run_watch *watch) {
+    const struct farm_run_workers *workers = watch->workers;
+    uint64_t most = 0, sum = 0;
+    for (uint32_t a = 0; a < workers->plan->places; a++) {
+        const uint64_t bytes = read_own_bytes(farm_supervisor_pid(workers->supervisor, a));
+        sum += bytes;
+        if (bytes > most) most = bytes;
+        if (bytes) watch_growth(watch, a, bytes);
+    }
+    const uint64_t learner = read_own_bytes(farm_supervisor_pid(workers->supervisor, workers->plan->places));
+    if (sum) watch->actor_bytes_max = most, watch->actor_bytes_sum = sum;
+    if (learner) watch->learner_bytes = learner;
 }
 
 // ---- corrupt counters ----
@@ -98,18 +227,20 @@ static void kill_corrupt_actors(const struct farm_run_workers *workers) {
     for (uint32_t a = 0; a < workers->plan->places; a++) {
         uint32_t lane;
         const struct farm_ring *ring = &workers->rings->ring[a];
-        const pid_t pid = farm_supervisor_pid(workers->supervisor, a);
-        if (!pid || !workers->actors[a].attached || farm_ring_counters_sound(ring, &lane)) continue;
+        if (!farm_supervisor_pid(workers->supervisor, a) || !workers->actors[a].attached ||
+            farm_ring_counters_sound(ring, &lane))
+            continue;
         farm_run_warn(workers->caller,
                       "actor %u claims %llu published steps in its lane %u, of which %llu are answered: killed", a,
                       (unsigned long long)farm_lane_produced(&ring->lanes[lane]), lane,
                       (unsigned long long)farm_lane_acted(&ring->lanes[lane]));
-        kill(pid, SIGKILL);
+        farm_supervisor_kill(workers->supervisor, a, "impossible counters");
     }
 }
 
 void farm_run_watch_tick(struct farm_run_watch *watch, uint64_t now_ns) {
     const uint64_t passed_ns = farm_watchdog_due(&watch->watchdog, now_ns);
     for (uint32_t a = 0; a < watch->workers->plan->places && passed_ns; a++) watch_actor(watch, a, passed_ns);
+    watch_others(watch, now_ns);
     kill_corrupt_actors(watch->workers);
 }

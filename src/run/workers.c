@@ -75,6 +75,7 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
                                       .cpus = plan->recipe.pin ? &actor->cpus : NULL,
                                       .memory_node = actor->memory_node,
                                       .final_status = FARM_ACTOR_ENV_BROKEN,
+                                      .restarts_max = (uint64_t)plan->recipe.restarts_max,
                                       .stop_phase = FARM_RUN_PHASE_ACTORS};
     snprintf(spec->name, sizeof spec->name, "actor %u", a);
     if (env->kind != FARM_ENV_PYTHON) return FARM_OK;

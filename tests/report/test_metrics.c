@@ -80,11 +80,11 @@ Test(report, resume_removes_a_torn_line) {
     write_sample(false, 1, 100);
     int fd = open(path, O_WRONLY | O_APPEND);
     char torn[9000];
-    memset(torn, 'x', sizeof torn);
+    memset(torn, '#', sizeof torn);
     cr_assert_eq(write(fd, torn, sizeof torn), (ssize_t)sizeof torn);
     close(fd);
     write_sample(true, 2, 200);
-    cr_assert(!strchr(contents(), 'x'));
+    cr_assert(!strchr(contents(), '#'));
     cr_assert(strstr(contents(), "}\n{"));
 }
 
@@ -149,9 +149,11 @@ Test(report, eighty_columns_hold_every_figure) {
     cr_assert(strstr(text, "waiting: actors 7% learner 15%"), "%s", text);
     cr_assert(!strstr(text, "stuck"));
     sample.actors_stuck = 2;
+    sample.learner_stopped = true;
     sample.rejected_steps = 12345;
     farm_progress_format(&sample, 79, text, sizeof text);
-    cr_assert(strstr(text, "1:02:05 stuck 2 rejected 12.3k 123M fr"), "where it is not cut off: %s", text);
+    cr_assert(strstr(text, "1:02:05 stuck 2 learner stopped rejected 12.3k 123M fr"), "where it is not cut off: %s",
+              text);
 }
 
 Test(report, shows_remote_nodes_if_the_run_listens) {

@@ -22,7 +22,7 @@ def path(name):
 
 
 def setUpModule():
-    for name, flags in {"rogue": (), "abi": ("-DABI=99",), "entry": ("-DNO_ENTRY",), "early": ("-DEARLY",), "step": ("-DNO_STEP",)}.items():
+    for name, flags in {"rogue": ("-g",), "abi": ("-DABI=99",), "entry": ("-DNO_ENTRY",), "early": ("-DEARLY",), "step": ("-DNO_STEP",)}.items():
         build_plugin(ROGUE, path(name), "-w", *flags)
     slow["spec_hang"] = subprocess.Popen(
         [FARM, "train", "--env", f"plugin:{path('rogue')}", "--env.fault", "spec_hang"], cwd=built.name,
@@ -220,11 +220,15 @@ class FaultsWhileItRuns(WithPlugins):
         where = r"lane [01], number \d+, in its step"
         outside = rf"environment rogue/first writes {{}} its observation 'cells' of 200 bytes: {where}"
         senseless = rf"rogue/first returns {{}} that is NaN.*: {where}"
-        died = r"actor [01]: environment rogue/first died of signal {} in its {}: lane [01], number 0"
+        died = r"actor [01]: environment rogue/first died of signal {} in its {}: lane [01], number 0, pid \d+"
+        place = r"actor [01]: crashed in \w+ at \S*/rogue\.c:\d+ \(rogue\.so\+0x"
+        left = r"actor [01]: environment rogue/first called exit\({}\) in its step: lane [01], number 0"
         for fault, arguments, *patterns in (
-            ("segfault", (), "cannot be kept alive", "killed by signal 11 ", died.format(r"11 \(SIGSEGV\)", "step")),
+            ("segfault", (), "cannot be kept alive", "killed by signal 11 ", died.format(r"11 \(SIGSEGV\)", "step"), place),
             ("reset_crash", (), "cannot be kept alive", "killed by signal 11 ", died.format(r"11 \(SIGSEGV\)", "reset")),
-            ("abort", (), "cannot be kept alive", "killed by signal 6 ", died.format(r"6 \(SIGABRT\)", "step")),
+            ("abort", (), "cannot be kept alive", "killed by signal 6 ", died.format(r"6 \(SIGABRT\)", "step"), place),
+            *((f"exit{n}", (), "cannot be kept alive", f"ended with exit status {n}", left.format(n)) for n in (0, 1, 3)),
+            ("_exit3", (), "cannot be kept alive", "ended with exit status 3. It said nothing"),
             ("create", (), "cannot be kept alive", "cannot make environment rogue/first: the moon is not full"),
             ("past_once", ("--env.at", "15"), r"actor [01] ended", outside.format("past")),
             ("before_once", ("--env.at", "15"), r"actor [01] ended", outside.format("before")),
@@ -245,6 +249,25 @@ class FaultsWhileItRuns(WithPlugins):
         document = json.loads(result.stdout)
         self.assertGreater(document["actor_restarts"], 0)
         self.assertGreater(document["episodes"], 0)
+
+    def hang(self, *arguments, seconds="30"):
+        """Exit status, error and checkpoints of a run whose only actor hangs in each episode."""
+        result = self.train(
+            f"plugin:{path('rogue')}", "--env.fault", "hang", "--actors", "1", "--envs-per-actor", "2", *arguments, seconds=seconds
+        )
+        document = json.loads(result.stdout)
+        self.assertIn("no other actor goes on", result.stderr)
+        return result.returncode, document["error"], document["checkpoints"]
+
+    def test_a_run_whose_only_actor_hangs_to_its_end_has_failed(self):
+        status, error, _ = self.hang("--hang-seconds", "0.5", seconds="1.5")
+        self.assertEqual(status, 1)
+        self.assertRegex(error, r"no environment published a step in the last \S+ s of the run: actor 0 did not return")
+
+    def test_an_actor_that_hangs_is_replaced_restarts_max_times(self):
+        status, error, checkpoints = self.hang("--hang-kill", "0.3", "--restarts-max", "1")
+        self.assertEqual((status, checkpoints), (1, 1))
+        self.assertRegex(error, r"actor 0 has been started again 1 times \(restarts_max\).*by the farm: it hung \(hang_kill\)")
 
     def test_a_step_that_does_not_return(self):
         there = self.folder / "there"
