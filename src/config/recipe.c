@@ -56,16 +56,16 @@ static const struct farm_recipe_key keys[] = {
     INT(batch, "0", 0, 65536, "windows of an update; 0: half as many as environments, at least 8"),
     INT(stack, "1", 1, 32, "frames stacked (images only)"),
     DOUBLE(reward_clip, "1", 0, 1e9, "rewards in training are clipped to +- this; 0: off"),
-    DOUBLE(reward_scale, "1", 0, 1e9, "factor on rewards in training, after clipping"),
+    DOUBLE(reward_scale, "1", 1e-9, 1e9, "factor on rewards in training, after clipping"),
     TEXT(optimiser, "rmsprop", "rmsprop|adam", "optimiser"),
-    DOUBLE(lr, "0.0006", 0, 10, "learning rate at the start"),
-    DOUBLE(lr_end, "0", 0, 10, "learning rate at `frames`, falling linearly; without `frames` it stays"),
+    DOUBLE(lr, "0.0006", 1e-9, 1, "learning rate at the start"),
+    DOUBLE(lr_end, "0", 0, 1, "learning rate at `frames`, falling linearly; without `frames` it stays"),
     DOUBLE(grad_norm_clip, "40", 0, 1e9, "gradients with a larger norm are scaled down to it; 0: off"),
     DOUBLE(rmsprop_decay, "0.99", 0, 0.999999, "of the mean of squares"),
-    DOUBLE(rmsprop_epsilon, "0.01", 0, 10, "inside the square root"),
+    DOUBLE(rmsprop_epsilon, "0.01", 1e-12, 1, "inside the square root"),
     DOUBLE(adam_beta1, "0.9", 0, 0.999999, "decay of the mean"),
     DOUBLE(adam_beta2, "0.999", 0, 0.999999, "decay of the mean of squares"),
-    DOUBLE(adam_epsilon, "1e-08", 0, 10, "outside the square root"),
+    DOUBLE(adam_epsilon, "1e-08", 1e-12, 1, "outside the square root"),
     BOOL(loss_sum, "true", "losses are summed over an update's steps (IMPALA's code); false: averaged"),
     INT(micro_batch, "0", 0, 65536, "windows of one forward and backward pass; 0: chosen"),
     INT(train_threads, "0", 0, 1024, "threads that train; 0: chosen for the machine"),
@@ -441,9 +441,9 @@ enum farm_status farm_recipe_settle(struct farm_recipe *recipe, struct farm_erro
             err, FARM_E_USAGE,
             "envs_per_actor (%lld) must be a multiple of lanes (%lld): every lane has as many environments",
             (long long)recipe->envs_per_actor, (long long)recipe->lanes);
-    if (recipe->micro_batch > recipe->batch)
-        return farm_fail(err, FARM_E_USAGE, "micro_batch (%lld) is larger than batch (%lld)",
-                         (long long)recipe->micro_batch, (long long)recipe->batch);
+    if (recipe->lr_end > recipe->lr &&
+        recipe->layers[find_key(recipe, "lr_end", 0)] < recipe->layers[find_key(recipe, "lr", 0)])
+        recipe->lr_end = recipe->lr; // the end of another schedule
     if (recipe->lr_end > recipe->lr)
         return farm_fail(err, FARM_E_USAGE, "lr_end (%g) is larger than lr (%g)", recipe->lr_end, recipe->lr);
     return check_families(recipe, err);

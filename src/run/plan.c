@@ -210,8 +210,11 @@ enum farm_status farm_run_update_fits(const struct farm_run_plan *plan, uint32_t
                      share, actors, actors == 1 ? "" : "s", capacity);
 }
 
-// Whether each shard has a part of an update that its actors' rings hold.
+// Whether an update can be divided into passes, and each shard has a part of it that its actors' rings hold.
 static enum farm_status check_shares(const struct farm_run_plan *plan, struct farm_error *err) {
+    if (!plan->passes.sync && plan->recipe.micro_batch > plan->algo.batch)
+        return farm_fail(err, FARM_E_USAGE, "--micro-batch %" PRId64 " is larger than the update, --batch %u",
+                         plan->recipe.micro_batch, plan->algo.batch);
     if (!plan->passes.sync && plan->algo.batch < plan->shards)
         return farm_fail(err, FARM_E_USAGE, "--batch %u with --%s %u: each needs at least one window of an update",
                          plan->algo.batch, plan->device == FARM_DEVICE_CPU ? "infer-threads" : "gpus", plan->shards);

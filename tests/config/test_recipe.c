@@ -198,7 +198,7 @@ Test(recipe, the_stronger_of_frames_and_seconds_ends_the_run) {
 }
 
 Test(recipe, keys_that_contradict_one_another_are_refused) {
-    static const char *const bad[][2] = {{"envs_per_actor", "7"}, {"micro_batch", "33"}, {"lr_end", "0.1"}};
+    static const char *const bad[][2] = {{"envs_per_actor", "7"}, {"lr_end", "0.1"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct farm_recipe recipe = defaults();
         struct farm_error err;
@@ -206,6 +206,15 @@ Test(recipe, keys_that_contradict_one_another_are_refused) {
         cr_assert_eq(farm_recipe_settle(&recipe, &err), FARM_E_USAGE);
         cr_assert(strstr(err.message, bad[i][0]), "%s", err.message);
     }
+}
+
+Test(recipe, a_smaller_learning_rate_lowers_the_end_that_a_weaker_layer_set) {
+    struct farm_recipe recipe = defaults();
+    struct farm_error err;
+    set(&recipe, FARM_LAYER_SHIPPED, "lr_end", "0.0002");
+    set(&recipe, FARM_LAYER_FLAG, "lr", "0.0001");
+    cr_assert_eq(farm_recipe_settle(&recipe, &err), FARM_OK);
+    cr_assert_float_eq(recipe.lr_end, 0.0001, 0);
 }
 
 Test(recipe, a_written_recipe_reads_back_the_same) {
