@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/format.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/time.h"
@@ -112,7 +113,7 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
     if (evaluation->options->quiet || !farm_progress_due(&evaluation->progress, now_ns)) return FARM_TURN_ON;
     struct farm_sample sample;
     farm_run_sample(&evaluation->run.sampler, now_ns, &sample);
-    if (sample.wall_s > 0) farm_progress_draw(&evaluation->progress, &sample, now_ns);
+    if (sample.total.wall_s > 0) farm_progress_draw(&evaluation->progress, &sample, now_ns);
     return FARM_TURN_ON;
 }
 
@@ -125,15 +126,16 @@ static enum farm_status report_result(struct evaluation *evaluation, bool interr
     farm_run_sample(&evaluation->run.sampler, farm_now_ns(), &sample);
     farm_progress_end(&evaluation->progress);
     if (!options->json)
-        farm_progress_print_rejected(sample.rejected_steps, sample.rejected_steps + sample.agent_steps, "steps");
-    if (!options->json && !sample.episodes) {
+        farm_progress_print_rejected(sample.rejected_steps, sample.rejected_steps + sample.total.agent_steps, "steps");
+    if (!options->json && !sample.total.episodes) {
         printf("%s: no game has ended.\n", recipe->env);
         return FARM_OK;
     }
     if (!options->json) {
-        printf("%s, %llu games%s: mean return %.6g, standard deviation %.4g (%s).\n", recipe->env,
-               (unsigned long long)sample.episodes, interrupted ? " until a signal" : "", sample.return_mean,
-               sample.return_std, evaluation->checkpoint);
+        printf("%s, %llu games%s: mean return %s, standard deviation %s (%s).\n", recipe->env,
+               (unsigned long long)sample.total.episodes, interrupted ? " until a signal" : "",
+               farm_format_figure(sample.return_mean).text, farm_format_figure(sample.return_std).text,
+               evaluation->checkpoint);
         return FARM_OK;
     }
     static const char *const keys[] = {"episodes",          "return_mean",    "return_std",

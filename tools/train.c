@@ -153,7 +153,7 @@ static enum farm_status resume_run(struct training *training, struct farm_error 
     struct farm_checkpoint_metadata metadata;
     status = farm_checkpoint_read_metadata(workers->checkpoint, &metadata, err);
     if (status) return status;
-    workers->learner.frames_start = farm_checkpoint_get_u64(&metadata, "frames");
+    workers->learner.before = farm_checkpoint_totals(&metadata);
     farm_checkpoint_metadata_free(&metadata);
     workers->learner.checkpoint_load = workers->checkpoint;
     farm_log_info("going on from %s", workers->checkpoint);
@@ -247,11 +247,12 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
 
 // ---- the report ----
 
-// Replaces the rates since the previous sample by means over the whole run.
+// Replaces the rates since the previous sample by means over this session.
 static void average_over_run(const struct training *training, struct farm_sample *sample) {
-    double wall_s = sample->wall_s > 0 ? sample->wall_s : (double)INFINITY;
-    sample->frames_per_s = (double)(sample->frames - sample->frames_start) / wall_s;
-    sample->agent_steps_per_s = (double)sample->agent_steps / wall_s;
+    const struct farm_totals session = farm_sample_session(sample);
+    const double wall_s = session.wall_s > 0 ? session.wall_s : (double)INFINITY;
+    sample->frames_per_s = (double)session.frames / wall_s;
+    sample->agent_steps_per_s = (double)session.agent_steps / wall_s;
 }
 
 // The same for the nodes that are connected at the end, since each joined. Overwrites the sessions' list, which the run
@@ -296,6 +297,8 @@ static json_t *result_json(const struct training *training, const struct farm_sa
     static const char *const rates[] = {"wall_s",   "frames",      "agent_steps", "frames_per_s", "agent_steps_per_s",
                                         "episodes", "return_mean", "return_std",  "updates",      "actors",
                                         NULL},
+                             *const resumed[] = {"resumed_wall_s",   "resumed_frames",  "resumed_agent_steps",
+                                                 "resumed_episodes", "resumed_updates", NULL},
                              *const events[] = {"actor_restarts", "learner_restarts", "checkpoints", "bad_values",
                                                 "rejected_steps", "actors_hung",      NULL};
     const struct farm_run_plan *plan = &training->run.plan;
@@ -304,6 +307,7 @@ static json_t *result_json(const struct training *training, const struct farm_sa
     farm_json_set_int(document, "seed", (uint64_t)plan->recipe.seed);
     farm_json_set_text(document, "net", plan->recipe.net);
     farm_json_copy(document, figures, rates);
+    if (sample->before.frames) farm_json_copy(document, figures, resumed);
     farm_json_set_int(document, "environments", (uint64_t)sample->actors * plan->lanes * plan->width);
     farm_json_copy(document, figures, events);
     if (sample->listens) farm_json_copy(document, figures, (const char *const[]){"nodes", NULL});
@@ -341,28 +345,40 @@ static void print_next_steps(const struct training *training, const struct saved
 
 static void warn_without_update(const struct training *training, const struct farm_sample *sample) {
     const struct farm_recipe *recipe = &training->run.plan.recipe;
-    if (sample->updates || !sample->agent_steps) return;
+    const struct farm_totals session = farm_sample_session(sample);
+    if (session.updates || !session.agent_steps) return;
     farm_log_warn(
         "no update: --batch %lld windows of %lld steps never came together in %llu steps of all environments: "
         "nothing was learned. Run longer, or lower --batch or --unroll",
-        (long long)recipe->batch, (long long)recipe->unroll, (unsigned long long)sample->agent_steps);
+        (long long)recipe->batch, (long long)recipe->unroll, (unsigned long long)session.agent_steps);
+}
+
+static void print_totals(const struct farm_totals *totals) {
+    printf("%s frames in %s, %s games, %s updates", farm_format_count((double)totals->frames).text,
+           farm_format_duration(totals->wall_s).text, farm_format_count((double)totals->episodes).text,
+           farm_format_count((double)totals->updates).text);
 }
 
 static void print_summary(const struct training *training, const struct farm_sample *sample, bool interrupted,
                           bool failed) {
     char causes[768];
     farm_run_events_causes(&training->run.events, causes, sizeof causes);
-    printf("\n%s: %s frames in %.0f s (%s frames/s), %s games, %s updates%s.\n", training->options->recipe.env,
-           farm_format_count((double)sample->frames).text, sample->wall_s, farm_format_count(sample->frames_per_s).text,
-           farm_format_count((double)sample->episodes).text, farm_format_count((double)sample->updates).text,
+    const struct farm_totals session = farm_sample_session(sample);
+    printf("\n%s: ", training->options->recipe.env);
+    print_totals(&sample->total);
+    if (sample->before.frames) {
+        printf("; since --resume ");
+        print_totals(&session);
+    }
+    printf(" (%s frames/s)%s.\n", farm_format_count(sample->frames_per_s).text,
            failed        ? "; then it failed"
            : interrupted ? "; stopped by a signal"
                          : "");
     if (!isnan(sample->return_mean) && !isnan(training->return_early)) {
-        printf("Mean return of the last 100 games: %.4g; of the first ones: %.4g.\n", sample->return_mean,
-               training->return_early);
+        printf("Mean return of the last 100 games: %s; of the first ones: %s.\n",
+               farm_format_figure(sample->return_mean).text, farm_format_figure(training->return_early).text);
     } else if (!isnan(sample->return_mean)) {
-        printf("Mean return of the last games: %.4g.\n", sample->return_mean);
+        printf("Mean return of the last games: %s.\n", farm_format_figure(sample->return_mean).text);
     } else {
         printf("No game has ended yet.\n");
     }
@@ -371,7 +387,8 @@ static void print_summary(const struct training *training, const struct farm_sam
                causes);
     if (sample->actors_hung)
         printf("Actors whose environment hung: %llu (named above).\n", (unsigned long long)sample->actors_hung);
-    farm_progress_print_rejected(sample->rejected_steps, sample->rejected_steps + sample->agent_steps, "steps");
+    farm_progress_print_rejected(sample->rejected_steps,
+                                 sample->rejected_steps + farm_sample_session(sample).agent_steps, "steps");
     if (sample->listens)
         printf("Remote nodes at the end: %u, %u of them away.\n", sample->node_count, sample->nodes_away);
     const struct saved saved = find_saved(training);
@@ -384,7 +401,8 @@ static enum farm_status report_result(struct training *training, bool interrupte
     struct farm_sample sample;
     uint64_t now = farm_now_ns();
     farm_run_sample(&training->run.sampler, now, &sample);
-    if (!training->options->quiet && sample.wall_s > 0) farm_progress_draw(&training->progress, &sample, now);
+    if (!training->options->quiet && training->run.events.start_ns)
+        farm_progress_draw(&training->progress, &sample, now);
     farm_progress_end(&training->progress);
     write_metrics(training, &sample);
     average_over_run(training, &sample);

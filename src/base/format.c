@@ -27,6 +27,13 @@ struct farm_number_text farm_format_digits(double value) {
     return out;
 }
 
+struct farm_number_text farm_format_figure(double value) {
+    struct farm_number_text out = {"-"};
+    const double size = fabs(value);
+    if (isfinite(value)) snprintf(out.text, sizeof out.text, size >= 999.5 && size < 1e9 ? "%.0f" : "%.3g", value);
+    return out;
+}
+
 struct farm_number_text farm_format_bytes(double bytes) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     struct farm_number_text out;

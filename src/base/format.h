@@ -15,6 +15,9 @@ struct farm_number_text farm_format_count(double value);
 // Three digits, or more before the point: 0.12, 27.9, 1234, 2e+12. Not finite: "-".
 struct farm_number_text farm_format_digits(double value);
 
+// Three digits, or more before the point, without zeros at the end: 0.00123, 5.89, 8, 27.9, 12345. Not finite: "-".
+struct farm_number_text farm_format_figure(double value);
+
 // In powers of 1024: "48 KiB", "1.5 GiB".
 struct farm_number_text farm_format_bytes(double bytes);
 

@@ -37,6 +37,15 @@ uint64_t farm_checkpoint_get_u64(const struct farm_checkpoint_metadata *metadata
     return text ? strtoull(text, NULL, 10) : 0;
 }
 
+struct farm_totals farm_checkpoint_totals(const struct farm_checkpoint_metadata *metadata) {
+    const char *wall_s = farm_checkpoint_get(metadata, "wall_s");
+    return (struct farm_totals){.wall_s = wall_s ? strtod(wall_s, NULL) : 0,
+                                .frames = farm_checkpoint_get_u64(metadata, "frames"),
+                                .agent_steps = farm_checkpoint_get_u64(metadata, "agent_steps"),
+                                .updates = farm_checkpoint_get_u64(metadata, "updates"),
+                                .episodes = farm_checkpoint_get_u64(metadata, "episodes")};
+}
+
 void farm_checkpoint_metadata_free(struct farm_checkpoint_metadata *metadata) {
     for (uint32_t i = 0; i < metadata->count; i++) {
         free(metadata->keys[i]);

@@ -31,6 +31,8 @@ struct farm_checkpoint_metadata {
 const char *farm_checkpoint_get(const struct farm_checkpoint_metadata *metadata, const char *key);
 // As a whole number; 0: missing, or no number.
 uint64_t farm_checkpoint_get_u64(const struct farm_checkpoint_metadata *metadata, const char *key);
+// The run's totals when it was written; 0: missing.
+struct farm_totals farm_checkpoint_totals(const struct farm_checkpoint_metadata *metadata);
 void farm_checkpoint_metadata_free(struct farm_checkpoint_metadata *metadata);
 
 // Writes the file: temporary beside it, fsync, rename, fsync of the folder. Errors: FARM_E_IO (disk full, ...),

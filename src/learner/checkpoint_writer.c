@@ -58,12 +58,16 @@ static bool all_finite(const float *values, size_t count) {
 
 static struct farm_checkpoint_moment read_moment(const struct farm_checkpoint_writer *writer) {
     const struct farm_stats *stats = writer->parts->config->stats;
-    return (struct farm_checkpoint_moment){.version = writer->version,
-                                           .frames = farm_load_relaxed(&stats->frames),
-                                           .agent_steps = farm_load_relaxed(&stats->agent_steps),
-                                           .updates = farm_load_relaxed(&stats->updates),
-                                           .episodes = farm_load_relaxed(&stats->episodes),
-                                           .return_mean = farm_stats_get(&stats->return_mean)};
+    const struct farm_totals *before = &writer->parts->config->before;
+    const uint64_t start_ns = farm_load_relaxed(&stats->start_ns);
+    return (struct farm_checkpoint_moment){
+        .version = writer->version,
+        .totals = {.wall_s = before->wall_s + (start_ns ? (double)(farm_now_ns() - start_ns) * 1e-9 : 0),
+                   .frames = farm_load_relaxed(&stats->frames),
+                   .agent_steps = before->agent_steps + farm_load_relaxed(&stats->agent_steps),
+                   .updates = before->updates + farm_load_relaxed(&stats->updates),
+                   .episodes = before->episodes + farm_load_relaxed(&stats->episodes)},
+        .return_mean = farm_stats_get(&stats->return_mean)};
 }
 
 // Whether no file holds the state, which a lost device left.
@@ -89,23 +93,26 @@ static enum farm_status write_file(const struct farm_checkpoint_writer *writer, 
                                    const char *folder, const char *name, struct farm_error *err) {
     const struct farm_learner_config *learner = writer->parts->config;
     const struct farm_checkpoint_moment *moment = &writer->copied;
+    const struct farm_totals *totals = &moment->totals;
     const struct {
         const char *name;
         uint64_t value;
     } numbers[] = {
-        {"frames", moment->frames},  {"agent_steps", moment->agent_steps},      {"updates", moment->updates},
-        {"version", state->version}, {"optimiser_step", state->optimiser_step}, {"episodes", moment->episodes},
+        {"frames", totals->frames},  {"agent_steps", totals->agent_steps},      {"updates", totals->updates},
+        {"version", state->version}, {"optimiser_step", state->optimiser_step}, {"episodes", totals->episodes},
     };
-    enum { NUMBERS = sizeof numbers / sizeof *numbers };
-    char texts[NUMBERS + 1][32], path[4096];
-    const char *pairs[FARM_CHECKPOINT_PAIRS_MAX][2] = {[NUMBERS] = {"return_mean", texts[NUMBERS]}};
-    uint32_t count = NUMBERS + 1;
+    enum { NUMBERS = sizeof numbers / sizeof *numbers, REALS = 2 };
+    char texts[NUMBERS + REALS][32], path[4096];
+    const char *pairs[FARM_CHECKPOINT_PAIRS_MAX][2] = {[NUMBERS] = {"return_mean", texts[NUMBERS]},
+                                                       [NUMBERS + 1] = {"wall_s", texts[NUMBERS + 1]}};
+    uint32_t count = NUMBERS + REALS;
     for (uint32_t i = 0; i < NUMBERS; i++) {
         snprintf(texts[i], sizeof texts[i], "%" PRIu64, numbers[i].value);
         pairs[i][0] = numbers[i].name;
         pairs[i][1] = texts[i];
     }
     snprintf(texts[NUMBERS], sizeof texts[NUMBERS], "%.6g", moment->return_mean);
+    snprintf(texts[NUMBERS + 1], sizeof texts[NUMBERS + 1], "%.3f", totals->wall_s);
     for (uint32_t i = 0; i < learner->metadata_count && count < FARM_CHECKPOINT_PAIRS_MAX; i++, count++)
         memcpy(pairs[count], learner->metadata[i], sizeof pairs[count]);
     snprintf(path, sizeof path, "%s/%s", folder, name);
@@ -131,7 +138,8 @@ static double read_best_return(const char *folder) {
 static void keep_best(struct farm_checkpoint_writer *writer, const struct farm_backend_state *state) {
     struct farm_error err;
     const double value = writer->copied.return_mean;
-    if (writer->copied.episodes < FARM_STATS_RETURNS || !(value > writer->best_return)) return;
+    const uint64_t games = writer->copied.totals.episodes - writer->parts->config->before.episodes;
+    if (games < FARM_STATS_RETURNS || !(value > writer->best_return)) return;
     if (write_file(writer, state, writer->parts->config->checkpoint_dir, FARM_CHECKPOINT_BEST, &err))
         farm_log_warn("%s: a checkpoint of the best mean return, %.4g, is not kept as the best", err.message, value);
     else
@@ -141,7 +149,7 @@ static void keep_best(struct farm_checkpoint_writer *writer, const struct farm_b
 // ---- the numbered files ----
 
 static const char *name_of(const struct farm_checkpoint_moment *moment, char name[NAME_BYTES]) {
-    snprintf(name, NAME_BYTES, "%012" PRIu64 ".safetensors", moment->frames);
+    snprintf(name, NAME_BYTES, "%012" PRIu64 ".safetensors", moment->totals.frames);
     return name;
 }
 
@@ -161,9 +169,9 @@ enum farm_status farm_checkpoint_writer_save(struct farm_checkpoint_writer *writ
     writer->saved_version = state.version;
     writer->saved = true;
     farm_stats_add(&learner->stats->checkpoints, 1);
-    farm_store_relaxed(&learner->stats->checkpoint_frames, writer->copied.frames);
+    farm_store_relaxed(&learner->stats->checkpoint_frames, writer->copied.totals.frames);
     if (learner->checkpoints_keep)
-        remove_files(learner->checkpoint_dir, is_checkpoint, writer->copied.frames, learner->checkpoints_keep);
+        remove_files(learner->checkpoint_dir, is_checkpoint, writer->copied.totals.frames, learner->checkpoints_keep);
     keep_best(writer, &state);
     return FARM_OK;
 }

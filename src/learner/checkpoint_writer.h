@@ -11,7 +11,8 @@
 
 // The run's figures when the backend had a state.
 struct farm_checkpoint_moment {
-    uint64_t version, frames, agent_steps, updates, episodes;
+    uint64_t version;
+    struct farm_totals totals; // of all sessions
     double return_mean;
 };
 

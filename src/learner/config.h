@@ -9,6 +9,7 @@
 #include "algo/algo.h"
 #include "base/bitmap.h"
 #include "base/status.h"
+#include "base/totals.h"
 #include "learner/stats.h"
 #include "nn/executor.h"
 #include "ring/spec.h"
@@ -70,8 +71,8 @@ struct farm_learner_config {
 
     int memory_node; // NUMA node of parameters, gradients and optimiser state; -1: anywhere
 
-    uint64_t frames_target; // the run ends there; 0: no limit
-    uint64_t frames_start;  // counted before this run (resume)
+    uint64_t frames_target;    // the run ends there; 0: no limit
+    struct farm_totals before; // of the sessions before this one (resume)
 
     const char *checkpoint_dir; // NULL: none are written
     double checkpoint_every_s;

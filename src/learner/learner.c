@@ -232,8 +232,8 @@ static enum farm_status start_parts(struct learner *learner, struct farm_error *
     if (!status && !config->evaluate) status = make_source(parts, err);
     if (!status) status = make_shards(learner, err);
     if (status) return status;
-    farm_store_relaxed(&config->stats->frames,
-                       config->frames_start + farm_load_relaxed(&config->stats->agent_steps) * config->frames_per_step);
+    farm_store_relaxed(&config->stats->frames, config->before.frames + farm_load_relaxed(&config->stats->agent_steps) *
+                                                                           config->frames_per_step);
     if (config->evaluate) {
         farm_lanes_set_quota(&parts->lanes, config->episodes_target);
         return FARM_OK;

@@ -26,8 +26,8 @@ struct farm_stats {
     uint64_t start_ns;        // farm_now_ns at the first answered step, as the supervisor saw it; 0: none yet
     uint64_t ready;           // 1 once inference answers
     uint64_t done;            // 1 when the run's own target is reached
-    uint64_t agent_steps;     // transitions answered so far (FIRST steps not counted), this run
-    uint64_t frames;          // agent_steps * frames_per_step + frames_start
+    uint64_t agent_steps;     // transitions answered so far (FIRST steps not counted), this session
+    uint64_t frames;          // agent_steps * frames_per_step + those before this session
     uint64_t updates;         // iterations: windows taken, trained on, published
     uint64_t publishes;       // 1 + the newest version; never falls, also across learners
     uint64_t windows_dropped; // too old, or of a lane that an iteration went on without

@@ -9,18 +9,28 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+struct farm_totals farm_sample_session(const struct farm_sample *sample) {
+    const struct farm_totals *total = &sample->total, *before = &sample->before;
+    return (struct farm_totals){.wall_s = total->wall_s - before->wall_s,
+                                .frames = total->frames - before->frames,
+                                .agent_steps = total->agent_steps - before->agent_steps,
+                                .updates = total->updates - before->updates,
+                                .episodes = total->episodes - before->episodes};
+}
+
 json_t *farm_sample_json(const struct farm_sample *sample) {
     json_t *line = farm_json_object(false);
-    farm_json_set_real(line, "wall_s", sample->wall_s);
-    farm_json_set_int(line, "frames", sample->frames);
-    farm_json_set_int(line, "agent_steps", sample->agent_steps);
+    const struct farm_totals *total = &sample->total, session = farm_sample_session(sample);
+    farm_json_set_real(line, "wall_s", total->wall_s);
+    farm_json_set_int(line, "frames", total->frames);
+    farm_json_set_int(line, "agent_steps", total->agent_steps);
     farm_json_set_real(line, "frames_per_s", sample->frames_per_s);
     farm_json_set_real(line, "agent_steps_per_s", sample->agent_steps_per_s);
-    farm_json_set_int(line, "episodes", sample->episodes);
+    farm_json_set_int(line, "episodes", total->episodes);
     farm_json_set_real(line, "return_mean", sample->return_mean);
     farm_json_set_real(line, "return_std", sample->return_std);
     farm_json_set_real(line, "length_mean_steps", sample->length_mean);
-    farm_json_set_int(line, "updates", sample->updates);
+    farm_json_set_int(line, "updates", total->updates);
     farm_json_set_real(line, "policy_lag_updates", sample->policy_lag_updates);
     farm_json_set_real(line, "infer_batch_mean", sample->infer_batch_mean);
     farm_json_set_real(line, "actor_wait_share", sample->actor_wait_share);
@@ -41,6 +51,13 @@ json_t *farm_sample_json(const struct farm_sample *sample) {
     farm_json_set_int(line, "actor_memory_bytes_max", sample->actor_memory_bytes_max);
     farm_json_set_int(line, "actor_memory_bytes_sum", sample->actor_memory_bytes_sum);
     farm_json_set_int(line, "learner_memory_bytes", sample->learner_memory_bytes);
+    if (sample->before.frames) {
+        farm_json_set_real(line, "resumed_wall_s", session.wall_s);
+        farm_json_set_int(line, "resumed_frames", session.frames);
+        farm_json_set_int(line, "resumed_agent_steps", session.agent_steps);
+        farm_json_set_int(line, "resumed_episodes", session.episodes);
+        farm_json_set_int(line, "resumed_updates", session.updates);
+    }
     if (sample->listens) farm_json_set(line, "nodes", farm_sample_nodes_json(sample->nodes, sample->node_count));
     return line;
 }

@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "base/status.h"
+#include "base/totals.h"
 
 // One of the algorithm's figures with its name; NAN without an update.
 struct farm_sample_statistic {
@@ -29,13 +30,12 @@ struct farm_sample_node {
     double present_s;     // since it joined
 };
 
-// Figures of one moment. Rates and shares are over the time since the previous sample, totals over the run.
+// Figures of one moment. Rates and shares are over the time since the previous sample. `total` counts since the run's
+// first session, all other counts since this one began.
 struct farm_sample {
-    double wall_s; // since the first answered step
-    uint64_t frames, agent_steps, updates, episodes;
-    uint64_t frames_target; // 0: none
-    double seconds_target;  // 0: none
-    uint64_t frames_start;  // frames before this run (resume)
+    struct farm_totals total, before; // before: part of `total` from earlier sessions (--resume)
+    uint64_t frames_target;           // of total.frames; 0: none
+    double seconds_target;            // of this session; 0: none
     double frames_per_s, agent_steps_per_s;
     double return_mean, return_std, length_mean; // of the last games; NAN before the first
     double policy_lag_updates; // parameter versions between acting and training, mean; NAN without an update
@@ -58,6 +58,9 @@ struct farm_sample {
     const struct farm_sample_node *nodes; // [node_count] joined; borrowed
     uint32_t node_count, nodes_away;
 };
+
+// The part of the totals that belongs to this session.
+struct farm_totals farm_sample_session(const struct farm_sample *sample);
 
 // The sample as a JSON object of metrics.jsonl (the caller owns it). Lengths of time in seconds (_s), shares 0..1.
 json_t *farm_sample_json(const struct farm_sample *sample);

@@ -66,16 +66,17 @@ void farm_progress_print_rejected(uint64_t rejected, uint64_t all, const char *w
     if (rejected)
         printf("Rejected because of invalid values (the first is named above): %s of %s %s (%s %%).\n",
                farm_format_count((double)rejected).text, farm_format_count((double)all).text, what,
-               farm_format_digits(100 * (double)rejected / (double)all).text);
+               farm_format_figure(100 * (double)rejected / (double)all).text);
 }
 
 double farm_progress_eta_s(const struct farm_sample *sample) {
     double eta = NAN;
-    if (sample->seconds_target > 0) eta = fmax(0, sample->seconds_target - sample->wall_s);
-    double done = (double)(sample->frames - sample->frames_start);
-    if (sample->frames_target > 0 && done > 0) {
-        double left = sample->frames_target > sample->frames ? (double)(sample->frames_target - sample->frames) : 0;
-        eta = fmin(isnan(eta) ? INFINITY : eta, left * sample->wall_s / done);
+    const struct farm_totals session = farm_sample_session(sample);
+    const uint64_t frames = sample->total.frames, target = sample->frames_target;
+    if (sample->seconds_target > 0) eta = fmax(0, sample->seconds_target - session.wall_s);
+    if (target > 0 && session.frames > 0) {
+        const double left = target > frames ? (double)(target - frames) : 0;
+        eta = fmin(isnan(eta) ? INFINITY : eta, left * session.wall_s / (double)session.frames);
     }
     return eta;
 }
@@ -114,25 +115,24 @@ void farm_progress_format(const struct farm_sample *sample, size_t columns, char
     bool narrow = columns && columns < WIDE_COLUMNS; // 79 columns hold every figure under short names
     const char *gap = narrow ? " " : "  ";
     text[0] = 0;
-    append(&line, "%s", farm_format_duration(sample->wall_s).text);
+    append(&line, "%s", farm_format_duration(sample->total.wall_s).text);
+    if (sample->before.frames && !narrow)
+        append(&line, " (resumed %s)", farm_format_duration(farm_sample_session(sample).wall_s).text);
     if (sample->actors_stuck) append(&line, "%sstuck %llu", gap, (unsigned long long)sample->actors_stuck);
     if (sample->learner_stopped) append(&line, "%slearner stopped", gap);
     if (sample->rejected_steps)
         append(&line, "%srejected %s", gap, farm_format_count((double)sample->rejected_steps).text);
     if (sample->listens) append(&line, "%snodes %u", gap, sample->node_count);
     if (sample->nodes_away) append(&line, " (%u away)", sample->nodes_away);
-    append(&line, "%s%s %s%s%s/s", gap, farm_format_count((double)sample->frames).text, narrow ? "fr" : "frames", gap,
-           farm_format_count(sample->frames_per_s).text);
-    append(&line, "%s%s ", gap, narrow ? "ret" : "return");
-    if (isnan(sample->return_mean)) {
-        append(&line, "-");
-    } else {
-        append(&line, "%.4g", sample->return_mean);
-    }
-    if (!narrow) append(&line, "  games %s", farm_format_count((double)sample->episodes).text);
-    append(&line, "%s%s %s", gap, narrow ? "upd" : "updates", farm_format_count((double)sample->updates).text);
-    if (!isnan(sample->policy_lag_updates)) append(&line, "%slag %.1f", gap, sample->policy_lag_updates);
-    if (!isnan(sample->infer_batch_mean)) append(&line, "%sbatch %.0f", gap, sample->infer_batch_mean);
+    append(&line, "%s%s %s%s%s/s", gap, farm_format_count((double)sample->total.frames).text, narrow ? "fr" : "frames",
+           gap, farm_format_count(sample->frames_per_s).text);
+    append(&line, "%s%s %s", gap, narrow ? "ret" : "return", farm_format_figure(sample->return_mean).text);
+    if (!narrow) append(&line, "  games %s", farm_format_count((double)sample->total.episodes).text);
+    append(&line, "%s%s %s", gap, narrow ? "upd" : "updates", farm_format_count((double)sample->total.updates).text);
+    if (!isnan(sample->policy_lag_updates))
+        append(&line, "%slag %s", gap, farm_format_figure(sample->policy_lag_updates).text);
+    if (!isnan(sample->infer_batch_mean))
+        append(&line, "%sinfer %s", gap, farm_format_figure(sample->infer_batch_mean).text);
     append(&line, narrow ? " wait a%.0f%% l%.0f%%" : "  waiting: actors %.0f%% learner %.0f%%",
            100 * sample->actor_wait_share, 100 * sample->learner_wait_share);
     double eta = farm_progress_eta_s(sample);

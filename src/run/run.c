@@ -40,7 +40,8 @@ enum farm_status farm_run_build(struct farm_run *run, struct farm_error *err) {
 enum farm_status farm_run_execute(struct farm_run *run, bool *interrupted, struct farm_error *err) {
     int number;
     run->events.tick_ns = run->events.moved_ns = run->sampler.time_ns = farm_now_ns();
-    run->sampler.frames = run->workers.learner.frames_start;
+    run->sampler.frames = run->workers.learner.before.frames;
+    run->sampler.agent_steps = run->workers.learner.before.agent_steps;
     enum farm_status status = farm_supervisor_run(run->workers.supervisor, &number, err);
     *interrupted = number != 0;
     farm_run_events_end(&run->events, *interrupted);

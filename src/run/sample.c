@@ -19,8 +19,8 @@ static void sample_rates(struct farm_run_sampler *sampler, uint64_t now_ns, stru
     const struct farm_run_sampler now = {
         .events = before.events,
         .time_ns = now_ns,
-        .frames = sample->frames,
-        .agent_steps = sample->agent_steps,
+        .frames = sample->total.frames,
+        .agent_steps = sample->total.agent_steps,
         .windows = farm_load_relaxed(&stats->windows),
         .infer_calls = farm_load_relaxed(&stats->infer_calls),
         .infer_rows = farm_load_relaxed(&stats->infer_rows),
@@ -44,15 +44,19 @@ void farm_run_sample(struct farm_run_sampler *sampler, uint64_t now_ns, struct f
     const struct farm_run_workers *workers = events->workers;
     const struct farm_run_plan *plan = workers->plan;
     const struct farm_stats *stats = workers->rings->stats;
+    const struct farm_totals *before = &workers->learner.before;
+    const uint64_t agent_steps = farm_load_relaxed(&stats->agent_steps), updates = farm_load_relaxed(&stats->updates),
+                   episodes = farm_load_relaxed(&stats->episodes);
     *sample = (struct farm_sample){
-        .wall_s = farm_run_events_wall_s(events),
-        .agent_steps = farm_load_relaxed(&stats->agent_steps),
-        .updates = farm_load_relaxed(&stats->updates),
-        .episodes = farm_load_relaxed(&stats->episodes),
+        .total = {.wall_s = before->wall_s + farm_run_events_wall_s(events),
+                  .frames = before->frames + agent_steps * plan->env.spec.frames_per_step,
+                  .agent_steps = before->agent_steps + agent_steps,
+                  .updates = before->updates + updates,
+                  .episodes = before->episodes + episodes},
+        .before = *before,
         .windows_dropped = farm_load_relaxed(&stats->windows_dropped),
         .frames_target = (uint64_t)plan->recipe.frames,
         .seconds_target = plan->recipe.seconds,
-        .frames_start = workers->learner.frames_start,
         .actors = workers->count,
         .actor_restarts = events->actor_restarts,
         .learner_restarts = events->learner_restarts,
@@ -74,17 +78,16 @@ void farm_run_sample(struct farm_run_sampler *sampler, uint64_t now_ns, struct f
     sample->nodes_away = sessions->away;
     for (uint32_t a = 0; a < plan->places; a++)
         sample->actors_stuck += workers->actors[a].attached && events->watch->actors[a].state != FARM_WATCH_WELL;
-    sample->frames = workers->learner.frames_start + sample->agent_steps * plan->env.spec.frames_per_step;
     double nothing = (double)NAN;
-    sample->return_mean = sample->episodes ? farm_stats_get(&stats->return_mean) : nothing;
-    sample->return_std = sample->episodes ? farm_stats_get(&stats->return_std) : nothing;
+    sample->return_mean = episodes ? farm_stats_get(&stats->return_mean) : nothing;
+    sample->return_std = episodes ? farm_stats_get(&stats->return_std) : nothing;
     double length = farm_stats_get(&stats->length_mean);
     sample->length_mean = length > 0 ? length : nothing;
     const struct farm_algo *algo = plan->algo.algo;
     for (int k = 0; k < FARM_SAMPLE_ALGO_MAX && algo->statistics[k]; k++)
-        sample->algo[k] = (struct farm_sample_statistic){algo->statistics[k],
-                                                         sample->updates ? farm_stats_get(&stats->algo[k]) : nothing};
-    sample->grad_norm = sample->updates ? farm_stats_get(&stats->grad_norm) : nothing;
-    sample->learning_rate = sample->updates ? farm_stats_get(&stats->learning_rate) : nothing;
+        sample->algo[k] =
+            (struct farm_sample_statistic){algo->statistics[k], updates ? farm_stats_get(&stats->algo[k]) : nothing};
+    sample->grad_norm = updates ? farm_stats_get(&stats->grad_norm) : nothing;
+    sample->learning_rate = updates ? farm_stats_get(&stats->learning_rate) : nothing;
     sample_rates(sampler, now_ns, sample);
 }

@@ -12,7 +12,7 @@
 
 // A resumed run counts its steps from 0 again: under the same seed it would meet the same games and noise again.
 uint64_t farm_run_workers_seed(const struct farm_run_workers *workers) {
-    const uint64_t seed = (uint64_t)workers->plan->recipe.seed, start = workers->learner.frames_start;
+    const uint64_t seed = (uint64_t)workers->plan->recipe.seed, start = workers->learner.before.frames;
     return start ? farm_random_mix(seed ^ start) : seed;
 }
 

@@ -22,10 +22,14 @@ Test(format, numbers_are_short_texts) {
     static const struct text_case digits[] = {{0.123, "0.12"}, {9.99, "9.99"},         {9.996, "10.0"},
                                               {27.94, "27.9"}, {99.96, "100"},         {1234.4, "1234"},
                                               {2e12, "2e+12"}, {(double)INFINITY, "-"}};
+    static const struct text_case figures[] = {{0.00123, "0.00123"}, {5.89, "5.89"},     {8, "8"},
+                                               {27.94, "27.9"},      {12345.6, "12346"}, {-20.87, "-20.9"},
+                                               {2e12, "2e+12"},      {(double)NAN, "-"}};
     static const struct text_case bytes[] = {{48, "48 B"}, {49152, "48 KiB"}, {1.5 * (1 << 30), "1.5 GiB"}};
     static const struct text_case durations[] = {{12.9, "0:12"}, {3599, "59:59"}, {3723, "1:02:03"}};
     check_texts(farm_format_count, counts, sizeof counts / sizeof *counts);
     check_texts(farm_format_digits, digits, sizeof digits / sizeof *digits);
+    check_texts(farm_format_figure, figures, sizeof figures / sizeof *figures);
     check_texts(farm_format_bytes, bytes, sizeof bytes / sizeof *bytes);
     check_texts(farm_format_duration, durations, sizeof durations / sizeof *durations);
 }

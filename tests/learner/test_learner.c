@@ -222,7 +222,7 @@ Test(learner, trains_on_lanes_that_are_full_and_answered_when_it_starts) {
 Test(learner, reaches_its_frames_and_sets_done) {
     char path[512];
     farm.config.frames_per_step = 4;
-    farm.config.frames_start = 1000;
+    farm.config.before.frames = 1000;
     farm.config.frames_target = 21000;
     launch_to_its_end(0);
     cr_assert_eq(stats()->done, 1);

@@ -12,7 +12,7 @@
 #include "report/progress.h"
 
 static struct farm_sample sample_at(double wall_s, uint64_t frames) {
-    struct farm_sample sample = {.wall_s = wall_s, .frames = frames, .agent_steps = frames / 4};
+    struct farm_sample sample = {.total = {.wall_s = wall_s, .frames = frames, .agent_steps = frames / 4}};
     sample.return_mean = sample.return_std = sample.length_mean = sample.policy_lag_updates = NAN;
     sample.infer_batch_mean = NAN;
     sample.grad_norm = sample.learning_rate = NAN;
@@ -124,17 +124,19 @@ Test(report, time_left_is_the_nearer_of_both_targets) {
     cr_assert_float_eq(farm_progress_eta_s(&sample), 30, 1e-9);
     sample.seconds_target = 15;
     cr_assert_float_eq(farm_progress_eta_s(&sample), 5, 1e-9);
-    sample.frames_start = 900; // a resumed run has made 100 frames in its 10 s
+    sample.before = (struct farm_totals){.wall_s = 90, .frames = 900}; // 100 frames in the 10 s since --resume
+    sample.total.wall_s = 100;
+    cr_assert_float_eq(farm_progress_eta_s(&sample), 5, 1e-9);
     sample.seconds_target = 0;
     cr_assert_float_eq(farm_progress_eta_s(&sample), 300, 1e-9);
-    sample.frames = 5000;
+    sample.total.frames = 5000;
     cr_assert_float_eq(farm_progress_eta_s(&sample), 0, 1e-9);
 }
 
 Test(report, eighty_columns_hold_every_figure) {
     struct farm_sample sample = sample_at(3725, 123456789);
     sample.return_mean = -20.87;
-    sample.updates = 123456;
+    sample.total.updates = 123456;
     sample.frames_per_s = 99949;
     sample.policy_lag_updates = 12.3;
     sample.infer_batch_mean = 256;
@@ -142,7 +144,7 @@ Test(report, eighty_columns_hold_every_figure) {
     sample.learner_wait_share = 0.15;
     char text[256];
     farm_progress_format(&sample, 79, text, sizeof text);
-    cr_assert_str_eq(text, "1:02:05 123M fr 99.9k/s ret -20.87 upd 123k lag 12.3 batch 256 wait a7% l15%");
+    cr_assert_str_eq(text, "1:02:05 123M fr 99.9k/s ret -20.9 upd 123k lag 12.3 infer 256 wait a7% l15%");
     farm_progress_format(&sample, 20, text, sizeof text);
     cr_assert_eq(strlen(text), 20);
     farm_progress_format(&sample, 0, text, sizeof text);

@@ -48,9 +48,9 @@ static void train(const char *key, const char *value, struct farm_sample *sample
     cr_assert_eq(farm_run_execute(run, &interrupted, &err), FARM_OK, "%s", err.message);
     farm_run_sample(&run->sampler, run->events.end_ns, sample);
     cr_expect(!interrupted);
-    cr_expect_geq(sample->frames, 5000);
-    cr_expect_gt(sample->updates, 0);
-    cr_expect_gt(sample->wall_s, 0);
+    cr_expect_geq(sample->total.frames, 5000);
+    cr_expect_gt(sample->total.updates, 0);
+    cr_expect_gt(sample->total.wall_s, 0);
     cr_expect_eq(sample->actors, 2);
     cr_expect_eq(sample->actor_restarts + sample->learner_restarts, 0);
     end(run);

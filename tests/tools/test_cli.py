@@ -59,7 +59,20 @@ class Cli(InFolder):
         (checkpoint,) = (self.folder / run / "checkpoints").glob("0*")
         return checkpoint
 
+    def resumes(self, before):
+        """The document of another session of the run r, whose totals go on from those `before`."""
+        frames = str(before["frames"] + 20000)
+        after = json.loads(self.farm("train", "--run", "r", "--resume", "--frames", frames, "--json").stdout)
+        self.assertGreaterEqual(after["frames"], int(frames))
+        for key in TOTALS:
+            self.assertGreater(after["resumed_" + key], 0, key)
+            if key != "wall_s":
+                self.assertEqual(after[key], before[key] + after["resumed_" + key], key)
+        self.assertGreater(after["wall_s"], after["resumed_wall_s"])
+        return after
 
+
+TOTALS = ("wall_s", "frames", "agent_steps", "episodes", "updates")
 FAST_METRICS = ("--metrics-every", "0.1")
 
 
@@ -112,13 +125,15 @@ class Training(Cli):
         self.assertEqual(other.returncode, 2)
         self.assertIn("native/catch", other.stderr)
 
-        second = json.loads(self.farm("train", "--run", "r", "--resume", "--frames", "40k", "--json").stdout)
+        second = self.resumes(first)
         self.assertEqual(second["env"], "native/catch")
-        self.assertGreaterEqual(second["frames"], 40000)
-        self.assertLess(second["agent_steps"], 25000, "goes on where the first ended")
         lines = [json.loads(line) for line in (self.folder / "r/metrics.jsonl").read_text().splitlines()]
-        self.assertEqual(lines[-1]["frames"], second["frames"])
+        for key in TOTALS:
+            self.assertNotIn("resumed_" + key, first)
+            self.assertEqual((lines[-1][key], lines[-1]["resumed_" + key]), (second[key], second["resumed_" + key]))
         self.assertIn(first["frames"], [line["frames"] for line in lines], "metrics are appended to")
+        rate = second["resumed_frames"] / second["resumed_wall_s"]
+        self.assertAlmostEqual(second["frames_per_s"], rate, delta=rate * 1e-3)
 
         played = json.loads(self.farm("eval", "r", "--episodes", "7", "--json").stdout)
         self.assertEqual(played["episodes"], 7)
@@ -175,7 +190,7 @@ class Training(Cli):
         self.assertIn(f"skipped: r/checkpoints/{bad.name}", result.stderr)
         self.assertIn(f"going on from r/checkpoints/{good.name}", result.stderr)
         document = json.loads(result.stdout)
-        self.assertEqual(document["frames"], int(good.stem) + document["agent_steps"])
+        self.assertEqual(document["frames"], int(good.stem) + document["resumed_agent_steps"])
         self.assertEqual(bad.read_bytes(), before)
         played = self.farm("eval", bad, "--episodes", "1")
         self.assertEqual(played.returncode, 2)
@@ -203,7 +218,7 @@ class Training(Cli):
         (self.folder / "r1/checkpoints").mkdir()
         shutil.move(rescued[0], self.folder / "r1/checkpoints")
         again = json.loads(self.farm("train", "--run", "r1", "--resume", "--seconds", "0.1", "--frames", "0", "--json").stdout)
-        self.assertEqual(again["frames"], int(rescued[1]) + again["agent_steps"])
+        self.assertEqual(again["frames"], int(rescued[1]) + again["resumed_agent_steps"])
 
     def test_a_run_without_an_update_says_so(self):
         arguments = ["train", "--env", "native/catch", "--seconds", "0.2", "--batch", "60000", "--quiet", "--json"]
@@ -252,6 +267,7 @@ class Deaths(Cli):
         frames = [json.loads(line)["frames"] for line in (self.folder / "r/metrics.jsonl").read_text().splitlines()]
         self.assertEqual(frames, sorted(frames))
         self.assertGreater(result["updates"], 0)
+        self.resumes(result)  # what both learners counted, once
 
     def test_interrupts_at_any_moment_leave_nothing(self):
         moments = random.Random(3)

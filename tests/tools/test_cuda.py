@@ -146,8 +146,8 @@ class Cuda(InFolder):
         account, log = self.trained("--device", "cpu", "--resume", "--seconds", "1")
         self.assertIn("going on from", log)
         after = metadata(self.checkpoints()[-1])
-        self.assertEqual(int(after["version"]), before["version"] + account["updates"])
-        self.assertEqual(int(after["frames"]), before["frames"] + account["agent_steps"])
+        self.assertEqual(int(after["version"]), before["version"] + account["resumed_updates"])
+        self.assertEqual(int(after["frames"]), before["frames"] + account["resumed_agent_steps"])
 
     def test_a_gpu_lost_before_the_first_copy_of_its_state_leaves_no_checkpoint(self):
         log = self.failed("--device", "cuda", "--frames", "10M", emulator="fall_off_after=2000")
