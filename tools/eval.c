@@ -188,7 +188,7 @@ static int run_command(const struct options *options) {
 }
 
 int farm_cmd_eval(int argc, char **argv) {
-    struct options options = {.episodes = 20};
+    static struct options options = {.episodes = 20}; // has a recipe: too large for a small stack
     const struct farm_cli_flag flags[] = {
         {"episodes", FARM_CLI_INT, &options.episodes, "N", "whole games to play (20)"},
         {"best", FARM_CLI_BOOL, &options.best, NULL,

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/cli.h"
+#include "base/thread.h"
 #include "farm_build.h"
 #include "tools/shared/command.h"
 
@@ -104,6 +105,8 @@ int main(int argc, char **argv) {
         printf("farm %s\n", FARM_COMMIT);
         return 0;
     }
+    struct farm_error err;
+    if (farm_thread_prepare_stacks(&err)) return farm_report_error("farm", &err);
     signal(SIGXFSZ, SIG_IGN); // a write beyond RLIMIT_FSIZE fails with EFBIG instead, in workers too
     for (size_t i = 0; i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);

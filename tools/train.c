@@ -488,7 +488,7 @@ static enum farm_status check_listen(const struct options *options, struct farm_
 }
 
 int farm_cmd_train(int argc, char **argv) {
-    struct options options = {0};
+    static struct options options; // has a recipe: too large for a small stack
     const struct farm_cli_flag flags[] = {
         {"recipe", FARM_CLI_STRING, &options.recipe_file, "FILE",
          "recipe (YAML) over the one shipped for the environment"},

@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 
-enum { PATH_BYTES = FARM_CGROUP_PATH_BYTES, LINE_BYTES = 4096, STAT_BYTES = 32768 };
+enum { PATH_BYTES = FARM_CGROUP_PATH_BYTES, LINE_BYTES = 4096, STAT_BYTES = 8192 };
 
 struct names {
     const char *memory_limit, *memory_high, *memory_usage, *active_file, *inactive_file, *cpus;

@@ -3,6 +3,11 @@
 
 #include <signal.h>
 #include <stddef.h>
+#include <sys/resource.h>
+
+#include "base/log.h"
+
+enum { STACK_LEAST_KIB = 256, STACK_SOUND_KIB = 1024, STACK_USUAL_KIB = 8192, THREAD_STACK_BYTES = 2 << 20 };
 
 int farm_thread_start(pthread_t *thread, void *(*body)(void *), void *argument) {
     sigset_t all, before;
@@ -18,4 +23,28 @@ void farm_thread_use_signal_stack(void) {
     stack_t before;
     if (sigaltstack(NULL, &before) == 0 && before.ss_flags & SS_DISABLE)
         sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);
+}
+
+enum farm_status farm_thread_prepare_stacks(struct farm_error *err) {
+    static const char remedy[] = "raise it with `ulimit -s 8192` (systemd: LimitSTACK=; docker: --ulimit stack=)";
+    struct rlimit limit;
+    pthread_attr_t threads;
+    size_t bytes;
+    if (pthread_getattr_default_np(&threads) == 0) {
+        if (pthread_attr_getstacksize(&threads, &bytes) == 0 && bytes < THREAD_STACK_BYTES &&
+            pthread_attr_setstacksize(&threads, THREAD_STACK_BYTES) == 0)
+            pthread_setattr_default_np(&threads);
+        pthread_attr_destroy(&threads);
+    }
+    if (getrlimit(RLIMIT_STACK, &limit) || limit.rlim_cur >= (rlim_t)STACK_USUAL_KIB << 10) return FARM_OK;
+    limit.rlim_cur = (rlim_t)STACK_USUAL_KIB << 10;
+    if (limit.rlim_cur > limit.rlim_max) limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_STACK, &limit);
+    const unsigned long long kib = limit.rlim_cur >> 10;
+    if (kib < STACK_LEAST_KIB)
+        return farm_fail(err, FARM_E_LIMIT, "stacks may have %llu KiB (RLIMIT_STACK), at least %d are needed: %s", kib,
+                         STACK_LEAST_KIB, remedy);
+    if (kib < STACK_SOUND_KIB)
+        farm_log_warn("stacks may have %llu KiB (RLIMIT_STACK): environments and libraries may crash; %s", kib, remedy);
+    return FARM_OK;
 }

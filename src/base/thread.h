@@ -1,13 +1,21 @@
-// Threads and the signals of a process: which thread receives them, and on which stack. Runs in every process.
+// Threads and the signals of a process: which thread receives them, and on which stack; how large stacks are. Runs in
+// every process.
 #ifndef FARM_BASE_THREAD_H
 #define FARM_BASE_THREAD_H
 
 #include <pthread.h>
+
+#include "base/status.h"
 
 // Starts a thread that receives no signals. Returns 0 or an error number.
 int farm_thread_start(pthread_t *thread, void *(*body)(void *), void *argument);
 
 // Gives this thread a stack for handlers with SA_ONSTACK, unless a sanitizer has given it one.
 void farm_thread_use_signal_stack(void);
+
+// At the start of a program: raises the soft limit of the main thread's stack to the usual 8 MiB, as far as the hard
+// limit allows, and gives threads at least 2 MiB whatever the limit; both hold in children. Warns of less than 1 MiB,
+// which libraries may exceed. FARM_E_LIMIT: less than 256 KiB, which the program itself needs.
+enum farm_status farm_thread_prepare_stacks(struct farm_error *err);
 
 #endif

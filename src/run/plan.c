@@ -381,12 +381,13 @@ static void log_listen(const struct farm_run_plan *plan) {
 
 enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct farm_run_request *request,
                                     struct farm_error *err) {
-    *plan = (struct farm_run_plan){.recipe = *request->recipe,
-                                   .elastic = request->elastic,
-                                   .quiet = request->quiet,
-                                   .responder = request->responder,
-                                   .listen = request->listen,
-                                   .claim = {.fd = -1}};
+    memset(plan, 0, sizeof *plan); // no compound literal: it would be a copy on the stack
+    plan->recipe = *request->recipe;
+    plan->elastic = request->elastic;
+    plan->quiet = request->quiet;
+    plan->responder = request->responder;
+    plan->listen = request->listen;
+    plan->claim.fd = -1;
     plan->machine = calloc(1, sizeof *plan->machine);
     plan->placement = calloc(1, sizeof *plan->placement);
     if (!plan->machine || !plan->placement) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for the plan");

@@ -9,7 +9,7 @@
 #include "base/cgroup.h"
 #include "base/file.h"
 
-enum { TEXT_BYTES = 32768, SIZE_TEXT_BYTES = 32, CAP_IPC_LOCK_BIT = 14 };
+enum { TEXT_BYTES = 8192, SIZE_TEXT_BYTES = 32, CAP_IPC_LOCK_BIT = 14 };
 static const uint64_t HUGE_BYTES = 2u << 20, RESERVE_MAX_BYTES = 1u << 30, RESERVE_SHARE = 32;
 
 // A limit of memory: a cgroup level, the machine, a node.

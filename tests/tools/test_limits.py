@@ -18,6 +18,10 @@ def limit(name, most):
     return lambda: resource.setrlimit(name, (most, most))
 
 
+def soft_limit(name, most):
+    return lambda: resource.setrlimit(name, (most, resource.getrlimit(name)[1]))
+
+
 def refuse_large_pages():
     PR_SET_THP_DISABLE = 41
     ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
@@ -36,6 +40,17 @@ class Limits(InFolder):
             self.assertGreater(int(re.search(text, result.stderr)[1]), most)
         result = self.farm(*SMALL, child=limit(resource.RLIMIT_FSIZE, 300 << 10))
         self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_works_with_small_stacks_or_refuses_them(self):
+        result = self.farm(*SMALL, child=limit(resource.RLIMIT_STACK, 256 << 10))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("warning: stacks may have 256 KiB (RLIMIT_STACK): environments", result.stderr)
+        result = self.farm(*SMALL, child=limit(resource.RLIMIT_STACK, 128 << 10))
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("stacks may have 128 KiB (RLIMIT_STACK), at least 256 are needed: raise it with `ulimit -s 8192`", result.stderr)
+        if resource.getrlimit(resource.RLIMIT_STACK)[1] in (resource.RLIM_INFINITY, 8 << 20):
+            result = self.farm("topo", child=soft_limit(resource.RLIMIT_STACK, 128 << 10))
+            self.assertEqual((result.returncode, result.stderr), (0, ""), "the soft limit is raised")
 
     def test_warns_if_the_checkpoints_will_not_fit_the_disk(self):
         for size, warned in ("200k", True), ("20m", False):

@@ -265,7 +265,7 @@ static enum farm_status check_options(const struct options *options, struct farm
 }
 
 int farm_bridge_connect(int argc, char **argv) {
-    struct options options = {.engine = "auto", .retry_s = 600};
+    static struct options options = {.engine = "auto", .retry_s = 600}; // has a recipe: too large for a small stack
     const struct farm_cli_flag flags[] = {
         {"connect", FARM_CLI_STRING, &options.connect, "ADDR:PORT|@FILE",
          "the learner, or the file that holds its address (RUN/bridge.addr)"},

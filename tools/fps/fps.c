@@ -460,7 +460,10 @@ static int fps_main(struct options *options) {
 }
 
 int farm_cmd_fps(int argc, char **argv) {
-    struct options options = {.seconds = 20, .ladder = "on", .numa = "bind", .out = "tuned.yaml"};
+    static struct options options = {.seconds = 20,
+                                     .ladder = "on",
+                                     .numa = "bind",
+                                     .out = "tuned.yaml"}; // has a recipe: too large for a small stack
     const struct farm_cli_flag flags[] = {
         {"seconds", FARM_CLI_DOUBLE, &options.seconds, "S", "duration of the measurement without start-up (20)"},
         {"ladder", FARM_CLI_STRING, &options.ladder, "on|off", "measure inference and training too (on)"},
