@@ -507,8 +507,6 @@ static void note_decisions(struct work *w) {
     else if (!w->crowded)
         note(out, "%d actors on %d CPUs: each is bound to a node, none to a CPU (--actors %d would pin them)", n,
              w->slots, w->slots);
-    if (n > w->capacity && (w->throttled || out->shared))
-        note(out, "%d actors are more than the %d CPU%s they run on", n, w->capacity, plural(w->capacity));
     for (int i = 0; i < n; i++)
         if (out->actor[i].memory_node != out->actor[i].cpu_node && out->actor[i].memory_node >= 0) {
             note(out, "node %d has no memory: its actors' segments are on node %d", out->actor[i].cpu_node,

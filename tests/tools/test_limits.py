@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import os
 import pathlib
 import re
 import resource
@@ -51,6 +52,15 @@ class Limits(InFolder):
         if resource.getrlimit(resource.RLIMIT_STACK)[1] in (resource.RLIM_INFINITY, 8 << 20):
             result = self.farm("topo", child=soft_limit(resource.RLIMIT_STACK, 128 << 10))
             self.assertEqual((result.returncode, result.stderr), (0, ""), "the soft limit is raised")
+
+    def test_warns_of_more_actors_than_cpus_with_the_lag_that_follows(self):
+        """Three windows of ten transitions fit 32 steps: six actors' 192 environments hold 576, an update takes 32."""
+        text = "6 actors on 1 CPU, 6 a CPU: they take turns, and policy lag may reach 18 updates (their rings hold 576 windows"
+        for more, count in (("--actors", "6"), 1), ((), 0):
+            settings = ("--unroll", "10", "--batch", "32", "--ring-steps", "32", "--envs-per-actor", "32", "--lanes", "2")
+            cpu = min(os.sched_getaffinity(0))
+            result = self.farm(*SMALL, *settings, *more, "--run", str(count), child=lambda: os.sched_setaffinity(0, {cpu}))
+            self.assertEqual((result.returncode, result.stderr.count(text), "take turns" in result.stderr), (0, count, count), result.stderr)
 
     def test_warns_if_the_checkpoints_will_not_fit_the_disk(self):
         for size, warned in ("200k", True), ("20m", False):
