@@ -18,6 +18,12 @@
 #include "tools/shared/command.h"
 #include "tools/shared/recipe_flags.h"
 
+// The checkpoint decides about the others that concern the policy.
+static const char keys_here[] =
+    "env seed actors envs_per_actor lanes ring_steps device mirror precision infer_threads "
+    "infer_batch_max infer_wait_ms wait pin numa huge_pages hang_seconds hang_kill restarts_max "
+    "bad_values";
+
 struct options {
     struct farm_recipe recipe;
     int64_t episodes;
@@ -205,7 +211,7 @@ int farm_cmd_eval(int argc, char **argv) {
             "Plays a trained policy without learning and prints its mean return, unclipped, over whole games. RUN is\n"
             "a run's folder (its newest checkpoint plays; --best: its best), CHECKPOINT a safetensors file that farm "
             "train wrote.\n"
-            "Environment, network and options come from the checkpoint; a flag overrides them.",
+            "Environment, options and network come from the checkpoint; --env and --env.OPTION override the first two.",
         .examples = "  farm eval runs/native_breakout-20260101-1\n"
                     "  farm eval runs/ale_Pong-20260101-1 --episodes 100 --env.repeat_action_probability 0.25 --json\n",
         .flags = flags,
@@ -213,7 +219,7 @@ int farm_cmd_eval(int argc, char **argv) {
     };
     struct farm_error err;
     int exit_status;
-    if (!farm_read_recipe_flags(&cli, NULL, argc, argv, &options.what, &options.recipe, &exit_status))
+    if (!farm_read_recipe_flags(&cli, keys_here, argc, argv, &options.what, &options.recipe, &exit_status))
         return exit_status;
     enum farm_status status = FARM_OK;
     if (!options.what) status = farm_fail(&err, FARM_E_USAGE, "which run? (farm eval --help shows the usage)");

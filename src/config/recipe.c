@@ -259,6 +259,17 @@ static size_t find_key(const struct farm_recipe *recipe, const char *name, size_
     return SIZE_MAX;
 }
 
+bool farm_recipe_among(const char *names, const char *key) {
+    const size_t length = strlen(key);
+    for (const char *at = names; at && (at = strstr(at, key)); at += length)
+        if ((at == names || at[-1] == ' ') && (!at[length] || at[length] == ' ')) return true;
+    return !names;
+}
+
+bool farm_recipe_has(const struct farm_recipe *recipe, const char *name) {
+    return find_key(recipe, name, 0) != SIZE_MAX;
+}
+
 bool farm_recipe_set_by(const struct farm_recipe *recipe, const char *name, enum farm_recipe_layer layer) {
     const size_t i = find_key(recipe, name, 0);
     return i != SIZE_MAX && recipe->layers[i] >= layer;
@@ -552,12 +563,12 @@ static void print_key(const struct farm_recipe_key *key, bool with_default) {
            key->choices ? ")" : "", default_text);
 }
 
-void farm_recipe_print_help(const struct farm_recipe *recipe, const char *const *only) {
+void farm_recipe_print_help(const struct farm_recipe *recipe, const char *only) {
     const struct farm_recipe_family *family;
     printf(only ? "\nrecipe keys:\n"
                 : "\nrecipe keys, each also a line \"key: value\" of a recipe file (default in brackets):\n");
-    for (size_t i = 0; only && only[i]; i++) print_key(&keys[find_key(recipe, only[i], 0)], false);
-    for (size_t i = 0; !only && i < OWN_KEYS; i++) print_key(&keys[i], true);
+    for (size_t i = 0; i < OWN_KEYS; i++)
+        if (farm_recipe_among(only, keys[i].name)) print_key(&keys[i], !only);
     printf("  %-26s %s\n", "--env.OPTION VALUE", "option of the environment, e.g. --env.noop_max 30 for ale/*");
     for (size_t f = 0; !only && recipe->families && (family = recipe->families(f)); f++) {
         printf("\nkeys of --algo %s%s: %s\n", family->name, f ? "" : " (the default)", family->about);

@@ -86,6 +86,12 @@ const struct farm_recipe_key *farm_recipe_key_at(const struct farm_recipe *recip
 // Whether the key applies to this recipe: it does not belong to another algorithm.
 bool farm_recipe_counts(const struct farm_recipe *recipe, size_t i);
 
+// Whether the key is one of `names`, which spaces separate; NULL: all are.
+bool farm_recipe_among(const char *names, const char *key);
+
+// Whether a key has this name, written with '_'.
+bool farm_recipe_has(const struct farm_recipe *recipe, const char *name);
+
 // Whether this layer or a stronger one has set the key `name`.
 bool farm_recipe_set_by(const struct farm_recipe *recipe, const char *name, enum farm_recipe_layer layer);
 
@@ -128,7 +134,7 @@ char *farm_recipe_value(const struct farm_recipe *recipe, size_t key, char *text
 // <folder>/native.yaml. False: neither exists.
 bool farm_recipe_shipped(const char *folder, const char *env, char *path, size_t path_bytes);
 
-// Prints the keys on stdout, a part of --help: those of `only` (up to NULL), or all, with their defaults (NULL).
-void farm_recipe_print_help(const struct farm_recipe *recipe, const char *const *only);
+// Prints the keys on stdout, a part of --help: those among `only`, or all, with their defaults (NULL).
+void farm_recipe_print_help(const struct farm_recipe *recipe, const char *only);
 
 #endif

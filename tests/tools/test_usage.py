@@ -176,6 +176,10 @@ class Usage(InFolder):
             self.assertIn(f"usage: farm {command}", result.stdout)
             self.assertIn("examples:", result.stdout, command)
         self.assertIn("--entropy-cost", texts["train"])
+        for command, keys in (("eval", "lr net batch entropy-cost frames"), ("fps", "lr discount checkpoint-every frames"), ("bridge", "lr lanes batch")):
+            for key in keys.split():
+                self.assertNotIn(f"\n  --{key} ", texts[command])
+                self.refuses(2, f"--{key} has no effect in farm {command} ", f"{command} --{key} 1")
         whole = self.farm("--help").stdout
         for command in (*texts, "envs"):
             self.assertIn(f"\n  {command.split()[0]} ", whole)

@@ -21,8 +21,7 @@
 
 static const char program[] = "farm bridge";
 // Recipe keys that this machine chooses; the learner chooses all others.
-static const char *const keys_here[] = {"env",        "actors",       "wait",      "pin",          "numa",
-                                        "huge_pages", "hang_seconds", "hang_kill", "restarts_max", NULL};
+static const char keys_here[] = "env actors wait pin numa huge_pages hang_seconds hang_kill restarts_max";
 
 struct options {
     struct farm_recipe recipe;

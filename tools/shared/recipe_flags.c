@@ -12,14 +12,12 @@
 
 struct keys {
     struct farm_recipe *recipe;
-    const char *const *only;
+    const char *program, *only;
     char names[FARM_RECIPE_KEYS_MAX][32]; // as flags
 };
 
 static bool is_flag(const struct keys *keys, const char *key) {
-    bool found = !keys->only || strncmp(key, "env.", 4) == 0;
-    for (size_t i = 0; !found && keys->only[i]; i++) found = strcmp(key, keys->only[i]) == 0;
-    return found;
+    return farm_recipe_among(keys->only, key) || strncmp(key, "env.", 4) == 0;
 }
 
 static void copy_with(char *to, size_t bytes, const char *from, char old, char new) {
@@ -39,7 +37,10 @@ static enum farm_status set_key(void *context, const char *name, const char *val
     const struct keys *keys = context;
     char key[64];
     copy_with(key, sizeof key, strncmp(name, "no-", 3) == 0 ? name + 3 : name, '-', '_');
-    return is_flag(keys, key) ? farm_recipe_set(keys->recipe, FARM_LAYER_FLAG, name, value, err) : FARM_E_NOT_FOUND;
+    if (is_flag(keys, key)) return farm_recipe_set(keys->recipe, FARM_LAYER_FLAG, name, value, err);
+    if (!farm_recipe_has(keys->recipe, key)) return FARM_E_NOT_FOUND;
+    return farm_fail(err, FARM_E_USAGE, "--%s has no effect in %s (%s --help lists those that have)", name,
+                     keys->program, keys->program);
 }
 
 static const char *key_name(void *context, size_t i) {
@@ -52,9 +53,9 @@ static void print_key_help(void *context) {
     farm_recipe_print_help(keys->recipe, keys->only);
 }
 
-bool farm_read_recipe_flags(const struct farm_cli *cli, const char *const *only, int argc, char **argv,
-                            const char **word, struct farm_recipe *recipe, int *exit_status) {
-    struct keys keys = {.recipe = recipe, .only = only};
+bool farm_read_recipe_flags(const struct farm_cli *cli, const char *only, int argc, char **argv, const char **word,
+                            struct farm_recipe *recipe, int *exit_status) {
+    struct keys keys = {.recipe = recipe, .program = cli->program, .only = only};
     struct farm_cli whole = *cli;
     whole.other = set_key;
     whole.other_name = key_name;
