@@ -522,7 +522,9 @@ int farm_cmd_train(int argc, char **argv) {
             "means no actor on this machine: training waits for the first node. A node that is away for\n"
             "node_grace_s loses its places.\n"
             "All rates and wall_s count from the first answered step to the decision to stop; they exclude\n"
-            "start-up and the last checkpoint. The later wins: defaults, the shipped recipe, --recipe, flags.",
+            "start-up and the last checkpoint. After --resume totals go on; rates are of the new session.\n"
+            "docs/METRICS.md has the meaning of every figure.\n"
+            "The later wins: defaults, the shipped recipe, --recipe, flags.",
         .examples = "  farm train                                    a small Breakout, for a minute\n"
                     "  farm train --env native/catch --frames 500k --seed 3 --json\n"
                     "  farm train --env ale/Pong --seconds 600 --lr 4e-4\n"

@@ -7,15 +7,18 @@
     { name, FARM_RECIPE_DOUBLE, 0, value, least, most, NULL, line, 0 }
 
 static const struct farm_recipe_key keys[] = {
-    [FARM_VTRACE_DISCOUNT] = KEY("discount", "0.99", 0, 1, "gamma, a step"),
+    [FARM_VTRACE_DISCOUNT] =
+        KEY("discount", "0.99", 0, 1, "weight of a reward for each agent step that it lies ahead (gamma)"),
     [FARM_VTRACE_ENTROPY_COST] = KEY("entropy_cost", "0.01", 0, 1e3, "weight of the entropy bonus"),
     [FARM_VTRACE_BASELINE_COST] = KEY("baseline_cost", "0.5", 0, 1e3, "weight of the value loss"),
-    [FARM_VTRACE_RHO_CLIP] = KEY("rho_clip", "1", 1e-3, 1e9, "V-trace: clip of the importance weight in the target"),
-    [FARM_VTRACE_C_CLIP] =
-        KEY("c_clip", "1", 0, 1e9, "V-trace: clip of the importance weight that carries errors back"),
+    [FARM_VTRACE_RHO_CLIP] =
+        KEY("rho_clip", "1", 1e-3, 1e9, "upper limit of the importance weight of a step in the value target (rho)"),
+    [FARM_VTRACE_C_CLIP] = KEY("c_clip", "1", 0, 1e9,
+                               "upper limit of the importance weight that carries the errors of later steps back (c)"),
     [FARM_VTRACE_PG_RHO_CLIP] =
-        KEY("pg_rho_clip", "1", 1e-3, 1e9, "V-trace: clip of the importance weight of the policy gradient"),
-    [FARM_VTRACE_LAMBDA] = KEY("lambda", "1", 0, 1, "V-trace: factor on c"),
+        KEY("pg_rho_clip", "1", 1e-3, 1e9, "upper limit of the importance weight of a step in the policy gradient"),
+    [FARM_VTRACE_LAMBDA] =
+        KEY("lambda", "1", 0, 1, "decay, for each step, of the errors that are carried back; 1: none, as in IMPALA"),
 };
 
 const struct farm_algo farm_vtrace = {

@@ -27,17 +27,21 @@ enum { RECIPE_BYTES_MAX = 1 << 20 };
 static const struct farm_recipe_key keys[] = {
     TEXT(env, "native/breakout", NULL,
          "environment: native/catch, ale/Pong, ... (farm envs lists them), or one of your own: plugin:path.so[:name]"),
-    INT(seed, "1", 0, 9e15, "of all random numbers"),
+    INT(seed, "1", 0, 9e15, "seed of all random numbers"),
     INT(frames, "0", 0, 9e15,
-        "ends after so many frames; 0: no limit. Of frames and seconds, the stronger layer counts"),
-    DOUBLE(seconds, "0", 0, 1e9, "ends after so many seconds of training; 0: no limit"),
+        "ends at so many frames, all sessions of the run together; a frame is one of the simulator: agent steps times "
+        "the "
+        "environment's frame skip; 0: no limit"),
+    DOUBLE(seconds, "0", 0, 1e9,
+           "ends after so many seconds of this session; 0: no limit. With frames and seconds the first to be reached "
+           "ends it, but a flag of one removes the other that a recipe sets"),
     INT(actors, "0", 0, 4096, "actor processes; 0: chosen for the machine"),
     INT(envs_per_actor, "0", 0, 65536, "environments of one actor, all its lanes together; 0: chosen"),
     INT(lanes, "2", 1, 64, "lanes of one actor: one group steps while the others wait for actions"),
     INT(ring_steps, "0", 0, 1e6, "steps that a lane's ring holds; 0: chosen"),
     TEXT(device, "auto", "auto|cpu|cuda", "where the network runs; auto: cuda if there is a GPU with its driver"),
     INT(gpus, "1", 0, 32,
-        "of the learner: each answers its share of the actors and trains its share of every update; 0: all"),
+        "GPUs of the learner: each answers its share of the actors and trains its share of every update; 0: all"),
     TEXT(mirror, "full", "full|window|off",
          "what a GPU keeps of the rings: every step (an observation crosses the bus once), the windows in training, "
          "nothing; reduced automatically if memory is short"),
@@ -48,31 +52,32 @@ static const struct farm_recipe_key keys[] = {
         "sync: an iteration is one window of every lane, and the next waits for its update; async: windows are trained "
         "as they arrive; auto: the algorithm's default"),
     INT(max_lag, "0", 0, 1e6,
-        "async: first fewer windows may wait, then windows older than so many versions are dropped; 0: only the rings "
-        "bound the lag"),
+        "async: at most the windows of so many updates wait, and windows that began more than so many updates ago are "
+        "dropped; 0: only the rings bound the lag"),
     TEXT(precision, "auto", "auto|f32|bf16",
-         "of the network's arithmetic; auto: bf16 on GPUs, on CPUs the fastest for each layer"),
-    INT(unroll, "20", 1, 4096, "transitions of a window (T)"),
+         "number format of the network's arithmetic; auto: bf16 on GPUs, on CPUs the fastest for each layer"),
+    INT(unroll, "20", 1, 4096, "agent steps (transitions) of a window"),
     INT(batch, "0", 0, 65536, "windows of an update; 0: half as many as environments, at least 8"),
-    INT(stack, "1", 1, 32, "frames stacked (images only)"),
+    INT(stack, "1", 1, 32, "newest observations that the network sees together (images only)"),
     DOUBLE(reward_clip, "1", 0, 1e9, "rewards in training are clipped to +- this; 0: off"),
-    DOUBLE(reward_scale, "1", 1e-9, 1e9, "factor on rewards in training, after clipping"),
+    DOUBLE(reward_scale, "1", 1e-9, 1e9, "rewards in training are multiplied by this, after clipping"),
     TEXT(optimiser, "rmsprop", "rmsprop|adam", "optimiser"),
     DOUBLE(lr, "0.0006", 1e-9, 1, "learning rate at the start"),
     DOUBLE(lr_end, "0", 0, 1, "learning rate at `frames`, falling linearly; without `frames` it stays"),
     DOUBLE(grad_norm_clip, "40", 0, 1e9, "gradients with a larger norm are scaled down to it; 0: off"),
-    DOUBLE(rmsprop_decay, "0.99", 0, 0.999999, "of the mean of squares"),
-    DOUBLE(rmsprop_epsilon, "0.01", 1e-12, 1, "inside the square root"),
-    DOUBLE(adam_beta1, "0.9", 0, 0.999999, "decay of the mean"),
-    DOUBLE(adam_beta2, "0.999", 0, 0.999999, "decay of the mean of squares"),
-    DOUBLE(adam_epsilon, "1e-08", 1e-12, 1, "outside the square root"),
+    DOUBLE(rmsprop_decay, "0.99", 0, 0.999999, "RMSProp: decay of the mean of squared gradients"),
+    DOUBLE(rmsprop_epsilon, "0.01", 1e-12, 1, "RMSProp: added to that mean, inside the square root"),
+    DOUBLE(adam_beta1, "0.9", 0, 0.999999, "Adam: decay of the mean of gradients"),
+    DOUBLE(adam_beta2, "0.999", 0, 0.999999, "Adam: decay of the mean of squared gradients"),
+    DOUBLE(adam_epsilon, "1e-08", 1e-12, 1, "Adam: added to the square root of that mean"),
     BOOL(loss_sum, "true", "losses are summed over an update's steps (IMPALA's code); false: averaged"),
     INT(micro_batch, "0", 0, 65536, "windows of one forward and backward pass; 0: chosen"),
     INT(train_threads, "0", 0, 1024, "threads that train; 0: chosen for the machine"),
     INT(infer_threads, "0", 0, 32,
         "inference threads on CPUs, each with its part of the actors; 0: chosen for the machine"),
     INT(infer_batch_max, "0", 0, 65536, "most observations of one inference pass; 0: chosen"),
-    DOUBLE(infer_wait_ms, "0", 0, 1000, "longest wait of a ready group for other groups, milliseconds"),
+    DOUBLE(infer_wait_ms, "0", 0, 1000,
+           "longest wait of a ready lane for others to share its inference pass, milliseconds"),
     TEXT(wait, "adaptive", "adaptive|spin|sleep",
          "how processes wait: short spin then sleep, always spin, always sleep"),
     BOOL(pin, "true", "actors and learner are pinned to separate CPUs"),
@@ -90,10 +95,10 @@ static const struct farm_recipe_key keys[] = {
     INT(restarts_max, "1000", 0, 1e9, "restarts of one actor, after which the run ends with an error; 0: no limit"),
     DOUBLE(node_grace_s, "600", 0, 1e9,
            "with --listen: a remote node that is away for so long loses its actors' places, seconds"),
-    TEXT(
-        bad_values, "count", "count|fail|reset",
-        "numbers that are NaN, infinite or beyond 1e9 (environments in C): count: such steps are not trained on; fail: "
-        "the run ends and names the environment; reset: the episode ends without a return and another begins"),
+    TEXT(bad_values, "count", "count|fail|reset",
+         "rewards and observations that are NaN, infinite or beyond 1e9: count: such steps are rejected, i.e. counted "
+         "and not trained on; fail: the run ends and names the environment; reset: the episode ends without a return "
+         "and another begins"),
 };
 enum { OWN_KEYS = sizeof keys / sizeof *keys };
 _Static_assert(OWN_KEYS + FARM_RECIPE_FAMILY_KEYS_MAX == FARM_RECIPE_KEYS_MAX, "FARM_RECIPE_KEYS_MAX counts the table");

@@ -64,6 +64,12 @@ class InFolder(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
+    def has_documented_keys(self, document, place, without=()):
+        """Those of docs/METRICS.md in this place (m, t, e or f), except the keys `without`."""
+        rows = re.findall(r"^\| (`.+`) \| ([mtef]+) \|", (SOURCE / "docs/METRICS.md").read_text(), re.M)
+        keys = {key for names, places in rows if place in places for key in re.findall(r"`(\w+)`", names)}
+        self.assertEqual(set(document), keys - set(without))
+
     def farm(self, *arguments, folder=None, **more):
         return run_farm(*arguments, folder=folder or self.folder, **more)
 

@@ -128,14 +128,18 @@ class Training(Cli):
         second = self.resumes(first)
         self.assertEqual(second["env"], "native/catch")
         lines = [json.loads(line) for line in (self.folder / "r/metrics.jsonl").read_text().splitlines()]
+        resumed = ["resumed_" + key for key in TOTALS]
+        self.has_documented_keys(second, "t", without=["nodes"])
+        self.has_documented_keys(first, "t", without=["nodes", *resumed])
+        self.has_documented_keys(lines[0], "m", without=["nodes", *resumed])
         for key in TOTALS:
-            self.assertNotIn("resumed_" + key, first)
             self.assertEqual((lines[-1][key], lines[-1]["resumed_" + key]), (second[key], second["resumed_" + key]))
         self.assertIn(first["frames"], [line["frames"] for line in lines], "metrics are appended to")
         rate = second["resumed_frames"] / second["resumed_wall_s"]
         self.assertAlmostEqual(second["frames_per_s"], rate, delta=rate * 1e-3)
 
         played = json.loads(self.farm("eval", "r", "--episodes", "7", "--json").stdout)
+        self.has_documented_keys(played, "e")
         self.assertEqual(played["episodes"], 7)
         self.assertLessEqual(abs(played["return_mean"]), 1)
         self.assertEqual(played["checkpoint"], second["checkpoint"])

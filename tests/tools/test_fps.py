@@ -93,6 +93,7 @@ class Document(Fps):
         self.assertFalse(document["interrupted"])
         self.assertIsNone(document["error"])
         self.check_figures(document)
+        self.has_documented_keys(document, "f")
         self.assertEqual([rung["rung"] for rung in document["ladder"]], ["bare_times_cores", "bare_all_cores", "farm"])
         self.assertEqual(document["ring_steps"], 3 * 10 + 1 + 1)  # train's: unroll 10 by its recipe, stack 1
 
