@@ -334,10 +334,11 @@ static void print_saved(const struct training *training, const struct saved *sav
 // Without a checkpoint there is nothing to play or to resume.
 static void print_next_steps(const struct training *training, const struct saved *saved) {
     const char *run = training->folder.path, *env = training->options->recipe.env;
+    const struct farm_word_text word = farm_format_word(run);
     printf("\nWhat to try next:\n");
     if (saved->newest[0]) {
-        printf("  farm eval %s --episodes 20      plays it without learning\n", run);
-        printf("  farm train --run %s --resume --seconds 300      continues this run\n", run);
+        printf("  farm eval %s --episodes 20      plays it without learning\n", word.text);
+        printf("  farm train --run %s --resume --seconds 300      continues this run\n", word.text);
     }
     printf("  farm train --env %s      %s\n", strncmp(env, "ale/", 4) == 0 ? "ale/Breakout" : "ale/Pong",
            "a real Atari game");
@@ -479,7 +480,7 @@ static enum farm_status check_listen(const struct options *options, struct farm_
         return farm_fail(err, FARM_E_USAGE, "--key FILE encrypts, --insecure does not: one of them");
     if (options->key && access(options->key, F_OK) != 0)
         return farm_fail(err, FARM_E_USAGE, "--key %s: there is no such file; `farm bridge keygen %s` makes one",
-                         options->key, options->key);
+                         options->key, farm_format_word(options->key).text);
     if (options->key || options->insecure) return FARM_OK;
     return farm_fail(err, FARM_E_USAGE,
                      "--listen %s needs --key FILE (`farm bridge keygen FILE` makes one; each node gets a copy), or "

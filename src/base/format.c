@@ -2,7 +2,9 @@
 #include "base/format.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
 
 struct farm_number_text farm_format_count(double value) {
     static const char suffixes[] = {0, 'k', 'M', 'G', 'T'};
@@ -50,5 +52,20 @@ struct farm_number_text farm_format_duration(double seconds) {
         snprintf(out.text, sizeof out.text, "%lu:%02lu:%02lu", s / 3600, s / 60 % 60, s % 60);
     else
         snprintf(out.text, sizeof out.text, "%lu:%02lu", s / 60, s % 60);
+    return out;
+}
+
+struct farm_word_text farm_format_word(const char *word) {
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:@%+=,-";
+    enum { LONGEST = 5 }; // a quote inside of quotes, and the last quote
+    struct farm_word_text out = {""};
+    const bool quoted = !word[0] || word[strspn(word, plain)];
+    char *at = out.text, *const end = out.text + sizeof out.text - LONGEST;
+    if (quoted) *at++ = '\'';
+    for (; *word && at < end; word++) {
+        if (*word == '\'') at = stpcpy(at, "'\\'");
+        *at++ = *word;
+    }
+    if (quoted) *at = '\'';
     return out;
 }

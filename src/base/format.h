@@ -1,5 +1,6 @@
-// Numbers as short texts for tables, progress lines and reports. Each function returns its text by value, so that it
-// can be printed in place: printf("%s", farm_format_count(n).text). Pure functions.
+// Numbers as short texts for tables, progress lines and reports; words of commands that the user may paste. Each
+// function returns its text by value, so that it can be printed in place: printf("%s", farm_format_count(n).text). Pure
+// functions.
 #ifndef FARM_BASE_FORMAT_H
 #define FARM_BASE_FORMAT_H
 
@@ -23,5 +24,12 @@ struct farm_number_text farm_format_bytes(double bytes);
 
 // "0:12", "59:59", "1:02:03".
 struct farm_number_text farm_format_duration(double seconds);
+
+struct farm_word_text {
+    char text[4 * 1024 + 8]; // any word of up to 1024 bytes
+};
+
+// A word of a command line as a POSIX shell reads it back: in quotes if it needs them. Longer words are cut.
+struct farm_word_text farm_format_word(const char *word);
 
 #endif

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/format.h"
 #include "base/time.h"
 
 enum { TEXT_BYTES_MAX = 1 << 20, LOOK_MS = 100, END_S = 10, PLACE_S = 5 };
@@ -181,7 +182,7 @@ void farm_program_place(const char *object, uint64_t offset, char *text, size_t 
         .path = argv[0], .argv = argv, .environment = environ, .label = "", .apart = true, .limit_s = PLACE_S};
     snprintf(address, sizeof address, "0x%llx", (unsigned long long)offset);
     if (farm_program_read(&program, &found, NULL)) {
-        snprintf(text, bytes, "addr2line -fe %s %s", object, address);
+        snprintf(text, bytes, "addr2line -fe %s %s", farm_format_word(object).text, address);
         return;
     }
     const size_t line = strcspn(found, "\n"), all = strlen(found);

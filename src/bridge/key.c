@@ -1,6 +1,8 @@
 // See key.h.
 #include "bridge/key.h"
 
+#include "base/format.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -61,7 +63,7 @@ static enum farm_status check_owner(int fd, const char *path, struct farm_error 
                          path, (unsigned)info.st_uid, (unsigned)geteuid());
     if (info.st_mode & 077)
         return farm_fail(err, FARM_E_PERMISSION, "key file %s is open to other users (mode %03o): chmod 600 %s", path,
-                         (unsigned)info.st_mode & 0777, path);
+                         (unsigned)info.st_mode & 0777, farm_format_word(path).text);
     return FARM_OK;
 }
 

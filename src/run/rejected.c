@@ -68,7 +68,7 @@ static void fail(struct farm_run_change *change, const char *when, uint64_t step
     char first[256], doctor[FARM_RECIPE_PATH_BYTES + 32] = "";
     if (!describe_first(change->workers, first, sizeof first)) snprintf(first, sizeof first, "named above");
     if (farm_env_names_file(plan->recipe.env))
-        snprintf(doctor, sizeof doctor, " (`farm doctor %s` checks it)", plan->recipe.env);
+        snprintf(doctor, sizeof doctor, " (`farm doctor %.1000s` checks it)", farm_format_word(plan->recipe.env).text);
     snprintf(change->failure, sizeof change->failure,
              "%s: no valid step %s, %s rejected, first: %s. Rewards and observations must be finite and within +-%g: "
              "correct the environment%.256s",

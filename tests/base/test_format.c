@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 #include <math.h>
+#include <string.h>
 
 #include "base/statistics.h"
 
@@ -32,6 +33,19 @@ Test(format, numbers_are_short_texts) {
     check_texts(farm_format_figure, figures, sizeof figures / sizeof *figures);
     check_texts(farm_format_bytes, bytes, sizeof bytes / sizeof *bytes);
     check_texts(farm_format_duration, durations, sizeof durations / sizeof *durations);
+}
+
+Test(format, words_are_quoted_if_a_shell_needs_it) {
+    static const char *const words[][2] = {
+        {"runs/ale_Pong-1", "runs/ale_Pong-1"}, {"a b", "'a b'"}, {"", "''"},        {"it's", "'it'\\''s'"},
+        {"a;rm -r $HOME", "'a;rm -r $HOME'"},   {"~", "'~'"},     {"--x=1", "--x=1"}};
+    char longest[3001];
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        cr_assert_str_eq(farm_format_word(words[i][0]).text, words[i][1]);
+    memset(longest, '\'', sizeof longest);
+    longest[sizeof longest - 1] = 0;
+    const struct farm_word_text cut = farm_format_word(longest);
+    cr_assert(strlen(cut.text) < sizeof cut.text && cut.text[strlen(cut.text) - 1] == '\'');
 }
 
 Test(statistics, quantiles_and_spread_are_those_of_r) {

@@ -167,6 +167,12 @@ class Usage(InFolder):
                 self.assertEqual(self.without_a_reader(line), status)
         self.assertTrue(list((self.folder / "a/checkpoints").iterdir()), "the training went on to its end")
 
+    def test_printed_commands_can_be_pasted(self):
+        folder = "it's my run"
+        trained = self.farm("train", "--env", "native/catch", "--frames", "1k", "--run", folder).stdout
+        commands = [shlex.split(line)[:4] for line in trained.splitlines() if line.startswith("  farm ")]
+        self.assertEqual(commands[:2], [["farm", "eval", folder, "--episodes"], ["farm", "train", "--run", folder]])
+
     def test_help_is_on_stdout_with_examples(self):
         texts = {}
         for command in ("train", "eval", "fps", "bw", "topo", "doctor", "report", "bridge", "bridge keygen", "bridge status", "bridge bench"):

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/format.h"
 #include "bridge/key.h"
 #include "tools/bridge/bridge.h"
 #include "tools/shared/command.h"
@@ -27,7 +28,8 @@ static int make_key(int argc, char **argv) {
         return 2;
     }
     if (farm_key_make(path, &err)) return farm_report_error("farm bridge keygen", &err);
-    printf("%s holds a new key. Each node needs a copy that only its owner can read: scp -p %s NODE:\n", path, path);
+    printf("%s holds a new key. Each node needs a copy that only its owner can read: scp -p %s NODE:\n", path,
+           farm_format_word(path).text);
     return 0;
 }
 

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/format.h"
 #include "base/json.h"
 #include "base/paths.h"
 #include "tools/bw/bw.h"
@@ -31,7 +32,8 @@ static enum farm_status run_plot(const char *document, const char *folder, struc
     if (ended == pid && exit_status == 0) return FARM_OK;
     if (document) return farm_fail(err, FARM_E_IO, "--svg: no pictures in %s; the figures are in %s", folder, document);
     return farm_fail(err, FARM_E_UNSUPPORTED,
-                     "--svg needs matplotlib: run `make deps`, or %s -m pip install matplotlib", python);
+                     "--svg needs matplotlib: run `make deps`, or %s -m pip install matplotlib",
+                     farm_format_word(python).text);
 }
 
 enum farm_status farm_bw_check_pictures(struct farm_error *err) {

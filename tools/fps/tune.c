@@ -213,8 +213,8 @@ static enum farm_status print_result(const struct search *search, struct farm_er
             "Written to %s: farm train --env %s --recipe %s\n",
             tuning->recipe->env, (long long)best->actors, (long long)best->lanes,
             (long long)(best->envs_per_actor / best->lanes), best->pin ? "pinned" : "not pinned", best->rate,
-            search->count, search->interrupted ? "; stopped by a signal" : "", tuning->path, tuning->recipe->env,
-            tuning->path);
+            search->count, search->interrupted ? "; stopped by a signal" : "", tuning->path,
+            farm_format_word(tuning->recipe->env).text, farm_format_word(tuning->path).text);
         return FARM_OK;
     }
     json_t *document = farm_json_object(true), *tried = json_array();
