@@ -40,7 +40,7 @@ class Cuda(InFolder):
         return result.stderr
 
     def checkpoints(self):
-        return sorted((self.folder / "r" / "checkpoints").glob("*.safetensors"))
+        return sorted((self.folder / "r" / "checkpoints").glob("0*"))
 
     def newest(self):
         """The figures of the newest checkpoint of a run that was never resumed: they are of one moment."""

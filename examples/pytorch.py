@@ -1,0 +1,40 @@
+"""A checkpoint of `farm train` in PyTorch: `python pytorch.py RUN/checkpoints/best.safetensors`
+
+After `pip install torch safetensors`. forward() computes what the learner does, in f32. Networks: mlp (flat f32 observations),
+shallow and nature (frames); `deep` has residual blocks too, see tests/vectors/make_nn.py.
+"""
+import sys
+
+import torch
+from safetensors import safe_open
+from torch.nn.functional import conv2d, linear
+
+STRIDES = {"mlp": (), "shallow": (4, 2), "nature": (4, 2, 1)}  # of the convolutions, which come first
+
+
+def load(path):
+    """The tensors by name (the optimiser's begin with "optimiser."), and the metadata: frames, return_mean, recipe.net, ..."""
+    with safe_open(path, "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
+
+
+def forward(w, net, x):
+    """Logits [batch][actions] and values [batch][1]. x: flat [batch][numbers], or frames [batch][stack][height][width] of
+    pixels 0 to 255, the oldest first; a frame from before the episode is zeros."""
+    strides, i = STRIDES[net], 0
+    x = x.float() / 255 if strides else x
+    for i, stride in enumerate(strides, 1):
+        x = conv2d(x, w[f"layers.{i - 1}.weight"], w[f"layers.{i - 1}.bias"], stride).relu()
+    x = x.flatten(1)
+    for i in range(i, i + 1 if strides else 2):
+        x = linear(x, w[f"layers.{i}.weight"], w[f"layers.{i}.bias"])
+        x = x.relu() if strides else x.tanh()
+    return linear(x, w["policy.weight"], w["policy.bias"]), linear(x, w["value.weight"], w["value.bias"])
+
+
+if __name__ == "__main__":
+    weights, about = load(sys.argv[1])
+    print(f"{about['recipe.env']}, net {about['recipe.net']}, {about['frames']} frames, mean return {about['return_mean']}")
+    for name, tensor in weights.items():
+        if not name.startswith("optimiser."):
+            print(f"  {name:<20} {list(tensor.shape)}")
