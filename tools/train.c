@@ -327,8 +327,8 @@ static void print_saved(const struct training *training, const struct saved *sav
     if (!saved->newest[0]) printf("Recipe and metrics are in %s. There is no checkpoint.\n", run);
     if (saved->newest[0]) printf("Recipe and metrics are in %s, the newest checkpoint is %s\n", run, saved->newest);
     if (saved->best[0])
-        printf("The best checkpoint is %s (mean return %.4g at %s frames; farm eval --best)\n", saved->best,
-               saved->best_return, farm_format_count((double)saved->best_frames).text);
+        printf("The best checkpoint is %s (mean return %s at %s frames; farm eval --best)\n", saved->best,
+               farm_format_figure(saved->best_return).text, farm_format_count((double)saved->best_frames).text);
 }
 
 // Without a checkpoint there is nothing to play or to resume.

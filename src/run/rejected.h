@@ -6,7 +6,7 @@
 #include "run/change.h"
 
 struct farm_run_rejected {
-    bool reported;
+    bool reported;                   // the first invalid value; set by a command: an earlier run of it has done so
     uint64_t since_ns, valid, steps; // a step was last found valid at since_ns, when there were so many of both
 };
 

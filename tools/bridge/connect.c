@@ -69,7 +69,8 @@ static void draw_progress(struct node *node, const struct farm_run_node_figures 
     const double passed_s = (double)(now_ns - node->drawn_ns) * 1e-9;
     char line[512], state[64] = "connected to", round_trip[48] = "", more[96] = "";
     if (!now->connected) snprintf(state, sizeof state, "away for %.0f s from", now->away_s);
-    if (now->round_trip_s > 0) snprintf(round_trip, sizeof round_trip, "  round trip %.3g ms", 1e3 * now->round_trip_s);
+    if (now->round_trip_s > 0)
+        snprintf(round_trip, sizeof round_trip, "  round trip %s ms", farm_format_figure(1e3 * now->round_trip_s).text);
     if (now->reconnects || now->actor_restarts + now->bridge_restarts)
         snprintf(more, sizeof more, "  reconnects %llu  restarts %llu", (unsigned long long)now->reconnects,
                  (unsigned long long)(now->actor_restarts + now->bridge_restarts));
@@ -132,8 +133,8 @@ static json_t *result_json(const struct node *node, const struct farm_run_node_f
 static void print_summary(const struct node *node, const struct farm_run_node_figures *all, bool interrupted,
                           bool failed) {
     const double speed = all->wall_s > 0 ? (double)all->steps / all->wall_s : 0;
-    printf("\n%s for %s: %s environment steps in %.0f s (%s/s), %sB sent, %sB received, %llu reconnect%s%s.\n",
-           node->env, node->options->connect, farm_format_count((double)all->steps).text, all->wall_s,
+    printf("\n%s for %s: %s environment steps in %s (%s/s), %sB sent, %sB received, %llu reconnect%s%s.\n", node->env,
+           node->options->connect, farm_format_count((double)all->steps).text, farm_format_duration(all->wall_s).text,
            farm_format_count(speed).text, farm_format_count((double)all->bytes_out).text,
            farm_format_count((double)all->bytes_in).text, (unsigned long long)all->reconnects,
            all->reconnects == 1 ? "" : "s",

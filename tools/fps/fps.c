@@ -382,10 +382,11 @@ static void print_summary(const struct fps *fps) {
     farm_progress_print_rejected(result->rejected_steps, result->checked_steps, "checked steps");
     print_ladder(fps);
     if (isfinite(efficiency(fps)))
-        printf("Efficiency: %.3f of the bare loop x %.3g cores; %.3f of bare loops on all cores at once.\n"
-               "CPU time of a step: %.4g ns in the farm, %.4g ns in the bare loop: %.3f.\n",
-               efficiency(fps), result->cores, fps->farm / fps->all, fps->farm_cpu_ns, fps->one_cpu_ns,
-               fps->one_cpu_ns / fps->farm_cpu_ns);
+        printf("Efficiency: %s of the bare loop x %.3g cores; %s of bare loops on all cores at once.\n"
+               "CPU time of a step: %s ns in the farm, %s ns in the bare loop: %s.\n",
+               farm_format_figure(efficiency(fps)).text, result->cores, farm_format_figure(fps->farm / fps->all).text,
+               farm_format_figure(fps->farm_cpu_ns).text, farm_format_figure(fps->one_cpu_ns).text,
+               farm_format_figure(fps->one_cpu_ns / fps->farm_cpu_ns).text);
 }
 
 static enum farm_status print_result(const struct fps *fps, const char *failure, struct farm_error *err) {

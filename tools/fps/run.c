@@ -19,6 +19,15 @@ static const double ALE_STEP_NS = 200e3, GYM_STEP_NS = 20e3; // typical
 static const uint64_t EPISODES_NEVER_REACHED = 1 << 30;
 static const double SETTLING_SHARE = 1.0 / 3; // of a rung's time, before the interval of its rate
 
+// farm_run_execute. Only the first run with invalid values reports one.
+static enum farm_status execute(struct farm_run *run, bool *interrupted, struct farm_error *err) {
+    static bool reported;
+    run->events.rejected.reported = reported;
+    const enum farm_status status = farm_run_execute(run, interrupted, err);
+    reported = run->events.rejected.reported;
+    return status;
+}
+
 // ---- the farm under random actions ----
 
 struct measurement {
@@ -77,7 +86,7 @@ static enum farm_status run_responder(struct measurement *measurement, const str
     if (status) return status;
     farm_segment_describe(&run->rings.ring[0].up, result->ring_note, sizeof result->ring_note);
     run->caller = (struct farm_run_caller){.context = measurement, .on_tick = share_pids};
-    status = farm_run_execute(run, &result->interrupted, err);
+    status = execute(run, &result->interrupted, err);
     result->rejected_steps = farm_run_rejected_steps(&run->change);
     result->checked_steps = farm_load_relaxed(&run->rings.stats->agent_steps) + result->rejected_steps;
     return status;
@@ -150,7 +159,7 @@ static enum farm_status run_learning(struct learning *learning, const struct far
     learning->rung->lanes = run->plan.lanes;
     learning->rung->width = run->plan.width;
     run->caller = (struct farm_run_caller){.context = learning, .on_tick = on_tick};
-    return farm_run_execute(run, &learning->rung->interrupted, err);
+    return execute(run, &learning->rung->interrupted, err);
 }
 
 enum farm_status farm_fps_learn(const struct farm_recipe *recipe, bool trains, double seconds,
