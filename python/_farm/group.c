@@ -70,15 +70,17 @@ static char letter_of(const Py_buffer *buffer) {
 
 // False: a rare conversion, or one that NumPy's casting "same_kind" forbids.
 static bool cast(char letter, const void *from, size_t count, uint32_t dtype, void *into) {
+    static const char letters[] = {[FARM_U8] = 'B', [FARM_I32] = 'i', [FARM_F32] = 'f'};
+    if (letter == letters[dtype]) {
+        memcpy(into, from, count * farm_dtype_bytes(dtype));
+        return true;
+    }
     switch (dtype << 8 | (uint32_t)letter) {
-        CAST(FARM_F32, float, 'f', float);
         CAST(FARM_F32, float, 'd', double);
         CAST(FARM_F32, float, 'l', int64_t);
         CAST(FARM_F32, float, 'i', int32_t);
         CAST(FARM_F32, float, 'B', uint8_t);
-        CAST(FARM_I32, int32_t, 'i', int32_t);
         CAST(FARM_I32, int32_t, 'l', int64_t);
-        CAST(FARM_U8, uint8_t, 'B', uint8_t);
     default:
         return false;
     }

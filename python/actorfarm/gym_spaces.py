@@ -156,14 +156,14 @@ class Actions:
     """Converts a lane's answers to actions of a space. `spec`: as Ring.spec["action"]."""
 
     def __init__(self, space):
-        self._shape = space.shape
+        self._shape, self._dtype, self._bounds, self._start = space.shape, space.dtype, None, None
         if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
             several = isinstance(space, spaces.MultiDiscrete)
-            self._bounds, self._dtype, self._start = None, space.dtype, np.asarray(space.start, space.dtype)
+            if np.any(space.start):
+                self._start = np.asarray(space.start, space.dtype)
             sizes = [int(n) for n in (space.nvec.ravel() if several else [space.n])]
             self.spec = {"kind": "multi_discrete" if several else "discrete", "dims": len(sizes), "sizes": sizes}
         elif isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f":
-            self._dtype = space.dtype
             self._bounds = [np.clip(bound.ravel(), -F32_MAX, F32_MAX).astype(np.float32) for bound in (space.low, space.high)]
             low, high = (bound.tolist() for bound in self._bounds)
             self.spec = {"kind": "continuous", "dims": len(low), "low": low, "high": high}
@@ -179,8 +179,8 @@ class Actions:
         if self._bounds:
             low, high = self._bounds
             answers = np.fmin(np.fmax(answers, low), high)  # fmax: NaN to the lower bound
-            return answers.astype(self._dtype).reshape(-1, *self._shape)
-        return answers.astype(self._dtype).reshape(-1, *self._shape) + self._start
+        actions = answers.astype(self._dtype).reshape(-1, *self._shape)
+        return actions + self._start if self._start is not None else actions
 
 
 class LaneActions:
