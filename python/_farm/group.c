@@ -114,13 +114,16 @@ static bool write_part(const struct part *part, PyObject *value, Py_ssize_t rows
     }
     Py_buffer buffer;
     if (PyObject_GetBuffer(value, &buffer, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)) return false;
+    const Py_ssize_t values = rows == ONE ? 1 : rows;
+    const bool dense = !part->choices && part->count * farm_dtype_bytes(part->dtype) == part->row_bytes;
+    const Py_ssize_t joined = dense ? values : 1; // values that follow each other on both sides
+    const size_t count = part->count * (size_t)joined;
     bool good = has_shape(part, &buffer, rows);
-    const size_t bytes = part->count * (size_t)buffer.itemsize;
-    for (Py_ssize_t r = 0; good && r < (rows == ONE ? 1 : rows); r++) {
-        const void *from = (const uint8_t *)buffer.buf + (size_t)r * bytes;
-        void *row = (uint8_t *)into + (size_t)r * part->row_bytes;
+    for (Py_ssize_t v = 0; good && v < values; v += joined) {
+        const void *from = (const uint8_t *)buffer.buf + (size_t)v * part->count * (size_t)buffer.itemsize;
+        void *row = (uint8_t *)into + (size_t)v * part->row_bytes;
         good = part->choices ? cast_one_hot(part, letter_of(&buffer), from, row)
-                             : cast(letter_of(&buffer), from, part->count, part->dtype, row);
+                             : cast(letter_of(&buffer), from, count, part->dtype, row);
     }
     PyBuffer_Release(&buffer);
     return good;
@@ -263,7 +266,8 @@ static bool get_numbers(PyObject *object, char letter, uint32_t count, Py_buffer
 static bool write_ends(Group *self, PyObject *const *arrays) {
     static const char letters[3] = {'f', 'B', 'B'};
     const uint32_t width = self->lane->width;
-    const uint64_t n = farm_lane_actor_next(self->lane);
+    float *const reward = farm_lane_reward(self->lane, farm_lane_actor_next(self->lane));
+    uint8_t *const flags = farm_lane_flags(self->lane, farm_lane_actor_next(self->lane));
     Py_buffer buffers[3];
     int got = 0;
     while (got < 3 && get_numbers(arrays[got], letters[got], width, &buffers[got])) got++;
@@ -272,8 +276,8 @@ static bool write_ends(Group *self, PyObject *const *arrays) {
     for (uint32_t i = 0; got == 3 && i < width; i++) {
         const bool starts = self->ended[i];
         const uint8_t end = terminated[i] ? END_TERMINATED : truncated[i] ? END_TRUNCATED : 0;
-        farm_lane_flags(self->lane, n)[i] = starts ? FARM_STEP_FIRST : end;
-        farm_lane_reward(self->lane, n)[i] = starts ? 0 : rewards[i];
+        flags[i] = starts ? FARM_STEP_FIRST : end;
+        reward[i] = starts ? 0 : rewards[i];
         self->ended[i] = !starts && end;
     }
     for (int b = 0; b < got; b++) PyBuffer_Release(&buffers[b]);
