@@ -3,7 +3,8 @@
 Steps the environments of a lane with random actions in the fastest loop that we can write, without the farm and without
 unneeded rendering, resizing or copies. Writes 24 bytes of zeros when the environments exist. Then reads 8 bytes (f64 seconds),
 runs for that time and writes 24 bytes: u64 transitions, u64 nanoseconds, u64 nanoseconds of CPU time; and so on until the pipe
-closes. tools/fps/bare.c starts it and is the other end.
+closes. tools/fps/bare.c starts it and is the other end. With --probe-ms N it runs for a moment and then N ms, and prints the
+nanoseconds of CPU time of a transition.
 """
 
 import argparse
@@ -12,6 +13,8 @@ import signal
 import struct
 import sys
 import time
+
+from . import actor
 
 ACTIONS = 4096  # drawn in advance, used in turn
 
@@ -164,22 +167,34 @@ def serve(commands, results, loop):
         result = steps, time.monotonic_ns() - start, time.process_time_ns() - cpu
 
 
+def probe(ms, loop):
+    """CPU time: other programs on the machine must not make the environment look expensive."""
+    loop.steps(time.monotonic_ns() + ms * 1_000_000 // 4)  # caches and clocks
+    cpu = time.process_time_ns()
+    steps = loop.steps(time.monotonic_ns() + ms * 1_000_000)
+    return (time.process_time_ns() - cpu) / max(steps, 1)
+
+
 def main():
     parser = argparse.ArgumentParser(prog="bare", description="Steps environments without the farm, for farm fps.")
     parser.add_argument("--env", required=True, metavar="NAME", help="ale/Pong, gym/CartPole-v1")
     parser.add_argument("--width", type=int, required=True, help="environments")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--command-fd", type=int, required=True)
-    parser.add_argument("--answer-fd", type=int, required=True)
+    parser.add_argument("--command-fd", type=int)
+    parser.add_argument("--answer-fd", type=int)
+    parser.add_argument("--probe-ms", type=int, help="measure a step once, instead of --command-fd and --answer-fd")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="option of the environment")
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.dup2(2, 1)  # packages print
-    try:
-        loop = make(arguments.env, arguments.width, arguments.seed & 0x7FFFFFFF, arguments.option)
-    except (LookupError, ValueError) as wrong:
-        sys.exit(f"bare: {wrong.args[0] if wrong.args else repr(wrong)}")
-    serve(arguments.command_fd, arguments.answer_fd, loop)
+    with actor.keep_stdout() as output:
+        try:
+            loop = make(arguments.env, arguments.width, arguments.seed & 0x7FFFFFFF, arguments.option)
+        except (LookupError, ValueError) as wrong:
+            sys.exit(f"bare: {wrong.args[0] if wrong.args else repr(wrong)}")
+        if arguments.probe_ms:
+            print(probe(arguments.probe_ms, loop), file=output)
+        else:
+            serve(arguments.command_fd, arguments.answer_fd, loop)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import unittest
 from running import InFolder
 
 # Each fails at its 500th step: later than the first rounds of src/run/events.c, in which a death counts as a crash loop.
-FAULTY = """import gymnasium, numpy
+FAULTY = """import gymnasium, numpy, time
 
 class Faulty(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1, 1, (3,), numpy.float32)
@@ -21,7 +21,10 @@ class Faulty(gymnasium.Env):
     def step(self, action):
         self.steps += 1
         now = self.fault if self.steps == 500 else None
-        if now == "crash":
+        end = time.process_time_ns() + 300_000
+        while self.fault == "slow" and time.process_time_ns() < end:
+            pass
+        if now == "crash" or self.fault == "broken":
             raise RuntimeError("the wheel came off")
         observation = numpy.full(4 if now == "shape" else 3, numpy.nan if now == "nan" else 0, numpy.float32)
         return observation, float("inf") if now == "reward" else 1.0, self.steps % 10 == 0, False, {}
@@ -59,6 +62,16 @@ class Faults(InFolder):
         self.assertEqual((status, document["error"]), (0, None))
         self.assertGreater(document["actor_restarts"], 0)
         self.assertGreater(document["episodes"], 0)
+
+    def fps(self, fault):
+        return self.farm("fps", "--env", "gym/faulty:Test/Faulty-v0", "--env.fault", fault, "--actors", "1", "--seconds", "0.5",
+                         "--ladder", "off", "--json", "--quiet")
+
+    def test_fps_measures_a_step_to_choose_the_environments_of_an_actor(self):
+        slow, failed = self.fps("slow"), self.fps("broken")
+        self.assertEqual(json.loads(slow.stdout)["envs_per_actor"], 16, slow.stderr)
+        self.assertRegex(failed.stderr, "could not measure a step: .*the wheel came off")
+        self.assertEqual(failed.returncode, 1)
 
 
 if __name__ == "__main__":

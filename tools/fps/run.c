@@ -15,7 +15,7 @@
 #include "topo/width.h"
 
 enum { PROBE_ENVS = 8, PROBE_MS = 40, PROBE_LIMIT_S = 20 };
-static const double ALE_STEP_NS = 200e3, GYM_STEP_NS = 20e3; // typical
+static const double ALE_STEP_NS = 200e3; // typical; every game gets the narrowest lanes
 static const uint64_t EPISODES_NEVER_REACHED = 1 << 30;
 static const double SETTLING_SHARE = 1.0 / 3; // of a rung's time, before the interval of its rate
 
@@ -208,8 +208,31 @@ static bool run_probe(const void *context, void *result) {
     return true;
 }
 
+// The same by a Python program.
+static enum farm_status probe_python(const struct farm_env *env, uint64_t seed, double *step_ns,
+                                     struct farm_error *err) {
+    const struct farm_env_argument arguments[] = {
+        {"--width", .number = PROBE_ENVS}, {"--seed", .number = seed}, {"--probe-ms", .number = PROBE_MS}};
+    struct farm_env_program program = {.texts = NULL};
+    char *text = NULL;
+    enum farm_status status = farm_env_program_make(env, "actorfarm.bare", arguments, 3, &program, err);
+    const struct farm_program bare = {.path = program.argv[0],
+                                      .argv = program.argv,
+                                      .environment = program.environment,
+                                      .label = "bare: ",
+                                      .apart = true, // the caller handles Ctrl-C
+                                      .limit_s = PROBE_LIMIT_S};
+    if (!status) status = farm_program_read(&bare, &text, err);
+    if (status) status = farm_fail_in(err, FARM_E_DEAD, "%s: could not measure a step", env->name);
+    if (!status) *step_ns = strtod(text, NULL);
+    free(text);
+    farm_env_program_free(&program);
+    return status;
+}
+
 static enum farm_status probe_step_ns(const struct farm_env *env, uint64_t seed, double *step_ns,
                                       struct farm_error *err) {
+    if (env->kind == FARM_ENV_PYTHON) return probe_python(env, seed, step_ns, err);
     const struct probe probe = {env, seed};
     if (!farm_program_call(env->name, run_probe, &probe, false, PROBE_LIMIT_S, step_ns, sizeof *step_ns, NULL))
         return FARM_OK;
@@ -242,10 +265,8 @@ static enum farm_status choose_by_probe(struct farm_recipe *recipe, struct farm_
 }
 
 enum farm_status farm_fps_choose_width(struct farm_recipe *recipe, struct farm_error *err) {
-    const bool ale = strncmp(recipe->env, "ale/", 4) == 0, gym = strncmp(recipe->env, "gym/", 4) == 0;
-    if (ale || gym) {
-        const struct farm_width_request request = {.step_ns = ale ? ALE_STEP_NS : GYM_STEP_NS,
-                                                   .lanes = (uint32_t)recipe->lanes};
+    if (strncmp(recipe->env, "ale/", 4) == 0) {
+        const struct farm_width_request request = {.step_ns = ALE_STEP_NS, .lanes = (uint32_t)recipe->lanes};
         recipe->envs_per_actor = farm_width_choose(&request);
         return FARM_OK;
     }
