@@ -125,16 +125,32 @@ class Document(Bw):
         findings = self.document("--only", "gpu")["fit"]["findings"]
         self.assertIn(("load", True), [(finding["name"], finding["serious"]) for finding in findings])
 
-    def test_pictures(self):
-        result = self.farm("bw", "--only", "latency,matrix,loaded,cores", *TINY, "--svg", "a/b", "--quiet")
+    def pictures(self, folder, *arguments):
+        """The document's "pictures", after they are compared with the folder and with stderr."""
+        result = self.farm("bw", *TINY, "--seconds", "3", "--svg", folder, "--json", *arguments)
         if result.returncode:
-            self.assertEqual((result.returncode, result.stdout), (1, ""), "refused before it measures")
-            self.assertRegex(result.stderr, r"--svg needs matplotlib: run \S+ -m pip install matplotlib\n")
+            self.assertEqual((result.returncode, result.stdout), (2, ""), "refused before it measures")
+            self.assertRegex(result.stderr, r"--svg: No module named .matplotlib.*: run `make deps`, or \S+ -m pip install matplotlib\n")
             self.skipTest("pictures are NOT tested: no matplotlib")
-        names = {path.name for path in (self.folder / "a/b").iterdir()}
-        self.assertEqual(names, {"bw.json", "ladder.svg", "matrix_latency.svg", "matrix_bandwidth.svg", "loaded.svg", "cores.svg"})
-        for name in names - {"bw.json"}:
-            self.assertEqual(ElementTree.parse(self.folder / "a/b" / name).getroot().tag, "{http://www.w3.org/2000/svg}svg")
+        pictures = json.loads(result.stdout)["pictures"]
+        self.assertEqual(sorted(pictures["files"]), sorted(f"{folder}/{path.name}" for path in (self.folder / folder).iterdir()))
+        self.assertEqual(re.findall("written: (.+)\n", result.stderr), pictures["files"])
+        reasons = {name: skipped["reason"] for skipped in pictures["skipped"] for name in skipped["pictures"]}
+        for name, reason in reasons.items():
+            self.assertRegex(result.stderr, rf"no picture of [\w, ]*{name}[\w, ]*: {re.escape(reason)}\n")
+        return pictures["files"], reasons
+
+    def test_pictures(self):
+        files, reasons = self.pictures("a/b", "--only", "latency,matrix,loaded,cores", "--cpus", "0")
+        self.assertEqual(files[:2], ["a/b/bw.json", "a/b/ladder.svg"])
+        self.assertEqual(ElementTree.parse(self.folder / files[1]).getroot().tag, "{http://www.w3.org/2000/svg}svg")
+        self.assertIn("needs two cores", reasons["loaded"])
+        self.assertEqual(reasons["cores"], "there is one figure only", "no empty picture")
+        self.assertIn("not measured", reasons["ring"])
+
+    def test_pictures_of_a_quick_run(self):
+        files, reasons = self.pictures("q", "--quick", "--cpus", "0")
+        self.assertEqual((files, "--quick" in reasons["loaded"]), (["q/bw.json"], True))
 
 
 class Compare(Bw):

@@ -444,7 +444,8 @@ static enum farm_status measure_and_report(struct bw *bw, struct farm_error *err
         json_t *compare = farm_bw_compare(bw->job.out, bw->options->compare, bw->then, document);
         farm_json_set(document, "compare", compare);
     }
-    if (bw->options->svg && !status) status = farm_bw_draw_pictures(document, bw->options->svg, err);
+    if (bw->options->svg && !status)
+        status = farm_bw_draw_pictures(document, bw->options->svg, bw->options->quiet, err);
     if (bw->interrupted) fprintf(bw->job.out, "\nStopped by a signal: these are the figures so far.\n");
     if (bw->options->json) printed = farm_json_print(document, stdout, &printing);
     json_decref(document);

@@ -13,7 +13,8 @@ int farm_bw_gpus_expected(const struct farm_machine *machine);
 
 // Checks that pictures can be drawn; FARM_E_UNSUPPORTED: how to install what is missing.
 enum farm_status farm_bw_check_pictures(struct farm_error *err);
-// Draws the document's matrices and curves into FOLDER/*.svg.
-enum farm_status farm_bw_draw_pictures(const json_t *document, const char *folder, struct farm_error *err);
+// Draws the document's matrices and curves into FOLDER/*.svg and adds "pictures" to it: the files written, and which
+// pictures were not drawn and why. Lists them on stderr too unless quiet.
+enum farm_status farm_bw_draw_pictures(json_t *document, const char *folder, bool quiet, struct farm_error *err);
 
 #endif

@@ -1,51 +1,78 @@
 // The pictures of `farm bw --svg`: python/actorfarm/plot_bw.py draws them with matplotlib from the JSON document. See
 // bw.h.
-#include <errno.h>
-#include <spawn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/format.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/paths.h"
+#include "base/program.h"
 #include "tools/bw/bw.h"
 
-extern char **environ;
+enum { PATH_BYTES = 4096, PLOT_LIMIT_S = 300 };
 
-enum { PATH_BYTES = 4096 };
-
-// `python -m actorfarm.plot_bw [DOCUMENT FOLDER]`; without arguments it only loads matplotlib.
-static enum farm_status run_plot(const char *document, const char *folder, struct farm_error *err) {
+// `python -m actorfarm.plot_bw [DOCUMENT FOLDER]`; without arguments it only loads matplotlib. The caller frees
+// *answer.
+static enum farm_status run_plot(const char *document, const char *folder, char **answer, struct farm_error *err) {
     char python[PATH_BYTES], package[PATH_BYTES], module[PATH_BYTES + 32];
-    pid_t pid;
-    int exit_status;
+    struct farm_error why;
     if (!farm_path_python(python, sizeof python, package, sizeof package))
         return farm_fail(err, FARM_E_UNSUPPORTED, "--svg needs Python with matplotlib: run `make deps`");
     snprintf(module, sizeof module, "%s/actorfarm/plot_bw.py", package);
     char *const arguments[] = {python, module, (char *)(uintptr_t)document, (char *)(uintptr_t)folder, NULL};
-    const int code = posix_spawn(&pid, python, NULL, NULL, arguments, environ);
-    if (code) return farm_fail(err, FARM_E_LIMIT, "--svg: cannot start %s: %s", python, strerror(code));
-    pid_t ended;
-    while ((ended = waitpid(pid, &exit_status, 0)) < 0 && errno == EINTR) continue;
-    if (ended == pid && exit_status == 0) return FARM_OK;
-    if (document) return farm_fail(err, FARM_E_IO, "--svg: no pictures in %s; the figures are in %s", folder, document);
-    return farm_fail(err, FARM_E_UNSUPPORTED,
-                     "--svg needs matplotlib: run `make deps`, or %s -m pip install matplotlib",
-                     farm_format_word(python).text);
+    const struct farm_program program = {.path = python,
+                                         .argv = arguments,
+                                         .environment = environ,
+                                         .label = "farm bw --svg: ",
+                                         .apart = true, // a signal ends the measurement, not the pictures of it
+                                         .limit_s = PLOT_LIMIT_S};
+    if (!farm_program_read(&program, answer, &why)) return FARM_OK;
+    if (document)
+        return farm_fail(err, FARM_E_IO, "--svg: no pictures in %s (%.300s); the figures are in %s", folder,
+                         why.message, document);
+    return farm_fail(err, FARM_E_UNSUPPORTED, "--svg: %.300s: run `make deps`, or %.300s -m pip install matplotlib",
+                     why.message, farm_format_word(python).text);
 }
 
 enum farm_status farm_bw_check_pictures(struct farm_error *err) {
-    return run_plot(NULL, NULL, err);
+    char *answer = NULL;
+    const enum farm_status status = run_plot(NULL, NULL, &answer, err);
+    free(answer);
+    return status;
 }
 
-enum farm_status farm_bw_draw_pictures(const json_t *document, const char *folder, struct farm_error *err) {
-    char path[PATH_BYTES];
+static void log_pictures(const json_t *pictures) {
+    size_t i, k;
+    const json_t *entry, *name;
+    json_array_foreach(json_object_get(pictures, "files"), i, entry) {
+        farm_log_info("written: %s", json_string_value(entry));
+    }
+    json_array_foreach(json_object_get(pictures, "skipped"), i, entry) {
+        char names[256] = "";
+        json_array_foreach(json_object_get(entry, "pictures"), k, name) {
+            const size_t used = strlen(names);
+            snprintf(names + used, sizeof names - used, "%s%s", k ? ", " : "", json_string_value(name));
+        }
+        farm_log_info("no picture of %s: %s", names, json_string_value(json_object_get(entry, "reason")));
+    }
+}
+
+enum farm_status farm_bw_draw_pictures(json_t *document, const char *folder, bool quiet, struct farm_error *err) {
+    char path[PATH_BYTES], *answer = NULL;
     snprintf(path, sizeof path, "%s/bw.json", folder);
     FILE *file = fopen(path, "we");
     if (!file) return farm_fail_errno(err, FARM_E_IO, "--svg: %s", path);
     enum farm_status status = farm_json_print(document, file, err);
     if (fclose(file) && !status) status = farm_fail_errno(err, FARM_E_IO, "--svg: writing %s", path);
-    return status ? status : run_plot(path, folder, err);
+    if (!status) status = run_plot(path, folder, &answer, err);
+    json_t *pictures = status ? NULL : farm_json_parse(answer, strlen(answer), "plot_bw.py", err);
+    free(answer);
+    if (!pictures) return err->status;
+    json_array_insert_new(json_object_get(pictures, "files"), 0, json_string(path));
+    if (!quiet) log_pictures(pictures);
+    farm_json_set(document, "pictures", pictures);
+    return FARM_OK;
 }
