@@ -67,7 +67,7 @@ struct document {
 };
 
 static void add_row(const struct document *to, const char *name, const struct verdict *verdict) {
-    json_array_append_new(to->names, json_string(name));
+    farm_json_append(to->names, json_string(name));
     farm_json_set(to->trains, name, verdict->trains == DEPENDS ? NULL : json_boolean(verdict->trains == YES));
     if (verdict->reason[0]) farm_json_set_text(to->reasons, name, verdict->reason);
 }

@@ -47,7 +47,7 @@ static void add_failure(json_t *report, const char *part, const struct farm_erro
     json_t *entry = farm_json_object(false);
     farm_json_set_text(entry, "part", part);
     farm_json_set_text(entry, "reason", err->message);
-    json_array_append_new(json_object_get(report, "failed"), entry);
+    farm_json_append(json_object_get(report, "failed"), entry);
 }
 
 static void add_environment(json_t *report, const char *env, double seconds) {
@@ -59,7 +59,7 @@ static void add_environment(json_t *report, const char *env, double seconds) {
     if (run_fps(env, seconds, &document, &err))
         add_failure(report, part, &err);
     else
-        json_array_append_new(json_object_get(report, "fps"), document);
+        farm_json_append(json_object_get(report, "fps"), document);
 }
 
 static void add_bandwidth(json_t *report) {

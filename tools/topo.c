@@ -256,11 +256,11 @@ static json_t *nodes_json(const struct farm_machine *m) {
     for (int i = 0; i < m->node_count; i++) {
         const struct farm_node *node = &m->node[i];
         json_t *distances = json_array();
-        for (int j = 0; j < m->node_count; j++) json_array_append_new(distances, json_integer(m->distance[i][j]));
-        json_array_append_new(nodes, json_pack("{s:i, s:b, s:b, s:I, s:I, s:o}", "node", node->node, "has_cpus",
-                                               node->has_cpus, "usable", node->usable, "total_bytes",
-                                               (json_int_t)node->total_bytes, "free_bytes",
-                                               (json_int_t)node->free_bytes, "distances", distances));
+        for (int j = 0; j < m->node_count; j++) farm_json_append(distances, json_integer(m->distance[i][j]));
+        farm_json_append(nodes,
+                         json_pack("{s:i, s:b, s:b, s:I, s:I, s:o}", "node", node->node, "has_cpus", node->has_cpus,
+                                   "usable", node->usable, "total_bytes", (json_int_t)node->total_bytes, "free_bytes",
+                                   (json_int_t)node->free_bytes, "distances", distances));
     }
     return nodes;
 }
@@ -269,10 +269,9 @@ static json_t *cpus_json(const struct farm_machine *m) {
     json_t *cpus = json_array();
     for (int i = 0; i < m->cpu_count; i++) {
         const struct farm_cpu *cpu = &m->cpu[i];
-        json_array_append_new(cpus,
-                              json_pack("{s:i, s:i, s:i, s:o, s:i, s:i, s:b}", "cpu", cpu->cpu, "core", cpu->core,
-                                        "smt", cpu->smt, "l3", number_or_null(cpu->l3), "node", cpu->node, "socket",
-                                        cpu->socket, "allowed", farm_bitmap_has(&m->allowed, cpu->cpu)));
+        farm_json_append(cpus, json_pack("{s:i, s:i, s:i, s:o, s:i, s:i, s:b}", "cpu", cpu->cpu, "core", cpu->core,
+                                         "smt", cpu->smt, "l3", number_or_null(cpu->l3), "node", cpu->node, "socket",
+                                         cpu->socket, "allowed", farm_bitmap_has(&m->allowed, cpu->cpu)));
     }
     return cpus;
 }
@@ -280,8 +279,8 @@ static json_t *cpus_json(const struct farm_machine *m) {
 static json_t *gpus_json(const struct farm_machine *m) {
     json_t *gpus = json_array();
     for (int i = 0; i < m->gpu_count; i++)
-        json_array_append_new(gpus, json_pack("{s:s, s:s, s:o}", "name", m->gpu[i].name, "pci_bus_id",
-                                              m->gpu[i].pci_bus_id, "node", number_or_null(m->gpu[i].node)));
+        farm_json_append(gpus, json_pack("{s:s, s:s, s:o}", "name", m->gpu[i].name, "pci_bus_id", m->gpu[i].pci_bus_id,
+                                         "node", number_or_null(m->gpu[i].node)));
     return gpus;
 }
 
@@ -299,8 +298,8 @@ static json_t *learner_json(const struct view *v) {
     if (device == FARM_LEARNER_NONE) return json_null();
     json_t *shards = json_array();
     for (int k = 0; k < v->plan.shard_count; k++)
-        json_array_append_new(shards, json_pack("{s:o, s:o}", "cpus", list_json(&v->plan.shard_cpus[k]), "node",
-                                                number_or_null(v->plan.shard_node[k])));
+        farm_json_append(shards, json_pack("{s:o, s:o}", "cpus", list_json(&v->plan.shard_cpus[k]), "node",
+                                           number_or_null(v->plan.shard_node[k])));
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:i, s:o}", "device", device >= 0 ? "cuda" : "cpu", "gpu",
                      number_or_null(device), "inference_cpus", list_json(&v->plan.inference_cpus), "shards", shards,
                      "training_cpus", list_json(&v->plan.training_cpus), "training_threads", v->plan.training_threads,
@@ -314,13 +313,13 @@ static json_t *plan_json(const struct view *v) {
     for (int i = 0; i < plan->actor_count; i++) {
         struct farm_bitmap cpus;
         farm_plan_actor_cpus(&v->machine, plan, i, &cpus);
-        json_array_append_new(actors,
-                              json_pack("{s:o, s:o, s:o, s:i, s:o}", "cpu", number_or_null(plan->actor[i].cpu), "cpus",
-                                        list_json(&cpus), "memory_node", number_or_null(plan->actor[i].memory_node),
-                                        "shard", plan->actor[i].shard, "gpu",
-                                        device >= 0 ? json_integer(device + plan->actor[i].shard) : json_null()));
+        farm_json_append(actors,
+                         json_pack("{s:o, s:o, s:o, s:i, s:o}", "cpu", number_or_null(plan->actor[i].cpu), "cpus",
+                                   list_json(&cpus), "memory_node", number_or_null(plan->actor[i].memory_node), "shard",
+                                   plan->actor[i].shard, "gpu",
+                                   device >= 0 ? json_integer(device + plan->actor[i].shard) : json_null()));
     }
-    for (int i = 0; i < plan->note_count; i++) json_array_append_new(notes, json_string(plan->note[i]));
+    for (int i = 0; i < plan->note_count; i++) farm_json_append(notes, json_string(plan->note[i]));
     return json_pack("{s:b, s:b, s:f, s:o, s:o, s:o, s:o, s:o}", "pinned", plan->pinned, "shared", plan->shared,
                      "budget_cpus", plan->cpu_budget, "taken_cpus", list_json(&v->request.taken), "claimed_cpus",
                      list_json(&plan->claim), "learner", learner_json(v), "actors", actors, "notes", notes);

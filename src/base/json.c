@@ -20,6 +20,11 @@ void farm_json_set(json_t *object, const char *key, json_t *value) {
     assert(!failed);
 }
 
+void farm_json_append(json_t *list, json_t *value) {
+    int failed = json_array_append_new(list, value);
+    assert(!failed);
+}
+
 void farm_json_set_text(json_t *object, const char *key, const char *value) {
     farm_json_set(object, key, value ? json_string(value) : NULL);
 }

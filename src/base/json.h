@@ -22,6 +22,7 @@ void farm_json_set_int(json_t *object, const char *key, uint64_t value);
 void farm_json_set_real(json_t *object, const char *key, double value); // not finite: null
 void farm_json_set_bool(json_t *object, const char *key, bool value);
 void farm_json_set(json_t *object, const char *key, json_t *value); // takes the reference
+void farm_json_append(json_t *list, json_t *value);                 // takes the reference; NULL (no memory) aborts
 // Copies the values of these keys (up to NULL), in this order.
 void farm_json_copy(json_t *to, const json_t *from, const char *const *keys);
 

@@ -146,7 +146,7 @@ static void report_table(const struct table *table, json_t *section) {
             table->cores, table->cores == 1 ? "" : "s", variant, (double)table->array_bytes / mib,
             (double)table->one_array_bytes / mib);
     fprintf(job->out, "  %-10s %-11s %10s %10s %10s\n", "", "", "one core", "all cores", "on the bus");
-    for (int i = 0; i < table->rows; i++) json_array_append_new(rows, report_row(job, &table->row[i]));
+    for (int i = 0; i < table->rows; i++) farm_json_append(rows, report_row(job, &table->row[i]));
     farm_json_set_int(section, "cores", (uint64_t)table->cores);
     farm_json_set_text(section, "kernels", variant);
     farm_json_set_int(section, "array_bytes", table->array_bytes);
@@ -211,7 +211,7 @@ enum farm_status farm_bw_part_mix(struct farm_bw_job *job, json_t *section, stru
         farm_bw_report(job, 10, object, "bytes_per_s", &figures[i], &farm_bw_gb_per_s, "mix.%s",
                        farm_bw_key(mixes[i].name, key, sizeof key));
         fprintf(job->out, "\n");
-        json_array_append_new(rows, object);
+        farm_json_append(rows, object);
     }
     farm_json_set_int(section, "threads", (uint64_t)count);
     farm_json_set(section, "rows", rows);
@@ -271,7 +271,7 @@ static json_t *report_curve(struct farm_bw_job *job, const struct curve *curve) 
         fprintf(job->out, "  %d:", curve->cores[i]);
         farm_bw_report(job, 0, step, "bytes_per_s", &curve->figure[i], &farm_bw_gb_per_s, "cores.node%d.%d",
                        curve->node, curve->cores[i]);
-        json_array_append_new(steps, step);
+        farm_json_append(steps, step);
     }
     if (saturated) fprintf(job->out, "  (95 %% of it with %d)", saturated);
     fprintf(job->out, "\n");
@@ -302,7 +302,7 @@ enum farm_status farm_bw_part_cores(struct farm_bw_job *job, json_t *section, st
     if (!status) {
         json_t *rows = json_array();
         fprintf(job->out, "Reads by number of cores, GB/s (each node's own memory)\n");
-        for (int i = 0; i < curves; i++) json_array_append_new(rows, report_curve(job, &curve[i]));
+        for (int i = 0; i < curves; i++) farm_json_append(rows, report_curve(job, &curve[i]));
         farm_json_set(section, "curves", rows);
         farm_bw_report_conditions(job, section, &conditions);
     }
@@ -391,7 +391,7 @@ enum farm_status farm_bw_part_pages(struct farm_bw_job *job, json_t *section, st
     }
     json_t *rows = json_array();
     fprintf(job->out, "Size of pages, one core\n  %-18s %10s %10s %10s\n", "", "read GB/s", "copy GB/s", "latency ns");
-    for (int i = 0; i < KINDS; i++) json_array_append_new(rows, report_pages(job, &all[i]));
+    for (int i = 0; i < KINDS; i++) farm_json_append(rows, report_pages(job, &all[i]));
     farm_json_set_int(section, "array_bytes", array_bytes);
     farm_json_set(section, "rows", rows);
     farm_bw_report_conditions(job, section, &conditions);

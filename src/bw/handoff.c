@@ -144,9 +144,9 @@ static json_t *matrix_json(const struct table *table) {
         json_t *row = json_array();
         for (int b = 0; b < table->cpus; b++) {
             const double ns = table->ns[a * table->cpus + b];
-            json_array_append_new(row, isfinite(ns) ? json_real(ns) : json_null());
+            farm_json_append(row, isfinite(ns) ? json_real(ns) : json_null());
         }
-        json_array_append_new(rows, row);
+        farm_json_append(rows, row);
     }
     return rows;
 }
@@ -181,7 +181,7 @@ static void report_table(struct farm_bw_job *job, json_t *section, const struct 
         farm_heatmap_draw(job->out, &map, job->colour, job->columns);
     else
         fprintf(job->out, "Hand-off of a cache line: not measured\n");
-    for (int i = 0; i < table->cpus; i++) json_array_append_new(cpus, json_integer(table->cpu[i]));
+    for (int i = 0; i < table->cpus; i++) farm_json_append(cpus, json_integer(table->cpu[i]));
     farm_json_set(section, "cpus", cpus);
     farm_json_set(section, "ns", matrix_json(table));
     farm_json_set(section, "by_nearness_ns", report_nearnesses(job, table));

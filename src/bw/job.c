@@ -34,7 +34,7 @@ static void add_result(struct farm_bw_job *job, const struct farm_bw_figure *fig
     farm_json_set_int(result, "samples", (uint64_t)figure->samples);
     static const char *const of_benchmarks[] = {"reference", "reference_value", "ratio", "target"};
     for (int i = 0; i < 4; i++) farm_json_set(result, of_benchmarks[i], json_null());
-    json_array_append_new(job->results, result);
+    farm_json_append(job->results, result);
 }
 
 void farm_bw_add_result(struct farm_bw_job *job, const struct farm_bw_figure *figure, const struct farm_bw_unit *unit,

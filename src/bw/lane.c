@@ -386,7 +386,7 @@ static enum farm_status measure_hops(struct farm_bw_job *job, json_t *section, d
             .setup = &setup, .at = &pairs[i], .count = 1, .lanes = 1, .payload_bytes = PAYLOAD_MIN, .hops = true};
         enum farm_status status = measure_run(&run, FARM_WAIT_SPIN, err);
         if (status) return status;
-        json_array_append_new(rows, report_hop(job, &run));
+        farm_json_append(rows, report_hop(job, &run));
     }
     return FARM_OK;
 }
@@ -458,7 +458,7 @@ static enum farm_status measure_rates(struct farm_bw_job *job, json_t *section, 
                           .payload_bytes = plan->payload_bytes};
         enum farm_status status = measure_run(&run, plan->sleeps ? FARM_WAIT_SLEEP : FARM_WAIT_SPIN, err);
         if (status) return status;
-        json_array_append_new(rows, report_rate(job, &run, plan->sleeps, plan->all_pairs));
+        farm_json_append(rows, report_rate(job, &run, plan->sleeps, plan->all_pairs));
     }
     return FARM_OK;
 }

@@ -193,7 +193,7 @@ static enum farm_status run_ladder(struct farm_bw_job *job, json_t *section, boo
         fprintf(job->out, "Reach of the TLB: ns of a load, one line a page, and as many lines side by side\n");
     else
         fprintf(job->out, "The cache ladder: ns of a load, CPU %d\n", ladder.cpu);
-    for (int i = 0; i < ladder.rungs; i++) json_array_append_new(rungs, report_rung(job, &ladder.rung[i], tlb));
+    for (int i = 0; i < ladder.rungs; i++) farm_json_append(rungs, report_rung(job, &ladder.rung[i], tlb));
     farm_json_set_int(section, "cpu", (uint64_t)ladder.cpu);
     farm_json_set(section, "ladder", rungs);
     farm_bw_report_conditions(job, section, &ladder.conditions);

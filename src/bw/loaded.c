@@ -217,7 +217,7 @@ enum farm_status farm_bw_part_loaded(struct farm_bw_job *job, json_t *section, s
     json_t *rows = json_array();
     fprintf(job->out, "Latency under load: one core chases, %d read\n  %12s %10s %10s\n", table.streams, "delay", "ns",
             "GB/s");
-    for (int i = 0; i < table.rows; i++) json_array_append_new(rows, report_row(job, &table.row[i]));
+    for (int i = 0; i < table.rows; i++) farm_json_append(rows, report_row(job, &table.row[i]));
     farm_json_set_int(section, "streaming_threads", (uint64_t)table.streams);
     farm_json_set(section, "rows", rows);
     farm_bw_report_conditions(job, section, &table.conditions);

@@ -126,7 +126,7 @@ static enum farm_status measure_bandwidth(struct matrix *matrix, struct farm_err
 
 static json_t *numbers_json(const int *numbers, int count) {
     json_t *list = json_array();
-    for (int i = 0; i < count; i++) json_array_append_new(list, json_integer(numbers[i]));
+    for (int i = 0; i < count; i++) farm_json_append(list, json_integer(numbers[i]));
     return list;
 }
 
@@ -139,12 +139,12 @@ static json_t *matrix_json(const struct matrix *matrix, const char *key) {
             const int i = r * matrix->columns + c;
             json_t *figure = farm_bw_figure_json(&matrix->figure[i]);
             if (json_is_object(figure)) farm_json_set_bool(figure, "placed", matrix->placed[i]);
-            json_array_append_new(figures, figure);
-            json_array_append_new(far, json_integer(farm_machine_distance(matrix->setup.machine, matrix->row_node[r],
-                                                                          matrix->column_node[c])));
+            farm_json_append(figures, figure);
+            farm_json_append(far, json_integer(farm_machine_distance(matrix->setup.machine, matrix->row_node[r],
+                                                                     matrix->column_node[c])));
         }
-        json_array_append_new(rows, figures);
-        json_array_append_new(distances, far);
+        farm_json_append(rows, figures);
+        farm_json_append(distances, far);
     }
     farm_json_set(object, "cpu_nodes", numbers_json(matrix->row_node, matrix->rows));
     farm_json_set(object, "memory_nodes", numbers_json(matrix->column_node, matrix->columns));

@@ -81,7 +81,7 @@ enum farm_status farm_admitter_start(struct farm_learner_parts *parts, struct fa
     for (uint32_t k = 0; k < parts->shards; k++) admitter->inferences[k] = inferences[k];
     if ((errno = farm_thread_start(&admitter->thread, serve_requests, admitter))) {
         free(admitter);
-        return farm_fail_errno(err, FARM_E_LIMIT, "the admitter's thread does not start (ulimit -u)");
+        return farm_fail_errno(err, FARM_E_LIMIT, "the admitter's thread does not start (ulimit -u, ulimit -v)");
     }
     *out = admitter;
     return FARM_OK;

@@ -78,39 +78,56 @@ static bool header_sum(const json_t *header, char text[SUM_MAX_BYTES]) {
 
 // ---- writing ----
 
+// NULL: no memory.
 static json_t *describe_tensor(const struct farm_tensor *tensor, uint64_t offset) {
     json_t *shape = json_array();
-    for (int d = 0; d < tensor->rank; d++) json_array_append_new(shape, json_integer(tensor->dims[d]));
+    bool failed = false;
+    for (int d = 0; d < tensor->rank; d++) failed |= json_array_append_new(shape, json_integer(tensor->dims[d])) != 0;
+    if (failed) {
+        json_decref(shape);
+        return NULL;
+    }
     return json_pack("{s:s, s:o, s:[I, I]}", "dtype", "F32", "shape", shape, "data_offsets", (json_int_t)offset,
                      (json_int_t)(offset + tensor->count * sizeof(float)));
 }
 
-// Describes a vector's tensors, whose data begin at `base`, and adds their checksums to the metadata.
-static void add_vector(json_t *header, json_t *metadata, const struct farm_net *net,
+// Takes the reference. False: no memory.
+static bool put(json_t *object, const char *key, json_t *value) {
+    return json_object_set_new(object, key, value) == 0;
+}
+
+// Describes a vector's tensors, whose data begin at `base`, and adds their checksums to the metadata. False: no memory.
+static bool add_vector(json_t *header, json_t *metadata, const struct farm_net *net,
                        const struct farm_backend_vector *vector, uint64_t base) {
+    bool good = true;
     for (int t = 0; t < net->tensor_count; t++) {
         const struct farm_tensor *tensor = &net->tensors[t];
         char name[NAME_MAX_BYTES], key[KEY_MAX_BYTES], sum[SUM_MAX_BYTES];
         tensor_name(vector->name, tensor, name);
-        json_object_set_new(header, name, describe_tensor(tensor, base + tensor->offset * sizeof(float)));
+        good &= put(header, name, describe_tensor(tensor, base + tensor->offset * sizeof(float)));
         sum_text(vector->values + tensor->offset, tensor->count * sizeof(float), sum);
-        json_object_set_new(metadata, sum_key(name, key), json_string(sum));
+        good &= put(metadata, sum_key(name, key), json_string(sum));
     }
+    return good;
 }
 
 // The header's text, padded with spaces to a multiple of 8; malloc'd, NULL without memory.
 static char *make_header(const struct farm_net *net, const struct farm_backend_state *state,
                          const char *const (*pairs)[2], uint32_t pair_count, size_t *bytes) {
     json_t *header = json_object(), *metadata = json_object();
-    json_object_set_new(metadata, "format", json_string("actorfarm-1"));
-    for (uint32_t i = 0; i < pair_count; i++) json_object_set_new(metadata, pairs[i][0], json_string(pairs[i][1]));
-    json_object_set_new(header, "__metadata__", metadata);
+    bool good = put(metadata, "format", json_string("actorfarm-1"));
+    for (uint32_t i = 0; i < pair_count; i++) {
+        json_t *text = json_string(pairs[i][1]), *bytes_only = text ? NULL : json_string_nocheck(pairs[i][1]);
+        if (!bytes_only) good &= put(metadata, pairs[i][0], text);
+        json_decref(bytes_only); // not UTF-8, which JSON cannot hold: left out
+    }
+    good &= put(header, "__metadata__", metadata);
     const uint64_t vector_bytes = net->parameter_count * sizeof(float);
-    for (uint32_t v = 0; v < state->vector_count; v++)
-        add_vector(header, metadata, net, &state->vectors[v], v * vector_bytes);
+    for (uint32_t v = 0; v < state->vector_count && good; v++)
+        good = add_vector(header, metadata, net, &state->vectors[v], v * vector_bytes);
     char sum[SUM_MAX_BYTES];
-    if (header_sum(header, sum)) json_object_set_new(metadata, SUM, json_string(sum));
-    char *text = json_dumps(header, JSON_COMPACT);
+    good = good && header_sum(header, sum) && put(metadata, SUM, json_string(sum));
+    char *text = good ? json_dumps(header, JSON_COMPACT) : NULL;
     json_decref(header);
     if (!text) return NULL;
     size_t length = strlen(text);

@@ -265,7 +265,7 @@ static enum farm_status run_shards(struct learner *learner, struct farm_error *e
     for (uint32_t k = 1; k < learner->parts.shards && !status; k++) {
         struct shard *shard = &learner->shards[k];
         if ((errno = farm_thread_start(&shard->thread, run_shard, shard)))
-            status = farm_fail_errno(err, FARM_E_LIMIT, "an inference thread does not start (ulimit -u)");
+            status = farm_fail_errno(err, FARM_E_LIMIT, "an inference thread does not start (ulimit -u, ulimit -v)");
         shard->started = !status;
     }
     if (status) farm_store_relaxed(&stop_requested, 1);

@@ -2,11 +2,15 @@
 #include "nn/dnnl_op.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 
-enum { ALIGNMENT = 64 };
+// Of the room: measured, a primitive takes 1 MB at most, and the first matrix product 9 MB.
+enum { ALIGNMENT = 64, ROOM_BYTES = 32 << 20 };
 
 void *farm_dnnl_alloc(size_t bytes) {
     const size_t rounded = (bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT;
@@ -20,9 +24,41 @@ enum farm_status farm_dnnl_fail(struct farm_error *err, const char *what, dnnl_s
                      status == dnnl_unimplemented ? "has no such operation" : "fails", (int)status);
 }
 
+// oneDNN 2.x does not check the memory for the code that it generates: it crashes without it. Therefore nothing is made
+// unless there is ample room.
+static enum farm_status check_room(struct farm_error *err) {
+    struct rlimit limit;
+    void *room = mmap(NULL, ROOM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room != MAP_FAILED) {
+        munmap(room, ROOM_BYTES);
+        return FARM_OK;
+    }
+    const int error = errno;
+    const bool limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+    errno = error;
+    if (!limited)
+        return farm_fail_errno(err, FARM_E_LIMIT, "no %d MiB of memory for the code that oneDNN generates",
+                               ROOM_BYTES >> 20);
+    return farm_fail_errno(err, FARM_E_LIMIT,
+                           "no %d MiB of address space for the code that oneDNN generates: RLIMIT_AS allows %llu KiB; "
+                           "raise it with `ulimit -v unlimited` (systemd: LimitAS=; docker: --ulimit as=)",
+                           ROOM_BYTES >> 20, (unsigned long long)limit.rlim_cur >> 10);
+}
+
+// The code of matrix products, which oneDNN otherwise generates at the first run, when other threads may have taken the
+// room.
+static dnnl_status_t generate_product(void) {
+    const float one = 1;
+    float product;
+    return dnnl_sgemm('N', 'N', 1, 1, 1, 1.0f, &one, 1, &one, 1, 0.0f, &product, 1);
+}
+
 enum farm_status farm_dnnl_open(struct farm_dnnl *dnnl, struct farm_error *err) {
     *dnnl = (struct farm_dnnl){0};
-    dnnl_status_t status = dnnl_engine_create(&dnnl->engine, dnnl_cpu, 0);
+    const enum farm_status room = check_room(err);
+    if (room) return room;
+    dnnl_status_t status = generate_product();
+    if (status == dnnl_success) status = dnnl_engine_create(&dnnl->engine, dnnl_cpu, 0);
     if (status == dnnl_success) status = dnnl_stream_create(&dnnl->stream, dnnl->engine, dnnl_stream_default_flags);
     if (status == dnnl_success) return FARM_OK;
     farm_dnnl_close(dnnl);
@@ -107,8 +143,10 @@ enum farm_status farm_dnnl_op_make(struct farm_dnnl *dnnl, dnnl_primitive_desc_t
                                    struct farm_error *err) {
     assert(count <= FARM_DNNL_BINDINGS_MAX);
     *op = (struct farm_dnnl_op){0};
-    const dnnl_status_t status = bind_all(dnnl, pd, bindings, count, op);
+    const enum farm_status room = check_room(err);
+    const dnnl_status_t status = room ? dnnl_out_of_memory : bind_all(dnnl, pd, bindings, count, op);
     dnnl_primitive_desc_destroy(pd);
+    if (room) return room;
     if (status == dnnl_success) return FARM_OK;
     farm_dnnl_op_drop(op);
     return farm_dnnl_fail(err, what, status);

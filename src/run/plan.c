@@ -349,6 +349,37 @@ static void warn_of_many_actors(const struct farm_run_plan *plan) {
                   cpus > 1 ? "s" : "", plan->actors / cpus, lag, cpus < 1 ? 1 : (int)cpus);
 }
 
+// Memory of a run's processes besides the rings, about: fitted to measured RssAnon and VmPeak (mlp 20 MB and 140 MB
+// more than the supervisor's, shallow 45 and 190, nature 85 and 390, deep 179 and 680). Environments may take more.
+enum { NATIVE_ACTOR_MB = 3, PYTHON_ACTOR_MB = 40, LEARNER_MB = 20, RESPONDER_MB = 8, MAPPED_MB = 70, TRAIN_ROWS = 96 };
+
+static uint64_t learner_bytes(const struct farm_run_plan *plan) {
+    struct farm_net net;
+    if (plan->responder.body) return (uint64_t)RESPONDER_MB << 20;
+    if (farm_net_make(&plan->net, &plan->io, &net, NULL)) return 0;
+    uint64_t row = 0; // bytes that the layers write for one observation
+    for (int i = 0; i < net.op_count; i++)
+        row += (uint64_t)net.ops[i].out.channels * (uint64_t)net.ops[i].out.height * (uint64_t)net.ops[i].out.width;
+    return ((uint64_t)LEARNER_MB << 20) + 8 * net.parameter_count * sizeof(float) +
+           row * sizeof(float) * (TRAIN_ROWS + (uint64_t)plan->recipe.infer_batch_max);
+}
+
+// Rings alone are refused (check_limits); this is an estimate, so it only warns.
+static void warn_of_memory(const struct farm_run_plan *plan) {
+    struct farm_error why;
+    if (plan->device != FARM_DEVICE_CPU) return; // what CUDA takes is not known
+    const uint64_t learner = learner_bytes(plan),
+                   actor = (uint64_t)(plan->env.kind == FARM_ENV_PYTHON ? PYTHON_ACTOR_MB : NATIVE_ACTOR_MB) << 20,
+                   all = farm_run_ring_bytes(plan) + learner + plan->actors * actor,
+                   mapped = plan->responder.body ? learner : ((uint64_t)MAPPED_MB << 20) + learner * 7 / 2;
+    if (farm_limits_check_run("/", all, mapped, &why))
+        farm_log_warn(
+            "this run may not fit its limits (estimated: rings %.0f MB, learner %.0f MB, %u actor%s of %.0f MB "
+            "and more): %s",
+            (double)farm_run_ring_bytes(plan) / 1e6, (double)learner / 1e6, plan->actors, plan->actors == 1 ? "" : "s",
+            (double)actor / 1e6, why.message);
+}
+
 static enum farm_status check_limits(const struct farm_run_plan *plan, struct farm_error *err) {
     const struct farm_limits_request limits = {
         .shared_bytes = farm_run_ring_bytes(plan) + plan->listen.expect * farm_run_actor_bytes(plan),
@@ -421,6 +452,7 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
     warn_without_effect(plan);
     if (!request->episodes) warn_of_many_actors(plan);
     status = choose_places(plan, err);
+    if (!status) warn_of_memory(plan);
     if (!status && !plan->quiet) log_listen(plan);
     return status;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/cgroup.h"
 #include "base/file.h"
@@ -119,17 +120,23 @@ uint64_t farm_limits_huge_available_bytes(const char *root, int node) {
     return of_node < (uint64_t)pool ? of_node : (uint64_t)pool;
 }
 
-enum farm_status farm_limits_check_memory(const char *root, uint64_t bytes, int node, struct farm_error *err) {
+// `what`: " of shared memory", or "".
+static enum farm_status check_memory(const char *root, uint64_t bytes, int node, const char *what,
+                                     struct farm_error *err) {
     char wanted[SIZE_TEXT_BYTES], left[SIZE_TEXT_BYTES], limit[SIZE_TEXT_BYTES], used[SIZE_TEXT_BYTES];
     const struct room least = least_room(root, node);
     uint64_t may_take = without_reserve(least.left_bytes);
     if (bytes <= may_take) return FARM_OK;
     return farm_fail(
         err, FARM_E_LIMIT,
-        "%s of shared memory wanted, %s may still be taken: %s (%s, %s in use) is the limit; %s, or take fewer "
-        "actors, environments or steps",
-        size_text(wanted, bytes), size_text(left, may_take), least.name, size_text(limit, least.limit_bytes),
+        "%s%s wanted, %s may still be taken: %s (%s, %s in use) is the limit; %s, or take fewer actors, environments "
+        "or steps",
+        size_text(wanted, bytes), what, size_text(left, may_take), least.name, size_text(limit, least.limit_bytes),
         size_text(used, least.used_bytes), least.remedy);
+}
+
+enum farm_status farm_limits_check_memory(const char *root, uint64_t bytes, int node, struct farm_error *err) {
+    return check_memory(root, bytes, node, " of shared memory", err);
 }
 
 // ---- resource limits ----
@@ -161,6 +168,25 @@ enum farm_status farm_limits_check_file(const char *root, uint64_t bytes, struct
         "%llu` (systemd: LimitFSIZE=; docker: --ulimit fsize=)",
         (unsigned long long)bytes, (unsigned long long)soft, (unsigned long long)hard,
         (unsigned long long)((bytes + 1023) / 1024));
+}
+
+static enum farm_status check_address_space(const char *root, uint64_t bytes, struct farm_error *err) {
+    char text[TEXT_BYTES], wanted[SIZE_TEXT_BYTES], allowed[SIZE_TEXT_BYTES], mapped[SIZE_TEXT_BYTES];
+    uint64_t soft, hard;
+    if (!read_rlimit(root, "Max address space", &soft, &hard) || soft == UINT64_MAX) return FARM_OK;
+    if (!farm_file_text(text, sizeof text, "%s/proc/self/statm", root)) return FARM_OK;
+    const uint64_t used = strtoull(text, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
+    if (used + bytes <= soft) return FARM_OK;
+    return farm_fail(err, FARM_E_LIMIT,
+                     "%s of address space wanted in one process, RLIMIT_AS allows %s, of which %s are in use: raise it "
+                     "with `ulimit -v unlimited` (systemd: LimitAS=; docker: --ulimit as=)",
+                     size_text(wanted, used + bytes), size_text(allowed, soft), size_text(mapped, used));
+}
+
+enum farm_status farm_limits_check_run(const char *root, uint64_t bytes, uint64_t process_bytes,
+                                       struct farm_error *err) {
+    const enum farm_status status = check_memory(root, bytes, -1, "", err);
+    return status ? status : check_address_space(farm_file_root(root), process_bytes, err);
 }
 
 // Whether `wanted` fits the soft limit, which is raised on the running system.

@@ -28,6 +28,11 @@ enum farm_status farm_limits_check(const struct farm_limits_request *request, st
 // Memory only: whether `bytes` fit every limit and, with node >= 0, that node. FARM_E_LIMIT as above.
 enum farm_status farm_limits_check_memory(const char *root, uint64_t bytes, int node, struct farm_error *err);
 
+// Whether a run fits that takes `bytes` of memory in all its processes together, and maps process_bytes in one of them
+// besides what this process has mapped, from which it is forked (RLIMIT_AS). FARM_E_LIMIT as above.
+enum farm_status farm_limits_check_run(const char *root, uint64_t bytes, uint64_t process_bytes,
+                                       struct farm_error *err);
+
 // Whether RLIMIT_FSIZE allows a file of so many bytes; memfds count. A longer one would raise SIGXFSZ. FARM_E_LIMIT
 // names both figures. The soft limit is not raised: it bounds other files of the process too.
 enum farm_status farm_limits_check_file(const char *root, uint64_t bytes, struct farm_error *err);

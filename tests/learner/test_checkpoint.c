@@ -392,6 +392,34 @@ Test(learner, a_save_that_cannot_be_written_leaves_the_old_file_whole) {
     free(old);
 }
 
+static int allocations_left;
+
+static void *allocate_some(size_t bytes) {
+    return allocations_left-- > 0 ? malloc(bytes) : NULL;
+}
+
+Test(learner, a_save_without_memory_for_its_header_fails_and_writes_nothing) {
+    struct farm_error err;
+    char path[400];
+    snprintf(path, sizeof path, "%s/b.safetensors", table.folder);
+    json_set_alloc_funcs(allocate_some, free);
+    int allocations = -1;
+    for (enum farm_status status = FARM_E_LIMIT; status;) {
+        allocations_left = ++allocations;
+        cr_assert_lt(allocations, 10000);
+        status = farm_checkpoint_save(path, &table.net, &table.state, PAIRS, 3, &err);
+        if (!status) break;
+        cr_assert_eq(status, FARM_E_LIMIT, "%d allocations: %s", allocations, farm_status_name(status));
+        cr_assert_neq(access(path, F_OK), 0);
+    }
+    json_set_alloc_funcs(malloc, free);
+    cr_assert_gt(allocations, 20);
+    struct farm_checkpoint_metadata metadata;
+    cr_assert_eq(farm_checkpoint_read_metadata(path, &metadata, &err), FARM_OK, "%s", err.message);
+    farm_checkpoint_metadata_free(&metadata);
+    unlink(path);
+}
+
 Test(learner, a_save_into_a_missing_or_read_only_folder_fails_with_the_reason) {
     struct farm_error err = {0};
     char path[400];

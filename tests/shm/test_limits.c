@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "../support/recorded.h"
 #include "shm/limits.h"
@@ -163,6 +164,21 @@ Test(shm, names_the_hard_limit_of_open_files) {
     expect_text("5000 open files wanted");
     expect_text("RLIMIT_NOFILE allows 1024 (hard limit 4096)");
     expect_text("ulimit -n 5000");
+}
+
+Test(shm, compares_a_run_with_memory_and_with_the_address_space_of_a_process) {
+    char text[512];
+    record_machine(1000);
+    snprintf(text, sizeof text, "%sMax address space         204800000            unlimited            bytes     \n",
+             limits_header);
+    record("proc/self/limits", text);
+    snprintf(text, sizeof text, "%ld 1 1 1 0 1 0\n", (long)(100 * MIB / (uint64_t)sysconf(_SC_PAGESIZE)));
+    record("proc/self/statm", text);
+    cr_assert_eq(farm_limits_check_run(root, 900 * MIB, 95 * MIB, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_limits_check_run(root, 900 * MIB, 96 * MIB, &err), FARM_E_LIMIT);
+    expect_text("196.00 MiB of address space wanted in one process, RLIMIT_AS allows 195.31 MiB, of which 100.00 MiB");
+    cr_assert_eq(farm_limits_check_run(root, 1000 * MIB, 0, &err), FARM_E_LIMIT);
+    expect_text("1000.00 MiB wanted, 968.75 MiB may still be taken: MemAvailable of this machine");
 }
 
 Test(shm, names_the_limit_of_locked_memory_unless_privileged) {

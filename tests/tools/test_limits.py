@@ -8,7 +8,7 @@ import re
 import resource
 import unittest
 
-from running import InFolder
+from running import FARM, InFolder
 
 SMALL = ("train", "--env", "native/catch", "--net", "mlp", "--seconds", "1", "--run", "run")
 ROOM = ("unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size="$0" none . && cd . && exec "$@"')
@@ -41,6 +41,16 @@ class Limits(InFolder):
             self.assertGreater(int(re.search(text, result.stderr)[1]), most)
         result = self.farm(*SMALL, child=limit(resource.RLIMIT_FSIZE, 300 << 10))
         self.assertEqual(result.returncode, 0, result.stderr)
+
+    @unittest.skipIf("/asan" in FARM or "/tsan" in FARM, "sanitizers map terabytes")
+    def test_a_small_address_space_is_an_error_and_no_crash(self):
+        """Whatever allocation fails first; the plan has warned before."""
+        for megabytes in 70, 90, 120, 150, 180:
+            result = self.farm(*SMALL, "--run", str(megabytes), child=limit(resource.RLIMIT_AS, megabytes << 20))
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertNotRegex(result.stderr, "killed by signal|cannot be kept alive")
+            self.assertRegex(result.stderr, r"warning: this run may not fit its limits \(estimated: .*RLIMIT_AS allows|ulimit -v")
+        self.assertIn("for the code that oneDNN generates: RLIMIT_AS allows 184320 KiB; raise it", result.stderr)
 
     def test_works_with_small_stacks_or_refuses_them(self):
         result = self.farm(*SMALL, child=limit(resource.RLIMIT_STACK, 256 << 10))

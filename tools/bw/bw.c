@@ -308,7 +308,7 @@ static json_t *disturbance_json(const struct farm_bw_disturbance *found, double 
         farm_json_set_text(finding, "name", found->finding[i].name);
         farm_json_set_bool(finding, "serious", found->finding[i].serious);
         farm_json_set_text(finding, "text", found->finding[i].text);
-        json_array_append_new(findings, finding);
+        farm_json_append(findings, finding);
     }
     farm_json_set(object, "findings", findings);
     farm_json_set_real(object, "others_cpus", found->others_cpus);

@@ -149,7 +149,7 @@ json_t *farm_bw_compare(FILE *out, const char *path, const json_t *then, const j
         const json_t *before = json_object_get(index_then, json_string_value(json_object_get(result, "name")));
         const char *unit = json_string_value(json_object_get(result, "unit"));
         if (before && strcmp(json_string_value(json_object_get(before, "unit")), unit) == 0)
-            json_array_append_new(figures, compare_one(out, before, result));
+            farm_json_append(figures, compare_one(out, before, result));
     }
     json_t *only_then = missing_in(index_now, then), *only_now = missing_in(index_then, now);
     if (json_array_size(figures) == 0) fprintf(out, "  the documents have no figure in common\n");

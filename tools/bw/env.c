@@ -138,7 +138,7 @@ static void report_ceilings(struct farm_bw_job *job, json_t *section, const stru
     fprintf(job->out, "%s: %llu B an observation, %u frame%s a step; memory could carry\n", job->env,
             (unsigned long long)traffic.obs_bytes, spec->frames_per_step, spec->frames_per_step == 1 ? "" : "s");
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        json_array_append_new(ceilings, report_ceiling(job, i, spec, bandwidth, reached));
+        farm_json_append(ceilings, report_ceiling(job, i, spec, bandwidth, reached));
     if (reached->frames_per_s > 0)
         fprintf(job->out,
                 "  %-52s %8s frames/s (rings of %.1f MB; rings that fit the caches may pass memory's ceiling)\n",

@@ -129,7 +129,7 @@ static void report_copies(struct farm_bw_job *job, json_t *object, const struct 
                            memory, where);
         }
         fprintf(job->out, "\n");
-        json_array_append_new(rows, row);
+        farm_json_append(rows, row);
     }
     farm_json_set(object, "copies_bytes_per_s", rows);
 }
@@ -149,7 +149,7 @@ static void report_pulls(struct farm_bw_job *job, json_t *object, const struct f
             farm_json_set_int(row, "blocks", farm_bw_gpu_blocks[b]);
             farm_bw_report(job, 12, row, "bytes_per_s", &figures->pull[w][b], &farm_bw_gb_per_s, "gpu.pull.%s_%u.%s",
                            way, farm_bw_gpu_blocks[b], where);
-            json_array_append_new(rows, row);
+            farm_json_append(rows, row);
         }
         fprintf(job->out, "\n");
     }
@@ -178,7 +178,7 @@ static void report_gather(struct farm_bw_job *job, json_t *object, const struct 
                            gather->piece_bytes, name, where);
             if (by) fprintf(job->out, " %5s", farm_format_digits(ratio).text);
             farm_json_set_real(row, "ratio_to_one_copy", ratio);
-            json_array_append_new(rows, row);
+            farm_json_append(rows, row);
         }
         fprintf(job->out, "\n");
     }
@@ -270,7 +270,7 @@ static enum farm_status measure_nodes(struct gpus *g, double share, struct farm_
             json_t *object = farm_json_object(false);
             farm_json_set_int(object, "node", (uint64_t)g->node[n]);
             farm_json_set_int(object, "gpu", (uint64_t)d);
-            json_array_append_new(rows, object);
+            farm_json_append(rows, object);
             fprintf(g->job->out, "Memory of node %d and GPU %d, %.4g MiB\n", g->node[n], d,
                     (double)g->bytes / (1 << 20));
             status = measure_node(g, n, d, share / (g->nodes * g->devices), object, err);
@@ -291,7 +291,7 @@ static enum farm_status measure_peers(struct gpus *g, double share, struct farm_
         json_t *object = farm_json_object(false);
         farm_json_set_int(object, "from", (uint64_t)from);
         farm_json_set_int(object, "to", (uint64_t)to);
-        json_array_append_new(rows, object);
+        farm_json_append(rows, object);
         status = g->ops->peer(&config, to, &peer, err);
         if (status) {
             status = report_unless_serious(g, object, status, err);
@@ -353,7 +353,7 @@ static void report_devices(struct gpus *g) {
         farm_json_set_text(object, "pci_bus_id", device->pci_bus_id);
         farm_json_set(object, "nearest_node", near >= 0 ? json_integer(near) : json_null());
         farm_json_set_int(object, "memory_bytes", device->memory_bytes);
-        json_array_append_new(devices, object);
+        farm_json_append(devices, object);
     }
     farm_json_set(g->section, "devices", devices);
 }

@@ -27,6 +27,7 @@ enum {
     HANG_SECONDS = 30,
     DOCTOR_STEPS_MIN = 16,
     DOCTOR_STEPS_MAX = 1 << 24,
+    RUN_BYTES = 512 << 20, // of a run with two actors and a net over frames, amply
 };
 
 // Grades.
@@ -48,11 +49,13 @@ static void check_kernel(json_t *findings) {
 }
 
 static void check_memory(json_t *findings, const struct farm_machine *machine) {
-    uint64_t available = farm_limits_memory_available_bytes("/");
-    farm_findings_add(findings, "memory", available >= 512u << 20 ? GOOD : BROKEN,
-                      "free some memory, or raise the control group's limit (memory.max, docker --memory)",
-                      "%.1f GB are available%s", (double)available / 1e9,
-                      machine->memory_limit_bytes != UINT64_MAX ? ", limited by a control group" : "");
+    const uint64_t available = farm_limits_memory_available_bytes("/");
+    struct farm_error err;
+    if (farm_limits_check_run("/", RUN_BYTES, RUN_BYTES, &err))
+        farm_findings_add(findings, "memory", BROKEN, "small networks and few actors may still fit", "%s", err.message);
+    else
+        farm_findings_add(findings, "memory", GOOD, NULL, "%.1f GB are available%s", (double)available / 1e9,
+                          machine->memory_limit_bytes != UINT64_MAX ? ", limited by a control group" : "");
 }
 
 static void check_files(json_t *findings) {

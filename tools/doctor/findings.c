@@ -20,7 +20,7 @@ void farm_findings_add(json_t *list, const char *name, const char *grade, const 
     farm_json_set_text(finding, "grade", grade);
     farm_json_set_text(finding, "found", found);
     farm_json_set_text(finding, "mend", mend && mend[0] && strcmp(grade, "good") != 0 ? mend : NULL);
-    json_array_append_new(list, finding);
+    farm_json_append(list, finding);
 }
 
 void farm_findings_print(const json_t *finding) {

@@ -301,7 +301,7 @@ static enum farm_status check_environment(struct doctor *doctor, const char *nam
     farm_json_set_real(entry, "reset_ns", measured(figures->reset_ns));
     farm_json_set_real(entry, "many_step_ns", measured(figures->many_step_ns));
     farm_json_set_real(entry, "agent_steps_per_s", measured(figures->agent_steps_per_s));
-    json_array_append_new(doctor->environments, entry);
+    farm_json_append(doctor->environments, entry);
     return status;
 }
 

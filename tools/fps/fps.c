@@ -141,7 +141,7 @@ static json_t *placements_json(const struct fps *fps) {
     for (int i = 0; i < FARM_FPS_NUMAS; i++) {
         json_t *one = farm_json_object(false), *rounds = json_array();
         const double bind = placement_rate(fps, FARM_FPS_NUMA_BIND, NULL), rate = placement_rate(fps, i, &spread);
-        for (uint32_t r = 0; r < fps->ab_count[i]; r++) json_array_append_new(rounds, json_real(fps->ab[i][r]));
+        for (uint32_t r = 0; r < fps->ab_count[i]; r++) farm_json_append(rounds, json_real(fps->ab[i][r]));
         farm_json_set_real(one, "agent_steps_per_s", rate);
         farm_json_set_real(one, "spread", spread);
         farm_json_set_real(one, "of_bind", rate / bind);
@@ -285,7 +285,7 @@ static json_t *rungs_json(const struct fps *fps) {
             farm_json_set_real(object, "learner_wait_share", measured->learner_wait_share);
         }
         if (rung->why[0]) farm_json_set_text(object, "not_measured", rung->why);
-        json_array_append_new(list, object);
+        farm_json_append(list, object);
     }
     return list;
 }

@@ -218,7 +218,7 @@ static enum farm_status print_result(const struct search *search, struct farm_er
         return FARM_OK;
     }
     json_t *document = farm_json_object(true), *tried = json_array();
-    for (size_t i = 0; i < search->count; i++) json_array_append_new(tried, point_json(&search->points[i]));
+    for (size_t i = 0; i < search->count; i++) farm_json_append(tried, point_json(&search->points[i]));
     farm_json_set_text(document, "env", tuning->recipe->env);
     farm_json_set_int(document, "seed", (uint64_t)tuning->recipe->seed);
     farm_json_set_real(document, "agent_steps_per_s", best->rate);
