@@ -183,7 +183,7 @@ static enum farm_status save_elsewhere(const struct farm_checkpoint_writer *writ
     const struct farm_backend_state state = writer->parts->ops->state(writer->parts->backend);
     char folder[1024], name[NAME_BYTES], path[sizeof folder + NAME_BYTES];
     struct farm_error again;
-    snprintf(folder, sizeof folder, "%s/farm-checkpoint-XXXXXX", base && base[0] ? base : "/tmp");
+    snprintf(folder, sizeof folder, "%s/farm-checkpoint-XXXXXX", base && base[0] == '/' ? base : "/tmp");
     enum farm_status status = mkdtemp(folder) ? FARM_OK : farm_fail_errno(&again, FARM_E_IO, "%s", folder);
     if (!status) status = write_file(writer, &state, folder, name_of(&writer->copied, name), &again);
     if (status) {
@@ -192,8 +192,9 @@ static enum farm_status save_elsewhere(const struct farm_checkpoint_writer *writ
     }
     snprintf(path, sizeof path, "%s/%s", folder, name);
     chmod(path, 0600);
-    return farm_fail(err, refused.status, "%s; it is %s instead: move it to %s, and --resume continues from it",
-                     refused.message, path, run);
+    return farm_fail(err, refused.status,
+                     "%s; saved as %s instead: move that file to %s, and --resume continues from it", refused.message,
+                     path, run);
 }
 
 enum farm_status farm_checkpoint_writer_end(struct farm_checkpoint_writer *writer, struct farm_error *err) {
