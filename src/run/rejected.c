@@ -71,7 +71,7 @@ static void fail(struct farm_run_change *change, const char *when, uint64_t step
         snprintf(doctor, sizeof doctor, " (`farm doctor %.1000s` checks it)", farm_format_word(plan->recipe.env).text);
     snprintf(change->failure, sizeof change->failure,
              "%s: no valid step %s, %s rejected, first: %s. Rewards and observations must be finite and within +-%g: "
-             "correct the environment%.256s",
+             "correct the environment%.500s",
              plan->env.name, when, farm_format_count((double)steps).text, first, (double)FARM_NUMBER_MAX, doctor);
 }
 

@@ -13,6 +13,7 @@ import unittest
 FARM = str(pathlib.Path(os.environ.get("FARM_BUILD", "build")).resolve() / "farm")
 SOURCE = pathlib.Path(os.environ.get("FARM_SOURCE", ".")).resolve()
 LIMIT_S = 30
+TOTALS = ("wall_s", "frames", "agent_steps", "episodes", "updates")
 
 
 def wait_until(condition):
@@ -66,9 +67,12 @@ class InFolder(unittest.TestCase):
 
     def has_documented_keys(self, document, place, without=()):
         """Those of docs/METRICS.md in this place (m, t, e or f), except the keys `without`."""
-        rows = re.findall(r"^\| (`.+`) \| ([mtef]+) \|", (SOURCE / "docs/METRICS.md").read_text(), re.M)
+        text = (SOURCE / "docs/METRICS.md").read_text()
+        rows = re.findall(r"^\| (`.+`) \| ([mtef]+) \|", text, re.M)
         keys = {key for names, places in rows if place in places for key in re.findall(r"`(\w+)`", names)}
         self.assertEqual(set(document), keys - set(without))
+        inner = {key for value in document.values() if isinstance(value, list) for item in value for key in item}
+        self.assertEqual({key for key in inner if f"`{key}`" not in text}, set())
 
     def farm(self, *arguments, folder=None, **more):
         return run_farm(*arguments, folder=folder or self.folder, **more)

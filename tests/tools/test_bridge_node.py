@@ -5,7 +5,7 @@ import os
 import signal
 import unittest
 
-from running import LIMIT_S, SOURCE, InFolder, build_plugin, wait_until
+from running import LIMIT_S, SOURCE, TOTALS, InFolder, build_plugin, wait_until
 
 
 class Node(InFolder):
@@ -47,6 +47,7 @@ class Ends(Node):
         account = self.end(learner, "learner")
         self.assertEqual(account["actors"], 2)
         self.assertEqual([(n["state"], n["actors"], n["lanes"]) for n in account["nodes"]], [("connected", 2, 4)])
+        self.has_documented_keys(account, "t", without=["resumed_" + key for key in TOTALS])
         account = self.end(node, "node", by=None)
         self.assertEqual((account["env"], account["actors"], account["lanes"], account["environments"]), ("native/catch", 2, 4, 16))
         self.assertEqual((account["sessions"], account["reconnects"], account["interrupted"], account["error"]), (1, 0, False, None))

@@ -10,7 +10,7 @@ import struct
 import time
 import unittest
 
-from running import InFolder, blocks, children, wait_until
+from running import TOTALS, InFolder, blocks, children, wait_until
 
 
 def contents(run):
@@ -72,7 +72,6 @@ class Cli(InFolder):
         return after
 
 
-TOTALS = ("wall_s", "frames", "agent_steps", "episodes", "updates")
 FAST_METRICS = ("--metrics-every", "0.1")
 
 
