@@ -166,8 +166,8 @@ static enum farm_status choose_layouts(struct farm_dnnl *dnnl, struct farm_dnnl_
 static bool allocate(struct farm_dnnl_layer *layer, size_t workspace_bytes) {
     const struct farm_dnnl_layer_config *config = &layer->config;
     const size_t bias_bytes = (size_t)config->op.out.channels * sizeof(float);
-    if (workspace_bytes > 0) layer->workspace = farm_dnnl_alloc(workspace_bytes);
-    if (!has_weights(config)) return workspace_bytes == 0 || layer->workspace != NULL;
+    if (workspace_bytes > 0 && (layer->workspace = farm_dnnl_alloc(workspace_bytes)) == NULL) return false;
+    if (!has_weights(config)) return true;
     const bool shared = dnnl_memory_desc_equal(&layer->weights_md[FORWARD], &layer->weights_md[DATA]);
     for (int pass = 0; pass < (config->training ? PASSES : WEIGHTS); pass++) {
         const bool again = pass == DATA && shared;
