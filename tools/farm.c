@@ -24,6 +24,7 @@ static const struct command commands[] = {
     {"envs", "lists the environments that can run here", farm_cmd_envs},
     {"topo", "draws this machine and the plan for it", farm_cmd_topo},
     {"doctor", "lists what is missing or badly set, and the remedies", farm_cmd_doctor},
+    {"setup", "installs the Python packages of ale/* and gym/* for an installed copy", farm_cmd_setup},
     {"report", "machine, checks and figures in one document for a bug report", farm_cmd_report},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
@@ -65,6 +66,8 @@ bool farm_read_flags(const struct farm_cli *cli, int argc, char **argv, const ch
 int farm_report_error(const char *program, const struct farm_error *err) {
     fprintf(stderr, "%s: %s\n", program, err->message);
     switch (err->status) {
+    case FARM_E_INTERRUPTED:
+        return 0;
     case FARM_E_USAGE:
     case FARM_E_INVALID:
     case FARM_E_NOT_FOUND:

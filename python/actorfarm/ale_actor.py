@@ -13,7 +13,7 @@ try:
 
     from . import ale_game
 except ModuleNotFoundError as missing:
-    sys.exit(f"ale_actor: the Python package {missing.name} is missing: run `make deps`, which installs it in build/venv")
+    sys.exit(f"ale_actor: the Python package {missing.name} is missing in {sys.prefix}")
 
 FIRST, LAST = _farm.FIRST, _farm.LAST
 

@@ -32,7 +32,7 @@ try:
 
     from . import gym_spaces
 except ModuleNotFoundError as missing:
-    sys.exit(f"gym_actor: the Python package {missing.name} is missing: run `make deps`, which installs it in build/venv")
+    sys.exit(f"gym_actor: the Python package {missing.name} is missing in {sys.prefix}")
 
 # From this width on CartPole's is faster than single ones: its NumPy calls cost the same for 1 and for 100.
 VECTOR_WIDTH_LEAST = 12
@@ -200,7 +200,7 @@ class Gym:
         except (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound) as unknown:
             raise LookupError(f"gym/{name}: {unknown} (gym/PACKAGE:ID imports PACKAGE first)") from None
         except ModuleNotFoundError as missing:
-            raise LookupError(f"gym/{name}: {missing} (install packages in build/venv)") from None
+            raise LookupError(f"gym/{name}: {missing} (install packages in {sys.prefix})") from None
         except Exception as failed:
             message = " ".join(str(failed).split()) or type(failed).__name__
             raise ValueError(f"gym/{name}: {message}") from None

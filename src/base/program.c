@@ -105,7 +105,7 @@ static enum farm_status read_all(const struct farm_program *program, pid_t pid, 
         if (farm_now_ns() >= deadline_ns)
             return farm_fail(err, FARM_E_DEAD, "no answer within %.0f s", program->limit_s);
         if (!stopped && program->stop && program->stop(program->context)) {
-            kill(pid, SIGTERM);
+            kill(program->apart ? -pid : pid, SIGTERM);
             stopped = true;
         }
         const int ready = poll(&readable, 1, LOOK_MS);

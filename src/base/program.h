@@ -16,9 +16,10 @@ struct farm_program {
     const char *label; // prefix of its messages on stderr; removed
     bool apart;        // in a new process group, which Ctrl-C in the terminal does not reach
     double limit_s;
-    bool (*stop)(
-        void *context); // may be NULL; called ten times a second: true ends the program by SIGTERM, and what it
-    void *context;      // prints then counts
+    // May be NULL; called ten times a second: true ends the program (if apart, its process group) by SIGTERM, and what
+    // it prints then counts.
+    bool (*stop)(void *context);
+    void *context;
 };
 
 // *text receives the program's stdout (malloc'd, zero-terminated). stdin is /dev/null. Errors: FARM_E_USAGE exit

@@ -553,9 +553,9 @@ bool farm_recipe_shipped(const char *folder, const char *env, char *path, size_t
     size_t family = strcspn(env, "/");
     for (size_t i = 0; i <= strlen(env); i++) name[i] = env[i] == '/' ? '_' : env[i];
     int n = snprintf(path, path_bytes, "%s/%s.yaml", folder, name);
-    if (n > 0 && (size_t)n < path_bytes && access(path, R_OK) == 0) return true;
+    if (n > 0 && (size_t)n < path_bytes && access(path, F_OK) == 0) return true;
     n = snprintf(path, path_bytes, "%s/%.*s.yaml", folder, (int)family, name);
-    return n > 0 && (size_t)n < path_bytes && access(path, R_OK) == 0;
+    return n > 0 && (size_t)n < path_bytes && access(path, F_OK) == 0;
 }
 
 static void print_key(const struct farm_recipe_key *key, bool with_default) {

@@ -2,6 +2,7 @@
 #include "envs/registry.h"
 
 #include <dirent.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +10,13 @@
 
 #include "base/cli.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/paths.h"
 #include "base/program.h"
 #include "envs/native/native.h"
 #include "envs/plugin.h"
 
-enum { PYTHON_LIMIT_S = 30, NAMES_MAX = 4096 };
+enum { PYTHON_LIMIT_S = 30, SETUP_LIMIT_S = 3600, NAMES_MAX = 4096 };
 
 static const char plugin_prefix[] = "plugin:", libenv_prefix[] = "libenv:";
 
@@ -50,6 +52,13 @@ static char **python_environment(const char *pythonpath, char texts[3][PATH_MAX 
     return environment;
 }
 
+// What mends the Python environment.
+static const char *remedy(void) {
+    const char *chosen = getenv("FARM_PYTHON");
+    if (chosen && chosen[0]) return " (FARM_PYTHON must name an interpreter that has ale-py and gymnasium)";
+    return farm_path_choose(" (`make deps`, then `make`, installs it)", " (`farm setup` installs it)");
+}
+
 // Runs the program and returns its stdout, which the caller frees. FARM_E_USAGE with the program's message if it ends
 // with that status.
 static enum farm_status run_python(const struct farm_env *env, char *const *argv, char **answer,
@@ -64,19 +73,67 @@ static enum farm_status run_python(const struct farm_env *env, char *const *argv
     enum farm_status status = environment ? farm_program_read(&program, answer, err)
                                           : farm_fail_errno(err, FARM_E_LIMIT, "cannot run %s", env->python);
     free(environment);
-    if (status == FARM_E_NOT_FOUND)
-        return farm_fail_in(err, status, "the Python part does not run (`make deps`, then `make`, installs it)");
+    if (status == FARM_E_NOT_FOUND) return farm_fail_in(err, status, "the Python part does not run%s", remedy());
     return status && status != FARM_E_USAGE ? farm_fail_in(err, status, "%s -m %s", env->python, env->program->module)
                                             : status;
 }
 
-static enum farm_status find_python(struct farm_env *env, struct farm_error *err) {
-    if (farm_path_python(env->python, sizeof env->python, env->pythonpath, sizeof env->pythonpath)) return FARM_OK;
-    return farm_fail(
-        err, FARM_E_NOT_FOUND,
-        "%s* needs the Python environment in build/venv, which does not exist: run `make deps`, then `make` (or set "
-        "FARM_PYTHON to an interpreter that has ale-py and gymnasium)",
-        env->program->prefix);
+static sigset_t ending_signals(void) {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGHUP);
+    return signals;
+}
+
+static bool is_ending(void *unused) {
+    sigset_t ending = ending_signals(), pending;
+    sigpending(&pending);
+    return sigandset(&ending, &ending, &pending) == 0 && !sigisemptyset(&ending);
+}
+
+enum farm_status farm_env_setup(char *python, size_t python_bytes, struct farm_error *err) {
+    char found[PATH_MAX], script[PATH_MAX], bash[] = "bash", *argv[] = {bash, script, NULL}, *answer = NULL;
+    const struct farm_program program = {.path = "/bin/bash",
+                                         .argv = argv,
+                                         .environment = environ,
+                                         .label = "farm setup: ",
+                                         .apart = true,
+                                         .limit_s = SETUP_LIMIT_S,
+                                         .stop = is_ending};
+    const sigset_t ending = ending_signals();
+    sigset_t before;
+    if (farm_path_setup(found, sizeof found, err) || !realpath(found, script))
+        return farm_fail(err, FARM_E_UNSUPPORTED,
+                         "this copy cannot install Python packages (`make deps` does so for a build folder)");
+    farm_log_warn(
+        "installing what is missing of the Python packages that ale/* and gym/* need (about 400 MB from PyPI, "
+        "once; %.*s/requirements.txt)",
+        (int)(strrchr(script, '/') - script), script);
+    sigprocmask(SIG_BLOCK, &ending, &before);
+    enum farm_status status = farm_program_read(&program, &answer, err);
+    const int signal = status ? sigtimedwait(&ending, NULL, &(struct timespec){0}) : 0;
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    if (signal > 0)
+        return farm_fail(err, FARM_E_INTERRUPTED, "the Python packages are missing: SIG%s stopped `farm setup`",
+                         sigabbrev_np(signal));
+    if (status) return farm_fail_in(err, FARM_E_IO, "the Python packages are missing (`farm setup` tries again)");
+    free(answer);
+    return farm_path_python(python, python_bytes, err);
+}
+
+// make: on first need, an installed copy makes its Python environment.
+static enum farm_status find_python(struct farm_env *env, bool make, struct farm_error *err) {
+    const char *chosen = getenv("FARM_PYTHON");
+    enum farm_status status = farm_path_python(env->python, sizeof env->python, err);
+    if (status == FARM_E_NOT_FOUND && make && farm_path_installed() && !(chosen && chosen[0])) {
+        status = farm_env_setup(env->python, sizeof env->python, err);
+        if (status) return status;
+    }
+    if (!status) status = farm_path_package(env->pythonpath, sizeof env->pythonpath, err);
+    if (!status) return FARM_OK;
+    return farm_fail_in(err, status, "no Python environment%s", status == FARM_E_NOT_FOUND ? remedy() : "");
 }
 
 // ---- environments in Python ----
@@ -180,10 +237,9 @@ static enum farm_status find_python_env(struct farm_env *env, struct farm_error 
     struct farm_env_program program = {.texts = NULL};
     char *answer = NULL;
     env->kind = FARM_ENV_PYTHON;
-    enum farm_status status = find_python(env, err);
-    if (!status)
-        status =
-            farm_env_program_make(env, NULL, &(struct farm_env_argument){"--spec", .alone = true}, 1, &program, err);
+    enum farm_status status = find_python(env, true, err);
+    if (status) return farm_fail_in(err, status, "%s*", env->program->prefix);
+    status = farm_env_program_make(env, NULL, &(struct farm_env_argument){"--spec", .alone = true}, 1, &program, err);
     if (!status) status = run_python(env, program.argv, &answer, err);
     if (!status && !parse_spec(answer, &env->spec, err)) status = farm_fail_in(err, FARM_E_FORMAT, "%s", env->name);
     farm_env_program_free(&program);
@@ -237,22 +293,26 @@ static enum farm_status find_user_plugin(const char *text, struct farm_env *env,
     return probe_env(env, name, NULL, err);
 }
 
-// Sets env->plugin to envs/FAMILY.so; false if it does not exist.
-static bool find_shipped(const char *family, size_t length, struct farm_env *env) {
+// Sets env->plugin to envs/FAMILY.so. FARM_E_NOT_FOUND: it does not exist. FARM_E_PERMISSION.
+static enum farm_status find_shipped(const char *family, size_t length, struct farm_env *env, struct farm_error *err) {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
     char folder[PATH_MAX - 256];
-    if (!length || length > 64 || strspn(family, letters) < length) return false;
-    if (!farm_path_envs(folder, sizeof folder)) return false;
+    if (!length || length > 64 || strspn(family, letters) < length)
+        return farm_fail(err, FARM_E_NOT_FOUND, "not a family: %.64s", family);
+    enum farm_status status = farm_path_envs(folder, sizeof folder, err);
+    if (status) return status;
     snprintf(env->plugin, sizeof env->plugin, "%s/%.*s.so", folder, (int)length, family);
-    return access(env->plugin, R_OK) == 0;
+    return farm_path_check(env->plugin, R_OK, err);
 }
 
 static enum farm_status find_libenv(const char *path, struct farm_env *env, struct farm_error *err) {
     if (!path[0] || strlen(path) > sizeof env->lib - 8)
         return farm_fail(err, FARM_E_USAGE, "'libenv:%.200s' names no library: libenv:PATH.so", path);
     if (access(path, R_OK)) return farm_fail_errno(err, FARM_E_USAGE, "libenv:%s", path);
-    if (!find_shipped("libenv", strlen("libenv"), env))
-        return farm_fail(err, FARM_E_NOT_FOUND, "libenv:* needs the plug-in envs/libenv.so beside farm: run `make`");
+    const enum farm_status status = find_shipped("libenv", strlen("libenv"), env, err);
+    if (status)
+        return farm_fail_in(err, status, "libenv:* needs the plug-in libenv.so (%s)",
+                            farm_path_choose("`make` builds it", FARM_PATH_INSTALL_ALL " adds it"));
     snprintf(env->lib, sizeof env->lib, "%s%s", strchr(path, '/') ? "" : "./", path);
     env->options[env->option_count++] = (struct farm_env_option){"lib", env->lib};
     set_lasting_name(env, libenv_prefix, env->lib, NULL);
@@ -286,7 +346,9 @@ static const char *remedy_for(const char *name) {
     const size_t length = strcspn(name, "/");
     for (size_t i = 0; i < sizeof plugin_families / sizeof *plugin_families; i++)
         if (strlen(plugin_families[i]) == length && strncmp(plugin_families[i], name, length) == 0)
-            return "; `make deps`, then `make`, installs this family's plug-in if its library is available";
+            return farm_path_choose(
+                "; `make deps`, then `make`, installs this family's plug-in if its library is available",
+                "; " FARM_PATH_INSTALL_ALL " adds this family's plug-in if its library is available");
     return "";
 }
 
@@ -308,8 +370,11 @@ static enum farm_status find_by_name(struct farm_env *env, struct farm_error *er
     env->program = python_of(env->name);
     if (env->program) return find_python_env(env, err);
     const char *slash = strchr(env->name, '/');
-    bool here = slash && find_shipped(env->name, (size_t)(slash - env->name), env), misses_name = false;
-    enum farm_status status = here ? probe_env(env, env->name, &misses_name, err) : FARM_OK;
+    bool misses_name = false;
+    enum farm_status status = slash ? find_shipped(env->name, (size_t)(slash - env->name), env, err) : FARM_E_NOT_FOUND;
+    if (status == FARM_E_PERMISSION) return status;
+    const bool here = status == FARM_OK;
+    if (here) status = probe_env(env, env->name, &misses_name, err);
     return here && !misses_name ? status : fail_unknown(env->name, here, err);
 }
 
@@ -365,7 +430,7 @@ static void add_python(struct farm_env_list *list, const struct farm_env_python 
     char *answer = NULL;
     if (!env) return;
     env->program = program;
-    enum farm_status status = find_python(env, &err);
+    enum farm_status status = find_python(env, false, &err);
     char *argv[] = {env->python, "-m", (char *)program->module, "--list", NULL};
     if (!status) status = run_python(env, argv, &answer, &err);
     if (status) add_missing(list, program->prefix, err.message);
@@ -398,8 +463,9 @@ static void add_plugins(struct farm_env_list *list) {
     char folder[PATH_MAX - 256], path[PATH_MAX];
     struct dirent **entries = NULL;
     bool found[sizeof plugin_families / sizeof *plugin_families] = {false};
-    const bool there = farm_path_envs(folder, sizeof folder);
-    const int count = there ? scandir(folder, &entries, is_shared_object, alphasort) : 0;
+    struct farm_error err;
+    const enum farm_status there = farm_path_envs(folder, sizeof folder, &err);
+    const int count = !there ? scandir(folder, &entries, is_shared_object, alphasort) : 0;
     for (int i = 0; i < count; i++) {
         char *family = entries[i]->d_name;
         snprintf(path, sizeof path, "%s/%s", folder, family);
@@ -412,9 +478,13 @@ static void add_plugins(struct farm_env_list *list) {
     free(entries);
     for (size_t f = 0; f < sizeof found / sizeof *found; f++)
         if (!found[f])
-            add_missing(
-                list, plugin_families[f],
-                "its plug-in does not exist: `make deps`, then `make`, installs it if its library is available");
+            add_missing(list, plugin_families[f],
+                        there == FARM_E_PERMISSION
+                            ? err.message
+                            : farm_path_choose(
+                                  "its plug-in does not exist: `make deps`, then `make`, installs it if its library "
+                                  "is available",
+                                  "its plug-in does not exist: " FARM_PATH_INSTALL_ALL " adds it"));
 }
 
 enum farm_status farm_env_list_make(struct farm_env_list *list, struct farm_error *err) {

@@ -40,9 +40,16 @@ struct farm_env {
 bool farm_env_names_file(const char *name);
 
 // Finds the environment recipe->env with its options. The recipe must outlive *env. Errors: FARM_E_USAGE: unknown name
-// (the message has the nearest known one), option or plug-in file; FARM_E_NOT_FOUND: missing package, with the make
-// step that installs it; FARM_E_FORMAT: unusable plug-in, with the reason.
+// (the message has the nearest known one), option or plug-in file; FARM_E_NOT_FOUND: missing package, with the step
+// that installs it (an installed copy makes its Python environment on first need); FARM_E_PERMISSION; FARM_E_FORMAT:
+// unusable plug-in, with the reason.
 enum farm_status farm_env_find(const struct farm_recipe *recipe, struct farm_env *env, struct farm_error *err);
+
+// Makes the Python environment of an installed copy with PREFIX/lib/farm/venv.sh, or brings it up to date: in the
+// prefix, or in this user's data folder if the prefix is not writable. Logs what it downloads. Stores its interpreter.
+// Errors: FARM_E_UNSUPPORTED in a build folder; FARM_E_IO with the reason; FARM_E_INTERRUPTED by SIGINT, SIGTERM or
+// SIGHUP.
+enum farm_status farm_env_setup(char *python, size_t python_bytes, struct farm_error *err);
 
 // The option that ends training episodes at a lost life, or NULL. Evaluation sets it to false.
 const char *farm_env_life_option(const char *name);

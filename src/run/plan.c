@@ -68,18 +68,18 @@ enum farm_status farm_run_trains(const struct farm_env_spec *env, struct farm_re
 // Does not touch CUDA: the learner does, after its fork, and only if there may be a driver.
 static enum farm_status choose_device(struct farm_run_plan *plan, struct farm_error *err) {
     const char *device = plan->recipe.device, *why = NULL;
+    struct farm_error missing;
     const bool cuda = strcmp(device, "cuda") == 0, driver = farm_path_gpu();
     plan->device = FARM_DEVICE_CPU;
     if (strcmp(device, "cpu") == 0) return FARM_OK;
     if (!driver)
         why = "there is no NVIDIA driver here (/dev/nvidiactl)";
-    else if (!farm_path_cuda(plan->cuda_library, sizeof plan->cuda_library))
-        why = "libfarm_cuda.so is neither beside this program nor at FARM_CUDA_BACKEND (`make deps` and `make` "
-              "build it)";
+    else if (farm_path_cuda(plan->cuda_library, sizeof plan->cuda_library, &missing))
+        why = missing.message;
     if (why && cuda)
         return farm_fail(err, FARM_E_UNSUPPORTED, "--device cuda: %s%s; --device cpu needs none", why,
                          driver ? "" : ": install it, or give the container the GPUs (docker --gpus all)");
-    plan->cpu_because = why;
+    snprintf(plan->cpu_because, sizeof plan->cpu_because, "%s", why ? why : "");
     if (!why) plan->device = cuda ? FARM_DEVICE_CUDA : FARM_DEVICE_AUTO;
     return FARM_OK;
 }
@@ -101,8 +101,8 @@ static enum farm_status request_shards(const struct farm_run_plan *plan, uint64_
     if (plan->device == FARM_DEVICE_CPU) {
         request->learner_shards = plan->recipe.infer_threads || !episodes ? (int)plan->recipe.infer_threads : 1;
         if (gpus <= 1 || episodes) return FARM_OK;
-        return farm_fail(err, FARM_E_USAGE, "--gpus %" PRId64 " on device cpu%s%s", gpus, plan->cpu_because ? ": " : "",
-                         plan->cpu_because ? plan->cpu_because : "");
+        return farm_fail(err, FARM_E_USAGE, "--gpus %" PRId64 " on device cpu%s%s", gpus,
+                         plan->cpu_because[0] ? ": " : "", plan->cpu_because);
     }
     const int shown = plan->machine->gpu_count;
     if (!episodes) request->learner_gpus = gpus ? (int)gpus : shown ? shown : 1;
@@ -327,7 +327,7 @@ static void log_plan(const struct farm_run_plan *plan) {
         responder ? "" : plan->recipe.net, plan->actors, plan->actors == 1 ? "" : "s", plan->lanes, plan->width,
         plan->steps, step_bytes, (double)farm_run_ring_bytes(plan) / 1e6);
     for (int i = 0; i < plan->placement->note_count; i++) farm_log_info("plan: %s", plan->placement->note[i]);
-    if (plan->cpu_because) farm_log_info("using the CPU; CUDA is unavailable: %s", plan->cpu_because);
+    if (plan->cpu_because[0]) farm_log_info("using the CPU; CUDA is unavailable: %s", plan->cpu_because);
 }
 
 // Actors without a CPU each only take turns, but their rings fill: where training cannot keep up, a window waits for

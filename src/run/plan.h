@@ -73,10 +73,10 @@ struct farm_run_plan {
     struct farm_net_spec net;
     struct farm_net_io io;
     enum farm_device device;
-    char cuda_library[FARM_RUN_PATH_MAX]; // the CUDA backend's file; "": none
-    const char *cpu_because;              // why `device auto` chose the CPU; NULL: it did not
-    int first_gpu;                        // in machine->gpu, of `shards`; below 0: none
-    uint32_t shards;                      // GPUs, or inference threads on CPUs
+    char cuda_library[FARM_RUN_PATH_MAX];                      // the CUDA backend's file; "": none
+    char cpu_because[sizeof((struct farm_error *)0)->message]; // why `device auto` chose the CPU; "": it did not
+    int first_gpu;                                             // in machine->gpu, of `shards`; below 0: none
+    uint32_t shards;                                           // GPUs, or inference threads on CPUs
 };
 
 // Finds the environment, chooses network and counts, places the workers, claims CPUs and checks limits. Prints the plan

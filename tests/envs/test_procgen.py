@@ -300,7 +300,7 @@ class WithoutProcgen(unittest.TestCase):
             self.check_refused("bigfish", "at nothing.so, which option lib names", lib="nothing.so")
         with tempfile.TemporaryDirectory() as folder:
             _, apis = open_plugin(shutil.copy(PLUGIN, folder))
-            self.check_refused("bigfish", "`make deps` fetches it", apis["procgen/bigfish"])
+            self.check_refused("bigfish", "`make deps`", apis["procgen/bigfish"])
 
 
 if __name__ == "__main__":

@@ -107,10 +107,10 @@ class CommandLine(unittest.TestCase):
             self.assertEqual(end.exception.code, 2, arguments)
             self.assertIn(message, errors.getvalue().splitlines()[-1])
 
-    def test_a_missing_package_is_named_with_its_remedy(self):
+    def test_a_missing_package_is_named_with_its_place(self):
         result = run_actor("ale_actor", "--list", python=(sys.executable, "-S"))
         self.assertEqual(result.returncode, 1)
-        self.assertIn("make deps", result.stderr)
+        self.assertRegex(result.stderr, r"package \w+ is missing in /")
 
     def test_descriptors_that_are_not_lanes_are_refused(self):
         with open(os.devnull) as file:

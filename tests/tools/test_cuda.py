@@ -230,7 +230,7 @@ class Doctor(InFolder):
         for part, keywords, reason, mend in (
             ("GPU", {"emulator": "driver=12040"}, "the driver is for CUDA 12.4, older than this build needs", "docker --gpus all"),
             ("GPU", {"emulator": "devices=0"}, "cudaErrorNoDevice", "docker --gpus all"),
-            ("CUDA backend", {"library": "/nowhere/lib.so"}, "libfarm_cuda.so is not beside", "`make deps`"),
+            ("CUDA backend", {"library": "/nowhere/lib.so"}, "FARM_CUDA_BACKEND: /nowhere/lib.so: No such file", "`make deps`"),
             ("CUDA backend", {"library": "/dev/null"}, "does not load", "`make deps`")):
             found = self.findings(**keywords)
             self.assertEqual(found[part]["grade"], "without")

@@ -146,7 +146,7 @@ class Usage(InFolder):
         self.assertEqual(self.farm("bridge", "keygen", "k").returncode, 0)
         for status, words, line in REFUSED:
             self.refuses(status, words, line)
-        self.refuses(2, "make deps", "train --env ale/Pong", FARM_PYTHON="/nowhere")
+        self.refuses(2, "FARM_PYTHON: /nowhere: No such file", "train --env ale/Pong", FARM_PYTHON="/nowhere")
 
     def without_a_reader(self, line):
         """The exit status of a command whose stdout and stderr nothing reads, as behind `2>&1 | head`."""

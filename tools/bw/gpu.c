@@ -327,9 +327,8 @@ static void draw_maps(const struct gpus *g) {
 // The library, its GPUs. Not to be had: why, for the section.
 static enum farm_status find_gpus(struct gpus *g, struct farm_error *err) {
     char path[4096];
-    const char *chosen = getenv("FARM_CUDA_BACKEND");
-    const bool found = farm_path_cuda(path, sizeof path);
-    enum farm_status status = farm_bw_gpu_open(found ? path : chosen && chosen[0] ? chosen : NULL, &g->ops, err);
+    enum farm_status status = farm_path_cuda(path, sizeof path, err);
+    if (!status) status = farm_bw_gpu_open(path, &g->ops, err);
     if (!status) status = g->ops->count(&g->devices, err);
     if (g->devices > FARM_GPUS_MAX) g->devices = FARM_GPUS_MAX;
     for (int d = 0; d < g->devices && !status; d++) status = g->ops->describe(d, &g->device[d], err);

@@ -19,8 +19,12 @@ enum { PATH_BYTES = 4096, PLOT_LIMIT_S = 300 };
 static enum farm_status run_plot(const char *document, const char *folder, char **answer, struct farm_error *err) {
     char python[PATH_BYTES], package[PATH_BYTES], module[PATH_BYTES + 32];
     struct farm_error why;
-    if (!farm_path_python(python, sizeof python, package, sizeof package))
-        return farm_fail(err, FARM_E_UNSUPPORTED, "--svg needs Python with matplotlib: run `make deps`");
+    const char *remedy = farm_path_choose("run `make deps`", "run `farm setup`");
+    enum farm_status status = farm_path_python(python, sizeof python, err);
+    if (!status) status = farm_path_package(package, sizeof package, err);
+    if (status)
+        return farm_fail_in(err, FARM_E_UNSUPPORTED, "--svg needs Python with matplotlib%s%s",
+                            status == FARM_E_NOT_FOUND ? ": " : "", status == FARM_E_NOT_FOUND ? remedy : "");
     snprintf(module, sizeof module, "%s/actorfarm/plot_bw.py", package);
     char *const arguments[] = {python, module, (char *)(uintptr_t)document, (char *)(uintptr_t)folder, NULL};
     const struct farm_program program = {.path = python,
@@ -33,8 +37,8 @@ static enum farm_status run_plot(const char *document, const char *folder, char 
     if (document)
         return farm_fail(err, FARM_E_IO, "--svg: no pictures in %s (%.300s); the figures are in %s", folder,
                          why.message, document);
-    return farm_fail(err, FARM_E_UNSUPPORTED, "--svg: %.300s: run `make deps`, or %.300s -m pip install matplotlib",
-                     why.message, farm_format_word(python).text);
+    return farm_fail(err, FARM_E_UNSUPPORTED, "--svg: %.300s: %s, or %.300s -m pip install matplotlib", why.message,
+                     remedy, farm_format_word(python).text);
 }
 
 enum farm_status farm_bw_check_pictures(struct farm_error *err) {

@@ -68,10 +68,12 @@ static void check_files(json_t *findings) {
 }
 
 static void check_recipes(json_t *findings) {
-    char path[4096] = "not found";
-    bool found = farm_path_recipes(path, sizeof path);
+    char path[4096];
+    struct farm_error err;
+    const bool found = farm_path_recipes(path, sizeof path, &err) == FARM_OK;
     farm_findings_add(findings, "recipes", found ? GOOD : WITHOUT,
-                      "run the binary from its build folder, `make install`, or set FARM_RECIPES", "%.400s", path);
+                      "run the binary from its build folder, `make install`, or set FARM_RECIPES", "%.400s",
+                      found ? path : err.message);
 }
 
 // ---- parts ----
@@ -81,7 +83,8 @@ static void check_environments(json_t *findings) {
     struct farm_error err;
     if (farm_env_list_make(&list, &err)) return;
     farm_findings_add(findings, "environments", list.missing[0] ? WITHOUT : GOOD,
-                      "`make deps`, then `make`: the Python environment with ale-py",
+                      farm_path_choose("`make deps`, then `make`: the Python environment with ale-py",
+                                       "`farm setup`: the Python environment with ale-py"),
                       "%zu can run here (farm envs)%s%s", list.count, list.missing[0] ? "; not here: " : "",
                       list.missing);
     farm_env_list_free(&list);
@@ -97,7 +100,8 @@ static void check_cuda(json_t *findings, const struct farm_doctor_gpu *cuda) {
         const char *mend;
     } parts[] = {
         {"CUDA backend", &cuda->backend,
-         "`make deps`, then `make`, builds libfarm_cuda.so; FARM_CUDA_BACKEND names another"},
+         farm_path_choose("`make deps`, then `make`, builds libfarm_cuda.so; FARM_CUDA_BACKEND names another",
+                          FARM_PATH_INSTALL_ALL " adds libfarm_cuda.so; FARM_CUDA_BACKEND names another")},
         {"cuDNN, cuBLASLt", &of->cublaslt_and_cudnn,
          "pip install nvidia-cudnn-cu13 nvidia-cublas (PyTorch brings them); FARM_CUDA_LIBS names their folder or "
          "site-packages"},

@@ -13,8 +13,8 @@ static enum farm_status probe_backend(struct farm_doctor_gpu *out, struct farm_e
     char path[4096];
     const char *commit = "";
     farm_cuda_probe_entry *entry;
-    const bool found = farm_path_cuda(path, sizeof path);
-    const enum farm_status status = farm_cuda_module_open(found ? path : NULL, "farm_cuda_probe", &entry, err);
+    enum farm_status status = farm_path_cuda(path, sizeof path, err);
+    if (!status) status = farm_cuda_module_open(path, "farm_cuda_probe", &entry, err);
     if (status) return status;
     snprintf(out->backend.text, sizeof out->backend.text, "%.700s", path);
     return entry(FARM_COMMIT, &out->cuda, &commit) ? FARM_OK : farm_cuda_module_foreign(path, commit, err);

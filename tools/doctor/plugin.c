@@ -311,7 +311,7 @@ static enum farm_status check_environment(struct doctor *doctor, const char *nam
 static bool find_shipped(struct doctor *doctor, const char *target) {
     char folder[PATH_BYTES / 2];
     const size_t length = strcspn(target, "/");
-    if (!length || length > TRIAL_NAME_BYTES || !farm_path_envs(folder, sizeof folder)) return false;
+    if (!length || length > TRIAL_NAME_BYTES || farm_path_envs(folder, sizeof folder, NULL)) return false;
     snprintf(doctor->path, sizeof doctor->path, "%s/%.*s.so", folder, (int)length, target);
     return access(doctor->path, F_OK) == 0;
 }

@@ -17,6 +17,7 @@ int farm_cmd_bw(int argc, char **argv);
 int farm_cmd_topo(int argc, char **argv);
 int farm_cmd_envs(int argc, char **argv);
 int farm_cmd_doctor(int argc, char **argv);
+int farm_cmd_setup(int argc, char **argv);
 int farm_cmd_report(int argc, char **argv);
 
 // For the subcommands: reads the command line (farm_cli_parse). False: the help or an error is printed, and the command

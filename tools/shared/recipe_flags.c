@@ -70,9 +70,9 @@ enum farm_status farm_recipe_flags_settle(struct farm_recipe *recipe, const char
                                           struct farm_error *err) {
     char path[FARM_RUN_PATH_MAX + 64], folder[FARM_RUN_PATH_MAX];
     enum farm_status status = file ? farm_recipe_load(recipe, FARM_LAYER_FILE, file, err) : FARM_OK;
-    if (!base && farm_path_recipes(folder, sizeof folder) &&
-        farm_recipe_shipped(folder, recipe->env, path, sizeof path))
-        base = path;
+    const enum farm_status shipped = base || status ? FARM_E_NOT_FOUND : farm_path_recipes(folder, sizeof folder, err);
+    if (shipped == FARM_E_PERMISSION) return farm_fail_in(err, shipped, "shipped recipes");
+    if (!shipped && farm_recipe_shipped(folder, recipe->env, path, sizeof path)) base = path;
     if (!status && base) status = farm_recipe_load(recipe, FARM_LAYER_SHIPPED, base, err);
     return status ? status : farm_recipe_settle(recipe, err);
 }

@@ -200,6 +200,14 @@ static bool find_named(const char *path, const char *by, struct place *place, st
         path, by);
 }
 
+// What fetches the library: this file lies in build/envs or in PREFIX/lib/farm/envs.
+static const char *fetch_command(void) {
+    Dl_info self;
+    char here[PATH_MAX];
+    const bool installed = dladdr(games, &self) && realpath(self.dli_fname, here) && strstr(here, "/lib/farm/envs/");
+    return installed ? "`make install-all`" : "`make deps`";
+}
+
 static bool find_library(const char *named, struct place *place, struct libenv_error error) {
     const char *variable = getenv("FARM_PROCGEN");
     if (named) return find_named(named, "option lib", place, error);
@@ -213,9 +221,9 @@ static bool find_library(const char *named, struct place *place, struct libenv_e
         if (join(folder, here, "../procgen") && find_in(folder, place)) return true;
     }
     return libenv_fail(error,
-                       "Procgen's library is missing: `make deps` fetches it (x86-64 Linux, from PyPI), or set env.lib "
-                       "or FARM_PROCGEN to "
-                       "its folder");
+                       "Procgen's library is missing: %s in actorfarm's source folder fetches it (x86-64 Linux, from "
+                       "PyPI), or set env.lib or FARM_PROCGEN to its folder",
+                       fetch_command());
 }
 
 // ---- the known build ----
@@ -292,7 +300,8 @@ static void *load_word(const void *object, size_t offset) {
 // lean/ beside assets/ (tools/build/procgen.sh makes it) has one pixel in place of each background, and backgrounds.raw
 // with the pixels of all, which all processes map.
 static const char lean_magic[] = "procgen pictures";
-#define LEAN_IS_WRONG "%s is not made for Procgen's library beside it: remove it and run `make deps`"
+#define LEAN_IS_WRONG                                                                                                  \
+    "%s is not made for Procgen's library beside it: remove it and run %s in actorfarm's source folder"
 
 struct lean_picture {
     uint32_t group, index, width, height; // index within one of group_addresses
@@ -396,7 +405,7 @@ static bool load_lean(const struct libenv_library *library, uintptr_t base, cons
     if (room) library->close(library->make(1, (struct libenv_options){settings.items, settings.count}));
     libenv_settings_free(&settings);
     if (!room) return libenv_fail(error, "no memory for an environment");
-    if (!match_pictures(base, head)) return libenv_fail(error, LEAN_IS_WRONG, folder);
+    if (!match_pictures(base, head)) return libenv_fail(error, LEAN_IS_WRONG, folder, fetch_command());
     replace_pictures(base, head);
     return true;
 }
@@ -411,7 +420,7 @@ static bool prepare_images(const struct place *place, const struct libenv_librar
     const struct library_build build = identify_build(library);
     if (!build.known || snprintf(folder, sizeof folder, "%.*slean/", stem, place->images) >= PATH_BYTES) return true;
     const struct qimage_data *loaded = find_picture(build.base, &first);
-    if (loaded) return loaded->width > 1 || libenv_fail(error, LEAN_IS_WRONG, folder);
+    if (loaded) return loaded->width > 1 || libenv_fail(error, LEAN_IS_WRONG, folder, fetch_command());
     const struct lean_head *head = join(path, folder, "backgrounds.raw") ? map_lean(path) : NULL;
     return !head || load_lean(library, build.base, game, folder, head, error);
 }
