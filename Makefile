@@ -15,6 +15,7 @@ AR       := $(if $(filter default undefined,$(origin AR)),ar,$(AR))
 PYTHON   ?= python3
 BUILD    ?= build
 PREFIX   ?= /usr/local
+override PREFIX := $(abspath $(PREFIX))
 DESTDIR  ?=
 SANITIZE ?=
 # What follows narrows or widens a target: `make test T=ring`, `make run ARGS="--seconds 30"`, `make bench B=ring`.
@@ -55,7 +56,7 @@ say   = @printf '  %-5s %s\n' $1 $2
 parallel = $(if $(findstring -j,$(MAKEFLAGS))$(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
 ##@ Targets
-.PHONY: all help deps run test bench figures machine bench-peers numa-guest model lint format asan tsan coverage fuzz fuzz-keep fuzz-seeds aarch64-test install uninstall clean compile-commands chaos chaos-mutants kernel-mutants
+.PHONY: all help deps run test bench figures machine bench-peers numa-guest model lint format asan tsan coverage fuzz fuzz-keep fuzz-seeds aarch64-test install install-all uninstall clean compile-commands chaos chaos-mutants kernel-mutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,18 +65,19 @@ help: ## this list
 	@echo '  ARGS="--seconds 30" goes to farm train, PYTHON=... and CC=... choose the tools, FARM_NVCC=pypi the CUDA compiler.'
 
 deps: ## installs what is missing: Debian packages, build/venv, Procgen's library, the CUDA compiler
-	@tools/build/deps.sh build envs cuda test
+	@tools/build/deps.sh build python procgen cuda test
 	@tools/build/venv.sh
 	@tools/build/procgen.sh
 	@tools/build/cuda.sh
 
 run: ## builds farm and trains native/breakout for about a minute; another environment by ARGS="--env ale/Pong"
-	@tools/build/deps.sh build $(if $(run_envs),envs)
+	@tools/build/deps.sh build $(if $(run_envs),python) $(if $(run_procgen),procgen)
 	$(if $(run_envs),@tools/build/venv.sh)
-	$(if $(findstring procgen/,$(ARGS)),@tools/build/procgen.sh)
+	$(if $(run_procgen),@tools/build/procgen.sh)
 	@$(MAKE) $(parallel) $(BUILD)/farm $(if $(run_envs),env-plugins python-extension)
 	$(BUILD)/farm train --env native/breakout $(ARGS)
 # Environments that need Python packages or a plug-in.
+run_procgen = $(findstring procgen/,$(ARGS))
 run_envs = $(if $(findstring --env,$(ARGS)),$(if $(findstring native/,$(ARGS)),,yes))
 
 test: deps ## builds and runs all tests; ends with "N passed, N failed"
@@ -104,7 +106,7 @@ numa-guest: deps ## farm topo and farm bw in an emulated machine of four NUMA no
 	@$(MAKE) T=numa run-tests
 
 lint: ## layout, static analysis, folder rule, links, English, AArch64 compile check
-	@tools/build/deps.sh build envs lint
+	@tools/build/deps.sh build python procgen lint
 	@$(MAKE) $(parallel) -k run-lint
 
 format: ## lays out all C and CUDA sources
@@ -117,8 +119,13 @@ compile-commands: $(BUILD)/gen/farm_build.h ## build/compile_commands.json, for 
 COMPILED = $(SOURCES) $(TOOL_SOURCES) $(patsubst $(BUILD)/%,%.c,$(filter-out $(CUDA_TESTS),$(C_TESTS))) $(wildcard bench/*.c)
 compile_command = {"directory": "$(CURDIR)", "file": "$1", "command": "$(CC) $(CPPFLAGS) $(CFLAGS) $(call simd_flags,$1) -c $1"}
 
-install: all ## into $(DESTDIR)$(PREFIX)
+install: ## builds farm and installs it in PREFIX: native, ale/* and gym/* environments, library, man pages, completion
+	@tools/build/deps.sh build python
+	@$(MAKE) $(parallel) installables
 	@tools/build/install.sh install "$(DESTDIR)" "$(PREFIX)" "$(BUILD)"
+
+install-all: deps ## the same with mujoco/*, procgen/* and the CUDA learner, whose libraries `make deps` fetches
+	@$(MAKE) install
 
 uninstall: ## removes what install put there
 	@tools/build/install.sh uninstall "$(DESTDIR)" "$(PREFIX)"
@@ -128,14 +135,20 @@ clean: ## removes build/, but keeps the downloads: build/venv, build/procgen, bu
 		-exec rm -rf {} +
 
 # What follows needs to know what the machine has; the targets above do not.
-UNCONFIGURED := help deps run test bench figures machine bench-peers numa-guest model asan tsan coverage fuzz fuzz-% lint format uninstall clean run-lint lint-% aarch64 chaos chaos-mutants kernel-mutants
+UNCONFIGURED := help deps run test bench figures machine bench-peers numa-guest model asan tsan coverage fuzz fuzz-% lint format install install-all uninstall clean run-lint lint-% aarch64 chaos chaos-mutants kernel-mutants
 ifneq ($(filter-out $(UNCONFIGURED),$(or $(MAKECMDGOALS),all)),)
 include $(BUILD)/config.mk
--include $(BUILD)/venv/python.mk $(BUILD)/cuda.mk
+-include $(BUILD)/python.mk $(BUILD)/cuda.mk
 endif
 
 $(BUILD)/config.mk: tools/build/probe.sh
 	@tools/build/probe.sh $@
+
+# Where Python's headers are; does not exist as long as there is no Python with headers.
+$(BUILD)/python.mk: tools/build/venv.sh $(wildcard $(BUILD)/venv/stamp)
+	@mkdir -p $(@D)
+	@tools/build/venv.sh --headers >$@
+	@[ -s $@ ] || rm $@
 
 # Objects depend on this file, which changes only when compiler or flags do.
 $(BUILD)/flags: force

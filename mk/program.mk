@@ -33,7 +33,7 @@ $(BUILD)/farm: $(call object,$(TOOL_SOURCES)) $(LIBFARM)
 	$(call say,LINK,$@)
 	$(call link)
 
-##@ Python extension: build/python/actorfarm, made where build/venv is
+##@ Python extension: build/python/actorfarm, made if there is a Python with headers
 PYTHON_PACKAGE := $(BUILD)/python/actorfarm
 PY_MODULES     := $(patsubst python/%,$(BUILD)/python/%,$(wildcard python/actorfarm/*.py))
 PY_OBJECTS     := $(call object,$(wildcard python/_farm/*.c))
@@ -44,13 +44,20 @@ $(PY_OBJECTS): private CFLAGS += -fvisibility=hidden
 # Neither jemalloc nor the library's own names may leak into the interpreter.
 $(PYTHON_PACKAGE)/_farm$(PY_EXT_SUFFIX): $(PY_OBJECTS) $(LIBFARM)
 	$(call say,LINK,$@)
-	$(Q)mkdir -p $(@D)
+	$(Q)mkdir -p $(@D) && rm -f $(@D)/_farm.*.so
 	$(Q)$(CC) -shared $(LDFLAGS) -Wl,--exclude-libs,ALL $(PY_OBJECTS) $(LIBFARM) $(FARM_LIBS) -o $@
 $(BUILD)/python/actorfarm/%.py: python/actorfarm/%.py
 	$(call say,COPY,$@)
 	$(Q)mkdir -p $(@D) && cp $< $@
 .PHONY: python-extension
 python-extension: $(PY_EXTENSION) $(PY_MODULES)
+
+# What `make install` installs. `farm` itself prints the text of its manual pages.
+.PHONY: installables
+installables: $(LIBFARM) $(FARM) $(BUILD)/farm.pc $(BUILD)/man/farm.1 env-plugins python-extension $(if $(NVCC),cuda)
+$(BUILD)/man/farm.1: tools/build/man.sh $(FARM)
+	$(call say,MAN,$(@D))
+	$(Q)tools/build/man.sh $(FARM) $(@D)
 
 # For programs that use libfarm; install.sh fills in the prefix.
 $(BUILD)/farm.pc: mk/program.mk $(BUILD)/config.mk

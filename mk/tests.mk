@@ -138,7 +138,7 @@ $(BUILD)/tests/learner/test_threads: private LDFLAGS += -Wl,--wrap=farm_place_ma
 .PHONY: build-tests run-tests build-c-tests run-c-tests
 build-tests: $(if $(T),$(FARM) env-plugins python-extension cuda,all) $(C_TESTS)
 build-c-tests: $(FARM) $(C_TESTS)
-build-tests: $(if $(filter tests/build/%,$(SCRIPT_TESTS)),$(BUILD)/farm.pc)
+build-tests: $(if $(filter tests/build/%,$(SCRIPT_TESTS)),$(BUILD)/farm.pc $(BUILD)/man/farm.1)
 build-tests: $(if $(filter tests/envs/test_procgen.py,$(SCRIPT_TESTS)),$(BUILD)/tests/envs/libenv_fixture.so)
 build-tests build-c-tests:
 	$(if $(CUDA_UNTESTED),@echo '  CUDA  headers missing$(comma) so not built: $(CUDA_UNTESTED) (make deps)')

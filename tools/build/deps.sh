@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs missing Debian packages, without pinned versions.
-# usage: deps.sh GROUP...      GROUP: build envs cuda test lint numa bench
+# usage: deps.sh GROUP...      GROUP: build python procgen cuda test lint numa bench
 #        deps.sh --packages NAME...      by name (for the comparisons of `make bench-peers`)
 # If no package is missing, needs neither network nor rights. As root, or with sudo without a password, runs apt-get;
 # otherwise prints the command for an administrator and exits 1. Removes $BUILD/config.mk after an installation, so that
@@ -22,7 +22,7 @@ build  libjemalloc-dev          5.3.0                 heap of the executables (o
 build  libssl-dev               3.0.22                TLS of the bridge
 build  libisal-dev              2.30.0                CRC32C of the bridge and of checkpoints
 build  liburing-dev             2.3                   io_uring: the bridge's faster engine (optional)
-envs   libglib2.0-0             2.74.6                Procgen's library
+procgen libglib2.0-0            2.74.6                Procgen's library
 cuda   g++                      4:12.2.0              nvcc's host compiler
 test   libcriterion-dev         2.4.1                 C tests
 test   pkgconf                  1.8.1                 a program is built against the installed library
@@ -55,11 +55,13 @@ wanted() {
 if [ "${1:-}" = --packages ]; then
     names=("${@:2}")
 else
-    # A suitable Python of the user replaces Debian's.
-    groups=("$@")
-    case " $* " in
-    *" envs "*) "$(dirname "$0")/venv.sh" --find >/dev/null 2>&1 || groups+=(python) ;;
-    esac
+    groups=()
+    for group in "$@"; do
+        # A suitable Python of the user replaces Debian's.
+        if [ "$group" != python ] || ! "$(dirname "$0")/venv.sh" --find >/dev/null 2>&1; then
+            groups+=("$group")
+        fi
+    done
     mapfile -t names < <(wanted "${groups[@]}")
 fi
 

@@ -1,11 +1,14 @@
 #!/bin/bash
-# install.sh install DESTDIR PREFIX BUILD     installs farm, libfarm.a, headers, recipes and documents under PREFIX
-# install.sh uninstall DESTDIR PREFIX         removes exactly these
-# PREFIX/share/farm/installed-files lists every file and folder that install created, relative to PREFIX.
+# install.sh install DESTDIR PREFIX BUILD     installs what BUILD has, headers, recipes and documents under PREFIX; replaces
+#                                             an earlier installation
+# install.sh uninstall DESTDIR PREFIX         removes all of that, and the Python environment that `farm setup` made there
+# PREFIX/share/farm/installed-files lists every file and folder that install created, relative to PREFIX, and how many of
+# PREFIX itself and the folders above it (the lines ../).
 set -eu
 action=$1
 root=$2$3
 list=$root/share/farm/installed-files
+package=$root/lib/farm/python/actorfarm
 
 # Creates a folder and its parents and lists each new one.
 make_folder() {
@@ -23,22 +26,49 @@ install_file() { # mode source target
     created+=("$3")
 }
 
+# Removes the files of an earlier installation. `created` becomes its folders.
+remove_files() {
+    local entry
+    while read -r entry; do
+        case $entry in
+        */) created+=("$entry") ;;
+        *) rm -f "$root/$entry" ;;
+        esac
+    done <"$list"
+    rm -rf "$package/__pycache__"
+}
+
+# What the venv was made for.
+fits() { (cd "$root/lib/farm" 2>/dev/null && cat requirements.txt && ls python/actorfarm/_farm.*.so) 2>/dev/null || true; }
+
+created=()
 if [ "$action" = uninstall ]; then
     [ -f "$list" ] || { echo "nothing is installed under $root ($list does not exist)" >&2; exit 1; }
-    mapfile -t created <"$list"
+    remove_files
+    rm -rf "$root/lib/farm/venv"
     for ((i = ${#created[@]} - 1; i >= 0; i--)); do
-        case ${created[i]} in
-        */) rmdir --ignore-fail-on-non-empty "$root/${created[i]}" 2>/dev/null || true ;;
-        *) rm -f "$root/${created[i]}" ;;
-        esac
+        if [ "${created[i]}" = ../ ]; then
+            rmdir --ignore-fail-on-non-empty "$root" 2>/dev/null || true
+            root=$(dirname "$root")
+        else
+            rmdir --ignore-fail-on-non-empty "$root/${created[i]}" 2>/dev/null || true
+        fi
     done
     echo "  REMOVED from $root"
     exit 0
 fi
 
 build=$4
-created=()
-[ ! -f "$list" ] || mapfile -t created <"$list"
+before=$(fits)
+folder=$root
+if [ -f "$list" ]; then
+    remove_files
+    folder=/
+fi
+while [ ! -d "$folder" ]; do
+    created+=(../)
+    folder=$(dirname "$folder")
+done
 [ ! -f "$build/farm" ] || install_file 755 "$build/farm" bin/farm
 install_file 644 "$build/libfarm.a" lib/libfarm.a
 sed "s|@PREFIX@|$3|" "$build/farm.pc" >"$build/farm.pc.installed"
@@ -52,9 +82,9 @@ if [ -f "$build/envs/mujoco.so" ]; then
     for file in "$build"/venv/lib/python3*/site-packages/{mujoco/libmujoco.so.*,gymnasium/envs/mujoco/assets/*.xml}; do
         install_file 644 "$file" "lib/farm/envs/mujoco/${file##*/}"
     done
-    for package in mujoco gymnasium; do
-        for file in "$build"/venv/lib/python3*/site-packages/$package-*.dist-info/licenses/*; do
-            install_file 644 "$file" "lib/farm/envs/mujoco/$package-${file##*/}"
+    for wheel in mujoco gymnasium; do
+        for file in "$build"/venv/lib/python3*/site-packages/$wheel-*.dist-info/licenses/*; do
+            install_file 644 "$file" "lib/farm/envs/mujoco/$wheel-${file##*/}"
         done
     done
 fi
@@ -62,16 +92,28 @@ if [ -f "$build/envs/procgen.so" ] && [ -f "$build/procgen/stamp" ]; then
     while read -r file; do install_file 644 "$build/procgen/$file" "lib/farm/envs/procgen/$file"; done \
         < <(cd "$build/procgen" && find libenv.so LICENSE assets $([ ! -d lean ] || echo lean) -type f | sort)
 fi
-if [ -d "$build/python/actorfarm" ]; then
+if compgen -G "$build/python/actorfarm/_farm.*.so" >/dev/null; then
     while read -r file; do install_file 644 "$build/python/$file" "lib/farm/python/$file"; done \
         < <(cd "$build/python" && find actorfarm -type f ! -name '*.pyc' | sort)
+    install_file 644 tools/build/venv.sh lib/farm/venv.sh
+    install_file 644 python/requirements.txt lib/farm/requirements.txt
 fi
+[ "$before" = "$(fits)" ] || rm -f "$root/lib/farm/venv/stamp"
+for page in "$build"/man/*.1; do
+    [ ! -f "$page" ] || install_file 644 "$page" "share/man/man1/${page##*/}"
+done
+install_file 644 tools/completion/farm.bash share/bash-completion/completions/farm
+install_file 644 tools/completion/farm.zsh share/zsh/site-functions/_farm
 while read -r file; do install_file 644 "$file" "$file"; done < <(find include/farm -name '*.h' | sort)
 while read -r file; do install_file 644 "$file" "share/farm/$file"; done < <(find recipes examples -type f | sort)
 while read -r file; do install_file 644 "$file" "share/doc/actorfarm/$file"; done \
     < <(find README.md LICENSE-MIT LICENSE-APACHE docs -type f \( -name '*.md' -o -name 'LICENSE-*' \) 2>/dev/null | sort)
 make_folder share/farm
 created+=(share/farm/installed-files)
-# Folders precede their contents: uninstall walks the list backwards. A second install extends the list.
-printf '%s\n' "${created[@]}" | awk '!seen[$0]++' >"$list"
+# Folders precede their contents: uninstall walks the list backwards.
+printf '%s\n' "${created[@]}" >"$list"
 echo "  INSTALLED under $root"
+without() { [ -e "$root/lib/farm/$1" ] || echo "  WITHOUT $2"; }
+without venv.sh "ale/*, gym/*: the C extension was not built, which needs Python's headers"
+without envs/mujoco.so "mujoco/*: make install-all adds it"
+without envs/procgen/libenv.so "procgen/*: make install-all adds it"

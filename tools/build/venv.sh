@@ -1,25 +1,45 @@
 #!/bin/bash
-# Makes the Python environment of the project: $BUILD/venv with the packages of python/requirements.txt, and
-# $BUILD/venv/python.mk, which tells make where Python's headers are and how an extension's file is called.
-# usage: venv.sh            makes or brings up to date; instant when nothing changed
+# Makes a Python environment with the packages of requirements.txt; instant when nothing changed. Takes $PYTHON if set,
+# else python3 of PATH, else Debian's; any from 3.10 on that has venv. A file `stamp` in the environment says that it is
+# complete.
+# usage: venv.sh            $BUILD/venv. Installed as PREFIX/lib/farm/venv.sh (`farm setup` runs it): PREFIX/lib/farm/venv,
+#                           else, if that folder is not writable, actorfarm/venv in $XDG_DATA_HOME or ~/.local/share
 #        venv.sh --find     prints the Python that it would use, or exits 1
-# Takes $PYTHON where set, else python3 on PATH, else Debian's; any from 3.10 on that has venv and headers.
+#        venv.sh --headers  prints for make where that Python's headers are and how an extension's file is called
 set -eu
+here=$(cd "$(dirname "$0")" && pwd)
 build=${BUILD:-build}
-venv=$build/venv
-requirements=python/requirements.txt
+if [ -d "$here/python/actorfarm" ]; then
+    say="farm setup"
+    requirements=$here/requirements.txt
+    parent=$here
+    if [ ! -w "$here" ]; then
+        [ ! -e "$here/venv/stamp" ] || exit 0
+        parent=${XDG_DATA_HOME:-${HOME:?is not set: there is no place for the Python packages}/.local/share}/actorfarm
+    fi
+    # The C extension is there for one version of Python.
+    extension=$(basename "$here"/python/actorfarm/_farm.*.so)
+    fitting=$(sed -n 's/.*cpython-3\([0-9]*\).*/python3.\1/p' <<<"$extension")
+else
+    say="make deps"
+    requirements=python/requirements.txt
+    parent=$build
+    extension='' fitting=''
+fi
+venv=$parent/venv
 
 usable() {
-    "$1" - >/dev/null 2>&1 <<'PY'
+    "$1" - "$extension" >/dev/null 2>&1 <<'PY'
 import ensurepip, os, sys, sysconfig, venv
 header = os.path.join(sysconfig.get_path("include"), "Python.h")
-sys.exit(0 if sys.version_info >= (3, 10) and os.path.exists(header) else 1)
+right = "_farm" + sysconfig.get_config_var("EXT_SUFFIX") == sys.argv[1] if sys.argv[1] else os.path.exists(header)
+sys.exit(0 if sys.version_info >= (3, 10) and right else 1)
 PY
 }
 
 find_python() {
     local candidate
-    for candidate in "${PYTHON:-python3}" /usr/bin/python3; do
+    for candidate in "${PYTHON:-python3}" /usr/bin/python3 $fitting; do
         if command -v "$candidate" >/dev/null && usable "$candidate"; then
             "$candidate" -c 'import sys; print(sys.executable)'
             return 0
@@ -28,9 +48,20 @@ find_python() {
     return 1
 }
 
+if [ "${1:-}" = --headers ]; then
+    [ ! -x "$venv/bin/python" ] || PYTHON=$venv/bin/python
+    python=$(find_python) || exit 0
+    exec "$python" -c 'import sysconfig
+print("PY_INCLUDE :=", sysconfig.get_path("include"))
+print("PY_EXT_SUFFIX :=", sysconfig.get_config_var("EXT_SUFFIX"))'
+fi
 if ! python=$(find_python); then
-    echo "make deps: no Python >= 3.10 with venv and headers (tried ${PYTHON:-python3}, /usr/bin/python3)." >&2
-    echo "make deps: Debian has it in python3 python3-dev python3-venv; another one is named by PYTHON=..." >&2
+    if [ "$extension" ]; then
+        echo "$say: no Python with venv that fits $extension (tried ${PYTHON:-python3}, /usr/bin/python3, $fitting; Debian: apt-get install python3-venv; PYTHON=... names another)" >&2
+    else
+        echo "$say: no Python >= 3.10 with venv and headers (tried ${PYTHON:-python3}, /usr/bin/python3)." >&2
+        echo "$say: Debian has it in python3 python3-dev python3-venv; another one is named by PYTHON=..." >&2
+    fi
     exit 1
 fi
 if [ "${1:-}" = --find ]; then
@@ -38,25 +69,26 @@ if [ "${1:-}" = --find ]; then
     exit 0
 fi
 
-stamp="$("$python" -VV | tr '\n' ' ') $python $(sha256sum <"$requirements") $(sha256sum <"$0")"
+stamp="$("$python" -VV | tr '\n' ' ') $python $(sha256sum <"$requirements")"
+mkdir -p "$parent"
+exec 9<"$parent"
+flock 9 # of two at a time, the second finds the first's work
 if [ -x "$venv/bin/python" ] && [ "$(cat "$venv/stamp" 2>/dev/null)" = "$stamp" ]; then
     exit 0
 fi
 
-echo "  VENV  $venv ($("$python" -V), python/requirements.txt)"
+echo "  VENV  $venv ($("$python" -V), $requirements)"
 rm -rf "$venv"
-mkdir -p "$build"
 "$python" -m venv "$venv"
 if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-input -q -r "$requirements" \
     >"$venv/pip.log" 2>&1 </dev/null; then
+    if [ "$extension" ]; then
+        echo "$say: pip could not fetch or install $requirements (PyPI has to be reachable; $venv/pip.log): $(grep -m 1 '^ERROR' "$venv/pip.log")" >&2
+        exit 1
+    fi
     grep -v '^WARNING: Retrying' "$venv/pip.log" | tail -n 8 >&2
-    echo "make deps: pip could not fetch or install these into $venv (PyPI has to be reachable):" >&2
+    echo "$say: pip could not fetch or install these into $venv (PyPI has to be reachable):" >&2
     grep -v '^ *\(#\|$\)' "$requirements" | sed 's/^/    /' >&2
     exit 1
 fi
-"$venv/bin/python" - >"$venv/python.mk" <<'PY'
-import sysconfig
-print("PY_INCLUDE :=", sysconfig.get_path("include"))
-print("PY_EXT_SUFFIX :=", sysconfig.get_config_var("EXT_SUFFIX"))
-PY
 echo "$stamp" >"$venv/stamp"
