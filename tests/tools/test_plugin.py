@@ -38,8 +38,8 @@ def tearDownModule():
 
 
 class WithPlugins(InFolder):
-    def train(self, env, *arguments, seconds="1"):
-        return self.farm("train", "--env", env, "--seconds", seconds, "--actors", "2", "--json", "--quiet", *arguments)
+    def train(self, env, *arguments, seconds="1", **more):
+        return self.farm("train", "--env", env, "--seconds", seconds, "--actors", "2", "--json", "--quiet", *arguments, **more)
 
     def rogue(self, fault, *arguments, **more):
         return self.train(f"plugin:{path('rogue')}", "--env.fault", fault, *arguments, **more)
@@ -249,6 +249,31 @@ class FaultsWhileItRuns(WithPlugins):
         document = json.loads(result.stdout)
         self.assertGreater(document["actor_restarts"], 0)
         self.assertGreater(document["episodes"], 0)
+
+    def test_a_leak_is_named_before_and_after_the_out_of_memory_killer(self):
+        base = pathlib.Path("/sys/fs/cgroup")
+        v1 = (base / "memory").is_dir()
+        group = (base / "memory" if v1 else base) / f"farm-test-{os.getpid()}"
+        try:
+            group.mkdir()
+            self.addCleanup(group.rmdir)
+            (group / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(100 << 20))
+        except OSError as refused:
+            self.skipTest(f"no control group of memory: {refused}")
+        result = self.rogue(
+            "grows_fast", "--restarts-max", "1", "--metrics-every", "0.1", "--actors", "1", "--huge-pages", "false", seconds="20",
+            child=lambda: (group / "cgroup.procs").write_text(str(os.getpid())),
+        )
+        killed = r"killed by signal 9 \(Killed\), probably by the out-of-memory killer"
+        self.assertRegex(result.stderr, r"actor 0 has grown from \S+ MiB to \S+ MiB, and \S+ MiB of memory are left")
+        self.assertRegex(result.stderr, rf"actor 0 was {killed} \(control group limit 100 MiB, 1 oom_kill event\)")
+        self.assertRegex(json.loads(result.stdout)["error"], rf"actor 0 has been started again 1 times.* was {killed}")
+
+    def test_farm_fps_ends_if_a_bare_loop_hangs(self):
+        run = ("--env.fault", "late_hang", "--actors", "1", "--envs-per-actor", "4", "--seconds", "2", "--hang-seconds", "0.3")
+        result = self.farm("fps", "--env", f"plugin:{path('rogue')}", *run)
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, r"the bare loop \(process \d+\) has not returned from its environment for")
 
     def hang(self, *arguments, seconds="30"):
         """Exit status, error and checkpoints of a run whose only actor hangs in each episode."""

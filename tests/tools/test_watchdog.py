@@ -95,6 +95,9 @@ class Watchdog(Watched):
         self.await_line(rf"learner stopped \(pid {learner}\).*`kill -CONT {learner}`")
         os.kill(learner, signal.SIGCONT)
         self.await_line(r"learner goes on after ")
+        last = self.lines()[-1]
+        self.assertGreater(last["learner_memory_bytes"], 0)
+        self.assertTrue(0 < last["actor_memory_bytes_max"] < last["actor_memory_bytes_sum"], last)
         self.learns_on()
         self.end(process)
         self.assertNotRegex(self.said(), r"actor \d (hangs|is stopped|goes on)")

@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "base/time.h"
 
-enum { POLL_MS = 50 }; // how often a wait reads *stop
+enum { POLL_MS = 50, START_S = 30 }; // how often a wait reads *stop; time to make environments
 
 struct turn_result {
     uint64_t steps, taken_ns, cpu_ns;
@@ -104,15 +104,24 @@ enum farm_status farm_fps_bare_start(const struct farm_run_workers *workers, uin
     }
     close(commands[0]);
     close(answers[1]);
-    *bare = (struct farm_fps_bare){.pid = pid, .command = commands[1], .answer = answers[0]};
+    *bare = (struct farm_fps_bare){
+        .pid = pid, .command = commands[1], .answer = answers[0], .hang_s = workers->plan->recipe.hang_seconds};
     if (pid > 0) return FARM_OK;
     farm_fps_bare_end(bare);
     return farm_fail_errno(err, FARM_E_LIMIT, "cannot start a bare loop");
 }
 
-static enum farm_status read_result(const struct farm_fps_bare *bare, const volatile sig_atomic_t *stop,
+// turn_s: how long it plays; after hang_seconds more its environment hangs.
+static enum farm_status read_result(const struct farm_fps_bare *bare, double turn_s, const volatile sig_atomic_t *stop,
                                     struct turn_result *result, struct farm_error *err) {
+    const uint64_t begin_ns = farm_now_ns();
     while (!*stop) {
+        const double late_s = (double)(farm_now_ns() - begin_ns) * 1e-9 - turn_s;
+        if (bare->hang_s > 0 && late_s > bare->hang_s)
+            return farm_fail(err, FARM_E_DEAD,
+                             "the bare loop (process %d) has not returned from its environment for %.3g s "
+                             "(--hang-seconds; farm doctor checks a plug-in)",
+                             (int)bare->pid, late_s);
         struct pollfd readable = {.fd = bare->answer, .events = POLLIN};
         if (poll(&readable, 1, POLL_MS) != 1) continue;
         if (read_all(bare->answer, result, sizeof *result)) return FARM_OK;
@@ -124,7 +133,7 @@ static enum farm_status read_result(const struct farm_fps_bare *bare, const vola
 enum farm_status farm_fps_bare_await(const struct farm_fps_bare *bare, const volatile sig_atomic_t *stop,
                                      struct farm_error *err) {
     struct turn_result result;
-    return read_result(bare, stop, &result, err);
+    return read_result(bare, START_S, stop, &result, err);
 }
 
 enum farm_status farm_fps_bare_turn(const struct farm_fps_bare *bares, uint32_t count, double seconds,
@@ -137,7 +146,7 @@ enum farm_status farm_fps_bare_turn(const struct farm_fps_bare *bares, uint32_t 
             return farm_fail_errno(err, FARM_E_DEAD, "the bare loop ended (process %d)", (int)bares[i].pid);
     for (uint32_t i = 0; i < count; i++) {
         struct turn_result result;
-        enum farm_status status = read_result(&bares[i], stop, &result, err);
+        enum farm_status status = read_result(&bares[i], seconds, stop, &result, err);
         if (status) return status;
         if (result.taken_ns) rate->per_s += (double)result.steps / ((double)result.taken_ns * 1e-9);
         steps += result.steps;

@@ -13,6 +13,7 @@
 struct farm_fps_bare {
     pid_t pid;
     int command, answer; // descriptors; -1: none
+    double hang_s;       // a turn that takes so much longer than told has failed; 0: no limit
 };
 
 // Starts the loop beside actor number `actor`, with as many environments as a lane of it has. Before the caller has

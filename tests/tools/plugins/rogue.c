@@ -145,6 +145,7 @@ static void write_observation(struct rogue *env, void *const *obs) {
         env->own = realloc(env->own, (CELLS + 1000 * (size_t)env->steps) * sizeof *env->own), usleep(1000);
     if (is("loads_levels") && !env->steps) load_level(draw(env, LEVELS));
     if (is("grows")) lost = memset(malloc(64), 1, 64);
+    if (is("grows_fast")) lost = memset(malloc(8192), 1, 8192);
     env->kept = cells;
     if (FIELDS == 1) return;
     uint8_t *clock = obs[1];
@@ -172,6 +173,7 @@ static void misbehave(struct rogue *env, const void *action, int32_t chosen) {
     if (is("action")) *(int32_t *)(uintptr_t)action = 0;
     if (is("action_crash") && chosen == ACTIONS - 1) crash();
     if (is("late_crash") && env->all_steps++ == LATE) crash();
+    if (is("late_hang") && env->all_steps++ == LATE) sleep(1000);
     if (is("shared")) env->position = (env->position + shared_state++ % 7) % CELLS;
     if (env->steps != at) return;
     if (is("segfault")) crash();
