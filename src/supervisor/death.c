@@ -48,9 +48,9 @@ static bool is_out_of_memory(struct farm_death_watch *watch, char *detail, size_
 // ---- core files ----
 
 // The path of the core file by core(5); "*" for what is not known here.
-static void find_core(const siginfo_t *info, const char *name, char *text, size_t bytes) {
+static void find_core(const char *root, const siginfo_t *info, const char *name, char *text, size_t bytes) {
     char pattern[256], number[32];
-    if (!farm_file_line(pattern, sizeof pattern, "/proc/sys/kernel/core_pattern")) return;
+    if (!farm_file_line(pattern, sizeof pattern, "%s/proc/sys/kernel/core_pattern", root)) return;
     if (pattern[0] == '|') {
         snprintf(text, bytes, "its core went to %.120s (coredumpctl gdb %d, with systemd)", pattern + 1,
                  (int)info->si_pid);
@@ -73,7 +73,7 @@ static void find_core(const siginfo_t *info, const char *name, char *text, size_
     }
     text[used] = 0;
     char with_pid[8] = "";
-    if (!strstr(pattern, "%p") && farm_file_line(with_pid, sizeof with_pid, "/proc/sys/kernel/core_uses_pid") &&
+    if (!strstr(pattern, "%p") && farm_file_line(with_pid, sizeof with_pid, "%s/proc/sys/kernel/core_uses_pid", root) &&
         with_pid[0] == '1')
         snprintf(text + used, bytes - used, ".%d", (int)info->si_pid);
 }
@@ -100,7 +100,7 @@ void farm_death_describe(struct farm_death_watch *watch, const siginfo_t *info, 
             snprintf(out->cause + used, bytes - used, ", probably by the out-of-memory killer");
         for (size_t i = 0; i < sizeof crashes / sizeof *crashes; i++) out->crashed |= crashes[i] == number;
     }
-    if (info->si_code == CLD_DUMPED) find_core(info, name, out->core, sizeof out->core);
+    if (info->si_code == CLD_DUMPED) find_core(watch->root, info, name, out->core, sizeof out->core);
     snprintf(out->how, sizeof out->how, "%s%s", out->cause, detail);
 }
 
