@@ -145,6 +145,9 @@ class Training(Cli):
         best = json.loads(self.farm("eval", "r", "--best", "--episodes", "1", "--json").stdout)
         self.assertEqual(best["checkpoint"], second["best_checkpoint"])
         self.assertGreaterEqual(second["best_return_mean"], max(first["return_mean"], second["return_mean"]) - 1e-5)
+        for path in (self.folder / "r/checkpoints").glob("0*"):
+            path.unlink()
+        self.assertIn("best.safetensors is of another run", self.farm("train", "--env", "native/catch", "--run", "r").stderr)
 
     def test_seconds_end_a_run(self):
         result = json.loads(self.farm("train", "--env", "native/catch", "--seconds", "0.5", "--json", "--quiet").stdout)
