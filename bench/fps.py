@@ -24,6 +24,9 @@ TARGETS = {
     "mujoco/HalfCheetah-v4": 0.93,
     "native/breakout": 0.85,
     "native/cartpole": 0.85,
+    "gym/Blackjack-v1": 0.7,  # a tuple of three whole numbers
+    "gym/CliffWalking-v1": 0.7,
+    "gym/Pendulum-v1": 0.85,
     UNEVEN: 0.93,
 }
 MANY, FEW = 1000, 16  # environments per process
