@@ -195,6 +195,10 @@ static const struct farm_env_python *python_of(const char *name) {
     return NULL;
 }
 
+bool farm_env_is_python(const char *name) {
+    return python_of(name) != NULL;
+}
+
 struct program_texts {
     char numbers[FARM_ENV_ARGUMENTS_MAX][24];
     char options[FARM_RECIPE_OPTIONS_MAX + 1][sizeof((struct farm_recipe_option *)0)->key + FARM_RECIPE_PATH_BYTES];

@@ -39,6 +39,9 @@ struct farm_env {
 // Whether the name gives a user's file: "plugin:..." or "libenv:...".
 bool farm_env_names_file(const char *name);
 
+// Whether the name belongs to a family in Python, known or not.
+bool farm_env_is_python(const char *name);
+
 // Finds the environment recipe->env with its options. The recipe must outlive *env. Errors: FARM_E_USAGE: unknown name
 // (the message has the nearest known one), option or plug-in file; FARM_E_NOT_FOUND: missing package, with the step
 // that installs it (an installed copy makes its Python environment on first need); FARM_E_PERMISSION; FARM_E_FORMAT:

@@ -1,32 +1,39 @@
-"""Gymnasium's environments in `farm train`: one that breaks its contract ends the run, one that crashes costs its actor."""
+"""Gymnasium's environments in `farm train`: one that breaks its contract ends the run, one that crashes costs its actor. `farm
+doctor` finds these faults and others beforehand."""
 
+import concurrent.futures
 import json
 import unittest
 
 from running import InFolder
 
-# Each fails at its 500th step: later than the first rounds of src/run/events.c, in which a death counts as a crash loop.
-FAULTY = """import gymnasium, numpy, time
+# Each fails at its 500th step unless told otherwise: later than the first rounds of src/run/events.c, in which a death counts as a crash loop.
+FAULTY = """import gymnasium, numpy, random, time
 
 class Faulty(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1, 1, (3,), numpy.float32)
     action_space = gymnasium.spaces.Discrete(2)
+    kept = []
 
-    def __init__(self, fault):
-        self.fault, self.steps = fault, 0
+    def __init__(self, fault, at=500):
+        self.fault, self.at, self.steps = fault, at, 0
 
     def reset(self, *, seed=None, options=None):
-        return numpy.zeros(3, numpy.float32), {}
+        super().reset(seed=seed)
+        return self.np_random.random(3, numpy.float32), {}
 
     def step(self, action):
         self.steps += 1
-        now = self.fault if self.steps == 500 else None
+        now = self.fault if self.steps == self.at else None
         end = time.process_time_ns() + 300_000
         while self.fault == "slow" and time.process_time_ns() < end:
             pass
         if now == "crash" or self.fault == "broken":
             raise RuntimeError("the wheel came off")
+        if self.fault == "leak":
+            self.kept.append(bytes(40_000))
         observation = numpy.full(4 if now == "shape" else 3, numpy.nan if now == "nan" else 0, numpy.float32)
+        observation[0] += random.random() if self.fault == "unseeded" else 0
         return observation, float("inf") if now == "reward" else 1.0, self.steps % 10 == 0, False, {}
 
 gymnasium.register("Test/Faulty-v0", Faulty)
@@ -72,6 +79,43 @@ class Faults(InFolder):
         self.assertEqual(json.loads(slow.stdout)["envs_per_actor"], 16, slow.stderr)
         self.assertRegex(failed.stderr, "could not measure a step: .*the wheel came off")
         self.assertEqual(failed.returncode, 1)
+
+
+class Doctor(InFolder):
+    def setUp(self):
+        super().setUp()
+        (self.folder / "faulty.py").write_text(FAULTY)
+
+    def check(self, fault, only=None):
+        """Exit status, {check: (grade, found)} and the document's part about the environment."""
+        options = ["--option", f"fault={fault}", "--option", "at=50", "--steps", "100", "--hang-seconds", "20", "--json"]
+        result = self.farm("doctor", "gym/faulty:Test/Faulty-v0", *options, *(["--check", only] if only else []), PYTHONPATH=str(self.folder))
+        (entry,) = json.loads(result.stdout)["environments"]
+        return result.returncode, {found["name"]: (found["grade"], found["found"]) for found in entry["checks"]}, entry
+
+    def test_finds_nothing_in_a_sound_environment(self):
+        status, found, entry = self.check("none")
+        self.assertEqual((status, {grade for grade, _ in found.values()}), (0, {"good"}), found)
+        self.assertEqual(list(found), ["spec", "runs", "same seed", "other seeds", "episodes", "numbers", "actions", "memory while playing",
+                                       "speed", "same seed, later"])
+        self.assertIs(entry["trains"], True)
+        self.assertGreater(entry["agent_steps_per_s"], 0)
+
+    def test_finds_each_fault_with_its_check(self):
+        cases = (
+            ("crash", "runs", r"step\(\) of call 55 ended .*RuntimeError: the wheel came off \(faulty.py:\d+, step\)"),
+            ("shape", "runs", r"an observation of shape \(4,\) instead of \(3,\)"),
+            ("nan", "numbers", "field 'obs', element 0 is NaN"),
+            ("reward", "numbers", "the reward is NaN, infinite"),
+            ("unseeded", "same seed", "another observation at call 2"),
+            ("leak", "memory while playing", r"memory grows: .* [34]\S* bytes a call"),
+        )
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            for (fault, check, words), (status, found, _) in zip(cases, pool.map(lambda case: self.check(case[0], case[1]), cases)):
+                with self.subTest(fault):
+                    self.assertEqual(status, 1, found)
+                    self.assertEqual({name for name, (grade, _) in found.items() if grade == "broken"}, {check})
+                    self.assertRegex(found[check][1], words)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@
 #include "base/number.h"
 #include "base/time.h"
 #include "shm/heap.h"
+#include "tools/doctor/python.h"
 
 enum {
     SEED = 1,
@@ -185,6 +186,7 @@ static void check_runs(struct trial *trial) {
     struct trial_player one, two;
     const size_t threads = count_entries("/proc/self/task");
     if (!make_player(&one, trial, SEED) || !make_player(&two, trial, SEED + 1)) return;
+    one.begin_ns = two.begin_ns;
     while (trial_player_continues(&one)) {
         trial_player_call(&one);
         trial_player_call(&two);
@@ -351,7 +353,8 @@ static uint64_t find_difference(struct trial *trial, uint64_t seed, bool accompa
 }
 
 static const char same_seed_mend[] =
-    "all randomness must come from config->seed, kept in the environment: no rand(), no time(), no uninitialised or "
+    "all randomness must come from config->seed (in Python reset's seed, as self.np_random), kept in the environment: "
+    "no rand(), no time(), no uninitialised or "
     "static variables";
 
 static void check_same_seed(struct trial *trial) {
@@ -603,14 +606,17 @@ struct growth {
 };
 
 static void sample_memory(struct growth *growth, const struct trial_player *player) {
+    const bool python = player->trial->request->python;
     unsigned long long data = 0;
-    FILE *file = fopen("/proc/self/statm", "re");
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/statm", (int)(python ? farm_doctor_python_process(player->env) : getpid()));
+    FILE *file = fopen(path, "re");
     if (file && fscanf(file, "%*u %*u %*u %*u %*u %llu", &data) != 1) data = 0;
     if (file) fclose(file);
-    growth->samples[growth->count++] =
-        (struct memory_sample){.calls = player->calls,
-                               .held = {farm_heap_malloc_bytes(), (size_t)data * (size_t)sysconf(_SC_PAGESIZE)},
-                               .after_reset = player->was_reset};
+    growth->samples[growth->count++] = (struct memory_sample){
+        .calls = player->calls,
+        .held = {python ? 0 : farm_heap_malloc_bytes(), (size_t)data * (size_t)sysconf(_SC_PAGESIZE)},
+        .after_reset = player->was_reset};
 }
 
 // Whether a measure grew steadily in the later half of the calls. Divides this into groups of equally many calls and
@@ -747,11 +753,12 @@ static void check_speed(struct trial *trial) {
     uint8_t *actions = calloc(ACTIONS_DRAWN, trial->bytes[trial->action]);
     struct trial_figures *figures = &trial->report->figures;
     if (!players || !actions) abort();
+    const size_t most = trial->request->python ? 1 : MANY; // each would be a process
     size_t count = 0; // slow creations are limited by time, from the second on: the first may load what all share
     do {
         if (!make_player(&players[count], trial, SEED + count)) return;
         count++;
-    } while (count < MANY && (count < 2 || farm_now_ns() - players[1].begin_ns < trial->request->budget_ns));
+    } while (count < most && (count < 2 || farm_now_ns() - players[1].begin_ns < trial->request->budget_ns));
     farm_random_actions_draw(&players[0].actions, ACTIONS_DRAWN, actions);
     struct stopwatch one = {0}, many = {0};
     for (int i = 0; i < RACES; i++) {
@@ -766,6 +773,11 @@ static void check_speed(struct trial *trial) {
     format_time(step, sizeof step, figures->step_ns);
     format_time(reset, sizeof reset, figures->reset_ns);
     format_time(many_step, sizeof many_step, figures->many_step_ns);
+    if (trial->request->python) {
+        good(trial, "a step %s, a reset %s through an actor, %s steps/s", step, reset,
+             farm_format_count(figures->agent_steps_per_s).text);
+        return;
+    }
     const bool slow = figures->many_step_ns > SLOWDOWN_NOTED * figures->step_ns;
     trial_report_finding(trial->report, slow ? TRIAL_NOTE : TRIAL_GOOD,
                          slow ? "many instances do not fit the caches: make an instance smaller, or share constant data"
@@ -776,22 +788,22 @@ static void check_speed(struct trial *trial) {
 
 const struct doctor_check *doctor_check_at(size_t index) {
     static const struct doctor_check checks[] = {
-        {.name = "spec", .run = check_spec, .basic = true},
-        {.name = "runs", .run = check_runs, .basic = true},
-        {.name = "same seed", .run = check_same_seed, .tests_repeatable = true},
+        {.name = "spec", .run = check_spec, .python = true, .basic = true},
+        {.name = "runs", .run = check_runs, .python = true, .basic = true},
+        {.name = "same seed", .run = check_same_seed, .python = true, .tests_repeatable = true},
         {.name = "instances", .run = check_instances, .tests_repeatable = true, .wants_repeatable = true},
-        {.name = "other seeds", .run = check_other_seeds},
+        {.name = "other seeds", .run = check_other_seeds, .python = true},
         {.name = "memory behind fields", .run = check_behind, .tests_outside = true},
         {.name = "memory before fields", .run = check_before, .tests_outside = true},
         {.name = "kept pointers", .run = check_pointers},
         {.name = "every byte written", .run = check_fills, .wants_repeatable = true},
-        {.name = "episodes", .run = check_episodes},
-        {.name = "numbers", .run = check_numbers},
-        {.name = "actions", .run = check_actions},
-        {.name = "memory while playing", .run = check_growth},
+        {.name = "episodes", .run = check_episodes, .python = true},
+        {.name = "numbers", .run = check_numbers, .python = true},
+        {.name = "actions", .run = check_actions, .python = true},
+        {.name = "memory while playing", .run = check_growth, .python = true},
         {.name = "destroy", .run = check_destroy},
-        {.name = "speed", .run = check_speed},
-        {.name = "same seed, later", .run = check_same_later, .wants_repeatable = true, .later = true},
+        {.name = "speed", .run = check_speed, .python = true},
+        {.name = "same seed, later", .run = check_same_later, .python = true, .wants_repeatable = true, .later = true},
     };
     return index < sizeof checks / sizeof *checks ? &checks[index] : NULL;
 }

@@ -13,6 +13,7 @@ struct doctor_check {
     bool wants_repeatable; // means nothing if they do not
     bool tests_outside;    // finds writes outside of the environment's memory
     bool later;            // a second or more after the first check
+    bool python;           // made of environments in Python too
 };
 
 // The check of that index, NULL behind the last.

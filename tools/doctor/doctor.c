@@ -306,14 +306,17 @@ int farm_cmd_doctor(int argc, char **argv) {
     };
     const struct farm_cli cli = {
         .program = "farm doctor",
-        .synopsis = "[PLUGIN.so | native/NAME] [--option KEY=VALUE ...] [--json]",
-        .about = "Prints what is missing or set badly on this machine, and how to mend it. Changes nothing.\n"
-                 "good: as it should be; slow: runs, but could be faster; without: runs, but a part is\n"
-                 "missing; broken: cannot run (exit status 1).\n\n"
-                 "With a plug-in or a built-in environment: checks that it keeps the contract of farm/env.h;\n"
-                 "exit status 1 if something is broken. --option sets an option, as --env.KEY VALUE does for\n"
-                 "farm train.",
-        .examples = "  farm doctor\n  farm doctor ./mygame.so --option size=9\n  farm doctor native/breakout --json\n",
+        .synopsis = "[PLUGIN.so | native/NAME | ale/GAME | gym/ID] [--option KEY=VALUE ...] [--json]",
+        .about =
+            "Prints what is missing or set badly on this machine, and how to mend it. Changes nothing.\n"
+            "good: as it should be; slow: runs, but could be faster; without: runs, but a part is\n"
+            "missing; broken: cannot run (exit status 1).\n\n"
+            "With an environment: checks that it keeps the contract of farm/env.h, in Python as far as it applies\n"
+            "there (through the actor that trains it); exit status 1 if something is broken. --option sets an option, "
+            "as --env.KEY VALUE does for\n"
+            "farm train.",
+        .examples = "  farm doctor\n  farm doctor ./mygame.so --option size=9\n  farm doctor native/breakout --json\n"
+                    "  farm doctor gym/mypackage:MyGame-v0\n",
         .flags = flags,
         .flag_count = sizeof flags / sizeof *flags,
         .other = farm_doctor_option,
@@ -325,7 +328,7 @@ int farm_cmd_doctor(int argc, char **argv) {
     if (!request.target && (request.env || request.check || request.option_count))
         status = farm_fail(&err, FARM_E_USAGE,
                            "--env, --check and --option need a plug-in or an environment: farm doctor PLUGIN.so, farm "
-                           "doctor native/NAME");
+                           "doctor gym/ID");
     if (!status && !(request.hang_seconds > 0))
         status = farm_fail(&err, FARM_E_USAGE, "--hang-seconds must be more than 0 (got %g)", request.hang_seconds);
     if (status) return farm_report_error("farm doctor", &err);

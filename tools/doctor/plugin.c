@@ -23,8 +23,10 @@
 #include "base/program.h"
 #include "base/time.h"
 #include "envs/native/native.h"
+#include "envs/registry.h"
 #include "tools/doctor/checks.h"
 #include "tools/doctor/findings.h"
+#include "tools/doctor/python.h"
 #include "tools/shared/recipe_flags.h"
 
 enum {
@@ -163,7 +165,10 @@ static void report_unfinished(const struct doctor *doctor, const char *last_line
                              "%s ended by signal %d%s", call, WTERMSIG(status), place);
     else
         trial_report_finding(report, TRIAL_BROKEN,
-                             "return an error instead: exit() ends the actor with all its environments",
+                             doctor->trial.python
+                                 ? "an exception or exit() ends the actor with all its environments: a new one takes "
+                                   "its lanes, and its episodes are lost"
+                                 : "return an error instead: exit() ends the actor with all its environments",
                              "%s ended the process with exit status %d%s", call, WEXITSTATUS(status), place);
 }
 
@@ -235,7 +240,9 @@ static void sleep_until(uint64_t ns) {
 }
 
 // Basic checks, and those that decide about others, are always made.
-static bool is_wanted(const struct doctor_check *check, const char *only) {
+static bool is_wanted(const struct doctor *doctor, const struct doctor_check *check) {
+    const char *only = doctor->request->check;
+    if (doctor->trial.python && !check->python) return false;
     return !only || check->basic || check->tests_repeatable || strcmp(check->name, only) == 0;
 }
 
@@ -244,9 +251,9 @@ static enum farm_status run_checks(struct doctor *doctor, struct farm_error *err
     const struct trial_report *report = doctor->report;
     const uint64_t begin_ns = farm_now_ns();
     bool finished = true, repeatable = true;
-    doctor->trial.writes_outside = false;
+    doctor->trial.writes_outside = doctor->trial.python; // which has no access to the memory that the checks guard
     for (size_t i = 0; (check = doctor_check_at(i)); i++) {
-        if (!is_wanted(check, doctor->request->check) || (check->wants_repeatable && !repeatable)) continue;
+        if (!is_wanted(doctor, check) || (check->wants_repeatable && !repeatable)) continue;
         if (check->later) sleep_until(begin_ns + (uint64_t)LATER_MS * 1000000u);
         enum farm_status status = run_check(doctor, check, &finished, err);
         if (status) return status;
@@ -321,6 +328,11 @@ static enum farm_status find_target(struct doctor *doctor, const char **name, st
     static const char plugin[] = "plugin:", libenv[] = "libenv:";
     const char *target = doctor->request->target;
     *name = doctor->request->env;
+    if (farm_env_is_python(target)) {
+        *name = target;
+        doctor->trial.python = true;
+        return farm_doctor_python_find(doctor->request, err);
+    }
     if (farm_native_env_find(target)) {
         *name = target;
         return FARM_OK;
@@ -343,8 +355,8 @@ static enum farm_status find_target(struct doctor *doctor, const char **name, st
     }
     return farm_fail(
         err, FARM_E_USAGE,
-        "%s: no such file, and no environment in C of that name (farm envs). farm doctor takes the path of "
-        "a plug-in, native/NAME, or a plug-in of this build; ale/* and gym/* run in Python",
+        "%s: no such file, and no environment of that name (farm envs). farm doctor takes the path of a plug-in, "
+        "native/NAME, ale/GAME, gym/ID, or a plug-in of this build",
         target);
 }
 

@@ -1,6 +1,6 @@
-// `farm doctor PLUGIN.so` and `farm doctor native/NAME`: checks that an environment keeps the contract of
-// include/farm/env.h and prints a finding per check. Each check runs in a child process: an environment that crashes or
-// never returns is a finding and does not end the doctor.
+// `farm doctor PLUGIN.so`, `farm doctor native/NAME` and `farm doctor gym/ID`: checks that an environment keeps the
+// contract of include/farm/env.h and prints a finding per check. Each check runs in a child process: an environment
+// that crashes or never returns is a finding and does not end the doctor.
 #ifndef FARM_TOOLS_DOCTOR_PLUGIN_H
 #define FARM_TOOLS_DOCTOR_PLUGIN_H
 

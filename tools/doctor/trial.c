@@ -17,6 +17,7 @@
 #include "envs/native/native.h"
 #include "kernels/random.h"
 #include "ring/spec.h"
+#include "tools/doctor/python.h"
 
 enum {
     GUARD_BYTES = 1 << 20,  // on each side of a field
@@ -122,6 +123,10 @@ static int note_object(struct dl_phdr_info *info, size_t bytes, void *function) 
 
 static enum farm_status open_environment(struct trial *trial, struct farm_error *err) {
     const struct trial_request *request = trial->request;
+    if (request->python) {
+        trial->plugin.api = &farm_doctor_python_api;
+        return FARM_OK;
+    }
     if (!request->path) {
         trial->plugin.api = farm_native_env_find(request->name);
         return trial->plugin.api ? FARM_OK : farm_fail(err, FARM_E_NOT_FOUND, "%s is not built in", request->name);
@@ -270,11 +275,12 @@ void trial_player_destroy(struct trial_player *player) {
 
 bool trial_player_make(struct trial_player *player, struct trial *trial, enum trial_memory kind, uint64_t seed,
                        uint64_t action_seed) {
-    *player = (struct trial_player){.trial = trial, .kind = kind, .fill = -1, .begin_ns = farm_now_ns()};
+    *player = (struct trial_player){.trial = trial, .kind = kind, .fill = -1};
     farm_random_actions_start(&trial->spec.action, farm_random_mix(action_seed), &player->actions);
     if (!make_instance(player, seed)) return false;
     make_memory(player);
     if (kind != TRIAL_PLAIN) watched.player = player;
+    player->begin_ns = farm_now_ns(); // an environment in Python takes a second to make
     return true;
 }
 

@@ -35,7 +35,8 @@ enum trial_fault {
 };
 
 struct trial_request {
-    const char *path; // of a shared object; NULL: built in
+    const char *path; // of a shared object; NULL: built in, or in Python
+    bool python;      // python.h
     const char *name; // of the environment
     struct farm_env_option options[TRIAL_OPTIONS_MAX];
     size_t option_count;

@@ -1,0 +1,187 @@
+// See python.h.
+#include "tools/doctor/python.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "algo/registry.h"
+#include "base/program.h"
+#include "envs/registry.h"
+#include "ring/wait.h"
+
+enum { RING_STEPS = 4, LOOK_MS = 50, SPIN_NS = 20000 };
+
+// The functions of the interface have no context argument but the options: they find the environment here.
+static struct {
+    struct farm_recipe recipe; // env.options point into it
+    struct farm_env env;
+} found;
+
+struct instance {
+    struct farm_ring made, ring, *rings[1]; // ring: the learner's view
+    struct farm_doorbells bells;
+    struct farm_env_program program;
+    int bell;
+    pid_t pid;
+    uint64_t received; // steps
+};
+
+// ---- the environment ----
+
+static enum farm_status find(const char *name, const struct farm_env_option *options, size_t count,
+                             struct farm_recipe *recipe, struct farm_env *env, struct farm_error *err) {
+    char key[FARM_DOCTOR_OPTION_BYTES + 8];
+    farm_recipe_defaults(recipe, farm_algo_family_at);
+    enum farm_status status = farm_recipe_set(recipe, FARM_LAYER_FLAG, "env", name, err);
+    for (size_t i = 0; i < count && !status; i++) {
+        snprintf(key, sizeof key, "env.%s", options[i].key);
+        status = farm_recipe_set(recipe, FARM_LAYER_FLAG, key, options[i].value, err);
+    }
+    return status ? status : farm_env_find(recipe, env, err);
+}
+
+enum farm_status farm_doctor_python_find(const struct farm_doctor_request *request, struct farm_error *err) {
+    return find(request->target, request->options, request->option_count, &found.recipe, &found.env, err);
+}
+
+// Other options than the request's (one that no environment knows) start the program again.
+static int read_spec(const struct farm_env_config *config, struct farm_env_spec *spec, char *error, size_t bytes) {
+    struct farm_recipe recipe;
+    struct farm_env *env;
+    struct farm_error err;
+    if (config->option_count == found.env.option_count) return *spec = found.env.spec, 0;
+    if (!(env = calloc(1, sizeof *env))) abort();
+    const enum farm_status status = find(found.env.name, config->options, config->option_count, &recipe, env, &err);
+    if (status) snprintf(error, bytes, "%s", err.message);
+    *spec = env->spec;
+    free(env);
+    return status ? -1 : 0;
+}
+
+// ---- an instance ----
+
+static _Noreturn void exec_actor(const struct instance *instance, pid_t parent) {
+    const int keep[] = {instance->made.up.fd, instance->made.down.fd_readonly, instance->bell};
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent) _exit(1);
+    for (size_t i = 0; i < sizeof keep / sizeof *keep; i++) fcntl(keep[i], F_SETFD, 0);
+    execve(instance->program.argv[0], instance->program.argv, instance->program.environment);
+    _exit(1);
+}
+
+static enum farm_status start_actor(struct instance *instance, uint64_t seed, struct farm_error *err) {
+    struct farm_ring_spec spec = {.lanes = 1, .width = 1, .steps = RING_STEPS, .env = found.env.spec};
+    farm_ring_spec_answers(&spec);
+    enum farm_status status = farm_ring_create(&spec, 0, -1, false, &instance->made, err);
+    if (!status) status = farm_ring_view(&instance->made, FARM_RING_LEARNER, &instance->ring, err);
+    instance->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    instance->rings[0] = &instance->ring;
+    if (!status) status = farm_doorbells_make(&instance->bells, instance->rings, 1, instance->bell, err);
+    const struct farm_env_argument arguments[] = {{"--up-fd", .number = (uint64_t)instance->made.up.fd},
+                                                  {"--down-fd", .number = (uint64_t)instance->made.down.fd_readonly},
+                                                  {"--event-fd", .number = (uint64_t)instance->bell},
+                                                  {"--seed", .number = seed},
+                                                  {"--spin-ns", .number = SPIN_NS}};
+    if (!status)
+        status = farm_env_program_make(&found.env, NULL, arguments, sizeof arguments / sizeof *arguments,
+                                       &instance->program, err);
+    if (status) return status;
+    const pid_t parent = getpid();
+    instance->pid = fork();
+    if (instance->pid == 0) exec_actor(instance, parent);
+    return instance->pid > 0 ? FARM_OK : farm_fail_errno(err, FARM_E_LIMIT, "no process for an actor");
+}
+
+// Waits for the next step. False: the actor has ended.
+static bool await_step(struct instance *instance) {
+    uint32_t rung[1];
+    while (farm_lane_produced(&instance->ring.lanes[0]) <= instance->received) {
+        if (farm_doorbells_wait(&instance->bells, SPIN_NS, LOOK_MS * 1000000ull))
+            farm_doorbells_poll(&instance->bells, rung);
+        else if (waitpid(instance->pid, NULL, WNOHANG) == instance->pid)
+            return false;
+    }
+    return true;
+}
+
+static void end_instance(void *env) {
+    struct instance *instance = env;
+    if (instance->pid > 0 && kill(instance->pid, SIGKILL) == 0) waitpid(instance->pid, NULL, 0);
+    farm_env_program_free(&instance->program);
+    farm_doorbells_free(&instance->bells);
+    if (instance->ring.lanes) farm_ring_close(&instance->ring);
+    if (instance->made.lanes) farm_ring_close(&instance->made);
+    close(instance->bell);
+    free(instance);
+}
+
+static void *make_instance(const struct farm_env_config *config, char *error, size_t bytes) {
+    struct instance *instance = calloc(1, sizeof *instance);
+    struct farm_error err;
+    if (!instance) abort();
+    const enum farm_status status = start_actor(instance, config->seed, &err);
+    if (!status && await_step(instance)) return instance;
+    if (status)
+        snprintf(error, bytes, "%s", err.message);
+    else
+        farm_program_last_line(STDERR_FILENO, error, bytes);
+    if (!status) instance->pid = 0; // collected
+    end_instance(instance);
+    return NULL;
+}
+
+// Copies the next step's observations and returns its flags.
+static uint8_t receive(struct instance *instance, void *const *obs, float *reward) {
+    const struct farm_lane *lane = &instance->ring.lanes[0];
+    if (!await_step(instance)) _exit(1);
+    const uint64_t n = instance->received++;
+    for (uint32_t f = 0; f < lane->obs_count; f++) memcpy(obs[f], farm_lane_obs(lane, f, n, 0), lane->obs_bytes[f]);
+    *reward = farm_lane_reward(lane, n)[0];
+    return farm_lane_flags(lane, n)[0];
+}
+
+// Answers the last step and frees the slots before it. NULL: an action that is ignored.
+static void answer(struct instance *instance, const void *action) {
+    struct farm_lane *lane = &instance->ring.lanes[0];
+    const size_t bytes = found.env.spec.action.dims * sizeof(float);
+    const uint64_t n = instance->received - 1;
+    if (action)
+        memcpy(farm_lane_action(lane, n, 0), action, bytes);
+    else
+        memset(farm_lane_action(lane, n, 0), 0, bytes);
+    farm_lane_answer(lane, n);
+    farm_lane_release(lane, n);
+    farm_learner_notify(&instance->ring);
+}
+
+static void reset_instance(void *env, void *const *obs) {
+    struct instance *instance = env;
+    float reward;
+    if (instance->received) answer(instance, NULL);
+    receive(instance, obs, &reward);
+}
+
+static uint32_t step_instance(void *env, const void *action, void *const *obs, float *reward) {
+    answer(env, action);
+    return receive(env, obs, reward) & (FARM_STEP_TERMINATED | FARM_STEP_TRUNCATED | FARM_STEP_GAME_END);
+}
+
+pid_t farm_doctor_python_process(const void *env) {
+    return ((const struct instance *)env)->pid;
+}
+
+const struct farm_env_api farm_doctor_python_api = {.abi_version = FARM_ENV_ABI_VERSION,
+                                                    .struct_bytes = sizeof(struct farm_env_api),
+                                                    .name = "python",
+                                                    .about = "",
+                                                    .spec = read_spec,
+                                                    .create = make_instance,
+                                                    .destroy = end_instance,
+                                                    .reset = reset_instance,
+                                                    .step = step_instance};
