@@ -27,6 +27,7 @@ enum {
     GROWTH_GROUPS = 4,
     GROWTH_RESETS_MIN = 2 * GROWTH_GROUPS,
     GROWTH_SAMPLES_MAX = 8192,
+    GROWTH_BYTES_MAX = 512 << 20, // that a check lets an environment take
     LEAK_BYTES_MIN = 16,          // an instance
     LEAK_TOTAL_BYTES = 192 << 10, // less may be the allocator's
     MANY = 64,                    // instances stepped in turn for the speed
@@ -651,8 +652,9 @@ static bool judge_growth(struct growth *growth) {
     return false;
 }
 
-// Plays until then, with about 256 samples a budget, of these at least 64 whatever episodes do.
-static void play_sampled(struct growth *growth, struct trial_player *player, uint64_t end_ns) {
+// Plays until then, with about 256 samples a budget, of these at least 64 whatever episodes do. False: it ended before,
+// because memory grew so much that the machine might run out of it.
+static bool play_sampled(struct growth *growth, struct trial_player *player, uint64_t end_ns) {
     const uint64_t budget_ns = player->trial->request->budget_ns;
     uint64_t now_ns = farm_now_ns(), sampled_ns = now_ns;
     while (now_ns < end_ns && growth->count < GROWTH_SAMPLES_MAX) {
@@ -661,7 +663,11 @@ static void play_sampled(struct growth *growth, struct trial_player *player, uin
         if (now_ns - sampled_ns < budget_ns / (player->was_reset ? 256 : 64)) continue;
         sample_memory(growth, player);
         sampled_ns = now_ns;
+        for (int m = 0; m < MEASURES; m++)
+            if (growth->samples[growth->count - 1].held[m] > growth->samples[0].held[m] + GROWTH_BYTES_MAX)
+                return false;
     }
+    return true;
 }
 
 // A sound environment costs one budget. One whose memory grows is played on: the first uses of memory end, and an
@@ -674,9 +680,9 @@ static void check_growth(struct trial *trial) {
     if (!make_player(&player, trial, SEED)) return;
     const uint64_t begin_ns = farm_now_ns();
     for (size_t i = 0; i < sizeof budgets / sizeof *budgets && grows; i++) {
-        play_sampled(&growth, &player, begin_ns + budgets[i] * trial->request->budget_ns);
+        const bool more = play_sampled(&growth, &player, begin_ns + budgets[i] * trial->request->budget_ns);
         grows = judge_growth(&growth);
-        if (i && growth.after_resets) break;
+        if (!more || (i && growth.after_resets)) break;
     }
     if (!grows || growth.bytes < LEAK_TOTAL_BYTES)
         good(trial, "no growth in %llu calls", (ull)player.calls);
