@@ -16,6 +16,7 @@ A program brings one object, the *environments*:
 """
 
 import argparse
+import faulthandler
 import json
 import os
 import signal
@@ -105,6 +106,7 @@ def describe_error(error):
 
 def main(environments):
     """The program. Exit status 2: unknown environment or option; 1: any other failure. ENV_BROKEN kills it."""
+    faulthandler.enable(2)  # to stderr: an emulator that crashes: the Python lines that called it
     arguments = parse_arguments(environments)
     with keep_stdout() as output:
         if arguments.list:

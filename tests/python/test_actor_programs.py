@@ -32,6 +32,8 @@ class Probe(gymnasium.Env):
         return np.zeros(3), {}
 
     def step(self, action):
+        if self._error == "abort":
+            os.abort()
         if isinstance(self._error, int):
             sys.exit(self._error)
         if self._error:
@@ -41,6 +43,7 @@ class Probe(gymnasium.Env):
 
 gymnasium.register(id="Probe/Plain-v0", entry_point=Probe)
 gymnasium.register(id="Probe/Broken-v0", entry_point=Probe, kwargs={"error": "the wheel came off"})
+gymnasium.register(id="Probe/Crashing-v0", entry_point=Probe, kwargs={"error": "abort"})
 gymnasium.register(id="Probe/Leaving-v0", entry_point=Probe, kwargs={"error": 3})
 gymnasium.register(id="Probe/Nan-v0", entry_point=Probe, kwargs={"observation": (0.5, np.nan, 0.5)})
 gymnasium.register(id="Probe/WrongShape-v0", entry_point=Probe, kwargs={"observation": (0, 0, 0, 0)})
@@ -181,6 +184,7 @@ class Process(unittest.TestCase):
         playing.start("gym_actor", f"test_actor_programs:Probe/{name}-v0", *flags, environment=environment())
         status, errors = playing.play_to_the_end()
         self.assertEqual([steps[:1] for steps in playing.steps], [[[FIRST, FIRST]]] * 2)
+        self.errors = errors
         return status, errors.splitlines()[-1]
 
     def test_an_exception_of_the_environment_ends_the_actor_with_one_line(self):
@@ -193,6 +197,11 @@ class Process(unittest.TestCase):
         status, last = self.play_probe("Leaving")
         self.assertEqual(status, 1)
         self.assertIn("Probe/Leaving-v0 called sys.exit(3) (test_actor_programs.py:", last)
+
+    def test_a_crash_prints_the_lines_that_led_to_it(self):
+        status, _ = self.play_probe("Crashing")
+        self.assertEqual(status, -signal.SIGABRT)
+        self.assertRegex(self.errors, r"Fatal Python error: Aborted\n[^$]*test_actor_programs.py\", line \d+ in step")
 
     def test_a_broken_contract_has_its_own_signal(self):
         for name, message, *flags in (
