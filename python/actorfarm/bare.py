@@ -185,6 +185,8 @@ def main():
     parser.add_argument("--probe-ms", type=int, help="measure a step once, instead of --command-fd and --answer-fd")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="option of the environment")
     arguments = parser.parse_args()
+    if not arguments.probe_ms and None in (arguments.command_fd, arguments.answer_fd):
+        parser.error("give --probe-ms, or --command-fd and --answer-fd")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with actor.keep_stdout() as output:
         try:
