@@ -225,9 +225,7 @@ static void judge_progress(struct farm_run_events *events) {
     if (quiet_s < (hang_s > 0 ? fmin(hang_s, half_s) : half_s)) return;
     if (!farm_run_watch_culprits(events->watch, culprits, sizeof culprits)) return;
     snprintf(events->standstill, sizeof events->standstill,
-             "no environment published a step in the last %.3g s of the run: %s (--hang-kill SECONDS replaces an actor "
-             "that hangs)",
-             quiet_s, culprits);
+             "no environment published a step in the last %.3g s of the run: %s", quiet_s, culprits);
 }
 
 static void before_stop(void *context, int phase) {

@@ -166,21 +166,22 @@ bool farm_run_watch_learner_stopped(const struct farm_run_watch *watch) {
 
 bool farm_run_watch_culprits(const struct farm_run_watch *watch, char *text, size_t bytes) {
     const struct farm_run_workers *workers = watch->workers;
-    uint32_t named = 0;
-    size_t used = 0;
-    text[0] = 0;
-    if (farm_run_watch_learner_stopped(watch)) used = (size_t)snprintf(text, bytes, "the learner is stopped");
-    for (uint32_t a = 0; a < workers->plan->places && !used; a++) {
-        if (!workers->actors[a].attached || !farm_watch_lanes(&workers->rings->ring[a])) continue;
-        if (named++ < NAMED_MAX) {
-            const size_t at = strlen(text);
-            snprintf(text + at, bytes - at, "%sactor %u", at ? ", " : "", a);
-        }
+    char names[NAMED_MAX * 12] = "", more[24] = "";
+    uint32_t count = 0;
+    if (farm_run_watch_learner_stopped(watch)) {
+        snprintf(text, bytes, "the learner is stopped by SIGSTOP or a debugger");
+        return true;
     }
-    const size_t at = strlen(text);
-    if (named > NAMED_MAX) snprintf(text + at, bytes - at, " and %u more", named - NAMED_MAX);
-    if (named) snprintf(text + strlen(text), bytes - strlen(text), " did not return from the environment");
-    return text[0];
+    for (uint32_t a = 0; a < workers->plan->places; a++) {
+        if (!workers->actors[a].attached || !farm_watch_lanes(&workers->rings->ring[a])) continue;
+        const size_t used = strlen(names);
+        if (count++ < NAMED_MAX) snprintf(names + used, sizeof names - used, "%s%u", used ? ", " : "", a);
+    }
+    if (count > NAMED_MAX) snprintf(more, sizeof more, " and %u more", count - NAMED_MAX);
+    snprintf(text, bytes,
+             "actor %s%s did not return from the environment (--hang-kill SECONDS replaces an actor that hangs)", names,
+             more);
+    return count > 0;
 }
 
 // ---- memory ----

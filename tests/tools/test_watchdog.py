@@ -1,12 +1,13 @@
 """Hanging and stopped workers of `farm train`: they are named, the others continue, and none is killed."""
 
+import json
 import os
 import re
 import signal
 import sys
 import unittest
 
-from running import Watched, children, wait_until
+from running import LIMIT_S, Watched, children, wait_until
 
 # Replaces the Python that runs actors: actor 0's emulator does not return while the file FOLDER/hang exists.
 HANGING_PYTHON = """#!{python}
@@ -101,6 +102,13 @@ class Watchdog(Watched):
         self.learns_on()
         self.end(process)
         self.assertNotRegex(self.said(), r"actor \d (hangs|is stopped|goes on)")
+
+    def test_a_run_whose_learner_is_stopped_to_its_end_has_failed(self):
+        process = self.start("--env", "native/catch", "--hang-seconds", "0.5", "--seconds", "3")
+        os.kill(children(process.pid)["learner"], signal.SIGSTOP)
+        out, _ = process.communicate(timeout=LIMIT_S)
+        self.assertEqual(process.returncode, 1, self.said())
+        self.assertRegex(json.loads(out)["error"], "no environment published a step in the last .*: the learner is stopped")
 
     def test_a_run_with_stopped_workers_ends_at_once_with_its_checkpoint(self):
         process = self.start("--env", "native/catch")
