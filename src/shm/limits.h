@@ -1,6 +1,7 @@
 // The machine's limits, read before memory is populated: memory control groups (v1 and v2, the tightest level), free
-// memory, of the machine and of a NUMA node, free 2 MiB pages, RLIMIT_NOFILE, RLIMIT_MEMLOCK. (The size of /dev/shm
-// does not limit memfds.) Run by the supervisor and by creators of segments. Stateless; reserves nothing.
+// memory, of the machine and of a NUMA node, free 2 MiB pages, RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_FSIZE, RLIMIT_AS.
+// (The size of /dev/shm does not limit memfds.) Run by the supervisor, by creators of segments and by `farm doctor`.
+// Stateless; reserves nothing.
 #ifndef FARM_SHM_LIMITS_H
 #define FARM_SHM_LIMITS_H
 
