@@ -157,13 +157,13 @@ class Names(WithPlugins):
         self.refuses(self.train("../rogue/first"), "unknown environment")
 
     def test_of_the_build_are_listed_and_found(self):
-        folder = self.folder / "bin"
-        (folder / "envs").mkdir(parents=True)
-        shutil.copy(FARM, folder / "farm")
-        shutil.copy(path("rogue"), folder / "envs" / "rogue.so")
-        shutil.copy(path("early"), folder / "envs" / "early.so")
-        (folder / "envs" / "empty.so").touch()
-        farm = [str(folder / "farm")]
+        envs = self.folder / "lib/farm/envs"  # of an installation
+        envs.mkdir(parents=True)
+        (self.folder / "bin").mkdir()
+        shutil.copy(path("rogue"), envs / "rogue.so")
+        shutil.copy(path("early"), envs / "early.so")
+        (envs / "empty.so").touch()
+        farm = [shutil.copy(FARM, self.folder / "bin/farm")]
         listed = json.loads(subprocess.run([*farm, "envs", "--json"], capture_output=True, text=True, timeout=60).stdout)
         self.assertIn("rogue/first", listed["envs"])
         self.assertIn("rogue/second", listed["envs"])
