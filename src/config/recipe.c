@@ -30,8 +30,7 @@ static const struct farm_recipe_key keys[] = {
     INT(seed, "1", 0, 9e15, "seed of all random numbers"),
     INT(frames, "0", 0, 9e15,
         "ends at so many frames, all sessions of the run together; a frame is one of the simulator: agent steps times "
-        "the "
-        "environment's frame skip; 0: no limit"),
+        "the environment's frame skip; 0: no limit"),
     DOUBLE(seconds, "0", 0, 1e9,
            "ends after so many seconds of this session; 0: no limit. With frames and seconds the first to be reached "
            "ends it, but a flag of one removes the other that a recipe sets"),
@@ -266,8 +265,9 @@ static size_t find_key(const struct farm_recipe *recipe, const char *name, size_
 
 bool farm_recipe_among(const char *names, const char *key) {
     const size_t length = strlen(key);
-    for (const char *at = names; at && (at = strstr(at, key)); at += length)
-        if ((at == names || at[-1] == ' ') && (!at[length] || at[length] == ' ')) return true;
+    size_t word;
+    for (const char *at = names; at && *at; at += word + (at[word] == ' '))
+        if ((word = strcspn(at, " ")) == length && memcmp(at, key, length) == 0) return true;
     return !names;
 }
 

@@ -55,6 +55,8 @@ REFUSED = (
     (2, "noise.safetensors", "eval noise.safetensors"),
     (2, "no checkpoint", "eval ."),
     (2, "100 games", "eval . --best"),
+    (2, "unknown flag --no-", "eval --no- 1"),
+    (2, "unknown flag --", "fps -- 1"),
     (2, "--best chooses", "eval noise.safetensors --best"),
     # --listen and the bridge; forms of addresses and keys: tests/bridge/test_address.c, test_key.c
     (2, "farm bridge keygen FILE", LISTEN),
