@@ -57,7 +57,7 @@ static void find_core(const char *root, const siginfo_t *info, const char *name,
         return;
     }
     size_t used = (size_t)snprintf(text, bytes, "core file: ");
-    if (pattern[0] != '/' && getcwd(text + used, bytes - used)) used += strlen(text + used), text[used++] = '/';
+    if (pattern[0] != '/' && getcwd(text + used, bytes - used - 1)) used += strlen(text + used), text[used++] = '/';
     for (const char *at = pattern; *at && used + sizeof number < bytes; at++) {
         const char *word = "*";
         if (*at != '%') {

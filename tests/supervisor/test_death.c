@@ -72,6 +72,17 @@ Test(death, names_the_core_file) {
     cr_assert(strncmp(death.core, expected, sizeof death.core - 40) == 0, "%s", death.core);
 }
 
+// One character less than the text has room for: the slash and the zero byte must fit too.
+Test(death, a_long_working_directory_leaves_the_cause_alone) {
+    char folder[sizeof death.core];
+    const int length = (int)(sizeof death.core - sizeof "core file: " - strlen(root) - 1);
+    snprintf(folder, sizeof folder, "%s/%0*d", root, length, 0);
+    record("proc/sys/kernel/core_pattern", "core");
+    cr_assert(!mkdir(folder, 0700) && !chdir(folder));
+    describe(CLD_DUMPED, SIGSEGV, "");
+    cr_assert_str_eq(death.cause, "was killed by signal 11 (Segmentation fault)");
+}
+
 static char places[4096];
 static void add_place(void *context, const char *line) {
     strcat(strcat(places, line), "\n");
