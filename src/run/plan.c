@@ -330,20 +330,20 @@ static void log_plan(const struct farm_run_plan *plan) {
     if (plan->cpu_because[0]) farm_log_info("using the CPU; CUDA is unavailable: %s", plan->cpu_because);
 }
 
-// Actors without a CPU each only take turns, but their rings fill: where training cannot keep up, a window waits for
-// all that are before it.
+// Actors without a CPU each only take turns, but their rings fill: if training cannot keep up, a window waits for all
+// that are before it, and its first step while the window fills.
 static void warn_of_many_actors(const struct farm_run_plan *plan) {
     const double cpus = plan->placement->cpu_budget;
     if (plan->actors <= cpus || plan->actors < 2) return;
     char lag[192] = "";
-    const uint64_t windows =
-        farm_window_capacity(&plan->passes.shape, plan->steps) * plan->width * plan->lanes * plan->actors;
+    const uint64_t each = farm_window_capacity(&plan->passes.shape, plan->steps) + 1;
+    const uint64_t windows = each * plan->width * plan->lanes * plan->actors;
     const uint64_t updates = windows / (plan->algo.batch ? plan->algo.batch : 1);
     const int64_t most = plan->recipe.max_lag;
     if (!plan->responder.body && !plan->passes.sync)
         snprintf(lag, sizeof lag,
-                 ", and policy lag may reach %" PRIu64 " updates (their rings hold %" PRIu64
-                 " windows, an update takes %u: --batch; --max-lag N bounds it)",
+                 ", and policy lag may reach %" PRIu64 " updates (%" PRIu64
+                 " windows wait or fill in their rings, an update takes %u: --batch; --max-lag N bounds it)",
                  most && (uint64_t)most < updates ? (uint64_t)most : updates, windows, plan->algo.batch);
     farm_log_warn("%u actors on %.3g CPU%s, %.3g a CPU: they take turns%s. --actors %d would not", plan->actors, cpus,
                   cpus > 1 ? "s" : "", plan->actors / cpus, lag, cpus < 1 ? 1 : (int)cpus);

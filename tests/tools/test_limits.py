@@ -71,8 +71,8 @@ class Limits(InFolder):
             self.assertEqual((result.returncode, result.stderr), (0, ""), "the soft limit is raised")
 
     def test_warns_of_more_actors_than_cpus_with_the_lag_that_follows(self):
-        """Three windows of ten transitions fit 32 steps: six actors' 192 environments hold 576, an update takes 32."""
-        text = "6 actors on 1 CPU, 6 a CPU: they take turns, and policy lag may reach 18 updates (their rings hold 576 windows"
+        """Three windows of ten transitions fit 32 steps, a fourth fills: 768 in six actors' 192 environments, an update takes 32."""
+        text = "6 actors on 1 CPU, 6 a CPU: they take turns, and policy lag may reach 24 updates (768 windows wait or fill"
         for more, count in (("--actors", "6"), 1), ((), 0):
             settings = ("--unroll", "10", "--batch", "32", "--ring-steps", "32", "--envs-per-actor", "32", "--lanes", "2")
             cpu = min(os.sched_getaffinity(0))
