@@ -110,7 +110,7 @@ int main(int argc, char **argv) {
     }
     struct farm_error err;
     if (farm_thread_prepare_stacks(&err)) return farm_report_error("farm", &err);
-    signal(SIGXFSZ, SIG_IGN); // a write beyond RLIMIT_FSIZE fails with EFBIG instead, in workers too
+    signal(SIGXFSZ, SIG_IGN); // a write beyond RLIMIT_FSIZE fails with EFBIG instead (workers: SIGXFSZ kills)
     for (size_t i = 0; i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
     return report_unknown_command(argv[1]);
