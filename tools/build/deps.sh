@@ -66,8 +66,8 @@ else
 fi
 
 if ! command -v dpkg-query >/dev/null; then
-    echo "make deps: not a Debian system. Required, by Debian's names: ${names[*]}" >&2
-    echo "make deps: continuing; the build probes for each and names the missing ones." >&2
+    echo "make: not a Debian system. Required, by Debian's names: ${names[*]}" >&2
+    echo "make: continuing; the build probes for each and names the missing ones." >&2
     exit 0
 fi
 
@@ -84,7 +84,7 @@ if [ "$(id -u)" = 0 ]; then
 elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
     as_root=(sudo -n env)
 else
-    echo "make deps: no right to install packages. Ask an administrator to run this once, then try again:" >&2
+    echo "make: no right to install packages. Ask an administrator to run this once, then try again:" >&2
     echo >&2
     echo "    apt-get update && apt-get install --no-install-recommends ${missing[*]}" >&2
     echo >&2
@@ -97,7 +97,7 @@ trap 'rm -f "$log"' EXIT
 apt=("${as_root[@]}" DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=120)
 if ! { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 </dev/null; then
     tail -n 15 "$log" >&2
-    echo "make deps: apt-get could not install: ${missing[*]} (its last lines are above)" >&2
+    echo "make: apt-get could not install: ${missing[*]} (its last lines are above)" >&2
     exit 1
 fi
 rm -f "$build"/config.mk "$build"/*/config.mk
