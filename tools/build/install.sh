@@ -54,7 +54,7 @@ if [ "$action" = uninstall ]; then
             rmdir --ignore-fail-on-non-empty "$root/${created[i]}" 2>/dev/null || true
         fi
     done
-    echo "  REMOVED from $root"
+    echo "  REMOVED from $2$3"
     exit 0
 fi
 
