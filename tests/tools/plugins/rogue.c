@@ -126,6 +126,16 @@ static void load_level(uint32_t level) {
     usleep(1000);
 }
 
+// 50 MB in a second.
+static void grow(void) {
+    static double begin_s, grown_mb;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    const double now_s = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    if (begin_s == 0) begin_s = now_s;
+    for (; grown_mb < 50 * (now_s - begin_s); grown_mb += 0.1) lost = memset(malloc(100000), 1, 100000);
+}
+
 static void write_observation(struct rogue *env, void *const *obs) {
     float *cells = obs[0];
     const float before = cells[7];
@@ -145,7 +155,7 @@ static void write_observation(struct rogue *env, void *const *obs) {
         env->own = realloc(env->own, (CELLS + 1000 * (size_t)env->steps) * sizeof *env->own), usleep(1000);
     if (is("loads_levels") && !env->steps) load_level(draw(env, LEVELS));
     if (is("grows")) lost = memset(malloc(64), 1, 64);
-    if (is("grows_fast")) lost = memset(malloc(8192), 1, 8192);
+    if (is("grows_fast")) grow();
     env->kept = cells;
     if (FIELDS == 1) return;
     uint8_t *clock = obs[1];
