@@ -113,11 +113,21 @@ static bool is_flag(const struct farm_recipe *recipe, const char *key) {
     return farm_recipe_set_by(recipe, key, FARM_LAYER_FLAG);
 }
 
-// Flags that have no effect on the device of this run, or in its regime.
+// Flags that have no effect on the device of this run, in its regime, or with its optimiser.
 static void warn_without_effect(const struct farm_run_plan *plan) {
+    static const char *const of_other[][2] = {{"rmsprop_decay", "adam"},
+                                              {"rmsprop_epsilon", "adam"},
+                                              {"adam_beta1", "rmsprop"},
+                                              {"adam_beta2", "rmsprop"},
+                                              {"adam_epsilon", "rmsprop"}};
     const struct farm_recipe *recipe = &plan->recipe;
     const bool cpu = plan->device == FARM_DEVICE_CPU;
     if (plan->responder.body) return;
+    for (size_t i = 0; i < sizeof of_other / sizeof *of_other; i++)
+        if (is_flag(recipe, of_other[i][0]) && strcmp(recipe->optimiser, of_other[i][1]) == 0)
+            farm_log_warn("%s has no effect with --optimiser %s", of_other[i][0], recipe->optimiser);
+    if (is_flag(recipe, "lr_end") && !recipe->frames)
+        farm_log_warn("--lr-end %g has no effect: without --frames the learning rate stays", recipe->lr_end);
     if (cpu && is_flag(recipe, "mirror"))
         farm_log_warn("--mirror %s has no effect: the learner runs on the CPU", recipe->mirror);
     if (!cpu && is_flag(recipe, "infer_threads"))

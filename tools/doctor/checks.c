@@ -751,7 +751,10 @@ static void race(struct trial *trial, struct trial_player *players, size_t count
 
 static void format_time(char *text, size_t bytes, double ns) {
     const bool milli = ns >= 1e6, micro = ns >= 1e3;
-    snprintf(text, bytes, "%.3g %s", ns / (milli ? 1e6 : micro ? 1e3 : 1), milli ? "ms" : micro ? "us" : "ns");
+    if (ns <= 0)
+        snprintf(text, bytes, "(none)"); // no episode ended
+    else
+        snprintf(text, bytes, "%.3g %s", ns / (milli ? 1e6 : micro ? 1e3 : 1), milli ? "ms" : micro ? "us" : "ns");
 }
 
 static void check_speed(struct trial *trial) {
