@@ -326,7 +326,7 @@ class FaultsWhileItRuns(WithPlugins):
             self.assertEqual(len(re.findall(first.format(value), result.stderr)), 1, result.stderr)
         result = self.farm("eval", document["run_dir"], "--episodes", "40")
         self.assertRegex(result.stderr, first.format(value))
-        self.assertRegex(result.stdout, r"Rejected because of invalid values .*: \d+ of \d+ steps \(\d")
+        self.assertRegex(result.stdout, r"Rejected because of invalid values .*: \S+ of \S+ steps \(\d")
 
     def test_a_run_without_a_valid_step_fails_and_says_why(self):
         rogue = ("--env", f"plugin:{path('rogue')}", "--env.fault", "reward_nan", "--env.at", "0", "--seconds", "0.5")
