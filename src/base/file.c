@@ -42,7 +42,7 @@ enum farm_status farm_file_read(const char *path, size_t bytes_max, char **data,
     if (fstat(fd, &info) == 0 && !S_ISREG(info.st_mode)) {
         status = farm_fail(err, FARM_E_FORMAT, "%s is not a regular file", path);
     } else if ((uintmax_t)info.st_size > bytes_max) {
-        status = farm_fail(err, FARM_E_LIMIT, "%s has %jd bytes, more than the maximum of %zu", path,
+        status = farm_fail(err, FARM_E_FORMAT, "%s has %jd bytes, more than the maximum of %zu", path,
                            (intmax_t)info.st_size, bytes_max);
     } else if (!(buffer = malloc((size_t)info.st_size + 1))) {
         status = farm_fail_errno(err, FARM_E_LIMIT, "%s", path);

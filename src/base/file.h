@@ -15,7 +15,8 @@
 enum farm_status farm_file_fail(const char *path, struct farm_error *err);
 
 // Reads the file into *data (malloc'd, the caller frees; a zero byte follows the contents) and its length into *bytes.
-// Errors: FARM_E_NOT_FOUND, FARM_E_PERMISSION, FARM_E_LIMIT longer than bytes_max, FARM_E_IO.
+// Errors: FARM_E_NOT_FOUND, FARM_E_PERMISSION, FARM_E_FORMAT longer than bytes_max or no regular file,
+// FARM_E_LIMIT no memory, FARM_E_IO.
 enum farm_status farm_file_read(const char *path, size_t bytes_max, char **data, size_t *bytes, struct farm_error *err);
 
 // Files of /proc and /sys are read below a root: "" for the running system, or a folder with recorded files. Returns ""
