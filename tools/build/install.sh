@@ -26,15 +26,27 @@ install_file() { # mode source target
     created+=("$3")
 }
 
+# Installs the files below a folder that stdin names, in the order of `sort`.
+install_files() { # source target
+    local file folder files
+    declare -A below=()
+    mapfile -t files
+    for file in "${files[@]}"; do
+        folder=$2/$file
+        folder=${folder%/*}
+        [ "${below[$folder]-}" ] || make_folder "$folder"
+        below[$folder]+=$1/$file$'\n'
+        created+=("$2/$file")
+    done
+    for folder in "${!below[@]}"; do
+        printf %s "${below[$folder]}" | xargs -d '\n' install -m 644 -t "$root/$folder"
+    done
+}
+
 # Removes the files of an earlier installation. `created` becomes its folders.
 remove_files() {
-    local entry
-    while read -r entry; do
-        case $entry in
-        */) created+=("$entry") ;;
-        *) rm -f "$root/$entry" ;;
-        esac
-    done <"$list"
+    mapfile -t created < <(grep '/$' "$list")
+    (cd "$root" && grep -v '/$' "$list" | xargs -d '\n' rm -f)
     rm -rf "$package/__pycache__"
 }
 
@@ -89,12 +101,11 @@ if [ -f "$build/envs/mujoco.so" ]; then
     done
 fi
 if [ -f "$build/envs/procgen.so" ] && [ -f "$build/procgen/stamp" ]; then
-    while read -r file; do install_file 644 "$build/procgen/$file" "lib/farm/envs/procgen/$file"; done \
-        < <(cd "$build/procgen" && find libenv.so LICENSE assets $([ ! -d lean ] || echo lean) -type f | sort)
+    install_files "$build/procgen" lib/farm/envs/procgen \
+        < <(cd "$build/procgen" && find libenv.so LICENSE assets lean -type f 2>/dev/null | sort)
 fi
 if compgen -G "$build/python/actorfarm/_farm.*.so" >/dev/null; then
-    while read -r file; do install_file 644 "$build/python/$file" "lib/farm/python/$file"; done \
-        < <(cd "$build/python" && find actorfarm -type f ! -name '*.pyc' | sort)
+    install_files "$build/python" lib/farm/python < <(cd "$build/python" && find actorfarm -type f ! -name '*.pyc' | sort)
     install_file 644 tools/build/venv.sh lib/farm/venv.sh
     install_file 644 python/requirements.txt lib/farm/requirements.txt
 fi
@@ -104,10 +115,9 @@ for page in "$build"/man/*.1; do
 done
 install_file 644 tools/completion/farm.bash share/bash-completion/completions/farm
 install_file 644 tools/completion/farm.zsh share/zsh/site-functions/_farm
-while read -r file; do install_file 644 "$file" "$file"; done < <(find include/farm -name '*.h' | sort)
-while read -r file; do install_file 644 "$file" "share/farm/$file"; done < <(find recipes examples -type f | sort)
-while read -r file; do install_file 644 "$file" "share/doc/actorfarm/$file"; done \
-    < <(find README.md LICENSE-MIT LICENSE-APACHE docs -type f \( -name '*.md' -o -name 'LICENSE-*' \) 2>/dev/null | sort)
+install_files include include < <(cd include && find farm -name '*.h' | sort)
+install_files . share/farm < <(find recipes examples -type f | sort)
+install_files . share/doc/actorfarm < <(find README.md LICENSE-MIT LICENSE-APACHE docs -type f \( -name '*.md' -o -name 'LICENSE-*' \) 2>/dev/null | sort)
 make_folder share/farm
 created+=(share/farm/installed-files)
 # Folders precede their contents: uninstall walks the list backwards.
