@@ -33,8 +33,8 @@ struct farm_measure_result {
     bool uring, encrypted, interrupted;      // interrupted: by `stop`; there are fewer rounds, or none
 };
 
-// FARM_E_DEAD: no far side, other keys, or a broken connection; FARM_E_UNSUPPORTED: the peer does not measure;
-// FARM_E_FORMAT: wrong data.
+// FARM_E_DEAD: no far side, other keys, a broken connection or wrong data; FARM_E_UNSUPPORTED: the peer does not
+// measure.
 enum farm_status farm_measure_run(const struct farm_measure_config *config, struct farm_measure_result *result,
                                   struct farm_error *err);
 
