@@ -9,4 +9,5 @@ import sys
 
 _built = [name for name in os.listdir(os.path.dirname(__file__)) if name.startswith("_farm.")]
 if not any("_farm" + suffix in _built for suffix in importlib.machinery.EXTENSION_SUFFIXES):
-    sys.exit(f"actorfarm: {sys.executable} is Python {sys.version.split()[0]}, its C extension was built for another: {', '.join(_built) or 'there is none'}")
+    _reason = f"its C extension was built for another: {', '.join(_built)}" if _built else "its C extension was not built"
+    sys.exit(f"actorfarm: {sys.executable} is Python {sys.version.split()[0]}, {_reason}")

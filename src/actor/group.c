@@ -170,8 +170,8 @@ static enum farm_status handle_senseless(struct farm_group *group, const struct 
     if (group->bad_values == FARM_BAD_FAIL || group->call->call == FARM_CALL_RESET)
         return fail_senseless(group, field, e, err);
     if (!group->warned)
-        farm_log_warn("environment %s returns senseless numbers (%s, lane %u, number %u): episode abandoned; later "
-                      "ones are counted in bad_values only",
+        farm_log_warn("environment %s returns invalid values (%s, lane %u, number %u): episode abandoned; later ones "
+                      "are only counted (rejected_steps)",
                       group->api->name, field < (int)lane->obs_count ? group->spec->obs[field].name : "reward",
                       group->lane, e);
     group->warned = true;
