@@ -108,7 +108,7 @@ class Doctor(InFolder):
             ("unseeded", "same seed", "another observation at call 2"),
             ("leak", "memory while playing", r"memory grows: .* [34]\S* bytes a call"),
         )
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
             for (fault, check, words), (status, found, _) in zip(cases, pool.map(lambda case: self.check(case[0], case[1]), cases)):
                 with self.subTest(fault):
                     self.assertEqual(status, 1, found)
