@@ -173,7 +173,7 @@ static enum farm_status refuse_other_best(const struct training *training, struc
     char path[FARM_RUN_PATH_MAX + 64];
     farm_run_dir_file(training->folder.path, BEST, path, sizeof path);
     if (access(path, F_OK) != 0) return FARM_OK;
-    return farm_fail(err, FARM_E_BUSY, "%s is of another run: move it, or choose another folder", path);
+    return farm_fail(err, FARM_E_USAGE, "%s is of another run: move it, or choose another folder", path);
 }
 
 static enum farm_status open_run(struct training *training, struct farm_error *err) {

@@ -1,6 +1,7 @@
 // See key.h.
 #include "bridge/key.h"
 
+#include "base/file.h"
 #include "base/format.h"
 
 #include <errno.h>
@@ -45,7 +46,7 @@ enum farm_status farm_key_make(const char *path, struct farm_error *err) {
     const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0 && errno == EEXIST)
         return farm_fail(err, FARM_E_USAGE, "key file %s exists; remove it first if no run uses it", path);
-    if (fd < 0) return farm_fail_errno(err, FARM_E_IO, "cannot make the key file %s", path);
+    if (fd < 0) return farm_fail_in(err, farm_file_fail(path, err), "cannot make the key file");
     enum farm_status status = FARM_OK;
     if (!write_line(fd)) status = farm_fail_errno(err, FARM_E_IO, "cannot write the key file %s", path);
     close(fd);

@@ -147,7 +147,9 @@ class Training(Cli):
         self.assertGreaterEqual(second["best_return_mean"], max(first["return_mean"], second["return_mean"]) - 1e-5)
         for path in (self.folder / "r/checkpoints").glob("0*"):
             path.unlink()
-        self.assertIn("best.safetensors is of another run", self.farm("train", "--env", "native/catch", "--run", "r").stderr)
+        refused = self.farm("train", "--env", "native/catch", "--run", "r")
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("best.safetensors is of another run", refused.stderr)
 
     def test_seconds_end_a_run(self):
         ignored = ("--optimiser", "adam", "--rmsprop-decay", "0.9", "--lr-end", "1e-5")

@@ -87,6 +87,7 @@ REFUSED = (
     (2, "actors", f"{BRIDGE} --insecure --actors -2"),
     (2, "farm bridge keygen FILE", "bridge keygen"),
     (2, "open", "bridge keygen open"),
+    (2, "cannot make the key file: nowhere/key: No such file", "bridge keygen nowhere/key"),
     (2, "farm bridge status RUN", "bridge status"),
     (2, "--listen", "bridge status nowhere"),
     (2, "--key FILE or --insecure", BENCH),
