@@ -104,9 +104,9 @@ class Cuda(InFolder):
         for words, keywords in ((("cudaErrorNoDevice", "--device cpu"), {"emulator": "devices=0"}),
                                 (("older than this build",), {"emulator": "driver=11080"}),
                                 (("--infer-batch-max", "--micro-batch"), {"emulator": "memory=10000000"}),
-                                (("libfarm_cuda.so", "FARM_CUDA_BACKEND"), {"library": "/nowhere/lib.so"}),
+                                (("lib.so: No such file", "FARM_CUDA_BACKEND"), {"library": "/nowhere/lib.so"}),
                                 (("does not load",), {"library": nothing})):
-            log = self.failed("--device", "cuda", "--frames", "1k", status=2 if words[0] == "libfarm_cuda.so" else 1, **keywords)
+            log = self.failed("--device", "cuda", "--frames", "1k", status=2 if words[0] == "lib.so: No such file" else 1, **keywords)
             shutil.rmtree(self.folder / "r", ignore_errors=True)
             account, on_cpu = self.trained("--device", "auto", "--frames", "5k", **keywords)
             shutil.rmtree(self.folder / "r")
