@@ -13,7 +13,7 @@ enum {
     TICK_MS = 50,
     PROGRESS_ROUNDS = 64, // of all lanes of an actor
 };
-static const double STANDSTILL_LEAST_S = 5;
+static const double STANDSTILL_LEAST_S = 5, MEASURED_START_S = 10;
 
 static bool is_learner(const struct farm_run_events *events, size_t worker) {
     return worker == events->workers->plan->places;
@@ -178,10 +178,10 @@ static void find_start(struct farm_run_events *events) {
     farm_store_relaxed(&rings->stats->start_ns, events->start_ns);
 }
 
-void farm_run_events_end(struct farm_run_events *events, bool interrupted) {
+void farm_run_events_end(struct farm_run_events *events, bool judge) {
     if (!events->end_ns) events->end_ns = farm_now_ns();
     find_start(events);
-    if (interrupted) return;
+    if (!judge) return;
     farm_run_rejected_end(&events->rejected, events->change);
     char *failure = events->change->failure;
     if (!failure[0]) snprintf(failure, sizeof events->change->failure, "%s", events->standstill);
@@ -228,6 +228,23 @@ static void judge_progress(struct farm_run_events *events) {
              "no environment published a step in the last %.3g s of the run: %s", quiet_s, culprits);
 }
 
+// Before the first answered step the clock stands: a run with a time limit, or a measurement, whose environments all
+// hang in their first call would never end.
+static bool never_begins(struct farm_run_events *events, uint64_t now_ns) {
+    const struct farm_run_plan *plan = events->workers->plan;
+    const bool measures = plan->responder.body && !plan->responder.remote;
+    const double quiet_s = (double)(now_ns - events->moved_ns) * 1e-9,
+                 seconds = measures ? MEASURED_START_S : plan->recipe.seconds;
+    char culprits[256];
+    if (seconds <= 0 || events->start_ns || !farm_run_watch_all_hang(events->watch)) return false;
+    if (quiet_s < seconds + (double)events->watch->watchdog.limit_ns * 1e-9) return false;
+    if (!farm_run_watch_culprits(events->watch, culprits, sizeof culprits)) return false;
+    snprintf(events->standstill, sizeof events->standstill,
+             "no environment has published a step in %.3g s: %s; if its first step takes so long, raise --hang-seconds",
+             quiet_s, culprits);
+    return events->judged = true;
+}
+
 static void before_stop(void *context, int phase) {
     struct farm_run_events *events = context;
     const struct farm_run_rings *rings = events->workers->rings;
@@ -261,7 +278,7 @@ static enum farm_supervisor_turn on_tick(void *context) {
         if (!events->end_ns) events->end_ns = now;
         return FARM_TURN_ON; // the learner ends by itself after its checkpoint
     }
-    if (seconds > 0 && farm_run_events_wall_s(events) >= seconds) return FARM_TURN_STOP;
+    if ((seconds > 0 && farm_run_events_wall_s(events) >= seconds) || never_begins(events, now)) return FARM_TURN_STOP;
     return caller->on_tick ? caller->on_tick(caller->context, now) : FARM_TURN_ON;
 }
 

@@ -41,8 +41,9 @@ struct farm_supervisor_config farm_run_events_config(struct farm_run_events *eve
 // After the admission socket and the bridges: their messages wake the supervisor.
 void farm_run_events_listen(struct farm_run_events *events);
 
-// After farm_supervisor_run: stops the clock. A run without a valid step has failed, unless a signal ended it.
-void farm_run_events_end(struct farm_run_events *events, bool interrupted);
+// After farm_supervisor_run: stops the clock. `judge`: neither a signal nor a worker's end has ended it, so it has
+// failed if it had no valid step or made no progress.
+void farm_run_events_end(struct farm_run_events *events, bool judge);
 
 // Seconds since the first answered step, up to the end of the run; 0 before. Of this session (--resume).
 double farm_run_events_wall_s(const struct farm_run_events *events);

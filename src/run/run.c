@@ -44,7 +44,7 @@ enum farm_status farm_run_execute(struct farm_run *run, bool *interrupted, struc
     run->sampler.agent_steps = run->workers.learner.before.agent_steps;
     enum farm_status status = farm_supervisor_run(run->workers.supervisor, &number, err);
     *interrupted = number != 0;
-    farm_run_events_end(&run->events, *interrupted);
+    farm_run_events_end(&run->events, !*interrupted && !status);
     // Replaces the learner's last lines, which are on stderr already; also after a requested end whose last checkpoint
     // failed.
     const char *why = run->change.failure[0] ? run->change.failure : run->events.learner_error;

@@ -179,9 +179,19 @@ bool farm_run_watch_culprits(const struct farm_run_watch *watch, char *text, siz
     }
     if (count > NAMED_MAX) snprintf(more, sizeof more, " and %u more", count - NAMED_MAX);
     snprintf(text, bytes,
-             "actor %s%s did not return from the environment (--hang-kill SECONDS replaces an actor that hangs)", names,
-             more);
+             "actor%s %s%s did not return from the environment (--hang-kill SECONDS replaces an actor that hangs)",
+             count > 1 ? "s" : "", names, more);
     return count > 0;
+}
+
+bool farm_run_watch_all_hang(const struct farm_run_watch *watch) {
+    uint32_t hung = 0;
+    for (uint32_t a = 0; a < watch->workers->plan->places; a++) {
+        if (!watch->workers->actors[a].attached) continue;
+        if (watch->actors[a].state != FARM_WATCH_HUNG) return false;
+        hung++;
+    }
+    return hung > 0;
 }
 
 // ---- memory ----

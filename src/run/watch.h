@@ -48,4 +48,7 @@ bool farm_run_watch_learner_stopped(const struct farm_run_watch *watch);
 // False: nothing, the actors wait for answers or for room.
 bool farm_run_watch_culprits(const struct farm_run_watch *watch, char *text, size_t bytes);
 
+// Every actor hangs, as reported: none will publish a step. False without an actor.
+bool farm_run_watch_all_hang(const struct farm_run_watch *watch);
+
 #endif

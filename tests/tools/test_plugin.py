@@ -275,10 +275,10 @@ class FaultsWhileItRuns(WithPlugins):
         self.assertEqual(result.returncode, 1)
         self.assertRegex(result.stderr, r"the bare loop \(process \d+\) has not returned from its environment for")
 
-    def hang(self, *arguments, seconds="30"):
+    def hang(self, *arguments, seconds="30", fault="hang"):
         """Exit status, error and checkpoints of a run whose only actor hangs in each episode."""
         result = self.train(
-            f"plugin:{path('rogue')}", "--env.fault", "hang", "--actors", "1", "--envs-per-actor", "2", *arguments, seconds=seconds
+            f"plugin:{path('rogue')}", "--env.fault", fault, "--actors", "1", "--envs-per-actor", "2", *arguments, seconds=seconds
         )
         document = json.loads(result.stdout)
         self.assertIn("no other actor goes on", result.stderr)
@@ -288,6 +288,12 @@ class FaultsWhileItRuns(WithPlugins):
         status, error, _ = self.hang("--hang-seconds", "0.5", seconds="1.5")
         self.assertEqual(status, 1)
         self.assertRegex(error, r"no environment published a step in the last \S+ s of the run: actor 0 did not return")
+
+    def test_a_run_that_hangs_before_its_first_step_ends(self):
+        for more in ((), ("--hang-kill", "0.6"), ("--actors", "2")):
+            status, error, _ = self.hang("--hang-seconds", "0.5", *more, seconds="1", fault="reset_hang")
+            self.assertEqual(status, 1)
+            self.assertRegex(error, r"no environment has published a step in \S+ s: actors? 0.* did not return")
 
     def test_an_actor_that_hangs_is_replaced_restarts_max_times(self):
         status, error, checkpoints = self.hang("--hang-kill", "0.3", "--restarts-max", "1")

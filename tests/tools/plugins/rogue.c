@@ -171,6 +171,7 @@ static void rogue_reset(void *self, void *const *obs) {
     env->position = (int)draw(env, CELLS);
     write_observation(env, obs);
     if (is("reset_crash")) crash();
+    if (is("reset_hang")) sleep(1000);
 }
 
 static int recurse(int depth) {
