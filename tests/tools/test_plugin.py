@@ -275,6 +275,12 @@ class FaultsWhileItRuns(WithPlugins):
         self.assertEqual(result.returncode, 1)
         self.assertRegex(result.stderr, r"the bare loop \(process \d+\) has not returned from its environment for")
 
+    def test_farm_fps_says_how_a_bare_loop_died(self):
+        run = ("--actors", "1", "--envs-per-actor", "4", "--seconds", "2", "--ladder", "off")
+        result = self.farm("fps", "--env", f"plugin:{path('rogue')}", "--env.fault", "reset_crash", *run)
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, r"farm fps: .*(the bare loop|actor 0.*) was killed by signal \d+ \(")
+
     def hang(self, *arguments, seconds="30", fault="hang"):
         """Exit status, error and checkpoints of a run whose only actor hangs in each episode."""
         result = self.train(

@@ -106,9 +106,22 @@ enum farm_status farm_fps_bare_start(const struct farm_run_workers *workers, uin
     close(answers[1]);
     *bare = (struct farm_fps_bare){
         .pid = pid, .command = commands[1], .answer = answers[0], .hang_s = workers->plan->recipe.hang_seconds};
+    farm_death_watch(&bare->deaths, "");
     if (pid > 0) return FARM_OK;
     farm_fps_bare_end(bare);
     return farm_fail_errno(err, FARM_E_LIMIT, "cannot start a bare loop");
+}
+
+// Its pipe has ended: says how it died.
+static enum farm_status fail_ended(const struct farm_fps_bare *bare, struct farm_error *err) {
+    struct farm_death_watch watch = bare->deaths;
+    struct farm_death death;
+    siginfo_t info = {0};
+    if (waitid(P_PID, (id_t)bare->pid, &info, WEXITED | WNOWAIT))
+        return farm_fail_errno(err, FARM_E_DEAD, "the bare loop ended (process %d)", (int)bare->pid);
+    farm_death_describe(&watch, &info, "", "", &death);
+    return farm_fail(err, FARM_E_DEAD, "the bare loop %s (process %d; farm doctor checks a plug-in)", death.how,
+                     (int)bare->pid);
 }
 
 // turn_s: how long it plays; after hang_seconds more its environment hangs.
@@ -125,7 +138,7 @@ static enum farm_status read_result(const struct farm_fps_bare *bare, double tur
         struct pollfd readable = {.fd = bare->answer, .events = POLLIN};
         if (poll(&readable, 1, POLL_MS) != 1) continue;
         if (read_all(bare->answer, result, sizeof *result)) return FARM_OK;
-        return farm_fail(err, FARM_E_DEAD, "the bare loop ended (process %d)", (int)bare->pid);
+        return fail_ended(bare, err);
     }
     return farm_fail(err, FARM_E_DEAD, "stopped");
 }
@@ -142,8 +155,7 @@ enum farm_status farm_fps_bare_turn(const struct farm_fps_bare *bares, uint32_t 
     uint64_t steps = 0, cpu_ns = 0;
     rate->per_s = 0;
     for (uint32_t i = 0; i < count; i++)
-        if (write(bares[i].command, &seconds, sizeof seconds) != sizeof seconds)
-            return farm_fail_errno(err, FARM_E_DEAD, "the bare loop ended (process %d)", (int)bares[i].pid);
+        if (write(bares[i].command, &seconds, sizeof seconds) != sizeof seconds) return fail_ended(&bares[i], err);
     for (uint32_t i = 0; i < count; i++) {
         struct turn_result result;
         enum farm_status status = read_result(&bares[i], seconds, stop, &result, err);

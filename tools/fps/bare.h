@@ -9,11 +9,13 @@
 #include <signal.h>
 
 #include "run/workers.h"
+#include "supervisor/death.h"
 
 struct farm_fps_bare {
     pid_t pid;
-    int command, answer; // descriptors; -1: none
-    double hang_s;       // a turn that takes so much longer than told has failed; 0: no limit
+    int command, answer;            // descriptors; -1: none
+    double hang_s;                  // a turn that takes so much longer than told has failed; 0: no limit
+    struct farm_death_watch deaths; // since its start
 };
 
 // Starts the loop beside actor number `actor`, with as many environments as a lane of it has. Before the caller has
@@ -21,7 +23,7 @@ struct farm_fps_bare {
 enum farm_status farm_fps_bare_start(const struct farm_run_workers *workers, uint32_t actor, struct farm_fps_bare *bare,
                                      struct farm_error *err);
 
-// Waits until its environments are made. FARM_E_DEAD: it ended (its message is on stderr), or *stop was set.
+// Waits until its environments are made. FARM_E_DEAD: it ended (*err says how), or *stop was set.
 enum farm_status farm_fps_bare_await(const struct farm_fps_bare *bare, const volatile sig_atomic_t *stop,
                                      struct farm_error *err);
 
