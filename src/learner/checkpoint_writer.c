@@ -176,22 +176,32 @@ enum farm_status farm_checkpoint_writer_save(struct farm_checkpoint_writer *writ
     return FARM_OK;
 }
 
-// Into a new folder, which only this user may enter, after the run's folder has refused the file with *err.
+// Writes the file into a new folder in `base`, which only this user may enter. path: of the file.
+static enum farm_status save_in(const struct farm_checkpoint_writer *writer, const char *base, char *path, size_t bytes,
+                                struct farm_error *err) {
+    const struct farm_backend_state state = writer->parts->ops->state(writer->parts->backend);
+    char folder[1024], name[NAME_BYTES];
+    snprintf(folder, sizeof folder, "%s/farm-checkpoint-XXXXXX", base);
+    if (!mkdtemp(folder)) return farm_fail_errno(err, FARM_E_IO, "%s", folder);
+    const enum farm_status status = write_file(writer, &state, folder, name_of(&writer->copied, name), err);
+    if (status) rmdir(folder);
+    snprintf(path, bytes, "%s/%s", folder, name);
+    if (!status) chmod(path, 0600);
+    return status;
+}
+
+// In $TMPDIR, then in /tmp, after the run's folder has refused the file with *err.
 static enum farm_status save_elsewhere(const struct farm_checkpoint_writer *writer, struct farm_error *err) {
     const char *const base = getenv("TMPDIR"), *const run = writer->parts->config->checkpoint_dir;
     const struct farm_error refused = *err;
-    const struct farm_backend_state state = writer->parts->ops->state(writer->parts->backend);
-    char folder[1024], name[NAME_BYTES], path[sizeof folder + NAME_BYTES];
-    struct farm_error again;
-    snprintf(folder, sizeof folder, "%s/farm-checkpoint-XXXXXX", base && base[0] == '/' ? base : "/tmp");
-    enum farm_status status = mkdtemp(folder) ? FARM_OK : farm_fail_errno(&again, FARM_E_IO, "%s", folder);
-    if (!status) status = write_file(writer, &state, folder, name_of(&writer->copied, name), &again);
-    if (status) {
-        rmdir(folder);
-        return farm_fail(err, refused.status, "%s; %s: the newest parameters are lost", refused.message, again.message);
-    }
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    chmod(path, 0600);
+    char path[1024 + NAME_BYTES];
+    struct farm_error first = {.status = FARM_OK}, again = {.status = FARM_OK};
+    enum farm_status status = FARM_E_NOT_FOUND;
+    if (base && base[0] == '/') status = save_in(writer, base, path, sizeof path, &first);
+    if (status && !(base && strcmp(base, "/tmp") == 0)) status = save_in(writer, "/tmp", path, sizeof path, &again);
+    if (status)
+        return farm_fail(err, refused.status, "%s; %s%s%s: the newest parameters are lost", refused.message,
+                         first.message, first.message[0] && again.message[0] ? "; " : "", again.message);
     return farm_fail(err, refused.status,
                      "%s; saved as %s instead: move that file to %s, and --resume continues from it", refused.message,
                      path, run);

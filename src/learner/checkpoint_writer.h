@@ -38,8 +38,8 @@ void farm_checkpoint_writer_turn(struct farm_checkpoint_writer *writer);
 // Writes a checkpoint. FARM_E_INVALID: parameters are not finite; errors of farm_checkpoint_save.
 enum farm_status farm_checkpoint_writer_save(struct farm_checkpoint_writer *writer, struct farm_error *err);
 
-// The last checkpoint. If the run's folder refuses it, it goes into a new folder in $TMPDIR or /tmp; the error, still
-// the first one, says where it is.
+// The last checkpoint. If the run's folder refuses it, it goes into a new folder in $TMPDIR, else in /tmp; the error,
+// still the first one, says where it is.
 enum farm_status farm_checkpoint_writer_end(struct farm_checkpoint_writer *writer, struct farm_error *err);
 
 #endif

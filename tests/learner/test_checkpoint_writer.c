@@ -2,6 +2,8 @@
 // backend is a vector; nothing trains.
 #include "../support/learner.h"
 
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "learner/checkpoint_writer.h"
@@ -138,8 +140,15 @@ Test(learner, the_last_checkpoint_goes_elsewhere_if_its_folder_refuses_it) {
     cr_assert_eq(figure(path, name, "return_mean"), 3);
     test_folder_remove(path);
     test_folder_remove(elsewhere);
-    cr_assert_eq(farm_checkpoint_writer_end(&table.writer, &err), FARM_E_NOT_FOUND); // now it is nowhere
-    cr_assert(strstr(err.message, "are lost"), "%s", err.message);
+    cr_assert_eq(farm_checkpoint_writer_end(&table.writer, &err), FARM_E_NOT_FOUND);
+    cr_assert_eq(sscanf(err.message, "%*[^;]; saved as %511[^ ]", path), 1, "%s", err.message);
+    cr_assert_eq(strncmp(path, "/tmp/farm-checkpoint-", 21), 0, "%s", path);
+    *strrchr(path, '/') = 0;
+    test_folder_remove(path);
+    const struct rlimit none = {.rlim_cur = 0, .rlim_max = RLIM_INFINITY};
+    cr_assert(signal(SIGXFSZ, SIG_IGN) != SIG_ERR && setrlimit(RLIMIT_FSIZE, &none) == 0);
+    cr_assert_eq(farm_checkpoint_writer_end(&table.writer, &err), FARM_E_NOT_FOUND);
+    cr_assert(strstr(err.message, elsewhere) && strstr(err.message, "are lost"), "%s", err.message);
     table.params[0] = NAN;
     cr_assert_eq(farm_checkpoint_writer_end(&table.writer, &err), FARM_E_INVALID, "%s", err.message);
 }
