@@ -62,7 +62,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo '  V=1 prints commands, T=ring or T=ring/test_lane picks tests, B=ring picks benchmarks,'
-	@echo '  ARGS="--seconds 30" goes to farm train, PYTHON=... and CC=... choose the tools, FARM_NVCC=pypi the CUDA compiler.'
+	@echo '  ARGS="--seconds 30" goes to farm train, PREFIX=~/.local is for install, PYTHON=... and CC=... choose the tools, FARM_NVCC=pypi the CUDA compiler.'
 
 deps: ## installs what is missing: Debian packages, build/venv, Procgen's library, the CUDA compiler
 	@tools/build/deps.sh build python procgen cuda test
@@ -71,14 +71,13 @@ deps: ## installs what is missing: Debian packages, build/venv, Procgen's librar
 	@tools/build/cuda.sh
 
 run: ## builds farm and trains native/breakout for about a minute; another environment by ARGS="--env ale/Pong"
-	@tools/build/deps.sh build $(if $(run_envs),python) $(if $(run_procgen),procgen)
-	$(if $(run_envs),@tools/build/venv.sh)
-	$(if $(run_procgen),@tools/build/procgen.sh)
-	@$(MAKE) $(parallel) $(BUILD)/farm $(if $(run_envs),env-plugins python-extension)
+	@tools/build/deps.sh build $(if $(run_python),python) $(if $(call run_names,procgen/),procgen)
+	$(if $(run_python),@tools/build/venv.sh)
+	$(if $(call run_names,procgen/),@tools/build/procgen.sh)
+	@$(MAKE) $(parallel) $(BUILD)/farm $(if $(run_python)$(call run_names,libenv:),env-plugins python-extension)
 	$(BUILD)/farm train --env native/breakout $(ARGS)
-# Environments that need Python packages or a plug-in.
-run_procgen = $(findstring procgen/,$(ARGS))
-run_envs = $(if $(findstring --env,$(ARGS)),$(if $(findstring native/,$(ARGS)),,yes))
+run_names  = $(strip $(foreach f,$1,$(findstring $f,$(ARGS))))
+run_python = $(call run_names,ale/ gym/ mujoco/ procgen/)
 
 test: deps ## builds and runs all tests; ends with "N passed, N failed"
 	@$(MAKE) $(parallel) build-tests
