@@ -345,25 +345,28 @@ static const char *nearest_name(const struct farm_env_list *list, const char *na
     return NULL;
 }
 
+static const char *plugin_remedy(void) {
+    return farm_path_choose("its plug-in is missing: `make deps`, then `make`, installs it if its library is available",
+                            "its plug-in is missing: " FARM_PATH_INSTALL_ALL " adds it if its library is available");
+}
+
 // How to install a known family; "" for others.
 static const char *remedy_for(const char *name) {
     const size_t length = strcspn(name, "/");
     for (size_t i = 0; i < sizeof plugin_families / sizeof *plugin_families; i++)
         if (strlen(plugin_families[i]) == length && strncmp(plugin_families[i], name, length) == 0)
-            return farm_path_choose(
-                "; `make deps`, then `make`, installs this family's plug-in if its library is available",
-                "; " FARM_PATH_INSTALL_ALL " adds this family's plug-in if its library is available");
+            return plugin_remedy();
     return "";
 }
 
 static enum farm_status fail_unknown(const char *name, bool family_here, struct farm_error *err) {
     struct farm_env_list list;
     enum farm_status status = farm_env_list_make(&list, err);
-    const char *near = status ? NULL : nearest_name(&list, name);
+    const char *near = status ? NULL : nearest_name(&list, name), *remedy = family_here ? "" : remedy_for(name);
     if (!status)
-        status = farm_fail(err, FARM_E_USAGE, "unknown environment '%s'%s%s%s (farm envs lists what can run here%s)",
+        status = farm_fail(err, FARM_E_USAGE, "unknown environment '%s'%s%s%s (farm envs lists what can run here%s%s)",
                            name, near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "",
-                           family_here ? "" : remedy_for(name));
+                           remedy[0] ? "; " : "", remedy);
     farm_env_list_free(&list);
     return status;
 }
@@ -482,13 +485,7 @@ static void add_plugins(struct farm_env_list *list) {
     free(entries);
     for (size_t f = 0; f < sizeof found / sizeof *found; f++)
         if (!found[f])
-            add_missing(list, plugin_families[f],
-                        there == FARM_E_PERMISSION
-                            ? err.message
-                            : farm_path_choose(
-                                  "its plug-in does not exist: `make deps`, then `make`, installs it if its library "
-                                  "is available",
-                                  "its plug-in does not exist: " FARM_PATH_INSTALL_ALL " adds it"));
+            add_missing(list, plugin_families[f], there == FARM_E_PERMISSION ? err.message : plugin_remedy());
 }
 
 enum farm_status farm_env_list_make(struct farm_env_list *list, struct farm_error *err) {
