@@ -268,7 +268,7 @@ static void average_over_sessions(struct training *training) {
     }
 }
 
-// The run's checkpoints at its end, also those before a resume.
+// The run's usable checkpoints at its end, also those before a resume.
 struct saved {
     char newest[FARM_RUN_PATH_MAX + 64], best[FARM_RUN_PATH_MAX + 64]; // "": none
     double best_return;                                                // NAN: none
@@ -278,7 +278,8 @@ struct saved {
 static struct saved find_saved(const struct training *training) {
     struct saved saved = {.best_return = (double)NAN};
     struct farm_checkpoint_metadata metadata;
-    if (!farm_run_dir_checkpoint(training->folder.path, 0, saved.newest, sizeof saved.newest)) saved.newest[0] = 0;
+    if (!farm_run_find_checkpoint(training->folder.path, NULL, NULL, saved.newest, sizeof saved.newest))
+        saved.newest[0] = 0;
     farm_run_dir_file(training->folder.path, BEST, saved.best, sizeof saved.best);
     if (farm_checkpoint_read_metadata(saved.best, &metadata, NULL)) {
         saved.best[0] = 0;

@@ -193,7 +193,7 @@ class Training(Cli):
 
     def test_an_older_good_checkpoint_replaces_a_bad_one(self):
         good = self.trained()
-        bad = good.with_name("000000007000.safetensors")
+        bad = good.with_name("000000070000.safetensors")  # stays the newest
         shutil.copy(good, bad)
         damage(bad)
         before = bad.read_bytes()
@@ -203,6 +203,7 @@ class Training(Cli):
         self.assertIn(f"going on from r/checkpoints/{good.name}", result.stderr)
         document = json.loads(result.stdout)
         self.assertEqual(document["frames"], int(good.stem) + document["resumed_agent_steps"])
+        self.assertEqual(document["checkpoint"], f"r/checkpoints/{document['frames']:012}.safetensors")
         self.assertEqual(bad.read_bytes(), before)
         played = self.farm("eval", bad, "--episodes", "1")
         self.assertEqual(played.returncode, 2)
