@@ -65,14 +65,13 @@ static void report_first(struct farm_run_rejected *rejected, const struct farm_r
 
 static void fail(struct farm_run_change *change, const char *when, uint64_t steps) {
     const struct farm_run_plan *plan = change->workers->plan;
-    char first[256], doctor[FARM_RECIPE_PATH_BYTES + 32] = "";
+    char first[256];
     if (!describe_first(change->workers, first, sizeof first)) snprintf(first, sizeof first, "named above");
-    if (farm_env_names_file(plan->recipe.env))
-        snprintf(doctor, sizeof doctor, " (`farm doctor %.1000s` checks it)", farm_format_word(plan->recipe.env).text);
     snprintf(change->failure, sizeof change->failure,
              "%s: no valid step %s, %s rejected, first: %s. Rewards and observations must be finite and within +-%g: "
-             "correct the environment%.500s",
-             plan->env.name, when, farm_format_count((double)steps).text, first, (double)FARM_NUMBER_MAX, doctor);
+             "correct the environment (`farm doctor %.500s` checks it)",
+             plan->env.name, when, farm_format_count((double)steps).text, first, (double)FARM_NUMBER_MAX,
+             farm_format_word(plan->recipe.env).text);
 }
 
 static uint64_t valid_steps(const struct farm_run_change *change) {
