@@ -27,7 +27,8 @@ struct farm_death_watch {
 };
 void farm_death_watch(struct farm_death_watch *watch, const char *root);
 
-// info: of waitid(2). name: the worker's, as ps shows it. why: the farm killed it for this reason; "": it did not.
+// info: of waitid(2). name: the worker's, as ps shows it (a program's own: "*"). why: the farm killed it for this
+// reason; "": it did not.
 void farm_death_describe(struct farm_death_watch *watch, const siginfo_t *info, const char *name, const char *why,
                          struct farm_death *out);
 

@@ -441,7 +441,7 @@ static enum farm_status after_death(struct farm_supervisor *supervisor, struct w
     }
     struct farm_death death;
     const struct farm_worker_spec *spec = &worker->spec;
-    farm_death_describe(&supervisor->deaths, info, spec->name, worker->why, &death);
+    farm_death_describe(&supervisor->deaths, info, spec->argv ? "*" : spec->name, worker->why, &death);
     snprintf(worker->deaths[(worker->starts - 1) % DEATHS_KEPT], FARM_DEATH_CAUSE_BYTES, "%s", death.cause);
     if (config->on_death) config->on_death(config->context, number, &death);
     const bool exited = info->si_code == CLD_EXITED, by_word = !exited && info->si_status == SIGRTMAX;
