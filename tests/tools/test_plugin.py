@@ -357,7 +357,7 @@ class FaultsWhileItRuns(WithPlugins):
             document = self.trains(result)
             self.assertGreater(document["bad_values"], 100)
             self.assertEqual(document["episodes"], 0, "an abandoned episode has no return")
-            self.assertRegex(result.stderr, r"rogue/first returns senseless numbers \((reward|cells), lane [01], number \d+\)")
+            self.assertRegex(result.stderr, r"rogue/first returns invalid values \((reward|cells), lane [01], number \d+\)")
         document = self.trains(self.rogue("none", "--bad-values", "reset", "--frames", "20k"))
         self.assertEqual(document["bad_values"], 0)
         self.assertGreater(document["episodes"], 0)
