@@ -14,7 +14,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 [ -x "$build/chaos" ] || { echo "build/chaos is not built"; exit 77; }
 flags=(-std=c17 -D_GNU_SOURCE -O1 -g -Itests/chaos/hooked -Iinclude -Isrc "-I$build/gen")
-libs=(-Wl,--as-needed "$build/libfarm.a" -lhwloc -lnuma -ldnnl -lgomp -ljansson -lyaml -lpthread -lm -ldl)
+libs=(-Wl,--as-needed "$build/libfarm.a" -lhwloc -lnuma -ldnnl -lgomp -ljansson -lyaml -lisal -lpthread -lm -ldl)
 
 # ~: long lives, because no kill is needed and each would repair the fault. -: only actors are killed, because a new
 # learner would repair the fault.

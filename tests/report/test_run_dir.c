@@ -149,7 +149,7 @@ Test(report, replaces_files_whole) {
     cr_assert_eq(memcmp(text, "second\0x", 9), 0, "with a zero byte behind");
     free(text);
     cr_assert_eq(entries("."), 1, "no temporary file is left");
-    cr_assert_eq(farm_file_read("a", 7, &text, &bytes, &err), FARM_E_LIMIT);
+    cr_assert_eq(farm_file_read("a", 7, &text, &bytes, &err), FARM_E_FORMAT);
     cr_assert_eq(farm_file_read("b", 7, &text, &bytes, &err), FARM_E_NOT_FOUND);
     cr_assert_eq(farm_file_read(".", 7, &text, &bytes, &err), FARM_E_FORMAT);
     cr_assert_eq(farm_file_replace("no/where", "x", 1, &err), FARM_E_NOT_FOUND);
