@@ -120,6 +120,9 @@ def main(environments):
         except (LookupError, ValueError) as wrong:
             print(f"{environments.label}: {wrong.args[0] if wrong.args else repr(wrong)}", file=sys.stderr)
             sys.exit(2)
+        except SystemExit as left:
+            print(f"{environments.label}: {arguments.env} called sys.exit({left.code!r}){place_of(left)}", file=sys.stderr)
+            sys.exit(2)
     try:
         run(arguments, maker)
     except BrokenContract as broken:

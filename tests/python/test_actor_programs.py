@@ -205,7 +205,7 @@ class Process(unittest.TestCase):
 
     def test_a_broken_contract_has_its_own_signal(self):
         for name, message, *flags in (
-            ("Nan", "NaN", "--bad-values", "fail"), ("WrongShape", "shape"), ("NoReward", "the reward is not a number")
+            ("Nan", "NaN", "--bad-values", "fail"), ("WrongShape", "shape"), ("NoReward", "a reward that is not a number")
         ):
             status, last = self.play_probe(name, *flags)
             self.assertEqual(status, -signal.SIGRTMAX, last)

@@ -297,7 +297,7 @@ class Observations(unittest.TestCase):
         lane = Lane("Probe/NoReward-v0")
         lane.step()
         lane.answer()
-        with self.assertRaisesRegex(BrokenContract, "the reward is not a number but NoneType: lane 0, number 0"):
+        with self.assertRaisesRegex(BrokenContract, "a reward that is not a number but NoneType: lane 0, number 0"):
             lane.step()
 
     def test_results_of_another_form_are_errors(self):

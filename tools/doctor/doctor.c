@@ -83,8 +83,10 @@ static void check_environments(json_t *findings) {
     struct farm_error err;
     if (farm_env_list_make(&list, &err)) return;
     farm_findings_add(findings, "environments", list.missing[0] ? WITHOUT : GOOD,
-                      farm_path_choose("`make deps`, then `make`: the Python environment with ale-py",
-                                       "`farm setup`: the Python environment with ale-py"),
+                      strstr(list.missing, "permission denied")
+                          ? "open the folder to this user, or name a Python by FARM_PYTHON that it may run"
+                          : farm_path_choose("`make deps`, then `make`: the Python environment with ale-py",
+                                             "`farm setup`: the Python environment with ale-py"),
                       "%zu can run here (farm envs)%s%s", list.count, list.missing[0] ? "; not here: " : "",
                       list.missing);
     farm_env_list_free(&list);

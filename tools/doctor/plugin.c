@@ -161,8 +161,11 @@ static void report_unfinished(const struct doctor *doctor, const char *last_line
     else if (report->fault)
         report_fault(report, call, place);
     else if (WIFSIGNALED(status))
-        trial_report_finding(report, TRIAL_BROKEN, "the kernel sends signal 9 if memory is short",
-                             "%s ended by signal %d%s", call, WTERMSIG(status), place);
+        trial_report_finding(report, TRIAL_BROKEN,
+                             WTERMSIG(status) == SIGKILL ? "the kernel sends signal 9 if memory is short"
+                                                         : "a crash ends the actor with all its environments",
+                             "%s ended by signal %d (%s)%s", call, WTERMSIG(status), strsignal(WTERMSIG(status)),
+                             place);
     else
         trial_report_finding(report, TRIAL_BROKEN,
                              doctor->trial.python

@@ -30,6 +30,7 @@ struct instance {
     struct farm_env_program program;
     int bell;
     pid_t pid;
+    int ended;         // of waitpid(2), after await_step has failed
     uint64_t received; // steps
 };
 
@@ -104,7 +105,7 @@ static bool await_step(struct instance *instance) {
     while (farm_lane_produced(&instance->ring.lanes[0]) <= instance->received) {
         if (farm_doorbells_wait(&instance->bells, SPIN_NS, LOOK_MS * 1000000ull))
             farm_doorbells_poll(&instance->bells, rung);
-        else if (waitpid(instance->pid, NULL, WNOHANG) == instance->pid)
+        else if (waitpid(instance->pid, &instance->ended, WNOHANG) == instance->pid)
             return false;
     }
     return true;
@@ -136,10 +137,19 @@ static void *make_instance(const struct farm_env_config *config, char *error, si
     return NULL;
 }
 
+// This process stands for its actor: it dies as the actor did.
+static _Noreturn void die_as_actor(const struct instance *instance) {
+    if (WIFSIGNALED(instance->ended)) {
+        signal(WTERMSIG(instance->ended), SIG_DFL);
+        raise(WTERMSIG(instance->ended));
+    }
+    _exit(1);
+}
+
 // Copies the next step's observations and returns its flags.
 static uint8_t receive(struct instance *instance, void *const *obs, float *reward) {
     const struct farm_lane *lane = &instance->ring.lanes[0];
-    if (!await_step(instance)) _exit(1);
+    if (!await_step(instance)) die_as_actor(instance);
     const uint64_t n = instance->received++;
     for (uint32_t f = 0; f < lane->obs_count; f++) memcpy(obs[f], farm_lane_obs(lane, f, n, 0), lane->obs_bytes[f]);
     *reward = farm_lane_reward(lane, n)[0];
