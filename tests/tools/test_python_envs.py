@@ -8,7 +8,7 @@ import unittest
 from running import InFolder
 
 # Each fails at its 500th step unless told otherwise: later than the first rounds of src/run/events.c, in which a death counts as a crash loop.
-FAULTY = """import gymnasium, numpy, random, time
+FAULTY = """import gymnasium, numpy, os, random, signal, time
 
 class Faulty(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1, 1, (3,), numpy.float32)
@@ -17,6 +17,8 @@ class Faulty(gymnasium.Env):
 
     def __init__(self, fault, at=500):
         self.fault, self.at, self.steps = fault, at, 0
+        if fault == "leaves":
+            raise SystemExit(3)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -30,6 +32,8 @@ class Faulty(gymnasium.Env):
             pass
         if now == "crash" or self.fault == "broken":
             raise RuntimeError("the wheel came off")
+        if now == "killed":
+            os.kill(os.getpid(), signal.SIGSEGV)
         if self.fault == "leak":
             self.kept.append(bytes(40_000))
         observation = numpy.full(4 if now == "shape" else 3, numpy.nan if now == "nan" else 0, numpy.float32)
@@ -101,9 +105,15 @@ class Doctor(InFolder):
         self.assertIs(entry["trains"], True)
         self.assertGreater(entry["agent_steps_per_s"], 0)
 
+    def test_names_an_environment_that_leaves_in_its_constructor(self):
+        result = self.farm("doctor", "gym/faulty:Test/Faulty-v0", "--option", "fault=leaves")
+        self.assertEqual(result.returncode, 2)
+        self.assertRegex(result.stderr, r"Test/Faulty-v0 called sys.exit\(3\) \(faulty.py:\d+, __init__\)")
+
     def test_finds_each_fault_with_its_check(self):
         cases = (
             ("crash", "runs", r"step\(\) of call 55 ended .*RuntimeError: the wheel came off \(faulty.py:\d+, step\)"),
+            ("killed", "runs", r"step\(\) of call 55 ended by signal 11 \(Segmentation fault\)"),
             ("nan", "numbers", "field 'obs', element 0 is NaN"),
             ("unseeded", "same seed", "another observation at call 2"),
             ("leak", "memory while playing", r"memory grows: .* [34]\S* bytes a call"),
