@@ -139,17 +139,32 @@ static enum farm_status check_settings(const struct training *training, struct f
     return status;
 }
 
+// No numbered checkpoint is usable. The best one may be: it could be copied to its number.
+static enum farm_status refuse_resume(const struct training *training, struct farm_error *err) {
+    const char *run = training->folder.path;
+    struct farm_checkpoint_metadata metadata;
+    char best[FARM_RUN_PATH_MAX + 64], copy[FARM_RUN_PATH_MAX + 64], number[48];
+    char then[480] = "Start in another folder, without --resume";
+    farm_run_dir_file(run, BEST, best, sizeof best);
+    if (!farm_checkpoint_read_metadata(best, &metadata, NULL)) {
+        snprintf(number, sizeof number, "checkpoints/%012llu.safetensors",
+                 (unsigned long long)farm_checkpoint_get_u64(&metadata, "frames"));
+        farm_checkpoint_metadata_free(&metadata);
+        farm_run_dir_file(run, number, copy, sizeof copy);
+        snprintf(then, sizeof then, "To go on from its best one: `cp %.200s %.200s`", farm_format_word(best).text,
+                 farm_format_word(copy).text);
+    }
+    return farm_fail(err, FARM_E_NOT_FOUND,
+                     "--resume: %s holds no checkpoint that can be read and fits; it is unchanged. %s", run, then);
+}
+
 static enum farm_status resume_run(struct training *training, struct farm_error *err) {
     struct farm_run_workers *workers = &training->run.workers;
     enum farm_status status = check_settings(training, err);
     if (status) return status;
     if (!farm_run_find_checkpoint(training->folder.path, &training->run.plan, &training->run.caller,
                                   workers->checkpoint, sizeof workers->checkpoint))
-        return farm_fail(
-            err, FARM_E_NOT_FOUND,
-            "--resume: %s holds no checkpoint that can be read and fits; it is unchanged. Start in another "
-            "folder, without --resume",
-            training->folder.path);
+        return refuse_resume(training, err);
     struct farm_checkpoint_metadata metadata;
     status = farm_checkpoint_read_metadata(workers->checkpoint, &metadata, err);
     if (status) return status;

@@ -189,7 +189,11 @@ class Training(Cli):
         self.refuses_to_resume(checkpoint.name, "tensor layers.0.weight does not match its checksum")
         shutil.copy(other, checkpoint)
         rewrite_metadata(checkpoint, **{"recipe.env": "native/catch"})
-        self.refuses_to_resume(checkpoint.name, "layers.0.weight has another type or shape")
+        best = checkpoint.with_name("best.safetensors")
+        best.unlink(missing_ok=True)
+        self.refuses_to_resume(checkpoint.name, "layers.0.weight has another type or shape", "Start in another folder")
+        best.write_bytes(good)
+        self.refuses_to_resume(checkpoint.name, f"from its best one: `cp r/checkpoints/{best.name} r/checkpoints/{checkpoint.name}`")
 
     def test_an_older_good_checkpoint_replaces_a_bad_one(self):
         good = self.trained()
