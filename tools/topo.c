@@ -69,7 +69,7 @@ static enum farm_status fill_request(const struct options *o, const struct farm_
 // CPUs that running farms have claimed.
 static void read_taken(const struct options *o, struct farm_bitmap *taken) {
     struct farm_error err;
-    struct farm_claim claim;
+    struct farm_claim claim = {.fd = -1};
     if (o->source.xml || o->source.synthetic) return;
     if (farm_claim_open(&claim, NULL, &err))
         farm_log_warn("%s: other farms cannot be seen", err.message);

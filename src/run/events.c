@@ -254,8 +254,10 @@ static void before_stop(void *context, int phase) {
     stop_watching(events); // no more changes
     if (phase == FARM_RUN_PHASE_ACTORS) farm_run_sessions_end(events->sessions);
     for (uint32_t a = 0; a < rings->places && phase == FARM_RUN_PHASE_ACTORS; a++) {
+        const bool hangs = events->watch->actors[a].state == FARM_WATCH_HUNG ||
+                           (events->standstill[0] && rings->ring[a].lanes && farm_watch_lanes(&rings->ring[a]));
         if (rings->ring[a].lanes) farm_store_release(&rings->ring[a].down_control->stop, 1);
-        if (events->watch->actors[a].state == FARM_WATCH_HUNG) // it would take all of its grace
+        if (hangs) // it would take all of its grace
             farm_supervisor_kill(events->workers->supervisor, a, "it hangs at the end");
     }
 }
