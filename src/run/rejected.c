@@ -69,7 +69,7 @@ static void fail(struct farm_run_change *change, const char *when, uint64_t step
     if (!describe_first(change->workers, first, sizeof first)) snprintf(first, sizeof first, "named above");
     snprintf(change->failure, sizeof change->failure,
              "%s: no valid step %s, %s rejected, first: %s. Rewards and observations must be finite and within +-%g: "
-             "correct the environment (`farm doctor %.500s` checks it)",
+             "correct the environment; `farm doctor %.400s`, with the same --env.OPTIONs, finds such values",
              plan->env.name, when, farm_format_count((double)steps).text, first, (double)FARM_NUMBER_MAX,
              farm_format_word(plan->recipe.env).text);
 }
