@@ -262,7 +262,7 @@ class Learning(Cli):
         self.assertGreater(self.learns("--env", "native/cartpole", "--frames", "600k")["return_mean"], 100)
 
     def test_a_few_seconds_of_pong(self):
-        arguments = ("--seconds", "6", "--envs-per-actor", "2", "--batch", "2", "--unroll", "5")
+        arguments = ("--seconds", "3", "--envs-per-actor", "2", "--batch", "2", "--unroll", "5")
         self.assertGreater(self.learns("--env", "ale/Pong", *arguments)["agent_steps"], 0)
 
 

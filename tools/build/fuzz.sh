@@ -1,6 +1,6 @@
 #!/bin/bash
 # Builds and runs the fuzz targets of tests/fuzz: fuzz.sh COMMAND [TARGET...]
-#   test      runs each target on its corpus and for SECONDS_EACH (2) on new inputs; prints a line `covered: ...`
+#   test      runs each target on its corpus and for SECONDS_EACH (1) on new inputs; prints a line `covered: ...`
 #   long      fuzzes each target for SECONDS_EACH (60), keeps new inputs in $BUILD/fuzz/corpus and appends a line for
 #             each target to bench/results/fuzz.jsonl
 #   keep      minimises $BUILD/fuzz/corpus and the committed corpus into the committed corpus; seed-* and fault-*
@@ -64,7 +64,7 @@ test_all() {
     for target in "${targets[@]}"; do
         files=$((files + $(count_inputs "$target")))
         mkdir "$scratch/new-$target"
-        run_target "$target" "${SECONDS_EACH:-2}" "$scratch/new-$target" "$corpus/$target"
+        run_target "$target" "${SECONDS_EACH:-1}" "$scratch/new-$target" "$corpus/$target"
         executions=$((executions + $(read_stat number_of_executed_units)))
     done
     echo "covered: ${#targets[@]} fuzz targets (${targets[*]}), $files committed inputs, $executions executions under ASan and UBSan"
