@@ -98,7 +98,7 @@ class Document(Fps):
         self.assertEqual(document["ring_steps"], 3 * 10 + 1 + 1)  # train's: unroll 10 by its recipe, stack 1
 
     def test_has_rungs_up_to_training(self):
-        document = self.fps("--env", "native/catch", "--seconds", "3")
+        document = self.fps("--env", "native/catch", "--seconds", "2")
         rungs = {rung["rung"]: rung for rung in document["ladder"]}
         self.assertEqual(list(rungs), ["bare_times_cores", "bare_all_cores", "farm", "farm_train_lanes", "inference",
                                        "training"])
@@ -119,7 +119,7 @@ class Document(Fps):
     def test_measures_python_environments(self):
         for env, repeat in (("ale/Pong", 4), ("gym/CartPole-v1", 1)):
             with self.subTest(env=env):
-                document = self.fps("--env", env, "--seconds", "1", "--ladder", "off", "--envs-per-actor", "4", "--actors",
+                document = self.fps("--env", env, "--seconds", "0.5", "--ladder", "off", "--envs-per-actor", "4", "--actors",
                                     "1")
                 self.check_figures(document)
                 self.assertEqual(document["frames"], repeat * document["agent_steps"])
@@ -166,7 +166,7 @@ class Placements(Fps):
                 self.assertEqual("bound to node" in document["ring"], where == "remote", document["ring"])
 
     def test_all_are_compared(self):
-        document = self.fps("--env", "native/catch", "--seconds", "1", "--numa-ab")
+        document = self.fps("--env", "native/catch", "--seconds", "0.5", "--numa-ab")
         self.assertEqual(list(document["numa_ab"]), ["bind", "interleave", "remote", "off"])
         for placement in document["numa_ab"].values():
             self.assertEqual(len(placement["rounds"]), 3)
