@@ -80,15 +80,6 @@ int farm_report_error(const char *program, const struct farm_error *err) {
     }
 }
 
-sigset_t farm_ending_signals(void) {
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGHUP);
-    return signals;
-}
-
 int main(int argc, char **argv) {
     // Output without a reader (`farm envs | head`) is dropped, and the work goes on; --json reports the loss
     // (farm_json_print). No file may get the number of a closed standard stream (`>&-`).

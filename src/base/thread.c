@@ -1,13 +1,22 @@
 // See thread.h.
 #include "base/thread.h"
 
-#include <signal.h>
 #include <stddef.h>
 #include <sys/resource.h>
 
 #include "base/log.h"
 
 enum { STACK_LEAST_KIB = 256, STACK_SOUND_KIB = 1024, STACK_USUAL_KIB = 8192, THREAD_STACK_BYTES = 2 << 20 };
+
+sigset_t farm_ending_signals(void) {
+    sigset_t signals;
+    struct sigaction hangup;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGTERM);
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaddset(&signals, SIGHUP);
+    return signals;
+}
 
 int farm_thread_start(pthread_t *thread, void *(*body)(void *), void *argument) {
     sigset_t all, before;

@@ -4,11 +4,15 @@
 #define FARM_BASE_THREAD_H
 
 #include <pthread.h>
+#include <signal.h>
 
 #include "base/status.h"
 
 // Starts a thread that receives no signals. Returns 0 or an error number.
 int farm_thread_start(pthread_t *thread, void *(*body)(void *), void *argument);
+
+// Signals that request this program's end: SIGINT, SIGTERM, and SIGHUP unless it is ignored, as under nohup.
+sigset_t farm_ending_signals(void);
 
 // Gives this thread a stack for handlers with SA_ONSTACK, unless a sanitizer has given it one.
 void farm_thread_use_signal_stack(void);

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/paths.h"
 #include "base/program.h"
+#include "base/thread.h"
 #include "envs/native/native.h"
 #include "envs/plugin.h"
 
@@ -78,17 +79,8 @@ static enum farm_status run_python(const struct farm_env *env, char *const *argv
                                             : status;
 }
 
-static sigset_t ending_signals(void) {
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGHUP);
-    return signals;
-}
-
 static bool is_ending(void *unused) {
-    sigset_t ending = ending_signals(), pending;
+    sigset_t ending = farm_ending_signals(), pending;
     sigpending(&pending);
     return sigandset(&ending, &ending, &pending) == 0 && !sigisemptyset(&ending);
 }
@@ -102,7 +94,7 @@ enum farm_status farm_env_setup(char *python, size_t python_bytes, struct farm_e
                                          .apart = true,
                                          .limit_s = SETUP_LIMIT_S,
                                          .stop = is_ending};
-    const sigset_t ending = ending_signals();
+    const sigset_t ending = farm_ending_signals();
     sigset_t before;
     if (farm_path_setup(found, sizeof found, err) || !realpath(found, script))
         return farm_fail(err, FARM_E_UNSUPPORTED,

@@ -16,6 +16,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "base/time.h"
 #include "run/offer.h"
 #include "run/settings.h"
@@ -66,14 +67,6 @@ static uint64_t make_identity(int *slot_fd) {
 
 // ---- signals ----
 
-static void fill_ending_signals(sigset_t *set) {
-    struct sigaction hangup;
-    sigemptyset(set);
-    sigaddset(set, SIGINT);
-    sigaddset(set, SIGTERM);
-    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaddset(set, SIGHUP);
-}
-
 static bool is_interrupted(void) {
     sigset_t pending;
     return sigpending(&pending) == 0 &&
@@ -90,8 +83,7 @@ enum farm_status farm_run_node_make(const struct farm_run_node_request *request,
         free(node);
         return status;
     }
-    sigset_t blocked;
-    fill_ending_signals(&blocked);
+    sigset_t blocked = farm_ending_signals();
     sigaddset(&blocked, SIGPIPE);
     sigprocmask(SIG_BLOCK, &blocked, &node->mask_before);
     node->request = *request;
@@ -104,8 +96,7 @@ enum farm_status farm_run_node_make(const struct farm_run_node_request *request,
 
 void farm_run_node_free(struct farm_run_node *node) {
     if (!node) return;
-    sigset_t ending;
-    fill_ending_signals(&ending);
+    const sigset_t ending = farm_ending_signals();
     farm_run_node_leave(node);
     while (sigtimedwait(&ending, NULL, &(struct timespec){0}) > 0)
         continue; // a pending signal would end this process once unblocked

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "base/time.h"
 #include "supervisor/child.h"
 
@@ -92,13 +93,7 @@ enum farm_status farm_supervisor_make(const struct farm_supervisor_config *confi
     set->short_lives_max = or_default(set->short_lives_max, 100);
 
     farm_death_watch(&supervisor->deaths, config->root);
-    sigset_t taken, blocked;
-    struct sigaction hangup;
-    sigemptyset(&taken);
-    sigaddset(&taken, SIGINT);
-    sigaddset(&taken, SIGTERM);
-    // Under nohup SIGHUP stays ignored.
-    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaddset(&taken, SIGHUP);
+    sigset_t taken = farm_ending_signals(), blocked;
     if (config->on_signal) {
         sigaddset(&taken, SIGUSR1);
         sigaddset(&taken, SIGUSR2);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
+#include "base/thread.h"
 #include "bridge/address.h"
 #include "bridge/engine.h"
 #include "run/bridges.h"

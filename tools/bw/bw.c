@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "base/time.h"
 #include "bridge/measure.h"
 #include "bw/clock.h"

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/statistics.h"
+#include "base/thread.h"
 #include "base/time.h"
 #include "report/progress.h"
 #include "tools/fps/run.h"

@@ -3,7 +3,6 @@
 #ifndef FARM_TOOLS_SHARED_COMMAND_H
 #define FARM_TOOLS_SHARED_COMMAND_H
 
-#include <signal.h>
 #include <stdbool.h>
 
 #include "base/cli.h"
@@ -29,8 +28,5 @@ bool farm_read_flags(const struct farm_cli *cli, int argc, char **argv, const ch
 // FORMAT, UNSUPPORTED). 1: any other error, and all those of a farm that runs, which are FARM_E_DEAD
 // (farm_run_execute).
 int farm_report_error(const char *program, const struct farm_error *err);
-
-// SIGINT, SIGTERM and SIGHUP, which end a measurement; the subcommands block and read them.
-sigset_t farm_ending_signals(void);
 
 #endif
