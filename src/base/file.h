@@ -30,7 +30,7 @@ bool farm_file_text(char *text, size_t size, const char *format, ...) __attribut
 bool farm_file_line(char *line, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 // The number after the first `key`, as in "MemFree:  12 kB"; 0: the key is missing.
 uint64_t farm_file_number(const char *text, const char *key);
-// Cuts "always [madvise] never" down to the word in brackets. NULL: there is none.
+// Cuts "always [madvise] never" down to the word in brackets. NULL: no word is in brackets.
 char *farm_file_choice(char *line);
 
 // Replaces the file: temporary file beside it, fsync, rename, fsync of the folder. The temporary file is removed on

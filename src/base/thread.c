@@ -18,6 +18,11 @@ sigset_t farm_ending_signals(void) {
     return signals;
 }
 
+bool farm_ending_pending(void) {
+    sigset_t ending = farm_ending_signals(), pending;
+    return sigpending(&pending) == 0 && sigandset(&ending, &ending, &pending) == 0 && !sigisemptyset(&ending);
+}
+
 int farm_thread_start(pthread_t *thread, void *(*body)(void *), void *argument) {
     sigset_t all, before;
     sigfillset(&all);

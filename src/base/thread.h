@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 
 #include "base/status.h"
 
@@ -13,6 +14,8 @@ int farm_thread_start(pthread_t *thread, void *(*body)(void *), void *argument);
 
 // Signals that request this program's end: SIGINT, SIGTERM, and SIGHUP unless it is ignored, as under nohup.
 sigset_t farm_ending_signals(void);
+// Whether one of them is pending; the caller has blocked them.
+bool farm_ending_pending(void);
 
 // Gives this thread a stack for handlers with SA_ONSTACK, unless a sanitizer has given it one.
 void farm_thread_use_signal_stack(void);

@@ -80,9 +80,7 @@ static enum farm_status run_python(const struct farm_env *env, char *const *argv
 }
 
 static bool is_ending(void *unused) {
-    sigset_t ending = farm_ending_signals(), pending;
-    sigpending(&pending);
-    return sigandset(&ending, &ending, &pending) == 0 && !sigisemptyset(&ending);
+    return farm_ending_pending();
 }
 
 enum farm_status farm_env_setup(char *python, size_t python_bytes, struct farm_error *err) {

@@ -65,13 +65,7 @@ static uint64_t make_identity(int *slot_fd) {
     return hash(value, &slot, sizeof slot);
 }
 
-// ---- signals ----
-
-static bool is_interrupted(void) {
-    sigset_t pending;
-    return sigpending(&pending) == 0 &&
-           (sigismember(&pending, SIGINT) || sigismember(&pending, SIGTERM) || sigismember(&pending, SIGHUP));
-}
+// ---- start and end ----
 
 enum farm_status farm_run_node_make(const struct farm_run_node_request *request, struct farm_run_node **out,
                                     struct farm_error *err) {
@@ -142,7 +136,7 @@ static enum farm_status find_learner(struct farm_run_node *node, enum farm_run_n
     enum farm_status status;
     node->learner_count = 0;
     while ((status = farm_address_find(text, node->learner, &node->learner_count, &why)) == FARM_E_NOT_FOUND) {
-        if (is_interrupted()) {
+        if (farm_ending_pending()) {
             *state = FARM_RUN_NODE_STOPPED;
             return FARM_OK;
         }
@@ -175,7 +169,7 @@ static enum farm_status await_state(struct farm_run_node *node, struct farm_node
                              farm_node_why(bridge));
         *state = now == FARM_NODE_ENDED     ? FARM_RUN_NODE_ENDED
                  : now == FARM_NODE_STRANGE ? FARM_RUN_NODE_STRANGE
-                 : is_interrupted()         ? FARM_RUN_NODE_STOPPED
+                 : farm_ending_pending()    ? FARM_RUN_NODE_STOPPED
                                             : FARM_RUN_NODE_JOINED;
         if (now == FARM_NODE_OFFERED && !request_places(node, bridge)) *state = FARM_RUN_NODE_STRANGE;
         if (*state != FARM_RUN_NODE_JOINED) return FARM_OK;
