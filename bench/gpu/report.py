@@ -25,7 +25,7 @@ MULTIPROCESSORS_SHARE = 0.05  # of the GPU, at most, for a pull that leaves the 
 
 
 def read(path):
-    """The document; of one that was cut short its complete results; None if there are none."""
+    """The document; of one that was cut short its complete results; None without any."""
     content = text(path)
     try:
         return json.loads(content)
