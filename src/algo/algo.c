@@ -10,14 +10,12 @@ enum farm_status farm_algo_plan_make(const struct farm_algo_config *config, stru
     *out = (struct farm_algo_plan){
         .shape = {.stride = config->unroll, .length = config->unroll + 1, .stack = config->stack},
         .epochs = 1,
-        .minibatches = 1,
         .sync = config->regime == FARM_REGIME_AUTO ? config->algo->sync : config->regime == FARM_REGIME_SYNC,
     };
     const enum farm_status status = config->algo->plan ? config->algo->plan(config, out, err) : FARM_OK;
-    if (!status && (out->shape.length < out->shape.stride || !out->shape.stride || !out->epochs || !out->minibatches))
-        return farm_fail(err, FARM_E_INVALID, "%s: windows of %u steps every %u, %u epochs of %u passes",
-                         config->algo->recipe.name, out->shape.length, out->shape.stride, out->epochs,
-                         out->minibatches);
+    if (!status && (out->shape.length < out->shape.stride || !out->shape.stride || !out->epochs))
+        return farm_fail(err, FARM_E_INVALID, "%s: windows of %u steps every %u, %u epochs", config->algo->recipe.name,
+                         out->shape.length, out->shape.stride, out->epochs);
     return status;
 }
 
@@ -35,15 +33,29 @@ float farm_algo_reward(const struct farm_algo_config *config, float reward) {
     return farm_reward_clip(reward, (float)config->reward_clip) * (float)config->reward_scale;
 }
 
-void farm_algo_differentiate(const struct farm_algo *algo, const struct farm_algo_rows *rows, double *terms) {
+void farm_algo_targets(const struct farm_algo *algo, const struct farm_algo_rows *rows) {
     const int count = farm_algo_row_count(rows);
     assert(rows->steps >= 1 && rows->columns >= 1 && rows->head.outputs >= 1);
     for (int row = 0; row < count && algo->prepare; row++) algo->prepare(rows, row);
     for (int column = 0; column < rows->columns && algo->column; column++) algo->column(rows, column);
+}
+
+void farm_algo_gradients(const struct farm_algo *algo, const struct farm_algo_rows *rows, double *terms) {
+    const int count = farm_algo_row_count(rows);
     for (int row = 0; row < count; row++) {
         float term[FARM_ALGO_TERMS_MAX] = {0};
         algo->row(rows, row, term);
         for (int k = 0; k < FARM_ALGO_TERMS_MAX; k++) terms[k] += (double)term[k];
     }
-    for (int row = count; row < count + rows->columns; row++) farm_algo_no_gradient(rows, row);
+    for (int row = count; row < count + rows->bootstrap; row++) farm_algo_no_gradient(rows, row);
+}
+
+void farm_algo_differentiate(const struct farm_algo *algo, const struct farm_algo_rows *rows, double *terms) {
+    double sums[FARM_ALGO_SUMS_MAX] = {0};
+    struct farm_algo_rows summed = *rows;
+    farm_algo_targets(algo, rows);
+    for (int row = 0; row < farm_algo_row_count(rows) && algo->reduce; row++) algo->reduce(rows, row, sums);
+    summed.pass_sums = summed.iteration_sums = sums;
+    summed.bootstrap = rows->columns;
+    farm_algo_gradients(algo, &summed, terms);
 }

@@ -36,13 +36,23 @@ struct farm_algo_config {
     bool loss_sum; // sums losses over the rows of a pass, as IMPALA's code does; false: averages
 };
 
-// How the trainer drives an algorithm: `epochs` times over an iteration's windows, each in `minibatches` passes over
-// shuffled columns (one of each: all windows in their order).
+// How the trainer drives an algorithm: `epochs` times over an iteration's windows, each in passes of about `minibatch`
+// shuffled units (0 and one epoch: one pass over all in their order). A unit is a column; if targets are computed once,
+// in `begin` from the stored answers and the present bootstrap values, it is a row, and passes compute gradients only.
 struct farm_algo_plan {
     struct farm_window_shape shape;
-    uint32_t epochs, minibatches;
-    bool sync;
+    uint32_t epochs, minibatch;
+    bool sync, targets_once;
 };
+
+// Units of `columns` windows, and the passes that an epoch over them has.
+static inline uint32_t farm_algo_units(const struct farm_algo_plan *plan, uint32_t columns) {
+    return plan->targets_once ? columns * (plan->shape.length - 1) : columns;
+}
+static inline uint32_t farm_algo_passes(const struct farm_algo_plan *plan, uint32_t columns) {
+    const uint32_t units = farm_algo_units(plan, columns);
+    return plan->minibatch && plan->minibatch < units ? units / plan->minibatch : 1;
+}
 
 struct farm_algo {
     struct farm_recipe_family recipe;            // name, keys: at most FARM_ALGO_OPTIONS_MAX
@@ -56,10 +66,11 @@ struct farm_algo {
     bool (*adapt)(const struct farm_algo_config *config, const double *terms, double *learning_rate);
 
     // The arithmetic of rows.h on the CPU (CUDA compiles NAME.h through all.h), in this order: each row by itself,
-    // each column along time, each row's gradients and terms. All three exist in NAME.h, an empty one too. Term 0 is
-    // the row's weight.
+    // each column along time, what a row adds to sums over a pass and over the iteration, each row's gradients and
+    // terms. All four exist in NAME.h, an empty one too. Term 0 is the row's weight.
     void (*prepare)(const struct farm_algo_rows *rows, int row);
     void (*column)(const struct farm_algo_rows *rows, int column);
+    void (*reduce)(const struct farm_algo_rows *rows, int row, double *sums);
     void (*row)(const struct farm_algo_rows *rows, int row, float *terms);
 };
 
@@ -72,7 +83,11 @@ struct farm_optimiser_config farm_algo_optimiser(const struct farm_algo_config *
 // Clips, then scales.
 float farm_algo_reward(const struct farm_algo_config *config, float reward);
 
-// Gradients of all rows on the CPU (the bootstrap rows' are zeros); ADDS their terms to terms[FARM_ALGO_TERMS_MAX].
+// The two halves of a pass on the CPU. Targets: prepare and column, into scratch. Gradients of all rows (the bootstrap
+// rows' are zeros); ADDS their terms to terms[FARM_ALGO_TERMS_MAX].
+void farm_algo_targets(const struct farm_algo *algo, const struct farm_algo_rows *rows);
+void farm_algo_gradients(const struct farm_algo *algo, const struct farm_algo_rows *rows, double *terms);
+// Both, with sums over these rows between them.
 void farm_algo_differentiate(const struct farm_algo *algo, const struct farm_algo_rows *rows, double *terms);
 
 #endif

@@ -1,7 +1,8 @@
 // The rows of one pass, on which an algorithm computes. Compiled as C17 and as CUDA C++ (kernels/device.h). Arrays are
 // time-major: row (t, c) is element t * columns + c with t in [0, steps], so the first steps * columns rows train and
 // the last `columns` rows bootstrap. A column is one window of one environment. Row t holds observation t, the reward
-// and flags that came with it, and the action answered to it.
+// and flags that came with it, and the action answered to it. If the algorithm's targets are computed once for several
+// passes (algo.h), a pass has any training rows, in any order: steps 1, no bootstrap rows.
 #ifndef FARM_ALGO_ROWS_H
 #define FARM_ALGO_ROWS_H
 
@@ -15,11 +16,13 @@
 enum {
     FARM_ALGO_OPTIONS_MAX = 16,
     FARM_ALGO_TERMS_MAX = 8,
+    FARM_ALGO_SUMS_MAX = 8,
 };
 
 struct farm_algo_rows {
     struct farm_head head;
     int steps, columns;                  // T >= 1, >= 1
+    int bootstrap;                       // rows behind those that train: columns, or 0
     float option[FARM_ALGO_OPTIONS_MAX]; // values of the algorithm's recipe keys, in their order
     const float *policy;                 // [T+1][columns][outputs] from the parameters in training
     const float *value;                  // [T+1][columns] likewise
@@ -29,6 +32,8 @@ struct farm_algo_rows {
     const float *reward;                 // [T+1][columns] clipped and scaled
     const uint8_t *flags;                // [T+1][columns] FARM_STEP_*
     float *scratch;                      // [algorithm's scratch][T][columns]
+    const double *pass_sums;             // [FARM_ALGO_SUMS_MAX] of `reduce` over the rows of this pass
+    const double *iteration_sums;        // likewise over all rows of the iteration
     float *dpolicy;                      // [T+1][columns][outputs] out: gradient of the loss
     float *dvalue;                       // [T+1][columns] out
 };

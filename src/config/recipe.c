@@ -148,20 +148,25 @@ double farm_recipe_family_value(const struct farm_recipe *recipe, size_t k) {
 
 // ---- values ----
 
-static bool is_choice(const char *choices, const char *value) {
-    size_t length = strlen(value);
-    for (const char *at = choices; length && at;) {
-        const char *end = strchr(at, '|');
-        if ((end ? (size_t)(end - at) : strlen(at)) == length && strncmp(at, value, length) == 0) return true;
-        at = end ? end + 1 : NULL;
+// The value's place among "a|b|c"; -1: it is none of them.
+static int choice_of(const char *choices, const char *value) {
+    const size_t length = strlen(value);
+    int place = 0;
+    for (const char *at = choices; length && at; place++) {
+        const size_t bytes = strcspn(at, "|");
+        if (bytes == length && strncmp(at, value, length) == 0) return place;
+        at = at[bytes] ? at + bytes + 1 : NULL;
     }
-    return false;
+    return -1;
+}
+
+static enum farm_status fail_choice(const struct farm_recipe_key *key, const char *value, struct farm_error *err) {
+    return farm_fail(err, FARM_E_USAGE, "%s: must be one of %s (got '%.40s')", key->name, key->choices, value);
 }
 
 static enum farm_status store_text(const struct farm_recipe_key *key, const char *value, char *out,
                                    struct farm_error *err) {
-    if (key->choices && !is_choice(key->choices, value))
-        return farm_fail(err, FARM_E_USAGE, "%s: must be one of %s (got '%.40s')", key->name, key->choices, value);
+    if (key->choices && choice_of(key->choices, value) < 0) return fail_choice(key, value, err);
     if (!value[0] || strlen(value) >= key->text_bytes)
         return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is empty or too long (at most %zu bytes)", key->name, value,
                          key->text_bytes - 1);
@@ -183,13 +188,21 @@ static enum farm_status store_value(const struct farm_recipe_key *key, const cha
     case FARM_RECIPE_BOOL:
         if (farm_parse_bool(value, to)) return FARM_OK;
         return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is neither true nor false", key->name, value);
-    case FARM_RECIPE_INT: {
+    case FARM_RECIPE_CHOICE: {
+        const double place = choice_of(key->choices, value);
+        if (place < 0) return fail_choice(key, value, err);
+        memcpy(to, &place, sizeof place);
+        return FARM_OK;
+    }
+    case FARM_RECIPE_INT:
+    case FARM_RECIPE_WHOLE: {
         int64_t number;
         if (!farm_parse_int(value, &number))
             return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is not a whole number (examples: 500000, 500k, 10M)",
                              key->name, value);
         if ((double)number < key->least || (double)number > key->most) return fail_range(key, value, err);
-        memcpy(to, &number, sizeof number);
+        const double same = (double)number;
+        memcpy(to, key->type == FARM_RECIPE_INT ? (const void *)&number : &same, sizeof number);
         return FARM_OK;
     }
     case FARM_RECIPE_DOUBLE: {
@@ -210,7 +223,7 @@ void farm_recipe_defaults(struct farm_recipe *recipe, farm_recipe_families *fami
     memset(recipe, 0, sizeof *recipe);
     recipe->families = families;
     for (size_t i = 0; (key = farm_recipe_key_at(recipe, i)); i++) {
-        assert(i < FARM_RECIPE_KEYS_MAX && (i < OWN_KEYS || key->type == FARM_RECIPE_DOUBLE));
+        assert(i < FARM_RECIPE_KEYS_MAX);
         enum farm_status status = store_value(key, key->default_text, member(recipe, i), NULL);
         assert(status == FARM_OK);
     }
@@ -489,8 +502,15 @@ char *farm_recipe_value(const struct farm_recipe *recipe, size_t key, char *text
         snprintf(text, text_bytes, "%lld", (long long)*(const int64_t *)from);
         break;
     case FARM_RECIPE_DOUBLE:
+    case FARM_RECIPE_WHOLE:
         format_double(*(const double *)from, text, text_bytes);
         break;
+    case FARM_RECIPE_CHOICE: {
+        const char *choice = farm_recipe_key_at(recipe, key)->choices;
+        for (int place = (int)*(const double *)from; place > 0; place--) choice += strcspn(choice, "|") + 1;
+        snprintf(text, text_bytes, "%.*s", (int)strcspn(choice, "|"), choice);
+        break;
+    }
     }
     return text;
 }

@@ -32,6 +32,9 @@ enum farm_recipe_type {
     FARM_RECIPE_INT,    // int64_t; 10000000, 10M, 1e7
     FARM_RECIPE_DOUBLE, // double, finite
     FARM_RECIPE_BOOL,   // bool
+    // Of an algorithm's keys, stored as double:
+    FARM_RECIPE_WHOLE,  // a whole number
+    FARM_RECIPE_CHOICE, // one of `choices`: its place among them
 };
 
 struct farm_recipe_key {
@@ -45,8 +48,8 @@ struct farm_recipe_key {
     size_t text_bytes;        // texts: size of the member, zero included
 };
 
-// The keys of one algorithm: numbers (FARM_RECIPE_DOUBLE), whose values the recipe holds. The key `algo` selects the
-// family; files and flags may not set keys of other families. Families may share names.
+// The keys of one algorithm. The recipe holds their values as numbers; a choice's is its place among the choices. The
+// key `algo` selects the family; files and flags may not set keys of other families. Families may share names.
 struct farm_recipe_family {
     const char *name, *about;
     const struct farm_recipe_key *keys; // offset is unused

@@ -18,10 +18,10 @@ struct farm_infer_rows {
     uint32_t env_from, env_count;
 };
 
-// One optimiser step over columns (windows of one environment) of a slot.
+// One optimiser step over units of a slot (algo.h): columns, or rows t * columns + c.
 struct farm_pass {
-    const uint32_t *columns; // [count] to train on; NULL: all
-    uint32_t count;          // of columns; 0 for all
+    const uint32_t *indices; // [count] of the units to train on; NULL: all
+    uint32_t count;          // of indices; 0 for all
     double learning_rate;
 };
 
@@ -80,8 +80,8 @@ struct farm_backend_ops {
     void (*leave)(struct farm_backend *backend, uint32_t ring);
 
     // An iteration: begin gathers its windows (shard after shard) into a slot, which is in use until the finish after
-    // its last pass. Each pass computes a gradient over some columns, clips it and makes an optimiser step; a gradient
-    // that is not finite changes nothing. publish makes the new parameters version `version` for inference. finish
+    // its last pass, and computes targets if the plan wants them once. Each pass computes a gradient over some units,
+    // clips it and makes an optimiser step; a gradient that is not finite changes nothing. publish makes the new parameters version `version` for inference. finish
     // waits for all of it and returns sums over the passes since the last finish. begin and pass may return early.
     enum farm_status (*begin)(struct farm_backend *backend, uint32_t slot, const struct farm_window *windows,
                               uint32_t count, struct farm_error *err);

@@ -214,7 +214,7 @@ static enum farm_status start_parts(struct learner *learner, struct farm_error *
     const struct farm_window_shape one_step = {.stride = 1, .length = 1, .stack = config->algo.stack};
     enum farm_status status = check_config(config, err);
     if (!status && !config->evaluate) status = farm_algo_plan_make(&config->algo, &parts->plan, err);
-    if (config->evaluate) parts->plan = (struct farm_algo_plan){.shape = one_step, .epochs = 1, .minibatches = 1};
+    if (config->evaluate) parts->plan = (struct farm_algo_plan){.shape = one_step, .epochs = 1};
     if (!status) status = farm_net_make(&config->net, &config->io, &parts->net, err);
     if (!status)
         status = farm_lanes_open(config->ring_fds, config->ring_count, &parts->plan.shape, config->ring_spec,

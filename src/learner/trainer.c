@@ -36,7 +36,7 @@ struct farm_trainer {
     struct iteration iterations[FARM_BACKEND_SLOTS];
     uint32_t slot;    // of the present iteration
     bool ahead;       // the other slot's iteration is taken
-    uint32_t *order;  // the columns, shuffled; NULL: one pass has them all
+    uint32_t *order;  // the iteration's units (algo.h), shuffled; NULL: one pass has them all
     uint64_t version; // newest published
     struct farm_checkpoint_writer writer;
     uint32_t broken; // updates in a row whose gradient was not finite
@@ -95,10 +95,10 @@ static void record_figures(struct farm_trainer *trainer, const struct iteration 
 }
 
 // Fisher and Yates; the same order for the same seed, version and epoch.
-static void shuffle_columns(struct farm_trainer *trainer, uint32_t columns, uint32_t epoch) {
+static void shuffle_units(struct farm_trainer *trainer, uint32_t units, uint32_t epoch) {
     const uint64_t seed = trainer->parts->config->seed, stream = trainer->version << 8 | epoch;
-    for (uint32_t i = 0; i < columns; i++) trainer->order[i] = i;
-    for (uint32_t i = columns; i > 1; i--) {
+    for (uint32_t i = 0; i < units; i++) trainer->order[i] = i;
+    for (uint32_t i = units; i > 1; i--) {
         const uint32_t k = (uint32_t)(farm_random_uniform(seed ^ UINT64_C(0x5bd1e995), stream, i) * (float)i);
         const uint32_t other = trainer->order[k < i ? k : i - 1];
         trainer->order[k < i ? k : i - 1] = trainer->order[i - 1];
@@ -119,14 +119,14 @@ static enum farm_status finish_passes(struct farm_trainer *trainer, struct farm_
 
 static enum farm_status run_epoch(struct farm_trainer *trainer, const struct iteration *it, uint32_t epoch) {
     const struct farm_learner_parts *parts = trainer->parts;
-    const uint32_t passes = parts->plan.minibatches;
-    if (trainer->order) shuffle_columns(trainer, it->columns, epoch);
-    for (uint32_t m = 0; m < passes; m++) {
-        const uint32_t from = it->columns * m / passes, to = it->columns * (m + 1) / passes;
-        const struct farm_pass pass = {.columns = trainer->order ? trainer->order + from : NULL,
-                                       .count = to - from,
+    const uint64_t units = farm_algo_units(&parts->plan, it->columns);
+    const uint64_t passes = farm_algo_passes(&parts->plan, it->columns);
+    if (trainer->order) shuffle_units(trainer, (uint32_t)units, epoch);
+    for (uint64_t m = 0; m < passes; m++) {
+        const uint64_t from = units * m / passes, to = units * (m + 1) / passes;
+        const struct farm_pass pass = {.indices = trainer->order ? trainer->order + from : NULL,
+                                       .count = (uint32_t)(to - from),
                                        .learning_rate = it->learning_rate};
-        if (from == to) continue;
         const enum farm_status status = parts->ops->pass(parts->backend, trainer->slot, &pass, &trainer->error);
         if (status) return status;
     }
@@ -305,8 +305,9 @@ static enum farm_status make_memory(struct farm_trainer *trainer, struct farm_er
         trainer->iterations[k].windows = calloc(windows + 1, sizeof *trainer->iterations[k].windows);
         room &= trainer->iterations[k].windows != NULL;
     }
-    if (parts->plan.epochs > 1 || parts->plan.minibatches > 1) {
-        trainer->order = calloc((size_t)windows * parts->lanes.width_max + 1, sizeof *trainer->order);
+    if (parts->plan.epochs > 1 || parts->plan.minibatch) {
+        const size_t units = farm_algo_units(&parts->plan, 1);
+        trainer->order = calloc((size_t)windows * parts->lanes.width_max * units + 1, sizeof *trainer->order);
         room &= trainer->order != NULL;
     }
     return room ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for an update of %u windows", windows);
