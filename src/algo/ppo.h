@@ -60,6 +60,9 @@ enum {
     FARM_PPO_TERMS
 };
 
+struct farm_algo; // algo.h
+extern const struct farm_algo farm_ppo;
+
 static inline FARM_HD void farm_ppo_prepare(const struct farm_algo_rows *rows, int row) {
     farm_algo_scratch(rows, FARM_PPO_LOG_MU)[row] =
         farm_head_log_prob(&rows->head, rows->behaviour + (size_t)row * (size_t)rows->head.outputs,

@@ -34,7 +34,7 @@ static void imitation_row(const struct farm_algo_rows *rows, int row, float *ter
 static enum farm_status imitation_plan(const struct farm_algo_config *config, struct farm_algo_plan *plan,
                                        struct farm_error *err) {
     plan->epochs = 2;
-    plan->minibatches = 2;
+    plan->minibatch = BATCH / 2;
     return FARM_OK;
 }
 

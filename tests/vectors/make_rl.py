@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes rl.bin (V-trace and its loss by RLax) and optimisers.bin (RMSProp and Adam by optax); rl.h and optimisers.h read them.
+"""Writes rl.bin (V-trace and its loss by RLax; on the same steps GAE by RLax and PPO's loss by CleanRL's formula, differentiated
+by JAX) and optimisers.bin (RMSProp and Adam by optax); rl.h and optimisers.h read them.
 
 Run in this folder after `pip install rlax==0.1.9 optax==0.2.8 "jax[cpu]"`. Inputs are rounded to f32, the arithmetic is f64.
 
@@ -109,6 +110,50 @@ def case(rng, name, steps, columns, actions, scale, *, gamma=0.99, lam=1.0, rho_
     return dict(name=name, steps=steps, columns=columns, actions=actions, loss=total, params=p, arrays=arrays)
 
 
+def ppo(rng, c, *, lam, clip, value_clip, baseline_cost, entropy_cost, normalise):
+    """Adds PPO's arrays and parameters to a case: the stored values and policy acted, new_value and logits are in training.
+    RLax's GAE takes each piece of an episode alone. The loss is CleanRL's (ppo.py), as a sum over the rows with a transition."""
+    a, gamma, reward_clip = c["arrays"], c["params"]["gamma"], c["params"]["reward_clip"]
+    p = {k: float(f32(v)) for k, v in dict(ppo_lambda=lam, clip=clip, value_clip=value_clip, ppo_baseline_cost=baseline_cost,
+                                           ppo_entropy_cost=entropy_cost, normalise=normalise).items()}
+    old = a["value"].astype(np.float64)
+    new_value = f32(a["value"] + 0.3 * rng.standard_normal(old.shape))
+    gae, weight = np.zeros(a["weight"].shape), a["weight"] > 0
+    for b in range(c["columns"]):
+        for s, e in pieces(a["flags"][:, b]):
+            if e > s:
+                r = a["reward"][s + 1 : e + 1, b].astype(np.float64)
+                r = np.clip(r, -reward_clip, reward_clip) if reward_clip > 0 else r
+                discount = np.where(a["flags"][s + 1 : e + 1, b] & TERMINATED, 0.0, gamma)
+                gae[s:e, b] = rlax.truncated_generalized_advantage_estimation(
+                    jnp.asarray(r), jnp.asarray(discount), p["ppo_lambda"], jnp.asarray(old[s : e + 1, b]))
+    returns = gae + old[:-1]
+    adv = gae[weight]
+    if normalise:
+        adv = (adv - adv.mean()) / (adv.std(ddof=1) + 1e-8)
+    action = np.where(weight, a["action"][:-1], 0)[weight]
+
+    def log_prob(logits):
+        return jnp.take_along_axis(jax.nn.log_softmax(logits), action[:, None], 1)[:, 0]
+
+    def loss(logits, value):
+        logits, v, ret, v_old = logits[weight], value[weight], returns[weight], old[:-1][weight]
+        ratio = jnp.exp(log_prob(logits) - log_prob(jnp.asarray(a["behaviour_logits"][:-1], jnp.float64)[weight]))
+        pg = jnp.maximum(-adv * ratio, -adv * jnp.clip(ratio, 1 - p["clip"], 1 + p["clip"]))
+        v_loss = (v - ret) ** 2
+        if value_clip:
+            v_loss = jnp.maximum(v_loss, (v_old + jnp.clip(v - v_old, -p["value_clip"], p["value_clip"]) - ret) ** 2)
+        entropy = -jnp.sum(jax.nn.softmax(logits) * jax.nn.log_softmax(logits), 1)
+        return jnp.sum(pg + p["ppo_baseline_cost"] * 0.5 * v_loss - p["ppo_entropy_cost"] * entropy)
+
+    args = jnp.asarray(a["logits"][:-1], jnp.float64), jnp.asarray(new_value[:-1], jnp.float64)
+    dlogits, dvalue = jax.grad(loss, argnums=(0, 1))(*args)
+    c["params"] |= p
+    c["ppo_loss"] = float(loss(*args))
+    a |= dict(new_value=new_value, gae=gae, ppo_dlogits=dlogits, ppo_dvalue=dvalue)
+    return c
+
+
 def write(out, array):
     """As it lies in memory, little-endian, filled up with zeros to a multiple of 4 bytes."""
     array = np.asarray(array)
@@ -119,8 +164,8 @@ def write(out, array):
 def write_cases(path, cases):
     with open(path, "wb") as out:
         for c in cases:
-            head = c["name"].encode(), c["steps"], c["columns"], c["actions"], *c["params"].values(), c["loss"]
-            out.write(struct.pack("<12s3i7f4xd", *head))
+            head = c["name"].encode(), c["steps"], c["columns"], c["actions"], *c["params"].values(), c["loss"], c["ppo_loss"]
+            out.write(struct.pack("<12s3i13f4x2d", *head))
             for array in c["arrays"].values():
                 write(out, array)
 
@@ -154,13 +199,18 @@ def write_optimisers(path, rng):
 
 def main():
     rng = np.random.default_rng(20240917)
-    write_cases("rl.bin", [
+    cases = [
         case(rng, "atari", 20, 12, 6, 1.0),
         case(rng, "wide_clips", 7, 8, 18, 2.0, gamma=0.9, rho_bar=3.7, pg_rho_bar=2.2, reward_clip=0.0, baseline_cost=0.7,
              entropy_cost=0.02),
         case(rng, "lambda", 20, 1, 3, 1.0, lam=0.8),
-    ])
+    ]
     write_optimisers("optimisers.bin", rng)
+    common = dict(baseline_cost=0.5, entropy_cost=0.01)
+    ppo(rng, cases[0], lam=0.95, clip=0.2, value_clip=0, normalise=1, **common)
+    ppo(rng, cases[1], lam=1.0, clip=0.1, value_clip=0.2, normalise=0, baseline_cost=0.7, entropy_cost=0.03)
+    ppo(rng, cases[2], lam=0.0, clip=0.5, value_clip=0.05, normalise=1, **common)
+    write_cases("rl.bin", cases)
 
 
 main()

@@ -1,4 +1,5 @@
-// V-trace and its loss as RLax 0.1.9 computes them, written by make_rl.py. Arrays are time-major, row (t, column).
+// V-trace, its loss and GAE as RLax 0.1.9 computes them, PPO's loss by CleanRL's formula, written by make_rl.py. Arrays
+// are time-major, row (t, column).
 #ifndef FARM_TESTS_RL_H
 #define FARM_TESTS_RL_H
 
@@ -8,19 +9,25 @@
 
 #include "vectors.h"
 
-enum { RL_CASES = 3, RL_BYTES = 41480 };
+enum { RL_CASES = 3, RL_BYTES = 55484 };
 
 struct rl_case {
     char name[12];
     int32_t steps, columns, actions;
     float gamma, lambda, rho_bar, pg_rho_bar, reward_clip, baseline_cost, entropy_cost; // c_bar is 1
-    double loss;
+    float ppo_lambda, clip, value_clip, ppo_baseline_cost, ppo_entropy_cost,
+        normalise;                          // normalise: 0 or 1, over all rows
+    double loss, ppo_loss;                  // sums over rows with a transition
     const uint8_t *flags;                   // [steps+1][columns]
     const float *logits, *behaviour_logits; // [steps+1][columns][actions]
     const int32_t *action;                  // [steps+1][columns], 77 if it is ignored
     const float *reward, *value;            // [steps+1][columns]
     const float *vs, *advantage, *weight;   // [steps][columns]
     const float *dlogits, *dvalue;          // [steps][columns][actions], [steps][columns]
+    // PPO: logits and new_value are in training, behaviour_logits and value are those that acted
+    const float *new_value;                // [steps+1][columns]
+    const float *gae;                      // [steps][columns]
+    const float *ppo_dlogits, *ppo_dvalue; // [steps][columns][actions], [steps][columns]
 };
 
 // The next array of the file, of `count` elements of 4 bytes.
@@ -51,6 +58,10 @@ static inline const struct rl_case *rl_cases(void) {
         c->weight = rl_array(&at, rows);
         c->dlogits = rl_array(&at, rows * c->actions);
         c->dvalue = rl_array(&at, rows);
+        c->new_value = rl_array(&at, all);
+        c->gae = rl_array(&at, rows);
+        c->ppo_dlogits = rl_array(&at, rows * c->actions);
+        c->ppo_dvalue = rl_array(&at, rows);
     }
     cr_assert_eq(at, file + sizeof file);
     return cases;
