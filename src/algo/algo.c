@@ -51,11 +51,8 @@ void farm_algo_gradients(const struct farm_algo *algo, const struct farm_algo_ro
 }
 
 void farm_algo_differentiate(const struct farm_algo *algo, const struct farm_algo_rows *rows, double *terms) {
-    double sums[FARM_ALGO_SUMS_MAX] = {0};
-    struct farm_algo_rows summed = *rows;
+    struct farm_algo_rows whole = *rows;
+    whole.bootstrap = rows->columns;
     farm_algo_targets(algo, rows);
-    for (int row = 0; row < farm_algo_row_count(rows) && algo->reduce; row++) algo->reduce(rows, row, sums);
-    summed.pass_sums = summed.iteration_sums = sums;
-    summed.bootstrap = rows->columns;
-    farm_algo_gradients(algo, &summed, terms);
+    farm_algo_gradients(algo, &whole, terms);
 }

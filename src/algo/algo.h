@@ -66,12 +66,14 @@ struct farm_algo {
     bool (*adapt)(const struct farm_algo_config *config, const double *terms, double *learning_rate);
 
     // The arithmetic of rows.h on the CPU (CUDA compiles NAME.h through all.h), in this order: each row by itself,
-    // each column along time, what a row adds to sums over a pass and over the iteration, each row's gradients and
-    // terms. All four exist in NAME.h, an empty one too. Term 0 is the row's weight.
+    // each column along time, each row's gradients and terms. All three exist in NAME.h, an empty one too. Term 0 is
+    // the row's weight.
     void (*prepare)(const struct farm_algo_rows *rows, int row);
     void (*column)(const struct farm_algo_rows *rows, int column);
-    void (*reduce)(const struct farm_algo_rows *rows, int row, double *sums);
     void (*row)(const struct farm_algo_rows *rows, int row, float *terms);
+    // If targets are computed once: ADDS what a row adds to sums over a pass and over the iteration, which `row` reads;
+    // always on the CPU. NULL: nothing.
+    void (*reduce)(const struct farm_algo_rows *rows, int row, double *sums);
 };
 
 // The default plan with the algorithm's changes. FARM_E_INVALID: an empty one, or one that leaves steps out.
@@ -87,7 +89,7 @@ float farm_algo_reward(const struct farm_algo_config *config, float reward);
 // rows' are zeros); ADDS their terms to terms[FARM_ALGO_TERMS_MAX].
 void farm_algo_targets(const struct farm_algo *algo, const struct farm_algo_rows *rows);
 void farm_algo_gradients(const struct farm_algo *algo, const struct farm_algo_rows *rows, double *terms);
-// Both, with sums over these rows between them.
+// Both.
 void farm_algo_differentiate(const struct farm_algo *algo, const struct farm_algo_rows *rows, double *terms);
 
 #endif

@@ -95,7 +95,7 @@ static inline FARM_HD void farm_ppo_column(const struct farm_algo_rows *rows, in
     }
 }
 
-static inline FARM_HD void farm_ppo_reduce(const struct farm_algo_rows *rows, int row, double *sums) {
+static inline void farm_ppo_reduce(const struct farm_algo_rows *rows, int row, double *sums) {
     const double weight = (double)farm_algo_scratch(rows, FARM_PPO_WEIGHT)[row];
     const double advantage = (double)farm_algo_scratch(rows, FARM_PPO_ADVANTAGE)[row];
     const double target = (double)farm_algo_scratch(rows, FARM_PPO_RETURN)[row];

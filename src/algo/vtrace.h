@@ -96,9 +96,6 @@ static inline FARM_HD void farm_vtrace_column(const struct farm_algo_rows *rows,
     }
 }
 
-// Needs no sums.
-static inline FARM_HD void farm_vtrace_reduce(const struct farm_algo_rows *rows, int row, double *sums) {}
-
 // One row: its gradients and terms [FARM_VTRACE_TERMS]. A row of weight 0 adds exactly nothing.
 static inline FARM_HD void farm_vtrace_row(const struct farm_algo_rows *rows, int row, float *terms) {
     const float weight = farm_algo_scratch(rows, FARM_VTRACE_WEIGHT)[row];

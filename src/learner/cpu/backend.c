@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 #include "learner/backend.h"
-#include "learner/gather.h"
+#include "learner/iteration.h"
 #include "learner/pool.h"
 #include "shm/heap.h"
 
@@ -29,7 +29,7 @@ struct worker {
     float *grads; // [parameter_count] part of the sum
     const void **rows;
     struct farm_gathered gathered;
-    float *policy, *dpolicy, *value, *dvalue, *scratch;
+    float *policy, *dpolicy, *value, *dvalue;
     double terms[FARM_ALGO_TERMS_MAX];
 };
 
@@ -71,14 +71,7 @@ struct farm_backend {
     float *params;
     uint64_t version;
     uint32_t micro_batch; // units of one forward and backward pass
-    struct slot {
-        struct farm_column *columns; // [columns_max]
-        uint32_t count;
-        // If targets are computed once: all rows, time-major [T+1][count], and [scratch][T][count].
-        struct farm_gathered gathered;
-        float *value, *scratch;
-        double sums[FARM_ALGO_SUMS_MAX];
-    } slots[FARM_BACKEND_SLOTS];
+    struct farm_iteration iterations[FARM_BACKEND_SLOTS];
     uint32_t columns_max;
     struct farm_pool *pool;
     uint32_t worker_count;
@@ -86,10 +79,9 @@ struct farm_backend {
     struct farm_pass_stats stats; // since the last finish
 
     // the pass that runs
-    struct slot *slot;
+    struct farm_iteration *iteration;
     const struct farm_pass *pass;
     uint32_t pass_units, piece_units;
-    double pass_sums[FARM_ALGO_SUMS_MAX];
     float scale;
 };
 
@@ -150,6 +142,7 @@ static void destroy(struct farm_backend *backend) {
     for (uint32_t i = 0; i < backend->worker_count; i++) farm_executor_destroy(backend->workers[i].executor);
     for (uint32_t k = 0; k < backend->shard_count; k++) farm_executor_destroy(backend->shards[k].executor);
     free_blocks(backend);
+    for (int k = 0; k < FARM_BACKEND_SLOTS; k++) farm_iteration_free(&backend->iterations[k]);
     for (uint32_t k = 0; k < backend->published_count; k++) {
         pthread_rwlock_destroy(&backend->published[k].lock);
         farm_heap_close(backend->published[k].heap);
@@ -158,28 +151,24 @@ static void destroy(struct farm_backend *backend) {
     free(backend);
 }
 
-static struct farm_gathered new_gathered(struct farm_backend *backend, size_t rows) {
-    return (struct farm_gathered){
-        .behaviour = zeroed(backend, rows * (size_t)backend->head.outputs, sizeof(float)),
-        .behaviour_value = zeroed(backend, rows, sizeof(float)),
-        .reward = zeroed(backend, rows, sizeof(float)),
-        .action = zeroed(backend, rows, (size_t)backend->head.action_bytes),
-        .flags = zeroed(backend, rows, 1),
-    };
-}
-
 static enum farm_status make_worker(struct farm_backend *backend, struct worker *w, struct farm_error *err) {
     const struct farm_algo_config *algo = &backend->learner->algo;
     const size_t rows = (size_t)backend->micro_batch * unit_rows(backend->plan);
     const size_t outputs = (size_t)backend->head.outputs;
     w->grads = new_vector(backend);
     w->rows = zeroed(backend, rows * algo->stack, sizeof(void *));
-    w->gathered = new_gathered(backend, rows);
+    w->gathered = (struct farm_gathered){
+        .behaviour = zeroed(backend, rows * outputs, sizeof(float)),
+        .behaviour_value = zeroed(backend, rows, sizeof(float)),
+        .reward = zeroed(backend, rows, sizeof(float)),
+        .action = zeroed(backend, rows, (size_t)backend->head.action_bytes),
+        .flags = zeroed(backend, rows, 1),
+        .scratch = zeroed(backend, rows * (size_t)algo->algo->scratch, sizeof(float)),
+    };
     w->policy = zeroed(backend, rows * outputs, sizeof(float));
     w->dpolicy = zeroed(backend, rows * outputs, sizeof(float));
     w->value = zeroed(backend, rows, sizeof(float));
     w->dvalue = zeroed(backend, rows, sizeof(float));
-    w->scratch = zeroed(backend, rows * (size_t)algo->algo->scratch, sizeof(float));
     if (backend->out_of_memory)
         return farm_fail(err, FARM_E_LIMIT,
                          "no memory for a training thread (fewer train_threads, a smaller micro_batch)");
@@ -232,13 +221,9 @@ static enum farm_status make_training(struct farm_backend *backend, struct farm_
     const struct farm_learner_config *learner = backend->learner;
     const uint32_t threads = training_threads(learner);
     for (int k = 0; k < FARM_BACKEND_SLOTS; k++) {
-        const size_t rows = (size_t)backend->columns_max * backend->plan->shape.length;
-        struct slot *slot = &backend->slots[k];
-        slot->columns = zeroed(backend, backend->columns_max, sizeof *slot->columns);
-        if (!backend->plan->targets_once) continue;
-        slot->gathered = new_gathered(backend, rows);
-        slot->value = zeroed(backend, rows, sizeof *slot->value);
-        slot->scratch = zeroed(backend, rows * (size_t)learner->algo.algo->scratch, sizeof *slot->scratch);
+        const enum farm_status status = farm_iteration_make(&learner->algo, backend->plan, backend->head,
+                                                            backend->columns_max, &backend->iterations[k], err);
+        if (status) return status;
     }
     backend->workers = zeroed(backend, threads, sizeof *backend->workers);
     if (backend->out_of_memory) return farm_fail(err, FARM_E_LIMIT, "no memory for %u training threads", threads);
@@ -404,151 +389,89 @@ static void prepare_thread(void *context, uint32_t piece, uint32_t thread) {
     memset(w->terms, 0, sizeof w->terms);
 }
 
-static struct farm_algo_rows rows_of(const struct farm_backend *backend, const struct farm_gathered *gathered,
-                                     uint32_t steps, uint32_t columns) {
+// Gradient of units [first, first + count) of the pass.
+static void differentiate_units(struct farm_backend *backend, struct worker *w, uint32_t first, uint32_t count) {
+    const struct farm_algo_config *algo = &backend->learner->algo;
+    const struct farm_iteration *it = backend->iteration;
+    const uint32_t steps = unit_rows(backend->plan), *indices = backend->pass->indices;
+    const bool once = backend->plan->targets_once;
+    w->gathered.scratch_stride = count;
+    for (uint32_t step = 0; step < steps; step++)
+        for (uint32_t i = 0; i < count; i++) {
+            const uint32_t unit = indices ? indices[first + i] : first + i;
+            const size_t row = (size_t)step * count + i;
+            const struct farm_place at = farm_iteration_place(it, unit, step);
+            list_observation(backend, at.lane, at.n, at.env, w->rows + row * algo->stack);
+            farm_iteration_row(it, unit, step, &w->gathered, row);
+        }
+    const struct farm_sequence sequence = {.steps = (int)steps, .columns = (int)count, .flags = w->gathered.flags};
+    farm_executor_forward(w->executor, w->rows, sequence, w->policy, w->value);
     struct farm_algo_rows rows = {
         .head = backend->head,
-        .steps = (int)steps,
-        .columns = (int)columns,
-        .behaviour = gathered->behaviour,
-        .behaviour_value = gathered->behaviour_value,
-        .action = gathered->action,
-        .reward = gathered->reward,
-        .flags = gathered->flags,
+        .steps = once ? 1 : (int)steps - 1,
+        .columns = (int)count,
+        .policy = w->policy,
+        .value = w->value,
+        .behaviour = w->gathered.behaviour,
+        .behaviour_value = w->gathered.behaviour_value,
+        .action = w->gathered.action,
+        .reward = w->gathered.reward,
+        .flags = w->gathered.flags,
+        .scratch = w->gathered.scratch,
+        .pass_sums = it->pass_sums,
+        .iteration_sums = it->iteration_sums,
+        .dpolicy = w->dpolicy,
+        .dvalue = w->dvalue,
     };
-    memcpy(rows.option, backend->learner->algo.option, sizeof rows.option);
-    return rows;
-}
-
-// Columns [first, first + columns): their observations (NULL: not), and everything else of their steps.
-static void gather_columns(const struct farm_backend *backend, uint32_t first, uint32_t columns, const void **to,
-                           const struct farm_gathered *gathered) {
-    const uint32_t steps = backend->plan->shape.length, *indices = backend->pass->indices;
-    for (uint32_t step = 0; step < steps; step++)
-        for (uint32_t c = 0; c < columns; c++) {
-            const struct farm_column *column = &backend->slot->columns[indices ? indices[first + c] : first + c];
-            const size_t row = (size_t)step * columns + c;
-            list_observation(backend, column->lane, column->start + step, column->env,
-                             to + row * backend->learner->algo.stack);
-            farm_gather_step(&backend->learner->algo, column, step, gathered, row);
-        }
-}
-
-// Gradient of columns [first, first + columns) of the pass.
-static void differentiate_columns(struct farm_backend *backend, struct worker *w, uint32_t first, uint32_t columns) {
-    const uint32_t steps = backend->plan->shape.length;
-    gather_columns(backend, first, columns, w->rows, &w->gathered);
-    const struct farm_sequence sequence = {.steps = (int)steps, .columns = (int)columns, .flags = w->gathered.flags};
-    farm_executor_forward(w->executor, w->rows, sequence, w->policy, w->value);
-    struct farm_algo_rows rows = rows_of(backend, &w->gathered, steps - 1, columns);
-    rows.policy = w->policy, rows.value = w->value, rows.scratch = w->scratch;
-    rows.dpolicy = w->dpolicy, rows.dvalue = w->dvalue;
-    farm_algo_differentiate(backend->learner->algo.algo, &rows, w->terms);
+    memcpy(rows.option, algo->option, sizeof rows.option);
+    if (once)
+        farm_algo_gradients(algo->algo, &rows, w->terms);
+    else
+        farm_algo_differentiate(algo->algo, &rows, w->terms);
     farm_executor_backward(w->executor, w->rows, sequence, w->dpolicy, w->dvalue, w->grads);
-}
-
-// ---- targets once an iteration ----
-
-// One column's stored steps, and the present value of its bootstrap observation.
-static void gather_piece(void *context, uint32_t piece, uint32_t thread) {
-    struct farm_backend *backend = context;
-    struct worker *w = &backend->workers[thread];
-    struct slot *slot = backend->slot;
-    const uint32_t steps = backend->plan->shape.length - 1, first = piece * backend->piece_units;
-    const uint32_t left = slot->count - first, columns = left < backend->piece_units ? left : backend->piece_units;
-    for (uint32_t c = 0; c < columns; c++) {
-        const struct farm_column *column = &slot->columns[first + c];
-        for (uint32_t step = 0; step <= steps; step++) {
-            const size_t row = (size_t)step * slot->count + first + c;
-            farm_gather_step(&backend->learner->algo, column, step, &slot->gathered, row);
-            slot->value[row] = slot->gathered.behaviour_value[row];
-        }
-        list_observation(backend, column->lane, column->start + steps, column->env,
-                         w->rows + c * backend->learner->algo.stack);
-    }
-    farm_executor_forward(w->executor, w->rows, farm_sequence_rows((int)columns), w->policy, w->value);
-    memcpy(slot->value + (size_t)steps * slot->count + first, w->value, columns * sizeof *w->value);
-}
-
-static struct farm_algo_rows slot_rows(const struct farm_backend *backend) {
-    struct farm_algo_rows rows =
-        rows_of(backend, &backend->slot->gathered, backend->plan->shape.length - 1, backend->slot->count);
-    rows.value = backend->slot->value, rows.scratch = backend->slot->scratch;
-    return rows;
-}
-
-static void compute_targets(struct farm_backend *backend) {
-    const struct farm_algo *algo = backend->learner->algo.algo;
-    struct slot *slot = backend->slot;
-    const uint32_t each = (slot->count + backend->worker_count - 1) / backend->worker_count;
-    backend->piece_units = backend->micro_batch < each ? backend->micro_batch : each;
-    farm_pool_run(backend->pool, backend->worker_count, prepare_thread, backend);
-    farm_pool_run(backend->pool, (slot->count + backend->piece_units - 1) / backend->piece_units, gather_piece,
-                  backend);
-    const struct farm_algo_rows rows = slot_rows(backend);
-    farm_algo_targets(algo, &rows);
-    memset(slot->sums, 0, sizeof slot->sums);
-    for (int row = 0; row < farm_algo_row_count(&rows) && algo->reduce; row++) algo->reduce(&rows, row, slot->sums);
-}
-
-// Sums over the rows of the pass, in their order.
-static void reduce_pass(struct farm_backend *backend) {
-    const struct farm_algo *algo = backend->learner->algo.algo;
-    const struct farm_algo_rows rows = slot_rows(backend);
-    const uint32_t *indices = backend->pass->indices;
-    memset(backend->pass_sums, 0, sizeof backend->pass_sums);
-    for (uint32_t i = 0; i < backend->pass_units && algo->reduce; i++)
-        algo->reduce(&rows, (int)(indices ? indices[i] : i), backend->pass_sums);
-}
-
-// Gradient of rows [first, first + count) of the pass.
-static void differentiate_rows(struct farm_backend *backend, struct worker *w, uint32_t first, uint32_t count) {
-    const struct farm_algo_config *algo = &backend->learner->algo;
-    const struct slot *slot = backend->slot;
-    const struct farm_gathered *from = &slot->gathered, *to = &w->gathered;
-    const uint32_t *indices = backend->pass->indices, columns = slot->count;
-    const size_t outputs = (size_t)backend->head.outputs, action_bytes = (size_t)backend->head.action_bytes;
-    const size_t all = (size_t)columns * (backend->plan->shape.length - 1);
-    for (uint32_t i = 0; i < count; i++) {
-        const size_t row = indices ? indices[first + i] : first + i;
-        const struct farm_column *column = &slot->columns[row % columns];
-        list_observation(backend, column->lane, column->start + row / columns, column->env, w->rows + i * algo->stack);
-        memcpy(to->behaviour + i * outputs, from->behaviour + row * outputs, outputs * sizeof(float));
-        memcpy(to->action + i * action_bytes, from->action + row * action_bytes, action_bytes);
-        to->behaviour_value[i] = from->behaviour_value[row];
-        to->reward[i] = from->reward[row];
-        to->flags[i] = from->flags[row];
-        for (size_t s = 0; s < (size_t)algo->algo->scratch; s++)
-            w->scratch[s * count + i] = slot->scratch[s * all + row];
-    }
-    const struct farm_sequence sequence = farm_sequence_rows((int)count);
-    farm_executor_forward(w->executor, w->rows, sequence, w->policy, w->value);
-    struct farm_algo_rows rows = rows_of(backend, to, 1, count);
-    rows.policy = w->policy, rows.value = w->value, rows.scratch = w->scratch;
-    rows.dpolicy = w->dpolicy, rows.dvalue = w->dvalue;
-    rows.pass_sums = backend->pass_sums, rows.iteration_sums = slot->sums;
-    farm_algo_gradients(algo->algo, &rows, w->terms);
-    farm_executor_backward(w->executor, w->rows, sequence, w->dpolicy, w->dvalue, w->grads);
-}
-
-// ---- training thread ----
-
-static enum farm_status begin(struct farm_backend *backend, uint32_t slot, const struct farm_window *windows,
-                              uint32_t count, struct farm_error *err) {
-    backend->slot = &backend->slots[slot];
-    backend->slot->count = farm_columns_list(windows, count, backend->slot->columns, backend->columns_max);
-    if (backend->plan->targets_once) compute_targets(backend);
-    return FARM_OK;
 }
 
 static void differentiate_piece(void *context, uint32_t piece, uint32_t thread) {
     struct farm_backend *backend = context;
     const uint32_t first = piece * backend->piece_units, left = backend->pass_units - first;
-    const uint32_t count = left < backend->piece_units ? left : backend->piece_units;
-    if (backend->plan->targets_once)
-        differentiate_rows(backend, &backend->workers[thread], first, count);
-    else
-        differentiate_columns(backend, &backend->workers[thread], first, count);
+    differentiate_units(backend, &backend->workers[thread], first,
+                        left < backend->piece_units ? left : backend->piece_units);
+}
+
+// Pieces of `units` for all workers. Returns their number.
+static uint32_t divide(struct farm_backend *backend, uint32_t units) {
+    const uint32_t each = (units + backend->worker_count - 1) / backend->worker_count;
+    backend->piece_units = backend->micro_batch < each ? backend->micro_batch : each;
+    return (units + backend->piece_units - 1) / backend->piece_units;
+}
+
+// Targets once: some columns' steps, and the present values of their last observations.
+static void gather_piece(void *context, uint32_t piece, uint32_t thread) {
+    struct farm_backend *backend = context;
+    struct worker *w = &backend->workers[thread];
+    struct farm_iteration *it = backend->iteration;
+    const uint32_t first = piece * backend->piece_units, left = it->count - first;
+    const uint32_t count = left < backend->piece_units ? left : backend->piece_units,
+                   last = backend->plan->shape.length - 1;
+    for (uint32_t c = 0; c < count; c++) {
+        const struct farm_column *column = &it->columns[first + c];
+        list_observation(backend, column->lane, column->start + last, column->env,
+                         w->rows + c * backend->learner->algo.stack);
+    }
+    farm_iteration_gather(it, first, count);
+    farm_executor_forward(w->executor, w->rows, farm_sequence_rows((int)count), w->policy, w->value);
+    memcpy(it->value + (size_t)last * it->count + first, w->value, count * sizeof *w->value);
+}
+
+static enum farm_status begin(struct farm_backend *backend, uint32_t slot, const struct farm_window *windows,
+                              uint32_t count, struct farm_error *err) {
+    backend->iteration = &backend->iterations[slot];
+    farm_iteration_list(backend->iteration, windows, count);
+    if (!backend->plan->targets_once) return FARM_OK;
+    farm_pool_run(backend->pool, backend->worker_count, prepare_thread, backend);
+    farm_pool_run(backend->pool, divide(backend, backend->iteration->count), gather_piece, backend);
+    farm_iteration_target(backend->iteration);
+    return FARM_OK;
 }
 
 // One part of the vector: the sum of all threads' gradients as a tree, neighbours first, into the first one's; scaled.
@@ -571,16 +494,13 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
                              struct farm_error *err) {
     const struct farm_algo_plan *plan = backend->plan;
     const uint32_t transitions = plan->targets_once ? 1 : plan->shape.length - 1; // of a unit
-    backend->slot = &backend->slots[slot];
+    backend->iteration = &backend->iterations[slot];
     backend->pass = pass;
-    backend->pass_units = pass->count ? pass->count : farm_algo_units(plan, backend->slot->count);
-    const uint32_t each = (backend->pass_units + backend->worker_count - 1) / backend->worker_count;
-    backend->piece_units = backend->micro_batch < each ? backend->micro_batch : each;
+    backend->pass_units = pass->count ? pass->count : farm_algo_units(plan, backend->iteration->count);
     backend->scale = backend->learner->algo.loss_sum ? 1.0f : 1.0f / (float)(backend->pass_units * transitions);
-    if (plan->targets_once) reduce_pass(backend);
+    if (plan->targets_once) farm_iteration_reduce(backend->iteration, pass->indices, backend->pass_units);
     farm_pool_run(backend->pool, backend->worker_count, prepare_thread, backend);
-    farm_pool_run(backend->pool, (backend->pass_units + backend->piece_units - 1) / backend->piece_units,
-                  differentiate_piece, backend);
+    farm_pool_run(backend->pool, divide(backend, backend->pass_units), differentiate_piece, backend);
     farm_pool_run(backend->pool, backend->worker_count, add_gradients, backend);
     for (uint32_t k = 0; k < backend->worker_count; k++)
         for (int t = 0; t < FARM_ALGO_TERMS_MAX; t++) backend->stats.terms[t] += backend->workers[k].terms[t];

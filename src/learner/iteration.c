@@ -1,0 +1,143 @@
+// See iteration.h.
+#include "learner/iteration.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t transitions(const struct farm_iteration *it) {
+    return it->plan->shape.length - 1;
+}
+
+static size_t scratch_arrays(const struct farm_iteration *it) {
+    return (size_t)it->algo->algo->scratch;
+}
+
+enum farm_status farm_iteration_make(const struct farm_algo_config *algo, const struct farm_algo_plan *plan,
+                                     struct farm_head head, uint32_t columns_max, struct farm_iteration *out,
+                                     struct farm_error *err) {
+    const size_t rows = plan->targets_once ? (size_t)columns_max * plan->shape.length : 0,
+                 outputs = (size_t)head.outputs;
+    *out = (struct farm_iteration){.algo = algo, .plan = plan, .head = head, .columns_max = columns_max};
+    out->columns = calloc(columns_max + 1u, sizeof *out->columns);
+    float *numbers = calloc(rows * (outputs + 3 + scratch_arrays(out)) + 1, sizeof *numbers);
+    uint8_t *bytes = calloc(rows * ((size_t)head.action_bytes + 1) + 1, 1);
+    out->all = (struct farm_gathered){.behaviour = numbers, .action = bytes};
+    if (!out->columns || !numbers || !bytes) {
+        farm_iteration_free(out);
+        return farm_fail(err, FARM_E_LIMIT, "no memory for an iteration of %u windows", columns_max);
+    }
+    out->all.behaviour_value = numbers + rows * outputs;
+    out->all.reward = out->all.behaviour_value + rows;
+    out->value = out->all.reward + rows;
+    out->all.scratch = out->value + rows;
+    out->all.flags = bytes + rows * (size_t)head.action_bytes;
+    return FARM_OK;
+}
+
+void farm_iteration_free(struct farm_iteration *iteration) {
+    free(iteration->columns);
+    free(iteration->all.behaviour);
+    free(iteration->all.action);
+    *iteration = (struct farm_iteration){0};
+}
+
+void farm_iteration_list(struct farm_iteration *it, const struct farm_window *windows, uint32_t count) {
+    it->count = 0;
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t e = 0; e < windows[i].env_count; e++) {
+            assert(it->count < it->columns_max);
+            it->columns[it->count++] = (struct farm_column){.lane = windows[i].lane,
+                                                            .lane_id = windows[i].lane_id,
+                                                            .start = windows[i].start,
+                                                            .env = windows[i].env_from + e};
+        }
+    it->all.scratch_stride = (size_t)it->count * transitions(it);
+}
+
+// ---- targets once ----
+
+// Step n of a lane's environment into row `row`.
+static void gather_step(const struct farm_algo_config *algo, const struct farm_place *at,
+                        const struct farm_gathered *to, size_t row) {
+    const struct farm_lane *lane = at->lane;
+    const size_t policy_bytes = lane->answer[FARM_ANSWER_POLICY].bytes;
+    const size_t action_bytes = lane->answer[FARM_ANSWER_ACTION].bytes;
+    to->reward[row] = farm_algo_reward(algo, farm_lane_reward(lane, at->n)[at->env]);
+    to->flags[row] = farm_lane_flags(lane, at->n)[at->env];
+    to->behaviour_value[row] = farm_lane_value(lane, at->n)[at->env];
+    memcpy(to->action + row * action_bytes, farm_lane_action(lane, at->n, at->env), action_bytes);
+    memcpy(to->behaviour + row * (policy_bytes / sizeof(float)), farm_lane_policy(lane, at->n, at->env), policy_bytes);
+}
+
+static struct farm_place place_of(const struct farm_column *column, uint32_t step) {
+    return (struct farm_place){
+        .lane = column->lane, .lane_id = column->lane_id, .env = column->env, .n = column->start + step};
+}
+
+void farm_iteration_gather(struct farm_iteration *it, uint32_t first, uint32_t count) {
+    for (uint32_t step = 0; step <= transitions(it); step++)
+        for (uint32_t c = first; c < first + count; c++) {
+            const struct farm_place at = place_of(&it->columns[c], step);
+            const size_t row = (size_t)step * it->count + c;
+            gather_step(it->algo, &at, &it->all, row);
+            if (step < transitions(it)) it->value[row] = it->all.behaviour_value[row];
+        }
+}
+
+static struct farm_algo_rows rows_of(const struct farm_iteration *it) {
+    struct farm_algo_rows rows = {.head = it->head,
+                                  .steps = (int)transitions(it),
+                                  .columns = (int)it->count,
+                                  .value = it->value,
+                                  .behaviour = it->all.behaviour,
+                                  .behaviour_value = it->all.behaviour_value,
+                                  .action = it->all.action,
+                                  .reward = it->all.reward,
+                                  .flags = it->all.flags,
+                                  .scratch = it->all.scratch};
+    memcpy(rows.option, it->algo->option, sizeof rows.option);
+    return rows;
+}
+
+static void reduce(const struct farm_iteration *it, const uint32_t *indices, uint32_t count, double *sums) {
+    const struct farm_algo_rows rows = rows_of(it);
+    memset(sums, 0, FARM_ALGO_SUMS_MAX * sizeof *sums);
+    for (uint32_t i = 0; i < count && it->algo->algo->reduce; i++)
+        it->algo->algo->reduce(&rows, (int)(indices ? indices[i] : i), sums);
+}
+
+void farm_iteration_target(struct farm_iteration *it) {
+    const struct farm_algo_rows rows = rows_of(it);
+    farm_algo_targets(it->algo->algo, &rows);
+    reduce(it, NULL, it->count * transitions(it), it->iteration_sums);
+}
+
+void farm_iteration_reduce(struct farm_iteration *it, const uint32_t *indices, uint32_t count) {
+    reduce(it, indices, count, it->pass_sums);
+}
+
+// ---- units ----
+
+struct farm_place farm_iteration_place(const struct farm_iteration *it, uint32_t unit, uint32_t step) {
+    return it->plan->targets_once ? place_of(&it->columns[unit % it->count], unit / it->count)
+                                  : place_of(&it->columns[unit], step);
+}
+
+void farm_iteration_row(const struct farm_iteration *it, uint32_t unit, uint32_t step, const struct farm_gathered *to,
+                        size_t row) {
+    if (!it->plan->targets_once) {
+        const struct farm_place at = place_of(&it->columns[unit], step);
+        gather_step(it->algo, &at, to, row);
+        return;
+    }
+    const struct farm_gathered *from = &it->all;
+    const size_t outputs = (size_t)it->head.outputs, action_bytes = (size_t)it->head.action_bytes;
+    memcpy(to->behaviour + row * outputs, from->behaviour + unit * outputs, outputs * sizeof(float));
+    memcpy(to->action + row * action_bytes, from->action + unit * action_bytes, action_bytes);
+    to->behaviour_value[row] = from->behaviour_value[unit];
+    to->reward[row] = from->reward[unit];
+    to->flags[row] = from->flags[unit];
+    for (size_t s = 0; s < scratch_arrays(it); s++)
+        to->scratch[s * to->scratch_stride + row] = from->scratch[s * from->scratch_stride + unit];
+}

@@ -1,0 +1,63 @@
+// An iteration's windows as training sees them, for every backend: their columns, the small arrays of their steps, and,
+// if the plan wants targets once, the targets. Backends find observations themselves and compute values. Runs on the
+// training thread and its helpers; one thread at a time changes an iteration.
+#ifndef FARM_LEARNER_ITERATION_H
+#define FARM_LEARNER_ITERATION_H
+
+#include "algo/algo.h"
+
+// One environment's window.
+struct farm_column {
+    const struct farm_lane *lane;
+    uint32_t lane_id;
+    uint64_t start;
+    uint32_t env;
+};
+
+// Arrays of rows, as in algo/rows.h.
+struct farm_gathered {
+    float *behaviour, *behaviour_value, *reward;
+    uint8_t *action, *flags;
+    float *scratch; // [algorithm's scratch], each `scratch_stride` apart; only if targets are computed once
+    size_t scratch_stride;
+};
+
+struct farm_iteration {
+    const struct farm_algo_config *algo;
+    const struct farm_algo_plan *plan;
+    struct farm_head head;
+    uint32_t columns_max, count; // columns: most, present
+    struct farm_column *columns; // [columns_max]
+    // If targets are computed once: all rows, time-major [T+1][count].
+    struct farm_gathered all;
+    float *value; // the stored values; the last `count` are the caller's: present values of the last observations
+    double iteration_sums[FARM_ALGO_SUMS_MAX], pass_sums[FARM_ALGO_SUMS_MAX];
+};
+
+// Borrows algo and plan. FARM_E_LIMIT: no memory; nothing is left of it.
+enum farm_status farm_iteration_make(const struct farm_algo_config *algo, const struct farm_algo_plan *plan,
+                                     struct farm_head head, uint32_t columns_max, struct farm_iteration *out,
+                                     struct farm_error *err);
+void farm_iteration_free(struct farm_iteration *iteration);
+
+// Lists the windows' columns in order; more than columns_max abort.
+void farm_iteration_list(struct farm_iteration *iteration, const struct farm_window *windows, uint32_t count);
+
+// Targets once: copies all steps of columns [first, first + count) out of the lanes (threads may share the columns);
+// then, with the bootstrap values written, computes targets and sums over the iteration.
+void farm_iteration_gather(struct farm_iteration *iteration, uint32_t first, uint32_t count);
+void farm_iteration_target(struct farm_iteration *iteration);
+// Sums over the units of a pass, in their order (indices NULL: all).
+void farm_iteration_reduce(struct farm_iteration *iteration, const uint32_t *indices, uint32_t count);
+
+// Step `step` of a unit (algo.h): where it lies, and its small arrays into row `row` (rewards clipped and scaled).
+struct farm_place {
+    const struct farm_lane *lane;
+    uint32_t lane_id, env;
+    uint64_t n;
+};
+struct farm_place farm_iteration_place(const struct farm_iteration *iteration, uint32_t unit, uint32_t step);
+void farm_iteration_row(const struct farm_iteration *iteration, uint32_t unit, uint32_t step,
+                        const struct farm_gathered *to, size_t row);
+
+#endif
