@@ -45,13 +45,24 @@ struct farm_algo_plan {
     bool sync, targets_once;
 };
 
-// Units of `columns` windows, and the passes that an epoch over them has.
+// Units of `columns` windows; rows and transitions of a unit; the passes of an epoch, and the units of the largest
+// pass.
 static inline uint32_t farm_algo_units(const struct farm_algo_plan *plan, uint32_t columns) {
     return plan->targets_once ? columns * (plan->shape.length - 1) : columns;
+}
+static inline uint32_t farm_algo_unit_rows(const struct farm_algo_plan *plan) {
+    return plan->targets_once ? 1 : plan->shape.length;
+}
+static inline uint32_t farm_algo_unit_transitions(const struct farm_algo_plan *plan) {
+    return plan->targets_once ? 1 : plan->shape.length - 1;
 }
 static inline uint32_t farm_algo_passes(const struct farm_algo_plan *plan, uint32_t columns) {
     const uint32_t units = farm_algo_units(plan, columns);
     return plan->minibatch && plan->minibatch < units ? units / plan->minibatch : 1;
+}
+static inline uint32_t farm_algo_pass_units(const struct farm_algo_plan *plan, uint32_t columns) {
+    const uint32_t passes = farm_algo_passes(plan, columns);
+    return (farm_algo_units(plan, columns) + passes - 1) / passes;
 }
 
 struct farm_algo {

@@ -128,10 +128,9 @@ static inline FARM_HD float farm_ppo_value(const struct farm_algo_rows *rows, in
     const float clip = rows->option[FARM_PPO_VALUE_CLIP], value = rows->value[row];
     const float error = value - farm_algo_scratch(rows, FARM_PPO_RETURN)[row];
     *loss = 0.5f * error * error;
-    if (!(clip > 0)) return error;
-    const float old = rows->behaviour_value[row], moved = value - old;
-    const float bound = moved > clip ? clip : moved < -clip ? -clip : moved;
-    const float clipped = error - moved + bound;
+    const float moved = value - rows->behaviour_value[row];
+    if (!(clip > 0) || (moved <= clip && moved >= -clip)) return error;
+    const float clipped = error - moved + (moved > clip ? clip : -clip);
     if (!(clipped * clipped > error * error)) return error;
     *loss = 0.5f * clipped * clipped;
     return 0; // the clipped value does not depend on V

@@ -119,6 +119,10 @@ void farm_iteration_reduce(struct farm_iteration *it, const uint32_t *indices, u
 
 // ---- units ----
 
+struct farm_place farm_iteration_last(const struct farm_iteration *it, uint32_t column) {
+    return place_of(&it->columns[column], transitions(it));
+}
+
 struct farm_place farm_iteration_place(const struct farm_iteration *it, uint32_t unit, uint32_t step) {
     return it->plan->targets_once ? place_of(&it->columns[unit % it->count], unit / it->count)
                                   : place_of(&it->columns[unit], step);

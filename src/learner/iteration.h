@@ -56,6 +56,7 @@ struct farm_place {
     uint32_t lane_id, env;
     uint64_t n;
 };
+struct farm_place farm_iteration_last(const struct farm_iteration *iteration, uint32_t column); // its bootstrap step
 struct farm_place farm_iteration_place(const struct farm_iteration *iteration, uint32_t unit, uint32_t step);
 void farm_iteration_row(const struct farm_iteration *iteration, uint32_t unit, uint32_t step,
                         const struct farm_gathered *to, size_t row);

@@ -154,3 +154,21 @@ Test(ppo, the_gradient_stops_where_the_clip_binds) {
         cr_assert_eq(terms[FARM_PPO_CLIPPED], fabsf(cases[i].ratio - 1) > 0.2f, "case %zu", i);
     }
 }
+
+// Within the clip both losses are the same number, whatever rounding says.
+Test(ppo, the_value_clip_acts_outside_of_its_range_only) {
+    float arrays[FARM_PPO_SCRATCH] = {0}, loss;
+    for (int i = -300; i <= 300; i++) {
+        const float value = 0.731f + 0.01f * (float)i, old = 0.731f, target = 3.3f;
+        arrays[FARM_PPO_RETURN] = target;
+        const struct farm_algo_rows rows = {.steps = 1,
+                                            .columns = 1,
+                                            .option = {[FARM_PPO_VALUE_CLIP] = 1.005f},
+                                            .value = &value,
+                                            .behaviour_value = &old,
+                                            .scratch = arrays};
+        const float slope = farm_ppo_value(&rows, 0, &loss);
+        cr_assert_eq(slope, i > 100 ? 0 : value - target, "%d: %g", i, (double)slope);
+        cr_assert_float_eq(loss, i > 100 ? 0.5 * 1.564 * 1.564 : 0.5 * pow((double)(value - target), 2), 1e-5, "%d", i);
+    }
+}

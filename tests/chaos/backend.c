@@ -379,7 +379,7 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
     for (uint32_t i = 0; i < backend->slots[slot].count; i++)
         for (uint32_t e = 0; e < windows[i].env_count; e++, trained++)
             check_window(backend, &windows[i], windows[i].env_from + e);
-    if (trained != all || pass->columns || pass->count != all)
+    if (trained != all || pass->indices || pass->count != all)
         chaos_violation(backend->shared, "a pass over %u of %u windows, not %u", pass->count, trained, all);
     backend->passed |= 1u << slot;
     chaos_add(&backend->shared->state.passes, 1);

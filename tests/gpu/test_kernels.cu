@@ -407,7 +407,7 @@ static void differentiate_on_cpu(const struct farm_algo_rows *rows, double *term
 }
 static void differentiate_on_gpu(const struct farm_algo_rows *rows, void *scratch, double *terms) {
     double *device = device_of(terms, FARM_ALGO_TERMS_MAX);
-    for (int call = 0; call < 2; call++) FARM(farm_cuda_algo_differentiate(NULL, "vtrace", rows, scratch, device, err));
+    for (int call = 0; call < 2; call++) FARM(farm_cuda_algo_differentiate(NULL, "vtrace", rows, true, scratch, device, err));
     CUDA(cudaMemcpy(terms, device, FARM_ALGO_TERMS_MAX * sizeof *terms, cudaMemcpyDeviceToHost));
 }
 
@@ -433,7 +433,7 @@ static void test_vtrace(int steps, int columns, int actions) {
     struct farm_algo_rows cpu = {};
     memcpy(cpu.option, option, sizeof option);
     cpu.head = farm_head_categorical(actions);
-    cpu.steps = steps, cpu.columns = columns;
+    cpu.steps = steps, cpu.columns = cpu.bootstrap = columns;
     struct farm_algo_rows gpu = cpu;
     cpu.policy = policy, cpu.behaviour = behaviour, cpu.value = value, cpu.reward = reward, cpu.flags = flags;
     cpu.action = (const uint8_t *)action;
@@ -677,7 +677,7 @@ static void test_errors(void) {
     check(farm_cuda_stack(NULL, &stack, &err) == FARM_E_INVALID, "a stack at an odd address: %s", err.message);
     struct farm_algo_rows rows = {};
     rows.columns = 3;
-    check(farm_cuda_algo_differentiate(NULL, "vtrace", &rows, NULL, NULL, &err) == FARM_E_INVALID,
+    check(farm_cuda_algo_differentiate(NULL, "vtrace", &rows, true, NULL, NULL, &err) == FARM_E_INVALID,
           "V-trace of no steps: %s", err.message);
     check(farm_cuda_algo_check("chess", &err) == FARM_E_UNSUPPORTED, "an algorithm that no GPU runs: %s", err.message);
     pull.bytes = 16;

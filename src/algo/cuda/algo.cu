@@ -46,7 +46,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     float term[TERMS] = {0};
     if (row < count)
         code::row(&rows, row, term);
-    else if (row < count + rows.columns)
+    else if (row < count + rows.bootstrap)
         farm_algo_no_gradient(&rows, row);
 #pragma unroll
     for (int k = 0; k < TERMS; k++) {
@@ -65,13 +65,15 @@ static __global__ void __launch_bounds__(TERMS * 32) sum_terms(const double *par
 }
 
 template <class code>
-static enum farm_status differentiate(struct CUstream_st *stream, const struct farm_algo_rows *rows, void *scratch,
-                                      double *terms, struct farm_error *err) {
+static enum farm_status differentiate(struct CUstream_st *stream, const struct farm_algo_rows *rows, bool targets,
+                                      void *scratch, double *terms, struct farm_error *err) {
     const size_t count = (size_t)farm_algo_row_count(rows), columns = (size_t)rows->columns;
-    const unsigned blocks = farm_cuda_blocks(count + columns, ROW_THREADS);
-    enum farm_status status = farm_cuda_launch(
-        {"prepare_rows", stream, farm_cuda_blocks(count, ROW_THREADS), ROW_THREADS}, err, prepare_rows<code>, *rows);
-    if (!status)
+    const unsigned blocks = farm_cuda_blocks(count + (size_t)rows->bootstrap, ROW_THREADS);
+    enum farm_status status = FARM_OK;
+    if (targets)
+        status = farm_cuda_launch({"prepare_rows", stream, farm_cuda_blocks(count, ROW_THREADS), ROW_THREADS}, err,
+                                  prepare_rows<code>, *rows);
+    if (!status && targets)
         status = farm_cuda_launch({"walk_columns", stream, farm_cuda_blocks(columns, COLUMN_THREADS), COLUMN_THREADS},
                                   err, walk_columns<code>, *rows);
     if (!status)
@@ -95,14 +97,14 @@ size_t farm_cuda_algo_scratch_bytes(int rows) {
 }
 
 enum farm_status farm_cuda_algo_differentiate(struct CUstream_st *stream, const char *name,
-                                              const struct farm_algo_rows *rows, void *scratch, double *terms,
-                                              struct farm_error *err) {
+                                              const struct farm_algo_rows *rows, bool targets, void *scratch,
+                                              double *terms, struct farm_error *err) {
     if (rows->columns == 0) return FARM_OK;
     if (rows->steps < 1 || rows->columns < 0 || rows->head.outputs < 1)
         return farm_fail(err, FARM_E_INVALID, "%s over %d steps of %d columns of %d numbers", name, rows->steps,
                          rows->columns, rows->head.outputs);
 #define RUN(known)                                                                                                     \
-    if (strcmp(name, #known) == 0) return differentiate<code_##known>(stream, rows, scratch, terms, err);
+    if (strcmp(name, #known) == 0) return differentiate<code_##known>(stream, rows, targets, scratch, terms, err);
     FARM_ALGO_LIST(RUN)
     return farm_cuda_algo_check(name, err);
 }

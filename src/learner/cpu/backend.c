@@ -85,11 +85,6 @@ struct farm_backend {
     float scale;
 };
 
-// Rows of a unit: a column's, or one.
-static uint32_t unit_rows(const struct farm_algo_plan *plan) {
-    return plan->targets_once ? 1 : plan->shape.length;
-}
-
 static size_t vector_bytes(const struct farm_backend *backend) {
     return backend->net->parameter_count * sizeof(float);
 }
@@ -153,7 +148,7 @@ static void destroy(struct farm_backend *backend) {
 
 static enum farm_status make_worker(struct farm_backend *backend, struct worker *w, struct farm_error *err) {
     const struct farm_algo_config *algo = &backend->learner->algo;
-    const size_t rows = (size_t)backend->micro_batch * unit_rows(backend->plan);
+    const size_t rows = (size_t)backend->micro_batch * farm_algo_unit_rows(backend->plan);
     const size_t outputs = (size_t)backend->head.outputs;
     w->grads = new_vector(backend);
     w->rows = zeroed(backend, rows * algo->stack, sizeof(void *));
@@ -181,20 +176,15 @@ static uint32_t training_threads(const struct farm_learner_config *learner) {
     return learner->train_threads ? learner->train_threads : 1;
 }
 
-// Units that a pass over a whole iteration has, at most.
-static uint32_t pass_units(const struct farm_backend *backend) {
-    const uint32_t passes = farm_algo_passes(backend->plan, backend->columns_max);
-    return (farm_algo_units(backend->plan, backend->columns_max) + passes - 1) / passes;
-}
-
 // Units of one forward and backward pass of a training thread. The recipe's micro_batch counts windows.
 static uint32_t choose_micro_batch(const struct farm_backend *backend) {
     const struct farm_learner_config *learner = backend->learner;
-    const uint32_t threads = training_threads(learner), share = (pass_units(backend) + threads - 1) / threads;
+    const uint32_t threads = training_threads(learner),
+                   share = (farm_algo_pass_units(backend->plan, backend->columns_max) + threads - 1) / threads;
     const uint32_t rows = learner->micro_batch    ? learner->micro_batch * backend->plan->shape.length
                           : backend->net->io.flat ? FLAT_ROWS
                                                   : FRAME_ROWS;
-    const uint32_t wanted = rows / unit_rows(backend->plan);
+    const uint32_t wanted = rows / farm_algo_unit_rows(backend->plan);
     return wanted > share ? share : wanted < 1 ? 1 : wanted;
 }
 
@@ -204,9 +194,10 @@ static enum farm_status choose_arithmetic(struct farm_backend *backend, struct f
     const struct farm_arithmetic_request request = {
         .net = backend->net,
         .precision = learner->precision,
-        .train_rows = learner->evaluate ? 0 : (int)(backend->micro_batch * unit_rows(backend->plan)),
+        .train_rows = learner->evaluate ? 0 : (int)(backend->micro_batch * farm_algo_unit_rows(backend->plan)),
         .infer_rows = (int)learner->infer_batch_max,
-        .version_rows = (int)(pass_units(backend) * unit_rows(backend->plan)),
+        .version_rows =
+            (int)(farm_algo_pass_units(backend->plan, backend->columns_max) * farm_algo_unit_rows(backend->plan)),
         .cpu_name = learner->cpu_name,
         .run_file = learner->arithmetic_run_file,
         .user_file = learner->arithmetic_user_file,
@@ -393,7 +384,7 @@ static void prepare_thread(void *context, uint32_t piece, uint32_t thread) {
 static void differentiate_units(struct farm_backend *backend, struct worker *w, uint32_t first, uint32_t count) {
     const struct farm_algo_config *algo = &backend->learner->algo;
     const struct farm_iteration *it = backend->iteration;
-    const uint32_t steps = unit_rows(backend->plan), *indices = backend->pass->indices;
+    const uint32_t steps = farm_algo_unit_rows(backend->plan), *indices = backend->pass->indices;
     const bool once = backend->plan->targets_once;
     w->gathered.scratch_stride = count;
     for (uint32_t step = 0; step < steps; step++)
@@ -493,7 +484,7 @@ static void add_gradients(void *context, uint32_t piece, uint32_t thread) {
 static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const struct farm_pass *pass,
                              struct farm_error *err) {
     const struct farm_algo_plan *plan = backend->plan;
-    const uint32_t transitions = plan->targets_once ? 1 : plan->shape.length - 1; // of a unit
+    const uint32_t transitions = farm_algo_unit_transitions(plan);
     backend->iteration = &backend->iterations[slot];
     backend->pass = pass;
     backend->pass_units = pass->count ? pass->count : farm_algo_units(plan, backend->iteration->count);

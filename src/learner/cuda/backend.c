@@ -24,8 +24,11 @@ struct farm_backend {
     bool unfinished;                // the results of an enqueued step are not harvested
     uint64_t publishing;            // 1 + the version in the streams, or 0
     struct farm_pass_stats stats;   // since the last finish
-    uint32_t *order;                // [columns_max]: one shard's columns of a pass
-    bool failed;                    // a pass failed half done: the devices' parameters are invalid
+    uint32_t *order;                // one shard's units of a pass
+    struct farm_iteration iterations[FARM_BACKEND_SLOTS];
+    uint32_t own[FARM_BACKEND_SLOTS][FARM_LEARNER_SHARDS_MAX]; // columns of each shard, one after another
+    bool targets[FARM_BACKEND_SLOTS];                          // are to be computed before its first pass
+    bool failed; // a pass failed half done: the devices' parameters are invalid
 };
 
 static struct farm_cuda_parameters *parameters_of(const struct farm_backend *backend, uint32_t k) {
@@ -128,6 +131,7 @@ static void destroy(struct farm_backend *backend) {
     if (given_up(backend)) return; // the process ends
     farm_cuda_reduce_close(&backend->reduce);
     for (uint32_t k = 0; k < backend->shard_count; k++) farm_cuda_shard_free(backend->shards[k]);
+    for (int k = 0; k < FARM_BACKEND_SLOTS; k++) farm_iteration_free(&backend->iterations[k]);
     free(backend->order);
     free(backend);
 }
@@ -141,10 +145,13 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
                                struct farm_error *err) {
     struct farm_backend *backend = calloc(1, sizeof *backend);
     if (!backend) return farm_fail(err, FARM_E_LIMIT, "no memory for the CUDA backend");
-    backend->single = config->plan->epochs == 1 && config->plan->minibatches == 1;
-    backend->order = calloc(config->columns_max + 1u, sizeof *backend->order);
+    backend->single = config->plan->epochs == 1 && !config->plan->minibatch && !config->plan->targets_once;
+    backend->order = calloc(farm_algo_units(config->plan, config->columns_max) + 1u, sizeof *backend->order);
     enum farm_status status =
         backend->order ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for %u windows", config->columns_max);
+    for (int k = 0; k < FARM_BACKEND_SLOTS && !status && !config->learner->evaluate; k++)
+        status = farm_iteration_make(&config->learner->algo, config->plan, config->head, config->columns_max,
+                                     &backend->iterations[k], err);
     if (!status && config->lanes->model.answers == FARM_ANSWERS_LOCAL)
         status = farm_fail(err, FARM_E_UNSUPPORTED, "GPUs do not train on lanes whose actors answer yet");
     if (!status && !config->learner->evaluate)
@@ -210,25 +217,26 @@ static enum farm_status abandon_pass(struct farm_backend *backend, enum farm_sta
     return status;
 }
 
-// Enqueues the gradients of a pass over a slot's columns, each shard's in its stream. Columns are numbered shard after
-// shard; each shard gets its own from pass->columns, in their order.
+// Enqueues the gradients of a pass over a slot's units, each shard's in its stream. Columns are numbered shard after
+// shard; each shard gets the units of its own columns, in the pass's order.
 static enum farm_status differentiate(struct farm_backend *backend, uint32_t slot, const struct farm_pass *pass,
                                       struct farm_error *err) {
-    uint32_t total = pass->columns ? pass->count : 0, before = 0;
-    for (uint32_t k = 0; k < backend->shard_count && !pass->columns; k++)
-        total += farm_cuda_training_listed(backend->shards[k]->training, slot);
+    struct farm_iteration *it = &backend->iterations[slot];
+    struct farm_cuda_pass part = {.iteration = it,
+                                  .order = pass->indices || it->plan->targets_once ? backend->order : NULL};
+    part.total = pass->count ? pass->count : farm_algo_units(it->plan, it->count);
+    if (it->plan->targets_once) farm_iteration_reduce(it, pass->indices, part.total);
     for (uint32_t k = 0; k < backend->shard_count; k++) {
-        struct farm_cuda_shard *shard = backend->shards[k];
-        const uint32_t listed = farm_cuda_training_listed(shard->training, slot);
-        uint32_t count = pass->columns ? 0 : listed;
-        for (uint32_t i = 0; pass->columns && i < pass->count; i++)
-            if (pass->columns[i] - before < listed) backend->order[count++] = pass->columns[i] - before;
-        enum farm_status status = farm_cuda_shard_enter(shard, err);
-        if (!status)
-            status = farm_cuda_training_gradients(shard->training, slot, pass->columns ? backend->order : NULL, count,
-                                                  total, err);
+        const uint32_t own = backend->own[slot][k];
+        part.count = part.order ? 0 : own;
+        for (uint32_t i = 0; part.order && i < part.total; i++) {
+            const uint32_t unit = pass->indices ? pass->indices[i] : i, column = unit % it->count;
+            if (column - part.first < own) backend->order[part.count++] = unit;
+        }
+        enum farm_status status = farm_cuda_shard_enter(backend->shards[k], err);
+        if (!status) status = farm_cuda_training_gradients(backend->shards[k]->training, slot, &part, err);
         if (status) return status;
-        before += listed;
+        part.first += own;
     }
     return FARM_OK;
 }
@@ -266,18 +274,53 @@ static enum farm_status copy_to_host(struct farm_backend *backend, struct farm_e
     return status;
 }
 
+// Targets once: the present values of all columns' last observations, some columns of each shard at a time, then the
+// targets on the host.
+static enum farm_status compute_targets(struct farm_backend *backend, uint32_t slot, struct farm_error *err) {
+    struct farm_iteration *it = &backend->iterations[slot];
+    const double limit_s = farm_cuda_limit_s(backend->shards[0]->context.learner);
+    float *values = it->value + (size_t)(it->plan->shape.length - 1) * it->count;
+    const uint32_t most = farm_cuda_training_values_most(backend->shards[0]->training);
+    enum farm_status status = FARM_OK;
+    farm_iteration_gather(it, 0, it->count);
+    for (uint32_t from = 0; from < it->count && !status; from += most) {
+        uint32_t first[FARM_LEARNER_SHARDS_MAX], count[FARM_LEARNER_SHARDS_MAX];
+        for (uint32_t k = 0, before = 0; k < backend->shard_count && !status; before += backend->own[slot][k++]) {
+            const uint32_t own = backend->own[slot][k], left = own > from ? own - from : 0;
+            first[k] = before + from;
+            count[k] = left < most ? left : most;
+            status = farm_cuda_shard_enter(backend->shards[k], err);
+            if (!status && count[k])
+                status = farm_cuda_training_values(backend->shards[k]->training, slot, it, first[k], count[k], err);
+        }
+        if (!status) status = wait_for_all(backend, limit_s, err);
+        for (uint32_t k = 0; k < backend->shard_count && !status; k++)
+            memcpy(values + first[k], farm_cuda_training_take_values(backend->shards[k]->training),
+                   count[k] * sizeof *values);
+    }
+    if (!status) farm_iteration_target(it);
+    return status;
+}
+
 static enum farm_status begin(struct farm_backend *backend, uint32_t slot, const struct farm_window *windows,
                               uint32_t count, struct farm_error *err) {
+    struct farm_iteration *it = &backend->iterations[slot];
+    const struct farm_window *rest = windows;
+    uint32_t left = count;
+    farm_iteration_list(it, windows, count);
     for (uint32_t k = 0; k < backend->shard_count; k++) {
-        const uint32_t own = count_own(&backend->shards[k]->context, windows, count);
+        const uint32_t own = count_own(&backend->shards[k]->context, rest, left);
+        backend->own[slot][k] = 0;
+        for (uint32_t i = 0; i < own; i++) backend->own[slot][k] += rest[i].env_count;
         enum farm_status status = farm_cuda_shard_enter(backend->shards[k], err);
-        if (!status) status = farm_cuda_training_list(backend->shards[k]->training, slot, windows, own, err);
+        if (!status) status = farm_cuda_training_bring(backend->shards[k]->training, rest, own, err);
         if (status) return abandon_pass(backend, status);
-        windows += own;
-        count -= own;
+        rest += own;
+        left -= own;
     }
-    if (count) return farm_fail(err, FARM_E_INVALID, "windows are not sorted by shard");
+    if (left) return farm_fail(err, FARM_E_INVALID, "windows are not sorted by shard");
     backend->begun[slot] = backend->single;
+    backend->targets[slot] = it->plan->targets_once;
     if (!backend->single) return FARM_OK;
     const enum farm_status status = differentiate(backend, slot, &(struct farm_pass){0}, err);
     return status ? abandon_pass(backend, status) : FARM_OK;
@@ -289,6 +332,8 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
     enum farm_status status = FARM_OK;
     // Gathered inputs and results have room for one pass.
     if (backend->unfinished) status = harvest(backend, err);
+    if (!status && backend->targets[slot]) status = compute_targets(backend, slot, err);
+    backend->targets[slot] = false;
     if (!status && !backend->begun[slot]) status = differentiate(backend, slot, pass, err);
     if (!status && backend->shard_count > 1) status = sum_gradients(backend, err);
     for (uint32_t k = 0; k < backend->shard_count && !status; k++) {

@@ -42,6 +42,12 @@ static inline uint32_t farm_cuda_share(const struct farm_cuda_context *context) 
     return farm_learner_share(context->columns_max, context->shards, context->shard);
 }
 
+// Units (algo/algo.h) of a pass, at most: this shard's.
+static inline uint32_t farm_cuda_pass_units(const struct farm_cuda_context *context) {
+    return context->plan->targets_once ? farm_algo_pass_units(context->plan, context->columns_max)
+                                       : farm_cuda_share(context);
+}
+
 // Whether observations are flat numbers, not frames.
 static inline bool farm_cuda_is_flat(const struct farm_cuda_context *context) {
     return context->net->io.flat > 0;

@@ -8,20 +8,22 @@
 #include "kernels/cuda/check.h"
 #include "learner/cuda/memory.h"
 #include "learner/cuda/stream.h"
-#include "learner/gather.h"
 
 enum { FRAME_ROWS = 1024, FLAT_ROWS = 16384, ALIGNMENT = 256 }; // rows of a pass; bytes of the arrays of its inputs
 
 // What the host gathers for an update, as offsets into a block of pinned memory that is copied to the device whole.
-// Rows lie chunk after chunk, within a chunk time-major: row (t, c) = t * columns + c, t in [0, T].
+// Rows lie chunk after chunk, within a chunk time-major: row (t, c) = t * columns + c, t in [0, T]. If targets are
+// computed once, a unit is a single row, and the host gathers its targets and the sums too (learner/iteration.h).
 struct inputs {
     size_t frames;    // void *[rows * stack]; flat observations in the mirror: [rows]
-    size_t pulls;     // mode WINDOW: void *[batch * (T + stack)], where the windows' frames lie in the rings
+    size_t pulls;     // mode WINDOW: void *[units * (rows - 1 + stack)], where the units' frames lie in the rings
     size_t flat;      // f32 [rows of a chunk][io.flat], flat_chunk bytes per chunk, if the mirror does not hold them
     size_t behaviour; // f32 [rows][outputs]
     size_t behaviour_value, reward; // f32 [rows]
     size_t action;                  // u8 [rows][action_bytes]
     size_t flags;                   // u8 [rows]
+    size_t scratch;                 // targets once: f32 of each chunk [algorithm's scratch][its units]
+    size_t sums;                    // targets once: double [2][FARM_ALGO_SUMS_MAX], of the pass, of the iteration
     size_t bytes, flat_chunk;
 };
 
@@ -34,8 +36,6 @@ struct results {
 
 // One of two iterations: the host gathers for one while the GPU computes the other.
 struct slot {
-    struct farm_column *columns; // [share]
-    uint32_t column_count;
     char *block;                  // pinned: the gathered inputs
     char *bounce, *bounce_mapped; // pinned, mode WINDOW without registration: the windows' frames
     cudaGraphExec_t gradients;
@@ -49,14 +49,14 @@ struct farm_cuda_training {
     cudaEvent_t done;
     struct slot slots[FARM_BACKEND_SLOTS], *slot; // slot: the one whose gradients were begun last
     cudaGraphExec_t step;
-    uint32_t chunk;             // columns of a pass
-    const uint32_t *order;      // of the pass whose gradients were begun last: its columns; NULL: all
-    uint32_t pass_count, total; // columns of it: here, and in all shards
+    uint32_t chunk;             // units of one forward and backward pass
+    struct farm_cuda_pass pass; // whose gradients were begun last
     uint64_t bus_bytes;         // of the pass whose step was begun last
     struct inputs inputs;
     const void **frames; // [stack]
     // pinned
     struct results *results;
+    float *values; // [chunk] bootstrap values; only if targets are computed once
     // device
     char *device_block;
     char *windows;           // mode WINDOW: [chunk][T + stack] frames of a pass
@@ -73,33 +73,38 @@ struct farm_cuda_training {
 
 // ---- sizes ----
 
-static uint32_t window_steps(const struct farm_cuda_context *context) {
-    return context->plan->shape.length;
+static uint32_t unit_rows(const struct farm_cuda_context *context) {
+    return farm_algo_unit_rows(context->plan);
 }
 
-// Windows of one forward and backward pass: micro_batch, or as many as keep the GPU busy.
-static uint32_t chunk_windows(const struct farm_cuda_context *context) {
-    uint32_t chunk = context->learner->micro_batch;
-    if (!chunk) chunk = (uint32_t)(farm_cuda_is_flat(context) ? FLAT_ROWS : FRAME_ROWS) / window_steps(context);
-    if (chunk > farm_cuda_share(context)) chunk = farm_cuda_share(context);
+static size_t scratch_arrays(const struct farm_cuda_context *context) {
+    return (size_t)context->learner->algo.algo->scratch;
+}
+
+// Units of one forward and backward pass: micro_batch windows, or as many as keep the GPU busy.
+static uint32_t chunk_units(const struct farm_cuda_context *context) {
+    uint32_t rows = context->learner->micro_batch * context->plan->shape.length;
+    if (!rows) rows = farm_cuda_is_flat(context) ? FLAT_ROWS : FRAME_ROWS;
+    uint32_t chunk = rows / unit_rows(context);
+    if (chunk > farm_cuda_pass_units(context)) chunk = farm_cuda_pass_units(context);
     return chunk ? chunk : 1;
 }
 
-// Frames of one window: its steps, and the earlier ones in its first step's stack.
-static uint32_t window_frames(const struct farm_cuda_context *context) {
-    return window_steps(context) - 1 + (uint32_t)context->net->io.stack;
+// Frames of a unit: its steps, and the earlier ones in its first step's stack.
+static uint32_t unit_frames(const struct farm_cuda_context *context) {
+    return unit_rows(context) - 1 + (uint32_t)context->net->io.stack;
 }
 
 static struct inputs lay_out_inputs(const struct farm_cuda_context *context, enum farm_mirror mode) {
-    const size_t batch = farm_cuda_share(context), rows = batch * window_steps(context);
+    const size_t batch = farm_cuda_pass_units(context), rows = batch * unit_rows(context);
     const bool window = mode == FARM_MIRROR_WINDOW && !farm_cuda_is_flat(context);
     const bool gathered = mode != FARM_MIRROR_FULL && farm_cuda_is_flat(context);
     struct inputs inputs = {0};
     size_t at = 0;
     inputs.frames = farm_cuda_reserve(&at, rows * (size_t)context->net->io.stack * sizeof(void *), ALIGNMENT);
-    inputs.pulls = farm_cuda_reserve(&at, (window ? batch * window_frames(context) : 0) * sizeof(void *), ALIGNMENT);
-    const size_t chunk = chunk_windows(context);
-    (void)farm_cuda_reserve(&inputs.flat_chunk, chunk * window_steps(context) * context->obs_bytes,
+    inputs.pulls = farm_cuda_reserve(&at, (window ? batch * unit_frames(context) : 0) * sizeof(void *), ALIGNMENT);
+    const size_t chunk = chunk_units(context);
+    (void)farm_cuda_reserve(&inputs.flat_chunk, chunk * unit_rows(context) * context->obs_bytes,
                             ALIGNMENT); // of each chunk
     inputs.flat = farm_cuda_reserve(&at, (gathered ? (batch + chunk - 1) / chunk : 0) * inputs.flat_chunk, ALIGNMENT);
     inputs.behaviour = farm_cuda_reserve(&at, rows * (size_t)context->head.outputs * sizeof(float), ALIGNMENT);
@@ -107,20 +112,23 @@ static struct inputs lay_out_inputs(const struct farm_cuda_context *context, enu
     inputs.reward = farm_cuda_reserve(&at, rows * sizeof(float), ALIGNMENT);
     inputs.action = farm_cuda_reserve(&at, rows * (size_t)context->head.action_bytes, ALIGNMENT);
     inputs.flags = farm_cuda_reserve(&at, rows, ALIGNMENT);
+    const bool once = context->plan->targets_once;
+    inputs.scratch = farm_cuda_reserve(&at, once ? rows * scratch_arrays(context) * sizeof(float) : 0, ALIGNMENT);
+    inputs.sums = farm_cuda_reserve(&at, once ? 2 * FARM_ALGO_SUMS_MAX * sizeof(double) : 0, ALIGNMENT);
     inputs.bytes = at;
     return inputs;
 }
 
 size_t farm_cuda_training_bytes(const struct farm_cuda_context *context, enum farm_mirror mode) {
     const struct farm_cuda_executor_config config =
-        farm_cuda_executor_config(context, chunk_windows(context) * window_steps(context), true);
-    const size_t chunk = chunk_windows(context), rows = (size_t)config.batch_max;
+        farm_cuda_executor_config(context, chunk_units(context) * unit_rows(context), true);
+    const size_t chunk = chunk_units(context), rows = (size_t)config.batch_max;
     size_t bytes = farm_cuda_executor_bytes(&config) + lay_out_inputs(context, mode).bytes;
     bytes +=
         rows * sizeof(float) * (2 * (size_t)context->head.outputs + 2 + (size_t)context->learner->algo.algo->scratch);
     if (farm_cuda_is_flat(context) && mode == FARM_MIRROR_FULL) bytes += rows * (context->obs_bytes + sizeof(void *));
     if (!farm_cuda_is_flat(context) && mode == FARM_MIRROR_WINDOW)
-        bytes += chunk * window_frames(context) * (farm_cuda_slot_bytes(context->obs_bytes) + sizeof(void *));
+        bytes += chunk * unit_frames(context) * (farm_cuda_slot_bytes(context->obs_bytes) + sizeof(void *));
     return bytes;
 }
 
@@ -132,7 +140,7 @@ static enum farm_status allocate_array(size_t count, size_t bytes, void *out, st
 
 static enum farm_status allocate_on_device(struct farm_cuda_training *t, struct farm_error *err) {
     const struct farm_cuda_context *context = t->context;
-    const size_t rows = (size_t)t->chunk * window_steps(context), outputs = (size_t)context->head.outputs;
+    const size_t rows = (size_t)t->chunk * unit_rows(context), outputs = (size_t)context->head.outputs;
     enum farm_status status = allocate_array(1, t->inputs.bytes, &t->device_block, err);
     if (!status) status = allocate_array(rows * outputs, sizeof(float), &t->policy, err);
     if (!status) status = allocate_array(rows * outputs, sizeof(float), &t->dpolicy, err);
@@ -158,7 +166,7 @@ static enum farm_status list_places(char *start, size_t stride, size_t count, vo
 // Memory for observations on their way from the rings or the mirror to the network.
 static enum farm_status allocate_observations(struct farm_cuda_training *t, struct farm_error *err) {
     const struct farm_cuda_context *context = t->context;
-    const size_t rows = (size_t)t->chunk * window_steps(context), frames = (size_t)t->chunk * window_frames(context);
+    const size_t rows = (size_t)t->chunk * unit_rows(context), frames = (size_t)t->chunk * unit_frames(context);
     const size_t slot = farm_cuda_slot_bytes(context->obs_bytes);
     if (farm_cuda_is_flat(context)) {
         if (context->mirror.mode != FARM_MIRROR_FULL) return FARM_OK;
@@ -169,7 +177,7 @@ static enum farm_status allocate_observations(struct farm_cuda_training *t, stru
     enum farm_status status = allocate_array(frames, slot, &t->windows, err);
     if (!status) status = list_places(t->windows, slot, frames, &t->windows_to, err);
     if (status || context->direct) return status;
-    const size_t all = (size_t)farm_cuda_share(context) * window_frames(context);
+    const size_t all = (size_t)farm_cuda_pass_units(context) * unit_frames(context);
     for (int k = 0; k < 2 && !status; k++) {
         status = farm_cuda_host_memory(all * slot, "the windows need", "batch", &t->slots[k].bounce, err);
         if (!status) status = farm_cuda_mapped(t->slots[k].bounce, &t->slots[k].bounce_mapped, err);
@@ -179,10 +187,10 @@ static enum farm_status allocate_observations(struct farm_cuda_training *t, stru
 
 static enum farm_status allocate_on_host(struct farm_cuda_training *t, struct farm_error *err) {
     enum farm_status status = farm_cuda_host_memory(sizeof *t->results, "training needs", NULL, &t->results, err);
+    if (!status && t->context->plan->targets_once)
+        status = farm_cuda_host_memory(t->chunk * sizeof *t->values, "training needs", "minibatch", &t->values, err);
     for (int k = 0; k < 2 && !status; k++) {
         status = farm_cuda_host_memory(t->inputs.bytes, "training needs", "batch", &t->slots[k].block, err);
-        t->slots[k].columns = calloc(farm_cuda_share(t->context) + 1u, sizeof *t->slots[k].columns);
-        if (!t->slots[k].columns) status = farm_fail(err, FARM_E_LIMIT, "no memory for an update's list");
     }
     t->frames = calloc((size_t)t->context->net->io.stack, sizeof *t->frames);
     if (!status && !t->frames) status = farm_fail(err, FARM_E_LIMIT, "no memory for an update's list");
@@ -200,22 +208,22 @@ static enum farm_status enqueue_flat_pull(struct farm_cuda_training *t, uint32_t
                                           struct farm_error *err) {
     if (!t->flat) return FARM_OK;
     const struct farm_cuda_pull pull = {
-        .from = device_input(t, t->inputs.frames, (size_t)first * window_steps(t->context), sizeof(void *)),
+        .from = device_input(t, t->inputs.frames, (size_t)first * unit_rows(t->context), sizeof(void *)),
         .to = t->flat_to,
-        .count = columns * window_steps(t->context),
+        .count = columns * unit_rows(t->context),
         .bytes = t->context->obs_bytes,
         .blocks = 16};
     return farm_cuda_pull(t->stream, FARM_CUDA_PULL_LOADS, &pull, err);
 }
 
 static struct farm_sequence sequence_of(const struct farm_cuda_training *t, uint32_t columns) {
-    return (struct farm_sequence){.steps = (int)window_steps(t->context), .columns = (int)columns};
+    return (struct farm_sequence){.steps = (int)unit_rows(t->context), .columns = (int)columns};
 }
 
 static enum farm_status enqueue_forward(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
                                         struct farm_error *err) {
     const struct farm_cuda_context *context = t->context;
-    const size_t row = (size_t)first * window_steps(context), stack = (size_t)context->net->io.stack;
+    const size_t row = (size_t)first * unit_rows(context), stack = (size_t)context->net->io.stack;
     struct farm_cuda_input input = {0};
     if (!farm_cuda_is_flat(context))
         input.frames = device_input(t, t->inputs.frames, row * stack, sizeof(void *));
@@ -235,11 +243,13 @@ static enum farm_status enqueue_backward(struct farm_cuda_training *t, uint32_t 
 static enum farm_status enqueue_algorithm(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
                                           struct farm_error *err) {
     const struct farm_algo_config *algo = &t->context->learner->algo;
-    const size_t row = (size_t)first * window_steps(t->context);
+    const size_t row = (size_t)first * unit_rows(t->context);
+    const bool once = t->context->plan->targets_once;
     struct farm_algo_rows rows = {
         .head = t->context->head,
-        .steps = (int)window_steps(t->context) - 1,
+        .steps = (int)farm_algo_unit_transitions(t->context->plan),
         .columns = (int)columns,
+        .bootstrap = once ? 0 : (int)columns,
         .policy = t->policy,
         .value = t->value,
         .behaviour = device_input(t, t->inputs.behaviour, row * (size_t)t->context->head.outputs, sizeof(float)),
@@ -247,12 +257,15 @@ static enum farm_status enqueue_algorithm(struct farm_cuda_training *t, uint32_t
         .action = device_input(t, t->inputs.action, row, (size_t)t->context->head.action_bytes),
         .reward = device_input(t, t->inputs.reward, row, sizeof(float)),
         .flags = device_input(t, t->inputs.flags, row, 1),
-        .scratch = t->scratch,
+        .scratch =
+            once ? device_input(t, t->inputs.scratch, first * scratch_arrays(t->context), sizeof(float)) : t->scratch,
+        .pass_sums = device_input(t, t->inputs.sums, 0, sizeof(double)),
+        .iteration_sums = device_input(t, t->inputs.sums, FARM_ALGO_SUMS_MAX, sizeof(double)),
         .dpolicy = t->dpolicy,
         .dvalue = t->dvalue,
     };
     memcpy(rows.option, algo->option, sizeof rows.option);
-    return farm_cuda_algo_differentiate(t->stream, algo->algo->recipe.name, &rows, t->sums, t->terms, err);
+    return farm_cuda_algo_differentiate(t->stream, algo->algo->recipe.name, &rows, !once, t->sums, t->terms, err);
 }
 
 static enum farm_status enqueue_window_pull(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
@@ -260,9 +273,9 @@ static enum farm_status enqueue_window_pull(struct farm_cuda_training *t, uint32
     if (!t->windows) return FARM_OK;
     const struct farm_cuda_obs_path *obs_path = &t->context->obs_path; // batches of copies cannot be captured
     const struct farm_cuda_pull pull = {
-        .from = device_input(t, t->inputs.pulls, (size_t)first * window_frames(t->context), sizeof(void *)),
+        .from = device_input(t, t->inputs.pulls, (size_t)first * unit_frames(t->context), sizeof(void *)),
         .to = t->windows_to,
-        .count = columns * window_frames(t->context),
+        .count = columns * unit_frames(t->context),
         .bytes = t->context->obs_bytes,
         .blocks = obs_path->blocks};
     return farm_cuda_pull(t->stream, obs_path->copies ? FARM_CUDA_PULL_LOADS : obs_path->way, &pull, err);
@@ -286,15 +299,15 @@ static enum farm_status enqueue_inputs(struct farm_cuda_training *t, struct farm
     return FARM_OK;
 }
 
-// The gradients of `columns` windows, added up.
-static enum farm_status enqueue_gradients(struct farm_cuda_training *t, uint32_t columns, struct farm_error *err) {
+// The gradients of so many units, added up.
+static enum farm_status enqueue_gradients(struct farm_cuda_training *t, uint32_t units, struct farm_error *err) {
     enum farm_status status = enqueue_inputs(t, err);
-    for (uint32_t first = 0; first < columns && !status; first += t->chunk)
-        status = enqueue_chunk(t, first, columns - first < t->chunk ? columns - first : t->chunk, err);
+    for (uint32_t first = 0; first < units && !status; first += t->chunk)
+        status = enqueue_chunk(t, first, units - first < t->chunk ? units - first : t->chunk, err);
     return status;
 }
 
-// The step along the gradients of `total` windows.
+// The step along the gradients of `total` units.
 static enum farm_status enqueue_step(struct farm_cuda_training *t, uint32_t total, struct farm_error *err) {
     struct farm_cuda_parameters *p = &t->context->parameters;
     enum farm_status status = FARM_OK;
@@ -302,7 +315,7 @@ static enum farm_status enqueue_step(struct farm_cuda_training *t, uint32_t tota
                                   cudaMemcpyHostToDevice, t->stream));
     if (!t->context->learner->algo.loss_sum)
         status = farm_cuda_scale(t->stream, p->gradients, p->count,
-                                 1.0f / (float)(total * (window_steps(t->context) - 1)), err);
+                                 1.0f / (float)(total * farm_algo_unit_transitions(t->context->plan)), err);
     if (!status) status = farm_cuda_optimiser_step(t->stream, &p->optimiser, err);
     if (status) return status;
     FARM_CUDA_TRY(
@@ -315,16 +328,21 @@ static enum farm_status enqueue_step(struct farm_cuda_training *t, uint32_t tota
 // Fills the lists with an observation of zeros.
 static void list_zeros(struct farm_cuda_training *t) {
     const struct farm_cuda_context *context = t->context;
-    const size_t batch = farm_cuda_share(context);
+    const size_t batch = farm_cuda_pass_units(context);
     void **frames = (void **)(void *)(t->slot->block + t->inputs.frames),
          **pulls = (void **)(void *)(t->slot->block + t->inputs.pulls);
-    for (size_t i = 0; i < batch * window_steps(context) && t->flat; i++) frames[i] = context->zeros;
-    for (size_t i = 0; i < batch * window_frames(context) && t->windows; i++) pulls[i] = context->zeros;
+    for (size_t i = 0; i < batch * unit_rows(context) && t->flat; i++) frames[i] = context->zeros;
+    for (size_t i = 0; i < batch * unit_frames(context) && t->windows; i++) pulls[i] = context->zeros;
+}
+
+// Units of the captured pass in all shards.
+static uint32_t captured_total(const struct farm_cuda_context *context) {
+    return context->plan->targets_once ? farm_cuda_pass_units(context) : context->columns_max;
 }
 
 // Runs an update on zeros, which chooses algorithms and loads kernels; restores the parameters; captures the graphs.
 static enum farm_status capture_graphs(struct farm_cuda_training *t, struct farm_error *err) {
-    const uint32_t share = farm_cuda_share(t->context), batch = t->context->columns_max;
+    const uint32_t share = farm_cuda_pass_units(t->context), batch = captured_total(t->context);
     list_zeros(t);
     enum farm_status status = enqueue_gradients(t, share, err);
     if (!status) status = enqueue_step(t, batch, err);
@@ -347,10 +365,10 @@ enum farm_status farm_cuda_training_make(struct farm_cuda_context *context, stru
     if (!t) return farm_fail(err, FARM_E_LIMIT, "no memory for training");
     t->context = context;
     t->slot = &t->slots[0];
-    t->chunk = chunk_windows(context);
+    t->chunk = chunk_units(context);
     t->inputs = lay_out_inputs(context, context->mirror.mode);
     const struct farm_cuda_executor_config config =
-        farm_cuda_executor_config(context, chunk_windows(context) * window_steps(context), true);
+        farm_cuda_executor_config(context, chunk_units(context) * unit_rows(context), true);
     enum farm_status status = farm_cuda_stream_make(false, &t->stream, &t->done, err);
     if (!status) status = allocate_on_host(t, err);
     if (!status) status = allocate_on_device(t, err);
@@ -373,7 +391,6 @@ void farm_cuda_training_free(struct farm_cuda_training *t) {
         if (t->slots[k].gradients) (void)cudaGraphExecDestroy(t->slots[k].gradients);
         (void)cudaFreeHost(t->slots[k].block);
         (void)cudaFreeHost(t->slots[k].bounce);
-        free(t->slots[k].columns);
     }
     if (t->step) (void)cudaGraphExecDestroy(t->step);
     farm_cuda_executor_destroy(t->executor);
@@ -381,6 +398,7 @@ void farm_cuda_training_free(struct farm_cuda_training *t) {
                             t->dpolicy,      t->value,   t->dvalue,     t->scratch, t->sums,    t->terms};
     for (size_t k = 0; k < sizeof device / sizeof *device; k++) (void)cudaFree(device[k]);
     (void)cudaFreeHost(t->results);
+    (void)cudaFreeHost(t->values);
     if (t->done) (void)cudaEventDestroy(t->done);
     if (t->stream) (void)cudaStreamDestroy(t->stream);
     free(t->frames);
@@ -401,23 +419,23 @@ static void *host_input(const struct farm_cuda_training *t, size_t array, size_t
     return t->slot->block + array + index * bytes;
 }
 
-// Frame `index` (0: the oldest of its first step's stack) of the window of column `c` of its chunk.
-static void *window_frame(const struct farm_cuda_training *t, uint32_t c, uint32_t index) {
-    return t->windows + ((size_t)c * window_frames(t->context) + index) * farm_cuda_slot_bytes(t->context->obs_bytes);
+// Frame `index` (0: the oldest of its first step's stack) of unit `c` of its chunk.
+static void *unit_frame(const struct farm_cuda_training *t, uint32_t c, uint32_t index) {
+    return t->windows + ((size_t)c * unit_frames(t->context) + index) * farm_cuda_slot_bytes(t->context->obs_bytes);
 }
 
-// Windows are pulled with all their frames; steps before the first are zeros.
-static uint64_t gather_pulls(struct farm_cuda_training *t, const struct farm_column *column, uint32_t number) {
+// Units are pulled with all their frames; steps before a lane's first are zeros.
+static uint64_t gather_pulls(struct farm_cuda_training *t, const struct farm_place *first, uint32_t number) {
     const struct farm_cuda_context *context = t->context;
     const uint32_t history = (uint32_t)context->net->io.stack - 1;
     uint64_t pulled = 0;
-    for (uint32_t k = 0; k < window_frames(context); k++) {
-        const size_t at = (size_t)number * window_frames(context) + k;
+    for (uint32_t k = 0; k < unit_frames(context); k++) {
+        const size_t at = (size_t)number * unit_frames(context) + k;
         const void *from = context->zeros;
-        if (column->start + k >= history) {
-            const void *frame = farm_lane_obs(column->lane, 0, column->start + k - history, column->env);
+        if (first->n + k >= history) {
+            const void *frame = farm_lane_obs(first->lane, 0, first->n + k - history, first->env);
             if (context->direct) {
-                from = farm_cuda_up(context, column->lane_id, frame);
+                from = farm_cuda_up(context, first->lane_id, frame);
             } else {
                 const size_t offset = at * farm_cuda_slot_bytes(context->obs_bytes);
                 memcpy(t->slot->bounce + offset, frame, context->obs_bytes);
@@ -430,22 +448,22 @@ static uint64_t gather_pulls(struct farm_cuda_training *t, const struct farm_col
     return pulled * context->obs_bytes;
 }
 
-// Lists the frames of the network's input at this step. Returns the bytes that cross the bus for them.
-static uint64_t gather_frames(struct farm_cuda_training *t, const struct farm_column *column, uint32_t c, uint32_t step,
+// Lists the frames of the network's input at this place, step `step` of unit `c` of its chunk. Returns the bytes that
+// cross the bus for them.
+static uint64_t gather_frames(struct farm_cuda_training *t, const struct farm_place *at, uint32_t c, uint32_t step,
                               size_t row) {
     const struct farm_cuda_context *context = t->context;
     const uint32_t stack = (uint32_t)context->net->io.stack;
-    const uint64_t n = column->start + step;
     uint64_t bytes = 0;
-    farm_lane_stack(column->lane, 0, n, column->env, stack, t->frames);
+    farm_lane_stack(at->lane, 0, at->n, at->env, stack, t->frames);
     for (uint32_t k = 0; k < stack; k++) {
         const void *frame = t->frames[k];
         if (frame && context->mirror.mode == FARM_MIRROR_FULL)
-            frame = farm_cuda_mirror_at(&context->mirror, column->lane_id, n - (stack - 1 - k), column->env);
+            frame = farm_cuda_mirror_at(&context->mirror, at->lane_id, at->n - (stack - 1 - k), at->env);
         else if (frame && context->mirror.mode == FARM_MIRROR_WINDOW)
-            frame = window_frame(t, c, step + k);
+            frame = unit_frame(t, c, step + k);
         else if (frame) {
-            frame = farm_cuda_up(context, column->lane_id, frame);
+            frame = farm_cuda_up(context, at->lane_id, frame);
             bytes += context->obs_bytes;
         }
         memcpy(host_input(t, t->inputs.frames, row * stack + k, sizeof frame), &frame, sizeof frame);
@@ -453,59 +471,74 @@ static uint64_t gather_frames(struct farm_cuda_training *t, const struct farm_co
     return bytes;
 }
 
-static uint64_t gather_flat(struct farm_cuda_training *t, const struct farm_column *column, uint64_t n, size_t row) {
+static uint64_t gather_flat(struct farm_cuda_training *t, const struct farm_place *at, size_t row) {
     const struct farm_cuda_context *context = t->context;
     if (context->mirror.mode == FARM_MIRROR_FULL) {
-        const void *place = farm_cuda_mirror_at(&context->mirror, column->lane_id, n, column->env);
+        const void *place = farm_cuda_mirror_at(&context->mirror, at->lane_id, at->n, at->env);
         memcpy(host_input(t, t->inputs.frames, row, sizeof place), &place, sizeof place);
         return 0;
     }
-    const size_t chunk_rows = (size_t)t->chunk * window_steps(context);
+    const size_t chunk_rows = (size_t)t->chunk * unit_rows(context);
     char *chunk = host_input(t, t->inputs.flat, row / chunk_rows, t->inputs.flat_chunk);
-    memcpy(chunk + row % chunk_rows * context->obs_bytes, farm_lane_obs(column->lane, 0, n, column->env),
+    memcpy(chunk + row % chunk_rows * context->obs_bytes, farm_lane_obs(at->lane, 0, at->n, at->env),
            context->obs_bytes);
     return context->obs_bytes;
 }
 
-// The host's arrays of the rows.
-static struct farm_gathered host_arrays(const struct farm_cuda_training *t) {
-    return (struct farm_gathered){.behaviour = host_input(t, t->inputs.behaviour, 0, 1),
-                                  .behaviour_value = host_input(t, t->inputs.behaviour_value, 0, 1),
-                                  .reward = host_input(t, t->inputs.reward, 0, 1),
-                                  .action = host_input(t, t->inputs.action, 0, 1),
-                                  .flags = host_input(t, t->inputs.flags, 0, 1)};
+// The host's arrays of the rows of the chunk that begins with unit `first` and has `units`.
+static struct farm_gathered host_arrays(const struct farm_cuda_training *t, uint32_t first, uint32_t units) {
+    const size_t row = (size_t)first * unit_rows(t->context), outputs = (size_t)t->context->head.outputs;
+    return (struct farm_gathered){
+        .behaviour = host_input(t, t->inputs.behaviour, row * outputs, sizeof(float)),
+        .behaviour_value = host_input(t, t->inputs.behaviour_value, row, sizeof(float)),
+        .reward = host_input(t, t->inputs.reward, row, sizeof(float)),
+        .action = host_input(t, t->inputs.action, row, (size_t)t->context->head.action_bytes),
+        .flags = host_input(t, t->inputs.flags, row, 1),
+        .scratch = host_input(t, t->inputs.scratch, first * scratch_arrays(t->context), sizeof(float)),
+        .scratch_stride = units};
 }
 
-static const struct farm_column *column_at(const struct farm_cuda_training *t, uint32_t i) {
-    return &t->slot->columns[t->order ? t->order[i] : i];
+// Step `step` of the pass's unit number `i`; for bootstrap values, the last step of the column.
+static struct farm_place place_at(const struct farm_cuda_training *t, uint32_t i, uint32_t step) {
+    const struct farm_iteration *it = t->pass.iteration;
+    if (t->pass.bootstrap) return farm_iteration_last(it, t->pass.first + i);
+    return farm_iteration_place(it, t->pass.order ? t->pass.order[i] : t->pass.first + i, step);
 }
 
 static uint64_t gather_pass(struct farm_cuda_training *t) {
-    const struct farm_gathered to = host_arrays(t);
-    const uint32_t length = window_steps(t->context);
+    const struct farm_cuda_pass *pass = &t->pass;
+    const uint32_t steps = unit_rows(t->context);
     uint64_t bytes = 0;
-    for (uint32_t first = 0; first < t->pass_count; first += t->chunk) {
-        const uint32_t left = t->pass_count - first, columns = left < t->chunk ? left : t->chunk;
-        for (uint32_t step = 0; step < length; step++)
-            for (uint32_t c = 0; c < columns; c++) {
-                const struct farm_column *column = column_at(t, first + c);
-                const size_t row = (size_t)first * length + (size_t)step * columns + c;
-                farm_gather_step(&t->context->learner->algo, column, step, &to, row);
-                bytes += farm_cuda_is_flat(t->context) ? gather_flat(t, column, column->start + step, row)
-                                                       : gather_frames(t, column, c, step, row);
+    for (uint32_t first = 0; first < pass->count; first += t->chunk) {
+        const uint32_t left = pass->count - first, units = left < t->chunk ? left : t->chunk;
+        const struct farm_gathered to = host_arrays(t, first, units);
+        for (uint32_t step = 0; step < steps; step++)
+            for (uint32_t c = 0; c < units; c++) {
+                const struct farm_place at = place_at(t, first + c, step);
+                const size_t row = (size_t)step * units + c, all = (size_t)first * steps + row;
+                if (!pass->bootstrap)
+                    farm_iteration_row(pass->iteration, pass->order ? pass->order[first + c] : pass->first + first + c,
+                                       step, &to, row);
+                bytes += farm_cuda_is_flat(t->context) ? gather_flat(t, &at, all) : gather_frames(t, &at, c, step, all);
             }
     }
-    for (uint32_t c = 0; c < t->pass_count && t->windows; c++) bytes += gather_pulls(t, column_at(t, c), c);
+    for (uint32_t c = 0; c < pass->count && t->windows; c++) {
+        const struct farm_place at = place_at(t, c, 0);
+        bytes += gather_pulls(t, &at, c);
+    }
+    if (t->context->plan->targets_once) {
+        double *sums = host_input(t, t->inputs.sums, 0, 1);
+        memcpy(sums, pass->iteration->pass_sums, sizeof pass->iteration->pass_sums);
+        memcpy(sums + FARM_ALGO_SUMS_MAX, pass->iteration->iteration_sums, sizeof pass->iteration->iteration_sums);
+    }
     return bytes;
 }
 
 // ---- a pass ----
 
-enum farm_status farm_cuda_training_list(struct farm_cuda_training *t, uint32_t slot, const struct farm_window *windows,
-                                         uint32_t count, struct farm_error *err) {
+enum farm_status farm_cuda_training_bring(struct farm_cuda_training *t, const struct farm_window *windows,
+                                          uint32_t count, struct farm_error *err) {
     const struct farm_cuda_context *context = t->context;
-    t->slots[slot].column_count =
-        farm_columns_list(windows, count, t->slots[slot].columns, farm_cuda_share(t->context));
     for (uint32_t i = 0; i < count && context->plan->sync && context->mirror.mode == FARM_MIRROR_FULL; i++) {
         const struct farm_window *w = &windows[i];
         const uint64_t last = w->start + context->plan->shape.length - 1;
@@ -516,23 +549,40 @@ enum farm_status farm_cuda_training_list(struct farm_cuda_training *t, uint32_t 
     return FARM_OK;
 }
 
-uint32_t farm_cuda_training_listed(const struct farm_cuda_training *t, uint32_t slot) {
-    return t->slots[slot].column_count;
+uint32_t farm_cuda_training_values_most(const struct farm_cuda_training *t) {
+    return t->chunk;
+}
+
+enum farm_status farm_cuda_training_values(struct farm_cuda_training *t, uint32_t slot,
+                                           const struct farm_iteration *iteration, uint32_t first, uint32_t count,
+                                           struct farm_error *err) {
+    t->slot = &t->slots[slot];
+    t->pass = (struct farm_cuda_pass){.iteration = iteration, .first = first, .count = count, .bootstrap = true};
+    t->bus_bytes_total += gather_pass(t);
+    enum farm_status status = enqueue_inputs(t, err);
+    if (!status) status = enqueue_window_pull(t, 0, count, err);
+    if (!status) status = enqueue_flat_pull(t, 0, count, err);
+    if (!status) status = enqueue_forward(t, 0, count, err);
+    if (status) return status;
+    FARM_CUDA_TRY(cudaMemcpyAsync(t->values, t->value, count * sizeof *t->values, cudaMemcpyDeviceToHost, t->stream));
+    return farm_cuda_training_mark(t, err);
+}
+
+const float *farm_cuda_training_take_values(const struct farm_cuda_training *t) {
+    return t->values;
 }
 
 // Whether the pass is the captured one.
 static bool is_captured(const struct farm_cuda_training *t) {
-    return t->pass_count == farm_cuda_share(t->context) && t->total == t->context->columns_max;
+    return t->pass.count == farm_cuda_pass_units(t->context) && t->pass.total == captured_total(t->context);
 }
 
-enum farm_status farm_cuda_training_gradients(struct farm_cuda_training *t, uint32_t slot, const uint32_t *order,
-                                              uint32_t count, uint32_t total, struct farm_error *err) {
+enum farm_status farm_cuda_training_gradients(struct farm_cuda_training *t, uint32_t slot,
+                                              const struct farm_cuda_pass *pass, struct farm_error *err) {
     t->slot = &t->slots[slot];
-    t->order = order;
-    t->pass_count = count;
-    t->total = total;
+    t->pass = *pass;
     t->slot->bus_bytes = gather_pass(t);
-    if (!is_captured(t)) return enqueue_gradients(t, count, err);
+    if (!is_captured(t)) return enqueue_gradients(t, pass->count, err);
     FARM_CUDA_TRY(cudaGraphLaunch(t->slot->gradients, t->stream));
     return FARM_OK;
 }
@@ -540,7 +590,7 @@ enum farm_status farm_cuda_training_gradients(struct farm_cuda_training *t, uint
 enum farm_status farm_cuda_training_step(struct farm_cuda_training *t, double learning_rate, struct farm_error *err) {
     t->bus_bytes = t->slot->bus_bytes;
     t->results->learning_rate = (float)learning_rate;
-    if (!is_captured(t)) return enqueue_step(t, t->total, err);
+    if (!is_captured(t)) return enqueue_step(t, t->pass.total, err);
     FARM_CUDA_TRY(cudaGraphLaunch(t->step, t->stream));
     return FARM_OK;
 }

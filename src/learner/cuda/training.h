@@ -1,11 +1,12 @@
-// Passes on the GPU: forward, the algorithm's gradient and backward of each chunk of windows, then the optimiser. The
-// host gathers small arrays (learner/gather.h) and the frames' addresses into pinned memory; frames come from the
+// Passes on the GPU: forward, the algorithm's gradient and backward of each chunk of units, then the optimiser. The
+// host gathers small arrays (learner/iteration.h) and the frames' addresses into pinned memory; frames come from the
 // mirror. A pass over the shard's share of the recipe's batch is two CUDA graphs, gradients and step; between them the
 // shards' gradients are summed. Runs on the training thread, in a stream of the lowest priority.
 #ifndef FARM_LEARNER_CUDA_TRAINING_H
 #define FARM_LEARNER_CUDA_TRAINING_H
 
 #include "learner/cuda/context.h"
+#include "learner/iteration.h"
 
 struct farm_cuda_training;
 
@@ -19,21 +20,37 @@ void farm_cuda_training_free(struct farm_cuda_training *training); // NULL is al
 
 struct CUstream_st *farm_cuda_training_stream(const struct farm_cuda_training *training);
 
-// Lists an iteration's windows, all of this shard, in a slot. In the synchronous regime also enqueues copies of their
-// last steps into a full mirror, because inference has not brought them yet.
-enum farm_status farm_cuda_training_list(struct farm_cuda_training *training, uint32_t slot,
-                                         const struct farm_window *windows, uint32_t count, struct farm_error *err);
-uint32_t farm_cuda_training_listed(const struct farm_cuda_training *training, uint32_t slot); // columns
+// In the synchronous regime: enqueues copies of the last steps of windows, all of this shard, into a full mirror,
+// because inference has not brought them yet.
+enum farm_status farm_cuda_training_bring(struct farm_cuda_training *training, const struct farm_window *windows,
+                                          uint32_t count, struct farm_error *err);
+
+// Targets once: enqueues the forward pass of the last observations of columns [first, first + count) of an iteration,
+// at most values_most, with the parameters in training, and marks the stream; after `ended`, take_values gives [count].
+// The slot's previous gradients must be done.
+uint32_t farm_cuda_training_values_most(const struct farm_cuda_training *training);
+enum farm_status farm_cuda_training_values(struct farm_cuda_training *training, uint32_t slot,
+                                           const struct farm_iteration *iteration, uint32_t first, uint32_t count,
+                                           struct farm_error *err);
+const float *farm_cuda_training_take_values(const struct farm_cuda_training *training);
+
+// A shard's part of a pass over units of an iteration that all shards share.
+struct farm_cuda_pass {
+    const struct farm_iteration *iteration;
+    const uint32_t *order; // [count] units of this shard; NULL: [first, first + count)
+    uint32_t first, count;
+    uint32_t total; // units of the pass in all shards
+    bool bootstrap; // internal: last observations of columns
+};
 
 // A pass, in this order. The gradients of the next slot may begin between a step and the wait for it.
-// - gradients: gathers columns of the slot (order: [count] their numbers, NULL: all as listed) and enqueues their
-//   gradients. total: columns of the pass in all shards. The slot's previous gradients must be done;
+// - gradients: gathers the units and enqueues their gradients. The slot's previous gradients must be done;
 // - the caller sums parameters.gradients of all shards, in their streams;
 // - step: enqueues the optimiser's step; the caller may then publish the parameters;
 // - mark, and ended until it returns true;
-// - harvest: adds the results of the shard's columns to *stats (grad_norm: of the sum).
-enum farm_status farm_cuda_training_gradients(struct farm_cuda_training *training, uint32_t slot, const uint32_t *order,
-                                              uint32_t count, uint32_t total, struct farm_error *err);
+// - harvest: adds the results of the shard's units to *stats (grad_norm: of the sum).
+enum farm_status farm_cuda_training_gradients(struct farm_cuda_training *training, uint32_t slot,
+                                              const struct farm_cuda_pass *pass, struct farm_error *err);
 enum farm_status farm_cuda_training_step(struct farm_cuda_training *training, double learning_rate,
                                          struct farm_error *err);
 enum farm_status farm_cuda_training_mark(struct farm_cuda_training *training, struct farm_error *err);

@@ -2,6 +2,7 @@
 #include "farm.h"
 
 #include "../../support/learner.h"
+#include "algo/ppo.h"
 #include "kernels/random.h"
 
 static unsigned farms_open; // in this process
@@ -30,6 +31,11 @@ static struct farm_learner_config learner_config(struct farm *farm) {
     algo->batch = s->batch;
     algo->option[FARM_VTRACE_DISCOUNT] = 0.95f;
     algo->option[FARM_VTRACE_LAMBDA] = 0.9f;
+    if (s->ppo) {
+        const float option[] = {0.95f, 0.9f, 0.2f, 0.1f, 0.01f, 0.5f, 2, 1, FARM_PPO_NORMALISE_MINIBATCH};
+        algo->algo = &farm_ppo;
+        memcpy(algo->option, option, sizeof option);
+    }
     algo->reward_scale = s->reward != 0 ? 3e38 : 0.5;
     algo->grad_norm_clip = 2;
     algo->adam_epsilon = 1e-4;
@@ -111,7 +117,10 @@ void lend_descriptors(struct farm *farm) {
 enum farm_status open_backend(struct farm *farm, const struct farm_backend_ops *ops) {
     cr_assert_eq(farm_algo_plan_make(&farm->learner.algo, &farm->plan, &farm->err), FARM_OK);
     farm->plan.sync = farm->setting.sync;
-    if (farm->setting.minibatches) farm->plan.epochs = 2, farm->plan.minibatches = farm->setting.minibatches;
+    if (farm->setting.passes) {
+        farm->plan.epochs = 2;
+        farm->plan.minibatch = farm_algo_units(&farm->plan, farm->setting.batch) / farm->setting.passes;
+    }
     const struct farm_backend_config config = {.learner = &farm->learner,
                                                .plan = &farm->plan,
                                                .net = &farm->net,
@@ -275,18 +284,18 @@ static enum farm_status begin_iteration(struct farm *farm, uint64_t start) {
 
 // The passes over the begun iteration.
 static enum farm_status run_passes(struct farm *farm) {
-    const uint32_t parts = farm->setting.minibatches, columns = farm->setting.batch;
-    uint32_t order[ENVIRONMENTS];
+    const uint32_t parts = farm->setting.passes, units = farm_algo_units(&farm->plan, farm->setting.batch);
+    uint32_t order[ENVIRONMENTS * UNROLL];
     enum farm_status status = FARM_OK;
     if (!parts) {
         const struct farm_pass all = {.learning_rate = 0.003};
         return farm->ops->pass(farm->backend, farm->slot, &all, &farm->err);
     }
     for (uint32_t epoch = 0; epoch < 2; epoch++) {
-        for (uint32_t i = 0; i < columns; i++) order[i] = (5 * i + epoch) % columns; // 5 divides no batch here
+        for (uint32_t i = 0; i < units; i++) order[i] = (5 * i + epoch) % units; // 5 divides no batch here
         for (uint32_t m = 0; m < parts && !status; m++) {
-            const uint32_t from = columns * m / parts, to = columns * (m + 1) / parts;
-            const struct farm_pass part = {.columns = order + from, .count = to - from, .learning_rate = 0.003};
+            const uint32_t from = units * m / parts, to = units * (m + 1) / parts;
+            const struct farm_pass part = {.indices = order + from, .count = to - from, .learning_rate = 0.003};
             status = farm->ops->pass(farm->backend, farm->slot, &part, &farm->err);
         }
     }

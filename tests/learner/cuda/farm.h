@@ -23,13 +23,14 @@ struct setting {
     bool frames;
     uint32_t shards; // if 2: ring r belongs to shard r
     uint32_t batch, micro_batch, infer_batch_max;
-    uint32_t minibatches; // passes over an iteration, in two epochs of different order; 0: one pass over all
+    uint32_t passes; // over an iteration, in two epochs of different order; 0: one pass over all
     bool loss_mean;
     uint64_t spin_ns;
     enum farm_mirror mirror;
     enum farm_emulator_way obs_way; // the only fast way for registered frames
     bool bf16;
     bool sync;    // trains on windows before their last step is answered
+    bool ppo;     // PPO in place of V-trace
     float reward; // if not 0: of every tenth step, scaled by the largest float; other steps have none
 };
 
