@@ -14,7 +14,7 @@
 
 enum {
     FARM_RECIPE_FAMILY_KEYS_MAX = 64, // of all families together
-    FARM_RECIPE_KEYS_MAX = 48 + FARM_RECIPE_FAMILY_KEYS_MAX,
+    FARM_RECIPE_KEYS_MAX = 49 + FARM_RECIPE_FAMILY_KEYS_MAX,
     FARM_RECIPE_OPTIONS_MAX = 32,
     FARM_RECIPE_TEXT_BYTES = 64,   // a text, zero included
     FARM_RECIPE_PATH_BYTES = 1024, // a text that may hold a path: env, and the values of options
@@ -66,9 +66,10 @@ struct farm_recipe_option {
 // One member for each key, of the same name; the table in recipe.c and --help describe them.
 struct farm_recipe {
     char env[FARM_RECIPE_PATH_BYTES];
-    char device[FARM_RECIPE_TEXT_BYTES], net[FARM_RECIPE_TEXT_BYTES], algo[FARM_RECIPE_TEXT_BYTES],
-        precision[FARM_RECIPE_TEXT_BYTES], mirror[FARM_RECIPE_TEXT_BYTES], optimiser[FARM_RECIPE_TEXT_BYTES],
-        wait[FARM_RECIPE_TEXT_BYTES], bad_values[FARM_RECIPE_TEXT_BYTES], regime[FARM_RECIPE_TEXT_BYTES];
+    char device[FARM_RECIPE_TEXT_BYTES], net[FARM_RECIPE_TEXT_BYTES], init[FARM_RECIPE_TEXT_BYTES],
+        algo[FARM_RECIPE_TEXT_BYTES], precision[FARM_RECIPE_TEXT_BYTES], mirror[FARM_RECIPE_TEXT_BYTES],
+        optimiser[FARM_RECIPE_TEXT_BYTES], wait[FARM_RECIPE_TEXT_BYTES], bad_values[FARM_RECIPE_TEXT_BYTES],
+        regime[FARM_RECIPE_TEXT_BYTES];
     int64_t seed, frames, actors, envs_per_actor, lanes, ring_steps, gpus;
     int64_t unroll, batch, stack, micro_batch, train_threads, infer_threads, infer_batch_max, max_lag;
     int64_t checkpoints_keep, restarts_max;

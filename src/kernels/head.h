@@ -10,23 +10,31 @@
 
 #include "base/status.h"
 #include "kernels/head_categorical.h"
+#include "kernels/head_gaussian.h"
 #include "kernels/random.h"
 
 enum farm_head_kind {
-    FARM_HEAD_CATEGORICAL, // one discrete action: i32
+    FARM_HEAD_CATEGORICAL, // `dims` discrete actions, each i32 with logits of its own (dims 1: the usual single one)
+    FARM_HEAD_GAUSSIAN,    // `dims` numbers, f32
 };
 
 struct farm_head {
     enum farm_head_kind kind;
-    int outputs;      // floats of one environment's policy
-    int action_bytes; // of one environment's action
+    int outputs;                     // floats of one environment's policy
+    int action_bytes;                // of one environment's action
+    int dims;                        // 1 to FARM_ACTION_DIMS_MAX
+    int sizes[FARM_ACTION_DIMS_MAX]; // categorical: choices of each
+    int free_outputs;                // the last outputs are parameters by themselves: the network gives a bias only
 };
 
+// One discrete action.
 static inline FARM_HD struct farm_head farm_head_categorical(int actions) {
     struct farm_head head;
+    memset(&head, 0, sizeof head);
     head.kind = FARM_HEAD_CATEGORICAL;
-    head.outputs = actions;
+    head.outputs = head.sizes[0] = actions;
     head.action_bytes = (int)sizeof(int32_t);
+    head.dims = 1;
     return head;
 }
 
@@ -35,34 +43,63 @@ struct farm_sampler {
     int greedy;    // 1: the most probable action (evaluation); 0: drawn from the policy
 };
 
-static inline FARM_HD int32_t farm_head_discrete(const void *action) {
+static inline FARM_HD int32_t farm_head_discrete(const void *action, int d) {
     int32_t value;
-    memcpy(&value, action, sizeof value);
+    memcpy(&value, (const uint8_t *)action + (size_t)d * sizeof value, sizeof value);
     return value;
+}
+
+// The action's numbers, [FARM_ACTION_DIMS_MAX].
+static inline FARM_HD void farm_head_numbers(const struct farm_head *head, const void *action, float *numbers) {
+    memcpy(numbers, action, (size_t)head->dims * sizeof *numbers);
+}
+
+// Each discrete action of a step has a random number of its own; the first one's is the seed's.
+static inline FARM_HD float farm_head_uniform(const struct farm_sampler *sampler, uint64_t stream, uint64_t counter,
+                                              int d) {
+    return farm_random_uniform(d ? farm_random_mix(sampler->seed + (uint64_t)d) : sampler->seed, stream, counter);
 }
 
 // Chooses the action for step `counter` of `stream` (farm_random_stream). action: [action_bytes], out.
 static inline FARM_HD void farm_head_choose(const struct farm_head *head, const struct farm_sampler *sampler,
                                             uint64_t stream, uint64_t counter, const float *policy, void *action) {
+    uint8_t *out = (uint8_t *)action;
     switch (head->kind) {
-    case FARM_HEAD_CATEGORICAL: {
-        const int32_t chosen =
-            sampler->greedy
-                ? farm_categorical_greedy(policy, head->outputs)
-                : farm_categorical_sample(policy, head->outputs, farm_random_uniform(sampler->seed, stream, counter));
-        memcpy(action, &chosen, sizeof chosen);
+    case FARM_HEAD_CATEGORICAL:
+        for (int d = 0; d < head->dims; policy += head->sizes[d++]) {
+            const int32_t chosen =
+                sampler->greedy
+                    ? farm_categorical_greedy(policy, head->sizes[d])
+                    : farm_categorical_sample(policy, head->sizes[d], farm_head_uniform(sampler, stream, counter, d));
+            memcpy(out + (size_t)d * sizeof chosen, &chosen, sizeof chosen);
+        }
         break;
-    }
+    case FARM_HEAD_GAUSSIAN:
+        for (int d = 0; d < head->dims; d++) {
+            float number = policy[d];
+            if (!sampler->greedy)
+                number += expf(farm_gaussian_log_sigma(policy[head->dims + d])) *
+                          farm_gaussian_normal(sampler->seed, stream, counter, d);
+            memcpy(out + (size_t)d * sizeof number, &number, sizeof number);
+        }
+        break;
     }
 }
 
 // log-probability of the action; 0 for an invalid one (the ignored answer to a LAST step).
 static inline FARM_HD float farm_head_log_prob(const struct farm_head *head, const float *policy, const void *action) {
+    float sum = 0, numbers[FARM_ACTION_DIMS_MAX];
     switch (head->kind) {
     case FARM_HEAD_CATEGORICAL:
-        return farm_categorical_log_prob(policy, head->outputs, farm_head_discrete(action));
+        for (int d = 0; d < head->dims; policy += head->sizes[d++])
+            sum += farm_categorical_log_prob(policy, head->sizes[d], farm_head_discrete(action, d));
+        break;
+    case FARM_HEAD_GAUSSIAN:
+        farm_head_numbers(head, action, numbers);
+        sum = farm_gaussian_log_prob(policy, head->dims, numbers);
+        break;
     }
-    return 0;
+    return sum;
 }
 
 struct farm_head_terms {
@@ -78,17 +115,27 @@ static inline FARM_HD struct farm_head_terms farm_head_gradient(const struct far
                                                                 float advantage, float entropy_cost, float weight,
                                                                 float *dpolicy) {
     struct farm_head_terms terms;
+    float numbers[FARM_ACTION_DIMS_MAX];
     terms.log_prob = terms.entropy = terms.kl = 0;
     switch (head->kind) {
-    case FARM_HEAD_CATEGORICAL: {
-        const int outputs = head->outputs, chosen = farm_head_discrete(action);
-        const struct farm_softmax pi = farm_softmax_of(policy, outputs), mu = farm_softmax_of(behaviour, outputs);
-        terms.entropy =
-            farm_categorical_gradient(policy, pi, outputs, chosen, advantage, entropy_cost, weight, dpolicy);
-        terms.log_prob = farm_softmax_log(pi, policy[chosen]);
-        terms.kl = farm_categorical_kl(behaviour, mu, policy, pi, outputs);
+    case FARM_HEAD_CATEGORICAL:
+        for (int d = 0; d < head->dims; d++) {
+            const int size = head->sizes[d], chosen = farm_head_discrete(action, d);
+            const struct farm_softmax pi = farm_softmax_of(policy, size), mu = farm_softmax_of(behaviour, size);
+            terms.entropy +=
+                farm_categorical_gradient(policy, pi, size, chosen, advantage, entropy_cost, weight, dpolicy);
+            terms.log_prob += farm_softmax_log(pi, policy[chosen]);
+            terms.kl += farm_categorical_kl(behaviour, mu, policy, pi, size);
+            policy += size, behaviour += size, dpolicy += size;
+        }
         break;
-    }
+    case FARM_HEAD_GAUSSIAN:
+        farm_head_numbers(head, action, numbers);
+        farm_gaussian_gradient(policy, head->dims, numbers, advantage, entropy_cost, weight, dpolicy);
+        terms.log_prob = farm_gaussian_log_prob(policy, head->dims, numbers);
+        terms.entropy = farm_gaussian_entropy(policy, head->dims);
+        terms.kl = farm_gaussian_kl(behaviour, policy, head->dims);
+        break;
     }
     return terms;
 }

@@ -5,6 +5,7 @@
 #ifndef FARM_KERNELS_RANDOM_H
 #define FARM_KERNELS_RANDOM_H
 
+#include <math.h>
 #include <stdint.h>
 
 #include "kernels/device.h"
@@ -54,6 +55,14 @@ static inline FARM_HD float farm_random_unit(uint32_t bits) {
 // Uniform in (0, 1).
 static inline FARM_HD float farm_random_uniform(uint64_t seed, uint64_t stream, uint64_t counter) {
     return farm_random_unit(farm_random_block(seed, stream, counter).word[0]);
+}
+
+// Standard normal (Box and Muller 1958): each counter has two, which = 0 and 1.
+static inline FARM_HD float farm_random_normal(uint64_t seed, uint64_t stream, uint64_t counter, int which) {
+    const struct farm_philox_block block = farm_random_block(seed, stream, counter);
+    const float radius = sqrtf(-2 * logf(farm_random_unit(block.word[0])));
+    const float angle = 6.283185307179586f * farm_random_unit(block.word[1]);
+    return radius * (which ? sinf(angle) : cosf(angle));
 }
 
 // The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection of 64 bits.

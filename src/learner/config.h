@@ -54,6 +54,7 @@ struct farm_learner_config {
     enum farm_mirror mirror;                // an upper bound: less if the device's memory is too small
 
     uint64_t seed;
+    enum farm_net_init init;
     struct farm_net_spec net;
     struct farm_net_io io;
     struct farm_algo_config algo;

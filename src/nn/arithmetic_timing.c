@@ -82,7 +82,7 @@ static enum farm_status make_work(const struct farm_arithmetic_request *request,
         work->frames[i] = (uint8_t)(noise >> 56);
     }
     for (size_t i = 0; i < pointers; i++) work->rows_at[i] = work->frames + i * frame;
-    farm_net_init(net, 1, work->params);
+    farm_net_init(net, FARM_INIT_UNIFORM, 1, work->params);
     return FARM_OK;
 }
 

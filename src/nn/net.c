@@ -282,19 +282,61 @@ void farm_net_plan_places(const struct farm_net *net, bool training, struct farm
     }
 }
 
-void farm_net_init(const struct farm_net *net, uint64_t seed, float *params) {
+// Sum of products of two vectors with the same stride.
+static float dot(const float *a, const float *b, size_t count, size_t stride) {
+    enum { PARTS = 16 };
+    float part[PARTS] = {0}, sum = 0;
+    size_t i = 0;
+    for (; stride == 1 && i + PARTS <= count; i += PARTS)
+        for (size_t k = 0; k < PARTS; k++) part[k] += a[i + k] * b[i + k];
+    for (; i < count; i++) part[i % PARTS] += a[i * stride] * b[i * stride];
+    for (size_t k = 0; k < PARTS; k++) sum += part[k];
+    return sum;
+}
+
+// Normal numbers, then Gram and Schmidt over the rows or, if there are more rows than columns, over the columns.
+static void fill_orthogonal(float *out, size_t rows, size_t columns, float gain, uint64_t key, uint64_t stream) {
+    const bool wide = rows <= columns;
+    const size_t vectors = wide ? rows : columns, count = wide ? columns : rows;
+    const size_t step = wide ? columns : 1, stride = wide ? 1 : columns;
+    for (size_t i = 0; i < rows * columns; i++) out[i] = farm_random_normal(key, stream, i / 2, (int)(i % 2));
+    for (size_t v = 0; v < vectors; v++) {
+        float *own = out + v * step;
+        for (size_t other = 0; other < v; other++) {
+            const float *unit = out + other * step, along = dot(own, unit, count, stride);
+            for (size_t i = 0; i < count; i++) own[i * stride] -= along * unit[i * stride];
+        }
+        const float norm = sqrtf(dot(own, own, count, stride));
+        for (size_t i = 0; i < count; i++) own[i * stride] /= norm;
+    }
+    for (size_t i = 0; i < rows * columns; i++) out[i] *= gain;
+}
+
+static void fill_uniform(float *out, size_t count, float bound, uint64_t key, uint64_t stream) {
+    for (size_t i = 0; i < count; i++) out[i] = bound * (2.0f * farm_random_uniform(key, stream, i) - 1.0f);
+}
+
+size_t farm_net_frozen(const struct farm_net *net, size_t *first) {
+    const struct farm_tensor *policy = &net->tensors[net->ops[net->op_count - 1].weight];
+    const size_t features = policy->count / (size_t)policy->dims[0];
+    *first = policy->offset + (size_t)(net->io.actions - net->io.free_outputs) * features;
+    return (size_t)net->io.free_outputs * features;
+}
+
+void farm_net_init(const struct farm_net *net, enum farm_net_init how, uint64_t seed, float *params) {
     const uint64_t key = farm_random_mix(seed);
+    const struct farm_net_op *heads = &net->ops[net->op_count - 1];
+    memset(params, 0, net->parameter_count * sizeof *params);
     for (int t = 0; t < net->tensor_count; t++) {
         const struct farm_tensor *tensor = &net->tensors[t];
+        const bool policy = t == heads->weight, value = t == heads->weight + 1;
         float *out = params + tensor->offset;
-        if (tensor->rank == 1) {
-            memset(out, 0, tensor->count * sizeof *out);
-            continue;
-        }
-        const float fan_in = (float)(tensor->count / (size_t)tensor->dims[0]);
-        const float scale = strcmp(tensor->name, "policy.weight") == 0 ? policy_scale : 1.0f;
-        const float bound = scale / sqrtf(fan_in);
-        for (size_t i = 0; i < tensor->count; i++)
-            out[i] = bound * (2.0f * farm_random_uniform(key, (uint64_t)t, i) - 1.0f);
+        if (tensor->rank == 1) continue;
+        const size_t rows = (size_t)tensor->dims[0] - (policy ? (size_t)net->io.free_outputs : 0);
+        const size_t fan_in = tensor->count / (size_t)tensor->dims[0];
+        if (how == FARM_INIT_ORTHOGONAL)
+            fill_orthogonal(out, rows, fan_in, policy ? policy_scale : value ? 1 : sqrtf(2), key, (uint64_t)t);
+        else
+            fill_uniform(out, rows * fan_in, (policy ? policy_scale : 1) / sqrtf((float)fan_in), key, (uint64_t)t);
     }
 }

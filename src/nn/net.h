@@ -63,7 +63,8 @@ struct farm_net_io {
     int height, width;  // pixels of a frame; 0 for flat input
     int stack;          // frames stacked, >= 1; input channels = stack * frame_channels, oldest frame first
     int flat;           // length of a flat f32 input; 0 for frames
-    int actions;        // policy logits; the value head has one output more
+    int actions;        // policy outputs; the value head has one output more
+    int free_outputs;   // the last outputs of the policy are its biases alone: their weights stay 0
 };
 
 // "layers.0.weight", "layers.0.bias", "layers.2.conv0.weight" (residual: conv0, conv1), "policy.weight", "value.bias",
@@ -148,8 +149,17 @@ static inline struct farm_sequence farm_sequence_rows(int rows) {
 enum farm_status farm_net_make(const struct farm_net_spec *spec, const struct farm_net_io *io, struct farm_net *net,
                                struct farm_error *err);
 
-// Initial parameters: PyTorch's default uniform(-1/sqrt(fan_in), 1/sqrt(fan_in)) for hidden
-// layers, policy head scaled by 0.01, value head by 1, biases zero. Deterministic in seed on every machine.
-void farm_net_init(const struct farm_net *net, uint64_t seed, float *params /* [parameter_count] */);
+// Weights of hidden layers, of the policy, of the value. Biases are zero.
+enum farm_net_init {
+    FARM_INIT_ORTHOGONAL, // orthogonal rows or columns (Saxe et al. 2013) times sqrt(2), 0.01, 1: signals keep their
+                          // size
+    FARM_INIT_UNIFORM,    // U(-1/sqrt(fan_in), 1/sqrt(fan_in)), PyTorch's default, times 1, 0.01, 1
+};
+
+// Initial parameters [parameter_count], a function of the seed.
+void farm_net_init(const struct farm_net *net, enum farm_net_init how, uint64_t seed, float *params);
+
+// The weights that stay 0 (io.free_outputs), in the flat vector: their first one. Returns their number.
+size_t farm_net_frozen(const struct farm_net *net, size_t *first);
 
 #endif

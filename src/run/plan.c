@@ -37,6 +37,7 @@ static enum farm_status choose_io(const struct farm_env_spec *env, int64_t stack
     *io = (struct farm_net_io){.stack = (int)stack, .actions = (int)farm_policy_outputs(&env->action)};
     const enum farm_status status = farm_head_make(&env->action, &head, err);
     if (status) return status;
+    io->free_outputs = head.free_outputs;
     if (env->obs_count != 1)
         return farm_fail(err, FARM_E_UNSUPPORTED, "only a single observation array can be trained yet");
     if (is_flat(env)) {

@@ -54,6 +54,7 @@ struct farm_learner_config farm_run_learner_settings(const struct farm_run_plan 
         .net = plan->net,
         .io = plan->io,
         .algo = plan->algo,
+        .init = equals(recipe->init, "uniform") ? FARM_INIT_UNIFORM : FARM_INIT_ORTHOGONAL,
         .precision = precision_of(recipe),
         .train_threads = placement->training_threads > 0 ? (uint32_t)placement->training_threads : 1,
         .infer_batch_max = (uint32_t)recipe->infer_batch_max,

@@ -68,7 +68,7 @@ static struct problem problem_make(const char *name, const struct farm_net_io *i
     p.logits = (size_t)rows * (size_t)io->actions;
     p.device_count = farm_cuda_parameter_count(&p.net);
     p.params = host_array<float>(p.net.parameter_count);
-    farm_net_init(&p.net, rng.seed, p.params);
+    farm_net_init(&p.net, FARM_INIT_UNIFORM, rng.seed, p.params);
     for (size_t i = 0; i < p.net.parameter_count; i++)
         if (p.params[i] == 0) p.params[i] = random_float(&rng, -0.05f, 0.05f);
     p.dlogits = random_floats(&rng, p.logits, -0.5f, 0.5f);

@@ -296,7 +296,7 @@ static float *expected_update(void) {
     const struct farm_executor_config config = {
         .net = &problem.net, .batch_max = ROWS_MAX, .training = true, .arithmetic = &f32};
     cr_assert_eq(farm_executor_create(&config, &executor, &err), FARM_OK, "%s", err.message);
-    farm_net_init(&problem.net, problem.learner.seed, params);
+    farm_net_init(&problem.net, problem.learner.init, problem.learner.seed, params);
     memcpy(update, params, count * sizeof *params);
     farm_executor_load(executor, params);
     farm_executor_forward(executor, arrays->rows, farm_sequence_rows(ROWS_T * COLUMNS), arrays->logits, arrays->value);

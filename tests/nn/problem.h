@@ -100,7 +100,7 @@ static inline void problem_free_host(struct problem *p) {
 static inline void problem_randomise(struct problem *p, uint64_t seed) {
     const struct farm_net_io *io = &p->net.io;
     const size_t rows = (size_t)p->batch, flat = rows * (size_t)io->flat;
-    farm_net_init(&p->net, seed, p->params);
+    farm_net_init(&p->net, FARM_INIT_UNIFORM, seed, p->params);
     for (size_t i = 0; i < p->net.parameter_count; i++)
         if (p->params[i] == 0) p->params[i] = 0.1f * (farm_random_uniform(seed, 1, i) - 0.5f);
     for (size_t i = 0; i < rows * (size_t)io->actions; i++) p->dlogits[i] = farm_random_uniform(seed, 2, i) - 0.5f;

@@ -195,7 +195,7 @@ Test(nn, initial_values_are_uniform_within_their_bounds) {
     for (int n = 0; n < 2; n++) {
         const struct farm_net net = make(names[n], atari);
         float *params = malloc(net.parameter_count * sizeof *params);
-        farm_net_init(&net, 5, params);
+        farm_net_init(&net, FARM_INIT_UNIFORM, 5, params);
         for (int t = 0; t < net.tensor_count; t++) {
             const struct farm_tensor *tensor = &net.tensors[t];
             double most = 0, square = 0;
@@ -218,10 +218,10 @@ Test(nn, initial_values_are_uniform_within_their_bounds) {
 Test(nn, initial_values_depend_on_the_seed_alone) {
     const struct farm_net net = make("mlp", cartpole);
     float *a = malloc(net.parameter_count * sizeof *a), *b = malloc(net.parameter_count * sizeof *b);
-    farm_net_init(&net, 1, a);
-    farm_net_init(&net, 1, b);
+    farm_net_init(&net, FARM_INIT_UNIFORM, 1, a);
+    farm_net_init(&net, FARM_INIT_UNIFORM, 1, b);
     cr_assert_arr_eq(a, b, net.parameter_count * sizeof *a);
-    farm_net_init(&net, 2, b);
+    farm_net_init(&net, FARM_INIT_UNIFORM, 2, b);
     int same = 0;
     for (size_t i = 0; i < net.tensors[0].count; i++) same += a[i] == b[i];
     cr_assert_lt(same, 3);

@@ -172,7 +172,7 @@ static inline void test_expect_answers(const struct farm_learner_config *learner
     cr_assert_eq(farm_executor_create(&config, &executor, &err), FARM_OK, "%s", err.message);
     float *seeded = malloc(net.parameter_count * sizeof *seeded);
     float *logits = malloc((size_t)learner->io.actions * sizeof *logits);
-    farm_net_init(&net, learner->seed, seeded);
+    farm_net_init(&net, learner->init, learner->seed, seeded);
     farm_executor_load(executor, params ? params : seeded);
     for (uint32_t e = 0; e < lane->width; e++) {
         float value;

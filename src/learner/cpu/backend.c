@@ -301,7 +301,7 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
     if (!status) {
         backend->optimiser_config = farm_algo_optimiser(&learner->algo);
         farm_optimiser_init(&backend->optimiser_config, parameters, first, second, &backend->optimiser);
-        farm_net_init(config->net, learner->seed, backend->params);
+        farm_net_init(config->net, learner->init, learner->seed, backend->params);
         status = choose_arithmetic(backend, err);
     }
     if (!status) backend->shard_count = config->shards;
@@ -493,6 +493,9 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
     farm_pool_run(backend->pool, backend->worker_count, prepare_thread, backend);
     farm_pool_run(backend->pool, divide(backend, backend->pass_units), differentiate_piece, backend);
     farm_pool_run(backend->pool, backend->worker_count, add_gradients, backend);
+    size_t frozen;
+    const size_t frozen_count = farm_net_frozen(backend->net, &frozen);
+    memset(backend->workers[0].grads + frozen, 0, frozen_count * sizeof(float));
     for (uint32_t k = 0; k < backend->worker_count; k++)
         for (int t = 0; t < FARM_ALGO_TERMS_MAX; t++) backend->stats.terms[t] += backend->workers[k].terms[t];
     backend->stats.grad_norm =

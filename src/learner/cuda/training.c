@@ -311,6 +311,10 @@ static enum farm_status enqueue_gradients(struct farm_cuda_training *t, uint32_t
 static enum farm_status enqueue_step(struct farm_cuda_training *t, uint32_t total, struct farm_error *err) {
     struct farm_cuda_parameters *p = &t->context->parameters;
     enum farm_status status = FARM_OK;
+    size_t frozen;
+    const size_t frozen_count = farm_cuda_parameter_frozen(t->context->net, &frozen);
+    if (frozen_count)
+        FARM_CUDA_TRY(cudaMemsetAsync(p->gradients + frozen, 0, frozen_count * sizeof *p->gradients, t->stream));
     FARM_CUDA_TRY(cudaMemcpyAsync(&p->optimiser.control->learning_rate, &t->results->learning_rate, sizeof(float),
                                   cudaMemcpyHostToDevice, t->stream));
     if (!t->context->learner->algo.loss_sum)

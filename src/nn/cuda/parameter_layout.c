@@ -32,6 +32,14 @@ struct farm_cuda_parameter_layout farm_cuda_parameter_layout_of(const struct far
     return layout;
 }
 
+size_t farm_cuda_parameter_frozen(const struct farm_net *net, size_t *first) {
+    const struct farm_cuda_parameter_layout layout = farm_cuda_parameter_layout_of(net);
+    const int heads = net->op_count - 1;
+    const size_t features = farm_shape_count(inputs_of(&net->ops[heads]));
+    *first = layout.weight[heads] + (size_t)(net->io.actions - net->io.free_outputs) * features;
+    return (size_t)net->io.free_outputs * features;
+}
+
 size_t farm_cuda_parameter_count(const struct farm_net *net) {
     return farm_cuda_parameter_layout_of(net).count;
 }

@@ -13,6 +13,9 @@
 enum { FARM_CUDA_TENSOR_ALIGNMENT = 128, FARM_CUDA_HEADS_MULTIPLE = 8 };
 
 // Elements of the vector, a multiple of FARM_CUDA_TENSOR_ALIGNMENT.
+// farm_net_frozen in the device's layout.
+size_t farm_cuda_parameter_frozen(const struct farm_net *net, size_t *first);
+
 size_t farm_cuda_parameter_count(const struct farm_net *net);
 
 // pytorch [net->parameter_count] as in net.h, device [farm_cuda_parameter_count]; writes zeros into gaps. Gradients and
