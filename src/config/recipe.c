@@ -44,7 +44,8 @@ static const struct farm_recipe_key keys[] = {
     TEXT(mirror, "full", "full|window|off",
          "what a GPU keeps of the rings: every step (an observation crosses the bus once), the windows in training, "
          "nothing; reduced automatically if memory is short"),
-    TEXT(net, "auto", NULL, "network: shallow, nature, mlp, deep; auto: shallow for frames, mlp for flat observations"),
+    TEXT(net, "auto", NULL,
+         "network: shallow, nature, lite, mlp, deep; auto: shallow for frames, mlp for flat observations"),
     TEXT(init, "orthogonal", "orthogonal|uniform", "initial weights; uniform: PyTorch's default, whose signals shrink"),
     TEXT(algo, "auto", NULL, "algorithm; its keys are listed below"),
     TEXT(

@@ -42,7 +42,7 @@ enum {
 };
 
 struct farm_net_spec {
-    const char *name;  // "shallow", "nature", "mlp", "deep"
+    const char *name;  // "shallow", "nature", "lite", "mlp", "deep"
     const char *about; // one line for --help
     int layer_count;
     struct farm_layer layers[FARM_NET_LAYERS_MAX];
@@ -51,6 +51,7 @@ struct farm_net_spec {
 // Known networks; NULL-terminated by index: i = 0, 1, ... until NULL.
 //   shallow  IMPALA's small net (Espeholt et al. 2018, fig. 3 left, without the LSTM): conv 16@8x8/4, 32@4x4/2, FC 256
 //   nature   Mnih et al. 2015: conv 32@8x8/4, 64@4x4/2, 64@3x3/1, FC 512
+//   lite     for few cores: conv 16@8x8/4, 32@4x4/2, 32@3x3/2, FC 128
 //   mlp      two hidden layers of 64 units, tanh
 //   deep     IMPALA's large net (fig. 3 right, without the LSTM): three sections of 16, 32 and 32 channels, each conv
 //            3x3/1 without activation, max-pool 3x3/2, two residual blocks of 3x3; ReLU, FC 256, ReLU

@@ -134,10 +134,10 @@ Test(nn, names_tensors_in_order_without_gaps_as_pytorchs_module_list_does) {
 Test(nn, lists_networks_and_names_them_if_one_is_unknown) {
     size_t i = 0;
     for (; farm_net_at(i) != NULL; i++) cr_assert_eq(farm_net_find(farm_net_at(i)->name, NULL), farm_net_at(i));
-    cr_assert_eq(i, 4);
+    cr_assert_eq(i, 5);
     cr_assert_null(farm_net_find("shalow", &err));
     cr_assert_eq(err.status, FARM_E_NOT_FOUND);
-    cr_assert_not_null(strstr(err.message, "shallow, nature, mlp, deep"));
+    cr_assert_not_null(strstr(err.message, "shallow, nature, lite, mlp, deep"));
 }
 
 Test(nn, refuses_inputs_that_do_not_fit) {
@@ -212,6 +212,42 @@ Test(nn, initial_values_are_uniform_within_their_bounds) {
         }
         free(params);
     }
+}
+
+// W W' (or W' W, if there are more rows) is the unit matrix times the gain's square; free outputs have no weights.
+Test(nn, orthogonal_initial_weights_are_so_with_their_gain) {
+    struct farm_net_io io = atari;
+    io.free_outputs = 2;
+    struct farm_net net;
+    size_t frozen;
+    cr_assert_eq(farm_net_make(farm_net_find("lite", NULL), &io, &net, NULL), FARM_OK);
+    float *params = malloc(net.parameter_count * sizeof *params);
+    memset(params, 0x55, net.parameter_count * sizeof *params);
+    farm_net_init(&net, FARM_INIT_ORTHOGONAL, 5, params);
+    const size_t frozen_count = farm_net_frozen(&net, &frozen);
+    cr_assert_eq(frozen_count, 2 * 128);
+    for (size_t i = 0; i < frozen_count; i++) cr_assert_eq(params[frozen + i], 0);
+    for (int t = 0; t < net.tensor_count; t++) {
+        const struct farm_tensor *tensor = &net.tensors[t];
+        const bool policy = strcmp(tensor->name, "policy.weight") == 0,
+                   value = strcmp(tensor->name, "value.weight") == 0;
+        const size_t rows = (size_t)tensor->dims[0] - (policy ? 2 : 0),
+                     columns = tensor->count / (size_t)tensor->dims[0];
+        const bool wide = rows <= columns;
+        const size_t vectors = wide ? rows : columns, count = wide ? columns : rows;
+        const double gain = policy ? 1e-4 : value ? 1 : 2;
+        const float *w = params + tensor->offset;
+        for (size_t a = 0; a < vectors; a++)
+            for (size_t b = 0; b <= a && tensor->rank > 1; b++) {
+                double sum = 0;
+                for (size_t i = 0; i < count; i++)
+                    sum += (double)(wide ? w[a * columns + i] : w[i * columns + a]) *
+                           (double)(wide ? w[b * columns + i] : w[i * columns + b]);
+                cr_assert_float_eq(sum, a == b ? gain : 0, 1e-4 * gain, "%s %zu %zu: %g", tensor->name, a, b, sum);
+            }
+        for (size_t i = 0; i < tensor->count && tensor->rank == 1; i++) cr_assert_eq(w[i], 0);
+    }
+    free(params);
 }
 
 // A seed means the same run on every machine.
