@@ -150,7 +150,7 @@ double farm_recipe_family_value(const struct farm_recipe *recipe, size_t k) {
 
 // ---- values ----
 
-// The value's place among "a|b|c"; -1: it is none of them.
+// The value's place among "a|b|c"; -1: not among them.
 static int choice_of(const char *choices, const char *value) {
     const size_t length = strlen(value);
     int place = 0;

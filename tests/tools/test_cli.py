@@ -85,7 +85,7 @@ class Documents(Cli):
         self.assertEqual(json.loads(doctor.stdout)["can_run"], doctor.returncode == 0)
 
     def test_an_environment_trains_with_options_or_not(self):
-        for trains, *line in ((True, "ale/Pong"), (True, "ale/Pong", "--env.obs", "ram"), (False, "ale/Pong", "--env.obs", "rgb"), (False, "gym/Pendulum-v1")):
+        for trains, *line in ((True, "ale/Pong"), (True, "ale/Pong", "--env.obs", "ram"), (False, "ale/Pong", "--env.obs", "rgb"), (True, "gym/Pendulum-v1")):
             with self.subTest(line):
                 said = json.loads(self.farm("envs", *line, "--json").stdout)
                 self.assertEqual(said["trains"], {line[0]: trains})

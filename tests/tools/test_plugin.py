@@ -211,9 +211,6 @@ class Loading(WithPlugins):
     def test_passes_on_why_an_option_is_refused(self):
         self.refuses(self.rogue("none", "--env.speed", "3"), "rogue has no option speed")
 
-    def test_refuses_continuous_actions_for_training(self):
-        self.refuses(self.rogue("continuous"), "rogue/first", "discrete")
-
 
 class FaultsWhileItRuns(WithPlugins):
     def test_a_fault_ends_the_run_and_is_named(self):

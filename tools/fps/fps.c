@@ -29,7 +29,7 @@ static const double NOT_MEASURED = (double)NAN;
 // Hyperparameters that change no speed are left out.
 static const char keys_here[] =
     "env seed actors envs_per_actor lanes ring_steps device gpus mirror net algo regime max_lag "
-    "precision unroll batch stack optimiser micro_batch train_threads infer_threads infer_batch_max "
+    "precision unroll batch epochs minibatch stack optimiser micro_batch train_threads infer_threads infer_batch_max "
     "infer_wait_ms wait pin huge_pages hang_seconds hang_kill restarts_max bad_values";
 
 struct options {

@@ -72,9 +72,6 @@ static void spoil_spec(struct farm_env_spec *spec) {
     if (is("spec_exit")) fprintf(stderr, "no licence\n"), exit(0);
     if (is("spec_hang")) sleep(1000);
     if (is("spec_changes")) spec->obs[0].dims[0] += (uint32_t)spec_calls++;
-    if (is("continuous"))
-        spec->action =
-            (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = 2, .low = {-1, -1}, .high = {1, 1}};
 }
 
 static int rogue_spec(const struct farm_env_config *config, struct farm_env_spec *spec, char *error,
