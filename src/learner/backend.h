@@ -81,8 +81,9 @@ struct farm_backend_ops {
 
     // An iteration: begin gathers its windows (shard after shard) into a slot, which is in use until the finish after
     // its last pass, and computes targets if the plan wants them once. Each pass computes a gradient over some units,
-    // clips it and makes an optimiser step; a gradient that is not finite changes nothing. publish makes the new parameters version `version` for inference. finish
-    // waits for all of it and returns sums over the passes since the last finish. begin and pass may return early.
+    // clips it and makes an optimiser step; a gradient that is not finite changes nothing. publish makes the new
+    // parameters version `version` for inference. finish waits for all of it and returns sums over the passes since the
+    // last finish. begin and pass may return early.
     enum farm_status (*begin)(struct farm_backend *backend, uint32_t slot, const struct farm_window *windows,
                               uint32_t count, struct farm_error *err);
     enum farm_status (*pass)(struct farm_backend *backend, uint32_t slot, const struct farm_pass *pass,

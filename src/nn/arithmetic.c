@@ -22,9 +22,10 @@ int farm_arithmetic_forms(const struct farm_net *net, enum farm_precision precis
     for (int i = 0; i < net->op_count; i++)
         if (!fits_block(net, i, block)) block = 0;
     const bool f32 = precision != FARM_PRECISION_BF16;
-    const bool bf16 = precision == FARM_PRECISION_BF16 || (precision == FARM_PRECISION_AUTO && net->io.flat == 0);
+    const bool bf16 =
+        precision == FARM_PRECISION_BF16 || (precision == FARM_PRECISION_AUTO && net->io.frame_channels > 0);
     const bool has_bf16 = has_isa(dnnl_cpu_isa_avx512_core_bf16);
-    if (net->io.flat > 0) block = 0;
+    if (net->io.frame_channels == 0) block = 0;
     if (f32) forms[count++] = (struct farm_form){false, block};
     if (bf16 && has_bf16) forms[count++] = (struct farm_form){true, block};
     if (block == 0) return count;
@@ -37,7 +38,7 @@ struct farm_conv_u8_shape farm_arithmetic_first(const struct farm_net *net, cons
     const struct farm_net_io *io = &net->io;
     const struct farm_net_op *op = &net->ops[0];
     const struct farm_form form = arithmetic->forms[0];
-    return (struct farm_conv_u8_shape){.stack = io->stack,
+    return (struct farm_conv_u8_shape){.stack = io->images * io->stack,
                                        .channels = io->frame_channels,
                                        .height = io->height,
                                        .width = io->width,
@@ -66,7 +67,8 @@ struct farm_arithmetic farm_arithmetic_uniform(const struct farm_net *net, enum 
                                                struct farm_form form) {
     struct farm_arithmetic a = {.first = precision == FARM_PRECISION_F32 ? FARM_CONV_U8_F32 : FARM_CONV_U8_I16};
     for (int i = 0; i < net->op_count; i++) a.forms[i] = form;
-    for (int path = 0; path < FARM_CONV_U8_PATHS && net->io.flat == 0; path++) farm_arithmetic_set_path(net, path, &a);
+    for (int path = 0; path < FARM_CONV_U8_PATHS && net->io.frame_channels > 0; path++)
+        farm_arithmetic_set_path(net, path, &a);
     return a;
 }
 
@@ -75,7 +77,7 @@ bool farm_form_equal(struct farm_form a, struct farm_form b) {
 }
 
 bool farm_arithmetic_may_change(const struct farm_net *net, int i) {
-    if (i == 0 || net->ops[i].kind == FARM_NET_OP_RELU || (i == 1 && net->io.flat == 0)) return false;
+    if (i == 0 || net->ops[i].kind == FARM_NET_OP_RELU || (i == 1 && net->io.frame_channels > 0)) return false;
     for (int j = i; j < net->op_count; j++)
         if (net->ops[j].skip >= 0) return net->ops[j].skip >= i;
     return true;
@@ -95,7 +97,7 @@ enum farm_status farm_arithmetic_check(const struct farm_net *net, const struct 
             return farm_fail(err, FARM_E_INVALID, "op %d of network %s must have the form of op %d", i, net->spec->name,
                              i - 1);
     }
-    if (net->io.flat > 0) return FARM_OK;
+    if (net->io.frame_channels == 0) return FARM_OK;
     if (net->ops[0].kind != FARM_NET_OP_CONV || net->ops[0].activation == FARM_ACTIVATION_TANH)
         return farm_fail(err, FARM_E_UNSUPPORTED,
                          "network %s: the first layer over frames must be a convolution with "

@@ -28,7 +28,7 @@ static void make_key(const struct farm_arithmetic_request *request, char key[PLA
     snprintf(key, PLAN_MAX / 2, "%.128s, %s, isa %x, oneDNN %d.%d.%d, %.32s %016llx, stack %d, precision %d",
              request->cpu_name ? request->cpu_name : "unknown CPU", farm_conv_u8_path_name(most.path),
              (unsigned)dnnl_get_effective_cpu_isa(), version->major, version->minor, version->patch, net->spec->name,
-             (unsigned long long)shapes, net->io.stack, (int)request->precision);
+             (unsigned long long)shapes, net->io.images * net->io.stack, (int)request->precision);
     *sizes_at = strlen(key);
     snprintf(key + *sizes_at, PLAN_MAX / 2, ", rows %d %d %d", request->train_rows, request->infer_rows,
              request->version_rows);
@@ -99,7 +99,7 @@ __attribute__((format(printf, 2, 3))) static void append(char text[FARM_ARITHMET
 
 static const char *op_name(const struct farm_net *net, int i) {
     if (i == net->op_count - 1) return "heads";
-    return net->ops[i].kind == FARM_NET_OP_CONV ? "conv" : "dense";
+    return net->ops[i].kind == FARM_NET_OP_CONV ? "conv" : net->ops[i].kind == FARM_NET_OP_JOIN ? "join" : "dense";
 }
 
 // Ops with weights; neighbours of the same name and form share an entry.
@@ -107,10 +107,10 @@ static void describe(const struct farm_net *net, const struct farm_arithmetic *a
     int last = -1, same = 1; // the op of the entry before, and how many it stands for
     text[0] = '\0';
     for (int i = 0; i < net->op_count; i++) {
-        const bool frames = i == 0 && net->io.flat == 0;
+        const bool frames = i == 0 && net->io.frame_channels > 0;
         const char *layout = a->forms[i].block == 16 ? " nChw16c" : a->forms[i].block == 8 ? " nChw8c" : "";
         if (net->ops[i].weight < 0) continue;
-        const bool shared = last >= 0 && (last > 0 || net->io.flat > 0) &&
+        const bool shared = last >= 0 && (last > 0 || net->io.frame_channels == 0) &&
                             strcmp(op_name(net, last), op_name(net, i)) == 0 &&
                             farm_form_equal(a->forms[last], a->forms[i]);
         if (!shared && same > 1) append(text, " x%d", same);
@@ -137,7 +137,7 @@ enum farm_status farm_arithmetic_choose(const struct farm_arithmetic_request *re
     *out = farm_arithmetic_uniform(net, request->precision, count > 0 ? forms[0] : (struct farm_form){true, 0});
     enum farm_status status = farm_arithmetic_check(net, out, err);
     if (status != FARM_OK) return status;
-    if (net->io.flat > 0) { // flat rows have one form
+    if (net->io.frame_channels == 0) { // flat rows have one form
         describe(net, out, text);
         return FARM_OK;
     }

@@ -64,10 +64,11 @@ static enum farm_status make_work(const struct farm_arithmetic_request *request,
     const int wanted = training ? request->train_rows : request->infer_rows;
     const int fit = (int)fmax(ROWS_MIN, RUN_MULTIPLICATIONS / ((training ? 4 : 1) * multiplications(net)));
     *work = (struct work){.request = request, .rows = wanted < fit ? wanted : fit};
-    const size_t rows = (size_t)work->rows, pointers = rows * (size_t)io->stack;
+    const size_t rows = (size_t)work->rows, frames = (size_t)(io->images * io->stack);
+    const size_t pointers = (size_t)farm_net_pointers(net);
     const size_t frame = (size_t)(io->frame_channels * io->height * io->width);
-    work->frames = malloc(pointers * frame);
-    work->rows_at = malloc(pointers * sizeof *work->rows_at);
+    work->frames = malloc(rows * frames * frame);
+    work->rows_at = calloc(rows * pointers, sizeof *work->rows_at); // parts of a flat input stay NULL
     work->params = malloc(net->parameter_count * sizeof *work->params);
     work->grads = calloc(net->parameter_count, sizeof *work->grads);
     work->logits = malloc(rows * (size_t)io->actions * sizeof *work->logits);
@@ -77,11 +78,12 @@ static enum farm_status make_work(const struct farm_arithmetic_request *request,
         return farm_fail(err, FARM_E_LIMIT, "no memory to time network %s with %zu rows", net->spec->name, rows);
     }
     uint64_t noise = 1;
-    for (size_t i = 0; i < pointers * frame; i++) {
+    for (size_t i = 0; i < rows * frames * frame; i++) {
         noise = noise * 6364136223846793005u + 1442695040888963407u; // Knuth's generator
         work->frames[i] = (uint8_t)(noise >> 56);
     }
-    for (size_t i = 0; i < pointers; i++) work->rows_at[i] = work->frames + i * frame;
+    for (size_t i = 0; i < rows * frames; i++)
+        work->rows_at[i / frames * pointers + i % frames] = work->frames + i * frame;
     farm_net_init(net, FARM_INIT_UNIFORM, 1, work->params);
     return FARM_OK;
 }
@@ -99,8 +101,7 @@ static void run_candidate(struct work *work, struct candidate *c, bool first) {
     for (int pass = 0; pass <= (int)training; pass++)
         farm_executor_forward(c->executor, work->rows_at, farm_sequence_rows(work->rows), work->logits, work->value);
     if (training)
-        farm_executor_backward(c->executor, work->rows_at, farm_sequence_rows(work->rows), work->logits, work->value,
-                               work->grads);
+        farm_executor_backward(c->executor, farm_sequence_rows(work->rows), work->logits, work->value, work->grads);
     c->seconds = 0;
     for (int i = 0; i < request->net->op_count; i++) {
         if (first || c->booked[i] < c->computing[i]) c->computing[i] = c->booked[i];
@@ -167,7 +168,7 @@ static double time_first(const struct work *work, const struct farm_arithmetic *
     const struct farm_conv_u8_shape shape = farm_arithmetic_first(net, arithmetic);
     const size_t outputs = (size_t)work->rows * farm_shape_count(net->ops[0].out);
     const size_t weight = net->tensors[net->ops[0].weight].offset, bias = net->tensors[net->ops[0].bias].offset;
-    const uint8_t *const *frames = (const uint8_t *const *)work->rows_at;
+    const uint8_t *const *frames = (const uint8_t *const *)work->rows_at; // parts of a flat input among them are NULL
     void *packed = farm_dnnl_alloc(farm_conv_u8_packed_bytes(&shape));
     void *scratch = farm_dnnl_alloc(farm_conv_u8_scratch_bytes(&shape));
     void *out = farm_dnnl_alloc(outputs * sizeof(float));

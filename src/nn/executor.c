@@ -11,6 +11,8 @@
 #include "base/time.h"
 #include "kernels/bf16.h"
 #include "nn/dnnl_layer.h"
+#include "nn/inputs.h"
+#include "nn/join.h"
 
 enum { LAYERS_MAX = FARM_NET_OPS_MAX, RUNGS_MAX = 64 };
 
@@ -31,6 +33,15 @@ struct conv_u8 {
     void *packed;
     void *scratch;
     float *bias;
+    const uint8_t **frames; // [batch_max][images * stack] of the last forward
+    uint8_t *planes;        // [batch_max][images * stack] frames, if they come interleaved
+};
+
+// The flat input.
+struct flat {
+    float *rows;                    // [batch_max][flat], of the last forward
+    float *mean, *inverse;          // [flat]; NULL: not normalised
+    float *join_weight, *join_bias; // of FARM_NET_OP_JOIN
 };
 
 // Memory of [batch_max] rows; row_bytes 0: unused.
@@ -49,9 +60,10 @@ struct farm_executor {
 
     struct farm_dnnl dnnl;
     struct conv_u8 conv_u8;
+    struct flat flat;
     int layer_count;
     struct farm_dnnl_layer_config configs[LAYERS_MAX];
-    struct farm_dnnl_layer layers[LAYERS_MAX]; // layers[0] is empty if conv_u8 is used
+    struct farm_dnnl_layer layers[LAYERS_MAX]; // layers[0] is empty if conv_u8 is used, as is a join's
     struct farm_net_places places;
     struct buffer outs[LAYERS_MAX], diffs[LAYERS_MAX]; // by place; diffs: training
     struct buffer ins[LAYERS_MAX];  // of layers that convert, and flat rows that enter the first layer
@@ -96,12 +108,47 @@ static bool needs_cast(const struct farm_executor *ex, int i) {
     return from->type != to->type || (to->op.in.height > 0 && from->layout != to->layout);
 }
 
+static bool is_join(const struct farm_executor *ex, int i) {
+    return ex->configs[i].op.kind == FARM_NET_OP_JOIN;
+}
+
+static bool has_planes(const struct farm_net_io *io) {
+    return io->interleaved && io->frame_channels > 1;
+}
+
+static size_t frame_bytes(const struct farm_net_io *io) {
+    return (size_t)io->frame_channels * (size_t)io->height * (size_t)io->width;
+}
+
+static size_t frames_of_row(const struct farm_net_io *io) {
+    return (size_t)(io->images * io->stack);
+}
+
 static bool allocate_conv_u8(struct farm_executor *ex) {
     struct conv_u8 *conv = &ex->conv_u8;
+    const struct farm_net_io *io = &ex->net.io;
+    const size_t frames = (size_t)ex->batch_max * frames_of_row(io);
+    conv->frames = farm_dnnl_alloc(frames * sizeof *conv->frames);
+    if (has_planes(io)) conv->planes = farm_dnnl_alloc(frames * frame_bytes(io));
     conv->packed = farm_dnnl_alloc(farm_conv_u8_packed_bytes(&conv->shape));
     conv->bias = farm_dnnl_alloc((size_t)conv->shape.outputs * sizeof *conv->bias);
     conv->scratch = farm_dnnl_alloc(farm_conv_u8_scratch_bytes(&conv->shape));
-    return conv->packed != NULL && conv->bias != NULL && conv->scratch != NULL;
+    return conv->packed != NULL && conv->bias != NULL && conv->scratch != NULL && conv->frames != NULL &&
+           (conv->planes != NULL || !has_planes(io));
+}
+
+static bool allocate_flat(struct farm_executor *ex) {
+    struct flat *flat = &ex->flat;
+    const size_t width = (size_t)ex->net.io.flat;
+    flat->rows = farm_dnnl_alloc((size_t)ex->batch_max * width * sizeof *flat->rows);
+    flat->join_weight = farm_dnnl_alloc(FARM_NET_JOIN_UNITS * width * sizeof *flat->join_weight);
+    flat->join_bias = farm_dnnl_alloc(FARM_NET_JOIN_UNITS * sizeof *flat->join_bias);
+    if (ex->net.normalise >= 0) {
+        flat->mean = farm_dnnl_alloc(width * sizeof *flat->mean);
+        flat->inverse = farm_dnnl_alloc(width * sizeof *flat->inverse);
+        if (!flat->mean || !flat->inverse) return false;
+    }
+    return flat->rows != NULL && flat->join_weight != NULL && flat->join_bias != NULL;
 }
 
 static void raise_to(struct buffer *buffer, size_t row_bytes) {
@@ -129,7 +176,7 @@ static bool allocate_rows(struct farm_executor *ex) {
     }
     return allocate_buffers(ex->outs, ex->batch_max) && allocate_buffers(ex->diffs, ex->batch_max) &&
            allocate_buffers(ex->ins, ex->batch_max) && allocate_buffers(ex->back, ex->batch_max) &&
-           (!ex->conv_u8.used || allocate_conv_u8(ex));
+           (!ex->conv_u8.used || allocate_conv_u8(ex)) && (ex->net.io.flat == 0 || allocate_flat(ex));
 }
 
 // 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, ...: at most a third of the rows are padding beyond 16.
@@ -175,7 +222,7 @@ static enum farm_status make_layer(struct farm_executor *ex, int i, struct rung 
                                                err);
     }
     const enum farm_status status = cast ? make_casts(ex, i, rung, err) : FARM_OK;
-    if (status != FARM_OK) return status;
+    if (status != FARM_OK || is_join(ex, i)) return status;
     return farm_dnnl_layer_ops_make(&ex->dnnl, &ex->layers[i], rung->batch, &rows, &rung->ops[i], err);
 }
 
@@ -198,7 +245,7 @@ static enum farm_status build(struct farm_executor *ex, bool one_size, struct fa
         return farm_fail(err, FARM_E_LIMIT, "no memory for network %s with %d rows; use smaller batches", ex->spec.name,
                          ex->batch_max);
     for (int i = ex->conv_u8.used ? 1 : 0; i < ex->layer_count && status == FARM_OK; i++)
-        status = farm_dnnl_layer_make(&ex->dnnl, &ex->configs[i], &ex->layers[i], err);
+        if (!is_join(ex, i)) status = farm_dnnl_layer_make(&ex->dnnl, &ex->configs[i], &ex->layers[i], err);
     for (int batch = 1; batch < ex->batch_max && status == FARM_OK && !one_size; batch = next_rung(batch))
         status = make_rung(ex, batch, err);
     return status == FARM_OK ? make_rung(ex, ex->batch_max, err) : status;
@@ -221,7 +268,7 @@ enum farm_status farm_executor_create(const struct farm_executor_config *config,
     ex->batch_max = config->batch_max;
     ex->training = config->training;
     ex->op_seconds = config->op_seconds;
-    ex->conv_u8.used = ex->net.io.flat == 0;
+    ex->conv_u8.used = ex->net.io.frame_channels > 0;
     if (ex->conv_u8.used) ex->conv_u8.shape = farm_arithmetic_first(&ex->net, &ex->arithmetic);
     status = build(ex, config->one_size, err);
     if (status == FARM_OK)
@@ -246,9 +293,10 @@ void farm_executor_destroy(struct farm_executor *ex) {
         free(ex->ins[i].data);
         free(ex->back[i].data);
     }
-    free(ex->conv_u8.packed);
-    free(ex->conv_u8.scratch);
-    free(ex->conv_u8.bias);
+    void *const own[] = {ex->conv_u8.packed, ex->conv_u8.scratch, ex->conv_u8.bias, ex->conv_u8.frames,
+                         ex->conv_u8.planes, ex->flat.rows,       ex->flat.mean,    ex->flat.inverse,
+                         ex->flat.join_bias, ex->flat.join_weight};
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) free(own[i]);
     farm_dnnl_close(&ex->dnnl);
     free(ex);
 }
@@ -270,8 +318,14 @@ void farm_executor_load(struct farm_executor *ex, const float *params) {
         memcpy(ex->conv_u8.bias, params + ex->configs[0].bias_offset,
                (size_t)ex->conv_u8.shape.outputs * sizeof *ex->conv_u8.bias);
     }
+    if (ex->flat.mean) farm_inputs_scale(&ex->net, params, ex->flat.mean, ex->flat.inverse);
     for (int i = 0; i < ex->layer_count; i++) {
-        if (ex->configs[i].op.weight >= 0 && (i > 0 || !ex->conv_u8.used))
+        if (is_join(ex, i)) {
+            memcpy(ex->flat.join_weight, params + ex->configs[i].weight_offset,
+                   FARM_NET_JOIN_UNITS * (size_t)ex->net.io.flat * sizeof *ex->flat.join_weight);
+            memcpy(ex->flat.join_bias, params + ex->configs[i].bias_offset,
+                   FARM_NET_JOIN_UNITS * sizeof *ex->flat.join_bias);
+        } else if (ex->configs[i].op.weight >= 0 && (i > 0 || !ex->conv_u8.used))
             farm_dnnl_layer_load(&ex->dnnl, &ex->layers[i], params);
         add_time(ex, i, &last);
     }
@@ -284,19 +338,63 @@ static struct rung *rung_for(struct farm_executor *ex, int batch) {
     return &ex->rungs[r];
 }
 
-// Writes the first layer's output (frames) or its input (flat rows). Rows from `batch` on become zeros.
+// Lists the rows' frames, as planes.
+static void enter_frames(struct farm_executor *ex, const void *const *rows, int batch) {
+    const struct farm_net_io *io = &ex->net.io;
+    const size_t frames = frames_of_row(io), pointers = (size_t)farm_net_pointers(&ex->net);
+    for (size_t i = 0; i < (size_t)batch * frames; i++) {
+        const uint8_t *frame = rows[i / frames * pointers + i % frames];
+        uint8_t *planes = ex->conv_u8.planes ? ex->conv_u8.planes + i * frame_bytes(io) : NULL;
+        if (frame && planes) farm_inputs_planes(io, frame, planes);
+        ex->conv_u8.frames[i] = frame && planes ? planes : frame;
+    }
+}
+
+// Writes the first layer's output (frames) or its input (flat rows), and keeps the flat input. Rows from `batch` on
+// become zeros.
 static void enter_rows(struct farm_executor *ex, const void *const *rows, int batch, int padded) {
     const struct farm_dnnl_layer_config *first = &ex->configs[0];
-    const bool bf16 = first->type == dnnl_bf16;
-    const size_t flat = (size_t)ex->net.io.flat;
+    const size_t flat = (size_t)ex->net.io.flat, pointers = (size_t)farm_net_pointers(&ex->net);
     const size_t row_bytes = farm_dnnl_row_bytes(ex->conv_u8.used ? first->op.out : first->op.in, first->type);
     char *to = ex->conv_u8.used ? layer_out(ex, 0) : ex->ins[0].data;
-    if (ex->conv_u8.used)
-        farm_conv_u8_forward(&ex->conv_u8.shape, ex->conv_u8.packed, ex->conv_u8.bias, (const uint8_t *const *)rows,
-                             batch, to, ex->conv_u8.scratch);
     for (size_t b = 0; b < (size_t)batch && flat > 0; b++)
-        for (size_t i = 0; i < flat; i++) farm_number_put(to, bf16, b * flat + i, ((const float *)rows[b])[i]);
+        farm_inputs_write(&ex->net.io, ex->flat.mean, ex->flat.inverse,
+                          rows + b * pointers + (pointers - (size_t)ex->net.io.input_count), ex->flat.rows + b * flat);
+    if (ex->conv_u8.used) {
+        enter_frames(ex, rows, batch);
+        farm_conv_u8_forward(&ex->conv_u8.shape, ex->conv_u8.packed, ex->conv_u8.bias, ex->conv_u8.frames, batch, to,
+                             ex->conv_u8.scratch);
+    } else {
+        for (size_t i = 0; i < (size_t)batch * flat; i++)
+            farm_number_put(to, first->type == dnnl_bf16, i, ex->flat.rows[i]);
+    }
     memset(to + (size_t)batch * row_bytes, 0, (size_t)(padded - batch) * row_bytes);
+}
+
+// The join that is layer i: its rows, and their gradients in training.
+static struct farm_join join_of(const struct farm_executor *ex, int i) {
+    return (struct farm_join){.features = ex->configs[i].op.in.channels,
+                              .flat = ex->net.io.flat,
+                              .bf16 = ex->configs[i].type == dnnl_bf16,
+                              .weight = ex->flat.join_weight,
+                              .bias = ex->flat.join_bias};
+}
+
+static void join_forward(struct farm_executor *ex, int i, int batch, int padded) {
+    const struct farm_join join = join_of(ex, i);
+    const size_t row_bytes = farm_dnnl_row_bytes(ex->configs[i].op.out, ex->configs[i].type);
+    char *out = layer_out(ex, i);
+    farm_join_forward(&join, needs_cast(ex, i) ? ex->ins[i].data : layer_out(ex, i - 1), ex->flat.rows, batch, out);
+    memset(out + (size_t)batch * row_bytes, 0, (size_t)(padded - batch) * row_bytes);
+}
+
+static void join_backward(struct farm_executor *ex, int i, int batch, int padded, float *grads) {
+    const struct farm_join join = join_of(ex, i);
+    const size_t row_bytes = farm_dnnl_row_bytes(ex->configs[i].op.in, ex->configs[i].type);
+    char *diff_in = needs_cast(ex, i) ? ex->back[i].data : layer_diff(ex, i - 1);
+    farm_join_backward(&join, ex->flat.rows, layer_out(ex, i), layer_diff(ex, i), batch, diff_in,
+                       grads + ex->configs[i].weight_offset, grads + ex->configs[i].bias_offset);
+    memset(diff_in + (size_t)batch * row_bytes, 0, (size_t)(padded - batch) * row_bytes);
 }
 
 // Rows of a call. No network has a state yet.
@@ -315,6 +413,7 @@ int farm_executor_forward(struct farm_executor *ex, const void *const *rows, str
     enter_rows(ex, rows, batch, rung->batch);
     for (int i = 0; i < ex->layer_count; i++) {
         farm_dnnl_op_run(&ex->dnnl, &rung->cast[i]);
+        if (is_join(ex, i)) join_forward(ex, i, batch, rung->batch);
         farm_dnnl_op_run(&ex->dnnl, &rung->ops[i].pass[FARM_DNNL_FORWARD]);
         add_time(ex, i, &last);
     }
@@ -341,8 +440,8 @@ static void join_heads(const struct farm_executor *ex, const float *dlogits, con
     memset((char *)out + (size_t)batch * row_bytes, 0, (size_t)(padded - batch) * row_bytes);
 }
 
-void farm_executor_backward(struct farm_executor *ex, const void *const *rows, struct farm_sequence sequence,
-                            const float *dlogits, const float *dvalue, float *grads) {
+void farm_executor_backward(struct farm_executor *ex, struct farm_sequence sequence, const float *dlogits,
+                            const float *dvalue, float *grads) {
     const int batch = batch_of(ex, sequence);
     assert(ex->training);
     assert(batch == ex->forward_batch);
@@ -356,9 +455,11 @@ void farm_executor_backward(struct farm_executor *ex, const void *const *rows, s
         struct farm_dnnl_layer_ops *ops = &rung->ops[i];
         farm_dnnl_op_run(&ex->dnnl, &ops->activation);
         if (i == 0 && ex->conv_u8.used)
-            farm_conv_u8_backward_weights(&ex->conv_u8.shape, (const uint8_t *const *)rows, batch, layer_diff(ex, 0),
+            farm_conv_u8_backward_weights(&ex->conv_u8.shape, ex->conv_u8.frames, batch, layer_diff(ex, 0),
                                           grads + ex->configs[0].weight_offset, grads + ex->configs[0].bias_offset,
                                           ex->conv_u8.scratch);
+        else if (is_join(ex, i))
+            join_backward(ex, i, batch, rung->batch, grads);
         else if (ex->configs[i].op.weight >= 0)
             farm_dnnl_layer_add_gradient(&ex->dnnl, &ex->layers[i], ops, grads);
         farm_dnnl_op_run(&ex->dnnl, &ops->pass[FARM_DNNL_DATA]);

@@ -32,16 +32,17 @@ void farm_executor_load(struct farm_executor *executor, const float *params);
 
 // The sequence has steps x columns rows, at most batch_max.
 //
-// rows: batch x stack pointers. Frames: rows[b*stack + s] is frame s (0 = oldest) of row b, u8
-// [frame_channels][height][width], read in place, NULL = a frame of zeros; pixels enter the network as x/255. Flat:
-// rows[b] is f32 [flat] (stack 1). logits f32 [batch][actions], value f32 [batch]. Returns the batch size that was
-// computed, with padding, for statistics.
+// rows: batch x farm_net_pointers. First a row's frames, images x stack (0 = oldest), u8
+// [frame_channels][height][width], or [height][width][frame_channels] if interleaved; NULL = a frame of zeros; pixels
+// enter the network as x/255. Then the parts of its flat input (inputs.h). Planes are read in place, so frames must
+// stay until backward. logits f32 [batch][actions], value f32 [batch]. Returns the batch size that was computed, with
+// padding, for statistics.
 int farm_executor_forward(struct farm_executor *executor, const void *const *rows, struct farm_sequence sequence,
                           float *logits, float *value);
 
 // Adds to grads [net->parameter_count] the gradient of the sum over rows of (dlogits . logits + dvalue * value) by the
-// parameters. Must follow a forward of the same rows, whose memory must be unchanged.
-void farm_executor_backward(struct farm_executor *executor, const void *const *rows, struct farm_sequence sequence,
-                            const float *dlogits, const float *dvalue, float *grads);
+// parameters. Must follow a forward of the same rows.
+void farm_executor_backward(struct farm_executor *executor, struct farm_sequence sequence, const float *dlogits,
+                            const float *dvalue, float *grads);
 
 #endif

@@ -42,6 +42,11 @@ static const struct farm_net_spec nets[] = {
      .about = "two hidden layers of 64 units with tanh, for flat observations",
      .layer_count = 2,
      .layers = {DENSE(64, FARM_ACTIVATION_TANH), DENSE(64, FARM_ACTIVATION_TANH)}},
+    {.name = "separate",
+     .about = "two networks as mlp, one for the policy and one for the value, for flat observations",
+     .separate = true,
+     .layer_count = 2,
+     .layers = {DENSE(128, FARM_ACTIVATION_TANH), DENSE(128, FARM_ACTIVATION_TANH)}},
     {.name = "deep",
      .about = "IMPALA's large network: three sections of 16, 32, 32 channels with residual blocks, dense 256",
      .layer_count = 13,
@@ -70,21 +75,34 @@ size_t farm_shape_count(struct farm_shape shape) {
     return (size_t)shape.channels * (shape.height > 0 ? (size_t)shape.height * (size_t)shape.width : 1);
 }
 
+static bool has_frames(const struct farm_net_io *io) {
+    return io->frame_channels > 0;
+}
+
+// Writes out the defaults.
+static void complete_io(struct farm_net_io *io) {
+    if (io->images == 0) io->images = 1;
+    if (io->flat == 0 || io->input_count > 0) return;
+    io->inputs[0] = (struct farm_net_input){.kind = FARM_INPUT_NUMBERS, .count = io->flat};
+    io->input_count = 1;
+}
+
 static enum farm_status check_io(const struct farm_net_io *io, struct farm_error *err) {
     if (io->actions < 1)
         return farm_fail(err, FARM_E_INVALID, "a network needs at least one action, not %d", io->actions);
     if (io->stack < 1) return farm_fail(err, FARM_E_INVALID, "stack must be at least 1, not %d", io->stack);
     const bool frames = io->frame_channels > 0 && io->height > 0 && io->width > 0;
-    const bool flat = io->flat > 0;
-    if (frames == flat)
+    int flat = 0;
+    for (int i = 0; i < io->input_count; i++) flat += farm_net_input_width(&io->inputs[i]);
+    if (frames != has_frames(io) || (!frames && io->flat < 1) || flat != io->flat)
         return farm_fail(err, FARM_E_INVALID,
-                         "the input must be either frames (%d channels of %dx%d) or flat (%d numbers)",
-                         io->frame_channels, io->height, io->width, io->flat);
-    if (flat && io->stack != 1)
+                         "invalid input: frames of %d channels of %dx%d, and %d numbers in %d parts of %d together",
+                         io->frame_channels, io->height, io->width, io->flat, io->input_count, flat);
+    if (!frames && io->stack != 1)
         return farm_fail(err, FARM_E_INVALID, "flat observations are not stacked: stack must be 1, not %d", io->stack);
-    if (frames && (double)io->stack * io->frame_channels * io->height * io->width > INT_MAX)
-        return farm_fail(err, FARM_E_INVALID, "the input is too large: %d frames of %d channels of %dx%d", io->stack,
-                         io->frame_channels, io->height, io->width);
+    if ((double)io->images * io->stack * io->frame_channels * io->height * io->width > INT_MAX)
+        return farm_fail(err, FARM_E_INVALID, "the input is too large: %d frames of %d channels of %dx%d",
+                         io->images * io->stack, io->frame_channels, io->height, io->width);
     return FARM_OK;
 }
 
@@ -107,8 +125,8 @@ static int append_tensor(struct farm_net *net, const char *name, const int *dims
 // The input of the next op.
 static struct farm_shape next_in(const struct farm_net *net) {
     if (net->op_count > 0) return net->ops[net->op_count - 1].out;
-    if (net->io.flat > 0) return (struct farm_shape){.channels = net->io.flat};
-    return (struct farm_shape){net->io.stack * net->io.frame_channels, net->io.height, net->io.width};
+    if (!has_frames(&net->io)) return (struct farm_shape){.channels = net->io.flat};
+    return (struct farm_shape){net->io.images * net->io.stack * net->io.frame_channels, net->io.height, net->io.width};
 }
 
 // Appends an op; its output has its input's shape.
@@ -230,6 +248,25 @@ static enum farm_status append_layer(struct farm_net *net, int i, struct farm_er
     return FARM_OK;
 }
 
+static void append_join(struct farm_net *net) {
+    struct farm_net_op *op = append_op(net, FARM_NET_OP_JOIN, FARM_ACTIVATION_RELU);
+    op->out = (struct farm_shape){.channels = (int)farm_shape_count(op->in) + FARM_NET_JOIN_UNITS};
+    op->weight = append_tensor(net, "inputs.weight", (int[]){FARM_NET_JOIN_UNITS, net->io.flat}, 2);
+    op->bias = append_tensor(net, "inputs.bias", (int[]){FARM_NET_JOIN_UNITS}, 1);
+}
+
+static void append_statistics(struct farm_net *net) {
+    bool normalises = false;
+    for (int i = 0; i < net->io.input_count; i++) normalises |= net->io.inputs[i].normalise;
+    net->normalise = net->normalise_return = -1;
+    if (normalises) {
+        net->normalise = append_tensor(net, "normalise.mean", (int[]){net->io.flat}, 1);
+        append_tensor(net, "normalise.variance", (int[]){net->io.flat}, 1);
+        append_tensor(net, "normalise.count", (int[]){1}, 1);
+    }
+    if (net->io.normalise_rewards) net->normalise_return = append_tensor(net, "normalise.return", (int[]){3}, 1);
+}
+
 static void append_heads(struct farm_net *net) {
     const int actions = net->io.actions;
     struct farm_net_op *op = append_op(net, FARM_NET_OP_DENSE, FARM_ACTIVATION_NONE);
@@ -243,21 +280,24 @@ static void append_heads(struct farm_net *net) {
 
 enum farm_status farm_net_make(const struct farm_net_spec *spec, const struct farm_net_io *io, struct farm_net *net,
                                struct farm_error *err) {
-    const enum farm_status status = check_io(io, err);
+    *net = (struct farm_net){.spec = spec, .io = *io};
+    complete_io(&net->io);
+    const enum farm_status status = check_io(&net->io, err);
     if (status != FARM_OK) return status;
     if (spec->layer_count < 1 || spec->layer_count > FARM_NET_LAYERS_MAX)
         return farm_fail(err, FARM_E_INVALID, "network %s has %d layers, not 1 to %d", spec->name, spec->layer_count,
                          FARM_NET_LAYERS_MAX);
-    if (io->flat == 0 && spec->layers[0].kind == FARM_LAYER_DENSE)
+    if (has_frames(io) && spec->layers[0].kind == FARM_LAYER_DENSE)
         return farm_fail(err, FARM_E_INVALID,
                          "network %s takes flat observations, not frames; use \"shallow\", \"nature\" or \"deep\"",
                          spec->name);
-    *net = (struct farm_net){.spec = spec, .io = *io};
     for (int i = 0; i < spec->layer_count; i++) {
         const enum farm_status made = append_layer(net, i, err);
         if (made != FARM_OK) return made;
     }
+    if (has_frames(&net->io) && net->io.flat > 0) append_join(net);
     append_heads(net);
+    append_statistics(net);
     return FARM_OK;
 }
 
@@ -298,12 +338,21 @@ static float dot(const float *a, const float *b, size_t count, size_t stride) {
     return sum;
 }
 
+// A part of a matrix [..][stride]: rows x columns.
+struct block {
+    size_t first, rows, columns, stride; // first: in the flat vector
+};
+
 // Normal numbers, then Gram and Schmidt over the rows or, if there are more rows than columns, over the columns.
-static void fill_orthogonal(float *out, size_t rows, size_t columns, float gain, uint64_t key, uint64_t stream) {
-    const bool wide = rows <= columns;
-    const size_t vectors = wide ? rows : columns, count = wide ? columns : rows;
-    const size_t step = wide ? columns : 1, stride = wide ? 1 : columns;
-    for (size_t i = 0; i < rows * columns; i++) out[i] = farm_random_normal(key, stream, i / 2, (int)(i % 2));
+static void fill_orthogonal(float *params, const struct block *b, float gain, uint64_t key, uint64_t stream) {
+    const bool wide = b->rows <= b->columns;
+    const size_t vectors = wide ? b->rows : b->columns, count = wide ? b->columns : b->rows;
+    const size_t step = wide ? b->stride : 1, stride = wide ? 1 : b->stride;
+    float *out = params + b->first;
+    for (size_t v = 0; v < vectors; v++)
+        for (size_t i = 0; i < count; i++)
+            out[v * step + i * stride] =
+                farm_random_normal(key, stream, (v * count + i) / 2, (int)((v * count + i) % 2));
     for (size_t v = 0; v < vectors; v++) {
         float *own = out + v * step;
         for (size_t other = 0; other < v; other++) {
@@ -313,18 +362,55 @@ static void fill_orthogonal(float *out, size_t rows, size_t columns, float gain,
         const float norm = sqrtf(dot(own, own, count, stride));
         for (size_t i = 0; i < count; i++) own[i * stride] /= norm;
     }
-    for (size_t i = 0; i < rows * columns; i++) out[i] *= gain;
+    for (size_t v = 0; v < vectors; v++)
+        for (size_t i = 0; i < count; i++) out[v * step + i * stride] *= gain;
 }
 
-static void fill_uniform(float *out, size_t count, float bound, uint64_t key, uint64_t stream) {
-    for (size_t i = 0; i < count; i++) out[i] = bound * (2.0f * farm_random_uniform(key, stream, i) - 1.0f);
+static void fill_uniform(float *params, const struct block *b, float bound, uint64_t key, uint64_t stream) {
+    for (size_t r = 0; r < b->rows; r++)
+        for (size_t c = 0; c < b->columns; c++)
+            params[b->first + r * b->stride + c] =
+                bound * (2.0f * farm_random_uniform(key, stream, r * b->columns + c) - 1.0f);
 }
 
-size_t farm_net_frozen(const struct farm_net *net, size_t *first) {
-    const struct farm_tensor *policy = &net->tensors[net->ops[net->op_count - 1].weight];
-    const size_t features = policy->count / (size_t)policy->dims[0];
-    *first = policy->offset + (size_t)(net->io.actions - net->io.free_outputs) * features;
-    return (size_t)net->io.free_outputs * features;
+// The blocks of a weight that are trained: one, or one of each half. Returns their number; 0: no weight.
+static int trained_blocks(const struct farm_net *net, int t, struct block out[2]) {
+    const struct farm_tensor *tensor = &net->tensors[t];
+    const int heads = net->ops[net->op_count - 1].weight;
+    const bool policy = t == heads, value = t == heads + 1;
+    if (tensor->rank < 2) return 0;
+    const size_t all = (size_t)tensor->dims[0], columns = tensor->count / all;
+    const struct block whole = {tensor->offset, all - (policy ? (size_t)net->io.free_outputs : 0), columns, columns};
+    out[0] = out[1] = whole;
+    if (!net->spec->separate) return 1;
+    if (policy || value) {
+        out[0].columns /= 2;
+        out[0].first += value ? columns / 2 : 0;
+        return 1;
+    }
+    const bool first = t == net->ops[0].weight;
+    for (size_t half = 0; half < 2; half++) {
+        out[half].rows /= 2;
+        if (!first) out[half].columns /= 2;
+        out[half].first += half * (out[half].rows * columns + (first ? 0 : columns / 2));
+    }
+    return 2;
+}
+
+bool farm_net_trainable(const struct farm_net *net, float *mask) {
+    bool all = true;
+    for (int t = 0; t < net->tensor_count; t++) {
+        struct block blocks[2];
+        const struct farm_tensor *tensor = &net->tensors[t];
+        const bool statistic = (net->normalise >= 0 && t >= net->normalise) || t == net->normalise_return;
+        const int count = trained_blocks(net, t, blocks);
+        for (size_t i = 0; i < tensor->count; i++) mask[tensor->offset + i] = count == 0 && !statistic;
+        for (int k = 0; k < count; k++)
+            for (size_t r = 0; r < blocks[k].rows; r++)
+                for (size_t c = 0; c < blocks[k].columns; c++) mask[blocks[k].first + r * blocks[k].stride + c] = 1;
+        for (size_t i = 0; i < tensor->count; i++) all &= mask[tensor->offset + i] != 0;
+    }
+    return !all;
 }
 
 void farm_net_init(const struct farm_net *net, enum farm_net_init how, uint64_t seed, float *params) {
@@ -332,15 +418,21 @@ void farm_net_init(const struct farm_net *net, enum farm_net_init how, uint64_t 
     const struct farm_net_op *heads = &net->ops[net->op_count - 1];
     memset(params, 0, net->parameter_count * sizeof *params);
     for (int t = 0; t < net->tensor_count; t++) {
-        const struct farm_tensor *tensor = &net->tensors[t];
         const bool policy = t == heads->weight, value = t == heads->weight + 1;
-        float *out = params + tensor->offset;
-        if (tensor->rank == 1) continue;
-        const size_t rows = (size_t)tensor->dims[0] - (policy ? (size_t)net->io.free_outputs : 0);
-        const size_t fan_in = tensor->count / (size_t)tensor->dims[0];
-        if (how == FARM_INIT_ORTHOGONAL)
-            fill_orthogonal(out, rows, fan_in, policy ? policy_scale : value ? 1 : sqrtf(2), key, (uint64_t)t);
-        else
-            fill_uniform(out, rows * fan_in, (policy ? policy_scale : 1) / sqrtf((float)fan_in), key, (uint64_t)t);
+        struct block blocks[2];
+        const int count = trained_blocks(net, t, blocks);
+        for (int k = 0; k < count; k++) {
+            const uint64_t stream = (uint64_t)t + (uint64_t)k * FARM_TENSORS_MAX;
+            if (how == FARM_INIT_ORTHOGONAL)
+                fill_orthogonal(params, &blocks[k], policy ? policy_scale : value ? 1 : sqrtf(2), key, stream);
+            else
+                fill_uniform(params, &blocks[k], (policy ? policy_scale : 1) / sqrtf((float)blocks[k].columns), key,
+                             stream);
+        }
     }
+    if (net->normalise >= 0) {
+        const struct farm_tensor *variance = &net->tensors[net->normalise + 1];
+        for (size_t i = 0; i < variance->count; i++) params[variance->offset + i] = 1;
+    }
+    if (net->normalise_return >= 0) params[net->tensors[net->normalise_return].offset + 1] = 1;
 }

@@ -36,14 +36,18 @@ struct farm_layer {
 
 enum {
     FARM_NET_LAYERS_MAX = 16,
-    FARM_NET_OPS_MAX = 3 * FARM_NET_LAYERS_MAX + 1,
-    FARM_TENSORS_MAX = 4 * (FARM_NET_LAYERS_MAX + 1),
+    FARM_NET_OPS_MAX = 3 * FARM_NET_LAYERS_MAX + 2,
+    FARM_TENSORS_MAX = 4 * (FARM_NET_LAYERS_MAX + 3),
+    FARM_NET_INPUTS_MAX = 16, // parts of the flat input
+    FARM_NET_JOIN_UNITS = 64, // of the layer over the flat input beside frames
     FARM_TENSOR_NAME_MAX = 48
 };
 
 struct farm_net_spec {
-    const char *name;  // "shallow", "nature", "lite", "mlp", "deep"
+    const char *name;  // "shallow", "nature", "lite", "mlp", "separate", "deep"
     const char *about; // one line for --help
+    bool separate;     // dense layers only; the first half of each one's units leads to the policy, the second to the
+                       // value: weights between the halves stay 0
     int layer_count;
     struct farm_layer layers[FARM_NET_LAYERS_MAX];
 };
@@ -53,20 +57,48 @@ struct farm_net_spec {
 //   nature   Mnih et al. 2015: conv 32@8x8/4, 64@4x4/2, 64@3x3/1, FC 512
 //   lite     for few cores: conv 16@8x8/4, 32@4x4/2, 32@3x3/2, FC 128
 //   mlp      two hidden layers of 64 units, tanh
+//   separate two such networks, one for the policy and one for the value
 //   deep     IMPALA's large net (fig. 3 right, without the LSTM): three sections of 16, 32 and 32 channels, each conv
 //            3x3/1 without activation, max-pool 3x3/2, two residual blocks of 3x3; ReLU, FC 256, ReLU
 const struct farm_net_spec *farm_net_at(size_t i);
 const struct farm_net_spec *farm_net_find(const char *name, struct farm_error *err);
 
-// The network's input and output.
-struct farm_net_io {
-    int frame_channels; // channels of one stored frame (1 grey, 3 RGB); 0: flat input
-    int height, width;  // pixels of a frame; 0 for flat input
-    int stack;          // frames stacked, >= 1; input channels = stack * frame_channels, oldest frame first
-    int flat;           // length of a flat f32 input; 0 for frames
-    int actions;        // policy outputs; the value head has one output more
-    int free_outputs;   // the last outputs of the policy are its biases alone: their weights stay 0
+// A part of the flat input: what a row's pointer to it means.
+enum farm_net_input_kind {
+    FARM_INPUT_NUMBERS, // `count` f32
+    FARM_INPUT_WHOLE,   // `count` i32, as numbers
+    FARM_INPUT_ONE_HOT, // `count` i32 in [0, choices): `choices` numbers each, one of them 1
+    FARM_INPUT_BYTES,   // `count` u8, divided by choices - 1
+    FARM_INPUT_SIGN,    // `count` f32, clipped to +-1
 };
+struct farm_net_input {
+    enum farm_net_input_kind kind;
+    int count, choices;
+    bool normalise; // NUMBERS, WHOLE: by the running mean and variance (tensors normalise.*)
+    int source;     // the observation's field, or enum farm_net_source; only callers read it
+};
+enum farm_net_source { FARM_SOURCE_LAST_ACTION = -1, FARM_SOURCE_LAST_REWARD = -2 };
+
+// The network's input and output: frames, a flat input, or both.
+struct farm_net_io {
+    int frame_channels; // channels of one stored frame (1 grey, 3 RGB); 0: no frames
+    int height, width;  // pixels of a frame; 0: no frames
+    bool interleaved;   // a frame is [height][width][channels]; false: [channels][height][width]
+    int stack;          // frames stacked, >= 1; input channels = images * stack * frame_channels, oldest frame first
+    int images;         // fields of frames, one stack after another; 0 means 1
+    int image_source[FARM_NET_INPUTS_MAX]; // each one's observation field; only callers read it
+    int flat;                              // numbers of the flat input; 0: none
+    int input_count;                       // its parts; 0: one of `flat` f32, the observation's field 0
+    struct farm_net_input inputs[FARM_NET_INPUTS_MAX];
+    bool normalise_rewards; // the parameters have a tensor for it
+    int actions;            // policy outputs; the value head has one output more
+    int free_outputs;       // the last outputs of the policy are its biases alone: their weights stay 0
+};
+
+// Numbers that a part of the flat input becomes.
+static inline int farm_net_input_width(const struct farm_net_input *input) {
+    return input->kind == FARM_INPUT_ONE_HOT ? input->count * input->choices : input->count;
+}
 
 // "layers.0.weight", "layers.0.bias", "layers.2.conv0.weight" (residual: conv0, conv1), "policy.weight", "value.bias",
 // ...: the state_dict of a PyTorch module with a ModuleList `layers` that has one entry a table row (a pool has no
@@ -90,10 +122,11 @@ enum farm_net_op_kind {
     FARM_NET_OP_DENSE, // out = activation(weight . in + bias)
     FARM_NET_OP_POOL,  // out = maxima of in
     FARM_NET_OP_RELU,  // out = relu(in); `in` is kept, its residual block's last convolution adds it
+    FARM_NET_OP_JOIN,  // out = in, then relu(weight . flat input + bias): [in.channels + FARM_NET_JOIN_UNITS]
 };
 
-// One operation. Each reads the output of the one before, the first the network's input. The last one is the heads:
-// `actions` logits, then the value, without activation.
+// One operation. Each reads the output of the one before, the first the frames, or the flat input if there are none.
+// The last one is the heads: `actions` logits, then the value, without activation.
 struct farm_net_op {
     enum farm_net_op_kind kind;
     enum farm_activation activation; // RELU for FARM_NET_OP_RELU
@@ -107,7 +140,10 @@ struct farm_net_op {
 struct farm_net {
     const struct farm_net_spec *spec;
     struct farm_net_io io;
-    int state; // floats of recurrent state of one environment; 0: none
+    int state;            // floats of recurrent state of one environment; 0: none
+    int normalise;        // index of the tensor normalise.mean [flat]; normalise.variance and normalise.count [1]
+                          // follow; -1: none
+    int normalise_return; // index of the tensor normalise.return [3]: mean, variance, count; -1: none
     int tensor_count;
     struct farm_tensor tensors[FARM_TENSORS_MAX];
     size_t parameter_count;
@@ -144,8 +180,15 @@ static inline struct farm_sequence farm_sequence_rows(int rows) {
     return sequence;
 }
 
+// Pointers of a row: its frames, then the parts of its flat input.
+static inline int farm_net_pointers(const struct farm_net *net) {
+    return (net->io.frame_channels > 0 ? net->io.images * net->io.stack : 0) + net->io.input_count;
+}
+
 // Computes all shapes and the ops. Tensors are in the order of the layers, weight before bias, conv0 before conv1; then
-// policy.weight, value.weight, policy.bias, value.bias, so that both heads are one product of actions + 1 outputs.
+// inputs.weight, inputs.bias (JOIN); then policy.weight, value.weight, policy.bias, value.bias, so that both heads are
+// one product of actions + 1 outputs; then normalise.*, which are no weights: statistics that training updates at
+// publish. net->io has `images` and the parts of the flat input written out.
 // FARM_E_INVALID if the input or the table is invalid.
 enum farm_status farm_net_make(const struct farm_net_spec *spec, const struct farm_net_io *io, struct farm_net *net,
                                struct farm_error *err);
@@ -160,7 +203,8 @@ enum farm_net_init {
 // Initial parameters [parameter_count], a function of the seed.
 void farm_net_init(const struct farm_net *net, enum farm_net_init how, uint64_t seed, float *params);
 
-// The weights that stay 0 (io.free_outputs), in the flat vector: their first one. Returns their number.
-size_t farm_net_frozen(const struct farm_net *net, size_t *first);
+// What the optimiser changes: mask [parameter_count] becomes 1, and 0 for weights that stay 0 (free_outputs, separate)
+// and statistics. Returns whether there is a 0.
+bool farm_net_trainable(const struct farm_net *net, float *mask);
 
 #endif

@@ -407,7 +407,8 @@ static void differentiate_on_cpu(const struct farm_algo_rows *rows, double *term
 }
 static void differentiate_on_gpu(const struct farm_algo_rows *rows, void *scratch, double *terms) {
     double *device = device_of(terms, FARM_ALGO_TERMS_MAX);
-    for (int call = 0; call < 2; call++) FARM(farm_cuda_algo_differentiate(NULL, "vtrace", rows, true, scratch, device, err));
+    for (int call = 0; call < 2; call++)
+        FARM(farm_cuda_algo_differentiate(NULL, "vtrace", rows, true, scratch, device, err));
     CUDA(cudaMemcpy(terms, device, FARM_ALGO_TERMS_MAX * sizeof *terms, cudaMemcpyDeviceToHost));
 }
 

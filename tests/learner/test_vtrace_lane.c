@@ -301,8 +301,7 @@ static float *expected_update(void) {
     farm_executor_load(executor, params);
     farm_executor_forward(executor, arrays->rows, farm_sequence_rows(ROWS_T * COLUMNS), arrays->logits, arrays->value);
     differentiate_rows(arrays);
-    farm_executor_backward(executor, arrays->rows, farm_sequence_rows(ROWS_T * COLUMNS), arrays->dlogits,
-                           arrays->dvalue, grads);
+    farm_executor_backward(executor, farm_sequence_rows(ROWS_T * COLUMNS), arrays->dlogits, arrays->dvalue, grads);
     for (size_t i = 0; i < count && !problem.learner.algo.loss_sum; i++) grads[i] /= COLUMNS * UNROLL;
     farm_optimiser_init(&optimiser, count, first, second, &state);
     farm_optimiser_step(&optimiser, &state, 1.0f, params, grads);

@@ -361,7 +361,7 @@ static struct farm_executor *executor_new(const struct problem *p, int batch_max
 static struct answer answer_of(struct farm_executor *executor, const struct problem *p, int batch) {
     struct answer a = answer_new(&p->net, batch);
     a.padded = farm_executor_forward(executor, p->rows, farm_sequence_rows(batch), a.logits, a.value);
-    farm_executor_backward(executor, p->rows, farm_sequence_rows(batch), p->dlogits, p->dvalue, a.grads);
+    farm_executor_backward(executor, farm_sequence_rows(batch), p->dlogits, p->dvalue, a.grads);
     return a;
 }
 
@@ -584,7 +584,7 @@ Test(nn, gradients_are_added_to_what_is_there) {
         const struct farm_arithmetic arithmetic = last_arithmetic(&p->net);
         with_executor *executor = executor_new(p, p->batch, true, &arithmetic);
         const with_answer once = answer_of(executor, p, p->batch), twice = answer_of(executor, p, p->batch);
-        farm_executor_backward(executor, p->rows, farm_sequence_rows(p->batch), p->dlogits, p->dvalue, twice.grads);
+        farm_executor_backward(executor, farm_sequence_rows(p->batch), p->dlogits, p->dvalue, twice.grads);
         for (size_t k = 0; k < p->net.parameter_count; k++) twice.grads[k] /= 2;
         cr_expect(distance(twice.grads, once.grads, p->net.parameter_count) < 1e-6);
     }

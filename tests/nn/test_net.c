@@ -137,7 +137,7 @@ Test(nn, lists_networks_and_names_them_if_one_is_unknown) {
     cr_assert_eq(i, 5);
     cr_assert_null(farm_net_find("shalow", &err));
     cr_assert_eq(err.status, FARM_E_NOT_FOUND);
-    cr_assert_not_null(strstr(err.message, "shallow, nature, lite, mlp, deep"));
+    cr_assert_not_null(strstr(err.message, "shallow, nature, lite, mlp, separate, deep"));
 }
 
 Test(nn, refuses_inputs_that_do_not_fit) {
@@ -153,7 +153,9 @@ Test(nn, refuses_inputs_that_do_not_fit) {
         {"mlp", {.flat = 4, .stack = 4, .actions = 2}, "not stacked"},
         {"shallow", {.frame_channels = 1, .height = 84, .width = 84, .stack = 4}, "at least one action"},
         {"shallow", {.frame_channels = 1, .height = 84, .width = 84, .actions = 6}, "stack"},
-        {"shallow", {.frame_channels = 1, .height = 84, .width = 84, .stack = 4, .flat = 4, .actions = 6}, "either"},
+        {"mlp",
+         {.stack = 1, .flat = 4, .input_count = 1, .inputs = {{FARM_INPUT_ONE_HOT, 1, 5}}, .actions = 2},
+         "4 numbers in 1 parts of 5"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         expect_refused(farm_net_find(cases[i].net, NULL), cases[i].io, cases[i].reason);
@@ -219,14 +221,18 @@ Test(nn, orthogonal_initial_weights_are_so_with_their_gain) {
     struct farm_net_io io = atari;
     io.free_outputs = 2;
     struct farm_net net;
-    size_t frozen;
     cr_assert_eq(farm_net_make(farm_net_find("lite", NULL), &io, &net, NULL), FARM_OK);
-    float *params = malloc(net.parameter_count * sizeof *params);
+    float *params = malloc(net.parameter_count * sizeof *params), *mask = calloc(net.parameter_count, sizeof *mask);
     memset(params, 0x55, net.parameter_count * sizeof *params);
     farm_net_init(&net, FARM_INIT_ORTHOGONAL, 5, params);
-    const size_t frozen_count = farm_net_frozen(&net, &frozen);
-    cr_assert_eq(frozen_count, 2 * 128);
-    for (size_t i = 0; i < frozen_count; i++) cr_assert_eq(params[frozen + i], 0);
+    cr_assert(farm_net_trainable(&net, mask));
+    size_t frozen = 0;
+    for (size_t i = 0; i < net.parameter_count; i++) {
+        frozen += mask[i] == 0;
+        if (mask[i] == 0) cr_assert_eq(params[i], 0);
+    }
+    cr_assert_eq(frozen, 2 * 128);
+    free(mask);
     for (int t = 0; t < net.tensor_count; t++) {
         const struct farm_tensor *tensor = &net.tensors[t];
         const bool policy = strcmp(tensor->name, "policy.weight") == 0,

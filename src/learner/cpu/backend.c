@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "learner/backend.h"
 #include "learner/iteration.h"
+#include "learner/observation.h"
 #include "learner/pool.h"
 #include "shm/heap.h"
 
@@ -69,6 +70,7 @@ struct farm_backend {
     struct farm_optimiser_config optimiser_config;
     struct farm_optimiser_state optimiser;
     float *params;
+    float *trainable; // [parameter_count] 1, or 0 for what the optimiser leaves; NULL: all ones
     uint64_t version;
     uint32_t micro_batch; // units of one forward and backward pass
     struct farm_iteration iterations[FARM_BACKEND_SLOTS];
@@ -151,7 +153,7 @@ static enum farm_status make_worker(struct farm_backend *backend, struct worker 
     const size_t rows = (size_t)backend->micro_batch * farm_algo_unit_rows(backend->plan);
     const size_t outputs = (size_t)backend->head.outputs;
     w->grads = new_vector(backend);
-    w->rows = zeroed(backend, rows * algo->stack, sizeof(void *));
+    w->rows = zeroed(backend, rows * (size_t)farm_net_pointers(backend->net), sizeof(void *));
     w->gathered = (struct farm_gathered){
         .behaviour = zeroed(backend, rows * outputs, sizeof(float)),
         .behaviour_value = zeroed(backend, rows, sizeof(float)),
@@ -181,9 +183,9 @@ static uint32_t choose_micro_batch(const struct farm_backend *backend) {
     const struct farm_learner_config *learner = backend->learner;
     const uint32_t threads = training_threads(learner),
                    share = (farm_algo_pass_units(backend->plan, backend->columns_max) + threads - 1) / threads;
-    const uint32_t rows = learner->micro_batch    ? learner->micro_batch * backend->plan->shape.length
-                          : backend->net->io.flat ? FLAT_ROWS
-                                                  : FRAME_ROWS;
+    const uint32_t rows = learner->micro_batch              ? learner->micro_batch * backend->plan->shape.length
+                          : backend->net->io.frame_channels ? FRAME_ROWS
+                                                            : FLAT_ROWS;
     const uint32_t wanted = rows / farm_algo_unit_rows(backend->plan);
     return wanted > share ? share : wanted < 1 ? 1 : wanted;
 }
@@ -216,6 +218,8 @@ static enum farm_status make_training(struct farm_backend *backend, struct farm_
                                                             backend->columns_max, &backend->iterations[k], err);
         if (status) return status;
     }
+    backend->trainable = new_vector(backend);
+    if (backend->trainable && !farm_net_trainable(backend->net, backend->trainable)) backend->trainable = NULL;
     backend->workers = zeroed(backend, threads, sizeof *backend->workers);
     if (backend->out_of_memory) return farm_fail(err, FARM_E_LIMIT, "no memory for %u training threads", threads);
     for (uint32_t i = 0; i < threads; i++) {
@@ -267,7 +271,7 @@ static enum farm_status make_shard(struct farm_backend *backend, uint32_t k, str
     const struct farm_learner_config *learner = backend->learner;
     const size_t rows = learner->infer_batch_max;
     struct shard *shard = &backend->shards[k];
-    shard->rows = zeroed(backend, rows * learner->algo.stack, sizeof(void *));
+    shard->rows = zeroed(backend, rows * (size_t)farm_net_pointers(backend->net), sizeof(void *));
     shard->policy = zeroed(backend, rows * (size_t)backend->head.outputs, sizeof(float));
     shard->value = zeroed(backend, rows, sizeof(float));
     shard->version = UINT64_MAX; // nothing loaded yet
@@ -315,15 +319,6 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
     return FARM_OK;
 }
 
-// The pointers of one observation: `stack` frames in the ring, or one flat row.
-static void list_observation(const struct farm_backend *backend, const struct farm_lane *lane, uint64_t n, uint32_t env,
-                             const void **rows) {
-    if (backend->net->io.flat)
-        rows[0] = farm_lane_obs(lane, 0, n, env);
-    else
-        farm_lane_stack(lane, 0, n, env, (unsigned)backend->net->io.stack, rows);
-}
-
 // ---- inference ----
 
 static void load_newest_parameters(struct shard *shard) {
@@ -354,11 +349,12 @@ static enum farm_status infer(struct farm_backend *backend, uint32_t k, const st
                               uint32_t count, struct farm_error *err) {
     struct shard *shard = &backend->shards[k];
     load_newest_parameters(shard);
-    const size_t stack = (size_t)backend->net->io.stack, outputs = (size_t)backend->head.outputs;
+    const size_t pointers = (size_t)farm_net_pointers(backend->net), outputs = (size_t)backend->head.outputs;
     size_t rows = 0;
     for (uint32_t i = 0; i < count; i++)
         for (uint32_t e = 0; e < items[i].env_count; e++, rows++)
-            list_observation(backend, items[i].lane, items[i].n, items[i].env_from + e, shard->rows + rows * stack);
+            farm_observation_list(backend->net, items[i].lane, items[i].n, items[i].env_from + e,
+                                  shard->rows + rows * pointers);
     assert(rows <= backend->learner->infer_batch_max);
     farm_executor_forward(shard->executor, shard->rows, farm_sequence_rows((int)rows), shard->policy, shard->value);
     size_t row = 0;
@@ -386,13 +382,14 @@ static void differentiate_units(struct farm_backend *backend, struct worker *w, 
     const struct farm_iteration *it = backend->iteration;
     const uint32_t steps = farm_algo_unit_rows(backend->plan), *indices = backend->pass->indices;
     const bool once = backend->plan->targets_once;
+    const size_t pointers = (size_t)farm_net_pointers(backend->net);
     w->gathered.scratch_stride = count;
     for (uint32_t step = 0; step < steps; step++)
         for (uint32_t i = 0; i < count; i++) {
             const uint32_t unit = indices ? indices[first + i] : first + i;
             const size_t row = (size_t)step * count + i;
             const struct farm_place at = farm_iteration_place(it, unit, step);
-            list_observation(backend, at.lane, at.n, at.env, w->rows + row * algo->stack);
+            farm_observation_list(backend->net, at.lane, at.n, at.env, w->rows + row * pointers);
             farm_iteration_row(it, unit, step, &w->gathered, row);
         }
     const struct farm_sequence sequence = {.steps = (int)steps, .columns = (int)count, .flags = w->gathered.flags};
@@ -419,7 +416,7 @@ static void differentiate_units(struct farm_backend *backend, struct worker *w, 
         farm_algo_gradients(algo->algo, &rows, w->terms);
     else
         farm_algo_differentiate(algo->algo, &rows, w->terms);
-    farm_executor_backward(w->executor, w->rows, sequence, w->dpolicy, w->dvalue, w->grads);
+    farm_executor_backward(w->executor, sequence, w->dpolicy, w->dvalue, w->grads);
 }
 
 static void differentiate_piece(void *context, uint32_t piece, uint32_t thread) {
@@ -446,8 +443,8 @@ static void gather_piece(void *context, uint32_t piece, uint32_t thread) {
                    last = backend->plan->shape.length - 1;
     for (uint32_t c = 0; c < count; c++) {
         const struct farm_column *column = &it->columns[first + c];
-        list_observation(backend, column->lane, column->start + last, column->env,
-                         w->rows + c * backend->learner->algo.stack);
+        farm_observation_list(backend->net, column->lane, column->start + last, column->env,
+                              w->rows + c * (size_t)farm_net_pointers(backend->net));
     }
     farm_iteration_gather(it, first, count);
     farm_executor_forward(w->executor, w->rows, farm_sequence_rows((int)count), w->policy, w->value);
@@ -479,6 +476,8 @@ static void add_gradients(void *context, uint32_t piece, uint32_t thread) {
     float *sum = backend->workers[0].grads;
     if (backend->scale != 1.0f)
         for (size_t i = from; i < to; i++) sum[i] *= backend->scale;
+    for (size_t i = from; i < to && backend->trainable; i++)
+        if (backend->trainable[i] == 0) sum[i] = 0;
 }
 
 static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const struct farm_pass *pass,
@@ -493,9 +492,6 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
     farm_pool_run(backend->pool, backend->worker_count, prepare_thread, backend);
     farm_pool_run(backend->pool, divide(backend, backend->pass_units), differentiate_piece, backend);
     farm_pool_run(backend->pool, backend->worker_count, add_gradients, backend);
-    size_t frozen;
-    const size_t frozen_count = farm_net_frozen(backend->net, &frozen);
-    memset(backend->workers[0].grads + frozen, 0, frozen_count * sizeof(float));
     for (uint32_t k = 0; k < backend->worker_count; k++)
         for (int t = 0; t < FARM_ALGO_TERMS_MAX; t++) backend->stats.terms[t] += backend->workers[k].terms[t];
     backend->stats.grad_norm =

@@ -440,8 +440,10 @@ static enum farm_status op_forward(const struct call *call, int i, struct farm_e
     case FARM_NET_OP_RELU:
         return farm_cuda_activate(call->stream, FARM_SLOPE_RELU, type_of(ex), out_of(ex, i - 1), out_of(ex, i),
                                   rows_of(call) * farm_shape_count(op->out), err);
+    case FARM_NET_OP_JOIN:
+        break;
     }
-    return farm_fail(err, FARM_E_INVALID, "network %s: op %d is of an unknown kind", ex->spec.name, i);
+    return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is of an unknown kind", ex->spec.name, i);
 }
 
 static struct farm_cuda_heads heads_of(const struct call *call) {
@@ -535,8 +537,10 @@ static enum farm_status op_backward(const struct call *call, int i, struct farm_
     case FARM_NET_OP_RELU: // diff_of(i - 1) already holds the gradient that bypasses the block
         return farm_cuda_relu_gradient_add(call->stream, type_of(ex), out_of(ex, i), diff_of(ex, i), diff_of(ex, i - 1),
                                            rows_of(call) * farm_shape_count(op->out), err);
+    case FARM_NET_OP_JOIN:
+        break;
     }
-    return farm_fail(err, FARM_E_INVALID, "network %s: op %d is of an unknown kind", ex->spec.name, i);
+    return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is of an unknown kind", ex->spec.name, i);
 }
 
 enum farm_status farm_cuda_executor_backward(struct farm_cuda_executor *ex, struct CUstream_st *stream,

@@ -55,7 +55,7 @@ static void solve(struct problem *p) {
     cr_assert_eq(farm_executor_create(&config, &cpu, &err), FARM_OK, "%s", err.message);
     farm_executor_load(cpu, p->params);
     farm_executor_forward(cpu, p->rows, farm_sequence_rows(p->batch), p->right.logits, p->right.value);
-    farm_executor_backward(cpu, p->rows, farm_sequence_rows(p->batch), p->dlogits, p->dvalue, p->right.grads);
+    farm_executor_backward(cpu, farm_sequence_rows(p->batch), p->dlogits, p->dvalue, p->right.grads);
     farm_executor_destroy(cpu);
 }
 
