@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define FARM_ENV_ABI_VERSION 2u
+#define FARM_ENV_ABI_VERSION 3u
 
 enum { FARM_OBS_FIELDS_MAX = 8, FARM_FIELD_NAME_MAX = 24, FARM_FIELD_RANK_MAX = 4, FARM_ACTION_DIMS_MAX = 32 };
 
@@ -32,6 +32,10 @@ struct farm_field_spec {
     uint32_t dtype;                     // enum farm_dtype
     uint32_t rank;                      // 1..4
     uint32_t dims[FARM_FIELD_RANK_MAX]; // images: height, width[, channels]; row-major
+    // Values are 0..choices-1; 0: unknown. The learner encodes i32 values one-hot (without choices: takes them as
+    // numbers). Fields of u8 with 2 or 3 dims and without choices are images; it divides the values of others by
+    // choices - 1 (without choices: by 255).
+    uint32_t choices;
 };
 
 struct farm_action_spec {

@@ -163,8 +163,8 @@ static bool is_valid(const Group *self, uint32_t env, uint32_t count) {
     const uint64_t n = farm_lane_actor_next(lane);
     bool valid = farm_numbers_sensible(farm_lane_reward(lane, n) + env, count);
     for (uint32_t f = 0; valid && f < lane->obs_count; f++)
-        if (self->ring->ring.spec.env.obs[f].dtype == FARM_F32)
-            valid = farm_numbers_sensible(farm_lane_obs(lane, f, n, env), count * lane->obs_bytes[f] / sizeof(float));
+        for (uint32_t e = env; valid && e < env + count; e++)
+            valid = farm_field_is_valid(&self->ring->ring.spec.env.obs[f], farm_lane_obs(lane, f, n, e));
     return valid;
 }
 

@@ -66,7 +66,8 @@ static PyMethodDef module_methods[] = {
     {"open_learner", module_open_learner, METH_VARARGS,
      "open_learner(up_fd, down_fd) -> Ring of the side that answers"},
     {"create", (PyCFunction)(void (*)(void))module_create, METH_VARARGS | METH_KEYWORDS,
-     "create(lanes, width, steps, obs, actions, frames_per_step=1) -> Ring of the creator; obs: [(name, dtype, dims), "
+     "create(lanes, width, steps, obs, actions, frames_per_step=1) -> Ring of the creator; obs: [(name, dtype, dims[, "
+     "choices]), "
      "...]; actions: a number, or a dict as in Ring.spec"},
     {"skip", FAST(module_skip),
      "skip((act, game_over, lives, getScreen), code, frames, looks, screens, lives, left) -> (reward, skip, over, "

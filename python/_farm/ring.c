@@ -126,12 +126,13 @@ PyObject *module_open_learner(PyObject *module, PyObject *args) {
     return open_ring(SIDE_LEARNER, up_fd, down_fd, -1, 0);
 }
 
-// *field from (name, "u8" | "i32" | "f32", dims).
+// *field from (name, "u8" | "i32" | "f32", dims[, choices]).
 static bool parse_field(PyObject *item, struct farm_field_spec *field) {
     const char *name, *dtype;
     PyObject *dims;
-    if (!PyTuple_Check(item) || !PyArg_ParseTuple(item, "ssO!", &name, &dtype, &PyTuple_Type, &dims)) {
-        PyErr_SetString(PyExc_TypeError, "an observation field is (name, dtype, (dim, ...))");
+    if (!PyTuple_Check(item) ||
+        !PyArg_ParseTuple(item, "ssO!|I", &name, &dtype, &PyTuple_Type, &dims, &field->choices)) {
+        PyErr_SetString(PyExc_TypeError, "an observation field is (name, dtype, (dim, ...), choices=0)");
         return false;
     }
     const Py_ssize_t rank = PyTuple_GET_SIZE(dims);
@@ -241,9 +242,10 @@ static PyObject *Ring_spec(PyObject *object, void *closure) {
         PyObject *dims = PyTuple_New(env->obs[f].rank);
         for (uint32_t i = 0; dims && i < env->obs[f].rank; i++)
             PyTuple_SET_ITEM(dims, i, PyLong_FromUnsignedLong(env->obs[f].dims[i]));
-        PyObject *field = dims ? Py_BuildValue("{sssssN}", "name", env->obs[f].name, "dtype",
-                                               dtype_names[env->obs[f].dtype], "dims", dims)
-                               : NULL;
+        PyObject *field =
+            dims ? Py_BuildValue("{sssssNsI}", "name", env->obs[f].name, "dtype", dtype_names[env->obs[f].dtype],
+                                 "dims", dims, "choices", env->obs[f].choices)
+                 : NULL;
         if (!field || PyList_Append(obs, field)) Py_CLEAR(obs);
         Py_XDECREF(field);
     }

@@ -46,9 +46,10 @@ def seeds(ring, lane, arguments):
 
 def check_spec(found, spec):
     """ValueError if the lanes have another shape than this environment."""
-    wanted = [(field["name"], field["dtype"], tuple(field["dims"])) for field in spec["obs"]]
-    there = [(field["name"], field["dtype"], field["dims"]) for field in found["obs"]]
-    if wanted != there or found["action"] != spec["action"]:
+    def shapes(fields):
+        return [(field["name"], field["dtype"], tuple(field["dims"]), field.get("choices", 0)) for field in fields]
+
+    if shapes(spec["obs"]) != shapes(found["obs"]) or found["action"] != spec["action"]:
         raise ValueError(f"these lanes were made for another environment: {found}")
 
 

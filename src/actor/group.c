@@ -128,23 +128,23 @@ static enum farm_status fail_guard(const struct farm_group *group, uint32_t f, b
 
 // ---- senseless numbers ----
 
-// The field with a senseless number, obs_count for the reward, or -1.
+// The field with a senseless number or choice, obs_count for the reward, or -1.
 static int find_senseless(const struct farm_group *group, void *const *obs, float reward) {
     const struct farm_env_spec *spec = group->spec;
     for (uint32_t f = 0; f < spec->obs_count; f++)
-        if (spec->obs[f].dtype == FARM_F32 &&
-            !farm_numbers_sensible(obs[f], farm_field_bytes(&spec->obs[f]) / sizeof(float)))
-            return (int)f;
+        if (!farm_field_is_valid(&spec->obs[f], obs[f])) return (int)f;
     return farm_numbers_sensible(&reward, 1) ? -1 : (int)spec->obs_count;
 }
 
 static enum farm_status fail_senseless(const struct farm_group *group, int field, uint32_t e, struct farm_error *err) {
     const bool reward = field == (int)group->spec->obs_count;
+    const char *what = !reward && group->spec->obs[field].dtype == FARM_I32 ? "is outside its choices"
+                                                                            : "is NaN, infinite or beyond 1e9";
     return fail_env(group, e,
                     group->bad_values == FARM_BAD_RESET ? " (--bad-values reset cannot replace a reset)"
                                                         : " (--bad-values fail)",
-                    err, "returns %s%s%s that is NaN, infinite or beyond 1e9", reward ? "a reward" : "an observation '",
-                    reward ? "" : group->spec->obs[field].name, reward ? "" : "'");
+                    err, "returns %s%s%s that %s", reward ? "a reward" : "an observation '",
+                    reward ? "" : group->spec->obs[field].name, reward ? "" : "'", what);
 }
 
 // ---- a step ----

@@ -253,6 +253,7 @@ static const struct field observation_fields[] = {
     {BYTES, AT(farm_field_spec, dtype)},
     {COUNT, AT(farm_field_spec, rank), .most = FARM_FIELD_RANK_MAX},
     ROWS_AT(farm_field_spec, dims, sizeof(uint32_t), rank, dim_fields),
+    {BYTES, AT(farm_field_spec, choices)},
     {.kind = END},
 };
 // One row is one element of each of three arrays.

@@ -102,6 +102,7 @@ static struct farm_env_spec copy_used_parts(const struct farm_env_spec *given) {
         field->dtype = given->obs[f].dtype;
         field->rank = given->obs[f].rank;
         memcpy(field->dims, given->obs[f].dims, field->rank * sizeof *field->dims);
+        field->choices = given->obs[f].choices;
     }
     spec.action.kind = given->action.kind;
     spec.action.dims = given->action.dims;

@@ -130,15 +130,18 @@ static enum farm_status find_python(struct farm_env *env, bool make, struct farm
 
 static bool parse_field(json_t *entry, struct farm_field_spec *field) {
     const char *name, *dtype;
+    json_int_t choices = 0;
     json_t *dims;
-    if (json_unpack(entry, "{s:s, s:s, s:o}", "name", &name, "dtype", &dtype, "dims", &dims)) return false;
+    if (json_unpack(entry, "{s:s, s:s, s:o, s?I}", "name", &name, "dtype", &dtype, "dims", &dims, "choices", &choices))
+        return false;
     snprintf(field->name, sizeof field->name, "%s", name);
     field->dtype = strcmp(dtype, "u8") == 0    ? FARM_U8
                    : strcmp(dtype, "i32") == 0 ? FARM_I32
                    : strcmp(dtype, "f32") == 0 ? FARM_F32
                                                : 0;
     field->rank = (uint32_t)json_array_size(dims);
-    if (field->rank < 1 || field->rank > FARM_FIELD_RANK_MAX) return false;
+    field->choices = (uint32_t)choices;
+    if (field->rank < 1 || field->rank > FARM_FIELD_RANK_MAX || choices < 0 || choices > UINT32_MAX) return false;
     for (uint32_t i = 0; i < field->rank; i++) field->dims[i] = (uint32_t)json_integer_value(json_array_get(dims, i));
     return true;
 }

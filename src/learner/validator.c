@@ -25,9 +25,7 @@ enum farm_status farm_validator_open(const struct farm_ring *ring, uint32_t lane
     checked->reward = new_rows(slots, sizeof *checked->reward, &ok);
     checked->flags = new_rows(slots, sizeof *checked->flags, &ok);
     for (uint32_t f = 0; f < checked->obs_count; f++) {
-        const uint32_t dtype = ring->spec.env.obs[f].dtype;
-        validator->number[f] = dtype != FARM_U8;
-        validator->real[f] = dtype == FARM_F32;
+        validator->number[f] = ring->spec.env.obs[f].dtype != FARM_U8;
         if (validator->number[f]) checked->obs[f] = new_rows(slots, checked->obs_bytes[f], &ok);
     }
     for (uint32_t f = 0; f < checked->answer_count && checked->local; f++) {
@@ -89,16 +87,17 @@ static void make_senseless(float *reward, uint8_t *flags) {
 // An observation field of step n, after its rewards and flags.
 static uint64_t copy_field(struct farm_validator *validator, uint32_t f, uint64_t n) {
     const struct farm_lane *lane = &validator->checked;
-    const size_t bytes = lane->obs_bytes[f];
+    const struct farm_field_spec *field = &validator->spec->env.obs[f];
+    const size_t bytes = lane->obs_bytes[f], count = bytes / farm_dtype_bytes(field->dtype);
     uint8_t *own = farm_lane_obs(lane, f, n, 0);
     uint64_t bad = 0;
     copy_once(own, farm_lane_obs(validator->shared, f, n, 0), bytes * lane->width);
-    for (uint32_t e = 0; e < lane->width && validator->real[f]; e++) {
-        float *row = (float *)(void *)(own + e * bytes);
-        size_t element = 0;
-        if (farm_numbers_sensible(row, bytes / sizeof *row)) continue;
-        while (farm_numbers_sensible(&row[element], 1)) element++;
-        note_bad(validator, FARM_BAD_OBS + f, n, e, element, (double)row[element]);
+    for (uint32_t e = 0; e < lane->width; e++) {
+        void *row = own + e * bytes;
+        const size_t element = farm_field_find_invalid(field, row, count);
+        if (element == count) continue;
+        note_bad(validator, FARM_BAD_OBS + f, n, e, element,
+                 field->dtype == FARM_F32 ? (double)((const float *)row)[element] : ((const int32_t *)row)[element]);
         bad++;
         memset(row, 0, bytes);
         make_senseless(&farm_lane_reward(lane, n)[e], &farm_lane_flags(lane, n)[e]);

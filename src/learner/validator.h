@@ -15,10 +15,10 @@
 struct farm_validator {
     const struct farm_lane *shared; // the actor's arrays
     const struct farm_ring_spec *spec;
-    struct farm_lane checked; // the same lane; reward, flags, obs (without u8 fields) and LOCAL answers are the
-                              // learner's copies
-    bool number[FARM_OBS_FIELDS_MAX], real[FARM_OBS_FIELDS_MAX]; // obs field f: i32 or f32; f32
-    struct farm_bad_value first_bad;                             // of this lane
+    struct farm_lane checked;         // the same lane; reward, flags, obs (without u8 fields) and LOCAL answers are the
+                                      // learner's copies
+    bool number[FARM_OBS_FIELDS_MAX]; // obs field f: i32 or f32
+    struct farm_bad_value first_bad;  // of this lane
 };
 
 // A lane of a ring that outlives the validator. FARM_E_LIMIT.
@@ -26,11 +26,11 @@ enum farm_status farm_validator_open(const struct farm_ring *ring, uint32_t lane
                                      struct farm_error *err);
 void farm_validator_close(struct farm_validator *validator); // safe on a zeroed one
 
-// Copies and checks published step n: numbers that make sense (base/number.h), known flags, an episode's end only with
-// LAST; LOCAL: existing actions, `version` at most `newest` (the newest published), and sensible numbers in f32 answer
-// fields, or -infinity in `policy` for an action that was not taken. A step that fails becomes SENSELESS with reward 0,
-// a field that fails becomes zeros. Returns the values that made no sense; an environment's reward and flags are one
-// value, as is each of its observation and answer fields.
+// Copies and checks published step n: numbers that make sense (base/number.h; i32 within the field's choices), known
+// flags, an episode's end only with LAST; LOCAL: existing actions, `version` at most `newest` (the newest published),
+// and sensible numbers in f32 answer fields, or -infinity in `policy` for an action that was not taken. A step that
+// fails becomes SENSELESS with reward 0, a field that fails becomes zeros. Returns the values that made no sense; an
+// environment's reward and flags are one value, as is each of its observation and answer fields.
 uint64_t farm_validator_step(struct farm_validator *validator, uint64_t n, uint64_t newest);
 
 // Makes the lane's first invalid value the run's, unless another lane has done so. The lane has one.

@@ -4,6 +4,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "base/number.h"
+
 enum { DIM_MAX = 1 << 20, STEPS_MAX = 1 << 24 };
 static const uint64_t FIELD_BYTES_MAX = 64u << 20, SEGMENT_BYTES_MAX = 1ull << 44;
 
@@ -20,6 +22,19 @@ size_t farm_field_bytes(const struct farm_field_spec *field) {
         if (bytes > FIELD_BYTES_MAX) return 0;
     }
     return (size_t)bytes;
+}
+
+size_t farm_field_find_invalid(const struct farm_field_spec *field, const void *values, size_t count) {
+    const float *reals = values;
+    const int32_t *integers = values;
+    size_t i = 0;
+    if (field->dtype == FARM_F32 && !farm_numbers_sensible(reals, count)) {
+        while (farm_numbers_sensible(&reals[i], 1)) i++;
+        return i;
+    }
+    if (field->dtype != FARM_I32 || !field->choices) return count;
+    while (i < count && (uint32_t)integers[i] < field->choices) i++;
+    return i;
 }
 
 uint32_t farm_policy_outputs(const struct farm_action_spec *action) {
@@ -77,6 +92,11 @@ static enum farm_status check_action(const struct farm_action_spec *action, stru
     return FARM_OK;
 }
 
+// Values of an i32 field lie below 2^31, those of a u8 field below 2^8; of an f32 field they have no number.
+static bool has_valid_choices(const struct farm_field_spec *field) {
+    return field->choices <= (field->dtype == FARM_I32 ? 1u << 31 : field->dtype == FARM_U8 ? 256 : 0);
+}
+
 static bool has_name(const char name[FARM_FIELD_NAME_MAX]) {
     return name[0] && memchr(name, 0, FARM_FIELD_NAME_MAX);
 }
@@ -128,6 +148,11 @@ static enum farm_status check_spec(const struct farm_ring_spec *spec, struct far
             return farm_fail(err, FARM_E_INVALID,
                              "observation field '%s': invalid type or dimensions (at most %llu MiB)", field->name,
                              (unsigned long long)(FIELD_BYTES_MAX >> 20));
+        if (!has_valid_choices(field))
+            return farm_fail(err, FARM_E_INVALID,
+                             "observation field '%s' has %u choices: at most 2^31 (i32) or 256 (u8) are possible, and "
+                             "none for f32",
+                             field->name, field->choices);
     }
     enum farm_status status = check_action(&spec->env.action, err);
     return status ? status : check_answers(spec, err);

@@ -4,6 +4,7 @@
 #define FARM_RING_SPEC_H
 
 #include <farm/env.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -98,6 +99,19 @@ struct farm_ring_layout {
 // Bytes of one element, and of one field of one environment; 0 if the spec is invalid.
 size_t farm_dtype_bytes(uint32_t dtype);
 size_t farm_field_bytes(const struct farm_field_spec *field);
+
+// Index of the first of values[0..count) of a field that is invalid: f32 that is not sensible (base/number.h), i32
+// outside 0..choices-1 if the field has choices. count: all are valid. u8 is not checked.
+size_t farm_field_find_invalid(const struct farm_field_spec *field, const void *values, size_t count);
+
+// Values of one environment's field, and whether all of them are valid.
+static inline size_t farm_field_values(const struct farm_field_spec *field) {
+    return farm_field_bytes(field) / farm_dtype_bytes(field->dtype);
+}
+static inline bool farm_field_is_valid(const struct farm_field_spec *field, const void *values) {
+    const size_t count = farm_field_values(field);
+    return farm_field_find_invalid(field, values, count) == count;
+}
 
 // Checks the spec (bounds every count, size and product) and makes the layout. FARM_E_INVALID with the reason.
 enum farm_status farm_ring_layout_make(const struct farm_ring_spec *spec, struct farm_ring_layout *layout,

@@ -98,7 +98,8 @@ static enum farm_status check_field(const struct farm_field_spec *here, const st
         snprintf(what, sizeof what, "dimension %u of observation %.24s", d, here->name);
         if (here->dims[d] != there->dims[d]) return fail_different(err, what, here->dims[d], there->dims[d]);
     }
-    return FARM_OK;
+    snprintf(what, sizeof what, "choices of observation %.24s", here->name);
+    return here->choices == there->choices ? FARM_OK : fail_different(err, what, here->choices, there->choices);
 }
 
 static enum farm_status check_action(const struct farm_action_spec *here, const struct farm_action_spec *there,

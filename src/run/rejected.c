@@ -30,11 +30,19 @@ bool farm_run_rejected_all(struct farm_run_rejected *rejected, uint64_t now_ns, 
     return now_ns - rejected->since_ns >= REJECTED_NS && steps - rejected->steps >= REJECTED_LEAST;
 }
 
+static void describe_observation(const struct farm_field_spec *field, const struct farm_bad_value *first, double value,
+                                 char *text, size_t bytes) {
+    char range[48] = "";
+    if (field->choices) snprintf(range, sizeof range, ", must be 0 to %u", field->choices - 1);
+    snprintf(text, bytes, "observation '%s', element %llu: %.10g%s", field->name, (unsigned long long)first->element,
+             value, range);
+}
+
 // "reward nan (step 17 of actor 0, lane 1, environment 3)". False: only actors have found invalid values.
 static bool describe_first(const struct farm_run_workers *workers, char *text, size_t bytes) {
     const struct farm_bad_value *first = &workers->rings->stats->first_bad;
     const struct farm_ring_spec *spec = &workers->plan->ring_spec;
-    char what[FARM_FIELD_NAME_MAX + 80];
+    char what[FARM_FIELD_NAME_MAX + 128];
     if (farm_load_acquire(&first->known) != 2) return false;
     const double value = farm_stats_get(&first->value);
     if (first->field == FARM_BAD_REWARD)
@@ -42,8 +50,7 @@ static bool describe_first(const struct farm_run_workers *workers, char *text, s
     else if (first->field == FARM_BAD_FLAGS)
         snprintf(what, sizeof what, "flags 0x%02x", (unsigned)value);
     else if (first->field < FARM_BAD_ANSWER)
-        snprintf(what, sizeof what, "observation '%s', element %llu: %g",
-                 spec->env.obs[first->field - FARM_BAD_OBS].name, (unsigned long long)first->element, value);
+        describe_observation(&spec->env.obs[first->field - FARM_BAD_OBS], first, value, what, sizeof what);
     else
         snprintf(what, sizeof what, "answer '%s'", spec->answer[first->field - FARM_BAD_ANSWER].name);
     snprintf(text, bytes, "%s (step %llu of actor %llu, lane %llu, environment %llu)", what,

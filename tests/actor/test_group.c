@@ -254,17 +254,24 @@ Test(group, fails_if_a_reset_is_senseless_too) {
     expect_message("in its reset");
 }
 
-Test(group, an_unwritten_reward_is_0_and_integers_are_never_senseless) {
+Test(group, an_unwritten_reward_is_0_and_integers_are_senseless_only_outside_their_choices) {
     struct farm_env_spec spec = flat_spec(4);
     spec.obs[0].dtype = FARM_I32;
     set_up(&spec, 2, 4, FARM_BAD_FAIL);
-    script.bad = true; // written into an i32, which any bits suit
-    script.number = NAN;
+    script.bad = true;
+    script.number = NAN; // its bits are written into the i32
     for (int k = 0; k < 6; k++) {
         script.silent = k >= 4; // the slot held rewards of 7
         cr_assert_eq(step_group(NULL), FARM_OK, "%s", err.message);
         cr_assert_eq(reward_of(1), k == 0 || k >= 4 ? 0.0f : 7.0f);
     }
+    spec.obs[0].choices = 1u << 30; // NaN's bits are more
+    set_up(&spec, 2, 4, FARM_BAD_FAIL);
+    cr_assert_eq(step_group(NULL), FARM_OK);
+    script.bad = true;
+    script.number = NAN;
+    cr_assert_eq(step_group(NULL), FARM_E_INVALID);
+    expect_message("'state' that is outside its choices");
 }
 
 // ---- actions and answers ----

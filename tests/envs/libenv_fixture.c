@@ -72,6 +72,7 @@ static void deform_spaces(struct fixture *own) {
         *action = tensor("action", LIBENV_REAL, FARM_F32, 1, 2);
         action->low.f32 = -2, action->high.f32 = 0.5f;
     }
+    if (!strcmp(shape, "ranges")) own->obs[0].high.u8 = 1, own->obs[1].high.i32 = 9999;
     if (!strcmp(shape, "no_obs")) own->obs_count = 0;
     if (!strcmp(shape, "crowd")) own->obs_count = 1000000000;
     if (!strcmp(shape, "negative")) own->obs_count = -1;

@@ -15,7 +15,7 @@ u32, u64, text = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_char_p
 
 
 class Field(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char * 24), ("dtype", u32), ("rank", u32), ("dims", u32 * 4)]
+    _fields_ = [("name", ctypes.c_char * 24), ("dtype", u32), ("rank", u32), ("dims", u32 * 4), ("choices", u32)]
 
 
 class Action(ctypes.Structure):

@@ -113,6 +113,9 @@ Test(envs, libenv_spaces_become_a_spec) {
     cr_assert_str_eq(spec.obs[2].name, "ob_2", "the library's name is too long");
     cr_assert(spec.obs[2].dtype == FARM_F32 && spec.obs[2].dims[0] == 5);
     cr_assert(spec.action.kind == FARM_ACTION_DISCRETE && spec.action.dims == 1 && spec.action.sizes[0] == 7);
+    cr_assert(spec.obs[0].choices == 0 && spec.obs[1].choices == 0, "no ranges");
+    spec = spec_of("ranges");
+    cr_assert(spec.obs[0].choices == 2 && spec.obs[1].choices == 10000);
     spec = spec_of("vector");
     cr_assert(spec.action.kind == FARM_ACTION_MULTI_DISCRETE && spec.action.dims == 3 && spec.action.sizes[2] == 7);
     spec = spec_of("real");

@@ -182,8 +182,7 @@ static void check_validator(struct farm_ring *ring) {
             senseless += flags & FARM_STEP_SENSELESS ? 1 : 0;
             if (flags & FARM_STEP_SENSELESS) assert(reward == 0 && flags & FARM_STEP_FIRST && flags & FARM_STEP_LAST);
             for (uint32_t f = 0; f < lane->obs_count; f++)
-                for (size_t i = 0; validator.real[f] && i < lane->obs_bytes[f] / sizeof(float); i++)
-                    assert(fabsf(((const float *)farm_lane_obs(lane, f, n, e))[i]) <= FARM_NUMBER_MAX);
+                assert(farm_field_is_valid(&ring->spec.env.obs[f], farm_lane_obs(lane, f, n, e)));
             if (lane->local) check_answer(&ring->spec.env.action, lane, n, e);
         }
         assert((senseless > 0) == (bad > 0) && (lane->local || senseless <= bad)); // one version for all environments

@@ -56,7 +56,7 @@ class Lanes(unittest.TestCase):
         for action in (discrete, multi_discrete, continuous):
             creator, actor, learner = sides(lanes=1, actions=action)
             self.assertEqual((learner.lanes, learner.width, learner.steps), (1, 3, 4))
-            self.assertEqual(learner.spec["obs"][0], {"name": "frame", "dtype": "u8", "dims": (84, 84)})
+            self.assertEqual(learner.spec["obs"][0], {"name": "frame", "dtype": "u8", "dims": (84, 84), "choices": 0})
             self.assertEqual((learner.spec["action"], learner.spec["frames_per_step"]), (action, 1))
             publish(actor, 0, flags=FIRST)
             answers = np.arange(3 * action["dims"]).astype(np.float32 if action is continuous else np.int32)

@@ -44,7 +44,7 @@ static struct row rows[] = {
     FIELDS(struct farm_ring_spec, lanes, width, steps, answers, env, answer_count, answer),
     FIELDS(struct farm_answer_spec, name, dtype, values, every, per_step),
     FIELDS(struct farm_env_spec, obs_count, obs, action, frames_per_step),
-    FIELDS(struct farm_field_spec, name, dtype, rank, dims),
+    FIELDS(struct farm_field_spec, name, dtype, rank, dims, choices),
     FIELDS(struct farm_action_spec, kind, dims, sizes, low, high),
     FIELDS(struct farm_up_control, doorbell, pad0, asleep, pad1, heartbeat, abandoned, pad2),
     FIELDS(struct farm_up_lane, produced, pad0),

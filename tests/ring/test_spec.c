@@ -199,6 +199,7 @@ Test(ring, hash_changes_with_every_field_of_the_spec) {
     with(base, (s.env.obs[1].rank = 2, s.env.obs[1].dims[1] = 1));
     with(base, (s.env.obs[0].dims[0] = 5, s.env.obs[0].dims[1] = 7)); // the same bytes in another shape
     with(base, s.env.obs[2].dims[1] = 4);
+    with(base, s.env.obs[0].choices = 2);
     with(base, (s.env.action.sizes[0] = 3, s.env.action.sizes[1] = 2)); // the same sum in another order
     with(base, (s.env.action.sizes[2] = 6, farm_ring_spec_answers(&s)));
     with(base, (s.env.action.dims = 2, farm_ring_spec_answers(&s)));
@@ -271,6 +272,9 @@ Test(ring, refuses_absurd_specs_with_the_reason) {
     refuse(o[0].dims[1] = 0, "'image'");
     refuse((o[0].dims[0] = UINT32_MAX, o[0].dims[1] = UINT32_MAX, o[0].dims[2] = UINT32_MAX), "'image'");
     refuse((o[0].rank = 2, o[0].dims[0] = o[0].dims[1] = 65537), "'image'"); // 2^32 and a little: 131,073 in 32 bits
+    refuse(o[0].choices = 257, "'image' has 257 choices");
+    refuse((o[0].dtype = FARM_I32, o[0].choices = UINT32_MAX), "'image' has 4294967295 choices");
+    refuse((o[0].dtype = FARM_F32, o[0].choices = 1), "'image' has 1 choices");
     refuse(a->kind = 0, "action kind 0");
     refuse(a->kind = 4, "action kind 4");
     refuse(a->dims = 0, "0 action dimensions");
@@ -299,6 +303,21 @@ Test(ring, refuses_absurd_specs_with_the_reason) {
     cr_assert_eq(farm_ring_layout_make(&s_large, &layout, &err), FARM_OK, "%s", err.message);
     refuse((s = s_large, s.answers = FARM_ANSWERS_LOCAL), "do not fit a segment"); // all 18 x 2^40 up
 #undef refuse
+}
+
+Test(ring, finds_the_first_value_outside_a_fields_choices_or_range) {
+    static const int32_t whole[] = {0, 4, 5, -1};
+    static const float real[] = {0, -1e9f, 2e9f, NAN};
+    static const struct {
+        uint32_t dtype, choices;
+        size_t first;
+    } cases[] = {{FARM_I32, 0, 4},        {FARM_I32, 6, 3}, {FARM_I32, 5, 2}, {FARM_I32, 1, 1},
+                 {FARM_I32, 1u << 31, 3}, {FARM_F32, 0, 2}, {FARM_U8, 2, 4}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct farm_field_spec field = {.dtype = cases[i].dtype, .rank = 1, .choices = cases[i].choices};
+        const void *values = field.dtype == FARM_F32 ? (const void *)real : whole;
+        cr_assert_eq(farm_field_find_invalid(&field, values, 4), cases[i].first, "case %zu", i);
+    }
 }
 
 Test(ring, policy_outputs_follow_the_kind_of_action) {

@@ -140,7 +140,8 @@ static void describe_spec(struct trial *trial) {
         size_t used = (size_t)snprintf(part, sizeof part, "%s%s %s", f ? ", " : "", field->name, types[field->dtype]);
         for (uint32_t d = 0; d < field->rank; d++)
             used += (size_t)snprintf(part + used, sizeof part - used, "%s%u", d ? "x" : "[", field->dims[d]);
-        snprintf(part + used, sizeof part - used, "]");
+        used += (size_t)snprintf(part + used, sizeof part - used, "]");
+        if (field->choices) snprintf(part + used, sizeof part - used, " of %u choices", field->choices);
         strncat(text, part, sizeof text - strlen(text) - 1);
     }
     const struct farm_action_spec *action = &spec->action;
@@ -458,32 +459,44 @@ struct range {
     float low, high;
 };
 
-// Widens the range by f32 values; returns the index of the first senseless one, or count.
-static size_t widen_range(struct range *range, const float *values, size_t count) {
+static void widen_range(struct range *range, const float *values, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        if (!farm_numbers_sensible(&values[i], 1)) return i;
         range->low = fminf(range->low, values[i]);
         range->high = fmaxf(range->high, values[i]);
     }
-    return count;
+}
+
+static void fault_field(struct trial *trial, struct trial_player *player, uint32_t f, size_t element) {
+    static const char nan[] = "one NaN makes the network NaN: find its origin (division by 0, sqrt, log)",
+                      range[] = "an integer outside the spec's `choices` has no one-hot encoding: correct either";
+    const struct farm_field_spec *field = &trial->spec.obs[f];
+    const int32_t *whole = (const int32_t *)(const void *)trial_player_field(player, f);
+    char what[64] = "NaN, infinite or beyond 1e9";
+    if (field->dtype == FARM_I32) snprintf(what, sizeof what, "%d, of %u choices", whole[element], field->choices);
+    fault(trial, field->dtype == FARM_I32 ? range : nan, "field '%s', element %zu is %s after %s, call %llu",
+          trial->report->field_names[f], element, what, trial_call_name(player->was_reset ? TRIAL_RESET : TRIAL_STEP),
+          (ull)player->calls);
 }
 
 // False: the report names a senseless number of the last call.
 static bool check_call_numbers(struct trial *trial, struct trial_player *player, struct range *reward,
                                struct range *observations) {
-    static const char mend[] = "one NaN makes the network NaN: find its origin (division by 0, sqrt, log)";
     for (uint32_t f = 0; f < trial->reward; f++) {
-        if (trial->spec.obs[f].dtype != FARM_F32) continue;
-        const size_t count = trial->bytes[f] / sizeof(float);
-        const size_t bad = widen_range(observations, (const float *)(const void *)trial_player_field(player, f), count);
-        if (bad == count) continue;
-        fault(trial, mend, "field '%s', element %zu is NaN, infinite or beyond 1e9 after %s, call %llu",
-              trial->report->field_names[f], bad, trial_call_name(player->was_reset ? TRIAL_RESET : TRIAL_STEP),
-              (ull)player->calls);
-        return false;
+        const struct farm_field_spec *field = &trial->spec.obs[f];
+        const void *values = trial_player_field(player, f);
+        const size_t count = farm_field_values(field), bad = farm_field_find_invalid(field, values, count);
+        if (bad < count) {
+            fault_field(trial, player, f, bad);
+            return false;
+        }
+        if (field->dtype == FARM_F32) widen_range(observations, values, count);
     }
-    if (widen_range(reward, &player->reward, 1) == 1) return true;
-    fault(trial, mend, "the reward is NaN, infinite or beyond 1e9 at call %llu", (ull)player->calls);
+    if (farm_numbers_sensible(&player->reward, 1)) {
+        widen_range(reward, &player->reward, 1);
+        return true;
+    }
+    fault(trial, "one NaN makes the network NaN: find its origin (division by 0, sqrt, log)",
+          "the reward is NaN, infinite or beyond 1e9 at call %llu", (ull)player->calls);
     return false;
 }
 

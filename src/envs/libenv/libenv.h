@@ -255,6 +255,15 @@ static inline bool libenv_read_spaces(const struct libenv_library *library, void
                              &spaces->info_count, error);
 }
 
+// 0: any byte, and ranges that do not begin at 0 or have no end.
+static inline uint32_t libenv_choices(const struct libenv_tensor *tensor) {
+    const bool whole = tensor->scalar == LIBENV_DISCRETE;
+    if (whole && tensor->dtype == FARM_U8)
+        return !tensor->low.u8 && tensor->high.u8 && tensor->high.u8 < UINT8_MAX ? tensor->high.u8 + 1u : 0;
+    const int32_t high = whole && !tensor->low.i32 ? tensor->high.i32 : 0;
+    return high > 0 && high < INT32_MAX ? (uint32_t)high + 1 : 0;
+}
+
 // A scalar becomes a vector of 1. An invalid or too long name becomes ob_NUMBER.
 static inline bool libenv_obs_spec(const struct libenv_tensor *tensor, uint32_t number, struct farm_field_spec *field,
                                    struct libenv_error error) {
@@ -270,6 +279,7 @@ static inline bool libenv_obs_spec(const struct libenv_tensor *tensor, uint32_t 
     field->rank = tensor->rank ? (uint32_t)tensor->rank : 1;
     field->dims[0] = 1;
     for (int32_t i = 0; i < tensor->rank; i++) field->dims[i] = (uint32_t)tensor->shape[i];
+    field->choices = libenv_choices(tensor);
     return true;
 }
 
