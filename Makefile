@@ -97,7 +97,7 @@ bench-peers: deps ## the same work done by other systems; B=envpool picks one (i
 	@ARGS="$(ARGS)" RESULTS="$(RESULTS)" tools/build/peers.sh $(B)
 
 figures: deps ## docs/figures from bench/results
-	@mkdir -p docs/figures && $(BUILD)/venv/bin/python bench/figures.py draw
+	@mkdir -p docs/figures && $(BUILD)/venv/bin/python bench/figures.py
 
 numa-guest: deps ## farm topo and farm bw in an emulated machine of four NUMA nodes: shapes, distances, placement
 	@tools/build/numa_guest.sh

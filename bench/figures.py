@@ -1,16 +1,11 @@
-"""The picture of the README from bench/results, and the learning curves that it draws.
+"""The picture of the README from bench/results: ours beside peers, and the learning curves of native/breakout on record.
 
-usage: figures.py draw [FILE.svg]       ours beside peers, and the learning curves on record
-       figures.py record RUN...         appends the curve of each run folder to bench/results/training.jsonl
-
-`make figures` runs `draw`.
+usage: figures.py [FILE.svg]       `make figures` runs it
 """
 
-import datetime
 import json
 import os
 import statistics
-import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -59,7 +54,7 @@ def draw(path):
     left.axvline(1, color="#888888", linewidth=1)
     left.set(xscale="log", xticks=(1, 2, 5, 10, 20), xticklabels=("1", "2", "5", "10", "20"), xlim=(0.8, rows[-1][1] * 2), title="actorfarm ÷ peer, same machine, same run")
 
-    curves = [line for line in lines("training") if "curve" in line]
+    curves = [line for line in lines("training") if "curve" in line and "native/breakout --seconds 60" in line["command"]]
     for number, line in enumerate(curves):
         label = f"{line['env']}, two CPU cores" if number == 0 else None
         right.plot([point[0] for point in line["curve"]], [point[1] for point in line["curve"]], color="#2b6cb0", alpha=0.7, label=label)
@@ -68,33 +63,7 @@ def draw(path):
     figure.savefig(path, metadata={"Date": None, "Creator": "bench/figures.py"})
 
 
-def record(run, commit):
-    with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as file:
-        samples = [json.loads(line) for line in file]
-    with open(os.path.join(run, "recipe.yaml"), encoding="utf-8") as file:
-        recipe = dict(line.split(": ", 1) for line in file.read().splitlines() if ": " in line)
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        info = dict(line.split(":", 1) for line in file.read().replace("\t", "").splitlines() if ":" in line)
-    sets = [name for name in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16") if name in info["flags"].split()]
-    line = {
-        "date": datetime.date.today().isoformat(),
-        "machine": {"cpu": info["model name"].strip(), "cores": os.cpu_count(), "instruction_sets": sets},
-        "commit": commit,
-        "command": f"farm train --env {recipe['env']} --seconds {recipe['seconds']} --seed {recipe['seed']}",
-        "env": recipe["env"], "seed": int(recipe["seed"]), "frames": samples[-1]["frames"], "wall_s": round(samples[-1]["wall_s"], 2),
-        "return_mean": samples[-1]["return_mean"],
-        "curve": [[round(s["wall_s"], 1), round(s["return_mean"], 2)] for s in samples if s["return_mean"] is not None],
-    }  # fmt: skip
-    with open(os.path.join(RESULTS, "training.jsonl"), "a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
-
-
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["draw"] and len(sys.argv) <= 3:
-        draw(sys.argv[2] if len(sys.argv) == 3 else os.path.join(HERE, "..", "docs", "figures", "results.svg"))
-    elif sys.argv[1:2] == ["record"] and len(sys.argv) > 2:
-        described = subprocess.check_output(["git", "describe", "--always", "--dirty", "--abbrev=12"], text=True).strip()
-        for folder in sys.argv[2:]:
-            record(folder, described)
-    else:
+    if len(sys.argv) > 2 or sys.argv[-1].startswith("-"):
         sys.exit(__doc__)
+    draw(sys.argv[1] if len(sys.argv) == 2 else os.path.join(HERE, "..", "docs", "figures", "results.svg"))

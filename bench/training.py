@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Trains environments by their shipped recipes and compares the returns with what they have to reach.
+
+usage: bench/training.py BUILD [NAME...]     rows of the table below whose names contain a NAME; without names all (hours)
+
+Each seed is one `farm train`, one after another, and appends a line to bench/results/training.jsonl; its `curve` is a list of
+[seconds, mean return of the last 100 games, frames]. Prints a table; exit status 1 if a row misses its threshold.
+"""
+
+import datetime
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import typing
+
+RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results", "training.jsonl")
+CURVE_POINTS = 20
+
+
+def lower_quartile(returns):
+    return statistics.quantiles(returns, n=4, method="inclusive")[0]
+
+
+def of_peer():
+    """The mean over seeds of bench/peers/ppo_procgen.py, as recorded."""
+    with open(RESULTS, encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file]
+    returns = [line["return_mean"] for line in lines if "ppo_procgen" in line.get("peer", "")]
+    return statistics.fmean(returns) if returns else sys.exit("training.py: run bench/peers/ppo_procgen.py first")
+
+
+class Row(typing.NamedTuple):
+    name: str
+    flags: str  # of farm train
+    seeds: int
+    threshold: object  # a number, or a function that returns it
+    of_seeds: object = min  # what has to reach it
+
+
+COINRUN = "--env procgen/coinrun --env.distribution_mode easy --algo ppo --net lite --stack 1 --frames 500k"
+TABLE = [
+    Row("catch-vtrace", "--env native/catch --algo vtrace --frames 500k", 3, 0.95),
+    Row("catch-ppo", "--env native/catch --algo ppo --frames 500k", 3, 0.95),
+    Row("cartpole-vtrace", "--env native/cartpole --algo vtrace --frames 3M", 3, 450),
+    Row("cartpole-ppo", "--env native/cartpole --algo ppo --frames 3M", 3, 450),
+    Row("pendulum", "--env gym/Pendulum-v1 --algo ppo --frames 500k", 3, -200),
+    Row("lunarlander", "--env gym/LunarLander-v3 --algo ppo --frames 1500k", 3, 200),
+    Row("acrobot", "--env gym/Acrobot-v1 --algo ppo --frames 500k", 3, -100),
+    Row("halfcheetah", "--env mujoco/HalfCheetah-v4 --algo ppo --frames 1M", 3, 1500, statistics.median),
+    Row("bipedalwalker", "--env gym/BipedalWalker-v3 --algo ppo --frames 2M", 1, 200),
+    Row("coinrun", COINRUN, 2, of_peer, statistics.fmean),
+    Row("breakout", "--env native/breakout --frames 300k", 5, 60, lower_quartile),
+    Row("breakout-60s", "--env native/breakout --seconds 60", 3, 100, statistics.median),  # the README's picture
+]
+
+
+def machine():
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        info = dict(line.split(":", 1) for line in file.read().replace("\t", "").splitlines() if ":" in line)
+    sets = [name for name in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16") if name in info["flags"].split()]
+    return {"cpu": info["model name"].strip(), "cores": os.cpu_count(), "instruction_sets": sets}
+
+
+def train(farm, flags, seed):
+    """The document of a run, and its curve."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = os.path.join(folder, "run")
+        command = [farm, "train", *flags.split(), "--seed", str(seed)]
+        result = subprocess.run([*command, "--run", run, "--json"], stdout=subprocess.PIPE, check=True)
+        with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as file:
+            samples = [json.loads(line) for line in file]
+    samples = [sample for sample in samples if sample["return_mean"] is not None]
+    every = max(len(samples) // CURVE_POINTS, 1)
+    kept = samples[:-1:every] + samples[-1:]
+    curve = [[round(s["wall_s"], 1), round(s["return_mean"], 2), s["frames"]] for s in kept]
+    return " ".join([os.path.basename(farm), *command[1:]]), json.loads(result.stdout), curve
+
+
+def record(farm, row, threshold, commit):
+    """Trains all seeds; returns their mean returns."""
+    returns = []
+    for seed in range(1, row.seeds + 1):
+        command, document, curve = train(farm, row.flags, seed)
+        returns.append(document["return_mean"])
+        line = {
+            "date": datetime.date.today().isoformat(), "machine": machine(), "commit": commit, "command": command,
+            "env": document["env"], "seed": seed, "frames": document["frames"], "wall_s": round(document["wall_s"], 2),
+            "return_mean": returns[-1], "threshold": threshold, "reached": returns[-1] >= threshold, "curve": curve,
+        }  # fmt: skip
+        with open(RESULTS, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+    return returns
+
+
+def main():
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
+    farm, names = os.path.join(sys.argv[1], "farm"), sys.argv[2:]
+    rows = [row for row in TABLE if not names or any(name in row.name for name in names)]
+    commit = subprocess.check_output(["git", "describe", "--always", "--dirty", "--abbrev=12"], text=True).strip()
+    table = []
+    for row in rows:
+        threshold = row.threshold() if callable(row.threshold) else row.threshold
+        returns = record(farm, row, threshold, commit)
+        table.append((row, threshold, row.of_seeds(returns), returns))
+    for row, threshold, value, returns in table:
+        verdict, seeds = "reached" if value >= threshold else "MISSED", " ".join(f"{value:.4g}" for value in returns)
+        print(f"{row.name:16}{row.of_seeds.__name__:>16}{value:>10.4g} of {threshold:<8.4g}{verdict:8} seeds {seeds}")
+    return 0 if rows and all(value >= threshold for _, threshold, value, _ in table) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
