@@ -14,6 +14,7 @@
 #include "learner/checkpoint.h"
 #include "learner/inference.h"
 #include "learner/lanes.h"
+#include "learner/observation.h"
 #include "learner/trainer.h"
 
 struct learner {
@@ -71,14 +72,10 @@ static enum farm_status check_config(const struct farm_learner_config *config, s
 
 static enum farm_status check_environment(struct farm_learner_parts *parts, struct farm_error *err) {
     const struct farm_env_spec *env = &parts->lanes.model.env;
-    const struct farm_net_io *io = &parts->config->io;
     const enum farm_status status = farm_head_make(&env->action, &parts->head, err);
     if (status) return status;
-    size_t bytes = io->flat ? (size_t)io->flat * sizeof(float)
-                            : (size_t)io->frame_channels * (size_t)io->height * (size_t)io->width;
-    if (env->obs_count != 1 || farm_field_bytes(&env->obs[0]) != bytes ||
-        env->obs[0].dtype != (io->flat ? FARM_F32 : FARM_U8) ||
-        parts->lanes.model.answer[FARM_ANSWER_POLICY].values != (uint32_t)io->actions)
+    if (!farm_observation_fits(&parts->net, env) ||
+        parts->lanes.model.answer[FARM_ANSWER_POLICY].values != (uint32_t)parts->net.io.actions)
         return farm_fail(err, FARM_E_INVALID, "the network's input or output does not fit the environment's");
     return FARM_OK;
 }

@@ -5,6 +5,10 @@
 
 #include "nn/net.h"
 #include "ring/lane.h"
+#include "ring/spec.h"
+
+// Whether the fields that a network reads exist, with the types and sizes that it expects.
+bool farm_observation_fits(const struct farm_net *net, const struct farm_env_spec *env);
 
 // Step n of environment `env`: rows [farm_net_pointers(net)], out. Frames from before the episode's start, and the last
 // action and reward at its start, are NULL. The last action lies in step n - 1, which the caller's cursor holds.

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/paths.h"
 #include "run/offer.h"
+#include "run/trains.h"
 #include "shm/limits.h"
 
 enum {
@@ -23,48 +24,6 @@ enum {
 };
 
 // ---- what to run ----
-
-// f32 vectors have no frames to stack.
-static bool is_flat(const struct farm_env_spec *env) {
-    return env->obs_count == 1 && env->obs[0].dtype == FARM_F32;
-}
-
-// The network's inputs and outputs. FARM_E_UNSUPPORTED: no network supports the spaces.
-static enum farm_status choose_io(const struct farm_env_spec *env, int64_t stack, struct farm_net_io *io,
-                                  struct farm_error *err) {
-    const struct farm_field_spec *field = &env->obs[0];
-    struct farm_head head;
-    *io = (struct farm_net_io){.stack = (int)stack, .actions = (int)farm_policy_outputs(&env->action)};
-    const enum farm_status status = farm_head_make(&env->action, &head, err);
-    if (status) return status;
-    io->free_outputs = head.free_outputs;
-    if (env->obs_count != 1)
-        return farm_fail(err, FARM_E_UNSUPPORTED, "only a single observation array can be trained yet");
-    if (is_flat(env)) {
-        io->flat = (int)(farm_field_bytes(field) / sizeof(float));
-        return stack == 1 ? FARM_OK
-                          : farm_fail(err, FARM_E_USAGE, "stack: flat observations cannot be stacked (--stack 1)");
-    }
-    if (field->dtype != FARM_U8 || field->rank != 2)
-        return farm_fail(err, FARM_E_UNSUPPORTED,
-                         "only grey frames (u8, height x width) and f32 vectors can be trained yet");
-    io->frame_channels = 1;
-    io->height = (int)field->dims[0];
-    io->width = (int)field->dims[1];
-    return FARM_OK;
-}
-
-enum farm_status farm_run_trains(const struct farm_env_spec *env, struct farm_recipe *recipe, struct farm_net_io *io,
-                                 struct farm_error *err) {
-    struct farm_net made;
-    // A shipped recipe stacks the frames of its family; the user may have chosen an observation without frames.
-    if (is_flat(env) && !farm_recipe_set_by(recipe, "stack", FARM_LAYER_FILE)) recipe->stack = 1;
-    const enum farm_status status = choose_io(env, recipe->stack, io, err);
-    if (status) return status;
-    if (strcmp(recipe->net, "auto") == 0) snprintf(recipe->net, sizeof recipe->net, "%s", io->flat ? "mlp" : "shallow");
-    const struct farm_net_spec *net = farm_net_find(recipe->net, err);
-    return net && !farm_net_make(net, io, &made, err) ? FARM_OK : farm_fail_in(err, FARM_E_USAGE, "net");
-}
 
 // Does not touch CUDA: the learner does, after its fork, and only if there may be a driver.
 static enum farm_status choose_device(struct farm_run_plan *plan, struct farm_error *err) {

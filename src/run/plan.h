@@ -85,12 +85,6 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
                                     struct farm_error *err);
 void farm_run_plan_free(struct farm_run_plan *plan); // safe on a zeroed one
 
-// Whether environments of this spec can be trained with this settled recipe; its `net` and `stack` become those in use.
-// FARM_E_UNSUPPORTED: no network supports the spaces yet; FARM_E_USAGE: the recipe's does not, or does not exist. `farm
-// train` refuses by this function; `farm envs` and `farm doctor` print what it says.
-enum farm_status farm_run_trains(const struct farm_env_spec *env, struct farm_recipe *recipe, struct farm_net_io *io,
-                                 struct farm_error *err);
-
 // Whether the rings of so many actors of a shard hold its windows of an update. FARM_E_USAGE: they do not; the message
 // names the keys to change.
 enum farm_status farm_run_update_fits(const struct farm_run_plan *plan, uint32_t actors, uint32_t shard,

@@ -7,7 +7,7 @@
 #include "algo/registry.h"
 #include "base/paths.h"
 #include "report/run_dir.h"
-#include "run/plan.h"
+#include "run/trains.h"
 #include "tools/shared/command.h"
 
 struct keys {

@@ -1,0 +1,108 @@
+// See trains.h.
+#include "run/trains.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/format.h"
+#include "kernels/head.h"
+#include "ring/spec.h"
+
+enum { CHANNELS_FIRST_MAX = 16, ONE_HOT_MAX = 1 << 16 };
+
+static bool is_image(const struct farm_field_spec *field) {
+    return field->dtype == FARM_U8 && (field->rank == 2 || field->rank == 3) &&
+           (field->choices == 0 || field->choices == 256);
+}
+
+static bool is_mask(const struct farm_field_spec *field) {
+    return strcmp(field->name, FARM_FIELD_MASK) == 0;
+}
+
+static bool has_images(const struct farm_env_spec *env) {
+    bool found = false;
+    for (uint32_t f = 0; f < env->obs_count; f++) found |= is_image(&env->obs[f]) && !is_mask(&env->obs[f]);
+    return found;
+}
+
+// The first image field decides the shape of all.
+static enum farm_status add_image(const struct farm_env_spec *env, uint32_t f, struct farm_net_io *io,
+                                  struct farm_error *err) {
+    const struct farm_field_spec *field = &env->obs[f], *first = io->images ? &env->obs[io->image_source[0]] : field;
+    const uint32_t *dims = field->dims;
+    const bool planes = field->rank == 3 && dims[0] <= CHANNELS_FIRST_MAX && dims[0] <= dims[1] && dims[0] < dims[2];
+    if (field->rank != first->rank || memcmp(dims, first->dims, field->rank * sizeof *dims) != 0)
+        return farm_fail(err, FARM_E_UNSUPPORTED,
+                         "observation fields '%s' and '%s' are images of different shapes: images of one shape can be "
+                         "trained (or small ones as f32)",
+                         first->name, field->name);
+    io->image_source[io->images++] = (int)f;
+    io->interleaved = field->rank == 3 && !planes;
+    io->frame_channels = field->rank == 2 ? 1 : (int)dims[planes ? 0 : 2];
+    io->height = (int)dims[planes ? 1 : 0];
+    io->width = (int)dims[planes ? 2 : 1];
+    return FARM_OK;
+}
+
+static enum farm_status add_flat(const struct farm_env_spec *env, uint32_t f, struct farm_net_io *io,
+                                 struct farm_error *err) {
+    const struct farm_field_spec *field = &env->obs[f];
+    struct farm_net_input *input = &io->inputs[io->input_count++];
+    *input = (struct farm_net_input){.count = (int)farm_field_values(field), .source = (int)f};
+    if (field->dtype == FARM_F32) input->kind = FARM_INPUT_NUMBERS;
+    if (field->dtype == FARM_I32) input->kind = field->choices ? FARM_INPUT_ONE_HOT : FARM_INPUT_WHOLE;
+    if (field->dtype == FARM_U8) {
+        input->kind = FARM_INPUT_BYTES;
+        input->choices = field->choices == 0 ? 256 : field->choices == 1 ? 2 : (int)field->choices; // a divisor of 1
+    }
+    if (input->kind == FARM_INPUT_ONE_HOT) {
+        const uint64_t numbers = (uint64_t)input->count * field->choices;
+        if (numbers > ONE_HOT_MAX)
+            return farm_fail(err, FARM_E_UNSUPPORTED,
+                             "observation field '%s': %d integers of %u choices are %s numbers one-hot, at most %d can "
+                             "be trained; without choices, or as f32, they are %d",
+                             field->name, input->count, field->choices, farm_format_count((double)numbers).text,
+                             ONE_HOT_MAX, input->count);
+        input->choices = (int)field->choices;
+    }
+    io->flat += farm_net_input_width(input);
+    return FARM_OK;
+}
+
+static enum farm_status choose_io(const struct farm_env_spec *env, int64_t stack, struct farm_net_io *io,
+                                  struct farm_error *err) {
+    struct farm_head head;
+    *io = (struct farm_net_io){.stack = (int)stack, .actions = (int)farm_policy_outputs(&env->action)};
+    enum farm_status status = farm_head_make(&env->action, &head, err);
+    if (status) return status;
+    io->free_outputs = head.free_outputs;
+    for (uint32_t f = 0; f < env->obs_count && !status; f++) {
+        const struct farm_field_spec *field = &env->obs[f];
+        if (!is_mask(field)) status = is_image(field) ? add_image(env, f, io, err) : add_flat(env, f, io, err);
+    }
+    if (status) return status;
+    if (!io->images && !io->input_count)
+        return farm_fail(err, FARM_E_UNSUPPORTED,
+                         "the observation has no field besides '" FARM_FIELD_MASK "': a network needs one to read");
+    if (io->images || stack == 1) return FARM_OK;
+    return farm_fail(err, FARM_E_USAGE, "stack: flat observations cannot be stacked (--stack 1)");
+}
+
+// The net of key net "auto": for frames, "shallow", or "deep" if they are too small for its first layers.
+static const char *choose_net(const struct farm_net_io *io) {
+    struct farm_net made;
+    if (!io->frame_channels) return "mlp";
+    return farm_net_make(farm_net_find("shallow", NULL), io, &made, NULL) ? "deep" : "shallow";
+}
+
+enum farm_status farm_run_trains(const struct farm_env_spec *env, struct farm_recipe *recipe, struct farm_net_io *io,
+                                 struct farm_error *err) {
+    struct farm_net made;
+    // A shipped recipe stacks the frames of its family; the user may have chosen an observation without frames.
+    if (!has_images(env) && !farm_recipe_set_by(recipe, "stack", FARM_LAYER_FILE)) recipe->stack = 1;
+    const enum farm_status status = choose_io(env, recipe->stack, io, err);
+    if (status) return status;
+    if (strcmp(recipe->net, "auto") == 0) snprintf(recipe->net, sizeof recipe->net, "%s", choose_net(io));
+    const struct farm_net_spec *net = farm_net_find(recipe->net, err);
+    return net && !farm_net_make(net, io, &made, err) ? FARM_OK : farm_fail_in(err, FARM_E_USAGE, "net");
+}
