@@ -563,6 +563,83 @@ Test(nn, padding_changes_nothing) {
     }
 }
 
+static void read_all(FILE *file, void *to, size_t bytes) {
+    cr_assert_eq(fread(to, 1, bytes, file), bytes, "a vectors file is too short");
+}
+
+// Two interleaved colour images beside numbers, choices and bytes: PyTorch's answer, in f32 and within bf16's error.
+Test(nn, frames_beside_a_flat_input_agree_with_pytorch) {
+    enum { BATCH = 4, FRAME = 14 * 16 * 3, ACTIONS = 3, FLAT_WIDTH = 14, POINTERS = 6 };
+    static const struct farm_net_spec spec = {
+        .name = "joined", .layer_count = 2, .layers = {CONV(CONV, 8, 4, 2, RELU), DENSE(16, RELU)}};
+    static const struct farm_net_io io = {.frame_channels = 3,
+                                          .height = 14,
+                                          .width = 16,
+                                          .interleaved = true,
+                                          .stack = 1,
+                                          .images = 2,
+                                          .flat = FLAT_WIDTH,
+                                          .input_count = 4,
+                                          .inputs = {{FARM_INPUT_NUMBERS, 3, 0, true, 0},
+                                                     {FARM_INPUT_SIGN, 1, 0, false, 0},
+                                                     {FARM_INPUT_ONE_HOT, 2, 4, false, 0},
+                                                     {FARM_INPUT_BYTES, 2, 2, false, 0}},
+                                          .actions = ACTIONS};
+    struct farm_net net;
+    cr_assert_eq(farm_net_make(&spec, &io, &net, NULL), FARM_OK);
+    cr_assert_eq(farm_net_pointers(&net), POINTERS);
+    const size_t weights = net.parameter_count - 2 * FLAT_WIDTH - 1;
+    float *params = array(net.parameter_count, sizeof *params), *grads = array(net.parameter_count, sizeof *grads);
+    float *right = array(net.parameter_count, sizeof *right);
+    static uint8_t frames[BATCH][2][FRAME], binary[BATCH][2];
+    static int32_t choices[BATCH][2];
+    static float numbers[BATCH][4], dlogits[BATCH][ACTIONS], dvalue[BATCH], logits[BATCH][ACTIONS], value[BATCH],
+        right_logits[BATCH][ACTIONS], right_value[BATCH];
+    FILE *file = fopen("tests/vectors/nn_joined.bin", "rb");
+    cr_assert_not_null(file);
+    read_all(file, params, (weights + 2 * FLAT_WIDTH) * sizeof *params);
+    read_all(file, frames, sizeof frames);
+    read_all(file, numbers, sizeof numbers);
+    read_all(file, choices, sizeof choices);
+    read_all(file, binary, sizeof binary);
+    read_all(file, dlogits, sizeof dlogits);
+    read_all(file, dvalue, sizeof dvalue);
+    read_all(file, right_logits, sizeof right_logits);
+    read_all(file, right_value, sizeof right_value);
+    read_all(file, right, weights * sizeof *right);
+    fclose(file);
+    const void *rows[BATCH][POINTERS];
+    for (int b = 0; b < BATCH; b++) {
+        const void *row[] = {frames[b][0], frames[b][1], numbers[b], &numbers[b][3], choices[b], binary[b]};
+        memcpy(rows[b], row, sizeof row);
+    }
+    struct farm_arithmetic arithmetic;
+    for (int n = 0; nth_arithmetic(&net, n, &arithmetic); n++) {
+        const bool f32 = !arithmetic.forms[0].bf16 && !arithmetic.forms[net.op_count - 1].bf16 && n < 1;
+        if (f32) arithmetic = f32_of(&net);
+        const double most = f32 ? 2e-6 : 3e-2;
+        const struct farm_executor_config config = {
+            .net = &net, .batch_max = 6, .training = true, .arithmetic = &arithmetic};
+        struct farm_executor *executor;
+        cr_assert_eq(farm_executor_create(&config, &executor, NULL), FARM_OK);
+        farm_executor_load(executor, params);
+        memset(grads, 0, net.parameter_count * sizeof *grads);
+        farm_executor_forward(executor, &rows[0][0], farm_sequence_rows(BATCH), &logits[0][0], value);
+        farm_executor_backward(executor, farm_sequence_rows(BATCH), &dlogits[0][0], dvalue, grads);
+        cr_expect(distance(&logits[0][0], &right_logits[0][0], BATCH * ACTIONS) < most, "arithmetic %d", n);
+        cr_expect(distance(value, right_value, BATCH) < most, "arithmetic %d", n);
+        for (int t = 0; net.tensors[t].offset < weights; t++) {
+            const struct farm_tensor *tensor = &net.tensors[t];
+            const double off = distance(grads + tensor->offset, right + tensor->offset, tensor->count);
+            cr_expect(off < most, "arithmetic %d: %s is off by %g", n, tensor->name, off);
+        }
+        farm_executor_destroy(executor);
+    }
+    free(params);
+    free(grads);
+    free(right);
+}
+
 Test(nn, every_batch_up_to_the_largest_gives_each_row_the_same_answer) {
     with_problem *p = problem_random(&vector_cases[GREY].spec, &vector_cases[GREY].io, 37);
     const struct farm_arithmetic f32 = f32_of(&p->net);

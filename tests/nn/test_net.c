@@ -134,7 +134,7 @@ Test(nn, names_tensors_in_order_without_gaps_as_pytorchs_module_list_does) {
 Test(nn, lists_networks_and_names_them_if_one_is_unknown) {
     size_t i = 0;
     for (; farm_net_at(i) != NULL; i++) cr_assert_eq(farm_net_find(farm_net_at(i)->name, NULL), farm_net_at(i));
-    cr_assert_eq(i, 5);
+    cr_assert_eq(i, 6);
     cr_assert_null(farm_net_find("shalow", &err));
     cr_assert_eq(err.status, FARM_E_NOT_FOUND);
     cr_assert_not_null(strstr(err.message, "shallow, nature, lite, mlp, separate, deep"));
@@ -214,6 +214,43 @@ Test(nn, initial_values_are_uniform_within_their_bounds) {
         }
         free(params);
     }
+}
+
+// Of `separate`, no path of trainable weights leads from one half to the other head, and statistics are not trained.
+Test(nn, separate_keeps_policy_and_value_apart) {
+    const struct farm_net_io io = {.flat = 3,
+                                   .stack = 1,
+                                   .actions = 4,
+                                   .free_outputs = 2,
+                                   .input_count = 1,
+                                   .inputs = {{FARM_INPUT_NUMBERS, 3, 0, true, 0}},
+                                   .normalise_rewards = true};
+    struct farm_net net;
+    cr_assert_eq(farm_net_make(farm_net_find("separate", NULL), &io, &net, NULL), FARM_OK);
+    float *params = malloc(net.parameter_count * sizeof *params), *mask = malloc(net.parameter_count * sizeof *mask);
+    farm_net_init(&net, FARM_INIT_ORTHOGONAL, 5, params);
+    cr_assert(farm_net_trainable(&net, mask));
+    size_t trained[FARM_TENSORS_MAX] = {0};
+    for (int t = 0; t < net.tensor_count; t++)
+        for (size_t i = 0; i < net.tensors[t].count; i++) {
+            const size_t at = net.tensors[t].offset + i, row = i / 128, column = i % 128;
+            trained[t] += mask[at] != 0;
+            if (net.tensors[t].rank < 2) continue;
+            cr_expect_eq(mask[at] != 0, params[at] != 0, "%s[%zu]", net.tensors[t].name, i);
+            if (t == 2) cr_expect_eq(mask[at] != 0, row / 64 == column / 64);
+            if (t == 4) cr_expect_eq(mask[at] != 0, row < 2 && column < 64);
+            if (t == 5) cr_expect_eq(mask[at] != 0, column >= 64);
+        }
+    static const size_t expected[] = {384, 128, 2 * 64 * 64, 128, 2 * 64, 64, 4, 1, 0, 0, 0, 0};
+    cr_assert_eq(net.tensor_count, 12);
+    for (int t = 0; t < 12; t++) cr_expect_eq(trained[t], expected[t], "%s: %zu", net.tensors[t].name, trained[t]);
+    cr_expect_eq(params[net.tensors[net.normalise + 1].offset], 1);
+    cr_expect_eq(params[net.tensors[net.normalise_return].offset + 1], 1);
+    double square = 0; // of a unit's weights in the second layer
+    for (int c = 0; c < 64; c++) square += pow((double)params[net.tensors[2].offset + c], 2);
+    cr_expect_float_eq(square, 2, 1e-4);
+    free(params);
+    free(mask);
 }
 
 // W W' (or W' W, if there are more rows) is the unit matrix times the gain's square; free outputs have no weights.

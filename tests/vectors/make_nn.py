@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""Writes nn_grey.bin, nn_rgb.bin, nn_flat.bin and nn_deep.bin: small networks computed and differentiated by PyTorch in f64.
+"""Writes nn_grey.bin, nn_rgb.bin, nn_flat.bin, nn_deep.bin and nn_joined.bin: small networks computed and differentiated by PyTorch in f64.
 
 Run in this folder after `pip install torch numpy`. Each file is one array after another, little-endian, in this order: parameters f32
 (tensor by tensor in the order of farm_net_make, PyTorch's layouts), input (u8 frames [batch][stack][channels][height][width],
 or f32 [batch][flat]), dlogits f32 [batch][actions], dvalue f32 [batch], logits f32 [batch][actions], value f32 [batch],
 gradients f32 like the parameters; then the error of bf16, f32: relative Euclidean norms for logits, values and each
 tensor's gradient. Frame 0 of row 0 and the first two frames of row 1 are zeros.
+
+nn_joined.bin: frames [batch][2 images][height][width][3 channels] beside a flat input of 14 numbers. After the parameters,
+normalise.mean f32 [14] and normalise.variance f32 [14]; after the frames, f32 [batch][4] (three that are normalised, one that is
+clipped to +-1), i32 [batch][2] in [0, 4) and u8 [batch][2] of 0 and 1; no errors of bf16.
 
 In bf16, PyTorch rounds what the executor stores in bf16: packed weights (for frames, divided by 255), outputs of layers after
 the activation, gradients by those outputs, these once more after the activation, and dlogits and dvalue.
@@ -157,5 +161,52 @@ def write(name, spec, rng):
             file.write(np.asarray(array, np.float32).tobytes())
 
 
+class Joined(Net):
+    """The features, then relu of a layer over the flat input, before the heads."""
+
+    def __init__(self, spec, flat):
+        super().__init__(spec)
+        features = self.policy.in_features
+        self.inputs = nn.Linear(flat, 64)
+        self.policy, self.value = nn.Linear(features + 64, spec["actions"]), nn.Linear(features + 64, 1)
+
+    def forward(self, x):
+        frames, flat = x
+        for layer, (kind, *how) in zip(self.layers, self.spec):
+            frames = self.run(layer, kind, how, frames)
+        x = torch.cat([frames, F.relu(self.inputs(flat))], 1)
+        return self.policy(x), self.value(x)[:, 0]
+
+
+def write_joined(rng, batch=4):
+    spec = dict(layers=[("conv", 8, 4, 2), ("dense", 16, "relu")], frames=(2, 3, 14, 16), actions=3)
+    net = Joined(spec, 14).double()
+    with torch.no_grad():
+        for _, parameter in in_order(net):
+            parameter.copy_(torch.from_numpy(rng.uniform(-0.3, 0.3, tuple(parameter.shape)).astype(np.float32)))
+    frames = rng.integers(0, 256, (batch, 2, 14, 16, 3), dtype=np.uint8)
+    numbers = (10 * rng.normal(size=(batch, 4))).astype(np.float32)
+    numbers[0, 0] = 1e4  # clipped after normalisation
+    choices = rng.integers(0, 4, (batch, 2), dtype=np.int32)
+    binary = rng.integers(0, 2, (batch, 2), dtype=np.uint8)
+    mean, variance = np.zeros(14, np.float32), np.ones(14, np.float32)
+    mean[:3], variance[:3] = rng.normal(size=3), rng.uniform(0.5, 30, 3)
+    scaled = np.clip((numbers[:, :3] - mean[:3].astype(float)) / np.sqrt(variance[:3].astype(float) + 1e-8), -10, 10)
+    one_hot = np.eye(4)[choices].reshape(batch, 8)
+    flat = np.concatenate([scaled, np.clip(numbers[:, 3:], -1, 1), one_hot, binary], 1)
+    dlogits, dvalue = (rng.normal(size=shape).astype(np.float32) for shape in [(batch, 3), (batch,)])
+    planes = frames.transpose(0, 1, 4, 2, 3).reshape(batch, 6, 14, 16) / 255
+    exact = solve(net, (torch.from_numpy(planes), torch.from_numpy(flat)),
+                  torch.from_numpy(dlogits).double(), torch.from_numpy(dvalue).double())  # fmt: skip
+    with open("nn_joined.bin", "wb") as file:
+        for _, parameter in in_order(net):
+            file.write(parameter.detach().numpy().astype(np.float32).tobytes())
+        for array in [mean, variance, frames, numbers, choices, binary, dlogits, dvalue]:
+            file.write(array.tobytes())
+        for array in exact:
+            file.write(np.asarray(array, np.float32).tobytes())
+
+
+write_joined(np.random.default_rng(11))
 for each, net_spec in NETS.items():
     write(each, net_spec, np.random.default_rng(7))
