@@ -97,15 +97,15 @@ class Sound(unittest.TestCase):
         self.assertRegex(texts["example/gridworld"]["episodes"], r"[1-9]\d* terminated, [1-9]\d* truncated")
 
     def test_says_with_the_words_of_train_what_cannot_be_trained(self):
-        for name, reason in (("chase", "only grey frames"), ("broken", "only a single observation array")):
-            with self.subTest(name):
-                trains = run_farm("train", "--env", f"plugin:{path(name)}", "--frames", "1")
-                document = json.loads(run_doctor(path(name), "--check", "runs", "--json").stdout)
-                entry = document["environments"][0]
-                self.assertEqual((trains.returncode, entry["trains"]), (2, False))
-                self.assertIn(entry["trains_reason"], trains.stderr)
-                self.assertIn(reason, entry["trains_reason"])
-                self.assertIn(f"farm train cannot train it: {entry['trains_reason']}\n", run_doctor(path(name), "--check", "runs").stdout)
+        option = ("--env.fault", "spec_choices")
+        trains = run_farm("train", "--env", f"plugin:{path('broken')}", "--frames", "1", *option)
+        document = json.loads(run_doctor(path("broken"), "--check", "runs", "--json", *option).stdout)
+        entry = document["environments"][0]
+        self.assertEqual((trains.returncode, entry["trains"]), (2, False))
+        self.assertIn(entry["trains_reason"], trains.stderr)
+        self.assertIn("observation field 'cells': 50 integers of 30000 choices", entry["trains_reason"])
+        text = run_doctor(path("broken"), "--check", "runs", *option).stdout
+        self.assertIn(f"farm train cannot train it: {entry['trains_reason']}\n", text)
 
     def test_prints_why_spec_refuses_an_option(self):
         for plugin, option, text in (
@@ -248,6 +248,7 @@ BROKEN = (
     ("stale", "episodes", "does not start anew"),
     ("answer", "episodes", "step() answers 0x6 at call 6"),
     ("obs_nan", "numbers", "field 'cells', element 9 is NaN, infinite or beyond 1e9 after step()"),
+    ("choices", "numbers", "field 'cells', element 9 is 77, of 2 choices after step()"),
     ("reward_nan", "numbers", "the reward is NaN, infinite or beyond 1e9 at call 6"),
     ("reward_infinite", "numbers", "the reward is NaN, infinite"),
     ("segfault", "runs", "step() of call 6 crashes: Segmentation fault; ", "(broken.so+0x"),

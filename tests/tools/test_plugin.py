@@ -327,7 +327,10 @@ class FaultsWhileItRuns(WithPlugins):
 
     def test_senseless_numbers_are_counted_and_the_first_is_named(self):
         first = r"rogue/first returns invalid values, first: {} \(step 15 of actor [01], lane [01], environment \d+\)"
-        for fault, value in (("reward_nan", "reward nan"), ("obs_nan", "observation 'cells', element 9: nan")):
+        for fault, value in (
+            ("reward_nan", "reward nan"), ("choices", "observation 'cells', element 9: 77, must be 0 to 1"),
+            ("obs_nan", "observation 'cells', element 9: nan"),
+        ):
             result = self.rogue(fault, "--env.at", "15", "--frames", "20k")
             document = self.trains(result)
             self.assertGreater(document["bad_values"], 100)

@@ -68,6 +68,8 @@ static void spoil_spec(struct farm_env_spec *spec) {
     if (is("spec_name")) memset(spec->obs[0].name, 'x', sizeof spec->obs[0].name);
     if (is("spec_noise")) memset(spec->obs[0].name + 6, getpid() & 0x7f, 8); // behind the name's end
     if (is("spec_noise")) spec->action.low[3] = (float)getpid();
+    if (is("choices") || is("spec_choices")) spec->obs[0].dtype = FARM_I32, spec->obs[0].choices = 2;
+    if (is("spec_choices")) spec->obs[0].choices = 30000; // 1.5 million numbers one-hot
     if (is("spec_crash")) crash();
     if (is("spec_exit")) fprintf(stderr, "no licence\n"), exit(0);
     if (is("spec_hang")) sleep(1000);
@@ -146,6 +148,8 @@ static void write_observation(struct rogue *env, void *const *obs) {
     if (is("past") || (is("past_once") && now)) cells[CELLS] += 1;
     if (is("before") || (is("before_once") && now)) cells[-1] += 1;
     if (is("obs_nan") && now) cells[9] = NAN;
+    if (is("choices")) memcpy(&cells[env->position], &(int32_t){1}, sizeof *cells);
+    if (is("choices") && now) memcpy(&cells[9], &(int32_t){77}, sizeof *cells);
     if (is("grows_slowly")) usleep(1000), lost = malloc(100000);
     if (is("grows_at_ends") && !env->steps) lost = malloc(1000);
     if (is("history"))
