@@ -68,10 +68,8 @@ static enum farm_status find_checkpoint(const struct options *options, char *pat
 
 // Keys that define the game and the network; all others are chosen for this machine.
 static bool belongs_to_the_policy(const char *key) {
-    static const char *const keys[] = {"env", "net", "stack", "algo"};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (strcmp(key, keys[i]) == 0) return true;
-    return strncmp(key, "env.", 4) == 0;
+    return farm_recipe_among("env net stack algo normalise_observations normalise_rewards last_inputs", key) ||
+           strncmp(key, "env.", 4) == 0;
 }
 
 static enum farm_status apply_metadata(const struct farm_checkpoint_metadata *metadata, const char *path,

@@ -99,14 +99,14 @@ static void fill_metadata(struct training *training) {
 
 // ---- run folder ----
 
+// before: what a file without the key was made with.
 static enum farm_status check_equal(const struct farm_checkpoint_metadata *metadata, const char *key, const char *now,
-                                    const char *file, struct farm_error *err) {
+                                    const char *before, const char *file, struct farm_error *err) {
     char full[64];
     snprintf(full, sizeof full, "recipe.%s", key);
-    const char *then = farm_checkpoint_get(metadata, full);
-    if (then && strcmp(then, now) == 0) return FARM_OK;
-    return farm_fail(err, FARM_E_USAGE, "--resume: %s was made with %s %s, not %s", file, key,
-                     then ? then : "(unknown)", now);
+    const char *held = farm_checkpoint_get(metadata, full), *then = held ? held : before;
+    if (strcmp(then, now) == 0) return FARM_OK;
+    return farm_fail(err, FARM_E_USAGE, "--resume: %s was made with %s %s, not %s", file, key, then, now);
 }
 
 // Files may be moved, or lie elsewhere on another machine: a file that the user names now replaces the run's. Its
@@ -115,7 +115,7 @@ static enum farm_status check_env(const struct farm_checkpoint_metadata *metadat
                                   struct farm_error *err) {
     const char *then = farm_checkpoint_get(metadata, "recipe.env");
     if (!then || !farm_env_names_file(then) || !farm_env_names_file(now))
-        return check_equal(metadata, "env", now, file, err);
+        return check_equal(metadata, "env", now, "(unknown)", file, err);
     if (strcmp(then, now) != 0)
         farm_log_warn("--resume: %s was made with env %s, and goes on with %s", file, then, now);
     return FARM_OK;
@@ -124,17 +124,20 @@ static enum farm_status check_env(const struct farm_checkpoint_metadata *metadat
 // The newest checkpoint with a readable header names what the run was made with. Another environment or network is
 // wrong usage, reported before tensors are compared.
 static enum farm_status check_settings(const struct training *training, struct farm_error *err) {
+    static const char of_net[] = "net stack normalise_observations normalise_rewards last_inputs";
     const struct farm_recipe *recipe = &training->run.plan.recipe;
+    const struct farm_recipe_key *key;
     struct farm_checkpoint_metadata metadata;
-    char path[FARM_RUN_PATH_MAX + 64], stack[24];
+    char path[FARM_RUN_PATH_MAX + 64], now[FARM_RECIPE_TEXT_BYTES];
     size_t i = 0;
     do {
         if (!farm_run_dir_checkpoint(training->folder.path, i++, path, sizeof path)) return FARM_OK;
     } while (farm_checkpoint_read_metadata(path, &metadata, err));
-    snprintf(stack, sizeof stack, "%lld", (long long)recipe->stack);
     enum farm_status status = check_env(&metadata, recipe->env, path, err);
-    if (!status) status = check_equal(&metadata, "net", recipe->net, path, err);
-    if (!status) status = check_equal(&metadata, "stack", stack, path, err);
+    for (size_t k = 0; (key = farm_recipe_key_at(recipe, k)) && !status; k++)
+        if (farm_recipe_among(of_net, key->name))
+            status = check_equal(&metadata, key->name, farm_recipe_value(recipe, k, now, sizeof now), key->default_text,
+                                 path, err);
     farm_checkpoint_metadata_free(&metadata);
     return status;
 }

@@ -2,6 +2,7 @@
 #include "algo/algo.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "kernels/gather.h"
 
@@ -27,6 +28,13 @@ struct farm_optimiser_config farm_algo_optimiser(const struct farm_algo_config *
     out.epsilon = (float)(adam ? config->adam_epsilon : config->rmsprop_epsilon);
     out.clip_norm = (float)config->grad_norm_clip;
     return out;
+}
+
+const float *farm_algo_discount(const struct farm_algo_config *config) {
+    const struct farm_recipe_family *family = &config->algo->recipe;
+    for (size_t k = 0; k < family->key_count; k++)
+        if (strcmp(family->keys[k].name, "discount") == 0) return &config->option[k];
+    return NULL;
 }
 
 float farm_algo_reward(const struct farm_algo_config *config, float reward) {

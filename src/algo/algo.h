@@ -24,7 +24,7 @@ struct farm_algo_config {
     float option[FARM_ALGO_OPTIONS_MAX]; // of the algorithm's keys, in their order
     uint32_t unroll;                     // T: transitions of a window
     uint32_t batch;                      // windows of an iteration (async)
-    uint32_t stack;                      // frames stacked (1 for flat observations)
+    uint32_t stack;                      // steps that an observation reads backwards: frames, or 2 for the last action
     enum farm_regime regime;
     uint32_t max_lag;    // async: older windows (in versions) are dropped; 0: only the rings bound the lag
     double reward_clip;  // rewards are clipped to +-this; 0: off
@@ -92,6 +92,9 @@ enum farm_status farm_algo_plan_make(const struct farm_algo_config *config, stru
                                      struct farm_error *err);
 
 struct farm_optimiser_config farm_algo_optimiser(const struct farm_algo_config *config);
+
+// gamma: the algorithm's key `discount`; NULL: it has none.
+const float *farm_algo_discount(const struct farm_algo_config *config);
 
 // Clips, then scales.
 float farm_algo_reward(const struct farm_algo_config *config, float reward);

@@ -51,8 +51,8 @@ static void catch_stop_signals(void) {
 
 static enum farm_status check_config(const struct farm_learner_config *config, struct farm_error *err) {
     if (!config->infer_batch_max) return farm_fail(err, FARM_E_INVALID, "infer_batch_max is 0");
-    if (config->io.stack != (int)config->algo.stack)
-        return farm_fail(err, FARM_E_INVALID, "a network over %d frames and a recipe that stacks %u", config->io.stack,
+    if (config->io.stack > (int)config->algo.stack)
+        return farm_fail(err, FARM_E_INVALID, "a network over %d frames and windows that hold %u", config->io.stack,
                          config->algo.stack);
     if (!config->evaluate && (config->algo.unroll < 1 || config->algo.batch < 1))
         return farm_fail(err, FARM_E_INVALID, "unroll %u, batch %u: both must be at least 1", config->algo.unroll,

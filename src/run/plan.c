@@ -73,6 +73,12 @@ static bool is_flag(const struct farm_recipe *recipe, const char *key) {
     return farm_recipe_set_by(recipe, key, FARM_LAYER_FLAG);
 }
 
+static bool normalises(const struct farm_net_io *io) {
+    bool any = false;
+    for (int i = 0; i < io->input_count; i++) any |= io->inputs[i].normalise;
+    return any;
+}
+
 // Flags that have no effect on the device of this run, in its regime, or with its optimiser.
 static void warn_without_effect(const struct farm_run_plan *plan) {
     static const char *const of_other[][2] = {{"rmsprop_decay", "adam"},
@@ -95,6 +101,8 @@ static void warn_without_effect(const struct farm_run_plan *plan) {
     if (cpu && recipe->infer_threads > plan->shards)
         farm_log_warn("--infer-threads %" PRId64 ": %u, because each needs an actor", recipe->infer_threads,
                       plan->shards);
+    if (is_flag(recipe, "normalise_observations") && recipe->normalise_observations && !normalises(&plan->io))
+        farm_log_warn("--normalise-observations has no effect: the observations are no numbers");
     if (plan->passes.sync && is_flag(recipe, "batch"))
         farm_log_warn("--batch has no effect: --regime sync trains on one window of every lane");
     if (plan->passes.sync && is_flag(recipe, "max_lag")) farm_log_warn("--max-lag has no effect with --regime sync");
@@ -155,7 +163,7 @@ static void choose_counts(struct farm_run_plan *plan, uint64_t episodes) {
         if (windows < without_one) windows = without_one;
         if (plan->passes.sync) windows = 1;
         recipe->ring_steps = episodes
-                                 ? recipe->stack + 2
+                                 ? (int64_t)plan->passes.shape.stack + 2
                                  : (int64_t)farm_ring_steps_needed(windows, plan->passes.shape.stride,
                                                                    plan->passes.shape.length, plan->passes.shape.stack);
     }
@@ -415,6 +423,9 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
     if (!status && plan->responder.remote) status = farm_run_offer_check(&plan->env, plan->responder.remote->spec, err);
     if (!status && !plan->responder.body) status = choose_net(plan, err);
     if (!status) status = farm_algo_configure(&plan->recipe, &plan->algo, err);
+    if (!status && plan->recipe.normalise_rewards && !farm_algo_discount(&plan->algo))
+        status = farm_fail(err, FARM_E_USAGE, "normalise_rewards: algorithm %s discounts no rewards",
+                           plan->algo.algo->recipe.name);
     if (!status) status = farm_algo_plan_make(&plan->algo, &plan->passes, err);
     if (!status) status = place_workers(plan, request->episodes, err);
     if (status) return status;

@@ -88,6 +88,30 @@ static enum farm_status choose_io(const struct farm_env_spec *env, int64_t stack
     return farm_fail(err, FARM_E_USAGE, "stack: flat observations cannot be stacked (--stack 1)");
 }
 
+// What the recipe adds to the observation: statistics, the last action and the last reward.
+static enum farm_status add_options(const struct farm_env_spec *env, const struct farm_recipe *recipe,
+                                    struct farm_net_io *io, struct farm_error *err) {
+    const struct farm_action_spec *action = &env->action;
+    struct farm_net_input last = {
+        .kind = FARM_INPUT_ONE_HOT, .count = (int)action->dims, .source = FARM_SOURCE_LAST_ACTION};
+    io->normalise_rewards = recipe->normalise_rewards;
+    for (int i = 0; i < io->input_count; i++)
+        io->inputs[i].normalise = recipe->normalise_observations &&
+                                  (io->inputs[i].kind == FARM_INPUT_NUMBERS || io->inputs[i].kind == FARM_INPUT_WHOLE);
+    if (!recipe->last_inputs) return FARM_OK;
+    if (io->input_count + 2 > FARM_NET_INPUTS_MAX)
+        return farm_fail(err, FARM_E_UNSUPPORTED, "last_inputs: a network reads at most %d fields beside them, not %d",
+                         FARM_NET_INPUTS_MAX - 2, io->input_count);
+    if (action->kind == FARM_ACTION_CONTINUOUS) last.kind = FARM_INPUT_NUMBERS;
+    for (uint32_t d = 0; d < action->dims && last.kind == FARM_INPUT_ONE_HOT; d++)
+        if ((int)action->sizes[d] > last.choices) last.choices = (int)action->sizes[d];
+    io->inputs[io->input_count++] = last;
+    io->inputs[io->input_count++] =
+        (struct farm_net_input){.kind = FARM_INPUT_SIGN, .count = 1, .source = FARM_SOURCE_LAST_REWARD};
+    io->flat += farm_net_input_width(&last) + 1;
+    return FARM_OK;
+}
+
 // The net of key net "auto": for frames, "shallow", or "deep" if they are too small for its first layers.
 static const char *choose_net(const struct farm_net_io *io) {
     struct farm_net made;
@@ -100,7 +124,8 @@ enum farm_status farm_run_trains(const struct farm_env_spec *env, struct farm_re
     struct farm_net made;
     // A shipped recipe stacks the frames of its family; the user may have chosen an observation without frames.
     if (!has_images(env) && !farm_recipe_set_by(recipe, "stack", FARM_LAYER_FILE)) recipe->stack = 1;
-    const enum farm_status status = choose_io(env, recipe->stack, io, err);
+    enum farm_status status = choose_io(env, recipe->stack, io, err);
+    if (!status) status = add_options(env, recipe, io, err);
     if (status) return status;
     if (strcmp(recipe->net, "auto") == 0) snprintf(recipe->net, sizeof recipe->net, "%s", choose_net(io));
     const struct farm_net_spec *net = farm_net_find(recipe->net, err);
