@@ -216,6 +216,7 @@ static enum farm_status open_run(struct training *training, struct farm_error *e
     workers->learner.checkpoint_every_s = plan->recipe.checkpoint_every;
     workers->learner.checkpoints_keep = (uint32_t)plan->recipe.checkpoints_keep;
     workers->learner.frames_target = (uint64_t)plan->recipe.frames;
+    workers->learner.seconds_target = plan->recipe.seconds;
     return FARM_OK;
 }
 

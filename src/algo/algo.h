@@ -30,7 +30,7 @@ struct farm_algo_config {
     double reward_clip;  // rewards are clipped to +-this; 0: off
     double reward_scale; // after clipping
     enum farm_optimiser_kind optimiser;
-    double lr, lr_end;     // linear from lr to lr_end over frames_target (no decay without a target)
+    double lr, lr_end;     // linear from lr to lr_end over the run (farm_schedule_share)
     double grad_norm_clip; // 0: off
     double rmsprop_decay, rmsprop_epsilon, adam_beta1, adam_beta2, adam_epsilon;
     bool loss_sum; // sums losses over the rows of a pass, as IMPALA's code does; false: averages
@@ -66,15 +66,20 @@ static inline uint32_t farm_algo_pass_units(const struct farm_algo_plan *plan, u
 }
 
 struct farm_algo {
-    struct farm_recipe_family recipe;            // name, keys: at most FARM_ALGO_OPTIONS_MAX
-    const char *statistics[FARM_ALGO_TERMS_MAX]; // keys in metrics.jsonl of terms 1, 2, ...; NULL ends
-    int scratch;                                 // floats of a row
-    bool sync;                                   // the regime that FARM_REGIME_AUTO means
+    struct farm_recipe_family recipe; // name, keys: at most FARM_ALGO_OPTIONS_MAX
+    // Of terms 1, 2, ...: the key in metrics.jsonl, and the word on the progress line (NULL: not shown); a key NULL
+    // ends.
+    struct farm_algo_statistic {
+        const char *key, *word;
+    } statistics[FARM_ALGO_TERMS_MAX];
+    int scratch; // floats of a row
+    bool sync;   // the regime that FARM_REGIME_AUTO means
     // Changes the default plan (stride T, length T+1, one pass); NULL: keeps it. FARM_E_USAGE with the key to change.
     enum farm_status (*plan)(const struct farm_algo_config *config, struct farm_algo_plan *plan,
                              struct farm_error *err);
-    // After each epoch, with its terms: may change the learning rate, returns whether to continue. NULL: continues.
-    bool (*adapt)(const struct farm_algo_config *config, const double *terms, double *learning_rate);
+    // After each epoch, with its terms; last: of the plan's. Returns whether to continue. NULL: continues.
+    // *rate_factor, 1 at first, multiplies the learning rate of all later passes; checkpoints keep it.
+    bool (*adapt)(const struct farm_algo_config *config, const double *terms, bool last, double *rate_factor);
 
     // The arithmetic of rows.h on the CPU (CUDA compiles NAME.h through all.h), in this order: each row by itself,
     // each column along time, each row's gradients and terms. All three exist in NAME.h, an empty one too. Term 0 is

@@ -31,6 +31,7 @@ enum {
     FARM_PPO_MINIBATCH, // rows
     FARM_PPO_NORMALISE, // enum farm_ppo_normalise
     FARM_PPO_KL_STOP,   // 0: off
+    FARM_PPO_KL_TARGET, // 0: off
     FARM_PPO_OPTIONS
 };
 

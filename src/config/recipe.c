@@ -72,7 +72,10 @@ static const struct farm_recipe_key keys[] = {
     DOUBLE(reward_scale, "1", 1e-9, 1e9, "rewards in training are multiplied by this, after clipping"),
     TEXT(optimiser, "rmsprop", "rmsprop|adam", "optimiser"),
     DOUBLE(lr, "0.0006", 1e-9, 1, "learning rate at the start"),
-    DOUBLE(lr_end, "0", 0, 1, "learning rate at `frames`, falling linearly; without `frames` it stays"),
+    DOUBLE(lr_end, "0", 0, 1,
+           "learning rate at the end of the run, `frames` or `seconds`, whichever is nearer: it falls linearly; "
+           "without both it "
+           "stays"),
     DOUBLE(grad_norm_clip, "40", 0, 1e9, "gradients with a larger norm are scaled down to it; 0: off"),
     DOUBLE(rmsprop_decay, "0.99", 0, 0.999999, "RMSProp: decay of the mean of squared gradients"),
     DOUBLE(rmsprop_epsilon, "0.01", 1e-12, 1, "RMSProp: added to that mean, inside the square root"),

@@ -42,13 +42,17 @@ static inline FARM_HD struct farm_optimiser_config farm_optimiser_default(enum f
     return config;
 }
 
-// The learning rate after `done` of `total` (frames, updates: any unit), falling linearly from `initial` to `final`,
-// which it keeps afterwards. total 0: always `initial`.
-static inline FARM_HD float farm_learning_rate_linear(float initial, float final, uint64_t done, uint64_t total) {
-    if (total == 0) return initial;
-    if (done >= total) return final;
-    const double share = (double)done / (double)total;
-    return (float)((double)initial + ((double) final - (double)initial) * share);
+// The share of a run that has passed, 0 to 1: of its frames or of its seconds, whichever is nearer to its end. A total
+// of 0 sets no end; without any the share is 0.
+static inline double farm_schedule_share(uint64_t frames, uint64_t frames_total, double seconds, double seconds_total) {
+    const double of_frames = frames_total ? (double)frames / (double)frames_total : 0;
+    const double of_seconds = seconds_total > 0 ? seconds / seconds_total : 0;
+    return fmin(1, fmax(0, fmax(of_frames, of_seconds)));
+}
+
+// The learning rate after this share of a run, which falls linearly from `initial` to `final`.
+static inline double farm_learning_rate_linear(double initial, double final, double share) {
+    return share < 1 ? initial + (final - initial) * share : final;
 }
 
 // Squares of larger gradients exceed f32's range, and a second moment stays infinite.

@@ -73,6 +73,7 @@ struct farm_learner_config {
     int memory_node; // NUMA node of parameters, gradients and optimiser state; -1: anywhere
 
     uint64_t frames_target;    // the run ends there; 0: no limit
+    double seconds_target;     // the supervisor ends this session then; 0: no limit
     struct farm_totals before; // of the sessions before this one (resume)
 
     const char *checkpoint_dir; // NULL: none are written

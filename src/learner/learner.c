@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 
@@ -95,6 +96,7 @@ static enum farm_status publish_first_version(struct farm_learner_parts *parts, 
 static enum farm_status load_checkpoint(struct farm_learner_parts *parts, struct farm_error *err) {
     const struct farm_learner_config *config = parts->config;
     struct farm_backend_state state = parts->ops->state(parts->backend);
+    parts->rate_factor = 1;
     if (!config->checkpoint_load) return publish_first_version(parts, 0, state.optimiser_step, err);
     struct farm_checkpoint_metadata metadata;
     bool has_optimiser;
@@ -107,6 +109,8 @@ static enum farm_status load_checkpoint(struct farm_learner_parts *parts, struct
                       config->checkpoint_load);
     if (!config->evaluate && !has_optimiser)
         farm_log_warn("%s holds no state of this optimiser: it starts afresh", config->checkpoint_load);
+    const char *factor = farm_checkpoint_get(&metadata, "learning_rate_factor");
+    if (factor && strtod(factor, NULL) > 0 && isfinite(strtod(factor, NULL))) parts->rate_factor = strtod(factor, NULL);
     status = publish_first_version(parts, farm_checkpoint_get_u64(&metadata, "version"),
                                    has_optimiser ? farm_checkpoint_get_u64(&metadata, "optimiser_step") : 0, err);
     farm_checkpoint_metadata_free(&metadata);

@@ -17,10 +17,10 @@
 enum { BROKEN_UPDATES_MAX = 50 };
 
 struct iteration {
-    struct farm_window *windows; // [source's windows_max]
-    uint32_t count, columns;     // columns: environments' windows in them
-    double learning_rate;
-    bool begun; // by the backend
+    struct farm_window *windows;          // [source's windows_max]
+    uint32_t count, columns;              // columns: environments' windows in them
+    double scheduled_rate, learning_rate; // the second one: of the last pass
+    bool begun;                           // by the backend
 };
 
 struct farm_trainer {
@@ -46,10 +46,15 @@ struct farm_trainer {
 
 // ---- one iteration ----
 
-static double learning_rate(const struct farm_trainer *trainer) {
+// A resumed run continues where the whole run's frames, or seconds, put it.
+static double scheduled_rate(const struct farm_trainer *trainer) {
     const struct farm_learner_config *learner = trainer->parts->config;
-    return (double)farm_learning_rate_linear((float)learner->algo.lr, (float)learner->algo.lr_end,
-                                             farm_load_relaxed(&learner->stats->frames), learner->frames_target);
+    const uint64_t start_ns = farm_load_relaxed(&learner->stats->start_ns);
+    const double before_s = learner->before.wall_s, seconds = learner->seconds_target;
+    const double passed_s = seconds > 0 && start_ns ? (double)(farm_now_ns() - start_ns) * 1e-9 : 0;
+    const double share = farm_schedule_share(farm_load_relaxed(&learner->stats->frames), learner->frames_target,
+                                             before_s + passed_s, seconds > 0 ? before_s + seconds : 0);
+    return farm_learning_rate_linear(learner->algo.lr, learner->algo.lr_end, share);
 }
 
 // The source has released tickets. Inference looks after its nap too, so a failed write only delays it.
@@ -71,7 +76,7 @@ static bool take_iteration(struct farm_trainer *trainer, struct iteration *to, u
     trainer->taken++;
     to->columns = 0;
     for (uint32_t i = 0; i < to->count; i++) to->columns += to->windows[i].env_count;
-    to->learning_rate = learning_rate(trainer);
+    to->scheduled_rate = scheduled_rate(trainer);
     to->begun = false;
     return true;
 }
@@ -88,7 +93,7 @@ static void record_figures(struct farm_trainer *trainer, const struct iteration 
         farm_stats_add(&stats->windows, window->env_count);
     }
     farm_stats_add(&stats->updates, 1);
-    for (int k = 0; k + 1 < FARM_ALGO_TERMS_MAX && algo->statistics[k]; k++)
+    for (int k = 0; k + 1 < FARM_ALGO_TERMS_MAX && algo->statistics[k].key; k++)
         farm_stats_set(&stats->algo[k], result->terms[k + 1] / rows);
     farm_stats_set(&stats->grad_norm, result->grad_norm);
     farm_stats_set(&stats->learning_rate, it->learning_rate);
@@ -117,10 +122,11 @@ static enum farm_status finish_passes(struct farm_trainer *trainer, struct farm_
     return FARM_OK;
 }
 
-static enum farm_status run_epoch(struct farm_trainer *trainer, const struct iteration *it, uint32_t epoch) {
+static enum farm_status run_epoch(struct farm_trainer *trainer, struct iteration *it, uint32_t epoch) {
     const struct farm_learner_parts *parts = trainer->parts;
     const uint64_t units = farm_algo_units(&parts->plan, it->columns);
     const uint64_t passes = farm_algo_passes(&parts->plan, it->columns);
+    it->learning_rate = it->scheduled_rate * parts->rate_factor;
     if (trainer->order) shuffle_units(trainer, (uint32_t)units, epoch);
     for (uint64_t m = 0; m < passes; m++) {
         const uint64_t from = units * m / passes, to = units * (m + 1) / passes;
@@ -142,7 +148,7 @@ static enum farm_status begin_iteration(struct farm_trainer *trainer, uint32_t s
 
 // begin, epochs of passes, publish, finish. The next iteration, if it is taken, is begun before the wait for this one.
 static enum farm_status train_on(struct farm_trainer *trainer, struct iteration *it, struct farm_pass_stats *sum) {
-    const struct farm_learner_parts *parts = trainer->parts;
+    struct farm_learner_parts *parts = trainer->parts;
     const struct farm_algo_config *algo = &parts->config->algo;
     struct farm_pass_stats last;
     enum farm_status status = begin_iteration(trainer, trainer->slot);
@@ -152,7 +158,7 @@ static enum farm_status train_on(struct farm_trainer *trainer, struct iteration 
         status = run_epoch(trainer, it, epoch);
         if (status || !algo->algo->adapt) continue;
         status = finish_passes(trainer, sum, &last);
-        more = !status && algo->algo->adapt(algo, last.terms, &it->learning_rate);
+        more = !status && algo->algo->adapt(algo, last.terms, epoch + 1 == parts->plan.epochs, &parts->rate_factor);
     }
     // Before an actor can have the version: the validator accepts none that is newer than the newest published.
     if (!status) farm_store_release(&parts->config->stats->publishes, trainer->version + 2);

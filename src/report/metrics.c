@@ -34,8 +34,8 @@ json_t *farm_sample_json(const struct farm_sample *sample) {
     farm_json_set_real(line, "infer_batch_mean", sample->infer_batch_mean);
     farm_json_set_real(line, "actor_wait_share", sample->actor_wait_share);
     farm_json_set_real(line, "learner_wait_share", sample->learner_wait_share);
-    for (int k = 0; k < FARM_SAMPLE_ALGO_MAX && sample->algo[k].name; k++)
-        farm_json_set_real(line, sample->algo[k].name, sample->algo[k].value);
+    for (int k = 0; k < FARM_SAMPLE_ALGO_MAX && sample->algo[k].key; k++)
+        farm_json_set_real(line, sample->algo[k].key, sample->algo[k].value);
     farm_json_set_real(line, "grad_norm", sample->grad_norm);
     farm_json_set_real(line, "learning_rate", sample->learning_rate);
     farm_json_set_real(line, "bus_bytes_per_observation", sample->bus_bytes_per_observation);

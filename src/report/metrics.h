@@ -11,9 +11,9 @@
 #include "base/status.h"
 #include "base/totals.h"
 
-// One of the algorithm's figures with its name; NAN without an update.
+// One of the algorithm's figures; NAN without an update.
 struct farm_sample_statistic {
-    const char *name;
+    const char *key, *word; // in metrics.jsonl; on the progress line, NULL: not shown
     double value;
 };
 enum { FARM_SAMPLE_ALGO_MAX = 8 };
@@ -42,7 +42,7 @@ struct farm_sample {
     double infer_batch_mean;   // observations of one inference pass; NAN without one
     double actor_wait_share;   // of the lanes' time: a step published and not yet answered, 0..1
     double learner_wait_share; // of the training threads' time: waiting for windows, 0..1
-    struct farm_sample_statistic algo[FARM_SAMPLE_ALGO_MAX]; // name NULL ends
+    struct farm_sample_statistic algo[FARM_SAMPLE_ALGO_MAX]; // key NULL ends
     double grad_norm, learning_rate;                         // NAN without an update
     double bus_bytes_per_observation; // to a GPU, for inference and training, over the run; NAN without one
     uint64_t actors;                  // attached now

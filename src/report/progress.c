@@ -96,7 +96,17 @@ static void __attribute__((format(printf, 2, 3))) append(struct line *line, cons
     if (line->length >= line->bytes) line->length = line->bytes - 1;
 }
 
-// If the line would be cut, a node is left out whole.
+// A part that would be cut is left out whole.
+static void append_whole(struct line *line, size_t columns, const char *text) {
+    if (!columns || line->length + strlen(text) <= columns) append(line, "%s", text);
+}
+
+static void append_figure(struct line *line, size_t columns, const char *word, double value) {
+    char text[64];
+    snprintf(text, sizeof text, "  %s %s", word, farm_format_figure(value).text);
+    if (!isnan(value)) append_whole(line, columns, text);
+}
+
 static void append_node(struct line *line, const struct farm_sample_node *node, size_t columns, const char *gap) {
     char text[96];
     struct line own = {.text = text, .bytes = sizeof text};
@@ -107,7 +117,7 @@ static void append_node(struct line *line, const struct farm_sample_node *node, 
         append(&own, "%s/s", farm_format_count(node->env_steps_per_s).text);
     if (!node->away && !isnan(node->round_trip_ms))
         append(&own, " %.*fms", node->round_trip_ms < 1 ? 2 : node->round_trip_ms < 10, node->round_trip_ms);
-    if (!columns || line->length + own.length <= columns) append(line, "%s", text);
+    append_whole(line, columns, text);
 }
 
 void farm_progress_format(const struct farm_sample *sample, size_t columns, char *text, size_t text_bytes) {
@@ -141,6 +151,9 @@ void farm_progress_format(const struct farm_sample *sample, size_t columns, char
     }
     if (sample->actor_restarts || sample->learner_restarts)
         append(&line, "%srestarts %llu", gap, (unsigned long long)(sample->actor_restarts + sample->learner_restarts));
+    if (!narrow) append_figure(&line, columns, "length", sample->length_mean);
+    for (int k = 0; k < FARM_SAMPLE_ALGO_MAX && sample->algo[k].key && !narrow; k++)
+        if (sample->algo[k].word) append_figure(&line, columns, sample->algo[k].word, sample->algo[k].value);
     for (uint32_t i = 0; i < sample->node_count && sample->node_count <= NODES_SHOWN; i++)
         append_node(&line, &sample->nodes[i], columns, gap);
     if (columns && line.length > columns && columns < text_bytes) text[columns] = 0;

@@ -92,8 +92,9 @@ static void warn_without_effect(const struct farm_run_plan *plan) {
     for (size_t i = 0; i < sizeof of_other / sizeof *of_other; i++)
         if (is_flag(recipe, of_other[i][0]) && strcmp(recipe->optimiser, of_other[i][1]) == 0)
             farm_log_warn("%s has no effect with --optimiser %s", of_other[i][0], recipe->optimiser);
-    if (is_flag(recipe, "lr_end") && !recipe->frames)
-        farm_log_warn("--lr-end %g has no effect: without --frames the learning rate stays", recipe->lr_end);
+    if (is_flag(recipe, "lr_end") && !recipe->frames && !(recipe->seconds > 0))
+        farm_log_warn("--lr-end %g has no effect: without --frames or --seconds the learning rate stays",
+                      recipe->lr_end);
     if (cpu && is_flag(recipe, "mirror"))
         farm_log_warn("--mirror %s has no effect: the learner runs on the CPU", recipe->mirror);
     if (!cpu && is_flag(recipe, "infer_threads"))

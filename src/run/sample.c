@@ -84,9 +84,9 @@ void farm_run_sample(struct farm_run_sampler *sampler, uint64_t now_ns, struct f
     double length = farm_stats_get(&stats->length_mean);
     sample->length_mean = length > 0 ? length : nothing;
     const struct farm_algo *algo = plan->algo.algo;
-    for (int k = 0; k < FARM_SAMPLE_ALGO_MAX && algo->statistics[k]; k++)
-        sample->algo[k] =
-            (struct farm_sample_statistic){algo->statistics[k], updates ? farm_stats_get(&stats->algo[k]) : nothing};
+    for (int k = 0; k < FARM_SAMPLE_ALGO_MAX && algo->statistics[k].key; k++)
+        sample->algo[k] = (struct farm_sample_statistic){algo->statistics[k].key, algo->statistics[k].word,
+                                                         updates ? farm_stats_get(&stats->algo[k]) : nothing};
     sample->grad_norm = updates ? farm_stats_get(&stats->grad_norm) : nothing;
     sample->learning_rate = updates ? farm_stats_get(&stats->learning_rate) : nothing;
     sample_rates(sampler, now_ns, sample);

@@ -38,16 +38,17 @@ static enum farm_status imitation_plan(const struct farm_algo_config *config, st
     return FARM_OK;
 }
 
-static bool imitation_adapt(const struct farm_algo_config *config, const double *terms, double *learning_rate) {
+static bool imitation_adapt(const struct farm_algo_config *config, const double *terms, bool last,
+                            double *rate_factor) {
     if (!epochs.count++) epochs.first_loss = terms[1] / terms[0];
     epochs.incomplete += terms[2] != 1111 * UNROLL;
-    *learning_rate /= 2;
+    *rate_factor = last ? 1 : 0.5;
     return !epochs.last;
 }
 
 static const struct farm_algo imitation = {
     .recipe = {.name = "imitation", .about = "imitates the actors' choices"},
-    .statistics = {"loss_imitation", "value"},
+    .statistics = {{"loss_imitation"}, {"value"}},
     .plan = imitation_plan,
     .adapt = imitation_adapt,
     .row = imitation_row,
@@ -124,7 +125,7 @@ Test(imitation, the_learner_comes_to_choose_as_the_actors_do) {
     cr_assert_lt(loss, 0.3, "-log pi(action) after %lu updates", stats->updates);
     cr_assert_eq(epochs.count, 2 * stats->updates);
     cr_assert_eq(epochs.incomplete, 0, "%lu epochs did not train on each column once", epochs.incomplete);
-    cr_assert_float_eq(farm_stats_get(&stats->learning_rate), farm.config.algo.lr / 4, 1e-9, "halved after each epoch");
+    cr_assert_float_eq(farm_stats_get(&stats->learning_rate), farm.config.algo.lr / 2, 1e-9, "of the last epoch");
     test_farm_close(&farm);
 }
 

@@ -172,3 +172,33 @@ Test(ppo, the_value_clip_acts_outside_of_its_range_only) {
         cr_assert_float_eq(loss, i > 100 ? 0.5 * 1.564 * 1.564 : 0.5 * pow((double)(value - target), 2), 1e-5, "%d", i);
     }
 }
+
+// kl_stop 0.02 and kl_target 0.01, or without one of them, after an epoch of 10 rows.
+Test(ppo, the_learning_rate_follows_the_last_epochs_kl) {
+    static const struct {
+        double kl, stop, target;
+        bool last;
+        double factor, becomes;
+        bool more;
+    } cases[] = {
+        {0.021, 0.02, 0.01, true, 1, 1 / 1.5, false},
+        {0.019, 0.02, 0.01, true, 1, 1, false},
+        {0.004, 0.02, 0.01, true, 1, 1.5, false},
+        {0.006, 0.02, 0.01, true, 1, 1, false},
+        {0.004, 0.02, 0.01, false, 1, 1, true},
+        {0.029, 0.02, 0.01, false, 1, 1, true},
+        {0.031, 0.02, 0.01, false, 1, 1 / 1.5, false},
+        {0.031, 0.02, 0, false, 1, 1, false},
+        {0.9, 0, 0, false, 1, 1, true},
+        {0.9, 0, 0.01, true, 0.002, 1.0 / 300, false},
+        {0, 0, 0.01, true, 25, 30, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct farm_algo_config config = {
+            .option = {[FARM_PPO_KL_STOP] = (float)cases[i].stop, [FARM_PPO_KL_TARGET] = (float)cases[i].target}};
+        const double terms[FARM_ALGO_TERMS_MAX] = {[FARM_PPO_ROWS] = 10, [FARM_PPO_KL] = 10 * cases[i].kl};
+        double factor = cases[i].factor;
+        cr_assert_eq(farm_ppo.adapt(&config, terms, cases[i].last, &factor), cases[i].more, "case %zu", i);
+        cr_assert_float_eq(factor, cases[i].becomes, 1e-12, "case %zu: %g", i, factor);
+    }
+}

@@ -123,10 +123,22 @@ Test(kernels, clipping_can_be_switched_off) {
 }
 
 Test(kernels, the_learning_rate_falls_linearly_and_stays) {
-    cr_assert_eq(farm_learning_rate_linear(6e-4f, 0, 0, 1000), 6e-4f);
-    cr_assert_float_eq(farm_learning_rate_linear(6e-4f, 0, 250, 1000), 4.5e-4f, 1e-10);
-    cr_assert_float_eq(farm_learning_rate_linear(1, 0.5f, 500, 1000), 0.75f, 1e-7);
-    cr_assert_eq(farm_learning_rate_linear(6e-4f, 0, 1000, 1000), 0.0f);
-    cr_assert_eq(farm_learning_rate_linear(6e-4f, 1e-5f, 5000, 1000), 1e-5f);
-    cr_assert_eq(farm_learning_rate_linear(6e-4f, 0, 5000, 0), 6e-4f);
+    cr_assert_eq(farm_learning_rate_linear(6e-4, 0, 0), 6e-4);
+    cr_assert_float_eq(farm_learning_rate_linear(1, 0.5, 0.25), 0.875, 1e-15);
+    cr_assert_eq(farm_learning_rate_linear(0.3, 0.1, 1), 0.1);
+}
+
+Test(kernels, a_run_is_as_far_as_the_nearer_of_its_ends) {
+    static const struct {
+        uint64_t frames, frames_total;
+        double seconds, seconds_total, share;
+    } cases[] = {
+        {0, 1000, 0, 0, 0},         {250, 1000, 0, 0, 0.25},     {5000, 1000, 0, 0, 1}, {5000, 0, 99, 0, 0},
+        {5000, 0, 30, 120, 0.25},   {5000, 0, 130, 120, 1},      {0, 0, -1, 120, 0},    {250, 1000, 60, 120, 0.5},
+        {750, 1000, 60, 120, 0.75}, {1000, 2000, 90, 120, 0.75},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        cr_assert_eq(
+            farm_schedule_share(cases[i].frames, cases[i].frames_total, cases[i].seconds, cases[i].seconds_total),
+            cases[i].share, "case %zu", i);
 }

@@ -335,7 +335,8 @@ Test(learner, loads_a_checkpoint_of_version_0) {
     for (size_t i = 0; i < net.parameter_count; i++) params[i] = 0.05f;
     const struct farm_backend_state state = farm_backend_state_of(params, NULL, NULL, 0, 0);
     snprintf(path, sizeof path, "%s/000000000000.safetensors", farm.folder);
-    cr_assert_eq(farm_checkpoint_save(path, &net, &state, NULL, 0, &farm.shared->err), FARM_OK);
+    static const char *const pairs[][2] = {{"learning_rate_factor", "0.25"}};
+    cr_assert_eq(farm_checkpoint_save(path, &net, &state, pairs, 1, &farm.shared->err), FARM_OK);
     farm.config.checkpoint_load = path;
     farm.config.algo.lr = farm.config.algo.lr_end = 0;
     goal = 5;
@@ -345,6 +346,10 @@ Test(learner, loads_a_checkpoint_of_version_0) {
     test_farm_end(&farm, SIGTERM);
     float *kept = newest_checkpoint(later);
     cr_assert_arr_eq(kept, params, net.parameter_count * sizeof(float));
+    struct farm_checkpoint_metadata metadata;
+    cr_assert_eq(farm_checkpoint_read_metadata(later, &metadata, NULL), FARM_OK);
+    cr_assert_eq(strtod(farm_checkpoint_get(&metadata, "learning_rate_factor"), NULL), 0.25, "kept by what resumes");
+    farm_checkpoint_metadata_free(&metadata);
     free(params);
     free(kept);
 }

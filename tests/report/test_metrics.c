@@ -16,7 +16,7 @@ static struct farm_sample sample_at(double wall_s, uint64_t frames) {
     sample.return_mean = sample.return_std = sample.length_mean = sample.policy_lag_updates = NAN;
     sample.infer_batch_mean = NAN;
     sample.grad_norm = sample.learning_rate = NAN;
-    sample.algo[0] = (struct farm_sample_statistic){"loss_policy", NAN};
+    sample.algo[0] = (struct farm_sample_statistic){"loss_policy", NULL, NAN};
     return sample;
 }
 
@@ -150,6 +150,13 @@ Test(report, eighty_columns_hold_every_figure) {
     farm_progress_format(&sample, 0, text, sizeof text);
     cr_assert(strstr(text, "waiting: actors 7% learner 15%"), "%s", text);
     cr_assert(!strstr(text, "stuck"));
+    sample.length_mean = 213.4;
+    sample.algo[0].value = 1;
+    sample.algo[1] = (struct farm_sample_statistic){"kl_nats", "kl", 0.0123};
+    farm_progress_format(&sample, 0, text, sizeof text);
+    cr_assert(strstr(text, "learner 15%  length 213  kl 0.0123") && !strstr(text, "loss"), "%s", text);
+    farm_progress_format(&sample, strlen(text) - 1, text, sizeof text);
+    cr_assert(strstr(text, "  length 213") && !strstr(text, "kl"), "a figure is shown whole or not at all: %s", text);
     sample.actors_stuck = 2;
     sample.learner_stopped = true;
     sample.rejected_steps = 12345;
