@@ -1,0 +1,11 @@
+// Whole updates of the CUDA backend, over the emulator, beside PyTorch's.
+#include "../../support/updates.h"
+
+#include "learner/cuda/backend.h"
+#include "vendor_emulator.h"
+
+TestSuite(cuda_updates, .timeout = 120);
+
+Test(cuda_updates, fifty_of_each_kind_are_pytorchs) {
+    updates_expect(&farm_backend_cuda, UPDATES_FEW);
+}

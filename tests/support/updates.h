@@ -1,0 +1,317 @@
+// 50 updates of a backend over real lanes beside those of PyTorch (tests/vectors/make_updates.py): the same windows,
+// with ends of every kind, answers and initial parameters, drawn on both sides; the same settings, from its file.
+#ifndef TESTS_SUPPORT_UPDATES_H
+#define TESTS_SUPPORT_UPDATES_H
+
+#include "../vectors/vectors.h"
+#include "algo/ppo.h"
+#include "kernels/random.h"
+#include "learner.h"
+#include "learner/lanes.h"
+
+enum {
+    UPDATES = 50,
+    UPDATES_FEW = 10, // the file has parameters after 1, 10 and 50
+    UPDATES_LANES = 2,
+    UPDATES_WIDTH = 4,
+    UPDATES_UNROLL = 6,
+    UPDATES_SIDE = 12, // pixels of a frame
+    UPDATES_STACK = 2,
+    UPDATES_FLAT = 5,
+    UPDATES_ACTIONS = 4,
+    UPDATES_COLUMNS = UPDATES_LANES * UPDATES_WIDTH,
+    UPDATES_BYTES = 49168, // of the file
+};
+
+// As in the file.
+struct update_case {
+    char name[16];
+    int32_t seed, frames, dims, ppo, adam, loss_sum, epochs,
+        passes; // dims: of continuous actions; 0: one discrete action
+    float lr, first_decay, second_decay, epsilon, grad_norm_clip, reward_clip, reward_scale;
+    float option[FARM_ALGO_OPTIONS_MAX];
+    float terms[UPDATES][FARM_ALGO_TERMS_MAX], grad_norm[UPDATES];
+};
+
+struct update_run {
+    const struct update_case *c;
+    const struct farm_backend_ops *ops;
+    struct farm_backend *backend;
+    struct test_ring ring;
+    struct farm_lanes lanes;
+    struct farm_stats stats;
+    struct farm_learner_config learner;
+    struct farm_algo_plan plan;
+    struct farm_net net;
+    struct farm_head head;
+    uint64_t n; // the next step
+};
+
+static inline double update_draw(const struct update_case *c, uint64_t column, uint64_t n, uint64_t what) {
+    const uint64_t key = farm_random_mix(column ^ (uint64_t)c->seed << 32);
+    return (double)(farm_random_mix(what ^ farm_random_mix(n ^ key)) >> 11) / 0x1p53;
+}
+
+static inline void update_configure(struct update_run *run, struct farm_ring_spec *spec) {
+    const struct update_case *c = run->c;
+    struct farm_learner_config *learner = &run->learner;
+    struct farm_algo_config *algo = &learner->algo;
+    *spec = test_ring_spec(UPDATES_LANES, UPDATES_WIDTH, 4 * UPDATES_UNROLL, UPDATES_FLAT, UPDATES_ACTIONS);
+    *learner = test_learner_config(UPDATES_FLAT, UPDATES_ACTIONS, UPDATES_UNROLL);
+    if (c->frames) {
+        test_learner_frames(learner, spec, UPDATES_SIDE, UPDATES_STACK);
+        learner->net.layer_count = 3;
+        learner->net.layers[1] = (struct farm_layer){FARM_LAYER_CONV, 8, 3, 1, FARM_ACTIVATION_RELU};
+        learner->net.layers[2] = (struct farm_layer){FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_RELU};
+    }
+    if (c->dims) {
+        spec->env.action = (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = (uint32_t)c->dims};
+        for (int d = 0; d < c->dims; d++) spec->env.action.low[d] = -1, spec->env.action.high[d] = 1;
+    }
+    cr_assert_eq(farm_head_make(&spec->env.action, &run->head, NULL), FARM_OK);
+    farm_ring_spec_answers(spec);
+    learner->io.actions = run->head.outputs;
+    learner->io.free_outputs = run->head.free_outputs;
+    algo->algo = c->ppo ? &farm_ppo : &farm_vtrace;
+    memcpy(algo->option, c->option, sizeof algo->option);
+    algo->batch = UPDATES_COLUMNS;
+    algo->optimiser = c->adam ? FARM_OPTIMISER_ADAM : FARM_OPTIMISER_RMSPROP;
+    algo->adam_beta1 = (double)c->first_decay;
+    algo->adam_beta2 = algo->rmsprop_decay = (double)c->second_decay;
+    algo->adam_epsilon = algo->rmsprop_epsilon = (double)c->epsilon;
+    algo->grad_norm_clip = (double)c->grad_norm_clip;
+    algo->reward_clip = (double)c->reward_clip;
+    algo->reward_scale = (double)c->reward_scale;
+    algo->loss_sum = c->loss_sum;
+    learner->stats = &run->stats;
+    learner->infer_batch_max = UPDATES_COLUMNS;
+    learner->micro_batch = 4; // several pieces a pass
+    learner->memory_node = -1;
+}
+
+static inline float *update_params(const struct update_run *run) {
+    return test_params(run->ops, run->backend);
+}
+
+// The initial weights, by tensor and place in it.
+static inline void update_draw_params(struct update_run *run) {
+    struct farm_error err = {0};
+    float *params = update_params(run), *mask = malloc(run->net.parameter_count * sizeof *mask);
+    farm_net_trainable(&run->net, mask);
+    for (int t = 0; t < run->net.tensor_count; t++) {
+        const struct farm_tensor *tensor = &run->net.tensors[t];
+        const double bound = tensor->rank > 1 ? sqrt(3.0 / (double)(tensor->count / (size_t)tensor->dims[0])) : 0.1;
+        for (size_t i = 0, at = tensor->offset; i < tensor->count; i++, at++)
+            if (mask[at] > 0) params[at] = (float)(bound * (2 * update_draw(run->c, 1000 + (uint64_t)t, i, 0) - 1));
+    }
+    free(mask);
+    cr_assert_eq(run->ops->state_changed(run->backend, 0, 0, &err), FARM_OK, "%s", err.message);
+}
+
+static inline struct update_run *update_open(const struct update_case *c, const struct farm_backend_ops *ops) {
+    struct farm_error err = {0};
+    struct farm_ring_spec spec;
+    struct update_run *run = calloc(1, sizeof *run);
+    run->c = c;
+    run->ops = ops;
+    update_configure(run, &spec);
+    test_ring_open(&spec, &run->ring);
+    cr_assert_eq(farm_algo_plan_make(&run->learner.algo, &run->plan, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_net_make(&run->learner.net, &run->learner.io, &run->net, &err), FARM_OK, "%s", err.message);
+    const int fds[1][2] = {{dup(run->ring.made.up.fd_readonly), dup(run->ring.made.down.fd)}};
+    cr_assert_eq(farm_lanes_open(fds, 1, &run->plan.shape, NULL, &run->lanes, &err), FARM_OK, "%s", err.message);
+    const struct farm_backend_config config = {.learner = &run->learner,
+                                               .plan = &run->plan,
+                                               .net = &run->net,
+                                               .head = run->head,
+                                               .width_max = UPDATES_WIDTH,
+                                               .columns_max = UPDATES_COLUMNS,
+                                               .lanes = &run->lanes,
+                                               .shards = 1};
+    run->plan.minibatch = c->passes ? farm_algo_units(&run->plan, UPDATES_COLUMNS) / (uint32_t)c->passes : 0;
+    cr_assert_eq(ops->create(&config, &run->backend, &err), FARM_OK, "%s", err.message);
+    update_draw_params(run);
+    return run;
+}
+
+static inline void update_close(struct update_run *run) {
+    run->ops->destroy(run->backend);
+    farm_lanes_close(&run->lanes);
+    test_ring_close(&run->ring);
+    free(run);
+}
+
+// ---- windows ----
+
+static inline bool update_boundary(const struct update_case *c, uint64_t column,
+                                   uint64_t n) { // an episode ends between n and n + 1
+    return update_draw(c, column, n, 1) < 0.15;
+}
+
+static inline unsigned update_flags(const struct update_case *c, uint64_t column, uint64_t n) {
+    const double kind = update_draw(c, column, n, 2);
+    const unsigned first = n == 0 || update_boundary(c, column, n - 1) ? FARM_STEP_FIRST : 0;
+    if (!update_boundary(c, column, n)) return first;
+    return first | (kind < 0.4   ? FARM_STEP_LAST | FARM_STEP_TERMINATED
+                    : kind < 0.7 ? FARM_STEP_LAST | FARM_STEP_TRUNCATED
+                                 : 0u); // abandoned
+}
+
+static inline void update_publish(struct update_run *run) {
+    const uint64_t n = run->n;
+    for (uint64_t column = 0; column < UPDATES_COLUMNS; column++) {
+        struct farm_lane *lane = &run->ring.actor.lanes[column / UPDATES_WIDTH];
+        const uint32_t env = column % UPDATES_WIDTH;
+        void *obs = farm_lane_obs(lane, 0, n, env);
+        cr_assert(farm_lane_actor_can_write(lane));
+        for (size_t i = 0; run->c->frames && i < UPDATES_SIDE * UPDATES_SIDE; i++)
+            ((uint8_t *)obs)[i] = (uint8_t)(256 * update_draw(run->c, column, n, 100 + i));
+        for (size_t i = 0; !run->c->frames && i < UPDATES_FLAT; i++)
+            ((float *)obs)[i] = (float)(2 * update_draw(run->c, column, n, 100 + i) - 1);
+        farm_lane_flags(lane, n)[env] = (uint8_t)update_flags(run->c, column, n);
+        farm_lane_reward(lane, n)[env] = (float)(2 * update_draw(run->c, column, n, 3) - 1);
+    }
+    for (uint32_t l = 0; l < UPDATES_LANES; l++) {
+        farm_lane_actor_publish(&run->ring.actor.lanes[l]);
+        cr_assert(farm_lanes_take_in(&run->lanes.lanes[l], 0, &run->stats));
+    }
+}
+
+static inline void update_write_answer(struct update_run *run, uint64_t column) {
+    const struct farm_lane *lane = run->lanes.lanes[column / UPDATES_WIDTH].lane;
+    const uint32_t env = column % UPDATES_WIDTH;
+    float *policy = farm_lane_policy(lane, run->n, env);
+    uint8_t *action = farm_lane_action(lane, run->n, env);
+    for (int o = 0; o < run->head.outputs; o++)
+        policy[o] = (float)(update_draw(run->c, column, run->n, 10 + (uint64_t)o) - 0.5);
+    for (int d = 0; d < run->head.dims; d++) {
+        const double number = update_draw(run->c, column, run->n, 50 + (uint64_t)d);
+        const float drawn = (float)((double)policy[d] + 2 * number - 1);
+        const int32_t chosen = (int32_t)(UPDATES_ACTIONS * number);
+        memcpy(action + (size_t)d * sizeof drawn, run->c->dims ? (const void *)&drawn : &chosen, sizeof drawn);
+    }
+    farm_lane_value(lane, run->n)[env] = (float)(2 * update_draw(run->c, column, run->n, 4) - 1);
+}
+
+// Inference answers the published step, as it brings observations to a device; drawn: then the draws are the answer.
+static inline void update_answer(struct update_run *run, bool drawn) {
+    struct farm_error err = {0};
+    struct farm_infer_rows rows[UPDATES_LANES];
+    for (uint32_t l = 0; l < UPDATES_LANES; l++)
+        rows[l] = (struct farm_infer_rows){
+            .lane = run->lanes.lanes[l].lane, .lane_id = l, .n = run->n, .env_count = UPDATES_WIDTH};
+    cr_assert_eq(run->ops->infer(run->backend, 0, rows, UPDATES_LANES, &err), FARM_OK, "%s", err.message);
+    for (uint32_t l = 0; l < UPDATES_LANES; l++) {
+        if (!run->ops->stores_acted) farm_lane_answer(rows[l].lane, run->n);
+        run->lanes.lanes[l].answered++;
+    }
+    for (uint64_t column = 0; drawn && column < UPDATES_COLUMNS; column++) update_write_answer(run, column);
+    run->n++;
+}
+
+static inline void update_begin(struct update_run *run, uint64_t start) {
+    struct farm_error err = {0};
+    struct farm_window windows[UPDATES_LANES];
+    for (uint32_t l = 0; l < UPDATES_LANES; l++)
+        windows[l] = (struct farm_window){
+            .lane = run->lanes.lanes[l].lane, .lane_id = l, .start = start, .env_count = UPDATES_WIDTH};
+    cr_assert_eq(run->ops->begin(run->backend, 0, windows, UPDATES_LANES, &err), FARM_OK, "%s", err.message);
+}
+
+// ---- updates ----
+
+static inline void update_pass(struct update_run *run, const struct farm_pass *pass) {
+    struct farm_error err = {0};
+    cr_assert_eq(run->ops->pass(run->backend, 0, pass, &err), FARM_OK, "%s", err.message);
+}
+
+static inline void update_passes(struct update_run *run) {
+    const uint32_t parts = (uint32_t)run->c->passes, units = farm_algo_units(&run->plan, UPDATES_COLUMNS);
+    uint32_t order[UPDATES_COLUMNS * UPDATES_UNROLL];
+    if (!parts) update_pass(run, &(struct farm_pass){.learning_rate = (double)run->c->lr});
+    for (uint32_t epoch = 0; parts && epoch < (uint32_t)run->c->epochs; epoch++) {
+        for (uint32_t i = 0; i < units; i++) order[i] = (7 * i + 5 * epoch) % units;
+        for (uint32_t m = 0; m < parts; m++) {
+            const uint32_t from = units * m / parts, to = units * (m + 1) / parts;
+            update_pass(run, &(struct farm_pass){order + from, to - from, (double)run->c->lr});
+        }
+    }
+}
+
+// Update number k. PPO trains before the last step is answered, as in the synchronous regime.
+static inline void update_make(struct update_run *run, uint64_t k, struct farm_pass_stats *stats) {
+    struct farm_error err = {0};
+    const uint64_t last = (k + 1) * UPDATES_UNROLL;
+    if (run->c->ppo && k > 0) update_answer(run, true);
+    while (run->n < last) {
+        update_publish(run);
+        update_answer(run, true);
+    }
+    update_publish(run);
+    if (!run->c->ppo) update_answer(run, true);
+    update_begin(run, k * UPDATES_UNROLL);
+    update_passes(run);
+    cr_assert_eq(run->ops->publish(run->backend, k + 1, &err), FARM_OK);
+    cr_assert_eq(run->ops->finish(run->backend, stats, &err), FARM_OK, "%s", err.message);
+    for (uint32_t l = 0; l < UPDATES_LANES; l++)
+        farm_lane_release(run->lanes.lanes[l].lane, last - (UPDATES_STACK - 1));
+}
+
+// ---- comparison ----
+
+// Distance between the change of each tensor and PyTorch's, over the largest change so far (sizes [tensors]: of
+// PyTorch's squares); entries as in the file, whose next numbers they are.
+static inline void update_expect(const struct update_run *run, const float *initial, double *sizes, const uint8_t **at,
+                                 bool compare, int updates) {
+    for (int t = 0; t < run->net.tensor_count; t++) {
+        const struct farm_tensor *tensor = &run->net.tensors[t];
+        const size_t step = tensor->count <= 256 ? 1 : tensor->count / 128 | 1;
+        double off = 0, size = 0;
+        for (size_t i = tensor->offset; i < tensor->offset + tensor->count; i += step, *at += sizeof(float)) {
+            const double theirs = (double)*(const float *)(const void *)*at;
+            const double ours = (double)update_params(run)[i] - (double)initial[i];
+            off += (ours - theirs) * (ours - theirs);
+            size += theirs * theirs;
+        }
+        sizes[t] = fmax(sizes[t], size);
+        cr_assert(!compare || sqrt(off / sizes[t]) <= 1e-4,
+                  "%s, %s: the change of %s after %d updates is off by %.2g of it", run->c->name, run->ops->name,
+                  tensor->name, updates, sqrt(off / sizes[t]));
+    }
+}
+
+static inline void update_expect_stats(const struct update_run *run, const struct farm_pass_stats *stats, uint64_t k) {
+    for (int term = 0; term < FARM_ALGO_TERMS_MAX; term++) {
+        const double theirs = (double)run->c->terms[k][term];
+        cr_assert_float_eq(stats->terms[term], theirs, 1e-4 * (1 + fabs(theirs)),
+                           "%s, %s: update %lu: term %d: %g, not %g", run->c->name, run->ops->name, k, term,
+                           stats->terms[term], theirs);
+    }
+    const double norm = (double)run->c->grad_norm[k];
+    cr_assert_float_eq(stats->grad_norm, norm, 1e-4 * norm, "%s, %s: update %lu: norm %g, not %g", run->c->name,
+                       run->ops->name, k, stats->grad_norm, norm);
+}
+
+// Runs so many updates of each case of the file.
+static inline void updates_expect(const struct farm_backend_ops *ops, uint64_t updates) {
+    static _Alignas(8) uint8_t file[UPDATES_BYTES];
+    vectors_read("tests/vectors/updates.bin", file, sizeof file);
+    for (const uint8_t *at = file; at < file + sizeof file;) {
+        struct farm_pass_stats stats;
+        struct update_run *run = update_open((const void *)at, ops);
+        const size_t bytes = run->net.parameter_count * sizeof(float);
+        double sizes[FARM_TENSORS_MAX] = {0};
+        float *initial = memcpy(malloc(bytes), update_params(run), bytes);
+        at += sizeof *run->c;
+        for (uint64_t k = 0; k < UPDATES; k++) {
+            const bool kept = k == 0 || k == UPDATES_FEW - 1 || k == UPDATES - 1;
+            if (k < updates) update_make(run, k, &stats);
+            if (k < updates) update_expect_stats(run, &stats, k);
+            if (kept) update_expect(run, initial, sizes, &at, k < updates, (int)k + 1);
+        }
+        free(initial);
+        update_close(run);
+    }
+}
+
+#endif

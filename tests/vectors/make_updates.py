@@ -1,0 +1,294 @@
+#!/usr/bin/env python3
+"""Writes updates.bin: 50 updates of small networks by V-trace and PPO, computed by PyTorch in f64 with its own optimisers, gradient
+clipping and automatic differentiation.
+
+Run in this folder after `pip install torch numpy`. Observations, rewards, episode ends, answers and initial parameters are draws
+(tests/support/updates.h makes the same), so the file holds settings and results only. Per case, little-endian: name (16 bytes); i32
+settings and f32 settings, as in struct update_case; then f32: terms of the algorithm [50][8] and gradient norm [50] of each update
+(the last pass's, before clipping); after 1, 10 and 50 updates, the change of the parameters: of each tensor of n entries those at
+0, s, 2s, ..., s = 1 for n <= 256, else n / 128 rounded down to an odd number.
+"""
+import struct
+
+import numpy as np
+import torch
+from torch import nn
+from torch.distributions import Categorical, Independent, Normal, kl_divergence
+from torch.nn import functional as F
+
+LANES, WIDTH, UNROLL, UPDATES, SIDE, STACK, FLAT, ACTIONS = 2, 4, 6, 50, 12, 2, 5, 4  # the same in tests/support/updates.h
+COLUMNS, STEPS, ROWS = LANES * WIDTH, UPDATES * UNROLL + 1, LANES * WIDTH * UNROLL
+SNAPSHOTS = (1, 10, UPDATES)
+FIRST, LAST, TERMINATED, TRUNCATED = 1, 2, 4, 8
+TERMS = 8
+
+
+def f32(x):
+    return np.asarray(x, np.float32)
+
+
+def mix(x):
+    """farm_random_mix of u64 arrays."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ x >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return x ^ x >> np.uint64(31)
+
+
+def draw(seed, column, n, what):
+    """Uniform in [0, 1)."""
+    column, n, what = (np.atleast_1d(np.asarray(x, np.uint64)) for x in (column, n, what))
+    return (mix(what ^ mix(n ^ mix(column ^ np.uint64(seed << 32)))) >> np.uint64(11)).astype(np.float64) / 2.0**53
+
+
+def make_steps(seed, dims):
+    """All steps [STEPS][COLUMNS] of all environments and the answers to them."""
+    column, n = np.arange(COLUMNS)[None, :], np.arange(STEPS)[:, None]
+    boundary = draw(seed, column, n, 1) < 0.15  # between n and n + 1
+    kind = draw(seed, column, n, 2)
+    end = np.where(kind < 0.4, LAST | TERMINATED, np.where(kind < 0.7, LAST | TRUNCATED, 0))  # 0: abandoned
+    first = np.concatenate([np.ones((1, COLUMNS), bool), boundary[:-1]])
+    flags = np.where(first, FIRST, 0) | np.where(boundary, end, 0)
+    pixel = np.arange(SIDE * SIDE)
+    frame = (256 * draw(seed, column[..., None], n[..., None], 100 + pixel)).astype(np.uint8).reshape(STEPS, COLUMNS, SIDE, SIDE)
+    before = np.concatenate([np.zeros_like(frame[:1]), frame[:-1]])
+    before[first] = 0
+    policy = f32(draw(seed, column[..., None], n[..., None], 10 + np.arange(2 * dims or ACTIONS)) - 0.5)
+    number = draw(seed, column[..., None], n[..., None], 50 + np.arange(dims or 1))
+    action = f32(policy[..., :dims] + 2 * number - 1) if dims else (ACTIONS * number[..., 0]).astype(np.int64)
+    return dict(
+        flags=flags, reward=f32(2 * draw(seed, column, n, 3) - 1), value=f32(2 * draw(seed, column, n, 4) - 1), policy=policy, action=action,
+        frames=np.stack([before, frame], 2), flat=f32(2 * draw(seed, column[..., None], n[..., None], 100 + np.arange(FLAT)) - 1))  # fmt: skip
+
+
+class Net(nn.Module):
+    def __init__(self, frames, dims):
+        super().__init__()
+        if frames:
+            self.layers = nn.ModuleList([nn.Conv2d(STACK, 8, 4, 2), nn.Conv2d(8, 8, 3), nn.Linear(8 * 3 * 3, 16)])
+        else:
+            self.layers = nn.ModuleList([nn.Linear(FLAT, 64), nn.Linear(64, 64)])
+        self.frames, self.dims, width = frames, dims, 16 if frames else 64
+        self.policy, self.value = nn.Linear(width, 2 * dims or ACTIONS), nn.Linear(width, 1)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = F.relu(layer(x.flatten(1) if isinstance(layer, nn.Linear) else x)) if self.frames else torch.tanh(layer(x))
+        policy = self.policy(x)
+        if self.dims:  # logarithms of standard deviations do not depend on the observation
+            policy = torch.cat([policy[:, : self.dims], self.policy.bias[self.dims :].expand(len(x), -1)], 1)
+        return policy, self.value(x)[:, 0]
+
+    def in_order(self):
+        """Parameters in the order of farm_net_make."""
+        layers = [p for layer in self.layers for p in (layer.weight, layer.bias)]
+        return layers + [self.policy.weight, self.value.weight, self.policy.bias, self.value.bias]
+
+
+def initialise(net, seed):
+    with torch.no_grad():
+        for t, p in enumerate(net.in_order()):
+            bound = np.sqrt(3.0 / (p[0].numel())) if p.dim() > 1 else 0.1
+            p.copy_(torch.from_numpy(f32(bound * (2 * draw(seed, 1000 + t, np.arange(p.numel()), 0) - 1))).reshape(p.shape))
+
+
+class TensorFlowRMSprop(torch.optim.Optimizer):
+    """TensorFlow's: epsilon inside of the root, the moment starts at 1."""
+
+    def __init__(self, params, lr, alpha, eps):
+        super().__init__(params, dict(lr=lr, alpha=alpha, eps=eps))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                square = self.state[p].setdefault("square", torch.ones_like(p))
+                square.mul_(group["alpha"]).addcmul_(p.grad, p.grad, value=1 - group["alpha"])
+                p.sub_(group["lr"] * p.grad / (square + group["eps"]).sqrt())
+
+
+def transitions(flags):
+    """Rows [T][columns] that lead to the next step within one episode."""
+    return ((flags[:-1] & LAST) == 0) & ((flags[1:] & FIRST) == 0)
+
+
+def clipped(case, reward):
+    c = case["reward_clip"]
+    return torch.from_numpy(reward).double().clamp(-c, c) * case["reward_scale"] if c else torch.from_numpy(reward).double() * case["reward_scale"]
+
+
+def discounts(case, flags):
+    return torch.from_numpy(np.where(flags[1:] & TERMINATED, 0.0, float(f32(case["discount"]))))
+
+
+def along(exists, decay, delta):
+    """Sum over k of delta[t + k] times the product of decay[t], ..., decay[t + k - 1], in one episode: [T][columns]."""
+    decay, delta, out = decay.numpy(), delta.numpy(), np.zeros(exists.shape)
+    for t in range(exists.shape[0]):
+        for c in range(exists.shape[1]):
+            factor, k = 1.0, t
+            while k < exists.shape[0] and exists[k, c]:
+                out[t, c] += factor * delta[k, c]
+                factor, k = factor * decay[k, c], k + 1
+    return torch.from_numpy(out)
+
+
+def distribution(policy, action):
+    if action.dtype == torch.int64:
+        return Categorical(logits=policy)
+    mean, log_sigma = policy.chunk(2, -1)
+    return Independent(Normal(mean, log_sigma.exp()), 1)
+
+
+margin = np.inf
+
+
+def keep_off(distance):
+    """Results are of use only if no row lies where rounding decides the gradient."""
+    global margin
+    margin = min(margin, float(distance.detach().abs().min()))
+
+
+def vtrace(case, net, optimiser, w, terms):
+    """IMPALA's equation 1 as a sum over the steps of an episode, and its loss."""
+    exists, weight = transitions(w["flags"]), torch.from_numpy(transitions(w["flags"]).astype(np.float64))
+    policy, value = net(w["obs"].flatten(0, 1))
+    policy, value = policy.reshape(UNROLL + 1, COLUMNS, -1)[:-1], value.reshape(UNROLL + 1, COLUMNS)
+    v = value.detach()
+    action = w["action"][:-1]
+    pi, mu = distribution(policy, action), distribution(w["policy"][:-1], action)
+    log_pi = pi.log_prob(action)
+    ratio = (log_pi.detach() - mu.log_prob(action)).exp()
+    rho, c = ratio.clamp(max=case["rho_clip"]), case["lambda"] * ratio.clamp(max=case["c_clip"])
+    gamma, r = discounts(case, w["flags"]), w["reward"][1:]
+    vs = v[:-1] + along(exists, gamma * c, rho * (r + gamma * v[1:] - v[:-1]))
+    next_vs = torch.cat([vs[1:], v[-1:]])
+    advantage = ratio.clamp(max=case["pg_rho_clip"]) * (r + gamma * next_vs - v[:-1])
+    parts = [weight, weight * -advantage * log_pi, weight * 0.5 * (vs - value[:-1]) ** 2, weight * pi.entropy(),
+             weight * kl_divergence(mu, pi), weight * (ratio > case["rho_clip"])]  # fmt: skip
+    keep_off((ratio - case["rho_clip"])[weight > 0])
+    return step(case, net, optimiser, parts, terms, ROWS)
+
+
+def ppo(case, net, optimiser, w, terms):
+    """CleanRL's ppo.py over units (row = t * columns + c)."""
+    exists = transitions(w["flags"])
+    weight = torch.from_numpy(exists.astype(np.float64))
+    with torch.no_grad():
+        old = torch.cat([w["value"][:-1], net(w["obs"][-1])[1][None]])
+    gamma = discounts(case, w["flags"])
+    gae = along(exists, gamma * case["lambda"], w["reward"][1:] + gamma * old[1:] - old[:-1])
+    flat = {k: v.flatten(0, 1) for k, v in dict(weight=weight, gae=gae, old=old[:-1], ret=gae + old[:-1], obs=w["obs"][:-1],
+                                                policy=w["policy"][:-1], action=w["action"][:-1]).items()}  # fmt: skip
+    valid = flat["weight"] > 0
+    explained = 1 - flat["gae"][valid].var() / flat["ret"][valid].var()
+    for epoch in range(case["epochs"]):
+        order = (7 * np.arange(ROWS) + 5 * epoch) % ROWS
+        for m in range(case["passes"]):
+            part = order[ROWS * m // case["passes"] : ROWS * (m + 1) // case["passes"]]
+            b = {k: v[part] for k, v in flat.items()}
+            over = b["gae"][b["weight"] > 0] if case["normalise"] == 1 else flat["gae"][valid]
+            advantage = (b["gae"] - over.mean()) / (over.std() + 1e-8) if case["normalise"] else b["gae"]
+            policy, value = net(b["obs"])
+            pi, mu = distribution(policy, b["action"]), distribution(b["policy"], b["action"])
+            ratio = (pi.log_prob(b["action"]) - mu.log_prob(b["action"])).exp()
+            loss = torch.max(-advantage * ratio, -advantage * ratio.clamp(1 - case["clip"], 1 + case["clip"]))
+            error = (value - b["ret"]) ** 2
+            moved, v = value - b["old"], case["value_clip"]
+            if v:
+                bounded = (b["old"] + moved.clamp(-v, v) - b["ret"]) ** 2
+                error = torch.max(error, bounded)
+                keep_off((moved.abs() - v)[b["weight"] > 0])
+            keep_off(((ratio - 1).abs() - case["clip"])[b["weight"] > 0])
+            parts = [b["weight"] * x for x in (torch.ones(len(part)), loss, 0.5 * error, pi.entropy(), kl_divergence(mu, pi),
+                                               (ratio - 1).abs() > case["clip"], explained.expand(len(part)))]  # fmt: skip
+            norm = step(case, net, optimiser, parts, terms, len(part))
+    return norm
+
+
+def step(case, net, optimiser, parts, terms, rows):
+    """One step along the gradient of the loss; adds its terms; the gradient's norm."""
+    for k, part in enumerate(parts):
+        terms[k] += float(part.detach().sum())
+    loss = (parts[1] + case["baseline_cost"] * parts[2] - case["entropy_cost"] * parts[3]).sum()
+    optimiser.zero_grad()
+    (loss if case["loss_sum"] else loss / rows).backward()
+    norm = nn.utils.clip_grad_norm_(net.parameters(), case["grad_norm_clip"] or np.inf)
+    optimiser.step()
+    return float(norm)
+
+
+def selected(net, initial):
+    out = []
+    for p, q in zip(net.in_order(), initial):
+        n = p.numel()
+        out.append((p.detach() - q).flatten()[:: 1 if n <= 256 else n // 128 | 1])
+    return f32(torch.cat(out))
+
+
+# Keys in the order of the file; the algorithm's options in the order of vtrace.h or ppo.h.
+WHOLE = ["seed", "frames", "dims", "ppo", "adam", "loss_sum", "epochs", "passes"]
+REAL = ["lr", "first_decay", "second_decay", "epsilon", "grad_norm_clip", "reward_clip", "reward_scale"]
+OPTIONS = {
+    vtrace: ["discount", "entropy_cost", "baseline_cost", "rho_clip", "c_clip", "pg_rho_clip", "lambda"],
+    ppo: ["discount", "lambda", "clip", "value_clip", "entropy_cost", "baseline_cost", "epochs", "minibatch", "normalise", "kl_stop"],
+}
+ADAM = dict(adam=1, first_decay=0.9, second_decay=0.999, epsilon=1e-5)
+RMSPROP = dict(adam=0, first_decay=0, second_decay=0.99, epsilon=0.01)
+VTRACE = dict(dims=0, ppo=0, epochs=1, passes=0, discount=0.97, entropy_cost=0.01, baseline_cost=0.5, rho_clip=1, c_clip=1, pg_rho_clip=1,
+              **{"lambda": 1})  # fmt: skip
+PPO = dict(dims=0, ppo=1, discount=0.95, clip=0.2, value_clip=0, entropy_cost=0.01, baseline_cost=0.5, minibatch=ROWS, kl_stop=0, **{"lambda": 0.9})
+CASES = {
+    "vtrace frames": VTRACE | RMSPROP | dict(frames=1, loss_sum=1, lr=2e-3, grad_norm_clip=10, reward_clip=0.6, reward_scale=1),
+    "vtrace vectors": VTRACE | ADAM | dict(frames=0, loss_sum=0, lr=1e-3, grad_norm_clip=0, reward_clip=0, reward_scale=0.7, rho_clip=1.3,
+                                           c_clip=0.9, pg_rho_clip=1.1) | {"lambda": 0.9},
+    "ppo frames": PPO | ADAM | dict(frames=1, loss_sum=0, epochs=2, passes=2, lr=1e-3, grad_norm_clip=0.5, reward_clip=0.6,
+                                    reward_scale=1, value_clip=0.25, normalise=1),
+    "ppo vectors": PPO | ADAM | dict(frames=0, loss_sum=1, epochs=2, passes=3, lr=1e-3, grad_norm_clip=8, reward_clip=0,
+                                     reward_scale=1, clip=0.25, normalise=2),
+    "ppo continuous": PPO | ADAM | dict(frames=0, dims=2, loss_sum=0, epochs=1, passes=3, lr=1e-3, grad_norm_clip=0.5, reward_clip=0,
+                                        reward_scale=0.1, normalise=1),
+}  # fmt: skip
+
+
+def run(name, case, seed):
+    """The case's bytes, or None if rounding could decide a gradient."""
+    global margin
+    margin = np.inf
+    case = case | dict(seed=seed)
+    algorithm = ppo if case["ppo"] else vtrace
+    options = [case[k] for k in OPTIONS[algorithm]]
+    real = f32([case[k] for k in REAL] + options + [0] * (16 - len(options)))
+    out = [struct.pack("<16s8i", name.encode(), *(case[k] for k in WHOLE)), real]
+    case |= {k: float(f32(v)) for k, v in case.items() if k not in WHOLE}
+    steps, net = make_steps(seed, case["dims"]), Net(case["frames"], case["dims"]).double()
+    initialise(net, seed)
+    initial = [p.detach().clone() for p in net.in_order()]
+    if case["adam"]:
+        optimiser = torch.optim.Adam(net.parameters(), case["lr"], (case["first_decay"], case["second_decay"]), case["epsilon"])
+    else:
+        optimiser = TensorFlowRMSprop(net.parameters(), case["lr"], case["second_decay"], case["epsilon"])
+    obs = torch.from_numpy(steps["frames"]).double() / 255 if case["frames"] else torch.from_numpy(steps["flat"]).double()
+    all_terms, norms, changes = np.zeros((UPDATES, TERMS)), np.zeros(UPDATES), []
+    for k in range(UPDATES):
+        at = slice(k * UNROLL, (k + 1) * UNROLL + 1)
+        w = dict(flags=steps["flags"][at], obs=obs[at], reward=clipped(case, steps["reward"][at]), action=torch.from_numpy(steps["action"][at]),
+                 policy=torch.from_numpy(steps["policy"][at]).double(), value=torch.from_numpy(steps["value"][at]).double())  # fmt: skip
+        norms[k] = algorithm(case, net, optimiser, w, all_terms[k])
+        if k + 1 in SNAPSHOTS:
+            changes.append(selected(net, initial))
+    print(f"{name}, seed {seed}: {len(changes[0])} entries; nearest edge {margin:.1g}; norms {norms.min():.3g} to {norms.max():.3g}; "
+          f"shares of terms at the end {np.round(all_terms[-1] / all_terms[-1][0], 3)}")  # fmt: skip
+    return b"".join(f32(x).tobytes() if isinstance(x, np.ndarray) else x for x in out + [all_terms, norms, *changes]) if margin > 2e-5 else None
+
+
+def main():
+    torch.manual_seed(0)
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(1)
+    with open("updates.bin", "wb") as out:
+        for name, case in CASES.items():
+            out.write(next(filter(None, (run(name, case, seed) for seed in range(100)))))
+
+
+main()
