@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/number.h"
 #include "envs/plugin.h"
+#include "kernels/head.h"
 #include "kernels/random.h"
 
 enum farm_status farm_group_make(const struct farm_actor_config *config, const struct farm_env_api *api,
@@ -22,6 +23,7 @@ enum farm_status farm_group_make(const struct farm_actor_config *config, const s
                                  .bad_values = config->bad_values,
                                  .obs_far = config->obs_far,
                                  .call = call};
+    if (farm_head_mask_field(group->spec, &group->mask, NULL)) group->mask = -1; // the learner refuses it
     group->envs = calloc(width, sizeof *group->envs);
     group->ended = malloc(width * sizeof *group->ended);
     if (!group->envs || !group->ended) return farm_fail(err, FARM_E_LIMIT, "no memory for %u environments", width);
@@ -128,18 +130,21 @@ static enum farm_status fail_guard(const struct farm_group *group, uint32_t f, b
 
 // ---- senseless numbers ----
 
-// The field with a senseless number or choice, obs_count for the reward, or -1.
-static int find_senseless(const struct farm_group *group, void *const *obs, float reward) {
+// The field with a senseless number or choice, or an action mask that forbids everything (with LAST it may), obs_count
+// for the reward, or -1.
+static int find_senseless(const struct farm_group *group, void *const *obs, float reward, bool last) {
     const struct farm_env_spec *spec = group->spec;
     for (uint32_t f = 0; f < spec->obs_count; f++)
         if (!farm_field_is_valid(&spec->obs[f], obs[f])) return (int)f;
+    if (group->mask >= 0 && !last && farm_head_mask_blocked(&spec->action, obs[group->mask]) >= 0) return group->mask;
     return farm_numbers_sensible(&reward, 1) ? -1 : (int)spec->obs_count;
 }
 
 static enum farm_status fail_senseless(const struct farm_group *group, int field, uint32_t e, struct farm_error *err) {
     const bool reward = field == (int)group->spec->obs_count;
-    const char *what = !reward && group->spec->obs[field].dtype == FARM_I32 ? "is outside its choices"
-                                                                            : "is NaN, infinite or beyond 1e9";
+    const char *what = field == group->mask ? "forbids every choice of an action before an episode's end"
+                       : !reward && group->spec->obs[field].dtype == FARM_I32 ? "is outside its choices"
+                                                                              : "is NaN, infinite or beyond 1e9";
     return fail_env(group, e,
                     group->bad_values == FARM_BAD_RESET ? " (--bad-values reset cannot replace a reset)"
                                                         : " (--bad-values fail)",
@@ -177,7 +182,7 @@ static enum farm_status handle_senseless(struct farm_group *group, const struct 
     group->warned = true;
     farm_store_relaxed(&lane->up_control->abandoned, farm_load_relaxed(&lane->up_control->abandoned) + 1);
     start_episode(group, obs, e);
-    field = find_senseless(group, obs, 0);
+    field = find_senseless(group, obs, 0, false);
     return field < 0 ? FARM_OK : fail_senseless(group, field, e, err);
 }
 
@@ -224,7 +229,7 @@ step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size
                 return fail_guard(group, f, difference(guards[f].copy_behind, guards[f].behind, guard), e, err);
             at[f].at += at[f].bytes;
         }
-        const int field = checks_numbers ? find_senseless(group, obs, first ? 0 : gained) : -1;
+        const int field = checks_numbers ? find_senseless(group, obs, first ? 0 : gained, answer) : -1;
         if (field >= 0) {
             const enum farm_status status = handle_senseless(group, lane, obs, e, field, err);
             if (status) return status;

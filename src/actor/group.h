@@ -28,6 +28,7 @@ struct farm_group {
     bool *ended;                      // [width]: the next step starts an episode
     uint32_t lane, width;             // lane: number within the actor
     enum farm_bad_values bad_values;
+    int mask;               // observation field of action masks (kernels/head.h), or -1
     struct farm_call *call; // records the present call
     bool warned;            // about senseless numbers
     bool obs_far;           // observations may be stored past the caches: farm/obs.h

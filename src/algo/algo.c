@@ -44,7 +44,10 @@ float farm_algo_reward(const struct farm_algo_config *config, float reward) {
 void farm_algo_targets(const struct farm_algo *algo, const struct farm_algo_rows *rows) {
     const int count = farm_algo_row_count(rows);
     assert(rows->steps >= 1 && rows->columns >= 1 && rows->head.outputs >= 1);
-    for (int row = 0; row < count && algo->prepare; row++) algo->prepare(rows, row);
+    for (int row = 0; row < count && algo->prepare; row++) {
+        farm_algo_mask(rows, row);
+        algo->prepare(rows, row);
+    }
     for (int column = 0; column < rows->columns && algo->column; column++) algo->column(rows, column);
 }
 
@@ -52,6 +55,7 @@ void farm_algo_gradients(const struct farm_algo *algo, const struct farm_algo_ro
     const int count = farm_algo_row_count(rows);
     for (int row = 0; row < count; row++) {
         float term[FARM_ALGO_TERMS_MAX] = {0};
+        farm_algo_mask(rows, row);
         algo->row(rows, row, term);
         for (int k = 0; k < FARM_ALGO_TERMS_MAX; k++) terms[k] += (double)term[k];
     }

@@ -104,8 +104,8 @@ const float *farm_algo_discount(const struct farm_algo_config *config);
 // Clips, then scales.
 float farm_algo_reward(const struct farm_algo_config *config, float reward);
 
-// The two halves of a pass on the CPU. Targets: prepare and column, into scratch. Gradients of all rows (the bootstrap
-// rows' are zeros); ADDS their terms to terms[FARM_ALGO_TERMS_MAX].
+// The two halves of a pass on the CPU, both after farm_algo_mask. Targets: prepare and column, into scratch. Gradients
+// of all rows (the bootstrap rows' are zeros); ADDS their terms to terms[FARM_ALGO_TERMS_MAX].
 void farm_algo_targets(const struct farm_algo *algo, const struct farm_algo_rows *rows);
 void farm_algo_gradients(const struct farm_algo *algo, const struct farm_algo_rows *rows, double *terms);
 // Both.

@@ -24,7 +24,8 @@ struct farm_algo_rows {
     int steps, columns;                  // T >= 1, >= 1
     int bootstrap;                       // rows behind those that train: columns, or 0
     float option[FARM_ALGO_OPTIONS_MAX]; // values of the algorithm's recipe keys, in their order
-    const float *policy;                 // [T+1][columns][outputs] from the parameters in training
+    float *policy;                       // [T+1][columns][outputs] from the parameters in training; the drivers of
+                                         // algo.h forbid in it what the behaviour policy could not choose
     const float *value;                  // [T+1][columns] likewise
     const float *behaviour;              // [T+1][columns][outputs] the policy that acted
     const float *behaviour_value;        // [T+1][columns] the value predicted when acting
@@ -51,6 +52,12 @@ static inline FARM_HD float *farm_algo_scratch(const struct farm_algo_rows *rows
 // abandoned episode). The transition's reward and end lie in step t+1.
 static inline FARM_HD bool farm_algo_transition(unsigned flags, unsigned next_flags) {
     return !(flags & FARM_STEP_LAST) && !(next_flags & FARM_STEP_FIRST);
+}
+
+// Before a row's policy is read: action masks, of which an algorithm knows nothing.
+static inline FARM_HD void farm_algo_mask(const struct farm_algo_rows *rows, int row) {
+    const size_t at = (size_t)row * (size_t)rows->head.outputs;
+    if (rows->policy) farm_head_mask_as(&rows->head, rows->behaviour + at, rows->policy + at);
 }
 
 // A row of weight 0: no gradient, whatever its inputs hold.

@@ -3,8 +3,43 @@
 
 #include <stdbool.h>
 
-enum farm_status farm_head_make(const struct farm_action_spec *action, struct farm_head *out, struct farm_error *err) {
+enum farm_status farm_head_mask_field(const struct farm_env_spec *env, int *field, struct farm_error *err) {
+    const struct farm_action_spec *action = &env->action;
+    uint32_t choices = 0, values = 1;
+    *field = -1;
+    for (uint32_t f = 0; f < env->obs_count && *field < 0; f++)
+        if (strncmp(env->obs[f].name, FARM_HEAD_MASK_NAME, FARM_FIELD_NAME_MAX) == 0) *field = (int)f;
+    if (*field < 0) return FARM_OK;
+    const struct farm_field_spec *mask = &env->obs[*field];
+    if (action->kind == FARM_ACTION_CONTINUOUS)
+        return farm_fail(err, FARM_E_UNSUPPORTED,
+                         "observation '" FARM_HEAD_MASK_NAME "' with continuous actions: a mask forbids choices of "
+                         "discrete actions; give the field another name, or the environment discrete actions");
+    for (uint32_t d = 0; d < action->dims && d < FARM_ACTION_DIMS_MAX; d++) choices += action->sizes[d];
+    for (uint32_t i = 0; i < mask->rank && i < FARM_FIELD_RANK_MAX; i++) values *= mask->dims[i];
+    if (mask->dtype == FARM_U8 && values == choices) return FARM_OK;
+    return farm_fail(
+        err, FARM_E_UNSUPPORTED,
+        "observation '" FARM_HEAD_MASK_NAME "' holds %u values of %s: a mask has one u8 per choice, %u here", values,
+        mask->dtype == FARM_U8    ? "u8"
+        : mask->dtype == FARM_I32 ? "i32"
+                                  : "f32",
+        choices);
+}
+
+int farm_head_mask_blocked(const struct farm_action_spec *action, const uint8_t *mask) {
+    for (uint32_t d = 0; d < action->dims; mask += action->sizes[d++]) {
+        uint8_t any = 0;
+        for (uint32_t a = 0; a < action->sizes[d]; a++) any |= mask[a];
+        if (!any) return (int)d;
+    }
+    return -1;
+}
+
+enum farm_status farm_head_make(const struct farm_env_spec *env, struct farm_head *out, struct farm_error *err) {
+    const struct farm_action_spec *action = &env->action;
     const bool continuous = action->kind == FARM_ACTION_CONTINUOUS;
+    int mask;
     *out =
         (struct farm_head){.kind = continuous ? FARM_HEAD_GAUSSIAN : FARM_HEAD_CATEGORICAL, .dims = (int)action->dims};
     if (action->dims < 1 || action->dims > FARM_ACTION_DIMS_MAX)
@@ -14,5 +49,7 @@ enum farm_status farm_head_make(const struct farm_action_spec *action, struct fa
     out->outputs = continuous ? 2 * out->dims : 0;
     out->free_outputs = continuous ? out->dims : 0;
     for (int d = 0; d < out->dims && !continuous; d++) out->outputs += out->sizes[d] = (int)action->sizes[d];
-    return FARM_OK;
+    const enum farm_status status = farm_head_mask_field(env, &mask, err);
+    out->mask_field = mask + 1;
+    return status;
 }

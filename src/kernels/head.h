@@ -25,6 +25,7 @@ struct farm_head {
     int dims;                        // 1 to FARM_ACTION_DIMS_MAX
     int sizes[FARM_ACTION_DIMS_MAX]; // categorical: choices of each
     int free_outputs;                // the last outputs are parameters by themselves: the network gives a bias only
+    int mask_field;                  // 1 + the observation field of action masks (farm_head_mask_field); 0: none
 };
 
 // One discrete action.
@@ -42,6 +43,25 @@ struct farm_sampler {
     uint64_t seed; // of the job
     int greedy;    // 1: the most probable action (evaluation); 0: drawn from the policy
 };
+
+// Makes the logits of forbidden choices -INFINITY. mask: [outputs], 0 forbids. A discrete action without any permitted
+// choice keeps its logits: the action answered to a LAST step is ignored.
+static inline FARM_HD void farm_head_mask(const struct farm_head *head, const uint8_t *mask, float *policy) {
+    for (int d = 0; d < head->dims; d++) {
+        const int size = head->sizes[d];
+        uint8_t any = 0;
+        for (int a = 0; a < size; a++) any |= mask[a];
+        for (int a = 0; a < size && any; a++)
+            if (!mask[a]) policy[a] = -INFINITY;
+        mask += size, policy += size;
+    }
+}
+
+// What the behaviour policy could not choose, the policy in training cannot choose either.
+static inline FARM_HD void farm_head_mask_as(const struct farm_head *head, const float *behaviour, float *policy) {
+    for (int k = 0; k < head->outputs && head->kind == FARM_HEAD_CATEGORICAL; k++)
+        if (behaviour[k] == -INFINITY) policy[k] = -INFINITY;
+}
 
 static inline FARM_HD int32_t farm_head_discrete(const void *action, int d) {
     int32_t value;
@@ -140,7 +160,19 @@ static inline FARM_HD struct farm_head_terms farm_head_gradient(const struct far
     return terms;
 }
 
-// The head of an environment's actions. FARM_E_UNSUPPORTED if no head can choose them.
-enum farm_status farm_head_make(const struct farm_action_spec *action, struct farm_head *out, struct farm_error *err);
+// The head of an environment's actions. FARM_E_UNSUPPORTED if no head can choose them, or under its masks.
+enum farm_status farm_head_make(const struct farm_env_spec *env, struct farm_head *out, struct farm_error *err);
+
+// ---- action masks ----
+
+// Name of the observation field that is an action mask: u8, one value per choice of each discrete action in their
+// order; 0 forbids the choice. No network sees it.
+#define FARM_HEAD_MASK_NAME "action_mask"
+
+// *field: the environment's mask, or -1. FARM_E_UNSUPPORTED: a field of this name that cannot be one.
+enum farm_status farm_head_mask_field(const struct farm_env_spec *env, int *field, struct farm_error *err);
+
+// The first discrete action all of whose choices the mask forbids; -1: none.
+int farm_head_mask_blocked(const struct farm_action_spec *action, const uint8_t *mask);
 
 #endif

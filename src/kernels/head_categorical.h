@@ -1,7 +1,7 @@
 // The head of one discrete action: the policy is `outputs` logits, the action an int32. Softmax, sampling by inverse
 // CDF, the greedy choice, log-probability, entropy, KL divergence and gradient of one row. Runs wherever inference or
-// training runs. A logit of -INFINITY forbids an action. The chosen action lies in [0, outputs) whatever the logits
-// hold, even NaN after a divergence.
+// training runs. A logit of -INFINITY forbids an action: its probability and gradient are 0. The chosen action lies in
+// [0, outputs) whatever the logits hold, even NaN after a divergence.
 //
 // CPU and GPU draw the same uniform number and differ at most in the last bits of expf: they choose different actions
 // only if the number falls on the border of two actions' shares, about once in a million draws.

@@ -73,7 +73,7 @@ static enum farm_status check_config(const struct farm_learner_config *config, s
 
 static enum farm_status check_environment(struct farm_learner_parts *parts, struct farm_error *err) {
     const struct farm_env_spec *env = &parts->lanes.model.env;
-    const enum farm_status status = farm_head_make(&env->action, &parts->head, err);
+    const enum farm_status status = farm_head_make(env, &parts->head, err);
     if (status) return status;
     if (!farm_observation_fits(&parts->net, env) ||
         parts->lanes.model.answer[FARM_ANSWER_POLICY].values != (uint32_t)parts->net.io.actions)

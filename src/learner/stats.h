@@ -18,7 +18,8 @@ struct farm_bad_value {
     uint64_t known;                          // 1: a thread is writing the words below; 2: they are there (release)
     uint64_t field;                          // FARM_BAD_REWARD, FARM_BAD_FLAGS, FARM_BAD_OBS or _ANSWER + its number
     uint64_t actor, lane, environment, step; // lane of the actor, environment of the lane
-    uint64_t element, value;                 // of an observation, which; bits of a double. An answer has neither
+    uint64_t element, value; // of an observation, which (of a mask: the action without a permitted choice); bits of a
+                             // double. An answer has neither
 };
 enum { FARM_BAD_REWARD, FARM_BAD_FLAGS, FARM_BAD_OBS, FARM_BAD_ANSWER = FARM_BAD_OBS + FARM_OBS_FIELDS_MAX };
 

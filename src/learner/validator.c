@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/number.h"
+#include "kernels/head.h"
 
 static void *new_rows(uint64_t rows, size_t bytes, bool *ok) {
     void *memory = calloc(rows, bytes);
@@ -22,11 +23,12 @@ enum farm_status farm_validator_open(const struct farm_ring *ring, uint32_t lane
     struct farm_lane *checked = &validator->checked;
     const uint64_t slots = (uint64_t)checked->steps * checked->width;
     bool ok = true;
+    if (farm_head_mask_field(&ring->spec.env, &validator->mask, NULL)) validator->mask = -1; // the learner refuses it
     checked->reward = new_rows(slots, sizeof *checked->reward, &ok);
     checked->flags = new_rows(slots, sizeof *checked->flags, &ok);
     for (uint32_t f = 0; f < checked->obs_count; f++) {
-        validator->number[f] = ring->spec.env.obs[f].dtype != FARM_U8;
-        if (validator->number[f]) checked->obs[f] = new_rows(slots, checked->obs_bytes[f], &ok);
+        validator->copied[f] = ring->spec.env.obs[f].dtype != FARM_U8 || (int)f == validator->mask;
+        if (validator->copied[f]) checked->obs[f] = new_rows(slots, checked->obs_bytes[f], &ok);
     }
     for (uint32_t f = 0; f < checked->answer_count && checked->local; f++) {
         struct farm_answer_array *answer = &checked->answer[f];
@@ -43,7 +45,7 @@ void farm_validator_close(struct farm_validator *validator) {
     free(validator->checked.reward);
     free(validator->checked.flags);
     for (uint32_t f = 0; f < validator->checked.obs_count; f++)
-        if (validator->number[f]) free(validator->checked.obs[f]);
+        if (validator->copied[f]) free(validator->checked.obs[f]);
     for (uint32_t f = 0; f < validator->checked.answer_count && validator->checked.local; f++)
         free(validator->checked.answer[f].at);
     *validator = (struct farm_validator){0};
@@ -102,6 +104,13 @@ static uint64_t copy_field(struct farm_validator *validator, uint32_t f, uint64_
         memset(row, 0, bytes);
         make_senseless(&farm_lane_reward(lane, n)[e], &farm_lane_flags(lane, n)[e]);
     }
+    for (uint32_t e = 0; e < lane->width && (int)f == validator->mask; e++) {
+        const int blocked = farm_head_mask_blocked(&validator->spec->env.action, own + e * bytes);
+        if (blocked < 0 || farm_lane_flags(lane, n)[e] & FARM_STEP_LAST) continue;
+        note_bad(validator, FARM_BAD_OBS + f, n, e, (uint64_t)blocked, 0);
+        bad++;
+        make_senseless(&farm_lane_reward(lane, n)[e], &farm_lane_flags(lane, n)[e]);
+    }
     return bad;
 }
 
@@ -113,17 +122,21 @@ static bool is_action(const struct farm_action_spec *spec, const void *action) {
     return true;
 }
 
-// Sensible numbers; of discrete actions also -infinity, except for those taken, whose log-probability is finite.
-// `action` has been checked.
-static bool is_policy(const struct farm_action_spec *spec, const float *policy, uint32_t count, const void *action) {
+// Sensible numbers; of discrete actions also -infinity, except for those taken, whose log-probability is finite (with
+// LAST none is taken). `action` has been checked.
+static bool is_policy(const struct farm_action_spec *spec, const float *policy, uint32_t count, const void *action,
+                      bool last) {
     const int32_t *chosen = action;
     if (spec->kind == FARM_ACTION_CONTINUOUS) return farm_numbers_sensible(policy, count);
     for (uint32_t i = 0; i < count; i++)
         if (policy[i] != -INFINITY && !farm_numbers_sensible(&policy[i], 1)) return false;
-    for (uint32_t d = 0; d < spec->dims; policy += spec->sizes[d++])
+    for (uint32_t d = 0; d < spec->dims && !last; policy += spec->sizes[d++])
         if (policy[chosen[d]] == -INFINITY) return false;
     return true;
 }
+
+// LAST of the actor's, not of a step that makes no sense.
+enum { ENDS = FARM_STEP_LAST | FARM_STEP_SENSELESS };
 
 static bool is_answer(const struct farm_validator *validator, uint32_t f, uint64_t n, uint32_t row, uint64_t newest) {
     const struct farm_answer_spec *spec = &validator->spec->answer[f];
@@ -131,7 +144,8 @@ static bool is_answer(const struct farm_validator *validator, uint32_t f, uint64
     const void *own = farm_lane_answer_at(&validator->checked, f, n, row);
     if (f == FARM_ANSWER_ACTION) return is_action(action, own);
     if (f == FARM_ANSWER_POLICY)
-        return is_policy(action, own, spec->values, farm_lane_action(&validator->checked, n, row));
+        return is_policy(action, own, spec->values, farm_lane_action(&validator->checked, n, row),
+                         (farm_lane_flags(&validator->checked, n)[row] & ENDS) == FARM_STEP_LAST);
     if (f == FARM_ANSWER_VERSION) return *(const uint64_t *)own <= newest;
     return spec->dtype != FARM_F32 || farm_numbers_sensible(own, spec->values);
 }
@@ -170,7 +184,7 @@ uint64_t farm_validator_step(struct farm_validator *validator, uint64_t n, uint6
         make_senseless(&reward[e], &flags[e]);
     }
     for (uint32_t f = 0; f < lane->obs_count; f++)
-        if (validator->number[f]) bad += copy_field(validator, f, n);
+        if (validator->copied[f]) bad += copy_field(validator, f, n);
     for (uint32_t f = 0; f < lane->answer_count && lane->local; f++) bad += copy_answer(validator, f, n, newest);
     return bad;
 }

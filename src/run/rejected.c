@@ -5,6 +5,7 @@
 
 #include "base/format.h"
 #include "base/number.h"
+#include "kernels/head.h"
 
 enum { REJECTED_LEAST = 1000 };
 static const uint64_t REJECTED_NS = 10000000000;
@@ -38,6 +39,11 @@ static void describe_observation(const struct farm_field_spec *field, const stru
              value, range);
 }
 
+static bool is_mask(const struct farm_env_spec *env, uint64_t field) {
+    int mask;
+    return !farm_head_mask_field(env, &mask, NULL) && mask == (int)field;
+}
+
 // "reward nan (step 17 of actor 0, lane 1, environment 3)". False: only actors have found invalid values.
 static bool describe_first(const struct farm_run_workers *workers, char *text, size_t bytes) {
     const struct farm_bad_value *first = &workers->rings->stats->first_bad;
@@ -49,6 +55,10 @@ static bool describe_first(const struct farm_run_workers *workers, char *text, s
         snprintf(what, sizeof what, "reward %g", value);
     else if (first->field == FARM_BAD_FLAGS)
         snprintf(what, sizeof what, "flags 0x%02x", (unsigned)value);
+    else if (first->field < FARM_BAD_ANSWER && is_mask(&spec->env, first->field - FARM_BAD_OBS))
+        snprintf(what, sizeof what,
+                 "'" FARM_HEAD_MASK_NAME "' forbids every choice of action %llu before an episode's end",
+                 (unsigned long long)first->element);
     else if (first->field < FARM_BAD_ANSWER)
         describe_observation(&spec->env.obs[first->field - FARM_BAD_OBS], first, value, what, sizeof what);
     else

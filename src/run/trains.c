@@ -16,7 +16,7 @@ static bool is_image(const struct farm_field_spec *field) {
 }
 
 static bool is_mask(const struct farm_field_spec *field) {
-    return strcmp(field->name, FARM_FIELD_MASK) == 0;
+    return strcmp(field->name, FARM_HEAD_MASK_NAME) == 0;
 }
 
 static bool has_images(const struct farm_env_spec *env) {
@@ -73,7 +73,7 @@ static enum farm_status choose_io(const struct farm_env_spec *env, int64_t stack
                                   struct farm_error *err) {
     struct farm_head head;
     *io = (struct farm_net_io){.stack = (int)stack, .actions = (int)farm_policy_outputs(&env->action)};
-    enum farm_status status = farm_head_make(&env->action, &head, err);
+    enum farm_status status = farm_head_make(env, &head, err);
     if (status) return status;
     io->free_outputs = head.free_outputs;
     for (uint32_t f = 0; f < env->obs_count && !status; f++) {
@@ -83,7 +83,7 @@ static enum farm_status choose_io(const struct farm_env_spec *env, int64_t stack
     if (status) return status;
     if (!io->images && !io->input_count)
         return farm_fail(err, FARM_E_UNSUPPORTED,
-                         "the observation has no field besides '" FARM_FIELD_MASK "': a network needs one to read");
+                         "the observation has no field besides '" FARM_HEAD_MASK_NAME "': a network needs one to read");
     if (io->images || stack == 1) return FARM_OK;
     return farm_fail(err, FARM_E_USAGE, "stack: flat observations cannot be stacked (--stack 1)");
 }

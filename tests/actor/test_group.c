@@ -245,6 +245,24 @@ Test(group, abandons_the_episode_at_senseless_numbers_with_bad_values_reset) {
     }
 }
 
+Test(group, a_mask_must_permit_a_choice_before_an_episodes_end) {
+    struct farm_env_spec spec = flat_spec(4);
+    spec.obs_count = 2;
+    spec.obs[1] = (struct farm_field_spec){.name = "action_mask", .dtype = FARM_U8, .rank = 1, .dims = {4}};
+    for (int k = 0; k < 3; k++) {
+        set_up(&spec, 3, 8, k == 2 ? FARM_BAD_RESET : FARM_BAD_FAIL);
+        cr_assert_eq(step_group(NULL), FARM_OK, "%s", err.message);
+        script.bad = true;
+        script.env = script.field = 1;
+        script.number = 0; // four permitted choices become none
+        script.answer = k == 0 ? FARM_STEP_TERMINATED : 0;
+        cr_assert_eq(step_group(NULL), k == 1 ? FARM_E_INVALID : FARM_OK, "%s", err.message);
+        if (k == 1)
+            expect_message("'action_mask' that forbids every choice of an action before an episode's end: lane 1");
+        cr_assert_eq(script.resets, k == 2 ? 4 : 3, "an episode abandoned");
+    }
+}
+
 Test(group, fails_if_a_reset_is_senseless_too) {
     const struct farm_env_spec spec = flat_spec(4);
     set_up(&spec, 3, 8, FARM_BAD_RESET);

@@ -81,7 +81,7 @@ Test(ppo, advantages_are_vtraces_on_policy) {
     const struct rl_case *c = rl_cases();
     static float vtrace_scratch[FARM_VTRACE_SCRATCH * ROWS_MAX];
     struct farm_algo_rows rows = stored(c), other = rows;
-    other.policy = other.behaviour;
+    other.policy = (float *)other.behaviour;
     other.scratch = vtrace_scratch;
     const float option[] = {c->gamma, 0, 0, 1, 1, 1, c->ppo_lambda};
     memcpy(other.option, option, sizeof option);
@@ -127,8 +127,8 @@ Test(ppo, the_gradient_stops_where_the_clip_binds) {
     } cases[] = {{1.19f, 1, true},  {1.21f, 1, false}, {0.5f, 1, true}, {0.79f, -1, false},
                  {0.81f, -1, true}, {1.5f, -1, true},  {1, 1, true},    {1, -1, true}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const float p = 0.5f * cases[i].ratio, policy[] = {logf(p), logf(1 - p)}, behaviour[] = {0, 0};
-        const float value = 0;
+        const float p = 0.5f * cases[i].ratio, behaviour[] = {0, 0}, value = 0;
+        float policy[] = {logf(p), logf(1 - p)};
         const int32_t action = 0;
         const double sums[FARM_ALGO_SUMS_MAX] = {0};
         float arrays[FARM_PPO_SCRATCH] = {

@@ -188,8 +188,8 @@ struct problem {
     float dpolicy[R * A], dvalue[R];
 };
 
-static void differentiate_rows(struct problem *p, int actions, int count, double *terms) {
-    const struct farm_algo_rows rows = {
+static struct farm_algo_rows rows_of_problem(struct problem *p, int actions) {
+    return (struct farm_algo_rows){
         .head = farm_head_categorical(actions),
         .steps = R,
         .columns = 1,
@@ -201,6 +201,10 @@ static void differentiate_rows(struct problem *p, int actions, int count, double
         .scratch = p->arrays[0],
         .dpolicy = p->dpolicy,
         .dvalue = p->dvalue};
+}
+
+static void differentiate_rows(struct problem *p, int actions, int count, double *terms) {
+    const struct farm_algo_rows rows = rows_of_problem(p, actions);
     for (int row = 0; row < count; row++) {
         float term[FARM_VTRACE_TERMS];
         farm_vtrace_prepare(&rows, row);
@@ -232,12 +236,13 @@ Test(algo, statistics_are_those_of_their_names) {
     cr_assert_float_eq(terms[FARM_VTRACE_ENTROPY], log(2) + tilted, 1e-6);
 }
 
-Test(algo, forbidden_actions_get_no_gradient) {
-    struct problem p = {.policy = {0.5f, -INFINITY, 0.5f},
+Test(algo, what_the_behaviour_policy_could_not_choose_gets_no_gradient) {
+    struct problem p = {.policy = {0.5f, 0.7f, 0.5f},
                         .behaviour = {0.5f, -INFINITY, 0.5f},
                         .arrays = {[FARM_VTRACE_ADVANTAGE] = {1}, [FARM_VTRACE_WEIGHT] = {1}}};
-    double terms[FARM_VTRACE_TERMS] = {0};
-    differentiate_rows(&p, 3, 1, terms);
+    double terms[FARM_ALGO_TERMS_MAX] = {0};
+    const struct farm_algo_rows rows = rows_of_problem(&p, 3);
+    farm_algo_gradients(&farm_vtrace, &rows, terms);
     cr_assert_eq(p.dpolicy[1], 0.0f);
     cr_assert_float_eq(p.dpolicy[0], -0.5f, 1e-6);
     cr_assert_float_eq(p.dpolicy[2], 0.5f, 1e-6);

@@ -1,4 +1,5 @@
-// Heads against PyTorch's distributions (make_heads.py), and frequencies of Gaussian and several discrete actions.
+// Heads against PyTorch's distributions (make_heads.py), frequencies of Gaussian and of several discrete actions,
+// action masks.
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -7,8 +8,15 @@
 #include "../vectors/vectors.h"
 #include "kernels/head.h"
 
-enum { CASES = 4, ROWS = 16, HEADS_BYTES = 8144 };
+enum { CASES = 6, ROWS = 16, HEADS_BYTES = 12696 };
 static const float advantage = 1.7f, entropy_cost = 0.03f, weight = 0.6f;
+
+static struct farm_head head_of(struct farm_action_spec action) {
+    const struct farm_env_spec env = {.action = action};
+    struct farm_head head;
+    cr_assert_eq(farm_head_make(&env, &head, NULL), FARM_OK);
+    return head;
+}
 
 static const void *next(const uint8_t **at, size_t bytes) {
     const void *array = *at;
@@ -32,8 +40,7 @@ Test(kernels, heads_agree_with_pytorchs_distributions) {
             spec.kind = spec.dims ? FARM_ACTION_MULTI_DISCRETE : FARM_ACTION_DISCRETE;
             spec.sizes[d] = (uint32_t)shape[1 + d];
         }
-        struct farm_head head;
-        cr_assert_eq(farm_head_make(&spec, &head, NULL), FARM_OK);
+        const struct farm_head head = head_of(spec);
         const size_t outputs = (size_t)head.outputs, row_bytes = ROWS * sizeof(float);
         const uint8_t *action = next(&at, ROWS * (size_t)head.action_bytes);
         const float *policy = next(&at, outputs * row_bytes), *behaviour = next(&at, outputs * row_bytes);
@@ -41,8 +48,9 @@ Test(kernels, heads_agree_with_pytorchs_distributions) {
         const float *gradient = next(&at, outputs * row_bytes);
         for (size_t row = 0; row < ROWS; row++) {
             const uint8_t *own = action + row * (size_t)head.action_bytes;
-            const float *pi = policy + row * outputs;
-            float dpolicy[FARM_ACTION_DIMS_MAX];
+            float pi[FARM_ACTION_DIMS_MAX], dpolicy[FARM_ACTION_DIMS_MAX];
+            memcpy(pi, policy + row * outputs, outputs * sizeof *pi);
+            farm_head_mask_as(&head, behaviour + row * outputs, pi);
             const struct farm_head_terms terms =
                 farm_head_gradient(&head, pi, behaviour + row * outputs, own, advantage, entropy_cost, weight, dpolicy);
             expect("log-probability", c, (int)row, (double)farm_head_log_prob(&head, pi, own), (double)log_prob[row]);
@@ -63,8 +71,7 @@ Test(kernels, gaussian_draws_follow_the_policy_and_dimensions_are_independent) {
     const struct farm_action_spec spec = {.kind = FARM_ACTION_CONTINUOUS, .dims = 3};
     const struct farm_sampler sampler = {.seed = 5}, greedy = {.seed = 5, .greedy = 1};
     const float policy[] = {0.5f, -2, 0, logf(0.5f), 0, logf(3)};
-    struct farm_head head;
-    cr_assert_eq(farm_head_make(&spec, &head, NULL), FARM_OK);
+    const struct farm_head head = head_of(spec);
     int count[3][SHARES] = {0};
     double products[3] = {0};
     for (uint64_t n = 0; n < DRAWS; n++) {
@@ -90,23 +97,75 @@ Test(kernels, gaussian_draws_follow_the_policy_and_dimensions_are_independent) {
     cr_assert_arr_eq(mean, policy, sizeof mean);
 }
 
-// Pairs of two actions of 3 and 4 choices, all equally likely: 12 cells.
-Test(kernels, several_discrete_actions_are_drawn_independently) {
-    enum { DRAWS = 60000, CELLS = 12 };
+// Pairs of two actions of 3 and 4 choices, whose weights multiply: 12 cells, without a mask and with masks of 6, 3 and
+// 1 of them. Actions of which a mask permits nothing are chosen as without it.
+Test(kernels, several_discrete_actions_are_drawn_independently_and_within_masks) {
+    enum { DRAWS = 60000 };
+    static const double weight_of[7] = {1, 2, 1, 3, 1, 1, 2};
+    static const struct {
+        uint8_t mask[7];
+        double cells, quantile; // 99.9 % of chi squared with cells - 1 degrees of freedom
+    } cases[] = {{{1, 1, 1, 1, 1, 1, 1}, 12, 31.3},
+                 {{0, 1, 9, 1, 0, 1, 1}, 6, 20.5},
+                 {{1, 1, 1, 0, 255, 0, 0}, 3, 13.8},
+                 {{0, 0, 1, 1, 0, 0, 0}, 1, 1e-9},
+                 {{0, 0, 0, 0, 0, 0, 0}, 12, 31.3}};
     const struct farm_action_spec spec = {.kind = FARM_ACTION_MULTI_DISCRETE, .dims = 2, .sizes = {3, 4}};
-    const struct farm_sampler sampler = {.seed = 5};
-    static const float policy[7];
-    struct farm_head head;
-    cr_assert_eq(farm_head_make(&spec, &head, NULL), FARM_OK);
-    int count[CELLS] = {0};
-    double chi2 = 0;
-    for (uint64_t n = 0; n < DRAWS; n++) {
+    const struct farm_sampler sampler = {.seed = 6}, greedy = {.greedy = 1};
+    const struct farm_head head = head_of(spec);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const uint8_t *mask = cases[i].mask;
+        const bool none = farm_head_mask_blocked(&spec, mask) == 0;
+        float policy[7];
+        double share[7], sums[2] = {0}, chi2 = 0, cells = 0;
+        int count[3][4] = {{0}};
         int32_t action[2];
-        farm_head_choose(&head, &sampler, 9, n, policy, action);
-        count[action[0] * 4 + action[1]]++;
+        for (int k = 0; k < 7; k++) {
+            policy[k] = logf((float)weight_of[k]);
+            sums[k >= 3] += share[k] = mask[k] || none ? weight_of[k] : 0;
+        }
+        farm_head_mask(&head, mask, policy);
+        for (uint64_t n = 0; n < DRAWS; n++) {
+            farm_head_choose(&head, &sampler, 9, n, policy, action);
+            count[action[0]][action[1]]++;
+        }
+        for (int k = 0; k < 12; k++) {
+            const double expected = DRAWS * share[k / 4] * share[3 + k % 4] / sums[0] / sums[1];
+            const int seen = count[k / 4][k % 4];
+            cells += expected > 0;
+            if (expected > 0) chi2 += pow(seen - expected, 2) / expected;
+            cr_assert(expected > 0 || !seen, "mask %zu permits neither pair %d", i, k);
+        }
+        cr_assert_eq(cells, cases[i].cells);
+        cr_assert_lt(chi2, cases[i].quantile, "mask %zu: chi2 %g, %g cells", i, chi2, cells);
+        farm_head_choose(&head, &greedy, 9, 0, policy, action);
+        cr_assert(share[action[0]] > 0 && share[3 + action[1]] > 0, "greedy, mask %zu", i);
     }
-    for (int c = 0; c < CELLS; c++) chi2 += pow(count[c] - DRAWS / CELLS, 2) / (DRAWS / CELLS);
-    cr_assert_lt(chi2, 31.3, "chi2 %g, 11 degrees of freedom, 99.9 %% quantile 31.3", chi2);
+}
+
+Test(kernels, a_mask_that_does_not_fit_the_actions_is_refused) {
+    static const struct {
+        struct farm_field_spec field;
+        uint32_t kind;
+        const char *word; // NULL: it is a mask, or none
+    } cases[] = {{{"action_mask", FARM_U8, 1, {7}, 0}, FARM_ACTION_MULTI_DISCRETE, NULL},
+                 {{"action_mask", FARM_U8, 2, {1, 7}, 0}, FARM_ACTION_MULTI_DISCRETE, NULL},
+                 {{"action_masks", FARM_F32, 1, {2}, 0}, FARM_ACTION_CONTINUOUS, NULL},
+                 {{"action_mask", FARM_U8, 1, {6}, 0}, FARM_ACTION_MULTI_DISCRETE, "6 values of u8"},
+                 {{"action_mask", FARM_I32, 1, {7}, 0}, FARM_ACTION_MULTI_DISCRETE, "i32"},
+                 {{"action_mask", FARM_U8, 1, {2}, 0}, FARM_ACTION_CONTINUOUS, "continuous actions"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct farm_env_spec env = {.obs_count = 2,
+                                          .obs = {{"obs", FARM_F32, 1, {3}, 0}, cases[i].field},
+                                          .action = {.kind = cases[i].kind, .dims = 2, .sizes = {3, 4}}};
+        struct farm_head head;
+        struct farm_error err = {0};
+        cr_assert_eq(farm_head_make(&env, &head, &err), cases[i].word ? FARM_E_UNSUPPORTED : FARM_OK, "%zu", i);
+        if (cases[i].word)
+            cr_assert(strstr(err.message, cases[i].word) != NULL, "%s", err.message);
+        else
+            cr_assert_eq(head.mask_field, i < 2 ? 2 : 0);
+    }
 }
 
 Test(kernels, a_standard_deviation_beyond_its_range_has_no_gradient) {

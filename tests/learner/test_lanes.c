@@ -273,6 +273,44 @@ Test(learner, numbers_that_would_overflow_a_network_make_no_sense) {
               "the first of them stays: field %lu, step %lu", first->field, first->step);
 }
 
+// Two discrete actions of 2 and 3 choices; environment 0's mask, then environment 1's is of no choice at an end.
+Test(learner, a_mask_permits_a_choice_of_each_action_before_an_episodes_end) {
+    static const struct {
+        uint8_t mask[5];
+        unsigned flags;
+        uint64_t bad, blocked;
+    } steps[] = {{{1, 0, 0, 0, 2}, FIRST, 0, 0},
+                 {{0, 0, 0, 0, 0}, LIFE_LOST, 0, 0},
+                 {{1, 1, 0, 0, 0}, 0, 1, 1},
+                 {{0, 0, 1, 1, 1}, FIRST, 1, 0}};
+    struct farm_ring_spec spec = test_ring_spec(1, WIDTH, STEPS, 1, 2);
+    spec.env.obs[spec.env.obs_count++] =
+        (struct farm_field_spec){.name = "action_mask", .dtype = FARM_U8, .rank = 1, .dims = {5}};
+    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_MULTI_DISCRETE, .dims = 2, .sizes = {2, 3}};
+    farm_ring_spec_answers(&spec);
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        tear_down();
+        set_up_spec(&spec);
+        for (uint64_t n = 0; n < 2; n++) {
+            uint8_t *mask = farm_lane_obs(&table.ring.actor.lanes[0], 1, n, 0);
+            memcpy(mask, steps[i].mask, sizeof steps[i].mask);
+            memset(mask + 5, 0, 5);
+            play_step(steps[i].flags, 3, GAME_OVER, 1);
+            memset(mask, 7, 10); // the learner has its own copy
+            const struct farm_lane *ours = table.lanes.lanes[0].lane;
+            cr_assert_arr_eq((uint8_t *)farm_lane_obs(ours, 1, n, 0), steps[i].mask, 5);
+            cr_assert_eq(farm_lane_flags(ours, n)[0],
+                         steps[i].bad ? FIRST | LAST | FARM_STEP_SENSELESS : steps[i].flags, "mask %zu", i);
+            cr_assert_eq(farm_lane_flags(ours, n)[1], GAME_OVER);
+        }
+        cr_assert_eq(table.stats.bad_values, 2 * steps[i].bad, "mask %zu", i);
+        const struct farm_bad_value *first = &table.stats.first_bad;
+        if (!steps[i].bad) continue;
+        cr_assert(first->field == FARM_BAD_OBS + 1 && first->step == 0 && first->environment == 0 &&
+                  first->element == steps[i].blocked);
+    }
+}
+
 Test(learner, an_impossible_counter_is_ignored_and_counted_once_a_life) {
     const uint64_t lies[] = {0, 1, 4, 5, 3 + STEPS, 1ull << 63, UINT64_MAX - 1, UINT64_MAX};
     for (int n = 0; n < 2; n++) play_step(n ? 0 : FIRST, 0, n ? 0 : FIRST, 0);

@@ -10,6 +10,10 @@
     {                                                                                                                  \
         .name = "image", .dtype = FARM_U8, .rank = 3, .dims = { __VA_ARGS__ }                                          \
     }
+#define MASK                                                                                                           \
+    {                                                                                                                  \
+        .name = "action_mask", .dtype = FARM_U8, .rank = 1, .dims = { 4 }                                              \
+    }
 #define NUMBERS(name_, type)                                                                                           \
     {                                                                                                                  \
         .name = name_, .dtype = type, .rank = 1, .dims = { 6 }                                                         \
@@ -56,7 +60,7 @@ Test(run, fields_of_all_kinds_are_read_side_by_side) {
         NUMBERS("speed", FARM_F32),
         IMAGE(64, 64, 3),
         {.name = "card", .dtype = FARM_I32, .rank = 1, .dims = {2}, .choices = 13},
-        {.name = FARM_FIELD_MASK, .dtype = FARM_U8, .rank = 1, .dims = {4}},
+        MASK,
         NUMBERS("count", FARM_I32),
         IMAGE(64, 64, 3),
         NUMBERS("bytes", FARM_U8),
@@ -95,7 +99,8 @@ Test(run, refuses_what_no_network_reads_naming_the_fields) {
         {"auto",
          {NUMBERS("x", FARM_F32), {.name = "id", .dtype = FARM_I32, .rank = 1, .dims = {3}, .choices = 30000}},
          "field 'id': 3 integers of 30000 choices are 90.0k numbers one-hot"},
-        {"auto", {NUMBERS(FARM_FIELD_MASK, FARM_U8), NUMBERS(FARM_FIELD_MASK, FARM_U8)}, "no field besides"},
+        {"auto", {MASK, MASK}, "no field besides"},
+        {"auto", {NUMBERS("x", FARM_F32), NUMBERS("action_mask", FARM_U8)}, "a mask has one u8 per choice, 4 here"},
         {"mlp", {NUMBERS("x", FARM_F32), IMAGE(64, 64, 3)}, "mlp takes flat observations"},
         {"shalow", {NUMBERS("x", FARM_F32), NUMBERS("y", FARM_F32)}, "must be one of"},
     };

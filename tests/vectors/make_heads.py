@@ -22,14 +22,27 @@ def gaussian(policy, dims):
     return [Independent(Normal(policy[..., :dims], policy[..., dims:].exp()), 1)]
 
 
-def case(rng, sizes, dims):
-    """sizes: of discrete actions; dims: of continuous ones."""
+def permitted(rng, sizes):
+    """A mask [ROWS, outputs] with at least one permitted choice of each action, and a permitted choice of each."""
+    mask, action = [], []
+    for size in sizes:
+        mask.append(rng.random((ROWS, size)) < 0.5)
+        mask[-1][np.arange(ROWS), rng.integers(size, size=ROWS)] = True
+        action.append(torch.tensor([rng.choice(np.flatnonzero(row)) for row in mask[-1]]))
+    return torch.tensor(np.concatenate(mask, 1)), action
+
+
+def case(rng, sizes, dims, masked=False):
+    """sizes: of discrete actions; dims: of continuous ones; masked: the behaviour's forbidden logits are -inf."""
     outputs = sum(sizes) if sizes else 2 * dims
     policy, behaviour = (f32(rng.normal(size=(ROWS, outputs)) * (1.5 if sizes else 0.5)) for _ in range(2))
+    mask, chosen = permitted(rng, sizes) if masked else (None, None)
+    if masked:
+        behaviour = behaviour.masked_fill(~mask, -torch.inf)
     policy.requires_grad_()
     make = (lambda p: categorical(p, sizes)) if sizes else (lambda p: gaussian(p, dims))
-    pi, mu = make(policy), make(behaviour)
-    action = [torch.tensor(rng.integers(s, size=ROWS)) for s in sizes] if sizes else [f32(rng.normal(size=(ROWS, dims)))]
+    pi, mu = make(policy.masked_fill(~mask, -torch.inf) if masked else policy), make(behaviour)
+    action = chosen or [torch.tensor(rng.integers(s, size=ROWS)) for s in sizes] if sizes else [f32(rng.normal(size=(ROWS, dims)))]
     log_prob = sum(d.log_prob(a) for d, a in zip(pi, action))
     entropy, kl = sum(d.entropy() for d in pi), sum(kl_divergence(m, p) for m, p in zip(mu, pi))
     loss = WEIGHT * (-ADVANTAGE * log_prob - ENTROPY_COST * entropy).sum()
@@ -45,3 +58,5 @@ rng = np.random.default_rng(7)
 with open("heads.bin", "wb") as out:
     for sizes, dims in (([6], 0), ([3, 2, 9], 0), ([], 1), ([], 6)):
         out.write(case(rng, sizes, dims))
+    for sizes in ([6], [3, 2, 9]):
+        out.write(case(rng, sizes, 0, masked=True))

@@ -16,14 +16,15 @@ struct rl_case {
     int32_t steps, columns, actions;
     float gamma, lambda, rho_bar, pg_rho_bar, reward_clip, baseline_cost, entropy_cost; // c_bar is 1
     float ppo_lambda, clip, value_clip, ppo_baseline_cost, ppo_entropy_cost,
-        normalise;                          // normalise: 0 or 1, over all rows
-    double loss, ppo_loss;                  // sums over rows with a transition
-    const uint8_t *flags;                   // [steps+1][columns]
-    const float *logits, *behaviour_logits; // [steps+1][columns][actions]
-    const int32_t *action;                  // [steps+1][columns], 77 if it is ignored
-    const float *reward, *value;            // [steps+1][columns]
-    const float *vs, *advantage, *weight;   // [steps][columns]
-    const float *dlogits, *dvalue;          // [steps][columns][actions], [steps][columns]
+        normalise;                        // normalise: 0 or 1, over all rows
+    double loss, ppo_loss;                // sums over rows with a transition
+    const uint8_t *flags;                 // [steps+1][columns]
+    float *logits;                        // [steps+1][columns][actions]
+    const float *behaviour_logits;        // likewise
+    const int32_t *action;                // [steps+1][columns], 77 if it is ignored
+    const float *reward, *value;          // [steps+1][columns]
+    const float *vs, *advantage, *weight; // [steps][columns]
+    const float *dlogits, *dvalue;        // [steps][columns][actions], [steps][columns]
     // PPO: logits and new_value are in training, behaviour_logits and value are those that acted
     const float *new_value;                // [steps+1][columns]
     const float *gae;                      // [steps][columns]
@@ -31,8 +32,8 @@ struct rl_case {
 };
 
 // The next array of the file, of `count` elements of 4 bytes.
-static inline const void *rl_array(const uint8_t **at, int count) {
-    const void *array = *at;
+static inline void *rl_array(uint8_t **at, int count) {
+    void *array = *at;
     *at += 4 * (size_t)count;
     return array;
 }
@@ -41,7 +42,7 @@ static inline const void *rl_array(const uint8_t **at, int count) {
 static inline const struct rl_case *rl_cases(void) {
     static _Alignas(8) uint8_t file[RL_BYTES];
     static struct rl_case cases[RL_CASES];
-    const uint8_t *at = file;
+    uint8_t *at = file;
     vectors_read("tests/vectors/rl.bin", file, sizeof file);
     for (struct rl_case *c = cases; c < cases + RL_CASES; c++) {
         memcpy(c, at, offsetof(struct rl_case, flags));

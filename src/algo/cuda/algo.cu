@@ -29,7 +29,7 @@ FARM_ALGO_LIST(CODE)
 template <class code>
 static __global__ void __launch_bounds__(ROW_THREADS) prepare_rows(const struct farm_algo_rows rows) {
     const int row = (int)(blockIdx.x * ROW_THREADS + threadIdx.x);
-    if (row < farm_algo_row_count(&rows)) code::prepare(&rows, row);
+    if (row < farm_algo_row_count(&rows)) farm_algo_mask(&rows, row), code::prepare(&rows, row);
 }
 
 template <class code>
@@ -44,9 +44,10 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     differentiate_rows(const struct farm_algo_rows rows, double *part) {
     const int row = (int)(blockIdx.x * ROW_THREADS + threadIdx.x), count = farm_algo_row_count(&rows);
     float term[TERMS] = {0};
-    if (row < count)
+    if (row < count) {
+        farm_algo_mask(&rows, row);
         code::row(&rows, row, term);
-    else if (row < count + rows.bootstrap)
+    } else if (row < count + rows.bootstrap)
         farm_algo_no_gradient(&rows, row);
 #pragma unroll
     for (int k = 0; k < TERMS; k++) {

@@ -142,7 +142,8 @@ struct farm_cuda_sample {
     uint32_t rows;
     const uint64_t *stream;  // [rows] farm_random_stream(lane, environment); may be mapped
     const uint64_t *counter; // [rows] the step's number; may be mapped
-    const float *policy;     // [rows][outputs]
+    const uint8_t *mask;     // [rows][outputs] action masks; NULL: everything is permitted
+    float *policy;           // [rows][outputs] out: -INFINITY for forbidden choices
     uint8_t *action;         // [rows][action_bytes] out, 4-byte aligned
 };
 

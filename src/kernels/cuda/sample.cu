@@ -6,8 +6,9 @@ enum { THREADS = 64 };
 static __global__ void __launch_bounds__(THREADS) sample_rows(const struct farm_cuda_sample s) {
     const uint32_t row = blockIdx.x * THREADS + threadIdx.x;
     if (row >= s.rows) return;
-    farm_head_choose(&s.head, &s.sampler, s.stream[row], s.counter[row],
-                     s.policy + (size_t)row * (size_t)s.head.outputs,
+    const size_t at = (size_t)row * (size_t)s.head.outputs;
+    if (s.mask) farm_head_mask(&s.head, s.mask + at, s.policy + at);
+    farm_head_choose(&s.head, &s.sampler, s.stream[row], s.counter[row], s.policy + at,
                      s.action + (size_t)row * (size_t)s.head.action_bytes);
 }
 

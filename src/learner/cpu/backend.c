@@ -331,12 +331,15 @@ static void load_newest_parameters(struct shard *shard) {
 }
 
 static void write_answers(const struct farm_backend *backend, const struct shard *shard,
-                          const struct farm_infer_rows *item, const float *policy, const float *value) {
+                          const struct farm_infer_rows *item, float *policy, const float *value) {
     const size_t outputs = (size_t)backend->head.outputs;
     const struct farm_sampler sampler = {.greedy = backend->learner->greedy, .seed = backend->learner->seed};
     for (uint32_t i = 0; i < item->env_count; i++) {
         const uint32_t env = item->env_from + i;
-        const float *row = policy + i * outputs;
+        float *row = policy + i * outputs;
+        if (backend->head.mask_field)
+            farm_head_mask(&backend->head,
+                           farm_lane_obs(item->lane, (uint32_t)backend->head.mask_field - 1, item->n, env), row);
         farm_head_choose(&backend->head, &sampler, farm_random_stream(item->lane_id, env), item->n, row,
                          farm_lane_action(item->lane, item->n, env));
         memcpy(farm_lane_policy(item->lane, item->n, env), row, outputs * sizeof(float));

@@ -22,6 +22,7 @@ struct lists {
     size_t inputs;          // void *[rows * stack] frames, or [rows] flat observations in the mirror
     size_t streams, counts; // u64 [rows]
     size_t lanes;           // struct farm_cuda_answer_lane[lanes]
+    size_t masks;           // u8 [rows][outputs] action masks
     size_t sequence;        // u64
     size_t bytes;
 };
@@ -78,15 +79,18 @@ static void build_ladder(struct farm_cuda_inference *inference) {
     }
 }
 
-static struct lists lay_out_lists(uint32_t rows, uint32_t lanes, uint32_t stack) {
+static struct lists lay_out_lists(const struct farm_cuda_context *context, uint32_t rows, uint32_t lanes) {
+    const size_t stack = (size_t)context->net->io.stack,
+                 choices = context->head.mask_field ? (size_t)context->head.outputs : 0;
     struct lists lists;
     size_t at = 0;
     lists.from = farm_cuda_reserve(&at, rows * sizeof(void *), ALIGNMENT);
     lists.to = farm_cuda_reserve(&at, rows * sizeof(void *), ALIGNMENT);
-    lists.inputs = farm_cuda_reserve(&at, (size_t)rows * stack * sizeof(void *), ALIGNMENT);
+    lists.inputs = farm_cuda_reserve(&at, rows * stack * sizeof(void *), ALIGNMENT);
     lists.streams = farm_cuda_reserve(&at, rows * sizeof(uint64_t), ALIGNMENT);
     lists.counts = farm_cuda_reserve(&at, rows * sizeof(uint64_t), ALIGNMENT);
     lists.lanes = farm_cuda_reserve(&at, lanes * sizeof(struct farm_cuda_answer_lane), ALIGNMENT);
+    lists.masks = farm_cuda_reserve(&at, rows * choices, ALIGNMENT);
     lists.sequence = farm_cuda_reserve(&at, sizeof(uint64_t), ALIGNMENT);
     lists.bytes = at;
     return lists;
@@ -98,7 +102,7 @@ size_t farm_cuda_inference_bytes(const struct farm_cuda_context *context) {
     const struct farm_cuda_executor_config config =
         farm_cuda_executor_config(context, context->learner->infer_batch_max, false);
     const size_t rows = context->learner->infer_batch_max, outputs = (size_t)context->head.outputs;
-    const struct lists lists = lay_out_lists((uint32_t)rows, (uint32_t)rows, (uint32_t)context->net->io.stack);
+    const struct lists lists = lay_out_lists(context, (uint32_t)rows, (uint32_t)rows);
     return farm_cuda_executor_bytes(&config) + lists.bytes +
            rows * (sizeof(float) * (outputs + 1 + (size_t)context->net->io.flat) + (size_t)context->head.action_bytes +
                    sizeof(void *));
@@ -229,6 +233,7 @@ static enum farm_status enqueue_all(struct farm_cuda_inference *i, const struct 
         .rows = rung->rows,
         .stream = (const uint64_t *)(void *)(i->device_lists + rung->lists.streams),
         .counter = (const uint64_t *)(void *)(i->device_lists + rung->lists.counts),
+        .mask = context->head.mask_field ? (const uint8_t *)(i->device_lists + rung->lists.masks) : NULL,
         .policy = i->policy,
         .action = i->action};
     if (!status) status = farm_cuda_sample(i->stream, &sample, err);
@@ -295,7 +300,7 @@ enum farm_status farm_cuda_inference_make(struct farm_cuda_context *context, str
     i->rows_max = context->learner->infer_batch_max;
     build_ladder(i);
     for (uint32_t r = 0; r < i->rung_count; r++)
-        i->rungs[r].lists = lay_out_lists(i->rungs[r].rows, i->rungs[r].lanes, (uint32_t)context->net->io.stack);
+        i->rungs[r].lists = lay_out_lists(context, i->rungs[r].rows, i->rungs[r].lanes);
     i->lanes_max = i->rungs[i->rung_count - 1].lanes;
     const struct farm_cuda_executor_config config =
         farm_cuda_executor_config(context, context->learner->infer_batch_max, false);
@@ -366,6 +371,10 @@ static void list_row(struct farm_cuda_inference *i, const struct lists *lists, c
     list_inputs(i, item, env, (void **)(void *)(i->lists + lists->inputs) + (size_t)row * stack);
     ((uint64_t *)(void *)(i->lists + lists->streams))[row] = farm_random_stream(item->lane_id, env);
     ((uint64_t *)(void *)(i->lists + lists->counts))[row] = item->n;
+    const size_t choices = (size_t)i->context->head.outputs, mask = (size_t)i->context->head.mask_field;
+    if (mask)
+        memcpy(i->lists + lists->masks + row * choices, farm_lane_obs(item->lane, (uint32_t)mask - 1, item->n, env),
+               choices);
 }
 
 // The targets of the answers to this part of a step; `acted` only for the last part.

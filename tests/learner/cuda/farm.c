@@ -68,6 +68,9 @@ static void open_rings(struct farm *farm) {
     struct farm_ring_spec spec = {.lanes = LANES, .width = WIDTH, .steps = STEPS};
     spec.env.obs_count = 1;
     spec.env.obs[0] = farm->setting.frames ? frame : flat;
+    if (farm->setting.masked)
+        spec.env.obs[spec.env.obs_count++] =
+            (struct farm_field_spec){.name = "action_mask", .dtype = FARM_U8, .rank = 1, .dims = {ACTIONS}};
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}};
     spec.env.frames_per_step = 1;
     farm_ring_spec_answers(&spec);
@@ -121,10 +124,12 @@ enum farm_status open_backend(struct farm *farm, const struct farm_backend_ops *
         farm->plan.epochs = 2;
         farm->plan.minibatch = farm_algo_units(&farm->plan, farm->setting.batch) / farm->setting.passes;
     }
+    struct farm_head head;
+    cr_assert_eq(farm_head_make(&farm->made[0].spec.env, &head, &farm->err), FARM_OK);
     const struct farm_backend_config config = {.learner = &farm->learner,
                                                .plan = &farm->plan,
                                                .net = &farm->net,
-                                               .head = farm_head_categorical(ACTIONS),
+                                               .head = head,
                                                .width_max = WIDTH,
                                                .columns_max = farm->setting.batch,
                                                .lanes = &farm->lanes,
@@ -199,6 +204,9 @@ void write_step(struct farm *farm, uint32_t id, uint64_t n) {
         for (size_t i = 0; i < FLAT && !farm->setting.frames; i++)
             ((float *)(void *)obs)[i] = (float)(2 * draw_uniform(id, e, n, 100 + i) - 1);
         const bool first = is_first(id, e, n), last = is_first(id, e, n + 1);
+        uint8_t *mask = farm->setting.masked ? farm_lane_obs(lane, 1, n, e) : NULL;
+        for (uint64_t a = 0; a < ACTIONS && mask; a++)
+            mask[a] = !last && (a == n % 3 || draw_uniform(id, e, n, a) < 0.4);
         farm_lane_flags(lane, n)[e] =
             (uint8_t)((first ? FARM_STEP_FIRST : 0) | (last ? FARM_STEP_LAST | FARM_STEP_TERMINATED : 0));
         farm_lane_reward(lane, n)[e] = farm->setting.reward == 0 ? (float)(draw_uniform(id, e, n, 2) - 0.5)
@@ -412,6 +420,7 @@ struct record *run_alone(struct setting setting, const struct farm_backend_ops *
 double distance(const float *a, const float *b, size_t count) {
     double apart = 0, size = 0;
     for (size_t i = 0; i < count; i++) {
+        if (isinf(b[i]) && a[i] == b[i]) continue; // a forbidden choice
         apart += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
         size += (double)b[i] * b[i];
     }

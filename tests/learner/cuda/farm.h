@@ -31,6 +31,7 @@ struct setting {
     bool bf16;
     bool sync;    // trains on windows before their last step is answered
     bool ppo;     // PPO in place of V-trace
+    bool masked;  // some actions are forbidden
     float reward; // if not 0: of every tenth step, scaled by the largest float; other steps have none
 };
 
