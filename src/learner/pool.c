@@ -1,12 +1,15 @@
 // See pool.h.
 #include "learner/pool.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "base/atomics.h"
 #include "base/thread.h"
+#include "base/time.h"
 
 struct worker {
     struct farm_pool *pool;
@@ -14,39 +17,85 @@ struct worker {
     pthread_t thread;
 };
 
+// Runs follow one another within microseconds (a pass of PPO has three of them), so threads spin a while before they
+// sleep. `run` is the whole state of a run, so that a thread that comes late takes no piece of another run: its number,
+// the next piece, the pieces.
 struct farm_pool {
-    pthread_mutex_t lock;
-    pthread_cond_t start, finish;
+    uint64_t run;  // number << 32 | next << 16 | pieces
+    uint64_t left; // pieces that are not done
     void (*work)(void *context, uint32_t piece, uint32_t thread);
     void *context;
-    uint32_t pieces, next, running; // next: first piece not taken; running: pieces taken and not done
+    pthread_mutex_t lock; // for sleeping only
+    pthread_cond_t start, finish;
+    uint64_t asleep; // threads; changed with the lock held
+    bool waiting;    // the caller sleeps; with the lock held
     bool end;
     uint32_t worker_count;
     struct worker workers[];
 };
 
-// Runs pieces until none is left. With the lock held on entry and return.
+enum { SPIN_NS = 50000, PIECES_MAX = 0xffff };
+
+// Takes a piece of the present run, if one is left. A release store of `run` precedes: work and context are its own.
+static bool take_piece(struct farm_pool *pool, uint32_t *piece) {
+    uint64_t run = farm_load_acquire(&pool->run);
+    while ((run >> 16 & PIECES_MAX) < (run & PIECES_MAX))
+        if (__atomic_compare_exchange_n(&pool->run, &run, run + (1 << 16), false, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) {
+            *piece = (uint32_t)(run >> 16 & PIECES_MAX);
+            return true;
+        }
+    return false;
+}
+
+// The last piece's subtraction (release) makes all of them visible to the caller.
 static void run_pieces(struct farm_pool *pool, uint32_t thread) {
-    while (pool->next < pool->pieces) {
-        uint32_t piece = pool->next++;
-        pool->running++;
-        pthread_mutex_unlock(&pool->lock);
+    uint32_t piece;
+    while (take_piece(pool, &piece)) {
         pool->work(pool->context, piece, thread);
+        if (__atomic_sub_fetch(&pool->left, 1, __ATOMIC_ACQ_REL) > 0 || thread == 0) continue;
         pthread_mutex_lock(&pool->lock);
-        pool->running--;
+        if (pool->waiting) pthread_cond_signal(&pool->finish);
+        pthread_mutex_unlock(&pool->lock);
     }
+}
+
+static bool has_pieces(const struct farm_pool *pool) {
+    const uint64_t run = farm_load_acquire(&pool->run);
+    return (run >> 16 & PIECES_MAX) < (run & PIECES_MAX);
+}
+
+static bool all_done(const struct farm_pool *pool) {
+    return farm_load_acquire(&pool->left) == 0;
+}
+
+// Spins until `ready`, for SPIN_NS at most.
+static bool spin(const struct farm_pool *pool, bool (*ready)(const struct farm_pool *)) {
+    enum { TURNS = 64 };
+    const uint64_t end = farm_now_ns() + SPIN_NS;
+    do {
+        for (int i = 0; i < TURNS; i++) {
+            if (ready(pool)) return true;
+            farm_cpu_relax();
+        }
+    } while (farm_now_ns() < end);
+    return false;
 }
 
 static void *worker_main(void *argument) {
     struct worker *worker = argument;
     struct farm_pool *pool = worker->pool;
-    pthread_mutex_lock(&pool->lock);
-    while (!pool->end) {
+    bool end = false;
+    while (!end) {
         run_pieces(pool, worker->number);
-        if (!pool->running) pthread_cond_signal(&pool->finish);
-        pthread_cond_wait(&pool->start, &pool->lock);
+        if (spin(pool, has_pieces)) continue;
+        pthread_mutex_lock(&pool->lock);
+        farm_add_relaxed(&pool->asleep, 1);
+        farm_fence_full(); // `asleep` before `run`: start_run stores and loads them in the other order
+        while (!pool->end && !has_pieces(pool)) pthread_cond_wait(&pool->start, &pool->lock);
+        farm_add_relaxed(&pool->asleep, UINT64_MAX);
+        end = pool->end;
+        pthread_mutex_unlock(&pool->lock);
     }
-    pthread_mutex_unlock(&pool->lock);
     return NULL;
 }
 
@@ -88,13 +137,22 @@ void farm_pool_destroy(struct farm_pool *pool) {
 
 void farm_pool_run(struct farm_pool *pool, uint32_t pieces,
                    void (*work)(void *context, uint32_t piece, uint32_t thread), void *context) {
-    pthread_mutex_lock(&pool->lock);
+    assert(pieces <= PIECES_MAX);
     pool->work = work;
     pool->context = context;
-    pool->pieces = pieces;
-    pool->next = 0;
-    if (pool->worker_count) pthread_cond_broadcast(&pool->start);
+    farm_store_relaxed(&pool->left, pieces);
+    farm_store_release(&pool->run, ((farm_load_relaxed(&pool->run) >> 32) + 1) << 32 | pieces);
+    farm_fence_full(); // `run` before `asleep`
+    if (pieces > 1 && farm_load_relaxed(&pool->asleep)) {
+        pthread_mutex_lock(&pool->lock);
+        pthread_cond_broadcast(&pool->start);
+        pthread_mutex_unlock(&pool->lock);
+    }
     run_pieces(pool, 0);
-    while (pool->running) pthread_cond_wait(&pool->finish, &pool->lock);
+    if (all_done(pool) || spin(pool, all_done)) return;
+    pthread_mutex_lock(&pool->lock);
+    pool->waiting = true;
+    while (!all_done(pool)) pthread_cond_wait(&pool->finish, &pool->lock);
+    pool->waiting = false;
     pthread_mutex_unlock(&pool->lock);
 }

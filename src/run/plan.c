@@ -263,6 +263,7 @@ static enum farm_status place_workers(struct farm_run_plan *plan, uint64_t episo
     struct farm_plan_request request = {
         .actors = (int)recipe->actors,
         .learner_threads = (int)recipe->train_threads,
+        .synchronous = plan->passes.sync,
         .pin = recipe->pin,
         .numa = recipe->numa,
     };

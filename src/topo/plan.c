@@ -28,6 +28,7 @@ struct slot {
 };
 
 struct work {
+    int all_cores; // usable, with the learner's
     const struct farm_machine *m;
     const struct farm_plan_request *r;
     struct farm_plan *out;
@@ -616,6 +617,14 @@ static enum farm_status check_memory(const struct work *w, struct farm_error *er
     return FARM_OK;
 }
 
+// Rule 10.
+static void add_synchronous_training(struct work *w) {
+    struct farm_plan *out = w->out;
+    if (!w->r->synchronous || w->r->learner_device != FARM_LEARNER_CPU || w->r->learner_threads) return;
+    out->training_threads = w->all_cores < w->capacity ? w->all_cores : w->capacity;
+    farm_bitmap_add(&out->training_cpus, &out->actor_cpus);
+}
+
 enum farm_status farm_plan_make(const struct farm_machine *machine, const struct farm_plan_request *request,
                                 struct farm_plan *out, struct farm_error *err) {
     memset(out, 0, sizeof *out);
@@ -631,6 +640,7 @@ enum farm_status farm_plan_make(const struct farm_machine *machine, const struct
     find_home(w);
     static const struct farm_bitmap nothing;
     collect_slots(w, &nothing); // again, because distances are from home
+    w->all_cores = w->cores;
     bool alone = request->learner_device == FARM_LEARNER_NONE;
     if (w->throttled || w->crowded || (is_tiny(w) && !alone))
         share_cpus(w);
@@ -645,6 +655,7 @@ enum farm_status farm_plan_make(const struct farm_machine *machine, const struct
         place_shards(w);
         divide_actors(w);
         place_learner(w);
+        add_synchronous_training(w);
         note_decisions(w);
         note_learner(w);
         note_bridges(w);

@@ -29,6 +29,8 @@
 //   CPUs;
 //      one under rule 3 unless more are requested. There are at most as many shards as actors. Each serves as many
 //      actors as any other, give or take one, those of its own node first.
+//  10. In the synchronous regime a learner on CPUs trains on the actors' CPUs too, one thread per CPU, because its
+//      actors wait meanwhile.
 #ifndef FARM_TOPO_PLAN_H
 #define FARM_TOPO_PLAN_H
 
@@ -56,6 +58,7 @@ struct farm_plan_request {
     int learner_device;       // FARM_LEARNER_CPU, FARM_LEARNER_NONE or a GPU's index
     int learner_gpus;         // number of GPUs from that index on; 0 and 1: one
     int learner_threads;      // training threads on CPUs, 0: choose
+    bool synchronous;         // actors wait while the learner trains
     int learner_shards;       // inference threads on CPUs, 0: choose; each of several GPUs has one
     int bridges;              // processes that carry actors' lanes to or from other machines
     int bridge_node;          // of their network card; -1: the learner's

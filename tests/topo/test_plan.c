@@ -354,6 +354,19 @@ Test(topo, gives_a_cpu_learner_a_third_of_the_cores_and_trains_in_whole_l3_group
     for (int l3 = 0; l3 < 24; l3++) cr_assert(cores_in_l3[l3] == 0 || cores_in_l3[l3] == 8, "L3 group %d is split", l3);
 }
 
+Test(topo, trains_on_the_actors_cpus_too_if_actors_wait_meanwhile) {
+    struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
+    request.synchronous = true;
+    read_synthetic(AMD_12_L3);
+    make_plan(request);
+    cr_assert_eq(plan.actor_count, 128);
+    cr_assert_eq(plan.training_threads, 192);
+    cr_assert(farm_bitmap_has(&plan.training_cpus, plan.actor[0].cpu));
+    request.learner_threads = 4;
+    make_plan(request);
+    cr_assert_eq(plan.training_threads, 4);
+}
+
 Test(topo, leaves_a_cores_siblings_to_the_user_of_the_core) {
     read_synthetic(AMD_12_L3_SMT);
     make_plan(request_of(0, FARM_LEARNER_CPU));

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/time.h"
 #include "learner/backend.h"
 #include "learner/iteration.h"
 #include "learner/observation.h"
@@ -76,7 +77,9 @@ struct farm_backend {
     struct farm_iteration iterations[FARM_BACKEND_SLOTS];
     uint32_t columns_max;
     struct farm_pool *pool;
-    uint32_t worker_count;
+    uint32_t worker_count, active; // active: 1 or all, which compute the present pass
+    uint64_t least_ns[2];          // of a pass by one, by all; over the first passes
+    uint32_t timed_passes;
     struct worker *workers;
     struct farm_pass_stats stats; // since the last finish
 
@@ -429,9 +432,35 @@ static void differentiate_piece(void *context, uint32_t piece, uint32_t thread) 
                         left < backend->piece_units ? left : backend->piece_units);
 }
 
-// Pieces of `units` for all workers. Returns their number.
+// Runs the pieces in the active workers' threads.
+static void run_pieces(struct farm_backend *backend, uint32_t pieces,
+                       void (*work)(void *context, uint32_t piece, uint32_t thread)) {
+    if (backend->active > 1) farm_pool_run(backend->pool, pieces, work, backend);
+    for (uint32_t i = 0; i < pieces && backend->active == 1; i++) work(backend, i, 0);
+}
+
+// Small passes are faster in one thread than in several, by how much depends on net and machine: the first passes time
+// both by turns.
+enum { TIMED_PASSES = 16 };
+static void choose_active(struct farm_backend *backend) {
+    const uint32_t n = backend->timed_passes;
+    const bool alone = n < TIMED_PASSES ? n % 2 == 0 : backend->least_ns[0] < backend->least_ns[1];
+    backend->active = alone ? 1 : backend->worker_count;
+}
+
+static void time_pass(struct farm_backend *backend, uint64_t ns) {
+    uint64_t *least = &backend->least_ns[backend->timed_passes % 2];
+    if (backend->worker_count == 1 || backend->timed_passes >= TIMED_PASSES) return;
+    if (backend->timed_passes < 2 || ns < *least) *least = ns;
+    if (++backend->timed_passes < TIMED_PASSES) return;
+    farm_log_info("a pass takes %.0f us in one training thread, %.0f us in %u: %s", 1e-3 * (double)backend->least_ns[0],
+                  1e-3 * (double)backend->least_ns[1], backend->worker_count,
+                  backend->least_ns[0] < backend->least_ns[1] ? "one is used" : "all are used");
+}
+
+// Pieces of `units` for the active workers. Returns their number.
 static uint32_t divide(struct farm_backend *backend, uint32_t units) {
-    const uint32_t each = (units + backend->worker_count - 1) / backend->worker_count;
+    const uint32_t each = (units + backend->active - 1) / backend->active;
     backend->piece_units = backend->micro_batch < each ? backend->micro_batch : each;
     return (units + backend->piece_units - 1) / backend->piece_units;
 }
@@ -459,8 +488,9 @@ static enum farm_status begin(struct farm_backend *backend, uint32_t slot, const
     backend->iteration = &backend->iterations[slot];
     farm_iteration_list(backend->iteration, windows, count);
     if (!backend->plan->targets_once) return FARM_OK;
-    farm_pool_run(backend->pool, backend->worker_count, prepare_thread, backend);
-    farm_pool_run(backend->pool, divide(backend, backend->iteration->count), gather_piece, backend);
+    backend->active = backend->worker_count;
+    run_pieces(backend, backend->active, prepare_thread);
+    run_pieces(backend, divide(backend, backend->iteration->count), gather_piece);
     farm_iteration_target(backend->iteration);
     return FARM_OK;
 }
@@ -468,7 +498,7 @@ static enum farm_status begin(struct farm_backend *backend, uint32_t slot, const
 // One part of the vector: the sum of all threads' gradients as a tree, neighbours first, into the first one's; scaled.
 static void add_gradients(void *context, uint32_t piece, uint32_t thread) {
     struct farm_backend *backend = context;
-    const size_t count = backend->net->parameter_count, workers = backend->worker_count;
+    const size_t count = backend->net->parameter_count, workers = backend->active;
     const size_t from = count * piece / workers, to = count * (piece + 1) / workers;
     for (size_t step = 1; step < workers; step *= 2)
         for (size_t k = 0; k + step < workers; k += 2 * step) {
@@ -492,10 +522,13 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
     backend->pass_units = pass->count ? pass->count : farm_algo_units(plan, backend->iteration->count);
     backend->scale = backend->learner->algo.loss_sum ? 1.0f : 1.0f / (float)(backend->pass_units * transitions);
     if (plan->targets_once) farm_iteration_reduce(backend->iteration, pass->indices, backend->pass_units);
-    farm_pool_run(backend->pool, backend->worker_count, prepare_thread, backend);
-    farm_pool_run(backend->pool, divide(backend, backend->pass_units), differentiate_piece, backend);
-    farm_pool_run(backend->pool, backend->worker_count, add_gradients, backend);
-    for (uint32_t k = 0; k < backend->worker_count; k++)
+    choose_active(backend);
+    const uint64_t start = farm_now_ns();
+    run_pieces(backend, backend->active, prepare_thread);
+    run_pieces(backend, divide(backend, backend->pass_units), differentiate_piece);
+    run_pieces(backend, backend->active, add_gradients);
+    time_pass(backend, farm_now_ns() - start);
+    for (uint32_t k = 0; k < backend->active; k++)
         for (int t = 0; t < FARM_ALGO_TERMS_MAX; t++) backend->stats.terms[t] += backend->workers[k].terms[t];
     backend->stats.grad_norm =
         (double)farm_optimiser_step(&backend->optimiser_config, &backend->optimiser, (float)pass->learning_rate,
