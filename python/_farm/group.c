@@ -21,7 +21,8 @@ struct choice {
     int64_t start, count;
 };
 
-// A value of an observation: an array of numbers, or whole numbers that are written one-hot.
+// A value of an observation: an array of numbers, or whole numbers of known ranges, which are written counted from 0
+// into i32 and u8, one-hot into f32.
 struct part {
     PyObject *path;   // tuple of the keys that lead to it
     uint8_t *into;    // of step 0, environment 0
@@ -30,7 +31,7 @@ struct part {
     int rank;         // of the value
     Py_ssize_t dims[RANK_MAX];
     size_t count, size;     // numbers read, numbers written
-    struct choice *choices; // [count]; NULL: not one-hot
+    struct choice *choices; // [count]; NULL: an array of numbers
 };
 
 struct single {
@@ -51,11 +52,11 @@ typedef struct {
 
 // ---- packing ----
 
-// The type of a buffer's numbers as one letter: B, i, l, f, d; 0: another one.
+// The type of a buffer's numbers as one letter: b, B, i, l, f, d; 0: another one.
 static char letter_of(const Py_buffer *buffer) {
     const char *format = buffer->format ? buffer->format : "B";
     if (!format[0] || format[1]) return 0;
-    return strchr("Bilfd", format[0]) ? format[0] : format[0] == '?' ? 'B' : 0;
+    return strchr("bBilfd", format[0]) ? format[0] : format[0] == '?' ? 'B' : 0;
 }
 
 // into[0..count) = from[0..count), which may be unaligned.
@@ -86,15 +87,33 @@ static bool cast(char letter, const void *from, size_t count, uint32_t dtype, vo
     }
 }
 
-static bool cast_one_hot(const struct part *part, char letter, const void *from, float *into) {
-    if (letter != 'l') return false;
-    memset(into, 0, part->size * sizeof *into);
-    for (size_t i = 0; i < part->count; into += part->choices[i++].count) {
+static bool read_whole(char letter, const void *from, size_t i, int64_t *number) {
+    int32_t number32;
+    if (letter == 'l')
+        memcpy(number, (const uint8_t *)from + i * sizeof *number, sizeof *number);
+    else if (letter == 'i')
+        memcpy(&number32, (const uint8_t *)from + i * sizeof number32, sizeof number32), *number = number32;
+    else if (letter == 'b' || letter == 'B')
+        *number = letter == 'b' ? ((const int8_t *)from)[i] : ((const uint8_t *)from)[i];
+    else
+        return false;
+    return true;
+}
+
+static bool write_choices(const struct part *part, char letter, const void *from, void *into) {
+    float *one_hot = into;
+    if (part->dtype == FARM_F32) memset(into, 0, part->size * sizeof *one_hot);
+    for (size_t i = 0; i < part->count; one_hot += part->choices[i++].count) {
         int64_t number;
-        memcpy(&number, (const uint8_t *)from + i * sizeof number, sizeof number);
+        if (!read_whole(letter, from, i, &number)) return false;
         const uint64_t chosen = (uint64_t)number - (uint64_t)part->choices[i].start;
         if (chosen >= (uint64_t)part->choices[i].count) return false;
-        into[chosen] = 1;
+        if (part->dtype == FARM_F32)
+            one_hot[chosen] = 1;
+        else if (part->dtype == FARM_I32)
+            ((int32_t *)into)[i] = (int32_t)chosen;
+        else
+            ((uint8_t *)into)[i] = (uint8_t)chosen;
     }
     return true;
 }
@@ -110,7 +129,7 @@ static bool has_shape(const struct part *part, const Py_buffer *buffer, Py_ssize
 static bool write_part(const struct part *part, PyObject *value, Py_ssize_t rows, void *into) {
     if (part->choices && part->rank == 0 && rows == ONE && PyIndex_Check(value)) { // int, numpy.int64
         const int64_t number = PyNumber_AsSsize_t(value, PyExc_OverflowError);
-        return !(number == -1 && PyErr_Occurred()) && cast_one_hot(part, 'l', &number, into);
+        return !(number == -1 && PyErr_Occurred()) && write_choices(part, 'l', &number, into);
     }
     Py_buffer buffer;
     if (PyObject_GetBuffer(value, &buffer, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)) return false;
@@ -122,7 +141,7 @@ static bool write_part(const struct part *part, PyObject *value, Py_ssize_t rows
     for (Py_ssize_t v = 0; good && v < values; v += joined) {
         const void *from = (const uint8_t *)buffer.buf + (size_t)v * part->count * (size_t)buffer.itemsize;
         void *row = (uint8_t *)into + (size_t)v * part->row_bytes;
-        good = part->choices ? cast_one_hot(part, letter_of(&buffer), from, row)
+        good = part->choices ? write_choices(part, letter_of(&buffer), from, row)
                              : cast(letter_of(&buffer), from, count, part->dtype, row);
     }
     PyBuffer_Release(&buffer);
@@ -301,12 +320,12 @@ static bool parse_choices(PyObject *choices, struct part *part) {
     if (!part->choices) return PyErr_NoMemory();
     if (!PyList_Check(choices) || (size_t)PyList_GET_SIZE(choices) != part->count)
         return PyErr_Format(PyExc_ValueError, "choices are a list of (start, count), one per number");
-    part->size = 0;
+    if (part->dtype == FARM_F32) part->size = 0;
     for (size_t i = 0; i < part->count; i++) {
         long long start, number;
         if (!PyArg_ParseTuple(PyList_GET_ITEM(choices, (Py_ssize_t)i), "LL", &start, &number)) return false;
         part->choices[i] = (struct choice){start, number};
-        part->size += number > 0 ? (size_t)number : 0;
+        if (part->dtype == FARM_F32) part->size += number > 0 ? (size_t)number : 0;
     }
     return true;
 }
@@ -329,11 +348,10 @@ static bool parse_part(const Group *self, PyObject *item, struct part *part) {
         part->count *= (size_t)dim;
     }
     part->size = part->count;
-    if (choices != Py_None && !parse_choices(choices, part)) return false;
     part->dtype = field < lane->obs_count ? self->ring->ring.spec.env.obs[field].dtype : FARM_F32;
+    if (choices != Py_None && !parse_choices(choices, part)) return false;
     const size_t item_bytes = farm_dtype_bytes(part->dtype);
-    if (field >= lane->obs_count || (offset + part->size) * item_bytes > lane->obs_bytes[field] ||
-        (part->choices && part->dtype != FARM_F32))
+    if (field >= lane->obs_count || (offset + part->size) * item_bytes > lane->obs_bytes[field])
         return PyErr_Format(PyExc_ValueError, "part %R exceeds the lane's fields", item);
     part->row_bytes = lane->obs_bytes[field];
     part->into = lane->obs[field] + offset * item_bytes;
@@ -438,7 +456,7 @@ PyTypeObject Group_type = {
     .tp_members = Group_members,
     .tp_doc =
         "Group(ring, lane, parts, convert, singles, invalid, resets): the environments of a lane. parts: [(path, "
-        "field, offset in numbers, shape, None or [(start, count), ...] to write one-hot), ...]; "
+        "field, offset in numbers, shape, None or [(start, count), ...] to write from 0, into f32 one-hot), ...]; "
         "convert(observation, batch=()) -> an array per part; singles: [(step, reset, seed), ...] or None; invalid: "
         "None, or the message of BrokenContract for invalid numbers; resets: abandon their episode first",
 };

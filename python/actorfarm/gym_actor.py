@@ -3,7 +3,7 @@
 --env takes any id of Gymnasium, and PACKAGE:ID for an id that importing PACKAGE registers. gym_spaces.py converts spaces. Options,
 --option key=value:
 
-    flatten=true|false       observations as one vector f32, or the parts of Dict and Tuple as fields (gym_spaces.py)
+    flatten=true             observations as one vector f32 instead of a field for each part of Dict and Tuple (gym_spaces.py)
     vector=false             single environments even if the id has a vector environment
     max_episode_steps=N      truncates after N steps, like gymnasium.make
     any other                an argument of gymnasium.make, in Python's notation: 3, 0.5, true, none, (1, 2), text
@@ -167,7 +167,10 @@ class Maker:
         return self._group(ring, lane, self, seeds)
 
     def spec(self):
-        fields = [{"name": name, "dtype": dtype, "dims": list(dims)} for name, dtype, dims in self.observations.fields]
+        fields = [
+            {"name": name, "dtype": dtype, "dims": list(dims), "choices": choices}
+            for name, dtype, dims, choices in self.observations.fields
+        ]
         return {"obs": fields, "action": self.actions.spec, "frames_per_step": 1}
 
 

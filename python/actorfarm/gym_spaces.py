@@ -4,10 +4,12 @@ Observations
     Box of u8               a field u8 of the same shape
     Box of floats           a field f32 of the same shape
     Box of other integers   a field i32 of the same shape
-    Discrete, MultiDiscrete one-hot, a vector f32 (several: concatenated, like gymnasium.spaces.flatten)
-    Dict, Tuple             with an image among the parts (u8 of two or more dims): a field per part, named by its keys with dots;
-                            otherwise one vector f32 in the order of gymnasium.spaces.flatten
-    `flatten` True makes one vector f32 of any space, False makes fields of the parts of Dict and Tuple.
+    Discrete, MultiDiscrete a field i32, counted from 0, with `choices`, the largest number of them
+    MultiBinary             a field u8 of 2 choices
+    Dict, Tuple             the fields of their parts, also nested, named by keys and indices with dots ("arm.0"); a name is cut to
+                            23 letters and made unique. A Dict's action_mask (MultiBinary or a Box of 0 and 1) is a field of this
+                            name, u8 of 2 choices: which actions are allowed
+    `flatten` True makes one vector f32 of everything but action_mask, like gymnasium.spaces.flatten: choices one-hot.
 Actions
     Discrete (from any start), MultiDiscrete, Box of floats (clipped to its bounds, NaN to the lower one).
 Any other space is a ValueError that names it. An observation outside its space is a BrokenContract.
@@ -21,7 +23,7 @@ from gymnasium import spaces
 from .actor import BrokenContract
 
 FIELDS_MAX, RANK_MAX, NAME_MAX, ACTION_DIMS_MAX = 8, 4, 23, 32  # include/farm/env.h
-ONE_HOT_MAX = 1 << 16
+MASK = ("action_mask",)
 F32_MAX = float(np.finfo(np.float32).max)
 NUMPY = {"u8": np.uint8, "i32": np.int32, "f32": np.float32}
 
@@ -35,9 +37,9 @@ def describe(space):
 
 
 class Array:
-    """A Box."""
+    """A Box. `ranges`: no choices."""
 
-    choices = None
+    ranges = None
 
     def __init__(self, space):
         kind, self.shape = np.dtype(space.dtype), space.shape
@@ -48,7 +50,11 @@ class Array:
             raise ValueError(f"observation space {describe(space)}: must be a Box of numbers that is not empty")
         if self.dtype == "i32" and (space.low.min() < -(2**31) or space.high.max() >= 2**31):
             raise ValueError(f"observation space {describe(space)}: its integers need more than 32 bits")
-        self.is_image = self.dtype == "u8" and len(self.shape) >= 2
+        self.choices = int(space.high.max()) + 1 if self.dtype == "u8" and space.high.max() < 255 else 0
+
+    def flat(self):
+        """Numbers in a vector f32, and the ranges of those that are one-hot."""
+        return self.size, None
 
     def convert(self, value, dtype, batch):
         """value: of shape batch + the space's. -> a contiguous array of this shape"""
@@ -58,30 +64,49 @@ class Array:
         return value.astype(dtype, "C", "same_kind")
 
 
-class OneHot:
-    """A Discrete or MultiDiscrete, one-hot."""
+class Choices:
+    """Whole numbers of known `ranges`, [(start, count), ...], counted from 0: Discrete, MultiDiscrete; as u8: bits."""
 
-    dtype, is_image = "f32", False
+    def __init__(self, space, starts, counts, dtype="i32"):
+        self.shape, self.dims, self.dtype = space.shape, space.shape or (1,), dtype
+        self.ranges = [(int(start), int(n)) for start, n in zip(starts, counts, strict=True)]
+        self.choices = max((n for _, n in self.ranges), default=0)
+        if not 1 <= self.choices <= 2**31:
+            raise ValueError(f"observation space {describe(space)}: 1 to 2^31 choices are possible")
 
-    def __init__(self, space):
-        choices = [space.n] if isinstance(space, spaces.Discrete) else space.nvec.ravel()
-        self.shape = space.shape
-        self.choices = [(int(start), int(n)) for start, n in zip(np.ravel(space.start), choices)]
-        self.size = sum(n for _, n in self.choices)
-        self.dims = (self.size,)
-        if self.size > ONE_HOT_MAX:
-            raise ValueError(f"observation space {describe(space)}: at most {ONE_HOT_MAX} choices are possible one-hot")
+    def flat(self):
+        return (len(self.ranges), None) if self.dtype == "u8" else (sum(n for _, n in self.ranges), self.ranges)
 
     def convert(self, value, dtype, batch):
-        """As Array.convert, but whole numbers that say which number of the field is 1."""
+        """As Array.convert, but whole numbers of the space, not counted from 0 yet."""
         value = np.asarray(value, np.int64)
         if value.shape != batch + self.shape:
             raise BrokenContract(f"an observation of shape {value.shape} instead of {batch + self.shape}")
-        starts, counts = np.transpose(self.choices)
+        starts, counts = np.transpose(self.ranges)
         chosen = value.reshape(-1, len(counts)) - starts
         if (chosen < 0).any() or (chosen >= counts).any():
             raise BrokenContract(f"an observation {value.tolist()} that is not in its space")
         return np.array(value)
+
+
+def _leaf(path, space):
+    bits = isinstance(space, spaces.MultiBinary)
+    if path == MASK and isinstance(space, spaces.Box):
+        if np.dtype(space.dtype).kind not in "biu" or space.low.min() < 0 or space.high.max() > 1:
+            raise ValueError(f"observation space {describe(space)}: action_mask must be MultiBinary or a Box of 0 and 1")
+        bits = True
+    if bits:
+        size = math.prod(space.shape)
+        return Choices(space, [0] * size, [2] * size, "u8")
+    if isinstance(space, spaces.Box):
+        return Array(space)
+    if isinstance(space, spaces.Discrete):
+        return Choices(space, [space.start], [space.n])
+    if isinstance(space, spaces.MultiDiscrete):
+        return Choices(space, space.start.ravel(), space.nvec.ravel())
+    raise ValueError(
+        f"observation space {describe(space)}: must be Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
+    )
 
 
 def _leaves(space, path=()):
@@ -90,42 +115,55 @@ def _leaves(space, path=()):
         return [leaf for key, part in space.spaces.items() for leaf in _leaves(part, (*path, key))]
     if isinstance(space, spaces.Tuple):
         return [leaf for i, part in enumerate(space.spaces) for leaf in _leaves(part, (*path, i))]
-    if isinstance(space, spaces.Box):
-        return [(path, Array(space))]
-    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
-        return [(path, OneHot(space))]
-    raise ValueError(
-        f"observation space {describe(space)}: must be Box, Discrete, MultiDiscrete, or a Dict or Tuple of these"
-    )
+    return [(path, _leaf(path, space))]
+
+
+def _names(paths):
+    """Of fields: unique, ASCII, at most NAME_MAX letters."""
+    names = []
+    for path in paths:
+        whole = ".".join(map(str, path)).encode("ascii", "replace").decode() or "obs"
+        name, n = whole[:NAME_MAX], 1
+        while name in names:
+            n += 1
+            name = whole[: NAME_MAX - len(f"~{n}")] + f"~{n}"
+        names.append(name)
+    return names
 
 
 # ---- observations ----
 
 
 class Observations:
-    """The fields of a space's observations: `fields` [(name, dtype, dims), ...], and how _farm.Group fills them: `parts`."""
+    """The fields of a space's observations: `fields` [(name, dtype, dims, choices), ...], and how _farm.Group fills them: `parts`."""
 
     def __init__(self, space, flatten=None):
-        leaves = _leaves(space)
-        if flatten is None:
-            flatten = isinstance(space, (spaces.Dict, spaces.Tuple)) and not any(leaf.is_image for _, leaf in leaves)
+        self._leaves = leaves = _leaves(space)
         if not leaves:
             raise ValueError(f"observation space {describe(space)} is empty")
-        if flatten:
-            self.fields = [("obs", "f32", (sum(leaf.size for _, leaf in leaves),))]
-        else:
-            self.fields = [(".".join(map(str, path)) or "obs", leaf.dtype, leaf.dims) for path, leaf in leaves]
+        joined = [bool(flatten) and path != MASK for path, _ in leaves]
+        apart = [(path, leaf) for (path, leaf), join in zip(leaves, joined) if not join]
+        names = _names(path for path, _ in apart)
+        self.fields = [(name, leaf.dtype, leaf.dims, leaf.choices) for name, (_, leaf) in zip(names, apart)]
+        if any(joined):
+            size = sum(leaf.flat()[0] for (_, leaf), join in zip(leaves, joined) if join)
+            self.fields.insert(0, ("obs", "f32", (size,), 0))
         self._check(space)
-        self.parts, self._leaves, at = [], leaves, 0
-        for field, (path, leaf) in enumerate(leaves):
-            self.parts.append((path, *((0, at) if flatten else (field, 0)), leaf.shape, leaf.choices))
-            at += leaf.size
+        self.parts, at, field = [], 0, int(any(joined))
+        for (path, leaf), join in zip(leaves, joined):
+            if join:
+                size, ranges = leaf.flat()
+                self.parts.append((path, 0, at, leaf.shape, ranges))
+                at += size
+            else:
+                self.parts.append((path, field, 0, leaf.shape, leaf.ranges))
+                field += 1
 
     def _check(self, space):
-        for name, _, dims in self.fields:
-            if len(dims) > RANK_MAX or len(name) > NAME_MAX:
+        for name, _, dims, _ in self.fields:
+            if len(dims) > RANK_MAX:
                 raise ValueError(
-                    f"observation space {describe(space)}: field {name} has more than {RANK_MAX} dims or {NAME_MAX} letters; "
+                    f"observation space {describe(space)}: field {name} has more than {RANK_MAX} dims; "
                     "env.flatten=true makes one vector of all"
                 )
         if len(self.fields) > FIELDS_MAX:

@@ -70,7 +70,7 @@ class CommandLine(unittest.TestCase):
         spec, _ = self.read_spec("ale_actor", "ms_pacman", "--option", "full_action_space=true", "--option", "frame_skip=2")
         self.assertEqual((spec["action"]["sizes"], spec["frames_per_step"]), ([18], 2))
         spec, printed = self.read_spec("gym_actor", "test_actor_programs:Probe/Plain-v0", "--option", "prints=hello")
-        self.assertEqual(spec["obs"], [{"name": "obs", "dtype": "f32", "dims": [3]}])
+        self.assertEqual(spec["obs"], [{"name": "obs", "dtype": "f32", "dims": [3], "choices": 0}])
         self.assertIn("hello", printed)  # not on stdout
 
     def test_an_unknown_environment_ends_with_status_2_and_one_line(self):
