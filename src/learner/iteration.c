@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/gather.h"
+#include "nn/inputs.h"
+
 static uint32_t transitions(const struct farm_iteration *it) {
     return it->plan->shape.length - 1;
 }
@@ -57,13 +60,18 @@ void farm_iteration_list(struct farm_iteration *it, const struct farm_window *wi
 
 // ---- targets once ----
 
+static float reward_of(const struct farm_iteration *it, float reward) {
+    const float scaled = farm_algo_reward(it->algo, reward);
+    return it->reward_scale > 0 ? farm_reward_clip(scaled * it->reward_scale, FARM_NORMALISED_MOST) : scaled;
+}
+
 // Step n of a lane's environment into row `row`.
-static void gather_step(const struct farm_algo_config *algo, const struct farm_place *at,
-                        const struct farm_gathered *to, size_t row) {
+static void gather_step(const struct farm_iteration *it, const struct farm_place *at, const struct farm_gathered *to,
+                        size_t row) {
     const struct farm_lane *lane = at->lane;
     const size_t policy_bytes = lane->answer[FARM_ANSWER_POLICY].bytes;
     const size_t action_bytes = lane->answer[FARM_ANSWER_ACTION].bytes;
-    to->reward[row] = farm_algo_reward(algo, farm_lane_reward(lane, at->n)[at->env]);
+    to->reward[row] = reward_of(it, farm_lane_reward(lane, at->n)[at->env]);
     to->flags[row] = farm_lane_flags(lane, at->n)[at->env];
     to->behaviour_value[row] = farm_lane_value(lane, at->n)[at->env];
     memcpy(to->action + row * action_bytes, farm_lane_action(lane, at->n, at->env), action_bytes);
@@ -80,7 +88,7 @@ void farm_iteration_gather(struct farm_iteration *it, uint32_t first, uint32_t c
         for (uint32_t c = first; c < first + count; c++) {
             const struct farm_place at = place_of(&it->columns[c], step);
             const size_t row = (size_t)step * it->count + c;
-            gather_step(it->algo, &at, &it->all, row);
+            gather_step(it, &at, &it->all, row);
             if (step < transitions(it)) it->value[row] = it->all.behaviour_value[row];
         }
 }
@@ -132,7 +140,7 @@ void farm_iteration_row(const struct farm_iteration *it, uint32_t unit, uint32_t
                         size_t row) {
     if (!it->plan->targets_once) {
         const struct farm_place at = place_of(&it->columns[unit], step);
-        gather_step(it->algo, &at, to, row);
+        gather_step(it, &at, to, row);
         return;
     }
     const struct farm_gathered *from = &it->all;

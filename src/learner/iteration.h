@@ -28,6 +28,7 @@ struct farm_iteration {
     struct farm_head head;
     uint32_t columns_max, count; // columns: most, present
     struct farm_column *columns; // [columns_max]
+    float reward_scale; // rewards are multiplied by it once more and clipped to +-10 (statistics.h); 0: they are not
     // If targets are computed once: all rows, time-major [T+1][count].
     struct farm_gathered all;
     float *value; // the stored values; the last `count` are the caller's: present values of the last observations
@@ -50,7 +51,8 @@ void farm_iteration_target(struct farm_iteration *iteration);
 // Sums over the units of a pass, in their order (indices NULL: all).
 void farm_iteration_reduce(struct farm_iteration *iteration, const uint32_t *indices, uint32_t count);
 
-// Step `step` of a unit (algo.h): where it lies, and its small arrays into row `row` (rewards clipped and scaled).
+// Step `step` of a unit (algo.h): where it lies, and its small arrays into row `row` (rewards clipped, scaled,
+// normalised).
 struct farm_place {
     const struct farm_lane *lane;
     uint32_t lane_id, env;

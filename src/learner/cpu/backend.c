@@ -11,8 +11,10 @@
 #include "base/time.h"
 #include "learner/backend.h"
 #include "learner/iteration.h"
+#include "learner/lanes.h"
 #include "learner/observation.h"
 #include "learner/pool.h"
+#include "learner/statistics.h"
 #include "shm/heap.h"
 
 enum { FRAME_ROWS = 96, FLAT_ROWS = 1024 }; // of a micro-batch: they keep a core busy and do not delay inference
@@ -73,7 +75,8 @@ struct farm_backend {
     float *params;
     float *trainable; // [parameter_count] 1, or 0 for what the optimiser leaves; NULL: all ones
     uint64_t version;
-    uint32_t micro_batch; // units of one forward and backward pass
+    uint32_t micro_batch;               // units of one forward and backward pass
+    struct farm_statistics *statistics; // in params since the last publish
     struct farm_iteration iterations[FARM_BACKEND_SLOTS];
     uint32_t columns_max;
     struct farm_pool *pool;
@@ -143,6 +146,7 @@ static void destroy(struct farm_backend *backend) {
     for (uint32_t k = 0; k < backend->shard_count; k++) farm_executor_destroy(backend->shards[k].executor);
     free_blocks(backend);
     for (int k = 0; k < FARM_BACKEND_SLOTS; k++) farm_iteration_free(&backend->iterations[k]);
+    farm_statistics_free(backend->statistics);
     for (uint32_t k = 0; k < backend->published_count; k++) {
         pthread_rwlock_destroy(&backend->published[k].lock);
         farm_heap_close(backend->published[k].heap);
@@ -213,14 +217,18 @@ static enum farm_status choose_arithmetic(struct farm_backend *backend, struct f
     return status;
 }
 
-static enum farm_status make_training(struct farm_backend *backend, struct farm_error *err) {
+static enum farm_status make_training(struct farm_backend *backend, const struct farm_backend_config *config,
+                                      struct farm_error *err) {
     const struct farm_learner_config *learner = backend->learner;
-    const uint32_t threads = training_threads(learner);
-    for (int k = 0; k < FARM_BACKEND_SLOTS; k++) {
-        const enum farm_status status = farm_iteration_make(&learner->algo, backend->plan, backend->head,
-                                                            backend->columns_max, &backend->iterations[k], err);
-        if (status) return status;
+    const uint32_t threads = training_threads(learner), lanes = config->lanes ? config->lanes->lane_count : 0;
+    enum farm_status made =
+        farm_statistics_make(backend->net, &learner->algo, lanes, config->width_max, &backend->statistics, err);
+    farm_statistics_load(backend->statistics, backend->params);
+    for (int k = 0; k < FARM_BACKEND_SLOTS && !made; k++) {
+        made = farm_iteration_make(&learner->algo, backend->plan, backend->head, backend->columns_max,
+                                   &backend->iterations[k], err);
     }
+    if (made) return made;
     backend->trainable = new_vector(backend);
     if (backend->trainable && !farm_net_trainable(backend->net, backend->trainable)) backend->trainable = NULL;
     backend->workers = zeroed(backend, threads, sizeof *backend->workers);
@@ -313,7 +321,7 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
     }
     if (!status) backend->shard_count = config->shards;
     for (uint32_t k = 0; k < backend->shard_count && !status; k++) status = make_shard(backend, k, err);
-    if (!status && !learner->evaluate) status = make_training(backend, err);
+    if (!status && !learner->evaluate) status = make_training(backend, config, err);
     if (status) {
         destroy(backend);
         return status;
@@ -487,6 +495,7 @@ static enum farm_status begin(struct farm_backend *backend, uint32_t slot, const
                               uint32_t count, struct farm_error *err) {
     backend->iteration = &backend->iterations[slot];
     farm_iteration_list(backend->iteration, windows, count);
+    farm_statistics_begin(backend->statistics, backend->iteration);
     if (!backend->plan->targets_once) return FARM_OK;
     backend->active = backend->worker_count;
     run_pieces(backend, backend->active, prepare_thread);
@@ -538,6 +547,7 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
 
 static enum farm_status publish(struct farm_backend *backend, uint64_t version, struct farm_error *err) {
     backend->version = version;
+    farm_statistics_write(backend->statistics, backend->params);
     for (uint32_t k = 0; k < backend->published_count; k++) publish_to(backend, &backend->published[k]);
     return FARM_OK;
 }
@@ -556,6 +566,7 @@ static struct farm_backend_state state(struct farm_backend *backend) {
 static enum farm_status state_changed(struct farm_backend *backend, uint64_t version, uint64_t optimiser_step,
                                       struct farm_error *err) {
     backend->optimiser.step = optimiser_step;
+    farm_statistics_load(backend->statistics, backend->params);
     return publish(backend, version, err);
 }
 
