@@ -413,6 +413,21 @@ bool farm_net_trainable(const struct farm_net *net, float *mask) {
     return !all;
 }
 
+// The factor of a hidden layer's orthogonal weights. ReLU halves the power of its input, so sqrt(2); 1 without
+// activation. Each of n residual blocks adds power to its input, 1 / 2n of it, so that all give less than sqrt(e)
+// (Hanin and Rolnick 2018, "How to start training", section 4).
+static float hidden_gain(const struct farm_net *net, int t) {
+    float gain = sqrtf(2), blocks = 0;
+    for (int i = 0; i < net->op_count; i++) blocks += net->ops[i].skip >= 0;
+    for (int i = 0; i < net->op_count; i++) {
+        const struct farm_net_op *op = &net->ops[i];
+        if (op->weight != t) continue;
+        if (op->skip >= 0) gain = sqrtf(1 / blocks);
+        if (op->skip < 0 && op->activation == FARM_ACTIVATION_NONE) gain = 1;
+    }
+    return gain;
+}
+
 void farm_net_init(const struct farm_net *net, enum farm_net_init how, uint64_t seed, float *params) {
     const uint64_t key = farm_random_mix(seed);
     const struct farm_net_op *heads = &net->ops[net->op_count - 1];
@@ -424,7 +439,11 @@ void farm_net_init(const struct farm_net *net, enum farm_net_init how, uint64_t 
         for (int k = 0; k < count; k++) {
             const uint64_t stream = (uint64_t)t + (uint64_t)k * FARM_TENSORS_MAX;
             if (how == FARM_INIT_ORTHOGONAL)
-                fill_orthogonal(params, &blocks[k], policy ? policy_scale : value ? 1 : sqrtf(2), key, stream);
+                fill_orthogonal(params, &blocks[k],
+                                policy  ? policy_scale
+                                : value ? 1
+                                        : hidden_gain(net, t),
+                                key, stream);
             else
                 fill_uniform(params, &blocks[k], (policy ? policy_scale : 1) / sqrtf((float)blocks[k].columns), key,
                              stream);

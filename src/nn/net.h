@@ -195,8 +195,8 @@ enum farm_status farm_net_make(const struct farm_net_spec *spec, const struct fa
 
 // Weights of hidden layers, of the policy, of the value. Biases are zero.
 enum farm_net_init {
-    FARM_INIT_ORTHOGONAL, // orthogonal rows or columns (Saxe et al. 2013) times sqrt(2), 0.01, 1: signals keep their
-                          // size
+    FARM_INIT_ORTHOGONAL, // orthogonal rows or columns (Saxe et al. 2013) times sqrt(2) (deep: less where no ReLU
+                          // follows and in residual blocks), 0.01, 1: signals keep their size
     FARM_INIT_UNIFORM,    // U(-1/sqrt(fan_in), 1/sqrt(fan_in)), PyTorch's default, times 1, 0.01, 1
 };
 

@@ -716,3 +716,54 @@ Test(nn, executors_side_by_side_give_the_same_bits) {
         farm_executor_destroy(jobs[i].executor);
     }
 }
+
+// Root mean square of what layer `last` leaves, over that of random observations. The features of a network cut off
+// there are the gradient of its value by the value's weights.
+static double feature_size(const char *name, int last, enum farm_net_init how) {
+    enum { ROWS = 4 };
+    struct farm_net_spec spec = *farm_net_find(name, NULL);
+    const bool flat = spec.layers[0].kind == FARM_LAYER_DENSE;
+    const struct farm_net_io frames = {.frame_channels = 1, .height = 52, .width = 52, .stack = 4, .actions = 1},
+                             numbers = {.flat = 17, .stack = 1, .actions = 1};
+    double out = 0, in = 0;
+    spec.layer_count = last + 1;
+    with_problem *p = problem_random(&spec, flat ? &numbers : &frames, ROWS);
+    farm_net_init(&p->net, how, 3, p->params);
+    const struct farm_arithmetic f32 = farm_arithmetic_uniform(&p->net, FARM_PRECISION_F32, (struct farm_form){0});
+    with_executor *executor = executor_new(p, ROWS, true, &f32);
+    const struct farm_tensor *value = &p->net.tensors[p->net.ops[p->net.op_count - 1].weight + 1];
+    const size_t ins = ROWS * (flat ? 17 : 4 * 52 * 52);
+    memset(p->dlogits, 0, ROWS * sizeof *p->dlogits);
+    for (int row = 0; row < ROWS; row++) {
+        for (int i = 0; i < ROWS; i++) p->dvalue[i] = i == row;
+        const with_answer answer = answer_of(executor, p, ROWS);
+        for (size_t i = 0; i < value->count; i++) out += pow((double)answer.grads[value->offset + i], 2);
+    }
+    for (size_t i = 0; i < ins; i++)
+        in += pow(flat ? (double)((float *)p->input)[i] : ((uint8_t *)p->input)[i] / 255.0, 2);
+    return sqrt(out / (double)(ROWS * value->count) / (in / (double)ins));
+}
+
+// z = sqrt(2) Q x with orthonormal rows has twice the power of x, averaged over Q, and ReLU halves it: 1 for each
+// layer. Four outputs are few for an average, pixels are correlated, pools take maxima, and residual blocks add up to
+// e^(1/4): within a factor of 2.5. With 64 rows for 17 numbers the columns are orthonormal: sqrt(2 * 17 / 64) = 0.73,
+// of which tanh takes some, then sqrt(2) times that, of which tanh takes more.
+// PyTorch's default U(+-1/sqrt(n)) has the variance 1/3n: 1/sqrt(6) = 0.41 for each layer of ReLU.
+Test(nn, orthogonal_initial_weights_keep_the_size_of_features) {
+    static const struct {
+        const char *name;
+        double least, most, uniform; // uniform: after the last layer
+    } nets[] = {{"shallow", 0.7, 1.5, 0.069}, {"nature", 0.7, 1.5, 0.028}, {"lite", 0.7, 1.5, 0.028},
+                {"deep", 0.7, 2.5, 0},        {"mlp", 0.5, 1, 0},          {"separate", 0.5, 1, 0}};
+    for (size_t i = 0; i < sizeof nets / sizeof *nets; i++) {
+        const int layers = farm_net_find(nets[i].name, NULL)->layer_count;
+        for (int l = 0; l < layers; l++) {
+            const double size = feature_size(nets[i].name, l, FARM_INIT_ORTHOGONAL);
+            cr_expect(size > nets[i].least && size < nets[i].most, "%s: %.3g after layer %d", nets[i].name, size, l);
+        }
+        const double expected = nets[i].uniform;
+        const double size = expected > 0 ? feature_size(nets[i].name, layers - 1, FARM_INIT_UNIFORM) : 0;
+        cr_expect(size >= expected / 1.3 && size <= expected * 1.3, "%s: %.3g, not %.3g", nets[i].name, size, expected);
+    }
+    cr_expect_null(farm_net_at(sizeof nets / sizeof *nets), "a net that is not in this table");
+}
