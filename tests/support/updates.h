@@ -68,7 +68,7 @@ static inline void update_configure(struct update_run *run, struct farm_ring_spe
         spec->env.action = (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = (uint32_t)c->dims};
         for (int d = 0; d < c->dims; d++) spec->env.action.low[d] = -1, spec->env.action.high[d] = 1;
     }
-    cr_assert_eq(farm_head_make(&spec->env.action, &run->head, NULL), FARM_OK);
+    cr_assert_eq(farm_head_make(&spec->env, &run->head, NULL), FARM_OK);
     farm_ring_spec_answers(spec);
     learner->io.actions = run->head.outputs;
     learner->io.free_outputs = run->head.free_outputs;
