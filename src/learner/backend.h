@@ -27,7 +27,10 @@ struct farm_pass {
 
 struct farm_pass_stats {
     double terms[FARM_ALGO_TERMS_MAX]; // the algorithm's, sums over rows; term 0 is the weight
-    double grad_norm;                  // of the last pass, before clipping; not finite: the pass changed nothing
+    double grad_norm;                  // of the last pass, before clipping, or of the first one that is not finite:
+                                       // it and the next passes have changed nothing
+    uint64_t bad_step;                 // then: that pass, counted as optimiser_step
+    const char *bad_tensor;            // and the tensor nearest to the loss whose gradient is not finite; NULL: unknown
     bool copied;                       // a device lost later leaves this version or a newer one in state()
 };
 

@@ -14,7 +14,6 @@
 #include "kernels/random.h"
 #include "learner/checkpoint_writer.h"
 
-enum { BROKEN_UPDATES_MAX = 50 };
 
 struct iteration {
     struct farm_window *windows;          // [source's windows_max]
@@ -39,7 +38,6 @@ struct farm_trainer {
     uint32_t *order;  // the iteration's units (algo.h), shuffled; NULL: one pass has them all
     uint64_t version; // newest published
     struct farm_checkpoint_writer writer;
-    uint32_t broken; // updates in a row whose gradient was not finite
     enum farm_status status;
     struct farm_error error;
 };
@@ -117,8 +115,11 @@ static enum farm_status finish_passes(struct farm_trainer *trainer, struct farm_
     const enum farm_status status = trainer->parts->ops->finish(trainer->parts->backend, last, &trainer->error);
     if (status) return status;
     for (int k = 0; k < FARM_ALGO_TERMS_MAX; k++) sum->terms[k] += last->terms[k];
-    sum->grad_norm = last->grad_norm;
     sum->copied |= last->copied;
+    if (!isfinite(sum->grad_norm)) return FARM_OK;
+    sum->grad_norm = last->grad_norm;
+    sum->bad_step = last->bad_step;
+    sum->bad_tensor = last->bad_tensor;
     return FARM_OK;
 }
 
@@ -166,8 +167,22 @@ static enum farm_status train_on(struct farm_trainer *trainer, struct iteration 
     if (!status && trainer->ahead) status = begin_iteration(trainer, !trainer->slot);
     const double norm = sum->grad_norm;
     if (!status) status = finish_passes(trainer, sum, &last);
-    if (algo->algo->adapt) sum->grad_norm = norm; // no pass came after the last epoch's finish
+    if (algo->algo->adapt && isfinite(sum->grad_norm)) sum->grad_norm = norm; // the last epoch's finish was the last
     return status;
+}
+
+// Names what is not finite: the pass, the first of its terms, a tensor. The parameters are those of before that pass.
+static enum farm_status report_divergence(struct farm_trainer *trainer, const struct farm_pass_stats *stats) {
+    const struct farm_algo *algo = trainer->parts->config->algo.algo;
+    const char *term = NULL;
+    for (int k = 0; k + 1 < FARM_ALGO_TERMS_MAX && algo->statistics[k].key && !term; k++)
+        if (!isfinite(stats->terms[k + 1])) term = algo->statistics[k].key;
+    return farm_fail(&trainer->error, FARM_E_INVALID,
+                     "training has diverged: at optimiser step %" PRIu64
+                     " the gradient%s%s is not finite%s%s; the parameters before it are saved (a smaller --lr, "
+                     "--grad-norm-clip or --reward-scale)",
+                     stats->bad_step, stats->bad_tensor ? " of " : "", stats->bad_tensor ? stats->bad_tensor : "",
+                     term ? ", nor is " : "", term ? term : "");
 }
 
 static void make_iteration(struct farm_trainer *trainer, struct iteration *it) {
@@ -178,13 +193,7 @@ static void make_iteration(struct farm_trainer *trainer, struct iteration *it) {
     trainer->writer.version = trainer->version;
     record_figures(trainer, it, &stats);
     if (stats.copied) farm_checkpoint_writer_copied(&trainer->writer);
-    trainer->broken = isfinite(stats.grad_norm) ? 0 : trainer->broken + 1;
-    if (trainer->broken == 1) farm_log_warn("the gradient is not finite: this update changes nothing");
-    if (trainer->broken >= BROKEN_UPDATES_MAX)
-        trainer->status = farm_fail(
-            &trainer->error, FARM_E_INVALID,
-            "training has diverged: %d gradients in a row were not finite (a smaller --lr or --grad-norm-clip)",
-            BROKEN_UPDATES_MAX);
+    if (!isfinite(stats.grad_norm)) trainer->status = report_divergence(trainer, &stats);
 }
 
 // ---- the loop ----

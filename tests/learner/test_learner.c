@@ -247,6 +247,16 @@ Test(learner, counts_a_value_that_makes_no_sense_once_and_trains_on_none) {
     check_checkpoint(path); // refuses numbers that are not finite
 }
 
+Test(learner, stops_at_the_first_gradient_that_is_not_finite_and_saves_what_it_had) {
+    char path[512];
+    farm.config.algo.reward_scale = 1e38;
+    launch_to_its_end(1);
+    const char *message = farm.shared->err.message;
+    cr_assert(strstr(message, "at optimiser step ") && strstr(message, " is not finite"), "%s", message);
+    cr_assert(strstr(message, "value.bias") && strstr(message, "nor is loss_value"), "%s", message);
+    check_checkpoint(path);
+}
+
 // ---- a device: the CPU backend, whose state is a copy as a GPU's is; it may be lost ----
 
 enum { LOST_AFTER = 40 }; // updates

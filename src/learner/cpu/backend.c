@@ -3,6 +3,7 @@
 // published copy a NUMA node, so inference waits for a memcpy at most, and training for the inference threads that
 // repack it. See backend.h.
 #include <assert.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -522,6 +523,16 @@ static void add_gradients(void *context, uint32_t piece, uint32_t thread) {
         if (backend->trainable[i] == 0) sum[i] = 0;
 }
 
+// The tensor nearest to the loss whose gradient is not finite; NULL: only the norm overflowed.
+static const char *find_bad_tensor(const struct farm_backend *backend) {
+    for (int t = backend->net->tensor_count - 1; t >= 0; t--) {
+        const struct farm_tensor *tensor = &backend->net->tensors[t];
+        for (size_t i = 0; i < tensor->count; i++)
+            if (!isfinite(backend->workers[0].grads[tensor->offset + i])) return tensor->name;
+    }
+    return NULL;
+}
+
 static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const struct farm_pass *pass,
                              struct farm_error *err) {
     const struct farm_algo_plan *plan = backend->plan;
@@ -539,9 +550,13 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
     time_pass(backend, farm_now_ns() - start);
     for (uint32_t k = 0; k < backend->active; k++)
         for (int t = 0; t < FARM_ALGO_TERMS_MAX; t++) backend->stats.terms[t] += backend->workers[k].terms[t];
+    if (!isfinite(backend->stats.grad_norm)) return FARM_OK;
     backend->stats.grad_norm =
         (double)farm_optimiser_step(&backend->optimiser_config, &backend->optimiser, (float)pass->learning_rate,
                                     backend->params, backend->workers[0].grads);
+    if (isfinite(backend->stats.grad_norm)) return FARM_OK;
+    backend->stats.bad_step = backend->optimiser.step;
+    backend->stats.bad_tensor = find_bad_tensor(backend);
     return FARM_OK;
 }
 
