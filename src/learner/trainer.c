@@ -14,7 +14,6 @@
 #include "kernels/random.h"
 #include "learner/checkpoint_writer.h"
 
-
 struct iteration {
     struct farm_window *windows;          // [source's windows_max]
     uint32_t count, columns;              // columns: environments' windows in them

@@ -41,24 +41,35 @@ def draw(seed, column, n, what):
     return (mix(what ^ mix(n ^ mix(column ^ np.uint64(seed << 32)))) >> np.uint64(11)).astype(np.float64) / 2.0**53
 
 
-def make_steps(seed, dims):
+def make_steps(case):
     """All steps [STEPS][COLUMNS] of all environments and the answers to them."""
+    seed, dims = case["seed"], case["dims"]
     column, n = np.arange(COLUMNS)[None, :], np.arange(STEPS)[:, None]
     boundary = draw(seed, column, n, 1) < 0.15  # between n and n + 1
     kind = draw(seed, column, n, 2)
     end = np.where(kind < 0.4, LAST | TERMINATED, np.where(kind < 0.7, LAST | TRUNCATED, 0))  # 0: abandoned
     first = np.concatenate([np.ones((1, COLUMNS), bool), boundary[:-1]])
     flags = np.where(first, FIRST, 0) | np.where(boundary, end, 0)
-    pixel = np.arange(SIDE * SIDE)
-    frame = (256 * draw(seed, column[..., None], n[..., None], 100 + pixel)).astype(np.uint8).reshape(STEPS, COLUMNS, SIDE, SIDE)
+    column, n = column[..., None], n[..., None]
+    frame = (256 * draw(seed, column, n, 100 + np.arange(SIDE * SIDE))).astype(np.uint8).reshape(STEPS, COLUMNS, SIDE, SIDE)
     before = np.concatenate([np.zeros_like(frame[:1]), frame[:-1]])
     before[first] = 0
-    policy = f32(draw(seed, column[..., None], n[..., None], 10 + np.arange(2 * dims or ACTIONS)) - 0.5)
-    number = draw(seed, column[..., None], n[..., None], 50 + np.arange(dims or 1))
-    action = f32(policy[..., :dims] + 2 * number - 1) if dims else (ACTIONS * number[..., 0]).astype(np.int64)
-    return dict(
-        flags=flags, reward=f32(2 * draw(seed, column, n, 3) - 1), value=f32(2 * draw(seed, column, n, 4) - 1), policy=policy, action=action,
-        frames=np.stack([before, frame], 2), flat=f32(2 * draw(seed, column[..., None], n[..., None], 100 + np.arange(FLAT)) - 1))  # fmt: skip
+    feature = np.arange(FLAT)
+    spread = 4.0 ** (feature - 2) if case["normalise"] else np.ones(FLAT)
+    flat = f32(spread * (2 * draw(seed, column, n, 100 + feature) - 1) + (feature if case["normalise"] else 0))
+    policy = f32(draw(seed, column, n, 10 + np.arange(2 * dims or ACTIONS)) - 0.5)
+    number = draw(seed, column, n, 50 + np.arange(dims or 1))
+    if dims:
+        action = f32(policy[..., :dims] + 2 * number - 1)
+    else:
+        choice = np.arange(ACTIONS)
+        mask = (draw(seed, column, n, 60 + choice) < 0.5) | (choice == (ACTIONS * number).astype(np.int64))
+        mask = (mask & (flags & LAST == 0)[..., None] if case["masked"] else np.ones_like(mask)).astype(np.uint8)
+        any_of = mask.any(-1, keepdims=True)
+        policy = np.where(any_of & (mask == 0), np.float32(-np.inf), policy)
+        action = (ACTIONS * number[..., 0]).astype(np.int64)
+    return dict(flags=flags, reward=f32(2 * draw(seed, column, n, 3) - 1)[..., 0], value=f32(2 * draw(seed, column, n, 4) - 1)[..., 0],
+                policy=policy, action=action, frames=np.stack([before, frame], 2), flat=flat)  # fmt: skip
 
 
 class Net(nn.Module):
@@ -107,14 +118,41 @@ class TensorFlowRMSprop(torch.optim.Optimizer):
                 p.sub_(group["lr"] * p.grad / (square + group["eps"]).sqrt())
 
 
+class Statistics:
+    """What normalisation knows of all steps so far, by NumPy."""
+
+    def __init__(self, case, steps):
+        self.case, self.steps, self.tensors = case, steps, [np.zeros(FLAT), np.ones(FLAT), np.zeros(1), np.array([0.0, 1, 0])]
+
+    def windows(self, at):
+        """Those of the windows `at`, with the statistics that acted; their rewards are scaled with the newest ones."""
+        case, w = self.case, {k: v[at] for k, v in self.steps.items()}
+        w["reward"] = w["reward"].astype(np.float64)
+        if case["reward_clip"]:
+            w["reward"] = w["reward"].clip(-case["reward_clip"], case["reward_clip"])
+        w["reward"] *= case["reward_scale"]
+        obs = w["frames"] / 255 if case["frames"] else w["flat"].astype(np.float64)
+        if case["normalise"]:
+            mean, variance = (f32(x).astype(np.float64) for x in self.tensors[:2])
+            obs = ((obs - mean) / np.sqrt(variance + 1e-8)).clip(-10, 10)
+            self.count(at)
+            w["reward"] = (w["reward"] / np.sqrt(self.tensors[3][1] + 1e-8)).clip(-10, 10)
+        w |= dict(obs=obs, policy=w["policy"].astype(np.float64), value=w["value"].astype(np.float64))
+        return {k: v if k == "flags" else torch.from_numpy(v) for k, v in w.items()}
+
+    def count(self, at):
+        flat, discounted, returns = self.steps["flat"][: at.stop - 1].reshape(-1, FLAT).astype(np.float64), np.zeros(COLUMNS), []
+        for n in range(1, at.stop):
+            flags = self.steps["flags"][n]
+            discounted = np.where(flags & FIRST, 0, self.case["discount"] * discounted + self.case["reward_scale"] * self.steps["reward"][n])
+            returns.extend(discounted[flags & FIRST == 0])
+            discounted = np.where(flags & LAST, 0, discounted)
+        self.tensors = [flat.mean(0), flat.var(0), np.array([len(flat)]), np.array([np.mean(returns), np.var(returns), len(returns)])]
+
+
 def transitions(flags):
     """Rows [T][columns] that lead to the next step within one episode."""
     return ((flags[:-1] & LAST) == 0) & ((flags[1:] & FIRST) == 0)
-
-
-def clipped(case, reward):
-    c = case["reward_clip"]
-    return torch.from_numpy(reward).double().clamp(-c, c) * case["reward_scale"] if c else torch.from_numpy(reward).double() * case["reward_scale"]
 
 
 def discounts(case, flags):
@@ -133,9 +171,10 @@ def along(exists, decay, delta):
     return torch.from_numpy(out)
 
 
-def distribution(policy, action):
+def distribution(policy, action, mu):
+    """mu forbids actions by -inf."""
     if action.dtype == torch.int64:
-        return Categorical(logits=policy)
+        return Categorical(logits=policy.masked_fill(mu == -torch.inf, -torch.inf))
     mean, log_sigma = policy.chunk(2, -1)
     return Independent(Normal(mean, log_sigma.exp()), 1)
 
@@ -156,7 +195,7 @@ def vtrace(case, net, optimiser, w, terms):
     policy, value = policy.reshape(UNROLL + 1, COLUMNS, -1)[:-1], value.reshape(UNROLL + 1, COLUMNS)
     v = value.detach()
     action = w["action"][:-1]
-    pi, mu = distribution(policy, action), distribution(w["policy"][:-1], action)
+    pi, mu = (distribution(p, action, w["policy"][:-1]) for p in (policy, w["policy"][:-1]))
     log_pi = pi.log_prob(action)
     ratio = (log_pi.detach() - mu.log_prob(action)).exp()
     rho, c = ratio.clamp(max=case["rho_clip"]), case["lambda"] * ratio.clamp(max=case["c_clip"])
@@ -187,10 +226,10 @@ def ppo(case, net, optimiser, w, terms):
         for m in range(case["passes"]):
             part = order[ROWS * m // case["passes"] : ROWS * (m + 1) // case["passes"]]
             b = {k: v[part] for k, v in flat.items()}
-            over = b["gae"][b["weight"] > 0] if case["normalise"] == 1 else flat["gae"][valid]
-            advantage = (b["gae"] - over.mean()) / (over.std() + 1e-8) if case["normalise"] else b["gae"]
+            over = b["gae"][b["weight"] > 0] if case["advantages"] == 1 else flat["gae"][valid]
+            advantage = (b["gae"] - over.mean()) / (over.std() + 1e-8) if case["advantages"] else b["gae"]
             policy, value = net(b["obs"])
-            pi, mu = distribution(policy, b["action"]), distribution(b["policy"], b["action"])
+            pi, mu = (distribution(p, b["action"], b["policy"]) for p in (policy, b["policy"]))
             ratio = (pi.log_prob(b["action"]) - mu.log_prob(b["action"])).exp()
             loss = torch.max(-advantage * ratio, -advantage * ratio.clamp(1 - case["clip"], 1 + case["clip"]))
             error = (value - b["ret"]) ** 2
@@ -227,27 +266,27 @@ def selected(net, initial):
 
 
 # Keys in the order of the file; the algorithm's options in the order of vtrace.h or ppo.h.
-WHOLE = ["seed", "frames", "dims", "ppo", "adam", "loss_sum", "epochs", "passes"]
+WHOLE = ["seed", "frames", "dims", "masked", "normalise", "ppo", "adam", "loss_sum", "epochs", "passes"]
 REAL = ["lr", "first_decay", "second_decay", "epsilon", "grad_norm_clip", "reward_clip", "reward_scale"]
 OPTIONS = {
     vtrace: ["discount", "entropy_cost", "baseline_cost", "rho_clip", "c_clip", "pg_rho_clip", "lambda"],
-    ppo: ["discount", "lambda", "clip", "value_clip", "entropy_cost", "baseline_cost", "epochs", "minibatch", "normalise", "kl_stop"],
+    ppo: ["discount", "lambda", "clip", "value_clip", "entropy_cost", "baseline_cost", "epochs", "minibatch", "advantages", "kl_stop"],
 }
 ADAM = dict(adam=1, first_decay=0.9, second_decay=0.999, epsilon=1e-5)
 RMSPROP = dict(adam=0, first_decay=0, second_decay=0.99, epsilon=0.01)
-VTRACE = dict(dims=0, ppo=0, epochs=1, passes=0, discount=0.97, entropy_cost=0.01, baseline_cost=0.5, rho_clip=1, c_clip=1, pg_rho_clip=1,
+VTRACE = dict(dims=0, masked=0, normalise=0, ppo=0, epochs=1, passes=0, discount=0.97, entropy_cost=0.01, baseline_cost=0.5, rho_clip=1, c_clip=1, pg_rho_clip=1,
               **{"lambda": 1})  # fmt: skip
-PPO = dict(dims=0, ppo=1, discount=0.95, clip=0.2, value_clip=0, entropy_cost=0.01, baseline_cost=0.5, minibatch=ROWS, kl_stop=0, **{"lambda": 0.9})
+PPO = dict(dims=0, masked=0, normalise=0, ppo=1, discount=0.95, clip=0.2, value_clip=0, entropy_cost=0.01, baseline_cost=0.5, minibatch=ROWS, kl_stop=0, **{"lambda": 0.9})
 CASES = {
     "vtrace frames": VTRACE | RMSPROP | dict(frames=1, loss_sum=1, lr=2e-3, grad_norm_clip=10, reward_clip=0.6, reward_scale=1),
-    "vtrace vectors": VTRACE | ADAM | dict(frames=0, loss_sum=0, lr=1e-3, grad_norm_clip=0, reward_clip=0, reward_scale=0.7, rho_clip=1.3,
+    "vtrace masked": VTRACE | ADAM | dict(frames=0, masked=1, loss_sum=0, lr=1e-3, grad_norm_clip=0, reward_clip=0, reward_scale=0.7, rho_clip=1.3,
                                            c_clip=0.9, pg_rho_clip=1.1) | {"lambda": 0.9},
     "ppo frames": PPO | ADAM | dict(frames=1, loss_sum=0, epochs=2, passes=2, lr=1e-3, grad_norm_clip=0.5, reward_clip=0.6,
-                                    reward_scale=1, value_clip=0.25, normalise=1),
-    "ppo vectors": PPO | ADAM | dict(frames=0, loss_sum=1, epochs=2, passes=3, lr=1e-3, grad_norm_clip=8, reward_clip=0,
-                                     reward_scale=1, clip=0.25, normalise=2),
-    "ppo continuous": PPO | ADAM | dict(frames=0, dims=2, loss_sum=0, epochs=1, passes=3, lr=1e-3, grad_norm_clip=0.5, reward_clip=0,
-                                        reward_scale=0.1, normalise=1),
+                                    reward_scale=1, value_clip=0.25, advantages=1),
+    "ppo masked": PPO | ADAM | dict(frames=0, masked=1, loss_sum=1, epochs=2, passes=3, lr=1e-3, grad_norm_clip=8, reward_clip=0,
+                                     reward_scale=1, clip=0.25, advantages=2),
+    "ppo continuous": PPO | ADAM | dict(frames=0, dims=2, normalise=1, loss_sum=0, epochs=1, passes=3, lr=1e-3, grad_norm_clip=0.5, reward_clip=0,
+                                        reward_scale=0.1, advantages=1),
 }  # fmt: skip
 
 
@@ -259,24 +298,25 @@ def run(name, case, seed):
     algorithm = ppo if case["ppo"] else vtrace
     options = [case[k] for k in OPTIONS[algorithm]]
     real = f32([case[k] for k in REAL] + options + [0] * (16 - len(options)))
-    out = [struct.pack("<16s8i", name.encode(), *(case[k] for k in WHOLE)), real]
+    out = [struct.pack("<16s10i", name.encode(), *(case[k] for k in WHOLE)), real]
     case |= {k: float(f32(v)) for k, v in case.items() if k not in WHOLE}
-    steps, net = make_steps(seed, case["dims"]), Net(case["frames"], case["dims"]).double()
+    steps, net = make_steps(case), Net(case["frames"], case["dims"]).double()
     initialise(net, seed)
     initial = [p.detach().clone() for p in net.in_order()]
     if case["adam"]:
         optimiser = torch.optim.Adam(net.parameters(), case["lr"], (case["first_decay"], case["second_decay"]), case["epsilon"])
     else:
         optimiser = TensorFlowRMSprop(net.parameters(), case["lr"], case["second_decay"], case["epsilon"])
-    obs = torch.from_numpy(steps["frames"]).double() / 255 if case["frames"] else torch.from_numpy(steps["flat"]).double()
+    statistics = Statistics(case, steps)
+    first = statistics.tensors
     all_terms, norms, changes = np.zeros((UPDATES, TERMS)), np.zeros(UPDATES), []
     for k in range(UPDATES):
-        at = slice(k * UNROLL, (k + 1) * UNROLL + 1)
-        w = dict(flags=steps["flags"][at], obs=obs[at], reward=clipped(case, steps["reward"][at]), action=torch.from_numpy(steps["action"][at]),
-                 policy=torch.from_numpy(steps["policy"][at]).double(), value=torch.from_numpy(steps["value"][at]).double())  # fmt: skip
+        w = statistics.windows(slice(k * UNROLL, (k + 1) * UNROLL + 1))
         norms[k] = algorithm(case, net, optimiser, w, all_terms[k])
         if k + 1 in SNAPSHOTS:
             changes.append(selected(net, initial))
+            if case["normalise"]:
+                changes += [f32(x - y) for x, y in zip(statistics.tensors, first)]
     print(f"{name}, seed {seed}: {len(changes[0])} entries; nearest edge {margin:.1g}; norms {norms.min():.3g} to {norms.max():.3g}; "
           f"shares of terms at the end {np.round(all_terms[-1] / all_terms[-1][0], 3)}")  # fmt: skip
     return b"".join(f32(x).tobytes() if isinstance(x, np.ndarray) else x for x in out + [all_terms, norms, *changes]) if margin > 2e-5 else None
