@@ -177,16 +177,14 @@ static void add_returns(struct farm_statistics *statistics, const struct farm_co
     assert(column->lane_id < statistics->lanes && column->env < statistics->width_max);
     struct discounted *own = &statistics->discounted[(size_t)column->lane_id * statistics->width_max + column->env];
     if (own->next != column->start) own->value = 0;
+    unsigned flags = farm_lane_flags(column->lane, column->start)[column->env];
     for (uint64_t n = column->start + 1; n <= column->start + stride; n++) {
-        const unsigned flags = farm_lane_flags(column->lane, n)[column->env];
-        if (flags & FARM_STEP_FIRST) { // no transition leads here
-            own->value = 0;
-            continue;
-        }
-        own->value = statistics->discount * own->value +
-                     (double)farm_algo_reward(statistics->algo, farm_lane_reward(column->lane, n)[column->env]);
-        farm_moments_merge(&statistics->returns, &(struct farm_moments){.count = 1, .mean = own->value});
-        if (flags & FARM_STEP_LAST) own->value = 0;
+        const unsigned before = flags;
+        flags = farm_lane_flags(column->lane, n)[column->env];
+        const float reward = farm_algo_reward(statistics->algo, farm_lane_reward(column->lane, n)[column->env]);
+        const bool exists = farm_algo_transition(before, flags);
+        own->value = exists ? statistics->discount * own->value + (double)reward : 0;
+        if (exists) farm_moments_merge(&statistics->returns, &(struct farm_moments){.count = 1, .mean = own->value});
     }
     own->next = column->start + stride;
 }

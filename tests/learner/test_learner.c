@@ -334,6 +334,10 @@ Test(learner, a_device_goes_on_from_the_parameters_of_a_checkpoint) {
     free(second);
 }
 
+static bool acted_to_goal(void) {
+    return farm_lane_acted(lane_of(0)) >= goal;
+}
+
 static bool was_answered(void) {
     return farm_lane_acted(lane_of(0)) > 0;
 }
@@ -362,6 +366,64 @@ Test(learner, loads_a_checkpoint_of_version_0) {
     farm_checkpoint_metadata_free(&metadata);
     free(params);
     free(kept);
+}
+
+// Each step trained on is counted once; in evaluation the statistics stay.
+Test(learner, statistics_go_on_from_a_checkpoint_and_are_frozen_in_evaluation) {
+    farm.config.io.input_count = 1;
+    farm.config.io.inputs[0] = (struct farm_net_input){FARM_INPUT_NUMBERS, FLAT, 0, true, 0};
+    farm.config.io.normalise_rewards = true;
+    const struct farm_net net = make_net();
+    char path[512];
+    float *kept = NULL;
+    for (int life = 0; life < 2; life++) {
+        launch_for_updates(10);
+        test_farm_end(&farm, SIGTERM);
+        free(kept);
+        kept = newest_checkpoint(path);
+        cr_assert_eq(kept[net.tensors[net.normalise + 2].offset], stats()->windows * UNROLL, "life %d", life);
+        for (int i = 0; i < FLAT; i++) { // uniform in [-1, 1]
+            cr_expect_float_eq(kept[net.tensors[net.normalise].offset + i], 0, 0.2);
+            cr_expect_float_eq(kept[net.tensors[net.normalise + 1].offset + i], 1.0 / 3, 0.1);
+        }
+        farm.config.checkpoint_load = path;
+    }
+    farm.config.evaluate = true;
+    farm.config.episodes_target = UINT32_MAX;
+    goal = farm_lane_acted(lane_of(0)) + 2 * STEPS;
+    launch_until(acted_to_goal);
+    test_farm_end(&farm, SIGTERM);
+    test_expect_lane_answers(&farm.config, kept, lane_of(0), farm_lane_acted(lane_of(0)) - 1, "lane 0");
+    free(kept);
+}
+
+// IMPALA's inputs; also in a learner that goes on after another was killed.
+Test(learner, the_network_sees_the_last_action_and_reward) {
+    enum { CHECKED = STEPS - 8 };
+    farm.config.io = (struct farm_net_io){.stack = 1, .flat = FLAT + ACTIONS + 1, .input_count = 3, .actions = ACTIONS};
+    const struct farm_net_input inputs[] = {{FARM_INPUT_NUMBERS, FLAT, 0, false, 0},
+                                            {FARM_INPUT_ONE_HOT, 1, ACTIONS, false, FARM_SOURCE_LAST_ACTION},
+                                            {FARM_INPUT_SIGN, 1, 0, false, FARM_SOURCE_LAST_REWARD}};
+    memcpy(farm.config.io.inputs, inputs, sizeof inputs);
+    farm.config.algo.stack = 2;
+    farm.config.algo.lr = farm.config.algo.lr_end = 0;
+    goal = 2 * STEPS;
+    launch_until(acted_to_goal);
+    test_farm_end(&farm, SIGKILL);
+    goal = farm_lane_acted(lane_of(0)) + CHECKED / 2;
+    launch_until(acted_to_goal);
+    test_farm_end(&farm, SIGTERM);
+    const struct farm_lane *lane = lane_of(0);
+    for (uint64_t n = farm_lane_acted(lane) - CHECKED; n < farm_lane_acted(lane); n++) {
+        const void *rows[WIDTH][3];
+        for (uint32_t e = 0; e < WIDTH; e++) {
+            const bool first = farm_lane_flags(lane, n)[e] & FARM_STEP_FIRST;
+            rows[e][0] = farm_lane_obs(lane, 0, n, e);
+            rows[e][1] = first ? NULL : farm_lane_action(lane, n - 1, e);
+            rows[e][2] = first ? NULL : &farm_lane_reward(lane, n)[e];
+        }
+        test_expect_answers(&farm.config, NULL, lane, n, &rows[0][0], "lane 0");
+    }
 }
 
 // Runs a learner until its device is lost and the learner has ended.

@@ -112,3 +112,28 @@ Test(run, refuses_what_no_network_reads_naming_the_fields) {
         cr_expect(strstr(err.message, cases[i].message), "'%s' does not say '%s'", err.message, cases[i].message);
     }
 }
+
+Test(run, recipes_add_statistics_and_the_last_action_and_reward) {
+    struct farm_env_spec env = {.obs_count = 2,
+                                .obs = {NUMBERS("speed", FARM_F32), IMAGE(64, 64, 3)},
+                                .action = {FARM_ACTION_MULTI_DISCRETE, 2, .sizes = {2, 5}}};
+    struct farm_algo_config algo;
+    struct farm_recipe recipe;
+    struct farm_net_io io;
+    struct farm_error err = {0};
+    for (int continuous = 0; continuous < 2; continuous++) {
+        farm_recipe_defaults(&recipe, farm_algo_family_at);
+        recipe.normalise_observations = recipe.normalise_rewards = recipe.last_inputs = true;
+        if (continuous) env.action = (struct farm_action_spec){FARM_ACTION_CONTINUOUS, 2, .high = {1, 1}};
+        cr_assert_eq(farm_run_trains(&env, &recipe, &io, &err), FARM_OK, "%s", err.message);
+        cr_assert_eq(io.input_count, 3);
+        cr_expect(io.normalise_rewards && io.inputs[0].normalise && !io.inputs[1].normalise && !io.inputs[2].normalise);
+        cr_expect(io.inputs[1].source == FARM_SOURCE_LAST_ACTION && io.inputs[1].count == 2);
+        cr_expect_eq(io.inputs[1].kind, continuous ? FARM_INPUT_NUMBERS : FARM_INPUT_ONE_HOT);
+        cr_expect_eq(io.inputs[2].source, FARM_SOURCE_LAST_REWARD);
+        cr_expect_eq(io.flat, 6 + (continuous ? 2 : 2 * 5) + 1); // as wide as the largest dimension
+    }
+    cr_assert_eq(farm_recipe_settle(&recipe, &err), FARM_OK);
+    cr_assert_eq(farm_algo_configure(&recipe, &algo, &err), FARM_OK);
+    cr_expect_eq(algo.stack, 2, "windows hold the step before their start");
+}

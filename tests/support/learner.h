@@ -158,8 +158,8 @@ static inline float *test_newest_checkpoint(const struct farm_learner_config *le
     return vectors;
 }
 
-// Checks logits and values of step n against a forward pass over observation rows[e] of each environment. params: NULL:
-// those that the learner's seed gives. `name`: of the lane, for messages.
+// Checks logits and values of step n against a forward pass over the observations in rows, farm_net_pointers of each
+// environment. params: NULL: those that the learner's seed gives. `name`: of the lane, for messages.
 static inline void test_expect_answers(const struct farm_learner_config *learner, const float *params,
                                        const struct farm_lane *lane, uint64_t n, const void *const *rows,
                                        const char *name) {
@@ -176,7 +176,8 @@ static inline void test_expect_answers(const struct farm_learner_config *learner
     farm_executor_load(executor, params ? params : seeded);
     for (uint32_t e = 0; e < lane->width; e++) {
         float value;
-        farm_executor_forward(executor, &rows[e], farm_sequence_rows(1), logits, &value);
+        farm_executor_forward(executor, &rows[e * (size_t)farm_net_pointers(&net)], farm_sequence_rows(1), logits,
+                              &value);
         cr_assert_float_eq(farm_lane_value(lane, n)[e], value, 1e-5, "%s step %lu environment %u", name, n, e);
         for (int a = 0; a < learner->io.actions; a++)
             cr_assert_float_eq(farm_lane_policy(lane, n, e)[a], logits[a], 1e-5, "%s step %lu environment %u", name, n,

@@ -1,0 +1,280 @@
+// Running statistics against direct computations over the same windows; when they reach the parameters.
+#include "../support/learner.h"
+#include "algo/ppo.h"
+#include "learner/lanes.h"
+#include "learner/statistics.h"
+#include "learner/validator.h"
+
+enum { LANES = 2, WIDTH = 2, UNROLL = 4, STEPS = 32, ACTIONS = 3, CHOICES = 3, FLAT = 2 + CHOICES + 1 };
+static const int NORMALISED[] = {0, 1, 2 + CHOICES}; // of the flat input: not the choice
+enum { NUMBERS = 3 };
+
+static struct table {
+    struct farm_learner_config learner;
+    struct farm_net net;
+    struct farm_algo_plan plan;
+    struct test_ring ring;
+    struct farm_validator validators[LANES];
+    struct farm_iteration iteration;
+    struct farm_statistics *statistics;
+    float *params;
+    struct farm_error err;
+} table;
+
+// Observations with a mean far from 0, ends of episodes, an abandoned one, a step that makes no sense.
+static void write_step(uint32_t l, uint64_t n, uint32_t e) {
+    struct farm_lane *lane = &table.ring.actor.lanes[l];
+    const float numbers[2] = {sinf((float)(7 * n + 3 * l + e)), 1000 + (float)((n * n + e) % 5)};
+    const int32_t choice = (int32_t)(n % CHOICES), whole = 1000000 + (int32_t)(n * (l + 2) % 7);
+    memcpy(farm_lane_obs(lane, 0, n, e), numbers, sizeof numbers);
+    memcpy(farm_lane_obs(lane, 1, n, e), &choice, sizeof choice);
+    memcpy(farm_lane_obs(lane, 2, n, e), &whole, sizeof whole);
+    farm_lane_reward(lane, n)[e] = cosf((float)(5 * n + 2 * l + e)) + (float)l;
+    farm_lane_flags(lane, n)[e] = n == 0 || n == 7 || (l == 0 && n == 14) ? FARM_STEP_FIRST
+                                  : n == 6 ? FARM_STEP_LAST | (e ? FARM_STEP_TRUNCATED : FARM_STEP_TERMINATED)
+                                           : 0;
+    if (l == 0 && e == 1 && n == 10) farm_lane_reward(lane, n)[e] = NAN;
+}
+
+static void set_up(void) {
+    struct farm_ring_spec spec = test_ring_spec(LANES, WIDTH, STEPS, 2, ACTIONS);
+    memset(&table, 0, sizeof table);
+    spec.env.obs_count = 3;
+    spec.env.obs[1] = (struct farm_field_spec){.name = "card", .dtype = FARM_I32, .rank = 1, .dims = {1}, .choices = 3};
+    spec.env.obs[2] = (struct farm_field_spec){.name = "count", .dtype = FARM_I32, .rank = 1, .dims = {1}};
+    table.learner = test_learner_config(FLAT, ACTIONS, UNROLL);
+    table.learner.algo.batch = LANES * WIDTH;
+    table.learner.algo.reward_clip = 1.5;
+    table.learner.algo.reward_scale = 2;
+    table.learner.infer_batch_max = 1;
+    table.learner.io.normalise_rewards = true;
+    table.learner.io.input_count = 3;
+    const struct farm_net_input inputs[] = {{FARM_INPUT_NUMBERS, 2, 0, true, 0},
+                                            {FARM_INPUT_ONE_HOT, 1, CHOICES, false, 1},
+                                            {FARM_INPUT_WHOLE, 1, 0, true, 2}};
+    memcpy(table.learner.io.inputs, inputs, sizeof inputs);
+    cr_assert_eq(farm_net_make(&table.learner.net, &table.learner.io, &table.net, &table.err), FARM_OK);
+    cr_assert_eq(farm_algo_plan_make(&table.learner.algo, &table.plan, &table.err), FARM_OK);
+    test_ring_open(&spec, &table.ring);
+    for (uint32_t l = 0; l < LANES; l++) {
+        cr_assert_eq(farm_validator_open(&table.ring.learner, l, &table.validators[l], &table.err), FARM_OK);
+        for (uint64_t n = 0; n < STEPS; n++) {
+            for (uint32_t e = 0; e < WIDTH; e++) write_step(l, n, e);
+            (void)farm_validator_step(&table.validators[l], n, 0);
+        }
+    }
+    table.params = calloc(table.net.parameter_count, sizeof *table.params);
+    farm_net_init(&table.net, FARM_INIT_ORTHOGONAL, 1, table.params);
+    const struct farm_head head = farm_head_categorical(ACTIONS);
+    cr_assert_eq(farm_iteration_make(&table.learner.algo, &table.plan, head, LANES * WIDTH, &table.iteration, NULL),
+                 FARM_OK);
+    cr_assert_eq(farm_statistics_make(&table.net, &table.learner.algo, LANES, WIDTH, &table.statistics, &table.err),
+                 FARM_OK);
+    farm_statistics_load(table.statistics, table.params);
+}
+
+static void tear_down(void) {
+    farm_statistics_free(table.statistics);
+    farm_iteration_free(&table.iteration);
+    for (uint32_t l = 0; l < LANES; l++) farm_validator_close(&table.validators[l]);
+    test_ring_close(&table.ring);
+    free(table.params);
+}
+
+TestSuite(learner, .init = set_up, .fini = tear_down, .timeout = 30);
+
+static const struct farm_lane *checked(uint32_t l) {
+    return &table.validators[l].checked;
+}
+
+// Windows of both lanes; UINT64_MAX: none.
+static uint32_t list_windows(const uint64_t starts[LANES], struct farm_window windows[LANES]) {
+    uint32_t count = 0;
+    for (uint32_t l = 0; l < LANES; l++)
+        if (starts[l] != UINT64_MAX)
+            windows[count++] = (struct farm_window){
+                .lane = &table.validators[l].checked, .lane_id = l, .start = starts[l], .env_count = WIDTH};
+    return count;
+}
+
+static void begin(const uint64_t starts[LANES]) {
+    struct farm_window windows[LANES];
+    farm_iteration_list(&table.iteration, windows, list_windows(starts, windows));
+    farm_statistics_begin(table.statistics, &table.iteration);
+}
+
+static const float *tensor(const float *params, int index) {
+    return params + table.net.tensors[index].offset;
+}
+
+// ---- direct computations ----
+
+struct list {
+    double values[LANES * WIDTH * STEPS];
+    int count;
+};
+
+static double mean_of(const struct list *list) {
+    double sum = 0;
+    for (int i = 0; i < list->count; i++) sum += list->values[i];
+    return sum / list->count;
+}
+
+static double variance_of(const struct list *list) {
+    double sum = 0;
+    for (int i = 0; i < list->count; i++) sum += pow(list->values[i] - mean_of(list), 2);
+    return sum / list->count;
+}
+
+static double number_at(int i, uint32_t l, uint64_t n, uint32_t e) {
+    if (i < 2) return (double)((const float *)farm_lane_obs(checked(l), 0, n, e))[i];
+    return ((const int32_t *)farm_lane_obs(checked(l), 2, n, e))[0];
+}
+
+static void append_numbers(struct list lists[NUMBERS], const uint64_t starts[LANES]) {
+    for (uint32_t l = 0; l < LANES; l++)
+        for (uint64_t n = starts[l]; starts[l] != UINT64_MAX && n < starts[l] + UNROLL; n++)
+            for (uint32_t e = 0; e < WIDTH; e++)
+                for (int i = 0; i < NUMBERS && !(farm_lane_flags(checked(l), n)[e] & FARM_STEP_SENSELESS); i++)
+                    lists[i].values[lists[i].count++] = number_at(i, l, n, e);
+}
+
+static void expect_observations(const float *params, const struct list lists[NUMBERS]) {
+    const float *mean = tensor(params, table.net.normalise), *variance = tensor(params, table.net.normalise + 1);
+    for (int i = 0; i < NUMBERS; i++) {
+        const double right_mean = mean_of(&lists[i]), right = variance_of(&lists[i]);
+        cr_expect_float_eq(mean[NORMALISED[i]], right_mean, 1e-6 * (fabs(right_mean) + 1), "mean %d", i);
+        cr_expect_float_eq(variance[NORMALISED[i]], right, 1e-6 * right, "variance %d: %g, not %g", i,
+                           (double)variance[NORMALISED[i]], right);
+    }
+    for (int i = 2; i < 2 + CHOICES; i++) cr_expect(mean[i] == 0 && variance[i] == 1, "a choice is not normalised");
+    cr_expect_eq(tensor(params, table.net.normalise + 2)[0], lists[0].count);
+}
+
+static const uint64_t NONE = UINT64_MAX;
+static const uint64_t ITERATIONS[][LANES] = {{0, 0}, {4, 4}, {8, NONE}, {NONE, 8}, {16, 12}, {20, 16}};
+enum { ITERATION_COUNT = sizeof ITERATIONS / sizeof *ITERATIONS };
+
+Test(learner, statistics_of_observations_are_those_of_all_steps_counted_once) {
+    static struct list lists[NUMBERS];
+    for (int i = 0; i < ITERATION_COUNT; i++) {
+        begin(ITERATIONS[i]);
+        append_numbers(lists, ITERATIONS[i]);
+        farm_statistics_write(table.statistics, table.params);
+        expect_observations(table.params, lists);
+    }
+    cr_expect_eq(lists[0].count, 10 * WIDTH * UNROLL - 1, "one step makes no sense");
+}
+
+// ---- returns ----
+
+static double literal_reward(float reward) {
+    return fmax(-1.5, fmin(1.5, (double)reward)) * 2;
+}
+
+// Gymnasium's NormalizeReward over the transitions into steps start + 1 to start + UNROLL.
+static void append_returns(struct list *list, double returns[LANES][WIDTH], uint64_t next[LANES],
+                           const uint64_t starts[LANES]) {
+    const double discount = (double)table.learner.algo.option[FARM_VTRACE_DISCOUNT];
+    for (uint32_t l = 0; l < LANES; l++) {
+        if (starts[l] == NONE) continue;
+        for (uint32_t e = 0; e < WIDTH; e++) {
+            double g = next[l] == starts[l] ? returns[l][e] : 0;
+            for (uint64_t n = starts[l] + 1; n <= starts[l] + UNROLL; n++) {
+                const unsigned flags = farm_lane_flags(checked(l), n)[e];
+                const bool ended = farm_lane_flags(checked(l), n - 1)[e] & FARM_STEP_LAST || flags & FARM_STEP_FIRST;
+                g = ended ? 0 : discount * g + literal_reward(farm_lane_reward(checked(l), n)[e]);
+                if (!ended) list->values[list->count++] = g;
+            }
+            returns[l][e] = g;
+        }
+        next[l] = starts[l] + UNROLL;
+    }
+}
+
+static float reward_of_row(uint32_t column, uint32_t step) {
+    float behaviour[ACTIONS], value, reward;
+    uint8_t flags;
+    int32_t action;
+    const struct farm_gathered to = {.behaviour = behaviour,
+                                     .behaviour_value = &value,
+                                     .reward = &reward,
+                                     .action = (uint8_t *)&action,
+                                     .flags = &flags};
+    farm_iteration_row(&table.iteration, column, step, &to, 0);
+    return reward;
+}
+
+// Lane 0 has no window at step 12, so its returns begin at 0 again at step 16.
+Test(learner, rewards_are_divided_by_the_deviation_of_returns) {
+    static struct list list;
+    double returns[LANES][WIDTH] = {0};
+    uint64_t next[LANES] = {0};
+    for (int i = 0; i < ITERATION_COUNT; i++) {
+        begin(ITERATIONS[i]);
+        append_returns(&list, returns, next, ITERATIONS[i]);
+        const uint32_t l = ITERATIONS[i][0] == NONE, e = 1;
+        const double deviation = sqrt(variance_of(&list) + 1e-8);
+        for (uint32_t step = 1; step <= UNROLL; step++) {
+            const double raw = literal_reward(farm_lane_reward(checked(l), ITERATIONS[i][l] + step)[e]);
+            cr_expect_float_eq(reward_of_row(e, step), raw / deviation, 1e-6 * (1 + fabs(raw / deviation)));
+        }
+        farm_statistics_write(table.statistics, table.params);
+        const float *written = tensor(table.params, table.net.normalise_return);
+        cr_expect_float_eq(written[0], mean_of(&list), 1e-6 * (1 + fabs(mean_of(&list))), "iteration %d", i);
+        cr_expect_float_eq(written[1], variance_of(&list), 1e-6 * variance_of(&list), "iteration %d", i);
+        cr_expect_eq(written[2], list.count);
+    }
+    float *held = table.params + table.net.tensors[table.net.normalise_return].offset;
+    held[0] = 0, held[1] = 1e-8f, held[2] = 1e9f;
+    farm_statistics_load(table.statistics, table.params);
+    begin(ITERATIONS[0]);
+    cr_expect_eq(fabsf(reward_of_row(1, 1)), 10, "normalised rewards are clipped");
+}
+
+// ---- the backend ----
+
+// PPO, whose ratio is 1 in the first pass only if the statistics are those of acting.
+Test(learner, statistics_change_at_publish_only_and_go_on_from_a_checkpoint) {
+    const struct farm_pass pass = {.learning_rate = 0.01};
+    struct farm_lanes lanes = {.lane_count = LANES};
+    struct farm_window windows[LANES];
+    struct farm_backend *backend;
+    struct farm_pass_stats stats;
+    static struct list lists[NUMBERS];
+    table.learner.algo.algo = &farm_ppo;
+    const float options[FARM_PPO_OPTIONS] = {
+        [FARM_PPO_DISCOUNT] = 0.9f, [FARM_PPO_CLIP] = 0.2f, [FARM_PPO_EPOCHS] = 1, [FARM_PPO_MINIBATCH] = 1000};
+    memcpy(table.learner.algo.option, options, sizeof options);
+    cr_assert_eq(farm_algo_plan_make(&table.learner.algo, &table.plan, &table.err), FARM_OK);
+    const struct farm_backend_config config = {.learner = &table.learner,
+                                               .plan = &table.plan,
+                                               .net = &table.net,
+                                               .head = farm_head_categorical(ACTIONS),
+                                               .width_max = WIDTH,
+                                               .columns_max = LANES * WIDTH,
+                                               .lanes = &lanes,
+                                               .shards = 1};
+    cr_assert_eq(farm_backend_cpu.create(&config, &backend, &table.err), FARM_OK, "%s", table.err.message);
+    const size_t first = table.net.tensors[table.net.normalise].offset,
+                 bytes = (table.net.parameter_count - first) * sizeof(float);
+    float *params = test_params(&farm_backend_cpu, backend), before[64];
+    for (int i = 0; i < 4; i++) {
+        const uint32_t count = list_windows(ITERATIONS[i], windows);
+        memcpy(before, params + first, bytes);
+        cr_assert_eq(farm_backend_cpu.begin(backend, 0, windows, count, &table.err), FARM_OK);
+        cr_assert_eq(farm_backend_cpu.pass(backend, 0, &pass, &table.err), FARM_OK);
+        cr_assert_arr_eq(before, params + first, bytes, "iteration %d: before it is published", i);
+        cr_assert_eq(farm_backend_cpu.publish(backend, (uint64_t)i + 1, &table.err), FARM_OK);
+        cr_assert_eq(farm_backend_cpu.finish(backend, &stats, &table.err), FARM_OK);
+        append_numbers(lists, ITERATIONS[i]);
+        expect_observations(params, lists);
+        if (i == 1) { // as if a checkpoint of iteration 0 were loaded
+            memcpy(params + first, before, bytes);
+            cr_assert_eq(farm_backend_cpu.state_changed(backend, 9, 0, &table.err), FARM_OK);
+            cr_assert_arr_eq(before, params + first, bytes);
+            for (int k = 0; k < NUMBERS; k++) lists[k].count = LANES * WIDTH * UNROLL;
+        }
+    }
+    farm_backend_cpu.destroy(backend);
+}
