@@ -17,42 +17,54 @@ static float clip(float x, float most) {
     return x > most ? most : x < -most ? -most : x; // NaN stays NaN
 }
 
-// Number i of a part. The memory may have any alignment: packed observations follow one another.
-static float number_at(const struct farm_net_input *input, const void *part, int i) {
-    float number;
-    int32_t whole;
-    if (input->kind == FARM_INPUT_BYTES) return (float)((const uint8_t *)part)[i] / (float)(input->choices - 1);
-    if (input->kind == FARM_INPUT_WHOLE) {
-        memcpy(&whole, (const uint8_t *)part + (size_t)i * sizeof whole, sizeof whole);
-        return (float)whole;
-    }
-    memcpy(&number, (const uint8_t *)part + (size_t)i * sizeof number, sizeof number);
-    return input->kind == FARM_INPUT_SIGN ? clip(number, 1) : number;
-}
-
-static void write_one_hot(const struct farm_net_input *input, const void *part, float *out) {
+static void write_one_hot(const struct farm_net_input *input, const uint8_t *part, float *out) {
+    memset(out, 0, (size_t)farm_net_input_width(input) * sizeof *out);
     for (int i = 0; i < input->count; i++, out += input->choices) {
         int32_t choice;
-        memcpy(&choice, (const uint8_t *)part + (size_t)i * sizeof choice, sizeof choice);
+        memcpy(&choice, part + (size_t)i * sizeof choice, sizeof choice);
         if (choice >= 0 && choice < input->choices) out[choice] = 1;
+    }
+}
+
+// The memory may have any alignment: packed observations follow one another.
+static void write_part(const struct farm_net_input *input, const uint8_t *part, float *out) {
+    int32_t whole;
+    switch (input->kind) {
+    case FARM_INPUT_NUMBERS:
+        memcpy(out, part, (size_t)input->count * sizeof *out);
+        break;
+    case FARM_INPUT_WHOLE:
+        for (int i = 0; i < input->count; i++) {
+            memcpy(&whole, part + (size_t)i * sizeof whole, sizeof whole);
+            out[i] = (float)whole;
+        }
+        break;
+    case FARM_INPUT_ONE_HOT:
+        write_one_hot(input, part, out);
+        break;
+    case FARM_INPUT_BYTES:
+        for (int i = 0; i < input->count; i++) out[i] = (float)part[i] / (float)(input->choices - 1);
+        break;
+    case FARM_INPUT_SIGN:
+        memcpy(out, part, (size_t)input->count * sizeof *out);
+        for (int i = 0; i < input->count; i++) out[i] = clip(out[i], 1);
+        break;
     }
 }
 
 void farm_inputs_write(const struct farm_net_io *io, const float *mean, const float *inverse, const void *const *parts,
                        float *out) {
-    int at = 0;
     for (int k = 0; k < io->input_count; k++) {
         const struct farm_net_input *input = &io->inputs[k];
         const int width = farm_net_input_width(input);
-        float *to = out + at;
-        if (!parts[k] || input->kind == FARM_INPUT_ONE_HOT)
-            memset(to, 0, (size_t)width * sizeof *to);
+        if (parts[k])
+            write_part(input, parts[k], out);
         else
-            for (int i = 0; i < width; i++) to[i] = number_at(input, parts[k], i);
-        if (parts[k] && input->kind == FARM_INPUT_ONE_HOT) write_one_hot(input, parts[k], to);
+            memset(out, 0, (size_t)width * sizeof *out);
         for (int i = 0; i < width && input->normalise; i++)
-            to[i] = clip((to[i] - mean[at + i]) * inverse[at + i], FARM_NORMALISED_MOST);
-        at += width;
+            out[i] = clip((out[i] - mean[i]) * inverse[i], FARM_NORMALISED_MOST);
+        out += width;
+        if (mean) mean += width, inverse += width;
     }
 }
 
