@@ -1,12 +1,13 @@
 // GAE against RLax and n-step sums, PPO's loss and gradients against CleanRL's formula differentiated by JAX, on
-// windows in which episodes end in every way; the identity with V-trace on policy; edges of the clips; through the
-// learner.
+// windows in which episodes end in every way; the identity with V-trace on policy; edges of the clips; the first pass
+// of each iteration in the learner.
 #include "algo/ppo.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
 
+#include "../support/test_farm.h"
 #include "../vectors/rl.h"
 #include "algo/algo.h"
 #include "algo/vtrace.h"
@@ -201,4 +202,109 @@ Test(ppo, the_learning_rate_follows_the_last_epochs_kl) {
         cr_assert_eq(farm_ppo.adapt(&config, terms, cases[i].last, &factor), cases[i].more, "case %zu", i);
         cr_assert_float_eq(factor, cases[i].becomes, 1e-12, "case %zu: %g", i, factor);
     }
+}
+
+// ---- through the learner ----
+
+// What the wrapped backend saw of the first pass over each iteration, before any step of the optimiser.
+static struct {
+    uint64_t iterations, stale; // stale: steps answered by another version than the published one
+    double rows, kl, beyond;    // sums over rows: KL(mu || pi), ratios off by more than the clip
+    double beyond_later;        // the same in the passes after that
+} seen;
+
+static enum farm_status create(const struct farm_backend_config *config, struct farm_backend **out,
+                               struct farm_error *err) {
+    const enum farm_status status = farm_backend_cpu.create(config, out, err);
+    if (status) return status;
+    const struct farm_backend_state state = farm_backend_cpu.state(*out); // policies far from uniform
+    const struct farm_tensor *policy = &config->net->tensors[config->net->ops[config->net->op_count - 1].weight];
+    for (size_t i = 0; i < policy->count; i++) farm_backend_vector(&state, "")[policy->offset + i] *= 100;
+    return farm_backend_cpu.state_changed(*out, 0, 0, err);
+}
+
+static enum farm_status begin(struct farm_backend *backend, uint32_t slot, const struct farm_window *windows,
+                              uint32_t count, struct farm_error *err) {
+    const uint64_t version = farm_backend_cpu.state(backend).version;
+    const struct farm_pass all = {.learning_rate = 0}; // a step of length 0
+    struct farm_pass_stats stats;
+    for (uint32_t i = 0; i < count; i++)
+        for (uint64_t n = windows[i].start; n < windows[i].start + UNROLL; n++)
+            seen.stale += *farm_lane_version(windows[i].lane, n) != version;
+    enum farm_status status = farm_backend_cpu.begin(backend, slot, windows, count, err);
+    if (!status) status = farm_backend_cpu.pass(backend, slot, &all, err);
+    if (!status) status = farm_backend_cpu.finish(backend, &stats, err);
+    seen.iterations++;
+    seen.rows += stats.terms[FARM_PPO_ROWS];
+    seen.kl += stats.terms[FARM_PPO_KL];
+    seen.beyond += stats.terms[FARM_PPO_CLIPPED];
+    return status;
+}
+
+static enum farm_status finish(struct farm_backend *backend, struct farm_pass_stats *stats, struct farm_error *err) {
+    const enum farm_status status = farm_backend_cpu.finish(backend, stats, err);
+    seen.beyond_later += stats->terms[FARM_PPO_CLIPPED];
+    return status;
+}
+
+static bool computes(const struct farm_learner_config *config, enum farm_precision precision) {
+    struct farm_net net;
+    struct farm_form forms[FARM_FORMS_MAX];
+    cr_assert_eq(farm_net_make(&config->net, &config->io, &net, NULL), FARM_OK);
+    return farm_arithmetic_forms(&net, precision, forms) > 0;
+}
+
+// bound: of |pi/mu - 1|, which is the clip of this run.
+static void expect_on_policy(bool frames, enum farm_precision precision, double bound) {
+    struct test_farm farm;
+    struct farm_error err = {0};
+    struct farm_backend_ops ops = farm_backend_cpu;
+    const float option[] = {0.95f, 0.9f, (float)bound, 0, 0.01f, 0.5f, 2, 16, FARM_PPO_NORMALISE_MINIBATCH};
+    memset(&seen, 0, sizeof seen);
+    ops.create = create, ops.begin = begin, ops.finish = finish;
+    test_farm_open(&farm, 0, FARM_ANSWERS_CENTRAL);
+    if (frames) test_learner_frames(&farm.config, &farm.spec, 12, 2);
+    if (!computes(&farm.config, precision)) {
+        fprintf(stderr, "not in bf16, which this CPU lacks\n");
+        test_farm_close(&farm);
+        return;
+    }
+    test_farm_add(&farm, 0);
+    const pid_t actor = test_actor_fork(&farm, 0, farm.bell);
+    test_farm_lend(&farm);
+    farm.config.backend = &ops;
+    farm.config.precision = precision;
+    farm.config.algo.algo = &farm_ppo;
+    memcpy(farm.config.algo.option, option, sizeof option);
+    farm.config.algo.lr = farm.config.algo.lr_end = 0.01;
+    farm.config.frames_target = 600;
+    cr_assert_eq(farm_learner_run(&farm.config, &err), 0, "%s", err.message);
+    test_actor_stop(&farm, 0, actor);
+    cr_assert_geq(seen.iterations, 9);
+    cr_assert_eq(seen.stale, 0);
+    cr_assert_eq(seen.beyond, 0, "frames %d, precision %d: %g of %g rows", frames, (int)precision, seen.beyond,
+                 seen.rows);
+    cr_assert_leq(fabs(seen.kl / seen.rows), bound * bound / 8 + 1e-6, "frames %d, precision %d: %g nats", frames,
+                  (int)precision, seen.kl / seen.rows);
+    cr_assert_gt(seen.beyond_later, seen.rows / 10, "the bound would not show that the policy has moved");
+    test_farm_close(&farm);
+}
+
+// Inference and training compute the same policy in the same arithmetic, in batches of other sizes, so perhaps in
+// another order. Logits that differ by up to d give ratios within 1 +- 2d and, by Hoeffding's lemma, a KL divergence of
+// at most d^2 / 2 (and the rounding of its sum). A logit is w . f, |w| = 1, and features are at most 1 (tanh), so its
+// products' sizes add up to s = 4 of 16 features (frames), 8 of 64 (vectors).
+// f32: another order of n products moves a sum by n 2^-24 of their sizes. In all layers n = 32 + 200 + 16 (frames),
+// 4 + 64 + 64 (vectors): d = n s 2^-24 = 6e-5. int16: the first layer's sums are exact.
+// bf16: besides, a stored feature may round to its other neighbour, 2^-8 of it, in two layers: d = 2 s 2^-8.
+Test(ppo, the_first_pass_is_on_policy) {
+    expect_on_policy(false, FARM_PRECISION_F32, 1.3e-4);
+    expect_on_policy(true, FARM_PRECISION_F32, 1.3e-4);
+    expect_on_policy(false, FARM_PRECISION_BF16, 4 * 8 / 256.0);
+    expect_on_policy(true, FARM_PRECISION_BF16, 4 * 4 / 256.0);
+}
+
+Test(ppo, the_first_pass_is_on_policy_in_int16) {
+    setenv("ONEDNN_MAX_CPU_ISA", "AVX2", 1); // without bf16
+    expect_on_policy(true, FARM_PRECISION_AUTO, 1.3e-4);
 }
