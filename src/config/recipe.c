@@ -36,6 +36,10 @@ static const struct farm_recipe_key keys[] = {
            "ends it, but a flag of one removes the other that a recipe sets"),
     INT(actors, "0", 0, 4096, "actor processes; 0: chosen for the machine"),
     INT(envs_per_actor, "0", 0, 65536, "environments of one actor, all its lanes together; 0: chosen"),
+    INT(envs_total, "0", 0, 1e6,
+        "environments of all actors together, instead of envs_per_actor: so many actors run that each has an equal "
+        "part; "
+        "0: envs_per_actor"),
     INT(lanes, "2", 1, 64, "lanes of one actor: one group steps while the others wait for actions"),
     INT(ring_steps, "0", 0, 1e6, "steps that a lane's ring holds; 0: chosen"),
     TEXT(device, "auto", "auto|cpu|cuda", "where the network runs; auto: cuda if there is a GPU with its driver"),
@@ -68,21 +72,21 @@ static const struct farm_recipe_key keys[] = {
     BOOL(normalise_rewards, "false",
          "rewards in training are divided by the deviation of the discounted return so far, after clip and scale, and "
          "clipped to +-10"),
-    DOUBLE(reward_clip, "1", 0, 1e9, "rewards in training are clipped to +- this; 0: off"),
+    DOUBLE(reward_clip, "0", 0, 1e9, "rewards in training are clipped to +- this; 0: off"),
     DOUBLE(reward_scale, "1", 1e-9, 1e9, "rewards in training are multiplied by this, after clipping"),
-    TEXT(optimiser, "rmsprop", "rmsprop|adam", "optimiser"),
-    DOUBLE(lr, "0.0006", 1e-9, 1, "learning rate at the start"),
+    TEXT(optimiser, "adam", "rmsprop|adam", "optimiser"),
+    DOUBLE(lr, "0.0003", 1e-9, 1, "learning rate at the start"),
     DOUBLE(lr_end, "0", 0, 1,
            "learning rate at the end of the run, `frames` or `seconds`, whichever is nearer: it falls linearly; "
            "without both it "
            "stays"),
-    DOUBLE(grad_norm_clip, "40", 0, 1e9, "gradients with a larger norm are scaled down to it; 0: off"),
+    DOUBLE(grad_norm_clip, "0.5", 0, 1e9, "gradients with a larger norm are scaled down to it; 0: off"),
     DOUBLE(rmsprop_decay, "0.99", 0, 0.999999, "RMSProp: decay of the mean of squared gradients"),
     DOUBLE(rmsprop_epsilon, "0.01", 1e-12, 1, "RMSProp: added to that mean, inside the square root"),
     DOUBLE(adam_beta1, "0.9", 0, 0.999999, "Adam: decay of the mean of gradients"),
     DOUBLE(adam_beta2, "0.999", 0, 0.999999, "Adam: decay of the mean of squared gradients"),
-    DOUBLE(adam_epsilon, "1e-08", 1e-12, 1, "Adam: added to the square root of that mean"),
-    BOOL(loss_sum, "true", "losses are summed over an update's steps (IMPALA's code); false: averaged"),
+    DOUBLE(adam_epsilon, "1e-05", 1e-12, 1, "Adam: added to the square root of that mean"),
+    BOOL(loss_sum, "false", "losses are summed over an update's steps, as in IMPALA's code; false: averaged"),
     INT(micro_batch, "0", 0, 65536, "windows of one forward and backward pass; 0: chosen"),
     INT(train_threads, "0", 0, 1024, "threads that train; 0: chosen for the machine"),
     INT(infer_threads, "0", 0, 32,
@@ -471,6 +475,27 @@ static enum farm_status check_families(const struct farm_recipe *recipe, struct 
     return FARM_OK;
 }
 
+enum farm_status farm_recipe_vary(struct farm_recipe *recipe, bool continuous, struct farm_error *err) {
+    if (!continuous || !recipe->continuous[0]) return FARM_OK;
+    const enum farm_status status = farm_recipe_load(recipe, FARM_LAYER_SHIPPED, recipe->continuous, err);
+    recipe->continuous[0] = 0;
+    return status ? status : farm_recipe_settle(recipe, err);
+}
+
+// envs_total or envs_per_actor, whichever the stronger layer sets.
+static enum farm_status settle_environments(struct farm_recipe *recipe, struct farm_error *err) {
+    const uint8_t total = recipe->layers[find_key(recipe, "envs_total", 0)],
+                  each = recipe->layers[find_key(recipe, "envs_per_actor", 0)];
+    if (recipe->envs_total && recipe->envs_per_actor && total == each)
+        return farm_fail(err, FARM_E_USAGE,
+                         "envs_total (%lld) and envs_per_actor (%lld): the number of actors decides one by the other; "
+                         "set one of them",
+                         (long long)recipe->envs_total, (long long)recipe->envs_per_actor);
+    if (recipe->envs_total && total > each && each) recipe->envs_per_actor = 0;
+    if (recipe->envs_per_actor && each > total) recipe->envs_total = 0;
+    return FARM_OK;
+}
+
 enum farm_status farm_recipe_settle(struct farm_recipe *recipe, struct farm_error *err) {
     uint8_t frames = recipe->layers[find_key(recipe, "frames", 0)];
     uint8_t seconds = recipe->layers[find_key(recipe, "seconds", 0)];
@@ -478,6 +503,7 @@ enum farm_status farm_recipe_settle(struct farm_recipe *recipe, struct farm_erro
     if (seconds > frames) recipe->frames = 0;
     if (strcmp(recipe->algo, "auto") == 0 && recipe->families)
         snprintf(recipe->algo, sizeof recipe->algo, "%s", recipe->families(0)->name);
+    if (settle_environments(recipe, err)) return FARM_E_USAGE;
     if (recipe->envs_per_actor % recipe->lanes)
         return farm_fail(
             err, FARM_E_USAGE,
@@ -580,15 +606,27 @@ char *farm_recipe_format(const struct farm_recipe *recipe, size_t *bytes) {
 
 // ---- shipped recipes and help ----
 
-bool farm_recipe_shipped(const char *folder, const char *env, char *path, size_t path_bytes) {
-    char name[64];
-    if (strlen(env) >= sizeof name) return false;
-    size_t family = strcspn(env, "/");
-    for (size_t i = 0; i <= strlen(env); i++) name[i] = env[i] == '/' ? '_' : env[i];
-    int n = snprintf(path, path_bytes, "%s/%s.yaml", folder, name);
-    if (n > 0 && (size_t)n < path_bytes && access(path, F_OK) == 0) return true;
-    n = snprintf(path, path_bytes, "%s/%.*s.yaml", folder, (int)family, name);
+static bool name_file(const char *folder, const char *name, size_t length, const char *variant, const char *algo,
+                      char *path, size_t path_bytes) {
+    const int n =
+        snprintf(path, path_bytes, "%s/%.*s%s%s%s.yaml", folder, (int)length, name, variant, algo[0] ? "_" : "", algo);
     return n > 0 && (size_t)n < path_bytes && access(path, F_OK) == 0;
+}
+
+bool farm_recipe_shipped(const char *folder, const char *env, const char *algo, bool continuous, char *path,
+                         size_t path_bytes) {
+    char name[64];
+    const size_t whole = strlen(env), family = strcspn(env, "/");
+    const bool any = strcmp(algo, "auto") == 0;
+    if (whole >= sizeof name) return false;
+    for (size_t i = 0; i <= whole; i++) name[i] = env[i] == '/' ? '_' : env[i];
+    for (int k = any; k < 4; k += 1 + any) {
+        const size_t length = k < 2 ? whole : family;
+        const char *of = k % 2 ? "" : algo;
+        if (!name_file(folder, name, length, "", of, path, path_bytes)) continue;
+        return !continuous || (k >= 2 && name_file(folder, name, length, "_continuous", of, path, path_bytes));
+    }
+    return false;
 }
 
 static void print_key(const struct farm_recipe_key *key, bool with_default) {

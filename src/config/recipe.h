@@ -14,7 +14,7 @@
 
 enum {
     FARM_RECIPE_FAMILY_KEYS_MAX = 64, // of all families together
-    FARM_RECIPE_KEYS_MAX = 52 + FARM_RECIPE_FAMILY_KEYS_MAX,
+    FARM_RECIPE_KEYS_MAX = 53 + FARM_RECIPE_FAMILY_KEYS_MAX,
     FARM_RECIPE_OPTIONS_MAX = 32,
     FARM_RECIPE_TEXT_BYTES = 64,   // a text, zero included
     FARM_RECIPE_PATH_BYTES = 1024, // a text that may hold a path: env, and the values of options
@@ -70,7 +70,7 @@ struct farm_recipe {
         algo[FARM_RECIPE_TEXT_BYTES], precision[FARM_RECIPE_TEXT_BYTES], mirror[FARM_RECIPE_TEXT_BYTES],
         optimiser[FARM_RECIPE_TEXT_BYTES], wait[FARM_RECIPE_TEXT_BYTES], bad_values[FARM_RECIPE_TEXT_BYTES],
         regime[FARM_RECIPE_TEXT_BYTES];
-    int64_t seed, frames, actors, envs_per_actor, lanes, ring_steps, gpus;
+    int64_t seed, frames, actors, envs_per_actor, envs_total, lanes, ring_steps, gpus;
     int64_t unroll, batch, stack, micro_batch, train_threads, infer_threads, infer_batch_max, max_lag;
     int64_t checkpoints_keep, restarts_max;
     double seconds, reward_clip, reward_scale;
@@ -79,9 +79,10 @@ struct farm_recipe {
     bool normalise_observations, normalise_rewards, last_inputs, loss_sum, pin, numa, huge_pages;
     struct farm_recipe_option options[FARM_RECIPE_OPTIONS_MAX];
     size_t option_count;
-    farm_recipe_families *families;             // NULL: none
-    double values[FARM_RECIPE_FAMILY_KEYS_MAX]; // of the families' keys, family after family
-    uint8_t layers[FARM_RECIPE_KEYS_MAX];       // enum farm_recipe_layer that set each key, in key_at's order
+    char continuous[FARM_RECIPE_PATH_BYTES + 128]; // the shipped recipe for continuous actions; "": none, or it is read
+    farm_recipe_families *families;                // NULL: none
+    double values[FARM_RECIPE_FAMILY_KEYS_MAX];    // of the families' keys, family after family
+    uint8_t layers[FARM_RECIPE_KEYS_MAX];          // enum farm_recipe_layer that set each key, in key_at's order
 };
 
 // The i-th key, in the order of --help: the recipe's own, then those of each family; NULL after the last.
@@ -122,7 +123,8 @@ enum farm_status farm_recipe_parse(struct farm_recipe *recipe, enum farm_recipe_
 enum farm_status farm_recipe_load(struct farm_recipe *recipe, enum farm_recipe_layer layer, const char *path,
                                   struct farm_error *err);
 
-// Call it once after all layers. Of `frames` and `seconds`, the one set by the weaker layer becomes 0; `algo` auto
+// Call it after all layers. Of `frames` and `seconds`, and of `envs_total` and `envs_per_actor`, the one set by the
+// weaker layer becomes 0; `algo` auto
 // becomes the first family; `lr_end` of a weaker layer than `lr` is at most `lr`. Checks keys against each other.
 // Errors: FARM_E_USAGE.
 enum farm_status farm_recipe_settle(struct farm_recipe *recipe, struct farm_error *err);
@@ -134,9 +136,15 @@ char *farm_recipe_format(const struct farm_recipe *recipe, size_t *bytes);
 // A key's value as text, as in a recipe. Returns text.
 char *farm_recipe_value(const struct farm_recipe *recipe, size_t key, char *text, size_t text_bytes);
 
-// Finds the shipped recipe for an environment: <folder>/native_catch.yaml for "native/catch", else the family's,
-// <folder>/native.yaml. False: neither exists.
-bool farm_recipe_shipped(const char *folder, const char *env, char *path, size_t path_bytes);
+// Finds the shipped recipe of an environment and an algorithm (auto: any): the first that exists in `folder` of
+// native_catch_ppo.yaml, native_catch.yaml, native_ppo.yaml, native.yaml. False: none does. continuous: only the file
+// that lies over it if actions are continuous, native_continuous_ppo.yaml or native_continuous.yaml for the third and
+// fourth.
+bool farm_recipe_shipped(const char *folder, const char *env, const char *algo, bool continuous, char *path,
+                         size_t path_bytes);
+
+// Lays the recipe for continuous actions over a settled one, once, and settles it again. Errors: those of load, settle.
+enum farm_status farm_recipe_vary(struct farm_recipe *recipe, bool continuous, struct farm_error *err);
 
 // Prints the keys on stdout, a part of --help: those among `only`, or all, with their defaults (NULL).
 void farm_recipe_print_help(const struct farm_recipe *recipe, const char *only);

@@ -107,6 +107,10 @@ static void warn_without_effect(const struct farm_run_plan *plan) {
     if (plan->passes.sync && is_flag(recipe, "batch"))
         farm_log_warn("--batch has no effect: --regime sync trains on one window of every lane");
     if (plan->passes.sync && is_flag(recipe, "max_lag")) farm_log_warn("--max-lag has no effect with --regime sync");
+    const uint32_t columns = plan->passes.sync ? plan->actors * plan->lanes * plan->width : plan->algo.batch;
+    if (is_flag(recipe, "minibatch") && plan->passes.minibatch > farm_algo_units(&plan->passes, columns))
+        farm_log_warn("--minibatch %u: an update has %u steps, which are one optimiser step", plan->passes.minibatch,
+                      farm_algo_units(&plan->passes, columns));
     if (is_flag(recipe, "gpus") && !recipe->gpus && !plan->machine->gpu_count)
         farm_log_warn("--gpus 0 has no effect: this machine shows no GPU%s",
                       cpu ? "" : "; the learner requests CUDA's first one");
@@ -132,6 +136,19 @@ static void choose_eval_counts(struct farm_recipe *recipe, uint64_t episodes, in
     int64_t each = (wanted + recipe->actors - 1) / recipe->actors;
     if (each < recipe->lanes) recipe->lanes = each;
     recipe->envs_per_actor = (each + recipe->lanes - 1) / recipe->lanes * recipe->lanes;
+}
+
+// envs_total: as many actors as have equal parts, or the requested ones, whose parts are rounded up.
+static void choose_total(struct farm_recipe *recipe, int64_t expect, int64_t actors_planned) {
+    if (recipe->envs_total < recipe->lanes) recipe->lanes = recipe->envs_total;
+    const int64_t groups = recipe->envs_total / recipe->lanes;
+    if (!recipe->actors) {
+        recipe->actors = actors_planned < groups ? actors_planned : groups;
+        while (recipe->actors > 1 && groups % (recipe->actors + expect)) recipe->actors--;
+    }
+    const int64_t lanes = (recipe->actors + expect) * recipe->lanes;
+    recipe->envs_per_actor = (recipe->envs_total + lanes - 1) / lanes * recipe->lanes;
+    recipe->envs_total = 0;
 }
 
 static int64_t infer_batch_most(const struct farm_run_plan *plan) {
@@ -215,8 +232,11 @@ static enum farm_status choose_how_many(struct farm_run_plan *plan, uint64_t epi
     const struct farm_recipe asked = plan->recipe;
     for (;;) {
         enum farm_status status = farm_plan_make(plan->machine, request, plan->placement, err);
-        if (!status && episodes) {
-            choose_eval_counts(&plan->recipe, episodes, plan->placement->actor_count);
+        const bool total = plan->recipe.envs_total && !plan->recipe.envs_per_actor && !plan->responder.body;
+        if (!status && (episodes || total)) {
+            const int planned = plan->placement->actor_count;
+            if (episodes) choose_eval_counts(&plan->recipe, episodes, planned);
+            if (!episodes) choose_total(&plan->recipe, plan->listen.expect, planned);
             request->actors = (int)plan->recipe.actors;
             status = farm_plan_make(plan->machine, request, plan->placement, err);
         }
@@ -293,6 +313,16 @@ static enum farm_status place_workers(struct farm_run_plan *plan, uint64_t episo
         (got->actor_count != (int)plan->actors || (got->shard_count && got->shard_count != (int)plan->shards)))
         status = farm_fail(err, FARM_E_BUSY, "another farm has claimed CPUs at the same moment: try again");
     return status;
+}
+
+static void log_rewards(const struct farm_recipe *recipe) {
+    const bool normalised = recipe->normalise_rewards;
+    char clip[48] = "", scale[48] = "";
+    if (recipe->reward_clip > 0) snprintf(clip, sizeof clip, " clipped to +-%g;", recipe->reward_clip);
+    if (recipe->reward_scale != 1) snprintf(scale, sizeof scale, " times %g;", recipe->reward_scale);
+    if (clip[0] || scale[0] || normalised)
+        farm_log_info("rewards in training:%s%s%s return_mean is of rewards as played", clip, scale,
+                      normalised ? " divided by the deviation of the discounted return, at most +-10;" : "");
 }
 
 static void log_plan(const struct farm_run_plan *plan) {
@@ -432,6 +462,7 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
     if (!status) status = place_workers(plan, request->episodes, err);
     if (status) return status;
     if (!plan->quiet) log_plan(plan);
+    if (!plan->quiet && !plan->responder.body && !request->episodes) log_rewards(&plan->recipe);
     warn_without_effect(plan);
     if (!request->episodes) warn_of_many_actors(plan);
     status = choose_places(plan, err);

@@ -122,9 +122,11 @@ static const char *choose_net(const struct farm_net_io *io) {
 enum farm_status farm_run_trains(const struct farm_env_spec *env, struct farm_recipe *recipe, struct farm_net_io *io,
                                  struct farm_error *err) {
     struct farm_net made;
+    enum farm_status status = farm_recipe_vary(recipe, env->action.kind == FARM_ACTION_CONTINUOUS, err);
+    if (status) return status;
     // A shipped recipe stacks the frames of its family; the user may have chosen an observation without frames.
     if (!has_images(env) && !farm_recipe_set_by(recipe, "stack", FARM_LAYER_FILE)) recipe->stack = 1;
-    enum farm_status status = choose_io(env, recipe->stack, io, err);
+    status = choose_io(env, recipe->stack, io, err);
     if (!status) status = add_options(env, recipe, io, err);
     if (status) return status;
     if (strcmp(recipe->net, "auto") == 0) snprintf(recipe->net, sizeof recipe->net, "%s", choose_net(io));

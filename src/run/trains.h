@@ -8,11 +8,11 @@
 #include "config/recipe.h"
 #include "nn/net.h"
 
-// Whether environments of this spec can be trained with this settled recipe; its `net` and `stack` become those in use,
-// *io what the network reads. Of the observation's fields, u8 of 2 or 3 dims without choices (or with 256) are images,
-// [height, width], [height, width, channels], or [channels, height, width] if the first dim is the smallest and at most
-// 16; an action mask (kernels/head.h) is
-// read by the head alone; other fields are parts of the flat input. FARM_E_UNSUPPORTED: no network supports the spaces;
+// Whether environments of this spec can be trained with this settled recipe: the shipped one for continuous actions is
+// laid over it if they are, its `net` and `stack` become those in use, *io what the network reads. Of the observation's
+// fields, u8 of 2 or 3 dims without choices (or with 256) are images, [height, width], [height, width, channels], or
+// [channels, height, width] if the first dim is the smallest and at most 16; an action mask (kernels/head.h) is read by
+// the head alone; other fields are parts of the flat input. FARM_E_UNSUPPORTED: no network supports the spaces;
 // FARM_E_USAGE: the recipe's does not, or does not exist. The message names fields and what would work.
 enum farm_status farm_run_trains(const struct farm_env_spec *env, struct farm_recipe *recipe, struct farm_net_io *io,
                                  struct farm_error *err);

@@ -28,9 +28,9 @@ static void set(struct farm_recipe *recipe, enum farm_recipe_layer layer, const 
 Test(recipe, every_default_lies_in_its_range) {
     struct farm_recipe recipe = defaults();
     cr_assert_eq(recipe.batch, 0);
-    cr_assert_float_eq(recipe.lr, 6e-4, 1e-18);
+    cr_assert_float_eq(recipe.lr, 3e-4, 1e-18);
     cr_assert_str_eq(recipe.env, "native/breakout");
-    cr_assert(recipe.pin && recipe.loss_sum);
+    cr_assert(recipe.pin && !recipe.loss_sum);
     size_t count = 0;
     for (const struct farm_recipe_key *key; (key = farm_recipe_key_at(&recipe, count)); count++)
         cr_assert(key->help[0]);
@@ -208,6 +208,28 @@ Test(recipe, keys_that_contradict_one_another_are_refused) {
     }
 }
 
+Test(recipe, the_stronger_layer_says_how_many_environments) {
+    static const struct {
+        int total, each;
+        bool total_stays, each_stays;
+    } cases[] = {{FARM_LAYER_SHIPPED, FARM_LAYER_FLAG, false, true},
+                 {FARM_LAYER_FILE, FARM_LAYER_SHIPPED, true, false}};
+    struct farm_error err;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct farm_recipe recipe = defaults();
+        set(&recipe, (enum farm_recipe_layer)cases[i].total, "envs_total", "16");
+        set(&recipe, (enum farm_recipe_layer)cases[i].each, "envs_per_actor", "8");
+        cr_assert_eq(farm_recipe_settle(&recipe, &err), FARM_OK, "%s", err.message);
+        cr_assert_eq(recipe.envs_total > 0, cases[i].total_stays);
+        cr_assert_eq(recipe.envs_per_actor > 0, cases[i].each_stays);
+    }
+    struct farm_recipe recipe = defaults();
+    set(&recipe, FARM_LAYER_FLAG, "envs_total", "16");
+    set(&recipe, FARM_LAYER_FLAG, "envs_per_actor", "8");
+    cr_assert_eq(farm_recipe_settle(&recipe, &err), FARM_E_USAGE);
+    cr_assert(strstr(err.message, "envs_total (16) and envs_per_actor (8)"), "%s", err.message);
+}
+
 Test(recipe, a_smaller_learning_rate_lowers_the_end_that_a_weaker_layer_set) {
     struct farm_recipe recipe = defaults();
     struct farm_error err;
@@ -239,21 +261,53 @@ Test(recipe, a_written_recipe_reads_back_the_same) {
     free(text);
 }
 
-Test(recipe, finds_the_recipe_of_an_environment_or_its_family) {
+Test(recipe, finds_the_recipe_of_an_environment_or_its_family_and_of_the_algorithm) {
+    static const char *const files[] = {"ale",     "ale_Pong",          "ale_ppo",    "ale_Pong_dqn",
+                                        "gym",     "gym_continuous",    "gym_vtrace", "gym_Odd",
+                                        "gym_ppo", "gym_continuous_ppo"};
+    static const struct {
+        const char *env, *algo;
+        bool continuous;
+        const char *found;
+    } cases[] = {
+        {"ale/Pong", "auto", false, "ale_Pong"},
+        {"ale/Breakout", "auto", false, "ale"},
+        {"ale/Pong", "ppo", false, "ale_Pong"},
+        {"ale/Pong", "dqn", false, "ale_Pong_dqn"},
+        {"ale/Breakout", "ppo", false, "ale_ppo"},
+        {"ale/Breakout", "dqn", false, "ale"},
+        {"native/catch", "auto", false, NULL},
+        {"ale/Breakout", "auto", true, NULL},
+        {"gym/X", "auto", false, "gym"},
+        {"gym/X", "auto", true, "gym_continuous"},
+        {"gym/X", "ppo", true, "gym_continuous_ppo"},
+        {"gym/X", "vtrace", true, NULL},
+        {"gym/X", "dqn", true, "gym_continuous"},
+        {"gym/Odd", "auto", true, NULL},
+    };
     char folder[] = "/tmp/farm-recipes-XXXXXX", path[128], name[128];
     cr_assert(mkdtemp(folder));
-    static const char *const files[] = {"ale.yaml", "ale_Pong.yaml"};
-    for (size_t i = 0; i < 2; i++) {
-        snprintf(name, sizeof name, "%s/%s", folder, files[i]);
-        cr_assert_eq(farm_file_replace(name, "", 0, NULL), FARM_OK);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(name, sizeof name, "%s/%s.yaml", folder, files[i]);
+        cr_assert_eq(farm_file_replace(name, "lr: 0.5\n", 8, NULL), FARM_OK);
     }
-    cr_assert(farm_recipe_shipped(folder, "ale/Pong", path, sizeof path));
-    cr_assert(strstr(path, "/ale_Pong.yaml"));
-    cr_assert(farm_recipe_shipped(folder, "ale/Breakout", path, sizeof path));
-    cr_assert(strstr(path, "/ale.yaml"));
-    cr_assert(!farm_recipe_shipped(folder, "native/catch", path, sizeof path));
-    for (size_t i = 0; i < 2; i++) {
-        snprintf(name, sizeof name, "%s/%s", folder, files[i]);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const bool found =
+            farm_recipe_shipped(folder, cases[i].env, cases[i].algo, cases[i].continuous, path, sizeof path);
+        cr_assert_eq(found, cases[i].found != NULL, "case %zu: %s", i, path);
+        snprintf(name, sizeof name, "%s/%s.yaml", folder, found ? cases[i].found : "");
+        if (found) cr_assert_str_eq(path, name, "case %zu", i);
+    }
+    struct farm_recipe recipe = defaults();
+    struct farm_error err;
+    snprintf(recipe.continuous, sizeof recipe.continuous, "%s/gym_continuous.yaml", folder);
+    set(&recipe, FARM_LAYER_SHIPPED, "lr", "0.25");
+    cr_assert_eq(farm_recipe_vary(&recipe, false, &err), FARM_OK);
+    cr_assert_eq(recipe.lr, 0.25);
+    cr_assert_eq(farm_recipe_vary(&recipe, true, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(recipe.lr, 0.5);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(name, sizeof name, "%s/%s.yaml", folder, files[i]);
         unlink(name);
     }
     rmdir(folder);

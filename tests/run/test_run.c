@@ -93,6 +93,23 @@ Test(run, refuses_inference_threads_without_a_part_of_an_update) {
     farm_run_plan_free(&plan);
 }
 
+Test(run, divides_a_total_of_environments_among_the_actors) {
+    for (int requested = 0; requested <= 5; requested += 5) {
+        struct farm_run_request request = {.quiet = true};
+        struct farm_recipe recipe;
+        struct farm_run_plan plan;
+        struct farm_error err;
+        fill_recipe(&recipe, "unroll", "4");
+        recipe.actors = requested;
+        recipe.envs_per_actor = 0;
+        recipe.envs_total = 12;
+        request.recipe = &recipe;
+        cr_assert_eq(farm_run_plan_make(&plan, &request, &err), FARM_OK, "%s", err.message);
+        cr_expect_eq(plan.actors * plan.lanes * plan.width, requested ? 20 : 12, "%u actors", plan.actors);
+        farm_run_plan_free(&plan);
+    }
+}
+
 Test(run, evaluates_with_one_inference_thread_unless_more_are_requested) {
     for (uint32_t shards = 1; shards <= 2; shards++) {
         struct farm_run_request request = {.episodes = 10};

@@ -72,7 +72,10 @@ enum farm_status farm_recipe_flags_settle(struct farm_recipe *recipe, const char
     enum farm_status status = file ? farm_recipe_load(recipe, FARM_LAYER_FILE, file, err) : FARM_OK;
     const enum farm_status shipped = base || status ? FARM_E_NOT_FOUND : farm_path_recipes(folder, sizeof folder, err);
     if (shipped == FARM_E_PERMISSION) return farm_fail_in(err, shipped, "shipped recipes");
-    if (!shipped && farm_recipe_shipped(folder, recipe->env, path, sizeof path)) base = path;
+    if (!shipped &&
+        !farm_recipe_shipped(folder, recipe->env, recipe->algo, true, recipe->continuous, sizeof recipe->continuous))
+        recipe->continuous[0] = 0;
+    if (!shipped && farm_recipe_shipped(folder, recipe->env, recipe->algo, false, path, sizeof path)) base = path;
     if (!status && base) status = farm_recipe_load(recipe, FARM_LAYER_SHIPPED, base, err);
     return status ? status : farm_recipe_settle(recipe, err);
 }
