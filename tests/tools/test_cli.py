@@ -115,7 +115,8 @@ class Documents(Cli):
 
 class Training(Cli):
     def test_trains_resumes_and_plays(self):
-        first = json.loads(self.farm("train", "--env", "native/catch", "--frames", "20k", "--run", "r", "--json").stdout)
+        of_net = ("--normalise-observations", "--normalise-rewards", "--last-inputs")  # a resumed run and eval keep them
+        first = json.loads(self.farm("train", "--env", "native/catch", "--frames", "20k", "--run", "r", "--json", *of_net).stdout)
         self.assertEqual(first["schema_version"], 1)
         self.assertGreaterEqual(first["frames"], 20000)
         self.assertAlmostEqual(first["frames_per_s"], first["frames"] / first["wall_s"], delta=first["frames_per_s"] * 1e-3)
@@ -126,6 +127,9 @@ class Training(Cli):
         other = self.farm("train", "--run", "r", "--resume", "--env", "native/cartpole")
         self.assertEqual(other.returncode, 2)
         self.assertIn("native/catch", other.stderr)
+        other = self.farm("train", "--run", "r", "--resume", "--no-normalise-rewards")
+        self.assertEqual(other.returncode, 2)
+        self.assertIn("was made with normalise_rewards true, not false", other.stderr)
 
         second = self.resumes(first)
         self.assertEqual(second["env"], "native/catch")
