@@ -93,30 +93,35 @@ Test(ppo, advantages_are_vtraces_on_policy) {
 }
 
 // A_t = (1 - lambda) sum over n of lambda^(n-1) (n-step return - V_t), the rest of the weight on the longest: GAE's
-// equations 11 to 16 within one episode.
+// equations 11 to 16 within one episode. lambda 0: the one-step return; 1: the longest alone.
 Test(ppo, advantages_are_the_weighted_sum_of_n_step_returns) {
     enum { T = 6 };
-    const double gamma = 0.9, lambda = 0.7;
+    static const double lambdas[] = {0, 0.7, 1};
+    const double gamma = 0.9;
     float value[T + 1], r[T + 1];
     static const uint8_t flags[T + 1];
     for (int t = 0; t <= T; t++) value[t] = (float)((t * 7) % 5) - 1.5f, r[t] = 0.3f * (float)t - 1;
-    const struct farm_algo_rows rows = {
-        .steps = T,
-        .columns = 1,
-        .option = {[FARM_PPO_DISCOUNT] = (float)gamma, [FARM_PPO_LAMBDA] = (float)lambda},
-        .value = value,
-        .reward = r,
-        .flags = flags,
-        .scratch = scratch};
-    farm_ppo_column(&rows, 0);
-    for (int t = 0; t < T; t++) {
-        double sum = 0, rewards = 0;
-        for (int n = 1; t + n <= T; n++) {
-            rewards += pow(gamma, n - 1) * (double)r[t + n];
-            const double advantage = rewards + pow(gamma, n) * (double)value[t + n] - (double)value[t];
-            sum += (t + n < T ? (1 - lambda) : 1) * pow(lambda, n - 1) * advantage;
+    for (size_t i = 0; i < sizeof lambdas / sizeof *lambdas; i++) {
+        const double lambda = lambdas[i];
+        const struct farm_algo_rows rows = {
+            .steps = T,
+            .columns = 1,
+            .option = {[FARM_PPO_DISCOUNT] = (float)gamma, [FARM_PPO_LAMBDA] = (float)lambda},
+            .value = value,
+            .reward = r,
+            .flags = flags,
+            .scratch = scratch};
+        farm_ppo_column(&rows, 0);
+        for (int t = 0; t < T; t++) {
+            double sum = 0, rewards = 0;
+            for (int n = 1; t + n <= T; n++) {
+                rewards += pow(gamma, n - 1) * (double)r[t + n];
+                const double advantage = rewards + pow(gamma, n) * (double)value[t + n] - (double)value[t];
+                sum += (t + n < T ? (1 - lambda) : 1) * pow(lambda, n - 1) * advantage;
+            }
+            cr_assert_float_eq(farm_algo_scratch(&rows, FARM_PPO_ADVANTAGE)[t], sum, 1e-5, "lambda %g, step %d", lambda,
+                               t);
         }
-        cr_assert_float_eq(farm_algo_scratch(&rows, FARM_PPO_ADVANTAGE)[t], sum, 1e-5, "step %d", t);
     }
 }
 
