@@ -248,11 +248,17 @@ static enum farm_status append_layer(struct farm_net *net, int i, struct farm_er
     return FARM_OK;
 }
 
+// A layer over the flat input beside the features, then one over both: the heads alone would only add what they say.
 static void append_join(struct farm_net *net) {
     struct farm_net_op *op = append_op(net, FARM_NET_OP_JOIN, FARM_ACTIVATION_RELU);
     op->out = (struct farm_shape){.channels = (int)farm_shape_count(op->in) + FARM_NET_JOIN_UNITS};
     op->weight = append_tensor(net, "inputs.weight", (int[]){FARM_NET_JOIN_UNITS, net->io.flat}, 2);
     op->bias = append_tensor(net, "inputs.bias", (int[]){FARM_NET_JOIN_UNITS}, 1);
+    const int units = op->in.channels;
+    op = append_op(net, FARM_NET_OP_DENSE, FARM_ACTIVATION_RELU);
+    op->out = (struct farm_shape){.channels = units};
+    op->weight = append_tensor(net, "joined.weight", (int[]){units, units + FARM_NET_JOIN_UNITS}, 2);
+    op->bias = append_tensor(net, "joined.bias", (int[]){units}, 1);
 }
 
 static void append_statistics(struct farm_net *net) {

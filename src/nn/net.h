@@ -36,8 +36,8 @@ struct farm_layer {
 
 enum {
     FARM_NET_LAYERS_MAX = 16,
-    FARM_NET_OPS_MAX = 3 * FARM_NET_LAYERS_MAX + 2,
-    FARM_TENSORS_MAX = 4 * (FARM_NET_LAYERS_MAX + 3),
+    FARM_NET_OPS_MAX = 3 * FARM_NET_LAYERS_MAX + 3,
+    FARM_TENSORS_MAX = 4 * (FARM_NET_LAYERS_MAX + 4),
     FARM_NET_INPUTS_MAX = 16, // parts of the flat input
     FARM_NET_JOIN_UNITS = 64, // of the layer over the flat input beside frames
     FARM_TENSOR_NAME_MAX = 48
@@ -186,10 +186,10 @@ static inline int farm_net_pointers(const struct farm_net *net) {
 }
 
 // Computes all shapes and the ops. Tensors are in the order of the layers, weight before bias, conv0 before conv1; then
-// inputs.weight, inputs.bias (JOIN); then policy.weight, value.weight, policy.bias, value.bias, so that both heads are
-// one product of actions + 1 outputs; then normalise.*, which are no weights: statistics that training updates at
-// publish. net->io has `images` and the parts of the flat input written out.
-// FARM_E_INVALID if the input or the table is invalid.
+// inputs.weight, inputs.bias (JOIN), joined.weight, joined.bias (DENSE over both, as wide as the features, ReLU); then
+// policy.weight, value.weight, policy.bias, value.bias, so that both heads are one product of actions + 1 outputs; then
+// normalise.*, which are no weights: statistics that training updates at publish. net->io has `images` and the parts of
+// the flat input written out. FARM_E_INVALID if the input or the table is invalid.
 enum farm_status farm_net_make(const struct farm_net_spec *spec, const struct farm_net_io *io, struct farm_net *net,
                                struct farm_error *err);
 

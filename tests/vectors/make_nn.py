@@ -162,19 +162,19 @@ def write(name, spec, rng):
 
 
 class Joined(Net):
-    """The features, then relu of a layer over the flat input, before the heads."""
+    """The features, then relu of a layer over the flat input; a layer over both, before the heads."""
 
     def __init__(self, spec, flat):
         super().__init__(spec)
         features = self.policy.in_features
         self.inputs = nn.Linear(flat, 64)
-        self.policy, self.value = nn.Linear(features + 64, spec["actions"]), nn.Linear(features + 64, 1)
+        self.joined = nn.Linear(features + 64, features)
 
     def forward(self, x):
         frames, flat = x
         for layer, (kind, *how) in zip(self.layers, self.spec):
             frames = self.run(layer, kind, how, frames)
-        x = torch.cat([frames, F.relu(self.inputs(flat))], 1)
+        x = F.relu(self.joined(torch.cat([frames, F.relu(self.inputs(flat))], 1)))
         return self.policy(x), self.value(x)[:, 0]
 
 
