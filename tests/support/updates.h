@@ -19,15 +19,19 @@ enum {
     UPDATES_STACK = 2,
     UPDATES_FLAT = 5,
     UPDATES_ACTIONS = 4,
+    UPDATES_CHOICES = 3, // of each of two integers
     UPDATES_COLUMNS = UPDATES_LANES * UPDATES_WIDTH,
-    UPDATES_BYTES = 49376, // of the file
+    UPDATES_BYTES = 60852, // of the file
 };
 
 // As in the file.
 struct update_case {
     char name[16];
-    int32_t seed, frames, dims, masked, normalise, ppo, adam, loss_sum, epochs,
-        passes; // dims: of continuous actions; 0: one discrete action
+    int32_t seed;
+    int32_t frames; // else vectors
+    int32_t joined; // frames in colour, vectors, choices, last action and reward
+    int32_t dims;   // of continuous actions; 0: one discrete action
+    int32_t masked, normalise, ppo, adam, loss_sum, epochs, passes;
     float lr, first_decay, second_decay, epsilon, grad_norm_clip, reward_clip, reward_scale;
     float option[FARM_ALGO_OPTIONS_MAX];
     float terms[UPDATES][FARM_ALGO_TERMS_MAX], grad_norm[UPDATES];
@@ -52,11 +56,18 @@ static inline double update_draw(const struct update_case *c, uint64_t column, u
     return (double)(farm_random_mix(what ^ farm_random_mix(n ^ key)) >> 11) / 0x1p53;
 }
 
-static inline void update_configure(struct update_run *run, struct farm_ring_spec *spec) {
+static inline void update_add_input(struct farm_net_io *io, struct farm_net_input input) {
+    io->flat += farm_net_input_width(&input);
+    io->inputs[io->input_count++] = input;
+}
+
+// Fields of observations, the environment's actions, the net.
+static inline void update_configure_spaces(struct update_run *run, struct farm_ring_spec *spec) {
     const struct update_case *c = run->c;
     struct farm_learner_config *learner = &run->learner;
-    struct farm_algo_config *algo = &learner->algo;
+    struct farm_env_spec *env = &spec->env;
     *spec = test_ring_spec(UPDATES_LANES, UPDATES_WIDTH, 4 * UPDATES_UNROLL, UPDATES_FLAT, UPDATES_ACTIONS);
+    const struct farm_field_spec numbers = env->obs[0];
     *learner = test_learner_config(UPDATES_FLAT, UPDATES_ACTIONS, UPDATES_UNROLL);
     if (c->frames) {
         test_learner_frames(learner, spec, UPDATES_SIDE, UPDATES_STACK);
@@ -64,23 +75,46 @@ static inline void update_configure(struct update_run *run, struct farm_ring_spe
         learner->net.layers[1] = (struct farm_layer){FARM_LAYER_CONV, 8, 3, 1, FARM_ACTIVATION_RELU};
         learner->net.layers[2] = (struct farm_layer){FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_RELU};
     }
+    struct farm_net_io *io = &learner->io;
+    if (c->joined) {
+        env->obs[0].rank = 3;
+        env->obs[0].dims[2] = 3;
+        env->obs[env->obs_count++] = numbers;
+        env->obs[env->obs_count++] = (struct farm_field_spec){
+            .name = "choices", .dtype = FARM_I32, .rank = 1, .dims = {2}, .choices = UPDATES_CHOICES};
+        io->frame_channels = 3;
+        io->interleaved = true;
+    }
+    if (c->normalise) {
+        io->flat = 0;
+        update_add_input(
+            io, (struct farm_net_input){
+                    .kind = FARM_INPUT_NUMBERS, .count = UPDATES_FLAT, .normalise = true, .source = c->joined ? 1 : 0});
+        io->normalise_rewards = true;
+    }
+    if (c->joined) {
+        update_add_input(io, (struct farm_net_input){FARM_INPUT_ONE_HOT, 2, UPDATES_CHOICES, false, 2});
+        update_add_input(
+            io, (struct farm_net_input){FARM_INPUT_ONE_HOT, 1, UPDATES_ACTIONS, false, FARM_SOURCE_LAST_ACTION});
+        update_add_input(io, (struct farm_net_input){FARM_INPUT_SIGN, 1, 0, false, FARM_SOURCE_LAST_REWARD});
+    }
     if (c->dims) {
-        spec->env.action = (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = (uint32_t)c->dims};
-        for (int d = 0; d < c->dims; d++) spec->env.action.low[d] = -1, spec->env.action.high[d] = 1;
+        env->action = (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = (uint32_t)c->dims};
+        for (int d = 0; d < c->dims; d++) env->action.low[d] = -1, env->action.high[d] = 1;
     }
     if (c->masked)
-        spec->env.obs[spec->env.obs_count++] = (struct farm_field_spec){
+        env->obs[env->obs_count++] = (struct farm_field_spec){
             .name = FARM_HEAD_MASK_NAME, .dtype = FARM_U8, .rank = 1, .dims = {UPDATES_ACTIONS}};
-    if (c->normalise) {
-        learner->io.input_count = 1;
-        learner->io.inputs[0] =
-            (struct farm_net_input){.kind = FARM_INPUT_NUMBERS, .count = UPDATES_FLAT, .normalise = true};
-        learner->io.normalise_rewards = true;
-    }
-    cr_assert_eq(farm_head_make(&spec->env, &run->head, NULL), FARM_OK);
+    cr_assert_eq(farm_head_make(env, &run->head, NULL), FARM_OK);
     farm_ring_spec_answers(spec);
-    learner->io.actions = run->head.outputs;
-    learner->io.free_outputs = run->head.free_outputs;
+    io->actions = run->head.outputs;
+    io->free_outputs = run->head.free_outputs;
+}
+
+static inline void update_configure(struct update_run *run) {
+    const struct update_case *c = run->c;
+    struct farm_learner_config *learner = &run->learner;
+    struct farm_algo_config *algo = &learner->algo;
     algo->algo = c->ppo ? &farm_ppo : &farm_vtrace;
     memcpy(algo->option, c->option, sizeof algo->option);
     algo->batch = UPDATES_COLUMNS;
@@ -123,7 +157,8 @@ static inline struct update_run *update_open(const struct update_case *c, const 
     struct update_run *run = calloc(1, sizeof *run);
     run->c = c;
     run->ops = ops;
-    update_configure(run, &spec);
+    update_configure_spaces(run, &spec);
+    update_configure(run);
     test_ring_open(&spec, &run->ring);
     cr_assert_eq(farm_algo_plan_make(&run->learner.algo, &run->plan, &err), FARM_OK, "%s", err.message);
     cr_assert_eq(farm_net_make(&run->learner.net, &run->learner.io, &run->net, &err), FARM_OK, "%s", err.message);
@@ -167,7 +202,7 @@ static inline unsigned update_flags(const struct update_case *c, uint64_t column
 }
 
 static inline float update_number(const struct update_case *c, uint64_t column, uint64_t n, uint64_t i) {
-    const double number = 2 * update_draw(c, column, n, 100 + i) - 1;
+    const double number = 2 * update_draw(c, column, n, 1000 + i) - 1;
     return (float)(c->normalise ? ldexp(number, 2 * (int)i - 4) + (double)i : number);
 }
 
@@ -186,16 +221,19 @@ static inline void update_publish(struct update_run *run) {
     for (uint64_t column = 0; column < UPDATES_COLUMNS; column++) {
         struct farm_lane *lane = &run->ring.actor.lanes[column / UPDATES_WIDTH];
         const uint32_t env = column % UPDATES_WIDTH;
-        void *obs = farm_lane_obs(lane, 0, n, env);
         cr_assert(farm_lane_actor_can_write(lane));
-        for (size_t i = 0; run->c->frames && i < UPDATES_SIDE * UPDATES_SIDE; i++)
-            ((uint8_t *)obs)[i] = (uint8_t)(256 * update_draw(run->c, column, n, 100 + i));
-        for (size_t i = 0; !run->c->frames && i < UPDATES_FLAT; i++)
-            ((float *)obs)[i] = update_number(run->c, column, n, i);
+        for (size_t i = 0; run->c->frames && i < lane->obs_bytes[0]; i++)
+            ((uint8_t *)farm_lane_obs(lane, 0, n, env))[i] = (uint8_t)(256 * update_draw(run->c, column, n, 100 + i));
+        float *numbers = farm_lane_obs(lane, run->c->joined ? 1 : 0, n, env);
+        for (size_t i = 0; (run->c->joined || !run->c->frames) && i < UPDATES_FLAT; i++)
+            numbers[i] = update_number(run->c, column, n, i);
+        for (size_t i = 0; run->c->joined && i < 2; i++)
+            ((int32_t *)farm_lane_obs(lane, 2, n, env))[i] =
+                (int32_t)(UPDATES_CHOICES * update_draw(run->c, column, n, 2000 + i));
         for (uint64_t a = 0; run->c->masked && a < UPDATES_ACTIONS; a++)
             ((uint8_t *)farm_lane_obs(lane, 1, n, env))[a] = update_permits(run->c, column, n, a);
         farm_lane_flags(lane, n)[env] = (uint8_t)update_flags(run->c, column, n);
-        farm_lane_reward(lane, n)[env] = (float)(2 * update_draw(run->c, column, n, 3) - 1);
+        farm_lane_reward(lane, n)[env] = (float)(3 * update_draw(run->c, column, n, 3) - 1.5);
     }
     for (uint32_t l = 0; l < UPDATES_LANES; l++) {
         farm_lane_actor_publish(&run->ring.actor.lanes[l]);
@@ -321,20 +359,22 @@ static inline void update_expect_stats(const struct update_run *run, const struc
                        run->ops->name, k, stats->grad_norm, norm);
 }
 
-// Runs so many updates of each case of the file. CUDA does not normalise yet.
+// Runs so many updates of each case of the file.
 static inline void updates_expect(const struct farm_backend_ops *ops, uint64_t updates) {
     static _Alignas(8) uint8_t file[UPDATES_BYTES];
     vectors_read("tests/vectors/updates.bin", file, sizeof file);
     for (const uint8_t *at = file; at < file + sizeof file;) {
         struct farm_pass_stats stats;
-        struct update_run *run = update_open((const void *)at, ops);
+        const struct update_case *c = (const void *)at;
+        const bool supported = !c->normalise || ops == &farm_backend_cpu; // CUDA does not normalise yet
+        struct update_run *run = update_open(c, supported ? ops : &farm_backend_cpu);
         const size_t bytes = run->net.parameter_count * sizeof(float);
         double sizes[FARM_TENSORS_MAX] = {0};
         float *initial = memcpy(malloc(bytes), update_params(run), bytes);
-        at += sizeof *run->c;
+        at += sizeof *c;
         for (uint64_t k = 0; k < UPDATES; k++) {
             const bool kept = k == 0 || k == UPDATES_FEW - 1 || k == UPDATES - 1;
-            const bool runs = k < updates && !(run->c->normalise && ops != &farm_backend_cpu);
+            const bool runs = k < updates && supported;
             if (runs) update_make(run, k, &stats);
             if (runs) update_expect_stats(run, &stats, k);
             if (kept) update_expect(run, initial, sizes, &at, runs, (int)k + 1);

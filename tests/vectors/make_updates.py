@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 from torch.nn import functional as F
 
-LANES, WIDTH, UNROLL, UPDATES, SIDE, STACK, FLAT, ACTIONS = 2, 4, 6, 50, 12, 2, 5, 4  # the same in tests/support/updates.h
+LANES, WIDTH, UNROLL, UPDATES, SIDE, STACK, FLAT, ACTIONS, CHOICES = 2, 4, 6, 50, 12, 2, 5, 4, 3  # the same in tests/support/updates.h
 COLUMNS, STEPS, ROWS = LANES * WIDTH, UPDATES * UNROLL + 1, LANES * WIDTH * UNROLL
 SNAPSHOTS = (1, 10, UPDATES)
 FIRST, LAST, TERMINATED, TRUNCATED = 1, 2, 4, 8
@@ -51,12 +51,15 @@ def make_steps(case):
     first = np.concatenate([np.ones((1, COLUMNS), bool), boundary[:-1]])
     flags = np.where(first, FIRST, 0) | np.where(boundary, end, 0)
     column, n = column[..., None], n[..., None]
-    frame = (256 * draw(seed, column, n, 100 + np.arange(SIDE * SIDE))).astype(np.uint8).reshape(STEPS, COLUMNS, SIDE, SIDE)
+    channels = 3 if case["joined"] else 1
+    frame = (256 * draw(seed, column, n, 100 + np.arange(SIDE * SIDE * channels))).astype(np.uint8)
+    frame = np.moveaxis(frame.reshape(STEPS, COLUMNS, SIDE, SIDE, channels), -1, 2)
     before = np.concatenate([np.zeros_like(frame[:1]), frame[:-1]])
     before[first] = 0
     feature = np.arange(FLAT)
     spread = 4.0 ** (feature - 2) if case["normalise"] else np.ones(FLAT)
-    flat = f32(spread * (2 * draw(seed, column, n, 100 + feature) - 1) + (feature if case["normalise"] else 0))
+    numbers = f32(spread * (2 * draw(seed, column, n, 1000 + feature) - 1) + (feature if case["normalise"] else 0))
+    choices = (CHOICES * draw(seed, column, n, 2000 + np.arange(2))).astype(np.int64)
     policy = f32(draw(seed, column, n, 10 + np.arange(2 * dims or ACTIONS)) - 0.5)
     number = draw(seed, column, n, 50 + np.arange(dims or 1))
     if dims:
@@ -68,23 +71,39 @@ def make_steps(case):
         any_of = mask.any(-1, keepdims=True)
         policy = np.where(any_of & (mask == 0), np.float32(-np.inf), policy)
         action = (ACTIONS * number[..., 0]).astype(np.int64)
-    return dict(flags=flags, reward=f32(2 * draw(seed, column, n, 3) - 1)[..., 0], value=f32(2 * draw(seed, column, n, 4) - 1)[..., 0],
-                policy=policy, action=action, frames=np.stack([before, frame], 2), flat=flat)  # fmt: skip
+    reward, value = f32(3 * draw(seed, column, n, 3) - 1.5)[..., 0], f32(2 * draw(seed, column, n, 4) - 1)[..., 0]
+    extra = np.zeros((STEPS, COLUMNS, 0))  # choices one-hot; the last action and clipped reward, 0 at an episode's start
+    if case["joined"]:
+        last = np.concatenate([np.zeros((1, COLUMNS, ACTIONS)), np.eye(ACTIONS)[action[:-1]]])
+        last = np.concatenate([last, reward[..., None].clip(-1, 1)], -1) * ~first[..., None]
+        extra = np.concatenate([np.eye(CHOICES)[choices].reshape(STEPS, COLUMNS, -1), last], -1)
+    return dict(flags=flags, reward=reward, value=value, policy=policy, action=action, numbers=numbers, extra=extra,
+                frames=np.concatenate([before, frame], 2))  # fmt: skip
 
 
 class Net(nn.Module):
-    def __init__(self, frames, dims):
+    """Over rows of frames [channels of the stack][height][width], then numbers; either may be absent."""
+
+    def __init__(self, case):
         super().__init__()
-        if frames:
-            self.layers = nn.ModuleList([nn.Conv2d(STACK, 8, 4, 2), nn.Conv2d(8, 8, 3), nn.Linear(8 * 3 * 3, 16)])
+        self.frames, self.dims, self.joined = case["frames"], case["dims"], case["joined"]
+        self.channels, width = STACK * (3 if self.joined else 1), 16 if self.frames else 64
+        if self.frames:
+            self.layers = nn.ModuleList([nn.Conv2d(self.channels, 8, 4, 2), nn.Conv2d(8, 8, 3), nn.Linear(8 * 3 * 3, 16)])
         else:
             self.layers = nn.ModuleList([nn.Linear(FLAT, 64), nn.Linear(64, 64)])
-        self.frames, self.dims, width = frames, dims, 16 if frames else 64
-        self.policy, self.value = nn.Linear(width, 2 * dims or ACTIONS), nn.Linear(width, 1)
+        if self.joined:
+            self.inputs = nn.Linear(FLAT + 2 * CHOICES + ACTIONS + 1, 64)
+            width += 64
+        self.policy, self.value = nn.Linear(width, 2 * self.dims or ACTIONS), nn.Linear(width, 1)
 
     def forward(self, x):
+        pixels = self.frames * self.channels * SIDE * SIDE
+        x, flat = (x[:, :pixels].reshape(len(x), -1, SIDE, SIDE), x[:, pixels:]) if pixels else (x, None)
         for layer in self.layers:
             x = F.relu(layer(x.flatten(1) if isinstance(layer, nn.Linear) else x)) if self.frames else torch.tanh(layer(x))
+        if self.joined:
+            x = torch.cat([x, F.relu(self.inputs(flat))], 1)
         policy = self.policy(x)
         if self.dims:  # logarithms of standard deviations do not depend on the observation
             policy = torch.cat([policy[:, : self.dims], self.policy.bias[self.dims :].expand(len(x), -1)], 1)
@@ -92,7 +111,7 @@ class Net(nn.Module):
 
     def in_order(self):
         """Parameters in the order of farm_net_make."""
-        layers = [p for layer in self.layers for p in (layer.weight, layer.bias)]
+        layers = [p for layer in [*self.layers, *([self.inputs] if self.joined else [])] for p in (layer.weight, layer.bias)]
         return layers + [self.policy.weight, self.value.weight, self.policy.bias, self.value.bias]
 
 
@@ -122,7 +141,12 @@ class Statistics:
     """What normalisation knows of all steps so far, by NumPy."""
 
     def __init__(self, case, steps):
-        self.case, self.steps, self.tensors = case, steps, [np.zeros(FLAT), np.ones(FLAT), np.zeros(1), np.array([0.0, 1, 0])]
+        self.case, self.steps = case, steps
+        self.set(np.zeros(FLAT), np.ones(FLAT), 0, [0, 1, 0])
+
+    def set(self, mean, variance, count, returns):
+        others = self.steps["extra"].shape[-1]  # are not normalised
+        self.tensors = [np.append(mean, np.zeros(others)), np.append(variance, np.ones(others)), np.array([count]), np.array(returns)]
 
     def windows(self, at):
         """Those of the windows `at`, with the statistics that acted; their rewards are scaled with the newest ones."""
@@ -131,23 +155,25 @@ class Statistics:
         if case["reward_clip"]:
             w["reward"] = w["reward"].clip(-case["reward_clip"], case["reward_clip"])
         w["reward"] *= case["reward_scale"]
-        obs = w["frames"] / 255 if case["frames"] else w["flat"].astype(np.float64)
+        numbers = w["numbers"].astype(np.float64)
         if case["normalise"]:
-            mean, variance = (f32(x).astype(np.float64) for x in self.tensors[:2])
-            obs = ((obs - mean) / np.sqrt(variance + 1e-8)).clip(-10, 10)
+            mean, variance = (f32(x[:FLAT]).astype(np.float64) for x in self.tensors[:2])
+            numbers = ((numbers - mean) / np.sqrt(variance + 1e-8)).clip(-10, 10)
             self.count(at)
             w["reward"] = (w["reward"] / np.sqrt(self.tensors[3][1] + 1e-8)).clip(-10, 10)
+        obs = np.concatenate([(w["frames"] / 255).reshape(*numbers.shape[:2], -1)] * case["frames"] +
+                             [numbers, w["extra"]] * (case["joined"] or not case["frames"]), -1)  # fmt: skip
         w |= dict(obs=obs, policy=w["policy"].astype(np.float64), value=w["value"].astype(np.float64))
         return {k: v if k == "flags" else torch.from_numpy(v) for k, v in w.items()}
 
     def count(self, at):
-        flat, discounted, returns = self.steps["flat"][: at.stop - 1].reshape(-1, FLAT).astype(np.float64), np.zeros(COLUMNS), []
+        numbers, discounted, returns = self.steps["numbers"][: at.stop - 1].reshape(-1, FLAT).astype(np.float64), np.zeros(COLUMNS), []
         for n in range(1, at.stop):
             flags = self.steps["flags"][n]
             discounted = np.where(flags & FIRST, 0, self.case["discount"] * discounted + self.case["reward_scale"] * self.steps["reward"][n])
             returns.extend(discounted[flags & FIRST == 0])
             discounted = np.where(flags & LAST, 0, discounted)
-        self.tensors = [flat.mean(0), flat.var(0), np.array([len(flat)]), np.array([np.mean(returns), np.var(returns), len(returns)])]
+        self.set(numbers.mean(0), numbers.var(0), len(numbers), [np.mean(returns), np.var(returns), len(returns)])
 
 
 def transitions(flags):
@@ -266,7 +292,7 @@ def selected(net, initial):
 
 
 # Keys in the order of the file; the algorithm's options in the order of vtrace.h or ppo.h.
-WHOLE = ["seed", "frames", "dims", "masked", "normalise", "ppo", "adam", "loss_sum", "epochs", "passes"]
+WHOLE = ["seed", "frames", "joined", "dims", "masked", "normalise", "ppo", "adam", "loss_sum", "epochs", "passes"]
 REAL = ["lr", "first_decay", "second_decay", "epsilon", "grad_norm_clip", "reward_clip", "reward_scale"]
 OPTIONS = {
     vtrace: ["discount", "entropy_cost", "baseline_cost", "rho_clip", "c_clip", "pg_rho_clip", "lambda"],
@@ -274,9 +300,9 @@ OPTIONS = {
 }
 ADAM = dict(adam=1, first_decay=0.9, second_decay=0.999, epsilon=1e-5)
 RMSPROP = dict(adam=0, first_decay=0, second_decay=0.99, epsilon=0.01)
-VTRACE = dict(dims=0, masked=0, normalise=0, ppo=0, epochs=1, passes=0, discount=0.97, entropy_cost=0.01, baseline_cost=0.5, rho_clip=1, c_clip=1, pg_rho_clip=1,
+VTRACE = dict(joined=0, dims=0, masked=0, normalise=0, ppo=0, epochs=1, passes=0, discount=0.97, entropy_cost=0.01, baseline_cost=0.5, rho_clip=1, c_clip=1, pg_rho_clip=1,
               **{"lambda": 1})  # fmt: skip
-PPO = dict(dims=0, masked=0, normalise=0, ppo=1, discount=0.95, clip=0.2, value_clip=0, entropy_cost=0.01, baseline_cost=0.5, minibatch=ROWS, kl_stop=0, **{"lambda": 0.9})
+PPO = dict(joined=0, dims=0, masked=0, normalise=0, ppo=1, discount=0.95, clip=0.2, value_clip=0, entropy_cost=0.01, baseline_cost=0.5, minibatch=ROWS, kl_stop=0, **{"lambda": 0.9})
 CASES = {
     "vtrace frames": VTRACE | RMSPROP | dict(frames=1, loss_sum=1, lr=2e-3, grad_norm_clip=10, reward_clip=0.6, reward_scale=1),
     "vtrace masked": VTRACE | ADAM | dict(frames=0, masked=1, loss_sum=0, lr=1e-3, grad_norm_clip=0, reward_clip=0, reward_scale=0.7, rho_clip=1.3,
@@ -285,6 +311,8 @@ CASES = {
                                     reward_scale=1, value_clip=0.25, advantages=1),
     "ppo masked": PPO | ADAM | dict(frames=0, masked=1, loss_sum=1, epochs=2, passes=3, lr=1e-3, grad_norm_clip=8, reward_clip=0,
                                      reward_scale=1, clip=0.25, advantages=2),
+    "ppo joined": PPO | ADAM | dict(frames=1, joined=1, normalise=1, loss_sum=0, epochs=1, passes=3, lr=1e-3, grad_norm_clip=0.5,
+                                    reward_clip=0, reward_scale=1, advantages=1),
     "ppo continuous": PPO | ADAM | dict(frames=0, dims=2, normalise=1, loss_sum=0, epochs=1, passes=3, lr=1e-3, grad_norm_clip=0.5, reward_clip=0,
                                         reward_scale=0.1, advantages=1),
 }  # fmt: skip
@@ -298,9 +326,9 @@ def run(name, case, seed):
     algorithm = ppo if case["ppo"] else vtrace
     options = [case[k] for k in OPTIONS[algorithm]]
     real = f32([case[k] for k in REAL] + options + [0] * (16 - len(options)))
-    out = [struct.pack("<16s10i", name.encode(), *(case[k] for k in WHOLE)), real]
+    out = [struct.pack("<16s11i", name.encode(), *(case[k] for k in WHOLE)), real]
     case |= {k: float(f32(v)) for k, v in case.items() if k not in WHOLE}
-    steps, net = make_steps(case), Net(case["frames"], case["dims"]).double()
+    steps, net = make_steps(case), Net(case).double()
     initialise(net, seed)
     initial = [p.detach().clone() for p in net.in_order()]
     if case["adam"]:
