@@ -72,6 +72,7 @@ static const struct farm_recipe_key keys[] = {
     BOOL(normalise_rewards, "false",
          "rewards in training are divided by the deviation of the discounted return so far, after clip and scale, and "
          "clipped to +-10"),
+    DOUBLE(log_sigma, "0", -10, 2, "continuous actions: logarithm of the policy's deviation at the start"),
     DOUBLE(reward_clip, "0", 0, 1e9, "rewards in training are clipped to +- this; 0: off"),
     DOUBLE(reward_scale, "1", 1e-9, 1e9, "rewards in training are multiplied by this, after clipping"),
     TEXT(optimiser, "adam", "rmsprop|adam", "optimiser"),

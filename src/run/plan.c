@@ -111,6 +111,8 @@ static void warn_without_effect(const struct farm_run_plan *plan) {
     if (is_flag(recipe, "minibatch") && plan->passes.minibatch > farm_algo_units(&plan->passes, columns))
         farm_log_warn("--minibatch %u: an update has %u steps, which are one optimiser step", plan->passes.minibatch,
                       farm_algo_units(&plan->passes, columns));
+    if (is_flag(recipe, "log_sigma") && !plan->io.free_outputs)
+        farm_log_warn("--log-sigma %g has no effect: the policy has no deviation of its own", recipe->log_sigma);
     if (is_flag(recipe, "gpus") && !recipe->gpus && !plan->machine->gpu_count)
         farm_log_warn("--gpus 0 has no effect: this machine shows no GPU%s",
                       cpu ? "" : "; the learner requests CUDA's first one");
