@@ -92,9 +92,8 @@ class Net(nn.Module):
             self.layers = nn.ModuleList([nn.Conv2d(self.channels, 8, 4, 2), nn.Conv2d(8, 8, 3), nn.Linear(8 * 3 * 3, 16)])
         else:
             self.layers = nn.ModuleList([nn.Linear(FLAT, 64), nn.Linear(64, 64)])
-        if self.joined:
-            self.inputs = nn.Linear(FLAT + 2 * CHOICES + ACTIONS + 1, 64)
-            width += 64
+        join = [nn.Linear(FLAT + 2 * CHOICES + ACTIONS + 1, 64), nn.Linear(width + 64, width)]
+        self.join = nn.ModuleList(join if self.joined else [])
         self.policy, self.value = nn.Linear(width, 2 * self.dims or ACTIONS), nn.Linear(width, 1)
 
     def forward(self, x):
@@ -103,7 +102,7 @@ class Net(nn.Module):
         for layer in self.layers:
             x = F.relu(layer(x.flatten(1) if isinstance(layer, nn.Linear) else x)) if self.frames else torch.tanh(layer(x))
         if self.joined:
-            x = torch.cat([x, F.relu(self.inputs(flat))], 1)
+            x = F.relu(self.join[1](torch.cat([x, F.relu(self.join[0](flat))], 1)))
         policy = self.policy(x)
         if self.dims:  # logarithms of standard deviations do not depend on the observation
             policy = torch.cat([policy[:, : self.dims], self.policy.bias[self.dims :].expand(len(x), -1)], 1)
@@ -111,7 +110,7 @@ class Net(nn.Module):
 
     def in_order(self):
         """Parameters in the order of farm_net_make."""
-        layers = [p for layer in [*self.layers, *([self.inputs] if self.joined else [])] for p in (layer.weight, layer.bias)]
+        layers = [p for layer in [*self.layers, *self.join] for p in (layer.weight, layer.bias)]
         return layers + [self.policy.weight, self.value.weight, self.policy.bias, self.value.bias]
 
 
