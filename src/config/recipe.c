@@ -470,8 +470,9 @@ static enum farm_status check_families(const struct farm_recipe *recipe, struct 
              k = find_key(recipe, key->name, k + 1))
             counts = farm_recipe_counts(recipe, k);
         if (!counts)
-            return farm_fail(err, FARM_E_USAGE, "%s is a key of algorithm %s, but this run uses %s", key->name,
-                             family_of(recipe, i, &number)->name, recipe->algo);
+            return farm_fail(err, FARM_E_USAGE,
+                             "%s is a key of algorithm %s, but this run uses %s: --algo %s would use it", key->name,
+                             family_of(recipe, i, &number)->name, recipe->algo, family_of(recipe, i, &number)->name);
     }
     return FARM_OK;
 }

@@ -130,7 +130,13 @@ enum farm_status farm_run_trains(const struct farm_env_spec *env, struct farm_re
     status = choose_io(env, recipe->stack, io, err);
     if (!status) status = add_options(env, recipe, io, err);
     if (status) return status;
-    if (strcmp(recipe->net, "auto") == 0) snprintf(recipe->net, sizeof recipe->net, "%s", choose_net(io));
+    // Likewise its net.
     const struct farm_net_spec *net = farm_net_find(recipe->net, err);
+    const bool shipped =
+        farm_recipe_set_by(recipe, "net", FARM_LAYER_SHIPPED) && !farm_recipe_set_by(recipe, "net", FARM_LAYER_FILE);
+    if (strcmp(recipe->net, "auto") == 0 || (shipped && net && farm_net_make(net, io, &made, err))) {
+        snprintf(recipe->net, sizeof recipe->net, "%s", choose_net(io));
+        net = farm_net_find(recipe->net, err);
+    }
     return net && !farm_net_make(net, io, &made, err) ? FARM_OK : farm_fail_in(err, FARM_E_USAGE, "net");
 }

@@ -137,3 +137,18 @@ Test(run, recipes_add_statistics_and_the_last_action_and_reward) {
     cr_assert_eq(farm_algo_configure(&recipe, &algo, &err), FARM_OK);
     cr_expect_eq(algo.stack, 2, "windows hold the step before their start");
 }
+
+Test(run, a_shipped_net_that_does_not_read_the_observation_becomes_another) {
+    for (int layer = FARM_LAYER_SHIPPED; layer <= FARM_LAYER_FILE; layer++) {
+        struct farm_env_spec env = {
+            .obs_count = 1, .obs = {IMAGE(64, 60, 3)}, .action = {FARM_ACTION_CONTINUOUS, 1, .low = {-1}, .high = {1}}};
+        struct farm_recipe recipe;
+        struct farm_net_io io;
+        struct farm_error err = {0};
+        farm_recipe_defaults(&recipe, farm_algo_family_at);
+        farm_recipe_set(&recipe, (enum farm_recipe_layer)layer, "net", "separate", NULL);
+        const enum farm_status status = farm_run_trains(&env, &recipe, &io, &err);
+        cr_expect_eq(status, layer == FARM_LAYER_SHIPPED ? FARM_OK : FARM_E_USAGE, "%s", err.message);
+        cr_expect_str_eq(recipe.net, layer == FARM_LAYER_SHIPPED ? "shallow" : "separate");
+    }
+}
