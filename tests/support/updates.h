@@ -19,18 +19,19 @@ enum {
     UPDATES_STACK = 2,
     UPDATES_FLAT = 5,
     UPDATES_ACTIONS = 4,
+    UPDATES_SECOND = 3,  // choices of a second action
     UPDATES_CHOICES = 3, // of each of two integers
     UPDATES_COLUMNS = UPDATES_LANES * UPDATES_WIDTH,
-    UPDATES_BYTES = 61164, // of the file
+    UPDATES_BYTES = 59952, // of the file
 };
 
 // As in the file.
 struct update_case {
     char name[16];
     int32_t seed;
-    int32_t frames; // else vectors
-    int32_t joined; // frames in colour, vectors, choices, last action and reward
-    int32_t dims;   // of continuous actions; 0: one discrete action
+    int32_t frames;        // else vectors
+    int32_t joined;        // frames in colour, vectors, choices, last action and reward
+    int32_t actions, dims; // discrete ones, or if dims > 0 so many continuous ones
     int32_t masked, normalise, ppo, adam, loss_sum, epochs, passes;
     float lr, first_decay, second_decay, epsilon, grad_norm_clip, reward_clip, reward_scale;
     float option[FARM_ALGO_OPTIONS_MAX];
@@ -98,13 +99,16 @@ static inline void update_configure_spaces(struct update_run *run, struct farm_r
             io, (struct farm_net_input){FARM_INPUT_ONE_HOT, 1, UPDATES_ACTIONS, false, FARM_SOURCE_LAST_ACTION});
         update_add_input(io, (struct farm_net_input){FARM_INPUT_SIGN, 1, 0, false, FARM_SOURCE_LAST_REWARD});
     }
+    if (c->actions == 2)
+        env->action = (struct farm_action_spec){
+            .kind = FARM_ACTION_MULTI_DISCRETE, .dims = 2, .sizes = {UPDATES_ACTIONS, UPDATES_SECOND}};
     if (c->dims) {
         env->action = (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = (uint32_t)c->dims};
         for (int d = 0; d < c->dims; d++) env->action.low[d] = -1, env->action.high[d] = 1;
     }
     if (c->masked)
         env->obs[env->obs_count++] = (struct farm_field_spec){
-            .name = FARM_HEAD_MASK_NAME, .dtype = FARM_U8, .rank = 1, .dims = {UPDATES_ACTIONS}};
+            .name = FARM_HEAD_MASK_NAME, .dtype = FARM_U8, .rank = 1, .dims = {farm_policy_outputs(&env->action)}};
     cr_assert_eq(farm_head_make(env, &run->head, NULL), FARM_OK);
     farm_ring_spec_answers(spec);
     io->actions = run->head.outputs;
@@ -206,14 +210,17 @@ static inline float update_number(const struct update_case *c, uint64_t column, 
     return (float)(c->normalise ? ldexp(number, 2 * (int)i - 4) + (double)i : number);
 }
 
-static inline int32_t update_choice(const struct update_case *c, uint64_t column, uint64_t n) {
-    return (int32_t)(UPDATES_ACTIONS * update_draw(c, column, n, 50));
+static inline int32_t update_choice(const struct update_run *run, uint64_t column, uint64_t n, int d) {
+    return (int32_t)(run->head.sizes[d] * update_draw(run->c, column, n, 50 + (uint64_t)d));
 }
 
-// The action mask: nothing at an episode's last step.
-static inline bool update_permits(const struct update_case *c, uint64_t column, uint64_t n, uint64_t a) {
-    const bool drawn = update_draw(c, column, n, 60 + a) < 0.5 || (uint64_t)update_choice(c, column, n) == a;
-    return drawn && !(update_flags(c, column, n) & FARM_STEP_LAST);
+// The action mask: the chosen actions and others, but nothing at an episode's last step.
+static inline void update_permit(const struct update_run *run, uint64_t column, uint64_t n, uint8_t *mask) {
+    const bool last = update_flags(run->c, column, n) & FARM_STEP_LAST;
+    for (int o = 0; o < run->head.outputs; o++)
+        mask[o] = !last && update_draw(run->c, column, n, 60 + (uint64_t)o) < 0.5;
+    for (int d = 0; d < run->head.dims && !last; mask += run->head.sizes[d++])
+        mask[update_choice(run, column, n, d)] = 1;
 }
 
 static inline void update_publish(struct update_run *run) {
@@ -230,8 +237,7 @@ static inline void update_publish(struct update_run *run) {
         for (size_t i = 0; run->c->joined && i < 2; i++)
             ((int32_t *)farm_lane_obs(lane, 2, n, env))[i] =
                 (int32_t)(UPDATES_CHOICES * update_draw(run->c, column, n, 2000 + i));
-        for (uint64_t a = 0; run->c->masked && a < UPDATES_ACTIONS; a++)
-            ((uint8_t *)farm_lane_obs(lane, 1, n, env))[a] = update_permits(run->c, column, n, a);
+        if (run->c->masked) update_permit(run, column, n, farm_lane_obs(lane, 1, n, env));
         farm_lane_flags(lane, n)[env] = (uint8_t)update_flags(run->c, column, n);
         farm_lane_reward(lane, n)[env] = (float)(3 * update_draw(run->c, column, n, 3) - 1.5);
     }
@@ -249,13 +255,12 @@ static inline void update_write_answer(struct update_run *run, uint64_t column) 
     for (int o = 0; o < run->head.outputs; o++)
         policy[o] = (float)(update_draw(run->c, column, run->n, 10 + (uint64_t)o) - 0.5);
     if (run->c->masked) farm_head_mask(&run->head, farm_lane_obs(lane, 1, run->n, env), policy);
-    for (int d = 0; d < run->c->dims; d++) {
+    for (int d = 0; d < run->head.dims; d++) {
         const double number = update_draw(run->c, column, run->n, 50 + (uint64_t)d);
         const float drawn = (float)((double)policy[d] + 2 * number - 1);
-        memcpy(action + (size_t)d * sizeof drawn, &drawn, sizeof drawn);
+        const int32_t choice = update_choice(run, column, run->n, d);
+        memcpy(action + (size_t)d * sizeof drawn, run->c->dims ? (const void *)&drawn : &choice, sizeof drawn);
     }
-    const int32_t choice = update_choice(run->c, column, run->n);
-    if (!run->c->dims) memcpy(action, &choice, sizeof choice);
     farm_lane_value(lane, run->n)[env] = (float)(2 * update_draw(run->c, column, run->n, 4) - 1);
 }
 

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 LANES, WIDTH, UNROLL, UPDATES, SIDE, STACK, FLAT, ACTIONS, CHOICES = 2, 4, 6, 50, 12, 2, 5, 4, 3  # the same in tests/support/updates.h
 COLUMNS, STEPS, ROWS = LANES * WIDTH, UPDATES * UNROLL + 1, LANES * WIDTH * UNROLL
+SIZES = [ACTIONS, 3]  # of the first and the second action
 SNAPSHOTS = (1, 10, UPDATES)
 FIRST, LAST, TERMINATED, TRUNCATED = 1, 2, 4, 8
 TERMS = 8
@@ -60,21 +61,18 @@ def make_steps(case):
     spread = 4.0 ** (feature - 2) if case["normalise"] else np.ones(FLAT)
     numbers = f32(spread * (2 * draw(seed, column, n, 1000 + feature) - 1) + (feature if case["normalise"] else 0))
     choices = (CHOICES * draw(seed, column, n, 2000 + np.arange(2))).astype(np.int64)
-    policy = f32(draw(seed, column, n, 10 + np.arange(2 * dims or ACTIONS)) - 0.5)
-    number = draw(seed, column, n, 50 + np.arange(dims or 1))
-    if dims:
-        action = f32(policy[..., :dims] + 2 * number - 1)
-    else:
-        choice = np.arange(ACTIONS)
-        mask = (draw(seed, column, n, 60 + choice) < 0.5) | (choice == (ACTIONS * number).astype(np.int64))
-        mask = (mask & (flags & LAST == 0)[..., None] if case["masked"] else np.ones_like(mask)).astype(np.uint8)
-        any_of = mask.any(-1, keepdims=True)
-        policy = np.where(any_of & (mask == 0), np.float32(-np.inf), policy)
-        action = (ACTIONS * number[..., 0]).astype(np.int64)
+    sizes = SIZES[: case["actions"]]
+    policy = f32(draw(seed, column, n, 10 + np.arange(2 * dims or sum(sizes))) - 0.5)
+    number = draw(seed, column, n, 50 + np.arange(dims or len(sizes)))
+    action = f32(policy[..., :dims] + 2 * number - 1) if dims else (np.array(sizes) * number).astype(np.int64)
+    if case["masked"]:  # the chosen action and others, nothing at an episode's last step
+        permitted = np.concatenate([action[..., [d]] == np.arange(size) for d, size in enumerate(sizes)], -1)
+        permitted |= draw(seed, column, n, 60 + np.arange(sum(sizes))) < 0.5
+        policy[~permitted & (flags & LAST == 0)[..., None]] = -np.inf
     reward, value = f32(3 * draw(seed, column, n, 3) - 1.5)[..., 0], f32(2 * draw(seed, column, n, 4) - 1)[..., 0]
     extra = np.zeros((STEPS, COLUMNS, 0))  # choices one-hot; the last action and clipped reward, 0 at an episode's start
     if case["joined"]:
-        last = np.concatenate([np.zeros((1, COLUMNS, ACTIONS)), np.eye(ACTIONS)[action[:-1]]])
+        last = np.concatenate([np.zeros((1, COLUMNS, ACTIONS)), np.eye(ACTIONS)[action[:-1, :, 0]]])
         last = np.concatenate([last, reward[..., None].clip(-1, 1)], -1) * ~first[..., None]
         extra = np.concatenate([np.eye(CHOICES)[choices].reshape(STEPS, COLUMNS, -1), last], -1)
     return dict(flags=flags, reward=reward, value=value, policy=policy, action=action, numbers=numbers, extra=extra,
@@ -94,7 +92,7 @@ class Net(nn.Module):
             self.layers = nn.ModuleList([nn.Linear(FLAT, 64), nn.Linear(64, 64)])
         join = [nn.Linear(FLAT + 2 * CHOICES + ACTIONS + 1, 64), nn.Linear(width + 64, width)]
         self.join = nn.ModuleList(join if self.joined else [])
-        self.policy, self.value = nn.Linear(width, 2 * self.dims or ACTIONS), nn.Linear(width, 1)
+        self.policy, self.value = nn.Linear(width, 2 * self.dims or sum(SIZES[: case["actions"]])), nn.Linear(width, 1)
 
     def forward(self, x):
         pixels = self.frames * self.channels * SIDE * SIDE
@@ -196,12 +194,37 @@ def along(exists, decay, delta):
     return torch.from_numpy(out)
 
 
-def distribution(policy, action, mu):
-    """mu forbids actions by -inf."""
-    if action.dtype == torch.int64:
-        return Categorical(logits=policy.masked_fill(mu == -torch.inf, -torch.inf))
-    mean, log_sigma = policy.chunk(2, -1)
-    return Independent(Normal(mean, log_sigma.exp()), 1)
+class Discrete:
+    """Independent actions of several sizes; mu forbids choices by -inf."""
+
+    def __init__(self, policy, mu, sizes):
+        policy = policy.masked_fill(mu == -torch.inf, -torch.inf)
+        self.parts = [Categorical(logits=part) for part in policy.split(sizes, -1)]
+
+    def log_prob(self, action):
+        return sum(part.log_prob(action[..., d]) for d, part in enumerate(self.parts))
+
+    def entropy(self):
+        return sum(part.entropy() for part in self.parts)
+
+    def kl_to(self, other):
+        return sum(kl_divergence(p, q) for p, q in zip(self.parts, other.parts))
+
+
+class Gaussian(Independent):
+    def __init__(self, policy):
+        mean, log_sigma = policy.chunk(2, -1)
+        super().__init__(Normal(mean, log_sigma.exp()), 1)
+
+    def kl_to(self, other):
+        return kl_divergence(self, other)
+
+
+def distributions(case, policy, behaviour):
+    """pi, mu."""
+    if case["dims"]:
+        return Gaussian(policy), Gaussian(behaviour)
+    return Discrete(policy, behaviour, SIZES[: case["actions"]]), Discrete(behaviour, behaviour, SIZES[: case["actions"]])
 
 
 margin = np.inf
@@ -220,7 +243,7 @@ def vtrace(case, net, optimiser, w, terms):
     policy, value = policy.reshape(UNROLL + 1, COLUMNS, -1)[:-1], value.reshape(UNROLL + 1, COLUMNS)
     v = value.detach()
     action = w["action"][:-1]
-    pi, mu = (distribution(p, action, w["policy"][:-1]) for p in (policy, w["policy"][:-1]))
+    pi, mu = distributions(case, policy, w["policy"][:-1])
     log_pi = pi.log_prob(action)
     ratio = (log_pi.detach() - mu.log_prob(action)).exp()
     rho, c = ratio.clamp(max=case["rho_clip"]), case["lambda"] * ratio.clamp(max=case["c_clip"])
@@ -229,7 +252,7 @@ def vtrace(case, net, optimiser, w, terms):
     next_vs = torch.cat([vs[1:], v[-1:]])
     advantage = ratio.clamp(max=case["pg_rho_clip"]) * (r + gamma * next_vs - v[:-1])
     parts = [weight, weight * -advantage * log_pi, weight * 0.5 * (vs - value[:-1]) ** 2, weight * pi.entropy(),
-             weight * kl_divergence(mu, pi), weight * (ratio > case["rho_clip"])]  # fmt: skip
+             weight * mu.kl_to(pi), weight * (ratio > case["rho_clip"])]  # fmt: skip
     keep_off((ratio - case["rho_clip"])[weight > 0])
     return step(case, net, optimiser, parts, terms, ROWS)
 
@@ -254,7 +277,7 @@ def ppo(case, net, optimiser, w, terms):
             over = b["gae"][b["weight"] > 0] if case["advantages"] == 1 else flat["gae"][valid]
             advantage = (b["gae"] - over.mean()) / (over.std() + 1e-8) if case["advantages"] else b["gae"]
             policy, value = net(b["obs"])
-            pi, mu = (distribution(p, b["action"], b["policy"]) for p in (policy, b["policy"]))
+            pi, mu = distributions(case, policy, b["policy"])
             ratio = (pi.log_prob(b["action"]) - mu.log_prob(b["action"])).exp()
             loss = torch.max(-advantage * ratio, -advantage * ratio.clamp(1 - case["clip"], 1 + case["clip"]))
             error = (value - b["ret"]) ** 2
@@ -264,7 +287,7 @@ def ppo(case, net, optimiser, w, terms):
                 error = torch.max(error, bounded)
                 keep_off((moved.abs() - v)[b["weight"] > 0])
             keep_off(((ratio - 1).abs() - case["clip"])[b["weight"] > 0])
-            parts = [b["weight"] * x for x in (torch.ones(len(part)), loss, 0.5 * error, pi.entropy(), kl_divergence(mu, pi),
+            parts = [b["weight"] * x for x in (torch.ones(len(part)), loss, 0.5 * error, pi.entropy(), mu.kl_to(pi),
                                                (ratio - 1).abs() > case["clip"], explained.expand(len(part)))]  # fmt: skip
             norm = step(case, net, optimiser, parts, terms, len(part))
     return norm
@@ -291,7 +314,7 @@ def selected(net, initial):
 
 
 # Keys in the order of the file; the algorithm's options in the order of vtrace.h or ppo.h.
-WHOLE = ["seed", "frames", "joined", "dims", "masked", "normalise", "ppo", "adam", "loss_sum", "epochs", "passes"]
+WHOLE = ["seed", "frames", "joined", "actions", "dims", "masked", "normalise", "ppo", "adam", "loss_sum", "epochs", "passes"]
 REAL = ["lr", "first_decay", "second_decay", "epsilon", "grad_norm_clip", "reward_clip", "reward_scale"]
 OPTIONS = {
     vtrace: ["discount", "entropy_cost", "baseline_cost", "rho_clip", "c_clip", "pg_rho_clip", "lambda"],
@@ -299,12 +322,12 @@ OPTIONS = {
 }
 ADAM = dict(adam=1, first_decay=0.9, second_decay=0.999, epsilon=1e-5)
 RMSPROP = dict(adam=0, first_decay=0, second_decay=0.99, epsilon=0.01)
-VTRACE = dict(joined=0, dims=0, masked=0, normalise=0, ppo=0, epochs=1, passes=0, discount=0.97, entropy_cost=0.01, baseline_cost=0.5, rho_clip=1, c_clip=1, pg_rho_clip=1,
+VTRACE = dict(joined=0, actions=1, dims=0, masked=0, normalise=0, ppo=0, epochs=1, passes=0, discount=0.97, entropy_cost=0.01, baseline_cost=0.5, rho_clip=1, c_clip=1, pg_rho_clip=1,
               **{"lambda": 1})  # fmt: skip
-PPO = dict(joined=0, dims=0, masked=0, normalise=0, ppo=1, discount=0.95, clip=0.2, value_clip=0, entropy_cost=0.01, baseline_cost=0.5, minibatch=ROWS, kl_stop=0, **{"lambda": 0.9})
+PPO = dict(joined=0, actions=1, dims=0, masked=0, normalise=0, ppo=1, discount=0.95, clip=0.2, value_clip=0, entropy_cost=0.01, baseline_cost=0.5, minibatch=ROWS, kl_stop=0, **{"lambda": 0.9})
 CASES = {
     "vtrace frames": VTRACE | RMSPROP | dict(frames=1, loss_sum=1, lr=2e-3, grad_norm_clip=10, reward_clip=0.6, reward_scale=1),
-    "vtrace masked": VTRACE | ADAM | dict(frames=0, masked=1, loss_sum=0, lr=1e-3, grad_norm_clip=0, reward_clip=0, reward_scale=0.7, rho_clip=1.3,
+    "vtrace masked": VTRACE | ADAM | dict(frames=0, actions=2, masked=1, loss_sum=0, lr=1e-3, grad_norm_clip=0, reward_clip=0, reward_scale=0.7, rho_clip=1.3,
                                            c_clip=0.9, pg_rho_clip=1.1) | {"lambda": 0.9},
     "ppo frames": PPO | ADAM | dict(frames=1, loss_sum=0, epochs=2, passes=2, lr=1e-3, grad_norm_clip=0.5, reward_clip=0.6,
                                     reward_scale=1, value_clip=0.25, advantages=1),
@@ -325,7 +348,7 @@ def run(name, case, seed):
     algorithm = ppo if case["ppo"] else vtrace
     options = [case[k] for k in OPTIONS[algorithm]]
     real = f32([case[k] for k in REAL] + options + [0] * (16 - len(options)))
-    out = [struct.pack("<16s11i", name.encode(), *(case[k] for k in WHOLE)), real]
+    out = [struct.pack("<16s12i", name.encode(), *(case[k] for k in WHOLE)), real]
     case |= {k: float(f32(v)) for k, v in case.items() if k not in WHOLE}
     steps, net = make_steps(case), Net(case).double()
     initialise(net, seed)
