@@ -42,9 +42,12 @@ static double distance(const float *a, const float *b, size_t count) {
 
 // ---- a network with its inputs, on the host and on the device ----
 
-static size_t frame_bytes(const struct farm_net_io *io) {
-    return io->flat > 0 ? (size_t)io->flat * sizeof(float)
-                        : (size_t)io->frame_channels * (size_t)io->height * (size_t)io->width;
+static struct farm_net_io io_of(int channels, int height, int width, int stack, int flat, int actions,
+                                bool interleaved = false) {
+    struct farm_net_io io = {};
+    io.frame_channels = channels, io.height = height, io.width = width, io.interleaved = interleaved;
+    io.stack = stack, io.flat = flat, io.actions = actions;
+    return io;
 }
 
 struct problem {
@@ -52,10 +55,11 @@ struct problem {
     int rows;
     size_t logits, device_count;
     float *params, *dlogits, *dvalue; // on the host
-    const void **frames;              // [rows][stack], some NULL; flat: [rows]
+    const void **inputs;              // [rows] of its frames, some NULL, then its flat input
     struct {
-        void *input, *params[2]; // params: f32, bf16
-        const void **frames;     // NULL for flat inputs
+        void *params[2];     // f32, bf16
+        const void **frames; // NULL without frames
+        const float *flat;   // NULL without a flat input
         float *dlogits, *dvalue;
     } device;
 };
@@ -81,20 +85,26 @@ static struct problem problem_make(const char *name, const struct farm_net_io *i
     p.device.params[1] = device_of(rounded, p.device_count);
     p.device.dlogits = device_of(p.dlogits, p.logits);
     p.device.dvalue = device_of(p.dvalue, (size_t)rows);
-    const size_t each = frame_bytes(io), frames = (size_t)rows * (size_t)io->stack;
+    const size_t each = (size_t)io->frame_channels * (size_t)io->height * (size_t)io->width;
+    const size_t pointers = (size_t)farm_net_pointers(&p.net), stack = each ? (size_t)io->stack : 0;
+    const size_t frames = (size_t)rows * stack;
     uint8_t *input = host_array<uint8_t>(frames * each);
-    for (size_t i = 0; i < frames * each && io->flat == 0; i++) // partly smooth, as a game's pictures
+    for (size_t i = 0; i < frames * each; i++) // partly smooth, as a game's pictures
         input[i] = i % 64 && i / 64 % 3 ? input[i - 1] : (uint8_t)random_below(&rng, 256);
-    if (io->flat > 0) memcpy(input, random_floats(&rng, frames * (size_t)io->flat, -1, 1), frames * each);
-    p.device.input = device_of(input, frames * each);
-    p.frames = host_array<const void *>(frames);
+    const uint8_t *device_input = device_of(input, frames * each);
+    p.inputs = host_array<const void *>((size_t)rows * pointers);
     const void **on_device = host_array<const void *>(frames);
     for (size_t f = 0; f < frames; f++) {
-        const bool null = io->stack > 1 && f % 7 == 2;
-        p.frames[f] = null ? NULL : input + f * each;
-        on_device[f] = null ? NULL : (uint8_t *)p.device.input + f * each;
+        const bool null = stack > 1 && f % 7 == 2;
+        p.inputs[f / stack * pointers + f % stack] = null ? NULL : input + f * each;
+        on_device[f] = null ? NULL : device_input + f * each;
     }
-    p.device.frames = io->flat > 0 ? NULL : device_of(on_device, frames);
+    if (frames) p.device.frames = device_of(on_device, frames);
+    if (io->flat == 0) return p;
+    const size_t flat = (size_t)io->flat;
+    float *numbers = random_floats(&rng, (size_t)rows * flat, -1, 1);
+    for (size_t r = 0; r < (size_t)rows; r++) p.inputs[r * pointers + stack] = numbers + r * flat;
+    p.device.flat = device_of(numbers, (size_t)rows * flat);
     return p;
 }
 
@@ -120,7 +130,7 @@ static struct answers answers_make(const struct problem *p) {
 static void forward(struct farm_cuda_executor *executor, cudaStream_t stream, const struct problem *p, int rows,
                     struct answers a) {
     const void *params = p->device.params[farm_cuda_executor_precision(executor) == FARM_PRECISION_BF16];
-    const struct farm_cuda_input input = {p->device.frames, p->device.frames ? NULL : (const float *)p->device.input};
+    const struct farm_cuda_input input = {p->device.frames, p->device.flat};
     MUST(
         farm_cuda_executor_forward(executor, stream, params, &input, farm_sequence_rows(rows), a.logits, a.value, err));
 }
@@ -168,9 +178,9 @@ static struct host_answers answers_of_cpu(const struct problem *p) {
     config.arithmetic = &f32;
     FARM(farm_executor_create(&config, &executor, err));
     farm_executor_load(executor, p->params);
-    farm_executor_forward(executor, p->frames, farm_sequence_rows(p->rows), h.outputs.data(),
+    farm_executor_forward(executor, p->inputs, farm_sequence_rows(p->rows), h.outputs.data(),
                           h.outputs.data() + p->logits);
-    farm_executor_backward(executor, p->frames, farm_sequence_rows(p->rows), p->dlogits, p->dvalue, h.gradients.data());
+    farm_executor_backward(executor, farm_sequence_rows(p->rows), p->dlogits, p->dvalue, h.gradients.data());
     farm_executor_destroy(executor);
     return h;
 }
@@ -271,12 +281,13 @@ static void check_net(const char *name, const struct farm_net_io *io, int rows, 
 static void check_all(void) {
     static const struct {
         const char *net;
-        struct farm_net_io io; // frame_channels, height, width, stack, flat, actions
+        struct farm_net_io io;
         int rows;
     } problems[] = {
-        {"shallow", {1, 84, 84, 4, 0, 6}, 5}, {"shallow", {3, 37, 50, 2, 0, 15}, 3},
-        {"nature", {1, 52, 60, 4, 0, 18}, 7}, {"deep", {1, 42, 35, 4, 0, 9}, 4},
-        {"deep", {3, 24, 31, 1, 0, 3}, 3},    {"mlp", {0, 0, 0, 1, 17, 7}, 9},
+        {"shallow", io_of(1, 84, 84, 4, 0, 6), 5}, {"shallow", io_of(3, 37, 50, 2, 0, 15), 3},
+        {"nature", io_of(1, 52, 60, 4, 0, 18), 7}, {"deep", io_of(1, 42, 35, 4, 0, 9), 4},
+        {"deep", io_of(3, 24, 31, 1, 0, 3), 3},    {"lite", io_of(3, 64, 64, 2, 11, 15, true), 5},
+        {"mlp", io_of(0, 0, 0, 1, 17, 7), 9},
     };
     for (const auto &p : problems)
         for (const enum farm_precision precision : {FARM_PRECISION_BF16, FARM_PRECISION_F32}) // the learner's first
@@ -329,7 +340,7 @@ static void print_time(const char *what, const char *net, const struct problem *
 // Training first: the benchmark needs it most.
 static void time_network(const char *net) {
     const struct memory_scope scope;
-    const struct farm_net_io io = {1, 84, 84, 4, 0, 6};
+    const struct farm_net_io io = io_of(1, 84, 84, 4, 0, 6);
     const int training_rows = 672;
     const struct problem p = problem_make(net, &io, training_rows);
     struct farm_cuda_executor *training = executor_make(&p, training_rows, true, FARM_PRECISION_AUTO);

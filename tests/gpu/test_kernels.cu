@@ -12,6 +12,8 @@ extern "C" {
 #include "algo/cuda/algo.h"
 #include "algo/vtrace.h"
 #include "kernels/bf16.h"
+#include "nn/join.h"
+#include "nn/net.h"
 }
 
 static struct random rng;
@@ -96,7 +98,7 @@ struct shape {
     uint32_t rows, stack, channels, height, width;
 };
 
-static bool stack_equals(const struct shape *s, enum farm_cuda_type type, enum farm_cuda_layout layout) {
+static bool stack_equals(const struct shape *s, enum farm_cuda_type type, bool interleaved) {
     const struct memory_scope scope;
     const size_t pixels = (size_t)s->height * s->width, frame = s->channels * pixels;
     const size_t frames = (size_t)s->rows * s->stack, count = frames * frame, each = type == FARM_CUDA_BF16 ? 2 : 4;
@@ -111,15 +113,15 @@ static bool stack_equals(const struct shape *s, enum farm_cuda_type type, enum f
         for (size_t i = 0; i < frame; i++) {
             const float number = zeros ? 0 : farm_pixel_unit(mirror[f * (frame + 1) + i]);
             const uint16_t number_bf16 = farm_bf16(number);
-            const size_t row = f / s->stack, channel = f % s->stack * s->channels + i / pixels, pixel = i % pixels;
-            const size_t at = layout == FARM_CUDA_NHWC ? (row * pixels + pixel) * s->stack * s->channels + channel
-                                                       : (row * s->stack * s->channels + channel) * pixels + pixel;
+            const size_t row = f / s->stack, pixel = interleaved ? i / s->channels : i % pixels;
+            const size_t channel = f % s->stack * s->channels + (interleaved ? i % s->channels : i / pixels);
+            const size_t at = (row * pixels + pixel) * s->stack * s->channels + channel;
             memcpy(expected + at * each, each == 2 ? (const void *)&number_bf16 : (const void *)&number, each);
         }
     }
     uint8_t *out = device_poisoned(count * each);
     const struct farm_cuda_stack stack = {
-        device_of(pointers, frames), s->rows, s->stack, s->channels, s->height, s->width, type, layout, out};
+        device_of(pointers, frames), s->rows, s->stack, s->channels, s->height, s->width, interleaved, type, out};
     FARM(farm_cuda_stack(NULL, &stack, err));
     CUDA(cudaDeviceSynchronize());
     return memcmp(host_of(out, count * each), expected, count * each) == 0;
@@ -131,10 +133,10 @@ static void test_stack(void) {
     for (const struct shape &s : shapes) {
         bool good[2][2];
         for (int type = 0; type < 2; type++)
-            for (int layout = 0; layout < 2; layout++)
-                good[type][layout] = stack_equals(&s, (enum farm_cuda_type)type, (enum farm_cuda_layout)layout);
+            for (int interleaved = 0; interleaved < 2; interleaved++)
+                good[type][interleaved] = stack_equals(&s, (enum farm_cuda_type)type, interleaved);
         check(good[0][0] && good[0][1] && good[1][0] && good[1][1],
-              "stack of %u rows of %u frames %ux%ux%u: f32 NHWC %d NCHW %d, bf16 NHWC %d NCHW %d", s.rows, s.stack,
+              "stack of %u rows of %u frames %ux%ux%u: f32 planes %d interleaved %d, bf16 %d %d", s.rows, s.stack,
               s.channels, s.height, s.width, good[0][0], good[0][1], good[1][0], good[1][1]);
     }
 }
@@ -276,25 +278,26 @@ static void test_pool(enum farm_cuda_type type, size_t rows, const struct farm_p
           rows, p->height, p->width, p->channels, p->kernel, p->stride, type_name(type), error, same, gradient_error);
 }
 
-// Kernels over single numbers: ReLU's gradient added, and bf16 rounded and added, or f32 scaled.
+// Kernels over single numbers: ReLU's gradient added, and bf16 rounded and added, or f32 scaled and masked.
 static void test_elements(enum farm_cuda_type type, size_t count) {
     const struct memory_scope scope;
     struct numbers y = numbers_random(type, count), dy = numbers_random(type, count), sum = numbers_random(type, count);
     struct numbers x = numbers_random(FARM_CUDA_F32, count), total = numbers_random(FARM_CUDA_F32, count);
     struct numbers rounded = numbers_make(FARM_CUDA_BF16, count, NULL);
-    float *expected = host_array<float>(count);
+    float *expected = host_array<float>(count), *mask = host_array<float>(count);
     for (size_t i = 0; i < count; i++) {
+        mask[i] = i % 3 > 0;
         expected[i] = as_type(type, sum.host[i] + farm_slope_gradient(FARM_SLOPE_RELU, y.host[i], dy.host[i]));
         rounded.host[i] = as_type(FARM_CUDA_BF16, x.host[i]);
         total.host[i] += rounded.host[i];
-        x.host[i] *= 0.37f;
+        x.host[i] *= 0.37f * mask[i];
     }
     FARM(farm_cuda_relu_gradient_add(NULL, type, y.device, dy.device, sum.device, count, err));
     if (type == FARM_CUDA_BF16) {
         FARM(farm_cuda_round(NULL, (const float *)x.device, (uint16_t *)rounded.device, count, err));
         FARM(farm_cuda_add_bf16(NULL, (const uint16_t *)rounded.device, (float *)total.device, count, err));
     } else {
-        FARM(farm_cuda_scale(NULL, (float *)x.device, count, 0.37f, err));
+        FARM(farm_cuda_scale(NULL, (float *)x.device, count, 0.37f, device_of(mask, count), err));
     }
     CUDA(cudaDeviceSynchronize());
     check(numbers_error(&sum, expected) == 0, "ReLU's gradient added, %zu numbers, %s", count, type_name(type));
@@ -348,6 +351,41 @@ static void test_heads(enum farm_cuda_type type, uint32_t rows, int actions, int
           "heads of %u rows of %d actions in %d, %s", rows, actions, pitch, type_name(type));
 }
 
+// Gradients add up over two calls. Fused sums may round to the next bf16.
+static void test_join(enum farm_cuda_type type, uint32_t rows, int features, int flat) {
+    const struct memory_scope scope;
+    const size_t units = FARM_NET_JOIN_UNITS, weights = units * (size_t)flat, in = (size_t)rows * (size_t)features,
+                 out = (size_t)rows * ((size_t)features + units);
+    const bool bf16 = type == FARM_CUDA_BF16;
+    const struct numbers x = numbers_random(type, in), y = numbers_make(type, out, NULL),
+                         dy = numbers_random(type, out);
+    const struct numbers weight = numbers_random(type, weights), bias = numbers_random(type, units);
+    const struct numbers dx = numbers_make(type, in, NULL),
+                         numbers = numbers_random(FARM_CUDA_F32, (size_t)rows * flat);
+    const struct numbers gradient = numbers_random(FARM_CUDA_F32, weights + units);
+    const struct farm_join cpu = {features, flat, bf16, weight.host, bias.host};
+    uint8_t *in_x = host_of((const uint8_t *)x.device, in * type_bytes(type)), *in_dx = host_array<uint8_t>(in * 4);
+    uint8_t *out_dy = host_of((const uint8_t *)dy.device, out * type_bytes(type)),
+            *out_y = host_array<uint8_t>(out * 4);
+    float *expected_y = host_array<float>(out), *expected_dx = host_array<float>(in);
+    farm_join_forward(&cpu, in_x, numbers.host, (int)rows, out_y);
+    for (size_t i = 0; i < out; i++) expected_y[i] = farm_number_at(out_y, bf16, i);
+    const struct farm_cuda_join join = {type, rows, features, (int)units, flat, (const float *)numbers.device};
+    FARM(farm_cuda_join(NULL, &join, x.device, weight.device, bias.device, y.device, err));
+    const double forward = numbers_error(&y, expected_y);
+    if (rows) CUDA(cudaMemcpy(y.device, out_y, out * type_bytes(type), cudaMemcpyHostToDevice));
+    for (int call = 0; call < 2; call++) {
+        float *sums = (float *)gradient.device;
+        farm_join_backward(&cpu, numbers.host, out_y, out_dy, (int)rows, in_dx, gradient.host, gradient.host + weights);
+        FARM(farm_cuda_join_gradient(NULL, &join, y.device, dy.device, dx.device, sums, sums + weights, err));
+    }
+    for (size_t i = 0; i < in; i++) expected_dx[i] = farm_number_at(in_dx, bf16, i);
+    const double backward = numbers_error(&gradient, gradient.host);
+    check(forward <= (bf16 ? 1e-3 : 1e-6) && backward <= 1e-5 && numbers_error(&dx, expected_dx) == 0,
+          "a join of %d numbers beside %d features in %u rows, %s: off by %.1e, gradients by %.1e", flat, features,
+          rows, type_name(type), forward, backward);
+}
+
 static void test_layers(enum farm_cuda_type type) {
     const struct farm_pool pools[] = {{84, 84, 16, 42, 42, 3, 2, 0, 0}, {21, 11, 32, 11, 6, 3, 2, 1, 1},
                                       {9, 7, 5, 4, 3, 2, 2, 0, 0},      {6, 8, 3, 6, 8, 3, 1, 1, 1},
@@ -370,6 +408,10 @@ static void test_layers(enum farm_cuda_type type) {
     test_heads(type, 1, 1, 2);
     test_heads(type, 673, 6, 8);
     test_heads(type, 100, 18, 24);
+    test_join(type, 0, 256, 3);
+    test_join(type, 1, 1, 1);
+    test_join(type, 673, 256, 17);
+    test_join(type, 257, 19, 8);
 }
 
 // ---- V-trace ----

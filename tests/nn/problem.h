@@ -32,7 +32,8 @@ struct problem {
     struct farm_net net;
     int batch;
     float *params;
-    void *input; // u8 frames or f32 rows, one after another
+    uint8_t *frames; // one after another
+    float *numbers;  // [batch][io.flat]
     const void **rows;
     float *dlogits, *dvalue;
     struct answer right;
@@ -61,9 +62,9 @@ static inline size_t frame_bytes(const struct farm_net_io *io) {
     return (size_t)(io->frame_channels * io->height * io->width);
 }
 
-// Of a row where observations are flat, else of a frame.
-static inline size_t piece_bytes(const struct farm_net_io *io) {
-    return io->flat > 0 ? (size_t)io->flat * sizeof(float) : frame_bytes(io);
+// Frames of a row.
+static inline size_t row_frames(const struct farm_net_io *io) {
+    return io->frame_channels > 0 ? (size_t)(io->images * io->stack) : 0;
 }
 
 static inline struct answer answer_new(const struct farm_net *net, int batch) {
@@ -80,11 +81,17 @@ static inline struct problem *problem_new(const struct farm_net_spec *spec, cons
     p->spec = *spec;
     p->batch = batch;
     cr_assert_eq(farm_net_make(&p->spec, io, &p->net, &err), FARM_OK, "%s", err.message);
-    const size_t rows = (size_t)batch, pieces = rows * (size_t)io->stack, logits = rows * (size_t)io->actions;
+    const size_t rows = (size_t)batch, frames = row_frames(&p->net.io), pointers = (size_t)farm_net_pointers(&p->net);
+    const size_t logits = rows * (size_t)io->actions, flat = (size_t)io->flat;
     p->params = array(p->net.parameter_count, sizeof(float));
-    p->input = array(pieces, piece_bytes(io));
-    p->rows = array(pieces, sizeof *p->rows);
-    for (size_t i = 0; i < pieces; i++) p->rows[i] = (char *)p->input + i * piece_bytes(io);
+    p->frames = array(rows * frames, frame_bytes(io));
+    p->numbers = array(rows * flat, sizeof(float));
+    p->rows = array(rows * pointers, sizeof *p->rows);
+    for (size_t i = 0; i < rows * pointers; i++) {
+        const size_t r = i / pointers, k = i % pointers; // one part of a flat input
+        p->rows[i] =
+            k < frames ? (const void *)(p->frames + (r * frames + k) * frame_bytes(io)) : p->numbers + r * flat;
+    }
     p->dlogits = array(logits, sizeof(float));
     p->dvalue = array(rows, sizeof(float));
     p->right = answer_new(&p->net, batch);
@@ -92,7 +99,7 @@ static inline struct problem *problem_new(const struct farm_net_spec *spec, cons
 }
 
 static inline void problem_free_host(struct problem *p) {
-    void *const parts[] = {p->params, p->input, p->rows, p->dlogits, p->dvalue, p->right.logits, p};
+    void *const parts[] = {p->params, p->frames, p->numbers, p->rows, p->dlogits, p->dvalue, p->right.logits, p};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) free(parts[i]);
 }
 
@@ -105,9 +112,9 @@ static inline void problem_randomise(struct problem *p, uint64_t seed) {
         if (p->params[i] == 0) p->params[i] = 0.1f * (farm_random_uniform(seed, 1, i) - 0.5f);
     for (size_t i = 0; i < rows * (size_t)io->actions; i++) p->dlogits[i] = farm_random_uniform(seed, 2, i) - 0.5f;
     for (size_t i = 0; i < rows; i++) p->dvalue[i] = farm_random_uniform(seed, 3, i) - 0.5f;
-    for (size_t i = 0; i < flat; i++) ((float *)p->input)[i] = 2 * farm_random_uniform(seed, 4, i) - 1;
-    for (size_t i = 0; io->flat == 0 && i < rows * (size_t)io->stack * frame_bytes(io); i++)
-        ((uint8_t *)p->input)[i] = (uint8_t)(255 * farm_random_uniform(seed, 5, i / 64 % 3 == 0 ? i : i / 64));
+    for (size_t i = 0; i < flat; i++) p->numbers[i] = 2 * farm_random_uniform(seed, 4, i) - 1;
+    for (size_t i = 0; i < rows * row_frames(io) * frame_bytes(io); i++)
+        p->frames[i] = (uint8_t)(255 * farm_random_uniform(seed, 5, i / 64 % 3 == 0 ? i : i / 64));
 }
 
 #endif

@@ -303,7 +303,8 @@ static struct problem *problem_read(const struct vector_case *vectors) {
         void *to;
         size_t bytes;
     } parts[] = {{p->params, n * sizeof(float)},
-                 {p->input, rows * (size_t)io->stack * piece_bytes(io)},
+                 {p->frames, rows * row_frames(io) * frame_bytes(io)},
+                 {p->numbers, rows * (size_t)io->flat * sizeof(float)},
                  {p->dlogits, logits * sizeof(float)},
                  {p->dvalue, rows * sizeof(float)},
                  {p->right.logits, (logits + rows + n) * sizeof(float)}, // values and gradients follow
@@ -547,7 +548,7 @@ Test(nn, padding_changes_nothing) {
         with_problem *p = problem_random(&vector_cases[i].spec, &vector_cases[i].io, 8);
         with_problem *poison = problem_random(&vector_cases[i].spec, &vector_cases[i].io, 8);
         for (size_t k = 0; k < p->net.parameter_count; k++) poison->params[k] = NAN;
-        for (int k = 0; k < 8 * poison->net.io.flat; k++) ((float *)poison->input)[k] = NAN;
+        for (int k = 0; k < 8 * poison->net.io.flat; k++) poison->numbers[k] = NAN;
         struct farm_arithmetic arithmetic;
         for (int n = 0; nth_arithmetic(&p->net, n, &arithmetic); n++) {
             with_executor *small = executor_new(p, 3, true, &arithmetic);
@@ -739,8 +740,7 @@ static double feature_size(const char *name, int last, enum farm_net_init how) {
         const with_answer answer = answer_of(executor, p, ROWS);
         for (size_t i = 0; i < value->count; i++) out += pow((double)answer.grads[value->offset + i], 2);
     }
-    for (size_t i = 0; i < ins; i++)
-        in += pow(flat ? (double)((float *)p->input)[i] : ((uint8_t *)p->input)[i] / 255.0, 2);
+    for (size_t i = 0; i < ins; i++) in += pow(flat ? (double)p->numbers[i] : p->frames[i] / 255.0, 2);
     return sqrt(out / (double)(ROWS * value->count) / (in / (double)ins));
 }
 

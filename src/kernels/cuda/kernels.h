@@ -13,6 +13,7 @@
 #ifndef FARM_KERNELS_CUDA_KERNELS_H
 #define FARM_KERNELS_CUDA_KERNELS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -56,7 +57,6 @@ enum farm_status farm_cuda_pull_supported(enum farm_cuda_pull_way way, struct fa
 // ---- stack: frames of the mirror become the network's input ----
 
 enum farm_cuda_type { FARM_CUDA_F32, FARM_CUDA_BF16 };
-enum farm_cuda_layout { FARM_CUDA_NHWC, FARM_CUDA_NCHW };
 
 // Channel s * channels + c of the input is channel c of frame s, as in kernels/conv_u8.h; numbers are x / 255, rounded
 // to the nearest bf16 if requested.
@@ -64,9 +64,9 @@ struct farm_cuda_stack {
     const void *const *frames; // [rows][stack] device addresses of u8 [channels][height][width]; NULL: zeros
     uint32_t rows, stack;      // stack >= 1
     uint32_t channels, height, width;
+    bool interleaved; // frames are [height][width][channels]
     enum farm_cuda_type type;
-    enum farm_cuda_layout layout;
-    void *out; // [rows][height][width][stack * channels] or [rows][stack * channels][height][width], 16-byte aligned
+    void *out; // [rows][height][width][stack * channels], 16-byte aligned
 };
 
 enum farm_status farm_cuda_stack(struct CUstream_st *stream, const struct farm_cuda_stack *stack,
@@ -133,6 +133,20 @@ enum farm_status farm_cuda_heads_split(struct CUstream_st *stream, const struct 
                                        struct farm_error *err);
 enum farm_status farm_cuda_heads_join(struct CUstream_st *stream, const struct farm_cuda_heads *heads,
                                       const float *dlogits, const float *dvalue, void *joined, struct farm_error *err);
+
+// A flat input beside features (FARM_NET_OP_JOIN, nn/join.h): y = [x, relu(weight . numbers + bias)].
+struct farm_cuda_join {
+    enum farm_cuda_type type; // of x, y, weight [units][flat] and bias [units]
+    uint32_t rows;
+    int features, units, flat;
+    const float *numbers; // [rows][flat]
+};
+enum farm_status farm_cuda_join(struct CUstream_st *stream, const struct farm_cuda_join *join, const void *x,
+                                const void *weight, const void *bias, void *y, struct farm_error *err);
+// dy as y: writes dx as x, and ADDS to weight_gradient and bias_gradient, in an order that depends on rows alone.
+enum farm_status farm_cuda_join_gradient(struct CUstream_st *stream, const struct farm_cuda_join *join, const void *y,
+                                         const void *dy, void *dx, float *weight_gradient, float *bias_gradient,
+                                         struct farm_error *err);
 
 // ---- sampling ----
 
@@ -214,8 +228,8 @@ enum farm_status farm_cuda_answer(struct CUstream_st *stream, const struct farm_
 enum farm_status farm_cuda_signal(struct CUstream_st *stream, uint64_t *word, const uint64_t *value,
                                   struct farm_error *err);
 
-// x[i] *= factor.
-enum farm_status farm_cuda_scale(struct CUstream_st *stream, float *x, size_t count, float factor,
+// x[i] *= factor; 0 where mask is 0, whatever x holds. mask: [count], or NULL.
+enum farm_status farm_cuda_scale(struct CUstream_st *stream, float *x, size_t count, float factor, const float *mask,
                                  struct farm_error *err);
 
 #ifdef __cplusplus

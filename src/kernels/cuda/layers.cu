@@ -1,5 +1,6 @@
 // A network's layers besides convolutions and products: activations, gradients of activations and biases, maxima, sums,
-// roundings, the heads (kernels/layers.h). Memory-bound: a thread moves 16 bytes if rows allow it.
+// roundings, the heads, a flat input that joins (kernels/layers.h). Memory-bound: a thread moves 16 bytes if rows allow
+// it.
 #include "kernels/cuda/common.cuh"
 
 enum { THREADS = 256, SLABS_MAX = 256, SLAB_NUMBERS = 64 * THREADS };
@@ -403,4 +404,100 @@ enum farm_status farm_cuda_heads_join(struct CUstream_st *stream, const struct f
     if (h->type == FARM_CUDA_BF16)
         return farm_cuda_launch(grid, err, heads_join<uint16_t>, *h, dlogits, dvalue, (uint16_t *)joined);
     return farm_cuda_launch(grid, err, heads_join<float>, *h, dlogits, dvalue, (float *)joined);
+}
+
+// ---- a flat input that joins features ----
+
+enum { JOIN_THREADS = 1024 };
+
+// A thread belongs to one number of y.
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+    join_rows(const struct farm_cuda_join j, const T *x, const T *weight, const T *bias, T *y) {
+    const uint32_t features = (uint32_t)j.features, flat = (uint32_t)j.flat, width = features + (uint32_t)j.units;
+    const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x, row = i / width;
+    const uint32_t column = (uint32_t)(i % width);
+    if (row >= j.rows) return;
+    if (column < features) {
+        y[i] = x[row * features + column];
+        return;
+    }
+    float sum = load(bias + (column - features));
+    for (uint32_t k = 0; k < flat; k++)
+        sum += load(weight + (size_t)(column - features) * flat + k) * j.numbers[row * flat + k];
+    store(y + i, farm_slope_apply(FARM_SLOPE_RELU, sum));
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) join_features(const struct farm_cuda_join j, const T *dy, T *dx) {
+    const uint32_t features = (uint32_t)j.features;
+    const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x, row = i / features;
+    if (row < j.rows) dx[i] = dy[row * (features + (uint32_t)j.units) + i % features];
+}
+
+// A block sums the gradients of all weights of one input, the last block those of the biases: thread t has unit t %
+// units of every row that is t / units modulo the number of lanes.
+template <typename T>
+static __global__ void __launch_bounds__(JOIN_THREADS)
+    join_weights(const struct farm_cuda_join j, const T *y, const T *dy, float *weight_gradient, float *bias_gradient) {
+    __shared__ float sums[JOIN_THREADS];
+    const uint32_t units = (uint32_t)j.units, flat = (uint32_t)j.flat, width = (uint32_t)j.features + units;
+    const uint32_t lanes = JOIN_THREADS / units, lane = threadIdx.x / units, unit = threadIdx.x % units;
+    const uint32_t input = blockIdx.x;
+    float sum = 0;
+    for (uint32_t row = lane; lane < lanes && row < j.rows; row += lanes) {
+        const size_t at = (size_t)row * width + (uint32_t)j.features + unit;
+        const float gradient = farm_slope_gradient(FARM_SLOPE_RELU, load(y + at), load(dy + at));
+        sum += input < flat ? gradient * j.numbers[(size_t)row * flat + input] : gradient;
+    }
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+    if (lane > 0) return;
+    for (uint32_t l = 1; l < lanes; l++) sum += sums[l * units + unit];
+    *(input < flat ? weight_gradient + (size_t)unit * flat + input : bias_gradient + unit) += sum;
+}
+
+static enum farm_status check_join(const struct farm_cuda_join *j, struct farm_error *err) {
+    if (j->features >= 1 && j->units >= 1 && j->units <= JOIN_THREADS && j->flat >= 1 &&
+        (uint64_t)j->rows * ((uint64_t)j->features + (uint64_t)j->units) <= INT32_MAX)
+        return FARM_OK;
+    return farm_fail(err, FARM_E_INVALID, "a join of %d numbers by %d units with %d features in %u rows", j->flat,
+                     j->units, j->features, j->rows);
+}
+
+enum farm_status farm_cuda_join(struct CUstream_st *stream, const struct farm_cuda_join *j, const void *x,
+                                const void *weight, const void *bias, void *y, struct farm_error *err) {
+    const enum farm_status status = check_join(j, err);
+    if (status || j->rows == 0) return status;
+    const unsigned blocks = farm_cuda_blocks((size_t)j->rows * (size_t)(j->features + j->units), THREADS);
+    const struct farm_cuda_grid grid = {"join_rows", stream, blocks, THREADS};
+    if (j->type == FARM_CUDA_BF16)
+        return farm_cuda_launch(grid, err, join_rows<uint16_t>, *j, (const uint16_t *)x, (const uint16_t *)weight,
+                                (const uint16_t *)bias, (uint16_t *)y);
+    return farm_cuda_launch(grid, err, join_rows<float>, *j, (const float *)x, (const float *)weight,
+                            (const float *)bias, (float *)y);
+}
+
+template <typename T>
+static enum farm_status launch_join_gradient(struct CUstream_st *stream, const struct farm_cuda_join *j, const T *y,
+                                             const T *dy, T *dx, float *weight_gradient, float *bias_gradient,
+                                             struct farm_error *err) {
+    const unsigned blocks = farm_cuda_blocks((size_t)j->rows * (size_t)j->features, THREADS);
+    const enum farm_status status =
+        farm_cuda_launch({"join_features", stream, blocks, THREADS}, err, join_features<T>, *j, dy, dx);
+    if (status) return status;
+    return farm_cuda_launch({"join_weights", stream, (unsigned)j->flat + 1, JOIN_THREADS}, err, join_weights<T>, *j, y,
+                            dy, weight_gradient, bias_gradient);
+}
+
+enum farm_status farm_cuda_join_gradient(struct CUstream_st *stream, const struct farm_cuda_join *j, const void *y,
+                                         const void *dy, void *dx, float *weight_gradient, float *bias_gradient,
+                                         struct farm_error *err) {
+    const enum farm_status status = check_join(j, err);
+    if (status || j->rows == 0) return status;
+    if (j->type == FARM_CUDA_BF16)
+        return launch_join_gradient(stream, j, (const uint16_t *)y, (const uint16_t *)dy, (uint16_t *)dx,
+                                    weight_gradient, bias_gradient, err);
+    return launch_join_gradient(stream, j, (const float *)y, (const float *)dy, (float *)dx, weight_gradient,
+                                bias_gradient, err);
 }

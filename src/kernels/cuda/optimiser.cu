@@ -63,13 +63,13 @@ enum farm_status farm_cuda_optimiser_step(struct CUstream_st *stream, const stru
     return farm_cuda_launch({"update", stream, all, THREADS}, err, adam ? update<true> : update<false>, *o);
 }
 
-static __global__ void __launch_bounds__(THREADS) scale(float *x, size_t count, float factor) {
+static __global__ void __launch_bounds__(THREADS) scale(float *x, size_t count, float factor, const float *mask) {
     for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (size_t)gridDim.x * THREADS)
-        x[i] *= factor;
+        x[i] = mask && mask[i] == 0 ? 0 : x[i] * factor;
 }
 
-enum farm_status farm_cuda_scale(struct CUstream_st *stream, float *x, size_t count, float factor,
+enum farm_status farm_cuda_scale(struct CUstream_st *stream, float *x, size_t count, float factor, const float *mask,
                                  struct farm_error *err) {
     if (count == 0) return FARM_OK;
-    return farm_cuda_launch({"scale", stream, blocks_of(count), THREADS}, err, scale, x, count, factor);
+    return farm_cuda_launch({"scale", stream, blocks_of(count), THREADS}, err, scale, x, count, factor, mask);
 }

@@ -1,5 +1,5 @@
-// Stacks frames of the mirror into the network's input: x / 255, f32 or bf16. A thread writes one pixel of all channels
-// (NHWC) or four pixels of one frame (NCHW). Memory-bound: reads one byte, writes two or four.
+// Stacks frames of the mirror into the network's input, NHWC: x / 255, f32 or bf16. A thread writes one pixel of all
+// channels. Memory-bound: reads one byte, writes two or four.
 #include "kernels/cuda/common.cuh"
 
 enum { THREADS = 256 };
@@ -18,10 +18,11 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) stack_nh
     const uint32_t pixels = s.height * s.width, pixel = blockIdx.y * THREADS + threadIdx.x, row = blockIdx.x;
     if (pixel >= pixels) return;
     const uint8_t *const *frames = (const uint8_t *const *)s.frames + (size_t)row * s.stack;
+    const uint32_t first = s.interleaved ? pixel * s.channels : pixel, next = s.interleaved ? 1 : pixels;
     T *out = (T *)s.out + ((size_t)row * pixels + pixel) * s.stack * s.channels;
     for (uint32_t f = 0; f < s.stack; f++)
         for (uint32_t c = 0; c < s.channels; c++)
-            store_pixel(out + f * s.channels + c, frames[f] ? frames[f][c * pixels + pixel] : 0);
+            store_pixel(out + f * s.channels + c, frames[f] ? frames[f][first + c * next] : 0);
 }
 
 // Four grey frames, the usual case: one store writes a pixel.
@@ -35,29 +36,9 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) stack_nh
     ((four<T> *)s.out)[(size_t)row * pixels + pixel] = numbers;
 }
 
-// A block belongs to one frame. Frames need not be aligned; `whole`: four numbers may be stored at once.
-template <typename T>
-static __global__ void __launch_bounds__(THREADS) stack_nchw(const struct farm_cuda_stack s, bool whole) {
-    const uint32_t count = s.channels * s.height * s.width, from = (blockIdx.y * THREADS + threadIdx.x) * 4;
-    if (from >= count) return;
-    const uint8_t *frame = (const uint8_t *)s.frames[blockIdx.x];
-    T *out = (T *)s.out + (size_t)blockIdx.x * count + from;
-    four<T> numbers;
-#pragma unroll
-    for (uint32_t k = 0; k < 4; k++) store_pixel(&numbers.of[k], frame && from + k < count ? frame[from + k] : 0);
-    if (whole)
-        *(four<T> *)out = numbers;
-    else
-        for (uint32_t k = 0; k < 4 && from + k < count; k++) out[k] = numbers.of[k];
-}
-
 template <typename T>
 static enum farm_status launch(struct CUstream_st *stream, const struct farm_cuda_stack *s, struct farm_error *err) {
-    const uint32_t pixels = s->height * s->width, count = s->channels * pixels;
-    const dim3 frames(s->rows * s->stack, farm_cuda_blocks(count, 4 * THREADS));
-    const dim3 rows(s->rows, farm_cuda_blocks(pixels, THREADS));
-    if (s->layout == FARM_CUDA_NCHW)
-        return farm_cuda_launch({"stack_nchw", stream, frames, THREADS}, err, stack_nchw<T>, *s, count % 4 == 0);
+    const dim3 rows(s->rows, farm_cuda_blocks(s->height * s->width, THREADS));
     const bool usual = s->stack == 4 && s->channels == 1;
     return farm_cuda_launch({"stack_nhwc", stream, rows, THREADS}, err, usual ? stack_nhwc_4<T> : stack_nhwc<T>, *s);
 }

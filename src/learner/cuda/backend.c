@@ -1,6 +1,7 @@
 // See backend.h. One shard per GPU: an update covers all shards; each shard infers by itself.
 #include "learner/cuda/backend.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,7 @@
 #include "learner/cuda/device_wait.h"
 #include "learner/cuda/reduce.h"
 #include "learner/cuda/shard.h"
+#include "learner/statistics.h"
 
 static const double STATE_EVERY_S = 10; // unless the learner's config has a period
 static const double CONNECT_S = 60;     // limit for several GPUs to connect at the start
@@ -18,13 +20,14 @@ static const double CONNECT_S = 60;     // limit for several GPUs to connect at 
 struct farm_backend {
     uint32_t shard_count;
     struct farm_cuda_shard *shards[FARM_LEARNER_SHARDS_MAX];
-    struct farm_cuda_reduce reduce; // if there are several
-    bool single;                    // an iteration is one pass: `begin` puts its gradients into the streams
-    bool begun[FARM_BACKEND_SLOTS]; // its gradients are in the streams
-    bool unfinished;                // the results of an enqueued step are not harvested
-    uint64_t publishing;            // 1 + the version in the streams, or 0
-    struct farm_pass_stats stats;   // since the last finish
-    uint32_t *order;                // one shard's units of a pass
+    struct farm_cuda_reduce reduce;     // if there are several
+    bool single;                        // an iteration is one pass: `begin` puts its gradients into the streams
+    bool begun[FARM_BACKEND_SLOTS];     // its gradients are in the streams
+    bool unfinished;                    // the results of an enqueued step are not harvested
+    uint64_t publishing;                // 1 + the version in the streams, or 0
+    struct farm_pass_stats stats;       // since the last finish
+    struct farm_statistics *statistics; // of the first shard's parameters in host memory
+    uint32_t *order;                    // one shard's units of a pass
     struct farm_iteration iterations[FARM_BACKEND_SLOTS];
     uint32_t own[FARM_BACKEND_SLOTS][FARM_LEARNER_SHARDS_MAX]; // columns of each shard, one after another
     bool targets[FARM_BACKEND_SLOTS];                          // are to be computed before its first pass
@@ -132,6 +135,7 @@ static void destroy(struct farm_backend *backend) {
     farm_cuda_reduce_close(&backend->reduce);
     for (uint32_t k = 0; k < backend->shard_count; k++) farm_cuda_shard_free(backend->shards[k]);
     for (int k = 0; k < FARM_BACKEND_SLOTS; k++) farm_iteration_free(&backend->iterations[k]);
+    farm_statistics_free(backend->statistics);
     free(backend->order);
     free(backend);
 }
@@ -152,6 +156,9 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
     for (int k = 0; k < FARM_BACKEND_SLOTS && !status && !config->learner->evaluate; k++)
         status = farm_iteration_make(&config->learner->algo, config->plan, config->head, config->columns_max,
                                      &backend->iterations[k], err);
+    if (!status && !config->learner->evaluate)
+        status = farm_statistics_make(config->net, &config->learner->algo, config->lanes->lane_count, config->width_max,
+                                      &backend->statistics, err);
     if (!status && config->lanes->model.answers == FARM_ANSWERS_LOCAL)
         status = farm_fail(err, FARM_E_UNSUPPORTED, "GPUs do not train on lanes whose actors answer yet");
     if (!status && !config->learner->evaluate)
@@ -160,6 +167,7 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
         status = farm_cuda_shard_make(config, k, &backend->shards[k], err);
         if (!status) backend->shard_count++;
     }
+    if (!status) farm_statistics_load(backend->statistics, parameters_of(backend, 0)->host.params);
     if (!status && config->shards > 1 && !config->learner->evaluate) status = connect_gpus(backend, err);
     if (status) {
         abandon_sum(backend);
@@ -308,6 +316,7 @@ static enum farm_status begin(struct farm_backend *backend, uint32_t slot, const
     const struct farm_window *rest = windows;
     uint32_t left = count;
     farm_iteration_list(it, windows, count);
+    farm_statistics_begin(backend->statistics, it);
     for (uint32_t k = 0; k < backend->shard_count; k++) {
         const uint32_t own = count_own(&backend->shards[k]->context, rest, left);
         backend->own[slot][k] = 0;
@@ -332,6 +341,7 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
     enum farm_status status = FARM_OK;
     // Gathered inputs and results have room for one pass.
     if (backend->unfinished) status = harvest(backend, err);
+    if (!status && !isfinite(backend->stats.grad_norm)) return FARM_OK;
     if (!status && backend->targets[slot]) status = compute_targets(backend, slot, err);
     backend->targets[slot] = false;
     if (!status && !backend->begun[slot]) status = differentiate(backend, slot, pass, err);
@@ -347,12 +357,14 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
 }
 
 static enum farm_status publish(struct farm_backend *backend, uint64_t version, struct farm_error *err) {
+    float *const statistics = parameters_of(backend, 0)->host.params;
     enum farm_status status = FARM_OK;
+    farm_statistics_write(backend->statistics, statistics);
     for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
         status = farm_cuda_shard_enter(backend->shards[k], err);
         if (!status)
             status = farm_cuda_parameters_publish(parameters_of(backend, k), farm_cuda_shard_stream(backend->shards[k]),
-                                                  version, err);
+                                                  statistics, version, err);
     }
     if (!status) status = mark_all(backend, err);
     backend->publishing = version + 1;
@@ -400,6 +412,7 @@ static enum farm_status state_changed(struct farm_backend *backend, uint64_t new
     const size_t bytes = first->net->parameter_count * sizeof(float);
     enum farm_status status = FARM_OK;
     memset(backend->begun, 0, sizeof backend->begun); // their gradients are of other parameters
+    farm_statistics_load(backend->statistics, first->host.params);
     for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
         struct farm_cuda_parameters *own = parameters_of(backend, k);
         if (k) {

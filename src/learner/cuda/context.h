@@ -25,12 +25,14 @@ struct farm_cuda_context {
     struct farm_cuda_mirror mirror;
     struct farm_cuda_parameters parameters;
     struct farm_cuda_obs_path obs_path;
-    bool direct; // the GPU reads observations in the rings: they are registered, and pixels. Flat observations are the
-                 // learner's checked copies, outside the rings
-    size_t obs_bytes;  // of one environment's step
-    void *zeros;       // device: an observation of zeros, with alignment
-    void *sink;        // device: the target of padding rows
-    uint64_t given_up; // device_wait.h; atomic
+    bool direct;        // the GPU reads frames in the rings, which are registered
+    uint32_t images;    // frames of one environment's step
+    size_t frame_bytes; // of each
+    size_t flat_bytes;  // of a row's flat input, which the host writes
+    size_t obs_bytes;   // of all that crosses the bus for one environment's step
+    void *zeros;        // device: a frame of zeros, with alignment
+    void *sink;         // device: the target of padding rows
+    uint64_t given_up;  // device_wait.h; atomic
 };
 
 // Whether this shard serves a lane; and how many of an iteration's windows it trains on, at most.
@@ -46,11 +48,6 @@ static inline uint32_t farm_cuda_share(const struct farm_cuda_context *context) 
 static inline uint32_t farm_cuda_pass_units(const struct farm_cuda_context *context) {
     return context->plan->targets_once ? farm_algo_pass_units(context->plan, context->columns_max)
                                        : farm_cuda_share(context);
-}
-
-// Whether observations are flat numbers, not frames.
-static inline bool farm_cuda_is_flat(const struct farm_cuda_context *context) {
-    return context->net->io.flat > 0;
 }
 
 static inline struct farm_cuda_executor_config farm_cuda_executor_config(const struct farm_cuda_context *context,

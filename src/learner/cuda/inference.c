@@ -12,14 +12,17 @@
 #include "learner/cuda/device_wait.h"
 #include "learner/cuda/memory.h"
 #include "learner/cuda/stream.h"
+#include "learner/observation.h"
+#include "nn/inputs.h"
 
-enum { RUNGS_MAX = FARM_CUDA_EXECUTOR_ROWS_MAX, SPINS_PER_CHECK = 1024, ALIGNMENT = 16, LISTS_BLOCKS = 1 };
+enum { RUNGS_MAX = FARM_CUDA_EXECUTOR_ROWS_MAX, SPINS_PER_CHECK = 1024, ALIGNMENT = 16, SMALL_LISTS = 64 << 10 };
 
 // What changes between replays, as offsets into one block: the host fills the pinned block, the graph's first kernel
 // pulls it into the device's block.
 struct lists {
-    size_t from, to;        // void *[rows] pieces: observation, its place in the mirror
-    size_t inputs;          // void *[rows * stack] frames, or [rows] flat observations in the mirror
+    size_t from, to;        // void *[rows * images] pieces: frame, its place in the mirror
+    size_t inputs;          // void *[rows * images * stack] frames in the mirror
+    size_t flat;            // f32 [rows][io.flat]
     size_t streams, counts; // u64 [rows]
     size_t lanes;           // struct farm_cuda_answer_lane[lanes]
     size_t masks;           // u8 [rows][outputs] action masks
@@ -41,7 +44,7 @@ struct farm_cuda_inference {
     uint32_t rung_count, rows_max, lanes_max;
     // pinned, with their device addresses
     char *lists, *lists_mapped;
-    char *bounce, *bounce_mapped; // [rows_max] slots, if observations are not read in place
+    char *bounce, *bounce_mapped; // [rows_max * images] slots, if frames are not read in place
     uint64_t *flag, *flag_mapped; // sequence number of the last completed replay
     struct {
         uint8_t *action;       // [rows_max][action_bytes]
@@ -52,13 +55,11 @@ struct farm_cuda_inference {
     // device
     char *device_lists;
     void **block_from, **block_to; // the lists, as one piece
-    void **flat_to;                // [rows_max] rows of `flat`
-    float *flat;                   // [rows_max][io.flat]
     float *policy, *value;
     uint8_t *action;
     struct farm_cuda_answer_lane discard; // the target of padding rows' answers
     void *discard_memory;
-    size_t *copy_bytes;  // [rows_max] for the copy engines
+    size_t *copy_bytes;  // [rows_max * images] for the copy engines
     const void **frames; // [stack]
     uint64_t sequence, rows_answered, bus_bytes;
 };
@@ -80,13 +81,14 @@ static void build_ladder(struct farm_cuda_inference *inference) {
 }
 
 static struct lists lay_out_lists(const struct farm_cuda_context *context, uint32_t rows, uint32_t lanes) {
-    const size_t stack = (size_t)context->net->io.stack,
+    const size_t frames = (size_t)rows * context->images,
                  choices = context->head.mask_field ? (size_t)context->head.outputs : 0;
     struct lists lists;
     size_t at = 0;
-    lists.from = farm_cuda_reserve(&at, rows * sizeof(void *), ALIGNMENT);
-    lists.to = farm_cuda_reserve(&at, rows * sizeof(void *), ALIGNMENT);
-    lists.inputs = farm_cuda_reserve(&at, rows * stack * sizeof(void *), ALIGNMENT);
+    lists.from = farm_cuda_reserve(&at, frames * sizeof(void *), ALIGNMENT);
+    lists.to = farm_cuda_reserve(&at, frames * sizeof(void *), ALIGNMENT);
+    lists.inputs = farm_cuda_reserve(&at, frames * (size_t)context->net->io.stack * sizeof(void *), ALIGNMENT);
+    lists.flat = farm_cuda_reserve(&at, rows * context->flat_bytes, ALIGNMENT);
     lists.streams = farm_cuda_reserve(&at, rows * sizeof(uint64_t), ALIGNMENT);
     lists.counts = farm_cuda_reserve(&at, rows * sizeof(uint64_t), ALIGNMENT);
     lists.lanes = farm_cuda_reserve(&at, lanes * sizeof(struct farm_cuda_answer_lane), ALIGNMENT);
@@ -104,8 +106,7 @@ size_t farm_cuda_inference_bytes(const struct farm_cuda_context *context) {
     const size_t rows = context->learner->infer_batch_max, outputs = (size_t)context->head.outputs;
     const struct lists lists = lay_out_lists(context, (uint32_t)rows, (uint32_t)rows);
     return farm_cuda_executor_bytes(&config) + lists.bytes +
-           rows * (sizeof(float) * (outputs + 1 + (size_t)context->net->io.flat) + (size_t)context->head.action_bytes +
-                   sizeof(void *));
+           rows * (sizeof(float) * (outputs + 1) + (size_t)context->head.action_bytes);
 }
 
 static enum farm_status allocate_array(size_t count, size_t bytes, void *out, struct farm_error *err) {
@@ -123,11 +124,13 @@ static enum farm_status allocate_pinned_array(size_t count, size_t bytes, void *
 }
 
 static enum farm_status allocate_pinned(struct farm_cuda_inference *i, struct farm_error *err) {
-    const size_t rows = i->rows_max, slot = farm_cuda_slot_bytes(i->context->obs_bytes);
+    const size_t rows = i->rows_max, frames = rows * i->context->images;
+    const size_t slot = farm_cuda_slot_bytes(i->context->frame_bytes);
     enum farm_status status =
         allocate_pinned_array(1, i->rungs[i->rung_count - 1].lists.bytes, &i->lists, &i->lists_mapped, err);
     if (!status) status = allocate_pinned_array(1, sizeof *i->flag, &i->flag, &i->flag_mapped, err);
-    if (!status && !i->context->direct) status = allocate_pinned_array(rows, slot, &i->bounce, &i->bounce_mapped, err);
+    if (!status && !i->context->direct)
+        status = allocate_pinned_array(frames, slot, &i->bounce, &i->bounce_mapped, err);
     if (status || !i->context->registered.bounced[FARM_CUDA_DOWN]) return status;
     const struct farm_head *head = &i->context->head;
     status =
@@ -149,13 +152,8 @@ static size_t discard_policy_offset(const struct farm_cuda_inference *i) {
 
 // Fills the constant lists and the target of padding rows' answers.
 static enum farm_status fill_constants(struct farm_cuda_inference *i, struct farm_error *err) {
-    const size_t width = (size_t)i->context->net->io.flat;
     FARM_CUDA_TRY(cudaMemcpy(i->block_from, &i->lists_mapped, sizeof(void *), cudaMemcpyHostToDevice));
     FARM_CUDA_TRY(cudaMemcpy(i->block_to, &i->device_lists, sizeof(void *), cudaMemcpyHostToDevice));
-    for (size_t row = 0; row < i->rows_max && width; row++) {
-        const float *to = i->flat + row * width;
-        FARM_CUDA_TRY(cudaMemcpy(&i->flat_to[row], &to, sizeof to, cudaMemcpyHostToDevice));
-    }
     char *at = i->discard_memory;
     i->discard = (struct farm_cuda_answer_lane){.version = (uint64_t *)(void *)at,
                                                 .value = (float *)(void *)(at + 16),
@@ -170,8 +168,6 @@ static enum farm_status allocate_on_device(struct farm_cuda_inference *i, struct
     enum farm_status status = allocate_array(1, i->rungs[i->rung_count - 1].lists.bytes, &i->device_lists, err);
     if (!status) status = allocate_array(1, sizeof(void *), &i->block_from, err);
     if (!status) status = allocate_array(1, sizeof(void *), &i->block_to, err);
-    if (!status && farm_cuda_is_flat(i->context)) status = allocate_array(rows, sizeof(void *), &i->flat_to, err);
-    if (!status && farm_cuda_is_flat(i->context)) status = allocate_array(rows, i->context->obs_bytes, &i->flat, err);
     if (!status) status = allocate_array(rows * outputs, sizeof(float), &i->policy, err);
     if (!status) status = allocate_array(rows, sizeof(float), &i->value, err);
     if (!status) status = allocate_array(rows, (size_t)i->context->head.action_bytes, &i->action, err);
@@ -182,11 +178,12 @@ static enum farm_status allocate_on_device(struct farm_cuda_inference *i, struct
 }
 
 static enum farm_status allocate_lists(struct farm_cuda_inference *i, struct farm_error *err) {
-    i->copy_bytes = calloc(i->rows_max, sizeof *i->copy_bytes);
+    const size_t frames = (size_t)i->rows_max * i->context->images;
+    i->copy_bytes = calloc(frames + 1, sizeof *i->copy_bytes);
     i->frames = calloc((size_t)i->context->net->io.stack, sizeof *i->frames);
     if (!i->copy_bytes || !i->frames)
         return farm_fail(err, FARM_E_LIMIT, "no memory for lists of %u observations", i->rows_max);
-    for (uint32_t row = 0; row < i->rows_max; row++) i->copy_bytes[row] = i->context->obs_bytes;
+    for (size_t k = 0; k < frames; k++) i->copy_bytes[k] = i->context->frame_bytes;
     return FARM_OK;
 }
 
@@ -194,32 +191,29 @@ static enum farm_status allocate_lists(struct farm_cuda_inference *i, struct far
 
 static enum farm_status enqueue_forward(struct farm_cuda_inference *i, const struct rung *rung, const void *params,
                                         struct farm_error *err) {
-    const struct farm_cuda_input input = {
-        .frames = farm_cuda_is_flat(i->context) ? NULL : (const void *const *)(i->device_lists + rung->lists.inputs),
-        .flat = farm_cuda_is_flat(i->context) ? i->flat : NULL};
+    struct farm_cuda_input input = {0};
+    if (i->context->images) input.frames = (const void *const *)(i->device_lists + rung->lists.inputs);
+    if (i->context->flat_bytes) input.flat = (const float *)(const void *)(i->device_lists + rung->lists.flat);
     return farm_cuda_executor_forward(i->executor, i->stream, params, &input, farm_sequence_rows((int)rung->rows),
                                       i->policy, i->value, err);
 }
 
-// Pulls the lists, then the observations (unless the copy engines have brought them).
+// Pulls the lists, then the frames (unless the copy engines have brought them).
 static enum farm_status enqueue_pulls(struct farm_cuda_inference *i, const struct rung *rung, struct farm_error *err) {
     const struct farm_cuda_context *context = i->context;
     const struct farm_cuda_pull lists = {.from = (const void *const *)i->block_from,
                                          .to = i->block_to,
                                          .count = 1,
                                          .bytes = rung->lists.bytes,
-                                         .blocks = LISTS_BLOCKS};
-    enum farm_status status = farm_cuda_pull(i->stream, FARM_CUDA_PULL_LOADS, &lists, err);
-    struct farm_cuda_pull pull = {.from = (const void *const *)(i->device_lists + rung->lists.from),
-                                  .to = (void *const *)(i->device_lists + rung->lists.to),
-                                  .count = rung->rows,
-                                  .bytes = context->obs_bytes,
-                                  .blocks = context->obs_path.blocks};
-    if (!status && !context->obs_path.copies) status = farm_cuda_pull(i->stream, context->obs_path.way, &pull, err);
-    if (status || !farm_cuda_is_flat(i->context)) return status;
-    pull.from = (const void *const *)(i->device_lists + rung->lists.inputs);
-    pull.to = i->flat_to;
-    return farm_cuda_pull(i->stream, FARM_CUDA_PULL_LOADS, &pull, err);
+                                         .blocks = rung->lists.bytes > SMALL_LISTS ? FARM_CUDA_PULL_BLOCKS : 1};
+    const enum farm_status status = farm_cuda_pull(i->stream, FARM_CUDA_PULL_LOADS, &lists, err);
+    const struct farm_cuda_pull pull = {.from = (const void *const *)(i->device_lists + rung->lists.from),
+                                        .to = (void *const *)(i->device_lists + rung->lists.to),
+                                        .count = rung->rows * context->images,
+                                        .bytes = context->frame_bytes,
+                                        .blocks = context->obs_path.blocks};
+    if (status || context->obs_path.copies) return status;
+    return farm_cuda_pull(i->stream, context->obs_path.way, &pull, err);
 }
 
 static enum farm_status enqueue_all(struct farm_cuda_inference *i, const struct rung *rung, uint32_t copy,
@@ -262,15 +256,18 @@ static enum farm_status capture_graph(struct farm_cuda_inference *i, struct rung
     return FARM_OK;
 }
 
-// Padding rows: an observation of zeros goes to the sink; their frames are NULL, which means zeros.
+// Padding rows: a frame of zeros goes to the sink; frames of the input are NULL, which means zeros.
 static void pad_lists(struct farm_cuda_inference *i, const struct rung *rung, uint32_t rows, uint32_t lanes) {
     const struct farm_cuda_context *context = i->context;
-    const uint32_t stack = (uint32_t)context->net->io.stack;
+    const size_t first = (size_t)rows * context->images, end = (size_t)rung->rows * context->images;
+    const size_t stack = (size_t)context->net->io.stack;
+    for (size_t k = first; k < end; k++) {
+        ((void **)(void *)(i->lists + rung->lists.from))[k] = context->zeros;
+        ((void **)(void *)(i->lists + rung->lists.to))[k] = context->sink;
+    }
+    memset(i->lists + rung->lists.inputs + first * stack * sizeof(void *), 0, (end - first) * stack * sizeof(void *));
+    memset(i->lists + rung->lists.flat + rows * context->flat_bytes, 0, (rung->rows - rows) * context->flat_bytes);
     for (uint32_t row = rows; row < rung->rows; row++) {
-        ((void **)(void *)(i->lists + rung->lists.from))[row] = context->zeros;
-        ((void **)(void *)(i->lists + rung->lists.to))[row] = context->sink;
-        void **inputs = (void **)(void *)(i->lists + rung->lists.inputs) + (size_t)row * stack;
-        for (uint32_t k = 0; k < stack; k++) inputs[k] = farm_cuda_is_flat(i->context) ? context->zeros : NULL;
         ((uint64_t *)(void *)(i->lists + rung->lists.streams))[row] = 0;
         ((uint64_t *)(void *)(i->lists + rung->lists.counts))[row] = 0;
     }
@@ -326,8 +323,8 @@ void farm_cuda_inference_free(struct farm_cuda_inference *i) {
         for (int copy = 0; copy < 2; copy++)
             if (i->rungs[r].graphs[copy]) (void)cudaGraphExecDestroy(i->rungs[r].graphs[copy]);
     farm_cuda_executor_destroy(i->executor);
-    void *const device[] = {i->device_lists, i->block_from, i->block_to, i->flat_to,       i->flat,
-                            i->policy,       i->value,      i->action,   i->discard_memory};
+    void *const device[] = {i->device_lists, i->block_from, i->block_to,      i->policy,
+                            i->value,        i->action,     i->discard_memory};
     void *const pinned[] = {i->lists,          i->bounce,        i->flag,           i->bounced.action,
                             i->bounced.policy, i->bounced.value, i->bounced.version};
     for (size_t k = 0; k < sizeof device / sizeof *device; k++) (void)cudaFree(device[k]);
@@ -340,35 +337,41 @@ void farm_cuda_inference_free(struct farm_cuda_inference *i) {
 
 // ---- one inference ----
 
-// The device address from which the GPU reads the observation for place `to`.
-static const void *observation_source(struct farm_cuda_inference *i, const struct farm_infer_rows *item, uint32_t env,
-                                      uint32_t row, const void *to) {
-    const void *observation = farm_lane_obs(item->lane, 0, item->n, env);
-    if (i->context->direct) return farm_cuda_up(i->context, item->lane_id, observation);
-    const size_t at = row * farm_cuda_slot_bytes(i->context->obs_bytes) + ((uintptr_t)to & 15);
-    memcpy(i->bounce + at, observation, i->context->obs_bytes);
+// The device address from which the GPU reads frame `number` of the batch, of an image at step n, for place `to`.
+static const void *frame_source(struct farm_cuda_inference *i, const struct farm_infer_rows *item, uint32_t image,
+                                uint32_t env, size_t number, const void *to) {
+    const void *frame = farm_cuda_frame(&i->context->mirror, item->lane, image, item->n, env);
+    if (i->context->direct) return farm_cuda_up(i->context, item->lane_id, frame);
+    const size_t at = number * farm_cuda_slot_bytes(i->context->frame_bytes) + ((uintptr_t)to & 15);
+    memcpy(i->bounce + at, frame, i->context->frame_bytes);
     return i->bounce_mapped + at;
 }
 
-// Lists the mirror's addresses of the network's input at step n, oldest frame first.
-static void list_inputs(struct farm_cuda_inference *i, const struct farm_infer_rows *item, uint32_t env,
-                        void **inputs) {
+// Lists an image's frame of step n, and the mirror's addresses of the network's input, oldest frame first.
+static void list_image(struct farm_cuda_inference *i, const struct lists *lists, const struct farm_infer_rows *item,
+                       uint32_t image, uint32_t env, size_t number) {
     const struct farm_cuda_mirror *mirror = &i->context->mirror;
-    const uint32_t stack = (uint32_t)i->context->net->io.stack;
-    if (!farm_cuda_is_flat(i->context)) farm_lane_stack(item->lane, 0, item->n, env, stack, i->frames);
+    const uint32_t stack = (uint32_t)mirror->io->stack;
+    void *to = farm_cuda_mirror_at(mirror, item->lane_id, image, item->n, env);
+    void **inputs = (void **)(void *)(i->lists + lists->inputs) + number * stack;
+    ((const void **)(void *)(i->lists + lists->from))[number] = frame_source(i, item, image, env, number, to);
+    ((void **)(void *)(i->lists + lists->to))[number] = to;
+    farm_lane_stack(item->lane, (uint32_t)mirror->io->image_source[image], item->n, env, stack, i->frames);
     for (uint32_t k = 0; k < stack; k++)
-        inputs[stack - 1 - k] = farm_cuda_is_flat(i->context) || i->frames[stack - 1 - k]
-                                    ? farm_cuda_mirror_at(mirror, item->lane_id, item->n - k, env)
-                                    : NULL;
+        inputs[stack - 1 - k] =
+            i->frames[stack - 1 - k] ? farm_cuda_mirror_at(mirror, item->lane_id, image, item->n - k, env) : NULL;
 }
 
+// `copy`: the parameters that answer, whose statistics normalise the flat input.
 static void list_row(struct farm_cuda_inference *i, const struct lists *lists, const struct farm_infer_rows *item,
-                     uint32_t env, uint32_t row) {
-    void *to = farm_cuda_mirror_at(&i->context->mirror, item->lane_id, item->n, env);
-    const uint32_t stack = (uint32_t)i->context->net->io.stack;
-    ((const void **)(void *)(i->lists + lists->from))[row] = observation_source(i, item, env, row, to);
-    ((void **)(void *)(i->lists + lists->to))[row] = to;
-    list_inputs(i, item, env, (void **)(void *)(i->lists + lists->inputs) + (size_t)row * stack);
+                     uint32_t env, uint32_t row, const struct farm_cuda_published *copy) {
+    const struct farm_cuda_context *context = i->context;
+    const void *parts[FARM_NET_INPUTS_MAX];
+    for (uint32_t image = 0; image < context->images; image++)
+        list_image(i, lists, item, image, env, (size_t)row * context->images + image);
+    farm_observation_parts(context->net, item->lane, item->n, env, parts);
+    farm_inputs_write(&context->net->io, copy->mean, copy->inverse, parts,
+                      (float *)(void *)(i->lists + lists->flat + row * context->flat_bytes));
     ((uint64_t *)(void *)(i->lists + lists->streams))[row] = farm_random_stream(item->lane_id, env);
     ((uint64_t *)(void *)(i->lists + lists->counts))[row] = item->n;
     const size_t choices = (size_t)i->context->head.outputs, mask = (size_t)i->context->head.mask_field;
@@ -452,9 +455,9 @@ static void copy_answers(struct farm_cuda_inference *i, const struct farm_infer_
 static enum farm_status launch_and_wait(struct farm_cuda_inference *i, const struct rung *rung, uint32_t rows,
                                         uint32_t copy, struct farm_error *err) {
     if (i->context->obs_path.copies) {
-        const enum farm_status status =
-            farm_cuda_obs_path_copy(i->stream, (const void *const *)(i->lists + rung->lists.from),
-                                    (void *const *)(i->lists + rung->lists.to), i->copy_bytes, rows, err);
+        const enum farm_status status = farm_cuda_obs_path_copy(
+            i->stream, (const void *const *)(i->lists + rung->lists.from), (void *const *)(i->lists + rung->lists.to),
+            i->copy_bytes, rows * i->context->images, err);
         if (status) return status;
     }
     FARM_CUDA_TRY(cudaGraphLaunch(rung->graphs[copy], i->stream));
@@ -466,19 +469,20 @@ enum farm_status farm_cuda_infer(struct farm_cuda_inference *i, const struct far
     uint32_t rows = 0;
     for (uint32_t k = 0; k < count; k++) rows += items[k].env_count;
     assert(rows > 0 && rows <= i->rows_max && count <= i->lanes_max);
+    struct farm_cuda_parameters *parameters = &i->context->parameters;
+    const uint32_t copy = farm_cuda_parameters_use(parameters);
     const struct rung *rung = find_rung(i, rows);
     struct farm_cuda_answer_lane *answers = (struct farm_cuda_answer_lane *)(void *)(i->lists + rung->lists.lanes);
     for (uint32_t k = 0, row = 0; k < count; k++) {
         answers[k] = answer_target(i, &items[k], k, row);
         for (uint32_t e = 0; e < items[k].env_count; e++, row++)
-            list_row(i, &rung->lists, &items[k], items[k].env_from + e, row);
+            list_row(i, &rung->lists, &items[k], items[k].env_from + e, row, &parameters->copies[copy]);
     }
     pad_lists(i, rung, rows, count);
     i->sequence++;
     memcpy(i->lists + rung->lists.sequence, &i->sequence, sizeof i->sequence);
-    const uint32_t copy = farm_cuda_parameters_use(&i->context->parameters);
     const enum farm_status status = launch_and_wait(i, rung, rows, copy, err);
-    farm_cuda_parameters_unuse(&i->context->parameters);
+    farm_cuda_parameters_unuse(parameters);
     if (status) return status;
     if (i->context->registered.bounced[FARM_CUDA_DOWN]) copy_answers(i, items, count);
     i->rows_answered += rows;

@@ -13,42 +13,45 @@ const char *farm_mirror_name(enum farm_mirror mode) {
     return names[mode];
 }
 
-static uint32_t steps_of(const struct farm_lane *lane, enum farm_mirror mode, uint32_t stack) {
-    return mode == FARM_MIRROR_FULL || lane->steps < stack ? lane->steps : stack;
+static uint32_t steps_of(const struct farm_cuda_mirror *mirror, const struct farm_lane *lane) {
+    const uint32_t stack = (uint32_t)mirror->io->stack;
+    return mirror->mode == FARM_MIRROR_FULL || lane->steps < stack ? lane->steps : stack;
 }
 
-static size_t lane_bytes(const struct farm_lane *lane, enum farm_mirror mode, uint32_t stack) {
-    const size_t bytes = (size_t)steps_of(lane, mode, stack) * lane->width * lane->obs_bytes[0];
+static size_t image_bytes(const struct farm_cuda_mirror *mirror, const struct farm_lane *lane) {
+    const size_t bytes = (size_t)steps_of(mirror, lane) * lane->width * mirror->frame_bytes;
     return (bytes + LANE_ALIGNMENT - 1) / LANE_ALIGNMENT * LANE_ALIGNMENT;
 }
 
-static size_t ring_bytes(const struct farm_lanes *lanes, uint32_t r, enum farm_mirror mode, uint32_t stack) {
+static size_t ring_bytes(const struct farm_cuda_mirror *mirror, const struct farm_lanes *lanes, uint32_t r) {
     size_t bytes = 0;
     for (uint32_t l = 0; l < lanes->rings[r].spec.lanes; l++)
-        bytes += lane_bytes(lanes->lanes[lanes->first_lane[r] + l].lane, mode, stack);
+        bytes += farm_cuda_images(mirror->io) * image_bytes(mirror, lanes->lanes[lanes->first_lane[r] + l].lane);
     return bytes;
 }
 
-size_t farm_cuda_mirror_bytes(const struct farm_lanes *lanes, uint32_t shard, enum farm_mirror mode, uint32_t stack) {
+size_t farm_cuda_mirror_bytes(const struct farm_cuda_mirror *mirror, const struct farm_lanes *lanes, uint32_t shard) {
     size_t bytes = 0;
     for (uint32_t r = 0; r < lanes->ring_count; r++)
-        if (farm_lanes_serves(lanes, r, shard)) bytes += ring_bytes(lanes, r, mode, stack);
+        if (farm_lanes_serves(lanes, r, shard)) bytes += ring_bytes(mirror, lanes, r);
     return bytes;
 }
 
 enum farm_status farm_cuda_mirror_add(struct farm_cuda_mirror *mirror, const struct farm_lanes *lanes, uint32_t r,
                                       struct farm_error *err) {
     const enum farm_status status =
-        farm_cuda_device_memory(ring_bytes(lanes, r, mirror->mode, mirror->stack), "the mirror of the rings needs",
+        farm_cuda_device_memory(ring_bytes(mirror, lanes, r), "the mirror of the rings needs",
                                 "ring-steps (or --mirror off)", &mirror->memory[r], err);
     if (status) return status;
     char *at = mirror->memory[r];
     for (uint32_t l = 0; l < lanes->rings[r].spec.lanes; l++) {
         const uint32_t id = lanes->first_lane[r] + l;
         const struct farm_lane *lane = lanes->lanes[id].lane;
-        mirror->lanes[id] = (struct farm_cuda_mirror_lane){
-            .start = at, .steps = steps_of(lane, mirror->mode, mirror->stack), .width = lane->width};
-        at += lane_bytes(lane, mirror->mode, mirror->stack);
+        mirror->lanes[id] = (struct farm_cuda_mirror_lane){.start = at,
+                                                           .steps = steps_of(mirror, lane),
+                                                           .width = lane->width,
+                                                           .image_bytes = image_bytes(mirror, lane)};
+        at += farm_cuda_images(mirror->io) * image_bytes(mirror, lane);
     }
     return FARM_OK;
 }
@@ -60,12 +63,9 @@ void farm_cuda_mirror_remove(struct farm_cuda_mirror *mirror, const struct farm_
         mirror->lanes[lanes->first_lane[r] + l] = (struct farm_cuda_mirror_lane){0};
 }
 
-enum farm_status farm_cuda_mirror_make(const struct farm_lanes *lanes, uint32_t shard, enum farm_mirror mode,
-                                       uint32_t stack, struct farm_cuda_mirror *out, struct farm_error *err) {
-    *out = (struct farm_cuda_mirror){.mode = mode,
-                                     .obs_bytes = farm_field_bytes(&lanes->model.env.obs[0]),
-                                     .stack = stack,
-                                     .ring_count = lanes->ring_count};
+enum farm_status farm_cuda_mirror_make(const struct farm_lanes *lanes, uint32_t shard, struct farm_cuda_mirror *out,
+                                       struct farm_error *err) {
+    out->ring_count = lanes->ring_count;
     out->lanes = calloc(lanes->lane_count, sizeof *out->lanes);
     out->memory = calloc(lanes->ring_count, sizeof *out->memory);
     enum farm_status status = FARM_OK;
@@ -80,9 +80,11 @@ enum farm_status farm_cuda_mirror_make(const struct farm_lanes *lanes, uint32_t 
 static enum farm_status fill_lane(struct farm_cuda_mirror *mirror, const struct farm_learner_lane *of,
                                   struct farm_error *err) {
     const uint64_t end = of->answered, steps = mirror->lanes[of->id].steps;
-    for (uint64_t n = end > steps ? end - steps : 0; n < end; n++)
-        FARM_CUDA_TRY(cudaMemcpy(farm_cuda_mirror_at(mirror, of->id, n, 0), farm_lane_obs(of->lane, 0, n, 0),
-                                 of->lane->width * mirror->obs_bytes, cudaMemcpyHostToDevice));
+    for (uint32_t image = 0; image < farm_cuda_images(mirror->io); image++)
+        for (uint64_t n = end > steps ? end - steps : 0; n < end; n++)
+            FARM_CUDA_TRY(cudaMemcpy(farm_cuda_mirror_at(mirror, of->id, image, n, 0),
+                                     farm_cuda_frame(mirror, of->lane, image, n, 0),
+                                     of->lane->width * mirror->frame_bytes, cudaMemcpyHostToDevice));
     return FARM_OK;
 }
 

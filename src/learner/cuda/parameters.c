@@ -10,6 +10,7 @@
 #include "kernels/cuda/check.h"
 #include "learner/cuda/memory.h"
 #include "nn/cuda/executor.h"
+#include "nn/inputs.h"
 
 enum { VECTORS = 3 }; // params, first, second
 
@@ -19,7 +20,7 @@ static size_t copy_bytes(size_t count, bool bf16) {
 
 size_t farm_cuda_parameters_bytes(const struct farm_net *net, const struct farm_learner_config *learner, bool bf16) {
     const size_t count = farm_cuda_parameter_count(net);
-    const size_t vectors = learner->algo.optimiser == FARM_OPTIMISER_ADAM ? 4 : 3; // and the gradient
+    const size_t vectors = learner->algo.optimiser == FARM_OPTIMISER_ADAM ? 5 : 4; // and the gradient, and the mask
     return count * sizeof(float) * vectors + copy_bytes(count, true) + 2 * copy_bytes(count, bf16);
 }
 
@@ -56,8 +57,24 @@ static enum farm_status allocate_on_host(struct farm_cuda_parameters *p, bool ad
     p->host.params = calloc(p->net->parameter_count, sizeof(float));
     p->host.first = adam ? calloc(p->net->parameter_count, sizeof(float)) : NULL;
     p->host.second = calloc(p->net->parameter_count, sizeof(float));
-    if (p->host.params && p->host.second && (!adam || p->host.first)) return FARM_OK;
+    bool complete = p->host.params && p->host.second && (!adam || p->host.first);
+    for (int i = 0; i < 2 && p->net->normalise >= 0; i++) {
+        p->copies[i].mean = calloc((size_t)p->net->io.flat, sizeof(float));
+        p->copies[i].inverse = calloc((size_t)p->net->io.flat, sizeof(float));
+        complete = complete && p->copies[i].mean && p->copies[i].inverse;
+    }
+    if (complete) return FARM_OK;
     return farm_fail(err, FARM_E_LIMIT, "no memory for %zu parameters", p->net->parameter_count);
+}
+
+// Uses the host's parameters, which are not set yet.
+static enum farm_status make_mask(struct farm_cuda_parameters *p, struct farm_error *err) {
+    if (!farm_net_trainable(p->net, p->host.params)) return FARM_OK;
+    const enum farm_status status = allocate_vector(p->count * sizeof(float), &p->trainable, err);
+    if (status) return status;
+    farm_cuda_to_device_layout(p->net, p->host.params, p->ordered);
+    FARM_CUDA_TRY(cudaMemcpy(p->trainable, p->ordered, p->count * sizeof(float), cudaMemcpyHostToDevice));
+    return FARM_OK;
 }
 
 enum farm_status farm_cuda_parameters_make(const struct farm_net *net, const struct farm_learner_config *learner,
@@ -68,6 +85,7 @@ enum farm_status farm_cuda_parameters_make(const struct farm_net *net, const str
     out->optimiser.config = farm_algo_optimiser(&learner->algo);
     enum farm_status status = allocate_on_device(out, adam, err);
     if (!status) status = allocate_on_host(out, adam, err);
+    if (!status) status = make_mask(out, err);
     if (!status) {
         struct farm_optimiser_state state;
         farm_optimiser_init(&out->optimiser.config, net->parameter_count, out->host.first, out->host.second, &state);
@@ -82,8 +100,9 @@ void farm_cuda_parameters_free(struct farm_cuda_parameters *p) {
     void *const device[] = {p->optimiser.params,  p->gradients,         p->optimiser.first,
                             p->optimiser.second,  p->optimiser.control, p->optimiser.params_bf16,
                             p->optimiser.scratch, p->copies[0].params,  p->copies[1].params,
-                            p->copies[0].version, p->copies[1].version};
-    void *const host[] = {p->host.params, p->host.first, p->host.second};
+                            p->copies[0].version, p->copies[1].version, p->trainable};
+    void *const host[] = {p->host.params,    p->host.first,        p->host.second,      p->copies[0].mean,
+                          p->copies[1].mean, p->copies[0].inverse, p->copies[1].inverse};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++) (void)cudaFree(device[i]);
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
     (void)cudaFreeHost(p->ordered);
@@ -110,7 +129,7 @@ enum farm_status farm_cuda_parameters_upload(struct farm_cuda_parameters *p, str
                                   cudaMemcpyHostToDevice, stream));
     enum farm_status status = FARM_OK;
     if (p->bf16) status = farm_cuda_round(stream, p->optimiser.params, p->optimiser.params_bf16, p->count, err);
-    if (!status) status = farm_cuda_parameters_publish(p, stream, p->host.version, err);
+    if (!status) status = farm_cuda_parameters_publish(p, stream, p->host.params, p->host.version, err);
     if (status) return status;
     FARM_CUDA_TRY(cudaStreamSynchronize(stream));
     farm_cuda_parameters_published(p);
@@ -142,12 +161,14 @@ enum farm_status farm_cuda_parameters_download(struct farm_cuda_parameters *p, s
 // ---- from training to inference ----
 
 enum farm_status farm_cuda_parameters_publish(struct farm_cuda_parameters *p, struct CUstream_st *stream,
-                                              uint64_t version, struct farm_error *err) {
+                                              const float *statistics, uint64_t version, struct farm_error *err) {
     const uint64_t next = 1 - farm_load_relaxed(&p->current);
     // An inference that began before the last publication may still read this copy. Pairs with `use`.
     farm_fence_full();
     while (farm_load_acquire(&p->in_use) == 1 + next) sched_yield();
     p->versions[next] = version;
+    p->newest = (uint32_t)next;
+    if (p->copies[next].mean) farm_inputs_scale(p->net, statistics, p->copies[next].mean, p->copies[next].inverse);
     FARM_CUDA_TRY(cudaMemcpyAsync(p->copies[next].params, farm_cuda_parameters_trained(p),
                                   copy_bytes(p->count, p->bf16), cudaMemcpyDeviceToDevice, stream));
     FARM_CUDA_TRY(

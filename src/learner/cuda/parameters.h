@@ -1,5 +1,6 @@
-// Parameters, gradient and optimiser state in device memory; two copies of the parameters for inference; a copy in host
-// memory for checkpoints. Owned by the training thread, except `use` and `unuse`, which the inference thread calls.
+// Parameters, gradient and optimiser state in device memory; two copies of the parameters for inference, each with its
+// normalisation of the flat input in host memory; a copy in host memory for checkpoints, which is also where statistics
+// (normalise.*) are kept. Owned by the training thread, except `use` and `unuse`, which the inference thread calls.
 //
 // Inference reads one of two copies, training writes the other one and then makes it current. Neither waits for the
 // other, except that training waits while an inference outlasts a whole update.
@@ -18,18 +19,21 @@ struct farm_cuda_parameters {
     bool bf16;    // forward and backward read bf16
     struct farm_cuda_optimiser optimiser;
     float *gradients;
+    float *trainable; // device: 1, or 0 for what the optimiser leaves (farm_net_trainable); NULL: all ones
     uint64_t version; // newest published
-    struct {
+    struct farm_cuda_published {
         void *params; // bf16 or f32
         uint64_t *version;
+        float *mean, *inverse; // host: [io.flat] as farm_inputs_write takes them; NULL: nothing is normalised
     } copies[2];
+    uint32_t newest;          // the copy published last, current or about to be
     uint64_t current, in_use; // atomic. in_use: 1 + the copy that an inference reads; 0: none
     uint64_t *versions;       // [2] pinned: on their way into copies[].version
     uint64_t *step;           // pinned: on its way into host.optimiser_step
     struct {
         float *params, *first, *second; // PyTorch's order; first NULL for RMSProp
         uint64_t optimiser_step, version;
-    } host;             // the device's state at host.version
+    } host;             // the device's state at host.version; statistics: of the newest version
     float *ordered;     // [3][count] device order, pinned
     uint64_t copied_ns; // when `host` was taken
 };
@@ -53,10 +57,11 @@ enum farm_status farm_cuda_parameters_upload(struct farm_cuda_parameters *parame
 enum farm_status farm_cuda_parameters_download(struct farm_cuda_parameters *parameters, struct CUstream_st *stream,
                                                struct farm_error *err);
 
-// Enqueues a copy of the parameters, as they are after the stream's work, as `version`. The caller calls
-// farm_cuda_parameters_published after the end of that work.
+// Enqueues a copy of the parameters, as they are after the stream's work, as `version`, with the statistics in
+// `statistics` ([parameter_count], PyTorch's order). The caller calls farm_cuda_parameters_published after the end of
+// that work.
 enum farm_status farm_cuda_parameters_publish(struct farm_cuda_parameters *parameters, struct CUstream_st *stream,
-                                              uint64_t version, struct farm_error *err);
+                                              const float *statistics, uint64_t version, struct farm_error *err);
 void farm_cuda_parameters_published(struct farm_cuda_parameters *parameters);
 
 // Inference thread: the copy to read, until unuse.

@@ -77,11 +77,12 @@ struct budget {
 
 static struct budget budget_of(const struct farm_cuda_context *context, enum farm_mirror mode) {
     const struct farm_learner_config *learner = context->learner;
+    const struct farm_cuda_mirror mirror = farm_cuda_mirror_plan(&context->net->io, mode);
     return (struct budget){
         .parameters = farm_cuda_parameters_bytes(context->net, learner, context->precision == FARM_PRECISION_BF16),
         .inference = farm_cuda_inference_bytes(context),
         .training = learner->evaluate ? 0 : farm_cuda_training_bytes(context, mode),
-        .mirror = farm_cuda_mirror_bytes(context->lanes, context->shard, mode, (uint32_t)context->net->io.stack)};
+        .mirror = farm_cuda_mirror_bytes(&mirror, context->lanes, context->shard)};
 }
 
 static size_t total_bytes(const struct budget *budget) {
@@ -94,7 +95,7 @@ static double megabytes(size_t bytes) {
 
 // Without windows, training cannot read rings that are not registered.
 static enum farm_mirror smallest_mirror(const struct farm_cuda_context *context) {
-    const bool bounced = context->registered.bounced[FARM_CUDA_UP] && context->net->io.flat == 0;
+    const bool bounced = !context->direct && context->images > 0;
     return bounced ? FARM_MIRROR_WINDOW : FARM_MIRROR_OFF;
 }
 
@@ -135,24 +136,23 @@ static enum farm_status choose_mirror(const struct farm_cuda_context *context, e
 // ---- start ----
 
 static enum farm_status allocate_zeros(struct farm_cuda_context *context, struct farm_error *err) {
-    const size_t bytes = farm_cuda_slot_bytes(context->obs_bytes);
+    const size_t bytes = farm_cuda_slot_bytes(context->frame_bytes);
     enum farm_status status = farm_cuda_device_memory(bytes, "an observation needs", NULL, &context->zeros, err);
     if (!status) status = farm_cuda_device_memory(bytes, "an observation needs", NULL, &context->sink, err);
     return status;
 }
 
-// Tries it with observations from the lanes to their places in the mirror, which is still empty. Flat observations do
-// not lie in rings: there is no choice.
+// Tries it with frames of the first image from the lanes to their places in the mirror, which is still empty.
 static enum farm_status choose_obs_path(struct farm_cuda_context *context, struct CUstream_st *stream,
                                         struct farm_error *err) {
-    struct farm_cuda_pieces pieces = {.bytes = context->obs_bytes, .bounced = !context->direct};
-    for (uint32_t i = 0; i < context->lanes->lane_count && context->net->io.flat == 0; i++) {
+    struct farm_cuda_pieces pieces = {.bytes = context->frame_bytes, .bounced = !context->direct};
+    for (uint32_t i = 0; i < context->lanes->lane_count && context->images > 0; i++) {
         if (!farm_cuda_serves(context, i)) continue;
         const struct farm_lane *lane = context->lanes->lanes[i].lane;
         for (uint32_t e = 0; e < lane->width && pieces.count < FARM_CUDA_OBS_PATH_PIECES; e++) {
-            const void *observation = farm_lane_obs(lane, 0, 0, e);
-            pieces.from[pieces.count] = pieces.bounced ? observation : farm_cuda_up(context, i, observation);
-            pieces.to[pieces.count++] = farm_cuda_mirror_at(&context->mirror, i, 0, e);
+            const void *frame = farm_cuda_frame(&context->mirror, lane, 0, 0, e);
+            pieces.from[pieces.count] = pieces.bounced ? frame : farm_cuda_up(context, i, frame);
+            pieces.to[pieces.count++] = farm_cuda_mirror_at(&context->mirror, i, 0, 0, e);
         }
     }
     return farm_cuda_obs_path_choose(stream, &pieces, &context->obs_path, err);
@@ -166,8 +166,8 @@ static enum farm_status make_stream(struct farm_cuda_shard *shard, struct farm_e
 // All that depends on the mirror's mode or points into the mirror.
 static enum farm_status make_halves(struct farm_cuda_shard *shard, enum farm_mirror mode, struct farm_error *err) {
     struct farm_cuda_context *context = &shard->context;
-    enum farm_status status = farm_cuda_mirror_make(context->lanes, context->shard, mode,
-                                                    (uint32_t)context->net->io.stack, &context->mirror, err);
+    context->mirror = farm_cuda_mirror_plan(&context->net->io, mode);
+    enum farm_status status = farm_cuda_mirror_make(context->lanes, context->shard, &context->mirror, err);
     if (!status) status = choose_obs_path(context, shard->stream, err);
     for (uint32_t r = 0; r < context->lanes->ring_count && !status; r++)
         if (context->mirror.memory[r]) status = farm_cuda_mirror_fill(&context->mirror, context->lanes, r, err);
@@ -209,8 +209,7 @@ static enum farm_status start_shard(struct farm_cuda_shard *shard, struct farm_e
     if (!status)
         status = farm_cuda_register(context->lanes, context->shard, context->device, 0, &context->registered, err);
     if (status) return status;
-    context->obs_bytes = farm_field_bytes(&context->lanes->model.env.obs[0]);
-    context->direct = !context->registered.bounced[FARM_CUDA_UP] && context->net->io.flat == 0;
+    context->direct = !context->registered.bounced[FARM_CUDA_UP];
     status = choose_mirror(context, &mode, err);
     if (!status) status = make_stream(shard, err);
     if (!status) status = allocate_zeros(context, err);
@@ -245,7 +244,12 @@ enum farm_status farm_cuda_shard_make(const struct farm_backend_config *config, 
                                                 .columns_max = config->columns_max,
                                                 .lanes = config->lanes,
                                                 .shard = number,
-                                                .shards = config->shards};
+                                                .shards = config->shards,
+                                                .images = farm_cuda_images(&config->net->io),
+                                                .flat_bytes = (size_t)config->net->io.flat * sizeof(float)};
+    struct farm_cuda_context *context = &shard->context;
+    context->frame_bytes = farm_cuda_mirror_plan(&config->net->io, FARM_MIRROR_FULL).frame_bytes;
+    context->obs_bytes = context->images * context->frame_bytes + context->flat_bytes;
     const enum farm_status status = start_shard(shard, err);
     if (status) {
         farm_cuda_shard_free(shard);

@@ -1,6 +1,7 @@
 // See training.h.
 #include "learner/cuda/training.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,6 +9,8 @@
 #include "kernels/cuda/check.h"
 #include "learner/cuda/memory.h"
 #include "learner/cuda/stream.h"
+#include "learner/observation.h"
+#include "nn/inputs.h"
 
 enum { FRAME_ROWS = 1024, FLAT_ROWS = 16384, ALIGNMENT = 256 }; // rows of a pass; bytes of the arrays of its inputs
 
@@ -15,10 +18,10 @@ enum { FRAME_ROWS = 1024, FLAT_ROWS = 16384, ALIGNMENT = 256 }; // rows of a pas
 // Rows lie chunk after chunk, within a chunk time-major: row (t, c) = t * columns + c, t in [0, T]. If targets are
 // computed once, a unit is a single row, and the host gathers its targets and the sums too (learner/iteration.h).
 struct inputs {
-    size_t frames;    // void *[rows * stack]; flat observations in the mirror: [rows]
-    size_t pulls;     // mode WINDOW: void *[units * (rows - 1 + stack)], where the units' frames lie in the rings
-    size_t flat;      // f32 [rows of a chunk][io.flat], flat_chunk bytes per chunk, if the mirror does not hold them
-    size_t behaviour; // f32 [rows][outputs]
+    size_t frames; // void *[rows * images * stack]
+    size_t pulls;  // mode WINDOW: void *[units * images * (rows - 1 + stack)], where the units' frames lie in the rings
+    size_t flat;   // f32 [rows of a chunk][io.flat], flat_chunk bytes per chunk
+    size_t behaviour;               // f32 [rows][outputs]
     size_t behaviour_value, reward; // f32 [rows]
     size_t action;                  // u8 [rows][action_bytes]
     size_t flags;                   // u8 [rows]
@@ -59,10 +62,8 @@ struct farm_cuda_training {
     float *values; // [chunk] bootstrap values; only if targets are computed once
     // device
     char *device_block;
-    char *windows;           // mode WINDOW: [chunk][T + stack] frames of a pass
-    void **windows_to;       // [chunk * (T + stack)]
-    float *flat;             // flat observations out of the mirror: [chunk rows][io.flat]
-    void **flat_to;          // [chunk rows]
+    char *windows;           // mode WINDOW: [chunk][images][T + stack] frames of a pass
+    void **windows_to;       // [chunk * images * (T + stack)]
     float *policy, *dpolicy; // [chunk rows][outputs]
     float *value, *dvalue;   // [chunk rows]
     float *scratch;          // [algorithm's scratch][chunk rows]
@@ -84,29 +85,36 @@ static size_t scratch_arrays(const struct farm_cuda_context *context) {
 // Units of one forward and backward pass: micro_batch windows, or as many as keep the GPU busy.
 static uint32_t chunk_units(const struct farm_cuda_context *context) {
     uint32_t rows = context->learner->micro_batch * context->plan->shape.length;
-    if (!rows) rows = farm_cuda_is_flat(context) ? FLAT_ROWS : FRAME_ROWS;
+    if (!rows) rows = context->images ? FRAME_ROWS : FLAT_ROWS;
     uint32_t chunk = rows / unit_rows(context);
     if (chunk > farm_cuda_pass_units(context)) chunk = farm_cuda_pass_units(context);
     return chunk ? chunk : 1;
 }
 
-// Frames of a unit: its steps, and the earlier ones in its first step's stack.
-static uint32_t unit_frames(const struct farm_cuda_context *context) {
+// Frames of a unit's image: its steps, and the earlier ones in its first step's stack; and of all its images.
+static uint32_t image_frames(const struct farm_cuda_context *context) {
     return unit_rows(context) - 1 + (uint32_t)context->net->io.stack;
+}
+static uint32_t unit_frames(const struct farm_cuda_context *context) {
+    return context->images * image_frames(context);
+}
+
+// Frames of a row.
+static size_t row_frames(const struct farm_cuda_context *context) {
+    return (size_t)context->images * (size_t)context->net->io.stack;
 }
 
 static struct inputs lay_out_inputs(const struct farm_cuda_context *context, enum farm_mirror mode) {
     const size_t batch = farm_cuda_pass_units(context), rows = batch * unit_rows(context);
-    const bool window = mode == FARM_MIRROR_WINDOW && !farm_cuda_is_flat(context);
-    const bool gathered = mode != FARM_MIRROR_FULL && farm_cuda_is_flat(context);
+    const size_t pulled = mode == FARM_MIRROR_WINDOW ? batch * unit_frames(context) : 0;
     struct inputs inputs = {0};
     size_t at = 0;
-    inputs.frames = farm_cuda_reserve(&at, rows * (size_t)context->net->io.stack * sizeof(void *), ALIGNMENT);
-    inputs.pulls = farm_cuda_reserve(&at, (window ? batch * unit_frames(context) : 0) * sizeof(void *), ALIGNMENT);
+    inputs.frames = farm_cuda_reserve(&at, rows * row_frames(context) * sizeof(void *), ALIGNMENT);
+    inputs.pulls = farm_cuda_reserve(&at, pulled * sizeof(void *), ALIGNMENT);
     const size_t chunk = chunk_units(context);
-    (void)farm_cuda_reserve(&inputs.flat_chunk, chunk * unit_rows(context) * context->obs_bytes,
+    (void)farm_cuda_reserve(&inputs.flat_chunk, chunk * unit_rows(context) * context->flat_bytes,
                             ALIGNMENT); // of each chunk
-    inputs.flat = farm_cuda_reserve(&at, (gathered ? (batch + chunk - 1) / chunk : 0) * inputs.flat_chunk, ALIGNMENT);
+    inputs.flat = farm_cuda_reserve(&at, (batch + chunk - 1) / chunk * inputs.flat_chunk, ALIGNMENT);
     inputs.behaviour = farm_cuda_reserve(&at, rows * (size_t)context->head.outputs * sizeof(float), ALIGNMENT);
     inputs.behaviour_value = farm_cuda_reserve(&at, rows * sizeof(float), ALIGNMENT);
     inputs.reward = farm_cuda_reserve(&at, rows * sizeof(float), ALIGNMENT);
@@ -126,9 +134,8 @@ size_t farm_cuda_training_bytes(const struct farm_cuda_context *context, enum fa
     size_t bytes = farm_cuda_executor_bytes(&config) + lay_out_inputs(context, mode).bytes;
     bytes +=
         rows * sizeof(float) * (2 * (size_t)context->head.outputs + 2 + (size_t)context->learner->algo.algo->scratch);
-    if (farm_cuda_is_flat(context) && mode == FARM_MIRROR_FULL) bytes += rows * (context->obs_bytes + sizeof(void *));
-    if (!farm_cuda_is_flat(context) && mode == FARM_MIRROR_WINDOW)
-        bytes += chunk * unit_frames(context) * (farm_cuda_slot_bytes(context->obs_bytes) + sizeof(void *));
+    if (mode == FARM_MIRROR_WINDOW)
+        bytes += chunk * unit_frames(context) * (farm_cuda_slot_bytes(context->frame_bytes) + sizeof(void *));
     return bytes;
 }
 
@@ -163,17 +170,11 @@ static enum farm_status list_places(char *start, size_t stride, size_t count, vo
     return status;
 }
 
-// Memory for observations on their way from the rings or the mirror to the network.
-static enum farm_status allocate_observations(struct farm_cuda_training *t, struct farm_error *err) {
+// Memory for frames on their way from the rings to the network.
+static enum farm_status allocate_windows(struct farm_cuda_training *t, struct farm_error *err) {
     const struct farm_cuda_context *context = t->context;
-    const size_t rows = (size_t)t->chunk * unit_rows(context), frames = (size_t)t->chunk * unit_frames(context);
-    const size_t slot = farm_cuda_slot_bytes(context->obs_bytes);
-    if (farm_cuda_is_flat(context)) {
-        if (context->mirror.mode != FARM_MIRROR_FULL) return FARM_OK;
-        const enum farm_status status = allocate_array(rows, context->obs_bytes, &t->flat, err);
-        return status ? status : list_places((char *)t->flat, context->obs_bytes, rows, &t->flat_to, err);
-    }
-    if (context->mirror.mode != FARM_MIRROR_WINDOW) return FARM_OK;
+    const size_t frames = (size_t)t->chunk * unit_frames(context), slot = farm_cuda_slot_bytes(context->frame_bytes);
+    if (context->mirror.mode != FARM_MIRROR_WINDOW || !context->images) return FARM_OK;
     enum farm_status status = allocate_array(frames, slot, &t->windows, err);
     if (!status) status = list_places(t->windows, slot, frames, &t->windows_to, err);
     if (status || context->direct) return status;
@@ -203,19 +204,6 @@ static void *device_input(const struct farm_cuda_training *t, size_t array, size
     return t->device_block + array + row * bytes;
 }
 
-// Brings flat observations from the mirror into rows for the first product.
-static enum farm_status enqueue_flat_pull(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
-                                          struct farm_error *err) {
-    if (!t->flat) return FARM_OK;
-    const struct farm_cuda_pull pull = {
-        .from = device_input(t, t->inputs.frames, (size_t)first * unit_rows(t->context), sizeof(void *)),
-        .to = t->flat_to,
-        .count = columns * unit_rows(t->context),
-        .bytes = t->context->obs_bytes,
-        .blocks = 16};
-    return farm_cuda_pull(t->stream, FARM_CUDA_PULL_LOADS, &pull, err);
-}
-
 static struct farm_sequence sequence_of(const struct farm_cuda_training *t, uint32_t columns) {
     return (struct farm_sequence){.steps = (int)unit_rows(t->context), .columns = (int)columns};
 }
@@ -223,12 +211,10 @@ static struct farm_sequence sequence_of(const struct farm_cuda_training *t, uint
 static enum farm_status enqueue_forward(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
                                         struct farm_error *err) {
     const struct farm_cuda_context *context = t->context;
-    const size_t row = (size_t)first * unit_rows(context), stack = (size_t)context->net->io.stack;
+    const size_t row = (size_t)first * unit_rows(context);
     struct farm_cuda_input input = {0};
-    if (!farm_cuda_is_flat(context))
-        input.frames = device_input(t, t->inputs.frames, row * stack, sizeof(void *));
-    else
-        input.flat = t->flat ? t->flat : device_input(t, t->inputs.flat, first / t->chunk, t->inputs.flat_chunk);
+    if (context->images) input.frames = device_input(t, t->inputs.frames, row * row_frames(context), sizeof(void *));
+    if (context->flat_bytes) input.flat = device_input(t, t->inputs.flat, first / t->chunk, t->inputs.flat_chunk);
     return farm_cuda_executor_forward(t->executor, t->stream, farm_cuda_parameters_trained(&context->parameters),
                                       &input, sequence_of(t, columns), t->policy, t->value, err);
 }
@@ -276,7 +262,7 @@ static enum farm_status enqueue_window_pull(struct farm_cuda_training *t, uint32
         .from = device_input(t, t->inputs.pulls, (size_t)first * unit_frames(t->context), sizeof(void *)),
         .to = t->windows_to,
         .count = columns * unit_frames(t->context),
-        .bytes = t->context->obs_bytes,
+        .bytes = t->context->frame_bytes,
         .blocks = obs_path->blocks};
     return farm_cuda_pull(t->stream, obs_path->copies ? FARM_CUDA_PULL_LOADS : obs_path->way, &pull, err);
 }
@@ -284,7 +270,6 @@ static enum farm_status enqueue_window_pull(struct farm_cuda_training *t, uint32
 static enum farm_status enqueue_chunk(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
                                       struct farm_error *err) {
     enum farm_status status = enqueue_window_pull(t, first, columns, err);
-    if (!status) status = enqueue_flat_pull(t, first, columns, err);
     if (!status) status = enqueue_forward(t, first, columns, err);
     if (!status) status = enqueue_algorithm(t, first, columns, err);
     if (!status) status = enqueue_backward(t, columns, err);
@@ -310,16 +295,13 @@ static enum farm_status enqueue_gradients(struct farm_cuda_training *t, uint32_t
 // The step along the gradients of `total` units.
 static enum farm_status enqueue_step(struct farm_cuda_training *t, uint32_t total, struct farm_error *err) {
     struct farm_cuda_parameters *p = &t->context->parameters;
+    const bool mean = !t->context->learner->algo.loss_sum;
+    const float rows = (float)(total * farm_algo_unit_transitions(t->context->plan));
     enum farm_status status = FARM_OK;
-    size_t frozen;
-    const size_t frozen_count = farm_cuda_parameter_frozen(t->context->net, &frozen);
-    if (frozen_count)
-        FARM_CUDA_TRY(cudaMemsetAsync(p->gradients + frozen, 0, frozen_count * sizeof *p->gradients, t->stream));
     FARM_CUDA_TRY(cudaMemcpyAsync(&p->optimiser.control->learning_rate, &t->results->learning_rate, sizeof(float),
                                   cudaMemcpyHostToDevice, t->stream));
-    if (!t->context->learner->algo.loss_sum)
-        status = farm_cuda_scale(t->stream, p->gradients, p->count,
-                                 1.0f / (float)(total * farm_algo_unit_transitions(t->context->plan)), err);
+    if (mean || p->trainable)
+        status = farm_cuda_scale(t->stream, p->gradients, p->count, mean ? 1.0f / rows : 1, p->trainable, err);
     if (!status) status = farm_cuda_optimiser_step(t->stream, &p->optimiser, err);
     if (status) return status;
     FARM_CUDA_TRY(
@@ -329,13 +311,11 @@ static enum farm_status enqueue_step(struct farm_cuda_training *t, uint32_t tota
     return FARM_OK;
 }
 
-// Fills the lists with an observation of zeros.
+// Fills the list of frames to pull with zeros; frames of the input are NULL, which means zeros.
 static void list_zeros(struct farm_cuda_training *t) {
     const struct farm_cuda_context *context = t->context;
     const size_t batch = farm_cuda_pass_units(context);
-    void **frames = (void **)(void *)(t->slot->block + t->inputs.frames),
-         **pulls = (void **)(void *)(t->slot->block + t->inputs.pulls);
-    for (size_t i = 0; i < batch * unit_rows(context) && t->flat; i++) frames[i] = context->zeros;
+    void **pulls = (void **)(void *)(t->slot->block + t->inputs.pulls);
     for (size_t i = 0; i < batch * unit_frames(context) && t->windows; i++) pulls[i] = context->zeros;
 }
 
@@ -376,7 +356,7 @@ enum farm_status farm_cuda_training_make(struct farm_cuda_context *context, stru
     enum farm_status status = farm_cuda_stream_make(false, &t->stream, &t->done, err);
     if (!status) status = allocate_on_host(t, err);
     if (!status) status = allocate_on_device(t, err);
-    if (!status) status = allocate_observations(t, err);
+    if (!status) status = allocate_windows(t, err);
     if (!status && farm_cuda_executor_create(&config, &t->executor, err))
         status = farm_fail_in(err, err ? err->status : FARM_E_LIMIT, "training (a smaller --micro-batch)");
     if (!status) status = capture_graphs(t, err);
@@ -398,8 +378,8 @@ void farm_cuda_training_free(struct farm_cuda_training *t) {
     }
     if (t->step) (void)cudaGraphExecDestroy(t->step);
     farm_cuda_executor_destroy(t->executor);
-    void *const device[] = {t->device_block, t->windows, t->windows_to, t->flat,    t->flat_to, t->policy,
-                            t->dpolicy,      t->value,   t->dvalue,     t->scratch, t->sums,    t->terms};
+    void *const device[] = {t->device_block, t->windows, t->windows_to, t->policy, t->dpolicy,
+                            t->value,        t->dvalue,  t->scratch,    t->sums,   t->terms};
     for (size_t k = 0; k < sizeof device / sizeof *device; k++) (void)cudaFree(device[k]);
     (void)cudaFreeHost(t->results);
     (void)cudaFreeHost(t->values);
@@ -423,70 +403,73 @@ static void *host_input(const struct farm_cuda_training *t, size_t array, size_t
     return t->slot->block + array + index * bytes;
 }
 
-// Frame `index` (0: the oldest of its first step's stack) of unit `c` of its chunk.
-static void *unit_frame(const struct farm_cuda_training *t, uint32_t c, uint32_t index) {
-    return t->windows + ((size_t)c * unit_frames(t->context) + index) * farm_cuda_slot_bytes(t->context->obs_bytes);
+// Frame `index` (0: the oldest of its first step's stack) of an image of unit `c` of its chunk.
+static void *unit_frame(const struct farm_cuda_training *t, uint32_t c, uint32_t image, uint32_t index) {
+    const size_t at = (size_t)c * unit_frames(t->context) + image * image_frames(t->context) + index;
+    return t->windows + at * farm_cuda_slot_bytes(t->context->frame_bytes);
 }
 
-// Units are pulled with all their frames; steps before a lane's first are zeros.
+// Units are pulled with all their frames; steps before a lane's first are zeros. Returns the bytes that cross the bus.
 static uint64_t gather_pulls(struct farm_cuda_training *t, const struct farm_place *first, uint32_t number) {
     const struct farm_cuda_context *context = t->context;
-    const uint32_t history = (uint32_t)context->net->io.stack - 1;
+    const uint32_t history = (uint32_t)context->net->io.stack - 1, steps = image_frames(context);
     uint64_t pulled = 0;
     for (uint32_t k = 0; k < unit_frames(context); k++) {
         const size_t at = (size_t)number * unit_frames(context) + k;
+        const uint64_t step = first->n + k % steps; // plus `history`
         const void *from = context->zeros;
-        if (first->n + k >= history) {
-            const void *frame = farm_lane_obs(first->lane, 0, first->n + k - history, first->env);
+        if (step >= history) {
+            const void *frame = farm_cuda_frame(&context->mirror, first->lane, k / steps, step - history, first->env);
             if (context->direct) {
                 from = farm_cuda_up(context, first->lane_id, frame);
             } else {
-                const size_t offset = at * farm_cuda_slot_bytes(context->obs_bytes);
-                memcpy(t->slot->bounce + offset, frame, context->obs_bytes);
+                const size_t offset = at * farm_cuda_slot_bytes(context->frame_bytes);
+                memcpy(t->slot->bounce + offset, frame, context->frame_bytes);
                 from = t->slot->bounce_mapped + offset;
             }
             pulled++;
         }
         memcpy(host_input(t, t->inputs.pulls, at, sizeof from), &from, sizeof from);
     }
-    return pulled * context->obs_bytes;
+    return pulled * context->frame_bytes;
 }
 
-// Lists the frames of the network's input at this place, step `step` of unit `c` of its chunk. Returns the bytes that
-// cross the bus for them.
+// Lists the frames of an image of the network's input at this place, step `step` of unit `c` of its chunk. Returns the
+// bytes that cross the bus for them.
 static uint64_t gather_frames(struct farm_cuda_training *t, const struct farm_place *at, uint32_t c, uint32_t step,
-                              size_t row) {
+                              uint32_t image, size_t row) {
     const struct farm_cuda_context *context = t->context;
     const uint32_t stack = (uint32_t)context->net->io.stack;
+    const size_t first = row * row_frames(context) + image * stack;
     uint64_t bytes = 0;
-    farm_lane_stack(at->lane, 0, at->n, at->env, stack, t->frames);
+    farm_lane_stack(at->lane, (uint32_t)context->net->io.image_source[image], at->n, at->env, stack, t->frames);
     for (uint32_t k = 0; k < stack; k++) {
         const void *frame = t->frames[k];
         if (frame && context->mirror.mode == FARM_MIRROR_FULL)
-            frame = farm_cuda_mirror_at(&context->mirror, at->lane_id, at->n - (stack - 1 - k), at->env);
+            frame = farm_cuda_mirror_at(&context->mirror, at->lane_id, image, at->n - (stack - 1 - k), at->env);
         else if (frame && context->mirror.mode == FARM_MIRROR_WINDOW)
-            frame = unit_frame(t, c, step + k);
+            frame = unit_frame(t, c, image, step + k);
         else if (frame) {
             frame = farm_cuda_up(context, at->lane_id, frame);
-            bytes += context->obs_bytes;
+            bytes += context->frame_bytes;
         }
-        memcpy(host_input(t, t->inputs.frames, row * stack + k, sizeof frame), &frame, sizeof frame);
+        memcpy(host_input(t, t->inputs.frames, first + k, sizeof frame), &frame, sizeof frame);
     }
     return bytes;
 }
 
+// Writes the flat input at this place. Returns the bytes that cross the bus for it.
 static uint64_t gather_flat(struct farm_cuda_training *t, const struct farm_place *at, size_t row) {
     const struct farm_cuda_context *context = t->context;
-    if (context->mirror.mode == FARM_MIRROR_FULL) {
-        const void *place = farm_cuda_mirror_at(&context->mirror, at->lane_id, at->n, at->env);
-        memcpy(host_input(t, t->inputs.frames, row, sizeof place), &place, sizeof place);
-        return 0;
-    }
+    if (!context->flat_bytes) return 0;
+    const struct farm_cuda_published *newest = &context->parameters.copies[context->parameters.newest];
     const size_t chunk_rows = (size_t)t->chunk * unit_rows(context);
     char *chunk = host_input(t, t->inputs.flat, row / chunk_rows, t->inputs.flat_chunk);
-    memcpy(chunk + row % chunk_rows * context->obs_bytes, farm_lane_obs(at->lane, 0, at->n, at->env),
-           context->obs_bytes);
-    return context->obs_bytes;
+    const void *parts[FARM_NET_INPUTS_MAX];
+    farm_observation_parts(context->net, at->lane, at->n, at->env, parts);
+    farm_inputs_write(&context->net->io, newest->mean, newest->inverse, parts,
+                      (float *)(void *)(chunk + row % chunk_rows * context->flat_bytes));
+    return context->flat_bytes;
 }
 
 // The host's arrays of the rows of the chunk that begins with unit `first` and has `units`.
@@ -523,7 +506,9 @@ static uint64_t gather_pass(struct farm_cuda_training *t) {
                 if (!pass->bootstrap)
                     farm_iteration_row(pass->iteration, pass->order ? pass->order[first + c] : pass->first + first + c,
                                        step, &to, row);
-                bytes += farm_cuda_is_flat(t->context) ? gather_flat(t, &at, all) : gather_frames(t, &at, c, step, all);
+                bytes += gather_flat(t, &at, all);
+                for (uint32_t image = 0; image < t->context->images; image++)
+                    bytes += gather_frames(t, &at, c, step, image, all);
             }
     }
     for (uint32_t c = 0; c < pass->count && t->windows; c++) {
@@ -543,12 +528,14 @@ static uint64_t gather_pass(struct farm_cuda_training *t) {
 enum farm_status farm_cuda_training_bring(struct farm_cuda_training *t, const struct farm_window *windows,
                                           uint32_t count, struct farm_error *err) {
     const struct farm_cuda_context *context = t->context;
-    for (uint32_t i = 0; i < count && context->plan->sync && context->mirror.mode == FARM_MIRROR_FULL; i++) {
-        const struct farm_window *w = &windows[i];
+    const bool needed = context->plan->sync && context->mirror.mode == FARM_MIRROR_FULL;
+    for (uint32_t i = 0; i < count * context->images && needed; i++) {
+        const struct farm_window *w = &windows[i / context->images];
         const uint64_t last = w->start + context->plan->shape.length - 1;
-        FARM_CUDA_TRY(cudaMemcpyAsync(farm_cuda_mirror_at(&context->mirror, w->lane_id, last, w->env_from),
-                                      farm_lane_obs(w->lane, 0, last, w->env_from), w->env_count * context->obs_bytes,
-                                      cudaMemcpyHostToDevice, t->stream));
+        const uint32_t image = i % context->images;
+        FARM_CUDA_TRY(cudaMemcpyAsync(farm_cuda_mirror_at(&context->mirror, w->lane_id, image, last, w->env_from),
+                                      farm_cuda_frame(&context->mirror, w->lane, image, last, w->env_from),
+                                      w->env_count * context->frame_bytes, cudaMemcpyHostToDevice, t->stream));
     }
     return FARM_OK;
 }
@@ -565,7 +552,6 @@ enum farm_status farm_cuda_training_values(struct farm_cuda_training *t, uint32_
     t->bus_bytes_total += gather_pass(t);
     enum farm_status status = enqueue_inputs(t, err);
     if (!status) status = enqueue_window_pull(t, 0, count, err);
-    if (!status) status = enqueue_flat_pull(t, 0, count, err);
     if (!status) status = enqueue_forward(t, 0, count, err);
     if (status) return status;
     FARM_CUDA_TRY(cudaMemcpyAsync(t->values, t->value, count * sizeof *t->values, cudaMemcpyDeviceToHost, t->stream));
@@ -614,7 +600,10 @@ enum farm_status farm_cuda_training_ended(struct farm_cuda_training *t, bool *en
 
 void farm_cuda_training_harvest(struct farm_cuda_training *t, struct farm_pass_stats *stats) {
     for (int k = 0; k < FARM_ALGO_TERMS_MAX; k++) stats->terms[k] += t->results->terms[k];
-    stats->grad_norm = (double)(float)t->results->control.norm;
+    if (isfinite(stats->grad_norm)) {
+        stats->grad_norm = (double)(float)t->results->control.norm;
+        stats->bad_step = t->results->control.step;
+    }
     t->bus_bytes_total += t->bus_bytes;
     farm_stats_add(&t->context->learner->stats->bus_train_bytes, t->bus_bytes);
 }

@@ -60,7 +60,8 @@ struct farm_cuda_executor {
     cublasLtHandle_t cublaslt;
     int rung_count;
     struct rung *rungs[FARM_CUDA_EXECUTOR_ROWS_MAX];
-    int forward_rows; // of the last forward
+    const float *flat; // of the last forward
+    int forward_rows;  // likewise
 };
 
 // ---- the plan ----
@@ -132,7 +133,7 @@ static struct plan plan_of(const struct farm_cuda_executor_config *config) {
         if (op->kind == FARM_NET_OP_POOL) plan.maxima[i].row_bytes = out;
         if (op->kind == FARM_NET_OP_CONV && each < sizeof(float)) // rounded gradients, before they are added
             raise_to(&dweight, (size_t)net->tensors[op->weight].count * each);
-        if (op->weight >= 0)
+        if (op->weight >= 0 && op->kind != FARM_NET_OP_JOIN)
             raise_to(&scratch, farm_cuda_slope_gradient_scratch_bytes(pixels_of(op->out, rows),
                                                                       i == last ? (int)heads : op->out.channels));
     }
@@ -388,26 +389,38 @@ static enum farm_status copy_input(const struct call *call, const struct farm_cu
     struct farm_cuda_executor *ex = call->ex;
     const struct farm_net_io *io = &ex->net.io;
     const size_t count = rows_of(call) * (size_t)io->flat;
-    if (io->flat == 0) {
-        assert(input->frames != NULL && input->flat == NULL);
+    assert((input->flat != NULL) == (io->flat > 0) && (input->frames != NULL) == (io->frame_channels > 0));
+    ex->flat = input->flat;
+    if (io->frame_channels > 0) {
         const struct farm_cuda_stack stack = {
             .frames = input->frames,
             .rows = (uint32_t)call->rung->rows,
-            .stack = (uint32_t)io->stack,
+            .stack = (uint32_t)(io->images * io->stack),
             .channels = (uint32_t)io->frame_channels,
             .height = (uint32_t)io->height,
             .width = (uint32_t)io->width,
+            .interleaved = io->interleaved,
             .type = type_of(ex),
-            .layout = FARM_CUDA_NHWC,
             .out = out_of(ex, -1),
         };
         return farm_cuda_stack(call->stream, &stack, err);
     }
-    assert(input->flat != NULL && input->frames == NULL);
     if (ex->bf16) return farm_cuda_round(call->stream, input->flat, out_of(ex, -1), count, err);
     FARM_CUDA_TRY(
         cudaMemcpyAsync(out_of(ex, -1), input->flat, count * sizeof(float), cudaMemcpyDeviceToDevice, call->stream));
     return FARM_OK;
+}
+
+static struct farm_cuda_join join_of(const struct call *call, int i) {
+    const struct farm_cuda_executor *ex = call->ex;
+    return (struct farm_cuda_join){
+        .type = type_of(ex),
+        .rows = (uint32_t)call->rung->rows,
+        .features = (int)farm_shape_count(ex->net.ops[i].in),
+        .units = FARM_NET_JOIN_UNITS,
+        .flat = ex->net.io.flat,
+        .numbers = ex->flat,
+    };
 }
 
 static enum farm_status dense_forward(const struct call *call, int i, struct farm_error *err) {
@@ -440,8 +453,11 @@ static enum farm_status op_forward(const struct call *call, int i, struct farm_e
     case FARM_NET_OP_RELU:
         return farm_cuda_activate(call->stream, FARM_SLOPE_RELU, type_of(ex), out_of(ex, i - 1), out_of(ex, i),
                                   rows_of(call) * farm_shape_count(op->out), err);
-    case FARM_NET_OP_JOIN:
-        break;
+    case FARM_NET_OP_JOIN: {
+        const struct farm_cuda_join join = join_of(call, i);
+        return farm_cuda_join(call->stream, &join, out_of(ex, i - 1), param(call, ex->plan.layout.weight[i]),
+                              param(call, ex->plan.layout.bias[i]), out_of(ex, i), err);
+    }
     }
     return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is of an unknown kind", ex->spec.name, i);
 }
@@ -524,7 +540,8 @@ static enum farm_status op_backward(const struct call *call, int i, struct farm_
     struct farm_cuda_executor *ex = call->ex;
     const struct farm_net_op *op = &ex->net.ops[i];
     const struct farm_pool pool = pool_of(op);
-    const enum farm_status status = op->weight >= 0 ? slope_backward(call, i, err) : FARM_OK;
+    const bool separate = op->weight >= 0 && op->kind != FARM_NET_OP_JOIN; // from its activation and bias
+    const enum farm_status status = separate ? slope_backward(call, i, err) : FARM_OK;
     if (status != FARM_OK) return status;
     switch (op->kind) {
     case FARM_NET_OP_CONV:
@@ -537,8 +554,12 @@ static enum farm_status op_backward(const struct call *call, int i, struct farm_
     case FARM_NET_OP_RELU: // diff_of(i - 1) already holds the gradient that bypasses the block
         return farm_cuda_relu_gradient_add(call->stream, type_of(ex), out_of(ex, i), diff_of(ex, i), diff_of(ex, i - 1),
                                            rows_of(call) * farm_shape_count(op->out), err);
-    case FARM_NET_OP_JOIN:
-        break;
+    case FARM_NET_OP_JOIN: {
+        const struct farm_cuda_join join = join_of(call, i);
+        return farm_cuda_join_gradient(call->stream, &join, out_of(ex, i), diff_of(ex, i), diff_of(ex, i - 1),
+                                       call->gradients + ex->plan.layout.weight[i],
+                                       call->gradients + ex->plan.layout.bias[i], err);
+    }
     }
     return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is of an unknown kind", ex->spec.name, i);
 }

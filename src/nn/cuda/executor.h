@@ -40,10 +40,11 @@ void farm_cuda_executor_destroy(struct farm_cuda_executor *executor);
 // F32 or BF16, what AUTO became: the type of `params` below.
 enum farm_precision farm_cuda_executor_precision(const struct farm_cuda_executor *executor);
 
-// One of the two; the other is NULL. Device memory.
+// What the network takes; NULL for what it does not. Device memory.
 struct farm_cuda_input {
-    const void *const *frames; // [rows][stack] device-readable addresses of u8 frames, NULL: zeros; 0 = oldest
-    const float *flat;         // [rows][io.flat]
+    const void *const *frames; // [rows][images * stack] device-readable addresses of u8 frames as net->io describes
+                               // them, NULL: zeros; 0 = oldest
+    const float *flat;         // [rows][io.flat] (nn/inputs.h), 16-byte aligned; must stay until backward
 };
 
 // params: device layout, bf16 bits (uint16_t) or f32 as the precision says. logits f32 [rows][actions], value f32
@@ -58,8 +59,8 @@ enum farm_status farm_cuda_executor_forward(struct farm_cuda_executor *executor,
                                             struct farm_error *err);
 
 // Gradient of the sum over rows of (dlogits . logits + dvalue * value) by the parameters, ADDED to gradients (f32,
-// device layout, 256-byte aligned). Belongs to the last forward in the same stream, with the same params and rows. The
-// input may have changed since.
+// device layout, 256-byte aligned). Belongs to the last forward in the same stream, with the same params and rows. Its
+// frames may have changed since.
 enum farm_status farm_cuda_executor_backward(struct farm_cuda_executor *executor, struct CUstream_st *stream,
                                              const void *params, const float *dlogits, const float *dvalue,
                                              struct farm_sequence sequence, float *gradients, struct farm_error *err);

@@ -8,12 +8,18 @@ static size_t round_up(size_t count, size_t multiple) {
     return (count + multiple - 1) / multiple * multiple;
 }
 
-// Inputs of one output: a convolution's kernel, or everything that a dense layer reads. [channels][height][width] in
-// PyTorch's order, [height][width][channels] in the device's.
-static struct farm_shape inputs_of(const struct farm_net_op *op) {
+// Inputs of one output: a convolution's kernel, the flat input of a join, or everything that a dense layer reads.
+// [channels][height][width] in PyTorch's order, [height][width][channels] in the device's.
+static struct farm_shape inputs_of(const struct farm_net *net, const struct farm_net_op *op) {
     if (op->kind == FARM_NET_OP_CONV) return (struct farm_shape){op->in.channels, op->kernel, op->kernel};
+    if (op->kind == FARM_NET_OP_JOIN) return (struct farm_shape){net->io.flat, 1, 1};
     return (struct farm_shape){op->in.channels, op->in.height > 0 ? op->in.height : 1,
                                op->in.height > 0 ? op->in.width : 1};
+}
+
+// Rows of its weight; the heads' without padding.
+static size_t outputs_of(const struct farm_net_op *op) {
+    return op->kind == FARM_NET_OP_JOIN ? FARM_NET_JOIN_UNITS : (size_t)op->out.channels;
 }
 
 struct farm_cuda_parameter_layout farm_cuda_parameter_layout_of(const struct farm_net *net) {
@@ -22,22 +28,14 @@ struct farm_cuda_parameter_layout farm_cuda_parameter_layout_of(const struct far
         const struct farm_net_op *op = &net->ops[i];
         if (op->weight < 0) continue;
         const bool heads = i == net->op_count - 1;
-        const size_t rows = round_up((size_t)op->out.channels, heads ? FARM_CUDA_HEADS_MULTIPLE : 1);
+        const size_t rows = round_up(outputs_of(op), heads ? FARM_CUDA_HEADS_MULTIPLE : 1);
         layout.rows[i] = (int)rows;
         layout.weight[i] = layout.count;
-        layout.count += round_up(rows * farm_shape_count(inputs_of(op)), FARM_CUDA_TENSOR_ALIGNMENT);
+        layout.count += round_up(rows * farm_shape_count(inputs_of(net, op)), FARM_CUDA_TENSOR_ALIGNMENT);
         layout.bias[i] = layout.count;
         layout.count += round_up(rows, FARM_CUDA_TENSOR_ALIGNMENT);
     }
     return layout;
-}
-
-size_t farm_cuda_parameter_frozen(const struct farm_net *net, size_t *first) {
-    const struct farm_cuda_parameter_layout layout = farm_cuda_parameter_layout_of(net);
-    const int heads = net->op_count - 1;
-    const size_t features = farm_shape_count(inputs_of(&net->ops[heads]));
-    *first = layout.weight[heads] + (size_t)(net->io.actions - net->io.free_outputs) * features;
-    return (size_t)net->io.free_outputs * features;
 }
 
 size_t farm_cuda_parameter_count(const struct farm_net *net) {
@@ -54,10 +52,10 @@ static void copy_element(const float *from, float *to, size_t device, size_t pyt
 
 static void copy_op(const struct farm_net *net, const struct farm_net_op *op, size_t weight, size_t bias,
                     const float *from, float *to, bool to_device) {
-    const struct farm_shape in = inputs_of(op);
+    const struct farm_shape in = inputs_of(net, op);
     const size_t channels = (size_t)in.channels, height = (size_t)in.height, width = (size_t)in.width;
     size_t pytorch = net->tensors[op->weight].offset; // the heads' second tensor follows their first
-    for (size_t row = 0; row < (size_t)op->out.channels; row++, weight += channels * height * width) {
+    for (size_t row = 0; row < outputs_of(op); row++, weight += channels * height * width) {
         for (size_t c = 0; c < channels; c++)
             for (size_t yx = 0; yx < height * width; yx++, pytorch++)
                 copy_element(from, to, weight + yx * channels + c, pytorch, to_device);

@@ -2,6 +2,7 @@
 // FARM_CUDA_TENSOR_ALIGNMENT elements; the gaps and their gradients are zeros, so an optimiser may run over the whole
 // vector. Convolutions are [out][kh][kw][in]; the columns of the first dense layer after a picture go by height, width,
 // channel; both heads are one matrix and one vector of actions + 1 rows, padded with rows of zeros to a multiple of 8.
+// Statistics (normalise.*) are not part of it: only the host reads them.
 // The vector must start at a multiple of 256 bytes, as cudaMalloc's do. Pure functions over host memory.
 #ifndef FARM_NN_CUDA_PARAMETER_LAYOUT_H
 #define FARM_NN_CUDA_PARAMETER_LAYOUT_H
@@ -13,13 +14,11 @@
 enum { FARM_CUDA_TENSOR_ALIGNMENT = 128, FARM_CUDA_HEADS_MULTIPLE = 8 };
 
 // Elements of the vector, a multiple of FARM_CUDA_TENSOR_ALIGNMENT.
-// farm_net_frozen in the device's layout.
-size_t farm_cuda_parameter_frozen(const struct farm_net *net, size_t *first);
-
 size_t farm_cuda_parameter_count(const struct farm_net *net);
 
-// pytorch [net->parameter_count] as in net.h, device [farm_cuda_parameter_count]; writes zeros into gaps. Gradients and
-// moments of optimisers are converted likewise. Moments in gaps may start at any value: they change nothing.
+// pytorch [net->parameter_count] as in net.h, device [farm_cuda_parameter_count]; writes zeros into gaps, and leaves
+// statistics in `pytorch` as they are. Gradients, masks and moments of optimisers are converted likewise. Moments in
+// gaps may start at any value: they change nothing.
 void farm_cuda_to_device_layout(const struct farm_net *net, const float *pytorch, float *device);
 void farm_cuda_to_pytorch_layout(const struct farm_net *net, const float *device, float *pytorch);
 

@@ -31,6 +31,9 @@ a pixel too many | stack.cu | s/if \(pixel >= pixels\) return;/if (pixel > pixel
 tail taken for a whole pack | layers.cu | s/if \(count - from < width\) \{/if (count - from < width - 1) {/
 places stored without a request | layers.cu | s/if \(where\) \(\(pack/((pack/
 channels past the end | layers.cu | s/if \(lane > 0 \|\| channel >= channels\) return;//
+no barrier among the lanes that join | layers.cu | s/(sums\[threadIdx.x\] = sum;\s*)__syncthreads\(\);(\s*if \(lane > 0\) return)/$1$2/
+a joined row too many | layers.cu | s/if \(row >= j\.rows\) return;/if (row > j.rows) return;/
+interleaved channels as planes | stack.cu | s/s\.interleaved \? pixel \* s\.channels : pixel/pixel/
 rows prepared past the end | algo.cu | s/if \(row < farm_algo_row_count\(&rows\)\) //
 a bootstrap row that trains | algo.cu | s/if \(row < count\)/if (row <= count)/
 sums of a thread without one | algo.cu | s/if \(threadIdx\.x == 0\) part/if (threadIdx.x == 1) part/

@@ -19,6 +19,27 @@ struct setting usual_setting(bool frames, uint32_t shards) {
 
 // ---- a farm ----
 
+static const struct farm_net_input numbers = {.kind = FARM_INPUT_NUMBERS, .count = FLAT};
+
+// Two colour images beside numbers and choices.
+static struct farm_net_io dict_io(void) {
+    return (struct farm_net_io){
+        .frame_channels = 3,
+        .height = SIDE,
+        .width = DICT_WIDTH,
+        .interleaved = true,
+        .stack = 2, // the last action needs as many steps
+        .images = 2,
+        .image_source = {1, 3},
+        .flat = DICT_FLAT,
+        .input_count = 4,
+        .inputs = {numbers,
+                   {.kind = FARM_INPUT_ONE_HOT, .count = 1, .choices = CHOICES, .source = 2},
+                   {.kind = FARM_INPUT_ONE_HOT, .count = 1, .choices = ACTIONS, .source = FARM_SOURCE_LAST_ACTION},
+                   {.kind = FARM_INPUT_SIGN, .count = 1, .source = FARM_SOURCE_LAST_REWARD}},
+        .actions = ACTIONS};
+}
+
 static struct farm_learner_config learner_config(struct farm *farm) {
     const struct setting *s = &farm->setting;
     struct farm_learner_config learner = test_learner_config(FLAT, ACTIONS, UNROLL);
@@ -28,6 +49,9 @@ static struct farm_learner_config learner_config(struct farm *farm) {
             .frame_channels = 1, .height = SIDE, .width = SIDE, .stack = FRAME_STACK, .actions = ACTIONS};
         algo->stack = FRAME_STACK;
     }
+    if (s->dict) learner.io = dict_io();
+    if (s->normalise && !s->frames) learner.io.inputs[0] = numbers, learner.io.input_count = 1;
+    learner.io.inputs[0].normalise = learner.io.normalise_rewards = s->normalise;
     algo->batch = s->batch;
     algo->option[FARM_VTRACE_DISCOUNT] = 0.95f;
     algo->option[FARM_VTRACE_LAMBDA] = 0.9f;
@@ -51,8 +75,8 @@ static struct farm_learner_config learner_config(struct farm *farm) {
     return learner;
 }
 
-static struct farm_net_spec net_spec(bool frames) {
-    if (!frames) return *farm_net_find("mlp", NULL);
+static struct farm_net_spec net_spec(const struct setting *setting) {
+    if (!setting->frames) return *farm_net_find(setting->normalise ? "separate" : "mlp", NULL);
     return (struct farm_net_spec){
         .name = "small",
         .about = "small",
@@ -66,8 +90,18 @@ static void open_rings(struct farm *farm) {
     const struct farm_field_spec frame = {.name = "obs", .dtype = FARM_U8, .rank = 2, .dims = {SIDE, SIDE}};
     const struct farm_field_spec flat = {.name = "obs", .dtype = FARM_F32, .rank = 1, .dims = {FLAT}};
     struct farm_ring_spec spec = {.lanes = LANES, .width = WIDTH, .steps = STEPS};
-    spec.env.obs_count = 1;
-    spec.env.obs[0] = farm->setting.frames ? frame : flat;
+    const struct farm_field_spec dict[] = {
+        flat,
+        {.name = "left", .dtype = FARM_U8, .rank = 3, .dims = {SIDE, DICT_WIDTH, 3}},
+        {.name = "card", .dtype = FARM_I32, .rank = 1, .dims = {1}, .choices = CHOICES},
+        {.name = "right", .dtype = FARM_U8, .rank = 3, .dims = {SIDE, DICT_WIDTH, 3}},
+    };
+    spec.env.obs_count = farm->setting.dict ? sizeof dict / sizeof *dict : 1;
+    memcpy(spec.env.obs,
+           farm->setting.dict     ? dict
+           : farm->setting.frames ? &frame
+                                  : &flat,
+           spec.env.obs_count * sizeof *dict);
     if (farm->setting.masked)
         spec.env.obs[spec.env.obs_count++] =
             (struct farm_field_spec){.name = "action_mask", .dtype = FARM_U8, .rank = 1, .dims = {ACTIONS}};
@@ -105,7 +139,7 @@ struct farm *open_farm(struct setting setting) {
     farms_open++;
     farm->setting = setting;
     make_way_fastest(setting.obs_way);
-    farm->spec = net_spec(setting.frames);
+    farm->spec = net_spec(&setting);
     farm->learner = learner_config(farm);
     cr_assert_eq(farm_net_make(&farm->spec, &farm->learner.io, &farm->net, &farm->err), FARM_OK, "%s",
                  farm->err.message);
@@ -193,16 +227,23 @@ bool is_first(uint64_t lane, uint64_t env, uint64_t n) {
     return n == 0 || draw_uniform(lane, env, n - 1, 1) < 0.15;
 }
 
+static void write_field(struct farm *farm, struct farm_lane *lane, uint32_t f, uint32_t id, uint32_t e, uint64_t n) {
+    const struct farm_field_spec *field = &farm->made[0].spec.env.obs[f];
+    uint8_t *obs = farm_lane_obs(lane, f, n, e);
+    for (size_t i = 0; i < farm_field_values(field); i++) {
+        const double draw = draw_uniform(id, e, n, 100 + 1000 * f + i);
+        if (field->dtype == FARM_U8) obs[i] = (uint8_t)(256 * draw);
+        if (field->dtype == FARM_F32) ((float *)(void *)obs)[i] = (float)(2 * draw - 1);
+        if (field->dtype == FARM_I32) ((int32_t *)(void *)obs)[i] = (int32_t)(CHOICES * draw);
+    }
+}
+
 void write_step(struct farm *farm, uint32_t id, uint64_t n) {
     struct farm_lane *lane = &farm->actors[id / LANES].lanes[id % LANES];
     cr_assert_eq(farm_lane_actor_next(lane), n);
     cr_assert(farm_lane_actor_can_write(lane));
     for (uint32_t e = 0; e < WIDTH; e++) {
-        uint8_t *obs = farm_lane_obs(lane, 0, n, e);
-        for (size_t i = 0; i < lane->obs_bytes[0] && farm->setting.frames; i++)
-            obs[i] = (uint8_t)(256 * draw_uniform(id, e, n, 100 + i));
-        for (size_t i = 0; i < FLAT && !farm->setting.frames; i++)
-            ((float *)(void *)obs)[i] = (float)(2 * draw_uniform(id, e, n, 100 + i) - 1);
+        for (uint32_t f = 0; f < lane->obs_count; f++) write_field(farm, lane, f, id, e, n);
         const bool first = is_first(id, e, n), last = is_first(id, e, n + 1);
         uint8_t *mask = farm->setting.masked ? farm_lane_obs(lane, 1, n, e) : NULL;
         for (uint64_t a = 0; a < ACTIONS && mask; a++)

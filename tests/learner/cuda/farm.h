@@ -17,6 +17,7 @@
 #include "vendor_emulator.h"
 
 enum { RINGS = 2, LANES = 2, WIDTH = 3, SIDE = 12, FRAME_STACK = 3, FLAT = 5, ACTIONS = 4, UNROLL = 4, STEPS = 20 };
+enum { DICT_WIDTH = 8, CHOICES = 3, DICT_FLAT = FLAT + CHOICES + ACTIONS + 1 }; // setting.dict
 enum { LANE_COUNT = RINGS * LANES, ENVIRONMENTS = LANE_COUNT * WIDTH, ROUNDS = 45, OBS_MAX = SIDE * SIDE };
 
 struct setting {
@@ -29,10 +30,12 @@ struct setting {
     enum farm_mirror mirror;
     enum farm_emulator_way obs_way; // the only fast way for registered frames
     bool bf16;
-    bool sync;    // trains on windows before their last step is answered
-    bool ppo;     // PPO in place of V-trace
-    bool masked;  // some actions are forbidden
-    float reward; // if not 0: of every tenth step, scaled by the largest float; other steps have none
+    bool sync;      // trains on windows before their last step is answered
+    bool ppo;       // PPO in place of V-trace
+    bool masked;    // some actions are forbidden
+    bool dict;      // with frames: two colour images beside numbers, a choice, the last action and reward
+    bool normalise; // numbers and rewards; without frames: in the network "separate"
+    float reward;   // if not 0: of every tenth step, scaled by the largest float; other steps have none
 };
 
 // The emulator shows as many GPUs.

@@ -33,7 +33,7 @@ static void expect_mirrored(const struct farm *farm) {
     uint8_t there[SIDE * SIDE];
     for (uint32_t id = 0; id < LANE_COUNT; id++)
         for (uint32_t e = 0; e < WIDTH; e++) {
-            const void *place = farm_cuda_mirror_at(&context->mirror, id, 0, e);
+            const void *place = farm_cuda_mirror_at(&context->mirror, id, 0, 0, e);
             cr_assert_eq(cudaMemcpy(there, place, sizeof there, cudaMemcpyDeviceToHost), cudaSuccess);
             cr_assert_arr_eq(there, farm_lane_obs(farm->lanes.lanes[id].lane, 0, 0, e), sizeof there, "lane %u", id);
         }

@@ -50,6 +50,10 @@ Test(cuda_numbers, plays_and_learns_as_the_cpu_does) {
         {true, 2, 9, 2, 7, 5, .loss_mean = true, .spin_ns = 1000, .ppo = true},
         {true, 1, ENVIRONMENTS, 5, 7, .spin_ns = 1000, .masked = true},
         {false, 2, ENVIRONMENTS, 2, 7, 3, .ppo = true, .masked = true},
+        {true, 1, ENVIRONMENTS, 5, 7, .spin_ns = 1000, .dict = true},
+        {true, 2, ENVIRONMENTS, 2, 7, 2, .ppo = true, .dict = true, .normalise = true, .mirror = FARM_MIRROR_WINDOW},
+        {false, 1, ENVIRONMENTS, 5, 7, 3, .loss_mean = true, .ppo = true, .normalise = true},
+        {false, 2, ENVIRONMENTS, 5, 7, .normalise = true},
     };
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         farm_emulator.devices = settings[i].shards;

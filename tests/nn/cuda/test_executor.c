@@ -36,15 +36,15 @@ static void copy_back(void *to, const void *from, size_t count) {
 
 struct problem_device {
     size_t count; // of parameters, gaps included
-    void *input;
-    const void **pointers;
-    float *dlogits, *dvalue;
+    void *frames;
+    const void **pointers; // to them
+    float *numbers, *dlogits, *dvalue;
     void *params[2]; // f32, bf16
 };
 
 // Some frames are given as NULL although their bytes are not zeros.
 static bool is_null_frame(const struct problem *p, size_t frame) {
-    return p->net.io.stack > 1 && frame % 7 == 2;
+    return row_frames(&p->net.io) > 1 && frame % 7 == 2;
 }
 
 static void solve(struct problem *p) {
@@ -61,13 +61,14 @@ static void solve(struct problem *p) {
 
 static void copy_problem(struct problem *p) {
     const struct farm_net_io *io = &p->net.io;
-    const size_t rows = (size_t)p->batch, frames = rows * (size_t)io->stack;
+    const size_t rows = (size_t)p->batch, frames = rows * row_frames(io);
     struct problem_device *d = p->device = array(1, sizeof *d);
     d->count = farm_cuda_parameter_count(&p->net);
-    d->input = device_copy(p->input, frames * piece_bytes(io));
+    d->frames = device_copy(p->frames, frames * frame_bytes(io));
+    d->numbers = device_copy(p->numbers, rows * (size_t)io->flat * sizeof(float));
     const void **pointers = array(frames, sizeof *pointers);
     for (size_t f = 0; f < frames; f++)
-        pointers[f] = is_null_frame(p, f) ? NULL : (char *)d->input + f * frame_bytes(io);
+        pointers[f] = is_null_frame(p, f) ? NULL : (char *)d->frames + f * frame_bytes(io);
     d->pointers = device_copy(pointers, frames * sizeof *pointers);
     d->dlogits = device_copy(p->dlogits, rows * (size_t)io->actions * sizeof(float));
     d->dvalue = device_copy(p->dvalue, rows * sizeof(float));
@@ -84,8 +85,9 @@ static void copy_problem(struct problem *p) {
 
 static struct problem *problem_of(const struct farm_net_spec *spec, const struct farm_net_io *io, int rows) {
     struct problem *p = problem_new(spec, io, rows);
-    for (size_t f = 0; f < (size_t)rows * (size_t)io->stack; f++)
-        if (is_null_frame(p, f)) p->rows[f] = NULL;
+    const size_t frames = row_frames(&p->net.io), pointers = (size_t)farm_net_pointers(&p->net);
+    for (size_t f = 0; f < (size_t)rows * frames; f++)
+        if (is_null_frame(p, f)) p->rows[f / frames * pointers + f % frames] = NULL;
     problem_randomise(p, 3);
     solve(p);
     copy_problem(p);
@@ -94,7 +96,7 @@ static struct problem *problem_of(const struct farm_net_spec *spec, const struct
 
 static void problem_free(struct problem **problem) {
     struct problem *p = *problem;
-    void *const device[] = {p->device->input,  p->device->pointers,  p->device->dlogits,
+    void *const device[] = {p->device->frames, p->device->pointers,  p->device->numbers,  p->device->dlogits,
                             p->device->dvalue, p->device->params[0], p->device->params[1]};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++) CUDA(cudaFree(device[i]));
     free(p->device);
@@ -178,9 +180,9 @@ static const void *params_of(const struct problem *p, const struct farm_cuda_exe
 
 static enum farm_status forward_status(struct farm_cuda_executor *executor, cudaStream_t stream,
                                        const struct problem *p, int rows, const struct device_answer *a) {
-    const bool flat = p->net.io.flat > 0;
-    const struct farm_cuda_input input = {.frames = flat ? NULL : p->device->pointers,
-                                          .flat = flat ? p->device->input : NULL};
+    const struct farm_net_io *io = &p->net.io;
+    const struct farm_cuda_input input = {.frames = row_frames(io) ? p->device->pointers : NULL,
+                                          .flat = io->flat ? p->device->numbers : NULL};
     return farm_cuda_executor_forward(executor, stream, params_of(p, executor), &input, farm_sequence_rows(rows),
                                       a->logits, a->value, &err);
 }
@@ -256,6 +258,18 @@ static const struct net_case {
     {"mlp", {.flat = 17, .stack = 1, .actions = 7}, 5, {1e-2, 1e-2, 2e-2}},
     {"deep", {.frame_channels = 1, .height = 33, .width = 46, .stack = 2, .actions = 9}, 3, {1e-2, 0.12, 0.45}},
     {"deep", {.frame_channels = 3, .height = 24, .width = 31, .stack = 1, .actions = 3}, 2, {1e-2, 0.12, 0.45}},
+    {"lite", // two stacks of colour images beside numbers
+     {.frame_channels = 3,
+      .height = 44,
+      .width = 51,
+      .interleaved = true,
+      .stack = 2,
+      .images = 2,
+      .flat = 13,
+      .actions = 5},
+     3,
+     {1e-2, 4e-2, 0.2}},
+    {"separate", {.flat = 9, .stack = 1, .actions = 3, .free_outputs = 1}, 6, {1e-2, 1e-2, 2e-2}},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -403,7 +417,7 @@ Test(nn_cuda, a_captured_graph_computes_anew_in_every_replay) {
         float *params = array(p->device->count, sizeof *params);
         farm_cuda_to_device_layout(&p->net, now->params, params);
         CUDA(cudaMemcpy(p->device->params[0], params, p->device->count * sizeof *params, cudaMemcpyHostToDevice));
-        CUDA(cudaMemcpy(p->device->input, now->input, 9 * frame_bytes(&p->net.io), cudaMemcpyHostToDevice));
+        CUDA(cudaMemcpy(p->device->frames, now->frames, 9 * frame_bytes(&p->net.io), cudaMemcpyHostToDevice));
         CUDA(cudaMemcpy(p->device->dlogits, now->dlogits, logits, cudaMemcpyHostToDevice));
         CUDA(cudaMemcpy(p->device->dvalue, now->dvalue, 3 * sizeof(float), cudaMemcpyHostToDevice));
         CUDA(cudaGraphLaunch(exec, stream));
