@@ -123,6 +123,7 @@ class Document(Fps):
                                     "1")
                 self.check_figures(document)
                 self.assertEqual(document["frames"], repeat * document["agent_steps"])
+                self.assertLess(document["ring_steps"], 100, "not those of recipes/gym.yaml's long windows")
 
     def test_draws_continuous_and_multi_discrete_actions(self):
         for kind in (3, 2):
