@@ -146,7 +146,8 @@ static void choose_total(struct farm_recipe *recipe, int64_t expect, int64_t act
     const int64_t groups = recipe->envs_total / recipe->lanes;
     if (!recipe->actors) {
         recipe->actors = actors_planned < groups ? actors_planned : groups;
-        while (recipe->actors > 1 && groups % (recipe->actors + expect)) recipe->actors--;
+        while (recipe->actors > 1 && groups >= recipe->actors + expect && groups % (recipe->actors + expect))
+            recipe->actors--;
     }
     const int64_t lanes = (recipe->actors + expect) * recipe->lanes;
     recipe->envs_per_actor = (recipe->envs_total + lanes - 1) / lanes * recipe->lanes;
@@ -239,8 +240,10 @@ static enum farm_status choose_how_many(struct farm_run_plan *plan, uint64_t epi
             const int planned = plan->placement->actor_count;
             if (episodes) choose_eval_counts(&plan->recipe, episodes, planned);
             if (!episodes) choose_total(&plan->recipe, plan->listen.expect, planned);
-            request->actors = (int)plan->recipe.actors;
-            status = farm_plan_make(plan->machine, request, plan->placement, err);
+            if (plan->recipe.actors != planned) {
+                request->actors = (int)plan->recipe.actors;
+                status = farm_plan_make(plan->machine, request, plan->placement, err);
+            }
         }
         if (status) return status;
         plan->shards = plan->responder.body ? 1 : (uint32_t)plan->placement->shard_count;
