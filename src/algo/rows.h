@@ -29,7 +29,7 @@ struct farm_algo_rows {
     const float *value;                  // [T+1][columns] likewise
     const float *behaviour;              // [T+1][columns][outputs] the policy that acted
     const float *behaviour_value;        // [T+1][columns] the value predicted when acting
-    const uint8_t *action;               // [T+1][columns][action_bytes]
+    const uint8_t *action;               // [T+1][columns][action_bytes]; the sample of a head that has one
     const float *reward;                 // [T+1][columns] clipped and scaled
     const uint8_t *flags;                // [T+1][columns] FARM_STEP_*
     float *scratch;                      // [algorithm's scratch][T][columns]

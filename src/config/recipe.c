@@ -51,6 +51,10 @@ static const struct farm_recipe_key keys[] = {
     TEXT(net, "auto", NULL,
          "network: shallow, nature, lite, mlp, deep; auto: shallow for frames, mlp for flat observations"),
     TEXT(init, "orthogonal", "orthogonal|uniform", "initial weights; uniform: PyTorch's default, whose signals shrink"),
+    TEXT(sigma, "free", "free|state",
+         "continuous actions: standard deviations are parameters by themselves, or outputs of the network (state)"),
+    BOOL(squash, "false",
+         "continuous actions: draws go through tanh to the actions' bounds; false: the actor clips them to the bounds"),
     TEXT(algo, "auto", NULL, "algorithm; its keys are listed below"),
     TEXT(
         regime, "auto", "auto|sync|async",

@@ -36,20 +36,42 @@ int farm_head_mask_blocked(const struct farm_action_spec *action, const uint8_t 
     return -1;
 }
 
-enum farm_status farm_head_make(const struct farm_env_spec *env, struct farm_head *out, struct farm_error *err) {
+// Bounds between which tanh is mapped.
+static enum farm_status set_bounds(const struct farm_action_spec *action, struct farm_head *head,
+                                   struct farm_error *err) {
+    for (uint32_t d = 0; d < action->dims; d++) {
+        const float low = action->low[d], high = action->high[d], half = 0.5f * high - 0.5f * low;
+        if (!(half > 0) || !isfinite(half))
+            return farm_fail(
+                err, FARM_E_USAGE,
+                "squash: action %u has bounds [%g, %g], a squashed one needs finite bounds: --squash false "
+                "draws without bounds",
+                d, (double)low, (double)high);
+        head->low[d] = low;
+        head->high[d] = high;
+        head->log_scale += logf(half);
+    }
+    return FARM_OK;
+}
+
+enum farm_status farm_head_make(const struct farm_env_spec *env, struct farm_head_options options,
+                                struct farm_head *out, struct farm_error *err) {
     const struct farm_action_spec *action = &env->action;
-    const bool continuous = action->kind == FARM_ACTION_CONTINUOUS;
+    const bool continuous = action->kind == FARM_ACTION_CONTINUOUS, squash = continuous && options.squash;
     int mask;
-    *out =
-        (struct farm_head){.kind = continuous ? FARM_HEAD_GAUSSIAN : FARM_HEAD_CATEGORICAL, .dims = (int)action->dims};
+    *out = (struct farm_head){.kind = squash       ? FARM_HEAD_TANH_GAUSSIAN
+                                      : continuous ? FARM_HEAD_GAUSSIAN
+                                                   : FARM_HEAD_CATEGORICAL,
+                              .dims = (int)action->dims,
+                              .samples = squash};
     if (action->dims < 1 || action->dims > FARM_ACTION_DIMS_MAX)
         return farm_fail(err, FARM_E_UNSUPPORTED, "%u actions a step: 1 to %d can be trained", action->dims,
                          FARM_ACTION_DIMS_MAX);
     out->action_bytes = (int)(action->dims * sizeof(int32_t)); // or of f32
     out->outputs = continuous ? 2 * out->dims : 0;
-    out->free_outputs = continuous ? out->dims : 0;
+    out->free_outputs = continuous && !options.state_sigma ? out->dims : 0;
     for (int d = 0; d < out->dims && !continuous; d++) out->outputs += out->sizes[d] = (int)action->sizes[d];
     const enum farm_status status = farm_head_mask_field(env, &mask, err);
     out->mask_field = mask + 1;
-    return status;
+    return status || !squash ? status : set_bounds(action, out, err);
 }

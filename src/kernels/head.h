@@ -6,16 +6,19 @@
 #define FARM_KERNELS_HEAD_H
 
 #include <farm/env.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/status.h"
 #include "kernels/head_categorical.h"
 #include "kernels/head_gaussian.h"
+#include "kernels/head_tanh_gaussian.h"
 #include "kernels/random.h"
 
 enum farm_head_kind {
-    FARM_HEAD_CATEGORICAL, // `dims` discrete actions, each i32 with logits of its own (dims 1: the usual single one)
-    FARM_HEAD_GAUSSIAN,    // `dims` numbers, f32
+    FARM_HEAD_CATEGORICAL,   // `dims` discrete actions, each i32 with logits of its own (dims 1: the usual single one)
+    FARM_HEAD_GAUSSIAN,      // `dims` numbers, f32
+    FARM_HEAD_TANH_GAUSSIAN, // the same within their bounds; a sample is drawn, which algorithms compute on
 };
 
 struct farm_head {
@@ -26,6 +29,14 @@ struct farm_head {
     int sizes[FARM_ACTION_DIMS_MAX]; // categorical: choices of each
     int free_outputs;                // the last outputs are parameters by themselves: the network gives a bias only
     int mask_field;                  // 1 + the observation field of action masks (farm_head_mask_field); 0: none
+    int samples; // 1: each action has a sample, dims f32, the draw that it is computed from (the answer field `sample`)
+    float low[FARM_ACTION_DIMS_MAX], high[FARM_ACTION_DIMS_MAX], log_scale; // tanh: bounds, head_tanh_gaussian.h
+};
+
+// Recipe keys of continuous actions; others ignore them.
+struct farm_head_options {
+    bool state_sigma; // log sigma are outputs of the network; false: parameters by themselves
+    bool squash;      // draws go through tanh to the actions' bounds
 };
 
 // One discrete action.
@@ -69,9 +80,9 @@ static inline FARM_HD int32_t farm_head_discrete(const void *action, int d) {
     return value;
 }
 
-// The action's numbers, [FARM_ACTION_DIMS_MAX].
-static inline FARM_HD void farm_head_numbers(const struct farm_head *head, const void *action, float *numbers) {
-    memcpy(numbers, action, (size_t)head->dims * sizeof *numbers);
+// The numbers of an action or a sample, [FARM_ACTION_DIMS_MAX].
+static inline FARM_HD void farm_head_numbers(const struct farm_head *head, const void *drawn, float *numbers) {
+    memcpy(numbers, drawn, (size_t)head->dims * sizeof *numbers);
 }
 
 // Each discrete action of a step has a random number of its own; the first one's is the seed's.
@@ -80,9 +91,11 @@ static inline FARM_HD float farm_head_uniform(const struct farm_sampler *sampler
     return farm_random_uniform(d ? farm_random_mix(sampler->seed + (uint64_t)d) : sampler->seed, stream, counter);
 }
 
-// Chooses the action for step `counter` of `stream` (farm_random_stream). action: [action_bytes], out.
+// Chooses the action for step `counter` of `stream` (farm_random_stream). action: [action_bytes], out; sample:
+// likewise, of a head that samples; else it may be NULL.
 static inline FARM_HD void farm_head_choose(const struct farm_head *head, const struct farm_sampler *sampler,
-                                            uint64_t stream, uint64_t counter, const float *policy, void *action) {
+                                            uint64_t stream, uint64_t counter, const float *policy, void *action,
+                                            void *sample) {
     uint8_t *out = (uint8_t *)action;
     switch (head->kind) {
     case FARM_HEAD_CATEGORICAL:
@@ -95,28 +108,39 @@ static inline FARM_HD void farm_head_choose(const struct farm_head *head, const 
         }
         break;
     case FARM_HEAD_GAUSSIAN:
+    case FARM_HEAD_TANH_GAUSSIAN:
         for (int d = 0; d < head->dims; d++) {
             float number = policy[d];
             if (!sampler->greedy)
                 number += expf(farm_gaussian_log_sigma(policy[head->dims + d])) *
                           farm_gaussian_normal(sampler->seed, stream, counter, d);
+            if (head->kind == FARM_HEAD_TANH_GAUSSIAN) {
+                memcpy((uint8_t *)sample + (size_t)d * sizeof number, &number, sizeof number);
+                number = farm_tanh_action(number, head->low[d], head->high[d]);
+            }
             memcpy(out + (size_t)d * sizeof number, &number, sizeof number);
         }
         break;
     }
 }
 
+// Below, `drawn` is the action, or the sample of a head that samples.
+
 // log-probability of the action; 0 for an invalid one (the ignored answer to a LAST step).
-static inline FARM_HD float farm_head_log_prob(const struct farm_head *head, const float *policy, const void *action) {
+static inline FARM_HD float farm_head_log_prob(const struct farm_head *head, const float *policy, const void *drawn) {
     float sum = 0, numbers[FARM_ACTION_DIMS_MAX];
     switch (head->kind) {
     case FARM_HEAD_CATEGORICAL:
         for (int d = 0; d < head->dims; policy += head->sizes[d++])
-            sum += farm_categorical_log_prob(policy, head->sizes[d], farm_head_discrete(action, d));
+            sum += farm_categorical_log_prob(policy, head->sizes[d], farm_head_discrete(drawn, d));
         break;
     case FARM_HEAD_GAUSSIAN:
-        farm_head_numbers(head, action, numbers);
+        farm_head_numbers(head, drawn, numbers);
         sum = farm_gaussian_log_prob(policy, head->dims, numbers);
+        break;
+    case FARM_HEAD_TANH_GAUSSIAN:
+        farm_head_numbers(head, drawn, numbers);
+        sum = farm_tanh_gaussian_log_prob(policy, head->dims, head->log_scale, numbers);
         break;
     }
     return sum;
@@ -131,7 +155,7 @@ struct farm_head_terms {
 // Writes to dpolicy [outputs] the gradient of weight * (-advantage log pi(action) - entropy_cost H(pi)) by the policy.
 // The action must be valid.
 static inline FARM_HD struct farm_head_terms farm_head_gradient(const struct farm_head *head, const float *policy,
-                                                                const float *behaviour, const void *action,
+                                                                const float *behaviour, const void *drawn,
                                                                 float advantage, float entropy_cost, float weight,
                                                                 float *dpolicy) {
     struct farm_head_terms terms;
@@ -140,7 +164,7 @@ static inline FARM_HD struct farm_head_terms farm_head_gradient(const struct far
     switch (head->kind) {
     case FARM_HEAD_CATEGORICAL:
         for (int d = 0; d < head->dims; d++) {
-            const int size = head->sizes[d], chosen = farm_head_discrete(action, d);
+            const int size = head->sizes[d], chosen = farm_head_discrete(drawn, d);
             const struct farm_softmax pi = farm_softmax_of(policy, size), mu = farm_softmax_of(behaviour, size);
             terms.entropy +=
                 farm_categorical_gradient(policy, pi, size, chosen, advantage, entropy_cost, weight, dpolicy);
@@ -150,18 +174,27 @@ static inline FARM_HD struct farm_head_terms farm_head_gradient(const struct far
         }
         break;
     case FARM_HEAD_GAUSSIAN:
-        farm_head_numbers(head, action, numbers);
+        farm_head_numbers(head, drawn, numbers);
         farm_gaussian_gradient(policy, head->dims, numbers, advantage, entropy_cost, weight, dpolicy);
         terms.log_prob = farm_gaussian_log_prob(policy, head->dims, numbers);
         terms.entropy = farm_gaussian_entropy(policy, head->dims);
+        terms.kl = farm_gaussian_kl(behaviour, policy, head->dims);
+        break;
+    case FARM_HEAD_TANH_GAUSSIAN:
+        farm_head_numbers(head, drawn, numbers);
+        terms.entropy = farm_tanh_gaussian_gradient(policy, head->dims, head->log_scale, numbers, advantage,
+                                                    entropy_cost, weight, dpolicy);
+        terms.log_prob = farm_tanh_gaussian_log_prob(policy, head->dims, head->log_scale, numbers);
         terms.kl = farm_gaussian_kl(behaviour, policy, head->dims);
         break;
     }
     return terms;
 }
 
-// The head of an environment's actions. FARM_E_UNSUPPORTED if no head can choose them, or under its masks.
-enum farm_status farm_head_make(const struct farm_env_spec *env, struct farm_head *out, struct farm_error *err);
+// The head of an environment's actions. FARM_E_UNSUPPORTED if no head can choose them, or under its masks;
+// FARM_E_USAGE if these options do not suit them.
+enum farm_status farm_head_make(const struct farm_env_spec *env, struct farm_head_options options,
+                                struct farm_head *out, struct farm_error *err);
 
 // ---- action masks ----
 

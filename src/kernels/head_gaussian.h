@@ -1,13 +1,15 @@
 // The head of continuous actions: a Gaussian with independent dimensions. The policy is `dims` means, then `dims`
-// logarithms of standard deviations; the action is `dims` f32, drawn without bounds (the actor clips what the
-// environment gets, log-probabilities are of the draw). Sampling, greedy choice (the mean),
-// log-probability, entropy, KL divergence and gradient of one row. Runs wherever inference or training runs.
+// logarithms of standard deviations (parameters by themselves, or the network's); the action is `dims` f32, drawn
+// without bounds (the actor clips what the environment gets, log-probabilities are of the draw). Sampling, greedy
+// choice (the mean), log-probability, entropy, KL divergence and gradient of one row. Runs wherever inference or
+// training runs.
 //
 // Logarithms of standard deviations count within [-10, 2]; beyond, their gradient is 0.
 #ifndef FARM_KERNELS_HEAD_GAUSSIAN_H
 #define FARM_KERNELS_HEAD_GAUSSIAN_H
 
 #include <math.h>
+#include <stdbool.h>
 
 #include "kernels/random.h"
 
@@ -20,6 +22,11 @@ static inline FARM_HD float farm_gaussian_log_sigma(float output) {
     return output < FARM_GAUSSIAN_LOG_SIGMA_LEAST  ? FARM_GAUSSIAN_LOG_SIGMA_LEAST
            : output > FARM_GAUSSIAN_LOG_SIGMA_MOST ? FARM_GAUSSIAN_LOG_SIGMA_MOST
                                                    : output;
+}
+
+// Whether log sigma follows the output: within its range, or NaN.
+static inline FARM_HD bool farm_gaussian_free(float output) {
+    return !(output < FARM_GAUSSIAN_LOG_SIGMA_LEAST) && !(output > FARM_GAUSSIAN_LOG_SIGMA_MOST);
 }
 
 // Dimension i of a standard normal draw for step `counter` of `stream`.
@@ -62,7 +69,7 @@ static inline FARM_HD void farm_gaussian_gradient(const float *policy, int dims,
     for (int i = 0; i < dims; i++) {
         const float output = policy[dims + i], log_sigma = farm_gaussian_log_sigma(output);
         const float inverse = expf(-log_sigma), z = (action[i] - policy[i]) * inverse;
-        const float within = output == log_sigma || output != output ? 1.0f : 0.0f;
+        const float within = farm_gaussian_free(output) ? 1.0f : 0.0f;
         dpolicy[i] = -weight * advantage * z * inverse;
         dpolicy[dims + i] = within * weight * (-advantage * (z * z - 1) - entropy_cost);
     }

@@ -300,6 +300,20 @@ enum farm_status farm_checkpoint_read_metadata(const char *path, struct farm_che
     return status;
 }
 
+// Names both shapes.
+static void fail_shape(const char *path, const char *name, const char *dtype, const json_t *shape,
+                       const struct farm_tensor *tensor, struct farm_error *err) {
+    char *there = json_dumps(shape, JSON_COMPACT | JSON_ENCODE_ANY), here[64];
+    int length = 0;
+    for (int d = 0; d < tensor->rank; d++)
+        length += snprintf(here + length, sizeof here - (size_t)length, "%c%d", d ? ',' : '[', tensor->dims[d]);
+    farm_fail(err, FARM_E_FORMAT,
+              "%s: tensor %s has another type or shape, %.8s %.64s, not F32 %s]: a checkpoint of another network or of "
+              "other actions",
+              path, name, dtype ? dtype : "?", there ? there : "?", here);
+    free(there);
+}
+
 // A tensor's checked data, or NULL with the reason.
 static const float *find_tensor(const struct image *image, const char *path, const char *vector,
                                 const struct farm_tensor *tensor, struct farm_error *err) {
@@ -318,8 +332,7 @@ static const float *find_tensor(const struct image *image, const char *path, con
     uint64_t from = (uint64_t)json_integer_value(json_array_get(offsets, 0));
     uint64_t to = (uint64_t)json_integer_value(json_array_get(offsets, 1));
     if (!same || to - from != tensor->count * sizeof(float) || from % sizeof(float)) {
-        farm_fail(err, FARM_E_FORMAT, "%s: tensor %s has another type or shape: a checkpoint of another network", path,
-                  name);
+        fail_shape(path, name, dtype, shape, tensor, err);
         return NULL;
     }
     const float *data = (const float *)(const void *)((const char *)image->data + from);

@@ -57,6 +57,7 @@ struct farm_learner_config {
     enum farm_net_init init;
     struct farm_net_spec net;
     struct farm_net_io io;
+    struct farm_head_options head;
     struct farm_algo_config algo;
     enum farm_precision precision;
     const char *cpu_name, *arithmetic_run_file, *arithmetic_user_file; // nn/arithmetic.h; NULL: unknown, none

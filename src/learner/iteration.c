@@ -70,11 +70,12 @@ static void gather_step(const struct farm_iteration *it, const struct farm_place
                         size_t row) {
     const struct farm_lane *lane = at->lane;
     const size_t policy_bytes = lane->answer[FARM_ANSWER_POLICY].bytes;
-    const size_t action_bytes = lane->answer[FARM_ANSWER_ACTION].bytes;
+    const unsigned drawn = it->head.samples ? FARM_ANSWER_SAMPLE : FARM_ANSWER_ACTION;
+    const size_t action_bytes = lane->answer[drawn].bytes;
     to->reward[row] = reward_of(it, farm_lane_reward(lane, at->n)[at->env]);
     to->flags[row] = farm_lane_flags(lane, at->n)[at->env];
     to->behaviour_value[row] = farm_lane_value(lane, at->n)[at->env];
-    memcpy(to->action + row * action_bytes, farm_lane_action(lane, at->n, at->env), action_bytes);
+    memcpy(to->action + row * action_bytes, farm_lane_answer_at(lane, drawn, at->n, at->env), action_bytes);
     memcpy(to->behaviour + row * (policy_bytes / sizeof(float)), farm_lane_policy(lane, at->n, at->env), policy_bytes);
 }
 

@@ -17,8 +17,8 @@ struct farm_column {
 // Arrays of rows, as in algo/rows.h.
 struct farm_gathered {
     float *behaviour, *behaviour_value, *reward;
-    uint8_t *action, *flags;
-    float *scratch; // [algorithm's scratch], each `scratch_stride` apart; only if targets are computed once
+    uint8_t *action, *flags; // action: or sample
+    float *scratch;          // [algorithm's scratch], each `scratch_stride` apart; only if targets are computed once
     size_t scratch_stride;
 };
 

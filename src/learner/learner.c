@@ -73,11 +73,20 @@ static enum farm_status check_config(const struct farm_learner_config *config, s
 
 static enum farm_status check_environment(struct farm_learner_parts *parts, struct farm_error *err) {
     const struct farm_env_spec *env = &parts->lanes.model.env;
-    const enum farm_status status = farm_head_make(env, &parts->head, err);
+    const struct farm_ring_spec *model = &parts->lanes.model;
+    const struct farm_head *head = &parts->head;
+    const enum farm_status status = farm_head_make(env, parts->config->head, &parts->head, err);
     if (status) return status;
-    if (!farm_observation_fits(&parts->net, env) ||
-        parts->lanes.model.answer[FARM_ANSWER_POLICY].values != (uint32_t)parts->net.io.actions)
+    if (!farm_observation_fits(&parts->net, env) || head->outputs != parts->net.io.actions ||
+        head->free_outputs != parts->net.io.free_outputs)
         return farm_fail(err, FARM_E_INVALID, "the network's input or output does not fit the environment's");
+    struct farm_ring_spec with_sample = *model;
+    farm_ring_spec_sample(&with_sample);
+    const size_t field_bytes = sizeof with_sample.answer[0];
+    if (head->samples &&
+        (model->answer_count <= FARM_ANSWER_SAMPLE ||
+         memcmp(&model->answer[FARM_ANSWER_SAMPLE], &with_sample.answer[FARM_ANSWER_SAMPLE], field_bytes) != 0))
+        return farm_fail(err, FARM_E_INVALID, "squash: the rings have no answer field 'sample' of %d f32", head->dims);
     return FARM_OK;
 }
 

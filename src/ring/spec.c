@@ -55,6 +55,11 @@ void farm_ring_spec_answers(struct farm_ring_spec *spec) {
     spec->answer[FARM_ANSWER_VERSION] = (struct farm_answer_spec){"version", FARM_U64, 1, 1, 1};
 }
 
+void farm_ring_spec_sample(struct farm_ring_spec *spec) {
+    spec->answer[FARM_ANSWER_SAMPLE] = (struct farm_answer_spec){"sample", FARM_F32, spec->env.action.dims, 1, 0};
+    spec->answer_count = FARM_ANSWER_SAMPLE + 1;
+}
+
 struct farm_ring_spec farm_ring_spec_plain(uint32_t lanes, uint32_t width, uint32_t steps, enum farm_dtype dtype,
                                            uint32_t values, uint32_t actions) {
     struct farm_ring_spec spec = {.lanes = lanes, .width = width, .steps = steps};

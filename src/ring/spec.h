@@ -19,7 +19,14 @@ enum { FARM_LANES_MAX = 64, FARM_WIDTH_MAX = 65536, FARM_ANSWER_FIELDS_MAX = 8 }
 enum farm_answers { FARM_ANSWERS_CENTRAL, FARM_ANSWERS_LOCAL };
 
 // Answer fields of every ring; a ring may have further ones.
-enum { FARM_ANSWER_ACTION, FARM_ANSWER_POLICY, FARM_ANSWER_VALUE, FARM_ANSWER_VERSION, FARM_ANSWERS_STANDARD };
+enum {
+    FARM_ANSWER_ACTION,
+    FARM_ANSWER_POLICY,
+    FARM_ANSWER_VALUE,
+    FARM_ANSWER_VERSION,
+    FARM_ANSWERS_STANDARD,
+    FARM_ANSWER_SAMPLE = FARM_ANSWERS_STANDARD, // if the policy has samples (farm_ring_spec_sample)
+};
 
 // Extends enum farm_dtype, for answer fields only: eight bytes.
 enum { FARM_U64 = 4 };
@@ -123,6 +130,9 @@ uint32_t farm_policy_outputs(const struct farm_action_spec *action);
 // Sets the standard answer fields from spec->env.action: `action`, `policy` (logits, distribution parameters or q),
 // `value`, and `version` of the parameters. Further fields may be appended.
 void farm_ring_spec_answers(struct farm_ring_spec *spec);
+
+// Appends `sample` to the standard fields of continuous actions: the draws of a squashed policy.
+void farm_ring_spec_sample(struct farm_ring_spec *spec);
 
 // For measurements and tests: one observation field, `obs`, of so many values, one discrete action, and the standard
 // answer fields.

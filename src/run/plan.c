@@ -79,7 +79,11 @@ static bool normalises(const struct farm_net_io *io) {
     return any;
 }
 
-// Flags that have no effect on the device of this run, in its regime, or with its optimiser.
+static bool is_continuous(const struct farm_run_plan *plan) {
+    return plan->env.spec.action.kind == FARM_ACTION_CONTINUOUS;
+}
+
+// Flags that have no effect on the device of this run, in its regime, with its optimiser or its actions.
 static void warn_without_effect(const struct farm_run_plan *plan) {
     static const char *const of_other[][2] = {{"rmsprop_decay", "adam"},
                                               {"rmsprop_epsilon", "adam"},
@@ -104,6 +108,10 @@ static void warn_without_effect(const struct farm_run_plan *plan) {
                       plan->shards);
     if (is_flag(recipe, "normalise_observations") && recipe->normalise_observations && !normalises(&plan->io))
         farm_log_warn("--normalise-observations has no effect: the observations are no numbers");
+    if (is_flag(recipe, "sigma") && !is_continuous(plan))
+        farm_log_warn("--sigma %s has no effect: the actions are discrete", recipe->sigma);
+    if (is_flag(recipe, "squash") && recipe->squash && !is_continuous(plan))
+        farm_log_warn("--squash has no effect: the actions are discrete");
     if (plan->passes.sync && is_flag(recipe, "batch"))
         farm_log_warn("--batch has no effect: --regime sync trains on one window of every lane");
     if (plan->passes.sync && is_flag(recipe, "max_lag")) farm_log_warn("--max-lag has no effect with --regime sync");
@@ -307,6 +315,7 @@ static enum farm_status place_workers(struct farm_run_plan *plan, uint64_t episo
     plan->ring_spec = (struct farm_ring_spec){
         .lanes = plan->lanes, .width = plan->width, .steps = plan->steps, .env = plan->env.spec};
     farm_ring_spec_answers(&plan->ring_spec);
+    if (recipe->squash && is_continuous(plan) && !plan->responder.body) farm_ring_spec_sample(&plan->ring_spec);
     if (remote) plan->ring_spec = *remote->spec, plan->ring_spec.steps = plan->steps;
     if ((status = farm_ring_layout_make(&plan->ring_spec, &plan->layout, err))) return status;
     request.learner_shards = (int)plan->shards;

@@ -5,6 +5,7 @@
 
 #include "base/time.h"
 #include "ring/wait.h"
+#include "run/trains.h"
 
 static bool equals(const char *word, const char *name) {
     return strcmp(word, name) == 0;
@@ -53,6 +54,7 @@ struct farm_learner_config farm_run_learner_settings(const struct farm_run_plan 
         .mirror = mirror_of(recipe),
         .net = plan->net,
         .io = plan->io,
+        .head = farm_run_head_options(recipe),
         .algo = plan->algo,
         .init = equals(recipe->init, "uniform") ? FARM_INIT_UNIFORM : FARM_INIT_ORTHOGONAL,
         .precision = precision_of(recipe),

@@ -69,11 +69,11 @@ static enum farm_status add_flat(const struct farm_env_spec *env, uint32_t f, st
     return FARM_OK;
 }
 
-static enum farm_status choose_io(const struct farm_env_spec *env, int64_t stack, struct farm_net_io *io,
-                                  struct farm_error *err) {
+static enum farm_status choose_io(const struct farm_env_spec *env, const struct farm_recipe *recipe,
+                                  struct farm_net_io *io, struct farm_error *err) {
     struct farm_head head;
-    *io = (struct farm_net_io){.stack = (int)stack, .actions = (int)farm_policy_outputs(&env->action)};
-    enum farm_status status = farm_head_make(env, &head, err);
+    *io = (struct farm_net_io){.stack = (int)recipe->stack, .actions = (int)farm_policy_outputs(&env->action)};
+    enum farm_status status = farm_head_make(env, farm_run_head_options(recipe), &head, err);
     if (status) return status;
     io->free_outputs = head.free_outputs;
     for (uint32_t f = 0; f < env->obs_count && !status; f++) {
@@ -84,7 +84,7 @@ static enum farm_status choose_io(const struct farm_env_spec *env, int64_t stack
     if (!io->images && !io->input_count)
         return farm_fail(err, FARM_E_UNSUPPORTED,
                          "the observation has no field besides '" FARM_HEAD_MASK_NAME "': a network needs one to read");
-    if (io->images || stack == 1) return FARM_OK;
+    if (io->images || recipe->stack == 1) return FARM_OK;
     return farm_fail(err, FARM_E_USAGE, "stack: flat observations cannot be stacked (--stack 1)");
 }
 
@@ -120,6 +120,10 @@ static const char *choose_net(const struct farm_net_io *io) {
     return farm_net_make(farm_net_find("shallow", NULL), io, &made, NULL) ? "deep" : "shallow";
 }
 
+struct farm_head_options farm_run_head_options(const struct farm_recipe *recipe) {
+    return (struct farm_head_options){.state_sigma = strcmp(recipe->sigma, "state") == 0, .squash = recipe->squash};
+}
+
 enum farm_status farm_run_trains(const struct farm_env_spec *env, struct farm_recipe *recipe, struct farm_net_io *io,
                                  struct farm_error *err) {
     struct farm_net made;
@@ -127,7 +131,7 @@ enum farm_status farm_run_trains(const struct farm_env_spec *env, struct farm_re
     if (status) return status;
     // A shipped recipe stacks the frames of its family; the user may have chosen an observation without frames.
     if (!has_images(env) && !farm_recipe_set_by(recipe, "stack", FARM_LAYER_FILE)) recipe->stack = 1;
-    status = choose_io(env, recipe->stack, io, err);
+    status = choose_io(env, recipe, io, err);
     if (!status) status = add_options(env, recipe, io, err);
     if (status) return status;
     // Likewise its net.

@@ -6,6 +6,7 @@
 #include <farm/env.h>
 
 #include "config/recipe.h"
+#include "kernels/head.h"
 #include "nn/net.h"
 
 // Whether environments of this spec can be trained with this settled recipe: the shipped one for continuous actions is
@@ -16,5 +17,8 @@
 // FARM_E_USAGE: the recipe's does not, or does not exist. The message names fields and what would work.
 enum farm_status farm_run_trains(const struct farm_env_spec *env, struct farm_recipe *recipe, struct farm_net_io *io,
                                  struct farm_error *err);
+
+// Keys `sigma` and `squash`.
+struct farm_head_options farm_run_head_options(const struct farm_recipe *recipe);
 
 #endif

@@ -549,7 +549,7 @@ static void test_sample(uint32_t rows, int actions, int greedy) {
     uint32_t wrong = 0, border = 0;
     for (uint32_t row = 0; row < rows; row++) {
         const float *of = logits + (size_t)row * actions;
-        farm_head_choose(&sample.head, &sample.sampler, stream[row], counter[row], of, &chosen);
+        farm_head_choose(&sample.head, &sample.sampler, stream[row], counter[row], of, &chosen, NULL);
         if (got[row] == chosen) continue;
         const float u = farm_random_uniform(sample.sampler.seed, stream[row], counter[row]);
         const bool either =
@@ -558,6 +558,39 @@ static void test_sample(uint32_t rows, int actions, int greedy) {
     }
     check(wrong == 0 && border <= 2 + rows / 10000, "sampling of %u rows of %d actions, %s: %u wrong, %u on a border",
           rows, actions, greedy ? "greedy" : "categorical", wrong, border);
+}
+
+// Squashed numbers and their samples; a greedy choice needs no draw.
+static void test_sample_numbers(uint32_t rows, int dims) {
+    const struct memory_scope scope;
+    const size_t numbers = (size_t)rows * dims;
+    struct farm_env_spec env = {};
+    env.action.kind = FARM_ACTION_CONTINUOUS;
+    env.action.dims = (uint32_t)dims;
+    for (int d = 0; d < dims; d++) env.action.low[d] = -2 - (float)d, env.action.high[d] = 1;
+    struct farm_head_options options = {};
+    options.squash = true;
+    struct farm_cuda_sample sample = {};
+    FARM(farm_head_make(&env, options, &sample.head, err));
+    float *policy = random_floats(&rng, 2 * numbers, -2, 2);
+    uint64_t *stream = host_array<uint64_t>(rows), *counter = host_array<uint64_t>(rows);
+    for (uint32_t row = 0; row < rows; row++) stream[row] = farm_random_stream(row, 3), counter[row] = 7 * row;
+    sample.sampler.greedy = rows == 1;
+    sample.sampler.seed = 11;
+    sample.rows = rows;
+    sample.stream = device_of(stream, rows), sample.counter = device_of(counter, rows);
+    sample.policy = device_of(policy, 2 * numbers);
+    sample.action = device_poisoned(numbers * sizeof(float)), sample.sample = device_poisoned(numbers * sizeof(float));
+    FARM(farm_cuda_sample(NULL, &sample, err));
+    CUDA(cudaDeviceSynchronize());
+    const float *action = host_of((const float *)sample.action, numbers);
+    const float *drawn = host_of((const float *)sample.sample, numbers);
+    float *own_action = host_array<float>(numbers), *own_drawn = host_array<float>(numbers);
+    for (uint32_t row = 0; row < rows; row++)
+        farm_head_choose(&sample.head, &sample.sampler, stream[row], counter[row], policy + 2 * (size_t)row * dims,
+                         own_action + (size_t)row * dims, own_drawn + (size_t)row * dims);
+    const double error = fmax(error_of(action, own_action, numbers), error_of(drawn, own_drawn, numbers));
+    check(error < 1e-5, "squashed sampling of %u rows of %d numbers: off by %.1e (bound 1e-5)", rows, dims, error);
 }
 
 // ---- optimiser ----
@@ -647,7 +680,7 @@ enum { LANES_MAX = 64, WIDTH_MAX = 40 };
 
 // One lane's answers in the segment, at least 64 bytes apart.
 struct answers {
-    int32_t action[WIDTH_MAX + 16];
+    int32_t action[WIDTH_MAX + 16], sample[WIDTH_MAX + 16];
     float logits[WIDTH_MAX * 18 + 16];
     float value[WIDTH_MAX + 16];
     uint64_t version[8];
@@ -659,7 +692,7 @@ template <typename T> static T *for_device(const struct segment *segment, T *fie
     return (T *)(segment->device + ((uint8_t *)field - segment->host));
 }
 
-static void test_answer(uint32_t lane_count, int actions) {
+static void test_answer(uint32_t lane_count, int actions, bool samples) {
     const struct memory_scope scope;
     struct segment segment = segment_make((sizeof(struct answers) * LANES_MAX + 4095) / 4096 * 4096, false);
     struct answers *lanes = (struct answers *)segment.host;
@@ -671,6 +704,7 @@ static void test_answer(uint32_t lane_count, int actions) {
     for (uint32_t l = 0; l < lane_count; l++) {
         struct farm_cuda_answer_lane *item = &items[l];
         item->action = (uint8_t *)for_device(&segment, lanes[l].action);
+        item->sample = samples ? (uint8_t *)for_device(&segment, lanes[l].sample) : NULL;
         item->policy = for_device(&segment, lanes[l].logits);
         item->value = for_device(&segment, lanes[l].value);
         item->version = for_device(&segment, lanes[l].version);
@@ -683,10 +717,15 @@ static void test_answer(uint32_t lane_count, int actions) {
     float *logits = random_floats(&rng, (size_t)rows * actions, -9, 9), *value = random_floats(&rng, rows, -9, 9);
     int32_t *action = host_array<int32_t>(rows);
     for (uint32_t row = 0; row < rows; row++) action[row] = (int32_t)random_below(&rng, actions);
+    int32_t *drawn = host_array<int32_t>(rows);
+    for (uint32_t row = 0; row < rows; row++) drawn[row] = (int32_t)random_bits(&rng);
+    struct farm_head head = farm_head_categorical(actions);
+    head.samples = samples;
     const uint64_t version = (uint64_t)random_bits(&rng) << 32 | 77;
     for (uint32_t l = 0; l < lane_count; l++) {
         const struct farm_cuda_answer_lane *item = &items[l];
         memcpy(expected[l].action, action + item->row, item->count * sizeof *action);
+        if (samples) memcpy(expected[l].sample, drawn + item->row, item->count * sizeof *drawn);
         memcpy(expected[l].logits, logits + (size_t)item->row * actions, (size_t)item->count * actions * sizeof(float));
         memcpy(expected[l].value, value + item->row, item->count * sizeof(float));
         expected[l].version[0] = version;
@@ -694,8 +733,9 @@ static void test_answer(uint32_t lane_count, int actions) {
     }
     const struct farm_cuda_answer answer = {device_of(items, lane_count),
                                             lane_count,
-                                            farm_head_categorical(actions),
+                                            head,
                                             (const uint8_t *)device_of(action, rows),
+                                            (const uint8_t *)device_of(drawn, rows),
                                             device_of(logits, (size_t)rows * actions),
                                             device_of(value, rows),
                                             device_of(&version, 1)};
@@ -746,6 +786,8 @@ static void test_all(void) {
         for (int a : actions)
             for (int greedy = 0; greedy < 2; greedy++) test_sample(r, a, greedy);
     test_sample(400000, 6, 0);
+    for (uint32_t r : {1u, 63u, 1000u})
+        for (int dims : {1, 6, 32}) test_sample_numbers(r, dims);
     const size_t counts[] = {0, 1, 3, 1023, 1024, 4097, 600001, 1700003};
     for (size_t count : counts) {
         test_optimiser(FARM_OPTIMISER_RMSPROP, count);
@@ -758,7 +800,7 @@ static void test_all(void) {
     }
     test_optimiser_refuses(FARM_OPTIMISER_RMSPROP, 1e19f, 0);
     const uint32_t lanes[] = {0, 1, 7, LANES_MAX};
-    for (uint32_t l : lanes) test_answer(l, 1 + (int)(l % 18));
+    for (uint32_t l : lanes) test_answer(l, 1 + (int)(l % 18), l % 2);
     test_errors();
     test_pull(FARM_CUDA_PULL_BULK, "by bulk copies");
 }

@@ -10,7 +10,7 @@ static int choose(const struct farm_sampler *sampler, uint64_t stream, uint64_t 
     const struct farm_head head = farm_head_categorical(outputs);
     int32_t action;
     cr_assert_eq(head.action_bytes, sizeof action);
-    farm_head_choose(&head, sampler, stream, n, logits, &action);
+    farm_head_choose(&head, sampler, stream, n, logits, &action, NULL);
     return action;
 }
 

@@ -1,5 +1,5 @@
-// Heads against PyTorch's distributions (make_heads.py), frequencies of Gaussian and of several discrete actions,
-// action masks.
+// Heads against PyTorch's distributions (make_heads.py), frequencies of Gaussian, squashed and several discrete
+// actions, action masks.
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -8,13 +8,16 @@
 #include "../vectors/vectors.h"
 #include "kernels/head.h"
 
-enum { CASES = 6, ROWS = 16, HEADS_BYTES = 12696 };
+enum { CASES = 8, ROWS = 16, HEADS_BYTES = 15424 };
 static const float advantage = 1.7f, entropy_cost = 0.03f, weight = 0.6f;
 
-static struct farm_head head_of(struct farm_action_spec action) {
-    const struct farm_env_spec env = {.action = action};
+// Dimension i of continuous actions has the bounds [-1 - i, 2 + 3 i], as in make_heads.py.
+static struct farm_head head_of(struct farm_action_spec action, bool squash) {
+    struct farm_env_spec env = {.action = action};
     struct farm_head head;
-    cr_assert_eq(farm_head_make(&env, &head, NULL), FARM_OK);
+    for (uint32_t i = 0; i < action.dims; i++) env.action.low[i] = -1 - (float)i, env.action.high[i] = 2 + 3 * (float)i;
+    cr_assert_eq(farm_head_make(&env, (struct farm_head_options){.squash = squash}, &head, NULL), FARM_OK);
+    cr_assert_eq(head.samples, squash);
     return head;
 }
 
@@ -34,13 +37,13 @@ Test(kernels, heads_agree_with_pytorchs_distributions) {
     const uint8_t *at = file;
     vectors_read("tests/vectors/heads.bin", file, sizeof file);
     for (int c = 0; c < CASES; c++) {
-        const int32_t *shape = next(&at, 9 * sizeof *shape);
+        const int32_t *squash = next(&at, sizeof *squash), *shape = next(&at, 9 * sizeof *shape);
         struct farm_action_spec spec = {.kind = FARM_ACTION_CONTINUOUS, .dims = (uint32_t)shape[0]};
         for (int d = 0; d < 8 && shape[1 + d]; d++, spec.dims++) {
             spec.kind = spec.dims ? FARM_ACTION_MULTI_DISCRETE : FARM_ACTION_DISCRETE;
             spec.sizes[d] = (uint32_t)shape[1 + d];
         }
-        const struct farm_head head = head_of(spec);
+        const struct farm_head head = head_of(spec, *squash);
         const size_t outputs = (size_t)head.outputs, row_bytes = ROWS * sizeof(float);
         const uint8_t *action = next(&at, ROWS * (size_t)head.action_bytes);
         const float *policy = next(&at, outputs * row_bytes), *behaviour = next(&at, outputs * row_bytes);
@@ -64,27 +67,35 @@ Test(kernels, heads_agree_with_pytorchs_distributions) {
     cr_assert_eq(at, file + sizeof file);
 }
 
-// Equal shares of the normal distribution: quantiles of 1/8 ... 7/8.
-Test(kernels, gaussian_draws_follow_the_policy_and_dimensions_are_independent) {
+// Equal shares of the normal distribution: quantiles of 1/8 ... 7/8. A squashed action is within its bounds and has the
+// same quantiles through tanh; its sample is the Gaussian's draw.
+static void expect_gaussian_draws(bool squash) {
     static const double quantile[] = {-1.15034938, -0.67448975, -0.31863936, 0, 0.31863936, 0.67448975, 1.15034938};
     enum { DRAWS = 100000, SHARES = 8 };
     const struct farm_action_spec spec = {.kind = FARM_ACTION_CONTINUOUS, .dims = 3};
     const struct farm_sampler sampler = {.seed = 5}, greedy = {.seed = 5, .greedy = 1};
     const float policy[] = {0.5f, -2, 0, logf(0.5f), 0, logf(3)};
-    const struct farm_head head = head_of(spec);
+    const struct farm_head head = head_of(spec, squash), gaussian = head_of(spec, false);
     int count[3][SHARES] = {0};
     double products[3] = {0};
     for (uint64_t n = 0; n < DRAWS; n++) {
-        float action[3];
+        float action[3], sample[3], draw[3];
         double z[3];
-        farm_head_choose(&head, &sampler, farm_random_stream(1, (uint32_t)(n % 4)), n / 4, policy, action);
+        farm_head_choose(&gaussian, &sampler, farm_random_stream(1, (uint32_t)(n % 4)), n / 4, policy, draw, NULL);
+        farm_head_choose(&head, &sampler, farm_random_stream(1, (uint32_t)(n % 4)), n / 4, policy, action, sample);
+        cr_assert_arr_eq(squash ? sample : action, draw, sizeof draw);
         for (int d = 0; d < 3; d++) {
             int share = 0;
+            if (squash) {
+                const double low = -1 - d, high = 2 + 3 * d;
+                cr_assert((double)action[d] >= low && (double)action[d] <= high);
+                action[d] = (float)atanh(2 * ((double)action[d] - low) / (high - low) - 1);
+            }
             z[d] = ((double)action[d] - (double)policy[d]) * exp(-(double)policy[3 + d]);
             while (share < SHARES - 1 && z[d] > quantile[share]) share++;
             count[d][share]++;
         }
-        for (int d = 0; d < 3; d++) products[d] += z[d] * z[(d + 1) % 3];
+        for (int d = 0; d < 3 && !squash; d++) products[d] += z[d] * z[(d + 1) % 3]; // tanh's inverse may be infinite
     }
     for (int d = 0; d < 3; d++) {
         double chi2 = 0;
@@ -92,9 +103,52 @@ Test(kernels, gaussian_draws_follow_the_policy_and_dimensions_are_independent) {
         cr_assert_lt(chi2, 24.3, "dimension %d: chi2 %g, 7 degrees of freedom, 99.9 %% quantile 24.3", d, chi2);
         cr_assert_lt(fabs(products[d]) / sqrt(DRAWS), 3.5, "dimensions %d and %d are correlated", d, (d + 1) % 3);
     }
-    float mean[3];
-    farm_head_choose(&head, &greedy, 1, 1, policy, mean);
-    cr_assert_arr_eq(mean, policy, sizeof mean);
+    float mean[3], sample[3];
+    farm_head_choose(&head, &greedy, 1, 1, policy, mean, sample);
+    cr_assert_arr_eq(squash ? sample : mean, policy, sizeof mean);
+    if (squash) cr_assert_float_eq(mean[1], -2 + 7 * (tanh(-2) + 1) / 2, 1e-6);
+}
+
+Test(kernels, gaussian_draws_follow_the_policy_and_dimensions_are_independent) {
+    expect_gaussian_draws(false);
+}
+
+Test(kernels, squashed_draws_follow_the_policy_within_their_bounds) {
+    expect_gaussian_draws(true);
+}
+
+// The quadrature against a sum of 24,001 terms, within the bounds that head_tanh_gaussian.h gives.
+Test(kernels, the_entropy_of_squashed_actions_is_as_exact_as_documented) {
+    static const double cases[][2] = {{0.01, 1e-6}, {0.5, 1e-6}, {1, 1e-6}, {1.5, 2e-5}, {2, 3e-4}, {7.389, 0.1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (double mean = -4; mean <= 4; mean += 0.5) {
+            const double sigma = (double)(float)cases[i][0], step = 1e-3;
+            double value = 0, by_mean = 0, by_log_sigma = 0;
+            for (int k = -12000; k <= 12000; k++) {
+                const double z = k * step, x = mean + sigma * z, share = exp(-z * z / 2) / 2.5066282746310002 * step;
+                value += share * 2 * (log(2) - fabs(x) - log1p(exp(-2 * fabs(x))));
+                by_mean -= share * 2 * tanh(x);
+                by_log_sigma -= share * 2 * tanh(x) * sigma * z;
+            }
+            const struct farm_tanh_spread got = farm_tanh_spread_of((float)mean, (float)sigma);
+            const double bound = cases[i][1] + 2e-6; // and f32's rounding
+            cr_expect_float_eq(got.value, value, bound, "%g +- %g: %g", mean, sigma, (double)got.value - value);
+            cr_expect_float_eq(got.by_mean, by_mean, 10 * bound, "%g +- %g", mean, sigma);
+            cr_expect_float_eq(got.by_log_sigma, by_log_sigma, 10 * bound, "%g +- %g", mean, sigma);
+        }
+}
+
+Test(kernels, squashed_actions_far_from_the_middle_have_finite_log_probabilities) {
+    const struct farm_action_spec spec = {.kind = FARM_ACTION_CONTINUOUS, .dims = 1};
+    const struct farm_head head = head_of(spec, true);
+    const float policy[] = {100, 0}, sample = 101;
+    float dpolicy[2];
+    const struct farm_head_terms terms = farm_head_gradient(&head, policy, policy, &sample, 1, 0.1f, 1, dpolicy);
+    // log N(101; 100, 1) - 2 (log 2 - 101) - log 1.5; H(N) + 2 (log 2 - 100) + log 1.5
+    cr_assert_float_eq(terms.log_prob, -0.5 - 0.918938533 - 2 * (log(2) - 101) - log(1.5), 1e-4);
+    cr_assert_float_eq(terms.entropy, 1.418938533 + 2 * (log(2) - 100) + log(1.5), 1e-4);
+    cr_assert_float_eq(dpolicy[0], -1 + 0.1 * 2, 1e-6);
+    cr_assert_float_eq(dpolicy[1], 0 - 0.1, 1e-5);
 }
 
 // Pairs of two actions of 3 and 4 choices, whose weights multiply: 12 cells, without a mask and with masks of 6, 3 and
@@ -112,7 +166,7 @@ Test(kernels, several_discrete_actions_are_drawn_independently_and_within_masks)
                  {{0, 0, 0, 0, 0, 0, 0}, 12, 31.3}};
     const struct farm_action_spec spec = {.kind = FARM_ACTION_MULTI_DISCRETE, .dims = 2, .sizes = {3, 4}};
     const struct farm_sampler sampler = {.seed = 6}, greedy = {.greedy = 1};
-    const struct farm_head head = head_of(spec);
+    const struct farm_head head = head_of(spec, false);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const uint8_t *mask = cases[i].mask;
         const bool none = farm_head_mask_blocked(&spec, mask) == 0;
@@ -126,7 +180,7 @@ Test(kernels, several_discrete_actions_are_drawn_independently_and_within_masks)
         }
         farm_head_mask(&head, mask, policy);
         for (uint64_t n = 0; n < DRAWS; n++) {
-            farm_head_choose(&head, &sampler, 9, n, policy, action);
+            farm_head_choose(&head, &sampler, 9, n, policy, action, NULL);
             count[action[0]][action[1]]++;
         }
         for (int k = 0; k < 12; k++) {
@@ -138,7 +192,7 @@ Test(kernels, several_discrete_actions_are_drawn_independently_and_within_masks)
         }
         cr_assert_eq(cells, cases[i].cells);
         cr_assert_lt(chi2, cases[i].quantile, "mask %zu: chi2 %g, %g cells", i, chi2, cells);
-        farm_head_choose(&head, &greedy, 9, 0, policy, action);
+        farm_head_choose(&head, &greedy, 9, 0, policy, action, NULL);
         cr_assert(share[action[0]] > 0 && share[3 + action[1]] > 0, "greedy, mask %zu", i);
     }
 }
@@ -160,7 +214,8 @@ Test(kernels, a_mask_that_does_not_fit_the_actions_is_refused) {
                                           .action = {.kind = cases[i].kind, .dims = 2, .sizes = {3, 4}}};
         struct farm_head head;
         struct farm_error err = {0};
-        cr_assert_eq(farm_head_make(&env, &head, &err), cases[i].word ? FARM_E_UNSUPPORTED : FARM_OK, "%zu", i);
+        cr_assert_eq(farm_head_make(&env, (struct farm_head_options){0}, &head, &err),
+                     cases[i].word ? FARM_E_UNSUPPORTED : FARM_OK, "%zu", i);
         if (cases[i].word)
             cr_assert(strstr(err.message, cases[i].word) != NULL, "%s", err.message);
         else
@@ -175,4 +230,32 @@ Test(kernels, a_standard_deviation_beyond_its_range_has_no_gradient) {
     cr_assert_eq(dpolicy[1], 0);
     cr_assert_float_eq(dpolicy[0], -exp(-4), 1e-6);
     cr_assert(isnan(farm_gaussian_log_prob((const float[]){0, NAN}, 1, &action)), "a diverged network is noticed");
+}
+
+Test(kernels, the_options_of_continuous_actions_choose_the_head) {
+    static const struct {
+        struct farm_head_options options;
+        uint32_t kind;
+        float high;
+        const char *word; // of the refusal
+        int free_outputs, samples;
+    } cases[] = {{{0}, FARM_ACTION_CONTINUOUS, INFINITY, NULL, 2, 0},
+                 {{.state_sigma = true}, FARM_ACTION_CONTINUOUS, INFINITY, NULL, 0, 0},
+                 {{.state_sigma = true, .squash = true}, FARM_ACTION_CONTINUOUS, 3, NULL, 0, 1},
+                 {{.squash = true}, FARM_ACTION_CONTINUOUS, 3, NULL, 2, 1},
+                 {{.squash = true}, FARM_ACTION_CONTINUOUS, INFINITY, "action 1 has bounds [1, inf]", 0, 0},
+                 {{.squash = true}, FARM_ACTION_CONTINUOUS, 1, "action 1 has bounds [1, 1]", 0, 0},
+                 {{.state_sigma = true, .squash = true}, FARM_ACTION_MULTI_DISCRETE, 0, NULL, 0, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct farm_env_spec env = {
+            .action = {.kind = cases[i].kind, .dims = 2, .sizes = {2, 2}, .low = {-1, 1}, .high = {1, cases[i].high}}};
+        struct farm_head head;
+        struct farm_error err = {0};
+        const enum farm_status status = farm_head_make(&env, cases[i].options, &head, &err);
+        cr_assert_eq(status, cases[i].word ? FARM_E_USAGE : FARM_OK, "case %zu: %s", i, err.message);
+        if (cases[i].word)
+            cr_assert(strstr(err.message, cases[i].word) && strstr(err.message, "--squash false"));
+        else
+            cr_assert(head.free_outputs == cases[i].free_outputs && head.samples == cases[i].samples, "case %zu", i);
+    }
 }

@@ -451,12 +451,16 @@ Test(learner, continuous_actions_and_their_distributions_are_numbers) {
     struct farm_ring_spec spec = local_spec();
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = 1, .high = {1}};
     farm_ring_spec_answers(&spec);
-    const float rows[][3] = {{0.5f, 0, -1}, {2, 0, -1}, {NAN, 0, 0}, {0, NAN, 0}, {0, 0, -INFINITY}};
+    farm_ring_spec_sample(&spec);
+    const float rows[][4] = {{0.5f, 0, -1, 1e9f}, {2, 0, -1, -9},       {NAN, 0, 0, 0},
+                             {0, NAN, 0, 0},      {0, 0, -INFINITY, 0}, {0, 0, 0, INFINITY}};
     tear_down();
     set_up_spec(&spec);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         memcpy(farm_lane_action(&table.ring.actor.lanes[0], table.n, 0), rows[i], sizeof(float));
         memcpy(farm_lane_policy(&table.ring.actor.lanes[0], table.n, 0), rows[i] + 1, 2 * sizeof(float));
+        memcpy(farm_lane_answer_at(&table.ring.actor.lanes[0], FARM_ANSWER_SAMPLE, table.n, 0), rows[i] + 3,
+               sizeof(float));
         play_step(0, 1, 0, 1);
         cr_assert_eq(table.stats.bad_values, i < 2 ? 0 : i - 1, "case %zu", i);
     }

@@ -109,7 +109,7 @@ static inline void update_configure_spaces(struct update_run *run, struct farm_r
     if (c->masked)
         env->obs[env->obs_count++] = (struct farm_field_spec){
             .name = FARM_HEAD_MASK_NAME, .dtype = FARM_U8, .rank = 1, .dims = {farm_policy_outputs(&env->action)}};
-    cr_assert_eq(farm_head_make(env, &run->head, NULL), FARM_OK);
+    cr_assert_eq(farm_head_make(env, learner->head, &run->head, NULL), FARM_OK);
     farm_ring_spec_answers(spec);
     io->actions = run->head.outputs;
     io->free_outputs = run->head.free_outputs;

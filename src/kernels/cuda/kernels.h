@@ -159,6 +159,7 @@ struct farm_cuda_sample {
     const uint8_t *mask;     // [rows][outputs] action masks; NULL: everything is permitted
     float *policy;           // [rows][outputs] out: -INFINITY for forbidden choices
     uint8_t *action;         // [rows][action_bytes] out, 4-byte aligned
+    uint8_t *sample;         // likewise, of a head that samples
 };
 
 enum farm_status farm_cuda_sample(struct CUstream_st *stream, const struct farm_cuda_sample *sample,
@@ -200,6 +201,7 @@ enum farm_status farm_cuda_optimiser_step(struct CUstream_st *stream, const stru
 // The answers to `count` environments of one lane's step. All pointers into `down` segments: mapped.
 struct farm_cuda_answer_lane {
     uint8_t *action;      // [count][action_bytes], 4-byte aligned
+    uint8_t *sample;      // likewise, of a head that samples
     float *policy;        // [count][outputs]
     float *value;         // [count]
     uint64_t *version;    // of the step
@@ -214,6 +216,7 @@ struct farm_cuda_answer {
     uint32_t lane_count;
     struct farm_head head;
     const uint8_t *action;   // [rows][action_bytes]
+    const uint8_t *sample;   // likewise, of a head that samples
     const float *policy;     // [rows][outputs]
     const float *value;      // [rows]
     const uint64_t *version; // one word: of the parameters

@@ -8,8 +8,9 @@ static __global__ void __launch_bounds__(THREADS) sample_rows(const struct farm_
     if (row >= s.rows) return;
     const size_t at = (size_t)row * (size_t)s.head.outputs;
     if (s.mask) farm_head_mask(&s.head, s.mask + at, s.policy + at);
-    farm_head_choose(&s.head, &s.sampler, s.stream[row], s.counter[row], s.policy + at,
-                     s.action + (size_t)row * (size_t)s.head.action_bytes);
+    const size_t action = (size_t)row * (size_t)s.head.action_bytes;
+    farm_head_choose(&s.head, &s.sampler, s.stream[row], s.counter[row], s.policy + at, s.action + action,
+                     s.head.samples ? s.sample + action : NULL);
 }
 
 enum farm_status farm_cuda_sample(struct CUstream_st *stream, const struct farm_cuda_sample *sample,

@@ -353,7 +353,9 @@ static void write_answers(const struct farm_backend *backend, const struct shard
             farm_head_mask(&backend->head,
                            farm_lane_obs(item->lane, (uint32_t)backend->head.mask_field - 1, item->n, env), row);
         farm_head_choose(&backend->head, &sampler, farm_random_stream(item->lane_id, env), item->n, row,
-                         farm_lane_action(item->lane, item->n, env));
+                         farm_lane_action(item->lane, item->n, env),
+                         backend->head.samples ? farm_lane_answer_at(item->lane, FARM_ANSWER_SAMPLE, item->n, env)
+                                               : NULL);
         memcpy(farm_lane_policy(item->lane, item->n, env), row, outputs * sizeof(float));
         farm_lane_value(item->lane, item->n)[env] = value[i];
     }

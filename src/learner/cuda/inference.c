@@ -48,6 +48,7 @@ struct farm_cuda_inference {
     uint64_t *flag, *flag_mapped; // sequence number of the last completed replay
     struct {
         uint8_t *action;       // [rows_max][action_bytes]
+        uint8_t *sample;       // likewise, of a head that samples
         float *policy;         // [rows_max][outputs]
         float *value;          // [rows_max]
         uint64_t *version;     // [lanes_max]
@@ -56,7 +57,7 @@ struct farm_cuda_inference {
     char *device_lists;
     void **block_from, **block_to; // the lists, as one piece
     float *policy, *value;
-    uint8_t *action;
+    uint8_t *action, *sample;
     struct farm_cuda_answer_lane discard; // the target of padding rows' answers
     void *discard_memory;
     size_t *copy_bytes;  // [rows_max * images] for the copy engines
@@ -106,7 +107,7 @@ size_t farm_cuda_inference_bytes(const struct farm_cuda_context *context) {
     const size_t rows = context->learner->infer_batch_max, outputs = (size_t)context->head.outputs;
     const struct lists lists = lay_out_lists(context, (uint32_t)rows, (uint32_t)rows);
     return farm_cuda_executor_bytes(&config) + lists.bytes +
-           rows * (sizeof(float) * (outputs + 1) + (size_t)context->head.action_bytes);
+           rows * (sizeof(float) * (outputs + 1) + 2 * (size_t)context->head.action_bytes);
 }
 
 static enum farm_status allocate_array(size_t count, size_t bytes, void *out, struct farm_error *err) {
@@ -135,6 +136,9 @@ static enum farm_status allocate_pinned(struct farm_cuda_inference *i, struct fa
     const struct farm_head *head = &i->context->head;
     status =
         allocate_pinned_array(rows, (size_t)head->action_bytes, &i->bounced.action, &i->bounced_mapped.action, err);
+    if (!status && head->samples)
+        status =
+            allocate_pinned_array(rows, (size_t)head->action_bytes, &i->bounced.sample, &i->bounced_mapped.sample, err);
     if (!status)
         status = allocate_pinned_array(rows * (size_t)head->outputs, sizeof(float), &i->bounced.policy,
                                        &i->bounced_mapped.policy, err);
@@ -158,6 +162,7 @@ static enum farm_status fill_constants(struct farm_cuda_inference *i, struct far
     i->discard = (struct farm_cuda_answer_lane){.version = (uint64_t *)(void *)at,
                                                 .value = (float *)(void *)(at + 16),
                                                 .action = (uint8_t *)(at + 32),
+                                                .sample = (uint8_t *)(at + 32),
                                                 .policy = (float *)(void *)(at + discard_policy_offset(i)),
                                                 .count = 1};
     return FARM_OK;
@@ -171,6 +176,8 @@ static enum farm_status allocate_on_device(struct farm_cuda_inference *i, struct
     if (!status) status = allocate_array(rows * outputs, sizeof(float), &i->policy, err);
     if (!status) status = allocate_array(rows, sizeof(float), &i->value, err);
     if (!status) status = allocate_array(rows, (size_t)i->context->head.action_bytes, &i->action, err);
+    if (!status && i->context->head.samples)
+        status = allocate_array(rows, (size_t)i->context->head.action_bytes, &i->sample, err);
     if (!status)
         status = allocate_array(1, discard_policy_offset(i) + outputs * sizeof(float), &i->discard_memory, err);
     if (!status) status = fill_constants(i, err);
@@ -229,13 +236,15 @@ static enum farm_status enqueue_all(struct farm_cuda_inference *i, const struct 
         .counter = (const uint64_t *)(void *)(i->device_lists + rung->lists.counts),
         .mask = context->head.mask_field ? (const uint8_t *)(i->device_lists + rung->lists.masks) : NULL,
         .policy = i->policy,
-        .action = i->action};
+        .action = i->action,
+        .sample = i->sample};
     if (!status) status = farm_cuda_sample(i->stream, &sample, err);
     const struct farm_cuda_answer answer = {
         .lanes = (const struct farm_cuda_answer_lane *)(void *)(i->device_lists + rung->lists.lanes),
         .lane_count = rung->lanes,
         .head = context->head,
         .action = i->action,
+        .sample = i->sample,
         .policy = i->policy,
         .value = i->value,
         .version = context->parameters.copies[copy].version};
@@ -323,10 +332,11 @@ void farm_cuda_inference_free(struct farm_cuda_inference *i) {
         for (int copy = 0; copy < 2; copy++)
             if (i->rungs[r].graphs[copy]) (void)cudaGraphExecDestroy(i->rungs[r].graphs[copy]);
     farm_cuda_executor_destroy(i->executor);
-    void *const device[] = {i->device_lists, i->block_from, i->block_to,      i->policy,
-                            i->value,        i->action,     i->discard_memory};
-    void *const pinned[] = {i->lists,          i->bounce,        i->flag,           i->bounced.action,
-                            i->bounced.policy, i->bounced.value, i->bounced.version};
+    void *const device[] = {i->device_lists, i->block_from, i->block_to, i->policy,
+                            i->value,        i->action,     i->sample,   i->discard_memory};
+    void *const pinned[] = {i->lists,           i->bounce,         i->flag,
+                            i->bounced.action,  i->bounced.policy, i->bounced.value,
+                            i->bounced.version, i->bounced.sample};
     for (size_t k = 0; k < sizeof device / sizeof *device; k++) (void)cudaFree(device[k]);
     for (size_t k = 0; k < sizeof pinned / sizeof *pinned; k++) (void)cudaFreeHost(pinned[k]);
     free(i->copy_bytes);
@@ -387,6 +397,8 @@ static struct farm_cuda_answer_lane answer_target(const struct farm_cuda_inferen
     struct farm_cuda_answer_lane answer = {.row = row, .count = item->env_count, .acted_value = item->n + 1};
     if (context->registered.bounced[FARM_CUDA_DOWN]) {
         answer.action = i->bounced_mapped.action + (size_t)row * (size_t)context->head.action_bytes;
+        if (context->head.samples)
+            answer.sample = i->bounced_mapped.sample + (size_t)row * (size_t)context->head.action_bytes;
         answer.policy = i->bounced_mapped.policy + (size_t)row * (size_t)context->head.outputs;
         answer.value = i->bounced_mapped.value + row;
         answer.version = i->bounced_mapped.version + k;
@@ -395,6 +407,8 @@ static struct farm_cuda_answer_lane answer_target(const struct farm_cuda_inferen
     const struct farm_lane *lane = item->lane;
     const uint32_t id = item->lane_id, env = item->env_from;
     answer.action = farm_cuda_down(context, id, farm_lane_action(lane, item->n, env));
+    if (context->head.samples)
+        answer.sample = farm_cuda_down(context, id, farm_lane_answer_at(lane, FARM_ANSWER_SAMPLE, item->n, env));
     answer.policy = farm_cuda_down(context, id, farm_lane_policy(lane, item->n, env));
     answer.value = farm_cuda_down(context, id, farm_lane_value(lane, item->n) + env);
     answer.version = farm_cuda_down(context, id, farm_lane_version(lane, item->n));
@@ -443,6 +457,9 @@ static void copy_answers(struct farm_cuda_inference *i, const struct farm_infer_
         const struct farm_infer_rows *item = &items[k];
         memcpy(farm_lane_action(item->lane, item->n, item->env_from), i->bounced.action + row * action_bytes,
                item->env_count * action_bytes);
+        if (i->context->head.samples)
+            memcpy(farm_lane_answer_at(item->lane, FARM_ANSWER_SAMPLE, item->n, item->env_from),
+                   i->bounced.sample + row * action_bytes, item->env_count * action_bytes);
         memcpy(farm_lane_policy(item->lane, item->n, item->env_from), i->bounced.policy + row * outputs,
                item->env_count * outputs * sizeof(float));
         memcpy(farm_lane_value(item->lane, item->n) + item->env_from, i->bounced.value + row,

@@ -52,6 +52,8 @@ static struct farm_learner_config learner_config(struct farm *farm) {
     if (s->dict) learner.io = dict_io();
     if (s->normalise && !s->frames) learner.io.inputs[0] = numbers, learner.io.input_count = 1;
     learner.io.inputs[0].normalise = learner.io.normalise_rewards = s->normalise;
+    learner.head = (struct farm_head_options){.squash = s->squash, .state_sigma = s->sigma};
+    learner.io.free_outputs = s->squash && !s->sigma ? 2 : 0;
     algo->batch = s->batch;
     algo->option[FARM_VTRACE_DISCOUNT] = 0.95f;
     algo->option[FARM_VTRACE_LAMBDA] = 0.9f;
@@ -106,8 +108,12 @@ static void open_rings(struct farm *farm) {
         spec.env.obs[spec.env.obs_count++] =
             (struct farm_field_spec){.name = "action_mask", .dtype = FARM_U8, .rank = 1, .dims = {ACTIONS}};
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}};
+    if (farm->setting.squash)
+        spec.env.action =
+            (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = 2, .low = {-1, -3}, .high = {1, 3}};
     spec.env.frames_per_step = 1;
     farm_ring_spec_answers(&spec);
+    if (farm->setting.squash) farm_ring_spec_sample(&spec);
     const struct farm_window_shape shape = {.stride = UNROLL, .length = UNROLL + 1, .stack = farm->learner.algo.stack};
     int fds[RINGS][2];
     for (int r = 0; r < RINGS; r++) {
@@ -159,7 +165,7 @@ enum farm_status open_backend(struct farm *farm, const struct farm_backend_ops *
         farm->plan.minibatch = farm_algo_units(&farm->plan, farm->setting.batch) / farm->setting.passes;
     }
     struct farm_head head;
-    cr_assert_eq(farm_head_make(&farm->made[0].spec.env, &head, &farm->err), FARM_OK);
+    cr_assert_eq(farm_head_make(&farm->made[0].spec.env, farm->learner.head, &head, &farm->err), FARM_OK);
     const struct farm_backend_config config = {.learner = &farm->learner,
                                                .plan = &farm->plan,
                                                .net = &farm->net,
@@ -395,7 +401,13 @@ void record_answers(struct farm *farm, struct record *record) {
         record->version[n][id] = *farm_lane_version(lane, n);
         for (uint32_t e = 0; e < WIDTH; e++) {
             const uint32_t row = id * WIDTH + e;
-            memcpy(&record->action[n][row], farm_lane_action(lane, n, e), sizeof(int32_t));
+            if (farm->setting.squash) {
+                memcpy(record->squashed[n][row], farm_lane_action(lane, n, e), sizeof record->squashed[n][row]);
+                memcpy(record->sample[n][row], farm_lane_answer_at(lane, FARM_ANSWER_SAMPLE, n, e),
+                       sizeof record->sample[n][row]);
+            } else {
+                memcpy(&record->action[n][row], farm_lane_action(lane, n, e), sizeof(int32_t));
+            }
             memcpy(record->logits[n][row], farm_lane_policy(lane, n, e), sizeof record->logits[n][row]);
             record->value[n][row] = farm_lane_value(lane, n)[e];
         }
@@ -411,6 +423,7 @@ void record_end(struct farm *farm, struct record *record) {
     record->counted[0] = farm->stats.bus_infer_bytes;
     record->counted[1] = farm->stats.bus_train_bytes;
     record->count = farm->net.parameter_count;
+    record->squash = farm->setting.squash;
     record->params = memcpy(malloc(record->count * sizeof(float)), read_params(farm), record->count * sizeof(float));
 }
 
@@ -471,6 +484,8 @@ double distance(const float *a, const float *b, size_t count) {
 void expect_same(const struct record *ours, const struct record *theirs, const char *what) {
     cr_assert_eq(ours->updates, theirs->updates);
     cr_assert_arr_eq(ours->action, theirs->action, sizeof ours->action, "%s", what);
+    cr_assert_arr_eq(ours->sample, theirs->sample, sizeof ours->sample, "%s", what);
+    cr_assert_arr_eq(ours->squashed, theirs->squashed, sizeof ours->squashed, "%s", what);
     cr_assert_arr_eq(ours->logits, theirs->logits, sizeof ours->logits, "%s", what);
     cr_assert_arr_eq(ours->value, theirs->value, sizeof ours->value, "%s", what);
     cr_assert_arr_eq(ours->version, theirs->version, sizeof ours->version, "%s", what);

@@ -33,6 +33,8 @@ struct setting {
     bool sync;      // trains on windows before their last step is answered
     bool ppo;       // PPO in place of V-trace
     bool masked;    // some actions are forbidden
+    bool squash;    // two numbers through tanh in place of discrete actions, in bounds of +-1 and +-3
+    bool sigma;     // squash: with the network's deviations
     bool dict;      // with frames: two colour images beside numbers, a choice, the last action and reward
     bool normalise; // numbers and rewards; without frames: in the network "separate"
     float reward;   // if not 0: of every tenth step, scaled by the largest float; other steps have none
@@ -64,6 +66,8 @@ struct farm {
 // All answers of a run, and the parameters at its end.
 struct record {
     int32_t action[ROUNDS][ENVIRONMENTS];
+    bool squash;
+    float sample[ROUNDS][ENVIRONMENTS][2], squashed[ROUNDS][ENVIRONMENTS][2]; // in place of `action`
     float logits[ROUNDS][ENVIRONMENTS][ACTIONS], value[ROUNDS][ENVIRONMENTS];
     uint64_t version[ROUNDS][LANE_COUNT];
     struct farm_pass_stats stats[ROUNDS];

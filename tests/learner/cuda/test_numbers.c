@@ -18,6 +18,12 @@ static void expect_near(const struct record *ours, const struct record *theirs) 
             cr_assert(ours->action[n][row] == theirs->action[n][row] &&
                           theirs->logits[n][row][theirs->action[n][row]] > -INFINITY,
                       "step %d row %d", n, row);
+        for (int row = 0; row < ENVIRONMENTS && ours->squash; row++)
+            for (int d = 0; d < 2; d++)
+                cr_assert(fabsf(ours->sample[n][row][d] - theirs->sample[n][row][d]) < 1e-3f &&
+                              fabsf(ours->squashed[n][row][d] - (d ? 3 : 1) * tanhf(ours->sample[n][row][d])) < 1e-6f &&
+                              ours->sample[n][row][d] != 0,
+                          "step %d row %d", n, row);
         for (int id = 0; id < LANE_COUNT; id++)
             cr_assert_eq(ours->version[n][id], theirs->version[n][id], "step %d lane %d", n, id);
         cr_assert_lt(distance(ours->logits[n][0], theirs->logits[n][0], ENVIRONMENTS * ACTIONS), 1e-3, "step %d", n);
@@ -37,19 +43,17 @@ Test(cuda_numbers, plays_and_learns_as_the_cpu_does) {
         {true, 1, ENVIRONMENTS, 5, 7, .spin_ns = 1000},
         {false, 1, ENVIRONMENTS, 5, 7, .spin_ns = 1000},
         {false, 1, ENVIRONMENTS, 0, 2, .loss_mean = true}, // lanes wider than a batch; the host sleeps while it waits
-        {true, 1, ENVIRONMENTS, 5, 7, 3, true, .spin_ns = 1000},
+        {true, 1, ENVIRONMENTS, 5, 7, 3, true, .spin_ns = 1000, .masked = true},
         {false, 1, ENVIRONMENTS, 5, 7, 3, true, .spin_ns = 1000},
         {true, 2, ENVIRONMENTS, 5, 7, .spin_ns = 1000},
-        {false, 2, ENVIRONMENTS, 5, 7, .spin_ns = 1000},
+        {false, 2, ENVIRONMENTS, 5, 7, .spin_ns = 1000, .squash = true, .sigma = true},
         {true, 2, 9, 2, 7, .loss_mean = true, .spin_ns = 1000}, // uneven shares; the mean is over all windows, not over
                                                                 // each GPU's
         {true, 2, ENVIRONMENTS, 5, 7, 2, .spin_ns = 1000},
         {true, 1, ENVIRONMENTS, 2, 7, 4, .spin_ns = 1000, .ppo = true},
         {true, 1, ENVIRONMENTS, 2, 7, 4, .spin_ns = 1000, .ppo = true, .mirror = FARM_MIRROR_WINDOW},
-        {false, 1, ENVIRONMENTS, 5, 7, 3, .loss_mean = true, .ppo = true},
-        {true, 2, 9, 2, 7, 5, .loss_mean = true, .spin_ns = 1000, .ppo = true},
-        {true, 1, ENVIRONMENTS, 5, 7, .spin_ns = 1000, .masked = true},
-        {false, 2, ENVIRONMENTS, 2, 7, 3, .ppo = true, .masked = true},
+        {false, 1, ENVIRONMENTS, 5, 7, 3, .loss_mean = true, .ppo = true, .squash = true},
+        {true, 2, 9, 2, 7, 5, .loss_mean = true, .spin_ns = 1000, .ppo = true, .masked = true},
         {true, 1, ENVIRONMENTS, 5, 7, .spin_ns = 1000, .dict = true},
         {true, 2, ENVIRONMENTS, 2, 7, 2, .ppo = true, .dict = true, .normalise = true, .mirror = FARM_MIRROR_WINDOW},
         {false, 1, ENVIRONMENTS, 5, 7, 3, .loss_mean = true, .ppo = true, .normalise = true},
@@ -267,7 +271,9 @@ Test(cuda_numbers, the_mirror_changes_no_number_of_flat_observations_in_bf16) {
 Test(cuda_numbers, refused_registration_changes_no_number) {
     expect_bounced_agrees(usual_setting(true, 1), &farm_emulator.refuse_registration);
     farm_emulator_reset();
-    expect_bounced_agrees(usual_setting(false, 1), &farm_emulator.refuse_registration);
+    struct setting numbers = usual_setting(false, 1);
+    numbers.squash = true;
+    expect_bounced_agrees(numbers, &farm_emulator.refuse_registration);
     farm_emulator_reset();
     expect_bounced_agrees(usual_setting(true, 1), &farm_emulator.refuse_read_only);
     farm_emulator_reset();
