@@ -18,7 +18,7 @@ struct farm_infer_rows {
     uint32_t env_from, env_count;
 };
 
-// One optimiser step over units of a slot (algo.h): columns, or rows t * columns + c.
+// One optimiser step over units of a slot (algo.h): columns, or rows t * columns + c. At most farm_algo_pass_units.
 struct farm_pass {
     const uint32_t *indices; // [count] of the units to train on; NULL: all
     uint32_t count;          // of indices; 0 for all

@@ -22,7 +22,7 @@ enum {
     UPDATES_SECOND = 3,  // choices of a second action
     UPDATES_CHOICES = 3, // of each of two integers
     UPDATES_COLUMNS = UPDATES_LANES * UPDATES_WIDTH,
-    UPDATES_BYTES = 59952, // of the file
+    UPDATES_BYTES = 59976, // of the file
 };
 
 // As in the file.
@@ -33,6 +33,7 @@ struct update_case {
     int32_t joined;        // frames in colour, vectors, choices, last action and reward
     int32_t actions, dims; // discrete ones, or if dims > 0 so many continuous ones
     int32_t masked, normalise, ppo, adam, loss_sum, epochs, passes;
+    int32_t numbers; // of the parameters' change after 1, 10 and 50 updates, which follow
     float lr, first_decay, second_decay, epsilon, grad_norm_clip, reward_clip, reward_scale;
     float option[FARM_ALGO_OPTIONS_MAX];
     float terms[UPDATES][FARM_ALGO_TERMS_MAX], grad_norm[UPDATES];
@@ -152,10 +153,11 @@ static inline void update_draw_params(struct update_run *run) {
             if (mask[at] > 0) params[at] = (float)(bound * (2 * update_draw(run->c, 1000 + (uint64_t)t, i, 0) - 1));
     }
     free(mask);
-    cr_assert_eq(run->ops->state_changed(run->backend, 0, 0, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(run->ops->state_changed(run->backend, 1, 0, &err), FARM_OK, "%s", err.message);
 }
 
-static inline struct update_run *update_open(const struct update_case *c, const struct farm_backend_ops *ops) {
+static inline struct update_run *update_open(const struct update_case *c, const struct farm_backend_ops *ops,
+                                             enum farm_precision precision) {
     struct farm_error err = {0};
     struct farm_ring_spec spec;
     struct update_run *run = calloc(1, sizeof *run);
@@ -163,6 +165,7 @@ static inline struct update_run *update_open(const struct update_case *c, const 
     run->ops = ops;
     update_configure_spaces(run, &spec);
     update_configure(run);
+    run->learner.precision = precision;
     test_ring_open(&spec, &run->ring);
     cr_assert_eq(farm_algo_plan_make(&run->learner.algo, &run->plan, &err), FARM_OK, "%s", err.message);
     cr_assert_eq(farm_net_make(&run->learner.net, &run->learner.io, &run->net, &err), FARM_OK, "%s", err.message);
@@ -322,7 +325,7 @@ static inline void update_make(struct update_run *run, uint64_t k, struct farm_p
     if (!run->c->ppo) update_answer(run, true);
     update_begin(run, k * UPDATES_UNROLL);
     update_passes(run);
-    cr_assert_eq(run->ops->publish(run->backend, k + 1, &err), FARM_OK);
+    cr_assert_eq(run->ops->publish(run->backend, k + 2, &err), FARM_OK);
     cr_assert_eq(run->ops->finish(run->backend, stats, &err), FARM_OK, "%s", err.message);
     for (uint32_t l = 0; l < UPDATES_LANES; l++)
         farm_lane_release(run->lanes.lanes[l].lane, last - (UPDATES_STACK - 1));
@@ -331,24 +334,22 @@ static inline void update_make(struct update_run *run, uint64_t k, struct farm_p
 // ---- comparison ----
 
 // Distance between the change of each tensor and PyTorch's, over the largest change so far (sizes [tensors]: of
-// PyTorch's squares); entries as in the file, whose next numbers they are.
-static inline void update_expect(const struct update_run *run, const float *initial, double *sizes, const uint8_t **at,
-                                 bool compare, int updates) {
+// PyTorch's squares). change: PyTorch's, of the file's entries.
+static inline void update_expect(const struct update_run *run, const float *initial, double *sizes, const float *change,
+                                 uint64_t updates) {
     for (int t = 0; t < run->net.tensor_count; t++) {
         const struct farm_tensor *tensor = &run->net.tensors[t];
         const size_t step = tensor->count <= 256 ? 1 : tensor->count / 128 | 1;
+        const double most = strncmp(tensor->name, "normalise.", 10) == 0 ? 1e-5 : 1e-4;
         double off = 0, size = 0;
-        for (size_t i = tensor->offset; i < tensor->offset + tensor->count; i += step, *at += sizeof(float)) {
-            const double theirs = (double)*(const float *)(const void *)*at;
+        for (size_t i = tensor->offset; i < tensor->offset + tensor->count; i += step, change++) {
             const double ours = (double)update_params(run)[i] - (double)initial[i];
-            off += (ours - theirs) * (ours - theirs);
-            size += theirs * theirs;
+            off += pow(ours - (double)*change, 2);
+            size += pow((double)*change, 2);
         }
         sizes[t] = fmax(sizes[t], size);
-        const double most = strncmp(tensor->name, "normalise.", 10) == 0 ? 1e-5 : 1e-4;
-        cr_assert(!compare || sqrt(off / sizes[t]) <= most,
-                  "%s, %s: the change of %s after %d updates is off by %.2g of it", run->c->name, run->ops->name,
-                  tensor->name, updates, sqrt(off / sizes[t]));
+        cr_assert_leq(sqrt(off / sizes[t]), most, "%s, %s: the change of %s after %lu updates is off by %.2g of it",
+                      run->c->name, run->ops->name, tensor->name, updates, sqrt(off / sizes[t]));
     }
 }
 
@@ -364,27 +365,62 @@ static inline void update_expect_stats(const struct update_run *run, const struc
                        run->ops->name, k, stats->grad_norm, norm);
 }
 
+// The next case of the file after c (NULL: the first one); NULL after the last one.
+static inline const struct update_case *update_next(const struct update_case *c) {
+    static _Alignas(8) uint8_t file[UPDATES_BYTES];
+    if (!c) vectors_read("tests/vectors/updates.bin", file, sizeof file);
+    const uint8_t *at = c ? (const uint8_t *)(c + 1) + 3 * (size_t)c->numbers * sizeof(float) : file;
+    return at < file + sizeof file ? (const void *)at : NULL;
+}
+
+static inline bool update_supports(const struct update_case *c, const struct farm_backend_ops *ops) {
+    return !c->normalise || ops == &farm_backend_cpu; // CUDA does not normalise yet
+}
+
 // Runs so many updates of each case of the file.
 static inline void updates_expect(const struct farm_backend_ops *ops, uint64_t updates) {
-    static _Alignas(8) uint8_t file[UPDATES_BYTES];
-    vectors_read("tests/vectors/updates.bin", file, sizeof file);
-    for (const uint8_t *at = file; at < file + sizeof file;) {
+    for (const struct update_case *c = NULL; (c = update_next(c));) {
+        if (!update_supports(c, ops)) continue;
         struct farm_pass_stats stats;
-        const struct update_case *c = (const void *)at;
-        const bool supported = !c->normalise || ops == &farm_backend_cpu; // CUDA does not normalise yet
-        struct update_run *run = update_open(c, supported ? ops : &farm_backend_cpu);
+        struct update_run *run = update_open(c, ops, FARM_PRECISION_F32);
         const size_t bytes = run->net.parameter_count * sizeof(float);
+        const float *change = (const void *)(c + 1);
         double sizes[FARM_TENSORS_MAX] = {0};
         float *initial = memcpy(malloc(bytes), update_params(run), bytes);
-        at += sizeof *c;
-        for (uint64_t k = 0; k < UPDATES; k++) {
-            const bool kept = k == 0 || k == UPDATES_FEW - 1 || k == UPDATES - 1;
-            const bool runs = k < updates && supported;
-            if (runs) update_make(run, k, &stats);
-            if (runs) update_expect_stats(run, &stats, k);
-            if (kept) update_expect(run, initial, sizes, &at, runs, (int)k + 1);
+        for (uint64_t k = 0; k < updates; k++) {
+            update_make(run, k, &stats);
+            update_expect_stats(run, &stats, k);
+            if (k > 0 && k != UPDATES_FEW - 1 && k != UPDATES - 1) continue;
+            update_expect(run, initial, sizes, change, k + 1);
+            change += c->numbers;
         }
         free(initial);
+        update_close(run);
+    }
+}
+
+// Inference and training compute the same policy: in the first pass of each case by PPO, |pi/mu - 1| and KL(mu || pi)
+// are within the bounds of tests/algo/test_ppo.c.
+static inline void updates_expect_on_policy(const struct farm_backend_ops *ops, enum farm_precision precision,
+                                            double bound) {
+    for (const struct update_case *c = NULL; (c = update_next(c));) {
+        if (!update_supports(c, ops) || !c->ppo) continue;
+        struct update_case own = *c;
+        struct farm_pass_stats stats;
+        struct farm_error err = {0};
+        own.option[FARM_PPO_CLIP] = (float)bound;
+        own.passes = 0; // one pass over all
+        struct update_run *run = update_open(&own, ops, precision);
+        for (; run->n < UPDATES_UNROLL; update_answer(run, false)) update_publish(run);
+        update_publish(run);
+        for (int moved = 0; moved < 2; moved++) {
+            update_begin(run, 0);
+            update_pass(run, &(struct farm_pass){.learning_rate = 0.1});
+            cr_assert_eq(ops->finish(run->backend, &stats, &err), FARM_OK, "%s", err.message);
+            const double beyond = stats.terms[FARM_PPO_CLIPPED], kl = stats.terms[FARM_PPO_KL];
+            cr_assert(moved ? beyond > 0 : beyond == 0 && fabs(kl) < stats.terms[0] * (bound * bound / 8 + 1e-6),
+                      "%s, %s: %g of %g rows, %g nats", c->name, ops->name, beyond, stats.terms[0], kl);
+        }
         update_close(run);
     }
 }

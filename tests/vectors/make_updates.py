@@ -4,7 +4,7 @@ clipping and automatic differentiation.
 
 Run in this folder after `pip install torch numpy`. Observations, rewards, episode ends, answers and initial parameters are draws
 (tests/support/updates.h makes the same), so the file holds settings and results only. Per case, little-endian: name (16 bytes); i32
-settings and f32 settings, as in struct update_case; then f32: terms of the algorithm [50][8] and gradient norm [50] of each update
+settings and the numbers of a change, f32 settings, as in struct update_case; then f32: terms of the algorithm [50][8] and gradient norm [50] of each update
 (the last pass's, before clipping); after 1, 10 and 50 updates, the change of the parameters: of each tensor of n entries those at
 0, s, 2s, ..., s = 1 for n <= 256, else n / 128 rounded down to an odd number.
 """
@@ -348,7 +348,7 @@ def run(name, case, seed):
     algorithm = ppo if case["ppo"] else vtrace
     options = [case[k] for k in OPTIONS[algorithm]]
     real = f32([case[k] for k in REAL] + options + [0] * (16 - len(options)))
-    out = [struct.pack("<16s12i", name.encode(), *(case[k] for k in WHOLE)), real]
+    whole = [case[k] for k in WHOLE]
     case |= {k: float(f32(v)) for k, v in case.items() if k not in WHOLE}
     steps, net = make_steps(case), Net(case).double()
     initialise(net, seed)
@@ -369,7 +369,8 @@ def run(name, case, seed):
                 changes += [f32(x - y) for x, y in zip(statistics.tensors, first)]
     print(f"{name}, seed {seed}: {len(changes[0])} entries; nearest edge {margin:.1g}; norms {norms.min():.3g} to {norms.max():.3g}; "
           f"shares of terms at the end {np.round(all_terms[-1] / all_terms[-1][0], 3)}")  # fmt: skip
-    return b"".join(f32(x).tobytes() if isinstance(x, np.ndarray) else x for x in out + [all_terms, norms, *changes]) if margin > 2e-5 else None
+    head = struct.pack("<16s13i", name.encode(), *whole, sum(map(len, changes)) // len(SNAPSHOTS))
+    return head + b"".join(f32(x).tobytes() for x in [real, all_terms, norms, *changes]) if margin > 2e-5 else None
 
 
 def main():

@@ -9,3 +9,8 @@ TestSuite(cuda_updates, .timeout = 120);
 Test(cuda_updates, fifty_of_each_kind_are_pytorchs) {
     updates_expect(&farm_backend_cuda, UPDATES_FEW);
 }
+
+Test(cuda_updates, the_first_pass_is_on_policy) {
+    updates_expect_on_policy(&farm_backend_cuda, FARM_PRECISION_F32, 4e-4);
+    updates_expect_on_policy(&farm_backend_cuda, FARM_PRECISION_BF16, 0.25);
+}
