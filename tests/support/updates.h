@@ -373,14 +373,9 @@ static inline const struct update_case *update_next(const struct update_case *c)
     return at < file + sizeof file ? (const void *)at : NULL;
 }
 
-static inline bool update_supports(const struct update_case *c, const struct farm_backend_ops *ops) {
-    return !c->normalise || ops == &farm_backend_cpu; // CUDA does not normalise yet
-}
-
 // Runs so many updates of each case of the file.
 static inline void updates_expect(const struct farm_backend_ops *ops, uint64_t updates) {
     for (const struct update_case *c = NULL; (c = update_next(c));) {
-        if (!update_supports(c, ops)) continue;
         struct farm_pass_stats stats;
         struct update_run *run = update_open(c, ops, FARM_PRECISION_F32);
         const size_t bytes = run->net.parameter_count * sizeof(float);
@@ -404,7 +399,7 @@ static inline void updates_expect(const struct farm_backend_ops *ops, uint64_t u
 static inline void updates_expect_on_policy(const struct farm_backend_ops *ops, enum farm_precision precision,
                                             double bound) {
     for (const struct update_case *c = NULL; (c = update_next(c));) {
-        if (!update_supports(c, ops) || !c->ppo) continue;
+        if (!c->ppo) continue;
         struct update_case own = *c;
         struct farm_pass_stats stats;
         struct farm_error err = {0};
