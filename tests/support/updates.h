@@ -22,16 +22,17 @@ enum {
     UPDATES_SECOND = 3,  // choices of a second action
     UPDATES_CHOICES = 3, // of each of two integers
     UPDATES_COLUMNS = UPDATES_LANES * UPDATES_WIDTH,
-    UPDATES_BYTES = 59976, // of the file
+    UPDATES_BYTES = 70212, // of the file
 };
 
 // As in the file.
 struct update_case {
     char name[16];
     int32_t seed;
-    int32_t frames;        // else vectors
-    int32_t joined;        // frames in colour, vectors, choices, last action and reward
-    int32_t actions, dims; // discrete ones, or if dims > 0 so many continuous ones
+    int32_t frames;              // else vectors
+    int32_t joined;              // frames in colour, vectors, choices, last action and reward
+    int32_t actions, dims;       // discrete ones, or if dims > 0 so many continuous ones
+    int32_t squash, state_sigma; // of these
     int32_t masked, normalise, ppo, adam, loss_sum, epochs, passes;
     int32_t numbers; // of the parameters' change after 1, 10 and 50 updates, which follow
     float lr, first_decay, second_decay, epsilon, grad_norm_clip, reward_clip, reward_scale;
@@ -105,13 +106,15 @@ static inline void update_configure_spaces(struct update_run *run, struct farm_r
             .kind = FARM_ACTION_MULTI_DISCRETE, .dims = 2, .sizes = {UPDATES_ACTIONS, UPDATES_SECOND}};
     if (c->dims) {
         env->action = (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = (uint32_t)c->dims};
-        for (int d = 0; d < c->dims; d++) env->action.low[d] = -1, env->action.high[d] = 1;
+        for (int d = 0; d < c->dims; d++) env->action.low[d] = -1.0f - (float)d, env->action.high[d] = 1 + 2 * (float)d;
     }
     if (c->masked)
         env->obs[env->obs_count++] = (struct farm_field_spec){
             .name = FARM_HEAD_MASK_NAME, .dtype = FARM_U8, .rank = 1, .dims = {farm_policy_outputs(&env->action)}};
+    learner->head = (struct farm_head_options){.state_sigma = c->state_sigma, .squash = c->squash};
     cr_assert_eq(farm_head_make(env, learner->head, &run->head, NULL), FARM_OK);
     farm_ring_spec_answers(spec);
+    if (c->squash) farm_ring_spec_sample(spec);
     io->actions = run->head.outputs;
     io->free_outputs = run->head.free_outputs;
 }
@@ -262,7 +265,10 @@ static inline void update_write_answer(struct update_run *run, uint64_t column) 
         const double number = update_draw(run->c, column, run->n, 50 + (uint64_t)d);
         const float drawn = (float)((double)policy[d] + 2 * number - 1);
         const int32_t choice = update_choice(run, column, run->n, d);
-        memcpy(action + (size_t)d * sizeof drawn, run->c->dims ? (const void *)&drawn : &choice, sizeof drawn);
+        const float squashed = farm_tanh_action(drawn, run->head.low[d], run->head.high[d]);
+        const void *written = run->c->squash ? &squashed : run->c->dims ? (const void *)&drawn : &choice;
+        memcpy(action + (size_t)d * sizeof drawn, written, sizeof drawn);
+        if (run->c->squash) ((float *)farm_lane_answer_at(lane, FARM_ANSWER_SAMPLE, run->n, env))[d] = drawn;
     }
     farm_lane_value(lane, run->n)[env] = (float)(2 * update_draw(run->c, column, run->n, 4) - 1);
 }

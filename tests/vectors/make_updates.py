@@ -84,7 +84,7 @@ class Net(nn.Module):
 
     def __init__(self, case):
         super().__init__()
-        self.frames, self.dims, self.joined = case["frames"], case["dims"], case["joined"]
+        self.frames, self.dims, self.joined, self.state_sigma = (case[k] for k in ("frames", "dims", "joined", "state_sigma"))
         self.channels, width = STACK * (3 if self.joined else 1), 16 if self.frames else 64
         if self.frames:
             self.layers = nn.ModuleList([nn.Conv2d(self.channels, 8, 4, 2), nn.Conv2d(8, 8, 3), nn.Linear(8 * 3 * 3, 16)])
@@ -102,7 +102,7 @@ class Net(nn.Module):
         if self.joined:
             x = F.relu(self.join[1](torch.cat([x, F.relu(self.join[0](flat))], 1)))
         policy = self.policy(x)
-        if self.dims:  # logarithms of standard deviations do not depend on the observation
+        if self.dims and not self.state_sigma:  # logarithms of standard deviations do not depend on the observation
             policy = torch.cat([policy[:, : self.dims], self.policy.bias[self.dims :].expand(len(x), -1)], 1)
         return policy, self.value(x)[:, 0]
 
@@ -213,17 +213,38 @@ class Discrete:
 
 class Gaussian(Independent):
     def __init__(self, policy):
-        mean, log_sigma = policy.chunk(2, -1)
-        super().__init__(Normal(mean, log_sigma.exp()), 1)
+        self.mean_of, log_sigma = policy.chunk(2, -1)
+        self.sigma_of = log_sigma.exp()
+        super().__init__(Normal(self.mean_of, self.sigma_of), 1)
 
     def kl_to(self, other):
         return kl_divergence(self, other)
 
 
+class Squashed(Gaussian):
+    """Of low + (tanh(x) + 1) / 2 * (high - low) at the draw x; the entropy by the trapezoidal rule."""
+
+    HALF = torch.tensor([1, 2.5], dtype=torch.float64)  # (high - low) / 2
+
+    @staticmethod
+    def log_slope(x):
+        return (1 / torch.cosh(x) ** 2).log()
+
+    def log_prob(self, x):
+        return super().log_prob(x) - (self.log_slope(x) + self.HALF.log()).sum(-1)
+
+    def entropy(self):
+        z = torch.linspace(-9, 9, 1801, dtype=torch.float64)
+        weight = torch.exp(-z * z / 2) / np.sqrt(2 * np.pi) * (z[1] - z[0])
+        spread = (weight * self.log_slope(self.mean_of[..., None] + self.sigma_of[..., None] * z)).sum(-1)
+        return super().entropy() + (spread + self.HALF.log()).sum(-1)
+
+
 def distributions(case, policy, behaviour):
     """pi, mu."""
     if case["dims"]:
-        return Gaussian(policy), Gaussian(behaviour)
+        kind = Squashed if case["squash"] else Gaussian
+        return kind(policy), kind(behaviour)
     return Discrete(policy, behaviour, SIZES[: case["actions"]]), Discrete(behaviour, behaviour, SIZES[: case["actions"]])
 
 
@@ -314,7 +335,7 @@ def selected(net, initial):
 
 
 # Keys in the order of the file; the algorithm's options in the order of vtrace.h or ppo.h.
-WHOLE = ["seed", "frames", "joined", "actions", "dims", "masked", "normalise", "ppo", "adam", "loss_sum", "epochs", "passes"]
+WHOLE = ["seed", "frames", "joined", "actions", "dims", "squash", "state_sigma", "masked", "normalise", "ppo", "adam", "loss_sum", "epochs", "passes"]
 REAL = ["lr", "first_decay", "second_decay", "epsilon", "grad_norm_clip", "reward_clip", "reward_scale"]
 OPTIONS = {
     vtrace: ["discount", "entropy_cost", "baseline_cost", "rho_clip", "c_clip", "pg_rho_clip", "lambda"],
@@ -322,13 +343,15 @@ OPTIONS = {
 }
 ADAM = dict(adam=1, first_decay=0.9, second_decay=0.999, epsilon=1e-5)
 RMSPROP = dict(adam=0, first_decay=0, second_decay=0.99, epsilon=0.01)
-VTRACE = dict(joined=0, actions=1, dims=0, masked=0, normalise=0, ppo=0, epochs=1, passes=0, discount=0.97, entropy_cost=0.01, baseline_cost=0.5, rho_clip=1, c_clip=1, pg_rho_clip=1,
+VTRACE = dict(joined=0, actions=1, dims=0, squash=0, state_sigma=0, masked=0, normalise=0, ppo=0, epochs=1, passes=0, discount=0.97, entropy_cost=0.01, baseline_cost=0.5, rho_clip=1, c_clip=1, pg_rho_clip=1,
               **{"lambda": 1})  # fmt: skip
-PPO = dict(joined=0, actions=1, dims=0, masked=0, normalise=0, ppo=1, discount=0.95, clip=0.2, value_clip=0, entropy_cost=0.01, baseline_cost=0.5, minibatch=ROWS, kl_stop=0, **{"lambda": 0.9})
+PPO = dict(joined=0, actions=1, dims=0, squash=0, state_sigma=0, masked=0, normalise=0, ppo=1, discount=0.95, clip=0.2, value_clip=0, entropy_cost=0.01, baseline_cost=0.5, minibatch=ROWS, kl_stop=0, **{"lambda": 0.9})
 CASES = {
     "vtrace frames": VTRACE | RMSPROP | dict(frames=1, loss_sum=1, lr=2e-3, grad_norm_clip=10, reward_clip=0.6, reward_scale=1),
     "vtrace masked": VTRACE | ADAM | dict(frames=0, actions=2, masked=1, loss_sum=0, lr=1e-3, grad_norm_clip=0, reward_clip=0, reward_scale=0.7, rho_clip=1.3,
                                            c_clip=0.9, pg_rho_clip=1.1) | {"lambda": 0.9},
+    "vtrace squashed": VTRACE | ADAM | dict(frames=0, dims=2, squash=1, state_sigma=1, loss_sum=0, lr=1e-3, grad_norm_clip=1,
+                                            reward_clip=0, reward_scale=1, entropy_cost=0.05),
     "ppo frames": PPO | ADAM | dict(frames=1, loss_sum=0, epochs=2, passes=2, lr=1e-3, grad_norm_clip=0.5, reward_clip=0.6,
                                     reward_scale=1, value_clip=0.25, advantages=1),
     "ppo masked": PPO | ADAM | dict(frames=0, masked=1, loss_sum=1, epochs=2, passes=3, lr=1e-3, grad_norm_clip=8, reward_clip=0,
@@ -369,7 +392,7 @@ def run(name, case, seed):
                 changes += [f32(x - y) for x, y in zip(statistics.tensors, first)]
     print(f"{name}, seed {seed}: {len(changes[0])} entries; nearest edge {margin:.1g}; norms {norms.min():.3g} to {norms.max():.3g}; "
           f"shares of terms at the end {np.round(all_terms[-1] / all_terms[-1][0], 3)}")  # fmt: skip
-    head = struct.pack("<16s13i", name.encode(), *whole, sum(map(len, changes)) // len(SNAPSHOTS))
+    head = struct.pack("<16s15i", name.encode(), *whole, sum(map(len, changes)) // len(SNAPSHOTS))
     return head + b"".join(f32(x).tobytes() for x in [real, all_terms, norms, *changes]) if margin > 2e-5 else None
 
 
