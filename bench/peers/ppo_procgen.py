@@ -199,10 +199,10 @@ def main():
         sys.exit(__doc__)
     torch.set_num_threads(1)
     build, seed = sys.argv[1], int(sys.argv[2])
+    commit = subprocess.check_output(["git", "describe", "--always", "--dirty", "--abbrev=12"], text=True).strip()
     began = time.monotonic()
     training = Training(os.path.join(build, "procgen"), seed)
     training.run()
-    commit = subprocess.check_output(["git", "describe", "--always", "--dirty", "--abbrev=12"], text=True).strip()
     line = {
         "date": datetime.date.today().isoformat(), "machine": common.machine(), "commit": commit,
         "command": f"bench/peers/ppo_procgen.py {os.path.basename(build)} {seed}",
