@@ -11,36 +11,51 @@
 
 enum { OBS_BYTES_MAX = 8192, GUARD_BYTES = 64, SIDE = 84, RESET = -1 };
 
-// One environment, with an observation buffer between two guards.
+// One environment, with a buffer for each field of its observation, between guards.
 struct player {
     const struct farm_env_api *api;
     struct farm_env_spec spec;
     void *env;
-    size_t obs_bytes;
-    uint8_t memory[GUARD_BYTES + OBS_BYTES_MAX + GUARD_BYTES];
+    size_t at[FARM_OBS_FIELDS_MAX], bytes[FARM_OBS_FIELDS_MAX], end; // of fields in memory; of the last one's guard
+    uint8_t memory[OBS_BYTES_MAX];
     float reward;
     uint32_t flags; // of the last step
 };
 
-static const uint8_t *observation(const struct player *player) {
-    return player->memory + GUARD_BYTES;
+static const void *field(const struct player *player, int f) {
+    return player->memory + player->at[f];
 }
 
-// action RESET: starts an episode.
-static void advance(struct player *player, int32_t action, int dirt) {
-    void *obs[] = {player->memory + GUARD_BYTES};
+static const uint8_t *observation(const struct player *player) {
+    return field(player, 0);
+}
+
+static bool observations_equal(const struct player *a, const struct player *b) {
+    bool equal = true;
+    for (int f = 0; f < (int)a->spec.obs_count; f++) equal &= !memcmp(field(a, f), field(b, f), a->bytes[f]);
+    return equal;
+}
+
+// actions: of each dimension; the first RESET starts an episode.
+static void advance_by(struct player *player, const int32_t *actions, int dirt) {
+    void *obs[FARM_OBS_FIELDS_MAX];
+    for (uint32_t f = 0; f < player->spec.obs_count; f++) obs[f] = player->memory + player->at[f];
     memset(player->memory, dirt, sizeof player->memory);
     player->reward = NAN;
     player->flags = 0;
-    if (action == RESET)
+    if (actions[0] == RESET)
         player->api->reset(player->env, obs);
     else
-        player->flags = player->api->step(player->env, &action, obs, &player->reward);
-    for (size_t i = 0; i < GUARD_BYTES; i++) {
-        cr_assert_eq(player->memory[i], dirt, "%s wrote before its observation", player->api->name);
-        cr_assert_eq(player->memory[GUARD_BYTES + player->obs_bytes + i], dirt, "%s wrote after its observation",
-                     player->api->name);
+        player->flags = player->api->step(player->env, actions, obs, &player->reward);
+    for (uint32_t f = 0; f <= player->spec.obs_count; f++) {
+        const size_t guard = f ? player->at[f - 1] + player->bytes[f - 1] : 0;
+        for (size_t i = 0; i < GUARD_BYTES; i++)
+            cr_assert_eq(player->memory[guard + i], dirt, "%s wrote beside its observation", player->api->name);
     }
+}
+
+static void advance(struct player *player, int32_t action, int dirt) {
+    advance_by(player, &action, dirt);
 }
 
 static void reset(struct player *player) {
@@ -59,8 +74,13 @@ static struct player make_player(const char *name, uint64_t seed, const struct f
     cr_assert_eq(player.api->spec(&config, &player.spec, error, sizeof error), 0, "%s", error);
     player.env = player.api->create(&config, error, sizeof error);
     cr_assert_not_null(player.env, "%s", error);
-    player.obs_bytes = farm_field_bytes(&player.spec.obs[0]);
-    cr_assert_leq(player.obs_bytes, (size_t)OBS_BYTES_MAX);
+    player.end = GUARD_BYTES;
+    for (uint32_t f = 0; f < player.spec.obs_count; f++) {
+        player.at[f] = player.end;
+        player.bytes[f] = farm_field_bytes(&player.spec.obs[f]);
+        player.end += player.bytes[f] + GUARD_BYTES;
+    }
+    cr_assert_leq(player.end, (size_t)OBS_BYTES_MAX);
     return player;
 }
 
@@ -84,8 +104,7 @@ Test(envs, native_environments_repeat_themselves_and_write_exactly_their_observa
             advance(&b, start ? RESET : action, 0xff);
             cr_assert(start || a.reward == b.reward);
             cr_assert_eq(a.flags, b.flags);
-            cr_assert_eq(memcmp(observation(&a), observation(&b), a.obs_bytes), 0, "%s differs at step %d", a.api->name,
-                         n);
+            cr_assert(observations_equal(&a, &b), "%s differs at step %d", a.api->name, n);
             start = a.flags != 0;
         }
     }
@@ -93,7 +112,8 @@ Test(envs, native_environments_repeat_themselves_and_write_exactly_their_observa
 
 // Games with chance; one without it may be equal for all seeds. Breakout's first difference is the serve.
 Test(envs, environments_with_chance_differ_between_seeds) {
-    static const char *const names[] = {"native/catch", "native/cartpole", "native/breakout"};
+    static const char *const names[] = {"native/catch", "native/cartpole", "native/breakout", "native/menu",
+                                        "native/juggle"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         int different = 0;
         for (uint64_t seed = 1; seed <= 10; seed++) {
@@ -104,7 +124,7 @@ Test(envs, environments_with_chance_differ_between_seeds) {
                 step(&a, 1);
                 step(&b, 1);
             }
-            different += memcmp(observation(&a), observation(&b), a.obs_bytes) != 0;
+            different += !observations_equal(&a, &b);
         }
         cr_assert_geq(different, 5, "%s: %d of 10 seeds differ from seed 0", names[i], different);
     }
@@ -117,6 +137,8 @@ Test(envs, native_environments_refuse_unknown_options) {
         const char *message;
     } cases[] = {{&farm_env_catch, {"lifeloss", "true"}, "lifeloss"},
                  {&farm_env_cartpole, {"lifeloss", "true"}, "lifeloss"},
+                 {&farm_env_juggle, {"lifeloss", "true"}, "lifeloss"},
+                 {&farm_env_menu, {"drink", "true"}, "did you mean \"drinks\""},
                  {&farm_env_breakout, {"lifeloss", "true"}, "did you mean \"life_loss\""},
                  {&farm_env_breakout, {"life_loss", "maybe"}, "maybe"},
                  {&farm_env_breakout, {"max_steps", "0"}, "whole number of at least 1"}};
@@ -323,4 +345,84 @@ Test(envs, breakout_truncates_a_game_after_max_steps) {
         cr_assert_gt(lives_lost, 0);
         cr_assert_eq(player.flags, FARM_STEP_TRUNCATED | FARM_STEP_GAME_END);
     }
+}
+
+// ---- menu ----
+
+// The n dishes (drinks) from `stock` on: the `which`-th in stock from the guest's best on, or, if it is -1, one that is
+// not in stock. The order is the header's: each guest's begins five places behind the guest's before.
+static int32_t menu_choose(int32_t guest, const uint8_t *stock, int n, int which) {
+    for (int rank = 0; rank < n; rank++) {
+        const int item = (rank + 5 * guest) % n;
+        if (which < 0 ? !stock[item] : stock[item] && which-- == 0) return item;
+    }
+    cr_assert_fail("no such dish");
+    return -1;
+}
+
+// Plays a game by such choices. Returns its return.
+static float play_menu(struct player *player, int dish, int drink) {
+    const uint8_t *mask = field(player, 1);
+    float total = 0;
+    for (reset(player); !player->flags; total += player->reward) {
+        const int32_t guest = *(const int32_t *)field(player, 0);
+        int stock = 0;
+        for (size_t i = 0; i < player->bytes[1]; i++) stock += mask[i];
+        cr_assert_eq(stock, player->bytes[1] == 12 ? 3 : 6);
+        advance_by(
+            player,
+            (int32_t[]){menu_choose(guest, mask, 12, dish), drink < -1 ? 0 : menu_choose(guest, mask + 12, 8, drink)},
+            0xff);
+    }
+    cr_assert_eq(player->flags, FARM_STEP_TERMINATED | FARM_STEP_GAME_END);
+    return total;
+}
+
+Test(envs, menu_pays_for_the_best_in_stock_and_ends_at_what_is_not) {
+    const struct farm_env_option option = {"drinks", "true"};
+    with_player dishes = make_player("native/menu", 3, NULL), both = make_player("native/menu", 3, &option);
+    cr_assert(both.spec.action.kind == FARM_ACTION_MULTI_DISCRETE && both.spec.action.dims == 2 && both.bytes[1] == 20);
+    for (int i = 0; i < 20; i++) {
+        cr_assert_float_eq(play_menu(&dishes, 0, -2), 1, 1e-5);
+        cr_assert_eq(play_menu(&dishes, 1, -2), 0.0f);
+        cr_assert_eq(play_menu(&dishes, -1, -2), -1.0f, "the first dish is not in stock");
+        cr_assert_float_eq(play_menu(&both, 0, 0), 1, 1e-5);
+        cr_assert_float_eq(play_menu(&both, 0, 2), 0.5, 1e-5);
+        cr_assert_eq(play_menu(&both, 0, -1), -1.0f);
+    }
+}
+
+// ---- juggle ----
+
+// Plays a game towards thing `wanted + other` by what the fields show. Returns its return.
+static float play_juggle(struct player *player, int other) {
+    static const uint8_t corner[3][2] = {{0, 255}, {0, 0}, {255, 255}}; // pixels (0, 0) and (1, 1) of each thing
+    const int cell = 4, cells = 5, side = cell * cells;
+    const uint8_t *picture = field(player, 0);
+    float total = 0;
+    reset(player);
+    for (int row = 0; !player->flags; row++) {
+        const int32_t thing = (*(const int32_t *)field(player, 2) + other) % 3;
+        const int paddle = (int)lroundf((*(const float *)field(player, 1) + 1) / 2 * (float)(cells - 1));
+        int column = -1;
+        for (int c = 0; c < cells; c++) {
+            const uint8_t *at = picture + row * cell * side + c * cell;
+            if ((at[1] || at[0]) && at[0] == corner[thing][0] && at[side + 1] == corner[thing][1]) column = c;
+        }
+        cr_assert_geq(column, 0, "no thing %d in row %d", thing, row);
+        step(player, column < paddle ? 0 : column > paddle ? 2 : 1);
+        total += player->reward;
+    }
+    cr_assert_eq(player->flags, FARM_STEP_TERMINATED | FARM_STEP_GAME_END);
+    return total;
+}
+
+Test(envs, juggle_pays_for_each_step_towards_the_wanted_thing_only) {
+    with_player player = make_player("native/juggle", 3, NULL);
+    float others = 0;
+    for (int i = 0; i < 50; i++) {
+        cr_assert_eq(play_juggle(&player, 0), 1.0f);
+        others += play_juggle(&player, 1) / 50;
+    }
+    cr_assert_lt(others, 0.5, "towards another thing: %g", others);
 }
