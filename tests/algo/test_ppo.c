@@ -279,6 +279,7 @@ static void expect_on_policy(bool frames, enum farm_precision precision, double 
     test_farm_lend(&farm);
     farm.config.backend = &ops;
     farm.config.precision = precision;
+    farm.config.train_threads = 2;
     farm.config.algo.algo = &farm_ppo;
     memcpy(farm.config.algo.option, option, sizeof option);
     farm.config.algo.lr = farm.config.algo.lr_end = 0.01;

@@ -137,6 +137,7 @@ static inline void update_configure(struct update_run *run) {
     learner->stats = &run->stats;
     learner->infer_batch_max = UPDATES_COLUMNS;
     learner->micro_batch = 4; // several pieces a pass
+    learner->train_threads = 2;
     learner->memory_node = -1;
 }
 
