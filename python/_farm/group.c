@@ -9,6 +9,7 @@
 
 #include "base/number.h"
 #include "farm/step.h"
+#include "kernels/head.h"
 
 enum {
     RANK_MAX = 8, // gym_spaces.py converts values of a higher rank
@@ -48,6 +49,7 @@ typedef struct {
     uint32_t part_count;
     unsigned at; // the environment that is stepped
     int resets;  // an episode with invalid numbers is abandoned
+    int mask;    // observation field of action masks (kernels/head.h), or -1
 } Group;
 
 // ---- packing ----
@@ -176,7 +178,7 @@ static bool write_observation(const Group *self, uint32_t env, Py_ssize_t rows, 
     return part == end;
 }
 
-// Whether the next step of these environments has no invalid number.
+// Whether the next step of these environments has no invalid number, and its masks permit a choice before an end.
 static bool is_valid(const Group *self, uint32_t env, uint32_t count) {
     const struct farm_lane *lane = self->lane;
     const uint64_t n = farm_lane_actor_next(lane);
@@ -184,6 +186,10 @@ static bool is_valid(const Group *self, uint32_t env, uint32_t count) {
     for (uint32_t f = 0; valid && f < lane->obs_count; f++)
         for (uint32_t e = env; valid && e < env + count; e++)
             valid = farm_field_is_valid(&self->ring->ring.spec.env.obs[f], farm_lane_obs(lane, f, n, e));
+    for (uint32_t e = env; valid && e < env + count && self->mask >= 0; e++)
+        valid = farm_lane_flags(lane, n)[e] & FARM_STEP_LAST ||
+                farm_head_mask_blocked(&self->ring->ring.spec.env.action,
+                                       farm_lane_obs(lane, (unsigned)self->mask, n, e)) < 0;
     return valid;
 }
 
@@ -404,6 +410,7 @@ static PyObject *Group_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     self->lane = of;
     self->convert = Py_NewRef(convert);
     self->invalid = Py_NewRef(invalid);
+    if (farm_head_mask_field(&self->ring->ring.spec.env, &self->mask, NULL)) self->mask = -1; // the learner refuses it
     self->resets = resets;
     if (parse_parts(self, parts) && parse_singles(self, singles)) return (PyObject *)self;
     Py_DECREF(self);

@@ -154,7 +154,9 @@ class Maker:
     def pack(self, ring, lane, singles):
         """The packer of a lane: _farm.Group."""
         how = "reset cannot replace a reset" if self.bad_values == "reset" else self.bad_values
-        invalid = f"a reward or an observation that is NaN, infinite or beyond 1e9 (--bad-values {how})"
+        masked = any(name == "action_mask" for name, *_ in self.observations.fields)
+        invalid = "a reward or an observation that is NaN, infinite or beyond 1e9"
+        invalid += f"{', or an action_mask that permits no choice' if masked else ''} (--bad-values {how})"
         return _farm.Group(
             ring, lane, self.observations.parts, self.observations.convert, singles,
             None if self.bad_values == "count" else invalid, self.bad_values == "reset"

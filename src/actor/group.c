@@ -140,16 +140,18 @@ static int find_senseless(const struct farm_group *group, void *const *obs, floa
     return farm_numbers_sensible(&reward, 1) ? -1 : (int)spec->obs_count;
 }
 
-static enum farm_status fail_senseless(const struct farm_group *group, int field, uint32_t e, struct farm_error *err) {
+static enum farm_status fail_senseless(const struct farm_group *group, const struct farm_lane *lane, int field,
+                                       uint32_t e, struct farm_error *err) {
     const bool reward = field == (int)group->spec->obs_count;
-    const char *what = field == group->mask ? "forbids every choice of an action before an episode's end"
+    const char *what = field == group->mask ? "forbids every choice of an action, before its episode's end,"
                        : !reward && group->spec->obs[field].dtype == FARM_I32 ? "is outside its choices"
                                                                               : "is NaN, infinite or beyond 1e9";
     return fail_env(group, e,
                     group->bad_values == FARM_BAD_RESET ? " (--bad-values reset cannot replace a reset)"
                                                         : " (--bad-values fail)",
-                    err, "returns %s%s%s that %s", reward ? "a reward" : "an observation '",
-                    reward ? "" : group->spec->obs[field].name, reward ? "" : "'", what);
+                    err, "returns %s%s%s that %s at step %llu", reward ? "a reward" : "an observation '",
+                    reward ? "" : group->spec->obs[field].name, reward ? "" : "'", what,
+                    (unsigned long long)farm_lane_actor_next(lane));
 }
 
 // ---- a step ----
@@ -173,7 +175,7 @@ static void start_episode(const struct farm_group *group, void *const *obs, uint
 static enum farm_status handle_senseless(struct farm_group *group, const struct farm_lane *lane, void *const *obs,
                                          uint32_t e, int field, struct farm_error *err) {
     if (group->bad_values == FARM_BAD_FAIL || group->call->call == FARM_CALL_RESET)
-        return fail_senseless(group, field, e, err);
+        return fail_senseless(group, lane, field, e, err);
     if (!group->warned)
         farm_log_warn("environment %s returns invalid values (%s, lane %u, number %u): episode abandoned; later ones "
                       "are only counted (rejected_steps)",
@@ -183,7 +185,7 @@ static enum farm_status handle_senseless(struct farm_group *group, const struct 
     farm_store_relaxed(&lane->up_control->abandoned, farm_load_relaxed(&lane->up_control->abandoned) + 1);
     start_episode(group, obs, e);
     field = find_senseless(group, obs, 0, false);
-    return field < 0 ? FARM_OK : fail_senseless(group, field, e, err);
+    return field < 0 ? FARM_OK : fail_senseless(group, lane, field, e, err);
 }
 
 // farm_group_step with constant numbers of fields and of guarded bytes (0: none). Local copies stay in registers: the

@@ -258,7 +258,8 @@ Test(group, a_mask_must_permit_a_choice_before_an_episodes_end) {
         script.answer = k == 0 ? FARM_STEP_TERMINATED : 0;
         cr_assert_eq(step_group(NULL), k == 1 ? FARM_E_INVALID : FARM_OK, "%s", err.message);
         if (k == 1)
-            expect_message("'action_mask' that forbids every choice of an action before an episode's end: lane 1");
+            expect_message(
+                "'action_mask' that forbids every choice of an action, before its episode's end, at step 1: lane 1");
         cr_assert_eq(script.resets, k == 2 ? 4 : 3, "an episode abandoned");
     }
 }

@@ -527,7 +527,8 @@ static bool near_border(const float *logits, int actions, float u) {
 static void test_sample(uint32_t rows, int actions, int greedy) {
     const struct memory_scope scope;
     float *logits = random_floats(&rng, (size_t)rows * actions, -6, 6);
-    forbid_actions(logits, (int)rows, actions);
+    uint8_t *mask = host_array<uint8_t>((size_t)rows * actions); // of what forbid_actions forbids
+    for (size_t i = 0; i < (size_t)rows * actions; i++) mask[i] = i / actions % 4 || i % actions % 3 != 1;
     for (uint32_t row = 5; row < rows; row += 97) logits[(size_t)row * actions + random_below(&rng, actions)] = NAN;
     uint64_t *stream = host_array<uint64_t>(rows), *counter = host_array<uint64_t>(rows);
     for (uint32_t row = 0; row < rows; row++) {
@@ -541,7 +542,10 @@ static void test_sample(uint32_t rows, int actions, int greedy) {
     sample.head = farm_head_categorical(actions);
     sample.stream = device_of(stream, rows);
     sample.counter = device_of(counter, rows);
+    sample.mask = greedy ? device_of(mask, (size_t)rows * actions) : NULL;
+    if (!greedy) forbid_actions(logits, (int)rows, actions);
     sample.policy = device_of(logits, (size_t)rows * actions);
+    if (greedy) forbid_actions(logits, (int)rows, actions); // the kernel masks its own
     sample.action = device_poisoned(rows * sizeof(int32_t));
     FARM(farm_cuda_sample(NULL, &sample, err));
     CUDA(cudaDeviceSynchronize());
@@ -556,6 +560,8 @@ static void test_sample(uint32_t rows, int actions, int greedy) {
             !greedy && got[row] >= 0 && got[row] < actions && of[got[row]] > -INFINITY && near_border(of, actions, u);
         *(either ? &border : &wrong) += 1;
     }
+    const float *masked = host_of(sample.policy, (size_t)rows * actions);
+    for (size_t i = 0; i < (size_t)rows * actions; i++) wrong += masked[i] == -INFINITY && logits[i] != -INFINITY;
     check(wrong == 0 && border <= 2 + rows / 10000, "sampling of %u rows of %d actions, %s: %u wrong, %u on a border",
           rows, actions, greedy ? "greedy" : "categorical", wrong, border);
 }

@@ -27,7 +27,8 @@ WIDE = gym_actor.VECTOR_WIDTH_LEAST
 
 class Probe(gymnasium.Env):
     """Observations drawn from the space, rewards 0.5, 1.5, ...; `plan` gives the ends: {step: (terminated, truncated)}. `fault` makes
-    steps invalid: "shape" and "reward", or "nan": each third observation, and those of the resets listed in `resets`."""
+    steps invalid: "shape" and "reward", or "nan": each third observation, and those of the resets listed in `resets`, or "mask": masks
+    without a choice there."""
 
     def __init__(self, observations=None, actions=None, plan=None, fault=None, resets=(), mode=None):
         self.observation_space = observations or spaces.Box(-1, 1, (3,), np.float64)
@@ -38,6 +39,8 @@ class Probe(gymnasium.Env):
     def _observe(self, invalid, value):
         if self._fault == "nan":
             return np.full(3, np.nan if invalid else value)
+        if self._fault == "mask":
+            return {"action_mask": np.full(4, not invalid, np.int8), "x": np.zeros(3, np.float32)}
         if self._fault == "shape":
             return np.zeros(4)
         self.observation_space.seed(int(self.np_random.integers(1 << 30)))
@@ -82,11 +85,13 @@ class Group(gymnasium.vector.VectorEnv):
         return self._observe(), rewards[1:] if self._fault == "reward" else rewards, self._count == limit, no, {}
 
 
+CHOICES = spaces.Dict({"action_mask": spaces.MultiBinary(4), "x": spaces.Box(-1, 1, (3,))})
 gymnasium.logger.min_level = gymnasium.logger.ERROR
 for name, group, options in (
     ("Plain", None, {}),
     ("Limited", None, {"max_episode_steps": 5}),
     ("Nan", None, {"kwargs": {"fault": "nan", "plan": {1: (False, False)}}}),
+    ("NoChoice", None, {"kwargs": {"fault": "mask", "observations": CHOICES, "plan": {3: (True, False)}}}),
     ("WrongShape", None, {"kwargs": {"fault": "shape"}}),
     ("NoReward", None, {"kwargs": {"fault": "reward"}}),
     ("NextStep", Group, {}),
@@ -477,6 +482,14 @@ class BadValues(unittest.TestCase):
     def test_fail_names_the_environment(self):
         with self.assertRaisesRegex(BrokenContract, r"beyond 1e9 \(--bad-values fail\): lane 0, number 0"):
             self.play("fail")
+
+    def test_a_mask_permits_a_choice_before_an_end(self):
+        lane = Lane("Probe/NoChoice-v0", width=1, bad_values="fail")
+        for flags in (FIRST, 0, 0, LAST | TERMINATED | GAME_END, FIRST, 0, 0):  # at the end the mask permits nothing
+            self.assertEqual(lane.step()[2][0], flags)
+            lane.answer()
+        with self.assertRaisesRegex(BrokenContract, r"action_mask that permits no choice \(--bad-values fail\): lane 0, number 0"):
+            lane.step()
 
     def test_reset_starts_a_new_episode_instead(self):
         self.assertEqual(self.play("reset")[2:5], [(0.5, 1.5, 0), (1, 0, FIRST), (0.5, 0.5, 0)])

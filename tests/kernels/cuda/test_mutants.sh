@@ -38,6 +38,9 @@ rows prepared past the end | algo.cu | s/if \(row < farm_algo_row_count\(&rows\)
 a bootstrap row that trains | algo.cu | s/if \(row < count\)/if (row <= count)/
 sums of a thread without one | algo.cu | s/if \(threadIdx\.x == 0\) part/if (threadIdx.x == 1) part/
 a row of actions too many | sample.cu | s/if \(row >= s\.rows\) return;/if (row > s.rows) return;/
+a mask that nothing reads | sample.cu | s/if \(s\.mask\)[^;]*;//
+a policy in training without masks | algo.cu | s/farm_algo_mask\(&rows, row\)[,;]//g
+samples that stay behind | answer.cu | s/a\.head\.samples; i \+=/a.head.samples > 1; i +=/
 update past the end | optimiser.cu | s/if \(i >= o\.count\) return;//
 shared memory without a request | pull.cu | s/FARM_CUDA_TRY\(\s*cudaFuncSetAttribute.*?;//s
 all threads decide | optimiser.cu | s/if \(threadIdx\.x > 0\) return;//
