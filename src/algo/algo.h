@@ -72,8 +72,9 @@ struct farm_algo {
     struct farm_algo_statistic {
         const char *key, *word;
     } statistics[FARM_ALGO_TERMS_MAX];
-    int scratch; // floats of a row
-    bool sync;   // the regime that FARM_REGIME_AUTO means
+    double (*statistic)(const double *terms, int k); // the k-th, of terms summed over an update; NULL: the term's mean
+    int scratch;                                     // floats of a row
+    bool sync;                                       // the regime that FARM_REGIME_AUTO means
     // Changes the default plan (stride T, length T+1, one pass); NULL: keeps it. FARM_E_USAGE with the key to change.
     enum farm_status (*plan)(const struct farm_algo_config *config, struct farm_algo_plan *plan,
                              struct farm_error *err);

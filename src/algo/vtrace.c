@@ -21,6 +21,14 @@ static const struct farm_recipe_key keys[] = {
         KEY("lambda", "1", 0, 1, "decay, for each step, of the errors that are carried back; 1: none, as in IMPALA"),
 };
 
+// explained_variance: 1 - mean of (vs - V)^2 / variance of vs.
+static double statistic(const double *terms, int k) {
+    const double rows = terms[FARM_VTRACE_ROWS] > 0 ? terms[FARM_VTRACE_ROWS] : 1, mean = terms[k + 1] / rows;
+    if (k + 1 != FARM_VTRACE_TARGET) return mean;
+    const double variance = terms[FARM_VTRACE_TARGET_SQUARE] / rows - mean * mean;
+    return variance > 0 ? 1 - 2 * terms[FARM_VTRACE_BASELINE] / rows / variance : 0;
+}
+
 const struct farm_algo farm_vtrace = {
     .recipe = {.name = "vtrace",
                .about = "V-trace actor-critic (IMPALA), corrects for actors that are some versions behind",
@@ -30,7 +38,9 @@ const struct farm_algo farm_vtrace = {
                    {"loss_value"},
                    {"entropy_nats", "entropy"},
                    {"kl_nats", "kl"},
-                   {"rho_clipped_share", "clipped"}},
+                   {"rho_clipped_share", "clipped"},
+                   {"explained_variance", "explained"}},
+    .statistic = statistic,
     .scratch = FARM_VTRACE_SCRATCH,
     .prepare = farm_vtrace_prepare,
     .column = farm_vtrace_column,

@@ -43,6 +43,8 @@ enum {
     FARM_VTRACE_ENTROPY,  // H(pi), nats, without its cost
     FARM_VTRACE_KL,       // KL(mu || pi), nats
     FARM_VTRACE_CLIPPED,  // 1 if pi/mu > rho_clip
+    FARM_VTRACE_TARGET,   // vs, and its square
+    FARM_VTRACE_TARGET_SQUARE,
     FARM_VTRACE_TERMS
 };
 
@@ -107,7 +109,7 @@ static inline FARM_HD void farm_vtrace_row(const struct farm_algo_rows *rows, in
     const float *option = rows->option;
     const size_t at = (size_t)row * (size_t)rows->head.outputs;
     const float advantage = farm_algo_scratch(rows, FARM_VTRACE_ADVANTAGE)[row];
-    const float error = farm_algo_scratch(rows, FARM_VTRACE_VS)[row] - rows->value[row];
+    const float target = farm_algo_scratch(rows, FARM_VTRACE_VS)[row], error = target - rows->value[row];
     const struct farm_head_terms head =
         farm_head_gradient(&rows->head, rows->policy + at, rows->behaviour + at,
                            rows->action + (size_t)row * (size_t)rows->head.action_bytes, advantage,
@@ -120,6 +122,8 @@ static inline FARM_HD void farm_vtrace_row(const struct farm_algo_rows *rows, in
     terms[FARM_VTRACE_KL] = weight * head.kl;
     const float ratio = expf(farm_algo_scratch(rows, FARM_VTRACE_LOG_RATIO)[row]);
     terms[FARM_VTRACE_CLIPPED] = ratio > option[FARM_VTRACE_RHO_CLIP] ? weight : 0;
+    terms[FARM_VTRACE_TARGET] = weight * target;
+    terms[FARM_VTRACE_TARGET_SQUARE] = weight * target * target;
 }
 
 #endif

@@ -91,7 +91,8 @@ static void record_figures(struct farm_trainer *trainer, const struct iteration 
     }
     farm_stats_add(&stats->updates, 1);
     for (int k = 0; k + 1 < FARM_ALGO_TERMS_MAX && algo->statistics[k].key; k++)
-        farm_stats_set(&stats->algo[k], result->terms[k + 1] / rows);
+        farm_stats_set(&stats->algo[k],
+                       algo->statistic ? algo->statistic(result->terms, k) : result->terms[k + 1] / rows);
     farm_stats_set(&stats->grad_norm, result->grad_norm);
     farm_stats_set(&stats->learning_rate, it->learning_rate);
 }

@@ -234,6 +234,9 @@ Test(algo, statistics_are_those_of_their_names) {
     cr_assert_eq(terms[FARM_VTRACE_CLIPPED], 1);
     cr_assert_eq(terms[FARM_VTRACE_ROWS], 2);
     cr_assert_float_eq(terms[FARM_VTRACE_ENTROPY], log(2) + tilted, 1e-6);
+    // Targets 2 and 0, variance 1; errors 2 and 0, mean square 2.
+    cr_assert_float_eq(farm_vtrace.statistic(terms, FARM_VTRACE_TARGET - 1), -1, 1e-6);
+    cr_assert_float_eq(farm_vtrace.statistic(terms, FARM_VTRACE_ENTROPY - 1), (log(2) + tilted) / 2, 1e-6);
 }
 
 Test(algo, what_the_behaviour_policy_could_not_choose_gets_no_gradient) {

@@ -137,7 +137,7 @@ class Training(Cli):
         resumed = ["resumed_" + key for key in TOTALS]
         self.has_documented_keys(second, "t", without=["nodes"])
         self.has_documented_keys(first, "t", without=["nodes", *resumed])
-        self.has_documented_keys(lines[0], "m", without=["nodes", *resumed, "clipped_share", "explained_variance"])
+        self.has_documented_keys(lines[0], "m", without=["nodes", *resumed, "clipped_share"])
         for key in TOTALS:
             self.assertEqual((lines[-1][key], lines[-1]["resumed_" + key]), (second[key], second["resumed_" + key]))
         self.assertIn(first["frames"], [line["frames"] for line in lines], "metrics are appended to")

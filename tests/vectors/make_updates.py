@@ -273,7 +273,7 @@ def vtrace(case, net, optimiser, w, terms):
     next_vs = torch.cat([vs[1:], v[-1:]])
     advantage = ratio.clamp(max=case["pg_rho_clip"]) * (r + gamma * next_vs - v[:-1])
     parts = [weight, weight * -advantage * log_pi, weight * 0.5 * (vs - value[:-1]) ** 2, weight * pi.entropy(),
-             weight * mu.kl_to(pi), weight * (ratio > case["rho_clip"])]  # fmt: skip
+             weight * mu.kl_to(pi), weight * (ratio > case["rho_clip"]), weight * vs, weight * vs**2]  # fmt: skip
     keep_off((ratio - case["rho_clip"])[weight > 0])
     return step(case, net, optimiser, parts, terms, ROWS)
 
