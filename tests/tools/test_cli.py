@@ -268,6 +268,13 @@ class Learning(Cli):
     def test_cartpole_is_balanced(self):
         self.assertGreater(self.learns("--env", "native/cartpole", "--frames", "600k")["return_mean"], 100)
 
+    def test_what_is_not_in_stock_is_never_served(self):
+        """Of native/menu no field but the mask shows the stock; what is not in it costs a game."""
+        for keys in ((), ("--algo", "ppo", "--env.drinks", "true")):
+            document = self.learns("--env", "native/menu", "--frames", "100k", *keys)
+            self.assertGreater(document["return_mean"], 0.8)
+            self.assertAlmostEqual(document["agent_steps"] / document["episodes"], 10, delta=0.1)
+
     def test_a_few_seconds_of_pong(self):
         arguments = ("--seconds", "3", "--envs-per-actor", "2", "--batch", "2", "--unroll", "5")
         self.assertGreater(self.learns("--env", "ale/Pong", *arguments)["agent_steps"], 0)

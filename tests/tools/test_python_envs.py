@@ -1,5 +1,5 @@
-"""Gymnasium's environments in `farm train`: one that breaks its contract ends the run, one that crashes costs its actor. `farm
-doctor` finds these faults and others beforehand."""
+"""Gymnasium's environments in `farm train`: one of many fields with a mask is learnt, one that breaks its contract ends the run, one
+that crashes costs its actor. `farm doctor` finds these faults and others beforehand."""
 
 import concurrent.futures
 import json
@@ -42,6 +42,52 @@ class Faulty(gymnasium.Env):
 
 gymnasium.register("Test/Faulty-v0", Faulty)
 """
+
+
+# Two of six doors are open, one of them the right one: that of the key, left if the picture is dark and the place below 0 or the
+# picture bright and the place above. A closed door is a crash.
+DOORS = """import gymnasium, numpy
+from gymnasium import spaces
+
+class Doors(gymnasium.Env):
+    observation_space = spaces.Dict({
+        "picture": spaces.Box(0, 255, (20, 20, 3), numpy.uint8), "body": spaces.Tuple([spaces.Box(-1, 1, (1,)), spaces.Discrete(3, start=1)]),
+        "action_mask": spaces.MultiBinary(6)})
+    action_space = spaces.Discrete(6)
+
+    def observe(self):
+        bright, place, key = self.np_random.integers([2, 2, 3])
+        self.right = 2 * key + (bright ^ place)
+        self.open = numpy.zeros(6, numpy.int8)
+        self.open[[self.right, (self.right + self.np_random.integers(1, 6)) % 6]] = 1
+        picture = numpy.full((20, 20, 3), 255 * bright, numpy.uint8)
+        return {"picture": picture, "body": (numpy.array([2.0 * place - 1], numpy.float32), key + 1), "action_mask": self.open}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        if not self.open[action]:
+            raise RuntimeError("the door is closed")
+        reward, self.steps = 0.1 * (action == self.right), self.steps + 1
+        return self.observe(), reward, self.steps == 10, False, {}
+
+gymnasium.register("Test/Doors-v0", Doors)
+"""
+
+
+class Fields(InFolder):
+    def test_a_dict_of_image_vector_integer_and_mask_is_learnt(self):
+        """Random open doors yield 0.5; no field can be left out, nor can what each says be added up."""
+        (self.folder / "doors.py").write_text(DOORS)
+        small = ["--actors", "1", "--envs-per-actor", "16", "--batch", "4", "--unroll", "10"]
+        learns = ["--algo", "vtrace", "--lr", "0.001", "--discount", "0.5", "--entropy-cost", "0.001", "--frames", "15k"]
+        result = self.farm("train", "--env", "gym/doors:Test/Doors-v0", *small, *learns, "--json", "--quiet")
+        document = json.loads(result.stdout)
+        self.assertEqual((result.returncode, document["actor_restarts"], document["bad_values"]), (0, 0, 0), result.stderr)
+        self.assertGreater(document["return_mean"], 0.85)
 
 
 class Faults(InFolder):
