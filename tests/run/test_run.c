@@ -81,6 +81,14 @@ Test(run, trains_with_an_inference_thread_for_each_actor) {
     train("infer_threads", "7", &sample); // more than actors
 }
 
+// A dish that its mask forbids would end the game with -1.
+Test(run, never_chooses_what_a_mask_forbids) {
+    struct farm_sample sample;
+    train("env", "native/menu", &sample);
+    cr_expect_eq(sample.length_mean, 10);
+    cr_expect_geq(sample.return_mean, 0.1);
+}
+
 Test(run, refuses_inference_threads_without_a_part_of_an_update) {
     struct farm_recipe recipe;
     struct farm_error err;

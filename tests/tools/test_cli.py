@@ -90,12 +90,16 @@ class Documents(Cli):
                 said = json.loads(self.farm("envs", *line, "--json").stdout)
                 self.assertEqual(said["trains"], {line[0]: trains})
                 command = ["train", "--env", *line, "--frames", "1k", "--actors", "1", "--envs-per-actor", "2", "--batch", "1", "--run", "-".join(("r", line[0].split("/")[1], *line[2:]))]
-                trained = self.farm(*command, "--unroll", "5")
+                trained = self.farm(*command, "--unroll", "5", *(("--squash", "--sigma", "state") if "Pendulum" in line[0] else ()))
                 self.assertEqual(trained.returncode, 0 if trains else 2, trained.stderr)
                 self.assertIn(said["trains_reason"].get(line[0], ""), trained.stderr)
         recipe = (self.folder / "r-Pendulum-v1/recipe.yaml").read_text()
         self.assertIn("algo: ppo\n", recipe, "of recipes/gym.yaml")
         self.assertIn("net: separate\n", recipe, "of recipes/gym_continuous.yaml, because its actions are")
+        resumed = self.farm("train", "--run", "r-Pendulum-v1", "--resume", "--frames", "2k", "--no-squash")
+        self.assertEqual((resumed.returncode, "was made with squash true, not false" in resumed.stderr), (2, True), resumed.stderr)
+        played = self.farm("eval", "r-Pendulum-v1", "--episodes", "1")  # a checkpoint has its head
+        self.assertEqual(played.returncode, 0, played.stderr)
 
     def test_topo_knows_the_flags_of_train(self):
         machine = ("--synthetic", "pack:2 [numa(memory=384GB)] l3:2 core:4 pu:2", "--device", "cpu")
