@@ -64,7 +64,8 @@ static const struct farm_recipe_key keys[] = {
         "async: at most the windows of so many updates wait, and windows that began more than so many updates ago are "
         "dropped; 0: only the rings bound the lag"),
     TEXT(precision, "auto", "auto|f32|bf16",
-         "number format of the network's arithmetic; auto: bf16 on GPUs, on CPUs the fastest for each layer"),
+         "number format of the network's arithmetic; auto: bf16 on GPUs (f32 without images), on CPUs the fastest for "
+         "each layer"),
     INT(unroll, "20", 1, 4096, "agent steps (transitions) of a window"),
     INT(batch, "0", 0, 65536, "windows of an update; 0: half as many as environments, at least 8"),
     INT(stack, "1", 1, 32, "newest observations that the network sees together (images only)"),

@@ -62,7 +62,9 @@ static enum farm_status open_device(struct farm_cuda_context *context, struct fa
     FARM_CUDA_TRY(cudaGetDeviceProperties(&properties, context->device));
     FARM_CUDA_TRY(cudaDriverGetVersion(&driver));
     farm_cuda_vendor_describe(&context->vendor, libraries, sizeof libraries);
-    context->precision = context->learner->precision == FARM_PRECISION_F32 ? FARM_PRECISION_F32 : FARM_PRECISION_BF16;
+    const enum farm_precision precision = context->learner->precision;
+    const bool f32 = precision == FARM_PRECISION_F32 || (precision == FARM_PRECISION_AUTO && !context->images);
+    context->precision = f32 ? FARM_PRECISION_F32 : FARM_PRECISION_BF16;
     farm_log_info("device cuda: %s, compute capability %d.%d, driver for CUDA %d.%d, %s; arithmetic in %s",
                   properties.name, properties.major, properties.minor, driver / 1000, driver % 1000 / 10, libraries,
                   context->precision == FARM_PRECISION_F32 ? "f32" : "bf16 with f32 sums");

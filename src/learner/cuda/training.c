@@ -600,10 +600,8 @@ enum farm_status farm_cuda_training_ended(struct farm_cuda_training *t, bool *en
 
 void farm_cuda_training_harvest(struct farm_cuda_training *t, struct farm_pass_stats *stats) {
     for (int k = 0; k < FARM_ALGO_TERMS_MAX; k++) stats->terms[k] += t->results->terms[k];
-    if (isfinite(stats->grad_norm)) {
-        stats->grad_norm = (double)(float)t->results->control.norm;
-        stats->bad_step = t->results->control.step;
-    }
+    if (isfinite(stats->grad_norm)) stats->grad_norm = (double)(float)t->results->control.norm;
+    if (!isfinite(stats->grad_norm)) stats->bad_step = t->results->control.step;
     t->bus_bytes_total += t->bus_bytes;
     farm_stats_add(&t->context->learner->stats->bus_train_bytes, t->bus_bytes);
 }

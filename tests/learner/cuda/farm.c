@@ -28,7 +28,7 @@ static struct farm_net_io dict_io(void) {
         .height = SIDE,
         .width = DICT_WIDTH,
         .interleaved = true,
-        .stack = 2, // the last action needs as many steps
+        .stack = DICT_STACK,
         .images = 2,
         .image_source = {1, 3},
         .flat = DICT_FLAT,
@@ -256,8 +256,9 @@ void write_step(struct farm *farm, uint32_t id, uint64_t n) {
             mask[a] = !last && (a == n % 3 || draw_uniform(id, e, n, a) < 0.4);
         farm_lane_flags(lane, n)[e] =
             (uint8_t)((first ? FARM_STEP_FIRST : 0) | (last ? FARM_STEP_LAST | FARM_STEP_TERMINATED : 0));
+        const bool rewarded = n % 10 == 9 && id == 1;
         farm_lane_reward(lane, n)[e] = farm->setting.reward == 0 ? (float)(draw_uniform(id, e, n, 2) - 0.5)
-                                       : n % 10 == 9             ? farm->setting.reward
+                                       : rewarded                ? farm->setting.reward
                                                                  : 0;
     }
     farm_lane_actor_publish(lane);

@@ -17,7 +17,7 @@
 #include "vendor_emulator.h"
 
 enum { RINGS = 2, LANES = 2, WIDTH = 3, SIDE = 12, FRAME_STACK = 3, FLAT = 5, ACTIONS = 4, UNROLL = 4, STEPS = 20 };
-enum { DICT_WIDTH = 8, CHOICES = 3, DICT_FLAT = FLAT + CHOICES + ACTIONS + 1 }; // setting.dict
+enum { DICT_WIDTH = 8, DICT_STACK = 2, CHOICES = 3, DICT_FLAT = FLAT + CHOICES + ACTIONS + 1 }; // setting.dict
 enum { LANE_COUNT = RINGS * LANES, ENVIRONMENTS = LANE_COUNT * WIDTH, ROUNDS = 45, OBS_MAX = SIDE * SIDE };
 
 struct setting {
@@ -37,7 +37,7 @@ struct setting {
     bool sigma;     // squash: with the network's deviations
     bool dict;      // with frames: two colour images beside numbers, a choice, the last action and reward
     bool normalise; // numbers and rewards; without frames: in the network "separate"
-    float reward;   // if not 0: of every tenth step, scaled by the largest float; other steps have none
+    float reward;   // if not 0: of one lane's every tenth step, scaled by the largest float; others have none
 };
 
 // The emulator shows as many GPUs.

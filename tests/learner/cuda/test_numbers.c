@@ -30,6 +30,9 @@ static void expect_near(const struct record *ours, const struct record *theirs) 
         cr_assert_lt(distance(ours->value[n], theirs->value[n], ENVIRONMENTS), 1e-3, "step %d", n);
     }
     for (uint64_t k = 0; k < ours->updates; k++) {
+        cr_assert_eq(ours->stats[k].bad_step, theirs->stats[k].bad_step);
+        cr_assert_eq(isfinite(ours->stats[k].grad_norm) != 0, isfinite(theirs->stats[k].grad_norm) != 0);
+        if (!isfinite(theirs->stats[k].grad_norm)) continue;
         cr_assert_float_eq(ours->stats[k].grad_norm, theirs->stats[k].grad_norm, 1e-3 * theirs->stats[k].grad_norm);
         cr_assert_eq(ours->stats[k].terms[FARM_VTRACE_ROWS], theirs->stats[k].terms[FARM_VTRACE_ROWS]);
         cr_assert_float_eq(ours->stats[k].terms[FARM_VTRACE_POLICY], theirs->stats[k].terms[FARM_VTRACE_POLICY],
@@ -58,6 +61,7 @@ Test(cuda_numbers, plays_and_learns_as_the_cpu_does) {
         {true, 2, ENVIRONMENTS, 2, 7, 2, .ppo = true, .dict = true, .normalise = true, .mirror = FARM_MIRROR_WINDOW},
         {false, 1, ENVIRONMENTS, 5, 7, 3, .loss_mean = true, .ppo = true, .normalise = true},
         {false, 2, ENVIRONMENTS, 5, 7, .normalise = true},
+        {false, 1, ENVIRONMENTS, 5, 7, 3, .reward = 5}, // after a gradient that is not finite no pass changes anything
     };
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         farm_emulator.devices = settings[i].shards;
@@ -108,10 +112,11 @@ static float *train_before_answers(struct setting setting, const struct farm_bac
 }
 
 Test(cuda_numbers, trains_windows_whose_last_step_is_unanswered_as_the_cpu_does) {
-    for (int k = 0; k < 4; k++) { // the mirrors with frames, and numbers
-        struct setting setting = usual_setting(k < 3, 1);
+    for (int k = 0; k < 5; k++) { // the mirrors with frames, numbers, both
+        struct setting setting = usual_setting(k != 3, 1);
         size_t count;
         setting.sync = true;
+        setting.dict = k == 4;
         setting.mirror = k < 3 ? (enum farm_mirror)k : FARM_MIRROR_FULL;
         float *theirs = train_before_answers(setting, &farm_backend_cpu, &count);
         float *ours = train_before_answers(setting, &farm_backend_cuda, &count);
@@ -141,6 +146,29 @@ Test(cuda_numbers, a_restarted_learner_trains_on_earlier_steps) {
     cr_assert_lt(distance(read_params(ours), read_params(theirs), ours->net.parameter_count), 1e-5);
     close_farm(ours);
     close_farm(theirs);
+}
+
+// The statistics of a restored state normalise the next answers, and go on from there, on every GPU.
+Test(cuda_numbers, restored_statistics_are_used_as_the_cpu_does) {
+    struct setting setting = usual_setting(false, 2);
+    setting.normalise = true;
+    struct farm *const farms[] = {open_farm(setting), open_farm(setting)};
+    for (int i = 0; i < 2; i++) {
+        must_open_backend(farms[i], i ? &farm_backend_cpu : &farm_backend_cuda);
+        play_to(farms[i], UNROLL + 1);
+        must_update(farms[i]);
+        read_params(farms[i])[farms[i]->net.tensors[farms[i]->net.normalise].offset + 1] += 0.5f;
+        cr_assert_eq(farms[i]->ops->state_changed(farms[i]->backend, 5, 1, &farms[i]->err), FARM_OK);
+        farms[i]->version = 5;
+        play_to(farms[i], 2 * UNROLL + 1);
+        must_update(farms[i]);
+    }
+    for (uint32_t id = 0; id < LANE_COUNT; id++)
+        cr_assert_lt(distance(farm_lane_policy(farms[0]->lanes.lanes[id].lane, UNROLL + 1, 0),
+                              farm_lane_policy(farms[1]->lanes.lanes[id].lane, UNROLL + 1, 0), WIDTH * ACTIONS),
+                     1e-4);
+    cr_assert_lt(distance(read_params(farms[0]), read_params(farms[1]), farms[0]->net.parameter_count), 1e-5);
+    for (int i = 0; i < 2; i++) close_farm(farms[i]);
 }
 
 // ---- updates begun ahead ----
@@ -190,25 +218,25 @@ Test(cuda_numbers, an_update_begun_ahead_is_the_same_update) {
 // ---- mirrors, ways across the bus ----
 
 // Frames of the network's input in one window: each step's stack within its episode.
-static uint64_t frames_seen(uint32_t lane, uint32_t env, uint64_t start) {
+static uint64_t frames_seen(uint32_t lane, uint32_t env, uint64_t start, uint64_t stack) {
     uint64_t seen = 0;
     for (uint64_t n = start; n <= start + UNROLL; n++)
-        for (uint64_t k = 0; k < FRAME_STACK; k++) {
+        for (uint64_t k = 0; k < stack; k++) {
             seen++;
             if (is_first(lane, env, n - k)) break;
         }
     return seen;
 }
 
-// Frames that the updates read of the registered rings.
-static uint64_t frames_trained(enum farm_mirror mirror, uint64_t updates) {
+// Frames of an image that the updates read of the registered rings.
+static uint64_t frames_trained(enum farm_mirror mirror, uint64_t updates, uint64_t stack) {
     uint64_t seen = 0;
     if (mirror == FARM_MIRROR_FULL) return 0;
     if (mirror == FARM_MIRROR_WINDOW) // complete windows; none before the first step
-        return ENVIRONMENTS * (updates * (UNROLL + FRAME_STACK) - (FRAME_STACK - 1));
+        return ENVIRONMENTS * (updates * (UNROLL + stack) - (stack - 1));
     for (uint64_t start = 0; start < updates * UNROLL; start += UNROLL)
         for (uint32_t lane = 0; lane < LANE_COUNT; lane++)
-            for (uint32_t env = 0; env < WIDTH; env++) seen += frames_seen(lane, env, start);
+            for (uint32_t env = 0; env < WIDTH; env++) seen += frames_seen(lane, env, start, stack);
     return seen;
 }
 
@@ -221,15 +249,18 @@ static void expect_read(const uint64_t *read, enum farm_emulator_way by, uint64_
     }
 }
 
-// The emulator and the backend count the same bytes read of the rings.
+// The emulator and the backend count the same bytes read of the rings. Flat inputs do not come from there.
 static void expect_obs_paths(const struct record *record, struct setting setting) {
-    const uint64_t bytes = SIDE * SIDE, inferred = (uint64_t)ROUNDS * ENVIRONMENTS * bytes;
-    const uint64_t trained = frames_trained(setting.mirror, record->updates) * bytes;
+    const uint64_t bytes = setting.dict ? 2 * 3 * SIDE * DICT_WIDTH : SIDE * SIDE;
+    const uint64_t inferred = (uint64_t)ROUNDS * ENVIRONMENTS * bytes;
+    const uint64_t trained =
+        frames_trained(setting.mirror, record->updates, setting.dict ? DICT_STACK : FRAME_STACK) * bytes;
+    const uint64_t flat = setting.dict ? ENVIRONMENTS * DICT_FLAT * sizeof(float) : 0;
     const bool by_bulk = setting.obs_way == FARM_EMULATOR_BULK && setting.mirror == FARM_MIRROR_WINDOW;
     expect_read(record->inferred, setting.obs_way, inferred, "inference");
     expect_read(record->trained, by_bulk ? FARM_EMULATOR_BULK : FARM_EMULATOR_LOADS, trained, "training");
-    cr_assert_eq(record->counted[0], inferred);
-    cr_assert_eq(record->counted[1], trained);
+    cr_assert_eq(record->counted[0], inferred + ROUNDS * flat);
+    cr_assert_eq(record->counted[1], trained + record->updates * (UNROLL + 1) * flat);
 }
 
 static void expect_all_mirrors_agree(struct setting setting) {
@@ -259,6 +290,9 @@ static void expect_bounced_agrees(struct setting setting, int64_t *refusal) {
 }
 
 Test(cuda_numbers, frames_cross_the_bus_as_often_as_the_mirror_requires_and_no_number_changes) {
+    struct setting dict = usual_setting(true, 1);
+    dict.dict = true;
+    expect_all_mirrors_agree(dict);
     expect_all_mirrors_agree(usual_setting(true, 1));
     expect_all_mirrors_agree(usual_setting(true, 2));
 }
@@ -270,7 +304,9 @@ Test(cuda_numbers, the_mirror_changes_no_number_of_flat_observations_in_bf16) {
 }
 
 Test(cuda_numbers, refused_registration_changes_no_number) {
-    expect_bounced_agrees(usual_setting(true, 1), &farm_emulator.refuse_registration);
+    struct setting dict = usual_setting(true, 1);
+    dict.dict = true;
+    expect_bounced_agrees(dict, &farm_emulator.refuse_registration);
     farm_emulator_reset();
     struct setting numbers = usual_setting(false, 1);
     numbers.squash = true;
