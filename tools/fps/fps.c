@@ -20,7 +20,7 @@
 #include "tools/shared/command.h"
 #include "tools/shared/recipe_flags.h"
 
-enum { ROUNDS_MAX = 40, RUNGS_MAX = 6, AB_ROUNDS = 3, UNROLL_MOST = 20 };
+enum { ROUNDS_MAX = 40, RUNGS_MAX = 6, AB_ROUNDS = 3 };
 static const double ROUND_MIN_S = 0.8, SECONDS_MIN = 0.5, SECONDS_MAX = 3600;
 static const double TURNS_SHARE = 0.6, RUNG_SHARE = 0.15; // of --seconds, with a ladder
 static const double GOOD_SHARE = 0.9;                     // of the rung before: no bottleneck
@@ -70,15 +70,15 @@ static enum farm_status load_recipe(struct options *options, struct farm_error *
     enum farm_status status = farm_recipe_flags_settle(recipe, options->recipe_file, NULL, err);
     recipe->frames = 0; // the measurement decides when it ends
     recipe->seconds = 0;
-    return status;
+    // Long windows of a shipped recipe make an iteration last longer than the measurement.
+    if (status || recipe->unroll <= 20 || farm_recipe_set_by(recipe, "unroll", FARM_LAYER_FILE)) return status;
+    return farm_recipe_set(recipe, FARM_LAYER_FLAG, "unroll", "20", err);
 }
 
-// The farm's turns use train's recipe, except that envs_per_actor is chosen here and windows are short unless the user
-// set them: a shipped recipe's values are meant for learning.
+// The farm's turns use train's recipe, except that envs_per_actor is chosen here unless the user set it: a shipped
+// recipe's value is meant for learning.
 static enum farm_status choose_recipe(struct fps *fps, struct farm_error *err) {
     fps->recipe = fps->options->recipe;
-    if (!farm_recipe_set_by(&fps->recipe, "unroll", FARM_LAYER_FILE) && fps->recipe.unroll > UNROLL_MOST)
-        fps->recipe.unroll = UNROLL_MOST;
     if (farm_recipe_set_by(&fps->recipe, "envs_per_actor", FARM_LAYER_FILE) && fps->recipe.envs_per_actor)
         return FARM_OK;
     return farm_fps_choose_width(&fps->recipe, err);
