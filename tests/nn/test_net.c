@@ -1,14 +1,10 @@
-// Shapes, names and numbers of parameters, and their initial values.
-#include <criterion/criterion.h>
-#include <math.h>
-#include <stdlib.h>
+// Shapes, names and numbers of parameters, their initial values, and the size of features that these give.
 #include <string.h>
 
-#include "nn/net.h"
+#include "problem.h"
 
 static struct farm_error err;
 
-static const struct farm_net_io atari = {.frame_channels = 1, .height = 84, .width = 84, .stack = 4, .actions = 6};
 static const struct farm_net_io cartpole = {.flat = 4, .stack = 1, .actions = 2};
 
 static struct farm_net make(const char *name, struct farm_net_io io) {
@@ -311,4 +307,65 @@ Test(nn, initial_values_depend_on_the_seed_alone) {
     cr_assert_lt(same, 3, "two tensors got the same numbers");
     free(a);
     free(b);
+}
+
+// Root mean square of what layer `last` leaves, over that of random observations. The features of a network cut off
+// there are the gradient of its value by the value's weights.
+static double feature_size(const char *name, int last, enum farm_net_init how) {
+    enum { ROWS = 4 };
+    struct farm_net_spec spec = *farm_net_find(name, NULL);
+    const bool flat = spec.layers[0].kind == FARM_LAYER_DENSE;
+    const struct farm_net_io frames = {.frame_channels = 1, .height = 52, .width = 52, .stack = 4, .actions = 1},
+                             numbers = {.flat = 17, .stack = 1, .actions = 1};
+    const size_t ins = ROWS * (flat ? 17 : 4 * 52 * 52);
+    double out = 0, in = 0;
+    spec.layer_count = last + 1;
+    struct problem *p = problem_new(&spec, flat ? &numbers : &frames, ROWS);
+    problem_randomise(p, 9);
+    farm_net_init(&p->net, how, 3, p->params);
+    const struct farm_arithmetic f32 = farm_arithmetic_uniform(&p->net, FARM_PRECISION_F32, (struct farm_form){0});
+    const struct farm_executor_config config = {
+        .net = &p->net, .batch_max = ROWS, .training = true, .arithmetic = &f32};
+    struct farm_executor *executor;
+    cr_assert_eq(farm_executor_create(&config, &executor, &err), FARM_OK, "%s", err.message);
+    farm_executor_load(executor, p->params);
+    farm_executor_forward(executor, p->rows, farm_sequence_rows(ROWS), p->right.logits, p->right.value);
+    const struct farm_tensor *value = &p->net.tensors[p->net.ops[p->net.op_count - 1].weight + 1];
+    float *features = p->right.grads + value->offset;
+    memset(p->dlogits, 0, ROWS * sizeof *p->dlogits);
+    for (int row = 0; row < ROWS; row++) {
+        for (int i = 0; i < ROWS; i++) p->dvalue[i] = i == row;
+        memset(features, 0, value->count * sizeof *features);
+        farm_executor_backward(executor, farm_sequence_rows(ROWS), p->dlogits, p->dvalue, p->right.grads);
+        for (size_t i = 0; i < value->count; i++) out += pow((double)features[i], 2);
+    }
+    for (size_t i = 0; i < ins; i++) in += pow(flat ? (double)p->numbers[i] : p->frames[i] / 255.0, 2);
+    const double size = sqrt(out / (double)(ROWS * value->count) / (in / (double)ins));
+    farm_executor_destroy(executor);
+    problem_free_host(p);
+    return size;
+}
+
+// z = sqrt(2) Q x with orthonormal rows has twice the power of x, averaged over Q, and ReLU halves it: 1 after each
+// layer, but for the chance of 16 channels. In deep, pools take maxima of 3x3, and residual blocks add up to e^(1/4).
+// With 64 rows for 17 numbers the columns are orthonormal: sqrt(2 * 17 / 64) = 0.73, of which tanh takes some; the next
+// layer makes sqrt(2) times as much of it, of which tanh takes more.
+// PyTorch's default U(+-1/sqrt(n)) has the variance 1/3n: 1/sqrt(6) = 0.41 for each layer of ReLU.
+Test(nn, orthogonal_initial_weights_keep_the_size_of_features) {
+    static const struct {
+        const char *name;
+        double least, most, uniform; // uniform: after the last layer
+    } nets[] = {{"shallow", 0.7, 1.5, 0.069}, {"nature", 0.7, 1.5, 0.028}, {"lite", 0.7, 1.5, 0.028},
+                {"deep", 0.7, 2.5, 0},        {"mlp", 0.5, 1, 0},          {"separate", 0.5, 1, 0}};
+    for (size_t i = 0; i < sizeof nets / sizeof *nets; i++) {
+        const int layers = farm_net_find(nets[i].name, NULL)->layer_count;
+        for (int l = 0; l < layers; l++) {
+            const double size = feature_size(nets[i].name, l, FARM_INIT_ORTHOGONAL);
+            cr_expect(size > nets[i].least && size < nets[i].most, "%s: %.3g after layer %d", nets[i].name, size, l);
+        }
+        const double expected = nets[i].uniform;
+        const double size = expected > 0 ? feature_size(nets[i].name, layers - 1, FARM_INIT_UNIFORM) : 0;
+        cr_expect(size >= expected / 1.3 && size <= expected * 1.3, "%s: %.3g, not %.3g", nets[i].name, size, expected);
+    }
+    cr_expect_null(farm_net_at(sizeof nets / sizeof *nets), "a net that is not in this table");
 }
