@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/time.h"
+#include "kernels/head.h"
 #include "kernels/random.h"
 #include "ring/spec.h"
 
@@ -61,6 +62,7 @@ enum farm_status farm_bare_open(const struct farm_actor_config *config, uint32_t
     if (!status) status = farm_plugin_spec(bare->api, config->options, config->option_count, &spec, err);
     if (status) return status;
     bare->obs_count = spec.obs_count;
+    if (farm_head_mask_field(&spec, &bare->mask, NULL)) bare->mask = -1;
     farm_random_actions_start(&spec.action, config->seed, &bare->source);
     bare->action_bytes = bare->source.dims * (uint32_t)sizeof(int32_t); // f32 is as long
     if ((status = make_memory(bare, &spec, err))) return status;
@@ -73,6 +75,7 @@ static uint64_t step_all(struct farm_bare *bare) {
     const uint32_t width = bare->width, obs_count = bare->obs_count, action_bytes = bare->action_bytes;
     uint64_t steps = 0;
     farm_random_actions_draw(&bare->source, width, bare->actions);
+    if (bare->mask >= 0) farm_random_actions_permit(&bare->source, width, bare->obs[bare->mask], bare->actions);
     for (uint32_t e = 0; e < width; e++) {
         void *const *obs = &bare->obs[e * obs_count];
         if (bare->ended[e]) {

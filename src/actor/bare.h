@@ -19,6 +19,7 @@ struct farm_bare {
     void *actions;  // [width][action_bytes]
     uint8_t *ended; // [width]: the next call is reset
     struct farm_random_actions source;
+    int mask; // observation field of action masks (kernels/head.h), or -1
 };
 
 // Makes `width` environments as an actor's lane has them, from config's api or plug-in, options and seed. Errors: those

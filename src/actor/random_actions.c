@@ -56,3 +56,14 @@ void farm_random_actions_draw(struct farm_random_actions *source, uint32_t width
     }
     source->state = state;
 }
+
+void farm_random_actions_permit(const struct farm_random_actions *source, uint32_t width, const uint8_t *masks,
+                                void *actions) {
+    int32_t *action = actions;
+    for (uint32_t row = 0; row < width * source->dims; row++) {
+        const uint32_t size = source->sizes[row % source->dims];
+        for (uint32_t tried = 0; tried < size && !masks[action[row]]; tried++)
+            action[row] = action[row] + 1 == (int32_t)size ? 0 : action[row] + 1;
+        masks += size;
+    }
+}

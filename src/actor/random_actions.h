@@ -20,4 +20,9 @@ void farm_random_actions_start(const struct farm_action_spec *spec, uint64_t see
 // nanosecond each.
 void farm_random_actions_draw(struct farm_random_actions *source, uint32_t width, void *actions);
 
+// With action masks (kernels/head.h): replaces each forbidden choice by the next permitted one, the first after the
+// last. masks: [width][sum of sizes], of the steps that the actions answer.
+void farm_random_actions_permit(const struct farm_random_actions *source, uint32_t width, const uint8_t *masks,
+                                void *actions);
+
 #endif

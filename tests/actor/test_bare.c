@@ -21,7 +21,7 @@ static int toy_spec(const struct farm_env_config *config, struct farm_env_spec *
     memset(spec, 0, sizeof *spec);
     spec->obs_count = 2;
     spec->obs[0] = (struct farm_field_spec){.name = "a", .dtype = FARM_F32, .rank = 1, .dims = {3}};
-    spec->obs[1] = (struct farm_field_spec){.name = "b", .dtype = FARM_U8, .rank = 1, .dims = {5}};
+    spec->obs[1] = (struct farm_field_spec){.name = "action_mask", .dtype = FARM_U8, .rank = 1, .dims = {5}};
     spec->action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {SIZE}};
     spec->frames_per_step = 1;
     return 0;
@@ -46,17 +46,20 @@ static void toy_reset(void *self, void *const *obs) {
     toy->obs = obs[0];
     seen.resets++;
     memset(obs[0], 1, 12);
-    memset(obs[1], 2, 5);
+    memset(obs[1], 0, 5);
+    ((uint8_t *)obs[1])[2] = 2; // the only choice
 }
 
 static uint32_t toy_step(void *self, const void *action, void *const *obs, float *reward) {
     struct toy *toy = self;
     int32_t a;
     memcpy(&a, action, sizeof a);
-    seen.wrong += a < 0 || a >= SIZE || toy->obs != obs[0] || toy->step == LENGTH; // its own, fixed buffer
+    seen.wrong += a < 0 || a >= SIZE || !((uint8_t *)obs[1])[a] || toy->obs != obs[0] ||
+                  toy->step == LENGTH; // its own, fixed buffer
     seen.steps++;
     memset(obs[0], 3, 12);
-    memset(obs[1], 4, 5);
+    memset(obs[1], 0, 5);
+    ((uint8_t *)obs[1])[toy->step % 5] = ((uint8_t *)obs[1])[0] = 4;
     *reward = 0;
     return ++toy->step == LENGTH ? FARM_STEP_TERMINATED : 0;
 }

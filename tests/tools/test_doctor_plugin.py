@@ -249,6 +249,7 @@ BROKEN = (
     ("answer", "episodes", "step() answers 0x6 at call 6"),
     ("obs_nan", "numbers", "field 'cells', element 9 is NaN, infinite or beyond 1e9 after step()"),
     ("choices", "numbers", "field 'cells', element 9 is 77, of 2 choices after step()"),
+    ("mask", "numbers", "'action_mask' forbids every choice of action 0 at call 6"),
     ("reward_nan", "numbers", "the reward is NaN, infinite or beyond 1e9 at call 6"),
     ("reward_infinite", "numbers", "the reward is NaN, infinite"),
     ("segfault", "runs", "step() of call 6 crashes: Segmentation fault; ", "(broken.so+0x"),

@@ -13,6 +13,7 @@
 #include "base/format.h"
 #include "base/number.h"
 #include "base/time.h"
+#include "kernels/head.h"
 #include "shm/heap.h"
 #include "tools/doctor/python.h"
 
@@ -491,6 +492,12 @@ static bool check_call_numbers(struct trial *trial, struct trial_player *player,
         }
         if (field->dtype == FARM_F32) widen_range(observations, values, count);
     }
+    const int blocked = player->mask ? farm_head_mask_blocked(&trial->spec.action, player->mask) : -1;
+    if (blocked >= 0 && !player->ended) {
+        fault(trial, "a mask permits a choice of each action, except in an episode's last observation",
+              "'" FARM_HEAD_MASK_NAME "' forbids every choice of action %d at call %llu", blocked, (ull)player->calls);
+        return false;
+    }
     if (farm_numbers_sensible(&player->reward, 1)) {
         widen_range(reward, &player->reward, 1);
         return true;
@@ -735,6 +742,11 @@ static void step_in_turn(const struct trial *trial, struct trial_player *players
                 player->ended = false;
             } else {
                 const uint8_t *action = actions + player->calls++ % ACTIONS_DRAWN * action_bytes;
+                int32_t permitted[FARM_ACTION_DIMS_MAX];
+                if (trial->mask >= 0) {
+                    action = memcpy(permitted, action, action_bytes);
+                    farm_random_actions_permit(&player->actions, 1, obs[trial->mask], permitted);
+                }
                 player->ended = api->step(player->env, action, obs, &reward) != 0;
                 watch->steps++;
             }

@@ -15,6 +15,7 @@
 #include "base/thread.h"
 #include "base/time.h"
 #include "envs/native/native.h"
+#include "kernels/head.h"
 #include "kernels/random.h"
 #include "ring/spec.h"
 #include "tools/doctor/python.h"
@@ -141,6 +142,7 @@ static enum farm_status open_environment(struct trial *trial, struct farm_error 
 
 static void describe_fields(struct trial *trial) {
     struct trial_report *report = trial->report;
+    if (farm_head_mask_field(&trial->spec, &trial->mask, NULL)) trial->mask = -1; // the check "trains" says why
     trial->reward = trial->spec.obs_count;
     trial->action = trial->reward + 1;
     trial->field_count = trial->reward + 2;
@@ -203,6 +205,7 @@ static void protect_slot(struct trial_player *player, uint32_t slot, int protect
 static void make_memory(struct trial_player *player) {
     const struct trial *trial = player->trial;
     player->slots = player->kind == TRIAL_MOVING ? TRIAL_SLOTS_MAX : 1;
+    if (trial->mask >= 0) player->mask = make_area(trial->bytes[trial->mask], TRIAL_PLAIN).data;
     for (uint32_t s = 0; s < player->slots; s++) {
         for (uint32_t f = 0; f < trial->field_count; f++) player->area[s][f] = make_area(trial->bytes[f], player->kind);
         protect_slot(player, s, s == player->slot ? PROT_READ | PROT_WRITE : PROT_NONE);
@@ -231,7 +234,9 @@ uint32_t trial_choices(const struct farm_action_spec *action, uint32_t dim) {
 }
 
 static void draw_action(struct trial_player *player) {
-    farm_random_actions_draw(&player->actions, 1, trial_player_field(player, player->trial->action));
+    uint8_t *action = trial_player_field(player, player->trial->action);
+    farm_random_actions_draw(&player->actions, 1, action);
+    if (player->mask) farm_random_actions_permit(&player->actions, 1, player->mask, action);
 }
 
 void trial_player_choose(struct trial_player *player, uint32_t dim, uint32_t value) {
@@ -241,7 +246,9 @@ void trial_player_choose(struct trial_player *player, uint32_t dim, uint32_t val
     draw_action(player);
     player->chosen = true;
     if (range->kind != FARM_ACTION_CONTINUOUS) {
-        memcpy(place, &value, sizeof value);
+        const uint8_t *mask = player->mask;
+        for (uint32_t d = 0; d < dim && mask; d++) mask += range->sizes[d];
+        if (!mask || mask[value]) memcpy(place, &value, sizeof value);
         return;
     }
     const float high = player->trial->spec.action.high[dim], real = range->low[dim] + range->span[dim] * shares[value];
@@ -329,5 +336,6 @@ void trial_player_call(struct trial_player *player) {
     } else {
         step_player(player, obs);
     }
+    if (player->mask) memcpy(player->mask, obs[trial->mask], trial->bytes[trial->mask]);
     player->calls++;
 }

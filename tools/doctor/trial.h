@@ -80,6 +80,7 @@ struct trial {
     struct farm_env_spec spec;
     size_t bytes[TRIAL_FIELDS_MAX];
     uint32_t field_count, reward, action; // indices of the last two
+    int mask;                             // field of action masks (kernels/head.h), or -1
 };
 
 // Opens request->path (or finds request->name) and gets the spec. False: the report has the reason.
@@ -118,6 +119,7 @@ struct trial_player {
     uint32_t slots, slot;
     int fill; // -1, or the byte that observations and reward are filled with before each call
     struct farm_random_actions actions;
+    uint8_t *mask; // of the last call, a copy; NULL: the environment has none
     uint64_t begin_ns;
     uint64_t calls;      // of this instance
     bool ended;          // the next call is reset
@@ -142,8 +144,8 @@ bool trial_player_continues(const struct trial_player *player);
 void trial_player_call(struct trial_player *player);
 uint8_t *trial_player_field(struct trial_player *player, uint32_t field); // of the last call
 
-// Prepares the next step's action: dimension `dim` takes `value` of 0..trial_choices-1, the others are random. Not in
-// moving memory.
+// Prepares the next step's action: dimension `dim` takes `value` of 0..trial_choices-1, unless a mask forbids it; the
+// others are random. Not in moving memory.
 uint32_t trial_choices(const struct farm_action_spec *action, uint32_t dim);
 void trial_player_choose(struct trial_player *player, uint32_t dim, uint32_t value);
 

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/time.h"
+#include "kernels/head.h"
 #include "learner/validator.h"
 #include "ring/wait.h"
 #include "ring/window.h"
@@ -48,6 +49,7 @@ struct server {
     struct farm_doorbells bells;
     struct lane_state *lanes; // [ring.spec.lanes]
     struct farm_random_actions source;
+    int mask; // observation field of action masks (kernels/head.h), or -1
     uint64_t pad0[16];
     uint64_t steps;           // transitions answered; writer: this thread
     uint64_t valid, rejected; // of the checked steps: transitions, and steps with invalid values
@@ -118,6 +120,9 @@ static void answer_lanes(struct server *server) {
         steps += count_transitions(farm_lane_flags(lane, n), lane->width);
         if (n * lane->width < CHECKED_FIRST || n % CHECK_EVERY == 0) check_step(server, state, n);
         farm_random_actions_draw(&server->source, lane->width, farm_lane_action(lane, n, 0));
+        if (server->mask >= 0)
+            farm_random_actions_permit(&server->source, lane->width, farm_lane_obs(lane, (unsigned)server->mask, n, 0),
+                                       farm_lane_action(lane, n, 0));
         *farm_lane_version(lane, n) = 0;
         farm_lane_answer(lane, n);
         release_windows(shape, lane, state);
@@ -296,6 +301,7 @@ static enum farm_status open_server(struct director *director, uint32_t a, struc
         server->lanes[l].answered = farm_lane_acted(&server->ring.lanes[l]);
         farm_window_cursor_start(&server->ring.lanes[l], &director->shape, &server->lanes[l].cursor);
     }
+    if (farm_head_mask_field(&workers->plan->env.spec, &server->mask, NULL)) server->mask = -1;
     farm_random_actions_start(&workers->plan->env.spec.action, workers->actors[a].config.seed + a, &server->source);
     return FARM_OK;
 }

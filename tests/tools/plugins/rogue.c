@@ -70,6 +70,7 @@ static void spoil_spec(struct farm_env_spec *spec) {
     if (is("spec_noise")) spec->action.low[3] = (float)getpid();
     if (is("choices") || is("spec_choices")) spec->obs[0].dtype = FARM_I32, spec->obs[0].choices = 2;
     if (is("spec_choices")) spec->obs[0].choices = 30000; // 1.5 million numbers one-hot
+    if (is("mask")) spec->action.sizes[0] = 3, snprintf(spec->obs[1].name, sizeof spec->obs[1].name, "action_mask");
     if (is("spec_crash")) crash();
     if (is("spec_exit")) fprintf(stderr, "no licence\n"), exit(0);
     if (is("spec_hang")) sleep(1000);
@@ -164,6 +165,7 @@ static void write_observation(struct rogue *env, void *const *obs) {
     clock[1] = 0;
     if (!is("unwritten_byte")) clock[2] = 0;
     if (is("past_second")) clock[3] = 1;
+    if (is("mask")) clock[0] = 0, clock[1] = !now; // permits choice 1, or none
 }
 
 static void rogue_reset(void *self, void *const *obs) {
@@ -183,6 +185,7 @@ static int recurse(int depth) {
 
 static void misbehave(struct rogue *env, const void *action, int32_t chosen) {
     if (is("action")) *(int32_t *)(uintptr_t)action = 0;
+    if (is("mask") && chosen != 1 && env->steps != at + 1) crash();
     if (is("action_crash") && chosen == ACTIONS - 1) crash();
     if (is("late_crash") && env->all_steps++ == LATE) crash();
     if (is("late_hang") && env->all_steps++ == LATE) sleep(1000);
