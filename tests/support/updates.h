@@ -11,7 +11,7 @@
 
 enum {
     UPDATES = 50,
-    UPDATES_FEW = 10, // the file has parameters after 1, 10 and 50
+    UPDATES_FEW = 5, // the file has parameters after 1, 5 and 50
     UPDATES_LANES = 2,
     UPDATES_WIDTH = 4,
     UPDATES_UNROLL = 6,
@@ -22,7 +22,7 @@ enum {
     UPDATES_SECOND = 3,  // choices of a second action
     UPDATES_CHOICES = 3, // of each of two integers
     UPDATES_COLUMNS = UPDATES_LANES * UPDATES_WIDTH,
-    UPDATES_BYTES = 70212, // of the file
+    UPDATES_BYTES = 70996, // of the file
 };
 
 // As in the file.
@@ -31,10 +31,11 @@ struct update_case {
     int32_t seed;
     int32_t frames;              // else vectors
     int32_t joined;              // frames in colour, vectors, choices, last action and reward
+    int32_t separate;            // the net of this name, else mlp
     int32_t actions, dims;       // discrete ones, or if dims > 0 so many continuous ones
     int32_t squash, state_sigma; // of these
     int32_t masked, normalise, ppo, adam, loss_sum, epochs, passes;
-    int32_t numbers; // of the parameters' change after 1, 10 and 50 updates, which follow
+    int32_t numbers; // of the parameters' change after 1, 5 and 50 updates, which follow
     float lr, first_decay, second_decay, epsilon, grad_norm_clip, reward_clip, reward_scale;
     float option[FARM_ALGO_OPTIONS_MAX];
     float terms[UPDATES][FARM_ALGO_TERMS_MAX], grad_norm[UPDATES];
@@ -78,6 +79,7 @@ static inline void update_configure_spaces(struct update_run *run, struct farm_r
         learner->net.layers[1] = (struct farm_layer){FARM_LAYER_CONV, 8, 3, 1, FARM_ACTIVATION_RELU};
         learner->net.layers[2] = (struct farm_layer){FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_RELU};
     }
+    if (c->separate) learner->net = *farm_net_find("separate", NULL);
     struct farm_net_io *io = &learner->io;
     if (c->joined) {
         env->obs[0].rank = 3;

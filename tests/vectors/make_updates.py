@@ -5,7 +5,7 @@ clipping and automatic differentiation.
 Run in this folder after `pip install torch numpy`. Observations, rewards, episode ends, answers and initial parameters are draws
 (tests/support/updates.h makes the same), so the file holds settings and results only. Per case, little-endian: name (16 bytes); i32
 settings and the numbers of a change, f32 settings, as in struct update_case; then f32: terms of the algorithm [50][8] and gradient norm [50] of each update
-(the last pass's, before clipping); after 1, 10 and 50 updates, the change of the parameters: of each tensor of n entries those at
+(the last pass's, before clipping); after 1, 5 and 50 updates, the change of the parameters: of each tensor of n entries those at
 0, s, 2s, ..., s = 1 for n <= 256, else n / 128 rounded down to an odd number.
 """
 import struct
@@ -15,11 +15,12 @@ import torch
 from torch import nn
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 from torch.nn import functional as F
+from torch.nn.utils import parametrize
 
 LANES, WIDTH, UNROLL, UPDATES, SIDE, STACK, FLAT, ACTIONS, CHOICES = 2, 4, 6, 50, 12, 2, 5, 4, 3  # the same in tests/support/updates.h
 COLUMNS, STEPS, ROWS = LANES * WIDTH, UPDATES * UNROLL + 1, LANES * WIDTH * UNROLL
 SIZES = [ACTIONS, 3]  # of the first and the second action
-SNAPSHOTS = (1, 10, UPDATES)
+SNAPSHOTS = (1, 5, UPDATES)
 FIRST, LAST, TERMINATED, TRUNCATED = 1, 2, 4, 8
 TERMS = 8
 
@@ -79,20 +80,40 @@ def make_steps(case):
                 frames=np.concatenate([before, frame], 2))  # fmt: skip
 
 
+class Masked(nn.Module):
+    """Weights that stay 0."""
+
+    def __init__(self, mask):
+        super().__init__()
+        self.mask = mask
+
+    def forward(self, weight):
+        return weight * self.mask
+
+
+def weight_of(layer):
+    return layer.parametrizations.weight.original if parametrize.is_parametrized(layer) else layer.weight
+
+
 class Net(nn.Module):
     """Over rows of frames [channels of the stack][height][width], then numbers; either may be absent."""
 
     def __init__(self, case):
         super().__init__()
         self.frames, self.dims, self.joined, self.state_sigma = (case[k] for k in ("frames", "dims", "joined", "state_sigma"))
-        self.channels, width = STACK * (3 if self.joined else 1), 16 if self.frames else 64
+        self.channels, width = STACK * (3 if self.joined else 1), 16 if self.frames else 128 if case["separate"] else 64
         if self.frames:
             self.layers = nn.ModuleList([nn.Conv2d(self.channels, 8, 4, 2), nn.Conv2d(8, 8, 3), nn.Linear(8 * 3 * 3, 16)])
         else:
-            self.layers = nn.ModuleList([nn.Linear(FLAT, 64), nn.Linear(64, 64)])
+            self.layers = nn.ModuleList([nn.Linear(FLAT, width), nn.Linear(width, width)])
         join = [nn.Linear(FLAT + 2 * CHOICES + ACTIONS + 1, 64), nn.Linear(width + 64, width)]
         self.join = nn.ModuleList(join if self.joined else [])
         self.policy, self.value = nn.Linear(width, 2 * self.dims or sum(SIZES[: case["actions"]])), nn.Linear(width, 1)
+
+        if case["separate"]:  # the first halves lead to the policy, the second ones to the value
+            half = torch.arange(width) < width // 2
+            for module, mask in ((self.layers[1], half[:, None] == half), (self.policy, half), (self.value, ~half)):
+                parametrize.register_parametrization(module, "weight", Masked(mask))
 
     def forward(self, x):
         pixels = self.frames * self.channels * SIDE * SIDE
@@ -108,8 +129,8 @@ class Net(nn.Module):
 
     def in_order(self):
         """Parameters in the order of farm_net_make."""
-        layers = [p for layer in [*self.layers, *self.join] for p in (layer.weight, layer.bias)]
-        return layers + [self.policy.weight, self.value.weight, self.policy.bias, self.value.bias]
+        layers = [p for layer in [*self.layers, *self.join] for p in (weight_of(layer), layer.bias)]
+        return layers + [weight_of(self.policy), weight_of(self.value), self.policy.bias, self.value.bias]
 
 
 def initialise(net, seed):
@@ -335,7 +356,7 @@ def selected(net, initial):
 
 
 # Keys in the order of the file; the algorithm's options in the order of vtrace.h or ppo.h.
-WHOLE = ["seed", "frames", "joined", "actions", "dims", "squash", "state_sigma", "masked", "normalise", "ppo", "adam", "loss_sum", "epochs", "passes"]
+WHOLE = ["seed", "frames", "joined", "separate", "actions", "dims", "squash", "state_sigma", "masked", "normalise", "ppo", "adam", "loss_sum", "epochs", "passes"]
 REAL = ["lr", "first_decay", "second_decay", "epsilon", "grad_norm_clip", "reward_clip", "reward_scale"]
 OPTIONS = {
     vtrace: ["discount", "entropy_cost", "baseline_cost", "rho_clip", "c_clip", "pg_rho_clip", "lambda"],
@@ -343,9 +364,9 @@ OPTIONS = {
 }
 ADAM = dict(adam=1, first_decay=0.9, second_decay=0.999, epsilon=1e-5)
 RMSPROP = dict(adam=0, first_decay=0, second_decay=0.99, epsilon=0.01)
-VTRACE = dict(joined=0, actions=1, dims=0, squash=0, state_sigma=0, masked=0, normalise=0, ppo=0, epochs=1, passes=0, discount=0.97, entropy_cost=0.01, baseline_cost=0.5, rho_clip=1, c_clip=1, pg_rho_clip=1,
+VTRACE = dict(joined=0, separate=0, actions=1, dims=0, squash=0, state_sigma=0, masked=0, normalise=0, ppo=0, epochs=1, passes=0, discount=0.97, entropy_cost=0.01, baseline_cost=0.5, rho_clip=1, c_clip=1, pg_rho_clip=1,
               **{"lambda": 1})  # fmt: skip
-PPO = dict(joined=0, actions=1, dims=0, squash=0, state_sigma=0, masked=0, normalise=0, ppo=1, discount=0.95, clip=0.2, value_clip=0, entropy_cost=0.01, baseline_cost=0.5, minibatch=ROWS, kl_stop=0, **{"lambda": 0.9})
+PPO = dict(joined=0, separate=0, actions=1, dims=0, squash=0, state_sigma=0, masked=0, normalise=0, ppo=1, discount=0.95, clip=0.2, value_clip=0, entropy_cost=0.01, baseline_cost=0.5, minibatch=ROWS, kl_stop=0, **{"lambda": 0.9})
 CASES = {
     "vtrace frames": VTRACE | RMSPROP | dict(frames=1, loss_sum=1, lr=2e-3, grad_norm_clip=10, reward_clip=0.6, reward_scale=1),
     "vtrace masked": VTRACE | ADAM | dict(frames=0, actions=2, masked=1, loss_sum=0, lr=1e-3, grad_norm_clip=0, reward_clip=0, reward_scale=0.7, rho_clip=1.3,
@@ -358,7 +379,7 @@ CASES = {
                                      reward_scale=1, clip=0.25, advantages=2),
     "ppo joined": PPO | ADAM | dict(frames=1, joined=1, normalise=1, loss_sum=0, epochs=1, passes=3, lr=1e-3, grad_norm_clip=0.5,
                                     reward_clip=0, reward_scale=1, advantages=1),
-    "ppo continuous": PPO | ADAM | dict(frames=0, dims=2, normalise=1, loss_sum=0, epochs=1, passes=3, lr=1e-3, grad_norm_clip=0.5, reward_clip=0,
+    "ppo separate": PPO | ADAM | dict(frames=0, separate=1, dims=2, normalise=1, loss_sum=0, epochs=1, passes=3, lr=1e-3, grad_norm_clip=0.5, reward_clip=0,
                                         reward_scale=0.1, advantages=1),
 }  # fmt: skip
 
@@ -392,7 +413,7 @@ def run(name, case, seed):
                 changes += [f32(x - y) for x, y in zip(statistics.tensors, first)]
     print(f"{name}, seed {seed}: {len(changes[0])} entries; nearest edge {margin:.1g}; norms {norms.min():.3g} to {norms.max():.3g}; "
           f"shares of terms at the end {np.round(all_terms[-1] / all_terms[-1][0], 3)}")  # fmt: skip
-    head = struct.pack("<16s15i", name.encode(), *whole, sum(map(len, changes)) // len(SNAPSHOTS))
+    head = struct.pack("<16s16i", name.encode(), *whole, sum(map(len, changes)) // len(SNAPSHOTS))
     return head + b"".join(f32(x).tobytes() for x in [real, all_terms, norms, *changes]) if margin > 2e-5 else None
 
 
