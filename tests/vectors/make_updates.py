@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Writes updates.bin: 50 updates of small networks by V-trace and PPO, computed by PyTorch in f64 with its own optimisers, gradient
-clipping and automatic differentiation.
+"""Writes updates.bin: 50 updates of small networks by V-trace and PPO, computed by PyTorch in f64 with its own optimisers,
+distributions, gradient clipping and automatic differentiation.
 
 Run in this folder after `pip install torch numpy`. Observations, rewards, episode ends, answers and initial parameters are draws
-(tests/support/updates.h makes the same), so the file holds settings and results only. Per case, little-endian: name (16 bytes); i32
-settings and the numbers of a change, f32 settings, as in struct update_case; then f32: terms of the algorithm [50][8] and gradient norm [50] of each update
-(the last pass's, before clipping); after 1, 5 and 50 updates, the change of the parameters: of each tensor of n entries those at
-0, s, 2s, ..., s = 1 for n <= 256, else n / 128 rounded down to an odd number.
+(tests/support/updates.h makes the same), so the file holds settings and results only. A case, little-endian: name (16 bytes), i32
+settings and the numbers of a change, f32 settings, as in struct update_case; then f32: the algorithm's terms [50][8] and the
+gradient's norm [50] (of the last pass, before clipping) of each update; after 1, 5 and 50 updates the change of the parameters: of
+each tensor of n entries those at 0, s, 2s, ..., s = 1 for n <= 256, else n / 128 rounded down, if even to the next odd number.
+A case's draws are those of the first seed with which no row comes near an edge of a clip, where rounding decides the gradient.
 """
 import struct
 
@@ -356,7 +357,8 @@ def selected(net, initial):
 
 
 # Keys in the order of the file; the algorithm's options in the order of vtrace.h or ppo.h.
-WHOLE = ["seed", "frames", "joined", "separate", "actions", "dims", "squash", "state_sigma", "masked", "normalise", "ppo", "adam", "loss_sum", "epochs", "passes"]
+WHOLE = ["seed", "frames", "joined", "separate", "actions", "dims", "squash", "state_sigma", "masked", "normalise", "ppo", "adam",
+         "loss_sum", "epochs", "passes"]  # fmt: skip
 REAL = ["lr", "first_decay", "second_decay", "epsilon", "grad_norm_clip", "reward_clip", "reward_scale"]
 OPTIONS = {
     vtrace: ["discount", "entropy_cost", "baseline_cost", "rho_clip", "c_clip", "pg_rho_clip", "lambda"],
@@ -364,23 +366,20 @@ OPTIONS = {
 }
 ADAM = dict(adam=1, first_decay=0.9, second_decay=0.999, epsilon=1e-5)
 RMSPROP = dict(adam=0, first_decay=0, second_decay=0.99, epsilon=0.01)
-VTRACE = dict(joined=0, separate=0, actions=1, dims=0, squash=0, state_sigma=0, masked=0, normalise=0, ppo=0, epochs=1, passes=0, discount=0.97, entropy_cost=0.01, baseline_cost=0.5, rho_clip=1, c_clip=1, pg_rho_clip=1,
-              **{"lambda": 1})  # fmt: skip
-PPO = dict(joined=0, separate=0, actions=1, dims=0, squash=0, state_sigma=0, masked=0, normalise=0, ppo=1, discount=0.95, clip=0.2, value_clip=0, entropy_cost=0.01, baseline_cost=0.5, minibatch=ROWS, kl_stop=0, **{"lambda": 0.9})
+USUAL = dict.fromkeys(WHOLE, 0) | dict(actions=1, epochs=1, entropy_cost=0.01, baseline_cost=0.5, reward_clip=0, reward_scale=1)
+VTRACE = USUAL | dict(discount=0.97, rho_clip=1, c_clip=1, pg_rho_clip=1) | {"lambda": 1}
+PPO = USUAL | dict(ppo=1, discount=0.95, clip=0.2, value_clip=0, minibatch=ROWS, kl_stop=0) | {"lambda": 0.9}
 CASES = {
-    "vtrace frames": VTRACE | RMSPROP | dict(frames=1, loss_sum=1, lr=2e-3, grad_norm_clip=10, reward_clip=0.6, reward_scale=1),
-    "vtrace masked": VTRACE | ADAM | dict(frames=0, actions=2, masked=1, loss_sum=0, lr=1e-3, grad_norm_clip=0, reward_clip=0, reward_scale=0.7, rho_clip=1.3,
-                                           c_clip=0.9, pg_rho_clip=1.1) | {"lambda": 0.9},
-    "vtrace squashed": VTRACE | ADAM | dict(frames=0, dims=2, squash=1, state_sigma=1, loss_sum=0, lr=1e-3, grad_norm_clip=1,
-                                            reward_clip=0, reward_scale=1, entropy_cost=0.05),
-    "ppo frames": PPO | ADAM | dict(frames=1, loss_sum=0, epochs=2, passes=2, lr=1e-3, grad_norm_clip=0.5, reward_clip=0.6,
-                                    reward_scale=1, value_clip=0.25, advantages=1),
-    "ppo masked": PPO | ADAM | dict(frames=0, masked=1, loss_sum=1, epochs=2, passes=3, lr=1e-3, grad_norm_clip=8, reward_clip=0,
-                                     reward_scale=1, clip=0.25, advantages=2),
-    "ppo joined": PPO | ADAM | dict(frames=1, joined=1, normalise=1, loss_sum=0, epochs=1, passes=3, lr=1e-3, grad_norm_clip=0.5,
-                                    reward_clip=0, reward_scale=1, advantages=1),
-    "ppo separate": PPO | ADAM | dict(frames=0, separate=1, dims=2, normalise=1, loss_sum=0, epochs=1, passes=3, lr=1e-3, grad_norm_clip=0.5, reward_clip=0,
-                                        reward_scale=0.1, advantages=1),
+    "vtrace frames": VTRACE | RMSPROP | dict(frames=1, loss_sum=1, lr=2e-3, grad_norm_clip=10, reward_clip=0.6),
+    "vtrace masked": VTRACE | ADAM | dict(actions=2, masked=1, lr=1e-3, grad_norm_clip=0, reward_scale=0.7, rho_clip=1.3, c_clip=0.9,
+                                          pg_rho_clip=1.1) | {"lambda": 0.9},
+    "vtrace squashed": VTRACE | ADAM | dict(dims=2, squash=1, state_sigma=1, lr=1e-3, grad_norm_clip=1, entropy_cost=0.05),
+    "ppo frames": PPO | ADAM | dict(frames=1, epochs=2, passes=2, lr=1e-3, grad_norm_clip=0.5, reward_clip=0.6, value_clip=0.25,
+                                    advantages=1),
+    "ppo masked": PPO | ADAM | dict(masked=1, loss_sum=1, epochs=2, passes=3, lr=1e-3, grad_norm_clip=8, clip=0.25, advantages=2),
+    "ppo joined": PPO | ADAM | dict(frames=1, joined=1, normalise=1, passes=3, lr=1e-3, grad_norm_clip=0.5, advantages=1),
+    "ppo separate": PPO | ADAM | dict(separate=1, dims=2, normalise=1, passes=3, lr=1e-3, grad_norm_clip=0.5, reward_scale=0.1,
+                                      advantages=1),
 }  # fmt: skip
 
 
