@@ -48,7 +48,7 @@ static bool imitation_adapt(const struct farm_algo_config *config, const double 
 
 static const struct farm_algo imitation = {
     .recipe = {.name = "imitation", .about = "imitates the actors' choices"},
-    .statistics = {{"loss_imitation"}, {"value"}},
+    .statistics = {{.key = "loss_imitation"}, {.key = "value"}},
     .plan = imitation_plan,
     .adapt = imitation_adapt,
     .row = imitation_row,
