@@ -46,6 +46,10 @@ TABLE = [
     Row("catch-ppo", "--env native/catch --algo ppo --frames 500k", 3, 0.95),
     Row("cartpole-vtrace", "--env native/cartpole --algo vtrace --frames 3M", 3, 450),
     Row("cartpole-ppo", "--env native/cartpole --algo ppo --frames 3M", 3, 450),
+    Row("menu-vtrace", "--env native/menu --algo vtrace", 3, 0.95),  # masked actions
+    Row("menu-ppo", "--env native/menu --algo ppo", 3, 0.95),
+    Row("juggle-vtrace", "--env native/juggle --algo vtrace", 3, 0.95),  # several fields of observations
+    Row("juggle-ppo", "--env native/juggle --algo ppo", 3, 0.95),
     Row("pendulum", "--env gym/Pendulum-v1 --algo ppo --frames 500k", 3, -200),
     Row("lunarlander", "--env gym/LunarLander-v3 --algo ppo --frames 1500k", 3, 200),
     Row("acrobot", "--env gym/Acrobot-v1 --algo ppo --frames 500k", 3, -100),
