@@ -48,6 +48,7 @@ TABLE = [
     Row("cartpole-ppo", "--env native/cartpole --algo ppo --frames 3M", 3, 450),
     Row("menu-vtrace", "--env native/menu --algo vtrace", 3, 0.95),  # masked actions
     Row("menu-ppo", "--env native/menu --algo ppo", 3, 0.95),
+    Row("menu-drinks-ppo", "--env native/menu --env.drinks true --algo ppo", 3, 0.95),  # several masked actions a step
     Row("juggle-vtrace", "--env native/juggle --algo vtrace", 3, 0.95),  # several fields of observations
     Row("juggle-ppo", "--env native/juggle --algo ppo", 3, 0.95),
     Row("pendulum", "--env gym/Pendulum-v1 --algo ppo --frames 500k", 3, -200),
