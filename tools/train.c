@@ -368,10 +368,16 @@ static void warn_without_update(const struct training *training, const struct fa
     const struct farm_recipe *recipe = &training->run.plan.recipe;
     const struct farm_totals session = farm_sample_session(sample);
     if (session.updates || !session.agent_steps) return;
-    farm_log_warn(
-        "no update: --batch %lld windows of %lld steps never came together in %llu steps of all environments: "
-        "nothing was learned. Run longer, or lower --batch or --unroll",
-        (long long)recipe->batch, (long long)recipe->unroll, (unsigned long long)session.agent_steps);
+    const unsigned long long steps = session.agent_steps;
+    if (training->run.plan.passes.sync)
+        farm_log_warn("no update: an iteration, one window of %lld steps of every environment, was not complete after "
+                      "%llu steps of all: nothing was learned. Run longer, or lower --unroll or --envs-per-actor",
+                      (long long)recipe->unroll, steps);
+    else
+        farm_log_warn(
+            "no update: --batch %lld windows of %lld steps never came together in %llu steps of all environments: "
+            "nothing was learned. Run longer, or lower --batch or --unroll",
+            (long long)recipe->batch, (long long)recipe->unroll, steps);
 }
 
 static void print_totals(const struct farm_totals *totals) {
