@@ -157,7 +157,7 @@ compare_torch() {
 train() { # name, least figures ("" or KEY=LEAST), flags
     local name=$1 least=$2 status
     shift 2
-    document "$name" 120 '.*(registered|cross|device).*' "$build/farm" train --json --metrics-every 2 --env native/breakout --run "$run/train" "$@"
+    document "$name" 120 '.*(registered|cross|device).*' "$build/farm" train --json --metrics-every 2 --env native/breakout --algo vtrace --run "$run/train" "$@"
     status=$?
     mv "$work/$name.json" "$work/$name.farm"
     cp "$run/train/metrics.jsonl" "$work/$name.metrics.jsonl" 2>/dev/null
