@@ -172,7 +172,8 @@ class Training(Cli):
         self.assertLess(last["learning_rate"], 5e-4, "it falls over the seconds")
 
     def test_a_run_keeps_its_arithmetic(self):
-        self.farm("train", "--env", "native/breakout", "--frames", "2k", "--run", "r")
+        trained = self.farm("train", "--env", "native/breakout", "--frames", "2k", "--reward-scale", "0.5", "--normalise-rewards", "--run", "r")
+        self.assertRegex(trained.stderr, r"rewards in training: clipped to \+-1; times 0\.5; divided by .*; return_mean is")
         chosen = (self.folder / "r/arithmetic.txt").read_text()
         self.assertEqual(chosen.count("\n"), 1)
         resumed = self.farm("train", "--run", "r", "--resume", "--frames", "4k", "--batch", "16")
