@@ -137,8 +137,10 @@ class Cuda(InFolder):
         self.assertNotIn("no effect", log)
 
     def test_trains_with_copies_if_registration_is_refused(self):
-        account, log = self.trained("--device", "cuda", "--frames", "10k", emulator="refuse_registration=1")
+        pictures = ("--env", "native/juggle", "--frames", "1k")  # beside numbers
+        account, log = self.trained("--device", "cuda", *pictures, emulator="refuse_registration=1")
         self.assertIn("ulimit -l", log)
+        self.assertIn("are copied into pinned memory and cross the bus", log)
         self.assertGreater(account["updates"], 5)
 
     def test_a_lost_gpu_ends_the_run_with_a_checkpoint_to_resume_from(self):
