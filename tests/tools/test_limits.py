@@ -34,7 +34,7 @@ class Limits(InFolder):
         """A ring is refused with its own size, a checkpoint before the run; a limit above both is not noticed."""
         for most, more, text in (
             (100 << 10, (), r"a ring of 32 steps .*: (\d+) bytes wanted in one file, RLIMIT_FSIZE allows 102400 "),
-            (4 << 20, ("--env", "native/breakout", "--net", "nature"), r"a checkpoint of net nature: (\d+) bytes wanted in one file"),
+            (4 << 20, ("--env", "native/breakout", "--algo", "vtrace", "--net", "nature"), r"a checkpoint of net nature: (\d+) bytes wanted in one file"),
         ):
             result = self.farm(*SMALL, *more, child=limit(resource.RLIMIT_FSIZE, most))
             self.assertEqual(result.returncode, 1)
