@@ -190,7 +190,7 @@ static void choose_counts(struct farm_run_plan *plan, uint64_t episodes) {
         int64_t others = least - recipe->envs_per_actor;
         uint64_t without_one = others ? (uint64_t)((share + others - 1) / others) - 1 : 0;
         if (windows < without_one) windows = without_one;
-        if (plan->passes.sync) windows = 1;
+        if (plan->passes.sync) windows = 0; // none fills while one is in training
         recipe->ring_steps = episodes
                                  ? (int64_t)plan->passes.shape.stack + 2
                                  : (int64_t)farm_ring_steps_needed(windows, plan->passes.shape.stride,
