@@ -1,6 +1,7 @@
 // See backend.h.
 #include "learner/backend.h"
 
+#include <math.h>
 #include <string.h>
 
 struct farm_backend_state farm_backend_state_of(float *params, float *first, float *second, uint64_t optimiser_step,
@@ -16,5 +17,12 @@ struct farm_backend_state farm_backend_state_of(float *params, float *first, flo
 float *farm_backend_vector(const struct farm_backend_state *state, const char *name) {
     for (uint32_t k = 0; k < state->vector_count; k++)
         if (strcmp(state->vectors[k].name, name) == 0) return state->vectors[k].values;
+    return NULL;
+}
+
+const char *farm_backend_bad_tensor(const struct farm_net *net, const float *gradients) {
+    for (int t = net->tensor_count - 1; t >= 0; t--)
+        for (size_t i = 0; i < net->tensors[t].count; i++)
+            if (!isfinite(gradients[net->tensors[t].offset + i])) return net->tensors[t].name;
     return NULL;
 }

@@ -108,6 +108,9 @@ struct farm_backend_state farm_backend_state_of(float *params, float *first, flo
 // The vector of this name; NULL: the state has no such vector.
 float *farm_backend_vector(const struct farm_backend_state *state, const char *name);
 
+// The tensor nearest to the loss whose gradient, in [parameter_count], is not finite; NULL: only the norm overflowed.
+const char *farm_backend_bad_tensor(const struct farm_net *net, const float *gradients);
+
 extern const struct farm_backend_ops farm_backend_cpu;
 
 #endif

@@ -525,16 +525,6 @@ static void add_gradients(void *context, uint32_t piece, uint32_t thread) {
         if (backend->trainable[i] == 0) sum[i] = 0;
 }
 
-// The tensor nearest to the loss whose gradient is not finite; NULL: only the norm overflowed.
-static const char *find_bad_tensor(const struct farm_backend *backend) {
-    for (int t = backend->net->tensor_count - 1; t >= 0; t--) {
-        const struct farm_tensor *tensor = &backend->net->tensors[t];
-        for (size_t i = 0; i < tensor->count; i++)
-            if (!isfinite(backend->workers[0].grads[tensor->offset + i])) return tensor->name;
-    }
-    return NULL;
-}
-
 static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const struct farm_pass *pass,
                              struct farm_error *err) {
     const struct farm_algo_plan *plan = backend->plan;
@@ -558,7 +548,7 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
                                     backend->params, backend->workers[0].grads);
     if (isfinite(backend->stats.grad_norm)) return FARM_OK;
     backend->stats.bad_step = backend->optimiser.step;
-    backend->stats.bad_tensor = find_bad_tensor(backend);
+    backend->stats.bad_tensor = farm_backend_bad_tensor(backend->net, backend->workers[0].grads);
     return FARM_OK;
 }
 

@@ -251,13 +251,20 @@ static enum farm_status differentiate(struct farm_backend *backend, uint32_t slo
     return FARM_OK;
 }
 
-// Waits for the newest step and takes its results.
+// Waits for the newest step and takes its results. Names the tensor of a bad gradient, unless the next update's
+// gradients have already taken its place.
 static enum farm_status harvest(struct farm_backend *backend, struct farm_error *err) {
-    const enum farm_status status = wait_for_all(backend, farm_cuda_limit_s(backend->shards[0]->context.learner), err);
+    enum farm_status status = wait_for_all(backend, farm_cuda_limit_s(backend->shards[0]->context.learner), err);
+    const bool good = isfinite(backend->stats.grad_norm), ahead = backend->begun[0] || backend->begun[1];
     for (uint32_t k = 0; k < backend->shard_count && !status && backend->unfinished; k++)
         farm_cuda_training_harvest(backend->shards[k]->training, &backend->stats);
     backend->unfinished = false;
-    return status;
+    if (status || !good || isfinite(backend->stats.grad_norm) || ahead) return status;
+    status = farm_cuda_shard_enter(backend->shards[0], err);
+    return status
+               ? status
+               : farm_cuda_parameters_bad_tensor(parameters_of(backend, 0), farm_cuda_shard_stream(backend->shards[0]),
+                                                 &backend->stats.bad_tensor, err);
 }
 
 // Whether the state in host memory is older than the config's period.

@@ -158,6 +158,18 @@ enum farm_status farm_cuda_parameters_download(struct farm_cuda_parameters *p, s
     return FARM_OK;
 }
 
+enum farm_status farm_cuda_parameters_bad_tensor(struct farm_cuda_parameters *p, struct CUstream_st *stream,
+                                                 const char **out, struct farm_error *err) {
+    FARM_CUDA_TRY(cudaMemcpyAsync(p->ordered, p->gradients, p->count * sizeof(float), cudaMemcpyDeviceToHost, stream));
+    FARM_CUDA_TRY(cudaStreamSynchronize(stream));
+    float *gradients = calloc(p->net->parameter_count, sizeof *gradients); // those of statistics are 0
+    if (!gradients) return farm_fail(err, FARM_E_LIMIT, "no memory for %zu gradients", p->net->parameter_count);
+    farm_cuda_to_pytorch_layout(p->net, p->ordered, gradients);
+    *out = farm_backend_bad_tensor(p->net, gradients);
+    free(gradients);
+    return FARM_OK;
+}
+
 // ---- from training to inference ----
 
 enum farm_status farm_cuda_parameters_publish(struct farm_cuda_parameters *p, struct CUstream_st *stream,

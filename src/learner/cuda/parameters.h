@@ -57,6 +57,10 @@ enum farm_status farm_cuda_parameters_upload(struct farm_cuda_parameters *parame
 enum farm_status farm_cuda_parameters_download(struct farm_cuda_parameters *parameters, struct CUstream_st *stream,
                                                struct farm_error *err);
 
+// farm_backend_bad_tensor of the gradients; waits.
+enum farm_status farm_cuda_parameters_bad_tensor(struct farm_cuda_parameters *parameters, struct CUstream_st *stream,
+                                                 const char **out, struct farm_error *err);
+
 // Enqueues a copy of the parameters, as they are after the stream's work, as `version`, with the statistics in
 // `statistics` ([parameter_count], PyTorch's order). The caller calls farm_cuda_parameters_published after the end of
 // that work.

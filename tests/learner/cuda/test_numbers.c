@@ -32,6 +32,8 @@ static void expect_near(const struct record *ours, const struct record *theirs) 
     for (uint64_t k = 0; k < ours->updates; k++) {
         cr_assert_eq(ours->stats[k].bad_step, theirs->stats[k].bad_step);
         cr_assert_eq(isfinite(ours->stats[k].grad_norm) != 0, isfinite(theirs->stats[k].grad_norm) != 0);
+        if (!isfinite(theirs->stats[k].grad_norm))
+            cr_assert_str_eq(ours->stats[k].bad_tensor, theirs->stats[k].bad_tensor);
         if (!isfinite(theirs->stats[k].grad_norm)) continue;
         cr_assert_float_eq(ours->stats[k].grad_norm, theirs->stats[k].grad_norm, 1e-3 * theirs->stats[k].grad_norm);
         cr_assert_eq(ours->stats[k].terms[FARM_VTRACE_ROWS], theirs->stats[k].terms[FARM_VTRACE_ROWS]);
