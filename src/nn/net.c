@@ -456,7 +456,7 @@ void farm_net_init(const struct farm_net *net, enum farm_net_init how, uint64_t 
         }
     }
     float *bias = params + net->tensors[heads->bias].offset + net->io.actions;
-    for (int i = 1; i <= net->io.free_outputs; i++) bias[-i] = net->io.free_start;
+    for (int i = 1; i <= net->io.biased_outputs; i++) bias[-i] = net->io.bias_start;
     if (net->normalise >= 0) {
         const struct farm_tensor *variance = &net->tensors[net->normalise + 1];
         for (size_t i = 0; i < variance->count; i++) params[variance->offset + i] = 1;

@@ -93,7 +93,8 @@ struct farm_net_io {
     bool normalise_rewards; // the parameters have a tensor for it
     int actions;            // policy outputs; the value head has one output more
     int free_outputs;       // the last outputs of the policy are its biases alone: their weights stay 0
-    float free_start;       // what they are at the start
+    int biased_outputs;     // so many of the last outputs start with the bias
+    float bias_start;
 };
 
 // Numbers that a part of the flat input becomes.

@@ -110,6 +110,8 @@ static void warn_without_effect(const struct farm_run_plan *plan) {
         farm_log_warn("--normalise-observations has no effect: the observations are no numbers");
     if (is_flag(recipe, "sigma") && !is_continuous(plan))
         farm_log_warn("--sigma %s has no effect: the actions are discrete", recipe->sigma);
+    if (is_flag(recipe, "log_sigma") && !is_continuous(plan))
+        farm_log_warn("--log-sigma %g has no effect: the actions are discrete", recipe->log_sigma);
     if (is_flag(recipe, "squash") && recipe->squash && !is_continuous(plan))
         farm_log_warn("--squash has no effect: the actions are discrete");
     if (plan->passes.sync && is_flag(recipe, "batch"))
@@ -119,8 +121,6 @@ static void warn_without_effect(const struct farm_run_plan *plan) {
     if (is_flag(recipe, "minibatch") && plan->passes.minibatch > farm_algo_units(&plan->passes, columns))
         farm_log_warn("--minibatch %u: an update has %u steps, which are one optimiser step", plan->passes.minibatch,
                       farm_algo_units(&plan->passes, columns));
-    if (is_flag(recipe, "log_sigma") && !plan->io.free_outputs)
-        farm_log_warn("--log-sigma %g has no effect: the policy has no deviation of its own", recipe->log_sigma);
     if (is_flag(recipe, "gpus") && !recipe->gpus && !plan->machine->gpu_count)
         farm_log_warn("--gpus 0 has no effect: this machine shows no GPU%s",
                       cpu ? "" : "; the learner requests CUDA's first one");

@@ -76,6 +76,7 @@ static enum farm_status choose_io(const struct farm_env_spec *env, const struct 
     enum farm_status status = farm_head_make(env, farm_run_head_options(recipe), &head, err);
     if (status) return status;
     io->free_outputs = head.free_outputs;
+    io->biased_outputs = env->action.kind == FARM_ACTION_CONTINUOUS ? head.dims : 0; // log sigma
     for (uint32_t f = 0; f < env->obs_count && !status; f++) {
         const struct farm_field_spec *field = &env->obs[f];
         if (!is_mask(field)) status = is_image(field) ? add_image(env, f, io, err) : add_flat(env, f, io, err);
@@ -95,7 +96,7 @@ static enum farm_status add_options(const struct farm_env_spec *env, const struc
     struct farm_net_input last = {
         .kind = FARM_INPUT_ONE_HOT, .count = (int)action->dims, .source = FARM_SOURCE_LAST_ACTION};
     io->normalise_rewards = recipe->normalise_rewards;
-    io->free_start = (float)recipe->log_sigma;
+    io->bias_start = (float)recipe->log_sigma;
     for (int i = 0; i < io->input_count; i++)
         io->inputs[i].normalise = recipe->normalise_observations &&
                                   (io->inputs[i].kind == FARM_INPUT_NUMBERS || io->inputs[i].kind == FARM_INPUT_WHOLE);

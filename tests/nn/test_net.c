@@ -252,7 +252,7 @@ Test(nn, separate_keeps_policy_and_value_apart) {
 // W W' (or W' W, if there are more rows) is the unit matrix times the gain's square; free outputs have no weights.
 Test(nn, orthogonal_initial_weights_are_so_with_their_gain) {
     struct farm_net_io io = atari;
-    io.free_outputs = 2, io.free_start = -1.5f;
+    io.free_outputs = 2, io.biased_outputs = 3, io.bias_start = -1.5f;
     struct farm_net net;
     cr_assert_eq(farm_net_make(farm_net_find("lite", NULL), &io, &net, NULL), FARM_OK);
     float *params = malloc(net.parameter_count * sizeof *params), *mask = calloc(net.parameter_count, sizeof *mask);
@@ -284,7 +284,7 @@ Test(nn, orthogonal_initial_weights_are_so_with_their_gain) {
                            (double)(wide ? w[b * columns + i] : w[i * columns + b]);
                 cr_assert_float_eq(sum, a == b ? gain : 0, 1e-4 * gain, "%s %zu %zu: %g", tensor->name, a, b, sum);
             }
-        const size_t zeros = tensor->count - (strcmp(tensor->name, "policy.bias") == 0 ? 2 : 0);
+        const size_t zeros = tensor->count - (strcmp(tensor->name, "policy.bias") == 0 ? 3 : 0);
         for (size_t i = 0; i < tensor->count && tensor->rank == 1; i++) cr_assert_eq(w[i], i < zeros ? 0 : -1.5f);
     }
     free(params);
