@@ -117,14 +117,14 @@ Test(kernels, squashed_draws_follow_the_policy_within_their_bounds) {
     expect_gaussian_draws(true);
 }
 
-// The quadrature against a sum of 24,001 terms, within the bounds that head_tanh_gaussian.h gives.
+// The quadrature against a sum of 2,401 terms, within the bounds that head_tanh_gaussian.h gives.
 Test(kernels, the_entropy_of_squashed_actions_is_as_exact_as_documented) {
     static const double cases[][2] = {{0.01, 1e-6}, {0.5, 1e-6}, {1, 1e-6}, {1.5, 2e-5}, {2, 3e-4}, {7.389, 0.1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (double mean = -4; mean <= 4; mean += 0.5) {
-            const double sigma = (double)(float)cases[i][0], step = 1e-3;
+            const double sigma = (double)(float)cases[i][0], step = 1e-2;
             double value = 0, by_mean = 0, by_log_sigma = 0;
-            for (int k = -12000; k <= 12000; k++) {
+            for (int k = -1200; k <= 1200; k++) {
                 const double z = k * step, x = mean + sigma * z, share = exp(-z * z / 2) / 2.5066282746310002 * step;
                 value += share * 2 * (log(2) - fabs(x) - log1p(exp(-2 * fabs(x))));
                 by_mean -= share * 2 * tanh(x);
