@@ -16,6 +16,8 @@ import sys
 import tempfile
 import typing
 
+from peers.common import commit
+
 RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results", "training.jsonl")
 CURVE_POINTS = 20
 
@@ -84,14 +86,14 @@ def train(farm, flags, seed):
     return " ".join([os.path.basename(farm), *command[1:]]), json.loads(result.stdout), curve
 
 
-def record(farm, row, threshold, commit):
+def record(farm, row, threshold, version):
     """Trains all seeds; returns their mean returns."""
     returns = []
     for seed in range(1, row.seeds + 1):
         command, document, curve = train(farm, row.flags, seed)
         returns.append(document["return_mean"])
         line = {
-            "date": datetime.date.today().isoformat(), "machine": machine(), "commit": commit, "command": command,
+            "date": datetime.date.today().isoformat(), "machine": machine(), "commit": version, "command": command,
             "env": document["env"], "seed": seed, "frames": document["frames"], "wall_s": round(document["wall_s"], 2),
             "return_mean": returns[-1], "threshold": threshold, "reached": returns[-1] >= threshold, "curve": curve,
         }  # fmt: skip
@@ -105,11 +107,10 @@ def main():
         sys.exit(__doc__)
     farm, names = os.path.join(sys.argv[1], "farm"), sys.argv[2:]
     rows = [row for row in TABLE if not names or any(name in row.name for name in names)]
-    commit = subprocess.check_output(["git", "describe", "--always", "--dirty", "--abbrev=12"], text=True).strip()
     table = []
     for row in rows:
         threshold = row.threshold() if callable(row.threshold) else row.threshold
-        returns = record(farm, row, threshold, commit)
+        returns = record(farm, row, threshold, commit(sys.argv[1]))
         table.append((row, threshold, row.of_seeds(returns), returns))
     for row, threshold, value, returns in table:
         verdict, seeds = "reached" if value >= threshold else "MISSED", " ".join(f"{value:.4g}" for value in returns)

@@ -13,7 +13,6 @@ import datetime
 import json
 import math
 import os
-import subprocess
 import sys
 import time
 
@@ -199,12 +198,11 @@ def main():
         sys.exit(__doc__)
     torch.set_num_threads(1)
     build, seed = sys.argv[1], int(sys.argv[2])
-    commit = subprocess.check_output(["git", "describe", "--always", "--dirty", "--abbrev=12"], text=True).strip()
     began = time.monotonic()
     training = Training(os.path.join(build, "procgen"), seed)
     training.run()
     line = {
-        "date": datetime.date.today().isoformat(), "machine": common.machine(), "commit": commit,
+        "date": datetime.date.today().isoformat(), "machine": common.machine(), "commit": common.commit(build),
         "command": f"bench/peers/ppo_procgen.py {os.path.basename(build)} {seed}",
         "peer": f"CleanRL's ppo_procgen, net lite, PyTorch {torch.__version__.split('+')[0]}",
         "env": f"procgen/{GAME}", "seed": seed, "frames": training.steps, "wall_s": round(time.monotonic() - began, 2),
