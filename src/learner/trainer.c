@@ -159,7 +159,8 @@ static enum farm_status train_on(struct farm_trainer *trainer, struct iteration 
         status = run_epoch(trainer, it, epoch);
         if (status || !algo->algo->adapt) continue;
         status = finish_passes(trainer, sum, &last);
-        more = !status && algo->algo->adapt(algo, last.terms, epoch + 1 == parts->plan.epochs, &parts->rate_factor);
+        more = !status && isfinite(sum->grad_norm) && // else the next epoch would change the parameters to be saved
+               algo->algo->adapt(algo, last.terms, epoch + 1 == parts->plan.epochs, &parts->rate_factor);
     }
     // Before an actor can have the version: the validator accepts none that is newer than the newest published.
     if (!status) farm_store_release(&parts->config->stats->publishes, trainer->version + 2);
