@@ -2,6 +2,7 @@
 #include "kernels/head.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 
 enum farm_status farm_head_mask_field(const struct farm_env_spec *env, int *field, struct farm_error *err) {
     const struct farm_action_spec *action = &env->action;
@@ -74,4 +75,15 @@ enum farm_status farm_head_make(const struct farm_env_spec *env, struct farm_hea
     const enum farm_status status = farm_head_mask_field(env, &mask, err);
     out->mask_field = mask + 1;
     return status || !squash ? status : set_bounds(action, out, err);
+}
+
+void farm_head_describe(const struct farm_head *head, char text[FARM_HEAD_TEXT_BYTES]) {
+    static const char *const kinds[] = {[FARM_HEAD_CATEGORICAL] = "categorical",
+                                        [FARM_HEAD_GAUSSIAN] = "gaussian",
+                                        [FARM_HEAD_TANH_GAUSSIAN] = "tanh_gaussian"};
+    const bool discrete = head->kind == FARM_HEAD_CATEGORICAL;
+    int length =
+        snprintf(text, FARM_HEAD_TEXT_BYTES, "%s %d", kinds[head->kind], discrete ? head->sizes[0] : head->dims);
+    for (int d = 1; d < head->dims && discrete; d++)
+        length += snprintf(text + length, FARM_HEAD_TEXT_BYTES - (size_t)length, "x%d", head->sizes[d]);
 }

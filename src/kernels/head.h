@@ -196,6 +196,11 @@ static inline FARM_HD struct farm_head_terms farm_head_gradient(const struct far
 enum farm_status farm_head_make(const struct farm_env_spec *env, struct farm_head_options options,
                                 struct farm_head *out, struct farm_error *err);
 
+// Its kind and actions: "categorical 3", "categorical 3x2" (two actions), "gaussian 2", "tanh_gaussian 2". Heads of
+// other texts read the same outputs differently.
+enum { FARM_HEAD_TEXT_BYTES = 400 };
+void farm_head_describe(const struct farm_head *head, char text[FARM_HEAD_TEXT_BYTES]);
+
 // ---- action masks ----
 
 // Name of the observation field that is an action mask: u8, one value per choice of each discrete action in their

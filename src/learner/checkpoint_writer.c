@@ -102,11 +102,12 @@ static enum farm_status write_file(const struct farm_checkpoint_writer *writer, 
         {"version", state->version}, {"optimiser_step", state->optimiser_step}, {"episodes", totals->episodes},
     };
     enum { NUMBERS = sizeof numbers / sizeof *numbers, REALS = 3 };
-    char texts[NUMBERS + REALS][32], path[4096];
+    char texts[NUMBERS + REALS][32], head[FARM_HEAD_TEXT_BYTES], path[4096];
     const char *pairs[FARM_CHECKPOINT_PAIRS_MAX][2] = {[NUMBERS] = {"return_mean", texts[NUMBERS]},
                                                        [NUMBERS + 1] = {"wall_s", texts[NUMBERS + 1]},
-                                                       [NUMBERS + 2] = {"learning_rate_factor", texts[NUMBERS + 2]}};
-    uint32_t count = NUMBERS + REALS;
+                                                       [NUMBERS + 2] = {"learning_rate_factor", texts[NUMBERS + 2]},
+                                                       [NUMBERS + REALS] = {"head", head}};
+    uint32_t count = NUMBERS + REALS + 1;
     for (uint32_t i = 0; i < NUMBERS; i++) {
         snprintf(texts[i], sizeof texts[i], "%" PRIu64, numbers[i].value);
         pairs[i][0] = numbers[i].name;
@@ -115,6 +116,7 @@ static enum farm_status write_file(const struct farm_checkpoint_writer *writer, 
     snprintf(texts[NUMBERS], sizeof texts[NUMBERS], "%.6g", moment->return_mean);
     snprintf(texts[NUMBERS + 1], sizeof texts[NUMBERS + 1], "%.3f", totals->wall_s);
     snprintf(texts[NUMBERS + 2], sizeof texts[NUMBERS + 2], "%.17g", writer->parts->rate_factor);
+    farm_head_describe(&writer->parts->head, head);
     for (uint32_t i = 0; i < learner->metadata_count && count < FARM_CHECKPOINT_PAIRS_MAX; i++, count++)
         memcpy(pairs[count], learner->metadata[i], sizeof pairs[count]);
     snprintf(path, sizeof path, "%s/%s", folder, name);

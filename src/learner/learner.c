@@ -6,6 +6,7 @@
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "base/thread.h"
@@ -102,6 +103,21 @@ static enum farm_status publish_first_version(struct farm_learner_parts *parts, 
     return parts->ops->state_changed(parts->backend, parts->version, optimiser_step, err);
 }
 
+// Tensors of the same shapes may be of other actions.
+static enum farm_status check_head(const struct farm_learner_parts *parts,
+                                   const struct farm_checkpoint_metadata *metadata, struct farm_error *err) {
+    char here[FARM_HEAD_TEXT_BYTES], before[FARM_HEAD_TEXT_BYTES];
+    const struct farm_head one =
+        farm_head_categorical(parts->head.outputs); // all that versions without the key trained
+    farm_head_describe(&parts->head, here);
+    farm_head_describe(&one, before);
+    const char *held = farm_checkpoint_get(metadata, "head"), *there = held ? held : before;
+    if (strcmp(there, here) == 0) return FARM_OK;
+    return farm_fail(err, FARM_E_FORMAT,
+                     "%s: its policy, %.100s, cannot choose this environment's actions, which need %.100s",
+                     parts->config->checkpoint_load, there, here);
+}
+
 static enum farm_status load_checkpoint(struct farm_learner_parts *parts, struct farm_error *err) {
     const struct farm_learner_config *config = parts->config;
     struct farm_backend_state state = parts->ops->state(parts->backend);
@@ -120,8 +136,10 @@ static enum farm_status load_checkpoint(struct farm_learner_parts *parts, struct
         farm_log_warn("%s holds no state of this optimiser: it starts afresh", config->checkpoint_load);
     const char *factor = farm_checkpoint_get(&metadata, "learning_rate_factor");
     if (factor && strtod(factor, NULL) > 0 && isfinite(strtod(factor, NULL))) parts->rate_factor = strtod(factor, NULL);
-    status = publish_first_version(parts, farm_checkpoint_get_u64(&metadata, "version"),
-                                   has_optimiser ? farm_checkpoint_get_u64(&metadata, "optimiser_step") : 0, err);
+    status = check_head(parts, &metadata, err);
+    if (!status)
+        status = publish_first_version(parts, farm_checkpoint_get_u64(&metadata, "version"),
+                                       has_optimiser ? farm_checkpoint_get_u64(&metadata, "optimiser_step") : 0, err);
     farm_checkpoint_metadata_free(&metadata);
     return status;
 }

@@ -237,25 +237,28 @@ Test(kernels, the_options_of_continuous_actions_choose_the_head) {
         struct farm_head_options options;
         uint32_t kind;
         float high;
-        const char *word; // of the refusal
+        const char *word; // of the refusal; else the head's text
         int free_outputs, samples;
-    } cases[] = {{{0}, FARM_ACTION_CONTINUOUS, INFINITY, NULL, 2, 0},
-                 {{.state_sigma = true}, FARM_ACTION_CONTINUOUS, INFINITY, NULL, 0, 0},
-                 {{.state_sigma = true, .squash = true}, FARM_ACTION_CONTINUOUS, 3, NULL, 0, 1},
-                 {{.squash = true}, FARM_ACTION_CONTINUOUS, 3, NULL, 2, 1},
+    } cases[] = {{{0}, FARM_ACTION_CONTINUOUS, INFINITY, "gaussian 2", 2, 0},
+                 {{.state_sigma = true}, FARM_ACTION_CONTINUOUS, INFINITY, "gaussian 2", 0, 0},
+                 {{.state_sigma = true, .squash = true}, FARM_ACTION_CONTINUOUS, 3, "tanh_gaussian 2", 0, 1},
+                 {{.squash = true}, FARM_ACTION_CONTINUOUS, 3, "tanh_gaussian 2", 2, 1},
                  {{.squash = true}, FARM_ACTION_CONTINUOUS, INFINITY, "action 1 has bounds [1, inf]", 0, 0},
                  {{.squash = true}, FARM_ACTION_CONTINUOUS, 1, "action 1 has bounds [1, 1]", 0, 0},
-                 {{.state_sigma = true, .squash = true}, FARM_ACTION_MULTI_DISCRETE, 0, NULL, 0, 0}};
+                 {{.state_sigma = true, .squash = true}, FARM_ACTION_MULTI_DISCRETE, 0, "categorical 2x3", 0, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct farm_env_spec env = {
-            .action = {.kind = cases[i].kind, .dims = 2, .sizes = {2, 2}, .low = {-1, 1}, .high = {1, cases[i].high}}};
+            .action = {.kind = cases[i].kind, .dims = 2, .sizes = {2, 3}, .low = {-1, 1}, .high = {1, cases[i].high}}};
         struct farm_head head;
         struct farm_error err = {0};
-        const enum farm_status status = farm_head_make(&env, cases[i].options, &head, &err);
-        cr_assert_eq(status, cases[i].word ? FARM_E_USAGE : FARM_OK, "case %zu: %s", i, err.message);
-        if (cases[i].word)
-            cr_assert(strstr(err.message, cases[i].word) && strstr(err.message, "--squash false"));
-        else
-            cr_assert(head.free_outputs == cases[i].free_outputs && head.samples == cases[i].samples, "case %zu", i);
+        char text[FARM_HEAD_TEXT_BYTES];
+        if (farm_head_make(&env, cases[i].options, &head, &err)) {
+            cr_assert(err.status == FARM_E_USAGE && strstr(err.message, cases[i].word), "case %zu: %s", i, err.message);
+            cr_assert(strstr(err.message, "--squash false"));
+            continue;
+        }
+        farm_head_describe(&head, text);
+        cr_assert_str_eq(text, cases[i].word);
+        cr_assert(head.free_outputs == cases[i].free_outputs && head.samples == cases[i].samples, "case %zu", i);
     }
 }

@@ -567,3 +567,19 @@ Test(learner, refuses_what_cannot_work_with_a_sentence) {
     farm.config.evaluate = true;
     expect_refused("no episodes");
 }
+
+Test(learner, refuses_a_checkpoint_of_other_actions_whose_tensors_fit) {
+    const struct farm_net net = make_net();
+    static const char *const pairs[][2] = {{"head", "gaussian 2"}};
+    char path[512];
+    float *params = calloc(net.parameter_count, sizeof *params);
+    const struct farm_backend_state state = farm_backend_state_of(params, NULL, NULL, 0, 0);
+    snprintf(path, sizeof path, "%s/000000000000.safetensors", farm.folder);
+    cr_assert_eq(farm_checkpoint_save(path, &net, &state, pairs, 1, &farm.shared->err), FARM_OK);
+    farm.config.checkpoint_load = path;
+    launch_to_its_end(1);
+    const char *message = farm.shared->err.message;
+    cr_assert(strstr(message, "its policy, gaussian 2, cannot choose") && strstr(message, "need categorical "), "%s",
+              message);
+    free(params);
+}
