@@ -49,7 +49,9 @@ static const struct farm_recipe_key keys[] = {
          "what a GPU keeps of the rings: every step (an observation crosses the bus once), the windows in training, "
          "nothing; reduced automatically if memory is short"),
     TEXT(net, "auto", NULL,
-         "network: shallow, nature, lite, mlp, deep; auto: shallow for frames, mlp for flat observations"),
+         "network: shallow, nature, lite, deep (frames), mlp, separate (flat observations); auto: shallow or mlp; deep "
+         "for "
+         "frames too small for shallow"),
     TEXT(init, "orthogonal", "orthogonal|uniform", "initial weights; uniform: PyTorch's default, whose signals shrink"),
     TEXT(sigma, "free", "free|state",
          "continuous actions: standard deviations are parameters by themselves, or outputs of the network (state)"),

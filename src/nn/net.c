@@ -198,7 +198,8 @@ static enum farm_status check_picture(const struct farm_net *net, int i, struct 
     const bool residual = layer->kind == FARM_LAYER_RESIDUAL, pool = layer->kind == FARM_LAYER_POOL;
     if (in.height == 0)
         return farm_fail(err, FARM_E_INVALID,
-                         "network %s: layer %d reads a picture, but its input is flat; use \"mlp\"", name, i);
+                         "network %s: layer %d reads a picture, but its input is flat; use \"mlp\" or \"separate\"",
+                         name, i);
     if (layer->kernel < 1 || (!residual && layer->stride < 1))
         return farm_fail(err, FARM_E_INVALID, "network %s: layer %d: kernel and stride must be >= 1", name, i);
     if (layer->activation == FARM_ACTIVATION_TANH || (pool && layer->activation != FARM_ACTIVATION_NONE))
@@ -294,9 +295,10 @@ enum farm_status farm_net_make(const struct farm_net_spec *spec, const struct fa
         return farm_fail(err, FARM_E_INVALID, "network %s has %d layers, not 1 to %d", spec->name, spec->layer_count,
                          FARM_NET_LAYERS_MAX);
     if (has_frames(io) && spec->layers[0].kind == FARM_LAYER_DENSE)
-        return farm_fail(err, FARM_E_INVALID,
-                         "network %s takes flat observations, not frames; use \"shallow\", \"nature\" or \"deep\"",
-                         spec->name);
+        return farm_fail(
+            err, FARM_E_INVALID,
+            "network %s takes flat observations, not frames; use \"shallow\", \"nature\", \"lite\" or \"deep\"",
+            spec->name);
     for (int i = 0; i < spec->layer_count; i++) {
         const enum farm_status made = append_layer(net, i, err);
         if (made != FARM_OK) return made;
