@@ -218,6 +218,13 @@ static struct {
     double beyond_later;        // the same in the passes after that
 } seen;
 
+enum { UNITS_MAX = 1024 };
+static struct {
+    uint32_t units, count, epochs; // units of the iteration, of those in the present epoch's passes
+    uint32_t order[2][UNITS_MAX];  // of the present and of the last epoch
+    uint32_t wrong, repeated;      // units missing or trained on twice; epochs in the order of the one before
+} shuffled;
+
 static enum farm_status create(const struct farm_backend_config *config, struct farm_backend **out,
                                struct farm_error *err) {
     const enum farm_status status = farm_backend_cpu.create(config, out, err);
@@ -236,6 +243,8 @@ static enum farm_status begin(struct farm_backend *backend, uint32_t slot, const
     for (uint32_t i = 0; i < count; i++)
         for (uint64_t n = windows[i].start; n < windows[i].start + UNROLL; n++)
             seen.stale += *farm_lane_version(windows[i].lane, n) != version;
+    shuffled.units = 0;
+    for (uint32_t i = 0; i < count; i++) shuffled.units += windows[i].env_count * UNROLL;
     enum farm_status status = farm_backend_cpu.begin(backend, slot, windows, count, err);
     if (!status) status = farm_backend_cpu.pass(backend, slot, &all, err);
     if (!status) status = farm_backend_cpu.finish(backend, &stats, err);
@@ -246,8 +255,29 @@ static enum farm_status begin(struct farm_backend *backend, uint32_t slot, const
     return status;
 }
 
+static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const struct farm_pass *pass,
+                             struct farm_error *err) {
+    uint32_t *order = shuffled.order[shuffled.epochs % 2];
+    for (uint32_t i = 0; i < pass->count && shuffled.count < UNITS_MAX; i++) order[shuffled.count++] = pass->indices[i];
+    return farm_backend_cpu.pass(backend, slot, pass, err);
+}
+
+static void check_epoch(void) {
+    bool done[UNITS_MAX] = {false};
+    const uint32_t *order = shuffled.order[shuffled.epochs % 2], count = shuffled.count;
+    for (uint32_t i = 0; i < count; i++) {
+        shuffled.wrong += order[i] >= shuffled.units || done[order[i]];
+        done[order[i] % UNITS_MAX] = true;
+    }
+    shuffled.wrong += count != shuffled.units;
+    shuffled.repeated += memcmp(shuffled.order[0], shuffled.order[1], count * sizeof *order) == 0;
+    shuffled.epochs++;
+    shuffled.count = 0;
+}
+
 static enum farm_status finish(struct farm_backend *backend, struct farm_pass_stats *stats, struct farm_error *err) {
     const enum farm_status status = farm_backend_cpu.finish(backend, stats, err);
+    if (shuffled.count) check_epoch();
     seen.beyond_later += stats->terms[FARM_PPO_CLIPPED];
     return status;
 }
@@ -266,7 +296,8 @@ static void expect_on_policy(bool frames, enum farm_precision precision, double 
     struct farm_backend_ops ops = farm_backend_cpu;
     const float option[] = {0.95f, 0.9f, (float)bound, 0, 0.01f, 0.5f, 2, 16, FARM_PPO_NORMALISE_MINIBATCH};
     memset(&seen, 0, sizeof seen);
-    ops.create = create, ops.begin = begin, ops.finish = finish;
+    memset(&shuffled, 0, sizeof shuffled);
+    ops.create = create, ops.begin = begin, ops.pass = pass, ops.finish = finish;
     test_farm_open(&farm, 0, FARM_ANSWERS_CENTRAL);
     if (frames) test_learner_frames(&farm.config, &farm.spec, 12, 2);
     if (!computes(&farm.config, precision)) {
@@ -288,6 +319,8 @@ static void expect_on_policy(bool frames, enum farm_precision precision, double 
     test_actor_stop(&farm, 0, actor);
     cr_assert_geq(seen.iterations, 9);
     cr_assert_eq(seen.stale, 0);
+    cr_assert(shuffled.epochs >= 18 && shuffled.wrong == 0 && shuffled.repeated == 0,
+              "%u epochs, %u units wrong, %u orders repeated", shuffled.epochs, shuffled.wrong, shuffled.repeated);
     cr_assert_eq(seen.beyond, 0, "frames %d, precision %d: %g of %g rows", frames, (int)precision, seen.beyond,
                  seen.rows);
     cr_assert_leq(fabs(seen.kl / seen.rows), bound * bound / 8 + 1e-6, "frames %d, precision %d: %g nats", frames,
