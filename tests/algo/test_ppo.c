@@ -216,6 +216,7 @@ static struct {
     uint64_t iterations, stale; // stale: steps answered by another version than the published one
     double rows, kl, beyond;    // sums over rows: KL(mu || pi), ratios off by more than the clip
     double beyond_later;        // the same in the passes after that
+    bool spoils;                // in: all gradients are reported as not finite
 } seen;
 
 enum { UNITS_MAX = 1024 };
@@ -279,6 +280,7 @@ static enum farm_status finish(struct farm_backend *backend, struct farm_pass_st
     const enum farm_status status = farm_backend_cpu.finish(backend, stats, err);
     if (shuffled.count) check_epoch();
     seen.beyond_later += stats->terms[FARM_PPO_CLIPPED];
+    if (seen.spoils) stats->grad_norm = INFINITY;
     return status;
 }
 
@@ -289,21 +291,18 @@ static bool computes(const struct farm_learner_config *config, enum farm_precisi
     return farm_arithmetic_forms(&net, precision, forms) > 0;
 }
 
-// bound: of |pi/mu - 1|, which is the clip of this run.
-static void expect_on_policy(bool frames, enum farm_precision precision, double bound) {
+// Returns the learner's exit status; -1: this CPU lacks the precision.
+static int run_ppo(bool frames, enum farm_precision precision, double clip, struct farm_error *err) {
     struct test_farm farm;
-    struct farm_error err = {0};
     struct farm_backend_ops ops = farm_backend_cpu;
-    const float option[] = {0.95f, 0.9f, (float)bound, 0, 0.01f, 0.5f, 2, 16, FARM_PPO_NORMALISE_MINIBATCH};
-    memset(&seen, 0, sizeof seen);
+    const float option[] = {0.95f, 0.9f, (float)clip, 0, 0.01f, 0.5f, 2, 16, FARM_PPO_NORMALISE_MINIBATCH};
     memset(&shuffled, 0, sizeof shuffled);
     ops.create = create, ops.begin = begin, ops.pass = pass, ops.finish = finish;
     test_farm_open(&farm, 0, FARM_ANSWERS_CENTRAL);
     if (frames) test_learner_frames(&farm.config, &farm.spec, 12, 2);
     if (!computes(&farm.config, precision)) {
-        fprintf(stderr, "not in bf16, which this CPU lacks\n");
         test_farm_close(&farm);
-        return;
+        return -1;
     }
     test_farm_add(&farm, 0);
     const pid_t actor = test_actor_fork(&farm, 0, farm.bell);
@@ -315,8 +314,22 @@ static void expect_on_policy(bool frames, enum farm_precision precision, double 
     memcpy(farm.config.algo.option, option, sizeof option);
     farm.config.algo.lr = farm.config.algo.lr_end = 0.01;
     farm.config.frames_target = 600;
-    cr_assert_eq(farm_learner_run(&farm.config, &err), 0, "%s", err.message);
+    const int status = farm_learner_run(&farm.config, err);
     test_actor_stop(&farm, 0, actor);
+    test_farm_close(&farm);
+    return status;
+}
+
+// bound: of |pi/mu - 1|, which is the clip of this run.
+static void expect_on_policy(bool frames, enum farm_precision precision, double bound) {
+    struct farm_error err = {0};
+    memset(&seen, 0, sizeof seen);
+    const int status = run_ppo(frames, precision, bound, &err);
+    if (status < 0) {
+        fprintf(stderr, "not in bf16, which this CPU lacks\n");
+        return;
+    }
+    cr_assert_eq(status, 0, "%s", err.message);
     cr_assert_geq(seen.iterations, 9);
     cr_assert_eq(seen.stale, 0);
     cr_assert(shuffled.epochs >= 18 && shuffled.wrong == 0 && shuffled.repeated == 0,
@@ -326,7 +339,6 @@ static void expect_on_policy(bool frames, enum farm_precision precision, double 
     cr_assert_leq(fabs(seen.kl / seen.rows), bound * bound / 8 + 1e-6, "frames %d, precision %d: %g nats", frames,
                   (int)precision, seen.kl / seen.rows);
     cr_assert_gt(seen.beyond_later, seen.rows / 10, "the bound would not show that the policy has moved");
-    test_farm_close(&farm);
 }
 
 // Inference and training compute the same policy in the same arithmetic, in batches of other sizes, so perhaps in
@@ -346,4 +358,12 @@ Test(ppo, the_first_pass_is_on_policy) {
 Test(ppo, the_first_pass_is_on_policy_in_int16) {
     setenv("ONEDNN_MAX_CPU_ISA", "AVX2", 1); // without bf16
     expect_on_policy(true, FARM_PRECISION_AUTO, 1.3e-4);
+}
+
+Test(ppo, no_epoch_follows_a_gradient_that_is_not_finite) {
+    struct farm_error err = {0};
+    seen.spoils = true;
+    cr_assert_eq(run_ppo(false, FARM_PRECISION_F32, 0.2, &err), 1);
+    cr_assert(strstr(err.message, "training has diverged"), "%s", err.message);
+    cr_assert_eq(shuffled.epochs, 1, "the parameters that are saved are those before it");
 }
