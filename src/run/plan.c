@@ -291,8 +291,19 @@ static enum farm_status plan_remote_actors(struct farm_run_plan *plan, struct fa
     return FARM_OK;
 }
 
+// total: what the recipe wanted; 0: nothing.
+static void warn_of_other_total(const struct farm_run_plan *plan, int64_t total) {
+    const struct farm_recipe *recipe = &plan->recipe;
+    const int64_t all = all_actors(plan) * recipe->envs_per_actor;
+    if (total && all != total)
+        farm_log_warn("envs_total %lld: %lld environments run, because %lld actor%s of %lld lane%s have equal parts",
+                      (long long)total, (long long)all, (long long)all_actors(plan), all_actors(plan) == 1 ? "" : "s",
+                      (long long)recipe->lanes, recipe->lanes == 1 ? "" : "s");
+}
+
 static enum farm_status place_workers(struct farm_run_plan *plan, uint64_t episodes, struct farm_error *err) {
     const struct farm_recipe *recipe = &plan->recipe;
+    const int64_t total = recipe->envs_per_actor || episodes || plan->responder.body ? 0 : recipe->envs_total;
     struct farm_plan_request request = {
         .actors = (int)recipe->actors,
         .learner_threads = (int)recipe->train_threads,
@@ -312,6 +323,7 @@ static enum farm_status place_workers(struct farm_run_plan *plan, uint64_t episo
     if (!status) status = plan_remote_actors(plan, &request, err);
     if (!status) status = choose_how_many(plan, episodes, &request, err);
     if (status) return status;
+    warn_of_other_total(plan, total);
     plan->ring_spec = (struct farm_ring_spec){
         .lanes = plan->lanes, .width = plan->width, .steps = plan->steps, .env = plan->env.spec};
     farm_ring_spec_answers(&plan->ring_spec);
