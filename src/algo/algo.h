@@ -79,7 +79,8 @@ struct farm_algo {
     enum farm_status (*plan)(const struct farm_algo_config *config, struct farm_algo_plan *plan,
                              struct farm_error *err);
     // After each epoch, with its terms; last: of the plan's. Returns whether to continue. NULL: continues.
-    // *rate_factor, 1 at first, multiplies the learning rate of all later passes; checkpoints keep it.
+    // *rate_factor, 1 at first, multiplies the learning rate of all later passes; checkpoints keep it, and it is passed
+    // once, with terms of 0, after one is loaded.
     bool (*adapt)(const struct farm_algo_config *config, const double *terms, bool last, double *rate_factor);
 
     // The arithmetic of rows.h on the CPU (CUDA compiles NAME.h through all.h), in this order: each row by itself,

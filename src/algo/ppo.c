@@ -47,6 +47,7 @@ static bool adapt(const struct farm_algo_config *config, const double *terms, bo
     const double stop = (double)config->option[FARM_PPO_KL_STOP], target = (double)config->option[FARM_PPO_KL_TARGET];
     const double rows = terms[FARM_PPO_ROWS], kl = rows > 0 ? terms[FARM_PPO_KL] / rows : 0;
     const bool more = !last && !(stop > 0 && kl > 1.5 * stop);
+    if (!(target > 0)) *rate_factor = 1; // what a checkpoint may hold is another kl_target's
     if (more || !(target > 0) || !(rows > 0)) return more;
     if (kl > 2 * target) *rate_factor = fmax(*rate_factor / RATE_STEP, RATE_FACTOR_LEAST);
     if (kl < target / 2) *rate_factor = fmin(*rate_factor * RATE_STEP, RATE_FACTOR_MOST);

@@ -135,7 +135,10 @@ static enum farm_status load_checkpoint(struct farm_learner_parts *parts, struct
     if (!config->evaluate && !has_optimiser)
         farm_log_warn("%s holds no state of this optimiser: it starts afresh", config->checkpoint_load);
     const char *factor = farm_checkpoint_get(&metadata, "learning_rate_factor");
+    const struct farm_algo *algo = config->algo.algo;
     if (factor && strtod(factor, NULL) > 0 && isfinite(strtod(factor, NULL))) parts->rate_factor = strtod(factor, NULL);
+    if (!config->evaluate && algo->adapt)
+        (void)algo->adapt(&config->algo, (const double[FARM_ALGO_TERMS_MAX]){0}, true, &parts->rate_factor);
     status = check_head(parts, &metadata, err);
     if (!status)
         status = publish_first_version(parts, farm_checkpoint_get_u64(&metadata, "version"),

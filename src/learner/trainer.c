@@ -127,7 +127,7 @@ static enum farm_status run_epoch(struct farm_trainer *trainer, struct iteration
     const struct farm_learner_parts *parts = trainer->parts;
     const uint64_t units = farm_algo_units(&parts->plan, it->columns);
     const uint64_t passes = farm_algo_passes(&parts->plan, it->columns);
-    it->learning_rate = it->scheduled_rate * parts->rate_factor;
+    it->learning_rate = it->scheduled_rate * (parts->config->algo.algo->adapt ? parts->rate_factor : 1);
     if (trainer->order) shuffle_units(trainer, (uint32_t)units, epoch);
     for (uint64_t m = 0; m < passes; m++) {
         const uint64_t from = units * m / passes, to = units * (m + 1) / passes;

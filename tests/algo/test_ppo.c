@@ -194,7 +194,7 @@ Test(ppo, the_learning_rate_follows_the_last_epochs_kl) {
         {0.004, 0.02, 0.01, false, 1, 1, true},
         {0.029, 0.02, 0.01, false, 1, 1, true},
         {0.031, 0.02, 0.01, false, 1, 1 / 1.5, false},
-        {0.031, 0.02, 0, false, 1, 1, false},
+        {0.031, 0.02, 0, false, 0.5, 1, false},
         {0.9, 0, 0, false, 1, 1, true},
         {0.9, 0, 0.01, true, 0.002, 1.0 / 300, false},
         {0, 0, 0.01, true, 25, 30, false},
