@@ -66,10 +66,16 @@ static enum farm_status check_config(const struct farm_learner_config *config, s
                          FARM_LEARNER_SHARDS_MAX);
     if (config->admission && config->evaluate)
         return farm_fail(err, FARM_E_INVALID, "actors cannot join during evaluation");
-    if (!config->evaluate && config->algo.regime != FARM_REGIME_SYNC && config->algo.batch < config->shard_count)
-        return farm_fail(err, FARM_E_INVALID, "an update of %u windows (--batch) cannot be divided among %u shards",
-                         config->algo.batch, config->shard_count);
     return FARM_OK;
+}
+
+// The plan of training. A synchronous one does not read `batch`.
+static enum farm_status make_plan(struct farm_learner_parts *parts, struct farm_error *err) {
+    const struct farm_learner_config *config = parts->config;
+    const enum farm_status status = farm_algo_plan_make(&config->algo, &parts->plan, err);
+    if (status || parts->plan.sync || config->algo.batch >= config->shard_count) return status;
+    return farm_fail(err, FARM_E_INVALID, "an update of %u windows (--batch) cannot be divided among %u shards",
+                     config->algo.batch, config->shard_count);
 }
 
 static enum farm_status check_environment(struct farm_learner_parts *parts, struct farm_error *err) {
@@ -244,7 +250,7 @@ static enum farm_status start_parts(struct learner *learner, struct farm_error *
     const struct farm_learner_config *config = parts->config;
     const struct farm_window_shape one_step = {.stride = 1, .length = 1, .stack = config->algo.stack};
     enum farm_status status = check_config(config, err);
-    if (!status && !config->evaluate) status = farm_algo_plan_make(&config->algo, &parts->plan, err);
+    if (!status && !config->evaluate) status = make_plan(parts, err);
     if (config->evaluate) parts->plan = (struct farm_algo_plan){.shape = one_step, .epochs = 1};
     if (!status) status = farm_net_make(&config->net, &config->io, &parts->net, err);
     if (!status)
