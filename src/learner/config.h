@@ -62,13 +62,14 @@ struct farm_learner_config {
     enum farm_precision precision;
     const char *cpu_name, *arithmetic_run_file, *arithmetic_user_file; // nn/arithmetic.h; NULL: unknown, none
     uint32_t train_threads;                                            // >= 1
-    uint32_t infer_batch_max;                                          // observations of one forward pass
-    double infer_wait_ms; // longest wait of a ready lane for others in its batch
-    uint64_t spin_ns;     // before sleeping
-    uint64_t nap_ns;      // longest sleep of inference before it checks for the end; 0: 50 ms
-    uint32_t micro_batch; // windows of one forward/backward; 0: chosen
-    double state_every_s; // period of a GPU's copies of its state to the host; 0: 10 s
-    double gpu_limit_s;   // a GPU hangs if an inference or update takes longer; 0: 600 s
+    bool train_threads_chosen; // by the plan, so that fewer may train if that is faster
+    uint32_t infer_batch_max;  // observations of one forward pass
+    double infer_wait_ms;      // longest wait of a ready lane for others in its batch
+    uint64_t spin_ns;          // before sleeping
+    uint64_t nap_ns;           // longest sleep of inference before it checks for the end; 0: 50 ms
+    uint32_t micro_batch;      // windows of one forward/backward; 0: chosen
+    double state_every_s;      // period of a GPU's copies of its state to the host; 0: 10 s
+    double gpu_limit_s;        // a GPU hangs if an inference or update takes longer; 0: 600 s
     uint32_t frames_per_step;
 
     int memory_node; // NUMA node of parameters, gradients and optimiser state; -1: anywhere

@@ -59,6 +59,7 @@ struct farm_learner_config farm_run_learner_settings(const struct farm_run_plan 
         .init = equals(recipe->init, "uniform") ? FARM_INIT_UNIFORM : FARM_INIT_ORTHOGONAL,
         .precision = precision_of(recipe),
         .train_threads = placement->training_threads > 0 ? (uint32_t)placement->training_threads : 1,
+        .train_threads_chosen = recipe->train_threads == 0,
         .infer_batch_max = (uint32_t)recipe->infer_batch_max,
         .infer_wait_ms = recipe->infer_wait_ms,
         .spin_ns = farm_run_spin_ns(recipe, placement->shared),

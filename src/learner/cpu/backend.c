@@ -82,8 +82,9 @@ struct farm_backend {
     uint32_t columns_max;
     struct farm_pool *pool;
     uint32_t worker_count, active; // active: 1 or all, which compute the present pass
-    uint64_t least_ns[2];          // of a pass by one, by all; over the first passes
+    uint64_t least_ns[2];          // of a pass by one, by all
     uint32_t timed_passes;
+    bool choice_logged;
     struct worker *workers;
     struct farm_pass_stats stats; // since the last finish
 
@@ -450,20 +451,26 @@ static void run_pieces(struct farm_backend *backend, uint32_t pieces,
     for (uint32_t i = 0; i < pieces && backend->active == 1; i++) work(backend, i, 0);
 }
 
-// Small passes are faster in one thread than in several, by how much depends on net and machine: the first passes time
-// both by turns.
-enum { TIMED_PASSES = 16 };
+// Small passes are faster in one thread than in several, by how much depends on net and machine: some passes time both
+// by turns, again and again, because other processes disturb.
+enum { TIMED_PASSES = 16, PASSES_BETWEEN = 4096 };
 static void choose_active(struct farm_backend *backend) {
     const uint32_t n = backend->timed_passes;
-    const bool alone = n < TIMED_PASSES ? n % 2 == 0 : backend->least_ns[0] < backend->least_ns[1];
+    bool alone = backend->least_ns[0] < backend->least_ns[1];
+    if (n < TIMED_PASSES) alone = n % 2 == 0;
+    if (!backend->learner->train_threads_chosen) alone = false;
     backend->active = alone ? 1 : backend->worker_count;
 }
 
 static void time_pass(struct farm_backend *backend, uint64_t ns) {
-    uint64_t *least = &backend->least_ns[backend->timed_passes % 2];
-    if (backend->worker_count == 1 || backend->timed_passes >= TIMED_PASSES) return;
-    if (backend->timed_passes < 2 || ns < *least) *least = ns;
-    if (++backend->timed_passes < TIMED_PASSES) return;
+    const uint32_t n = backend->timed_passes++;
+    uint64_t *least = &backend->least_ns[n % 2];
+    if (n < TIMED_PASSES && (n < 2 || ns < *least)) *least = ns;
+    if (n == PASSES_BETWEEN) backend->timed_passes = 0;
+    if (n != TIMED_PASSES - 1 || backend->worker_count == 1 || backend->choice_logged ||
+        !backend->learner->train_threads_chosen)
+        return;
+    backend->choice_logged = true;
     farm_log_info("a pass takes %.0f us in one training thread, %.0f us in %u: %s", 1e-3 * (double)backend->least_ns[0],
                   1e-3 * (double)backend->least_ns[1], backend->worker_count,
                   backend->least_ns[0] < backend->least_ns[1] ? "one is used" : "all are used");

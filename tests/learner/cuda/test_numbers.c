@@ -56,7 +56,6 @@ Test(cuda_numbers, plays_and_learns_as_the_cpu_does) {
                                                                 // each GPU's
         {true, 2, ENVIRONMENTS, 5, 7, 2, .spin_ns = 1000},
         {true, 1, ENVIRONMENTS, 2, 7, 4, .spin_ns = 1000, .ppo = true},
-        {true, 1, ENVIRONMENTS, 2, 7, 4, .spin_ns = 1000, .ppo = true, .mirror = FARM_MIRROR_WINDOW},
         {false, 1, ENVIRONMENTS, 5, 7, 3, .loss_mean = true, .ppo = true, .squash = true},
         {true, 2, 9, 2, 7, 5, .loss_mean = true, .spin_ns = 1000, .ppo = true, .masked = true},
         {true, 1, ENVIRONMENTS, 5, 7, .spin_ns = 1000, .dict = true},
