@@ -301,7 +301,7 @@ static enum farm_status compute_targets(struct farm_backend *backend, uint32_t s
     enum farm_status status = FARM_OK;
     farm_iteration_gather(it, 0, it->count);
     for (uint32_t from = 0; from < it->count && !status; from += most) {
-        uint32_t first[FARM_LEARNER_SHARDS_MAX], count[FARM_LEARNER_SHARDS_MAX];
+        uint32_t first[FARM_LEARNER_SHARDS_MAX] = {0}, count[FARM_LEARNER_SHARDS_MAX] = {0};
         for (uint32_t k = 0, before = 0; k < backend->shard_count && !status; before += backend->own[slot][k++]) {
             const uint32_t own = backend->own[slot][k], left = own > from ? own - from : 0;
             first[k] = before + from;
