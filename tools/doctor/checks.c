@@ -642,7 +642,7 @@ static void sample_memory(struct growth *growth, const struct trial_player *play
 
 // Whether a measure grew steadily in the later half of the calls. Divides this into groups of equally many calls and
 // takes the least of each: from group to group it grew, and at the end not less than half as fast as at first, unlike
-// what is allocated once, at first uses.
+// what is allocated once, at first uses. A group without a sample leaves it open: true, by 0 bytes.
 static bool grows_steadily(struct growth *growth, int measure) {
     const uint64_t all = growth->samples[growth->count - 1].calls, half = all / 2;
     size_t least[GROWTH_GROUPS];
@@ -653,8 +653,11 @@ static bool grows_steadily(struct growth *growth, int measure) {
         size_t *group = &least[(sample->calls - half - 1) * GROWTH_GROUPS / (all - half)];
         if (sample->held[measure] < *group) *group = sample->held[measure];
     }
+    growth->bytes = 0;
     for (int g = 0; g < GROWTH_GROUPS; g++)
-        if (least[g] == SIZE_MAX || (g && least[g] <= least[g - 1])) return false;
+        if (least[g] == SIZE_MAX) return true;
+    for (int g = 1; g < GROWTH_GROUPS; g++)
+        if (least[g] <= least[g - 1]) return false;
     if (2 * (least[GROWTH_GROUPS - 1] - least[GROWTH_GROUPS - 2]) < least[1] - least[0]) return false;
     growth->bytes = least[GROWTH_GROUPS - 1] - least[0];
     growth->calls = (all - half) * (GROWTH_GROUPS - 1) / GROWTH_GROUPS;

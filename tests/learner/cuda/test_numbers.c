@@ -305,15 +305,13 @@ Test(cuda_numbers, the_mirror_changes_no_number_of_flat_observations_in_bf16) {
 }
 
 Test(cuda_numbers, refused_registration_changes_no_number) {
-    struct setting dict = usual_setting(true, 1);
-    dict.dict = true;
-    expect_bounced_agrees(dict, &farm_emulator.refuse_registration);
-    farm_emulator_reset();
     struct setting numbers = usual_setting(false, 1);
     numbers.squash = true;
     expect_bounced_agrees(numbers, &farm_emulator.refuse_registration);
     farm_emulator_reset();
-    expect_bounced_agrees(usual_setting(true, 1), &farm_emulator.refuse_read_only);
+    struct setting dict = usual_setting(true, 1);
+    dict.dict = true;
+    expect_bounced_agrees(dict, &farm_emulator.refuse_read_only);
     farm_emulator_reset();
     expect_bounced_agrees(usual_setting(true, 2), &farm_emulator.refuse_registration);
 }
