@@ -504,7 +504,7 @@ Test(nn, known_networks_agree_with_the_plain_network) {
     } cases[] = {
         {"shallow", {.frame_channels = 1, .height = 84, .width = 84, .stack = 4, .actions = 6}, 2, 2},
         {"nature", {.frame_channels = 1, .height = 84, .width = 84, .stack = 4, .actions = 6}, 2, 2},
-        {"deep", {.frame_channels = 1, .height = 84, .width = 84, .stack = 4, .actions = 6}, 1, 0},
+        {"deep", {.frame_channels = 1, .height = 42, .width = 42, .stack = 4, .actions = 6}, 1, 0},
         {"deep", {.frame_channels = 1, .height = 33, .width = 46, .stack = 2, .actions = 18}, 2, 0},
         {"deep", {.frame_channels = 3, .height = 24, .width = 31, .stack = 1, .actions = 3}, 2, 4},
         {"deep", {.frame_channels = 1, .height = 10, .width = 5, .stack = 1, .actions = 3}, 5, 4},

@@ -18,7 +18,7 @@ from lanes import FIRST, GAME_END, GREY, LAST, TERMINATED, TRUNCATED, Lane
 GAMES = (
     "asteroids", "boxing", "breakout", "freeway", "montezuma_revenge", "ms_pacman", "pong", "qbert", "seaquest", "space_invaders",
 )
-STEPS = 400
+STEPS = 600
 
 
 def vector_env(rom, options):
