@@ -38,8 +38,7 @@ static const struct farm_recipe_key keys[] = {
     INT(envs_per_actor, "0", 0, 65536, "environments of one actor, all its lanes together; 0: chosen"),
     INT(envs_total, "0", 0, 1e6,
         "environments of all actors together, instead of envs_per_actor: so many actors run that each has an equal "
-        "part; "
-        "0: envs_per_actor"),
+        "part; 0: envs_per_actor"),
     INT(lanes, "2", 1, 64, "lanes of one actor: one group steps while the others wait for actions"),
     INT(ring_steps, "0", 0, 1e6, "steps that a lane's ring holds; 0: chosen"),
     TEXT(device, "auto", "auto|cpu|cuda", "where the network runs; auto: cuda if there is a GPU with its driver"),
@@ -50,8 +49,7 @@ static const struct farm_recipe_key keys[] = {
          "nothing; reduced automatically if memory is short"),
     TEXT(net, "auto", NULL,
          "network: shallow, nature, lite, deep (frames), mlp, separate (flat observations); auto: shallow or mlp; deep "
-         "for "
-         "frames too small for shallow"),
+         "for frames too small for shallow"),
     TEXT(init, "orthogonal", "orthogonal|uniform", "initial weights; uniform: PyTorch's default, whose signals shrink"),
     TEXT(sigma, "free", "free|state",
          "continuous actions: standard deviations are parameters by themselves, or outputs of the network (state)"),
@@ -86,8 +84,7 @@ static const struct farm_recipe_key keys[] = {
     DOUBLE(lr, "0.0003", 1e-9, 1, "learning rate at the start"),
     DOUBLE(lr_end, "0", 0, 1,
            "learning rate at the end of the run, `frames` or `seconds`, whichever is nearer: it falls linearly; "
-           "without both it "
-           "stays"),
+           "without both it stays"),
     DOUBLE(grad_norm_clip, "0.5", 0, 1e9, "gradients with a larger norm are scaled down to it; 0: off"),
     DOUBLE(rmsprop_decay, "0.99", 0, 0.999999, "RMSProp: decay of the mean of squared gradients"),
     DOUBLE(rmsprop_epsilon, "0.01", 1e-12, 1, "RMSProp: added to that mean, inside the square root"),

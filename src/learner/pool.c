@@ -36,10 +36,14 @@ struct farm_pool {
 
 enum { SPIN_NS = 50000, PIECES_MAX = 0xffff };
 
+static bool is_left(uint64_t run) {
+    return (run >> 16 & PIECES_MAX) < (run & PIECES_MAX);
+}
+
 // Takes a piece of the present run, if one is left. A release store of `run` precedes: work and context are its own.
 static bool take_piece(struct farm_pool *pool, uint32_t *piece) {
     uint64_t run = farm_load_acquire(&pool->run);
-    while ((run >> 16 & PIECES_MAX) < (run & PIECES_MAX))
+    while (is_left(run))
         if (__atomic_compare_exchange_n(&pool->run, &run, run + (1 << 16), false, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) {
             *piece = (uint32_t)(run >> 16 & PIECES_MAX);
             return true;
@@ -60,8 +64,7 @@ static void run_pieces(struct farm_pool *pool, uint32_t thread) {
 }
 
 static bool has_pieces(const struct farm_pool *pool) {
-    const uint64_t run = farm_load_acquire(&pool->run);
-    return (run >> 16 & PIECES_MAX) < (run & PIECES_MAX);
+    return is_left(farm_load_acquire(&pool->run));
 }
 
 static bool all_done(const struct farm_pool *pool) {
@@ -90,7 +93,7 @@ static void *worker_main(void *argument) {
         if (spin(pool, has_pieces)) continue;
         pthread_mutex_lock(&pool->lock);
         farm_add_relaxed(&pool->asleep, 1);
-        farm_fence_full(); // `asleep` before `run`: start_run stores and loads them in the other order
+        farm_fence_full(); // `asleep` before `run`: farm_pool_run stores and loads them in the other order
         while (!pool->end && !has_pieces(pool)) pthread_cond_wait(&pool->start, &pool->lock);
         farm_add_relaxed(&pool->asleep, UINT64_MAX);
         end = pool->end;

@@ -127,7 +127,7 @@ enum farm_net_op_kind {
     FARM_NET_OP_JOIN,  // out = in, then relu(weight . flat input + bias): [in.channels + FARM_NET_JOIN_UNITS]
 };
 
-// One operation. Each reads the output of the one before, the first the frames, or the flat input if there are none.
+// One operation. Each reads the output of the one before, the first reads the frames, or else the flat input.
 // The last one is the heads: `actions` logits, then the value, without activation.
 struct farm_net_op {
     enum farm_net_op_kind kind;
