@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/time.h"
+#include "envs/scores.h"
 #include "learner/checkpoint.h"
 #include "report/progress.h"
 #include "run/checkpoints.h"
@@ -137,10 +138,10 @@ static enum farm_status report_result(struct evaluation *evaluation, bool interr
         return FARM_OK;
     }
     if (!options->json) {
-        printf("%s, %llu games%s: mean return %s, standard deviation %s (%s).\n", recipe->env,
+        printf("%s, %llu games%s: mean return %s, standard deviation %s%s (%s).\n", recipe->env,
                (unsigned long long)sample.total.episodes, interrupted ? " until a signal" : "",
                farm_format_figure(sample.return_mean).text, farm_format_figure(sample.return_std).text,
-               evaluation->checkpoint);
+               farm_score_format(&evaluation->run.plan.env, sample.return_mean).text, evaluation->checkpoint);
         return FARM_OK;
     }
     static const char *const keys[] = {"episodes",          "return_mean",    "return_std",
@@ -153,6 +154,7 @@ static enum farm_status report_result(struct evaluation *evaluation, bool interr
     farm_json_set_int(document, "seed", (uint64_t)recipe->seed);
     farm_json_set_bool(document, "greedy", options->greedy);
     farm_json_copy(document, figures, keys);
+    farm_score_set_json(&evaluation->run.plan.env, sample.return_mean, document);
     farm_json_set_bool(document, "interrupted", interrupted);
     json_decref(figures);
     enum farm_status status = farm_json_print(document, stdout, err);

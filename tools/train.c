@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/time.h"
+#include "envs/scores.h"
 #include "learner/checkpoint.h"
 #include "report/progress.h"
 #include "run/checkpoints.h"
@@ -327,6 +328,7 @@ static json_t *result_json(const struct training *training, const struct farm_sa
     farm_json_set_int(document, "seed", (uint64_t)plan->recipe.seed);
     farm_json_set_text(document, "net", plan->recipe.net);
     farm_json_copy(document, figures, rates);
+    farm_score_set_json(&plan->env, sample->return_mean, document);
     if (sample->before.frames) farm_json_copy(document, figures, resumed);
     farm_json_set_int(document, "environments", (uint64_t)sample->actors * plan->lanes * plan->width);
     farm_json_copy(document, figures, events);
@@ -401,11 +403,13 @@ static void print_summary(const struct training *training, const struct farm_sam
            failed        ? "; then it failed"
            : interrupted ? "; stopped by a signal"
                          : "");
+    const struct farm_score_text score = farm_score_format(&training->run.plan.env, sample->return_mean);
     if (!isnan(sample->return_mean) && !isnan(training->return_early)) {
-        printf("Mean return of the last 100 games: %s; of the first ones: %s.\n",
-               farm_format_figure(sample->return_mean).text, farm_format_figure(training->return_early).text);
+        printf("Mean return of the last 100 games: %s%s; of the first ones: %s.\n",
+               farm_format_figure(sample->return_mean).text, score.text,
+               farm_format_figure(training->return_early).text);
     } else if (!isnan(sample->return_mean)) {
-        printf("Mean return of the last games: %s.\n", farm_format_figure(sample->return_mean).text);
+        printf("Mean return of the last games: %s%s.\n", farm_format_figure(sample->return_mean).text, score.text);
     } else {
         printf("No game has ended yet.\n");
     }
