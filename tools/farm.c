@@ -19,6 +19,7 @@ static const struct command commands[] = {
     {"train", "trains an agent: actors, learner, progress, checkpoints", farm_cmd_train},
     {"eval", "plays a trained agent without learning and prints its score", farm_cmd_eval},
     {"fps", "how fast environments run in the farm, against the bare simulator", farm_cmd_fps},
+    {"plot", "draws the curves of runs: return, speed, policy lag, entropy, KL divergence", farm_cmd_plot},
     {"bridge", "runs this machine's actors for a learner on another machine", farm_cmd_bridge},
     {"bw", "memory bandwidth and latency, and what the farm's rings carry", farm_cmd_bw},
     {"envs", "lists the environments that can run here", farm_cmd_envs},

@@ -10,12 +10,14 @@ int farm_cmd_setup(int argc, char **argv) {
     const struct farm_cli cli = {
         .program = "farm setup",
         .synopsis = "[--help]",
-        .about = "Installs the Python packages that ale/* and gym/* need (about 400 MB, from PyPI), or brings them up\n"
-                 "to date. `make install` leaves that to this command; train, eval, fps and bridge run it when they\n"
-                 "first need it. The packages go to PREFIX/lib/farm/venv if this user may write there, for all users,\n"
-                 "else to actorfarm/venv in $XDG_DATA_HOME or ~/.local/share, for this user. PYTHON=... names the\n"
-                 "Python to use, which must be of the version that farm was built with. FARM_PYTHON=... in the\n"
-                 "environment of the other commands names an interpreter that has the packages already."};
+        .about =
+            "Installs the Python packages that ale/*, gym/* and pictures need (about 400 MB, from PyPI), or brings\n"
+            "them up to date. `make install` leaves that to this command; train, eval, fps, bridge, plot -o and\n"
+            "bw --svg run it when they first need it. The packages go to PREFIX/lib/farm/venv if this user may write "
+            "there, for all users,\n"
+            "else to actorfarm/venv in $XDG_DATA_HOME or ~/.local/share, for this user. PYTHON=... names the\n"
+            "Python to use, which must be of the version that farm was built with. FARM_PYTHON=... in the\n"
+            "environment of the other commands names an interpreter that has the packages already."};
     struct farm_error err;
     char python[PATH_MAX];
     int exit_status;

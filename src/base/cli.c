@@ -86,7 +86,8 @@ const char *farm_nearest(const char *word, const char *const *candidates, size_t
 static enum farm_status fail_unknown_flag(const struct farm_cli *cli, const char *name, struct farm_error *err) {
     const char *names[NAMES_MAX];
     size_t count = 0;
-    for (size_t i = 0; i < cli->flag_count && count < NAMES_MAX; i++) names[count++] = cli->flags[i].name;
+    for (size_t i = 0; i < cli->flag_count && count < NAMES_MAX; i++)
+        if (cli->flags[i].name[0] != '-') names[count++] = cli->flags[i].name;
     for (size_t i = 0; cli->other_name && count < NAMES_MAX; i++) {
         const char *other = cli->other_name(cli->context, i);
         if (!other) break;
@@ -114,6 +115,11 @@ static enum farm_status store_value(const struct farm_cli_flag *flag, const char
     case FARM_CLI_BOOL:
         if (farm_parse_bool(value, flag->out)) return FARM_OK;
         return farm_fail(err, FARM_E_USAGE, "--%s: '%s' is neither true nor false", flag->name, value);
+    case FARM_CLI_WORDS: {
+        struct farm_cli_words *words = flag->out;
+        words->items[words->count++] = value;
+        return FARM_OK;
+    }
     }
     assert(!"kind");
     return FARM_E_INVALID;
@@ -125,10 +131,10 @@ static const struct farm_cli_flag *find_flag(const struct farm_cli *cli, const c
     return NULL;
 }
 
-// Handles argv[*at], which starts with "--"; moves *at over a value in the next word.
+// Handles argv[*at], which starts with dashes; moves *at over a value in the next word.
 static enum farm_status parse_flag(const struct farm_cli *cli, int argc, char **argv, int *at, struct farm_error *err) {
     char name[WORD_MAX];
-    const char *word = argv[*at] + 2;
+    const char *word = argv[*at] + (argv[*at][1] == '-' ? 2 : 0);
     const char *equals = strchr(word, '=');
     size_t length = equals ? (size_t)(equals - word) : strlen(word);
     if (length >= sizeof name) return farm_fail(err, FARM_E_USAGE, "unknown flag --%.40s...", word);
@@ -150,7 +156,8 @@ static enum farm_status parse_flag(const struct farm_cli *cli, int argc, char **
     if (!value && next) value = argv[*at + 1];
     enum farm_status status;
     if (flag) {
-        if (!value) return farm_fail(err, FARM_E_USAGE, "--%s needs a value: --%s %s", name, name, flag->value_name);
+        if (!value)
+            return farm_fail(err, FARM_E_USAGE, "%s needs a value: %s %s", argv[*at], argv[*at], flag->value_name);
         status = store_value(flag, value, err);
     } else {
         status = cli->other ? cli->other(cli->context, name, value, err) : FARM_E_NOT_FOUND;
@@ -170,9 +177,11 @@ enum farm_status farm_cli_parse(const struct farm_cli *cli, int argc, char **arg
             return FARM_OK;
         }
     for (int i = 1; i < argc; i++) {
-        if (strncmp(argv[i], "--", 2) == 0) {
+        if (strncmp(argv[i], "--", 2) == 0 || (argv[i][0] == '-' && find_flag(cli, argv[i]))) {
             enum farm_status status = parse_flag(cli, argc, argv, &i, err);
             if (status) return status;
+        } else if (cli->words) {
+            cli->words->items[cli->words->count++] = argv[i];
         } else if (taken) {
             return farm_fail(err, FARM_E_USAGE, "unexpected word '%s' (%s --help shows the usage)", argv[i],
                              cli->program);
@@ -190,7 +199,8 @@ void farm_cli_print_help(const struct farm_cli *cli) {
     for (size_t i = 0; i < cli->flag_count; i++) {
         char left[WORD_MAX];
         const char *value = cli->flags[i].value_name;
-        snprintf(left, sizeof left, "--%s%s%s", cli->flags[i].name, value ? " " : "", value ? value : "");
+        snprintf(left, sizeof left, "%s%s%s%s", cli->flags[i].name[0] == '-' ? "" : "--", cli->flags[i].name,
+                 value ? " " : "", value ? value : "");
         printf("  %-26s %s\n", left, cli->flags[i].help);
     }
     if (cli->other_help) cli->other_help(cli->context);

@@ -1,6 +1,6 @@
 // Command lines of farm's subcommands and of the benchmarks: long flags "--name value", "--name=value", boolean
-// "--name" and "--no-name", a positional word, `--help`. An unknown flag is a usage error that names the nearest known
-// one. Runs before any other process or thread exists; allocates nothing.
+// "--name" and "--no-name", positional words, `--help`; "-o value" for a flag named "-o". An unknown flag is a usage
+// error that names the nearest known one. Runs before any other process or thread exists; allocates nothing.
 #ifndef FARM_BASE_CLI_H
 #define FARM_BASE_CLI_H
 
@@ -15,10 +15,17 @@ enum farm_cli_kind {
     FARM_CLI_STRING, // const char ** (points into argv)
     FARM_CLI_INT,    // int64_t *; accepts 10000000, 10M, 2.5M, 64k, 1e6 where the value is whole
     FARM_CLI_DOUBLE, // double *
+    FARM_CLI_WORDS,  // struct farm_cli_words *: the flag may be given several times
+};
+
+// Words of the command line, in their order.
+struct farm_cli_words {
+    const char **items; // [argc] places of the caller; they point into argv
+    size_t count;
 };
 
 struct farm_cli_flag {
-    const char *name; // without the dashes
+    const char *name; // without the dashes, but "-o" for a short one
     enum farm_cli_kind kind;
     void *out;
     const char *value_name; // shown in --help: "N", "DIR"; NULL for booleans
@@ -32,6 +39,7 @@ struct farm_cli {
     const char *examples; // lines, or NULL
     const struct farm_cli_flag *flags;
     size_t flag_count;
+    struct farm_cli_words *words; // takes all positional words; NULL: farm_cli_parse's `word` takes one at most
     // Sets flags that are not in `flags` (recipe keys). value is NULL if none is given with '=' and the next word
     // starts with "--" or is missing: a boolean key takes that as true. Returns FARM_E_NOT_FOUND if it does not know
     // the name. May be NULL.
@@ -42,8 +50,8 @@ struct farm_cli {
 };
 
 // Parses argv[1..argc) (argv[0] is skipped). `word`: the one positional word that the program takes (unchanged if none
-// is given); NULL: it takes none. *help: --help or -h is given; nothing else is checked then. Errors: FARM_E_USAGE with
-// the sentence for the user.
+// is given); NULL: it takes none, or cli->words takes them all. *help: --help or -h is given; nothing else is checked
+// then. Errors: FARM_E_USAGE with the sentence for the user.
 enum farm_status farm_cli_parse(const struct farm_cli *cli, int argc, char **argv, const char **word, bool *help,
                                 struct farm_error *err);
 void farm_cli_print_help(const struct farm_cli *cli);

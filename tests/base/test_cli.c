@@ -7,7 +7,7 @@
 
 struct values {
     bool json, pin;
-    const char *run;
+    const char *run, *output;
     int64_t frames;
     double lr;
     char other_name[64], other_value[64];
@@ -43,6 +43,7 @@ static struct parsed run(const char *const *arguments) {
         {"run", FARM_CLI_STRING, &values->run, "DIR", "folder"},
         {"frames", FARM_CLI_INT, &values->frames, "N", "length"},
         {"lr", FARM_CLI_DOUBLE, &values->lr, "X", "rate"},
+        {"-o", FARM_CLI_STRING, &values->output, "FILE", "output"},
     };
     const struct farm_cli cli = {.program = "farm test",
                                  .synopsis = "[--json]",
@@ -131,6 +132,27 @@ Test(base, refuses_a_second_word) {
     struct parsed p = PARSE("one", "two");
     cr_assert_eq(p.status, FARM_E_USAGE);
     cr_assert(strstr(p.err.message, "'two'"), "%s", p.err.message);
+}
+
+Test(base, takes_many_words_and_a_flag_several_times) {
+    const char *words[8], *curves[8];
+    struct farm_cli_words all = {words, 0}, repeated = {curves, 0};
+    const struct farm_cli_flag flag = {"curve", FARM_CLI_WORDS, &repeated, "FILE", "curve"};
+    const struct farm_cli cli = {.program = "farm test", .flags = &flag, .flag_count = 1, .words = &all};
+    char *argv[] = {"farm test", "one", "--curve", "a", "-", "--curve=b", "two"};
+    struct farm_error err;
+    bool help;
+    cr_assert_eq(farm_cli_parse(&cli, 7, argv, NULL, &help, &err), FARM_OK, "%s", err.message);
+    cr_assert(all.count == 3 && repeated.count == 2);
+    cr_assert_str_eq(words[1], "-");
+    cr_assert_str_eq(words[2], "two");
+    cr_assert_str_eq(curves[1], "b");
+}
+
+Test(base, a_short_flag_takes_a_value) {
+    cr_assert_str_eq(PARSE("-o", "x.png").values.output, "x.png");
+    cr_assert(strstr(PARSE("-o").err.message, "-o FILE"));
+    cr_assert_eq(PARSE("--o", "x.png").status, FARM_E_USAGE);
 }
 
 Test(base, help_precedes_every_error) {

@@ -129,6 +129,7 @@ REFUSED = (
     (2, "--seconds", "report --seconds nan"),
     (2, "--env", "report --evn native/catch"),
     (2, "nowhere/report.md", "report --no-fps --no-bw --out nowhere/report.md"),
+    (2, "which run?", "plot --json"),
 )
 
 
@@ -180,7 +181,7 @@ class Usage(InFolder):
 
     def test_help_is_on_stdout_with_examples(self):
         texts = {}
-        for command in ("train", "eval", "fps", "bw", "topo", "doctor", "report", "bridge", "bridge keygen", "bridge status", "bridge bench"):
+        for command in ("train", "eval", "fps", "plot", "bw", "topo", "doctor", "report", "bridge", "bridge keygen", "bridge status", "bridge bench"):
             result = self.farm(*command.split(), "--help")
             texts[command] = result.stdout
             self.assertEqual((result.returncode, result.stderr), (0, ""))

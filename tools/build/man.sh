@@ -44,7 +44,7 @@ END {
         } else if (line[i] == "") {
             keep_lines(0)
             print ".PP"
-        } else if (line[i] ~ /^  --/) {
+        } else if (line[i] ~ /^  -/) {
             item(substr(line[i], 3, 25 + index(rest, " ")), substr(rest, index(rest, " ")))
         } else if (line[i] ~ /^  / && gap && heading != "examples") {
             item(substr(line[i], 3, gap - 2), substr(line[i], gap))

@@ -8,26 +8,21 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/paths.h"
 #include "base/program.h"
 #include "tools/bw/bw.h"
+#include "tools/shared/drawing.h"
 
 enum { PATH_BYTES = 4096, PLOT_LIMIT_S = 300 };
 
-// `python -m actorfarm.plot_bw [DOCUMENT FOLDER]`; without arguments it only loads matplotlib. The caller frees
-// *answer.
+// `python plot_bw.py [DOCUMENT FOLDER]`; without arguments it only loads matplotlib. The caller frees *answer.
 static enum farm_status run_plot(const char *document, const char *folder, char **answer, struct farm_error *err) {
-    char python[PATH_BYTES], package[PATH_BYTES], module[PATH_BYTES + 32];
+    struct farm_drawing drawing;
     struct farm_error why;
-    const char *remedy = farm_path_choose("run `make deps`", "run `farm setup`");
-    enum farm_status status = farm_path_python(python, sizeof python, err);
-    if (!status) status = farm_path_package(package, sizeof package, err);
-    if (status)
-        return farm_fail_in(err, FARM_E_UNSUPPORTED, "--svg needs Python with matplotlib%s%s",
-                            status == FARM_E_NOT_FOUND ? ": " : "", status == FARM_E_NOT_FOUND ? remedy : "");
-    snprintf(module, sizeof module, "%s/actorfarm/plot_bw.py", package);
-    char *const arguments[] = {python, module, (char *)(uintptr_t)document, (char *)(uintptr_t)folder, NULL};
-    const struct farm_program program = {.path = python,
+    enum farm_status status = farm_drawing_find("plot_bw.py", true, &drawing, err);
+    if (status) return farm_fail_in(err, status, "--svg");
+    char *const arguments[] = {drawing.python, drawing.script, (char *)(uintptr_t)document, (char *)(uintptr_t)folder,
+                               NULL};
+    const struct farm_program program = {.path = drawing.python,
                                          .argv = arguments,
                                          .environment = environ,
                                          .label = "farm bw --svg: ",
@@ -38,7 +33,7 @@ static enum farm_status run_plot(const char *document, const char *folder, char 
         return farm_fail(err, FARM_E_IO, "--svg: no pictures in %s (%.300s); the figures are in %s", folder,
                          why.message, document);
     return farm_fail(err, FARM_E_UNSUPPORTED, "--svg: %.300s: %s, or %.300s -m pip install matplotlib", why.message,
-                     remedy, farm_format_word(python).text);
+                     farm_drawing_remedy(), farm_format_word(drawing.python).text);
 }
 
 enum farm_status farm_bw_check_pictures(struct farm_error *err) {

@@ -1,0 +1,22 @@
+// Scripts of our Python package that draw curves and pictures, for `farm plot` and `farm bw --svg`.
+#ifndef FARM_TOOLS_SHARED_DRAWING_H
+#define FARM_TOOLS_SHARED_DRAWING_H
+
+#include <limits.h>
+#include <stdbool.h>
+
+#include "base/status.h"
+
+struct farm_drawing {
+    char python[PATH_MAX], script[PATH_MAX + NAME_MAX];
+};
+
+// Finds an interpreter and the script. packages: the interpreter of the Python environment, which has matplotlib; an
+// installed copy makes the environment if it is missing (farm_env_setup). Else PATH's python3 is good enough. Errors:
+// FARM_E_UNSUPPORTED with the remedy, FARM_E_PERMISSION; those of farm_env_setup.
+enum farm_status farm_drawing_find(const char *script, bool packages, struct farm_drawing *out, struct farm_error *err);
+
+// What installs matplotlib: "run `make deps`".
+const char *farm_drawing_remedy(void);
+
+#endif
