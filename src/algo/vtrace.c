@@ -19,7 +19,19 @@ static const struct farm_recipe_key keys[] = {
         KEY("pg_rho_clip", "1", 1e-3, 1e9, "upper limit of the importance weight of a step in the policy gradient"),
     [FARM_VTRACE_LAMBDA] =
         KEY("lambda", "1", 0, 1, "decay, for each step, of the errors that are carried back; 1: none, as in IMPALA"),
+    [FARM_VTRACE_EPOCHS] = {"epochs", FARM_RECIPE_WHOLE, 0, "1", 1, 1000, NULL, "passes over an update's windows", 0},
+    [FARM_VTRACE_MINIBATCH] = {"minibatch", FARM_RECIPE_WHOLE, 0, "0", 0, 1e6, NULL,
+                               "steps of an optimiser step, in whole windows; 0: all of an update", 0},
 };
+
+// Targets are computed in each pass, by the parameters of that pass.
+static enum farm_status plan(const struct farm_algo_config *config, struct farm_algo_plan *plan,
+                             struct farm_error *err) {
+    const uint32_t minibatch = (uint32_t)config->option[FARM_VTRACE_MINIBATCH];
+    plan->epochs = (uint32_t)config->option[FARM_VTRACE_EPOCHS];
+    plan->minibatch = (minibatch + config->unroll - 1) / config->unroll;
+    return FARM_OK;
+}
 
 // explained_variance: 1 - mean of (vs - V)^2 / variance of vs.
 static double statistic(const double *terms, int k) {
@@ -42,6 +54,7 @@ const struct farm_algo farm_vtrace = {
                    {"explained_variance", "explained"}},
     .statistic = statistic,
     .scratch = FARM_VTRACE_SCRATCH,
+    .plan = plan,
     .prepare = farm_vtrace_prepare,
     .column = farm_vtrace_column,
     .row = farm_vtrace_row,

@@ -23,6 +23,8 @@ enum {
     FARM_VTRACE_C_CLIP,        // of c, before lambda
     FARM_VTRACE_PG_RHO_CLIP,   // of rho in the advantage
     FARM_VTRACE_LAMBDA,        // 1: full V-trace
+    FARM_VTRACE_EPOCHS,        // IMPALA: 1
+    FARM_VTRACE_MINIBATCH,     // steps; 0: one pass has all windows
     FARM_VTRACE_OPTIONS
 };
 

@@ -119,8 +119,8 @@ static void warn_without_effect(const struct farm_run_plan *plan) {
     if (plan->passes.sync && is_flag(recipe, "max_lag")) farm_log_warn("--max-lag has no effect with --regime sync");
     const uint32_t columns = plan->passes.sync ? plan->actors * plan->lanes * plan->width : plan->algo.batch;
     if (is_flag(recipe, "minibatch") && plan->passes.minibatch > farm_algo_units(&plan->passes, columns))
-        farm_log_warn("--minibatch %u: an update has %u steps, which are one optimiser step", plan->passes.minibatch,
-                      farm_algo_units(&plan->passes, columns));
+        farm_log_warn("--minibatch: an update has %u steps, which are one optimiser step",
+                      farm_algo_units(&plan->passes, columns) * farm_algo_unit_transitions(&plan->passes));
     if (is_flag(recipe, "gpus") && !recipe->gpus && !plan->machine->gpu_count)
         farm_log_warn("--gpus 0 has no effect: this machine shows no GPU%s",
                       cpu ? "" : "; the learner requests CUDA's first one");

@@ -279,11 +279,27 @@ def keep_off(distance):
     margin = min(margin, float(distance.detach().abs().min()))
 
 
+def orders(case, units):
+    """The units of each pass."""
+    passes = max(case["passes"], 1)
+    for epoch in range(case["epochs"]):
+        order = (7 * np.arange(units) + 5 * epoch) % units
+        for m in range(passes):
+            yield order[units * m // passes : units * (m + 1) // passes] if case["passes"] else np.arange(units)
+
+
 def vtrace(case, net, optimiser, w, terms):
-    """IMPALA's equation 1 as a sum over the steps of an episode, and its loss."""
+    """IMPALA's equation 1 as a sum over the steps of an episode, and its loss, over units (columns)."""
+    for part in orders(case, COLUMNS):
+        norm = vtrace_pass(case, net, optimiser, {k: v[:, part] for k, v in w.items()}, terms)
+    return norm
+
+
+def vtrace_pass(case, net, optimiser, w, terms):
+    columns = w["flags"].shape[1]
     exists, weight = transitions(w["flags"]), torch.from_numpy(transitions(w["flags"]).astype(np.float64))
     policy, value = net(w["obs"].flatten(0, 1))
-    policy, value = policy.reshape(UNROLL + 1, COLUMNS, -1)[:-1], value.reshape(UNROLL + 1, COLUMNS)
+    policy, value = policy.reshape(UNROLL + 1, columns, -1)[:-1], value.reshape(UNROLL + 1, columns)
     v = value.detach()
     action = w["action"][:-1]
     pi, mu = distributions(case, policy, w["policy"][:-1])
@@ -297,7 +313,7 @@ def vtrace(case, net, optimiser, w, terms):
     parts = [weight, weight * -advantage * log_pi, weight * 0.5 * (vs - value[:-1]) ** 2, weight * pi.entropy(),
              weight * mu.kl_to(pi), weight * (ratio > case["rho_clip"]), weight * vs, weight * vs**2]  # fmt: skip
     keep_off((ratio - case["rho_clip"])[weight > 0])
-    return step(case, net, optimiser, parts, terms, ROWS)
+    return step(case, net, optimiser, parts, terms, columns * UNROLL)
 
 
 def ppo(case, net, optimiser, w, terms):
@@ -312,27 +328,24 @@ def ppo(case, net, optimiser, w, terms):
                                                 policy=w["policy"][:-1], action=w["action"][:-1]).items()}  # fmt: skip
     valid = flat["weight"] > 0
     explained = 1 - flat["gae"][valid].var() / flat["ret"][valid].var()
-    for epoch in range(case["epochs"]):
-        order = (7 * np.arange(ROWS) + 5 * epoch) % ROWS
-        for m in range(case["passes"]):
-            part = order[ROWS * m // case["passes"] : ROWS * (m + 1) // case["passes"]]
-            b = {k: v[part] for k, v in flat.items()}
-            over = b["gae"][b["weight"] > 0] if case["advantages"] == 1 else flat["gae"][valid]
-            advantage = (b["gae"] - over.mean()) / (over.std() + 1e-8) if case["advantages"] else b["gae"]
-            policy, value = net(b["obs"])
-            pi, mu = distributions(case, policy, b["policy"])
-            ratio = (pi.log_prob(b["action"]) - mu.log_prob(b["action"])).exp()
-            loss = torch.max(-advantage * ratio, -advantage * ratio.clamp(1 - case["clip"], 1 + case["clip"]))
-            error = (value - b["ret"]) ** 2
-            moved, v = value - b["old"], case["value_clip"]
-            if v:
-                bounded = (b["old"] + moved.clamp(-v, v) - b["ret"]) ** 2
-                error = torch.max(error, bounded)
-                keep_off((moved.abs() - v)[b["weight"] > 0])
-            keep_off(((ratio - 1).abs() - case["clip"])[b["weight"] > 0])
-            parts = [b["weight"] * x for x in (torch.ones(len(part)), loss, 0.5 * error, pi.entropy(), mu.kl_to(pi),
-                                               (ratio - 1).abs() > case["clip"], explained.expand(len(part)))]  # fmt: skip
-            norm = step(case, net, optimiser, parts, terms, len(part))
+    for part in orders(case, ROWS):
+        b = {k: v[part] for k, v in flat.items()}
+        over = b["gae"][b["weight"] > 0] if case["advantages"] == 1 else flat["gae"][valid]
+        advantage = (b["gae"] - over.mean()) / (over.std() + 1e-8) if case["advantages"] else b["gae"]
+        policy, value = net(b["obs"])
+        pi, mu = distributions(case, policy, b["policy"])
+        ratio = (pi.log_prob(b["action"]) - mu.log_prob(b["action"])).exp()
+        loss = torch.max(-advantage * ratio, -advantage * ratio.clamp(1 - case["clip"], 1 + case["clip"]))
+        error = (value - b["ret"]) ** 2
+        moved, v = value - b["old"], case["value_clip"]
+        if v:
+            bounded = (b["old"] + moved.clamp(-v, v) - b["ret"]) ** 2
+            error = torch.max(error, bounded)
+            keep_off((moved.abs() - v)[b["weight"] > 0])
+        keep_off(((ratio - 1).abs() - case["clip"])[b["weight"] > 0])
+        parts = [b["weight"] * x for x in (torch.ones(len(part)), loss, 0.5 * error, pi.entropy(), mu.kl_to(pi),
+                                           (ratio - 1).abs() > case["clip"], explained.expand(len(part)))]  # fmt: skip
+        norm = step(case, net, optimiser, parts, terms, len(part))
     return norm
 
 
@@ -361,18 +374,18 @@ WHOLE = ["seed", "frames", "joined", "separate", "actions", "dims", "squash", "s
          "loss_sum", "epochs", "passes"]  # fmt: skip
 REAL = ["lr", "first_decay", "second_decay", "epsilon", "grad_norm_clip", "reward_clip", "reward_scale"]
 OPTIONS = {
-    vtrace: ["discount", "entropy_cost", "baseline_cost", "rho_clip", "c_clip", "pg_rho_clip", "lambda"],
+    vtrace: ["discount", "entropy_cost", "baseline_cost", "rho_clip", "c_clip", "pg_rho_clip", "lambda", "epochs", "minibatch"],
     ppo: ["discount", "lambda", "clip", "value_clip", "entropy_cost", "baseline_cost", "epochs", "minibatch", "advantages", "kl_stop"],
 }
 ADAM = dict(adam=1, first_decay=0.9, second_decay=0.999, epsilon=1e-5)
 RMSPROP = dict(adam=0, first_decay=0, second_decay=0.99, epsilon=0.01)
 USUAL = dict.fromkeys(WHOLE, 0) | dict(actions=1, epochs=1, entropy_cost=0.01, baseline_cost=0.5, reward_clip=0, reward_scale=1)
-VTRACE = USUAL | dict(discount=0.97, rho_clip=1, c_clip=1, pg_rho_clip=1) | {"lambda": 1}
+VTRACE = USUAL | dict(discount=0.97, rho_clip=1, c_clip=1, pg_rho_clip=1, minibatch=0) | {"lambda": 1}
 PPO = USUAL | dict(ppo=1, discount=0.95, clip=0.2, value_clip=0, minibatch=ROWS, kl_stop=0) | {"lambda": 0.9}
 CASES = {
     "vtrace frames": VTRACE | RMSPROP | dict(frames=1, loss_sum=1, lr=2e-3, grad_norm_clip=10, reward_clip=0.6),
-    "vtrace masked": VTRACE | ADAM | dict(actions=2, masked=1, lr=1e-3, grad_norm_clip=0, reward_scale=0.7, rho_clip=1.3, c_clip=0.9,
-                                          pg_rho_clip=1.1) | {"lambda": 0.9},
+    "vtrace masked": VTRACE | ADAM | dict(actions=2, masked=1, epochs=2, passes=2, lr=1e-3, grad_norm_clip=0, reward_scale=0.7, rho_clip=1.3,
+                                          c_clip=0.9, pg_rho_clip=1.1) | {"lambda": 0.9},
     "vtrace squashed": VTRACE | ADAM | dict(dims=2, squash=1, state_sigma=1, lr=1e-3, grad_norm_clip=1, entropy_cost=0.05),
     "ppo frames": PPO | ADAM | dict(frames=1, epochs=2, passes=2, lr=1e-3, grad_norm_clip=0.5, reward_clip=0.6, value_clip=0.25,
                                     advantages=1),
