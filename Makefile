@@ -96,7 +96,7 @@ bench-peers: deps ## the same work done by other systems; B=envpool picks one (i
 	@$(MAKE) $(parallel) all
 	@ARGS="$(ARGS)" RESULTS="$(RESULTS)" tools/build/peers.sh $(B)
 
-figures: deps ## docs/figures from bench/results
+figures: deps ## docs/figures and docs/RESULTS.md from bench/results
 	@mkdir -p docs/figures && $(BUILD)/venv/bin/python bench/figures.py
 
 numa-guest: deps ## farm topo and farm bw in an emulated machine of four NUMA nodes: shapes, distances, placement

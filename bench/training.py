@@ -94,7 +94,7 @@ def record(farm, row, threshold, version):
         returns.append(document["return_mean"])
         line = {
             "date": datetime.date.today().isoformat(), "machine": machine(), "commit": version, "command": command,
-            "env": document["env"], "seed": seed, "frames": document["frames"], "wall_s": round(document["wall_s"], 2),
+            "env": document["env"], "seed": seed, "frames": document["frames"], "agent_steps": document["agent_steps"], "wall_s": round(document["wall_s"], 2),
             "return_mean": returns[-1], "threshold": threshold, "reached": returns[-1] >= threshold, "curve": curve,
         }  # fmt: skip
         with open(RESULTS, "a", encoding="utf-8") as file:

@@ -191,13 +191,13 @@ def group_runs(runs):
 
 def label_groups(groups):
     """What distinguishes each: the keys of their recipes that differ, or the runs' names if there are many of these."""
-    settings = [group[0].settings for group in groups]
-    keys = sorted({key for one in settings for key in one if any(one[key] != other.get(key) for other in settings)}, key=lambda key: (key != "env", key))
+    own = [group[0].settings for group in groups if not group[0].peer]
+    keys = sorted({key for one in own for key in one if any(one[key] != other.get(key) for other in own)}, key=lambda key: (key != "env", key))
     labels = []
-    for group, one in zip(groups, settings):
-        name = os.path.basename(os.path.normpath(group[0].name))
-        words = [one[key] if key in ("env", "peer", "run") else f"{key} {one[key]}" for key in keys if key in one]
-        label = one.get("peer") or (one.get("env", name) if len(groups) == 1 else name if len(keys) > 4 or not words else ", ".join(words))
+    for group in groups:
+        name, one = os.path.basename(os.path.normpath(group[0].name)), group[0].settings
+        words = [one[key] if key in ("env", "run") else f"{key} {one[key]}" for key in keys if key in one]
+        label = one.get("peer") or (name if len(keys) > 4 else ", ".join(words) or one.get("env", name))
         labels.append(f"{label} ({name})" if label in labels else label)
     return labels
 
@@ -299,15 +299,15 @@ def load_pyplot():
 
     matplotlib.use("svg")
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "actorfarm", "font.size": 9, "axes.spines.top": False,
-                                "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3, "legend.frameon": False,
+                                "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3, "legend.framealpha": 0.7, "legend.edgecolor": "none",
                                 "axes.formatter.useoffset": False})  # fmt: skip
     from matplotlib import pyplot
 
     return pyplot
 
 
-def draw_panel(axes, panel, groups, axis, legend=True):
-    """Curves and baselines of a panel into matplotlib's axes."""
+def draw_panel(axes, panel, groups, axis, legend=legend_of):
+    """Curves and baselines of a panel into matplotlib's axes. legend(curve, group): a label; None: no legend."""
     from matplotlib import ticker
 
     for curve in panel["curves"]:
@@ -318,7 +318,7 @@ def draw_panel(axes, panel, groups, axis, legend=True):
                 axes.plot(run["x"], run["y"], linewidth=0.6, alpha=0.5, marker="." if len(run["x"]) == 1 else None, **style)
         if curve["band"]:
             axes.fill_between(curve["x"], curve["low"], curve["high"], color=colour, alpha=0.15, linewidth=0)
-        axes.plot(curve["x"], curve["median"], linewidth=1.5, marker="." if len(curve["x"]) == 1 else None, label=legend_of(curve, group), **style)
+        axes.plot(curve["x"], curve["median"], linewidth=1.5, marker="." if len(curve["x"]) == 1 else None, label=legend(curve, group) if legend else None, **style)
     for i, baseline in enumerate(panel["baselines"]):
         shade = str(0.25 + 0.5 * i / max(len(panel["baselines"]) - 1, 1))
         axes.plot(baseline["x"], baseline["y"], color=shade, linestyle="--", linewidth=1, marker="D", markersize=3, label=baseline["name"])
@@ -327,7 +327,7 @@ def draw_panel(axes, panel, groups, axis, legend=True):
     if axis != "minutes":
         axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
     if legend:
-        axes.legend(fontsize=7)
+        axes.legend(fontsize=7).set_in_layout(False)
 
 
 def save(figure, path, **options):
@@ -342,7 +342,7 @@ def draw(document, path):
     rows = [[0, 0], *([i, min(i + 1, len(panels) - 1)] for i in range(1, len(panels), 2))]
     figure, places = pyplot.subplot_mosaic(rows, figsize=(8, 4 + 2.4 * (len(rows) - 1)), height_ratios=[1.6, *[1] * (len(rows) - 1)], layout="constrained")
     for i, panel in enumerate(panels):
-        draw_panel(places[i], panel, document["groups"], document["x"], legend=i == 0)
+        draw_panel(places[i], panel, document["groups"], document["x"], legend=legend_of if i == 0 else None)
     if document["title"]:
         figure.suptitle(document["title"])
     save(figure, path, dpi=100)
