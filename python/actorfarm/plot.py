@@ -27,7 +27,7 @@ ENDINGS = (".png", ".svg", ".pdf")
 COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1", "#b83280", "#975a16", "#00838f", "#4a5568")
 POINTS = 200  # of a group's median
 SEEDS_OF_RANGE = 3  # so many runs or fewer: their range is the band, else their quartiles
-NOT_A_RECIPE = {"seed", "run", "json", "quiet"}
+NOT_A_RECIPE = {"seed", "run", "json", "quiet", "checkpoint_every", "checkpoints_keep", "metrics_every"}  # they change no training
 
 
 class Refused(Exception):
@@ -64,12 +64,12 @@ def number(value):
 
 
 def read_recipe(folder):
-    """recipe.yaml of a run's folder; None: there is none."""
+    """recipe.yaml of a run's folder; empty: there is none."""
     try:
         with open(os.path.join(folder, "recipe.yaml"), encoding="utf-8", errors="replace") as file:
             return dict(line.strip().split(": ", 1) for line in file if ": " in line)
     except OSError:
-        return None
+        return {}
 
 
 def read_samples(samples, name, folder):
@@ -79,8 +79,8 @@ def read_samples(samples, name, folder):
         while kept and (kept[-1]["agent_steps"] >= sample["agent_steps"] or kept[-1]["wall_s"] > sample["wall_s"]):
             kept.pop()
         kept.append(sample)
-    recipe = read_recipe(folder) or {"run": name}
-    run = Run(name, {key: value for key, value in recipe.items() if key != "seed"}, recipe.get("seed"))
+    recipe = read_recipe(folder)
+    run = Run(name, {key: value for key, value in recipe.items() if key not in NOT_A_RECIPE} or {"run": name}, recipe.get("seed"))
     run.xs = {"steps": [float(s["agent_steps"]) for s in kept], "minutes": [s["wall_s"] / 60 for s in kept], "frames": [number(s.get("frames")) for s in kept]}
     keys = {key: None for sample in kept for key, value in sample.items() if not math.isnan(number(value))}
     run.ys = {key: [number(sample.get(key)) for sample in kept] for key in keys}

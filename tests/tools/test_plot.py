@@ -56,7 +56,7 @@ class Plot(InFolder):
 
     def test_runs_that_differ_in_the_seed_are_one_median_over_their_common_steps(self):
         for seed, factor in ((1, 1), (2, 2), (3, 6), (4, 8)):
-            self.run_of(f"s{seed}", [sample(step, factor * step) for step in range(100, 1000 + 100 * seed, 100)], seed=seed, lr=0.1)
+            self.run_of(f"s{seed}", [sample(step, factor * step) for step in range(100, 1000 + 100 * seed, 100)], seed=seed, lr=0.1, metrics_every=seed)
         self.run_of("other", [sample(100, 5), sample(200, 5)], seed=1, lr=0.2)
         document = self.document(["s1", "other", "s2", "s3"])
         self.assertEqual([(group["label"], group["seeds"]) for group in document["groups"]], [("lr 0.1", ["1", "2", "3"]), ("lr 0.2", ["1"])])
@@ -74,6 +74,8 @@ class Plot(InFolder):
         after = [sample(step, 1, resumed_wall_s=1) for step in (250, 350)]
         curve = self.curve([self.run_of("r", before + after)])
         self.assertEqual((curve["x"], curve["median"]), ([100, 200, 250, 350], [0, 0, 1, 1]))
+        faster = {**sample(450, 1, resumed_wall_s=1), "wall_s": 160}
+        self.assertEqual(self.curve([self.run_of("s", [*before, faster])])["x"], [100, 200, 300, 450], "time does not go back either")
 
     def test_axes_smoothing_and_the_end_of_the_axis(self):
         name = self.run_of("r", [sample(step, step % 200) for step in range(100, 700, 100)] + [sample(700, None)])

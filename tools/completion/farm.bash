@@ -14,7 +14,7 @@ _farm() {
             ;;
         --*) words=$(sed -n "s/^  $flag .*(\([^() ]*|[^() ]*\)).*/\1/p" <<<"$help" | tr '|' '\n') ;;
         esac
-        [[ $word != -* ]] || words=$(sed -n 's/^  \(--[a-z0-9.-]*\).*/\1/p' <<<"$help")
+        [[ $word != -* ]] || words=$(sed -n 's/^  \(--*[a-z0-9.-]*\).*/\1/p' <<<"$help")
     fi
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
 }

@@ -11,7 +11,7 @@ if (( CURRENT == 2 )); then
 fi
 help=$($farm $words[2] --help 2>/dev/null)
 if [[ $PREFIX == -* ]]; then
-    found=(${(f)"$(sed -n 's/:/\\:/g; s/^  \(--[a-z0-9.-]*\) *\(.*\)/\1:\2/p' <<<$help)"})
+    found=(${(f)"$(sed -n 's/:/\\:/g; s/^  \(--*[a-z0-9.-]*\) *\(.*\)/\1:\2/p' <<<$help)"})
     _describe flag found
 elif [[ $flag == --env ]]; then
     (( $+_farm_envs )) || _farm_envs=(${(f)"$($farm envs --json | grep -o '"[^" ]*/[^" ]*"' | tr -d '"' | sort -u)"})
