@@ -21,6 +21,7 @@ SANITIZE ?=
 # What follows narrows or widens a target: `make test T=ring`, `make run ARGS="--seconds 30"`, `make bench B=ring`.
 T        ?=
 B        ?=
+ENV       = native/breakout
 ARGS     ?=
 RESULTS  ?=
 TEST_JOBS ?= 3
@@ -62,7 +63,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo '  V=1 prints commands, T=ring or T=ring/test_lane picks tests, B=ring picks benchmarks,'
-	@echo '  ARGS="--seconds 30" goes to farm train, PREFIX=~/.local is for install, PYTHON=... and CC=... choose the tools, FARM_NVCC=pypi the CUDA compiler.'
+	@echo '  ENV=ale/Pong and ARGS="--seconds 30" go to farm train, PREFIX=~/.local is for install, PYTHON=... and CC=... choose the tools, FARM_NVCC=pypi the CUDA compiler.'
 
 deps: ## installs what is missing: Debian packages, build/venv, Procgen's library, the CUDA compiler
 	@tools/build/deps.sh build python procgen cuda test
@@ -70,13 +71,13 @@ deps: ## installs what is missing: Debian packages, build/venv, Procgen's librar
 	@tools/build/procgen.sh
 	@tools/build/cuda.sh
 
-run: ## builds farm and trains native/breakout for about a minute; another environment by ARGS="--env ale/Pong"
+run: ## builds farm and trains native/breakout for about a minute; another environment by ENV=ale/Pong
 	@tools/build/deps.sh build $(if $(run_python),python) $(if $(call run_names,procgen/),procgen)
 	$(if $(run_python),@tools/build/venv.sh)
 	$(if $(call run_names,procgen/),@tools/build/procgen.sh)
 	@$(MAKE) $(parallel) $(BUILD)/farm $(if $(run_python)$(call run_names,libenv:),env-plugins python-extension)
-	$(BUILD)/farm train --env native/breakout $(ARGS)
-run_names  = $(strip $(foreach f,$1,$(findstring $f,$(ARGS))))
+	$(BUILD)/farm train --env $(ENV) $(ARGS)
+run_names  = $(strip $(foreach f,$1,$(findstring $f,$(ENV) $(ARGS))))
 run_python = $(call run_names,ale/ gym/ mujoco/ procgen/)
 
 test: deps ## builds and runs all tests; ends with "N passed, N failed"
