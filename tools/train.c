@@ -215,10 +215,11 @@ static enum farm_status open_run(struct training *training, struct farm_error *e
     workers->run_path = training->folder.path;
     workers->learner.checkpoint_dir = training->checkpoint_folder;
     workers->learner.checkpoint_every_s = plan->recipe.checkpoint_every;
+    workers->learner.checkpoint_every_frames = (uint64_t)plan->recipe.eval_every;
     workers->learner.checkpoints_keep = (uint32_t)plan->recipe.checkpoints_keep;
     workers->learner.frames_target = (uint64_t)plan->recipe.frames;
     workers->learner.seconds_target = plan->recipe.seconds;
-    return FARM_OK;
+    return farm_run_evaluation_open(&training->run.evaluation, options->resume, err);
 }
 
 // ---- while it runs ----
@@ -315,9 +316,9 @@ static struct saved find_saved(const struct training *training) {
 // failure: why the run failed; NULL: it did not.
 static json_t *result_json(const struct training *training, const struct farm_sample *sample, bool interrupted,
                            const char *failure) {
-    static const char *const rates[] = {"wall_s",   "frames",      "agent_steps", "frames_per_s", "agent_steps_per_s",
-                                        "episodes", "return_mean", "return_std",  "updates",      "actors",
-                                        NULL},
+    static const char *const rates[] =
+        {"wall_s",     "frames",  "agent_steps", "frames_per_s",     "agent_steps_per_s", "episodes",    "return_mean",
+         "return_std", "updates", "actors",      "eval_return_mean", "eval_return_std",   "eval_frames", NULL},
                              *const resumed[] = {"resumed_wall_s",   "resumed_frames",  "resumed_agent_steps",
                                                  "resumed_episodes", "resumed_updates", NULL},
                              *const events[] = {"actor_restarts", "learner_restarts", "checkpoints", "bad_values",
@@ -413,6 +414,9 @@ static void print_summary(const struct training *training, const struct farm_sam
     } else {
         printf("No game has ended yet.\n");
     }
+    if (sample->eval_frames)
+        printf("The last evaluation: mean return %s at %s frames (evals.jsonl has all).\n",
+               farm_format_figure(sample->eval_return_mean).text, farm_format_count((double)sample->eval_frames).text);
     if (sample->actor_restarts)
         printf("Actors that died and were started again: %llu (%s).\n", (unsigned long long)sample->actor_restarts,
                causes);
@@ -559,6 +563,7 @@ int farm_cmd_train(int argc, char **argv) {
         .examples = "  farm train                                    a small Breakout, for a minute\n"
                     "  farm train --env native/catch --frames 500k --seed 3 --json\n"
                     "  farm train --env ale/Pong --seconds 600 --lr 4e-4\n"
+                    "  farm train --env ale/Pong --eval-every 1M       also plays checkpoints: evals.jsonl\n"
                     "  farm train --run runs/ale_Pong-20260101-1 --resume\n"
                     "  farm train --env ale/Pong --run r --listen 0.0.0.0:7000 --key farm.key --expect-actors 64\n",
         .flags = flags,

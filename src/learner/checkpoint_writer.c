@@ -173,7 +173,7 @@ enum farm_status farm_checkpoint_writer_save(struct farm_checkpoint_writer *writ
     writer->saved_version = state.version;
     writer->saved = true;
     farm_stats_add(&learner->stats->checkpoints, 1);
-    farm_store_relaxed(&learner->stats->checkpoint_frames, writer->copied.totals.frames);
+    farm_store_release(&learner->stats->checkpoint_frames, writer->copied.totals.frames); // the file is there
     if (learner->checkpoints_keep)
         remove_files(learner->checkpoint_dir, is_checkpoint, writer->copied.totals.frames, learner->checkpoints_keep);
     keep_best(writer, &state);
@@ -217,13 +217,24 @@ enum farm_status farm_checkpoint_writer_end(struct farm_checkpoint_writer *write
     return refused ? save_elsewhere(writer, err) : status;
 }
 
+// The next multiple.
+static void set_due_frames(struct farm_checkpoint_writer *writer, uint64_t frames) {
+    const uint64_t every = writer->parts->config->checkpoint_every_frames;
+    writer->due_frames = every ? frames - frames % every + every : 0;
+}
+
 void farm_checkpoint_writer_turn(struct farm_checkpoint_writer *writer) {
-    double every_s = writer->parts->config->checkpoint_every_s;
-    if (every_s <= 0 || farm_now_ns() < writer->due_ns) return;
+    const struct farm_learner_config *learner = writer->parts->config;
+    const double every_s = learner->checkpoint_every_s;
+    const uint64_t frames = farm_load_relaxed(&learner->stats->frames);
+    const bool timed = every_s > 0 && farm_now_ns() >= writer->due_ns,
+               counted = writer->due_frames && frames >= writer->due_frames;
+    if (!timed && !counted) return;
     struct farm_error error;
     if (farm_checkpoint_writer_save(writer, &error))
         farm_log_warn("%s: training continues, next attempt in %.0f s", error.message, every_s);
-    writer->due_ns = farm_now_ns() + (uint64_t)(every_s * 1e9);
+    if (timed) writer->due_ns = farm_now_ns() + (uint64_t)(every_s * 1e9);
+    if (counted) set_due_frames(writer, frames);
 }
 
 void farm_checkpoint_writer_copied(struct farm_checkpoint_writer *writer) {
@@ -236,6 +247,7 @@ void farm_checkpoint_writer_start(struct farm_checkpoint_writer *writer, const s
         (struct farm_checkpoint_writer){.parts = parts, .version = parts->version, .saved_version = parts->version};
     writer->due_ns = farm_now_ns() + (uint64_t)(fmin(learner->checkpoint_every_s, FIRST_CHECKPOINT_S) * 1e9);
     writer->copied = read_moment(writer);
+    set_due_frames(writer, writer->copied.totals.frames);
     if (!learner->checkpoint_dir) return;
     remove_files(learner->checkpoint_dir, is_half_written, UINT64_MAX, 0);
     writer->best_return = read_best_return(learner->checkpoint_dir);

@@ -1,4 +1,5 @@
-// The run's checkpoints: one every checkpoint_every_s and one at the end, of which the newest checkpoints_keep stay,
+// The run's checkpoints: one every checkpoint_every_s, one every
+// checkpoint_every_frames, and one at the end, of which the newest checkpoints_keep stay,
 // and a copy of the best one. Belongs to the training thread. The state that a lost device leaves is written with the
 // figures of its copy's moment.
 //
@@ -19,7 +20,7 @@ struct farm_checkpoint_moment {
 struct farm_checkpoint_writer {
     const struct farm_learner_parts *parts;
     uint64_t version;                     // newest published; set by the trainer
-    uint64_t due_ns;                      // of the next file
+    uint64_t due_ns, due_frames;          // of the next file, whichever comes first; due_frames 0: no such
     struct farm_checkpoint_moment copied; // of the state that a lost device leaves
     uint64_t saved_version;               // of the newest file, or of the first parameters
     bool saved;                           // this learner has written a file

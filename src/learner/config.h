@@ -80,8 +80,9 @@ struct farm_learner_config {
 
     const char *checkpoint_dir; // NULL: none are written
     double checkpoint_every_s;
-    uint32_t checkpoints_keep;   // newest files that stay, beside the best; 0: all
-    const char *checkpoint_load; // file to start from, NULL: fresh parameters
+    uint64_t checkpoint_every_frames; // one also at the first update at or after each multiple; 0: none
+    uint32_t checkpoints_keep;        // newest files that stay, beside the best; 0: all
+    const char *checkpoint_load;      // file to start from, NULL: fresh parameters
     // Text pairs of each checkpoint's metadata (env, net, ...), all that `farm eval` needs.
     const char *const (*metadata)[2];
     uint32_t metadata_count;

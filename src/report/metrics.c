@@ -38,6 +38,10 @@ json_t *farm_sample_json(const struct farm_sample *sample) {
         farm_json_set_real(line, sample->algo[k].key, sample->algo[k].value);
     farm_json_set_real(line, "grad_norm", sample->grad_norm);
     farm_json_set_real(line, "learning_rate", sample->learning_rate);
+    farm_json_set_real(line, "eval_return_mean", sample->eval_return_mean);
+    farm_json_set_real(line, "eval_return_std", sample->eval_return_std);
+    farm_json_set(line, "eval_frames",
+                  sample->eval_frames ? json_integer((json_int_t)sample->eval_frames) : json_null());
     farm_json_set_real(line, "bus_bytes_per_observation", sample->bus_bytes_per_observation);
     farm_json_set_int(line, "actors", sample->actors);
     farm_json_set_int(line, "actor_restarts", sample->actor_restarts);

@@ -44,6 +44,8 @@ struct farm_sample {
     double learner_wait_share; // of the training threads' time: waiting for windows, 0..1
     struct farm_sample_statistic algo[FARM_SAMPLE_ALGO_MAX]; // key NULL ends
     double grad_norm, learning_rate;                         // NAN without an update
+    double eval_return_mean, eval_return_std;                // of the newest evaluation; NAN before the first
+    uint64_t eval_frames;                                    // of its checkpoint; 0: none
     double bus_bytes_per_observation; // to a GPU, for inference and training, over the run; NAN without one
     uint64_t actors;                  // attached now
     uint64_t actor_restarts, learner_restarts, checkpoints, bad_values;

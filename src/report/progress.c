@@ -137,6 +137,7 @@ void farm_progress_format(const struct farm_sample *sample, size_t columns, char
     append(&line, "%s%s %s%s%s/s", gap, farm_format_count((double)sample->total.frames).text, narrow ? "fr" : "frames",
            gap, farm_format_count(sample->frames_per_s).text);
     append(&line, "%s%s %s", gap, narrow ? "ret" : "return", farm_format_figure(sample->return_mean).text);
+    if (!narrow && sample->eval_frames) append_figure(&line, columns, "eval", sample->eval_return_mean);
     if (!narrow) append(&line, "  games %s", farm_format_count((double)sample->total.episodes).text);
     append(&line, "%s%s %s", gap, narrow ? "upd" : "updates", farm_format_count((double)sample->total.updates).text);
     if (!isnan(sample->policy_lag_updates))
@@ -151,6 +152,7 @@ void farm_progress_format(const struct farm_sample *sample, size_t columns, char
     }
     if (sample->actor_restarts || sample->learner_restarts)
         append(&line, "%srestarts %llu", gap, (unsigned long long)(sample->actor_restarts + sample->learner_restarts));
+    if (narrow && sample->eval_frames) append_figure(&line, columns, "eval", sample->eval_return_mean);
     if (!narrow) append_figure(&line, columns, "length", sample->length_mean);
     for (int k = 0; k < FARM_SAMPLE_ALGO_MAX && sample->algo[k].key && !narrow; k++)
         if (sample->algo[k].word) append_figure(&line, columns, sample->algo[k].word, sample->algo[k].value);

@@ -29,9 +29,10 @@ void farm_progress_clear(struct farm_progress *progress);
 void farm_progress_end(struct farm_progress *progress);
 
 // The line itself, cut to `columns` characters (0: not cut), without a newline: time, actors that hang or are stopped,
-// rejected steps, remote nodes, frames and rate, return, episodes, updates, policy lag, observations of an inference
-// pass, share of time that actors wait and the learner waits, time left, restarts. Then, as far as they fit: length of
-// games and the algorithm's figures (128 columns or more); up to three nodes: "a 12.3k/s 0.3ms", "b away 4 s". ASCII.
+// rejected steps, remote nodes, frames and rate, return, that of the newest evaluation, episodes, updates, policy lag,
+// observations of an inference pass, share of time that actors wait and the learner waits, time left, restarts. Then,
+// as far as they fit: length of games and the algorithm's figures (128 columns or more); up to three nodes: "a 12.3k/s
+// 0.3ms", "b away 4 s". ASCII.
 void farm_progress_format(const struct farm_sample *sample, size_t columns, char *text, size_t text_bytes);
 
 // A line on stdout for the summary: the rejected steps and their share of `all`, which are `what`. Nothing if there are

@@ -62,6 +62,7 @@ enum farm_status farm_run_check_room(const char *run_path, const struct farm_run
                  metrics = seconds / plan->recipe.metrics_every * METRICS_LINE_BYTES;
     const size_t keep = (size_t)plan->recipe.checkpoints_keep;
     size_t more = keep ? keep : (size_t)(seconds / plan->recipe.checkpoint_every) + 1;
+    if (!keep && plan->recipe.eval_every) more += (size_t)(plan->recipe.frames / plan->recipe.eval_every);
     // Those from before a resume, which new ones replace.
     for (size_t i = 0; i < keep && farm_run_dir_checkpoint(run_path, i, file, sizeof file); i++) more--;
     more += 2; // the best, and one while it is written

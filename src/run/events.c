@@ -22,7 +22,7 @@ static bool is_learner(const struct farm_run_events *events, size_t worker) {
 // Bridges are numbered behind the learner.
 static bool is_bridge(const struct farm_run_events *events, size_t worker, uint32_t *b) {
     *b = (uint32_t)(worker - events->workers->plan->places - 1);
-    return worker > events->workers->plan->places;
+    return worker > events->workers->plan->places && !farm_run_evaluation_is(events->evaluation, worker);
 }
 
 // ---- workers ----
@@ -52,6 +52,7 @@ static void before_start(void *context, size_t worker, uint64_t starts) {
     struct farm_run_events *events = context;
     const struct farm_run_workers *workers = events->workers;
     uint32_t b;
+    if (farm_run_evaluation_is(events->evaluation, worker)) return;
     farm_run_watch_start(events->watch, worker);
     if (is_learner(events, worker)) {
         if (starts) restart_learner(events);
@@ -79,6 +80,10 @@ static void on_line(void *context, size_t worker, const char *line) {
     static const char error[] = "farm: error: ";
     struct farm_run_events *events = context;
     const struct farm_run_caller *caller = events->workers->caller;
+    if (farm_run_evaluation_is(events->evaluation, worker)) {
+        farm_run_evaluation_line(events->evaluation, line);
+        return;
+    }
     if (is_learner(events, worker) && strncmp(line, error, strlen(error)) == 0)
         snprintf(events->learner_error, sizeof events->learner_error, "%s", line + strlen(error));
     if (caller->clear_line) caller->clear_line(caller->context);
@@ -107,6 +112,7 @@ static void on_death(void *context, size_t worker, const struct farm_death *deat
     const char *learner = events->workers->plan->responder.remote ? "the bridge" : "the learner";
     char actor[FARM_WORKER_NAME_MAX];
     uint32_t b;
+    if (farm_run_evaluation_is(events->evaluation, worker)) return; // on_loss reports it
     snprintf(actor, sizeof actor, "actor %zu", worker);
     if (is_bridge(events, worker, &b))
         snprintf(actor, sizeof actor, events->sessions->bridges->count > 1 ? "bridge %u" : "the bridge", b);
@@ -121,13 +127,16 @@ static void on_death(void *context, size_t worker, const struct farm_death *deat
 static void on_end(void *context, size_t worker) {
     const struct farm_run_events *events = context;
     if (worker < events->workers->plan->places) farm_run_change_worker_ended(events->change, worker);
+    if (farm_run_evaluation_is(events->evaluation, worker)) farm_run_evaluation_end(events->evaluation, NULL);
 }
 
 static void on_loss(void *context, size_t worker, const char *why) {
     const struct farm_run_events *events = context;
     struct farm_run_change *change = events->change;
     uint32_t b;
-    if (!is_bridge(events, worker, &b))
+    if (farm_run_evaluation_is(events->evaluation, worker))
+        farm_run_evaluation_end(events->evaluation, why);
+    else if (!is_bridge(events, worker, &b))
         farm_run_change_actor_lost(change, worker, why);
     else if (!farm_run_sessions_lose_bridge(events->sessions, b, why))
         snprintf(change->failure, sizeof change->failure, "%s", why);
@@ -144,6 +153,7 @@ static uint64_t progress_of(void *context, size_t worker) {
     const struct farm_run_events *events = context;
     const struct farm_run_workers *workers = events->workers;
     uint32_t b;
+    if (farm_run_evaluation_is(events->evaluation, worker)) return 0;
     if (is_bridge(events, worker, &b)) return farm_run_sessions_progress(events->sessions, b);
     const struct farm_stats *stats = workers->rings->stats;
     if (is_learner(events, worker))
@@ -281,6 +291,7 @@ static enum farm_supervisor_turn on_tick(void *context) {
         return FARM_TURN_ON; // the learner ends by itself after its checkpoint
     }
     if ((seconds > 0 && farm_run_events_wall_s(events) >= seconds) || never_begins(events, now)) return FARM_TURN_STOP;
+    farm_run_evaluation_tick(events->evaluation, workers->learner.before.wall_s + farm_run_events_wall_s(events));
     return caller->on_tick ? caller->on_tick(caller->context, now) : FARM_TURN_ON;
 }
 

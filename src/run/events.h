@@ -3,6 +3,7 @@
 #ifndef FARM_RUN_EVENTS_H
 #define FARM_RUN_EVENTS_H
 
+#include "run/evaluation.h"
 #include "run/rejected.h"
 #include "run/sessions.h"
 #include "run/watch.h"
@@ -20,6 +21,7 @@ struct farm_run_events {
     struct farm_run_watch *watch;
     struct farm_run_change *change;
     struct farm_run_sessions *sessions;
+    struct farm_run_evaluation *evaluation;
 
     uint64_t start_ns;    // the tick before the first answered step, valid or not; 0: none yet
     uint64_t tick_ns;     // the previous tick; farm_run_execute sets the first

@@ -10,7 +10,12 @@ enum farm_status farm_run_make(struct farm_run *run, const struct farm_run_reque
         .watch = {.workers = &run->workers, .bridges = &run->bridges},
         .change = {.workers = &run->workers},
         .sessions = {.bridges = &run->bridges, .change = &run->change},
-        .events = {.workers = &run->workers, .watch = &run->watch, .change = &run->change, .sessions = &run->sessions},
+        .evaluation = {.workers = &run->workers},
+        .events = {.workers = &run->workers,
+                   .watch = &run->watch,
+                   .change = &run->change,
+                   .sessions = &run->sessions,
+                   .evaluation = &run->evaluation},
         .sampler = {.events = &run->events},
     };
     const struct farm_supervisor_config config = farm_run_events_config(&run->events, request->elastic);
@@ -32,6 +37,8 @@ enum farm_status farm_run_build(struct farm_run *run, struct farm_error *err) {
     if (!status) status = farm_run_bridges_make(&run->bridges, &run->workers, err);
     if (!status) status = farm_run_workers_add(&run->workers, err);
     if (!status) status = farm_run_bridges_add(&run->bridges, err);
+    if (!status)
+        status = farm_run_evaluation_add(&run->evaluation, (size_t)run->plan.places + 1 + run->bridges.count, err);
     if (!status) status = farm_run_sessions_make(&run->sessions, err);
     if (!status) farm_run_events_listen(&run->events);
     return status;
@@ -55,6 +62,7 @@ enum farm_status farm_run_execute(struct farm_run *run, bool *interrupted, struc
 
 void farm_run_free(struct farm_run *run) {
     farm_supervisor_free(run->workers.supervisor);
+    farm_run_evaluation_free(&run->evaluation);
     farm_run_sessions_free(&run->sessions);
     farm_run_bridges_free(&run->bridges);
     farm_run_workers_free(&run->workers);

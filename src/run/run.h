@@ -16,6 +16,7 @@ struct farm_run {
     struct farm_run_change change;
     struct farm_run_bridges bridges;
     struct farm_run_sessions sessions;
+    struct farm_run_evaluation evaluation;
     struct farm_run_events events;
     struct farm_run_sampler sampler;
 };

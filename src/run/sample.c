@@ -69,6 +69,10 @@ void farm_run_sample(struct farm_run_sampler *sampler, uint64_t now_ns, struct f
         .actor_memory_bytes_sum = events->watch->actor_bytes_sum,
         .learner_memory_bytes = events->watch->learner_bytes,
     };
+    const struct farm_run_evaluation *evaluation = events->evaluation;
+    sample->eval_frames = evaluation->frames;
+    sample->eval_return_mean = evaluation->frames ? evaluation->return_mean : (double)NAN;
+    sample->eval_return_std = evaluation->frames ? evaluation->return_std : (double)NAN;
     const uint64_t crossed = farm_load_relaxed(&stats->bus_infer_bytes) + farm_load_relaxed(&stats->bus_train_bytes);
     sample->bus_bytes_per_observation = crossed ? ratio(crossed, farm_load_relaxed(&stats->infer_rows)) : (double)NAN;
     const struct farm_run_sessions *sessions = events->sessions;

@@ -345,11 +345,22 @@ static enum farm_status start_worker(struct farm_supervisor *supervisor, struct 
     return FARM_OK;
 }
 
+// A worker that is not started again, and the run with it unless it is expendable.
+static enum farm_status lose(struct farm_supervisor *supervisor, struct worker *worker, enum farm_status status,
+                             struct farm_error *err) {
+    const struct farm_supervisor_config *config = &supervisor->config;
+    worker->state = WORKER_OVER;
+    if (!worker->spec.expendable) return status;
+    if (config->on_loss) config->on_loss(config->context, (size_t)(worker - supervisor->workers), err->message);
+    return FARM_OK;
+}
+
 static enum farm_status start_due(struct farm_supervisor *supervisor, struct farm_error *err) {
     for (size_t i = 0; i < supervisor->count; i++) {
         struct worker *worker = &supervisor->workers[i];
         if (worker->state != WORKER_DUE || farm_now_ns() < worker->start_at_ns) continue;
         enum farm_status status = start_worker(supervisor, worker, err);
+        if (status && worker->spec.once) status = lose(supervisor, worker, status, err);
         if (status) return status;
     }
     return FARM_OK;
@@ -411,25 +422,16 @@ static enum farm_status too_many_restarts(const struct worker *worker, struct fa
                      worker->spec.name, (unsigned long long)worker->spec.restarts_max, last);
 }
 
-// A worker that is not started again, and the run with it unless it is expendable.
-static enum farm_status lose(struct farm_supervisor *supervisor, struct worker *worker, enum farm_status status,
-                             struct farm_error *err) {
-    const struct farm_supervisor_config *config = &supervisor->config;
-    worker->state = WORKER_OVER;
-    if (!worker->spec.expendable) return status;
-    if (config->on_loss) config->on_loss(config->context, (size_t)(worker - supervisor->workers), err->message);
-    return FARM_OK;
-}
-
 // After a worker's death: its end, another start, or the end of the run.
 static enum farm_status after_death(struct farm_supervisor *supervisor, struct worker *worker, const siginfo_t *info,
                                     struct farm_error *err) {
     const struct farm_supervisor_config *config = &supervisor->config;
     size_t number = (size_t)(worker - supervisor->workers);
-    const bool by_itself = worker->spec.may_end && info->si_code == CLD_EXITED && info->si_status == 0;
+    const bool by_itself =
+        (worker->spec.may_end || worker->spec.once) && info->si_code == CLD_EXITED && info->si_status == 0;
     if (by_itself || worker->dismissed) {
         worker->state = WORKER_OVER;
-        worker->ended = by_itself;
+        worker->ended = by_itself && worker->spec.may_end;
         worker->kill_at_ns = 0;
         if (config->on_end) config->on_end(config->context, number);
         return FARM_OK;
@@ -440,7 +442,7 @@ static enum farm_status after_death(struct farm_supervisor *supervisor, struct w
     snprintf(worker->deaths[(worker->starts - 1) % DEATHS_KEPT], FARM_DEATH_CAUSE_BYTES, "%s", death.cause);
     if (config->on_death) config->on_death(config->context, number, &death);
     const bool exited = info->si_code == CLD_EXITED, by_word = !exited && info->si_status == SIGRTMAX;
-    if ((exited && spec->errors_are_final) || (by_word && spec->final_status))
+    if ((exited && spec->errors_are_final) || (by_word && spec->final_status) || spec->once)
         return lose(supervisor, worker, final_error(worker, death.how, err), err);
     if (spec->restarts_max && worker->starts > spec->restarts_max)
         return lose(supervisor, worker, too_many_restarts(worker, err), err);

@@ -33,7 +33,10 @@ struct farm_worker_spec {
     int final_status;
     uint64_t restarts_max; // more end the run too; 0: no limit
     bool expendable;       // an error that would end the run ends this worker alone: on_loss
-    int stop_phase;        // phases are stopped one after another, 0 first
+    // Enlisted for one life, which the run does not wait for: exit status 0 is its end (on_end), and all else, also
+    // that it cannot be started, an error that would end the run.
+    bool once;
+    int stop_phase; // phases are stopped one after another, 0 first
 };
 
 #endif

@@ -150,6 +150,12 @@ Test(report, eighty_columns_hold_every_figure) {
     farm_progress_format(&sample, 0, text, sizeof text);
     cr_assert(strstr(text, "waiting: actors 7% learner 15%"), "%s", text);
     cr_assert(!strstr(text, "stuck"));
+    sample.eval_frames = 1000000;
+    sample.eval_return_mean = 17.2;
+    farm_progress_format(&sample, 0, text, sizeof text);
+    cr_assert(strstr(text, "return -20.9  eval 17.2  games"), "%s", text);
+    farm_progress_format(&sample, 90, text, sizeof text);
+    cr_assert(strstr(text, "l15%  eval 17.2"), "%s", text);
     sample.length_mean = 213.4;
     sample.algo[0].value = 1;
     sample.algo[1] = (struct farm_sample_statistic){"kl_nats", "kl", 0.0123};

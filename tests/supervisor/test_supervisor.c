@@ -786,6 +786,34 @@ Test(supervisor, an_expendable_worker_that_cannot_be_kept_alive_ends_alone) {
     cr_assert_eq(farm_supervisor_enlist(job.supervisor, 1, &stays, &err), FARM_OK, "its number is free again");
 }
 
+static int end_after_two_others(void *context, struct farm_error *err) {
+    while ((!page->stop_count || page->events != 72) && !overdue()) usleep(1000);
+    return 0;
+}
+static int live_and_die(void *context, struct farm_error *err) {
+    __atomic_fetch_add(&page->lives, 1, __ATOMIC_SEQ_CST);
+    return kill(getpid(), SIGKILL);
+}
+static void note_lost_life(void *context, size_t number, const char *why) {
+    page->stop_count++;
+    cr_assert_eq(number, 1);
+    cr_assert(strstr(why, "evaluation was killed by signal 9 (Killed)") != NULL, "%s", why);
+}
+
+Test(supervisor, a_worker_of_one_life_is_not_started_again_and_not_waited_for) {
+    const struct farm_worker_spec specs[] = {
+        WORKER(.name = "learner", .body = end_after_two_others, .may_end = true),
+        WORKER(.name = "evaluation", .body = live_and_die, .once = true, .expendable = true),
+        WORKER(.name = "evaluation", .body = end_after, .once = true, .expendable = true),
+        WORKER(.name = "evaluation", .body = live_on, .once = true, .expendable = true),
+    };
+    make((struct farm_supervisor_config){.on_end = note_end, .on_loss = note_lost_life}, specs, 4);
+    run(FARM_OK);
+    cr_assert_eq(page->stop_count, 1);
+    cr_assert_eq(page->lives, 2);
+    cr_assert(!overdue());
+}
+
 static void note_signal(void *context, int number) {
     job.number += number == SIGUSR1 ? 1 : 100;
 }

@@ -1,6 +1,8 @@
 """The program from outside: exit statuses, signals, killed processes, remains."""
 
+import contextlib
 import json
+import os
 import pathlib
 import random
 import re
@@ -10,7 +12,7 @@ import struct
 import time
 import unittest
 
-from running import TOTALS, InFolder, blocks, children, wait_until
+from running import SOURCE, TOTALS, InFolder, blocks, build_plugin, children, wait_until
 
 
 def contents(run):
@@ -40,6 +42,15 @@ def rewrite_metadata(checkpoint, **pairs):
 def shmem_kb():
     lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Shmem:"))
+
+
+def with_argument(text):
+    """Processes whose command line has this text."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found += [path.parent.name] * (text.encode() in path.read_bytes())
+    return found
 
 
 class Cli(InFolder):
@@ -160,6 +171,27 @@ class Training(Cli):
         refused = self.farm("train", "--env", "native/catch", "--run", "r")
         self.assertEqual(refused.returncode, 2)
         self.assertIn("best.safetensors is of another run", refused.stderr)
+
+    def test_evaluates_while_it_trains(self):
+        build_plugin(SOURCE / "tests/tools/plugins/rogue.c", self.folder / "slow.so", "-w")  # 1 ms a step: the CPUs are idle
+        small = ("--actors", "1", "--envs-per-actor", "4", "--unroll", "5", "--batch", "4")
+        process = self.start_training("--env", "plugin:./slow.so", "--env.fault", "history", "--run", "r", *small, "--eval-every", "200", "--eval-episodes", "2", *FAST_METRICS)
+        evals = self.folder / "r/evals.jsonl"
+        self.assertTrue(wait_until(lambda: evals.exists() and evals.read_text().count("\n") >= 2), self.said())
+        os.kill(wait_until(lambda: children(process.pid).get("farm")), signal.SIGKILL)
+        self.await_line(r"the evaluation at \S+ frames failed: evaluation was killed by signal 9")
+        self.assertTrue(wait_until(lambda: children(process.pid).get("farm")), "the next one")
+        document = self.end(process)
+        self.assertEqual(with_argument(f"/proc/{process.pid}/fd/"), [], "it ends with the training, and so do its workers")
+        lines = [json.loads(line) for line in evals.read_text().splitlines()]
+        points = [line["due_frames"] for line in lines]
+        self.assertEqual((points, {point % 200 for point in points}), (sorted(set(points)), {0}))
+        for line in lines:
+            self.assertLessEqual(line["due_frames"], line["frames"])
+            self.assertEqual(line["episodes"], 2)
+        self.assertEqual([document["eval_frames"], document["eval_return_mean"]], [lines[-1]["frames"], lines[-1]["return_mean"]])
+        last = json.loads((self.folder / "r/metrics.jsonl").read_text().splitlines()[-1])
+        self.assertEqual(last["eval_frames"], lines[-1]["frames"])
 
     def test_seconds_end_a_run(self):
         keys = ("--optimiser", "adam", "--rmsprop-decay", "0.9", "--lr", "1e-3", "--lr-end", "1e-5")
