@@ -16,7 +16,8 @@ static const struct farm_recipe_key keys[] = {
     [FARM_PPO_ENTROPY_COST] = KEY("entropy_cost", "0.01", 1e3, "weight of the entropy bonus"),
     [FARM_PPO_BASELINE_COST] = KEY("baseline_cost", "0.5", 1e3, "weight of the value loss"),
     [FARM_PPO_EPOCHS] = {"epochs", FARM_RECIPE_WHOLE, 0, "4", 1, 1000, NULL, "passes over an iteration's steps", 0},
-    [FARM_PPO_MINIBATCH] = {"minibatch", FARM_RECIPE_WHOLE, 0, "256", 1, 1e6, NULL, "steps of an optimiser step", 0},
+    [FARM_PPO_MINIBATCH] = {"minibatch", FARM_RECIPE_WHOLE, 0, "256", 0, 1e6, NULL,
+                            "steps of an optimiser step; 0: all of an iteration", 0},
     [FARM_PPO_NORMALISE] = {"normalise_advantage", FARM_RECIPE_CHOICE, 0, "minibatch", 0, 0, "off|minibatch|iteration",
                             "over what advantages get mean 0 and deviation 1", 0},
     [FARM_PPO_KL_STOP] =
