@@ -261,6 +261,20 @@ Test(recipe, a_written_recipe_reads_back_the_same) {
     free(text);
 }
 
+Test(recipe, a_written_recipe_of_each_algorithm_is_read) { // a key that several have is in the range of all
+    for (size_t i = 0; farm_algo_family_at(i); i++) {
+        struct farm_recipe recipe = defaults(), again = defaults();
+        struct farm_error err;
+        size_t bytes;
+        set(&recipe, FARM_LAYER_FLAG, "algo", farm_algo_family_at(i)->name);
+        cr_assert_eq(farm_recipe_settle(&recipe, &err), FARM_OK, "%s", err.message);
+        char *text = farm_recipe_format(&recipe, &bytes);
+        cr_assert_eq(farm_recipe_parse(&again, FARM_LAYER_FILE, text, bytes, "written", &err), FARM_OK, "%s",
+                     err.message);
+        free(text);
+    }
+}
+
 Test(recipe, finds_the_recipe_of_an_environment_or_its_family_and_of_the_algorithm) {
     static const char *const files[] = {"ale",     "ale_Pong",          "ale_ppo",    "ale_Pong_dqn",
                                         "gym",     "gym_continuous",    "gym_vtrace", "gym_Odd",
