@@ -105,7 +105,7 @@ void farm_conv_u8_quantise_channel(uint32_t largest_bits, int whole_max, float *
 // Scratch; `rows` of pixels are those of farm_conv_u8_rows (portable, direct) or of 4x4 blocks (Winograd).
 struct farm_conv_u8_work {
     size_t width;    // direct: elements of a line: pixels with padding, and what a last vector reads beyond
-    int32_t *pixels; // direct: lines [rows][width]; Winograd: [3 horizontal parts][rows][50 tile pairs][4] pairs
+    int32_t *pixels; // direct: lines [rows][width]; Winograd: as transform_pixels writes
     int32_t
         *gradients; // direct: [out_width][O], of one row of outputs or of two; Winograd: [O/16][9 parts][50][16] pairs
     int32_t *sums;  // of some rows of one observation, in steps: [rows][K][O]; Winograd: [O/16][9 parts][rows·4][16]

@@ -31,18 +31,32 @@ static inline __m256i load16(const uint8_t *at) {
     return _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)at));
 }
 
-// One row of 80: vertical part v of blocks d0 d1 d2, whose rows are 4 apart: d0 - d1, d1, d1 - d2.
-static inline void transform_row(const uint8_t *first, int v, int16_t *plain, int16_t *difference) {
+// Vertical part v of blocks d0 d1 d2, whose rows are 4 apart: d0 - d1, d1, d1 - d2; 16 pixels from `x` on of the row
+// whose first block begins at `first`. Behind the last block lie only 4 pixels of a plane.
+static inline __m256i vertical_part(const uint8_t *first, int v, int x) {
     const uint8_t *middle = first + 4 * SIDE, *last = first + 8 * SIDE;
     const uint8_t *plus = v == 0 ? first : middle, *minus = v == 0 ? middle : last;
+    if (x == WIDE) {
+        const __m128i here = _mm_cvtepu8_epi16(_mm_loadu_si32(plus + x));
+        return _mm256_castsi128_si256(v == 1 ? here
+                                             : _mm_sub_epi16(here, _mm_cvtepu8_epi16(_mm_loadu_si32(minus + x))));
+    }
+    return v == 1 ? load16(plus + x) : _mm256_sub_epi16(load16(plus + x), load16(minus + x));
+}
+
+// here[i] - (the pixel 4 to the right), of which the last 4 are after[0] to after[3].
+static inline __m256i minus_right(__m256i here, __m256i after) {
+    return _mm256_sub_epi16(here, _mm256_permute4x64_epi64(_mm256_blend_epi32(here, after, 3), 0x39));
+}
+
+static inline void transform_row(const uint8_t *first, int v, int16_t *plain, int16_t *difference) {
+    __m256i here = vertical_part(first, v, 0);
+#pragma GCC unroll 5
     for (int x = 0; x < WIDE; x += 16) {
-        __m256i here = load16(plus + x), right = load16(plus + x + 4);
-        if (v != 1) {
-            here = _mm256_sub_epi16(here, load16(minus + x));
-            right = _mm256_sub_epi16(right, load16(minus + x + 4));
-        }
+        const __m256i after = vertical_part(first, v, x + 16);
         _mm256_store_si256((__m256i *)(plain + x), here);
-        _mm256_store_si256((__m256i *)(difference + x), _mm256_sub_epi16(here, right));
+        _mm256_store_si256((__m256i *)(difference + x), minus_right(here, after));
+        here = after;
     }
 }
 
@@ -195,43 +209,59 @@ static void transform_gradients(const struct farm_conv_u8_shape *shape, const vo
     }
 }
 
-// Pairs two tiles (the halves of 16 pixels): pixels 0-3 and 4-7 of each.
-static inline void interleave(const int16_t *pixels, int16_t *first, int16_t *last) {
-    const __m128i left = _mm_load_si128((const __m128i *)pixels), right = _mm_load_si128((const __m128i *)(pixels + 8));
-    if (first != NULL) _mm_store_si128((__m128i *)first, _mm_unpacklo_epi16(left, right));
-    _mm_store_si128((__m128i *)last, _mm_unpackhi_epi16(left, right));
+// Two tiles side by side, the halves of 16 pixels, in pairs: pixels 0-3 of both, then 4-7.
+static inline __m256i paired(__m256i pixels) {
+    const __m256i order = _mm256_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15, 0, 1, 8, 9, 2, 3, 10,
+                                           11, 4, 5, 12, 13, 6, 7, 14, 15);
+    return _mm256_shuffle_epi8(_mm256_permute4x64_epi64(pixels, 0xd8), order);
 }
 
-// Vertical part v of one observation's pixels.
-static void transform_pixels(const struct farm_conv_u8_shape *shape, const uint8_t *const *planes, int v,
-                             int16_t *pixels) {
-    enum { ROW = PAIRS * 8, HALF = TILES / 2 };
-    const int rows = 4 * farm_conv_u8_planes(shape);
-    for (int tile_row = 0; tile_row < TILES; tile_row++) {
-        struct strip strip;
-        transform_rows(shape, planes, tile_row, v, &strip);
-        for (int row = 0; row < rows; row++)
-            for (int pair = 0; pair < HALF; pair++) {
-                int16_t *to = pixels + row * ROW + (tile_row * HALF + pair) * 8;
-                interleave(strip.difference[row] + 16 * pair, to, to + 2 * rows * ROW);
-                interleave(strip.plain[row] + 16 * pair, NULL, to + rows * ROW);
-            }
+// A row's vertical part v, of 5 tile pairs: differences [5][8][2] of parts m0 and m2, plain pixels [5][4][2] of m1.
+static inline void pair_row(const uint8_t *first, int v, int16_t *difference, int16_t *plain) {
+    __m256i here = vertical_part(first, v, 0);
+#pragma GCC unroll 5
+    for (int x = 0; x < WIDE; x += 16) {
+        const __m256i after = vertical_part(first, v, x + 16);
+        _mm256_storeu_si256((__m256i *)(difference + x), paired(minus_right(here, after)));
+        _mm_storeu_si128((__m128i *)(plain + x / 2), _mm256_extracti128_si256(paired(here), 1));
+        here = after;
     }
 }
 
-// The product of four pixels (of each of some rows) with 16 channels, over all tiles. pixels: [row][50 pairs][4][2].
-static inline void multiply_pixels(const int16_t *pixels, const int16_t *gradients, int32_t *products) {
-    enum { PIXELS = 4 * PIXEL_ROWS_AT_ONCE, ROW = PAIRS * 8 };
+// Vertical part v of one observation's pixels: differences [rows][50][8][2], then plain pixels [rows][50][4][2].
+static void transform_pixels(const struct farm_conv_u8_shape *shape, const uint8_t *const *planes, int v,
+                             int16_t *pixels) {
+    enum { HALF = TILES / 2 };
+    const int rows = 4 * farm_conv_u8_planes(shape);
+    int16_t *plain = pixels + rows * PAIRS * 16;
+    for (int row = 0; row < rows; row++, pixels += PAIRS * 16, plain += PAIRS * 8) {
+        const uint8_t *plane = planes[row / 4];
+        if (plane == NULL) {
+            memset(pixels, 0, PAIRS * 16 * sizeof *pixels);
+            memset(plain, 0, PAIRS * 8 * sizeof *plain);
+        }
+        for (int tile_row = 0; tile_row < TILES && plane != NULL; tile_row++)
+            pair_row(plane + (8 * tile_row + row % 4) * SIDE, v, pixels + tile_row * HALF * 16,
+                     plain + tile_row * HALF * 8);
+    }
+}
+
+// The product of four pixels (of each of some rows) with 16 channels, over all tiles. pixels: [row][50 pairs][stride],
+// of which the first [4][2].
+static inline __attribute__((always_inline)) void multiply_pixels(const int16_t *pixels, int stride,
+                                                                  const int16_t *gradients, int32_t *products) {
+    enum { PIXELS = 4 * PIXEL_ROWS_AT_ONCE };
+    const int row = PAIRS * stride;
     vector sum[PIXELS][VECTORS];
 #pragma GCC unroll 8
     for (int c = 0; c < PIXELS; c++)
         for (int i = 0; i < VECTORS; i++) sum[c][i] = vector_all(0);
-    for (int pair = 0; pair < PAIRS; pair++, pixels += 8, gradients += 32) {
+    for (int pair = 0; pair < PAIRS; pair++, pixels += stride, gradients += 32) {
         vector gradient[VECTORS];
         for (int i = 0; i < VECTORS; i++) gradient[i] = vector_load(gradients + 2 * LANES * i);
 #pragma GCC unroll 8
         for (int c = 0; c < PIXELS; c++) {
-            const vector both = vector_broadcast(pixels + c / 4 * ROW + c % 4 * 2);
+            const vector both = vector_broadcast(pixels + c / 4 * row + c % 4 * 2);
             for (int i = 0; i < VECTORS; i++) sum[c][i] = vector_add_pairs(sum[c][i], both, gradient[i]);
         }
     }
@@ -271,9 +301,14 @@ static void winograd_backward(const struct farm_conv_u8_shape *shape, const uint
         for (int block = 0; block < blocks; block++)
             for (int h = 0; h < 3; h++) {
                 const int part = block * PARTS + 3 * v + h;
-                for (int row = 0; row < rows; row += PIXEL_ROWS_AT_ONCE)
-                    multiply_pixels(pixels + (h * rows + row) * PAIRS * 8, gradients + part * PAIRS * 32,
-                                    work->sums + (part * rows + row) * 64);
+                const int16_t *of_part = gradients + part * PAIRS * 32;
+                for (int row = 0; row < rows; row += PIXEL_ROWS_AT_ONCE) {
+                    int32_t *sums = work->sums + (part * rows + row) * 64;
+                    if (h == 1)
+                        multiply_pixels(pixels + (2 * rows + row) * PAIRS * 8, 8, of_part, sums);
+                    else
+                        multiply_pixels(pixels + row * PAIRS * 16 + 4 * h, 16, of_part, sums);
+                }
             }
     }
     for (int block = 0; block < blocks; block++)
