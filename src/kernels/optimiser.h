@@ -116,9 +116,23 @@ static inline FARM_HD void farm_adam_update(const struct farm_optimiser_factors 
 void farm_optimiser_init(const struct farm_optimiser_config *config, size_t count, float *first, float *second,
                          struct farm_optimiser_state *state);
 
-// One update of params [state->count] by grads [state->count], which stay as they are. Returns the gradient's norm
-// before clipping. If farm_optimiser_applies refuses it, nothing changes, not even the state, and the result is
-// INFINITY.
+// An update in parts, which threads may share. farm_optimiser_add: sum [count] += more [count], which do not overlap.
+// farm_optimiser_squares: the sum of squares, in double precision.
+void farm_optimiser_add(float *sum, const float *more, size_t count);
+double farm_optimiser_squares(const float *grads, size_t count);
+
+// Counts the update of a gradient of this norm (before clipping) and makes its factors. If farm_optimiser_applies
+// refuses it, returns false, and nothing changes.
+bool farm_optimiser_begin(const struct farm_optimiser_config *config, struct farm_optimiser_state *state,
+                          float learning_rate, double norm, struct farm_optimiser_factors *factors);
+// Then updates parameters [from, to) of params [state->count]; once each.
+void farm_optimiser_update(const struct farm_optimiser_config *config, const struct farm_optimiser_state *state,
+                           const struct farm_optimiser_factors *factors, size_t from, size_t to, float *params,
+                           const float *grads);
+
+// All of it: one update of params [state->count] by grads [state->count], which stay as they are. Returns the
+// gradient's norm before clipping. If farm_optimiser_applies refuses it, nothing changes, not even the state, and the
+// result is INFINITY.
 float farm_optimiser_step(const struct farm_optimiser_config *config, struct farm_optimiser_state *state,
                           float learning_rate, float *params, const float *grads);
 

@@ -6,6 +6,7 @@
 
 // Vectors of `count` floats, which must not overlap.
 struct farm_optimiser_loops {
+    void (*add)(float *sum, const float *more, size_t count);
     double (*sum_squares)(const float *x, size_t count); // in double precision
     void (*rmsprop)(const struct farm_optimiser_factors *factors, const float *grads, float *second, float *params,
                     size_t count);

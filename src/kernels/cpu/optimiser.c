@@ -1,9 +1,13 @@
-// See optimiser.h. Two passes over the vectors: the norm, then the update.
+// See optimiser.h.
 #include "kernels/optimiser.h"
 
 #include <assert.h>
 
 #include "kernels/optimiser_loops.h"
+
+static void add_loop(float *sum, const float *more, size_t count) {
+    for (size_t i = 0; i < count; i++) sum[i] += more[i];
+}
 
 // Four independent sums, so that additions do not wait for each other.
 static double sum_squares(const float *x, size_t count) {
@@ -26,7 +30,7 @@ static void adam_loop(const struct farm_optimiser_factors *factors, const float 
 }
 
 static const struct farm_optimiser_loops *loops_of_this_cpu(void) {
-    static const struct farm_optimiser_loops portable = {sum_squares, rmsprop_loop, adam_loop};
+    static const struct farm_optimiser_loops portable = {add_loop, sum_squares, rmsprop_loop, adam_loop};
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &farm_optimiser_avx2;
 #endif
@@ -41,17 +45,37 @@ void farm_optimiser_init(const struct farm_optimiser_config *config, size_t coun
     for (size_t i = 0; first && i < count; i++) first[i] = 0;
 }
 
+void farm_optimiser_add(float *sum, const float *more, size_t count) {
+    loops_of_this_cpu()->add(sum, more, count);
+}
+
+double farm_optimiser_squares(const float *grads, size_t count) {
+    return loops_of_this_cpu()->sum_squares(grads, count);
+}
+
+bool farm_optimiser_begin(const struct farm_optimiser_config *config, struct farm_optimiser_state *state,
+                          float learning_rate, double norm, struct farm_optimiser_factors *factors) {
+    if (!farm_optimiser_applies(config, norm)) return false;
+    state->step++;
+    *factors = farm_optimiser_factors_make(config, state->step, learning_rate, norm);
+    return true;
+}
+
+void farm_optimiser_update(const struct farm_optimiser_config *config, const struct farm_optimiser_state *state,
+                           const struct farm_optimiser_factors *factors, size_t from, size_t to, float *params,
+                           const float *grads) {
+    const struct farm_optimiser_loops *loops = loops_of_this_cpu();
+    if (config->kind == FARM_OPTIMISER_ADAM)
+        loops->adam(factors, grads + from, state->first + from, state->second + from, params + from, to - from);
+    else
+        loops->rmsprop(factors, grads + from, state->second + from, params + from, to - from);
+}
+
 float farm_optimiser_step(const struct farm_optimiser_config *config, struct farm_optimiser_state *state,
                           float learning_rate, float *params, const float *grads) {
-    const struct farm_optimiser_loops *loops = loops_of_this_cpu();
-    const double norm = sqrt(loops->sum_squares(grads, state->count));
-    if (!farm_optimiser_applies(config, norm)) return INFINITY;
-
-    state->step++;
-    const struct farm_optimiser_factors factors = farm_optimiser_factors_make(config, state->step, learning_rate, norm);
-    if (config->kind == FARM_OPTIMISER_ADAM)
-        loops->adam(&factors, grads, state->first, state->second, params, state->count);
-    else
-        loops->rmsprop(&factors, grads, state->second, params, state->count);
+    const double norm = sqrt(farm_optimiser_squares(grads, state->count));
+    struct farm_optimiser_factors factors;
+    if (!farm_optimiser_begin(config, state, learning_rate, norm, &factors)) return INFINITY;
+    farm_optimiser_update(config, state, &factors, 0, state->count, params, grads);
     return (float)norm;
 }

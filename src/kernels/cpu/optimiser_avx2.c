@@ -4,6 +4,13 @@
 
 #include <immintrin.h>
 
+static void add_loop(float *sum, const float *more, size_t count) {
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8)
+        _mm256_storeu_ps(sum + i, _mm256_add_ps(_mm256_loadu_ps(sum + i), _mm256_loadu_ps(more + i)));
+    for (; i < count; i++) sum[i] += more[i];
+}
+
 static double sum_squares(const float *x, size_t count) {
     __m256d even = _mm256_setzero_pd(), odd = _mm256_setzero_pd();
     size_t i = 0;
@@ -57,4 +64,4 @@ static void adam_loop(const struct farm_optimiser_factors *factors, const float 
     for (; i < count; i++) farm_adam_update(factors, grads[i], first + i, second + i, params + i);
 }
 
-const struct farm_optimiser_loops farm_optimiser_avx2 = {sum_squares, rmsprop_loop, adam_loop};
+const struct farm_optimiser_loops farm_optimiser_avx2 = {add_loop, sum_squares, rmsprop_loop, adam_loop};

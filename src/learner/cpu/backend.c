@@ -18,6 +18,7 @@
 #include "learner/statistics.h"
 #include "shm/heap.h"
 
+enum { BLOCK = 4096 };                      // parameters that stay in a core's cache while their gradients are summed
 enum { FRAME_ROWS = 96, FLAT_ROWS = 1024 }; // of a micro-batch: they keep a core busy and do not delay inference
 
 // Memory of the backend, freed with it.
@@ -31,6 +32,7 @@ struct block {
 // One training thread.
 struct worker {
     struct farm_executor *executor;
+    uint64_t run; // for which it is prepared
     float *grads; // [parameter_count] part of the sum
     const void **rows;
     struct farm_gathered gathered;
@@ -88,11 +90,15 @@ struct farm_backend {
     struct worker *workers;
     struct farm_pass_stats stats; // since the last finish
 
-    // the pass that runs
+    // the pass that runs, or the targets
+    uint64_t run;
     struct farm_iteration *iteration;
     const struct farm_pass *pass;
     uint32_t pass_units, piece_units;
-    float scale;
+    float **parts; // [part_count] gradients of the workers that took pieces; the first becomes their sum
+    uint32_t part_count;
+    double *squares; // [blocks] of that sum, by BLOCK parameters
+    struct farm_optimiser_factors factors;
 };
 
 static size_t vector_bytes(const struct farm_backend *backend) {
@@ -219,6 +225,10 @@ static enum farm_status choose_arithmetic(struct farm_backend *backend, struct f
     return status;
 }
 
+static size_t block_count(const struct farm_backend *backend) {
+    return (backend->net->parameter_count + BLOCK - 1) / BLOCK;
+}
+
 static enum farm_status make_training(struct farm_backend *backend, const struct farm_backend_config *config,
                                       struct farm_error *err) {
     const struct farm_learner_config *learner = backend->learner;
@@ -234,6 +244,8 @@ static enum farm_status make_training(struct farm_backend *backend, const struct
     backend->trainable = new_vector(backend);
     if (backend->trainable && !farm_net_trainable(backend->net, backend->trainable)) backend->trainable = NULL;
     backend->workers = zeroed(backend, threads, sizeof *backend->workers);
+    backend->parts = zeroed(backend, threads, sizeof *backend->parts);
+    backend->squares = zeroed(backend, block_count(backend), sizeof *backend->squares);
     if (backend->out_of_memory) return farm_fail(err, FARM_E_LIMIT, "no memory for %u training threads", threads);
     for (uint32_t i = 0; i < threads; i++) {
         backend->worker_count = i + 1;
@@ -385,13 +397,16 @@ static enum farm_status infer(struct farm_backend *backend, uint32_t k, const st
 
 // ---- gradients ----
 
-// Loads the parameters; sets gradient and terms to zero.
-static void prepare_thread(void *context, uint32_t piece, uint32_t thread) {
-    struct farm_backend *backend = context;
-    struct worker *w = &backend->workers[piece];
+// The worker of this thread, before its piece: at the run's first one it loads the parameters and sets gradient and
+// terms to zero.
+static struct worker *prepared(struct farm_backend *backend, uint32_t thread) {
+    struct worker *w = &backend->workers[thread];
+    if (w->run == backend->run) return w;
+    w->run = backend->run;
     farm_executor_load(w->executor, backend->params);
     memset(w->grads, 0, vector_bytes(backend));
     memset(w->terms, 0, sizeof w->terms);
+    return w;
 }
 
 // Gradient of units [first, first + count) of the pass.
@@ -440,7 +455,7 @@ static void differentiate_units(struct farm_backend *backend, struct worker *w, 
 static void differentiate_piece(void *context, uint32_t piece, uint32_t thread) {
     struct farm_backend *backend = context;
     const uint32_t first = piece * backend->piece_units, left = backend->pass_units - first;
-    differentiate_units(backend, &backend->workers[thread], first,
+    differentiate_units(backend, prepared(backend, thread), first,
                         left < backend->piece_units ? left : backend->piece_units);
 }
 
@@ -486,7 +501,7 @@ static uint32_t divide(struct farm_backend *backend, uint32_t units) {
 // Targets once: some columns' steps, and the present values of their last observations.
 static void gather_piece(void *context, uint32_t piece, uint32_t thread) {
     struct farm_backend *backend = context;
-    struct worker *w = &backend->workers[thread];
+    struct worker *w = prepared(backend, thread);
     struct farm_iteration *it = backend->iteration;
     const uint32_t first = piece * backend->piece_units, left = it->count - first;
     const uint32_t count = left < backend->piece_units ? left : backend->piece_units,
@@ -508,28 +523,59 @@ static enum farm_status begin(struct farm_backend *backend, uint32_t slot, const
     farm_statistics_begin(backend->statistics, backend->iteration);
     if (!backend->plan->targets_once) return FARM_OK;
     backend->active = backend->worker_count;
-    run_pieces(backend, backend->active, prepare_thread);
+    backend->run++;
     run_pieces(backend, divide(backend, backend->iteration->count), gather_piece);
     farm_iteration_target(backend->iteration);
     return FARM_OK;
 }
 
-// One part of the vector: the sum of all threads' gradients as a tree, neighbours first, into the first one's; scaled.
+// The parameters of blocks that are this piece's share.
+struct share {
+    size_t block, block_end, parameter_end;
+};
+static struct share share_of(const struct farm_backend *backend, uint32_t piece) {
+    const size_t blocks = block_count(backend), end = blocks * (piece + 1) / backend->active;
+    return (struct share){blocks * piece / backend->active, end,
+                          end == blocks ? backend->net->parameter_count : end * BLOCK};
+}
+
+// One share of the vector: the sum of all parts as a tree, neighbours first, and its squares.
 static void add_gradients(void *context, uint32_t piece, uint32_t thread) {
     struct farm_backend *backend = context;
-    const size_t count = backend->net->parameter_count, workers = backend->active;
-    const size_t from = count * piece / workers, to = count * (piece + 1) / workers;
-    for (size_t step = 1; step < workers; step *= 2)
-        for (size_t k = 0; k + step < workers; k += 2 * step) {
-            float *sum = backend->workers[k].grads;
-            const float *more = backend->workers[k + step].grads;
-            for (size_t i = from; i < to; i++) sum[i] += more[i];
-        }
-    float *sum = backend->workers[0].grads;
-    if (backend->scale != 1.0f)
-        for (size_t i = from; i < to; i++) sum[i] *= backend->scale;
-    for (size_t i = from; i < to && backend->trainable; i++)
-        if (backend->trainable[i] == 0) sum[i] = 0;
+    const struct share share = share_of(backend, piece);
+    for (size_t block = share.block; block < share.block_end; block++) {
+        const size_t from = block * BLOCK, left = share.parameter_end - from, count = left < BLOCK ? left : BLOCK;
+        float *sum = backend->parts[0] + from;
+        for (size_t step = 1; step < backend->part_count; step *= 2)
+            for (size_t k = 0; k + step < backend->part_count; k += 2 * step)
+                farm_optimiser_add(backend->parts[k] + from, backend->parts[k + step] + from, count);
+        for (size_t i = 0; i < count && backend->trainable; i++)
+            if (backend->trainable[from + i] == 0) sum[i] = 0;
+        backend->squares[block] = farm_optimiser_squares(sum, count);
+    }
+}
+
+static void update_parameters(void *context, uint32_t piece, uint32_t thread) {
+    struct farm_backend *backend = context;
+    const struct share share = share_of(backend, piece);
+    farm_optimiser_update(&backend->optimiser_config, &backend->optimiser, &backend->factors, share.block * BLOCK,
+                          share.parameter_end, backend->params, backend->parts[0]);
+}
+
+// The optimiser's step with the parts' sum times `scale`. A gradient that is not finite changes nothing.
+static void step(struct farm_backend *backend, float learning_rate, double scale) {
+    double squares = 0;
+    for (size_t block = 0; block < block_count(backend); block++) squares += backend->squares[block];
+    backend->stats.grad_norm = scale * sqrt(squares);
+    if (farm_optimiser_begin(&backend->optimiser_config, &backend->optimiser, learning_rate, backend->stats.grad_norm,
+                             &backend->factors)) {
+        backend->factors.gradient_scale *= (float)scale;
+        run_pieces(backend, backend->active, update_parameters);
+        return;
+    }
+    backend->stats.grad_norm = INFINITY;
+    backend->stats.bad_step = backend->optimiser.step;
+    backend->stats.bad_tensor = farm_backend_bad_tensor(backend->net, backend->parts[0]);
 }
 
 static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const struct farm_pass *pass,
@@ -539,23 +585,23 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
     backend->iteration = &backend->iterations[slot];
     backend->pass = pass;
     backend->pass_units = pass->count ? pass->count : farm_algo_units(plan, backend->iteration->count);
-    backend->scale = backend->learner->algo.loss_sum ? 1.0f : 1.0f / (float)(backend->pass_units * transitions);
     if (plan->targets_once) farm_iteration_reduce(backend->iteration, pass->indices, backend->pass_units);
     choose_active(backend);
     const uint64_t start = farm_now_ns();
-    run_pieces(backend, backend->active, prepare_thread);
+    backend->run++;
     run_pieces(backend, divide(backend, backend->pass_units), differentiate_piece);
+    backend->part_count = 0;
+    for (uint32_t k = 0; k < backend->active; k++) {
+        const struct worker *w = &backend->workers[k];
+        if (w->run != backend->run) continue;
+        backend->parts[backend->part_count++] = w->grads;
+        for (int t = 0; t < FARM_ALGO_TERMS_MAX; t++) backend->stats.terms[t] += w->terms[t];
+    }
     run_pieces(backend, backend->active, add_gradients);
+    if (isfinite(backend->stats.grad_norm))
+        step(backend, (float)pass->learning_rate,
+             backend->learner->algo.loss_sum ? 1 : 1.0 / (double)(backend->pass_units * transitions));
     time_pass(backend, farm_now_ns() - start);
-    for (uint32_t k = 0; k < backend->active; k++)
-        for (int t = 0; t < FARM_ALGO_TERMS_MAX; t++) backend->stats.terms[t] += backend->workers[k].terms[t];
-    if (!isfinite(backend->stats.grad_norm)) return FARM_OK;
-    backend->stats.grad_norm =
-        (double)farm_optimiser_step(&backend->optimiser_config, &backend->optimiser, (float)pass->learning_rate,
-                                    backend->params, backend->workers[0].grads);
-    if (isfinite(backend->stats.grad_norm)) return FARM_OK;
-    backend->stats.bad_step = backend->optimiser.step;
-    backend->stats.bad_tensor = farm_backend_bad_tensor(backend->net, backend->workers[0].grads);
     return FARM_OK;
 }
 
