@@ -139,6 +139,16 @@ static const char *kind_name(const struct farm_dnnl_layer_config *config) {
 
 // ---- layers ----
 
+// Does the layer's forward product gain nothing from weights in the layout that its primitive prefers, so that packing
+// them for each version would be lost? oneDNN's gemm copies both factors at each run, except f32 with AVX-512.
+static bool takes_rows(const struct farm_dnnl_layer_config *config, const_dnnl_primitive_desc_t forward) {
+    const char *implementation = "";
+    if (config->op.kind != FARM_NET_OP_DENSE) return false;
+    if (dnnl_primitive_desc_query(forward, dnnl_query_impl_info_str, 0, &implementation) != dnnl_success) return false;
+    const bool wide = (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+    return strstr(implementation, "gemm:jit") != NULL && (config->type == dnnl_bf16 || !wide);
+}
+
 // Asks oneDNN at the largest batch which weight layouts the primitives prefer; all batch sizes share them. A dense
 // layer's gradient is kept in its input rows' layout: adding it to the flat gradient is then a permutation within rows,
 // and takes longer than the product from what the primitive prefers.
@@ -157,6 +167,8 @@ static enum farm_status choose_layouts(struct farm_dnnl *dnnl, struct farm_dnnl_
         const dnnl_query_t query = pass == WEIGHTS ? dnnl_query_diff_weights_md : dnnl_query_weights_md;
         layer->weights_md[pass] =
             pds[pass] != NULL ? *dnnl_primitive_desc_query_md(pds[pass], query, 0) : layer->weights_md[FORWARD];
+        if (pass == FORWARD && takes_rows(config, pds[FORWARD]))
+            layer->weights_md[FORWARD] = weights_md(config, config->type, config->layout);
     }
     if (config->op.kind == FARM_NET_OP_POOL && config->training)
         *workspace_bytes =
@@ -224,25 +236,24 @@ void farm_dnnl_layer_drop(struct farm_dnnl_layer *layer) {
 
 // ---- operations ----
 
-enum farm_status farm_dnnl_layer_activation_make(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
-                                                 int batch, const struct farm_dnnl_layer_rows *rows,
-                                                 struct farm_dnnl_op *op, struct farm_error *err) {
-    const dnnl_alg_kind_t alg = config->op.activation == FARM_ACTIVATION_TANH ? dnnl_eltwise_tanh_use_dst_for_bwd
-                                                                              : dnnl_eltwise_relu_use_dst_for_bwd;
+static enum farm_status make_tanh(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config, int batch,
+                                  const struct farm_dnnl_layer_rows *rows, struct farm_dnnl_op *op,
+                                  struct farm_error *err) {
+    const dnnl_alg_kind_t alg = dnnl_eltwise_tanh_use_dst_for_bwd;
     const dnnl_memory_desc_t md = farm_dnnl_rows_md(config->op.out, batch, config->type, config->layout);
     const struct farm_dnnl_binding bindings[] = {{DNNL_ARG_DST, &md, rows->out},
                                                  {DNNL_ARG_DIFF_DST, &md, rows->diff_out},
                                                  {DNNL_ARG_DIFF_SRC, &md, rows->diff_out}};
     dnnl_eltwise_desc_t desc;
     dnnl_primitive_desc_t forward = NULL, backward = NULL;
-    if (config->op.activation == FARM_ACTIVATION_NONE) return FARM_OK;
+    if (config->op.activation != FARM_ACTIVATION_TANH) return FARM_OK;
     dnnl_status_t status = dnnl_eltwise_forward_desc_init(&desc, dnnl_forward_training, alg, &md, 0.0f, 0.0f);
     if (status == dnnl_success) status = farm_dnnl_pd_make(dnnl, &desc, NULL, false, dnnl_alg_kind_undef, &forward);
     if (status == dnnl_success) status = dnnl_eltwise_backward_desc_init(&desc, alg, &md, &md, 0.0f, 0.0f);
     if (status == dnnl_success) status = farm_dnnl_pd_make(dnnl, &desc, forward, false, dnnl_alg_kind_undef, &backward);
     if (forward != NULL) dnnl_primitive_desc_destroy(forward);
-    if (status != dnnl_success) return farm_dnnl_fail(err, "activation", status);
-    return farm_dnnl_op_make(dnnl, backward, "activation", bindings, 3, op, err);
+    if (status != dnnl_success) return farm_dnnl_fail(err, "tanh", status);
+    return farm_dnnl_op_make(dnnl, backward, "tanh", bindings, 3, op, err);
 }
 
 // What a pass reads and writes; returns how many arguments.
@@ -292,14 +303,13 @@ enum farm_status farm_dnnl_layer_ops_make(struct farm_dnnl *dnnl, const struct f
         pds[pass] = NULL;
     }
     drop_pds(pds);
-    if (status == FARM_OK && config->training)
-        status = farm_dnnl_layer_activation_make(dnnl, config, batch, rows, &ops->activation, err);
+    if (status == FARM_OK && config->training) status = make_tanh(dnnl, config, batch, rows, &ops->tanh, err);
     if (status != FARM_OK) farm_dnnl_layer_ops_drop(ops);
     return status;
 }
 
 void farm_dnnl_layer_ops_drop(struct farm_dnnl_layer_ops *ops) {
-    farm_dnnl_op_drop(&ops->activation);
+    farm_dnnl_op_drop(&ops->tanh);
     for (int pass = 0; pass < PASSES; pass++) farm_dnnl_op_drop(&ops->pass[pass]);
 }
 

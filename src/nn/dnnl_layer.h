@@ -38,7 +38,8 @@ struct farm_dnnl_layer {
 
 // The operations of one layer for one batch size; those that are not needed are empty.
 struct farm_dnnl_layer_ops {
-    struct farm_dnnl_op activation; // before DATA and WEIGHTS: diff_out becomes the gradient before the activation
+    struct farm_dnnl_op tanh; // before DATA and WEIGHTS: diff_out becomes the gradient before the tanh. ReLU's is the
+                              // executor's
     struct farm_dnnl_op pass[FARM_DNNL_PASSES];
 };
 
@@ -62,12 +63,6 @@ enum farm_status farm_dnnl_layer_ops_make(struct farm_dnnl *dnnl, const struct f
                                           const struct farm_dnnl_layer_rows *rows, struct farm_dnnl_layer_ops *ops,
                                           struct farm_error *err);
 void farm_dnnl_layer_ops_drop(struct farm_dnnl_layer_ops *ops);
-
-// Makes the gradient through the op's activation, in place in rows->diff_out; empty for an op without one. Also for a
-// layer whose product is not oneDNN's.
-enum farm_status farm_dnnl_layer_activation_make(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
-                                                 int batch, const struct farm_dnnl_layer_rows *rows,
-                                                 struct farm_dnnl_op *op, struct farm_error *err);
 
 // Packs this layer's part of the flat parameters. Like the next function, only for layers with weights.
 void farm_dnnl_layer_load(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, const float *params);

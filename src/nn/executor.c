@@ -216,11 +216,7 @@ static enum farm_status make_layer(struct farm_executor *ex, int i, struct rung 
                           : layer_diff(ex, i - 1),
         .diff_out = layer_diff(ex, i),
     };
-    if (i == 0 && ex->conv_u8.used) {
-        if (!ex->training) return FARM_OK;
-        return farm_dnnl_layer_activation_make(&ex->dnnl, &ex->configs[i], rung->batch, &rows, &rung->ops[i].activation,
-                                               err);
-    }
+    if (i == 0 && ex->conv_u8.used) return FARM_OK;
     const enum farm_status status = cast ? make_casts(ex, i, rung, err) : FARM_OK;
     if (status != FARM_OK || is_join(ex, i)) return status;
     return farm_dnnl_layer_ops_make(&ex->dnnl, &ex->layers[i], rung->batch, &rows, &rung->ops[i], err);
@@ -440,6 +436,22 @@ static void join_heads(const struct farm_executor *ex, const float *dlogits, con
     memset((char *)out + (size_t)batch * row_bytes, 0, (size_t)(padded - batch) * row_bytes);
 }
 
+// The gradient through layer i's ReLU, in place: zero where the output is not positive, whose bits, taken as a whole
+// number, are not either. Buffers are whole vectors.
+static void relu_backward(const struct farm_executor *ex, int i, int padded) {
+    typedef int16_t halves __attribute__((vector_size(16)));
+    typedef int32_t wholes __attribute__((vector_size(16)));
+    const struct farm_dnnl_layer_config *config = &ex->configs[i];
+    const size_t bytes = (size_t)padded * farm_dnnl_row_bytes(config->op.out, config->type);
+    const void *out = layer_out(ex, i);
+    void *diff = layer_diff(ex, i);
+    for (size_t v = 0; v * sizeof(halves) < bytes; v++)
+        if (config->type == dnnl_bf16)
+            ((halves *)diff)[v] &= ((const halves *)out)[v] > 0;
+        else
+            ((wholes *)diff)[v] &= ((const wholes *)out)[v] > 0;
+}
+
 void farm_executor_backward(struct farm_executor *ex, struct farm_sequence sequence, const float *dlogits,
                             const float *dvalue, float *grads) {
     const int batch = batch_of(ex, sequence);
@@ -453,7 +465,10 @@ void farm_executor_backward(struct farm_executor *ex, struct farm_sequence seque
     join_heads(ex, dlogits, dvalue, batch, rung->batch, layer_diff(ex, heads));
     for (int i = heads; i >= 0; i--) {
         struct farm_dnnl_layer_ops *ops = &rung->ops[i];
-        farm_dnnl_op_run(&ex->dnnl, &ops->activation);
+        if (ex->configs[i].op.activation == FARM_ACTIVATION_RELU)
+            relu_backward(ex, i, rung->batch);
+        else
+            farm_dnnl_op_run(&ex->dnnl, &ops->tanh);
         if (i == 0 && ex->conv_u8.used)
             farm_conv_u8_backward_weights(&ex->conv_u8.shape, ex->conv_u8.frames, batch, layer_diff(ex, 0),
                                           grads + ex->configs[0].weight_offset, grads + ex->configs[0].bias_offset,
