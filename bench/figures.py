@@ -102,7 +102,7 @@ def draw_readme(records):
     left.axvline(1, color="#888888", linewidth=1)
     left.grid(False)
     left.set(xscale="log", xticks=(1, 2, 5, 10, 20), xticklabels=("1", "2", "5", "10", "20"), xlim=(0.8, rows[-1][1] * 2), title="actorfarm ÷ peer, same machine, same run")
-    pong = {command: found for command, found in records.get("ale/Pong", {}).items() if "--algo ppo" in command}
+    pong = {command: found for command, found in records.get("ale/Pong", {}).items() if found[0].get("algo", "ppo") == "ppo" and "--algo vtrace" not in command}
     chosen = pong or {command: found for command, found in records["native/breakout"].items() if "--seconds 60" in command}
     document = curves_of(chosen, axis="minutes", baselines=baselines_of("ale/Pong") if pong else (), x_max=minutes_of(chosen))
     plot.draw_panel(right, document["panels"][0], document["groups"], "minutes", label_of)

@@ -79,11 +79,13 @@ def train(farm, flags, seed):
         result = subprocess.run([*command, "--run", run, "--json"], stdout=subprocess.PIPE, check=True)
         with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as file:
             samples = [json.loads(line) for line in file]
+        with open(os.path.join(run, "recipe.yaml"), encoding="utf-8") as file:
+            algo = next(line.split()[1] for line in file if line.startswith("algo: "))
     samples = [sample for sample in samples if sample["return_mean"] is not None]
     every = max(len(samples) // CURVE_POINTS, 1)
     kept = samples[:-1:every] + samples[-1:]
     curve = [[round(s["wall_s"], 1), round(s["return_mean"], 2), s["frames"]] for s in kept]
-    return " ".join([os.path.basename(farm), *command[1:]]), json.loads(result.stdout), curve
+    return " ".join([os.path.basename(farm), *command[1:]]), {**json.loads(result.stdout), "algo": algo}, curve
 
 
 def record(farm, row, threshold, version):
@@ -94,7 +96,8 @@ def record(farm, row, threshold, version):
         returns.append(document["return_mean"])
         line = {
             "date": datetime.date.today().isoformat(), "machine": machine(), "commit": version, "command": command,
-            "env": document["env"], "seed": seed, "frames": document["frames"], "agent_steps": document["agent_steps"], "wall_s": round(document["wall_s"], 2),
+            "env": document["env"], "algo": document["algo"], "seed": seed, "frames": document["frames"],
+            "agent_steps": document["agent_steps"], "wall_s": round(document["wall_s"], 2),
             "return_mean": returns[-1], "threshold": threshold, "reached": returns[-1] >= threshold, "curve": curve,
         }  # fmt: skip
         with open(RESULTS, "a", encoding="utf-8") as file:

@@ -42,6 +42,7 @@ class Run:
     settings: dict  # the recipe without what NOT_A_RECIPE has
     seed: object = None
     peer: bool = False  # another system's run on this machine
+    algo: object = None  # as a record says beside its command; older ones do not
     xs: dict = dataclasses.field(default_factory=dict)
     ys: dict = dataclasses.field(default_factory=dict)
 
@@ -113,7 +114,7 @@ def read_record(record, name):
         settings = {"env": record["env"], "peer": record["peer"]}
     rows = record["curve"] if "curve" in record else [[math.nan, value, frames] for frames, value in record["returns"]]
     rows = [[number(value) for value in row] + [math.nan] * (3 - len(row)) for row in rows]
-    run = Run(f"{name} {record['env']}", settings, record.get("seed", flags.get("seed")), "peer" in record)
+    run = Run(f"{name} {record['env']}", settings, record.get("seed", flags.get("seed")), "peer" in record, record.get("algo"))
     skip = frames_per_step(record, flags)
     run.xs = {"steps": [row[2] / skip for row in rows], "minutes": [row[0] / 60 for row in rows], "frames": [row[2] for row in rows]}
     run.ys = {"return_mean": [row[1] for row in rows]}
@@ -190,15 +191,20 @@ def group_runs(runs):
 
 
 def label_groups(groups):
-    """What distinguishes each: the keys of their recipes that differ, or the runs' names if there are many of these."""
-    own = [group[0].settings for group in groups if not group[0].peer]
-    keys = sorted({key for one in own for key in one if any(one[key] != other.get(key) for other in own)}, key=lambda key: (key != "env", key))
-    labels = []
+    """What distinguishes each: the keys of their recipes that differ; of more than three, only as many as make labels differ."""
+    known = [next((run.algo for run in group if run.algo), None) for group in groups]
+    own = [{**({"algo": algo} if algo else {}), **group[0].settings} for group, algo in zip(groups, known) if not group[0].peer]
+    first = ("env", "algo", "net")
+    keys = sorted({key for one in own for key in one if any(one[key] != other.get(key) for other in own)}, key=lambda key: (key not in first, key))
+    for count in range(min(len(keys), 3 if len(keys) <= 3 else 1), len(keys) + 1):
+        words = [[one[key] if key in ("env", "run") else f"{key} {one[key]}" for key in keys[:count] if key in one] for one in own]
+        if len({tuple(word) for word in words}) == len(own):
+            break
+    labels, words = [], iter(words)
     for group in groups:
-        name, one = os.path.basename(os.path.normpath(group[0].name)), group[0].settings
-        words = [one[key] if key in ("env", "run") else f"{key} {one[key]}" for key in keys if key in one]
-        label = one.get("peer") or (name if len(keys) > 4 else ", ".join(words) or one.get("env", name))
-        labels.append(f"{label} ({name})" if label in labels else label)
+        one = group[0].settings
+        label = one["peer"] if group[0].peer else ", ".join(next(words)) or one.get("env", os.path.basename(group[0].name))
+        labels.append(f"{label} ({group[0].name})" if label in labels else label)
     return labels
 
 

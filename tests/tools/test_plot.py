@@ -58,6 +58,9 @@ class Plot(InFolder):
         for seed, factor in ((1, 1), (2, 2), (3, 6), (4, 8)):
             self.run_of(f"s{seed}", [sample(step, factor * step) for step in range(100, 1000 + 100 * seed, 100)], seed=seed, lr=0.1, metrics_every=seed)
         self.run_of("other", [sample(100, 5), sample(200, 5)], seed=1, lr=0.2)
+        for name, algo in (("many", "ppo"), ("more", "vtrace")):
+            self.run_of(name, [sample(1, 1)], algo=algo, **{key: name for key in ("clip", "batch", "unroll", "wait")})
+        self.assertEqual([group["label"] for group in self.document(["many", "more"])["groups"]], ["algo ppo", "algo vtrace"], "not all five keys")
         document = self.document(["s1", "other", "s2", "s3"])
         self.assertEqual([(group["label"], group["seeds"]) for group in document["groups"]], [("lr 0.1", ["1", "2", "3"]), ("lr 0.2", ["1"])])
         curve, single = document["panels"][0]["curves"]
