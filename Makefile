@@ -67,7 +67,7 @@ help: ## this list
 
 deps: ## installs what is missing: Debian packages, build/venv, Procgen's library, the CUDA compiler
 	@tools/build/deps.sh build python procgen cuda test
-	@tools/build/venv.sh
+	@tools/build/venv.sh --tests
 	@tools/build/procgen.sh
 	@tools/build/cuda.sh
 

@@ -1,17 +1,25 @@
 # libfarm.a, the program `farm`, and the Python extension.
 
 ##@ The library
+# Protocol buffers, by protobuf-c.
+PROTO_C  := $(patsubst src/%.proto,$(BUILD)/gen/%.pb-c.c,$(wildcard src/*/*.proto))
 FOLDERS  := base config topo shm ring kernels kernels/cpu bw nn algo replay envs envs/native actor learner learner/cpu supervisor report run bridge
 SOURCES  := $(wildcard $(FOLDERS:%=src/%/*.c)) $(if $(COVERAGE),tests/support/coverage.c)
 ifneq ($(TARGET_CPU),x86_64)
 SOURCES  := $(filter-out %_avx2.c %_avx512.c,$(SOURCES))
 endif
 # The bridge's engine of io_uring, or what says that this build has none.
-SOURCES  := $(filter-out src/bridge/engine_uring$(if $(URING_LIBS),_none).c,$(SOURCES))
+SOURCES  := $(filter-out src/bridge/engine_uring$(if $(URING_LIBS),_none).c,$(SOURCES)) $(PROTO_C)
 LIBFARM  := $(BUILD)/libfarm.a
-FARM_LIBS := -lhwloc -lnuma -ldnnl -lgomp -ljansson -lyaml -lssl -lcrypto -lisal $(URING_LIBS) -lpthread -lm -ldl
+FARM_LIBS := -lhwloc -lnuma -ldnnl -lgomp -ljansson -lyaml -lssl -lcrypto -lisal -lprotobuf-c $(URING_LIBS) -lpthread -lm -ldl
 HEAP     := $(if $(SANITIZE),,$(JEMALLOC_LIBS))
 object    = $(patsubst %.c,$(BUILD)/obj/%.o,$1)
+
+$(PROTO_C): $(BUILD)/gen/%.pb-c.c: src/%.proto
+	$(call say,PROTO,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)protoc-c --proto_path=src --c_out=$(BUILD)/gen $<
+$(BUILD)/obj/src/report/tensorboard.o $(BUILD)/aarch64/src/report/tensorboard.o compile-commands: $(PROTO_C)
 
 $(LIBFARM): $(call object,$(SOURCES)) $(BUILD)/flags
 	$(call say,AR,$@)

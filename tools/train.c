@@ -14,10 +14,13 @@
 #include "envs/scores.h"
 #include "learner/checkpoint.h"
 #include "report/progress.h"
+#include "report/sink.h"
 #include "run/checkpoints.h"
 #include "run/run.h"
 #include "tools/shared/command.h"
 #include "tools/shared/recipe_flags.h"
+
+enum { EARLY_GAMES = 20, SINKS_MAX = 3 };
 
 struct options {
     struct farm_recipe recipe;
@@ -41,15 +44,14 @@ struct training {
     struct farm_run_dir folder;
     char checkpoint_folder[FARM_RUN_PATH_MAX + 32];
     struct metadata metadata;
-    struct farm_metrics metrics;
+    struct farm_sink sinks[SINKS_MAX];
+    size_t sink_count;
     struct farm_progress progress;
     uint64_t metrics_ns;           // when the next line is due
     struct farm_run_sampler drawn; // for the progress line; the run's own sampler is for the metrics
     double return_early;           // mean return over the first games; NAN until there are enough
-    bool metrics_failed;
 };
 
-enum { EARLY_GAMES = 20 };
 #define BEST "checkpoints/" FARM_CHECKPOINT_BEST
 
 // ---- recipe ----
@@ -199,16 +201,12 @@ static enum farm_status open_run(struct training *training, struct farm_error *e
     const struct options *options = training->options;
     struct farm_run_plan *plan = &training->run.plan;
     struct farm_run_workers *workers = &training->run.workers;
-    char path[FARM_RUN_PATH_MAX + 32];
     keep_lasting_name(plan);
     enum farm_status status = farm_run_dir_open(options->run, plan->env.name, options->resume, &training->folder, err);
     if (!status && options->resume) status = resume_run(training, err);
     if (!status && !options->resume) status = refuse_other_best(training, err);
     if (!status) status = farm_run_check_room(training->folder.path, plan, err);
     if (!status) status = save_recipe(training, err);
-    if (!status)
-        status = farm_metrics_open(farm_run_dir_file(training->folder.path, "metrics.jsonl", path, sizeof path),
-                                   options->resume, &training->metrics, err);
     if (status) return status;
     farm_run_dir_file(training->folder.path, "checkpoints", training->checkpoint_folder,
                       sizeof training->checkpoint_folder);
@@ -222,6 +220,23 @@ static enum farm_status open_run(struct training *training, struct farm_error *e
     return farm_run_evaluation_open(&training->run.evaluation, options->resume, err);
 }
 
+static enum farm_status open_sinks(struct training *training, struct farm_error *err) {
+    const struct farm_recipe *recipe = &training->run.plan.recipe;
+    const struct farm_sink_format *formats[SINKS_MAX] = {&farm_sink_jsonl, recipe->csv ? &farm_sink_csv : NULL,
+                                                         recipe->tensorboard ? &farm_sink_tensorboard : NULL};
+    struct farm_run_sampler sampler = training->run.sampler; // a copy, because no interval begins here
+    struct farm_sample first;
+    farm_run_sample(&sampler, farm_now_ns(), &first);
+    for (int i = 0; i < SINKS_MAX; i++) {
+        if (!formats[i]) continue;
+        enum farm_status status = farm_sink_open(formats[i], training->folder.path, training->options->resume, &first,
+                                                 &training->sinks[training->sink_count], err);
+        if (status) return status;
+        training->sink_count++;
+    }
+    return FARM_OK;
+}
+
 // ---- while it runs ----
 
 static void clear_line(void *context) {
@@ -231,10 +246,13 @@ static void clear_line(void *context) {
 
 static void write_metrics(struct training *training, const struct farm_sample *sample) {
     struct farm_error err;
-    if (training->metrics_failed || !farm_metrics_write(&training->metrics, sample, &err)) return;
-    training->metrics_failed = true; // a full disk does not end a training
-    clear_line(training);
-    farm_log_warn("%s: no more metrics are written", err.message);
+    for (size_t i = 0; i < training->sink_count; i++) {
+        struct farm_sink *sink = &training->sinks[i];
+        if (sink->fd < 0 || !farm_sink_write(sink, sample, &err)) continue;
+        farm_sink_close(sink); // a full disk does not end a training
+        clear_line(training);
+        farm_log_warn("%s: no more metrics are written", err.message);
+    }
 }
 
 static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
@@ -472,7 +490,7 @@ static enum farm_status run_training(struct training *training, struct farm_erro
     if (!status) status = open_run(training, err);
     if (status) return status;
     fill_metadata(training);
-    if ((status = farm_run_build(run, err))) return status;
+    if ((status = farm_run_build(run, err)) || (status = open_sinks(training, err))) return status;
     run->caller = (struct farm_run_caller){.context = training, .clear_line = clear_line, .on_tick = on_tick};
     bool interrupted;
     struct farm_error report_error;
@@ -486,11 +504,11 @@ static int run_command(const struct options *options) {
     static struct training training;
     struct farm_error err = {0};
     training.options = options;
-    training.folder.lock_fd = training.metrics.fd = -1;
+    training.folder.lock_fd = -1;
     training.return_early = (double)NAN;
     farm_progress_start(&training.progress, STDERR_FILENO, farm_now_ns());
     const int exit_status = run_training(&training, &err) ? farm_report_error("farm train", &err) : 0;
-    farm_metrics_close(&training.metrics);
+    for (size_t i = 0; i < training.sink_count; i++) farm_sink_close(&training.sinks[i]);
     farm_run_dir_close(&training.folder);
     farm_run_free(&training.run);
     return exit_status;
@@ -563,6 +581,7 @@ int farm_cmd_train(int argc, char **argv) {
         .examples = "  farm train                                    a small Breakout, for a minute\n"
                     "  farm train --env native/catch --frames 500k --seed 3 --json\n"
                     "  farm train --env ale/Pong --seconds 600 --lr 4e-4\n"
+                    "  farm train --csv                              writes metrics.csv beside metrics.jsonl\n"
                     "  farm train --env ale/Pong --eval-every 1M       also plays checkpoints: evals.jsonl\n"
                     "  farm train --run runs/ale_Pong-20260101-1 --resume\n"
                     "  farm train --env ale/Pong --run r --listen 0.0.0.0:7000 --key farm.key --expect-actors 64\n",

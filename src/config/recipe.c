@@ -110,6 +110,8 @@ static const struct farm_recipe_key keys[] = {
         "frames between evaluations: a checkpoint is written, and `farm eval` plays it beside the training; 0: never"),
     INT(eval_episodes, "10", 1, 1e6, "games of such an evaluation"),
     DOUBLE(metrics_every, "5", 0.1, 1e6, "seconds between lines of metrics.jsonl"),
+    BOOL(csv, "false", "metrics.csv beside metrics.jsonl, with the same figures"),
+    BOOL(tensorboard, "true", "a TensorBoard event file in the run's folder, with the same figures"),
     DOUBLE(hang_seconds, "30", 0, 1e6,
            "an environment that does not return for so long is reported on stderr; 0: never"),
     DOUBLE(

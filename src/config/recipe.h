@@ -14,7 +14,7 @@
 
 enum {
     FARM_RECIPE_FAMILY_KEYS_MAX = 64, // of all families together
-    FARM_RECIPE_KEYS_MAX = 58 + FARM_RECIPE_FAMILY_KEYS_MAX,
+    FARM_RECIPE_KEYS_MAX = 60 + FARM_RECIPE_FAMILY_KEYS_MAX,
     FARM_RECIPE_OPTIONS_MAX = 32,
     FARM_RECIPE_TEXT_BYTES = 64,   // a text, zero included
     FARM_RECIPE_PATH_BYTES = 1024, // a text that may hold a path: env, and the values of options
@@ -76,7 +76,8 @@ struct farm_recipe {
     double seconds, reward_clip, reward_scale, log_sigma;
     double lr, lr_end, grad_norm_clip, rmsprop_decay, rmsprop_epsilon, adam_beta1, adam_beta2, adam_epsilon;
     double infer_wait_ms, checkpoint_every, metrics_every, hang_seconds, hang_kill, node_grace_s;
-    bool squash, normalise_observations, normalise_rewards, last_inputs, loss_sum, pin, numa, huge_pages;
+    bool squash, normalise_observations, normalise_rewards, last_inputs, loss_sum, pin, numa, huge_pages, csv,
+        tensorboard;
     struct farm_recipe_option options[FARM_RECIPE_OPTIONS_MAX];
     size_t option_count;
     char continuous[FARM_RECIPE_PATH_BYTES + 128]; // the shipped recipe for continuous actions; "": none, or it is read

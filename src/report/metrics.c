@@ -1,12 +1,9 @@
 // See metrics.h.
 #include "report/metrics.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <assert.h>
+#include <math.h>
+#include <string.h>
 
 struct farm_totals farm_sample_session(const struct farm_sample *sample) {
     const struct farm_totals *total = &sample->total, *before = &sample->before;
@@ -17,49 +14,84 @@ struct farm_totals farm_sample_session(const struct farm_sample *sample) {
                                 .episodes = total->episodes - before->episodes};
 }
 
+// The list that farm_sample_figures fills.
+struct list {
+    struct farm_figure *figures;
+    size_t count;
+};
+
+static void add(struct list *list, const char *group, const char *key, double value, bool whole) {
+    assert(list->count < FARM_FIGURES_MAX);
+    list->figures[list->count++] = (struct farm_figure){group, key, value, whole};
+}
+static void real(struct list *list, const char *group, const char *key, double value) {
+    add(list, group, key, value, false);
+}
+static void count(struct list *list, const char *group, const char *key, uint64_t value) {
+    add(list, group, key, (double)value, true);
+}
+
+static void add_resumed(struct list *list, const struct farm_sample *sample) {
+    const struct farm_totals session = farm_sample_session(sample);
+    const size_t first = list->count;
+    real(list, "time", "resumed_wall_s", session.wall_s);
+    count(list, "time", "resumed_frames", session.frames);
+    count(list, "time", "resumed_agent_steps", session.agent_steps);
+    count(list, "time", "resumed_episodes", session.episodes);
+    count(list, "time", "resumed_updates", session.updates);
+    for (size_t i = first; i < list->count && !sample->before.frames; i++) list->figures[i].value = (double)NAN;
+}
+
+size_t farm_sample_figures(const struct farm_sample *sample, struct farm_figure figures[FARM_FIGURES_MAX]) {
+    struct list list = {figures, 0};
+    const struct farm_totals *total = &sample->total;
+    real(&list, "time", "wall_s", total->wall_s);
+    count(&list, "time", "frames", total->frames);
+    count(&list, "time", "agent_steps", total->agent_steps);
+    real(&list, "speed", "frames_per_s", sample->frames_per_s);
+    real(&list, "speed", "agent_steps_per_s", sample->agent_steps_per_s);
+    count(&list, "episode", "episodes", total->episodes);
+    real(&list, "episode", "return_mean", sample->return_mean);
+    real(&list, "episode", "return_std", sample->return_std);
+    real(&list, "episode", "length_mean_steps", sample->length_mean);
+    count(&list, "train", "updates", total->updates);
+    real(&list, "train", "policy_lag_updates", sample->policy_lag_updates);
+    real(&list, "speed", "infer_batch_mean", sample->infer_batch_mean);
+    real(&list, "speed", "actor_wait_share", sample->actor_wait_share);
+    real(&list, "speed", "learner_wait_share", sample->learner_wait_share);
+    for (int k = 0; k < FARM_SAMPLE_ALGO_MAX && sample->algo[k].key; k++)
+        real(&list, "train", sample->algo[k].key, sample->algo[k].value);
+    real(&list, "train", "grad_norm", sample->grad_norm);
+    real(&list, "train", "learning_rate", sample->learning_rate);
+    real(&list, "eval", "eval_return_mean", sample->eval_return_mean);
+    real(&list, "eval", "eval_return_std", sample->eval_return_std);
+    add(&list, "eval", "eval_frames", sample->eval_frames ? (double)sample->eval_frames : (double)NAN, true);
+    real(&list, "speed", "bus_bytes_per_observation", sample->bus_bytes_per_observation);
+    count(&list, "health", "actors", sample->actors);
+    count(&list, "health", "actor_restarts", sample->actor_restarts);
+    count(&list, "health", "learner_restarts", sample->learner_restarts);
+    count(&list, "health", "checkpoints", sample->checkpoints);
+    count(&list, "health", "bad_values", sample->bad_values);
+    count(&list, "health", "rejected_steps", sample->rejected_steps);
+    count(&list, "health", "windows_dropped", sample->windows_dropped);
+    count(&list, "health", "actors_hung", sample->actors_hung);
+    count(&list, "memory", "actor_memory_bytes_max", sample->actor_memory_bytes_max);
+    count(&list, "memory", "actor_memory_bytes_sum", sample->actor_memory_bytes_sum);
+    count(&list, "memory", "learner_memory_bytes", sample->learner_memory_bytes);
+    add_resumed(&list, sample);
+    return list.count;
+}
+
 json_t *farm_sample_json(const struct farm_sample *sample) {
     json_t *line = farm_json_object(false);
-    const struct farm_totals *total = &sample->total, session = farm_sample_session(sample);
-    farm_json_set_real(line, "wall_s", total->wall_s);
-    farm_json_set_int(line, "frames", total->frames);
-    farm_json_set_int(line, "agent_steps", total->agent_steps);
-    farm_json_set_real(line, "frames_per_s", sample->frames_per_s);
-    farm_json_set_real(line, "agent_steps_per_s", sample->agent_steps_per_s);
-    farm_json_set_int(line, "episodes", total->episodes);
-    farm_json_set_real(line, "return_mean", sample->return_mean);
-    farm_json_set_real(line, "return_std", sample->return_std);
-    farm_json_set_real(line, "length_mean_steps", sample->length_mean);
-    farm_json_set_int(line, "updates", total->updates);
-    farm_json_set_real(line, "policy_lag_updates", sample->policy_lag_updates);
-    farm_json_set_real(line, "infer_batch_mean", sample->infer_batch_mean);
-    farm_json_set_real(line, "actor_wait_share", sample->actor_wait_share);
-    farm_json_set_real(line, "learner_wait_share", sample->learner_wait_share);
-    for (int k = 0; k < FARM_SAMPLE_ALGO_MAX && sample->algo[k].key; k++)
-        farm_json_set_real(line, sample->algo[k].key, sample->algo[k].value);
-    farm_json_set_real(line, "grad_norm", sample->grad_norm);
-    farm_json_set_real(line, "learning_rate", sample->learning_rate);
-    farm_json_set_real(line, "eval_return_mean", sample->eval_return_mean);
-    farm_json_set_real(line, "eval_return_std", sample->eval_return_std);
-    farm_json_set(line, "eval_frames",
-                  sample->eval_frames ? json_integer((json_int_t)sample->eval_frames) : json_null());
-    farm_json_set_real(line, "bus_bytes_per_observation", sample->bus_bytes_per_observation);
-    farm_json_set_int(line, "actors", sample->actors);
-    farm_json_set_int(line, "actor_restarts", sample->actor_restarts);
-    farm_json_set_int(line, "learner_restarts", sample->learner_restarts);
-    farm_json_set_int(line, "checkpoints", sample->checkpoints);
-    farm_json_set_int(line, "bad_values", sample->bad_values);
-    farm_json_set_int(line, "rejected_steps", sample->rejected_steps);
-    farm_json_set_int(line, "windows_dropped", sample->windows_dropped);
-    farm_json_set_int(line, "actors_hung", sample->actors_hung);
-    farm_json_set_int(line, "actor_memory_bytes_max", sample->actor_memory_bytes_max);
-    farm_json_set_int(line, "actor_memory_bytes_sum", sample->actor_memory_bytes_sum);
-    farm_json_set_int(line, "learner_memory_bytes", sample->learner_memory_bytes);
-    if (sample->before.frames) {
-        farm_json_set_real(line, "resumed_wall_s", session.wall_s);
-        farm_json_set_int(line, "resumed_frames", session.frames);
-        farm_json_set_int(line, "resumed_agent_steps", session.agent_steps);
-        farm_json_set_int(line, "resumed_episodes", session.episodes);
-        farm_json_set_int(line, "resumed_updates", session.updates);
+    struct farm_figure figures[FARM_FIGURES_MAX];
+    const size_t figure_count = farm_sample_figures(sample, figures);
+    for (const struct farm_figure *figure = figures; figure < figures + figure_count; figure++) {
+        if (!sample->before.frames && strncmp(figure->key, "resumed_", 8) == 0) continue;
+        if (figure->whole && isfinite(figure->value))
+            farm_json_set_int(line, figure->key, (uint64_t)figure->value);
+        else
+            farm_json_set_real(line, figure->key, figure->value);
     }
     if (sample->listens) farm_json_set(line, "nodes", farm_sample_nodes_json(sample->nodes, sample->node_count));
     return line;
@@ -84,53 +116,4 @@ json_t *farm_sample_nodes_json(const struct farm_sample_node *nodes, uint32_t co
         farm_json_append(list, object);
     }
     return list;
-}
-
-// The length of the file up to and including its last newline; -1 with errno on errors.
-static off_t length_of_lines(int fd) {
-    off_t end = lseek(fd, 0, SEEK_END);
-    while (end > 0) {
-        char block[4096];
-        size_t want = end < (off_t)sizeof block ? (size_t)end : sizeof block;
-        ssize_t n = pread(fd, block, want, end - (off_t)want);
-        if (n != (ssize_t)want) return -1;
-        for (size_t i = want; i > 0; i--)
-            if (block[i - 1] == '\n') return end - (off_t)(want - i);
-        end -= (off_t)want;
-    }
-    return end;
-}
-
-enum farm_status farm_metrics_open(const char *path, bool resume, struct farm_metrics *out, struct farm_error *err) {
-    out->fd = -1;
-    snprintf(out->path, sizeof out->path, "%s", path);
-    int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (fd < 0) return farm_fail_errno(err, FARM_E_IO, "%s", path);
-    off_t keep = resume ? length_of_lines(fd) : 0;
-    if (keep < 0 || ftruncate(fd, keep) < 0) {
-        enum farm_status status = farm_fail_errno(err, FARM_E_IO, "%s", path);
-        close(fd);
-        return status;
-    }
-    out->fd = fd;
-    return FARM_OK;
-}
-
-enum farm_status farm_metrics_write(struct farm_metrics *metrics, const struct farm_sample *sample,
-                                    struct farm_error *err) {
-    json_t *object = farm_sample_json(sample);
-    size_t bytes;
-    char *line = farm_json_line(object, &bytes);
-    ssize_t n = write(metrics->fd, line, bytes);
-    free(line);
-    json_decref(object);
-    if (n < 0) return farm_fail_errno(err, FARM_E_IO, "%s", metrics->path);
-    if ((size_t)n < bytes)
-        return farm_fail(err, FARM_E_IO, "%s: only a part of a line was written (disk full?)", metrics->path);
-    return FARM_OK;
-}
-
-void farm_metrics_close(struct farm_metrics *metrics) {
-    if (metrics->fd >= 0) close(metrics->fd);
-    metrics->fd = -1;
 }

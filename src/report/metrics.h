@@ -1,6 +1,5 @@
-// Samples of a run's figures, taken every few seconds, and metrics.jsonl, the file that holds them (JSON Lines: one
-// object a line, units in the keys). Runs in the supervisor. A line is written with one write(2), so a crash tears at
-// most the last line; opening for --resume removes a torn one.
+// Samples of a run's figures, taken every few seconds, and the one list of these figures, from which metrics.jsonl and
+// the files beside it are made (sink.h). Runs in the supervisor.
 #ifndef FARM_REPORT_METRICS_H
 #define FARM_REPORT_METRICS_H
 
@@ -64,21 +63,22 @@ struct farm_sample {
 // The part of the totals that belongs to this session.
 struct farm_totals farm_sample_session(const struct farm_sample *sample);
 
+// One number of a sample.
+struct farm_figure {
+    const char *group, *key; // TensorBoard's tag is GROUP/KEY
+    double value;            // not finite: unknown
+    bool whole;              // a count
+};
+enum { FARM_FIGURES_MAX = 64 };
+
+// The sample's numbers in the order of metrics.jsonl, for a run always the same ones; returns how many. Those of a
+// --resume are unknown before one. Keys are the sample's (FARM_SAMPLE_ALGO_MAX), or literals.
+size_t farm_sample_figures(const struct farm_sample *sample, struct farm_figure figures[FARM_FIGURES_MAX]);
+
 // The sample as a JSON object of metrics.jsonl (the caller owns it). Lengths of time in seconds (_s), shares 0..1.
 json_t *farm_sample_json(const struct farm_sample *sample);
 
 // Remote nodes as a list of objects (the caller owns it).
 json_t *farm_sample_nodes_json(const struct farm_sample_node *nodes, uint32_t count);
-
-struct farm_metrics {
-    int fd; // -1: closed
-    char path[1024];
-};
-
-// Opens PATH for appending (resume) or empty (else).
-enum farm_status farm_metrics_open(const char *path, bool resume, struct farm_metrics *out, struct farm_error *err);
-enum farm_status farm_metrics_write(struct farm_metrics *metrics, const struct farm_sample *sample,
-                                    struct farm_error *err);
-void farm_metrics_close(struct farm_metrics *metrics); // safe on a closed one
 
 #endif

@@ -1,6 +1,6 @@
-// A run's folder: recipe.yaml (the effective recipe), metrics.jsonl, checkpoints/ and a lock that admits one farm at a
-// time. Runs in the supervisor and in tools. The lock is an open file description lock: the kernel releases it when the
-// process ends in any way. Lists checkpoints, but does not read them.
+// A run's folder: recipe.yaml (the effective recipe), the samples' files (sink.h), checkpoints/ and a lock that
+// admits one farm at a time. Runs in the supervisor and in tools. The lock is an open file description lock: the kernel
+// releases it when the process ends in any way. Lists checkpoints, but does not read them.
 #ifndef FARM_REPORT_RUN_DIR_H
 #define FARM_REPORT_RUN_DIR_H
 

@@ -10,8 +10,8 @@
 #include "learner/checkpoint.h"
 #include "shm/limits.h"
 
-// A checkpoint's header has 10 to 30 KB, a line of metrics 0.7 KB and 0.3 KB a node.
-enum { HEADER_BYTES = 32 << 10, METRICS_LINE_BYTES = 1024, DAY_S = 86400 };
+// A checkpoint's header has 10 to 30 KB, a sample of metrics 2 KB and 0.3 KB a node.
+enum { HEADER_BYTES = 32 << 10, METRICS_SAMPLE_BYTES = 2560, DAY_S = 86400 };
 
 // Loads the file as the learner does, into temporary vectors.
 static enum farm_status try_checkpoint(const struct farm_run_plan *plan, const char *path, struct farm_error *err) {
@@ -59,7 +59,7 @@ enum farm_status farm_run_check_room(const char *run_path, const struct farm_run
         return farm_fail_in(err, status, "a checkpoint of net %s", plan->recipe.net);
     if (statvfs(run_path, &disk)) return FARM_OK; // a file system that does not say
     const double seconds = plan->recipe.seconds > 0 ? plan->recipe.seconds : DAY_S,
-                 metrics = seconds / plan->recipe.metrics_every * METRICS_LINE_BYTES;
+                 metrics = seconds / plan->recipe.metrics_every * METRICS_SAMPLE_BYTES;
     const size_t keep = (size_t)plan->recipe.checkpoints_keep;
     size_t more = keep ? keep : (size_t)(seconds / plan->recipe.checkpoint_every) + 1;
     if (!keep && plan->recipe.eval_every) more += (size_t)(plan->recipe.frames / plan->recipe.eval_every);

@@ -1,4 +1,4 @@
-// Samples, metrics.jsonl, the progress line and JSON.
+// Samples, metrics.jsonl, metrics.csv, the progress line and JSON. tests/tools/test_cli.py reads TensorBoard's files.
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <math.h>
@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "report/metrics.h"
 #include "report/progress.h"
+#include "report/sink.h"
 
 static struct farm_sample sample_at(double wall_s, uint64_t frames) {
     struct farm_sample sample = {.total = {.wall_s = wall_s, .frames = frames, .agent_steps = frames / 4}};
@@ -20,36 +20,47 @@ static struct farm_sample sample_at(double wall_s, uint64_t frames) {
     return sample;
 }
 
-static char folder[] = "/tmp/farm-metrics-XXXXXX", path[64];
+static char folder[] = "/tmp/farm-metrics-XXXXXX", path[64], csv_path[64];
 
 static void make_folder(void) {
     cr_assert(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    snprintf(csv_path, sizeof csv_path, "%s/metrics.csv", folder);
 }
 static void remove_folder(void) {
     unlink(path);
+    unlink(csv_path);
     rmdir(folder);
 }
 TestSuite(report, .init = make_folder, .fini = remove_folder);
 
 // The file's text, until the next call.
-static char *contents(void) {
+static char *contents_of(const char *file) {
     static char *text;
     size_t bytes;
     struct farm_error err;
     free(text);
-    cr_assert_eq(farm_file_read(path, 1 << 20, &text, &bytes, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_file_read(file, 1 << 20, &text, &bytes, &err), FARM_OK, "%s", err.message);
     return text;
+}
+static char *contents(void) {
+    return contents_of(path);
+}
+
+static enum farm_status write_to(const struct farm_sink_format *format, bool resume, const struct farm_sample *sample,
+                                 struct farm_error *err) {
+    struct farm_sink sink;
+    enum farm_status status = farm_sink_open(format, folder, resume, sample, &sink, err);
+    if (!status) status = farm_sink_write(&sink, sample, err);
+    farm_sink_close(&sink);
+    farm_sink_close(&sink);
+    return status;
 }
 
 static void write_sample(bool resume, double wall_s, uint64_t frames) {
-    struct farm_metrics metrics;
     struct farm_error err;
     struct farm_sample sample = sample_at(wall_s, frames);
-    cr_assert_eq(farm_metrics_open(path, resume, &metrics, &err), FARM_OK, "%s", err.message);
-    cr_assert_eq(farm_metrics_write(&metrics, &sample, &err), FARM_OK, "%s", err.message);
-    farm_metrics_close(&metrics);
-    farm_metrics_close(&metrics);
+    cr_assert_eq(write_to(&farm_sink_jsonl, resume, &sample, &err), FARM_OK, "%s", err.message);
 }
 
 Test(report, every_line_is_one_object) {
@@ -89,11 +100,34 @@ Test(report, resume_removes_a_torn_line) {
 }
 
 Test(report, names_the_file_that_cannot_be_written) {
-    struct farm_metrics metrics;
+    struct farm_sink sink;
     struct farm_error err;
-    cr_assert_eq(farm_metrics_open("/nowhere/metrics.jsonl", false, &metrics, &err), FARM_E_IO);
+    const struct farm_sample sample = sample_at(0, 0);
+    cr_assert_eq(farm_sink_open(&farm_sink_jsonl, "/nowhere", false, &sample, &sink, &err), FARM_E_IO);
     cr_assert(strstr(err.message, "/nowhere/metrics.jsonl"));
-    farm_metrics_close(&metrics);
+    farm_sink_close(&sink);
+    cr_assert_eq(farm_sink_open(&farm_sink_tensorboard, "/nowhere", false, &sample, &sink, &err), FARM_E_IO);
+    cr_assert(strstr(err.message, "/nowhere/events.out.tfevents."));
+}
+
+Test(report, a_csv_file_goes_on_with_the_same_columns_only) {
+    struct farm_error err;
+    struct farm_sample sample = sample_at(1.5, 400);
+    cr_assert_eq(write_to(&farm_sink_csv, false, &sample, &err), FARM_OK, "%s", err.message);
+    sample = sample_at(2, 800);
+    sample.before.frames = 400;
+    cr_assert_eq(write_to(&farm_sink_csv, true, &sample, &err), FARM_OK, "%s", err.message);
+    char *rest = contents_of(csv_path);
+    cr_assert_eq(strncmp(strsep(&rest, "\n"), "wall_s,frames,agent_steps,", 26), 0);
+    const char *first = strsep(&rest, "\n"), *second = strsep(&rest, "\n");
+    cr_assert(strncmp(first, "1.5,400,100,0,0,0,,,,0,,", 24) == 0 && strstr(first, ",,,,,\r"), "%s", first);
+    cr_assert(strncmp(second, "2,800,200,", 10) == 0 && strstr(second, ",2,400,200,0,0\r"), "%s", second);
+    cr_assert_str_empty(rest);
+    sample.algo[0].key = "loss_q";
+    cr_assert_eq(write_to(&farm_sink_csv, true, &sample, &err), FARM_E_USAGE);
+    cr_assert(strstr(err.message, "metrics.csv has other columns"), "%s", err.message);
+    cr_assert(strstr(contents_of(csv_path), "\n2,800,200,"), "the file is left as it was");
+    cr_assert_eq(write_to(&farm_sink_csv, false, &sample, &err), FARM_OK, "%s", err.message);
 }
 
 Test(report, keeps_order_and_turns_infinity_into_null) {

@@ -1,6 +1,7 @@
 """The program from outside: exit statuses, signals, killed processes, remains."""
 
 import contextlib
+import csv
 import json
 import os
 import pathlib
@@ -128,9 +129,35 @@ class Documents(Cli):
 
 
 class Training(Cli):
+    def has_the_figures(self, run, lines):
+        """Python's csv finds those of metrics.jsonl in metrics.csv, TensorBoard's own reader in the event files, one a session."""
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        with open(run / "metrics.csv", newline="") as file:
+            rows = list(csv.DictReader(file, strict=True))
+        self.assertEqual([{key: float(cell) if cell else None for key, cell in row.items()} for row in rows],
+                         [{key: line.get(key) for key in lines[-1]} for line in lines])
+
+        events = EventAccumulator(str(run)).Reload()
+        groups = dict(re.findall(r"^\| `(\w+)/` \| (.*) \|$", (SOURCE / "docs/METRICS.md").read_text(), re.M))
+        found = set()
+        for group, key in (tag.split("/") for tag in events.Tags()["scalars"]):
+            scalars, known = events.Scalars(f"{group}/{key}"), [line for line in lines if line.get(key) is not None]
+            self.assertEqual([scalar.step for scalar in scalars], [line["agent_steps"] for line in known], key)
+            for scalar, line in zip(scalars, known):
+                self.assertAlmostEqual(scalar.value, line[key], delta=abs(line[key]) * 1e-6, msg=key)
+            self.assertIn(f"`{key}`", groups[group])
+            found.add(key)
+        self.assertEqual(found, {key for line in lines for key, value in line.items() if value is not None})
+        self.assertAlmostEqual(scalars[-1].wall_time, time.time(), delta=1000)
+
+        _, newest = sorted(run.glob("events.out.tfevents.*"))
+        newest.write_bytes(newest.read_bytes()[:-1])  # as a crash may leave it
+        self.assertEqual(len(EventAccumulator(str(run)).Reload().Scalars("time/frames")), len(lines) - 1)
+
     def test_trains_resumes_and_plays(self):
         of_net = ("--normalise-observations", "--normalise-rewards", "--last-inputs")  # a resumed run and eval keep them
-        first = json.loads(self.farm("train", "--env", "native/catch", "--frames", "20k", "--run", "r", "--json", *of_net).stdout)
+        first = json.loads(self.farm("train", "--env", "native/catch", "--frames", "20k", "--run", "r", "--csv", "--json", *of_net).stdout)
         self.assertEqual(first["schema_version"], 1)
         self.assertGreaterEqual(first["frames"], 20000)
         self.assertAlmostEqual(first["frames_per_s"], first["frames"] / first["wall_s"], delta=first["frames_per_s"] * 1e-3)
@@ -155,6 +182,7 @@ class Training(Cli):
         for key in TOTALS:
             self.assertEqual((lines[-1][key], lines[-1]["resumed_" + key]), (second[key], second["resumed_" + key]))
         self.assertIn(first["frames"], [line["frames"] for line in lines], "metrics are appended to")
+        self.has_the_figures(self.folder / "r", lines)
         rate = second["resumed_frames"] / second["resumed_wall_s"]
         self.assertAlmostEqual(second["frames_per_s"], rate, delta=rate * 1e-3)
 

@@ -80,6 +80,11 @@ required ISA-L libisal-dev -lisal <<'C'
 #include <isa-l/crc.h>
 int main(void) { unsigned char byte = 0; return crc32_iscsi(&byte, 1, 0) == 1; }
 C
+required protobuf-c libprotobuf-c-dev -lprotobuf-c <<'C'
+#include <protobuf-c/protobuf-c.h>
+int main(void) { return protobuf_c_version_number() < 1003000; }
+C
+command -v protoc-c >/dev/null || { report protoc-c "MISSING: package protobuf-c-compiler"; required_missing+=(protobuf-c-compiler); }
 optional jemalloc libjemalloc-dev "-Wl,--no-as-needed -ljemalloc -Wl,--as-needed" JEMALLOC_LIBS "glibc's heap" <<'C'
 #include <jemalloc/jemalloc.h>
 int main(void) { return mallctl("thread.arena", NULL, NULL, NULL, 0); }

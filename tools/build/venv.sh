@@ -4,6 +4,7 @@
 # complete.
 # usage: venv.sh            $BUILD/venv. Installed as PREFIX/lib/farm/venv.sh (`farm setup` runs it): PREFIX/lib/farm/venv,
 #                           else, if that folder is not writable, actorfarm/venv in $XDG_DATA_HOME or ~/.local/share
+#        venv.sh --tests    the same, with what only tests need (tests/requirements.txt)
 #        venv.sh --find     prints the Python that it would use, or exits 1
 #        venv.sh --headers  prints for make where that Python's headers are and how an extension's file is called
 set -eu
@@ -69,19 +70,11 @@ if [ "${1:-}" = --find ]; then
     exit 0
 fi
 
-stamp="$("$python" -VV | tr '\n' ' ') $python $(sha256sum <"$requirements")"
-mkdir -p "$parent"
-exec 9<"$parent"
-flock 9 # of two at a time, the second finds the first's work
-if [ -x "$venv/bin/python" ] && [ "$(cat "$venv/stamp" 2>/dev/null)" = "$stamp" ]; then
-    exit 0
-fi
-
-echo "  VENV  $venv ($("$python" -V), $requirements)"
-rm -rf "$venv"
-"$python" -m venv "$venv"
-if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-input -q -r "$requirements" \
-    >"$venv/pip.log" 2>&1 </dev/null; then
+install() { # requirements, flags of pip
+    echo "  VENV  $venv ($("$python" -V), $1)"
+    requirements=$1
+    "$venv/bin/python" -m pip install --disable-pip-version-check --no-input -q "${@:2}" -r "$1" \
+        >"$venv/pip.log" 2>&1 </dev/null && return 0
     if [ "$extension" ]; then
         echo "$say: pip could not fetch or install $requirements (PyPI has to be reachable; $venv/pip.log): $(grep -m 1 '^ERROR' "$venv/pip.log")" >&2
         exit 1
@@ -90,5 +83,20 @@ if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-input -q
     echo "$say: pip could not fetch or install these into $venv (PyPI has to be reachable):" >&2
     grep -v '^ *\(#\|$\)' "$requirements" | sed 's/^/    /' >&2
     exit 1
+}
+
+stamp="$("$python" -VV | tr '\n' ' ') $python $(sha256sum <"$requirements")"
+mkdir -p "$parent"
+exec 9<"$parent"
+flock 9 # of two at a time, the second finds the first's work
+if [ ! -x "$venv/bin/python" ] || [ "$(cat "$venv/stamp" 2>/dev/null)" != "$stamp" ]; then
+    rm -rf "$venv"
+    "$python" -m venv "$venv"
+    install "$requirements"
+    echo "$stamp" >"$venv/stamp"
 fi
-echo "$stamp" >"$venv/stamp"
+[ "${1:-}" = --tests ] || exit 0
+stamp=$(sha256sum <tests/requirements.txt)
+[ "$(cat "$venv/stamp-tests" 2>/dev/null)" != "$stamp" ] || exit 0
+install tests/requirements.txt --no-deps
+echo "$stamp" >"$venv/stamp-tests"

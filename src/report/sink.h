@@ -1,0 +1,36 @@
+// The files of a run's folder that hold its samples: metrics.jsonl (JSON Lines: one object a line, units in the keys),
+// metrics.csv, and TensorBoard's event file. A format prints bytes; all else is common to them. Runs in the supervisor.
+// A sample is written with one write(2), so a crash tears at most the last one; opening for --resume removes a torn
+// line, and begins another event file.
+#ifndef FARM_REPORT_SINK_H
+#define FARM_REPORT_SINK_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "report/metrics.h"
+
+// Another format is one file of src/report, its declaration below, and a line of open_sinks (tools/train.c).
+struct farm_sink_format {
+    const char *name;  // of the file
+    bool each_session; // a session begins its own file, NAME.TIME.HOST.PID.NUMBER; false: --resume appends lines
+    void (*head)(FILE *out, const struct farm_sample *first); // what a file begins with; NULL: nothing
+    void (*record)(FILE *out, const struct farm_sample *sample);
+};
+extern const struct farm_sink_format farm_sink_jsonl, farm_sink_csv, farm_sink_tensorboard;
+
+struct farm_sink {
+    const struct farm_sink_format *format;
+    int fd; // -1: closed
+    char path[1280];
+};
+
+// Opens the format's file in the folder, for appending (resume) or empty (else), and writes its head. `first`: a sample
+// with the run's keys and `before`. Errors: FARM_E_IO; FARM_E_USAGE resume, and the file begins with another head. The
+// sink is then closed.
+enum farm_status farm_sink_open(const struct farm_sink_format *format, const char *folder, bool resume,
+                                const struct farm_sample *first, struct farm_sink *out, struct farm_error *err);
+enum farm_status farm_sink_write(struct farm_sink *sink, const struct farm_sample *sample, struct farm_error *err);
+void farm_sink_close(struct farm_sink *sink); // safe on a closed one
+
+#endif
