@@ -292,7 +292,7 @@ def legend_of(curve, group):
     """A group's label with what its line and band are."""
     count = len(curve["runs"])
     what = [f"median of {count} runs"] if count > 1 else []
-    what += [{"range": "least to most", None: ""}.get(curve["band"], curve["band"])]
+    what += [{"range": "least to most", "standard deviation of games": "mean, standard deviation of games", None: ""}.get(curve["band"], curve["band"])]
     return ": ".join(filter(None, (group["label"], ", ".join(filter(None, what)))))
 
 
@@ -416,8 +416,10 @@ def text_lines(document, width, colours):
             yield f"{panel['label']}, over {AXES[document['x']]}"
             for i in chosen:
                 _, ys, colour = curves[i]
-                label = legend_of(panel["curves"][i], document["groups"][panel["curves"][i]["group"]])
-                text = f"  {label}; last {short(ys[-1])}, highest {short(max(ys))}"
+                curve, label = panel["curves"][i], document["groups"][panel["curves"][i]["group"]]["label"]
+                label += f", median of {len(curve['runs'])} runs" if len(curve["runs"]) > 1 else ""
+                band = f" ({curve['band']} {short(curve['low'][-1])} to {short(curve['high'][-1])})" if curve["low"] else ""
+                text = f"  {label}: last {short(ys[-1])}{band}, highest {short(max(ys))}"
                 yield f"\x1b[3{colour}m{text}\x1b[0m" if colours else text
             yield from chart([curves[i] for i in chosen], dotted, width, 10 if panel is document["panels"][0] else 5, colours)
         for baseline in panel["baselines"]:

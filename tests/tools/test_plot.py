@@ -119,7 +119,7 @@ class Plot(InFolder):
         names = [self.run_of(f"s{seed}", [sample(step, step * seed) for step in (10, 20, 30)], seed=seed) for seed in (1, 2)]
         text = self.farm("plot", *names)
         self.assertEqual((text.returncode, text.stderr), (0, ""))
-        self.assertRegex(text.stdout, r"mean return of 100 games, over agent steps\n  native/catch: median of 2 runs, least to most; last 45, highest 45\n")
+        self.assertRegex(text.stdout, r"mean return of 100 games, over agent steps\n  native/catch, median of 2 runs: last 45 \(range 30 to 60\), highest 45\n")
         self.assertRegex(text.stdout, r"      45 ┤[\u2800-\u28ff]+\n(.*│.*\n)+      15 ┤[\u2800-\u28ff]+\n +└─+\n +0 +30\n")
         self.assertEqual(self.farm("plot", "gone").returncode, 2)
         drawn = self.farm("plot", *names, "-o", "a.png", "--json", "--metrics", "return")
