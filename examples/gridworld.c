@@ -144,6 +144,16 @@ static uint32_t gridworld_step(void *self, const void *action, void *const *obs,
     return 0;
 }
 
+// Optional: the picture for `farm eval --video`, one pixel per cell here. rgb may be NULL: then only the size is asked.
+static void gridworld_render(void *self, uint32_t size[2], uint8_t *rgb) {
+    const struct gridworld *env = self;
+    size[0] = size[1] = (uint32_t)env->size;
+    if (!rgb) return;
+    memset(rgb, 0, (size_t)env->size * (size_t)env->size * 3);
+    rgb[(env->goal_row * env->size + env->goal_column) * 3 + 1] = 255; // green
+    rgb[(env->row * env->size + env->column) * 3] = 255;               // red; yellow at the goal
+}
+
 // ---- the exported symbol ----
 
 static const struct farm_env_api gridworld = {
@@ -156,6 +166,7 @@ static const struct farm_env_api gridworld = {
     .destroy = gridworld_destroy,
     .reset = gridworld_reset,
     .step = gridworld_step,
+    .render = gridworld_render,
 };
 
 // The plug-in's only exported symbol. It may have several environments: index 0, 1, ..., NULL behind the last.

@@ -18,6 +18,7 @@
 #include "run/run.h"
 #include "tools/shared/command.h"
 #include "tools/shared/recipe_flags.h"
+#include "tools/shared/video.h"
 
 // The checkpoint decides about the others that concern the policy.
 static const char keys_here[] =
@@ -29,7 +30,8 @@ struct options {
     struct farm_recipe recipe;
     int64_t episodes;
     bool best, greedy, json, quiet;
-    const char *what; // run folder or checkpoint
+    const char *what;                // run folder or checkpoint
+    struct farm_video_options video; // path NULL: no film
 };
 
 struct evaluation {
@@ -38,6 +40,9 @@ struct evaluation {
     struct farm_progress progress;
     char checkpoint[FARM_RUN_PATH_MAX + 64];
     uint64_t trained_frames;
+    struct farm_video video; // while it is filmed
+    json_t *film;            // its result
+    bool film_failed;
 };
 
 // ---- the checkpoint ----
@@ -116,6 +121,7 @@ static void clear_line(void *context) {
 
 static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
     struct evaluation *evaluation = context;
+    if (evaluation->video.pipe && farm_video_ended(&evaluation->video)) return FARM_TURN_STOP;
     if (evaluation->options->quiet || !farm_progress_due(&evaluation->progress, now_ns)) return FARM_TURN_ON;
     struct farm_sample sample;
     farm_run_sample(&evaluation->run.sampler, now_ns, &sample);
@@ -125,12 +131,27 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
 
 // ---- the report ----
 
+static void print_film(const struct evaluation *evaluation, bool interrupted) {
+    const json_t *film = evaluation->film, *mean = json_object_get(film, "return_mean");
+    const long long games = json_integer_value(json_object_get(film, "games"));
+    if (!film) return;
+    printf("video: %s, %lld frames, %s s, ", evaluation->options->video.path,
+           (long long)json_integer_value(json_object_get(film, "frames")),
+           farm_format_figure(json_real_value(json_object_get(film, "seconds"))).text);
+    if (games) printf("%lld whole game%s", games, games == 1 ? "" : "s");
+    if (games && json_is_real(mean)) printf(" of return %s", farm_format_figure(json_real_value(mean)).text);
+    if (games < evaluation->options->video.games)
+        printf("%scut %s", games ? ", then " : "", interrupted ? "by a signal" : "(--video-seconds)");
+    printf(".\n");
+}
+
 static enum farm_status report_result(struct evaluation *evaluation, bool interrupted, struct farm_error *err) {
     const struct options *options = evaluation->options;
     const struct farm_recipe *recipe = &evaluation->run.plan.recipe;
     struct farm_sample sample;
     farm_run_sample(&evaluation->run.sampler, farm_now_ns(), &sample);
     farm_progress_end(&evaluation->progress);
+    if (!options->json) print_film(evaluation, interrupted);
     if (!options->json)
         farm_progress_print_rejected(sample.rejected_steps, sample.rejected_steps + sample.total.agent_steps, "steps");
     if (!options->json && !sample.total.episodes) {
@@ -156,29 +177,75 @@ static enum farm_status report_result(struct evaluation *evaluation, bool interr
     farm_json_copy(document, figures, keys);
     farm_score_set_json(&evaluation->run.plan.env, sample.return_mean, document);
     farm_json_set_bool(document, "interrupted", interrupted);
+    if (options->video.path)
+        farm_json_set(document, "video", evaluation->film ? json_incref(evaluation->film) : json_null());
     json_decref(figures);
     enum farm_status status = farm_json_print(document, stdout, err);
     json_decref(document);
     return status;
 }
 
-static enum farm_status run_evaluation(struct evaluation *evaluation, struct farm_error *err) {
-    const struct options *options = evaluation->options;
+// Plays so many games; evaluation->run keeps their figures until the next call.
+static enum farm_status play(struct evaluation *evaluation, const struct farm_recipe *recipe, int64_t episodes,
+                             bool *interrupted, struct farm_error *err) {
     struct farm_run *run = &evaluation->run;
     struct farm_learner_config *learner = &run->workers.learner;
-    struct farm_recipe recipe = options->recipe;
-    const struct farm_run_request request = {.recipe = &recipe, .episodes = (uint64_t)options->episodes, .quiet = true};
-    enum farm_status status = read_checkpoint(evaluation, &recipe, err);
-    if (!status) status = farm_run_make(run, &request, err);
+    const struct farm_run_request request = {.recipe = recipe, .episodes = (uint64_t)episodes, .quiet = true};
+    farm_run_free(run);
+    enum farm_status status = farm_run_make(run, &request, err);
     if (status) return status;
     learner->checkpoint_load = evaluation->checkpoint;
     learner->evaluate = true;
-    learner->greedy = options->greedy;
-    learner->episodes_target = (uint64_t)options->episodes;
+    learner->greedy = evaluation->options->greedy;
+    learner->episodes_target = (uint64_t)episodes;
+    run->workers.video = evaluation->video.pipe;
     if ((status = farm_run_build(run, err))) return status;
     run->caller = (struct farm_run_caller){.context = evaluation, .clear_line = clear_line, .on_tick = on_tick};
-    bool interrupted;
-    status = farm_run_execute(run, &interrupted, err);
+    return farm_run_execute(run, interrupted, err);
+}
+
+// A film has a run of its own, before the evaluation, in which one environment plays: no other run does any work for
+// it, and its games are whole. mujoco/* has no pictures, but Gymnasium's same task draws.
+static enum farm_status record_film(struct evaluation *evaluation, const struct farm_recipe *given, bool *interrupted,
+                                    struct farm_error *err) {
+    static const char mujoco[] = "mujoco/";
+    const struct options *options = evaluation->options;
+    struct farm_recipe recipe = *given;
+    struct farm_error of_film;
+    char name[sizeof recipe.env];
+    recipe.actors = recipe.lanes = recipe.envs_per_actor = 1;
+    enum farm_status status = FARM_OK;
+    if (strncmp(recipe.env, mujoco, strlen(mujoco)) == 0) {
+        snprintf(name, sizeof name, "gym/%.*s", (int)sizeof name - 5, recipe.env + strlen(mujoco));
+        if (!options->quiet) farm_log_info("filming %s: it is the same task, and can draw", name);
+        status = farm_recipe_set(&recipe, FARM_LAYER_FLAG, "env", name, err);
+    }
+    if (!status) status = farm_video_start(&options->video, &evaluation->video, err);
+    if (status) return status;
+    status = play(evaluation, &recipe, options->video.games, interrupted, err);
+    farm_progress_clear(&evaluation->progress);
+    struct farm_sample sample = {.return_mean = NAN};
+    if (!status) farm_run_sample(&evaluation->run.sampler, farm_now_ns(), &sample);
+    if (!*interrupted) farm_run_free(&evaluation->run); // so that Ctrl-C ends a long encoding
+    const enum farm_status encoded = farm_video_finish(&evaluation->video, &evaluation->film, &of_film);
+    if (evaluation->film) farm_json_set_real(evaluation->film, "return_mean", sample.return_mean);
+    if (!status && encoded && !*interrupted) {
+        *err = of_film;
+        status = encoded;
+    }
+    return status;
+}
+
+static enum farm_status run_evaluation(struct evaluation *evaluation, struct farm_error *err) {
+    const struct options *options = evaluation->options;
+    struct farm_recipe recipe = options->recipe;
+    bool interrupted = false;
+    enum farm_status status = read_checkpoint(evaluation, &recipe, err);
+    if (!status && options->video.path && record_film(evaluation, &recipe, &interrupted, err)) {
+        evaluation->film_failed = true;
+        (void)farm_report_error("farm eval", err);
+    }
+    if (!status && !interrupted) status = play(evaluation, &recipe, options->episodes, &interrupted, err);
     return status ? status : report_result(evaluation, interrupted, err);
 }
 
@@ -189,32 +256,41 @@ static int run_command(const struct options *options) {
     farm_progress_start(&evaluation.progress, STDERR_FILENO, farm_now_ns());
     enum farm_status status = run_evaluation(&evaluation, &err);
     farm_progress_end(&evaluation.progress);
-    const int exit_status = status ? farm_report_error("farm eval", &err) : 0;
+    const int exit_status = status ? farm_report_error("farm eval", &err) : evaluation.film_failed;
+    json_decref(evaluation.film);
     farm_run_free(&evaluation.run);
     return exit_status;
 }
 
 int farm_cmd_eval(int argc, char **argv) {
-    static struct options options = {.episodes = 20}; // has a recipe: too large for a small stack
+    static struct options options = {
+        .episodes = 20, .video = {.games = 1, .seconds = 300}}; // has a recipe: too large for a small stack
     const struct farm_cli_flag flags[] = {
         {"episodes", FARM_CLI_INT, &options.episodes, "N", "whole games to play (20)"},
         {"best", FARM_CLI_BOOL, &options.best, NULL,
          "RUN's best checkpoint, by mean return while it trained, instead of the newest"},
         {"greedy", FARM_CLI_BOOL, &options.greedy, NULL,
          "the most probable action instead of a sample from the policy"},
+        {"video", FARM_CLI_STRING, &options.video.path, "FILE",
+         "also films a game as a player sees it: .mp4 (H.264) or .gif (20 frames/s at most)"},
+        {"video-episodes", FARM_CLI_INT, &options.video.games, "N", "whole games in the film (1)"},
+        {"video-seconds", FARM_CLI_DOUBLE, &options.video.seconds, "S", "cuts the film after so long (300)"},
+        {"video-fps", FARM_CLI_INT, &options.video.rate_hz, "HZ",
+         "speed of the film (0: 60 for ale/*, render_fps for gym/*, 15 for others)"},
         {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document on stdout at the end"},
         {"quiet", FARM_CLI_BOOL, &options.quiet, NULL, "no progress on stderr"},
     };
     const struct farm_cli cli = {
         .program = "farm eval",
-        .synopsis = "RUN_OR_CHECKPOINT [--best] [--episodes N] [--greedy] [--json] [--KEY VALUE ...]",
+        .synopsis = "RUN_OR_CHECKPOINT [--best] [--episodes N] [--greedy] [--video FILE] [--json] [--KEY VALUE ...]",
         .about =
             "Plays a trained policy without learning and prints its mean return, unclipped, over whole games. RUN is\n"
             "a run's folder (its newest checkpoint plays; --best: its best), CHECKPOINT a safetensors file that farm "
             "train wrote.\n"
             "Environment, options and network come from the checkpoint; --env and --env.OPTION override the first two.",
         .examples = "  farm eval runs/native_breakout-20260101-1\n"
-                    "  farm eval runs/ale_Pong-20260101-1 --episodes 100 --env.repeat_action_probability 0.25 --json\n",
+                    "  farm eval runs/ale_Pong-20260101-1 --episodes 100 --env.repeat_action_probability 0.25 --json\n"
+                    "  farm eval runs/ale_Pong-20260101-1 --video pong.mp4\n",
         .flags = flags,
         .flag_count = sizeof flags / sizeof *flags,
     };
@@ -226,5 +302,6 @@ int farm_cmd_eval(int argc, char **argv) {
     if (!options.what) status = farm_fail(&err, FARM_E_USAGE, "which run? (farm eval --help shows the usage)");
     if (!status && (options.episodes < 1 || options.episodes > 1000000))
         status = farm_fail(&err, FARM_E_USAGE, "--episodes: between 1 and 1000000");
+    if (!status && options.video.path) status = farm_video_check(&options.video, &err);
     return status ? farm_report_error(cli.program, &err) : run_command(&options);
 }

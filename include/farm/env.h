@@ -87,13 +87,21 @@ struct farm_env_api {
     // FARM_STEP_TERMINATED or FARM_STEP_TRUNCATED, either with FARM_STEP_GAME_END if a real game ended. After a
     // non-zero result the next call is reset.
     uint32_t (*step)(void *env, const void *action, void *const *obs, float *reward);
+    // Optional, NULL: none. The picture that a player sees, for `farm eval --video`: writes size[0] = width and size[1]
+    // = height, the same at every call and each at most FARM_RENDER_SIDE_MAX, and, unless rgb is NULL, the picture
+    // after the last reset or step as rgb[height][width][3]. Before the first reset rgb is NULL. Must not change the
+    // game. Plug-ins compiled before it existed have a smaller struct_bytes, and none.
+    void (*render)(void *env, uint32_t size[2], uint8_t *rgb);
 };
 
-// A struct farm_env_api of the functions PREFIX_spec, PREFIX_create, PREFIX_reset, PREFIX_step.
-#define FARM_ENV_API(name_, about_, prefix_, destroy_)                                                                 \
+enum { FARM_RENDER_SIDE_MAX = 4096 };
+
+// A struct farm_env_api of the functions PREFIX_spec, PREFIX_create, PREFIX_reset, PREFIX_step; and with a render.
+#define FARM_ENV_API(name_, about_, prefix_, destroy_) FARM_ENV_API_RENDER(name_, about_, prefix_, destroy_, NULL)
+#define FARM_ENV_API_RENDER(name_, about_, prefix_, destroy_, render_)                                                 \
     {                                                                                                                  \
         FARM_ENV_ABI_VERSION, sizeof(struct farm_env_api), name_, about_, prefix_##_spec, prefix_##_create, destroy_,  \
-            prefix_##_reset, prefix_##_step                                                                            \
+            prefix_##_reset, prefix_##_step, render_                                                                   \
     }
 
 // The symbol that a plug-in exports: its index-th environment, NULL behind the last. The result is constant and belongs

@@ -11,6 +11,7 @@ A program brings one object, the *environments*:
     maker.group(ring, lane, seeds)  -> a *group*: the environments of one lane. seeds: one per environment, 31 bits. Calls
                                check_spec before the first write to a lane
     maker.spec()               the spec that --spec prints
+    maker.film = Film          before group(): the first environment of lane 0 writes its pictures to it (film.py)
     group.step(ring)           writes and publishes the lane's next step. BrokenContract ends the run; any other exception
                                ends the actor, and a new one takes its lanes
 """
@@ -23,7 +24,7 @@ import signal
 import sys
 import traceback
 
-from . import _farm
+from . import _farm, film
 
 BrokenContract = _farm.BrokenContract
 ENV_BROKEN = signal.SIGRTMAX  # of which the actor then dies, see src/supervisor/worker.h: no sys.exit() of an environment looks so
@@ -62,6 +63,8 @@ def play(ring, groups):
 
 def run(arguments, maker):
     ring = attach(arguments)
+    if arguments.video_fd:
+        maker.film = film.Film(arguments.video_fd)
     groups = [maker.group(ring, lane, seeds(ring, lane, arguments)) for lane in range(ring.lanes)]
     play(ring, groups)
 
@@ -77,6 +80,7 @@ def parse_arguments(environments):
     parser.add_argument("--actor", type=int, default=0, help="number of this actor")
     parser.add_argument("--seed", type=int, default=0, help="seed of the run")
     parser.add_argument("--spin-ns", type=int, default=0, help="how long to spin before sleeping")
+    parser.add_argument("--video-fd", type=int, default=0, help="pipe of the film of the first environment; 0: none")
     parser.add_argument("--bad-values", default="count", choices=("count", "fail", "reset"), help="as the recipe's key")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="option of the environment")
     arguments = parser.parse_args()

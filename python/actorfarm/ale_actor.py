@@ -15,14 +15,14 @@ try:
 except ModuleNotFoundError as missing:
     sys.exit(f"ale_actor: the Python package {missing.name} is missing in {sys.prefix}")
 
-FIRST, LAST = _farm.FIRST, _farm.LAST
+FIRST, LAST, GAME_END = _farm.FIRST, _farm.LAST, _farm.GAME_END
 
 
 class Group:
-    """The games of one lane. A game with `ended` starts an episode with its next step."""
+    """The games of one lane. A game with `ended` starts an episode with its next step. film: of the first game, or None."""
 
-    def __init__(self, ring, lane, games):
-        self.lane, self.games = lane, games
+    def __init__(self, ring, lane, games, film):
+        self.lane, self.games, self.film = lane, games, film
         self.ended = [True] * len(games)
 
     def step(self, ring):
@@ -37,6 +37,8 @@ class Group:
                 reward, flags = game.step(actions[env])
                 if flags:
                     ended[env] = True
+                    if self.film and env == 0 and flags & GAME_END:
+                        self.film.end_game()
                     flags |= LAST
                 write(lane, env, game.frame_a, game.frame_b, reward, flags)
         ring.publish(lane)
@@ -49,8 +51,8 @@ class Group:
 class DirectGroup(Group):
     """Games observed by the emulator's own screen or memory."""
 
-    def __init__(self, ring, lane, games):
-        super().__init__(ring, lane, games)
+    def __init__(self, ring, lane, games, film):
+        super().__init__(ring, lane, games, film)
         self.obs, self.steps = np.asarray(ring.arrays(lane)[0][0]), ring.steps
 
     def make_writer(self, ring):
@@ -67,16 +69,17 @@ class Maker:
     """Makes games of one ROM, with its options."""
 
     def __init__(self, rom, options):
-        self.rom, self.options, self.sample = rom, options, None
+        self.rom, self.options, self.sample, self.film = rom, options, None, None
 
     def group(self, ring, lane, seeds):
-        games = [ale_game.Game(self.rom, seed, self.options) for seed in seeds]
+        film, self.film = self.film, None
+        games = [ale_game.Game(self.rom, seed, self.options, film if env == 0 else None) for env, seed in enumerate(seeds)]
         if self.sample is None:
             self.sample = games[0]
             actor.check_spec(ring.spec, self.spec())  # before the first write to the lane
             if self.options.obs == "grey":
                 ring.atari(self.sample.height)
-        return (Group if self.options.obs == "grey" else DirectGroup)(ring, lane, games)
+        return (Group if self.options.obs == "grey" else DirectGroup)(ring, lane, games, film)
 
     def spec(self):
         game = self.sample or ale_game.Game(self.rom, 0, self.options)

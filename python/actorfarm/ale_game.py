@@ -141,14 +141,33 @@ class NoopCount:
                 return product >> 32
 
 
+class FilmedEmulator(ale_py.ALEInterface):
+    """An emulator whose screen after each frame, and at the start of a game, goes to the film (film.py)."""
+
+    RATE_HZ = 60
+
+    def __init__(self, film):
+        super().__init__()
+        self._film = film
+
+    def reset_game(self):
+        super().reset_game()
+        self._film.picture(self.getScreenRGB(), self.RATE_HZ)
+
+    def act(self, action):
+        points = super().act(action)
+        self._film.picture(self.getScreenRGB(), self.RATE_HZ)
+        return points
+
+
 class Game:
     """One emulator. After reset() and step(), `frame_a` and `frame_b` (or None) are the palette frames whose maximum is the
     observation. They are valid until the next call."""
 
-    def __init__(self, rom, seed, options):
+    def __init__(self, rom, seed, options, film=None):
         self.options = options
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-        self._ale = ale = ale_py.ALEInterface()
+        self._ale = ale = FilmedEmulator(film) if film else ale_py.ALEInterface()
         ale.setFloat("repeat_action_probability", options.repeat_action_probability)
         ale.setInt("random_seed", seed)
         ale.loadROM(ale_py.roms.get_rom_path(rom))

@@ -37,6 +37,9 @@ except ModuleNotFoundError as missing:
 # From this width on CartPole's is faster than single ones: its NumPy calls cost the same for 1 and for 100.
 VECTOR_WIDTH_LEAST = 12
 
+RATE_HZ = 30  # of a film, if the environment does not say
+GL_REMEDY = "MuJoCo draws with MUJOCO_GL=egl (Debian: libegl1 libgl1-mesa-dri) or MUJOCO_GL=osmesa (libosmesa6)"
+
 # Packages that Gymnasium's own environments need.
 NEEDS = {"box2d": ("Box2D", "pygame"), "mujoco": ("mujoco",), "phys2d": ("jax",), "tabular": ("jax",)}
 
@@ -58,13 +61,43 @@ class Singles:
     def __init__(self, ring, lane, maker, seeds):
         self.lane, self._actions = lane, gym_spaces.LaneActions(ring, lane, maker.actions)
         self._envs = [maker.single() for _ in seeds]
-        self._group = maker.pack(ring, lane, [(env.step, env.reset, seed) for env, seed in zip(self._envs, seeds)])
+        singles = [(env.step, env.reset, seed) for env, seed in zip(self._envs, seeds)]
+        if maker.film:
+            singles[0] = (*filmed(self._envs[0], maker.film), seeds[0])
+            maker.film = None
+        self._group = maker.pack(ring, lane, singles)
 
     def step(self, ring):
         try:
             self._group.step(self._actions.read(ring))
         except actor.BrokenContract as broken:
             raise actor.BrokenContract(f"answers with {broken}: lane {self.lane}, number {self._group.at}") from broken
+
+
+def filmed(env, into):
+    """The environment's step and reset, each followed by a picture."""
+    def draw():
+        try:
+            rgb = np.asarray(env.render())
+        except Exception as failed:  # MuJoCo without OpenGL raises almost anything
+            raise actor.BrokenContract(f"cannot be filmed: {actor.describe_error(failed)}; {GL_REMEDY}") from failed
+        if rgb.ndim != 3 or rgb.shape[2] != 3 or rgb.dtype != np.uint8:
+            raise actor.BrokenContract(f"cannot be filmed: render() gives {rgb.dtype}{list(rgb.shape)}, not an RGB picture")
+        into.picture(rgb, int(env.metadata.get("render_fps") or RATE_HZ))
+
+    def reset(**arguments):
+        result = env.reset(**arguments)
+        draw()
+        return result
+
+    def step(action):
+        result = env.step(action)
+        draw()
+        if result[2] or result[3]:
+            into.end_game()
+        return result
+
+    return step, reset
 
 
 class Vector:
@@ -105,7 +138,7 @@ class Maker:
         for key, value in (("flatten", flatten), ("vector", self._vector)):
             if value not in (None, True, False):
                 raise ValueError(f'option "{key}" is true or false, not "{value}"')
-        self._sample = None
+        self._sample = self._film = None
         registered = gymnasium.spec(name)
         if registered.entry_point is None:
             sample = self.vector(1)
@@ -119,7 +152,22 @@ class Maker:
 
     def single(self):
         made, self._sample = self._sample, None
-        return made or self._make()
+        try:
+            return made or self._make()
+        except TypeError as failed:  # no argument render_mode
+            if not self._film:
+                raise
+            raise actor.BrokenContract(f"cannot be filmed: {actor.describe_error(failed)}") from failed
+
+    @property
+    def film(self):
+        return self._film
+
+    @film.setter
+    def film(self, film):
+        """Environments made from now on draw; the first one goes to the film."""
+        os.environ.setdefault("MUJOCO_GL", "egl")
+        self._film, self._sample, self._options["render_mode"] = film, None, "rgb_array"
 
     def _make(self):
         """Without Gymnasium's checker, which only warns."""
@@ -166,6 +214,8 @@ class Maker:
         if not hasattr(self, "_group"):
             actor.check_spec(ring.spec, self.spec())
             self._group = Vector if self.plays_as_vector(len(seeds)) else Singles
+            if self._film and self._group is Vector:
+                raise actor.BrokenContract("cannot be filmed: it is a vector environment only")
         return self._group(ring, lane, self, seeds)
 
     def spec(self):

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "actor/crash.h"
+#include "actor/film.h"
 #include "actor/group.h"
 #include "envs/plugin.h"
 #include "ring/ring.h"
@@ -21,6 +22,7 @@ struct farm_actor {
     const struct farm_env_api *api;
     struct farm_group *groups; // [lanes]
     struct farm_call *call;
+    struct farm_film film;
 };
 
 // Set by the signal handler, which has no context.
@@ -97,6 +99,7 @@ static enum farm_status step_lanes(struct farm_actor *actor, struct farm_error *
         struct farm_lane *lane = &ring->lanes[l];
         const enum farm_status status = farm_group_step(&actor->groups[l], lane, err);
         if (status) return status;
+        if (actor->film.fd && l == 0) farm_film_step(&actor->film, lane);
         uint64_t *heartbeat = &ring->up_control->heartbeat;
         farm_store_relaxed(heartbeat, farm_load_relaxed(heartbeat) + lane->width);
         if (lane->local) actor->config->answer(actor->config->answer_context, lane, farm_lane_actor_next(lane));
@@ -123,7 +126,9 @@ int farm_actor_run(const struct farm_actor_config *config, struct farm_error *er
     if (!status && !actor.groups) status = farm_fail(err, FARM_E_LIMIT, "no memory for the actor's groups");
     if (!status) status = take_over(&actor, err);
     const bool ready = !status;
-    if (ready) status = step_lanes(&actor, err);
+    if (ready && config->video) status = farm_film_open(&actor.film, config->video, &actor.groups[0], err);
+    if (!status) status = step_lanes(&actor, err);
+    farm_film_close(&actor.film);
     for (uint32_t l = 0; actor.groups && l < actor.ring.spec.lanes; l++) farm_group_free(&actor.groups[l]);
     free(actor.groups);
     farm_plugin_close(&actor.plugin);

@@ -51,7 +51,8 @@ static void print_line(struct line *line) {
 
 // what: "died of signal " or "called exit("; its number, and what follows it.
 static void print_call(const char *what, uint32_t number, const char *name) {
-    static const char *const calls[] = {"", "while it was loaded", "in its create", "in its reset", "in its step"};
+    static const char *const calls[] = {
+        "", "while it was loaded", "in its create", "in its reset", "in its step", "in its render"};
     struct line line = {.length = 0};
     add_text(&line, "farm: error: actor ");
     add_number(&line, current.actor, 10);
@@ -60,7 +61,7 @@ static void print_call(const char *what, uint32_t number, const char *name) {
     add_text(&line, what);
     add_number(&line, number, 10);
     add_text(&line, name);
-    add_text(&line, calls[current.call <= FARM_CALL_STEP ? current.call : 0]);
+    add_text(&line, calls[current.call <= FARM_CALL_RENDER ? current.call : 0]);
     if (current.call != FARM_CALL_LOAD) {
         add_text(&line, ": lane ");
         add_number(&line, current.lane, 10);

@@ -6,7 +6,14 @@
 
 #include <stdint.h>
 
-enum farm_env_call { FARM_CALL_NONE, FARM_CALL_LOAD, FARM_CALL_CREATE, FARM_CALL_RESET, FARM_CALL_STEP };
+enum farm_env_call {
+    FARM_CALL_NONE,
+    FARM_CALL_LOAD,
+    FARM_CALL_CREATE,
+    FARM_CALL_RESET,
+    FARM_CALL_STEP,
+    FARM_CALL_RENDER
+};
 
 // The present call. The actor writes it, the handler reads it. name: of the environment.
 struct farm_call {

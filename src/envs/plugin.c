@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,7 +20,7 @@ static enum farm_status check_api(const char *path, const struct farm_env_api *a
                          "%s speaks version %u of the environment interface, this farm speaks %u: compile it with this "
                          "farm's include/farm/env.h",
                          path, api->abi_version, FARM_ENV_ABI_VERSION);
-    if (api->struct_bytes < sizeof *api)
+    if (api->struct_bytes < offsetof(struct farm_env_api, render))
         return farm_fail(err, FARM_E_FORMAT, "%s: its struct farm_env_api has %u bytes, %zu are expected", path,
                          api->struct_bytes, sizeof *api);
     if (!api->name || !api->name[0] || !api->about)
@@ -81,6 +82,10 @@ void farm_plugin_close(struct farm_plugin *plugin) {
 
 const struct farm_env_api *farm_plugin_env_at(const struct farm_plugin *plugin, size_t index) {
     return index < ENVIRONMENTS_MAX ? plugin->at(index) : NULL;
+}
+
+farm_render *farm_plugin_render(const struct farm_env_api *api) {
+    return api->struct_bytes < sizeof *api ? NULL : api->render;
 }
 
 enum farm_status farm_plugin_check_spec(const struct farm_env_spec *spec, struct farm_error *err) {

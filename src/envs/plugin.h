@@ -24,6 +24,10 @@ void farm_plugin_close(struct farm_plugin *plugin); // safe on a zeroed one
 // The plug-in's index-th environment; NULL after the last.
 const struct farm_env_api *farm_plugin_env_at(const struct farm_plugin *plugin, size_t index);
 
+// The environment's render; NULL: none, or the plug-in is older than this function.
+typedef void farm_render(void *env, uint32_t size[2], uint8_t *rgb);
+farm_render *farm_plugin_render(const struct farm_env_api *api);
+
 // FARM_E_FORMAT with the reason unless fields, sizes, names and actions are within the limits of farm/env.h and
 // src/ring/spec.h.
 enum farm_status farm_plugin_check_spec(const struct farm_env_spec *spec, struct farm_error *err);

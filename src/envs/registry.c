@@ -98,7 +98,7 @@ enum farm_status farm_env_setup(char *python, size_t python_bytes, struct farm_e
         return farm_fail(err, FARM_E_UNSUPPORTED,
                          "this copy cannot install Python packages (`make deps` does so for a build folder)");
     farm_log_warn(
-        "installing what is missing of the Python packages that ale/* and gym/* need (about 400 MB from PyPI, "
+        "installing what is missing of the Python packages that ale/* and gym/* need (about 450 MB from PyPI, "
         "once; %.*s/requirements.txt)",
         (int)(strrchr(script, '/') - script), script);
     sigprocmask(SIG_BLOCK, &ending, &before);

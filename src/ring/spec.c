@@ -98,6 +98,22 @@ static enum farm_status check_action(const struct farm_action_spec *action, stru
 }
 
 // Values of an i32 field lie below 2^31, those of a u8 field below 2^8; of an f32 field they have no number.
+enum { CHANNELS_FIRST_MAX = 16 };
+
+bool farm_field_is_image(const struct farm_field_spec *field) {
+    return field->dtype == FARM_U8 && (field->rank == 2 || field->rank == 3) &&
+           (field->choices == 0 || field->choices == 256);
+}
+
+struct farm_image farm_field_image(const struct farm_field_spec *field) {
+    const uint32_t *dims = field->dims;
+    const bool planes = field->rank == 3 && dims[0] <= CHANNELS_FIRST_MAX && dims[0] <= dims[1] && dims[0] < dims[2];
+    return (struct farm_image){.height = dims[planes ? 1 : 0],
+                               .width = dims[planes ? 2 : 1],
+                               .channels = field->rank == 2 ? 1 : dims[planes ? 0 : 2],
+                               .planes = planes};
+}
+
 static bool has_valid_choices(const struct farm_field_spec *field) {
     return field->choices <= (field->dtype == FARM_I32 ? 1u << 31 : field->dtype == FARM_U8 ? 256 : 0);
 }

@@ -120,6 +120,14 @@ static inline bool farm_field_is_valid(const struct farm_field_spec *field, cons
     return farm_field_find_invalid(field, values, count) == count;
 }
 
+// Whether the field is an image, and its shape (farm/env.h): channels last, or first (`planes`) if they are the fewest.
+struct farm_image {
+    uint32_t height, width, channels;
+    bool planes;
+};
+bool farm_field_is_image(const struct farm_field_spec *field);
+struct farm_image farm_field_image(const struct farm_field_spec *field);
+
 // Checks the spec (bounds every count, size and product) and makes the layout. FARM_E_INVALID with the reason.
 enum farm_status farm_ring_layout_make(const struct farm_ring_spec *spec, struct farm_ring_layout *layout,
                                        struct farm_error *err);

@@ -8,12 +8,7 @@
 #include "kernels/head.h"
 #include "ring/spec.h"
 
-enum { CHANNELS_FIRST_MAX = 16, ONE_HOT_MAX = 1 << 16 };
-
-static bool is_image(const struct farm_field_spec *field) {
-    return field->dtype == FARM_U8 && (field->rank == 2 || field->rank == 3) &&
-           (field->choices == 0 || field->choices == 256);
-}
+enum { ONE_HOT_MAX = 1 << 16 };
 
 static bool is_mask(const struct farm_field_spec *field) {
     return strcmp(field->name, FARM_HEAD_MASK_NAME) == 0;
@@ -21,7 +16,7 @@ static bool is_mask(const struct farm_field_spec *field) {
 
 static bool has_images(const struct farm_env_spec *env) {
     bool found = false;
-    for (uint32_t f = 0; f < env->obs_count; f++) found |= is_image(&env->obs[f]) && !is_mask(&env->obs[f]);
+    for (uint32_t f = 0; f < env->obs_count; f++) found |= farm_field_is_image(&env->obs[f]) && !is_mask(&env->obs[f]);
     return found;
 }
 
@@ -29,18 +24,17 @@ static bool has_images(const struct farm_env_spec *env) {
 static enum farm_status add_image(const struct farm_env_spec *env, uint32_t f, struct farm_net_io *io,
                                   struct farm_error *err) {
     const struct farm_field_spec *field = &env->obs[f], *first = io->images ? &env->obs[io->image_source[0]] : field;
-    const uint32_t *dims = field->dims;
-    const bool planes = field->rank == 3 && dims[0] <= CHANNELS_FIRST_MAX && dims[0] <= dims[1] && dims[0] < dims[2];
-    if (field->rank != first->rank || memcmp(dims, first->dims, field->rank * sizeof *dims) != 0)
+    const struct farm_image image = farm_field_image(field);
+    if (field->rank != first->rank || memcmp(field->dims, first->dims, field->rank * sizeof *field->dims) != 0)
         return farm_fail(err, FARM_E_UNSUPPORTED,
                          "observation fields '%s' and '%s' are images of different shapes: images of one shape can be "
                          "trained (or small ones as f32)",
                          first->name, field->name);
     io->image_source[io->images++] = (int)f;
-    io->interleaved = field->rank == 3 && !planes;
-    io->frame_channels = field->rank == 2 ? 1 : (int)dims[planes ? 0 : 2];
-    io->height = (int)dims[planes ? 1 : 0];
-    io->width = (int)dims[planes ? 2 : 1];
+    io->interleaved = field->rank == 3 && !image.planes;
+    io->frame_channels = (int)image.channels;
+    io->height = (int)image.height;
+    io->width = (int)image.width;
     return FARM_OK;
 }
 
@@ -79,7 +73,8 @@ static enum farm_status choose_io(const struct farm_env_spec *env, const struct 
     io->biased_outputs = env->action.kind == FARM_ACTION_CONTINUOUS ? head.dims : 0; // log sigma
     for (uint32_t f = 0; f < env->obs_count && !status; f++) {
         const struct farm_field_spec *field = &env->obs[f];
-        if (!is_mask(field)) status = is_image(field) ? add_image(env, f, io, err) : add_flat(env, f, io, err);
+        if (!is_mask(field))
+            status = farm_field_is_image(field) ? add_image(env, f, io, err) : add_flat(env, f, io, err);
     }
     if (status) return status;
     if (!io->images && !io->input_count)

@@ -62,16 +62,18 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
                                                .options = env->options,
                                                .option_count = env->option_count,
                                                .seed = farm_run_workers_seed(workers),
+                                               .video = a == 0 ? workers->video : 0,
                                                .obs_far = rings_outgrow_caches(plan),
                                                .spin_ns = farm_run_spin_ns(&plan->recipe, shared),
                                                .rings_late = shared};
     actor->keep[0] = ring->up.fd;
     actor->keep[1] = ring->down.fd_readonly;
     actor->keep[2] = bell;
+    actor->keep[3] = actor->config.video;
     *spec = (struct farm_worker_spec){.body = actor_body,
                                       .context = &actor->config,
                                       .keep = actor->keep,
-                                      .keep_count = 3,
+                                      .keep_count = actor->config.video ? 4 : 3,
                                       .cpus = plan->recipe.pin ? &actor->cpus : NULL,
                                       .memory_node = actor->memory_node,
                                       .final_status = FARM_ACTOR_ENV_BROKEN,
@@ -83,7 +85,7 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
         {"--bad-values", .text = plan->recipe.bad_values}, {"--actor", .number = actor->config.actor},
         {"--up-fd", .number = (uint64_t)ring->up.fd},      {"--down-fd", .number = (uint64_t)ring->down.fd_readonly},
         {"--event-fd", .number = (uint64_t)bell},          {"--seed", .number = actor->config.seed},
-        {"--spin-ns", .number = actor->config.spin_ns}};
+        {"--spin-ns", .number = actor->config.spin_ns},    {"--video-fd", .number = (uint64_t)actor->config.video}};
     enum farm_status status =
         farm_env_program_make(env, NULL, arguments, sizeof arguments / sizeof *arguments, &actor->program, err);
     spec->body = NULL;

@@ -17,7 +17,7 @@ struct farm_run_actor {
     struct farm_bitmap cpus;         // where it runs
     struct farm_bitmap claimed;      // the part of the farm's claim that only this actor uses
     int memory_node;
-    int keep[3];                 // up, down, bell
+    int keep[4];                 // up, down, bell, film
     uint64_t heartbeat_at_start; // of its present life
     uint64_t generation;         // number of earlier processes in its place
     bool remote;                 // its place belongs to a remote node (sessions.h): it has rings, but no process here
@@ -36,6 +36,7 @@ struct farm_run_workers {
 
     // the command, before farm_run_build
     const char *run_path;                    // where a restarted learner finds checkpoints; NULL: it starts as at first
+    int video;                               // pipe that actor 0 films to (actor/film.h); 0: none
     char checkpoint[FARM_RUN_PATH_MAX + 64]; // that the learner loads; "": learner.checkpoint_load
 
     // farm_run_workers_add

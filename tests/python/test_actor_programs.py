@@ -11,7 +11,7 @@ from unittest import mock
 
 import gymnasium
 import numpy as np
-from actorfarm import actor, ale_actor
+from actorfarm import actor, ale_actor, ale_game, gym_actor
 from gymnasium import spaces
 from lanes import FIRST, GAME_END, GREY, LAST, LIMIT_S, TERMINATED, TRUNCATED, ActorProcess, run_actor
 
@@ -54,6 +54,54 @@ def environment():
     """Lets an actor import this file as a package that registers environments."""
     paths = [os.path.dirname(os.path.abspath(__file__)), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+class Recorded:
+    """A film (film.py) that keeps its pictures."""
+
+    def __init__(self):
+        self.pictures, self.ends = [], 0
+
+    def picture(self, rgb, rate):
+        self.pictures.append((np.array(rgb), rate))
+
+    def end_game(self):
+        self.ends += 1
+
+
+class Films(unittest.TestCase):
+    def test_atari_shows_every_frame_of_the_emulator(self):
+        film, options = Recorded(), ale_game.Options(noop_max=1)
+        game = ale_game.Game(ale_game.find_rom("Pong"), 5, options, film)
+        alone = ale_game.ale_py.ALEInterface()
+        alone.setFloat("repeat_action_probability", 0)
+        alone.setInt("random_seed", 5)
+        alone.loadROM(ale_game.ale_py.roms.get_rom_path(ale_game.find_rom("Pong")))
+        game.reset()
+        alone.reset_game()
+        screens = [alone.getScreenRGB()]
+        for action, frames in ((1, 1), (2, 4), (3, 4), (2, 4)):  # FIRE, then steps
+            if frames == 4:
+                game.step(action)
+            for _ in range(frames):
+                alone.act(game.actions[action])
+                screens.append(alone.getScreenRGB())
+        self.assertEqual({rate for _, rate in film.pictures}, {60})
+        np.testing.assert_array_equal([rgb for rgb, _ in film.pictures], screens)
+
+    def test_gymnasium_draws_after_each_step(self):
+        env, film = mock.Mock(metadata={"render_fps": 50}), Recorded()
+        env.render.return_value = np.zeros((4, 6, 3), np.uint8)
+        env.step.side_effect = [(0, 0, False, False, {}), (0, 0, False, True, {})]
+        step, reset = gym_actor.filmed(env, film)
+        reset(seed=3)
+        step(0)
+        self.assertEqual((len(film.pictures), film.ends), (2, 0))
+        step(1)
+        self.assertEqual((len(film.pictures), film.ends, film.pictures[0][1]), (3, 1, 50))
+        env.render.side_effect = RuntimeError("no GL")
+        with self.assertRaisesRegex(actor.BrokenContract, "cannot be filmed: RuntimeError: no GL.*MUJOCO_GL"):
+            reset()
 
 
 class CommandLine(unittest.TestCase):

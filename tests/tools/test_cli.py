@@ -13,6 +13,9 @@ import struct
 import time
 import unittest
 
+import imageio_ffmpeg
+import numpy as np
+from PIL import Image, ImageSequence
 from running import SOURCE, TOTALS, InFolder, blocks, build_plugin, children, wait_until
 
 
@@ -186,12 +189,17 @@ class Training(Cli):
         rate = second["resumed_frames"] / second["resumed_wall_s"]
         self.assertAlmostEqual(second["frames_per_s"], rate, delta=rate * 1e-3)
 
-        played = json.loads(self.farm("eval", "r", "--episodes", "7", "--json").stdout)
+        film = ("--video", "c.gif", "--video-episodes", "2")
+        played = json.loads(self.farm("eval", "r", "--episodes", "7", "--json", *film).stdout)
         self.has_documented_keys(played, "e")
         self.assertEqual(played["episodes"], 7)
         self.assertLessEqual(abs(played["return_mean"]), 1)
         self.assertEqual(played["checkpoint"], second["checkpoint"])
-        best = json.loads(self.farm("eval", "r", "--best", "--episodes", "1", "--json").stdout)
+        self.shows_two_games(played["video"])
+        best = json.loads(self.farm("eval", "r", "--best", "--episodes", "1", "--video", "c.mp4", "--json").stdout)
+        self.assertEqual((best["video"]["frames"], best["video"]["games"]), (10, 1))
+        self.assertEqual(imageio_ffmpeg.count_frames_and_secs(str(self.folder / "c.mp4"))[0], 10)
+        self.film_fails_alone()
         self.assertEqual(best["checkpoint"], second["best_checkpoint"])
         self.assertGreaterEqual(second["best_return_mean"], max(first["return_mean"], second["return_mean"]) - 1e-5)
         for path in (self.folder / "r/checkpoints").glob("0*"):
@@ -221,6 +229,28 @@ class Training(Cli):
         last = json.loads((self.folder / "r/metrics.jsonl").read_text().splitlines()[-1])
         self.assertEqual(last["eval_frames"], lines[-1]["frames"])
 
+    def shows_two_games(self, video):
+        self.assertEqual((video["path"], video["frames"], video["games"]), ("c.gif", 20, 2))
+        self.assertAlmostEqual(video["seconds"], 20 / 15)
+        self.assertLessEqual(abs(video["return_mean"]), 1)
+        with Image.open(self.folder / "c.gif") as gif:
+            self.assertEqual(gif.size, (160, 320), "32 times as large")
+            pictures = [np.asarray(picture.convert("RGB"))[::32, ::32] for picture in ImageSequence.Iterator(gif)]
+        self.assertEqual(len(pictures), 20, "nine steps a game, and its first picture")
+        for frame, picture in enumerate(pictures):
+            board = picture.any(2)
+            self.assertTrue(board[frame % 10].any() and board[9].any(), f"ball and paddle in frame {frame}: {board}")
+            self.assertLessEqual(board.sum(), 2)
+        self.assertFalse((self.folder / "c.gif.part").exists())
+
+    def film_fails_alone(self):
+        """A lost encoder leaves the evaluation as it is."""
+        result = self.farm("eval", "r", "--episodes", "2", "--video", "d.gif", FARM_PYTHON="/bin/false")
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("no d.gif: the encoder failed", result.stderr)
+        self.assertIn("2 games: mean return", result.stdout)
+        self.assertEqual(list(self.folder.glob("d.*")), [])
+
     def test_seconds_end_a_run(self):
         keys = ("--optimiser", "adam", "--rmsprop-decay", "0.9", "--lr", "1e-3", "--lr-end", "1e-5")
         run = self.farm("train", "--env", "native/catch", "--seconds", "0.5", "--json", "--quiet", *keys)
@@ -236,7 +266,11 @@ class Training(Cli):
         chosen = (self.folder / "r/arithmetic.txt").read_text()
         self.assertEqual(chosen.count("\n"), 1)
         resumed = self.farm("train", "--run", "r", "--resume", "--frames", "4k", "--batch", "16")
-        played = self.farm("eval", "r", "--episodes", "1")
+        played = self.farm("eval", "r", "--episodes", "1", "--video", "b.gif", "--video-seconds", "0.4")
+        self.assertIn("b.gif, 6 frames, 0.4 s, cut", played.stdout)
+        with Image.open(self.folder / "b.gif") as gif:
+            picture = np.asarray(gif.convert("RGB"))
+        self.assertEqual((picture.shape, picture[8 * 3, 0].tolist()), ((252, 252, 3), [142] * 3), "the wall above the field")
         for result in (resumed, played):
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertIn("(as timed earlier)", result.stderr)

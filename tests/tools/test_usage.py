@@ -60,6 +60,8 @@ REFUSED = (
     (2, "unknown flag --no-", "eval --no- 1"),
     (2, "unknown flag --", "fps -- 1"),
     (2, "--best chooses", "eval noise.safetensors --best"),
+    (2, ".mp4 or .gif", "eval noise.safetensors --video game.avi"),
+    (2, "--video-seconds", "eval noise.safetensors --video game.gif --video-seconds 0"),
     # --listen and the bridge; forms of addresses and keys: tests/bridge/test_address.c, test_key.c
     (2, "farm bridge keygen FILE", LISTEN),
     (2, "farm bridge keygen none", f"{LISTEN} --key none"),

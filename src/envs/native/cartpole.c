@@ -97,6 +97,28 @@ static uint32_t cartpole_step(void *self, const void *action, void *const *obs, 
     return env->steps >= STEPS_MAX ? FARM_STEP_TRUNCATED | FARM_STEP_GAME_END : 0;
 }
 
-const struct farm_env_api farm_env_cartpole = FARM_ENV_API(
+// The track from end to end; the pole is drawn 1.4 times as long as it is.
+static void cartpole_render(void *self, uint32_t size[2], uint8_t *rgb) {
+    enum { WIDTH = 192, HEIGHT = 96, TRACK = 80, CART_WIDTH = 20, CART_HEIGHT = 10, POLE = 56 };
+    const struct farm_cartpole_state *state = &((const struct cartpole_env *)self)->state;
+    const double place = (1 + state->position / (POSITION_MAX * 1.2)) * WIDTH / 2, y = TRACK - CART_HEIGHT;
+    const double x = fmin(fmax(place, CART_WIDTH / 2), WIDTH - CART_WIDTH / 2);
+    size[0] = WIDTH;
+    size[1] = HEIGHT;
+    if (!rgb) return;
+    farm_native_fill(rgb, WIDTH, 0, 0, HEIGHT, WIDTH, 0xffffff);
+    farm_native_fill(rgb, WIDTH, TRACK, 0, 1, WIDTH, 0);
+    farm_native_fill(rgb, WIDTH, TRACK - CART_HEIGHT, (int)x - CART_WIDTH / 2, CART_HEIGHT, CART_WIDTH, 0x202020);
+    for (int row = 0; row < TRACK; row++)
+        for (int column = 0; column < WIDTH; column++) {
+            const double right = column + 0.5 - x, up = y - row - 0.5;
+            const double along = right * sin(state->angle) + up * cos(state->angle),
+                         beside = right * cos(state->angle) - up * sin(state->angle);
+            if (along > -2 && along < POLE && fabs(beside) < 2)
+                farm_native_fill(rgb, WIDTH, row, column, 1, 1, 0xc08040);
+        }
+}
+
+const struct farm_env_api farm_env_cartpole = FARM_ENV_API_RENDER(
     "native/cartpole", "balance a pole on a cart (Gymnasium's CartPole-v1): 4 numbers, 2 actions, at most 500 steps",
-    cartpole, free);
+    cartpole, free, cartpole_render);

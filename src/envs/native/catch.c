@@ -66,6 +66,17 @@ static uint32_t catch_step(void *self, const void *action, void *const *obs, flo
     return FARM_STEP_TERMINATED | FARM_STEP_GAME_END;
 }
 
-const struct farm_env_api farm_env_catch = FARM_ENV_API(
+// A pixel per cell; the paddle lies over the ball.
+static void catch_render(void *self, uint32_t size[2], uint8_t *rgb) {
+    const struct catch_env *env = self;
+    size[0] = COLUMNS;
+    size[1] = ROWS;
+    if (!rgb) return;
+    memset(rgb, 0, (size_t)ROWS * COLUMNS * 3);
+    farm_native_fill(rgb, COLUMNS, env->ball_row, env->ball_column, 1, 1, 0xffd040);
+    farm_native_fill(rgb, COLUMNS, ROWS - 1, env->paddle_column, 1, 1, 0x40a0ff);
+}
+
+const struct farm_env_api farm_env_catch = FARM_ENV_API_RENDER(
     "native/catch", "catch a falling ball: 10x5 board, 3 actions, 9 steps an episode; a perfect player gets 1", catch,
-    free);
+    free, catch_render);

@@ -8,7 +8,17 @@
 
 #include "envs/native/native.h"
 
-enum { CELLS = 5, PIXELS = 4, SIDE = CELLS * PIXELS, STEPS = CELLS - 1, THINGS = 3, LEFT = 0, RIGHT = 2, ACTIONS = 3 };
+enum {
+    CELLS = 5,
+    PIXELS = 4,
+    SIDE = CELLS * PIXELS,
+    PADDLE_PIXELS = 2,
+    STEPS = CELLS - 1,
+    THINGS = 3,
+    LEFT = 0,
+    RIGHT = 2,
+    ACTIONS = 3
+};
 
 static const char *const shapes[THINGS][PIXELS] = {
     {" ## ", "####", "####", " ## "}, {" ## ", "#  #", "#  #", " ## "}, {"#  #", " ## ", " ## ", "#  #"}};
@@ -86,8 +96,24 @@ static uint32_t juggle_step(void *self, const void *action, void *const *obs, fl
     return env->row == STEPS ? FARM_STEP_TERMINATED | FARM_STEP_GAME_END : 0;
 }
 
-const struct farm_env_api farm_env_juggle = FARM_ENV_API(
+// The picture with the wanted thing in green, above the paddle.
+static void juggle_render(void *self, uint32_t size[2], uint8_t *rgb) {
+    const struct juggle_env *env = self;
+    size[0] = SIDE;
+    size[1] = SIDE + PADDLE_PIXELS;
+    if (!rgb) return;
+    memset(rgb, 0, (size_t)size[0] * size[1] * 3);
+    for (int thing = 0; thing < THINGS; thing++)
+        for (int y = 0; y < PIXELS; y++)
+            for (int x = 0; x < PIXELS; x++)
+                if (shapes[thing][y][x] == '#')
+                    farm_native_fill(rgb, SIDE, env->row * PIXELS + y, env->columns[thing] * PIXELS + x, 1, 1,
+                                     thing == env->wanted ? 0x40e060 : 0x909090);
+    farm_native_fill(rgb, SIDE, SIDE, env->paddle * PIXELS, PADDLE_PIXELS, PIXELS, 0x40a0ff);
+}
+
+const struct farm_env_api farm_env_juggle = FARM_ENV_API_RENDER(
     "native/juggle",
     "catch the wanted one of three falling things: a picture, a vector and an integer, 3 actions, 4 steps an "
     "episode; a perfect player gets 1",
-    juggle, free);
+    juggle, free, juggle_render);

@@ -111,8 +111,23 @@ static uint32_t menu_step(void *self, const void *action, void *const *obs, floa
     return !served || ++env->orders == ORDERS ? FARM_STEP_TERMINATED | FARM_STEP_GAME_END : 0;
 }
 
-const struct farm_env_api farm_env_menu = FARM_ENV_API(
+// A pixel per item: the guest above the dishes, those in stock the brighter the better they suit it; below, the drinks.
+static void menu_render(void *self, uint32_t size[2], uint8_t *rgb) {
+    const struct menu_env *env = self;
+    const uint8_t *stock = env->stock;
+    size[0] = sizes[0];
+    size[1] = 1 + env->dims;
+    if (!rgb) return;
+    memset(rgb, 0, (size_t)size[0] * size[1] * 3);
+    farm_native_fill(rgb, (int)sizes[0], 0, 2 * env->guest, 1, 2, 0x40a0ff);
+    for (uint32_t d = 0; d < env->dims; stock += sizes[d++])
+        for (uint32_t item = 0; item < sizes[d]; item++)
+            farm_native_fill(rgb, (int)sizes[0], 1 + (int)d, (int)item, 1, 1,
+                             stock[item] ? (255 - 16 * menu_rank(env->guest, item, sizes[d])) << 8 : 0x303030);
+}
+
+const struct farm_env_api farm_env_menu = FARM_ENV_API_RENDER(
     "native/menu",
     "serve 10 guests from what is in stock: 3 of 12 dishes (drinks: and 3 of 8 drinks) by an action mask; a "
     "perfect player gets 1",
-    menu, free);
+    menu, free, menu_render);

@@ -31,6 +31,14 @@ static inline uint32_t farm_native_below(struct farm_native_random *random, uint
     return (uint32_t)((uint64_t)bits * n >> 32);
 }
 
+// For render: a rectangle of rgb[][width][3] in one colour, 0xRRGGBB.
+static inline void farm_native_fill(uint8_t *rgb, int width, int row, int column, int rows, int columns,
+                                    uint32_t colour) {
+    for (int r = row; r < row + rows; r++)
+        for (int c = column; c < column + columns; c++)
+            for (int i = 0; i < 3; i++) rgb[(r * width + c) * 3 + i] = (uint8_t)(colour >> (16 - 8 * i));
+}
+
 // The cart and its pole: metres, metres/s, radians from upright, radians/s.
 struct farm_cartpole_state {
     double position, velocity, angle, angle_velocity;

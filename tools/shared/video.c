@@ -1,0 +1,147 @@
+// See video.h.
+#include "tools/shared/video.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/format.h"
+#include "base/json.h"
+#include "base/paths.h"
+#include "base/program.h"
+
+enum { PIPE_BYTES = 1 << 20, GAMES_MAX = 1000, RATE_HZ_MAX = 240 };
+static const double SECONDS_MAX = 24 * 3600;
+
+// "mp4", "gif" or NULL.
+static const char *kind_of(const char *path) {
+    const size_t length = strlen(path);
+    if (length > 4 && strcmp(path + length - 4, ".mp4") == 0) return "mp4";
+    return length > 4 && strcmp(path + length - 4, ".gif") == 0 ? "gif" : NULL;
+}
+
+enum farm_status farm_video_check(const struct farm_video_options *options, struct farm_error *err) {
+    if (!kind_of(options->path) || strlen(options->path) > PATH_MAX - 8)
+        return farm_fail(err, FARM_E_USAGE, "--video: FILE must end in .mp4 or .gif (got %.200s)",
+                         farm_format_word(options->path).text);
+    if (options->games < 1 || options->games > GAMES_MAX)
+        return farm_fail(err, FARM_E_USAGE, "--video-episodes: between 1 and %d", GAMES_MAX);
+    if (!(options->seconds > 0 && options->seconds <= SECONDS_MAX))
+        return farm_fail(err, FARM_E_USAGE, "--video-seconds: above 0, at most %g", SECONDS_MAX);
+    if (options->rate_hz < 0 || options->rate_hz > RATE_HZ_MAX)
+        return farm_fail(err, FARM_E_USAGE, "--video-fps: between 1 and %d, or 0: the environment's", RATE_HZ_MAX);
+    return FARM_OK;
+}
+
+// In a process group of its own: Ctrl-C ends the game, and the encoder completes its file.
+static int spawn(struct farm_video *video, char *const *argv, int input) {
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_t attributes;
+    sigset_t nothing, pipe_signal;
+    sigemptyset(&nothing);
+    sigemptyset(&pipe_signal);
+    sigaddset(&pipe_signal, SIGPIPE);
+    posix_spawn_file_actions_init(&files);
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setsigmask(&attributes, &nothing);
+    posix_spawnattr_setsigdefault(&attributes, &pipe_signal);
+    posix_spawnattr_setpgroup(&attributes, 0);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+    posix_spawn_file_actions_adddup2(&files, input, STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&files, video->output, STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&files, video->errors, STDERR_FILENO);
+    const int failed = posix_spawn(&video->pid, argv[0], &files, &attributes, argv, environ);
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&files);
+    return failed;
+}
+
+static void close_all(struct farm_video *video) {
+    const int fds[] = {video->pipe, video->output, video->errors};
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+        if (fds[i] > 0) close(fds[i]);
+    video->pipe = video->output = video->errors = 0;
+}
+
+enum farm_status farm_video_start(const struct farm_video_options *options, struct farm_video *video,
+                                  struct farm_error *err) {
+    char python[PATH_MAX], package[PATH_MAX], program[PATH_MAX + 32], games[24], seconds[32], rate[24];
+    *video = (struct farm_video){.options = options};
+    snprintf(video->part, sizeof video->part, "%s.part", options->path);
+    enum farm_status status = farm_path_python(python, sizeof python, err);
+    if (!status) status = farm_path_package(package, sizeof package, err);
+    if (status)
+        return farm_fail_in(err, status, "--video needs Python with imageio-ffmpeg and pillow (%s)",
+                            farm_path_choose("`make deps`", "`farm setup`"));
+    const int file = open(video->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (file < 0) return farm_fail_errno(err, FARM_E_IO, "--video: %s", video->part);
+    close(file);
+    snprintf(program, sizeof program, "%s/actorfarm/video.py", package);
+    snprintf(games, sizeof games, "%lld", (long long)options->games);
+    snprintf(seconds, sizeof seconds, "%.9g", options->seconds);
+    snprintf(rate, sizeof rate, "%lld", (long long)options->rate_hz);
+    char *const argv[] = {python, program, video->part, (char *)kind_of(options->path), games, seconds, rate, NULL};
+    int ends[2];
+    video->output = memfd_create("video", MFD_CLOEXEC);
+    video->errors = memfd_create("errors", MFD_CLOEXEC);
+    if (video->output < 0 || video->errors < 0 || pipe2(ends, O_CLOEXEC)) {
+        status = farm_fail_errno(err, FARM_E_LIMIT, "--video: cannot run %s", python);
+        close_all(video);
+        return status;
+    }
+    video->pipe = ends[1];
+    (void)fcntl(ends[1], F_SETPIPE_SZ, PIPE_BYTES); // pictures of Atari have 100 KB
+    const int failed = spawn(video, argv, ends[0]);
+    close(ends[0]);
+    if (!failed) return FARM_OK;
+    close_all(video);
+    unlink(video->part);
+    return farm_fail(err, FARM_E_NOT_FOUND, "--video: cannot start %s: %s", python, strerror(failed));
+}
+
+bool farm_video_ended(const struct farm_video *video) {
+    struct pollfd pipe = {.fd = video->pipe, .events = 0};
+    return poll(&pipe, 1, 0) > 0 && pipe.revents & POLLERR; // there is no reader
+}
+
+// What the encoder printed.
+static enum farm_status read_result(const struct farm_video *video, int ended, json_t **result,
+                                    struct farm_error *err) {
+    char text[1024];
+    farm_program_last_line(WIFEXITED(ended) && !WEXITSTATUS(ended) ? video->output : video->errors, text, sizeof text);
+    if (WIFSIGNALED(ended))
+        return farm_fail(err, FARM_E_IO, "no %s: the encoder died of signal %d (%s)", video->options->path,
+                         WTERMSIG(ended), strsignal(WTERMSIG(ended)));
+    if (WEXITSTATUS(ended))
+        return farm_fail(err, FARM_E_IO, "no %s: %s", video->options->path, text[0] ? text : "the encoder failed");
+    *result = farm_json_parse(text, strlen(text), "video.py", err);
+    if (!*result) return err->status;
+    if (rename(video->part, video->options->path)) {
+        json_decref(*result);
+        *result = NULL;
+        return farm_fail_errno(err, FARM_E_IO, "no %s", video->options->path);
+    }
+    farm_json_set_text(*result, "path", video->options->path);
+    return FARM_OK;
+}
+
+enum farm_status farm_video_finish(struct farm_video *video, json_t **result, struct farm_error *err) {
+    int ended = 0;
+    *result = NULL;
+    if (!video->pipe) return farm_fail(err, FARM_E_IO, "no %s: the encoder was not started", video->options->path);
+    close(video->pipe);
+    video->pipe = 0;
+    while (waitpid(video->pid, &ended, 0) < 0 && errno == EINTR) continue;
+    const enum farm_status status = read_result(video, ended, result, err);
+    if (status) unlink(video->part);
+    close_all(video);
+    return status;
+}
