@@ -57,6 +57,8 @@ $(PYTHON_PACKAGE)/_farm$(PY_EXT_SUFFIX): $(PY_OBJECTS) $(LIBFARM)
 $(BUILD)/python/actorfarm/%.py: python/actorfarm/%.py
 	$(call say,COPY,$@)
 	$(Q)mkdir -p $(@D) && cp $< $@
+$(FARM): | $(PY_MODULES) # `farm plot` without `make all`
+
 .PHONY: python-extension
 python-extension: $(PY_EXTENSION) $(PY_MODULES)
 
