@@ -101,7 +101,7 @@ static void make_backends(struct rig *rig, const char *net, bool train, uint32_t
                  .batch = rig->unrolls,
                  .stack = STACK,
                  .algo = &farm_vtrace,
-                 .option = {0.99f, 0.01f, 0.5f, 1, 1, 1, 1}, // in the order of vtrace.h
+                 .option = {0.99f, 0.01f, 0.5f, 1, 1, 1, 1, 1}, // in the order of vtrace.h
                  .reward_clip = 1,
                  .reward_scale = 1,
                  .optimiser = FARM_OPTIMISER_RMSPROP,

@@ -50,7 +50,7 @@ static inline struct farm_net_io work_io(bool flat) {
 // option: in the order of vtrace.h.
 static inline struct farm_algo_config work_algo(bool flat, uint32_t batch) {
     return (struct farm_algo_config){.algo = &farm_vtrace,
-                                     .option = {0.99f, 0.01f, 0.5f, 1, 1, 1, 1},
+                                     .option = {0.99f, 0.01f, 0.5f, 1, 1, 1, 1, 1},
                                      .unroll = UNROLL,
                                      .batch = batch,
                                      .stack = flat ? 1 : STACK,

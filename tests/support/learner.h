@@ -93,7 +93,7 @@ static inline struct farm_learner_config test_learner_config(int flat, int actio
                                         .algo = {.unroll = unroll,
                                                  .stack = 1,
                                                  .algo = &farm_vtrace,
-                                                 .option = {0.9f, 0.01f, 0.5f, 1, 1, 1, 1}, // in the order of vtrace.h
+                                                 .option = {0.9f, 0.01f, 0.5f, 1, 1, 1, 1, 1}, // as in vtrace.h
                                                  .reward_scale = 1,
                                                  .optimiser = FARM_OPTIMISER_ADAM,
                                                  .lr = 0.001,
