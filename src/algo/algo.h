@@ -30,8 +30,8 @@ struct farm_algo_config {
     double reward_clip;  // rewards are clipped to +-this; 0: off
     double reward_scale; // after clipping
     enum farm_optimiser_kind optimiser;
-    double lr, lr_end;     // linear from lr to lr_end over the run (farm_schedule_share)
-    double grad_norm_clip; // 0: off
+    double lr, lr_end, lr_hold; // lr for the share lr_hold of the run (farm_schedule_share), then linearly to lr_end
+    double grad_norm_clip;      // 0: off
     double rmsprop_decay, rmsprop_epsilon, adam_beta1, adam_beta2, adam_epsilon;
     bool loss_sum; // sums losses over the rows of a pass, as IMPALA's code does; false: averages
 };

@@ -45,6 +45,7 @@ enum farm_status farm_algo_configure(const struct farm_recipe *recipe, struct fa
         .optimiser = strcmp(recipe->optimiser, "adam") == 0 ? FARM_OPTIMISER_ADAM : FARM_OPTIMISER_RMSPROP,
         .lr = recipe->lr,
         .lr_end = recipe->lr_end,
+        .lr_hold = recipe->lr_hold,
         .grad_norm_clip = recipe->grad_norm_clip,
         .rmsprop_decay = recipe->rmsprop_decay,
         .rmsprop_epsilon = recipe->rmsprop_epsilon,

@@ -85,6 +85,7 @@ static const struct farm_recipe_key keys[] = {
     DOUBLE(lr_end, "0", 0, 1,
            "learning rate at the end of the run, `frames` or `seconds`, whichever is nearer: it falls linearly; "
            "without both it stays"),
+    DOUBLE(lr_hold, "0", 0, 0.999, "share of the run before the learning rate begins to fall"),
     DOUBLE(grad_norm_clip, "0.5", 0, 1e9, "gradients with a larger norm are scaled down to it; 0: off"),
     DOUBLE(rmsprop_decay, "0.99", 0, 0.999999, "RMSProp: decay of the mean of squared gradients"),
     DOUBLE(rmsprop_epsilon, "0.01", 1e-12, 1, "RMSProp: added to that mean, inside the square root"),

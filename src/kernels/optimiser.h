@@ -50,9 +50,10 @@ static inline double farm_schedule_share(uint64_t frames, uint64_t frames_total,
     return fmin(1, fmax(0, fmax(of_frames, of_seconds)));
 }
 
-// The learning rate after this share of a run, which falls linearly from `initial` to `final`.
-static inline double farm_learning_rate_linear(double initial, double final, double share) {
-    return share < 1 ? initial + (final - initial) * share : final;
+// The learning rate after this share of a run: `initial` for the share `hold` (below 1), then linearly to `final`.
+static inline double farm_learning_rate_linear(double initial, double final, double hold, double share) {
+    const double passed = fmax(0, share - hold) / (1 - hold);
+    return passed < 1 ? initial + (final - initial) * passed : final;
 }
 
 // Squares of larger gradients exceed f32's range, and a second moment stays infinite.

@@ -51,7 +51,7 @@ static double scheduled_rate(const struct farm_trainer *trainer) {
     const double passed_s = seconds > 0 && start_ns ? (double)(farm_now_ns() - start_ns) * 1e-9 : 0;
     const double share = farm_schedule_share(farm_load_relaxed(&learner->stats->frames), learner->frames_target,
                                              before_s + passed_s, seconds > 0 ? before_s + seconds : 0);
-    return farm_learning_rate_linear(learner->algo.lr, learner->algo.lr_end, share);
+    return farm_learning_rate_linear(learner->algo.lr, learner->algo.lr_end, learner->algo.lr_hold, share);
 }
 
 // The source has released tickets. Inference looks after its nap too, so a failed write only delays it.

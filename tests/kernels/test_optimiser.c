@@ -123,9 +123,11 @@ Test(kernels, clipping_can_be_switched_off) {
 }
 
 Test(kernels, the_learning_rate_falls_linearly_and_stays) {
-    cr_assert_eq(farm_learning_rate_linear(6e-4, 0, 0), 6e-4);
-    cr_assert_float_eq(farm_learning_rate_linear(1, 0.5, 0.25), 0.875, 1e-15);
-    cr_assert_eq(farm_learning_rate_linear(0.3, 0.1, 1), 0.1);
+    cr_assert_eq(farm_learning_rate_linear(6e-4, 0, 0, 0), 6e-4);
+    cr_assert_float_eq(farm_learning_rate_linear(1, 0.5, 0, 0.25), 0.875, 1e-15);
+    cr_assert_eq(farm_learning_rate_linear(0.3, 0.1, 0.5, 1), 0.1);
+    cr_assert_eq(farm_learning_rate_linear(1, 0, 0.5, 0.5), 1);
+    cr_assert_float_eq(farm_learning_rate_linear(1, 0, 0.5, 0.625), 0.75, 1e-15);
 }
 
 Test(kernels, a_run_is_as_far_as_the_nearer_of_its_ends) {
