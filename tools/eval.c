@@ -185,13 +185,17 @@ static enum farm_status report_result(struct evaluation *evaluation, bool interr
     return status;
 }
 
-// Plays so many games; evaluation->run keeps their figures until the next call.
+static void free_run(struct evaluation *evaluation) {
+    farm_run_free(&evaluation->run);
+    memset(&evaluation->run, 0, sizeof evaluation->run);
+}
+
+// Plays so many games; evaluation->run keeps their figures until free_run.
 static enum farm_status play(struct evaluation *evaluation, const struct farm_recipe *recipe, int64_t episodes,
                              bool *interrupted, struct farm_error *err) {
     struct farm_run *run = &evaluation->run;
     struct farm_learner_config *learner = &run->workers.learner;
     const struct farm_run_request request = {.recipe = recipe, .episodes = (uint64_t)episodes, .quiet = true};
-    farm_run_free(run);
     enum farm_status status = farm_run_make(run, &request, err);
     if (status) return status;
     learner->checkpoint_load = evaluation->checkpoint;
@@ -226,7 +230,7 @@ static enum farm_status record_film(struct evaluation *evaluation, const struct 
     farm_progress_clear(&evaluation->progress);
     struct farm_sample sample = {.return_mean = NAN};
     if (!status) farm_run_sample(&evaluation->run.sampler, farm_now_ns(), &sample);
-    if (!*interrupted) farm_run_free(&evaluation->run); // so that Ctrl-C ends a long encoding
+    if (!*interrupted) free_run(evaluation); // so that Ctrl-C ends a long encoding
     const enum farm_status encoded = farm_video_finish(&evaluation->video, &evaluation->film, &of_film);
     if (evaluation->film) farm_json_set_real(evaluation->film, "return_mean", sample.return_mean);
     if (!status && encoded && !*interrupted) {

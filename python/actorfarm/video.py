@@ -19,7 +19,8 @@ from film import RECORD
 MP4_SIDE = 560  # small pictures are enlarged by a whole number to about this; Atari's 160x210 to 480x630
 GIF_SIDE_MAX = 320
 GIF_RATE_HZ_MAX = 20
-PALETTE_SAMPLES = 24  # frames that a palette is made from if there are more than 256 colours
+COLOURS = 256
+PALETTE_SAMPLES = 24  # frames that a palette is made from if there are more colours
 
 
 class Mp4:
@@ -62,7 +63,7 @@ class Gif:
     def __init__(self, path, width, height, rate):
         self._path, self._shape, self._rate = path, (height, width, 3), rate
         self._every, self._count = -(-rate // GIF_RATE_HZ_MAX), 0
-        self._pictures, self._colours = [], set()
+        self._pictures, self._colours, self._exact = [], set(), True
         self._enlarge, self._reduce = max(1, GIF_SIDE_MAX // max(width, height)), -(-max(width, height) // GIF_SIDE_MAX)
 
     @property
@@ -78,8 +79,10 @@ class Gif:
         image = Image.fromarray(np.frombuffer(pixels, np.uint8).reshape(self._shape))
         image = image.reduce(self._reduce) if self._reduce > 1 else image
         self._size = image.size
-        if len(self._colours) <= 256:
-            self._colours.update(colour for _, colour in image.getcolors(1 << 24))
+        if self._exact:
+            counts = image.getcolors(COLOURS)  # None: more
+            self._colours.update(colour for _, colour in counts or ())
+            self._exact = counts is not None and len(self._colours) <= COLOURS
         self._pictures.append(zlib.compress(image.tobytes(), 1))
 
     def close(self):
@@ -88,7 +91,7 @@ class Gif:
         def picture(i):
             return Image.frombytes("RGB", self._size, zlib.decompress(self._pictures[i]))
 
-        if len(self._colours) <= 256:
+        if self._exact:
             colours = np.array(sorted(self._colours), np.uint32)
             table = np.zeros(1 << 24, np.uint8)
             table[colours @ (1 << 16, 1 << 8, 1)] = np.arange(len(colours))
@@ -102,7 +105,7 @@ class Gif:
         else:
             step = -(-self.frames // PALETTE_SAMPLES)
             samples = np.concatenate([np.asarray(picture(i)) for i in range(0, self.frames, step)])
-            chosen = Image.fromarray(samples).quantize(256)
+            chosen = Image.fromarray(samples).quantize(COLOURS)
 
             def indices(rgb):
                 return rgb.quantize(palette=chosen, dither=Image.Dither.NONE)
