@@ -179,9 +179,9 @@ static bool allocate_rows(struct farm_executor *ex) {
            (!ex->conv_u8.used || allocate_conv_u8(ex)) && (ex->net.io.flat == 0 || allocate_flat(ex));
 }
 
-// 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, ...: at most a third of the rows are padding beyond 16.
+// 1, 2, 4, 6, ..., 12, 16, 20, 24, 32, 48, 64, 96, ...: at most a quarter of the rows are padding.
 static int next_rung(int batch) {
-    if (batch < 16) return 2 * batch;
+    if (batch < 24) return batch < 2 ? 2 : batch < 12 ? batch + 2 : batch + 4;
     return (batch & (batch - 1)) == 0 ? batch / 2 * 3 : batch / 3 * 4;
 }
 

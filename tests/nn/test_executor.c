@@ -650,7 +650,7 @@ Test(nn, every_batch_up_to_the_largest_gives_each_row_the_same_answer) {
     float logits[37 * 5], value[37];
     for (int batch = 1; batch <= 37; batch++) {
         const int padded = farm_executor_forward(executor, p->rows, farm_sequence_rows(batch), logits, value);
-        cr_expect(padded >= batch && padded <= 37 && padded < 2 * batch);
+        cr_expect(padded >= batch && padded <= 37 && 3 * padded <= 4 * batch);
         cr_expect(distance(logits, p->right.logits, (size_t)batch * actions) < 1e-6, "batch %d", batch);
         cr_expect(distance(value, p->right.value, (size_t)batch) < 1e-6, "batch %d", batch);
     }
