@@ -103,10 +103,10 @@ void farm_conv_u8_quantise_channel(uint32_t largest_bits, int whole_max, float *
     }
 }
 
-// Where the weight of row `row`, column kx, output o lies in packed->plain.
-static size_t plain_at(const struct farm_conv_u8_shape *shape, int row, int kx, int o) {
+// Where the first weight of row `row`, output o lies in packed->plain; the next columns' are 2 * outputs apart.
+static size_t plain_at(const struct farm_conv_u8_shape *shape, int row, int o) {
     const int plane = row / shape->kernel, ky = row % shape->kernel;
-    const int pair = (plane / 2 * shape->kernel + ky) * shape->kernel + kx;
+    const int pair = (plane / 2 * shape->kernel + ky) * shape->kernel;
     return (size_t)(pair * shape->outputs + o) * 2 + (size_t)(plane % 2);
 }
 
@@ -122,9 +122,11 @@ static void pack_plain(const struct farm_conv_u8_shape *shape, const float *weig
     float step, inverse;
     farm_conv_u8_quantise_channel(largest, farm_conv_u8_whole_max(taps), &step, &inverse);
     view->scale[o] = step / 255.0f;
-    for (int t = 0; t < taps; t++) {
-        const float scaled = inverse == 0 ? 0 : weights[o * taps + t] * inverse;
-        view->plain[plain_at(shape, t / k, t % k, o)] = (int16_t)lrintf(scaled);
+    weights += o * taps;
+    for (int row = 0; row < farm_conv_u8_rows(shape); row++, weights += k) {
+        int16_t *to = view->plain + plain_at(shape, row, o);
+        for (int kx = 0; kx < k; kx++)
+            to[2 * shape->outputs * kx] = inverse == 0 ? 0 : (int16_t)lrintf(weights[kx] * inverse);
     }
 }
 
@@ -132,12 +134,13 @@ static void pack_plain(const struct farm_conv_u8_shape *shape, const float *weig
 static void pack_winograd(const struct farm_conv_u8_shape *shape, int o, const struct farm_conv_u8_packed *view) {
     enum { K = FARM_CONV_U8_KERNEL };
     const int rows = 4 * farm_conv_u8_planes(shape);
-    for (int row = 0; row < rows; row++) // plane row / 4, pixel row r = row % 4
+    const int step = 2 * shape->outputs;
+    for (int row = 0; row < rows; row++) { // plane row / 4, pixel row r = row % 4
+        const int16_t *above = view->plain + plain_at(shape, row / 4 * K + row % 4, o);
+        const int16_t *below = view->plain + plain_at(shape, row / 4 * K + row % 4 + 4, o);
         for (int c = 0; c < 4; c++) {
-            const int above = row / 4 * K + row % 4, below = above + 4;
-            const int16_t *plain = view->plain;
-            const int g00 = plain[plain_at(shape, above, c, o)], g01 = plain[plain_at(shape, above, c + 4, o)];
-            const int g10 = plain[plain_at(shape, below, c, o)], g11 = plain[plain_at(shape, below, c + 4, o)];
+            const int g00 = above[step * c], g01 = above[step * (c + 4)];
+            const int g10 = below[step * c], g11 = below[step * (c + 4)];
             const int g[3][2] = {{g00, g01}, {g00 + g10, g01 + g11}, {g10, g11}};
             for (int v = 0; v < 3; v++) {
                 const int part[3] = {g[v][0], g[v][0] + g[v][1], g[v][1]};
@@ -147,6 +150,7 @@ static void pack_winograd(const struct farm_conv_u8_shape *shape, int o, const s
                 }
             }
         }
+    }
 }
 
 void farm_conv_u8_pack(const struct farm_conv_u8_shape *shape, const float *weights, void *packed) {
@@ -197,7 +201,7 @@ static void forward_block(const struct farm_conv_u8_shape *shape, const struct f
     } else {
         int32_t whole[BLOCK] = {0};
         for (int t = 0; t < taps; t++) {
-            const int16_t *weights = view->plain + plain_at(shape, t / k, t % k, channel);
+            const int16_t *weights = view->plain + plain_at(shape, t / k, channel) + 2 * shape->outputs * (t % k);
             for (int o = 0; o < count; o++) whole[o] += pixels[t] * weights[2 * o];
         }
         for (int o = 0; o < count; o++) sum[o] = (float)whole[o] * view->scale[channel + o];
