@@ -219,7 +219,8 @@ static enum farm_status record_film(struct evaluation *evaluation, const struct 
     char name[sizeof recipe.env];
     recipe.actors = recipe.lanes = recipe.envs_per_actor = 1;
     enum farm_status status = FARM_OK;
-    if (strncmp(recipe.env, mujoco, strlen(mujoco)) == 0) {
+    const bool draws_by_gl = strncmp(recipe.env, mujoco, strlen(mujoco)) == 0;
+    if (draws_by_gl) {
         snprintf(name, sizeof name, "gym/%.*s", (int)sizeof name - 5, recipe.env + strlen(mujoco));
         if (!options->quiet) farm_log_info("filming %s: it is the same task, and can draw", name);
         status = farm_recipe_set(&recipe, FARM_LAYER_FLAG, "env", name, err);
@@ -227,6 +228,10 @@ static enum farm_status record_film(struct evaluation *evaluation, const struct 
     if (!status) status = farm_video_start(&options->video, &evaluation->video, err);
     if (status) return status;
     status = play(evaluation, &recipe, options->video.games, interrupted, err);
+    if (status && draws_by_gl)
+        farm_fail_in(err, status,
+                     "no film: it needs OpenGL by MUJOCO_GL=egl (Debian: libegl1 libgl1-mesa-dri) or osmesa "
+                     "(libosmesa6)");
     farm_progress_clear(&evaluation->progress);
     struct farm_sample sample = {.return_mean = NAN};
     if (!status) farm_run_sample(&evaluation->run.sampler, farm_now_ns(), &sample);
