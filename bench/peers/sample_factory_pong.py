@@ -21,6 +21,8 @@ import numpy as np
 COUNTERS = 4096  # environments at most
 START_LIMIT_S = 180.0
 STARTED_STEPS = 40  # by each environment: past no-ops and the first batches
+ENVIRONMENTS, ROLLOUT, EPOCHS, MINIBATCH = 32, 32, 4, 64  # of PPO, as in recipes/ale_ppo.yaml
+ITERATION_STEPS = ENVIRONMENTS * ROLLOUT
 ALIKE = "both: 4 frames per action, maximum of 2, 84x84 grey, stack of 4, 30 no-ops, Nature's convolutions and 512 units"
 
 
@@ -100,7 +102,7 @@ class Group:
         counters.write_bytes(bytes(8 * COUNTERS))
         self.counters = np.memmap(counters, np.uint64, "r")
         fixed = {
-            "env": "atari_pong", "experiment": "pong", "train_dir": folder, "device": "cpu", "seed": 1, "rollout": 32,
+            "env": "atari_pong", "experiment": "pong", "train_dir": folder, "device": "cpu", "seed": 1, "rollout": ROLLOUT,
             "train_for_env_steps": 10**12, "experiment_summaries_interval": 10**6, "save_every_sec": 10**6,
             "encoder_conv_mlp_layers": 512, "decorrelate_experience_max_seconds": 0, "decorrelate_envs_on_one_worker": False,
         }
@@ -159,14 +161,34 @@ class Training(common.Farm):
     def __init__(self, build, *arguments):
         super().__init__(build, "train", *arguments)
         self.folder = tempfile.TemporaryDirectory(prefix="bench-peers-")
+        self.run_folder = None  # of the newest turn
 
     def rate(self, seconds):
         plain = self.command
-        self.command = plain + ["--run", os.path.join(self.folder.name, str(len(self.documents)))]
+        self.run_folder = pathlib.Path(self.folder.name, str(len(self.documents)))
+        self.command = plain + ["--run", str(self.run_folder)]
         try:
             return super().rate(seconds)
         finally:
             self.command = plain
+
+
+class Iterations(Training):
+    """Synchronous training, whose actors and optimiser work by turns: the rate over whole iterations of ITERATION_STEPS, from the
+    end of one to the end of a later one. The steps of one that is not complete would count as if they had been trained on."""
+
+    def rate(self, seconds):
+        super().rate(seconds)
+        ends = {}  # wall_s of the first line of metrics after each number of updates
+        for line in (self.run_folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+            figures = json.loads(line)
+            if figures["updates"]:
+                ends.setdefault(figures["updates"], figures["wall_s"])
+        if len(ends) < 2:
+            if seconds <= 1:
+                return 0.0  # the trial call
+            raise common.Unavailable(f"fewer than two updates in {seconds:.0f} s")
+        return (max(ends) - min(ends)) * ITERATION_STEPS / (ends[max(ends)] - ends[min(ends)])
 
 
 def comparisons(build):
@@ -176,26 +198,47 @@ def comparisons(build):
         {"num_workers": cores, "num_envs_per_worker": 16, "worker_num_splits": 2},
         {"num_workers": cores, "num_envs_per_worker": 16, "worker_num_splits": 1, "batched_sampling": True},
     ]
-    once = {"num_epochs": 1, "num_batches_per_epoch": 1, "async_rl": True}
+    serial = {"num_workers": 1, "worker_num_splits": 1, "serial_mode": True, "async_rl": False}
+    # PPO, because 2.1.1 with_vtrace=True ends at its first summary: 'AttrDict' object has no attribute 'advantages'.
+    once = {"num_epochs": 1, "num_batches_per_epoch": 1}
     training = [
-        {**sampling[0], "batch_size": 1024, **once},
-        {**sampling[1], "batch_size": 2048, **once},
-        {"num_workers": 1, "num_envs_per_worker": 16 * cores, "batch_size": 512 * cores, "serial_mode": True, **once, "async_rl": False},
+        {**sampling[0], "batch_size": 1024, **once, "async_rl": True},
+        {**sampling[1], "batch_size": 2048, **once, "async_rl": True},
+        {**serial, "num_envs_per_worker": 16 * cores, "batch_size": 512 * cores, **once},
+    ]
+    # As many steps an iteration on both sides, in as many optimiser steps of as many steps.
+    workers = max(count for count in range(1, min(cores, ENVIRONMENTS // 2) + 1) if ENVIRONMENTS % (2 * count) == 0)
+    parallel = {"num_workers": workers, "num_envs_per_worker": ENVIRONMENTS // workers, "worker_num_splits": 2}
+    several = {"num_epochs": EPOCHS, "num_batches_per_epoch": ITERATION_STEPS // MINIBATCH, "batch_size": MINIBATCH}
+    ppo = [
+        {**parallel, **several, "async_rl": True},
+        {**parallel, **several, "async_rl": False},
+        {**serial, "num_envs_per_worker": ENVIRONMENTS, **several},
     ]
     reference = "Sample Factory 2.1.1"
     net = ("--env", "ale/Pong", "--net", "nature", "--stack", "4", "--device", "cpu", "--quiet")
+    vtrace = (*net, "--algo", "vtrace", "--recipe", "recipes/ale.yaml", "--epochs", "1", "--minibatch", "0")
+    iterations = {"envs-total": ENVIRONMENTS, "unroll": ROLLOUT, "epochs": EPOCHS, "minibatch": MINIBATCH, "metrics-every": 0.1}
+    equal = [text for key, value in iterations.items() for text in (f"--{key}", str(value))]
     yield common.Comparison(
-        name="sample_factory_sample_pong", reference=f"{reference}, sampling", ours=Training(build, *net),
+        name="sample_factory_sample_pong", reference=f"{reference}, sampling", ours=Training(build, *vtrace),
         open=lambda setting: Group("sample", setting), settings=sampling, alike=f"{ALIKE}; ours trains as well",
         delivers="trajectories of 32 steps in shared tensors, copied for the caller",
         ours_delivers="lanes in shared memory, to the learner, which answers and trains",
     )
     yield common.Comparison(
-        name="sample_factory_train_pong", reference=f"{reference}, training", ours=Training(build, *net),
-        open=lambda setting: Group("train", setting), settings=training,
+        name="sample_factory_train_pong", reference=f"{reference}, training", ours=Training(build, *vtrace),
+        open=lambda setting: Group("train", setting), settings=training, target=5.0,
         alike=f"{ALIKE}; each step is trained on once: theirs PPO, ours V-trace; f32 theirs",
         delivers="trajectories of 32 steps in shared tensors, to its learner",
         ours_delivers="lanes in shared memory, to the learner", bursts=True, least_turn_s=4,
+    )
+    yield common.Comparison(
+        name="sample_factory_ppo_pong", reference=f"{reference}, PPO", ours=Iterations(build, *net, "--algo", "ppo", *equal),
+        open=lambda setting: Group("train", setting), settings=ppo, target=4.0,
+        alike=f"{ALIKE}; PPO: iterations of {ENVIRONMENTS} x {ROLLOUT} steps, {EPOCHS} epochs, minibatches of {MINIBATCH}; f32 theirs",
+        delivers="trajectories of 32 steps in shared tensors, to its learner",
+        ours_delivers="lanes in shared memory, to the learner", bursts=True, least_turn_s=8,
     )
 
 
