@@ -24,11 +24,11 @@ WRAP = "-Wl,--wrap=syscall,--wrap=write,--wrap=preadv2,--wrap=ppoll,--wrap=callo
 RING = ["lane.c", "wait.c", "window.c"]
 MODEL = ["machine.c", "explore.c", "lane_model.c"]
 
-# name, file, old text, new text, and the scenario that fails if no short one does
+# name, file, old text, new text, and the scenario that fails; without it the short ones run until one does
 MUTANTS = [
     ("actor sleeps without its fence", "wait.c", "farm_fence_full(); // `asleep` before the counters", "//"),
     ("learner wakes without its fence", "wait.c", "farm_fence_full(); // the answers before", "//"),
-    ("actor wakes without its fence", "wait.c", "farm_fence_full(); // the doorbell before", "//"),
+    ("actor wakes without its fence", "wait.c", "farm_fence_full(); // the doorbell before", "//", "two lanes"),
     ("learner sleeps without its fence", "wait.c", "farm_fence_full(); // `asleep` before the doorbells", "//"),
     ("actor looks before it announces its sleep", "wait.c",
      "        farm_actor_announce(ring, true);\n        bool go = actor_look(ring, lane, ready);\n",
@@ -41,10 +41,10 @@ MUTANTS = [
      "farm_store32_release(wake, farm_load32_relaxed(wake) + 1);", "training waits for a batch"),
     ("a dead actor's counters are read in the wrong order", "lane.c",
      "consumed = farm_lane_consumed(lane),\n                   acted = farm_lane_acted(lane);",
-     "acted = farm_lane_acted(lane), consumed = farm_lane_consumed(lane);"),
+     "acted = farm_lane_acted(lane), consumed = farm_lane_consumed(lane);", "busy, a liar killed"),
     ("an invalid counter becomes `acted`", "lane.c", "produced, acted + room);", "produced, acted);"),
     ("counters that grow meanwhile are compared unsigned", "lane.c", "(int64_t)(produced - farm_lane_consumed(lane)) <= lane->steps",
-     "produced - farm_lane_consumed(lane) <= lane->steps"),
+     "produced - farm_lane_consumed(lane) <= lane->steps", "busy, the supervisor looks"),
     ("wake word read after the look", "wait.c", "futex_sleep(&ring->down_control->wake, seen,",
      "futex_sleep(&ring->down_control->wake, farm_load32_acquire(&ring->down_control->wake),"),
     ("no actor is woken", "wait.c", "syscall(SYS_futex, wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);", "(void)wake;"),
@@ -52,14 +52,14 @@ MUTANTS = [
      "const ssize_t ignored = (ssize_t)one;"),
     ("waiting consumes the bell", "wait.c", "if (farm_load_acquire(&bells->rings[i]->up_control->doorbell) != bells->seen[i]) "
      "return true;", "{ uint64_t now = farm_load_acquire(&bells->rings[i]->up_control->doorbell); "
-     "if (now != bells->seen[i]) { bells->seen[i] = now; return true; } }"),
+     "if (now != bells->seen[i]) { bells->seen[i] = now; return true; } }", "two lanes"),
     ("a restarted learner ignores old bells", "wait.c", "up_control->doorbell) - 1;", "up_control->doorbell);"),
     ("the bell is polled relaxed", "wait.c", "uint64_t now = farm_load_acquire(&bells->rings[i]->up_control->doorbell);",
      "uint64_t now = farm_load_relaxed(&bells->rings[i]->up_control->doorbell);"),
     ("a new actor does not ring again", "lane.c", "farm_store_release(&lane->up_control->doorbell,", "if (0) farm_store_release("
      "&lane->up_control->doorbell,"),
     ("a new actor starts from step 0", "lane.c", "lane->produced_local = farm_load_acquire(&lane->up->produced);",
-     "lane->produced_local = 0;"),
+     "lane->produced_local = 0;", "busy, a liar killed"),
     ("produced is stored relaxed", "lane.h", "farm_store_release(&lane->up->produced,", "farm_store_relaxed(&lane->up->produced,"),
     ("the bell rings relaxed", "lane.h", "farm_store_release(&lane->up_control->doorbell,",
      "farm_store_relaxed(&lane->up_control->doorbell,"),
@@ -76,8 +76,8 @@ MUTANTS = [
      "farm_store_release(&lane->down->acted, n + 2);"),
     ("acted is read relaxed by the actor", "lane.h", "farm_load_acquire(&lane->down->acted) >= produced;",
      "farm_load_relaxed(&lane->down->acted) >= produced;"),
-    ("the actor does not wait for its last answer", "lane.h", "acted) >= produced;", "acted) + 1 >= produced;"),
     ("a local actor's counter is checked as a central one's", "lane.h", "return lane->local ? lane->steps : 1;", "return 1;"),
+    ("the actor does not wait for its last answer", "lane.h", "acted) >= produced;", "acted) + 1 >= produced;"),
     ("consumed is stored relaxed", "lane.h", "farm_store_release(&lane->down->consumed, n);",
      "farm_store_relaxed(&lane->down->consumed, n);"),
     ("consumed is read relaxed by the actor", "lane.h", "lane->consumed_seen = farm_load_acquire(&lane->down->consumed);",
