@@ -135,11 +135,15 @@ $(BUILD)/tests/envs/test_libenv: | $(BUILD)/envs/libenv.so $(BUILD)/envs/procgen
 # Both programs over one mapping a segment.
 $(BUILD)/tests/learner/test_threads: private LDFLAGS += -Wl,--wrap=farm_place_map,--wrap=munmap
 
-.PHONY: build-tests run-tests build-c-tests run-c-tests
+.PHONY: build-tests run-tests build-c-tests run-c-tests build-fuzz
 build-tests: $(if $(T),$(FARM) env-plugins python-extension cuda,all) $(C_TESTS)
 build-c-tests: $(FARM) $(C_TESTS)
 build-tests: $(if $(filter tests/build/%,$(SCRIPT_TESTS)),$(BUILD)/farm.pc $(BUILD)/man/farm.1)
 build-tests: $(if $(filter tests/envs/test_procgen.py,$(SCRIPT_TESTS)),$(BUILD)/tests/envs/libenv_fixture.so)
+build-tests: $(if $(filter tests/fuzz/%,$(SCRIPT_TESTS)),build-fuzz)
+build-tests: $(if $(filter tests/build/test_aarch64.sh,$(SCRIPT_TESTS)),$(if $(shell command -v aarch64-linux-gnu-gcc),aarch64-programs))
+build-fuzz:
+	@tools/build/fuzz.sh build
 build-tests build-c-tests:
 	$(if $(CUDA_UNTESTED),@echo '  CUDA  headers missing$(comma) so not built: $(CUDA_UNTESTED) (make deps)')
 run_tests = tools/build/run_tests.py --jobs $(TEST_JOBS) --build $(BUILD) $(if $(SANITIZE),--timeout 300) \
@@ -149,8 +153,11 @@ ISA_TESTS  := $(filter $(addprefix $(BUILD)/tests/,nn/test_arithmetic nn/test_ex
 cpu_has     = $(shell grep -qsw $1 /proc/cpuinfo && echo $1)
 isa_levels  = $(if $(ONEDNN_MAX_CPU_ISA),,$(if $(call cpu_has,avx2),SSE41) $(if $(call cpu_has,avx512bw),AVX2) \
               $(if $(call cpu_has,avx512_vnni)$(call cpu_has,avx512_bf16),AVX512_CORE))
+# These take longest, so they start first.
+LONG_TESTS := $(addprefix tests/,model/% tools/test_cuda.py tools/test_cli.py build/test_aarch64.sh tools/test_farm_bw.py python/test_ale% \
+              chaos/test_mutants.sh tools/test_plugin.py tools/test_fps.py tools/test_python_envs.py bridge/test_kills.py tools/test_doctor% envs/test_mujoco.py)
 run-tests:
-	@$(KERNELS_BUILD) $(BUILD)/venv/bin/python $(run_tests) $(C_TESTS) $(SCRIPT_TESTS) \
+	@$(KERNELS_BUILD) $(BUILD)/venv/bin/python $(run_tests) $(filter $(LONG_TESTS),$(SCRIPT_TESTS)) $(C_TESTS) $(filter-out $(LONG_TESTS),$(SCRIPT_TESTS)) \
 		$(foreach l,$(isa_levels),$(foreach t,$(ISA_TESTS),--again ONEDNN_MAX_CPU_ISA=$l $t))
 run-c-tests:
 	@FARM_PYTHON=$(abspath $(BUILD)/../venv/bin/python) $(BUILD)/../venv/bin/python $(run_tests) $(C_TESTS) $(if $(findstring address,$(SANITIZE)),$(filter tests/tools/% tests/kernels/%,$(SCRIPT_TESTS)))

@@ -3,7 +3,7 @@
 # and runs them under qemu-user. tests/support/aarch64/skips.txt lists tests that qemu cannot run, with reasons. Ends with
 # lines `covered: ...`; exit status 77 if compiler or qemu is missing.
 set -eu
-build=${FARM_BUILD:-${BUILD:-build}}
+build=${BUILD:-build}
 skips=tests/support/aarch64/skips.txt
 python=$build/venv/bin/python
 [ -x "$python" ] || python=python3

@@ -1,6 +1,8 @@
 #!/bin/bash
 # Builds and runs the fuzz targets of tests/fuzz: fuzz.sh COMMAND [TARGET...]
-#   test      runs each target on its corpus and for SECONDS_EACH (1) on new inputs; prints a line `covered: ...`
+#   build     builds the targets; without clang it does nothing
+#   test      runs each target on its corpus and on up to 3,000 new inputs or for SECONDS_EACH (1), whichever ends
+#             first; prints a line `covered: ...`
 #   long      fuzzes each target for SECONDS_EACH (60), keeps new inputs in $BUILD/fuzz/corpus and appends a line for
 #             each target to bench/results/fuzz.jsonl
 #   keep      minimises $BUILD/fuzz/corpus and the committed corpus into the committed corpus; seed-* and fault-*
@@ -8,9 +10,9 @@
 #   seeds     writes the seeds of attach, spec and checkpoint (make_seeds.c)
 # clang links the targets with libFuzzer, ASan and UBSan. An input that breaks a target is kept in $BUILD/fuzz/crashes.
 set -eu
-command=${1:?usage: fuzz.sh test|long|keep|seeds [TARGET...]}
+command=${1:?usage: fuzz.sh build|test|long|keep|seeds [TARGET...]}
 shift
-build=${FARM_BUILD:-${BUILD:-build}}/fuzz
+build=${BUILD:-build}/fuzz
 corpus=tests/fuzz/corpus
 input_bytes_max=4096
 files_max=100
@@ -34,14 +36,13 @@ export TMPDIR=$scratch
 if ! echo 'int LLVMFuzzerTestOneInput(const char *d, long n) { return !d && n; }' |
     clang -x c -fsanitize=fuzzer,address,undefined -o "$scratch/probe" - 2>"$scratch/log"; then
     echo "fuzz.sh: clang with libFuzzer is missing (packages clang, libclang-rt-dev): run \`make deps\`" >&2
-    [ "$command" != test ] || exit 77
-    exit 1
+    case $command in build) exit 0 ;; test) exit 77 ;; *) exit 1 ;; esac
 fi
 make -s -j2 BUILD="$build" CC=clang SANITIZE=address,undefined,fuzzer-no-link fuzz-programs >"$scratch/log" 2>&1 ||
     { cat "$scratch/log" >&2; exit 1; }
 
 # Runs one target and writes $scratch/report. If it breaks, prints the report and fails.
-run_target() { # target seconds [corpus...]
+run_target() { # target seconds [option or corpus...]
     local target=$1 seconds=$2 dict=()
     shift 2
     [ ! -f "tests/fuzz/dict/$target.dict" ] || dict=("-dict=tests/fuzz/dict/$target.dict")
@@ -64,7 +65,7 @@ test_all() {
     for target in "${targets[@]}"; do
         files=$((files + $(count_inputs "$target")))
         mkdir "$scratch/new-$target"
-        run_target "$target" "${SECONDS_EACH:-1}" "$scratch/new-$target" "$corpus/$target"
+        run_target "$target" "${SECONDS_EACH:-1}" -runs=3000 "$scratch/new-$target" "$corpus/$target"
         executions=$((executions + $(read_stat number_of_executed_units)))
     done
     echo "covered: ${#targets[@]} fuzz targets (${targets[*]}), $files committed inputs, $executions executions under ASan and UBSan"
@@ -105,6 +106,7 @@ keep_all() {
 }
 
 case $command in
+build) ;;
 test) test_all ;;
 long) long_all ;;
 keep) keep_all ;;

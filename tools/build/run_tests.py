@@ -5,8 +5,8 @@ usage: run_tests.py [--jobs N] [--build DIR] [--timeout S] [--wrap COMMAND] [--a
 A TEST is a Criterion executable, a unittest script (*.py) or a shell script (*.sh; exit status 0: passed, 77: skipped
 with its last line as the reason). Prints the whole output of a failed TEST, and one line and the `covered: ` lines of
 a passed one. A program that crashes, hangs, reports nothing or leaves a sanitizer's report fails, even if each of its
-tests passed. Each program has its own process group, which ends with it. Tests get FARM_BUILD and FARM_SOURCE.
---again runs a TEST once more with an environment variable set.
+tests passed. Each program has its own process group, which ends with it. Tests get FARM_BUILD and FARM_SOURCE. They
+start in the given order; --again runs a TEST once more, after the others, with an environment variable set.
 """
 
 import argparse
@@ -160,9 +160,9 @@ def main():
     start = time.monotonic()
     passed = failed = skipped = 0
     with concurrent.futures.ThreadPoolExecutor(max(1, arguments.jobs)) as pool:
-        runs = sorted([(test, "") for test in arguments.tests] + [(test, setting) for setting, test in arguments.again])
+        runs = [(test, "") for test in arguments.tests] + [(test, setting) for setting, test in arguments.again]
         futures = [pool.submit(run_one, test, arguments, environment, setting) for test, setting in runs]
-        for future in futures:
+        for future in concurrent.futures.as_completed(futures):
             outcome = future.result()
             print_outcome(outcome)
             passed += outcome.passed
