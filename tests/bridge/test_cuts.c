@@ -30,7 +30,7 @@ static bool break_at_byte(struct play *play, int flow, enum fault fault, uint64_
 }
 
 // In `make test` TLS, whose handshake takes a millisecond, gets every STRIDE-th byte; FARM_BRIDGE_FULL=1: every byte.
-enum { STRIDE = 5, BYTES_MIN = 500 };
+enum { STRIDE = 13, BYTES_MIN = 500 };
 static uint64_t stride(int flow) {
     return flow & TLS && !getenv("FARM_BRIDGE_FULL") ? STRIDE : 1;
 }
@@ -133,7 +133,7 @@ static void append_record(const char *path, const struct tally *tally, double wa
 // FARM_BRIDGE_CUTS=100000 FARM_BRIDGE_RECORD=bench/results/bridge_faults.jsonl is the long run.
 Test(cuts, at_random_bytes_lose_and_repeat_nothing) {
     const char *count = getenv("FARM_BRIDGE_CUTS"), *path = getenv("FARM_BRIDGE_RECORD");
-    const uint64_t cuts = count ? strtoull(count, NULL, 10) : 10000, start_ns = farm_now_ns();
+    const uint64_t cuts = count ? strtoull(count, NULL, 10) : 5000, start_ns = farm_now_ns();
     struct tally tally = {0};
     for (uint64_t seed = 0; tally.cuts < cuts; seed++) cut_at_random((int)(seed % 2) * LOCAL, seed, 500, 0, &tally);
     if (path) append_record(path, &tally, (double)(farm_now_ns() - start_ns) * 1e-9);

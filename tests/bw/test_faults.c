@@ -94,7 +94,7 @@ static void sweep_over(farm_bw_part *part, enum farm_bw_depth depth) {
     job = (struct farm_bw_job){.depth = depth, .setup = here(), .size_bytes = TINY, .columns = 100};
     job.out = fopen("/dev/null", "w");
     job.results = json_array();
-    for (struct farm_sweep sweep = {0}; farm_sweep_next(&sweep);) {
+    for (struct farm_sweep sweep = {.one_error = true}; farm_sweep_next(&sweep);) {
         struct farm_error why = {0};
         enum farm_status status =
             part ? sweep_part(part, &why)

@@ -15,7 +15,7 @@ static struct farm_net net_of(const char *name, struct farm_net_io io) {
     return net;
 }
 
-static const struct farm_net_io grey = {.frame_channels = 1, .height = 84, .width = 84, .stack = 4, .actions = 6};
+static const struct farm_net_io grey = {.frame_channels = 1, .height = 42, .width = 42, .stack = 4, .actions = 6};
 static const struct farm_net_io flat = {.flat = 5, .stack = 1, .actions = 3};
 
 static struct farm_arithmetic_request request_of(const struct farm_net *net) {

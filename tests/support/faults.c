@@ -301,7 +301,7 @@ struct farm_fault farm_sweep_end(struct farm_sweep *sweep) {
         .call = plan->hit_call, .error = plan->hit_error, .process = sweep->process, .number = sweep->number};
     sweep->faults++;
     sweep->variant++;
-    if (plan->hit_last) {
+    if (plan->hit_last || sweep->one_error) {
         sweep->variant = 0;
         sweep->number++;
     }

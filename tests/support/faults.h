@@ -23,6 +23,7 @@ struct farm_held {
 
 struct farm_sweep {
     unsigned process, number, variant, faults; // faults: so far
+    bool one_error;                            // each call fails with its first error only
     bool over;
     struct farm_held before;
 };

@@ -56,7 +56,7 @@ class Document(Bw):
         self.assertEqual((document["interrupted"], document["error"]), (False, None))
 
     def test_quick_run(self):
-        document = self.document("--quick")
+        document = self.document("--quick", "--seconds", "2")
         self.check_results(document)
         self.check_main_table(document)
         self.assertIn("not_measured", document["sections"]["network"])

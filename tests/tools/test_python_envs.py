@@ -115,7 +115,7 @@ class Faults(InFolder):
                 self.assertEqual(document["actor_restarts"], 0)
 
     def test_a_new_actor_follows_a_crash(self):
-        status, document = self.train("crash", "--frames", "5k")
+        status, document = self.train("crash", "--frames", "3k")
         self.assertEqual((status, document["error"]), (0, None))
         self.assertGreater(document["actor_restarts"], 0)
         self.assertGreater(document["episodes"], 0)

@@ -26,7 +26,7 @@ no barrier among the slabs | layers.cu | s/(sums\[threadIdx.x\] = sum;\s*)__sync
 stores without a wait | pull.cu | s/if \(lane == 0\) farm_cuda_bulk_stores_done\(\);//
 same parity twice | pull.cu | s/parity \^= 1;//
 a vector too many | pull.cu | s/lane < c\.vectors\) vector/lane <= c.vectors) vector/
-* head of another address | pull.cu | s/\(-\(uintptr_t\)from % 16\)/((uintptr_t)from % 16)/
+head of another address | pull.cu | s/\(-\(uintptr_t\)from % 16\)/((uintptr_t)from % 16)/
 a pixel too many | stack.cu | s/if \(pixel >= pixels\) return;/if (pixel > pixels) return;/
 tail taken for a whole pack | layers.cu | s/if \(count - from < width\) \{/if (count - from < width - 1) {/
 places stored without a request | layers.cu | s/if \(where\) \(\(pack/((pack/
