@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/gather.h"
+
 void farm_inputs_scale(const struct farm_net *net, const float *params, float *mean, float *inverse) {
     const float *from = params + net->tensors[net->normalise].offset;
     const float *variance = params + net->tensors[net->normalise + 1].offset;
@@ -11,10 +13,6 @@ void farm_inputs_scale(const struct farm_net *net, const float *params, float *m
         mean[i] = from[i];
         inverse[i] = 1.0f / sqrtf(variance[i] + 1e-8f);
     }
-}
-
-static float clip(float x, float most) {
-    return x > most ? most : x < -most ? -most : x; // NaN stays NaN
 }
 
 static void write_one_hot(const struct farm_net_input *input, const uint8_t *part, float *out) {
@@ -47,7 +45,7 @@ static void write_part(const struct farm_net_input *input, const uint8_t *part, 
         break;
     case FARM_INPUT_SIGN:
         memcpy(out, part, (size_t)input->count * sizeof *out);
-        for (int i = 0; i < input->count; i++) out[i] = clip(out[i], 1);
+        for (int i = 0; i < input->count; i++) out[i] = farm_reward_clip(out[i], 1);
         break;
     }
 }
@@ -62,7 +60,7 @@ void farm_inputs_write(const struct farm_net_io *io, const float *mean, const fl
         else
             memset(out, 0, (size_t)width * sizeof *out);
         for (int i = 0; i < width && input->normalise; i++)
-            out[i] = clip((out[i] - mean[i]) * inverse[i], FARM_NORMALISED_MOST);
+            out[i] = farm_reward_clip((out[i] - mean[i]) * inverse[i], FARM_NORMALISED_MOST);
         out += width;
         if (mean) mean += width, inverse += width;
     }
