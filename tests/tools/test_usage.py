@@ -30,7 +30,7 @@ REFUSED = (
     (2, "lr_end (0.2) is larger than lr", "train --lr-end 0.2"),
     (2, "envs_total (8) and envs_per_actor (4)", "train --envs-total 8 --envs-per-actor 4"),
     (2, "kl_stop (0.01) is below kl_target (0.02)", "train --env native/catch --algo ppo --kl-stop 0.01 --kl-target 0.02"),
-    (2, "clip is a key of algorithm ppo, but this run uses vtrace", "train --env native/catch --clip 0.2"),
+    (2, "kl_stop is a key of algorithm ppo, but this run uses vtrace", "train --env native/catch --kl-stop 0.2"),
     # refused by the plan
     *((2, "raise --ring-steps", f"train --env {env} --ring-steps 4 --run new") for env in ("native/catch", "native/breakout")),
     (2, "--micro-batch 9000", "train --env native/catch --micro-batch 9000"),

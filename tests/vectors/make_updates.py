@@ -310,6 +310,10 @@ def vtrace_pass(case, net, optimiser, w, terms):
     vs = v[:-1] + along(exists, gamma * c, rho * (r + gamma * v[1:] - v[:-1]))
     next_vs = torch.cat([vs[1:], v[-1:]])
     advantage = ratio.clamp(max=case["pg_rho_clip"]) * (r + gamma * next_vs - v[:-1])
+    if case["clip"]:
+        side = torch.where(advantage > 0, ratio - 1, 1 - ratio)
+        keep_off((side - case["clip"])[weight > 0])
+        advantage = advantage * (side <= case["clip"])
     parts = [weight, weight * -advantage * log_pi, weight * 0.5 * (vs - value[:-1]) ** 2, weight * pi.entropy(),
              weight * mu.kl_to(pi), weight * (ratio > case["rho_clip"]), weight * vs, weight * vs**2]  # fmt: skip
     keep_off((ratio - case["rho_clip"])[weight > 0])
@@ -374,19 +378,19 @@ WHOLE = ["seed", "frames", "joined", "separate", "actions", "dims", "squash", "s
          "loss_sum", "epochs", "passes"]  # fmt: skip
 REAL = ["lr", "first_decay", "second_decay", "epsilon", "grad_norm_clip", "reward_clip", "reward_scale"]
 OPTIONS = {
-    vtrace: ["discount", "entropy_cost", "baseline_cost", "rho_clip", "c_clip", "pg_rho_clip", "lambda", "epochs", "minibatch"],
+    vtrace: ["discount", "entropy_cost", "baseline_cost", "rho_clip", "c_clip", "pg_rho_clip", "lambda", "epochs", "minibatch", "clip"],
     ppo: ["discount", "lambda", "clip", "value_clip", "entropy_cost", "baseline_cost", "epochs", "minibatch", "advantages", "kl_stop"],
 }
 ADAM = dict(adam=1, first_decay=0.9, second_decay=0.999, epsilon=1e-5)
 RMSPROP = dict(adam=0, first_decay=0, second_decay=0.99, epsilon=0.01)
 USUAL = dict.fromkeys(WHOLE, 0) | dict(actions=1, epochs=1, entropy_cost=0.01, baseline_cost=0.5, reward_clip=0, reward_scale=1)
-VTRACE = USUAL | dict(discount=0.97, rho_clip=1, c_clip=1, pg_rho_clip=1, minibatch=0) | {"lambda": 1}
+VTRACE = USUAL | dict(discount=0.97, rho_clip=1, c_clip=1, pg_rho_clip=1, minibatch=0, clip=0) | {"lambda": 1}
 PPO = USUAL | dict(ppo=1, discount=0.95, clip=0.2, value_clip=0, minibatch=ROWS, kl_stop=0) | {"lambda": 0.9}
 CASES = {
     "vtrace frames": VTRACE | RMSPROP | dict(frames=1, loss_sum=1, lr=2e-3, grad_norm_clip=10, reward_clip=0.6),
     "vtrace masked": VTRACE | ADAM | dict(actions=2, masked=1, epochs=2, passes=2, lr=1e-3, grad_norm_clip=0, reward_scale=0.7, rho_clip=1.3,
                                           c_clip=0.9, pg_rho_clip=1.1) | {"lambda": 0.9},
-    "vtrace squashed": VTRACE | ADAM | dict(dims=2, squash=1, state_sigma=1, lr=1e-3, grad_norm_clip=1, entropy_cost=0.05),
+    "vtrace squashed": VTRACE | ADAM | dict(clip=0.2, dims=2, squash=1, state_sigma=1, lr=1e-3, grad_norm_clip=1, entropy_cost=0.05),
     "ppo frames": PPO | ADAM | dict(frames=1, epochs=2, passes=2, lr=1e-3, grad_norm_clip=0.5, reward_clip=0.6, value_clip=0.25,
                                     advantages=1),
     "ppo masked": PPO | ADAM | dict(masked=1, loss_sum=1, epochs=2, passes=3, lr=1e-3, grad_norm_clip=8, clip=0.25, advantages=2),
