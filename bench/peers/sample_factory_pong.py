@@ -21,7 +21,7 @@ import numpy as np
 COUNTERS = 4096  # environments at most
 START_LIMIT_S = 180.0
 STARTED_STEPS = 40  # by each environment: past no-ops and the first batches
-ENVIRONMENTS, ROLLOUT, EPOCHS, MINIBATCH = 32, 32, 4, 64  # of PPO, as in recipes/ale_ppo.yaml
+ENVIRONMENTS, ROLLOUT, EPOCHS, MINIBATCH = 32, 32, 4, 64  # of PPO, as in recipes/ale.yaml
 ITERATION_STEPS = ENVIRONMENTS * ROLLOUT
 ALIKE = "both: 4 frames per action, maximum of 2, 84x84 grey, stack of 4, 30 no-ops, Nature's convolutions and 512 units"
 
@@ -217,7 +217,7 @@ def comparisons(build):
     ]
     reference = "Sample Factory 2.1.1"
     net = ("--env", "ale/Pong", "--net", "nature", "--stack", "4", "--device", "cpu", "--quiet")
-    vtrace = (*net, "--algo", "vtrace", "--recipe", "recipes/ale.yaml", "--epochs", "1", "--minibatch", "0")
+    vtrace = (*net, "--algo", "vtrace", "--recipe", "recipes/ale_vtrace.yaml")
     iterations = {"envs-total": ENVIRONMENTS, "unroll": ROLLOUT, "epochs": EPOCHS, "minibatch": MINIBATCH, "metrics-every": 0.1}
     equal = [text for key, value in iterations.items() for text in (f"--{key}", str(value))]
     yield common.Comparison(

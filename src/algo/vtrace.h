@@ -7,8 +7,8 @@
 //
 //   L = sum over rows of weight * (-advantage log pi(action) + baseline_cost 1/2 (vs - V)^2 - entropy_cost H(pi))
 //
-// With `clip`, a row whose pi/mu has left 1 +- clip to the side that its advantage favours has no policy gradient, as
-// in PPO (Luo et al. 2020, "IMPACT"; RLlib's APPO): many passes over an update then cannot move the policy far.
+// With `ratio_clip`, a row whose pi/mu has left 1 +- it to the side that its advantage favours has no policy gradient,
+// as in PPO (Luo et al. 2020, "IMPACT"; RLlib's APPO): many passes over an update then cannot move the policy far.
 //
 // A sum, not a mean: the caller scales. vs and advantage are constants to the loss: no gradient flows into them.
 #ifndef FARM_ALGO_VTRACE_H
@@ -28,7 +28,7 @@ enum {
     FARM_VTRACE_LAMBDA,        // 1: full V-trace
     FARM_VTRACE_EPOCHS,        // IMPALA: 1
     FARM_VTRACE_MINIBATCH,     // steps; 0: one pass has all windows
-    FARM_VTRACE_CLIP,          // 0: off, as in IMPALA
+    FARM_VTRACE_RATIO_CLIP,    // 0: off, as in IMPALA
     FARM_VTRACE_OPTIONS
 };
 
@@ -114,7 +114,8 @@ static inline FARM_HD void farm_vtrace_row(const struct farm_algo_rows *rows, in
     }
     const float *option = rows->option;
     const size_t at = (size_t)row * (size_t)rows->head.outputs;
-    const float ratio = expf(farm_algo_scratch(rows, FARM_VTRACE_LOG_RATIO)[row]), clip = option[FARM_VTRACE_CLIP];
+    const float ratio = expf(farm_algo_scratch(rows, FARM_VTRACE_LOG_RATIO)[row]),
+                clip = option[FARM_VTRACE_RATIO_CLIP];
     float advantage = farm_algo_scratch(rows, FARM_VTRACE_ADVANTAGE)[row];
     if (clip > 0 && (advantage > 0 ? ratio > 1 + clip : ratio < 1 - clip)) advantage = 0;
     const float target = farm_algo_scratch(rows, FARM_VTRACE_VS)[row], error = target - rows->value[row];

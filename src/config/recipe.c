@@ -632,11 +632,11 @@ bool farm_recipe_shipped(const char *folder, const char *env, const char *algo, 
     const bool any = strcmp(algo, "auto") == 0;
     if (whole >= sizeof name) return false;
     for (size_t i = 0; i <= whole; i++) name[i] = env[i] == '/' ? '_' : env[i];
-    for (int k = any; k < 4; k += 1 + any) {
-        const size_t length = k < 2 ? whole : family;
-        const char *of = k % 2 ? "" : algo;
+    for (int k = any ? 2 : 0; k < 4; k++) {
+        const size_t length = k % 2 ? family : whole;
+        const char *of = k < 2 ? algo : "";
         if (!name_file(folder, name, length, "", of, path, path_bytes)) continue;
-        return !continuous || (k >= 2 && name_file(folder, name, length, "_continuous", of, path, path_bytes));
+        return !continuous || (k % 2 && name_file(folder, name, length, "_continuous", of, path, path_bytes));
     }
     return false;
 }

@@ -138,8 +138,8 @@ char *farm_recipe_format(const struct farm_recipe *recipe, size_t *bytes);
 char *farm_recipe_value(const struct farm_recipe *recipe, size_t key, char *text, size_t text_bytes);
 
 // Finds the shipped recipe of an environment and an algorithm (auto: any): the first that exists in `folder` of
-// native_catch_ppo.yaml, native_catch.yaml, native_ppo.yaml, native.yaml. False: none does. continuous: only the file
-// that lies over it if actions are continuous, native_continuous_ppo.yaml or native_continuous.yaml for the third and
+// native_catch_ppo.yaml, native_ppo.yaml, native_catch.yaml, native.yaml. False: none does. continuous: only the file
+// that lies over it if actions are continuous, native_continuous_ppo.yaml or native_continuous.yaml for the second and
 // fourth.
 bool farm_recipe_shipped(const char *folder, const char *env, const char *algo, bool continuous, char *path,
                          size_t path_bytes);

@@ -286,7 +286,7 @@ Test(recipe, finds_the_recipe_of_an_environment_or_its_family_and_of_the_algorit
     } cases[] = {
         {"ale/Pong", "auto", false, "ale_Pong"},
         {"ale/Breakout", "auto", false, "ale"},
-        {"ale/Pong", "ppo", false, "ale_Pong"},
+        {"ale/Pong", "ppo", false, "ale_ppo"},
         {"ale/Pong", "dqn", false, "ale_Pong_dqn"},
         {"ale/Breakout", "ppo", false, "ale_ppo"},
         {"ale/Breakout", "dqn", false, "ale"},
