@@ -235,8 +235,9 @@ static enum farm_status record_film(struct evaluation *evaluation, const struct 
     farm_progress_clear(&evaluation->progress);
     struct farm_sample sample = {.return_mean = NAN};
     if (!status) farm_run_sample(&evaluation->run.sampler, farm_now_ns(), &sample);
-    if (!*interrupted) free_run(evaluation); // so that Ctrl-C ends a long encoding
     const enum farm_status encoded = farm_video_finish(&evaluation->video, &evaluation->film, &of_film);
+    if (!status && encoded == FARM_E_INTERRUPTED) *interrupted = true;
+    if (!*interrupted) free_run(evaluation);
     if (evaluation->film) farm_json_set_real(evaluation->film, "return_mean", sample.return_mean);
     if (!status && encoded && !*interrupted) {
         *err = of_film;

@@ -1,7 +1,6 @@
 // See video.h.
 #include "tools/shared/video.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
@@ -11,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/format.h"
@@ -95,6 +95,7 @@ enum farm_status farm_video_start(const struct farm_video_options *options, stru
     if (video->output < 0 || video->errors < 0 || pipe2(ends, O_CLOEXEC)) {
         status = farm_fail_errno(err, FARM_E_LIMIT, "--video: cannot run %s", python);
         close_all(video);
+        unlink(video->part);
         return status;
     }
     video->pipe = ends[1];
@@ -133,14 +134,35 @@ static enum farm_status read_result(const struct farm_video *video, int ended, j
     return FARM_OK;
 }
 
+// Waits for the encoder, which a signal that ends this process ends too: true.
+static bool collect(pid_t pid, int *ended) {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
+    const struct timespec turn = {.tv_nsec = 100000000}; // if SIGCHLD is ignored
+    sigset_t signals, before;
+    bool stopped = false;
+    sigemptyset(&signals);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) sigaddset(&signals, numbers[i]);
+    sigprocmask(SIG_BLOCK, &signals, &before);
+    while (waitpid(pid, ended, WNOHANG) == 0) {
+        const int number = sigtimedwait(&signals, NULL, &turn);
+        if (number < 0 || number == SIGCHLD) continue;
+        stopped = true;
+        kill(-pid, SIGKILL); // and ffmpeg; it leads its group
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return stopped;
+}
+
 enum farm_status farm_video_finish(struct farm_video *video, json_t **result, struct farm_error *err) {
     int ended = 0;
     *result = NULL;
     if (!video->pipe) return farm_fail(err, FARM_E_IO, "no %s: the encoder was not started", video->options->path);
     close(video->pipe);
     video->pipe = 0;
-    while (waitpid(video->pid, &ended, 0) < 0 && errno == EINTR) continue;
-    const enum farm_status status = read_result(video, ended, result, err);
+    const enum farm_status status =
+        collect(video->pid, &ended)
+            ? farm_fail(err, FARM_E_INTERRUPTED, "no %s: a signal stopped the encoder", video->options->path)
+            : read_result(video, ended, result, err);
     if (status) unlink(video->part);
     close_all(video);
     return status;

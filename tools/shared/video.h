@@ -39,8 +39,8 @@ enum farm_status farm_video_start(const struct farm_video_options *options, stru
 bool farm_video_ended(const struct farm_video *video);
 
 // Closes the pipe, waits for the encoder and renames its file. *result: {"path", "frames", "seconds", "games"}; the
-// caller owns it. FARM_E_IO with the encoder's reason; nothing is left of the file then. Safe if it was not started
-// (FARM_E_IO too).
+// caller owns it. FARM_E_IO with the encoder's reason; FARM_E_INTERRUPTED: SIGINT, SIGTERM or SIGHUP stopped it,
+// blocked or not; nothing is left of the file then. Safe if it was not started (FARM_E_IO too).
 enum farm_status farm_video_finish(struct farm_video *video, json_t **result, struct farm_error *err);
 
 #endif
