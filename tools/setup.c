@@ -11,13 +11,13 @@ int farm_cmd_setup(int argc, char **argv) {
         .program = "farm setup",
         .synopsis = "[--help]",
         .about =
-            "Installs the Python packages that ale/*, gym/* and pictures need (about 400 MB, from PyPI), or brings\n"
+            "Installs the Python packages that ale/*, gym/* and pictures need (about 450 MB, from PyPI), or brings\n"
             "them up to date. `make install` leaves that to this command; train, eval, fps, bridge, plot -o and\n"
-            "bw --svg run it when they first need it. The packages go to PREFIX/lib/farm/venv if this user may write "
-            "there, for all users,\n"
-            "else to actorfarm/venv in $XDG_DATA_HOME or ~/.local/share, for this user. PYTHON=... names the\n"
-            "Python to use, which must be of the version that farm was built with. FARM_PYTHON=... in the\n"
-            "environment of the other commands names an interpreter that has the packages already."};
+            "bw --svg run it when they first need it. The packages go to PREFIX/lib/farm/venv if this user may\n"
+            "write there, for all users, else to actorfarm/venv in $XDG_DATA_HOME or ~/.local/share, for this user.\n"
+            "PYTHON=... names the Python to use, which must be of the version that farm was built with.\n"
+            "FARM_PYTHON=... in the environment of the other commands names an interpreter that has the packages\n"
+            "already."};
     struct farm_error err;
     char python[PATH_MAX];
     int exit_status;

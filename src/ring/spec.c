@@ -97,7 +97,6 @@ static enum farm_status check_action(const struct farm_action_spec *action, stru
     return FARM_OK;
 }
 
-// Values of an i32 field lie below 2^31, those of a u8 field below 2^8; of an f32 field they have no number.
 enum { CHANNELS_FIRST_MAX = 16 };
 
 bool farm_field_is_image(const struct farm_field_spec *field) {
@@ -114,6 +113,7 @@ struct farm_image farm_field_image(const struct farm_field_spec *field) {
                                .planes = planes};
 }
 
+// Values of an i32 field lie below 2^31, those of a u8 field below 2^8; of an f32 field they have no number.
 static bool has_valid_choices(const struct farm_field_spec *field) {
     return field->choices <= (field->dtype == FARM_I32 ? 1u << 31 : field->dtype == FARM_U8 ? 256 : 0);
 }
