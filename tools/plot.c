@@ -12,8 +12,7 @@
 
 struct request {
     bool json;
-    const char *output, *axis, *metrics, *title;
-    double x_max;
+    const char *output, *axis, *metrics, *title, *x_max;
     int64_t smooth;
     struct farm_cli_words runs, baselines;
 };
@@ -30,17 +29,29 @@ static void add(struct pairs *pairs, const char *key, const char *value) {
     pairs->argv[pairs->count++] = (char *)(uintptr_t)value;
 }
 
+// Steps may have a suffix, minutes a fraction.
+static enum farm_status read_x_max(const char *text, double *x_max, struct farm_error *err) {
+    int64_t whole;
+    if (farm_parse_double(text, x_max)) return FARM_OK;
+    if (!farm_parse_int(text, &whole))
+        return farm_fail(err, FARM_E_USAGE, "--x-max: '%s' is not a number (examples: 500000, 1.2M, 7.5)", text);
+    *x_max = (double)whole;
+    return FARM_OK;
+}
+
 // Returns only if the script cannot be started.
 static enum farm_status draw(const struct request *request, char **argv, struct farm_error *err) {
     struct farm_drawing drawing;
     struct pairs pairs = {argv, 2};
     char smooth[24], x_max[32];
-    enum farm_status status = farm_drawing_find("plot.py", request->output != NULL, &drawing, err);
+    double number;
+    enum farm_status status = read_x_max(request->x_max, &number, err);
+    if (!status) status = farm_drawing_find("plot.py", request->output != NULL, &drawing, err);
     if (status) return status;
     argv[0] = drawing.python;
     argv[1] = drawing.script;
     snprintf(smooth, sizeof smooth, "%" PRId64, request->smooth);
-    snprintf(x_max, sizeof x_max, "%.17g", request->x_max);
+    snprintf(x_max, sizeof x_max, "%.17g", number);
     add(&pairs, "x", request->axis);
     add(&pairs, "smooth", smooth);
     add(&pairs, "x_max", x_max);
@@ -65,7 +76,8 @@ int farm_cmd_plot(int argc, char **argv) {
     char **words = calloc((size_t)argc * 4 + FIXED, sizeof *words);
     if (!words) return farm_fail_errno(&err, FARM_E_LIMIT, "farm plot"), farm_report_error("farm plot", &err);
     const char **given = (const char **)words + (size_t)argc * 2 + FIXED;
-    struct request request = {.axis = "steps", .smooth = 1, .runs.items = given, .baselines.items = given + argc};
+    struct request request = {
+        .axis = "steps", .smooth = 1, .x_max = "0", .runs.items = given, .baselines.items = given + argc};
     const struct farm_cli_flag flags[] = {
         {"-o", FARM_CLI_STRING, &request.output, "FILE", "a picture: its ending is .png, .svg or .pdf. Without: text"},
         {"x", FARM_CLI_STRING, &request.axis, "AXIS", "x axis (steps|minutes|frames); steps: agent steps"},
@@ -74,7 +86,7 @@ int farm_cmd_plot(int argc, char **argv) {
         {"baseline", FARM_CLI_WORDS, &request.baselines, "FILE",
          "published returns as dashed lines (CSV: x, y and, optionally, name, unit); may be repeated"},
         {"smooth", FARM_CLI_INT, &request.smooth, "N", "each point is the mean over N neighbours of its run (1)"},
-        {"x-max", FARM_CLI_DOUBLE, &request.x_max, "X", "the axis ends there, in its unit; 0: with the longest curve"},
+        {"x-max", FARM_CLI_STRING, &request.x_max, "X", "the axis ends there, in its unit; 0: with the longest curve"},
         {"title", FARM_CLI_STRING, &request.title, "TEXT", "above the picture; the environment if there is one only"},
         {"json", FARM_CLI_BOOL, &request.json, NULL, "one JSON document of the points drawn on stdout"},
     };

@@ -15,6 +15,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import statistics
 import sys
 
@@ -481,6 +482,7 @@ def main(words):
 
 if __name__ == "__main__":
     sys.stdout.reconfigure(encoding="utf-8")
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C: no traceback
     try:
         main(sys.argv[1:])
     except Refused as refused:

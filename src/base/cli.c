@@ -93,11 +93,13 @@ static enum farm_status fail_unknown_flag(const struct farm_cli *cli, const char
         if (!other) break;
         names[count++] = other;
     }
-    const char *near = farm_nearest(name, names, count);
+    const bool is_short = name[0] == '-';
+    const char *near = is_short ? NULL : farm_nearest(name, names, count);
     if (near)
         return farm_fail(err, FARM_E_USAGE, "unknown flag --%s: did you mean --%s? (%s --help lists all)", name, near,
                          cli->program);
-    return farm_fail(err, FARM_E_USAGE, "unknown flag --%s (%s --help lists all)", name, cli->program);
+    return farm_fail(err, FARM_E_USAGE, "unknown flag %s%s (%s --help lists all)", is_short ? "" : "--", name,
+                     cli->program);
 }
 
 static enum farm_status store_value(const struct farm_cli_flag *flag, const char *value, struct farm_error *err) {
@@ -177,7 +179,7 @@ enum farm_status farm_cli_parse(const struct farm_cli *cli, int argc, char **arg
             return FARM_OK;
         }
     for (int i = 1; i < argc; i++) {
-        if (strncmp(argv[i], "--", 2) == 0 || (argv[i][0] == '-' && find_flag(cli, argv[i]))) {
+        if (argv[i][0] == '-' && argv[i][1]) {
             enum farm_status status = parse_flag(cli, argc, argv, &i, err);
             if (status) return status;
         } else if (cli->words) {

@@ -151,6 +151,8 @@ Test(base, takes_many_words_and_a_flag_several_times) {
 
 Test(base, a_short_flag_takes_a_value) {
     cr_assert_str_eq(PARSE("-o", "x.png").values.output, "x.png");
+    cr_assert_str_eq(PARSE("-o=y.png").values.output, "y.png");
+    cr_assert(strstr(PARSE("-q").err.message, "unknown flag -q ("));
     cr_assert(strstr(PARSE("-o").err.message, "-o FILE"));
     cr_assert_eq(PARSE("--o", "x.png").status, FARM_E_USAGE);
 }
