@@ -191,6 +191,10 @@ class Iterations(Training):
         return (max(ends) - min(ends)) * ITERATION_STEPS / (ends[max(ends)] - ends[min(ends)])
 
 
+def flags(keys):
+    return [text for key, value in keys.items() for text in (f"--{key}", str(value))]
+
+
 def comparisons(build):
     cores = common.cpus()
     sampling = [
@@ -217,9 +221,11 @@ def comparisons(build):
     ]
     reference = "Sample Factory 2.1.1"
     net = ("--env", "ale/Pong", "--net", "nature", "--stack", "4", "--device", "cpu", "--quiet")
-    vtrace = (*net, "--algo", "vtrace", "--recipe", "recipes/ale_vtrace.yaml")
+    # What recipes/ale_Pong_vtrace.yaml sets, and ale_vtrace.yaml leaves at its default.
+    plain = {"regime": "async", "envs-total": 0, "epochs": 1, "minibatch": 0, "ratio-clip": 0, "lambda": 1, "lr-hold": 0}
+    vtrace = (*net, "--algo", "vtrace", "--recipe", "recipes/ale_vtrace.yaml", *flags(plain))
     iterations = {"envs-total": ENVIRONMENTS, "unroll": ROLLOUT, "epochs": EPOCHS, "minibatch": MINIBATCH, "metrics-every": 0.1}
-    equal = [text for key, value in iterations.items() for text in (f"--{key}", str(value))]
+    equal = flags(iterations)
     yield common.Comparison(
         name="sample_factory_sample_pong", reference=f"{reference}, sampling", ours=Training(build, *vtrace),
         open=lambda setting: Group("sample", setting), settings=sampling, alike=f"{ALIKE}; ours trains as well",
