@@ -45,7 +45,6 @@ static enum farm_status append(const struct farm_sink *sink, const char *text, s
     return farm_fail(err, FARM_E_IO, "%s: only a part of a sample was written (disk full?)", sink->path);
 }
 
-// The length of the file up to and including its last newline; -1 with errno on errors.
 static off_t length_of_lines(int fd) {
     off_t end = lseek(fd, 0, SEEK_END);
     while (end > 0) {
@@ -58,6 +57,11 @@ static off_t length_of_lines(int fd) {
         end -= (off_t)want;
     }
     return end;
+}
+
+off_t farm_lines_keep(int fd, bool resume) {
+    const off_t keep = resume ? length_of_lines(fd) : 0;
+    return keep < 0 || ftruncate(fd, keep) < 0 ? -1 : keep;
 }
 
 // Compares the file's first line with ours.
@@ -79,17 +83,15 @@ static enum farm_status check_head(const struct farm_sink *sink, const char *hea
 // Leaves the file with its head and, for --resume, its whole lines.
 static enum farm_status begin(const struct farm_sink *sink, bool resume, const struct farm_sample *first,
                               struct farm_error *err) {
-    const off_t keep = resume ? length_of_lines(sink->fd) : 0;
+    const off_t keep = farm_lines_keep(sink->fd, resume);
     char *head;
     size_t bytes;
     if (keep < 0) return fail(sink, err);
-    enum farm_status status = FARM_OK;
-    if (sink->format->head && (status = print_sample(sink, sink->format->head, first, &head, &bytes, err)))
-        return status;
-    if (sink->format->head && keep) status = check_head(sink, head, bytes, err);
-    if (!status && ftruncate(sink->fd, keep) < 0) status = fail(sink, err);
-    if (!status && sink->format->head && !keep) status = append(sink, head, bytes, err);
-    if (sink->format->head) free(head);
+    if (!sink->format->head) return FARM_OK;
+    enum farm_status status = print_sample(sink, sink->format->head, first, &head, &bytes, err);
+    if (status) return status;
+    status = keep ? check_head(sink, head, bytes, err) : append(sink, head, bytes, err);
+    free(head);
     return status;
 }
 

@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 #include "report/metrics.h"
 
@@ -32,5 +33,9 @@ enum farm_status farm_sink_open(const struct farm_sink_format *format, const cha
                                 const struct farm_sample *first, struct farm_sink *out, struct farm_error *err);
 enum farm_status farm_sink_write(struct farm_sink *sink, const struct farm_sample *sample, struct farm_error *err);
 void farm_sink_close(struct farm_sink *sink); // safe on a closed one
+
+// Shortens a file of lines to its whole ones (resume) or to nothing (else). Returns the length that stays; -1 with
+// errno.
+off_t farm_lines_keep(int fd, bool resume);
 
 #endif

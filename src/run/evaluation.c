@@ -12,6 +12,7 @@
 
 #include "base/format.h"
 #include "base/json.h"
+#include "report/sink.h"
 
 enum { NICE = 10, DOCUMENT_BYTES_MAX = 16384 };
 
@@ -27,9 +28,10 @@ enum farm_status farm_run_evaluation_open(struct farm_run_evaluation *evaluation
     char path[FARM_RUN_PATH_MAX + 32];
     if (!every) return FARM_OK;
     farm_run_dir_file(workers->run_path, "evals.jsonl", path, sizeof path);
-    const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resume ? 0 : O_TRUNC), 0666);
+    const int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) return farm_fail_errno(err, FARM_E_IO, "%s", path);
     evaluation->lines_fd = fd;
+    if (farm_lines_keep(fd, resume) < 0) return farm_fail_errno(err, FARM_E_IO, "%s", path);
     evaluation->document_fd = memfd_create("evaluation", MFD_CLOEXEC);
     if (evaluation->document_fd < 0) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for evaluations");
     evaluation->due_frames = before - before % every;

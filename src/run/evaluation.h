@@ -32,8 +32,8 @@ struct farm_run_evaluation {
     char *argv[24];
 };
 
-// Opens evals.jsonl in workers->run_path, for appending (resume) or empty, if the recipe evaluates (else does nothing).
-// FARM_E_IO, FARM_E_LIMIT.
+// Opens evals.jsonl in workers->run_path, for appending (resume, without a torn line) or empty, if the recipe evaluates
+// (else does nothing). FARM_E_IO, FARM_E_LIMIT.
 enum farm_status farm_run_evaluation_open(struct farm_run_evaluation *evaluation, bool resume, struct farm_error *err);
 
 // Reserves the worker's place behind all others, whose count is `number`.
