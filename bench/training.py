@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Trains environments by their shipped recipes and compares the returns with what they have to reach.
 
-usage: bench/training.py BUILD [NAME...]     rows of the table below whose names contain a NAME; without names all (hours)
+usage: bench/training.py BUILD [NAME[:SEED]...]     rows of the table below whose names contain a NAME, all seeds or one; without names all (hours)
 
 Each seed is one `farm train`, one after another, and appends a line to bench/results/training.jsonl; its `curve` is a list of
-[seconds, mean return of the last 100 games, frames]. Prints a table; exit status 1 if a row misses its threshold.
+[seconds, mean return of the last 100 games, frames], and `first` the first moment at which that mean has reached the threshold. Some rows
+play the trained policy too (farm eval). Prints a table; exit status 1 if a row misses its threshold, in training or evaluation.
 """
 
 import datetime
@@ -19,7 +20,7 @@ import typing
 from peers.common import commit
 
 RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results", "training.jsonl")
-CURVE_POINTS = 20
+CURVE_POINTS = 40
 
 
 def lower_quartile(returns):
@@ -40,6 +41,7 @@ class Row(typing.NamedTuple):
     seeds: int
     threshold: object  # a number, or a function that returns it
     of_seeds: object = min  # what has to reach it
+    episodes: int = 0  # of farm eval afterwards
 
 
 COINRUN = "--env procgen/coinrun --env.distribution_mode easy --algo ppo --net lite --stack 1 --frames 500k"
@@ -60,6 +62,8 @@ TABLE = [
     Row("bipedalwalker", "--env gym/BipedalWalker-v3 --algo ppo --frames 2M", 1, 200),
     Row("coinrun", COINRUN, 2, of_peer, statistics.fmean),
     Row("breakout", "--env native/breakout --frames 300k", 5, 60, lower_quartile),
+    Row("pong-ppo", "--env ale/Pong --algo ppo", 3, 18, min, 100),
+    Row("pong-vtrace", "--env ale/Pong --algo vtrace", 3, 18, min, 100),
     Row("breakout-60s", "--env native/breakout --algo vtrace --seconds 60", 3, 100, statistics.median),  # the README's picture
 ]
 
@@ -71,35 +75,43 @@ def machine():
     return {"cpu": info["model name"].strip(), "cores": os.cpu_count(), "instruction_sets": sets}
 
 
-def train(farm, flags, seed):
-    """The document of a run, and its curve."""
+def point(sample):
+    return [round(sample["wall_s"], 1), round(sample["return_mean"], 2), sample["frames"]]
+
+
+def train(farm, row, seed, threshold):
+    """What to record of a run."""
     with tempfile.TemporaryDirectory() as folder:
         run = os.path.join(folder, "run")
-        command = [farm, "train", *flags.split(), "--seed", str(seed)]
+        command = [farm, "train", *row.flags.split(), "--seed", str(seed)]
         result = subprocess.run([*command, "--run", run, "--json"], stdout=subprocess.PIPE, check=True)
         with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as file:
             samples = [json.loads(line) for line in file]
         with open(os.path.join(run, "recipe.yaml"), encoding="utf-8") as file:
             algo = next(line.split()[1] for line in file if line.startswith("algo: "))
+        play = [farm, "eval", run, "--episodes", str(row.episodes), "--json"]
+        played = row.episodes and json.loads(subprocess.run(play, stdout=subprocess.PIPE, check=True).stdout)
     samples = [sample for sample in samples if sample["return_mean"] is not None]
     every = max(len(samples) // CURVE_POINTS, 1)
-    kept = samples[:-1:every] + samples[-1:]
-    curve = [[round(s["wall_s"], 1), round(s["return_mean"], 2), s["frames"]] for s in kept]
-    return " ".join([os.path.basename(farm), *command[1:]]), {**json.loads(result.stdout), "algo": algo}, curve
+    document = json.loads(result.stdout)
+    score = min(document["return_mean"], played["return_mean"]) if played else document["return_mean"]
+    return {
+        "command": " ".join([os.path.basename(farm), *command[1:]]), "env": document["env"], "algo": algo, "seed": seed,
+        "frames": document["frames"], "agent_steps": document["agent_steps"], "wall_s": round(document["wall_s"], 2),
+        "return_mean": document["return_mean"], "threshold": threshold, "reached": score >= threshold,
+        **({"eval_return_mean": played["return_mean"], "eval_episodes": played["episodes"]} if played else {}),
+        "first": next((point(sample) for sample in samples if sample["return_mean"] >= threshold), None),
+        "curve": [point(sample) for sample in samples[:-1:every] + samples[-1:]],
+    }  # fmt: skip
 
 
-def record(farm, row, threshold, version):
-    """Trains all seeds; returns their mean returns."""
+def record(farm, row, seeds, threshold, version):
+    """Trains the seeds; returns their mean returns, in evaluation if that is less."""
     returns = []
-    for seed in range(1, row.seeds + 1):
-        command, document, curve = train(farm, row.flags, seed)
-        returns.append(document["return_mean"])
-        line = {
-            "date": datetime.date.today().isoformat(), "machine": machine(), "commit": version, "command": command,
-            "env": document["env"], "algo": document["algo"], "seed": seed, "frames": document["frames"],
-            "agent_steps": document["agent_steps"], "wall_s": round(document["wall_s"], 2),
-            "return_mean": returns[-1], "threshold": threshold, "reached": returns[-1] >= threshold, "curve": curve,
-        }  # fmt: skip
+    for seed in seeds:
+        result = train(farm, row, seed, threshold)
+        returns.append(min(result["return_mean"], result.get("eval_return_mean", result["return_mean"])))
+        line = {"date": datetime.date.today().isoformat(), "machine": machine(), "commit": version, **result}
         with open(RESULTS, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
     return returns
@@ -109,11 +121,13 @@ def main():
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
     farm, names = os.path.join(sys.argv[1], "farm"), sys.argv[2:]
-    rows = [row for row in TABLE if not names or any(name in row.name for name in names)]
+    chosen = {row: {seed for name, _, seed in (name.partition(":") for name in names or [""]) if name in row.name} for row in TABLE}
+    rows = [row for row in TABLE if chosen[row]]
     table = []
     for row in rows:
         threshold = row.threshold() if callable(row.threshold) else row.threshold
-        returns = record(farm, row, threshold, commit(sys.argv[1]))
+        seeds = range(1, row.seeds + 1) if "" in chosen[row] else sorted(map(int, chosen[row]))
+        returns = record(farm, row, seeds, threshold, commit(sys.argv[1]))
         table.append((row, threshold, row.of_seeds(returns), returns))
     for row, threshold, value, returns in table:
         verdict, seeds = "reached" if value >= threshold else "MISSED", " ".join(f"{value:.4g}" for value in returns)
