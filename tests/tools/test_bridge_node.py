@@ -19,7 +19,8 @@ class Node(InFolder):
     def learner(self, env="native/catch", *more):
         run = ["--run", "r", "--frames", "100G", "--actors", "0", "--expect-actors", "2", "--envs-per-actor", "8", "--device", "cpu"]
         process = self.start("learner", "train", "--env", env, *run, "--listen", "127.0.0.1:0", "--metrics-every", "0.1", *more)
-        self.assertTrue(wait_until(lambda: (self.folder / "r/bridge.addr").exists() or process.poll() is not None))
+        made = [self.folder / "r" / name for name in ("bridge.addr", "metrics.jsonl")]
+        self.assertTrue(wait_until(lambda: all(path.exists() for path in made) or process.poll() is not None))
         self.assertIsNone(process.poll(), self.said("learner"))
         return process
 
