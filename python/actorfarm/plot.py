@@ -59,7 +59,8 @@ class Run:
 
 
 def number(value):
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+    """NaN for what is not a number, or so large that sums of it overflow."""
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300 else math.nan
 
 
 # ---- reading ----
@@ -228,7 +229,7 @@ def summarise(group, axis, key, smooth=1, x_max=None):
             curve.update(band="standard deviation of games", low=[y - s for _, y, s in every[0]], high=[y + s for _, y, s in every[0]])
         return curve
     start, end = max((points[0][0] for points in every), default=0), min((points[-1][0] for points in every), default=-1)
-    curve["x"] = [start + (end - start) * i / (POINTS - 1) for i in range(POINTS)] if start < end else []
+    curve["x"] = [min(start + (end - start) * i / (POINTS - 1), end) for i in range(POINTS)] if start < end else []
     columns = [sorted(interpolate(points, x) for points in every) for x in curve["x"]]
     curve["median"] = [statistics.median(column) for column in columns]
     if len(every) > SEEDS_OF_RANGE:
@@ -370,7 +371,8 @@ def chart(curves, dotted, width, height, colours):
     """Rows of Braille: curves [(xs, ys, colour's number)] as lines, dotted ones as dots. Two by four dots are a character."""
     bits = ((1, 2, 4, 64), (8, 16, 32, 128))
     low, high = min(min(ys) for _, ys, _ in curves), max(max(ys) for _, ys, _ in curves)
-    low, high = (low - 1, high + 1) if low == high else (low, high)
+    margin = max(1, abs(low)) if low == high else 0
+    low, high = low - margin, high + margin
     end = max(xs[-1] for xs, _, _ in curves)
     cells, paint = [[0] * width for _ in range(height)], {}
 

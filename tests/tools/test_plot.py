@@ -84,6 +84,8 @@ class Plot(InFolder):
         name = self.run_of("r", [sample(step, step % 200) for step in range(100, 700, 100)] + [sample(700, None)])
         self.assertEqual(self.curve([name], axis="frames")["x"], [400, 800, 1200, 1600, 2000, 2400])
         self.assertEqual(self.curve([name], axis="minutes", x_max=3)["x"], [50 / 60, 100 / 60, 150 / 60])
+        rounded = [self.run_of(f"m{seed}", [sample(2, 1), sample(16, 2)], seed=seed) for seed in (0, 1)]
+        self.assertEqual(self.curve(rounded, axis="minutes")["x"][-1], 8 / 60, "1/60 + 7/60 is more")
         smooth = self.curve([name], smooth=3)["median"]
         self.assertEqual(smooth[1:-1], [200 / 3, 100 / 3] * 2)
 
@@ -110,7 +112,7 @@ class Plot(InFolder):
             self.assertIn(words, str(refused.exception))
 
     def test_colours_draw_all_groups_in_one_chart(self):
-        document = self.document([self.run_of("a", [sample(1, 1), sample(2, 2)], lr=1), self.run_of("b", [sample(1, 2), sample(3, 1)], lr=2)], metrics=["return"])
+        document = self.document([self.run_of("a", [sample(1, 1e17), sample(2, 1e17)], lr=1), self.run_of("b", [sample(1, 2), sample(3, 1)], lr=2)], metrics=["return"])
         for colours, charts in ((True, 1), (False, 2)):
             text = "\n".join(plot.text_lines(document, 20, colours))
             self.assertEqual((text.count("└"), "\x1b[31m" in text), (charts, colours))
