@@ -159,9 +159,10 @@ static enum farm_status report_result(struct evaluation *evaluation, bool interr
         return FARM_OK;
     }
     if (!options->json) {
-        printf("%s, %llu games%s: mean return %s, standard deviation %s%s (%s).\n", recipe->env,
-               (unsigned long long)sample.total.episodes, interrupted ? " until a signal" : "",
-               farm_format_figure(sample.return_mean).text, farm_format_figure(sample.return_std).text,
+        printf("%s, %llu game%s%s: mean return %s, standard deviation %s%s (%s).\n", recipe->env,
+               (unsigned long long)sample.total.episodes, sample.total.episodes == 1 ? "" : "s",
+               interrupted ? " until a signal" : "", farm_format_figure(sample.return_mean).text,
+               farm_format_figure(sample.return_std).text,
                farm_score_format(&evaluation->run.plan.env, sample.return_mean).text, evaluation->checkpoint);
         return FARM_OK;
     }

@@ -15,7 +15,7 @@ struct farm_film {
     uint32_t *record; // header and picture
 };
 
-// Environments that need less than a step of Atari's per picture have no rate of their own: Procgen's.
+// Pictures a second of environments that have no rate of their own: as Procgen plays.
 enum { FARM_FILM_RATE_HZ = 15 };
 
 // Takes fd, also if it fails. Errors: FARM_E_UNSUPPORTED: the environment has neither render nor an image among its
