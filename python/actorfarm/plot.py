@@ -173,6 +173,8 @@ def read_baseline(path):
         name, unit = row.get("name") or os.path.splitext(os.path.basename(path))[0], row.get("unit") or "steps"
         try:
             point = float(row["x"]), float(row["y"])
+            if not all(map(math.isfinite, point)):
+                raise ValueError
         except (TypeError, ValueError):
             raise Refused(f"--baseline {path}:{i}: x and y must be numbers (got {row['x']!r}, {row['y']!r})") from None
         if unit not in AXES:

@@ -28,6 +28,7 @@ REFUSED = (  # words of the message, flags
     ("gone.csv: No such file", "run a baseline gone.csv"),
     ("must name the columns", "run a baseline empty"),
     ("bad.csv:3: x and y must be numbers (got '2', 'x')", "run a baseline bad.csv"),
+    ("nan.csv:2: x and y must be numbers (got '1', 'nan')", "run a baseline nan.csv"),
     ("bad_unit.csv:2: unit must be one of", "run a baseline bad_unit.csv"),
 )
 
@@ -102,7 +103,7 @@ class Plot(InFolder):
     def test_bad_input_is_refused_with_the_words_that_help(self):
         self.run_of("a", [sample(1, 1), sample(2, 2, kl_nats=0.1)])
         for name, text in (("empty", ""), ("garbage", "x\n{}\n"), ("odd", '{"agent_steps": "x", "wall_s": 1, "return_mean": 1}\n'), ("bad.csv", "x,y\n1,1\n2,x\n"),
-                           ("timeless", json.dumps({**RECORD, "curve": [[30, 1], [60, 2]]})), ("bad_unit.csv", "x,y,unit\n1,1,hours\n")):  # fmt: skip
+                           ("timeless", json.dumps({**RECORD, "curve": [[30, 1], [60, 2]]})), ("bad_unit.csv", "x,y,unit\n1,1,hours\n"), ("nan.csv", "x,y\n1,nan\n")):  # fmt: skip
             self.write(name, text)
         self.addCleanup(os.chdir, os.getcwd())
         os.chdir(self.folder)
