@@ -24,7 +24,7 @@ B        ?=
 ENV       = native/breakout
 ARGS     ?=
 RESULTS  ?=
-TEST_JOBS ?= 4
+TEST_JOBS ?= 3
 export PYTHON BUILD CC
 
 WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter

@@ -288,7 +288,7 @@ class FaultsWhileItRuns(WithPlugins):
         return result.returncode, document["error"], document["checkpoints"]
 
     def test_a_run_whose_only_actor_hangs_to_its_end_has_failed(self):
-        status, error, _ = self.hang("--hang-seconds", "0.5", seconds="1.5")
+        status, error, _ = self.hang("--hang-seconds", "0.5", seconds="3")
         self.assertEqual(status, 1)
         self.assertRegex(error, r"no environment published a step in the last \S+ s of the run: actor 0 did not return")
 
