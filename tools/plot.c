@@ -99,11 +99,12 @@ int farm_cmd_plot(int argc, char **argv) {
             "differ in the seed only are one curve: their median, as far as all of them have played, with a band\n"
             "of the quartiles, of up to three runs from the least to the most; the band of a single run is the\n"
             "standard deviation of its games. docs/METRICS.md describes baselines and the JSON document.",
-        .examples = "  farm plot runs/b1\n"
-                    "  farm plot runs/seed* -o curves.png --x minutes\n"
-                    "  farm plot runs/b1 runs/b2 --metrics return,explained_variance --smooth 5 -o curves.svg\n"
-                    "  grep ale/Pong bench/results/training.jsonl | farm plot - --baseline bench/baselines/pong.csv -o "
-                    "pong.png\n",
+        .examples =
+            "  farm plot runs/b1\n"
+            "  farm plot runs/seed* -o curves.png --x minutes\n"
+            "  farm plot runs/b1 runs/b2 --metrics return,explained_variance --smooth 5 -o curves.svg\n"
+            "  grep ale/Pong bench/results/training.jsonl | farm plot - --baseline bench/baselines/ale_Pong.csv -o "
+            "pong.png\n",
         .flags = flags,
         .flag_count = sizeof flags / sizeof *flags,
         .words = &request.runs};

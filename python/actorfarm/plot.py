@@ -67,7 +67,7 @@ def number(value):
 
 
 def read_recipe(folder):
-    """recipe.yaml of a run's folder; empty: there is none."""
+    """recipe.yaml of a run's folder; empty if it does not exist."""
     try:
         with open(os.path.join(folder, "recipe.yaml"), encoding="utf-8", errors="replace") as file:
             return dict(line.strip().split(": ", 1) for line in file if ": " in line)
