@@ -114,6 +114,12 @@ class InFolder(unittest.TestCase):
         self.assertTrue(found, f"'{pattern}' is missing in: {self.said(log)[-4000:]}")
         return found
 
+    def lines(self):
+        """The complete lines of metrics of the run r: the last line of the file may be half written."""
+        path = self.folder / "r/metrics.jsonl"
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text.split("\n")[:-1]]
+
 
 class Watched(InFolder):
     """With one training in the folder `r`, which ends by a signal only."""
@@ -123,12 +129,6 @@ class Watched(InFolder):
         process = self.start_logged(*command, *arguments, **({"FARM_PYTHON": str(python)} if python else {}))
         self.assertTrue(wait_until(lambda: self.updates() > 0), self.said())
         return process
-
-    def lines(self):
-        """Its lines of metrics."""
-        path = self.folder / "r/metrics.jsonl"
-        text = path.read_text() if path.exists() else ""
-        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
 
     def updates(self):
         lines = self.lines()

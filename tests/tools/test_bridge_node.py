@@ -33,8 +33,8 @@ class Node(InFolder):
         self.assertIn(words, done.stderr)
 
     def frames(self):
-        lines = (self.folder / "r/metrics.jsonl").read_text().splitlines()
-        return json.loads(lines[-1])["frames"] if lines else 0
+        lines = self.lines()
+        return lines[-1]["frames"] if lines else 0
 
     def until_more(self, frames=10000, doing="plays"):
         before = self.frames()
