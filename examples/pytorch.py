@@ -18,11 +18,20 @@ def load(path):
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
 
 
+def numbers(w, x):
+    """What the network sees of pixels: 0 to 1, or (--normalise-observations) of mean 0 and deviation 1 in steps of 1/25.4."""
+    if "normalise.mean" not in w:
+        return x.float() / 255
+    mean, variance = (w[f"normalise.{name}"].reshape(x.shape[2:]) for name in ("mean", "variance"))
+    steps = ((x.float() - mean) / (variance + 0.65).sqrt() * 25.4).round().clamp(-128, 127)
+    return steps / 25.4 * x.flatten(2).any(-1)[:, :, None, None]  # a frame from before the episode stays 0
+
+
 def forward(w, net, x):
     """Logits [batch][actions] and values [batch][1]. x: flat [batch][numbers], or frames [batch][stack][height][width] of
     pixels 0 to 255, the oldest first; a frame from before the episode is zeros."""
     strides, i = STRIDES[net], 0
-    x = x.float() / 255 if strides else x
+    x = numbers(w, x) if strides else x
     for i, stride in enumerate(strides, 1):
         x = conv2d(x, w[f"layers.{i - 1}.weight"], w[f"layers.{i - 1}.bias"], stride).relu()
     x = x.flatten(1)

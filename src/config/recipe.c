@@ -69,10 +69,9 @@ static const struct farm_recipe_key keys[] = {
     INT(unroll, "20", 1, 4096, "agent steps (transitions) of a window"),
     INT(batch, "0", 0, 65536, "windows of an update; 0: half as many as environments, at least 8"),
     INT(stack, "1", 1, 32, "newest observations that the network sees together (images only)"),
-    BOOL(
-        normalise_observations, "false",
-        "numbers of observations get mean 0 and deviation 1, by statistics over all steps in training, and are clipped "
-        "to +-10"),
+    BOOL(normalise_observations, "false",
+         "numbers and pixels of observations get mean 0 and deviation 1, each by its statistics over all steps in "
+         "training, and are clipped to +-10 (pixels: +-5)"),
     BOOL(last_inputs, "false", "the network also sees the last action and the last reward, clipped to +-1 (IMPALA)"),
     BOOL(normalise_rewards, "false",
          "rewards in training are divided by the deviation of the discounted return so far, after clip and scale, and "

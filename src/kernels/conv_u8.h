@@ -1,6 +1,7 @@
-// The first convolution of a network, from 8-bit frames in place (in the lane's ring): stack, divide by 255, convolve,
-// add the bias, activate; and its weight gradient. Runs in the learner, or in an actor with local inference. The caller
-// holds the lane's cursor, so the frames do not change; no memory order here. No dilation and no data gradient.
+// The first convolution of a network, from 8-bit frames in place (in the lane's ring): stack, divide by 255 (or 25.4,
+// normalised), convolve, add the bias, activate; and its weight gradient. Runs in the learner, or in an actor with
+// local inference. The caller holds the lane's cursor, so the frames do not change; no memory order here. No dilation
+// and no data gradient.
 //
 // Precision I16: pixels are exact in 16 bits; weights are rounded to 14 bits (sign and 13) of the largest weight of
 // their output channel, output gradients likewise per observation and channel; products are summed in whole numbers
@@ -38,6 +39,7 @@ struct farm_conv_u8_shape {
     bool bf16; // outputs and their gradients are bf16; else f32
     enum farm_conv_u8_precision precision;
     enum farm_conv_u8_path path;
+    bool normalised; // frames hold bytes of kernels/pixels.h, (byte - 128) / 25.4; else byte / 255
 };
 
 static inline int farm_conv_u8_out_height(const struct farm_conv_u8_shape *shape) {
@@ -64,7 +66,7 @@ void farm_conv_u8_pack(const struct farm_conv_u8_shape *shape, const float *weig
 // Size of the next two functions' scratch, which starts at a 64-byte boundary; its contents do not matter.
 size_t farm_conv_u8_scratch_bytes(const struct farm_conv_u8_shape *shape);
 
-// out = activation(conv(frames / 255) + bias). frames: [batch][S] pointers to frames, NULL is a frame of zeros
+// out = activation(conv(frames) + bias). frames: [batch][S] pointers to frames, NULL is a frame of zeros
 // (before the episode's start). bias: [O]. out: batch observations, f32 or bf16, 16-byte aligned. Thread-safe on
 // disjoint outputs and scratch. Reads no byte outside the frames.
 void farm_conv_u8_forward(const struct farm_conv_u8_shape *shape, const void *packed, const float *bias,

@@ -17,6 +17,7 @@
 #define FARM_KERNELS_CONV_U8_PACKED_H
 
 #include "kernels/conv_u8.h"
+#include "kernels/pixels.h"
 
 enum {
     FARM_CONV_U8_SIDE = 84,     // the Winograd shape's plane, kernel and stride: all Atari networks'
@@ -34,6 +35,14 @@ enum {
 static inline int farm_conv_u8_whole_max(int terms) {
     const int fits = INT32_MAX / (255 * terms);
     return fits < FARM_CONV_U8_WHOLE_MAX ? fits : FARM_CONV_U8_WHOLE_MAX;
+}
+
+// A pixel is a byte less `zero`, `one` of which are 1. Padding and frames of zeros are 0 in both.
+static inline int farm_conv_u8_zero(const struct farm_conv_u8_shape *shape) {
+    return shape->normalised ? FARM_PIXEL_ZERO : 0;
+}
+static inline float farm_conv_u8_one(const struct farm_conv_u8_shape *shape) {
+    return shape->normalised ? FARM_PIXEL_ONE : 255.0f;
 }
 
 // Rows of outputs whose gradients are summed in 32 bits, an even number: after so many, the sum is added to the f32
@@ -92,7 +101,7 @@ static inline bool farm_conv_u8_is_winograd(const struct farm_conv_u8_shape *sha
 // Views of the packed block; pointers that the precision does not use are NULL.
 struct farm_conv_u8_packed {
     float *scale;      // I16: [O]: value of 1 in a sum
-    float *plain_f32;  // F32: [rows][K][O], divided by 255
+    float *plain_f32;  // F32: [rows][K][O], divided by `one`
     int16_t *plain;    // I16: [ceil(planes / 2)][K][K][O][2]
     int16_t *winograd; // I16, Winograd shapes: [O/16][9 parts][pixel pair: planes·4 rows of 4, two by two][16][2]
 };
@@ -109,7 +118,7 @@ struct farm_conv_u8_work {
     int32_t
         *gradients; // direct: [out_width][O], of one row of outputs or of two; Winograd: [O/16][9 parts][50][16] pairs
     int32_t *sums;  // of some rows of one observation, in steps: [rows][K][O]; Winograd: [O/16][9 parts][rows·4][16]
-    float *total;   // over the batch, for pixels of 0 to 255: [rows][K][O]; Winograd: [O/16][2x2 blocks][rows·4][16]
+    float *total;   // over the batch, times `one`: [rows][K][O]; Winograd: [O/16][2x2 blocks][rows·4][16]
     float *step, *inverse, *dbias; // [O]
 };
 
@@ -149,7 +158,8 @@ static inline void farm_conv_u8_add_total(const struct farm_conv_u8_shape *shape
                                           float *dweights) {
     const int taps = farm_conv_u8_rows(shape) * shape->kernel;
     for (int o = 0; o < shape->outputs; o++)
-        for (int t = 0; t < taps; t++) dweights[o * taps + t] += work->total[t * shape->outputs + o] / 255.0f;
+        for (int t = 0; t < taps; t++)
+            dweights[o * taps + t] += work->total[t * shape->outputs + o] / farm_conv_u8_one(shape);
 }
 
 #endif

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/pixels.h"
 #include "learner/observation.h"
 #include "learner/validator.h"
 #include "nn/inputs.h"
@@ -21,12 +22,18 @@ struct farm_statistics {
     const struct farm_algo_config *algo;
     struct farm_net read; // its io has only the normalised parts
     struct number {
-        int at; // in the flat input
+        size_t at; // in the tensors
         struct farm_moments moments;
         double shift, sum, squares; // of an iteration: the first number, sums of x - shift
     } * numbers;                    // [read.io.flat]
     float *row;                     // [read.io.flat]
     double rows;                    // of the iteration
+
+    size_t pixels;
+    struct farm_moments *pixel; // [pixels]
+    uint32_t *sums, *squares;   // [pixels] since the last merge
+    uint32_t frames;            // likewise, of each image
+    uint8_t *planes;            // a frame
 
     double discount;
     struct farm_moments returns;
@@ -59,9 +66,10 @@ static void choose_parts(struct farm_statistics *statistics) {
 static void place_numbers(struct farm_statistics *statistics) {
     const struct farm_net_io *io = &statistics->net->io;
     struct number *number = statistics->numbers;
-    for (int k = 0, at = 0; k < io->input_count; at += farm_net_input_width(&io->inputs[k++]))
+    const int pixels = farm_net_pixels(io);
+    for (int k = 0, at = pixels; k < io->input_count; at += farm_net_input_width(&io->inputs[k++]))
         for (int i = 0; io->inputs[k].normalise && i < farm_net_input_width(&io->inputs[k]); i++, number++)
-            number->at = at + i;
+            number->at = (size_t)(at + i);
 }
 
 enum farm_status farm_statistics_make(const struct farm_net *net, const struct farm_algo_config *algo, uint32_t lanes,
@@ -81,11 +89,17 @@ enum farm_status farm_statistics_make(const struct farm_net *net, const struct f
     const size_t numbers = (size_t)statistics->read.io.flat, environments = (size_t)lanes * width_max;
     statistics->numbers = calloc(numbers + 1, sizeof *statistics->numbers);
     statistics->row = calloc(numbers + 1, sizeof *statistics->row);
+    const size_t pixels = statistics->pixels = (size_t)farm_net_pixels(&net->io);
+    statistics->pixel = calloc(pixels + 1, sizeof *statistics->pixel);
+    statistics->sums = calloc(pixels + 1, sizeof *statistics->sums);
+    statistics->squares = calloc(pixels + 1, sizeof *statistics->squares);
+    statistics->planes = calloc(pixels + 1, 1);
     if (rewards) statistics->discounted = calloc(environments + 1, sizeof *statistics->discounted);
-    if (!statistics->numbers || !statistics->row || (rewards && !statistics->discounted)) {
+    if (!statistics->numbers || !statistics->row || !statistics->pixel || !statistics->sums || !statistics->squares ||
+        !statistics->planes || (rewards && !statistics->discounted)) {
         farm_statistics_free(statistics);
-        return farm_fail(err, FARM_E_LIMIT, "no memory for statistics of %zu numbers and %zu environments", numbers,
-                         environments);
+        return farm_fail(err, FARM_E_LIMIT, "no memory for statistics of %zu numbers and %zu environments",
+                         numbers + pixels, environments);
     }
     place_numbers(statistics);
     *out = statistics;
@@ -96,6 +110,10 @@ void farm_statistics_free(struct farm_statistics *statistics) {
     if (!statistics) return;
     free(statistics->numbers);
     free(statistics->row);
+    free(statistics->pixel);
+    free(statistics->sums);
+    free(statistics->squares);
+    free(statistics->planes);
     free(statistics->discounted);
     free(statistics);
 }
@@ -106,16 +124,27 @@ static size_t offset_of(const struct farm_statistics *statistics, int tensor) {
     return statistics->net->tensors[tensor].offset;
 }
 
+static struct farm_moments moments_at(const struct farm_statistics *statistics, const float *params, size_t at) {
+    const int first = statistics->net->normalise;
+    return (struct farm_moments){.count = (double)params[offset_of(statistics, first + 2)],
+                                 .mean = (double)params[offset_of(statistics, first) + at],
+                                 .variance = (double)params[offset_of(statistics, first + 1) + at]};
+}
+
+static void write_moments(const struct farm_statistics *statistics, struct farm_moments moments, size_t at,
+                          float *params) {
+    const int first = statistics->net->normalise;
+    params[offset_of(statistics, first) + at] = (float)moments.mean;
+    params[offset_of(statistics, first + 1) + at] = (float)moments.variance;
+    params[offset_of(statistics, first + 2)] = (float)moments.count;
+}
+
 void farm_statistics_load(struct farm_statistics *statistics, const float *params) {
     if (!statistics) return;
-    const int first = statistics->net->normalise, of_return = statistics->net->normalise_return;
-    for (int i = 0; i < statistics->read.io.flat; i++) {
-        struct number *number = &statistics->numbers[i];
-        number->moments =
-            (struct farm_moments){.count = (double)params[offset_of(statistics, first + 2)],
-                                  .mean = (double)params[offset_of(statistics, first) + (size_t)number->at],
-                                  .variance = (double)params[offset_of(statistics, first + 1) + (size_t)number->at]};
-    }
+    const int of_return = statistics->net->normalise_return;
+    for (int i = 0; i < statistics->read.io.flat; i++)
+        statistics->numbers[i].moments = moments_at(statistics, params, statistics->numbers[i].at);
+    for (size_t i = 0; i < statistics->pixels; i++) statistics->pixel[i] = moments_at(statistics, params, i);
     if (of_return < 0) return;
     const float *from = params + offset_of(statistics, of_return);
     statistics->returns =
@@ -124,13 +153,10 @@ void farm_statistics_load(struct farm_statistics *statistics, const float *param
 
 void farm_statistics_write(const struct farm_statistics *statistics, float *params) {
     if (!statistics) return;
-    const int first = statistics->net->normalise, of_return = statistics->net->normalise_return;
-    for (int i = 0; i < statistics->read.io.flat; i++) {
-        const struct number *number = &statistics->numbers[i];
-        params[offset_of(statistics, first) + (size_t)number->at] = (float)number->moments.mean;
-        params[offset_of(statistics, first + 1) + (size_t)number->at] = (float)number->moments.variance;
-        params[offset_of(statistics, first + 2)] = (float)number->moments.count;
-    }
+    const int of_return = statistics->net->normalise_return;
+    for (int i = 0; i < statistics->read.io.flat; i++)
+        write_moments(statistics, statistics->numbers[i].moments, statistics->numbers[i].at, params);
+    for (size_t i = 0; i < statistics->pixels; i++) write_moments(statistics, statistics->pixel[i], i, params);
     if (of_return < 0) return;
     float *to = params + offset_of(statistics, of_return);
     to[0] = (float)statistics->returns.mean;
@@ -140,8 +166,35 @@ void farm_statistics_write(const struct farm_statistics *statistics, float *para
 
 // ---- an iteration ----
 
+static void merge_pixels(struct farm_statistics *statistics) {
+    const double count = statistics->frames;
+    for (size_t i = 0; i < statistics->pixels && count > 0; i++) {
+        const double mean = statistics->sums[i] / count;
+        farm_moments_merge(&statistics->pixel[i],
+                           &(struct farm_moments){.count = count,
+                                                  .mean = mean,
+                                                  .variance = fmax(0, statistics->squares[i] / count - mean * mean)});
+    }
+    memset(statistics->sums, 0, statistics->pixels * sizeof *statistics->sums);
+    memset(statistics->squares, 0, statistics->pixels * sizeof *statistics->squares);
+    statistics->frames = 0;
+}
+
+// The newest frame of each image.
+static void add_frames(struct farm_statistics *statistics, const struct farm_column *column, uint64_t n) {
+    const struct farm_net_io *io = &statistics->net->io;
+    const size_t pixels = statistics->pixels / (size_t)io->images;
+    for (size_t image = 0; image < (size_t)io->images; image++) {
+        const uint8_t *frame = farm_lane_obs(column->lane, (uint32_t)io->image_source[image], n, column->env);
+        frame = farm_inputs_planes(io, frame, statistics->planes);
+        farm_pixels_add(frame, pixels, statistics->sums + image * pixels, statistics->squares + image * pixels);
+    }
+    if (++statistics->frames == FARM_PIXELS_SUM_MAX) merge_pixels(statistics);
+}
+
 static void add_row(struct farm_statistics *statistics, const struct farm_column *column, uint64_t n) {
     const void *parts[FARM_NET_INPUTS_MAX];
+    if (statistics->pixels) add_frames(statistics, column, n);
     farm_observation_parts(&statistics->read, column->lane, n, column->env, parts);
     farm_inputs_write(&statistics->read.io, NULL, NULL, parts, statistics->row);
     for (int i = 0; i < statistics->read.io.flat; i++) {
@@ -161,6 +214,7 @@ static void add_observations(struct farm_statistics *statistics, const struct fa
         for (uint64_t n = it->columns[c].start; n < it->columns[c].start + steps; n++)
             if (!(farm_lane_flags(it->columns[c].lane, n)[it->columns[c].env] & FARM_STEP_SENSELESS))
                 add_row(statistics, &it->columns[c], n);
+    merge_pixels(statistics);
     for (int i = 0; i < statistics->read.io.flat && statistics->rows > 0; i++) {
         struct number *number = &statistics->numbers[i];
         const double mean = number->sum / statistics->rows;
@@ -191,7 +245,7 @@ static void add_returns(struct farm_statistics *statistics, const struct farm_co
 
 void farm_statistics_begin(struct farm_statistics *statistics, struct farm_iteration *it) {
     if (!statistics) return;
-    if (statistics->read.io.flat > 0) add_observations(statistics, it);
+    if (statistics->net->normalise >= 0) add_observations(statistics, it);
     for (uint32_t c = 0; c < it->count && statistics->discounted; c++)
         add_returns(statistics, &it->columns[c], it->plan->shape.stride);
     it->reward_scale = statistics->discounted ? (float)(1 / sqrt(statistics->returns.variance + 1e-8)) : 0;

@@ -1,7 +1,7 @@
-// Running statistics that normalise what networks and algorithms read: mean and variance of the numbers of
-// observations, and the variance of discounted returns, by which rewards are divided. They are tensors of the
-// parameters (normalise.*, nn/net.h), change at publish only, and so are versioned, checkpointed and, in evaluation,
-// frozen like weights. For every backend. Runs on the training thread.
+// Running statistics that normalise what networks and algorithms read: mean and variance of the numbers
+// and pixels of observations, and the variance of discounted returns, by which rewards are divided. They are tensors of
+// the parameters (normalise.*, nn/net.h), change at publish only, and so are versioned, checkpointed and, in
+// evaluation, frozen like weights. For every backend. Runs on the training thread.
 #ifndef FARM_LEARNER_STATISTICS_H
 #define FARM_LEARNER_STATISTICS_H
 

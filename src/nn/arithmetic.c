@@ -51,7 +51,8 @@ struct farm_conv_u8_shape farm_arithmetic_first(const struct farm_net *net, cons
                                        .relu = op->activation == FARM_ACTIVATION_RELU,
                                        .bf16 = form.bf16,
                                        .precision = arithmetic->first,
-                                       .path = arithmetic->path};
+                                       .path = arithmetic->path,
+                                       .normalised = io->normalise_frames};
 }
 
 bool farm_arithmetic_set_path(const struct farm_net *net, int path, struct farm_arithmetic *arithmetic) {

@@ -10,6 +10,7 @@
 
 #include "base/time.h"
 #include "kernels/bf16.h"
+#include "kernels/pixels.h"
 #include "nn/dnnl_layer.h"
 #include "nn/inputs.h"
 #include "nn/join.h"
@@ -34,7 +35,9 @@ struct conv_u8 {
     void *scratch;
     float *bias;
     const uint8_t **frames; // [batch_max][images * stack] of the last forward
-    uint8_t *planes;        // [batch_max][images * stack] frames, if they come interleaved
+    uint8_t *planes;        // [batch_max][images * stack] frames, if they come interleaved or are normalised
+    int16_t *scale;         // [2][pixels] of farm_inputs_scale_pixels; NULL: not normalised
+    float scale_count;      // steps behind it
 };
 
 // The flat input.
@@ -113,7 +116,7 @@ static bool is_join(const struct farm_executor *ex, int i) {
 }
 
 static bool has_planes(const struct farm_net_io *io) {
-    return io->interleaved && io->frame_channels > 1;
+    return farm_net_interleaved(io) || io->normalise_frames;
 }
 
 static size_t frame_bytes(const struct farm_net_io *io) {
@@ -132,9 +135,11 @@ static bool allocate_conv_u8(struct farm_executor *ex) {
     if (has_planes(io)) conv->planes = farm_dnnl_alloc(frames * frame_bytes(io));
     conv->packed = farm_dnnl_alloc(farm_conv_u8_packed_bytes(&conv->shape));
     conv->bias = farm_dnnl_alloc((size_t)conv->shape.outputs * sizeof *conv->bias);
+    if (io->normalise_frames) conv->scale = farm_dnnl_alloc(2 * (size_t)farm_net_pixels(io) * sizeof *conv->scale);
+    conv->scale_count = -1;
     conv->scratch = farm_dnnl_alloc(farm_conv_u8_scratch_bytes(&conv->shape));
     return conv->packed != NULL && conv->bias != NULL && conv->scratch != NULL && conv->frames != NULL &&
-           (conv->planes != NULL || !has_planes(io));
+           (conv->planes != NULL || !has_planes(io)) && (conv->scale != NULL || !io->normalise_frames);
 }
 
 static bool allocate_flat(struct farm_executor *ex) {
@@ -289,9 +294,9 @@ void farm_executor_destroy(struct farm_executor *ex) {
         free(ex->ins[i].data);
         free(ex->back[i].data);
     }
-    void *const own[] = {ex->conv_u8.packed, ex->conv_u8.scratch, ex->conv_u8.bias, ex->conv_u8.frames,
-                         ex->conv_u8.planes, ex->flat.rows,       ex->flat.mean,    ex->flat.inverse,
-                         ex->flat.join_bias, ex->flat.join_weight};
+    void *const own[] = {ex->conv_u8.packed, ex->conv_u8.scratch, ex->conv_u8.bias,    ex->conv_u8.scale,
+                         ex->conv_u8.frames, ex->conv_u8.planes,  ex->flat.rows,       ex->flat.mean,
+                         ex->flat.inverse,   ex->flat.join_bias,  ex->flat.join_weight};
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) free(own[i]);
     farm_dnnl_close(&ex->dnnl);
     free(ex);
@@ -305,6 +310,15 @@ static void add_time(const struct farm_executor *ex, int i, uint64_t *last) {
     *last = now;
 }
 
+// Statistics change at publish only, parameters with each optimiser step; a run's statistics of so many steps are the
+// same ones.
+static void load_scale(struct farm_executor *ex, const float *params) {
+    const float count = params[ex->net.tensors[ex->net.normalise + 2].offset];
+    if (count == ex->conv_u8.scale_count) return;
+    farm_inputs_scale_pixels(&ex->net, params, ex->conv_u8.scale);
+    ex->conv_u8.scale_count = count;
+}
+
 void farm_executor_load(struct farm_executor *ex, const float *params) {
     use_one_thread();
     uint64_t last = 0;
@@ -313,6 +327,7 @@ void farm_executor_load(struct farm_executor *ex, const float *params) {
         farm_conv_u8_pack(&ex->conv_u8.shape, params + ex->configs[0].weight_offset, ex->conv_u8.packed);
         memcpy(ex->conv_u8.bias, params + ex->configs[0].bias_offset,
                (size_t)ex->conv_u8.shape.outputs * sizeof *ex->conv_u8.bias);
+        if (ex->conv_u8.scale) load_scale(ex, params);
     }
     if (ex->flat.mean) farm_inputs_scale(&ex->net, params, ex->flat.mean, ex->flat.inverse);
     for (int i = 0; i < ex->layer_count; i++) {
@@ -334,14 +349,24 @@ static struct rung *rung_for(struct farm_executor *ex, int batch) {
     return &ex->rungs[r];
 }
 
-// Lists the rows' frames, as planes.
+// A frame of an image, as the first layer reads it.
+static void enter_frame(const struct farm_executor *ex, size_t image, const uint8_t *frame, uint8_t *planes) {
+    const struct farm_net_io *io = &ex->net.io;
+    const size_t pixels = frame_bytes(io);
+    frame = farm_inputs_planes(io, frame, planes);
+    if (!ex->conv_u8.scale) return;
+    const int16_t *mean = ex->conv_u8.scale + image * pixels;
+    farm_pixels_normalise(frame, mean, mean + farm_net_pixels(io), pixels, planes);
+}
+
+// Lists the rows' frames.
 static void enter_frames(struct farm_executor *ex, const void *const *rows, int batch) {
     const struct farm_net_io *io = &ex->net.io;
     const size_t frames = frames_of_row(io), pointers = (size_t)farm_net_pointers(&ex->net);
     for (size_t i = 0; i < (size_t)batch * frames; i++) {
         const uint8_t *frame = rows[i / frames * pointers + i % frames];
         uint8_t *planes = ex->conv_u8.planes ? ex->conv_u8.planes + i * frame_bytes(io) : NULL;
-        if (frame && planes) farm_inputs_planes(io, frame, planes);
+        if (frame && planes) enter_frame(ex, i % frames / (size_t)io->stack, frame, planes);
         ex->conv_u8.frames[i] = frame && planes ? planes : frame;
     }
 }

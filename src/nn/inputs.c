@@ -5,13 +5,27 @@
 #include <string.h>
 
 #include "kernels/gather.h"
+#include "kernels/pixels.h"
 
 void farm_inputs_scale(const struct farm_net *net, const float *params, float *mean, float *inverse) {
-    const float *from = params + net->tensors[net->normalise].offset;
-    const float *variance = params + net->tensors[net->normalise + 1].offset;
+    const int pixels = farm_net_pixels(&net->io);
+    const float *from = params + net->tensors[net->normalise].offset + pixels;
+    const float *variance = params + net->tensors[net->normalise + 1].offset + pixels;
     for (int i = 0; i < net->io.flat; i++) {
         mean[i] = from[i];
         inverse[i] = 1.0f / sqrtf(variance[i] + 1e-8f);
+    }
+}
+
+void farm_inputs_scale_pixels(const struct farm_net *net, const float *params, int16_t *scale) {
+    const int pixels = farm_net_pixels(&net->io);
+    const float *mean = params + net->tensors[net->normalise].offset;
+    const float *variance = params + net->tensors[net->normalise + 1].offset;
+    const bool known = params[net->tensors[net->normalise + 2].offset] > 0;
+    for (int i = 0; i < pixels; i++) {
+        const struct farm_pixel_scale pixel = farm_pixel_scale_of(mean[i], variance[i]);
+        scale[i] = pixel.mean;
+        scale[pixels + i] = known ? pixel.gain : 0;
     }
 }
 
@@ -66,8 +80,10 @@ void farm_inputs_write(const struct farm_net_io *io, const float *mean, const fl
     }
 }
 
-void farm_inputs_planes(const struct farm_net_io *io, const uint8_t *frame, uint8_t *planes) {
+const uint8_t *farm_inputs_planes(const struct farm_net_io *io, const uint8_t *frame, uint8_t *planes) {
+    if (!farm_net_interleaved(io)) return frame;
     const size_t channels = (size_t)io->frame_channels, pixels = (size_t)io->height * (size_t)io->width;
     for (size_t c = 0; c < channels; c++)
         for (size_t i = 0; i < pixels; i++) planes[c * pixels + i] = frame[i * channels + c];
+    return planes;
 }

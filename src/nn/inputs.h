@@ -11,12 +11,16 @@
 // statistics in the parameters; parts that are not normalised keep what their scale holds.
 void farm_inputs_scale(const struct farm_net *net, const float *params, float *mean, float *inverse);
 
+// How pixels are normalised (kernels/pixels.h), of a network that does: means [farm_net_pixels], then as many gains.
+// Before the first statistics gains are 0, and so is every pixel.
+void farm_inputs_scale_pixels(const struct farm_net *net, const float *params, int16_t *scale);
+
 // Writes a row's flat input [io->flat]. parts: [io->input_count] pointers, NULL: zeros (before normalisation). mean and
 // inverse: NULL if the network normalises nothing. A choice out of range becomes zeros. io: of a made network.
 void farm_inputs_write(const struct farm_net_io *io, const float *mean, const float *inverse, const void *const *parts,
                        float *out);
 
-// Reads a frame [height][width][channels] into planes.
-void farm_inputs_planes(const struct farm_net_io *io, const uint8_t *frame, uint8_t *planes);
+// The planes of a frame: the frame itself, or if its channels lie beside one another `planes`, which it writes.
+const uint8_t *farm_inputs_planes(const struct farm_net_io *io, const uint8_t *frame, uint8_t *planes);
 
 #endif

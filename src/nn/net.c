@@ -263,12 +263,13 @@ static void append_join(struct farm_net *net) {
 }
 
 static void append_statistics(struct farm_net *net) {
-    bool normalises = false;
+    bool normalises = net->io.normalise_frames;
+    const int numbers = farm_net_pixels(&net->io) + net->io.flat;
     for (int i = 0; i < net->io.input_count; i++) normalises |= net->io.inputs[i].normalise;
     net->normalise = net->normalise_return = -1;
     if (normalises) {
-        net->normalise = append_tensor(net, "normalise.mean", (int[]){net->io.flat}, 1);
-        append_tensor(net, "normalise.variance", (int[]){net->io.flat}, 1);
+        net->normalise = append_tensor(net, "normalise.mean", (int[]){numbers}, 1);
+        append_tensor(net, "normalise.variance", (int[]){numbers}, 1);
         append_tensor(net, "normalise.count", (int[]){1}, 1);
     }
     if (net->io.normalise_rewards) net->normalise_return = append_tensor(net, "normalise.return", (int[]){3}, 1);

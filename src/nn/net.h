@@ -87,6 +87,7 @@ struct farm_net_io {
     int stack;          // frames stacked, >= 1; input channels = images * stack * frame_channels, oldest frame first
     int images;         // fields of frames, one stack after another; 0 means 1
     int image_source[FARM_NET_INPUTS_MAX]; // each one's observation field; only callers read it
+    bool normalise_frames;                 // pixels by their running mean and variance (kernels/pixels.h)
     int flat;                              // numbers of the flat input; 0: none
     int input_count;                       // its parts; 0: one of `flat` f32, the observation's field 0
     struct farm_net_input inputs[FARM_NET_INPUTS_MAX];
@@ -143,8 +144,8 @@ struct farm_net {
     const struct farm_net_spec *spec;
     struct farm_net_io io;
     int state;            // floats of recurrent state of one environment; 0: none
-    int normalise;        // index of the tensor normalise.mean [flat]; normalise.variance and normalise.count [1]
-                          // follow; -1: none
+    int normalise;        // index of the tensor normalise.mean [farm_net_pixels + flat]; normalise.variance and
+                          // normalise.count [1] follow; -1: none
     int normalise_return; // index of the tensor normalise.return [3]: mean, variance, count; -1: none
     int tensor_count;
     struct farm_tensor tensors[FARM_TENSORS_MAX];
@@ -180,6 +181,16 @@ static inline struct farm_sequence farm_sequence_rows(int rows) {
     sequence.state_in = NULL;
     sequence.state_out = NULL;
     return sequence;
+}
+
+// Frames whose channels lie beside one another: networks read planes.
+static inline bool farm_net_interleaved(const struct farm_net_io *io) {
+    return io->interleaved && io->frame_channels > 1;
+}
+
+// Pixels with statistics: an image's planes [channels][height][width], one image after another.
+static inline int farm_net_pixels(const struct farm_net_io *io) {
+    return io->normalise_frames ? io->images * io->frame_channels * io->height * io->width : 0;
 }
 
 // Pointers of a row: its frames, then the parts of its flat input.

@@ -74,7 +74,7 @@ static bool is_flag(const struct farm_recipe *recipe, const char *key) {
 }
 
 static bool normalises(const struct farm_net_io *io) {
-    bool any = false;
+    bool any = io->normalise_frames;
     for (int i = 0; i < io->input_count; i++) any |= io->inputs[i].normalise;
     return any;
 }
@@ -107,7 +107,7 @@ static void warn_without_effect(const struct farm_run_plan *plan) {
         farm_log_warn("--infer-threads %" PRId64 ": %u, because each needs an actor", recipe->infer_threads,
                       plan->shards);
     if (is_flag(recipe, "normalise_observations") && recipe->normalise_observations && !normalises(&plan->io))
-        farm_log_warn("--normalise-observations has no effect: the observations are no numbers");
+        farm_log_warn("--normalise-observations has no effect: the observations are neither numbers nor images");
     if (is_flag(recipe, "sigma") && !is_continuous(plan))
         farm_log_warn("--sigma %s has no effect: the actions are discrete", recipe->sigma);
     if (is_flag(recipe, "log_sigma") && !is_continuous(plan))

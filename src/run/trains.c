@@ -91,6 +91,7 @@ static enum farm_status add_options(const struct farm_env_spec *env, const struc
     struct farm_net_input last = {
         .kind = FARM_INPUT_ONE_HOT, .count = (int)action->dims, .source = FARM_SOURCE_LAST_ACTION};
     io->normalise_rewards = recipe->normalise_rewards;
+    io->normalise_frames = recipe->normalise_observations && io->images;
     io->bias_start = (float)recipe->log_sigma;
     for (int i = 0; i < io->input_count; i++)
         io->inputs[i].normalise = recipe->normalise_observations &&

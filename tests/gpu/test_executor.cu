@@ -130,7 +130,7 @@ static struct answers answers_make(const struct problem *p) {
 static void forward(struct farm_cuda_executor *executor, cudaStream_t stream, const struct problem *p, int rows,
                     struct answers a) {
     const void *params = p->device.params[farm_cuda_executor_precision(executor) == FARM_PRECISION_BF16];
-    const struct farm_cuda_input input = {p->device.frames, p->device.flat};
+    const struct farm_cuda_input input = {p->device.frames, p->device.flat, NULL};
     MUST(
         farm_cuda_executor_forward(executor, stream, params, &input, farm_sequence_rows(rows), a.logits, a.value, err));
 }

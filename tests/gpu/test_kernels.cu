@@ -12,6 +12,7 @@ extern "C" {
 #include "algo/cuda/algo.h"
 #include "algo/vtrace.h"
 #include "kernels/bf16.h"
+#include "kernels/pixels.h"
 #include "nn/join.h"
 #include "nn/net.h"
 }
@@ -98,7 +99,7 @@ struct shape {
     uint32_t rows, stack, channels, height, width;
 };
 
-static bool stack_equals(const struct shape *s, enum farm_cuda_type type, bool interleaved) {
+static bool stack_equals(const struct shape *s, enum farm_cuda_type type, bool interleaved, bool normalised) {
     const struct memory_scope scope;
     const size_t pixels = (size_t)s->height * s->width, frame = s->channels * pixels;
     const size_t frames = (size_t)s->rows * s->stack, count = frames * frame, each = type == FARM_CUDA_BF16 ? 2 : 4;
@@ -107,11 +108,24 @@ static bool stack_equals(const struct shape *s, enum farm_cuda_type type, bool i
     const void **pointers = host_array<const void *>(frames);
     for (size_t i = 0; i < mirror_bytes; i++) mirror[i] = (uint8_t)random_bits(&rng);
     uint8_t *device_mirror = device_of(mirror, mirror_bytes);
+    const uint32_t images = s->stack % 2 ? 1 : 2;
+    int16_t *scale = host_array<int16_t>(2 * images * frame);
+    for (size_t i = 0; i < images * frame; i++) {
+        const float mean = random_float(&rng, 0, 255), variance = random_float(&rng, 0, 3) * mean;
+        const struct farm_pixel_scale pixel = farm_pixel_scale_of(mean, variance);
+        scale[i] = pixel.mean, scale[images * frame + i] = pixel.gain;
+    }
     for (size_t f = 0; f < frames; f++) {
         const bool zeros = random_below(&rng, 4) == 0;
         pointers[f] = zeros ? NULL : device_mirror + f * (frame + 1);
         for (size_t i = 0; i < frame; i++) {
-            const float number = zeros ? 0 : farm_pixel_unit(mirror[f * (frame + 1) + i]);
+            const size_t plane_at = interleaved ? i % s->channels * pixels + i / s->channels : i;
+            const int16_t *mean = scale + f % s->stack / (s->stack / images) * frame + plane_at;
+            const uint8_t byte = mirror[f * (frame + 1) + i];
+            const float number = zeros ? 0
+                                 : normalised
+                                     ? farm_pixel_number(farm_pixel_normalised(byte, *mean, mean[images * frame]))
+                                     : farm_pixel_unit(byte);
             const uint16_t number_bf16 = farm_bf16(number);
             const size_t row = f / s->stack, pixel = interleaved ? i / s->channels : i % pixels;
             const size_t channel = f % s->stack * s->channels + (interleaved ? i % s->channels : i / pixels);
@@ -120,8 +134,18 @@ static bool stack_equals(const struct shape *s, enum farm_cuda_type type, bool i
         }
     }
     uint8_t *out = device_poisoned(count * each);
-    const struct farm_cuda_stack stack = {
-        device_of(pointers, frames), s->rows, s->stack, s->channels, s->height, s->width, interleaved, type, out};
+    const int16_t *device_scale = normalised ? device_of(scale, 2 * images * frame) : NULL;
+    const struct farm_cuda_stack stack = {device_of(pointers, frames),
+                                          s->rows,
+                                          s->stack,
+                                          s->channels,
+                                          s->height,
+                                          s->width,
+                                          interleaved,
+                                          type,
+                                          device_scale,
+                                          images,
+                                          out};
     FARM(farm_cuda_stack(NULL, &stack, err));
     CUDA(cudaDeviceSynchronize());
     return memcmp(host_of(out, count * each), expected, count * each) == 0;
@@ -131,13 +155,15 @@ static void test_stack(void) {
     const struct shape shapes[] = {{7, 4, 1, 84, 84}, {3, 1, 1, 84, 84}, {5, 1, 3, 64, 64}, {4, 3, 3, 9, 7},
                                    {33, 4, 1, 5, 3},  {2, 2, 2, 1, 1},   {1, 1, 1, 1, 1},   {0, 4, 1, 84, 84}};
     for (const struct shape &s : shapes) {
-        bool good[2][2];
-        for (int type = 0; type < 2; type++)
-            for (int interleaved = 0; interleaved < 2; interleaved++)
-                good[type][interleaved] = stack_equals(&s, (enum farm_cuda_type)type, interleaved);
-        check(good[0][0] && good[0][1] && good[1][0] && good[1][1],
-              "stack of %u rows of %u frames %ux%ux%u: f32 planes %d interleaved %d, bf16 %d %d", s.rows, s.stack,
-              s.channels, s.height, s.width, good[0][0], good[0][1], good[1][0], good[1][1]);
+        bool good = true;
+        for (int way = 0; way < 8; way++) {
+            const bool equal = stack_equals(&s, way & 1 ? FARM_CUDA_BF16 : FARM_CUDA_F32, way & 2, way & 4);
+            if (!equal)
+                printf("     %s%s%s\n", way & 1 ? "bf16" : "f32", way & 2 ? " interleaved" : "",
+                       way & 4 ? " normalised" : "");
+            good = good && equal;
+        }
+        check(good, "stack of %u rows of %u frames %ux%ux%u in 8 ways", s.rows, s.stack, s.channels, s.height, s.width);
     }
 }
 

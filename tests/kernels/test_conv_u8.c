@@ -10,6 +10,7 @@
 #include "kernels/bf16.h"
 #include "kernels/conv_u8.h"
 #include "kernels/gather.h"
+#include "kernels/pixels.h"
 
 // One convolution's data: batch observations of `shape`.
 struct problem {
@@ -34,20 +35,23 @@ static const struct farm_conv_u8_shape atari = {.stack = 4,
                                                 .relu = true,
                                                 .precision = FARM_CONV_U8_I16};
 
-// Shapes that the Winograd convolution does not compute: odd rows, more channels, padding, blocks, no activation.
+// Shapes that the Winograd convolution does not compute: odd rows, more channels, padding, blocks, no activation. The
+// last number: normalised.
 static const struct farm_conv_u8_shape others[] = {
-    {2, 1, 20, 33, 5, 3, {0, 0}, {0, 0}, 8, 8, true, false, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE},
-    {3, 1, 17, 17, 3, 1, {0, 0}, {0, 0}, 24, 24, true, true, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE},
-    {1, 1, 9, 9, 9, 7, {0, 0}, {0, 0}, 16, 8, true, false, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE},
-    {4, 1, 84, 84, 8, 4, {0, 0}, {0, 0}, 8, 8, true, false, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE},
-    {4, 1, 84, 84, 3, 1, {1, 1}, {1, 1}, 16, 16, false, true, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE},
-    {1, 3, 64, 63, 3, 2, {0, 1}, {1, 1}, 48, 16, false, false, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE},
-    {2, 3, 1, 1, 3, 1, {1, 1}, {1, 1}, 16, 8, true, false, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE},
-    {1, 1, 4, 1024, 2, 1, {1, 1}, {1, 1}, 16, 16, true, false, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE},
-    {2, 2, 19, 22, 3, 2, {0, 0}, {0, 0}, 13, 13, false, true, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE},
-    {4, 1, 84, 84, 8, 4, {0, 0}, {0, 0}, 16, 8, true, false, FARM_CONV_U8_F32, FARM_CONV_U8_PORTABLE},
-    {2, 1, 20, 33, 5, 3, {0, 0}, {0, 0}, 16, 16, true, true, FARM_CONV_U8_F32, FARM_CONV_U8_PORTABLE},
-    {1, 3, 31, 24, 3, 1, {1, 1}, {1, 1}, 24, 8, false, false, FARM_CONV_U8_F32, FARM_CONV_U8_PORTABLE},
+    {2, 1, 20, 33, 5, 3, {0, 0}, {0, 0}, 8, 8, true, false, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE, false},
+    {3, 1, 17, 17, 3, 1, {0, 0}, {0, 0}, 24, 24, true, true, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE, false},
+    {1, 1, 9, 9, 9, 7, {0, 0}, {0, 0}, 16, 8, true, false, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE, false},
+    {4, 1, 84, 84, 8, 4, {0, 0}, {0, 0}, 8, 8, true, false, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE, false},
+    {4, 1, 84, 84, 3, 1, {1, 1}, {1, 1}, 16, 16, false, true, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE, false},
+    {3, 1, 37, 41, 3, 1, {1, 1}, {1, 1}, 16, 8, true, false, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE, true},
+    {1, 3, 64, 63, 3, 2, {0, 1}, {1, 1}, 48, 16, false, false, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE, false},
+    {2, 3, 1, 1, 3, 1, {1, 1}, {1, 1}, 16, 8, true, false, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE, false},
+    {1, 1, 4, 1024, 2, 1, {1, 1}, {1, 1}, 16, 16, true, false, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE, false},
+    {2, 2, 19, 22, 3, 2, {0, 0}, {0, 0}, 13, 13, false, true, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE, false},
+    {4, 1, 84, 84, 8, 4, {0, 0}, {0, 0}, 16, 8, true, false, FARM_CONV_U8_F32, FARM_CONV_U8_PORTABLE, false},
+    {2, 1, 20, 33, 5, 3, {0, 0}, {0, 0}, 16, 16, true, true, FARM_CONV_U8_F32, FARM_CONV_U8_PORTABLE, false},
+    {1, 3, 31, 24, 3, 1, {1, 1}, {1, 1}, 24, 8, false, false, FARM_CONV_U8_F32, FARM_CONV_U8_PORTABLE, false},
+    {1, 3, 31, 24, 3, 1, {1, 1}, {1, 1}, 24, 8, false, false, FARM_CONV_U8_F32, FARM_CONV_U8_PORTABLE, true},
 };
 enum { OTHERS = sizeof others / sizeof others[0] };
 
@@ -129,7 +133,8 @@ static double pixel_at(const struct problem *p, int n, int position, int tap) {
     const int y = position / width * s->stride + tap / k % k - s->pad_before[0];
     const int x = position % width * s->stride + tap % k - s->pad_before[1];
     if (frame == NULL || y < 0 || y >= s->height || x < 0 || x >= s->width) return 0;
-    return frame[(plane % s->channels * s->height + y) * s->width + x] / 255.0;
+    const uint8_t byte = frame[(plane % s->channels * s->height + y) * s->width + x];
+    return s->normalised ? (byte - FARM_PIXEL_ZERO) / 25.4 : byte / 255.0;
 }
 
 static void run_forward(struct problem *p) {
@@ -197,6 +202,7 @@ static struct farm_conv_u8_shape atari_shape(int stack, int outputs, int variant
     shape.block = variant % 3 == 0 ? outputs : variant % 3 == 1 ? 8 : 16;
     shape.bf16 = variant / 3 % 2 == 1;
     shape.relu = variant % 4 != 2;
+    shape.normalised = variant / 2 % 2;
     return shape;
 }
 

@@ -6,8 +6,12 @@
 #include "learner/validator.h"
 
 enum { LANES = 2, WIDTH = 2, UNROLL = 4, STEPS = 32, ACTIONS = 3, CHOICES = 3, FLAT = 2 + CHOICES + 1 };
-static const int NORMALISED[] = {0, 1, 2 + CHOICES}; // of the flat input: not the choice
-enum { NUMBERS = 3 };
+enum { SIDE = 3, CHANNELS = 3, PIXELS = CHANNELS * SIDE * SIDE, NUMBERS = PIXELS + 3 };
+
+// Where number i lies in the tensors: pixels as planes, then the flat input's, without the choice.
+static int place_of(int i) {
+    return i < PIXELS + 2 ? i : PIXELS + 2 + CHOICES;
+}
 
 static struct table {
     struct farm_learner_config learner;
@@ -29,6 +33,9 @@ static void write_step(uint32_t l, uint64_t n, uint32_t e) {
     memcpy(farm_lane_obs(lane, 0, n, e), numbers, sizeof numbers);
     memcpy(farm_lane_obs(lane, 1, n, e), &choice, sizeof choice);
     memcpy(farm_lane_obs(lane, 2, n, e), &whole, sizeof whole);
+    uint8_t *pixels = farm_lane_obs(lane, 3, n, e);
+    for (uint64_t i = 0; i < PIXELS; i++) // some never change, some seldom, some always
+        pixels[i] = (uint8_t)(i % 3 == 0 ? 255 : i % 3 == 1 ? 100 + (n + i + e) % 7 / 6 : 37 * (n + 3 * e + i));
     farm_lane_reward(lane, n)[e] = cosf((float)(5 * n + 2 * l + e)) + (float)l;
     farm_lane_flags(lane, n)[e] = n == 0 || n == 7 || (l == 0 && n == 14) ? FARM_STEP_FIRST
                                   : n == 6 ? FARM_STEP_LAST | (e ? FARM_STEP_TRUNCATED : FARM_STEP_TERMINATED)
@@ -39,14 +46,25 @@ static void write_step(uint32_t l, uint64_t n, uint32_t e) {
 static void set_up(void) {
     struct farm_ring_spec spec = test_ring_spec(LANES, WIDTH, STEPS, 2, ACTIONS);
     memset(&table, 0, sizeof table);
-    spec.env.obs_count = 3;
+    spec.env.obs_count = 4;
     spec.env.obs[1] = (struct farm_field_spec){.name = "card", .dtype = FARM_I32, .rank = 1, .dims = {1}, .choices = 3};
     spec.env.obs[2] = (struct farm_field_spec){.name = "count", .dtype = FARM_I32, .rank = 1, .dims = {1}};
+    spec.env.obs[3] =
+        (struct farm_field_spec){.name = "picture", .dtype = FARM_U8, .rank = 3, .dims = {SIDE, SIDE, CHANNELS}};
     table.learner = test_learner_config(FLAT, ACTIONS, UNROLL);
     table.learner.algo.batch = LANES * WIDTH;
     table.learner.algo.reward_clip = 1.5;
     table.learner.algo.reward_scale = 2;
     table.learner.infer_batch_max = 1;
+    table.learner.net = (struct farm_net_spec){
+        .name = "small",
+        .about = "small",
+        .layer_count = 2,
+        .layers = {{FARM_LAYER_CONV, 8, 2, 1, FARM_ACTIVATION_RELU}, {.kind = FARM_LAYER_DENSE, .out = 8}}};
+    table.learner.io.frame_channels = CHANNELS;
+    table.learner.io.height = table.learner.io.width = SIDE;
+    table.learner.io.interleaved = table.learner.io.normalise_frames = true;
+    table.learner.io.image_source[0] = 3;
     table.learner.io.normalise_rewards = true;
     table.learner.io.input_count = 3;
     const struct farm_net_input inputs[] = {{FARM_INPUT_NUMBERS, 2, 0, true, 0},
@@ -127,6 +145,9 @@ static double variance_of(const struct list *list) {
 }
 
 static double number_at(int i, uint32_t l, uint64_t n, uint32_t e) {
+    const uint8_t *pixels = farm_lane_obs(checked(l), 3, n, e);
+    if (i < PIXELS) return pixels[i % (SIDE * SIDE) * CHANNELS + i / (SIDE * SIDE)];
+    i -= PIXELS;
     if (i < 2) return (double)((const float *)farm_lane_obs(checked(l), 0, n, e))[i];
     return ((const int32_t *)farm_lane_obs(checked(l), 2, n, e))[0];
 }
@@ -143,11 +164,12 @@ static void expect_observations(const float *params, const struct list lists[NUM
     const float *mean = tensor(params, table.net.normalise), *variance = tensor(params, table.net.normalise + 1);
     for (int i = 0; i < NUMBERS; i++) {
         const double right_mean = mean_of(&lists[i]), right = variance_of(&lists[i]);
-        cr_expect_float_eq(mean[NORMALISED[i]], right_mean, 1e-6 * (fabs(right_mean) + 1), "mean %d", i);
-        cr_expect_float_eq(variance[NORMALISED[i]], right, 1e-6 * right, "variance %d: %g, not %g", i,
-                           (double)variance[NORMALISED[i]], right);
+        cr_expect_float_eq(mean[place_of(i)], right_mean, 1e-6 * (fabs(right_mean) + 1), "mean %d", i);
+        cr_expect_float_eq(variance[place_of(i)], right, 1e-6 * right, "variance %d: %g, not %g", i,
+                           (double)variance[place_of(i)], right);
     }
-    for (int i = 2; i < 2 + CHOICES; i++) cr_expect(mean[i] == 0 && variance[i] == 1, "a choice is not normalised");
+    for (int i = PIXELS + 2; i < PIXELS + 2 + CHOICES; i++)
+        cr_expect(mean[i] == 0 && variance[i] == 1, "a choice is not normalised");
     cr_expect_eq(tensor(params, table.net.normalise + 2)[0], lists[0].count);
 }
 
@@ -258,7 +280,7 @@ Test(learner, statistics_change_at_publish_only_and_go_on_from_a_checkpoint) {
     cr_assert_eq(farm_backend_cpu.create(&config, &backend, &table.err), FARM_OK, "%s", table.err.message);
     const size_t first = table.net.tensors[table.net.normalise].offset,
                  bytes = (table.net.parameter_count - first) * sizeof(float);
-    float *params = test_params(&farm_backend_cpu, backend), before[64];
+    float *params = test_params(&farm_backend_cpu, backend), before[256];
     for (int i = 0; i < 4; i++) {
         const uint32_t count = list_windows(ITERATIONS[i], windows);
         memcpy(before, params + first, bytes);

@@ -25,6 +25,12 @@ class Tensor(np.ndarray):
     def tanh(self):
         return np.tanh(self)
 
+    def sqrt(self):
+        return np.sqrt(self)
+
+    def clamp(self, low, high):
+        return self.clip(low, high)
+
     def flatten(self, start):
         return self.reshape(*self.shape[:start], -1)
 
@@ -71,12 +77,12 @@ class PyTorch(InFolder):
 
         for env, net, shape in ("native/catch", "mlp", (3, 50)), ("native/breakout", "shallow", (3, 2, 84, 84)), ("native/breakout", "nature", (3, 2, 84, 84)):
             run = self.folder / net
-            self.farm("train", "--env", env, "--net", net, "--frames", "2k", "--run", run, "--quiet")
+            self.farm("train", "--env", env, "--net", net, "--frames", "2k", "--run", run, "--quiet", "--normalise-observations", "true" if net == "nature" else "false")
             (path,) = (run / "checkpoints").glob("0*")
             file, observations = File(path), np.random.default_rng(1).uniform(0, 255, shape).astype(np.float32).view(Tensor)
             logits, value = pytorch.forward(file, file.about["recipe.net"], observations)
             self.assertEqual((len(logits), value.shape), (3, (3, 1)))
-            self.assertEqual(file.used, {name for name in file if not name.startswith("optimiser.")})
+            self.assertEqual(file.used, {name for name in file if not name.startswith("optimiser.") and name != "normalise.count"})
             if net == "mlp":
                 text = (SOURCE / "docs/TRAINING.md").read_text()
                 code = re.search(r"```python\n(.*?)```", text, re.S)[1].replace("RUN/checkpoints/best.safetensors", str(path))

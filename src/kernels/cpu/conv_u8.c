@@ -121,7 +121,7 @@ static void pack_plain(const struct farm_conv_u8_shape *shape, const float *weig
     }
     float step, inverse;
     farm_conv_u8_quantise_channel(largest, farm_conv_u8_whole_max(taps), &step, &inverse);
-    view->scale[o] = step / 255.0f;
+    view->scale[o] = step / farm_conv_u8_one(shape);
     weights += o * taps;
     for (int row = 0; row < farm_conv_u8_rows(shape); row++, weights += k) {
         int16_t *to = view->plain + plain_at(shape, row, o);
@@ -159,7 +159,8 @@ void farm_conv_u8_pack(const struct farm_conv_u8_shape *shape, const float *weig
     const int taps = taps_of(shape), outputs = shape->outputs;
     if (view.plain_f32 != NULL) {
         for (int o = 0; o < outputs; o++)
-            for (int t = 0; t < taps; t++) view.plain_f32[t * outputs + o] = weights[o * taps + t] / 255.0f;
+            for (int t = 0; t < taps; t++)
+                view.plain_f32[t * outputs + o] = weights[o * taps + t] / farm_conv_u8_one(shape);
         return;
     }
     memset(view.plain, 0, plain_count(shape) * sizeof *view.plain);
@@ -171,12 +172,13 @@ void farm_conv_u8_pack(const struct farm_conv_u8_shape *shape, const float *weig
 
 // The pixels under output (y, x), in the weights' order.
 static void gather_pixels(const struct farm_conv_u8_shape *shape, const uint8_t *const *planes, int y, int x,
-                          uint8_t pixels[TAPS_MAX]) {
+                          int16_t pixels[TAPS_MAX]) {
+    const int zero = farm_conv_u8_zero(shape);
     for (int row = 0; row < farm_conv_u8_rows(shape); row++) {
         const uint8_t *from = farm_conv_u8_row(shape, planes, row, y);
         for (int kx = 0; kx < shape->kernel; kx++, pixels++) {
             const int at = x * shape->stride + kx - shape->pad_before[1];
-            *pixels = from == NULL || at < 0 || at >= shape->width ? 0 : from[at];
+            *pixels = (int16_t)(from == NULL || at < 0 || at >= shape->width ? 0 : from[at] - zero);
         }
     }
 }
@@ -192,7 +194,7 @@ static int channels_at(const struct farm_conv_u8_shape *shape, int channel) {
 
 // Some channels over one position's pixels, before the activation.
 static void forward_block(const struct farm_conv_u8_shape *shape, const struct farm_conv_u8_packed *view,
-                          const float *bias, const uint8_t *pixels, int channel, float sum[BLOCK]) {
+                          const float *bias, const int16_t *pixels, int channel, float sum[BLOCK]) {
     const int taps = taps_of(shape), k = shape->kernel, count = channels_at(shape, channel);
     memset(sum, 0, BLOCK * sizeof *sum);
     if (view->plain_f32 != NULL) {
@@ -215,7 +217,7 @@ static void portable_forward(const struct farm_conv_u8_shape *shape, const struc
     const int width = farm_conv_u8_out_width(shape), positions = (int)farm_conv_u8_positions(shape);
     (void)work;
     for (int p = 0; p < positions; p++) {
-        uint8_t pixels[TAPS_MAX];
+        int16_t pixels[TAPS_MAX];
         gather_pixels(shape, planes, p / width, p % width, pixels);
         for (int channel = 0; channel < shape->outputs; channel += BLOCK) {
             float sum[BLOCK];
@@ -251,7 +253,7 @@ static void measure_gradients(const struct farm_conv_u8_shape *shape, const void
 }
 
 // Adds one position's share of the gradient of some channels.
-static void backward_block(const struct farm_conv_u8_shape *shape, const uint8_t *pixels, const float d[BLOCK],
+static void backward_block(const struct farm_conv_u8_shape *shape, const int16_t *pixels, const float d[BLOCK],
                            int channel, const struct farm_conv_u8_work *work) {
     const int taps = taps_of(shape), count = channels_at(shape, channel);
     if (shape->precision == FARM_CONV_U8_F32) {
@@ -283,7 +285,7 @@ static void portable_backward(const struct farm_conv_u8_shape *shape, const uint
     measure_gradients(shape, dout, first, work);
     for (int y = 0; y < height; y++) {
         for (int x = 0; x < width; x++) {
-            uint8_t pixels[TAPS_MAX];
+            int16_t pixels[TAPS_MAX];
             gather_pixels(shape, planes, y, x, pixels);
             for (int channel = 0; channel < shape->outputs; channel += BLOCK) {
                 const size_t at = first + farm_conv_u8_out_at(shape, (size_t)(y * width + x), channel);

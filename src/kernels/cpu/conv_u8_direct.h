@@ -19,9 +19,9 @@ static struct farm_conv_u8_work direct_place(const struct farm_conv_u8_shape *sh
     return work;
 }
 
-// Up to 8 bytes; zeros beyond `count`, or if `from` is NULL.
-static inline __m128i load_pixels(const uint8_t *from, int count) {
-    uint64_t eight = 0;
+// Up to 8 bytes; `zero` beyond `count`, or if `from` is NULL.
+static inline __m128i load_pixels(const uint8_t *from, int count, int zero) {
+    uint64_t eight = (uint64_t)zero * 0x0101010101010101u;
     if (from != NULL) memcpy(&eight, from, count < 8 ? (size_t)count : 8);
     return _mm_cvtsi64_si128((long long)eight);
 }
@@ -29,16 +29,19 @@ static inline __m128i load_pixels(const uint8_t *from, int count) {
 // One line: I16 of two rows, F32 of the first.
 static inline void direct_line(const struct farm_conv_u8_shape *shape, const uint8_t *first, const uint8_t *second,
                                int32_t *line) {
+    const int zero = farm_conv_u8_zero(shape);
     line += shape->pad_before[1];
     for (int x = 0; x < shape->width; x += 8) {
         const int left = shape->width - x;
-        const __m128i a = load_pixels(first == NULL ? NULL : first + x, left);
+        const __m128i a = load_pixels(first == NULL ? NULL : first + x, left, zero);
         if (shape->precision == FARM_CONV_U8_F32) {
-            _mm256_storeu_ps((float *)line + x, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(a)));
+            const __m256i whole = _mm256_sub_epi32(_mm256_cvtepu8_epi32(a), _mm256_set1_epi32(zero));
+            _mm256_storeu_ps((float *)line + x, _mm256_cvtepi32_ps(whole));
             continue;
         }
-        const __m128i b = load_pixels(second == NULL ? NULL : second + x, left);
-        _mm256_storeu_si256((__m256i *)(line + x), _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(a, b)));
+        const __m128i b = load_pixels(second == NULL ? NULL : second + x, left, zero);
+        const __m256i both = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(a, b));
+        _mm256_storeu_si256((__m256i *)(line + x), _mm256_sub_epi16(both, _mm256_set1_epi16((short)zero)));
     }
 }
 

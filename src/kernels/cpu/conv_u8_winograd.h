@@ -33,15 +33,15 @@ static inline __m256i load16(const uint8_t *at) {
 
 // Vertical part v of blocks d0 d1 d2, whose rows are 4 apart: d0 - d1, d1, d1 - d2; 16 pixels from `x` on of the row
 // whose first block begins at `first`. Behind the last block lie only 4 pixels of a plane.
-static inline __m256i vertical_part(const uint8_t *first, int v, int x) {
+static inline __m256i vertical_part(const uint8_t *first, int v, int x, int zero) {
     const uint8_t *middle = first + 4 * SIDE, *last = first + 8 * SIDE;
     const uint8_t *plus = v == 0 ? first : middle, *minus = v == 0 ? middle : last;
     if (x == WIDE) {
         const __m128i here = _mm_cvtepu8_epi16(_mm_loadu_si32(plus + x));
-        return _mm256_castsi128_si256(v == 1 ? here
-                                             : _mm_sub_epi16(here, _mm_cvtepu8_epi16(_mm_loadu_si32(minus + x))));
+        return _mm256_castsi128_si256(
+            _mm_sub_epi16(here, v == 1 ? _mm_set1_epi16((short)zero) : _mm_cvtepu8_epi16(_mm_loadu_si32(minus + x))));
     }
-    return v == 1 ? load16(plus + x) : _mm256_sub_epi16(load16(plus + x), load16(minus + x));
+    return _mm256_sub_epi16(load16(plus + x), v == 1 ? _mm256_set1_epi16((short)zero) : load16(minus + x));
 }
 
 // here[i] - (the pixel 4 to the right), of which the last 4 are after[0] to after[3].
@@ -49,11 +49,11 @@ static inline __m256i minus_right(__m256i here, __m256i after) {
     return _mm256_sub_epi16(here, _mm256_permute4x64_epi64(_mm256_blend_epi32(here, after, 3), 0x39));
 }
 
-static inline void transform_row(const uint8_t *first, int v, int16_t *plain, int16_t *difference) {
-    __m256i here = vertical_part(first, v, 0);
+static inline void transform_row(const uint8_t *first, int v, int zero, int16_t *plain, int16_t *difference) {
+    __m256i here = vertical_part(first, v, 0, zero);
 #pragma GCC unroll 5
     for (int x = 0; x < WIDE; x += 16) {
-        const __m256i after = vertical_part(first, v, x + 16);
+        const __m256i after = vertical_part(first, v, x + 16, zero);
         _mm256_store_si256((__m256i *)(plain + x), here);
         _mm256_store_si256((__m256i *)(difference + x), minus_right(here, after));
         here = after;
@@ -69,7 +69,8 @@ static void transform_rows(const struct farm_conv_u8_shape *shape, const uint8_t
                 memset(strip->plain[row], 0, sizeof strip->plain[row]);
                 memset(strip->difference[row], 0, sizeof strip->difference[row]);
             } else {
-                transform_row(planes[s] + (8 * tile_row + r) * SIDE, v, strip->plain[row], strip->difference[row]);
+                transform_row(planes[s] + (8 * tile_row + r) * SIDE, v, farm_conv_u8_zero(shape), strip->plain[row],
+                              strip->difference[row]);
             }
         }
 }
@@ -217,11 +218,11 @@ static inline __m256i paired(__m256i pixels) {
 }
 
 // A row's vertical part v, of 5 tile pairs: differences [5][8][2] of parts m0 and m2, plain pixels [5][4][2] of m1.
-static inline void pair_row(const uint8_t *first, int v, int16_t *difference, int16_t *plain) {
-    __m256i here = vertical_part(first, v, 0);
+static inline void pair_row(const uint8_t *first, int v, int zero, int16_t *difference, int16_t *plain) {
+    __m256i here = vertical_part(first, v, 0, zero);
 #pragma GCC unroll 5
     for (int x = 0; x < WIDE; x += 16) {
-        const __m256i after = vertical_part(first, v, x + 16);
+        const __m256i after = vertical_part(first, v, x + 16, zero);
         _mm256_storeu_si256((__m256i *)(difference + x), paired(minus_right(here, after)));
         _mm_storeu_si128((__m128i *)(plain + x / 2), _mm256_extracti128_si256(paired(here), 1));
         here = after;
@@ -241,8 +242,8 @@ static void transform_pixels(const struct farm_conv_u8_shape *shape, const uint8
             memset(plain, 0, PAIRS * 8 * sizeof *plain);
         }
         for (int tile_row = 0; tile_row < TILES && plane != NULL; tile_row++)
-            pair_row(plane + (8 * tile_row + row % 4) * SIDE, v, pixels + tile_row * HALF * 16,
-                     plain + tile_row * HALF * 8);
+            pair_row(plane + (8 * tile_row + row % 4) * SIDE, v, farm_conv_u8_zero(shape),
+                     pixels + tile_row * HALF * 16, plain + tile_row * HALF * 8);
     }
 }
 
@@ -324,7 +325,7 @@ static void winograd_add_total(const struct farm_conv_u8_shape *shape, const str
         for (int t = 0; t < taps; t++) {
             const int plane = t / (K * K), ky = t / K % K, kx = t % K;
             const int block = o / 16 * 4 + ky / 4 * 2 + kx / 4, pixel = (4 * plane + ky % 4) * 4 + kx % 4;
-            dweights[o * taps + t] += work->total[(block * rows * 4 + pixel) * 16 + o % 16] / 255.0f;
+            dweights[o * taps + t] += work->total[(block * rows * 4 + pixel) * 16 + o % 16] / farm_conv_u8_one(shape);
         }
 }
 

@@ -58,15 +58,17 @@ enum farm_status farm_cuda_pull_supported(enum farm_cuda_pull_way way, struct fa
 
 enum farm_cuda_type { FARM_CUDA_F32, FARM_CUDA_BF16 };
 
-// Channel s * channels + c of the input is channel c of frame s, as in kernels/conv_u8.h; numbers are x / 255, rounded
-// to the nearest bf16 if requested.
+// Channel s * channels + c of the input is channel c of frame s, as in kernels/conv_u8.h; numbers are x / 255, or
+// normalised (kernels/pixels.h), rounded to the nearest bf16 if requested.
 struct farm_cuda_stack {
     const void *const *frames; // [rows][stack] device addresses of u8 [channels][height][width]; NULL: zeros
     uint32_t rows, stack;      // stack >= 1
     uint32_t channels, height, width;
     bool interleaved; // frames are [height][width][channels]
     enum farm_cuda_type type;
-    void *out; // [rows][height][width][stack * channels], 16-byte aligned
+    const int16_t *scale; // [2][images * channels * height * width] of farm_inputs_scale_pixels; NULL: x / 255
+    uint32_t images;      // with scale: the stack is so many stacks, one image's after another's
+    void *out;            // [rows][height][width][stack * channels], 16-byte aligned
 };
 
 enum farm_status farm_cuda_stack(struct CUstream_st *stream, const struct farm_cuda_stack *stack,

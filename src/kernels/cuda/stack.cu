@@ -1,14 +1,25 @@
-// Stacks frames of the mirror into the network's input, NHWC: x / 255, f32 or bf16. A thread writes one pixel of all
-// channels. Memory-bound: reads one byte, writes two or four.
+// Stacks frames of the mirror into the network's input, NHWC: x / 255 or normalised, f32 or bf16. A thread writes one
+// pixel of all channels. Memory-bound: reads one byte, writes two or four.
 #include "kernels/cuda/common.cuh"
+#include "kernels/pixels.h"
 
 enum { THREADS = 256 };
 
-static __device__ void store_pixel(float *out, uint8_t pixel) {
-    *out = farm_pixel_unit(pixel);
+static __device__ void store_number(float *out, float x) {
+    *out = x;
 }
-static __device__ void store_pixel(uint16_t *out, uint8_t pixel) {
-    *out = farm_cuda_bf16(farm_pixel_unit(pixel));
+static __device__ void store_number(uint16_t *out, float x) {
+    *out = farm_cuda_bf16(x);
+}
+
+// Byte `at` of a frame of this image, which is pixel `plane_at` of its planes. Without a frame, 0.
+static __device__ float number_of(const struct farm_cuda_stack &s, const uint8_t *frame, uint32_t at, uint32_t image,
+                                  uint32_t plane_at) {
+    if (!frame) return 0;
+    if (!s.scale) return farm_pixel_unit(frame[at]);
+    const uint32_t pixels = s.channels * s.height * s.width;
+    const int16_t *mean = s.scale + image * pixels + plane_at;
+    return farm_pixel_number(farm_pixel_normalised(frame[at], mean[0], mean[s.images * pixels]));
 }
 
 // Four numbers, stored at once.
@@ -19,27 +30,29 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) stack_nh
     if (pixel >= pixels) return;
     const uint8_t *const *frames = (const uint8_t *const *)s.frames + (size_t)row * s.stack;
     const uint32_t first = s.interleaved ? pixel * s.channels : pixel, next = s.interleaved ? 1 : pixels;
+    const uint32_t per_image = s.scale ? s.stack / s.images : 1;
     T *out = (T *)s.out + ((size_t)row * pixels + pixel) * s.stack * s.channels;
     for (uint32_t f = 0; f < s.stack; f++)
         for (uint32_t c = 0; c < s.channels; c++)
-            store_pixel(out + f * s.channels + c, frames[f] ? frames[f][first + c * next] : 0);
+            store_number(out + f * s.channels + c,
+                         number_of(s, frames[f], first + c * next, f / per_image, c * pixels + pixel));
 }
 
-// Four grey frames, the usual case: one store writes a pixel.
+// Four grey frames of one image, the usual case: one store writes a pixel.
 template <typename T> static __global__ void __launch_bounds__(THREADS) stack_nhwc_4(const struct farm_cuda_stack s) {
     const uint32_t pixels = s.height * s.width, pixel = blockIdx.y * THREADS + threadIdx.x, row = blockIdx.x;
     if (pixel >= pixels) return;
     const uint8_t *const *frames = (const uint8_t *const *)s.frames + (size_t)row * 4;
     four<T> numbers;
 #pragma unroll
-    for (int f = 0; f < 4; f++) store_pixel(&numbers.of[f], frames[f] ? frames[f][pixel] : 0);
+    for (int f = 0; f < 4; f++) store_number(&numbers.of[f], number_of(s, frames[f], pixel, 0, pixel));
     ((four<T> *)s.out)[(size_t)row * pixels + pixel] = numbers;
 }
 
 template <typename T>
 static enum farm_status launch(struct CUstream_st *stream, const struct farm_cuda_stack *s, struct farm_error *err) {
     const dim3 rows(s->rows, farm_cuda_blocks(s->height * s->width, THREADS));
-    const bool usual = s->stack == 4 && s->channels == 1;
+    const bool usual = s->stack == 4 && s->channels == 1 && (!s->scale || s->images == 1);
     return farm_cuda_launch({"stack_nhwc", stream, rows, THREADS}, err, usual ? stack_nhwc_4<T> : stack_nhwc<T>, *s);
 }
 
@@ -47,7 +60,8 @@ enum farm_status farm_cuda_stack(struct CUstream_st *stream, const struct farm_c
     const uint64_t count = (uint64_t)s->channels * s->height * s->width;
     if (s->rows == 0) return FARM_OK;
     if (s->stack == 0 || count == 0 || s->height > 4096 || s->width > 4096 || s->channels > 256 || count >= 1 << 24 ||
-        (uint64_t)s->rows * s->stack > INT32_MAX || (uintptr_t)s->out % 16)
+        (uint64_t)s->rows * s->stack > INT32_MAX || (uintptr_t)s->out % 16 ||
+        (s->scale && (s->images == 0 || s->stack % s->images)))
         return farm_fail(err, FARM_E_INVALID,
                          "cannot stack %u rows of %u frames of %ux%ux%u at %p: sizes from 1 to 16 M pixels a frame, "
                          "16-byte aligned",

@@ -196,12 +196,12 @@ static enum farm_status allocate_lists(struct farm_cuda_inference *i, struct far
 
 // ---- a graph's work ----
 
-static enum farm_status enqueue_forward(struct farm_cuda_inference *i, const struct rung *rung, const void *params,
-                                        struct farm_error *err) {
-    struct farm_cuda_input input = {0};
+static enum farm_status enqueue_forward(struct farm_cuda_inference *i, const struct rung *rung,
+                                        const struct farm_cuda_published *copy, struct farm_error *err) {
+    struct farm_cuda_input input = {.scale = copy->scale};
     if (i->context->images) input.frames = (const void *const *)(i->device_lists + rung->lists.inputs);
     if (i->context->flat_bytes) input.flat = (const float *)(const void *)(i->device_lists + rung->lists.flat);
-    return farm_cuda_executor_forward(i->executor, i->stream, params, &input, farm_sequence_rows((int)rung->rows),
+    return farm_cuda_executor_forward(i->executor, i->stream, copy->params, &input, farm_sequence_rows((int)rung->rows),
                                       i->policy, i->value, err);
 }
 
@@ -227,7 +227,7 @@ static enum farm_status enqueue_all(struct farm_cuda_inference *i, const struct 
                                     struct farm_error *err) {
     const struct farm_cuda_context *context = i->context;
     enum farm_status status = enqueue_pulls(i, rung, err);
-    if (!status) status = enqueue_forward(i, rung, context->parameters.copies[copy].params, err);
+    if (!status) status = enqueue_forward(i, rung, &context->parameters.copies[copy], err);
     const struct farm_cuda_sample sample = {
         .head = context->head,
         .sampler = {.greedy = context->learner->greedy, .seed = context->learner->seed},

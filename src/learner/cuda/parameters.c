@@ -18,10 +18,15 @@ static size_t copy_bytes(size_t count, bool bf16) {
     return count * (bf16 ? sizeof(uint16_t) : sizeof(float));
 }
 
+static size_t scale_bytes(const struct farm_net *net) {
+    return 2 * (size_t)farm_net_pixels(&net->io) * sizeof(int16_t);
+}
+
 size_t farm_cuda_parameters_bytes(const struct farm_net *net, const struct farm_learner_config *learner, bool bf16) {
     const size_t count = farm_cuda_parameter_count(net);
     const size_t vectors = learner->algo.optimiser == FARM_OPTIMISER_ADAM ? 5 : 4; // and the gradient, and the mask
-    return count * sizeof(float) * vectors + copy_bytes(count, true) + 2 * copy_bytes(count, bf16);
+    return count * sizeof(float) * vectors + copy_bytes(count, true) + 2 * copy_bytes(count, bf16) +
+           3 * scale_bytes(net);
 }
 
 static enum farm_status allocate_vector(size_t bytes, void *out, struct farm_error *err) {
@@ -41,7 +46,9 @@ static enum farm_status allocate_on_device(struct farm_cuda_parameters *p, bool 
     for (int i = 0; i < 2 && !status; i++) {
         status = allocate_vector(copy_bytes(p->count, p->bf16), &p->copies[i].params, err);
         if (!status) status = allocate_vector(sizeof *p->copies[i].version, &p->copies[i].version, err);
+        if (!status && scale_bytes(p->net)) status = allocate_vector(scale_bytes(p->net), &p->copies[i].scale, err);
     }
+    if (!status && scale_bytes(p->net)) status = allocate_vector(scale_bytes(p->net), &p->scale, err);
     o->gradients = p->gradients;
     o->count = p->count;
     return status;
@@ -52,13 +59,15 @@ static enum farm_status allocate_on_host(struct farm_cuda_parameters *p, bool ad
     if (!status)
         status = farm_cuda_host_memory(VECTORS * p->count * sizeof *p->ordered, "a copy of the parameters needs", NULL,
                                        &p->ordered, err);
+    for (int i = 0; i < 2 && !status && scale_bytes(p->net); i++)
+        status = farm_cuda_host_memory(scale_bytes(p->net), "statistics need", NULL, &p->copies[i].scale_host, err);
     if (status) return status;
     p->step = p->versions + 2;
     p->host.params = calloc(p->net->parameter_count, sizeof(float));
     p->host.first = adam ? calloc(p->net->parameter_count, sizeof(float)) : NULL;
     p->host.second = calloc(p->net->parameter_count, sizeof(float));
     bool complete = p->host.params && p->host.second && (!adam || p->host.first);
-    for (int i = 0; i < 2 && p->net->normalise >= 0; i++) {
+    for (int i = 0; i < 2 && p->net->normalise >= 0 && p->net->io.flat > 0; i++) {
         p->copies[i].mean = calloc((size_t)p->net->io.flat, sizeof(float));
         p->copies[i].inverse = calloc((size_t)p->net->io.flat, sizeof(float));
         complete = complete && p->copies[i].mean && p->copies[i].inverse;
@@ -97,16 +106,17 @@ enum farm_status farm_cuda_parameters_make(const struct farm_net *net, const str
 }
 
 void farm_cuda_parameters_free(struct farm_cuda_parameters *p) {
-    void *const device[] = {p->optimiser.params,  p->gradients,         p->optimiser.first,
-                            p->optimiser.second,  p->optimiser.control, p->optimiser.params_bf16,
-                            p->optimiser.scratch, p->copies[0].params,  p->copies[1].params,
-                            p->copies[0].version, p->copies[1].version, p->trainable};
+    void *const device[] = {
+        p->optimiser.params,      p->gradients,         p->optimiser.first,  p->optimiser.second, p->optimiser.control,
+        p->optimiser.params_bf16, p->optimiser.scratch, p->copies[0].params, p->copies[1].params, p->copies[0].version,
+        p->copies[1].version,     p->trainable,         p->copies[0].scale,  p->copies[1].scale,  p->scale};
     void *const host[] = {p->host.params,    p->host.first,        p->host.second,      p->copies[0].mean,
                           p->copies[1].mean, p->copies[0].inverse, p->copies[1].inverse};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++) (void)cudaFree(device[i]);
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
     (void)cudaFreeHost(p->ordered);
     (void)cudaFreeHost(p->versions);
+    for (int i = 0; i < 2; i++) (void)cudaFreeHost(p->copies[i].scale_host);
     *p = (struct farm_cuda_parameters){0};
 }
 
@@ -180,11 +190,17 @@ enum farm_status farm_cuda_parameters_publish(struct farm_cuda_parameters *p, st
     while (farm_load_acquire(&p->in_use) == 1 + next) sched_yield();
     p->versions[next] = version;
     p->newest = (uint32_t)next;
-    if (p->copies[next].mean) farm_inputs_scale(p->net, statistics, p->copies[next].mean, p->copies[next].inverse);
-    FARM_CUDA_TRY(cudaMemcpyAsync(p->copies[next].params, farm_cuda_parameters_trained(p),
-                                  copy_bytes(p->count, p->bf16), cudaMemcpyDeviceToDevice, stream));
-    FARM_CUDA_TRY(
-        cudaMemcpyAsync(p->copies[next].version, &p->versions[next], sizeof version, cudaMemcpyHostToDevice, stream));
+    struct farm_cuda_published *copy = &p->copies[next];
+    if (copy->mean) farm_inputs_scale(p->net, statistics, copy->mean, copy->inverse);
+    if (copy->scale) {
+        farm_inputs_scale_pixels(p->net, statistics, copy->scale_host);
+        for (int i = 0; i < 2; i++)
+            FARM_CUDA_TRY(cudaMemcpyAsync(i ? p->scale : copy->scale, copy->scale_host, scale_bytes(p->net),
+                                          cudaMemcpyHostToDevice, stream));
+    }
+    FARM_CUDA_TRY(cudaMemcpyAsync(copy->params, farm_cuda_parameters_trained(p), copy_bytes(p->count, p->bf16),
+                                  cudaMemcpyDeviceToDevice, stream));
+    FARM_CUDA_TRY(cudaMemcpyAsync(copy->version, &p->versions[next], sizeof version, cudaMemcpyHostToDevice, stream));
     return FARM_OK;
 }
 

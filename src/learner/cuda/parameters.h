@@ -1,5 +1,5 @@
 // Parameters, gradient and optimiser state in device memory; two copies of the parameters for inference, each with its
-// normalisation of the flat input in host memory; a copy in host memory for checkpoints, which is also where statistics
+// normalisation of the observation; a copy in host memory for checkpoints, which is also where statistics
 // (normalise.*) are kept. Owned by the training thread, except `use` and `unuse`, which the inference thread calls.
 //
 // Inference reads one of two copies, training writes the other one and then makes it current. Neither waits for the
@@ -20,11 +20,14 @@ struct farm_cuda_parameters {
     struct farm_cuda_optimiser optimiser;
     float *gradients;
     float *trainable; // device: 1, or 0 for what the optimiser leaves (farm_net_trainable); NULL: all ones
+    int16_t *scale;   // the newest copy's, for training
     uint64_t version; // newest published
     struct farm_cuda_published {
         void *params; // bf16 or f32
         uint64_t *version;
         float *mean, *inverse; // host: [io.flat] as farm_inputs_write takes them; NULL: nothing is normalised
+        int16_t *scale;        // farm_inputs_scale_pixels's; NULL: frames are not normalised
+        int16_t *scale_host;   // pinned: on its way into `scale`
     } copies[2];
     uint32_t newest;          // the copy published last, current or about to be
     uint64_t current, in_use; // atomic. in_use: 1 + the copy that an inference reads; 0: none

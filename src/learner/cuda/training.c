@@ -212,7 +212,7 @@ static enum farm_status enqueue_forward(struct farm_cuda_training *t, uint32_t f
                                         struct farm_error *err) {
     const struct farm_cuda_context *context = t->context;
     const size_t row = (size_t)first * unit_rows(context);
-    struct farm_cuda_input input = {0};
+    struct farm_cuda_input input = {.scale = context->parameters.scale};
     if (context->images) input.frames = device_input(t, t->inputs.frames, row * row_frames(context), sizeof(void *));
     if (context->flat_bytes) input.flat = device_input(t, t->inputs.flat, first / t->chunk, t->inputs.flat_chunk);
     return farm_cuda_executor_forward(t->executor, t->stream, farm_cuda_parameters_trained(&context->parameters),

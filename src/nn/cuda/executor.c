@@ -390,6 +390,7 @@ static enum farm_status copy_input(const struct call *call, const struct farm_cu
     const struct farm_net_io *io = &ex->net.io;
     const size_t count = rows_of(call) * (size_t)io->flat;
     assert((input->flat != NULL) == (io->flat > 0) && (input->frames != NULL) == (io->frame_channels > 0));
+    assert((input->scale != NULL) == io->normalise_frames);
     ex->flat = input->flat;
     if (io->frame_channels > 0) {
         const struct farm_cuda_stack stack = {
@@ -401,6 +402,8 @@ static enum farm_status copy_input(const struct call *call, const struct farm_cu
             .width = (uint32_t)io->width,
             .interleaved = io->interleaved,
             .type = type_of(ex),
+            .scale = input->scale,
+            .images = (uint32_t)io->images,
             .out = out_of(ex, -1),
         };
         return farm_cuda_stack(call->stream, &stack, err);

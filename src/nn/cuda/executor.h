@@ -45,6 +45,7 @@ struct farm_cuda_input {
     const void *const *frames; // [rows][images * stack] device-readable addresses of u8 frames as net->io describes
                                // them, NULL: zeros; 0 = oldest
     const float *flat;         // [rows][io.flat] (nn/inputs.h), 16-byte aligned; must stay until backward
+    const int16_t *scale;      // farm_inputs_scale_pixels's, of a network that normalises frames
 };
 
 // params: device layout, bf16 bits (uint16_t) or f32 as the precision says. logits f32 [rows][actions], value f32

@@ -52,6 +52,7 @@ static struct farm_learner_config learner_config(struct farm *farm) {
     if (s->dict) learner.io = dict_io();
     if (s->normalise && !s->frames) learner.io.inputs[0] = numbers, learner.io.input_count = 1;
     learner.io.inputs[0].normalise = learner.io.normalise_rewards = s->normalise;
+    learner.io.normalise_frames = s->normalise && s->frames;
     learner.head = (struct farm_head_options){.squash = s->squash, .state_sigma = s->sigma};
     learner.io.free_outputs = s->squash && !s->sigma ? 2 : 0;
     algo->batch = s->batch;

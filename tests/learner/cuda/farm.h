@@ -36,7 +36,7 @@ struct setting {
     bool squash;    // two numbers through tanh in place of discrete actions, in bounds of +-1 and +-3
     bool sigma;     // squash: with the network's deviations
     bool dict;      // with frames: two colour images beside numbers, a choice, the last action and reward
-    bool normalise; // numbers and rewards; without frames: in the network "separate"
+    bool normalise; // observations and rewards; without frames: in the network "separate"
     float reward;   // if not 0: of one lane's every tenth step, scaled by the largest float; others have none
 };
 

@@ -150,8 +150,8 @@ Test(cuda_numbers, a_restarted_learner_trains_on_earlier_steps) {
 }
 
 // The statistics of a restored state normalise the next answers, and go on from there, on every GPU.
-Test(cuda_numbers, restored_statistics_are_used_as_the_cpu_does) {
-    struct setting setting = usual_setting(false, 2);
+static void expect_restored_statistics_agree(bool frames) {
+    struct setting setting = usual_setting(frames, 2);
     setting.normalise = true;
     struct farm *const farms[] = {open_farm(setting), open_farm(setting)};
     for (int i = 0; i < 2; i++) {
@@ -170,6 +170,11 @@ Test(cuda_numbers, restored_statistics_are_used_as_the_cpu_does) {
                      1e-4);
     cr_assert_lt(distance(read_params(farms[0]), read_params(farms[1]), farms[0]->net.parameter_count), 1e-5);
     for (int i = 0; i < 2; i++) close_farm(farms[i]);
+}
+
+Test(cuda_numbers, restored_statistics_are_used_as_the_cpu_does) {
+    expect_restored_statistics_agree(false);
+    expect_restored_statistics_agree(true);
 }
 
 // ---- updates begun ahead ----
@@ -205,7 +210,7 @@ Test(cuda_numbers, an_update_begun_ahead_is_the_same_update) {
     for (uint32_t shards = 1; shards <= 2; shards++)
         for (int frames = 0; frames < 2; frames++) {
             struct setting setting = usual_setting(frames, shards);
-            setting.normalise = !frames;
+            setting.normalise = true;
             for (; setting.mirror <= (shards == 1 ? FARM_MIRROR_OFF : FARM_MIRROR_FULL); setting.mirror++)
                 expect_ahead_agrees(setting);
         }
