@@ -147,6 +147,8 @@ static double multiplications(const struct farm_net *net, double *first) {
             of_op = (double)farm_shape_count(op->out) * op->in.channels * op->kernel * op->kernel;
         else if (op->kind == FARM_NET_OP_DENSE)
             of_op = (double)farm_shape_count(op->in) * op->out.channels;
+        else if (op->kind == FARM_NET_OP_LSTM)
+            of_op = (double)op->in.channels * op->out.channels;
         if (i == 0) *first = of_op;
         sum += of_op;
     }

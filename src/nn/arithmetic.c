@@ -78,7 +78,9 @@ bool farm_form_equal(struct farm_form a, struct farm_form b) {
 }
 
 bool farm_arithmetic_may_change(const struct farm_net *net, int i) {
-    if (i == 0 || net->ops[i].kind == FARM_NET_OP_RELU || (i == 1 && net->io.frame_channels > 0)) return false;
+    const enum farm_net_op_kind kind = net->ops[i].kind;
+    if (i == 0 || kind == FARM_NET_OP_RELU || kind == FARM_NET_OP_LSTM || (i == 1 && net->io.frame_channels > 0))
+        return false;
     for (int j = i; j < net->op_count; j++)
         if (net->ops[j].skip >= 0) return net->ops[j].skip >= i;
     return true;

@@ -24,8 +24,8 @@ struct farm_form {
 struct farm_arithmetic {
     enum farm_conv_u8_precision first; // of a first layer over frames
     enum farm_conv_u8_path path;       // likewise
-    // Of each op. Op 0 over frames has the form of op 1, a residual block that of what it adds to; elsewhere rows are
-    // converted when the form changes.
+    // Of each op. Op 0 over frames has the form of op 1, a residual block that of what it adds to, an LSTM that of the
+    // op before; elsewhere rows are converted when the form changes.
     struct farm_form forms[FARM_NET_OPS_MAX];
 };
 
@@ -46,8 +46,8 @@ enum farm_status farm_arithmetic_check(const struct farm_net *net, const struct 
 
 bool farm_form_equal(struct farm_form a, struct farm_form b);
 
-// May op i have another form than op i - 1? Not if both read or write what a residual block adds to, nor if op i - 1 is
-// the first layer over frames.
+// May op i have another form than op i - 1? Not if both read or write what a residual block adds to, if op i - 1 is the
+// first layer over frames, or if op i is an LSTM.
 bool farm_arithmetic_may_change(const struct farm_net *net, int i);
 
 // Sets the first layer's path if this CPU has it and ONEDNN_MAX_CPU_ISA allows as much.

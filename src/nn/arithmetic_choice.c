@@ -99,7 +99,11 @@ __attribute__((format(printf, 2, 3))) static void append(char text[FARM_ARITHMET
 
 static const char *op_name(const struct farm_net *net, int i) {
     if (i == net->op_count - 1) return "heads";
-    return net->ops[i].kind == FARM_NET_OP_CONV ? "conv" : net->ops[i].kind == FARM_NET_OP_JOIN ? "join" : "dense";
+    static const char *const names[] = {[FARM_NET_OP_CONV] = "conv",
+                                        [FARM_NET_OP_DENSE] = "dense",
+                                        [FARM_NET_OP_JOIN] = "join",
+                                        [FARM_NET_OP_LSTM] = "lstm"};
+    return names[net->ops[i].kind];
 }
 
 // Ops with weights; neighbours of the same name and form share an entry.

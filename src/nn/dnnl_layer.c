@@ -96,6 +96,7 @@ static dnnl_status_t describe_pass(const struct farm_dnnl_layer_config *config, 
                                                   0.0f, 0.0f);
         return dnnl_binary_desc_init(&desc->binary, dnnl_binary_add, &d->diff_in, &d->diff_out, &d->diff_in);
     case FARM_NET_OP_JOIN: // join.h
+    case FARM_NET_OP_LSTM: // lstm.h
         break;
     }
     return dnnl_invalid_arguments;

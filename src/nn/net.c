@@ -82,6 +82,7 @@ static bool has_frames(const struct farm_net_io *io) {
 // Writes out the defaults.
 static void complete_io(struct farm_net_io *io) {
     if (io->images == 0) io->images = 1;
+    if (io->lstm == 0) io->lstm_layers = 0;
     if (io->flat == 0 || io->input_count > 0) return;
     io->inputs[0] = (struct farm_net_input){.kind = FARM_INPUT_NUMBERS, .count = io->flat};
     io->input_count = 1;
@@ -103,6 +104,22 @@ static enum farm_status check_io(const struct farm_net_io *io, struct farm_error
     if ((double)io->images * io->stack * io->frame_channels * io->height * io->width > INT_MAX)
         return farm_fail(err, FARM_E_INVALID, "the input is too large: %d frames of %d channels of %dx%d",
                          io->images * io->stack, io->frame_channels, io->height, io->width);
+    return FARM_OK;
+}
+
+static enum farm_status check_lstm(const struct farm_net_spec *spec, const struct farm_net_io *io,
+                                   struct farm_error *err) {
+    if (io->lstm == 0) return FARM_OK;
+    if (io->lstm < 0 || io->lstm > FARM_NET_LSTM_UNITS_MAX)
+        return farm_fail(err, FARM_E_INVALID, "an LSTM layer has 1 to %d units (0: no LSTM), not %d",
+                         FARM_NET_LSTM_UNITS_MAX, io->lstm);
+    if (io->lstm_layers < 1 || io->lstm_layers > FARM_NET_LSTM_LAYERS_MAX)
+        return farm_fail(err, FARM_E_INVALID, "an LSTM has 1 to %d layers, not %d", FARM_NET_LSTM_LAYERS_MAX,
+                         io->lstm_layers);
+    if (spec->separate)
+        return farm_fail(err, FARM_E_INVALID,
+                         "network %s cannot have an LSTM, which would join the policy and the value; use \"mlp\"",
+                         spec->name);
     return FARM_OK;
 }
 
@@ -249,17 +266,39 @@ static enum farm_status append_layer(struct farm_net *net, int i, struct farm_er
     return FARM_OK;
 }
 
-// A layer over the flat input beside the features, then one over both: the heads alone would only add what they say.
+// A layer over the flat input beside the features, then one over both (or an LSTM): the heads alone would only add what
+// they say.
 static void append_join(struct farm_net *net) {
     struct farm_net_op *op = append_op(net, FARM_NET_OP_JOIN, FARM_ACTIVATION_RELU);
     op->out = (struct farm_shape){.channels = (int)farm_shape_count(op->in) + FARM_NET_JOIN_UNITS};
     op->weight = append_tensor(net, "inputs.weight", (int[]){FARM_NET_JOIN_UNITS, net->io.flat}, 2);
     op->bias = append_tensor(net, "inputs.bias", (int[]){FARM_NET_JOIN_UNITS}, 1);
+    if (net->io.lstm > 0) return;
     const int units = op->in.channels;
     op = append_op(net, FARM_NET_OP_DENSE, FARM_ACTIVATION_RELU);
     op->out = (struct farm_shape){.channels = units};
     op->weight = append_tensor(net, "joined.weight", (int[]){units, units + FARM_NET_JOIN_UNITS}, 2);
     op->bias = append_tensor(net, "joined.bias", (int[]){units}, 1);
+}
+
+static int append_lstm_tensor(struct farm_net *net, const char *what, int layer, const int *dims, int rank) {
+    char name[FARM_TENSOR_NAME_MAX];
+    snprintf(name, sizeof name, "lstm.%s_l%d", what, layer);
+    return append_tensor(net, name, dims, rank);
+}
+
+static void append_lstm(struct farm_net *net, int layer) {
+    const int units = net->io.lstm, gates = 4 * units;
+    struct farm_net_op *op = append_op(net, FARM_NET_OP_DENSE, FARM_ACTIVATION_NONE);
+    op->out = (struct farm_shape){.channels = gates};
+    op->weight = append_lstm_tensor(net, "weight_ih", layer, (int[]){gates, (int)farm_shape_count(op->in)}, 2);
+    op->bias = append_lstm_tensor(net, "bias_ih", layer, (int[]){gates}, 1);
+    op = append_op(net, FARM_NET_OP_LSTM, FARM_ACTIVATION_NONE);
+    op->out = (struct farm_shape){.channels = units};
+    op->weight = append_lstm_tensor(net, "weight_hh", layer, (int[]){gates, units}, 2);
+    op->bias = append_lstm_tensor(net, "bias_hh", layer, (int[]){gates}, 1);
+    op->state = net->state;
+    net->state += 2 * units;
 }
 
 static void append_statistics(struct farm_net *net) {
@@ -290,7 +329,8 @@ enum farm_status farm_net_make(const struct farm_net_spec *spec, const struct fa
                                struct farm_error *err) {
     *net = (struct farm_net){.spec = spec, .io = *io};
     complete_io(&net->io);
-    const enum farm_status status = check_io(&net->io, err);
+    enum farm_status status = check_io(&net->io, err);
+    if (status == FARM_OK) status = check_lstm(spec, &net->io, err);
     if (status != FARM_OK) return status;
     if (spec->layer_count < 1 || spec->layer_count > FARM_NET_LAYERS_MAX)
         return farm_fail(err, FARM_E_INVALID, "network %s has %d layers, not 1 to %d", spec->name, spec->layer_count,
@@ -305,6 +345,7 @@ enum farm_status farm_net_make(const struct farm_net_spec *spec, const struct fa
         if (made != FARM_OK) return made;
     }
     if (has_frames(&net->io) && net->io.flat > 0) append_join(net);
+    for (int layer = 0; layer < net->io.lstm_layers; layer++) append_lstm(net, layer);
     append_heads(net);
     append_statistics(net);
     return FARM_OK;

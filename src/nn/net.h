@@ -36,8 +36,10 @@ struct farm_layer {
 
 enum {
     FARM_NET_LAYERS_MAX = 16,
-    FARM_NET_OPS_MAX = 3 * FARM_NET_LAYERS_MAX + 3,
-    FARM_TENSORS_MAX = 4 * (FARM_NET_LAYERS_MAX + 4),
+    FARM_NET_LSTM_LAYERS_MAX = 2,
+    FARM_NET_LSTM_UNITS_MAX = 4096,
+    FARM_NET_OPS_MAX = 3 * FARM_NET_LAYERS_MAX + 2 * FARM_NET_LSTM_LAYERS_MAX + 2,
+    FARM_TENSORS_MAX = 4 * (FARM_NET_LAYERS_MAX + FARM_NET_LSTM_LAYERS_MAX + 4),
     FARM_NET_INPUTS_MAX = 16, // parts of the flat input
     FARM_NET_JOIN_UNITS = 64, // of the layer over the flat input beside frames
     FARM_TENSOR_NAME_MAX = 48
@@ -53,13 +55,14 @@ struct farm_net_spec {
 };
 
 // Known networks; NULL-terminated by index: i = 0, 1, ... until NULL.
-//   shallow  IMPALA's small net (Espeholt et al. 2018, fig. 3 left, without the LSTM): conv 16@8x8/4, 32@4x4/2, FC 256
+//   shallow  IMPALA's small net (Espeholt et al. 2018, fig. 3 left): conv 16@8x8/4, 32@4x4/2, FC 256
 //   nature   Mnih et al. 2015: conv 32@8x8/4, 64@4x4/2, 64@3x3/1, FC 512
 //   lite     for few cores: conv 16@8x8/4, 32@4x4/2, 32@3x3/2, FC 128
 //   mlp      two hidden layers of 64 units, tanh
 //   separate two such networks, one for the policy and one for the value
-//   deep     IMPALA's large net (fig. 3 right, without the LSTM): three sections of 16, 32 and 32 channels, each conv
+//   deep     IMPALA's large net (fig. 3 right): three sections of 16, 32 and 32 channels, each conv
 //            3x3/1 without activation, max-pool 3x3/2, two residual blocks of 3x3; ReLU, FC 256, ReLU
+// Their LSTM, if any, is farm_net_io's.
 const struct farm_net_spec *farm_net_at(size_t i);
 const struct farm_net_spec *farm_net_find(const char *name, struct farm_error *err);
 
@@ -91,6 +94,7 @@ struct farm_net_io {
     int flat;                              // numbers of the flat input; 0: none
     int input_count;                       // its parts; 0: one of `flat` f32, the observation's field 0
     struct farm_net_input inputs[FARM_NET_INPUTS_MAX];
+    int lstm, lstm_layers;  // units of each LSTM layer between the features and the heads, 0: none; layers
     bool normalise_rewards; // the parameters have a tensor for it
     int actions;            // policy outputs; the value head has one output more
     int free_outputs;       // the last outputs of the policy are its biases alone: their weights stay 0
@@ -105,7 +109,7 @@ static inline int farm_net_input_width(const struct farm_net_input *input) {
 
 // "layers.0.weight", "layers.0.bias", "layers.2.conv0.weight" (residual: conv0, conv1), "policy.weight", "value.bias",
 // ...: the state_dict of a PyTorch module with a ModuleList `layers` that has one entry a table row (a pool has no
-// tensors, but counts) and two Linears `policy` and `value`.
+// tensors, but counts), an LSTM `lstm` and two Linears `policy` and `value`.
 struct farm_tensor {
     char name[FARM_TENSOR_NAME_MAX];
     int dims[4]; // PyTorch order: conv [out][in][kh][kw], dense [out][in]; dense after conv: in = C*H*W, C slowest
@@ -126,6 +130,7 @@ enum farm_net_op_kind {
     FARM_NET_OP_POOL,  // out = maxima of in
     FARM_NET_OP_RELU,  // out = relu(in); `in` is kept, its residual block's last convolution adds it
     FARM_NET_OP_JOIN,  // out = in, then relu(weight . flat input + bias): [in.channels + FARM_NET_JOIN_UNITS]
+    FARM_NET_OP_LSTM,  // out = h of kernels/lstm.h, whose gates are in + weight . (h of the step before) + bias
 };
 
 // One operation. Each reads the output of the one before, the first reads the frames, or else the flat input.
@@ -137,13 +142,14 @@ struct farm_net_op {
     int pad_before[2], pad_after[2]; // CONV, POOL: rows above and below, columns left and right
     int skip;                        // CONV: the op whose output is added; -1: none
     int weight, bias;                // indices of tensors; -1: none. Heads: policy's; value's follow each
+    int state;                       // LSTM: offset of its h in the state; its c follows
     struct farm_shape in, out;
 };
 
 struct farm_net {
     const struct farm_net_spec *spec;
     struct farm_net_io io;
-    int state;            // floats of recurrent state of one environment; 0: none
+    int state;            // floats of recurrent state of one environment: of each LSTM layer h, then c; 0: none
     int normalise;        // index of the tensor normalise.mean [farm_net_pixels + flat]; normalise.variance and
                           // normalise.count [1] follow; -1: none
     int normalise_return; // index of the tensor normalise.return [3]: mean, variance, count; -1: none
@@ -199,17 +205,19 @@ static inline int farm_net_pointers(const struct farm_net *net) {
 }
 
 // Computes all shapes and the ops. Tensors are in the order of the layers, weight before bias, conv0 before conv1; then
-// inputs.weight, inputs.bias (JOIN), joined.weight, joined.bias (DENSE over both, as wide as the features, ReLU); then
-// policy.weight, value.weight, policy.bias, value.bias, so that both heads are one product of actions + 1 outputs; then
-// normalise.*, which are no weights: statistics that training updates at publish. net->io has `images` and the parts of
-// the flat input written out. FARM_E_INVALID if the input or the table is invalid.
+// inputs.weight, inputs.bias (JOIN), joined.weight, joined.bias (DENSE over both, as wide as the features, ReLU; not
+// before an LSTM); then of each LSTM layer lstm.weight_ih_l0, lstm.bias_ih_l0 (DENSE: what its input adds to the
+// gates), lstm.weight_hh_l0, lstm.bias_hh_l0 (LSTM), as torch.nn.LSTM names them; then policy.weight, value.weight,
+// policy.bias, value.bias, so that both heads are one product of actions + 1 outputs; then normalise.*, which are no
+// weights: statistics that training updates at publish. net->io has `images` and the parts of the flat input written
+// out. FARM_E_INVALID if the input or the table is invalid.
 enum farm_status farm_net_make(const struct farm_net_spec *spec, const struct farm_net_io *io, struct farm_net *net,
                                struct farm_error *err);
 
 // Weights of hidden layers, of the policy, of the value. Biases are zero.
 enum farm_net_init {
     FARM_INIT_ORTHOGONAL, // orthogonal rows or columns (Saxe et al. 2013) times sqrt(2) (deep: less where no ReLU
-                          // follows and in residual blocks), 0.01, 1: signals keep their size
+                          // follows, in an LSTM and in residual blocks), 0.01, 1: signals keep their size
     FARM_INIT_UNIFORM,    // U(-1/sqrt(fan_in), 1/sqrt(fan_in)), PyTorch's default, times 1, 0.01, 1
 };
 

@@ -249,6 +249,46 @@ Test(nn, separate_keeps_policy_and_value_apart) {
     free(mask);
 }
 
+// Of torch.nn.LSTM's names and shapes; the state is h and c, layer after layer. JOIN feeds it directly.
+Test(nn, puts_an_lstm_between_the_features_and_the_heads) {
+    static const struct named tensors[] = {{6, "inputs.weight", {FARM_NET_JOIN_UNITS, 3}},
+                                           {8, "lstm.weight_ih_l0", {40, 256 + FARM_NET_JOIN_UNITS}},
+                                           {9, "lstm.bias_ih_l0", {40}},
+                                           {10, "lstm.weight_hh_l0", {40, 10}},
+                                           {11, "lstm.bias_hh_l0", {40}},
+                                           {12, "lstm.weight_ih_l1", {40, 10}},
+                                           {14, "lstm.weight_hh_l1", {40, 10}},
+                                           {16, "policy.weight", {6, 10}}};
+    struct farm_net_io io = atari;
+    io.lstm = 10, io.lstm_layers = 2, io.flat = 3;
+    const struct farm_net net = make("shallow", io);
+    expect_tensors(&net, tensors, sizeof tensors / sizeof *tensors);
+    cr_expect(net.state == 40 && net.ops[5].state == 0 && net.ops[7].state == 20);
+    for (int i = 4; i < 8; i++) {
+        const enum farm_net_op_kind kind = i % 2 ? FARM_NET_OP_LSTM : FARM_NET_OP_DENSE;
+        cr_expect(net.ops[i].kind == kind && net.ops[i].activation == FARM_ACTIVATION_NONE);
+    }
+    cr_expect_eq(make("shallow", atari).state, 0);
+    float *params = array(net.parameter_count, sizeof *params);
+    farm_net_init(&net, FARM_INIT_ORTHOGONAL, 5, params);
+    for (int t = 8; t < 16; t++) {
+        double squares = 0; // orthonormal columns, as many as there are inputs; or rows
+        for (size_t i = 0; i < net.tensors[t].count; i++) squares += pow((double)params[net.tensors[t].offset + i], 2);
+        cr_expect_float_eq(squares, t % 2 ? 0 : fmin(40, net.tensors[t].dims[1]), 1e-3, "%s", net.tensors[t].name);
+    }
+    free(params);
+}
+
+Test(nn, refuses_an_lstm_that_cannot_be) {
+    struct farm_net_io io = cartpole;
+    io.lstm = 8, io.lstm_layers = 1;
+    expect_refused(farm_net_find("separate", NULL), io, "cannot have an LSTM");
+    io.lstm_layers = 3;
+    expect_refused(farm_net_find("mlp", NULL), io, "1 to 2 layers, not 3");
+    io.lstm = -1;
+    expect_refused(farm_net_find("mlp", NULL), io, "not -1");
+}
+
 // W W' (or W' W, if there are more rows) is the unit matrix times the gain's square; free outputs have no weights.
 Test(nn, orthogonal_initial_weights_are_so_with_their_gain) {
     struct farm_net_io io = atari;

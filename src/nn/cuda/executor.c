@@ -174,6 +174,9 @@ static enum farm_cuda_type type_of(const struct farm_cuda_executor *ex) {
 // ---- creation ----
 
 static enum farm_status check_net(const struct farm_net *net, struct farm_error *err) {
+    if (net->state > 0)
+        return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: CUDA does not compute an LSTM; use --device cpu",
+                         net->spec->name);
     for (int i = 0; i < net->op_count; i++) {
         const struct farm_net_op *op = &net->ops[i];
         const bool even = op->pad_before[0] == op->pad_after[0] && op->pad_before[1] == op->pad_after[1];
@@ -461,6 +464,8 @@ static enum farm_status op_forward(const struct call *call, int i, struct farm_e
         return farm_cuda_join(call->stream, &join, out_of(ex, i - 1), param(call, ex->plan.layout.weight[i]),
                               param(call, ex->plan.layout.bias[i]), out_of(ex, i), err);
     }
+    case FARM_NET_OP_LSTM: // check_net refuses it
+        break;
     }
     return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is of an unknown kind", ex->spec.name, i);
 }
@@ -563,6 +568,8 @@ static enum farm_status op_backward(const struct call *call, int i, struct farm_
                                        call->gradients + ex->plan.layout.weight[i],
                                        call->gradients + ex->plan.layout.bias[i], err);
     }
+    case FARM_NET_OP_LSTM: // check_net refuses it
+        break;
     }
     return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is of an unknown kind", ex->spec.name, i);
 }
