@@ -41,6 +41,7 @@ struct farm_lane {
     struct farm_answer_array answer[FARM_ANSWER_FIELDS_MAX]; // CENTRAL: in `down`; LOCAL: in `up`
     size_t obs_bytes[FARM_OBS_FIELDS_MAX];
     uint32_t obs_count, answer_count;
+    uint32_t state; // answer field of a recurrent policy's state, `carry` is the next one; 0: none
     uint32_t width, steps;
     bool local; // FARM_ANSWERS_LOCAL
     // The actor's copies, so that it rarely loads the peer's cache lines.
@@ -59,10 +60,10 @@ static inline float *farm_lane_reward(const struct farm_lane *lane, uint64_t n) 
 static inline uint8_t *farm_lane_flags(const struct farm_lane *lane, uint64_t n) {
     return lane->flags + farm_lane_slot(lane, n) * lane->width;
 }
-// Row `env` of an answer field at step n, or at the newest multiple of `every` before n.
+// Row `env` of an answer field at step n, or at the newest multiple of `every` before n; every 0: at n mod 2.
 static inline void *farm_lane_answer_at(const struct farm_lane *lane, unsigned field, uint64_t n, uint32_t env) {
     const struct farm_answer_array *array = &lane->answer[field];
-    const uint64_t k = array->every == 1 ? n : n / array->every;
+    const uint64_t k = array->every <= 1 ? n : n / array->every;
     return array->at + (size_t)(k % array->slots * array->rows + env) * array->bytes;
 }
 static inline void *farm_lane_action(const struct farm_lane *lane, uint64_t n, uint32_t env) {

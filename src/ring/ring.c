@@ -30,6 +30,7 @@ static enum farm_status make_lanes(struct farm_ring *ring, struct farm_error *er
             .flags = u + layout->flags,
             .obs_count = ring->spec.env.obs_count,
             .answer_count = ring->spec.answer_count,
+            .state = farm_ring_spec_find(&ring->spec, "state"),
             .local = ring->spec.answers == FARM_ANSWERS_LOCAL,
             .width = ring->spec.width,
             .steps = ring->spec.steps,

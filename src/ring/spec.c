@@ -60,6 +60,17 @@ void farm_ring_spec_sample(struct farm_ring_spec *spec) {
     spec->answer_count = FARM_ANSWER_SAMPLE + 1;
 }
 
+void farm_ring_spec_state(struct farm_ring_spec *spec, uint32_t floats, uint32_t every) {
+    spec->answer[spec->answer_count++] = (struct farm_answer_spec){"state", FARM_F32, floats, every, 0};
+    spec->answer[spec->answer_count++] = (struct farm_answer_spec){"carry", FARM_F32, floats, 0, 0};
+}
+
+uint32_t farm_ring_spec_find(const struct farm_ring_spec *spec, const char *name) {
+    for (uint32_t f = 0; f < spec->answer_count; f++)
+        if (strncmp(spec->answer[f].name, name, FARM_FIELD_NAME_MAX) == 0) return f;
+    return 0;
+}
+
 struct farm_ring_spec farm_ring_spec_plain(uint32_t lanes, uint32_t width, uint32_t steps, enum farm_dtype dtype,
                                            uint32_t values, uint32_t actions) {
     struct farm_ring_spec spec = {.lanes = lanes, .width = width, .steps = steps};
@@ -145,9 +156,10 @@ static enum farm_status check_answers(const struct farm_ring_spec *spec, struct 
         if (!answer_bytes(answer) || answer_bytes(answer) > FIELD_BYTES_MAX || answer->per_step > 1)
             return farm_fail(err, FARM_E_INVALID, "answer field '%s': invalid type or size (at most %llu MiB)",
                              answer->name, (unsigned long long)(FIELD_BYTES_MAX >> 20));
-        if (answer->every < 1 || answer->every > spec->steps)
-            return farm_fail(err, FARM_E_INVALID, "answer field '%s' every %u steps: 1..%u are possible", answer->name,
-                             answer->every, spec->steps);
+        if (answer->every > spec->steps || (answer->every == 0 && spec->answers == FARM_ANSWERS_LOCAL))
+            return farm_fail(err, FARM_E_INVALID,
+                             "answer field '%s' every %u steps: 1..%u are possible, or 0 if the learner answers",
+                             answer->name, answer->every, spec->steps);
     }
     return FARM_OK;
 }

@@ -31,12 +31,13 @@ enum {
 // Extends enum farm_dtype, for answer fields only: eight bytes.
 enum { FARM_U64 = 4 };
 
-// An answer field. It has K = ceil(C / every) slots; step n, a multiple of `every`, lies at (n / every) mod K.
+// An answer field. It has K = ceil(C / every) slots; step n, a multiple of `every`, lies at (n / every) mod K. every 0:
+// two slots, step n at n mod 2, for what each step hands to the next.
 struct farm_answer_spec {
     char name[FARM_FIELD_NAME_MAX];
     uint32_t dtype;
     uint32_t values;   // for each environment, or, with per_step, for the step
-    uint32_t every;    // steps from one value to the next, 1..C
+    uint32_t every;    // steps from one value to the next, 0..C
     uint32_t per_step; // 1: one row for all environments of a step
 };
 
@@ -142,6 +143,14 @@ void farm_ring_spec_answers(struct farm_ring_spec *spec);
 // Appends `sample` to the standard fields of continuous actions: the draws of a squashed policy.
 void farm_ring_spec_sample(struct farm_ring_spec *spec);
 
+// Appends the fields of a recurrent policy with `floats` numbers of state an environment: `state`, what the forward
+// pass of every step n that is a multiple of `every` receives (zeros with FIRST), and behind it `carry`: the pass of
+// step n reads slot n mod 2 and writes the other one, so either survives a learner that dies between.
+void farm_ring_spec_state(struct farm_ring_spec *spec, uint32_t floats, uint32_t every);
+
+// Index of the answer field with this name; 0 (`action`) if there is none.
+uint32_t farm_ring_spec_find(const struct farm_ring_spec *spec, const char *name);
+
 // For measurements and tests: one observation field, `obs`, of so many values, one discrete action, and the standard
 // answer fields.
 struct farm_ring_spec farm_ring_spec_plain(uint32_t lanes, uint32_t width, uint32_t steps, enum farm_dtype dtype,
@@ -152,7 +161,8 @@ static inline uint32_t farm_answer_rows(const struct farm_ring_spec *spec, uint3
     return spec->answer[field].per_step ? 1 : spec->width;
 }
 static inline uint32_t farm_answer_slots(const struct farm_ring_spec *spec, uint32_t field) {
-    return (spec->steps - 1) / spec->answer[field].every + 1;
+    const uint32_t every = spec->answer[field].every;
+    return every ? (spec->steps - 1) / every + 1 : 2;
 }
 
 // The smallest C for K windows in training at once: (K+1)*stride + length + stack (DESIGN "One structure").
