@@ -9,8 +9,12 @@
 enum farm_status farm_algo_plan_make(const struct farm_algo_config *config, struct farm_algo_plan *out,
                                      struct farm_error *err) {
     *out = (struct farm_algo_plan){
-        .shape = {.stride = config->unroll, .length = config->unroll + 1, .stack = config->stack},
+        .shape = {.stride = config->unroll,
+                  .length = config->burn_in + config->unroll + 1,
+                  .burn_in = config->burn_in,
+                  .stack = config->stack},
         .epochs = 1,
+        .recurrent = config->recurrent,
         .sync = config->regime == FARM_REGIME_AUTO ? config->algo->sync : config->regime == FARM_REGIME_SYNC,
     };
     const enum farm_status status = config->algo->plan ? config->algo->plan(config, out, err) : FARM_OK;

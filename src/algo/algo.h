@@ -25,6 +25,8 @@ struct farm_algo_config {
     uint32_t unroll;                     // T: transitions of a window
     uint32_t batch;                      // windows of an iteration (async)
     uint32_t stack;                      // steps that an observation reads backwards: frames, or 2 for the last action
+    bool recurrent;                      // the net has a state
+    uint32_t burn_in;                    // recurrent: steps before a window's transitions that only warm up the state
     enum farm_regime regime;
     uint32_t max_lag;    // async: older windows (in versions) are dropped; 0: only the rings bound the lag
     double reward_clip;  // rewards are clipped to +-this; 0: off
@@ -37,24 +39,33 @@ struct farm_algo_config {
 };
 
 // How the trainer drives an algorithm: `epochs` times over an iteration's windows, each in passes of about `minibatch`
-// shuffled units (0 and one epoch: one pass over all in their order). A unit is a column; if targets are computed once,
-// in `begin` from the stored answers and the present bootstrap values, it is a row, and passes compute gradients only.
+// shuffled units (0 and one epoch: one pass over all in their order). A unit is a column. If targets are computed once,
+// in `begin` from the stored answers and the present bootstrap values, passes compute gradients only, and a unit is a
+// row unless the net has a state.
 struct farm_algo_plan {
     struct farm_window_shape shape;
     uint32_t epochs, minibatch;
-    bool sync, targets_once;
+    bool sync, targets_once, recurrent;
 };
 
-// Units of `columns` windows; rows and transitions of a unit; the passes of an epoch, and the units of the largest
-// pass.
-static inline uint32_t farm_algo_units(const struct farm_algo_plan *plan, uint32_t columns) {
-    return plan->targets_once ? columns * (plan->shape.length - 1) : columns;
+// Transitions of a window, without its burn-in, and whether units are rows.
+static inline uint32_t farm_algo_transitions(const struct farm_algo_plan *plan) {
+    return plan->shape.length - plan->shape.burn_in - 1;
 }
-static inline uint32_t farm_algo_unit_rows(const struct farm_algo_plan *plan) {
-    return plan->targets_once ? 1 : plan->shape.length;
+static inline bool farm_algo_row_units(const struct farm_algo_plan *plan) {
+    return plan->targets_once && !plan->recurrent;
+}
+
+// Units of `columns` windows; rows (without burn-in) and transitions of a unit; the passes of an epoch, and the units
+// of the largest pass.
+static inline uint32_t farm_algo_units(const struct farm_algo_plan *plan, uint32_t columns) {
+    return farm_algo_row_units(plan) ? columns * farm_algo_transitions(plan) : columns;
 }
 static inline uint32_t farm_algo_unit_transitions(const struct farm_algo_plan *plan) {
-    return plan->targets_once ? 1 : plan->shape.length - 1;
+    return farm_algo_row_units(plan) ? 1 : farm_algo_transitions(plan);
+}
+static inline uint32_t farm_algo_unit_rows(const struct farm_algo_plan *plan) {
+    return farm_algo_unit_transitions(plan) + !plan->targets_once;
 }
 static inline uint32_t farm_algo_passes(const struct farm_algo_plan *plan, uint32_t columns) {
     const uint32_t units = farm_algo_units(plan, columns);
@@ -75,7 +86,8 @@ struct farm_algo {
     double (*statistic)(const double *terms, int k); // the k-th, of terms summed over an update; NULL: the term's mean
     int scratch;                                     // floats of a row
     bool sync;                                       // the regime that FARM_REGIME_AUTO means
-    // Changes the default plan (stride T, length T+1, one pass); NULL: keeps it. FARM_E_USAGE with the key to change.
+    // Changes the default plan (stride T, length burn-in+T+1, one pass); NULL: keeps it. FARM_E_USAGE with the key to
+    // change.
     enum farm_status (*plan)(const struct farm_algo_config *config, struct farm_algo_plan *plan,
                              struct farm_error *err);
     // After each epoch, with its terms; last: of the plan's. Returns whether to continue. NULL: continues.

@@ -17,7 +17,7 @@ static const struct farm_recipe_key keys[] = {
     [FARM_PPO_BASELINE_COST] = KEY("baseline_cost", "0.5", 1e3, "weight of the value loss"),
     [FARM_PPO_EPOCHS] = {"epochs", FARM_RECIPE_WHOLE, 0, "4", 1, 1000, NULL, "passes over an iteration's steps", 0},
     [FARM_PPO_MINIBATCH] = {"minibatch", FARM_RECIPE_WHOLE, 0, "256", 0, 1e6, NULL,
-                            "steps of an optimiser step; 0: all of an iteration", 0},
+                            "steps of an optimiser step (with lstm in whole windows); 0: all of an iteration", 0},
     [FARM_PPO_NORMALISE] = {"normalise_advantage", FARM_RECIPE_CHOICE, 0, "minibatch", 0, 0, "off|minibatch|iteration",
                             "over what advantages get mean 0 and deviation 1", 0},
     [FARM_PPO_KL_STOP] =
@@ -40,6 +40,7 @@ static enum farm_status plan(const struct farm_algo_config *config, struct farm_
                          stop, target);
     plan->epochs = (uint32_t)config->option[FARM_PPO_EPOCHS];
     plan->minibatch = (uint32_t)config->option[FARM_PPO_MINIBATCH];
+    if (plan->recurrent) plan->minibatch = (plan->minibatch + config->unroll - 1) / config->unroll;
     plan->targets_once = true;
     return FARM_OK;
 }

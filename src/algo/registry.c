@@ -35,6 +35,8 @@ enum farm_status farm_algo_configure(const struct farm_recipe *recipe, struct fa
         .algo = algo,
         .unroll = (uint32_t)recipe->unroll,
         .batch = (uint32_t)recipe->batch,
+        .recurrent = recipe->lstm > 0,
+        .burn_in = recipe->lstm ? (uint32_t)recipe->burn_in : 0,
         .stack = recipe->last_inputs && recipe->stack < 2 ? 2 : (uint32_t)recipe->stack,
         .regime = strcmp(recipe->regime, "sync") == 0    ? FARM_REGIME_SYNC
                   : strcmp(recipe->regime, "async") == 0 ? FARM_REGIME_ASYNC

@@ -69,6 +69,11 @@ static const struct farm_recipe_key keys[] = {
     INT(unroll, "20", 1, 4096, "agent steps (transitions) of a window"),
     INT(batch, "0", 0, 65536, "windows of an update; 0: half as many as environments, at least 8"),
     INT(stack, "1", 1, 32, "newest observations that the network sees together (images only)"),
+    INT(lstm, "0", 0, 8192,
+        "units of an LSTM between the network's features and its outputs: a memory; 0: none. last_inputs becomes true"),
+    INT(lstm_layers, "1", 1, 2, "LSTM layers, one above the other"),
+    INT(burn_in, "0", 0, 4096,
+        "with lstm: steps before each window that renew its state with the present parameters, without gradients"),
     BOOL(normalise_observations, "false",
          "numbers and pixels of observations get mean 0 and deviation 1, each by its statistics over all steps in "
          "training, and are clipped to +-10 (pixels: +-5)"),
@@ -515,6 +520,7 @@ enum farm_status farm_recipe_settle(struct farm_recipe *recipe, struct farm_erro
     if (strcmp(recipe->algo, "auto") == 0 && recipe->families)
         snprintf(recipe->algo, sizeof recipe->algo, "%s", recipe->families(0)->name);
     if (settle_environments(recipe, err)) return FARM_E_USAGE;
+    if (recipe->lstm && !farm_recipe_set_by(recipe, "last_inputs", FARM_LAYER_SHIPPED)) recipe->last_inputs = true;
     if (recipe->envs_per_actor % recipe->lanes)
         return farm_fail(
             err, FARM_E_USAGE,

@@ -14,7 +14,7 @@
 
 enum {
     FARM_RECIPE_FAMILY_KEYS_MAX = 64, // of all families together
-    FARM_RECIPE_KEYS_MAX = 61 + FARM_RECIPE_FAMILY_KEYS_MAX,
+    FARM_RECIPE_KEYS_MAX = 64 + FARM_RECIPE_FAMILY_KEYS_MAX,
     FARM_RECIPE_OPTIONS_MAX = 32,
     FARM_RECIPE_TEXT_BYTES = 64,   // a text, zero included
     FARM_RECIPE_PATH_BYTES = 1024, // a text that may hold a path: env, and the values of options
@@ -71,7 +71,8 @@ struct farm_recipe {
         optimiser[FARM_RECIPE_TEXT_BYTES], wait[FARM_RECIPE_TEXT_BYTES], bad_values[FARM_RECIPE_TEXT_BYTES],
         regime[FARM_RECIPE_TEXT_BYTES], sigma[FARM_RECIPE_TEXT_BYTES];
     int64_t seed, frames, actors, envs_per_actor, envs_total, lanes, ring_steps, gpus;
-    int64_t unroll, batch, stack, micro_batch, train_threads, infer_threads, infer_batch_max, max_lag;
+    int64_t unroll, batch, stack, lstm, lstm_layers, burn_in, micro_batch, train_threads, infer_threads,
+        infer_batch_max, max_lag;
     int64_t checkpoints_keep, restarts_max, eval_every, eval_episodes;
     double seconds, reward_clip, reward_scale, log_sigma;
     double lr, lr_end, lr_hold, grad_norm_clip, rmsprop_decay, rmsprop_epsilon, adam_beta1, adam_beta2, adam_epsilon;

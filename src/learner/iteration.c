@@ -9,7 +9,7 @@
 #include "nn/inputs.h"
 
 static uint32_t transitions(const struct farm_iteration *it) {
-    return it->plan->shape.length - 1;
+    return farm_algo_transitions(it->plan);
 }
 
 static size_t scratch_arrays(const struct farm_iteration *it) {
@@ -19,7 +19,7 @@ static size_t scratch_arrays(const struct farm_iteration *it) {
 enum farm_status farm_iteration_make(const struct farm_algo_config *algo, const struct farm_algo_plan *plan,
                                      struct farm_head head, uint32_t columns_max, struct farm_iteration *out,
                                      struct farm_error *err) {
-    const size_t rows = plan->targets_once ? (size_t)columns_max * plan->shape.length : 0,
+    const size_t rows = plan->targets_once ? (size_t)columns_max * (farm_algo_transitions(plan) + 1) : 0,
                  outputs = (size_t)head.outputs;
     *out = (struct farm_iteration){.algo = algo, .plan = plan, .head = head, .columns_max = columns_max};
     out->columns = calloc(columns_max + 1u, sizeof *out->columns);
@@ -79,15 +79,18 @@ static void gather_step(const struct farm_iteration *it, const struct farm_place
     memcpy(to->behaviour + row * (policy_bytes / sizeof(float)), farm_lane_policy(lane, at->n, at->env), policy_bytes);
 }
 
-static struct farm_place place_of(const struct farm_column *column, uint32_t step) {
-    return (struct farm_place){
-        .lane = column->lane, .lane_id = column->lane_id, .env = column->env, .n = column->start + step};
+static struct farm_place place_of(const struct farm_iteration *it, uint32_t column, int64_t step) {
+    const struct farm_column *of = &it->columns[column];
+    return (struct farm_place){.lane = of->lane,
+                               .lane_id = of->lane_id,
+                               .env = of->env,
+                               .n = of->start + (uint64_t)(it->plan->shape.burn_in + step)};
 }
 
 void farm_iteration_gather(struct farm_iteration *it, uint32_t first, uint32_t count) {
     for (uint32_t step = 0; step <= transitions(it); step++)
         for (uint32_t c = first; c < first + count; c++) {
-            const struct farm_place at = place_of(&it->columns[c], step);
+            const struct farm_place at = place_of(it, c, step);
             const size_t row = (size_t)step * it->count + c;
             gather_step(it, &at, &it->all, row);
             if (step < transitions(it)) it->value[row] = it->all.behaviour_value[row];
@@ -111,15 +114,17 @@ static struct farm_algo_rows rows_of(const struct farm_iteration *it) {
 
 static void reduce(const struct farm_iteration *it, const uint32_t *indices, uint32_t count, double *sums) {
     const struct farm_algo_rows rows = rows_of(it);
+    const uint32_t steps = farm_algo_unit_transitions(it->plan);
     memset(sums, 0, FARM_ALGO_SUMS_MAX * sizeof *sums);
     for (uint32_t i = 0; i < count && it->algo->algo->reduce; i++)
-        it->algo->algo->reduce(&rows, (int)(indices ? indices[i] : i), sums);
+        for (uint32_t step = 0; step < steps; step++)
+            it->algo->algo->reduce(&rows, (int)((indices ? indices[i] : i) + step * it->count), sums);
 }
 
 void farm_iteration_target(struct farm_iteration *it) {
     const struct farm_algo_rows rows = rows_of(it);
     farm_algo_targets(it->algo->algo, &rows);
-    reduce(it, NULL, it->count * transitions(it), it->iteration_sums);
+    reduce(it, NULL, farm_algo_units(it->plan, it->count), it->iteration_sums);
 }
 
 void farm_iteration_reduce(struct farm_iteration *it, const uint32_t *indices, uint32_t count) {
@@ -129,21 +134,21 @@ void farm_iteration_reduce(struct farm_iteration *it, const uint32_t *indices, u
 // ---- units ----
 
 struct farm_place farm_iteration_last(const struct farm_iteration *it, uint32_t column) {
-    return place_of(&it->columns[column], transitions(it));
+    return place_of(it, column, transitions(it));
 }
 
-struct farm_place farm_iteration_place(const struct farm_iteration *it, uint32_t unit, uint32_t step) {
-    return it->plan->targets_once ? place_of(&it->columns[unit % it->count], unit / it->count)
-                                  : place_of(&it->columns[unit], step);
+struct farm_place farm_iteration_place(const struct farm_iteration *it, uint32_t unit, int step) {
+    return place_of(it, unit % it->count, (int64_t)(unit / it->count) + step);
 }
 
 void farm_iteration_row(const struct farm_iteration *it, uint32_t unit, uint32_t step, const struct farm_gathered *to,
                         size_t row) {
     if (!it->plan->targets_once) {
-        const struct farm_place at = place_of(&it->columns[unit], step);
+        const struct farm_place at = place_of(it, unit, step);
         gather_step(it, &at, to, row);
         return;
     }
+    unit += step * it->count;
     const struct farm_gathered *from = &it->all;
     const size_t outputs = (size_t)it->head.outputs, action_bytes = (size_t)it->head.action_bytes;
     memcpy(to->behaviour + row * outputs, from->behaviour + unit * outputs, outputs * sizeof(float));

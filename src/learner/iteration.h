@@ -51,15 +51,15 @@ void farm_iteration_target(struct farm_iteration *iteration);
 // Sums over the units of a pass, in their order (indices NULL: all).
 void farm_iteration_reduce(struct farm_iteration *iteration, const uint32_t *indices, uint32_t count);
 
-// Step `step` of a unit (algo.h): where it lies, and its small arrays into row `row` (rewards clipped, scaled,
-// normalised).
+// Step `step` of a unit (algo.h), counted from the first transition; the burn-in lies below 0. Where it lies; its small
+// arrays into row `row` (rewards clipped, scaled, normalised).
 struct farm_place {
     const struct farm_lane *lane;
     uint32_t lane_id, env;
     uint64_t n;
 };
 struct farm_place farm_iteration_last(const struct farm_iteration *iteration, uint32_t column); // its bootstrap step
-struct farm_place farm_iteration_place(const struct farm_iteration *iteration, uint32_t unit, uint32_t step);
+struct farm_place farm_iteration_place(const struct farm_iteration *iteration, uint32_t unit, int step);
 void farm_iteration_row(const struct farm_iteration *iteration, uint32_t unit, uint32_t step,
                         const struct farm_gathered *to, size_t row);
 

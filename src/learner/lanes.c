@@ -227,6 +227,17 @@ static void warn_of_counter(struct farm_learner_lane *lane, uint64_t produced, s
                   lane->ring->down.header->owner, produced, lane->id, lane->answered);
 }
 
+// Of a recurrent policy: what the pass of step n receives, where training finds it.
+static void keep_state(const struct farm_lane *lane, uint64_t n) {
+    const struct farm_answer_array *state = &lane->answer[lane->state];
+    if (!lane->state || n % state->every) return;
+    memcpy(farm_lane_answer_at(lane, lane->state, n, 0), farm_lane_answer_at(lane, lane->state + 1, n, 0),
+           lane->width * state->bytes);
+    for (uint32_t e = 0; e < lane->width; e++)
+        if (farm_lane_flags(lane, n)[e] & FARM_STEP_FIRST)
+            memset(farm_lane_answer_at(lane, lane->state, n, e), 0, state->bytes);
+}
+
 bool farm_lanes_take_in(struct farm_learner_lane *lane, uint64_t newest, struct farm_stats *stats) {
     const uint64_t produced = farm_lane_produced(lane->lane), ahead = produced - lane->answered;
     const bool sound = ahead <= farm_lane_ahead_max(lane->lane);
@@ -235,6 +246,7 @@ bool farm_lanes_take_in(struct farm_learner_lane *lane, uint64_t newest, struct 
     if (!sound || !ahead || produced - farm_lane_consumed(lane->lane) > lane->lane->steps) return false;
     lane->bad = farm_validator_step(&lane->validator, lane->answered, newest);
     if (lane->bad) farm_validator_report(&lane->validator, &stats->first_bad);
+    keep_state(lane->lane, lane->answered);
     return true;
 }
 

@@ -95,8 +95,9 @@ void farm_lanes_set_wake(struct farm_lanes *lanes, uint32_t ring, int eventfd);
 void farm_lanes_set_quota(struct farm_lanes *lanes, uint64_t games);
 
 // Takes in the lane's step `answered`, if it is published and its slot is free for the answer: copies and checks it
-// (`newest`: the newest published version, for LOCAL lanes). A counter that no honest actor can have stored is ignored,
-// warned of and counted once an actor's life; the lane is suspended until the counter is right again. Pairs P and C.
+// (`newest`: the newest published version, for LOCAL lanes), and keeps a recurrent policy's state before it. A counter
+// that no honest actor can have stored is ignored, warned of and counted once an actor's life; the lane is suspended
+// until the counter is right again. Pairs P and C.
 bool farm_lanes_take_in(struct farm_learner_lane *lane, uint64_t newest, struct farm_stats *stats);
 
 // Counts the step that was taken in last: transitions, rewards, ends of games, values that made no sense (which count

@@ -1,6 +1,6 @@
 // Windows: how training reads a lane. Window k covers steps [k*stride, k*stride + length). V-trace's and PPO's windows
-// of T transitions have stride T and length T+1, so neighbours share the boundary step. A window is three numbers; no
-// data is copied. Runs in the learner. While a reader lives, it takes each window once, in order.
+// of T transitions have stride T and length T+1 and a burn-in more, so neighbours share steps. A window is three
+// numbers; no data is copied. Runs in the learner. While a reader lives, it takes each window once, in order.
 #ifndef FARM_RING_WINDOW_H
 #define FARM_RING_WINDOW_H
 
@@ -8,7 +8,8 @@
 
 struct farm_window_shape {
     uint32_t stride, length;
-    uint32_t stack; // frames a step reads backwards (>= 1): stack-1 steps before the window's start stay held
+    uint32_t stack;   // frames a step reads backwards (>= 1): stack-1 steps before the window's start stay held
+    uint32_t burn_in; // of `length`: first steps, which only warm up a recurrent policy's state
 };
 
 // A reader's place in one lane: the start of its next window, and of the oldest window that it still holds.

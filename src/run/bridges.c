@@ -198,6 +198,7 @@ static enum farm_status make_offer(struct farm_run_bridges *bridges, struct farm
     if (getrandom(offer->run, sizeof offer->run, 0) != sizeof offer->run)
         return farm_fail_errno(err, FARM_E_IO, "no random numbers");
     offer->spec = plan->ring_spec;
+    if (offer->spec.answers == FARM_ANSWERS_CENTRAL) farm_ring_spec_answers(&offer->spec); // only actions travel
     offer->seed = farm_run_workers_seed(bridges->workers);
     offer->window = plan->passes.shape.length;
     snprintf(offer->env, sizeof offer->env, "%s", bridges->env);

@@ -114,6 +114,8 @@ static void warn_without_effect(const struct farm_run_plan *plan) {
         farm_log_warn("--log-sigma %g has no effect: the actions are discrete", recipe->log_sigma);
     if (is_flag(recipe, "squash") && recipe->squash && !is_continuous(plan))
         farm_log_warn("--squash has no effect: the actions are discrete");
+    if (!recipe->lstm && (is_flag(recipe, "lstm_layers") || is_flag(recipe, "burn_in")))
+        farm_log_warn("--lstm-layers and --burn-in have no effect without --lstm");
     if (plan->passes.sync && is_flag(recipe, "batch"))
         farm_log_warn("--batch has no effect: --regime sync trains on one window of every lane");
     if (plan->passes.sync && is_flag(recipe, "max_lag")) farm_log_warn("--max-lag has no effect with --regime sync");
@@ -273,6 +275,27 @@ static void open_claim(struct farm_run_plan *plan) {
         farm_log_warn("CPUs cannot be claimed against other farms, so nothing is pinned: %s", err.message);
 }
 
+// The lanes of the plan. A recurrent net's state is kept where windows begin and, with a burn-in, where they end.
+static struct farm_ring_spec ring_spec_of(const struct farm_run_plan *plan) {
+    const struct farm_run_remote *remote = plan->responder.remote;
+    const struct farm_window_shape *shape = &plan->passes.shape;
+    struct farm_ring_spec spec = {
+        .lanes = plan->lanes, .width = plan->width, .steps = plan->steps, .env = plan->env.spec};
+    if (remote) spec = *remote->spec, spec.steps = plan->steps;
+    if (remote) return spec;
+    farm_ring_spec_answers(&spec);
+    if (plan->responder.body) return spec;
+    if (plan->recipe.squash && is_continuous(plan)) farm_ring_spec_sample(&spec);
+    uint32_t every = shape->stride;
+    for (uint32_t rest = shape->burn_in; rest;) { // their greatest common divisor
+        const uint32_t next = every % rest;
+        every = rest, rest = next;
+    }
+    const uint32_t floats = (uint32_t)(2 * plan->recipe.lstm * plan->recipe.lstm_layers);
+    if (floats) farm_ring_spec_state(&spec, floats, every < plan->steps ? every : plan->steps);
+    return spec;
+}
+
 // Adds remote actors and their bridges to the request.
 static enum farm_status plan_remote_actors(struct farm_run_plan *plan, struct farm_plan_request *request,
                                            struct farm_error *err) {
@@ -324,11 +347,7 @@ static enum farm_status place_workers(struct farm_run_plan *plan, uint64_t episo
     if (!status) status = choose_how_many(plan, episodes, &request, err);
     if (status) return status;
     warn_of_other_total(plan, total);
-    plan->ring_spec = (struct farm_ring_spec){
-        .lanes = plan->lanes, .width = plan->width, .steps = plan->steps, .env = plan->env.spec};
-    farm_ring_spec_answers(&plan->ring_spec);
-    if (recipe->squash && is_continuous(plan) && !plan->responder.body) farm_ring_spec_sample(&plan->ring_spec);
-    if (remote) plan->ring_spec = *remote->spec, plan->ring_spec.steps = plan->steps;
+    plan->ring_spec = ring_spec_of(plan);
     if ((status = farm_ring_layout_make(&plan->ring_spec, &plan->layout, err))) return status;
     request.learner_shards = (int)plan->shards;
     request.envs_per_actor = (int)recipe->envs_per_actor;

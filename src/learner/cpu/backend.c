@@ -37,6 +37,7 @@ struct worker {
     const void **rows;
     struct farm_gathered gathered;
     float *policy, *dpolicy, *value, *dvalue;
+    float *state[2]; // [units][net->state] before the present steps, and before the burn-in
     double terms[FARM_ALGO_TERMS_MAX];
 };
 
@@ -56,6 +57,8 @@ struct shard {
     uint64_t version;
     const void **rows;
     float *policy, *value;
+    uint8_t *flags;  // [rows] with a state
+    float *state[2]; // [rows][net->state] before and after
 };
 
 struct farm_backend {
@@ -163,9 +166,15 @@ static void destroy(struct farm_backend *backend) {
     free(backend);
 }
 
+// Rows of a training thread's forward pass: of the units, or of their burn-in.
+static size_t pass_rows(const struct farm_backend *backend) {
+    const uint32_t rows = farm_algo_unit_rows(backend->plan), burn_in = backend->plan->shape.burn_in;
+    return (size_t)backend->micro_batch * (rows > burn_in ? rows : burn_in);
+}
+
 static enum farm_status make_worker(struct farm_backend *backend, struct worker *w, struct farm_error *err) {
     const struct farm_algo_config *algo = &backend->learner->algo;
-    const size_t rows = (size_t)backend->micro_batch * farm_algo_unit_rows(backend->plan);
+    const size_t rows = pass_rows(backend);
     const size_t outputs = (size_t)backend->head.outputs;
     w->grads = new_vector(backend);
     w->rows = zeroed(backend, rows * (size_t)farm_net_pointers(backend->net), sizeof(void *));
@@ -181,6 +190,8 @@ static enum farm_status make_worker(struct farm_backend *backend, struct worker 
     w->dpolicy = zeroed(backend, rows * outputs, sizeof(float));
     w->value = zeroed(backend, rows, sizeof(float));
     w->dvalue = zeroed(backend, rows, sizeof(float));
+    for (int k = 0; k < 2; k++)
+        w->state[k] = zeroed(backend, (size_t)backend->micro_batch * (size_t)backend->net->state, sizeof(float));
     if (backend->out_of_memory)
         return farm_fail(err, FARM_E_LIMIT,
                          "no memory for a training thread (fewer train_threads, a smaller micro_batch)");
@@ -211,7 +222,7 @@ static enum farm_status choose_arithmetic(struct farm_backend *backend, struct f
     const struct farm_arithmetic_request request = {
         .net = backend->net,
         .precision = learner->precision,
-        .train_rows = learner->evaluate ? 0 : (int)(backend->micro_batch * farm_algo_unit_rows(backend->plan)),
+        .train_rows = learner->evaluate ? 0 : (int)pass_rows(backend),
         .infer_rows = (int)learner->infer_batch_max,
         .version_rows =
             (int)(farm_algo_pass_units(backend->plan, backend->columns_max) * farm_algo_unit_rows(backend->plan)),
@@ -299,6 +310,9 @@ static enum farm_status make_shard(struct farm_backend *backend, uint32_t k, str
     shard->rows = zeroed(backend, rows * (size_t)farm_net_pointers(backend->net), sizeof(void *));
     shard->policy = zeroed(backend, rows * (size_t)backend->head.outputs, sizeof(float));
     shard->value = zeroed(backend, rows, sizeof(float));
+    shard->flags = zeroed(backend, rows, 1);
+    for (int at = 0; at < 2; at++)
+        shard->state[at] = zeroed(backend, rows * (size_t)backend->net->state, sizeof(float));
     shard->version = UINT64_MAX; // nothing loaded yet
     if (backend->out_of_memory) return farm_fail(err, FARM_E_LIMIT, "no memory for batches of %zu observations", rows);
     const int node = backend->shard_count > 1 ? learner->shards[k].node : learner->memory_node;
@@ -375,20 +389,38 @@ static void write_answers(const struct farm_backend *backend, const struct shard
     *farm_lane_version(item->lane, item->n) = shard->version;
 }
 
+// Copies a recurrent policy's state between the lane and rows, with the flags of step n.
+static void exchange_state(const struct farm_infer_rows *item, bool before, uint8_t *flags, float *state) {
+    const struct farm_lane *lane = item->lane;
+    void *carry = farm_lane_answer_at(lane, lane->state + 1, item->n + !before, item->env_from);
+    const size_t bytes = item->env_count * lane->answer[lane->state].bytes;
+    memcpy(before ? (void *)state : carry, before ? carry : (void *)state, bytes);
+    if (before) memcpy(flags, farm_lane_flags(lane, item->n) + item->env_from, item->env_count);
+}
+
 static enum farm_status infer(struct farm_backend *backend, uint32_t k, const struct farm_infer_rows *items,
                               uint32_t count, struct farm_error *err) {
     struct shard *shard = &backend->shards[k];
     load_newest_parameters(shard);
     const size_t pointers = (size_t)farm_net_pointers(backend->net), outputs = (size_t)backend->head.outputs;
+    const size_t state = (size_t)backend->net->state;
     size_t rows = 0;
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++) {
+        if (state) exchange_state(&items[i], true, shard->flags + rows, shard->state[0] + rows * state);
         for (uint32_t e = 0; e < items[i].env_count; e++, rows++)
             farm_observation_list(backend->net, items[i].lane, items[i].n, items[i].env_from + e,
                                   shard->rows + rows * pointers);
+    }
     assert(rows <= backend->learner->infer_batch_max);
-    farm_executor_forward(shard->executor, shard->rows, farm_sequence_rows((int)rows), shard->policy, shard->value);
+    const struct farm_sequence sequence = {.steps = 1,
+                                           .columns = (int)rows,
+                                           .flags = shard->flags,
+                                           .state_in = shard->state[0],
+                                           .state_out = shard->state[1]};
+    farm_executor_forward(shard->executor, shard->rows, sequence, shard->policy, shard->value);
     size_t row = 0;
     for (uint32_t i = 0; i < count; i++) {
+        if (state) exchange_state(&items[i], false, NULL, shard->state[1] + row * state);
         write_answers(backend, shard, &items[i], shard->policy + row * outputs, shard->value + row);
         row += items[i].env_count;
     }
@@ -409,27 +441,66 @@ static struct worker *prepared(struct farm_backend *backend, uint32_t thread) {
     return w;
 }
 
+// A recurrent policy's state before step n of an environment, as acting had it, into row `row`.
+static void load_state(const struct farm_backend *backend, const struct farm_place *at, float *states, size_t row) {
+    const size_t state = (size_t)backend->net->state;
+    if (state)
+        memcpy(states + row * state, farm_lane_answer_at(at->lane, at->lane->state, at->n, at->env),
+               state * sizeof *states);
+}
+
+static uint32_t unit_of(const struct farm_backend *backend, uint32_t i) {
+    return backend->pass->indices ? backend->pass->indices[i] : i;
+}
+
+// The state at the first transition of units [first, first + count): that of their windows' first step, and through the
+// burn-in with the present parameters.
+static void warm_up(struct farm_backend *backend, struct worker *w, uint32_t first, uint32_t count) {
+    const int burn_in = (int)backend->plan->shape.burn_in;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct farm_place at = farm_iteration_place(backend->iteration, unit_of(backend, first + i), -burn_in);
+        load_state(backend, &at, w->state[burn_in > 0], i);
+    }
+    if (!burn_in) return;
+    for (int step = -burn_in; step < 0; step++)
+        for (uint32_t i = 0; i < count; i++) {
+            const size_t row = (size_t)(step + burn_in) * count + i;
+            const struct farm_place at = farm_iteration_place(backend->iteration, unit_of(backend, first + i), step);
+            farm_observation_list(backend->net, at.lane, at.n, at.env,
+                                  w->rows + row * (size_t)farm_net_pointers(backend->net));
+            w->gathered.flags[row] = farm_lane_flags(at.lane, at.n)[at.env];
+        }
+    const struct farm_sequence sequence = {.steps = burn_in,
+                                           .columns = (int)count,
+                                           .flags = w->gathered.flags,
+                                           .state_in = w->state[1],
+                                           .state_out = w->state[0]};
+    farm_executor_forward(w->executor, w->rows, sequence, w->policy, w->value);
+}
+
 // Gradient of units [first, first + count) of the pass.
 static void differentiate_units(struct farm_backend *backend, struct worker *w, uint32_t first, uint32_t count) {
     const struct farm_algo_config *algo = &backend->learner->algo;
     const struct farm_iteration *it = backend->iteration;
-    const uint32_t steps = farm_algo_unit_rows(backend->plan), *indices = backend->pass->indices;
+    const uint32_t steps = farm_algo_unit_rows(backend->plan), transitions = farm_algo_unit_transitions(backend->plan);
     const bool once = backend->plan->targets_once;
     const size_t pointers = (size_t)farm_net_pointers(backend->net);
-    w->gathered.scratch_stride = count;
+    w->gathered.scratch_stride = (size_t)transitions * count;
+    if (backend->plan->recurrent) warm_up(backend, w, first, count);
     for (uint32_t step = 0; step < steps; step++)
         for (uint32_t i = 0; i < count; i++) {
-            const uint32_t unit = indices ? indices[first + i] : first + i;
+            const uint32_t unit = unit_of(backend, first + i);
             const size_t row = (size_t)step * count + i;
-            const struct farm_place at = farm_iteration_place(it, unit, step);
+            const struct farm_place at = farm_iteration_place(it, unit, (int)step);
             farm_observation_list(backend->net, at.lane, at.n, at.env, w->rows + row * pointers);
             farm_iteration_row(it, unit, step, &w->gathered, row);
         }
-    const struct farm_sequence sequence = {.steps = (int)steps, .columns = (int)count, .flags = w->gathered.flags};
+    const struct farm_sequence sequence = {
+        .steps = (int)steps, .columns = (int)count, .flags = w->gathered.flags, .state_in = w->state[0]};
     farm_executor_forward(w->executor, w->rows, sequence, w->policy, w->value);
     struct farm_algo_rows rows = {
         .head = backend->head,
-        .steps = once ? 1 : (int)steps - 1,
+        .steps = (int)transitions,
         .columns = (int)count,
         .policy = w->policy,
         .value = w->value,
@@ -504,16 +575,20 @@ static void gather_piece(void *context, uint32_t piece, uint32_t thread) {
     struct worker *w = prepared(backend, thread);
     struct farm_iteration *it = backend->iteration;
     const uint32_t first = piece * backend->piece_units, left = it->count - first;
-    const uint32_t count = left < backend->piece_units ? left : backend->piece_units,
-                   last = backend->plan->shape.length - 1;
+    const uint32_t count = left < backend->piece_units ? left : backend->piece_units;
     for (uint32_t c = 0; c < count; c++) {
-        const struct farm_column *column = &it->columns[first + c];
-        farm_observation_list(backend->net, column->lane, column->start + last, column->env,
+        const struct farm_place at = farm_iteration_last(it, first + c);
+        farm_observation_list(backend->net, at.lane, at.n, at.env,
                               w->rows + c * (size_t)farm_net_pointers(backend->net));
+        w->gathered.flags[c] = farm_lane_flags(at.lane, at.n)[at.env];
+        load_state(backend, &at, w->state[0], c);
     }
     farm_iteration_gather(it, first, count);
-    farm_executor_forward(w->executor, w->rows, farm_sequence_rows((int)count), w->policy, w->value);
-    memcpy(it->value + (size_t)last * it->count + first, w->value, count * sizeof *w->value);
+    const struct farm_sequence sequence = {
+        .steps = 1, .columns = (int)count, .flags = w->gathered.flags, .state_in = w->state[0]};
+    farm_executor_forward(w->executor, w->rows, sequence, w->policy, w->value);
+    memcpy(it->value + (size_t)farm_algo_transitions(backend->plan) * it->count + first, w->value,
+           count * sizeof *w->value);
 }
 
 static enum farm_status begin(struct farm_backend *backend, uint32_t slot, const struct farm_window *windows,
