@@ -90,6 +90,8 @@ static enum farm_status add_options(const struct farm_env_spec *env, const struc
     const struct farm_action_spec *action = &env->action;
     struct farm_net_input last = {
         .kind = FARM_INPUT_ONE_HOT, .count = (int)action->dims, .source = FARM_SOURCE_LAST_ACTION};
+    io->lstm = (int)recipe->lstm;
+    io->lstm_layers = recipe->lstm ? (int)recipe->lstm_layers : 0;
     io->normalise_rewards = recipe->normalise_rewards;
     io->normalise_frames = recipe->normalise_observations && io->images;
     io->bias_start = (float)recipe->log_sigma;
