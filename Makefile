@@ -49,7 +49,9 @@ TEST_CPPFLAGS := $(if $(TSAN),-Itests/support/criterion_minimal)
 
 SIMD_avx2   := -mavx2 -mfma
 SIMD_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512vnni -mavx512dq -mavx2 -mfma
-simd_flags   = $(if $(filter %_avx2.c,$1),$(SIMD_avx2))$(if $(filter %_avx512.c,$1),$(SIMD_avx512))
+simd_flags   = $(if $(filter %_avx2.c,$1),$(SIMD_avx2))$(if $(filter %_avx512.c,$1),$(SIMD_avx512))$(if $(filter src/kernels/cpu/lstm%,$1), $(LOOPS)$(if $(filter %_avx512.c,$1), -mprefer-vector-width=512))
+# Plain loops that the compiler turns into vectors.
+LOOPS := -O3
 
 Q    := $(if $(V),,@)
 say   = @printf '  %-5s %s\n' $1 $2
@@ -153,8 +155,8 @@ $(BUILD)/python.mk: tools/build/venv.sh $(wildcard $(BUILD)/venv/stamp)
 # Objects depend on this file, which changes only when compiler or flags do.
 $(BUILD)/flags: force
 	@mkdir -p $(@D)
-	@printf '%s\n' '$(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_avx2) $(SIMD_avx512) $(LDFLAGS)' | cmp -s - $@ || \
-		printf '%s\n' '$(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_avx2) $(SIMD_avx512) $(LDFLAGS)' >$@
+	@printf '%s\n' '$(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_avx2) $(SIMD_avx512) $(LOOPS) $(LDFLAGS)' | cmp -s - $@ || \
+		printf '%s\n' '$(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_avx2) $(SIMD_avx512) $(LOOPS) $(LDFLAGS)' >$@
 # What a program can say of its origin: #include "farm_build.h".
 $(BUILD)/gen/farm_build.h: force
 	@tools/build/version.sh $@ "$(PREFIX)"

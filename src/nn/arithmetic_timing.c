@@ -29,6 +29,8 @@ struct work {
     uint8_t *frames;
     const void **rows_at;
     float *params, *grads, *logits, *value;
+    float *state;   // of a network with one: zeros before, and what follows
+    uint8_t *flags; // zeros
 };
 
 struct candidate {
@@ -52,7 +54,8 @@ static double multiplications(const struct farm_net *net) {
 }
 
 static void free_work(struct work *work) {
-    void *const parts[] = {work->frames, work->rows_at, work->params, work->grads, work->logits, work->value};
+    void *const parts[] = {work->frames, work->rows_at, work->params, work->grads,
+                           work->logits, work->value,   work->state,  work->flags};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) free(parts[i]);
 }
 
@@ -73,7 +76,10 @@ static enum farm_status make_work(const struct farm_arithmetic_request *request,
     work->grads = calloc(net->parameter_count, sizeof *work->grads);
     work->logits = malloc(rows * (size_t)io->actions * sizeof *work->logits);
     work->value = malloc(rows * sizeof *work->value);
-    if (!work->frames || !work->rows_at || !work->params || !work->grads || !work->logits || !work->value) {
+    work->state = calloc(rows * (size_t)net->state + 1, sizeof *work->state);
+    work->flags = calloc(rows, sizeof *work->flags);
+    if (!work->state || !work->flags || !work->frames || !work->rows_at || !work->params || !work->grads ||
+        !work->logits || !work->value) {
         free_work(work);
         return farm_fail(err, FARM_E_LIMIT, "no memory to time network %s with %zu rows", net->spec->name, rows);
     }
@@ -88,6 +94,13 @@ static enum farm_status make_work(const struct farm_arithmetic_request *request,
     return FARM_OK;
 }
 
+static struct farm_sequence sequence_of(const struct work *work) {
+    struct farm_sequence sequence = farm_sequence_rows(work->rows);
+    sequence.flags = work->flags;
+    sequence.state_in = work->state;
+    return sequence;
+}
+
 // Runs once and updates each op's cost of a row: the least of all runs but the first. In training a row is inferred
 // once and trained on once; both executors load each version of the parameters, and its rows share that cost.
 static void run_candidate(struct work *work, struct candidate *c, bool first) {
@@ -99,9 +112,8 @@ static void run_candidate(struct work *work, struct candidate *c, bool first) {
         if (first || c->booked[i] < c->loading[i]) c->loading[i] = c->booked[i];
     memset(c->booked, 0, sizeof c->booked);
     for (int pass = 0; pass <= (int)training; pass++)
-        farm_executor_forward(c->executor, work->rows_at, farm_sequence_rows(work->rows), work->logits, work->value);
-    if (training)
-        farm_executor_backward(c->executor, farm_sequence_rows(work->rows), work->logits, work->value, work->grads);
+        farm_executor_forward(c->executor, work->rows_at, sequence_of(work), work->logits, work->value);
+    if (training) farm_executor_backward(c->executor, sequence_of(work), work->logits, work->value, work->grads);
     c->seconds = 0;
     for (int i = 0; i < request->net->op_count; i++) {
         if (first || c->booked[i] < c->computing[i]) c->computing[i] = c->booked[i];

@@ -43,7 +43,7 @@ static struct descs descs_of(const struct farm_dnnl_layer_config *config, int ba
     struct descs d = {
         .in = farm_dnnl_rows_md(op->in, batch, config->type, config->layout),
         .out = farm_dnnl_rows_md(op->out, batch, config->out_type, config->layout),
-        .diff_in = farm_dnnl_rows_md(op->in, batch, config->type, config->layout),
+        .diff_in = farm_dnnl_rows_md(op->in, batch, config->diff_in_type, config->layout),
         .diff_out = farm_dnnl_rows_md(op->out, batch, config->type, config->layout),
         .strides = {op->stride, op->stride},
         .kernel = {op->kernel, op->kernel},

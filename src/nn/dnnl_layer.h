@@ -10,8 +10,9 @@
 struct farm_dnnl_layer_config {
     struct farm_net_op op;
     size_t weight_offset, bias_offset; // in the flat parameters, in floats
-    dnnl_data_type_t type;             // of inputs, packed weights and gradients of inputs and outputs: f32 or bf16
+    dnnl_data_type_t type;             // of inputs, packed weights and gradients of outputs: f32 or bf16
     dnnl_data_type_t out_type;         // of outputs
+    dnnl_data_type_t diff_in_type;     // of gradients of inputs
     dnnl_format_tag_t layout;          // of pictures: nhwc, nChw8c or nChw16c
     bool training;
     bool data_gradient; // false: first layer

@@ -14,6 +14,7 @@
 #include "nn/dnnl_layer.h"
 #include "nn/inputs.h"
 #include "nn/join.h"
+#include "nn/lstm.h"
 
 enum { LAYERS_MAX = FARM_NET_OPS_MAX, RUNGS_MAX = 64 };
 
@@ -67,6 +68,7 @@ struct farm_executor {
     int layer_count;
     struct farm_dnnl_layer_config configs[LAYERS_MAX];
     struct farm_dnnl_layer layers[LAYERS_MAX]; // layers[0] is empty if conv_u8 is used, as is a join's
+    struct farm_lstm lstms[FARM_NET_LSTM_LAYERS_MAX];
     struct farm_net_places places;
     struct buffer outs[LAYERS_MAX], diffs[LAYERS_MAX]; // by place; diffs: training
     struct buffer ins[LAYERS_MAX];  // of layers that convert, and flat rows that enter the first layer
@@ -90,12 +92,14 @@ static void plan_layers(struct farm_executor *ex) {
     for (int i = 0; i < ex->layer_count; i++) {
         const struct farm_net_op *op = &ex->net.ops[i];
         const dnnl_data_type_t type = ex->arithmetic.forms[i].bf16 ? dnnl_bf16 : dnnl_f32;
+        const bool rounds = i + 1 < ex->layer_count && op[1].kind != FARM_NET_OP_LSTM;
         ex->configs[i] = (struct farm_dnnl_layer_config){
             .op = *op,
             .weight_offset = op->weight >= 0 ? ex->net.tensors[op->weight].offset : 0,
             .bias_offset = op->bias >= 0 ? ex->net.tensors[op->bias].offset : 0,
             .type = type,
-            .out_type = i == ex->layer_count - 1 ? dnnl_f32 : type,
+            .out_type = rounds ? type : dnnl_f32,
+            .diff_in_type = type,
             .layout = layout_of(ex->arithmetic.forms[i]),
             .training = ex->training,
             .data_gradient = i > 0,
@@ -113,6 +117,14 @@ static bool needs_cast(const struct farm_executor *ex, int i) {
 
 static bool is_join(const struct farm_executor *ex, int i) {
     return ex->configs[i].op.kind == FARM_NET_OP_JOIN;
+}
+
+static bool is_lstm(const struct farm_executor *ex, int i) {
+    return ex->configs[i].op.kind == FARM_NET_OP_LSTM;
+}
+
+static struct farm_lstm *lstm_at(struct farm_executor *ex, int i) {
+    return &ex->lstms[ex->configs[i].op.state / (2 * ex->net.io.lstm)];
 }
 
 static bool has_planes(const struct farm_net_io *io) {
@@ -178,8 +190,11 @@ static bool allocate_rows(struct farm_executor *ex) {
         if (ex->training) raise_to(&ex->diffs[ex->places.diff[i]], farm_dnnl_row_bytes(config->op.out, config->type));
         if (needs_cast(ex, i) || (i == 0 && !ex->conv_u8.used)) raise_to(&ex->ins[i], in_bytes);
         if (needs_cast(ex, i) && ex->training) raise_to(&ex->back[i], in_bytes);
+        if (is_lstm(ex, i) && !farm_lstm_make(config, (size_t)ex->net.state, ex->batch_max, lstm_at(ex, i)))
+            return false;
     }
-    return allocate_buffers(ex->outs, ex->batch_max) && allocate_buffers(ex->diffs, ex->batch_max) &&
+    const int slack = ex->net.state > 0 ? farm_lstm_slack(ex->batch_max) : 0;
+    return allocate_buffers(ex->outs, ex->batch_max) && allocate_buffers(ex->diffs, ex->batch_max + slack) &&
            allocate_buffers(ex->ins, ex->batch_max) && allocate_buffers(ex->back, ex->batch_max) &&
            (!ex->conv_u8.used || allocate_conv_u8(ex)) && (ex->net.io.flat == 0 || allocate_flat(ex));
 }
@@ -213,7 +228,7 @@ static enum farm_status make_casts(struct farm_executor *ex, int i, struct rung 
 
 static enum farm_status make_layer(struct farm_executor *ex, int i, struct rung *rung, struct farm_error *err) {
     const bool cast = needs_cast(ex, i);
-    const struct farm_dnnl_layer_rows rows = {
+    struct farm_dnnl_layer_rows rows = {
         .in = i == 0 || cast ? ex->ins[i].data : layer_out(ex, i - 1),
         .out = layer_out(ex, i),
         .diff_in = i == 0 ? NULL
@@ -224,6 +239,7 @@ static enum farm_status make_layer(struct farm_executor *ex, int i, struct rung 
     if (i == 0 && ex->conv_u8.used) return FARM_OK;
     const enum farm_status status = cast ? make_casts(ex, i, rung, err) : FARM_OK;
     if (status != FARM_OK || is_join(ex, i)) return status;
+    if (is_lstm(ex, i)) rows = farm_lstm_rows_of(lstm_at(ex, i), layer_diff(ex, i - 1));
     return farm_dnnl_layer_ops_make(&ex->dnnl, &ex->layers[i], rung->batch, &rows, &rung->ops[i], err);
 }
 
@@ -245,8 +261,11 @@ static enum farm_status build(struct farm_executor *ex, bool one_size, struct fa
     if (!allocate_rows(ex))
         return farm_fail(err, FARM_E_LIMIT, "no memory for network %s with %d rows; use smaller batches", ex->spec.name,
                          ex->batch_max);
-    for (int i = ex->conv_u8.used ? 1 : 0; i < ex->layer_count && status == FARM_OK; i++)
-        if (!is_join(ex, i)) status = farm_dnnl_layer_make(&ex->dnnl, &ex->configs[i], &ex->layers[i], err);
+    for (int i = ex->conv_u8.used ? 1 : 0; i < ex->layer_count && status == FARM_OK; i++) {
+        const struct farm_dnnl_layer_config product = farm_lstm_product(&ex->configs[i]);
+        const struct farm_dnnl_layer_config *config = is_lstm(ex, i) ? &product : &ex->configs[i];
+        if (!is_join(ex, i)) status = farm_dnnl_layer_make(&ex->dnnl, config, &ex->layers[i], err);
+    }
     for (int batch = 1; batch < ex->batch_max && status == FARM_OK && !one_size; batch = next_rung(batch))
         status = make_rung(ex, batch, err);
     return status == FARM_OK ? make_rung(ex, ex->batch_max, err) : status;
@@ -294,6 +313,7 @@ void farm_executor_destroy(struct farm_executor *ex) {
         free(ex->ins[i].data);
         free(ex->back[i].data);
     }
+    for (int i = 0; i < FARM_NET_LSTM_LAYERS_MAX; i++) farm_lstm_drop(&ex->lstms[i]);
     void *const own[] = {ex->conv_u8.packed, ex->conv_u8.scratch, ex->conv_u8.bias,    ex->conv_u8.scale,
                          ex->conv_u8.frames, ex->conv_u8.planes,  ex->flat.rows,       ex->flat.mean,
                          ex->flat.inverse,   ex->flat.join_bias,  ex->flat.join_weight};
@@ -418,9 +438,27 @@ static void join_backward(struct farm_executor *ex, int i, int batch, int padded
     memset(diff_in + (size_t)batch * row_bytes, 0, (size_t)(padded - batch) * row_bytes);
 }
 
-// Rows of a call. No network has a state yet.
+// The pass of layer i's recurrent product for the sequence's columns.
+static struct farm_dnnl_op *column_pass(struct farm_executor *ex, int i, struct farm_sequence sequence, int pass) {
+    return &rung_for(ex, sequence.columns)->ops[i].pass[pass];
+}
+
+static void lstm_forward(struct farm_executor *ex, int i, struct farm_sequence sequence) {
+    farm_lstm_run(lstm_at(ex, i), &ex->dnnl, column_pass(ex, i, sequence, FARM_DNNL_FORWARD), sequence,
+                  layer_out(ex, i - 1), layer_out(ex, i));
+}
+
+static void lstm_backward(struct farm_executor *ex, int i, struct farm_sequence sequence, struct rung *rung,
+                          float *grads) {
+    farm_lstm_run_back(lstm_at(ex, i), &ex->dnnl, column_pass(ex, i, sequence, FARM_DNNL_DATA), sequence, rung->batch,
+                       layer_out(ex, i - 1), layer_diff(ex, i), layer_diff(ex, i - 1));
+    farm_dnnl_layer_add_gradient(&ex->dnnl, &ex->layers[i], &rung->ops[i], grads);
+}
+
+// Rows of a call.
 static int batch_of(const struct farm_executor *ex, struct farm_sequence sequence) {
-    assert(sequence.steps >= 1 && sequence.columns >= 1 && ex->net.state == 0);
+    assert(sequence.steps >= 1 && sequence.columns >= 1);
+    assert(ex->net.state == 0 || (sequence.flags && sequence.state_in));
     return sequence.steps * sequence.columns;
 }
 
@@ -435,7 +473,10 @@ int farm_executor_forward(struct farm_executor *ex, const void *const *rows, str
     for (int i = 0; i < ex->layer_count; i++) {
         farm_dnnl_op_run(&ex->dnnl, &rung->cast[i]);
         if (is_join(ex, i)) join_forward(ex, i, batch, rung->batch);
-        farm_dnnl_op_run(&ex->dnnl, &rung->ops[i].pass[FARM_DNNL_FORWARD]);
+        if (is_lstm(ex, i))
+            lstm_forward(ex, i, sequence);
+        else
+            farm_dnnl_op_run(&ex->dnnl, &rung->ops[i].pass[FARM_DNNL_FORWARD]);
         add_time(ex, i, &last);
     }
     const size_t actions = (size_t)ex->net.io.actions;
@@ -500,9 +541,11 @@ void farm_executor_backward(struct farm_executor *ex, struct farm_sequence seque
                                           ex->conv_u8.scratch);
         else if (is_join(ex, i))
             join_backward(ex, i, batch, rung->batch, grads);
+        else if (is_lstm(ex, i))
+            lstm_backward(ex, i, sequence, rung, grads);
         else if (ex->configs[i].op.weight >= 0)
             farm_dnnl_layer_add_gradient(&ex->dnnl, &ex->layers[i], ops, grads);
-        farm_dnnl_op_run(&ex->dnnl, &ops->pass[FARM_DNNL_DATA]);
+        if (!is_lstm(ex, i)) farm_dnnl_op_run(&ex->dnnl, &ops->pass[FARM_DNNL_DATA]);
         farm_dnnl_op_run(&ex->dnnl, &rung->cast_back[i]);
         add_time(ex, i, &last);
     }

@@ -16,7 +16,7 @@ struct farm_executor_config {
     int batch_max;                            // most rows of one call
     bool training;                            // keeps what backward needs
     const struct farm_arithmetic *arithmetic; // copied; the same for all executors of a network
-    bool one_size;                            // every call has batch_max rows, so that creation is faster
+    bool one_size;                            // every call has batch_max columns of one step: faster to create
     double *op_seconds; // NULL, or [net->op_count]: receives the calling thread's CPU time in each op, added
 };
 
@@ -39,6 +39,10 @@ void farm_executor_load(struct farm_executor *executor, const float *params);
 // padding, for statistics.
 int farm_executor_forward(struct farm_executor *executor, const void *const *rows, struct farm_sequence sequence,
                           float *logits, float *value);
+
+// Of a network with a state, columns are padded too: their numbers should be 1, 2, 4, ..., or a multiple of eight.
+// state_out may be NULL, and may be state_in. One step at a time gives what one call with all steps gives, within f32's
+// rounding.
 
 // Adds to grads [net->parameter_count] the gradient of the sum over rows of (dlogits . logits + dvalue * value) by the
 // parameters. Must follow a forward of the same rows.

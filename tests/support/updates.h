@@ -22,7 +22,7 @@ enum {
     UPDATES_SECOND = 3,  // choices of a second action
     UPDATES_CHOICES = 3, // of each of two integers
     UPDATES_COLUMNS = UPDATES_LANES * UPDATES_WIDTH,
-    UPDATES_BYTES = 74212, // of the file
+    UPDATES_BYTES = 103380, // of the file
 };
 
 // As in the file.
@@ -35,6 +35,7 @@ struct update_case {
     int32_t actions, dims;       // discrete ones, or if dims > 0 so many continuous ones
     int32_t squash, state_sigma; // of these
     int32_t masked, normalise, ppo, adam, loss_sum, epochs, passes;
+    int32_t lstm, lstm_layers, burn_in;
     int32_t numbers; // of the parameters' change after 1, 5 and 50 updates, which follow
     float lr, first_decay, second_decay, epsilon, grad_norm_clip, reward_clip, reward_scale;
     float option[FARM_ALGO_OPTIONS_MAX];
@@ -90,13 +91,14 @@ static inline void update_configure_spaces(struct update_run *run, struct farm_r
         io->frame_channels = 3;
         io->interleaved = true;
     }
-    if (c->normalise) {
+    if (c->normalise || c->joined) {
         io->flat = 0;
-        update_add_input(
-            io, (struct farm_net_input){
-                    .kind = FARM_INPUT_NUMBERS, .count = UPDATES_FLAT, .normalise = true, .source = c->joined ? 1 : 0});
-        io->normalise_rewards = true;
-        io->normalise_frames = c->frames;
+        update_add_input(io, (struct farm_net_input){.kind = FARM_INPUT_NUMBERS,
+                                                     .count = UPDATES_FLAT,
+                                                     .normalise = c->normalise,
+                                                     .source = c->joined ? 1 : 0});
+        io->normalise_rewards = c->normalise;
+        io->normalise_frames = c->normalise && c->frames;
     }
     if (c->joined) {
         update_add_input(io, (struct farm_net_input){FARM_INPUT_ONE_HOT, 2, UPDATES_CHOICES, false, 2});
@@ -120,6 +122,11 @@ static inline void update_configure_spaces(struct update_run *run, struct farm_r
     if (c->squash) farm_ring_spec_sample(spec);
     io->actions = run->head.outputs;
     io->free_outputs = run->head.free_outputs;
+    io->lstm = c->lstm;
+    io->lstm_layers = c->lstm_layers;
+    if (c->lstm)
+        farm_ring_spec_state(spec, (uint32_t)(2 * c->lstm * c->lstm_layers),
+                             c->burn_in ? (uint32_t)c->burn_in : UPDATES_UNROLL);
 }
 
 static inline void update_configure(struct update_run *run) {
@@ -129,6 +136,8 @@ static inline void update_configure(struct update_run *run) {
     algo->algo = c->ppo ? &farm_ppo : &farm_vtrace;
     memcpy(algo->option, c->option, sizeof algo->option);
     algo->batch = UPDATES_COLUMNS;
+    algo->recurrent = c->lstm > 0;
+    algo->burn_in = (uint32_t)c->burn_in; // a divisor of the unroll
     algo->optimiser = c->adam ? FARM_OPTIMISER_ADAM : FARM_OPTIMISER_RMSPROP;
     algo->adam_beta1 = (double)c->first_decay;
     algo->adam_beta2 = algo->rmsprop_decay = (double)c->second_decay;
@@ -163,6 +172,23 @@ static inline void update_draw_params(struct update_run *run) {
     cr_assert_eq(run->ops->state_changed(run->backend, 1, 0, &err), FARM_OK, "%s", err.message);
 }
 
+// Lanes and backend, with the initial parameters.
+static inline void update_open_learner(struct update_run *run) {
+    struct farm_error err = {0};
+    const int fds[1][2] = {{dup(run->ring.made.up.fd_readonly), dup(run->ring.made.down.fd)}};
+    cr_assert_eq(farm_lanes_open(fds, 1, &run->plan.shape, NULL, &run->lanes, &err), FARM_OK, "%s", err.message);
+    const struct farm_backend_config config = {.learner = &run->learner,
+                                               .plan = &run->plan,
+                                               .net = &run->net,
+                                               .head = run->head,
+                                               .width_max = UPDATES_WIDTH,
+                                               .columns_max = UPDATES_COLUMNS,
+                                               .lanes = &run->lanes,
+                                               .shards = 1};
+    cr_assert_eq(run->ops->create(&config, &run->backend, &err), FARM_OK, "%s", err.message);
+    update_draw_params(run);
+}
+
 static inline struct update_run *update_open(const struct update_case *c, const struct farm_backend_ops *ops,
                                              enum farm_precision precision) {
     struct farm_error err = {0};
@@ -176,25 +202,28 @@ static inline struct update_run *update_open(const struct update_case *c, const 
     test_ring_open(&spec, &run->ring);
     cr_assert_eq(farm_algo_plan_make(&run->learner.algo, &run->plan, &err), FARM_OK, "%s", err.message);
     cr_assert_eq(farm_net_make(&run->learner.net, &run->learner.io, &run->net, &err), FARM_OK, "%s", err.message);
-    const int fds[1][2] = {{dup(run->ring.made.up.fd_readonly), dup(run->ring.made.down.fd)}};
-    cr_assert_eq(farm_lanes_open(fds, 1, &run->plan.shape, NULL, &run->lanes, &err), FARM_OK, "%s", err.message);
-    const struct farm_backend_config config = {.learner = &run->learner,
-                                               .plan = &run->plan,
-                                               .net = &run->net,
-                                               .head = run->head,
-                                               .width_max = UPDATES_WIDTH,
-                                               .columns_max = UPDATES_COLUMNS,
-                                               .lanes = &run->lanes,
-                                               .shards = 1};
     run->plan.minibatch = c->passes ? farm_algo_units(&run->plan, UPDATES_COLUMNS) / (uint32_t)c->passes : 0;
-    cr_assert_eq(ops->create(&config, &run->backend, &err), FARM_OK, "%s", err.message);
-    update_draw_params(run);
+    update_open_learner(run);
     return run;
 }
 
-static inline void update_close(struct update_run *run) {
+static inline void update_close_learner(struct update_run *run) {
     run->ops->destroy(run->backend);
     farm_lanes_close(&run->lanes);
+}
+
+// Another learner and another actor on the same ring: in a forked child, or after its death.
+static inline void update_reopen(struct update_run *run) {
+    update_close_learner(run);
+    update_open_learner(run);
+    farm_ring_close(&run->ring.actor);
+    test_ring_view(&run->ring.made, FARM_RING_ACTOR, &run->ring.actor);
+    for (uint32_t l = 0; l < UPDATES_LANES; l++) farm_lane_actor_take_over(&run->ring.actor.lanes[l]);
+    run->n = run->lanes.lanes[0].answered;
+}
+
+static inline void update_close(struct update_run *run) {
+    update_close_learner(run);
     test_ring_close(&run->ring);
     free(run);
 }
@@ -233,6 +262,11 @@ static inline void update_permit(const struct update_run *run, uint64_t column, 
         mask[update_choice(run, column, n, d)] = 1;
 }
 
+static inline void update_take_in(struct update_run *run) {
+    for (uint32_t l = 0; l < UPDATES_LANES; l++)
+        cr_assert(farm_lanes_take_in(&run->lanes.lanes[l], 0, &run->stats));
+}
+
 static inline void update_publish(struct update_run *run) {
     const uint64_t n = run->n;
     for (uint64_t column = 0; column < UPDATES_COLUMNS; column++) {
@@ -251,10 +285,8 @@ static inline void update_publish(struct update_run *run) {
         farm_lane_flags(lane, n)[env] = (uint8_t)update_flags(run->c, column, n);
         farm_lane_reward(lane, n)[env] = (float)(3 * update_draw(run->c, column, n, 3) - 1.5);
     }
-    for (uint32_t l = 0; l < UPDATES_LANES; l++) {
-        farm_lane_actor_publish(&run->ring.actor.lanes[l]);
-        cr_assert(farm_lanes_take_in(&run->lanes.lanes[l], 0, &run->stats));
-    }
+    for (uint32_t l = 0; l < UPDATES_LANES; l++) farm_lane_actor_publish(&run->ring.actor.lanes[l]);
+    update_take_in(run);
 }
 
 static inline void update_write_answer(struct update_run *run, uint64_t column) {
@@ -277,16 +309,20 @@ static inline void update_write_answer(struct update_run *run, uint64_t column) 
     farm_lane_value(lane, run->n)[env] = (float)(2 * update_draw(run->c, column, run->n, 4) - 1);
 }
 
-// Inference answers the published step, as it brings observations to a device; drawn: then the draws are the answer.
-static inline void update_answer(struct update_run *run, bool drawn) {
+static inline void update_infer(struct update_run *run) {
     struct farm_error err = {0};
     struct farm_infer_rows rows[UPDATES_LANES];
     for (uint32_t l = 0; l < UPDATES_LANES; l++)
         rows[l] = (struct farm_infer_rows){
             .lane = run->lanes.lanes[l].lane, .lane_id = l, .n = run->n, .env_count = UPDATES_WIDTH};
     cr_assert_eq(run->ops->infer(run->backend, 0, rows, UPDATES_LANES, &err), FARM_OK, "%s", err.message);
+}
+
+// Inference answers the published step, as it brings observations to a device; drawn: then the draws are the answer.
+static inline void update_answer(struct update_run *run, bool drawn) {
+    update_infer(run);
     for (uint32_t l = 0; l < UPDATES_LANES; l++) {
-        if (!run->ops->stores_acted) farm_lane_answer(rows[l].lane, run->n);
+        if (!run->ops->stores_acted) farm_lane_answer(run->lanes.lanes[l].lane, run->n);
         run->lanes.lanes[l].answered++;
     }
     for (uint64_t column = 0; drawn && column < UPDATES_COLUMNS; column++) update_write_answer(run, column);
@@ -325,7 +361,7 @@ static inline void update_passes(struct update_run *run) {
 // Update number k. PPO trains before the last step is answered, as in the synchronous regime.
 static inline void update_make(struct update_run *run, uint64_t k, struct farm_pass_stats *stats) {
     struct farm_error err = {0};
-    const uint64_t last = (k + 1) * UPDATES_UNROLL;
+    const uint64_t last = (k + 1) * UPDATES_UNROLL + (uint64_t)run->c->burn_in;
     if (run->c->ppo && k > 0) update_answer(run, true);
     while (run->n < last) {
         update_publish(run);
@@ -338,7 +374,7 @@ static inline void update_make(struct update_run *run, uint64_t k, struct farm_p
     cr_assert_eq(run->ops->publish(run->backend, k + 2, &err), FARM_OK);
     cr_assert_eq(run->ops->finish(run->backend, stats, &err), FARM_OK, "%s", err.message);
     for (uint32_t l = 0; l < UPDATES_LANES; l++)
-        farm_lane_release(run->lanes.lanes[l].lane, last - (UPDATES_STACK - 1));
+        farm_lane_release(run->lanes.lanes[l].lane, (k + 1) * UPDATES_UNROLL - (UPDATES_STACK - 1));
 }
 
 // ---- comparison ----
@@ -417,7 +453,7 @@ static inline void updates_expect_on_policy(const struct farm_backend_ops *ops, 
         own.option[FARM_PPO_CLIP] = (float)bound;
         own.passes = 0; // one pass over all
         struct update_run *run = update_open(&own, ops, precision);
-        for (; run->n < UPDATES_UNROLL; update_answer(run, false)) update_publish(run);
+        for (; run->n < UPDATES_UNROLL + (uint64_t)c->burn_in; update_answer(run, false)) update_publish(run);
         update_publish(run);
         for (int moved = 0; moved < 2; moved++) {
             update_begin(run, 0);

@@ -19,7 +19,8 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 LANES, WIDTH, UNROLL, UPDATES, SIDE, STACK, FLAT, ACTIONS, CHOICES = 2, 4, 6, 50, 12, 2, 5, 4, 3  # the same in tests/support/updates.h
-COLUMNS, STEPS, ROWS = LANES * WIDTH, UPDATES * UNROLL + 1, LANES * WIDTH * UNROLL
+BURN_IN_MOST = 6
+COLUMNS, STEPS, ROWS = LANES * WIDTH, UPDATES * UNROLL + BURN_IN_MOST + 1, LANES * WIDTH * UNROLL
 SIZES = [ACTIONS, 3]  # of the first and the second action
 SNAPSHOTS = (1, 5, UPDATES)
 FIRST, LAST, TERMINATED, TRUNCATED = 1, 2, 4, 8
@@ -108,7 +109,9 @@ class Net(nn.Module):
         else:
             self.layers = nn.ModuleList([nn.Linear(FLAT, width), nn.Linear(width, width)])
         join = [nn.Linear(FLAT + 2 * CHOICES + ACTIONS + 1, 64), nn.Linear(width + 64, width)]
-        self.join = nn.ModuleList(join if self.joined else [])
+        self.join = nn.ModuleList(join[: 1 if case["lstm"] else 2] if self.joined else [])
+        self.lstm = nn.LSTM(width + 64 * self.joined, case["lstm"], case["lstm_layers"]) if case["lstm"] else None
+        width = case["lstm"] or width
         self.policy, self.value = nn.Linear(width, 2 * self.dims or sum(SIZES[: case["actions"]])), nn.Linear(width, 1)
 
         if case["separate"]:  # the first halves lead to the policy, the second ones to the value
@@ -116,21 +119,38 @@ class Net(nn.Module):
             for module, mask in ((self.layers[1], half[:, None] == half), (self.policy, half), (self.value, ~half)):
                 parametrize.register_parametrization(module, "weight", Masked(mask))
 
-    def forward(self, x):
+    def forward(self, x, state=None):
+        """With a memory, rows are one step of all environments; `state` (h and c) changes in place."""
         pixels = self.frames * self.channels * SIDE * SIDE
         x, flat = (x[:, :pixels].reshape(len(x), -1, SIDE, SIDE), x[:, pixels:]) if pixels else (x, None)
         for layer in self.layers:
             x = F.relu(layer(x.flatten(1) if isinstance(layer, nn.Linear) else x)) if self.frames else torch.tanh(layer(x))
         if self.joined:
-            x = F.relu(self.join[1](torch.cat([x, F.relu(self.join[0](flat))], 1)))
+            x = torch.cat([x, F.relu(self.join[0](flat))], 1)
+            x = x if self.lstm else F.relu(self.join[1](x))
+        if self.lstm:
+            x, after = self.lstm(x[None], tuple(state))
+            x, state[:] = x[0], after
         policy = self.policy(x)
         if self.dims and not self.state_sigma:  # logarithms of standard deviations do not depend on the observation
             policy = torch.cat([policy[:, : self.dims], self.policy.bias[self.dims :].expand(len(x), -1)], 1)
         return policy, self.value(x)[:, 0]
 
+    def along(self, obs, flags, state):
+        """Policies and values of steps [T][columns]: the state, which changes, is 0 at an episode's start."""
+        if not self.lstm:
+            return [x.reshape(*flags.shape, *x.shape[1:]) for x in self(obs.flatten(0, 1))]
+        rows = []
+        for x, first in zip(obs, flags & FIRST):
+            state[:] = [s * torch.from_numpy(first == 0)[:, None] for s in state]
+            rows.append(self(x, state))
+        return [torch.stack(x) for x in zip(*rows)]
+
     def in_order(self):
         """Parameters in the order of farm_net_make."""
         layers = [p for layer in [*self.layers, *self.join] for p in (weight_of(layer), layer.bias)]
+        if self.lstm:
+            layers += [w for layer in self.lstm.all_weights for w in (layer[0], layer[2], layer[1], layer[3])]
         return layers + [weight_of(self.policy), weight_of(self.value), self.policy.bias, self.value.bias]
 
 
@@ -139,6 +159,32 @@ def initialise(net, seed):
         for t, p in enumerate(net.in_order()):
             bound = np.sqrt(3.0 / (p[0].numel())) if p.dim() > 1 else 0.1
             p.copy_(torch.from_numpy(f32(bound * (2 * draw(seed, 1000 + t, np.arange(p.numel()), 0) - 1))).reshape(p.shape))
+
+
+class Acting:
+    """The states before all steps so far, by the parameters that answered each."""
+
+    def __init__(self, case, net, obs, flags):
+        self.case, self.net, self.obs, self.flags, self.n = case, net, obs, flags, 0
+        self.state, self.before = [torch.zeros(case["lstm_layers"], COLUMNS, case["lstm"], dtype=torch.float64) for _ in "hc"], {}
+
+    def until(self, last):
+        """Answers steps before `last`."""
+        for n in range(self.n, last):
+            self.before[n] = list(self.state)
+            with torch.no_grad():
+                self.net.along(self.obs[[n]], self.flags[[n]], self.state)
+        self.n, self.before[last] = last, list(self.state)
+
+
+def warmed_up(case, net, w, state, columns):
+    """The windows' columns after the burn-in, and the state there."""
+    burn_in, state = case["burn_in"], state and [s[:, columns] for s in state]
+    w = {k: v[:, columns] for k, v in w.items()}
+    if burn_in:
+        with torch.no_grad():
+            net.along(w["obs"][:burn_in], w["flags"][:burn_in], state)
+    return {k: v[burn_in:] for k, v in w.items()}, state
 
 
 class TensorFlowRMSprop(torch.optim.Optimizer):
@@ -304,19 +350,18 @@ def orders(case, units):
             yield order[units * m // passes : units * (m + 1) // passes] if case["passes"] else np.arange(units)
 
 
-def vtrace(case, net, optimiser, w, terms):
+def vtrace(case, net, optimiser, w, states, terms):
     """IMPALA's equation 1 as a sum over the steps of an episode, and its loss, over units (columns)."""
     for part in orders(case, COLUMNS):
-        norm = vtrace_pass(case, net, optimiser, {k: v[:, part] for k, v in w.items()}, terms)
+        norm = vtrace_pass(case, net, optimiser, *warmed_up(case, net, w, states and states[0], part), terms)
     return norm
 
 
-def vtrace_pass(case, net, optimiser, w, terms):
+def vtrace_pass(case, net, optimiser, w, state, terms):
     columns = w["flags"].shape[1]
     exists, weight = transitions(w["flags"]), torch.from_numpy(transitions(w["flags"]).astype(np.float64))
-    policy, value = net(w["obs"].flatten(0, 1))
-    policy, value = policy.reshape(UNROLL + 1, columns, -1)[:-1], value.reshape(UNROLL + 1, columns)
-    v = value.detach()
+    policy, value = net.along(w["obs"], w["flags"], state)
+    policy, v = policy[:-1], value.detach()
     action = w["action"][:-1]
     pi, mu = distributions(case, policy, w["policy"][:-1])
     log_pi = pi.log_prob(action)
@@ -336,23 +381,28 @@ def vtrace_pass(case, net, optimiser, w, terms):
     return step(case, net, optimiser, parts, terms, columns * UNROLL)
 
 
-def ppo(case, net, optimiser, w, terms):
-    """CleanRL's ppo.py over units (row = t * columns + c)."""
+def ppo(case, net, optimiser, whole, states, terms):
+    """CleanRL's ppo.py (with a memory ppo_atari_lstm.py) over units (row = t * columns + c; with a memory c)."""
+    w = {k: v[case["burn_in"] :] for k, v in whole.items()}
     exists = transitions(w["flags"])
     weight = torch.from_numpy(exists.astype(np.float64))
     with torch.no_grad():
-        old = torch.cat([w["value"][:-1], net(w["obs"][-1])[1][None]])
+        old = torch.cat([w["value"][:-1], net.along(w["obs"][-1:], w["flags"][-1:], states and list(states[1]))[1]])
     gamma = discounts(case, w["flags"])
     gae = along(exists, gamma * case["lambda"], w["reward"][1:] + gamma * old[1:] - old[:-1])
     flat = {k: v.flatten(0, 1) for k, v in dict(weight=weight, gae=gae, old=old[:-1], ret=gae + old[:-1], obs=w["obs"][:-1],
                                                 policy=w["policy"][:-1], action=w["action"][:-1]).items()}  # fmt: skip
     valid = flat["weight"] > 0
     explained = 1 - flat["gae"][valid].var() / flat["ret"][valid].var()
-    for part in orders(case, ROWS):
+    for part in orders(case, COLUMNS if states else ROWS):
+        if states:
+            units, state = warmed_up(case, net, whole, states[0], part)
+            policy, value = (x.flatten(0, 1) for x in net.along(units["obs"][:-1], units["flags"][:-1], state))
+            part = (COLUMNS * np.arange(UNROLL)[:, None] + part).ravel()
         b = {k: v[part] for k, v in flat.items()}
         over = b["gae"][b["weight"] > 0] if case["advantages"] == 1 else flat["gae"][valid]
         advantage = (b["gae"] - over.mean()) / (over.std() + 1e-8) if case["advantages"] else b["gae"]
-        policy, value = net(b["obs"])
+        policy, value = (policy, value) if states else net(b["obs"])
         pi, mu = distributions(case, policy, b["policy"])
         ratio = (pi.log_prob(b["action"]) - mu.log_prob(b["action"])).exp()
         loss = torch.max(-advantage * ratio, -advantage * ratio.clamp(1 - case["clip"], 1 + case["clip"]))
@@ -389,7 +439,7 @@ def selected(now, initial):
 
 # Keys in the order of the file; the algorithm's options in the order of vtrace.h or ppo.h.
 WHOLE = ["seed", "frames", "joined", "separate", "actions", "dims", "squash", "state_sigma", "masked", "normalise", "ppo", "adam",
-         "loss_sum", "epochs", "passes"]  # fmt: skip
+         "loss_sum", "epochs", "passes", "lstm", "lstm_layers", "burn_in"]  # fmt: skip
 REAL = ["lr", "first_decay", "second_decay", "epsilon", "grad_norm_clip", "reward_clip", "reward_scale"]
 OPTIONS = {
     vtrace: ["discount", "entropy_cost", "baseline_cost", "rho_clip", "c_clip", "pg_rho_clip", "lambda", "epochs", "minibatch", "clip"],
@@ -409,6 +459,8 @@ CASES = {
                                     advantages=1),
     "ppo masked": PPO | ADAM | dict(masked=1, loss_sum=1, epochs=2, passes=3, lr=1e-3, grad_norm_clip=8, clip=0.25, advantages=2),
     "ppo joined": PPO | ADAM | dict(frames=1, joined=1, normalise=1, passes=3, lr=1e-3, grad_norm_clip=0.5, advantages=1),
+    "vtrace lstm": VTRACE | ADAM | dict(frames=1, joined=1, epochs=2, passes=2, lr=1e-3, grad_norm_clip=1, lstm=8, lstm_layers=1),
+    "ppo lstm": PPO | ADAM | dict(passes=2, epochs=2, lr=1e-3, grad_norm_clip=0.5, advantages=1, lstm=6, lstm_layers=2, burn_in=3),
     "ppo separate": PPO | ADAM | dict(separate=1, dims=2, normalise=1, passes=3, lr=1e-3, grad_norm_clip=0.5, reward_scale=0.1,
                                       advantages=1),
 }  # fmt: skip
@@ -434,16 +486,20 @@ def run(name, case, seed):
     statistics = Statistics(case, steps)
     first = statistics.tensors
     all_terms, norms, changes = np.zeros((UPDATES, TERMS)), np.zeros(UPDATES), []
+    acting = case["lstm"] and Acting(case, net, statistics.windows(slice(0, STEPS))["obs"], steps["flags"])
     for k in range(UPDATES):
-        w = statistics.windows(slice(k * UNROLL, (k + 1) * UNROLL + 1))
-        norms[k] = algorithm(case, net, optimiser, w, all_terms[k])
+        start, last = k * UNROLL, (k + 1) * UNROLL + case["burn_in"]
+        if acting:  # PPO trains before the last step is answered
+            acting.until(last if case["ppo"] else last + 1)
+        w = statistics.windows(slice(start, last + 1))
+        norms[k] = algorithm(case, net, optimiser, w, acting and (acting.before[start], acting.before[last]), all_terms[k])
         if k + 1 in SNAPSHOTS:
             changes.append(selected([p.detach() for p in net.in_order()], initial))
             if case["normalise"]:
                 changes.append(selected(statistics.tensors, first))
     print(f"{name}, seed {seed}: {len(changes[0])} entries; nearest edge {margin:.1g}; norms {norms.min():.3g} to {norms.max():.3g}; "
           f"shares of terms at the end {np.round(all_terms[-1] / all_terms[-1][0], 3)}")  # fmt: skip
-    head = struct.pack("<16s16i", name.encode(), *whole, sum(map(len, changes)) // len(SNAPSHOTS))
+    head = struct.pack("<16s19i", name.encode(), *whole, sum(map(len, changes)) // len(SNAPSHOTS))
     return head + b"".join(f32(x).tobytes() for x in [real, all_terms, norms, *changes]) if margin > 2e-5 else None
 
 

@@ -1,0 +1,92 @@
+// The state of a recurrent policy lies in the lanes: it outlives the learner, and a new actor's episode begins without.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../support/updates.h"
+
+enum { STEPS = 60, KILLED = 37, RING = 4 * UPDATES_UNROLL };
+
+static const struct update_case *recurrent_case(void) {
+    const struct update_case *c = NULL;
+    do
+        c = update_next(c);
+    while (c && !(c->lstm && c->burn_in));
+    cr_assert(c);
+    return c;
+}
+
+static void release(struct update_run *run) {
+    for (uint32_t l = 0; l < UPDATES_LANES && run->n > UPDATES_UNROLL; l++)
+        farm_lane_release(run->lanes.lanes[l].lane, run->n - UPDATES_UNROLL);
+}
+
+// Publishes and answers steps before `end`, as a learner that is killed while it answers step `killed`.
+static void play(struct update_run *run, uint64_t end, uint64_t killed) {
+    for (; run->n < end; release(run)) {
+        update_publish(run);
+        if (run->n == killed) {
+            update_infer(run);
+            raise(SIGKILL);
+        }
+        update_answer(run, false);
+    }
+}
+
+// What the ring holds of a field in the end.
+static void expect_equal(const struct update_run *a, const struct update_run *b, uint32_t field) {
+    for (uint32_t l = 0; l < UPDATES_LANES; l++) {
+        const struct farm_answer_array *of = &a->ring.actor.lanes[l].answer[field];
+        cr_assert_arr_eq(of->at, b->ring.actor.lanes[l].answer[field].at, (size_t)of->slots * of->rows * of->bytes);
+    }
+}
+
+// The learner process is killed after it has written the answer and before it has stored `acted`.
+Test(recurrent, state_outlives_a_killed_learner, .timeout = 60) {
+    const struct update_case *c = recurrent_case();
+    struct update_run *whole = update_open(c, &farm_backend_cpu, FARM_PRECISION_F32);
+    struct update_run *killed = update_open(c, &farm_backend_cpu, FARM_PRECISION_F32);
+    int status = 0;
+    play(whole, STEPS, STEPS);
+    const pid_t child = fork();
+    if (!child) {
+        update_reopen(killed);
+        play(killed, STEPS, KILLED);
+        _exit(0);
+    }
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "status %x", (unsigned)status);
+    update_reopen(killed);
+    cr_assert_eq(killed->n, KILLED);
+    update_take_in(killed);
+    update_answer(killed, false);
+    play(killed, STEPS, STEPS);
+    const uint32_t state = whole->ring.actor.lanes[0].state;
+    cr_assert(state);
+    expect_equal(whole, killed, FARM_ANSWER_POLICY);
+    expect_equal(whole, killed, FARM_ANSWER_ACTION);
+    expect_equal(whole, killed, state);
+    expect_equal(whole, killed, state + 1);
+    update_close(whole);
+    update_close(killed);
+}
+
+// Some of the window starts that the ring holds are an episode's, as after an actor's death: the state there is 0, and
+// only there.
+Test(recurrent, an_episode_begins_without_state, .timeout = 60) {
+    struct update_run *run = update_open(recurrent_case(), &farm_backend_cpu, FARM_PRECISION_F32);
+    unsigned firsts = 0, others = 0;
+    play(run, STEPS, STEPS);
+    const struct farm_lane *lane = run->lanes.lanes[0].lane;
+    const uint32_t every = lane->answer[lane->state].every, floats = lane->answer[lane->state].values;
+    for (uint64_t n = (STEPS - RING) / every * every + every; n < STEPS; n += every)
+        for (uint32_t e = 0; e < UPDATES_WIDTH; e++) {
+            const float *state = farm_lane_answer_at(lane, lane->state, n, e);
+            const bool first = farm_lane_flags(lane, n)[e] & FARM_STEP_FIRST;
+            for (uint32_t i = 0; i < floats; i++) cr_assert_eq(first, state[i] == 0.0f, "step %lu of %u", n, e);
+            firsts += first;
+            others += !first;
+        }
+    cr_assert(firsts && others);
+    update_close(run);
+}
