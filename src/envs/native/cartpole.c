@@ -1,6 +1,7 @@
 // native/cartpole: balance a pole on a cart by pushing left or right; the dynamics, limits, rewards and the time limit
 // of 500 steps are those of Gymnasium's CartPole-v1, in f64, Euler's method. Start states have the same distribution,
-// but not the same random numbers. Runs in an actor process.
+// but not the same random numbers. With the option `velocity` false the observation has no velocities: a policy
+// then needs a memory. Runs in an actor process.
 // Source: Barto, Sutton, Anderson, "Neuronlike adaptive elements that can solve difficult learning control problems",
 // 1983; corrected equations of motion: Florian, "Correct equations for the dynamics of the cart-pole system", 2007.
 #include <math.h>
@@ -26,14 +27,23 @@ struct cartpole_env {
     struct farm_native_random random;
     struct farm_cartpole_state state;
     int steps;
+    bool velocity; // whether the observation has velocities
 };
+
+static int cartpole_read(const struct farm_env_config *config, bool *velocity, char *error, size_t error_bytes) {
+    struct farm_native_option option = {.key = "velocity", .is_switch = true, .value = true};
+    if (farm_native_read_options(config, farm_env_cartpole.name, &option, 1, error, error_bytes)) return -1;
+    *velocity = option.value;
+    return 0;
+}
 
 static int cartpole_spec(const struct farm_env_config *config, struct farm_env_spec *spec, char *error,
                          size_t error_bytes) {
-    if (farm_native_read_options(config, farm_env_cartpole.name, NULL, 0, error, error_bytes)) return -1;
+    bool velocity;
+    if (cartpole_read(config, &velocity, error, error_bytes)) return -1;
     *spec = (struct farm_env_spec){
         .obs_count = 1,
-        .obs[0] = {.name = "state", .dtype = FARM_F32, .rank = 1, .dims = {4}},
+        .obs[0] = {.name = "state", .dtype = FARM_F32, .rank = 1, .dims = {velocity ? 4 : 2}},
         .action = {.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}},
         .frames_per_step = 1,
     };
@@ -41,12 +51,15 @@ static int cartpole_spec(const struct farm_env_config *config, struct farm_env_s
 }
 
 static void *cartpole_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
-    if (farm_native_read_options(config, farm_env_cartpole.name, NULL, 0, error, error_bytes)) return NULL;
+    bool velocity;
+    if (cartpole_read(config, &velocity, error, error_bytes)) return NULL;
     struct cartpole_env *env = calloc(1, sizeof *env);
-    if (!env)
+    if (!env) {
         snprintf(error, error_bytes, "no memory for %s", farm_env_cartpole.name);
-    else
-        env->random.seed = config->seed;
+        return NULL;
+    }
+    env->random.seed = config->seed;
+    env->velocity = velocity;
     return env;
 }
 
@@ -68,11 +81,12 @@ bool farm_cartpole_tick(struct farm_cartpole_state *state, bool right) {
     return fabs(state->position) > POSITION_MAX || fabs(state->angle) > ANGLE_MAX;
 }
 
+// obs: f32 position, velocity, angle, angular velocity, or position and angle.
 static void cartpole_observe(const struct cartpole_env *env, float *obs) {
-    obs[0] = (float)env->state.position;
-    obs[1] = (float)env->state.velocity;
-    obs[2] = (float)env->state.angle;
-    obs[3] = (float)env->state.angle_velocity;
+    *obs++ = (float)env->state.position;
+    if (env->velocity) *obs++ = (float)env->state.velocity;
+    *obs++ = (float)env->state.angle;
+    if (env->velocity) *obs = (float)env->state.angle_velocity;
 }
 
 static void cartpole_reset(void *self, void *const *obs) {
@@ -120,5 +134,6 @@ static void cartpole_render(void *self, uint32_t size[2], uint8_t *rgb) {
 }
 
 const struct farm_env_api farm_env_cartpole = FARM_ENV_API_RENDER(
-    "native/cartpole", "balance a pole on a cart (Gymnasium's CartPole-v1): 4 numbers, 2 actions, at most 500 steps",
+    "native/cartpole",
+    "balance a pole on a cart (Gymnasium's CartPole-v1): 4 numbers, 2 actions, at most 500 steps; option velocity",
     cartpole, free, cartpole_render);
