@@ -18,13 +18,14 @@
 
 enum {
     SAMPLES = 15,
-    RESULTS = 7,
+    RESULTS = 9,
     PRECISIONS = 3,
     PRODUCT = 512, // rows and columns of the reference's matrices
     PRODUCTS = 4,  // a sample
     SIDE = 84,
     STACK = 4,
     ACTIONS = 6,
+    LSTM = 256, // units
     UNROLL = 20,
     UNROLLS = 32,
     UNROLLS_DEEP = 4,
@@ -67,6 +68,7 @@ static void open_lanes(struct rig *rig) {
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}};
     spec.env.frames_per_step = 4;
     farm_ring_spec_answers(&spec);
+    farm_ring_spec_state(&spec, 2 * LSTM, UNROLL);
     check_status(farm_ring_create(&spec, 0, -1, true, &rig->made, &err), &err);
     check_status(farm_ring_view(&rig->made, FARM_RING_ACTOR, &rig->actor, &err), &err);
     farm_ring_populate(&rig->actor);
@@ -90,14 +92,22 @@ static void fill_lanes(struct rig *rig) {
         }
 }
 
-static void make_backends(struct rig *rig, const char *net, bool train, uint32_t batch) {
+static void make_backends(struct rig *rig, const char *name, bool train, uint32_t batch) {
     struct farm_error err;
-    const struct farm_net_spec *spec = farm_net_find(net, &err);
+    const bool lstm = strcmp(name, "shallow_lstm") == 0;
+    const struct farm_net_spec *spec = farm_net_find(lstm ? "shallow" : name, &err);
     check_status(spec ? FARM_OK : err.status, &err);
     rig->config = (struct farm_learner_config){
         .seed = 1,
-        .io = {.frame_channels = 1, .height = SIDE, .width = SIDE, .stack = STACK, .actions = ACTIONS},
+        .io = {.frame_channels = 1,
+               .height = SIDE,
+               .width = SIDE,
+               .stack = STACK,
+               .actions = ACTIONS,
+               .lstm = lstm ? LSTM : 0,
+               .lstm_layers = lstm},
         .algo = {.unroll = UNROLL,
+                 .recurrent = lstm,
                  .batch = rig->unrolls,
                  .stack = STACK,
                  .algo = &farm_vtrace,
@@ -283,6 +293,8 @@ int main(int argc, char **argv) {
     measure_network(&bench, &rig, &reference, "train_shallow", "shallow", true, 1);
     measure_network(&bench, &rig, &reference, "train_nature", "nature", true, 1);
     measure_network(&bench, &rig, &reference, "train_deep", "deep", true, 1);
+    measure_network(&bench, &rig, &reference, "train_shallow_lstm", "shallow_lstm", true, 1);
+    measure_network(&bench, &rig, &reference, "infer_shallow_lstm_16", "shallow_lstm", false, 16);
     measure_network(&bench, &rig, &reference, "infer_shallow_16", "shallow", false, 16);
     measure_network(&bench, &rig, &reference, "infer_shallow_64", "shallow", false, 64);
     measure_network(&bench, &rig, &reference, "infer_nature_16", "nature", false, 16);

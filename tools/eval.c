@@ -74,8 +74,10 @@ static enum farm_status find_checkpoint(const struct options *options, char *pat
 
 // Keys that define the game and the network; all others are chosen for this machine.
 static bool belongs_to_the_policy(const char *key) {
-    return farm_recipe_among("env net stack algo sigma squash normalise_observations normalise_rewards last_inputs",
-                             key) ||
+    return farm_recipe_among(
+               "env net stack algo sigma squash normalise_observations normalise_rewards last_inputs lstm "
+               "lstm_layers",
+               key) ||
            strncmp(key, "env.", 4) == 0;
 }
 

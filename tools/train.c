@@ -127,7 +127,8 @@ static enum farm_status check_env(const struct farm_checkpoint_metadata *metadat
 // The newest checkpoint with a readable header names what the run was made with. Another environment, network or head
 // is wrong usage, reported before tensors are compared.
 static enum farm_status check_settings(const struct training *training, struct farm_error *err) {
-    static const char of_net[] = "net stack sigma squash normalise_observations normalise_rewards last_inputs";
+    static const char of_net[] =
+        "net stack sigma squash normalise_observations normalise_rewards last_inputs lstm lstm_layers";
     const struct farm_recipe *recipe = &training->run.plan.recipe;
     const struct farm_recipe_key *key;
     struct farm_checkpoint_metadata metadata;

@@ -25,6 +25,8 @@ WORK = {  # result: net, rows of an inference (None: training)
     "train_shallow": ("shallow", None),
     "train_nature": ("nature", None),
     "train_deep": ("deep", None),
+    "train_shallow_lstm": ("shallow_lstm", None),
+    "infer_shallow_lstm_16": ("shallow_lstm", 16),
     "infer_shallow_16": ("shallow", 16),
     "infer_shallow_64": ("shallow", 64),
     "infer_nature_16": ("nature", 16),
@@ -54,7 +56,7 @@ class Net(nn.Module):
         if name == "deep":
             convolutions = [*section(STACK, 16, 84), *section(16, 32, 42), *section(32, 32, 21), nn.ReLU()]
             width, inputs = 256, 32 * 11 * 11
-        elif name == "shallow":
+        elif name.startswith("shallow"):
             convolutions = [nn.Conv2d(STACK, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU()]
             width, inputs = 256, 32 * 9 * 9
         else:
@@ -62,10 +64,15 @@ class Net(nn.Module):
             convolutions += [nn.Conv2d(64, 64, 3, 1), nn.ReLU()]
             width, inputs = 512, 64 * 7 * 7
         self.body = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(inputs, width), nn.ReLU())
+        self.lstm = nn.LSTM(width, 256) if name.endswith("lstm") else None
         self.heads = nn.Linear(width, ACTIONS + 1)
 
-    def forward(self, pixels):
-        heads = self.heads(self.body(pixels)).float()
+    def forward(self, pixels, steps=1):
+        """With an LSTM from a state of zeros and without resets, so that its steps are one call."""
+        x = self.body(pixels)
+        if self.lstm:
+            x = self.lstm(x.view(steps, len(x) // steps, -1))[0].flatten(0, 1)
+        heads = self.heads(x).float()
         return heads[:, :ACTIONS], heads[:, ACTIONS]
 
 
@@ -105,10 +112,10 @@ class Update:
         options = {"capturable": True} if device == "cuda" else {}
         self.optimiser = torch.optim.RMSprop(self.net.parameters(), lr=lr, alpha=0.99, eps=0.01, **options)
 
-    def forward(self, frames):
+    def forward(self, frames, steps=1):
         pixels = frames.contiguous(memory_format=self.layout).to(self.pixels) / 255
         with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.autocast):
-            return self.net(pixels)
+            return self.net(pixels, steps)
 
     @staticmethod
     def targets(batch, log_ratios, values):
@@ -125,7 +132,7 @@ class Update:
             return targets, rhos * (batch.rewards + batch.discounts * following - values[:-1])
 
     def loss(self, batch):
-        logits, values = self.forward(batch.frames)
+        logits, values = self.forward(batch.frames, UNROLL + 1)
         unrolls = batch.actions.shape[1]
         logits, values = logits.view(UNROLL + 1, unrolls, ACTIONS)[:-1], values.view(UNROLL + 1, unrolls)
         log_policy = torch.log_softmax(logits, -1)

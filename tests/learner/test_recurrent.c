@@ -9,8 +9,7 @@ enum { STEPS = 60, KILLED = 37, RING = 4 * UPDATES_UNROLL };
 
 static const struct update_case *recurrent_case(void) {
     const struct update_case *c = NULL;
-    do
-        c = update_next(c);
+    do c = update_next(c);
     while (c && !(c->lstm && c->burn_in));
     cr_assert(c);
     return c;

@@ -263,8 +263,7 @@ static inline void update_permit(const struct update_run *run, uint64_t column, 
 }
 
 static inline void update_take_in(struct update_run *run) {
-    for (uint32_t l = 0; l < UPDATES_LANES; l++)
-        cr_assert(farm_lanes_take_in(&run->lanes.lanes[l], 0, &run->stats));
+    for (uint32_t l = 0; l < UPDATES_LANES; l++) cr_assert(farm_lanes_take_in(&run->lanes.lanes[l], 0, &run->stats));
 }
 
 static inline void update_publish(struct update_run *run) {

@@ -1,10 +1,10 @@
-// native/recall: a cue, one of `cues` (4), is shown in the first step only. `delay` (10) steps later a question follows;
-// the cue as action there pays 1, another 0, and ends the episode. Actions before the question have no effect, and all
-// observations between cue and question are equal: none tells the time. A policy without memory answers every question
-// from the same observation, so its expected return is exactly 1 / cues, whatever it learns; a perfect player's is 1.
-// The last action is a memory too: a policy that sees it (recipe key `last_inputs`) can repeat the cue as action up to
-// the question. The game is bsuite's memory_len (Osband et al., "Behaviour suite for reinforcement learning", ICLR
-// 2020) without its clock, and with several cues. Runs in an actor process.
+// native/recall: a cue, one of `cues` (4), is shown in the first step only. `delay` (10) steps later a question
+// follows; the cue as action there pays 1, another 0, and ends the episode. Actions before the question have no effect,
+// and all observations between cue and question are equal: none tells the time. A policy without memory answers every
+// question from the same observation, so its expected return is exactly 1 / cues, whatever it learns; a perfect
+// player's is 1. The last action is a memory too: a policy that sees it (recipe key `last_inputs`) can repeat the cue
+// as action up to the question. The game is bsuite's memory_len (Osband et al., "Behaviour suite for reinforcement
+// learning", ICLR 2020) without its clock, and with several cues. Runs in an actor process.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ enum { CUES_MIN = 2, CUES_MAX = 1000 };
 
 struct recall_env {
     struct farm_native_random random;
-    int64_t delay, steps;     // from the cue to the question; since the cue
+    int64_t delay, steps;      // from the cue to the question; since the cue
     uint32_t cues, cue, shown; // `shown` is one place of the observation: a cue, `cues` (the question), or no place
 };
 
