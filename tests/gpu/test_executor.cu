@@ -13,6 +13,8 @@
 #include <vector>
 
 extern "C" {
+#include <farm/step.h>
+
 #include "kernels/bf16.h"
 #include "kernels/random.h"
 #include "nn/cuda/executor.h"
@@ -50,9 +52,14 @@ static struct farm_net_io io_of(int channels, int height, int width, int stack, 
     return io;
 }
 
+static struct farm_net_io lstm_of(struct farm_net_io io, int units, int layers) {
+    io.lstm = units, io.lstm_layers = layers;
+    return io;
+}
+
 struct problem {
     struct farm_net net;
-    int rows;
+    int rows, columns; // columns: of a network with a state
     size_t logits, device_count;
     float *params, *dlogits, *dvalue; // on the host
     const void **inputs;              // [rows] of its frames, some NULL, then its flat input
@@ -62,13 +69,33 @@ struct problem {
         const float *flat;   // NULL without a flat input
         float *dlogits, *dvalue;
     } device;
+    struct farm_sequence host, sequence; // with a state: of the host, of the device
 };
 
-static struct problem problem_make(const char *name, const struct farm_net_io *io, int rows) {
+// FIRST inside, from a state that is not 0.
+static void make_sequence(struct problem *p, struct random *rng) {
+    const size_t rows = (size_t)p->rows, states = (size_t)p->columns * (size_t)p->net.state;
+    uint8_t *flags = host_array<uint8_t>(rows);
+    for (size_t i = 0; i < rows; i++) flags[i] = i % 5 == 1 ? FARM_STEP_FIRST : 0;
+    float *state = random_floats(rng, states, -1, 1);
+    p->host = {p->rows / p->columns, p->columns, flags, state, NULL};
+    p->sequence = {p->rows / p->columns, p->columns, device_of(flags, rows), device_of(state, states),
+                   device_poisoned<float>(states)};
+}
+
+// The first rows of a problem.
+static struct farm_sequence rows_of(const struct problem *p, struct farm_sequence sequence, int rows) {
+    if (p->net.state == 0) return farm_sequence_rows(rows);
+    sequence.steps = rows / p->columns;
+    return sequence;
+}
+
+static struct problem problem_make(const char *name, const struct farm_net_io *io, int rows, int columns = 1) {
     struct problem p = {};
     struct random rng = {11, 0};
     FARM(farm_net_make(farm_net_find(name, err), io, &p.net, err));
-    p.rows = rows;
+    p.rows = rows, p.columns = columns;
+    if (p.net.state) make_sequence(&p, &rng);
     p.logits = (size_t)rows * (size_t)io->actions;
     p.device_count = farm_cuda_parameter_count(&p.net);
     p.params = host_array<float>(p.net.parameter_count);
@@ -131,8 +158,8 @@ static void forward(struct farm_cuda_executor *executor, cudaStream_t stream, co
                     struct answers a) {
     const void *params = p->device.params[farm_cuda_executor_precision(executor) == FARM_PRECISION_BF16];
     const struct farm_cuda_input input = {p->device.frames, p->device.flat, NULL};
-    MUST(
-        farm_cuda_executor_forward(executor, stream, params, &input, farm_sequence_rows(rows), a.logits, a.value, err));
+    MUST(farm_cuda_executor_forward(executor, stream, params, &input, rows_of(p, p->sequence, rows), a.logits, a.value,
+                                    err));
 }
 
 static void forward_backward(struct farm_cuda_executor *executor, cudaStream_t stream, const struct problem *p,
@@ -141,7 +168,7 @@ static void forward_backward(struct farm_cuda_executor *executor, cudaStream_t s
     forward(executor, stream, p, p->rows, a);
     CUDA(cudaMemsetAsync(a.gradients, 0, p->device_count * sizeof(float), stream));
     MUST(farm_cuda_executor_backward(executor, stream, params, p->device.dlogits, p->device.dvalue,
-                                     farm_sequence_rows(p->rows), a.gradients, err));
+                                     rows_of(p, p->sequence, p->rows), a.gradients, err));
 }
 
 // On the host: logits and values in one piece, gradients in PyTorch's order.
@@ -178,9 +205,9 @@ static struct host_answers answers_of_cpu(const struct problem *p) {
     config.arithmetic = &f32;
     FARM(farm_executor_create(&config, &executor, err));
     farm_executor_load(executor, p->params);
-    farm_executor_forward(executor, p->inputs, farm_sequence_rows(p->rows), h.outputs.data(),
+    farm_executor_forward(executor, p->inputs, rows_of(p, p->host, p->rows), h.outputs.data(),
                           h.outputs.data() + p->logits);
-    farm_executor_backward(executor, farm_sequence_rows(p->rows), p->dlogits, p->dvalue, h.gradients.data());
+    farm_executor_backward(executor, rows_of(p, p->host, p->rows), p->dlogits, p->dvalue, h.gradients.data());
     farm_executor_destroy(executor);
     return h;
 }
@@ -238,7 +265,7 @@ static bool replays_agree(const struct problem *p, struct farm_cuda_executor *ex
 static double error_of_fewer_rows(const struct problem *p, struct farm_cuda_executor *executor, struct answers a,
                                   const struct host_answers *all) {
     double worst = 0;
-    for (int rows = p->rows - 1; rows >= 1; rows--) {
+    for (int rows = p->rows - p->columns; rows >= 1; rows -= p->columns) {
         forward(executor, NULL, p, rows, a);
         const std::vector<float> fewer = fetch_answers(p, a).outputs;
         const size_t logits = (size_t)rows * (size_t)p->net.io.actions;
@@ -248,12 +275,13 @@ static double error_of_fewer_rows(const struct problem *p, struct farm_cuda_exec
     return worst;
 }
 
-static void check_net(const char *name, const struct farm_net_io *io, int rows, enum farm_precision precision) {
+static void check_net(const char *name, const struct farm_net_io *io, int rows, int columns,
+                      enum farm_precision precision) {
     const struct memory_scope scope;
     const bool f32 = precision == FARM_PRECISION_F32;
     const char *as = f32 ? "f32" : "bf16";
     const double bound = f32 ? 1e-5 : 1e-2, bound_of_gradient = gradient_bound(name, f32);
-    const struct problem p = problem_make(name, io, rows);
+    const struct problem p = problem_make(name, io, rows, columns);
     const struct host_answers expected = answers_of_cpu(&p);
     struct farm_cuda_executor *training = executor_make(&p, rows + 3, true, precision);
     struct farm_cuda_executor *inference = executor_make(&p, rows, false, precision);
@@ -282,17 +310,22 @@ static void check_all(void) {
     static const struct {
         const char *net;
         struct farm_net_io io;
-        int rows;
+        int rows, columns;
     } problems[] = {
-        {"shallow", io_of(1, 84, 84, 4, 0, 6), 5}, {"shallow", io_of(3, 37, 50, 2, 0, 15), 3},
-        {"nature", io_of(1, 52, 60, 4, 0, 18), 7}, {"deep", io_of(1, 42, 35, 4, 0, 9), 4},
-        {"deep", io_of(3, 24, 31, 1, 0, 3), 3},    {"lite", io_of(3, 64, 64, 2, 11, 15, true), 5},
-        {"mlp", io_of(0, 0, 0, 1, 17, 7), 9},
+        {"shallow", io_of(1, 84, 84, 4, 0, 6), 5, 1},
+        {"shallow", io_of(3, 37, 50, 2, 0, 15), 3, 1},
+        {"nature", io_of(1, 52, 60, 4, 0, 18), 7, 1},
+        {"deep", io_of(1, 42, 35, 4, 0, 9), 4, 1},
+        {"deep", io_of(3, 24, 31, 1, 0, 3), 3, 1},
+        {"lite", io_of(3, 64, 64, 2, 11, 15, true), 5, 1},
+        {"mlp", io_of(0, 0, 0, 1, 17, 7), 9, 1},
+        {"mlp", lstm_of(io_of(0, 0, 0, 1, 17, 7), 19, 1), 12, 3},
+        {"shallow", lstm_of(io_of(1, 84, 84, 4, 7, 6), 256, 2), 14, 2},
     };
     for (const auto &p : problems)
         for (const enum farm_precision precision : {FARM_PRECISION_BF16, FARM_PRECISION_F32}) // the learner's first
             try {
-                check_net(p.net, &p.io, p.rows, precision);
+                check_net(p.net, &p.io, p.rows, p.columns, precision);
             } catch (const std::exception &error) {
                 check(false, "%s %s: %s", p.net, precision == FARM_PRECISION_F32 ? "f32" : "bf16", error.what());
             }

@@ -12,6 +12,7 @@ extern "C" {
 #include "algo/cuda/algo.h"
 #include "algo/vtrace.h"
 #include "kernels/bf16.h"
+#include "kernels/lstm.h"
 #include "kernels/pixels.h"
 #include "nn/join.h"
 #include "nn/net.h"
@@ -412,6 +413,66 @@ static void test_join(enum farm_cuda_type type, uint32_t rows, int features, int
           rows, type_name(type), forward, backward);
 }
 
+// A step of an LSTM layer, whose state has `state` numbers, and back through it.
+static void test_lstm(enum farm_cuda_type type, uint32_t columns, uint32_t units, uint32_t state, bool last) {
+    const struct memory_scope scope;
+    const size_t count = (size_t)columns * units, next = last ? 0 : count;
+    const struct numbers gates = numbers_random(FARM_CUDA_F32, 4 * count), out = numbers_make(type, count, NULL);
+    const struct numbers bias_ih = numbers_random(type, 4 * (size_t)units), bias_hh = numbers_random(type, 4 * units);
+    const struct numbers in = numbers_random(FARM_CUDA_F32, columns * state);
+    const struct numbers state_out = numbers_make(FARM_CUDA_F32, columns * state, in.host);
+    const struct numbers cells = numbers_make(FARM_CUDA_F32, 2 * count, NULL);
+    const struct numbers before = numbers_make(type, count + next, NULL), dout = numbers_random(type, count);
+    const struct numbers dh_after = numbers_random(FARM_CUDA_F32, count), dcells = numbers_random(FARM_CUDA_F32, count);
+    const struct numbers dgates = numbers_make(type, 4 * count, NULL);
+    uint8_t *flags = host_array<uint8_t>(2 * columns);
+    for (uint32_t i = 0; i < 2 * columns; i++) flags[i] = random_below(&rng, 3) ? FARM_STEP_LAST : FARM_STEP_FIRST;
+    float *sums_back = host_array<float>(4 * count);
+    for (size_t i = 0; i < count; i++) {
+        const size_t c = i / units, u = i % units, at = c * 4 * units + u, s = c * state + u;
+        const bool first = flags[c] & FARM_STEP_FIRST, cut = last || flags[columns + c] & FARM_STEP_FIRST;
+        struct farm_lstm_gates sums;
+        float *sum[] = {&sums.i, &sums.f, &sums.g, &sums.o}, cell = first ? 0 : in.host[s + units];
+        const float cell_before = cell;
+        for (size_t k = 0; k < 4; k++)
+            *sum[k] = gates.host[at + k * units] + bias_ih.host[k * units + u] + bias_hh.host[k * units + u];
+        const float h = farm_lstm_forward(&sums, &cell);
+        for (size_t k = 0; k < 4; k++) gates.host[at + k * units] = *sum[k];
+        before.host[i] = first ? 0 : as_type(type, in.host[s]);
+        if (!last) before.host[count + i] = cut ? 0 : as_type(type, h);
+        cells.host[i] = in.host[s + units], cells.host[count + i] = cell;
+        out.host[i] = as_type(type, h);
+        if (last) state_out.host[s] = h, state_out.host[s + units] = cell;
+        if (cut) dcells.host[i] = 0;
+        const struct farm_lstm_gates back =
+            farm_lstm_backward(&sums, cell_before, cell, dout.host[i] + (cut ? 0 : dh_after.host[i]), &dcells.host[i]);
+        const float backs[] = {back.i, back.f, back.g, back.o};
+        for (size_t k = 0; k < 4; k++) sums_back[at + k * units] = as_type(type, backs[k]);
+    }
+    const struct farm_cuda_lstm lstm = {type,
+                                        columns,
+                                        units,
+                                        state,
+                                        last,
+                                        device_of(flags, (last ? 1 : 2) * (size_t)columns),
+                                        (float *)gates.device,
+                                        (float *)cells.device,
+                                        before.device};
+    FARM(farm_cuda_lstm_enter(NULL, &lstm, (const float *)in.device, err));
+    FARM(farm_cuda_lstm_forward(NULL, &lstm, bias_ih.device, bias_hh.device, out.device, (float *)state_out.device,
+                                err));
+    FARM(farm_cuda_lstm_backward(NULL, &lstm, dout.device, last ? NULL : (const float *)dh_after.device,
+                                 (float *)dcells.device, dgates.device, err));
+    CUDA(cudaDeviceSynchronize());
+    const struct numbers *f32[] = {&gates, &cells, &state_out, &dcells}, *rounded[] = {&out, &before};
+    double error = 0, rounded_error = numbers_error(&dgates, sums_back);
+    for (const struct numbers *n : f32) error = fmax(error, numbers_error(n, n->host));
+    for (const struct numbers *n : rounded) rounded_error = fmax(rounded_error, numbers_error(n, n->host));
+    check(error < 1e-5 && rounded_error < (type == FARM_CUDA_BF16 ? 2e-3 : 1e-5),
+          "LSTM of %u units in %u columns, %s%s: off by %.1e (bound 1e-5), in its type by %.1e", units, columns,
+          type_name(type), last ? ", last step" : "", error, rounded_error);
+}
+
 static void test_layers(enum farm_cuda_type type) {
     const struct farm_pool pools[] = {{84, 84, 16, 42, 42, 3, 2, 0, 0}, {21, 11, 32, 11, 6, 3, 2, 1, 1},
                                       {9, 7, 5, 4, 3, 2, 2, 0, 0},      {6, 8, 3, 6, 8, 3, 1, 1, 1},
@@ -438,6 +499,12 @@ static void test_layers(enum farm_cuda_type type) {
     test_join(type, 1, 1, 1);
     test_join(type, 673, 256, 17);
     test_join(type, 257, 19, 8);
+    for (int last = 0; last < 2; last++) {
+        test_lstm(type, 0, 8, 16, last);
+        test_lstm(type, 1, 1, 2, last);
+        test_lstm(type, 37, 19, 80, last);
+        test_lstm(type, 64, 256, 512, last);
+    }
 }
 
 // ---- V-trace ----
@@ -708,13 +775,14 @@ static void test_optimiser_refuses(enum farm_optimiser_kind kind, float bad, flo
 
 // ---- answer ----
 
-enum { LANES_MAX = 64, WIDTH_MAX = 40 };
+enum { LANES_MAX = 64, WIDTH_MAX = 40, STATE = 6 };
 
 // One lane's answers in the segment, at least 64 bytes apart.
 struct answers {
     int32_t action[WIDTH_MAX + 16], sample[WIDTH_MAX + 16];
     float logits[WIDTH_MAX * 18 + 16];
     float value[WIDTH_MAX + 16];
+    float carry[WIDTH_MAX * STATE + 16];
     uint64_t version[8];
     uint64_t acted[8];
 };
@@ -739,6 +807,7 @@ static void test_answer(uint32_t lane_count, int actions, bool samples) {
         item->sample = samples ? (uint8_t *)for_device(&segment, lanes[l].sample) : NULL;
         item->policy = for_device(&segment, lanes[l].logits);
         item->value = for_device(&segment, lanes[l].value);
+        item->carry = l % 3 ? for_device(&segment, lanes[l].carry) : NULL;
         item->version = for_device(&segment, lanes[l].version);
         item->acted = l % 5 == 4 ? NULL : for_device(&segment, lanes[l].acted);
         item->acted_value = (uint64_t)random_bits(&rng) << 32 | random_bits(&rng);
@@ -746,7 +815,8 @@ static void test_answer(uint32_t lane_count, int actions, bool samples) {
         item->count = 1 + random_below(&rng, WIDTH_MAX);
         rows += item->count;
     }
-    float *logits = random_floats(&rng, (size_t)rows * actions, -9, 9), *value = random_floats(&rng, rows, -9, 9);
+    float *logits = random_floats(&rng, (size_t)rows * actions, -9, 9), *value = random_floats(&rng, rows, -9, 9),
+          *states = random_floats(&rng, (size_t)rows * STATE, -9, 9);
     int32_t *action = host_array<int32_t>(rows);
     for (uint32_t row = 0; row < rows; row++) action[row] = (int32_t)random_below(&rng, actions);
     int32_t *drawn = host_array<int32_t>(rows);
@@ -760,6 +830,7 @@ static void test_answer(uint32_t lane_count, int actions, bool samples) {
         if (samples) memcpy(expected[l].sample, drawn + item->row, item->count * sizeof *drawn);
         memcpy(expected[l].logits, logits + (size_t)item->row * actions, (size_t)item->count * actions * sizeof(float));
         memcpy(expected[l].value, value + item->row, item->count * sizeof(float));
+        if (item->carry) memcpy(expected[l].carry, states + item->row * STATE, item->count * STATE * sizeof(float));
         expected[l].version[0] = version;
         if (item->acted) expected[l].acted[0] = item->acted_value;
     }
@@ -770,7 +841,9 @@ static void test_answer(uint32_t lane_count, int actions, bool samples) {
                                             (const uint8_t *)device_of(drawn, rows),
                                             device_of(logits, (size_t)rows * actions),
                                             device_of(value, rows),
-                                            device_of(&version, 1)};
+                                            device_of(&version, 1),
+                                            device_of(states, (size_t)rows * STATE),
+                                            STATE};
     FARM(farm_cuda_answer(NULL, &answer, err));
     CUDA(cudaDeviceSynchronize());
     check(memcmp(lanes, expected, sizeof *lanes * LANES_MAX) == 0, "answers to %u lanes, %u rows of %d actions",
@@ -793,6 +866,8 @@ static void test_errors(void) {
     rows.columns = 3;
     check(farm_cuda_algo_differentiate(NULL, "vtrace", &rows, true, NULL, NULL, &err) == FARM_E_INVALID,
           "V-trace of no steps: %s", err.message);
+    struct farm_cuda_lstm lstm = {};
+    check(farm_cuda_lstm_enter(NULL, &lstm, NULL, &err) == FARM_E_INVALID, "an LSTM without units: %s", err.message);
     check(farm_cuda_algo_check("chess", &err) == FARM_E_UNSUPPORTED, "an algorithm that no GPU runs: %s", err.message);
     pull.bytes = 16;
     pull.blocks = UINT32_MAX; // more than a grid's maximum

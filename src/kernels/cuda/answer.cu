@@ -26,6 +26,8 @@ static __global__ void __launch_bounds__(THREADS) answer_lanes(const struct farm
     for (uint32_t i = threadIdx.x; i < lane.count * words && a.head.samples; i += THREADS)
         ((uint32_t *)(void *)lane.sample)[i] = ((const uint32_t *)(const void *)a.sample)[(size_t)lane.row * words + i];
     for (uint32_t i = threadIdx.x; i < lane.count; i += THREADS) lane.value[i] = a.value[lane.row + i];
+    for (uint32_t i = threadIdx.x; i < lane.count * a.state && lane.carry; i += THREADS)
+        lane.carry[i] = a.states[(size_t)lane.row * a.state + i];
     if (threadIdx.x == 0) *lane.version = *a.version;
     __syncthreads();
     if (threadIdx.x > 0 || !lane.acted) return;

@@ -1,4 +1,4 @@
-// Sizes of grids, and sums over a block in a fixed order. For .cu files only.
+// Sizes of grids, numbers of either type, and sums over a block in a fixed order. For .cu files only.
 #ifndef FARM_KERNELS_CUDA_COMMON_CUH
 #define FARM_KERNELS_CUDA_COMMON_CUH
 
@@ -18,6 +18,17 @@
 // Blocks of `threads` that cover `count` elements.
 static inline unsigned farm_cuda_blocks(size_t count, unsigned threads) {
     return (unsigned)((count + threads - 1) / threads);
+}
+
+// A number, f32 or bf16.
+template <typename T> static __device__ inline float load(const T *x) {
+    return farm_number_at(x, sizeof(T) == sizeof(uint16_t), 0);
+}
+static __device__ inline void store(uint16_t *x, float number) {
+    *x = farm_cuda_bf16(number);
+}
+static __device__ inline void store(float *x, float number) {
+    *x = number;
 }
 
 // The sum over a warp, in lane 0. Always the same tree.

@@ -150,6 +150,32 @@ enum farm_status farm_cuda_join_gradient(struct CUstream_st *stream, const struc
                                          const void *dy, void *dx, float *weight_gradient, float *bias_gradient,
                                          struct farm_error *err);
 
+// ---- LSTM: one step of all columns (kernels/lstm.h); its products are the caller's ----
+
+struct farm_cuda_lstm {
+    enum farm_cuda_type type;       // of what products read: h and the gradients by sums
+    uint32_t columns, units, state; // state: floats of a column's state, in which this layer has h, then c
+    bool last;                      // there is no next step
+    const uint8_t *flags;           // [columns] FARM_STEP_* of the step, then, unless it is the last, of the next one
+    float *gates;                   // [columns][4][units]
+    float *cells;                   // [2][columns][units] c before the step, without FIRST's reset, and after it
+    void *before; // [2][columns][units] h before the step and, unless it is the last, before the next: 0 at FIRST
+};
+
+// Before the first step: cells[0] and before[0] from the state.
+enum farm_status farm_cuda_lstm_enter(struct CUstream_st *stream, const struct farm_cuda_lstm *lstm, const float *state,
+                                      struct farm_error *err);
+// gates: sums without the biases [4][units]; become the gates. Writes h into out [columns][units], cells[1], before[1],
+// and after the last step the state, unless it is NULL.
+enum farm_status farm_cuda_lstm_forward(struct CUstream_st *stream, const struct farm_cuda_lstm *lstm,
+                                        const void *bias_ih, const void *bias_hh, void *out, float *state,
+                                        struct farm_error *err);
+// The gradient by the sums, [columns][4][units]. dout: by h [columns][units], and dh_after: by before[1]. dcells
+// [columns][units]: by c after the step; becomes that by c before. The last step reads neither dh_after nor dcells.
+enum farm_status farm_cuda_lstm_backward(struct CUstream_st *stream, const struct farm_cuda_lstm *lstm,
+                                         const void *dout, const float *dh_after, float *dcells, void *dgates,
+                                         struct farm_error *err);
+
 // ---- sampling ----
 
 struct farm_cuda_sample {
@@ -206,6 +232,7 @@ struct farm_cuda_answer_lane {
     uint8_t *sample;      // likewise, of a head that samples
     float *policy;        // [count][outputs]
     float *value;         // [count]
+    float *carry;         // [count][state]; NULL: the state is discarded
     uint64_t *version;    // of the step
     uint64_t *acted;      // the lane's counter; NULL: stays as it is, the last part of a step's answer will store it
     uint64_t acted_value; // stored with release at system scope, after all else of this lane
@@ -222,6 +249,8 @@ struct farm_cuda_answer {
     const float *policy;     // [rows][outputs]
     const float *value;      // [rows]
     const uint64_t *version; // one word: of the parameters
+    const float *states;     // [rows][state] of a recurrent policy, after the step
+    uint32_t state;
 };
 
 // Parts of a step with `acted` NULL must be enqueued in the same stream before its last part.

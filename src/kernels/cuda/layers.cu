@@ -5,16 +5,6 @@
 
 enum { THREADS = 256, SLABS_MAX = 256, SLAB_NUMBERS = 64 * THREADS };
 
-template <typename T> static __device__ float load(const T *x) {
-    return farm_number_at(x, sizeof(T) == sizeof(uint16_t), 0);
-}
-static __device__ void store(uint16_t *x, float number) {
-    *x = farm_cuda_bf16(number);
-}
-static __device__ void store(float *x, float number) {
-    *x = number;
-}
-
 // 16 bytes of numbers, or one number.
 template <typename T, int WIDTH> struct alignas(WIDTH * sizeof(T)) pack { T of[WIDTH]; };
 template <typename T> struct widest { static constexpr int width = 16 / sizeof(T); };

@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/kernels.h"
@@ -20,6 +21,7 @@ enum {
     TRAINING_WORKSPACE = 256 << 20, // the least
     CHANNELS_PADDED = 8,            // engines that compute in blocks pad to a multiple of this
     HEADS_PLACE = 3,                // in inference, of the heads' f32 output: cuDNN reads what the other outputs hold
+    GATES_PLACE = 4,                // likewise, of an LSTM's sums
 };
 
 // A piece of the allocation, for batch_max rows; row_bytes 0: none.
@@ -31,9 +33,11 @@ struct plan {
     struct farm_cuda_parameter_layout layout;
     struct farm_net_places places;
     struct piece input;
-    struct piece outs[OPS_MAX], diffs[OPS_MAX]; // by place
-    struct piece maxima[OPS_MAX];               // by op: pools in training
-    size_t dweight, scratch, workspace;         // offsets
+    struct piece outs[OPS_MAX], diffs[OPS_MAX];   // by place
+    struct piece maxima[OPS_MAX];                 // by op: pools in training
+    struct piece before[OPS_MAX], cells[OPS_MAX]; // by op: h before each step of an LSTM; f32 c before and after each
+    struct piece back[2];                         // LSTMs in training, f32: gradients by h, by c before a step
+    size_t dweight, scratch, workspace;           // offsets
     size_t workspace_bytes, bytes;
 };
 
@@ -45,7 +49,7 @@ struct step {
 };
 
 struct rung {
-    int rows;
+    int rows, columns; // columns: of a network with a state
     struct step steps[OPS_MAX];
 };
 
@@ -60,8 +64,8 @@ struct farm_cuda_executor {
     cublasLtHandle_t cublaslt;
     int rung_count;
     struct rung *rungs[FARM_CUDA_EXECUTOR_ROWS_MAX];
-    const float *flat; // of the last forward
-    int forward_rows;  // likewise
+    const float *flat;          // of the last forward
+    const struct rung *forward; // likewise
 };
 
 // ---- the plan ----
@@ -79,6 +83,11 @@ static enum farm_slope slope_of(const struct farm_net_op *op) {
 // Rows of channels in a batch of `rows`: pixels are rows.
 static size_t pixels_of(struct farm_shape shape, size_t rows) {
     return rows * farm_shape_count(shape) / (size_t)shape.channels;
+}
+
+// Whether op i computes what its input adds to the sums of an LSTM: without bias, in f32.
+static bool is_gates(const struct farm_net *net, int i) {
+    return i + 1 < net->op_count && net->ops[i + 1].kind == FARM_NET_OP_LSTM;
 }
 
 static void raise_to(size_t *bytes, size_t wanted) {
@@ -126,8 +135,15 @@ static struct plan plan_of(const struct farm_cuda_executor_config *config) {
     for (int i = 0; i <= last; i++) {
         const struct farm_net_op *op = &net->ops[i];
         const size_t out = farm_shape_count(op->out);
+        const bool lstm = op->kind == FARM_NET_OP_LSTM, gates = is_gates(net, i);
+        if (gates && !config->training) plan.places.out[i] = GATES_PLACE;
+        plan.before[i].row_bytes = lstm ? out * each : 0;
+        plan.cells[i].row_bytes = lstm ? 2 * out * sizeof(float) : 0;
+        for (int k = 0; k < 2 && lstm && config->training; k++) raise_to(&plan.back[k].row_bytes, out * sizeof(float));
         const size_t heads = (size_t)plan.layout.rows[last]; // padded; their product is f32
-        raise_to(&plan.outs[plan.places.out[i]].row_bytes, i == last ? heads * sizeof(float) : out * each);
+        raise_to(&plan.outs[plan.places.out[i]].row_bytes, i == last ? heads * sizeof(float)
+                                                           : gates   ? out * sizeof(float)
+                                                                     : out * each);
         if (!config->training) continue;
         raise_to(&plan.diffs[plan.places.diff[i]].row_bytes, (i == last ? heads : out) * each);
         if (op->kind == FARM_NET_OP_POOL) plan.maxima[i].row_bytes = out;
@@ -141,6 +157,9 @@ static struct plan plan_of(const struct farm_cuda_executor_config *config) {
     append_pieces(&plan, plan.outs, OPS_MAX, rows);
     append_pieces(&plan, plan.diffs, OPS_MAX, rows);
     append_pieces(&plan, plan.maxima, OPS_MAX, rows);
+    append_pieces(&plan, plan.before, OPS_MAX, rows);
+    append_pieces(&plan, plan.cells, OPS_MAX, rows);
+    append_pieces(&plan, plan.back, 2, rows);
     plan.dweight = append_bytes(&plan, dweight);
     plan.scratch = append_bytes(&plan, scratch);
     plan.workspace_bytes = workspace_bytes(net, config->training, rows, each);
@@ -174,9 +193,6 @@ static enum farm_cuda_type type_of(const struct farm_cuda_executor *ex) {
 // ---- creation ----
 
 static enum farm_status check_net(const struct farm_net *net, struct farm_error *err) {
-    if (net->state > 0)
-        return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: CUDA does not compute an LSTM; use --device cpu",
-                         net->spec->name);
     for (int i = 0; i < net->op_count; i++) {
         const struct farm_net_op *op = &net->ops[i];
         const bool even = op->pad_before[0] == op->pad_after[0] && op->pad_before[1] == op->pad_after[1];
@@ -280,11 +296,16 @@ static enum farm_status make_convolution(struct farm_cuda_executor *ex, int i, i
     return farm_cuda_convolution_make(&config, &step->convolution, err);
 }
 
-// What cuBLASLt adds to a forward product. The heads' bias is added when they are split; tanh is applied with the bias
-// by a kernel.
+// Whether the forward product's result is f32, and other kernels add its bias.
+static bool gives_f32(const struct farm_cuda_executor *ex, int i) {
+    return i == ex->net.op_count - 1 || is_gates(&ex->net, i);
+}
+
+// What cuBLASLt adds to a forward product. The heads' bias is added when they are split, an LSTM's with the gates; tanh
+// is applied with the bias by a kernel.
 static cublasLtEpilogue_t epilogue_of(const struct farm_cuda_executor *ex, int i) {
     const enum farm_activation activation = ex->net.ops[i].activation;
-    if (i == ex->net.op_count - 1 || activation == FARM_ACTIVATION_TANH) return CUBLASLT_EPILOGUE_DEFAULT;
+    if (gives_f32(ex, i) || activation == FARM_ACTIVATION_TANH) return CUBLASLT_EPILOGUE_DEFAULT;
     return activation == FARM_ACTIVATION_RELU ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
 }
 
@@ -298,7 +319,7 @@ static enum farm_status make_dense(struct farm_cuda_executor *ex, int i, int row
         .in = (int)farm_shape_count(op->in),
         .out = ex->plan.layout.rows[i],
         .bf16 = ex->bf16,
-        .result_f32 = i == ex->net.op_count - 1,
+        .result_f32 = gives_f32(ex, i),
         .epilogue = epilogue_of(ex, i),
         .workspace_bytes = ex->plan.workspace_bytes,
     };
@@ -320,18 +341,52 @@ static enum farm_status make_dense(struct farm_cuda_executor *ex, int i, int row
     return status;
 }
 
-static enum farm_status make_rung(struct farm_cuda_executor *ex, int rows, struct rung **out, struct farm_error *err) {
-    if (ex->rung_count == FARM_CUDA_EXECUTOR_ROWS_MAX)
-        return farm_fail(err, FARM_E_LIMIT,
-                         "an executor has been used with %d different numbers of rows; %d would be one more",
-                         FARM_CUDA_EXECUTOR_ROWS_MAX, rows);
+// The largest power of two, up to cuBLASLt's default of 256, that divides bytes.
+static uint32_t alignment_of(size_t bytes) {
+    return (uint32_t)((bytes | ALIGNMENT) & -(bytes | ALIGNMENT));
+}
+
+// Recurrent products are of one step's columns, whose rows begin anywhere; weight's gradient is of all rows.
+static enum farm_status make_lstm(struct farm_cuda_executor *ex, int i, const struct rung *rung, struct step *step,
+                                  struct farm_error *err) {
+    const struct farm_net_op *op = &ex->net.ops[i];
+    struct farm_cuda_product_config config = {
+        .cublaslt = &ex->config.vendor->cublaslt,
+        .handle = ex->cublaslt,
+        .rows = rung->columns,
+        .in = op->out.channels,
+        .out = op->in.channels,
+        .bf16 = ex->bf16,
+        .result_f32 = true,
+        .alignment = alignment_of((size_t)rung->columns * farm_shape_count(op->out) * size_of(ex->bf16)),
+        .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
+        .workspace_bytes = ex->plan.workspace_bytes,
+    };
+    enum farm_status status = farm_cuda_product_make(&config, &step->forward, err);
+    config.kind = FARM_CUDA_PRODUCT_DATA;
+    if (status == FARM_OK && ex->config.training) status = farm_cuda_product_make(&config, &step->data, err);
+    config.kind = FARM_CUDA_PRODUCT_WEIGHT;
+    config.rows = rung->rows;
+    config.alignment = 0;
+    if (status == FARM_OK && ex->config.training) status = farm_cuda_product_make(&config, &step->weight, err);
+    return status;
+}
+
+static enum farm_status make_rung(struct farm_cuda_executor *ex, int rows, int columns, struct rung **out,
+                                  struct farm_error *err) {
+    if (ex->rung_count == FARM_CUDA_EXECUTOR_ROWS_MAX) { // the oldest gives way; graphs do not need it any more
+        drop_rung(ex->rungs[0]);
+        memmove(ex->rungs, ex->rungs + 1, (size_t)--ex->rung_count * sizeof *ex->rungs);
+    }
     struct rung *rung = calloc(1, sizeof *rung);
     if (rung == NULL) return farm_fail(err, FARM_E_LIMIT, "no memory for an executor");
     rung->rows = rows;
+    rung->columns = columns;
     enum farm_status status = FARM_OK;
     for (int i = 0; i < ex->net.op_count && status == FARM_OK; i++) {
         if (ex->net.ops[i].kind == FARM_NET_OP_CONV) status = make_convolution(ex, i, rows, &rung->steps[i], err);
         if (ex->net.ops[i].kind == FARM_NET_OP_DENSE) status = make_dense(ex, i, rows, &rung->steps[i], err);
+        if (ex->net.ops[i].kind == FARM_NET_OP_LSTM) status = make_lstm(ex, i, rung, &rung->steps[i], err);
     }
     if (status == FARM_OK)
         ex->rungs[ex->rung_count++] = *out = rung;
@@ -340,14 +395,16 @@ static enum farm_status make_rung(struct farm_cuda_executor *ex, int rows, struc
     return status;
 }
 
-static enum farm_status rung_for(struct farm_cuda_executor *ex, int rows, struct rung **out, struct farm_error *err) {
+static enum farm_status rung_for(struct farm_cuda_executor *ex, struct farm_sequence sequence, struct rung **out,
+                                 struct farm_error *err) {
+    const int rows = sequence.steps * sequence.columns, columns = ex->net.state > 0 ? sequence.columns : 0;
     assert(rows >= 1 && rows <= ex->config.batch_max);
     for (int r = 0; r < ex->rung_count; r++)
-        if (ex->rungs[r]->rows == rows) {
+        if (ex->rungs[r]->rows == rows && ex->rungs[r]->columns == columns) {
             *out = ex->rungs[r];
             return FARM_OK;
         }
-    return make_rung(ex, rows, out, err);
+    return make_rung(ex, rows, columns, out, err);
 }
 
 static enum farm_status use_stream(struct farm_cuda_executor *ex, cudaStream_t stream, struct farm_error *err) {
@@ -360,6 +417,7 @@ static enum farm_status use_stream(struct farm_cuda_executor *ex, cudaStream_t s
 struct call {
     struct farm_cuda_executor *ex;
     cudaStream_t stream;
+    struct farm_sequence sequence;
     struct rung *rung;
     const char *params;
     float *gradients; // backward
@@ -437,9 +495,46 @@ static enum farm_status dense_forward(const struct call *call, int i, struct far
     const enum farm_status status =
         farm_cuda_product_run(&step->forward, call->stream, param(call, ex->plan.layout.weight[i]), out_of(ex, i - 1),
                               step->fused ? bias : NULL, false, out_of(ex, i), workspace_of(ex), err);
-    if (status != FARM_OK || step->fused || i == ex->net.op_count - 1) return status;
+    if (status != FARM_OK || step->fused || gives_f32(ex, i)) return status;
     return farm_cuda_bias_activate(call->stream, slope_of(op), type_of(ex), bias, out_of(ex, i), rows_of(call),
                                    op->out.channels, err);
+}
+
+// Step t of LSTM op i.
+static struct farm_cuda_lstm lstm_step(const struct call *call, int i, int t) {
+    const struct farm_cuda_executor *ex = call->ex;
+    const size_t units = farm_shape_count(ex->net.ops[i].out), row = (size_t)t * (size_t)call->rung->columns;
+    return (struct farm_cuda_lstm){
+        .type = type_of(ex),
+        .columns = (uint32_t)call->rung->columns,
+        .units = (uint32_t)units,
+        .state = (uint32_t)ex->net.state,
+        .last = t == call->sequence.steps - 1,
+        .flags = call->sequence.flags + row,
+        .gates = (float *)out_of(ex, i - 1) + row * 4 * units,
+        .cells = (float *)memory_at(ex, ex->plan.cells[i].offset) + row * units,
+        .before = (char *)memory_at(ex, ex->plan.before[i].offset) + row * units * size_of(ex->bf16),
+    };
+}
+
+static enum farm_status lstm_forward(const struct call *call, int i, struct farm_error *err) {
+    struct farm_cuda_executor *ex = call->ex;
+    const struct farm_sequence *s = &call->sequence;
+    const void *weight = param(call, ex->plan.layout.weight[i]);
+    const int state = ex->net.ops[i].state;
+    struct farm_cuda_lstm step = lstm_step(call, i, 0);
+    const size_t h_bytes = (size_t)step.columns * step.units * size_of(ex->bf16);
+    enum farm_status status = farm_cuda_lstm_enter(call->stream, &step, s->state_in + state, err);
+    for (int t = 0; t < s->steps && status == FARM_OK; t++) {
+        step = lstm_step(call, i, t);
+        status = farm_cuda_product_run(&call->rung->steps[i].forward, call->stream, weight, step.before, NULL, true,
+                                       step.gates, workspace_of(ex), err);
+        if (status == FARM_OK)
+            status = farm_cuda_lstm_forward(
+                call->stream, &step, param(call, ex->plan.layout.bias[i - 1]), param(call, ex->plan.layout.bias[i]),
+                (char *)out_of(ex, i) + (size_t)t * h_bytes, s->state_out != NULL ? s->state_out + state : NULL, err);
+    }
+    return status;
 }
 
 static enum farm_status op_forward(const struct call *call, int i, struct farm_error *err) {
@@ -464,8 +559,8 @@ static enum farm_status op_forward(const struct call *call, int i, struct farm_e
         return farm_cuda_join(call->stream, &join, out_of(ex, i - 1), param(call, ex->plan.layout.weight[i]),
                               param(call, ex->plan.layout.bias[i]), out_of(ex, i), err);
     }
-    case FARM_NET_OP_LSTM: // check_net refuses it
-        break;
+    case FARM_NET_OP_LSTM:
+        return lstm_forward(call, i, err);
     }
     return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is of an unknown kind", ex->spec.name, i);
 }
@@ -484,24 +579,24 @@ enum farm_status farm_cuda_executor_forward(struct farm_cuda_executor *ex, struc
                                             const void *params, const struct farm_cuda_input *input,
                                             struct farm_sequence sequence, float *logits, float *value,
                                             struct farm_error *err) {
-    const int rows = sequence.steps * sequence.columns;
     const int last = ex->net.op_count - 1;
-    struct call call = {.ex = ex, .stream = stream, .params = params};
-    enum farm_status status = rung_for(ex, rows, &call.rung, err);
+    struct call call = {.ex = ex, .stream = stream, .sequence = sequence, .params = params};
+    assert(ex->net.state == 0 || (sequence.flags != NULL && sequence.state_in != NULL));
+    enum farm_status status = rung_for(ex, sequence, &call.rung, err);
     if (status == FARM_OK) status = use_stream(ex, stream, err);
     if (status == FARM_OK) status = copy_input(&call, input, err);
     for (int i = 0; i <= last && status == FARM_OK; i++) status = op_forward(&call, i, err);
     if (status != FARM_OK) return status;
     const struct farm_cuda_heads heads = heads_of(&call);
-    ex->forward_rows = rows;
+    ex->forward = call.rung;
     return farm_cuda_heads_split(stream, &heads, out_of(ex, last), param(&call, ex->plan.layout.bias[last]), logits,
                                  value, err);
 }
 
 // ---- backward ----
 
-// The gradient of the sums of op i, in place, and that of its bias.
-static enum farm_status slope_backward(const struct call *call, int i, struct farm_error *err) {
+// The gradient of the sums of op i, in place, and that of a bias, its own or the LSTM's after it.
+static enum farm_status slope_backward(const struct call *call, int i, size_t bias, struct farm_error *err) {
     struct farm_cuda_executor *ex = call->ex;
     const struct farm_net_op *op = &ex->net.ops[i];
     const bool heads = i == ex->net.op_count - 1;
@@ -512,7 +607,7 @@ static enum farm_status slope_backward(const struct call *call, int i, struct fa
         .channels = heads ? ex->plan.layout.rows[i] : op->out.channels,
         .y = heads ? NULL : out_of(ex, i),
         .dy = diff_of(ex, i),
-        .bias_gradient = call->gradients + ex->plan.layout.bias[i],
+        .bias_gradient = call->gradients + bias,
         .scratch = memory_at(ex, ex->plan.scratch),
     };
     return farm_cuda_slope_gradient(call->stream, &gradient, err);
@@ -544,12 +639,34 @@ static enum farm_status dense_backward(const struct call *call, int i, struct fa
                                  diff_of(ex, i - 1), workspace_of(ex), err);
 }
 
+// Through time. The sums' gradients are those of op i - 1, which both products share; so is the bias's.
+static enum farm_status lstm_backward(const struct call *call, int i, struct farm_error *err) {
+    struct farm_cuda_executor *ex = call->ex;
+    const struct step *products = &call->rung->steps[i];
+    const size_t weight = ex->plan.layout.weight[i], row = (size_t)call->rung->columns * size_of(ex->bf16);
+    float *dh = memory_at(ex, ex->plan.back[0].offset), *dcells = memory_at(ex, ex->plan.back[1].offset);
+    enum farm_status status = FARM_OK;
+    for (int t = call->sequence.steps - 1; t >= 0 && status == FARM_OK; t--) {
+        const struct farm_cuda_lstm step = lstm_step(call, i, t);
+        const void *dout = (char *)diff_of(ex, i) + (size_t)t * row * step.units;
+        void *dgates = (char *)diff_of(ex, i - 1) + (size_t)t * row * 4 * step.units;
+        status = farm_cuda_lstm_backward(call->stream, &step, dout, dh, dcells, dgates, err);
+        if (status == FARM_OK && t > 0)
+            status = farm_cuda_product_run(&products->data, call->stream, param(call, weight), dgates, NULL, false, dh,
+                                           workspace_of(ex), err);
+    }
+    if (status == FARM_OK)
+        status = farm_cuda_product_run(&products->weight, call->stream, memory_at(ex, ex->plan.before[i].offset),
+                                       diff_of(ex, i - 1), NULL, true, call->gradients + weight, workspace_of(ex), err);
+    return status == FARM_OK ? slope_backward(call, i - 1, ex->plan.layout.bias[i], err) : status;
+}
+
 static enum farm_status op_backward(const struct call *call, int i, struct farm_error *err) {
     struct farm_cuda_executor *ex = call->ex;
     const struct farm_net_op *op = &ex->net.ops[i];
     const struct farm_pool pool = pool_of(op);
-    const bool separate = op->weight >= 0 && op->kind != FARM_NET_OP_JOIN; // from its activation and bias
-    const enum farm_status status = separate ? slope_backward(call, i, err) : FARM_OK;
+    const bool separate = op->kind == FARM_NET_OP_CONV || op->kind == FARM_NET_OP_DENSE; // from activation and bias
+    const enum farm_status status = separate ? slope_backward(call, i, ex->plan.layout.bias[i], err) : FARM_OK;
     if (status != FARM_OK) return status;
     switch (op->kind) {
     case FARM_NET_OP_CONV:
@@ -568,8 +685,8 @@ static enum farm_status op_backward(const struct call *call, int i, struct farm_
                                        call->gradients + ex->plan.layout.weight[i],
                                        call->gradients + ex->plan.layout.bias[i], err);
     }
-    case FARM_NET_OP_LSTM: // check_net refuses it
-        break;
+    case FARM_NET_OP_LSTM:
+        return lstm_backward(call, i, err);
     }
     return farm_fail(err, FARM_E_UNSUPPORTED, "network %s: op %d is of an unknown kind", ex->spec.name, i);
 }
@@ -577,12 +694,11 @@ static enum farm_status op_backward(const struct call *call, int i, struct farm_
 enum farm_status farm_cuda_executor_backward(struct farm_cuda_executor *ex, struct CUstream_st *stream,
                                              const void *params, const float *dlogits, const float *dvalue,
                                              struct farm_sequence sequence, float *gradients, struct farm_error *err) {
-    const int rows = sequence.steps * sequence.columns;
     assert(ex->config.training);
-    assert(rows == ex->forward_rows);
     const int last = ex->net.op_count - 1;
-    struct call call = {.ex = ex, .stream = stream, .params = params, .gradients = gradients};
-    enum farm_status status = rung_for(ex, rows, &call.rung, err);
+    struct call call = {.ex = ex, .stream = stream, .sequence = sequence, .params = params, .gradients = gradients};
+    enum farm_status status = rung_for(ex, sequence, &call.rung, err);
+    assert(status != FARM_OK || call.rung == ex->forward);
     if (status == FARM_OK) status = use_stream(ex, stream, err);
     if (status != FARM_OK) return status;
     const struct farm_cuda_heads heads = heads_of(&call);

@@ -49,10 +49,12 @@ struct farm_cuda_input {
 };
 
 // params: device layout, bf16 bits (uint16_t) or f32 as the precision says. logits f32 [rows][actions], value f32
-// [rows]. All device memory; nothing is allocated, nothing waits. rows 1 to batch_max, fixed at capture.
+// [rows], and the sequence's arrays: all device memory; nothing is allocated, nothing waits. rows 1 to batch_max, fixed
+// at capture. state_out may be NULL, or state_in.
 //
-// The first call with a number of rows chooses algorithms (milliseconds of host time) and loads their kernels: make it,
-// and backward's, once outside a capture. At most FARM_CUDA_EXECUTOR_ROWS_MAX different numbers of rows.
+// The first call with a number of rows (with a state: of steps and columns) chooses algorithms (milliseconds of host
+// time) and loads their kernels: make it, and backward's, once outside a capture. An executor keeps the choices for
+// FARM_CUDA_EXECUTOR_ROWS_MAX different ones, the last that it made.
 enum { FARM_CUDA_EXECUTOR_ROWS_MAX = 64 };
 enum farm_status farm_cuda_executor_forward(struct farm_cuda_executor *executor, struct CUstream_st *stream,
                                             const void *params, const struct farm_cuda_input *input,
@@ -60,8 +62,8 @@ enum farm_status farm_cuda_executor_forward(struct farm_cuda_executor *executor,
                                             struct farm_error *err);
 
 // Gradient of the sum over rows of (dlogits . logits + dvalue * value) by the parameters, ADDED to gradients (f32,
-// device layout, 256-byte aligned). Belongs to the last forward in the same stream, with the same params and rows. Its
-// frames may have changed since.
+// device layout, 256-byte aligned). Belongs to the last forward in the same stream, with the same params and sequence.
+// Its frames may have changed since.
 enum farm_status farm_cuda_executor_backward(struct farm_cuda_executor *executor, struct CUstream_st *stream,
                                              const void *params, const float *dlogits, const float *dvalue,
                                              struct farm_sequence sequence, float *gradients, struct farm_error *err);

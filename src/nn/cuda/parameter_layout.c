@@ -8,17 +8,20 @@ static size_t round_up(size_t count, size_t multiple) {
     return (count + multiple - 1) / multiple * multiple;
 }
 
-// Inputs of one output: a convolution's kernel, the flat input of a join, or everything that a dense layer reads.
+// Inputs of one output: a convolution's kernel, the flat input of a join, an LSTM's h, or everything that a dense layer
+// reads.
 // [channels][height][width] in PyTorch's order, [height][width][channels] in the device's.
 static struct farm_shape inputs_of(const struct farm_net *net, const struct farm_net_op *op) {
     if (op->kind == FARM_NET_OP_CONV) return (struct farm_shape){op->in.channels, op->kernel, op->kernel};
     if (op->kind == FARM_NET_OP_JOIN) return (struct farm_shape){net->io.flat, 1, 1};
+    if (op->kind == FARM_NET_OP_LSTM) return (struct farm_shape){op->out.channels, 1, 1};
     return (struct farm_shape){op->in.channels, op->in.height > 0 ? op->in.height : 1,
                                op->in.height > 0 ? op->in.width : 1};
 }
 
 // Rows of its weight; the heads' without padding.
 static size_t outputs_of(const struct farm_net_op *op) {
+    if (op->kind == FARM_NET_OP_LSTM) return (size_t)op->in.channels;
     return op->kind == FARM_NET_OP_JOIN ? FARM_NET_JOIN_UNITS : (size_t)op->out.channels;
 }
 

@@ -60,6 +60,11 @@ static enum farm_status query_heuristic(struct farm_cuda_product *p, cublasLtMat
     int count = 0;
     TRY(c->cublaslt, MatmulPreferenceSetAttribute, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
         &c->workspace_bytes, sizeof c->workspace_bytes);
+    static const cublasLtMatmulPreferenceAttributes_t alignments[] = {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                                                                      CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+                                                                      CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    for (int i = 0; i < 3 && c->alignment; i++)
+        TRY(c->cublaslt, MatmulPreferenceSetAttribute, preference, alignments[i], &c->alignment, sizeof c->alignment);
     const cublasStatus_t status = c->cublaslt->MatmulAlgoGetHeuristic(
         c->handle, p->matmul, p->left, p->right, p->result, p->result, preference, 1, &result, &count);
     if (status != CUBLAS_STATUS_SUCCESS && status != CUBLAS_STATUS_NOT_SUPPORTED)

@@ -21,7 +21,8 @@ struct farm_cuda_product_config {
     enum farm_cuda_product_kind kind;
     int rows, in, out;
     bool bf16;                   // of left and right, and of the result unless it is f32
-    bool result_f32;             // FORWARD
+    bool result_f32;             // FORWARD, DATA
+    uint32_t alignment;          // of right and result, in bytes: a power of two; 0: 256
     cublasLtEpilogue_t epilogue; // FORWARD: DEFAULT, BIAS or RELU_BIAS, bias of the result's type
     const void *bias;            // with a bias: an address aligned like the real ones
     size_t workspace_bytes;      // no algorithm may need more
@@ -40,7 +41,8 @@ enum farm_status farm_cuda_product_make(const struct farm_cuda_product_config *c
                                         struct farm_error *err);
 void farm_cuda_product_drop(struct farm_cuda_product *product);
 
-// result = the product, plus what result held if `add`. bias: NULL without. Addresses are multiples of 256 bytes.
+// result = the product, plus what result held if `add`. bias: NULL without. Addresses are multiples of 256 bytes,
+// except as the config says.
 enum farm_status farm_cuda_product_run(const struct farm_cuda_product *product, cudaStream_t stream, const void *left,
                                        const void *right, const void *bias, bool add, void *result, void *workspace,
                                        struct farm_error *err);

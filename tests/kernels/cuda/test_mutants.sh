@@ -41,6 +41,10 @@ a row of actions too many | sample.cu | s/if \(row >= s\.rows\) return;/if (row 
 a mask that nothing reads | sample.cu | s/if \(s\.mask\)[^;]*;//
 a policy in training without masks | algo.cu | s/farm_algo_mask\(&rows, row\)[,;]//g
 samples that stay behind | answer.cu | s/a\.head\.samples; i \+=/a.head.samples > 1; i +=/
+a unit past the end | lstm.cu | s/p\.inside = p\.column < l\.columns/p.inside = p.column <= l.columns/
+a state that no FIRST resets | lstm.cu | s/is_first\(l, p, 0\) \? 0 : state\[0\]/state[0]/
+a gradient across a FIRST | lstm.cu | s/l\.last \|\| is_first\(l, p, 1\);/l.last;/
+carried states that stay behind | answer.cu | s/&& lane\.carry; i/&& !lane.carry; i/
 update past the end | optimiser.cu | s/if \(i >= o\.count\) return;//
 shared memory without a request | pull.cu | s/FARM_CUDA_TRY\(\s*cudaFuncSetAttribute.*?;//s
 all threads decide | optimiser.cu | s/if \(threadIdx\.x > 0\) return;//

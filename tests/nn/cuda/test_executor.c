@@ -6,6 +6,7 @@
 
 #include <criterion/criterion.h>
 #include <cuda_runtime_api.h>
+#include <farm/step.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -40,6 +41,8 @@ struct problem_device {
     const void **pointers; // to them
     float *numbers, *dlogits, *dvalue;
     void *params[2]; // f32, bf16
+    // Of a network with a state, on the host and on the device; else all rows.
+    struct farm_sequence host, sequence;
 };
 
 // Some frames are given as NULL although their bytes are not zeros.
@@ -54,15 +57,45 @@ static void solve(struct problem *p) {
     struct farm_executor *cpu;
     cr_assert_eq(farm_executor_create(&config, &cpu, &err), FARM_OK, "%s", err.message);
     farm_executor_load(cpu, p->params);
-    farm_executor_forward(cpu, p->rows, farm_sequence_rows(p->batch), p->right.logits, p->right.value);
-    farm_executor_backward(cpu, farm_sequence_rows(p->batch), p->dlogits, p->dvalue, p->right.grads);
+    farm_executor_forward(cpu, p->rows, p->device->host, p->right.logits, p->right.value);
+    farm_executor_backward(cpu, p->device->host, p->dlogits, p->dvalue, p->right.grads);
     farm_executor_destroy(cpu);
+}
+
+// A sequence of as few columns as rows permit, with FIRST in some, from a state that is not 0.
+static void make_sequence(struct problem *p) {
+    int columns = 2;
+    while (p->batch % columns) columns++;
+    const size_t rows = (size_t)p->batch, state = (size_t)columns * (size_t)p->net.state;
+    struct problem_device *d = p->device = array(1, sizeof *d);
+    d->host = d->sequence = farm_sequence_rows(p->batch);
+    if (p->net.state == 0) return;
+    uint8_t *flags = array(rows, 1);
+    float *before = array(state, sizeof *before), *after = array(state, sizeof *after);
+    for (size_t i = 0; i < rows; i++) flags[i] = i % 5 == 1 ? FARM_STEP_FIRST : 0;
+    for (size_t i = 0; i < state; i++) before[i] = 2 * farm_random_uniform(3, 6, i) - 1;
+    d->host = (struct farm_sequence){p->batch / columns, columns, flags, before, after};
+    d->sequence =
+        (struct farm_sequence){p->batch / columns, columns, device_copy(flags, rows),
+                               device_copy(before, state * sizeof *before), device_copy(NULL, state * sizeof *after)};
+}
+
+static void drop_sequence(const struct problem_device *d) {
+    const struct farm_sequence *const both[] = {&d->host, &d->sequence};
+    for (int i = 0; i < 2; i++) {
+        const void *const parts[] = {both[i]->flags, both[i]->state_in, both[i]->state_out};
+        for (int k = 0; k < 3; k++)
+            if (i == 0)
+                free((void *)(uintptr_t)parts[k]);
+            else
+                CUDA(cudaFree((void *)(uintptr_t)parts[k]));
+    }
 }
 
 static void copy_problem(struct problem *p) {
     const struct farm_net_io *io = &p->net.io;
     const size_t rows = (size_t)p->batch, frames = rows * row_frames(io);
-    struct problem_device *d = p->device = array(1, sizeof *d);
+    struct problem_device *d = p->device;
     d->count = farm_cuda_parameter_count(&p->net);
     d->frames = device_copy(p->frames, frames * frame_bytes(io));
     d->numbers = device_copy(p->numbers, rows * (size_t)io->flat * sizeof(float));
@@ -89,6 +122,7 @@ static struct problem *problem_of(const struct farm_net_spec *spec, const struct
     for (size_t f = 0; f < (size_t)rows * frames; f++)
         if (is_null_frame(p, f)) p->rows[f / frames * pointers + f % frames] = NULL;
     problem_randomise(p, 3);
+    make_sequence(p);
     solve(p);
     copy_problem(p);
     return p;
@@ -99,6 +133,7 @@ static void problem_free(struct problem **problem) {
     void *const device[] = {p->device->frames, p->device->pointers,  p->device->numbers,  p->device->dlogits,
                             p->device->dvalue, p->device->params[0], p->device->params[1]};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++) CUDA(cudaFree(device[i]));
+    drop_sequence(p->device);
     free(p->device);
     problem_free_host(p);
 }
@@ -178,13 +213,17 @@ static const void *params_of(const struct problem *p, const struct farm_cuda_exe
     return p->device->params[farm_cuda_executor_precision(executor) == FARM_PRECISION_BF16];
 }
 
+static struct farm_sequence sequence_of(const struct problem *p, int rows) {
+    return p->net.state > 0 ? p->device->sequence : farm_sequence_rows(rows);
+}
+
 static enum farm_status forward_status(struct farm_cuda_executor *executor, cudaStream_t stream,
                                        const struct problem *p, int rows, const struct device_answer *a) {
     const struct farm_net_io *io = &p->net.io;
     const struct farm_cuda_input input = {.frames = row_frames(io) ? p->device->pointers : NULL,
                                           .flat = io->flat ? p->device->numbers : NULL};
-    return farm_cuda_executor_forward(executor, stream, params_of(p, executor), &input, farm_sequence_rows(rows),
-                                      a->logits, a->value, &err);
+    return farm_cuda_executor_forward(executor, stream, params_of(p, executor), &input, sequence_of(p, rows), a->logits,
+                                      a->value, &err);
 }
 
 static void run_forward(struct farm_cuda_executor *executor, cudaStream_t stream, const struct problem *p, int rows,
@@ -195,7 +234,7 @@ static void run_forward(struct farm_cuda_executor *executor, cudaStream_t stream
 static void run_backward(struct farm_cuda_executor *executor, cudaStream_t stream, const struct problem *p, int rows,
                          const struct device_answer *a) {
     cr_assert_eq(farm_cuda_executor_backward(executor, stream, params_of(p, executor), p->device->dlogits,
-                                             p->device->dvalue, farm_sequence_rows(rows), a->grads, &err),
+                                             p->device->dvalue, sequence_of(p, rows), a->grads, &err),
                  FARM_OK, "%s", err.message);
 }
 
@@ -230,6 +269,12 @@ static void expect_right(const struct problem *p, const struct device_answer *a,
                  gradient = distance(a->host.grads, p->right.grads, p->net.parameter_count);
     cr_expect(forward <= most->forward, "%s: logits and values are off by %g", p->spec.name, forward);
     cr_expect(gradient <= most->gradient, "%s: the gradient is off by %g", p->spec.name, gradient);
+    const size_t states = p->net.state > 0 ? (size_t)(p->device->host.columns * p->net.state) : 0;
+    float *state = array(states, sizeof *state);
+    if (states) copy_back(state, p->device->sequence.state_out, states);
+    const double after = distance(state, p->device->host.state_out, states);
+    cr_expect(after <= most->forward, "%s: the state is off by %g", p->spec.name, after);
+    free(state);
     cr_expect_eq(a->gap, 0, "%s: a gap's gradient is %g", p->spec.name, (double)a->gap);
     for (int t = 0; t < p->net.tensor_count; t++) {
         const struct farm_tensor *tensor = &p->net.tensors[t];
@@ -270,6 +315,19 @@ static const struct net_case {
      3,
      {1e-2, 4e-2, 0.2}},
     {"separate", {.flat = 9, .stack = 1, .actions = 3, .free_outputs = 1}, 6, {1e-2, 1e-2, 2e-2}},
+    {"mlp", {.flat = 17, .stack = 1, .lstm = 19, .lstm_layers = 1, .actions = 7}, 21, {1e-2, 1e-2, 5e-2}},
+    {"mlp", {.flat = 3, .stack = 1, .lstm = 8, .lstm_layers = 2, .actions = 2}, 5, {1e-2, 1e-2, 2e-2}},
+    {"shallow", // two layers behind frames and a flat input
+     {.frame_channels = 1,
+      .height = 44,
+      .width = 40,
+      .stack = 2,
+      .flat = 7,
+      .lstm = 24,
+      .lstm_layers = 2,
+      .actions = 5},
+     12,
+     {1e-2, 4e-2, 0.2}},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -431,6 +489,33 @@ Test(nn_cuda, a_captured_graph_computes_anew_in_every_replay) {
     CUDA(cudaStreamDestroy(stream));
 }
 
+// As in inference: each step's state goes into the next one, in place.
+Test(nn_cuda, steps_one_by_one_give_what_one_sequence_gives) {
+    with_problem *p = problem_at(CASES - 3); // of numbers
+    with_executor *executor = executor_new(p, p->batch, FARM_PRECISION_F32, false);
+    const with_answer a = device_answer_new(p);
+    const struct farm_sequence whole = p->device->sequence;
+    const size_t rows = (size_t)whole.columns, states = rows * (size_t)p->net.state;
+    CUDA(cudaMemcpy(whole.state_out, whole.state_in, states * sizeof(float), cudaMemcpyDeviceToDevice));
+    for (size_t t = 0; t < (size_t)whole.steps; t++) {
+        const struct farm_cuda_input input = {.flat = device_copy(p->numbers + t * rows * (size_t)p->net.io.flat,
+                                                                  rows * (size_t)p->net.io.flat * sizeof(float))};
+        const struct farm_sequence step = {1, whole.columns, whole.flags + t * rows, whole.state_out, whole.state_out};
+        cr_assert_eq(farm_cuda_executor_forward(executor, NULL, p->device->params[0], &input, step,
+                                                a.logits + t * rows * (size_t)p->net.io.actions, a.value + t * rows,
+                                                &err),
+                     FARM_OK, "%s", err.message);
+        CUDA(cudaDeviceSynchronize());
+        CUDA(cudaFree((void *)(uintptr_t)input.flat));
+    }
+    float *state = array(states, sizeof *state);
+    copy_back(state, whole.state_out, states);
+    answer_fetch(p, p->batch, (struct device_answer *)(uintptr_t)&a);
+    cr_expect_lt(distance(state, p->device->host.state_out, states), 1e-5);
+    cr_expect_lt(distance(a.host.logits, p->right.logits, (size_t)(p->batch * p->net.io.actions)), 1e-5);
+    free(state);
+}
+
 Test(nn_cuda, the_device_layout_keeps_every_parameter_and_fills_gaps_with_zeros) {
     for (int i = 0; i < CASES; i++) {
         with_problem *p = problem_at(i);
@@ -553,16 +638,17 @@ Test(nn_cuda, a_convolution_that_fails_is_an_error) {
     CUDA(cudaDeviceSynchronize());
 }
 
-Test(nn_cuda, takes_so_many_numbers_of_rows_and_no_more) {
+Test(nn_cuda, keeps_the_choices_for_so_many_numbers_of_rows_and_no_more) {
     with_problem *p = problem_of(&odd_net, &odd_io, FARM_CUDA_EXECUTOR_ROWS_MAX + 1);
     with_executor *executor = executor_new(p, p->batch, FARM_PRECISION_BF16, true);
-    const with_answer a = device_answer_new(p);
-    for (int rows = 1; rows <= p->batch; rows++) {
-        const enum farm_status expected = rows <= FARM_CUDA_EXECUTOR_ROWS_MAX ? FARM_OK : FARM_E_LIMIT;
-        cr_expect_eq(forward_status(executor, NULL, p, rows, &a), expected, "%d rows", rows);
-    }
-    cr_expect_eq(forward_status(executor, NULL, p, 5, &a), FARM_OK);
+    const long handles = farm_emulator_vendor.descriptors;
+    const with_answer first = answer_of(executor, p, 1, 1);
+    const long each = farm_emulator_vendor.descriptors - handles;
+    for (int rows = 2; rows <= p->batch; rows++) run_forward(executor, NULL, p, rows, &first);
     CUDA(cudaDeviceSynchronize());
+    cr_expect_eq(farm_emulator_vendor.descriptors, handles + each * FARM_CUDA_EXECUTOR_ROWS_MAX);
+    const with_answer again = answer_of(executor, p, 1, 1);
+    expect_same_bits(p, 1, &again, &first);
 }
 
 Test(nn_cuda, a_lost_device_is_an_error_and_nothing_worse) {

@@ -16,6 +16,7 @@ struct farm_cublaslt_layout {
 };
 struct farm_cublaslt_preference {
     size_t workspace_bytes;
+    uint32_t alignment[3]; // of b, c, d; 0: the default
 };
 
 static size_t cublaslt_version(void) {
@@ -70,9 +71,12 @@ static cublasStatus_t create_layout(cublasLtMatrixLayout_t *layout, cudaDataType
 }
 static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference,
                                      cublasLtMatmulPreferenceAttributes_t attribute, const void *value, size_t bytes) {
-    if (attribute != CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES || bytes != sizeof preference->workspace_bytes)
+    const bool workspace = attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+    void *field = workspace ? (void *)&preference->workspace_bytes
+                            : &preference->alignment[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES];
+    if (bytes != (workspace ? sizeof preference->workspace_bytes : sizeof *preference->alignment))
         return CUBLAS_STATUS_INVALID_VALUE;
-    memcpy(&preference->workspace_bytes, value, bytes);
+    memcpy(field, value, bytes);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -80,6 +84,7 @@ struct product {
     struct farm_cublaslt_matmul matmul;
     struct farm_cublaslt_layout a, b, d;
     uint64_t m, n, k;
+    uint32_t alignment; // of b, c, d
     const void *left, *right;
     void *out;
     float beta;
@@ -107,8 +112,9 @@ static cublasStatus_t check_product(struct product *p, const struct farm_cublasl
 
 // An algorithm holds the product for which it was chosen, so another product cannot run it.
 static cublasLtMatmulAlgo_t algorithm_of(const struct product *p) {
-    return (cublasLtMatmulAlgo_t){{p->m, p->n, p->k, p->matmul.epilogue, (uint64_t)p->a.type, (uint64_t)p->d.type,
-                                   (uint64_t)p->matmul.transpose[0], (uint64_t)p->matmul.transpose[1]}};
+    return (cublasLtMatmulAlgo_t){{p->m, p->n, p->k, p->matmul.epilogue | (uint64_t)p->alignment << 32,
+                                   (uint64_t)p->a.type, (uint64_t)p->d.type, (uint64_t)p->matmul.transpose[0],
+                                   (uint64_t)p->matmul.transpose[1]}};
 }
 
 static cublasStatus_t heuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t matmul, cublasLtMatrixLayout_t a,
@@ -121,6 +127,9 @@ static cublasStatus_t heuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t ma
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     if (requested < 1 || farm_emulator_vendor.workspace_bytes > preference->workspace_bytes)
         return CUBLAS_STATUS_NOT_SUPPORTED;
+    const uint32_t *alignment = preference->alignment;
+    if (alignment[0] != alignment[1] || alignment[0] != alignment[2]) return CUBLAS_STATUS_NOT_SUPPORTED;
+    p.alignment = alignment[0] ? alignment[0] : 256; // the default
     *returned = 1;
     results[0] = (cublasLtMatmulHeuristicResult_t){.algo = algorithm_of(&p),
                                                    .workspaceSize = farm_emulator_vendor.workspace_bytes};
@@ -171,11 +180,11 @@ static cublasStatus_t matmul_run(cublasLtHandle_t handle, cublasLtMatmulDesc_t m
                         .workspace_bytes = farm_emulator_vendor.workspace_bytes};
     const cublasStatus_t status = check_product(&p, c_layout);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
+    p.alignment = (uint32_t)(algo->data[3] >> 32);
     const cublasLtMatmulAlgo_t expected = algorithm_of(&p);
-    // 256: the preference's default for the matrices' alignment.
     if (*(const float *)alpha != 1 || memcmp(algo, &expected, sizeof expected) != 0 || c != d || !is_aligned(a, 256) ||
-        !is_aligned(b, 256) || !is_aligned(d, 256) || workspace_bytes < farm_emulator_vendor.workspace_bytes ||
-        !is_aligned(workspace, 256))
+        !is_aligned(b, p.alignment) || !is_aligned(d, p.alignment) ||
+        workspace_bytes < farm_emulator_vendor.workspace_bytes || !is_aligned(workspace, 256))
         return CUBLAS_STATUS_INVALID_VALUE;
     return farm_emulator_launch(stream, "cublasLtMatmul", run_product, &p, sizeof p) == cudaSuccess
                ? CUBLAS_STATUS_SUCCESS
