@@ -296,7 +296,7 @@ static enum farm_status copy_to_host(struct farm_backend *backend, struct farm_e
 static enum farm_status compute_targets(struct farm_backend *backend, uint32_t slot, struct farm_error *err) {
     struct farm_iteration *it = &backend->iterations[slot];
     const double limit_s = farm_cuda_limit_s(backend->shards[0]->context.learner);
-    float *values = it->value + (size_t)(it->plan->shape.length - 1) * it->count;
+    float *values = it->value + (size_t)farm_algo_transitions(it->plan) * it->count;
     const uint32_t most = farm_cuda_training_values_most(backend->shards[0]->training);
     enum farm_status status = FARM_OK;
     farm_iteration_gather(it, 0, it->count);

@@ -26,6 +26,7 @@ struct lists {
     size_t streams, counts; // u64 [rows]
     size_t lanes;           // struct farm_cuda_answer_lane[lanes]
     size_t masks;           // u8 [rows][outputs] action masks
+    size_t flags, carries;  // of a recurrent policy: u8 [rows]; void *[rows] states before the step
     size_t sequence;        // u64
     size_t bytes;
 };
@@ -52,12 +53,15 @@ struct farm_cuda_inference {
         float *policy;         // [rows_max][outputs]
         float *value;          // [rows_max]
         uint64_t *version;     // [lanes_max]
+        float *states[2];      // [rows_max][state] before and after the step
     } bounced, bounced_mapped; // answers, if `down` is not registered
     // device
     char *device_lists;
     void **block_from, **block_to; // the lists, as one piece
     float *policy, *value;
     uint8_t *action, *sample;
+    float *states;    // [rows_max + 1][state] before the step, then after it; the last one is zeros, for padding rows
+    void **states_to; // [rows_max]
     struct farm_cuda_answer_lane discard; // the target of padding rows' answers
     void *discard_memory;
     size_t *copy_bytes;  // [rows_max * images] for the copy engines
@@ -94,6 +98,8 @@ static struct lists lay_out_lists(const struct farm_cuda_context *context, uint3
     lists.counts = farm_cuda_reserve(&at, rows * sizeof(uint64_t), ALIGNMENT);
     lists.lanes = farm_cuda_reserve(&at, lanes * sizeof(struct farm_cuda_answer_lane), ALIGNMENT);
     lists.masks = farm_cuda_reserve(&at, rows * choices, ALIGNMENT);
+    lists.flags = farm_cuda_reserve(&at, context->net->state ? rows : 0, ALIGNMENT);
+    lists.carries = farm_cuda_reserve(&at, context->net->state ? rows * sizeof(void *) : 0, ALIGNMENT);
     lists.sequence = farm_cuda_reserve(&at, sizeof(uint64_t), ALIGNMENT);
     lists.bytes = at;
     return lists;
@@ -101,13 +107,19 @@ static struct lists lay_out_lists(const struct farm_cuda_context *context, uint3
 
 // ---- memory ----
 
+// Of an environment.
+static size_t state_bytes(const struct farm_cuda_context *context) {
+    return (size_t)context->net->state * sizeof(float);
+}
+
 size_t farm_cuda_inference_bytes(const struct farm_cuda_context *context) {
     const struct farm_cuda_executor_config config =
         farm_cuda_executor_config(context, context->learner->infer_batch_max, false);
     const size_t rows = context->learner->infer_batch_max, outputs = (size_t)context->head.outputs;
     const struct lists lists = lay_out_lists(context, (uint32_t)rows, (uint32_t)rows);
     return farm_cuda_executor_bytes(&config) + lists.bytes +
-           rows * (sizeof(float) * (outputs + 1) + 2 * (size_t)context->head.action_bytes);
+           rows * (sizeof(float) * (outputs + 1) + 2 * (size_t)context->head.action_bytes) +
+           (rows + 1) * state_bytes(context) + rows * sizeof(void *);
 }
 
 static enum farm_status allocate_array(size_t count, size_t bytes, void *out, struct farm_error *err) {
@@ -146,6 +158,9 @@ static enum farm_status allocate_pinned(struct farm_cuda_inference *i, struct fa
     if (!status)
         status =
             allocate_pinned_array(i->lanes_max, sizeof(uint64_t), &i->bounced.version, &i->bounced_mapped.version, err);
+    for (int k = 0; k < 2 && !status && state_bytes(i->context); k++)
+        status = allocate_pinned_array(rows, state_bytes(i->context), &i->bounced.states[k],
+                                       &i->bounced_mapped.states[k], err);
     return status;
 }
 
@@ -168,6 +183,18 @@ static enum farm_status fill_constants(struct farm_cuda_inference *i, struct far
     return FARM_OK;
 }
 
+static enum farm_status allocate_states(struct farm_cuda_inference *i, struct farm_error *err) {
+    const size_t rows = i->rows_max, bytes = state_bytes(i->context);
+    if (!bytes) return FARM_OK;
+    enum farm_status status = allocate_array(rows + 1, bytes, &i->states, err);
+    if (!status) status = allocate_array(rows, sizeof(void *), &i->states_to, err);
+    for (size_t row = 0; row < rows && !status; row++) {
+        const void *to = (char *)i->states + row * bytes;
+        FARM_CUDA_TRY(cudaMemcpy(i->states_to + row, &to, sizeof to, cudaMemcpyHostToDevice));
+    }
+    return status;
+}
+
 static enum farm_status allocate_on_device(struct farm_cuda_inference *i, struct farm_error *err) {
     const size_t rows = i->rows_max, outputs = (size_t)i->context->head.outputs;
     enum farm_status status = allocate_array(1, i->rungs[i->rung_count - 1].lists.bytes, &i->device_lists, err);
@@ -180,6 +207,7 @@ static enum farm_status allocate_on_device(struct farm_cuda_inference *i, struct
         status = allocate_array(rows, (size_t)i->context->head.action_bytes, &i->sample, err);
     if (!status)
         status = allocate_array(1, discard_policy_offset(i) + outputs * sizeof(float), &i->discard_memory, err);
+    if (!status) status = allocate_states(i, err);
     if (!status) status = fill_constants(i, err);
     return status;
 }
@@ -201,11 +229,24 @@ static enum farm_status enqueue_forward(struct farm_cuda_inference *i, const str
     struct farm_cuda_input input = {.scale = copy->scale};
     if (i->context->images) input.frames = (const void *const *)(i->device_lists + rung->lists.inputs);
     if (i->context->flat_bytes) input.flat = (const float *)(const void *)(i->device_lists + rung->lists.flat);
-    return farm_cuda_executor_forward(i->executor, i->stream, copy->params, &input, farm_sequence_rows((int)rung->rows),
-                                      i->policy, i->value, err);
+    struct farm_sequence sequence = farm_sequence_rows((int)rung->rows);
+    if (i->states) {
+        sequence.flags = (const uint8_t *)(i->device_lists + rung->lists.flags);
+        sequence.state_in = sequence.state_out = i->states;
+    }
+    return farm_cuda_executor_forward(i->executor, i->stream, copy->params, &input, sequence, i->policy, i->value, err);
 }
 
-// Pulls the lists, then the frames (unless the copy engines have brought them).
+static enum farm_status enqueue_state_pull(struct farm_cuda_inference *i, const struct rung *rung,
+                                           struct farm_error *err) {
+    const struct farm_cuda_pull pull = {.from = (const void *const *)(i->device_lists + rung->lists.carries),
+                                        .to = i->states_to,
+                                        .count = rung->rows,
+                                        .bytes = state_bytes(i->context)};
+    return i->states ? farm_cuda_pull(i->stream, FARM_CUDA_PULL_LOADS, &pull, err) : FARM_OK;
+}
+
+// Pulls the lists, then states and frames (unless the copy engines have brought these).
 static enum farm_status enqueue_pulls(struct farm_cuda_inference *i, const struct rung *rung, struct farm_error *err) {
     const struct farm_cuda_context *context = i->context;
     const struct farm_cuda_pull lists = {.from = (const void *const *)i->block_from,
@@ -213,7 +254,8 @@ static enum farm_status enqueue_pulls(struct farm_cuda_inference *i, const struc
                                          .count = 1,
                                          .bytes = rung->lists.bytes,
                                          .blocks = rung->lists.bytes > SMALL_LISTS ? FARM_CUDA_PULL_BLOCKS : 1};
-    const enum farm_status status = farm_cuda_pull(i->stream, FARM_CUDA_PULL_LOADS, &lists, err);
+    enum farm_status status = farm_cuda_pull(i->stream, FARM_CUDA_PULL_LOADS, &lists, err);
+    if (!status) status = enqueue_state_pull(i, rung, err);
     const struct farm_cuda_pull pull = {.from = (const void *const *)(i->device_lists + rung->lists.from),
                                         .to = (void *const *)(i->device_lists + rung->lists.to),
                                         .count = rung->rows * context->images,
@@ -247,7 +289,9 @@ static enum farm_status enqueue_all(struct farm_cuda_inference *i, const struct 
         .sample = i->sample,
         .policy = i->policy,
         .value = i->value,
-        .version = context->parameters.copies[copy].version};
+        .version = context->parameters.copies[copy].version,
+        .states = i->states,
+        .state = (uint32_t)context->net->state};
     if (!status) status = farm_cuda_answer(i->stream, &answer, err);
     if (!status)
         status = farm_cuda_signal(i->stream, i->flag_mapped,
@@ -279,6 +323,10 @@ static void pad_lists(struct farm_cuda_inference *i, const struct rung *rung, ui
     for (uint32_t row = rows; row < rung->rows; row++) {
         ((uint64_t *)(void *)(i->lists + rung->lists.streams))[row] = 0;
         ((uint64_t *)(void *)(i->lists + rung->lists.counts))[row] = 0;
+        if (!i->states) continue;
+        i->lists[rung->lists.flags + row] = 0;
+        ((void **)(void *)(i->lists + rung->lists.carries))[row] =
+            (char *)i->states + i->rows_max * state_bytes(context);
     }
     for (uint32_t k = lanes; k < rung->lanes; k++)
         ((struct farm_cuda_answer_lane *)(void *)(i->lists + rung->lists.lanes))[k] = i->discard;
@@ -332,11 +380,11 @@ void farm_cuda_inference_free(struct farm_cuda_inference *i) {
         for (int copy = 0; copy < 2; copy++)
             if (i->rungs[r].graphs[copy]) (void)cudaGraphExecDestroy(i->rungs[r].graphs[copy]);
     farm_cuda_executor_destroy(i->executor);
-    void *const device[] = {i->device_lists, i->block_from, i->block_to, i->policy,
-                            i->value,        i->action,     i->sample,   i->discard_memory};
-    void *const pinned[] = {i->lists,           i->bounce,         i->flag,
-                            i->bounced.action,  i->bounced.policy, i->bounced.value,
-                            i->bounced.version, i->bounced.sample};
+    void *const device[] = {i->device_lists, i->block_from, i->block_to,       i->policy, i->value,
+                            i->action,       i->sample,     i->discard_memory, i->states, i->states_to};
+    void *const pinned[] = {
+        i->lists,         i->bounce,          i->flag,           i->bounced.action,    i->bounced.policy,
+        i->bounced.value, i->bounced.version, i->bounced.sample, i->bounced.states[0], i->bounced.states[1]};
     for (size_t k = 0; k < sizeof device / sizeof *device; k++) (void)cudaFree(device[k]);
     for (size_t k = 0; k < sizeof pinned / sizeof *pinned; k++) (void)cudaFreeHost(pinned[k]);
     free(i->copy_bytes);
@@ -372,6 +420,22 @@ static void list_image(struct farm_cuda_inference *i, const struct lists *lists,
             i->frames[stack - 1 - k] ? farm_cuda_mirror_at(mirror, item->lane_id, image, item->n - k, env) : NULL;
 }
 
+// Of a recurrent policy: the step's flags, and where the GPU reads the state before it.
+static void list_state(struct farm_cuda_inference *i, const struct lists *lists, const struct farm_infer_rows *item,
+                       uint32_t env, uint32_t row) {
+    const struct farm_lane *lane = item->lane;
+    const void *carry = farm_lane_answer_at(lane, lane->state + 1, item->n, env);
+    const void **from = (const void **)(void *)(i->lists + lists->carries) + row;
+    i->lists[lists->flags + row] = (char)farm_lane_flags(lane, item->n)[env];
+    if (!i->context->registered.bounced[FARM_CUDA_DOWN]) {
+        *from = farm_cuda_down(i->context, item->lane_id, carry);
+        return;
+    }
+    const size_t bytes = state_bytes(i->context);
+    memcpy((char *)i->bounced.states[0] + row * bytes, carry, bytes);
+    *from = (char *)i->bounced_mapped.states[0] + row * bytes;
+}
+
 // `copy`: the parameters that answer, whose statistics normalise the flat input.
 static void list_row(struct farm_cuda_inference *i, const struct lists *lists, const struct farm_infer_rows *item,
                      uint32_t env, uint32_t row, const struct farm_cuda_published *copy) {
@@ -384,6 +448,7 @@ static void list_row(struct farm_cuda_inference *i, const struct lists *lists, c
                       (float *)(void *)(i->lists + lists->flat + row * context->flat_bytes));
     ((uint64_t *)(void *)(i->lists + lists->streams))[row] = farm_random_stream(item->lane_id, env);
     ((uint64_t *)(void *)(i->lists + lists->counts))[row] = item->n;
+    if (i->states) list_state(i, lists, item, env, row);
     const size_t choices = (size_t)i->context->head.outputs, mask = (size_t)i->context->head.mask_field;
     if (mask)
         memcpy(i->lists + lists->masks + row * choices, farm_lane_obs(item->lane, (uint32_t)mask - 1, item->n, env),
@@ -402,6 +467,7 @@ static struct farm_cuda_answer_lane answer_target(const struct farm_cuda_inferen
         answer.policy = i->bounced_mapped.policy + (size_t)row * (size_t)context->head.outputs;
         answer.value = i->bounced_mapped.value + row;
         answer.version = i->bounced_mapped.version + k;
+        if (i->states) answer.carry = i->bounced_mapped.states[1] + (size_t)row * (size_t)context->net->state;
         return answer;
     }
     const struct farm_lane *lane = item->lane;
@@ -412,6 +478,8 @@ static struct farm_cuda_answer_lane answer_target(const struct farm_cuda_inferen
     answer.policy = farm_cuda_down(context, id, farm_lane_policy(lane, item->n, env));
     answer.value = farm_cuda_down(context, id, farm_lane_value(lane, item->n) + env);
     answer.version = farm_cuda_down(context, id, farm_lane_version(lane, item->n));
+    if (i->states)
+        answer.carry = farm_cuda_down(context, id, farm_lane_answer_at(lane, lane->state + 1, item->n + 1, env));
     if (env + item->env_count == lane->width) answer.acted = farm_cuda_down(context, id, &lane->down->acted);
     return answer;
 }
@@ -464,6 +532,10 @@ static void copy_answers(struct farm_cuda_inference *i, const struct farm_infer_
                item->env_count * outputs * sizeof(float));
         memcpy(farm_lane_value(item->lane, item->n) + item->env_from, i->bounced.value + row,
                item->env_count * sizeof(float));
+        if (i->states)
+            memcpy(farm_lane_answer_at(item->lane, item->lane->state + 1, item->n + 1, item->env_from),
+                   (char *)i->bounced.states[1] + row * state_bytes(i->context),
+                   item->env_count * state_bytes(i->context));
         *farm_lane_version(item->lane, item->n) = i->bounced.version[k];
         if (item->env_from + item->env_count == item->lane->width) farm_lane_answer(item->lane, item->n);
     }

@@ -15,19 +15,20 @@
 enum { FRAME_ROWS = 1024, FLAT_ROWS = 16384, ALIGNMENT = 256 }; // rows of a pass; bytes of the arrays of its inputs
 
 // What the host gathers for an update, as offsets into a block of pinned memory that is copied to the device whole.
-// Rows lie chunk after chunk, within a chunk time-major: row (t, c) = t * columns + c, t in [0, T]. If targets are
-// computed once, a unit is a single row, and the host gathers its targets and the sums too (learner/iteration.h).
+// Rows lie chunk after chunk, within a chunk time-major: row (t, c) = t * columns + c, the burn-in's before the unit's.
+// If targets are computed once, the host gathers them and the sums too (learner/iteration.h).
 struct inputs {
     size_t frames; // void *[rows * images * stack]
     size_t pulls;  // mode WINDOW: void *[units * images * (rows - 1 + stack)], where the units' frames lie in the rings
-    size_t flat;   // f32 [rows of a chunk][io.flat], flat_chunk bytes per chunk
+    size_t states; // f32 [units][net->state] before their first rows
+    size_t flat;   // f32 [rows of a chunk][io.flat], flat_chunk bytes per chunk; flat_burn_in of them are the burn-in's
     size_t behaviour;               // f32 [rows][outputs]
     size_t behaviour_value, reward; // f32 [rows]
     size_t action;                  // u8 [rows][action_bytes]
     size_t flags;                   // u8 [rows]
-    size_t scratch;                 // targets once: f32 of each chunk [algorithm's scratch][its units]
+    size_t scratch;                 // targets once: f32 of each chunk [algorithm's scratch][its rows, no burn-in]
     size_t sums;                    // targets once: double [2][FARM_ALGO_SUMS_MAX], of the pass, of the iteration
-    size_t bytes, flat_chunk;
+    size_t bytes, flat_chunk, flat_burn_in;
 };
 
 // Results, in pinned memory.
@@ -62,11 +63,12 @@ struct farm_cuda_training {
     float *values; // [chunk] bootstrap values; only if targets are computed once
     // device
     char *device_block;
-    char *windows;           // mode WINDOW: [chunk][images][T + stack] frames of a pass
-    void **windows_to;       // [chunk * images * (T + stack)]
+    char *windows;           // mode WINDOW: [chunk][images][rows - 1 + stack] frames of a pass
+    void **windows_to;       // [chunk * images * (rows - 1 + stack)]
     float *policy, *dpolicy; // [chunk rows][outputs]
     float *value, *dvalue;   // [chunk rows]
     float *scratch;          // [algorithm's scratch][chunk rows]
+    float *states;           // [chunk][net->state] after the burn-in
     void *sums;              // farm_cuda_algo_scratch_bytes
     double *terms;           // [FARM_ALGO_TERMS_MAX]
     uint64_t bus_bytes_total;
@@ -74,8 +76,24 @@ struct farm_cuda_training {
 
 // ---- sizes ----
 
+// Rows of a unit that train or bootstrap, and of its burn-in.
 static uint32_t unit_rows(const struct farm_cuda_context *context) {
     return farm_algo_unit_rows(context->plan);
+}
+static uint32_t burn_in_rows(const struct farm_cuda_context *context) {
+    return context->plan->recurrent ? context->plan->shape.burn_in : 0;
+}
+static uint32_t all_rows(const struct farm_cuda_context *context) {
+    return burn_in_rows(context) + unit_rows(context);
+}
+
+// Rows of one forward pass of a unit.
+static uint32_t pass_rows(const struct farm_cuda_context *context) {
+    return unit_rows(context) > burn_in_rows(context) ? unit_rows(context) : burn_in_rows(context);
+}
+
+static size_t state_floats(const struct farm_cuda_context *context) {
+    return (size_t)context->net->state;
 }
 
 static size_t scratch_arrays(const struct farm_cuda_context *context) {
@@ -91,12 +109,12 @@ static uint32_t chunk_units(const struct farm_cuda_context *context) {
     return chunk ? chunk : 1;
 }
 
-// Frames of a unit's image: its steps, and the earlier ones in its first step's stack; and of all its images.
-static uint32_t image_frames(const struct farm_cuda_context *context) {
-    return unit_rows(context) - 1 + (uint32_t)context->net->io.stack;
+// Frames of an image in so many steps, and the earlier ones in the first step's stack; and of all images.
+static uint32_t image_frames(const struct farm_cuda_context *context, uint32_t steps) {
+    return steps - 1 + (uint32_t)context->net->io.stack;
 }
-static uint32_t unit_frames(const struct farm_cuda_context *context) {
-    return context->images * image_frames(context);
+static uint32_t unit_frames(const struct farm_cuda_context *context, uint32_t steps) {
+    return context->images * image_frames(context, steps);
 }
 
 // Frames of a row.
@@ -105,15 +123,17 @@ static size_t row_frames(const struct farm_cuda_context *context) {
 }
 
 static struct inputs lay_out_inputs(const struct farm_cuda_context *context, enum farm_mirror mode) {
-    const size_t batch = farm_cuda_pass_units(context), rows = batch * unit_rows(context);
-    const size_t pulled = mode == FARM_MIRROR_WINDOW ? batch * unit_frames(context) : 0;
+    const size_t batch = farm_cuda_pass_units(context), rows = batch * all_rows(context);
+    const size_t pulled = mode == FARM_MIRROR_WINDOW ? batch * unit_frames(context, all_rows(context)) : 0;
     struct inputs inputs = {0};
     size_t at = 0;
     inputs.frames = farm_cuda_reserve(&at, rows * row_frames(context) * sizeof(void *), ALIGNMENT);
     inputs.pulls = farm_cuda_reserve(&at, pulled * sizeof(void *), ALIGNMENT);
+    inputs.states = farm_cuda_reserve(&at, batch * state_floats(context) * sizeof(float), ALIGNMENT);
     const size_t chunk = chunk_units(context);
-    (void)farm_cuda_reserve(&inputs.flat_chunk, chunk * unit_rows(context) * context->flat_bytes,
-                            ALIGNMENT); // of each chunk
+    (void)farm_cuda_reserve(&inputs.flat_burn_in, chunk * burn_in_rows(context) * context->flat_bytes, ALIGNMENT);
+    inputs.flat_chunk = inputs.flat_burn_in;
+    (void)farm_cuda_reserve(&inputs.flat_chunk, chunk * unit_rows(context) * context->flat_bytes, ALIGNMENT);
     inputs.flat = farm_cuda_reserve(&at, (batch + chunk - 1) / chunk * inputs.flat_chunk, ALIGNMENT);
     inputs.behaviour = farm_cuda_reserve(&at, rows * (size_t)context->head.outputs * sizeof(float), ALIGNMENT);
     inputs.behaviour_value = farm_cuda_reserve(&at, rows * sizeof(float), ALIGNMENT);
@@ -121,7 +141,8 @@ static struct inputs lay_out_inputs(const struct farm_cuda_context *context, enu
     inputs.action = farm_cuda_reserve(&at, rows * (size_t)context->head.action_bytes, ALIGNMENT);
     inputs.flags = farm_cuda_reserve(&at, rows, ALIGNMENT);
     const bool once = context->plan->targets_once;
-    inputs.scratch = farm_cuda_reserve(&at, once ? rows * scratch_arrays(context) * sizeof(float) : 0, ALIGNMENT);
+    inputs.scratch = farm_cuda_reserve(
+        &at, once ? batch * unit_rows(context) * scratch_arrays(context) * sizeof(float) : 0, ALIGNMENT);
     inputs.sums = farm_cuda_reserve(&at, once ? 2 * FARM_ALGO_SUMS_MAX * sizeof(double) : 0, ALIGNMENT);
     inputs.bytes = at;
     return inputs;
@@ -129,13 +150,15 @@ static struct inputs lay_out_inputs(const struct farm_cuda_context *context, enu
 
 size_t farm_cuda_training_bytes(const struct farm_cuda_context *context, enum farm_mirror mode) {
     const struct farm_cuda_executor_config config =
-        farm_cuda_executor_config(context, chunk_units(context) * unit_rows(context), true);
+        farm_cuda_executor_config(context, chunk_units(context) * pass_rows(context), true);
     const size_t chunk = chunk_units(context), rows = (size_t)config.batch_max;
     size_t bytes = farm_cuda_executor_bytes(&config) + lay_out_inputs(context, mode).bytes;
     bytes +=
-        rows * sizeof(float) * (2 * (size_t)context->head.outputs + 2 + (size_t)context->learner->algo.algo->scratch);
+        rows * sizeof(float) * (2 * (size_t)context->head.outputs + 2 + (size_t)context->learner->algo.algo->scratch) +
+        chunk * state_floats(context) * sizeof(float);
     if (mode == FARM_MIRROR_WINDOW)
-        bytes += chunk * unit_frames(context) * (farm_cuda_slot_bytes(context->frame_bytes) + sizeof(void *));
+        bytes += chunk * unit_frames(context, all_rows(context)) *
+                 (farm_cuda_slot_bytes(context->frame_bytes) + sizeof(void *));
     return bytes;
 }
 
@@ -147,7 +170,7 @@ static enum farm_status allocate_array(size_t count, size_t bytes, void *out, st
 
 static enum farm_status allocate_on_device(struct farm_cuda_training *t, struct farm_error *err) {
     const struct farm_cuda_context *context = t->context;
-    const size_t rows = (size_t)t->chunk * unit_rows(context), outputs = (size_t)context->head.outputs;
+    const size_t rows = (size_t)t->chunk * pass_rows(context), outputs = (size_t)context->head.outputs;
     enum farm_status status = allocate_array(1, t->inputs.bytes, &t->device_block, err);
     if (!status) status = allocate_array(rows * outputs, sizeof(float), &t->policy, err);
     if (!status) status = allocate_array(rows * outputs, sizeof(float), &t->dpolicy, err);
@@ -155,6 +178,8 @@ static enum farm_status allocate_on_device(struct farm_cuda_training *t, struct 
     if (!status) status = allocate_array(rows, sizeof(float), &t->dvalue, err);
     if (!status && context->learner->algo.algo->scratch)
         status = allocate_array(rows * (size_t)context->learner->algo.algo->scratch, sizeof(float), &t->scratch, err);
+    if (!status && state_floats(context))
+        status = allocate_array(t->chunk * state_floats(context), sizeof(float), &t->states, err);
     if (!status) status = allocate_array(1, farm_cuda_algo_scratch_bytes((int)rows), &t->sums, err);
     if (!status) status = allocate_array(FARM_ALGO_TERMS_MAX, sizeof *t->terms, &t->terms, err);
     return status;
@@ -173,12 +198,13 @@ static enum farm_status list_places(char *start, size_t stride, size_t count, vo
 // Memory for frames on their way from the rings to the network.
 static enum farm_status allocate_windows(struct farm_cuda_training *t, struct farm_error *err) {
     const struct farm_cuda_context *context = t->context;
-    const size_t frames = (size_t)t->chunk * unit_frames(context), slot = farm_cuda_slot_bytes(context->frame_bytes);
+    const size_t frames = (size_t)t->chunk * unit_frames(context, all_rows(context)),
+                 slot = farm_cuda_slot_bytes(context->frame_bytes);
     if (context->mirror.mode != FARM_MIRROR_WINDOW || !context->images) return FARM_OK;
     enum farm_status status = allocate_array(frames, slot, &t->windows, err);
     if (!status) status = list_places(t->windows, slot, frames, &t->windows_to, err);
     if (status || context->direct) return status;
-    const size_t all = (size_t)farm_cuda_pass_units(context) * unit_frames(context);
+    const size_t all = (size_t)farm_cuda_pass_units(context) * unit_frames(context, all_rows(context));
     for (int k = 0; k < 2 && !status; k++) {
         status = farm_cuda_host_memory(all * slot, "the windows need", "batch", &t->slots[k].bounce, err);
         if (!status) status = farm_cuda_mapped(t->slots[k].bounce, &t->slots[k].bounce_mapped, err);
@@ -200,36 +226,72 @@ static enum farm_status allocate_on_host(struct farm_cuda_training *t, struct fa
 
 // ---- an update's work ----
 
+// Rows of a unit of the present pass, of which the first `burn_in` only warm up the state. A bootstrap value has one.
+struct extent {
+    uint32_t burn_in, rows;
+};
+static struct extent extent_of(const struct farm_cuda_training *t) {
+    if (t->pass.bootstrap) return (struct extent){0, 1};
+    return (struct extent){burn_in_rows(t->context), unit_rows(t->context)};
+}
+static uint32_t steps_of(const struct farm_cuda_training *t) {
+    return extent_of(t).burn_in + extent_of(t).rows;
+}
+
+// Where the targets of the chunk that begins with unit `first` lie.
+static size_t scratch_place(const struct farm_cuda_context *context, uint32_t first) {
+    return (size_t)first * farm_algo_unit_transitions(context->plan) * scratch_arrays(context);
+}
+
 static void *device_input(const struct farm_cuda_training *t, size_t array, size_t row, size_t bytes) {
     return t->device_block + array + row * bytes;
 }
 
-static struct farm_sequence sequence_of(const struct farm_cuda_training *t, uint32_t columns) {
-    return (struct farm_sequence){.steps = (int)unit_rows(t->context), .columns = (int)columns};
+// The rows of the chunk that begins with unit `first`: of its burn-in, or after it.
+static size_t first_row(const struct farm_cuda_training *t, uint32_t first, uint32_t columns, bool burn_in) {
+    return (size_t)first * steps_of(t) + (burn_in ? 0 : (size_t)extent_of(t).burn_in * columns);
 }
 
-static enum farm_status enqueue_forward(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
+static struct farm_sequence sequence_of(const struct farm_cuda_training *t, uint32_t first, uint32_t columns,
+                                        bool burn_in) {
+    const struct extent e = extent_of(t);
+    struct farm_sequence sequence = {.steps = (int)(burn_in ? e.burn_in : e.rows), .columns = (int)columns};
+    if (!state_floats(t->context)) return sequence;
+    sequence.flags = device_input(t, t->inputs.flags, first_row(t, first, columns, burn_in), 1);
+    sequence.state_in = device_input(t, t->inputs.states, first, state_floats(t->context) * sizeof(float));
+    if (burn_in) sequence.state_out = t->states;
+    if (!burn_in && e.burn_in) sequence.state_in = t->states;
+    return sequence;
+}
+
+// Of the chunk that begins with unit `first`.
+static size_t flat_place(const struct farm_cuda_training *t, uint32_t first, bool burn_in) {
+    return t->inputs.flat + first / t->chunk * t->inputs.flat_chunk + (burn_in ? 0 : t->inputs.flat_burn_in);
+}
+
+static enum farm_status enqueue_forward(struct farm_cuda_training *t, uint32_t first, uint32_t columns, bool burn_in,
                                         struct farm_error *err) {
     const struct farm_cuda_context *context = t->context;
-    const size_t row = (size_t)first * unit_rows(context);
+    const size_t row = first_row(t, first, columns, burn_in);
     struct farm_cuda_input input = {.scale = context->parameters.scale};
     if (context->images) input.frames = device_input(t, t->inputs.frames, row * row_frames(context), sizeof(void *));
-    if (context->flat_bytes) input.flat = device_input(t, t->inputs.flat, first / t->chunk, t->inputs.flat_chunk);
+    if (context->flat_bytes) input.flat = device_input(t, flat_place(t, first, burn_in), 0, 0);
     return farm_cuda_executor_forward(t->executor, t->stream, farm_cuda_parameters_trained(&context->parameters),
-                                      &input, sequence_of(t, columns), t->policy, t->value, err);
+                                      &input, sequence_of(t, first, columns, burn_in), t->policy, t->value, err);
 }
 
-static enum farm_status enqueue_backward(struct farm_cuda_training *t, uint32_t columns, struct farm_error *err) {
+static enum farm_status enqueue_backward(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
+                                         struct farm_error *err) {
     return farm_cuda_executor_backward(t->executor, t->stream, farm_cuda_parameters_trained(&t->context->parameters),
-                                       t->dpolicy, t->dvalue, sequence_of(t, columns), t->context->parameters.gradients,
-                                       err);
+                                       t->dpolicy, t->dvalue, sequence_of(t, first, columns, false),
+                                       t->context->parameters.gradients, err);
 }
 
 // The algorithm's kernels, after forward.
 static enum farm_status enqueue_algorithm(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
                                           struct farm_error *err) {
     const struct farm_algo_config *algo = &t->context->learner->algo;
-    const size_t row = (size_t)first * unit_rows(t->context);
+    const size_t row = first_row(t, first, columns, false);
     const bool once = t->context->plan->targets_once;
     struct farm_algo_rows rows = {
         .head = t->context->head,
@@ -244,7 +306,7 @@ static enum farm_status enqueue_algorithm(struct farm_cuda_training *t, uint32_t
         .reward = device_input(t, t->inputs.reward, row, sizeof(float)),
         .flags = device_input(t, t->inputs.flags, row, 1),
         .scratch =
-            once ? device_input(t, t->inputs.scratch, first * scratch_arrays(t->context), sizeof(float)) : t->scratch,
+            once ? device_input(t, t->inputs.scratch, scratch_place(t->context, first), sizeof(float)) : t->scratch,
         .pass_sums = device_input(t, t->inputs.sums, 0, sizeof(double)),
         .iteration_sums = device_input(t, t->inputs.sums, FARM_ALGO_SUMS_MAX, sizeof(double)),
         .dpolicy = t->dpolicy,
@@ -257,22 +319,24 @@ static enum farm_status enqueue_algorithm(struct farm_cuda_training *t, uint32_t
 static enum farm_status enqueue_window_pull(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
                                             struct farm_error *err) {
     if (!t->windows) return FARM_OK;
+    const uint32_t frames = unit_frames(t->context, steps_of(t));
     const struct farm_cuda_obs_path *obs_path = &t->context->obs_path; // batches of copies cannot be captured
-    const struct farm_cuda_pull pull = {
-        .from = device_input(t, t->inputs.pulls, (size_t)first * unit_frames(t->context), sizeof(void *)),
-        .to = t->windows_to,
-        .count = columns * unit_frames(t->context),
-        .bytes = t->context->frame_bytes,
-        .blocks = obs_path->blocks};
+    const struct farm_cuda_pull pull = {.from =
+                                            device_input(t, t->inputs.pulls, (size_t)first * frames, sizeof(void *)),
+                                        .to = t->windows_to,
+                                        .count = columns * frames,
+                                        .bytes = t->context->frame_bytes,
+                                        .blocks = obs_path->blocks};
     return farm_cuda_pull(t->stream, obs_path->copies ? FARM_CUDA_PULL_LOADS : obs_path->way, &pull, err);
 }
 
 static enum farm_status enqueue_chunk(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
                                       struct farm_error *err) {
     enum farm_status status = enqueue_window_pull(t, first, columns, err);
-    if (!status) status = enqueue_forward(t, first, columns, err);
+    if (!status && extent_of(t).burn_in) status = enqueue_forward(t, first, columns, true, err);
+    if (!status) status = enqueue_forward(t, first, columns, false, err);
     if (!status) status = enqueue_algorithm(t, first, columns, err);
-    if (!status) status = enqueue_backward(t, columns, err);
+    if (!status) status = enqueue_backward(t, first, columns, err);
     return status;
 }
 
@@ -316,7 +380,8 @@ static void list_zeros(struct farm_cuda_training *t) {
     const struct farm_cuda_context *context = t->context;
     const size_t batch = farm_cuda_pass_units(context);
     void **pulls = (void **)(void *)(t->slot->block + t->inputs.pulls);
-    for (size_t i = 0; i < batch * unit_frames(context) && t->windows; i++) pulls[i] = context->zeros;
+    for (size_t i = 0; i < batch * unit_frames(context, all_rows(context)) && t->windows; i++)
+        pulls[i] = context->zeros;
 }
 
 // Units of the captured pass in all shards.
@@ -352,7 +417,7 @@ enum farm_status farm_cuda_training_make(struct farm_cuda_context *context, stru
     t->chunk = chunk_units(context);
     t->inputs = lay_out_inputs(context, context->mirror.mode);
     const struct farm_cuda_executor_config config =
-        farm_cuda_executor_config(context, chunk_units(context) * unit_rows(context), true);
+        farm_cuda_executor_config(context, chunk_units(context) * pass_rows(context), true);
     enum farm_status status = farm_cuda_stream_make(false, &t->stream, &t->done, err);
     if (!status) status = allocate_on_host(t, err);
     if (!status) status = allocate_on_device(t, err);
@@ -378,8 +443,8 @@ void farm_cuda_training_free(struct farm_cuda_training *t) {
     }
     if (t->step) (void)cudaGraphExecDestroy(t->step);
     farm_cuda_executor_destroy(t->executor);
-    void *const device[] = {t->device_block, t->windows, t->windows_to, t->policy, t->dpolicy,
-                            t->value,        t->dvalue,  t->scratch,    t->sums,   t->terms};
+    void *const device[] = {t->device_block, t->windows, t->windows_to, t->policy, t->dpolicy, t->value,
+                            t->dvalue,       t->scratch, t->sums,       t->terms,  t->states};
     for (size_t k = 0; k < sizeof device / sizeof *device; k++) (void)cudaFree(device[k]);
     (void)cudaFreeHost(t->results);
     (void)cudaFreeHost(t->values);
@@ -405,17 +470,19 @@ static void *host_input(const struct farm_cuda_training *t, size_t array, size_t
 
 // Frame `index` (0: the oldest of its first step's stack) of an image of unit `c` of its chunk.
 static void *unit_frame(const struct farm_cuda_training *t, uint32_t c, uint32_t image, uint32_t index) {
-    const size_t at = (size_t)c * unit_frames(t->context) + image * image_frames(t->context) + index;
+    const size_t at =
+        (size_t)c * unit_frames(t->context, steps_of(t)) + image * image_frames(t->context, steps_of(t)) + index;
     return t->windows + at * farm_cuda_slot_bytes(t->context->frame_bytes);
 }
 
 // Units are pulled with all their frames; steps before a lane's first are zeros. Returns the bytes that cross the bus.
 static uint64_t gather_pulls(struct farm_cuda_training *t, const struct farm_place *first, uint32_t number) {
     const struct farm_cuda_context *context = t->context;
-    const uint32_t history = (uint32_t)context->net->io.stack - 1, steps = image_frames(context);
+    const uint32_t history = (uint32_t)context->net->io.stack - 1, steps = image_frames(context, steps_of(t)),
+                   frames = unit_frames(context, steps_of(t));
     uint64_t pulled = 0;
-    for (uint32_t k = 0; k < unit_frames(context); k++) {
-        const size_t at = (size_t)number * unit_frames(context) + k;
+    for (uint32_t k = 0; k < frames; k++) {
+        const size_t at = (size_t)number * frames + k;
         const uint64_t step = first->n + k % steps; // plus `history`
         const void *from = context->zeros;
         if (step >= history) {
@@ -434,7 +501,7 @@ static uint64_t gather_pulls(struct farm_cuda_training *t, const struct farm_pla
     return pulled * context->frame_bytes;
 }
 
-// Lists the frames of an image of the network's input at this place, step `step` of unit `c` of its chunk. Returns the
+// Lists the frames of an image of the network's input at this place, row `step` of unit `c` of its chunk. Returns the
 // bytes that cross the bus for them.
 static uint64_t gather_frames(struct farm_cuda_training *t, const struct farm_place *at, uint32_t c, uint32_t step,
                               uint32_t image, size_t row) {
@@ -458,62 +525,76 @@ static uint64_t gather_frames(struct farm_cuda_training *t, const struct farm_pl
     return bytes;
 }
 
-// Writes the flat input at this place. Returns the bytes that cross the bus for it.
-static uint64_t gather_flat(struct farm_cuda_training *t, const struct farm_place *at, size_t row) {
+// Writes the flat input at this place, row `row` of those at `array`. Returns the bytes that cross the bus for it.
+static uint64_t gather_flat(struct farm_cuda_training *t, const struct farm_place *at, size_t array, size_t row) {
     const struct farm_cuda_context *context = t->context;
     if (!context->flat_bytes) return 0;
     const struct farm_cuda_published *newest = &context->parameters.copies[context->parameters.newest];
-    const size_t chunk_rows = (size_t)t->chunk * unit_rows(context);
-    char *chunk = host_input(t, t->inputs.flat, row / chunk_rows, t->inputs.flat_chunk);
     const void *parts[FARM_NET_INPUTS_MAX];
     farm_observation_parts(context->net, at->lane, at->n, at->env, parts);
     farm_inputs_write(&context->net->io, newest->mean, newest->inverse, parts,
-                      (float *)(void *)(chunk + row % chunk_rows * context->flat_bytes));
+                      host_input(t, array, row, context->flat_bytes));
     return context->flat_bytes;
 }
 
-// The host's arrays of the rows of the chunk that begins with unit `first` and has `units`.
+// The host's arrays of the rows after the burn-in of the chunk that begins with unit `first` and has `units`.
 static struct farm_gathered host_arrays(const struct farm_cuda_training *t, uint32_t first, uint32_t units) {
-    const size_t row = (size_t)first * unit_rows(t->context), outputs = (size_t)t->context->head.outputs;
-    return (struct farm_gathered){
-        .behaviour = host_input(t, t->inputs.behaviour, row * outputs, sizeof(float)),
-        .behaviour_value = host_input(t, t->inputs.behaviour_value, row, sizeof(float)),
-        .reward = host_input(t, t->inputs.reward, row, sizeof(float)),
-        .action = host_input(t, t->inputs.action, row, (size_t)t->context->head.action_bytes),
-        .flags = host_input(t, t->inputs.flags, row, 1),
-        .scratch = host_input(t, t->inputs.scratch, first * scratch_arrays(t->context), sizeof(float)),
-        .scratch_stride = units};
+    const size_t row = first_row(t, first, units, false), outputs = (size_t)t->context->head.outputs;
+    return (struct farm_gathered){.behaviour = host_input(t, t->inputs.behaviour, row * outputs, sizeof(float)),
+                                  .behaviour_value = host_input(t, t->inputs.behaviour_value, row, sizeof(float)),
+                                  .reward = host_input(t, t->inputs.reward, row, sizeof(float)),
+                                  .action = host_input(t, t->inputs.action, row, (size_t)t->context->head.action_bytes),
+                                  .flags = host_input(t, t->inputs.flags, row, 1),
+                                  .scratch =
+                                      host_input(t, t->inputs.scratch, scratch_place(t->context, first), sizeof(float)),
+                                  .scratch_stride = (size_t)units * farm_algo_unit_transitions(t->context->plan)};
 }
 
-// Step `step` of the pass's unit number `i`; for bootstrap values, the last step of the column.
-static struct farm_place place_at(const struct farm_cuda_training *t, uint32_t i, uint32_t step) {
+// The pass's unit number `i`, and its step `step`; for bootstrap values, the last step of the column.
+static uint32_t unit_at(const struct farm_cuda_training *t, uint32_t i) {
+    return t->pass.order ? t->pass.order[i] : t->pass.first + i;
+}
+static struct farm_place place_at(const struct farm_cuda_training *t, uint32_t i, int step) {
     const struct farm_iteration *it = t->pass.iteration;
-    if (t->pass.bootstrap) return farm_iteration_last(it, t->pass.first + i);
-    return farm_iteration_place(it, t->pass.order ? t->pass.order[i] : t->pass.first + i, step);
+    return t->pass.bootstrap ? farm_iteration_last(it, unit_at(t, i)) : farm_iteration_place(it, unit_at(t, i), step);
+}
+
+// Step `step`, in the burn-in below 0, of unit `c` of the chunk of `units` that begins with unit `first`. Returns the
+// bytes that cross the bus for it.
+static uint64_t gather_row(struct farm_cuda_training *t, uint32_t first, uint32_t units, int step, uint32_t c) {
+    const bool burn_in = step < 0;
+    const uint32_t from_start = (uint32_t)(step + (int)extent_of(t).burn_in);
+    const size_t row = (size_t)(burn_in ? from_start : (uint32_t)step) * units + c;
+    const size_t all = first_row(t, first, units, burn_in) + row;
+    const struct farm_place at = place_at(t, first + c, step);
+    if (burn_in || t->pass.bootstrap) {
+        *(uint8_t *)host_input(t, t->inputs.flags, all, 1) = farm_lane_flags(at.lane, at.n)[at.env];
+    } else {
+        const struct farm_gathered to = host_arrays(t, first, units);
+        farm_iteration_row(t->pass.iteration, unit_at(t, first + c), (uint32_t)step, &to, row);
+    }
+    uint64_t bytes = gather_flat(t, &at, flat_place(t, first, burn_in), row);
+    for (uint32_t image = 0; image < t->context->images; image++)
+        bytes += gather_frames(t, &at, c, from_start, image, all);
+    return bytes;
 }
 
 static uint64_t gather_pass(struct farm_cuda_training *t) {
     const struct farm_cuda_pass *pass = &t->pass;
-    const uint32_t steps = unit_rows(t->context);
+    const struct extent e = extent_of(t);
+    const size_t state_bytes = state_floats(t->context) * sizeof(float);
     uint64_t bytes = 0;
     for (uint32_t first = 0; first < pass->count; first += t->chunk) {
         const uint32_t left = pass->count - first, units = left < t->chunk ? left : t->chunk;
-        const struct farm_gathered to = host_arrays(t, first, units);
-        for (uint32_t step = 0; step < steps; step++)
-            for (uint32_t c = 0; c < units; c++) {
-                const struct farm_place at = place_at(t, first + c, step);
-                const size_t row = (size_t)step * units + c, all = (size_t)first * steps + row;
-                if (!pass->bootstrap)
-                    farm_iteration_row(pass->iteration, pass->order ? pass->order[first + c] : pass->first + first + c,
-                                       step, &to, row);
-                bytes += gather_flat(t, &at, all);
-                for (uint32_t image = 0; image < t->context->images; image++)
-                    bytes += gather_frames(t, &at, c, step, image, all);
-            }
+        for (int step = -(int)e.burn_in; step < (int)e.rows; step++)
+            for (uint32_t c = 0; c < units; c++) bytes += gather_row(t, first, units, step, c);
     }
-    for (uint32_t c = 0; c < pass->count && t->windows; c++) {
-        const struct farm_place at = place_at(t, c, 0);
-        bytes += gather_pulls(t, &at, c);
+    for (uint32_t i = 0; i < pass->count && (t->windows || state_bytes); i++) {
+        const struct farm_place at = place_at(t, i, -(int)e.burn_in);
+        if (t->windows) bytes += gather_pulls(t, &at, i);
+        if (state_bytes)
+            memcpy(host_input(t, t->inputs.states, i, state_bytes),
+                   farm_lane_answer_at(at.lane, at.lane->state, at.n, at.env), state_bytes);
     }
     if (t->context->plan->targets_once) {
         double *sums = host_input(t, t->inputs.sums, 0, 1);
@@ -552,7 +633,7 @@ enum farm_status farm_cuda_training_values(struct farm_cuda_training *t, uint32_
     t->bus_bytes_total += gather_pass(t);
     enum farm_status status = enqueue_inputs(t, err);
     if (!status) status = enqueue_window_pull(t, 0, count, err);
-    if (!status) status = enqueue_forward(t, 0, count, err);
+    if (!status) status = enqueue_forward(t, 0, count, false, err);
     if (status) return status;
     FARM_CUDA_TRY(cudaMemcpyAsync(t->values, t->value, count * sizeof *t->values, cudaMemcpyDeviceToHost, t->stream));
     return farm_cuda_training_mark(t, err);

@@ -5,6 +5,8 @@
 #include "algo/ppo.h"
 #include "kernels/random.h"
 
+enum { LSTM_UNITS = 9 };
+
 static unsigned farms_open; // in this process
 
 struct setting usual_setting(bool frames, uint32_t shards) {
@@ -53,6 +55,10 @@ static struct farm_learner_config learner_config(struct farm *farm) {
     if (s->normalise && !s->frames) learner.io.inputs[0] = numbers, learner.io.input_count = 1;
     learner.io.inputs[0].normalise = learner.io.normalise_rewards = s->normalise;
     learner.io.normalise_frames = s->normalise && s->frames;
+    learner.io.lstm = s->lstm ? LSTM_UNITS : 0;
+    learner.io.lstm_layers = (int)s->lstm;
+    algo->recurrent = s->lstm > 0;
+    algo->burn_in = s->burn_in;
     learner.head = (struct farm_head_options){.squash = s->squash, .state_sigma = s->sigma};
     learner.io.free_outputs = s->squash && !s->sigma ? 2 : 0;
     algo->batch = s->batch;
@@ -115,7 +121,12 @@ static void open_rings(struct farm *farm) {
     spec.env.frames_per_step = 1;
     farm_ring_spec_answers(&spec);
     if (farm->setting.squash) farm_ring_spec_sample(&spec);
-    const struct farm_window_shape shape = {.stride = UNROLL, .length = UNROLL + 1, .stack = farm->learner.algo.stack};
+    if (farm->setting.lstm) // a burn-in may begin at any step
+        farm_ring_spec_state(&spec, farm->setting.lstm * 2 * LSTM_UNITS, farm->setting.burn_in ? 1 : UNROLL);
+    const struct farm_window_shape shape = {.stride = UNROLL,
+                                            .length = farm->setting.burn_in + UNROLL + 1,
+                                            .burn_in = farm->setting.burn_in,
+                                            .stack = farm->learner.algo.stack};
     int fds[RINGS][2];
     for (int r = 0; r < RINGS; r++) {
         struct farm_ring *made = &farm->made[r];
@@ -451,7 +462,7 @@ struct record *run_farm(struct farm *farm) {
         play_to(farm, farm->n + 1);
         add_bytes_read(record->inferred, &before);
         record_answers(farm, record);
-        while (farm->trained + UNROLL < farm->n) {
+        while (farm->trained + farm->setting.burn_in + UNROLL < farm->n) {
             before = farm_emulator_account();
             must_update(farm);
             add_bytes_read(record->trained, &before);

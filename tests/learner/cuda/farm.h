@@ -37,7 +37,9 @@ struct setting {
     bool sigma;     // squash: with the network's deviations
     bool dict;      // with frames: two colour images beside numbers, a choice, the last action and reward
     bool normalise; // observations and rewards; without frames: in the network "separate"
-    float reward;   // if not 0: of one lane's every tenth step, scaled by the largest float; others have none
+    uint32_t lstm;  // layers of an LSTM; 0: none
+    uint32_t burn_in;
+    float reward; // if not 0: of one lane's every tenth step, scaled by the largest float; others have none
 };
 
 // The emulator shows as many GPUs.
