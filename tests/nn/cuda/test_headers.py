@@ -78,7 +78,7 @@ class Headers(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_numbers_equal_the_headers(self):
-        self.expect_compiles(value_lines(), 43)
+        self.expect_compiles(value_lines(), 46)
 
     def test_structures_equal_the_headers(self):
         self.expect_compiles(layout_lines(), 52)
