@@ -175,8 +175,14 @@ static enum farm_status resume_run(struct training *training, struct farm_error 
     struct farm_checkpoint_metadata metadata;
     status = farm_checkpoint_read_metadata(workers->checkpoint, &metadata, err);
     if (status) return status;
-    workers->learner.before = farm_checkpoint_totals(&metadata);
+    struct farm_totals *before = &workers->learner.before;
+    *before = farm_checkpoint_totals(&metadata);
     farm_checkpoint_metadata_free(&metadata);
+    if (training->run.plan.deterministic) { // the clock is not in its checkpoints, and lines after this one come again
+        char metrics[FARM_RUN_PATH_MAX + 32];
+        farm_run_dir_file(training->folder.path, farm_sink_jsonl.name, metrics, sizeof metrics);
+        before->wall_s = farm_sink_cut(metrics, before->frames);
+    }
     workers->learner.checkpoint_load = workers->checkpoint;
     farm_log_info("going on from %s", workers->checkpoint);
     return FARM_OK;
@@ -256,6 +262,13 @@ static void write_metrics(struct training *training, const struct farm_sample *s
     }
 }
 
+static void sample_metrics(struct training *training, uint64_t now_ns) {
+    struct farm_sample sample;
+    farm_run_watch_memory(&training->run.watch);
+    farm_run_sample(&training->run.sampler, now_ns, &sample);
+    write_metrics(training, &sample);
+}
+
 static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
     struct training *training = context;
     const uint64_t metrics_every_ns = (uint64_t)(training->run.plan.recipe.metrics_every * 1e9);
@@ -276,13 +289,15 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
         farm_run_sample(&training->drawn, now_ns, &sample);
         if (!training->options->quiet) farm_progress_draw(&training->progress, &sample, now_ns);
     }
-    if (now_ns >= training->metrics_ns) {
-        farm_run_watch_memory(&training->run.watch);
-        farm_run_sample(&training->run.sampler, now_ns, &sample);
-        write_metrics(training, &sample);
+    if (now_ns >= training->metrics_ns && !training->run.plan.deterministic) {
+        sample_metrics(training, now_ns);
         training->metrics_ns = now_ns + metrics_every_ns;
     }
     return FARM_TURN_ON;
+}
+
+static void on_update(void *context) {
+    sample_metrics(context, farm_now_ns());
 }
 
 // ---- the report ----
@@ -458,7 +473,7 @@ static enum farm_status report_result(struct training *training, bool interrupte
     if (!training->options->quiet && training->run.events.start_ns)
         farm_progress_draw(&training->progress, &sample, now);
     farm_progress_end(&training->progress);
-    write_metrics(training, &sample);
+    if (!training->run.plan.deterministic) write_metrics(training, &sample); // it has the line of its last update
     average_over_run(training, &sample);
     average_over_sessions(training);
     if (!failure) warn_without_update(training, &sample);
@@ -492,7 +507,8 @@ static enum farm_status run_training(struct training *training, struct farm_erro
     if (status) return status;
     fill_metadata(training);
     if ((status = farm_run_build(run, err)) || (status = open_sinks(training, err))) return status;
-    run->caller = (struct farm_run_caller){.context = training, .clear_line = clear_line, .on_tick = on_tick};
+    run->caller = (struct farm_run_caller){
+        .context = training, .clear_line = clear_line, .on_tick = on_tick, .on_update = on_update};
     bool interrupted;
     struct farm_error report_error;
     status = farm_run_execute(run, &interrupted, err);

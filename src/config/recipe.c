@@ -109,6 +109,14 @@ static const struct farm_recipe_key keys[] = {
     BOOL(pin, "true", "actors and learner are pinned to separate CPUs"),
     BOOL(numa, "true", "each actor's memory lies on its CPUs' NUMA node"),
     BOOL(huge_pages, "true", "shared memory in 2 MiB pages if available"),
+    BOOL(deterministic, "false",
+         "the run repeats bit for bit on machines of one kind: synchronous, on the CPU, to be ended by `frames`; "
+         "checkpoints and metrics come after numbers of updates, and a dead process ends it"),
+    INT(checkpoint_updates, "0", 0, 1e12,
+        "deterministic: updates between checkpoints, at which all environments start again, as after --resume; 0: as "
+        "many as take 20,000 steps of an environment"),
+    INT(metrics_updates, "0", 0, 1e12,
+        "deterministic: updates between lines of metrics.jsonl; 0: a hundredth of checkpoint_updates"),
     DOUBLE(checkpoint_every, "300", 1, 1e9, "seconds between checkpoints"),
     INT(checkpoints_keep, "3", 0, 1e6, "newest checkpoints that stay, beside the best one by mean return; 0: all"),
     INT(eval_every, "0", 0, 9e15,

@@ -60,14 +60,16 @@ static struct farm_checkpoint_moment read_moment(const struct farm_checkpoint_wr
     const struct farm_stats *stats = writer->parts->config->stats;
     const struct farm_totals *before = &writer->parts->config->before;
     const uint64_t start_ns = farm_load_relaxed(&stats->start_ns);
+    const double wall_s = before->wall_s + (start_ns ? (double)(farm_now_ns() - start_ns) * 1e-9 : 0);
     return (struct farm_checkpoint_moment){
         .version = writer->version,
-        .totals = {.wall_s = before->wall_s + (start_ns ? (double)(farm_now_ns() - start_ns) * 1e-9 : 0),
+        .totals = {.wall_s = writer->parts->config->deterministic ? 0 : wall_s,
                    .frames = farm_load_relaxed(&stats->frames),
                    .agent_steps = before->agent_steps + farm_load_relaxed(&stats->agent_steps),
                    .updates = before->updates + farm_load_relaxed(&stats->updates),
                    .episodes = before->episodes + farm_load_relaxed(&stats->episodes)},
-        .return_mean = farm_stats_get(&stats->return_mean)};
+        .return_mean = farm_stats_get(&stats->return_mean),
+        .games = farm_load_relaxed(&stats->games)};
 }
 
 // Whether no file holds the state, which a lost device left.
@@ -102,7 +104,7 @@ static enum farm_status write_file(const struct farm_checkpoint_writer *writer, 
         {"version", state->version}, {"optimiser_step", state->optimiser_step}, {"episodes", totals->episodes},
     };
     enum { NUMBERS = sizeof numbers / sizeof *numbers, REALS = 3 };
-    char texts[NUMBERS + REALS][32], head[FARM_HEAD_TEXT_BYTES], path[4096];
+    char texts[NUMBERS + REALS][32], head[FARM_HEAD_TEXT_BYTES], path[4096], games[FARM_LANES_GAMES_BYTES];
     const char *pairs[FARM_CHECKPOINT_PAIRS_MAX][2] = {[NUMBERS] = {"return_mean", texts[NUMBERS]},
                                                        [NUMBERS + 1] = {"wall_s", texts[NUMBERS + 1]},
                                                        [NUMBERS + 2] = {"learning_rate_factor", texts[NUMBERS + 2]},
@@ -117,6 +119,10 @@ static enum farm_status write_file(const struct farm_checkpoint_writer *writer, 
     snprintf(texts[NUMBERS + 1], sizeof texts[NUMBERS + 1], "%.3f", totals->wall_s);
     snprintf(texts[NUMBERS + 2], sizeof texts[NUMBERS + 2], "%.17g", writer->parts->rate_factor);
     farm_head_describe(&writer->parts->head, head);
+    if (learner->deterministic) {
+        farm_lanes_write_games(learner->stats, games);
+        memcpy(pairs[count++], (const char *[2]){"games", games}, sizeof *pairs);
+    }
     for (uint32_t i = 0; i < learner->metadata_count && count < FARM_CHECKPOINT_PAIRS_MAX; i++, count++)
         memcpy(pairs[count], learner->metadata[i], sizeof pairs[count]);
     snprintf(path, sizeof path, "%s/%s", folder, name);
@@ -142,8 +148,7 @@ static double read_best_return(const char *folder) {
 static void keep_best(struct farm_checkpoint_writer *writer, const struct farm_backend_state *state) {
     struct farm_error err;
     const double value = writer->copied.return_mean;
-    const uint64_t games = writer->copied.totals.episodes - writer->parts->config->before.episodes;
-    if (games < FARM_STATS_RETURNS || !(value > writer->best_return)) return;
+    if (writer->copied.games < FARM_STATS_RETURNS || !(value > writer->best_return)) return;
     if (write_file(writer, state, writer->parts->config->checkpoint_dir, FARM_CHECKPOINT_BEST, &err))
         farm_log_warn("%s: a checkpoint of the best mean return, %.4g, is not kept as the best", err.message, value);
     else

@@ -14,6 +14,7 @@ struct farm_checkpoint_moment {
     uint64_t version;
     struct farm_totals totals; // of all sessions
     double return_mean;
+    uint64_t games; // behind it, or more
 };
 
 struct farm_checkpoint_writer {

@@ -87,6 +87,14 @@ struct farm_learner_config {
     const char *const (*metadata)[2];
     uint32_t metadata_count;
 
+    // Every batch, sum and moment is the same in each run of this recipe on a machine: synchronous, on the CPU. After
+    // every checkpoint_every_updates the learner writes a checkpoint, the only ones, and ends, as it does at the
+    // target; the next one starts with new rings. After every metrics_every_updates, and before each checkpoint, all
+    // its threads stand still until the other end of sample_fd has taken a sample. Updates count from the run's start.
+    bool deterministic;
+    uint64_t checkpoint_every_updates, metrics_every_updates;
+    int sample_fd; // a stream socket: a byte there, a byte back; 0: no samples
+
     bool evaluate; // no training: greedy or sampled play, `episodes_target` games
     bool greedy;
     uint64_t episodes_target; // evaluate: games until the end

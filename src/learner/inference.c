@@ -23,6 +23,7 @@ struct farm_inference {
     uint32_t head, queued, room;
     uint64_t rows_queued;
     uint32_t held;                // lanes whose tickets are not released
+    uint32_t next;                // deterministic: the lane of each ring that is queued next
     struct farm_infer_rows *rows; // [room] of one batch
     struct {                      // request of another thread (farm_inference_change)
         pthread_mutex_t lock;
@@ -84,6 +85,24 @@ static void take_in_local(struct farm_inference *inference, struct farm_learner_
     }
 }
 
+static void queue_lane(struct farm_inference *inference, struct farm_learner_lane *lane) {
+    lane->queued = true;
+    inference->queue[(inference->head + inference->queued++) % inference->room] = lane;
+    inference->rows_queued += lane->lane->width;
+}
+
+// Deterministic: when the queue is empty, one lane of each ring in the rings' order, as soon as all of them can be
+// answered; then the rings' next lanes. So batches, which a full one cuts, do not depend on the actors' timing.
+static void queue_wave(struct farm_inference *inference) {
+    for (uint32_t r = 0; r < inference->ring_count; r++) {
+        const struct farm_learner_lane *lane = lanes_of(inference, inference->rings[r]) + inference->next;
+        if (inference->queued || !lane->taken || lane->held) return;
+    }
+    for (uint32_t r = 0; r < inference->ring_count; r++)
+        queue_lane(inference, lanes_of(inference, inference->rings[r]) + inference->next);
+    inference->next = (inference->next + 1) % inference->parts->lanes.model.lanes;
+}
+
 // CENTRAL: takes in the lane's next step, if it is published, and queues the lane unless its ticket holds it.
 static void take_in_central(struct farm_inference *inference, struct farm_learner_lane *lane, uint64_t now) {
     if (lane->queued) return;
@@ -94,10 +113,7 @@ static void take_in_central(struct farm_inference *inference, struct farm_learne
         // Synchronous: a window's last step is answered with the parameters that the window gives.
         if (inference->parts->plan.sync && inference->trainer) push_windows(inference, lane, lane->answered + 1);
     }
-    if (!check_ticket(inference, lane)) return;
-    lane->queued = true;
-    inference->queue[(inference->head + inference->queued++) % inference->room] = lane;
-    inference->rows_queued += lane->lane->width;
+    if (check_ticket(inference, lane) && !inference->parts->config->deterministic) queue_lane(inference, lane);
 }
 
 static void take_in_ring(struct farm_inference *inference, const struct farm_ring *ring, uint64_t now, bool held_only) {
@@ -174,7 +190,7 @@ static enum farm_status answer_batch(struct farm_inference *inference, struct fa
 // How long the queued lanes may still wait for others to share their batch; 0: not at all.
 static uint64_t batch_wait_ns(const struct farm_inference *inference) {
     const struct farm_learner_config *learner = inference->parts->config;
-    if (inference->rows_queued >= learner->infer_batch_max ||
+    if (inference->rows_queued >= learner->infer_batch_max || learner->deterministic ||
         inference->queued + inference->held == inference->lane_count)
         return 0;
     const uint64_t most = (uint64_t)(learner->infer_wait_ms * 1e6);
@@ -185,7 +201,8 @@ static uint64_t batch_wait_ns(const struct farm_inference *inference) {
 static bool target_reached(const struct farm_inference *inference) {
     const struct farm_learner_config *learner = inference->parts->config;
     if (learner->evaluate) return farm_load_relaxed(&learner->stats->episodes) >= learner->episodes_target;
-    return learner->frames_target && farm_load_relaxed(&learner->stats->frames) >= learner->frames_target;
+    return !learner->deterministic && learner->frames_target &&
+           farm_load_relaxed(&learner->stats->frames) >= learner->frames_target;
 }
 
 // What a dead learner may have left undone: windows whose last answer it gave, and actors that it did not wake.
@@ -292,6 +309,7 @@ static enum farm_status infer_until_stopped(struct farm_inference *inference, st
     while (!farm_load_relaxed(inference->parts->stop)) {
         if (farm_load_relaxed(&inference->change.pending)) carry_out_change(inference);
         take_in_steps(inference);
+        if (learner->deterministic) queue_wave(inference);
         if (!inference->queued) {
             farm_doorbells_wait(&inference->bells, learner->spin_ns, nap_ns);
         } else {

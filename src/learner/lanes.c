@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -191,20 +192,51 @@ static struct farm_game_sums sum_last_games(const struct farm_stats *stats, uint
     return sums;
 }
 
+static void set_means(struct farm_stats *stats, const struct farm_game_sums *sums) {
+    const double mean = sums->returns / sums->count;
+    farm_stats_set(&stats->return_mean, mean);
+    farm_stats_set(&stats->return_std, sqrt(fmax(0, sums->squares / sums->count - mean * mean)));
+    farm_stats_set(&stats->length_mean, sums->lengths / sums->count);
+}
+
+static void put_game(struct farm_stats *stats, double value, uint64_t length) {
+    const uint64_t games = farm_load_relaxed(&stats->games), at = games % FARM_STATS_RETURNS;
+    farm_stats_set(&stats->returns[at], value);
+    farm_store_relaxed(&stats->lengths[at], length);
+    farm_store_relaxed(&stats->games, games + 1);
+}
+
 // Figures are over the last games in training, over all games in an evaluation.
 static void count_game(struct farm_lanes *lanes, const struct farm_game *game, bool quota, struct farm_stats *stats) {
     pthread_mutex_lock(&lanes->lock);
-    const uint64_t episodes = farm_load_relaxed(&stats->episodes), at = episodes % FARM_STATS_RETURNS;
-    farm_stats_set(&stats->returns[at], game->reward_sum);
-    farm_store_relaxed(&stats->lengths[at], game->steps);
+    put_game(stats, game->reward_sum, game->steps);
     add_game(&lanes->all_games, game->reward_sum, game->steps);
-    const struct farm_game_sums sums = quota ? lanes->all_games : sum_last_games(stats, episodes + 1);
-    const double mean = sums.returns / sums.count;
-    farm_stats_set(&stats->return_mean, mean);
-    farm_stats_set(&stats->return_std, sqrt(fmax(0, sums.squares / sums.count - mean * mean)));
-    farm_stats_set(&stats->length_mean, sums.lengths / sums.count);
-    farm_store_relaxed(&stats->episodes, episodes + 1);
+    const struct farm_game_sums sums =
+        quota ? lanes->all_games : sum_last_games(stats, farm_load_relaxed(&stats->games));
+    set_means(stats, &sums);
+    farm_stats_add(&stats->episodes, 1);
     pthread_mutex_unlock(&lanes->lock);
+}
+
+void farm_lanes_write_games(const struct farm_stats *stats, char text[FARM_LANES_GAMES_BYTES]) {
+    const uint64_t games = farm_load_relaxed(&stats->games);
+    size_t used = 0;
+    text[0] = 0;
+    for (uint64_t i = games < FARM_STATS_RETURNS ? 0 : games - FARM_STATS_RETURNS; i < games; i++) {
+        const uint64_t at = i % FARM_STATS_RETURNS;
+        used += (size_t)snprintf(text + used, FARM_LANES_GAMES_BYTES - used, "%s%.17g %" PRIu64, used ? " " : "",
+                                 farm_stats_get(&stats->returns[at]), farm_load_relaxed(&stats->lengths[at]));
+    }
+}
+
+void farm_lanes_read_games(struct farm_stats *stats, const char *text) {
+    double value;
+    uint64_t length;
+    farm_store_relaxed(&stats->games, 0);
+    for (int used; sscanf(text, "%lf %" SCNu64 "%n", &value, &length, &used) == 2; text += used)
+        put_game(stats, value, length);
+    const struct farm_game_sums sums = sum_last_games(stats, farm_load_relaxed(&stats->games));
+    if (sums.count > 0) set_means(stats, &sums);
 }
 
 static void end_game(struct farm_lanes *lanes, struct farm_game *game, bool quota, struct farm_stats *stats) {

@@ -105,4 +105,9 @@ bool farm_lanes_take_in(struct farm_learner_lane *lane, uint64_t newest, struct 
 uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_learner_lane *lane, bool quota,
                             struct farm_stats *stats);
 
+// The last games of the stats as text, the oldest first, for a checkpoint; and back, in place of those that they hold.
+enum { FARM_LANES_GAMES_BYTES = 48 * FARM_STATS_RETURNS };
+void farm_lanes_write_games(const struct farm_stats *stats, char text[FARM_LANES_GAMES_BYTES]);
+void farm_lanes_read_games(struct farm_stats *stats, const char *text);
+
 #endif

@@ -142,6 +142,8 @@ static enum farm_status load_checkpoint(struct farm_learner_parts *parts, struct
         farm_log_warn("%s holds no state of this optimiser: it starts afresh", config->checkpoint_load);
     const char *factor = farm_checkpoint_get(&metadata, "learning_rate_factor");
     const struct farm_algo *algo = config->algo.algo;
+    const char *games = farm_checkpoint_get(&metadata, "games");
+    if (games && config->deterministic) farm_lanes_read_games(config->stats, games);
     if (factor && strtod(factor, NULL) > 0 && isfinite(strtod(factor, NULL))) parts->rate_factor = strtod(factor, NULL);
     if (!config->evaluate && algo->adapt)
         (void)algo->adapt(&config->algo, (const double[FARM_ALGO_TERMS_MAX]){0}, true, &parts->rate_factor);
@@ -222,7 +224,10 @@ static enum farm_status make_source(struct farm_learner_parts *parts, struct far
     const struct farm_algo_config *algo = &parts->config->algo;
     if (parts->plan.sync) {
         const struct farm_sync_config sync = {
-            .shape = parts->plan.shape, .shards = parts->shards, .lanes = parts->lanes.lane_count};
+            .shape = parts->plan.shape,
+            .shards = parts->shards,
+            .lanes = parts->lanes.lane_count,
+            .grace_ns = parts->config->deterministic ? UINT64_MAX : 0};
         return farm_sync_make(&sync, &parts->source, err);
     }
     struct farm_fifo_config fifo = {.shape = parts->plan.shape,

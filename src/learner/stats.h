@@ -51,7 +51,8 @@ struct farm_stats {
     uint64_t length_mean;
     uint64_t grad_norm, learning_rate;
     uint64_t algo[FARM_STATS_ALGO_MAX]; // the algorithm's statistics, in its order; means over the last iteration
-    uint64_t returns[FARM_STATS_RETURNS], lengths[FARM_STATS_RETURNS]; // ring of the last games, index episodes % N
+    uint64_t games; // in the ring below so far: `episodes`, and those that a deterministic run's checkpoint held
+    uint64_t returns[FARM_STATS_RETURNS], lengths[FARM_STATS_RETURNS]; // ring of the last games, index games % N
 };
 
 static inline void farm_stats_set(uint64_t *word, double value) {

@@ -4,7 +4,9 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <poll.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -13,6 +15,8 @@
 #include "base/time.h"
 #include "kernels/random.h"
 #include "learner/checkpoint_writer.h"
+
+enum { STOP_LOOK_MS = 100 };
 
 struct iteration {
     struct farm_window *windows;          // [source's windows_max]
@@ -54,11 +58,16 @@ static double scheduled_rate(const struct farm_trainer *trainer) {
     return farm_learning_rate_linear(learner->algo.lr, learner->algo.lr_end, learner->algo.lr_hold, share);
 }
 
-// The source has released tickets. Inference looks after its nap too, so a failed write only delays it.
-static void wake_inference(const struct farm_trainer *trainer) {
+// Inference looks after its nap too, so a failed write only delays it.
+static void wake_shards(const struct farm_trainer *trainer) {
     const uint64_t one = 1;
-    for (uint32_t k = 0; k < trainer->parts->shards && trainer->parts->source->holds; k++)
+    for (uint32_t k = 0; k < trainer->parts->shards; k++)
         (void)!write(trainer->parts->config->shards[k].eventfd, &one, sizeof one);
+}
+
+// The source has released tickets.
+static void wake_inference(const struct farm_trainer *trainer) {
+    if (trainer->parts->source->holds) wake_shards(trainer);
 }
 
 // Takes an iteration, if the source has enough windows. version: that training will start from. With the lock held.
@@ -231,6 +240,33 @@ static bool take_next(struct farm_trainer *trainer) {
     return true;
 }
 
+// Deterministic: all other threads and all actors stand still meanwhile.
+static void await_sample(const struct farm_trainer *trainer) {
+    struct pollfd there = {.fd = trainer->parts->config->sample_fd, .events = POLLIN};
+    char byte = 0;
+    if (!there.fd || write(there.fd, &byte, 1) != 1) return;
+    while (!farm_load_relaxed(trainer->parts->stop) && poll(&there, 1, STOP_LOOK_MS) <= 0) continue;
+    (void)!recv(there.fd, &byte, 1, MSG_DONTWAIT);
+}
+
+// Deterministic: between an iteration's publish and its release every lane waits, and every step that was answered is
+// counted, so what is written here is the same in each run. At a checkpoint the learner ends: the steps after the
+// window are not answered.
+static bool end_update(struct farm_trainer *trainer) {
+    const struct farm_learner_config *learner = trainer->parts->config;
+    struct farm_stats *stats = learner->stats;
+    const uint64_t updates = learner->before.updates + farm_load_relaxed(&stats->updates);
+    const bool done = learner->frames_target && farm_load_relaxed(&stats->frames) >= learner->frames_target,
+               ends = done || updates % learner->checkpoint_every_updates == 0;
+    if (ends || updates % learner->metrics_every_updates == 0) await_sample(trainer);
+    if (!ends || farm_load_relaxed(trainer->parts->stop)) return false;
+    trainer->status = farm_checkpoint_writer_end(&trainer->writer, &trainer->error);
+    if (done && !trainer->status) farm_store_release(&stats->done, 1);
+    farm_store_relaxed(trainer->parts->stop, 1);
+    wake_shards(trainer);
+    return true;
+}
+
 // Gives the windows' steps back to their actors and releases the lanes that waited for the new parameters.
 static void release_iteration(struct farm_trainer *trainer, const struct iteration *it) {
     struct farm_window_source *source = trainer->parts->source;
@@ -243,15 +279,18 @@ static void release_iteration(struct farm_trainer *trainer, const struct iterati
 
 static void *train_until_stopped(void *argument) {
     struct farm_trainer *trainer = argument;
+    const bool deterministic = trainer->parts->config->deterministic;
     pthread_mutex_lock(&trainer->lock);
     while (!trainer->status && take_next(trainer)) {
         struct iteration *it = &trainer->iterations[trainer->slot];
         pthread_mutex_unlock(&trainer->lock);
         make_iteration(trainer, it);
+        const bool ends = deterministic && !trainer->status && end_update(trainer);
         pthread_mutex_lock(&trainer->lock);
-        if (!trainer->status) release_iteration(trainer, it);
+        trainer->stop |= ends;
+        if (!trainer->status && !ends) release_iteration(trainer, it);
         pthread_mutex_unlock(&trainer->lock);
-        if (!trainer->status) farm_checkpoint_writer_turn(&trainer->writer);
+        if (!deterministic && !trainer->status) farm_checkpoint_writer_turn(&trainer->writer);
         pthread_mutex_lock(&trainer->lock);
     }
     trainer->failed = trainer->status != FARM_OK;
@@ -414,7 +453,9 @@ enum farm_status farm_trainer_stop(struct farm_trainer *trainer, struct farm_err
     enum farm_status status = trainer->status;
     if (status && err) *err = trainer->error;
     struct farm_error error;
-    const enum farm_status saved = farm_checkpoint_writer_end(&trainer->writer, &error);
+    // A deterministic run keeps what repeats: its own checkpoints, or the parameters before it failed.
+    const bool none = trainer->parts->config->deterministic && !status;
+    const enum farm_status saved = none ? FARM_OK : farm_checkpoint_writer_end(&trainer->writer, &error);
     if (saved && status) farm_log_warn("%s", error.message);
     if (saved && !status && err) *err = error;
     if (!status) status = saved;

@@ -62,6 +62,7 @@ struct farm_arithmetic_request {
     int train_rows;       // of one forward and backward pass; 0: inference only
     int infer_rows;       // of one inference
     int version_rows;     // trained on between two versions of the parameters
+    bool fixed;           // times nothing: bf16 if the CPU has it and `precision` allows, blocks, the widest path
     const char *cpu_name; // model; NULL: unknown
     // A file of the run's folder and one of the user's, read in this order; NULL: none. A run keeps its choice for all
     // sizes, and evaluation uses it. A new choice is appended to both (evaluation: to the user's).
@@ -81,7 +82,8 @@ enum farm_status farm_arithmetic_time(const struct farm_arithmetic_request *requ
 
 enum { FARM_ARITHMETIC_TEXT = 512 };
 
-// The choice that a file holds for this CPU and network, else farm_arithmetic_time's. text: one line for the log, e.g.
+// The choice that a file holds for this CPU and network, else farm_arithmetic_time's; fixed: the run's, else the fixed
+// one. text: one line for the log, e.g.
 // "u8 conv i16 avx512, conv bf16 nChw16c x2, dense bf16, heads bf16 (timed in 0.21 s of CPU time)". FARM_E_UNSUPPORTED
 // if bf16 is forced and the CPU lacks it. Files that cannot be read or written are ignored.
 enum farm_status farm_arithmetic_choose(const struct farm_arithmetic_request *request, struct farm_arithmetic *out,

@@ -131,6 +131,13 @@ static void describe(const struct farm_net *net, const struct farm_arithmetic *a
     }
 }
 
+// The first form in bf16; without one the first. The same on all CPUs of the same instruction sets.
+static struct farm_form fixed_form(const struct farm_form *forms, int count) {
+    for (int i = 0; i < count; i++)
+        if (forms[i].bf16) return forms[i];
+    return forms[0];
+}
+
 enum farm_status farm_arithmetic_choose(const struct farm_arithmetic_request *request, struct farm_arithmetic *out,
                                         char text[FARM_ARITHMETIC_TEXT], struct farm_error *err) {
     const struct farm_net *net = request->net;
@@ -147,18 +154,21 @@ enum farm_status farm_arithmetic_choose(const struct farm_arithmetic_request *re
     }
     make_key(request, key, &sizes_at);
     const bool in_run = find_plan(request->run_file, key, sizes_at, net, out); // whatever the sizes
-    const bool in_user = !in_run && find_plan(request->user_file, key, strlen(key), net, out);
+    const bool in_user =
+        !in_run && !request->fixed && find_plan(request->user_file, key, strlen(key), net, out);
+    const bool timed = !in_run && !in_user && !request->fixed;
     const uint64_t start = farm_thread_cpu_ns();
-    if (!in_run && !in_user) status = farm_arithmetic_time(request, out, err);
+    if (timed) status = farm_arithmetic_time(request, out, err);
+    if (!in_run && request->fixed) *out = farm_arithmetic_uniform(net, request->precision, fixed_form(forms, count));
     if (status != FARM_OK) return status;
     const double seconds = 1e-9 * (double)(farm_thread_cpu_ns() - start);
     write_plan(net, out, plan);
     if (!in_run && request->train_rows > 0) append_plan(request->run_file, key, plan);
-    if (!in_run && !in_user) append_plan(request->user_file, key, plan);
+    if (timed) append_plan(request->user_file, key, plan);
     describe(net, out, text);
-    if (in_run || in_user)
-        append(text, " (as timed earlier)");
-    else
+    if (timed)
         append(text, " (timed in %.2f s of CPU time)", seconds);
+    else
+        append(text, request->fixed ? " (fixed, not timed)" : " (as timed earlier)");
     return FARM_OK;
 }

@@ -76,7 +76,7 @@ struct farm_sync_config {
     struct farm_window_shape shape;
     uint32_t shards;
     uint32_t lanes;    // places for lanes, of the whole farm
-    uint64_t grace_ns; // longest wait for a lane whose actor does nothing; 0: 5 s
+    uint64_t grace_ns; // longest wait for a lane whose actor does nothing; 0: 5 s; UINT64_MAX: no end
 };
 
 // Synchronous: an iteration is one window of every lane in lane order, and no lane is answered beyond its window before

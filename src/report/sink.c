@@ -8,6 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/log.h"
+
 typedef void print_function(FILE *out, const struct farm_sample *sample);
 
 static void print_json(FILE *out, const struct farm_sample *sample) {
@@ -62,6 +64,28 @@ static off_t length_of_lines(int fd) {
 off_t farm_lines_keep(int fd, bool resume) {
     const off_t keep = resume ? length_of_lines(fd) : 0;
     return keep < 0 || ftruncate(fd, keep) < 0 ? -1 : keep;
+}
+
+double farm_sink_cut(const char *path, uint64_t frames) {
+    FILE *file = fopen(path, "re");
+    char *line = NULL;
+    size_t capacity = 0;
+    ssize_t length;
+    off_t keep = 0;
+    double wall_s = 0;
+    while (file && (length = getline(&line, &capacity, file)) > 0) {
+        json_t *object = farm_json_parse(line, (size_t)length, path, NULL);
+        const json_t *at = json_object_get(object, "frames");
+        const bool kept = at && (uint64_t)json_integer_value(at) <= frames;
+        if (kept) wall_s = json_number_value(json_object_get(object, "wall_s"));
+        json_decref(object);
+        if (!kept) break;
+        keep += length;
+    }
+    free(line);
+    if (file) fclose(file);
+    if (file && truncate(path, keep)) farm_log_warn("%s cannot be shortened: %s", path, strerror(errno));
+    return wall_s;
 }
 
 // Compares the file's first line with ours.

@@ -5,11 +5,12 @@
 
 #include "supervisor/supervisor.h"
 
-// Both functions may be NULL.
+// All functions may be NULL.
 struct farm_run_caller {
     void *context;
     void (*clear_line)(void *context);
     enum farm_supervisor_turn (*on_tick)(void *context, uint64_t now_ns);
+    void (*on_update)(void *context); // a deterministic run stands still after an update whose metrics are due
 };
 
 // Clears the progress line and logs a warning or a note. caller may be NULL.

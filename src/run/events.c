@@ -1,9 +1,11 @@
 // See events.h.
 #include "run/events.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/time.h"
@@ -144,7 +146,20 @@ static void on_loss(void *context, size_t worker, const char *why) {
 
 static void on_signal(void *context, int number) {
     const struct farm_run_events *events = context;
-    farm_run_change_signal(events->change, number);
+    if (events->workers->plan->deterministic)
+        farm_run_warn(events->workers->caller, "actors cannot join or leave a run that is --deterministic");
+    else
+        farm_run_change_signal(events->change, number);
+}
+
+static bool on_interrupt(void *context) {
+    const struct farm_run_events *events = context;
+    if (!events->workers->plan->deterministic) return false;
+    farm_run_note(events->workers->caller,
+                  "stops at its next checkpoint, which a multiple of checkpoint_updates (%" PRId64
+                  ") ends; another Ctrl-C stops at once, and --resume repeats what comes after the last one",
+                  events->workers->plan->recipe.checkpoint_updates);
+    return true;
 }
 
 // An actor that dies within its first rounds has made no progress: resets and first steps of a broken environment must
@@ -201,16 +216,35 @@ static void stop_watching(struct farm_run_events *events) {
     for (size_t i = 0; i < sizeof events->watched / sizeof *events->watched; i++) events->watched[i] = -1;
 }
 
+void farm_run_events_again(struct farm_run_events *events) {
+    events->tick_ns = events->moved_ns = farm_now_ns();
+    events->end_ns = events->published = 0;
+    events->judged = false;
+    farm_run_events_listen(events);
+}
+
 void farm_run_events_listen(struct farm_run_events *events) {
     const struct farm_run_bridges *bridges = events->sessions->bridges;
     if (events->change->admission) events->watched[0] = events->change->admission;
+    if (events->workers->sample[0]) events->watched[0] = events->workers->sample[0];
     for (uint32_t b = 0; b < bridges->count; b++) events->watched[1 + b] = bridges->bridge[b].control;
+}
+
+// A deterministic run's learner waits for the sample.
+static void answer_learner(const struct farm_run_workers *workers) {
+    const struct farm_run_caller *caller = workers->caller;
+    char byte;
+    if (recv(workers->sample[0], &byte, 1, MSG_DONTWAIT) != 1) return;
+    if (caller->on_update) caller->on_update(caller->context);
+    (void)!write(workers->sample[0], &byte, 1);
 }
 
 static void on_readable(void *context, size_t number) {
     struct farm_run_events *events = context;
     if (number)
         farm_run_sessions_receive(events->sessions, (uint32_t)number - 1);
+    else if (events->workers->sample[0])
+        answer_learner(events->workers);
     else
         farm_run_change_advance(events->change);
 }
@@ -304,6 +338,7 @@ struct farm_supervisor_config farm_run_events_config(struct farm_run_events *eve
                                            .on_end = on_end,
                                            .on_loss = on_loss,
                                            .on_signal = elastic ? on_signal : NULL,
+                                           .on_interrupt = on_interrupt,
                                            .before_stop = before_stop,
                                            .on_tick = on_tick,
                                            .progress = progress_of,

@@ -43,6 +43,9 @@ struct farm_supervisor_config farm_run_events_config(struct farm_run_events *eve
 // After the admission socket and the bridges: their messages wake the supervisor.
 void farm_run_events_listen(struct farm_run_events *events);
 
+// Before another farm_supervisor_run of the same run: the clock goes on.
+void farm_run_events_again(struct farm_run_events *events);
+
 // After farm_supervisor_run: stops the clock. `judge`: neither a signal nor a worker's end has ended it, so it has
 // failed if it had no valid step or made no progress.
 void farm_run_events_end(struct farm_run_events *events, bool judge);

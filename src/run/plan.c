@@ -9,6 +9,7 @@
 #include "algo/registry.h"
 #include "base/log.h"
 #include "base/paths.h"
+#include "run/deterministic.h"
 #include "run/offer.h"
 #include "run/trains.h"
 #include "shm/limits.h"
@@ -342,7 +343,8 @@ static enum farm_status place_workers(struct farm_run_plan *plan, uint64_t episo
     request.learner_device = plan->first_gpu = planned_device(plan);
     open_claim(plan);
     // First the numbers of actors and shards, which decide the rings' size; then the final placement with that size.
-    status = farm_claim_read_taken(&plan->claim, &request.taken, err);
+    // What a deterministic run computes must not depend on other farms.
+    if (!plan->deterministic) status = farm_claim_read_taken(&plan->claim, &request.taken, err);
     if (!status) status = plan_remote_actors(plan, &request, err);
     if (!status) status = choose_how_many(plan, episodes, &request, err);
     if (status) return status;
@@ -350,6 +352,7 @@ static enum farm_status place_workers(struct farm_run_plan *plan, uint64_t episo
     plan->ring_spec = ring_spec_of(plan);
     if ((status = farm_ring_layout_make(&plan->ring_spec, &plan->layout, err))) return status;
     request.learner_shards = (int)plan->shards;
+    if (plan->deterministic) request.actors = (int)plan->actors;
     request.envs_per_actor = (int)recipe->envs_per_actor;
     request.bytes_per_actor = plan->layout.up_bytes + plan->layout.down_bytes;
     status = farm_claim_plan(&plan->claim, plan->machine, &request, plan->placement, err);
@@ -488,7 +491,8 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
                                     struct farm_error *err) {
     memset(plan, 0, sizeof *plan); // no compound literal: it would be a copy on the stack
     plan->recipe = *request->recipe;
-    plan->elastic = request->elastic;
+    plan->deterministic = plan->recipe.deterministic && !request->episodes && !request->responder.body;
+    plan->elastic = request->elastic && !plan->deterministic;
     plan->quiet = request->quiet;
     plan->responder = request->responder;
     plan->listen = request->listen;
@@ -496,7 +500,8 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
     plan->machine = calloc(1, sizeof *plan->machine);
     plan->placement = calloc(1, sizeof *plan->placement);
     if (!plan->machine || !plan->placement) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for the plan");
-    enum farm_status status = farm_env_find(&plan->recipe, &plan->env, err);
+    enum farm_status status = plan->deterministic ? farm_run_deterministic_settle(plan, err) : FARM_OK;
+    if (!status) status = farm_env_find(&plan->recipe, &plan->env, err);
     if (!status && plan->responder.remote) status = farm_run_offer_check(&plan->env, plan->responder.remote->spec, err);
     if (!status && !plan->responder.body) status = choose_net(plan, err);
     if (!status) status = farm_algo_configure(&plan->recipe, &plan->algo, err);

@@ -56,6 +56,7 @@ struct farm_run_plan {
     struct farm_recipe recipe; // with the network and the counts that the plan has chosen
     struct farm_env env;       // its options point into `recipe`
     bool elastic, quiet;
+    bool deterministic; // a training of that kind (deterministic.h)
     struct farm_run_responder responder;
     struct farm_run_listen listen;
 

@@ -2,6 +2,7 @@
 #include "run/run.h"
 
 #include "base/time.h"
+#include "run/deterministic.h"
 #include "run/settings.h"
 
 enum farm_status farm_run_make(struct farm_run *run, const struct farm_run_request *request, struct farm_error *err) {
@@ -50,6 +51,10 @@ enum farm_status farm_run_execute(struct farm_run *run, bool *interrupted, struc
     run->sampler.frames = run->workers.learner.before.frames;
     run->sampler.agent_steps = run->workers.learner.before.agent_steps;
     enum farm_status status = farm_supervisor_run(run->workers.supervisor, &number, err);
+    while (!status && !number && farm_run_deterministic_goes_on(run)) {
+        status = farm_run_deterministic_again(run, err);
+        if (!status) status = farm_supervisor_run(run->workers.supervisor, &number, err);
+    }
     *interrupted = number != 0;
     farm_run_events_end(&run->events, !*interrupted && !status);
     // Replaces the learner's last lines, which are on stderr already; also after a requested end whose last checkpoint

@@ -83,8 +83,9 @@ void farm_run_sample(struct farm_run_sampler *sampler, uint64_t now_ns, struct f
     for (uint32_t a = 0; a < plan->places; a++)
         sample->actors_stuck += workers->actors[a].attached && events->watch->actors[a].state != FARM_WATCH_WELL;
     double nothing = (double)NAN;
-    sample->return_mean = episodes ? farm_stats_get(&stats->return_mean) : nothing;
-    sample->return_std = episodes ? farm_stats_get(&stats->return_std) : nothing;
+    const bool games = farm_load_relaxed(&stats->games) > 0;
+    sample->return_mean = games ? farm_stats_get(&stats->return_mean) : nothing;
+    sample->return_std = games ? farm_stats_get(&stats->return_std) : nothing;
     double length = farm_stats_get(&stats->length_mean);
     sample->length_mean = length > 0 ? length : nothing;
     const struct farm_algo *algo = plan->algo.algo;

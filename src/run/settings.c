@@ -66,6 +66,9 @@ struct farm_learner_config farm_run_learner_settings(const struct farm_run_plan 
         .micro_batch = (uint32_t)recipe->micro_batch,
         .frames_per_step = plan->env.spec.frames_per_step,
         .memory_node = placement->learner_node,
+        .deterministic = plan->deterministic,
+        .checkpoint_every_updates = (uint64_t)recipe->checkpoint_updates,
+        .metrics_every_updates = (uint64_t)recipe->metrics_updates,
     };
     for (uint32_t k = 0; k < plan->shards; k++) {
         config.shards[k].node = placement->shard_node[k];

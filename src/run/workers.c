@@ -4,6 +4,8 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/paths.h"
 #include "kernels/random.h"
@@ -12,7 +14,7 @@
 
 // A resumed run counts its steps from 0 again: under the same seed it would meet the same games and noise again.
 uint64_t farm_run_workers_seed(const struct farm_run_workers *workers) {
-    const uint64_t seed = (uint64_t)workers->plan->recipe.seed, start = workers->learner.before.frames;
+    const uint64_t seed = (uint64_t)workers->plan->recipe.seed, start = workers->start_frames;
     return start ? farm_random_mix(seed ^ start) : seed;
 }
 
@@ -78,6 +80,7 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
                                       .memory_node = actor->memory_node,
                                       .final_status = FARM_ACTOR_ENV_BROKEN,
                                       .restarts_max = (uint64_t)plan->recipe.restarts_max,
+                                      .deaths_are_final = plan->deterministic,
                                       .stop_phase = FARM_RUN_PHASE_ACTORS};
     snprintf(spec->name, sizeof spec->name, "actor %u", a);
     if (env->kind != FARM_ENV_PYTHON) return FARM_OK;
@@ -99,13 +102,15 @@ static enum farm_status add_actor(struct farm_run_workers *workers, uint32_t a, 
     const struct farm_plan_actor *place = &plan->placement->actor[a];
     struct farm_run_actor *actor = &workers->actors[a];
     struct farm_worker_spec spec;
+    farm_env_program_free(&actor->program);
+    *actor = (struct farm_run_actor){0};
     workers->ring_shard[a] = (uint32_t)place->shard;
     farm_plan_actor_cpus(plan->machine, plan->placement, (int)a, &actor->cpus);
     if (place->cpu >= 0) farm_bitmap_set(&actor->claimed, place->cpu);
     actor->memory_node = place->memory_node;
     actor->attached = true;
     enum farm_status status = farm_run_workers_describe(workers, a, &spec, err);
-    return status ? status : farm_supervisor_add(workers->supervisor, &spec, err);
+    return status ? status : farm_supervisor_enlist(workers->supervisor, a, &spec, err);
 }
 
 // ---- the learner ----
@@ -143,6 +148,7 @@ size_t farm_run_workers_fill_learner(struct farm_run_workers *workers) {
     for (uint32_t b = 0; b < rings->bell_count; b++) workers->keep[kept++] = rings->bells[b];
     workers->keep[kept++] = rings->stats_segment.fd;
     workers->keep[kept++] = learner->admission;
+    workers->keep[kept++] = learner->sample_fd = workers->sample[1];
     learner->ring_fds = (const int(*)[2])workers->ring_fds;
     learner->ring_count = plan->places;
     learner->up_writable = workers->up_writable;
@@ -180,9 +186,16 @@ static enum farm_status add_learner(struct farm_run_workers *workers, struct far
                                     .memory_node = learner_memory_node(placement, workers->plan->first_gpu >= 0),
                                     .may_end = true,
                                     .errors_are_final = true, // a bad checkpoint or divergence would repeat
+                                    .deaths_are_final = workers->plan->deterministic,
                                     .stop_phase = FARM_RUN_PHASE_LEARNER};
     if (bridge) snprintf(spec.name, sizeof spec.name, "bridge");
-    return farm_supervisor_add(workers->supervisor, &spec, err);
+    return farm_supervisor_enlist(workers->supervisor, workers->plan->places, &spec, err);
+}
+
+enum farm_status farm_run_workers_enlist(struct farm_run_workers *workers, struct farm_error *err) {
+    enum farm_status status = FARM_OK;
+    for (uint32_t a = 0; a < workers->plan->actors && !status; a++) status = add_actor(workers, a, err);
+    return status ? status : add_learner(workers, err);
 }
 
 enum farm_status farm_run_workers_add(struct farm_run_workers *workers, struct farm_error *err) {
@@ -194,21 +207,24 @@ enum farm_status farm_run_workers_add(struct farm_run_workers *workers, struct f
     workers->ring_shard = calloc(places, sizeof *workers->ring_shard);
     workers->up_writable = gpu ? calloc(places, sizeof *workers->up_writable) : NULL;
     workers->wake_fds = calloc(places, sizeof *workers->wake_fds);
-    workers->keep = calloc(4 * places + workers->rings->bell_count + 2, sizeof *workers->keep);
+    workers->keep = calloc(4 * places + workers->rings->bell_count + 3, sizeof *workers->keep);
     if (!workers->actors || !workers->ring_fds || !workers->ring_shard || !workers->keep || !workers->wake_fds ||
         (gpu && !workers->up_writable))
         return farm_fail_errno(err, FARM_E_LIMIT, "no memory for %zu actors", places);
     workers->count = plan->actors;
+    workers->start_frames = workers->learner.before.frames;
+    if (plan->deterministic && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, workers->sample))
+        return farm_fail_errno(err, FARM_E_LIMIT, "no socket to the learner (ulimit -n)");
     enum farm_status status = FARM_OK;
-    for (uint32_t a = 0; a < plan->actors && !status; a++) status = add_actor(workers, a, err);
-    for (uint32_t a = plan->actors; a < places && !status; a++)
-        status = farm_supervisor_reserve(workers->supervisor, err);
-    return status ? status : add_learner(workers, err);
+    for (size_t i = 0; i <= places && !status; i++) status = farm_supervisor_reserve(workers->supervisor, err);
+    return status ? status : farm_run_workers_enlist(workers, err);
 }
 
 void farm_run_workers_free(struct farm_run_workers *workers) {
     for (uint32_t a = 0; workers->actors && a < workers->plan->places; a++)
         farm_env_program_free(&workers->actors[a].program);
+    for (int i = 0; i < 2; i++)
+        if (workers->sample[i]) close(workers->sample[i]);
     free(workers->actors);
     free(workers->ring_fds);
     free(workers->ring_shard);

@@ -48,9 +48,12 @@ struct farm_run_workers {
     int *up_writable;     // [places]; NULL: the learner is on the CPU
     int *wake_fds;        // [places]; -1: a local actor
     int *keep;            // the learner's descriptors
+
+    int sample[2];        // a deterministic run's socket between supervisor and learner (learner/config.h); 0: none
+    uint64_t start_frames; // of the run when these processes started
 };
 
-// The seed of actors and learner: the recipe's, changed in a resumed run.
+// The seed of actors and learner: the recipe's, changed if the run has frames already.
 uint64_t farm_run_workers_seed(const struct farm_run_workers *workers);
 
 // Number of attached actors in the shard.
@@ -61,6 +64,8 @@ bool farm_run_shares_cpus(const struct farm_run_plan *plan);
 
 // Adds all actors, then the learner, to the supervisor. Called after rings, bells, stats and the admission socket.
 enum farm_status farm_run_workers_add(struct farm_run_workers *workers, struct farm_error *err);
+// The same workers once more, after all have ended and with new rings.
+enum farm_status farm_run_workers_enlist(struct farm_run_workers *workers, struct farm_error *err);
 void farm_run_workers_free(struct farm_run_workers *workers); // safe on a zeroed one
 
 // Fills the spec of an actor whose ring, CPUs, memory node and shard are set.

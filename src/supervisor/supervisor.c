@@ -66,6 +66,7 @@ struct farm_supervisor {
     int signal_number; // the first that came
     uint64_t signal_ns;
     bool impatient;
+    bool asked, deferred; // on_interrupt was called; its answer
     struct farm_death_watch deaths;
 };
 
@@ -442,7 +443,8 @@ static enum farm_status after_death(struct farm_supervisor *supervisor, struct w
     snprintf(worker->deaths[(worker->starts - 1) % DEATHS_KEPT], FARM_DEATH_CAUSE_BYTES, "%s", death.cause);
     if (config->on_death) config->on_death(config->context, number, &death);
     const bool exited = info->si_code == CLD_EXITED, by_word = !exited && info->si_status == SIGRTMAX;
-    if ((exited && spec->errors_are_final) || (by_word && spec->final_status) || spec->once)
+    if ((exited && spec->errors_are_final) || (by_word && spec->final_status) || spec->once ||
+        spec->deaths_are_final)
         return lose(supervisor, worker, final_error(worker, death.how, err), err);
     if (spec->restarts_max && worker->starts > spec->restarts_max)
         return lose(supervisor, worker, too_many_restarts(worker, err), err);
@@ -540,11 +542,19 @@ static void kill_due(struct farm_supervisor *supervisor) {
     }
 }
 
+// Whether the workers end by themselves after the signal that has come.
+static bool is_deferred(struct farm_supervisor *supervisor) {
+    if (!supervisor->asked && supervisor->config.on_interrupt)
+        supervisor->deferred = supervisor->config.on_interrupt(supervisor->config.context);
+    supervisor->asked = true;
+    return supervisor->deferred && !supervisor->impatient;
+}
+
 static enum farm_status watch(struct farm_supervisor *supervisor, struct farm_error *err) {
     const struct farm_supervisor_config *config = &supervisor->config;
     uint64_t tick_ns = farm_now_ns();
     for (;;) {
-        if (farm_supervisor_interrupted(supervisor)) return FARM_OK;
+        if (farm_supervisor_interrupted(supervisor) && !is_deferred(supervisor)) return FARM_OK;
         enum farm_status status = reap_all(supervisor, true, err);
         if (status || all_ended(supervisor)) return status;
         tell_signals(supervisor);

@@ -36,6 +36,7 @@ struct farm_worker_spec {
     // Enlisted for one life, which the run does not wait for: exit status 0 is its end (on_end), and all else, also
     // that it cannot be started, an error that would end the run.
     bool once;
+    bool deaths_are_final; // every death ends the run, and no worker is started again
     int stop_phase; // phases are stopped one after another, 0 first
 };
 

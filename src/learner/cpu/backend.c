@@ -20,6 +20,8 @@
 
 enum { BLOCK = 4096 };                      // parameters that stay in a core's cache while their gradients are summed
 enum { FRAME_ROWS = 96, FLAT_ROWS = 1024 }; // of a micro-batch: they keep a core busy and do not delay inference
+// Deterministic: the same sums for any number of training threads, of which at most PARTS are busy.
+enum { PARTS = 8, FIXED_FLAT_ROWS = 256 };
 
 // Memory of the backend, freed with it.
 struct block {
@@ -29,16 +31,22 @@ struct block {
     size_t bytes;
 };
 
+// A part of a pass's sums: what one worker has computed; deterministic: every PARTS-th piece, in order.
+struct part {
+    uint64_t run; // whose sums it holds
+    float *grads; // [parameter_count]
+    double terms[FARM_ALGO_TERMS_MAX];
+};
+
 // One training thread.
 struct worker {
     struct farm_executor *executor;
     uint64_t run; // for which it is prepared
-    float *grads; // [parameter_count] part of the sum
+    struct part *part; // to which it adds
     const void **rows;
     struct farm_gathered gathered;
     float *policy, *dpolicy, *value, *dvalue;
     float *state[2]; // [units][net->state] before the present steps, and before the burn-in
-    double terms[FARM_ALGO_TERMS_MAX];
 };
 
 // The newest parameters, for the inference threads of one node.
@@ -97,9 +105,11 @@ struct farm_backend {
     uint64_t run;
     struct farm_iteration *iteration;
     const struct farm_pass *pass;
-    uint32_t pass_units, piece_units;
-    float **parts; // [part_count] gradients of the workers that took pieces; the first becomes their sum
-    uint32_t part_count;
+    uint32_t pass_units, piece_units, pieces;
+    struct part *parts; // [part_max]: one a worker, or PARTS
+    uint32_t part_max;
+    float **grads; // [grad_count] of the parts of this pass; the first becomes their sum
+    uint32_t grad_count;
     double *squares; // [blocks] of that sum, by BLOCK parameters
     struct farm_optimiser_factors factors;
 };
@@ -176,7 +186,6 @@ static enum farm_status make_worker(struct farm_backend *backend, struct worker 
     const struct farm_algo_config *algo = &backend->learner->algo;
     const size_t rows = pass_rows(backend);
     const size_t outputs = (size_t)backend->head.outputs;
-    w->grads = new_vector(backend);
     w->rows = zeroed(backend, rows * (size_t)farm_net_pointers(backend->net), sizeof(void *));
     w->gathered = (struct farm_gathered){
         .behaviour = zeroed(backend, rows * outputs, sizeof(float)),
@@ -207,10 +216,11 @@ static uint32_t training_threads(const struct farm_learner_config *learner) {
 // Units of one forward and backward pass of a training thread. The recipe's micro_batch counts windows.
 static uint32_t choose_micro_batch(const struct farm_backend *backend) {
     const struct farm_learner_config *learner = backend->learner;
-    const uint32_t threads = training_threads(learner),
+    const uint32_t threads = learner->deterministic ? 1 : training_threads(learner),
                    share = (farm_algo_pass_units(backend->plan, backend->columns_max) + threads - 1) / threads;
     const uint32_t rows = learner->micro_batch              ? learner->micro_batch * backend->plan->shape.length
                           : backend->net->io.frame_channels ? FRAME_ROWS
+                          : learner->deterministic          ? FIXED_FLAT_ROWS
                                                             : FLAT_ROWS;
     const uint32_t wanted = rows / farm_algo_unit_rows(backend->plan);
     return wanted > share ? share : wanted < 1 ? 1 : wanted;
@@ -226,6 +236,7 @@ static enum farm_status choose_arithmetic(struct farm_backend *backend, struct f
         .infer_rows = (int)learner->infer_batch_max,
         .version_rows =
             (int)(farm_algo_pass_units(backend->plan, backend->columns_max) * farm_algo_unit_rows(backend->plan)),
+        .fixed = learner->deterministic,
         .cpu_name = learner->cpu_name,
         .run_file = learner->arithmetic_run_file,
         .user_file = learner->arithmetic_user_file,
@@ -255,7 +266,10 @@ static enum farm_status make_training(struct farm_backend *backend, const struct
     backend->trainable = new_vector(backend);
     if (backend->trainable && !farm_net_trainable(backend->net, backend->trainable)) backend->trainable = NULL;
     backend->workers = zeroed(backend, threads, sizeof *backend->workers);
-    backend->parts = zeroed(backend, threads, sizeof *backend->parts);
+    backend->part_max = learner->deterministic ? PARTS : threads;
+    backend->parts = zeroed(backend, backend->part_max, sizeof *backend->parts);
+    backend->grads = zeroed(backend, backend->part_max, sizeof *backend->grads);
+    for (uint32_t k = 0; backend->parts && k < backend->part_max; k++) backend->parts[k].grads = new_vector(backend);
     backend->squares = zeroed(backend, block_count(backend), sizeof *backend->squares);
     if (backend->out_of_memory) return farm_fail(err, FARM_E_LIMIT, "no memory for %u training threads", threads);
     for (uint32_t i = 0; i < threads; i++) {
@@ -429,15 +443,12 @@ static enum farm_status infer(struct farm_backend *backend, uint32_t k, const st
 
 // ---- gradients ----
 
-// The worker of this thread, before its piece: at the run's first one it loads the parameters and sets gradient and
-// terms to zero.
+// The worker of this thread, before its piece: at the run's first one it loads the parameters.
 static struct worker *prepared(struct farm_backend *backend, uint32_t thread) {
     struct worker *w = &backend->workers[thread];
     if (w->run == backend->run) return w;
     w->run = backend->run;
     farm_executor_load(w->executor, backend->params);
-    memset(w->grads, 0, vector_bytes(backend));
-    memset(w->terms, 0, sizeof w->terms);
     return w;
 }
 
@@ -517,17 +528,33 @@ static void differentiate_units(struct farm_backend *backend, struct worker *w, 
     };
     memcpy(rows.option, algo->option, sizeof rows.option);
     if (once)
-        farm_algo_gradients(algo->algo, &rows, w->terms);
+        farm_algo_gradients(algo->algo, &rows, w->part->terms);
     else
-        farm_algo_differentiate(algo->algo, &rows, w->terms);
-    farm_executor_backward(w->executor, sequence, w->dpolicy, w->dvalue, w->grads);
+        farm_algo_differentiate(algo->algo, &rows, w->part->terms);
+    farm_executor_backward(w->executor, sequence, w->dpolicy, w->dvalue, w->part->grads);
+}
+
+// Adds a piece to a part, which the run's first one sets to zero.
+static void add_piece(struct farm_backend *backend, uint32_t piece, uint32_t to, uint32_t thread) {
+    const uint32_t first = piece * backend->piece_units, left = backend->pass_units - first;
+    struct worker *w = prepared(backend, thread);
+    struct part *part = w->part = &backend->parts[to];
+    if (part->run != backend->run) {
+        part->run = backend->run;
+        memset(part->grads, 0, vector_bytes(backend));
+        memset(part->terms, 0, sizeof part->terms);
+    }
+    differentiate_units(backend, w, first, left < backend->piece_units ? left : backend->piece_units);
 }
 
 static void differentiate_piece(void *context, uint32_t piece, uint32_t thread) {
+    add_piece(context, piece, thread, thread);
+}
+
+// Deterministic: all pieces of a part, in whichever thread.
+static void differentiate_part(void *context, uint32_t part, uint32_t thread) {
     struct farm_backend *backend = context;
-    const uint32_t first = piece * backend->piece_units, left = backend->pass_units - first;
-    differentiate_units(backend, prepared(backend, thread), first,
-                        left < backend->piece_units ? left : backend->piece_units);
+    for (uint32_t piece = part; piece < backend->pieces; piece += PARTS) add_piece(backend, piece, part, thread);
 }
 
 // Runs the pieces in the active workers' threads.
@@ -544,7 +571,7 @@ static void choose_active(struct farm_backend *backend) {
     const uint32_t n = backend->timed_passes;
     bool alone = backend->least_ns[0] < backend->least_ns[1];
     if (n < TIMED_PASSES) alone = n % 2 == 0;
-    if (!backend->learner->train_threads_chosen) alone = false;
+    if (!backend->learner->train_threads_chosen || backend->learner->deterministic) alone = false;
     backend->active = alone ? 1 : backend->worker_count;
 }
 
@@ -554,7 +581,7 @@ static void time_pass(struct farm_backend *backend, uint64_t ns) {
     if (n < TIMED_PASSES && (n < 2 || ns < *least)) *least = ns;
     if (n == PASSES_BETWEEN) backend->timed_passes = 0;
     if (n != TIMED_PASSES - 1 || backend->worker_count == 1 || backend->choice_logged ||
-        !backend->learner->train_threads_chosen)
+        !backend->learner->train_threads_chosen || backend->learner->deterministic)
         return;
     backend->choice_logged = true;
     farm_log_info("a pass takes %.0f us in one training thread, %.0f us in %u: %s", 1e-3 * (double)backend->least_ns[0],
@@ -562,11 +589,12 @@ static void time_pass(struct farm_backend *backend, uint64_t ns) {
                   backend->least_ns[0] < backend->least_ns[1] ? "one is used" : "all are used");
 }
 
-// Pieces of `units` for the active workers. Returns their number.
+// Pieces of `units` for the active workers; deterministic: for any number of them. Returns their number.
 static uint32_t divide(struct farm_backend *backend, uint32_t units) {
-    const uint32_t each = (units + backend->active - 1) / backend->active;
+    const uint32_t workers = backend->learner->deterministic ? 1 : backend->active,
+                   each = (units + workers - 1) / workers;
     backend->piece_units = backend->micro_batch < each ? backend->micro_batch : each;
-    return (units + backend->piece_units - 1) / backend->piece_units;
+    return backend->pieces = (units + backend->piece_units - 1) / backend->piece_units;
 }
 
 // Targets once: some columns' steps, and the present values of their last observations.
@@ -620,10 +648,10 @@ static void add_gradients(void *context, uint32_t piece, uint32_t thread) {
     const struct share share = share_of(backend, piece);
     for (size_t block = share.block; block < share.block_end; block++) {
         const size_t from = block * BLOCK, left = share.parameter_end - from, count = left < BLOCK ? left : BLOCK;
-        float *sum = backend->parts[0] + from;
-        for (size_t step = 1; step < backend->part_count; step *= 2)
-            for (size_t k = 0; k + step < backend->part_count; k += 2 * step)
-                farm_optimiser_add(backend->parts[k] + from, backend->parts[k + step] + from, count);
+        float *sum = backend->grads[0] + from;
+        for (size_t step = 1; step < backend->grad_count; step *= 2)
+            for (size_t k = 0; k + step < backend->grad_count; k += 2 * step)
+                farm_optimiser_add(backend->grads[k] + from, backend->grads[k + step] + from, count);
         for (size_t i = 0; i < count && backend->trainable; i++)
             if (backend->trainable[from + i] == 0) sum[i] = 0;
         backend->squares[block] = farm_optimiser_squares(sum, count);
@@ -634,7 +662,7 @@ static void update_parameters(void *context, uint32_t piece, uint32_t thread) {
     struct farm_backend *backend = context;
     const struct share share = share_of(backend, piece);
     farm_optimiser_update(&backend->optimiser_config, &backend->optimiser, &backend->factors, share.block * BLOCK,
-                          share.parameter_end, backend->params, backend->parts[0]);
+                          share.parameter_end, backend->params, backend->grads[0]);
 }
 
 // The optimiser's step with the parts' sum times `scale`. A gradient that is not finite changes nothing.
@@ -650,7 +678,7 @@ static void step(struct farm_backend *backend, float learning_rate, double scale
     }
     backend->stats.grad_norm = INFINITY;
     backend->stats.bad_step = backend->optimiser.step;
-    backend->stats.bad_tensor = farm_backend_bad_tensor(backend->net, backend->parts[0]);
+    backend->stats.bad_tensor = farm_backend_bad_tensor(backend->net, backend->grads[0]);
 }
 
 static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const struct farm_pass *pass,
@@ -664,13 +692,17 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
     choose_active(backend);
     const uint64_t start = farm_now_ns();
     backend->run++;
-    run_pieces(backend, divide(backend, backend->pass_units), differentiate_piece);
-    backend->part_count = 0;
-    for (uint32_t k = 0; k < backend->active; k++) {
-        const struct worker *w = &backend->workers[k];
-        if (w->run != backend->run) continue;
-        backend->parts[backend->part_count++] = w->grads;
-        for (int t = 0; t < FARM_ALGO_TERMS_MAX; t++) backend->stats.terms[t] += w->terms[t];
+    const uint32_t pieces = divide(backend, backend->pass_units);
+    if (backend->learner->deterministic)
+        run_pieces(backend, pieces < PARTS ? pieces : PARTS, differentiate_part);
+    else
+        run_pieces(backend, pieces, differentiate_piece);
+    backend->grad_count = 0;
+    for (uint32_t k = 0; k < backend->part_max; k++) {
+        const struct part *part = &backend->parts[k];
+        if (part->run != backend->run) continue;
+        backend->grads[backend->grad_count++] = part->grads;
+        for (int t = 0; t < FARM_ALGO_TERMS_MAX; t++) backend->stats.terms[t] += part->terms[t];
     }
     run_pieces(backend, backend->active, add_gradients);
     if (isfinite(backend->stats.grad_norm))
