@@ -85,7 +85,6 @@ Test(cuda_numbers, plays_and_learns_with_a_memory_as_the_cpu_does) {
         {true, 1, ENVIRONMENTS, 5, 7, .lstm = 1, .burn_in = 6, .mirror = FARM_MIRROR_WINDOW},
         {true, 1, ENVIRONMENTS, 5, 7, 3, .dict = true, .ppo = true, .lstm = 2, .burn_in = 2},
         {true, 2, 9, 2, 7, 2, .loss_mean = true, .ppo = true, .lstm = 1, .mirror = FARM_MIRROR_WINDOW},
-        {false, 1, ENVIRONMENTS, 5, 7, 2, .ppo = true, .lstm = 1, .burn_in = 3},
     };
     expect_as_cpu(settings, sizeof settings / sizeof *settings);
 }
