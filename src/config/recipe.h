@@ -78,8 +78,8 @@ struct farm_recipe {
     double seconds, reward_clip, reward_scale, log_sigma;
     double lr, lr_end, lr_hold, grad_norm_clip, rmsprop_decay, rmsprop_epsilon, adam_beta1, adam_beta2, adam_epsilon;
     double infer_wait_ms, checkpoint_every, metrics_every, hang_seconds, hang_kill, node_grace_s;
-    bool deterministic, squash, normalise_observations, normalise_rewards, last_inputs, loss_sum, pin, numa, huge_pages, csv,
-        tensorboard;
+    bool deterministic, squash, normalise_observations, normalise_rewards, last_inputs, loss_sum, pin, numa, huge_pages,
+        csv, tensorboard;
     struct farm_recipe_option options[FARM_RECIPE_OPTIONS_MAX];
     size_t option_count;
     char continuous[FARM_RECIPE_PATH_BYTES + 128]; // the shipped recipe for continuous actions; "": none, or it is read

@@ -154,8 +154,7 @@ enum farm_status farm_arithmetic_choose(const struct farm_arithmetic_request *re
     }
     make_key(request, key, &sizes_at);
     const bool in_run = find_plan(request->run_file, key, sizes_at, net, out); // whatever the sizes
-    const bool in_user =
-        !in_run && !request->fixed && find_plan(request->user_file, key, strlen(key), net, out);
+    const bool in_user = !in_run && !request->fixed && find_plan(request->user_file, key, strlen(key), net, out);
     const bool timed = !in_run && !in_user && !request->fixed;
     const uint64_t start = farm_thread_cpu_ns();
     if (timed) status = farm_arithmetic_time(request, out, err);

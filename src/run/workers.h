@@ -49,7 +49,7 @@ struct farm_run_workers {
     int *wake_fds;        // [places]; -1: a local actor
     int *keep;            // the learner's descriptors
 
-    int sample[2];        // a deterministic run's socket between supervisor and learner (learner/config.h); 0: none
+    int sample[2];         // a deterministic run's socket between supervisor and learner (learner/config.h); 0: none
     uint64_t start_frames; // of the run when these processes started
 };
 

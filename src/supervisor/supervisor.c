@@ -443,8 +443,7 @@ static enum farm_status after_death(struct farm_supervisor *supervisor, struct w
     snprintf(worker->deaths[(worker->starts - 1) % DEATHS_KEPT], FARM_DEATH_CAUSE_BYTES, "%s", death.cause);
     if (config->on_death) config->on_death(config->context, number, &death);
     const bool exited = info->si_code == CLD_EXITED, by_word = !exited && info->si_status == SIGRTMAX;
-    if ((exited && spec->errors_are_final) || (by_word && spec->final_status) || spec->once ||
-        spec->deaths_are_final)
+    if ((exited && spec->errors_are_final) || (by_word && spec->final_status) || spec->once || spec->deaths_are_final)
         return lose(supervisor, worker, final_error(worker, death.how, err), err);
     if (spec->restarts_max && worker->starts > spec->restarts_max)
         return lose(supervisor, worker, too_many_restarts(worker, err), err);

@@ -30,7 +30,7 @@ struct farm_supervisor_config {
     void (*on_death)(void *context, size_t worker, const struct farm_death *death);
     void (*on_end)(void *context, size_t worker);                   // one that may end, or was dismissed, has ended
     void (*on_loss)(void *context, size_t worker, const char *why); // an expendable one cannot be kept alive
-    void (*on_signal)(void *context, int number);  // SIGUSR1, SIGUSR2; NULL: they do what they did before
+    void (*on_signal)(void *context, int number); // SIGUSR1, SIGUSR2; NULL: they do what they did before
     // The first signal that ends the run: true if the workers that may end will do so soon; until then, or until
     // another signal a second or more later, the run goes on. NULL: false.
     bool (*on_interrupt)(void *context);
@@ -84,9 +84,9 @@ bool farm_supervisor_interrupted(struct farm_supervisor *supervisor);
 // Starts all workers, watches them until on_tick returns FARM_TURN_STOP, a signal comes, all workers that may end have
 // ended, or one cannot be kept alive; then stops them phase by phase: SIGTERM (and SIGCONT, for stopped processes), up
 // to grace_ms, SIGKILL. A second signal a second or more after the first cuts the grace short. When it returns no
-// worker is left, nor any process of a worker's group; all may be enlisted again for another run. FARM_OK: ended as wanted, also by a signal (*signal_number says
-// which, else 0; may be NULL). FARM_E_DEAD: a crash loop or a final error, with the worker's last words. FARM_E_IO,
-// FARM_E_LIMIT: a process could not be started.
+// worker is left, nor any process of a worker's group; all may be enlisted again for another run. FARM_OK: ended as
+// wanted, also by a signal (*signal_number says which, else 0; may be NULL). FARM_E_DEAD: a crash loop or a final
+// error, with the worker's last words. FARM_E_IO, FARM_E_LIMIT: a process could not be started.
 enum farm_status farm_supervisor_run(struct farm_supervisor *supervisor, int *signal_number, struct farm_error *err);
 
 pid_t farm_supervisor_pid(const struct farm_supervisor *supervisor, size_t worker); // 0: not running

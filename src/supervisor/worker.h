@@ -37,7 +37,7 @@ struct farm_worker_spec {
     // that it cannot be started, an error that would end the run.
     bool once;
     bool deaths_are_final; // every death ends the run, and no worker is started again
-    int stop_phase; // phases are stopped one after another, 0 first
+    int stop_phase;        // phases are stopped one after another, 0 first
 };
 
 #endif

@@ -41,7 +41,7 @@ struct part {
 // One training thread.
 struct worker {
     struct farm_executor *executor;
-    uint64_t run; // for which it is prepared
+    uint64_t run;      // for which it is prepared
     struct part *part; // to which it adds
     const void **rows;
     struct farm_gathered gathered;
