@@ -55,6 +55,9 @@ TABLE = [
     Row("menu-drinks-ppo", "--env native/menu --env.drinks true --algo ppo", 3, 0.95),  # several masked actions a step
     Row("juggle-vtrace", "--env native/juggle --algo vtrace", 3, 0.95),  # several fields of observations
     Row("juggle-ppo", "--env native/juggle --algo ppo", 3, 0.95),
+    Row("recall-vtrace", "--env native/recall --algo vtrace", 3, 0.95),  # a memory
+    Row("recall-ppo", "--env native/recall --algo ppo", 3, 0.95),
+    Row("cartpole-memory", "--env native/cartpole --env.velocity false --algo ppo --lstm 32 --epochs 4", 3, 400),
     Row("pendulum", "--env gym/Pendulum-v1 --algo ppo --frames 500k", 3, -200),
     Row("lunarlander", "--env gym/LunarLander-v3 --algo ppo --frames 1500k", 3, 200),
     Row("acrobot", "--env gym/Acrobot-v1 --algo ppo --frames 500k", 3, -100),

@@ -22,14 +22,28 @@ def numbers(w, x):
     """What the network sees of pixels: 0 to 1, or (--normalise-observations) of mean 0 and deviation 1 in steps of 1/25.4."""
     if "normalise.mean" not in w:
         return x.float() / 255
-    mean, variance = (w[f"normalise.{name}"].reshape(x.shape[2:]) for name in ("mean", "variance"))
+    mean, variance = (w[f"normalise.{name}"][: x.shape[2] * x.shape[3]].reshape(x.shape[2:]) for name in ("mean", "variance"))
     steps = ((x.float() - mean) / (variance + 0.65).sqrt() * 25.4).round().clamp(-128, 127)
     return steps / 25.4 * x.flatten(2).any(-1)[:, :, None, None]  # a frame from before the episode stays 0
 
 
-def forward(w, net, x):
+def remember(w, x, state):
+    """A step of the LSTM's layers, whose tensors are named as in torch.nn.LSTM."""
+    for k, (h, c) in enumerate(state):
+        names = (f"{{}}_ih_l{k}", f"{{}}_hh_l{k}")
+        gates = sum(linear(v, *(w["lstm." + name.format(part)] for part in ("weight", "bias"))) for v, name in zip((x, h), names))
+        i, f, g, o = (gates[:, n * h.shape[1] : (n + 1) * h.shape[1]] for n in range(4))
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        x = o.sigmoid() * c.tanh()
+        state[k] = (x, c)
+    return x
+
+
+def forward(w, net, x, inputs=None, state=()):
     """Logits [batch][actions] and values [batch][1]. x: flat [batch][numbers], or frames [batch][stack][height][width] of
-    pixels 0 to 255, the oldest first; a frame from before the episode is zeros."""
+    pixels 0 to 255, the oldest first; a frame from before the episode is zeros. inputs: numbers beside frames (with last_inputs the
+    last action one-hot and the last reward, clipped to +-1; for mlp they end x), zeros in an episode's first step. state: of an
+    LSTM a list of its layers' (h, c), [batch][units] each, zeros in an episode's first step; it becomes the next step's."""
     strides, i = STRIDES[net], 0
     x = numbers(w, x) if strides else x
     for i, stride in enumerate(strides, 1):
@@ -38,6 +52,10 @@ def forward(w, net, x):
     for i in range(i, i + 1 if strides else 2):
         x = linear(x, w[f"layers.{i}.weight"], w[f"layers.{i}.bias"])
         x = x.relu() if strides else x.tanh()
+    if inputs is not None:
+        x = torch.cat([x, linear(inputs, w["inputs.weight"], w["inputs.bias"]).relu()], 1)
+        x = x if state else linear(x, w["joined.weight"], w["joined.bias"]).relu()
+    x = remember(w, x, state)
     return linear(x, w["policy.weight"], w["policy.bias"]), linear(x, w["value.weight"], w["value.bias"])
 
 

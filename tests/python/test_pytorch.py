@@ -28,6 +28,9 @@ class Tensor(np.ndarray):
     def sqrt(self):
         return np.sqrt(self)
 
+    def sigmoid(self):
+        return 1 / (1 + np.exp(-self))
+
     def clamp(self, low, high):
         return self.clip(low, high)
 
@@ -58,7 +61,7 @@ class File(dict):
 
 
 MODULES = {
-    "torch": {}, "torch.nn": {}, "torch.nn.functional": {"linear": lambda x, w, b: x @ w.T + b, "conv2d": conv2d},
+    "torch": {"cat": np.concatenate}, "torch.nn": {}, "torch.nn.functional": {"linear": lambda x, w, b: x @ w.T + b, "conv2d": conv2d},
     "safetensors": {"safe_open": None}, "safetensors.torch": {"load_file": File},
 }
 
@@ -77,10 +80,13 @@ class PyTorch(InFolder):
 
         for env, net, shape in ("native/catch", "mlp", (3, 50)), ("native/breakout", "shallow", (3, 2, 84, 84)), ("native/breakout", "nature", (3, 2, 84, 84)):
             run = self.folder / net
-            self.farm("train", "--env", env, "--net", net, "--frames", "2k", "--run", run, "--quiet", "--normalise-observations", "true" if net == "nature" else "false")
+            more = ("--normalise-observations", "true", "--lstm", "8", "--lstm-layers", "2") if net == "nature" else ()
+            self.farm("train", "--env", env, "--net", net, "--frames", "2k", "--run", run, "--quiet", "--normalise-observations", "false", *more)
             (path,) = (run / "checkpoints").glob("0*")
             file, observations = File(path), np.random.default_rng(1).uniform(0, 255, shape).astype(np.float32).view(Tensor)
-            logits, value = pytorch.forward(file, file.about["recipe.net"], observations)
+            inputs, state = (np.ones((3, 5)).view(Tensor), [(np.zeros((3, 8)).view(Tensor),) * 2] * 2) if more else (None, ())
+            logits, value = pytorch.forward(file, file.about["recipe.net"], observations, inputs, state)
+            self.assertTrue(all(part.any() for layer in state for part in layer))
             self.assertEqual((len(logits), value.shape), (3, (3, 1)))
             self.assertEqual(file.used, {name for name in file if not name.startswith("optimiser.") and name != "normalise.count"})
             if net == "mlp":
