@@ -43,7 +43,7 @@ Test(bw, a_stopped_part_has_the_figures_measured_so_far) {
 
 Test(bw, a_stopped_ring_ends_at_once) {
     struct farm_bw_setup setup = setup_here(3600, 4, 0);
-    int left = 6;
+    int left = 2;
     const struct farm_bw_control control = {.stop = stop_after, .context = &left};
     skip_without_two_cores();
     setup.control = &control;

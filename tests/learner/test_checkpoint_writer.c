@@ -44,7 +44,7 @@ TestSuite(learner, .init = set_up, .fini = tear_down, .timeout = 30);
 // The figures at the next checkpoint.
 static void reach(uint64_t frames, uint64_t episodes, double return_mean) {
     table.stats.frames = frames;
-    table.stats.episodes = episodes;
+    table.stats.episodes = table.stats.games = episodes;
     farm_stats_set(&table.stats.return_mean, return_mean);
 }
 

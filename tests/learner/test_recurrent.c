@@ -49,13 +49,13 @@ Test(recurrent, state_outlives_a_killed_learner, .timeout = 60) {
     play(whole, STEPS, STEPS);
     const pid_t child = fork();
     if (!child) {
-        update_reopen(killed);
+        update_reopen(killed, true);
         play(killed, STEPS, KILLED);
         _exit(0);
     }
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "status %x", (unsigned)status);
-    update_reopen(killed);
+    update_reopen(killed, false);
     cr_assert_eq(killed->n, KILLED);
     update_take_in(killed);
     update_answer(killed, false);

@@ -212,9 +212,10 @@ static inline void update_close_learner(struct update_run *run) {
     farm_lanes_close(&run->lanes);
 }
 
-// Another learner and another actor on the same ring: in a forked child, or after its death.
-static inline void update_reopen(struct update_run *run) {
-    update_close_learner(run);
+// Another learner and another actor on the same ring. In a forked child the threads of the one before do not exist: it
+// is left as it is.
+static inline void update_reopen(struct update_run *run, bool forked) {
+    if (!forked) update_close_learner(run);
     update_open_learner(run);
     farm_ring_close(&run->ring.actor);
     test_ring_view(&run->ring.made, FARM_RING_ACTOR, &run->ring.actor);
