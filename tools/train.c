@@ -395,7 +395,11 @@ static void print_next_steps(const struct training *training, const struct saved
     printf("\nWhat to try next:\n");
     if (saved->newest[0]) {
         printf("  farm eval %s --episodes 20      plays it without learning\n", word.text);
-        printf("  farm train --run %s --resume --seconds 300      continues this run\n", word.text);
+        if (training->run.plan.deterministic)
+            printf("  farm train --run %s --resume --frames %llu      continues this run\n", word.text,
+                   2 * (unsigned long long)farm_load_relaxed(&training->run.rings.stats->frames));
+        else
+            printf("  farm train --run %s --resume --seconds 300      continues this run\n", word.text);
     }
     printf("  farm train --env %s      %s\n", strncmp(env, "ale/", 4) == 0 ? "ale/Breakout" : "ale/Pong",
            "a real Atari game");

@@ -249,21 +249,28 @@ static void await_sample(const struct farm_trainer *trainer) {
     (void)!recv(there.fd, &byte, 1, MSG_DONTWAIT);
 }
 
+static bool target_reached(const struct farm_trainer *trainer) {
+    const struct farm_learner_config *learner = trainer->parts->config;
+    return learner->frames_target && farm_load_relaxed(&learner->stats->frames) >= learner->frames_target;
+}
+
+static void end_learner(const struct farm_trainer *trainer, bool done) {
+    if (done) farm_store_release(&trainer->parts->config->stats->done, 1);
+    farm_store_relaxed(trainer->parts->stop, 1);
+    wake_shards(trainer);
+}
+
 // Deterministic: between an iteration's publish and its release every lane waits, and every step that was answered is
 // counted, so what is written here is the same in each run. At a checkpoint the learner ends: the steps after the
 // window are not answered.
 static bool end_update(struct farm_trainer *trainer) {
     const struct farm_learner_config *learner = trainer->parts->config;
-    struct farm_stats *stats = learner->stats;
-    const uint64_t updates = learner->before.updates + farm_load_relaxed(&stats->updates);
-    const bool done = learner->frames_target && farm_load_relaxed(&stats->frames) >= learner->frames_target,
-               ends = done || updates % learner->checkpoint_every_updates == 0;
+    const uint64_t updates = learner->before.updates + farm_load_relaxed(&learner->stats->updates);
+    const bool done = target_reached(trainer), ends = done || updates % learner->checkpoint_every_updates == 0;
     if (ends || updates % learner->metrics_every_updates == 0) await_sample(trainer);
     if (!ends || farm_load_relaxed(trainer->parts->stop)) return false;
     trainer->status = farm_checkpoint_writer_end(&trainer->writer, &trainer->error);
-    if (done && !trainer->status) farm_store_release(&stats->done, 1);
-    farm_store_relaxed(trainer->parts->stop, 1);
-    wake_shards(trainer);
+    end_learner(trainer, done && !trainer->status);
     return true;
 }
 
@@ -280,7 +287,10 @@ static void release_iteration(struct farm_trainer *trainer, const struct iterati
 static void *train_until_stopped(void *argument) {
     struct farm_trainer *trainer = argument;
     const bool deterministic = trainer->parts->config->deterministic;
+    const bool over = deterministic && target_reached(trainer); // resumed at its end
+    if (over) end_learner(trainer, true);
     pthread_mutex_lock(&trainer->lock);
+    trainer->stop |= over;
     while (!trainer->status && take_next(trainer)) {
         struct iteration *it = &trainer->iterations[trainer->slot];
         pthread_mutex_unlock(&trainer->lock);
