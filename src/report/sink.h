@@ -34,7 +34,7 @@ enum farm_status farm_sink_open(const struct farm_sink_format *format, const cha
 enum farm_status farm_sink_write(struct farm_sink *sink, const struct farm_sample *sample, struct farm_error *err);
 void farm_sink_close(struct farm_sink *sink); // safe on a closed one
 
-// Shortens a file of metrics to its first lines, those of at most so many frames; a missing file is none. Returns
+// Shortens a file of metrics to its first lines, those of at most so many frames; a missing file has none. Returns
 // wall_s of the last one; 0: there is none.
 double farm_sink_cut(const char *path, uint64_t frames);
 

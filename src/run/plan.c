@@ -500,7 +500,8 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
     plan->machine = calloc(1, sizeof *plan->machine);
     plan->placement = calloc(1, sizeof *plan->placement);
     if (!plan->machine || !plan->placement) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for the plan");
-    enum farm_status status = plan->deterministic ? farm_run_deterministic_settle(plan, err) : FARM_OK;
+    enum farm_status status =
+        plan->deterministic ? farm_run_deterministic_settle(&plan->recipe, plan->listen.address != NULL, err) : FARM_OK;
     if (!status) status = farm_env_find(&plan->recipe, &plan->env, err);
     if (!status && plan->responder.remote) status = farm_run_offer_check(&plan->env, plan->responder.remote->spec, err);
     if (!status && !plan->responder.body) status = choose_net(plan, err);

@@ -2,7 +2,7 @@
 #include "run/run.h"
 
 #include "base/time.h"
-#include "run/deterministic.h"
+#include "run/checkpoints.h"
 #include "run/settings.h"
 
 enum farm_status farm_run_make(struct farm_run *run, const struct farm_run_request *request, struct farm_error *err) {
@@ -45,14 +45,45 @@ enum farm_status farm_run_build(struct farm_run *run, struct farm_error *err) {
     return status;
 }
 
+// After farm_supervisor_run of a deterministic run: whether the learner has ended at a checkpoint before the end of the
+// run.
+static bool goes_on(const struct farm_run *run) {
+    return run->plan.deterministic && !run->change.failure[0] && !run->events.standstill[0] &&
+           !farm_load_acquire(&run->rings.stats->done);
+}
+
+// Makes the rings anew and enlists all processes, which start with the checkpoint exactly as `--resume` would start
+// them.
+static enum farm_status begin_again(struct farm_run *run, struct farm_error *err) {
+    struct farm_run_workers *workers = &run->workers;
+    struct farm_stats *stats = run->rings.stats;
+    enum farm_status status = FARM_OK;
+    for (uint32_t a = 0; a < run->plan.actors && !status; a++) {
+        struct farm_ring *ring = &run->rings.ring[a];
+        run->change.abandoned += farm_load_relaxed(&ring->up_control->abandoned);
+        farm_ring_close(ring);
+        status = farm_run_rings_add(&run->rings, &run->plan, a, run->plan.placement->actor[a].memory_node, err);
+    }
+    if (status) return status;
+    if (!farm_run_find_checkpoint(workers->run_path, &run->plan, &run->caller, workers->checkpoint,
+                                  sizeof workers->checkpoint))
+        return farm_fail(err, FARM_E_NOT_FOUND, "%s: the checkpoint that was written last is gone", workers->run_path);
+    workers->learner.checkpoint_load = workers->checkpoint;
+    workers->start_frames = farm_load_acquire(&stats->checkpoint_frames);
+    farm_store_relaxed(&stats->ready, 0);
+    farm_store_relaxed(&stats->publishes, 0); // versions count from the checkpoint's, as after --resume
+    farm_run_events_again(&run->events);
+    return farm_run_workers_enlist(workers, err);
+}
+
 enum farm_status farm_run_execute(struct farm_run *run, bool *interrupted, struct farm_error *err) {
     int number;
     run->events.tick_ns = run->events.moved_ns = run->sampler.time_ns = farm_now_ns();
     run->sampler.frames = run->workers.learner.before.frames;
     run->sampler.agent_steps = run->workers.learner.before.agent_steps;
     enum farm_status status = farm_supervisor_run(run->workers.supervisor, &number, err);
-    while (!status && !number && farm_run_deterministic_goes_on(run)) {
-        status = farm_run_deterministic_again(run, err);
+    while (!status && !number && goes_on(run)) {
+        status = begin_again(run, err);
         if (!status) status = farm_supervisor_run(run->workers.supervisor, &number, err);
     }
     *interrupted = number != 0;

@@ -1,0 +1,110 @@
+"""`farm train --deterministic`: two runs, and a run that stops and goes on, agree bit for bit, however processes are scheduled."""
+
+import json
+import os
+import signal
+import threading
+import time
+import unittest
+
+from running import InFolder, children, wait_until
+
+# What a clock or an allocator decides, and what counts in a session.
+MEASURED = {"wall_s", "frames_per_s", "agent_steps_per_s", "actor_wait_share", "learner_wait_share", "actor_memory_bytes_max",
+            "actor_memory_bytes_sum", "learner_memory_bytes", "checkpoints"}  # fmt: skip
+
+
+class Deterministic(InFolder):
+    def flags(self, env, frames, *more, run):
+        return ["train", "--deterministic", "--env", env, "--frames", frames, "--run", run, "--quiet", *more]
+
+    def train(self, *arguments, run, **environment):
+        """A whole run; its lines of metrics and its last checkpoint."""
+        done = self.farm(*self.flags(*arguments, run=run), **environment)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return self.made(run)
+
+    def made(self, run):
+        lines = [json.loads(line) for line in (self.folder / run / "metrics.jsonl").read_text().splitlines()]
+        newest = max((self.folder / run / "checkpoints").glob("0*"))
+        self.assertGreater(len(lines), 1)
+        return [{k: v for k, v in line.items() if k not in MEASURED and not k.startswith("resumed_")} for line in lines], newest.name, newest.read_bytes()
+
+    def disturbed(self, *arguments, run):
+        """The same while its actors and its learner stand still by turns."""
+        process = self.start_logged(*self.flags(*arguments, run=run), log="said")
+
+        def disturb():
+            for turn in range(10000):
+                workers = [pid for name, pid in sorted(children(process.pid).items()) if name.startswith(("actor", "learner"))]
+                if process.poll() is not None or (turn and not workers):
+                    return
+                for pid in workers[turn % len(workers) :][:1]:
+                    try:
+                        os.kill(pid, signal.SIGSTOP)
+                        time.sleep(0.01)
+                        os.kill(pid, signal.SIGCONT)
+                    except ProcessLookupError:
+                        pass
+                time.sleep(0.005)
+
+        thread = threading.Thread(target=disturb)
+        thread.start()
+        process.wait(60)
+        thread.join()
+        self.assertEqual(process.returncode, 0, self.said())
+        return self.made(run)
+
+    def same(self, a, b):
+        self.assertEqual(a[0], b[0])
+        self.assertEqual(a[1], b[1])
+        self.assertTrue(a[2] == b[2], f"{a[1]} differs")
+
+    def test_a_disturbed_run_with_a_memory_is_the_same(self):
+        run = ("native/recall", "60k", "--algo", "vtrace", "--checkpoint-updates", "5", "--actors", "2")
+        self.same(self.train(*run, run="a"), self.disturbed(*run, run="b"))
+
+    def test_frames_numbers_and_python_repeat(self):
+        for env, frames, *more in (
+            ("native/breakout", "9k", "--checkpoint-updates", "2", "--train-threads", "2"),
+            ("gym/CartPole-v1", "6k", "--algo", "ppo", "--checkpoint-updates", "1"),
+            ("ale/Pong", "4k", "--algo", "vtrace", "--unroll", "8", "--checkpoint-updates", "2"),
+        ):
+            with self.subTest(env=env):
+                name = env.replace("/", "_")
+                self.same(self.train(env, frames, *more, run=name), self.train(env, frames, *more, run=name + "_again", HOME=str(self.folder)))
+
+    def test_a_run_that_stops_and_goes_on_is_one_that_does_not(self):
+        """Ctrl-C stops it at the next checkpoint."""
+        run = ("native/catch", "150k", "--algo", "ppo", "--checkpoint-updates", "20")
+        whole = self.train(*run, run="whole")
+        process = self.start_logged(*self.flags(*run, run="parts"), log="said")
+        self.assertTrue(wait_until(lambda: list((self.folder / "parts").glob("checkpoints/0*"))))
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+        self.assertEqual(process.returncode, 0, self.said())
+        lines, _, _ = self.made("parts")
+        self.assertLess(lines[-1]["frames"], whole[0][-1]["frames"])
+        self.same(whole, self.train(*run, "--resume", run="parts"))
+
+    def test_what_contradicts_it_is_refused(self):
+        for more, words in (
+            (("--seconds", "5"), "seconds"),
+            (("--regime", "async"), "async"),
+            (("--listen", "127.0.0.1:0", "--insecure"), "listen"),
+            (("--device", "cuda"), "cuda"),
+        ):
+            done = self.farm("train", "--deterministic", "--env", "native/catch", "--run", "refused", *more)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(words, done.stderr)
+
+    def test_a_dead_actor_ends_the_run(self):
+        process = self.start_logged(*self.flags("native/catch", "100G", run="r"), log="said")
+        self.assertTrue(wait_until(lambda: (self.folder / "r/metrics.jsonl").exists() and "actor 0" in children(process.pid)))
+        os.kill(children(process.pid)["actor 0"], signal.SIGKILL)
+        self.assertEqual(process.wait(60), 1, self.said())
+        self.assertIn("actor 0", self.said())
+
+
+if __name__ == "__main__":
+    unittest.main()
