@@ -74,6 +74,9 @@ class Deterministic(InFolder):
                 name = env.replace("/", "_")
                 self.same(self.train(env, frames, *more, run=name), self.train(env, frames, *more, run=name + "_again", HOME=str(self.folder)))
 
+        one = self.train("native/breakout", "9k", "--checkpoint-updates", "2", "--train-threads", "1", run="one")
+        self.assertEqual(one[0], self.made("native_breakout")[0])
+
     def test_a_run_that_stops_and_goes_on_is_one_that_does_not(self):
         """Ctrl-C stops it at the next checkpoint."""
         run = ("native/catch", "150k", "--algo", "ppo", "--checkpoint-updates", "20")
