@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The farm against the bare simulator: rounds of `farm fps` with the environments that have a target, and the cost of a
 CartPole step among a thousand in one process. Each run of `farm fps` alternates both sides; the ratio is the median of its
-`efficiency`: the farm's rate / (rate of the bare loop on one core x cores). Standard library only. Prints a table, or with
---json a benchmark's document.
+`efficiency`: the farm's rate / (rate of the bare loop on one core x cores). On request (--only train_pong), `farm train` on Pong
+against what its emulator, inference and training take alone. Standard library only. Prints a table, or with --json a benchmark's document.
 """
 
 import argparse
@@ -10,8 +10,9 @@ import json
 import os
 import statistics
 import sys
+import tempfile
 
-from peers.common import Unavailable, commit, farm_fps, machine, spread_of
+from peers.common import Farm, Program, Unavailable, commit, farm_fps, machine, spread_of
 
 BUILD = os.path.dirname(os.path.dirname(os.path.abspath(sys.argv[0])))  # build/bench/fps links to this file
 UNEVEN = f"plugin:{BUILD}/bench/plugins/uneven.so"  # one step in 100 takes 100 times as long, a reset 1,000 times
@@ -30,6 +31,11 @@ TARGETS = {
     UNEVEN: 0.93,
 }
 MANY, FEW = 1000, 16  # environments per process
+# V-trace, asynchronous, one pass of the shallow net over each step: the work of bench/learner's rows, whose windows are 20 steps and an end.
+WHOLE = "--env ale/Pong --algo vtrace --regime async --envs-total 0 --envs-per-actor 16 --unroll 20 --batch 0 --minibatch 0 --epochs 1"
+NET = "--net shallow --stack 4 --normalise-observations false --ratio-clip 0 --lambda 1"
+WINDOW_ROWS = 21 / 20
+WHOLE_S, PARTS_S = 20, 10  # of a run of farm train, and of all rows of bench/learner
 
 
 def fps(env, seconds, *options):
@@ -83,6 +89,31 @@ def cost_of_many(seconds):
     }
 
 
+def train_and_parts(rounds):
+    """`farm train` against the steps a second of all cores if each step took its parts' times alone, by turns."""
+    train = Farm(BUILD, "train", *WHOLE.split(), *NET.split(), "--device", "cpu", "--quiet")
+    values, references = [], []
+    for _ in range(rounds):
+        rows = {row["name"]: row["value"] for row in Program([f"{BUILD}/bench/learner", "--json"]).run(PARTS_S)["results"]}
+        bare = fps("ale/Pong", 4)
+        cost_s = 1 / bare["bare_agent_steps_per_s"] + 1 / rows["infer_shallow_16"] + WINDOW_ROWS / rows["train_shallow"]
+        references.append(bare["cores"] / cost_s)
+        with tempfile.TemporaryDirectory() as folder:
+            train.command[train.command.index("--json") :] = ["--json", "--run", f"{folder}/run"]
+            values.append(train.rate(WHOLE_S))
+    return {
+        "name": "train_pong",
+        "value": statistics.median(values),
+        "unit": "agent steps/s",
+        "better": "higher",
+        "spread": spread_of(values),
+        "reference": "emulator, inference and training alone, summed",
+        "reference_value": statistics.median(references),
+        "ratio": statistics.median(value / reference for value, reference in zip(values, references)),
+        "target": 0.9,
+    }
+
+
 def print_table(results):
     print(f"{'fps':36}{'median':>10} {'unit':<14}{'spread':>7}{'reference':>12}{'ratio':>8}{'target':>8}")
     for result in results:
@@ -116,11 +147,14 @@ def main():
     if arguments.seconds < 1 or arguments.rounds < 1:
         parser.error("--seconds and --rounds are 1 or more")
     envs = [env for env in TARGETS if arguments.only in env]
-    if not envs:
-        parser.error(f"no environment with '{arguments.only}' in its name; choose from: {', '.join(TARGETS)}")
+    whole = arguments.only != "" and arguments.only in "train_pong"  # a minute a round
+    if not envs and not whole:
+        parser.error(f"no environment with '{arguments.only}' in its name; choose from: {', '.join(TARGETS)}, train_pong")
     results, failures = measure(envs, arguments.seconds, arguments.rounds)
     if "native/cartpole" in envs:
         results.append(cost_of_many(4))
+    if whole:
+        results.append(train_and_parts(arguments.rounds))
     if arguments.json:
         print(json.dumps({"schema_version": 1, "benchmark": "fps", "commit": commit(BUILD),
                           "machine": machine(), "command": " ".join(["build/bench/fps", *sys.argv[1:]]), "results": results}, indent=1))
