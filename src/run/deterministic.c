@@ -22,6 +22,9 @@ static enum farm_status refuse(const struct farm_recipe *recipe, bool listens, s
         why = "--regime async trains on windows in the order of their arrival: --regime sync, or leave it out";
     else if (strcmp(recipe->device, "cuda") == 0)
         why = "--device cuda: cuDNN and cuBLASLt promise no order of their sums; --device cpu";
+    else if (recipe->infer_threads > 1)
+        why = "--infer-threads above 1, which count frames and games in an order that their timing decides: "
+              "--infer-threads 1, or leave it out";
     else if (recipe->eval_every && set_by_user(recipe, "eval_every"))
         why = "--eval-every plays beside the training, and its results come at any moment: keep all checkpoints "
               "(--checkpoints-keep 0) and play them by `farm eval` afterwards";
@@ -33,6 +36,7 @@ enum farm_status farm_run_deterministic_settle(struct farm_recipe *recipe, bool 
     if (status) return status;
     recipe->seconds = 0;
     recipe->eval_every = 0;
+    recipe->infer_threads = 1;
     snprintf(recipe->regime, sizeof recipe->regime, "sync");
     snprintf(recipe->device, sizeof recipe->device, "cpu");
     if (!recipe->checkpoint_updates) recipe->checkpoint_updates = 1 + (STEPS_BETWEEN - 1) / recipe->unroll;

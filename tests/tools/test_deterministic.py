@@ -69,6 +69,8 @@ class Deterministic(InFolder):
             ("native/breakout", "9k", "--checkpoint-updates", "2", "--train-threads", "2"),
             ("gym/CartPole-v1", "6k", "--algo", "ppo", "--checkpoint-updates", "1"),
             ("ale/Pong", "4k", "--algo", "vtrace", "--unroll", "8", "--checkpoint-updates", "2"),
+            ("procgen/coinrun", "3k", "--algo", "vtrace", "--unroll", "8", "--checkpoint-updates", "2"),
+            ("mujoco/HalfCheetah-v4", "4k", "--algo", "ppo", "--checkpoint-updates", "1"),
         ):
             with self.subTest(env=env):
                 name = env.replace("/", "_")
@@ -96,6 +98,7 @@ class Deterministic(InFolder):
             (("--regime", "async"), "async"),
             (("--listen", "127.0.0.1:0", "--insecure"), "listen"),
             (("--device", "cuda"), "cuda"),
+            (("--infer-threads", "2"), "infer-threads"),
         ):
             done = self.farm("train", "--deterministic", "--env", "native/catch", "--run", "refused", *more)
             self.assertEqual(done.returncode, 2, done.stderr)
