@@ -179,9 +179,12 @@ class Placements(Fps):
 
 class Tuning(Fps):
     def test_writes_a_recipe_that_train_accepts(self):
-        document = self.fps("--env", "native/catch", "--seconds", "1", "--tune", "--out", "mine.yaml")
+        most = 65536  # of a recipe; from there, the search tries twice as many first
+        arguments = "--env native/catch --seconds 1 --tune --out mine.yaml --envs-per-actor".split()
+        document = self.fps(*arguments, str(most))
         tuned = document["tuned"]
         self.assertGreaterEqual(len(document["tried"]), 4)
+        self.assertLessEqual(max(tried["envs_per_actor"] for tried in document["tried"]), most)
         trained = json.loads(self.farm("train", "--recipe", "mine.yaml", "--seconds", "0.3", "--json", "--quiet").stdout)
         self.assertEqual(trained["env"], "native/catch")
         self.assertEqual(trained["actors"], tuned["actors"])

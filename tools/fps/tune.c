@@ -44,14 +44,27 @@ static void log_point(const struct search *search, const struct point *point) {
                       farm_format_count(point->rate).text);
 }
 
+// FARM_E_USAGE: outside what a recipe may hold.
+static enum farm_status fill_recipe(struct farm_recipe *recipe, const struct point *point, struct farm_error *err) {
+    const struct {
+        const char *name;
+        int64_t value;
+    } keys[] = {{"actors", point->actors}, {"envs_per_actor", point->envs_per_actor}, {"lanes", point->lanes}};
+    recipe->pin = point->pin;
+    enum farm_status status = FARM_OK;
+    for (size_t k = 0; k < sizeof keys / sizeof *keys && !status; k++) {
+        char value[24];
+        snprintf(value, sizeof value, "%lld", (long long)keys[k].value);
+        status = farm_recipe_set(recipe, FARM_LAYER_FLAG, keys[k].name, value, err);
+    }
+    return status;
+}
+
 static enum farm_status measure_point(struct search *search, struct point *point, struct farm_error *err) {
     struct farm_recipe recipe = *search->tuning->start;
-    recipe.actors = point->actors;
-    recipe.envs_per_actor = point->envs_per_actor;
-    recipe.lanes = point->lanes;
-    recipe.pin = point->pin;
-    enum farm_status status =
-        farm_fps_measure(&recipe, search->tuning->numa, &search->turns, true, &search->result, err);
+    enum farm_status status = fill_recipe(&recipe, point, err);
+    if (status) return status;
+    status = farm_fps_measure(&recipe, search->tuning->numa, &search->turns, true, &search->result, err);
     search->interrupted |= search->result.interrupted;
     if (status || !search->result.samples.farm_count) return status;
     point->actors = search->result.actors; // 0: as many as the plan has
