@@ -21,7 +21,7 @@ import numpy as np
 COUNTERS = 4096  # environments at most
 START_LIMIT_S = 180.0
 STARTED_STEPS = 40  # by each environment: past no-ops and the first batches
-ENVIRONMENTS, ROLLOUT, EPOCHS, MINIBATCH = 32, 32, 4, 64  # of PPO, as in recipes/ale.yaml
+ENVIRONMENTS, ROLLOUT, EPOCHS, MINIBATCH = 32, 32, 4, 64  # of PPO, on both sides
 ITERATION_STEPS = ENVIRONMENTS * ROLLOUT
 ALIKE = "both: 4 frames per action, maximum of 2, 84x84 grey, stack of 4, 30 no-ops, Nature's convolutions and 512 units"
 
