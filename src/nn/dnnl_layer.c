@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/optimiser.h"
+
 enum { FORWARD = FARM_DNNL_FORWARD, DATA = FARM_DNNL_DATA, WEIGHTS = FARM_DNNL_WEIGHTS, PASSES = FARM_DNNL_PASSES };
 
 size_t farm_dnnl_row_bytes(struct farm_shape shape, dnnl_data_type_t type) {
@@ -151,8 +153,7 @@ static bool takes_rows(const struct farm_dnnl_layer_config *config, const_dnnl_p
 }
 
 // Asks oneDNN at the largest batch which weight layouts the primitives prefer; all batch sizes share them. A dense
-// layer's gradient is kept in its input rows' layout: adding it to the flat gradient is then a permutation within rows,
-// and takes longer than the product from what the primitive prefers.
+// layer's gradient lies as the flat gradient does: to add what the primitive prefers takes longer than the product.
 static enum farm_status choose_layouts(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, size_t *workspace_bytes,
                                        struct farm_error *err) {
     const struct farm_dnnl_layer_config *config = &layer->config;
@@ -203,6 +204,7 @@ static enum farm_status make_packing(struct farm_dnnl *dnnl, struct farm_dnnl_la
         const struct farm_dnnl_binding packed = {0, &layer->weights_md[pass], layer->weights[pass]};
         const bool gradient = pass == WEIGHTS;
         if (packed.data == NULL || (pass == DATA && packed.data == layer->weights[FORWARD])) continue;
+        if (gradient && dnnl_memory_desc_equal(packed.md, flat.md)) continue; // added by our own loop
         status = farm_dnnl_reorder_make(dnnl, gradient ? packed : flat, gradient ? flat : packed, gradient,
                                         &layer->pack[pass], err);
     }
@@ -328,7 +330,11 @@ void farm_dnnl_layer_add_gradient(struct farm_dnnl *dnnl, struct farm_dnnl_layer
                                   struct farm_dnnl_layer_ops *ops, float *grads) {
     const struct farm_dnnl_layer_config *config = &layer->config;
     farm_dnnl_op_run(dnnl, &ops->pass[WEIGHTS]);
-    farm_dnnl_op_bind(&layer->pack[WEIGHTS], DNNL_ARG_TO, grads + config->weight_offset);
-    farm_dnnl_op_run(dnnl, &layer->pack[WEIGHTS]);
-    for (int i = 0; i < config->op.out.channels; i++) grads[config->bias_offset + (size_t)i] += layer->diff_bias[i];
+    if (layer->pack[WEIGHTS].primitive != NULL) {
+        farm_dnnl_op_bind(&layer->pack[WEIGHTS], DNNL_ARG_TO, grads + config->weight_offset);
+        farm_dnnl_op_run(dnnl, &layer->pack[WEIGHTS]);
+    } else
+        farm_optimiser_add(grads + config->weight_offset, layer->weights[WEIGHTS],
+                           dnnl_memory_desc_get_size(&layer->weights_md[WEIGHTS]) / sizeof *grads);
+    farm_optimiser_add(grads + config->bias_offset, layer->diff_bias, (size_t)config->op.out.channels);
 }

@@ -83,7 +83,11 @@ static void use_one_thread(void) {
     omp_set_num_threads(1);
 }
 
-static dnnl_format_tag_t layout_of(struct farm_form form) {
+// Of pictures. In training a product reads them as parameters lie, channel by channel: rows are converted in less time
+// than weights and their gradients would be permuted for each optimiser step.
+static dnnl_format_tag_t layout_of(const struct farm_executor *ex, int i) {
+    const struct farm_form form = ex->arithmetic.forms[i];
+    if (ex->training && ex->net.ops[i].kind == FARM_NET_OP_DENSE) return dnnl_nchw;
     return form.block == 16 ? dnnl_nChw16c : form.block == 8 ? dnnl_nChw8c : dnnl_nhwc;
 }
 
@@ -100,7 +104,7 @@ static void plan_layers(struct farm_executor *ex) {
             .type = type,
             .out_type = rounds ? type : dnnl_f32,
             .diff_in_type = type,
-            .layout = layout_of(ex->arithmetic.forms[i]),
+            .layout = layout_of(ex, i),
             .training = ex->training,
             .data_gradient = i > 0,
             .batch_max = ex->batch_max,
