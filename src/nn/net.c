@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/random.h"
@@ -397,8 +398,9 @@ struct block {
 static void fill_orthogonal(float *params, const struct block *b, float gain, uint64_t key, uint64_t stream) {
     const bool wide = b->rows <= b->columns;
     const size_t vectors = wide ? b->rows : b->columns, count = wide ? b->columns : b->rows;
-    const size_t step = wide ? b->stride : 1, stride = wide ? 1 : b->stride;
-    float *out = params + b->first;
+    float *const turned = wide ? NULL : malloc(vectors * count * sizeof *turned); // NULL: slower, the same result
+    const size_t step = wide ? b->stride : turned ? count : 1, stride = wide || turned ? 1 : b->stride;
+    float *out = turned ? turned : params + b->first;
     for (size_t v = 0; v < vectors; v++)
         for (size_t i = 0; i < count; i++)
             out[v * step + i * stride] =
@@ -414,6 +416,9 @@ static void fill_orthogonal(float *params, const struct block *b, float gain, ui
     }
     for (size_t v = 0; v < vectors; v++)
         for (size_t i = 0; i < count; i++) out[v * step + i * stride] *= gain;
+    for (size_t i = 0; i < count && turned; i++)
+        for (size_t v = 0; v < vectors; v++) params[b->first + v + i * b->stride] = turned[v * count + i];
+    free(turned);
 }
 
 static void fill_uniform(float *params, const struct block *b, float bound, uint64_t key, uint64_t stream) {
