@@ -92,9 +92,11 @@ static void record_figures(struct farm_trainer *trainer, const struct iteration 
     struct farm_stats *stats = trainer->parts->config->stats;
     const struct farm_algo *algo = trainer->parts->config->algo.algo;
     const double rows = result->terms[0] > 0 ? result->terms[0] : 1;
+    const uint32_t burn_in = trainer->parts->source->shape.burn_in;
     for (uint32_t i = 0; i < it->count; i++) {
         const struct farm_window *window = &it->windows[i];
-        const uint64_t acted_with = *farm_lane_version(window->lane, window->start), began_with = trainer->version - 1;
+        const uint64_t acted_with = *farm_lane_version(window->lane, window->start + burn_in),
+                       began_with = trainer->version - 1;
         if (began_with > acted_with) farm_stats_add(&stats->lag_sum, (began_with - acted_with) * window->env_count);
         farm_stats_add(&stats->windows, window->env_count);
     }

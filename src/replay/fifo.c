@@ -48,7 +48,7 @@ static uint64_t push(struct farm_window_source *source, const struct farm_window
 // Whether a window was begun too long ago, and neither it nor an earlier one of its lane is in training, which would
 // lose its steps.
 static bool is_outdated(const struct farm_fifo *fifo, const struct farm_window *window, uint64_t version) {
-    const uint64_t acted = *farm_lane_version(window->lane, window->start);
+    const uint64_t acted = *farm_lane_version(window->lane, window->start + fifo->source.shape.burn_in);
     return !window->env_from && window->cursor->held == window->start && version > acted &&
            version - acted > fifo->config.max_lag;
 }

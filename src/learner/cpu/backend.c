@@ -176,10 +176,15 @@ static void destroy(struct farm_backend *backend) {
     free(backend);
 }
 
-// Rows of a training thread's forward pass: of the units, or of their burn-in.
+// Rows of a unit's longest forward pass: itself, or its burn-in.
+static uint32_t longest_pass(const struct farm_algo_plan *plan) {
+    const uint32_t rows = farm_algo_unit_rows(plan), burn_in = plan->shape.burn_in;
+    return rows > burn_in ? rows : burn_in;
+}
+
+// Rows of a training thread's forward pass.
 static size_t pass_rows(const struct farm_backend *backend) {
-    const uint32_t rows = farm_algo_unit_rows(backend->plan), burn_in = backend->plan->shape.burn_in;
-    return (size_t)backend->micro_batch * (rows > burn_in ? rows : burn_in);
+    return (size_t)backend->micro_batch * longest_pass(backend->plan);
 }
 
 static enum farm_status make_worker(struct farm_backend *backend, struct worker *w, struct farm_error *err) {
@@ -218,11 +223,11 @@ static uint32_t choose_micro_batch(const struct farm_backend *backend) {
     const struct farm_learner_config *learner = backend->learner;
     const uint32_t threads = learner->deterministic ? 1 : training_threads(learner),
                    share = (farm_algo_pass_units(backend->plan, backend->columns_max) + threads - 1) / threads;
-    const uint32_t rows = learner->micro_batch              ? learner->micro_batch * backend->plan->shape.length
-                          : backend->net->io.frame_channels ? FRAME_ROWS
-                          : learner->deterministic          ? FIXED_FLAT_ROWS
-                                                            : FLAT_ROWS;
-    const uint32_t wanted = rows / farm_algo_unit_rows(backend->plan);
+    const uint32_t rows = backend->net->io.frame_channels ? FRAME_ROWS
+                          : learner->deterministic        ? FIXED_FLAT_ROWS
+                                                          : FLAT_ROWS;
+    const uint32_t wanted = learner->micro_batch ? farm_algo_units(backend->plan, learner->micro_batch)
+                                                 : rows / longest_pass(backend->plan);
     return wanted > share ? share : wanted < 1 ? 1 : wanted;
 }
 
@@ -358,7 +363,7 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
     if (!status) {
         backend->optimiser_config = farm_algo_optimiser(&learner->algo);
         farm_optimiser_init(&backend->optimiser_config, parameters, first, second, &backend->optimiser);
-        farm_net_init(config->net, learner->init, learner->seed, backend->params);
+        if (!learner->checkpoint_load) farm_net_init(config->net, learner->init, learner->seed, backend->params);
         status = choose_arithmetic(backend, err);
     }
     if (!status) backend->shard_count = config->shards;
