@@ -117,6 +117,11 @@ static void warn_without_effect(const struct farm_run_plan *plan) {
         farm_log_warn("--squash has no effect: the actions are discrete");
     if (!recipe->lstm && (is_flag(recipe, "lstm_layers") || is_flag(recipe, "burn_in")))
         farm_log_warn("--lstm-layers and --burn-in have no effect without --lstm");
+    if (recipe->deterministic && (is_flag(recipe, "checkpoint_every") || is_flag(recipe, "metrics_every")))
+        farm_log_warn("--checkpoint-every and --metrics-every have no effect with --deterministic, which goes by "
+                      "--checkpoint-updates and --metrics-updates");
+    if (!recipe->deterministic && (is_flag(recipe, "checkpoint_updates") || is_flag(recipe, "metrics_updates")))
+        farm_log_warn("--checkpoint-updates and --metrics-updates have no effect without --deterministic");
     if (plan->passes.sync && is_flag(recipe, "batch"))
         farm_log_warn("--batch has no effect: --regime sync trains on one window of every lane");
     if (plan->passes.sync && is_flag(recipe, "max_lag")) farm_log_warn("--max-lag has no effect with --regime sync");

@@ -58,6 +58,11 @@ static enum farm_status begin_again(struct farm_run *run, struct farm_error *err
     struct farm_run_workers *workers = &run->workers;
     struct farm_stats *stats = run->rings.stats;
     enum farm_status status = FARM_OK;
+    const uint64_t saved = farm_load_acquire(&stats->checkpoint_frames); // 0: none yet in this session
+    if (!saved || saved != farm_load_acquire(&stats->frames))
+        return farm_fail(err, FARM_E_DEAD,
+                         "the learner was stopped between two checkpoints; --resume repeats what came "
+                         "after the last one");
     for (uint32_t a = 0; a < run->plan.actors && !status; a++) {
         struct farm_ring *ring = &run->rings.ring[a];
         run->change.abandoned += farm_load_relaxed(&ring->up_control->abandoned);

@@ -1,5 +1,6 @@
 """`farm train --deterministic`: two runs, and a run that stops and goes on, agree bit for bit, however processes are scheduled."""
 
+import contextlib
 import json
 import os
 import signal
@@ -35,17 +36,15 @@ class Deterministic(InFolder):
         process = self.start_logged(*self.flags(*arguments, run=run), log="said")
 
         def disturb():
-            for turn in range(10000):
+            turn = 0
+            while process.poll() is None:
                 workers = [pid for name, pid in sorted(children(process.pid).items()) if name.startswith(("actor", "learner"))]
-                if process.poll() is not None or (turn and not workers):
-                    return
-                for pid in workers[turn % len(workers) :][:1]:
-                    try:
-                        os.kill(pid, signal.SIGSTOP)
+                if workers:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(workers[turn % len(workers)], signal.SIGSTOP)
                         time.sleep(0.01)
-                        os.kill(pid, signal.SIGCONT)
-                    except ProcessLookupError:
-                        pass
+                        os.kill(workers[turn % len(workers)], signal.SIGCONT)
+                turn += 1
                 time.sleep(0.005)
 
         thread = threading.Thread(target=disturb)
@@ -81,16 +80,21 @@ class Deterministic(InFolder):
 
     def test_a_run_that_stops_and_goes_on_is_one_that_does_not(self):
         """Ctrl-C stops it at the next checkpoint."""
-        run = ("native/catch", "150k", "--algo", "ppo", "--checkpoint-updates", "20")
-        whole = self.train(*run, run="whole")
-        process = self.start_logged(*self.flags(*run, run="parts"), log="said")
-        self.assertTrue(wait_until(lambda: list((self.folder / "parts").glob("checkpoints/0*"))))
-        process.send_signal(signal.SIGINT)
-        process.wait(60)
-        self.assertEqual(process.returncode, 0, self.said())
-        lines, _, _ = self.made("parts")
-        self.assertLess(lines[-1]["frames"], whole[0][-1]["frames"])
-        self.same(whole, self.train(*run, "--resume", run="parts"))
+        for env, frames, *more in (
+            ("native/catch", "150k", "--algo", "ppo", "--checkpoint-updates", "20"),
+            ("native/recall", "150k", "--algo", "vtrace", "--burn-in", "7", "--checkpoint-updates", "5"),
+        ):
+            with self.subTest(env=env):
+                run, first, parts = (env, frames, *more), f"{env[7:]}_whole", f"{env[7:]}_parts"
+                whole = self.train(*run, run=first)
+                process = self.start_logged(*self.flags(*run, run=parts), log="said")
+                self.assertTrue(wait_until(lambda: list((self.folder / parts).glob("checkpoints/0*"))))
+                process.send_signal(signal.SIGINT)
+                process.wait(60)
+                self.assertEqual(process.returncode, 0, self.said())
+                lines, _, _ = self.made(parts)
+                self.assertLess(lines[-1]["frames"], whole[0][-1]["frames"])
+                self.same(whole, self.train(*run, "--resume", run=parts))
 
     def test_what_contradicts_it_is_refused(self):
         for more, words in (
@@ -104,12 +108,15 @@ class Deterministic(InFolder):
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(words, done.stderr)
 
-    def test_a_dead_actor_ends_the_run(self):
-        process = self.start_logged(*self.flags("native/catch", "100G", run="r"), log="said")
-        self.assertTrue(wait_until(lambda: (self.folder / "r/metrics.jsonl").exists() and "actor 0" in children(process.pid)))
-        os.kill(children(process.pid)["actor 0"], signal.SIGKILL)
-        self.assertEqual(process.wait(60), 1, self.said())
-        self.assertIn("actor 0", self.said())
+    def test_a_dead_actor_or_a_stopped_learner_ends_the_run(self):
+        for who, number, words in (("actor 0", signal.SIGKILL, "actor 0"), ("learner", signal.SIGTERM, "between two checkpoints")):
+            with self.subTest(who=who):
+                run = who[:5]
+                process = self.start_logged(*self.flags("native/catch", "100G", run=run), log="said")
+                self.assertTrue(wait_until(lambda: (self.folder / run / "metrics.jsonl").exists() and who in children(process.pid)))
+                os.kill(children(process.pid)[who], number)
+                self.assertEqual(process.wait(60), 1, self.said())
+                self.assertIn(words, self.said())
 
 
 if __name__ == "__main__":
