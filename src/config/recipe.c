@@ -69,7 +69,7 @@ static const struct farm_recipe_key keys[] = {
     INT(unroll, "20", 1, 4096, "agent steps (transitions) of a window"),
     INT(batch, "0", 0, 65536, "windows of an update; 0: half as many as environments, at least 8"),
     INT(stack, "1", 1, 32, "newest observations that the network sees together (images only)"),
-    INT(lstm, "0", 0, 8192,
+    INT(lstm, "0", 0, 4096,
         "units of an LSTM between the network's features and its outputs: a memory; 0: none. last_inputs becomes true"),
     INT(lstm_layers, "1", 1, 2, "LSTM layers, one above the other"),
     INT(burn_in, "0", 0, 4096,

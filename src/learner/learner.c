@@ -94,6 +94,15 @@ static enum farm_status check_environment(struct farm_learner_parts *parts, stru
         (model->answer_count <= FARM_ANSWER_SAMPLE ||
          memcmp(&model->answer[FARM_ANSWER_SAMPLE], &with_sample.answer[FARM_ANSWER_SAMPLE], field_bytes) != 0))
         return farm_fail(err, FARM_E_INVALID, "squash: the rings have no answer field 'sample' of %d f32", head->dims);
+    const uint32_t state = farm_ring_spec_find(model, "state"), floats = (uint32_t)parts->net.state;
+    struct farm_ring_spec with_state = *model;
+    with_state.answer_count = state;
+    if (state) farm_ring_spec_state(&with_state, floats, model->answer[state].every);
+    if (!state != !floats ||
+        (state && (model->answer_count != with_state.answer_count ||
+                   memcmp(&model->answer[state], &with_state.answer[state], 2 * field_bytes) != 0)))
+        return farm_fail(err, FARM_E_INVALID, "the network has a state of %u f32, and the rings' answer fields do not",
+                         floats);
     return FARM_OK;
 }
 
