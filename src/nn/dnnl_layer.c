@@ -326,15 +326,25 @@ void farm_dnnl_layer_load(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer,
     }
 }
 
+bool farm_dnnl_layer_writes(const struct farm_dnnl_layer *layer) {
+    return layer->weights[WEIGHTS] != NULL && layer->pack[WEIGHTS].primitive == NULL;
+}
+
+size_t farm_dnnl_layer_weights(const struct farm_dnnl_layer *layer) {
+    return dnnl_memory_desc_get_size(&layer->weights_md[WEIGHTS]) / sizeof(float);
+}
+
 void farm_dnnl_layer_add_gradient(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer,
-                                  struct farm_dnnl_layer_ops *ops, float *grads) {
+                                  struct farm_dnnl_layer_ops *ops, bool first, float *grads) {
     const struct farm_dnnl_layer_config *config = &layer->config;
+    float *weights = grads + config->weight_offset, *own = layer->weights[WEIGHTS];
+    const bool writes = farm_dnnl_layer_writes(layer);
+    if (writes) farm_dnnl_op_bind(&ops->pass[WEIGHTS], DNNL_ARG_DIFF_WEIGHTS, first ? weights : own);
     farm_dnnl_op_run(dnnl, &ops->pass[WEIGHTS]);
-    if (layer->pack[WEIGHTS].primitive != NULL) {
-        farm_dnnl_op_bind(&layer->pack[WEIGHTS], DNNL_ARG_TO, grads + config->weight_offset);
+    if (!writes) {
+        farm_dnnl_op_bind(&layer->pack[WEIGHTS], DNNL_ARG_TO, weights);
         farm_dnnl_op_run(dnnl, &layer->pack[WEIGHTS]);
-    } else
-        farm_optimiser_add(grads + config->weight_offset, layer->weights[WEIGHTS],
-                           dnnl_memory_desc_get_size(&layer->weights_md[WEIGHTS]) / sizeof *grads);
+    } else if (!first)
+        farm_optimiser_add(weights, own, farm_dnnl_layer_weights(layer));
     farm_optimiser_add(grads + config->bias_offset, layer->diff_bias, (size_t)config->op.out.channels);
 }

@@ -69,8 +69,13 @@ void farm_dnnl_layer_ops_drop(struct farm_dnnl_layer_ops *ops);
 // Packs this layer's part of the flat parameters. Like the next function, only for layers with weights.
 void farm_dnnl_layer_load(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, const float *params);
 
-// Runs the WEIGHTS pass and adds its result to this layer's part of the flat gradients.
+// Can the WEIGHTS pass write this layer's part of the flat gradients itself? And its weights, in floats.
+bool farm_dnnl_layer_writes(const struct farm_dnnl_layer *layer);
+size_t farm_dnnl_layer_weights(const struct farm_dnnl_layer *layer);
+
+// Runs the WEIGHTS pass and adds its result to this layer's part of the flat gradients; first: there is nothing in the
+// part that farm_dnnl_layer_writes tells of, and zeros in the others.
 void farm_dnnl_layer_add_gradient(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer,
-                                  struct farm_dnnl_layer_ops *ops, float *grads);
+                                  struct farm_dnnl_layer_ops *ops, bool first, float *grads);
 
 #endif

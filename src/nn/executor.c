@@ -75,7 +75,8 @@ struct farm_executor {
     struct buffer back[LAYERS_MAX]; // training: gradients of ins of layers that convert
     int rung_count;
     struct rung rungs[RUNGS_MAX];
-    int forward_batch; // rows of the last forward
+    int forward_batch;    // rows of the last forward
+    const float *cleared; // gradients that the next backward begins (farm_executor_clear); NULL: none
 };
 
 // Keeps oneDNN's loops in the calling thread. OpenMP stores this number per thread, so every entry sets it.
@@ -456,7 +457,7 @@ static void lstm_backward(struct farm_executor *ex, int i, struct farm_sequence 
                           float *grads) {
     farm_lstm_run_back(lstm_at(ex, i), &ex->dnnl, column_pass(ex, i, sequence, FARM_DNNL_DATA), sequence, rung->batch,
                        layer_out(ex, i - 1), layer_diff(ex, i), layer_diff(ex, i - 1));
-    farm_dnnl_layer_add_gradient(&ex->dnnl, &ex->layers[i], &rung->ops[i], grads);
+    farm_dnnl_layer_add_gradient(&ex->dnnl, &ex->layers[i], &rung->ops[i], ex->cleared == grads, grads);
 }
 
 // Rows of a call.
@@ -522,6 +523,19 @@ static void relu_backward(const struct farm_executor *ex, int i, int padded) {
             ((wholes *)diff)[v] &= ((const wholes *)out)[v] > 0;
 }
 
+void farm_executor_clear(struct farm_executor *ex, float *grads) {
+    size_t from = 0;
+    for (int i = 0; i < ex->layer_count; i++) {
+        if (!farm_dnnl_layer_writes(&ex->layers[i])) continue;
+        const size_t at = ex->configs[i].weight_offset;
+        assert(from <= at); // layers lie one after another
+        memset(grads + from, 0, (at - from) * sizeof *grads);
+        from = at + farm_dnnl_layer_weights(&ex->layers[i]);
+    }
+    memset(grads + from, 0, (ex->net.parameter_count - from) * sizeof *grads);
+    ex->cleared = grads;
+}
+
 void farm_executor_backward(struct farm_executor *ex, struct farm_sequence sequence, const float *dlogits,
                             const float *dvalue, float *grads) {
     const int batch = batch_of(ex, sequence);
@@ -548,9 +562,10 @@ void farm_executor_backward(struct farm_executor *ex, struct farm_sequence seque
         else if (is_lstm(ex, i))
             lstm_backward(ex, i, sequence, rung, grads);
         else if (ex->configs[i].op.weight >= 0)
-            farm_dnnl_layer_add_gradient(&ex->dnnl, &ex->layers[i], ops, grads);
+            farm_dnnl_layer_add_gradient(&ex->dnnl, &ex->layers[i], ops, ex->cleared == grads, grads);
         if (!is_lstm(ex, i)) farm_dnnl_op_run(&ex->dnnl, &ops->pass[FARM_DNNL_DATA]);
         farm_dnnl_op_run(&ex->dnnl, &rung->cast_back[i]);
         add_time(ex, i, &last);
     }
+    ex->cleared = NULL;
 }

@@ -44,6 +44,10 @@ int farm_executor_forward(struct farm_executor *executor, const void *const *row
 // state_out may be NULL, and may be state_in. One step at a time gives what one call with all steps gives, within f32's
 // rounding.
 
+// Begins a sum: grads [net->parameter_count] become zeros, except those that the next farm_executor_backward, which
+// must be given the same grads, then writes without reading them.
+void farm_executor_clear(struct farm_executor *executor, float *grads);
+
 // Adds to grads [net->parameter_count] the gradient of the sum over rows of (dlogits . logits + dvalue * value) by the
 // parameters. Must follow a forward of the same rows.
 void farm_executor_backward(struct farm_executor *executor, struct farm_sequence sequence, const float *dlogits,

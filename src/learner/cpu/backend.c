@@ -546,7 +546,7 @@ static void add_piece(struct farm_backend *backend, uint32_t piece, uint32_t to,
     struct part *part = w->part = &backend->parts[to];
     if (part->run != backend->run) {
         part->run = backend->run;
-        memset(part->grads, 0, vector_bytes(backend));
+        farm_executor_clear(w->executor, part->grads);
         memset(part->terms, 0, sizeof part->terms);
     }
     differentiate_units(backend, w, first, left < backend->piece_units ? left : backend->piece_units);
