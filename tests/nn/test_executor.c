@@ -656,7 +656,7 @@ Test(nn, every_batch_up_to_the_largest_gives_each_row_the_same_answer) {
     }
 }
 
-Test(nn, gradients_are_added_to_what_is_there) {
+Test(nn, gradients_are_added_to_what_is_there_or_begun) {
     for (int i = 0; i < VECTOR_CASES; i++) {
         with_problem *p = problem_read(&vector_cases[i]);
         const struct farm_arithmetic arithmetic = last_arithmetic(&p->net);
@@ -664,6 +664,11 @@ Test(nn, gradients_are_added_to_what_is_there) {
         const with_answer once = answer_of(executor, p, p->batch), twice = answer_of(executor, p, p->batch);
         farm_executor_backward(executor, farm_sequence_rows(p->batch), p->dlogits, p->dvalue, twice.grads);
         for (size_t k = 0; k < p->net.parameter_count; k++) twice.grads[k] /= 2;
+        cr_expect(distance(twice.grads, once.grads, p->net.parameter_count) < 1e-6);
+
+        memset(twice.grads, 0xff, p->net.parameter_count * sizeof *twice.grads); // NaN
+        farm_executor_clear(executor, twice.grads);
+        farm_executor_backward(executor, farm_sequence_rows(p->batch), p->dlogits, p->dvalue, twice.grads);
         cr_expect(distance(twice.grads, once.grads, p->net.parameter_count) < 1e-6);
     }
 }
