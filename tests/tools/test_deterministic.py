@@ -103,6 +103,7 @@ class Deterministic(InFolder):
             (("--listen", "127.0.0.1:0", "--insecure"), "listen"),
             (("--device", "cuda"), "cuda"),
             (("--infer-threads", "2"), "infer-threads"),
+            (("--eval-every", "1000"), "eval-every"),
         ):
             done = self.farm("train", "--deterministic", "--env", "native/catch", "--run", "refused", *more)
             self.assertEqual(done.returncode, 2, done.stderr)
