@@ -5,7 +5,7 @@
 
 #include "../support/updates.h"
 
-enum { STEPS = 60, KILLED = 37, RING = 4 * UPDATES_UNROLL };
+enum { STEPS = 60, KILLED = 37, REBORN = 42, RING = 4 * UPDATES_UNROLL };
 
 static const struct update_case *recurrent_case(void) {
     const struct update_case *c = NULL;
@@ -62,6 +62,43 @@ Test(recurrent, state_outlives_a_killed_learner, .timeout = 60) {
     play(killed, STEPS, STEPS);
     const uint32_t state = whole->ring.actor.lanes[0].state;
     cr_assert(state);
+    expect_equal(whole, killed, FARM_ANSWER_POLICY);
+    expect_equal(whole, killed, FARM_ANSWER_ACTION);
+    expect_equal(whole, killed, state);
+    expect_equal(whole, killed, state + 1);
+    update_close(whole);
+    update_close(killed);
+}
+
+// The actor process is killed while it writes a step, which its successor writes anew, as the first of new episodes.
+Test(recurrent, a_killed_actor_leaves_no_state, .timeout = 60) {
+    const struct update_case *c = recurrent_case();
+    struct update_run *whole = update_open(c, &farm_backend_cpu, FARM_PRECISION_F32);
+    struct update_run *killed = update_open(c, &farm_backend_cpu, FARM_PRECISION_F32);
+    const struct farm_lane *lane = killed->lanes.lanes[0].lane;
+    const uint32_t state = lane->state, floats = lane->answer[state].values;
+    int status = 0;
+    whole->reborn = killed->reborn = REBORN;
+    cr_assert_eq(REBORN % lane->answer[state].every, 0, "no state is kept at step %d", REBORN);
+    play(whole, STEPS, STEPS);
+    play(killed, REBORN, STEPS);
+    const pid_t child = fork();
+    if (!child) {
+        update_reopen_actor(killed);
+        for (uint32_t l = 0; l < UPDATES_LANES; l++) {
+            struct farm_lane *own = &killed->ring.actor.lanes[l];
+            memset(farm_lane_obs(own, 0, REBORN, 0), 0xff, own->obs_bytes[0]);
+            memset(farm_lane_flags(own, REBORN), 0xff, UPDATES_WIDTH);
+        }
+        raise(SIGKILL);
+    }
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "status %x", (unsigned)status);
+    update_reopen_actor(killed);
+    play(killed, STEPS, STEPS);
+    for (uint32_t e = 0; e < UPDATES_WIDTH; e++)
+        for (uint32_t i = 0; i < floats; i++)
+            cr_assert_eq(((const float *)farm_lane_answer_at(lane, state, REBORN, e))[i], 0.0f);
     expect_equal(whole, killed, FARM_ANSWER_POLICY);
     expect_equal(whole, killed, FARM_ANSWER_ACTION);
     expect_equal(whole, killed, state);

@@ -53,7 +53,8 @@ struct update_run {
     struct farm_algo_plan plan;
     struct farm_net net;
     struct farm_head head;
-    uint64_t n; // the next step
+    uint64_t n;      // the next step
+    uint64_t reborn; // the step that begins new episodes everywhere, as after an actor's death; 0: none
 };
 
 static inline double update_draw(const struct update_case *c, uint64_t column, uint64_t n, uint64_t what) {
@@ -212,14 +213,19 @@ static inline void update_close_learner(struct update_run *run) {
     farm_lanes_close(&run->lanes);
 }
 
+// Another actor on the same ring.
+static inline void update_reopen_actor(struct update_run *run) {
+    farm_ring_close(&run->ring.actor);
+    test_ring_view(&run->ring.made, FARM_RING_ACTOR, &run->ring.actor);
+    for (uint32_t l = 0; l < UPDATES_LANES; l++) farm_lane_actor_take_over(&run->ring.actor.lanes[l]);
+}
+
 // Another learner and another actor on the same ring. In a forked child the threads of the one before do not exist: it
 // is left as it is.
 static inline void update_reopen(struct update_run *run, bool forked) {
     if (!forked) update_close_learner(run);
     update_open_learner(run);
-    farm_ring_close(&run->ring.actor);
-    test_ring_view(&run->ring.made, FARM_RING_ACTOR, &run->ring.actor);
-    for (uint32_t l = 0; l < UPDATES_LANES; l++) farm_lane_actor_take_over(&run->ring.actor.lanes[l]);
+    update_reopen_actor(run);
     run->n = run->lanes.lanes[0].answered;
 }
 
@@ -282,7 +288,8 @@ static inline void update_publish(struct update_run *run) {
             ((int32_t *)farm_lane_obs(lane, 2, n, env))[i] =
                 (int32_t)(UPDATES_CHOICES * update_draw(run->c, column, n, 2000 + i));
         if (run->c->masked) update_permit(run, column, n, farm_lane_obs(lane, 1, n, env));
-        farm_lane_flags(lane, n)[env] = (uint8_t)update_flags(run->c, column, n);
+        farm_lane_flags(lane, n)[env] =
+            (uint8_t)(update_flags(run->c, column, n) | (n && n == run->reborn ? FARM_STEP_FIRST : 0));
         farm_lane_reward(lane, n)[env] = (float)(3 * update_draw(run->c, column, n, 3) - 1.5);
     }
     for (uint32_t l = 0; l < UPDATES_LANES; l++) farm_lane_actor_publish(&run->ring.actor.lanes[l]);
