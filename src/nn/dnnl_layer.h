@@ -73,8 +73,8 @@ void farm_dnnl_layer_load(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer,
 bool farm_dnnl_layer_writes(const struct farm_dnnl_layer *layer);
 size_t farm_dnnl_layer_weights(const struct farm_dnnl_layer *layer);
 
-// Runs the WEIGHTS pass and adds its result to this layer's part of the flat gradients; first: there is nothing in the
-// part that farm_dnnl_layer_writes tells of, and zeros in the others.
+// Runs the WEIGHTS pass and adds its result to this layer's part of the flat gradients. first: weights that
+// farm_dnnl_layer_writes are not read but written; the others are zeros.
 void farm_dnnl_layer_add_gradient(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer,
                                   struct farm_dnnl_layer_ops *ops, bool first, float *grads);
 
