@@ -89,15 +89,17 @@ class Farm:
         kind = self.chance.choice(["learner", "hub", "node's bridge", "actor", "actor", "node"] + ["train"] * (self.chance.random() < 0.2))
         name = self.chance.choice(NODES)
         pid = self.pid_of(kind, name)
-        if not pid:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except (TypeError, ProcessLookupError):  # there is none, or it has just died with its parent
             return
-        os.kill(pid, signal.SIGKILL)
         self.killed[kind] += 1
         if kind == "node":
             self.nodes[name].wait()
             self.nodes[name] = self.start_node(name)
         if kind == "train":
             self.train.wait()
+            (self.run / "bridge.json").unlink(missing_ok=True)  # it says that both nodes are connected
             self.train = self.start_train("--resume")
 
     def end(self):
@@ -119,6 +121,7 @@ def kill_in_one_farm(kills, chance, stop_s=0):
         farm = Farm(folder, chance)
         try:
             assert farm.continues(), "the farm does not start"
+            assert wait_until(lambda: any(farm.run.glob("checkpoints/*"))), "no checkpoint"  # else --resume finds none
             for kind in STOPPED if stop_s else ():
                 farm.stop_one(kind, stop_s)
             while farm.killed.total() < kills:

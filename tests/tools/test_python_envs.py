@@ -138,7 +138,7 @@ class Doctor(InFolder):
 
     def check(self, fault, only=None):
         """Exit status, {check: (grade, found)} and the document's part about the environment."""
-        options = ["--option", f"fault={fault}", "--option", "at=50", "--steps", "100", "--hang-seconds", "20", "--json"]
+        options = ["--option", f"fault={fault}", "--option", "at=12", "--steps", "100", "--hang-seconds", "20", "--json"]
         result = self.farm("doctor", "gym/faulty:Test/Faulty-v0", *options, *(["--check", only] if only else []))
         (entry,) = json.loads(result.stdout)["environments"]
         return result.returncode, {found["name"]: (found["grade"], found["found"]) for found in entry["checks"]}, entry
@@ -158,8 +158,8 @@ class Doctor(InFolder):
 
     def test_finds_each_fault_with_its_check(self):
         cases = (
-            ("crash", "runs", r"step\(\) of call 55 ended .*RuntimeError: the wheel came off \(faulty.py:\d+, step\)"),
-            ("killed", "runs", r"step\(\) of call 55 ended by signal 11 \(Segmentation fault\)"),
+            ("crash", "runs", r"step\(\) of call 14 ended .*RuntimeError: the wheel came off \(faulty.py:\d+, step\)"),
+            ("killed", "runs", r"step\(\) of call 14 ended by signal 11 \(Segmentation fault\)"),
             ("nan", "numbers", "field 'obs', element 0 is NaN"),
             ("unseeded", "same seed", "another observation at call 2"),
             ("leak", "memory while playing", r"memory grows: .* [34]\S* bytes a call"),
