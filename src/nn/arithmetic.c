@@ -2,6 +2,7 @@
 #include "nn/arithmetic.h"
 
 #include "nn/dnnl_op.h"
+#include "nn/own_layer.h"
 
 static bool has_isa(unsigned isa) {
     return ((unsigned)dnnl_get_effective_cpu_isa() & isa) == isa; // sets of bits; richer ones hold the others'
@@ -15,6 +16,13 @@ static bool fits_block(const struct farm_net *net, int i, int block) {
            (i == 0 || op->in.height == 0 || op->in.channels % block == 0);
 }
 
+// Can kernels/winograd.h compute any op but a first layer over frames?
+static bool has_winograd(const struct farm_net *net, int block) {
+    for (int i = net->io.frame_channels > 0; i < net->op_count; i++)
+        if (farm_own_layer_kind_of(&net->ops[i], block, true) == FARM_OWN_WINOGRAD) return true;
+    return false;
+}
+
 int farm_arithmetic_forms(const struct farm_net *net, enum farm_precision precision,
                           struct farm_form forms[FARM_FORMS_MAX]) {
     // The blocks of oneDNN's kernels of that width; below AVX2 it has no backward convolutions of blocks.
@@ -26,11 +34,12 @@ int farm_arithmetic_forms(const struct farm_net *net, enum farm_precision precis
         precision == FARM_PRECISION_BF16 || (precision == FARM_PRECISION_AUTO && net->io.frame_channels > 0);
     const bool has_bf16 = has_isa(dnnl_cpu_isa_avx512_core_bf16);
     if (net->io.frame_channels == 0) block = 0;
-    if (f32) forms[count++] = (struct farm_form){false, block};
-    if (bf16 && has_bf16) forms[count++] = (struct farm_form){true, block};
+    if (f32) forms[count++] = (struct farm_form){.block = block};
+    if (bf16 && has_bf16) forms[count++] = (struct farm_form){.bf16 = true, .block = block};
+    if (f32 && has_winograd(net, block)) forms[count++] = (struct farm_form){.block = block, .winograd = true};
     if (block == 0) return count;
-    if (bf16 && has_bf16) forms[count++] = (struct farm_form){true, 0};
-    if (f32) forms[count++] = (struct farm_form){false, 0};
+    if (bf16 && has_bf16) forms[count++] = (struct farm_form){.bf16 = true};
+    if (f32) forms[count++] = (struct farm_form){0};
     return count;
 }
 
@@ -74,7 +83,7 @@ struct farm_arithmetic farm_arithmetic_uniform(const struct farm_net *net, enum 
 }
 
 bool farm_form_equal(struct farm_form a, struct farm_form b) {
-    return a.bf16 == b.bf16 && a.block == b.block;
+    return a.bf16 == b.bf16 && a.block == b.block && a.winograd == b.winograd;
 }
 
 bool farm_arithmetic_may_change(const struct farm_net *net, int i) {
@@ -93,6 +102,12 @@ enum farm_status farm_arithmetic_check(const struct farm_net *net, const struct 
         if (form.bf16 && !has_isa(dnnl_cpu_isa_avx512_core_bf16))
             return farm_fail(err, FARM_E_UNSUPPORTED,
                              "this CPU has no bf16 arithmetic (AVX512_BF16 or AMX); use precision auto or f32");
+        if (form.winograd && form.bf16) return farm_fail(err, FARM_E_INVALID, "Winograd's convolutions are f32");
+        if (net->ops[i].kind == FARM_NET_OP_POOL &&
+            (net->ops[i].in.channels % 8 != 0 || net->ops[i].kernel > FARM_POOL_KERNEL_MAX))
+            return farm_fail(err, FARM_E_UNSUPPORTED,
+                             "op %d of network %s: a pool takes a multiple of 8 channels and kernels up to %d", i,
+                             net->spec->name, FARM_POOL_KERNEL_MAX);
         if ((form.block != 0 && form.block != 8 && form.block != 16) || !fits_block(net, i, form.block))
             return farm_fail(err, FARM_E_INVALID, "op %d of network %s cannot have blocks of %d channels", i,
                              net->spec->name, form.block);

@@ -17,8 +17,9 @@ enum farm_precision {
 
 // Rows of an op: its inputs, packed weights, outputs and their gradients. Gradients of parameters are f32.
 struct farm_form {
-    bool bf16; // else f32
-    int block; // channels of a picture that lie together: 0 all of them (NHWC), 8 or 16 (nChw8c, nChw16c)
+    bool bf16;     // else f32
+    int block;     // channels of a picture that lie together: 0 all of them (NHWC), 8 or 16 (nChw8c, nChw16c)
+    bool winograd; // f32: convolutions that kernels/winograd.h can compute are its, the others oneDNN's as before
 };
 
 struct farm_arithmetic {
@@ -31,7 +32,7 @@ struct farm_arithmetic {
 
 // Writes the forms that every op of this network can have on this CPU under this precision; returns how many. 0: bf16
 // is forced, and the CPU lacks it.
-enum { FARM_FORMS_MAX = 4 };
+enum { FARM_FORMS_MAX = 5 };
 int farm_arithmetic_forms(const struct farm_net *net, enum farm_precision precision,
                           struct farm_form forms[FARM_FORMS_MAX]);
 

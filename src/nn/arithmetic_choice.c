@@ -7,6 +7,7 @@
 #include "base/time.h"
 #include "nn/arithmetic.h"
 #include "nn/dnnl_op.h"
+#include "nn/own_layer.h"
 
 enum { PLAN_MAX = 1024 };
 
@@ -30,14 +31,19 @@ static void make_key(const struct farm_arithmetic_request *request, char key[PLA
              (unsigned)dnnl_get_effective_cpu_isa(), version->major, version->minor, version->patch, net->spec->name,
              (unsigned long long)shapes, net->io.images * net->io.stack, (int)request->precision);
     *sizes_at = strlen(key);
-    snprintf(key + *sizes_at, PLAN_MAX / 2, ", rows %d %d %d", request->train_rows, request->infer_rows,
+    snprintf(key + *sizes_at, PLAN_MAX / 2, ", rows %d %d %d, with winograd", request->train_rows, request->infer_rows,
              request->version_rows);
+}
+
+// Of a form's type and way in a plan.
+static char letter_of(struct farm_form form) {
+    return form.bf16 ? 'b' : form.winograd ? 'w' : 'f';
 }
 
 static void write_plan(const struct farm_net *net, const struct farm_arithmetic *a, char plan[PLAN_MAX]) {
     int n = snprintf(plan, PLAN_MAX, "%d %d", (int)a->first, (int)a->path);
     for (int i = 0; i < net->op_count && n < PLAN_MAX; i++)
-        n += snprintf(plan + n, (size_t)(PLAN_MAX - n), " %s%d", a->forms[i].bf16 ? "b" : "f", a->forms[i].block);
+        n += snprintf(plan + n, (size_t)(PLAN_MAX - n), " %c%d", letter_of(a->forms[i]), a->forms[i].block);
 }
 
 static bool read_plan(const struct farm_net *net, const char *plan, struct farm_arithmetic *a) {
@@ -49,8 +55,9 @@ static bool read_plan(const struct farm_net *net, const char *plan, struct farm_
     for (int i = 0; i < net->op_count; i++) {
         char type;
         int block, more;
-        if (sscanf(plan + n, " %c%d%n", &type, &block, &more) != 2 || (type != 'b' && type != 'f')) return false;
-        a->forms[i] = (struct farm_form){type == 'b', block};
+        if (sscanf(plan + n, " %c%d%n", &type, &block, &more) != 2) return false;
+        a->forms[i] = (struct farm_form){.bf16 = type == 'b', .block = block, .winograd = type == 'w'};
+        if (letter_of(a->forms[i]) != type) return false;
         n += more;
     }
     return farm_arithmetic_check(net, a, NULL) == FARM_OK;
@@ -106,6 +113,11 @@ static const char *op_name(const struct farm_net *net, int i) {
     return names[net->ops[i].kind];
 }
 
+static bool is_winograd(const struct farm_net *net, const struct farm_arithmetic *a, int i) {
+    const struct farm_form form = a->forms[i];
+    return farm_own_layer_kind_of(&net->ops[i], form.block, form.winograd) == FARM_OWN_WINOGRAD;
+}
+
 // Ops with weights; neighbours of the same name and form share an entry.
 static void describe(const struct farm_net *net, const struct farm_arithmetic *a, char text[FARM_ARITHMETIC_TEXT]) {
     int last = -1, same = 1; // the op of the entry before, and how many it stands for
@@ -116,7 +128,8 @@ static void describe(const struct farm_net *net, const struct farm_arithmetic *a
         if (net->ops[i].weight < 0) continue;
         const bool shared = last >= 0 && (last > 0 || net->io.frame_channels == 0) &&
                             strcmp(op_name(net, last), op_name(net, i)) == 0 &&
-                            farm_form_equal(a->forms[last], a->forms[i]);
+                            farm_form_equal(a->forms[last], a->forms[i]) &&
+                            is_winograd(net, a, last) == is_winograd(net, a, i);
         if (!shared && same > 1) append(text, " x%d", same);
         same = shared ? same + 1 : 1;
         last = i;
@@ -126,8 +139,8 @@ static void describe(const struct farm_net *net, const struct farm_arithmetic *a
             append(text, "u8 conv %s %s", a->first == FARM_CONV_U8_I16 ? "i16" : "f32",
                    farm_conv_u8_path_name(a->path));
         else
-            append(text, "%s %s%s", op_name(net, i), a->forms[i].bf16 ? "bf16" : "f32",
-                   net->ops[i].in.height > 0 ? layout : "");
+            append(text, "%s %s%s%s", op_name(net, i), a->forms[i].bf16 ? "bf16" : "f32",
+                   net->ops[i].in.height > 0 ? layout : "", is_winograd(net, a, i) ? " winograd" : "");
     }
 }
 
@@ -145,7 +158,7 @@ enum farm_status farm_arithmetic_choose(const struct farm_arithmetic_request *re
     char key[PLAN_MAX], plan[PLAN_MAX];
     size_t sizes_at;
     const int count = farm_arithmetic_forms(net, request->precision, forms);
-    *out = farm_arithmetic_uniform(net, request->precision, count > 0 ? forms[0] : (struct farm_form){true, 0});
+    *out = farm_arithmetic_uniform(net, request->precision, count > 0 ? forms[0] : (struct farm_form){.bf16 = true});
     enum farm_status status = farm_arithmetic_check(net, out, err);
     if (status != FARM_OK) return status;
     if (net->io.frame_channels == 0) { // flat rows have one form

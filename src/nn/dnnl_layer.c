@@ -61,7 +61,6 @@ static struct descs descs_of(const struct farm_dnnl_layer_config *config, int ba
 union op_desc {
     dnnl_convolution_desc_t conv;
     dnnl_inner_product_desc_t product;
-    dnnl_pooling_desc_t pool;
     dnnl_eltwise_desc_t eltwise;
     dnnl_binary_desc_t binary;
 };
@@ -86,17 +85,12 @@ static dnnl_status_t describe_pass(const struct farm_dnnl_layer_config *config, 
         if (pass == DATA)
             return dnnl_inner_product_backward_data_desc_init(&desc->product, &d->diff_in, weights, &d->diff_out);
         return dnnl_inner_product_backward_weights_desc_init(&desc->product, &d->in, weights, &d->bias, &d->diff_out);
-    case FARM_NET_OP_POOL:
-        if (pass == FORWARD)
-            return dnnl_pooling_forward_desc_init(&desc->pool, prop, dnnl_pooling_max, &d->in, &d->out, d->strides,
-                                                  d->kernel, d->before, d->after);
-        return dnnl_pooling_backward_desc_init(&desc->pool, dnnl_pooling_max, &d->diff_in, &d->diff_out, d->strides,
-                                               d->kernel, d->before, d->after);
     case FARM_NET_OP_RELU:
         if (pass == FORWARD)
             return dnnl_eltwise_forward_desc_init(&desc->eltwise, dnnl_forward_training, dnnl_eltwise_relu, &d->in,
                                                   0.0f, 0.0f);
         return dnnl_binary_desc_init(&desc->binary, dnnl_binary_add, &d->diff_in, &d->diff_out, &d->diff_in);
+    case FARM_NET_OP_POOL: // own_layer.h
     case FARM_NET_OP_JOIN: // join.h
     case FARM_NET_OP_LSTM: // lstm.h
         break;
@@ -135,8 +129,9 @@ static dnnl_status_t make_pds(struct farm_dnnl *dnnl, const struct farm_dnnl_lay
 }
 
 static const char *kind_name(const struct farm_dnnl_layer_config *config) {
-    static const char *const names[][2] = {
-        {"convolution", "bf16 convolution"}, {"product", "bf16 product"}, {"pool", "bf16 pool"}, {"ReLU", "bf16 ReLU"}};
+    static const char *const names[][2] = {[FARM_NET_OP_CONV] = {"convolution", "bf16 convolution"},
+                                           [FARM_NET_OP_DENSE] = {"product", "bf16 product"},
+                                           [FARM_NET_OP_RELU] = {"ReLU", "bf16 ReLU"}};
     return names[config->op.kind][config->type == dnnl_bf16];
 }
 
@@ -154,8 +149,7 @@ static bool takes_rows(const struct farm_dnnl_layer_config *config, const_dnnl_p
 
 // Asks oneDNN at the largest batch which weight layouts the primitives prefer; all batch sizes share them. A dense
 // layer's gradient lies as the flat gradient does: to add what the primitive prefers takes longer than the product.
-static enum farm_status choose_layouts(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, size_t *workspace_bytes,
-                                       struct farm_error *err) {
+static enum farm_status choose_layouts(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, struct farm_error *err) {
     const struct farm_dnnl_layer_config *config = &layer->config;
     const struct descs d = descs_of(config, config->batch_max);
     const bool dense = config->op.kind == FARM_NET_OP_DENSE;
@@ -172,17 +166,13 @@ static enum farm_status choose_layouts(struct farm_dnnl *dnnl, struct farm_dnnl_
         if (pass == FORWARD && takes_rows(config, pds[FORWARD]))
             layer->weights_md[FORWARD] = weights_md(config, config->type, config->layout);
     }
-    if (config->op.kind == FARM_NET_OP_POOL && config->training)
-        *workspace_bytes =
-            dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(pds[FORWARD], dnnl_query_workspace_md, 0));
     drop_pds(pds);
     return FARM_OK;
 }
 
-static bool allocate(struct farm_dnnl_layer *layer, size_t workspace_bytes) {
+static bool allocate(struct farm_dnnl_layer *layer) {
     const struct farm_dnnl_layer_config *config = &layer->config;
     const size_t bias_bytes = (size_t)config->op.out.channels * sizeof(float);
-    if (workspace_bytes > 0 && (layer->workspace = farm_dnnl_alloc(workspace_bytes)) == NULL) return false;
     if (!has_weights(config)) return true;
     const bool shared = dnnl_memory_desc_equal(&layer->weights_md[FORWARD], &layer->weights_md[DATA]);
     for (int pass = 0; pass < (config->training ? PASSES : WEIGHTS); pass++) {
@@ -213,11 +203,10 @@ static enum farm_status make_packing(struct farm_dnnl *dnnl, struct farm_dnnl_la
 
 enum farm_status farm_dnnl_layer_make(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
                                       struct farm_dnnl_layer *layer, struct farm_error *err) {
-    size_t workspace_bytes = 0;
     *layer = (struct farm_dnnl_layer){.config = *config};
-    enum farm_status status = choose_layouts(dnnl, layer, &workspace_bytes, err);
+    enum farm_status status = choose_layouts(dnnl, layer, err);
     if (status != FARM_OK) return status;
-    if (!allocate(layer, workspace_bytes))
+    if (!allocate(layer))
         status = farm_fail(err, FARM_E_LIMIT, "no memory for a layer (%s)", kind_name(config));
     else if (has_weights(config))
         status = make_packing(dnnl, layer, err);
@@ -233,7 +222,6 @@ void farm_dnnl_layer_drop(struct farm_dnnl_layer *layer) {
     }
     free(layer->bias);
     free(layer->diff_bias);
-    free(layer->workspace);
     *layer = (struct farm_dnnl_layer){0};
 }
 
@@ -261,8 +249,7 @@ static enum farm_status make_tanh(struct farm_dnnl *dnnl, const struct farm_dnnl
 
 // What a pass reads and writes; returns how many arguments.
 static int bind_pass(const struct farm_dnnl_layer *layer, int pass, const struct descs *d,
-                     const dnnl_memory_desc_t *workspace, const struct farm_dnnl_layer_rows *rows,
-                     struct farm_dnnl_binding out[FARM_DNNL_BINDINGS_MAX]) {
+                     const struct farm_dnnl_layer_rows *rows, struct farm_dnnl_binding out[FARM_DNNL_BINDINGS_MAX]) {
     int count = 0;
     if (pass == DATA && layer->config.op.kind == FARM_NET_OP_RELU) { // diff_in += diff_out
         out[count++] = (struct farm_dnnl_binding){DNNL_ARG_SRC_0, &d->diff_in, rows->diff_in};
@@ -274,8 +261,6 @@ static int bind_pass(const struct farm_dnnl_layer *layer, int pass, const struct
     if (pass != FORWARD) out[count++] = (struct farm_dnnl_binding){DNNL_ARG_DIFF_DST, &d->diff_out, rows->diff_out};
     if (pass == DATA) out[count++] = (struct farm_dnnl_binding){DNNL_ARG_DIFF_SRC, &d->diff_in, rows->diff_in};
     if (pass != DATA) out[count++] = (struct farm_dnnl_binding){DNNL_ARG_SRC, &d->in, rows->in};
-    if (layer->workspace != NULL)
-        out[count++] = (struct farm_dnnl_binding){DNNL_ARG_WORKSPACE, workspace, layer->workspace};
     if (!has_weights(&layer->config)) return count;
     const bool gradient = pass == WEIGHTS;
     out[count++] = (struct farm_dnnl_binding){gradient ? DNNL_ARG_DIFF_WEIGHTS : DNNL_ARG_WEIGHTS,
@@ -292,15 +277,13 @@ enum farm_status farm_dnnl_layer_ops_make(struct farm_dnnl *dnnl, const struct f
     const struct farm_dnnl_layer_config *config = &layer->config;
     const struct descs d = descs_of(config, batch);
     dnnl_primitive_desc_t pds[PASSES];
-    dnnl_memory_desc_t workspace = {0};
     *ops = (struct farm_dnnl_layer_ops){0};
     const dnnl_status_t made = make_pds(dnnl, config, &d, layer->weights_md, pds);
     if (made != dnnl_success) return farm_dnnl_fail(err, kind_name(config), made);
-    if (layer->workspace != NULL) workspace = *dnnl_primitive_desc_query_md(pds[FORWARD], dnnl_query_workspace_md, 0);
     enum farm_status status = FARM_OK;
     for (int pass = 0; pass < PASSES && status == FARM_OK; pass++) {
         struct farm_dnnl_binding bindings[FARM_DNNL_BINDINGS_MAX];
-        const int count = bind_pass(layer, pass, &d, &workspace, rows, bindings);
+        const int count = bind_pass(layer, pass, &d, rows, bindings);
         if (pds[pass] == NULL) continue;
         status = farm_dnnl_op_make(dnnl, pds[pass], kind_name(config), bindings, count, &ops->pass[pass], err);
         pds[pass] = NULL;

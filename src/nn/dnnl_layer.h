@@ -35,7 +35,6 @@ struct farm_dnnl_layer {
     float *bias, *diff_bias; // [out.channels]
     struct farm_dnnl_op
         pack[FARM_DNNL_PASSES]; // from flat parameters; WEIGHTS: added to flat gradients (empty: as they)
-    void *workspace;            // of a pool in training: where each maximum is
 };
 
 // The operations of one layer for one batch size; those that are not needed are empty.

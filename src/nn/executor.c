@@ -15,13 +15,14 @@
 #include "nn/inputs.h"
 #include "nn/join.h"
 #include "nn/lstm.h"
+#include "nn/own_layer.h"
 
 enum { LAYERS_MAX = FARM_NET_OPS_MAX, RUNGS_MAX = 64 };
 
 // From libgomp, whose header comes only with the compiler's own OpenMP support.
 void omp_set_num_threads(int threads);
 
-// One batch size. ops[0] holds no products if the first layer is kernels/conv_u8.h's.
+// One batch size. Layers that oneDNN does not compute have no ops.
 struct rung {
     int batch;
     struct farm_dnnl_layer_ops ops[LAYERS_MAX];
@@ -67,8 +68,10 @@ struct farm_executor {
     struct flat flat;
     int layer_count;
     struct farm_dnnl_layer_config configs[LAYERS_MAX];
-    struct farm_dnnl_layer layers[LAYERS_MAX]; // layers[0] is empty if conv_u8 is used, as is a join's
+    struct farm_dnnl_layer layers[LAYERS_MAX]; // empty where something else computes: conv_u8, own, a join
     struct farm_lstm lstms[FARM_NET_LSTM_LAYERS_MAX];
+    struct farm_own_layer own[LAYERS_MAX];
+    void *own_scratch; // of all
     struct farm_net_places places;
     struct buffer outs[LAYERS_MAX], diffs[LAYERS_MAX]; // by place; diffs: training
     struct buffer ins[LAYERS_MAX];  // of layers that convert, and flat rows that enter the first layer
@@ -126,6 +129,10 @@ static bool is_join(const struct farm_executor *ex, int i) {
 
 static bool is_lstm(const struct farm_executor *ex, int i) {
     return ex->configs[i].op.kind == FARM_NET_OP_LSTM;
+}
+
+static bool is_own(const struct farm_executor *ex, int i) {
+    return ex->own[i].kind != FARM_OWN_NONE;
 }
 
 static struct farm_lstm *lstm_at(struct farm_executor *ex, int i) {
@@ -204,6 +211,18 @@ static bool allocate_rows(struct farm_executor *ex) {
            (!ex->conv_u8.used || allocate_conv_u8(ex)) && (ex->net.io.flat == 0 || allocate_flat(ex));
 }
 
+static bool make_own(struct farm_executor *ex) {
+    size_t scratch_bytes = 0;
+    for (int i = ex->conv_u8.used ? 1 : 0; i < ex->layer_count; i++) {
+        const struct farm_form form = ex->arithmetic.forms[i];
+        if (!farm_own_layer_make(&ex->configs[i], form.block, form.winograd, &ex->own[i])) return false;
+        const size_t bytes = farm_own_layer_scratch_bytes(&ex->own[i]);
+        if (bytes > scratch_bytes) scratch_bytes = bytes;
+    }
+    ex->own_scratch = farm_dnnl_alloc(scratch_bytes);
+    return ex->own_scratch != NULL;
+}
+
 // 1, 2, 4, 6, ..., 12, 16, 20, 24, 32, 48, 64, 96, ...: at most a quarter of the rows are padding.
 static int next_rung(int batch) {
     if (batch < 24) return batch < 2 ? 2 : batch < 12 ? batch + 2 : batch + 4;
@@ -231,9 +250,9 @@ static enum farm_status make_casts(struct farm_executor *ex, int i, struct rung 
     return farm_dnnl_reorder_make(&ex->dnnl, back, diff_out, false, &rung->cast_back[i], err);
 }
 
-static enum farm_status make_layer(struct farm_executor *ex, int i, struct rung *rung, struct farm_error *err) {
+static struct farm_dnnl_layer_rows rows_of(const struct farm_executor *ex, int i) {
     const bool cast = needs_cast(ex, i);
-    struct farm_dnnl_layer_rows rows = {
+    return (struct farm_dnnl_layer_rows){
         .in = i == 0 || cast ? ex->ins[i].data : layer_out(ex, i - 1),
         .out = layer_out(ex, i),
         .diff_in = i == 0 ? NULL
@@ -241,9 +260,13 @@ static enum farm_status make_layer(struct farm_executor *ex, int i, struct rung 
                           : layer_diff(ex, i - 1),
         .diff_out = layer_diff(ex, i),
     };
+}
+
+static enum farm_status make_layer(struct farm_executor *ex, int i, struct rung *rung, struct farm_error *err) {
+    struct farm_dnnl_layer_rows rows = rows_of(ex, i);
     if (i == 0 && ex->conv_u8.used) return FARM_OK;
-    const enum farm_status status = cast ? make_casts(ex, i, rung, err) : FARM_OK;
-    if (status != FARM_OK || is_join(ex, i)) return status;
+    const enum farm_status status = needs_cast(ex, i) ? make_casts(ex, i, rung, err) : FARM_OK;
+    if (status != FARM_OK || is_join(ex, i) || is_own(ex, i)) return status;
     if (is_lstm(ex, i)) rows = farm_lstm_rows_of(lstm_at(ex, i), layer_diff(ex, i - 1));
     return farm_dnnl_layer_ops_make(&ex->dnnl, &ex->layers[i], rung->batch, &rows, &rung->ops[i], err);
 }
@@ -263,13 +286,13 @@ static enum farm_status build(struct farm_executor *ex, bool one_size, struct fa
     if (status != FARM_OK) return status;
     plan_layers(ex);
     farm_net_plan_places(&ex->net, ex->training, &ex->places);
-    if (!allocate_rows(ex))
+    if (!allocate_rows(ex) || !make_own(ex))
         return farm_fail(err, FARM_E_LIMIT, "no memory for network %s with %d rows; use smaller batches", ex->spec.name,
                          ex->batch_max);
     for (int i = ex->conv_u8.used ? 1 : 0; i < ex->layer_count && status == FARM_OK; i++) {
         const struct farm_dnnl_layer_config product = farm_lstm_product(&ex->configs[i]);
         const struct farm_dnnl_layer_config *config = is_lstm(ex, i) ? &product : &ex->configs[i];
-        if (!is_join(ex, i)) status = farm_dnnl_layer_make(&ex->dnnl, config, &ex->layers[i], err);
+        if (!is_join(ex, i) && !is_own(ex, i)) status = farm_dnnl_layer_make(&ex->dnnl, config, &ex->layers[i], err);
     }
     for (int batch = 1; batch < ex->batch_max && status == FARM_OK && !one_size; batch = next_rung(batch))
         status = make_rung(ex, batch, err);
@@ -313,15 +336,16 @@ void farm_executor_destroy(struct farm_executor *ex) {
         }
     for (int i = 0; i < LAYERS_MAX; i++) {
         farm_dnnl_layer_drop(&ex->layers[i]);
+        farm_own_layer_drop(&ex->own[i]);
         free(ex->outs[i].data);
         free(ex->diffs[i].data);
         free(ex->ins[i].data);
         free(ex->back[i].data);
     }
     for (int i = 0; i < FARM_NET_LSTM_LAYERS_MAX; i++) farm_lstm_drop(&ex->lstms[i]);
-    void *const own[] = {ex->conv_u8.packed, ex->conv_u8.scratch, ex->conv_u8.bias,    ex->conv_u8.scale,
-                         ex->conv_u8.frames, ex->conv_u8.planes,  ex->flat.rows,       ex->flat.mean,
-                         ex->flat.inverse,   ex->flat.join_bias,  ex->flat.join_weight};
+    void *const own[] = {ex->conv_u8.packed, ex->conv_u8.scratch, ex->conv_u8.bias,     ex->conv_u8.scale,
+                         ex->conv_u8.frames, ex->conv_u8.planes,  ex->flat.rows,        ex->flat.mean,
+                         ex->flat.inverse,   ex->flat.join_bias,  ex->flat.join_weight, ex->own_scratch};
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) free(own[i]);
     farm_dnnl_close(&ex->dnnl);
     free(ex);
@@ -361,7 +385,9 @@ void farm_executor_load(struct farm_executor *ex, const float *params) {
                    FARM_NET_JOIN_UNITS * (size_t)ex->net.io.flat * sizeof *ex->flat.join_weight);
             memcpy(ex->flat.join_bias, params + ex->configs[i].bias_offset,
                    FARM_NET_JOIN_UNITS * sizeof *ex->flat.join_bias);
-        } else if (ex->configs[i].op.weight >= 0 && (i > 0 || !ex->conv_u8.used))
+        } else if (is_own(ex, i))
+            farm_own_layer_load(&ex->own[i], params);
+        else if (ex->configs[i].op.weight >= 0 && (i > 0 || !ex->conv_u8.used))
             farm_dnnl_layer_load(&ex->dnnl, &ex->layers[i], params);
         add_time(ex, i, &last);
     }
@@ -430,14 +456,14 @@ static void join_forward(struct farm_executor *ex, int i, int batch, int padded)
     const struct farm_join join = join_of(ex, i);
     const size_t row_bytes = farm_dnnl_row_bytes(ex->configs[i].op.out, ex->configs[i].type);
     char *out = layer_out(ex, i);
-    farm_join_forward(&join, needs_cast(ex, i) ? ex->ins[i].data : layer_out(ex, i - 1), ex->flat.rows, batch, out);
+    farm_join_forward(&join, rows_of(ex, i).in, ex->flat.rows, batch, out);
     memset(out + (size_t)batch * row_bytes, 0, (size_t)(padded - batch) * row_bytes);
 }
 
 static void join_backward(struct farm_executor *ex, int i, int batch, int padded, float *grads) {
     const struct farm_join join = join_of(ex, i);
     const size_t row_bytes = farm_dnnl_row_bytes(ex->configs[i].op.in, ex->configs[i].type);
-    char *diff_in = needs_cast(ex, i) ? ex->back[i].data : layer_diff(ex, i - 1);
+    char *diff_in = rows_of(ex, i).diff_in;
     farm_join_backward(&join, ex->flat.rows, layer_out(ex, i), layer_diff(ex, i), batch, diff_in,
                        grads + ex->configs[i].weight_offset, grads + ex->configs[i].bias_offset);
     memset(diff_in + (size_t)batch * row_bytes, 0, (size_t)(padded - batch) * row_bytes);
@@ -480,7 +506,10 @@ int farm_executor_forward(struct farm_executor *ex, const void *const *rows, str
         if (is_join(ex, i)) join_forward(ex, i, batch, rung->batch);
         if (is_lstm(ex, i))
             lstm_forward(ex, i, sequence);
-        else
+        else if (is_own(ex, i)) {
+            const struct farm_dnnl_layer_rows of_layer = rows_of(ex, i);
+            farm_own_layer_run(&ex->own[i], rung->batch, &of_layer, ex->own_scratch);
+        } else
             farm_dnnl_op_run(&ex->dnnl, &rung->ops[i].pass[FARM_DNNL_FORWARD]);
         add_time(ex, i, &last);
     }
@@ -561,7 +590,10 @@ void farm_executor_backward(struct farm_executor *ex, struct farm_sequence seque
             join_backward(ex, i, batch, rung->batch, grads);
         else if (is_lstm(ex, i))
             lstm_backward(ex, i, sequence, rung, grads);
-        else if (ex->configs[i].op.weight >= 0)
+        else if (is_own(ex, i)) {
+            const struct farm_dnnl_layer_rows rows = rows_of(ex, i);
+            farm_own_layer_run_back(&ex->own[i], rung->batch, &rows, grads, ex->own_scratch);
+        } else if (ex->configs[i].op.weight >= 0)
             farm_dnnl_layer_add_gradient(&ex->dnnl, &ex->layers[i], ops, ex->cleared == grads, grads);
         if (!is_lstm(ex, i)) farm_dnnl_op_run(&ex->dnnl, &ops->pass[FARM_DNNL_DATA]);
         farm_dnnl_op_run(&ex->dnnl, &rung->cast_back[i]);

@@ -175,7 +175,7 @@ Test(arithmetic, invalid_files_are_ignored) {
 }
 
 static struct farm_arithmetic mix(const struct farm_net *net, double seconds[2][FARM_NET_OPS_MAX]) {
-    static const struct farm_form forms[] = {{false, 0}, {true, 0}};
+    static const struct farm_form forms[] = {{.bf16 = false}, {.bf16 = true}};
     struct farm_arithmetic a = farm_arithmetic_uniform(net, FARM_PRECISION_AUTO, forms[0]);
     farm_arithmetic_mix(net, 2, forms, (const double(*)[FARM_NET_OPS_MAX])seconds, a.forms);
     return a;

@@ -180,7 +180,7 @@ static void plain_op(struct plain *n, int index, const struct picture *in, const
         const double step =
             backward && n->arithmetic[index] == I16 ? whole_step(out->diff + (size_t)o * positions, positions, 1) : 0;
         for (int y = 0; y < out->height; y++)
-            for (int x = out->width - 1; x >= 0; x--) { // oneDNN's order: it rounds each sum of a pool's gradients
+            for (int x = 0; x < out->width; x++) {
                 const size_t at = (size_t)((o * out->height + y) * out->width + x);
                 const double diff = out->diff[at], added = skip == NULL ? 0 : skip->data[at];
                 const long from = op->weight < 0 ? plain_source(op, in, o, y, x, at) : -1;
@@ -191,7 +191,6 @@ static void plain_op(struct plain *n, int index, const struct picture *in, const
                                                                  n->weights[bias] + added);
                 } else if (from >= 0) {
                     in->diff[from] += diff;
-                    if (op->kind == FARM_NET_OP_POOL) store(n, index, in->diff + from, 1);
                 } else if (diff != 0) {
                     plain_sum(op, in, y, x, n->weights + weight, nearest_dithered(n, diff, step), n->grads + weight);
                     n->grads[bias] += diff;
@@ -471,8 +470,7 @@ Test(nn, the_plain_network_and_f32_agree_with_pytorch) {
     }
 }
 
-// PyTorch rounds where the executor does, so the errors themselves agree. It sums a pool's gradients before it rounds,
-// which moves them by a tenth at most.
+// PyTorch rounds where the executor does, so the errors themselves agree; of a deep network within a tenth.
 Test(nn, the_emulated_bf16_is_off_as_much_as_that_of_pytorch) {
     for (int i = 0; i < VECTOR_CASES; i++) {
         with_problem *p = problem_read(&vector_cases[i]);
@@ -543,6 +541,7 @@ Test(nn, refuses_batches_and_arithmetic_that_this_cpu_or_network_cannot_have) {
 }
 
 // A batch that is padded to a larger size gives what the exact size gives, although the rows beyond held NaN before.
+// oneDNN's products may sum in another order; Winograd's transforms enlarge that rounding.
 Test(nn, padding_changes_nothing) {
     for (int i = 0; i < VECTOR_CASES; i++) {
         with_problem *p = problem_random(&vector_cases[i].spec, &vector_cases[i].io, 8);
@@ -559,7 +558,9 @@ Test(nn, padding_changes_nothing) {
             cr_expect(expected.padded == 3 && of_poison.padded == 8 && a.padded == 4);
             cr_expect(distance(a.logits, expected.logits, (size_t)(3 * p->net.io.actions)) < 1e-6);
             cr_expect(distance(a.value, expected.value, 3) < 1e-6);
-            cr_expect(distance(a.grads, expected.grads, p->net.parameter_count) < 1e-6);
+            bool winograd = false;
+            for (int k = 0; k < p->net.op_count; k++) winograd |= arithmetic.forms[k].winograd;
+            cr_expect(distance(a.grads, expected.grads, p->net.parameter_count) < (winograd ? 3e-6 : 1e-6));
         }
     }
 }

@@ -1,0 +1,155 @@
+// The loops of kernels/pool.h over vectors of channels: each file that includes this compiles them for other
+// instructions.
+#ifndef FARM_KERNELS_CPU_POOL_LOOPS_H
+#define FARM_KERNELS_CPU_POOL_LOOPS_H
+
+#include <float.h>
+#include <string.h>
+
+#include "kernels/bf16.h"
+#include "kernels/pool.h"
+
+#ifdef __AVX2__
+enum { LANES = 8 };
+#else
+enum { LANES = 4 };
+#endif
+typedef float floats __attribute__((vector_size(4 * LANES)));
+typedef int32_t wholes __attribute__((vector_size(4 * LANES)));
+typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
+typedef uint8_t bytes __attribute__((vector_size(LANES)));
+
+static inline __attribute__((always_inline)) floats load(const void *from, bool bf16, size_t at) {
+    floats x;
+    if (bf16) {
+        halves half;
+        memcpy(&half, (const uint16_t *)from + at, sizeof half);
+        return (floats)(__builtin_convertvector(half, wholes) << 16);
+    }
+    memcpy(&x, (const float *)from + at, sizeof x);
+    return x;
+}
+
+static inline __attribute__((always_inline)) void store(void *to, bool bf16, size_t at, floats x) {
+    if (!bf16) {
+        memcpy((float *)to + at, &x, sizeof x);
+        return;
+    }
+    halves half;
+    for (int l = 0; l < LANES; l++) half[l] = farm_bf16(x[l]);
+    memcpy((uint16_t *)to + at, &half, sizeof half);
+}
+
+static inline int least(int a, int b) {
+    return a < b ? a : b;
+}
+static inline int most(int a, int b) {
+    return a > b ? a : b;
+}
+
+// Where a vector of channels begins, in an observation's picture of so many positions.
+static inline size_t plane_of(const struct farm_pool_shape *s, int channel, int positions) {
+    return (size_t)(channel / s->block * s->block) * (size_t)positions + (size_t)(channel % s->block);
+}
+
+struct maximum {
+    floats value;
+    bytes tap;
+};
+
+// Of places [i, i_end) x [j, j_end) of a kernel whose first place is element `first`, if it is in the picture.
+static inline __attribute__((always_inline)) struct maximum maximum_of(int kernel, bool bf16, const void *in,
+                                                                       ptrdiff_t first, ptrdiff_t row, ptrdiff_t column,
+                                                                       int i, int i_end, int j, int j_end) {
+    wholes which = {0}, best = (wholes)((floats){0} - FLT_MAX);
+    for (; i < i_end; i++)
+        for (int x = j; x < j_end; x++) {
+            const wholes zero = {0}, index = zero + (i * kernel + x);
+            const floats value = load(in, bf16, (size_t)(first + i * row + x * column));
+            const wholes more = value > (floats)best;
+            best = (more & (wholes)value) | (~more & best);
+            which = (more & index) | (~more & which);
+        }
+    return (struct maximum){(floats)best, __builtin_convertvector(which, bytes)};
+}
+
+// One row of outputs of a vector of channels.
+static inline __attribute__((always_inline)) void forward_row(const struct farm_pool_shape *s, bool bf16, int y,
+                                                              const void *in, size_t in_plane, void *out,
+                                                              size_t out_plane, uint8_t *taps) {
+    const ptrdiff_t column = s->block, row = s->width * column;
+    const int top = y * s->stride - s->pad[0], i = most(0, -top), i_end = least(s->kernel, s->height - top);
+    for (int x = 0; x < s->out_width; x++) {
+        const int left = x * s->stride - s->pad[1], j = most(0, -left), j_end = least(s->kernel, s->width - left);
+        const ptrdiff_t first = (ptrdiff_t)in_plane + top * row + left * column;
+        const size_t to = out_plane + (size_t)((y * s->out_width + x) * s->block);
+        const bool usual = s->kernel == 3 && i_end - i == 3 && j_end - j == 3;
+        const struct maximum m = usual ? maximum_of(3, bf16, in, first, row, column, 0, 3, 0, 3)
+                                       : maximum_of(s->kernel, bf16, in, first, row, column, i, i_end, j, j_end);
+        store(out, bf16, to, m.value);
+        if (taps) memcpy(taps + to, &m.tap, sizeof m.tap);
+    }
+}
+
+static inline __attribute__((always_inline)) void forward_as(const struct farm_pool_shape *s, bool bf16, const void *in,
+                                                             int batch, void *out, uint8_t *taps) {
+    const size_t in_row = (size_t)s->channels * (size_t)(s->height * s->width);
+    for (size_t b = 0; b < (size_t)batch; b++)
+        for (int c = 0; c < s->channels; c += LANES)
+            for (int y = 0; y < s->out_height; y++)
+                forward_row(s, bf16, y, in, b * in_row + plane_of(s, c, s->height * s->width), out,
+                            b * farm_pool_outputs(s) + plane_of(s, c, s->out_height * s->out_width), taps);
+}
+
+// Adds to one row's sums, [pad + width + kernel], what output row `y` gives through row i of its kernels.
+static inline __attribute__((always_inline)) void add_row(const struct farm_pool_shape *s, int kernel, bool bf16, int y,
+                                                          int i, const void *dout, size_t plane, const uint8_t *taps,
+                                                          floats *sums) {
+    for (int x = 0; x < s->out_width; x++, sums += s->stride) {
+        const size_t from = plane + (size_t)((y * s->out_width + x) * s->block);
+        const wholes gradient = (wholes)load(dout, bf16, from);
+        bytes tap;
+        memcpy(&tap, taps + from, sizeof tap);
+        const wholes which = __builtin_convertvector(tap, wholes) - i * kernel;
+#pragma GCC unroll 3
+        for (int j = 0; j < kernel; j++) sums[j] += (floats)((which == j) & gradient);
+    }
+}
+
+static inline __attribute__((always_inline)) void
+backward_as(const struct farm_pool_shape *s, bool bf16, const void *dout, const uint8_t *taps, int batch, void *din) {
+    const size_t in_row = (size_t)s->channels * (size_t)(s->height * s->width);
+    floats sums[FARM_POOL_WIDTH_MAX + 2 * FARM_POOL_KERNEL_MAX];
+    for (size_t b = 0; b < (size_t)batch; b++)
+        for (int c = 0; c < s->channels; c += LANES) {
+            const size_t to = b * in_row + plane_of(s, c, s->height * s->width);
+            const size_t from = b * farm_pool_outputs(s) + plane_of(s, c, s->out_height * s->out_width);
+            for (int y = 0; y < s->height; y++) {
+                const int row = y + s->pad[0], last = least(s->out_height - 1, row / s->stride);
+                memset(sums, 0, (size_t)(s->pad[1] + s->width + s->kernel) * sizeof *sums);
+                for (int o = last; o >= 0 && row - o * s->stride < s->kernel; o--)
+                    if (s->kernel == 3)
+                        add_row(s, 3, bf16, o, row - o * s->stride, dout, from, taps, sums);
+                    else
+                        add_row(s, s->kernel, bf16, o, row - o * s->stride, dout, from, taps, sums);
+                for (int x = 0; x < s->width; x++)
+                    store(din, bf16, to + (size_t)((y * s->width + x) * s->block), sums[s->pad[1] + x]);
+            }
+        }
+}
+
+static void forward(const struct farm_pool_shape *s, const void *in, int batch, void *out, uint8_t *taps) {
+    if (s->bf16)
+        forward_as(s, true, in, batch, out, taps);
+    else
+        forward_as(s, false, in, batch, out, taps);
+}
+
+static void backward(const struct farm_pool_shape *s, const void *dout, const uint8_t *taps, int batch, void *din) {
+    if (s->bf16)
+        backward_as(s, true, dout, taps, batch, din);
+    else
+        backward_as(s, false, dout, taps, batch, din);
+}
+
+#endif

@@ -1,0 +1,179 @@
+// Winograd's convolutions against the definition in f64: both kernels, odd sizes, padding, all layouts. The executor's
+// tests compare whole networks with PyTorch.
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/random.h"
+#include "kernels/winograd.h"
+
+enum { BATCH = 3, MOST = 1 << 15 };
+
+static const struct farm_winograd_shape shapes[] = {
+    {.kernel = 3,
+     .stride = 1,
+     .pad = {1, 1},
+     .channels = 16,
+     .height = 11,
+     .width = 6,
+     .outputs = 8,
+     .out_height = 11,
+     .out_width = 6,
+     .block = 8},
+    {.kernel = 3,
+     .stride = 1,
+     .pad = {0, 0},
+     .channels = 8,
+     .height = 9,
+     .width = 3,
+     .outputs = 24,
+     .out_height = 7,
+     .out_width = 1,
+     .block = 0},
+    {.kernel = 3,
+     .stride = 1,
+     .pad = {1, 1},
+     .channels = 16,
+     .height = 1,
+     .width = 1,
+     .outputs = 16,
+     .out_height = 1,
+     .out_width = 1,
+     .block = 16},
+    {.kernel = 4,
+     .stride = 2,
+     .pad = {0, 0},
+     .channels = 8,
+     .height = 15,
+     .width = 20,
+     .outputs = 16,
+     .out_height = 6,
+     .out_width = 9,
+     .block = 8},
+    {.kernel = 4,
+     .stride = 2,
+     .pad = {0, 0},
+     .channels = 16,
+     .height = 4,
+     .width = 26,
+     .outputs = 16,
+     .out_height = 1,
+     .out_width = 12,
+     .block = 0},
+};
+
+static size_t at(int block, int channels, int c, int height, int width, int y, int x) {
+    block = block ? block : channels;
+    return (size_t)(((c / block * height + y) * width + x) * block + c % block);
+}
+
+struct numbers {
+    float given[MOST], got[MOST];
+    double right[MOST];
+};
+
+static void draw(struct numbers *n, uint64_t stream) {
+    for (uint64_t i = 0; i < MOST; i++) n->given[i] = farm_random_uniform(7, stream, i) - 0.5f;
+    memset(n->right, 0, sizeof n->right);
+    memset(n->got, 0xff, sizeof n->got); // NaN
+}
+
+static double distance(const float *got, const double *right, size_t count) {
+    double off = 0, norm = 0;
+    for (size_t i = 0; i < count; i++) {
+        off += ((double)got[i] - right[i]) * ((double)got[i] - right[i]);
+        norm += right[i] * right[i];
+    }
+    return sqrt(off / norm);
+}
+
+// out, in and weight: `given` is what is multiplied, `right` what that gives the others.
+static void convolve(const struct farm_winograd_shape *s, struct numbers *in, struct numbers *out,
+                     struct numbers *weight, double dbias[]) {
+    const size_t inputs = (size_t)(s->channels * s->height * s->width);
+    const size_t outputs = (size_t)(s->outputs * s->out_height * s->out_width);
+    for (size_t b = 0; b < BATCH; b++)
+        for (int o = 0; o < s->outputs; o++)
+            for (int p = 0; p < s->out_height * s->out_width; p++) {
+                const int y = p / s->out_width, x = p % s->out_width;
+                const size_t to = b * outputs + at(s->block, s->outputs, o, s->out_height, s->out_width, y, x);
+                dbias[o] += (double)out->given[to];
+                for (int k = 0; k < s->channels * s->kernel * s->kernel; k++) {
+                    const int c = k / s->kernel / s->kernel;
+                    const int row = y * s->stride + k / s->kernel % s->kernel - s->pad[0];
+                    const int column = x * s->stride + k % s->kernel - s->pad[1];
+                    if (row < 0 || column < 0 || row >= s->height || column >= s->width) continue;
+                    const size_t from = b * inputs + at(s->block, s->channels, c, s->height, s->width, row, column);
+                    const size_t w = (size_t)(o * s->channels * s->kernel * s->kernel + k);
+                    out->right[to] += (double)in->given[from] * (double)weight->given[w];
+                    in->right[from] += (double)out->given[to] * (double)weight->given[w];
+                    weight->right[w] += (double)in->given[from] * (double)out->given[to];
+                }
+            }
+}
+
+static void check(const struct farm_winograd_shape *s) {
+    static struct numbers in, out, weight;
+    const size_t inputs = BATCH * (size_t)(s->channels * s->height * s->width);
+    const size_t outputs = BATCH * (size_t)(s->outputs * s->out_height * s->out_width);
+    const size_t weights = (size_t)(s->outputs * s->channels * s->kernel * s->kernel);
+    float bias[32], dbias[32] = {0};
+    double right_bias[32] = {0};
+    cr_assert(inputs <= MOST && outputs <= MOST && weights <= MOST);
+    draw(&in, 1), draw(&out, 2), draw(&weight, 3);
+    convolve(s, &in, &out, &weight, right_bias);
+    void *packed = aligned_alloc(64, farm_winograd_packed_bytes(s));
+    void *scratch = aligned_alloc(64, (farm_winograd_scratch_bytes(s) + 63) / 64 * 64);
+    memset(scratch, 0xff, farm_winograd_scratch_bytes(s)); // NaN
+    for (int o = 0; o < s->outputs; o++) bias[o] = (float)o / 8;
+
+    farm_winograd_pack(s, FARM_WINOGRAD_DATA, weight.given, packed);
+    farm_winograd_backward_data(s, packed, out.given, BATCH, in.got, scratch);
+    cr_expect_lt(distance(in.got, in.right, inputs), 5e-6);
+
+    memset(weight.got, 0, sizeof weight.got);
+    for (int i = 0; i < 2; i++)
+        farm_winograd_backward_weights(s, in.given, out.given, BATCH, weight.got, dbias, scratch);
+    for (size_t i = 0; i < weights; i++) weight.got[i] /= 2; // they are added
+    for (int o = 0; o < s->outputs; o++) dbias[o] /= 2;
+    cr_expect_lt(distance(weight.got, weight.right, weights), 5e-6);
+    cr_expect_lt(distance(dbias, right_bias, (size_t)s->outputs), 5e-6);
+
+    farm_winograd_pack(s, FARM_WINOGRAD_FORWARD, weight.given, packed);
+    memcpy(out.got, out.given, sizeof out.got);
+    for (int again = 0; again < 2; again++) { // with what is there and ReLU; alone
+        for (size_t i = 0; i < outputs; i++) {
+            const size_t in_row = i % (outputs / BATCH), block = (size_t)(s->block ? s->block : s->outputs);
+            const size_t o = in_row / (block * (size_t)(s->out_height * s->out_width)) * block + in_row % block;
+            const double sum = out.right[i] + (again ? 0 : (double)out.given[i]) + (double)bias[o];
+            in.right[i % MOST] = again ? sum : fmax(sum, 0);
+        }
+        farm_winograd_forward(s, packed, bias, in.given, BATCH, !again, !again, out.got, scratch);
+        cr_expect_lt(distance(out.got, in.right, outputs), 5e-6);
+    }
+    free(packed);
+    free(scratch);
+}
+
+Test(kernels_winograd, agrees_with_the_definition) {
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        cr_assert(farm_winograd_runs(&shapes[i]));
+        check(&shapes[i]);
+    }
+}
+
+Test(kernels_winograd, refuses_other_shapes) {
+    struct farm_winograd_shape s = shapes[0];
+    s.channels = 12;
+    cr_expect_not(farm_winograd_runs(&s));
+    s = shapes[0];
+    s.stride = 2;
+    cr_expect_not(farm_winograd_runs(&s));
+    s = shapes[3];
+    s.pad[1] = 1;
+    cr_expect_not(farm_winograd_runs(&s));
+    s = shapes[0];
+    s.block = 12;
+    cr_expect_not(farm_winograd_runs(&s));
+}
