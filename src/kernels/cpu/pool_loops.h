@@ -35,7 +35,7 @@ static inline __attribute__((always_inline)) void store(void *to, bool bf16, siz
         memcpy((float *)to + at, &x, sizeof x);
         return;
     }
-    halves half;
+    halves half = {0};
     for (int l = 0; l < LANES; l++) half[l] = farm_bf16(x[l]);
     memcpy((uint16_t *)to + at, &half, sizeof half);
 }
