@@ -49,7 +49,7 @@ TEST_CPPFLAGS := $(if $(TSAN),-Itests/support/criterion_minimal)
 
 SIMD_avx2   := -mavx2 -mfma
 SIMD_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512vnni -mavx512dq -mavx2 -mfma
-simd_flags   = $(if $(filter %_avx2.c,$1),$(SIMD_avx2))$(if $(filter %_avx512.c,$1),$(SIMD_avx512))$(if $(filter src/kernels/cpu/lstm% src/kernels/cpu/pool%,$1), $(LOOPS)$(if $(filter %_avx512.c,$1), -mprefer-vector-width=512))$(if $(filter src/kernels/cpu/winograd%,$1), -ffp-contract=fast)
+simd_flags   = $(if $(filter %_avx2.c,$1),$(SIMD_avx2))$(if $(filter %_avx512.c,$1),$(SIMD_avx512))$(if $(filter src/kernels/cpu/lstm% src/kernels/cpu/maxpool%,$1), $(LOOPS)$(if $(filter %_avx512.c,$1), -mprefer-vector-width=512))$(if $(filter src/kernels/cpu/winograd%,$1), -ffp-contract=fast)
 # Plain loops that the compiler turns into vectors.
 LOOPS := -O3
 

@@ -34,12 +34,12 @@ int farm_arithmetic_forms(const struct farm_net *net, enum farm_precision precis
         precision == FARM_PRECISION_BF16 || (precision == FARM_PRECISION_AUTO && net->io.frame_channels > 0);
     const bool has_bf16 = has_isa(dnnl_cpu_isa_avx512_core_bf16);
     if (net->io.frame_channels == 0) block = 0;
+    // In the order in which they are timed, as long as there is time.
     if (f32) forms[count++] = (struct farm_form){.block = block};
     if (bf16 && has_bf16) forms[count++] = (struct farm_form){.bf16 = true, .block = block};
+    if (bf16 && has_bf16 && block > 0) forms[count++] = (struct farm_form){.bf16 = true};
     if (f32 && has_winograd(net, block)) forms[count++] = (struct farm_form){.block = block, .winograd = true};
-    if (block == 0) return count;
-    if (bf16 && has_bf16) forms[count++] = (struct farm_form){.bf16 = true};
-    if (f32) forms[count++] = (struct farm_form){0};
+    if (f32 && block > 0) forms[count++] = (struct farm_form){0};
     return count;
 }
 
@@ -104,10 +104,10 @@ enum farm_status farm_arithmetic_check(const struct farm_net *net, const struct 
                              "this CPU has no bf16 arithmetic (AVX512_BF16 or AMX); use precision auto or f32");
         if (form.winograd && form.bf16) return farm_fail(err, FARM_E_INVALID, "Winograd's convolutions are f32");
         if (net->ops[i].kind == FARM_NET_OP_POOL &&
-            (net->ops[i].in.channels % 8 != 0 || net->ops[i].kernel > FARM_POOL_KERNEL_MAX))
+            (net->ops[i].in.channels % 8 != 0 || net->ops[i].kernel > FARM_MAXPOOL_KERNEL_MAX))
             return farm_fail(err, FARM_E_UNSUPPORTED,
                              "op %d of network %s: a pool takes a multiple of 8 channels and kernels up to %d", i,
-                             net->spec->name, FARM_POOL_KERNEL_MAX);
+                             net->spec->name, FARM_MAXPOOL_KERNEL_MAX);
         if ((form.block != 0 && form.block != 8 && form.block != 16) || !fits_block(net, i, form.block))
             return farm_fail(err, FARM_E_INVALID, "op %d of network %s cannot have blocks of %d channels", i,
                              net->spec->name, form.block);

@@ -17,17 +17,17 @@ static struct farm_winograd_shape conv_of(const struct farm_net_op *op, int bloc
                                         .block = block};
 }
 
-static struct farm_pool_shape pool_of(const struct farm_net_op *op, int block, bool bf16) {
-    return (struct farm_pool_shape){.kernel = op->kernel,
-                                    .stride = op->stride,
-                                    .pad = {op->pad_before[0], op->pad_before[1]},
-                                    .channels = op->in.channels,
-                                    .height = op->in.height,
-                                    .width = op->in.width,
-                                    .out_height = op->out.height,
-                                    .out_width = op->out.width,
-                                    .block = block ? block : op->in.channels,
-                                    .bf16 = bf16};
+static struct farm_maxpool_shape pool_of(const struct farm_net_op *op, int block, bool bf16) {
+    return (struct farm_maxpool_shape){.kernel = op->kernel,
+                                       .stride = op->stride,
+                                       .pad = {op->pad_before[0], op->pad_before[1]},
+                                       .channels = op->in.channels,
+                                       .height = op->in.height,
+                                       .width = op->in.width,
+                                       .out_height = op->out.height,
+                                       .out_width = op->out.width,
+                                       .block = block ? block : op->in.channels,
+                                       .bf16 = bf16};
 }
 
 enum farm_own_layer_kind farm_own_layer_kind_of(const struct farm_net_op *op, int block, bool winograd) {
@@ -44,7 +44,7 @@ bool farm_own_layer_make(const struct farm_dnnl_layer_config *config, int block,
     if (layer->kind == FARM_OWN_POOL) {
         layer->pool = pool_of(op, block, config->type == dnnl_bf16);
         if (!config->training) return true;
-        layer->taps = farm_dnnl_alloc((size_t)config->batch_max * farm_pool_outputs(&layer->pool));
+        layer->taps = farm_dnnl_alloc((size_t)config->batch_max * farm_maxpool_outputs(&layer->pool));
         return layer->taps != NULL;
     }
     if (layer->kind == FARM_OWN_NONE) return true;
@@ -78,7 +78,7 @@ void farm_own_layer_run(const struct farm_own_layer *layer, int batch, const str
                         void *scratch) {
     const struct farm_net_op *op = &layer->config.op;
     if (layer->kind == FARM_OWN_POOL)
-        farm_pool_forward(&layer->pool, rows->in, batch, rows->out, layer->taps);
+        farm_maxpool_forward(&layer->pool, rows->in, batch, rows->out, layer->taps);
     else
         farm_winograd_forward(&layer->conv, layer->packed[FARM_WINOGRAD_FORWARD], layer->bias, rows->in, batch,
                               op->skip >= 0, op->activation == FARM_ACTIVATION_RELU, rows->out, scratch);
@@ -87,7 +87,7 @@ void farm_own_layer_run(const struct farm_own_layer *layer, int batch, const str
 void farm_own_layer_run_back(const struct farm_own_layer *layer, int batch, const struct farm_dnnl_layer_rows *rows,
                              float *grads, void *scratch) {
     if (layer->kind == FARM_OWN_POOL) {
-        farm_pool_backward(&layer->pool, rows->diff_out, layer->taps, batch, rows->diff_in);
+        farm_maxpool_backward(&layer->pool, rows->diff_out, layer->taps, batch, rows->diff_in);
         return;
     }
     farm_winograd_backward_weights(&layer->conv, rows->in, rows->diff_out, batch, grads + layer->config.weight_offset,

@@ -1,9 +1,9 @@
-// An op of a network that our own kernels compute in place of oneDNN: a pool (kernels/pool.h), or a convolution whose
-// form says so (kernels/winograd.h). Runs in an executor's thread.
+// An op of a network that our own kernels compute in place of oneDNN: a pool (kernels/maxpool.h), or a convolution
+// whose form says so (kernels/winograd.h). Runs in an executor's thread.
 #ifndef FARM_NN_OWN_LAYER_H
 #define FARM_NN_OWN_LAYER_H
 
-#include "kernels/pool.h"
+#include "kernels/maxpool.h"
 #include "kernels/winograd.h"
 #include "nn/dnnl_layer.h"
 
@@ -15,7 +15,7 @@ struct farm_own_layer {
     struct farm_winograd_shape conv;
     void *packed[2]; // weights by enum farm_winograd_pass; DATA: in training
     float *bias;     // [out.channels]
-    struct farm_pool_shape pool;
+    struct farm_maxpool_shape pool;
     uint8_t *taps; // in training
 };
 

@@ -1,13 +1,13 @@
-// The loops of kernels/pool.h over vectors of channels: each file that includes this compiles them for other
+// The loops of kernels/maxpool.h over vectors of channels: each file that includes this compiles them for other
 // instructions.
-#ifndef FARM_KERNELS_CPU_POOL_LOOPS_H
-#define FARM_KERNELS_CPU_POOL_LOOPS_H
+#ifndef FARM_KERNELS_CPU_MAXPOOL_LOOPS_H
+#define FARM_KERNELS_CPU_MAXPOOL_LOOPS_H
 
-#include <float.h>
+#include <math.h>
 #include <string.h>
 
 #include "kernels/bf16.h"
-#include "kernels/pool.h"
+#include "kernels/maxpool.h"
 
 #ifdef __AVX2__
 enum { LANES = 8 };
@@ -48,7 +48,7 @@ static inline int most(int a, int b) {
 }
 
 // Where a vector of channels begins, in an observation's picture of so many positions.
-static inline size_t plane_of(const struct farm_pool_shape *s, int channel, int positions) {
+static inline size_t plane_of(const struct farm_maxpool_shape *s, int channel, int positions) {
     return (size_t)(channel / s->block * s->block) * (size_t)positions + (size_t)(channel % s->block);
 }
 
@@ -61,12 +61,12 @@ struct maximum {
 static inline __attribute__((always_inline)) struct maximum maximum_of(int kernel, bool bf16, const void *in,
                                                                        ptrdiff_t first, ptrdiff_t row, ptrdiff_t column,
                                                                        int i, int i_end, int j, int j_end) {
-    wholes which = {0}, best = (wholes)((floats){0} - FLT_MAX);
+    wholes which = {0}, best = (wholes)((floats){0} - INFINITY);
     for (; i < i_end; i++)
         for (int x = j; x < j_end; x++) {
             const wholes zero = {0}, index = zero + (i * kernel + x);
             const floats value = load(in, bf16, (size_t)(first + i * row + x * column));
-            const wholes more = value > (floats)best;
+            const wholes more = (value > (floats)best) | (value != value);
             best = (more & (wholes)value) | (~more & best);
             which = (more & index) | (~more & which);
         }
@@ -74,7 +74,7 @@ static inline __attribute__((always_inline)) struct maximum maximum_of(int kerne
 }
 
 // One row of outputs of a vector of channels.
-static inline __attribute__((always_inline)) void forward_row(const struct farm_pool_shape *s, bool bf16, int y,
+static inline __attribute__((always_inline)) void forward_row(const struct farm_maxpool_shape *s, bool bf16, int y,
                                                               const void *in, size_t in_plane, void *out,
                                                               size_t out_plane, uint8_t *taps) {
     const ptrdiff_t column = s->block, row = s->width * column;
@@ -91,20 +91,20 @@ static inline __attribute__((always_inline)) void forward_row(const struct farm_
     }
 }
 
-static inline __attribute__((always_inline)) void forward_as(const struct farm_pool_shape *s, bool bf16, const void *in,
-                                                             int batch, void *out, uint8_t *taps) {
+static inline __attribute__((always_inline)) void forward_as(const struct farm_maxpool_shape *s, bool bf16,
+                                                             const void *in, int batch, void *out, uint8_t *taps) {
     const size_t in_row = (size_t)s->channels * (size_t)(s->height * s->width);
     for (size_t b = 0; b < (size_t)batch; b++)
         for (int c = 0; c < s->channels; c += LANES)
             for (int y = 0; y < s->out_height; y++)
                 forward_row(s, bf16, y, in, b * in_row + plane_of(s, c, s->height * s->width), out,
-                            b * farm_pool_outputs(s) + plane_of(s, c, s->out_height * s->out_width), taps);
+                            b * farm_maxpool_outputs(s) + plane_of(s, c, s->out_height * s->out_width), taps);
 }
 
 // Adds to one row's sums, [pad + width + kernel], what output row `y` gives through row i of its kernels.
-static inline __attribute__((always_inline)) void add_row(const struct farm_pool_shape *s, int kernel, bool bf16, int y,
-                                                          int i, const void *dout, size_t plane, const uint8_t *taps,
-                                                          floats *sums) {
+static inline __attribute__((always_inline)) void add_row(const struct farm_maxpool_shape *s, int kernel, bool bf16,
+                                                          int y, int i, const void *dout, size_t plane,
+                                                          const uint8_t *taps, floats *sums) {
     for (int x = 0; x < s->out_width; x++, sums += s->stride) {
         const size_t from = plane + (size_t)((y * s->out_width + x) * s->block);
         const wholes gradient = (wholes)load(dout, bf16, from);
@@ -116,14 +116,15 @@ static inline __attribute__((always_inline)) void add_row(const struct farm_pool
     }
 }
 
-static inline __attribute__((always_inline)) void
-backward_as(const struct farm_pool_shape *s, bool bf16, const void *dout, const uint8_t *taps, int batch, void *din) {
+static inline __attribute__((always_inline)) void backward_as(const struct farm_maxpool_shape *s, bool bf16,
+                                                              const void *dout, const uint8_t *taps, int batch,
+                                                              void *din) {
     const size_t in_row = (size_t)s->channels * (size_t)(s->height * s->width);
-    floats sums[FARM_POOL_WIDTH_MAX + 2 * FARM_POOL_KERNEL_MAX];
+    floats sums[FARM_MAXPOOL_WIDTH_MAX + 2 * FARM_MAXPOOL_KERNEL_MAX];
     for (size_t b = 0; b < (size_t)batch; b++)
         for (int c = 0; c < s->channels; c += LANES) {
             const size_t to = b * in_row + plane_of(s, c, s->height * s->width);
-            const size_t from = b * farm_pool_outputs(s) + plane_of(s, c, s->out_height * s->out_width);
+            const size_t from = b * farm_maxpool_outputs(s) + plane_of(s, c, s->out_height * s->out_width);
             for (int y = 0; y < s->height; y++) {
                 const int row = y + s->pad[0], last = least(s->out_height - 1, row / s->stride);
                 memset(sums, 0, (size_t)(s->pad[1] + s->width + s->kernel) * sizeof *sums);
@@ -138,14 +139,14 @@ backward_as(const struct farm_pool_shape *s, bool bf16, const void *dout, const 
         }
 }
 
-static void forward(const struct farm_pool_shape *s, const void *in, int batch, void *out, uint8_t *taps) {
+static void forward(const struct farm_maxpool_shape *s, const void *in, int batch, void *out, uint8_t *taps) {
     if (s->bf16)
         forward_as(s, true, in, batch, out, taps);
     else
         forward_as(s, false, in, batch, out, taps);
 }
 
-static void backward(const struct farm_pool_shape *s, const void *dout, const uint8_t *taps, int batch, void *din) {
+static void backward(const struct farm_maxpool_shape *s, const void *dout, const uint8_t *taps, int batch, void *din) {
     if (s->bf16)
         backward_as(s, true, dout, taps, batch, din);
     else

@@ -5,12 +5,12 @@
 #include <string.h>
 
 #include "kernels/bf16.h"
-#include "kernels/pool.h"
+#include "kernels/maxpool.h"
 #include "kernels/random.h"
 
 enum { BATCH = 2 };
 
-static const struct farm_pool_shape shapes[] = {
+static const struct farm_maxpool_shape shapes[] = {
     {.kernel = 3,
      .stride = 2,
      .channels = 16,
@@ -50,12 +50,12 @@ static const struct farm_pool_shape shapes[] = {
 };
 
 // Where channel c of a position lies in an observation.
-static size_t at(const struct farm_pool_shape *s, int c, int height, int width, int y, int x) {
+static size_t at(const struct farm_maxpool_shape *s, int c, int height, int width, int y, int x) {
     return (size_t)(((c / s->block * height + y) * width + x) * s->block + c % s->block);
 }
 
 // The definition: the first maximum of output (y, x) of channel c; returns where it lies.
-static size_t source(const struct farm_pool_shape *s, const float *in, int c, int y, int x, int *tap) {
+static size_t source(const struct farm_maxpool_shape *s, const float *in, int c, int y, int x, int *tap) {
     size_t best = SIZE_MAX;
     for (int i = 0; i < s->kernel; i++)
         for (int j = 0; j < s->kernel; j++) {
@@ -69,8 +69,8 @@ static size_t source(const struct farm_pool_shape *s, const float *in, int c, in
     return best;
 }
 
-static void check(struct farm_pool_shape s, bool bf16) {
-    const size_t inputs = (size_t)(s.channels * s.height * s.width), outputs = farm_pool_outputs(&s);
+static void check(struct farm_maxpool_shape s, bool bf16) {
+    const size_t inputs = (size_t)(s.channels * s.height * s.width), outputs = farm_maxpool_outputs(&s);
     float in[BATCH * 4096], dout[BATCH * 4096], numbers[BATCH * 4096], sums[BATCH * 4096] = {0};
     _Alignas(64) char typed[BATCH * 4096 * sizeof(float)], out[sizeof typed];
     uint8_t taps[BATCH * 4096];
@@ -80,7 +80,7 @@ static void check(struct farm_pool_shape s, bool bf16) {
         in[i] = floorf(8 * farm_random_uniform(1, 1, i)) - 5; // many equal ones; whole numbers are exact in bf16
         farm_number_put(typed, bf16, i, in[i]);
     }
-    farm_pool_forward(&s, typed, BATCH, out, taps);
+    farm_maxpool_forward(&s, typed, BATCH, out, taps);
     for (size_t b = 0; b < BATCH; b++)
         for (int c = 0; c < s.channels; c++)
             for (int y = 0; y < s.out_height; y++)
@@ -96,16 +96,18 @@ static void check(struct farm_pool_shape s, bool bf16) {
     memset(taps + BATCH * outputs, 0xee, sizeof taps - BATCH * outputs);
     for (size_t i = 0; i < BATCH * outputs; i++) farm_number_put(out, bf16, i, dout[i]);
     memset(typed, 0xff, sizeof typed); // NaN
-    farm_pool_backward(&s, out, taps, BATCH, typed);
+    farm_maxpool_backward(&s, out, taps, BATCH, typed);
     for (size_t i = 0; i < BATCH * inputs; i++) {
         numbers[i] = farm_number_at(typed, bf16, i);
         const float most = bf16 ? fabsf(sums[i]) / 256 : 1e-6f;
         cr_assert(fabsf(numbers[i] - sums[i]) <= most, "%g, not %g", (double)numbers[i], (double)sums[i]);
     }
-    farm_pool_forward(&s, typed, BATCH, out, NULL);
+    farm_number_put(typed, bf16, 3, NAN);
+    farm_maxpool_forward(&s, typed, BATCH, out, NULL);
+    cr_assert(isnan(farm_number_at(out, bf16, 3))); // channel 3 of the first output
 }
 
-Test(kernels_pool, agrees_with_its_definition) {
+Test(kernels_maxpool, agrees_with_its_definition) {
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         for (int bf16 = 0; bf16 < 2; bf16++) check(shapes[i], bf16);
 }
