@@ -88,6 +88,7 @@ struct farm_backend {
     struct farm_optimiser_state optimiser;
     float *params;
     float *trainable; // [parameter_count] 1, or 0 for what the optimiser leaves; NULL: all ones
+    bool *masked;     // [blocks] has a 0; if trainable
     uint64_t version;
     uint32_t micro_batch;               // units of one forward and backward pass
     struct farm_statistics *statistics; // in params since the last publish
@@ -270,6 +271,9 @@ static enum farm_status make_training(struct farm_backend *backend, const struct
     if (made) return made;
     backend->trainable = new_vector(backend);
     if (backend->trainable && !farm_net_trainable(backend->net, backend->trainable)) backend->trainable = NULL;
+    backend->masked = zeroed(backend, block_count(backend), sizeof *backend->masked);
+    for (size_t i = 0; backend->masked && backend->trainable && i < backend->net->parameter_count; i++)
+        backend->masked[i / BLOCK] |= backend->trainable[i] == 0;
     backend->workers = zeroed(backend, threads, sizeof *backend->workers);
     backend->part_max = learner->deterministic ? PARTS : threads;
     backend->parts = zeroed(backend, backend->part_max, sizeof *backend->parts);
@@ -657,7 +661,7 @@ static void add_gradients(void *context, uint32_t piece, uint32_t thread) {
         for (size_t step = 1; step < backend->grad_count; step *= 2)
             for (size_t k = 0; k + step < backend->grad_count; k += 2 * step)
                 farm_optimiser_add(backend->grads[k] + from, backend->grads[k + step] + from, count);
-        for (size_t i = 0; i < count && backend->trainable; i++)
+        for (size_t i = 0; i < count && backend->trainable && backend->masked[block]; i++)
             if (backend->trainable[from + i] == 0) sum[i] = 0;
         backend->squares[block] = farm_optimiser_squares(sum, count);
     }
