@@ -37,13 +37,10 @@ size_t farm_winograd_scratch_bytes(const struct farm_winograd_shape *shape);
 void farm_winograd_forward(const struct farm_winograd_shape *shape, const void *packed, const float *bias,
                            const float *in, int batch, bool add, bool relu, float *out, void *scratch);
 
-// din = gradient by the input, from that by the output.
-void farm_winograd_backward_data(const struct farm_winograd_shape *shape, const void *packed, const float *dout,
-                                 int batch, float *din, void *scratch);
-
-// Adds the gradients to dweights [outputs][channels][kernel][kernel] and dbias [outputs].
-void farm_winograd_backward_weights(const struct farm_winograd_shape *shape, const float *in, const float *dout,
-                                    int batch, float *dweights, float *dbias, void *scratch);
+// din = the gradient by the input, from that by the output; packed: for DATA. Adds the gradients to
+// dweights [outputs][channels][kernel][kernel] and dbias [outputs].
+void farm_winograd_backward(const struct farm_winograd_shape *shape, const void *packed, const float *in,
+                            const float *dout, int batch, float *din, float *dweights, float *dbias, void *scratch);
 
 // The above, compiled for other instructions.
 struct farm_winograd_loops {
@@ -51,9 +48,8 @@ struct farm_winograd_loops {
     void (*pack)(const struct farm_winograd_shape *, enum farm_winograd_pass, const float *, void *);
     void (*forward)(const struct farm_winograd_shape *, const void *, const float *, const float *, int, bool, bool,
                     float *, void *);
-    void (*backward_data)(const struct farm_winograd_shape *, const void *, const float *, int, float *, void *);
-    void (*backward_weights)(const struct farm_winograd_shape *, const float *, const float *, int, float *, float *,
-                             void *);
+    void (*backward)(const struct farm_winograd_shape *, const void *, const float *, const float *, int, float *,
+                     float *, float *, void *);
 };
 extern const struct farm_winograd_loops farm_winograd_avx2;
 

@@ -90,8 +90,7 @@ void farm_own_layer_run_back(const struct farm_own_layer *layer, int batch, cons
         farm_maxpool_backward(&layer->pool, rows->diff_out, layer->taps, batch, rows->diff_in);
         return;
     }
-    farm_winograd_backward_weights(&layer->conv, rows->in, rows->diff_out, batch, grads + layer->config.weight_offset,
-                                   grads + layer->config.bias_offset, scratch);
-    farm_winograd_backward_data(&layer->conv, layer->packed[FARM_WINOGRAD_DATA], rows->diff_out, batch, rows->diff_in,
-                                scratch);
+    farm_winograd_backward(&layer->conv, layer->packed[FARM_WINOGRAD_DATA], rows->in, rows->diff_out, batch,
+                           rows->diff_in, grads + layer->config.weight_offset, grads + layer->config.bias_offset,
+                           scratch);
 }

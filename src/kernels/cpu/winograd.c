@@ -2,7 +2,7 @@
 #include "kernels/cpu/winograd_loops.h"
 
 static const struct farm_winograd_loops *loops_of_this_cpu(void) {
-    static const struct farm_winograd_loops portable = {scratch_bytes, pack, forward, backward_data, backward_weights};
+    static const struct farm_winograd_loops portable = {scratch_bytes, pack, forward, backward};
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &farm_winograd_avx2;
 #endif
@@ -17,7 +17,7 @@ bool farm_winograd_runs(const struct farm_winograd_shape *s) {
 }
 
 size_t farm_winograd_packed_bytes(const struct farm_winograd_shape *s) {
-    return POINTS * make_pass(s, FARM_WINOGRAD_FORWARD, false).weight_point * sizeof(float);
+    return POINTS * plan_of(s, TILES).weight_point * sizeof(float);
 }
 
 size_t farm_winograd_scratch_bytes(const struct farm_winograd_shape *s) {
@@ -34,12 +34,7 @@ void farm_winograd_forward(const struct farm_winograd_shape *s, const void *pack
     loops_of_this_cpu()->forward(s, packed, bias, in, batch, add, relu, out, scratch);
 }
 
-void farm_winograd_backward_data(const struct farm_winograd_shape *s, const void *packed, const float *dout, int batch,
-                                 float *din, void *scratch) {
-    loops_of_this_cpu()->backward_data(s, packed, dout, batch, din, scratch);
-}
-
-void farm_winograd_backward_weights(const struct farm_winograd_shape *s, const float *in, const float *dout, int batch,
-                                    float *dweights, float *dbias, void *scratch) {
-    loops_of_this_cpu()->backward_weights(s, in, dout, batch, dweights, dbias, scratch);
+void farm_winograd_backward(const struct farm_winograd_shape *s, const void *packed, const float *in, const float *dout,
+                            int batch, float *din, float *dweights, float *dbias, void *scratch) {
+    loops_of_this_cpu()->backward(s, packed, in, dout, batch, din, dweights, dbias, scratch);
 }

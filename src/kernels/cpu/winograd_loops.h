@@ -6,21 +6,12 @@
 #ifndef FARM_KERNELS_CPU_WINOGRAD_LOOPS_H
 #define FARM_KERNELS_CPU_WINOGRAD_LOOPS_H
 
-#include <stdint.h>
 #include <string.h>
 
+#include "kernels/cpu/winograd_points.h"
 #include "kernels/winograd.h"
 
-#ifdef __AVX2__
-enum { LANES = 8 };
-#else
-enum { LANES = 4 };
-#endif
-typedef float floats __attribute__((vector_size(4 * LANES)));
-typedef int32_t wholes __attribute__((vector_size(4 * LANES)));
-
 enum {
-    SIDE = 6,
     POINTS = SIDE * SIDE,
     PANEL = 2 * LANES, // columns of a product that stay in registers, with ROWS rows
     ROWS = 6,
@@ -29,10 +20,6 @@ enum {
     SKEW = 16,                   // floats between points, so that they fall into different sets of the cache
 };
 
-// The points are 0, 1, -1, B, -B and infinity.
-#define B  0.5f
-#define B2 (B * B)
-
 static inline floats load(const float *from) {
     floats x;
     memcpy(&x, from, sizeof x);
@@ -40,83 +27,6 @@ static inline floats load(const float *from) {
 }
 static inline void store(float *to, floats x) {
     memcpy(to, &x, sizeof x);
-}
-
-// ---- one dimension ----
-
-// The polynomial of six inputs at the points 0, 1, -1, B, -B, infinity (times what points_of_kernel divides by).
-static inline void points_of_input(const floats d[SIDE], floats p[SIDE]) {
-    const floats even = d[4] - B2 * d[2], odd = d[3] - B2 * d[1];
-    const floats even_b = d[4] - d[2], odd_b = d[3] - d[1];
-    p[0] = even_b + B2 * (d[0] - d[2]);
-    p[1] = even + odd;
-    p[2] = even - odd;
-    p[3] = even_b + B * odd_b;
-    p[4] = even_b - B * odd_b;
-    p[5] = d[5] - d[3] - B2 * odd_b;
-}
-
-// `count` outputs (4 or 5) from the products at the points.
-static inline void outputs_of_points(int count, const floats p[SIDE], floats y[5]) {
-    const floats even = p[1] + p[2], odd = p[1] - p[2], even_b = p[3] + p[4], odd_b = p[3] - p[4];
-    y[0] = p[0] + (even + even_b);
-    y[1] = odd + B * odd_b;
-    y[2] = even + B2 * even_b;
-    y[3] = odd + B2 * B * odd_b;
-    if (count == 4)
-        y[3] += p[5];
-    else
-        y[4] = even + p[5] + B2 * B2 * even_b;
-}
-
-// The transpose of it: what `count` gradients of outputs mean at the points.
-static inline void points_of_gradient(int count, const floats y[5], floats p[SIDE]) {
-    floats even = y[2], even_b = y[2];
-    if (count == 5) {
-        even += y[4];
-        even_b += B2 * y[4];
-    }
-    even += y[0];
-    even_b = y[0] + B2 * even_b;
-    const floats odd = y[1] + y[3], odd_b = y[1] + B2 * y[3];
-    p[0] = y[0];
-    p[1] = even + odd;
-    p[2] = even - odd;
-    p[3] = even_b + B * odd_b;
-    p[4] = even_b - B * odd_b;
-    p[5] = y[count - 1];
-}
-
-// Lagrange's interpolation divides by AT_0 at 0, by AT_1 at 1 and -1, by AT_B at B and -B.
-#define AT_0 B2
-#define AT_1 (2 * (1 - B2))
-#define AT_B (2 * B2 * (B2 - 1))
-
-// The points of a kernel of `count` numbers (3 or 2).
-static inline void points_of_kernel(int count, const floats g[3], floats p[SIDE]) {
-    floats even = g[0], even_b = g[0];
-    if (count == 3) {
-        even += g[2];
-        even_b += B2 * g[2];
-    }
-    p[0] = g[0] * (1 / AT_0);
-    p[1] = (even + g[1]) * (1 / AT_1);
-    p[2] = (even - g[1]) * (1 / AT_1);
-    p[3] = (even_b + B * g[1]) * (1 / AT_B);
-    p[4] = (even_b - B * g[1]) * (1 / AT_B);
-    p[5] = g[count - 1];
-}
-
-// The transpose of it.
-static inline void kernel_of_points(int count, const floats p[SIDE], floats g[3]) {
-    const floats even = (p[1] + p[2]) * (1 / AT_1), odd = (p[1] - p[2]) * (1 / AT_1);
-    const floats even_b = (p[3] + p[4]) * (1 / AT_B), odd_b = (p[3] - p[4]) * (1 / AT_B);
-    g[0] = p[0] * (1 / AT_0) + (even + even_b);
-    g[1] = odd + B * odd_b;
-    if (count == 2)
-        g[1] += p[5];
-    else
-        g[2] = even + p[5] + B2 * even_b;
 }
 
 // ---- pictures ----
@@ -142,48 +52,40 @@ static inline size_t at(const struct view *view, int channel, int y, int x) {
            (size_t)(channel - block * view->block);
 }
 
-// One pass: a convolution of stride 1 with a kernel of `taps` x `taps`.
-struct pass {
+// A convolution of stride 1 with a kernel of `taps` x `taps`.
+struct plan {
     struct view in, out;
-    int taps, tile;                           // outputs of a tile: SIDE + 1 - taps
-    int across, count;                        // tiles of a row, of an observation
-    int depth, width;                         // of the products
-    int tiles;                                // at a time
-    size_t in_point, out_point, weight_point; // floats between two points
+    int taps, tile;                                             // outputs of a tile: SIDE + 1 - taps
+    int across, count;                                          // tiles of a row, of an observation
+    int depth, width;                                           // channels of all phases of the input; of the output
+    int tiles;                                                  // at a time
+    size_t depth_point, width_point, panel_point, weight_point; // floats between two points
 };
 
-// weights: of the weight gradient, which needs whole rows of [width] in place of panels.
-static struct pass make_pass(const struct farm_winograd_shape *s, enum farm_winograd_pass direction, bool weights) {
-    const struct view in = {.channels = s->channels,
-                            .height = s->height,
-                            .width = s->width,
-                            .block = s->block ? s->block : s->channels,
-                            .step = s->stride,
-                            .pad = {s->pad[0], s->pad[1]}};
-    const struct view out = {.channels = s->outputs,
-                             .height = s->out_height,
-                             .width = s->out_width,
-                             .block = s->block ? s->block : s->outputs,
-                             .step = 1};
-    struct pass p = {.in = in, .out = out, .taps = s->kernel / s->stride};
-    if (direction == FARM_WINOGRAD_DATA) {
-        p.in = out;
-        p.out = in;
-        for (int i = 0; i < 2; i++) {
-            p.in.pad[i] = p.taps - 1 - in.pad[i];
-            p.out.pad[i] = 0;
-        }
-    }
+static struct plan plan_of(const struct farm_winograd_shape *s, int tiles) {
+    struct plan p = {
+        .in = {.channels = s->channels,
+               .height = s->height,
+               .width = s->width,
+               .block = s->block ? s->block : s->channels,
+               .step = s->stride,
+               .pad = {s->pad[0], s->pad[1]}},
+        .out = {.channels = s->outputs,
+                .height = s->out_height,
+                .width = s->out_width,
+                .block = s->block ? s->block : s->outputs,
+                .step = 1},
+        .taps = s->kernel / s->stride,
+        .depth = s->channels * s->stride * s->stride,
+        .width = s->outputs,
+        .tiles = tiles,
+    };
     p.tile = SIDE + 1 - p.taps;
-    const int rows = (p.out.height + p.out.step - 1) / p.out.step,
-              columns = (p.out.width + p.out.step - 1) / p.out.step;
-    p.across = (columns + p.tile - 1) / p.tile;
-    p.count = (rows + p.tile - 1) / p.tile * p.across;
-    p.depth = p.in.channels * phases(&p.in);
-    p.width = p.out.channels * phases(&p.out);
-    p.tiles = weights ? TILES_OF_WEIGHTS : TILES;
-    p.in_point = (size_t)(p.tiles * p.depth + SKEW);
-    p.out_point = (size_t)(p.tiles * (weights ? p.width : PANEL) + SKEW);
+    p.across = (s->out_width + p.tile - 1) / p.tile;
+    p.count = (s->out_height + p.tile - 1) / p.tile * p.across;
+    p.depth_point = (size_t)(tiles * p.depth + SKEW);
+    p.width_point = (size_t)(tiles * p.width + SKEW);
+    p.panel_point = (size_t)(tiles * PANEL + SKEW);
     p.weight_point = (size_t)(p.depth * p.width + SKEW);
     return p;
 }
@@ -252,7 +154,7 @@ static inline __attribute__((always_inline)) void transform_gradient(int tile, s
 
 // What is added to the sums, and done with them.
 struct finish {
-    const float *bias; // NULL: none
+    const float *bias;
     bool add, relu;
 };
 
@@ -285,30 +187,57 @@ static inline __attribute__((always_inline)) void transform_products(int tile, c
     }
 }
 
-// ---- a pass, some tiles at a time ----
+// Adds LANES channels of the gradient by one tile's inputs, from (y, x) on, from that by its points.
+static inline void transform_input_gradient(const struct view *view, const float *from, size_t point, int channel,
+                                            int y, int x, float *picture) {
+    floats half[SIDE][SIDE];
+    for (int j = 0; j < SIDE; j++, from += point) {
+        floats p[SIDE], d[SIDE];
+#pragma GCC unroll 6
+        for (size_t i = 0; i < SIDE; i++) p[i] = load(from + SIDE * i * point);
+        inputs_of_points(p, d);
+#pragma GCC unroll 6
+        for (int i = 0; i < SIDE; i++) half[i][j] = d[i];
+    }
+    for (int i = 0; i < SIDE; i++) {
+        const int row = y + i * view->step;
+        floats d[SIDE];
+        if (row < 0 || row >= view->height) continue;
+        inputs_of_points(half[i], d);
+        float *to = picture + at(view, channel, row, 0);
+#pragma GCC unroll 6
+        for (int j = 0; j < SIDE; j++) {
+            const int column = x + j * view->step;
+            float *here = to + column * view->block;
+            if (column >= 0 && column < view->width) store(here, load(here) + d[j]);
+        }
+    }
+}
+
+// ---- some tiles at a time ----
 
 // Tile `index` of all observations' tiles: its observation, and its first output.
 struct place {
     int observation, y, x;
 };
-static inline struct place place_of(const struct pass *pass, int index) {
-    const int within = index % pass->count;
-    return (struct place){index / pass->count, within / pass->across * pass->tile, within % pass->across * pass->tile};
+static inline struct place place_of(const struct plan *plan, int index) {
+    const int within = index % plan->count;
+    return (struct place){index / plan->count, within / plan->across * plan->tile, within % plan->across * plan->tile};
 }
 
-static void read_inputs(const struct pass *pass, const float *in, int first, int count, float *to) {
-    const struct view *view = &pass->in;
+static void read_inputs(const struct plan *plan, const float *in, int first, int count, float *to) {
+    const struct view *view = &plan->in;
     _Alignas(32) float copy[POINTS * LANES];
     for (int t = 0; t < count; t++) {
-        const struct place place = place_of(pass, first + t);
+        const struct place place = place_of(plan, first + t);
         const float *picture = in + (size_t)place.observation * floats_of(view);
-        float *row = to + (size_t)(t * pass->depth);
+        float *row = to + (size_t)(t * plan->depth);
         for (int phase = 0; phase < phases(view); phase++) {
             const int y = place.y * view->step + phase / view->step - view->pad[0];
             const int x = place.x * view->step + phase % view->step - view->pad[1];
             for (int c = 0; c < view->channels; c += LANES)
                 transform_input(patch_of(view, picture, c, y, x, SIDE, copy), row + phase * view->channels + c,
-                                pass->in_point);
+                                plan->depth_point);
         }
     }
 }
@@ -317,23 +246,35 @@ static inline int least(int a, int b) {
     return a < b ? a : b;
 }
 
-// Outputs of channels [panel, panel + channels) of one phase, from products [point][tile][PANEL].
-static inline __attribute__((always_inline)) void write_outputs(int tile, const struct pass *pass, const float *from,
-                                                                int first, int count, int n, int across,
-                                                                struct finish finish, float *out) {
-    const struct view *view = &pass->out;
-    const size_t row = (size_t)(view->step * view->width * view->block), column = (size_t)(view->step * view->block);
-    for (int l = 0; l < across; l += LANES) {
-        const int phase = (n + l) / view->channels, c = (n + l) % view->channels;
-        const floats bias = finish.bias ? load(finish.bias + c) : (floats){0};
+// Output channels from n on of some tiles, from products [point][tile][PANEL].
+static inline __attribute__((always_inline)) void write_outputs(int tile, const struct plan *plan, const float *from,
+                                                                int first, int count, int n, struct finish finish,
+                                                                float *out) {
+    const struct view *view = &plan->out;
+    const size_t row = (size_t)(view->width * view->block), column = (size_t)view->block;
+    for (int l = 0; l < least(PANEL, plan->width - n); l += LANES) {
+        const floats bias = load(finish.bias + n + l);
         for (int t = 0; t < count; t++) {
-            const struct place place = place_of(pass, first + t);
-            const int y = place.y * view->step + phase / view->step, x = place.x * view->step + phase % view->step;
-            const int rows = least(tile, (view->height - y + view->step - 1) / view->step);
-            const int columns = least(tile, (view->width - x + view->step - 1) / view->step);
-            if (rows > 0 && columns > 0)
-                transform_products(tile, from + t * PANEL + l, pass->out_point, bias, finish, rows, columns,
-                                   out + (size_t)place.observation * floats_of(view) + at(view, c, y, x), row, column);
+            const struct place place = place_of(plan, first + t);
+            transform_products(tile, from + t * PANEL + l, plan->panel_point, bias, finish,
+                               least(tile, view->height - place.y), least(tile, view->width - place.x),
+                               out + (size_t)place.observation * floats_of(view) + at(view, n + l, place.y, place.x),
+                               row, column);
+        }
+    }
+}
+
+// Adds the gradient by input channels from n on of some tiles, from products [point][tile][PANEL].
+static void add_input_gradients(const struct plan *plan, const float *from, int first, int count, int n, float *din) {
+    const struct view *view = &plan->in;
+    for (int l = 0; l < least(PANEL, plan->depth - n); l += LANES) {
+        const int phase = (n + l) / view->channels, c = (n + l) % view->channels;
+        for (int t = 0; t < count; t++) {
+            const struct place place = place_of(plan, first + t);
+            const int y = place.y * view->step + phase / view->step - view->pad[0];
+            const int x = place.x * view->step + phase % view->step - view->pad[1];
+            transform_input_gradient(view, from + t * PANEL + l, plan->panel_point, c, y, x,
+                                     din + (size_t)place.observation * floats_of(view));
         }
     }
 }
@@ -365,28 +306,28 @@ static inline __attribute__((always_inline)) void multiply(int rows, int vectors
         for (int v = 0; v < vectors; v++) store(to + (size_t)r * to_row + v * LANES, sum[r][v]);
 }
 
-// One point's products of `tiles` tiles with a panel of weights, [depth][across].
-static void multiply_tiles(const struct pass *pass, const float *in, const float *panel, int across, int tiles,
-                           float *out) {
-    const size_t depth = (size_t)pass->depth;
-    for (int t = 0; t < tiles; t += ROWS) {
-        if (across > LANES)
-            multiply(ROWS, 2, in + (size_t)t * depth, depth, 1, panel, PANEL, pass->depth, out + t * PANEL, PANEL,
-                     false);
-        else
-            multiply(ROWS, 1, in + (size_t)t * depth, depth, 1, panel, LANES, pass->depth, out + t * PANEL, PANEL,
-                     false);
-    }
+// Products [point][tile][PANEL] of tiles [point][tile][depth], `stride` floats a point, with panel n of weights
+// [point][panel][depth][PANEL] (the last panel may be half as wide).
+static void multiply_tiles(const struct plan *plan, int depth, const float *in, size_t stride, const float *weights,
+                           int n, int width, int tiles, float *out) {
+    for (int p = 0; p < POINTS; p++, in += stride, weights += plan->weight_point, out += plan->panel_point)
+        for (int t = 0; t < tiles; t += ROWS) {
+            const float *rows = in + (size_t)(t * depth), *panel = weights + (size_t)(n * depth);
+            if (width - n > LANES)
+                multiply(ROWS, 2, rows, (size_t)depth, 1, panel, PANEL, depth, out + t * PANEL, PANEL, false);
+            else
+                multiply(ROWS, 1, rows, (size_t)depth, 1, panel, LANES, depth, out + t * PANEL, PANEL, false);
+        }
 }
 
 // Adds one point's products of inputs [tile][depth] and gradients [tile][width] to sums [depth][width].
-static void multiply_gradients(const struct pass *pass, const float *in, const float *gradients, int tiles,
+static void multiply_gradients(const struct plan *plan, const float *in, const float *gradients, int tiles,
                                float *sums) {
-    const size_t depth = (size_t)pass->depth, width = (size_t)pass->width;
-    for (int n = 0; n < pass->width; n += PANEL) {
-        const bool both = pass->width - n > LANES;
-        for (int k = 0; k < pass->depth;) {
-            const int left = pass->depth - k, rows = left % 6 == 0 ? 6 : 4; // a multiple of 8 is a sum of these
+    const size_t depth = (size_t)plan->depth, width = (size_t)plan->width;
+    for (int n = 0; n < plan->width; n += PANEL) {
+        const bool both = plan->width - n > LANES;
+        for (int k = 0; k < plan->depth;) {
+            const int left = plan->depth - k, rows = left % 6 == 0 ? 6 : 4; // a multiple of 8 is a sum of these
             float *to = sums + (size_t)k * width + n;
             if (rows == 6 && both)
                 multiply(6, 2, in + k, 1, depth, gradients + n, width, tiles, to, width, true);
@@ -397,31 +338,6 @@ static void multiply_gradients(const struct pass *pass, const float *in, const f
             else
                 multiply(4, 1, in + k, 1, depth, gradients + n, width, tiles, to, width, true);
             k += rows;
-        }
-    }
-}
-
-static size_t scratch_floats(const struct pass *pass) {
-    return POINTS * (pass->in_point + pass->out_point);
-}
-
-static void run(const struct pass *pass, const float *weights, const float *in, int batch, struct finish finish,
-                float *out, float *scratch) {
-    const int tiles = batch * pass->count;
-    float *inputs = scratch, *products = scratch + POINTS * pass->in_point;
-    for (int first = 0; first < tiles; first += pass->tiles) {
-        const int count = least(pass->tiles, tiles - first);
-        read_inputs(pass, in, first, count, inputs);
-        for (int n = 0; n < pass->width; n += PANEL) {
-            const int across = least(PANEL, pass->width - n);
-            for (int p = 0; p < POINTS; p++)
-                multiply_tiles(pass, inputs + (size_t)p * pass->in_point,
-                               weights + (size_t)p * pass->weight_point + (size_t)(n * pass->depth), across, count,
-                               products + (size_t)p * pass->out_point);
-            if (pass->tile == 4)
-                write_outputs(4, pass, products, first, count, n, across, finish, out);
-            else
-                write_outputs(5, pass, products, first, count, n, across, finish, out);
         }
     }
 }
@@ -444,15 +360,13 @@ static struct kernels kernels_of(const struct farm_winograd_shape *s, bool input
                             .lane = (inputs ? 1 : channels) * side * side};
 }
 
-// reversed: last tap first.
-static inline __attribute__((always_inline)) void pack_kernels(int taps, bool reversed, struct kernels k,
-                                                               const float *weights, float *to, size_t point) {
+static inline __attribute__((always_inline)) void pack_kernels(int taps, struct kernels k, const float *weights,
+                                                               float *to, size_t point) {
     floats half[SIDE][3];
     for (int j = 0; j < taps; j++) {
         floats column[3], p[SIDE];
         for (int i = 0; i < taps; i++) {
-            const size_t y = (size_t)(reversed ? taps - 1 - i : i), x = (size_t)(reversed ? taps - 1 - j : j);
-            const float *from = weights + k.first + y * k.row + x * k.column;
+            const float *from = weights + k.first + (size_t)i * k.row + (size_t)j * k.column;
             for (size_t l = 0; l < LANES; l++) column[i][l] = from[l * k.lane];
         }
         points_of_kernel(taps, column, p);
@@ -487,61 +401,65 @@ static inline __attribute__((always_inline)) void unpack_kernels(int taps, struc
 
 // ---- the passes ----
 
-static void pack(const struct farm_winograd_shape *s, enum farm_winograd_pass direction, const float *weights,
+// FORWARD: panels of outputs; DATA: panels of inputs.
+static void pack(const struct farm_winograd_shape *s, enum farm_winograd_pass pass, const float *weights,
                  void *packed) {
-    const bool data = direction == FARM_WINOGRAD_DATA;
-    const struct pass pass = make_pass(s, direction, false);
+    const bool data = pass == FARM_WINOGRAD_DATA;
+    const struct plan plan = plan_of(s, TILES);
+    const int depth = data ? plan.width : plan.depth, width = data ? plan.depth : plan.width;
     for (int phase = 0; phase < s->stride * s->stride; phase++)
         for (int o = 0; o < s->outputs; o += data ? 1 : LANES)
             for (int c = 0; c < s->channels; c += data ? LANES : 1) {
-                const int k = data ? o : phase * s->channels + c, n = data ? phase * s->channels + c : o;
-                const int panel = n / PANEL * PANEL, across = least(PANEL, pass.width - panel);
+                const int in = phase * s->channels + c, k = data ? o : in, n = data ? in : o;
+                const int panel = n / PANEL * PANEL, across = least(PANEL, width - panel);
                 const struct kernels kernels = kernels_of(s, data, o, c, phase);
-                float *to = (float *)packed + panel * pass.depth + k * across + n - panel;
-                if (pass.taps == 3)
-                    pack_kernels(3, data, kernels, weights, to, pass.weight_point);
+                float *to = (float *)packed + panel * depth + k * across + n - panel;
+                if (plan.taps == 3)
+                    pack_kernels(3, kernels, weights, to, plan.weight_point);
                 else
-                    pack_kernels(2, data, kernels, weights, to, pass.weight_point);
+                    pack_kernels(2, kernels, weights, to, plan.weight_point);
             }
 }
 
-static size_t most(size_t a, size_t b) {
-    return a > b ? a : b;
-}
-
+// Of forward; of backward.
 static size_t scratch_bytes(const struct farm_winograd_shape *s) {
-    const struct pass ahead = make_pass(s, FARM_WINOGRAD_FORWARD, false);
-    const struct pass back = make_pass(s, FARM_WINOGRAD_DATA, false);
-    const struct pass weights = make_pass(s, FARM_WINOGRAD_FORWARD, true);
-    const size_t passes = most(scratch_floats(&ahead), scratch_floats(&back));
-    return most(passes, scratch_floats(&weights) + POINTS * weights.weight_point) * sizeof(float);
+    const struct plan ahead = plan_of(s, TILES), back = plan_of(s, TILES_OF_WEIGHTS);
+    const size_t forward_floats = ahead.depth_point + ahead.panel_point;
+    const size_t backward_floats = back.depth_point + back.width_point + back.panel_point + back.weight_point;
+    return POINTS * sizeof(float) * (forward_floats > backward_floats ? forward_floats : backward_floats);
 }
 
 static void forward(const struct farm_winograd_shape *s, const void *packed, const float *bias, const float *in,
                     int batch, bool add_to, bool relu, float *out, void *scratch) {
-    const struct pass pass = make_pass(s, FARM_WINOGRAD_FORWARD, false);
-    run(&pass, packed, in, batch, (struct finish){bias, add_to, relu}, out, scratch);
+    const struct plan plan = plan_of(s, TILES);
+    const struct finish finish = {bias, add_to, relu};
+    float *inputs = scratch, *products = inputs + POINTS * plan.depth_point;
+    for (int first = 0, all = batch * plan.count; first < all; first += plan.tiles) {
+        const int count = least(plan.tiles, all - first);
+        read_inputs(&plan, in, first, count, inputs);
+        for (int n = 0; n < plan.width; n += PANEL) {
+            multiply_tiles(&plan, plan.depth, inputs, plan.depth_point, packed, n, plan.width, count, products);
+            if (plan.tile == 4)
+                write_outputs(4, &plan, products, first, count, n, finish, out);
+            else
+                write_outputs(5, &plan, products, first, count, n, finish, out);
+        }
+    }
 }
 
-static void backward_data(const struct farm_winograd_shape *s, const void *packed, const float *dout, int batch,
-                          float *din, void *scratch) {
-    const struct pass pass = make_pass(s, FARM_WINOGRAD_DATA, false);
-    run(&pass, packed, dout, batch, (struct finish){0}, din, scratch);
-}
-
-static void read_gradients(const struct pass *pass, const float *dout, int first, int count, float *to) {
-    const struct view *view = &pass->out;
+static void read_gradients(const struct plan *plan, const float *dout, int first, int count, float *to) {
+    const struct view *view = &plan->out;
     _Alignas(32) float copy[POINTS * LANES];
     for (int t = 0; t < count; t++) {
-        const struct place place = place_of(pass, first + t);
+        const struct place place = place_of(plan, first + t);
         const float *picture = dout + (size_t)place.observation * floats_of(view);
-        float *row = to + (size_t)(t * pass->width);
+        float *row = to + (size_t)(t * plan->width);
         for (int c = 0; c < view->channels; c += LANES) {
-            const struct patch patch = patch_of(view, picture, c, place.y, place.x, pass->tile, copy);
-            if (pass->tile == 4)
-                transform_gradient(4, patch, row + c, pass->out_point);
+            const struct patch patch = patch_of(view, picture, c, place.y, place.x, plan->tile, copy);
+            if (plan->tile == 4)
+                transform_gradient(4, patch, row + c, plan->width_point);
             else
-                transform_gradient(5, patch, row + c, pass->out_point);
+                transform_gradient(5, patch, row + c, plan->width_point);
         }
     }
 }
@@ -560,31 +478,44 @@ static void add_bias_gradient(const struct view *view, const float *dout, int ba
     }
 }
 
-static void backward_weights(const struct farm_winograd_shape *s, const float *in, const float *dout, int batch,
-                             float *dweights, float *dbias, void *scratch) {
-    const struct pass pass = make_pass(s, FARM_WINOGRAD_FORWARD, true);
-    const int tiles = batch * pass.count;
-    float *inputs = scratch, *gradients = inputs + POINTS * pass.in_point, *sums = gradients + POINTS * pass.out_point;
-    memset(sums, 0, POINTS * pass.weight_point * sizeof *sums);
-    for (int first = 0; first < tiles; first += pass.tiles) {
-        const int count = least(pass.tiles, tiles - first);
-        read_inputs(&pass, in, first, count, inputs);
-        read_gradients(&pass, dout, first, count, gradients);
-        for (int p = 0; p < POINTS; p++)
-            multiply_gradients(&pass, inputs + (size_t)p * pass.in_point, gradients + (size_t)p * pass.out_point, count,
-                               sums + (size_t)p * pass.weight_point);
-    }
+static void add_weight_gradient(const struct farm_winograd_shape *s, const struct plan *plan, const float *sums,
+                                float *dweights) {
     for (int phase = 0; phase < s->stride * s->stride; phase++)
         for (int o = 0; o < s->outputs; o += LANES)
             for (int c = 0; c < s->channels; c++) {
                 const struct kernels kernels = kernels_of(s, false, o, c, phase);
-                const float *from = sums + (size_t)((phase * s->channels + c) * pass.width + o);
-                if (pass.taps == 3)
-                    unpack_kernels(3, kernels, from, pass.weight_point, dweights);
+                const float *from = sums + (size_t)((phase * s->channels + c) * plan->width + o);
+                if (plan->taps == 3)
+                    unpack_kernels(3, kernels, from, plan->weight_point, dweights);
                 else
-                    unpack_kernels(2, kernels, from, pass.weight_point, dweights);
+                    unpack_kernels(2, kernels, from, plan->weight_point, dweights);
             }
-    add_bias_gradient(&pass.out, dout, batch, dbias);
+}
+
+// Both gradients are forward's steps transposed, and share the transformed gradients.
+static void backward(const struct farm_winograd_shape *s, const void *packed, const float *in, const float *dout,
+                     int batch, float *din, float *dweights, float *dbias, void *scratch) {
+    const struct plan plan = plan_of(s, TILES_OF_WEIGHTS);
+    float *inputs = scratch, *gradients = inputs + POINTS * plan.depth_point;
+    float *products = gradients + POINTS * plan.width_point, *sums = products + POINTS * plan.panel_point;
+    memset(sums, 0, POINTS * plan.weight_point * sizeof *sums);
+    size_t cleared = 0; // observations of din
+    for (int first = 0, all = batch * plan.count; first < all; first += plan.tiles) {
+        const int count = least(plan.tiles, all - first);
+        read_inputs(&plan, in, first, count, inputs);
+        read_gradients(&plan, dout, first, count, gradients);
+        for (; cleared * (size_t)plan.count < (size_t)(first + count); cleared++)
+            memset(din + cleared * floats_of(&plan.in), 0, floats_of(&plan.in) * sizeof *din);
+        for (size_t p = 0; p < POINTS; p++)
+            multiply_gradients(&plan, inputs + p * plan.depth_point, gradients + p * plan.width_point, count,
+                               sums + p * plan.weight_point);
+        for (int n = 0; n < plan.depth; n += PANEL) {
+            multiply_tiles(&plan, plan.width, gradients, plan.width_point, packed, n, plan.depth, count, products);
+            add_input_gradients(&plan, products, first, count, n, din);
+        }
+    }
+    add_weight_gradient(s, &plan, sums, dweights);
+    add_bias_gradient(&plan.out, dout, batch, dbias);
 }
 
 #endif
