@@ -49,9 +49,11 @@ TEST_CPPFLAGS := $(if $(TSAN),-Itests/support/criterion_minimal)
 
 SIMD_avx2   := -mavx2 -mfma
 SIMD_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512vnni -mavx512dq -mavx2 -mfma
-simd_flags   = $(if $(filter %_avx2.c,$1),$(SIMD_avx2))$(if $(filter %_avx512.c,$1),$(SIMD_avx512))$(if $(filter src/kernels/cpu/lstm% src/kernels/cpu/maxpool%,$1), $(LOOPS)$(if $(filter %_avx512.c,$1), -mprefer-vector-width=512))$(if $(filter src/kernels/cpu/winograd%,$1), -ffp-contract=fast)
+simd_flags   = $(if $(filter %_avx2.c,$1),$(SIMD_avx2))$(if $(filter %_avx512.c,$1),$(SIMD_avx512))$(if $(filter src/kernels/cpu/lstm% src/kernels/cpu/maxpool%,$1), $(LOOPS)$(if $(filter %_avx512.c,$1), -mprefer-vector-width=512))$(if $(filter src/kernels/cpu/winograd%,$1), $(FUSED))
 # Plain loops that the compiler turns into vectors.
 LOOPS := -O3
+# Sums of products in one rounding, if the CPU has that.
+FUSED := -ffp-contract=fast
 
 Q    := $(if $(V),,@)
 say   = @printf '  %-5s %s\n' $1 $2
@@ -155,8 +157,8 @@ $(BUILD)/python.mk: tools/build/venv.sh $(wildcard $(BUILD)/venv/stamp)
 # Objects depend on this file, which changes only when compiler or flags do.
 $(BUILD)/flags: force
 	@mkdir -p $(@D)
-	@printf '%s\n' '$(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_avx2) $(SIMD_avx512) $(LOOPS) $(LDFLAGS)' | cmp -s - $@ || \
-		printf '%s\n' '$(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_avx2) $(SIMD_avx512) $(LOOPS) $(LDFLAGS)' >$@
+	@printf '%s\n' '$(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_avx2) $(SIMD_avx512) $(LOOPS) $(FUSED) $(LDFLAGS)' | cmp -s - $@ || \
+		printf '%s\n' '$(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_avx2) $(SIMD_avx512) $(LOOPS) $(FUSED) $(LDFLAGS)' >$@
 # What a program can say of its origin: #include "farm_build.h".
 $(BUILD)/gen/farm_build.h: force
 	@tools/build/version.sh $@ "$(PREFIX)"

@@ -1,6 +1,6 @@
 // What layers compute besides products: activations and their slopes, maxima under a kernel and their gradients, in f32
-// or bf16. For the CUDA kernels (for maxima their parts, several channels a thread) and their tests on the CPU, where
-// oneDNN serves the learner. Pictures are NHWC. Pure arithmetic.
+// or bf16. For the CUDA kernels (for maxima their parts, several channels a thread) and their tests; the learner's
+// CPU backend has oneDNN and kernels/maxpool.h. Pictures are NHWC. Pure arithmetic.
 #ifndef FARM_KERNELS_LAYERS_H
 #define FARM_KERNELS_LAYERS_H
 

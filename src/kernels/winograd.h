@@ -1,9 +1,9 @@
 // Convolutions by Winograd's minimal filtering (Winograd 1980; Lavin and Gray 2016), f32: tiles of 6 x 6 inputs are
-// transformed with the points 0, +-sqrt(1/2), +-sqrt(2) and infinity, so 36 products stand for the 144 of 4 x 4 outputs
-// of a 3x3 kernel (stride 1), or for the 100 of 5 x 5 outputs of a 2x2 kernel. A 4x4 kernel of stride 2 is the latter
-// over four times the channels: the even and odd rows and columns of its input. Forward, data and weight gradients.
-// Rounding errors are a few times those of a direct sum. Runs in an executor's thread; no memory order.
-// Not for other kernels, and not for channels that are no multiple of 8.
+// transformed with the points 0, +-1, +-1/2 and infinity, so 36 products stand for the 144 of 4 x 4 outputs of a 3x3
+// kernel (stride 1), or for the 100 of 5 x 5 outputs of a 2x2 kernel. A 4x4 kernel of stride 2 is the latter over four
+// times the channels: the even and odd rows and columns of its input. Forward, and the gradients by input and weights.
+// Rounding errors are a few times those of a direct sum; a result does not depend on the other observations. Runs in an
+// executor's thread; no memory order. Not for other kernels.
 #ifndef FARM_KERNELS_WINOGRAD_H
 #define FARM_KERNELS_WINOGRAD_H
 
@@ -13,7 +13,7 @@
 struct farm_winograd_shape {
     int kernel, stride; // 3 and 1, or 4 and 2
     int pad[2];         // rows above and columns left of the input, zeros; below and right: as the output needs
-    int channels, height, width;
+    int channels, height, width; // channels: a multiple of 8
     int outputs, out_height, out_width;
     int block; // adjacent channels of both pictures: 8 or 16 (nChw8c, nChw16c); 0: all (NHWC)
 };
@@ -21,36 +21,34 @@ struct farm_winograd_shape {
 // Is the shape one of these?
 bool farm_winograd_runs(const struct farm_winograd_shape *shape);
 
+// Bytes of transformed weights.
+size_t farm_winograd_packed_bytes(const struct farm_winograd_shape *shape);
+
 enum farm_winograd_pass { FARM_WINOGRAD_FORWARD, FARM_WINOGRAD_DATA };
 
-// Transforms weights [outputs][channels][kernel][kernel] for a pass into farm_winograd_packed_bytes bytes at a 64-byte
-// boundary, once per version of the parameters.
-size_t farm_winograd_packed_bytes(const struct farm_winograd_shape *shape);
-void farm_winograd_pack(const struct farm_winograd_shape *shape, enum farm_winograd_pass pass, const float *weights,
-                        void *packed);
-
-// Size of the scratch of the functions below, which starts at a 64-byte boundary; its contents do not matter.
-size_t farm_winograd_scratch_bytes(const struct farm_winograd_shape *shape);
-
-// out = convolution of `in` + bias [outputs], plus what is in out if `add`; then ReLU if `relu`. Pictures of `batch`
-// observations, 32-byte aligned.
-void farm_winograd_forward(const struct farm_winograd_shape *shape, const void *packed, const float *bias,
-                           const float *in, int batch, bool add, bool relu, float *out, void *scratch);
-
-// din = the gradient by the input, from that by the output; packed: for DATA. Adds the gradients to
-// dweights [outputs][channels][kernel][kernel] and dbias [outputs].
-void farm_winograd_backward(const struct farm_winograd_shape *shape, const void *packed, const float *in,
-                            const float *dout, int batch, float *din, float *dweights, float *dbias, void *scratch);
-
-// The above, compiled for other instructions.
+// The passes. `packed` and `scratch` start at a 64-byte boundary; what scratch holds does not matter.
 struct farm_winograd_loops {
-    size_t (*scratch_bytes)(const struct farm_winograd_shape *);
-    void (*pack)(const struct farm_winograd_shape *, enum farm_winograd_pass, const float *, void *);
-    void (*forward)(const struct farm_winograd_shape *, const void *, const float *, const float *, int, bool, bool,
-                    float *, void *);
-    void (*backward)(const struct farm_winograd_shape *, const void *, const float *, const float *, int, float *,
-                     float *, float *, void *);
+    size_t (*scratch_bytes)(const struct farm_winograd_shape *shape);
+
+    // Transforms weights [outputs][channels][kernel][kernel] for FORWARD, or for DATA: backward. Once per version of
+    // the parameters.
+    void (*pack)(const struct farm_winograd_shape *shape, enum farm_winograd_pass pass, const float *weights,
+                 void *packed);
+
+    // out = convolution of `in` + bias [outputs], plus what is in out if `add`; then ReLU, which keeps NaN, if `relu`.
+    // Pictures of `batch` observations.
+    void (*forward)(const struct farm_winograd_shape *shape, const void *packed, const float *bias, const float *in,
+                    int batch, bool add, bool relu, float *out, void *scratch);
+
+    // din = the gradient by the input, from that by the output. Adds the gradients to
+    // dweights [outputs][channels][kernel][kernel] and dbias [outputs].
+    void (*backward)(const struct farm_winograd_shape *shape, const void *packed, const float *in, const float *dout,
+                     int batch, float *din, float *dweights, float *dbias, void *scratch);
 };
-extern const struct farm_winograd_loops farm_winograd_avx2;
+
+// Of this CPU.
+const struct farm_winograd_loops *farm_winograd_loops(void);
+
+extern const struct farm_winograd_loops farm_winograd_portable, farm_winograd_avx2;
 
 #endif

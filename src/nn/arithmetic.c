@@ -99,15 +99,15 @@ enum farm_status farm_arithmetic_check(const struct farm_net *net, const struct 
                                        struct farm_error *err) {
     for (int i = 0; i < net->op_count; i++) {
         const struct farm_form form = arithmetic->forms[i];
+        if (form.winograd && form.bf16) return farm_fail(err, FARM_E_INVALID, "Winograd's convolutions are f32");
         if (form.bf16 && !has_isa(dnnl_cpu_isa_avx512_core_bf16))
             return farm_fail(err, FARM_E_UNSUPPORTED,
                              "this CPU has no bf16 arithmetic (AVX512_BF16 or AMX); use precision auto or f32");
-        if (form.winograd && form.bf16) return farm_fail(err, FARM_E_INVALID, "Winograd's convolutions are f32");
-        if (net->ops[i].kind == FARM_NET_OP_POOL &&
-            (net->ops[i].in.channels % 8 != 0 || net->ops[i].kernel > FARM_MAXPOOL_KERNEL_MAX))
-            return farm_fail(err, FARM_E_UNSUPPORTED,
-                             "op %d of network %s: a pool takes a multiple of 8 channels and kernels up to %d", i,
-                             net->spec->name, FARM_MAXPOOL_KERNEL_MAX);
+        if (!farm_own_layer_pools(&net->ops[i]))
+            return farm_fail(
+                err, FARM_E_UNSUPPORTED,
+                "op %d of network %s: a pool takes a multiple of 8 channels, kernels up to %d and %d columns", i,
+                net->spec->name, FARM_POOL_KERNEL_MAX, FARM_MAXPOOL_WIDTH_MAX);
         if ((form.block != 0 && form.block != 8 && form.block != 16) || !fits_block(net, i, form.block))
             return farm_fail(err, FARM_E_INVALID, "op %d of network %s cannot have blocks of %d channels", i,
                              net->spec->name, form.block);

@@ -19,7 +19,7 @@ enum farm_precision {
 struct farm_form {
     bool bf16;     // else f32
     int block;     // channels of a picture that lie together: 0 all of them (NHWC), 8 or 16 (nChw8c, nChw16c)
-    bool winograd; // f32: convolutions that kernels/winograd.h can compute are its, the others oneDNN's as before
+    bool winograd; // f32: kernels/winograd.h computes the convolutions that it can, oneDNN the remaining ones
 };
 
 struct farm_arithmetic {
@@ -75,8 +75,8 @@ struct farm_arithmetic_request {
 void farm_arithmetic_mix(const struct farm_net *net, int count, const struct farm_form *forms,
                          const double op_seconds[][FARM_NET_OPS_MAX], struct farm_form out[FARM_NET_OPS_MAX]);
 
-// Times the forms and paths and returns the fastest, in about FARM_ARITHMETIC_SECONDS of CPU time: f32 and bf16 once
-// each, then as many more as fit.
+// Times the forms and paths and returns the fastest, in about FARM_ARITHMETIC_SECONDS of CPU time: the first two
+// forms, then as many more as fit.
 #define FARM_ARITHMETIC_SECONDS 0.5
 enum farm_status farm_arithmetic_time(const struct farm_arithmetic_request *request, struct farm_arithmetic *out,
                                       struct farm_error *err);

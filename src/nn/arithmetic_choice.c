@@ -11,7 +11,8 @@
 
 enum { PLAN_MAX = 1024 };
 
-// What the choice depends on: CPU, instruction sets, oneDNN's version, network; from *sizes_at on, numbers of rows.
+// What the choice depends on: CPU, instruction sets, oneDNN's version, network; from *sizes_at on, what a run's own
+// file may differ in: numbers of rows, and whether Winograd's form was among those timed.
 static void make_key(const struct farm_arithmetic_request *request, char key[PLAN_MAX], size_t *sizes_at) {
     const struct farm_net *net = request->net;
     const dnnl_version_t *version = dnnl_version();

@@ -8,6 +8,7 @@
 #include "nn/arithmetic.h"
 #include "nn/dnnl_op.h"
 #include "nn/executor.h"
+#include "nn/own_layer.h"
 
 enum {
     CANDIDATES_MAX = FARM_FORMS_MAX + 1,
@@ -152,15 +153,19 @@ void farm_arithmetic_mix(const struct farm_net *net, int count, const struct far
     int from[FARM_NET_OPS_MAX][FARM_FORMS_MAX];
     for (int i = 0; i < net->op_count; i++)
         for (int f = 0; f < count; f++) {
-            const double cast = (double)farm_shape_count(net->ops[i].in) * CAST_SECONDS;
-            double before = i > 0 ? cost[i - 1][f] : 0;
+            double before = i > 0 ? cost[i - 1][f] : 0, seconds = op_seconds[f][i];
             from[i][f] = f;
-            for (int g = 0; g < count && farm_arithmetic_may_change(net, i); g++) {
-                if (g == f || cost[i - 1][g] + cast >= before) continue;
+            for (int g = 0; g < count; g++) {
+                const bool rows = forms[g].bf16 == forms[f].bf16 && forms[g].block == forms[f].block;
+                const double cast = rows ? 0 : (double)farm_shape_count(net->ops[i].in) * CAST_SECONDS;
+                // Forms of the same rows compute the op alike, unless it is one of Winograd's.
+                if (rows && farm_own_layer_kind_of(&net->ops[i], forms[f].block, true) != FARM_OWN_WINOGRAD)
+                    seconds = fmin(seconds, op_seconds[g][i]);
+                if (!farm_arithmetic_may_change(net, i) || cost[i - 1][g] + cast >= before) continue;
                 before = cost[i - 1][g] + cast;
                 from[i][f] = g;
             }
-            cost[i][f] = before + op_seconds[f][i];
+            cost[i][f] = before + seconds;
         }
     int f = 0;
     for (int g = 1, last = net->op_count - 1; g < count; g++)
@@ -223,7 +228,7 @@ static int make_uniform(struct work *work, struct farm_form *forms, int count, d
     int made = 0;
     while (made < count) {
         const double before = cpu_seconds();
-        if (made > 1 && before + 2 * *longest > end) break; // the first two differ in type
+        if (made > 1 && before + 2 * *longest > end) break; // the first two differ most
         struct candidate *c = &candidates[made];
         c->arithmetic = farm_arithmetic_uniform(work->request->net, work->request->precision, forms[made]);
         c->arithmetic.path = made == 0 ? choose_path(work, c->arithmetic) : candidates[0].arithmetic.path;

@@ -37,7 +37,7 @@ static dnnl_memory_desc_t weights_md(const struct farm_dnnl_layer_config *config
 // Memory descriptors of one layer at one batch size.
 struct descs {
     dnnl_memory_desc_t in, out, diff_in, diff_out, bias;
-    dnnl_dims_t strides, kernel, before, after;
+    dnnl_dims_t strides, before, after;
 };
 
 static struct descs descs_of(const struct farm_dnnl_layer_config *config, int batch) {
@@ -48,7 +48,6 @@ static struct descs descs_of(const struct farm_dnnl_layer_config *config, int ba
         .diff_in = farm_dnnl_rows_md(op->in, batch, config->diff_in_type, config->layout),
         .diff_out = farm_dnnl_rows_md(op->out, batch, config->type, config->layout),
         .strides = {op->stride, op->stride},
-        .kernel = {op->kernel, op->kernel},
         .before = {op->pad_before[0], op->pad_before[1]},
         .after = {op->pad_after[0], op->pad_after[1]},
     };

@@ -68,7 +68,7 @@ struct farm_executor {
     struct flat flat;
     int layer_count;
     struct farm_dnnl_layer_config configs[LAYERS_MAX];
-    struct farm_dnnl_layer layers[LAYERS_MAX]; // empty where something else computes: conv_u8, own, a join
+    struct farm_dnnl_layer layers[LAYERS_MAX]; // empty if conv_u8, own or a join computes the op
     struct farm_lstm lstms[FARM_NET_LSTM_LAYERS_MAX];
     struct farm_own_layer own[LAYERS_MAX];
     void *own_scratch; // of all

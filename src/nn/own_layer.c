@@ -17,17 +17,21 @@ static struct farm_winograd_shape conv_of(const struct farm_net_op *op, int bloc
                                         .block = block};
 }
 
-static struct farm_maxpool_shape pool_of(const struct farm_net_op *op, int block, bool bf16) {
-    return (struct farm_maxpool_shape){.kernel = op->kernel,
-                                       .stride = op->stride,
-                                       .pad = {op->pad_before[0], op->pad_before[1]},
-                                       .channels = op->in.channels,
-                                       .height = op->in.height,
-                                       .width = op->in.width,
-                                       .out_height = op->out.height,
-                                       .out_width = op->out.width,
-                                       .block = block ? block : op->in.channels,
-                                       .bf16 = bf16};
+static struct farm_pool pool_of(const struct farm_net_op *op) {
+    return (struct farm_pool){.height = op->in.height,
+                              .width = op->in.width,
+                              .channels = op->in.channels,
+                              .out_height = op->out.height,
+                              .out_width = op->out.width,
+                              .kernel = op->kernel,
+                              .stride = op->stride,
+                              .pad_top = op->pad_before[0],
+                              .pad_left = op->pad_before[1]};
+}
+
+bool farm_own_layer_pools(const struct farm_net_op *op) {
+    const struct farm_pool pool = pool_of(op);
+    return op->kind != FARM_NET_OP_POOL || farm_maxpool_runs(&pool);
 }
 
 enum farm_own_layer_kind farm_own_layer_kind_of(const struct farm_net_op *op, int block, bool winograd) {
@@ -42,9 +46,10 @@ bool farm_own_layer_make(const struct farm_dnnl_layer_config *config, int block,
     const struct farm_net_op *op = &config->op;
     *layer = (struct farm_own_layer){.kind = farm_own_layer_kind_of(op, block, winograd), .config = *config};
     if (layer->kind == FARM_OWN_POOL) {
-        layer->pool = pool_of(op, block, config->type == dnnl_bf16);
+        layer->pool = pool_of(op);
+        layer->block = block ? block : op->in.channels;
         if (!config->training) return true;
-        layer->taps = farm_dnnl_alloc((size_t)config->batch_max * farm_maxpool_outputs(&layer->pool));
+        layer->taps = farm_dnnl_alloc((size_t)config->batch_max * farm_shape_count(op->out));
         return layer->taps != NULL;
     }
     if (layer->kind == FARM_OWN_NONE) return true;
@@ -64,33 +69,35 @@ void farm_own_layer_drop(struct farm_own_layer *layer) {
 
 void farm_own_layer_load(struct farm_own_layer *layer, const float *params) {
     for (int pass = 0; pass < 2 && layer->packed[pass] != NULL; pass++)
-        farm_winograd_pack(&layer->conv, (enum farm_winograd_pass)pass, params + layer->config.weight_offset,
-                           layer->packed[pass]);
+        farm_winograd_loops()->pack(&layer->conv, (enum farm_winograd_pass)pass, params + layer->config.weight_offset,
+                                    layer->packed[pass]);
     if (layer->bias)
         memcpy(layer->bias, params + layer->config.bias_offset, (size_t)layer->conv.outputs * sizeof *layer->bias);
 }
 
 size_t farm_own_layer_scratch_bytes(const struct farm_own_layer *layer) {
-    return layer->kind == FARM_OWN_WINOGRAD ? farm_winograd_scratch_bytes(&layer->conv) : 0;
+    return layer->kind == FARM_OWN_WINOGRAD ? farm_winograd_loops()->scratch_bytes(&layer->conv) : 0;
 }
 
 void farm_own_layer_run(const struct farm_own_layer *layer, int batch, const struct farm_dnnl_layer_rows *rows,
                         void *scratch) {
     const struct farm_net_op *op = &layer->config.op;
     if (layer->kind == FARM_OWN_POOL)
-        farm_maxpool_forward(&layer->pool, rows->in, batch, rows->out, layer->taps);
+        farm_maxpool_loops()->forward(&layer->pool, layer->block, layer->config.type == dnnl_bf16, rows->in, batch,
+                                      rows->out, layer->taps);
     else
-        farm_winograd_forward(&layer->conv, layer->packed[FARM_WINOGRAD_FORWARD], layer->bias, rows->in, batch,
-                              op->skip >= 0, op->activation == FARM_ACTIVATION_RELU, rows->out, scratch);
+        farm_winograd_loops()->forward(&layer->conv, layer->packed[FARM_WINOGRAD_FORWARD], layer->bias, rows->in, batch,
+                                       op->skip >= 0, op->activation == FARM_ACTIVATION_RELU, rows->out, scratch);
 }
 
 void farm_own_layer_run_back(const struct farm_own_layer *layer, int batch, const struct farm_dnnl_layer_rows *rows,
                              float *grads, void *scratch) {
     if (layer->kind == FARM_OWN_POOL) {
-        farm_maxpool_backward(&layer->pool, rows->diff_out, layer->taps, batch, rows->diff_in);
+        farm_maxpool_loops()->backward(&layer->pool, layer->block, layer->config.type == dnnl_bf16, rows->diff_out,
+                                       layer->taps, batch, rows->diff_in);
         return;
     }
-    farm_winograd_backward(&layer->conv, layer->packed[FARM_WINOGRAD_DATA], rows->in, rows->diff_out, batch,
-                           rows->diff_in, grads + layer->config.weight_offset, grads + layer->config.bias_offset,
-                           scratch);
+    farm_winograd_loops()->backward(&layer->conv, layer->packed[FARM_WINOGRAD_DATA], rows->in, rows->diff_out, batch,
+                                    rows->diff_in, grads + layer->config.weight_offset,
+                                    grads + layer->config.bias_offset, scratch);
 }

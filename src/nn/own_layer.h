@@ -10,19 +10,23 @@
 enum farm_own_layer_kind { FARM_OWN_NONE, FARM_OWN_WINOGRAD, FARM_OWN_POOL };
 
 struct farm_own_layer {
-    enum farm_own_layer_kind kind; // NONE: empty
+    enum farm_own_layer_kind kind; // NONE: oneDNN computes the op
     struct farm_dnnl_layer_config config;
     struct farm_winograd_shape conv;
     void *packed[2]; // weights by enum farm_winograd_pass; DATA: in training
     float *bias;     // [out.channels]
-    struct farm_maxpool_shape pool;
+    struct farm_pool pool;
+    int block;     // of the pool's pictures
     uint8_t *taps; // in training
 };
 
 // Which kernels compute the op in a form: blocks of so many channels (0: all), Winograd's convolutions or not.
 enum farm_own_layer_kind farm_own_layer_kind_of(const struct farm_net_op *op, int block, bool winograd);
 
-// False if there is no memory; drop it then too. Stays empty if the op is oneDNN's.
+// True unless it is a pool that kernels/maxpool.h does not take.
+bool farm_own_layer_pools(const struct farm_net_op *op);
+
+// False if there is no memory; drop it then too.
 bool farm_own_layer_make(const struct farm_dnnl_layer_config *config, int block, bool winograd,
                          struct farm_own_layer *layer);
 void farm_own_layer_drop(struct farm_own_layer *layer);

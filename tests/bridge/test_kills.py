@@ -121,7 +121,7 @@ def kill_in_one_farm(kills, chance, stop_s=0):
         farm = Farm(folder, chance)
         try:
             assert farm.continues(), "the farm does not start"
-            assert wait_until(lambda: any(farm.run.glob("checkpoints/*"))), "no checkpoint"  # else --resume finds none
+            assert wait_until(lambda: any(farm.run.glob("checkpoints/*.safetensors"))), "no checkpoint"  # else --resume finds none
             for kind in STOPPED if stop_s else ():
                 farm.stop_one(kind, stop_s)
             while farm.killed.total() < kills:

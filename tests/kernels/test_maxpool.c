@@ -1,113 +1,80 @@
-// Pools against their definition, in f32 and bf16, for all layouts and edges.
+// Pools of whole batches, with all instructions, against the definition in kernels/layers.h: f32 and bf16, all layouts,
+// edges, equal numbers, NaN and infinity.
 #include <criterion/criterion.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "kernels/bf16.h"
 #include "kernels/maxpool.h"
 #include "kernels/random.h"
 
-enum { BATCH = 2 };
+enum { BATCH = 2, MOST = BATCH * 4096 };
 
-static const struct farm_maxpool_shape shapes[] = {
-    {.kernel = 3,
-     .stride = 2,
-     .channels = 16,
-     .height = 9,
-     .width = 12,
-     .out_height = 5,
-     .out_width = 6,
-     .block = 8,
-     .pad = {1, 0}},
-    {.kernel = 3,
-     .stride = 2,
-     .channels = 32,
-     .height = 4,
-     .width = 1,
-     .out_height = 2,
-     .out_width = 1,
-     .block = 16,
-     .pad = {0, 1}},
-    {.kernel = 3,
-     .stride = 2,
-     .channels = 24,
-     .height = 1,
-     .width = 7,
-     .out_height = 1,
-     .out_width = 4,
-     .block = 24,
-     .pad = {1, 1}},
-    {.kernel = 4,
-     .stride = 1,
-     .channels = 8,
-     .height = 6,
-     .width = 5,
-     .out_height = 6,
-     .out_width = 5,
-     .block = 8,
-     .pad = {1, 2}},
+static const struct {
+    struct farm_pool pool;
+    int block;
+} cases[] = {
+    {{9, 12, 16, 5, 6, 3, 2, 1, 0}, 8},
+    {{4, 1, 32, 2, 1, 3, 2, 0, 1}, 16},
+    {{1, 7, 24, 1, 4, 3, 2, 1, 1}, 24},
+    {{6, 5, 8, 6, 5, 4, 1, 1, 2}, 8},
 };
 
-// Where channel c of a position lies in an observation.
-static size_t at(const struct farm_maxpool_shape *s, int c, int height, int width, int y, int x) {
-    return (size_t)(((c / s->block * height + y) * width + x) * s->block + c % s->block);
+// Where number i of an NHWC picture of so many positions lies in blocks.
+static size_t in_blocks(size_t i, size_t positions, size_t channels, size_t block) {
+    const size_t picture = i / (positions * channels), at = i / channels % positions, c = i % channels;
+    return (picture * channels + c / block * block) * positions + at * block + c % block;
 }
 
-// The definition: the first maximum of output (y, x) of channel c; returns where it lies.
-static size_t source(const struct farm_maxpool_shape *s, const float *in, int c, int y, int x, int *tap) {
-    size_t best = SIZE_MAX;
-    for (int i = 0; i < s->kernel; i++)
-        for (int j = 0; j < s->kernel; j++) {
-            const int row = y * s->stride + i - s->pad[0], column = x * s->stride + j - s->pad[1];
-            if (row < 0 || column < 0 || row >= s->height || column >= s->width) continue;
-            const size_t here = at(s, c, s->height, s->width, row, column);
-            if (best != SIZE_MAX && in[here] <= in[best]) continue;
-            best = here;
-            *tap = i * s->kernel + j;
-        }
-    return best;
-}
-
-static void check(struct farm_maxpool_shape s, bool bf16) {
-    const size_t inputs = (size_t)(s.channels * s.height * s.width), outputs = farm_maxpool_outputs(&s);
-    float in[BATCH * 4096], dout[BATCH * 4096], numbers[BATCH * 4096], sums[BATCH * 4096] = {0};
-    _Alignas(64) char typed[BATCH * 4096 * sizeof(float)], out[sizeof typed];
-    uint8_t taps[BATCH * 4096];
-    cr_assert(inputs <= 4096 && outputs <= 4096);
-    s.bf16 = bf16;
-    for (size_t i = 0; i < BATCH * inputs; i++) {
-        in[i] = floorf(8 * farm_random_uniform(1, 1, i)) - 5; // many equal ones; whole numbers are exact in bf16
-        farm_number_put(typed, bf16, i, in[i]);
+static void check(const struct farm_maxpool_loops *loops, const struct farm_pool *pool, size_t block, bool bf16) {
+    const size_t channels = (size_t)pool->channels, ins = (size_t)(pool->height * pool->width);
+    const size_t outs = (size_t)(pool->out_height * pool->out_width), inputs = BATCH * ins * channels;
+    const size_t outputs = BATCH * outs * channels, bytes = bf16 ? 2 : 4;
+    static char plain[4 * MOST], plain_out[4 * MOST], blocked[4 * MOST],
+        out[4 * MOST]; // NHWC, and as the loops have it
+    static uint8_t places[MOST], taps[MOST];
+    cr_assert(inputs <= MOST && outputs <= MOST);
+    for (size_t i = 0; i < inputs; i++) { // many equal ones; whole numbers are exact in bf16
+        const float x = farm_random_uniform(1, 1, i);
+        const float number = x < 0.05f ? NAN : x < 0.3f ? -INFINITY : floorf(8 * x) - 5;
+        farm_number_put(plain, bf16, i, number);
+        farm_number_put(blocked, bf16, in_blocks(i, ins, channels, block), number);
     }
-    farm_maxpool_forward(&s, typed, BATCH, out, taps);
-    for (size_t b = 0; b < BATCH; b++)
-        for (int c = 0; c < s.channels; c++)
-            for (int y = 0; y < s.out_height; y++)
-                for (int x = 0; x < s.out_width; x++) {
-                    const size_t to = b * outputs + at(&s, c, s.out_height, s.out_width, y, x);
-                    int tap = -1;
-                    const size_t from = b * inputs + source(&s, in + b * inputs, c, y, x, &tap);
-                    cr_assert_eq(farm_number_at(out, bf16, to), in[from]);
-                    cr_assert_eq(taps[to], tap);
-                    dout[to] = farm_bf16_value(farm_bf16(farm_random_uniform(1, 2, to) - 0.5f));
-                    sums[from] += dout[to];
-                }
-    memset(taps + BATCH * outputs, 0xee, sizeof taps - BATCH * outputs);
-    for (size_t i = 0; i < BATCH * outputs; i++) farm_number_put(out, bf16, i, dout[i]);
-    memset(typed, 0xff, sizeof typed); // NaN
-    farm_maxpool_backward(&s, out, taps, BATCH, typed);
-    for (size_t i = 0; i < BATCH * inputs; i++) {
-        numbers[i] = farm_number_at(typed, bf16, i);
-        const float most = bf16 ? fabsf(sums[i]) / 256 : 1e-6f;
-        cr_assert(fabsf(numbers[i] - sums[i]) <= most, "%g, not %g", (double)numbers[i], (double)sums[i]);
+    memset(taps, 0xee, sizeof taps);
+    loops->forward(pool, (int)block, bf16, blocked, BATCH, out, taps);
+    for (size_t i = 0; i < outputs; i++) {
+        const size_t at = i / channels, to = in_blocks(i, outs, channels, block);
+        const char *picture = plain + at / outs * ins * channels * bytes;
+        const float right = farm_pool_maximum(pool, picture, bf16, (int)(at % outs) / pool->out_width,
+                                              (int)(at % outs) % pool->out_width, (int)(i % channels), &places[i]);
+        const float got = farm_number_at(out, bf16, to);
+        cr_assert(memcmp(&got, &right, sizeof got) == 0 || (isnan(got) && isnan(right)));
+        cr_assert_eq(taps[to], places[i]);
+        farm_number_put(plain_out, bf16, i, farm_random_uniform(1, 2, i) - 0.5f);
     }
-    farm_number_put(typed, bf16, 3, NAN);
-    farm_maxpool_forward(&s, typed, BATCH, out, NULL);
-    cr_assert(isnan(farm_number_at(out, bf16, 3))); // channel 3 of the first output
+    for (size_t i = 0; i < outputs; i++)
+        farm_number_put(out, bf16, in_blocks(i, outs, channels, block), farm_number_at(plain_out, bf16, i));
+    memset(blocked, 0xff, sizeof blocked); // NaN
+    loops->backward(pool, (int)block, bf16, out, taps, BATCH, blocked);
+    for (size_t i = 0; i < inputs; i++) {
+        const size_t at = i / channels, first = at / ins * outs * channels;
+        const float right =
+            farm_pool_gradient(pool, plain_out + first * bytes, places + first, bf16, (int)(at % ins) / pool->width,
+                               (int)(at % ins) % pool->width, (int)(i % channels));
+        const float got = farm_number_at(blocked, bf16, in_blocks(i, ins, channels, block));
+        cr_assert(fabsf(got - right) <= (bf16 ? fabsf(right) / 256 : 1e-6f), "%g, not %g", (double)got, (double)right);
+    }
+    loops->forward(pool, (int)block, bf16, blocked, BATCH, out, NULL);
 }
 
-Test(kernels_maxpool, agrees_with_its_definition) {
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
-        for (int bf16 = 0; bf16 < 2; bf16++) check(shapes[i], bf16);
+Test(kernels_maxpool, all_loops_agree_with_the_definition) {
+    const struct farm_maxpool_loops *all[] = {&farm_maxpool_portable, farm_maxpool_loops()};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int k = 0; k < 4; k++) check(all[k / 2], &cases[i].pool, (size_t)cases[i].block, k % 2);
+}
+
+Test(kernels_maxpool, takes_multiples_of_eight_channels) {
+    struct farm_pool pool = cases[0].pool;
+    cr_expect(farm_maxpool_runs(&pool));
+    pool.channels = 12;
+    cr_expect_not(farm_maxpool_runs(&pool));
 }

@@ -139,6 +139,33 @@ Test(arithmetic, a_choice_is_kept_in_both_files) {
     free(user);
 }
 
+// A run that began before there was a form of Winograd keeps its choice; the user's file is timed again.
+Test(arithmetic, a_choice_without_winograd_is_kept_for_its_run_only) {
+    const struct farm_net net = net_of("nature", grey);
+    struct farm_arithmetic_request request = request_of(&net);
+    char text[FARM_ARITHMETIC_TEXT], line[4096], *file = file_new(NULL);
+    request.run_file = file;
+    choose(&request, text);
+    FILE *in = fopen(file, "r");
+    cr_assert_not_null(fgets(line, sizeof line, in));
+    fclose(in);
+    char *known = strstr(line, ", with winograd\t");
+    cr_assert_not_null(known);
+    for (int i = 0; i < 3; i++) { // this version's line, the run's from before, the user's from before
+        strcpy(i == 0 ? strchr(line, '\t') : known, i == 0 ? "\t1 1 w0 w0 w0 w0 w0\n" : "\t1 1 f0 f0 f0 f0 f0\n");
+        unlink(file);
+        free(file);
+        file = file_new(line);
+        request.run_file = i < 2 ? file : NULL;
+        request.user_file = i < 2 ? NULL : file;
+        const struct farm_arithmetic a = choose(&request, text);
+        cr_expect_eq(strstr(text, "as timed earlier") != NULL, i < 2, "case %d: %s", i, text);
+        if (i < 2) cr_expect_eq(a.forms[1].winograd, i == 0, "case %d: %s", i, text);
+    }
+    unlink(file);
+    free(file);
+}
+
 Test(arithmetic, invalid_files_are_ignored) {
     const struct farm_net net = net_of("shallow", grey);
     struct farm_arithmetic_request request = request_of(&net);
@@ -158,6 +185,7 @@ Test(arithmetic, invalid_files_are_ignored) {
                                         "\t1 1 f0 x0 f0 f0\n",
                                         "\t1 1 f7 f7 f7 f7\n",
                                         "\t1 1 f0 f0\n",
+                                        "\t1 1 w0 f0 f0 f0\n",
                                         "\t1 1 f0 f8 f0 f0\n"};
     for (size_t i = 0; i < sizeof plans / sizeof plans[0]; i++) {
         snprintf(line + key, sizeof line - key, "%s", plans[i]);
@@ -202,4 +230,17 @@ Test(arithmetic, mixed_forms_are_the_cheapest) {
     seconds[1][heads] = 1 - 1e-9; // less than a conversion costs
     a = mix(&net, seconds);
     cr_expect(bf16_count(&net, &a) % net.op_count == 0);
+}
+
+// Rows are the same with and without it, so a change costs nothing; other ops compute alike, so their times are.
+Test(arithmetic, winograd_is_mixed_in_where_it_is_faster) {
+    const struct farm_net net = net_of(
+        "nature", (struct farm_net_io){.frame_channels = 1, .height = 84, .width = 84, .stack = 4, .actions = 6});
+    static const struct farm_form forms[] = {{.block = 0}, {.winograd = true}};
+    const double seconds[2][FARM_NET_OPS_MAX] = {{1, 2e-6, 1e-6, 1.1e-6, 1e-6}, {1, 1e-6, 2e-6, 1e-6, 1.1e-6}};
+    struct farm_arithmetic a = farm_arithmetic_uniform(&net, FARM_PRECISION_F32, forms[0]);
+    farm_arithmetic_mix(&net, 2, forms, seconds, a.forms);
+    static const bool right[] = {true, true, false, false, false};
+    for (int i = 0; i < net.op_count; i++) cr_expect_eq(a.forms[i].winograd, right[i], "op %d", i);
+    cr_expect_eq(farm_arithmetic_check(&net, &a, NULL), FARM_OK);
 }

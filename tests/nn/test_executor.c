@@ -529,12 +529,13 @@ Test(nn, refuses_batches_and_arithmetic_that_this_cpu_or_network_cannot_have) {
         cr_expect_eq(farm_executor_create(&config, &executor, &err), FARM_E_UNSUPPORTED);
         cr_expect_not_null(strstr(err.message, "precision"));
     }
-    for (int i = 0; i < 5; i++) { // an invalid block, one in a residual block, another first layer, path, batch
+    for (int i = 0; i < 6; i++) { // an invalid block, one in a residual block, another first layer, type, path, batch
         a = f32_of(&p->net);
         if (i < 2) a.forms[i == 0 ? 0 : 5].block = i == 0 ? 7 : 8;
         if (i == 2) a.forms[0].block = 8;
-        if (i == 3) a.path = FARM_CONV_U8_PATHS;
-        if (i == 4) config.batch_max = 0;
+        if (i == 3) a.forms[0] = a.forms[1] = (struct farm_form){.bf16 = true, .winograd = true};
+        if (i == 4) a.path = FARM_CONV_U8_PATHS;
+        if (i == 5) config.batch_max = 0;
         cr_expect_eq(farm_executor_create(&config, &executor, &err), FARM_E_INVALID, "case %d", i);
         cr_expect_null(executor);
     }

@@ -6,8 +6,6 @@
 #ifndef FARM_KERNELS_CPU_WINOGRAD_LOOPS_H
 #define FARM_KERNELS_CPU_WINOGRAD_LOOPS_H
 
-#include <string.h>
-
 #include "kernels/cpu/winograd_points.h"
 #include "kernels/winograd.h"
 
@@ -16,22 +14,13 @@ enum {
     PANEL = 2 * LANES, // columns of a product that stay in registers, with ROWS rows
     ROWS = 6,
     TILES = 2 * ROWS,            // transformed at a time, so that they stay in the cache
-    TILES_OF_WEIGHTS = 4 * ROWS, // likewise, where products are added to sums that do not
+    TILES_OF_WEIGHTS = 4 * ROWS, // likewise, for products that are added to sums
     SKEW = 16,                   // floats between points, so that they fall into different sets of the cache
 };
 
-static inline floats load(const float *from) {
-    floats x;
-    memcpy(&x, from, sizeof x);
-    return x;
-}
-static inline void store(float *to, floats x) {
-    memcpy(to, &x, sizeof x);
-}
-
 // ---- pictures ----
 
-// A picture as tiles see it: positions of a phase are `step` apart.
+// A picture: positions of a phase are `step` apart.
 struct view {
     int channels, height, width, block;
     int step;
@@ -108,7 +97,8 @@ static inline struct patch patch_of(const struct view *view, const float *pictur
         for (int j = 0; j < side; j++) {
             const int row = y + i * step, column = x + j * step;
             const bool inside = row >= 0 && column >= 0 && row < view->height && column < view->width;
-            store(copy + (i * SIDE + j) * LANES, inside ? load(picture + at(view, channel, row, column)) : (floats){0});
+            floats_store(copy + (i * SIDE + j) * LANES,
+                         inside ? floats_load(picture + at(view, channel, row, column)) : (floats){0});
         }
     return (struct patch){copy, SIDE * LANES, LANES};
 }
@@ -119,7 +109,7 @@ static inline __attribute__((always_inline)) void transform_input(struct patch p
     for (int j = 0; j < SIDE; j++, from += patch.column) {
         floats d[SIDE], p[SIDE];
 #pragma GCC unroll 6
-        for (size_t i = 0; i < SIDE; i++) d[i] = load(from + i * patch.row);
+        for (size_t i = 0; i < SIDE; i++) d[i] = floats_load(from + i * patch.row);
         points_of_input(d, p);
 #pragma GCC unroll 6
         for (int i = 0; i < SIDE; i++) half[i][j] = p[i];
@@ -128,7 +118,7 @@ static inline __attribute__((always_inline)) void transform_input(struct patch p
         floats p[SIDE];
         points_of_input(half[i], p);
 #pragma GCC unroll 6
-        for (size_t j = 0; j < SIDE; j++) store(to + j * point, p[j]);
+        for (size_t j = 0; j < SIDE; j++) floats_store(to + j * point, p[j]);
     }
 }
 
@@ -139,7 +129,7 @@ static inline __attribute__((always_inline)) void transform_gradient(int tile, s
     for (int j = 0; j < tile; j++, from += patch.column) {
         floats d[5], p[SIDE];
 #pragma GCC unroll 5
-        for (int i = 0; i < tile; i++) d[i] = load(from + (size_t)i * patch.row);
+        for (int i = 0; i < tile; i++) d[i] = floats_load(from + (size_t)i * patch.row);
         points_of_gradient(tile, d, p);
 #pragma GCC unroll 6
         for (int i = 0; i < SIDE; i++) half[i][j] = p[i];
@@ -148,7 +138,7 @@ static inline __attribute__((always_inline)) void transform_gradient(int tile, s
         floats p[SIDE];
         points_of_gradient(tile, half[i], p);
 #pragma GCC unroll 6
-        for (size_t j = 0; j < SIDE; j++) store(to + j * point, p[j]);
+        for (size_t j = 0; j < SIDE; j++) floats_store(to + j * point, p[j]);
     }
 }
 
@@ -167,7 +157,7 @@ static inline __attribute__((always_inline)) void transform_products(int tile, c
     for (int j = 0; j < SIDE; j++, from += point) {
         floats p[SIDE], y[5];
 #pragma GCC unroll 6
-        for (size_t i = 0; i < SIDE; i++) p[i] = load(from + SIDE * i * point);
+        for (size_t i = 0; i < SIDE; i++) p[i] = floats_load(from + SIDE * i * point);
         outputs_of_points(tile, p, y);
 #pragma GCC unroll 5
         for (int i = 0; i < tile; i++) half[i][j] = y[i];
@@ -180,9 +170,9 @@ static inline __attribute__((always_inline)) void transform_products(int tile, c
             float *out = to + (size_t)j * column;
             floats value = y[j] + bias;
             if (j >= columns) break;
-            if (finish.add) value += load(out);
-            if (finish.relu) value = (floats)((wholes)value & (value > 0));
-            store(out, value);
+            if (finish.add) value += floats_load(out);
+            if (finish.relu) value = (floats)((wholes)value & ~(value < 0)); // keeps NaN
+            floats_store(out, value);
         }
     }
 }
@@ -194,7 +184,7 @@ static inline void transform_input_gradient(const struct view *view, const float
     for (int j = 0; j < SIDE; j++, from += point) {
         floats p[SIDE], d[SIDE];
 #pragma GCC unroll 6
-        for (size_t i = 0; i < SIDE; i++) p[i] = load(from + SIDE * i * point);
+        for (size_t i = 0; i < SIDE; i++) p[i] = floats_load(from + SIDE * i * point);
         inputs_of_points(p, d);
 #pragma GCC unroll 6
         for (int i = 0; i < SIDE; i++) half[i][j] = d[i];
@@ -209,7 +199,7 @@ static inline void transform_input_gradient(const struct view *view, const float
         for (int j = 0; j < SIDE; j++) {
             const int column = x + j * view->step;
             float *here = to + column * view->block;
-            if (column >= 0 && column < view->width) store(here, load(here) + d[j]);
+            if (column >= 0 && column < view->width) floats_store(here, floats_load(here) + d[j]);
         }
     }
 }
@@ -242,10 +232,6 @@ static void read_inputs(const struct plan *plan, const float *in, int first, int
     }
 }
 
-static inline int least(int a, int b) {
-    return a < b ? a : b;
-}
-
 // Output channels from n on of some tiles, from products [point][tile][PANEL].
 static inline __attribute__((always_inline)) void write_outputs(int tile, const struct plan *plan, const float *from,
                                                                 int first, int count, int n, struct finish finish,
@@ -253,7 +239,7 @@ static inline __attribute__((always_inline)) void write_outputs(int tile, const 
     const struct view *view = &plan->out;
     const size_t row = (size_t)(view->width * view->block), column = (size_t)view->block;
     for (int l = 0; l < least(PANEL, plan->width - n); l += LANES) {
-        const floats bias = load(finish.bias + n + l);
+        const floats bias = floats_load(finish.bias + n + l);
         for (int t = 0; t < count; t++) {
             const struct place place = place_of(plan, first + t);
             transform_products(tile, from + t * PANEL + l, plan->panel_point, bias, finish,
@@ -288,11 +274,12 @@ static inline __attribute__((always_inline)) void multiply(int rows, int vectors
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++) sum[r][v] = add_to ? load(to + (size_t)r * to_row + v * LANES) : (floats){0};
+        for (int v = 0; v < vectors; v++)
+            sum[r][v] = add_to ? floats_load(to + (size_t)r * to_row + v * LANES) : (floats){0};
     for (int k = 0; k < depth; k++, a += a_step, b += b_step) {
         floats right[2];
 #pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++) right[v] = load(b + v * LANES);
+        for (int v = 0; v < vectors; v++) right[v] = floats_load(b + v * LANES);
 #pragma GCC unroll 6
         for (int r = 0; r < rows; r++) {
             const float left = a[(size_t)r * a_row];
@@ -303,7 +290,7 @@ static inline __attribute__((always_inline)) void multiply(int rows, int vectors
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++) store(to + (size_t)r * to_row + v * LANES, sum[r][v]);
+        for (int v = 0; v < vectors; v++) floats_store(to + (size_t)r * to_row + v * LANES, sum[r][v]);
 }
 
 // Products [point][tile][PANEL] of tiles [point][tile][depth], `stride` floats a point, with panel n of weights
@@ -375,7 +362,7 @@ static inline __attribute__((always_inline)) void pack_kernels(int taps, struct 
     for (int i = 0; i < SIDE; i++) {
         floats p[SIDE];
         points_of_kernel(taps, half[i], p);
-        for (int j = 0; j < SIDE; j++) store(to + (size_t)(SIDE * i + j) * point, p[j]);
+        for (int j = 0; j < SIDE; j++) floats_store(to + (size_t)(SIDE * i + j) * point, p[j]);
     }
 }
 
@@ -385,7 +372,7 @@ static inline __attribute__((always_inline)) void unpack_kernels(int taps, struc
     floats half[3][SIDE];
     for (int j = 0; j < SIDE; j++) {
         floats p[SIDE], g[3];
-        for (int i = 0; i < SIDE; i++) p[i] = load(from + (size_t)(SIDE * i + j) * point);
+        for (int i = 0; i < SIDE; i++) p[i] = floats_load(from + (size_t)(SIDE * i + j) * point);
         kernel_of_points(taps, p, g);
         for (int i = 0; i < taps; i++) half[i][j] = g[i];
     }
@@ -421,7 +408,7 @@ static void pack(const struct farm_winograd_shape *s, enum farm_winograd_pass pa
             }
 }
 
-// Of forward; of backward.
+// As much as forward or backward needs.
 static size_t scratch_bytes(const struct farm_winograd_shape *s) {
     const struct plan ahead = plan_of(s, TILES), back = plan_of(s, TILES_OF_WEIGHTS);
     const size_t forward_floats = ahead.depth_point + ahead.panel_point;
@@ -467,14 +454,14 @@ static void read_gradients(const struct plan *plan, const float *dout, int first
 static void add_bias_gradient(const struct view *view, const float *dout, int batch, float *dbias) {
     const size_t positions = (size_t)view->height * (size_t)view->width;
     for (int c = 0; c < view->channels; c += LANES) {
-        floats sum = load(dbias + c);
+        floats sum = floats_load(dbias + c);
         for (int b = 0; b < batch; b++) {
             const float *from = dout + (size_t)b * floats_of(view) + at(view, c, 0, 0);
             floats of_one = {0};
-            for (size_t i = 0; i < positions; i++) of_one += load(from + i * (size_t)view->block);
+            for (size_t i = 0; i < positions; i++) of_one += floats_load(from + i * (size_t)view->block);
             sum += of_one;
         }
-        store(dbias + c, sum);
+        floats_store(dbias + c, sum);
     }
 }
 

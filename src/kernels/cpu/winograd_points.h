@@ -3,15 +3,7 @@
 #ifndef FARM_KERNELS_CPU_WINOGRAD_POINTS_H
 #define FARM_KERNELS_CPU_WINOGRAD_POINTS_H
 
-#include <stdint.h>
-
-#ifdef __AVX2__
-enum { LANES = 8 };
-#else
-enum { LANES = 4 };
-#endif
-typedef float floats __attribute__((vector_size(4 * LANES)));
-typedef int32_t wholes __attribute__((vector_size(4 * LANES)));
+#include "kernels/cpu/vectors.h"
 
 enum { SIDE = 6 };
 
@@ -19,7 +11,7 @@ enum { SIDE = 6 };
 #define B  0.5f
 #define B2 (B * B)
 
-// The polynomial of six inputs at the points 0, 1, -1, B, -B, infinity (times what points_of_kernel divides by).
+// What six inputs are at the points: the transpose of interpolation (times what points_of_kernel divides by).
 static inline void points_of_input(const floats d[SIDE], floats p[SIDE]) {
     const floats even = d[4] - B2 * d[2], odd = d[3] - B2 * d[1];
     const floats even_b = d[4] - d[2], odd_b = d[3] - d[1];

@@ -88,7 +88,7 @@ struct farm_backend {
     struct farm_optimiser_state optimiser;
     float *params;
     float *trainable; // [parameter_count] 1, or 0 for what the optimiser leaves; NULL: all ones
-    bool *masked;     // [blocks] has a 0; if trainable
+    bool *masked;     // [blocks] whether `trainable` has a 0 there
     uint64_t version;
     uint32_t micro_batch;               // units of one forward and backward pass
     struct farm_statistics *statistics; // in params since the last publish
