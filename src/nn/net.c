@@ -359,6 +359,20 @@ static int other_than(int a, int b) {
     return i;
 }
 
+struct farm_pool farm_net_pool(const struct farm_net_op *op) {
+    return (struct farm_pool){
+        .height = op->in.height,
+        .width = op->in.width,
+        .channels = op->in.channels,
+        .out_height = op->out.height,
+        .out_width = op->out.width,
+        .kernel = op->kernel,
+        .stride = op->stride,
+        .pad_top = op->pad_before[0],
+        .pad_left = op->pad_before[1],
+    };
+}
+
 void farm_net_plan_places(const struct farm_net *net, bool training, struct farm_net_places *places) {
     int held = -1; // the input of the residual block around op i
     *places = (struct farm_net_places){.diff = {0}};

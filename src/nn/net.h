@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "kernels/layers.h"
 
 // "Same" padding is TensorFlow's: n rows at stride s become ceil(n/s); the p = max((ceil(n/s) - 1)*s + k - n, 0) rows
 // that a kernel of k lacks are added, p/2 (rounded down) above and the rest below; columns likewise. A 3x3 convolution
@@ -159,6 +160,9 @@ struct farm_net {
     int op_count; // with the heads
     struct farm_net_op ops[FARM_NET_OPS_MAX];
 };
+
+// The pool that an op is.
+struct farm_pool farm_net_pool(const struct farm_net_op *op);
 
 // Buffers for the ops' outputs and their gradients, by number, at most op_count of each. Training keeps all outputs for
 // backward; inference alternates between two buffers, and a third inside residual blocks, whose input stays until it is

@@ -17,20 +17,8 @@ static struct farm_winograd_shape conv_of(const struct farm_net_op *op, int bloc
                                         .block = block};
 }
 
-static struct farm_pool pool_of(const struct farm_net_op *op) {
-    return (struct farm_pool){.height = op->in.height,
-                              .width = op->in.width,
-                              .channels = op->in.channels,
-                              .out_height = op->out.height,
-                              .out_width = op->out.width,
-                              .kernel = op->kernel,
-                              .stride = op->stride,
-                              .pad_top = op->pad_before[0],
-                              .pad_left = op->pad_before[1]};
-}
-
 bool farm_own_layer_pools(const struct farm_net_op *op) {
-    const struct farm_pool pool = pool_of(op);
+    const struct farm_pool pool = farm_net_pool(op);
     return op->kind != FARM_NET_OP_POOL || farm_maxpool_runs(&pool);
 }
 
@@ -46,7 +34,7 @@ bool farm_own_layer_make(const struct farm_dnnl_layer_config *config, int block,
     const struct farm_net_op *op = &config->op;
     *layer = (struct farm_own_layer){.kind = farm_own_layer_kind_of(op, block, winograd), .config = *config};
     if (layer->kind == FARM_OWN_POOL) {
-        layer->pool = pool_of(op);
+        layer->pool = farm_net_pool(op);
         layer->block = block ? block : op->in.channels;
         if (!config->training) return true;
         layer->taps = farm_dnnl_alloc((size_t)config->batch_max * farm_shape_count(op->out));

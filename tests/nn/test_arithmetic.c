@@ -62,6 +62,17 @@ static int line_count(const char *path) {
     return lines;
 }
 
+// Sets a new run file and reads the choice's line from it.
+static char *chosen_line(struct farm_arithmetic_request *request, char line[4096]) {
+    char text[FARM_ARITHMETIC_TEXT], *file = file_new(NULL);
+    request->run_file = file;
+    choose(request, text);
+    FILE *in = fopen(file, "r");
+    cr_assert_not_null(fgets(line, 4096, in));
+    fclose(in);
+    return file;
+}
+
 Test(arithmetic, every_network_gets_a_choice_that_executors_can_compute) {
     static const char *const names[] = {"shallow", "nature", "deep"};
     for (int i = 0; i < 3; i++)
@@ -143,12 +154,7 @@ Test(arithmetic, a_choice_is_kept_in_both_files) {
 Test(arithmetic, a_choice_without_winograd_is_kept_for_its_run_only) {
     const struct farm_net net = net_of("nature", grey);
     struct farm_arithmetic_request request = request_of(&net);
-    char text[FARM_ARITHMETIC_TEXT], line[4096], *file = file_new(NULL);
-    request.run_file = file;
-    choose(&request, text);
-    FILE *in = fopen(file, "r");
-    cr_assert_not_null(fgets(line, sizeof line, in));
-    fclose(in);
+    char text[FARM_ARITHMETIC_TEXT], line[4096], *file = chosen_line(&request, line);
     char *known = strstr(line, ", with winograd\t");
     cr_assert_not_null(known);
     for (int i = 0; i < 3; i++) { // this version's line, the run's from before, the user's from before
@@ -169,12 +175,7 @@ Test(arithmetic, a_choice_without_winograd_is_kept_for_its_run_only) {
 Test(arithmetic, invalid_files_are_ignored) {
     const struct farm_net net = net_of("shallow", grey);
     struct farm_arithmetic_request request = request_of(&net);
-    char text[FARM_ARITHMETIC_TEXT], line[4096], *file = file_new(NULL);
-    request.run_file = file;
-    choose(&request, text);
-    FILE *in = fopen(file, "r");
-    cr_assert_not_null(fgets(line, sizeof line, in));
-    fclose(in);
+    char text[FARM_ARITHMETIC_TEXT], line[4096], *file = chosen_line(&request, line);
     const size_t key =
         (size_t)(strchr(line, '\t') - line); // plans: of the wrong length, path, type, block; mixed wrongly
     static const char *const plans[] = {"",

@@ -429,19 +429,6 @@ static const void *param(const struct call *call, size_t offset) {
 static size_t rows_of(const struct call *call) {
     return (size_t)call->rung->rows;
 }
-static struct farm_pool pool_of(const struct farm_net_op *op) {
-    return (struct farm_pool){
-        .height = op->in.height,
-        .width = op->in.width,
-        .channels = op->in.channels,
-        .out_height = op->out.height,
-        .out_width = op->out.width,
-        .kernel = op->kernel,
-        .stride = op->stride,
-        .pad_top = op->pad_before[0],
-        .pad_left = op->pad_before[1],
-    };
-}
 
 // ---- forward ----
 
@@ -540,7 +527,7 @@ static enum farm_status lstm_forward(const struct call *call, int i, struct farm
 static enum farm_status op_forward(const struct call *call, int i, struct farm_error *err) {
     struct farm_cuda_executor *ex = call->ex;
     const struct farm_net_op *op = &ex->net.ops[i];
-    const struct farm_pool pool = pool_of(op);
+    const struct farm_pool pool = farm_net_pool(op);
     switch (op->kind) {
     case FARM_NET_OP_CONV:
         return farm_cuda_convolution_forward(
@@ -664,7 +651,7 @@ static enum farm_status lstm_backward(const struct call *call, int i, struct far
 static enum farm_status op_backward(const struct call *call, int i, struct farm_error *err) {
     struct farm_cuda_executor *ex = call->ex;
     const struct farm_net_op *op = &ex->net.ops[i];
-    const struct farm_pool pool = pool_of(op);
+    const struct farm_pool pool = farm_net_pool(op);
     const bool separate = op->kind == FARM_NET_OP_CONV || op->kind == FARM_NET_OP_DENSE; // from activation and bias
     const enum farm_status status = separate ? slope_backward(call, i, ex->plan.layout.bias[i], err) : FARM_OK;
     if (status != FARM_OK) return status;
