@@ -7,12 +7,7 @@
 
 enum { FARM_MAXPOOL_WIDTH_MAX = 1024 };
 
-// Pools that the loops take: a multiple of 8 channels, kernels and widths up to the bounds.
-static inline bool farm_maxpool_runs(const struct farm_pool *pool) {
-    return pool->channels % 8 == 0 && pool->kernel <= FARM_POOL_KERNEL_MAX && pool->width <= FARM_MAXPOOL_WIDTH_MAX;
-}
-
-// block: adjacent channels, 8, 16 or all.
+// block: adjacent channels, 8, 16 or all. The extern loops take multiples of 8 channels and widths up to the bound.
 struct farm_maxpool_loops {
     // taps: a byte for each output, receives which place of the kernel holds the maximum; NULL: not needed.
     void (*forward)(const struct farm_pool *pool, int block, bool bf16, const void *in, int batch, void *out,
@@ -22,8 +17,8 @@ struct farm_maxpool_loops {
                      int batch, void *din);
 };
 
-// Of this CPU.
-const struct farm_maxpool_loops *farm_maxpool_loops(void);
+// For this CPU and pool: plain ones, over all channels in one block, if others do not take it.
+const struct farm_maxpool_loops *farm_maxpool_loops(const struct farm_pool *pool);
 
 extern const struct farm_maxpool_loops farm_maxpool_portable, farm_maxpool_avx2;
 

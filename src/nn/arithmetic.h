@@ -75,7 +75,7 @@ struct farm_arithmetic_request {
 void farm_arithmetic_mix(const struct farm_net *net, int count, const struct farm_form *forms,
                          const double op_seconds[][FARM_NET_OPS_MAX], struct farm_form out[FARM_NET_OPS_MAX]);
 
-// Times the forms and paths and returns the fastest, in about FARM_ARITHMETIC_SECONDS of CPU time: the first two
+// Times the forms and paths and returns the fastest, in about FARM_ARITHMETIC_SECONDS of CPU time: the first three
 // forms, then as many more as fit.
 #define FARM_ARITHMETIC_SECONDS 0.5
 enum farm_status farm_arithmetic_time(const struct farm_arithmetic_request *request, struct farm_arithmetic *out,

@@ -228,7 +228,7 @@ static int make_uniform(struct work *work, struct farm_form *forms, int count, d
     int made = 0;
     while (made < count) {
         const double before = cpu_seconds();
-        if (made > 1 && before + 2 * *longest > end) break; // the first two differ most
+        if (made > 2 && before + 2 * *longest > end) break;
         struct candidate *c = &candidates[made];
         c->arithmetic = farm_arithmetic_uniform(work->request->net, work->request->precision, forms[made]);
         c->arithmetic.path = made == 0 ? choose_path(work, c->arithmetic) : candidates[0].arithmetic.path;

@@ -17,11 +17,6 @@ static struct farm_winograd_shape conv_of(const struct farm_net_op *op, int bloc
                                         .block = block};
 }
 
-bool farm_own_layer_pools(const struct farm_net_op *op) {
-    const struct farm_pool pool = farm_net_pool(op);
-    return op->kind != FARM_NET_OP_POOL || farm_maxpool_runs(&pool);
-}
-
 enum farm_own_layer_kind farm_own_layer_kind_of(const struct farm_net_op *op, int block, bool winograd) {
     if (op->kind == FARM_NET_OP_POOL) return FARM_OWN_POOL;
     if (!winograd || op->kind != FARM_NET_OP_CONV || op->activation == FARM_ACTIVATION_TANH) return FARM_OWN_NONE;
@@ -71,8 +66,9 @@ void farm_own_layer_run(const struct farm_own_layer *layer, int batch, const str
                         void *scratch) {
     const struct farm_net_op *op = &layer->config.op;
     if (layer->kind == FARM_OWN_POOL)
-        farm_maxpool_loops()->forward(&layer->pool, layer->block, layer->config.type == dnnl_bf16, rows->in, batch,
-                                      rows->out, layer->taps);
+        farm_maxpool_loops(&layer->pool)
+            ->forward(&layer->pool, layer->block, layer->config.type == dnnl_bf16, rows->in, batch, rows->out,
+                      layer->taps);
     else
         farm_winograd_loops()->forward(&layer->conv, layer->packed[FARM_WINOGRAD_FORWARD], layer->bias, rows->in, batch,
                                        op->skip >= 0, op->activation == FARM_ACTIVATION_RELU, rows->out, scratch);
@@ -81,8 +77,9 @@ void farm_own_layer_run(const struct farm_own_layer *layer, int batch, const str
 void farm_own_layer_run_back(const struct farm_own_layer *layer, int batch, const struct farm_dnnl_layer_rows *rows,
                              float *grads, void *scratch) {
     if (layer->kind == FARM_OWN_POOL) {
-        farm_maxpool_loops()->backward(&layer->pool, layer->block, layer->config.type == dnnl_bf16, rows->diff_out,
-                                       layer->taps, batch, rows->diff_in);
+        farm_maxpool_loops(&layer->pool)
+            ->backward(&layer->pool, layer->block, layer->config.type == dnnl_bf16, rows->diff_out, layer->taps, batch,
+                       rows->diff_in);
         return;
     }
     farm_winograd_loops()->backward(&layer->conv, layer->packed[FARM_WINOGRAD_DATA], rows->in, rows->diff_out, batch,

@@ -23,9 +23,6 @@ struct farm_own_layer {
 // Which kernels compute the op in a form: blocks of so many channels (0: all), Winograd's convolutions or not.
 enum farm_own_layer_kind farm_own_layer_kind_of(const struct farm_net_op *op, int block, bool winograd);
 
-// True unless it is a pool that kernels/maxpool.h does not take.
-bool farm_own_layer_pools(const struct farm_net_op *op);
-
 // False if there is no memory; drop it then too.
 bool farm_own_layer_make(const struct farm_dnnl_layer_config *config, int block, bool winograd,
                          struct farm_own_layer *layer);
