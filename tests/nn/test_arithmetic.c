@@ -157,8 +157,12 @@ Test(arithmetic, a_choice_without_winograd_is_kept_for_its_run_only) {
     char text[FARM_ARITHMETIC_TEXT], line[4096], *file = chosen_line(&request, line);
     char *known = strstr(line, ", with winograd\t");
     cr_assert_not_null(known);
+    int first, path;
+    cr_assert_eq(sscanf(strchr(line, '\t'), "%d %d", &first, &path), 2);
     for (int i = 0; i < 3; i++) { // this version's line, the run's from before, the user's from before
-        strcpy(i == 0 ? strchr(line, '\t') : known, i == 0 ? "\t1 1 w0 w0 w0 w0 w0\n" : "\t1 1 f0 f0 f0 f0 f0\n");
+        const char *ops = i == 0 ? "w0 w0 w0 w0 w0" : "f0 f0 f0 f0 f0";
+        char *to = i == 0 ? strchr(line, '\t') : known;
+        snprintf(to, sizeof line - (size_t)(to - line), "\t1 %d %s\n", path, ops);
         unlink(file);
         free(file);
         file = file_new(line);
