@@ -91,7 +91,7 @@ class Farm:
         pid = self.pid_of(kind, name)
         try:
             os.kill(pid, signal.SIGKILL)
-        except (TypeError, ProcessLookupError):  # there is none, or it has just died with its parent
+        except (TypeError, ProcessLookupError):  # no such process, or it just died with its parent
             return
         self.killed[kind] += 1
         if kind == "node":
