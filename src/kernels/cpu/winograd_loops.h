@@ -6,13 +6,12 @@
 #ifndef FARM_KERNELS_CPU_WINOGRAD_LOOPS_H
 #define FARM_KERNELS_CPU_WINOGRAD_LOOPS_H
 
+#include "kernels/cpu/products.h"
 #include "kernels/cpu/winograd_points.h"
 #include "kernels/winograd.h"
 
 enum {
     POINTS = SIDE * SIDE,
-    PANEL = 2 * LANES, // columns of a product that stay in registers, with ROWS rows
-    ROWS = 6,
     TILES = 2 * ROWS,            // transformed at a time, so that they stay in the cache
     TILES_OF_WEIGHTS = 4 * ROWS, // likewise, for products that are added to sums
     SKEW = 16,                   // floats between points, so that they fall into different sets of the cache
@@ -263,34 +262,6 @@ static void add_input_gradients(const struct plan *plan, const float *from, int 
                                      din + (size_t)place.observation * floats_of(view));
         }
     }
-}
-
-// to[r][n] = sum over k < depth of a[r a_row + k a_step] b[k b_step + n]; r < rows, n < vectors * LANES. add: +=
-// instead.
-static inline __attribute__((always_inline)) void multiply(int rows, int vectors, const float *a, size_t a_row,
-                                                           size_t a_step, const float *b, size_t b_step, int depth,
-                                                           float *to, size_t to_row, bool add_to) {
-    floats sum[ROWS][2];
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++)
-            sum[r][v] = add_to ? floats_load(to + (size_t)r * to_row + v * LANES) : (floats){0};
-    for (int k = 0; k < depth; k++, a += a_step, b += b_step) {
-        floats right[2];
-#pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++) right[v] = floats_load(b + v * LANES);
-#pragma GCC unroll 6
-        for (int r = 0; r < rows; r++) {
-            const float left = a[(size_t)r * a_row];
-#pragma GCC unroll 2
-            for (int v = 0; v < vectors; v++) sum[r][v] += left * right[v];
-        }
-    }
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++) floats_store(to + (size_t)r * to_row + v * LANES, sum[r][v]);
 }
 
 // Products [point][tile][PANEL] of tiles [point][tile][depth], `stride` floats a point, with panel n of weights
