@@ -1,9 +1,10 @@
-// Convolutions by Winograd's minimal filtering (Winograd 1980; Lavin and Gray 2016), f32: tiles of 6 x 6 inputs are
-// transformed with the points 0, +-1, +-1/2 and infinity, so 36 products stand for the 144 of 4 x 4 outputs of a 3x3
-// kernel (stride 1), or for the 100 of 5 x 5 outputs of a 2x2 kernel. A 4x4 kernel of stride 2 is the latter over four
-// times the channels: the even and odd rows and columns of its input. Forward, and the gradients by input and weights.
-// Rounding errors are a few times those of a direct sum; a result does not depend on the other observations. Runs in an
-// executor's thread; no memory order. Not for other kernels.
+// Convolutions by Winograd's minimal filtering (Winograd 1980; Lavin and Gray 2016), f32. Of a 3x3 kernel of stride 1,
+// tiles of 6x6 inputs are transformed with the points 0, +-1, +-1/2 and infinity: 36 products stand for the 144 of 4x4
+// outputs. A 4x4 kernel of stride 2 is a 2x2 kernel over four times the channels, the even and odd rows and columns of
+// its input; of that, tiles of 4x4 inputs are transformed with the points 0, +-1 and infinity: 16 products stand for
+// the 36 of 3x3 outputs. Forward, and the gradients by input and weights. Rounding errors are up to a few times those
+// of a direct sum; a result does not depend on the other observations. Runs in an executor's thread; no memory order.
+// Not for other kernels.
 #ifndef FARM_KERNELS_WINOGRAD_H
 #define FARM_KERNELS_WINOGRAD_H
 

@@ -17,5 +17,6 @@ bool farm_winograd_runs(const struct farm_winograd_shape *s) {
 }
 
 size_t farm_winograd_packed_bytes(const struct farm_winograd_shape *s) {
-    return POINTS * plan_of(s, TILES).weight_point * sizeof(float);
+    const struct plan plan = plan_of(s, VALUES);
+    return (size_t)plan.points * plan.weight_point * sizeof(float);
 }

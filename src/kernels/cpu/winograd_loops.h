@@ -11,9 +11,8 @@
 #include "kernels/winograd.h"
 
 enum {
-    POINTS = SIDE * SIDE,
-    TILES = 2 * ROWS,            // transformed at a time, so that they stay in the cache
-    TILES_OF_WEIGHTS = 4 * ROWS, // likewise, for products that are added to sums
+    VALUES = 12 * 36,            // tiles times points, transformed at a time so that they stay in the cache
+    VALUES_OF_WEIGHTS = 24 * 36, // likewise, for products that are added to sums
     SKEW = 16,                   // floats between points, so that they fall into different sets of the cache
 };
 
@@ -43,14 +42,14 @@ static inline size_t at(const struct view *view, int channel, int y, int x) {
 // A convolution of stride 1 with a kernel of `taps` x `taps`.
 struct plan {
     struct view in, out;
-    int taps, tile;                                             // outputs of a tile: SIDE + 1 - taps
+    int taps, side, tile, points;                               // rows of a tile's inputs, of its outputs; its points
     int across, count;                                          // tiles of a row, of an observation
     int depth, width;                                           // channels of all phases of the input; of the output
     int tiles;                                                  // at a time
     size_t depth_point, width_point, panel_point, weight_point; // floats between two points
 };
 
-static struct plan plan_of(const struct farm_winograd_shape *s, int tiles) {
+static struct plan plan_of(const struct farm_winograd_shape *s, int values) {
     struct plan p = {
         .in = {.channels = s->channels,
                .height = s->height,
@@ -66,14 +65,16 @@ static struct plan plan_of(const struct farm_winograd_shape *s, int tiles) {
         .taps = s->kernel / s->stride,
         .depth = s->channels * s->stride * s->stride,
         .width = s->outputs,
-        .tiles = tiles,
     };
-    p.tile = SIDE + 1 - p.taps;
+    p.side = 2 * p.taps;
+    p.tile = p.taps + 1;
+    p.points = p.side * p.side;
+    p.tiles = values / p.points / ROWS * ROWS;
     p.across = (s->out_width + p.tile - 1) / p.tile;
     p.count = (s->out_height + p.tile - 1) / p.tile * p.across;
-    p.depth_point = (size_t)(tiles * p.depth + SKEW);
-    p.width_point = (size_t)(tiles * p.width + SKEW);
-    p.panel_point = (size_t)(tiles * PANEL + SKEW);
+    p.depth_point = (size_t)(p.tiles * p.depth + SKEW);
+    p.width_point = (size_t)(p.tiles * p.width + SKEW);
+    p.panel_point = (size_t)(p.tiles * PANEL + SKEW);
     p.weight_point = (size_t)(p.depth * p.width + SKEW);
     return p;
 }
@@ -102,42 +103,45 @@ static inline struct patch patch_of(const struct view *view, const float *pictur
     return (struct patch){copy, SIDE * LANES, LANES};
 }
 
-static inline __attribute__((always_inline)) void transform_input(struct patch patch, float *to, size_t point) {
+static inline __attribute__((always_inline)) void transform_input(int taps, struct patch patch, float *to,
+                                                                  size_t point) {
+    const int side = 2 * taps;
     floats half[SIDE][SIDE];
     const float *from = patch.first;
-    for (int j = 0; j < SIDE; j++, from += patch.column) {
+    for (int j = 0; j < side; j++, from += patch.column) {
         floats d[SIDE], p[SIDE];
 #pragma GCC unroll 6
-        for (size_t i = 0; i < SIDE; i++) d[i] = floats_load(from + i * patch.row);
-        points_of_input(d, p);
+        for (int i = 0; i < side; i++) d[i] = floats_load(from + (size_t)i * patch.row);
+        points_of_input(taps, d, p);
 #pragma GCC unroll 6
-        for (int i = 0; i < SIDE; i++) half[i][j] = p[i];
+        for (int i = 0; i < side; i++) half[i][j] = p[i];
     }
-    for (int i = 0; i < SIDE; i++, to += SIDE * point) {
+    for (int i = 0; i < side; i++, to += (size_t)side * point) {
         floats p[SIDE];
-        points_of_input(half[i], p);
+        points_of_input(taps, half[i], p);
 #pragma GCC unroll 6
-        for (size_t j = 0; j < SIDE; j++) floats_store(to + j * point, p[j]);
+        for (int j = 0; j < side; j++) floats_store(to + (size_t)j * point, p[j]);
     }
 }
 
-static inline __attribute__((always_inline)) void transform_gradient(int tile, struct patch patch, float *to,
+static inline __attribute__((always_inline)) void transform_gradient(int taps, struct patch patch, float *to,
                                                                      size_t point) {
-    floats half[SIDE][5];
+    const int side = 2 * taps, tile = taps + 1;
+    floats half[SIDE][TILE];
     const float *from = patch.first;
     for (int j = 0; j < tile; j++, from += patch.column) {
-        floats d[5], p[SIDE];
-#pragma GCC unroll 5
+        floats d[TILE], p[SIDE];
+#pragma GCC unroll 4
         for (int i = 0; i < tile; i++) d[i] = floats_load(from + (size_t)i * patch.row);
-        points_of_gradient(tile, d, p);
+        points_of_gradient(taps, d, p);
 #pragma GCC unroll 6
-        for (int i = 0; i < SIDE; i++) half[i][j] = p[i];
+        for (int i = 0; i < side; i++) half[i][j] = p[i];
     }
-    for (int i = 0; i < SIDE; i++, to += SIDE * point) {
+    for (int i = 0; i < side; i++, to += (size_t)side * point) {
         floats p[SIDE];
-        points_of_gradient(tile, half[i], p);
+        points_of_gradient(taps, half[i], p);
 #pragma GCC unroll 6
-        for (size_t j = 0; j < SIDE; j++) floats_store(to + j * point, p[j]);
+        for (int j = 0; j < side; j++) floats_store(to + (size_t)j * point, p[j]);
     }
 }
 
@@ -148,23 +152,24 @@ struct finish {
 };
 
 // LANES channels of one tile, of which rows x columns outputs are in the picture.
-static inline __attribute__((always_inline)) void transform_products(int tile, const float *from, size_t point,
+static inline __attribute__((always_inline)) void transform_products(int taps, const float *from, size_t point,
                                                                      floats bias, struct finish finish, int rows,
                                                                      int columns, float *to, size_t row,
                                                                      size_t column) {
-    floats half[5][SIDE];
-    for (int j = 0; j < SIDE; j++, from += point) {
-        floats p[SIDE], y[5];
+    const int side = 2 * taps, tile = taps + 1;
+    floats half[TILE][SIDE];
+    for (int j = 0; j < side; j++, from += point) {
+        floats p[SIDE], y[TILE];
 #pragma GCC unroll 6
-        for (size_t i = 0; i < SIDE; i++) p[i] = floats_load(from + SIDE * i * point);
-        outputs_of_points(tile, p, y);
-#pragma GCC unroll 5
+        for (int i = 0; i < side; i++) p[i] = floats_load(from + (size_t)(side * i) * point);
+        outputs_of_points(taps, p, y);
+#pragma GCC unroll 4
         for (int i = 0; i < tile; i++) half[i][j] = y[i];
     }
     for (int i = 0; i < rows; i++, to += row) {
-        floats y[5];
-        outputs_of_points(tile, half[i], y);
-#pragma GCC unroll 5
+        floats y[TILE];
+        outputs_of_points(taps, half[i], y);
+#pragma GCC unroll 4
         for (int j = 0; j < tile; j++) {
             float *out = to + (size_t)j * column;
             floats value = y[j] + bias;
@@ -177,25 +182,27 @@ static inline __attribute__((always_inline)) void transform_products(int tile, c
 }
 
 // Adds LANES channels of the gradient by one tile's inputs, from (y, x) on, from that by its points.
-static inline void transform_input_gradient(const struct view *view, const float *from, size_t point, int channel,
-                                            int y, int x, float *picture) {
+static inline __attribute__((always_inline)) void transform_input_gradient(int taps, const struct view *view,
+                                                                           const float *from, size_t point, int channel,
+                                                                           int y, int x, float *picture) {
+    const int side = 2 * taps;
     floats half[SIDE][SIDE];
-    for (int j = 0; j < SIDE; j++, from += point) {
+    for (int j = 0; j < side; j++, from += point) {
         floats p[SIDE], d[SIDE];
 #pragma GCC unroll 6
-        for (size_t i = 0; i < SIDE; i++) p[i] = floats_load(from + SIDE * i * point);
-        inputs_of_points(p, d);
+        for (int i = 0; i < side; i++) p[i] = floats_load(from + (size_t)(side * i) * point);
+        inputs_of_points(taps, p, d);
 #pragma GCC unroll 6
-        for (int i = 0; i < SIDE; i++) half[i][j] = d[i];
+        for (int i = 0; i < side; i++) half[i][j] = d[i];
     }
-    for (int i = 0; i < SIDE; i++) {
+    for (int i = 0; i < side; i++) {
         const int row = y + i * view->step;
         floats d[SIDE];
         if (row < 0 || row >= view->height) continue;
-        inputs_of_points(half[i], d);
+        inputs_of_points(taps, half[i], d);
         float *to = picture + at(view, channel, row, 0);
 #pragma GCC unroll 6
-        for (int j = 0; j < SIDE; j++) {
+        for (int j = 0; j < side; j++) {
             const int column = x + j * view->step;
             float *here = to + column * view->block;
             if (column >= 0 && column < view->width) floats_store(here, floats_load(here) + d[j]);
@@ -216,35 +223,42 @@ static inline struct place place_of(const struct plan *plan, int index) {
 
 static void read_inputs(const struct plan *plan, const float *in, int first, int count, float *to) {
     const struct view *view = &plan->in;
-    _Alignas(32) float copy[POINTS * LANES];
+    _Alignas(32) float copy[SIDE * SIDE * LANES];
     for (int t = 0; t < count; t++) {
         const struct place place = place_of(plan, first + t);
         const float *picture = in + (size_t)place.observation * floats_of(view);
         float *row = to + (size_t)(t * plan->depth);
-        for (int phase = 0; phase < phases(view); phase++) {
+        for (int phase = 0; phase < phases(view); phase++, row += view->channels) {
             const int y = place.y * view->step + phase / view->step - view->pad[0];
             const int x = place.x * view->step + phase % view->step - view->pad[1];
-            for (int c = 0; c < view->channels; c += LANES)
-                transform_input(patch_of(view, picture, c, y, x, SIDE, copy), row + phase * view->channels + c,
-                                plan->depth_point);
+            for (int c = 0; c < view->channels; c += LANES) {
+                const struct patch patch = patch_of(view, picture, c, y, x, plan->side, copy);
+                if (plan->taps == 3)
+                    transform_input(3, patch, row + c, plan->depth_point);
+                else
+                    transform_input(2, patch, row + c, plan->depth_point);
+            }
         }
     }
 }
 
 // Output channels from n on of some tiles, from products [point][tile][PANEL].
-static inline __attribute__((always_inline)) void write_outputs(int tile, const struct plan *plan, const float *from,
-                                                                int first, int count, int n, struct finish finish,
-                                                                float *out) {
+static void write_outputs(const struct plan *plan, const float *from, int first, int count, int n, struct finish finish,
+                          float *out) {
     const struct view *view = &plan->out;
     const size_t row = (size_t)(view->width * view->block), column = (size_t)view->block;
     for (int l = 0; l < least(PANEL, plan->width - n); l += LANES) {
         const floats bias = floats_load(finish.bias + n + l);
         for (int t = 0; t < count; t++) {
             const struct place place = place_of(plan, first + t);
-            transform_products(tile, from + t * PANEL + l, plan->panel_point, bias, finish,
-                               least(tile, view->height - place.y), least(tile, view->width - place.x),
-                               out + (size_t)place.observation * floats_of(view) + at(view, n + l, place.y, place.x),
-                               row, column);
+            const int rows = least(plan->tile, view->height - place.y);
+            const int columns = least(plan->tile, view->width - place.x);
+            const float *products = from + t * PANEL + l;
+            float *to = out + (size_t)place.observation * floats_of(view) + at(view, n + l, place.y, place.x);
+            if (plan->taps == 3)
+                transform_products(3, products, plan->panel_point, bias, finish, rows, columns, to, row, column);
+            else
+                transform_products(2, products, plan->panel_point, bias, finish, rows, columns, to, row, column);
         }
     }
 }
@@ -258,8 +272,12 @@ static void add_input_gradients(const struct plan *plan, const float *from, int 
             const struct place place = place_of(plan, first + t);
             const int y = place.y * view->step + phase / view->step - view->pad[0];
             const int x = place.x * view->step + phase % view->step - view->pad[1];
-            transform_input_gradient(view, from + t * PANEL + l, plan->panel_point, c, y, x,
-                                     din + (size_t)place.observation * floats_of(view));
+            const float *products = from + t * PANEL + l;
+            float *picture = din + (size_t)place.observation * floats_of(view);
+            if (plan->taps == 3)
+                transform_input_gradient(3, view, products, plan->panel_point, c, y, x, picture);
+            else
+                transform_input_gradient(2, view, products, plan->panel_point, c, y, x, picture);
         }
     }
 }
@@ -268,7 +286,7 @@ static void add_input_gradients(const struct plan *plan, const float *from, int 
 // [point][panel][depth][PANEL] (the last panel may be half as wide).
 static void multiply_tiles(const struct plan *plan, int depth, const float *in, size_t stride, const float *weights,
                            int n, int width, int tiles, float *out) {
-    for (int p = 0; p < POINTS; p++, in += stride, weights += plan->weight_point, out += plan->panel_point)
+    for (int p = 0; p < plan->points; p++, in += stride, weights += plan->weight_point, out += plan->panel_point)
         for (int t = 0; t < tiles; t += ROWS) {
             const float *rows = in + (size_t)(t * depth), *panel = weights + (size_t)(n * depth);
             if (width - n > LANES)
@@ -320,35 +338,37 @@ static struct kernels kernels_of(const struct farm_winograd_shape *s, bool input
 
 static inline __attribute__((always_inline)) void pack_kernels(int taps, struct kernels k, const float *weights,
                                                                float *to, size_t point) {
-    floats half[SIDE][3];
+    const int side = 2 * taps;
+    floats half[SIDE][TAPS];
     for (int j = 0; j < taps; j++) {
-        floats column[3], p[SIDE];
+        floats column[TAPS], p[SIDE];
         for (int i = 0; i < taps; i++) {
             const float *from = weights + k.first + (size_t)i * k.row + (size_t)j * k.column;
             for (size_t l = 0; l < LANES; l++) column[i][l] = from[l * k.lane];
         }
         points_of_kernel(taps, column, p);
-        for (int i = 0; i < SIDE; i++) half[i][j] = p[i];
+        for (int i = 0; i < side; i++) half[i][j] = p[i];
     }
-    for (int i = 0; i < SIDE; i++) {
+    for (int i = 0; i < side; i++) {
         floats p[SIDE];
         points_of_kernel(taps, half[i], p);
-        for (int j = 0; j < SIDE; j++) floats_store(to + (size_t)(SIDE * i + j) * point, p[j]);
+        for (int j = 0; j < side; j++) floats_store(to + (size_t)(side * i + j) * point, p[j]);
     }
 }
 
 // Adds the kernels of sums at the points.
 static inline __attribute__((always_inline)) void unpack_kernels(int taps, struct kernels k, const float *from,
                                                                  size_t point, float *weights) {
-    floats half[3][SIDE];
-    for (int j = 0; j < SIDE; j++) {
-        floats p[SIDE], g[3];
-        for (int i = 0; i < SIDE; i++) p[i] = floats_load(from + (size_t)(SIDE * i + j) * point);
+    const int side = 2 * taps;
+    floats half[TAPS][SIDE];
+    for (int j = 0; j < side; j++) {
+        floats p[SIDE], g[TAPS];
+        for (int i = 0; i < side; i++) p[i] = floats_load(from + (size_t)(side * i + j) * point);
         kernel_of_points(taps, p, g);
         for (int i = 0; i < taps; i++) half[i][j] = g[i];
     }
     for (int i = 0; i < taps; i++) {
-        floats g[3];
+        floats g[TAPS];
         kernel_of_points(taps, half[i], g);
         for (int j = 0; j < taps; j++) {
             float *to = weights + k.first + (size_t)i * k.row + (size_t)j * k.column;
@@ -363,7 +383,7 @@ static inline __attribute__((always_inline)) void unpack_kernels(int taps, struc
 static void pack(const struct farm_winograd_shape *s, enum farm_winograd_pass pass, const float *weights,
                  void *packed) {
     const bool data = pass == FARM_WINOGRAD_DATA;
-    const struct plan plan = plan_of(s, TILES);
+    const struct plan plan = plan_of(s, VALUES);
     const int depth = data ? plan.width : plan.depth, width = data ? plan.depth : plan.width;
     for (int phase = 0; phase < s->stride * s->stride; phase++)
         for (int o = 0; o < s->outputs; o += data ? 1 : LANES)
@@ -381,43 +401,40 @@ static void pack(const struct farm_winograd_shape *s, enum farm_winograd_pass pa
 
 // As much as forward or backward needs.
 static size_t scratch_bytes(const struct farm_winograd_shape *s) {
-    const struct plan ahead = plan_of(s, TILES), back = plan_of(s, TILES_OF_WEIGHTS);
+    const struct plan ahead = plan_of(s, VALUES), back = plan_of(s, VALUES_OF_WEIGHTS);
     const size_t forward_floats = ahead.depth_point + ahead.panel_point;
     const size_t backward_floats = back.depth_point + back.width_point + back.panel_point + back.weight_point;
-    return POINTS * sizeof(float) * (forward_floats > backward_floats ? forward_floats : backward_floats);
+    return (size_t)ahead.points * sizeof(float) * (forward_floats > backward_floats ? forward_floats : backward_floats);
 }
 
 static void forward(const struct farm_winograd_shape *s, const void *packed, const float *bias, const float *in,
                     int batch, bool add_to, bool relu, float *out, void *scratch) {
-    const struct plan plan = plan_of(s, TILES);
+    const struct plan plan = plan_of(s, VALUES);
     const struct finish finish = {bias, add_to, relu};
-    float *inputs = scratch, *products = inputs + POINTS * plan.depth_point;
+    float *inputs = scratch, *products = inputs + (size_t)plan.points * plan.depth_point;
     for (int first = 0, all = batch * plan.count; first < all; first += plan.tiles) {
         const int count = least(plan.tiles, all - first);
         read_inputs(&plan, in, first, count, inputs);
         for (int n = 0; n < plan.width; n += PANEL) {
             multiply_tiles(&plan, plan.depth, inputs, plan.depth_point, packed, n, plan.width, count, products);
-            if (plan.tile == 4)
-                write_outputs(4, &plan, products, first, count, n, finish, out);
-            else
-                write_outputs(5, &plan, products, first, count, n, finish, out);
+            write_outputs(&plan, products, first, count, n, finish, out);
         }
     }
 }
 
 static void read_gradients(const struct plan *plan, const float *dout, int first, int count, float *to) {
     const struct view *view = &plan->out;
-    _Alignas(32) float copy[POINTS * LANES];
+    _Alignas(32) float copy[SIDE * SIDE * LANES];
     for (int t = 0; t < count; t++) {
         const struct place place = place_of(plan, first + t);
         const float *picture = dout + (size_t)place.observation * floats_of(view);
         float *row = to + (size_t)(t * plan->width);
         for (int c = 0; c < view->channels; c += LANES) {
             const struct patch patch = patch_of(view, picture, c, place.y, place.x, plan->tile, copy);
-            if (plan->tile == 4)
-                transform_gradient(4, patch, row + c, plan->width_point);
+            if (plan->taps == 3)
+                transform_gradient(3, patch, row + c, plan->width_point);
             else
-                transform_gradient(5, patch, row + c, plan->width_point);
+                transform_gradient(2, patch, row + c, plan->width_point);
         }
     }
 }
@@ -453,10 +470,11 @@ static void add_weight_gradient(const struct farm_winograd_shape *s, const struc
 // Both gradients are forward's steps transposed, and share the transformed gradients.
 static void backward(const struct farm_winograd_shape *s, const void *packed, const float *in, const float *dout,
                      int batch, float *din, float *dweights, float *dbias, void *scratch) {
-    const struct plan plan = plan_of(s, TILES_OF_WEIGHTS);
-    float *inputs = scratch, *gradients = inputs + POINTS * plan.depth_point;
-    float *products = gradients + POINTS * plan.width_point, *sums = products + POINTS * plan.panel_point;
-    memset(sums, 0, POINTS * plan.weight_point * sizeof *sums);
+    const struct plan plan = plan_of(s, VALUES_OF_WEIGHTS);
+    const size_t points = (size_t)plan.points;
+    float *inputs = scratch, *gradients = inputs + points * plan.depth_point;
+    float *products = gradients + points * plan.width_point, *sums = products + points * plan.panel_point;
+    memset(sums, 0, points * plan.weight_point * sizeof *sums);
     size_t cleared = 0; // observations of din
     for (int first = 0, all = batch * plan.count; first < all; first += plan.tiles) {
         const int count = least(plan.tiles, all - first);
@@ -464,7 +482,7 @@ static void backward(const struct farm_winograd_shape *s, const void *packed, co
         read_gradients(&plan, dout, first, count, gradients);
         for (; cleared * (size_t)plan.count < (size_t)(first + count); cleared++)
             memset(din + cleared * floats_of(&plan.in), 0, floats_of(&plan.in) * sizeof *din);
-        for (size_t p = 0; p < POINTS; p++)
+        for (size_t p = 0; p < points; p++)
             multiply_gradients(&plan, inputs + p * plan.depth_point, gradients + p * plan.width_point, count,
                                sums + p * plan.weight_point);
         for (int n = 0; n < plan.depth; n += PANEL) {
