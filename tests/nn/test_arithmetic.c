@@ -150,12 +150,12 @@ Test(arithmetic, a_choice_is_kept_in_both_files) {
     free(user);
 }
 
-// A run that began before there was a form of Winograd keeps its choice; the user's file is timed again.
-Test(arithmetic, a_choice_without_winograd_is_kept_for_its_run_only) {
+// A run that began with older kernels keeps its choice; the user's file is timed again.
+Test(arithmetic, a_choice_of_older_kernels_is_kept_for_its_run_only) {
     const struct farm_net net = net_of("nature", grey);
     struct farm_arithmetic_request request = request_of(&net);
     char text[FARM_ARITHMETIC_TEXT], line[4096], *file = chosen_line(&request, line);
-    char *known = strstr(line, ", with winograd\t");
+    char *known = strstr(line, ", kernels ");
     cr_assert_not_null(known);
     int first, path;
     cr_assert_eq(sscanf(strchr(line, '\t'), "%d %d", &first, &path), 2);
