@@ -169,6 +169,12 @@ static enum farm_status choose_layouts(struct farm_dnnl *dnnl, struct farm_dnnl_
     return FARM_OK;
 }
 
+// Does a pass read the flat parameters where they lie?
+static bool borrows(const struct farm_dnnl_layer *layer, int pass) {
+    const dnnl_memory_desc_t flat = weights_md(&layer->config, dnnl_f32, dnnl_abcd);
+    return layer->config.training && pass != WEIGHTS && dnnl_memory_desc_equal(&layer->weights_md[pass], &flat);
+}
+
 static bool allocate(struct farm_dnnl_layer *layer) {
     const struct farm_dnnl_layer_config *config = &layer->config;
     const size_t bias_bytes = (size_t)config->op.out.channels * sizeof(float);
@@ -176,6 +182,7 @@ static bool allocate(struct farm_dnnl_layer *layer) {
     const bool shared = dnnl_memory_desc_equal(&layer->weights_md[FORWARD], &layer->weights_md[DATA]);
     for (int pass = 0; pass < (config->training ? PASSES : WEIGHTS); pass++) {
         const bool again = pass == DATA && shared;
+        if (borrows(layer, pass)) continue;
         layer->weights[pass] =
             again ? layer->weights[FORWARD] : farm_dnnl_alloc(dnnl_memory_desc_get_size(&layer->weights_md[pass]));
         if (layer->weights[pass] == NULL) return false;
@@ -306,6 +313,13 @@ void farm_dnnl_layer_load(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer,
         farm_dnnl_op_bind(&layer->pack[pass], DNNL_ARG_FROM, params + config->weight_offset);
         farm_dnnl_op_run(dnnl, &layer->pack[pass]);
     }
+}
+
+void farm_dnnl_layer_ops_bind(const struct farm_dnnl_layer *layer, struct farm_dnnl_layer_ops *ops,
+                              const float *params) {
+    for (int pass = FORWARD; pass <= DATA; pass++)
+        if (borrows(layer, pass) && ops->pass[pass].primitive)
+            farm_dnnl_op_bind(&ops->pass[pass], DNNL_ARG_WEIGHTS, params + layer->config.weight_offset);
 }
 
 bool farm_dnnl_layer_writes(const struct farm_dnnl_layer *layer) {

@@ -29,7 +29,8 @@ enum farm_dnnl_pass {
 struct farm_dnnl_layer {
     struct farm_dnnl_layer_config config;
     // What each pass reads or, WEIGHTS, writes, in the layout that its primitive prefers. DATA shares FORWARD's memory
-    // if both prefer the same.
+    // if both prefer the same. In training, a pass that prefers the parameters' own layout has no memory here: it reads
+    // them where they lie.
     dnnl_memory_desc_t weights_md[FARM_DNNL_PASSES];
     void *weights[FARM_DNNL_PASSES];
     float *bias, *diff_bias; // [out.channels]
@@ -65,8 +66,12 @@ enum farm_status farm_dnnl_layer_ops_make(struct farm_dnnl *dnnl, const struct f
                                           struct farm_error *err);
 void farm_dnnl_layer_ops_drop(struct farm_dnnl_layer_ops *ops);
 
-// Packs this layer's part of the flat parameters. Like the next function, only for layers with weights.
+// Packs this layer's part of the flat parameters. Like the next functions, only for layers with weights.
 void farm_dnnl_layer_load(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, const float *params);
+
+// Points the passes that read the flat parameters in place at them. Call for all operations of a layer at each load.
+void farm_dnnl_layer_ops_bind(const struct farm_dnnl_layer *layer, struct farm_dnnl_layer_ops *ops,
+                              const float *params);
 
 // Can the WEIGHTS pass write this layer's part of the flat gradients itself? And its weights, in floats.
 bool farm_dnnl_layer_writes(const struct farm_dnnl_layer *layer);

@@ -387,8 +387,11 @@ void farm_executor_load(struct farm_executor *ex, const float *params) {
                    FARM_NET_JOIN_UNITS * sizeof *ex->flat.join_bias);
         } else if (is_own(ex, i))
             farm_own_layer_load(&ex->own[i], params);
-        else if (ex->configs[i].op.weight >= 0 && (i > 0 || !ex->conv_u8.used))
+        else if (ex->configs[i].op.weight >= 0 && (i > 0 || !ex->conv_u8.used)) {
             farm_dnnl_layer_load(&ex->dnnl, &ex->layers[i], params);
+            for (int r = 0; r < ex->rung_count; r++)
+                farm_dnnl_layer_ops_bind(&ex->layers[i], &ex->rungs[r].ops[i], params);
+        }
         add_time(ex, i, &last);
     }
 }
