@@ -10,7 +10,7 @@
 #include "nn/own_layer.h"
 
 enum { PLAN_MAX = 1024 };
-enum { KERNELS = 2 }; // one more when our own become faster: users' choices made before are timed again
+enum { KERNELS_VERSION = 2 }; // raise it when what is timed changes: choices in users' files are then timed again
 
 // What the choice depends on: CPU, instruction sets, oneDNN's version, network; from *sizes_at on, what a run's own
 // file may differ in: numbers of rows, and the kernels that were timed.
@@ -34,7 +34,7 @@ static void make_key(const struct farm_arithmetic_request *request, char key[PLA
              (unsigned long long)shapes, net->io.images * net->io.stack, (int)request->precision);
     *sizes_at = strlen(key);
     snprintf(key + *sizes_at, PLAN_MAX / 2, ", rows %d %d %d, kernels %d", request->train_rows, request->infer_rows,
-             request->version_rows, KERNELS);
+             request->version_rows, KERNELS_VERSION);
 }
 
 // Of a form's type and way in a plan.

@@ -103,7 +103,8 @@ static struct farm_sequence sequence_of(const struct work *work) {
 }
 
 // Runs once and updates each op's cost of a row: the least of all runs but the first. In training a row is inferred
-// once and trained on once; both executors load each version of the parameters, and its rows share that cost.
+// once and trained on once; both executors load each version of the parameters, and its rows share that cost. (Both
+// loads are taken to cost what training's does, which does not copy a product's f32 weights.)
 static void run_candidate(struct work *work, struct candidate *c, bool first) {
     const struct farm_arithmetic_request *request = work->request;
     const bool training = request->train_rows > 0;

@@ -16,7 +16,8 @@ void *farm_dnnl_alloc(size_t bytes) {
     const size_t rounded = (bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT;
     void *memory;
     if (posix_memalign(&memory, rounded < HUGE_BYTES ? ALIGNMENT : HUGE_BYTES, rounded) != 0) return NULL;
-    if (rounded >= HUGE_BYTES) madvise(memory, rounded / HUGE_BYTES * HUGE_BYTES, MADV_HUGEPAGE); // fewer TLB misses
+    if (rounded >= HUGE_BYTES)
+        (void)madvise(memory, rounded / HUGE_BYTES * HUGE_BYTES, MADV_HUGEPAGE); // fewer TLB misses
     return memset(memory, 0, rounded);
 }
 

@@ -27,8 +27,9 @@ enum farm_status farm_executor_create(const struct farm_executor_config *config,
                                       struct farm_error *err);
 void farm_executor_destroy(struct farm_executor *executor);
 
-// Packs the flat f32 parameters [net->parameter_count] for this executor. Call after every new version. Inference does
-// not keep the vector; training reads products' weights in it, so it must stay, and stay as it is, until the next load.
+// Packs the flat f32 parameters [net->parameter_count] for this executor. Call before the first pass, and after every
+// new version. Inference does not keep the vector; training's passes read products' weights in it, so it must stay as
+// it is as long as passes follow.
 void farm_executor_load(struct farm_executor *executor, const float *params);
 
 // The sequence has steps x columns rows, at most batch_max.

@@ -11,7 +11,7 @@
 enum { ROWS = 6, PANEL = 2 * LANES }; // the most rows and columns of a tile
 
 // to[r][n] = sum over k < depth of a[r a_row + k a_step] b[k b_step + n]; r < rows <= ROWS, n < vectors * LANES.
-// add: += instead.
+// add_to: += instead.
 static inline __attribute__((always_inline)) void multiply(int rows, int vectors, const float *a, size_t a_row,
                                                            size_t a_step, const float *b, size_t b_step, int depth,
                                                            float *to, size_t to_row, bool add_to) {
