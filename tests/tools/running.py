@@ -38,10 +38,15 @@ def children(pid):
     return found
 
 
-def blocks(pid, number):
+def blocks(pid, number, mask="SigBlk"):
     """Whether the process blocks this signal, as the supervisor does with those that it reads from a descriptor."""
     lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("SigBlk:")), 16) >> (number - 1) & 1
+    return int(next(line.split()[1] for line in lines if line.startswith(f"{mask}:")), 16) >> (number - 1) & 1
+
+
+def catches(pid, number):
+    """Whether the process has a handler for this signal, as the learner has once it runs."""
+    return blocks(pid, number, "SigCgt")
 
 
 def run_farm(*arguments, folder=None, timeout=60, before=(), child=None, **environment):

@@ -8,7 +8,7 @@ import threading
 import time
 import unittest
 
-from running import InFolder, children, wait_until
+from running import InFolder, catches, children, wait_until
 
 # What a clock or an allocator decides, and what counts in a session.
 MEASURED = {"wall_s", "frames_per_s", "agent_steps_per_s", "actor_wait_share", "learner_wait_share", "actor_memory_bytes_max",
@@ -115,6 +115,7 @@ class Deterministic(InFolder):
                 run = who[:5]
                 process = self.start_logged(*self.flags("native/catch", "100G", run=run), log="said")
                 self.assertTrue(wait_until(lambda: (self.folder / run / "metrics.jsonl").exists() and who in children(process.pid)))
+                self.assertTrue(wait_until(lambda: number == signal.SIGKILL or catches(children(process.pid)[who], number)))
                 os.kill(children(process.pid)[who], number)
                 self.assertEqual(process.wait(60), 1, self.said())
                 self.assertIn(words, self.said())
