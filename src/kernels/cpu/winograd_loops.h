@@ -130,7 +130,7 @@ static inline __attribute__((always_inline)) void transform_gradient(int taps, s
     floats half[SIDE][TILE];
     const float *from = patch.first;
     for (int j = 0; j < tile; j++, from += patch.column) {
-        floats d[TILE], p[SIDE];
+        floats d[TILE] = {0}, p[SIDE]; // zeros: for cppcheck, which takes `tile` for 0
 #pragma GCC unroll 4
         for (int i = 0; i < tile; i++) d[i] = floats_load(from + (size_t)i * patch.row);
         points_of_gradient(taps, d, p);
@@ -159,7 +159,7 @@ static inline __attribute__((always_inline)) void transform_products(int taps, c
     const int side = 2 * taps, tile = taps + 1;
     floats half[TILE][SIDE];
     for (int j = 0; j < side; j++, from += point) {
-        floats p[SIDE], y[TILE];
+        floats p[SIDE] = {0}, y[TILE]; // likewise, `side`
 #pragma GCC unroll 6
         for (int i = 0; i < side; i++) p[i] = floats_load(from + (size_t)(side * i) * point);
         outputs_of_points(taps, p, y);
