@@ -6,10 +6,14 @@
 #ifndef FARM_KERNELS_CPU_WINOGRAD_LOOPS_H
 #define FARM_KERNELS_CPU_WINOGRAD_LOOPS_H
 
-#include "kernels/cpu/products.h"
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "kernels/cpu/vectors.h"
 #include "kernels/cpu/winograd_points.h"
 #include "kernels/winograd.h"
 
+enum { ROWS = 6, PANEL = 2 * LANES }; // the most rows and columns of a product's tile
 enum {
     VALUES = 12 * 36,            // tiles times points, transformed at a time so that they stay in the cache
     VALUES_OF_WEIGHTS = 24 * 36, // likewise, for products that are added to sums
@@ -280,6 +284,35 @@ static void add_input_gradients(const struct plan *plan, const float *from, int 
                 transform_input_gradient(2, view, products, plan->panel_point, c, y, x, picture);
         }
     }
+}
+
+// A tile of a product of matrices, whose sums stay in registers:
+// to[r][n] = sum over k < depth of a[r a_row + k a_step] b[k b_step + n]; r < rows <= ROWS, n < vectors * LANES.
+// add_to: += instead.
+static inline __attribute__((always_inline)) void multiply(int rows, int vectors, const float *a, size_t a_row,
+                                                           size_t a_step, const float *b, size_t b_step, int depth,
+                                                           float *to, size_t to_row, bool add_to) {
+    floats sum[ROWS][2];
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+        for (int v = 0; v < vectors; v++)
+            sum[r][v] = add_to ? floats_load(to + (size_t)r * to_row + v * LANES) : (floats){0};
+    for (int k = 0; k < depth; k++, a += a_step, b += b_step) {
+        floats right[2];
+#pragma GCC unroll 2
+        for (int v = 0; v < vectors; v++) right[v] = floats_load(b + v * LANES);
+#pragma GCC unroll 6
+        for (int r = 0; r < rows; r++) {
+            const float left = a[(size_t)r * a_row];
+#pragma GCC unroll 2
+            for (int v = 0; v < vectors; v++) sum[r][v] += left * right[v];
+        }
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+        for (int v = 0; v < vectors; v++) floats_store(to + (size_t)r * to_row + v * LANES, sum[r][v]);
 }
 
 // Products [point][tile][PANEL] of tiles [point][tile][depth], `stride` floats a point, with panel n of weights
