@@ -318,7 +318,7 @@ void farm_dnnl_layer_load(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer,
 void farm_dnnl_layer_ops_bind(const struct farm_dnnl_layer *layer, struct farm_dnnl_layer_ops *ops,
                               const float *params) {
     for (int pass = FORWARD; pass <= DATA; pass++)
-        if (borrows(layer, pass) && ops->pass[pass].primitive)
+        if (layer->weights[pass] == NULL && ops->pass[pass].primitive)
             farm_dnnl_op_bind(&ops->pass[pass], DNNL_ARG_WEIGHTS, params + layer->config.weight_offset);
 }
 
