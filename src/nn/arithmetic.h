@@ -63,7 +63,8 @@ struct farm_arithmetic_request {
     int train_rows;       // of one forward and backward pass; 0: inference only
     int infer_rows;       // of one inference
     int version_rows;     // trained on between two versions of the parameters
-    bool fixed;           // times nothing: bf16 if the CPU has it and `precision` allows, blocks, the widest path
+    bool fixed;           // times nothing: bf16 if the CPU has it and `precision` allows, else Winograd's with AVX2
+                          // alone; blocks, the widest path
     const char *cpu_name; // model; NULL: unknown
     // A file of the run's folder and one of the user's, read in this order; NULL: none. A run keeps its choice for all
     // sizes, and evaluation uses it. A new choice is appended to both (evaluation: to the user's).

@@ -146,11 +146,13 @@ static void describe(const struct farm_net *net, const struct farm_arithmetic *a
     }
 }
 
-// The first form in bf16; without one the first. The same on all CPUs of the same instruction sets.
+// The first form in bf16; without one Winograd's where oneDNN's blocks are AVX2's, as its kernels are; else the first.
+// The same on all CPUs of the same instruction sets.
 static struct farm_form fixed_form(const struct farm_form *forms, int count) {
-    for (int i = 0; i < count; i++)
-        if (forms[i].bf16) return forms[i];
-    return forms[0];
+    struct farm_form fixed = forms[0];
+    for (int i = 0; i < count && !fixed.bf16; i++)
+        if (forms[i].bf16 || (forms[i].winograd && forms[i].block == 8)) fixed = forms[i];
+    return fixed;
 }
 
 enum farm_status farm_arithmetic_choose(const struct farm_arithmetic_request *request, struct farm_arithmetic *out,
