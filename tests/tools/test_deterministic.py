@@ -67,7 +67,7 @@ class Deterministic(InFolder):
         for env, frames, *more in (
             ("native/breakout", "9k", "--checkpoint-updates", "2", "--train-threads", "2"),
             ("gym/CartPole-v1", "6k", "--algo", "ppo", "--checkpoint-updates", "1"),
-            ("ale/Pong", "4k", "--algo", "vtrace", "--unroll", "8", "--checkpoint-updates", "2"),
+            ("ale/Pong", "1k", "--algo", "vtrace", "--unroll", "8", "--checkpoint-updates", "4", "--envs-total", "8"),
             ("procgen/coinrun", "3k", "--algo", "vtrace", "--unroll", "8", "--checkpoint-updates", "2"),
             ("mujoco/HalfCheetah-v4", "4k", "--algo", "ppo", "--checkpoint-updates", "1"),
         ):
