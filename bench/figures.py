@@ -7,15 +7,15 @@ usage: figures.py       `make figures` runs it
 import json
 import os
 import re
-import statistics
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RESULTS, BASELINES, DOCS = (os.path.join(HERE, *path) for path in (("results",), ("baselines",), ("..", "docs")))
-sys.path.insert(0, os.path.join(HERE, "..", "python", "actorfarm"))
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "python", "actorfarm")]
 import plot
+import training
 
-# Label, file, name of the result, words in the name of the reference. The median of all lines that have it is drawn.
+# Label, file, name of the result, words in the name of the reference. The newest line that has it is drawn.
 PEERS = [
     ("EnvPool, Pong", "peers", "envpool_pong", ""),
     ("EnvPool, Breakout", "peers", "envpool_breakout", ""),
@@ -42,7 +42,7 @@ def ratio(name, result, reference):
     found = [r["ratio"] for d in lines(name) for r in d["results"] if r["name"] == result and reference in r["reference"]]
     if not found:
         sys.exit(f"figures.py: bench/results/{name}.jsonl has no {result} against {reference or 'a peer'}")
-    return statistics.median(found)
+    return found[-1]
 
 
 def recipe(record):
@@ -153,15 +153,15 @@ def make_pictures(records):
             name = f"{env.replace('/', '_')}.png"
             draw_environment(name, kept, env)
             again = f"grep '\"env\": \"{env}\"' bench/results/training.jsonl | farm plot - --baseline bench/baselines/{env.replace('/', '_')}.csv -o {name}"
-            text += [f"### {env}", "", f"![Returns on {env} over agent steps and minutes](figures/{name})", "", f"`{again}`", ""]
+            text += [f"### {env}", "", f"![Returns on {env} over agent steps and minutes](figures/{name})", "", f"`{again}` draws the left half, with `--x minutes` the right one.", ""]
         elif kept:
             grid[env] = kept
     draw_grid("curves.png", grid)
     return [*text, "### Other environments", "", "![Returns over agent steps, one environment a panel](figures/curves.png)", ""]
 
 
-def steps_of(record):
-    return plot.short(record["frames"] / plot.frames_per_step(record, plot.read_command(record["command"])))
+def steps_of(record, frames):
+    return frames / plot.frames_per_step(record, plot.read_command(record["command"]))
 
 
 def span(values, form):
@@ -170,17 +170,43 @@ def span(values, form):
     return low if low == high else f"{low} to {high}"
 
 
+def minutes(seconds):
+    return f"{seconds / 60:.2g}" if seconds < 600 else f"{seconds / 60:.0f}"
+
+
+def reached_of(found):
+    """When the mean of 100 games first reached the threshold, and if it did not in all seeds, in how many."""
+    limit = found[0].get("threshold")
+    if limit is None:
+        return ""
+    points = ((record, record.get("first") or next((point for point in record["curve"] if point[1] >= limit), None)) for record in found)
+    firsts = [(steps_of(record, point[2]), point[0]) for record, point in points if point]
+    if not firsts:
+        return "never"
+    part = f"{len(firsts)} of {len(found)}: " if len(firsts) < len(found) else ""
+    steps, seconds = zip(*firsts)
+    return f"{part}{span(steps, plot.short)}, {span(seconds, minutes)} min"
+
+
+def machine_of(record):
+    known = record["machine"]
+    return f"{known['cpu']}, {known['cores']} cores" + (", AVX-512" if "avx512f" in known.get("instruction_sets", ()) else "")
+
+
 def make_table(records):
-    """A row for each recipe."""
-    text = ["| Environment | Command | Seeds: return at the end | Threshold | Agent steps | Minutes | Machine | Commit |", "|---|---|---|---|---|---|---|---|"]
+    """A row for each recipe of training.py and each peer."""
+    text = ["| Environment | Command | Seeds: return at the end (of games played afterwards) | Threshold | First reached after | Agent steps | Minutes | Machine | Commit |",
+            "|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    trained = {f"farm train {row.flags}" for row in training.TABLE}
     for env, recipes in records.items():
         for command, found in recipes.items():
+            if command not in trained and "peer" not in found[0]:
+                continue
             found = sorted(found, key=lambda record: record["seed"])
-            returns = ", ".join(f"{record['seed']}: {record['return_mean']:.4g}" for record in found)
-            machines = {f"{r['machine']['cpu']}, {r['machine']['cores']} cores" + (", AVX-512" if "avx512f" in r["machine"].get("instruction_sets", ()) else "") for r in found}
-            text.append(f"| {env} | {command if 'peer' in found[0] else f'`{command}`'} | {returns} | {found[0].get('threshold', '')} | {steps_of(found[0])} | "
-                        f"{span([r['wall_s'] / 60 for r in found], lambda m: f'{m:.2g}' if m < 10 else f'{m:.0f}')} | {'; '.join(sorted(machines))} | "
-                        f"{', '.join(dict.fromkeys(r['commit'].removesuffix('-dirty')[:7] for r in found))} |")  # fmt: skip
+            returns = ", ".join(f"{record['seed']}: {record['return_mean']:.4g}" + (f" ({record['eval_return_mean']:.4g})" if "eval_return_mean" in record else "") for record in found)
+            text.append(f"| {env} | {command if 'peer' in found[0] else f'`{command}`'} | {returns} | {found[0].get('threshold', '')} | {reached_of(found)} | "
+                        f"{plot.short(steps_of(found[0], found[0]['frames']))} | {span([record['wall_s'] for record in found], minutes)} | {'; '.join(sorted({machine_of(record) for record in found}))} | "
+                        f"{', '.join(dict.fromkeys(re.sub('^(.{7})[0-9a-f]*', lambda m: m[1], record['commit']) for record in found))} |")  # fmt: skip
     return text
 
 

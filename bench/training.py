@@ -4,8 +4,9 @@
 usage: bench/training.py BUILD [NAME[:SEED]...]     rows of the table below whose names contain a NAME, all seeds or one; without names all (hours)
 
 Each seed is one `farm train`, one after another, and appends a line to bench/results/training.jsonl; its `curve` is a list of
-[seconds, mean return of the last 100 games, frames], and `first` the first moment at which that mean has reached the threshold. Some rows
-play the trained policy too (farm eval). Prints a table; exit status 1 if a row misses its threshold, in training or evaluation.
+[seconds, mean return of the last 100 games, frames], and `first` the first moment at which that mean has reached the threshold. Seconds
+count from the first answered step; `outside_s` are those of the process before it and after the last one. Some rows play the trained
+policy too (farm eval). Prints a table; exit status 1 if a row misses its threshold, in training or evaluation.
 """
 
 import datetime
@@ -15,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import typing
 
 from peers.common import commit
@@ -90,7 +92,9 @@ def train(farm, row, seed, threshold):
     with tempfile.TemporaryDirectory() as folder:
         run = os.path.join(folder, "run")
         command = [farm, "train", *row.flags.split(), "--seed", str(seed)]
+        started = time.monotonic()
         result = subprocess.run([*command, "--run", run, "--json"], stdout=subprocess.PIPE, check=True)
+        process_s = time.monotonic() - started
         with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as file:
             samples = [json.loads(line) for line in file]
         with open(os.path.join(run, "recipe.yaml"), encoding="utf-8") as file:
@@ -104,6 +108,7 @@ def train(farm, row, seed, threshold):
     return {
         "command": " ".join([os.path.basename(farm), *command[1:]]), "env": document["env"], "algo": algo, "seed": seed,
         "frames": document["frames"], "agent_steps": document["agent_steps"], "wall_s": round(document["wall_s"], 2),
+        "outside_s": round(process_s - document["wall_s"], 2),
         "return_mean": document["return_mean"], "threshold": threshold, "reached": score >= threshold,
         **({"eval_return_mean": played["return_mean"], "eval_episodes": played["episodes"]} if played else {}),
         "first": next((point(sample) for sample in samples if sample["return_mean"] >= threshold), None),

@@ -237,14 +237,14 @@ def comparisons(build):
         open=lambda setting: Group("train", setting), settings=training, target=5.0,
         alike=f"{ALIKE}; each step is trained on once: theirs PPO, ours V-trace; f32 theirs",
         delivers="trajectories of 32 steps in shared tensors, to its learner",
-        ours_delivers="lanes in shared memory, to the learner", bursts=True, least_turn_s=4,
+        ours_delivers="lanes in shared memory, to the learner", bursts=True, least_turn_s=12,
     )
     yield common.Comparison(
         name="sample_factory_ppo_pong", reference=f"{reference}, PPO", ours=Iterations(build, *net, "--algo", "ppo", *equal),
         open=lambda setting: Group("train", setting), settings=ppo, target=4.0,
         alike=f"{ALIKE}; PPO: iterations of {ENVIRONMENTS} x {ROLLOUT} steps, {EPOCHS} epochs, minibatches of {MINIBATCH}; f32 theirs",
         delivers="trajectories of 32 steps in shared tensors, to its learner",
-        ours_delivers="lanes in shared memory, to the learner", bursts=True, least_turn_s=8,
+        ours_delivers="lanes in shared memory, to the learner", bursts=True, least_turn_s=16,
     )
 
 

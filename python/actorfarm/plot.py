@@ -148,9 +148,11 @@ def read_runs(path):
         remedy = "; RUN is the folder of a `farm train`" if path == file_path else f": {path} holds no run (`farm train --run {path}` makes one)"
         raise Refused(f"{file_path}: {error.strerror}{remedy}") from None
     try:
-        records = [read_record(record, path) for record in objects if "curve" in record or "returns" in record]
+        records = {}  # of a command and seed that was trained again, the last line
+        for run in (read_record(record, path) for record in objects if "curve" in record or "returns" in record):
+            records[(*sorted(run.settings.items()), run.seed)] = run
         samples = [sample for sample in objects if {"agent_steps", "wall_s", "return_mean"} <= sample.keys() and "command" not in sample]
-        runs = records + ([read_samples(samples, path, os.path.dirname(file_path))] if samples else [])
+        runs = [*records.values()] + ([read_samples(samples, path, os.path.dirname(file_path))] if samples else [])
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise Refused(f"{file_path}: a line has another form than metrics.jsonl and bench/results/training.jsonl ({type(error).__name__}: {error})") from None
     if not runs:

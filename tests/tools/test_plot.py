@@ -91,8 +91,10 @@ class Plot(InFolder):
         self.assertEqual(smooth[1:-1], [200 / 3, 100 / 3] * 2)
 
     def test_records_have_agent_steps_and_baselines_their_unit(self):
-        name = self.write("records", "".join(json.dumps({**RECORD, "command": RECORD["command"][:-1] + seed}) + "\n" for seed in "12") + '{"torn')
+        again = [{**RECORD, "curve": [[1, 99, 4000]] * 2}, *({**RECORD, "command": RECORD["command"][:-1] + seed} for seed in "12")]
+        name = self.write("records", "".join(json.dumps(record) + "\n" for record in again) + '{"torn')
         runs = plot.read_runs(str(self.folder / name))
+        self.assertEqual([run.ys["return_mean"] for run in runs], [[-20, 18]] * 2, "seed 1 was trained again")
         baselines = plot.read_baseline(str(self.folder / self.write("b.csv", BASELINE)))
         document, remarks = plot.make_document(runs, baselines=baselines)
         self.assertEqual((document["groups"][0]["label"], document["groups"][0]["seeds"]), ("ale/Pong", ["1", "2"]))
