@@ -58,8 +58,8 @@ void farm_dnnl_op_bind(struct farm_dnnl_op *op, int arg, const void *data);
 // Runs and waits; nothing for an empty operation. oneDNN reports only misuse here, so a failure aborts.
 void farm_dnnl_op_run(struct farm_dnnl *dnnl, struct farm_dnnl_op *op);
 
-// Zeroed memory at a 64-byte boundary, to be freed with `free`; NULL if there is none. From 2 MiB on it begins at such
-// a boundary, in transparent 2 MiB pages if the kernel has them.
+// Zeroed memory at a 64-byte boundary, to be freed with `free`; NULL if there is none. Memory of 2 MiB or more begins
+// at a 2 MiB boundary and lies in transparent 2 MiB pages, if the kernel has them.
 void *farm_dnnl_alloc(size_t bytes);
 
 // FARM_E_UNSUPPORTED or FARM_E_LIMIT: oneDNN could not do `what`.
