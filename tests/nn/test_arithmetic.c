@@ -207,6 +207,32 @@ Test(arithmetic, invalid_files_are_ignored) {
     free(file);
 }
 
+// Nothing is timed, no user's file is read, and a layer that AVX2 can compute by Winograd's filtering is.
+Test(arithmetic, a_fixed_choice_depends_on_the_instructions_only) {
+    const struct farm_net net = net_of("nature", grey);
+    struct farm_arithmetic_request request = request_of(&net);
+    struct farm_form forms[FARM_FORMS_MAX];
+    char text[FARM_ARITHMETIC_TEXT], *user = file_new(NULL);
+    const int count = farm_arithmetic_forms(&net, FARM_PRECISION_AUTO, forms);
+    bool bf16 = false, avx2 = false;
+    for (int i = 0; i < count; i++) {
+        bf16 |= forms[i].bf16;
+        avx2 |= forms[i].winograd && forms[i].block == 8;
+    }
+    request.user_file = user;
+    choose(&request, text);
+    request.fixed = true;
+    const struct farm_arithmetic a = choose(&request, text);
+    cr_expect_not_null(strstr(text, "fixed, not timed"), "%s", text);
+    cr_expect_eq(bf16_count(&net, &a), bf16 ? net.op_count : 0);
+    cr_expect_eq(strstr(text, "winograd") != NULL, avx2 && !bf16, "%s", text);
+    request.train_rows = 500;
+    const struct farm_arithmetic again = choose(&request, text);
+    cr_expect(same(&net, &again, &a));
+    unlink(user);
+    free(user);
+}
+
 static struct farm_arithmetic mix(const struct farm_net *net, double seconds[2][FARM_NET_OPS_MAX]) {
     static const struct farm_form forms[] = {{.bf16 = false}, {.bf16 = true}};
     struct farm_arithmetic a = farm_arithmetic_uniform(net, FARM_PRECISION_AUTO, forms[0]);
