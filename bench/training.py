@@ -67,7 +67,7 @@ TABLE = [
     Row("bipedalwalker", "--env gym/BipedalWalker-v3 --algo ppo --frames 2M", 1, 200),
     Row("coinrun", COINRUN, 2, of_peer, statistics.fmean),
     Row("breakout", "--env native/breakout --frames 300k", 5, 60, lower_quartile),
-    Row("atari-breakout", "--env ale/Breakout --algo ppo --frames 20M", 3, 260),
+    Row("atari-breakout-ppo", "--env ale/Breakout --algo ppo --frames 20M", 3, 260),
     Row("atari-breakout-vtrace", "--env ale/Breakout --algo vtrace --frames 20M", 3, 260),
     Row("pong-ppo", "--env ale/Pong --algo ppo", 3, 18, min, 100),
     Row("pong-shallow", "--env ale/Pong --algo ppo --net shallow", 3, 17),

@@ -222,7 +222,7 @@ def comparisons(build):
     reference = "Sample Factory 2.1.1"
     net = ("--env", "ale/Pong", "--net", "nature", "--stack", "4", "--device", "cpu", "--quiet")
     # Asynchronous, one pass, pixels / 255 as theirs; recipes/ale_vtrace.yaml and ale_Pong_vtrace.yaml say otherwise.
-    plain = {"regime": "async", "envs-total": 0, "epochs": 1, "minibatch": 0, "ratio-clip": 0, "lambda": 1, "lr-hold": 0, "normalise-observations": "false"}
+    plain = {"regime": "async", "envs-total": 0, "epochs": 1, "minibatch": 0, "ratio-clip": 0, "lambda": 1, "normalise-observations": "false"}
     vtrace = (*net, "--algo", "vtrace", "--recipe", "recipes/ale_vtrace.yaml", *flags(plain))
     iterations = {"envs-total": ENVIRONMENTS, "unroll": ROLLOUT, "epochs": EPOCHS, "minibatch": MINIBATCH, "metrics-every": 0.1}
     equal = flags(iterations)

@@ -207,7 +207,7 @@ Test(arithmetic, invalid_files_are_ignored) {
     free(file);
 }
 
-// Nothing is timed, no user's file is read, and a layer that AVX2 can compute by Winograd's filtering is.
+// Nothing is timed or kept for other runs, and a layer that AVX2 can compute by Winograd's filtering is.
 Test(arithmetic, a_fixed_choice_depends_on_the_instructions_only) {
     const struct farm_net net = net_of("nature", grey);
     struct farm_arithmetic_request request = request_of(&net);
@@ -220,10 +220,10 @@ Test(arithmetic, a_fixed_choice_depends_on_the_instructions_only) {
         avx2 |= forms[i].winograd && forms[i].block == 8;
     }
     request.user_file = user;
-    choose(&request, text);
     request.fixed = true;
     const struct farm_arithmetic a = choose(&request, text);
     cr_expect_not_null(strstr(text, "fixed, not timed"), "%s", text);
+    cr_expect_eq(line_count(user), 0);
     cr_expect_eq(bf16_count(&net, &a), bf16 ? net.op_count : 0);
     cr_expect_eq(strstr(text, "winograd") != NULL, avx2 && !bf16, "%s", text);
     request.train_rows = 500;
