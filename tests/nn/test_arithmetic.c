@@ -207,28 +207,46 @@ Test(arithmetic, invalid_files_are_ignored) {
     free(file);
 }
 
-// Nothing is timed or kept for other runs, and a layer that AVX2 can compute by Winograd's filtering is.
+// Nothing is timed, read from other runs or kept for them. A layer that AVX2 can compute by Winograd's filtering is.
 Test(arithmetic, a_fixed_choice_depends_on_the_instructions_only) {
     const struct farm_net net = net_of("nature", grey);
     struct farm_arithmetic_request request = request_of(&net);
     struct farm_form forms[FARM_FORMS_MAX];
-    char text[FARM_ARITHMETIC_TEXT], *user = file_new(NULL);
+    char text[FARM_ARITHMETIC_TEXT], line[4096], *user = chosen_line(&request, line);
     const int count = farm_arithmetic_forms(&net, FARM_PRECISION_AUTO, forms);
     bool bf16 = false, avx2 = false;
     for (int i = 0; i < count; i++) {
         bf16 |= forms[i].bf16;
         avx2 |= forms[i].winograd && forms[i].block == 8;
     }
-    request.user_file = user;
+    request.run_file = NULL;
     request.fixed = true;
     const struct farm_arithmetic a = choose(&request, text);
     cr_expect_not_null(strstr(text, "fixed, not timed"), "%s", text);
-    cr_expect_eq(line_count(user), 0);
     cr_expect_eq(bf16_count(&net, &a), bf16 ? net.op_count : 0);
     cr_expect_eq(strstr(text, "winograd") != NULL, avx2 && !bf16, "%s", text);
     request.train_rows = 500;
-    const struct farm_arithmetic again = choose(&request, text);
+    struct farm_arithmetic again = choose(&request, text);
     cr_expect(same(&net, &again, &a));
+    // The user's file holds another form, which only a choice that is not fixed takes.
+    int other = 0, first, path;
+    while (other < count && (forms[other].bf16 || farm_form_equal(forms[other], a.forms[1]))) other++;
+    cr_assert_lt(other, count);
+    char *plan = strchr(line, '\t'), op[8];
+    cr_assert_eq(sscanf(plan, "%d %d", &first, &path), 2);
+    snprintf(op, sizeof op, "%c%d", forms[other].winograd ? 'w' : 'f', forms[other].block);
+    snprintf(plan, sizeof line - (size_t)(plan - line), "\t%d %d %s %s %s %s %s\n", first, path, op, op, op, op, op);
+    unlink(user);
+    free(user);
+    request.train_rows = 8;
+    request.user_file = user = file_new(line);
+    again = choose(&request, text);
+    cr_expect(same(&net, &again, &a), "%s", text);
+    request.fixed = false;
+    again = choose(&request, text);
+    cr_expect_not_null(strstr(text, "as timed earlier"), "%s", text);
+    cr_expect(farm_form_equal(again.forms[1], forms[other]), "%s", text);
+    cr_expect_eq(line_count(user), 1);
     unlink(user);
     free(user);
 }

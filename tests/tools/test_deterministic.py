@@ -73,7 +73,7 @@ class Deterministic(InFolder):
         ):
             with self.subTest(env=env):
                 name = env.replace("/", "_")
-                self.same(self.train(env, frames, *more, run=name), self.train(env, frames, *more, run=name + "_again", HOME=str(self.folder)))
+                self.same(self.train(env, frames, *more, run=name), self.train(env, frames, *more, run=name + "_again", XDG_CACHE_HOME=str(self.folder)))
 
         one = self.train("native/breakout", "9k", "--checkpoint-updates", "2", "--train-threads", "1", run="one")
         self.assertEqual(one[0], self.made("native_breakout")[0])
