@@ -219,10 +219,13 @@ Test(arithmetic, a_fixed_choice_depends_on_the_instructions_only) {
         bf16 |= forms[i].bf16;
         avx2 |= forms[i].winograd && forms[i].block == 8;
     }
+    cr_assert_eq(truncate(user, 0), 0);
     request.run_file = NULL;
+    request.user_file = user;
     request.fixed = true;
     const struct farm_arithmetic a = choose(&request, text);
     cr_expect_not_null(strstr(text, "fixed, not timed"), "%s", text);
+    cr_expect_eq(line_count(user), 0);
     cr_expect_eq(bf16_count(&net, &a), bf16 ? net.op_count : 0);
     cr_expect_eq(strstr(text, "winograd") != NULL, avx2 && !bf16, "%s", text);
     request.train_rows = 500;

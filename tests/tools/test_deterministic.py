@@ -81,8 +81,8 @@ class Deterministic(InFolder):
     def test_a_run_that_stops_and_goes_on_is_one_that_does_not(self):
         """Ctrl-C stops it at the next checkpoint."""
         for env, frames, *more in (
-            ("native/catch", "100k", "--algo", "ppo", "--checkpoint-updates", "20"),
-            ("native/recall", "80k", "--algo", "vtrace", "--burn-in", "7", "--checkpoint-updates", "5"),
+            ("native/catch", "150k", "--algo", "ppo", "--checkpoint-updates", "20"),
+            ("native/recall", "150k", "--algo", "vtrace", "--burn-in", "7", "--checkpoint-updates", "5"),
         ):
             with self.subTest(env=env):
                 run, first, parts = (env, frames, *more), f"{env[7:]}_whole", f"{env[7:]}_parts"
