@@ -73,6 +73,18 @@ static char *chosen_line(struct farm_arithmetic_request *request, char line[4096
     return file;
 }
 
+// The first layer's path in such a line.
+static int path_in(const char *line) {
+    int first, path;
+    cr_assert_eq(sscanf(strchr(line, '\t'), "%d %d", &first, &path), 2);
+    return path;
+}
+
+// Ends the line at `to` with a plan for Nature: this path, and all ops in the form `op`.
+static void end_with_plan(char line[4096], char *to, int path, const char *op) {
+    snprintf(to, 4096 - (size_t)(to - line), "\t1 %d %s %s %s %s %s\n", path, op, op, op, op, op);
+}
+
 Test(arithmetic, every_network_gets_a_choice_that_executors_can_compute) {
     static const char *const names[] = {"shallow", "nature", "deep"};
     for (int i = 0; i < 3; i++)
@@ -157,12 +169,9 @@ Test(arithmetic, a_choice_of_older_kernels_is_kept_for_its_run_only) {
     char text[FARM_ARITHMETIC_TEXT], line[4096], *file = chosen_line(&request, line);
     char *known = strstr(line, ", kernels ");
     cr_assert_not_null(known);
-    int first, path;
-    cr_assert_eq(sscanf(strchr(line, '\t'), "%d %d", &first, &path), 2);
+    const int path = path_in(line);
     for (int i = 0; i < 3; i++) { // this version's line, the run's from before, the user's from before
-        const char *ops = i == 0 ? "w0 w0 w0 w0 w0" : "f0 f0 f0 f0 f0";
-        char *to = i == 0 ? strchr(line, '\t') : known;
-        snprintf(to, sizeof line - (size_t)(to - line), "\t1 %d %s\n", path, ops);
+        end_with_plan(line, i == 0 ? strchr(line, '\t') : known, path, i == 0 ? "w0" : "f0");
         unlink(file);
         free(file);
         file = file_new(line);
@@ -232,13 +241,12 @@ Test(arithmetic, a_fixed_choice_depends_on_the_instructions_only) {
     struct farm_arithmetic again = choose(&request, text);
     cr_expect(same(&net, &again, &a));
     // The user's file holds another form, which only a choice that is not fixed takes.
-    int other = 0, first, path;
+    int other = 0;
     while (other < count && (forms[other].bf16 || farm_form_equal(forms[other], a.forms[1]))) other++;
     cr_assert_lt(other, count);
-    char *plan = strchr(line, '\t'), op[8];
-    cr_assert_eq(sscanf(plan, "%d %d", &first, &path), 2);
+    char op[8];
     snprintf(op, sizeof op, "%c%d", forms[other].winograd ? 'w' : 'f', forms[other].block);
-    snprintf(plan, sizeof line - (size_t)(plan - line), "\t%d %d %s %s %s %s %s\n", first, path, op, op, op, op, op);
+    end_with_plan(line, strchr(line, '\t'), path_in(line), op);
     unlink(user);
     free(user);
     request.train_rows = 8;
