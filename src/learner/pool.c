@@ -4,16 +4,19 @@
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
 #include "base/atomics.h"
+#include "base/bitmap.h"
 #include "base/thread.h"
 #include "base/time.h"
 
 struct worker {
     struct farm_pool *pool;
     uint32_t number;
+    uint32_t cpu; // on which it took its newest piece; atomic
     pthread_t thread;
 };
 
@@ -31,7 +34,7 @@ struct farm_pool {
     bool waiting;    // the caller sleeps; with the lock held
     bool end;
     uint32_t worker_count;
-    struct worker workers[];
+    struct worker workers[]; // [worker_count], the caller first
 };
 
 enum { SPIN_NS = 50000, PIECES_MAX = 0xffff };
@@ -51,10 +54,29 @@ static bool take_piece(struct farm_pool *pool, uint32_t *piece) {
     return false;
 }
 
+// Leaves the CPUs of lower-numbered threads, the caller's first of all. Schedulers may wake a thread on the CPU of the
+// one that wakes it although others are idle, and keep both there for seconds, in which two threads are slower than
+// one.
+static void spread(struct farm_pool *pool, uint32_t thread) {
+    struct farm_bitmap allowed, free;
+    const int cpu = sched_getcpu();
+    bool shared = false;
+    if (cpu < 0 || cpu >= FARM_BITMAP_BITS) return;
+    for (uint32_t i = 0; i < thread && !shared; i++)
+        shared = farm_load32_acquire(&pool->workers[i].cpu) == (uint32_t)cpu;
+    if (shared && farm_bitmap_pinned(&allowed, NULL) == FARM_OK) {
+        free = allowed;
+        for (uint32_t i = 0; i < thread; i++) farm_bitmap_clear(&free, (int)farm_load32_acquire(&pool->workers[i].cpu));
+        if (farm_bitmap_count(&free) && farm_bitmap_pin(&free, NULL) == FARM_OK) farm_bitmap_pin(&allowed, NULL);
+    }
+    farm_store32_release(&pool->workers[thread].cpu, (uint32_t)(shared ? sched_getcpu() : cpu));
+}
+
 // The last piece's subtraction (release) makes all of them visible to the caller.
 static void run_pieces(struct farm_pool *pool, uint32_t thread) {
     uint32_t piece;
     while (take_piece(pool, &piece)) {
+        spread(pool, thread);
         pool->work(pool->context, piece, thread);
         if (__atomic_sub_fetch(&pool->left, 1, __ATOMIC_ACQ_REL) > 0 || thread == 0) continue;
         pthread_mutex_lock(&pool->lock);
@@ -108,8 +130,9 @@ enum farm_status farm_pool_create(uint32_t threads, struct farm_pool **out, stru
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->start, NULL);
     pthread_cond_init(&pool->finish, NULL);
+    pool->worker_count = 1;
     for (uint32_t i = 1; i < threads; i++) {
-        struct worker *worker = &pool->workers[pool->worker_count];
+        struct worker *worker = &pool->workers[i];
         *worker = (struct worker){.pool = pool, .number = i};
         errno = farm_thread_start(&worker->thread, worker_main, worker);
         if (errno) {
@@ -131,7 +154,7 @@ void farm_pool_destroy(struct farm_pool *pool) {
     pool->end = true;
     pthread_cond_broadcast(&pool->start);
     pthread_mutex_unlock(&pool->lock);
-    for (uint32_t i = 0; i < pool->worker_count; i++) pthread_join(pool->workers[i].thread, NULL);
+    for (uint32_t i = 1; i < pool->worker_count; i++) pthread_join(pool->workers[i].thread, NULL);
     pthread_cond_destroy(&pool->start);
     pthread_cond_destroy(&pool->finish);
     pthread_mutex_destroy(&pool->lock);

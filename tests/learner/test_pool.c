@@ -1,9 +1,11 @@
 // The pool of threads: every piece is done once, and its threads receive no signals (oneDNN moves their stack pointer).
 #include <criterion/criterion.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 
+#include "base/bitmap.h"
 #include "learner/pool.h"
 
 enum { PIECES_MAX = 64, THREADS_MAX = 4, RUNS = 2000 };
@@ -78,4 +80,41 @@ Test(learner, pool_runs_pieces_side_by_side) {
     for (int i = 0; i < 50; i++) farm_pool_run(pool, THREADS_MAX, meet_at_barrier, &barrier);
     farm_pool_destroy(pool);
     pthread_barrier_destroy(&barrier);
+}
+
+struct place {
+    pthread_barrier_t barrier;
+    int cpu[2];  // of the caller and of the other thread
+    int changed; // runs after which the thread may not use the CPUs that it could use before
+    struct farm_bitmap allowed;
+};
+
+static void note_cpu(void *context, uint32_t piece, uint32_t thread) {
+    struct place *place = context;
+    struct farm_bitmap now;
+    place->cpu[thread] = sched_getcpu();
+    if (thread && (farm_bitmap_pinned(&now, NULL) || memcmp(&now, &place->allowed, sizeof now) != 0)) place->changed++;
+    pthread_barrier_wait(&place->barrier);
+}
+
+// The caller goes to the CPU that the other thread had, run after run.
+Test(learner, pool_leaves_the_cpu_of_its_caller) {
+    struct farm_pool *pool;
+    struct farm_error err;
+    struct place place = {0};
+    int together = 0;
+    cr_assert_eq(farm_bitmap_pinned(&place.allowed, &err), FARM_OK);
+    if (farm_bitmap_count(&place.allowed) < 2) cr_skip_test("needs two CPUs");
+    pthread_barrier_init(&place.barrier, NULL, 2);
+    cr_assert_eq(farm_pool_create(2, &pool, &err), FARM_OK);
+    for (int i = 0; i < 100; i++) {
+        farm_pool_run(pool, 2, note_cpu, &place);
+        together += i > 0 && place.cpu[0] == place.cpu[1];
+        cr_assert_eq(farm_bitmap_pin_to(place.cpu[1], &err), FARM_OK);
+    }
+    farm_pool_destroy(pool);
+    pthread_barrier_destroy(&place.barrier);
+    cr_assert_eq(place.changed, 0, "CPUs of the thread changed in %d runs", place.changed);
+    cr_assert_leq(together, 5, "both threads on one CPU in %d of 100 runs",
+                  together); // the scheduler moves threads too
 }
