@@ -104,7 +104,7 @@ class Documents(Cli):
             with self.subTest(line):
                 said = json.loads(self.farm("envs", *line, "--json").stdout)
                 self.assertEqual(said["trains"], {line[0]: True})
-                command = ["train", "--env", *line, "--frames", "1k", "--actors", "1", "--envs-per-actor", "2", "--batch", "1", "--run", "-".join(("r", line[0].split("/")[1], *line[2:]))]
+                command = ["train", "--env", *line, "--frames", "400", "--actors", "1", "--envs-per-actor", "2", "--batch", "1", "--run", "-".join(("r", line[0].split("/")[1], *line[2:]))]
                 trained = self.farm(*command, "--unroll", "5", *(("--squash", "--sigma", "state") if "Pendulum" in line[0] else ()))
                 self.assertEqual(trained.returncode, 0, trained.stderr)
         recipe = (self.folder / "r-Pendulum-v1/recipe.yaml").read_text()

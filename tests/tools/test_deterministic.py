@@ -60,29 +60,29 @@ class Deterministic(InFolder):
         self.assertTrue(a[2] == b[2], f"{a[1]} differs")
 
     def test_a_disturbed_run_with_a_memory_is_the_same(self):
-        run = ("native/recall", "60k", "--algo", "vtrace", "--checkpoint-updates", "5", "--actors", "2")
+        run = ("native/recall", "30k", "--algo", "vtrace", "--checkpoint-updates", "5", "--actors", "2")
         self.same(self.train(*run, run="a"), self.disturbed(*run, run="b"))
 
     def test_frames_numbers_and_python_repeat(self):
         for env, frames, *more in (
-            ("native/breakout", "5k", "--checkpoint-updates", "2", "--train-threads", "2"),
-            ("gym/CartPole-v1", "6k", "--algo", "ppo", "--checkpoint-updates", "1"),
+            ("native/breakout", "3k", "--checkpoint-updates", "2", "--train-threads", "2"),
+            ("gym/CartPole-v1", "4k", "--algo", "ppo", "--checkpoint-updates", "1"),
             ("ale/Pong", "1k", "--algo", "vtrace", "--unroll", "8", "--checkpoint-updates", "4", "--envs-total", "8"),
-            ("procgen/coinrun", "3k", "--algo", "vtrace", "--unroll", "8", "--checkpoint-updates", "2"),
+            ("procgen/coinrun", "2k", "--algo", "vtrace", "--unroll", "8", "--checkpoint-updates", "2"),
             ("mujoco/HalfCheetah-v4", "4k", "--algo", "ppo", "--checkpoint-updates", "1"),
         ):
             with self.subTest(env=env):
                 name = env.replace("/", "_")
                 self.same(self.train(env, frames, *more, run=name), self.train(env, frames, *more, run=name + "_again", XDG_CACHE_HOME=str(self.folder)))
 
-        one = self.train("native/breakout", "5k", "--checkpoint-updates", "2", "--train-threads", "1", run="one")
+        one = self.train("native/breakout", "3k", "--checkpoint-updates", "2", "--train-threads", "1", run="one")
         self.assertEqual(one[0], self.made("native_breakout")[0])
 
     def test_a_run_that_stops_and_goes_on_is_one_that_does_not(self):
         """Ctrl-C stops it at the next checkpoint."""
         for env, frames, *more in (
-            ("native/catch", "150k", "--algo", "ppo", "--checkpoint-updates", "20"),
-            ("native/recall", "150k", "--algo", "vtrace", "--burn-in", "7", "--checkpoint-updates", "5"),
+            ("native/catch", "80k", "--algo", "ppo", "--checkpoint-updates", "20"),
+            ("native/recall", "80k", "--algo", "vtrace", "--burn-in", "7", "--checkpoint-updates", "5"),
         ):
             with self.subTest(env=env):
                 run, first, parts = (env, frames, *more), f"{env[7:]}_whole", f"{env[7:]}_parts"
