@@ -2,6 +2,7 @@
 #include "base/thread.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <sys/resource.h>
 
 #include "base/log.h"
@@ -23,12 +24,18 @@ bool farm_ending_pending(void) {
     return sigpending(&pending) == 0 && sigandset(&ending, &ending, &pending) == 0 && !sigisemptyset(&ending);
 }
 
-int farm_thread_start(pthread_t *thread, void *(*body)(void *), void *argument) {
+int farm_thread_start(pthread_t *thread, const char *name, uint32_t number, void *(*body)(void *), void *argument) {
+    char shown[16]; // of the kernel
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int error = pthread_create(thread, NULL, body, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (number)
+        snprintf(shown, sizeof shown, "%s %u", name, number);
+    else
+        snprintf(shown, sizeof shown, "%s", name);
+    if (!error) pthread_setname_np(*thread, shown);
     return error;
 }
 

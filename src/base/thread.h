@@ -6,11 +6,13 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "base/status.h"
 
-// Starts a thread that receives no signals. Returns 0 or an error number.
-int farm_thread_start(pthread_t *thread, void *(*body)(void *), void *argument);
+// Starts a thread that receives no signals. Tools such as `top -H` and perf show it as "NAME NUMBER" (0: "NAME"), cut
+// after 15 characters. Returns 0 or an error number.
+int farm_thread_start(pthread_t *thread, const char *name, uint32_t number, void *(*body)(void *), void *argument);
 
 // Signals that request this program's end: SIGINT, SIGTERM, and SIGHUP unless it is ignored, as under nohup.
 sigset_t farm_ending_signals(void);

@@ -79,7 +79,7 @@ enum farm_status farm_admitter_start(struct farm_learner_parts *parts, struct fa
     admitter->parts = parts;
     admitter->trainer = trainer;
     for (uint32_t k = 0; k < parts->shards; k++) admitter->inferences[k] = inferences[k];
-    if ((errno = farm_thread_start(&admitter->thread, serve_requests, admitter))) {
+    if ((errno = farm_thread_start(&admitter->thread, "admit", 0, serve_requests, admitter))) {
         free(admitter);
         return farm_fail_errno(err, FARM_E_LIMIT, "the admitter's thread does not start (ulimit -u, ulimit -v)");
     }

@@ -314,7 +314,7 @@ static enum farm_status run_shards(struct learner *learner, struct farm_error *e
     enum farm_status status = learner->parts.config->admission ? start_admitter(learner, &admitter, err) : FARM_OK;
     for (uint32_t k = 1; k < learner->parts.shards && !status; k++) {
         struct shard *shard = &learner->shards[k];
-        if ((errno = farm_thread_start(&shard->thread, run_shard, shard)))
+        if ((errno = farm_thread_start(&shard->thread, "infer", k, run_shard, shard)))
             status = farm_fail_errno(err, FARM_E_LIMIT, "an inference thread does not start (ulimit -u, ulimit -v)");
         shard->started = !status;
     }

@@ -134,7 +134,7 @@ enum farm_status farm_pool_create(uint32_t threads, struct farm_pool **out, stru
     for (uint32_t i = 1; i < threads; i++) {
         struct worker *worker = &pool->workers[i];
         *worker = (struct worker){.pool = pool, .number = i};
-        errno = farm_thread_start(&worker->thread, worker_main, worker);
+        errno = farm_thread_start(&worker->thread, "train", i, worker_main, worker);
         if (errno) {
             enum farm_status status =
                 farm_fail_errno(err, FARM_E_LIMIT, "training thread %u of %u does not start (train_threads, ulimit -u)",

@@ -399,7 +399,7 @@ enum farm_status farm_trainer_start(struct farm_learner_parts *parts, struct far
         if (farm_lanes_has(&parts->lanes, r)) farm_trainer_admit(trainer, r);
     if (!status && !parts->config->admission) status = check_shards(parts, NULL, err); // no ring can join
     if (!status) warn_if_rings_are_missing(trainer, NULL);
-    if (!status && (errno = farm_thread_start(&trainer->thread, train_until_stopped, trainer)))
+    if (!status && (errno = farm_thread_start(&trainer->thread, "train", 0, train_until_stopped, trainer)))
         status = farm_fail_errno(err, FARM_E_LIMIT, "the training thread does not start (ulimit -u, ulimit -v)");
     if (status) {
         destroy(trainer);

@@ -1,8 +1,10 @@
-// The pool of threads: every piece is done once, and its threads receive no signals (oneDNN moves their stack pointer).
+// The pool of threads: every piece is done once, its threads have names, and
+// receive no signals (oneDNN moves their stack pointer).
 #include <criterion/criterion.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/bitmap.h"
@@ -29,6 +31,10 @@ static void count_piece(void *context, uint32_t piece, uint32_t thread) {
         __atomic_fetch_add(&tally->wrong, 1, __ATOMIC_RELAXED);
     if ((thread == 0) != (pthread_equal(pthread_self(), tally->caller) != 0))
         __atomic_fetch_add(&tally->wrong, 1, __ATOMIC_RELAXED);
+    char name[16], expected[16];
+    snprintf(expected, sizeof expected, "train %u", thread);
+    if (thread && (pthread_getname_np(pthread_self(), name, sizeof name) || strcmp(name, expected) != 0))
+        __atomic_fetch_add(&tally->wrong, 1, __ATOMIC_RELAXED);
     sigset_t blocked;
     if (thread && (pthread_sigmask(SIG_BLOCK, NULL, &blocked) || !sigismember(&blocked, SIGTERM)))
         __atomic_fetch_add(&tally->wrong, 1, __ATOMIC_RELAXED);
@@ -49,7 +55,7 @@ static void run_many(uint32_t threads) {
             cr_assert_eq(tally.done[i], i < pieces, "%u threads, run %u: piece %u done %d times", threads, run, i,
                          tally.done[i]);
     }
-    cr_assert_eq(tally.wrong, 0, "%u threads: %d wrong thread numbers or overlaps", threads, tally.wrong);
+    cr_assert_eq(tally.wrong, 0, "%u threads: %d wrong thread numbers, names or overlaps", threads, tally.wrong);
     farm_pool_destroy(pool);
 }
 

@@ -330,7 +330,7 @@ static enum farm_status start_threads(struct director *director, struct farm_err
     for (uint32_t a = 0; a < actors && !status; a++) status = open_server(director, a, err);
     for (uint32_t a = 0; a < actors && !status; a++) {
         struct server *server = &director->servers[a];
-        const int failed = farm_thread_start(&server->thread, answer_actor, server);
+        const int failed = farm_thread_start(&server->thread, "answer", a, answer_actor, server);
         if (failed) return farm_fail(err, FARM_E_LIMIT, "a thread for actor %u: %s", a, strerror(failed));
         server->started = true;
     }
