@@ -25,7 +25,7 @@ bool farm_ending_pending(void) {
 }
 
 int farm_thread_start(pthread_t *thread, const char *name, uint32_t number, void *(*body)(void *), void *argument) {
-    char shown[16]; // of the kernel
+    char shown[16]; // the kernel's TASK_COMM_LEN
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

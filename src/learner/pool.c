@@ -16,7 +16,7 @@
 struct worker {
     struct farm_pool *pool;
     uint32_t number;
-    uint32_t cpu; // on which it took its newest piece; atomic
+    uint32_t place; // 1 + the CPU on which it took its newest piece; 0: it sleeps. Atomic; others take it as a hint
     pthread_t thread;
 };
 
@@ -43,7 +43,8 @@ static bool is_left(uint64_t run) {
     return (run >> 16 & PIECES_MAX) < (run & PIECES_MAX);
 }
 
-// Takes a piece of the present run, if one is left. A release store of `run` precedes: work and context are its own.
+// Takes a piece of the present run, if one is left. A release store of `run` precedes: work, context and the
+// caller's place are its own.
 static bool take_piece(struct farm_pool *pool, uint32_t *piece) {
     uint64_t run = farm_load_acquire(&pool->run);
     while (is_left(run))
@@ -54,29 +55,44 @@ static bool take_piece(struct farm_pool *pool, uint32_t *piece) {
     return false;
 }
 
-// Leaves the CPUs of lower-numbered threads, the caller's first of all. Schedulers may wake a thread on the CPU of the
-// one that wakes it although others are idle, and keep both there for seconds, in which two threads are slower than
-// one.
-static void spread(struct farm_pool *pool, uint32_t thread) {
-    struct farm_bitmap allowed, free;
+// 1 + this thread's CPU; 0: unknown.
+static uint32_t own_place(void) {
     const int cpu = sched_getcpu();
+    return cpu < 0 || cpu >= FARM_BITMAP_BITS ? 0 : (uint32_t)cpu + 1;
+}
+
+static uint32_t place_of(const struct farm_pool *pool, uint32_t thread) {
+    return farm_load32_acquire(&pool->workers[thread].place);
+}
+
+static void set_place(struct farm_pool *pool, uint32_t thread, uint32_t place) {
+    if (place_of(pool, thread) != place) farm_store32_release(&pool->workers[thread].place, place);
+}
+
+// Moves this thread off the CPU of a lower-numbered one (0: the caller) to a CPU that no thread of the pool uses; the
+// set of CPUs on which it may run stays. A scheduler may wake a thread on its waker's CPU although other CPUs are idle,
+// and keep both there for seconds; two threads are then slower than one.
+static void spread(struct farm_pool *pool, uint32_t thread) {
+    struct farm_bitmap allowed, unused;
+    const uint32_t place = own_place();
     bool shared = false;
-    if (cpu < 0 || cpu >= FARM_BITMAP_BITS) return;
-    for (uint32_t i = 0; i < thread && !shared; i++)
-        shared = farm_load32_acquire(&pool->workers[i].cpu) == (uint32_t)cpu;
+    for (uint32_t i = 0; i < thread && place && !shared; i++) shared = place_of(pool, i) == place;
     if (shared && farm_bitmap_pinned(&allowed, NULL) == FARM_OK) {
-        free = allowed;
-        for (uint32_t i = 0; i < thread; i++) farm_bitmap_clear(&free, (int)farm_load32_acquire(&pool->workers[i].cpu));
-        if (farm_bitmap_count(&free) && farm_bitmap_pin(&free, NULL) == FARM_OK) farm_bitmap_pin(&allowed, NULL);
+        unused = allowed;
+        for (uint32_t i = 0; i < pool->worker_count; i++) {
+            const uint32_t other = place_of(pool, i); // it may sleep a moment later
+            if (i != thread && other) farm_bitmap_clear(&unused, (int)other - 1);
+        }
+        if (farm_bitmap_count(&unused) && farm_bitmap_pin(&unused, NULL) == FARM_OK) farm_bitmap_pin(&allowed, NULL);
     }
-    farm_store32_release(&pool->workers[thread].cpu, (uint32_t)(shared ? sched_getcpu() : cpu));
+    set_place(pool, thread, shared ? own_place() : place);
 }
 
 // The last piece's subtraction (release) makes all of them visible to the caller.
 static void run_pieces(struct farm_pool *pool, uint32_t thread) {
     uint32_t piece;
     while (take_piece(pool, &piece)) {
-        spread(pool, thread);
+        if (thread) spread(pool, thread);
         pool->work(pool->context, piece, thread);
         if (__atomic_sub_fetch(&pool->left, 1, __ATOMIC_ACQ_REL) > 0 || thread == 0) continue;
         pthread_mutex_lock(&pool->lock);
@@ -113,6 +129,7 @@ static void *worker_main(void *argument) {
     while (!end) {
         run_pieces(pool, worker->number);
         if (spin(pool, has_pieces)) continue;
+        set_place(pool, worker->number, 0);
         pthread_mutex_lock(&pool->lock);
         farm_add_relaxed(&pool->asleep, 1);
         farm_fence_full(); // `asleep` before `run`: farm_pool_run stores and loads them in the other order
@@ -166,6 +183,7 @@ void farm_pool_run(struct farm_pool *pool, uint32_t pieces,
     assert(pieces <= PIECES_MAX);
     pool->work = work;
     pool->context = context;
+    set_place(pool, 0, own_place());
     farm_store_relaxed(&pool->left, pieces);
     farm_store_release(&pool->run, ((farm_load_relaxed(&pool->run) >> 32) + 1) << 32 | pieces);
     farm_fence_full(); // `run` before `asleep`
