@@ -574,8 +574,13 @@ static void run_pieces(struct farm_backend *backend, uint32_t pieces,
 }
 
 // Small passes are faster in one thread than in several, by how much depends on net and machine: some passes time both
-// by turns, again and again, because other processes disturb.
-enum { TIMED_PASSES = 16, PASSES_BETWEEN = 4096 };
+// by turns, again and again, because other processes disturb. If one thread wins by less than a third, soon again: a
+// scheduler that keeps all threads on one CPU makes them a little slower than one.
+enum { TIMED_PASSES = 16, PASSES_BETWEEN = 4096, PASSES_IF_CLOSE = 64 };
+static bool is_close(const struct farm_backend *backend) {
+    return backend->least_ns[0] < backend->least_ns[1] && 4 * backend->least_ns[0] > 3 * backend->least_ns[1];
+}
+
 static void choose_active(struct farm_backend *backend) {
     const uint32_t n = backend->timed_passes;
     bool alone = backend->least_ns[0] < backend->least_ns[1];
@@ -588,8 +593,8 @@ static void time_pass(struct farm_backend *backend, uint64_t ns) {
     const uint32_t n = backend->timed_passes++;
     uint64_t *least = &backend->least_ns[n % 2];
     if (n < TIMED_PASSES && (n < 2 || ns < *least)) *least = ns;
-    if (n == PASSES_BETWEEN) backend->timed_passes = 0;
-    if (n != TIMED_PASSES - 1 || backend->worker_count == 1 || backend->choice_logged ||
+    if (n >= (is_close(backend) ? PASSES_IF_CLOSE : PASSES_BETWEEN)) backend->timed_passes = 0;
+    if (n != TIMED_PASSES - 1 || is_close(backend) || backend->worker_count == 1 || backend->choice_logged ||
         !backend->learner->train_threads_chosen || backend->learner->deterministic)
         return;
     backend->choice_logged = true;
