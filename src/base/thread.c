@@ -31,12 +31,13 @@ int farm_thread_start(pthread_t *thread, const char *name, uint32_t number, void
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int error = pthread_create(thread, NULL, body, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error) return error;
     if (number)
         snprintf(shown, sizeof shown, "%s %u", name, number);
     else
         snprintf(shown, sizeof shown, "%s", name);
-    if (!error) pthread_setname_np(*thread, shown);
-    return error;
+    pthread_setname_np(*thread, shown);
+    return 0;
 }
 
 void farm_thread_use_signal_stack(void) {

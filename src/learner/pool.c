@@ -73,17 +73,19 @@ static void set_place(struct farm_pool *pool, uint32_t thread, uint32_t place) {
 // set of CPUs on which it may run stays. A scheduler may wake a thread on its waker's CPU although other CPUs are idle,
 // and keep both there for seconds; two threads are then slower than one.
 static void spread(struct farm_pool *pool, uint32_t thread) {
-    struct farm_bitmap allowed, unused;
+    struct farm_bitmap allowed, unused, used = {0};
     const uint32_t place = own_place();
     bool shared = false;
-    for (uint32_t i = 0; i < thread && place && !shared; i++) shared = place_of(pool, i) == place;
+    for (uint32_t i = 0; i < pool->worker_count; i++) {
+        const uint32_t other = place_of(pool, i); // it may sleep a moment later
+        if (i == thread || !other) continue;
+        farm_bitmap_set(&used, (int)other - 1);
+        shared |= i < thread && other == place;
+    }
     if (shared && farm_bitmap_pinned(&allowed, NULL) == FARM_OK) {
         unused = allowed;
-        for (uint32_t i = 0; i < pool->worker_count; i++) {
-            const uint32_t other = place_of(pool, i); // it may sleep a moment later
-            if (i != thread && other) farm_bitmap_clear(&unused, (int)other - 1);
-        }
-        if (farm_bitmap_count(&unused) && farm_bitmap_pin(&unused, NULL) == FARM_OK) farm_bitmap_pin(&allowed, NULL);
+        farm_bitmap_remove(&unused, &used);
+        if (farm_bitmap_pin(&unused, NULL) == FARM_OK) farm_bitmap_pin(&allowed, NULL); // refused if it is empty
     }
     set_place(pool, thread, shared ? own_place() : place);
 }

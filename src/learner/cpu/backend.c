@@ -577,13 +577,17 @@ static void run_pieces(struct farm_backend *backend, uint32_t pieces,
 // by turns, again and again, because other processes disturb. If one thread wins by less than a third, soon again: a
 // scheduler that keeps all threads on one CPU makes them a little slower than one.
 enum { TIMED_PASSES = 16, PASSES_BETWEEN = 4096, PASSES_IF_CLOSE = 64 };
+static bool one_wins(const struct farm_backend *backend) {
+    return backend->least_ns[0] < backend->least_ns[1];
+}
+
 static bool is_close(const struct farm_backend *backend) {
-    return backend->least_ns[0] < backend->least_ns[1] && 4 * backend->least_ns[0] > 3 * backend->least_ns[1];
+    return one_wins(backend) && 4 * backend->least_ns[0] > 3 * backend->least_ns[1];
 }
 
 static void choose_active(struct farm_backend *backend) {
     const uint32_t n = backend->timed_passes;
-    bool alone = backend->least_ns[0] < backend->least_ns[1];
+    bool alone = one_wins(backend);
     if (n < TIMED_PASSES) alone = n % 2 == 0;
     if (!backend->learner->train_threads_chosen || backend->learner->deterministic) alone = false;
     backend->active = alone ? 1 : backend->worker_count;
@@ -600,7 +604,7 @@ static void time_pass(struct farm_backend *backend, uint64_t ns) {
     backend->choice_logged = true;
     farm_log_info("a pass takes %.0f us in one training thread, %.0f us in %u: %s", 1e-3 * (double)backend->least_ns[0],
                   1e-3 * (double)backend->least_ns[1], backend->worker_count,
-                  backend->least_ns[0] < backend->least_ns[1] ? "one is used" : "all are used");
+                  one_wins(backend) ? "one is used" : "all are used");
 }
 
 // Pieces of `units` for the active workers; deterministic: for any number of them. Returns their number.
