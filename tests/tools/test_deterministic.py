@@ -17,7 +17,8 @@ MEASURED = {"wall_s", "frames_per_s", "agent_steps_per_s", "actor_wait_share", "
 
 class Deterministic(InFolder):
     def flags(self, env, frames, *more, run):
-        return ["train", "--deterministic", "--env", env, "--frames", frames, "--run", run, "--quiet", *more]
+        """Two actors: an update has the same frames on every machine."""
+        return ["train", "--deterministic", "--env", env, "--frames", frames, "--run", run, "--actors", "2", "--quiet", *more]
 
     def train(self, *arguments, run, **environment):
         """A whole run; its lines of metrics and its last checkpoint."""
@@ -60,7 +61,7 @@ class Deterministic(InFolder):
         self.assertTrue(a[2] == b[2], f"{a[1]} differs")
 
     def test_a_disturbed_run_with_a_memory_is_the_same(self):
-        run = ("native/recall", "30k", "--algo", "vtrace", "--checkpoint-updates", "5", "--actors", "2")
+        run = ("native/recall", "30k", "--algo", "vtrace", "--checkpoint-updates", "5")
         self.same(self.train(*run, run="a"), self.disturbed(*run, run="b"))
 
     def test_frames_numbers_and_python_repeat(self):
