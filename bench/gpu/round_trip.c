@@ -35,8 +35,8 @@ struct setting {
 };
 
 static const struct setting settings[] = {
-    {"smallest", false, "12"}, {"shallow", false, "40"}, {"nature", false, "null"}, {"deep", false, "null"},
-    {"shallow", true, "null"}, {"nature", true, "null"}, {"deep", true, "null"}};
+    {"smallest", false, "12"},  {"shallow", false, "40"},  {"nature", false, "null"}, {"deep", false, "null"},
+    {"smallest", true, "null"}, {"shallow", true, "null"}, {"nature", true, "null"},  {"deep", true, "null"}};
 
 // Shared by the processes of one setting.
 struct table {
@@ -122,17 +122,18 @@ static pid_t start_learner(const struct table *table) {
     _exit(farm_learner_run(&table->config, table->err));
 }
 
-// The actor of the other environments: waits for answers and steps. Inherits its view of the ring.
+// The actor of the other environments: waits for answers and steps. A child does not inherit its parent's view of a ring.
 static pid_t start_others(struct table *table) {
     const pid_t pid = fork();
     if (pid != 0) return pid;
-    struct farm_ring *ring = &table->view[1];
+    struct farm_ring ring;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    work_open_actor(&table->made[1], &ring);
     for (uint32_t next = 0;;) {
-        if (!farm_actor_wait(ring, NULL, LONG_NS, LONG_NS, &next)) continue;
-        work_write_step(&ring->lanes[next]);
-        farm_lane_actor_publish(&ring->lanes[next]);
-        farm_actor_notify(ring, table->bell);
+        if (!farm_actor_wait(&ring, NULL, LONG_NS, LONG_NS, &next)) continue;
+        work_write_step(&ring.lanes[next]);
+        farm_lane_actor_publish(&ring.lanes[next]);
+        farm_actor_notify(&ring, table->bell);
     }
 }
 
@@ -146,18 +147,24 @@ static bool await_ready(const struct table *table, pid_t learner) {
 
 // ---- measuring ----
 
-// Returns false if the learner has ended.
-static bool measure_steps(struct table *table, pid_t learner) {
+// Whether the learner or the other actor has ended.
+static bool has_ended(void) {
+    siginfo_t info = {0};
+    return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+}
+
+// Returns false if a process has ended.
+static bool measure_steps(struct table *table) {
     struct farm_lane *lane = &table->view[0].lanes[0];
     for (uint64_t i = 0; i < table->steps; i++) {
         for (uint64_t spins = 1; !farm_lane_actor_can_write(lane); spins++)
-            if (spins % (1 << 22) == 0 && waitpid(learner, NULL, WNOHANG) == learner) return false;
+            if (spins % (1 << 22) == 0 && has_ended()) return false;
         work_write_step(lane);
         const uint64_t start = farm_now_ns();
         farm_lane_actor_publish(lane);
         farm_actor_notify(&table->view[0], table->bell);
         for (uint64_t spins = 1; !farm_lane_actor_answered(lane); spins++)
-            if (spins % (1 << 22) == 0 && waitpid(learner, NULL, WNOHANG) == learner) return false;
+            if (spins % (1 << 22) == 0 && has_ended()) return false;
         table->us[i] = (double)(farm_now_ns() - start) * 1e-3;
         const int32_t *action = farm_lane_action(lane, lane->produced_local - 1, 0);
         if (*action < 0 || *action >= ACTIONS) {
@@ -165,7 +172,7 @@ static bool measure_steps(struct table *table, pid_t learner) {
             exit(1);
         }
     }
-    return true;
+    return !has_ended();
 }
 
 // Prints the figures of the last `rounds` steps.
@@ -192,7 +199,7 @@ static int run_setting(const struct setting *setting, enum farm_device device, c
         status = table.err->status == FARM_E_UNSUPPORTED || table.err->status == FARM_E_NOT_FOUND ? 77 : 1;
     } else {
         const pid_t others = setting->training ? start_others(&table) : 0;
-        if (!measure_steps(&table, learner)) status = 1;
+        if (!measure_steps(&table)) status = 1;
         kill(learner, SIGTERM);
         waitpid(learner, NULL, 0);
         if (others) kill(others, SIGKILL), waitpid(others, NULL, 0);

@@ -79,12 +79,18 @@ static inline void work_must(enum farm_status status, const struct farm_error *e
     exit(status == FARM_E_UNSUPPORTED || status == FARM_E_NOT_FOUND ? 77 : 1);
 }
 
+// Opens the actor's view of a ring.
+static inline void work_open_actor(const struct farm_ring *made, struct farm_ring *actor) {
+    struct farm_error err;
+    work_must(farm_ring_open(dup(made->up.fd), dup(made->down.fd_readonly), FARM_RING_ACTOR, actor, &err), &err);
+}
+
 // Creates ring r and opens the actor's view of it.
 static inline void work_open_ring(const struct farm_ring_spec *spec, uint32_t r, struct farm_ring *made,
                                   struct farm_ring *actor) {
     struct farm_error err;
     work_must(farm_ring_create(spec, r, -1, true, made, &err), &err);
-    work_must(farm_ring_open(dup(made->up.fd), dup(made->down.fd_readonly), FARM_RING_ACTOR, actor, &err), &err);
+    work_open_actor(made, actor);
 }
 
 // Memory that this process and its children share.

@@ -1,7 +1,7 @@
 // The GPU's executor (nn/cuda/executor.h) with the real cuDNN and cuBLASLt, beside the CPU's executor in f32.
 //
 // test_executor: prints a line per check and "N passed, N failed"; exit status 1 if one failed, 77 without a GPU or the
-// two libraries. test_executor --bench: times forward and backward of the networks, each in its own process, prints
+// two libraries. test_executor --bench [NET]: times forward and backward of the networks, each in its own process, prints
 // JSON. A network that the executor refuses fails its check; the next ones run.
 #include "support.cuh"
 
@@ -427,13 +427,14 @@ static int bench_apart(const char *net) {
     return WEXITSTATUS(status);
 }
 
-static int bench_all(void) {
+static int bench_all(const char *only) {
     int worst = 0;
     printed = (bool *)mmap(NULL, sizeof *printed, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (printed == MAP_FAILED) return 1;
     printf("{\"schema_version\": 1, \"benchmark\": \"cuda_executor\", \"commit\": \"%s\", \"results\": [\n",
            FARM_COMMIT);
     for (const char *net : {"shallow", "nature", "deep"}) {
+        if (only && strcmp(net, only) != 0) continue;
         const int status = worst == 77 ? 77 : bench_apart(net);
         if (status) worst = status;
     }
@@ -442,7 +443,7 @@ static int bench_all(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc == 2 && strcmp(argv[1], "--bench") == 0) return bench_all();
+    if (argc >= 2 && strcmp(argv[1], "--bench") == 0) return bench_all(argc > 2 ? argv[2] : NULL);
     const int status = open_gpu();
     if (status) return status;
     check_all();
