@@ -38,8 +38,8 @@ class OnDevice:
     """Updates of one batch in device memory."""
 
     def __init__(self, update):
-        batch = on_device(random_batch(UNROLLS), update)
-        self.launch = captured(update, batch)
+        self.batch = on_device(random_batch(UNROLLS), update)  # the graph reads it, but does not keep it
+        self.launch = captured(update, self.batch)
 
     def run(self, count):
         for _ in range(count):
