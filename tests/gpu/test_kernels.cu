@@ -306,6 +306,81 @@ static void test_pool(enum farm_cuda_type type, size_t rows, const struct farm_p
 }
 
 // Kernels over single numbers: ReLU's gradient added, and bf16 rounded and added, or f32 scaled and masked.
+// A convolution of pictures, and its gradients, beside sums in double.
+static void test_conv(struct farm_cuda_conv c, bool add, enum farm_slope kind) {
+    const struct memory_scope scope;
+    const int row = c.kernel * c.channels;
+    const size_t in = (size_t)c.rows * c.height * c.width * c.channels, out_channels = (size_t)c.out_channels,
+                 out = (size_t)c.rows * c.out_height * c.out_width * out_channels, weights = out_channels * c.kernel * row;
+    const struct numbers x = numbers_random(FARM_CUDA_BF16, in), weight = numbers_random(FARM_CUDA_BF16, weights),
+                         bias = numbers_random(FARM_CUDA_BF16, out_channels), dy = numbers_random(FARM_CUDA_BF16, out),
+                         y = numbers_make(FARM_CUDA_BF16, out, add ? dy.host : NULL), dx = numbers_make(FARM_CUDA_BF16, in, NULL);
+    double *sum_x = host_array<double>(in), *sum_w = host_array<double>(weights);
+    float *expected_y = host_array<float>(out), *expected_x = host_array<float>(in);
+    for (size_t at = 0; at < out; at++) {
+        const int n = (int)(at % out_channels), ox = (int)(at / out_channels % c.out_width),
+                  oy = (int)(at / out_channels / c.out_width % c.out_height),
+                  picture = (int)(at / out_channels / c.out_width / c.out_height);
+        double sum = bias.host[n] + (add ? dy.host[at] : 0);
+        for (int kh = 0; kh < c.kernel; kh++)
+            for (int e = 0; e < row; e++) {
+                const int iy = oy * c.stride - c.top + kh, ix = ox * c.stride - c.left + e / c.channels;
+                if (iy < 0 || iy >= c.height || ix < 0 || ix >= c.width) continue;
+                const size_t i = (((size_t)picture * c.height + iy) * c.width + ix) * c.channels + e % c.channels,
+                             w = ((size_t)n * c.kernel + kh) * row + e;
+                sum += (double)x.host[i] * weight.host[w];
+                sum_x[i] += (double)dy.host[at] * weight.host[w];
+                sum_w[w] += (double)dy.host[at] * x.host[i];
+            }
+        expected_y[at] = as_type(FARM_CUDA_BF16, farm_slope_apply(kind, (float)sum));
+    }
+    float *before = random_floats(&rng, weights, -1, 1), *expected_w = host_array<float>(weights);
+    for (size_t i = 0; i < in; i++) expected_x[i] = as_type(FARM_CUDA_BF16, (float)sum_x[i]);
+    for (size_t i = 0; i < weights; i++) expected_w[i] = (float)(sum_w[i] + before[i]);
+    float *gradient = device_of(before, weights), *again = device_of(before, weights);
+    void *scratch = device_poisoned(farm_cuda_conv_scratch_bytes(&c));
+    FARM(farm_cuda_conv_forward(NULL, &c, x.device, weight.device, bias.device, add, kind, y.device, err));
+    FARM(farm_cuda_conv_weight_gradient(NULL, &c, x.device, dy.device, gradient, scratch, err));
+    FARM(farm_cuda_conv_weight_gradient(NULL, &c, x.device, dy.device, again, scratch, err));
+    const bool data = farm_cuda_conv_has(&c, FARM_CUDA_CONV_DATA);
+    if (data) FARM(farm_cuda_conv_data_gradient(NULL, &c, weight.device, dy.device, dx.device, err));
+    CUDA(cudaDeviceSynchronize());
+    const float *got = host_of(gradient, weights), *got_again = host_of(again, weights);
+    // Sums in f32 that lie beside the middle of two bf16 numbers round otherwise.
+    const double error = numbers_error(&y, expected_y), error_w = error_of(got, expected_w, weights),
+                 error_x = data ? numbers_error(&dx, expected_x) : 0;
+    check(error < 2e-4 && error_w < 1e-5 && error_x < 2e-4 && memcmp(got, got_again, weights * sizeof *got) == 0,
+          "convolution of %d rows of %dx%dx%d, %d of %d at stride %d%s, activation %d: off by %.1e (bound 2e-4), the "
+          "gradient by the weight by %.1e (1e-5), by the input by %.1e (2e-4)",
+          c.rows, c.height, c.width, c.channels, c.out_channels, c.kernel, c.stride, add ? ", added" : "", (int)kind, error,
+          error_w, error_x);
+}
+
+// Padded to the same size at stride 1, else not at all.
+static void test_convs(void) {
+    const struct {
+        int channels, kernel, out_channels, stride;
+    } sizes[] = {{4, 3, 16, 1}, {16, 3, 16, 1}, {16, 3, 32, 1}, {32, 3, 32, 1}, {4, 8, 16, 4}, {4, 8, 32, 4}};
+    const int pictures[][3] = {{1, 9, 11}, {3, 42, 35}, {300, 12, 9}, {2, 84, 84}};
+    for (const auto &s : sizes)
+        for (const auto &p : pictures) {
+            if (few && (long)p[0] * p[1] * p[2] > 5000) continue;
+            const int pad = s.stride == 1 ? 1 : 0;
+            const struct farm_cuda_conv c = {p[0],
+                                             p[1],
+                                             p[2],
+                                             s.channels,
+                                             (p[1] + 2 * pad - s.kernel) / s.stride + 1,
+                                             (p[2] + 2 * pad - s.kernel) / s.stride + 1,
+                                             s.out_channels,
+                                             s.kernel,
+                                             s.stride,
+                                             pad,
+                                             pad};
+            test_conv(c, p[0] == 3, p[0] == 1 ? FARM_SLOPE_RELU : FARM_SLOPE_ONE);
+        }
+}
+
 static void test_elements(enum farm_cuda_type type, size_t count) {
     const struct memory_scope scope;
     struct numbers y = numbers_random(type, count), dy = numbers_random(type, count), sum = numbers_random(type, count);
@@ -884,6 +959,7 @@ static void test_all(void) {
     test_stack();
     test_layers(FARM_CUDA_F32);
     test_layers(FARM_CUDA_BF16);
+    test_convs();
     test_signal();
     const int steps[] = {1, 2, 20, 33}, columns[] = {0, 1, 31, 32, 33, 127, 128, 129, 257}, actions[] = {1, 4, 18};
     for (int t : steps)

@@ -3,7 +3,7 @@
 // it.
 #include "kernels/cuda/common.cuh"
 
-enum { THREADS = 256, SLABS_MAX = 256, SLAB_NUMBERS = 64 * THREADS };
+enum { THREADS = 256, SLABS_MAX = 528, SLAB_NUMBERS = 64 * THREADS, AHEAD = 4 };
 
 // 16 bytes of numbers, or one number.
 template <typename T, int WIDTH> struct alignas(WIDTH * sizeof(T)) pack { T of[WIDTH]; };
@@ -127,16 +127,27 @@ static __global__ void __launch_bounds__(THREADS)
     const uint32_t lane = threadIdx.x / columns, group = blockIdx.y * columns + threadIdx.x % columns;
     const bool active = lane < lanes && group < groups;
     float sum[WIDTH] = {};
-    for (size_t r = (size_t)blockIdx.x * lanes + lane; active && r < g.rows; r += (size_t)gridDim.x * lanes) {
-        numbers dy = ((const numbers *)g.dy)[r * groups + group], y = dy;
-        if (g.kind != FARM_SLOPE_ONE) y = ((const numbers *)g.y)[r * groups + group];
+    const size_t stride = (size_t)gridDim.x * lanes;
+    for (size_t r = (size_t)blockIdx.x * lanes + lane; active && r < g.rows; r += AHEAD * stride) {
+        numbers dy[AHEAD], y[AHEAD];
 #pragma unroll
-        for (int k = 0; k < WIDTH; k++) {
-            const float number = farm_slope_gradient(g.kind, load(&y.of[k]), load(&dy.of[k]));
-            sum[k] += number;
-            store(&dy.of[k], number);
+        for (int i = 0; i < AHEAD; i++) {
+            const size_t at = (r + i * stride) * groups + group;
+            if (r + i * stride >= g.rows) break;
+            dy[i] = y[i] = ((const numbers *)g.dy)[at];
+            if (g.kind != FARM_SLOPE_ONE) y[i] = ((const numbers *)g.y)[at];
         }
-        if (g.kind != FARM_SLOPE_ONE) ((numbers *)g.dy)[r * groups + group] = dy;
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            if (r + i * stride >= g.rows) break;
+#pragma unroll
+            for (int k = 0; k < WIDTH; k++) {
+                const float number = farm_slope_gradient(g.kind, load(&y[i].of[k]), load(&dy[i].of[k]));
+                sum[k] += number;
+                store(&dy[i].of[k], number);
+            }
+            if (g.kind != FARM_SLOPE_ONE) ((numbers *)g.dy)[(r + i * stride) * groups + group] = dy[i];
+        }
     }
 #pragma unroll
     for (int k = 0; k < WIDTH; k++) sums[threadIdx.x][k] = sum[k];
@@ -154,19 +165,26 @@ static __global__ void __launch_bounds__(THREADS)
         part[(size_t)blockIdx.x * (uint32_t)g.channels + group * WIDTH + k] = sums[threadIdx.x][k];
 }
 
-// 32 channels per block, 8 threads per channel.
+// 32 numbers per block, 8 threads per number.
 static __global__ void __launch_bounds__(THREADS)
-    slope_gradient_sum(const float *part, uint32_t slabs, uint32_t channels, float *bias_gradient) {
+    add_slabs(const float *part, uint32_t slabs, uint32_t count, float *total) {
     __shared__ float sums[THREADS];
-    const uint32_t lane = threadIdx.x / 32, channel = blockIdx.x * 32 + threadIdx.x % 32;
+    const uint32_t lane = threadIdx.x / 32, number = blockIdx.x * 32 + threadIdx.x % 32;
     float sum = 0;
-    for (uint32_t s = lane; channel < channels && s < slabs; s += THREADS / 32)
-        sum += part[(size_t)s * channels + channel];
+#pragma unroll 8
+    for (uint32_t s = lane; s < slabs; s += THREADS / 32) sum += number < count ? part[(size_t)s * count + number] : 0;
     sums[threadIdx.x] = sum;
     __syncthreads();
-    if (lane > 0 || channel >= channels) return;
+    if (lane > 0 || number >= count) return;
     for (uint32_t l = 1; l < THREADS / 32; l++) sum += sums[l * 32 + threadIdx.x];
-    bias_gradient[channel] += sum;
+    total[number] += sum;
+}
+
+enum farm_status farm_cuda_add_slabs(struct CUstream_st *stream, const float *part, uint32_t slabs, uint32_t count,
+                                     float *sum, struct farm_error *err) {
+    if (count == 0 || slabs == 0) return FARM_OK;
+    return farm_cuda_launch({"add_slabs", stream, farm_cuda_blocks(count, 32), THREADS}, err, add_slabs, part, slabs,
+                            count, sum);
 }
 
 template <typename T, int WIDTH>
@@ -195,10 +213,8 @@ enum farm_status farm_cuda_slope_gradient(struct CUstream_st *stream, const stru
     else
         status = launch_slope_gradient<float, 1>(stream, g, err);
     if (status) return status;
-    const unsigned blocks = farm_cuda_blocks((size_t)g->channels, 32);
-    return farm_cuda_launch({"slope_gradient_sum", stream, blocks, THREADS}, err, slope_gradient_sum,
-                            (const float *)g->scratch, slabs_of(g->rows, g->channels), (uint32_t)g->channels,
-                            g->bias_gradient);
+    return farm_cuda_add_slabs(stream, (const float *)g->scratch, slabs_of(g->rows, g->channels), (uint32_t)g->channels,
+                               g->bias_gradient, err);
 }
 
 // ---- maxima: a block belongs to one picture, a thread to WIDTH channels of one pixel ----

@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-#include "kernels/cuda/kernels.h"
-
 _Static_assert((int)CUDNN_CONVOLUTION_FWD_ALGO_COUNT <= FARM_CUDA_ALGORITHMS_MAX &&
                    (int)CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT <= FARM_CUDA_ALGORITHMS_MAX &&
                    (int)CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT <= FARM_CUDA_ALGORITHMS_MAX,
@@ -146,17 +144,38 @@ static enum farm_status choose_algorithms(struct farm_cuda_convolution *c, enum 
     return set_math(c, direction, out->math[0], err);
 }
 
+static struct farm_cuda_conv own_of(const struct farm_cuda_convolution_config *config) {
+    const struct farm_net_op *op = &config->op;
+    return (struct farm_cuda_conv){.rows = config->rows,
+                                   .height = op->in.height,
+                                   .width = op->in.width,
+                                   .channels = op->in.channels,
+                                   .out_height = op->out.height,
+                                   .out_width = op->out.width,
+                                   .out_channels = op->out.channels,
+                                   .kernel = op->kernel,
+                                   .stride = op->stride,
+                                   .top = op->pad_before[0],
+                                   .left = op->pad_before[1]};
+}
+
 enum farm_status farm_cuda_convolution_make(const struct farm_cuda_convolution_config *config,
                                             struct farm_cuda_convolution *out, struct farm_error *err) {
+    static const enum farm_cuda_conv_part parts[FARM_CUDA_DIRECTIONS] = {
+        FARM_CUDA_CONV_FORWARD, FARM_CUDA_CONV_DATA, FARM_CUDA_CONV_WEIGHT};
     out->config = *config;
+    out->own = own_of(config);
     const struct farm_shape bias = {.channels = config->op.out.channels, .height = 1, .width = 1};
     const bool wanted[FARM_CUDA_DIRECTIONS] = {true, config->training && config->data_gradient, config->training};
     enum farm_status status = make_picture(config, config->op.in, config->rows, &out->x, err);
     if (status == FARM_OK) status = make_picture(config, config->op.out, config->rows, &out->y, err);
     if (status == FARM_OK) status = make_picture(config, bias, 1, &out->bias, err);
     if (status == FARM_OK) status = make_weight_and_activation(out, err);
+    for (int d = 0; d < FARM_CUDA_DIRECTIONS; d++)
+        out->is_own[d] = config->bf16 && farm_cuda_conv_has(&out->own, parts[d]) &&
+                         (d != FARM_CUDA_FILTER || farm_cuda_conv_scratch_bytes(&out->own) <= config->workspace_bytes);
     for (int d = 0; d < FARM_CUDA_DIRECTIONS && status == FARM_OK; d++)
-        if (wanted[d]) status = choose_algorithms(out, (enum farm_cuda_direction)d, err);
+        if (wanted[d] && !out->is_own[d]) status = choose_algorithms(out, (enum farm_cuda_direction)d, err);
     return status;
 }
 
@@ -239,6 +258,9 @@ enum farm_status farm_cuda_convolution_forward(struct farm_cuda_convolution *c, 
                                                struct farm_error *err) {
     struct farm_cuda_algorithms *forward = &c->algorithms[FARM_CUDA_FORWARD];
     const struct farm_net_op *op = &c->config.op;
+    const enum farm_slope slope = op->activation == FARM_ACTIVATION_RELU ? FARM_SLOPE_RELU : FARM_SLOPE_ONE;
+    if (c->is_own[FARM_CUDA_FORWARD])
+        return farm_cuda_conv_forward(stream, &c->own, x, weight, bias, add, slope, y, err);
     if (c->fused) {
         const cudnnStatus_t called = forward_fused(c, x, weight, bias, add, y, workspace);
         forward->ran |= called == CUDNN_STATUS_SUCCESS;
@@ -249,14 +271,25 @@ enum farm_status farm_cuda_convolution_forward(struct farm_cuda_convolution *c, 
     }
     const enum farm_status status = run_direction(c, FARM_CUDA_FORWARD, x, weight, add, y, workspace, err);
     if (status != FARM_OK) return status;
-    return farm_cuda_bias_activate(stream, op->activation == FARM_ACTIVATION_RELU ? FARM_SLOPE_RELU : FARM_SLOPE_ONE,
-                                   c->config.bf16 ? FARM_CUDA_BF16 : FARM_CUDA_F32, bias, y,
+    return farm_cuda_bias_activate(stream, slope, c->config.bf16 ? FARM_CUDA_BF16 : FARM_CUDA_F32, bias, y,
                                    (size_t)c->config.rows * (size_t)op->out.height * (size_t)op->out.width,
                                    op->out.channels, err);
 }
 
-enum farm_status farm_cuda_convolution_backward(struct farm_cuda_convolution *c, enum farm_cuda_direction direction,
-                                                const void *left, const void *right, bool add, void *result,
-                                                void *workspace, struct farm_error *err) {
-    return run_direction(c, direction, left, right, add, result, workspace, err);
+enum farm_status farm_cuda_convolution_data_gradient(struct farm_cuda_convolution *c, cudaStream_t stream,
+                                                     const void *weight, const void *dy, void *dx, void *workspace,
+                                                     struct farm_error *err) {
+    if (c->is_own[FARM_CUDA_DATA]) return farm_cuda_conv_data_gradient(stream, &c->own, weight, dy, dx, err);
+    return run_direction(c, FARM_CUDA_DATA, weight, dy, false, dx, workspace, err);
+}
+
+enum farm_status farm_cuda_convolution_weight_gradient(struct farm_cuda_convolution *c, cudaStream_t stream,
+                                                       const void *x, const void *dy, float *gradient, void *rounded,
+                                                       void *workspace, struct farm_error *err) {
+    if (c->is_own[FARM_CUDA_FILTER])
+        return farm_cuda_conv_weight_gradient(stream, &c->own, x, dy, gradient, workspace, err);
+    if (!c->config.bf16) return run_direction(c, FARM_CUDA_FILTER, x, dy, true, gradient, workspace, err);
+    const enum farm_status status = run_direction(c, FARM_CUDA_FILTER, x, dy, false, rounded, workspace, err);
+    const size_t count = (size_t)(c->own.out_channels * c->own.kernel * c->own.kernel * c->own.channels);
+    return status ? status : farm_cuda_add_bf16(stream, rounded, gradient, count, err);
 }

@@ -1,10 +1,12 @@
-// One convolution of a network for one number of rows, by cuDNN: descriptors, chosen algorithms, calls. Pictures and
-// kernels are NHWC. executor.c owns the memory, the handle and the stream.
+// One convolution of a network for one number of rows: by our own kernels in bf16 if they have its size
+// (kernels/cuda/conv.cu), else by cuDNN: descriptors, chosen algorithms, calls. Pictures and kernels are NHWC.
+// executor.c owns the memory, the handle and the stream.
 #ifndef FARM_NN_CUDA_CONVOLUTION_H
 #define FARM_NN_CUDA_CONVOLUTION_H
 
 #include <stdbool.h>
 
+#include "kernels/cuda/kernels.h"
 #include "nn/cuda/vendor.h"
 #include "nn/net.h"
 
@@ -38,6 +40,8 @@ struct farm_cuda_algorithms {
 
 struct farm_cuda_convolution {
     struct farm_cuda_convolution_config config;
+    struct farm_cuda_conv own;
+    bool is_own[FARM_CUDA_DIRECTIONS]; // by our kernels
     cudnnTensorDescriptor_t x, y, bias;
     cudnnFilterDescriptor_t weight;
     cudnnActivationDescriptor_t activation;
@@ -58,12 +62,16 @@ enum farm_status farm_cuda_convolution_forward(struct farm_cuda_convolution *con
                                                const void *x, const void *weight, const void *bias, bool add, void *y,
                                                void *workspace, struct farm_error *err);
 
-// DATA: left = weight, right = dy, result = dx. FILTER: left = x, right = dy, result = dweight, of the precision's type
-// (cuDNN's descriptors have no bf16 convolution with f32 gradients). dy is the gradient by the sums. If `add`, adds to
-// what the result holds.
-enum farm_status farm_cuda_convolution_backward(struct farm_cuda_convolution *convolution,
-                                                enum farm_cuda_direction direction, const void *left, const void *right,
-                                                bool add, void *result, void *workspace, struct farm_error *err);
+// dx = gradient by x. dy is the gradient by the sums.
+enum farm_status farm_cuda_convolution_data_gradient(struct farm_cuda_convolution *convolution, cudaStream_t stream,
+                                                     const void *weight, const void *dy, void *dx, void *workspace,
+                                                     struct farm_error *err);
+
+// ADDS the gradient by the weight to `gradient`. rounded: in bf16, memory for as many bf16 numbers, in which cuDNN
+// returns it (its descriptors have no bf16 convolution with f32 gradients).
+enum farm_status farm_cuda_convolution_weight_gradient(struct farm_cuda_convolution *convolution, cudaStream_t stream,
+                                                       const void *x, const void *dy, float *gradient, void *rounded,
+                                                       void *workspace, struct farm_error *err);
 
 // Fills *err with the call, cuDNN's status and cuDNN's own message.
 enum farm_status farm_cudnn_fail(const struct farm_cudnn *cudnn, struct farm_error *err, cudnnStatus_t status,

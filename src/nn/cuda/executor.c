@@ -603,15 +603,13 @@ static enum farm_status slope_backward(const struct call *call, int i, size_t bi
 static enum farm_status convolution_backward(const struct call *call, int i, struct farm_error *err) {
     struct farm_cuda_executor *ex = call->ex;
     struct farm_cuda_convolution *convolution = &call->rung->steps[i].convolution;
-    const size_t offset = ex->plan.layout.weight[i], count = ex->net.tensors[ex->net.ops[i].weight].count;
-    float *gradient = call->gradients + offset;
-    void *dweight = ex->bf16 ? memory_at(ex, ex->plan.dweight) : gradient;
-    enum farm_status status = farm_cuda_convolution_backward(convolution, FARM_CUDA_FILTER, out_of(ex, i - 1),
-                                                             diff_of(ex, i), !ex->bf16, dweight, workspace_of(ex), err);
-    if (status == FARM_OK && ex->bf16) status = farm_cuda_add_bf16(call->stream, dweight, gradient, count, err);
+    const size_t offset = ex->plan.layout.weight[i];
+    const enum farm_status status = farm_cuda_convolution_weight_gradient(
+        convolution, call->stream, out_of(ex, i - 1), diff_of(ex, i), call->gradients + offset,
+        memory_at(ex, ex->plan.dweight), workspace_of(ex), err);
     if (status != FARM_OK || i == 0) return status;
-    return farm_cuda_convolution_backward(convolution, FARM_CUDA_DATA, param(call, offset), diff_of(ex, i), false,
-                                          diff_of(ex, i - 1), workspace_of(ex), err);
+    return farm_cuda_convolution_data_gradient(convolution, call->stream, param(call, offset), diff_of(ex, i),
+                                               diff_of(ex, i - 1), workspace_of(ex), err);
 }
 
 static enum farm_status dense_backward(const struct call *call, int i, struct farm_error *err) {

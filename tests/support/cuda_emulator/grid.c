@@ -24,6 +24,7 @@ struct thread {
     enum state state;
     double slot[2]; // its values for its warp; shuffles alternate
     unsigned shuffles;
+    uint32_t factors[2][6]; // of a product of its warp, likewise
     uint64_t *barrier; // of the copy engine, initialised by this thread
     unsigned phases;   // of it that have ended
     struct copy load, store;
@@ -307,6 +308,29 @@ double farm_emulator_shuffle_down(double x, unsigned by, int line) {
     if (lane + by >= WARP) return x;
     if (lane + by >= lanes_of(warp_of(thread))) abort_kernel("a shuffle with a missing lane");
     return thread[by].slot[turn];
+}
+
+static float bf16_at(const struct thread *thread, unsigned turn, unsigned word, unsigned half) {
+    const uint32_t bits = (half ? thread->factors[turn][word] >> 16 : thread->factors[turn][word] & 0xffff) << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+void farm_emulator_mma(float d[4], const uint32_t a[4], const uint32_t b[2], int line) {
+    struct thread *thread = g.now;
+    const unsigned turn = thread->shuffles++ % 2, lane = number_of(thread) % WARP;
+    const struct thread *warp = thread - lane;
+    memcpy(thread->factors[turn], a, 4 * sizeof *a);
+    memcpy(thread->factors[turn] + 4, b, 2 * sizeof *b);
+    farm_emulator_sync_warp(line);
+    if (lanes_of(warp_of(thread)) < WARP) abort_kernel("a product with a missing lane");
+    for (unsigned i = 0; i < 4; i++) {
+        const unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        for (unsigned k = 0; k < 16; k++)
+            d[i] += bf16_at(&warp[row % 8 * 4 + k % 8 / 2], turn, row / 8 + k / 8 * 2, k % 2) *
+                    bf16_at(&warp[column * 4 + k % 8 / 2], turn, 4 + k / 8, k % 2);
+    }
 }
 
 static void check_bulk(const void *a, const void *b, uint32_t bytes) {

@@ -47,6 +47,7 @@ bool farm_emulator_is_shared(const void *address, size_t bytes); // within farm_
 void farm_emulator_sync_threads(int line);
 void farm_emulator_sync_warp(int line);
 double farm_emulator_shuffle_down(double x, unsigned by, int line);
+void farm_emulator_mma(float d[4], const uint32_t a[4], const uint32_t b[2], int line); // as farm_cuda_mma
 
 // The copy engine. A load happens at the wait for its barrier, a store at the wait for stores: the latest moments that
 // a device may choose.

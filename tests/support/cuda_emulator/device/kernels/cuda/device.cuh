@@ -91,6 +91,20 @@ static inline uint8_t *farm_cuda_shared() {
 static inline uint16_t farm_cuda_bf16(float x) {
     return farm_bf16(x);
 }
+static inline void farm_cuda_mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    farm_emulator_mma(d, a, b, __LINE__);
+}
+// Copies at once: the barrier after farm_cuda_copies_done orders it.
+template <int BYTES> static inline void farm_cuda_copy_async(void *shared, const void *from, bool there) {
+    struct alignas(BYTES) part {
+        uint32_t of[BYTES / 4];
+    };
+    if (there)
+        *(part *)shared = *(const part *)from;
+    else
+        *(part *)shared = part();
+}
+static inline void farm_cuda_copies_done() {}
 static inline void farm_cuda_store_release_system(uint64_t *word, uint64_t value) {
     farm_emulator_release(word);
     __atomic_store_n(word, value, __ATOMIC_RELEASE);
