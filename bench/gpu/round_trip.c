@@ -122,7 +122,8 @@ static pid_t start_learner(const struct table *table) {
     _exit(farm_learner_run(&table->config, table->err));
 }
 
-// The actor of the other environments: waits for answers and steps. A child does not inherit its parent's view of a ring.
+// The actor of the other environments: waits for answers and steps. A child does not inherit its parent's view of a
+// ring.
 static pid_t start_others(struct table *table) {
     const pid_t pid = fork();
     if (pid != 0) return pid;

@@ -1,8 +1,8 @@
 // The GPU's executor (nn/cuda/executor.h) with the real cuDNN and cuBLASLt, beside the CPU's executor in f32.
 //
 // test_executor: prints a line per check and "N passed, N failed"; exit status 1 if one failed, 77 without a GPU or the
-// two libraries. test_executor --bench [NET]: times forward and backward of the networks, each in its own process, prints
-// JSON. A network that the executor refuses fails its check; the next ones run.
+// two libraries. test_executor --bench [NET]: times forward and backward of the networks, each in its own process,
+// prints JSON. A network that the executor refuses fails its check; the next ones run.
 #include "support.cuh"
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // Convolutions in bf16 with f32 sums by the tensor cores' m16n8k16 product, for sizes at which cuDNN 9's algorithms are
-// slow: few channels (4, 16, 32), where an input picture's band fits shared memory (docs/CUDA.md has the times). A block
-// copies a band of a picture, zeros around it, into shared memory; the products read it there, so nothing is copied into
-// columns. A picture's pixel has `pitch` bytes there: 16 more than its channels need, so that 8 neighbours lie in
-// different banks.
+// slow: few channels (4, 16, 32), where an input picture's band fits shared memory (docs/CUDA.md has the times). A
+// block copies a band of a picture, zeros around it, into shared memory; the products read it there, so nothing is
+// copied into columns. A picture's pixel has `pitch` bytes there: 16 more than its channels need, so that 8 neighbours
+// lie in different banks.
 //
 // Rows of a kernel's height are contiguous: element e of row kh is pixel e / C, channel e % C. A row is padded to a
 // multiple of 16 elements with weights of zero.
@@ -25,9 +25,10 @@ struct band {
 
 struct layout {
     struct farm_cuda_conv conv;
-    int bands, band_rows;      // of a picture; output rows of a band, fewer in the last one
-    int tile_width;            // pixels in shared memory
+    int bands, band_rows; // of a picture; output rows of a band, fewer in the last one
+    int tile_width;       // pixels in shared memory
     uint32_t row_bytes, tile_bytes;
+    uint64_t over_width; // 2^32 / out_width, rounded up: divides numbers of pixels without a division
 };
 
 template <int C> struct pixel {
@@ -67,7 +68,7 @@ template <int C> static __device__ void load_tile(const layout &l, const band &b
 
 // Where output pixel `m` of a band finds its first input pixel in the tile.
 template <int C> static __device__ uint32_t place_of(const layout &l, int m) {
-    const int y = m / l.conv.out_width, x = m - y * l.conv.out_width;
+    const int y = (int)((uint64_t)m * l.over_width >> 32), x = m - y * l.conv.out_width;
     return (uint32_t)(y * l.conv.stride) * l.row_bytes + (uint32_t)(x * l.conv.stride * pixel<C>::pitch);
 }
 
@@ -93,10 +94,11 @@ template <int COUNT> struct alignas(2 * COUNT) channels { uint16_t of[COUNT]; };
 
 // The n-tile's column 2 t + j is channel t * 2 NT + 2 nt + j, so that a lane's channels are contiguous.
 template <int C, int KERNEL, int N, bool FLIP>
-static __global__ void __launch_bounds__(WARPS * 32)
+static __global__ void __launch_bounds__(WARPS * 32, N > 16 ? 2 : 3)
     conv_forward(const struct layout l, const uint16_t *x, const uint16_t *weight, const uint16_t *bias, bool add,
-                 enum farm_slope kind, uint16_t *out) {
-    constexpr int NT = N / 8, MT = NT >= 4 ? 2 : 4, STEPS = (KERNEL * C + 15) / 16; // steps of a kernel's row
+                 bool relu, uint16_t *out) {
+    constexpr int NT = N / 8, MT = 2, STEPS = (KERNEL * C + 15) / 16; // steps of a kernel's row
+    typedef channels<2 * NT> pack;
     uint8_t *shared = farm_cuda_shared();
     uint2 *b = (uint2 *)shared; // [KERNEL][STEPS][NT][32]
     uint8_t *tile = shared + KERNEL * STEPS * NT * 32 * sizeof(uint2);
@@ -112,15 +114,20 @@ static __global__ void __launch_bounds__(WARPS * 32)
     __syncthreads();
     const int pixels = at.rows * l.conv.out_width;
     const size_t first = ((size_t)at.picture * l.conv.out_height + at.y) * l.conv.out_width;
+    float biases[2 * NT];
+#pragma unroll
+    for (int i = 0; i < 2 * NT; i++) biases[i] = bias ? load(bias + t * 2 * NT + i) : 0;
     for (int m = (int)threadIdx.x / 32 * (MT * 16); m < pixels; m += WARPS * MT * 16) {
-        const uint8_t *from[MT][2];
+        uint32_t from[MT][2]; // in the tile
         float sum[MT][NT][4] = {};
+        pack addends[MT][2];
 #pragma unroll
         for (int k = 0; k < MT; k++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int p = m + k * 16 + half * 8 + g;
-                from[k][half] = tile + place_of<C>(l, p < pixels ? p : 0) + t * 4;
+                from[k][half] = place_of<C>(l, p < pixels ? p : 0) + (uint32_t)t * 4;
+                if (add && p < pixels) addends[k][half] = *(const pack *)(out + (first + p) * N + t * 2 * NT);
             }
 #pragma unroll
         for (int kh = 0; kh < KERNEL; kh++)
@@ -136,8 +143,9 @@ static __global__ void __launch_bounds__(WARPS * 32)
                 }
 #pragma unroll
                 for (int k = 0; k < MT; k++) {
-                    const uint32_t a[4] = {pair_at(from[k][0] + place), pair_at(from[k][1] + place),
-                                           pair_at(from[k][0] + place + 16), pair_at(from[k][1] + place + 16)};
+                    const uint32_t a[4] = {pair_at(tile + from[k][0] + place), pair_at(tile + from[k][1] + place),
+                                           pair_at(tile + from[k][0] + place + 16),
+                                           pair_at(tile + from[k][1] + place + 16)};
 #pragma unroll
                     for (int n = 0; n < NT; n++) farm_cuda_mma(sum[k][n], a, weights[n]);
                 }
@@ -148,16 +156,14 @@ static __global__ void __launch_bounds__(WARPS * 32)
             for (int half = 0; half < 2; half++) {
                 const int p = m + k * 16 + half * 8 + g;
                 if (p >= pixels) continue;
-                typedef channels<2 * NT> pack;
-                pack *to = (pack *)(out + (first + p) * N + t * 2 * NT), numbers = {};
-                if (add) numbers = *to;
+                pack numbers;
 #pragma unroll
                 for (int i = 0; i < 2 * NT; i++) {
-                    float number = sum[k][i / 2][half * 2 + i % 2] + (bias ? load(bias + t * 2 * NT + i) : 0);
-                    if (add) number += load(&numbers.of[i]);
-                    store(&numbers.of[i], farm_slope_apply(kind, number));
+                    float number = sum[k][i / 2][half * 2 + i % 2] + biases[i];
+                    if (add) number += load(&addends[k][half].of[i]);
+                    store(&numbers.of[i], relu && number < 0 ? 0 : number);
                 }
-                *to = numbers;
+                *(pack *)(out + (first + p) * N + t * 2 * NT) = numbers;
             }
     }
 }
@@ -179,16 +185,17 @@ template <int N> static __device__ void load_gradient(const layout &l, const ban
     farm_cuda_copies_done();
 }
 
-template <int KERNEL> struct split { // warps: one for each row of the kernel, times so many shares of the pixels
-    static constexpr int count = KERNEL == 3 ? 4 : KERNEL == 4 ? 3 : 2, warps = KERNEL * count;
+// Warps: one for each row of the kernel, times so many shares of the pixels; few if each has many sums.
+template <int C, int KERNEL, int N> struct split {
+    static constexpr int count = KERNEL == 3 && C * N < 1024 ? 4 : 2, warps = KERNEL * count;
 };
 
 // A block takes one band after another: dweight[n][kh][e] = sum over pixels of dy[n] x[e in row kh], which is a product
 // of dy transposed and x. A warp sums row kh of a share of the pixels; part: [blocks][N][KERNEL][KERNEL * C].
 template <int C, int KERNEL, int N>
-static __global__ void __launch_bounds__(split<KERNEL>::warps * 32)
+static __global__ void __launch_bounds__(split<C, KERNEL, N>::warps * 32)
     conv_weight_gradient(const struct layout l, int bands, const uint16_t *x, const uint16_t *dy, float *part) {
-    constexpr int ROW = KERNEL * C, NT = (ROW + 7) / 8, MT = N / 16, SHARES = split<KERNEL>::count;
+    constexpr int ROW = KERNEL * C, NT = (ROW + 7) / 8, MT = N / 16, SHARES = split<C, KERNEL, N>::count;
     uint8_t *tile = farm_cuda_shared(), *gradient = tile + l.tile_bytes;
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32;
     const int kh = warp % KERNEL, share = warp / KERNEL;
@@ -211,7 +218,8 @@ static __global__ void __launch_bounds__(split<KERNEL>::warps * 32)
             for (int k = 0; k < MT; k++)
 #pragma unroll
                 for (int r = 0; r < 4; r++) {
-                    const uint8_t *d = gradient + (m + t * 2 + r / 2 * 8) * pixel<N>::pitch + (k * 16 + r % 2 * 8 + g) * 2;
+                    const uint8_t *d =
+                        gradient + (m + t * 2 + r / 2 * 8) * pixel<N>::pitch + (k * 16 + r % 2 * 8 + g) * 2;
                     a[k][r] = number_at(d) | number_at(d + pixel<N>::pitch) << 16;
                 }
 #pragma unroll
@@ -261,8 +269,8 @@ static __global__ void __launch_bounds__(split<KERNEL>::warps * 32)
 // ---- sizes and launches ----
 
 // The kernels of one size.
-typedef void forward_kernel(const struct layout, const uint16_t *, const uint16_t *, const uint16_t *, bool,
-                            enum farm_slope, uint16_t *);
+typedef void forward_kernel(const struct layout, const uint16_t *, const uint16_t *, const uint16_t *, bool, bool,
+                            uint16_t *);
 typedef void gradient_kernel(const struct layout, int, const uint16_t *, const uint16_t *, float *);
 
 struct size {
@@ -273,14 +281,20 @@ struct size {
 };
 
 template <int C, int KERNEL, int N, int STRIDE> static constexpr size size_of() {
-    size s = {C, KERNEL, N, STRIDE, conv_forward<C, KERNEL, N, false>, NULL, conv_weight_gradient<C, KERNEL, N>,
-              split<KERNEL>::warps * 32};
+    size s = {C,
+              KERNEL,
+              N,
+              STRIDE,
+              conv_forward<C, KERNEL, N, false>,
+              NULL,
+              conv_weight_gradient<C, KERNEL, N>,
+              split<C, KERNEL, N>::warps * 32};
     if constexpr (STRIDE == 1 && C % 8 == 0) s.data = conv_forward<N, KERNEL, C, true>;
     return s;
 }
 
 static constexpr size sizes[] = {size_of<4, 3, 16, 1>(),  size_of<16, 3, 16, 1>(), size_of<16, 3, 32, 1>(),
-                             size_of<32, 3, 32, 1>(), size_of<4, 8, 16, 4>(),  size_of<4, 8, 32, 4>()};
+                                 size_of<32, 3, 32, 1>(), size_of<4, 8, 16, 4>(),  size_of<4, 8, 32, 4>()};
 
 static const size *find_size(const struct farm_cuda_conv *c) {
     for (const size &s : sizes)
@@ -307,6 +321,7 @@ static struct layout lay_out(const struct farm_cuda_conv *c, bool gradient) {
     struct layout l = {};
     l.conv = *c;
     l.tile_width = (c->out_width - 1) * c->stride + c->kernel + (c->channels == 4); // a row's padding reads one more
+    l.over_width = ((UINT64_C(1) << 32) + (uint64_t)c->out_width - 1) / (uint64_t)c->out_width;
     l.row_bytes = (uint32_t)l.tile_width * pitch_of(c->channels);
     const uint32_t more = gradient ? (uint32_t)c->out_width * pitch_of(c->out_channels) : 0;
     int most = 1;
@@ -331,7 +346,8 @@ static unsigned forward_shared(const struct layout &l) {
 static unsigned gradient_shared(const struct layout &l) {
     const unsigned pixels = (unsigned)(l.band_rows * l.conv.out_width + 15) / 16 * 16;
     const unsigned bands = l.tile_bytes + pixels * pitch_of(l.conv.out_channels);
-    const unsigned sums = (unsigned)(l.conv.kernel * l.conv.out_channels / 16 * ((l.conv.kernel * l.conv.channels + 7) / 8)) * 512;
+    const unsigned sums =
+        (unsigned)(l.conv.kernel * l.conv.out_channels / 16 * ((l.conv.kernel * l.conv.channels + 7) / 8)) * 512;
     return bands > sums ? bands : sums;
 }
 
@@ -347,8 +363,9 @@ bool farm_cuda_conv_has(const struct farm_cuda_conv *c, enum farm_cuda_conv_part
 static enum farm_status check(const struct farm_cuda_conv *c, enum farm_cuda_conv_part part, const void *a,
                               const void *b, const void *d, struct farm_error *err) {
     if (!farm_cuda_conv_has(c, part))
-        return farm_fail(err, FARM_E_UNSUPPORTED, "no kernel convolves %d rows of %dx%dx%d with %d of %dx%d at stride %d",
-                         c->rows, c->height, c->width, c->channels, c->out_channels, c->kernel, c->kernel, c->stride);
+        return farm_fail(err, FARM_E_UNSUPPORTED,
+                         "no kernel convolves %d rows of %dx%dx%d with %d of %dx%d at stride %d", c->rows, c->height,
+                         c->width, c->channels, c->out_channels, c->kernel, c->kernel, c->stride);
     if (((uintptr_t)a | (uintptr_t)b | (uintptr_t)d) % 16)
         return farm_fail(err, FARM_E_INVALID, "a convolution's arrays must be 16-byte aligned");
     return FARM_OK;
@@ -362,28 +379,28 @@ template <typename Kernel> static enum farm_status allow(Kernel *kernel, unsigne
 
 static enum farm_status launch_forward(struct CUstream_st *stream, forward_kernel *kernel,
                                        const struct farm_cuda_conv *c, const void *x, const void *weight,
-                                       const void *bias, bool add, enum farm_slope kind, void *y, struct farm_error *err) {
+                                       const void *bias, bool add, bool relu, void *y, struct farm_error *err) {
     const struct layout l = lay_out(c, false);
     const unsigned bytes = forward_shared(l);
     const enum farm_status status = allow(kernel, bytes, err);
     if (status) return status;
     return farm_cuda_launch({"conv_forward", stream, (unsigned)(c->rows * l.bands), WARPS * 32, bytes}, err, kernel, l,
-                            (const uint16_t *)x, (const uint16_t *)weight, (const uint16_t *)bias, add, kind,
+                            (const uint16_t *)x, (const uint16_t *)weight, (const uint16_t *)bias, add, relu,
                             (uint16_t *)y);
 }
 
 enum farm_status farm_cuda_conv_forward(struct CUstream_st *stream, const struct farm_cuda_conv *c, const void *x,
-                                        const void *weight, const void *bias, bool add, enum farm_slope kind, void *y,
+                                        const void *weight, const void *bias, bool add, bool relu, void *y,
                                         struct farm_error *err) {
     const enum farm_status status = check(c, FARM_CUDA_CONV_FORWARD, x, weight, y, err);
-    return status ? status : launch_forward(stream, find_size(c)->forward, c, x, weight, bias, add, kind, y, err);
+    return status ? status : launch_forward(stream, find_size(c)->forward, c, x, weight, bias, add, relu, y, err);
 }
 
 enum farm_status farm_cuda_conv_data_gradient(struct CUstream_st *stream, const struct farm_cuda_conv *c,
                                               const void *weight, const void *dy, void *dx, struct farm_error *err) {
     const enum farm_status status = check(c, FARM_CUDA_CONV_DATA, weight, dy, dx, err);
     const struct farm_cuda_conv t = turned(c);
-    return status ? status : launch_forward(stream, find_size(c)->data, &t, dy, weight, NULL, false, FARM_SLOPE_ONE, dx, err);
+    return status ? status : launch_forward(stream, find_size(c)->data, &t, dy, weight, NULL, false, false, dx, err);
 }
 
 size_t farm_cuda_conv_scratch_bytes(const struct farm_cuda_conv *c) {
@@ -400,9 +417,9 @@ enum farm_status farm_cuda_conv_weight_gradient(struct CUstream_st *stream, cons
     const int bands = c->rows * l.bands, blocks = bands < SLABS ? bands : SLABS;
     status = allow(find_size(c)->weight, bytes, err);
     if (!status)
-        status = farm_cuda_launch({"conv_weight_gradient", stream, (unsigned)blocks, find_size(c)->weight_threads, bytes},
-                                  err, find_size(c)->weight, l, bands, (const uint16_t *)x, (const uint16_t *)dy,
-                                  (float *)scratch);
+        status = farm_cuda_launch(
+            {"conv_weight_gradient", stream, (unsigned)blocks, find_size(c)->weight_threads, bytes}, err,
+            find_size(c)->weight, l, bands, (const uint16_t *)x, (const uint16_t *)dy, (float *)scratch);
     if (!status)
         status = farm_cuda_add_slabs(stream, (const float *)scratch, (uint32_t)blocks,
                                      (uint32_t)(c->out_channels * c->kernel * c->kernel * c->channels), gradient, err);

@@ -37,8 +37,8 @@ static __device__ inline uint16_t farm_cuda_bf16(float x) {
 }
 
 // d += a * b, 16x16 times 16x8 in bf16 with f32 sums, by a whole warp: PTX's mma.m16n8k16. Lane 4g + t holds of a the
-// columns 2t, 2t + 1 of rows g and g + 8, then columns 2t + 8, 2t + 9; of b the rows 2t, 2t + 1, then 2t + 8, 2t + 9, of
-// column g; of d the columns 2t, 2t + 1 of rows g, then g + 8.
+// columns 2t, 2t + 1 of rows g and g + 8, then columns 2t + 8, 2t + 9; of b the rows 2t, 2t + 1, then 2t + 8, 2t + 9,
+// of column g; of d the columns 2t, 2t + 1 of rows g, then g + 8.
 static __device__ inline void farm_cuda_mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"

@@ -157,9 +157,9 @@ enum farm_status farm_cuda_add_slabs(struct CUstream_st *stream, const float *pa
 // ---- convolutions of few channels, in bf16 with f32 sums; pictures and weights [out][kh][kw][in] are NHWC ----
 
 struct farm_cuda_conv {
-    int rows, height, width, channels;          // of x
-    int out_height, out_width, out_channels;    // of y
-    int kernel, stride, top, left;              // top, left: zeros before the first row and column
+    int rows, height, width, channels;       // of x
+    int out_height, out_width, out_channels; // of y
+    int kernel, stride, top, left;           // top, left: zeros before the first row and column
 };
 enum farm_cuda_conv_part { FARM_CUDA_CONV_FORWARD, FARM_CUDA_CONV_DATA, FARM_CUDA_CONV_WEIGHT };
 
@@ -167,14 +167,15 @@ enum farm_cuda_conv_part { FARM_CUDA_CONV_FORWARD, FARM_CUDA_CONV_DATA, FARM_CUD
 // stride 4 of 4 to 16 or 32 (without DATA).
 bool farm_cuda_conv_has(const struct farm_cuda_conv *conv, enum farm_cuda_conv_part part);
 
-// y = activation(weight * x + bias), plus what y held before the activation if `add`. bias: [out_channels] or NULL.
+// y = weight * x + bias, plus what y held if `add`, then ReLU if `relu`. bias: [out_channels] or NULL.
 // Arrays are 16-byte aligned.
 enum farm_status farm_cuda_conv_forward(struct CUstream_st *stream, const struct farm_cuda_conv *conv, const void *x,
-                                        const void *weight, const void *bias, bool add, enum farm_slope kind, void *y,
+                                        const void *weight, const void *bias, bool add, bool relu, void *y,
                                         struct farm_error *err);
 enum farm_status farm_cuda_conv_data_gradient(struct CUstream_st *stream, const struct farm_cuda_conv *conv,
                                               const void *weight, const void *dy, void *dx, struct farm_error *err);
-// ADDS to gradient [out][kh][kw][in], in an order that depends on the sizes alone. scratch: farm_cuda_conv_scratch_bytes.
+// ADDS to gradient [out][kh][kw][in], in an order that depends on the sizes alone. scratch:
+// farm_cuda_conv_scratch_bytes.
 enum farm_status farm_cuda_conv_weight_gradient(struct CUstream_st *stream, const struct farm_cuda_conv *conv,
                                                 const void *x, const void *dy, float *gradient, void *scratch,
                                                 struct farm_error *err);

@@ -3,7 +3,7 @@
 // it.
 #include "kernels/cuda/common.cuh"
 
-enum { THREADS = 256, SLABS_MAX = 528, SLAB_NUMBERS = 64 * THREADS, AHEAD = 4 };
+enum { THREADS = 256, SLABS_MAX = 256, SLAB_NUMBERS = 64 * THREADS };
 
 // 16 bytes of numbers, or one number.
 template <typename T, int WIDTH> struct alignas(WIDTH * sizeof(T)) pack { T of[WIDTH]; };
@@ -127,27 +127,16 @@ static __global__ void __launch_bounds__(THREADS)
     const uint32_t lane = threadIdx.x / columns, group = blockIdx.y * columns + threadIdx.x % columns;
     const bool active = lane < lanes && group < groups;
     float sum[WIDTH] = {};
-    const size_t stride = (size_t)gridDim.x * lanes;
-    for (size_t r = (size_t)blockIdx.x * lanes + lane; active && r < g.rows; r += AHEAD * stride) {
-        numbers dy[AHEAD], y[AHEAD];
+    for (size_t r = (size_t)blockIdx.x * lanes + lane; active && r < g.rows; r += (size_t)gridDim.x * lanes) {
+        numbers dy = ((const numbers *)g.dy)[r * groups + group], y = dy;
+        if (g.kind != FARM_SLOPE_ONE) y = ((const numbers *)g.y)[r * groups + group];
 #pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            const size_t at = (r + i * stride) * groups + group;
-            if (r + i * stride >= g.rows) break;
-            dy[i] = y[i] = ((const numbers *)g.dy)[at];
-            if (g.kind != FARM_SLOPE_ONE) y[i] = ((const numbers *)g.y)[at];
+        for (int k = 0; k < WIDTH; k++) {
+            const float number = farm_slope_gradient(g.kind, load(&y.of[k]), load(&dy.of[k]));
+            sum[k] += number;
+            store(&dy.of[k], number);
         }
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            if (r + i * stride >= g.rows) break;
-#pragma unroll
-            for (int k = 0; k < WIDTH; k++) {
-                const float number = farm_slope_gradient(g.kind, load(&y[i].of[k]), load(&dy[i].of[k]));
-                sum[k] += number;
-                store(&dy[i].of[k], number);
-            }
-            if (g.kind != FARM_SLOPE_ONE) ((numbers *)g.dy)[(r + i * stride) * groups + group] = dy[i];
-        }
+        if (g.kind != FARM_SLOPE_ONE) ((numbers *)g.dy)[r * groups + group] = dy;
     }
 #pragma unroll
     for (int k = 0; k < WIDTH; k++) sums[threadIdx.x][k] = sum[k];
@@ -171,8 +160,7 @@ static __global__ void __launch_bounds__(THREADS)
     __shared__ float sums[THREADS];
     const uint32_t lane = threadIdx.x / 32, number = blockIdx.x * 32 + threadIdx.x % 32;
     float sum = 0;
-#pragma unroll 8
-    for (uint32_t s = lane; s < slabs; s += THREADS / 32) sum += number < count ? part[(size_t)s * count + number] : 0;
+    for (uint32_t s = lane; number < count && s < slabs; s += THREADS / 32) sum += part[(size_t)s * count + number];
     sums[threadIdx.x] = sum;
     __syncthreads();
     if (lane > 0 || number >= count) return;

@@ -161,8 +161,8 @@ static struct farm_cuda_conv own_of(const struct farm_cuda_convolution_config *c
 
 enum farm_status farm_cuda_convolution_make(const struct farm_cuda_convolution_config *config,
                                             struct farm_cuda_convolution *out, struct farm_error *err) {
-    static const enum farm_cuda_conv_part parts[FARM_CUDA_DIRECTIONS] = {
-        FARM_CUDA_CONV_FORWARD, FARM_CUDA_CONV_DATA, FARM_CUDA_CONV_WEIGHT};
+    static const enum farm_cuda_conv_part parts[FARM_CUDA_DIRECTIONS] = {FARM_CUDA_CONV_FORWARD, FARM_CUDA_CONV_DATA,
+                                                                         FARM_CUDA_CONV_WEIGHT};
     out->config = *config;
     out->own = own_of(config);
     const struct farm_shape bias = {.channels = config->op.out.channels, .height = 1, .width = 1};
@@ -258,9 +258,9 @@ enum farm_status farm_cuda_convolution_forward(struct farm_cuda_convolution *c, 
                                                struct farm_error *err) {
     struct farm_cuda_algorithms *forward = &c->algorithms[FARM_CUDA_FORWARD];
     const struct farm_net_op *op = &c->config.op;
-    const enum farm_slope slope = op->activation == FARM_ACTIVATION_RELU ? FARM_SLOPE_RELU : FARM_SLOPE_ONE;
+    const bool relu = op->activation == FARM_ACTIVATION_RELU;
     if (c->is_own[FARM_CUDA_FORWARD])
-        return farm_cuda_conv_forward(stream, &c->own, x, weight, bias, add, slope, y, err);
+        return farm_cuda_conv_forward(stream, &c->own, x, weight, bias, add, relu, y, err);
     if (c->fused) {
         const cudnnStatus_t called = forward_fused(c, x, weight, bias, add, y, workspace);
         forward->ran |= called == CUDNN_STATUS_SUCCESS;
@@ -271,9 +271,9 @@ enum farm_status farm_cuda_convolution_forward(struct farm_cuda_convolution *c, 
     }
     const enum farm_status status = run_direction(c, FARM_CUDA_FORWARD, x, weight, add, y, workspace, err);
     if (status != FARM_OK) return status;
-    return farm_cuda_bias_activate(stream, slope, c->config.bf16 ? FARM_CUDA_BF16 : FARM_CUDA_F32, bias, y,
-                                   (size_t)c->config.rows * (size_t)op->out.height * (size_t)op->out.width,
-                                   op->out.channels, err);
+    return farm_cuda_bias_activate(
+        stream, relu ? FARM_SLOPE_RELU : FARM_SLOPE_ONE, c->config.bf16 ? FARM_CUDA_BF16 : FARM_CUDA_F32, bias, y,
+        (size_t)c->config.rows * (size_t)op->out.height * (size_t)op->out.width, op->out.channels, err);
 }
 
 enum farm_status farm_cuda_convolution_data_gradient(struct farm_cuda_convolution *c, cudaStream_t stream,

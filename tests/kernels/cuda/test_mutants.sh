@@ -30,7 +30,7 @@ head of another address | pull.cu | s/\(-\(uintptr_t\)from % 16\)/((uintptr_t)fr
 a pixel too many | stack.cu | s/if \(pixel >= pixels\) return;/if (pixel > pixels) return;/
 tail taken for a whole pack | layers.cu | s/if \(count - from < width\) \{/if (count - from < width - 1) {/
 places stored without a request | layers.cu | s/if \(where\) \(\(pack/((pack/
-channels past the end | layers.cu | s/if \(lane > 0 \|\| channel >= channels\) return;//
+numbers past the end | layers.cu | s/if \(lane > 0 \|\| number >= count\) return;//
 no barrier among the lanes that join | layers.cu | s/(sums\[threadIdx.x\] = sum;\s*)__syncthreads\(\);(\s*if \(lane > 0\) return)/$1$2/
 a joined row too many | layers.cu | s/if \(row >= j\.rows\) return;/if (row > j.rows) return;/
 interleaved channels as planes | stack.cu | s/s\.interleaved \? pixel \* s\.channels : pixel/pixel/
@@ -48,6 +48,10 @@ carried states that stay behind | answer.cu | s/&& lane\.carry; i/&& !lane.carry
 update past the end | optimiser.cu | s/if \(i >= o\.count\) return;//
 shared memory without a request | pull.cu | s/FARM_CUDA_TRY\(\s*cudaFuncSetAttribute.*?;//s
 all threads decide | optimiser.cu | s/if \(threadIdx\.x > 0\) return;//
+a band read before it is there | conv.cu | s/(load_tile<C>\(l, at, x, tile\);\s*)__syncthreads\(\);/$1/
+a band overwritten while it is read | conv.cu | s/__syncthreads\(\); \/\/ the next band[^\n]*//
+a column beside a picture | conv.cu | s/at < c\.width;/at <= c.width;/
+a kernel that is not turned round | conv.cu | s/\(KERNEL - 1 - kh\) \* KERNEL/kh * KERNEL/
 a column too many | algo.cu | s/if \(column < rows\.columns\)/if (column <= rows.columns)/
 '
 

@@ -25,8 +25,8 @@ struct thread {
     double slot[2]; // its values for its warp; shuffles alternate
     unsigned shuffles;
     uint32_t factors[2][6]; // of a product of its warp, likewise
-    uint64_t *barrier; // of the copy engine, initialised by this thread
-    unsigned phases;   // of it that have ended
+    uint64_t *barrier;      // of the copy engine, initialised by this thread
+    unsigned phases;        // of it that have ended
     struct copy load, store;
     int stack; // index
 };
