@@ -11,6 +11,7 @@
 //   3. `acted` is one aligned word of 8 bytes with one writer: never torn. No read-modify-write touches host memory.
 //   4. The actor loads `acted` with acquire: release and acquire on one word synchronise, so 1 and 2 come before the
 //      actor's next loads.
+// The host's word is a second release after `acted`: by the same thread if there is one lane, else by the next kernel.
 #include "kernels/cuda/common.cuh"
 
 enum { THREADS = 128 };
@@ -30,12 +31,18 @@ static __global__ void __launch_bounds__(THREADS) answer_lanes(const struct farm
         lane.carry[i] = a.states[(size_t)lane.row * a.state + i];
     if (threadIdx.x == 0) *lane.version = *a.version;
     __syncthreads();
-    if (threadIdx.x > 0 || !lane.acted) return;
-    farm_cuda_store_release_system(lane.acted, lane.acted_value);
+    if (threadIdx.x > 0) return;
+    if (lane.acted) farm_cuda_store_release_system(lane.acted, lane.acted_value);
+    if (a.word) farm_cuda_store_release_system(a.word, *a.word_value); // the only lane
 }
 
 static __global__ void signal_host(uint64_t *word, const uint64_t *value) {
     farm_cuda_store_release_system(word, *value);
+}
+
+enum farm_status farm_cuda_signal(struct CUstream_st *stream, uint64_t *word, const uint64_t *value,
+                                  struct farm_error *err) {
+    return farm_cuda_launch({"signal_host", stream, 1, 1}, err, signal_host, word, value);
 }
 
 enum farm_status farm_cuda_answer(struct CUstream_st *stream, const struct farm_cuda_answer *answer,
@@ -44,10 +51,11 @@ enum farm_status farm_cuda_answer(struct CUstream_st *stream, const struct farm_
     if (answer->lane_count > INT32_MAX || answer->head.outputs < 1 || answer->head.action_bytes % 4)
         return farm_fail(err, FARM_E_INVALID, "answers of %d numbers and %d bytes to %u lanes", answer->head.outputs,
                          answer->head.action_bytes, answer->lane_count);
-    return farm_cuda_launch({"answer_lanes", stream, answer->lane_count, THREADS}, err, answer_lanes, *answer);
-}
-
-enum farm_status farm_cuda_signal(struct CUstream_st *stream, uint64_t *word, const uint64_t *value,
-                                  struct farm_error *err) {
-    return farm_cuda_launch({"signal_host", stream, 1, 1}, err, signal_host, word, value);
+    // One lane needs no kernel of its own for the signal, which would wait for all blocks.
+    struct farm_cuda_answer lanes = *answer;
+    if (lanes.lane_count > 1) lanes.word = NULL;
+    const enum farm_status status =
+        farm_cuda_launch({"answer_lanes", stream, lanes.lane_count, THREADS}, err, answer_lanes, lanes);
+    return status || lanes.word == answer->word ? status
+                                                : farm_cuda_signal(stream, answer->word, answer->word_value, err);
 }

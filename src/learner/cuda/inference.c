@@ -291,12 +291,10 @@ static enum farm_status enqueue_all(struct farm_cuda_inference *i, const struct 
         .value = i->value,
         .version = context->parameters.copies[copy].version,
         .states = i->states,
-        .state = (uint32_t)context->net->state};
-    if (!status) status = farm_cuda_answer(i->stream, &answer, err);
-    if (!status)
-        status = farm_cuda_signal(i->stream, i->flag_mapped,
-                                  (const uint64_t *)(void *)(i->device_lists + rung->lists.sequence), err);
-    return status;
+        .state = (uint32_t)context->net->state,
+        .word = i->flag_mapped,
+        .word_value = (const uint64_t *)(void *)(i->device_lists + rung->lists.sequence)};
+    return status ? status : farm_cuda_answer(i->stream, &answer, err);
 }
 
 static enum farm_status capture_graph(struct farm_cuda_inference *i, struct rung *rung, uint32_t copy,

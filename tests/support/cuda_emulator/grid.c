@@ -24,9 +24,9 @@ struct thread {
     enum state state;
     double slot[2]; // its values for its warp; shuffles alternate
     unsigned shuffles;
-    uint32_t factors[2][6]; // of a product of its warp, likewise
-    uint64_t *barrier;      // of the copy engine, initialised by this thread
-    unsigned phases;        // of it that have ended
+    float left[2][8], right[2][4]; // of a product of its warp, likewise
+    uint64_t *barrier;             // of the copy engine, initialised by this thread
+    unsigned phases;               // of it that have ended
     struct copy load, store;
     int stack; // index
 };
@@ -310,26 +310,29 @@ double farm_emulator_shuffle_down(double x, unsigned by, int line) {
     return thread[by].slot[turn];
 }
 
-static float bf16_at(const struct thread *thread, unsigned turn, unsigned word, unsigned half) {
-    const uint32_t bits = (half ? thread->factors[turn][word] >> 16 : thread->factors[turn][word] & 0xffff) << 16;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
+// The two bf16 numbers of each word.
+static void unpack_numbers(float *to, const uint32_t *words, int count) {
+    for (int i = 0; i < 2 * count; i++) {
+        const uint32_t bits = i % 2 ? words[i / 2] & 0xffff0000 : words[i / 2] << 16;
+        memcpy(&to[i], &bits, sizeof bits);
+    }
 }
 
 void farm_emulator_mma(float d[4], const uint32_t a[4], const uint32_t b[2], int line) {
     struct thread *thread = g.now;
     const unsigned turn = thread->shuffles++ % 2, lane = number_of(thread) % WARP;
     const struct thread *warp = thread - lane;
-    memcpy(thread->factors[turn], a, 4 * sizeof *a);
-    memcpy(thread->factors[turn] + 4, b, 2 * sizeof *b);
+    unpack_numbers(thread->left[turn], a, 4);
+    unpack_numbers(thread->right[turn], b, 2);
     farm_emulator_sync_warp(line);
     if (lanes_of(warp_of(thread)) < WARP) abort_kernel("a product with a missing lane");
-    for (unsigned i = 0; i < 4; i++) {
-        const unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-        for (unsigned k = 0; k < 16; k++)
-            d[i] += bf16_at(&warp[row % 8 * 4 + k % 8 / 2], turn, row / 8 + k / 8 * 2, k % 2) *
-                    bf16_at(&warp[column * 4 + k % 8 / 2], turn, 4 + k / 8, k % 2);
+    for (unsigned k = 0; k < 16; k += 2) {
+        const float *row = warp[lane / 4 * 4 + k % 8 / 2].left[turn] + k / 8 * 4; // also 8 rows below: 2 further
+        for (unsigned i = 0; i < 2; i++) {
+            const float *column = warp[(lane % 4 * 2 + i) * 4 + k % 8 / 2].right[turn] + k / 8 * 2;
+            d[i] += row[0] * column[0] + row[1] * column[1];
+            d[i + 2] += row[2] * column[0] + row[3] * column[1];
+        }
     }
 }
 
