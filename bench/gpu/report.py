@@ -2,7 +2,7 @@
 
 report.py training FROM NAME [KEY=LEAST...]
                               prints the figures of a `farm train` as a document, from FROM/NAME.farm (what it printed),
-                              NAME.metrics.jsonl, NAME.log and NAME.busy; exit status 1 if it did not run on the GPU, made
+                              NAME.metrics.jsonl and NAME.log; exit status 1 if it did not run on the GPU, made
                               no update, or printed a KEY below LEAST
 report.py collect FROM TO KEPT
                               writes every FROM/*.json as one list, TO/gpu.json, each with machine, commit, date and command
@@ -99,10 +99,10 @@ def metrics_of(path):
     return lines
 
 
-def busy_share(path):
-    """The median of the driver's figures, which leaves out start and end."""
-    shares = [float(word) / 100 for word in text(path).split() if re.fullmatch(r"\d+", word)]
-    return statistics.median(shares) if shares else None
+def busy_share(log):
+    """Of the stream that trains, by its events: the log's last line about it."""
+    shares = re.findall(r"the stream that trains had work for ([0-9.]+) %", log)
+    return float(shares[-1]) / 100 if shares else None
 
 
 def training(work, name, least):
@@ -119,7 +119,7 @@ def training(work, name, least):
         ("actor_wait_share", mean_of(metrics, "actor_wait_share"), "of the lanes' time", "lower"),
         ("learner_wait_share", mean_of(metrics, "learner_wait_share"), "of the training thread's time", "lower"),
         ("bus_bytes_per_observation", mean_of(metrics, "bus_bytes_per_observation"), "B", "lower"),
-        ("gpu_busy", busy_share(work / f"{name}.busy"), "of the time", "higher"),
+        ("gpu_busy", busy_share(text(work / f"{name}.log")), "of the time", "higher"),
     ]
     results = [dict(zip(("name", "value", "unit", "better"), row)) for row in rows if row[1] is not None]
     farm = {key: printed[key] for key in ("environments", "actors", "net")}
@@ -177,7 +177,7 @@ def result(row, name, **changes):
 
 def gather(figures, size, target):
     """The fastest of `farm bw`'s gathers that leaves the GPU to others: by the copy engines, or by a kernel of few
-    blocks. bw gathers with as many blocks as pull a large region fastest."""
+    blocks. bw gathers with the fewest blocks that pull a large region within 1 % of the fastest."""
     rows, best = figures.of("bw"), None
     most = int(MULTIPROCESSORS_SHARE * figures.machines.get("bw", {}).get("multiprocessors", 0))
     for row in rows.values():
@@ -187,7 +187,7 @@ def gather(figures, size, target):
         by, where = name.groups()
         pulls = {int(key.split(".")[2].split("_")[1]): pull["value"] for key, pull in rows.items()
                  if key.startswith(f"gpu.pull.{by}_") and key.endswith(f".{where}")}  # fmt: skip
-        if pulls and max(pulls, key=pulls.get) > most:
+        if pulls and min(blocks for blocks, rate in pulls.items() if rate >= 0.99 * max(pulls.values())) > most:
             continue
         reference = rows[f"gpu.gather.{size}B.one_copy.{where}"]["value"]
         if best is None or row["value"] / reference > best["ratio"]:
@@ -242,7 +242,7 @@ def cuda(documents):
         **{f"train_{net}{host}": lambda f, net=net, host=host, target=target: update(f, net, host, target)
            for host, target in (("", 1.2), ("_host", 1.5)) for net in NETS},
         "gpu_busy": lambda f: figure(f, "cuda_training_busy", "busy", *2 * ("gpu_busy",), target=0.9,
-                                     about="a kernel runs, by the driver's figure, net deep; the target is of the value"),
+                                     about="of the stream that trains, by its events, net deep; the target is of the value"),
         "breakout_frames_per_s": breakout,
     }  # fmt: skip
     results, missing, figures = [], {}, Figures(documents)

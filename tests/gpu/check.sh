@@ -157,7 +157,7 @@ compare_torch() {
 train() { # name, least figures ("" or KEY=LEAST), flags
     local name=$1 least=$2 status
     shift 2
-    document "$name" 120 '.*(registered|cross|device).*' "$build/farm" train --json --metrics-every 2 --env native/breakout --algo vtrace --run "$run/train" "$@"
+    document "$name" 120 '.*(registered|cross|device|stream).*' "$build/farm" train --json --metrics-every 2 --env native/breakout --algo vtrace --run "$run/train" "$@"
     status=$?
     mv "$work/$name.json" "$work/$name.farm"
     cp "$run/train/metrics.jsonl" "$work/$name.metrics.jsonl" 2>/dev/null
@@ -188,17 +188,6 @@ resume() {
         return
     fi
     train resume "frames=$((before + 1))" --resume --seconds 5
-}
-
-# Reads the driver's figure, the share of time in which the GPU runs a kernel, twice a second while a training runs. No
-# kernel polls.
-busy() {
-    timeout -k 10 60 nvidia-smi --query-gpu=utilization.gpu --format=csv,noheader,nounits -i 0 -lms 500 >"$work/busy.busy" 2>/dev/null &
-    local watch=$!
-    train_fast busy 15 --net deep
-    kill "$watch" 2>/dev/null
-    wait "$watch" 2>/dev/null
-    grep -qE '^[0-9]+$' "$work/busy.busy" || report gpu_busy 'not run: nvidia-smi prints no figure'
 }
 
 bw() {
@@ -251,6 +240,7 @@ run_part() { # name
             rm -rf "${run:?}/train"
             train score return_mean=40 --actors 2 --envs-per-actor 8 --frames 600000 --seconds 90 ;;
         breakout) train_fast breakout 20 ;;
+        busy) train_fast busy 15 --net deep ;;
         breakout_*) train_fast "$1" 8 --mirror "${1#breakout_}" ;;
         memcheck | racecheck | initcheck) sanitize "$1" "$1" 120 "$program" "$seed" --few ;;
         backend) sanitize backend memcheck 600 "$build/gpu/round_trip" "${library[@]}" --only shallow --rounds 500 ;;

@@ -109,7 +109,7 @@ static bool stack_equals(const struct shape *s, enum farm_cuda_type type, bool i
     const void **pointers = host_array<const void *>(frames);
     for (size_t i = 0; i < mirror_bytes; i++) mirror[i] = (uint8_t)random_bits(&rng);
     uint8_t *device_mirror = device_of(mirror, mirror_bytes);
-    const uint32_t images = s->stack % 2 ? 1 : 2;
+    const uint32_t images = (s->stack | s->rows) % 2 ? 1 : 2;
     int16_t *scale = host_array<int16_t>(2 * images * frame);
     for (size_t i = 0; i < images * frame; i++) {
         const float mean = random_float(&rng, 0, 255), variance = random_float(&rng, 0, 3) * mean;
@@ -153,8 +153,9 @@ static bool stack_equals(const struct shape *s, enum farm_cuda_type type, bool i
 }
 
 static void test_stack(void) {
-    const struct shape shapes[] = {{7, 4, 1, 84, 84}, {3, 1, 1, 84, 84}, {5, 1, 3, 64, 64}, {4, 3, 3, 9, 7},
-                                   {33, 4, 1, 5, 3},  {2, 2, 2, 1, 1},   {1, 1, 1, 1, 1},   {0, 4, 1, 84, 84}};
+    const struct shape shapes[] = {{7, 4, 1, 84, 84}, {3, 1, 1, 84, 84}, {5, 1, 3, 64, 64},
+                                   {4, 3, 3, 9, 7},   {33, 4, 1, 5, 3},  {2, 2, 2, 1, 1},
+                                   {1, 1, 1, 1, 1},   {0, 4, 1, 84, 84}, {2, 4, 1, 6, 6}};
     for (const struct shape &s : shapes) {
         bool good = true;
         for (int way = 0; way < 8; way++) {
@@ -305,7 +306,6 @@ static void test_pool(enum farm_cuda_type type, size_t rows, const struct farm_p
           rows, p->height, p->width, p->channels, p->kernel, p->stride, type_name(type), error, same, gradient_error);
 }
 
-// Kernels over single numbers: ReLU's gradient added, and bf16 rounded and added, or f32 scaled and masked.
 // A convolution of pictures, and its gradients, beside sums in double.
 static void test_conv(struct farm_cuda_conv c, bool add, bool relu) {
     const struct memory_scope scope;
@@ -358,31 +358,33 @@ static void test_conv(struct farm_cuda_conv c, bool add, bool relu) {
           relu ? ", ReLU" : "", error, error_w, error_x);
 }
 
-// Padded to the same size at stride 1, else not at all.
+// Several bands a picture, a short last one, more bands than blocks, a band of one row that needs much shared memory.
 static void test_convs(void) {
     const struct {
         int channels, kernel, out_channels, stride;
     } sizes[] = {{4, 3, 16, 1}, {16, 3, 16, 1}, {16, 3, 32, 1}, {32, 3, 32, 1}, {4, 8, 16, 4}, {4, 8, 32, 4}};
-    const int pictures[][3] = {{1, 9, 11}, {2, 26, 17}, {3, 42, 35}, {300, 12, 9}, {2, 84, 84}};
+    const struct {
+        int rows, height, width, pad;
+    } pictures[] = {{1, 9, 11, 1},  {2, 26, 17, 1}, {2, 12, 13, 0},  {265, 1, 4, 1},
+                    {1, 4, 230, 1}, {3, 42, 35, 1}, {300, 12, 9, 0}, {2, 84, 84, 1}};
     for (const auto &s : sizes)
         for (const auto &p : pictures) {
-            if (few && p[0] * p[1] * p[2] > 1000) continue;
-            const int pad = s.stride == 1 ? 1 : 0;
-            const struct farm_cuda_conv c = {p[0],
-                                             p[1],
-                                             p[2],
-                                             s.channels,
-                                             (p[1] + 2 * pad - s.kernel) / s.stride + 1,
-                                             (p[2] + 2 * pad - s.kernel) / s.stride + 1,
-                                             s.out_channels,
-                                             s.kernel,
-                                             s.stride,
-                                             pad,
-                                             pad};
-            test_conv(c, p[0] == 2, p[0] == 1);
+            const int pad = s.stride == 1 ? p.pad : 0, height = p.height + 2 * pad - s.kernel,
+                      width = p.width + 2 * pad - s.kernel;
+            if (height < 0 || width < 0 || (few && p.rows * p.height * p.width > 1100)) continue;
+            const struct farm_cuda_conv c = {
+                p.rows,   p.height, p.width, s.channels, height / s.stride + 1, width / s.stride + 1, s.out_channels,
+                s.kernel, s.stride, pad,     pad};
+            test_conv(c, p.rows == 2 || p.height == 4, p.rows == 1);
         }
+    struct farm_cuda_conv wide = {1, 4, 4096, 32, 4, 4096, 32, 3, 1, 1, 1};
+    struct farm_error err;
+    check(!farm_cuda_conv_has(&wide, FARM_CUDA_CONV_FORWARD) &&
+              farm_cuda_conv_forward(NULL, &wide, NULL, NULL, NULL, false, false, NULL, &err) == FARM_E_UNSUPPORTED,
+          "a picture that is too wide: %s", err.message);
 }
 
+// Kernels over single numbers: ReLU's gradient added, and bf16 rounded and added, or f32 scaled and masked.
 static void test_elements(enum farm_cuda_type type, size_t count) {
     const struct memory_scope scope;
     struct numbers y = numbers_random(type, count), dy = numbers_random(type, count), sum = numbers_random(type, count);

@@ -335,12 +335,14 @@ static enum farm_status measure_pulls(struct path *c, struct farm_error *err) {
     return status;
 }
 
-// The blocks that fetched the large region fastest.
+// The fewest blocks that fetched the large region within 1 % of the fastest.
 static uint32_t best_blocks(const struct path *c, enum farm_bw_gpu_way way) {
     const struct farm_bw_figure *figures = c->out->pull[way];
+    double most = 0;
     int best = 0;
-    for (int i = 1; i < FARM_BW_GPU_BLOCKS; i++)
-        if (farm_bw_figure_is(&figures[i]) && figures[i].median > figures[best].median) best = i;
+    for (int i = 0; i < FARM_BW_GPU_BLOCKS; i++)
+        if (farm_bw_figure_is(&figures[i]) && figures[i].median > most) most = figures[i].median;
+    while (best + 1 < FARM_BW_GPU_BLOCKS && figures[best].median < 0.99 * most) best++;
     return farm_bw_gpu_blocks[best];
 }
 

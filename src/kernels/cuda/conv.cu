@@ -47,7 +47,7 @@ static __device__ band band_of(const layout &l, int index) {
     return {index / l.bands, y, left < l.band_rows ? left : l.band_rows};
 }
 
-// Copies the band's input into `tile`: a warp takes one row after another. Ends when the copies are complete.
+// Copies the band's input into `tile`: a warp takes one row after another.
 template <int C> static __device__ void load_tile(const layout &l, const band &b, const uint16_t *x, uint8_t *tile) {
     typedef pixel<C> P;
     const struct farm_cuda_conv &c = l.conv;
@@ -63,7 +63,6 @@ template <int C> static __device__ void load_tile(const layout &l, const band &b
                                           (const uint8_t *)(x + from) + i % P::parts * P::part, inside);
         }
     }
-    farm_cuda_copies_done();
 }
 
 // Where output pixel `m` of a band finds its first input pixel in the tile.
@@ -111,6 +110,7 @@ static __global__ void __launch_bounds__(WARPS * 32, N > 16 ? 2 : 3)
         b[i].y = weights_at<C, KERNEL, N, FLIP>(weight, n, kh, e + 8);
     }
     load_tile<C>(l, at, x, tile);
+    farm_cuda_copies_done();
     __syncthreads();
     const int pixels = at.rows * l.conv.out_width;
     const size_t first = ((size_t)at.picture * l.conv.out_height + at.y) * l.conv.out_width;
@@ -182,7 +182,6 @@ template <int N> static __device__ void load_gradient(const layout &l, const ban
                                       (const uint8_t *)(dy + (first + (inside ? p : 0)) * N) + i % P::parts * P::part,
                                       inside);
     }
-    farm_cuda_copies_done();
 }
 
 // Warps: one for each row of the kernel, times so many shares of the pixels; few if each has many sums.
@@ -204,6 +203,7 @@ static __global__ void __launch_bounds__(split<C, KERNEL, N>::warps * 32)
         const band at = band_of(l, i);
         load_tile<C>(l, at, x, tile);
         load_gradient<N>(l, at, dy, gradient);
+        farm_cuda_copies_done();
         __syncthreads();
         const int pixels = at.rows * l.conv.out_width;
         for (int m = share * 16; m < pixels; m += SHARES * 16) {
@@ -373,7 +373,7 @@ static enum farm_status check(const struct farm_cuda_conv *c, enum farm_cuda_con
 
 template <typename Kernel> static enum farm_status allow(Kernel *kernel, unsigned bytes, struct farm_error *err) {
     if (bytes <= 48 << 10) return FARM_OK;
-    FARM_CUDA_TRY(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    FARM_CUDA_TRY(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MOST));
     return FARM_OK;
 }
 

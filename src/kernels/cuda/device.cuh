@@ -40,10 +40,10 @@ static __device__ inline uint16_t farm_cuda_bf16(float x) {
 // columns 2t, 2t + 1 of rows g and g + 8, then columns 2t + 8, 2t + 9; of b the rows 2t, 2t + 1, then 2t + 8, 2t + 9,
 // of column g; of d the columns 2t, 2t + 1 of rows g, then g + 8.
 static __device__ inline void farm_cuda_mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 // Starts a copy of BYTES (4, 8 or 16) from global to shared memory, both aligned to them; zeros unless `there`.

@@ -282,8 +282,8 @@ struct farm_cuda_answer {
     const uint64_t *version; // one word: of the parameters
     const float *states;     // [rows][state] of a recurrent policy, after the step
     uint32_t state;
-    uint64_t *word;             // NULL, or signalled after all answers, as by farm_cuda_signal, with *word_value
-    const uint64_t *word_value; // likewise
+    uint64_t *word;             // NULL, or signalled after all answers, if there are any, as by farm_cuda_signal
+    const uint64_t *word_value; // NULL, or what it becomes
 };
 
 // Parts of a step with `acted` NULL must be enqueued in the same stream before its last part.

@@ -112,14 +112,21 @@ static enum farm_status connect_gpus(struct farm_backend *backend, struct farm_e
 
 static void log_account(const struct farm_backend *backend) {
     uint64_t rows = 0, inferred = 0, trained = 0;
+    double busy_s = 0, all_s = 0;
     for (uint32_t k = 0; k < backend->shard_count; k++) {
         const struct farm_cuda_shard *shard = backend->shards[k];
         uint64_t shard_rows, shard_inferred;
         farm_cuda_inference_account(shard->inference, &shard_rows, &shard_inferred);
         rows += shard_rows;
         inferred += shard_inferred;
-        trained += shard->training ? farm_cuda_training_bus_bytes(shard->training) : 0;
+        if (!shard->training) continue;
+        double shard_busy_s, shard_all_s;
+        farm_cuda_training_times(shard->training, &shard_busy_s, &shard_all_s);
+        trained += farm_cuda_training_bus_bytes(shard->training);
+        busy_s += shard_busy_s;
+        all_s += shard_all_s;
     }
+    if (all_s > 0) farm_log_info("the stream that trains had work for %.1f %% of %.1f s", 100 * busy_s / all_s, all_s);
     if (!rows) return;
     const size_t obs_bytes = backend->shards[0]->context.obs_bytes;
     farm_log_info("%.1f MB of observations crossed the bus for inference and %.1f MB for training: %.2f times each of "

@@ -78,6 +78,13 @@ static enum farm_status launch_only(const struct trial *trial, const struct farm
     return farm_cuda_scale(trial->stream, trial->number, 1, 1, NULL, err);
 }
 
+// As inference has it: the copy engines, then the graph's first kernel.
+static enum farm_status transfer_before_graph(const struct trial *trial, const struct farm_cuda_obs_path *by,
+                                              struct farm_error *err) {
+    const enum farm_status status = transfer_pieces(trial, by, err);
+    return status || !by->copies ? status : launch_only(trial, by, err);
+}
+
 static int by_value(const void *a, const void *b) {
     const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return (x > y) - (x < y);
@@ -141,27 +148,24 @@ static enum farm_status list_candidates(struct farm_cuda_obs_path *candidates, s
 static enum farm_status try_all(const struct trial *trial, struct farm_cuda_obs_path *out, struct farm_error *err) {
     struct farm_cuda_obs_path candidates[CANDIDATES];
     struct text text = {.used = 0};
-    double launches_per_s = 0;
+    double alone = 0;
     enum farm_status ready = list_candidates(candidates, err);
-    // A kernel becomes a part of inference's graph, which is launched anyway; copies are a call of their own.
-    if (!ready) ready = measure(trial, launch_only, out, 0, &launches_per_s, err);
+    if (!ready) ready = measure(trial, launch_only, out, 0, &alone, err);
     if (ready) return ready;
-    const double launch_s = (double)trial->pull.bytes * trial->count / launches_per_s;
+    const double launch_s = (double)trial->pull.bytes * trial->count / alone;
     for (int i = 0; i < CANDIDATES; i++) {
         struct farm_cuda_obs_path by = candidates[i];
         struct farm_error why;
         if (!by.copies && farm_cuda_pull_supported(by.way, &why)) continue;
-        const enum farm_status status =
-            measure(trial, transfer_pieces, &by, by.copies ? 0 : launch_s, &by.bytes_per_s, err);
+        const enum farm_status status = measure(trial, transfer_before_graph, &by, launch_s, &by.bytes_per_s, err);
         // A driver or device without batches of copies has one way less.
         if (status && by.copies && status != FARM_E_DEAD) continue;
         if (status) return status;
         append_figures(&text, trial, name_of(&by), by.blocks, by.bytes_per_s);
         if (by.bytes_per_s > out->bytes_per_s * 1.05) *out = by;
     }
-    farm_log_info(
-        "observations of %zu bytes cross the bus by %s (%u at once: %s; kernels without their launch, %.1f us)",
-        trial->pull.bytes, name_of(out), trial->count, text.at, launch_s * 1e6);
+    farm_log_info("observations of %zu bytes cross the bus by %s (%u at once: %s; without the graph's launch, %.1f us)",
+                  trial->pull.bytes, name_of(out), trial->count, text.at, launch_s * 1e6);
     return FARM_OK;
 }
 

@@ -17,7 +17,7 @@ struct farm_cuda_obs_path {
     bool copies; // by the copy engines, in batches of asynchronous copies; else by `way`
     enum farm_cuda_pull_way way;
     uint32_t blocks;
-    double bytes_per_s; // measured, a kernel without its launch; 0: not measured
+    double bytes_per_s; // measured, without the launch of inference's graph; 0: not measured
 };
 
 enum { FARM_CUDA_OBS_PATH_PIECES = 64 };
@@ -31,7 +31,7 @@ struct farm_cuda_pieces {
     bool bounced;   // not registered: `from` are host addresses, copied into pinned memory first
 };
 
-// The fastest way, kernels without their launch: inference's graph has one anyway; of two within 5 % the one with fewer
+// The fastest way, without the launch of inference's graph, which each way has; of two within 5 % the one with fewer
 // blocks. Bounced: by loads, measured with the host's copies, beside one large copy from pinned memory. Logs the
 // figures.
 enum farm_status farm_cuda_obs_path_choose(struct CUstream_st *stream, const struct farm_cuda_pieces *pieces,

@@ -38,8 +38,12 @@ struct results {
     float learning_rate; // of the newest step
 };
 
+// When the stream reaches and leaves a pass's gradients, then its step.
+enum moment { GRADIENTS_BEGIN, GRADIENTS_END, STEP_BEGIN, STEP_END, MOMENTS };
+
 // One of two iterations: the host gathers for one while the GPU computes the other.
 struct slot {
+    cudaEvent_t moments[MOMENTS];
     char *block;                  // pinned: the gathered inputs
     char *bounce, *bounce_mapped; // pinned, mode WINDOW without registration: the windows' frames
     cudaGraphExec_t gradients;
@@ -52,6 +56,9 @@ struct farm_cuda_training {
     cudaStream_t stream;
     cudaEvent_t done;
     struct slot slots[FARM_BACKEND_SLOTS], *slot; // slot: the one whose gradients were begun last
+    struct slot *stepped;                         // the one whose step was begun last
+    cudaEvent_t start;                            // the first gradients
+    double busy_ms, all_ms;                       // of the stream since then: with gradients or steps, in all
     cudaGraphExec_t step;
     uint32_t chunk;             // units of one forward and backward pass
     struct farm_cuda_pass pass; // whose gradients were begun last
@@ -209,6 +216,13 @@ static enum farm_status allocate_windows(struct farm_cuda_training *t, struct fa
         if (!status) status = farm_cuda_mapped(t->slots[k].bounce, &t->slots[k].bounce_mapped, err);
     }
     return status;
+}
+
+static enum farm_status make_moments(struct farm_cuda_training *t, struct farm_error *err) {
+    FARM_CUDA_TRY(cudaEventCreate(&t->start));
+    for (int k = 0; k < FARM_BACKEND_SLOTS; k++)
+        for (int m = 0; m < MOMENTS; m++) FARM_CUDA_TRY(cudaEventCreate(&t->slots[k].moments[m]));
+    return FARM_OK;
 }
 
 static enum farm_status allocate_on_host(struct farm_cuda_training *t, struct farm_error *err) {
@@ -418,6 +432,7 @@ enum farm_status farm_cuda_training_make(struct farm_cuda_context *context, stru
     const struct farm_cuda_executor_config config =
         farm_cuda_executor_config(context, chunk_units(context) * pass_rows(context), true);
     enum farm_status status = farm_cuda_stream_make(false, &t->stream, &t->done, err);
+    if (!status) status = make_moments(t, err);
     if (!status) status = allocate_on_host(t, err);
     if (!status) status = allocate_on_device(t, err);
     if (!status) status = allocate_windows(t, err);
@@ -437,6 +452,8 @@ void farm_cuda_training_free(struct farm_cuda_training *t) {
     if (t->stream) (void)cudaStreamSynchronize(t->stream);
     for (int k = 0; k < 2; k++) {
         if (t->slots[k].gradients) (void)cudaGraphExecDestroy(t->slots[k].gradients);
+        for (int m = 0; m < MOMENTS; m++)
+            if (t->slots[k].moments[m]) (void)cudaEventDestroy(t->slots[k].moments[m]);
         (void)cudaFreeHost(t->slots[k].block);
         (void)cudaFreeHost(t->slots[k].bounce);
     }
@@ -448,6 +465,7 @@ void farm_cuda_training_free(struct farm_cuda_training *t) {
     (void)cudaFreeHost(t->results);
     (void)cudaFreeHost(t->values);
     if (t->done) (void)cudaEventDestroy(t->done);
+    if (t->start) (void)cudaEventDestroy(t->start);
     if (t->stream) (void)cudaStreamDestroy(t->stream);
     free(t->frames);
     free(t);
@@ -652,17 +670,50 @@ enum farm_status farm_cuda_training_gradients(struct farm_cuda_training *t, uint
     t->slot = &t->slots[slot];
     t->pass = *pass;
     t->slot->bus_bytes = gather_pass(t);
-    if (!is_captured(t)) return enqueue_gradients(t, pass->count, err);
-    FARM_CUDA_TRY(cudaGraphLaunch(t->slot->gradients, t->stream));
+    if (!t->stepped) FARM_CUDA_TRY(cudaEventRecord(t->start, t->stream));
+    FARM_CUDA_TRY(cudaEventRecord(t->slot->moments[GRADIENTS_BEGIN], t->stream));
+    if (is_captured(t)) {
+        FARM_CUDA_TRY(cudaGraphLaunch(t->slot->gradients, t->stream));
+    } else {
+        const enum farm_status status = enqueue_gradients(t, pass->count, err);
+        if (status) return status;
+    }
+    FARM_CUDA_TRY(cudaEventRecord(t->slot->moments[GRADIENTS_END], t->stream));
     return FARM_OK;
 }
 
 enum farm_status farm_cuda_training_step(struct farm_cuda_training *t, double learning_rate, struct farm_error *err) {
     t->bus_bytes = t->slot->bus_bytes;
     t->results->learning_rate = (float)learning_rate;
-    if (!is_captured(t)) return enqueue_step(t, t->pass.total, err);
-    FARM_CUDA_TRY(cudaGraphLaunch(t->step, t->stream));
+    t->stepped = t->slot;
+    FARM_CUDA_TRY(cudaEventRecord(t->slot->moments[STEP_BEGIN], t->stream));
+    if (is_captured(t)) {
+        FARM_CUDA_TRY(cudaGraphLaunch(t->step, t->stream));
+    } else {
+        const enum farm_status status = enqueue_step(t, t->pass.total, err);
+        if (status) return status;
+    }
+    FARM_CUDA_TRY(cudaEventRecord(t->slot->moments[STEP_END], t->stream));
     return FARM_OK;
+}
+
+// Of the last step, which has ended. What the device cannot tell is left out.
+static void add_times(struct farm_cuda_training *t) {
+    const cudaEvent_t *at = t->stepped->moments;
+    float gradients_ms, step_ms, all_ms;
+    if (cudaEventElapsedTime(&gradients_ms, at[GRADIENTS_BEGIN], at[GRADIENTS_END]) ||
+        cudaEventElapsedTime(&step_ms, at[STEP_BEGIN], at[STEP_END]) ||
+        cudaEventElapsedTime(&all_ms, t->start, at[STEP_END])) {
+        (void)cudaGetLastError();
+        return;
+    }
+    t->busy_ms += (double)gradients_ms + (double)step_ms;
+    t->all_ms = (double)all_ms;
+}
+
+void farm_cuda_training_times(const struct farm_cuda_training *t, double *busy_s, double *all_s) {
+    *busy_s = t->busy_ms * 1e-3;
+    *all_s = t->all_ms * 1e-3;
 }
 
 enum farm_status farm_cuda_training_mark(struct farm_cuda_training *t, struct farm_error *err) {
@@ -682,6 +733,7 @@ void farm_cuda_training_harvest(struct farm_cuda_training *t, struct farm_pass_s
     for (int k = 0; k < FARM_ALGO_TERMS_MAX; k++) stats->terms[k] += t->results->terms[k];
     if (isfinite(stats->grad_norm)) stats->grad_norm = (double)(float)t->results->control.norm;
     if (!isfinite(stats->grad_norm)) stats->bad_step = t->results->control.step;
+    add_times(t);
     t->bus_bytes_total += t->bus_bytes;
     farm_stats_add(&t->context->learner->stats->bus_train_bytes, t->bus_bytes);
 }

@@ -57,6 +57,10 @@ enum farm_status farm_cuda_training_mark(struct farm_cuda_training *training, st
 enum farm_status farm_cuda_training_ended(struct farm_cuda_training *training, bool *ended, struct farm_error *err);
 void farm_cuda_training_harvest(struct farm_cuda_training *training, struct farm_pass_stats *stats);
 
+// Of the stream, by its events, from the first gradients to the end of the last step harvested: seconds in which it
+// computed gradients or a step, and in all.
+void farm_cuda_training_times(const struct farm_cuda_training *training, double *busy_s, double *all_s);
+
 // Bytes of observations that crossed the bus for training.
 uint64_t farm_cuda_training_bus_bytes(const struct farm_cuda_training *training);
 

@@ -28,6 +28,7 @@ same parity twice | pull.cu | s/parity \^= 1;//
 a vector too many | pull.cu | s/lane < c\.vectors\) vector/lane <= c.vectors) vector/
 head of another address | pull.cu | s/\(-\(uintptr_t\)from % 16\)/((uintptr_t)from % 16)/
 a pixel too many | stack.cu | s/if \(pixel >= pixels\) return;/if (pixel > pixels) return;/
+one scale for four pixels | stack.cu | s/0, pixel \+ k\)/0, pixel)/
 tail taken for a whole pack | layers.cu | s/if \(count - from < width\) \{/if (count - from < width - 1) {/
 places stored without a request | layers.cu | s/if \(where\) \(\(pack/((pack/
 numbers past the end | layers.cu | s/if \(lane > 0 \|\| number >= count\) return;//
