@@ -49,7 +49,8 @@ carried states that stay behind | answer.cu | s/&& lane\.carry; i/&& !lane.carry
 update past the end | optimiser.cu | s/if \(i >= o\.count\) return;//
 shared memory without a request | pull.cu | s/FARM_CUDA_TRY\(\s*cudaFuncSetAttribute.*?;//s
 all threads decide | optimiser.cu | s/if \(threadIdx\.x > 0\) return;//
-a band read before it is there | conv.cu | s/(load_tile<C>\(l, at, x, tile\);\s*)__syncthreads\(\);/$1/
+a band read before it is there | conv.cu | s/(tile\);\s*farm_cuda_copies_done\(\);\s*)__syncthreads\(\);/$1/
+a band that is not waited for | conv.cu | s/farm_cuda_copies_done\(\);//
 a band overwritten while it is read | conv.cu | s/__syncthreads\(\); \/\/ the next band[^\n]*//
 a column beside a picture | conv.cu | s/at < c\.width;/at <= c.width;/
 a kernel that is not turned round | conv.cu | s/\(KERNEL - 1 - kh\) \* KERNEL/kh * KERNEL/

@@ -45,6 +45,10 @@ static struct {
     int block_line, warp_line[WARPS_MAX];                  // of the barriers at which they wait
     unsigned ready[THREADS_MAX], ready_first, ready_count; // threads whose barrier has opened
     struct thread *now;
+    struct {
+        struct copy *at;
+        uint32_t first, end, room;
+    } copies[THREADS_MAX];                          // begun, in their order
     uint64_t moments, of_block, of_warp[WARPS_MAX]; // farm_emulator_moment's newest numbers
     void *saved[THREADS_MAX];                       // stack pointers of waiting threads
     int free[THREADS_MAX], free_count, used;
@@ -169,6 +173,7 @@ static void arrive_at_barrier(unsigned *count, int *at, int line) {
 
 static void end_thread(struct thread *thread) {
     if (thread->store.bytes > 0 || thread->load.bytes > 0) abort_kernel("a bulk copy without a wait");
+    if (g.copies[number_of(thread)].end > 0) abort_kernel("a copy without a wait");
     thread->state = ENDED;
     g.gone++;
     g.gone_of[warp_of(thread)]++;
@@ -379,6 +384,27 @@ void farm_emulator_bulk_stores_done(void) {
     struct copy *store = &g.now->store;
     if (store->bytes > 0) memcpy(store->to, store->from, store->bytes);
     store->bytes = 0;
+}
+
+void farm_emulator_copy_async(void *shared, const void *from, uint32_t bytes) {
+    const unsigned n = number_of(g.now);
+    if (((uintptr_t)shared | (uintptr_t)from) % bytes) abort_kernel("a copy that is not aligned");
+    if (!farm_emulator_is_shared(shared, bytes)) abort_kernel("a copy out of shared memory");
+    if (g.copies[n].end == g.copies[n].room) {
+        g.copies[n].room += 64;
+        g.copies[n].at = realloc(g.copies[n].at, g.copies[n].room * sizeof *g.copies[n].at);
+        assert(g.copies[n].at);
+    }
+    g.copies[n].at[g.copies[n].end++] = (struct copy){shared, from, bytes};
+}
+
+uint32_t farm_emulator_next_copy(void **shared, const void **from) {
+    const unsigned n = number_of(g.now);
+    if (g.copies[n].first == g.copies[n].end) return g.copies[n].first = g.copies[n].end = 0;
+    const struct copy *next = &g.copies[n].at[g.copies[n].first++];
+    *shared = next->to;
+    *from = next->from;
+    return next->bytes;
 }
 
 struct farm_emulator_moment farm_emulator_now(void) {

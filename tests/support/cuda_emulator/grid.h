@@ -57,6 +57,10 @@ void farm_emulator_barrier_wait(const uint64_t *barrier, uint32_t parity);
 void farm_emulator_bulk_store(void *to, const void *shared, uint32_t bytes);
 void farm_emulator_bulk_stores_done(void);
 
+// A thread's copies of 4, 8 or 16 bytes (NULL: zeros) happen at its wait, one after another: 0 after the last.
+void farm_emulator_copy_async(void *shared, const void *from, uint32_t bytes);
+uint32_t farm_emulator_next_copy(void **shared, const void **from);
+
 // The current moment, to compare accesses of two threads of a block. Each barrier starts a new number, over all blocks
 // and grids: accesses with the same number are unordered.
 struct farm_emulator_moment {

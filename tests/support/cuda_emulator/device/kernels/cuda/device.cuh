@@ -94,17 +94,15 @@ static inline uint16_t farm_cuda_bf16(float x) {
 static inline void farm_cuda_mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     farm_emulator_mma(d, a, b, __LINE__);
 }
-// Copies at once: the barrier after farm_cuda_copies_done orders it.
 template <int BYTES> static inline void farm_cuda_copy_async(void *shared, const void *from, bool there) {
-    struct alignas(BYTES) part {
-        uint32_t of[BYTES / 4];
-    };
-    if (there)
-        *(part *)shared = *(const part *)from;
-    else
-        *(part *)shared = part();
+    farm_emulator_copy_async(shared, there ? from : NULL, BYTES);
 }
-static inline void farm_cuda_copies_done() {}
+static inline void farm_cuda_copies_done() {
+    void *to;
+    const void *from;
+    for (uint32_t bytes; (bytes = farm_emulator_next_copy(&to, &from));)
+        for (uint32_t k = 0; k < bytes / 4; k++) ((uint32_t *)to)[k] = from ? ((const uint32_t *)from)[k] : 0;
+}
 static inline void farm_cuda_store_release_system(uint64_t *word, uint64_t value) {
     farm_emulator_release(word);
     __atomic_store_n(word, value, __ATOMIC_RELEASE);
