@@ -5,8 +5,8 @@
 #
 #   tests/gpu/check.sh [SEED [PART...]]     OUT=folder (default build/gpu/out), SECONDS_MAX=limit (580)
 #
-# The parts `first` and `second` hold all others: two runs of ten minutes on one machine (build/gpu/kept hands the second
-# run the first one's documents). No part runs beyond SECONDS_MAX; one that fails does not stop the next ones.
+# The parts `first`, `second` and `cpu` (which needs no GPU, but all cores) hold all others: one or two runs of ten minutes
+# on one machine (build/gpu/kept hands the next run the documents of the one before). No part runs beyond SECONDS_MAX; one that fails does not stop the next ones.
 #
 # Writes into OUT after every part: cuda.json, gpu.json, summary.json, logs.tar.gz (each log cut at 4 MiB).
 #
@@ -20,14 +20,16 @@ program=$build/gpu/test_kernels
 seed=${1:-$(date +%s%N)}
 first='kernels executor networks update round_trip score heads ppo pictures memory breakout resume busy bw litmus breakout_window breakout_off'
 second='memcheck racecheck initcheck torch backend'
+cpu='fps ring learner'
 shift $(($# > 0))
 wanted=
 for name in "${@:-all}"; do
     case $name in
-        all) wanted+=" $first $second" ;;
+        all) wanted+=" $first $cpu $second" ;;
         first) wanted+=" $first" ;;
         second) wanted+=" $second" ;;
-        *) [[ " $first $second " == *" $name "* ]] || { echo "no such part: $name (all first second $first $second)" >&2; exit 1; }
+        cpu) wanted+=" $cpu" ;;
+        *) [[ " $first $second $cpu " == *" $name "* ]] || { echo "no such part: $name (all first second cpu $first $second $cpu)" >&2; exit 1; }
             wanted+=" $name" ;;
     esac
 done
@@ -77,13 +79,14 @@ report() { # name outcome
 seconds_left() {
     echo $((${SECONDS_MAX:-580} - $(date +%s) + begin))
 }
-# Runs a command for at most so many seconds, and no longer than SECONDS_MAX allows. farm, test_executor, round_trip and
-# update use Debian's libraries, which lie beside them for machines that lack them.
+# Runs a command for at most so many seconds, and no longer than SECONDS_MAX allows. Programs of the build use Debian's
+# libraries, which lie beside them for machines that lack them.
 limit() { # seconds command...
-    local most=$1 rest
+    local most=$1 rest libraries=${LD_LIBRARY_PATH:-}
     rest=$(seconds_left)
     shift
-    LD_LIBRARY_PATH="$build/gpu/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" timeout -k 10 $((rest < 1 ? 1 : rest < most ? rest : most)) "$@"
+    [[ $1 != "$build"/* ]] || libraries=$build/gpu/lib${libraries:+:$libraries}
+    LD_LIBRARY_PATH=$libraries timeout -k 10 $((rest < 1 ? 1 : rest < most ? rest : most)) "$@"
 }
 # Runs a command whose document goes into name.json, its other output into name.log; shows the log's lines that match.
 document() { # name seconds pattern command...
@@ -207,6 +210,30 @@ bw() {
     outcome bw $status
 }
 
+# `farm fps` against the bare simulators, on all cores: with what carry_envs.sh has packed, or with this machine's build.
+fps() {
+    local python=$build/venv/bin/python
+    if [ ! -x "$python" ]; then
+        python=$build/gpu/python.sh
+        export FARM_PYTHON=$PWD/$python
+    fi
+    if [ ! -x "$python" ]; then
+        report fps 'not run: no Python with the environments (make cuda-carry, where build/venv is)'
+        return
+    fi
+    mkdir -p "$build/bench"
+    [ -e "$build/bench/fps" ] || ln -s "$PWD/bench/fps.py" "$build/bench/fps"
+    run_benchmark fps 150 "$python" "$build/bench/fps" --json --only ale/,native/,mujoco/
+}
+
+# The CPU learner on one core beside PyTorch on the same core.
+learner() {
+    mkdir -p "$work/bench"
+    printf '#!/bin/sh\nLD_LIBRARY_PATH=%s exec %s "$@"\n' "$PWD/$build/gpu/lib" "$PWD/$build/bench/learner" >"$work/bench/learner"
+    chmod +x "$work/bench/learner"
+    run_benchmark learner 240 python3 bench/peers/learner.py "$work" --rounds 2 --seconds 2
+}
+
 # Runs a program and its child processes under compute-sanitizer. The tests contain calls that CUDA refuses.
 sanitize() { # name tool seconds command...
     local name=$1 tool=$2 most=$3 status options=(--report-api-errors no --error-exitcode 9 --target-processes all)
@@ -250,6 +277,7 @@ run_part() { # name
         pictures) train_anew pictures return_mean=0.9 --env native/juggle --algo ppo --frames 200000 --seconds 60 ;;
         memory) train_anew memory return_mean=0.9 --env native/recall --algo vtrace --frames 1000000 --seconds 90 ;;
         breakout) train_fast breakout 20 ;;
+        ring) run_benchmark ring 60 "$build/bench/ring" --json --seconds 25 ;;
         busy) train_fast busy 15 --net deep ;;
         breakout_*) train_fast "$1" 8 --mirror "${1#breakout_}" ;;
         memcheck | racecheck | initcheck) sanitize "$1" "$1" 120 "$program" "$seed" --few ;;
