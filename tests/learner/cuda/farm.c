@@ -466,7 +466,9 @@ struct record *run_farm(struct farm *farm) {
             before = farm_emulator_account();
             must_update(farm);
             add_bytes_read(record->trained, &before);
-            record->stats[record->updates++] = farm->pass_stats;
+            struct farm_pass_stats *stats = &record->stats[record->updates++];
+            *stats = farm->pass_stats;
+            if (stats->bad_tensor) stats->bad_tensor = strdup(stats->bad_tensor); // the farm's
         }
         if (farm->ring_leaves && farm->n % 7 == 3) leave_and_join(farm);
     }
@@ -506,6 +508,7 @@ void expect_same(const struct record *ours, const struct record *theirs, const c
 }
 
 void free_record(struct record *record) {
+    for (uint64_t k = 0; k < record->updates; k++) free((char *)record->stats[k].bad_tensor);
     free(record->params);
     free(record);
 }

@@ -662,5 +662,6 @@ Test(nn_cuda, a_lost_device_is_an_error_and_nothing_worse) {
     farm_cuda_executor_destroy(executor);
     farm_emulator_reset(); // the device takes its memory with it
     free(a.host.logits);
+    free(p->device);
     problem_free_host(p);
 }
