@@ -31,8 +31,13 @@ struct layout {
     uint64_t over_width; // 2^32 / out_width, rounded up: divides numbers of pixels without a division
 };
 
+// Bytes of a pixel in shared memory.
+static constexpr uint32_t pitch_of(int channels) {
+    return channels == 4 ? 8 : 2 * (uint32_t)channels + 16;
+}
+
 template <int C> struct pixel {
-    static constexpr int pitch = C == 4 ? 8 : 2 * C + 16, part = C == 4 ? 8 : 16, parts = 2 * C / part; // bytes
+    static constexpr int pitch = pitch_of(C), part = C == 4 ? 8 : 16, parts = 2 * C / part; // bytes
 };
 
 static __device__ uint32_t number_at(const uint8_t *at) {
@@ -302,10 +307,6 @@ static const size *find_size(const struct farm_cuda_conv *c) {
             s.stride == c->stride)
             return &s;
     return NULL;
-}
-
-static uint32_t pitch_of(int channels) {
-    return channels == 4 ? 8 : 2 * (uint32_t)channels + 16;
 }
 
 // The convolution of which the gradient by x is the result.
