@@ -80,12 +80,12 @@ seconds_left() {
     echo $((${SECONDS_MAX:-580} - $(date +%s) + begin))
 }
 # Runs a command for at most so many seconds, and no longer than SECONDS_MAX allows. Programs of the build use Debian's
-# libraries, which lie beside them for machines that lack them.
+# libraries, which lie beside them for machines that lack them; the machine's python3 has its own.
 limit() { # seconds command...
     local most=$1 rest libraries=${LD_LIBRARY_PATH:-}
     rest=$(seconds_left)
     shift
-    [[ $1 != "$build"/* ]] || libraries=$build/gpu/lib${libraries:+:$libraries}
+    [ "$1" = python3 ] || libraries=$build/gpu/lib${libraries:+:$libraries}
     LD_LIBRARY_PATH=$libraries timeout -k 10 $((rest < 1 ? 1 : rest < most ? rest : most)) "$@"
 }
 # Runs a command whose document goes into name.json, its other output into name.log; shows the log's lines that match.
