@@ -161,7 +161,12 @@ struct farm_cuda_conv {
     int out_height, out_width, out_channels; // of y
     int kernel, stride, top, left;           // top, left: zeros before the first row and column
 };
-enum farm_cuda_conv_part { FARM_CUDA_CONV_FORWARD, FARM_CUDA_CONV_DATA, FARM_CUDA_CONV_WEIGHT };
+enum farm_cuda_conv_part {
+    FARM_CUDA_CONV_FORWARD, // y = weight * x
+    FARM_CUDA_CONV_DATA,    // dx: the gradient by x
+    FARM_CUDA_CONV_WEIGHT,  // the gradient by weight
+    FARM_CUDA_CONV_PARTS
+};
 
 // Whether there is a kernel for this size: 3x3 at stride 1 of 4 to 16, 16 to 16 or 32, and 32 to 32 channels; 8x8 at
 // stride 4 of 4 to 16 or 32 (without DATA).

@@ -90,9 +90,9 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Median of several rounds, from the first call to the end of the work, less `launch_s`.
+// Median of several rounds, in seconds, from the first call to the end of the work.
 static enum farm_status measure(const struct trial *trial, transfer *run, const struct farm_cuda_obs_path *by,
-                                double launch_s, double *bytes_per_s, struct farm_error *err) {
+                                double *seconds, struct farm_error *err) {
     uint64_t times[ROUNDS];
     for (int i = -1; i < ROUNDS; i++) { // the first one warms up
         const uint64_t start = farm_now_ns();
@@ -102,10 +102,12 @@ static enum farm_status measure(const struct trial *trial, transfer *run, const 
         if (i >= 0) times[i] = farm_now_ns() - start + 1;
     }
     qsort(times, ROUNDS, sizeof *times, by_value);
-    const double whole_s = (double)times[ROUNDS / 2] * 1e-9;
-    const double s = whole_s - launch_s > whole_s / 8 ? whole_s - launch_s : whole_s / 8; // both are noisy
-    *bytes_per_s = (double)trial->pull.bytes * trial->count / s;
+    *seconds = (double)times[ROUNDS / 2] * 1e-9;
     return FARM_OK;
+}
+
+static double bytes_per_s(const struct trial *trial, double seconds) {
+    return (double)trial->pull.bytes * trial->count / seconds;
 }
 
 static const char *name_of(const struct farm_cuda_obs_path *obs_path) {
@@ -119,12 +121,11 @@ struct text {
 
 // Appends a way, its number of blocks (0: it has none) and its figures.
 static void append_figures(struct text *text, const struct trial *trial, const char *what, uint32_t blocks,
-                           double bytes_per_s) {
+                           double seconds) {
     char count[16] = "";
     if (blocks) snprintf(count, sizeof count, " %u", blocks);
     const int length = snprintf(text->at + text->used, sizeof text->at - text->used, "%s%s%s %.3g GB/s %.1f us",
-                                text->used ? ", " : "", what, count, bytes_per_s / 1e9,
-                                (double)trial->pull.bytes * trial->count / bytes_per_s * 1e6);
+                                text->used ? ", " : "", what, count, bytes_per_s(trial, seconds) / 1e9, seconds * 1e6);
     const size_t left = sizeof text->at - 1 - text->used;
     text->used += (size_t)length < left ? (size_t)length : left;
 }
@@ -148,20 +149,21 @@ static enum farm_status list_candidates(struct farm_cuda_obs_path *candidates, s
 static enum farm_status try_all(const struct trial *trial, struct farm_cuda_obs_path *out, struct farm_error *err) {
     struct farm_cuda_obs_path candidates[CANDIDATES];
     struct text text = {.used = 0};
-    double alone = 0;
+    double launch_s, s;
     enum farm_status ready = list_candidates(candidates, err);
-    if (!ready) ready = measure(trial, launch_only, out, 0, &alone, err);
+    if (!ready) ready = measure(trial, launch_only, out, &launch_s, err);
     if (ready) return ready;
-    const double launch_s = (double)trial->pull.bytes * trial->count / alone;
     for (int i = 0; i < CANDIDATES; i++) {
         struct farm_cuda_obs_path by = candidates[i];
         struct farm_error why;
         if (!by.copies && farm_cuda_pull_supported(by.way, &why)) continue;
-        const enum farm_status status = measure(trial, transfer_before_graph, &by, launch_s, &by.bytes_per_s, err);
+        const enum farm_status status = measure(trial, transfer_before_graph, &by, &s, err);
         // A driver or device without batches of copies has one way less.
         if (status && by.copies && status != FARM_E_DEAD) continue;
         if (status) return status;
-        append_figures(&text, trial, name_of(&by), by.blocks, by.bytes_per_s);
+        s = s - launch_s > s / 8 ? s - launch_s : s / 8; // both are noisy
+        by.bytes_per_s = bytes_per_s(trial, s);
+        append_figures(&text, trial, name_of(&by), by.blocks, s);
         if (by.bytes_per_s > out->bytes_per_s * 1.05) *out = by;
     }
     farm_log_info("observations of %zu bytes cross the bus by %s (%u at once: %s; without the graph's launch, %.1f us)",
@@ -171,12 +173,13 @@ static enum farm_status try_all(const struct trial *trial, struct farm_cuda_obs_
 
 static enum farm_status try_bounced(const struct trial *trial, struct farm_cuda_obs_path *out, struct farm_error *err) {
     struct text text = {.used = 0};
-    double once = 0;
-    enum farm_status status = measure(trial, transfer_bounced, out, 0, &out->bytes_per_s, err);
-    if (!status) status = measure(trial, copy_once, out, 0, &once, err);
+    double both_s, once_s;
+    enum farm_status status = measure(trial, transfer_bounced, out, &both_s, err);
+    if (!status) status = measure(trial, copy_once, out, &once_s, err);
     if (status) return status;
-    append_figures(&text, trial, "both together", 0, out->bytes_per_s);
-    append_figures(&text, trial, "one copy of as many bytes from pinned memory", 0, once);
+    out->bytes_per_s = bytes_per_s(trial, both_s);
+    append_figures(&text, trial, "both together", 0, both_s);
+    append_figures(&text, trial, "one copy of as many bytes from pinned memory", 0, once_s);
     farm_log_info("observations of %zu bytes are copied into pinned memory and cross the bus by %s (%u at once: %s)",
                   trial->pull.bytes, name_of(out), trial->count, text.at);
     return FARM_OK;

@@ -63,15 +63,15 @@ static enum farm_status make_convolution(const struct farm_cuda_convolution_conf
 // ---- algorithms ----
 
 // The answer of cuDNN's heuristics, the fastest algorithm first.
-static enum farm_status query_heuristics(const struct farm_cuda_convolution *c, enum farm_cuda_direction direction,
+static enum farm_status query_heuristics(const struct farm_cuda_convolution *c, enum farm_cuda_conv_part direction,
                                          cudnnConvolutionFwdAlgoPerf_t *answers, int *count, struct farm_error *err) {
     const struct farm_cudnn *cudnn = c->config.cudnn;
     const cudnnHandle_t handle = c->config.handle;
     const cudnnConvolutionDescriptor_t convolution = c->algorithms[direction].convolution;
-    if (direction == FARM_CUDA_FORWARD)
+    if (direction == FARM_CUDA_CONV_FORWARD)
         TRY(cudnn, GetConvolutionForwardAlgorithm_v7, handle, c->x, c->weight, convolution, c->y,
             CUDNN_CONVOLUTION_FWD_ALGO_COUNT, count, answers);
-    else if (direction == FARM_CUDA_DATA)
+    else if (direction == FARM_CUDA_CONV_DATA)
         TRY(cudnn, GetConvolutionBackwardDataAlgorithm_v7, handle, c->weight, c->y, convolution, c->x,
             CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT, count, answers);
     else
@@ -80,16 +80,16 @@ static enum farm_status query_heuristics(const struct farm_cuda_convolution *c, 
     return FARM_OK;
 }
 
-static bool fits_workspace(const struct farm_cuda_convolution *c, enum farm_cuda_direction direction, int algorithm) {
+static bool fits_workspace(const struct farm_cuda_convolution *c, enum farm_cuda_conv_part direction, int algorithm) {
     const struct farm_cudnn *cudnn = c->config.cudnn;
     const cudnnHandle_t handle = c->config.handle;
     const cudnnConvolutionDescriptor_t convolution = c->algorithms[direction].convolution;
     size_t bytes = 0;
     cudnnStatus_t status;
-    if (direction == FARM_CUDA_FORWARD)
+    if (direction == FARM_CUDA_CONV_FORWARD)
         status =
             cudnn->GetConvolutionForwardWorkspaceSize(handle, c->x, c->weight, convolution, c->y, algorithm, &bytes);
-    else if (direction == FARM_CUDA_DATA)
+    else if (direction == FARM_CUDA_CONV_DATA)
         status = cudnn->GetConvolutionBackwardDataWorkspaceSize(handle, c->weight, c->y, convolution, c->x, algorithm,
                                                                 &bytes);
     else
@@ -99,7 +99,7 @@ static bool fits_workspace(const struct farm_cuda_convolution *c, enum farm_cuda
 }
 
 // f32 always computes with FMA.
-static enum farm_status set_math(const struct farm_cuda_convolution *c, enum farm_cuda_direction direction,
+static enum farm_status set_math(const struct farm_cuda_convolution *c, enum farm_cuda_conv_part direction,
                                  cudnnMathType_t math, struct farm_error *err) {
     if (c->config.bf16) TRY(c->config.cudnn, SetConvolutionMathType, c->algorithms[direction].convolution, math);
     return FARM_OK;
@@ -111,11 +111,11 @@ static int rank_of(const cudnnConvolutionFwdAlgoPerf_t *answer, bool prefers_gem
     return prefers_gemm && answer->algo != CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM ? 1 : 0;
 }
 
-static enum farm_status choose_algorithms(struct farm_cuda_convolution *c, enum farm_cuda_direction direction,
+static enum farm_status choose_algorithms(struct farm_cuda_convolution *c, enum farm_cuda_conv_part direction,
                                           struct farm_error *err) {
     static const char *const names[] = {"forward", "backward to the input", "backward to the weights"};
     const struct farm_net_op *op = &c->config.op;
-    const bool prefers_gemm = direction == FARM_CUDA_FORWARD && op->activation == FARM_ACTIVATION_NONE;
+    const bool prefers_gemm = direction == FARM_CUDA_CONV_FORWARD && op->activation == FARM_ACTIVATION_NONE;
     struct farm_cuda_algorithms *out = &c->algorithms[direction];
     cudnnConvolutionFwdAlgoPerf_t answers[FARM_CUDA_ALGORITHMS_MAX];
     int count = 0;
@@ -139,7 +139,7 @@ static enum farm_status choose_algorithms(struct farm_cuda_convolution *c, enum 
             count, names[direction], c->config.rows, op->in.height, op->in.width, op->in.channels, op->kernel,
             op->stride, op->out.channels, c->config.bf16 ? "bf16" : "f32", c->config.workspace_bytes >> 20,
             c->config.bf16 ? "f32" : "bf16");
-    if (direction == FARM_CUDA_FORWARD)
+    if (direction == FARM_CUDA_CONV_FORWARD)
         c->fused = !prefers_gemm || out->number[0] == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM;
     return set_math(c, direction, out->math[0], err);
 }
@@ -161,21 +161,20 @@ static struct farm_cuda_conv own_of(const struct farm_cuda_convolution_config *c
 
 enum farm_status farm_cuda_convolution_make(const struct farm_cuda_convolution_config *config,
                                             struct farm_cuda_convolution *out, struct farm_error *err) {
-    static const enum farm_cuda_conv_part parts[FARM_CUDA_DIRECTIONS] = {FARM_CUDA_CONV_FORWARD, FARM_CUDA_CONV_DATA,
-                                                                         FARM_CUDA_CONV_WEIGHT};
     out->config = *config;
     out->own = own_of(config);
     const struct farm_shape bias = {.channels = config->op.out.channels, .height = 1, .width = 1};
-    const bool wanted[FARM_CUDA_DIRECTIONS] = {true, config->training && config->data_gradient, config->training};
+    const bool wanted[FARM_CUDA_CONV_PARTS] = {true, config->training && config->data_gradient, config->training};
     enum farm_status status = make_picture(config, config->op.in, config->rows, &out->x, err);
     if (status == FARM_OK) status = make_picture(config, config->op.out, config->rows, &out->y, err);
     if (status == FARM_OK) status = make_picture(config, bias, 1, &out->bias, err);
     if (status == FARM_OK) status = make_weight_and_activation(out, err);
-    for (int d = 0; d < FARM_CUDA_DIRECTIONS; d++)
-        out->is_own[d] = config->bf16 && farm_cuda_conv_has(&out->own, parts[d]) &&
-                         (d != FARM_CUDA_FILTER || farm_cuda_conv_scratch_bytes(&out->own) <= config->workspace_bytes);
-    for (int d = 0; d < FARM_CUDA_DIRECTIONS && status == FARM_OK; d++)
-        if (wanted[d] && !out->is_own[d]) status = choose_algorithms(out, (enum farm_cuda_direction)d, err);
+    for (int d = 0; d < FARM_CUDA_CONV_PARTS; d++)
+        out->is_own[d] =
+            config->bf16 && farm_cuda_conv_has(&out->own, (enum farm_cuda_conv_part)d) &&
+            (d != FARM_CUDA_CONV_WEIGHT || farm_cuda_conv_scratch_bytes(&out->own) <= config->workspace_bytes);
+    for (int d = 0; d < FARM_CUDA_CONV_PARTS && status == FARM_OK; d++)
+        if (wanted[d] && !out->is_own[d]) status = choose_algorithms(out, (enum farm_cuda_conv_part)d, err);
     return status;
 }
 
@@ -186,7 +185,7 @@ void farm_cuda_convolution_drop(struct farm_cuda_convolution *c) {
     if (c->bias != NULL) cudnn->DestroyTensorDescriptor(c->bias);
     if (c->weight != NULL) cudnn->DestroyFilterDescriptor(c->weight);
     if (c->activation != NULL) cudnn->DestroyActivationDescriptor(c->activation);
-    for (int d = 0; d < FARM_CUDA_DIRECTIONS; d++)
+    for (int d = 0; d < FARM_CUDA_CONV_PARTS; d++)
         if (c->algorithms[d].convolution != NULL) cudnn->DestroyConvolutionDescriptor(c->algorithms[d].convolution);
     *c = (struct farm_cuda_convolution){0};
 }
@@ -199,7 +198,7 @@ static bool is_refusal(cudnnStatus_t status) {
     return status != CUDNN_STATUS_SUCCESS && status < CUDNN_STATUS_EXECUTION_FAILED;
 }
 
-static cudnnStatus_t call_direction(const struct farm_cuda_convolution *c, enum farm_cuda_direction direction,
+static cudnnStatus_t call_direction(const struct farm_cuda_convolution *c, enum farm_cuda_conv_part direction,
                                     const void *left, const void *right, const float *factor, void *result,
                                     void *workspace) {
     const struct farm_cudnn *cudnn = c->config.cudnn;
@@ -208,10 +207,10 @@ static cudnnStatus_t call_direction(const struct farm_cuda_convolution *c, enum 
     const size_t bytes = c->config.workspace_bytes;
     const float one = 1;
     switch (direction) {
-    case FARM_CUDA_FORWARD:
+    case FARM_CUDA_CONV_FORWARD:
         return cudnn->ConvolutionForward(handle, &one, c->x, left, c->weight, right, algorithms->convolution,
                                          algorithms->number[0], workspace, bytes, factor, c->y, result);
-    case FARM_CUDA_DATA:
+    case FARM_CUDA_CONV_DATA:
         return cudnn->ConvolutionBackwardData(handle, &one, c->weight, left, c->y, right, algorithms->convolution,
                                               algorithms->number[0], workspace, bytes, factor, c->x, result);
     default:
@@ -221,7 +220,7 @@ static cudnnStatus_t call_direction(const struct farm_cuda_convolution *c, enum 
 }
 
 // Runs the first algorithm that cuDNN does not refuse, and forgets those before it.
-static enum farm_status run_direction(struct farm_cuda_convolution *c, enum farm_cuda_direction direction,
+static enum farm_status run_direction(struct farm_cuda_convolution *c, enum farm_cuda_conv_part direction,
                                       const void *left, const void *right, bool add, void *result, void *workspace,
                                       struct farm_error *err) {
     static const char *const names[] = {"ConvolutionForward", "ConvolutionBackwardData", "ConvolutionBackwardFilter"};
@@ -247,7 +246,7 @@ static enum farm_status run_direction(struct farm_cuda_convolution *c, enum farm
 static cudnnStatus_t forward_fused(const struct farm_cuda_convolution *c, const void *x, const void *weight,
                                    const void *bias, bool add, void *y, void *workspace) {
     const float one = 1, factor = add ? 1 : 0;
-    const struct farm_cuda_algorithms *forward = &c->algorithms[FARM_CUDA_FORWARD];
+    const struct farm_cuda_algorithms *forward = &c->algorithms[FARM_CUDA_CONV_FORWARD];
     return c->config.cudnn->ConvolutionBiasActivationForward(
         c->config.handle, &one, c->x, x, c->weight, weight, forward->convolution, forward->number[0], workspace,
         c->config.workspace_bytes, &factor, c->y, y, c->bias, bias, c->activation, c->y, y);
@@ -256,10 +255,10 @@ static cudnnStatus_t forward_fused(const struct farm_cuda_convolution *c, const 
 enum farm_status farm_cuda_convolution_forward(struct farm_cuda_convolution *c, cudaStream_t stream, const void *x,
                                                const void *weight, const void *bias, bool add, void *y, void *workspace,
                                                struct farm_error *err) {
-    struct farm_cuda_algorithms *forward = &c->algorithms[FARM_CUDA_FORWARD];
+    struct farm_cuda_algorithms *forward = &c->algorithms[FARM_CUDA_CONV_FORWARD];
     const struct farm_net_op *op = &c->config.op;
     const bool relu = op->activation == FARM_ACTIVATION_RELU;
-    if (c->is_own[FARM_CUDA_FORWARD])
+    if (c->is_own[FARM_CUDA_CONV_FORWARD])
         return farm_cuda_conv_forward(stream, &c->own, x, weight, bias, add, relu, y, err);
     if (c->fused) {
         const cudnnStatus_t called = forward_fused(c, x, weight, bias, add, y, workspace);
@@ -269,7 +268,7 @@ enum farm_status farm_cuda_convolution_forward(struct farm_cuda_convolution *c, 
             return farm_cudnn_fail(c->config.cudnn, err, called, "ConvolutionBiasActivationForward");
         c->fused = false;
     }
-    const enum farm_status status = run_direction(c, FARM_CUDA_FORWARD, x, weight, add, y, workspace, err);
+    const enum farm_status status = run_direction(c, FARM_CUDA_CONV_FORWARD, x, weight, add, y, workspace, err);
     if (status != FARM_OK) return status;
     return farm_cuda_bias_activate(
         stream, relu ? FARM_SLOPE_RELU : FARM_SLOPE_ONE, c->config.bf16 ? FARM_CUDA_BF16 : FARM_CUDA_F32, bias, y,
@@ -279,17 +278,17 @@ enum farm_status farm_cuda_convolution_forward(struct farm_cuda_convolution *c, 
 enum farm_status farm_cuda_convolution_data_gradient(struct farm_cuda_convolution *c, cudaStream_t stream,
                                                      const void *weight, const void *dy, void *dx, void *workspace,
                                                      struct farm_error *err) {
-    if (c->is_own[FARM_CUDA_DATA]) return farm_cuda_conv_data_gradient(stream, &c->own, weight, dy, dx, err);
-    return run_direction(c, FARM_CUDA_DATA, weight, dy, false, dx, workspace, err);
+    if (c->is_own[FARM_CUDA_CONV_DATA]) return farm_cuda_conv_data_gradient(stream, &c->own, weight, dy, dx, err);
+    return run_direction(c, FARM_CUDA_CONV_DATA, weight, dy, false, dx, workspace, err);
 }
 
 enum farm_status farm_cuda_convolution_weight_gradient(struct farm_cuda_convolution *c, cudaStream_t stream,
                                                        const void *x, const void *dy, float *gradient, void *rounded,
                                                        void *workspace, struct farm_error *err) {
-    if (c->is_own[FARM_CUDA_FILTER])
+    if (c->is_own[FARM_CUDA_CONV_WEIGHT])
         return farm_cuda_conv_weight_gradient(stream, &c->own, x, dy, gradient, workspace, err);
-    if (!c->config.bf16) return run_direction(c, FARM_CUDA_FILTER, x, dy, true, gradient, workspace, err);
-    const enum farm_status status = run_direction(c, FARM_CUDA_FILTER, x, dy, false, rounded, workspace, err);
+    if (!c->config.bf16) return run_direction(c, FARM_CUDA_CONV_WEIGHT, x, dy, true, gradient, workspace, err);
+    const enum farm_status status = run_direction(c, FARM_CUDA_CONV_WEIGHT, x, dy, false, rounded, workspace, err);
     const size_t count = (size_t)(c->own.out_channels * c->own.kernel * c->own.kernel * c->own.channels);
     return status ? status : farm_cuda_add_bf16(stream, rounded, gradient, count, err);
 }

@@ -21,13 +21,6 @@ struct farm_cuda_convolution_config {
     size_t workspace_bytes; // no algorithm may need more
 };
 
-enum farm_cuda_direction {
-    FARM_CUDA_FORWARD, // y = weight * x
-    FARM_CUDA_DATA,    // dx = gradient by x
-    FARM_CUDA_FILTER,  // dweight = gradient by weight
-    FARM_CUDA_DIRECTIONS
-};
-
 // Usable algorithms of one direction, the best first: that one is used. The arithmetic is part of cuDNN's convolution
 // descriptor, so each direction has one.
 enum { FARM_CUDA_ALGORITHMS_MAX = 8 };
@@ -41,11 +34,11 @@ struct farm_cuda_algorithms {
 struct farm_cuda_convolution {
     struct farm_cuda_convolution_config config;
     struct farm_cuda_conv own;
-    bool is_own[FARM_CUDA_DIRECTIONS]; // by our kernels
+    bool is_own[FARM_CUDA_CONV_PARTS]; // by our kernels
     cudnnTensorDescriptor_t x, y, bias;
     cudnnFilterDescriptor_t weight;
     cudnnActivationDescriptor_t activation;
-    struct farm_cuda_algorithms algorithms[FARM_CUDA_DIRECTIONS];
+    struct farm_cuda_algorithms algorithms[FARM_CUDA_CONV_PARTS];
     bool fused; // cuDNN's call adds bias and addend and activates; cleared if it cannot
 };
 
