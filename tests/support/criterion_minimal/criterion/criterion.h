@@ -35,10 +35,12 @@ struct lite_test {
 
 enum { LITE_FAILED = 211, LITE_SKIPPED = 212, LITE_TIMEOUT_S = 100 };
 
-static struct lite_test *lite_tests;
-static struct lite_options lite_suite_options;
-static bool lite_expectation_failed;
-static char *lite_skip_reason; // shared with the child
+// One of each in a program, of whose files several may include this.
+#define LITE_SHARED __attribute__((weak))
+LITE_SHARED struct lite_test *lite_tests;
+LITE_SHARED struct lite_options lite_suite_options;
+LITE_SHARED bool lite_expectation_failed;
+LITE_SHARED char *lite_skip_reason; // shared with the child
 static const size_t lite_skip_reason_bytes = 256;
 
 #define TestSuite(suite_, ...)                                                                                         \
@@ -177,7 +179,7 @@ static void lite_print_escaped(FILE *out, const char *text) {
     }
 }
 
-int main(int argc, char **argv) {
+LITE_SHARED int main(int argc, char **argv) {
     const char *report = "/dev/null";
     for (int i = 1; i < argc; i++) {
         if (strncmp(argv[i], "--json=", 7) == 0) report = argv[i] + 7;
