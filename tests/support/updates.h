@@ -220,10 +220,8 @@ static inline void update_reopen_actor(struct update_run *run) {
     for (uint32_t l = 0; l < UPDATES_LANES; l++) farm_lane_actor_take_over(&run->ring.actor.lanes[l]);
 }
 
-// Another learner and another actor on the same ring. In a forked child the threads of the one before do not exist: it
-// is left as it is.
-static inline void update_reopen(struct update_run *run, bool forked) {
-    if (!forked) update_close_learner(run);
+// Another learner, after update_close_learner, and another actor on the same ring.
+static inline void update_reopen(struct update_run *run) {
     update_open_learner(run);
     update_reopen_actor(run);
     run->n = run->lanes.lanes[0].answered;
