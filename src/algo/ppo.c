@@ -26,6 +26,8 @@ static const struct farm_recipe_key keys[] = {
         KEY("kl_target", "0", 1e3,
             "divides the learning rate by 1.5 if KL(mu || pi) of an iteration's last epoch exceeds twice this, nats, "
             "multiplies it if it is below half of this; 0: off"),
+    [FARM_PPO_ENTROPY_SCHEDULE] = {"entropy_schedule", FARM_RECIPE_CHOICE, 0, "constant", 0, 0, "constant|lr",
+                                   "entropy_cost stays, or falls in proportion with the learning rate's schedule", 0},
 };
 // Of the scheduled learning rate. rl_games' adaptive schedule keeps 1e-6 to 1e-2, from about 3e-4.
 static const double RATE_STEP = 1.5, RATE_FACTOR_LEAST = 1.0 / 300, RATE_FACTOR_MOST = 30;

@@ -28,14 +28,16 @@ enum {
     FARM_PPO_ENTROPY_COST,
     FARM_PPO_BASELINE_COST,
     FARM_PPO_EPOCHS,
-    FARM_PPO_MINIBATCH, // rows
-    FARM_PPO_NORMALISE, // enum farm_ppo_normalise
-    FARM_PPO_KL_STOP,   // 0: off
-    FARM_PPO_KL_TARGET, // 0: off
+    FARM_PPO_MINIBATCH,        // rows
+    FARM_PPO_NORMALISE,        // enum farm_ppo_normalise
+    FARM_PPO_KL_STOP,          // 0: off
+    FARM_PPO_KL_TARGET,        // 0: off
+    FARM_PPO_ENTROPY_SCHEDULE, // enum farm_ppo_entropy_schedule
     FARM_PPO_OPTIONS
 };
 
 enum farm_ppo_normalise { FARM_PPO_NORMALISE_OFF, FARM_PPO_NORMALISE_MINIBATCH, FARM_PPO_NORMALISE_ITERATION };
+enum farm_ppo_entropy_schedule { FARM_PPO_ENTROPY_CONSTANT, FARM_PPO_ENTROPY_LR };
 
 // Arrays of scratch.
 enum {
@@ -137,6 +139,12 @@ static inline FARM_HD float farm_ppo_value(const struct farm_algo_rows *rows, in
     return 0; // the clipped value does not depend on V
 }
 
+static inline FARM_HD float farm_ppo_entropy_cost(const struct farm_algo_rows *rows) {
+    const float cost = rows->option[FARM_PPO_ENTROPY_COST];
+    if (rows->option[FARM_PPO_ENTROPY_SCHEDULE] != (float)FARM_PPO_ENTROPY_LR) return cost;
+    return cost * (float)rows->pass_sums[FARM_ALGO_SUM_SCHEDULE];
+}
+
 // One row: its gradients and terms. A row of weight 0 adds exactly nothing.
 static inline FARM_HD void farm_ppo_row(const struct farm_algo_rows *rows, int row, float *terms) {
     const float weight = farm_algo_scratch(rows, FARM_PPO_WEIGHT)[row];
@@ -158,7 +166,7 @@ static inline FARM_HD void farm_ppo_row(const struct farm_algo_rows *rows, int r
     // d(-ratio A)/dtheta = -ratio A dlog pi/dtheta
     const struct farm_head_terms head =
         farm_head_gradient(&rows->head, rows->policy + at, rows->behaviour + at, action, bound ? 0 : ratio * advantage,
-                           option[FARM_PPO_ENTROPY_COST], weight, rows->dpolicy + at);
+                           farm_ppo_entropy_cost(rows), weight, rows->dpolicy + at);
     rows->dvalue[row] = weight * option[FARM_PPO_BASELINE_COST] * dvalue;
     terms[FARM_PPO_ROWS] = weight;
     terms[FARM_PPO_POLICY] = -weight * (bound ? bounded : ratio) * advantage;

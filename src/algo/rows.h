@@ -17,6 +17,7 @@ enum {
     FARM_ALGO_OPTIONS_MAX = 16,
     FARM_ALGO_TERMS_MAX = 8,
     FARM_ALGO_SUMS_MAX = 8,
+    FARM_ALGO_SUM_SCHEDULE = FARM_ALGO_SUMS_MAX - 1, // of a pass; not a sum: its scheduled learning rate / the first
 };
 
 struct farm_algo_rows {

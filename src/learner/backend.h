@@ -23,6 +23,7 @@ struct farm_pass {
     const uint32_t *indices; // [count] of the units to train on; NULL: all
     uint32_t count;          // of indices; 0 for all
     double learning_rate;
+    double schedule; // the scheduled learning rate, as a share of the first
 };
 
 struct farm_pass_stats {

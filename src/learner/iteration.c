@@ -127,8 +127,9 @@ void farm_iteration_target(struct farm_iteration *it) {
     reduce(it, NULL, farm_algo_units(it->plan, it->count), it->iteration_sums);
 }
 
-void farm_iteration_reduce(struct farm_iteration *it, const uint32_t *indices, uint32_t count) {
+void farm_iteration_reduce(struct farm_iteration *it, const uint32_t *indices, uint32_t count, double schedule) {
     reduce(it, indices, count, it->pass_sums);
+    it->pass_sums[FARM_ALGO_SUM_SCHEDULE] = schedule;
 }
 
 // ---- units ----

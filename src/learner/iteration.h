@@ -48,8 +48,8 @@ void farm_iteration_list(struct farm_iteration *iteration, const struct farm_win
 // then, with the bootstrap values written, computes targets and sums over the iteration.
 void farm_iteration_gather(struct farm_iteration *iteration, uint32_t first, uint32_t count);
 void farm_iteration_target(struct farm_iteration *iteration);
-// Sums over the units of a pass, in their order (indices NULL: all).
-void farm_iteration_reduce(struct farm_iteration *iteration, const uint32_t *indices, uint32_t count);
+// Sums over the units of a pass, in their order (indices NULL: all), and its place in the schedule (backend.h).
+void farm_iteration_reduce(struct farm_iteration *iteration, const uint32_t *indices, uint32_t count, double schedule);
 
 // Step `step` of a unit (algo.h), counted from the first transition; the burn-in lies below 0. Where it lies; its small
 // arrays into row `row` (rewards clipped, scaled, normalised).

@@ -144,7 +144,8 @@ static enum farm_status run_epoch(struct farm_trainer *trainer, struct iteration
         const uint64_t from = units * m / passes, to = units * (m + 1) / passes;
         const struct farm_pass pass = {.indices = trainer->order ? trainer->order + from : NULL,
                                        .count = (uint32_t)(to - from),
-                                       .learning_rate = it->learning_rate};
+                                       .learning_rate = it->learning_rate,
+                                       .schedule = it->scheduled_rate / parts->config->algo.lr};
         const enum farm_status status = parts->ops->pass(parts->backend, trainer->slot, &pass, &trainer->error);
         if (status) return status;
     }

@@ -220,10 +220,12 @@ static struct {
 } seen;
 
 enum { UNITS_MAX = 1024 };
+static const double LR = 0.01;
 static struct {
     uint32_t units, count, epochs; // units of the iteration, of those in the present epoch's passes
     uint32_t order[2][UNITS_MAX];  // of the present and of the last epoch
     uint32_t wrong, repeated;      // units missing or trained on twice; epochs in the order of the one before
+    double schedule, off;          // the last pass's; most that a learning rate differed from its share of the first
 } shuffled;
 
 static enum farm_status create(const struct farm_backend_config *config, struct farm_backend **out,
@@ -260,6 +262,8 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
                              struct farm_error *err) {
     uint32_t *order = shuffled.order[shuffled.epochs % 2];
     for (uint32_t i = 0; i < pass->count && shuffled.count < UNITS_MAX; i++) order[shuffled.count++] = pass->indices[i];
+    shuffled.schedule = pass->schedule;
+    shuffled.off = fmax(shuffled.off, fabs(LR * pass->schedule - pass->learning_rate));
     return farm_backend_cpu.pass(backend, slot, pass, err);
 }
 
@@ -312,7 +316,7 @@ static int run_ppo(bool frames, enum farm_precision precision, double clip, stru
     farm.config.train_threads = 2;
     farm.config.algo.algo = &farm_ppo;
     memcpy(farm.config.algo.option, option, sizeof option);
-    farm.config.algo.lr = farm.config.algo.lr_end = 0.01;
+    farm.config.algo.lr = LR, farm.config.algo.lr_end = LR / 2;
     farm.config.frames_target = 600;
     const int status = farm_learner_run(&farm.config, err);
     test_actor_stop(&farm, 0, actor);
@@ -334,6 +338,8 @@ static void expect_on_policy(bool frames, enum farm_precision precision, double 
     cr_assert_eq(seen.stale, 0);
     cr_assert(shuffled.epochs >= 18 && shuffled.wrong == 0 && shuffled.repeated == 0,
               "%u epochs, %u units wrong, %u orders repeated", shuffled.epochs, shuffled.wrong, shuffled.repeated);
+    cr_assert(shuffled.schedule >= 0.5 && shuffled.schedule < 0.6 && shuffled.off < 1e-12, "%g, off by %g",
+              shuffled.schedule, shuffled.off);
     cr_assert_eq(seen.beyond, 0, "frames %d, precision %d: %g of %g rows", frames, (int)precision, seen.beyond,
                  seen.rows);
     cr_assert_leq(fabs(seen.kl / seen.rows), bound * bound / 8 + 1e-6, "frames %d, precision %d: %g nats", frames,

@@ -24,6 +24,7 @@ enum {
     UPDATES_COLUMNS = UPDATES_LANES * UPDATES_WIDTH,
     UPDATES_BYTES = 103380, // of the file
 };
+#define UPDATES_SCHEDULE 0.5f // of all passes
 
 // As in the file.
 struct update_case {
@@ -136,6 +137,10 @@ static inline void update_configure(struct update_run *run) {
     struct farm_algo_config *algo = &learner->algo;
     algo->algo = c->ppo ? &farm_ppo : &farm_vtrace;
     memcpy(algo->option, c->option, sizeof algo->option);
+    if (c->ppo) {
+        algo->option[FARM_PPO_ENTROPY_COST] /= UPDATES_SCHEDULE; // what is left of it is the case's
+        algo->option[FARM_PPO_ENTROPY_SCHEDULE] = FARM_PPO_ENTROPY_LR;
+    }
     algo->batch = UPDATES_COLUMNS;
     algo->recurrent = c->lstm > 0;
     algo->burn_in = (uint32_t)c->burn_in; // a divisor of the unroll
@@ -353,12 +358,12 @@ static inline void update_pass(struct update_run *run, const struct farm_pass *p
 static inline void update_passes(struct update_run *run) {
     const uint32_t parts = (uint32_t)run->c->passes, units = farm_algo_units(&run->plan, UPDATES_COLUMNS);
     uint32_t order[UPDATES_COLUMNS * UPDATES_UNROLL];
-    if (!parts) update_pass(run, &(struct farm_pass){.learning_rate = (double)run->c->lr});
+    if (!parts) update_pass(run, &(struct farm_pass){.learning_rate = (double)run->c->lr, .schedule = UPDATES_SCHEDULE});
     for (uint32_t epoch = 0; parts && epoch < (uint32_t)run->c->epochs; epoch++) {
         for (uint32_t i = 0; i < units; i++) order[i] = (7 * i + 5 * epoch) % units;
         for (uint32_t m = 0; m < parts; m++) {
             const uint32_t from = units * m / parts, to = units * (m + 1) / parts;
-            update_pass(run, &(struct farm_pass){order + from, to - from, (double)run->c->lr});
+            update_pass(run, &(struct farm_pass){order + from, to - from, (double)run->c->lr, UPDATES_SCHEDULE});
         }
     }
 }

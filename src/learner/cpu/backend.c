@@ -706,7 +706,8 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
     backend->iteration = &backend->iterations[slot];
     backend->pass = pass;
     backend->pass_units = pass->count ? pass->count : farm_algo_units(plan, backend->iteration->count);
-    if (plan->targets_once) farm_iteration_reduce(backend->iteration, pass->indices, backend->pass_units);
+    if (plan->targets_once)
+        farm_iteration_reduce(backend->iteration, pass->indices, backend->pass_units, pass->schedule);
     choose_active(backend);
     const uint64_t start = farm_now_ns();
     backend->run++;

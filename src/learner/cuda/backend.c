@@ -242,7 +242,7 @@ static enum farm_status differentiate(struct farm_backend *backend, uint32_t slo
                                   .order = pass->indices || it->plan->targets_once ? backend->order : NULL};
     part.total = pass->count ? pass->count : farm_algo_units(it->plan, it->count);
     assert(part.total <= farm_algo_pass_units(it->plan, it->columns_max)); // for which there is memory
-    if (it->plan->targets_once) farm_iteration_reduce(it, pass->indices, part.total);
+    if (it->plan->targets_once) farm_iteration_reduce(it, pass->indices, part.total, pass->schedule);
     for (uint32_t k = 0; k < backend->shard_count; k++) {
         const uint32_t own = backend->own[slot][k];
         part.count = part.order ? 0 : own;
