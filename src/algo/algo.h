@@ -101,8 +101,8 @@ struct farm_algo {
     void (*prepare)(const struct farm_algo_rows *rows, int row);
     void (*column)(const struct farm_algo_rows *rows, int column);
     void (*row)(const struct farm_algo_rows *rows, int row, float *terms);
-    // If targets are computed once: ADDS what a row adds to sums over a pass and over the iteration, which `row` reads;
-    // always on the CPU. NULL: nothing.
+    // If targets are computed once: ADDS what a row adds to sums over a pass and over the iteration, which `row` reads,
+    // at most FARM_ALGO_SUM_SCHEDULE of them; always on the CPU. NULL: nothing.
     void (*reduce)(const struct farm_algo_rows *rows, int row, double *sums);
 };
 

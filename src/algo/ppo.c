@@ -8,6 +8,8 @@
 #define KEY(name, value, most, line)                                                                                   \
     { name, FARM_RECIPE_DOUBLE, 0, value, 0, most, NULL, line, 0 }
 
+_Static_assert((int)FARM_PPO_SUMS <= (int)FARM_ALGO_SUM_SCHEDULE, "the schedule has its own place");
+
 static const struct farm_recipe_key keys[] = {
     [FARM_PPO_DISCOUNT] = KEY("discount", "0.99", 1, "gamma, a step"),
     [FARM_PPO_LAMBDA] = KEY("lambda", "0.95", 1, "of generalised advantage estimation; 1: Monte Carlo, 0: one step"),

@@ -10,6 +10,7 @@
 //
 //   ratio = pi(action) / mu(action),   A' = A, or (A - mean) / (sigma + 1e-8) over the pass or the iteration
 //   L = mean of -min(ratio A', clip(ratio, 1 - c, 1 + c) A') + baseline_cost 1/2 (R - V)^2 - entropy_cost H(pi)
+//   entropy_schedule lr: entropy_cost times the scheduled learning rate / the first
 //
 // With value_clip v > 0 the value loss is the larger one of (R - V)^2 and (R - (V_old + clip(V - V_old, -v, v)))^2.
 // The ratio is to the policy that acted, so windows of older versions (async) are corrected likewise.

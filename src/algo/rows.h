@@ -34,7 +34,7 @@ struct farm_algo_rows {
     const float *reward;                 // [T+1][columns] clipped and scaled
     const uint8_t *flags;                // [T+1][columns] FARM_STEP_*
     float *scratch;                      // [algorithm's scratch][T][columns]
-    const double *pass_sums;             // targets once: [FARM_ALGO_SUMS_MAX] of `reduce` over this pass's rows
+    const double *pass_sums;             // targets once: [FARM_ALGO_SUMS_MAX] of `reduce` over this pass; its schedule
     const double *iteration_sums;        // likewise over all rows of the iteration
     float *dpolicy;                      // [T+1][columns][outputs] out: gradient of the loss
     float *dvalue;                       // [T+1][columns] out

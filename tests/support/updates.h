@@ -358,7 +358,8 @@ static inline void update_pass(struct update_run *run, const struct farm_pass *p
 static inline void update_passes(struct update_run *run) {
     const uint32_t parts = (uint32_t)run->c->passes, units = farm_algo_units(&run->plan, UPDATES_COLUMNS);
     uint32_t order[UPDATES_COLUMNS * UPDATES_UNROLL];
-    if (!parts) update_pass(run, &(struct farm_pass){.learning_rate = (double)run->c->lr, .schedule = UPDATES_SCHEDULE});
+    if (!parts)
+        update_pass(run, &(struct farm_pass){.learning_rate = (double)run->c->lr, .schedule = UPDATES_SCHEDULE});
     for (uint32_t epoch = 0; parts && epoch < (uint32_t)run->c->epochs; epoch++) {
         for (uint32_t i = 0; i < units; i++) order[i] = (7 * i + 5 * epoch) % units;
         for (uint32_t m = 0; m < parts; m++) {
@@ -467,7 +468,7 @@ static inline void updates_expect_on_policy(const struct farm_backend_ops *ops, 
         update_publish(run);
         for (int moved = 0; moved < 2; moved++) {
             update_begin(run, 0);
-            update_pass(run, &(struct farm_pass){.learning_rate = 0.1});
+            update_pass(run, &(struct farm_pass){.learning_rate = 0.1, .schedule = UPDATES_SCHEDULE});
             cr_assert_eq(ops->finish(run->backend, &stats, &err), FARM_OK, "%s", err.message);
             const double beyond = stats.terms[FARM_PPO_CLIPPED], kl = stats.terms[FARM_PPO_KL];
             cr_assert(moved ? beyond > 0 : beyond == 0 && fabs(kl) < stats.terms[0] * (bound * bound / 8 + 1e-6),
