@@ -2,7 +2,6 @@
 // that one group steps while the others' actions are computed. Memory order: ring/lane.h and ring/wait.h.
 #include "actor/actor.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include "actor/crash.h"
 #include "actor/film.h"
 #include "actor/group.h"
+#include "base/thread.h"
 #include "envs/plugin.h"
 #include "ring/ring.h"
 
@@ -24,22 +24,6 @@ struct farm_actor {
     struct farm_call *call;
     struct farm_film film;
 };
-
-// Set by the signal handler, which has no context.
-static volatile sig_atomic_t terminated;
-
-static void on_sigterm(int signal) {
-    terminated = 1;
-}
-
-// SIGTERM ends the actor after its step. Ctrl-C reaches the terminal's whole process group, but the supervisor decides
-// when actors end. A closed stderr must not end one either.
-static void install_signals(void) {
-    terminated = 0;
-    sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_sigterm}, NULL);
-    sigaction(SIGINT, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
-    sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
-}
 
 // Opens the environment; its spec must be that of the lanes.
 static enum farm_status open_env(struct farm_actor *actor, struct farm_error *err) {
@@ -91,7 +75,7 @@ static bool await_lane(struct farm_actor *actor, uint32_t *l) {
 static enum farm_status step_lanes(struct farm_actor *actor, struct farm_error *err) {
     struct farm_ring *ring = &actor->ring;
     uint32_t l = ring->spec.lanes - 1; // lane 0 is next
-    while (!terminated) {
+    while (!farm_sigterm_caught()) {
         if (!await_lane(actor, &l)) {
             if (farm_load_relaxed(&ring->down_control->stop)) break;
             continue;
@@ -111,7 +95,7 @@ static enum farm_status step_lanes(struct farm_actor *actor, struct farm_error *
 
 int farm_actor_run(const struct farm_actor_config *config, struct farm_error *err) {
     struct farm_actor actor = {.config = config, .call = farm_crash_watch()};
-    install_signals();
+    farm_sigterm_catch(); // it ends the actor after its step
     actor.call->actor = config->actor;
     enum farm_status status = farm_ring_open(config->up_fd, config->down_fd, FARM_RING_ACTOR, &actor.ring, err);
     if (status) {

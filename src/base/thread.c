@@ -40,6 +40,24 @@ int farm_thread_start(pthread_t *thread, const char *name, uint32_t number, void
     return 0;
 }
 
+static volatile sig_atomic_t sigterm_caught; // a handler has no context
+
+static void on_sigterm(int number) {
+    (void)number;
+    sigterm_caught = 1;
+}
+
+void farm_sigterm_catch(void) {
+    sigterm_caught = 0;
+    sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_sigterm}, NULL);
+    sigaction(SIGINT, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
+    sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
+}
+
+bool farm_sigterm_caught(void) {
+    return sigterm_caught;
+}
+
 void farm_thread_use_signal_stack(void) {
     static _Thread_local _Alignas(64) char stack[64 << 10];
     stack_t before;

@@ -19,6 +19,12 @@ sigset_t farm_ending_signals(void);
 // Whether one of them is pending; the caller has blocked them.
 bool farm_ending_pending(void);
 
+// From here on SIGTERM sets farm_sigterm_caught, one for the process. Ctrl-C reaches the terminal's whole process
+// group, but a supervisor decides when its workers end, and a closed stderr must not end one: SIGINT and SIGPIPE are
+// ignored.
+void farm_sigterm_catch(void);
+bool farm_sigterm_caught(void);
+
 // Gives this thread a stack for handlers with SA_ONSTACK, unless a sanitizer has given it one.
 void farm_thread_use_signal_stack(void);
 

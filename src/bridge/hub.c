@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "base/time.h"
 #include "bridge/hub_session.h"
 #include "bridge/worker.h"
@@ -449,13 +450,13 @@ int farm_hub_run(const struct farm_hub_config *config, struct farm_error *err) {
     static const uint64_t BYE_NS = 1000000000;
     struct farm_hub *hub;
     uint64_t idle_ns = 0;
-    farm_worker_catch_sigterm();
+    farm_sigterm_catch();
     if (farm_hub_make(config, &hub, err)) return 1;
     for (;;) {
         const uint64_t now_ns = farm_now_ns();
         const bool busy = farm_hub_turn(hub, now_ns);
-        if (farm_worker_terminated()) receive_control(hub); // the supervisor sends END before SIGTERM
-        if (farm_worker_terminated() && !hub->ends) break;
+        if (farm_sigterm_caught()) receive_control(hub); // the supervisor sends END before SIGTERM
+        if (farm_sigterm_caught() && !hub->ends) break;
         if (hub->ends && !hub->ends_ns) send_bye(hub);
         if (hub->ends_ns && (all_vacant(hub) || now_ns - hub->ends_ns > BYE_NS)) break;
         if (!farm_worker_may_sleep(&idle_ns, busy, now_ns, config->spin_ns)) continue;

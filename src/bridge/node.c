@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "base/time.h"
 #include "bridge/dial.h"
 #include "bridge/link.h"
@@ -578,9 +579,9 @@ void farm_node_free(struct farm_node *node, bool end) {
 int farm_node_run(const struct farm_node_config *config, struct farm_error *err) {
     struct farm_node *node;
     uint64_t idle_ns = 0;
-    farm_worker_catch_sigterm();
+    farm_sigterm_catch();
     if (farm_node_make(config, &node, err)) return 1;
-    while (!farm_worker_terminated() && !is_over(node)) {
+    while (!farm_sigterm_caught() && !is_over(node)) {
         const uint64_t now_ns = farm_now_ns();
         const bool busy = farm_node_turn(node, now_ns);
         if (!farm_worker_may_sleep(&idle_ns, busy, now_ns, config->spin_ns)) continue;

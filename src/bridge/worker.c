@@ -5,25 +5,6 @@
 
 #include "base/atomics.h"
 
-// The signal handler can reach only a global.
-static volatile sig_atomic_t terminated;
-
-static void on_sigterm(int number) {
-    (void)number;
-    terminated = 1;
-}
-
-void farm_worker_catch_sigterm(void) {
-    terminated = 0;
-    sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_sigterm}, NULL);
-    sigaction(SIGINT, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
-    sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
-}
-
-bool farm_worker_terminated(void) {
-    return terminated;
-}
-
 void farm_worker_die_of_sigterm(void) {
     signal(SIGTERM, SIG_DFL);
     raise(SIGTERM);

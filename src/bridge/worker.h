@@ -1,14 +1,10 @@
-// Shared by the loops of both bridge workers (farm_hub_run, farm_node_run): SIGTERM, and the time to sleep. One per
-// process, because a signal handler sets a global.
+// Shared by the loops of both bridge workers (farm_hub_run, farm_node_run): their end, and the time to sleep.
 #ifndef FARM_BRIDGE_WORKER_H
 #define FARM_BRIDGE_WORKER_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-// From here on SIGTERM sets farm_worker_terminated; SIGINT and SIGPIPE are ignored.
-void farm_worker_catch_sigterm(void);
-bool farm_worker_terminated(void);
 // Ends the process by SIGTERM as if uncaught, so that a supervisor that did not send it starts another worker.
 void farm_worker_die_of_sigterm(void);
 
