@@ -1,7 +1,7 @@
 // The work of round_trip.c and update.c: lanes of 84x84 frames of bytes, four stacked, six actions, and IMPALA's update
 // of 32 windows of 20 transitions; and the programs' flags. Include the project's headers first.
-#ifndef FARM_TESTS_GPU_WORK_H
-#define FARM_TESTS_GPU_WORK_H
+#ifndef FARM_BENCH_GPU_WORK_H
+#define FARM_BENCH_GPU_WORK_H
 
 enum { SIDE = 84, STACK = 4, ACTIONS = 6, FLAT = 8, UNROLL = 20, BATCH = 32, RING_STEPS = 128 };
 
