@@ -350,21 +350,21 @@ static inline void update_begin(struct update_run *run, uint64_t start) {
 
 // ---- updates ----
 
-static inline void update_pass(struct update_run *run, const struct farm_pass *pass) {
+static inline void update_pass(struct update_run *run, struct farm_pass pass) {
     struct farm_error err = {0};
-    cr_assert_eq(run->ops->pass(run->backend, 0, pass, &err), FARM_OK, "%s", err.message);
+    pass.schedule = UPDATES_SCHEDULE;
+    cr_assert_eq(run->ops->pass(run->backend, 0, &pass, &err), FARM_OK, "%s", err.message);
 }
 
 static inline void update_passes(struct update_run *run) {
     const uint32_t parts = (uint32_t)run->c->passes, units = farm_algo_units(&run->plan, UPDATES_COLUMNS);
     uint32_t order[UPDATES_COLUMNS * UPDATES_UNROLL];
-    if (!parts)
-        update_pass(run, &(struct farm_pass){.learning_rate = (double)run->c->lr, .schedule = UPDATES_SCHEDULE});
+    if (!parts) update_pass(run, (struct farm_pass){.learning_rate = (double)run->c->lr});
     for (uint32_t epoch = 0; parts && epoch < (uint32_t)run->c->epochs; epoch++) {
         for (uint32_t i = 0; i < units; i++) order[i] = (7 * i + 5 * epoch) % units;
         for (uint32_t m = 0; m < parts; m++) {
             const uint32_t from = units * m / parts, to = units * (m + 1) / parts;
-            update_pass(run, &(struct farm_pass){order + from, to - from, (double)run->c->lr, UPDATES_SCHEDULE});
+            update_pass(run, (struct farm_pass){order + from, to - from, .learning_rate = (double)run->c->lr});
         }
     }
 }
@@ -468,7 +468,7 @@ static inline void updates_expect_on_policy(const struct farm_backend_ops *ops, 
         update_publish(run);
         for (int moved = 0; moved < 2; moved++) {
             update_begin(run, 0);
-            update_pass(run, &(struct farm_pass){.learning_rate = 0.1, .schedule = UPDATES_SCHEDULE});
+            update_pass(run, (struct farm_pass){.learning_rate = 0.1});
             cr_assert_eq(ops->finish(run->backend, &stats, &err), FARM_OK, "%s", err.message);
             const double beyond = stats.terms[FARM_PPO_CLIPPED], kl = stats.terms[FARM_PPO_KL];
             cr_assert(moved ? beyond > 0 : beyond == 0 && fabs(kl) < stats.terms[0] * (bound * bound / 8 + 1e-6),
