@@ -1,9 +1,12 @@
 // farm_arithmetic_time (arithmetic.h). It times an executor of each form on random frames, op by op, in CPU time of
-// this thread, which other processes disturb little; then the mix of the best form of each op, if it is not uniform.
+// this thread, which other processes disturb little; then the mix of the best form of each op, if it is not uniform. A
+// shared CPU's clock may change by half within a second, so runs are compared within a round only: a form's time is the
+// median over the rounds of its share in the round's time of the first candidate.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/statistics.h"
 #include "base/time.h"
 #include "nn/arithmetic.h"
 #include "nn/dnnl_op.h"
@@ -12,7 +15,7 @@
 
 enum {
     CANDIDATES_MAX = FARM_FORMS_MAX + 1,
-    ROUNDS = 8,   // of all candidates, after one that is not timed
+    ROUNDS = 8,   // of all candidates, after one that does not count
     ROWS_MIN = 4, // of a run
 };
 static const double RUN_MULTIPLICATIONS = 1e9; // about, of one run: some 20 ms at 50 G/s
@@ -30,17 +33,17 @@ struct work {
     uint8_t *frames;
     const void **rows_at;
     float *params, *grads, *logits, *value;
-    float *state;   // of a network with one: zeros before, and what follows
-    uint8_t *flags; // zeros
+    float *state;                    // of a network with one: zeros before, and what follows
+    uint8_t *flags;                  // zeros
+    double booked[FARM_NET_OPS_MAX]; // by the executor that runs, op by op
 };
 
 struct candidate {
     struct farm_arithmetic arithmetic;
     struct farm_executor *executor;
-    double booked[FARM_NET_OPS_MAX];                               // by the executor, op by op
-    double loading[FARM_NET_OPS_MAX], computing[FARM_NET_OPS_MAX]; // seconds of a run, the least so far
-    double op_seconds[FARM_NET_OPS_MAX];                           // a row: of inference, and of training
-    double seconds;                                                // their sum
+    double runs[ROUNDS][FARM_NET_OPS_MAX]; // seconds a row of each run: of inference, and of training
+    double op_seconds[FARM_NET_OPS_MAX];   // likewise, of all runs
+    double seconds;                        // their sum
 };
 
 static double multiplications(const struct farm_net *net) {
@@ -102,27 +105,22 @@ static struct farm_sequence sequence_of(const struct work *work) {
     return sequence;
 }
 
-// Runs once and updates each op's cost of a row: the least of all runs but the first. In training a row is inferred
-// once and trained on once; both executors load each version of the parameters, and its rows share that cost. (Both
-// loads are taken to cost what training's does, which does not copy a product's f32 weights.)
-static void run_candidate(struct work *work, struct candidate *c, bool first) {
+// Runs once and writes each op's cost of a row. In training a row is inferred once and trained on once; both executors
+// load each version of the parameters, and its rows share that cost. (Both loads are taken to cost what training's
+// does, which does not copy a product's f32 weights.)
+static void run_candidate(struct work *work, struct candidate *c, int round) {
     const struct farm_arithmetic_request *request = work->request;
     const bool training = request->train_rows > 0;
-    memset(c->booked, 0, sizeof c->booked);
+    double *seconds = c->runs[round];
+    memset(work->booked, 0, sizeof work->booked);
     farm_executor_load(c->executor, work->params);
     for (int i = 0; i < request->net->op_count; i++)
-        if (first || c->booked[i] < c->loading[i]) c->loading[i] = c->booked[i];
-    memset(c->booked, 0, sizeof c->booked);
+        seconds[i] = training ? 2 * work->booked[i] / request->version_rows : 0;
+    memset(work->booked, 0, sizeof work->booked);
     for (int pass = 0; pass <= (int)training; pass++)
         farm_executor_forward(c->executor, work->rows_at, sequence_of(work), work->logits, work->value);
     if (training) farm_executor_backward(c->executor, sequence_of(work), work->logits, work->value, work->grads);
-    c->seconds = 0;
-    for (int i = 0; i < request->net->op_count; i++) {
-        if (first || c->booked[i] < c->computing[i]) c->computing[i] = c->booked[i];
-        c->op_seconds[i] = c->computing[i] / work->rows;
-        if (training) c->op_seconds[i] += 2 * c->loading[i] / request->version_rows;
-        c->seconds += c->op_seconds[i];
-    }
+    for (int i = 0; i < request->net->op_count; i++) seconds[i] += work->booked[i] / work->rows;
 }
 
 // Makes the candidate's executor, and runs it once.
@@ -132,19 +130,41 @@ static enum farm_status open_candidate(struct work *work, struct candidate *c, s
                                                 .training = work->request->train_rows > 0,
                                                 .arithmetic = &c->arithmetic,
                                                 .one_size = true,
-                                                .op_seconds = c->booked};
+                                                .op_seconds = work->booked};
     const enum farm_status status = farm_executor_create(&config, &c->executor, err);
-    if (status == FARM_OK) run_candidate(work, c, true);
+    if (status == FARM_OK) run_candidate(work, c, 0);
     return status;
 }
 
-// Runs the candidates in turns, so that all meet the same disturbances, until `until` (CPU seconds of this thread).
+// Seconds of all ops in a run.
+static double sum_of(const struct farm_net *net, const double *ops) {
+    double sum = 0;
+    for (int i = 0; i < net->op_count; i++) sum += ops[i];
+    return sum;
+}
+
+// Runs the candidates in turns until `until` (CPU seconds of this thread), and writes what their ops take.
 static void run_in_turns(struct work *work, struct candidate *candidates, int count, double until) {
-    double round = 0;
-    for (int r = 0; r < ROUNDS && cpu_seconds() + round < until; r++) {
+    const struct farm_net *net = work->request->net;
+    double round = 0, first[ROUNDS], least = INFINITY;
+    int rounds = 0;
+    for (; rounds < ROUNDS && cpu_seconds() + round < until; rounds++) {
         const double before = cpu_seconds();
-        for (int i = 0; i < count; i++) run_candidate(work, &candidates[i], r == 0);
+        for (int c = 0; c < count; c++) run_candidate(work, &candidates[c], rounds);
         round = cpu_seconds() - before;
+    }
+    if (rounds == 0) rounds = 1; // too slow: what they took when they were made
+    for (int r = 0; r < rounds; r++) {
+        first[r] = sum_of(net, candidates[0].runs[r]);
+        least = fmin(least, first[r]);
+    }
+    for (int c = 0; c < count; c++) {
+        for (int i = 0; i < net->op_count; i++) {
+            double shares[ROUNDS];
+            for (int r = 0; r < rounds; r++) shares[r] = candidates[c].runs[r][i] / first[r];
+            candidates[c].op_seconds[i] = least * farm_median(shares, (size_t)rounds, NULL);
+        }
+        candidates[c].seconds = sum_of(net, candidates[c].op_seconds);
     }
 }
 
@@ -256,19 +276,22 @@ enum farm_status farm_arithmetic_time(const struct farm_arithmetic_request *requ
     const int count = farm_arithmetic_forms(net, request->precision, forms);
     const int made = make_uniform(&work, forms, count, end, &longest, candidates, &status, err);
     int best = 0, open = made;
-    run_in_turns(&work, candidates, made, start + 0.7 * FARM_ARITHMETIC_SECONDS);
+    if (made > 0) run_in_turns(&work, candidates, made, start + 0.7 * FARM_ARITHMETIC_SECONDS);
     for (int i = 1; i < made; i++)
         if (candidates[i].seconds < candidates[best].seconds) best = i;
     if (made > 1 && cpu_seconds() + longest < end) {
         double op_seconds[CANDIDATES_MAX][FARM_NET_OPS_MAX];
         for (int i = 0; i < made; i++) memcpy(op_seconds[i], candidates[i].op_seconds, sizeof op_seconds[i]);
-        struct candidate *mixed = &candidates[made];
+        struct candidate *mixed = &candidates[made], *uniform = mixed - 1, other = *uniform;
         mixed->arithmetic = candidates[0].arithmetic;
         farm_arithmetic_mix(net, made, forms, (const double(*)[FARM_NET_OPS_MAX])op_seconds, mixed->arithmetic.forms);
+        *uniform = candidates[best];
+        candidates[best] = other;
+        best = made - 1;
         if (!is_uniform(net, &mixed->arithmetic) && open_candidate(&work, mixed, NULL) == FARM_OK) {
             open++;
-            run_in_turns(&work, mixed, 1, end);
-            if (mixed->seconds < MIXED_GAIN * candidates[best].seconds) best = made;
+            run_in_turns(&work, uniform, 2, end);
+            if (mixed->seconds < MIXED_GAIN * uniform->seconds) best = made;
         }
     }
     for (int i = 0; i < open; i++) farm_executor_destroy(candidates[i].executor);
