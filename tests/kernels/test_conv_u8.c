@@ -145,25 +145,27 @@ static void run_backward(struct problem *p) {
     farm_conv_u8_backward_weights(&p->shape, p->frames, p->batch, p->dout, p->dweights, p->dbias, p->scratch);
 }
 
-// The naive forward pass before ReLU.
-static double naive_output(const struct problem *p, int n, int position, int o) {
-    double sum = p->bias[o];
-    for (int t = 0; t < p->taps; t++) sum += pixel_at(p, n, position, t) * p->weights[o * p->taps + t];
-    return sum;
+// What the taps of a position read.
+static void read_patch(const struct problem *p, int n, int position, double *patch) {
+    for (int t = 0; t < p->taps; t++) patch[t] = pixel_at(p, n, position, t);
 }
 
 // Relative error of the whole output in the Euclidean norm.
 static double forward_error(struct problem *p) {
     run_forward(p);
-    double error = 0, norm = 0;
-    for (int n = 0; n < p->batch; n++)
-        for (int position = 0; position < p->positions; position++)
-            for (int o = 0; o < p->shape.outputs; o++) {
-                const double sum = naive_output(p, n, position, o), expected = p->shape.relu ? fmax(0, sum) : sum;
-                const double got = out_of(p, p->out, n, position, o);
-                error += (got - expected) * (got - expected);
-                norm += expected * expected;
-            }
+    double error = 0, norm = 0, *patch = calloc((size_t)p->taps, sizeof *patch);
+    for (int i = 0; i < p->batch * p->positions; i++) {
+        const int n = i / p->positions, position = i % p->positions;
+        read_patch(p, n, position, patch);
+        for (int o = 0; o < p->shape.outputs; o++) {
+            double sum = p->bias[o];
+            for (int t = 0; t < p->taps; t++) sum += patch[t] * p->weights[o * p->taps + t];
+            const double expected = p->shape.relu ? fmax(0, sum) : sum, got = out_of(p, p->out, n, position, o);
+            error += (got - expected) * (got - expected);
+            norm += expected * expected;
+        }
+    }
+    free(patch);
     cr_assert_gt(norm, 0);
     return sqrt(error / norm);
 }
@@ -171,26 +173,30 @@ static double forward_error(struct problem *p) {
 // The same of the weight gradient; the bias gradient is checked to 1e-5 of what is summed.
 static double backward_error(struct problem *p) {
     run_backward(p);
-    double error = 0, norm = 0;
-    double *expected = calloc((size_t)p->taps, sizeof *expected);
-    for (int o = 0; o < p->shape.outputs; o++) {
-        double bias = 0, summed = 0;
-        memset(expected, 0, (size_t)p->taps * sizeof *expected);
-        for (int n = 0; n < p->batch; n++)
-            for (int position = 0; position < p->positions; position++) {
-                const double d = out_of(p, p->dout, n, position, o);
-                bias += d;
-                summed += fabs(d);
-                for (int t = 0; d != 0 && t < p->taps; t++) expected[t] += d * pixel_at(p, n, position, t);
-            }
-        cr_assert_leq(fabs((double)p->dbias[o] - bias), 1e-5 * summed, "bias gradient of channel %d", o);
-        for (int t = 0; t < p->taps; t++) {
-            const double off = (double)p->dweights[o * p->taps + t] - expected[t];
-            error += off * off;
-            norm += expected[t] * expected[t];
+    const int outputs = p->shape.outputs;
+    double error = 0, norm = 0, *patch = calloc((size_t)p->taps, sizeof *patch);
+    double *expected = calloc(weight_count(p), sizeof *expected), *bias = calloc((size_t)outputs, 2 * sizeof *bias);
+    double *summed = bias + outputs;
+    for (int i = 0; i < p->batch * p->positions; i++) {
+        const int n = i / p->positions, position = i % p->positions;
+        read_patch(p, n, position, patch);
+        for (int o = 0; o < outputs; o++) {
+            const double d = out_of(p, p->dout, n, position, o);
+            bias[o] += d;
+            summed[o] += fabs(d);
+            for (int t = 0; d != 0 && t < p->taps; t++) expected[o * p->taps + t] += d * patch[t];
         }
     }
+    for (int o = 0; o < outputs; o++)
+        cr_assert_leq(fabs((double)p->dbias[o] - bias[o]), 1e-5 * summed[o], "bias gradient of channel %d", o);
+    for (size_t k = 0; k < weight_count(p); k++) {
+        const double off = (double)p->dweights[k] - expected[k];
+        error += off * off;
+        norm += expected[k] * expected[k];
+    }
+    free(patch);
     free(expected);
+    free(bias);
     return sqrt(error / norm);
 }
 

@@ -66,24 +66,24 @@ class Deterministic(InFolder):
 
     def test_frames_numbers_and_python_repeat(self):
         for env, frames, *more in (
-            ("native/breakout", "3k", "--checkpoint-updates", "2", "--train-threads", "2"),
-            ("gym/CartPole-v1", "4k", "--algo", "ppo", "--checkpoint-updates", "1"),
-            ("ale/Pong", "1k", "--algo", "vtrace", "--unroll", "8", "--checkpoint-updates", "4", "--envs-total", "8"),
-            ("procgen/coinrun", "2k", "--algo", "vtrace", "--unroll", "8", "--checkpoint-updates", "2"),
+            ("native/breakout", "2k", "--checkpoint-updates", "2", "--train-threads", "2"),
+            ("gym/CartPole-v1", "2k", "--algo", "ppo", "--checkpoint-updates", "1"),
+            ("ale/Pong", "500", "--algo", "vtrace", "--unroll", "8", "--checkpoint-updates", "4", "--envs-total", "4"),
+            ("procgen/coinrun", "1k", "--algo", "vtrace", "--unroll", "8", "--checkpoint-updates", "2"),
             ("mujoco/HalfCheetah-v4", "4k", "--algo", "ppo", "--checkpoint-updates", "1"),
         ):
             with self.subTest(env=env):
                 name = env.replace("/", "_")
                 self.same(self.train(env, frames, *more, run=name), self.train(env, frames, *more, run=name + "_again", XDG_CACHE_HOME=str(self.folder)))
 
-        one = self.train("native/breakout", "3k", "--checkpoint-updates", "2", "--train-threads", "1", run="one")
+        one = self.train("native/breakout", "2k", "--checkpoint-updates", "2", "--train-threads", "1", run="one")
         self.assertEqual(one[0], self.made("native_breakout")[0])
 
     def test_a_run_that_stops_and_goes_on_is_one_that_does_not(self):
         """Ctrl-C stops it at the next checkpoint."""
         for env, frames, *more in (
-            ("native/catch", "80k", "--algo", "ppo", "--checkpoint-updates", "20"),
-            ("native/recall", "80k", "--algo", "vtrace", "--burn-in", "7", "--checkpoint-updates", "5"),
+            ("native/catch", "40k", "--algo", "ppo", "--checkpoint-updates", "10"),
+            ("native/recall", "40k", "--algo", "vtrace", "--burn-in", "7", "--checkpoint-updates", "5"),
         ):
             with self.subTest(env=env):
                 run, first, parts = (env, frames, *more), f"{env[7:]}_whole", f"{env[7:]}_parts"

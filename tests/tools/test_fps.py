@@ -180,7 +180,7 @@ class Placements(Fps):
 class Tuning(Fps):
     def test_writes_a_recipe_that_train_accepts(self):
         most = 65536  # of a recipe; from there, the search tries twice as many first
-        arguments = "--env native/catch --seconds 0.5 --tune --out mine.yaml --envs-per-actor".split()
+        arguments = "--env native/catch --seconds 0.5 --tune --out mine.yaml --actors 1 --envs-per-actor".split()
         document = self.fps(*arguments, str(most))
         tuned = document["tuned"]
         self.assertGreaterEqual(len(document["tried"]), 4)

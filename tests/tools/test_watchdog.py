@@ -36,7 +36,7 @@ class Watchdog(Watched):
         python = self.folder / "python"
         python.write_text(HANGING_PYTHON.format(python=sys.executable, folder=self.folder))
         python.chmod(0o755)
-        small = ("--envs-per-actor", "4", "--batch", "4", "--unroll", "5", "--hang-seconds", "1")
+        small = ("--envs-per-actor", "2", "--batch", "4", "--unroll", "5", "--hang-seconds", "1")
         process = self.start("--env", "ale/Pong", *small, python=python)
         self.assertNotIn("has not returned", self.said())  # it may report that Python is slow to start
 

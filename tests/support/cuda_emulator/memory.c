@@ -52,17 +52,20 @@ static void remove_block(void *start, enum kind kind, const char *what) {
     abort_misuse("no such memory, or freed twice", start, 0, what);
 }
 
-// Device memory is accessible only while work runs.
-static void protect_arena(int protection) {
-    if (gpu.arena_high && mprotect(gpu.arena, gpu.arena_high, protection))
+// Device memory is accessible only while work runs: by a protection key (pkeys(7)) if the CPU has them, which takes no
+// system call.
+static void protect_arena(bool open) {
+    if (gpu.key > 0)
+        pkey_set(gpu.key, open ? 0 : PKEY_DISABLE_ACCESS);
+    else if (gpu.arena_high && mprotect(gpu.arena, gpu.arena_high, open ? PROT_READ | PROT_WRITE : PROT_NONE))
         abort_misuse("mprotect", gpu.arena, gpu.arena_high, "emulator");
 }
 
 void open_memory(void) {
-    if (gpu.running++ == 0) protect_arena(PROT_READ | PROT_WRITE);
+    if (gpu.running++ == 0) protect_arena(true);
 }
 void close_memory(void) {
-    if (--gpu.running == 0) protect_arena(PROT_NONE);
+    if (--gpu.running == 0) protect_arena(false);
 }
 
 // The lowest gap that is large enough.
@@ -95,6 +98,9 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
         gpu.arena = mmap(NULL, ARENA_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (gpu.arena == MAP_FAILED || mprotect(gpu.arena + LOWER_BYTES, LOWER_BYTES, PROT_READ | PROT_WRITE))
             abort_misuse("no address space", NULL, ARENA_BYTES, "cudaMalloc");
+        gpu.key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
+        if (gpu.key > 0 && pkey_mprotect(gpu.arena, LOWER_BYTES, PROT_READ | PROT_WRITE, gpu.key))
+            abort_misuse("pkey_mprotect", gpu.arena, LOWER_BYTES, "cudaMalloc");
     }
     char *start = find_gap(bytes);
     size_t end = (size_t)(start - gpu.arena) + bytes;

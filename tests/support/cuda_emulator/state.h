@@ -68,6 +68,7 @@ extern struct gpu {
     char *arena;
     size_t arena_high; // the highest end of an allocation in the lower half
     int running;       // nested calls of open_memory
+    int key;           // the arena's protection key; not above 0: none
     int running_device;
     struct CUstream_st *running_stream;
     struct block blocks[BLOCKS_MAX];
