@@ -133,7 +133,7 @@ static void append_record(const char *path, const struct tally *tally, double wa
 // FARM_BRIDGE_CUTS=100000 FARM_BRIDGE_RECORD=bench/results/bridge_faults.jsonl is the long run.
 Test(cuts, at_random_bytes_lose_and_repeat_nothing) {
     const char *count = getenv("FARM_BRIDGE_CUTS"), *path = getenv("FARM_BRIDGE_RECORD");
-    const uint64_t cuts = count ? strtoull(count, NULL, 10) : 5000, start_ns = farm_now_ns();
+    const uint64_t cuts = count ? strtoull(count, NULL, 10) : 2000, start_ns = farm_now_ns();
     struct tally tally = {0};
     for (uint64_t seed = 0; tally.cuts < cuts; seed++) cut_at_random((int)(seed % 2) * LOCAL, seed, 500, 0, &tally);
     if (path) append_record(path, &tally, (double)(farm_now_ns() - start_ns) * 1e-9);
@@ -141,7 +141,7 @@ Test(cuts, at_random_bytes_lose_and_repeat_nothing) {
 
 Test(cuts, hubs_nodes_and_actors_can_be_replaced_at_any_moment) {
     struct tally tally = {0};
-    for (int flow = 0; flow < DOWN; flow++) cut_at_random(flow, 77, flow & TLS ? 300 : 2000, 1000, &tally);
+    for (int flow = 0; flow < DOWN; flow++) cut_at_random(flow, 77, flow & TLS ? 200 : 1000, 500, &tally);
     cr_assert(tally.hubs > 100 && tally.nodes > 100 && tally.actors > 100);
 }
 

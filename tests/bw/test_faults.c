@@ -23,7 +23,7 @@ static enum farm_status measure_kernel(const struct farm_bw_setup *setup, struct
 }
 
 static struct farm_bw_setup here(void) {
-    return setup_here(1e-3, 1, 1e-4);
+    return setup_here(2e-4, 1, 1e-4);
 }
 
 #define assert_contains(note, text) cr_assert(strstr(note, text), "'%s' is not in '%s'", text, note)

@@ -22,28 +22,28 @@ libs=(-Wl,--as-needed "$build/libfarm.a" -lhwloc -lnuma -ldnnl -lgomp -ljansson 
 mutants='
 * step published before it is written | src/actor/group.c | s/(const uint64_t n = farm_lane_actor_next\(lane\);)/$1 farm_store_release(&lane->up->produced, n + 1);/
 new actor does not wait for the answer | src/actor/actor.c | s/(    if \(ready\) status = step_lanes\()/    if (ready) status = farm_group_step(actor.groups, actor.ring.lanes, err);\n    if (!status) farm_lane_actor_publish(actor.ring.lanes);\n$1/
-* local actor publishes before it answers | src/actor/actor.c | s/( *if \(lane->local\).*?)(farm_lane_actor_next\(lane\))(\);\n)( *farm_lane_actor_publish\(lane\);\n)/$4$1$2 - 1$3/s
+local actor publishes before it answers | src/actor/actor.c | s/( *if \(lane->local\).*?)(farm_lane_actor_next\(lane\))(\);\n)( *farm_lane_actor_publish\(lane\);\n)/$4$1$2 - 1$3/s
 local actor takes a slot that training holds | src/ring/lane.h | s/(bool farm_lane_actor_can_write\(struct farm_lane \*lane\) \{)/$1 if (lane->local) return true;/
 local steps judged as central ones | src/ring/lane.h | s/return lane->local \? lane->steps : 1;/return 1;/
-* new actor overwrites the newest step | src/ring/lane.c | s/(produced_local = farm_load_acquire\(&lane->up->produced\));/$1; if (lane->produced_local) lane->produced_local--;/
+new actor overwrites the newest step | src/ring/lane.c | s/(produced_local = farm_load_acquire\(&lane->up->produced\));/$1; if (lane->produced_local) lane->produced_local--;/
 - new actor does not ring | src/ring/lane.c | s/farm_store_release\(&lane->up_control->doorbell[^;]*;//
 new actor goes on without FIRST | src/actor/group.c | s/first \? FARM_STEP_FIRST/first ? n ? 0 : FARM_STEP_FIRST/
-* seeds of a dead life again | src/actor/actor.c | s/const uint64_t generation = [^;]*;/const uint64_t generation = 0;/
+seeds of a dead life again | src/actor/actor.c | s/const uint64_t generation = [^;]*;/const uint64_t generation = 0;/
 ~ bell before the step | src/ring/lane.h | s/(    farm_store_release\(&lane->up->produced, \+\+lane->produced_local\);\n)(.*\n)/$2$1/
 slot overwritten that training holds | src/ring/lane.h | s/(bool farm_lane_actor_can_write\(struct farm_lane \*lane\) \{)/$1 return true;/
-* answer of another step | src/actor/group.c | s/farm_lane_action\(lane, n - 1, 0\)/farm_lane_action(lane, n, 0)/
+answer of another step | src/actor/group.c | s/farm_lane_action\(lane, n - 1, 0\)/farm_lane_action(lane, n, 0)/
 * acted before the answer | src/learner/inference.c | s/(    const enum farm_status status = parts->ops->infer)/    for (uint32_t i = 0; i < count; i++) farm_lane_answer(inference->rows[i].lane, inference->rows[i].n);\n$1/
 acted at the first part of a lane | src/learner/inference.c | s/if \(lane->env_done < lane->lane->width\) continue;(\s*if \(!parts->ops->stores_acted\) farm_lane_answer)/$1/
 learner skips what was not answered | src/learner/lanes.c | s/lane->answered = farm_lane_acted\(lane->lane\);/lane->answered = farm_lane_produced(lane->lane);/
-* learner forgets what it had checked | src/learner/lanes.c | s/\(void\)farm_validator_step\(&lane->validator, lane->answered - back, UINT64_MAX\);/;/
+learner forgets what it had checked | src/learner/lanes.c | s/\(void\)farm_validator_step\(&lane->validator, lane->answered - back, UINT64_MAX\);/;/
 learner does not look after its birth | src/ring/wait.c | s/doorbell\) - 1;/doorbell);/
-* window skipped after a restart | src/ring/window.c | s/(    cursor->held = cursor->next;)/    if (consumed) cursor->next += shape->stride;\n$1/
+window skipped after a restart | src/ring/window.c | s/(    cursor->held = cursor->next;)/    if (consumed) cursor->next += shape->stride;\n$1/
 window given back twice after a restart | src/ring/window.c | s/(    cursor->held = cursor->next;)/    if (consumed) cursor->next -= shape->stride;\n$1/
 window taken twice | src/ring/window.c | s/cursor->next \+= shape->stride;/cursor->next += start % 5 ? shape->stride : shape->stride * (start != 0);/
 * given back before training | src/learner/trainer.c | s/(    enum farm_status status = begin_iteration\(trainer, trainer->slot\);)/    parts->source->ops->done(parts->source, it->windows, it->count, NULL);\n$1/
 dropped while training holds older steps of the lane | src/replay/fifo.c | s/ && window->cursor->held == window->start//
 * answered before the iteration is published | src/learner/inference.c | s/lane->ticket = (farm_trainer_push)/$1/
-* versions begin anew after a restart | src/learner/learner.c | s/(const uint64_t next = )farm_load_relaxed\(publishes\)/$1publishes ? 0 : 1/
+versions begin anew after a restart | src/learner/learner.c | s/(const uint64_t next = )farm_load_relaxed\(publishes\)/$1publishes ? 0 : 1/
 version visible before it is written down | src/learner/trainer.c | s/( *if \(!status\) farm_store_release\(&parts->config->stats->publishes.*?\n)(.*?\n)/$2$1/
 history given back | src/ring/window.c | s/return cursor->held > history \? [^;]*;/return history ? cursor->held : cursor->held;/
 steps counted twice | src/learner/lanes.c | s/(farm_stats_add\(&stats->agent_steps, transitions)\)/$1 + (n % 64 == 63))/

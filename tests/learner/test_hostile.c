@@ -17,7 +17,7 @@ enum {
     HOSTILE = 1, // between the honest ones
     SIDE = 12,   // pixels of a frame
     STACK = 3,
-    ROUNDS = 6,
+    ROUNDS = 4,
     ROUND_STEPS = 10, // that every honest lane makes in a round, however long that takes
 };
 static const uint64_t LIMIT_NS = 8000000000u, ROUND_LEAST_NS = 60000000u;

@@ -19,7 +19,7 @@ from lanes import FIRST, GAME_END, GREY, LAST, TERMINATED, TRUNCATED, Lane
 GAMES = (
     "asteroids", "boxing", "breakout", "freeway", "montezuma_revenge", "ms_pacman", "pong", "qbert", "seaquest", "space_invaders",
 )
-STEPS, STEPS_ENDLESS = 600, 200
+STEPS, STEPS_ENDLESS = 400, 100
 ENDLESS = ("boxing", "freeway", "pong")  # a game is longer than STEPS
 
 
