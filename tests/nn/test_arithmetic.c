@@ -188,10 +188,10 @@ Test(arithmetic, a_choice_of_older_kernels_is_kept_for_its_run_only) {
 Test(arithmetic, invalid_files_are_ignored) {
     const struct farm_net net = net_of("shallow", grey);
     struct farm_arithmetic_request request = request_of(&net);
-    request.train_rows = 0; // less to time
     char text[FARM_ARITHMETIC_TEXT], line[4096], *file = chosen_line(&request, line);
-    const size_t key =
-        (size_t)(strchr(line, '\t') - line); // plans: of the wrong length, path, type, block; mixed wrongly
+    const size_t key = (size_t)(strchr(line, '\t') - line);
+    request.train_rows = 0; // less to time
+    // Of the wrong length, path, type, block; mixed wrongly.
     static const char *const plans[] = {"",
                                         "\n",
                                         "\t\n",

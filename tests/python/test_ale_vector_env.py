@@ -78,7 +78,6 @@ class AleVectorEnv(unittest.TestCase):
     def test_hundreds_of_steps_of_each_game(self):
         games = ale_game.games().values() if os.environ.get("FARM_LONG") else GAMES
         ends = {rom: self.compare(rom, STEPS_ENDLESS if rom in ENDLESS else STEPS, seed) for seed, rom in enumerate(games)}
-        self.assertGreater(ends["breakout"], 2)
         self.assertGreater(sum(count > 0 for count in ends.values()), len(ends) // 3, ends)
 
     def test_screens_of_other_heights(self):
