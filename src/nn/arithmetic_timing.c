@@ -285,7 +285,7 @@ enum farm_status farm_arithmetic_time(const struct farm_arithmetic_request *requ
         struct candidate *mixed = &candidates[made], *uniform = mixed - 1, other = *uniform;
         mixed->arithmetic = candidates[0].arithmetic;
         farm_arithmetic_mix(net, made, forms, (const double(*)[FARM_NET_OPS_MAX])op_seconds, mixed->arithmetic.forms);
-        *uniform = candidates[best];
+        *uniform = candidates[best]; // beside the mix, so that these two take turns
         candidates[best] = other;
         best = made - 1;
         if (!is_uniform(net, &mixed->arithmetic) && open_candidate(&work, mixed, NULL) == FARM_OK) {

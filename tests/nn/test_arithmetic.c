@@ -191,6 +191,8 @@ Test(arithmetic, invalid_files_are_ignored) {
     char text[FARM_ARITHMETIC_TEXT], line[4096], *file = chosen_line(&request, line);
     const size_t key = (size_t)(strchr(line, '\t') - line);
     request.train_rows = 0; // less to time
+    choose(&request, text);
+    cr_assert_not_null(strstr(text, "as timed earlier"), "the unchanged file: %s", text);
     // Of the wrong length, path, type, block; mixed wrongly.
     static const char *const plans[] = {"",
                                         "\n",
