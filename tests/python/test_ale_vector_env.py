@@ -7,9 +7,10 @@ differently; ALE's wheels are not.) Other observations are compared with ALE's G
 
 import functools
 import os
+import subprocess
+import sys
 import unittest
 
-import ale_py.roms
 import numpy as np
 from actorfarm import ale_game, gym_spaces
 from ale_py import _ale_py
@@ -25,7 +26,7 @@ ENDLESS = ("asteroids", "boxing", "freeway", "pong")  # a game is longer than ST
 
 def vector_env(rom, options):
     return _ale_py.ALEVectorInterface(
-        rom_path=ale_py.roms.get_rom_path(rom),
+        rom_path=ale_game.ale_py.roms.get_rom_path(rom),
         num_envs=1,
         stack_num=1,
         reward_clipping=False,
@@ -140,6 +141,16 @@ class Direct(unittest.TestCase):
             ale_game.Game("breakout", 0, ale_game.Options(mode=1))
         with self.assertRaisesRegex(ValueError, "difficulty is one of 0, 1"):
             ale_game.Game("breakout", 0, ale_game.Options(difficulty=7))
+
+
+class Loading(unittest.TestCase):
+    def test_no_palette_is_averaged(self):
+        """The dynamic linker gives the emulator our function, which does nothing, and the emulator does not need its own."""
+        command = [sys.executable, "-c", "from actorfarm import ale_game"]
+        said = subprocess.run(command, env={**os.environ, "LD_DEBUG": "bindings"}, stderr=subprocess.PIPE, text=True, check=True).stderr
+        bound = [line for line in said.splitlines() if "makeAveragePalette" in line]
+        self.assertRegex("\n".join(bound), r"binding file \S*/_ale_py\S* .* to \S*/_farm\S* ")
+        self.assertFalse(ale_game.Game("pong", 0, ale_game.Options())._ale.getBool("color_averaging"))
 
 
 class NoopCount(unittest.TestCase):
