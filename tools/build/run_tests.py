@@ -148,7 +148,7 @@ def main():
 
     environment = dict(os.environ, FARM_BUILD=os.path.abspath(arguments.build), FARM_SOURCE=os.getcwd())
     environment["PYTHONPATH"] = os.path.abspath(os.path.join(arguments.build, "python"))
-    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    environment["PYTHONDONTWRITEBYTECODE"] = environment["OPENBLAS_NUM_THREADS"] = "1"  # numpy would start threads that wait
     cache = tempfile.TemporaryDirectory()  # not the user's
     environment["XDG_CACHE_HOME"] = cache.name
     suppressions = os.path.join(os.path.dirname(RUN_UNITTEST), "lsan.supp")
