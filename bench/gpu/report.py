@@ -3,12 +3,13 @@
 report.py training FROM NAME [KEY=LEAST...]
                               prints the figures of a `farm train` as a document, from FROM/NAME.farm (what it printed),
                               NAME.metrics.jsonl and NAME.log; exit status 1 if it did not run on the GPU, made
-                              no update, or printed a KEY below LEAST
+                              no update, or printed a KEY below LEAST (return_best: the highest mean return of
+                              metrics.jsonl)
 report.py collect FROM TO KEPT
                               writes every FROM/*.json as one list, TO/gpu.json, each with machine, commit, date and command
                               (of FROM/NAME.command); the parts' outcomes (FROM/steps.tsv) as TO/summary.json; the benchmark
-                              `cuda` as TO/cuda.json. KEPT: a folder of earlier runs' documents; those of this commit and
-                              GPU become part of `cuda`
+                              `cuda` as TO/cuda.json. KEPT: a folder of earlier runs' documents, of this build and GPU, which
+                              become part of `cuda`
 """
 
 import datetime
@@ -69,6 +70,7 @@ def complete(document, name, work, commit):
     head = {"schema_version": 1, "benchmark": name, "commit": commit, **document}
     return {
         **head,
+        "part": name,
         "date": ended.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "command": text(work / f"{name}.command").strip(),
         "outcome": outcomes(work).get(name),
@@ -111,11 +113,16 @@ def training(work, name, least):
         print("it printed no document", file=sys.stderr)
         return 1
     metrics = metrics_of(work / f"{name}.metrics.jsonl")
+    returns = [(line["wall_s"], line["return_mean"]) for line in metrics if line.get("return_mean") is not None]
+    printed["return_best"] = max((mean for _, mean in returns), default=None)
+    wanted = least.get("return_mean", least.get("return_best"))
+    reached_s = next((wall_s for wall_s, mean in returns if wanted is not None and mean >= wanted), None)
     rows = [
         ("frames_per_s", printed["frames_per_s"], "frames/s", "higher"),
         ("frames", printed["frames"], "frames", "higher"),
         ("updates", printed["updates"], "updates", "higher"),
         ("return_mean", printed["return_mean"], "return", "higher"),
+        ("return_reached_s", reached_s, "s from the first step", "lower"),
         ("actor_wait_share", mean_of(metrics, "actor_wait_share"), "of the lanes' time", "lower"),
         ("learner_wait_share", mean_of(metrics, "learner_wait_share"), "of the training thread's time", "lower"),
         ("bus_bytes_per_observation", mean_of(metrics, "bus_bytes_per_observation"), "B", "lower"),
@@ -149,11 +156,12 @@ class Figures:
         for document in documents:
             name, outcome = document["benchmark"], document.get("outcome") or ""
             self.machines[name] = document.get("machine", {})
-            self.rows[name] = {row["name"]: row for row in document.get("results", [])}
+            rows = {row["name"]: row for row in document.get("results", [])}
             if outcome.startswith("failed: status"):
-                self.rows[name] = {row: {**of, "part": outcome} for row, of in self.rows[name].items()}
+                rows = {row: {**of, "part": outcome} for row, of in rows.items()}
             elif outcome.startswith("failed"):
-                self.rows[name], self.refused[name] = {}, outcome
+                rows, self.refused[name] = {}, outcome
+            self.rows.setdefault(name, {}).update(rows)  # `farm bw` runs in two parts
 
     def of(self, benchmark):
         return self.rows.get(benchmark, {})
@@ -284,12 +292,11 @@ def write(path, content):
     scratch.rename(path)
 
 
-def keep(kept, documents, commit, here):
-    """Keeps this run's documents; returns all that were kept of this commit on this GPU."""
+def keep(kept, documents):
+    """Keeps this run's documents; returns all that were kept."""
     for document in documents:
-        write(kept / f"{document['benchmark']}.json", document)
-    found = [read(path) for path in sorted(kept.glob("*.json"))]
-    return [document for document in found if document and document["commit"] == commit and document["machine"].get("gpu") == here.get("gpu")]
+        write(kept / f"{document['part']}.json", document)
+    return [document for document in map(read, sorted(kept.glob("*.json"))) if document]
 
 
 def collect(work, out, kept):
@@ -299,7 +306,7 @@ def collect(work, out, kept):
     documents = [complete(document, name, work, commit) for name, document in found.items() if document]
     write(out / "gpu.json", documents)
     write(out / "summary.json", summary(work, commit, [name for name, document in found.items() if document is None]))
-    write(out / "cuda.json", cuda(keep(kept, documents, commit, machine(work))))
+    write(out / "cuda.json", cuda(keep(kept, documents)))
     return 0
 
 

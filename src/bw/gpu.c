@@ -7,7 +7,7 @@
 #include "farm_build.h"
 #include "kernels/random.h"
 
-const uint32_t farm_bw_gpu_blocks[FARM_BW_GPU_BLOCKS] = {4, 8, 16};
+const uint32_t farm_bw_gpu_blocks[FARM_BW_GPU_BLOCKS] = {4, 6, 8, 16};
 const size_t farm_bw_gpu_piece_bytes[FARM_BW_GPU_PIECES] = {4096, 7056, 28224};
 const uint32_t farm_bw_gpu_piece_counts[FARM_BW_GPU_PIECES] = {2048, 2048, 512};
 

@@ -10,7 +10,7 @@
 
 #include "bw/figure.h"
 
-enum { FARM_BW_GPU_BLOCKS = 3, FARM_BW_GPU_PIECES = 3, FARM_BW_GPU_BYTES_LEAST = 64 << 10 };
+enum { FARM_BW_GPU_BLOCKS = 4, FARM_BW_GPU_PIECES = 3, FARM_BW_GPU_BYTES_LEAST = 64 << 10 };
 
 enum farm_bw_gpu_memory { FARM_BW_GPU_PINNED, FARM_BW_GPU_REGISTERED, FARM_BW_GPU_MEMORIES };
 // BOTH: at once; the bytes of both from the common start to the later end.
@@ -32,7 +32,7 @@ extern const char *const farm_bw_gpu_memory_names[FARM_BW_GPU_MEMORIES],
     *const farm_bw_gpu_direction_names[FARM_BW_GPU_DIRECTIONS],
         *const farm_bw_gpu_way_names[FARM_BW_GPU_WAYS], *const farm_bw_gpu_gatherer_names[FARM_BW_GPU_GATHERERS];
 
-extern const uint32_t farm_bw_gpu_blocks[FARM_BW_GPU_BLOCKS];       // 4, 8, 16
+extern const uint32_t farm_bw_gpu_blocks[FARM_BW_GPU_BLOCKS];       // 4, 6, 8, 16
 extern const size_t farm_bw_gpu_piece_bytes[FARM_BW_GPU_PIECES];    // 4096, 7056, 28224
 extern const uint32_t farm_bw_gpu_piece_counts[FARM_BW_GPU_PIECES]; // pieces of a pass, at most
 

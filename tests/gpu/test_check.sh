@@ -34,7 +34,7 @@ while [ $# -gt 0 ]; do [ "$1" = --run ] && run=$2; shift; done
 echo 'farm: learner: device cuda: a stub' >&2
 [ ! -f "$here/copies" ] || echo "farm: learner: warning: CUDA refuses to register the actors' up segments" >&2
 mkdir -p "$run"
-for second in 2 4 6; do echo "{\"wall_s\": $second, \"actor_wait_share\": 0.5, \"learner_wait_share\": 0.0$second}"; done >"$run/metrics.jsonl"
+for second in 2 4 6; do echo "{\"wall_s\": $second, \"actor_wait_share\": 0.5, \"learner_wait_share\": 0.0$second, \"return_mean\": ${second}0}"; done >"$run/metrics.jsonl"
 printf '{\n  "frames_per_s": 1000,\n  "frames": 100,\n  "updates": 3,\n  "return_mean": %s,\n  "environments": 4,\n  "actors": 1,\n  "net": "shallow"\n}\n' "$(cat "$here/return")"
 END
 cp "$scratch/gpu/litmus" "$scratch/libfarm_cuda.so"
@@ -86,6 +86,7 @@ expect 'parts["resume"] == "failed: frames is 100, and not 101.0" and parts["sco
     'missing["train_shallow"] == "part update has left no update_shallow_full" and "gather_4k" in missing' \
     '(results["breakout_frames_per_s"]["value"], results["breakout_frames_per_s"]["learner_wait_share"]) == (1000, 0.05)' \
     '(results["actor_round_trip"]["value"], results["actor_round_trip_smallest"]["target"]) == (7, 12)' \
+    '[r["value"] for d in documents if d["part"] == "score" for r in d["results"] if r["name"] == "return_reached_s"] == [4]' \
     'abs(results["actor_round_trip_training"]["ratio"] - 16 / 507) < 1e-9 and list(summary["registered"]) == ["update"]'
 
 # Failures: a return that is too low, a farm that copies, programs of two builds.
@@ -118,4 +119,8 @@ grep -q 'no forbidden outcome' "$scratch/printed"
 
 check 1 100 bw nonsense
 stub gpu/test_kernels <<<'echo no GPU here; exit 77'
-check 77 100 bw
+rm "$scratch/slow"
+echo '{"benchmark": "bw", "results": []}' >"$scratch/bw"
+check 77 100 bw bw_cpu
+check 0 100 bw_cpu
+expect 'parts["bw_cpu"].startswith("passed")'

@@ -94,6 +94,7 @@ enum farm_status farm_cuda_mirror_fill(struct farm_cuda_mirror *mirror, const st
     enum farm_status status = FARM_OK;
     for (uint32_t l = 0; l < lanes->rings[r].spec.lanes && !status; l++)
         status = fill_lane(mirror, &lanes->lanes[lanes->first_lane[r] + l], err);
+    if (!status) FARM_CUDA_TRY(cudaStreamSynchronize(NULL)); // copies from pageable memory return before they arrive
     return status;
 }
 

@@ -189,8 +189,8 @@ static enum farm_status try_bounced(const struct trial *trial, struct farm_cuda_
 static enum farm_status upload_lists(struct trial *trial, const void *const *from, void *lists,
                                      struct farm_error *err) {
     const size_t bytes = trial->count * sizeof *from;
-    FARM_CUDA_TRY(cudaMemcpy(lists, from, bytes, cudaMemcpyHostToDevice));
-    FARM_CUDA_TRY(cudaMemcpy((char *)lists + bytes, trial->to, bytes, cudaMemcpyHostToDevice));
+    FARM_CUDA_TRY(cudaMemcpyAsync(lists, from, bytes, cudaMemcpyHostToDevice, trial->stream));
+    FARM_CUDA_TRY(cudaMemcpyAsync((char *)lists + bytes, trial->to, bytes, cudaMemcpyHostToDevice, trial->stream));
     trial->pull.from = (const void *const *)lists;
     trial->pull.to = (void *const *)((char *)lists + bytes);
     return FARM_OK;
@@ -240,11 +240,8 @@ enum farm_status farm_cuda_obs_path_choose(struct CUstream_st *stream, const str
         farm_cuda_device_memory(bytes + sizeof *trial.number, "a list of pieces needs", NULL, &lists, err);
     if (status) return status;
     trial.number = (float *)(void *)((char *)lists + bytes);
-    const cudaError_t code = cudaMemset(trial.number, 0, sizeof *trial.number);
-    if (code) status = farm_cuda_fail(err, code, "cudaMemset", __FILE__, __LINE__);
-    if (!status)
-        status =
-            pieces->bounced ? try_with_bounce_buffer(&trial, lists, out, err) : try_registered(&trial, lists, out, err);
+    status =
+        pieces->bounced ? try_with_bounce_buffer(&trial, lists, out, err) : try_registered(&trial, lists, out, err);
     (void)cudaFree(lists);
     return status;
 }
