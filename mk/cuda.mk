@@ -46,7 +46,7 @@ $(BUILD)/gpu/lib: $(FARM) $(addprefix $(BUILD)/gpu/,round_trip test_executor)
 	$(Q)rm -rf $@ && mkdir -p $@
 	$(Q)ldd $^ | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p' | sort -u | grep -Ev '/(libc|libm|libpthread|libdl|librt|ld-linux[^/]*)\.so' | xargs -I{} cp -L {} $@
 .PHONY: cuda cuda-carry
-cuda-carry: cuda $(BUILD)/gpu/lib ## build/carry.tar.xz: what tests/gpu/check.sh needs on a machine that has a GPU and nothing else
+cuda-carry: cuda $(BUILD)/gpu/lib $(BUILD)/bench/ring $(BUILD)/bench/learner ## build/carry.tar.xz: what tests/gpu/check.sh needs on a machine that has a GPU and nothing else
 	$(Q)commit=$$(tests/gpu/same_build.sh $(BUILD) 2>$(BUILD)/gpu/same_build.log) || { cat $(BUILD)/gpu/same_build.log; exit 1; }; \
 		case $$commit in *-dirty) echo "  NOTE  what is packed is of a changed tree, $$commit: commit it before it is measured" ;; *) echo "  NOTE  of commit $$commit" ;; esac
 	$(Q)tests/gpu/carry_envs.sh $(BUILD)

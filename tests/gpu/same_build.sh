@@ -5,7 +5,7 @@
 set -u
 build=$1
 commits=
-for name in farm libfarm_cuda.so gpu/test_kernels gpu/test_executor gpu/round_trip gpu/update; do
+for name in farm libfarm_cuda.so gpu/test_kernels gpu/test_executor gpu/round_trip gpu/update $(cd "$build" && ls bench/ring bench/learner 2>/dev/null); do
     # The string of gen/farm_build.h; no other string is exactly twelve hexadecimal digits.
     commit=$(grep -zaoxE '[0-9a-f]{12}(-dirty)?' "$build/$name" 2>/dev/null | tr '\0' '\n' | sort -u | tr '\n' ' ')
     echo "$build/$name: ${commit:-missing, or without a commit}" >&2
