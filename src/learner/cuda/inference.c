@@ -171,8 +171,8 @@ static size_t discard_policy_offset(const struct farm_cuda_inference *i) {
 
 // Fills the constant lists and the target of padding rows' answers.
 static enum farm_status fill_constants(struct farm_cuda_inference *i, struct farm_error *err) {
-    FARM_CUDA_TRY(cudaMemcpy(i->block_from, &i->lists_mapped, sizeof(void *), cudaMemcpyHostToDevice));
-    FARM_CUDA_TRY(cudaMemcpy(i->block_to, &i->device_lists, sizeof(void *), cudaMemcpyHostToDevice));
+    enum farm_status status = farm_cuda_upload(i->block_from, &i->lists_mapped, sizeof(void *), err);
+    if (!status) status = farm_cuda_upload(i->block_to, &i->device_lists, sizeof(void *), err);
     char *at = i->discard_memory;
     i->discard = (struct farm_cuda_answer_lane){.version = (uint64_t *)(void *)at,
                                                 .value = (float *)(void *)(at + 16),
@@ -180,7 +180,7 @@ static enum farm_status fill_constants(struct farm_cuda_inference *i, struct far
                                                 .sample = (uint8_t *)(at + 32),
                                                 .policy = (float *)(void *)(at + discard_policy_offset(i)),
                                                 .count = 1};
-    return FARM_OK;
+    return status;
 }
 
 static enum farm_status allocate_states(struct farm_cuda_inference *i, struct farm_error *err) {
@@ -190,7 +190,7 @@ static enum farm_status allocate_states(struct farm_cuda_inference *i, struct fa
     if (!status) status = allocate_array(rows, sizeof(void *), &i->states_to, err);
     for (size_t row = 0; row < rows && !status; row++) {
         const void *to = (char *)i->states + row * bytes;
-        FARM_CUDA_TRY(cudaMemcpy(i->states_to + row, &to, sizeof to, cudaMemcpyHostToDevice));
+        status = farm_cuda_upload(i->states_to + row, &to, sizeof to, err);
     }
     return status;
 }

@@ -30,6 +30,12 @@ enum farm_status farm_cuda_device_memory(size_t bytes, const char *what, const c
     return FARM_OK;
 }
 
+enum farm_status farm_cuda_upload(void *to, const void *from, size_t bytes, struct farm_error *err) {
+    FARM_CUDA_TRY(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+    FARM_CUDA_TRY(cudaStreamSynchronize(NULL));
+    return FARM_OK;
+}
+
 enum farm_status farm_cuda_host_memory(size_t bytes, const char *what, const char *key, void *out,
                                        struct farm_error *err) {
     const size_t size = bytes ? bytes : 1;

@@ -1,5 +1,5 @@
-// Allocates device memory and pinned host memory, with messages that name the purpose and the size. Runs in the
-// learner; no state.
+// Allocates device memory and pinned host memory, with messages that name the purpose and the size, and fills device
+// memory. Runs in the learner; no state.
 #ifndef FARM_LEARNER_CUDA_MEMORY_H
 #define FARM_LEARNER_CUDA_MEMORY_H
 
@@ -14,6 +14,10 @@ enum farm_status farm_cuda_device_memory(size_t bytes, const char *what, const c
                                          struct farm_error *err);
 enum farm_status farm_cuda_host_memory(size_t bytes, const char *what, const char *key, void *out,
                                        struct farm_error *err);
+
+// Copies from any host memory, and waits until the bytes have arrived: cudaMemcpy returns before they do if the memory is
+// pageable, and streams that do not wait for the default stream would read what was there.
+enum farm_status farm_cuda_upload(void *to, const void *from, size_t bytes, struct farm_error *err);
 
 // Reserves bytes of a block at *at, rounded up to the alignment. Returns their offset.
 static inline size_t farm_cuda_reserve(size_t *at, size_t bytes, size_t alignment) {

@@ -80,12 +80,13 @@ enum farm_status farm_cuda_mirror_make(const struct farm_lanes *lanes, uint32_t 
 static enum farm_status fill_lane(struct farm_cuda_mirror *mirror, const struct farm_learner_lane *of,
                                   struct farm_error *err) {
     const uint64_t end = of->answered, steps = mirror->lanes[of->id].steps;
+    enum farm_status status = FARM_OK;
     for (uint32_t image = 0; image < farm_cuda_images(mirror->io); image++)
-        for (uint64_t n = end > steps ? end - steps : 0; n < end; n++)
-            FARM_CUDA_TRY(cudaMemcpy(farm_cuda_mirror_at(mirror, of->id, image, n, 0),
-                                     farm_cuda_frame(mirror, of->lane, image, n, 0),
-                                     of->lane->width * mirror->frame_bytes, cudaMemcpyHostToDevice));
-    return FARM_OK;
+        for (uint64_t n = end > steps ? end - steps : 0; n < end && !status; n++)
+            status = farm_cuda_upload(farm_cuda_mirror_at(mirror, of->id, image, n, 0),
+                                      farm_cuda_frame(mirror, of->lane, image, n, 0),
+                                      of->lane->width * mirror->frame_bytes, err);
+    return status;
 }
 
 // Step after step, by plain copies: at most once in a ring's life.
@@ -94,7 +95,6 @@ enum farm_status farm_cuda_mirror_fill(struct farm_cuda_mirror *mirror, const st
     enum farm_status status = FARM_OK;
     for (uint32_t l = 0; l < lanes->rings[r].spec.lanes && !status; l++)
         status = fill_lane(mirror, &lanes->lanes[lanes->first_lane[r] + l], err);
-    if (!status) FARM_CUDA_TRY(cudaStreamSynchronize(NULL)); // copies from pageable memory return before they arrive
     return status;
 }
 

@@ -189,11 +189,11 @@ static enum farm_status try_bounced(const struct trial *trial, struct farm_cuda_
 static enum farm_status upload_lists(struct trial *trial, const void *const *from, void *lists,
                                      struct farm_error *err) {
     const size_t bytes = trial->count * sizeof *from;
-    FARM_CUDA_TRY(cudaMemcpyAsync(lists, from, bytes, cudaMemcpyHostToDevice, trial->stream));
-    FARM_CUDA_TRY(cudaMemcpyAsync((char *)lists + bytes, trial->to, bytes, cudaMemcpyHostToDevice, trial->stream));
+    enum farm_status status = farm_cuda_upload(lists, from, bytes, err);
+    if (!status) status = farm_cuda_upload((char *)lists + bytes, trial->to, bytes, err);
     trial->pull.from = (const void *const *)lists;
     trial->pull.to = (void *const *)((char *)lists + bytes);
-    return FARM_OK;
+    return status;
 }
 
 static enum farm_status try_registered(struct trial *trial, void *lists, struct farm_cuda_obs_path *out,

@@ -82,8 +82,7 @@ static enum farm_status make_mask(struct farm_cuda_parameters *p, struct farm_er
     const enum farm_status status = allocate_vector(p->count * sizeof(float), &p->trainable, err);
     if (status) return status;
     farm_cuda_to_device_layout(p->net, p->host.params, p->ordered);
-    FARM_CUDA_TRY(cudaMemcpy(p->trainable, p->ordered, p->count * sizeof(float), cudaMemcpyHostToDevice));
-    return FARM_OK;
+    return farm_cuda_upload(p->trainable, p->ordered, p->count * sizeof(float), err);
 }
 
 enum farm_status farm_cuda_parameters_make(const struct farm_net *net, const struct farm_learner_config *learner,

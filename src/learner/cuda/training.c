@@ -196,7 +196,7 @@ static enum farm_status list_places(char *start, size_t stride, size_t count, vo
     enum farm_status status = allocate_array(count, sizeof **out, out, err);
     for (size_t i = 0; i < count && !status; i++) {
         const void *place = start + i * stride;
-        FARM_CUDA_TRY(cudaMemcpy(*out + i, &place, sizeof place, cudaMemcpyHostToDevice));
+        status = farm_cuda_upload(*out + i, &place, sizeof place, err);
     }
     return status;
 }
