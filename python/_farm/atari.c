@@ -109,8 +109,9 @@ PyObject *module_brighter(PyObject *module, PyObject *const *args, Py_ssize_t co
     return Py_NewRef(Py_None);
 }
 
-// Replaces ale::PhosphorBlend::makeAveragePalette() of ALE's emulator, once ale_game.py has made this name global. It mixes
-// each colour with each other, 0.17 of the 0.19 s in which a game is loaded, for colour averaging alone, which is off here.
-__attribute__((visibility("default"))) void farm_ale_no_averages(void) __asm__(
-    "_ZN3ale13PhosphorBlend18makeAveragePaletteEv");
+// Replaces ale::PhosphorBlend::makeAveragePalette() of ALE's emulator, once ale_game.py has made this name global. It
+// mixes each colour with each other, 0.17 of the 0.19 s in which a game is loaded, for colour averaging alone, which is
+// off here.
+__attribute__((visibility("default"))) void
+farm_ale_no_averages(void) __asm__("_ZN3ale13PhosphorBlend18makeAveragePaletteEv");
 void farm_ale_no_averages(void) {}

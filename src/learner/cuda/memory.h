@@ -15,8 +15,8 @@ enum farm_status farm_cuda_device_memory(size_t bytes, const char *what, const c
 enum farm_status farm_cuda_host_memory(size_t bytes, const char *what, const char *key, void *out,
                                        struct farm_error *err);
 
-// Copies from any host memory, and waits until the bytes have arrived: cudaMemcpy returns before they do if the memory is
-// pageable, and streams that do not wait for the default stream would read what was there.
+// Copies from any host memory, and waits until the bytes have arrived: cudaMemcpy returns before they do if the memory
+// is pageable, and streams that do not wait for the default stream would read what was there.
 enum farm_status farm_cuda_upload(void *to, const void *from, size_t bytes, struct farm_error *err);
 
 // Reserves bytes of a block at *at, rounded up to the alignment. Returns their offset.

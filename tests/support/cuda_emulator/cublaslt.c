@@ -138,8 +138,8 @@ static cublasStatus_t heuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t ma
 
 enum { TOGETHER = 8 };
 
-// A column's products with up to TOGETHER rows of the left side, each summed in the order of k: one sum alone would wait
-// for its last addition.
+// A column's products with up to TOGETHER rows of the left side, each summed in the order of k: one sum alone would
+// wait for its last addition.
 static void add_products(const float *left, size_t rows, size_t next_row, size_t next_left, const float *right,
                          size_t next_right, size_t depth, double sums[TOGETHER]) {
     const float *row[TOGETHER];
