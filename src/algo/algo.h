@@ -38,8 +38,8 @@ struct farm_algo_config {
     bool loss_sum; // sums losses over the rows of a pass, as IMPALA's code does; false: averages
 };
 
-// How the trainer drives an algorithm: `epochs` times over an iteration's windows, each in passes of about `minibatch`
-// shuffled units (0 and one epoch: one pass over all in their order). A unit is a column. If targets are computed once,
+// How the trainer drives an algorithm: `epochs` times over an iteration's windows, each in equal passes of at most
+// `minibatch` shuffled units (0 and one epoch: one pass over all in their order). A unit is a column. If targets are computed once,
 // in `begin` from the stored answers and the present bootstrap values, passes compute gradients only, and a unit is a
 // row unless the net has a state.
 struct farm_algo_plan {
@@ -56,8 +56,8 @@ static inline bool farm_algo_row_units(const struct farm_algo_plan *plan) {
     return plan->targets_once && !plan->recurrent;
 }
 
-// Units of `columns` windows; rows (without burn-in) and transitions of a unit; the passes of an epoch, and the units
-// of the largest pass.
+// Units of `columns` windows; rows (without burn-in) and transitions of a unit; the passes of an epoch; the most units of
+// a pass of so many columns or fewer.
 static inline uint32_t farm_algo_units(const struct farm_algo_plan *plan, uint32_t columns) {
     return farm_algo_row_units(plan) ? columns * farm_algo_transitions(plan) : columns;
 }
@@ -69,11 +69,11 @@ static inline uint32_t farm_algo_unit_rows(const struct farm_algo_plan *plan) {
 }
 static inline uint32_t farm_algo_passes(const struct farm_algo_plan *plan, uint32_t columns) {
     const uint32_t units = farm_algo_units(plan, columns);
-    return plan->minibatch && plan->minibatch < units ? units / plan->minibatch : 1;
+    return plan->minibatch && units ? (units - 1) / plan->minibatch + 1 : 1;
 }
 static inline uint32_t farm_algo_pass_units(const struct farm_algo_plan *plan, uint32_t columns) {
-    const uint32_t passes = farm_algo_passes(plan, columns);
-    return (farm_algo_units(plan, columns) + passes - 1) / passes;
+    const uint32_t units = farm_algo_units(plan, columns);
+    return plan->minibatch && plan->minibatch < units ? plan->minibatch : units;
 }
 
 struct farm_algo {

@@ -21,7 +21,7 @@ static const struct farm_recipe_key keys[] = {
         KEY("lambda", "1", 0, 1, "decay, for each step, of the errors that are carried back; 1: none, as in IMPALA"),
     [FARM_VTRACE_EPOCHS] = {"epochs", FARM_RECIPE_WHOLE, 0, "1", 1, 1000, NULL, "passes over an update's windows", 0},
     [FARM_VTRACE_MINIBATCH] = {"minibatch", FARM_RECIPE_WHOLE, 0, "0", 0, 1e6, NULL,
-                               "steps of an optimiser step, in whole windows; 0: all of an update", 0},
+                               "steps of an optimiser step, at most, in whole windows; 0: all of an update", 0},
     [FARM_VTRACE_RATIO_CLIP] =
         KEY("ratio_clip", "0", 0, 1,
             "no policy gradient where pi/mu has left 1 +- this with its advantage; 0: off, IMPALA"),

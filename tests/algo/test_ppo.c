@@ -209,6 +209,20 @@ Test(ppo, the_learning_rate_follows_the_last_epochs_kl) {
     }
 }
 
+Test(ppo, passes_fit_the_memory_for_any_number_of_columns) {
+    for (uint32_t minibatch = 0; minibatch < 40; minibatch++)
+        for (uint32_t columns = 1, most = 0; columns < 40; columns++) {
+            const struct farm_algo_plan plan = {
+                .shape = {.stride = 3, .length = 4}, .minibatch = minibatch, .targets_once = true};
+            const uint32_t passes = farm_algo_passes(&plan, columns), units = 3 * columns;
+            const uint32_t largest = (units + passes - 1) / passes, smallest = units / passes;
+            cr_assert(smallest > 0 && (minibatch == 0 ? passes == 1 : largest <= minibatch));
+            cr_assert(minibatch == 0 || passes == (units + minibatch - 1) / minibatch);
+            most = largest > most ? largest : most; // an iteration may lack columns
+            cr_assert(most <= farm_algo_pass_units(&plan, columns) && most <= units);
+        }
+}
+
 // ---- through the learner ----
 
 // What the wrapped backend saw of the first pass over each iteration, before any step of the optimiser.

@@ -74,6 +74,10 @@ class Cuda(InFolder):
         account, _ = self.trained("--device", "cuda", "--frames", "60k", "--mirror", "window")
         self.assertGreater(account["return_mean"], 0)
 
+    def test_an_iteration_may_be_no_multiple_of_the_minibatch(self):
+        account, _ = self.trained("--device", "cuda", "--algo", "ppo", "--envs-total", "36", "--frames", "3k")  # 1,152 of 256
+        self.assertEqual(account["updates"], 2)
+
     def test_two_gpus_train_together_and_one_resumes(self):
         two = ("--device", "cuda", "--gpus", "2", "--actors", "2")
         account, log = self.trained(*two, "--frames", "12k", emulator="devices=2")

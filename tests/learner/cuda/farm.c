@@ -174,7 +174,8 @@ enum farm_status open_backend(struct farm *farm, const struct farm_backend_ops *
     farm->plan.sync = farm->setting.sync;
     if (farm->setting.passes) {
         farm->plan.epochs = 2;
-        farm->plan.minibatch = farm_algo_units(&farm->plan, farm->setting.batch) / farm->setting.passes;
+        farm->plan.minibatch =
+            (farm_algo_units(&farm->plan, farm->setting.batch) + farm->setting.passes - 1) / farm->setting.passes;
     }
     struct farm_head head;
     cr_assert_eq(farm_head_make(&farm->made[0].spec.env, farm->learner.head, &head, &farm->err), FARM_OK);
