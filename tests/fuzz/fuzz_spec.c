@@ -33,7 +33,7 @@ static void add_answers(struct extents *all, uint64_t lane, const struct farm_ri
                         const struct farm_ring_layout *layout) {
     for (uint32_t f = 0; f < spec->answer_count; f++) {
         const struct farm_answer_spec *answer = &spec->answer[f];
-        const uint64_t slots = ((uint64_t)spec->steps + answer->every - 1) / answer->every;
+        const uint64_t every = answer->every, slots = every ? (spec->steps + every - 1) / every : 2;
         unsigned __int128 bytes = answer->dtype == FARM_U64 ? 8 : answer->dtype == FARM_U8 ? 1 : 4;
         assert(layout->answer_bytes[f] == bytes * answer->values);
         add(all, lane + layout->answer[f], slots * bytes * answer->values * (answer->per_step ? 1 : spec->width));
@@ -93,8 +93,10 @@ static void check_bounds(const struct farm_ring_spec *spec) {
     assert(outputs == spec->answer[FARM_ANSWER_POLICY].values && outputs > 0);
     assert(spec->answer[FARM_ANSWER_ACTION].values == action->dims && spec->answers <= FARM_ANSWERS_LOCAL);
     assert(spec->answer_count >= FARM_ANSWERS_STANDARD && spec->answer_count <= FARM_ANSWER_FIELDS_MAX);
-    for (uint32_t f = 0; f < spec->answer_count; f++)
-        assert(spec->answer[f].values >= 1 && spec->answer[f].every >= 1 && spec->answer[f].every <= spec->steps);
+    for (uint32_t f = 0; f < spec->answer_count; f++) {
+        assert(spec->answer[f].values >= 1 && spec->answer[f].every <= spec->steps);
+        assert(spec->answer[f].every >= 1 || spec->answers == FARM_ANSWERS_CENTRAL);
+    }
 }
 
 // A change of one bit changes the hash.
