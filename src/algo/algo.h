@@ -39,9 +39,9 @@ struct farm_algo_config {
 };
 
 // How the trainer drives an algorithm: `epochs` times over an iteration's windows, each in equal passes of at most
-// `minibatch` shuffled units (0 and one epoch: one pass over all in their order). A unit is a column. If targets are computed once,
-// in `begin` from the stored answers and the present bootstrap values, passes compute gradients only, and a unit is a
-// row unless the net has a state.
+// `minibatch` shuffled units (0 and one epoch: one pass over all in their order). A unit is a column. If targets are
+// computed once, in `begin` from the stored answers and the present bootstrap values, passes compute gradients only,
+// and a unit is a row unless the net has a state.
 struct farm_algo_plan {
     struct farm_window_shape shape;
     uint32_t epochs, minibatch;
@@ -56,8 +56,8 @@ static inline bool farm_algo_row_units(const struct farm_algo_plan *plan) {
     return plan->targets_once && !plan->recurrent;
 }
 
-// Units of `columns` windows; rows (without burn-in) and transitions of a unit; the passes of an epoch; the most units of
-// a pass of so many columns or fewer.
+// Units of `columns` windows; rows (without burn-in) and transitions of a unit; the passes of an epoch; the most units
+// of a pass of so many columns or fewer.
 static inline uint32_t farm_algo_units(const struct farm_algo_plan *plan, uint32_t columns) {
     return farm_algo_row_units(plan) ? columns * farm_algo_transitions(plan) : columns;
 }

@@ -19,7 +19,8 @@ static const struct farm_recipe_key keys[] = {
     [FARM_PPO_BASELINE_COST] = KEY("baseline_cost", "0.5", 1e3, "weight of the value loss"),
     [FARM_PPO_EPOCHS] = {"epochs", FARM_RECIPE_WHOLE, 0, "4", 1, 1000, NULL, "passes over an iteration's steps", 0},
     [FARM_PPO_MINIBATCH] = {"minibatch", FARM_RECIPE_WHOLE, 0, "256", 0, 1e6, NULL,
-                            "steps of an optimiser step, at most (with lstm in whole windows); 0: all of an iteration", 0},
+                            "steps of an optimiser step, at most (with lstm in whole windows); 0: all of an iteration",
+                            0},
     [FARM_PPO_NORMALISE] = {"normalise_advantage", FARM_RECIPE_CHOICE, 0, "minibatch", 0, 0, "off|minibatch|iteration",
                             "over what advantages get mean 0 and deviation 1", 0},
     [FARM_PPO_KL_STOP] =

@@ -205,12 +205,28 @@ static bool target_reached(const struct farm_inference *inference) {
            farm_load_relaxed(&learner->stats->frames) >= learner->frames_target;
 }
 
+// In the synchronous regime a window's last step was answered because its iteration was over: training has no more of
+// it, also where `consumed` is still 0 because of the stack.
+static void release_trained(const struct farm_inference *inference, struct farm_learner_lane *lane) {
+    const struct farm_window_shape *shape = &inference->parts->plan.shape;
+    while (inference->trainer && inference->parts->plan.sync &&
+           farm_window_ready(shape, &lane->cursor, lane->answered)) {
+        const struct farm_window window = {.lane = lane->lane,
+                                           .ring = lane->ring,
+                                           .cursor = &lane->cursor,
+                                           .start = farm_window_take(shape, &lane->cursor)};
+        farm_window_release(shape, &window);
+    }
+}
+
 // What a dead learner may have left undone: windows whose last answer it gave, and actors that it did not wake.
 static void resume_lanes(struct farm_inference *inference) {
     for (uint32_t r = 0; r < inference->ring_count; r++) {
         struct farm_learner_lane *lanes = lanes_of(inference, inference->rings[r]);
-        for (uint32_t l = 0; l < inference->rings[r]->spec.lanes; l++)
+        for (uint32_t l = 0; l < inference->rings[r]->spec.lanes; l++) {
+            release_trained(inference, &lanes[l]);
             push_windows(inference, &lanes[l], lanes[l].answered);
+        }
     }
     for (uint32_t r = 0; r < inference->ring_count; r++) farm_learner_notify(inference->rings[r]);
 }

@@ -165,6 +165,19 @@ static bool went_on(void) {
     return stats()->updates >= goal && stats()->checkpoints >= 4;
 }
 
+// With a stack longer than a window nothing is released at first, and yet no window is trained on twice.
+Test(learner, a_synchronous_one_goes_on_with_the_window_that_was_not_trained_on) {
+    farm.config.algo.regime = FARM_REGIME_SYNC;
+    farm.config.algo.stack = 5 * UNROLL;
+    goal = 1;
+    launch_until(made_updates);
+    test_farm_end(&farm, SIGKILL);
+    goal = stats()->updates + 3;
+    launch_until(made_updates);
+    test_farm_end(&farm, SIGTERM);
+    cr_assert_geq(farm_lane_acted(lane_of(0)), UNROLL * stats()->updates);
+}
+
 Test(learner, goes_on_where_it_was_after_sigkill) {
     char path[512];
     uint64_t acted, steps;
