@@ -131,6 +131,9 @@ static const struct farm_recipe_key keys[] = {
         hang_kill, "0", 0, 1e6,
         "an environment that does not return for so long is killed, and a new actor takes its lanes; longer than its "
         "start and its slowest step; 0: never"),
+    DOUBLE(sync_grace_s, "5", 0.25, 1e6,
+           "--regime sync: if an actor does nothing for so long, as in a slow reset, the iteration trains without its "
+           "lane, and the lane's next window is dropped, seconds"),
     INT(restarts_max, "1000", 0, 1e9, "restarts of one actor, after which the run ends with an error; 0: no limit"),
     DOUBLE(node_grace_s, "600", 0, 1e9,
            "with --listen: a remote node that is away for so long loses its actors' places, seconds"),

@@ -14,7 +14,7 @@
 
 enum {
     FARM_RECIPE_FAMILY_KEYS_MAX = 64, // of all families together
-    FARM_RECIPE_KEYS_MAX = 67 + FARM_RECIPE_FAMILY_KEYS_MAX,
+    FARM_RECIPE_KEYS_MAX = 68 + FARM_RECIPE_FAMILY_KEYS_MAX,
     FARM_RECIPE_OPTIONS_MAX = 32,
     FARM_RECIPE_TEXT_BYTES = 64,   // a text, zero included
     FARM_RECIPE_PATH_BYTES = 1024, // a text that may hold a path: env, and the values of options
@@ -77,7 +77,7 @@ struct farm_recipe {
     int64_t checkpoints_keep, restarts_max, eval_every, eval_episodes;
     double seconds, reward_clip, reward_scale, log_sigma;
     double lr, lr_end, lr_hold, grad_norm_clip, rmsprop_decay, rmsprop_epsilon, adam_beta1, adam_beta2, adam_epsilon;
-    double infer_wait_ms, checkpoint_every, metrics_every, hang_seconds, hang_kill, node_grace_s;
+    double infer_wait_ms, checkpoint_every, metrics_every, hang_seconds, hang_kill, sync_grace_s, node_grace_s;
     bool deterministic, squash, normalise_observations, normalise_rewards, last_inputs, loss_sum, pin, numa, huge_pages,
         csv, tensorboard;
     struct farm_recipe_option options[FARM_RECIPE_OPTIONS_MAX];

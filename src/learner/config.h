@@ -65,6 +65,7 @@ struct farm_learner_config {
     bool train_threads_chosen; // by the plan, so that fewer may train if that is faster
     uint32_t infer_batch_max;  // observations of one forward pass
     double infer_wait_ms;      // longest wait of a ready lane for others in its batch
+    double sync_grace_s;       // of replay/source.h's synchronous source; 0: 5
     uint64_t spin_ns;          // before sleeping
     uint64_t nap_ns;           // longest sleep of inference before it checks for the end; 0: 50 ms
     uint32_t micro_batch;      // windows of one forward/backward; 0: chosen

@@ -232,10 +232,11 @@ static uint32_t windows_possible(const struct farm_learner_parts *parts) {
 static enum farm_status make_source(struct farm_learner_parts *parts, struct farm_error *err) {
     const struct farm_algo_config *algo = &parts->config->algo;
     if (parts->plan.sync) {
+        const uint64_t grace_ns = (uint64_t)(parts->config->sync_grace_s * 1e9);
         const struct farm_sync_config sync = {.shape = parts->plan.shape,
                                               .shards = parts->shards,
                                               .lanes = parts->lanes.lane_count,
-                                              .grace_ns = parts->config->deterministic ? UINT64_MAX : 0};
+                                              .grace_ns = parts->config->deterministic ? UINT64_MAX : grace_ns};
         return farm_sync_make(&sync, &parts->source, err);
     }
     struct farm_fifo_config fifo = {.shape = parts->plan.shape,

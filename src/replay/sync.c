@@ -1,6 +1,7 @@
 // Synchronous iterations: one window of every lane. See source.h.
 #include <stdlib.h>
 
+#include "base/log.h"
 #include "base/time.h"
 #include "replay/source.h"
 
@@ -19,6 +20,7 @@ struct farm_sync {
     struct farm_window_source source;
     struct farm_sync_config config;
     uint64_t taken;                  // iterations so far
+    bool warned;                     // of a lane that was left out
     uint32_t present, waiting, late; // lanes; those with a window; those left out
     struct place *places;            // [lanes]
 };
@@ -77,6 +79,16 @@ static bool is_hanging(const struct farm_sync *sync, struct place *place, uint64
     return now_ns - place->moved_ns > sync->config.grace_ns;
 }
 
+// Once: `windows_dropped` counts what follows.
+static void warn(struct farm_sync *sync) {
+    uint32_t l = 0;
+    while (!sync->places[l].late) l++;
+    farm_log_warn("an iteration is trained on without lane %u, whose actor has done nothing for %.3g s, and its next "
+                  "window will be dropped: raise sync_grace_s if environments take so long",
+                  l, (double)sync->config.grace_ns * 1e-9);
+    sync->warned = true;
+}
+
 static bool ready(const struct farm_window_source *source) {
     const struct farm_sync *sync = (const struct farm_sync *)source;
     return sync->waiting + sync->late == sync->present;
@@ -102,6 +114,7 @@ static uint32_t take(struct farm_window_source *source, uint64_t version, struct
             if (place->waits) out[count++] = place->window;
             place->waits = false;
         }
+    if (sync->late && !sync->warned) warn(sync);
     return count;
 }
 

@@ -62,6 +62,7 @@ struct farm_learner_config farm_run_learner_settings(const struct farm_run_plan 
         .train_threads_chosen = recipe->train_threads == 0,
         .infer_batch_max = (uint32_t)recipe->infer_batch_max,
         .infer_wait_ms = recipe->infer_wait_ms,
+        .sync_grace_s = recipe->sync_grace_s,
         .spin_ns = farm_run_spin_ns(recipe, placement->shared),
         .micro_batch = (uint32_t)recipe->micro_batch,
         .frames_per_step = plan->env.spec.frames_per_step,

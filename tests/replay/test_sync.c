@@ -1,5 +1,8 @@
 // The synchronous source over real lanes: the windows of an iteration, when tickets are released, and lanes that are
 // left out.
+#include <criterion/criterion.h>
+#include <criterion/redirect.h>
+
 #include "lanes.h"
 
 TestSuite(sync, .fini = close_lanes, .timeout = 30);
@@ -81,6 +84,7 @@ Test(sync, a_lane_counts_from_when_it_comes_until_it_leaves) {
 
 Test(sync, a_lane_that_hangs_is_left_out_and_its_late_window_dropped) {
     uint64_t tickets[LANES];
+    cr_redirect_stderr();
     set_up(RINGS, 1);
     answer_step_of(3, 0);
     for (int iteration = 0; iteration < 2; iteration++) {
@@ -92,6 +96,11 @@ Test(sync, a_lane_that_hangs_is_left_out_and_its_late_window_dropped) {
         if (iteration == 0) publish_parameters();
     }
     cr_assert_eq(lanes.source->dropped, 0);
+    cr_assert_stderr_eq_str(
+        "farm: warning: an iteration is trained on without lane 3, whose actor has done nothing for "
+        "1e-09 s, and its next window will be dropped: raise sync_grace_s if environments take so "
+        "long\n",
+        "once");
     const uint64_t late = push_window(3, 0);
     cr_assert_eq(lanes.source->dropped, WIDTH);
     expect_released(3, STRIDE);
