@@ -12,6 +12,7 @@ policy too (farm eval). Prints a table; exit status 1 if a row misses its thresh
 import datetime
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -132,6 +133,7 @@ def record(farm, row, seeds, threshold, version):
 def main():
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which ends the training too
     farm, names = os.path.join(sys.argv[1], "farm"), sys.argv[2:]
     chosen = {row: {seed for name, _, seed in (name.partition(":") for name in names or [""]) if name in row.name} for row in TABLE}
     rows = [row for row in TABLE if chosen[row]]
