@@ -73,8 +73,11 @@ bool farm_listener_accept(struct farm_listener *listener, int64_t *result) {
     return true;
 }
 
-bool farm_listener_is_paused(const struct farm_listener *listener) {
-    return listener->paused_until_ns && farm_now_ns() < listener->paused_until_ns;
+bool farm_listener_is_paused(struct farm_listener *listener) {
+    if (!listener->paused_until_ns) return false;
+    if (farm_now_ns() < listener->paused_until_ns) return true;
+    listener->paused_until_ns = 0;
+    return false;
 }
 
 uint64_t farm_listener_bound(const struct farm_listener *listener, uint64_t timeout_ns) {

@@ -33,15 +33,17 @@ void farm_event_forget(struct farm_event_queue *queue, uint32_t socket);
 
 // A listener pauses after a failure that would repeat at once (no descriptors, no memory).
 struct farm_listener {
-    int fd; // -1: none
-    uint64_t paused_until_ns;
+    int fd;                   // -1: none
+    uint64_t paused_until_ns; // 0: not paused
 };
 enum { FARM_LISTENER_PAUSE_MS = 100 };
 
 // One accept4. True: *result is a descriptor or -errno; false: no connection waits.
 bool farm_listener_accept(struct farm_listener *listener, int64_t *result);
-bool farm_listener_is_paused(const struct farm_listener *listener);
-// The shorter of timeout_ns and the rest of the listener's pause.
+// False ends the pause: the engine accepts again before it sleeps.
+bool farm_listener_is_paused(struct farm_listener *listener);
+// The shorter of timeout_ns and the rest of the listener's pause. 0 if the pause is over and farm_listener_is_paused
+// has not reported that yet.
 uint64_t farm_listener_bound(const struct farm_listener *listener, uint64_t timeout_ns);
 
 #endif
