@@ -288,6 +288,7 @@ static void attach_now(struct hub_peer *peer, struct hub_session *session) {
     struct farm_bridge_node_stats *row = hub_row(peer->hub, session);
     if (!session_matches(peer, session)) {
         peer->state = HUB_PEER_CONNECTED; // waits for no places any more
+        peer->session = NULL;
         hub_refuse(peer, FARM_WIRE_REFUSE_SESSION, "the counters of node and learner are not of the same session");
         return;
     }
@@ -319,7 +320,10 @@ void hub_attach(struct hub_peer *peer, struct hub_session *session) {
         attach_now(peer, session);
         return;
     }
-    if (session->next) farm_link_close(&session->next->link, "a newer connection of this node replaces this one");
+    if (session->next) {
+        farm_link_close(&session->next->link, "a newer connection of this node replaces this one");
+        session->next->session = NULL;
+    }
     session->next = peer;
     peer->session = session;
     farm_link_close(&session->peer->link, "a newer connection of this node replaces this one");

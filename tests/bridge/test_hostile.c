@@ -183,6 +183,65 @@ Test(hostile, a_node_leaves_a_learner_with_impossible_counters) {
     }
 }
 
+// ---- connections that wait for a session ----
+
+// Another connection of the peer's node.
+static struct peer dial_again(const struct peer *first, const struct farm_wire_counters *counters) {
+    uint8_t out[1024];
+    struct peer peer = {.play = first->play, .side = MEMORY_UP};
+    peer_dial(&peer);
+    peer_send_message(&peer, FARM_WIRE_HELLO, out, peer_put_hello(PEER_RINGS, counters, out, sizeof out));
+    peer_wait(&peer);
+    return peer;
+}
+
+static void request_places(struct peer *peer) {
+    uint8_t out[8];
+    peer_send_message(peer, FARM_WIRE_JOIN, out, farm_wire_put_join(PEER_RINGS, out, sizeof out));
+}
+
+static void give_up_session(struct peer *peer) {
+    const struct farm_control_message forget = {.kind = FARM_CONTROL_FORGET, .fds = {-1, -1}};
+    cr_assert(farm_control_send(peer->play->world.control, &forget));
+}
+
+// In these two tests AddressSanitizer (make asan) reports a pointer to a session that was freed.
+Test(hostile, a_connection_refused_after_waiting_has_no_session) {
+    static const struct farm_wire_counters wrong[PEER_RINGS * PEER_LANES] = {{9, 9, 9, 0}};
+    struct peer old, refused;
+    peer_make(&old, MEMORY_UP, false);
+    peer_connect(&old, PEER_JOINED);
+    refused = dial_again(&old, wrong);
+    request_places(&refused);
+    peer_wait(&refused);
+    cr_assert(peer_closed(&old) && refusal(&refused)[0] && !peer_closed(&refused));
+    give_up_session(&refused);
+    peer_wait(&refused);
+    peer_hang_up(&refused);
+    free_peer(&old);
+}
+
+Test(hostile, a_connection_replaced_while_it_waits_has_no_session) {
+    for (uint64_t seed = 1; seed <= 8; seed++) { // which of them is closed first
+        static const struct farm_wire_counters none_yet[PEER_RINGS * PEER_LANES];
+        struct peer old, replaced, newest;
+        peer_make(&old, MEMORY_UP, false);
+        peer_connect(&old, PEER_JOINED);
+        replaced = dial_again(&old, none_yet);
+        newest = dial_again(&old, none_yet);
+        old.play->net.random = seed;
+        request_places(&replaced);
+        request_places(&newest);
+        peer_turn(&newest, 1000000); // both arrive
+        give_up_session(&newest);
+        peer_wait(&newest);
+        cr_expect(peer_closed(&old) && peer_closed(&replaced) && peer_closed(&newest));
+        peer_hang_up(&newest);
+        peer_hang_up(&replaced);
+        free_peer(&old);
+    }
+}
+
 Test(hostile, refuses_another_version_and_names_the_difference) {
     for (int field = 0; field < 2; field++) {
         uint8_t out[1024];
