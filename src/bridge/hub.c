@@ -217,15 +217,22 @@ static void limit_strangers(struct farm_hub *hub) {
     if (all >= HUB_STRANGERS_MAX) farm_link_close(&oldest->link, "more than %d unknown connections", HUB_STRANGERS_MAX);
 }
 
+// Of the host by IPv4, also if a socket of both families accepted it; of the network by IPv6. 0: unknown.
 static uint32_t hash_address(int fd) {
     struct sockaddr_storage at = {0};
     socklen_t bytes = sizeof at;
     uint32_t hash = 2166136261u; // FNV-1a
     if (fd < 0 || getpeername(fd, (struct sockaddr *)&at, &bytes)) return 0;
-    const bool v4 = at.ss_family == AF_INET;
-    const uint8_t *host = v4 ? (const uint8_t *)&((const struct sockaddr_in *)&at)->sin_addr
-                             : (const uint8_t *)&((const struct sockaddr_in6 *)&at)->sin6_addr;
-    for (uint32_t i = 0; i < (v4 ? 4 : 8); i++) hash = (hash ^ host[i]) * 16777619u; // IPv6: the network
+    const struct in6_addr *v6 = &((const struct sockaddr_in6 *)&at)->sin6_addr;
+    const uint8_t *from = v6->s6_addr, *end = from + 8;
+    if (at.ss_family == AF_INET) {
+        from = (const uint8_t *)&((const struct sockaddr_in *)&at)->sin_addr;
+        end = from + 4;
+    } else if (IN6_IS_ADDR_V4MAPPED(v6)) {
+        from = v6->s6_addr + 12;
+        end = from + 4;
+    }
+    for (; from < end; from++) hash = (hash ^ *from) * 16777619u;
     return hash;
 }
 

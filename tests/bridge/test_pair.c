@@ -1,5 +1,6 @@
 // A hub and a node over TCP on loopback: both engines, in the clear and by TLS, both answer modes, small and large
 // steps, connections closed with bytes in flight.
+#include <errno.h>
 #include <stdio.h>
 
 #include "base/log.h"
@@ -14,12 +15,11 @@ static struct world *world;
 static int listener;
 static char address[32];
 
-static void make_pair(const char *engine, bool encrypted, enum farm_answers answers, uint32_t pixels,
-                      uint32_t ring_steps) {
-    struct sockaddr_in at;
+// After `listener` listens at this port, in network byte order.
+static void make_pair_at(in_port_t port, const char *engine, bool encrypted, enum farm_answers answers, uint32_t pixels,
+                         uint32_t ring_steps) {
     farm_log_set_level(FARM_LOG_ERROR);
-    listener = listen_on_loopback(&at);
-    snprintf(address, sizeof address, "127.0.0.1:%u", ntohs(at.sin_port));
+    snprintf(address, sizeof address, "127.0.0.1:%u", ntohs(port));
     world = calloc(1, sizeof *world);
     world_spec(world, 3, 4, pixels, ring_steps);
     world->offer.spec.answers = world->node_spec.answers = answers;
@@ -29,6 +29,13 @@ static void make_pair(const char *engine, bool encrypted, enum farm_answers answ
     world->hub_config.engine = world->node_config.engine = engine;
     world->hub_config.key = world->node_config.key = encrypted ? &KEY : NULL;
     world_make(world, 2);
+}
+
+static void make_pair(const char *engine, bool encrypted, enum farm_answers answers, uint32_t pixels,
+                      uint32_t ring_steps) {
+    struct sockaddr_in at;
+    listener = listen_on_loopback(&at);
+    make_pair_at(at.sin_port, engine, encrypted, answers, pixels, ring_steps);
 }
 
 static void run_to(uint64_t steps) {
@@ -122,4 +129,63 @@ static void answer_while_sending(const char *engine) {
 Test(pair, an_answer_that_comes_while_another_is_sent_wakes_the_hub) {
     answer_while_sending("uring");
     answer_while_sending("poll");
+}
+
+// ---- strangers ----
+
+// Listens for IPv4 and IPv6, as `--listen [::]:PORT` does. Returns the port in network byte order; 0: no IPv6 here.
+static in_port_t listen_for_both(void) {
+    struct sockaddr_in6 at = {.sin6_family = AF_INET6};
+    socklen_t bytes = sizeof at;
+    listener = socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (listener < 0) return 0;
+    setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &(int){0}, sizeof(int));
+    if (bind(listener, (struct sockaddr *)&at, bytes) || listen(listener, 128)) return 0;
+    cr_assert_eq(getsockname(listener, (struct sockaddr *)&at, &bytes), 0);
+    return at.sin6_port;
+}
+
+// Connects to the listener from this address of the loopback interface; the hub accepts later.
+static int dial_from(const char *from, in_port_t port) {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in own = {.sin_family = AF_INET}, to = own;
+    own.sin_addr.s_addr = inet_addr(from);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_port = port;
+    cr_assert_eq(bind(fd, (struct sockaddr *)&own, sizeof own), 0);
+    cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    return fd;
+}
+
+static bool closed_by_hub(int fd) {
+    char byte;
+    return recv(fd, &byte, 1, MSG_DONTWAIT) >= 0 || errno != EAGAIN;
+}
+
+static uint32_t count_closed(const int *fds, uint32_t count) {
+    uint32_t closed = 0;
+    for (uint32_t i = 0; i < count; i++) closed += closed_by_hub(fds[i]);
+    return closed;
+}
+
+Test(pair, strangers_of_one_host_do_not_close_those_of_another) {
+    enum { MANY = 80, OPEN_MAX = 64 }; // OPEN_MAX: as docs/WIRE.md says
+    const in_port_t port = listen_for_both();
+    int many[MANY];
+    if (!port) cr_skip_test("no IPv6 here");
+    make_pair_at(port, "poll", false, FARM_ANSWERS_CENTRAL, 100, 16);
+    run_to(5);
+    const int other = dial_from("127.0.0.3", port);
+    for (uint32_t i = 0; i < MANY; i++) many[i] = dial_from("127.0.0.2", port);
+    uint64_t now = farm_now_ns(), limit = now + 4000000; // 4 ms of the hub's time, before it closes silent strangers
+    for (; count_closed(many, MANY) < MANY + 1 - OPEN_MAX && !closed_by_hub(other) && now < limit; now += 1000) {
+        farm_hub_turn(world->hub, now);
+        farm_hub_wait(world->hub, 1000000);
+    }
+    cr_expect_not(closed_by_hub(other), "the only stranger of its host is closed");
+    cr_expect_eq(count_closed(many, MANY), MANY + 1 - OPEN_MAX);
+    for (uint32_t i = 0; i < MANY; i++) close(many[i]);
+    close(other);
+    run_to(10);
+    free_pair();
 }
