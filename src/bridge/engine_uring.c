@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "bridge/engine_state.h"
+#include "ring/wait.h"
 
 // Kinds of operations; a socket's are bits of `flying`.
 enum kind { IN, OUT, CONNECT, CANCEL, WATCH, KIND_BITS = 8 };
@@ -372,7 +373,8 @@ static void handle_watch(struct farm_engine *engine, uint32_t number, int64_t ou
     }
     if (watch->way == POLLED_AND_READ) {
         engine->system_calls++;
-        if (read(watch->fd, &watch->value, sizeof watch->value) != sizeof watch->value) {
+        watch->value = farm_bell_empty(watch->fd);
+        if (!watch->value) {
             add_want(engine, WATCH, number);
             return;
         }

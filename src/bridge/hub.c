@@ -15,6 +15,7 @@
 #include "base/time.h"
 #include "bridge/hub_session.h"
 #include "bridge/worker.h"
+#include "ring/wait.h"
 
 enum {
     HANDSHAKES_PER_S = 100, // more wait for the next second
@@ -294,12 +295,11 @@ static void handle_closed(struct farm_hub *hub, struct hub_peer *peer) {
 }
 
 static void handle_event(struct farm_hub *hub, const struct farm_engine_event *event) {
-    uint64_t count;
     if (event->kind == FARM_ENGINE_ACCEPTED) {
         if (event->result >= 0) accept_peer(hub, (int)event->result);
     } else if (event->kind == FARM_ENGINE_READABLE) {
         if (event->number == WATCH_CONTROL) receive_control(hub);
-        if (event->number == WATCH_WAKE && !event->result) (void)!read(hub->wake, &count, sizeof count);
+        if (event->number == WATCH_WAKE && !event->result) farm_bell_empty(hub->wake);
     } else {
         struct hub_peer *peer = hub->peers[event->number];
         farm_link_event(&peer->link, event, hub->now_ns);

@@ -377,9 +377,8 @@ static void handle_closed(struct farm_node *node) {
 }
 
 static void handle_event(struct farm_node *node, const struct farm_engine_event *event) {
-    uint64_t count;
     if (event->kind == FARM_ENGINE_READABLE) {
-        if (!event->result) (void)!read(node->config.bell, &count, sizeof count);
+        if (!event->result) farm_bell_empty(node->config.bell);
         return;
     }
     const bool opens = node->link.state == FARM_LINK_CONNECTING;

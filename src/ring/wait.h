@@ -54,6 +54,10 @@ void farm_doorbells_free(struct farm_doorbells *bells);
 // Writes the indexes of rings that rang since the last call into out[count]; returns how many. One acquire load a ring.
 uint32_t farm_doorbells_poll(struct farm_doorbells *bells, uint32_t *out);
 
+// Reads the eventfd empty and returns its count; 0: it was empty, or a signal came. Does not block, even if an actor
+// has cleared O_NONBLOCK or has read the count first (before Linux 5.8 it may then).
+uint64_t farm_bell_empty(int eventfd);
+
 // The parts of farm_doorbells_wait: whether a bell has rung, `release` has changed or `call` is set; announcing sleep,
 // or its end, to the actors (look once more before sleeping); sleeping until the eventfd is written, and emptying it.
 bool farm_doorbells_look(const struct farm_doorbells *bells);

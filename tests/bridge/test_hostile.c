@@ -1,6 +1,9 @@
 // Peers that break the protocol, at a hub and at a node. Each breach ends its own connection at once; nothing of it is
 // published, and no other connection is affected.
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <sys/uio.h>
 
 #include "peer.h"
 
@@ -373,5 +376,29 @@ Test(hostile, a_handshake_of_more_than_16_KiB_is_cut_off) {
     }
     cr_expect_lt(sent, 50000); // the engine and the wire hold some of these
     peer_hang_up(&peer);
+    play_free(play);
+}
+
+// ---- a node's own actors ----
+
+// As if an actor had read the bell between the engine's report and the node's read.
+static uint32_t turn_before_theft(struct farm_engine *engine, struct farm_engine_event *events, uint32_t room) {
+    const uint32_t count = memory_turn(engine, events, room - 1);
+    events[count] = (struct farm_engine_event){.kind = FARM_ENGINE_READABLE}; // the bell's watch
+    return count + 1;
+}
+
+Test(hostile, an_actor_that_steals_its_nodes_bell_does_not_block_the_bridge, .timeout = 10) {
+    struct farm_engine_ops robbed = farm_engine_memory;
+    struct play *play = play_make(false, FARM_ANSWERS_CENTRAL, 1, 1, 8, 1);
+    uint64_t count;
+    const struct iovec into = {&count, sizeof count};
+    if (preadv2(play->world.node_bell, &into, 1, -1, RWF_NOWAIT) < 0 && errno == EOPNOTSUPP)
+        cr_skip_test("reads of bells block here");
+    robbed.turn = turn_before_theft;
+    play->world.node_config.ops = &robbed;
+    world_replace_node(&play->world);
+    cr_assert_eq(fcntl(play->world.node_bell, F_SETFL, 0), 0); // clears O_NONBLOCK for every process
+    play_to(play, 10);
     play_free(play);
 }

@@ -1,9 +1,11 @@
 // Sleeping and waking: a sleeper wakes when its event happens, and a thread that is awake is never woken.
 #include "fixture.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/uio.h>
 
 #include "base/time.h"
 #include "ring/wait.h"
@@ -105,6 +107,19 @@ Test(ring, an_answer_wakes_a_remote_actors_bridge_by_its_eventfd) {
     farm_learner_notify(&v.learner);
     cr_assert_not(is_rung(v.learner.wake_fd));
     close(v.learner.wake_fd);
+}
+
+Test(ring, an_empty_bell_that_an_actor_has_set_to_block_does_not_block) {
+    const int bell = eventfd(0, EFD_CLOEXEC); // without O_NONBLOCK, as after the actor's fcntl
+    const uint64_t rings = 3;
+    uint64_t count;
+    const struct iovec into = {&count, sizeof count};
+    if (preadv2(bell, &into, 1, -1, RWF_NOWAIT) < 0 && errno == EOPNOTSUPP) cr_skip_test("reads of bells block here");
+    cr_assert_eq(farm_bell_empty(bell), 0);
+    cr_assert_eq(write(bell, &rings, sizeof rings), sizeof rings);
+    cr_assert_eq(farm_bell_empty(bell), 3);
+    cr_assert_eq(farm_bell_empty(bell), 0);
+    close(bell);
 }
 
 Test(ring, ready_lanes_are_served_in_turn) {
