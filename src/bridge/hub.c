@@ -265,7 +265,7 @@ static void accept_peer(struct farm_hub *hub, int fd) {
     peer->address_hash = hash_address(fd);
     peer->accepted_ns = hub->now_ns;
     const struct farm_link_owner owner = {.place = hub_place_entry, .arrived = handle_frame, .context = peer};
-    if (farm_link_make(&peer->link, hub->ops, hub->engine, p, true, hub->key, &owner, &err)) {
+    if (farm_link_make(&peer->link, hub->ops, hub->engine, p, true, hub->tls, &owner, &err)) {
         farm_log_warn("cannot serve a node: %s", err.message);
         close(fd);
         return;
@@ -385,14 +385,15 @@ enum farm_status farm_hub_make(const struct farm_hub_config *config, struct farm
     hub->wake = config->wake;
     hub->bells = config->bells;
     hub->bell_count = config->bell_count;
-    hub->key = config->key;
     hub->offer = config->offer;
     hub->stats = config->stats;
     hub->ops = config->ops;
-    const enum farm_status status =
-        config->ops ? config->ops->create(HUB_PEERS_MAX, 2, config->ops_context, &hub->engine, err)
-                    : farm_engine_make(config->engine, HUB_PEERS_MAX, 2, &hub->ops, &hub->engine, err);
+    enum farm_status status = config->key ? farm_tls_context_make(true, config->key, &hub->tls, err) : FARM_OK;
+    if (!status)
+        status = config->ops ? config->ops->create(HUB_PEERS_MAX, 2, config->ops_context, &hub->engine, err)
+                             : farm_engine_make(config->engine, HUB_PEERS_MAX, 2, &hub->ops, &hub->engine, err);
     if (status) {
+        farm_tls_context_free(hub->tls);
         free(hub->scratch);
         free(hub);
         return status;
@@ -439,6 +440,7 @@ void farm_hub_free(struct farm_hub *hub) {
         if (hub->peers[p]) free(hub->peers[p]->counters);
         free(hub->peers[p]);
     }
+    farm_tls_context_free(hub->tls);
     free(hub->scratch);
     free(hub);
 }

@@ -18,7 +18,7 @@ struct farm_hub_config {
     int wake;         // eventfd, non-blocking: farm_learner_notify writes to it
     const int *bells; // [bell_count] the shards' eventfds
     uint32_t bell_count;
-    const struct farm_key *key;          // NULL: in the clear
+    const struct farm_key *key;          // copied; NULL: in the clear
     const struct farm_wire_offer *offer; // borrowed
     struct farm_bridge_stats *stats;     // may be NULL
     const char *engine;                  // uring, poll, auto

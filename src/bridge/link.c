@@ -23,7 +23,7 @@ static void send_more(struct farm_link *link);
 // ---- life ----
 
 enum farm_status farm_link_make(struct farm_link *link, const struct farm_engine_ops *ops, struct farm_engine *engine,
-                                uint32_t socket, bool server, const struct farm_key *key,
+                                uint32_t socket, bool server, const struct farm_tls_context *context,
                                 const struct farm_link_owner *owner, struct farm_error *err) {
     *link = (struct farm_link){.state = FARM_LINK_CONNECTING,
                                .socket = socket,
@@ -31,7 +31,7 @@ enum farm_status farm_link_make(struct farm_link *link, const struct farm_engine
                                .engine = engine,
                                .owner = *owner,
                                .server = server};
-    const enum farm_status status = key ? farm_tls_make(server, key, &link->tls, err) : FARM_OK;
+    const enum farm_status status = context ? farm_tls_make(context, &link->tls, err) : FARM_OK;
     if (status) link->state = FARM_LINK_VACANT;
     return status;
 }

@@ -96,9 +96,10 @@ struct farm_link {
     uint64_t close_at_ns; // 0: not yet
 };
 
-// link: zeroed, on the heap because it is large. socket: a free number of the engine. key NULL: in the clear.
+// link: zeroed, on the heap because it is large. socket: a free number of the engine. context: borrowed, of the same
+// side; NULL: in the clear.
 enum farm_status farm_link_make(struct farm_link *link, const struct farm_engine_ops *ops, struct farm_engine *engine,
-                                uint32_t socket, bool server, const struct farm_key *key,
+                                uint32_t socket, bool server, const struct farm_tls_context *context,
                                 const struct farm_link_owner *owner, struct farm_error *err);
 // After the owner has opened the socket at the engine. A server's is connected; a client's CONNECTED comes as an event.
 void farm_link_begin(struct farm_link *link, uint64_t now_ns);

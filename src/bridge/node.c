@@ -33,6 +33,7 @@ struct farm_node {
     struct farm_node_config config;
     const struct farm_engine_ops *ops;
     struct farm_engine *engine;
+    struct farm_tls_context *tls; // of all connections; NULL: in the clear
     struct farm_link link;
     struct farm_dial dial;
     enum farm_node_state state;
@@ -344,8 +345,7 @@ static void connect_to_learner(struct farm_node *node) {
     int fd = -1;
     enum farm_status status = FARM_OK;
     if (!node->config.ops_context) status = farm_dial_open(&node->dial, node->now_ns, &fd, &err);
-    if (!status)
-        status = farm_link_make(&node->link, node->ops, node->engine, SOCKET, false, node->config.key, &owner, &err);
+    if (!status) status = farm_link_make(&node->link, node->ops, node->engine, SOCKET, false, node->tls, &owner, &err);
     if (status) {
         if (fd >= 0) close(fd);
         snprintf(node->why, sizeof node->why, "%.*s", (int)sizeof node->why - 1, err.message);
@@ -516,6 +516,7 @@ enum farm_status farm_node_make(const struct farm_node_config *config, struct fa
     node->scratch = malloc(FARM_WIRE_MESSAGE_BYTES_MAX);
     enum farm_status status =
         node->offer && node->scratch ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for the bridge");
+    if (!status && config->key) status = farm_tls_context_make(false, config->key, &node->tls, err);
     if (!status) status = open_rings(node, err);
     if (!status)
         status = config->ops ? config->ops->create(1, 1, config->ops_context, &node->engine, err)
@@ -559,6 +560,7 @@ void farm_node_free(struct farm_node *node, bool end) {
         add_figures(node); // of the time since the last tick
         node->ops->destroy(node->engine);
     }
+    farm_tls_context_free(node->tls);
     farm_doorbells_free(&node->bells);
     for (uint32_t r = 0; r < node->ring_count; r++) farm_ring_close(&node->rings[r]);
     free(node->rings);

@@ -18,11 +18,16 @@ enum {
     REKEY_RECORDS = 1 << 22,
 };
 
-struct farm_tls {
-    SSL_CTX *context;
-    SSL *ssl;
+struct farm_tls_context {
+    bool server;
+    SSL_CTX *settings;
     BIO_METHOD *method;
-    SSL_SESSION *session; // the pre-shared key
+    SSL_SESSION *session; // the pre-shared key; each connection uses a copy
+};
+
+struct farm_tls {
+    const struct farm_tls_context *context;
+    SSL *ssl;
     bool server, done, began;
     uint64_t received_bytes, copied_bytes;
     uint64_t records, rekey_records, rekeyed;
@@ -67,12 +72,14 @@ static long bio_control(BIO *bio, int command, long number, void *pointer) {
     return command == BIO_CTRL_FLUSH;
 }
 
+static bool make_method(struct farm_tls_context *context) {
+    BIO_METHOD *method = context->method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "farm buffers");
+    return method && BIO_meth_set_read_ex(method, bio_read) && BIO_meth_set_write_ex(method, bio_write) &&
+           BIO_meth_set_ctrl(method, bio_control);
+}
+
 static bool make_bio(struct farm_tls *tls) {
-    tls->method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "farm buffers");
-    if (!tls->method || !BIO_meth_set_read_ex(tls->method, bio_read) ||
-        !BIO_meth_set_write_ex(tls->method, bio_write) || !BIO_meth_set_ctrl(tls->method, bio_control))
-        return false;
-    BIO *bio = BIO_new(tls->method);
+    BIO *bio = BIO_new(tls->context->method);
     if (!bio) return false;
     BIO_set_data(bio, tls);
     BIO_set_init(bio, 1);
@@ -82,58 +89,63 @@ static bool make_bio(struct farm_tls *tls) {
 
 // ---- the pre-shared key ----
 
-static struct farm_tls *tls_of(SSL *ssl) {
-    return SSL_get_app_data(ssl);
-}
-
-static SSL_SESSION *share_session(struct farm_tls *tls) {
-    return SSL_SESSION_up_ref(tls->session) ? tls->session : NULL;
+static SSL_SESSION *copy_session(SSL *ssl) {
+    const struct farm_tls *tls = SSL_get_app_data(ssl);
+    return SSL_SESSION_dup(tls->context->session);
 }
 
 static int use_key(SSL *ssl, const EVP_MD *md, const unsigned char **identity, size_t *bytes, SSL_SESSION **session) {
     (void)md; // the only cipher's
     *identity = (const unsigned char *)IDENTITY;
     *bytes = sizeof IDENTITY - 1;
-    *session = share_session(tls_of(ssl));
+    *session = copy_session(ssl);
     return *session != NULL;
 }
 
 static int find_key(SSL *ssl, const unsigned char *identity, size_t bytes, SSL_SESSION **session) {
     const bool ours = bytes == sizeof IDENTITY - 1 && memcmp(identity, IDENTITY, bytes) == 0;
-    *session = ours ? share_session(tls_of(ssl)) : NULL;
+    *session = ours ? copy_session(ssl) : NULL;
     return 1;
 }
 
-static bool make_session(struct farm_tls *tls, const struct farm_key *key) {
-    static const unsigned char aes_128_gcm_sha256[] = {0x13, 0x01};
-    const SSL_CIPHER *cipher = SSL_CIPHER_find(tls->ssl, aes_128_gcm_sha256);
-    tls->session = SSL_SESSION_new();
-    return tls->session && cipher && SSL_SESSION_set1_master_key(tls->session, key->bytes, sizeof key->bytes) &&
-           SSL_SESSION_set_cipher(tls->session, cipher) &&
-           SSL_SESSION_set_protocol_version(tls->session, TLS1_3_VERSION);
+// NULL: this OpenSSL does not have it.
+static const SSL_CIPHER *find_cipher(const SSL_CTX *settings) {
+    const STACK_OF(SSL_CIPHER) *all = SSL_CTX_get_ciphers(settings);
+    for (int i = 0; i < sk_SSL_CIPHER_num(all); i++)
+        if (SSL_CIPHER_get_id(sk_SSL_CIPHER_value(all, i)) == TLS1_3_CK_AES_128_GCM_SHA256)
+            return sk_SSL_CIPHER_value(all, i);
+    return NULL;
+}
+
+static bool make_session(struct farm_tls_context *context, const struct farm_key *key) {
+    const SSL_CIPHER *cipher = find_cipher(context->settings);
+    SSL_SESSION *session = context->session = SSL_SESSION_new();
+    return session && cipher && SSL_SESSION_set1_master_key(session, key->bytes, sizeof key->bytes) &&
+           SSL_SESSION_set_cipher(session, cipher) && SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION);
 }
 
 // ---- making ----
 
 // SSL_OP_ALLOW_NO_DHE_KEX is off, so a client offers and a server accepts psk_dhe_ke only. A server without the key can
 // only present a certificate, which the client refuses because it has no trusted issuer.
-static bool make_context(struct farm_tls *tls) {
-    SSL_CTX *context = tls->context = SSL_CTX_new(tls->server ? TLS_server_method() : TLS_client_method());
-    if (!context || !SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) ||
-        !SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) ||
-        !SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256") || !SSL_CTX_set_num_tickets(context, 0) ||
-        !(SSL_CTX_set1_groups_list(context, "X25519:P-256") || SSL_CTX_set1_groups_list(context, "P-256")))
+static bool make_settings(struct farm_tls_context *context) {
+    const bool server = context->server;
+    SSL_CTX *settings = context->settings = SSL_CTX_new(server ? TLS_server_method() : TLS_client_method());
+    if (!settings || !SSL_CTX_set_min_proto_version(settings, TLS1_3_VERSION) ||
+        !SSL_CTX_set_max_proto_version(settings, TLS1_3_VERSION) ||
+        !SSL_CTX_set_ciphersuites(settings, "TLS_AES_128_GCM_SHA256") || !SSL_CTX_set_num_tickets(settings, 0) ||
+        !(SSL_CTX_set1_groups_list(settings, "X25519:P-256") || SSL_CTX_set1_groups_list(settings, "P-256")))
         return false;
-    SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
-    SSL_CTX_clear_options(context, SSL_OP_ALLOW_NO_DHE_KEX | SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
-    SSL_CTX_clear_mode(context, SSL_MODE_RELEASE_BUFFERS);
-    SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_verify(context, tls->server ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, NULL);
-    SSL_CTX_set_max_early_data(context, 0);
-    if (tls->server)
-        SSL_CTX_set_psk_find_session_callback(context, find_key);
+    SSL_CTX_set_options(settings, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+    SSL_CTX_clear_options(settings, SSL_OP_ALLOW_NO_DHE_KEX | SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
+    SSL_CTX_clear_mode(settings, SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_session_cache_mode(settings, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_verify(settings, server ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, NULL);
+    SSL_CTX_set_max_early_data(settings, 0);
+    if (server)
+        SSL_CTX_set_psk_find_session_callback(settings, find_key);
     else
-        SSL_CTX_set_psk_use_session_callback(context, use_key);
+        SSL_CTX_set_psk_use_session_callback(settings, use_key);
     return true;
 }
 
@@ -142,20 +154,47 @@ static const char *openssl_reason(void) {
     return text ? text : "no reason given";
 }
 
-enum farm_status farm_tls_make(bool server, const struct farm_key *key, struct farm_tls **out, struct farm_error *err) {
+static enum farm_status fail_to_make(struct farm_error *err) {
+    return farm_fail(err, FARM_E_UNSUPPORTED, "OpenSSL cannot make a TLS 1.3 connection with AES-128-GCM: %s",
+                     openssl_reason());
+}
+
+enum farm_status farm_tls_context_make(bool server, const struct farm_key *key, struct farm_tls_context **out,
+                                       struct farm_error *err) {
+    struct farm_tls_context *context = calloc(1, sizeof *context);
+    if (!context) return farm_fail(err, FARM_E_LIMIT, "out of memory for TLS");
+    context->server = server;
+    ERR_clear_error();
+    if (!make_settings(context) || !make_session(context, key) || !make_method(context)) {
+        fail_to_make(err);
+        farm_tls_context_free(context);
+        return FARM_E_UNSUPPORTED;
+    }
+    *out = context;
+    return FARM_OK;
+}
+
+void farm_tls_context_free(struct farm_tls_context *context) {
+    if (!context) return;
+    SSL_SESSION_free(context->session);
+    SSL_CTX_free(context->settings);
+    BIO_meth_free(context->method);
+    free(context);
+}
+
+enum farm_status farm_tls_make(const struct farm_tls_context *context, struct farm_tls **out, struct farm_error *err) {
     struct farm_tls *tls = calloc(1, sizeof *tls);
     if (!tls) return farm_fail(err, FARM_E_LIMIT, "out of memory for a TLS connection");
-    tls->server = server;
+    tls->context = context;
+    tls->server = context->server;
     tls->rekey_records = REKEY_RECORDS;
     ERR_clear_error();
-    if (!make_context(tls) || !(tls->ssl = SSL_new(tls->context)) || !SSL_set_app_data(tls->ssl, tls) ||
-        !make_session(tls, key) || !make_bio(tls)) {
-        farm_fail(err, FARM_E_UNSUPPORTED, "OpenSSL cannot make a TLS 1.3 connection with AES-128-GCM: %s",
-                  openssl_reason());
+    if (!(tls->ssl = SSL_new(context->settings)) || !SSL_set_app_data(tls->ssl, tls) || !make_bio(tls)) {
+        fail_to_make(err);
         farm_tls_free(tls);
         return FARM_E_UNSUPPORTED;
     }
-    if (server)
+    if (tls->server)
         SSL_set_accept_state(tls->ssl);
     else
         SSL_set_connect_state(tls->ssl);
@@ -166,9 +205,6 @@ enum farm_status farm_tls_make(bool server, const struct farm_key *key, struct f
 void farm_tls_free(struct farm_tls *tls) {
     if (!tls) return;
     SSL_free(tls->ssl);
-    SSL_SESSION_free(tls->session);
-    SSL_CTX_free(tls->context);
-    BIO_meth_free(tls->method);
     free(tls);
 }
 

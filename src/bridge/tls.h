@@ -1,6 +1,7 @@
 // TLS 1.3 over memory: OpenSSL between two buffers that the caller's engine fills and empties. A pre-shared key with
 // ephemeral X25519 or P-256 (psk_dhe_ke only), AES-128-GCM; no certificates, tickets or early data. Changes the sending
-// key every 2^22 records. One connection, one thread, no I/O; allocates nothing after the handshake.
+// key every 2^22 records. A context's connections belong to one thread; no I/O; nothing is allocated after the
+// handshake.
 #ifndef FARM_BRIDGE_TLS_H
 #define FARM_BRIDGE_TLS_H
 
@@ -12,12 +13,18 @@
 #include "base/status.h"
 #include "bridge/key.h"
 
+struct farm_tls_context; // one side's settings and key; making them takes longer than a connection
 struct farm_tls;
 
 enum { FARM_TLS_BUFFER_BYTES = 288 << 10 }; // of output: a frame of 256 KiB with the overhead of its records
 
-// server: the learner's side. FARM_E_LIMIT, FARM_E_UNSUPPORTED.
-enum farm_status farm_tls_make(bool server, const struct farm_key *key, struct farm_tls **out, struct farm_error *err);
+// server: the learner's side. Copies the key. FARM_E_LIMIT, FARM_E_UNSUPPORTED.
+enum farm_status farm_tls_context_make(bool server, const struct farm_key *key, struct farm_tls_context **out,
+                                       struct farm_error *err);
+void farm_tls_context_free(struct farm_tls_context *context); // after its connections; NULL is allowed
+
+// Borrows the context. FARM_E_LIMIT, FARM_E_UNSUPPORTED.
+enum farm_status farm_tls_make(const struct farm_tls_context *context, struct farm_tls **out, struct farm_error *err);
 void farm_tls_free(struct farm_tls *tls); // NULL is allowed
 
 // Address of the next received bytes, and the room there (> 0 after everything readable is read); then their number.

@@ -1,7 +1,9 @@
 // Peers that break the protocol, at a hub and at a node. Each breach ends its own connection at once; nothing of it is
 // published, and no other connection is affected.
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <openssl/ssl.h>
 #include <stdio.h>
 #include <sys/uio.h>
 
@@ -323,6 +325,29 @@ Test(hostile, a_thousand_half_open_connections_do_not_disturb_a_node) {
             if (play->net.list[i]->left[MEMORY_DOWN]) play->net.list[i]->left[MEMORY_UP] = true;
         play_free(play);
     }
+}
+
+// Hub and node make their TLS settings once, because they take much longer than a connection. Counts the calls of
+// OpenSSL's function that makes them.
+static uint32_t settings_made;
+SSL_CTX *SSL_CTX_new(const SSL_METHOD *method) {
+    SSL_CTX *(*make)(const SSL_METHOD *);
+    *(void **)&make = dlsym(RTLD_NEXT, "SSL_CTX_new");
+    settings_made++;
+    return make(method);
+}
+
+Test(hostile, unknown_connections_share_the_settings_of_TLS) {
+    uint64_t steps;
+    struct play *play = make_with_honest_node(true, &steps);
+    cr_assert_eq(settings_made, 2, "of hub and node");
+    for (int i = 0; i < 40; i++) memory_dial(&play->net);
+    run_honest_node(play, 1, &steps, 10);
+    cr_expect_eq(open_at_hub(&play->net), 41);
+    cr_expect_eq(settings_made, 2);
+    for (uint32_t i = 0; i < play->net.count; i++)
+        if (play->net.list[i]->hub == MEMORY_OPENED) play->net.list[i]->left[MEMORY_UP] = true;
+    play_free(play);
 }
 
 Test(hostile, a_HELLO_of_one_byte_a_second_is_cut_off) {

@@ -7,7 +7,8 @@
 
 #include "bridge/tls.h"
 
-TestSuite(bridge, .timeout = 30);
+static void free_contexts(void);
+TestSuite(bridge, .timeout = 30, .fini = free_contexts);
 
 static struct farm_error err;
 
@@ -17,11 +18,19 @@ static struct farm_key key_of(uint8_t first) {
     return key;
 }
 
+static struct farm_tls_context *contexts[2][3]; // by side and key; made once
+
 static struct farm_tls *make_end(bool server, uint8_t first) {
+    struct farm_tls_context **context = &contexts[server][first];
     const struct farm_key key = key_of(first);
     struct farm_tls *tls = NULL;
-    cr_assert_eq(farm_tls_make(server, &key, &tls, &err), FARM_OK, "%s", err.message);
+    if (!*context) cr_assert_eq(farm_tls_context_make(server, &key, context, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_tls_make(*context, &tls, &err), FARM_OK, "%s", err.message);
     return tls;
+}
+
+static void free_contexts(void) {
+    for (int i = 0; i < 6; i++) farm_tls_context_free(contexts[i / 3][i % 3]);
 }
 
 // Two ends, faults on the way between them, and the results of their handshake.
