@@ -148,13 +148,14 @@ bool hub_place_entry(void *context, struct farm_link *link, const struct farm_wi
     const uint64_t n = entry->n, acted = farm_lane_acted(lane->lane);
     const bool early = n - farm_lane_consumed(lane->lane) >= lane->lane->steps ||
                        (!lane->lane->local && n != acted); // the answer to the step before is missing
-    if (n != lane->placed || early || room < FARM_STEP_PARTS_MAX)
+    struct iovec own[FARM_STEP_PARTS_MAX];                 // `room` may be less
+    if (n != lane->placed || early || (*count = farm_step_parts(lane->lane, n, own)) > room)
         return farm_fail(err, FARM_E_FORMAT, "step %llu of ring %u, lane %u, expected %llu after %llu answers",
                          (unsigned long long)n, entry->ring, entry->lane, (unsigned long long)lane->placed,
                          (unsigned long long)acted),
                false;
     lane->placed++;
-    *count = farm_step_parts(lane->lane, n, parts);
+    memcpy(parts, own, *count * sizeof *own);
     return true;
 }
 

@@ -14,8 +14,9 @@ struct play {
     uint64_t now_ns;
 };
 
-static inline struct play *play_make(bool encrypted, enum farm_answers answers, uint32_t rings, uint32_t lanes,
-                                     uint32_t pixels, uint64_t seed) {
+// The caller may change the spec, then calls world_make.
+static inline struct play *play_prepare(bool encrypted, enum farm_answers answers, uint32_t lanes, uint32_t pixels,
+                                        uint64_t seed) {
     struct play *play = calloc(1, sizeof *play);
     cr_assert_not_null(play);
     struct world *world = &play->world;
@@ -32,7 +33,13 @@ static inline struct play *play_make(bool encrypted, enum farm_answers answers, 
     world->node_config.ops_context = &play->node_side;
     world->hub_config.key = world->node_config.key = encrypted ? &PLAY_KEY : NULL;
     world->node_config.seed = seed;
-    world_make(world, rings);
+    return play;
+}
+
+static inline struct play *play_make(bool encrypted, enum farm_answers answers, uint32_t rings, uint32_t lanes,
+                                     uint32_t pixels, uint64_t seed) {
+    struct play *play = play_prepare(encrypted, answers, lanes, pixels, seed);
+    world_make(&play->world, rings);
     return play;
 }
 

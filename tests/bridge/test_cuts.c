@@ -163,3 +163,33 @@ Test(cuts, a_place_is_free_for_the_next_session_at_any_moment) {
         play_free(play);
     }
 }
+
+// ---- the largest frame ----
+
+// Steps have 18 parts each (8 observation and 8 answer fields, rewards, flags), those with odd numbers 15.
+static void set_most_fields(struct farm_ring_spec *spec) {
+    spec->env.obs_count = FARM_OBS_FIELDS_MAX;
+    for (uint32_t f = 1; f < FARM_OBS_FIELDS_MAX; f++) {
+        spec->env.obs[f] = spec->env.obs[0];
+        snprintf(spec->env.obs[f].name, sizeof spec->env.obs[f].name, "obs%u", f);
+    }
+    spec->answer_count = FARM_ANSWER_FIELDS_MAX;
+    for (uint32_t f = FARM_ANSWERS_STANDARD; f < FARM_ANSWER_FIELDS_MAX; f++) {
+        spec->answer[f] = (struct farm_answer_spec){.dtype = FARM_F32, .values = 1, .every = f % 4 ? 2 : 1};
+        snprintf(spec->answer[f].name, sizeof spec->answer[f].name, "answer%u", f);
+    }
+}
+
+// Two steps of each lane, then a connection: the first frame has 30 lanes of 33 parts, and one of 18 and 15. Its last
+// step has just the room that it needs.
+Test(cuts, a_frame_may_fill_all_parts_of_a_receive) {
+    struct play *play = play_prepare(false, FARM_ANSWERS_LOCAL, WORLD_LANES_MAX, 1, 1);
+    farm_log_set_level(FARM_LOG_ERROR);
+    set_most_fields(&play->world.offer.spec);
+    set_most_fields(&play->world.node_spec);
+    world_make(&play->world, WORLD_RINGS_MAX);
+    for (int i = 0; i < 2; i++) world_publish_steps(&play->world, 2);
+    play_to(play, 10);
+    cr_expect_eq(play->net.made, 1, "the learner has refused a frame");
+    play_free(play);
+}
