@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import unittest
 
 from running import LIMIT_S, SOURCE, TOTALS, InFolder, build_plugin, wait_until
@@ -147,6 +148,37 @@ class Keys(Node):
         done = self.farm("bridge", "--connect", "@r/bridge.addr", "--insecure", "--retry-s", "1.5")
         self.assertEqual(done.returncode, 1)
         self.assertEqual(self.end(learner, "learner")["nodes"], [])
+
+
+class Slurm(InFolder):
+    """examples/cluster/slurm.sbatch, with scripts in place of Slurm's programs and of farm."""
+
+    SCRIPTS = {
+        "scontrol": "echo first; echo second",
+        "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"',
+        "farm": """if [ "$1" = train ]; then until [ -e node ]; do sleep 0.01; done; exit "$2"; fi
+                   touch node; [ ! -e waits ] || exec sleep 60""",
+    }
+
+    def job(self, learner_status):
+        for name, text in self.SCRIPTS.items():
+            (self.folder / name).write_text(f"#!/bin/bash\n{text}\n")
+            (self.folder / name).chmod(0o755)
+        job = {"SLURM_SUBMIT_DIR": str(self.folder), "SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "both"}
+        done = subprocess.run(
+            ["bash", SOURCE / "examples/cluster/slurm.sbatch", str(learner_status)], cwd=self.folder, timeout=LIMIT_S,
+            env={**os.environ, **job, "PATH": f"{self.folder}:{os.environ['PATH']}"},
+        )
+        return done.returncode
+
+    def test_a_job_has_the_status_of_its_learner(self):
+        for status in (0, 3):
+            self.assertEqual(self.job(status), status)
+
+    def test_a_job_ends_nodes_that_wait_for_a_learner_that_has_ended(self):
+        (self.folder / "waits").touch()
+        for status in (0, 3):
+            self.assertEqual(self.job(status), status)
 
 
 if __name__ == "__main__":
