@@ -85,8 +85,11 @@ class Sound(unittest.TestCase):
             "ocean/spring": (path("spring"), "--steps", "3000"),
             "test/broken": (path("broken"), "--option", "fault=none"),
         }
+        slow = (path("broken"), "--option", "fault=slow", "--hang-seconds", "1", "--check", "speed")
         texts = {}
-        for (name, _), (status, found) in zip(requests.items(), check_all(requests.values())):
+        (status, found), *all_found = check_all([slow, *requests.values()])
+        self.assertEqual(status, 0, f"64 instances have no second each: {found}")
+        for (name, _), (status, found) in zip(requests.items(), all_found):
             with self.subTest(name):
                 self.assertEqual(status, 0, found)
                 self.assertGreaterEqual(len(found[name]), 16)

@@ -35,6 +35,7 @@ enum {
     RACES = 3,                    // of one instance and of many, interleaved: the fastest counts
     SLOWDOWN_NOTED = 3,           // of many instances against one
     ACTIONS_DRAWN = 1024,
+    SLOW_NS = 1000000, // a call; each is reported
     ABOUT_BYTES_MAX = 200,
 };
 
@@ -725,11 +726,18 @@ struct stopwatch {
     uint64_t step_ns, reset_ns, steps, resets;
 };
 
-// Steps each of count instances `rounds` times with actions drawn beforehand.
-static void step_in_turn(const struct trial *trial, struct trial_player *players, size_t count, const uint8_t *actions,
+// Of a call so far; true before the first.
+static bool is_slow(const struct stopwatch *watch) {
+    return watch->step_ns + watch->reset_ns >= SLOW_NS * (watch->steps + watch->resets);
+}
+
+// Steps each of count instances `rounds` times with actions drawn beforehand. Calls are reported if they are slow: the
+// report of a fast one would show in its time.
+static void step_in_turn(struct trial *trial, struct trial_player *players, size_t count, const uint8_t *actions,
                          uint64_t rounds, struct stopwatch *watch) {
     const struct farm_env_api *api = trial->plugin.api;
     const size_t action_bytes = trial->bytes[trial->action];
+    const bool slow = is_slow(watch);
     const uint64_t begin_ns = farm_now_ns();
     uint64_t reset_ns = 0;
     for (uint64_t r = 0; r < rounds; r++)
@@ -753,6 +761,7 @@ static void step_in_turn(const struct trial *trial, struct trial_player *players
                 player->ended = api->step(player->env, action, obs, &reward) != 0;
                 watch->steps++;
             }
+            if (slow) trial_leave(trial);
         }
     watch->reset_ns += reset_ns;
     watch->step_ns += farm_now_ns() - begin_ns - reset_ns;
@@ -762,8 +771,7 @@ static double mean_ns(uint64_t ns, uint64_t count) {
     return count ? (double)ns / (double)count : 0;
 }
 
-// Keeps the faster of *best and a new race: other programs on the machine only slow it down. Calls are reported by
-// round, for speed.
+// Keeps the faster of *best and a new race: other programs on the machine only slow it down.
 static void race(struct trial *trial, struct trial_player *players, size_t count, const uint8_t *actions,
                  struct stopwatch *best) {
     struct stopwatch warm = {0}, watch = {0};

@@ -151,6 +151,7 @@ static void write_observation(struct rogue *env, void *const *obs) {
     if (is("obs_nan") && now) cells[9] = NAN;
     if (is("choices")) memcpy(&cells[env->position], &(int32_t){1}, sizeof *cells);
     if (is("choices") && now) memcpy(&cells[9], &(int32_t){77}, sizeof *cells);
+    if (is("slow")) usleep(9000);
     if (is("grows_slowly")) usleep(1000), lost = malloc(100000);
     if (is("grows_at_ends") && !env->steps) lost = malloc(1000);
     if (is("history"))
