@@ -33,22 +33,28 @@ enum { PYTHONS = sizeof pythons / sizeof *pythons };
 
 // ---- running a Python program ----
 
-// This process's environment with PYTHONPATH and one thread per library. The caller frees the vector and keeps texts.
-static char **python_environment(const char *pythonpath, char texts[3][PATH_MAX + 32]) {
-    static const char *const names[] = {"PYTHONPATH=", "OMP_NUM_THREADS=", "OPENBLAS_NUM_THREADS="};
+// This process's environment with our folder first in PYTHONPATH and one thread per library. The caller frees it: one
+// block. NULL: no memory.
+static char **python_environment(const char *pythonpath) {
+    static const char *const threads[] = {"OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1"};
+    static const char path[] = "PYTHONPATH=";
+    enum { THREADS = sizeof threads / sizeof *threads };
+    const char *users = getenv("PYTHONPATH");
     size_t count = 0, kept = 0;
     while (environ[count]) count++;
-    char **environment = malloc((count + 4) * sizeof *environment);
+    const bool joined = users && users[0]; // an empty element would be the present folder
+    const size_t path_bytes = sizeof path + strlen(pythonpath) + (joined ? 1 + strlen(users) : 0);
+    char **environment = malloc((count + THREADS + 2) * sizeof *environment + path_bytes);
     if (!environment) return NULL;
     for (size_t i = 0; i < count; i++) {
-        bool replaced = false;
-        for (size_t k = 0; k < 3; k++) replaced |= strncmp(environ[i], names[k], strlen(names[k])) == 0;
+        bool replaced = strncmp(environ[i], path, strlen(path)) == 0;
+        for (size_t t = 0; t < THREADS; t++)
+            replaced |= strncmp(environ[i], threads[t], strcspn(threads[t], "=") + 1) == 0;
         if (!replaced) environment[kept++] = environ[i];
     }
-    for (size_t k = 0; k < 3; k++) {
-        snprintf(texts[k], PATH_MAX + 32, "%s%s", names[k], k == 0 ? pythonpath : "1");
-        environment[kept++] = texts[k];
-    }
+    for (size_t t = 0; t < THREADS; t++) environment[kept++] = (char *)threads[t];
+    environment[kept] = (char *)(environment + count + THREADS + 2);
+    snprintf(environment[kept++], path_bytes, "%s%s%s%s", path, pythonpath, joined ? ":" : "", joined ? users : "");
     environment[kept] = NULL;
     return environment;
 }
@@ -64,7 +70,7 @@ static const char *remedy(void) {
 // with that status.
 static enum farm_status run_python(const struct farm_env *env, char *const *argv, char **answer,
                                    struct farm_error *err) {
-    char texts[3][PATH_MAX + 32], **environment = python_environment(env->pythonpath, texts);
+    char **environment = python_environment(env->pythonpath);
     const struct farm_program program = {.path = env->python,
                                          .argv = argv,
                                          .environment = environment,
@@ -195,14 +201,13 @@ bool farm_env_is_python(const char *name) {
 struct program_texts {
     char numbers[FARM_ENV_ARGUMENTS_MAX][24];
     char options[FARM_RECIPE_OPTIONS_MAX + 1][sizeof((struct farm_recipe_option *)0)->key + FARM_RECIPE_PATH_BYTES];
-    char environment[3][PATH_MAX + 32];
 };
 
 enum farm_status farm_env_program_make(const struct farm_env *env, const char *module,
                                        const struct farm_env_argument *arguments, size_t count,
                                        struct farm_env_program *program, struct farm_error *err) {
     struct program_texts *texts = calloc(1, sizeof *texts);
-    program->environment = texts ? python_environment(env->pythonpath, texts->environment) : NULL;
+    program->environment = texts ? python_environment(env->pythonpath) : NULL;
     program->texts = texts;
     if (!program->environment) return farm_fail_errno(err, FARM_E_LIMIT, "the command line for %s", env->name);
     const char *name = module ? env->name : env->name + strlen(env->program->prefix);
