@@ -22,7 +22,7 @@ class Faulty(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        return self.np_random.random(3, numpy.float32), {}
+        return self.np_random.random(4 if self.fault == "first" else 3, numpy.float32), {}
 
     def step(self, action):
         self.steps += 1
@@ -41,6 +41,7 @@ class Faulty(gymnasium.Env):
         return observation, float("inf") if now == "reward" else 1.0, self.steps % 10 == 0, False, {}
 
 gymnasium.register("Test/Faulty-v0", Faulty)
+gymnasium.register("Test/Any-v0", lambda **options: Faulty("none"))
 """
 
 
@@ -159,20 +160,28 @@ class Doctor(InFolder):
         self.assertEqual(result.returncode, 2)
         self.assertRegex(result.stderr, r"Test/Faulty-v0 called sys.exit\(3\) \(faulty.py:\d+, __init__\)")
 
+    def test_advises_in_the_words_of_python(self):
+        spec = self.farm("doctor", "gym/faulty:Test/Any-v0", "--steps", "20", "--check", "spec")
+        self.assertRegex(spec.stdout, r"note +spec +the constructor accepts .*\n +-> name the constructor's arguments: with \*\*kwargs")
+
     def test_finds_each_fault_with_its_check(self):
         cases = (
             ("crash", "runs", r"step\(\) of call 14 ended .*RuntimeError: the wheel came off \(faulty.py:\d+, step\)"),
             ("killed", "runs", r"step\(\) of call 14 ended by signal 11 \(Segmentation fault\)"),
+            ("shape", "runs", r"^step\(\) of call 14: .* answers with an observation of shape \(4,\) instead of \(3,\)", "what the environment's spaces declare"),
+            ("first", "runs", r"^the constructor or the first reset\(\): .* answers with an observation of shape \(4,\)"),
             ("nan", "numbers", "field 'obs', element 0 is NaN"),
-            ("unseeded", "same seed", "another observation at call 2"),
+            ("unseeded", "same seed", "another observation at call 2", "self.np_random"),
             ("leak", "memory while playing", r"memory grows: .* [34]\S* bytes a call"),
         )
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            for (fault, check, words), (status, found, _) in zip(cases, pool.map(lambda case: self.check(case[0], case[1]), cases)):
+            for (fault, check, words, *mend), (status, found, entry) in zip(cases, pool.map(lambda case: self.check(case[0], case[1]), cases)):
                 with self.subTest(fault):
                     self.assertEqual(status, 1, found)
                     self.assertEqual({name for name, (grade, _) in found.items() if grade == "broken"}, {check})
                     self.assertRegex(found[check][1], words)
+                    advice = next(part["mend"] for part in entry["checks"] if part["name"] == check)
+                    self.assertIn("".join(mend), advice)
 
 
 if __name__ == "__main__":

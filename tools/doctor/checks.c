@@ -45,6 +45,11 @@ enum {
 
 typedef unsigned long long ull; // for printf
 
+// The advice for the environment's language.
+static const char *advice(const struct trial *trial, const char *c, const char *python) {
+    return trial->request->python ? python : c;
+}
+
 // ---- names and spec ----
 
 static bool name_is_valid(const char *name) {
@@ -121,10 +126,14 @@ static bool refuses_unknown_option(struct trial *trial) {
     if (overrun)
         fault(trial, "use snprintf(error, error_bytes, ...)", "spec() writes past error[error_bytes]");
     else if (!refused)
-        note(trial,
-             "go through config->options; for an unknown key, write a sentence to error and return -1: otherwise a "
-             "mistyped --env.KEY is silently ignored (fine if all options are passed on)",
-             "spec() accepts an option that it cannot know");
+        note(
+            trial,
+            advice(trial,
+                   "go through config->options; for an unknown key, write a sentence to error and return -1: otherwise "
+                   "a mistyped --env.KEY is silently ignored (fine if all options are passed on)",
+                   "name the constructor's arguments: with **kwargs a mistyped --env.KEY is silently ignored (fine if "
+                   "all of them are passed on)"),
+            "%s accepts an option that it cannot know", advice(trial, "spec()", "the constructor"));
     else if (!terminated || !why[0])
         fault(trial, "write the reason to error: the user sees only this",
               "spec() refuses an unknown option without a sentence");
@@ -356,10 +365,14 @@ static uint64_t find_difference(struct trial *trial, uint64_t seed, bool accompa
     return 0;
 }
 
-static const char same_seed_mend[] =
-    "all randomness must come from config->seed (in Python reset's seed, as self.np_random), kept in the environment: "
-    "no rand(), no time(), no uninitialised or "
-    "static variables";
+static const char *same_seed_mend(const struct trial *trial) {
+    return advice(
+        trial,
+        "all randomness must come from config->seed, kept in the environment: no rand(), no time(), no "
+        "uninitialised or static variables",
+        "all randomness must come from reset's seed (super().reset(seed=seed), then self.np_random): no random, "
+        "no numpy.random, no time, no state of the module or class");
+}
 
 static void check_same_seed(struct trial *trial) {
     struct trace trace;
@@ -370,8 +383,8 @@ static void check_same_seed(struct trial *trial) {
     trial->report->figures.trace_hash = hash_trace(&trace);
     const uint64_t differs = find_difference(trial, SEED, false, &trace, &what, &made);
     if (differs)
-        fault(trial, same_seed_mend, "two instances of one seed and the same actions: another %s at call %llu", what,
-              (ull)differs);
+        fault(trial, same_seed_mend(trial), "two instances of one seed and the same actions: another %s at call %llu",
+              what, (ull)differs);
     else if (made)
         good(trial, "the same bytes, rewards and ends under the same seed and actions (%llu calls)", (ull)trace.calls);
 }
@@ -400,10 +413,14 @@ static void check_other_seeds(struct trial *trial) {
     if (differs)
         good(trial, "other seeds give other episodes");
     else if (made)
-        note(trial,
-             "fine for a game without chance; else draw from config->seed: all environments of a farm would play the "
-             "same",
-             "%d seeds and the same actions give the same episodes", SEEDS_TRIED);
+        note(
+            trial,
+            advice(trial,
+                   "fine for a game without chance; else draw from config->seed: all environments of a farm would play "
+                   "the same",
+                   "fine for a game without chance; else draw from self.np_random: all environments of a farm would "
+                   "play the same"),
+            "%d seeds and the same actions give the same episodes", SEEDS_TRIED);
 }
 
 // The trace of check_same_seed again, in another process and another second.
@@ -413,7 +430,7 @@ static void check_same_later(struct trial *trial) {
     if (hash_trace(&trace) == trial->report->figures.trace_hash)
         good(trial, "the same in another process, a second later");
     else
-        fault(trial, same_seed_mend,
+        fault(trial, same_seed_mend(trial),
               "in another process, a second later, the same seed and actions give something else");
 }
 
@@ -446,8 +463,11 @@ static void check_episodes(struct trial *trial) {
               (ull)first_length);
     else if (!ends)
         note(trial,
-             "fine if random play lasts long (--steps N plays longer); a game without an end should be cut: "
-             "FARM_STEP_TRUNCATED",
+             advice(trial,
+                    "fine if random play lasts long (--steps N plays longer); a game without an end should be cut: "
+                    "FARM_STEP_TRUNCATED",
+                    "fine if random play lasts long (--steps N plays longer); a game without an end should be cut: "
+                    "--env.max_episode_steps N"),
              "no episode ended within %llu steps", (ull)steps);
     else if (!game_ends)
         note(trial, "add FARM_STEP_GAME_END to the ends of real games: `episodes` and `return_mean` count only those",
@@ -557,7 +577,9 @@ static void check_actions(struct trial *trial) {
             name_action(&player, d);
             trial_player_call(&player);
             if (farm_group_answer_valid(player.answer) && isfinite(player.reward)) continue;
-            fault(trial, "the environment must take every action of spec() in every state",
+            fault(trial,
+                  advice(trial, "the environment must take every action of spec() in every state",
+                         "the environment must take every action of action_space in every state"),
                   "step()%s answers 0x%x, reward %g", trial->report->action, player.answer, (double)player.reward);
             return;
         }
@@ -711,11 +733,15 @@ static void check_growth(struct trial *trial) {
     if (!grows || growth.bytes < LEAK_TOTAL_BYTES)
         good(trial, "no growth in %llu calls", (ull)player.calls);
     else if (growth.after_resets)
-        fault(trial, "free what step() and reset() allocate, or allocate it once in create()",
+        fault(trial,
+              advice(trial, "free what step() and reset() allocate, or allocate it once in create()",
+                     "keep no reference to what step() and reset() make, or make it once in the constructor"),
               "memory grows: %.3g MB in %llu calls, %.3g bytes a call", (double)growth.bytes / 1e6, (ull)growth.calls,
               (double)growth.bytes / (double)growth.calls);
     else
-        fault(trial, "free what step() allocates; what an episode keeps until its end needs a limit",
+        fault(trial,
+              advice(trial, "free what step() allocates; what an episode keeps until its end needs a limit",
+                     "keep no reference to what step() makes; what an episode keeps until its end needs a limit"),
               "memory grows: %.3g MB in %llu calls, %.3g bytes a call, and too few episodes ended to free it",
               (double)growth.bytes / 1e6, (ull)growth.calls, (double)growth.bytes / (double)growth.calls);
 }

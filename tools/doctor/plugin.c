@@ -144,7 +144,9 @@ static void report_unfinished(const struct doctor *doctor, const char *last_line
     struct trial_report *report = doctor->report;
     char call[160], place[256 + LINE_BYTES] = "";
     snprintf(call, sizeof call, "%s", trial_call_name(report->call));
-    if (report->call > TRIAL_CREATE)
+    if (report->call == TRIAL_CREATE && doctor->trial.python)
+        snprintf(call, sizeof call, "the constructor or the first reset()");
+    else if (report->call > TRIAL_CREATE)
         snprintf(call, sizeof call, "%s of call %llu%s", trial_call_name(report->call),
                  (unsigned long long)report->number + 1, report->action);
     if (report->fault_pc) {
@@ -160,6 +162,11 @@ static void report_unfinished(const struct doctor *doctor, const char *last_line
             "%s has not returned within %g s", call, doctor->request->hang_seconds);
     else if (report->fault)
         report_fault(report, call, place);
+    else if (WIFSIGNALED(status) && WTERMSIG(status) == SIGRTMAX && doctor->trial.python) // worker.h, actor.py
+        trial_report_finding(report, TRIAL_BROKEN,
+                             "farm train ends with this message: step() and reset() must return what the environment's "
+                             "spaces declare",
+                             "%s: %s", call, last_line[0] ? last_line : "its actor gave no reason");
     else if (WIFSIGNALED(status))
         trial_report_finding(report, TRIAL_BROKEN,
                              WTERMSIG(status) == SIGKILL ? "the kernel sends signal 9 if memory is short"

@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "algo/registry.h"
-#include "base/program.h"
 #include "envs/registry.h"
 #include "ring/wait.h"
 
@@ -122,21 +121,6 @@ static void end_instance(void *env) {
     free(instance);
 }
 
-static void *make_instance(const struct farm_env_config *config, char *error, size_t bytes) {
-    struct instance *instance = calloc(1, sizeof *instance);
-    struct farm_error err;
-    if (!instance) abort();
-    const enum farm_status status = start_actor(instance, config->seed, &err);
-    if (!status && await_step(instance)) return instance;
-    if (status)
-        snprintf(error, bytes, "%s", err.message);
-    else
-        farm_program_last_line(STDERR_FILENO, error, bytes);
-    if (!status) instance->pid = 0; // collected
-    end_instance(instance);
-    return NULL;
-}
-
 // This process stands for its actor: it dies as the actor did.
 static _Noreturn void die_as_actor(const struct instance *instance) {
     if (WIFSIGNALED(instance->ended)) {
@@ -144,6 +128,18 @@ static _Noreturn void die_as_actor(const struct instance *instance) {
         raise(WTERMSIG(instance->ended));
     }
     _exit(1);
+}
+
+static void *make_instance(const struct farm_env_config *config, char *error, size_t bytes) {
+    struct instance *instance = calloc(1, sizeof *instance);
+    struct farm_error err;
+    if (!instance) abort();
+    const enum farm_status status = start_actor(instance, config->seed, &err);
+    if (!status && !await_step(instance)) die_as_actor(instance);
+    if (!status) return instance;
+    snprintf(error, bytes, "%s", err.message);
+    end_instance(instance);
+    return NULL;
 }
 
 // Copies the next step's observations and returns its flags.
