@@ -12,7 +12,8 @@ Observations
     `flatten` True makes one vector f32 of everything but action_mask, like gymnasium.spaces.flatten: choices one-hot.
 Actions
     Discrete (from any start), MultiDiscrete, Box of floats (clipped to its bounds, NaN to the lower one).
-Any other space is a ValueError that names it. An observation outside its space is a BrokenContract.
+Any other space is a ValueError that names it. An observation of another shape, type or choice is a BrokenContract; a Box's
+bounds are not checked.
 """
 
 import math

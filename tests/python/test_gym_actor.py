@@ -320,6 +320,12 @@ class Observations(unittest.TestCase):
             with self.assertRaisesRegex(BrokenContract, "not in its space"):
                 Packed.single(gym_spaces.Observations(space, flatten=False), value)
 
+    def test_numbers_beyond_a_boxs_bounds_pass_as_they_are(self):
+        for kind in np.uint8, np.int32, np.float32:
+            value = np.array([11, 0, 200], kind)
+            (field,) = Packed.single(gym_spaces.Observations(spaces.Box(0, 9, (3,), kind)), value)
+            self.assertEqual(field.tolist(), [value.tolist()])
+
     def test_a_reward_that_is_not_a_number_is_an_error(self):
         lane = Lane("Probe/NoReward-v0")
         lane.step()
