@@ -77,6 +77,10 @@ class Names(WithPlugins):
         recipe = (self.folder / document["run_dir"] / "recipe.yaml").read_text()
         self.assertIn(path("rogue"), recipe)
         self.assertIn("env.at: 7", recipe)
+        chosen = {key for key, value in re.findall(r"^(\w+): (.*)$", recipe, re.M) if value not in ("0", "auto")}
+        written, left = re.search(r"`recipe.yaml`\nholds.*? has (.*?); (.*?)\nstay", (SOURCE / "docs/TRAINING.md").read_text(), re.S).groups()
+        self.assertLessEqual(set(re.findall(r"`(\w+)`", written)) - {"envs_total"}, chosen)
+        self.assertEqual(set(re.findall(r"`(\w+)`", left)) & chosen, {"gpus"}, "gpus is 1")
         played = self.farm("eval", document["run_dir"], "--episodes", "10", "--json")
         self.assertEqual(played.returncode, 0, played.stderr)
         self.assertEqual(json.loads(played.stdout)["length_mean_steps"], 20)
