@@ -1,5 +1,7 @@
 // The program `farm`: finds the subcommand and runs it. See command.h.
+#include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -81,13 +83,17 @@ int farm_report_error(const char *program, const struct farm_error *err) {
     }
 }
 
-int main(int argc, char **argv) {
-    // Output without a reader (`farm envs | head`) is dropped, and the work goes on; --json reports the loss
-    // (farm_json_print). No file may get the number of a closed standard stream (`>&-`).
-    int fd;
-    signal(SIGPIPE, SIG_IGN);
-    while ((fd = open("/dev/null", O_RDONLY)) >= 0 && fd <= STDERR_FILENO) continue;
-    close(fd);
+// Whether text is lost that something may read: not behind a pipe or terminal whose other end is gone, and not after
+// `>&-`. Stores errno, or 0.
+static bool output_is_lost(int *why) {
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    *why = fflush(stdout) ? errno : 0;
+    if (!*why && !ferror(stdout)) return false;
+    const bool unread = poll(&out, 1, 0) > 0 && out.revents & (POLLERR | POLLHUP);
+    return !unread && (fcntl(STDOUT_FILENO, F_GETFL) & O_ACCMODE) != O_RDONLY;
+}
+
+static int run(int argc, char **argv) {
     if (argc < 2) {
         print_help(stderr);
         return 2;
@@ -106,4 +112,17 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
     return report_unknown_command(argv[1]);
+}
+
+int main(int argc, char **argv) {
+    // Output without a reader (`farm envs | head`) is dropped, and the work goes on; --json reports the loss
+    // (farm_json_print). No file may get the number of a closed standard stream (`>&-`).
+    int fd, why;
+    signal(SIGPIPE, SIG_IGN);
+    while ((fd = open("/dev/null", O_RDONLY)) >= 0 && fd <= STDERR_FILENO) continue;
+    close(fd);
+    const int status = run(argc, argv);
+    if (status || !output_is_lost(&why)) return status;
+    fprintf(stderr, "farm: the output is incomplete: %s\n", why ? strerror(why) : "it could not be written");
+    return 1;
 }

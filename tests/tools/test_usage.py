@@ -175,6 +175,15 @@ class Usage(InFolder):
                 self.assertEqual(self.without_a_reader(line), status)
         self.assertTrue(list((self.folder / "a/checkpoints").iterdir()), "the training went on to its end")
 
+    def test_output_that_cannot_be_written_fails_a_command(self):
+        train = "train --env native/catch --frames 5k --run a"
+        for line in "--help", "--version", "envs", "topo", "train --help", "doctor native/catch --check numbers", train, "eval a --episodes 2":
+            with self.subTest(line), open("/dev/full", "w") as full:
+                done = subprocess.run([FARM, *line.split()], cwd=self.folder, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn("farm: the output is incomplete: No space left on device\n", done.stderr)
+        self.assertEqual(self.farm("topo", before=("bash", "-c", '"$@" >&-', "-")).returncode, 0, "the user wants none")
+
     def test_printed_commands_can_be_pasted(self):
         folder = "it's my run"
         trained = self.farm("train", "--env", "native/catch", "--frames", "1k", "--run", folder).stdout
