@@ -16,9 +16,10 @@
 #include <unistd.h>
 
 #include "base/format.h"
+#include "base/thread.h"
 #include "base/time.h"
 
-enum { TEXT_BYTES_MAX = 1 << 20, LOOK_MS = 100, END_S = 10, PLACE_S = 5 };
+enum { TEXT_BYTES_MAX = 1 << 20, LOOK_MS = 100, END_S = 10, PLACE_S = 5, TRIES = 3 };
 
 bool farm_program_await(pid_t pid, double limit_s, int *ended) {
     const uint64_t deadline_ns = farm_now_ns() + (uint64_t)(limit_s * 1e9);
@@ -136,12 +137,15 @@ static void end(pid_t pid) {
     kill(pid, SIGKILL);
 }
 
-static enum farm_status await(const struct farm_program *program, pid_t pid, int error_fd, struct farm_error *err) {
+// *killed_by: the signal that it died of.
+static enum farm_status await(const struct farm_program *program, pid_t pid, int error_fd, int *killed_by,
+                              struct farm_error *err) {
     int ended = 0;
     char said[512];
     const size_t label = strlen(program->label);
     while (waitpid(pid, &ended, 0) < 0 && errno == EINTR) continue;
     farm_program_last_line(error_fd, said, sizeof said);
+    if (WIFSIGNALED(ended)) *killed_by = WTERMSIG(ended);
     if (WIFSIGNALED(ended)) return farm_fail(err, FARM_E_DEAD, "it died of %s", strsignal(WTERMSIG(ended)));
     if (WEXITSTATUS(ended) == 0) return FARM_OK;
     const char *why = strncmp(said, program->label, label) == 0 ? said + label : said;
@@ -149,7 +153,8 @@ static enum farm_status await(const struct farm_program *program, pid_t pid, int
                      why[0] ? why : "it gave no reason");
 }
 
-enum farm_status farm_program_read(const struct farm_program *program, char **text, struct farm_error *err) {
+static enum farm_status read_once(const struct farm_program *program, char **text, int *killed_by,
+                                  struct farm_error *err) {
     int output[2] = {-1, -1}, errors = memfd_create("errors", MFD_CLOEXEC);
     enum farm_status status = FARM_OK;
     pid_t pid;
@@ -165,13 +170,27 @@ enum farm_status farm_program_read(const struct farm_program *program, char **te
             end(pid);
             waitpid(pid, NULL, 0);
         } else {
-            status = await(program, pid, errors, err);
+            status = await(program, pid, errors, killed_by, err);
         }
         close(output[0]);
     }
     if (errors >= 0) close(errors);
     if (status) free(*text);
     if (status) *text = NULL;
+    return status;
+}
+
+// A child joins its own process group some microseconds after it starts: an ending signal to ours, which this process
+// blocks, kills it before. The caller learns of the signal as at any other time.
+enum farm_status farm_program_read(const struct farm_program *program, char **text, struct farm_error *err) {
+    const sigset_t ending = farm_ending_signals();
+    enum farm_status status;
+    int killed_by, tries = 0;
+    do {
+        killed_by = 0;
+        status = read_once(program, text, &killed_by, err);
+    } while (program->apart && killed_by && sigismember(&ending, killed_by) == 1 && ++tries < TRIES &&
+             !(program->stop && program->stop(program->context)));
     return status;
 }
 

@@ -14,7 +14,9 @@ struct farm_program {
     const char *path; // without a slash: found in PATH
     char *const *argv, *const *environment;
     const char *label; // prefix of its messages on stderr; removed
-    bool apart;        // in a new process group, which Ctrl-C in the terminal does not reach
+    // In a new process group, which Ctrl-C in the terminal does not reach. A program that SIGINT, SIGTERM or SIGHUP
+    // kills is started again, at most twice.
+    bool apart;
     double limit_s;
     // May be NULL; called ten times a second: true ends the program (if apart, its process group) by SIGTERM, and what
     // it prints then counts.

@@ -3,6 +3,7 @@ that crashes costs its actor. `farm doctor` finds these faults and others before
 
 import concurrent.futures
 import json
+import sys
 import unittest
 
 from running import InFolder
@@ -133,6 +134,15 @@ class Faults(InFolder):
         self.assertEqual(json.loads(slow.stdout)["envs_per_actor"], 16, slow.stderr)
         self.assertRegex(failed.stderr, "could not measure a step: .*the wheel came off")
         self.assertEqual(failed.returncode, 1)
+
+    def test_a_signal_that_kills_a_program_as_it_starts_is_left_to_its_caller(self):
+        """Ctrl-C reaches a child that is still in the terminal's process group."""
+        python = self.folder / "python"
+        for number in "INT", "TERM":
+            python.write_text(f'#!/bin/bash\nmkdir {number} 2>/dev/null && kill -{number} $$\nexec {sys.executable} "$@"\n')
+            python.chmod(0o755)
+            done = self.farm("envs", "gym/faulty:Test/Faulty-v0", "--env.fault", "none", FARM_PYTHON=str(python))
+            self.assertEqual(done.returncode, 0, done.stderr)
 
 
 class Doctor(InFolder):
