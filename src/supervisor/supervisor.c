@@ -40,6 +40,7 @@ struct worker {
     int pidfd, output_fd;
     uint64_t starts, started_ns, start_at_ns, progress_at_start;
     uint32_t short_lives, fruitless; // in a row
+    bool prepared;                   // before_start was called for the next life
     bool ended;                      // by itself
     bool dismissed;                  // its next death is its end
     uint64_t kill_at_ns;             // of a dismissed worker; 0: none
@@ -306,9 +307,10 @@ static uint64_t progress_of(const struct farm_supervisor *supervisor, const stru
 
 static enum farm_status start_worker(struct farm_supervisor *supervisor, struct worker *worker,
                                      struct farm_error *err) {
-    if (supervisor->config.before_start)
+    if (supervisor->config.before_start && !worker->prepared)
         supervisor->config.before_start(supervisor->config.context, (size_t)(worker - supervisor->workers),
                                         worker->starts);
+    worker->prepared = true;
     int output[2];
     if (pipe2(output, O_CLOEXEC) < 0) return farm_fail_errno(err, FARM_E_LIMIT, "%s: no pipe", worker->spec.name);
     fcntl(output[0], F_SETFL, O_NONBLOCK);
@@ -340,6 +342,7 @@ static enum farm_status start_worker(struct farm_supervisor *supervisor, struct 
     worker->state = WORKER_RUNNING;
     worker->started_ns = farm_now_ns();
     worker->starts++;
+    worker->prepared = false;
     worker->line_length = worker->words_length = worker->frames.length = 0;
     worker->listen_at_ns = 0;
     worker->words[0] = worker->why[0] = worker->frames.lines[0] = 0;
@@ -356,12 +359,37 @@ static enum farm_status lose(struct farm_supervisor *supervisor, struct worker *
     return FARM_OK;
 }
 
+// After a short life, or a start that failed: the next start, the later the more of them there were in a row.
+static void start_later(const struct farm_supervisor *supervisor, struct worker *worker, uint64_t now_ns) {
+    uint64_t wait_ms = 0;
+    if (worker->short_lives > 1) {
+        uint32_t doublings = worker->short_lives - 2 < 20 ? worker->short_lives - 2 : 20;
+        wait_ms = (uint64_t)BACKOFF_FIRST_MS << doublings;
+        if (wait_ms > supervisor->config.backoff_max_ms) wait_ms = supervisor->config.backoff_max_ms;
+    }
+    worker->state = WORKER_DUE;
+    worker->start_at_ns = now_ns + ms((uint32_t)wait_ms);
+}
+
+// The machine refuses a process or a descriptor. An expendable worker that has lived is tried again: the shortage may
+// pass.
+static enum farm_status after_failed_start(struct farm_supervisor *supervisor, struct worker *worker, bool first_try,
+                                           enum farm_status status, struct farm_error *err) {
+    const struct farm_worker_spec *spec = &worker->spec;
+    if (!spec->expendable || spec->once || !worker->starts) return lose(supervisor, worker, status, err);
+    if (++worker->short_lives >= supervisor->config.short_lives_max) return lose(supervisor, worker, status, err);
+    if (first_try) farm_log_warn("%s; it is tried again", err->message);
+    start_later(supervisor, worker, farm_now_ns());
+    return FARM_OK;
+}
+
 static enum farm_status start_due(struct farm_supervisor *supervisor, struct farm_error *err) {
     for (size_t i = 0; i < supervisor->count; i++) {
         struct worker *worker = &supervisor->workers[i];
         if (worker->state != WORKER_DUE || farm_now_ns() < worker->start_at_ns) continue;
+        const bool first_try = !worker->prepared;
         enum farm_status status = start_worker(supervisor, worker, err);
-        if (status && worker->spec.once) status = lose(supervisor, worker, status, err);
+        if (status) status = after_failed_start(supervisor, worker, first_try, status, err);
         if (status) return status;
     }
     return FARM_OK;
@@ -455,14 +483,7 @@ static enum farm_status after_death(struct farm_supervisor *supervisor, struct w
     worker->fruitless = healthy || !fruitless ? 0 : worker->fruitless + 1;
     if (worker->fruitless >= config->deaths_max || worker->short_lives >= config->short_lives_max)
         return lose(supervisor, worker, crash_loop(worker, death.how, err), err);
-    uint64_t wait_ms = 0;
-    if (worker->short_lives > 1) {
-        uint32_t doublings = worker->short_lives - 2 < 20 ? worker->short_lives - 2 : 20;
-        wait_ms = (uint64_t)BACKOFF_FIRST_MS << doublings;
-        if (wait_ms > config->backoff_max_ms) wait_ms = config->backoff_max_ms;
-    }
-    worker->state = WORKER_DUE;
-    worker->start_at_ns = now + ms((uint32_t)wait_ms);
+    start_later(supervisor, worker, now);
     return FARM_OK;
 }
 

@@ -25,8 +25,9 @@ enum farm_supervisor_turn { FARM_TURN_ON, FARM_TURN_STOP };
 struct farm_supervisor_config {
     void *context;
     // All may be NULL. Called from farm_supervisor_run alone.
-    void (*before_start)(void *context, size_t worker, uint64_t starts); // starts: how often it was started before
-    void (*on_line)(void *context, size_t worker, const char *line);     // a line the worker wrote; NULL: to stderr
+    // Once a life, also if its start fails and is tried again. starts: how often it was started before
+    void (*before_start)(void *context, size_t worker, uint64_t starts);
+    void (*on_line)(void *context, size_t worker, const char *line); // a line the worker wrote; NULL: to stderr
     void (*on_death)(void *context, size_t worker, const struct farm_death *death);
     void (*on_end)(void *context, size_t worker);                   // one that may end, or was dismissed, has ended
     void (*on_loss)(void *context, size_t worker, const char *why); // an expendable one cannot be kept alive

@@ -32,7 +32,9 @@ struct farm_worker_spec {
     // code that the worker runs cannot end so by exit() or a crash, whatever status it chooses.
     int final_status;
     uint64_t restarts_max; // more end the run too; 0: no limit
-    bool expendable;       // an error that would end the run ends this worker alone: on_loss
+    // An error that would end the run ends this worker alone: on_loss. If the machine refuses to start it again, that
+    // is tried up to short_lives_max times.
+    bool expendable;
     // Enlisted for one life, which the run does not wait for: exit status 0 is its end (on_end), and all else, also
     // that it cannot be started, an error that would end the run.
     bool once;

@@ -216,6 +216,69 @@ Test(supervisor, calls_that_a_signal_interrupts_are_repeated) {
     cr_assert_eq(waitpid(-1, NULL, WNOHANG), -1, "a process is left behind");
 }
 
+// ---- a machine that refuses to start a worker again ----
+
+static const char *refused; // the call that fails after the death of the second worker
+static unsigned refusals;
+static int prepared[2], losses;
+static struct farm_supervisor *refusing;
+
+static void refuse_restart(void *context, size_t number, const struct farm_death *death) {
+    if (number == 1) farm_faults_fail(refused, 1, refusals, EMFILE);
+}
+static void note_start(void *context, size_t number, uint64_t starts) {
+    prepared[number]++;
+}
+static void note_loss(void *context, size_t number, const char *why) {
+    losses++;
+    cr_assert_eq(number, 1);
+    cr_assert(strstr(why, "actor 0: ") && strstr(why, strerror(EMFILE)), "%s", why);
+}
+// The second worker dies in its first life and stays in its second.
+static int die_once(void *context, struct farm_error *err) {
+    farm_faults_end();
+    if (++page->ended == 1) raise(SIGKILL);
+    live_on(context, err);
+}
+static enum farm_supervisor_turn until_lost_or_back(void *context) {
+    return losses || (prepared[1] == 2 && farm_supervisor_pid(refusing, 1)) ? FARM_TURN_STOP : FARM_TURN_ON;
+}
+
+// *err: of the run, in which `refusals` starts of an actor after its death fail.
+static enum farm_status run_refused(bool expendable, struct farm_error *err) {
+    const struct farm_supervisor_config config = {.tick_ms = 1,
+                                                  .short_lives_max = 6,
+                                                  .before_start = note_start,
+                                                  .on_death = refuse_restart,
+                                                  .on_loss = note_loss,
+                                                  .on_tick = until_lost_or_back};
+    farm_faults_clear();
+    prepared[1] = losses = 0;
+    farm_log_set_level(FARM_LOG_ERROR);
+    refusing = make_supervisor(config, (struct farm_worker_spec){.body = live_on, .memory_node = -1});
+    const struct farm_worker_spec actor = {
+        .name = "actor 0", .body = die_once, .memory_node = -1, .expendable = expendable};
+    cr_assert_eq(farm_supervisor_add(refusing, &actor, err), FARM_OK, "%s", err->message);
+    return run_to_its_end(refusing, err);
+}
+
+Test(supervisor, an_expendable_worker_that_cannot_be_started_again_is_tried_and_ends_alone) {
+    static const char *const calls[] = {"pipe2", "fork", "pidfd_open"};
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        struct farm_error err = {0};
+        refused = calls[i];
+        refusals = 3;
+        cr_assert_eq(run_refused(true, &err), FARM_OK, "%s: %s", refused, err.message);
+        cr_assert_eq(farm_faults_made(refused), 3, "%s", refused);
+        cr_assert(!losses && prepared[1] == 2, "%s: %d losses, %d starts", refused, losses, prepared[1]);
+        refusals = 1000;
+        cr_assert_eq(run_refused(true, &err), FARM_OK, "%s: %s", refused, err.message);
+        cr_assert_eq(losses, 1, "%s", refused);
+        cr_assert_eq(farm_faults_made(refused), 5, "%s", refused);
+        cr_assert_eq(run_refused(false, &err), FARM_E_LIMIT, "%s: any other ends the run", refused);
+    }
+}
+
 // ---- a worker that is faster than its supervisor ----
 
 static int step_and_die(void *context, struct farm_error *err) {
