@@ -178,10 +178,10 @@ static enum farm_status resume_run(struct training *training, struct farm_error 
     struct farm_totals *before = &workers->learner.before;
     *before = farm_checkpoint_totals(&metadata);
     farm_checkpoint_metadata_free(&metadata);
-    if (training->run.plan.deterministic) { // the clock is not in its checkpoints, and lines after this one come again
+    if (training->run.plan.deterministic) { // the clock is not in its checkpoints
         char metrics[FARM_RUN_PATH_MAX + 32];
         farm_run_dir_file(training->folder.path, farm_sink_jsonl.name, metrics, sizeof metrics);
-        before->wall_s = farm_sink_cut(metrics, before->frames);
+        before->wall_s = farm_sink_wall_s(metrics, before->frames);
     }
     workers->learner.checkpoint_load = workers->checkpoint;
     farm_log_info("going on from %s", workers->checkpoint);
@@ -213,7 +213,6 @@ static enum farm_status open_run(struct training *training, struct farm_error *e
     if (!status && options->resume) status = resume_run(training, err);
     if (!status && !options->resume) status = refuse_other_best(training, err);
     if (!status) status = farm_run_check_room(training->folder.path, plan, err);
-    if (!status) status = save_recipe(training, err);
     if (status) return status;
     farm_run_dir_file(training->folder.path, "checkpoints", training->checkpoint_folder,
                       sizeof training->checkpoint_folder);
@@ -241,6 +240,18 @@ static enum farm_status open_sinks(struct training *training, struct farm_error 
         if (status) return status;
         training->sink_count++;
     }
+    return FARM_OK;
+}
+
+// The folder becomes this session's. What refuses a run comes before, and leaves its recipe and its metrics as they
+// are.
+static enum farm_status take_folder(struct training *training, struct farm_error *err) {
+    char metrics[FARM_RUN_PATH_MAX + 32];
+    enum farm_status status = open_sinks(training, err);
+    if (!status) status = save_recipe(training, err);
+    if (status || !training->options->resume || !training->run.plan.deterministic) return status;
+    farm_run_dir_file(training->folder.path, farm_sink_jsonl.name, metrics, sizeof metrics);
+    farm_sink_cut(metrics, training->run.workers.learner.before.frames); // later lines come again
     return FARM_OK;
 }
 
@@ -510,7 +521,7 @@ static enum farm_status run_training(struct training *training, struct farm_erro
     if (!status) status = open_run(training, err);
     if (status) return status;
     fill_metadata(training);
-    if ((status = farm_run_build(run, err)) || (status = open_sinks(training, err))) return status;
+    if ((status = farm_run_build(run, err)) || (status = take_folder(training, err))) return status;
     run->caller = (struct farm_run_caller){
         .context = training, .clear_line = clear_line, .on_tick = on_tick, .on_update = on_update};
     bool interrupted;

@@ -66,26 +66,42 @@ off_t farm_lines_keep(int fd, bool resume) {
     return keep < 0 || ftruncate(fd, keep) < 0 ? -1 : keep;
 }
 
-double farm_sink_cut(const char *path, uint64_t frames) {
-    FILE *file = fopen(path, "re");
+// Length of the file's first lines, those of at most so many frames. *wall_s: of the last one; 0: there is none.
+static off_t find_lines(FILE *file, const char *path, uint64_t frames, double *wall_s) {
     char *line = NULL;
     size_t capacity = 0;
     ssize_t length;
     off_t keep = 0;
-    double wall_s = 0;
-    while (file && (length = getline(&line, &capacity, file)) > 0) {
+    *wall_s = 0;
+    while ((length = getline(&line, &capacity, file)) > 0) {
         json_t *object = farm_json_parse(line, (size_t)length, path, NULL);
         const json_t *at = json_object_get(object, "frames");
         const bool kept = at && (uint64_t)json_integer_value(at) <= frames;
-        if (kept) wall_s = json_number_value(json_object_get(object, "wall_s"));
+        if (kept) *wall_s = json_number_value(json_object_get(object, "wall_s"));
         json_decref(object);
         if (!kept) break;
         keep += length;
     }
     free(line);
-    if (file) fclose(file);
-    if (file && truncate(path, keep)) farm_log_warn("%s cannot be shortened: %s", path, strerror(errno));
+    return keep;
+}
+
+double farm_sink_wall_s(const char *path, uint64_t frames) {
+    FILE *file = fopen(path, "re");
+    double wall_s = 0;
+    if (!file) return 0;
+    (void)find_lines(file, path, frames, &wall_s);
+    fclose(file);
     return wall_s;
+}
+
+void farm_sink_cut(const char *path, uint64_t frames) {
+    FILE *file = fopen(path, "re");
+    double wall_s;
+    if (!file) return;
+    const off_t keep = find_lines(file, path, frames, &wall_s);
+    fclose(file);
+    if (truncate(path, keep)) farm_log_warn("%s cannot be shortened: %s", path, strerror(errno));
 }
 
 // Compares the file's first line with ours.

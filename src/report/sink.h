@@ -34,9 +34,11 @@ enum farm_status farm_sink_open(const struct farm_sink_format *format, const cha
 enum farm_status farm_sink_write(struct farm_sink *sink, const struct farm_sample *sample, struct farm_error *err);
 void farm_sink_close(struct farm_sink *sink); // safe on a closed one
 
-// Shortens a file of metrics to its first lines, those of at most so many frames; a missing file has none. Returns
-// wall_s of the last one; 0: there is none.
-double farm_sink_cut(const char *path, uint64_t frames);
+// wall_s of the last of a file's first lines of metrics, those of at most so many frames; 0: there is none.
+double farm_sink_wall_s(const char *path, uint64_t frames);
+
+// Shortens a file of metrics to these lines; a missing file has none.
+void farm_sink_cut(const char *path, uint64_t frames);
 
 // Shortens a file of lines to its whole ones (resume) or to nothing (else). Returns the length that stays; -1 with
 // errno.

@@ -174,6 +174,10 @@ class Training(Cli):
         other = self.farm("train", "--run", "r", "--resume", "--no-normalise-rewards")
         self.assertEqual(other.returncode, 2)
         self.assertIn("was made with normalise_rewards true, not false", other.stderr)
+        before = contents(self.folder / "r")
+        other = self.farm("train", "--run", "r", "--resume", "--frames", "30k", "--algo", "ppo")
+        self.assertEqual((other.returncode, "metrics.csv has other columns" in other.stderr), (2, True), other.stderr)
+        self.assertEqual(contents(self.folder / "r"), before, "the recipe too")
 
         second = self.resumes(first)
         self.assertEqual(second["env"], "native/catch")

@@ -95,7 +95,19 @@ class Deterministic(InFolder):
                 self.assertEqual(process.returncode, 0, self.said())
                 lines, _, _ = self.made(parts)
                 self.assertLess(lines[-1]["frames"], whole[0][-1]["frames"])
+                self.refuses_other_columns(*run, run=parts)
                 self.same(whole, self.train(*run, "--resume", run=parts))
+
+    def refuses_other_columns(self, *arguments, run):
+        """The refusal does not shorten the metrics; the next --resume does."""
+        metrics, table = self.folder / run / "metrics.jsonl", self.folder / run / "metrics.csv"
+        metrics.write_text(metrics.read_text() + '{"frames": 1000000000}\n')
+        before = metrics.read_text()
+        table.write_text("other\r\n")
+        refused = self.farm(*self.flags(*arguments, "--resume", "--csv", run=run))
+        self.assertEqual((refused.returncode, "has other columns" in refused.stderr), (2, True), refused.stderr)
+        self.assertEqual(metrics.read_text(), before)
+        table.unlink()
 
     def test_what_contradicts_it_is_refused(self):
         for more, words in (
