@@ -165,6 +165,16 @@ static enum farm_status refuse_resume(const struct training *training, struct fa
                      "--resume: %s holds no checkpoint that can be read and fits; it is unchanged. %s", run, then);
 }
 
+// A session that the recipe's frames leave nothing for.
+static enum farm_status refuse_played(const struct training *training, uint64_t played, struct farm_error *err) {
+    const struct farm_run_plan *plan = &training->run.plan;
+    if (!plan->recipe.frames || played < (uint64_t)plan->recipe.frames) return FARM_OK;
+    return farm_fail(err, FARM_E_USAGE,
+                     "--resume: %s has played %llu frames, all of --frames %lld. To go on: --frames %s%s",
+                     training->folder.path, (unsigned long long)played, (long long)plan->recipe.frames,
+                     farm_format_count(2 * (double)played).text, plan->deterministic ? "" : ", or --seconds S");
+}
+
 static enum farm_status resume_run(struct training *training, struct farm_error *err) {
     struct farm_run_workers *workers = &training->run.workers;
     enum farm_status status = check_settings(training, err);
@@ -183,6 +193,7 @@ static enum farm_status resume_run(struct training *training, struct farm_error 
         farm_run_dir_file(training->folder.path, farm_sink_jsonl.name, metrics, sizeof metrics);
         before->wall_s = farm_sink_wall_s(metrics, before->frames);
     }
+    if ((status = refuse_played(training, before->frames, err))) return status;
     workers->learner.checkpoint_load = workers->checkpoint;
     farm_log_info("going on from %s", workers->checkpoint);
     return FARM_OK;

@@ -177,6 +177,9 @@ class Training(Cli):
         before = contents(self.folder / "r")
         other = self.farm("train", "--run", "r", "--resume", "--frames", "30k", "--algo", "ppo")
         self.assertEqual((other.returncode, "metrics.csv has other columns" in other.stderr), (2, True), other.stderr)
+        played = self.farm("train", "--run", "r", "--resume")
+        self.assertEqual(played.returncode, 2)
+        self.assertRegex(played.stderr, rf"r has played {first['frames']} frames, all of --frames 20000\. To go on: --frames [45]\S+k, or --seconds S\n")
         self.assertEqual(contents(self.folder / "r"), before, "the recipe too")
 
         second = self.resumes(first)
