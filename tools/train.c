@@ -499,7 +499,8 @@ static enum farm_status report_result(struct training *training, bool interrupte
     if (!training->options->quiet && training->run.events.start_ns)
         farm_progress_draw(&training->progress, &sample, now);
     farm_progress_end(&training->progress);
-    if (!training->run.plan.deterministic) write_metrics(training, &sample); // it has the line of its last update
+    if (!training->run.plan.deterministic && farm_sample_session(&sample).agent_steps) // it has its last update's line
+        write_metrics(training, &sample);
     average_over_run(training, &sample);
     average_over_sessions(training);
     if (!failure) warn_without_update(training, &sample);

@@ -76,11 +76,14 @@ def read_recipe(folder):
 
 
 def read_samples(samples, name, folder):
-    """A run from its lines of metrics.jsonl. Lines that a resumed run plays again, from its checkpoint on, replace the earlier ones."""
+    """A run from its lines of metrics.jsonl. Lines that a resumed run plays again, from its checkpoint on, replace the earlier ones.
+    A null replaces no value of the same step."""
     kept = []
     for sample in samples:
         while kept and (kept[-1]["agent_steps"] >= sample["agent_steps"] or kept[-1]["wall_s"] > sample["wall_s"]):
-            kept.pop()
+            replaced = kept.pop()
+            if replaced["agent_steps"] == sample["agent_steps"]:
+                sample = {**replaced, **{key: value for key, value in sample.items() if value is not None}}
         kept.append(sample)
     recipe = read_recipe(folder)
     run = Run(name, {key: value for key, value in recipe.items() if key not in NOT_A_RECIPE} or {"run": name}, recipe.get("seed"))

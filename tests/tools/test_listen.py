@@ -42,6 +42,7 @@ class Listen(InFolder):
         account = self.end(process)
         self.assertEqual((account["actors"], account["agent_steps"], account["nodes"]), (0, 0, []))
         self.assertFalse((self.folder / "r/bridge.addr").exists() or status.exists(), "they go with the run")
+        self.assertEqual((self.folder / "r/metrics.jsonl").read_text(), "", "a session without a step has no line")
 
     def test_a_bridge_that_may_not_use_io_uring_uses_poll(self):
         (self.folder / "without_uring.py").write_text(WITHOUT_URING)

@@ -80,6 +80,8 @@ class Plot(InFolder):
         self.assertEqual((curve["x"], curve["median"]), ([100, 200, 250, 350], [0, 0, 1, 1]))
         faster = {**sample(450, 1, resumed_wall_s=1), "wall_s": 160}
         self.assertEqual(self.curve([self.run_of("s", [*before, faster])])["x"], [100, 200, 300, 450], "time does not go back either")
+        idle = sample(400, None, resumed_wall_s=0)
+        self.assertEqual(self.curve([self.run_of("t", [*before[:3], sample(400, 5), idle])])["median"], [0, 0, 0, 5], "a null replaces no point")
 
     def test_axes_smoothing_and_the_end_of_the_axis(self):
         name = self.run_of("r", [sample(step, step % 200) for step in range(100, 700, 100)] + [sample(700, None)])
