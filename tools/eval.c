@@ -211,6 +211,18 @@ static enum farm_status play(struct evaluation *evaluation, const struct farm_re
     return farm_run_execute(run, interrupted, err);
 }
 
+// Mean return of the film's games; NAN: unknown. They are the first of its run, which may have played more while the
+// encoder completed its file.
+static double mean_of_film(const struct farm_stats *stats, uint64_t games) {
+    const uint64_t played = farm_load_relaxed(&stats->games);
+    double sum = 0;
+    if (games == played && games) return farm_stats_get(&stats->return_mean);
+    if (!games || games > played || played > FARM_STATS_RETURNS || farm_load_relaxed(&stats->bad_values))
+        return (double)NAN;
+    for (uint64_t i = 0; i < games; i++) sum += farm_stats_get(&stats->returns[i]);
+    return sum / (double)games;
+}
+
 // A film has a run of its own, before the evaluation, in which one environment plays: no other run does any work for
 // it, and its games are whole. mujoco/* has no pictures, but Gymnasium's same task draws.
 static enum farm_status record_film(struct evaluation *evaluation, const struct farm_recipe *given, bool *interrupted,
@@ -236,12 +248,14 @@ static enum farm_status record_film(struct evaluation *evaluation, const struct 
                      "no film: it needs OpenGL by MUJOCO_GL=egl (Debian: libegl1 libgl1-mesa-dri) or osmesa "
                      "(libosmesa6)");
     farm_progress_clear(&evaluation->progress);
-    struct farm_sample sample = {.return_mean = NAN};
-    if (!status) farm_run_sample(&evaluation->run.sampler, farm_now_ns(), &sample);
     const enum farm_status encoded = farm_video_finish(&evaluation->video, &evaluation->film, &of_film);
+    if (evaluation->film) {
+        const json_int_t games = json_integer_value(json_object_get(evaluation->film, "games"));
+        const double mean = status ? (double)NAN : mean_of_film(evaluation->run.rings.stats, (uint64_t)games);
+        farm_json_set_real(evaluation->film, "return_mean", mean);
+    }
     if (!status && encoded == FARM_E_INTERRUPTED) *interrupted = true;
     if (!*interrupted) free_run(evaluation);
-    if (evaluation->film) farm_json_set_real(evaluation->film, "return_mean", sample.return_mean);
     if (!status && encoded && !*interrupted) {
         *err = of_film;
         status = encoded;

@@ -203,6 +203,11 @@ class Training(Cli):
         self.assertLessEqual(abs(played["return_mean"]), 1)
         self.assertEqual(played["checkpoint"], second["checkpoint"])
         self.shows_two_games(played["video"])
+        cut = ("--video", "cut.gif", "--video-episodes", "40", "--video-seconds")
+        one = json.loads(self.farm("eval", "r", "--episodes", "1", "--json", *cut, "1").stdout)["video"]
+        self.assertEqual((one["games"], abs(one["return_mean"])), (1, 1), "the return of the film's game, not of 40")
+        none = json.loads(self.farm("eval", "r", "--episodes", "1", "--json", *cut, "0.5").stdout)["video"]
+        self.assertEqual((none["games"], none["return_mean"]), (0, None))
         best = json.loads(self.farm("eval", "r", "--best", "--episodes", "1", "--video", "c.mp4", "--json").stdout)
         self.assertEqual((best["video"]["frames"], best["video"]["games"]), (10, 1))
         self.assertEqual(imageio_ffmpeg.count_frames_and_secs(str(self.folder / "c.mp4"))[0], 10)
