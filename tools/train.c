@@ -146,14 +146,16 @@ static enum farm_status check_settings(const struct training *training, struct f
     return status;
 }
 
-// No numbered checkpoint is usable. The best one may be: it could be copied to its number.
+// No numbered checkpoint is usable. If the best one is, it can be copied to its number.
 static enum farm_status refuse_resume(const struct training *training, struct farm_error *err) {
     const char *run = training->folder.path;
     struct farm_checkpoint_metadata metadata;
+    struct farm_error unfit;
     char best[FARM_RUN_PATH_MAX + 64], copy[FARM_RUN_PATH_MAX + 64], number[48];
     char then[480] = "Start in another folder, without --resume";
     farm_run_dir_file(run, BEST, best, sizeof best);
-    if (!farm_checkpoint_read_metadata(best, &metadata, NULL)) {
+    if (!farm_run_try_checkpoint(&training->run.plan, best, &unfit) &&
+        !farm_checkpoint_read_metadata(best, &metadata, &unfit)) {
         snprintf(number, sizeof number, "checkpoints/%012llu.safetensors",
                  (unsigned long long)farm_checkpoint_get_u64(&metadata, "frames"));
         farm_checkpoint_metadata_free(&metadata);

@@ -13,8 +13,7 @@
 // A checkpoint's header has 10 to 30 KB, a sample of metrics 2 KB and 0.3 KB a node.
 enum { HEADER_BYTES = 32 << 10, METRICS_SAMPLE_BYTES = 2560, DAY_S = 86400 };
 
-// Loads the file as the learner does, into temporary vectors.
-static enum farm_status try_checkpoint(const struct farm_run_plan *plan, const char *path, struct farm_error *err) {
+enum farm_status farm_run_try_checkpoint(const struct farm_run_plan *plan, const char *path, struct farm_error *err) {
     struct farm_checkpoint_metadata metadata;
     struct farm_net net;
     bool has_optimiser, adam = strcmp(plan->recipe.optimiser, "adam") == 0;
@@ -41,7 +40,7 @@ bool farm_run_find_checkpoint(const char *run_path, const struct farm_run_plan *
                               const struct farm_run_caller *caller, char *path, size_t path_bytes) {
     struct farm_error err;
     for (size_t i = 0; farm_run_dir_checkpoint(run_path, i, path, path_bytes); i++) {
-        if (!(plan ? try_checkpoint(plan, path, &err) : try_header(path, &err))) return true;
+        if (!(plan ? farm_run_try_checkpoint(plan, path, &err) : try_header(path, &err))) return true;
         farm_run_warn(caller, "skipped: %s", err.message);
     }
     return false;

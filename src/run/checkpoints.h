@@ -6,6 +6,9 @@
 #include "run/caller.h"
 #include "run/plan.h"
 
+// Loads the file as the plan's learner does, into temporary vectors.
+enum farm_status farm_run_try_checkpoint(const struct farm_run_plan *plan, const char *path, struct farm_error *err);
+
 // The newest usable checkpoint of the run's folder; each skipped one is named on stderr with the reason. Usable: the
 // plan's learner can load it (tensors of network and optimiser, all finite); without a plan (NULL): length and header
 // are valid. caller may be NULL. False: there is none.

@@ -309,6 +309,8 @@ class Training(Cli):
         best = checkpoint.with_name("best.safetensors")
         best.unlink(missing_ok=True)
         self.refuses_to_resume(checkpoint.name, "layers.0.weight has another type or shape", "Start in another folder")
+        shutil.copy(other, best)
+        self.refuses_to_resume(checkpoint.name, "Start in another folder")
         best.write_bytes(good)
         self.refuses_to_resume(checkpoint.name, f"from its best one: `cp r/checkpoints/{best.name} r/checkpoints/{checkpoint.name}`")
 
