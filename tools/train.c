@@ -412,14 +412,16 @@ static void print_saved(const struct training *training, const struct saved *sav
                farm_format_figure(saved->best_return).text, farm_format_count((double)saved->best_frames).text);
 }
 
-// Without a checkpoint there is nothing to play or to resume.
-static void print_next_steps(const struct training *training, const struct saved *saved) {
+// Without a checkpoint there is nothing to play or to resume. An interrupted run goes on to its own end.
+static void print_next_steps(const struct training *training, const struct saved *saved, bool interrupted) {
     const char *run = training->folder.path, *env = training->options->recipe.env;
     const struct farm_word_text word = farm_format_word(run);
     printf("\nWhat to try next:\n");
     if (saved->newest[0]) {
         printf("  farm eval %s --episodes 20      plays it without learning\n", word.text);
-        if (training->run.plan.deterministic)
+        if (interrupted)
+            printf("  farm train --run %s --resume      continues this run\n", word.text);
+        else if (training->run.plan.deterministic)
             printf("  farm train --run %s --resume --frames %llu      continues this run\n", word.text,
                    2 * (unsigned long long)farm_load_relaxed(&training->run.rings.stats->frames));
         else
@@ -490,7 +492,7 @@ static void print_summary(const struct training *training, const struct farm_sam
         printf("Remote nodes at the end: %u, %u of them away.\n", sample->node_count, sample->nodes_away);
     const struct saved saved = find_saved(training);
     print_saved(training, &saved);
-    if (!failed) print_next_steps(training, &saved);
+    if (!failed) print_next_steps(training, &saved, interrupted);
 }
 
 static enum farm_status report_result(struct training *training, bool interrupted, const char *failure,

@@ -3,10 +3,11 @@
 import os
 import random
 import shlex
+import signal
 import subprocess
 import unittest
 
-from running import FARM, InFolder
+from running import FARM, InFolder, wait_until
 
 BENCH = "bridge bench 127.0.0.1:1"
 BRIDGE = "bridge --connect 127.0.0.1:1"
@@ -189,6 +190,13 @@ class Usage(InFolder):
         trained = self.farm("train", "--env", "native/catch", "--frames", "1k", "--run", folder).stdout
         commands = [shlex.split(line)[:4] for line in trained.splitlines() if line.startswith("  farm ")]
         self.assertEqual(commands[:2], [["farm", "eval", folder, "--episodes"], ["farm", "train", "--run", folder]])
+        metrics = self.folder / folder / "metrics.jsonl"
+        before = metrics.read_text()
+        process = self.start_logged("train", "--run", folder, "--resume", "--frames", "100G", "--metrics-every", "0.1")
+        self.assertTrue(wait_until(lambda: metrics.read_text() != before), self.said())
+        process.send_signal(signal.SIGINT)
+        stopped, _ = process.communicate(timeout=30)
+        self.assertRegex(stopped, "  farm train --run .* --resume      continues this run\n", "the same run: no other --frames")
 
     def test_help_is_on_stdout_with_examples(self):
         texts = {}
