@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
@@ -271,16 +272,36 @@ static void write_page(FILE *out, const json_t *report, const char *drawing) {
 
 // ---- the command ----
 
-static enum farm_status write_report(const struct options *options, FILE *out, const json_t *report,
+static enum farm_status print_report(const struct options *options, FILE *out, const json_t *report,
                                      const char *drawing, struct farm_error *err) {
     enum farm_status status = FARM_OK;
     if (options->json)
         status = farm_json_print(report, out, err);
     else
         write_page(out, report, drawing);
-    const bool failed = ferror(out) || fflush(out);
-    if ((options->out && fclose(out)) || failed)
-        if (!status) status = farm_fail_errno(err, FARM_E_IO, "writing %s", options->out ? options->out : "to stdout");
+    if ((fflush(out) || ferror(out)) && !status)
+        status = farm_fail_errno(err, FARM_E_IO, "writing %s", options->out ? options->out : "to stdout");
+    return status;
+}
+
+// A device or a link is opened. A file is replaced when the report is complete.
+static bool is_opened(const char *path) {
+    struct stat info;
+    return lstat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+}
+
+static enum farm_status write_report(const struct options *options, const json_t *report, const char *drawing,
+                                     struct farm_error *err) {
+    char *text = NULL;
+    size_t bytes;
+    if (!options->out) return print_report(options, stdout, report, drawing, err);
+    const bool opened = is_opened(options->out);
+    FILE *out = opened ? fopen(options->out, "we") : open_memstream(&text, &bytes);
+    if (!out) return opened ? farm_file_fail(options->out, err) : farm_fail_errno(err, FARM_E_LIMIT, "farm report");
+    enum farm_status status = print_report(options, out, report, drawing, err);
+    if (fclose(out) && !status) status = farm_fail_errno(err, FARM_E_IO, "writing %s", options->out);
+    if (!status && !opened) status = farm_file_replace(options->out, text, bytes, err);
+    free(text);
     return status;
 }
 
@@ -289,15 +310,16 @@ static enum farm_status run_report(const struct options *options, struct farm_er
         return farm_fail(err, FARM_E_USAGE, "--seconds must be 0.5 to %d (got %g)", FPS_SECONDS_MAX, options->seconds);
     char *picture = NULL;
     size_t picture_bytes;
-    FILE *out = options->out ? fopen(options->out, "we") : stdout; // first: what cannot be written is not measured
-    if (!out) return farm_file_fail(options->out, err);
+    enum farm_status status = FARM_OK;
+    if (options->out && !is_opened(options->out)) status = farm_file_try_replace(options->out, err);
+    if (status) return status; // what cannot be written is not measured
     FILE *drawing = open_memstream(&picture, &picture_bytes);
     if (!drawing) return farm_fail_errno(err, FARM_E_LIMIT, "farm report");
     json_t *report = farm_json_object(true);
-    enum farm_status status = make_report(options, drawing, report, err);
+    status = make_report(options, drawing, report, err);
     if (fclose(drawing) && !status) status = farm_fail_errno(err, FARM_E_LIMIT, "farm report");
     hide_paths_in(report);
-    if (!status) status = write_report(options, out, report, picture, err);
+    if (!status) status = write_report(options, report, picture, err);
     json_decref(report);
     free(picture);
     return status;

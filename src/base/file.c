@@ -133,14 +133,34 @@ enum farm_status farm_file_sync_folder(const char *path, struct farm_error *err)
     return status;
 }
 
+static enum farm_status name_temporary(const char *path, char temporary[PATH_MAX], struct farm_error *err) {
+    const int n = snprintf(temporary, PATH_MAX, "%s.tmp.%ld", path, (long)getpid());
+    if (n < 0 || n >= PATH_MAX) return farm_fail(err, FARM_E_INVALID, "%.80s...: path too long", path);
+    return FARM_OK;
+}
+
+enum farm_status farm_file_try_replace(const char *path, struct farm_error *err) {
+    char temporary[PATH_MAX];
+    struct stat info;
+    enum farm_status status = name_temporary(path, temporary, err);
+    if (status) return status;
+    if (!stat(path, &info) && !S_ISREG(info.st_mode))
+        return farm_fail(err, FARM_E_USAGE, "%s: not a regular file", path);
+    const int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) return farm_file_fail(path, err);
+    close(fd);
+    unlink(temporary);
+    return FARM_OK;
+}
+
 enum farm_status farm_file_replace(const char *path, const void *data, size_t bytes, struct farm_error *err) {
     char temporary[PATH_MAX];
-    int n = snprintf(temporary, sizeof temporary, "%s.tmp.%ld", path, (long)getpid());
-    if (n < 0 || (size_t)n >= sizeof temporary) return farm_fail(err, FARM_E_INVALID, "%.80s...: path too long", path);
+    enum farm_status status = name_temporary(path, temporary, err);
+    if (status) return status;
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) return farm_file_fail(temporary, err);
     int failed = write_all(fd, data, bytes) || fsync(fd);
-    enum farm_status status = failed ? farm_fail_errno(err, FARM_E_IO, "writing %s", temporary) : FARM_OK;
+    if (failed) status = farm_fail_errno(err, FARM_E_IO, "writing %s", temporary);
     close(fd);
     if (!status && rename(temporary, path) < 0)
         status = farm_fail_errno(err, FARM_E_IO, "renaming %s to %s", temporary, path);

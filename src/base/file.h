@@ -37,6 +37,10 @@ char *farm_file_choice(char *line);
 // errors.
 enum farm_status farm_file_replace(const char *path, const void *data, size_t bytes, struct farm_error *err);
 
+// Whether farm_file_replace can write there, before the work whose result it will hold: makes the temporary file and
+// removes it. FARM_E_USAGE: something is there that is no regular file.
+enum farm_status farm_file_try_replace(const char *path, struct farm_error *err);
+
 // Makes the names in the folder of `path` durable (fsync of the folder).
 enum farm_status farm_file_sync_folder(const char *path, struct farm_error *err);
 

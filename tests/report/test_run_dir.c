@@ -152,6 +152,8 @@ Test(report, replaces_files_whole) {
     cr_assert_eq(farm_file_read("a", 7, &text, &bytes, &err), FARM_E_FORMAT);
     cr_assert_eq(farm_file_read("b", 7, &text, &bytes, &err), FARM_E_NOT_FOUND);
     cr_assert_eq(farm_file_read(".", 7, &text, &bytes, &err), FARM_E_FORMAT);
+    cr_assert_eq(farm_file_try_replace("a", &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_file_try_replace("no/where", &err), FARM_E_NOT_FOUND);
     cr_assert_eq(farm_file_replace("no/where", "x", 1, &err), FARM_E_NOT_FOUND);
 }
 
@@ -159,6 +161,7 @@ Test(report, a_failed_replacement_keeps_the_old_file) {
     struct farm_error err;
     cr_assert_eq(mkdir("taken", 0777), 0);
     touch("taken/inside");
+    cr_assert_eq(farm_file_try_replace("taken", &err), FARM_E_USAGE);
     cr_assert_eq(farm_file_replace("taken", "x", 1, &err), FARM_E_IO); // rename over a folder
     cr_assert_eq(access("taken/inside", F_OK), 0);
     cr_assert_eq(entries("."), 1, "no temporary file is left");

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import re
+import resource
 import socket
 import tempfile
 import unittest
@@ -81,6 +82,13 @@ class Report(unittest.TestCase):
         self.assertRegex(self.page, r"## What failed\n\n- fps native/cacth: ")
         for finding in self.doctor["findings"]:
             self.assertIn(f"| {finding['grade']} | {finding['name']} |", self.page)
+
+    def test_a_report_stays_until_the_next_one_is_complete(self):
+        old = self.folder / "old.md"
+        old.write_text("old")
+        result = run_farm("report", "--no-fps", "--no-bw", "--out", "old.md", folder=self.folder, child=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
+        self.assertEqual((result.returncode, old.read_text()), (1, "old"), result.stderr)
+        self.assertEqual(list(self.folder.glob("old.md.*")), [])
 
     def test_contains_neither_paths_nor_the_name_of_the_machine(self):
         for text in [self.page, *strings(self.plain), *strings(self.timed)]:
