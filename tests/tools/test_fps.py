@@ -190,6 +190,20 @@ class Tuning(Fps):
         self.assertEqual(trained["actors"], tuned["actors"])
         self.assertEqual(trained["environments"], tuned["actors"] * tuned["envs_per_actor"])
 
+    def test_prints_what_it_cannot_write(self):
+        (self.folder / "gone").mkdir()
+        process = self.start_farm("fps", "--env", "native/catch", "--seconds", "0.5", "--tune", "--json", "--out", "gone/mine.yaml")
+        for line in process.stderr:
+            if "steps/s" in line:
+                break
+        (self.folder / "gone").rmdir()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+        document = json.loads(out)
+        self.assertEqual((process.returncode, document["recipe"]), (1, None), err)
+        self.assertGreater(document["tuned"]["agent_steps_per_s"], 0)
+        self.assertIn("no recipe is written: gone/mine.yaml", err)
+
 
 if __name__ == "__main__":
     unittest.main()

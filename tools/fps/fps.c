@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/format.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -420,6 +421,7 @@ static enum farm_status check_options(struct fps *fps, struct farm_error *err) {
     if (options->tune && options->numa_ab)
         return farm_fail(err, FARM_E_USAGE, "--tune and --numa-ab exclude one another");
     fps->ladder = strcmp(options->ladder, "on") == 0 && !options->numa_ab;
+    if (options->tune && farm_file_try_replace(options->out, err)) return farm_fail_in(err, err->status, "--out");
     return FARM_OK;
 }
 

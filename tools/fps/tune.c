@@ -217,17 +217,19 @@ static json_t *point_json(const struct point *point) {
     return object;
 }
 
-static enum farm_status print_result(const struct search *search, struct farm_error *err) {
+// written: the recipe is there.
+static enum farm_status print_result(const struct search *search, bool written, struct farm_error *err) {
     const struct point *best = &search->points[search->best];
     const struct farm_fps_tuning *tuning = search->tuning;
     if (!tuning->json) {
         printf(
-            "\n%s: %lld actors x %lld lanes x %lld environments, %s: %.4g agent steps/s, the best of %zu settings%s.\n"
-            "Written to %s: farm train --env %s --recipe %s\n",
+            "\n%s: %lld actors x %lld lanes x %lld environments, %s: %.4g agent steps/s, the best of %zu settings%s.\n",
             tuning->recipe->env, (long long)best->actors, (long long)best->lanes,
             (long long)(best->envs_per_actor / best->lanes), best->pin ? "pinned" : "not pinned", best->rate,
-            search->count, search->interrupted ? "; stopped by a signal" : "", tuning->path,
-            farm_format_word(tuning->recipe->env).text, farm_format_word(tuning->path).text);
+            search->count, search->interrupted ? "; stopped by a signal" : "");
+        if (written)
+            printf("Written to %s: farm train --env %s --recipe %s\n", tuning->path,
+                   farm_format_word(tuning->recipe->env).text, farm_format_word(tuning->path).text);
         return FARM_OK;
     }
     json_t *document = farm_json_object(true), *tried = json_array();
@@ -238,7 +240,7 @@ static enum farm_status print_result(const struct search *search, struct farm_er
     farm_json_set_real(document, "frames_per_s", best->rate * search->frames_per_step);
     farm_json_set(document, "tuned", point_json(best));
     farm_json_set(document, "tried", tried);
-    farm_json_set_text(document, "recipe", tuning->path);
+    farm_json_set_text(document, "recipe", written ? tuning->path : NULL);
     farm_json_set_bool(document, "interrupted", search->interrupted);
     enum farm_status status = farm_json_print(document, stdout, err);
     json_decref(document);
@@ -252,8 +254,12 @@ enum farm_status farm_fps_tune(const struct farm_fps_tuning *tuning, struct farm
     search->tuning = tuning;
     search->turns = (struct farm_fps_turns){.rounds = 1, .farm_s = point_s, .warm_s = WARM_SHARE * point_s};
     enum farm_status status = run_search(search, err);
-    if (!status) status = write_recipe(search, err);
-    if (!status) status = print_result(search, err);
+    if (!status) {
+        struct farm_error print_error;
+        if (write_recipe(search, err)) status = farm_fail_in(err, FARM_E_IO, "no recipe is written");
+        const enum farm_status printed = print_result(search, !status, &print_error);
+        if (!status && (status = printed)) *err = print_error;
+    }
     free(search);
     return status;
 }

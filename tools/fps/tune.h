@@ -16,7 +16,7 @@ struct farm_fps_tuning {
 };
 
 // Prints the result on stdout. A signal ends the search, and the best setting so far is written. FARM_E_DEAD: no
-// setting was measured, nothing is written.
+// setting was measured, nothing is written. FARM_E_IO: the result is printed, but not written.
 enum farm_status farm_fps_tune(const struct farm_fps_tuning *tuning, struct farm_error *err);
 
 #endif
