@@ -190,7 +190,7 @@ static enum farm_status resume_run(struct training *training, struct farm_error 
     struct farm_totals *before = &workers->learner.before;
     *before = farm_checkpoint_totals(&metadata);
     farm_checkpoint_metadata_free(&metadata);
-    if (training->run.plan.deterministic) { // the clock is not in its checkpoints
+    if (!(before->wall_s > 0)) { // deterministic runs have no clock in their checkpoints
         char metrics[FARM_RUN_PATH_MAX + 32];
         farm_run_dir_file(training->folder.path, farm_sink_jsonl.name, metrics, sizeof metrics);
         before->wall_s = farm_sink_wall_s(metrics, before->frames);

@@ -97,6 +97,7 @@ class Deterministic(InFolder):
                 self.assertLess(lines[-1]["frames"], whole[0][-1]["frames"])
                 self.refuses_other_columns(*run, run=parts)
                 self.same(whole, self.train(*run, "--resume", run=parts))
+                self.keeps_its_clock(parts)
 
     def refuses_other_columns(self, *arguments, run):
         """The refusal does not shorten the metrics; the next --resume does."""
@@ -108,6 +109,12 @@ class Deterministic(InFolder):
         self.assertEqual((refused.returncode, "has other columns" in refused.stderr), (2, True), refused.stderr)
         self.assertEqual(metrics.read_text(), before)
         table.unlink()
+
+    def keeps_its_clock(self, run):
+        """Also when it goes on without --deterministic."""
+        last = json.loads((self.folder / run / "metrics.jsonl").read_text().splitlines()[-1])
+        more = json.loads(self.farm("train", "--run", run, "--resume", "--no-deterministic", "--seconds", "0.2", "--json", "--quiet").stdout)
+        self.assertAlmostEqual(more["wall_s"], last["wall_s"] + more["resumed_wall_s"], places=3)
 
     def test_what_contradicts_it_is_refused(self):
         for more, words in (
