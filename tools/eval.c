@@ -237,7 +237,7 @@ static enum farm_status record_film(struct evaluation *evaluation, const struct 
     const bool draws_by_gl = strncmp(recipe.env, mujoco, strlen(mujoco)) == 0;
     if (draws_by_gl) {
         snprintf(name, sizeof name, "gym/%.*s", (int)sizeof name - 5, recipe.env + strlen(mujoco));
-        if (!options->quiet) farm_log_info("filming %s: it is the same task, and can draw", name);
+        farm_log_info("filming %s: it is the same task, and can draw", name);
         status = farm_recipe_set(&recipe, FARM_LAYER_FLAG, "env", name, err);
     }
     if (!status) status = farm_video_start(&options->video, &evaluation->video, err);
@@ -280,6 +280,7 @@ static int run_command(const struct options *options) {
     static struct evaluation evaluation;
     struct farm_error err = {0};
     evaluation.options = options;
+    if (options->quiet) farm_log_set_level(FARM_LOG_WARN);
     farm_progress_start(&evaluation.progress, STDERR_FILENO, farm_now_ns());
     enum farm_status status = run_evaluation(&evaluation, &err);
     farm_progress_end(&evaluation.progress);

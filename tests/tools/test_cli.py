@@ -204,7 +204,9 @@ class Training(Cli):
         self.assertEqual(played["checkpoint"], second["checkpoint"])
         self.shows_two_games(played["video"])
         cut = ("--video", "cut.gif", "--video-episodes", "40", "--video-seconds")
-        one = json.loads(self.farm("eval", "r", "--episodes", "1", "--json", *cut, "1").stdout)["video"]
+        quiet = self.farm("eval", "r", "--episodes", "1", "--json", "--quiet", *cut, "1")
+        self.assertEqual(quiet.stderr, "")
+        one = json.loads(quiet.stdout)["video"]
         self.assertEqual((one["games"], abs(one["return_mean"])), (1, 1), "the return of the film's game, not of 40")
         none = json.loads(self.farm("eval", "r", "--episodes", "1", "--json", *cut, "0.5").stdout)["video"]
         self.assertEqual((none["games"], none["return_mean"]), (0, None))
