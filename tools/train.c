@@ -482,8 +482,8 @@ static void print_summary(const struct training *training, const struct farm_sam
         printf("The last evaluation: mean return %s at %s frames (evals.jsonl has all).\n",
                farm_format_figure(sample->eval_return_mean).text, farm_format_count((double)sample->eval_frames).text);
     if (sample->actor_restarts)
-        printf("Actors that died and were started again: %llu (%s).\n", (unsigned long long)sample->actor_restarts,
-               causes);
+        printf("Deaths of actors: %s. Actors started again: %llu.\n", causes,
+               (unsigned long long)sample->actor_restarts);
     if (sample->actors_hung)
         printf("Actors whose environment hung: %llu (named above).\n", (unsigned long long)sample->actors_hung);
     farm_progress_print_rejected(sample->rejected_steps,

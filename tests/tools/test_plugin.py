@@ -250,6 +250,9 @@ class FaultsWhileItRuns(WithPlugins):
         document = json.loads(result.stdout)
         self.assertGreater(document["actor_restarts"], 0)
         self.assertGreater(document["episodes"], 0)
+        printed = self.rogue("late_crash", "--no-json", "--restarts-max", "1", seconds="20")
+        deaths, restarts = re.search(r"Deaths of actors: killed by signal .*: (\d+)\. Actors started again: (\d+)\.", printed.stdout).groups()
+        self.assertLess(int(restarts), int(deaths), "the last death ended the run")
 
     def test_a_leak_is_named_before_and_after_the_out_of_memory_killer(self):
         base = pathlib.Path("/sys/fs/cgroup")
