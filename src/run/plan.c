@@ -219,6 +219,8 @@ enum farm_status farm_run_update_fits(const struct farm_run_plan *plan, uint32_t
     const uint64_t capacity =
         farm_window_capacity(&plan->passes.shape, plan->steps) * plan->width * plan->lanes * actors;
     if (plan->passes.sync ? capacity > 0 : farm_window_update_fits(capacity, share, plan->width)) return FARM_OK;
+    if (!actors && plan->shards > 1) return farm_fail(err, FARM_E_USAGE, "no actor of shard %u plays", shard);
+    if (!actors) return farm_fail(err, FARM_E_USAGE, "no actor plays");
     return farm_fail(err, FARM_E_USAGE,
                      "an update of %u windows does not fit the rings of %u actor%s, which hold %" PRIu64
                      " at most: raise --ring-steps, or lower --batch or --unroll",

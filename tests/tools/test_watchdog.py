@@ -67,6 +67,10 @@ class Watchdog(Watched):
         os.kill(pid, signal.SIGSTOP)
         self.await_line(rf"actor 1 is stopped \(SIGSTOP or a debugger\), native/catch, .* `kill -CONT {pid}`")
         self.learns_on()
+        other = children(process.pid)["actor 0"]
+        os.kill(other, signal.SIGSTOP)
+        self.await_line("training waits until the actor goes on or is killed: no actor plays\n")
+        os.kill(other, signal.SIGCONT)
         os.kill(pid, signal.SIGCONT)
         self.await_line("actor 1 goes on after ")
         self.assertEqual(children(process.pid)["actor 1"], pid)
