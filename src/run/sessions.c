@@ -38,8 +38,8 @@ static void check_training(struct farm_run_sessions *sessions, bool more) {
         sessions->training_waits = farm_run_update_fits(workers->plan, farm_run_workers_in_shard(workers, k), k, &why);
     if (sessions->ending) return;
     if (!workers->count)
-        farm_run_note(workers->caller, "waiting for the first actor: run `farm bridge --connect %s` on a node",
-                      sessions->bridges->address);
+        farm_run_note(workers->caller, "waiting for the first actor: run `farm bridge --connect %s %s` on a node",
+                      sessions->bridges->address, sessions->bridges->encrypted ? "--key FILE" : "--insecure");
     else if (sessions->training_waits && more)
         farm_run_note(workers->caller, "training waits for more actors: %s", why.message);
     else if (waited && more)

@@ -35,7 +35,7 @@ class Listen(InFolder):
         process = self.start("--listen", "127.0.0.1:0")
         address = (self.folder / "r/bridge.addr").read_text()
         self.assertRegex(address, r"^127\.0\.0\.1:[1-9]\d*\n$")
-        self.await_line("waiting for the first actor")
+        self.await_line(f"waiting for the first actor: run `farm bridge --connect {address.strip()} --insecure`")
         status = self.folder / "r/bridge.json"
         self.assertTrue(wait_until(status.exists))
         self.assertEqual(json.loads(status.read_text()), {"schema_version": 1, "address": address.strip(), "nodes": []})
