@@ -117,6 +117,7 @@ REFUSED = (
     (2, "portable", "bw --kernels sse"),
     (2, "between", "bw --seconds 0.01"),
     (2, "number", "bw --seconds nan"),
+    (2, "between", "bw --seconds 0"),
     (2, "between", "bw --samples 0"),
     (2, "--env", "bw --only env"),
     (2, "--env", "bw --fps-json f"),

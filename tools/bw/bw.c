@@ -62,7 +62,7 @@ struct options {
     const char *newer;         // a document to compare with --compare's, instead of measuring
     const char *network, *key; // address of `farm bridge bench --listen`; NULL: no network
     bool insecure;
-    double seconds;
+    double seconds; // NAN: not set
     int64_t samples;
 };
 
@@ -97,7 +97,7 @@ static enum farm_status choose_depth(struct bw *bw, struct farm_error *err) {
     if (o->samples < 1 || o->samples > FARM_BW_SAMPLES_MAX)
         return farm_fail(err, FARM_E_USAGE, "--samples: between 1 and %d", FARM_BW_SAMPLES_MAX);
     bw->job.setup.samples = (int)o->samples;
-    if (o->seconds != 0 && !(o->seconds >= SECONDS_LEAST && o->seconds <= SECONDS_MOST))
+    if (!isnan(o->seconds) && !(o->seconds >= SECONDS_LEAST && o->seconds <= SECONDS_MOST))
         return farm_fail(err, FARM_E_USAGE, "--seconds: between %g and %g", SECONDS_LEAST, SECONDS_MOST);
     return FARM_OK;
 }
@@ -520,7 +520,7 @@ static int bw_main(const struct options *options) {
 }
 
 int farm_cmd_bw(int argc, char **argv) {
-    struct options options = {.samples = 5};
+    struct options options = {.samples = 5, .seconds = (double)NAN};
     const struct farm_cli_flag flags[] = {
         {"quick", FARM_CLI_BOOL, &options.quick, NULL, "the most important figures, within 8 s (without: within 60 s)"},
         {"full", FARM_CLI_BOOL, &options.full, NULL, "everything, in about 3 minutes"},
