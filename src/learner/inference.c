@@ -205,12 +205,12 @@ static bool target_reached(const struct farm_inference *inference) {
            farm_load_relaxed(&learner->stats->frames) >= learner->frames_target;
 }
 
-// In the synchronous regime a window's last step was answered because its iteration was over: training has no more of
-// it, also where `consumed` is still 0 because of the stack.
+// Synchronous: a step after a window's last (CENTRAL: that last one itself) was answered because the window's iteration
+// was over. Training has no more of it, also where `consumed` is still 0 because of the stack.
 static void release_trained(const struct farm_inference *inference, struct farm_learner_lane *lane) {
     const struct farm_window_shape *shape = &inference->parts->plan.shape;
-    while (inference->trainer && inference->parts->plan.sync &&
-           farm_window_ready(shape, &lane->cursor, lane->answered)) {
+    const uint64_t steps = lane->answered - (lane->lane->local && lane->answered);
+    while (inference->trainer && inference->parts->plan.sync && farm_window_ready(shape, &lane->cursor, steps)) {
         const struct farm_window window = {.lane = lane->lane,
                                            .ring = lane->ring,
                                            .cursor = &lane->cursor,
