@@ -109,6 +109,7 @@ class Elastic(Watched):
     def test_an_actor_that_joined_and_cannot_be_kept_alive_leaves(self):
         build_plugin(SOURCE / "tests/tools/plugins/rogue.c", self.folder / "rogue.so", "-w")
         process = self.start("--env", "plugin:./rogue.so", "--env.fault", "create", "--env.while_there", str(self.folder / "closed"))
+        self.learns_on()  # both actors have made their environments long before
         (self.folder / "closed").touch()
         process.send_signal(signal.SIGUSR1)
         self.await_line(r"actor 2 cannot be kept alive")
