@@ -187,12 +187,8 @@ static enum farm_status allocate_states(struct farm_cuda_inference *i, struct fa
     const size_t rows = i->rows_max, bytes = state_bytes(i->context);
     if (!bytes) return FARM_OK;
     enum farm_status status = allocate_array(rows + 1, bytes, &i->states, err);
-    if (!status) status = allocate_array(rows, sizeof(void *), &i->states_to, err);
-    for (size_t row = 0; row < rows && !status; row++) {
-        const void *to = (char *)i->states + row * bytes;
-        status = farm_cuda_upload(i->states_to + row, &to, sizeof to, err);
-    }
-    return status;
+    if (status) return status;
+    return farm_cuda_places(i->states, bytes, rows, "inference needs", "infer-batch-max", &i->states_to, err);
 }
 
 static enum farm_status allocate_on_device(struct farm_cuda_inference *i, struct farm_error *err) {

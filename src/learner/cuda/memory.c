@@ -1,6 +1,7 @@
 // See memory.h.
 #include "learner/cuda/memory.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda/check.h"
@@ -34,6 +35,18 @@ enum farm_status farm_cuda_upload(void *to, const void *from, size_t bytes, stru
     FARM_CUDA_TRY(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
     FARM_CUDA_TRY(cudaStreamSynchronize(NULL));
     return FARM_OK;
+}
+
+enum farm_status farm_cuda_places(void *start, size_t stride, size_t count, const char *what, const char *key,
+                                  void ***out, struct farm_error *err) {
+    enum farm_status status = farm_cuda_device_memory(count * sizeof **out, what, key, out, err);
+    if (status) return status;
+    void **places = malloc(count * sizeof *places + 1);
+    if (!places) return farm_fail(err, FARM_E_LIMIT, "no memory for a list of %zu places", count);
+    for (size_t i = 0; i < count; i++) places[i] = (char *)start + i * stride;
+    status = farm_cuda_upload(*out, places, count * sizeof *places, err);
+    free(places);
+    return status;
 }
 
 enum farm_status farm_cuda_host_memory(size_t bytes, const char *what, const char *key, void *out,

@@ -19,6 +19,11 @@ enum farm_status farm_cuda_host_memory(size_t bytes, const char *what, const cha
 // is pageable, and streams that do not wait for the default stream would read what was there.
 enum farm_status farm_cuda_upload(void *to, const void *from, size_t bytes, struct farm_error *err);
 
+// A list in device memory of `count` places, `stride` bytes apart from `start` on. The caller frees *out with cudaFree;
+// valid or NULL on errors too. what, key: as above.
+enum farm_status farm_cuda_places(void *start, size_t stride, size_t count, const char *what, const char *key,
+                                  void ***out, struct farm_error *err);
+
 // Reserves bytes of a block at *at, rounded up to the alignment. Returns their offset.
 static inline size_t farm_cuda_reserve(size_t *at, size_t bytes, size_t alignment) {
     const size_t start = *at;

@@ -191,16 +191,6 @@ static enum farm_status allocate_on_device(struct farm_cuda_training *t, struct 
     return status;
 }
 
-// A list in device memory of `count` places, `stride` bytes apart.
-static enum farm_status list_places(char *start, size_t stride, size_t count, void ***out, struct farm_error *err) {
-    enum farm_status status = allocate_array(count, sizeof **out, out, err);
-    for (size_t i = 0; i < count && !status; i++) {
-        const void *place = start + i * stride;
-        status = farm_cuda_upload(*out + i, &place, sizeof place, err);
-    }
-    return status;
-}
-
 // Memory for frames on their way from the rings to the network.
 static enum farm_status allocate_windows(struct farm_cuda_training *t, struct farm_error *err) {
     const struct farm_cuda_context *context = t->context;
@@ -208,7 +198,8 @@ static enum farm_status allocate_windows(struct farm_cuda_training *t, struct fa
                  slot = farm_cuda_slot_bytes(context->frame_bytes);
     if (context->mirror.mode != FARM_MIRROR_WINDOW || !context->images) return FARM_OK;
     enum farm_status status = allocate_array(frames, slot, &t->windows, err);
-    if (!status) status = list_places(t->windows, slot, frames, &t->windows_to, err);
+    if (!status)
+        status = farm_cuda_places(t->windows, slot, frames, "training needs", "micro-batch", &t->windows_to, err);
     if (status || context->direct) return status;
     const size_t all = (size_t)farm_cuda_pass_units(context) * unit_frames(context, all_rows(context));
     for (int k = 0; k < 2 && !status; k++) {
