@@ -153,31 +153,23 @@ bool farm_doorbells_look(const struct farm_doorbells *bells) {
     return false;
 }
 
-// Without blocking. False: the count is 0, or a signal came.
-static bool read_bell(int eventfd, const struct iovec *into) {
-    // RWF_NOWAIT, because every actor holds this descriptor: an actor that clears O_NONBLOCK and reads the count must
-    // not block this thread.
-    ssize_t n = preadv2(eventfd, into, 1, -1, RWF_NOWAIT);
-    // Old kernels and qemu-user refuse the flag for eventfds: O_NONBLOCK remains.
-    if (n < 0 && errno == EOPNOTSUPP) n = read(eventfd, into->iov_base, into->iov_len);
-    if (n < 0 && errno != EAGAIN && errno != EINTR) abort(); // not an eventfd: a broken invariant
-    return n > 0;
-}
-
 uint64_t farm_bell_empty(int eventfd) {
     uint64_t count;
     const struct iovec into = {&count, sizeof count};
-    return read_bell(eventfd, &into) ? count : 0;
+    // RWF_NOWAIT, because every actor holds this descriptor: an actor that clears O_NONBLOCK and reads the count must
+    // not block this thread.
+    ssize_t n = preadv2(eventfd, &into, 1, -1, RWF_NOWAIT);
+    // Old kernels and qemu-user refuse the flag for eventfds: O_NONBLOCK remains.
+    if (n < 0 && errno == EOPNOTSUPP) n = read(eventfd, &count, sizeof count);
+    if (n < 0 && errno != EAGAIN && errno != EINTR) abort(); // not an eventfd: a broken invariant
+    return n > 0 ? count : 0;
 }
 
 void farm_doorbells_sleep(const struct farm_doorbells *bells, uint64_t timeout_ns) {
-    const int eventfd = bells->eventfd;
     const struct timespec timeout = timespec_of(timeout_ns);
-    struct pollfd waiter = {.fd = eventfd, .events = POLLIN};
-    uint64_t count;
-    const struct iovec into = {&count, sizeof count};
+    struct pollfd waiter = {.fd = bells->eventfd, .events = POLLIN};
     if (ppoll(&waiter, 1, &timeout, NULL) != 1) return;
-    read_bell(eventfd, &into);
+    farm_bell_empty(bells->eventfd);
 }
 
 bool farm_doorbells_wait(struct farm_doorbells *bells, uint64_t spin_ns, uint64_t timeout_ns) {
