@@ -66,13 +66,16 @@ off_t farm_lines_keep(int fd, bool resume) {
     return keep < 0 || ftruncate(fd, keep) < 0 ? -1 : keep;
 }
 
-// Length of the file's first lines, those of at most so many frames. *wall_s: of the last one; 0: there is none.
-static off_t find_lines(FILE *file, const char *path, uint64_t frames, double *wall_s) {
+// Returns the bytes of the file's first lines that have at most `frames`; -1: the file cannot be read. *wall_s: of the
+// last such line, or 0.
+static off_t find_lines(const char *path, uint64_t frames, double *wall_s) {
+    FILE *file = fopen(path, "re");
     char *line = NULL;
     size_t capacity = 0;
     ssize_t length;
     off_t keep = 0;
     *wall_s = 0;
+    if (!file) return -1;
     while ((length = getline(&line, &capacity, file)) > 0) {
         json_t *object = farm_json_parse(line, (size_t)length, path, NULL);
         const json_t *at = json_object_get(object, "frames");
@@ -83,25 +86,20 @@ static off_t find_lines(FILE *file, const char *path, uint64_t frames, double *w
         keep += length;
     }
     free(line);
+    fclose(file);
     return keep;
 }
 
 double farm_sink_wall_s(const char *path, uint64_t frames) {
-    FILE *file = fopen(path, "re");
-    double wall_s = 0;
-    if (!file) return 0;
-    (void)find_lines(file, path, frames, &wall_s);
-    fclose(file);
+    double wall_s;
+    (void)find_lines(path, frames, &wall_s);
     return wall_s;
 }
 
 void farm_sink_cut(const char *path, uint64_t frames) {
-    FILE *file = fopen(path, "re");
     double wall_s;
-    if (!file) return;
-    const off_t keep = find_lines(file, path, frames, &wall_s);
-    fclose(file);
-    if (truncate(path, keep)) farm_log_warn("%s cannot be shortened: %s", path, strerror(errno));
+    const off_t keep = find_lines(path, frames, &wall_s);
+    if (keep >= 0 && truncate(path, keep)) farm_log_warn("%s cannot be shortened: %s", path, strerror(errno));
 }
 
 // Compares the file's first line with ours.

@@ -34,7 +34,7 @@ enum farm_status farm_sink_open(const struct farm_sink_format *format, const cha
 enum farm_status farm_sink_write(struct farm_sink *sink, const struct farm_sample *sample, struct farm_error *err);
 void farm_sink_close(struct farm_sink *sink); // safe on a closed one
 
-// wall_s of the last of a file's first lines of metrics, those of at most so many frames; 0: there is none.
+// Returns wall_s of the last of a file's first lines of metrics that have at most `frames`, or 0.
 double farm_sink_wall_s(const char *path, uint64_t frames);
 
 // Shortens a file of metrics to these lines; a missing file has none.
