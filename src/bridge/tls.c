@@ -28,7 +28,7 @@ struct farm_tls_context {
 struct farm_tls {
     const struct farm_tls_context *context;
     SSL *ssl;
-    bool server, done, began;
+    bool done, began;
     uint64_t received_bytes, copied_bytes;
     uint64_t records, rekey_records, rekeyed;
     size_t in_from, in_to;        // of `in`: what OpenSSL has not read
@@ -186,7 +186,6 @@ enum farm_status farm_tls_make(const struct farm_tls_context *context, struct fa
     struct farm_tls *tls = calloc(1, sizeof *tls);
     if (!tls) return farm_fail(err, FARM_E_LIMIT, "out of memory for a TLS connection");
     tls->context = context;
-    tls->server = context->server;
     tls->rekey_records = REKEY_RECORDS;
     ERR_clear_error();
     if (!(tls->ssl = SSL_new(context->settings)) || !SSL_set_app_data(tls->ssl, tls) || !make_bio(tls)) {
@@ -194,7 +193,7 @@ enum farm_status farm_tls_make(const struct farm_tls_context *context, struct fa
         farm_tls_free(tls);
         return FARM_E_UNSUPPORTED;
     }
-    if (tls->server)
+    if (context->server)
         SSL_set_accept_state(tls->ssl);
     else
         SSL_set_connect_state(tls->ssl);
@@ -247,9 +246,9 @@ void farm_tls_sent(struct farm_tls *tls) {
 
 // Checks the first record's type and version more strictly than OpenSSL: an alert, or the peer's hello.
 static bool starts_tls(const struct farm_tls *tls) {
-    const uint8_t hello[] = {SSL3_RT_HANDSHAKE, 3, tls->server ? 1 : 3};
+    const uint8_t hello[] = {SSL3_RT_HANDSHAKE, 3, tls->context->server ? 1 : 3};
     const size_t there = tls->in_to - tls->in_from;
-    if (there && !tls->server && tls->in[0] == SSL3_RT_ALERT) return true;
+    if (there && !tls->context->server && tls->in[0] == SSL3_RT_ALERT) return true;
     return memcmp(tls->in, hello, there < sizeof hello ? there : sizeof hello) == 0;
 }
 
