@@ -221,9 +221,14 @@ enum farm_status farm_run_update_fits(const struct farm_run_plan *plan, uint32_t
     if (plan->passes.sync ? capacity > 0 : farm_window_update_fits(capacity, share, plan->width)) return FARM_OK;
     if (!actors && plan->shards > 1) return farm_fail(err, FARM_E_USAGE, "no actor of shard %u plays", shard);
     if (!actors) return farm_fail(err, FARM_E_USAGE, "no actor plays");
+    if (plan->passes.sync)
+        return farm_fail(err, FARM_E_USAGE,
+                         "an iteration of --unroll %" PRId64
+                         " does not fit rings of %u steps: --ring-steps 0 chooses their size",
+                         plan->recipe.unroll, plan->steps);
     return farm_fail(err, FARM_E_USAGE,
                      "an update of %u windows does not fit the rings of %u actor%s, which hold %" PRIu64
-                     " at most: raise --ring-steps, or lower --batch or --unroll",
+                     " at most: raise --ring-steps (0 chooses it), or lower --batch or --unroll",
                      share, actors, actors == 1 ? "" : "s", capacity);
 }
 

@@ -33,7 +33,8 @@ REFUSED = (
     (2, "kl_stop (0.01) is below kl_target (0.02)", "train --env native/catch --algo ppo --kl-stop 0.01 --kl-target 0.02"),
     (2, "kl_stop is a key of algorithm ppo, but this run uses vtrace", "train --env native/catch --kl-stop 0.2"),
     # refused by the plan
-    *((2, "raise --ring-steps", f"train --env {env} --ring-steps 4 --run new") for env in ("native/catch", "native/breakout")),
+    (2, "raise --ring-steps", "train --env native/catch --ring-steps 4 --run new"),
+    (2, "--ring-steps 0 chooses", "train --env native/breakout --ring-steps 4 --run new"),
     (2, "--micro-batch 9000", "train --env native/catch --micro-batch 9000"),
     (2, "--batch 1 with --infer-threads 2", "train --env native/catch --infer-threads 2 --actors 4 --batch 1"),
     (2, "--gpus 3", "train --env native/catch --device cpu --gpus 3"),
