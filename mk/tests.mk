@@ -146,7 +146,7 @@ build-fuzz:
 	@tools/build/fuzz.sh build
 build-tests build-c-tests:
 	$(if $(CUDA_UNTESTED),@echo '  CUDA  headers missing$(comma) so not built: $(CUDA_UNTESTED) (make deps)')
-run_tests = tools/build/run_tests.py --jobs $(TEST_JOBS) --build $(BUILD) $(if $(SANITIZE),--timeout 300) \
+run_tests = tools/build/run_tests.py --jobs $(TEST_JOBS) --build $(BUILD) \
             $(if $(TSAN),$(shell setarch -R true 2>/dev/null && echo '--wrap "setarch -R"'))
 # These run again at instruction set levels below this CPU's best, to which oneDNN limits itself then.
 ISA_TESTS  := $(filter $(addprefix $(BUILD)/tests/,nn/test_arithmetic nn/test_executor learner/test_learner learner/test_vtrace_lane),$(C_TESTS))

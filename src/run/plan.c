@@ -21,6 +21,7 @@ enum {
     INFER_BATCH_MAX = 256,
     INFER_BATCH_MAX_GPU = 1024,
     SPARE_DESCRIPTORS = 64,
+    PLACE_TRIES = 8,
     MORE_PLACES = 8, // least number of places for actors that join later
 };
 
@@ -337,15 +338,42 @@ static void warn_of_other_total(const struct farm_run_plan *plan, int64_t total)
                       (long long)recipe->lanes, recipe->lanes == 1 ? "" : "s");
 }
 
+// First the numbers of actors and shards, which decide the rings' size; then the final placement with that size, which
+// is claimed. FARM_E_BUSY: other farms have claimed or released CPUs in between; nothing is claimed.
+static enum farm_status place_once(struct farm_run_plan *plan, uint64_t episodes, struct farm_plan_request *request,
+                                   struct farm_error *err) {
+    enum farm_status status = FARM_OK;
+    // What a deterministic run computes must not depend on other farms.
+    if (!plan->deterministic) status = farm_claim_read_taken(&plan->claim, &request->taken, err);
+    if (!status) status = plan_remote_actors(plan, request, err);
+    if (!status) status = choose_how_many(plan, episodes, request, err);
+    if (status) return status;
+    plan->ring_spec = ring_spec_of(plan);
+    if ((status = farm_ring_layout_make(&plan->ring_spec, &plan->layout, err))) return status;
+    request->learner_shards = (int)plan->shards;
+    if (plan->deterministic) request->actors = (int)plan->actors;
+    request->envs_per_actor = (int)plan->recipe.envs_per_actor;
+    request->bytes_per_actor = plan->layout.up_bytes + plan->layout.down_bytes;
+    if (plan->deterministic) status = farm_claim_read_taken(&plan->claim, &request->taken, err);
+    if (!status) status = farm_claim_plan(&plan->claim, plan->machine, request, plan->placement, err);
+    if (status) return status;
+    const struct farm_plan *got = plan->placement;
+    if (got->actor_count == (int)plan->actors && (!got->shard_count || got->shard_count == (int)plan->shards))
+        return FARM_OK;
+    farm_claim_give(&plan->claim, &got->claim);
+    return farm_fail(err, FARM_E_BUSY, "other farms claim and release CPUs all the time: try again");
+}
+
 static enum farm_status place_workers(struct farm_run_plan *plan, uint64_t episodes, struct farm_error *err) {
-    const struct farm_recipe *recipe = &plan->recipe;
-    const int64_t total = recipe->envs_per_actor || episodes || plan->responder.body ? 0 : recipe->envs_total;
+    const struct farm_recipe asked = plan->recipe;
+    const struct farm_run_listen listen = plan->listen;
+    const int64_t total = asked.envs_per_actor || episodes || plan->responder.body ? 0 : asked.envs_total;
     struct farm_plan_request request = {
-        .actors = (int)recipe->actors,
-        .learner_threads = (int)recipe->train_threads,
+        .actors = (int)asked.actors,
+        .learner_threads = (int)asked.train_threads,
         .synchronous = plan->passes.sync,
-        .pin = recipe->pin,
-        .numa = recipe->numa,
+        .pin = asked.pin,
+        .numa = asked.numa,
     };
     const struct farm_run_remote *remote = plan->responder.remote;
     if (remote) request.bridges = 1, request.bridge_node = remote->network_node;
@@ -354,24 +382,14 @@ static enum farm_status place_workers(struct farm_run_plan *plan, uint64_t episo
     if ((status = request_shards(plan, episodes, &request, err))) return status;
     request.learner_device = plan->first_gpu = planned_device(plan);
     open_claim(plan);
-    // First the numbers of actors and shards, which decide the rings' size; then the final placement with that size.
-    // What a deterministic run computes must not depend on other farms.
-    if (!plan->deterministic) status = farm_claim_read_taken(&plan->claim, &request.taken, err);
-    if (!status) status = plan_remote_actors(plan, &request, err);
-    if (!status) status = choose_how_many(plan, episodes, &request, err);
-    if (status) return status;
-    warn_of_other_total(plan, total);
-    plan->ring_spec = ring_spec_of(plan);
-    if ((status = farm_ring_layout_make(&plan->ring_spec, &plan->layout, err))) return status;
-    request.learner_shards = (int)plan->shards;
-    if (plan->deterministic) request.actors = (int)plan->actors;
-    request.envs_per_actor = (int)recipe->envs_per_actor;
-    request.bytes_per_actor = plan->layout.up_bytes + plan->layout.down_bytes;
-    status = farm_claim_plan(&plan->claim, plan->machine, &request, plan->placement, err);
-    const struct farm_plan *got = plan->placement;
-    if (!status &&
-        (got->actor_count != (int)plan->actors || (got->shard_count && got->shard_count != (int)plan->shards)))
-        status = farm_fail(err, FARM_E_BUSY, "another farm has claimed CPUs at the same moment: try again");
+    for (int tries = 0; tries < PLACE_TRIES; tries++) {
+        struct farm_plan_request again = request;
+        plan->recipe = asked;
+        plan->listen = listen;
+        status = place_once(plan, episodes, &again, err);
+        if (status != FARM_E_BUSY) break;
+    }
+    if (!status) warn_of_other_total(plan, total);
     return status;
 }
 

@@ -92,8 +92,8 @@ enum farm_status farm_claim_plan(const struct farm_claim *claim, const struct fa
     enum farm_status status = FARM_OK;
     if (claim->fd < 0) request->pin = false;
     for (int tries = 0; tries < PLAN_TRIES; tries++) {
-        status = farm_claim_read_taken(claim, &request->taken, err);
-        if (!status) status = farm_plan_make(machine, request, plan, err);
+        if (tries && (status = farm_claim_read_taken(claim, &request->taken, err))) return status;
+        status = farm_plan_make(machine, request, plan, err);
         if (!status) status = farm_claim_take(claim, &plan->claim, err);
         if (status != FARM_E_BUSY) return status;
     }

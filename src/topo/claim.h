@@ -34,9 +34,9 @@ enum farm_status farm_claim_take(const struct farm_claim *claim, const struct fa
 // Releases CPUs of this claim.
 void farm_claim_give(const struct farm_claim *claim, const struct farm_bitmap *cpus);
 
-// Reads the taken CPUs into request->taken, plans, and claims plan->claim; repeats this a few times if another farm was
-// faster. A claim that is not open plans with request->pin = false. Errors: farm_plan_make's; FARM_E_BUSY after too
-// many collisions.
+// Plans without request->taken, which the caller has read, and claims plan->claim. If another farm was faster, reads
+// the taken CPUs again and repeats this, a few times. A claim that is not open plans with request->pin = false. Errors:
+// farm_plan_make's, farm_claim_read_taken's; FARM_E_BUSY after too many collisions.
 enum farm_status farm_claim_plan(const struct farm_claim *claim, const struct farm_machine *machine,
                                  struct farm_plan_request *request, struct farm_plan *plan, struct farm_error *err);
 

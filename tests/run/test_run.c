@@ -2,8 +2,12 @@
 #include "run/run.h"
 
 #include <criterion/criterion.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "algo/registry.h"
 #include "run/checkpoints.h"
@@ -99,6 +103,44 @@ Test(run, refuses_inference_threads_without_a_part_of_an_update) {
     cr_expect_eq(farm_run_plan_make(&plan, &request, &err), FARM_E_USAGE);
     cr_expect(strstr(err.message, "--batch 1 with --infer-threads 2"), "%s", err.message);
     farm_run_plan_free(&plan);
+}
+
+// A process that claims and releases the CPU again and again, until the test ends it.
+static pid_t start_restless_farm(int cpu) {
+    const pid_t parent = getpid(), pid = fork();
+    struct farm_claim claim;
+    struct farm_bitmap cpus = {{0}};
+    if (pid) return pid;
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent || farm_claim_open(&claim, NULL, NULL)) _exit(1);
+    farm_bitmap_set(&cpus, cpu);
+    for (;;) {
+        (void)farm_claim_take(&claim, &cpus, NULL);
+        usleep(2000);
+        farm_claim_give(&claim, &cpus);
+        usleep(2000);
+    }
+}
+
+Test(run, plans_again_while_another_farm_claims_and_releases_cpus) {
+    struct farm_recipe recipe;
+    struct farm_run_plan plan;
+    struct farm_error err;
+    const struct farm_run_request request = {.recipe = &recipe, .quiet = true};
+    fill_recipe(&recipe, "pin", "true");
+    recipe.actors = 0;
+    cr_assert_eq(farm_run_plan_make(&plan, &request, &err), FARM_OK, "%s", err.message);
+    int cpu = -1;
+    for (int next = 0; (next = farm_bitmap_next(&plan.placement->actor_cpus, next)) >= 0; next++) cpu = next;
+    farm_run_plan_free(&plan);
+    cr_assert_geq(cpu, 0);
+    const pid_t pid = start_restless_farm(cpu);
+    cr_assert_gt(pid, 0);
+    for (int i = 0; i < 40; i++) {
+        cr_expect_eq(farm_run_plan_make(&plan, &request, &err), FARM_OK, "%s", err.message);
+        farm_run_plan_free(&plan);
+    }
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
 }
 
 Test(run, divides_a_total_of_environments_among_the_actors) {

@@ -140,7 +140,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--build", default="build")
-    parser.add_argument("--timeout", type=float, default=120.0)
+    parser.add_argument("--timeout", type=float, default=300.0)
     parser.add_argument("--wrap", default="", help="starts Criterion executables, as in 'setarch -R'")
     parser.add_argument("--again", nargs=2, action="append", default=[], metavar=("NAME=VALUE", "TEST"))
     parser.add_argument("tests", nargs="*")
