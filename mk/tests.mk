@@ -77,7 +77,7 @@ $(filter $(BUILD)/tests/learner/cuda/%,$(CUDA_TESTS)): $(call object,tests/learn
 # Kernels for the CPU: another device.cuh before our own, and a call of the emulator (access.c) before each load and
 # store. AddressSanitizer has functions of these names, so only UndefinedBehaviorSanitizer checks kernels in its builds;
 # ThreadSanitizer checks host code only.
-EMULATOR_FLAGS  := -std=c++17 -O1 -g -fPIC -fno-exceptions -fno-rtti -Wall -Wextra -Werror -Wno-unknown-pragmas \
+EMULATOR_FLAGS  := -std=c++17 -O2 -g -fPIC -fno-exceptions -fno-rtti -Wall -Wextra -Werror -Wno-unknown-pragmas \
                   -Itests/support/cuda_emulator/device -Itests/support/cuda_emulator -Iinclude -Isrc -I. -I$(BUILD)/gen \
                   $(if $(TSAN),,$(if $(SANITIZE),-fsanitize=undefined -fno-sanitize-recover=all,-fsanitize=kernel-address \
                   $(addprefix --param asan-,instrumentation-with-call-threshold=0 stack=0 globals=0)))

@@ -10,7 +10,8 @@
 
 #include "emulator.h"
 
-enum { THREADS_MAX = 1024, WARP = 32, WARPS_MAX = THREADS_MAX / WARP, SHARED_MAX = 227 << 10, STACK_BYTES = 64 << 10 };
+enum { THREADS_MAX = 1024, WARP = 32, WARPS_MAX = THREADS_MAX / WARP, SHARED_MAX = 227 << 10 };
+enum { STACK_BYTES = (64 << 10) + 5 * 64 }; // lines of a cache at the stacks' tops lie in different sets
 
 enum state { NOT_STARTED, RUNS, AT_BLOCK, AT_WARP, ENDED };
 
