@@ -184,7 +184,7 @@ class Doctor(InFolder):
             ("unseeded", "same seed", "another observation at call 2", "self.np_random"),
             ("leak", "memory while playing", r"memory grows: .* [34]\S* bytes a call"),
         )
-        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
             for (fault, check, words, *mend), (status, found, entry) in zip(cases, pool.map(lambda case: self.check(case[0], case[1]), cases)):
                 with self.subTest(fault):
                     self.assertEqual(status, 1, found)
