@@ -239,7 +239,7 @@ static uint32_t turn(struct farm_engine *engine, struct farm_engine_event *event
     return farm_event_take(&engine->queue, events, room);
 }
 
-static void wait(struct farm_engine *engine, uint64_t timeout_ns) {
+static void wait_for_events(struct farm_engine *engine, uint64_t timeout_ns) {
     transfer_all(engine);
     engine->polls_next = false;
     if (!engine->queue.count) poll_sockets(engine, timeout_ns);
@@ -261,6 +261,6 @@ const struct farm_engine_ops farm_engine_poll = {
     .send = send_parts,
     .close = close_socket,
     .turn = turn,
-    .wait = wait,
+    .wait = wait_for_events,
     .system_calls = system_calls,
 };

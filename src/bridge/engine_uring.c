@@ -471,7 +471,7 @@ static uint32_t turn(struct farm_engine *engine, struct farm_engine_event *event
     return take_events(engine, events, room);
 }
 
-static void wait(struct farm_engine *engine, uint64_t timeout_ns) {
+static void wait_for_events(struct farm_engine *engine, uint64_t timeout_ns) {
     collect(engine);
     if (!engine->queue.count) {
         resume_listener(engine);
@@ -523,7 +523,7 @@ const struct farm_engine_ops farm_engine_uring = {
     .send = send_parts,
     .close = close_socket,
     .turn = turn,
-    .wait = wait,
+    .wait = wait_for_events,
     .system_calls = system_calls,
     .watch_counter = watch_counter,
     .defer_sent = defer_sent,

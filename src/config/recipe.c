@@ -451,7 +451,7 @@ static enum farm_status load_document(const struct reading *reading, yaml_parser
 
 static enum farm_status read_stream(struct reading *reading, yaml_parser_t *parser) {
     yaml_document_t document, second;
-    bool empty;
+    bool empty = true;
     enum farm_status status = load_document(reading, parser, &document, &empty);
     if (status) return status;
     if (!empty) status = read_mapping(reading, &document, yaml_document_get_root_node(&document));
