@@ -12,14 +12,12 @@ size_t farm_dnnl_row_bytes(struct farm_shape shape, dnnl_data_type_t type) {
     return farm_shape_count(shape) * (type == dnnl_bf16 ? 2 : 4);
 }
 
-dnnl_memory_desc_t farm_dnnl_rows_md(struct farm_shape shape, int count, dnnl_data_type_t type,
-                                     dnnl_format_tag_t layout) {
-    dnnl_memory_desc_t md;
+farm_dnnl_md farm_dnnl_rows_md(struct farm_dnnl *dnnl, struct farm_shape shape, int count, dnnl_data_type_t type,
+                               dnnl_format_tag_t layout) {
     const bool picture = shape.height > 0;
     const dnnl_dims_t dims = {count, shape.channels, shape.height, shape.width};
     const dnnl_format_tag_t tag = picture || layout == dnnl_format_tag_any ? layout : dnnl_ab;
-    const dnnl_status_t status = dnnl_memory_desc_init_by_tag(&md, picture ? 4 : 2, dims, type, tag);
-    return status == dnnl_success ? md : (dnnl_memory_desc_t){0};
+    return farm_dnnl_md_make(dnnl, picture ? 4 : 2, dims, type, tag);
 }
 
 static bool has_weights(const struct farm_dnnl_layer_config *config) {
@@ -27,74 +25,56 @@ static bool has_weights(const struct farm_dnnl_layer_config *config) {
 }
 
 // One output's weights have the shape of one input row (dense) or of the input under the kernel (convolution).
-static dnnl_memory_desc_t weights_md(const struct farm_dnnl_layer_config *config, dnnl_data_type_t type,
-                                     dnnl_format_tag_t layout) {
+static farm_dnnl_md weights_md(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
+                               dnnl_data_type_t type, dnnl_format_tag_t layout) {
     const struct farm_net_op *op = &config->op;
     const struct farm_shape under_kernel = {op->in.channels, op->kernel, op->kernel};
-    return farm_dnnl_rows_md(op->kind == FARM_NET_OP_DENSE ? op->in : under_kernel, op->out.channels, type, layout);
+    const struct farm_shape shape = op->kind == FARM_NET_OP_DENSE ? op->in : under_kernel;
+    return farm_dnnl_rows_md(dnnl, shape, op->out.channels, type, layout);
 }
 
-// Memory descriptors of one layer at one batch size.
+// Layouts of one layer at one batch size.
 struct descs {
-    dnnl_memory_desc_t in, out, diff_in, diff_out, bias;
-    dnnl_dims_t strides, before, after;
+    farm_dnnl_md in, out, diff_in, diff_out, bias;
 };
 
-static struct descs descs_of(const struct farm_dnnl_layer_config *config, int batch) {
+static struct descs descs_of(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config, int batch) {
     const struct farm_net_op *op = &config->op;
-    struct descs d = {
-        .in = farm_dnnl_rows_md(op->in, batch, config->type, config->layout),
-        .out = farm_dnnl_rows_md(op->out, batch, config->out_type, config->layout),
-        .diff_in = farm_dnnl_rows_md(op->in, batch, config->diff_in_type, config->layout),
-        .diff_out = farm_dnnl_rows_md(op->out, batch, config->type, config->layout),
+    const dnnl_dims_t channels = {op->out.channels};
+    return (struct descs){
+        .in = farm_dnnl_rows_md(dnnl, op->in, batch, config->type, config->layout),
+        .out = farm_dnnl_rows_md(dnnl, op->out, batch, config->out_type, config->layout),
+        .diff_in = farm_dnnl_rows_md(dnnl, op->in, batch, config->diff_in_type, config->layout),
+        .diff_out = farm_dnnl_rows_md(dnnl, op->out, batch, config->type, config->layout),
+        .bias = farm_dnnl_md_make(dnnl, 1, channels, dnnl_f32, dnnl_a),
+    };
+}
+
+// One pass. DATA of FARM_NET_OP_RELU adds diff_out to diff_in.
+static struct farm_dnnl_pd pass_of(const struct farm_dnnl_layer_config *config, const struct descs *d, int pass,
+                                   farm_dnnl_md weights) {
+    const struct farm_net_op *op = &config->op;
+    const bool forward = pass == FORWARD, relu = op->kind == FARM_NET_OP_RELU;
+    struct farm_dnnl_pd p = {
+        .kind = op->kind == FARM_NET_OP_CONV    ? FARM_DNNL_CONV
+                : op->kind == FARM_NET_OP_DENSE ? FARM_DNNL_PRODUCT
+                : forward                       ? FARM_DNNL_ELTWISE
+                                                : FARM_DNNL_ADD,
+        .pass = (enum farm_dnnl_pass)pass,
+        .prop = config->training || relu ? dnnl_forward_training : dnnl_forward_inference,
+        .alg = dnnl_eltwise_relu,
+        .in = pass == DATA ? d->diff_in : d->in,
+        .out = forward ? d->out : d->diff_out,
+        .weights = weights,
+        .bias = d->bias,
         .strides = {op->stride, op->stride},
         .before = {op->pad_before[0], op->pad_before[1]},
         .after = {op->pad_after[0], op->pad_after[1]},
+        .accumulate = forward && op->skip >= 0,
     };
-    const dnnl_dims_t channels = {op->out.channels};
-    if (dnnl_memory_desc_init_by_tag(&d.bias, 1, channels, dnnl_f32, dnnl_a) != dnnl_success)
-        d.bias = (dnnl_memory_desc_t){0};
-    return d;
-}
-
-union op_desc {
-    dnnl_convolution_desc_t conv;
-    dnnl_inner_product_desc_t product;
-    dnnl_eltwise_desc_t eltwise;
-    dnnl_binary_desc_t binary;
-};
-
-// Describes one pass; weights: NULL for ops without.
-static dnnl_status_t describe_pass(const struct farm_dnnl_layer_config *config, const struct descs *d, int pass,
-                                   const dnnl_memory_desc_t *weights, union op_desc *desc) {
-    const dnnl_prop_kind_t prop = config->training ? dnnl_forward_training : dnnl_forward_inference;
-    switch (config->op.kind) {
-    case FARM_NET_OP_CONV:
-        if (pass == FORWARD)
-            return dnnl_convolution_forward_desc_init(&desc->conv, prop, dnnl_convolution_direct, &d->in, weights,
-                                                      &d->bias, &d->out, d->strides, d->before, d->after);
-        if (pass == DATA)
-            return dnnl_convolution_backward_data_desc_init(&desc->conv, dnnl_convolution_direct, &d->diff_in, weights,
-                                                            &d->diff_out, d->strides, d->before, d->after);
-        return dnnl_convolution_backward_weights_desc_init(&desc->conv, dnnl_convolution_direct, &d->in, weights,
-                                                           &d->bias, &d->diff_out, d->strides, d->before, d->after);
-    case FARM_NET_OP_DENSE:
-        if (pass == FORWARD)
-            return dnnl_inner_product_forward_desc_init(&desc->product, prop, &d->in, weights, &d->bias, &d->out);
-        if (pass == DATA)
-            return dnnl_inner_product_backward_data_desc_init(&desc->product, &d->diff_in, weights, &d->diff_out);
-        return dnnl_inner_product_backward_weights_desc_init(&desc->product, &d->in, weights, &d->bias, &d->diff_out);
-    case FARM_NET_OP_RELU:
-        if (pass == FORWARD)
-            return dnnl_eltwise_forward_desc_init(&desc->eltwise, dnnl_forward_training, dnnl_eltwise_relu, &d->in,
-                                                  0.0f, 0.0f);
-        return dnnl_binary_desc_init(&desc->binary, dnnl_binary_add, &d->diff_in, &d->diff_out, &d->diff_in);
-    case FARM_NET_OP_POOL: // own_layer.h
-    case FARM_NET_OP_JOIN: // join.h
-    case FARM_NET_OP_LSTM: // lstm.h
-        break;
-    }
-    return dnnl_invalid_arguments;
+    if (forward && has_weights(config) && op->activation == FARM_ACTIVATION_RELU) p.then = dnnl_eltwise_relu;
+    if (forward && has_weights(config) && op->activation == FARM_ACTIVATION_TANH) p.then = dnnl_eltwise_tanh;
+    return p;
 }
 
 static void drop_pds(dnnl_primitive_desc_t pds[PASSES]) {
@@ -104,24 +84,16 @@ static void drop_pds(dnnl_primitive_desc_t pds[PASSES]) {
 
 // The primitive descriptors of a layer; those of passes that are not needed become NULL.
 static dnnl_status_t make_pds(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
-                              const struct descs *d, const dnnl_memory_desc_t weights[PASSES],
+                              const struct descs *d, const farm_dnnl_md weights[PASSES],
                               dnnl_primitive_desc_t pds[PASSES]) {
-    const bool product = has_weights(config);
-    const bool wanted[PASSES] = {true, config->training && config->data_gradient, config->training && product};
-    const dnnl_alg_kind_t eltwise = !product                                        ? dnnl_alg_kind_undef
-                                    : config->op.activation == FARM_ACTIVATION_RELU ? dnnl_eltwise_relu
-                                    : config->op.activation == FARM_ACTIVATION_TANH ? dnnl_eltwise_tanh
-                                                                                    : dnnl_alg_kind_undef;
+    const bool wanted[PASSES] = {true, config->training && config->data_gradient,
+                                 config->training && has_weights(config)};
     dnnl_status_t status = dnnl_success;
     memset(pds, 0, PASSES * sizeof *pds);
     for (int pass = 0; pass < PASSES && status == dnnl_success; pass++) {
-        const bool forward = pass == FORWARD, independent = forward || config->op.kind == FARM_NET_OP_RELU;
-        union op_desc desc;
-        if (!wanted[pass]) continue;
-        status = describe_pass(config, d, pass, &weights[pass], &desc);
-        if (status == dnnl_success)
-            status = farm_dnnl_pd_make(dnnl, &desc, independent ? NULL : pds[FORWARD], forward && config->op.skip >= 0,
-                                       forward ? eltwise : dnnl_alg_kind_undef, &pds[pass]);
+        struct farm_dnnl_pd p = pass_of(config, d, pass, weights[pass]);
+        if (has_weights(config) && pass != FORWARD) p.forward = pds[FORWARD];
+        if (wanted[pass]) status = farm_dnnl_pd_make(dnnl, &p, &pds[pass]);
     }
     if (status != dnnl_success) drop_pds(pds);
     return status;
@@ -150,41 +122,46 @@ static bool takes_rows(const struct farm_dnnl_layer_config *config, const_dnnl_p
 // layer's gradient lies as the flat gradient does: to add what the primitive prefers takes longer than the product.
 static enum farm_status choose_layouts(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, struct farm_error *err) {
     const struct farm_dnnl_layer_config *config = &layer->config;
-    const struct descs d = descs_of(config, config->batch_max);
+    const struct descs d = descs_of(dnnl, config, config->batch_max);
     const bool dense = config->op.kind == FARM_NET_OP_DENSE;
-    const dnnl_memory_desc_t any = weights_md(config, config->type, dnnl_format_tag_any);
-    const dnnl_memory_desc_t wanted[PASSES] = {
-        any, any, weights_md(config, dnnl_f32, dense ? config->layout : dnnl_format_tag_any)};
+    const farm_dnnl_md any = weights_md(dnnl, config, config->type, dnnl_format_tag_any);
+    const farm_dnnl_md wanted[PASSES] = {
+        any, any, weights_md(dnnl, config, dnnl_f32, dense ? config->layout : dnnl_format_tag_any)};
     dnnl_primitive_desc_t pds[PASSES];
     const dnnl_status_t status = make_pds(dnnl, config, &d, wanted, pds);
     if (status != dnnl_success) return farm_dnnl_fail(err, kind_name(config), status);
     for (int pass = 0; pass < PASSES && has_weights(config); pass++) {
         const dnnl_query_t query = pass == WEIGHTS ? dnnl_query_diff_weights_md : dnnl_query_weights_md;
-        layer->weights_md[pass] =
-            pds[pass] != NULL ? *dnnl_primitive_desc_query_md(pds[pass], query, 0) : layer->weights_md[FORWARD];
+        layer->weights_md[pass] = pds[pass] != NULL
+                                      ? farm_dnnl_md_copy(dnnl, dnnl_primitive_desc_query_md(pds[pass], query, 0))
+                                      : layer->weights_md[FORWARD];
         if (pass == FORWARD && takes_rows(config, pds[FORWARD]))
-            layer->weights_md[FORWARD] = weights_md(config, config->type, config->layout);
+            layer->weights_md[FORWARD] = weights_md(dnnl, config, config->type, config->layout);
     }
     drop_pds(pds);
+    if (!has_weights(config)) return FARM_OK;
+    layer->flat_md = weights_md(dnnl, config, dnnl_f32, dnnl_abcd);
+    for (int pass = 0; pass < PASSES; pass++)
+        if (!layer->weights_md[pass] || !layer->flat_md)
+            return farm_dnnl_fail(err, kind_name(config), dnnl_out_of_memory);
     return FARM_OK;
 }
 
 // Does a pass read the flat parameters where they lie?
 static bool borrows(const struct farm_dnnl_layer *layer, int pass) {
-    const dnnl_memory_desc_t flat = weights_md(&layer->config, dnnl_f32, dnnl_abcd);
-    return layer->config.training && pass != WEIGHTS && dnnl_memory_desc_equal(&layer->weights_md[pass], &flat);
+    return layer->config.training && pass != WEIGHTS && dnnl_memory_desc_equal(layer->weights_md[pass], layer->flat_md);
 }
 
 static bool allocate(struct farm_dnnl_layer *layer) {
     const struct farm_dnnl_layer_config *config = &layer->config;
     const size_t bias_bytes = (size_t)config->op.out.channels * sizeof(float);
     if (!has_weights(config)) return true;
-    const bool shared = dnnl_memory_desc_equal(&layer->weights_md[FORWARD], &layer->weights_md[DATA]);
+    const bool shared = dnnl_memory_desc_equal(layer->weights_md[FORWARD], layer->weights_md[DATA]);
     for (int pass = 0; pass < (config->training ? PASSES : WEIGHTS); pass++) {
         const bool again = pass == DATA && shared;
         if (borrows(layer, pass)) continue;
         layer->weights[pass] =
-            again ? layer->weights[FORWARD] : farm_dnnl_alloc(dnnl_memory_desc_get_size(&layer->weights_md[pass]));
+            again ? layer->weights[FORWARD] : farm_dnnl_alloc(dnnl_memory_desc_get_size(layer->weights_md[pass]));
         if (layer->weights[pass] == NULL) return false;
     }
     layer->bias = farm_dnnl_alloc(bias_bytes);
@@ -193,11 +170,10 @@ static bool allocate(struct farm_dnnl_layer *layer) {
 }
 
 static enum farm_status make_packing(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, struct farm_error *err) {
-    const dnnl_memory_desc_t flat_md = weights_md(&layer->config, dnnl_f32, dnnl_abcd);
-    const struct farm_dnnl_binding flat = {0, &flat_md, NULL};
+    const struct farm_dnnl_binding flat = {0, layer->flat_md, NULL};
     enum farm_status status = FARM_OK;
     for (int pass = 0; pass < PASSES && status == FARM_OK; pass++) {
-        const struct farm_dnnl_binding packed = {0, &layer->weights_md[pass], layer->weights[pass]};
+        const struct farm_dnnl_binding packed = {0, layer->weights_md[pass], layer->weights[pass]};
         const bool gradient = pass == WEIGHTS;
         if (packed.data == NULL || (pass == DATA && packed.data == layer->weights[FORWARD])) continue;
         if (gradient && dnnl_memory_desc_equal(packed.md, flat.md)) continue; // added by our own loop
@@ -236,18 +212,21 @@ void farm_dnnl_layer_drop(struct farm_dnnl_layer *layer) {
 static enum farm_status make_tanh(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config, int batch,
                                   const struct farm_dnnl_layer_rows *rows, struct farm_dnnl_op *op,
                                   struct farm_error *err) {
-    const dnnl_alg_kind_t alg = dnnl_eltwise_tanh_use_dst_for_bwd;
-    const dnnl_memory_desc_t md = farm_dnnl_rows_md(config->op.out, batch, config->type, config->layout);
-    const struct farm_dnnl_binding bindings[] = {{DNNL_ARG_DST, &md, rows->out},
-                                                 {DNNL_ARG_DIFF_DST, &md, rows->diff_out},
-                                                 {DNNL_ARG_DIFF_SRC, &md, rows->diff_out}};
-    dnnl_eltwise_desc_t desc;
+    const farm_dnnl_md md = farm_dnnl_rows_md(dnnl, config->op.out, batch, config->type, config->layout);
+    const struct farm_dnnl_binding bindings[] = {{DNNL_ARG_DST, md, rows->out},
+                                                 {DNNL_ARG_DIFF_DST, md, rows->diff_out},
+                                                 {DNNL_ARG_DIFF_SRC, md, rows->diff_out}};
+    struct farm_dnnl_pd p = {.kind = FARM_DNNL_ELTWISE,
+                             .prop = dnnl_forward_training,
+                             .alg = dnnl_eltwise_tanh_use_dst_for_bwd,
+                             .in = md,
+                             .out = md};
     dnnl_primitive_desc_t forward = NULL, backward = NULL;
     if (config->op.activation != FARM_ACTIVATION_TANH) return FARM_OK;
-    dnnl_status_t status = dnnl_eltwise_forward_desc_init(&desc, dnnl_forward_training, alg, &md, 0.0f, 0.0f);
-    if (status == dnnl_success) status = farm_dnnl_pd_make(dnnl, &desc, NULL, false, dnnl_alg_kind_undef, &forward);
-    if (status == dnnl_success) status = dnnl_eltwise_backward_desc_init(&desc, alg, &md, &md, 0.0f, 0.0f);
-    if (status == dnnl_success) status = farm_dnnl_pd_make(dnnl, &desc, forward, false, dnnl_alg_kind_undef, &backward);
+    dnnl_status_t status = farm_dnnl_pd_make(dnnl, &p, &forward);
+    p.pass = FARM_DNNL_DATA;
+    p.forward = forward;
+    if (status == dnnl_success) status = farm_dnnl_pd_make(dnnl, &p, &backward);
     if (forward != NULL) dnnl_primitive_desc_destroy(forward);
     if (status != dnnl_success) return farm_dnnl_fail(err, "tanh", status);
     return farm_dnnl_op_make(dnnl, backward, "tanh", bindings, 3, op, err);
@@ -258,21 +237,21 @@ static int bind_pass(const struct farm_dnnl_layer *layer, int pass, const struct
                      const struct farm_dnnl_layer_rows *rows, struct farm_dnnl_binding out[FARM_DNNL_BINDINGS_MAX]) {
     int count = 0;
     if (pass == DATA && layer->config.op.kind == FARM_NET_OP_RELU) { // diff_in += diff_out
-        out[count++] = (struct farm_dnnl_binding){DNNL_ARG_SRC_0, &d->diff_in, rows->diff_in};
-        out[count++] = (struct farm_dnnl_binding){DNNL_ARG_SRC_1, &d->diff_out, rows->diff_out};
-        out[count++] = (struct farm_dnnl_binding){DNNL_ARG_DST, &d->diff_in, rows->diff_in};
+        out[count++] = (struct farm_dnnl_binding){DNNL_ARG_SRC_0, d->diff_in, rows->diff_in};
+        out[count++] = (struct farm_dnnl_binding){DNNL_ARG_SRC_1, d->diff_out, rows->diff_out};
+        out[count++] = (struct farm_dnnl_binding){DNNL_ARG_DST, d->diff_in, rows->diff_in};
         return count;
     }
-    if (pass == FORWARD) out[count++] = (struct farm_dnnl_binding){DNNL_ARG_DST, &d->out, rows->out};
-    if (pass != FORWARD) out[count++] = (struct farm_dnnl_binding){DNNL_ARG_DIFF_DST, &d->diff_out, rows->diff_out};
-    if (pass == DATA) out[count++] = (struct farm_dnnl_binding){DNNL_ARG_DIFF_SRC, &d->diff_in, rows->diff_in};
-    if (pass != DATA) out[count++] = (struct farm_dnnl_binding){DNNL_ARG_SRC, &d->in, rows->in};
+    if (pass == FORWARD) out[count++] = (struct farm_dnnl_binding){DNNL_ARG_DST, d->out, rows->out};
+    if (pass != FORWARD) out[count++] = (struct farm_dnnl_binding){DNNL_ARG_DIFF_DST, d->diff_out, rows->diff_out};
+    if (pass == DATA) out[count++] = (struct farm_dnnl_binding){DNNL_ARG_DIFF_SRC, d->diff_in, rows->diff_in};
+    if (pass != DATA) out[count++] = (struct farm_dnnl_binding){DNNL_ARG_SRC, d->in, rows->in};
     if (!has_weights(&layer->config)) return count;
     const bool gradient = pass == WEIGHTS;
     out[count++] = (struct farm_dnnl_binding){gradient ? DNNL_ARG_DIFF_WEIGHTS : DNNL_ARG_WEIGHTS,
-                                              &layer->weights_md[pass], layer->weights[pass]};
+                                              layer->weights_md[pass], layer->weights[pass]};
     if (pass != DATA)
-        out[count++] = (struct farm_dnnl_binding){gradient ? DNNL_ARG_DIFF_BIAS : DNNL_ARG_BIAS, &d->bias,
+        out[count++] = (struct farm_dnnl_binding){gradient ? DNNL_ARG_DIFF_BIAS : DNNL_ARG_BIAS, d->bias,
                                                   gradient ? layer->diff_bias : layer->bias};
     return count;
 }
@@ -281,7 +260,7 @@ enum farm_status farm_dnnl_layer_ops_make(struct farm_dnnl *dnnl, const struct f
                                           const struct farm_dnnl_layer_rows *rows, struct farm_dnnl_layer_ops *ops,
                                           struct farm_error *err) {
     const struct farm_dnnl_layer_config *config = &layer->config;
-    const struct descs d = descs_of(config, batch);
+    const struct descs d = descs_of(dnnl, config, batch);
     dnnl_primitive_desc_t pds[PASSES];
     *ops = (struct farm_dnnl_layer_ops){0};
     const dnnl_status_t made = make_pds(dnnl, config, &d, layer->weights_md, pds);
@@ -327,7 +306,7 @@ bool farm_dnnl_layer_writes(const struct farm_dnnl_layer *layer) {
 }
 
 size_t farm_dnnl_layer_weights(const struct farm_dnnl_layer *layer) {
-    return dnnl_memory_desc_get_size(&layer->weights_md[WEIGHTS]) / sizeof(float);
+    return dnnl_memory_desc_get_size(layer->weights_md[WEIGHTS]) / sizeof(float);
 }
 
 void farm_dnnl_layer_add_gradient(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer,

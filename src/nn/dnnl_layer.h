@@ -19,19 +19,12 @@ struct farm_dnnl_layer_config {
     int batch_max;
 };
 
-enum farm_dnnl_pass {
-    FARM_DNNL_FORWARD, // in -> out; in -> added to out if the op has a skip
-    FARM_DNNL_DATA,    // diff_out -> diff_in; FARM_NET_OP_RELU: diff_out -> added to diff_in
-    FARM_DNNL_WEIGHTS, // in, diff_out -> gradients of weights and bias
-    FARM_DNNL_PASSES
-};
-
 struct farm_dnnl_layer {
     struct farm_dnnl_layer_config config;
     // What each pass reads or, WEIGHTS, writes, in the layout that its primitive prefers. DATA shares FORWARD's memory
     // if both prefer the same. In training, a pass that prefers the parameters' own layout has no memory here: it reads
     // them where they lie.
-    dnnl_memory_desc_t weights_md[FARM_DNNL_PASSES];
+    farm_dnnl_md weights_md[FARM_DNNL_PASSES], flat_md; // flat: the parameters' own
     void *weights[FARM_DNNL_PASSES];
     float *bias, *diff_bias; // [out.channels]
     struct farm_dnnl_op
@@ -53,8 +46,8 @@ struct farm_dnnl_layer_rows {
 size_t farm_dnnl_row_bytes(struct farm_shape shape, dnnl_data_type_t type);
 
 // `count` rows of `shape`: pictures in `layout`, vectors one after another; or as oneDNN prefers if `layout` is any.
-dnnl_memory_desc_t farm_dnnl_rows_md(struct farm_shape shape, int count, dnnl_data_type_t type,
-                                     dnnl_format_tag_t layout);
+farm_dnnl_md farm_dnnl_rows_md(struct farm_dnnl *dnnl, struct farm_shape shape, int count, dnnl_data_type_t type,
+                               dnnl_format_tag_t layout);
 
 // On error nothing is left behind. Destroy layers after their operations.
 enum farm_status farm_dnnl_layer_make(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,

@@ -27,8 +27,8 @@ enum farm_status farm_dnnl_fail(struct farm_error *err, const char *what, dnnl_s
                      status == dnnl_unimplemented ? "has no such operation" : "fails", (int)status);
 }
 
-// oneDNN 2.x does not check the memory for the code that it generates: it crashes without it. Therefore nothing is made
-// unless there is ample room.
+// oneDNN 2.x, for one, does not check the memory for the code that it generates: it crashes without it. Therefore
+// nothing is made unless there is ample room.
 static enum farm_status check_room(struct farm_error *err) {
     struct rlimit limit;
     void *room = mmap(NULL, ROOM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -69,46 +69,15 @@ enum farm_status farm_dnnl_open(struct farm_dnnl *dnnl, struct farm_error *err) 
 }
 
 void farm_dnnl_close(struct farm_dnnl *dnnl) {
+    farm_dnnl_mds_drop(dnnl);
     if (dnnl->stream != NULL) dnnl_stream_destroy(dnnl->stream);
     if (dnnl->engine != NULL) dnnl_engine_destroy(dnnl->engine);
     free(dnnl->scratch);
     *dnnl = (struct farm_dnnl){0};
 }
 
-// Attributes of every primitive here: scratch memory of the caller, then the sum and the activation.
-static dnnl_status_t make_attr(dnnl_primitive_attr_t attr, dnnl_post_ops_t ops, bool accumulate,
-                               dnnl_alg_kind_t eltwise) {
-    dnnl_status_t status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
-    if (status == dnnl_success && accumulate) status = dnnl_post_ops_append_sum(ops, 1.0f);
-    if (status == dnnl_success && eltwise != dnnl_alg_kind_undef)
-        status = dnnl_post_ops_append_eltwise(ops, 1.0f, eltwise, 0.0f, 0.0f);
-    return status == dnnl_success ? dnnl_primitive_attr_set_post_ops(attr, ops) : status;
-}
-
-// desc NULL: a copy from `from` to `to`.
-static dnnl_status_t make_pd(struct farm_dnnl *dnnl, const_dnnl_op_desc_t desc, const_dnnl_primitive_desc_t forward,
-                             const dnnl_memory_desc_t *from, const dnnl_memory_desc_t *to, bool accumulate,
-                             dnnl_alg_kind_t eltwise, dnnl_primitive_desc_t *pd) {
-    dnnl_primitive_attr_t attr = NULL;
-    dnnl_post_ops_t ops = NULL;
-    dnnl_status_t status = dnnl_primitive_attr_create(&attr);
-    if (status == dnnl_success) status = dnnl_post_ops_create(&ops);
-    if (status == dnnl_success) status = make_attr(attr, ops, accumulate, eltwise);
-    if (status == dnnl_success)
-        status = desc != NULL ? dnnl_primitive_desc_create(pd, desc, attr, dnnl->engine, forward)
-                              : dnnl_reorder_primitive_desc_create(pd, from, dnnl->engine, to, dnnl->engine, attr);
-    if (ops != NULL) dnnl_post_ops_destroy(ops);
-    if (attr != NULL) dnnl_primitive_attr_destroy(attr);
-    return status;
-}
-
-dnnl_status_t farm_dnnl_pd_make(struct farm_dnnl *dnnl, const_dnnl_op_desc_t desc, const_dnnl_primitive_desc_t forward,
-                                bool accumulate, dnnl_alg_kind_t eltwise, dnnl_primitive_desc_t *pd) {
-    return make_pd(dnnl, desc, forward, NULL, NULL, accumulate, eltwise, pd);
-}
-
 // Grows the shared scratch memory. Operations made earlier are pointed at it when they run.
-static dnnl_status_t reserve_scratch(struct farm_dnnl *dnnl, const dnnl_memory_desc_t *md) {
+static dnnl_status_t reserve_scratch(struct farm_dnnl *dnnl, farm_dnnl_md md) {
     const size_t bytes = dnnl_memory_desc_get_size(md);
     if (bytes <= dnnl->scratch_bytes) return dnnl_success;
     void *scratch = farm_dnnl_alloc(bytes);
@@ -133,7 +102,7 @@ static dnnl_status_t bind_all(struct farm_dnnl *dnnl, const_dnnl_primitive_desc_
                               const struct farm_dnnl_binding *bindings, int count, struct farm_dnnl_op *op) {
     dnnl_status_t status = dnnl_primitive_create(&op->primitive, pd);
     for (int i = 0; i < count && status == dnnl_success; i++) status = bind_new(dnnl, op, &bindings[i]);
-    const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    const farm_dnnl_md scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
     op->has_scratch = scratch != NULL && dnnl_memory_desc_get_size(scratch) > 0;
     if (status != dnnl_success || !op->has_scratch) return status;
     status = reserve_scratch(dnnl, scratch);
@@ -159,8 +128,9 @@ enum farm_status farm_dnnl_reorder_make(struct farm_dnnl *dnnl, struct farm_dnnl
                                         struct farm_dnnl_binding to, bool accumulate, struct farm_dnnl_op *op,
                                         struct farm_error *err) {
     const struct farm_dnnl_binding bindings[] = {{DNNL_ARG_FROM, from.md, from.data}, {DNNL_ARG_TO, to.md, to.data}};
+    const struct farm_dnnl_pd copy = {.kind = FARM_DNNL_COPY, .in = from.md, .out = to.md, .accumulate = accumulate};
     dnnl_primitive_desc_t pd = NULL;
-    const dnnl_status_t made = make_pd(dnnl, NULL, NULL, from.md, to.md, accumulate, dnnl_alg_kind_undef, &pd);
+    const dnnl_status_t made = farm_dnnl_pd_make(dnnl, &copy, &pd);
     if (made != dnnl_success) return farm_dnnl_fail(err, "reorder", made);
     return farm_dnnl_op_make(dnnl, pd, "reorder", bindings, 2, op, err);
 }

@@ -1,6 +1,6 @@
-// oneDNN 2.x as this folder uses it: primitives bound to memory once and run many times. One thread at a time may use a
-// farm_dnnl and what was made from it; it need not be the thread that made them, because scratch memory belongs to the
-// farm_dnnl and not, as is oneDNN's default, to a thread. Knows nothing of networks.
+// oneDNN 2.x or 3.x as this folder uses it: primitives bound to memory once and run many times. One thread at a time
+// may use a farm_dnnl and what was made from it; it need not be the thread that made them, because scratch memory
+// belongs to the farm_dnnl and not, as is oneDNN's default, to a thread. Knows nothing of networks.
 #ifndef FARM_NN_DNNL_OP_H
 #define FARM_NN_DNNL_OP_H
 
@@ -10,11 +10,20 @@
 
 #include "base/status.h"
 
+// A layout in memory.
+#if DNNL_VERSION_MAJOR < 3
+typedef const dnnl_memory_desc_t *farm_dnnl_md;
+#else
+typedef const_dnnl_memory_desc_t farm_dnnl_md;
+#endif
+
 struct farm_dnnl {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     void *scratch; // shared by all operations, which run one after another
     size_t scratch_bytes;
+    farm_dnnl_md *mds; // all that were made, each once
+    size_t md_count;
 };
 
 enum { FARM_DNNL_BINDINGS_MAX = 4 };
@@ -22,7 +31,7 @@ enum { FARM_DNNL_BINDINGS_MAX = 4 };
 // One argument of an operation: DNNL_ARG_..., its layout, its address (NULL: set later by farm_dnnl_op_bind).
 struct farm_dnnl_binding {
     int arg;
-    const dnnl_memory_desc_t *md;
+    farm_dnnl_md md;
     void *data;
 };
 
@@ -36,10 +45,44 @@ struct farm_dnnl_op {
 enum farm_status farm_dnnl_open(struct farm_dnnl *dnnl, struct farm_error *err);
 void farm_dnnl_close(struct farm_dnnl *dnnl);
 
-// Makes a descriptor whose primitive adds to its output if `accumulate`, then applies `eltwise` (dnnl_alg_kind_undef:
-// nothing). forward: the hint that backward descriptors need, else NULL.
-dnnl_status_t farm_dnnl_pd_make(struct farm_dnnl *dnnl, const_dnnl_op_desc_t desc, const_dnnl_primitive_desc_t forward,
-                                bool accumulate, dnnl_alg_kind_t eltwise, dnnl_primitive_desc_t *pd);
+// A layout, or a copy of one that belongs to something else; it lives until farm_dnnl_close. NULL: no memory, or (make)
+// no such layout.
+farm_dnnl_md farm_dnnl_md_make(struct farm_dnnl *dnnl, int rank, const dnnl_dims_t dims, dnnl_data_type_t type,
+                               dnnl_format_tag_t tag);
+farm_dnnl_md farm_dnnl_md_copy(struct farm_dnnl *dnnl, farm_dnnl_md md);
+void farm_dnnl_mds_drop(struct farm_dnnl *dnnl); // by farm_dnnl_close
+
+enum farm_dnnl_kind {
+    FARM_DNNL_CONV,
+    FARM_DNNL_PRODUCT,
+    FARM_DNNL_ELTWISE,
+    FARM_DNNL_ADD, // out added to in
+    FARM_DNNL_COPY // changes type and layout
+};
+
+enum farm_dnnl_pass {
+    FARM_DNNL_FORWARD, // in -> out
+    FARM_DNNL_DATA,    // gradient by out -> gradient by in
+    FARM_DNNL_WEIGHTS, // in, gradient by out -> gradients by weights and bias
+    FARM_DNNL_PASSES
+};
+
+// A pass of an operation on oneDNN. in, out, weights, bias: of what it reads and writes, which may be gradients.
+struct farm_dnnl_pd {
+    enum farm_dnnl_kind kind;
+    enum farm_dnnl_pass pass;
+    dnnl_prop_kind_t prop; // of the FORWARD pass
+    dnnl_alg_kind_t alg;   // of ELTWISE
+    farm_dnnl_md in, out;
+    farm_dnnl_md weights, bias;          // of CONV and PRODUCT
+    dnnl_dims_t strides, before, after;  // of CONV; padding before and after
+    const_dnnl_primitive_desc_t forward; // of the forward pass, in the other ones
+    bool accumulate;                     // adds to its output
+    dnnl_alg_kind_t then;                // applied to the output after that; 0: nothing
+};
+
+// dnnl_out_of_memory if a layout is NULL.
+dnnl_status_t farm_dnnl_pd_make(struct farm_dnnl *dnnl, const struct farm_dnnl_pd *p, dnnl_primitive_desc_t *pd);
 
 // Binds a descriptor, and destroys it in any case. `what` names the operation in errors.
 enum farm_status farm_dnnl_op_make(struct farm_dnnl *dnnl, dnnl_primitive_desc_t pd, const char *what,

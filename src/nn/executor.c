@@ -241,10 +241,10 @@ static void *layer_diff(const struct farm_executor *ex, int i) {
 // Makes the conversions of layer i's input and of its gradient.
 static enum farm_status make_casts(struct farm_executor *ex, int i, struct rung *rung, struct farm_error *err) {
     const struct farm_dnnl_layer_config *from = &ex->configs[i - 1], *to = &ex->configs[i];
-    const dnnl_memory_desc_t out_md = farm_dnnl_rows_md(from->op.out, rung->batch, from->type, from->layout);
-    const dnnl_memory_desc_t in_md = farm_dnnl_rows_md(from->op.out, rung->batch, to->type, to->layout);
-    const struct farm_dnnl_binding out = {0, &out_md, layer_out(ex, i - 1)}, in = {0, &in_md, ex->ins[i].data};
-    const struct farm_dnnl_binding diff_out = {0, &out_md, layer_diff(ex, i - 1)}, back = {0, &in_md, ex->back[i].data};
+    const farm_dnnl_md out_md = farm_dnnl_rows_md(&ex->dnnl, from->op.out, rung->batch, from->type, from->layout);
+    const farm_dnnl_md in_md = farm_dnnl_rows_md(&ex->dnnl, from->op.out, rung->batch, to->type, to->layout);
+    const struct farm_dnnl_binding out = {0, out_md, layer_out(ex, i - 1)}, in = {0, in_md, ex->ins[i].data};
+    const struct farm_dnnl_binding diff_out = {0, out_md, layer_diff(ex, i - 1)}, back = {0, in_md, ex->back[i].data};
     enum farm_status status = farm_dnnl_reorder_make(&ex->dnnl, out, in, false, &rung->cast[i], err);
     if (status != FARM_OK || !ex->training) return status;
     return farm_dnnl_reorder_make(&ex->dnnl, back, diff_out, false, &rung->cast_back[i], err);

@@ -55,8 +55,8 @@ int main(void) { return numa_available(); }
 C
 required oneDNN libdnnl-dev "-ldnnl -lgomp" <<'C'
 #include <dnnl.h>
-#if DNNL_VERSION_MAJOR != 2
-#error this uses the interface of oneDNN 2.x
+#if DNNL_VERSION_MAJOR != 2 && DNNL_VERSION_MAJOR != 3
+#error this uses the interface of oneDNN 2.x or 3.x
 #endif
 void omp_set_num_threads(int);
 int main(void) { omp_set_num_threads(1); return dnnl_version() == NULL; }
