@@ -1,7 +1,7 @@
 #!/bin/bash
 # Finds nvcc and writes $BUILD/cuda.mk for make. Where the machine has none it comes, pinned, from NVIDIA's wheels on
-# PyPI into $BUILD/cuda. An nvcc counts only if it compiles a kernel for every architecture we build for. No GPU and
-# no driver is needed.
+# PyPI into $BUILD/cuda. An nvcc counts only if it compiles a kernel for every architecture we build for, and links it.
+# No GPU and no driver is needed.
 # FARM_NVCC=pypi takes the wheels even where the machine has a toolkit; FARM_NVCC=/path/to/nvcc takes that one.
 set -eu
 build=${BUILD:-build}
@@ -28,6 +28,7 @@ compiles() {
         "$1" -Werror all-warnings -cubin -arch=sm_"$arch" "$scratch/probe.cu" -o "$scratch/probe.cubin" \
             >"$scratch/log" 2>&1 || return 1
     done
+    "$1" -arch=sm_"$arch" -cudart static -shared -Xcompiler -fPIC "$scratch/probe.cu" -o "$scratch/probe.so" >"$scratch/log" 2>&1
 }
 
 find_tool() { # name -> path of the machine's own, or nothing
@@ -60,6 +61,7 @@ fi
 if [ -z "$nvcc" ] || ! compiles "$nvcc"; then
     [ -z "$nvcc" ] || echo "  CUDA  $nvcc does not compile for sm_${arches// /, sm_}: taking NVIDIA's wheels"
     fetch
+    ln -sfn lib "$target/nvidia/cu13/lib64" # where nvcc looks
     nvcc=$PWD/$wheels/nvcc
     if ! compiles "$nvcc"; then
         cat "$scratch/log" >&2

@@ -167,8 +167,8 @@ Test(bw_cuda, finds_a_wrong_byte) {
 }
 
 Test(bw_cuda, stops_when_asked) {
-    struct watch watch;
-    const struct farm_bw_control control = {.stop = count_stop, .context = &watch};
+    static struct watch watch;
+    static const struct farm_bw_control control = {.stop = count_stop, .context = &watch};
     config.setup.control = &control;
     for (int at = 0; at < 40; at += 3) {
         watch = (struct watch){.stop_at = at, .spoil_at = -1};
@@ -201,8 +201,8 @@ static void lose_gpu(void *context, const char *what, double share) {
 }
 
 Test(bw_cuda, a_gpu_lost_in_any_figure_is_an_error) {
-    struct loss loss = {.figure = -1};
-    const struct farm_bw_control control = {.progress = lose_gpu, .context = &loss};
+    static struct loss loss = {.figure = -1};
+    static const struct farm_bw_control control = {.progress = lose_gpu, .context = &loss};
     config.setup.control = &control;
     cr_assert_eq(measure_node(), FARM_OK, "%s", err.message);
     const int count = loss.begun;
