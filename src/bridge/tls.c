@@ -256,6 +256,7 @@ static enum farm_status explain_failure(struct farm_error *err) {
     switch (ERR_GET_REASON(ERR_peek_last_error())) {
     case SSL_R_BINDER_DOES_NOT_VERIFY:
     case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER: // the learner's reply to a wrong binder
+    case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:     // likewise, from newer versions of OpenSSL
     case SSL_R_CERTIFICATE_VERIFY_FAILED:
         return farm_fail(err, FARM_E_PERMISSION, "the keys differ");
     default:

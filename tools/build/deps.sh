@@ -27,6 +27,7 @@ build  liburing-dev             2.3                   io_uring: the bridge's fas
 procgen libglib2.0-0            2.74.6                Procgen's library
 cuda   g++                      4:12.2.0              nvcc's host compiler
 test   libcriterion-dev         2.4.1                 C tests
+test   xz-utils                 5.4.1                 packs what a machine with a GPU needs (make cuda-carry)
 test   pkgconf                  1.8.1                 a program is built against the installed library
 test   clang                    14.0                  fuzz targets
 test   libclang-rt-dev          14.0                  libFuzzer and clang's sanitizers
