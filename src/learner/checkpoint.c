@@ -314,9 +314,9 @@ static void fail_shape(const char *path, const char *name, const char *dtype, co
     free(there);
 }
 
-// A tensor's checked data, or NULL with the reason.
-static const float *find_tensor(const struct image *image, const char *path, const char *vector,
-                                const struct farm_tensor *tensor, struct farm_error *err) {
+// A tensor's checked data, which may lie anywhere in a file of others, or NULL with the reason.
+static const void *find_tensor(const struct image *image, const char *path, const char *vector,
+                               const struct farm_tensor *tensor, struct farm_error *err) {
     char name[NAME_MAX_BYTES];
     tensor_name(vector, tensor, name);
     json_t *entry = json_object_get(image->header, name);
@@ -335,10 +335,10 @@ static const float *find_tensor(const struct image *image, const char *path, con
         fail_shape(path, name, dtype, shape, tensor, err);
         return NULL;
     }
-    const float *data = (const float *)(const void *)((const char *)image->data + from);
+    const char *data = (const char *)image->data + from;
     for (size_t i = 0; i < tensor->count; i++) {
         float value;
-        memcpy(&value, &data[i], sizeof value);
+        memcpy(&value, data + i * sizeof value, sizeof value);
         if (!isfinite(value)) {
             farm_fail(err, FARM_E_FORMAT, "%s: tensor %s holds values that are not finite", path, name);
             return NULL;
@@ -368,7 +368,7 @@ enum farm_status farm_checkpoint_load(const char *path, const struct farm_net *n
                                       bool *has_optimiser, struct farm_checkpoint_metadata *metadata,
                                       struct farm_error *err) {
     struct image image;
-    const float *found[FARM_BACKEND_VECTORS_MAX][FARM_TENSORS_MAX];
+    const void *found[FARM_BACKEND_VECTORS_MAX][FARM_TENSORS_MAX];
     enum farm_status status = image_read(path, &image, err);
     if (status) return status;
     *has_optimiser = has_optimiser_of(&image, net, state);
