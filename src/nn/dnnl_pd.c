@@ -5,6 +5,8 @@
 
 #if DNNL_VERSION_MAJOR < 3
 
+typedef dnnl_memory_desc_t *own_md;
+
 static dnnl_status_t append_sum(dnnl_post_ops_t ops) {
     return dnnl_post_ops_append_sum(ops, 1.0f);
 }
@@ -13,19 +15,19 @@ static dnnl_status_t append_eltwise(dnnl_post_ops_t ops, dnnl_alg_kind_t alg) {
     return dnnl_post_ops_append_eltwise(ops, 1.0f, alg, 0.0f, 0.0f);
 }
 
-static farm_dnnl_md copy_md(farm_dnnl_md md) {
+static own_md copy_md(farm_dnnl_md md) {
     dnnl_memory_desc_t *copy = malloc(sizeof *copy);
     if (copy) *copy = *md;
     return copy;
 }
 
-static farm_dnnl_md make_md(int rank, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_format_tag_t tag) {
+static own_md make_md(int rank, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_format_tag_t tag) {
     dnnl_memory_desc_t md;
     return dnnl_memory_desc_init_by_tag(&md, rank, dims, type, tag) == dnnl_success ? copy_md(&md) : NULL;
 }
 
-static void drop_md(farm_dnnl_md md) {
-    free((dnnl_memory_desc_t *)(uintptr_t)md);
+static void drop_md(own_md md) {
+    free(md);
 }
 
 union op_desc {
@@ -74,6 +76,8 @@ static dnnl_status_t create(dnnl_engine_t engine, const struct farm_dnnl_pd *p, 
 
 #else
 
+typedef dnnl_memory_desc_t own_md;
+
 static dnnl_status_t append_sum(dnnl_post_ops_t ops) {
     return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
 }
@@ -82,18 +86,18 @@ static dnnl_status_t append_eltwise(dnnl_post_ops_t ops, dnnl_alg_kind_t alg) {
     return dnnl_post_ops_append_eltwise(ops, alg, 0.0f, 0.0f);
 }
 
-static farm_dnnl_md copy_md(farm_dnnl_md md) {
+static own_md copy_md(farm_dnnl_md md) {
     dnnl_memory_desc_t copy;
     return dnnl_memory_desc_clone(&copy, md) == dnnl_success ? copy : NULL;
 }
 
-static farm_dnnl_md make_md(int rank, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_format_tag_t tag) {
+static own_md make_md(int rank, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_format_tag_t tag) {
     dnnl_memory_desc_t md;
     return dnnl_memory_desc_create_with_tag(&md, rank, dims, type, tag) == dnnl_success ? md : NULL;
 }
 
-static void drop_md(farm_dnnl_md md) {
-    dnnl_memory_desc_destroy((dnnl_memory_desc_t)(uintptr_t)md);
+static void drop_md(own_md md) {
+    dnnl_memory_desc_destroy(md);
 }
 
 static dnnl_status_t create(dnnl_engine_t engine, const struct farm_dnnl_pd *p, dnnl_primitive_attr_t attr,
@@ -140,17 +144,20 @@ static dnnl_status_t create(dnnl_engine_t engine, const struct farm_dnnl_pd *p, 
 
 // ---- memory descriptors ----
 
+static bool make_room(struct farm_dnnl *dnnl) {
+    farm_dnnl_md *mds = realloc(dnnl->mds, (dnnl->md_count + 1) * sizeof *mds);
+    if (mds) dnnl->mds = mds;
+    return mds != NULL;
+}
+
 // Takes `md`, and returns one of the same layout that lives as long as the farm_dnnl.
-static farm_dnnl_md keep(struct farm_dnnl *dnnl, farm_dnnl_md md) {
+static farm_dnnl_md keep(struct farm_dnnl *dnnl, own_md md) {
     farm_dnnl_md same = NULL;
-    for (size_t i = 0; md && i < dnnl->md_count && !same; i++)
+    if (!md) return NULL;
+    for (size_t i = 0; i < dnnl->md_count && !same; i++)
         if (dnnl_memory_desc_equal(dnnl->mds[i], md)) same = dnnl->mds[i];
-    farm_dnnl_md *mds = !md || same ? NULL : realloc(dnnl->mds, (dnnl->md_count + 1) * sizeof *mds);
-    if (mds) {
-        dnnl->mds = mds;
-        return mds[dnnl->md_count++] = md;
-    }
-    if (md) drop_md(md);
+    if (!same && make_room(dnnl)) return dnnl->mds[dnnl->md_count++] = md;
+    drop_md(md);
     return same;
 }
 
@@ -164,7 +171,7 @@ farm_dnnl_md farm_dnnl_md_copy(struct farm_dnnl *dnnl, farm_dnnl_md md) {
 }
 
 void farm_dnnl_mds_drop(struct farm_dnnl *dnnl) {
-    for (size_t i = 0; i < dnnl->md_count; i++) drop_md(dnnl->mds[i]);
+    for (size_t i = 0; i < dnnl->md_count; i++) drop_md((own_md)dnnl->mds[i]);
     free(dnnl->mds);
 }
 
