@@ -204,8 +204,8 @@ void farm_program_place(const char *object, uint64_t offset, char *text, size_t 
         snprintf(text, bytes, "addr2line -fe %s %s", farm_format_word(object).text, address);
         return;
     }
-    for (char *from, *to;
-         (from = strstr(found, " (discriminator ")) && (to = strchr(from, ')'));) // newer ones write it
+    // Newer versions of addr2line add a discriminator to a line.
+    for (char *from, *to; (from = strstr(found, " (discriminator ")) && (to = strchr(from, ')'));)
         memmove(from, to + 1, strlen(to));
     const size_t line = strcspn(found, "\n"), all = strlen(found);
     snprintf(text, bytes, "%.*s (%s+%s)%.*s", (int)line, found, name, address, all > line ? (int)(all - line - 1) : 0,

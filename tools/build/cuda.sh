@@ -59,13 +59,13 @@ else
     nvcc=$(find_tool nvcc)
 fi
 if [ -z "$nvcc" ] || ! compiles "$nvcc"; then
-    [ -z "$nvcc" ] || echo "  CUDA  $nvcc does not compile for sm_${arches// /, sm_}: taking NVIDIA's wheels"
+    [ -z "$nvcc" ] || echo "  CUDA  $nvcc does not compile for sm_${arches// /, sm_}, or does not link: taking NVIDIA's wheels"
     fetch
     ln -sfn lib "$target/nvidia/cu13/lib64" # where nvcc looks
     nvcc=$PWD/$wheels/nvcc
     if ! compiles "$nvcc"; then
         cat "$scratch/log" >&2
-        echo "make deps: $nvcc does not compile a kernel (nvcc needs g++; its output is above)" >&2
+        echo "make deps: $nvcc does not compile and link a kernel (nvcc needs g++; its output is above)" >&2
         exit 1
     fi
 fi
