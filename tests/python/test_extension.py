@@ -3,10 +3,15 @@
 import functools
 import gc
 import os
+import shutil
 import signal
+import subprocess
+import sys
+import tempfile
 import threading
 import unittest
 
+import actorfarm
 import numpy as np
 from actorfarm import _farm
 from lanes import FIRST, GREY, LAST, make_sides
@@ -260,6 +265,27 @@ class Waiting(unittest.TestCase):
         publish(actor, 0, 0, FIRST)
         threading.Timer(0.05, creator.stop).start()
         self.assertEqual([actor.wait(), actor.wait()], [-1, -1])
+
+
+class Missing(unittest.TestCase):
+    """The package with an extension for another Python."""
+
+    def run_python(self, *arguments):
+        with tempfile.TemporaryDirectory() as folder:
+            package = os.path.join(folder, "actorfarm")
+            shutil.copytree(os.path.dirname(actorfarm.__file__), package, ignore=shutil.ignore_patterns("_farm.*"))
+            open(os.path.join(package, "_farm.cpython-39.so"), "w").close()
+            return subprocess.run([sys.executable, *arguments], env={**os.environ, "PYTHONPATH": folder}, capture_output=True, text=True)
+
+    def test_an_import_can_be_caught(self):
+        ended = self.run_python("-c", "try: import actorfarm\nexcept ImportError as error: print(error)")
+        self.assertRegex(ended.stdout, r"^actorfarm: .* is Python 3\..*built for another: _farm.cpython-39.so \(`make .*` builds it.*\)\n$")
+        self.assertEqual((ended.returncode, ended.stderr), (0, ""))
+
+    def test_a_program_ends_with_one_line(self):
+        ended = self.run_python("-m", "actorfarm.ale_actor", "--list")
+        self.assertRegex(ended.stderr, r"^[^\n]*built for another: _farm.cpython-39.so[^\n]*\n$")
+        self.assertEqual(ended.returncode, 1)
 
 
 class Seeds(unittest.TestCase):
