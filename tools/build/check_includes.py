@@ -29,7 +29,8 @@ ARROWS = {
     "bridge": ["ring"],
     "supervisor": ["topo", "ring", "report"],
     "report": ["base", "config"],
-    "run": ["bw", "actor", "learner", "bridge", "supervisor"],
+    "view": ["ring"],
+    "run": ["actor", "learner", "bridge", "supervisor"],
 }
 FREE = ("tools", "tests", "bench", "python", "examples")
 ONLY_SRC = ("tools", "python")
