@@ -6,7 +6,7 @@ asan: deps ## the C tests and the command line's under AddressSanitizer and UBSa
 	@ln -sfn ../python $(BUILD)/asan/python
 	@$(MAKE) BUILD=$(BUILD)/asan SANITIZE=address,undefined run-c-tests
 
-TSAN_TESTS ?= shm ring learner
+TSAN_TESTS ?= shm ring intake learner
 tsan: deps ## the tests with threads under ThreadSanitizer
 	@$(MAKE) $(parallel) BUILD=$(BUILD)/tsan SANITIZE=thread T="$(or $(T),$(TSAN_TESTS))" build-c-tests
 	@$(MAKE) BUILD=$(BUILD)/tsan SANITIZE=thread T="$(or $(T),$(TSAN_TESTS))" run-c-tests
@@ -164,7 +164,7 @@ run-c-tests:
 	@FARM_PYTHON=$(abspath $(BUILD)/../venv/bin/python) $(BUILD)/../venv/bin/python $(run_tests) $(C_TESTS) $(if $(findstring address,$(SANITIZE)),$(filter tests/tools/% tests/kernels/%,$(SCRIPT_TESTS)))
 
 ##@ Fuzzing: one executable a file tests/fuzz/fuzz_*.c, of clang and the sanitizers; tools/build/fuzz.sh calls this
-FUZZ_SOURCES  := $(wildcard src/base/*.c src/shm/*.c src/ring/*.c) src/learner/checkpoint.c src/learner/validator.c \
+FUZZ_SOURCES  := $(wildcard src/base/*.c src/shm/*.c src/ring/*.c) src/learner/checkpoint.c src/intake/validator.c \
                  src/learner/backend.c src/kernels/head.c src/config/recipe.c $(wildcard src/algo/*.c) \
                  $(filter-out %/engine_uring.c %/measure.c,$(wildcard src/bridge/*.c))
 FUZZ_TARGETS  := $(patsubst tests/fuzz/%.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
@@ -177,8 +177,8 @@ $(FUZZ_TARGETS): FUZZER = -fsanitize=fuzzer
 .PHONY: fuzz-programs
 fuzz-programs: $(FUZZ_TARGETS) $(BUILD)/make_seeds
 
-##@ The chaos runner: own copies of ring, actor, learner and replay with hooks at their stores, the rest from the library
-CHAOS_SOURCES := $(filter src/ring/% src/actor/% src/learner/% src/replay/%,$(SOURCES)) \
+##@ The chaos runner: own copies of ring, actor, intake, learner and replay with hooks at their stores, the rest from the library
+CHAOS_SOURCES := $(filter src/ring/% src/actor/% src/intake/% src/learner/% src/replay/%,$(SOURCES)) \
                  $(filter-out tests/chaos/main.c tests/chaos/test_%,$(wildcard tests/chaos/*.c))
 CHAOS_OBJECTS := $(CHAOS_SOURCES:%.c=$(BUILD)/obj/chaos/%.o)
 

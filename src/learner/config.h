@@ -10,7 +10,7 @@
 #include "base/bitmap.h"
 #include "base/status.h"
 #include "base/totals.h"
-#include "learner/stats.h"
+#include "intake/stats.h"
 #include "nn/executor.h"
 #include "ring/spec.h"
 

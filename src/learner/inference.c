@@ -19,7 +19,7 @@ struct farm_inference {
     struct farm_ring **rings; // [ring_count] of the shard; room for all places
     uint32_t *rung;           // [ring_count] indices in `rings`
     uint32_t ring_count, lane_count;
-    struct farm_learner_lane **queue; // [room], a circle: lanes with an unanswered step, first come first served
+    struct farm_intake_lane **queue; // [room], a circle: lanes with an unanswered step, first come first served
     uint32_t head, queued, room;
     uint64_t rows_queued;
     uint32_t held;                // lanes whose tickets are not released
@@ -36,7 +36,7 @@ struct farm_inference {
     } change;
 };
 
-static struct farm_learner_lane *lanes_of(const struct farm_inference *inference, const struct farm_ring *ring) {
+static struct farm_intake_lane *lanes_of(const struct farm_inference *inference, const struct farm_ring *ring) {
     const struct farm_lanes *lanes = &inference->parts->lanes;
     return &lanes->lanes[lanes->first_lane[ring - lanes->rings]];
 }
@@ -45,7 +45,7 @@ static struct farm_learner_lane *lanes_of(const struct farm_inference *inference
 
 // Windows of the lane that are complete with `steps` steps go to training; in evaluation the steps go back to the
 // actor.
-static void push_windows(const struct farm_inference *inference, struct farm_learner_lane *lane, uint64_t steps) {
+static void push_windows(const struct farm_inference *inference, struct farm_intake_lane *lane, uint64_t steps) {
     const struct farm_window_shape *shape = &inference->parts->plan.shape;
     const uint64_t history = shape->stack - 1;
     if (!inference->trainer && steps > history) farm_lane_release(lane->lane, steps - history);
@@ -54,7 +54,7 @@ static void push_windows(const struct farm_inference *inference, struct farm_lea
 }
 
 // Counts step `answered`. No actor waits for this.
-static void account_step(const struct farm_inference *inference, struct farm_learner_lane *lane) {
+static void account_step(const struct farm_inference *inference, struct farm_intake_lane *lane) {
     const struct farm_learner_config *learner = inference->parts->config;
     const uint64_t transitions =
         farm_lanes_account(&inference->parts->lanes, lane, learner->evaluate, inference->stats);
@@ -65,7 +65,7 @@ static void account_step(const struct farm_inference *inference, struct farm_lea
 }
 
 // Whether the lane's ticket is released. If not, inference looks at the lane again when the source releases tickets.
-static bool check_ticket(struct farm_inference *inference, struct farm_learner_lane *lane) {
+static bool check_ticket(struct farm_inference *inference, struct farm_intake_lane *lane) {
     const bool released =
         !lane->ticket || farm_window_source_released(inference->parts->source, inference->shard, lane->ticket);
     inference->held += !released - lane->held;
@@ -74,7 +74,7 @@ static bool check_ticket(struct farm_inference *inference, struct farm_learner_l
 }
 
 // LOCAL: takes in all published steps (at most C), as far as tickets allow.
-static void take_in_local(struct farm_inference *inference, struct farm_learner_lane *lane) {
+static void take_in_local(struct farm_inference *inference, struct farm_intake_lane *lane) {
     // In this order: no step below `produced` has a newer version.
     const uint64_t produced = farm_lane_produced(lane->lane);
     const uint64_t newest = farm_load_acquire(&inference->stats->publishes) - 1;
@@ -85,7 +85,7 @@ static void take_in_local(struct farm_inference *inference, struct farm_learner_
     }
 }
 
-static void queue_lane(struct farm_inference *inference, struct farm_learner_lane *lane) {
+static void queue_lane(struct farm_inference *inference, struct farm_intake_lane *lane) {
     lane->queued = true;
     inference->queue[(inference->head + inference->queued++) % inference->room] = lane;
     inference->rows_queued += lane->lane->width;
@@ -95,7 +95,7 @@ static void queue_lane(struct farm_inference *inference, struct farm_learner_lan
 // answered; then the rings' next lanes. So batches, which a full one cuts, do not depend on the actors' timing.
 static void queue_wave(struct farm_inference *inference) {
     for (uint32_t r = 0; r < inference->ring_count; r++) {
-        const struct farm_learner_lane *lane = lanes_of(inference, inference->rings[r]) + inference->next;
+        const struct farm_intake_lane *lane = lanes_of(inference, inference->rings[r]) + inference->next;
         if (inference->queued || !lane->taken || lane->held) return;
     }
     for (uint32_t r = 0; r < inference->ring_count; r++)
@@ -104,7 +104,7 @@ static void queue_wave(struct farm_inference *inference) {
 }
 
 // CENTRAL: takes in the lane's next step, if it is published, and queues the lane unless its ticket holds it.
-static void take_in_central(struct farm_inference *inference, struct farm_learner_lane *lane, uint64_t now) {
+static void take_in_central(struct farm_inference *inference, struct farm_intake_lane *lane, uint64_t now) {
     if (lane->queued) return;
     if (!lane->taken) {
         if (!farm_lanes_take_in(lane, 0, inference->stats)) return;
@@ -117,8 +117,8 @@ static void take_in_central(struct farm_inference *inference, struct farm_learne
 }
 
 static void take_in_ring(struct farm_inference *inference, const struct farm_ring *ring, uint64_t now, bool held_only) {
-    struct farm_learner_lane *first = lanes_of(inference, ring);
-    for (struct farm_learner_lane *lane = first; lane < first + ring->spec.lanes; lane++) {
+    struct farm_intake_lane *first = lanes_of(inference, ring);
+    for (struct farm_intake_lane *lane = first; lane < first + ring->spec.lanes; lane++) {
         if (held_only && !lane->held) continue;
         if (lane->lane->local)
             take_in_local(inference, lane);
@@ -144,7 +144,7 @@ static void take_in_steps(struct farm_inference *inference) {
 static uint32_t fill_batch(struct farm_inference *inference) {
     uint32_t room = inference->parts->config->infer_batch_max, count = 0;
     while (room && inference->queued) {
-        struct farm_learner_lane *lane = inference->queue[inference->head];
+        struct farm_intake_lane *lane = inference->queue[inference->head];
         const uint32_t left = lane->lane->width - lane->env_done, part = left < room ? left : room;
         inference->rows[count++] = (struct farm_infer_rows){.lane = lane->lane,
                                                             .lane_id = lane->id,
@@ -169,7 +169,7 @@ static enum farm_status answer_batch(struct farm_inference *inference, struct fa
     if (status) return status;
     const uint64_t now = farm_now_ns();
     for (uint32_t i = 0; i < count; i++) {
-        struct farm_learner_lane *lane = &parts->lanes.lanes[inference->rows[i].lane_id];
+        struct farm_intake_lane *lane = &parts->lanes.lanes[inference->rows[i].lane_id];
         farm_stats_add(&stats->infer_rows, inference->rows[i].env_count);
         if (lane->env_done < lane->lane->width) continue;
         if (!parts->ops->stores_acted) farm_lane_answer(lane->lane, lane->answered);
@@ -177,7 +177,7 @@ static enum farm_status answer_batch(struct farm_inference *inference, struct fa
         farm_stats_add(&stats->actor_wait_ns, now - lane->waiting_ns);
     }
     for (uint32_t i = 0; i < count; i++) {
-        struct farm_learner_lane *lane = &parts->lanes.lanes[inference->rows[i].lane_id];
+        struct farm_intake_lane *lane = &parts->lanes.lanes[inference->rows[i].lane_id];
         if (lane->env_done < lane->lane->width) continue;
         lane->env_done = 0;
         lane->queued = lane->taken = false;
@@ -207,7 +207,7 @@ static bool target_reached(const struct farm_inference *inference) {
 
 // Synchronous: a step after a window's last (CENTRAL: that last one itself) was answered because the window's iteration
 // was over. Training has no more of it, also where `consumed` is still 0 because of the stack.
-static void release_trained(const struct farm_inference *inference, struct farm_learner_lane *lane) {
+static void release_trained(const struct farm_inference *inference, struct farm_intake_lane *lane) {
     const struct farm_window_shape *shape = &inference->parts->plan.shape;
     const uint64_t steps = lane->answered - (lane->lane->local && lane->answered);
     while (inference->trainer && inference->parts->plan.sync && farm_window_ready(shape, &lane->cursor, steps)) {
@@ -222,7 +222,7 @@ static void release_trained(const struct farm_inference *inference, struct farm_
 // What a dead learner may have left undone: windows whose last answer it gave, and actors that it did not wake.
 static void resume_lanes(struct farm_inference *inference) {
     for (uint32_t r = 0; r < inference->ring_count; r++) {
-        struct farm_learner_lane *lanes = lanes_of(inference, inference->rings[r]);
+        struct farm_intake_lane *lanes = lanes_of(inference, inference->rings[r]);
         for (uint32_t l = 0; l < inference->rings[r]->spec.lanes; l++) {
             release_trained(inference, &lanes[l]);
             push_windows(inference, &lanes[l], lanes[l].answered);
@@ -267,7 +267,7 @@ static void unqueue_ring(struct farm_inference *inference, const struct farm_rin
     const uint32_t head = inference->head, count = inference->queued;
     inference->queued = 0;
     for (uint32_t i = 0; i < count; i++) {
-        struct farm_learner_lane *lane = inference->queue[(head + i) % inference->room];
+        struct farm_intake_lane *lane = inference->queue[(head + i) % inference->room];
         if (lane->ring == ring)
             inference->rows_queued -= lane->lane->width - lane->env_done;
         else

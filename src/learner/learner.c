@@ -10,12 +10,12 @@
 
 #include "base/log.h"
 #include "base/thread.h"
+#include "intake/lanes.h"
 #include "learner/admitter.h"
 #include "learner/backend.h"
 #include "learner/backend_module.h"
 #include "learner/checkpoint.h"
 #include "learner/inference.h"
-#include "learner/lanes.h"
 #include "learner/observation.h"
 #include "learner/trainer.h"
 

@@ -3,8 +3,8 @@
 #ifndef FARM_LEARNER_PARTS_H
 #define FARM_LEARNER_PARTS_H
 
+#include "intake/lanes.h"
 #include "learner/backend.h"
-#include "learner/lanes.h"
 #include "replay/source.h"
 
 struct farm_learner_parts {

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "intake/validator.h"
 #include "kernels/pixels.h"
 #include "learner/observation.h"
-#include "learner/validator.h"
 #include "nn/inputs.h"
 
 // An environment's discounted return.

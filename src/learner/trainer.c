@@ -321,7 +321,7 @@ static enum farm_status check_shard(const struct farm_learner_parts *parts, uint
     const uint32_t share = farm_learner_share(parts->config->algo.batch, parts->shards, shard);
     uint64_t possible = 0;
     for (uint32_t i = 0; i < parts->lanes.lane_count; i++) {
-        const struct farm_learner_lane *of = &parts->lanes.lanes[i];
+        const struct farm_intake_lane *of = &parts->lanes.lanes[i];
         if (of->lane && of->shard == shard && of->ring != without)
             possible += farm_window_capacity(&parts->plan.shape, of->lane->steps) * of->lane->width;
     }
@@ -410,7 +410,7 @@ enum farm_status farm_trainer_start(struct farm_learner_parts *parts, struct far
     return FARM_OK;
 }
 
-uint64_t farm_trainer_push(struct farm_trainer *trainer, struct farm_learner_lane *lane, uint64_t start) {
+uint64_t farm_trainer_push(struct farm_trainer *trainer, struct farm_intake_lane *lane, uint64_t start) {
     const struct farm_window window = {.lane = lane->lane,
                                        .cursor = &lane->cursor,
                                        .ring = lane->ring,
@@ -430,7 +430,7 @@ void farm_trainer_admit(struct farm_trainer *trainer, uint32_t ring) {
     struct farm_window_source *source = trainer->parts->source;
     pthread_mutex_lock(&trainer->lock);
     for (uint32_t l = 0; l < lanes->rings[ring].spec.lanes; l++) {
-        const struct farm_learner_lane *lane = &lanes->lanes[lanes->first_lane[ring] + l];
+        const struct farm_intake_lane *lane = &lanes->lanes[lanes->first_lane[ring] + l];
         source->ops->admit(source, lane->lane, lane->id, lane->shard);
     }
     pthread_mutex_unlock(&trainer->lock);

@@ -15,7 +15,7 @@ enum farm_status farm_trainer_start(struct farm_learner_parts *parts, struct far
 
 // Its shard's inference thread: a window of all environments of this lane is complete. Never blocks on training.
 // Returns the ticket: the lane is answered again after its release (farm_window_source_released).
-uint64_t farm_trainer_push(struct farm_trainer *trainer, struct farm_learner_lane *lane, uint64_t start);
+uint64_t farm_trainer_push(struct farm_trainer *trainer, struct farm_intake_lane *lane, uint64_t start);
 
 // The admitter: a ring has joined. Before any window of its lanes is pushed.
 void farm_trainer_admit(struct farm_trainer *trainer, uint32_t ring);

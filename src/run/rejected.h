@@ -1,4 +1,4 @@
-// Steps with invalid values, which the learner rejects (learner/validator.h) or an actor replaces (bad_values "reset"):
+// Steps with invalid values, which the learner rejects (intake/validator.h) or an actor replaces (bad_values "reset"):
 // their count, one warning at the first, and the end of a run that has no other steps. Runs in the supervisor process.
 #ifndef FARM_RUN_REJECTED_H
 #define FARM_RUN_REJECTED_H

@@ -3,7 +3,7 @@
 #ifndef FARM_RUN_RINGS_H
 #define FARM_RUN_RINGS_H
 
-#include "learner/stats.h"
+#include "intake/stats.h"
 #include "ring/ring.h"
 #include "run/plan.h"
 

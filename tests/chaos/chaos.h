@@ -29,8 +29,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "intake/stats.h"
 #include "learner/backend.h"
-#include "learner/stats.h"
 
 enum {
     CHAOS_ACTORS_MAX = 8,

@@ -34,8 +34,8 @@ slot overwritten that training holds | src/ring/lane.h | s/(bool farm_lane_actor
 answer of another step | src/actor/group.c | s/farm_lane_action\(lane, n - 1, 0\)/farm_lane_action(lane, n, 0)/
 * acted before the answer | src/learner/inference.c | s/(    const enum farm_status status = parts->ops->infer)/    for (uint32_t i = 0; i < count; i++) farm_lane_answer(inference->rows[i].lane, inference->rows[i].n);\n$1/
 acted at the first part of a lane | src/learner/inference.c | s/if \(lane->env_done < lane->lane->width\) continue;(\s*if \(!parts->ops->stores_acted\) farm_lane_answer)/$1/
-learner skips what was not answered | src/learner/lanes.c | s/lane->answered = farm_lane_acted\(lane->lane\);/lane->answered = farm_lane_produced(lane->lane);/
-learner forgets what it had checked | src/learner/lanes.c | s/\(void\)farm_validator_step\(&lane->validator, lane->answered - back, UINT64_MAX\);/;/
+learner skips what was not answered | src/intake/lanes.c | s/lane->answered = farm_lane_acted\(lane->lane\);/lane->answered = farm_lane_produced(lane->lane);/
+learner forgets what it had checked | src/intake/lanes.c | s/\(void\)farm_validator_step\(&lane->validator, lane->answered - back, UINT64_MAX\);/;/
 learner does not look after its birth | src/ring/wait.c | s/doorbell\) - 1;/doorbell);/
 window skipped after a restart | src/ring/window.c | s/(    cursor->held = cursor->next;)/    if (consumed) cursor->next += shape->stride;\n$1/
 window given back twice after a restart | src/ring/window.c | s/(    cursor->held = cursor->next;)/    if (consumed) cursor->next -= shape->stride;\n$1/
@@ -46,7 +46,7 @@ dropped while training holds older steps of the lane | src/replay/fifo.c | s/ &&
 versions begin anew after a restart | src/learner/learner.c | s/(const uint64_t next = )farm_load_relaxed\(publishes\)/$1publishes ? 0 : 1/
 version visible before it is written down | src/learner/trainer.c | s/( *if \(!status\) farm_store_release\(&parts->config->stats->publishes.*?\n)(.*?\n)/$2$1/
 history given back | src/ring/window.c | s/return cursor->held > history \? [^;]*;/return history ? cursor->held : cursor->held;/
-steps counted twice | src/learner/lanes.c | s/(farm_stats_add\(&stats->agent_steps, transitions)\)/$1 + (n % 64 == 63))/
+steps counted twice | src/intake/lanes.c | s/(farm_stats_add\(&stats->agent_steps, transitions)\)/$1 + (n % 64 == 63))/
 - training wakes no actor | src/replay/source.c | s/farm_learner_notify\([^;]*;//
 - inference wakes no actor | src/learner/inference.c | s/(farm_status answer_batch\(.*?)farm_learner_notify\([^;]*;/$1;/s
 * actors wake no learner | src/actor/actor.c | s/(ready\(&actor->ring\)\) |->rings_late\) )farm_actor_notify\([^;]*;/$1(void)0;/g
@@ -58,7 +58,7 @@ supervisor leaves a descriptor | src/supervisor/supervisor.c | s/close\(worker->
 compile() {
     local file=$1 unit object
     case $file in
-    *.h) grep -lE "\"(ring|learner|actor|replay)/" src/ring/*.c src/actor/*.c src/learner/*.c src/learner/cpu/*.c src/replay/*.c tests/chaos/*.c | grep -v /test_ ;;
+    *.h) grep -lE "\"(ring|intake|learner|actor|replay)/" src/ring/*.c src/actor/*.c src/intake/*.c src/learner/*.c src/learner/cpu/*.c src/replay/*.c tests/chaos/*.c | grep -v /test_ ;;
     *) echo "$file" ;;
     esac | while read -r unit; do
         object=$scratch/objects/${unit%.c}.o

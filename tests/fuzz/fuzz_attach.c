@@ -12,7 +12,7 @@
 
 #include "base/number.h"
 #include "fuzz.h"
-#include "learner/validator.h"
+#include "intake/validator.h"
 #include "ring/ring.h"
 #include "ring/window.h"
 

@@ -1,9 +1,9 @@
 // Running statistics against direct computations over the same windows; when they reach the parameters.
 #include "../support/learner.h"
 #include "algo/ppo.h"
-#include "learner/lanes.h"
+#include "intake/lanes.h"
+#include "intake/validator.h"
 #include "learner/statistics.h"
-#include "learner/validator.h"
 
 enum { LANES = 2, WIDTH = 2, UNROLL = 4, STEPS = 32, ACTIONS = 3, CHOICES = 3, FLAT = 2 + CHOICES + 1 };
 enum { SIDE = 3, CHANNELS = 3, PIXELS = CHANNELS * SIDE * SIDE, NUMBERS = PIXELS + 3 };

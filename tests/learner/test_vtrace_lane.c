@@ -2,8 +2,8 @@
 // around. The CPU backend's update must be the one that this test computes from arrays that it gathers itself. The
 // executor and V-trace have their own tests; this one shows which number goes where.
 #include "../support/learner.h"
+#include "intake/validator.h"
 #include "kernels/random.h"
-#include "learner/validator.h"
 
 enum {
     LANES = 2,

@@ -5,9 +5,9 @@
 
 #include "../vectors/vectors.h"
 #include "algo/ppo.h"
+#include "intake/lanes.h"
 #include "kernels/random.h"
 #include "learner.h"
-#include "learner/lanes.h"
 
 enum {
     UPDATES = 50,

@@ -10,9 +10,9 @@
 
 #include "base/log.h"
 #include "base/time.h"
+#include "intake/lanes.h"
 #include "learner/backend.h"
 #include "learner/iteration.h"
-#include "learner/lanes.h"
 #include "learner/observation.h"
 #include "learner/pool.h"
 #include "learner/statistics.h"

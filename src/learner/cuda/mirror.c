@@ -77,7 +77,7 @@ enum farm_status farm_cuda_mirror_make(const struct farm_lanes *lanes, uint32_t 
     return status;
 }
 
-static enum farm_status fill_lane(struct farm_cuda_mirror *mirror, const struct farm_learner_lane *of,
+static enum farm_status fill_lane(struct farm_cuda_mirror *mirror, const struct farm_intake_lane *of,
                                   struct farm_error *err) {
     const uint64_t end = of->answered, steps = mirror->lanes[of->id].steps;
     enum farm_status status = FARM_OK;

@@ -7,8 +7,8 @@
 #ifndef FARM_LEARNER_CUDA_MIRROR_H
 #define FARM_LEARNER_CUDA_MIRROR_H
 
+#include "intake/lanes.h"
 #include "learner/config.h"
-#include "learner/lanes.h"
 #include "nn/net.h"
 
 struct farm_cuda_mirror {

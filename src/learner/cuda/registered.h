@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "learner/lanes.h"
+#include "intake/lanes.h"
 
 enum farm_cuda_side { FARM_CUDA_UP, FARM_CUDA_DOWN };
 

@@ -10,10 +10,10 @@
 #include <unistd.h>
 
 #include "emulator.h"
+#include "intake/lanes.h"
 #include "learner/backend.h"
 #include "learner/cuda/backend.h"
 #include "learner/cuda/context.h"
-#include "learner/lanes.h"
 #include "vendor_emulator.h"
 
 enum { RINGS = 2, LANES = 2, WIDTH = 3, SIDE = 12, FRAME_STACK = 3, FLAT = 5, ACTIONS = 4, UNROLL = 4, STEPS = 20 };

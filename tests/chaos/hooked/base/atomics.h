@@ -1,6 +1,6 @@
 // Stands before src/base/atomics.h on the chaos runner's include path: the same functions, with a call of chaos_hook
 // before and after every atomic store, addition and fence, where a process may be delayed or killed. Only the chaos
-// runner's own copies of src/ring, src/actor and src/learner are compiled with it.
+// runner's own copies (CHAOS_SOURCES in mk/tests.mk) are compiled with it.
 #ifndef TESTS_CHAOS_HOOKED_ATOMICS_H
 #define TESTS_CHAOS_HOOKED_ATOMICS_H
 

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "learner/lanes.h"
+#include "intake/lanes.h"
 
 enum {
     FIRST = FARM_STEP_FIRST,
@@ -51,7 +51,7 @@ static void tear_down(void) {
     test_ring_close(&table.ring);
 }
 
-TestSuite(learner, .init = set_up, .fini = tear_down, .timeout = 30);
+TestSuite(intake, .init = set_up, .fini = tear_down, .timeout = 30);
 
 // One step of both environments: written, published, taken in, answered, accounted.
 static void play_step(unsigned flags0, float reward0, unsigned flags1, float reward1) {
@@ -62,7 +62,7 @@ static void play_step(unsigned flags0, float reward0, unsigned flags1, float rew
     farm_lane_reward(lane, n)[0] = reward0;
     farm_lane_reward(lane, n)[1] = reward1;
     farm_lane_actor_publish(lane);
-    struct farm_learner_lane *ours = &table.lanes.lanes[0];
+    struct farm_intake_lane *ours = &table.lanes.lanes[0];
     cr_assert(farm_lanes_take_in(ours, table.newest, &table.stats), "step %lu is published", n);
     farm_lane_answer(ours->lane, n);
     farm_lanes_account(&table.lanes, ours, table.quota, &table.stats);
@@ -159,7 +159,7 @@ static void play_case(const char *steps) {
     }
 }
 
-Test(learner, transitions_and_games_are_counted) {
+Test(intake, transitions_and_games_are_counted) {
     for (size_t i = 0; i < sizeof game_cases / sizeof *game_cases; i++) {
         const struct game_case *c = &game_cases[i];
         double sum = 0, squares = 0, length = 0;
@@ -184,7 +184,7 @@ Test(learner, transitions_and_games_are_counted) {
     }
 }
 
-Test(learner, means_are_over_the_last_hundred_games) {
+Test(intake, means_are_over_the_last_hundred_games) {
     play_step(FIRST, 0, FIRST, 0);
     for (int game = 0; game < 150; game++) {
         play_step(GAME_OVER, (float)game, 0, 0);
@@ -194,7 +194,7 @@ Test(learner, means_are_over_the_last_hundred_games) {
     cr_assert_float_eq(farm_stats_get(&table.stats.return_mean), (50 + 149) / 2.0, 1e-9);
 }
 
-Test(learner, the_quota_keeps_short_games_from_crowding_out_long_ones) {
+Test(intake, the_quota_keeps_short_games_from_crowding_out_long_ones) {
     table.quota = true;
     farm_lanes_set_quota(&table.lanes, 3); // two of environment 0, one of environment 1
     play_step(FIRST, 0, FIRST, 0);
@@ -218,7 +218,7 @@ static float *obs_of(uint64_t n, uint32_t env) {
     return farm_lane_obs(&table.ring.actor.lanes[0], 0, n, env);
 }
 
-Test(learner, a_step_stays_what_it_was_when_it_was_taken_in) {
+Test(intake, a_step_stays_what_it_was_when_it_was_taken_in) {
     *obs_of(0, 0) = 0.25f;
     *obs_of(0, 1) = 0.5f;
     play_step(FIRST, 0, FIRST, 0);
@@ -237,7 +237,7 @@ Test(learner, a_step_stays_what_it_was_when_it_was_taken_in) {
     }
 }
 
-Test(learner, numbers_that_would_overflow_a_network_make_no_sense) {
+Test(intake, numbers_that_would_overflow_a_network_make_no_sense) {
     const struct {
         float obs, reward;
         unsigned flags;
@@ -274,7 +274,7 @@ Test(learner, numbers_that_would_overflow_a_network_make_no_sense) {
 }
 
 // Two discrete actions of 2 and 3 choices; environment 0's mask, then environment 1's is of no choice at an end.
-Test(learner, a_mask_permits_a_choice_of_each_action_before_an_episodes_end) {
+Test(intake, a_mask_permits_a_choice_of_each_action_before_an_episodes_end) {
     static const struct {
         uint8_t mask[5];
         unsigned flags;
@@ -311,10 +311,10 @@ Test(learner, a_mask_permits_a_choice_of_each_action_before_an_episodes_end) {
     }
 }
 
-Test(learner, an_impossible_counter_is_ignored_and_counted_once_a_life) {
+Test(intake, an_impossible_counter_is_ignored_and_counted_once_a_life) {
     const uint64_t lies[] = {0, 1, 4, 5, 3 + STEPS, 1ull << 63, UINT64_MAX - 1, UINT64_MAX};
     for (int n = 0; n < 2; n++) play_step(n ? 0 : FIRST, 0, n ? 0 : FIRST, 0);
-    struct farm_learner_lane *ours = &table.lanes.lanes[0];
+    struct farm_intake_lane *ours = &table.lanes.lanes[0];
     for (uint64_t generation = 0; generation < 2; generation++) {
         farm_store_release(&table.ring.made.lanes[0].down->generation, generation);
         for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
@@ -330,8 +330,8 @@ Test(learner, an_impossible_counter_is_ignored_and_counted_once_a_life) {
     cr_assert_eq(table.stats.agent_steps, 4);
 }
 
-Test(learner, a_step_waits_until_training_has_released_its_slot) {
-    struct farm_learner_lane *ours = &table.lanes.lanes[0];
+Test(intake, a_step_waits_until_training_has_released_its_slot) {
+    struct farm_intake_lane *ours = &table.lanes.lanes[0];
     for (int n = 0; n < STEPS; n++) play_step(FIRST, 0, FIRST, 0);
     farm_lane_release(ours->lane, 0); // as if nothing had been
     farm_lane_actor_publish(&table.ring.actor.lanes[0]);
@@ -341,7 +341,7 @@ Test(learner, a_step_waits_until_training_has_released_its_slot) {
     cr_assert_eq(table.stats.bad_values, 0);
 }
 
-Test(learner, actors_with_different_environments_are_refused) {
+Test(intake, actors_with_different_environments_are_refused) {
     struct test_ring a, b;
     const struct farm_ring_spec one = test_ring_spec(1, WIDTH, STEPS, 1, 2);
     struct farm_ring_spec others[] = {test_ring_spec(1, WIDTH, STEPS, 2, 2), test_ring_spec(1, WIDTH, STEPS, 1, 3),
@@ -406,7 +406,7 @@ static void expect_taken_in(const struct farm_lane *ours, uint64_t n, uint32_t e
         a;                                                                                                             \
     })
 
-Test(learner, an_answer_that_makes_no_sense_makes_its_step_senseless) {
+Test(intake, an_answer_that_makes_no_sense_makes_its_step_senseless) {
     const struct {
         struct local_answer answer;
         bool both;    // a version is of both environments
@@ -447,7 +447,7 @@ Test(learner, an_answer_that_makes_no_sense_makes_its_step_senseless) {
     }
 }
 
-Test(learner, continuous_actions_and_their_distributions_are_numbers) {
+Test(intake, continuous_actions_and_their_distributions_are_numbers) {
     struct farm_ring_spec spec = local_spec();
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = 1, .high = {1}};
     farm_ring_spec_answers(&spec);
@@ -467,11 +467,11 @@ Test(learner, continuous_actions_and_their_distributions_are_numbers) {
 }
 
 // All that is published, until a counter lies; answers are what they were when they were taken in.
-Test(learner, steps_of_a_local_lane_are_taken_in_as_far_as_there_is_room) {
+Test(intake, steps_of_a_local_lane_are_taken_in_as_far_as_there_is_room) {
     const struct farm_ring_spec spec = local_spec();
     tear_down();
     set_up_spec(&spec);
-    struct farm_learner_lane *ours = &table.lanes.lanes[0];
+    struct farm_intake_lane *ours = &table.lanes.lanes[0];
     struct farm_lane *lane = &table.ring.actor.lanes[0];
     for (table.n = 0; table.n < STEPS; table.n++) {
         struct local_answer answer = GOOD;

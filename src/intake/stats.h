@@ -1,8 +1,8 @@
 // A learner's figures, in a small shared segment that outlives it, so that the next learner goes on counting. Only the
 // learner writes (start_ns: the supervisor), its threads with one relaxed atomic operation a word; readers (progress
 // line, metrics.jsonl, farm top) may see words of two moments, never a torn word. Doubles are stored as bits.
-#ifndef FARM_LEARNER_STATS_H
-#define FARM_LEARNER_STATS_H
+#ifndef FARM_INTAKE_STATS_H
+#define FARM_INTAKE_STATS_H
 
 #include <stdint.h>
 #include <string.h>

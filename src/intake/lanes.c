@@ -1,5 +1,5 @@
 // See lanes.h.
-#include "learner/lanes.h"
+#include "intake/lanes.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -37,9 +37,9 @@ static enum farm_status count_lanes(struct farm_lanes *lanes, const struct farm_
     return lanes->lanes ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for %u lanes", lanes->lane_count);
 }
 
-static enum farm_status make_lane(struct farm_learner_lane *lane, struct farm_ring *ring, uint32_t l, uint32_t id,
+static enum farm_status make_lane(struct farm_intake_lane *lane, struct farm_ring *ring, uint32_t l, uint32_t id,
                                   const struct farm_window_shape *shape, struct farm_error *err) {
-    *lane = (struct farm_learner_lane){.ring = ring, .id = id};
+    *lane = (struct farm_intake_lane){.ring = ring, .id = id};
     enum farm_status status = farm_validator_open(ring, l, &lane->validator, err);
     if (status) return status;
     lane->lane = &lane->validator.checked;
@@ -127,10 +127,10 @@ enum farm_status farm_lanes_join(struct farm_lanes *lanes, uint32_t r, const int
 void farm_lanes_leave(struct farm_lanes *lanes, uint32_t r) {
     struct farm_ring *ring = &lanes->rings[r];
     for (uint32_t l = 0; l < ring->spec.lanes; l++) {
-        struct farm_learner_lane *lane = &lanes->lanes[lanes->first_lane[r] + l];
+        struct farm_intake_lane *lane = &lanes->lanes[lanes->first_lane[r] + l];
         farm_validator_close(&lane->validator);
         free(lane->games);
-        *lane = (struct farm_learner_lane){0};
+        *lane = (struct farm_intake_lane){0};
     }
     farm_lanes_set_wake(lanes, r, -1);
     farm_ring_close(ring);
@@ -249,7 +249,7 @@ static void end_game(struct farm_lanes *lanes, struct farm_game *game, bool quot
     game->known = true;
 }
 
-static void warn_of_counter(struct farm_learner_lane *lane, uint64_t produced, struct farm_stats *stats) {
+static void warn_of_counter(struct farm_intake_lane *lane, uint64_t produced, struct farm_stats *stats) {
     const uint64_t generation = farm_load_acquire(&lane->lane->down->generation);
     if (lane->warned == generation + 1) return;
     lane->warned = generation + 1;
@@ -270,7 +270,7 @@ static void keep_state(const struct farm_lane *lane, uint64_t n) {
             memset(farm_lane_answer_at(lane, lane->state, n, e), 0, state->bytes);
 }
 
-bool farm_lanes_take_in(struct farm_learner_lane *lane, uint64_t newest, struct farm_stats *stats) {
+bool farm_lanes_take_in(struct farm_intake_lane *lane, uint64_t newest, struct farm_stats *stats) {
     const uint64_t produced = farm_lane_produced(lane->lane), ahead = produced - lane->answered;
     const bool sound = ahead <= farm_lane_ahead_max(lane->lane);
     if (!sound) warn_of_counter(lane, produced, stats);
@@ -282,7 +282,7 @@ bool farm_lanes_take_in(struct farm_learner_lane *lane, uint64_t newest, struct 
     return true;
 }
 
-uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_learner_lane *lane, bool quota,
+uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_intake_lane *lane, bool quota,
                             struct farm_stats *stats) {
     const uint64_t n = lane->answered, generation = farm_load_acquire(&lane->lane->down->generation);
     const uint8_t *flags = farm_lane_flags(lane->lane, n);

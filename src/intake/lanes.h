@@ -1,13 +1,13 @@
 // The learner's table of rings and lanes, and the games played in them: what is answered, returns of running games,
 // counts. A lane is owned by the inference thread of its shard. Each ring has a place; places may be vacant, and rings
 // join and leave while the others are served (admitter.h).
-#ifndef FARM_LEARNER_LANES_H
-#define FARM_LEARNER_LANES_H
+#ifndef FARM_INTAKE_LANES_H
+#define FARM_INTAKE_LANES_H
 
 #include <pthread.h>
 
-#include "learner/stats.h"
-#include "learner/validator.h"
+#include "intake/stats.h"
+#include "intake/validator.h"
 #include "ring/wait.h"
 #include "ring/window.h"
 
@@ -21,7 +21,7 @@ struct farm_game {
     uint32_t left;       // evaluation: games of this environment still to be counted
 };
 
-struct farm_learner_lane {
+struct farm_intake_lane {
     struct farm_ring *ring;
     struct farm_validator validator;
     struct farm_lane *lane; // the validator's: with checked copies of what the actor wrote; NULL: a vacant place
@@ -43,13 +43,13 @@ struct farm_learner_lane {
 struct farm_lanes {
     uint32_t ring_count, lane_count; // places, the vacant ones too
     uint32_t width_max;
-    uint64_t environments;           // at the start
-    struct farm_ring_spec model;     // of all rings
-    struct farm_ring *rings;         // [ring_count]
-    struct farm_learner_lane *lanes; // [lane_count], ring after ring
-    uint32_t *first_lane;            // [ring_count]
-    int *up_writable;                // [ring_count] descriptors, while the backend is made or a ring joins; -1: none
-    pthread_mutex_t lock;            // of the figures of ended games, here and in the stats
+    uint64_t environments;          // at the start
+    struct farm_ring_spec model;    // of all rings
+    struct farm_ring *rings;        // [ring_count]
+    struct farm_intake_lane *lanes; // [lane_count], ring after ring
+    uint32_t *first_lane;           // [ring_count]
+    int *up_writable;               // [ring_count] descriptors, while the backend is made or a ring joins; -1: none
+    pthread_mutex_t lock;           // of the figures of ended games, here and in the stats
     struct farm_game_sums {
         double count, returns, squares, lengths;
     } all_games; // of the games counted
@@ -98,11 +98,11 @@ void farm_lanes_set_quota(struct farm_lanes *lanes, uint64_t games);
 // (`newest`: the newest published version, for LOCAL lanes), and keeps a recurrent policy's state before it. A counter
 // that no honest actor can have stored is ignored, warned of and counted once an actor's life; the lane is suspended
 // until the counter is right again. Pairs P and C.
-bool farm_lanes_take_in(struct farm_learner_lane *lane, uint64_t newest, struct farm_stats *stats);
+bool farm_lanes_take_in(struct farm_intake_lane *lane, uint64_t newest, struct farm_stats *stats);
 
 // Counts the step that was taken in last: transitions, rewards, ends of games, values that made no sense (which count
 // as nothing else), into the stats. Returns the transitions.
-uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_learner_lane *lane, bool quota,
+uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_intake_lane *lane, bool quota,
                             struct farm_stats *stats);
 
 // The last games of the stats as text, the oldest first, for a checkpoint; and back, in place of those that they hold.

@@ -3,10 +3,10 @@
 // copy, so a later store of the actor changes nothing. u8 frames are read in place: every byte is a pixel. Runs in the
 // lane's inference thread; training gets the copies through the window source's lock. Does not judge whether a step is
 // plausible.
-#ifndef FARM_LEARNER_VALIDATOR_H
-#define FARM_LEARNER_VALIDATOR_H
+#ifndef FARM_INTAKE_VALIDATOR_H
+#define FARM_INTAKE_VALIDATOR_H
 
-#include "learner/stats.h"
+#include "intake/stats.h"
 #include "ring/ring.h"
 
 // Flag in the copies only: the step made no sense. FIRST and LAST come with it, so that the transitions into and out of

@@ -1,5 +1,5 @@
 // See validator.h.
-#include "learner/validator.h"
+#include "intake/validator.h"
 
 #include <math.h>
 #include <stdlib.h>
