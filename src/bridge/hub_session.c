@@ -165,8 +165,8 @@ void hub_take_steps(struct hub_peer *peer, const struct farm_wire_header *header
     for (uint32_t i = 0; i < header->entries; i++) {
         struct hub_ring *ring = &session->rings[entries[i].ring];
         ring->lanes[entries[i].lane].arrived++;
-        if (entries[i].third > ring->wanted) ring->wanted = entries[i].third;
-        farm_store_relaxed(&ring->ring.up_control->heartbeat, entries[i].fourth);
+        if (entries[i].generation > ring->wanted) ring->wanted = entries[i].generation;
+        farm_store_relaxed(&ring->ring.up_control->heartbeat, entries[i].heartbeat);
     }
     for (uint32_t i = 0; i < header->entries; i++) {
         struct hub_ring *ring = &session->rings[entries[i].ring];
@@ -186,9 +186,9 @@ static bool send_frame(struct hub_session *session, struct farm_link *link, enum
         struct hub_lane *lane = session->list[i];
         if (room && (answers ? has_answer(lane) : has_credit(lane))) {
             const uint64_t consumed = farm_lane_consumed(lane->lane);
-            struct farm_wire_entry entry = {.ring = lane->ring, .lane = lane->number, .third = consumed};
+            struct farm_wire_entry entry = {.ring = lane->ring, .lane = lane->number, .consumed = consumed};
             entry.n = answers ? lane->answers_sent : lane->lane->produced_local;
-            if (answers) entry.fourth = *farm_lane_version(lane->lane, lane->answers_sent);
+            if (answers) entry.version = *farm_lane_version(lane->lane, lane->answers_sent);
             const struct iovec part = answers ? farm_answer_part(lane->lane, lane->answers_sent) : (struct iovec){0};
             if (!any) farm_link_frame(link, type);
             any = true;

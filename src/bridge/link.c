@@ -447,19 +447,19 @@ void farm_link_post(struct farm_link *link, enum farm_wire_type type, const void
 // ---- heartbeats and figures ----
 
 void farm_link_send_heartbeat(struct farm_link *link, uint64_t now_ns) {
-    const struct farm_wire_entry ping = {.n = now_ns};
+    const struct farm_wire_entry ping = {.ping_ns = now_ns};
     link->heartbeat_ns = now_ns;
     post_frame(link, FARM_WIRE_HEARTBEAT, &ping, NULL, 0);
 }
 
 void farm_link_handle_heartbeat(struct farm_link *link, const struct farm_wire_entry *entry, uint64_t now_ns,
                                 uint64_t *round_trip_ns) {
-    if (entry->n) {
-        const struct farm_wire_entry echo = {.third = entry->n};
+    if (entry->ping_ns) {
+        const struct farm_wire_entry echo = {.pong_ns = entry->ping_ns};
         post_frame(link, FARM_WIRE_HEARTBEAT, &echo, NULL, 0);
     }
-    if (!entry->third || entry->third > now_ns || !round_trip_ns) return;
-    const uint64_t before = farm_load_relaxed(round_trip_ns), now = now_ns - entry->third;
+    if (!entry->pong_ns || entry->pong_ns > now_ns || !round_trip_ns) return;
+    const uint64_t before = farm_load_relaxed(round_trip_ns), now = now_ns - entry->pong_ns;
     farm_store_relaxed(round_trip_ns, before ? before - before / 8 + now / 8 : now + 1);
 }
 

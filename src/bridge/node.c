@@ -113,8 +113,8 @@ static bool send_steps(struct farm_node *node) {
         const struct farm_wire_entry entry = {.ring = lane->ring,
                                               .lane = lane->number,
                                               .n = lane->sent,
-                                              .third = farm_load_acquire(&lane->lane->down->generation),
-                                              .fourth = farm_load_relaxed(&ring->up_control->heartbeat)};
+                                              .generation = farm_load_acquire(&lane->lane->down->generation),
+                                              .heartbeat = farm_load_relaxed(&ring->up_control->heartbeat)};
         const uint32_t count = farm_step_parts(lane->lane, lane->sent, parts);
         if (!farm_link_add(link, &entry, parts, count)) break;
         lane->sent++;
@@ -146,7 +146,7 @@ static bool place_entry(void *context, struct farm_link *link, const struct farm
         entry->lane >= node->lane_count)
         return fail_entry(header, entry, err);
     struct node_lane *lane = lane_at(node, entry->ring, entry->lane);
-    if (entry->third < lane->consumed || entry->third > lane->sent) return fail_entry(header, entry, err);
+    if (entry->consumed < lane->consumed || entry->consumed > lane->sent) return fail_entry(header, entry, err);
     if (!answers) return entry->n >= lane->answered && entry->n <= lane->sent ? true : fail_entry(header, entry, err);
     if (lane->lane->local || entry->n != lane->placed || entry->n >= lane->sent || !room)
         return fail_entry(header, entry, err);
@@ -171,9 +171,9 @@ static void handle_answers(struct farm_node *node, const struct farm_wire_header
     for (uint32_t i = 0; i < header->entries; i++) {
         const struct farm_wire_entry *entry = &entries[i];
         struct node_lane *lane = lane_at(node, entry->ring, entry->lane);
-        if (entry->third > lane->consumed) lane->consumed = entry->third;
+        if (entry->consumed > lane->consumed) lane->consumed = entry->consumed;
         if (header->type == FARM_WIRE_ANSWERS) {
-            *farm_lane_version(lane->lane, entry->n) = entry->fourth;
+            *farm_lane_version(lane->lane, entry->n) = entry->version;
             release_steps(node, lane, entry->n + 1);
         } else if (lane->lane->local) {
             release_steps(node, lane, entry->n);

@@ -61,11 +61,21 @@ struct farm_wire_header {
 };
 
 struct farm_wire_entry {
-    uint16_t ring, lane; // of the session, of the ring
+    uint16_t ring, lane; // numbers in the session, in the ring
     uint32_t crc;        // CRC32C of the payload; under TLS 0
-    uint64_t n; // STEPS, ANSWERS: the step; CREDITS: steps that the learner has; HEARTBEAT: ping, the sender's clock
-    uint64_t third;  // STEPS: generation; ANSWERS, CREDITS: the learner's `consumed`; HEARTBEAT: pong, the peer's clock
-    uint64_t fourth; // STEPS: the actor's heartbeat; ANSWERS: version
+    union {
+        uint64_t n;       // STEPS, ANSWERS: the step; CREDITS: steps that the learner has
+        uint64_t ping_ns; // HEARTBEAT: the sender's clock; 0: requests no echo
+    };
+    union {
+        uint64_t generation; // STEPS: the actor's
+        uint64_t consumed;   // ANSWERS, CREDITS: the learner's
+        uint64_t pong_ns;    // HEARTBEAT: the peer's clock, echoed; 0: no echo
+    };
+    union {
+        uint64_t heartbeat; // STEPS: the actor's
+        uint64_t version;   // ANSWERS: of the parameters
+    };
 };
 
 // Writes header and entries (farm_wire_head_bytes) to `out`. encrypted: TLS protects both, so the CRC is 0.

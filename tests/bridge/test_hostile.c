@@ -76,7 +76,7 @@ static const struct wrong wrongs[] = {
     {"OFFER to the learner", MEMORY_UP, PEER_DIALLED, {TYPE(OFFER), FOUR_BYTES}},
     {"WELCOME to the learner", MEMORY_UP, PEER_JOINED, {TYPE(WELCOME), FOUR_BYTES}},
     {"REFUSE to the learner", MEMORY_UP, PEER_OFFERED, {TYPE(REFUSE), FOUR_BYTES}},
-    {"more consumed than sent", MEMORY_DOWN, PEER_JOINED, {TYPE(ANSWERS), .third = 2}},
+    {"more consumed than sent", MEMORY_DOWN, PEER_JOINED, {TYPE(ANSWERS), .consumed = 2}},
     {"credits of unsent steps", MEMORY_DOWN, PEER_JOINED, {TYPE(CREDITS), .n = 2}},
     {"credits with a payload", MEMORY_DOWN, PEER_JOINED, {TYPE(CREDITS), .more_payload = 1}},
     {"WELCOME before an offer", MEMORY_DOWN, PEER_DIALLED, {TYPE(WELCOME), FOUR_BYTES}},

@@ -4,7 +4,7 @@
 #include "fuzz_bridge.h"
 
 struct plan { // one frame of an input
-    uint8_t type, spoil, entries, ring, lane, n, third, payload;
+    uint8_t type, spoil, entries, ring, lane, n, consumed, payload;
 };
 enum {
     SPOIL_CRC = 1,
@@ -52,7 +52,7 @@ static void send_plan(struct peer *peer, const struct plan *plan, struct fuzz_in
                                .ring = plan->ring < 192 ? plan->ring % PEER_RINGS : (uint16_t)(plan->ring << 8),
                                .lane = plan->lane < 192 ? plan->lane % PEER_LANES : (uint16_t)(plan->lane << 8),
                                .n = widen(plan->n),
-                               .third = widen(plan->third),
+                               .consumed = widen(plan->consumed),
                                .more_payload = plan->payload % 8 == 7 ? (int8_t)plan->payload / 8 : 0,
                                .more_bytes = plan->spoil & SPOIL_LENGTH ? (int8_t)plan->payload * 4099 : 0,
                                .later = plan->spoil & SPOIL_NUMBER ? 1 : 0,
