@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 
-#include "../ring/fixture.h"
+#include "../support/rings.h"
 #include "actor/actor.h"
 #include "base/time.h"
 #include "envs/native/native.h"

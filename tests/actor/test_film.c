@@ -4,7 +4,7 @@
 #include <signal.h>
 #include <string.h>
 
-#include "../ring/fixture.h"
+#include "../support/rings.h"
 #include "actor/film.h"
 #include "envs/native/native.h"
 

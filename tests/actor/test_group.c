@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../ring/fixture.h"
+#include "../support/rings.h"
 #include "actor/group.h"
 
 enum { DIMS = 3 };

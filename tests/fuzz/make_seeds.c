@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "../support/specs.h"
+#include "../support/rings.h"
 #include "base/file.h"
 #include "fuzz.h"
 #include "fuzz_attach.h"

@@ -21,7 +21,7 @@ enum {
 static const struct farm_window_shape SHAPE = {.stride = 3, .length = 4, .stack = 1};
 
 static struct table {
-    struct test_ring ring;
+    struct views ring;
     struct farm_lanes lanes;
     struct farm_stats stats;
     uint64_t n;      // next step of lane 0
@@ -31,24 +31,24 @@ static struct table {
 
 static void open_learner(void) {
     struct farm_error err = {0};
-    const int fds[1][2] = {{dup(table.ring.made.up.fd_readonly), dup(table.ring.made.down.fd)}};
+    int fds[1][2];
+    lend_ring(&table.ring.made, fds[0]);
     cr_assert_eq(farm_lanes_open(fds, 1, &SHAPE, NULL, &table.lanes, &err), FARM_OK, "%s", err.message);
 }
 
-static void set_up_spec(const struct farm_ring_spec *spec) {
+static void set_up_spec(struct farm_ring_spec spec) {
     table = (struct table){0};
-    test_ring_open(spec, &table.ring);
+    table.ring = views_of(spec);
     open_learner();
 }
 
 static void set_up(void) {
-    const struct farm_ring_spec spec = test_ring_spec(1, WIDTH, STEPS, 1, 2);
-    set_up_spec(&spec);
+    set_up_spec(farm_ring_spec_plain(1, WIDTH, STEPS, FARM_F32, 1, 2));
 }
 
 static void tear_down(void) {
     farm_lanes_close(&table.lanes);
-    test_ring_close(&table.ring);
+    close_views(&table.ring);
 }
 
 TestSuite(intake, .init = set_up, .fini = tear_down, .timeout = 30);
@@ -283,14 +283,14 @@ Test(intake, a_mask_permits_a_choice_of_each_action_before_an_episodes_end) {
                  {{0, 0, 0, 0, 0}, LIFE_LOST, 0, 0},
                  {{1, 1, 0, 0, 0}, 0, 1, 1},
                  {{0, 0, 1, 1, 1}, FIRST, 1, 0}};
-    struct farm_ring_spec spec = test_ring_spec(1, WIDTH, STEPS, 1, 2);
+    struct farm_ring_spec spec = farm_ring_spec_plain(1, WIDTH, STEPS, FARM_F32, 1, 2);
     spec.env.obs[spec.env.obs_count++] =
         (struct farm_field_spec){.name = "action_mask", .dtype = FARM_U8, .rank = 1, .dims = {5}};
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_MULTI_DISCRETE, .dims = 2, .sizes = {2, 3}};
     farm_ring_spec_answers(&spec);
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         tear_down();
-        set_up_spec(&spec);
+        set_up_spec(spec);
         for (uint64_t n = 0; n < 2; n++) {
             uint8_t *mask = farm_lane_obs(&table.ring.actor.lanes[0], 1, n, 0);
             memcpy(mask, steps[i].mask, sizeof steps[i].mask);
@@ -342,22 +342,19 @@ Test(intake, a_step_waits_until_training_has_released_its_slot) {
 }
 
 Test(intake, actors_with_different_environments_are_refused) {
-    struct test_ring a, b;
-    const struct farm_ring_spec one = test_ring_spec(1, WIDTH, STEPS, 1, 2);
-    struct farm_ring_spec others[] = {test_ring_spec(1, WIDTH, STEPS, 2, 2), test_ring_spec(1, WIDTH, STEPS, 1, 3),
-                                      one};
+    const struct farm_ring_spec one = farm_ring_spec_plain(1, WIDTH, STEPS, FARM_F32, 1, 2);
+    struct farm_ring_spec others[] = {farm_ring_spec_plain(1, WIDTH, STEPS, FARM_F32, 2, 2),
+                                      farm_ring_spec_plain(1, WIDTH, STEPS, FARM_F32, 1, 3), one};
     others[2].answers = FARM_ANSWERS_LOCAL;
     struct farm_lanes lanes;
     struct farm_error err = {0};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        test_ring_open(&one, &a);
-        test_ring_open(&others[i], &b);
-        const int fds[2][2] = {{dup(a.made.up.fd_readonly), dup(a.made.down.fd)},
-                               {dup(b.made.up.fd_readonly), dup(b.made.down.fd)}};
+        with_views a = views_of(one), b = views_of(others[i]);
+        int fds[2][2];
+        lend_ring(&a.made, fds[0]);
+        lend_ring(&b.made, fds[1]);
         cr_assert_eq(farm_lanes_open(fds, 2, &SHAPE, NULL, &lanes, &err), FARM_E_INVALID);
         cr_assert(strstr(err.message, "different environments") != NULL, "%s", err.message);
-        test_ring_close(&a);
-        test_ring_close(&b);
     }
     cr_assert_eq(farm_lanes_open(NULL, 0, &SHAPE, NULL, &lanes, &err), FARM_E_INVALID);
 }
@@ -366,7 +363,7 @@ Test(intake, actors_with_different_environments_are_refused) {
 
 // Two discrete dimensions of 2 and 3, and a state every second step.
 static struct farm_ring_spec local_spec(void) {
-    struct farm_ring_spec spec = test_ring_spec(1, WIDTH, STEPS, 1, 2);
+    struct farm_ring_spec spec = farm_ring_spec_plain(1, WIDTH, STEPS, FARM_F32, 1, 2);
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_MULTI_DISCRETE, .dims = 2, .sizes = {2, 3}};
     farm_ring_spec_answers(&spec);
     spec.answers = FARM_ANSWERS_LOCAL;
@@ -420,9 +417,8 @@ Test(intake, an_answer_that_makes_no_sense_makes_its_step_senseless) {
         {CHANGED(value = -INFINITY), false, 1},  {CHANGED(state[1] = INFINITY), false, 1},
         {CHANGED(version = 10), true, 1},        {CHANGED(version = UINT64_MAX), true, 1},
     };
-    const struct farm_ring_spec spec = local_spec();
     tear_down();
-    set_up_spec(&spec);
+    set_up_spec(local_spec());
     table.newest = 9;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const uint64_t n = table.n, before = table.stats.bad_values; // even: it has a state
@@ -455,7 +451,7 @@ Test(intake, continuous_actions_and_their_distributions_are_numbers) {
     const float rows[][4] = {{0.5f, 0, -1, 1e9f}, {2, 0, -1, -9},       {NAN, 0, 0, 0},
                              {0, NAN, 0, 0},      {0, 0, -INFINITY, 0}, {0, 0, 0, INFINITY}};
     tear_down();
-    set_up_spec(&spec);
+    set_up_spec(spec);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         memcpy(farm_lane_action(&table.ring.actor.lanes[0], table.n, 0), rows[i], sizeof(float));
         memcpy(farm_lane_policy(&table.ring.actor.lanes[0], table.n, 0), rows[i] + 1, 2 * sizeof(float));
@@ -468,9 +464,8 @@ Test(intake, continuous_actions_and_their_distributions_are_numbers) {
 
 // All that is published, until a counter lies; answers are what they were when they were taken in.
 Test(intake, steps_of_a_local_lane_are_taken_in_as_far_as_there_is_room) {
-    const struct farm_ring_spec spec = local_spec();
     tear_down();
-    set_up_spec(&spec);
+    set_up_spec(local_spec());
     struct farm_intake_lane *ours = &table.lanes.lanes[0];
     struct farm_lane *lane = &table.ring.actor.lanes[0];
     for (table.n = 0; table.n < STEPS; table.n++) {

@@ -45,20 +45,18 @@ static bool is_sound(const struct farm_lane *lane, uint32_t e) {
 
 Test(intake, what_is_taken_in_is_what_was_checked) {
     enum { WIDE = 64, TIMES = 100000 };
-    struct farm_ring_spec spec = test_ring_spec(1, WIDE, 4, 1, ACTIONS);
+    struct farm_ring_spec spec = farm_ring_spec_plain(1, WIDE, 4, FARM_F32, 1, ACTIONS);
     spec.answers = FARM_ANSWERS_LOCAL;
     spec.env.obs[spec.env.obs_count++] =
         (struct farm_field_spec){.name = "card", .dtype = FARM_I32, .rank = 1, .dims = {1}, .choices = CHOICES};
     struct farm_error err = {0};
     struct farm_validator validator;
-    struct test_ring ring;
-    test_ring_open(&spec, &ring);
+    with_views ring = views_of(spec);
     cr_assert_eq(farm_validator_open(&ring.learner, 0, &validator, &err), FARM_OK, "%s", err.message);
     const pid_t child = fork();
     if (child == 0) {
-        struct farm_ring actor;
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        test_ring_view(&ring.made, FARM_RING_ACTOR, &actor);
+        const struct farm_ring actor = open_view(&ring.made, FARM_RING_ACTOR);
         change_forever(&actor.lanes[0]);
     }
     uint64_t bad = 0, good = 0;
@@ -75,5 +73,4 @@ Test(intake, what_is_taken_in_is_what_was_checked) {
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     farm_validator_close(&validator);
-    test_ring_close(&ring);
 }

@@ -239,7 +239,7 @@ static void launch_hostile(attack_function *attack, uint64_t seed) {
     cr_assert_geq(pids[HOSTILE], 0);
     if (pids[HOSTILE] > 0) return;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    test_ring_view(&farm.made[HOSTILE], FARM_RING_ACTOR, &enemy.ring);
+    enemy.ring = open_view(&farm.made[HOSTILE], FARM_RING_ACTOR);
     for (;;) {
         attack(&enemy);
         farm_stats_add(attack_count, 1);

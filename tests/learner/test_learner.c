@@ -227,8 +227,7 @@ Test(learner, takes_in_and_trains_on_steps_of_actors_that_run_the_policy_themsel
 
 // As a learner leaves them that dies while its training lags.
 Test(learner, trains_on_lanes_that_are_full_and_answered_when_it_starts) {
-    struct farm_ring learner;
-    test_ring_view(&farm.made[0], FARM_RING_LEARNER, &learner);
+    with_ring learner = open_view(&farm.made[0], FARM_RING_LEARNER);
     for (uint32_t l = 0; l < LANES; l++) {
         for (uint64_t n = 0; n < STEPS; n++) {
             test_actor_step(actor(), l);
@@ -236,7 +235,6 @@ Test(learner, trains_on_lanes_that_are_full_and_answered_when_it_starts) {
         }
         cr_assert_not(farm_lane_actor_can_write(&farm.views[0].lanes[l]));
     }
-    farm_ring_close(&learner);
     launch_until(has_updated);
     test_farm_end(&farm, SIGTERM);
 }

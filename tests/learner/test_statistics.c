@@ -17,7 +17,7 @@ static struct table {
     struct farm_learner_config learner;
     struct farm_net net;
     struct farm_algo_plan plan;
-    struct test_ring ring;
+    struct views ring;
     struct farm_validator validators[LANES];
     struct farm_iteration iteration;
     struct farm_statistics *statistics;
@@ -44,7 +44,7 @@ static void write_step(uint32_t l, uint64_t n, uint32_t e) {
 }
 
 static void set_up(void) {
-    struct farm_ring_spec spec = test_ring_spec(LANES, WIDTH, STEPS, 2, ACTIONS);
+    struct farm_ring_spec spec = farm_ring_spec_plain(LANES, WIDTH, STEPS, FARM_F32, 2, ACTIONS);
     memset(&table, 0, sizeof table);
     spec.env.obs_count = 4;
     spec.env.obs[1] = (struct farm_field_spec){.name = "card", .dtype = FARM_I32, .rank = 1, .dims = {1}, .choices = 3};
@@ -73,7 +73,7 @@ static void set_up(void) {
     memcpy(table.learner.io.inputs, inputs, sizeof inputs);
     cr_assert_eq(farm_net_make(&table.learner.net, &table.learner.io, &table.net, &table.err), FARM_OK);
     cr_assert_eq(farm_algo_plan_make(&table.learner.algo, &table.plan, &table.err), FARM_OK);
-    test_ring_open(&spec, &table.ring);
+    table.ring = views_of(spec);
     for (uint32_t l = 0; l < LANES; l++) {
         cr_assert_eq(farm_validator_open(&table.ring.learner, l, &table.validators[l], &table.err), FARM_OK);
         for (uint64_t n = 0; n < STEPS; n++) {
@@ -95,7 +95,7 @@ static void tear_down(void) {
     farm_statistics_free(table.statistics);
     farm_iteration_free(&table.iteration);
     for (uint32_t l = 0; l < LANES; l++) farm_validator_close(&table.validators[l]);
-    test_ring_close(&table.ring);
+    close_views(&table.ring);
     free(table.params);
 }
 

@@ -74,7 +74,7 @@ static void run_both(uint64_t spin_ns) {
     test_farm_open(&farm, 0, FARM_ANSWERS_CENTRAL);
     cr_assert_eq(cartpole->spec(&(struct farm_env_config){0}, &farm.spec.env, NULL, 0), 0);
     farm_ring_spec_answers(&farm.spec);
-    cr_assert_eq(farm_ring_create(&farm.spec, 0, -1, false, &farm.made[0], &actor.err), FARM_OK);
+    farm.made[0] = ring_of(farm.spec, 0);
     actor.actor = (struct farm_actor_config){.up_fd = dup(farm.made[0].up.fd),
                                              .down_fd = dup(farm.made[0].down.fd_readonly),
                                              .learner_eventfd = farm.bell,

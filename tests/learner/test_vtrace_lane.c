@@ -34,7 +34,7 @@ static struct problem {
     struct farm_learner_config learner;
     struct farm_net net;
     struct step steps[LANES][NUMBER][WIDTH];
-    struct test_ring ring;
+    struct views ring;
     struct farm_validator validators[LANES];
     uint64_t bad; // values that made no sense, in the last filling
 } problem;
@@ -123,7 +123,7 @@ static void fill_rings(void) {
 
 static void set_up_with(bool frames) {
     struct farm_error err = {0};
-    struct farm_ring_spec spec = test_ring_spec(LANES, WIDTH, STEPS, FLAT, ACTIONS);
+    struct farm_ring_spec spec = farm_ring_spec_plain(LANES, WIDTH, STEPS, FARM_F32, FLAT, ACTIONS);
     memset(&problem, 0, sizeof problem);
     problem.frames = frames;
     problem.learner = test_learner_config(FLAT, ACTIONS, UNROLL);
@@ -146,7 +146,7 @@ static void set_up_with(bool frames) {
     problem.learner.infer_batch_max = 1;
     cr_assert_eq(farm_net_make(&problem.learner.net, &problem.learner.io, &problem.net, &err), FARM_OK, "%s",
                  err.message);
-    test_ring_open(&spec, &problem.ring);
+    problem.ring = views_of(spec);
     for (uint32_t l = 0; l < LANES; l++)
         cr_assert_eq(farm_validator_open(&problem.ring.learner, l, &problem.validators[l], &err), FARM_OK);
     write_steps();
@@ -158,7 +158,7 @@ static void set_up(void) {
 
 static void tear_down(void) {
     for (uint32_t l = 0; l < LANES; l++) farm_validator_close(&problem.validators[l]);
-    test_ring_close(&problem.ring);
+    close_views(&problem.ring);
 }
 
 TestSuite(learner, .init = set_up, .fini = tear_down, .timeout = 30);

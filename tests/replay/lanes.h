@@ -2,7 +2,9 @@
 #ifndef TESTS_REPLAY_LANES_H
 #define TESTS_REPLAY_LANES_H
 
-#include "../ring/fixture.h"
+#include <criterion/criterion.h>
+
+#include "../support/rings.h"
 
 #include "replay/source.h"
 

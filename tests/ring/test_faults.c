@@ -1,11 +1,11 @@
 // Rings and doorbells on a machine that refuses: each call that can fail fails in turn.
-#include "fixture.h"
-
+#include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 
+#include "../support/rings.h"
 #include "../support/sweep.h"
 #include "ring/wait.h"
 

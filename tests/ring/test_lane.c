@@ -1,6 +1,8 @@
 // The lane: wrap-around, backpressure, answers, take-over, stacks of frames. Interleavings are searched in tests/model;
 // two processes at its ends, and kills at random places, are in tests/chaos.
-#include "fixture.h"
+#include <criterion/criterion.h>
+
+#include "../support/rings.h"
 #include "ring/wait.h"
 
 TestSuite(ring, .timeout = 60);
@@ -23,7 +25,7 @@ Test(ring, steps_keep_their_bytes_round_after_round) {
             if (n >= 3) farm_lane_release(learner, n - 3);
             cr_assert_eq(farm_lane_consumed(learner), n >= 3 ? n - 3 : 0);
         }
-    expect_sound(&v.creator);
+    expect_sound(&v.made);
 }
 
 Test(ring, refuses_to_write_when_exactly_full) {
@@ -48,7 +50,7 @@ Test(ring, a_new_actor_takes_over_between_the_two_stores_of_a_publish) {
     with_views v = views_of(spec_of(1, 2, 4));
     struct farm_lane *old = &v.actor.lanes[0], *learner = &v.learner.lanes[0];
     struct farm_ring *rings[] = {&v.learner};
-    with_ring fresh = open_view(&v.creator, FARM_RING_ACTOR); // opened early: its copies of the counters are old
+    with_ring fresh = open_view(&v.made, FARM_RING_ACTOR); // opened early: its copies of the counters are old
     struct farm_doorbells bells;
     uint32_t rung;
     cr_assert_eq(farm_doorbells_make(&bells, rings, 1, -1, NULL), FARM_OK);
@@ -74,7 +76,7 @@ Test(ring, a_new_actor_takes_over_between_the_two_stores_of_a_publish) {
     publish_step(next, true);
     cr_assert_eq(farm_lane_produced(learner), 4);
     cr_assert_eq(farm_lane_flags(learner, 3)[1], FARM_STEP_FIRST, "FIRST without LAST: an abandoned episode");
-    expect_sound(&v.creator);
+    expect_sound(&v.made);
     farm_doorbells_free(&bells);
 }
 
@@ -85,7 +87,7 @@ Test(ring, a_new_actor_overwrites_a_step_that_was_never_published) {
     answer_step(learner);
     memset(farm_lane_obs(old, 0, 1, 0), 0xee, 8); // half of step 1, then it dies
     farm_lane_flags(old, 1)[0] = 0xee;
-    with_ring fresh = open_view(&v.creator, FARM_RING_ACTOR);
+    with_ring fresh = open_view(&v.made, FARM_RING_ACTOR);
     struct farm_lane *next = &fresh.lanes[0];
     farm_lane_actor_take_over(next);
     cr_assert_eq(farm_lane_actor_next(next), 1);
@@ -99,7 +101,7 @@ Test(ring, a_new_actor_overwrites_a_step_that_was_never_published) {
 Test(ring, a_successor_clears_the_flag_of_a_sleeper_that_died) {
     with_views v = views_of(spec_of(1, 1, 3));
     farm_store_release(&v.actor.up_control->asleep, 1); // an actor that is killed in its sleep leaves this
-    with_ring fresh = open_view(&v.creator, FARM_RING_ACTOR);
+    with_ring fresh = open_view(&v.made, FARM_RING_ACTOR);
     farm_lane_actor_take_over(&fresh.lanes[0]);
     cr_assert_eq(farm_load_acquire(&v.learner.up_control->asleep), 0);
     farm_store_release(&v.learner.down_control->asleep, 1); // and a learner this

@@ -1,9 +1,10 @@
 // Compares docs/shm-layout.md with the structs and the layout function: every row must be right, and no row may be
 // missing or unknown.
-#include "fixture.h"
-
+#include <criterion/criterion.h>
 #include <farm/step.h>
 #include <stdlib.h>
+
+#include "../support/rings.h"
 
 TestSuite(ring, .timeout = 30);
 

@@ -1,12 +1,13 @@
 // One actor's two segments: write permissions, refusals, repair and verification after a crash, and that two processes
 // share the same memory.
-#include "fixture.h"
-
+#include <criterion/criterion.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
 #include <sys/mman.h>
+
+#include "../support/rings.h"
 
 static struct farm_error err;
 
@@ -19,7 +20,7 @@ static int store_in_child(const struct views *v, enum farm_ring_side side, bool 
     pid_t child = fork();
     if (child == 0) {
         signal(SIGSEGV, SIG_DFL);
-        struct farm_ring ring = open_view(&v->creator, side);
+        struct farm_ring ring = open_view(&v->made, side);
         volatile uint8_t *byte =
             into_up ? (volatile uint8_t *)ring.lanes[0].obs[0] : ring.lanes[0].answer[FARM_ANSWER_ACTION].at;
         *byte = 1;
@@ -108,7 +109,7 @@ static struct views central_views(bool full) {
     struct farm_lane *actor = &v.actor.lanes[1], *learner = &v.learner.lanes[1];
     for (uint64_t n = 0; n < (full ? 8 : 11); n++) {
         publish_step(actor, n == 0);
-        cr_assert(farm_ring_counters_sound(&v.creator, NULL) && !farm_ring_restore(&v.creator), "honest step %lu", n);
+        cr_assert(farm_ring_counters_sound(&v.made, NULL) && !farm_ring_restore(&v.made), "honest step %lu", n);
         if (full || n < 10) answer_step(learner);
         if (!full && n < 10) farm_lane_release(learner, n);
     }
@@ -126,7 +127,7 @@ static struct views local_views(void) {
         publish_step(actor, n == 0);
         if (n < 5) farm_lane_answer(learner, n);
         if (n == 4) farm_lane_release(learner, 3);
-        cr_assert(farm_ring_counters_sound(&v.creator, NULL) && !farm_ring_restore(&v.creator), "step %lu", n);
+        cr_assert(farm_ring_counters_sound(&v.made, NULL) && !farm_ring_restore(&v.made), "step %lu", n);
     }
     return v;
 }
@@ -150,14 +151,14 @@ Test(ring, restoring_replaces_counters_that_lie) {
         if (local && full) publish_step(actor, false), farm_lane_answer(learner, 10);
         uint32_t lane = 7;
         farm_store_release(&actor->up->produced, lie);
-        cr_assert_not(farm_ring_counters_sound(&v.creator, &lane), "case %zu: %lu published", i, lie);
+        cr_assert_not(farm_ring_counters_sound(&v.made, &lane), "case %zu: %lu published", i, lie);
         cr_assert_eq(lane, !local);
-        cr_assert(farm_ring_restore(&v.creator));
-        cr_assert(farm_ring_counters_sound(&v.creator, NULL) && !farm_ring_restore(&v.creator));
+        cr_assert(farm_ring_restore(&v.made));
+        cr_assert(farm_ring_counters_sound(&v.made, NULL) && !farm_ring_restore(&v.made));
         cr_assert_eq(farm_lane_produced(learner), restored, "case %zu: %lu published", i, lie);
         for (uint32_t e = 0; e < 2 && !full; e++)
             cr_assert_eq(farm_lane_flags(learner, restored - 1)[e], FARM_STEP_FIRST);
-        expect_sound(&v.creator);
+        expect_sound(&v.made);
         if (local) continue;
         farm_lane_actor_take_over(actor); // the next actor and the learner agree
         cr_assert_eq(farm_lane_actor_answered(actor), full);
@@ -168,7 +169,7 @@ Test(ring, restoring_replaces_counters_that_lie) {
         cr_assert(farm_lane_actor_answered(actor) && farm_lane_actor_can_write(actor));
         publish_step(actor, true);
         cr_assert_eq(farm_lane_produced(learner), restored + 1);
-        expect_sound(&v.creator);
+        expect_sound(&v.made);
     }
 }
 
@@ -176,18 +177,18 @@ Test(ring, a_local_actor_waits_for_room_only) {
     char text[256];
     with_views v = local_views();
     struct farm_lane *actor = &v.actor.lanes[0];
-    expect_sound(&v.creator);
+    expect_sound(&v.made);
     publish_step(actor, false);
     cr_assert_not(farm_lane_actor_can_write(actor), "C steps are held");
-    cr_assert(farm_ring_counters_sound(&v.creator, NULL) && !farm_ring_restore(&v.creator));
+    cr_assert(farm_ring_counters_sound(&v.made, NULL) && !farm_ring_restore(&v.made));
     farm_lane_actor_take_over(actor);
     cr_assert(farm_lane_actor_answered(actor));
     farm_lane_release(&v.learner.lanes[0], 4);
     cr_assert(farm_lane_actor_can_write(actor));
     publish_step(actor, true);
-    expect_sound(&v.creator);
+    expect_sound(&v.made);
     farm_lane_release(&v.learner.lanes[0], 6);
-    cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 1);
+    cr_assert_eq(farm_ring_verify(&v.made, text, sizeof text), 1);
     cr_assert(strstr(text, "lane 0: 6 steps consumed but 5 answered"), "%s", text);
 }
 
@@ -278,10 +279,10 @@ Test(ring, verify_finds_every_kind_of_damage_and_none_in_a_sound_ring) {
     char text[2048], other[2048];
     for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
         with_views v = sound_views();
-        cr_assert_eq(farm_ring_verify(&v.creator, text, sizeof text), 0, "%s", text);
+        cr_assert_eq(farm_ring_verify(&v.made, text, sizeof text), 0, "%s", text);
         cr_assert_str_eq(text, "");
         damage_ring(&v, i);
-        int findings = farm_ring_verify(&v.creator, text, sizeof text);
+        int findings = farm_ring_verify(&v.made, text, sizeof text);
         cr_assert_gt(findings, 0, "not found: %s", damages[i].says);
         cr_assert(strstr(text, damages[i].says), "'%s' does not say '%s'", text, damages[i].says);
         // Every view has the same findings.
@@ -293,7 +294,7 @@ Test(ring, verify_finds_every_kind_of_damage_and_none_in_a_sound_ring) {
 Test(ring, verify_ignores_unpublished_slots) {
     with_views v = sound_views();
     *flags_of(&v, 12, 0) = 0xff; // step 12 is being written, in the slot of the consumed step 4
-    expect_sound(&v.creator);
+    expect_sound(&v.made);
 }
 
 Test(ring, verify_counts_findings_beyond_the_text) {
@@ -303,7 +304,7 @@ Test(ring, verify_counts_findings_beyond_the_text) {
     for (size_t bytes = 0; bytes < 200; bytes++) {
         char text[256];
         memset(text, 'x', sizeof text);
-        cr_assert_eq(farm_ring_verify(&v.creator, text, bytes), 14);
+        cr_assert_eq(farm_ring_verify(&v.made, text, bytes), 14);
         cr_assert_eq(text[bytes], 'x', "written beyond %zu bytes", bytes);
         cr_assert(bytes == 0 || memchr(text, 0, bytes), "not terminated in %zu bytes", bytes);
     }

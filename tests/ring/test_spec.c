@@ -1,7 +1,8 @@
 // Layouts of rings as a pure function of their shape.
-#include "fixture.h"
-
+#include <criterion/criterion.h>
 #include <math.h>
+
+#include "../support/rings.h"
 
 TestSuite(ring, .timeout = 30);
 

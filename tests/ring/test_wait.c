@@ -1,12 +1,12 @@
 // Sleeping and waking: a sleeper wakes when its event happens, and a thread that is awake is never woken.
-#include "fixture.h"
-
+#include <criterion/criterion.h>
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/uio.h>
 
+#include "../support/rings.h"
 #include "base/time.h"
 #include "ring/wait.h"
 
@@ -138,8 +138,8 @@ Test(ring, stop_ends_every_kind_of_wait) {
         struct waiter waiter = {.ring = &v.actor, .spin_ns = spins ? UINT64_MAX : 0, .timeout_ns = UINT64_MAX};
         start_wait(&waiter, actor_waits);
         if (!spins) until_asleep(&v.learner.up_control->asleep);
-        farm_store_release(&v.creator.down_control->stop, 1);
-        farm_learner_notify(&v.creator);
+        farm_store_release(&v.made.down_control->stop, 1);
+        farm_learner_notify(&v.made);
         cr_assert_not(join_wait(&waiter));
         answer_step(&v.learner.lanes[0]);
         cr_assert_not(farm_actor_wait(&v.actor, &v.actor.lanes[0], 0, LONG_NS, NULL), "even with an answer there");

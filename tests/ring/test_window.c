@@ -1,6 +1,7 @@
 // Windows over a lane: every step is trained on once, no step that is needed is overwritten, and no wait is for ever.
-#include "fixture.h"
+#include <criterion/criterion.h>
 
+#include "../support/rings.h"
 #include "ring/window.h"
 
 TestSuite(ring, .timeout = 30);

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../support/rings.h"
 #include "base/time.h"
 #include "supervisor/watchdog.h"
 
@@ -97,26 +98,22 @@ Test(supervisor, a_look_after_a_long_sleep_covers_two_periods_at_most) {
 
 enum { LANES = 3, STEPS = 4 };
 
-static void make_ring(uint32_t lanes, enum farm_answers answers, struct farm_ring *ring) {
+static struct farm_ring make_ring(uint32_t lanes, enum farm_answers answers) {
     struct farm_ring_spec spec = farm_ring_spec_plain(lanes, 1, STEPS, FARM_F32, 1, 2);
-    struct farm_error err;
     spec.answers = answers;
-    cr_assert_eq(farm_ring_create(&spec, 0, -1, false, ring, &err), FARM_OK, "%s", err.message);
+    return ring_of(spec, 0);
 }
 
 Test(supervisor, a_lane_whose_actor_answers_itself_has_work_if_there_is_room) {
-    struct farm_ring ring;
-    make_ring(1, FARM_ANSWERS_LOCAL, &ring);
+    with_ring ring = make_ring(1, FARM_ANSWERS_LOCAL);
     farm_store_release(&ring.lanes[0].up->produced, STEPS - 1);
     cr_assert_eq(farm_watch_lanes(&ring), 1);
     farm_store_release(&ring.lanes[0].up->produced, STEPS);
     cr_assert_eq(farm_watch_lanes(&ring), 0, "full");
-    farm_ring_close(&ring);
 }
 
 Test(supervisor, a_lane_has_work_if_all_is_answered_and_there_is_room) {
-    struct farm_ring ring;
-    make_ring(LANES, FARM_ANSWERS_CENTRAL, &ring);
+    with_ring ring = make_ring(LANES, FARM_ANSWERS_CENTRAL);
     cr_assert_eq(farm_watch_lanes(&ring), 7, "nothing published yet: all of them");
     farm_store_release(&ring.lanes[1].up->produced, 1);
     cr_assert_eq(farm_watch_lanes(&ring), 5, "lane 1 waits for its answer");
@@ -129,7 +126,6 @@ Test(supervisor, a_lane_has_work_if_all_is_answered_and_there_is_room) {
     cr_assert_eq(farm_watch_lanes(&ring), 7);
     farm_store_release(&ring.lanes[0].up->produced, UINT64_MAX); // the learner handles invalid counters
     cr_assert_eq(farm_watch_lanes(&ring), 6);
-    farm_ring_close(&ring);
 }
 
 static bool becomes_stopped(pid_t pid, bool stopped) {

@@ -1,5 +1,5 @@
-// What tests of the learner share: rings of a small environment with both sides' views, temporary folders, a
-// configuration that learns, a check of answers against a forward pass, and one of checkpoints.
+// What tests of the learner share: temporary folders, a configuration that learns, a check of answers against a forward
+// pass, and one of checkpoints.
 #ifndef TESTS_SUPPORT_LEARNER_H
 #define TESTS_SUPPORT_LEARNER_H
 
@@ -16,36 +16,7 @@
 #include "learner/backend.h"
 #include "learner/checkpoint.h"
 #include "learner/learner.h"
-#include "ring/ring.h"
-
-struct test_ring {
-    struct farm_ring made;           // the supervisor's; holds the descriptors
-    struct farm_ring actor, learner; // both sides' views in this process
-};
-
-static inline struct farm_ring_spec test_ring_spec(uint32_t lanes, uint32_t width, uint32_t steps, uint32_t flat,
-                                                   uint32_t actions) {
-    return farm_ring_spec_plain(lanes, width, steps, FARM_F32, flat, actions);
-}
-
-// This process's view of a ring. A forked process opens another.
-static inline void test_ring_view(const struct farm_ring *made, enum farm_ring_side side, struct farm_ring *view) {
-    struct farm_error err = {0};
-    cr_assert_eq(farm_ring_view(made, side, view, &err), FARM_OK, "%s", err.message);
-}
-
-static inline void test_ring_open(const struct farm_ring_spec *spec, struct test_ring *ring) {
-    struct farm_error err = {0};
-    cr_assert_eq(farm_ring_create(spec, 0, -1, false, &ring->made, &err), FARM_OK, "%s", err.message);
-    test_ring_view(&ring->made, FARM_RING_ACTOR, &ring->actor);
-    test_ring_view(&ring->made, FARM_RING_LEARNER, &ring->learner);
-}
-
-static inline void test_ring_close(struct test_ring *ring) {
-    farm_ring_close(&ring->actor);
-    farm_ring_close(&ring->learner);
-    farm_ring_close(&ring->made);
-}
+#include "rings.h"
 
 static inline void test_folder_make(char *path, size_t bytes) {
     const char *base = getenv("TMPDIR");

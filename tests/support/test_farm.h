@@ -220,9 +220,8 @@ static inline void *test_shared_memory(size_t bytes) {
 }
 
 static inline void test_farm_add(struct test_farm *farm, uint32_t r) {
-    struct farm_error err = {0};
-    cr_assert_eq(farm_ring_create(&farm->spec, r, -1, false, &farm->made[r], &err), FARM_OK, "%s", err.message);
-    test_ring_view(&farm->made[r], FARM_RING_ACTOR, &farm->views[r]);
+    farm->made[r] = ring_of(farm->spec, r);
+    farm->views[r] = open_view(&farm->made[r], FARM_RING_ACTOR);
     test_actor_start(&farm->actors[r], &farm->views[r], r, farm->bell);
     farm->there[r] = true;
 }
@@ -252,7 +251,7 @@ static inline struct farm_learner_config test_farm_config(struct test_farm *farm
 
 static inline void test_farm_open(struct test_farm *farm, uint32_t rings, enum farm_answers answers) {
     memset(farm, 0, sizeof *farm);
-    farm->spec = test_ring_spec(LANES, WIDTH, STEPS, FLAT, ACTIONS);
+    farm->spec = farm_ring_spec_plain(LANES, WIDTH, STEPS, FARM_F32, FLAT, ACTIONS);
     farm->spec.answers = answers;
     farm->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     cr_assert_geq(farm->bell, 0);
@@ -266,8 +265,8 @@ static inline void test_farm_open(struct test_farm *farm, uint32_t rings, enum f
 // Descriptors of the present rings for a learner, which owns them.
 static inline void test_farm_lend(struct test_farm *farm) {
     for (uint32_t r = 0; r < PLACES; r++) {
-        farm->fds[r][0] = farm->there[r] ? dup(farm->made[r].up.fd_readonly) : -1;
-        farm->fds[r][1] = farm->there[r] ? dup(farm->made[r].down.fd) : -1;
+        farm->fds[r][0] = farm->fds[r][1] = -1;
+        if (farm->there[r]) lend_ring(&farm->made[r], farm->fds[r]);
     }
 }
 
@@ -320,13 +319,12 @@ static inline void test_farm_close(struct test_farm *farm) {
 static inline pid_t test_actor_fork(struct test_farm *farm, uint32_t r, int bell) {
     struct test_actor *actor = &farm->actors[r];
     const struct test_actor options = {.game = actor->game, .own_lengths = actor->own_lengths};
-    struct farm_ring ring;
     uint32_t l = 0;
     const pid_t pid = fork();
     cr_assert_geq(pid, 0);
     if (pid > 0) return pid;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    test_ring_view(&farm->made[r], FARM_RING_ACTOR, &ring);
+    struct farm_ring ring = open_view(&farm->made[r], FARM_RING_ACTOR);
     test_actor_start(actor, &ring, r, bell);
     actor->game = options.game;
     actor->own_lengths = options.own_lengths;

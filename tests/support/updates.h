@@ -47,7 +47,7 @@ struct update_run {
     const struct update_case *c;
     const struct farm_backend_ops *ops;
     struct farm_backend *backend;
-    struct test_ring ring;
+    struct views ring;
     struct farm_lanes lanes;
     struct farm_stats stats;
     struct farm_learner_config learner;
@@ -73,7 +73,8 @@ static inline void update_configure_spaces(struct update_run *run, struct farm_r
     const struct update_case *c = run->c;
     struct farm_learner_config *learner = &run->learner;
     struct farm_env_spec *env = &spec->env;
-    *spec = test_ring_spec(UPDATES_LANES, UPDATES_WIDTH, 4 * UPDATES_UNROLL, UPDATES_FLAT, UPDATES_ACTIONS);
+    *spec =
+        farm_ring_spec_plain(UPDATES_LANES, UPDATES_WIDTH, 4 * UPDATES_UNROLL, FARM_F32, UPDATES_FLAT, UPDATES_ACTIONS);
     const struct farm_field_spec numbers = env->obs[0];
     *learner = test_learner_config(UPDATES_FLAT, UPDATES_ACTIONS, UPDATES_UNROLL);
     if (c->frames) {
@@ -181,7 +182,8 @@ static inline void update_draw_params(struct update_run *run) {
 // Lanes and backend, with the initial parameters.
 static inline void update_open_learner(struct update_run *run) {
     struct farm_error err = {0};
-    const int fds[1][2] = {{dup(run->ring.made.up.fd_readonly), dup(run->ring.made.down.fd)}};
+    int fds[1][2];
+    lend_ring(&run->ring.made, fds[0]);
     cr_assert_eq(farm_lanes_open(fds, 1, &run->plan.shape, NULL, &run->lanes, &err), FARM_OK, "%s", err.message);
     const struct farm_backend_config config = {.learner = &run->learner,
                                                .plan = &run->plan,
@@ -205,7 +207,7 @@ static inline struct update_run *update_open(const struct update_case *c, const 
     update_configure_spaces(run, &spec);
     update_configure(run);
     run->learner.precision = precision;
-    test_ring_open(&spec, &run->ring);
+    run->ring = views_of(spec);
     cr_assert_eq(farm_algo_plan_make(&run->learner.algo, &run->plan, &err), FARM_OK, "%s", err.message);
     cr_assert_eq(farm_net_make(&run->learner.net, &run->learner.io, &run->net, &err), FARM_OK, "%s", err.message);
     run->plan.minibatch = c->passes ? farm_algo_units(&run->plan, UPDATES_COLUMNS) / (uint32_t)c->passes : 0;
@@ -221,7 +223,7 @@ static inline void update_close_learner(struct update_run *run) {
 // Another actor on the same ring.
 static inline void update_reopen_actor(struct update_run *run) {
     farm_ring_close(&run->ring.actor);
-    test_ring_view(&run->ring.made, FARM_RING_ACTOR, &run->ring.actor);
+    run->ring.actor = open_view(&run->ring.made, FARM_RING_ACTOR);
     for (uint32_t l = 0; l < UPDATES_LANES; l++) farm_lane_actor_take_over(&run->ring.actor.lanes[l]);
 }
 
@@ -234,7 +236,7 @@ static inline void update_reopen(struct update_run *run) {
 
 static inline void update_close(struct update_run *run) {
     update_close_learner(run);
-    test_ring_close(&run->ring);
+    close_views(&run->ring);
     free(run);
 }
 

@@ -305,7 +305,7 @@ enum farm_status answer_lanes(struct farm *farm, bool again) {
     return FARM_OK;
 }
 
-void publish_step(struct farm *farm) {
+void publish_lanes(struct farm *farm) {
     for (uint32_t id = 0; id < LANE_COUNT; id++) {
         write_step(farm, id, farm->n);
         cr_assert(farm_lanes_take_in(&farm->lanes.lanes[id], 0, &farm->stats));
@@ -324,7 +324,7 @@ enum farm_status answer_published(struct farm *farm) {
 }
 
 enum farm_status play_step(struct farm *farm) {
-    publish_step(farm);
+    publish_lanes(farm);
     return answer_published(farm);
 }
 

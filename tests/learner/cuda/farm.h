@@ -109,8 +109,8 @@ void write_step(struct farm *farm, uint32_t id, uint64_t n);
 // the step is answered already.
 enum farm_status answer_lanes(struct farm *farm, bool again);
 
-// A step of all lanes: publish_step, then answer_published.
-void publish_step(struct farm *farm);
+// A step of all lanes: publish_lanes, then answer_published.
+void publish_lanes(struct farm *farm);
 enum farm_status answer_published(struct farm *farm);
 enum farm_status play_step(struct farm *farm);
 void play_to(struct farm *farm, uint64_t steps);

@@ -117,7 +117,7 @@ static float *train_before_answers(struct setting setting, const struct farm_bac
     must_open_backend(farm, ops);
     for (uint64_t window = 1; window <= 4; window++) {
         play_to(farm, window * UNROLL);
-        publish_step(farm);
+        publish_lanes(farm);
         must_update(farm);
         cr_assert_eq(answer_published(farm), FARM_OK);
     }

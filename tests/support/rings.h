@@ -1,56 +1,104 @@
-// A ring and its views in one process. Each view has its own descriptors and mapping, as in another process.
-#ifndef TESTS_RING_FIXTURE_H
-#define TESTS_RING_FIXTURE_H
+// Rings of tests and benchmarks in one process: their shapes, the views of both sides, and both sides' hands on a lane.
+// Each view has its own descriptors and mapping, as in another process.
+#ifndef TESTS_SUPPORT_RINGS_H
+#define TESTS_SUPPORT_RINGS_H
 
-#include <criterion/criterion.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../support/specs.h"
 #include "ring/ring.h"
 
-// A ring and both sides' views.
+// Fails the test, or ends the benchmark, unless it holds or the status is FARM_OK. The exit status is 77 if what the
+// status names does not exist here (a GPU, a library), else 1.
+static inline void must_hold(bool holds, const char *what) {
+    if (holds) return;
+    fprintf(stderr, "%s\n", what);
+    exit(1);
+}
+
+static inline void must(enum farm_status status, const struct farm_error *err) {
+    if (!status) return;
+    fprintf(stderr, "%s\n", err->message);
+    exit(status == FARM_E_UNSUPPORTED || status == FARM_E_NOT_FOUND ? 77 : 1);
+}
+
+// ---- shapes ----
+
+// One observation field of 8 bytes (i32[2]) and a discrete action of 5.
+static inline struct farm_ring_spec spec_of(uint32_t lanes, uint32_t width, uint32_t steps) {
+    return farm_ring_spec_plain(lanes, width, steps, FARM_I32, 2, 5);
+}
+
+// Every kind of observation field, and a multi-discrete action.
+static inline struct farm_ring_spec spec_rich(uint32_t lanes, uint32_t width, uint32_t steps) {
+    struct farm_ring_spec spec = {
+        .lanes = lanes,
+        .width = width,
+        .steps = steps,
+        .env = {.obs_count = 3,
+                .frames_per_step = 4,
+                .obs = {{.name = "image", .dtype = FARM_U8, .rank = 3, .dims = {7, 5, 3}},
+                        {.name = "inventory", .dtype = FARM_I32, .rank = 1, .dims = {11}},
+                        {.name = "joints", .dtype = FARM_F32, .rank = 2, .dims = {3, 3}}},
+                .action = {.kind = FARM_ACTION_MULTI_DISCRETE, .dims = 3, .sizes = {2, 3, 5}}},
+    };
+    farm_ring_spec_answers(&spec);
+    return spec;
+}
+
+// ---- views ----
+
+// A ring and both sides' views; made: the supervisor's, which holds the descriptors.
 struct views {
-    struct farm_ring creator, actor, learner;
+    struct farm_ring made, actor, learner;
 };
 
-static inline struct farm_ring open_view(const struct farm_ring *creator, enum farm_ring_side side) {
+static inline struct farm_ring open_view(const struct farm_ring *made, enum farm_ring_side side) {
     struct farm_ring ring;
     struct farm_error err = {0};
-    cr_assert_eq(farm_ring_view(creator, side, &ring, &err), FARM_OK, "%s", err.message);
+    must(farm_ring_view(made, side, &ring, &err), &err);
     return ring;
 }
 
 static inline struct farm_ring ring_of(struct farm_ring_spec spec, uint32_t actor) {
     struct farm_ring ring;
     struct farm_error err = {0};
-    cr_assert_eq(farm_ring_create(&spec, actor, -1, false, &ring, &err), FARM_OK, "%s", err.message);
+    must(farm_ring_create(&spec, actor, -1, false, &ring, &err), &err);
     return ring;
 }
 
 static inline struct views views_of(struct farm_ring_spec spec) {
-    struct views views = {.creator = ring_of(spec, 3)};
-    views.actor = open_view(&views.creator, FARM_RING_ACTOR);
-    views.learner = open_view(&views.creator, FARM_RING_LEARNER);
+    struct views views = {.made = ring_of(spec, 3)};
+    views.actor = open_view(&views.made, FARM_RING_ACTOR);
+    views.learner = open_view(&views.made, FARM_RING_LEARNER);
     return views;
 }
 
 static inline void close_views(struct views *views) {
     farm_ring_close(&views->actor);
     farm_ring_close(&views->learner);
-    farm_ring_close(&views->creator);
+    farm_ring_close(&views->made);
+}
+
+// Descriptors for a learner, which owns them.
+static inline void lend_ring(const struct farm_ring *made, int fds[2]) {
+    fds[0] = dup(made->up.fd_readonly);
+    fds[1] = dup(made->down.fd);
 }
 
 // Locals that are closed at the end of their scope.
 #define with_views __attribute__((cleanup(close_views))) struct views
 #define with_ring  __attribute__((cleanup(farm_ring_close))) struct farm_ring
 
+// ---- hands ----
+
 static inline void expect_sound(const struct farm_ring *ring) {
     char text[2048];
-    cr_assert_eq(farm_ring_verify(ring, text, sizeof text), 0, "%s", text);
+    must_hold(farm_ring_verify(ring, text, sizeof text) == 0, text);
 }
 
 // The observation of environment e at step n.
@@ -109,7 +157,7 @@ static inline bool answer_is_right(const struct farm_lane *lane, uint64_t n) {
 // A child's exit status, or 256 + the signal that ended it.
 static inline int wait_for(pid_t child) {
     int status;
-    cr_assert_eq(waitpid(child, &status, 0), child);
+    must_hold(waitpid(child, &status, 0) == child, "waitpid");
     return WIFSIGNALED(status) ? 256 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
