@@ -254,7 +254,8 @@ static enum farm_status check_image(const char *path, struct image *image, size_
     const char *format = json_string_value(json_object_get(json_object_get(image->header, "__metadata__"), "format"));
     if (!format || strcmp(format, "actorfarm-1") != 0)
         return farm_fail(err, FARM_E_FORMAT,
-                         "%s: not a checkpoint of this program (its metadata has no format actorfarm-1)", path);
+                         "%s: its metadata has the format %.40s; this build reads actorfarm-1", path,
+                         format ? format : "(none)");
     return check_sums(path, image, err);
 }
 
