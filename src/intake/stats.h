@@ -1,6 +1,6 @@
-// A learner's figures, in a small shared segment that outlives it, so that the next learner goes on counting. Only the
-// learner writes (start_ns: the supervisor), its threads with one relaxed atomic operation a word; readers (progress
-// line, metrics.jsonl, farm top) may see words of two moments, never a torn word. Doubles are stored as bits.
+// A farm's figures, in a small shared segment that outlives the learner, so that the next one goes on counting. Only
+// the learner writes (start_ns: the supervisor), its threads with one relaxed atomic operation a word; readers
+// (progress line, metrics.jsonl, farm top) may see words of two moments, never a torn word. Doubles are stored as bits.
 #ifndef FARM_INTAKE_STATS_H
 #define FARM_INTAKE_STATS_H
 
@@ -13,13 +13,13 @@
 
 enum { FARM_STATS_RETURNS = 100, FARM_STATS_ALGO_MAX = 8 };
 
-// The first invalid value that the learner found (validator.h).
+// The first invalid value that was found (validator.h).
 struct farm_bad_value {
     uint64_t known;                          // 1: a thread is writing the words below; 2: they are there (release)
     uint64_t field;                          // FARM_BAD_REWARD, FARM_BAD_FLAGS, FARM_BAD_OBS or _ANSWER + its number
     uint64_t actor, lane, environment, step; // lane of the actor, environment of the lane
-    uint64_t element, value; // of an observation, which (of a mask: the action without a permitted choice); bits of a
-                             // double. An answer has neither
+    uint64_t element, value; // an observation's: index (a mask's: the action without a permitted choice), and the bits
+                             // of a double. An answer has neither
 };
 enum { FARM_BAD_REWARD, FARM_BAD_FLAGS, FARM_BAD_OBS, FARM_BAD_ANSWER = FARM_BAD_OBS + FARM_OBS_FIELDS_MAX };
 
@@ -42,8 +42,8 @@ struct farm_stats {
     uint64_t checkpoints;
     uint64_t checkpoint_frames;                // frames at the last one
     uint64_t bus_infer_bytes, bus_train_bytes; // of observations that crossed the bus to a GPU
-    uint64_t bad_values;                       // that made no sense (validator.h): counted, not trained on
-    uint64_t rejected_steps;                   // of an environment, with such a value; not in agent_steps
+    uint64_t bad_values;                       // invalid ones (validator.h): counted, not trained on
+    uint64_t rejected_steps;                   // an environment's steps with such a value; not in agent_steps
     struct farm_bad_value first_bad;
     // bits of doubles
     uint64_t return_mean; // over the last FARM_STATS_RETURNS games, unclipped

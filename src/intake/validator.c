@@ -51,27 +51,25 @@ void farm_validator_close(struct farm_validator *validator) {
     *validator = (struct farm_validator){0};
 }
 
-// The fence keeps the compiler from reading the actor's memory again instead of the copy.
-static void copy_once(void *to, const void *from, size_t bytes) {
-    memcpy(to, from, bytes);
+// Copies what is judged of step n. The fence keeps the compiler from reading the actor's memory again instead of a
+// copy.
+static void copy_step(const struct farm_validator *validator, uint64_t n) {
+    const struct farm_lane *shared = validator->shared, *own = &validator->checked;
+    memcpy(farm_lane_reward(own, n), farm_lane_reward(shared, n), own->width * sizeof *own->reward);
+    memcpy(farm_lane_flags(own, n), farm_lane_flags(shared, n), own->width);
+    for (uint32_t f = 0; f < own->obs_count; f++)
+        if (validator->copied[f])
+            memcpy(farm_lane_obs(own, f, n, 0), farm_lane_obs(shared, f, n, 0), own->obs_bytes[f] * own->width);
+    for (uint32_t f = 0; f < own->answer_count && own->local; f++)
+        if (n % own->answer[f].every == 0)
+            memcpy(farm_lane_answer_at(own, f, n, 0), farm_lane_answer_at(shared, f, n, 0),
+                   own->answer[f].bytes * own->answer[f].rows);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
 static bool known_flags(unsigned flags) {
     const unsigned ends = FARM_STEP_TERMINATED | FARM_STEP_TRUNCATED | FARM_STEP_GAME_END;
     return !(flags & ~FARM_STEP_ALL) && (flags & FARM_STEP_LAST || !(flags & ends));
-}
-
-static void note_bad(struct farm_validator *validator, uint64_t field, uint64_t n, uint32_t environment,
-                     uint64_t element, double value) {
-    struct farm_bad_value *first = &validator->first_bad;
-    if (first->known) return;
-    first->known = 2;
-    first->field = field;
-    first->step = n;
-    first->environment = environment;
-    first->element = element;
-    farm_stats_set(&first->value, value);
 }
 
 void farm_validator_report(const struct farm_validator *validator, struct farm_bad_value *run) {
@@ -81,35 +79,55 @@ void farm_validator_report(const struct farm_validator *validator, struct farm_b
     farm_store_release(&run->known, 2);
 }
 
-static void make_senseless(float *reward, uint8_t *flags) {
-    *reward = 0;
-    *flags = FARM_STEP_FIRST | FARM_STEP_LAST | FARM_STEP_SENSELESS;
+static void make_senseless(const struct farm_lane *lane, uint64_t n, uint32_t e) {
+    farm_lane_reward(lane, n)[e] = 0;
+    farm_lane_flags(lane, n)[e] = FARM_STEP_FIRST | FARM_STEP_LAST | FARM_STEP_SENSELESS;
 }
 
-// An observation field of step n, after its rewards and flags.
-static uint64_t copy_field(struct farm_validator *validator, uint32_t f, uint64_t n) {
+// Makes step n of an environment senseless because of one value, and keeps the lane's first such value. Returns 1.
+static uint64_t reject(struct farm_validator *validator, uint64_t n, uint32_t e, uint64_t field, uint64_t element,
+                       double value) {
+    struct farm_bad_value *first = &validator->first_bad;
+    make_senseless(&validator->checked, n, e);
+    if (first->known) return 1;
+    first->known = 2;
+    first->field = field;
+    first->step = n;
+    first->environment = e;
+    first->element = element;
+    farm_stats_set(&first->value, value);
+    return 1;
+}
+
+static uint64_t judge_rewards_and_flags(struct farm_validator *validator, uint64_t n) {
+    const float *reward = farm_lane_reward(&validator->checked, n);
+    const uint8_t *flags = farm_lane_flags(&validator->checked, n);
+    uint64_t bad = 0;
+    for (uint32_t e = 0; e < validator->checked.width; e++)
+        if (!known_flags(flags[e]))
+            bad += reject(validator, n, e, FARM_BAD_FLAGS, 0, flags[e]);
+        else if (!farm_numbers_sensible(&reward[e], 1))
+            bad += reject(validator, n, e, FARM_BAD_REWARD, 0, (double)reward[e]);
+    return bad;
+}
+
+// After rewards and flags: a step that is senseless needs no mask.
+static uint64_t judge_observation(struct farm_validator *validator, uint32_t f, uint64_t n) {
     const struct farm_lane *lane = &validator->checked;
     const struct farm_field_spec *field = &validator->spec->env.obs[f];
     const size_t bytes = lane->obs_bytes[f], count = bytes / farm_dtype_bytes(field->dtype);
-    uint8_t *own = farm_lane_obs(lane, f, n, 0);
     uint64_t bad = 0;
-    copy_once(own, farm_lane_obs(validator->shared, f, n, 0), bytes * lane->width);
     for (uint32_t e = 0; e < lane->width; e++) {
-        void *row = own + e * bytes;
+        void *row = farm_lane_obs(lane, f, n, e);
         const size_t element = farm_field_find_invalid(field, row, count);
-        if (element == count) continue;
-        note_bad(validator, FARM_BAD_OBS + f, n, e, element,
-                 field->dtype == FARM_F32 ? (double)((const float *)row)[element] : ((const int32_t *)row)[element]);
-        bad++;
-        memset(row, 0, bytes);
-        make_senseless(&farm_lane_reward(lane, n)[e], &farm_lane_flags(lane, n)[e]);
-    }
-    for (uint32_t e = 0; e < lane->width && (int)f == validator->mask; e++) {
-        const int blocked = farm_head_mask_blocked(&validator->spec->env.action, own + e * bytes);
-        if (blocked < 0 || farm_lane_flags(lane, n)[e] & FARM_STEP_LAST) continue;
-        note_bad(validator, FARM_BAD_OBS + f, n, e, (uint64_t)blocked, 0);
-        bad++;
-        make_senseless(&farm_lane_reward(lane, n)[e], &farm_lane_flags(lane, n)[e]);
+        if (element < count) {
+            bad += reject(validator, n, e, FARM_BAD_OBS + f, element,
+                          field->dtype == FARM_F32 ? (double)((float *)row)[element] : ((int32_t *)row)[element]);
+            memset(row, 0, bytes);
+        }
+        if ((int)f != validator->mask || farm_lane_flags(lane, n)[e] & FARM_STEP_LAST) continue;
+        const int blocked = farm_head_mask_blocked(&validator->spec->env.action, row);
+        if (blocked >= 0) bad += reject(validator, n, e, FARM_BAD_OBS + f, (uint64_t)blocked, 0);
     }
     return bad;
 }
@@ -122,8 +140,8 @@ static bool is_action(const struct farm_action_spec *spec, const void *action) {
     return true;
 }
 
-// Sensible numbers; of discrete actions also -infinity, except for those taken, whose log-probability is finite (with
-// LAST none is taken). `action` has been checked.
+// Sensible numbers, or -infinity for discrete actions that were not taken (with LAST none is taken). `action` has been
+// checked.
 static bool is_policy(const struct farm_action_spec *spec, const float *policy, uint32_t count, const void *action,
                       bool last) {
     const int32_t *chosen = action;
@@ -135,7 +153,7 @@ static bool is_policy(const struct farm_action_spec *spec, const float *policy, 
     return true;
 }
 
-// LAST of the actor's, not of a step that makes no sense.
+// LAST alone is the actor's; with SENSELESS it is reject's.
 enum { ENDS = FARM_STEP_LAST | FARM_STEP_SENSELESS };
 
 static bool is_answer(const struct farm_validator *validator, uint32_t f, uint64_t n, uint32_t row, uint64_t newest) {
@@ -150,41 +168,26 @@ static bool is_answer(const struct farm_validator *validator, uint32_t f, uint64
     return spec->dtype != FARM_F32 || farm_numbers_sensible(own, spec->values);
 }
 
-// An answer field of all environments of step n of a LOCAL lane; `action` comes before `policy`.
-static uint64_t copy_answer(struct farm_validator *validator, uint32_t f, uint64_t n, uint64_t newest) {
+// After rewards, flags and observations; `action` before `policy`.
+static uint64_t judge_answer(struct farm_validator *validator, uint32_t f, uint64_t n, uint64_t newest) {
     const struct farm_lane *lane = &validator->checked;
     const struct farm_answer_array *array = &lane->answer[f];
     uint64_t bad = 0;
-    if (n % array->every) return 0;
-    copy_once(farm_lane_answer_at(lane, f, n, 0), farm_lane_answer_at(validator->shared, f, n, 0),
-              array->bytes * array->rows);
-    for (uint32_t row = 0; row < array->rows; row++) {
+    for (uint32_t row = 0; row < array->rows && n % array->every == 0; row++) {
         if (is_answer(validator, f, n, row, newest)) continue;
-        note_bad(validator, FARM_BAD_ANSWER + f, n, row, 0, 0);
-        bad++;
+        bad += reject(validator, n, row, FARM_BAD_ANSWER + f, 0, 0);
         memset(farm_lane_answer_at(lane, f, n, row), 0, array->bytes);
-        for (uint32_t e = row; e < (array->rows == lane->width ? row + 1 : lane->width); e++)
-            make_senseless(&farm_lane_reward(lane, n)[e], &farm_lane_flags(lane, n)[e]);
+        for (uint32_t e = 1; e < lane->width && array->rows < lane->width; e++) make_senseless(lane, n, e);
     }
     return bad;
 }
 
 uint64_t farm_validator_step(struct farm_validator *validator, uint64_t n, uint64_t newest) {
     const struct farm_lane *lane = &validator->checked;
-    float *reward = farm_lane_reward(lane, n);
-    uint8_t *flags = farm_lane_flags(lane, n);
-    uint64_t bad = 0;
-    copy_once(reward, farm_lane_reward(validator->shared, n), lane->width * sizeof *reward);
-    copy_once(flags, farm_lane_flags(validator->shared, n), lane->width);
-    for (uint32_t e = 0; e < lane->width; e++) {
-        const bool known = known_flags(flags[e]);
-        if (known && farm_numbers_sensible(&reward[e], 1)) continue;
-        note_bad(validator, known ? FARM_BAD_REWARD : FARM_BAD_FLAGS, n, e, 0, known ? (double)reward[e] : flags[e]);
-        bad++;
-        make_senseless(&reward[e], &flags[e]);
-    }
+    copy_step(validator, n);
+    uint64_t bad = judge_rewards_and_flags(validator, n);
     for (uint32_t f = 0; f < lane->obs_count; f++)
-        if (validator->copied[f]) bad += copy_field(validator, f, n);
-    for (uint32_t f = 0; f < lane->answer_count && lane->local; f++) bad += copy_answer(validator, f, n, newest);
+        if (validator->copied[f]) bad += judge_observation(validator, f, n);
+    for (uint32_t f = 0; f < lane->answer_count && lane->local; f++) bad += judge_answer(validator, f, n, newest);
     return bad;
 }

@@ -1,5 +1,5 @@
 // Copies and checks what actors write. Rewards, flags, observations that are numbers, action masks and the answers of
-// LOCAL lanes are copied once into the learner's memory and checked there; inference, accounting and training read the
+// LOCAL lanes are copied once into the reader's memory and checked there; inference, accounting and training read the
 // copy, so a later store of the actor changes nothing. u8 frames are read in place: every byte is a pixel. Runs in the
 // lane's inference thread; training gets the copies through the window source's lock. Does not judge whether a step is
 // plausible.
@@ -16,23 +16,23 @@
 struct farm_validator {
     const struct farm_lane *shared; // the actor's arrays
     const struct farm_ring_spec *spec;
-    struct farm_lane checked; // the same lane; reward, flags, obs that are copied and LOCAL answers are the learner's
+    struct farm_lane checked; // the same lane with own arrays of reward, flags, copied obs fields and LOCAL answers
     bool copied[FARM_OBS_FIELDS_MAX]; // obs field f: i32, f32 or the action mask
     int mask;                         // obs field of action masks (kernels/head.h), or -1
-    struct farm_bad_value first_bad;  // of this lane
+    struct farm_bad_value first_bad;  // the lane's
 };
 
-// A lane of a ring that outlives the validator. FARM_E_LIMIT.
+// lane: index in a ring that outlives the validator. FARM_E_LIMIT.
 enum farm_status farm_validator_open(const struct farm_ring *ring, uint32_t lane, struct farm_validator *validator,
                                      struct farm_error *err);
 void farm_validator_close(struct farm_validator *validator); // safe on a zeroed one
 
-// Copies and checks published step n: numbers that make sense (base/number.h; i32 within the field's choices), known
-// flags, an episode's end only with LAST; an action mask that permits a choice of each action, except with LAST; LOCAL:
-// existing actions, `version` at most `newest` (the newest published), and sensible numbers in f32 answer fields, or
-// -infinity in `policy` for an action that was not taken, or with LAST. A step that fails becomes SENSELESS with reward
-// 0, a field that fails becomes zeros (a mask stays). Returns the values that made no sense; an environment's reward
-// and flags are one value, as is each of its observation and answer fields.
+// Copies published step n, then checks the copies: numbers that make sense (base/number.h; i32 within the field's
+// choices), known flags, an episode's end only with LAST; an action mask that permits a choice of each action, except
+// with LAST; LOCAL: existing actions, `version` at most `newest` (the newest published), and sensible numbers in f32
+// answer fields, or -infinity in `policy` for an action that was not taken, or with LAST. A step that fails becomes
+// SENSELESS with reward 0, a field that fails becomes zeros (a mask stays). Returns the number of invalid values; an
+// environment's reward and flags are one value, as is each of its observation and answer fields.
 uint64_t farm_validator_step(struct farm_validator *validator, uint64_t n, uint64_t newest);
 
 // Makes the lane's first invalid value the run's, unless another lane has done so. The lane has one.
