@@ -44,7 +44,7 @@ static enum farm_status make_lane(struct farm_intake_lane *lane, struct farm_rin
     if (status) return status;
     lane->lane = &lane->validator.checked;
     lane->answered = farm_lane_acted(lane->lane);
-    // Steps that a dead learner had taken in. Those before `consumed` may be half overwritten and are not read.
+    // Steps that a dead process had taken in. Those before `consumed` may be half overwritten and are not read.
     for (uint64_t back = lane->answered < ring->spec.steps ? lane->answered : ring->spec.steps; back > 0; back--)
         (void)farm_validator_step(&lane->validator, lane->answered - back, UINT64_MAX);
     farm_window_cursor_start(lane->lane, shape, &lane->cursor);
@@ -173,6 +173,7 @@ void farm_lanes_divide(struct farm_lanes *lanes, const uint32_t *ring_shard) {
 
 void farm_lanes_set_quota(struct farm_lanes *lanes, uint64_t games) {
     uint64_t g = 0;
+    lanes->quota = true;
     for (uint32_t i = 0; i < lanes->lane_count; i++)
         for (uint32_t e = 0; lanes->lanes[i].lane && e < lanes->lanes[i].lane->width; e++, g++)
             lanes->lanes[i].games[e].left = (uint32_t)(games / lanes->environments + (g < games % lanes->environments));
@@ -206,13 +207,13 @@ static void put_game(struct farm_stats *stats, double value, uint64_t length) {
     farm_store_relaxed(&stats->games, games + 1);
 }
 
-// Figures are over the last games in training, over all games in an evaluation.
-static void count_game(struct farm_lanes *lanes, const struct farm_game *game, bool quota, struct farm_stats *stats) {
+// Means are over the last games, or over all games of the quota.
+static void count_game(struct farm_lanes *lanes, const struct farm_game *game, struct farm_stats *stats) {
     pthread_mutex_lock(&lanes->lock);
     put_game(stats, game->reward_sum, game->steps);
     add_game(&lanes->all_games, game->reward_sum, game->steps);
     const struct farm_game_sums sums =
-        quota ? lanes->all_games : sum_last_games(stats, farm_load_relaxed(&stats->games));
+        lanes->quota ? lanes->all_games : sum_last_games(stats, farm_load_relaxed(&stats->games));
     set_means(stats, &sums);
     farm_stats_add(&stats->episodes, 1);
     pthread_mutex_unlock(&lanes->lock);
@@ -239,10 +240,10 @@ void farm_lanes_read_games(struct farm_stats *stats, const char *text) {
     if (sums.count > 0) set_means(stats, &sums);
 }
 
-static void end_game(struct farm_lanes *lanes, struct farm_game *game, bool quota, struct farm_stats *stats) {
-    if (game->known && (!quota || game->left > 0)) {
-        if (quota) game->left--;
-        count_game(lanes, game, quota, stats);
+static void end_game(struct farm_lanes *lanes, struct farm_game *game, struct farm_stats *stats) {
+    if (game->known && (!lanes->quota || game->left > 0)) {
+        if (lanes->quota) game->left--;
+        count_game(lanes, game, stats);
     }
     game->reward_sum = 0;
     game->steps = 0;
@@ -259,7 +260,7 @@ static void warn_of_counter(struct farm_intake_lane *lane, uint64_t produced, st
                   lane->ring->down.header->owner, produced, lane->id, lane->answered);
 }
 
-// Of a recurrent policy: what the pass of step n receives, where training finds it.
+// Copies the recurrent state that the pass of step n receives to the field in which training finds it.
 static void keep_state(const struct farm_lane *lane, uint64_t n) {
     const struct farm_answer_array *state = &lane->answer[lane->state];
     if (!lane->state || n % state->every) return;
@@ -282,8 +283,7 @@ bool farm_lanes_take_in(struct farm_intake_lane *lane, uint64_t newest, struct f
     return true;
 }
 
-uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_intake_lane *lane, bool quota,
-                            struct farm_stats *stats) {
+uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_intake_lane *lane, struct farm_stats *stats) {
     const uint64_t n = lane->answered, generation = farm_load_acquire(&lane->lane->down->generation);
     const uint8_t *flags = farm_lane_flags(lane->lane, n);
     const float *reward = farm_lane_reward(lane->lane, n);
@@ -310,7 +310,7 @@ uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_intake_lane *l
             game->reward_sum += (double)reward[e];
         }
         game->ended_last = (now & FARM_STEP_LAST) != 0;
-        if (now & FARM_STEP_GAME_END) end_game(lanes, game, quota, stats);
+        if (now & FARM_STEP_GAME_END) end_game(lanes, game, stats);
     }
     farm_stats_add(&stats->agent_steps, transitions);
     if (lane->bad) {

@@ -1,6 +1,6 @@
-// The learner's table of rings and lanes, and the games played in them: what is answered, returns of running games,
-// counts. A lane is owned by the inference thread of its shard. Each ring has a place; places may be vacant, and rings
-// join and leave while the others are served (admitter.h).
+// The table of rings and lanes of a process that answers actors, and the games played in them: what is answered,
+// returns of running games, counts. Used by the inference threads, each of which owns the lanes of its shard. Each ring
+// has a place; places may be vacant, and rings join and leave while the others are served (learner/admitter.h).
 #ifndef FARM_INTAKE_LANES_H
 #define FARM_INTAKE_LANES_H
 
@@ -15,27 +15,27 @@
 struct farm_game {
     double reward_sum;
     uint32_t steps;
-    bool known;          // seen from its start (not if it ran when this learner started)
+    bool known;          // seen from its start (not if it ran when this process started)
     bool ended_last;     // the previous step was LAST
     uint64_t generation; // of the actor that plays it
-    uint32_t left;       // evaluation: games of this environment still to be counted
+    uint32_t left;       // with a quota: games of this environment still to be counted
 };
 
 struct farm_intake_lane {
     struct farm_ring *ring;
     struct farm_validator validator;
     struct farm_lane *lane; // the validator's: with checked copies of what the actor wrote; NULL: a vacant place
-    uint32_t id;            // of the whole farm
-    uint32_t shard;         // that answers it
+    uint32_t id;            // index in farm_lanes.lanes
+    uint32_t shard;         // answers it
     uint64_t answered;      // steps answered (LOCAL: taken in): the value of `acted`
     uint32_t env_done;      // environments of step `answered` that a batch has answered
     bool taken;             // step `answered` is taken in
     bool queued;            // in the queue of lanes that wait
     bool held;              // its ticket keeps it out of the queue
     uint64_t ticket;        // of the newest window: no answer before its release (replay/source.h)
-    uint64_t bad;           // values of the step in the queue that made no sense
-    uint64_t warned;        // 1 + generation of the actor of the last warning about a counter; 0: none
-    uint64_t waiting_ns;    // since when
+    uint64_t bad;           // invalid values of the step that was taken in last
+    uint64_t warned;        // 1 + the actor's generation at the last warning about a counter; 0: no warning
+    uint64_t waiting_ns;    // when step `answered` was taken in
     struct farm_window_cursor cursor; // `next` is the inference thread's, `held` the training thread's
     struct farm_game *games;          // [width]
 };
@@ -44,15 +44,16 @@ struct farm_lanes {
     uint32_t ring_count, lane_count; // places, the vacant ones too
     uint32_t width_max;
     uint64_t environments;          // at the start
-    struct farm_ring_spec model;    // of all rings
+    struct farm_ring_spec model;    // every ring's shape
     struct farm_ring *rings;        // [ring_count]
     struct farm_intake_lane *lanes; // [lane_count], ring after ring
     uint32_t *first_lane;           // [ring_count]
     int *up_writable;               // [ring_count] descriptors, while the backend is made or a ring joins; -1: none
-    pthread_mutex_t lock;           // of the figures of ended games, here and in the stats
+    pthread_mutex_t lock;           // guards the figures of ended games, here and in the stats
+    bool quota;                     // farm_lanes_set_quota
     struct farm_game_sums {
         double count, returns, squares, lengths;
-    } all_games; // of the games counted
+    } all_games; // counted
 };
 
 // Opens every ring (owns the descriptors after success; -1: a vacant place) with checked copies of the steps in its
@@ -91,19 +92,19 @@ void farm_lanes_end_writable(struct farm_lanes *lanes);
 // ring.
 void farm_lanes_set_wake(struct farm_lanes *lanes, uint32_t ring, int eventfd);
 
-// Evaluation: spreads `games` over the environments, so that short games do not crowd out long ones.
+// Evaluation: counts `games` only, spread over the environments, so that short games do not crowd out long ones. Means
+// are over all of them.
 void farm_lanes_set_quota(struct farm_lanes *lanes, uint64_t games);
 
 // Takes in the lane's step `answered`, if it is published and its slot is free for the answer: copies and checks it
 // (`newest`: the newest published version, for LOCAL lanes), and keeps a recurrent policy's state before it. A counter
-// that no honest actor can have stored is ignored, warned of and counted once an actor's life; the lane is suspended
-// until the counter is right again. Pairs P and C.
+// that no honest actor can have stored is ignored, with a warning and a count once an actor's life; the lane is
+// suspended until the counter is right again. Pairs P and C.
 bool farm_lanes_take_in(struct farm_intake_lane *lane, uint64_t newest, struct farm_stats *stats);
 
-// Counts the step that was taken in last: transitions, rewards, ends of games, values that made no sense (which count
-// as nothing else), into the stats. Returns the transitions.
-uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_intake_lane *lane, bool quota,
-                            struct farm_stats *stats);
+// Adds the step that was taken in last to the stats: transitions, rewards, ends of games, invalid values (their steps
+// count as nothing else). Returns the transitions.
+uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_intake_lane *lane, struct farm_stats *stats);
 
 // The last games of the stats as text, the oldest first, for a checkpoint; and back, in place of those that they hold.
 enum { FARM_LANES_GAMES_BYTES = 48 * FARM_STATS_RETURNS };

@@ -56,8 +56,7 @@ static void push_windows(const struct farm_inference *inference, struct farm_int
 // Counts step `answered`. No actor waits for this.
 static void account_step(const struct farm_inference *inference, struct farm_intake_lane *lane) {
     const struct farm_learner_config *learner = inference->parts->config;
-    const uint64_t transitions =
-        farm_lanes_account(&inference->parts->lanes, lane, learner->evaluate, inference->stats);
+    const uint64_t transitions = farm_lanes_account(&inference->parts->lanes, lane, inference->stats);
     farm_stats_add(&inference->stats->frames, transitions * learner->frames_per_step);
     lane->answered++;
     push_windows(inference, lane, lane->answered);

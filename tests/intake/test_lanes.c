@@ -26,7 +26,6 @@ static struct table {
     struct farm_stats stats;
     uint64_t n;      // next step of lane 0
     uint64_t newest; // version
-    bool quota;
 } table;
 
 static void open_learner(void) {
@@ -65,7 +64,7 @@ static void play_step(unsigned flags0, float reward0, unsigned flags1, float rew
     struct farm_intake_lane *ours = &table.lanes.lanes[0];
     cr_assert(farm_lanes_take_in(ours, table.newest, &table.stats), "step %lu is published", n);
     farm_lane_answer(ours->lane, n);
-    farm_lanes_account(&table.lanes, ours, table.quota, &table.stats);
+    farm_lanes_account(&table.lanes, ours, &table.stats);
     ours->answered = n + 1;
     farm_lane_release(ours->lane, ours->answered);
 }
@@ -195,7 +194,6 @@ Test(intake, means_are_over_the_last_hundred_games) {
 }
 
 Test(intake, the_quota_keeps_short_games_from_crowding_out_long_ones) {
-    table.quota = true;
     farm_lanes_set_quota(&table.lanes, 3); // two of environment 0, one of environment 1
     play_step(FIRST, 0, FIRST, 0);
     for (int game = 0; game < 5; game++) {
