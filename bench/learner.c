@@ -221,7 +221,7 @@ static double infer_once(struct rig *rig, uint32_t batch) {
     rig->n = rig->n % RING_STEPS + 1;
     const uint64_t n = LAST_STEP + rig->n;
     struct farm_lane *lane = &rig->learner.lanes[0];
-    const struct farm_infer_rows rows = {.lane = lane, .n = n, .env_count = batch};
+    const struct farm_policy_rows rows = {.lane = lane, .n = n, .env_count = batch};
     farm_lane_value(lane, n)[0] = farm_lane_value(lane, n)[batch - 1] = NAN;
     struct farm_error err;
     check_status(farm_backend_cpu.infer(rig->backend, 0, &rows, 1, &err), &err);

@@ -103,12 +103,12 @@ static void open_backend(struct rig *rig) {
 // ---- filling the rings ----
 
 static void answer_lanes(struct rig *rig) {
-    struct farm_infer_rows rows[INFER_MOST];
+    struct farm_policy_rows rows[INFER_MOST];
     uint32_t count = 0, environments = 0;
     for (uint32_t id = 0; id < lane_count(rig); id++) {
         struct farm_lane *lane = rig->lanes.lanes[id].lane;
         rows[count++] =
-            (struct farm_infer_rows){.lane = lane, .lane_id = id, .n = rig->played, .env_count = lane->width};
+            (struct farm_policy_rows){.lane = lane, .lane_id = id, .n = rig->played, .env_count = lane->width};
         environments += lane->width;
         if (environments + lane->width <= rig->config.infer_batch_max && id + 1 < lane_count(rig)) continue;
         work_must(rig->ops->infer(rig->backend, 0, rows, count, &rig->err), &rig->err);

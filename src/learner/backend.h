@@ -8,15 +8,8 @@
 
 #include "algo/algo.h"
 #include "learner/config.h"
+#include "policy/policy.h"
 #include "ring/ring.h"
-
-// Environments [env_from, env_from + env_count) of step n of a lane, to be answered.
-struct farm_infer_rows {
-    struct farm_lane *lane;
-    uint32_t lane_id; // of the whole farm: stream of its random numbers
-    uint64_t n;
-    uint32_t env_from, env_count;
-};
 
 // One optimiser step over units of a slot (algo.h): columns, or rows t * columns + c. At most farm_algo_pass_units.
 struct farm_pass {
@@ -75,7 +68,7 @@ struct farm_backend_ops {
 
     // Forward pass, sampling; writes action, policy, value and version into lanes of this shard before it returns. At
     // most infer_batch_max rows.
-    enum farm_status (*infer)(struct farm_backend *backend, uint32_t shard, const struct farm_infer_rows *rows,
+    enum farm_status (*infer)(struct farm_backend *backend, uint32_t shard, const struct farm_policy_rows *rows,
                               uint32_t count, struct farm_error *err);
 
     // A ring joins, whose lanes no other thread uses yet (after an error nothing is left of it), or leaves, whose lanes

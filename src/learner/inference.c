@@ -22,10 +22,10 @@ struct farm_inference {
     struct farm_intake_lane **queue; // [room], a circle: lanes with an unanswered step, first come first served
     uint32_t head, queued, room;
     uint64_t rows_queued;
-    uint32_t held;                // lanes whose tickets are not released
-    uint32_t next;                // deterministic: the lane of each ring that is queued next
-    struct farm_infer_rows *rows; // [room] of one batch
-    struct {                      // request of another thread (farm_inference_change)
+    uint32_t held;                 // lanes whose tickets are not released
+    uint32_t next;                 // deterministic: the lane of each ring that is queued next
+    struct farm_policy_rows *rows; // [room] of one batch
+    struct {                       // request of another thread (farm_inference_change)
         pthread_mutex_t lock;
         pthread_cond_t done;
         uint64_t pending; // 1: a request is there; also read without the lock
@@ -145,11 +145,11 @@ static uint32_t fill_batch(struct farm_inference *inference) {
     while (room && inference->queued) {
         struct farm_intake_lane *lane = inference->queue[inference->head];
         const uint32_t left = lane->lane->width - lane->env_done, part = left < room ? left : room;
-        inference->rows[count++] = (struct farm_infer_rows){.lane = lane->lane,
-                                                            .lane_id = lane->id,
-                                                            .n = lane->answered,
-                                                            .env_from = lane->env_done,
-                                                            .env_count = part};
+        inference->rows[count++] = (struct farm_policy_rows){.lane = lane->lane,
+                                                             .lane_id = lane->id,
+                                                             .n = lane->answered,
+                                                             .env_from = lane->env_done,
+                                                             .env_count = part};
         lane->env_done += part;
         room -= part;
         inference->rows_queued -= part;

@@ -16,8 +16,8 @@
 #include "learner/backend_module.h"
 #include "learner/checkpoint.h"
 #include "learner/inference.h"
-#include "learner/observation.h"
 #include "learner/trainer.h"
+#include "policy/observation.h"
 
 struct learner {
     struct farm_learner_parts parts;

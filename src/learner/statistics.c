@@ -8,8 +8,8 @@
 
 #include "intake/validator.h"
 #include "kernels/pixels.h"
-#include "learner/observation.h"
 #include "nn/inputs.h"
+#include "policy/observation.h"
 
 // An environment's discounted return.
 struct discounted {

@@ -253,7 +253,7 @@ void chaos_answer(void *context, struct farm_lane *lane, uint64_t n) {
     chaos_hook();
 }
 
-static enum farm_status infer(struct farm_backend *backend, uint32_t shard, const struct farm_infer_rows *rows,
+static enum farm_status infer(struct farm_backend *backend, uint32_t shard, const struct farm_policy_rows *rows,
                               uint32_t count, struct farm_error *err) {
     for (uint32_t i = 0; i < count; i++) {
         struct place place = {backend->shared,  "inference", rows[i].lane_id,

@@ -18,7 +18,7 @@ static struct {
     size_t parameter_count;
 } seen;
 
-static enum farm_status infer(struct farm_backend *backend, uint32_t shard, const struct farm_infer_rows *rows,
+static enum farm_status infer(struct farm_backend *backend, uint32_t shard, const struct farm_policy_rows *rows,
                               uint32_t count, struct farm_error *err) {
     for (uint32_t i = 0; i < count; i++)
         farm_stats_add(ring_shard[rows[i].lane_id / LANES] == shard ? &seen.answered[shard] : &seen.strange, 1);

@@ -323,9 +323,9 @@ static inline void update_write_answer(struct update_run *run, uint64_t column) 
 
 static inline void update_infer(struct update_run *run) {
     struct farm_error err = {0};
-    struct farm_infer_rows rows[UPDATES_LANES];
+    struct farm_policy_rows rows[UPDATES_LANES];
     for (uint32_t l = 0; l < UPDATES_LANES; l++)
-        rows[l] = (struct farm_infer_rows){
+        rows[l] = (struct farm_policy_rows){
             .lane = run->lanes.lanes[l].lane, .lane_id = l, .n = run->n, .env_count = UPDATES_WIDTH};
     cr_assert_eq(run->ops->infer(run->backend, 0, rows, UPDATES_LANES, &err), FARM_OK, "%s", err.message);
 }

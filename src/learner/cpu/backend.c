@@ -1,10 +1,7 @@
 // The CPU backend: executors of src/nn and the kernels of src/kernels over the lanes' own memory. Each shard's
-// inference thread and each training thread has an executor. Parameters go from training to inference through one
-// published copy a NUMA node, so inference waits for a memcpy at most, and training for the inference threads that
-// repack it. See backend.h.
-#include <assert.h>
+// inference thread has a policy and each training thread an executor. Parameters go from training to the policies
+// through one published copy a NUMA node. See backend.h.
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,9 +10,10 @@
 #include "intake/lanes.h"
 #include "learner/backend.h"
 #include "learner/iteration.h"
-#include "learner/observation.h"
 #include "learner/pool.h"
 #include "learner/statistics.h"
+#include "policy/observation.h"
+#include "policy/policy.h"
 #include "shm/heap.h"
 
 enum { BLOCK = 4096 };                      // parameters that stay in a core's cache while their gradients are summed
@@ -49,24 +47,12 @@ struct worker {
     float *state[2]; // [units][net->state] before the present steps, and before the burn-in
 };
 
-// The newest parameters, for the inference threads of one node.
-struct published {
-    int node;
-    struct farm_heap *heap; // NULL: the backend's
-    pthread_rwlock_t lock;  // inference threads read together
-    float *params;
-    uint64_t version; // atomic; written under the lock
-};
-
-// One inference thread.
+// One inference thread. The shards of a node share what the first of them owns.
 struct shard {
-    struct published *published;
-    struct farm_executor *executor;
-    uint64_t version;
-    const void **rows;
-    float *policy, *value;
-    uint8_t *flags;  // [rows] with a state
-    float *state[2]; // [rows][net->state] before and after
+    int node;
+    struct farm_published *published;
+    bool owns_published;
+    struct farm_policy *policy;
 };
 
 struct farm_backend {
@@ -80,8 +66,6 @@ struct farm_backend {
     bool out_of_memory; // an allocation has failed
     struct shard shards[FARM_LEARNER_SHARDS_MAX];
     uint32_t shard_count;
-    struct published published[FARM_LEARNER_SHARDS_MAX];
-    uint32_t published_count;
 
     // training thread
     struct farm_optimiser_config optimiser_config;
@@ -154,25 +138,16 @@ static void free_blocks(struct farm_backend *backend) {
     }
 }
 
-static void publish_to(struct farm_backend *backend, struct published *to) {
-    pthread_rwlock_wrlock(&to->lock);
-    memcpy(to->params, backend->params, vector_bytes(backend));
-    farm_store_release(&to->version, backend->version);
-    pthread_rwlock_unlock(&to->lock);
-}
-
 static void destroy(struct farm_backend *backend) {
     if (!backend) return;
     farm_pool_destroy(backend->pool);
     for (uint32_t i = 0; i < backend->worker_count; i++) farm_executor_destroy(backend->workers[i].executor);
-    for (uint32_t k = 0; k < backend->shard_count; k++) farm_executor_destroy(backend->shards[k].executor);
+    for (uint32_t k = 0; k < backend->shard_count; k++) farm_policy_free(backend->shards[k].policy);
+    for (uint32_t k = 0; k < backend->shard_count; k++)
+        if (backend->shards[k].owns_published) farm_published_free(backend->shards[k].published);
     free_blocks(backend);
     for (int k = 0; k < FARM_BACKEND_SLOTS; k++) farm_iteration_free(&backend->iterations[k]);
     farm_statistics_free(backend->statistics);
-    for (uint32_t k = 0; k < backend->published_count; k++) {
-        pthread_rwlock_destroy(&backend->published[k].lock);
-        farm_heap_close(backend->published[k].heap);
-    }
     farm_heap_close(backend->heap);
     free(backend);
 }
@@ -289,58 +264,34 @@ static enum farm_status make_training(struct farm_backend *backend, const struct
     return farm_pool_create(threads, &backend->pool, err);
 }
 
-// The node's copy of the parameters; makes it for the node's first shard.
-static enum farm_status find_published(struct farm_backend *backend, int node, struct published **out,
-                                       struct farm_error *err) {
-    for (uint32_t k = 0; k < backend->published_count; k++)
-        if (backend->published[k].node == node) {
-            *out = &backend->published[k];
-            return FARM_OK;
-        }
-    struct published *copy = *out = &backend->published[backend->published_count];
-    *copy = (struct published){.node = node};
-    enum farm_status status = FARM_OK;
-    if (node != backend->learner->memory_node) status = farm_heap_open(node, &copy->heap, err);
-    if (status) return status;
-    pthread_rwlock_init(&copy->lock, NULL);
-    copy->params = own_zeros(backend, copy->heap ? copy->heap : backend->heap, vector_bytes(backend));
-    backend->published_count++;
-    if (!copy->params)
-        return farm_fail(err, FARM_E_LIMIT, "no memory for %zu parameters", backend->net->parameter_count);
-    publish_to(backend, copy);
-    return FARM_OK;
-}
-
-// An executor's memory lies on the node of the thread that makes it, so this thread moves to the shard's CPUs
-// meanwhile.
-static enum farm_status make_executor(struct farm_backend *backend, struct shard *shard, const struct farm_bitmap *cpus,
-                                      struct farm_error *err) {
-    const struct farm_executor_config config = {
-        .net = backend->net, .batch_max = (int)backend->learner->infer_batch_max, .arithmetic = &backend->arithmetic};
-    struct farm_bitmap before;
-    struct farm_error ignored;
-    const bool moved =
-        cpus && backend->shard_count > 1 && !farm_bitmap_pinned(&before, &ignored) && !farm_bitmap_pin(cpus, &ignored);
-    const enum farm_status status = farm_executor_create(&config, &shard->executor, err);
-    if (moved) (void)farm_bitmap_pin(&before, &ignored);
+// Finds the node's copy of the parameters, or makes it for the node's first shard.
+static enum farm_status find_published(struct farm_backend *backend, uint32_t k, struct farm_error *err) {
+    struct shard *shard = &backend->shards[k];
+    for (uint32_t i = 0; i < k && !shard->published; i++)
+        if (backend->shards[i].node == shard->node) shard->published = backend->shards[i].published;
+    if (shard->published) return FARM_OK;
+    const enum farm_status status =
+        farm_published_make(shard->node, backend->net->parameter_count, &shard->published, err);
+    shard->owns_published = !status;
+    if (!status) farm_published_write(shard->published, backend->params, backend->version);
     return status;
 }
 
 static enum farm_status make_shard(struct farm_backend *backend, uint32_t k, struct farm_error *err) {
     const struct farm_learner_config *learner = backend->learner;
-    const size_t rows = learner->infer_batch_max;
+    const bool several = backend->shard_count > 1;
     struct shard *shard = &backend->shards[k];
-    shard->rows = zeroed(backend, rows * (size_t)farm_net_pointers(backend->net), sizeof(void *));
-    shard->policy = zeroed(backend, rows * (size_t)backend->head.outputs, sizeof(float));
-    shard->value = zeroed(backend, rows, sizeof(float));
-    shard->flags = zeroed(backend, rows, 1);
-    for (int at = 0; at < 2; at++)
-        shard->state[at] = zeroed(backend, rows * (size_t)backend->net->state, sizeof(float));
-    shard->version = UINT64_MAX; // nothing loaded yet
-    if (backend->out_of_memory) return farm_fail(err, FARM_E_LIMIT, "no memory for batches of %zu observations", rows);
-    const int node = backend->shard_count > 1 ? learner->shards[k].node : learner->memory_node;
-    enum farm_status status = find_published(backend, node, &shard->published, err);
-    return status ? status : make_executor(backend, shard, learner->shards[k].cpus, err);
+    shard->node = several ? learner->shards[k].node : learner->memory_node;
+    const enum farm_status status = find_published(backend, k, err);
+    if (status) return status;
+    const struct farm_policy_config config = {.net = backend->net,
+                                              .head = backend->head,
+                                              .arithmetic = &backend->arithmetic,
+                                              .parameters = shard->published,
+                                              .rows_max = learner->infer_batch_max,
+                                              .sampler = {.greedy = learner->greedy, .seed = learner->seed},
+                                              .cpus = several ? learner->shards[k].cpus : NULL};
+    return farm_policy_make(&config, &shard->policy, err);
 }
 
 static enum farm_status create(const struct farm_backend_config *config, struct farm_backend **out,
@@ -381,73 +332,9 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
     return FARM_OK;
 }
 
-// ---- inference ----
-
-static void load_newest_parameters(struct shard *shard) {
-    struct published *newest = shard->published;
-    if (farm_load_acquire(&newest->version) == shard->version) return;
-    pthread_rwlock_rdlock(&newest->lock);
-    shard->version = farm_load_relaxed(&newest->version);
-    farm_executor_load(shard->executor, newest->params);
-    pthread_rwlock_unlock(&newest->lock);
-}
-
-static void write_answers(const struct farm_backend *backend, const struct shard *shard,
-                          const struct farm_infer_rows *item, float *policy, const float *value) {
-    const size_t outputs = (size_t)backend->head.outputs;
-    const struct farm_sampler sampler = {.greedy = backend->learner->greedy, .seed = backend->learner->seed};
-    for (uint32_t i = 0; i < item->env_count; i++) {
-        const uint32_t env = item->env_from + i;
-        float *row = policy + i * outputs;
-        if (backend->head.mask_field)
-            farm_head_mask(&backend->head,
-                           farm_lane_obs(item->lane, (uint32_t)backend->head.mask_field - 1, item->n, env), row);
-        farm_head_choose(&backend->head, &sampler, farm_random_stream(item->lane_id, env), item->n, row,
-                         farm_lane_action(item->lane, item->n, env),
-                         backend->head.samples ? farm_lane_answer_at(item->lane, FARM_ANSWER_SAMPLE, item->n, env)
-                                               : NULL);
-        memcpy(farm_lane_policy(item->lane, item->n, env), row, outputs * sizeof(float));
-        farm_lane_value(item->lane, item->n)[env] = value[i];
-    }
-    *farm_lane_version(item->lane, item->n) = shard->version;
-}
-
-// Copies a recurrent policy's state between the lane and rows, with the flags of step n.
-static void exchange_state(const struct farm_infer_rows *item, bool before, uint8_t *flags, float *state) {
-    const struct farm_lane *lane = item->lane;
-    void *carry = farm_lane_answer_at(lane, lane->state + 1, item->n + !before, item->env_from);
-    const size_t bytes = item->env_count * lane->answer[lane->state].bytes;
-    memcpy(before ? (void *)state : carry, before ? carry : (void *)state, bytes);
-    if (before) memcpy(flags, farm_lane_flags(lane, item->n) + item->env_from, item->env_count);
-}
-
-static enum farm_status infer(struct farm_backend *backend, uint32_t k, const struct farm_infer_rows *items,
+static enum farm_status infer(struct farm_backend *backend, uint32_t shard, const struct farm_policy_rows *rows,
                               uint32_t count, struct farm_error *err) {
-    struct shard *shard = &backend->shards[k];
-    load_newest_parameters(shard);
-    const size_t pointers = (size_t)farm_net_pointers(backend->net), outputs = (size_t)backend->head.outputs;
-    const size_t state = (size_t)backend->net->state;
-    size_t rows = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        if (state) exchange_state(&items[i], true, shard->flags + rows, shard->state[0] + rows * state);
-        for (uint32_t e = 0; e < items[i].env_count; e++, rows++)
-            farm_observation_list(backend->net, items[i].lane, items[i].n, items[i].env_from + e,
-                                  shard->rows + rows * pointers);
-    }
-    assert(rows <= backend->learner->infer_batch_max);
-    const struct farm_sequence sequence = {.steps = 1,
-                                           .columns = (int)rows,
-                                           .flags = shard->flags,
-                                           .state_in = shard->state[0],
-                                           .state_out = shard->state[1]};
-    farm_executor_forward(shard->executor, shard->rows, sequence, shard->policy, shard->value);
-    size_t row = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        if (state) exchange_state(&items[i], false, NULL, shard->state[1] + row * state);
-        write_answers(backend, shard, &items[i], shard->policy + row * outputs, shard->value + row);
-        row += items[i].env_count;
-    }
-    return FARM_OK;
+    return farm_policy_answer(backend->shards[shard].policy, rows, count, err);
 }
 
 // ---- gradients ----
@@ -734,7 +621,9 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
 static enum farm_status publish(struct farm_backend *backend, uint64_t version, struct farm_error *err) {
     backend->version = version;
     farm_statistics_write(backend->statistics, backend->params);
-    for (uint32_t k = 0; k < backend->published_count; k++) publish_to(backend, &backend->published[k]);
+    for (uint32_t k = 0; k < backend->shard_count; k++)
+        if (backend->shards[k].owns_published)
+            farm_published_write(backend->shards[k].published, backend->params, version);
     return FARM_OK;
 }
 

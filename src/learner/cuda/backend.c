@@ -192,7 +192,7 @@ const struct farm_cuda_context *farm_cuda_backend_context(const struct farm_back
 
 // ---- the functions ----
 
-static enum farm_status infer(struct farm_backend *backend, uint32_t shard, const struct farm_infer_rows *rows,
+static enum farm_status infer(struct farm_backend *backend, uint32_t shard, const struct farm_policy_rows *rows,
                               uint32_t count, struct farm_error *err) {
     const enum farm_status status = farm_cuda_shard_enter(backend->shards[shard], err);
     return status ? status : farm_cuda_infer(backend->shards[shard]->inference, rows, count, err);

@@ -12,8 +12,8 @@
 #include "learner/cuda/device_wait.h"
 #include "learner/cuda/memory.h"
 #include "learner/cuda/stream.h"
-#include "learner/observation.h"
 #include "nn/inputs.h"
+#include "policy/observation.h"
 
 enum { RUNGS_MAX = FARM_CUDA_EXECUTOR_ROWS_MAX, SPINS_PER_CHECK = 1024, ALIGNMENT = 16, SMALL_LISTS = 64 << 10 };
 
@@ -390,7 +390,7 @@ void farm_cuda_inference_free(struct farm_cuda_inference *i) {
 // ---- one inference ----
 
 // The device address from which the GPU reads frame `number` of the batch, of an image at step n, for place `to`.
-static const void *frame_source(struct farm_cuda_inference *i, const struct farm_infer_rows *item, uint32_t image,
+static const void *frame_source(struct farm_cuda_inference *i, const struct farm_policy_rows *item, uint32_t image,
                                 uint32_t env, size_t number, const void *to) {
     const void *frame = farm_cuda_frame(&i->context->mirror, item->lane, image, item->n, env);
     if (i->context->direct) return farm_cuda_up(i->context, item->lane_id, frame);
@@ -400,7 +400,7 @@ static const void *frame_source(struct farm_cuda_inference *i, const struct farm
 }
 
 // Lists an image's frame of step n, and the mirror's addresses of the network's input, oldest frame first.
-static void list_image(struct farm_cuda_inference *i, const struct lists *lists, const struct farm_infer_rows *item,
+static void list_image(struct farm_cuda_inference *i, const struct lists *lists, const struct farm_policy_rows *item,
                        uint32_t image, uint32_t env, size_t number) {
     const struct farm_cuda_mirror *mirror = &i->context->mirror;
     const uint32_t stack = (uint32_t)mirror->io->stack;
@@ -415,7 +415,7 @@ static void list_image(struct farm_cuda_inference *i, const struct lists *lists,
 }
 
 // Of a recurrent policy: the step's flags, and where the GPU reads the state before it.
-static void list_state(struct farm_cuda_inference *i, const struct lists *lists, const struct farm_infer_rows *item,
+static void list_state(struct farm_cuda_inference *i, const struct lists *lists, const struct farm_policy_rows *item,
                        uint32_t env, uint32_t row) {
     const struct farm_lane *lane = item->lane;
     const void *carry = farm_lane_answer_at(lane, lane->state + 1, item->n, env);
@@ -431,7 +431,7 @@ static void list_state(struct farm_cuda_inference *i, const struct lists *lists,
 }
 
 // `copy`: the parameters that answer, whose statistics normalise the flat input.
-static void list_row(struct farm_cuda_inference *i, const struct lists *lists, const struct farm_infer_rows *item,
+static void list_row(struct farm_cuda_inference *i, const struct lists *lists, const struct farm_policy_rows *item,
                      uint32_t env, uint32_t row, const struct farm_cuda_published *copy) {
     const struct farm_cuda_context *context = i->context;
     const void *parts[FARM_NET_INPUTS_MAX];
@@ -451,7 +451,7 @@ static void list_row(struct farm_cuda_inference *i, const struct lists *lists, c
 
 // The targets of the answers to this part of a step; `acted` only for the last part.
 static struct farm_cuda_answer_lane answer_target(const struct farm_cuda_inference *i,
-                                                  const struct farm_infer_rows *item, uint32_t k, uint32_t row) {
+                                                  const struct farm_policy_rows *item, uint32_t k, uint32_t row) {
     const struct farm_cuda_context *context = i->context;
     struct farm_cuda_answer_lane answer = {.row = row, .count = item->env_count, .acted_value = item->n + 1};
     if (context->registered.bounced[FARM_CUDA_DOWN]) {
@@ -513,10 +513,10 @@ static enum farm_status wait_for_end(struct farm_cuda_inference *i, struct farm_
 }
 
 // Copies answers from pinned memory into lanes that the GPU cannot write. Pair A.
-static void copy_answers(struct farm_cuda_inference *i, const struct farm_infer_rows *items, uint32_t count) {
+static void copy_answers(struct farm_cuda_inference *i, const struct farm_policy_rows *items, uint32_t count) {
     const size_t outputs = (size_t)i->context->head.outputs, action_bytes = (size_t)i->context->head.action_bytes;
     for (uint32_t k = 0, row = 0; k < count; row += items[k++].env_count) {
-        const struct farm_infer_rows *item = &items[k];
+        const struct farm_policy_rows *item = &items[k];
         memcpy(farm_lane_action(item->lane, item->n, item->env_from), i->bounced.action + row * action_bytes,
                item->env_count * action_bytes);
         if (i->context->head.samples)
@@ -547,7 +547,7 @@ static enum farm_status launch_and_wait(struct farm_cuda_inference *i, const str
     return wait_for_end(i, err);
 }
 
-enum farm_status farm_cuda_infer(struct farm_cuda_inference *i, const struct farm_infer_rows *items, uint32_t count,
+enum farm_status farm_cuda_infer(struct farm_cuda_inference *i, const struct farm_policy_rows *items, uint32_t count,
                                  struct farm_error *err) {
     uint32_t rows = 0;
     for (uint32_t k = 0; k < count; k++) rows += items[k].env_count;

@@ -18,7 +18,7 @@ enum farm_status farm_cuda_inference_make(struct farm_cuda_context *context, str
 void farm_cuda_inference_free(struct farm_cuda_inference *inference); // NULL is allowed
 
 // See backend.h. Stores `acted` after each complete answer: the GPU does, or the host if `down` is not registered.
-enum farm_status farm_cuda_infer(struct farm_cuda_inference *inference, const struct farm_infer_rows *items,
+enum farm_status farm_cuda_infer(struct farm_cuda_inference *inference, const struct farm_policy_rows *items,
                                  uint32_t count, struct farm_error *err);
 
 // Observations answered, and their bytes that crossed the bus.

@@ -9,8 +9,8 @@
 #include "kernels/cuda/check.h"
 #include "learner/cuda/memory.h"
 #include "learner/cuda/stream.h"
-#include "learner/observation.h"
 #include "nn/inputs.h"
+#include "policy/observation.h"
 
 enum { FRAME_ROWS = 1024, FLAT_ROWS = 16384, ALIGNMENT = 256 }; // rows of a pass; bytes of the arrays of its inputs
 

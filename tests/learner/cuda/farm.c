@@ -278,18 +278,18 @@ void write_step(struct farm *farm, uint32_t id, uint64_t n) {
 }
 
 enum farm_status answer_lanes(struct farm *farm, bool again) {
-    struct farm_infer_rows rows[LANE_COUNT];
+    struct farm_policy_rows rows[LANE_COUNT];
     uint32_t lane = 0, env = 0;
     while (lane < LANE_COUNT) {
         uint32_t room = farm->setting.infer_batch_max, count = 0;
         const uint32_t shard = farm->lanes.lanes[lane].shard;
         while (room && lane < LANE_COUNT && farm->lanes.lanes[lane].shard == shard) {
             const uint32_t left = WIDTH - env, part = left < room ? left : room;
-            rows[count++] = (struct farm_infer_rows){.lane = farm->lanes.lanes[lane].lane,
-                                                     .lane_id = lane,
-                                                     .n = farm->n,
-                                                     .env_from = env,
-                                                     .env_count = part};
+            rows[count++] = (struct farm_policy_rows){.lane = farm->lanes.lanes[lane].lane,
+                                                      .lane_id = lane,
+                                                      .n = farm->n,
+                                                      .env_from = env,
+                                                      .env_count = part};
             room -= part;
             env = (env + part) % WIDTH;
             lane += env == 0;

@@ -112,9 +112,9 @@ static uint64_t stop_asked;
 static void *infer_on(void *context) {
     struct farm *farm = context;
     struct farm_error err;
-    struct farm_infer_rows rows[LANES];
+    struct farm_policy_rows rows[LANES];
     for (uint32_t l = 0; l < LANES; l++)
-        rows[l] = (struct farm_infer_rows){
+        rows[l] = (struct farm_policy_rows){
             .lane = farm->lanes.lanes[l].lane, .lane_id = l, .n = farm->n - 1, .env_count = WIDTH};
     while (!farm_load_relaxed(&stop_asked))
         if (farm->ops->infer(farm->backend, 0, rows, LANES, &err)) return farm;

@@ -33,7 +33,7 @@ Test(cuda_shards, a_shard_runs_on_its_planned_gpu) {
     for (uint32_t id = 0; id < LANE_COUNT; id++) write_step(farm, id, farm->n);
     for (uint32_t id = 0; id < LANE_COUNT; id++) {
         const struct farm_intake_lane *of = &farm->lanes.lanes[id];
-        const struct farm_infer_rows rows = {.lane = of->lane, .lane_id = id, .n = farm->n, .env_count = WIDTH};
+        const struct farm_policy_rows rows = {.lane = of->lane, .lane_id = id, .n = farm->n, .env_count = WIDTH};
         cr_assert_eq(farm->ops->infer(farm->backend, of->shard, &rows, 1, &farm->err),
                      of->shard == 0 ? FARM_E_DEAD : FARM_OK, "lane %u", id);
     }

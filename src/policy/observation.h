@@ -1,7 +1,7 @@
 // Where an observation's parts lie: the pointers that a network's executor takes (farm_net_pointers). For inference
 // and training, on every backend. Runs on their threads; the lane is the validator's checked copy.
-#ifndef FARM_LEARNER_OBSERVATION_H
-#define FARM_LEARNER_OBSERVATION_H
+#ifndef FARM_POLICY_OBSERVATION_H
+#define FARM_POLICY_OBSERVATION_H
 
 #include "nn/net.h"
 #include "ring/lane.h"

@@ -1,5 +1,5 @@
 // See observation.h.
-#include "learner/observation.h"
+#include "policy/observation.h"
 
 // A field of `count` values, as an input of this kind reads them.
 static bool field_fits(const struct farm_env_spec *env, int source, uint32_t dtype, size_t count) {

@@ -1,0 +1,133 @@
+// See policy.h.
+#include "policy/policy.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "policy/observation.h"
+
+struct farm_policy {
+    struct farm_policy_config config;
+    struct farm_executor *executor;
+    uint64_t version; // of the executor's parameters; UINT64_MAX: none yet
+    // of a call's rows [rows_max]
+    const void **observations; // [farm_net_pointers]
+    float *policy, *value;     // [head.outputs], [1]
+    uint8_t *flags;            // of a network with a state
+    float *state[2];           // [net->state] before and after the step
+};
+
+// An executor's memory lies on the node of the thread that makes it, so this thread moves to the CPUs meanwhile.
+static enum farm_status make_executor(struct farm_policy *policy, struct farm_error *err) {
+    const struct farm_policy_config *config = &policy->config;
+    const struct farm_executor_config executor = {
+        .net = config->net, .batch_max = (int)config->rows_max, .arithmetic = config->arithmetic};
+    struct farm_bitmap before;
+    struct farm_error ignored;
+    const bool moved =
+        config->cpus && !farm_bitmap_pinned(&before, &ignored) && !farm_bitmap_pin(config->cpus, &ignored);
+    const enum farm_status status = farm_executor_create(&executor, &policy->executor, err);
+    if (moved) (void)farm_bitmap_pin(&before, &ignored);
+    return status;
+}
+
+static bool allocate(struct farm_policy *policy) {
+    const struct farm_net *net = policy->config.net;
+    const size_t rows = policy->config.rows_max, state = net->state ? (size_t)net->state : 1;
+    policy->observations = calloc(rows * (size_t)farm_net_pointers(net), sizeof(void *));
+    policy->policy = calloc(rows * (size_t)policy->config.head.outputs, sizeof(float));
+    policy->value = calloc(rows, sizeof(float));
+    policy->flags = calloc(rows, 1);
+    for (int at = 0; at < 2; at++) policy->state[at] = calloc(rows * state, sizeof(float));
+    return policy->observations && policy->policy && policy->value && policy->flags && policy->state[0] &&
+           policy->state[1];
+}
+
+enum farm_status farm_policy_make(const struct farm_policy_config *config, struct farm_policy **out,
+                                  struct farm_error *err) {
+    struct farm_policy *policy = calloc(1, sizeof *policy);
+    if (policy) *policy = (struct farm_policy){.config = *config, .version = UINT64_MAX};
+    const enum farm_status status =
+        policy && allocate(policy)
+            ? make_executor(policy, err)
+            : farm_fail(err, FARM_E_LIMIT, "no memory for batches of %u observations", config->rows_max);
+    if (status)
+        farm_policy_free(policy);
+    else
+        *out = policy;
+    return status;
+}
+
+void farm_policy_free(struct farm_policy *policy) {
+    if (!policy) return;
+    farm_executor_destroy(policy->executor);
+    free(policy->observations);
+    free(policy->policy);
+    free(policy->value);
+    free(policy->flags);
+    free(policy->state[0]);
+    free(policy->state[1]);
+    free(policy);
+}
+
+// Copies the state before step n, with the step's flags, from the lane.
+static void read_state(const struct farm_policy_rows *item, uint8_t *flags, float *state) {
+    const struct farm_lane *lane = item->lane;
+    memcpy(state, farm_lane_answer_at(lane, lane->state + 1, item->n, item->env_from),
+           item->env_count * lane->answer[lane->state].bytes);
+    memcpy(flags, farm_lane_flags(lane, item->n) + item->env_from, item->env_count);
+}
+
+static void write_state(const struct farm_policy_rows *item, const float *state) {
+    const struct farm_lane *lane = item->lane;
+    memcpy(farm_lane_answer_at(lane, lane->state + 1, item->n + 1, item->env_from), state,
+           item->env_count * lane->answer[lane->state].bytes);
+}
+
+// policy [env_count][outputs], which masks change, and value [env_count].
+static void write_answers(const struct farm_policy *p, const struct farm_policy_rows *item, float *policy,
+                          const float *value) {
+    const struct farm_head *head = &p->config.head;
+    const size_t outputs = (size_t)head->outputs;
+    for (uint32_t i = 0; i < item->env_count; i++) {
+        const uint32_t env = item->env_from + i;
+        float *row = policy + i * outputs;
+        if (head->mask_field)
+            farm_head_mask(head, farm_lane_obs(item->lane, (uint32_t)head->mask_field - 1, item->n, env), row);
+        farm_head_choose(head, &p->config.sampler, farm_random_stream(item->lane_id, env), item->n, row,
+                         farm_lane_action(item->lane, item->n, env),
+                         head->samples ? farm_lane_answer_at(item->lane, FARM_ANSWER_SAMPLE, item->n, env) : NULL);
+        memcpy(farm_lane_policy(item->lane, item->n, env), row, outputs * sizeof(float));
+        farm_lane_value(item->lane, item->n)[env] = value[i];
+    }
+    *farm_lane_version(item->lane, item->n) = p->version;
+}
+
+enum farm_status farm_policy_answer(struct farm_policy *policy, const struct farm_policy_rows *items, uint32_t count,
+                                    struct farm_error *err) {
+    const struct farm_net *net = policy->config.net;
+    const size_t pointers = (size_t)farm_net_pointers(net), outputs = (size_t)policy->config.head.outputs,
+                 state = (size_t)net->state;
+    farm_published_load(policy->config.parameters, policy->executor, &policy->version);
+    size_t rows = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (state) read_state(&items[i], policy->flags + rows, policy->state[0] + rows * state);
+        for (uint32_t e = 0; e < items[i].env_count; e++, rows++)
+            farm_observation_list(net, items[i].lane, items[i].n, items[i].env_from + e,
+                                  policy->observations + rows * pointers);
+    }
+    assert(rows <= policy->config.rows_max);
+    const struct farm_sequence sequence = {.steps = 1,
+                                           .columns = (int)rows,
+                                           .flags = policy->flags,
+                                           .state_in = policy->state[0],
+                                           .state_out = policy->state[1]};
+    farm_executor_forward(policy->executor, policy->observations, sequence, policy->policy, policy->value);
+    size_t row = 0;
+    for (uint32_t i = 0; i < count; row += items[i++].env_count) {
+        if (state) write_state(&items[i], policy->state[1] + row * state);
+        write_answers(policy, &items[i], policy->policy + row * outputs, policy->value + row);
+    }
+    return FARM_OK;
+}

@@ -1,0 +1,46 @@
+// A policy: a network with its head, the newest parameters, and the random numbers of a job. One call answers rows of
+// lanes: it lists observations, computes one forward pass, applies action masks, chooses actions and writes every
+// answer field where the lane has it (CENTRAL: in `down`; LOCAL: in `up`). A recurrent policy reads and writes `carry`,
+// which only CENTRAL lanes have. For any process that acts; one thread uses a policy. Does not check what actors wrote
+// (the lane may be a checked copy), wait for steps, or store counters: the caller does. Computes on the CPU;
+// src/learner/cuda/inference.h answers the same rows on a GPU.
+#ifndef FARM_POLICY_POLICY_H
+#define FARM_POLICY_POLICY_H
+
+#include "base/bitmap.h"
+#include "kernels/head.h"
+#include "nn/executor.h"
+#include "policy/published.h"
+#include "ring/lane.h"
+
+// Environments [env_from, env_from + env_count) of step n of a lane, to be answered.
+struct farm_policy_rows {
+    struct farm_lane *lane;
+    uint32_t lane_id; // in the whole farm: stream of its random numbers
+    uint64_t n;
+    uint32_t env_from, env_count;
+};
+
+struct farm_policy_config {
+    const struct farm_net *net;               // outlives the policy
+    struct farm_head head;                    // of the environment's actions
+    const struct farm_arithmetic *arithmetic; // copied
+    struct farm_published *parameters;        // outlives the policy
+    uint32_t rows_max;                        // of one call
+    struct farm_sampler sampler;
+    const struct farm_bitmap *cpus; // of the thread that will answer, whose node then has the memory; NULL: any
+};
+
+struct farm_policy;
+
+// FARM_E_LIMIT: no memory; or what the executor refuses. Loads no parameters.
+enum farm_status farm_policy_make(const struct farm_policy_config *config, struct farm_policy **out,
+                                  struct farm_error *err);
+void farm_policy_free(struct farm_policy *policy); // NULL is permitted
+
+// Answers rows [count], at most rows_max environments, with the newest parameters: action, sample, policy, value,
+// version, and the state after the step.
+enum farm_status farm_policy_answer(struct farm_policy *policy, const struct farm_policy_rows *rows, uint32_t count,
+                                    struct farm_error *err);
+
+#endif
