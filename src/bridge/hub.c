@@ -95,7 +95,7 @@ static bool send_leave(struct hub_peer *peer, uint32_t ring) {
 static bool handle_frame(void *context, struct farm_link *link, const struct farm_wire_header *header,
                          const struct farm_wire_entry *entries, struct farm_error *err) {
     struct hub_peer *peer = context;
-    if (link->ends) return true; // ignored after the last message
+    if (link->ending) return true; // ignored after the last message
     switch (header->type) {
     case FARM_WIRE_STEPS:
         hub_take_steps(peer, header, entries);
@@ -238,7 +238,7 @@ static uint32_t hash_address(int fd) {
 }
 
 static void begin_handshake(struct farm_hub *hub, struct hub_peer *peer) {
-    if (peer->begun || peer->link.state != FARM_LINK_CONNECTING || hub->handshakes == HANDSHAKES_PER_S) return;
+    if (peer->begun || peer->link.state != FARM_LINK_SHAKING || hub->handshakes == HANDSHAKES_PER_S) return;
     hub->handshakes++;
     peer->begun = true;
     farm_link_begin(&peer->link, hub->now_ns);

@@ -1,6 +1,6 @@
 // One connection of a bridge: frames out of and into memory, over an engine, in the clear or by TLS. Writes payloads to
 // the addresses that its owner gives for each entry. Calls the owner only after CRC32C or TLS has verified the whole
-// frame; any error ends the connection. One thread. Allocates message buffers only, after farm_link_make.
+// frame; any error ends the connection. One thread. Allocates in farm_link_make, and for messages; frees at CLOSED.
 #ifndef FARM_BRIDGE_LINK_H
 #define FARM_BRIDGE_LINK_H
 
@@ -9,17 +9,17 @@
 #include "bridge/tls.h"
 #include "bridge/wire.h"
 
-enum {
-    FARM_LINK_PARTS_MAX = FARM_ENGINE_PARTS_MAX,
-    FARM_LINK_HEAD_BYTES_MAX = FARM_WIRE_HEADER_BYTES + FARM_WIRE_ENTRIES_MAX * FARM_WIRE_ENTRY_BYTES,
-    FARM_LINK_READ_AHEAD = 4096,
-};
-
 enum farm_link_state {
     FARM_LINK_VACANT,
-    FARM_LINK_CONNECTING, // TCP, then TLS
+    FARM_LINK_DIALLING, // a client, until TCP is connected
+    FARM_LINK_SHAKING,  // TLS; a server: also before farm_link_begin
     FARM_LINK_OPEN,
     FARM_LINK_CLOSING, // until the engine's CLOSED
+};
+enum farm_link_ending {
+    FARM_LINK_LASTS,
+    FARM_LINK_ENDS,  // sends what already waits, nothing else
+    FARM_LINK_FAILS, // closes after the bytes in flight are sent: an alert of TLS
 };
 
 struct farm_link;
@@ -42,61 +42,33 @@ struct farm_link_figures {
 
 struct farm_link {
     enum farm_link_state state;
+    enum farm_link_ending ending;
+    enum farm_status status;        // of received bytes; FARM_E_PERMISSION: the keys differ
+    char why[FARM_WIRE_TEXT_BYTES]; // it ended; "": no error
+    uint8_t *message;               // [message_bytes] the last message received
+    uint32_t message_bytes;
+    uint64_t begun_ns, heard_ns, heartbeat_ns; // heartbeat: when the last was sent
+    bool server;
+    // The owner sets these after farm_link_make.
+    int fd;     // the engine's; 0 or less: none (memory)
+    bool known; // the peer is accepted: no limit of 5 s any more
+
     uint32_t socket;
     const struct farm_engine_ops *ops;
     struct farm_engine *engine;
     struct farm_link_owner owner;
-    struct farm_tls *tls; // NULL: in the clear
-    bool server;
-    char why[FARM_WIRE_TEXT_BYTES]; // it ended; "": no error
-    enum farm_status status;        // of received bytes; FARM_E_PERMISSION: the keys differ
-    uint64_t begun_ns, heard_ns;
-    int fd;                           // the engine's; 0 or less: none (memory). The owner sets it after farm_link_make
-    bool reached;                     // a client's: TCP is connected
-    uint64_t acked_bytes, rtt_ns;     // of TCP_INFO
-    uint64_t tcp_info_ns, stalled_ns; // read at; time without an acknowledgement that is due
-    uint64_t heard_bytes;             // received by then, of TCP_INFO
-    bool known;                       // the owner has accepted the peer: no limit of 5 s any more
-    uint8_t *message;                 // [message_bytes] the last message received
-    uint32_t message_bytes, message_room;
+    struct farm_tls *tls;   // NULL: in the clear
+    uint64_t close_at_ns;   // 0: not yet
+    struct farm_link_path { // by TCP_INFO, read at info_ns
+        uint64_t rtt_ns, acked_bytes, received_bytes, info_ns;
+        uint64_t stalled_ns; // time without an acknowledgement that is due
+    } path;
     struct farm_link_figures figures, shown; // shown: already added to the stats
-    uint64_t heartbeat_ns;                   // when the last was sent
-
-    // receiving
-    uint8_t head[FARM_LINK_HEAD_BYTES_MAX];
-    uint32_t head_bytes, ahead_from, ahead_to; // read of `head`; in the clear: received, not yet read of `ahead`
-    uint8_t ahead[FARM_LINK_HEAD_BYTES_MAX + FARM_LINK_READ_AHEAD];
-    bool header_known, reading_payload, receiving;
-    struct farm_wire_header header_in;
-    struct farm_wire_entry entries_in[FARM_WIRE_ENTRIES_MAX];
-    uint16_t entry_parts[FARM_WIRE_ENTRIES_MAX]; // number of parts_in of an entry
-    struct iovec parts_in[FARM_LINK_PARTS_MAX];  // as the owner placed them, for the CRC
-    struct iovec rest_in[FARM_LINK_PARTS_MAX];   // still to be received, from rest_from on
-    uint32_t parts_in_count, rest_from;
-    size_t payload_left;
-    uint64_t frame_in;
-
-    // sending: one frame, and messages after it; or messages, and no frame before they are sent
-    struct farm_link_buffer {
-        uint8_t *at;
-        size_t bytes, room;
-    } posted, posted_out; // messages that wait; that are being sent
-    size_t message_out;   // bytes of the largest message
-    struct farm_wire_header header_out;
-    struct farm_wire_entry entries_out[FARM_WIRE_ENTRIES_MAX];
-    uint8_t head_out[FARM_LINK_HEAD_BYTES_MAX];
-    struct iovec parts_out[FARM_LINK_PARTS_MAX];
-    struct iovec one_out, one_in; // of TLS, of messages
-    uint32_t parts_out_count;
-    size_t payload_out, taken_out; // bytes; taken by TLS so far
-    uint64_t frame_out;
-    bool frame_waits, sending;
-    bool ends;            // only what already waits is sent
-    bool fails;           // closes after that
-    uint64_t close_at_ns; // 0: not yet
+    struct farm_link_in *in;                 // both: link.c; NULL while vacant
+    struct farm_link_out *out;
 };
 
-// link: zeroed, on the heap because it is large. socket: a free number of the engine. context: borrowed, of the same
+// link: zeroed, or vacant after a CLOSED. socket: a free number of the engine. context: borrowed, of the same
 // side; NULL: in the clear.
 enum farm_status farm_link_make(struct farm_link *link, const struct farm_engine_ops *ops, struct farm_engine *engine,
                                 uint32_t socket, bool server, const struct farm_tls_context *context,
@@ -123,14 +95,9 @@ void farm_link_add_figures(struct farm_link *link, struct farm_bridge_stats *sta
 void farm_link_close(struct farm_link *link, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Whether a frame may be begun: the link is open, and none waits or is being sent.
-static inline bool farm_link_can_send(const struct farm_link *link) {
-    return link->state == FARM_LINK_OPEN && !link->frame_waits && !link->posted.bytes && !link->sending && !link->ends;
-}
+bool farm_link_can_send(const struct farm_link *link);
 // Before a wait: the end of the present send need not end the wait, because there is nothing to send after it.
-static inline void farm_link_defer_sent(const struct farm_link *link) {
-    if (link->state == FARM_LINK_OPEN && link->sending && !link->posted.bytes && !(link->tls && link->frame_waits))
-        farm_engine_defer_sent(link->ops, link->engine, link->socket);
-}
+void farm_link_defer_sent(const struct farm_link *link);
 // Builds a frame of entries. Payloads must not change until the frame is sent (farm_link_can_send). add returns false,
 // without a change, if the frame has no room; the first entry always fits.
 void farm_link_frame(struct farm_link *link, enum farm_wire_type type);

@@ -381,7 +381,7 @@ static void handle_event(struct farm_node *node, const struct farm_engine_event 
         if (!event->result) farm_bell_empty(node->config.bell);
         return;
     }
-    const bool opens = node->link.state == FARM_LINK_CONNECTING;
+    const bool opens = node->link.state != FARM_LINK_OPEN;
     farm_link_event(&node->link, event, node->now_ns);
     if (event->kind == FARM_ENGINE_CLOSED) handle_closed(node);
     if (opens && node->link.state == FARM_LINK_OPEN) send_hello(node);
@@ -390,7 +390,7 @@ static void handle_event(struct farm_node *node, const struct farm_engine_event 
 // Ends an attempt that takes too long, or a connection whose path is cut: the next one may find a path.
 static void end_stalled(struct farm_node *node) {
     struct farm_link *link = &node->link;
-    const bool opens = link->state == FARM_LINK_CONNECTING && !link->reached && link->fd > 0;
+    const bool opens = link->state == FARM_LINK_DIALLING && link->fd > 0;
     if (opens && node->now_ns - link->begun_ns > farm_dial_limit_ns(&node->dial, node->now_ns)) {
         node->dial.at_once = true;
         farm_link_close(link, "no answer from its machine");
@@ -398,7 +398,7 @@ static void end_stalled(struct farm_node *node) {
         node->dial.at_once = true;
         farm_link_close(link, "the learner's machine acknowledges nothing");
     }
-    if (link->state == FARM_LINK_OPEN && link->rtt_ns) node->dial.rtt_ns = link->rtt_ns;
+    if (link->state == FARM_LINK_OPEN && link->path.rtt_ns) node->dial.rtt_ns = link->path.rtt_ns;
 }
 
 static void tick(struct farm_node *node) {
@@ -437,7 +437,8 @@ void farm_node_wait(struct farm_node *node, uint64_t timeout_ns) {
         if (left_ns < timeout_ns) timeout_ns = left_ns;
     }
     const uint64_t limit_ns = farm_dial_limit_ns(&node->dial, node->now_ns);
-    if (node->link.state == FARM_LINK_CONNECTING && limit_ns < timeout_ns) timeout_ns = limit_ns;
+    const bool opens = node->link.state == FARM_LINK_DIALLING || node->link.state == FARM_LINK_SHAKING;
+    if (opens && limit_ns < timeout_ns) timeout_ns = limit_ns;
     if (node->link.state == FARM_LINK_OPEN && TICK_NS < timeout_ns) timeout_ns = TICK_NS; // to check the path
     if (!node->listed) farm_link_defer_sent(&node->link);
     node->ops->wait(node->engine, timeout_ns);
