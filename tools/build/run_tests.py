@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 SLOW_S = 5.0
@@ -31,6 +32,7 @@ RUN_UNITTEST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_uni
 class Outcome:
     name: str
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     passed: int = 0
     failed: int = 0
     skipped: list = dataclasses.field(default_factory=list)  # one reason each
@@ -46,23 +48,29 @@ def command_for(test, report, wrap):
     return wrap.split() + [os.path.abspath(test), "-j1", "--json=" + report]
 
 
+def kill_group(group):
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
 def run_command(command, timeout_s, environment):
-    """Exit status (None after a time-out) and the output, both streams together."""
+    """Exit status (None after a time-out), the CPU seconds of it and of what it waited for, the output of both streams."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
         )
-        try:
-            status = process.wait(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            status = None
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        process.wait()
+        late = threading.Event()
+        timer = threading.Timer(timeout_s, lambda: (late.set(), kill_group(process.pid)))
+        timer.start()
+        _, status, usage = os.wait4(process.pid, 0)
+        timer.cancel()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        kill_group(process.pid)
         output.seek(0)
-        return status, output.read().decode("utf-8", "replace")
+        status = None if late.is_set() else process.returncode
+        return status, usage.ru_utime + usage.ru_stime, output.read().decode("utf-8", "replace")
 
 
 def read_report(path, outcome):
@@ -92,7 +100,8 @@ def run_one(test, arguments, environment, setting=""):
     with tempfile.TemporaryDirectory() as scratch:
         report = os.path.join(scratch, "report.json")
         try:
-            status, outcome.output = run_command(command_for(test, report, arguments.wrap), arguments.timeout, environment)
+            command = command_for(test, report, arguments.wrap)
+            status, outcome.cpu_seconds, outcome.output = run_command(command, arguments.timeout, environment)
         except OSError as error:
             outcome.failed, outcome.note = 1, f"cannot be started: {error.strerror}"
             return outcome
@@ -122,7 +131,7 @@ def run_one(test, arguments, environment, setting=""):
 
 def print_outcome(outcome):
     word = "FAIL" if outcome.failed else "ok"
-    slow = f"  {outcome.seconds:.1f} s" if outcome.seconds >= SLOW_S else ""
+    slow = f"  {outcome.seconds:.1f} s, CPU {outcome.cpu_seconds:.1f} s" if outcome.seconds >= SLOW_S else ""
     note = f"  ({outcome.note})" if outcome.note else ""
     counted = f"{outcome.passed} passed" + (f", {outcome.failed} failed" if outcome.failed else "")
     print(f"  {word:4}  {outcome.name:44} {counted}{slow}{note}")
@@ -158,7 +167,7 @@ def main():
         environment.pop(name, None)  # a test may run make
 
     start = time.monotonic()
-    passed = failed = skipped = 0
+    passed = failed = skipped = cpu_seconds = 0
     with concurrent.futures.ThreadPoolExecutor(max(1, arguments.jobs)) as pool:
         runs = [(test, "") for test in arguments.tests] + [(test, setting) for setting, test in arguments.again]
         futures = [pool.submit(run_one, test, arguments, environment, setting) for test, setting in runs]
@@ -167,8 +176,9 @@ def main():
             print_outcome(outcome)
             passed += outcome.passed
             failed += outcome.failed
+            cpu_seconds += outcome.cpu_seconds
             skipped += len(outcome.skipped)
-    print(f"  {len(runs)} test programs in {time.monotonic() - start:.1f} s")
+    print(f"  {len(runs)} test programs in {time.monotonic() - start:.1f} s, CPU {cpu_seconds:.0f} s")
     if passed + failed + skipped == 0:
         print("  no test was run")
         failed = 1
