@@ -47,11 +47,7 @@ $(BUILD)/gpu/lib: $(FARM) $(addprefix $(BUILD)/gpu/,round_trip test_executor)
 	$(Q)ldd $^ | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p' | sort -u | grep -Ev '/(libc|libm|libpthread|libdl|librt|ld-linux[^/]*)\.so' | xargs -I{} cp -L {} $@
 .PHONY: cuda cuda-carry
 cuda-carry: cuda $(BUILD)/gpu/lib $(BUILD)/bench/ring $(BUILD)/bench/learner ## build/carry.tar.xz: what tests/gpu/check.sh needs on a machine that has a GPU and nothing else
-	$(Q)commit=$$(tests/gpu/same_build.sh $(BUILD) 2>$(BUILD)/gpu/same_build.log) || { cat $(BUILD)/gpu/same_build.log; exit 1; }; \
-		case $$commit in *-dirty) echo "  NOTE  what is packed is of a changed tree, $$commit: commit it before it is measured" ;; *) echo "  NOTE  of commit $$commit" ;; esac
-	$(Q)tests/gpu/carry_envs.sh $(BUILD)
 	$(call say,TAR,$(BUILD)/carry.tar.xz)
-	$(Q)tar -C $(BUILD) --exclude gpu/out --exclude gpu/kept --exclude gpu/unpacked --transform 's,^gpu/mujoco,envs/mujoco,' -cJf $(BUILD)/carry.tar.xz \
-		gpu farm gen/farm_build.h libfarm_cuda.so $$(cd $(BUILD) && ls -d envs python bench/ring bench/learner 2>/dev/null)
+	$(Q)BUILD=$(BUILD) tests/gpu/check.sh carry
 cuda: $(CUDA_LIBRARY) $(GPU_TEST)
 	$(if $(CUDA_SOURCES),$(if $(NVCC),,@echo '  NVCC  not found yet, so: no CUDA backend (make deps looks for it)'))

@@ -17,32 +17,29 @@ export FARM_CUDA_EMULATOR=eager=1 # work runs when it is put into a stream
 # The benchmarks run, check what they move, and print what report.py needs.
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-mkdir "$scratch/from" "$scratch/to" "$scratch/kept"
 document() { # name command...
     local name=$1
     shift
-    echo "$*" >"$scratch/from/$name.command"
-    "$@" >"$scratch/from/$name.json" 2>"$scratch/log" || { echo "$* fails: $(cat "$scratch/log")"; exit 1; }
+    "$@" >"$scratch/$name.json" 2>"$scratch/log" || { echo "$* fails: $(cat "$scratch/log")"; exit 1; }
 }
-wanted='bw' results='gather_28k gather_4k'
+results='gather_28k gather_4k'
 emulator=$FARM_BUILD/tests/tools/libfarm_cuda_emulator.so
 [ -f "$emulator" ] || exit 0
 document bw env FARM_CUDA_BACKEND="$emulator" "$FARM_BUILD/farm" bw --only gpu --seconds 20 --size small --samples 2 --quiet --json
 if [ -x "$FARM_BUILD/gpu/round_trip" ]; then # if nvcc is here
     document round_trip "$FARM_BUILD/gpu/round_trip" --device cpu --only smallest --rounds 500
     document update "$FARM_BUILD/gpu/update" --library "$emulator" --only shallow --few yes
-    wanted="$wanted cuda_round_trip cuda_update"
     results="$results train_shallow train_shallow_host"
 fi
-python3 "$source/bench/gpu/report.py" collect "$scratch/from" "$scratch/to" "$scratch/kept"
-python3 - "$scratch/to" "$wanted" "$results" <<'PY'
-import json, sys
-documents, cuda = (json.load(open(f"{sys.argv[1]}/{name}.json")) for name in ("gpu", "cuda"))
+python3 - "$source/bench/gpu" "$scratch" "$results" <<'PY'
+import pathlib, sys
+sys.path.insert(0, sys.argv[1])
+import report
+documents = [{**report.read(path), "part": path.stem} for path in pathlib.Path(sys.argv[2]).glob("*.json")]
 for document in documents:
-    assert document["commit"] and document["command"] and document["machine"]["cpu"], document
+    assert document["commit"] and document["benchmark"], document
     assert all(row["unit"] and row["name"] and row["value"] is not None for row in document["results"]), document
-found = sorted(document["benchmark"] for document in documents)
-assert found == sorted(sys.argv[2].split()), found
+cuda = report.cuda(documents)
 measured = {row["name"]: row["value"] for row in cuda["results"]}
 assert all(measured.get(name, 0) > 0 for name in sys.argv[3].split()), cuda
 PY
