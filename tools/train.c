@@ -456,7 +456,7 @@ static void print_totals(const struct farm_totals *totals) {
 static void print_summary(const struct training *training, const struct farm_sample *sample, bool interrupted,
                           bool failed) {
     char causes[768];
-    farm_run_events_causes(&training->run.events, causes, sizeof causes);
+    farm_run_change_causes(&training->run.change, causes, sizeof causes);
     const struct farm_totals session = farm_sample_session(sample);
     printf("\n%s: ", training->options->recipe.env);
     print_totals(&sample->total);

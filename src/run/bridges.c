@@ -229,7 +229,7 @@ static enum farm_status make_bridge(struct farm_run_bridge *bridge, struct farm_
                              : farm_fail_errno(err, FARM_E_LIMIT, "no descriptor to wake a bridge (ulimit -n)");
 }
 
-enum farm_status farm_run_bridges_make(struct farm_run_bridges *bridges, const struct farm_run_workers *workers,
+enum farm_status farm_run_bridges_make(struct farm_run_bridges *bridges, struct farm_run_workers *workers,
                                        struct farm_error *err) {
     bridges->workers = workers;
     enum farm_status status = bridges->count ? make_offer(bridges, err) : FARM_OK;
@@ -296,7 +296,8 @@ static struct farm_bitmap core_of(const struct farm_run_plan *plan, uint32_t b) 
     }
 }
 
-static enum farm_status add_worker(struct farm_run_bridges *bridges, uint32_t b, struct farm_error *err) {
+static enum farm_status add_worker(struct farm_run_bridges *bridges, uint32_t b, size_t worker,
+                                   struct farm_error *err) {
     const struct farm_run_plan *plan = bridges->workers->plan;
     const struct farm_run_rings *rings = bridges->workers->rings;
     struct farm_run_bridge *bridge = &bridges->bridge[b];
@@ -316,14 +317,16 @@ static enum farm_status add_worker(struct farm_run_bridges *bridges, uint32_t b,
                                     .expendable = true, // sessions.h decides whether the run goes on without it
                                     .stop_phase = FARM_RUN_PHASE_ACTORS};
     snprintf(spec.name, sizeof spec.name, bridges->count > 1 ? "bridge %u" : "bridge", b);
-    return farm_supervisor_add(bridges->workers->supervisor, &spec, err);
+    bridges->workers->worker[worker].fd = bridge->control;
+    return farm_supervisor_enlist(bridges->workers->supervisor, worker, &spec, err);
 }
 
-enum farm_status farm_run_bridges_add(struct farm_run_bridges *bridges, struct farm_error *err) {
-    enum farm_status status = FARM_OK;
-    if (!bridges->count) return FARM_OK;
+enum farm_status farm_run_bridges_add(struct farm_run_bridges *bridges, const struct farm_run_worker_ops *ops,
+                                      void *owner, struct farm_error *err) {
+    size_t first;
+    enum farm_status status = farm_run_workers_reserve(bridges->workers, ops, owner, bridges->count, &first, err);
     const struct farm_bitmap last = core_of(bridges->workers->plan, bridges->count - 1);
     bridges->own_cores = farm_bitmap_count(&last) > 0;
-    for (uint32_t b = 0; b < bridges->count && !status; b++) status = add_worker(bridges, b, err);
+    for (uint32_t b = 0; b < bridges->count && !status; b++) status = add_worker(bridges, b, first + b, err);
     return status;
 }

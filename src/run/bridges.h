@@ -37,7 +37,7 @@ struct farm_run_bridges {
     struct farm_key key;
     int network_node; // NUMA node of the network card; -1: unknown
     char env[FARM_RECIPE_PATH_BYTES];
-    const struct farm_run_workers *workers;
+    struct farm_run_workers *workers;
     const struct farm_wire_offer *offer;
     bool own_cores; // each bridge has one
 };
@@ -48,10 +48,11 @@ struct farm_run_bridges {
 enum farm_status farm_run_bridges_open(struct farm_run_bridges *bridges, const struct farm_run_listen *listen,
                                        const char *env, struct farm_error *err);
 // After rings, bells and the learner's settings: makes the rest, including the offer.
-enum farm_status farm_run_bridges_make(struct farm_run_bridges *bridges, const struct farm_run_workers *workers,
+enum farm_status farm_run_bridges_make(struct farm_run_bridges *bridges, struct farm_run_workers *workers,
                                        struct farm_error *err);
-// Adds them to the supervisor, behind the learner.
-enum farm_status farm_run_bridges_add(struct farm_run_bridges *bridges, struct farm_error *err);
+// Registers them with these functions and adds them to the supervisor. The run must listen.
+enum farm_status farm_run_bridges_add(struct farm_run_bridges *bridges, const struct farm_run_worker_ops *ops,
+                                      void *owner, struct farm_error *err);
 // Bridge b cannot be kept alive: closes its listener.
 void farm_run_bridges_lose(struct farm_run_bridges *bridges, uint32_t b);
 void farm_run_bridges_free(struct farm_run_bridges *bridges); // safe on a zeroed one

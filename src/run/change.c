@@ -5,22 +5,13 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "learner/admission.h"
 #include "shm/limits.h"
 
-enum farm_status farm_run_change_make(struct farm_run_change *change, struct farm_error *err) {
-    const struct farm_run_plan *plan = change->workers->plan;
-    change->claimed = plan->placement->claim;
-    return plan->elastic ? farm_admission_make(&change->admission, &change->workers->learner.admission, err) : FARM_OK;
-}
-
-void farm_run_change_free(struct farm_run_change *change) {
-    if (!change->admission) return;
-    close(change->admission);
-    close(change->workers->learner.admission);
-}
+enum { PROGRESS_ROUNDS = 64 }; // of all lanes of an actor
 
 void farm_run_change_signal(struct farm_run_change *change, int number) {
     change->wanted += number == SIGUSR1 ? 1 : -1;
@@ -239,6 +230,14 @@ static void remove_newest_actor(struct farm_run_change *change) {
         farm_run_warn(workers->caller, "no actor of this machine can leave");
 }
 
+static void actor_ended(void *owner, uint32_t a) {
+    struct farm_run_change *change = owner;
+    if (change->state != FARM_RUN_CHANGE_ENDING || a != change->actor) return;
+    free_actor(change, a);
+    change->state = FARM_RUN_CHANGE_IDLE;
+    farm_run_note(change->workers->caller, "actor %u has left: %u now", a, change->workers->count);
+}
+
 static void end_actor(struct farm_run_change *change) {
     struct farm_run_workers *workers = change->workers;
     const uint32_t a = change->actor;
@@ -253,25 +252,13 @@ static void end_actor(struct farm_run_change *change) {
         return;
     }
     farm_supervisor_dismiss(workers->supervisor, a);
-    if (workers->actors[a].lost) farm_run_change_worker_ended(change, a); // it has ended already
-}
-
-void farm_run_change_actor_lost(struct farm_run_change *change, size_t worker, const char *why) {
-    change->workers->actors[worker].lost = true;
-    farm_run_warn(change->workers->caller, "%s", why);
+    if (workers->actors[a].lost) actor_ended(change, a); // it has ended already
 }
 
 static bool find_lost(const struct farm_run_workers *workers, uint32_t *a) {
     for (*a = 0; *a < workers->plan->places; ++*a)
         if (workers->actors[*a].lost && workers->actors[*a].attached) return true;
     return false;
-}
-
-void farm_run_change_worker_ended(struct farm_run_change *change, size_t worker) {
-    if (change->state != FARM_RUN_CHANGE_ENDING || worker != change->actor) return;
-    free_actor(change, change->actor);
-    change->state = FARM_RUN_CHANGE_IDLE;
-    farm_run_note(change->workers->caller, "actor %zu has left: %u now", worker, change->workers->count);
 }
 
 // ---- remote actors ----
@@ -350,4 +337,86 @@ void farm_run_change_before_learner(struct farm_run_change *change) {
     farm_admission_clear(change->admission, change->workers->learner.admission);
     if (change->state != FARM_RUN_CHANGE_JOINING && change->state != FARM_RUN_CHANGE_LEAVING) return;
     if (send_request(change, &err)) report_refusal(change, &err);
+}
+
+// ---- the actors' events ----
+
+// A new actor finds its generation in the lane. The old actor is dead: its pidfd is readable.
+static void before_start(void *owner, uint32_t a, uint64_t starts) {
+    struct farm_run_change *change = owner;
+    const struct farm_run_workers *workers = change->workers;
+    struct farm_run_actor *actor = &workers->actors[a];
+    struct farm_ring *ring = &workers->rings->ring[a];
+    actor->heartbeat_at_start = farm_load_relaxed(&ring->up_control->heartbeat);
+    if (starts) {
+        change->restarts++;
+        if (farm_ring_restore(ring))
+            farm_run_warn(workers->caller,
+                          "actor %u left its header or its counters overwritten: repaired for the next one", a);
+    }
+    for (uint32_t l = 0; l < workers->plan->lanes; l++)
+        farm_store_release(&ring->lanes[l].down->generation, actor->generation);
+    actor->generation++;
+}
+
+static bool count_cause(void *owner, uint32_t a, const struct farm_death *death) {
+    struct farm_run_cause *causes = ((struct farm_run_change *)owner)->causes;
+    const char *text = death->cause;
+    uint32_t i = 0;
+    if (strncmp(text, "was ", 4) == 0) text += 4;
+    while (i < FARM_RUN_CAUSES_MAX - 1 && causes[i].deaths && strcmp(causes[i].text, text) != 0) i++;
+    snprintf(causes[i].text, sizeof causes[i].text, "%s", i < FARM_RUN_CAUSES_MAX - 1 ? text : "died of other causes");
+    causes[i].deaths++;
+    return false;
+}
+
+void farm_run_change_causes(const struct farm_run_change *change, char *text, size_t bytes) {
+    size_t used = 0;
+    text[0] = 0;
+    for (uint32_t i = 0; i < FARM_RUN_CAUSES_MAX && change->causes[i].deaths && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s: %llu", i ? "; " : "", change->causes[i].text,
+                                 (unsigned long long)change->causes[i].deaths);
+}
+
+static void actor_lost(void *owner, uint32_t a, const char *why) {
+    const struct farm_run_change *change = owner;
+    change->workers->actors[a].lost = true;
+    farm_run_warn(change->workers->caller, "%s", why);
+}
+
+// An actor that dies within its first rounds has made no progress: resets and first steps of a broken environment must
+// not delay the end of the run.
+static uint64_t progress(void *owner, uint32_t a) {
+    const struct farm_run_workers *workers = ((const struct farm_run_change *)owner)->workers;
+    const uint64_t least = (uint64_t)PROGRESS_ROUNDS * workers->plan->lanes * workers->plan->width,
+                   now = farm_load_relaxed(&workers->rings->ring[a].up_control->heartbeat),
+                   start = workers->actors[a].heartbeat_at_start;
+    return now - start > least ? now : start;
+}
+
+static const struct farm_run_worker_ops actor_ops = {.name = "actor",
+                                                     .numbered = true,
+                                                     .before_start = before_start,
+                                                     .death = count_cause,
+                                                     .end = actor_ended,
+                                                     .loss = actor_lost,
+                                                     .progress = progress};
+
+// ---- making ----
+
+enum farm_status farm_run_change_make(struct farm_run_change *change, struct farm_error *err) {
+    struct farm_run_workers *workers = change->workers;
+    const struct farm_run_plan *plan = workers->plan;
+    size_t first;
+    change->claimed = plan->placement->claim;
+    enum farm_status status = farm_run_workers_reserve(workers, &actor_ops, change, plan->places, &first, err);
+    assert(first == 0); // actor a is worker a
+    if (status || !plan->elastic) return status;
+    return farm_admission_make(&change->admission, &workers->learner.admission, err);
+}
+
+void farm_run_change_free(struct farm_run_change *change) {
+    if (!change->admission) return;
+    close(change->admission);
+    close(change->workers->learner.admission);
 }

@@ -1,15 +1,24 @@
-// Actors that join and leave during a run, one change at a time: SIGUSR1 adds one, SIGUSR2 removes one. A joining actor
-// gets a place, CPUs and rings; the learner attaches the rings (learner/admission.h); then the actor is started. A
-// leaving actor's rings are detached first; then it is ended, and its memory and CPUs are freed. An impossible change
-// is reported and has no effect. An actor that joined later and cannot be kept alive leaves again. Runs in the
-// supervisor process.
+// Actors during a run. The events of each; and those that join and leave, one change at a time: SIGUSR1 adds one,
+// SIGUSR2 removes one. A joining actor gets a place, CPUs and rings; the learner attaches the rings
+// (learner/admission.h); then the actor is started. A leaving actor's rings are detached first; then it is ended, and
+// its memory and CPUs are freed. An impossible change is reported and has no effect. An actor that joined later and
+// cannot be kept alive leaves again. Runs in the supervisor process.
 #ifndef FARM_RUN_CHANGE_H
 #define FARM_RUN_CHANGE_H
 
 #include "run/workers.h"
 
+enum { FARM_RUN_CAUSES_MAX = 6 };
+
+struct farm_run_cause {
+    char text[FARM_DEATH_CAUSE_BYTES]; // the last one: "of other causes"
+    uint64_t deaths;
+};
+
 struct farm_run_change {
-    struct farm_run_workers *workers; // farm_run_make
+    struct farm_run_workers *workers;                  // farm_run_make
+    uint64_t restarts;                                 // of actors
+    struct farm_run_cause causes[FARM_RUN_CAUSES_MAX]; // of their deaths
     int admission; // socket to the learner, whose end is learner.admission; 0: actors do not join or leave
     enum {
         FARM_RUN_CHANGE_IDLE,
@@ -34,17 +43,18 @@ struct farm_run_change {
     } remote;
 };
 
-// Makes the admission sockets, if the plan is elastic. Called before the workers are described.
+// Registers the actors, and makes the admission sockets if the plan is elastic. Called before the workers are
+// described.
 enum farm_status farm_run_change_make(struct farm_run_change *change, struct farm_error *err);
 void farm_run_change_free(struct farm_run_change *change); // safe on a zeroed one
 
-// From the supervisor's callbacks: a signal; a tick, or a reply of the learner; a dismissed actor has ended; an
-// expendable actor cannot be kept alive; the learner is about to restart.
+// From the supervisor's callbacks: a signal; a tick, or a reply of the learner; the learner is about to restart.
 void farm_run_change_signal(struct farm_run_change *change, int number);
 void farm_run_change_advance(struct farm_run_change *change);
-void farm_run_change_worker_ended(struct farm_run_change *change, size_t worker);
-void farm_run_change_actor_lost(struct farm_run_change *change, size_t worker, const char *why);
 void farm_run_change_before_learner(struct farm_run_change *change);
+
+// "killed by signal 11 (Segmentation fault): 9; ended with exit status 3: 1", for reports. "": no actor has died.
+void farm_run_change_causes(const struct farm_run_change *change, char *text, size_t bytes);
 
 // From `next`: makes rings for place a, which is marked as remote, and attaches them; or detaches them.
 void farm_run_change_add_remote(struct farm_run_change *change, uint32_t a);

@@ -16,10 +16,6 @@
 
 enum { NICE = 10, DOCUMENT_BYTES_MAX = 16384 };
 
-bool farm_run_evaluation_is(const struct farm_run_evaluation *evaluation, size_t worker) {
-    return evaluation->lines_fd && worker == evaluation->number;
-}
-
 // ---- making ----
 
 enum farm_status farm_run_evaluation_open(struct farm_run_evaluation *evaluation, bool resume, struct farm_error *err) {
@@ -36,13 +32,6 @@ enum farm_status farm_run_evaluation_open(struct farm_run_evaluation *evaluation
     if (evaluation->document_fd < 0) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for evaluations");
     evaluation->due_frames = before - before % every;
     return FARM_OK;
-}
-
-enum farm_status farm_run_evaluation_add(struct farm_run_evaluation *evaluation, size_t number,
-                                         struct farm_error *err) {
-    if (!evaluation->lines_fd) return FARM_OK;
-    evaluation->number = number;
-    return farm_supervisor_reserve(evaluation->workers->supervisor, err);
 }
 
 static void close_checkpoint(struct farm_run_evaluation *evaluation) {
@@ -113,43 +102,18 @@ static enum farm_status start(struct farm_run_evaluation *evaluation, struct far
     return farm_supervisor_enlist(workers->supervisor, evaluation->number, &spec, err);
 }
 
-void farm_run_evaluation_tick(struct farm_run_evaluation *evaluation, double wall_s) {
-    if (!evaluation->lines_fd) return;
-    const struct farm_run_workers *workers = evaluation->workers;
-    const uint64_t every = (uint64_t)workers->plan->recipe.eval_every,
-                   frames = farm_load_acquire(&workers->rings->stats->checkpoint_frames),
-                   due_frames = frames - frames % every;
-    struct farm_error err;
-    if (due_frames <= evaluation->due_frames) return;
-    evaluation->due_frames = due_frames;
-    if (evaluation->running) {
-        if (!evaluation->skipped)
-            farm_run_warn(workers->caller,
-                          "no evaluation at %s frames, because the one at %s still plays: raise --eval-every or lower "
-                          "--eval-episodes (reported once)",
-                          farm_format_count((double)due_frames).text,
-                          farm_format_count((double)evaluation->point.due_frames).text);
-        evaluation->skipped = true;
-        return;
-    }
-    evaluation->point.due_frames = due_frames;
-    evaluation->point.frames = frames;
-    evaluation->point.wall_s = wall_s;
-    evaluation->said[0] = 0;
-    evaluation->running = true;
-    if (start(evaluation, &err)) farm_run_evaluation_end(evaluation, err.message);
-}
-
 // ---- what it says ----
 
 // Warnings pass, the last error is the cause of a failure, and notes are dropped.
-void farm_run_evaluation_line(struct farm_run_evaluation *evaluation, const char *line) {
+static bool read_line(void *owner, uint32_t i, const char *line) {
     static const char warning[] = "farm: warning: ", error[] = "farm eval: ";
+    struct farm_run_evaluation *evaluation = owner;
     if (strncmp(line, warning, strlen(warning)) == 0) {
         farm_run_warn(evaluation->workers->caller, "evaluation: %s", line + strlen(warning));
     } else if (strncmp(line, error, strlen(error)) == 0) {
         snprintf(evaluation->said, sizeof evaluation->said, "%s", line + strlen(error));
     }
+    return true;
 }
 
 static enum farm_status read_document(int fd, json_t **document, struct farm_error *err) {
@@ -201,7 +165,9 @@ static enum farm_status take_result(struct farm_run_evaluation *evaluation, stru
     return farm_fail_in(err, status, "no more lines are written");
 }
 
-void farm_run_evaluation_end(struct farm_run_evaluation *evaluation, const char *failure) {
+// failure NULL: it has ended.
+static void finish(void *owner, uint32_t i, const char *failure) {
+    struct farm_run_evaluation *evaluation = owner;
     struct farm_error err;
     evaluation->running = false;
     close_checkpoint(evaluation);
@@ -210,4 +176,48 @@ void farm_run_evaluation_end(struct farm_run_evaluation *evaluation, const char 
     if (failure)
         farm_run_warn(evaluation->workers->caller, "the evaluation at %s frames failed: %s",
                       farm_format_count((double)evaluation->point.due_frames).text, failure);
+}
+
+// ---- during the run ----
+
+static void ended(void *owner, uint32_t i) {
+    finish(owner, i, NULL);
+}
+
+static bool skip_death(void *owner, uint32_t i, const struct farm_death *death) {
+    return true; // `loss` reports it
+}
+
+enum farm_status farm_run_evaluation_add(struct farm_run_evaluation *evaluation, struct farm_error *err) {
+    static const struct farm_run_worker_ops ops = {
+        .name = "evaluation", .line = read_line, .death = skip_death, .end = ended, .loss = finish};
+    if (!evaluation->lines_fd) return FARM_OK;
+    return farm_run_workers_reserve(evaluation->workers, &ops, evaluation, 1, &evaluation->number, err);
+}
+
+void farm_run_evaluation_tick(struct farm_run_evaluation *evaluation, double wall_s) {
+    if (!evaluation->lines_fd) return;
+    const struct farm_run_workers *workers = evaluation->workers;
+    const uint64_t every = (uint64_t)workers->plan->recipe.eval_every,
+                   frames = farm_load_acquire(&workers->rings->stats->checkpoint_frames),
+                   due_frames = frames - frames % every;
+    struct farm_error err;
+    if (due_frames <= evaluation->due_frames) return;
+    evaluation->due_frames = due_frames;
+    if (evaluation->running) {
+        if (!evaluation->skipped)
+            farm_run_warn(workers->caller,
+                          "no evaluation at %s frames, because the one at %s still plays: raise --eval-every or lower "
+                          "--eval-episodes (reported once)",
+                          farm_format_count((double)due_frames).text,
+                          farm_format_count((double)evaluation->point.due_frames).text);
+        evaluation->skipped = true;
+        return;
+    }
+    evaluation->point.due_frames = due_frames;
+    evaluation->point.frames = frames;
+    evaluation->point.wall_s = wall_s;
+    evaluation->said[0] = 0;
+    evaluation->running = true;
+    if (start(evaluation, &err)) finish(evaluation, 0, err.message);
 }

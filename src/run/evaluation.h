@@ -36,16 +36,11 @@ struct farm_run_evaluation {
 // (else does nothing). FARM_E_IO, FARM_E_LIMIT.
 enum farm_status farm_run_evaluation_open(struct farm_run_evaluation *evaluation, bool resume, struct farm_error *err);
 
-// Reserves the worker's place behind all others, whose count is `number`.
-enum farm_status farm_run_evaluation_add(struct farm_run_evaluation *evaluation, size_t number, struct farm_error *err);
+// Registers the worker, if the recipe evaluates.
+enum farm_status farm_run_evaluation_add(struct farm_run_evaluation *evaluation, struct farm_error *err);
 
 // At every tick. wall_s: of the run, all sessions.
 void farm_run_evaluation_tick(struct farm_run_evaluation *evaluation, double wall_s);
-
-// The supervisor's callbacks for this worker.
-bool farm_run_evaluation_is(const struct farm_run_evaluation *evaluation, size_t worker);
-void farm_run_evaluation_line(struct farm_run_evaluation *evaluation, const char *line);
-void farm_run_evaluation_end(struct farm_run_evaluation *evaluation, const char *failure); // NULL: it has ended
 
 void farm_run_evaluation_free(struct farm_run_evaluation *evaluation); // safe on a zeroed one
 

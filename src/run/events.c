@@ -1,147 +1,70 @@
 // See events.h.
 #include "run/events.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/time.h"
-#include "run/checkpoints.h"
 
-enum {
-    TICK_MS = 50,
-    PROGRESS_ROUNDS = 64, // of all lanes of an actor
-};
+enum { TICK_MS = 50 };
 static const double STANDSTILL_LEAST_S = 5, MEASURED_START_S = 10;
-
-static bool is_learner(const struct farm_run_events *events, size_t worker) {
-    return worker == events->workers->plan->places;
-}
-
-// Bridges are numbered behind the learner.
-static bool is_bridge(const struct farm_run_events *events, size_t worker, uint32_t *b) {
-    *b = (uint32_t)(worker - events->workers->plan->places - 1);
-    return worker > events->workers->plan->places && !farm_run_evaluation_is(events->evaluation, worker);
-}
 
 // ---- workers ----
 
-static void restart_learner(struct farm_run_events *events) {
-    struct farm_run_workers *workers = events->workers;
-    struct farm_learner_config *learner = &workers->learner;
-    events->learner_restarts++;
-    if (workers->plan->responder.remote) {
-        farm_run_warn(workers->caller, "the bridge starts again");
-        return;
-    }
-    if (workers->run_path) {
-        const bool found = farm_run_find_checkpoint(workers->run_path, workers->plan, workers->caller,
-                                                    workers->checkpoint, sizeof workers->checkpoint);
-        learner->checkpoint_load = found ? workers->checkpoint : NULL;
-    }
-    (void)farm_run_workers_fill_learner(workers);
-    farm_run_change_before_learner(events->change);
-    farm_run_warn(workers->caller, "the learner starts again %s%s",
-                  learner->checkpoint_load ? "from " : "with fresh parameters: no checkpoint yet",
-                  learner->checkpoint_load ? learner->checkpoint_load : "");
+static struct farm_run_worker *worker_of(void *context, size_t worker) {
+    return &((struct farm_run_events *)context)->workers->worker[worker];
 }
 
-// A new actor finds its generation in the lane. The old actor is dead: its pidfd is readable.
-static void before_start(void *context, size_t worker, uint64_t starts) {
-    struct farm_run_events *events = context;
-    const struct farm_run_workers *workers = events->workers;
-    uint32_t b;
-    if (farm_run_evaluation_is(events->evaluation, worker)) return;
-    farm_run_watch_start(events->watch, worker);
-    if (is_learner(events, worker)) {
-        if (starts) restart_learner(events);
-        return;
-    }
-    if (is_bridge(events, worker, &b)) {
-        farm_run_sessions_before_bridge(events->sessions, b);
-        return;
-    }
-    struct farm_run_actor *actor = &workers->actors[worker];
-    struct farm_ring *ring = &workers->rings->ring[worker];
-    actor->heartbeat_at_start = farm_load_relaxed(&ring->up_control->heartbeat);
-    if (starts) {
-        events->actor_restarts++;
-        if (farm_ring_restore(ring))
-            farm_run_warn(workers->caller,
-                          "actor %zu left its header or its counters overwritten: repaired for the next one", worker);
-    }
-    for (uint32_t l = 0; l < workers->plan->lanes; l++)
-        farm_store_release(&ring->lanes[l].down->generation, actor->generation);
-    actor->generation++;
+static void before_start(void *context, size_t number, uint64_t starts) {
+    const struct farm_run_events *events = context;
+    const struct farm_run_worker *worker = worker_of(context, number);
+    farm_run_watch_start(events->watch, number);
+    if (worker->ops->before_start) worker->ops->before_start(worker->owner, worker->i, starts);
 }
 
-static void on_line(void *context, size_t worker, const char *line) {
-    static const char error[] = "farm: error: ";
-    struct farm_run_events *events = context;
+static void on_line(void *context, size_t number, const char *line) {
+    const struct farm_run_events *events = context;
     const struct farm_run_caller *caller = events->workers->caller;
-    if (farm_run_evaluation_is(events->evaluation, worker)) {
-        farm_run_evaluation_line(events->evaluation, line);
-        return;
-    }
-    if (is_learner(events, worker) && strncmp(line, error, strlen(error)) == 0)
-        snprintf(events->learner_error, sizeof events->learner_error, "%s", line + strlen(error));
+    const struct farm_run_worker *worker = worker_of(context, number);
+    if (worker->ops->line && worker->ops->line(worker->owner, worker->i, line)) return;
     if (caller->clear_line) caller->clear_line(caller->context);
     dprintf(STDERR_FILENO, "%s\n", line);
 }
 
-static void count_cause(struct farm_run_events *events, const char *text) {
-    uint32_t i = 0;
-    if (strncmp(text, "was ", 4) == 0) text += 4;
-    while (i < FARM_RUN_CAUSES_MAX - 1 && events->causes[i].deaths && strcmp(events->causes[i].text, text) != 0) i++;
-    snprintf(events->causes[i].text, sizeof events->causes[i].text, "%s",
-             i < FARM_RUN_CAUSES_MAX - 1 ? text : "died of other causes");
-    events->causes[i].deaths++;
-}
-
-void farm_run_events_causes(const struct farm_run_events *events, char *text, size_t bytes) {
-    size_t used = 0;
-    text[0] = 0;
-    for (uint32_t i = 0; i < FARM_RUN_CAUSES_MAX && events->causes[i].deaths && used < bytes; i++)
-        used += (size_t)snprintf(text + used, bytes - used, "%s%s: %llu", i ? "; " : "", events->causes[i].text,
-                                 (unsigned long long)events->causes[i].deaths);
-}
-
-static void on_death(void *context, size_t worker, const struct farm_death *death) {
+static void on_death(void *context, size_t number, const struct farm_death *death) {
     struct farm_run_events *events = context;
-    const char *learner = events->workers->plan->responder.remote ? "the bridge" : "the learner";
-    char actor[FARM_WORKER_NAME_MAX];
-    uint32_t b;
-    if (farm_run_evaluation_is(events->evaluation, worker)) return; // on_loss reports it
-    snprintf(actor, sizeof actor, "actor %zu", worker);
-    if (is_bridge(events, worker, &b))
-        snprintf(actor, sizeof actor, events->sessions->bridges->count > 1 ? "bridge %u" : "the bridge", b);
-    if (worker < events->workers->plan->places) count_cause(events, death->cause);
+    const struct farm_run_worker *worker = worker_of(context, number);
+    char name[FARM_WORKER_NAME_MAX];
+    if (worker->ops->death && worker->ops->death(worker->owner, worker->i, death)) return;
+    snprintf(name, sizeof name, worker->numbered ? "%s %u" : "the %s", worker->ops->name, worker->i);
     const bool explain = death->crashed && !death->core[0] && !events->core_explained;
     events->core_explained |= explain;
-    farm_run_warn(events->workers->caller, "%s %s, pid %d%s%s%s", is_learner(events, worker) ? learner : actor,
-                  death->how, (int)death->pid, death->core[0] ? "; " : "", death->core,
+    farm_run_warn(events->workers->caller, "%s %s, pid %d%s%s%s", name, death->how, (int)death->pid,
+                  death->core[0] ? "; " : "", death->core,
                   explain ? " (no core file for a debugger: `ulimit -c unlimited` before the command allows one)" : "");
 }
 
-static void on_end(void *context, size_t worker) {
-    const struct farm_run_events *events = context;
-    if (worker < events->workers->plan->places) farm_run_change_worker_ended(events->change, worker);
-    if (farm_run_evaluation_is(events->evaluation, worker)) farm_run_evaluation_end(events->evaluation, NULL);
+static void on_end(void *context, size_t number) {
+    const struct farm_run_worker *worker = worker_of(context, number);
+    if (worker->ops->end) worker->ops->end(worker->owner, worker->i);
 }
 
-static void on_loss(void *context, size_t worker, const char *why) {
-    const struct farm_run_events *events = context;
-    struct farm_run_change *change = events->change;
-    uint32_t b;
-    if (farm_run_evaluation_is(events->evaluation, worker))
-        farm_run_evaluation_end(events->evaluation, why);
-    else if (!is_bridge(events, worker, &b))
-        farm_run_change_actor_lost(change, worker, why);
-    else if (!farm_run_sessions_lose_bridge(events->sessions, b, why))
-        snprintf(change->failure, sizeof change->failure, "%s", why);
+static void on_loss(void *context, size_t number, const char *why) {
+    const struct farm_run_worker *worker = worker_of(context, number);
+    if (worker->ops->loss) worker->ops->loss(worker->owner, worker->i, why);
+}
+
+static uint64_t progress_of(void *context, size_t number) {
+    const struct farm_run_worker *worker = worker_of(context, number);
+    return worker->ops->progress ? worker->ops->progress(worker->owner, worker->i) : 0;
+}
+
+static void on_readable(void *context, size_t watched) {
+    const struct farm_run_worker *worker = ((const struct farm_run_events *)context)->watcher[watched];
+    worker->ops->readable(worker->owner, worker->i);
 }
 
 static void on_signal(void *context, int number) {
@@ -160,23 +83,6 @@ static bool on_interrupt(void *context) {
                   ") ends; another Ctrl-C stops at once, and --resume repeats what comes after the last one",
                   events->workers->plan->recipe.checkpoint_updates);
     return true;
-}
-
-// An actor that dies within its first rounds has made no progress: resets and first steps of a broken environment must
-// not delay the end of the run.
-static uint64_t progress_of(void *context, size_t worker) {
-    const struct farm_run_events *events = context;
-    const struct farm_run_workers *workers = events->workers;
-    uint32_t b;
-    if (farm_run_evaluation_is(events->evaluation, worker)) return 0;
-    if (is_bridge(events, worker, &b)) return farm_run_sessions_progress(events->sessions, b);
-    const struct farm_stats *stats = workers->rings->stats;
-    if (is_learner(events, worker))
-        return farm_load_relaxed(&stats->agent_steps) + farm_load_relaxed(&stats->rejected_steps);
-    const uint64_t least = (uint64_t)PROGRESS_ROUNDS * workers->plan->lanes * workers->plan->width;
-    const uint64_t now = farm_load_relaxed(&workers->rings->ring[worker].up_control->heartbeat);
-    const uint64_t start = workers->actors[worker].heartbeat_at_start;
-    return now - start > least ? now : start;
 }
 
 // ---- the clock ----
@@ -224,29 +130,14 @@ void farm_run_events_again(struct farm_run_events *events) {
 }
 
 void farm_run_events_listen(struct farm_run_events *events) {
-    const struct farm_run_bridges *bridges = events->sessions->bridges;
-    if (events->change->admission) events->watched[0] = events->change->admission;
-    if (events->workers->sample[0]) events->watched[0] = events->workers->sample[0];
-    for (uint32_t b = 0; b < bridges->count; b++) events->watched[1 + b] = bridges->bridge[b].control;
-}
-
-// A deterministic run's learner waits for the sample.
-static void answer_learner(const struct farm_run_workers *workers) {
-    const struct farm_run_caller *caller = workers->caller;
-    char byte;
-    if (recv(workers->sample[0], &byte, 1, MSG_DONTWAIT) != 1) return;
-    if (caller->on_update) caller->on_update(caller->context);
-    (void)!write(workers->sample[0], &byte, 1);
-}
-
-static void on_readable(void *context, size_t number) {
-    struct farm_run_events *events = context;
-    if (number)
-        farm_run_sessions_receive(events->sessions, (uint32_t)number - 1);
-    else if (events->workers->sample[0])
-        answer_learner(events->workers);
-    else
-        farm_run_change_advance(events->change);
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < events->workers->worker_count; i++) {
+        const struct farm_run_worker *worker = &events->workers->worker[i];
+        if (!worker->fd) continue;
+        assert(count < FARM_RUN_WATCHED_MAX);
+        events->watcher[count] = worker;
+        events->watched[count++] = worker->fd;
+    }
 }
 
 // Sums what all actors have published.

@@ -1,5 +1,5 @@
-// The supervisor's callbacks during a run: a worker starts, writes a line, dies, ends, makes progress; a tick, at which
-// the run may end. Owns the run's clock and its counts of restarts. Runs in the supervisor process.
+// The supervisor's callbacks during a run: a worker's event, which its kind handles (workers.h); a tick, at which the
+// run may end. Owns the run's clock. Runs in the supervisor process.
 #ifndef FARM_RUN_EVENTS_H
 #define FARM_RUN_EVENTS_H
 
@@ -8,12 +8,7 @@
 #include "run/sessions.h"
 #include "run/watch.h"
 
-enum { FARM_RUN_CAUSES_MAX = 6 };
-
-struct farm_run_cause {
-    char text[FARM_DEATH_CAUSE_BYTES]; // the last one: "of other causes"
-    uint64_t deaths;
-};
+enum { FARM_RUN_WATCHED_MAX = 16 };
 
 struct farm_run_events {
     // farm_run_make
@@ -30,17 +25,15 @@ struct farm_run_events {
     uint64_t published;   // the sum of all lanes' `produced`, then
     char standstill[512]; // why a run that ends by its own limit has failed: it made no progress; "": it did
     struct farm_run_rejected rejected;
-    uint64_t learner_restarts, actor_restarts;
-    struct farm_run_cause causes[FARM_RUN_CAUSES_MAX]; // of the actors' deaths
     bool core_explained, judged;
-    char learner_error[1024];              // the learner's last error; "": none
-    int watched[1 + FARM_RUN_BRIDGES_MAX]; // by the supervisor: the admission socket, then the bridges; -1: none
+    int watched[FARM_RUN_WATCHED_MAX]; // descriptors of workers; -1: none
+    const struct farm_run_worker *watcher[FARM_RUN_WATCHED_MAX];
 };
 
 // The functions to make the supervisor with. `events` is their context: it must not move.
 struct farm_supervisor_config farm_run_events_config(struct farm_run_events *events, bool elastic);
 
-// After the admission socket and the bridges: their messages wake the supervisor.
+// After all kinds are registered: their descriptors wake the supervisor.
 void farm_run_events_listen(struct farm_run_events *events);
 
 // Before another farm_supervisor_run of the same run: the clock goes on.
@@ -52,8 +45,5 @@ void farm_run_events_end(struct farm_run_events *events, bool judge);
 
 // Seconds since the first answered step, up to the end of the run; 0 before. Of this session (--resume).
 double farm_run_events_wall_s(const struct farm_run_events *events);
-
-// "killed by signal 11 (Segmentation fault): 9; ended with exit status 3: 1", for reports. "": no actor has died.
-void farm_run_events_causes(const struct farm_run_events *events, char *text, size_t bytes);
 
 #endif

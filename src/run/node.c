@@ -365,8 +365,8 @@ void farm_run_node_figures(const struct farm_run_node *node, uint64_t now_ns, st
     figures->frames += farm_load_relaxed(&stats->frames);
     figures->system_calls += farm_load_relaxed(&stats->system_calls);
     figures->reconnects += connections > 1 ? connections - 1 : 0;
-    figures->actor_restarts += node->run.events.actor_restarts;
-    figures->bridge_restarts += node->run.events.learner_restarts;
+    figures->actor_restarts += node->run.change.restarts;
+    figures->bridge_restarts += node->run.learners.restarts;
     figures->connected = farm_load_relaxed(&row->state) == FARM_NODE_CONNECTED;
     figures->uring |= farm_load_relaxed(&stats->uring);
     figures->away_s = figures->connected || !since_ns || now_ns < since_ns ? 0 : (double)(now_ns - since_ns) * 1e-9;

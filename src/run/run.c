@@ -8,8 +8,9 @@
 enum farm_status farm_run_make(struct farm_run *run, const struct farm_run_request *request, struct farm_error *err) {
     *run = (struct farm_run){
         .workers = {.plan = &run->plan, .rings = &run->rings, .caller = &run->caller},
-        .watch = {.workers = &run->workers, .bridges = &run->bridges},
+        .watch = {.workers = &run->workers, .learners = &run->learners},
         .change = {.workers = &run->workers},
+        .learners = {.workers = &run->workers, .change = &run->change},
         .sessions = {.bridges = &run->bridges, .change = &run->change},
         .evaluation = {.workers = &run->workers},
         .events = {.workers = &run->workers,
@@ -34,13 +35,13 @@ enum farm_status farm_run_make(struct farm_run *run, const struct farm_run_reque
 enum farm_status farm_run_build(struct farm_run *run, struct farm_error *err) {
     enum farm_status status = farm_run_rings_make(&run->rings, &run->plan, err);
     if (!status) status = farm_run_watch_make(&run->watch, err);
+    if (!status) status = farm_run_workers_make(&run->workers, err);
     if (!status) status = farm_run_change_make(&run->change, err);
+    if (!status) status = farm_run_workers_enlist(&run->workers, err);
+    if (!status) status = farm_run_learners_make(&run->learners, err);
     if (!status) status = farm_run_bridges_make(&run->bridges, &run->workers, err);
-    if (!status) status = farm_run_workers_add(&run->workers, err);
-    if (!status) status = farm_run_bridges_add(&run->bridges, err);
-    if (!status)
-        status = farm_run_evaluation_add(&run->evaluation, (size_t)run->plan.places + 1 + run->bridges.count, err);
     if (!status) status = farm_run_sessions_make(&run->sessions, err);
+    if (!status) status = farm_run_evaluation_add(&run->evaluation, err);
     if (!status) farm_run_events_listen(&run->events);
     return status;
 }
@@ -78,7 +79,8 @@ static enum farm_status begin_again(struct farm_run *run, struct farm_error *err
     farm_store_relaxed(&stats->ready, 0);
     farm_store_relaxed(&stats->publishes, 0); // versions count from the checkpoint's, as after --resume
     farm_run_events_again(&run->events);
-    return farm_run_workers_enlist(workers, err);
+    status = farm_run_workers_enlist(workers, err);
+    return status ? status : farm_run_learners_enlist(&run->learners, err);
 }
 
 enum farm_status farm_run_execute(struct farm_run *run, bool *interrupted, struct farm_error *err) {
@@ -95,7 +97,7 @@ enum farm_status farm_run_execute(struct farm_run *run, bool *interrupted, struc
     farm_run_events_end(&run->events, !*interrupted && !status);
     // Replaces the learner's last lines, which are on stderr already; also after a requested end whose last checkpoint
     // failed.
-    const char *why = run->change.failure[0] ? run->change.failure : run->events.learner_error;
+    const char *why = run->change.failure[0] ? run->change.failure : run->learners.error;
     if (!status && !why[0]) return FARM_OK;
     if (why[0]) farm_fail(err, FARM_E_DEAD, "%s", why);
     return err->status = FARM_E_DEAD;
@@ -106,6 +108,7 @@ void farm_run_free(struct farm_run *run) {
     farm_run_evaluation_free(&run->evaluation);
     farm_run_sessions_free(&run->sessions);
     farm_run_bridges_free(&run->bridges);
+    farm_run_learners_free(&run->learners);
     farm_run_workers_free(&run->workers);
     farm_run_change_free(&run->change);
     farm_run_watch_free(&run->watch);

@@ -14,6 +14,7 @@ struct farm_run {
     struct farm_run_workers workers;
     struct farm_run_watch watch;
     struct farm_run_change change;
+    struct farm_run_learners learners;
     struct farm_run_bridges bridges;
     struct farm_run_sessions sessions;
     struct farm_run_evaluation evaluation;

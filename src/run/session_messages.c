@@ -110,7 +110,7 @@ void farm_run_messages_send(struct farm_run_sessions *sessions) {
     }
 }
 
-// If all entries are in use, farm_run_sessions_receive reads no more messages.
+// If all entries are in use, sessions.c reads no more messages.
 void farm_run_messages_refuse(struct farm_run_sessions *sessions, uint32_t bridge, const uint8_t *id,
                               enum farm_wire_reason reason, const char *text) {
     struct farm_run_refusal refusal = {.bridge = bridge, .reason = reason};

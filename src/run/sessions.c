@@ -236,7 +236,8 @@ static void handle_message(struct farm_run_sessions *sessions, uint32_t b, const
     if (session && message->kind == FARM_CONTROL_RING_FAILED) refuse_session(sessions, session, message->text);
 }
 
-void farm_run_sessions_receive(struct farm_run_sessions *sessions, uint32_t b) {
+static void receive(void *owner, uint32_t b) {
+    struct farm_run_sessions *sessions = owner;
     struct farm_control_message message;
     while (farm_run_messages_have_room(sessions) &&
            farm_control_receive(sessions->bridges->bridge[b].control, &message))
@@ -419,7 +420,19 @@ void farm_run_sessions_tick(struct farm_run_sessions *sessions, uint64_t now_ns)
     farm_run_messages_send(sessions);
 }
 
-void farm_run_sessions_before_bridge(struct farm_run_sessions *sessions, uint32_t b) {
+void farm_run_sessions_end(struct farm_run_sessions *sessions) {
+    const struct farm_control_message end = {.kind = FARM_CONTROL_END, .fds = {-1, -1}};
+    sessions->ending = true;
+    if (sessions->address_file[0])
+        unlink(sessions->address_file); // a node that finds no file knows that the run is over
+    for (uint32_t b = 0; b < sessions->bridges->count; b++)
+        if (!farm_control_send(sessions->bridges->bridge[b].control, &end)) continue; // SIGTERM ends it as well
+}
+
+// ---- the bridges' events ----
+
+static void before_start(void *owner, uint32_t b, uint64_t starts) {
+    struct farm_run_sessions *sessions = owner;
     struct farm_run_bridge *bridge = &sessions->bridges->bridge[b];
     bridge->engine =
         farm_run_next_engine(bridge->engine, &bridge->start_ns, farm_run_sessions_workers(sessions)->caller);
@@ -445,10 +458,14 @@ static bool has_actors(const struct farm_run_sessions *sessions) {
     return sessions->bridges->listening > 0;
 }
 
-bool farm_run_sessions_lose_bridge(struct farm_run_sessions *sessions, uint32_t b, const char *why) {
+static void lose_bridge(void *owner, uint32_t b, const char *why) {
+    struct farm_run_sessions *sessions = owner;
     const struct farm_run_caller *caller = farm_run_sessions_workers(sessions)->caller;
     farm_run_bridges_lose(sessions->bridges, b);
-    if (!has_actors(sessions)) return false;
+    if (!has_actors(sessions)) {
+        snprintf(sessions->change->failure, sizeof sessions->change->failure, "%s", why);
+        return;
+    }
     farm_run_warn(caller, "%s", why);
     farm_run_warn(caller, "training goes on without %s: the actors of its nodes leave",
                   sessions->bridges->listening ? "this bridge" : "other machines");
@@ -460,25 +477,24 @@ bool farm_run_sessions_lose_bridge(struct farm_run_sessions *sessions, uint32_t 
         if (!stays && session->bridge == b) end_session(sessions, session);
     }
     farm_run_messages_send(sessions);
-    return true;
 }
 
-void farm_run_sessions_end(struct farm_run_sessions *sessions) {
-    const struct farm_control_message end = {.kind = FARM_CONTROL_END, .fds = {-1, -1}};
-    sessions->ending = true;
-    if (sessions->address_file[0])
-        unlink(sessions->address_file); // a node that finds no file knows that the run is over
-    for (uint32_t b = 0; b < sessions->bridges->count; b++)
-        if (!farm_control_send(sessions->bridges->bridge[b].control, &end)) continue; // SIGTERM ends it as well
-}
-
-uint64_t farm_run_sessions_progress(const struct farm_run_sessions *sessions, uint32_t b) {
+// Grows while bridge b moves steps or accepts connections.
+static uint64_t progress(void *owner, uint32_t b) {
+    const struct farm_run_sessions *sessions = owner;
     const struct farm_bridge_stats *stats = sessions->bridges->bridge[b].stats;
     uint64_t progress = 0;
     for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++)
         progress += farm_load_relaxed(&stats->node[s].lane_steps) + farm_load_relaxed(&stats->node[s].connections);
     return progress;
 }
+
+const struct farm_run_worker_ops farm_run_sessions_ops = {.name = "bridge",
+                                                          .waits = "remote actors",
+                                                          .before_start = before_start,
+                                                          .loss = lose_bridge,
+                                                          .progress = progress,
+                                                          .readable = receive};
 
 // ---- start and end ----
 
@@ -494,6 +510,8 @@ enum farm_status farm_run_sessions_make(struct farm_run_sessions *sessions, stru
     sessions->change->remote = (struct farm_run_change_remote){
         .context = sessions, .next = begin_next_change, .joined = on_joined, .left = on_left};
     sessions->second_ns = farm_now_ns();
+    enum farm_status status = farm_run_bridges_add(sessions->bridges, &farm_run_sessions_ops, sessions, err);
+    if (status) return status;
     if (!workers->plan->quiet)
         farm_log_info("listening on %s%s", sessions->bridges->address,
                       sessions->bridges->encrypted ? "" : ", in the clear");

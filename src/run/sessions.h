@@ -8,21 +8,17 @@
 
 #include "run/session.h"
 
-// After bridges, workers and the admission socket: registers with change.h and writes RUN/bridge.addr. No effect if the
-// run does not listen.
+// After bridges, workers and the admission socket: registers with change.h, adds the bridges to the supervisor and
+// writes RUN/bridge.addr. No effect if the run does not listen.
 enum farm_status farm_run_sessions_make(struct farm_run_sessions *sessions, struct farm_error *err);
 void farm_run_sessions_free(struct farm_run_sessions *sessions); // safe on a zeroed one; removes the files
 
-// From the supervisor's callbacks: bridge b has sent messages; a tick; bridge b is about to start or restart; all
-// bridges are about to be stopped.
-void farm_run_sessions_receive(struct farm_run_sessions *sessions, uint32_t b);
-void farm_run_sessions_tick(struct farm_run_sessions *sessions, uint64_t now_ns);
-void farm_run_sessions_before_bridge(struct farm_run_sessions *sessions, uint32_t b);
-void farm_run_sessions_end(struct farm_run_sessions *sessions);
-// Bridge b cannot be kept alive: the rings of its nodes leave. False: no actor is left, and none can join.
-bool farm_run_sessions_lose_bridge(struct farm_run_sessions *sessions, uint32_t b, const char *why);
+// The events of bridge b. When it cannot be kept alive, the rings of its nodes leave; if then no actor is left and none
+// can join, the run ends.
+extern const struct farm_run_worker_ops farm_run_sessions_ops;
 
-// Grows while bridge b moves steps or accepts connections.
-uint64_t farm_run_sessions_progress(const struct farm_run_sessions *sessions, uint32_t b);
+// From the supervisor's callbacks: a tick; all bridges are about to be stopped.
+void farm_run_sessions_tick(struct farm_run_sessions *sessions, uint64_t now_ns);
+void farm_run_sessions_end(struct farm_run_sessions *sessions);
 
 #endif

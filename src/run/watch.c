@@ -28,11 +28,8 @@ void farm_run_watch_free(struct farm_run_watch *watch) {
 }
 
 void farm_run_watch_start(struct farm_run_watch *watch, size_t worker) {
-    const size_t places = watch->workers->plan->places;
-    if (worker >= places) {
-        watch->others[worker - places] = (struct farm_run_stop){0};
-        return;
-    }
+    watch->workers->worker[worker].stop = (struct farm_run_stop){0};
+    if (worker >= watch->workers->plan->places) return;
     watch->actors[worker] = (struct farm_watch){0};
     watch->memory[worker] = (struct farm_run_memory){0};
 }
@@ -134,15 +131,15 @@ static void watch_actor(struct farm_run_watch *watch, uint32_t a, uint64_t passe
 
 // ---- a stopped learner, a stopped bridge ----
 
-static void watch_other(struct farm_run_watch *watch, uint32_t i, uint64_t now_ns) {
-    struct farm_run_stop *stop = &watch->others[i];
-    const struct farm_run_workers *workers = watch->workers;
-    const pid_t pid = farm_supervisor_pid(workers->supervisor, workers->plan->places + i);
-    const bool bridge = i || workers->plan->responder.remote, stopped = pid && farm_watch_stopped(pid);
-    const char *name = bridge ? "bridge" : "learner";
+static void watch_other(const struct farm_run_workers *workers, uint32_t number, uint64_t now_ns) {
+    const struct farm_run_worker_ops *ops = workers->worker[number].ops;
+    struct farm_run_stop *stop = &workers->worker[number].stop;
+    const pid_t pid = farm_supervisor_pid(workers->supervisor, number);
+    const bool stopped = pid && farm_watch_stopped(pid);
     if (!stopped) {
         if (stop->reported)
-            farm_run_warn(workers->caller, "%s goes on after %.3g s", name, (double)(now_ns - stop->since_ns) * 1e-9);
+            farm_run_warn(workers->caller, "%s goes on after %.3g s", ops->name,
+                          (double)(now_ns - stop->since_ns) * 1e-9);
         *stop = (struct farm_run_stop){0};
         return;
     }
@@ -150,18 +147,21 @@ static void watch_other(struct farm_run_watch *watch, uint32_t i, uint64_t now_n
     if (stop->reported || now_ns - stop->since_ns < STOP_REPORT_NS) return;
     stop->reported = true;
     farm_run_warn(workers->caller,
-                  "%s stopped (pid %d) by SIGSTOP or a debugger: %s wait for it. `kill -CONT %d` lets it go on", name,
-                  (int)pid, i ? "remote actors" : "all actors", (int)pid);
+                  "%s stopped (pid %d) by SIGSTOP or a debugger: %s wait for it. `kill -CONT %d` lets it go on",
+                  ops->name, (int)pid, ops->waits, (int)pid);
 }
 
 static void watch_others(struct farm_run_watch *watch, uint64_t now_ns) {
     if (now_ns - watch->looked_ns < STOP_LOOK_NS) return;
     watch->looked_ns = now_ns;
-    for (uint32_t i = 0; i < 1 + watch->bridges->count; i++) watch_other(watch, i, now_ns);
+    for (uint32_t i = 0; i < watch->workers->worker_count; i++)
+        if (watch->workers->worker[i].ops->waits) watch_other(watch->workers, i, now_ns);
 }
 
 bool farm_run_watch_learner_stopped(const struct farm_run_watch *watch) {
-    return watch->others[0].reported;
+    for (uint32_t i = 0; i < watch->learners->count; i++)
+        if (watch->workers->worker[watch->learners->first + i].stop.reported) return true;
+    return false;
 }
 
 bool farm_run_watch_culprits(const struct farm_run_watch *watch, char *text, size_t bytes) {
@@ -219,16 +219,17 @@ static void watch_growth(struct farm_run_watch *watch, uint32_t a, uint64_t byte
 
 void farm_run_watch_memory(struct farm_run_watch *watch) {
     const struct farm_run_workers *workers = watch->workers;
-    uint64_t most = 0, sum = 0;
+    uint64_t most = 0, sum = 0, learners = 0;
     for (uint32_t a = 0; a < workers->plan->places; a++) {
         const uint64_t bytes = read_own_bytes(farm_supervisor_pid(workers->supervisor, a));
         sum += bytes;
         if (bytes > most) most = bytes;
         if (bytes) watch_growth(watch, a, bytes);
     }
-    const uint64_t learner = read_own_bytes(farm_supervisor_pid(workers->supervisor, workers->plan->places));
+    for (uint32_t i = 0; i < watch->learners->count; i++)
+        learners += read_own_bytes(farm_supervisor_pid(workers->supervisor, watch->learners->first + i));
     if (sum) watch->actor_bytes_max = most, watch->actor_bytes_sum = sum;
-    if (learner) watch->learner_bytes = learner;
+    if (learners) watch->learner_bytes = learners;
 }
 
 // ---- corrupt counters ----

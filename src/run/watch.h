@@ -1,18 +1,12 @@
-// Misbehaving workers: an actor that hangs or is stopped is reported once, and so is a learner or bridge that is
-// stopped; an actor that hangs for hang_kill seconds or publishes impossible counters is killed; an actor whose memory
-// has grown is named when memory becomes tight. supervisor/watchdog.h judges what this file reads. Runs in the
-// supervisor process.
+// Misbehaving workers: an actor that hangs or is stopped is reported once, and so is another worker that is stopped if
+// its kind names what waits for it; an actor that hangs for hang_kill seconds or publishes impossible counters is
+// killed; an actor whose memory has grown is named when memory becomes tight. supervisor/watchdog.h judges what this
+// file reads. Runs in the supervisor process.
 #ifndef FARM_RUN_WATCH_H
 #define FARM_RUN_WATCH_H
 
-#include "run/bridges.h"
+#include "run/learners.h"
 #include "supervisor/watchdog.h"
-
-// A learner or a bridge.
-struct farm_run_stop {
-    uint64_t since_ns; // of the look that found it stopped; 0: it runs
-    bool reported;
-};
 
 struct farm_run_memory {
     uint64_t first_bytes; // of this life of the actor; 0: not yet read
@@ -20,14 +14,13 @@ struct farm_run_memory {
 };
 
 struct farm_run_watch {
-    const struct farm_run_workers *workers; // farm_run_make
-    const struct farm_run_bridges *bridges; // farm_run_make
+    struct farm_run_workers *workers;         // farm_run_make
+    const struct farm_run_learners *learners; // farm_run_make
     struct farm_watchdog watchdog;
-    struct farm_watch *actors;                             // [places]
-    uint64_t hung;                                         // hangs reported so far
-    uint64_t looked_ns;                                    // when the learner and the bridges were looked at
-    struct farm_run_stop others[1 + FARM_RUN_BRIDGES_MAX]; // the learner, then the bridges
-    struct farm_run_memory *memory;                        // [places]
+    struct farm_watch *actors;      // [places]
+    uint64_t hung;                  // hangs reported so far
+    uint64_t looked_ns;             // when stopped workers were looked for
+    struct farm_run_memory *memory; // [places]
     // Memory of their own (RssAnon: without the rings), at the last farm_run_watch_memory; 0: unknown.
     uint64_t actor_bytes_max, actor_bytes_sum, learner_bytes;
 };
@@ -41,7 +34,7 @@ void farm_run_watch_tick(struct farm_run_watch *watch, uint64_t now_ns); // at e
 // Reads how much memory each local worker has. Costs a file of /proc for each.
 void farm_run_watch_memory(struct farm_run_watch *watch);
 
-// Whether the learner is stopped now, and has been for a while.
+// Whether a learner is stopped now, and has been for a while.
 bool farm_run_watch_learner_stopped(const struct farm_run_watch *watch);
 
 // Names what keeps the farm from publishing steps now: a stopped learner, actors that have work and do not do it.

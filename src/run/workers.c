@@ -1,16 +1,28 @@
 // See workers.h.
 #include "run/workers.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include "base/paths.h"
 #include "kernels/random.h"
-#include "learner/learner.h"
 #include "run/settings.h"
+
+enum farm_status farm_run_workers_reserve(struct farm_run_workers *workers, const struct farm_run_worker_ops *ops,
+                                          void *owner, uint32_t count, size_t *first, struct farm_error *err) {
+    enum farm_status status = FARM_OK;
+    *first = workers->worker_count;
+    struct farm_run_worker *all = realloc(workers->worker, (*first + count) * sizeof *all);
+    if (!all) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for %zu workers", *first + count);
+    workers->worker = all;
+    for (uint32_t i = 0; i < count && !status; i++) {
+        all[workers->worker_count++] =
+            (struct farm_run_worker){.ops = ops, .owner = owner, .i = i, .numbered = ops->numbered || count > 1};
+        status = farm_supervisor_reserve(workers->supervisor, err);
+    }
+    return status;
+}
+
+// ---- actors ----
 
 // A resumed run counts its steps from 0 again: under the same seed it would meet the same games and noise again.
 uint64_t farm_run_workers_seed(const struct farm_run_workers *workers) {
@@ -24,8 +36,6 @@ uint32_t farm_run_workers_in_shard(const struct farm_run_workers *workers, uint3
         count += workers->actors[a].attached && workers->ring_shard[a] == shard;
     return count;
 }
-
-// ---- actors ----
 
 // Rings may use half of the last-level caches; environments, network and other programs need the rest.
 static bool rings_outgrow_caches(const struct farm_run_plan *plan) {
@@ -97,7 +107,7 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
     return status;
 }
 
-static enum farm_status add_actor(struct farm_run_workers *workers, uint32_t a, struct farm_error *err) {
+static enum farm_status enlist_actor(struct farm_run_workers *workers, uint32_t a, struct farm_error *err) {
     const struct farm_run_plan *plan = workers->plan;
     const struct farm_plan_actor *place = &plan->placement->actor[a];
     struct farm_run_actor *actor = &workers->actors[a];
@@ -113,92 +123,13 @@ static enum farm_status add_actor(struct farm_run_workers *workers, uint32_t a, 
     return status ? status : farm_supervisor_enlist(workers->supervisor, a, &spec, err);
 }
 
-// ---- the learner ----
-
-static int learner_body(void *context, struct farm_error *err) {
-    const struct farm_run_workers *workers = context;
-    const struct farm_run_responder *responder = &workers->plan->responder;
-    struct farm_learner_config config = workers->learner;
-    char cpu_name[128], run[PATH_MAX], run_file[PATH_MAX + 16], user_file[PATH_MAX];
-    config.stats = farm_run_rings_open_stats(workers->rings, err);
-    if (!config.stats) return 1;
-    if (responder->body) return responder->body(responder->context, workers, config.stats, err);
-    config.cpu_name = farm_machine_cpu_name(NULL, cpu_name, sizeof cpu_name) ? cpu_name : NULL;
-    const char *folder = workers->run_path;
-    if (!folder && config.evaluate && config.checkpoint_load &&
-        farm_run_dir_of_checkpoint(config.checkpoint_load, run, sizeof run))
-        folder = run;
-    if (folder) config.arithmetic_run_file = farm_run_dir_file(folder, "arithmetic.txt", run_file, sizeof run_file);
-    if (farm_path_cache("arithmetic.txt", user_file, sizeof user_file)) config.arithmetic_user_file = user_file;
-    return farm_learner_run(&config, err);
-}
-
-size_t farm_run_workers_fill_learner(struct farm_run_workers *workers) {
-    const struct farm_run_plan *plan = workers->plan;
-    const struct farm_run_rings *rings = workers->rings;
-    struct farm_learner_config *learner = &workers->learner;
-    size_t kept = 0;
-    for (uint32_t a = 0; a < plan->places; a++) {
-        const struct farm_ring *ring = workers->actors[a].attached ? &rings->ring[a] : NULL;
-        workers->keep[kept++] = workers->ring_fds[a][0] = ring ? ring->up.fd_readonly : -1;
-        workers->keep[kept++] = workers->ring_fds[a][1] = ring ? ring->down.fd : -1;
-        if (workers->up_writable) workers->keep[kept++] = workers->up_writable[a] = ring ? ring->up.fd : -1;
-        workers->keep[kept++] = workers->wake_fds[a] = ring && workers->actors[a].remote ? workers->actors[a].wake : -1;
-    }
-    for (uint32_t b = 0; b < rings->bell_count; b++) workers->keep[kept++] = rings->bells[b];
-    workers->keep[kept++] = rings->stats_segment.fd;
-    workers->keep[kept++] = learner->admission;
-    workers->keep[kept++] = learner->sample_fd = workers->sample[1];
-    learner->ring_fds = (const int(*)[2])workers->ring_fds;
-    learner->ring_count = plan->places;
-    learner->up_writable = workers->up_writable;
-    learner->wake_fds = workers->wake_fds;
-    learner->ring_shard = workers->ring_shard;
-    for (uint32_t k = 0; k < learner->shard_count; k++) {
-        const struct farm_bitmap *cpus = &plan->placement->shard_cpus[k];
-        learner->shards[k].eventfd = rings->bells[k];
-        learner->shards[k].cpus = plan->recipe.pin && farm_bitmap_count(cpus) ? cpus : NULL;
-    }
-    return kept;
-}
-
-// The learner's node, unless its inference threads on CPUs run on several.
-static int learner_memory_node(const struct farm_plan *placement, bool gpu) {
-    for (int k = 1; k < placement->shard_count && !gpu; k++)
-        if (placement->shard_node[k] != placement->shard_node[0]) return -1;
-    return placement->learner_node;
-}
-
-static enum farm_status add_learner(struct farm_run_workers *workers, struct farm_error *err) {
-    const struct farm_plan *placement = workers->plan->placement;
-    workers->learner.seed = farm_run_workers_seed(workers);
-    workers->learner_cpus = placement->inference_cpus;
-    farm_bitmap_add(&workers->learner_cpus, &placement->training_cpus);
-    const bool bridge = workers->plan->responder.remote;
-    if (bridge) farm_bitmap_add(&workers->learner_cpus, &placement->bridge_cpus);
-    const bool pinned = workers->plan->recipe.pin && farm_bitmap_count(&workers->learner_cpus);
-    struct farm_worker_spec spec = {.name = "learner",
-                                    .body = learner_body,
-                                    .context = workers,
-                                    .keep_count = farm_run_workers_fill_learner(workers),
-                                    .keep = workers->keep,
-                                    .cpus = pinned ? &workers->learner_cpus : NULL,
-                                    .memory_node = learner_memory_node(placement, workers->plan->first_gpu >= 0),
-                                    .may_end = true,
-                                    .errors_are_final = true, // a bad checkpoint or divergence would repeat
-                                    .deaths_are_final = workers->plan->deterministic,
-                                    .stop_phase = FARM_RUN_PHASE_LEARNER};
-    if (bridge) snprintf(spec.name, sizeof spec.name, "bridge");
-    return farm_supervisor_enlist(workers->supervisor, workers->plan->places, &spec, err);
-}
-
 enum farm_status farm_run_workers_enlist(struct farm_run_workers *workers, struct farm_error *err) {
     enum farm_status status = FARM_OK;
-    for (uint32_t a = 0; a < workers->plan->actors && !status; a++) status = add_actor(workers, a, err);
-    return status ? status : add_learner(workers, err);
+    for (uint32_t a = 0; a < workers->plan->actors && !status; a++) status = enlist_actor(workers, a, err);
+    return status;
 }
 
-enum farm_status farm_run_workers_add(struct farm_run_workers *workers, struct farm_error *err) {
+enum farm_status farm_run_workers_make(struct farm_run_workers *workers, struct farm_error *err) {
     const struct farm_run_plan *plan = workers->plan;
     const bool gpu = !plan->responder.body && plan->device != FARM_DEVICE_CPU;
     const size_t places = plan->places;
@@ -207,28 +138,21 @@ enum farm_status farm_run_workers_add(struct farm_run_workers *workers, struct f
     workers->ring_shard = calloc(places, sizeof *workers->ring_shard);
     workers->up_writable = gpu ? calloc(places, sizeof *workers->up_writable) : NULL;
     workers->wake_fds = calloc(places, sizeof *workers->wake_fds);
-    workers->keep = calloc(4 * places + workers->rings->bell_count + 3, sizeof *workers->keep);
-    if (!workers->actors || !workers->ring_fds || !workers->ring_shard || !workers->keep || !workers->wake_fds ||
+    if (!workers->actors || !workers->ring_fds || !workers->ring_shard || !workers->wake_fds ||
         (gpu && !workers->up_writable))
         return farm_fail_errno(err, FARM_E_LIMIT, "no memory for %zu actors", places);
     workers->count = plan->actors;
     workers->start_frames = workers->learner.before.frames;
-    if (plan->deterministic && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, workers->sample))
-        return farm_fail_errno(err, FARM_E_LIMIT, "no socket to the learner (ulimit -n)");
-    enum farm_status status = FARM_OK;
-    for (size_t i = 0; i <= places && !status; i++) status = farm_supervisor_reserve(workers->supervisor, err);
-    return status ? status : farm_run_workers_enlist(workers, err);
+    return FARM_OK;
 }
 
 void farm_run_workers_free(struct farm_run_workers *workers) {
     for (uint32_t a = 0; workers->actors && a < workers->plan->places; a++)
         farm_env_program_free(&workers->actors[a].program);
-    for (int i = 0; i < 2; i++)
-        if (workers->sample[i]) close(workers->sample[i]);
+    free(workers->worker);
     free(workers->actors);
     free(workers->ring_fds);
     free(workers->ring_shard);
     free(workers->up_writable);
     free(workers->wake_fds);
-    free(workers->keep);
 }

@@ -1,5 +1,6 @@
-// Worker specs of a run: body or program, CPUs, memory node and descriptors of each process; and the entry of the
-// learner's process. Runs in the supervisor process. supervisor.h starts, watches and ends the workers.
+// The workers of a run: a table of their kinds, and the specs of the actors (program or body, CPUs, memory node and
+// descriptors of each process). A kind registers its workers, and what the run does at their events. Runs in the
+// supervisor process. supervisor.h starts, watches and ends the workers.
 #ifndef FARM_RUN_WORKERS_H
 #define FARM_RUN_WORKERS_H
 
@@ -9,6 +10,33 @@
 
 // Order of stopping: the learner writes its last checkpoint while the actors still run.
 enum { FARM_RUN_PHASE_LEARNER, FARM_RUN_PHASE_ACTORS };
+
+// What the run does when something happens to a worker, in the file that owns its kind. owner: as registered; i: which
+// of the kind's workers. Functions may be NULL.
+struct farm_run_worker_ops {
+    const char *name;  // "actor"
+    bool numbered;     // reports call it "actor 0" even if it is the only one
+    const char *waits; // what waits for it while it is stopped, as watch.h reports; NULL: not reported
+    void (*before_start)(void *owner, uint32_t i, uint64_t starts);
+    bool (*line)(void *owner, uint32_t i, const char *line);                // true: not for stderr
+    bool (*death)(void *owner, uint32_t i, const struct farm_death *death); // true: no report of it
+    void (*end)(void *owner, uint32_t i);
+    void (*loss)(void *owner, uint32_t i, const char *why);
+    uint64_t (*progress)(void *owner, uint32_t i); // NULL: it makes none
+    void (*readable)(void *owner, uint32_t i);     // its descriptor can be read
+};
+
+struct farm_run_worker {
+    const struct farm_run_worker_ops *ops;
+    void *owner;
+    uint32_t i;
+    bool numbered;
+    int fd; // wakes the supervisor until the run stops; 0: none
+    struct farm_run_stop {
+        uint64_t since_ns; // of the look that found it stopped; 0: it runs
+        bool reported;
+    } stop;
+};
 
 // One actor's worker, at an address that the supervisor keeps.
 struct farm_run_actor {
@@ -31,7 +59,7 @@ struct farm_run_workers {
     const struct farm_run_plan *plan;
     struct farm_run_rings *rings;
     const struct farm_run_caller *caller;
-    struct farm_supervisor *supervisor; // actors are workers 0..places-1, the learner is worker `places`
+    struct farm_supervisor *supervisor;
     struct farm_learner_config learner; // completed by the command before farm_run_build
 
     // the command, before farm_run_build
@@ -39,19 +67,23 @@ struct farm_run_workers {
     int video;                               // pipe that actor 0 films to (actor/film.h); 0: none
     char checkpoint[FARM_RUN_PATH_MAX + 64]; // that the learner loads; "": learner.checkpoint_load
 
-    // farm_run_workers_add
+    struct farm_run_worker *worker; // [worker_count] by the supervisor's number; the actors' are 0..places-1
+    uint32_t worker_count;
+
+    // farm_run_workers_make
     struct farm_run_actor *actors; // [places]
     uint32_t count;                // attached actors
-    struct farm_bitmap learner_cpus;
-    int (*ring_fds)[2];   // [places], as the learner inherits them; -1: a vacant place
-    uint32_t *ring_shard; // [places]
-    int *up_writable;     // [places]; NULL: the learner is on the CPU
-    int *wake_fds;        // [places]; -1: a local actor
-    int *keep;            // the learner's descriptors
+    int (*ring_fds)[2];            // [places], as the learner inherits them; -1: a vacant place
+    uint32_t *ring_shard;          // [places]
+    int *up_writable;              // [places]; NULL: the learner is on the CPU
+    int *wake_fds;                 // [places]; -1: a local actor
 
-    int sample[2];         // a deterministic run's socket between supervisor and learner (learner/config.h); 0: none
     uint64_t start_frames; // of the run when these processes started
 };
+
+// Registers `count` workers of one kind: their numbers, from *first on, are for farm_supervisor_enlist.
+enum farm_status farm_run_workers_reserve(struct farm_run_workers *workers, const struct farm_run_worker_ops *ops,
+                                          void *owner, uint32_t count, size_t *first, struct farm_error *err);
 
 // The seed of actors and learner: the recipe's, changed if the run has frames already.
 uint64_t farm_run_workers_seed(const struct farm_run_workers *workers);
@@ -62,17 +94,14 @@ uint32_t farm_run_workers_in_shard(const struct farm_run_workers *workers, uint3
 // Whether the process that answers the actors shares their CPUs.
 bool farm_run_shares_cpus(const struct farm_run_plan *plan);
 
-// Adds all actors, then the learner, to the supervisor. Called after rings, bells, stats and the admission socket.
-enum farm_status farm_run_workers_add(struct farm_run_workers *workers, struct farm_error *err);
-// The same workers once more, after all have ended and with new rings.
+// Makes the lists by place. Called after rings, bells and stats, before a kind is registered.
+enum farm_status farm_run_workers_make(struct farm_run_workers *workers, struct farm_error *err);
+// Describes the plan's actors to the supervisor; again after all workers have ended, with new rings.
 enum farm_status farm_run_workers_enlist(struct farm_run_workers *workers, struct farm_error *err);
 void farm_run_workers_free(struct farm_run_workers *workers); // safe on a zeroed one
 
 // Fills the spec of an actor whose ring, CPUs, memory node and shard are set.
 enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uint32_t a, struct farm_worker_spec *spec,
                                            struct farm_error *err);
-
-// Fills in what the next learner inherits; returns the number of descriptors in `keep`.
-size_t farm_run_workers_fill_learner(struct farm_run_workers *workers);
 
 #endif

@@ -98,7 +98,7 @@ static bool receive_all(void) {
 
 static void tick(void) {
     for (bool busy = true; busy;) {
-        for (uint32_t b = 0; b < t->run.bridges.count; b++) farm_run_sessions_receive(&t->run.sessions, b);
+        for (uint32_t b = 0; b < t->run.bridges.count; b++) farm_run_sessions_ops.readable(&t->run.sessions, b);
         farm_run_change_advance(&t->run.change);
         farm_run_sessions_tick(&t->run.sessions, farm_now_ns());
         busy = reply_to_request();
@@ -183,7 +183,7 @@ Test(sessions, a_node_gets_places_and_its_bridge_receives_the_rings) {
             t->received[i].fds[0] = t->received[i].fds[1] = -1;
     farm_ring_close(&ring);
     cr_expect_eq(t->run.workers.count, 3);
-    (void)farm_run_workers_fill_learner(&t->run.workers);
+    (void)farm_run_learners_fill(&t->run.learners);
     cr_expect_eq(t->run.workers.learner.wake_fds[2], t->run.bridges.bridge[0].wake);
     cr_expect_eq(t->run.workers.learner.wake_fds[3], -1);
     request_places(0, 7, 3, 1); // repeated by the same node
@@ -202,7 +202,7 @@ Test(sessions, many_rings_join_one_after_another) {
 
 // One round of the loop without a reply of the learner.
 static void tick_without_reply(void) {
-    farm_run_sessions_receive(&t->run.sessions, 0);
+    farm_run_sessions_ops.readable(&t->run.sessions, 0);
     farm_run_change_advance(&t->run.change);
     receive_all();
 }
@@ -231,7 +231,7 @@ Test(sessions, a_restarted_bridge_receives_everything_a_few_rings_a_tick) {
     join(1, 38, 1);
     join(2, 2, 2);
     drop_received();
-    farm_run_sessions_before_bridge(&t->run.sessions, 0);
+    farm_run_sessions_ops.before_start(&t->run.sessions, 0, 1);
     tick_without_reply();
     cr_expect_eq(count_received(FARM_CONTROL_RING, NULL), 16);
     cr_expect_eq(count_received(FARM_CONTROL_ADMITTED, NULL), 0);
@@ -308,7 +308,7 @@ Test(sessions, messages_of_a_dead_bridge_count) {
     const uint32_t session = join(1, 3, 1);
     const struct farm_control_message leave = leave_message(session, UINT32_MAX, 0);
     cr_assert(farm_control_send(t->run.bridges.bridge[0].end, &leave));
-    farm_run_sessions_before_bridge(&t->run.sessions, 0);
+    farm_run_sessions_ops.before_start(&t->run.sessions, 0, 1);
     tick();
     cr_expect_eq(t->run.workers.count, 0);
 }
@@ -316,11 +316,11 @@ Test(sessions, messages_of_a_dead_bridge_count) {
 Test(sessions, a_bridge_that_dies_at_once_restarts_with_poll) {
     start(4);
     const struct farm_run_bridge *bridge = &t->run.bridges.bridge[0];
-    farm_run_sessions_before_bridge(&t->run.sessions, 0);
+    farm_run_sessions_ops.before_start(&t->run.sessions, 0, 1);
     t->run.bridges.bridge[0].start_ns -= 2000000000u;
-    farm_run_sessions_before_bridge(&t->run.sessions, 0);
+    farm_run_sessions_ops.before_start(&t->run.sessions, 0, 1);
     cr_expect_str_eq(bridge->engine, "auto");
-    farm_run_sessions_before_bridge(&t->run.sessions, 0);
+    farm_run_sessions_ops.before_start(&t->run.sessions, 0, 1);
     cr_expect_str_eq(bridge->engine, "poll");
 }
 
@@ -328,7 +328,8 @@ Test(sessions, training_goes_on_without_a_bridge_if_it_has_actors) {
     start_with("1", 4, 1, "600");
     join(1, 2, 1);
     cr_expect_eq(t->run.workers.count, 3);
-    cr_expect(farm_run_sessions_lose_bridge(&t->run.sessions, 0, "the bridge cannot be kept alive"));
+    farm_run_sessions_ops.loss(&t->run.sessions, 0, "the bridge cannot be kept alive");
+    cr_expect_str_eq(t->run.change.failure, "");
     tick();
     cr_expect_eq(t->run.workers.count, 1);
     cr_expect_eq(t->leaves, 2);
@@ -338,8 +339,10 @@ Test(sessions, training_goes_on_without_a_bridge_if_it_has_actors) {
 
 Test(sessions, training_ends_with_its_last_bridge_if_it_has_no_actors) {
     start_with("0", 4, 2, "600");
-    cr_expect(farm_run_sessions_lose_bridge(&t->run.sessions, 1, "bridge 1 cannot be kept alive"));
-    cr_expect_not(farm_run_sessions_lose_bridge(&t->run.sessions, 0, "bridge 0 cannot be kept alive"));
+    farm_run_sessions_ops.loss(&t->run.sessions, 1, "bridge 1 cannot be kept alive");
+    cr_expect_str_eq(t->run.change.failure, "");
+    farm_run_sessions_ops.loss(&t->run.sessions, 0, "bridge 0 cannot be kept alive");
+    cr_expect_str_eq(t->run.change.failure, "bridge 0 cannot be kept alive");
 }
 
 Test(sessions, impossible_requests_are_refused) {
@@ -452,7 +455,7 @@ Test(sessions, no_node_is_replaced_just_after_its_bridge_started) {
     start(4);
     const uint32_t first = join(1, 2, 99);
     join(2, 2, 99);
-    farm_run_sessions_before_bridge(&t->run.sessions, 0);
+    farm_run_sessions_ops.before_start(&t->run.sessions, 0, 1);
     tick();
     age(first, 4);
     cr_expect_eq(t->leaves, 0);
