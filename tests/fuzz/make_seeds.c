@@ -1,6 +1,6 @@
 // Writes the seeds that are bytes of the program's own structs and files (attach, spec, checkpoint) with the program's
-// own functions: make_seeds FOLDER, which holds corpus/ of tests/fuzz. `make fuzz-seeds` runs it after a layout, a
-// format or a target's way of reading its input has changed. All other seeds are texts, written by hand.
+// own functions: make_seeds FOLDER, in which corpus/TARGET/ is. `make fuzz-seeds` runs it after a layout, a format or
+// a target's way of reading its input has changed. All other seeds are texts, written by hand.
 #include <stdio.h>
 #include <unistd.h>
 

@@ -1,8 +1,8 @@
 #!/bin/bash
 # Builds and runs the fuzz targets of tests/fuzz: fuzz.sh COMMAND [TARGET...]
 #   build     builds the targets; without clang it does nothing
-#   test      runs each target on its corpus and on up to 3,000 new inputs or for SECONDS_EACH (1), whichever ends
-#             first; prints a line `covered: ...`
+#   test      runs each target on its corpus, tests/fuzz/corpus/TARGET.tar, and on up to 3,000 new inputs or for
+#             SECONDS_EACH (1), whichever ends first; prints a line `covered: ...`
 #   long      fuzzes each target for SECONDS_EACH (60), keeps new inputs in $BUILD/fuzz/corpus and appends a line for
 #             each target to bench/results/fuzz.jsonl
 #   keep      minimises $BUILD/fuzz/corpus and the committed corpus into the committed corpus; seed-* and fault-*
@@ -13,7 +13,7 @@ set -eu
 command=${1:?usage: fuzz.sh build|test|long|keep|seeds [TARGET...]}
 shift
 build=${BUILD:-build}/fuzz
-corpus=tests/fuzz/corpus
+packed=tests/fuzz/corpus
 input_bytes_max=4096
 files_max=100
 corpus_bytes_max=100000
@@ -40,6 +40,16 @@ if ! echo 'int LLVMFuzzerTestOneInput(const char *d, long n) { return !d && n; }
 fi
 make -s -j2 BUILD="$build" CC=clang SANITIZE=address,undefined,fuzzer-no-link fuzz-programs >"$scratch/log" 2>&1 ||
     { cat "$scratch/log" >&2; exit 1; }
+
+corpus=$scratch/corpus
+for target in "${targets[@]}"; do
+    mkdir -p "$corpus/$target"
+    [ ! -f "$packed/$target.tar" ] || tar -C "$corpus/$target" -xf "$packed/$target.tar"
+done
+# The same inputs make the same bytes.
+pack() { # target
+    tar -C "$corpus/$1" --sort=name --format=ustar --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX -cf "$packed/$1.tar" .
+}
 
 # Runs one target and writes $scratch/report. If it breaks, prints the report and fails.
 run_target() { # target seconds [option or corpus...]
@@ -99,8 +109,9 @@ keep_all() {
             [ $(($(cat "$scratch/kept-$target"/* "$file" | wc -c))) -lt "$corpus_bytes_max" ] || break
             cp -n "$file" "$scratch/kept-$target"
         done < <(find "$scratch/merged-$target" -type f -printf '%s %p\n' | sort -n | sed 's/^[0-9]* //')
-        rm -rf "${corpus:?}/$target"
-        cp -r "$scratch/kept-$target" "$corpus/$target"
+        rm -r "${corpus:?}/$target"
+        mv "$scratch/kept-$target" "$corpus/$target"
+        pack "$target"
         echo "  $target: $(count_inputs "$target") inputs, $(cat "$corpus/$target"/* | wc -c) bytes"
     done
 }
@@ -110,6 +121,9 @@ build) ;;
 test) test_all ;;
 long) long_all ;;
 keep) keep_all ;;
-seeds) "$build/make_seeds" tests/fuzz ;;
+seeds)
+    "$build/make_seeds" "$scratch"
+    for target in attach spec checkpoint; do pack "$target"; done
+    ;;
 *) echo "fuzz.sh: unknown command '$command'" >&2; exit 2 ;;
 esac
