@@ -285,3 +285,35 @@ struct model_result model_explore(const struct model_scenario *scenario) {
     result.interleavings = frames[0].ways;
     return result;
 }
+
+static bool is_chosen(const char *name, bool extensive, int argc, char **argv) {
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], name) == 0 || strcmp(argv[i], "all") == 0) return true;
+    return argc == 1 && !extensive;
+}
+
+int model_main(int argc, char **argv, unsigned count, bool (*choose)(unsigned i, struct model_scenario *scenario)) {
+    unsigned run = 0, failed = 0;
+    uint64_t states = 0, steps = 0;
+    double interleavings = 0;
+    for (unsigned i = 0; i < count && !failed; i++) {
+        struct model_scenario scenario;
+        const bool extensive = choose(i, &scenario);
+        if (argc == 2 && strcmp(argv[1], "list") == 0) printf("%s%s\n", scenario.name, extensive ? " (extensive)" : "");
+        if (!is_chosen(scenario.name, extensive, argc, argv)) continue;
+        const struct model_result result = model_explore(&scenario);
+        run++;
+        failed += result.failed;
+        states += result.states;
+        steps += result.steps;
+        interleavings += result.interleavings;
+        if (!result.failed)
+            printf("%s: %llu states, %llu steps, %.3g interleavings, up to %u steps long\n", scenario.name,
+                   (unsigned long long)result.states, (unsigned long long)result.steps, result.interleavings,
+                   result.depth);
+        fflush(stdout);
+    }
+    printf("%u scenarios, %u failed, %llu states, %llu steps, %.3g interleavings\n", run, failed,
+           (unsigned long long)states, (unsigned long long)steps, interleavings);
+    return failed ? 1 : 0;
+}

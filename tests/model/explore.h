@@ -87,4 +87,8 @@ struct model_result {
 
 struct model_result model_explore(const struct model_scenario *scenario);
 
+// main() of a model. Arguments: scenarios' names, `all`, or `list` (prints the names); none: the short tier. choose:
+// fills in the i-th scenario of `count` and makes it the present one; true: it is extensive, not of the short tier.
+int model_main(int argc, char **argv, unsigned count, bool (*choose)(unsigned i, struct model_scenario *scenario));
+
 #endif

@@ -2,8 +2,6 @@
 // reduced to their accesses to a lane, over the real code of src/ring/{lane,wait,window}. Observations and answers are
 // variables, so races are found. Each answer is a function of its observation, so lost, doubled and foreign ones are
 // found.
-//
-// usage: lane_model [SCENARIO...]     without names: the short tier; `list` prints the names.
 #include <stdio.h>
 #include <string.h>
 
@@ -440,41 +438,18 @@ static void end(void) {
         }
 }
 
-static bool is_chosen(const struct setting *setting, int argc, char **argv) {
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], setting->name) == 0 || strcmp(argv[i], "all") == 0) return true;
-    return argc == 1 && !setting->extensive;
+static bool choose(unsigned i, struct model_scenario *scenario) {
+    set = &SETTINGS[i];
+    *scenario = (struct model_scenario){.name = set->name,
+                                        .set_up = set_up,
+                                        .invariant = invariant,
+                                        .end = end,
+                                        .crashes = set->crashes,
+                                        .spurious = set->spurious,
+                                        .latest = set->lies};
+    return set->extensive;
 }
 
 int main(int argc, char **argv) {
-    unsigned count = 0, failed = 0;
-    uint64_t states = 0, steps = 0;
-    double interleavings = 0;
-    for (unsigned i = 0; i < sizeof SETTINGS / sizeof *SETTINGS; i++) {
-        set = &SETTINGS[i];
-        if (argc == 2 && strcmp(argv[1], "list") == 0)
-            printf("%s%s\n", set->name, set->extensive ? " (extensive)" : "");
-        if (!is_chosen(set, argc, argv)) continue;
-        struct model_result result = model_explore(&(struct model_scenario){.name = set->name,
-                                                                            .set_up = set_up,
-                                                                            .invariant = invariant,
-                                                                            .end = end,
-                                                                            .crashes = set->crashes,
-                                                                            .spurious = set->spurious,
-                                                                            .latest = set->lies});
-        count++;
-        failed += result.failed;
-        states += result.states;
-        steps += result.steps;
-        interleavings += result.interleavings;
-        if (!result.failed)
-            printf("%s: %llu states, %llu steps, %.3g interleavings, up to %u steps long\n", set->name,
-                   (unsigned long long)result.states, (unsigned long long)result.steps, result.interleavings,
-                   result.depth);
-        fflush(stdout);
-        if (result.failed) break;
-    }
-    printf("%u scenarios, %u failed, %llu states, %llu steps, %.3g interleavings\n", count, failed,
-           (unsigned long long)states, (unsigned long long)steps, interleavings);
-    return failed ? 1 : 0;
+    return model_main(argc, argv, sizeof SETTINGS / sizeof *SETTINGS, choose);
 }

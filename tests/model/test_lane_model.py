@@ -1,6 +1,6 @@
-"""src/ring under the model checker (explore.h): the real code passes, and every mutant of it fails.
+"""src/ring and src/board under the model checker (explore.h): the real code passes, and every mutant of it fails.
 
-A mutant is a copy of src/ring (or of the model) with one change. It must make a scenario fail. The test also fails if the
+A mutant is a copy of src/ring or src/board (or of the model) with one change. It must make a scenario fail. The test also fails if the
 text to change is missing, so the list follows the code. With FARM_MODEL=full (make model) the extensive scenarios, the
 other mutants and the harmless ones run too.
 """
@@ -21,8 +21,8 @@ FULL = os.environ.get("FARM_MODEL") == "full"
 CC = os.environ.get("CC", "gcc")
 FLAGS = ["-std=c17", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unused"]
 WRAP = "-Wl,--wrap=syscall,--wrap=write,--wrap=preadv2,--wrap=ppoll,--wrap=calloc,--wrap=free"
-RING = ["lane.c", "wait.c", "window.c"]
-MODEL = ["machine.c", "explore.c", "lane_model.c"]
+CODE = {"ring": ["lane.c", "wait.c", "window.c"], "board": []}  # what each model compiles beside its headers
+MODEL = ["machine.c", "explore.c"]
 
 # name, file, old text, new text, and the scenario that fails; without it the short ones run until one does
 MUTANTS = [
@@ -125,6 +125,20 @@ MUTANTS = [
      ".now = known, .acquirable = known.view, .released = known.view};", ".now.clock = known.clock};"),
 ]
 
+BOARD_MUTANTS = [
+    ("a reader announces without its fence", "board.h", "farm_fence_full();                                     // F1", "//"),
+    ("the writer looks without its fence", "board.h", "farm_fence_full(); // F2", "//"),
+    ("a reader does not look again", "board.h", "        word = farm_load_acquire(&board->newest);\n", ""),
+    ("a stopped reader is cleared", "board_model.c", "clears_a_stopped_reader = false", "clears_a_stopped_reader = true"),
+    ("a reader announces relaxed", "board.h", "farm_store_release(&reader->using, 1 +", "farm_store_relaxed(&reader->using, 1 +"),
+    ("a reader ends relaxed", "board.h", "farm_store_release(&reader->using, 0)", "farm_store_relaxed(&reader->using, 0)"),
+    ("the newest is stored relaxed", "board.h", "farm_store_release(&board->newest,", "farm_store_relaxed(&board->newest,"),
+    ("the newest is read relaxed", "board.h", "        word = farm_load_acquire(&board->newest);",
+     "        word = farm_load_relaxed(&board->newest);"),
+    ("the newest is written again", "board.h", "newest ? 1ull << (newest & 0xff) : 0;", "0 * newest;"),
+    ("the writer ignores readers", "board.h", "if (using) used |=", "if (!using) used |="),
+]
+
 # Harmless mutants (make model searches them); docs/MEMORY_MODEL.md has the reasons.
 HARMLESS = [
     ("the wake word is stored relaxed (the kernel's lock orders it)", "wait.c", "farm_add32_release(wake,", "farm_add32_relaxed(wake,"),
@@ -158,39 +172,41 @@ def link(program, objects):
     return program
 
 
-def lane_model(folder, ring, changed=None):
-    """Builds lane_model in `folder`, over the sources in the folder `ring`. `changed`: the one file of a mutant, whose copy lies
-    there; objects that do not depend on it are those of the unchanged code."""
-    includes = [os.path.join(HERE, "shadow"), HERE, os.path.dirname(ring), os.path.join(SOURCE, "src"), os.path.join(SOURCE, "include")]
+def model(room, folder, code, changed=None):
+    """Builds the model of a room of src in `folder`, over its sources in the folder `code`. `changed`: the one file of a
+    mutant, whose copy lies there; objects that do not depend on it are those of the unchanged code."""
+    own = {"ring": "lane_model.c", "board": "board_model.c"}[room]
+    includes = [os.path.join(HERE, "shadow"), HERE, os.path.dirname(code), os.path.join(SOURCE, "src"), os.path.join(SOURCE, "include")]
     objects = [os.path.join(BUILD, "status.o")]
-    for source in [os.path.join(HERE, name) for name in MODEL] + [os.path.join(ring, name) for name in RING]:
+    for source in [os.path.join(HERE, name) for name in [*MODEL, own]] + [os.path.join(code, name) for name in CODE[room]]:
         name = os.path.basename(source)
-        if name == changed and name in MODEL:
+        if name == changed and os.path.dirname(source) == HERE:
             source = os.path.join(folder, name)
-        again = changed is None or name == changed or changed.endswith(".h") and name not in MODEL[:2]
+        again = changed is None or name == changed or changed.endswith(".h") and name not in MODEL
         objects.append(compile_object(source, folder, *includes) if again else os.path.join(BUILD, name[:-2] + ".o"))
-    return link(os.path.join(folder, "lane_model"), objects)
+    return link(os.path.join(folder, f"{room}_model"), objects)
 
 
-def mutate(index, file, old, new):
+def mutate(room, index, file, old, new):
     """Copies the sources, makes one change and builds; raises if the line is not there exactly once."""
-    folder = os.path.join(BUILD, f"mutant{index}")
-    ring = os.path.join(folder, "ring")
+    folder = os.path.join(BUILD, f"mutant_{room}{index}")
+    code = os.path.join(folder, room)
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(os.path.join(SOURCE, "src/ring"), ring)
-    path = os.path.join(folder if file in MODEL else ring, file)
-    with open(os.path.join(HERE, file) if file in MODEL else path, encoding="utf-8") as source:
+    shutil.copytree(os.path.join(SOURCE, "src", room), code)
+    model_file = os.path.join(HERE, file)
+    path = os.path.join(folder if os.path.exists(model_file) else code, file)
+    with open(model_file if os.path.exists(model_file) else path, encoding="utf-8") as source:
         text = source.read()
     if text.count(old) != 1:
         raise AssertionError(f"{file} contains {text.count(old)} times: {old}")
     with open(path, "w", encoding="utf-8") as target:
         target.write(text.replace(old, new))
-    return folder, lane_model(folder, ring, file)
+    return folder, model(room, folder, code, file)
 
 
-def search_mutant(index, mutant, timeout):
+def search_mutant(room, index, mutant, timeout):
     _, file, old, new, *scenario = mutant
-    folder, program = mutate(index, file, old, new)
+    folder, program = mutate(room, index, file, old, new)
     result = run([program, *scenario], timeout)
     shutil.rmtree(folder)
     return result
@@ -202,7 +218,7 @@ class LaneModel(unittest.TestCase):
     def setUpClass(cls):
         os.makedirs(BUILD, exist_ok=True)
         compile_object(os.path.join(SOURCE, "src/base/status.c"), BUILD, os.path.join(SOURCE, "src"))
-        cls.program = lane_model(BUILD, os.path.join(SOURCE, "src/ring"))
+        cls.programs = {room: model(room, BUILD, os.path.join(SOURCE, "src", room)) for room in CODE}
 
     def test_the_checkers_memory_is_rc11(self):
         objects = [os.path.join(BUILD, "machine.o"), os.path.join(BUILD, "explore.o")]
@@ -211,18 +227,19 @@ class LaneModel(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stdout)
         print("covered: " + result.stdout.strip().splitlines()[-1], flush=True)
 
-    def test_the_lane_holds_in_every_interleaving(self):
-        result = run([self.program, *(["all"] if FULL else [])])
-        if FULL:
-            print(result.stdout, flush=True)
-        self.assertEqual(result.returncode, 0, result.stdout)
-        print("covered: lane, real code under RC11: " + result.stdout.strip().splitlines()[-1], flush=True)
+    def test_the_rooms_hold_in_every_interleaving(self):
+        for room, program in self.programs.items():
+            result = run([program, *(["all"] if FULL else [])])
+            if FULL:
+                print(result.stdout, flush=True)
+            self.assertEqual(result.returncode, 0, result.stdout)
+            print(f"covered: {room}, real code under RC11: " + result.stdout.strip().splitlines()[-1], flush=True)
 
     def test_every_mutant_is_caught(self):
-        reasons, mutants = {}, MUTANTS if FULL else MUTANTS[::4]
+        reasons, mutants = {}, [("ring", mutant) for mutant in (MUTANTS if FULL else MUTANTS[::4])] + [("board", mutant) for mutant in BOARD_MUTANTS]
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            results = pool.map(lambda pair: search_mutant(*pair, 100), enumerate(mutants))
-            for mutant, result in zip(mutants, results):
+            results = pool.map(lambda entry: search_mutant(entry[1][0], entry[0], entry[1][1], 100), enumerate(mutants))
+            for (_, mutant), result in zip(mutants, results):
                 with self.subTest(mutant=mutant[0]):
                     self.assertEqual(result.returncode, 1, "not caught:\n" + result.stdout[-2000:])
                     found = re.search(r"^(.*): FAILED: (.*)$", result.stdout, re.M)
@@ -231,13 +248,13 @@ class LaneModel(unittest.TestCase):
         if FULL:
             for name, reason in reasons.items():
                 print(f"{name}: {reason}", flush=True)
-        print(f"covered: {len(reasons)} of {len(mutants)} mutants of src/ring caught by the model", flush=True)
+        print(f"covered: {len(reasons)} of {len(mutants)} mutants of src/ring and src/board caught by the model", flush=True)
 
     @unittest.skipUnless(FULL, "harmless mutants take long: make model")
     def test_the_harmless_mutants_are_harmless(self):
         for index, mutant in enumerate(HARMLESS):
             with self.subTest(mutant=mutant[0]):
-                result = search_mutant(f"_harmless{index}", mutant, None)
+                result = search_mutant("ring", f"_harmless{index}", mutant, None)
                 self.assertEqual(result.returncode, 0, result.stdout[-2000:])
 
 
