@@ -3,7 +3,7 @@
 ##@ The library
 # Protocol buffers, by protobuf-c.
 PROTO_C  := $(patsubst src/%.proto,$(BUILD)/gen/%.pb-c.c,$(wildcard src/*/*.proto))
-FOLDERS  := base config topo shm ring kernels kernels/cpu bw nn algo replay intake policy envs envs/native actor learner learner/cpu supervisor report run bridge view
+FOLDERS  := base config topo shm ring board kernels kernels/cpu bw nn algo replay intake policy envs envs/native actor learner learner/cpu supervisor report run bridge view
 SOURCES  := $(wildcard $(FOLDERS:%=src/%/*.c)) $(if $(COVERAGE),tests/support/coverage.c)
 ifneq ($(TARGET_CPU),x86_64)
 SOURCES  := $(filter-out %_avx2.c %_avx512.c,$(SOURCES))

@@ -8,6 +8,7 @@
 #include "policy/observation.h"
 
 struct farm_policy {
+    struct farm_board_reader parameters;
     struct farm_policy_config config;
     struct farm_executor *executor;
     uint64_t version; // of the executor's parameters; UINT64_MAX: none yet
@@ -46,12 +47,13 @@ static bool allocate(struct farm_policy *policy) {
 
 enum farm_status farm_policy_make(const struct farm_policy_config *config, struct farm_policy **out,
                                   struct farm_error *err) {
-    struct farm_policy *policy = calloc(1, sizeof *policy);
+    struct farm_policy *policy = aligned_alloc(_Alignof(struct farm_policy), sizeof *policy);
     if (policy) *policy = (struct farm_policy){.config = *config, .version = UINT64_MAX};
-    const enum farm_status status =
+    enum farm_status status =
         policy && allocate(policy)
             ? make_executor(policy, err)
             : farm_fail(err, FARM_E_LIMIT, "no memory for batches of %u observations", config->rows_max);
+    if (!status) status = farm_board_attach(config->board, &policy->parameters, err);
     if (status)
         farm_policy_free(policy);
     else
@@ -69,6 +71,14 @@ void farm_policy_free(struct farm_policy *policy) {
     free(policy->state[0]);
     free(policy->state[1]);
     free(policy);
+}
+
+// The executor packs the board's newest parameters, unless it has them.
+static void load_newest(struct farm_policy *policy) {
+    if (farm_board_version(&policy->parameters) == policy->version) return;
+    const float *params = farm_board_pin(&policy->parameters, &policy->version);
+    if (params) farm_executor_load(policy->executor, params);
+    farm_board_unpin(&policy->parameters);
 }
 
 // Copies the state before step n, with the step's flags, from the lane.
@@ -109,7 +119,7 @@ enum farm_status farm_policy_answer(struct farm_policy *policy, const struct far
     const struct farm_net *net = policy->config.net;
     const size_t pointers = (size_t)farm_net_pointers(net), outputs = (size_t)policy->config.head.outputs,
                  state = (size_t)net->state;
-    farm_published_load(policy->config.parameters, policy->executor, &policy->version);
+    load_newest(policy);
     size_t rows = 0;
     for (uint32_t i = 0; i < count; i++) {
         if (state) read_state(&items[i], policy->flags + rows, policy->state[0] + rows * state);

@@ -8,9 +8,9 @@
 #define FARM_POLICY_POLICY_H
 
 #include "base/bitmap.h"
+#include "board/board.h"
 #include "kernels/head.h"
 #include "nn/executor.h"
-#include "policy/published.h"
 #include "ring/lane.h"
 
 // Environments [env_from, env_from + env_count) of step n of a lane, to be answered.
@@ -25,7 +25,7 @@ struct farm_policy_config {
     const struct farm_net *net;               // outlives the policy
     struct farm_head head;                    // of the environment's actions
     const struct farm_arithmetic *arithmetic; // copied
-    struct farm_published *parameters;        // outlives the policy
+    struct farm_board *board;                 // its parameters; outlives the policy, which becomes a reader of it
     uint32_t rows_max;                        // of one call
     struct farm_sampler sampler;
     const struct farm_bitmap *cpus; // of the thread that will answer, whose node then has the memory; NULL: any

@@ -14,7 +14,7 @@ struct side {
 static struct farm_learner_config learner;
 static struct farm_net net;
 static struct farm_arithmetic arithmetic;
-static struct farm_published *published;
+static struct farm_board *board;
 static float *params;
 
 static void open_side(enum farm_answers answers, struct side *side) {
@@ -27,7 +27,7 @@ static void open_side(enum farm_answers answers, struct side *side) {
     const struct farm_policy_config config = {.net = &net,
                                               .head = farm_head_categorical(POLICY_ACTIONS),
                                               .arithmetic = &arithmetic,
-                                              .parameters = published,
+                                              .board = board,
                                               .rows_max = POLICY_WIDTH,
                                               .sampler = {.seed = 3}};
     cr_assert_eq(farm_policy_make(&config, &side->policy, &err), FARM_OK, "%s", err.message);
@@ -62,12 +62,12 @@ static void set_up(void) {
     arithmetic = farm_arithmetic_uniform(&net, FARM_PRECISION_F32, (struct farm_form){0});
     params = malloc(net.parameter_count * sizeof *params);
     farm_net_init(&net, learner.init, 1, params);
-    cr_assert_eq(farm_published_make(-1, net.parameter_count, &published, &err), FARM_OK, "%s", err.message);
-    farm_published_write(published, params, 1);
+    cr_assert_eq(farm_board_make(net.parameter_count, 4, -1, &board, &err), FARM_OK, "%s", err.message);
+    farm_board_publish(board, params, 1);
 }
 
 static void tear_down(void) {
-    farm_published_free(published);
+    farm_board_free(board);
     free(params);
 }
 
@@ -103,7 +103,7 @@ Test(policy, answers_only_the_rows_and_by_the_newest_parameters) {
     cr_assert_eq(farm_lane_value(side.writes, 0)[0], 0);
     cr_assert_neq(first, 0);
     for (size_t i = 0; i < net.parameter_count; i++) params[i] *= 2;
-    farm_published_write(published, params, 2);
+    farm_board_publish(board, params, 2);
     answer(&side, 0, 1, 1);
     cr_assert_eq(*farm_lane_version(side.writes, 0), 2);
     cr_assert_neq(farm_lane_value(side.writes, 0)[1], first);

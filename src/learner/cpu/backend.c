@@ -50,8 +50,8 @@ struct worker {
 // One inference thread. The shards of a node share what the first of them owns.
 struct shard {
     int node;
-    struct farm_published *published;
-    bool owns_published;
+    struct farm_board *board;
+    bool owns_board;
     struct farm_policy *policy;
 };
 
@@ -144,7 +144,7 @@ static void destroy(struct farm_backend *backend) {
     for (uint32_t i = 0; i < backend->worker_count; i++) farm_executor_destroy(backend->workers[i].executor);
     for (uint32_t k = 0; k < backend->shard_count; k++) farm_policy_free(backend->shards[k].policy);
     for (uint32_t k = 0; k < backend->shard_count; k++)
-        if (backend->shards[k].owns_published) farm_published_free(backend->shards[k].published);
+        if (backend->shards[k].owns_board) farm_board_free(backend->shards[k].board);
     free_blocks(backend);
     for (int k = 0; k < FARM_BACKEND_SLOTS; k++) farm_iteration_free(&backend->iterations[k]);
     farm_statistics_free(backend->statistics);
@@ -264,16 +264,21 @@ static enum farm_status make_training(struct farm_backend *backend, const struct
     return farm_pool_create(threads, &backend->pool, err);
 }
 
-// Finds the node's copy of the parameters, or makes it for the node's first shard.
-static enum farm_status find_published(struct farm_backend *backend, uint32_t k, struct farm_error *err) {
+// Finds the node's board, or makes it for the node's first shard. With two buffers more than readers training never has
+// to skip a version.
+static enum farm_status find_board(struct farm_backend *backend, uint32_t k, struct farm_error *err) {
     struct shard *shard = &backend->shards[k];
-    for (uint32_t i = 0; i < k && !shard->published; i++)
-        if (backend->shards[i].node == shard->node) shard->published = backend->shards[i].published;
-    if (shard->published) return FARM_OK;
+    uint32_t readers = 0;
+    for (uint32_t i = 0; i < backend->shard_count; i++) {
+        if (backend->shards[i].node != shard->node) continue;
+        if (!shard->board) shard->board = backend->shards[i].board;
+        readers++;
+    }
+    if (shard->board) return FARM_OK;
     const enum farm_status status =
-        farm_published_make(shard->node, backend->net->parameter_count, &shard->published, err);
-    shard->owns_published = !status;
-    if (!status) farm_published_write(shard->published, backend->params, backend->version);
+        farm_board_make(backend->net->parameter_count, readers + 2, shard->node, &shard->board, err);
+    shard->owns_board = !status;
+    if (!status) farm_board_publish(shard->board, backend->params, backend->version);
     return status;
 }
 
@@ -281,13 +286,12 @@ static enum farm_status make_shard(struct farm_backend *backend, uint32_t k, str
     const struct farm_learner_config *learner = backend->learner;
     const bool several = backend->shard_count > 1;
     struct shard *shard = &backend->shards[k];
-    shard->node = several ? learner->shards[k].node : learner->memory_node;
-    const enum farm_status status = find_published(backend, k, err);
+    const enum farm_status status = find_board(backend, k, err);
     if (status) return status;
     const struct farm_policy_config config = {.net = backend->net,
                                               .head = backend->head,
                                               .arithmetic = &backend->arithmetic,
-                                              .parameters = shard->published,
+                                              .board = shard->board,
                                               .rows_max = learner->infer_batch_max,
                                               .sampler = {.greedy = learner->greedy, .seed = learner->seed},
                                               .cpus = several ? learner->shards[k].cpus : NULL};
@@ -322,6 +326,8 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
         status = choose_arithmetic(backend, err);
     }
     if (!status) backend->shard_count = config->shards;
+    for (uint32_t k = 0; k < backend->shard_count; k++)
+        backend->shards[k].node = backend->shard_count > 1 ? learner->shards[k].node : learner->memory_node;
     for (uint32_t k = 0; k < backend->shard_count && !status; k++) status = make_shard(backend, k, err);
     if (!status && !learner->evaluate) status = make_training(backend, config, err);
     if (status) {
@@ -622,8 +628,7 @@ static enum farm_status publish(struct farm_backend *backend, uint64_t version, 
     backend->version = version;
     farm_statistics_write(backend->statistics, backend->params);
     for (uint32_t k = 0; k < backend->shard_count; k++)
-        if (backend->shards[k].owns_published)
-            farm_published_write(backend->shards[k].published, backend->params, version);
+        if (backend->shards[k].owns_board) farm_board_publish(backend->shards[k].board, backend->params, version);
     return FARM_OK;
 }
 
