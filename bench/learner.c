@@ -9,12 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "algo/vtrace.h"
 #include "base/statistics.h"
 #include "base/time.h"
 #include "common.h"
+#include "gpu/work.h"
 #include "kernels/random.h"
-#include "learner/backend.h"
 
 enum {
     SAMPLES = 15,
@@ -22,64 +21,34 @@ enum {
     PRECISIONS = 3,
     PRODUCT = 512, // rows and columns of the reference's matrices
     PRODUCTS = 4,  // a sample
-    SIDE = 84,
-    STACK = 4,
-    ACTIONS = 6,
-    LSTM = 256, // units
-    UNROLL = 20,
-    UNROLLS = 32,
+    LSTM = 256,    // units
     UNROLLS_DEEP = 4,
     WIDTH = 64,
-    RING_STEPS = 64,
-    LAST_STEP = 5 * RING_STEPS, // any step after a whole ring
-    GAME = 300,                 // steps between two FIRSTs, on average
+    STEPS = 64,            // of the ring
+    LAST_STEP = 5 * STEPS, // any step after a whole ring
+    GAME = 300,            // steps between two FIRSTs, on average
 };
 
 // Of libgomp: the reference's product stays in this thread.
 void omp_set_num_threads(int threads);
 
-struct rig {
-    struct farm_ring made, actor, learner;
-    struct farm_learner_config config;
-    struct farm_net net;
-    struct farm_algo_plan plan;
-    struct farm_backend *backends[PRECISIONS], *backend; // by farm_precision (NULL: not on this CPU); the present one
-    uint32_t unrolls;                                    // of an update
-    uint64_t n;                                          // of the last inference or update
+struct table {
+    struct rig rig;
+    struct farm_backend *backends[PRECISIONS]; // by farm_precision; NULL: not on this CPU
+    uint64_t n;                                // of the last inference or update
 };
 
 struct reference {
     float *a, *b, *c;
 };
 
-static void check_status(enum farm_status status, const struct farm_error *err) {
-    if (!status) return;
-    fprintf(stderr, "learner: %s\n", err->message);
-    exit(1);
-}
-
 // ---- set-up ----
-
-static void open_lanes(struct rig *rig) {
-    struct farm_error err;
-    struct farm_ring_spec spec = {.lanes = 1, .width = WIDTH, .steps = RING_STEPS};
-    spec.env.obs_count = 1;
-    spec.env.obs[0] = (struct farm_field_spec){.name = "screen", .dtype = FARM_U8, .rank = 2, .dims = {SIDE, SIDE}};
-    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {ACTIONS}};
-    spec.env.frames_per_step = 4;
-    farm_ring_spec_answers(&spec);
-    farm_ring_spec_state(&spec, 2 * LSTM, UNROLL);
-    check_status(farm_ring_create(&spec, 0, -1, true, &rig->made, &err), &err);
-    check_status(farm_ring_view(&rig->made, FARM_RING_ACTOR, &rig->actor, &err), &err);
-    farm_ring_populate(&rig->actor);
-    check_status(farm_ring_view(&rig->made, FARM_RING_LEARNER, &rig->learner, &err), &err);
-}
 
 // Frames, rewards, and sometimes the start of an episode.
 static void fill_lanes(struct rig *rig) {
-    struct farm_lane *lane = &rig->actor.lanes[0];
+    struct farm_lane *lane = rig_actor(rig, 0);
     uint64_t noise = 1;
-    for (uint64_t n = 0; n < RING_STEPS; n++)
+    for (uint64_t n = 0; n < STEPS; n++) {
         for (uint32_t env = 0; env < WIDTH; env++) {
             const uint64_t stream = n * WIDTH + env;
             uint8_t *frame = farm_lane_obs(lane, 0, n, env);
@@ -90,59 +59,44 @@ static void fill_lanes(struct rig *rig) {
             farm_lane_reward(lane, n)[env] = farm_random_uniform(2, stream, 0) - 0.5f;
             farm_lane_flags(lane, n)[env] = farm_random_uniform(3, stream, 0) * GAME < 1 ? FARM_STEP_FIRST : 0;
         }
-}
-
-static void make_backends(struct rig *rig, const char *name, bool train, uint32_t batch) {
-    struct farm_error err;
-    const bool lstm = strcmp(name, "shallow_lstm") == 0;
-    const struct farm_net_spec *spec = farm_net_find(lstm ? "shallow" : name, &err);
-    check_status(spec ? FARM_OK : err.status, &err);
-    rig->config = (struct farm_learner_config){
-        .seed = 1,
-        .io = {.frame_channels = 1,
-               .height = SIDE,
-               .width = SIDE,
-               .stack = STACK,
-               .actions = ACTIONS,
-               .lstm = lstm ? LSTM : 0,
-               .lstm_layers = lstm},
-        .algo = {.unroll = UNROLL,
-                 .recurrent = lstm,
-                 .batch = rig->unrolls,
-                 .stack = STACK,
-                 .algo = &farm_vtrace,
-                 .option = {0.99f, 0.01f, 0.5f, 1, 1, 1, 1, 1}, // in the order of vtrace.h
-                 .reward_clip = 1,
-                 .reward_scale = 1,
-                 .optimiser = FARM_OPTIMISER_RMSPROP,
-                 .rmsprop_decay = 0.99,
-                 .rmsprop_epsilon = 0.01,
-                 .grad_norm_clip = 40,
-                 .loss_sum = true},
-        .train_threads = 1,
-        .infer_batch_max = batch,
-        .evaluate = !train,
-    };
-    check_status(farm_net_make(spec, &rig->config.io, &rig->net, &err), &err);
-    check_status(farm_algo_plan_make(&rig->config.algo, &rig->plan, &err), &err);
-    const struct farm_backend_config config = {.learner = &rig->config,
-                                               .plan = &rig->plan,
-                                               .net = &rig->net,
-                                               .head = farm_head_categorical(ACTIONS),
-                                               .width_max = WIDTH,
-                                               .columns_max = rig->unrolls,
-                                               .shards = 1};
-    for (int p = 0; p < PRECISIONS; p++) {
-        rig->config.precision = (enum farm_precision)p;
-        rig->backends[p] = NULL;
-        const enum farm_status status = farm_backend_cpu.create(&config, &rig->backends[p], &err);
-        if (status != FARM_E_UNSUPPORTED || p != FARM_PRECISION_BF16) check_status(status, &err);
+        (void)farm_validator_step(&rig->lanes.lanes[0].validator, n, 0);
     }
 }
 
-static void close_backends(struct rig *rig) {
-    for (int p = 0; p < PRECISIONS; p++)
-        if (rig->backends[p]) farm_backend_cpu.destroy(rig->backends[p]);
+static void configure(struct rig *rig, const char *name, uint32_t batch) {
+    const bool lstm = strcmp(name, "shallow_lstm") == 0;
+    rig->batch = strcmp(name, "deep") == 0 ? UNROLLS_DEEP : BATCH;
+    rig->learner = work_config(farm_net_find(lstm ? "shallow" : name, NULL), false, rig->batch);
+    rig->learner.stats = &rig->stats;
+    rig->learner.io.lstm = lstm ? LSTM : 0;
+    rig->learner.io.lstm_layers = lstm;
+    rig->learner.algo.recurrent = lstm;
+    rig->learner.algo.reward_clip = 1;
+    rig->learner.infer_batch_max = batch;
+}
+
+static void open_lanes(struct rig *rig) {
+    struct farm_ring_spec spec = work_ring_spec(false, 1, WIDTH, STEPS);
+    farm_ring_spec_state(&spec, 2 * LSTM, UNROLL);
+    configure(rig, "shallow", 1);
+    rig->huge = true;
+    rig_open(rig, spec, 1);
+    farm_ring_populate(&rig->actors[0]);
+    fill_lanes(rig);
+}
+
+static void make_backends(struct table *table, const char *name, bool train, uint32_t batch) {
+    struct rig *rig = &table->rig;
+    configure(rig, name, batch);
+    rig->learner.evaluate = !train;
+    rig_plan(rig);
+    for (int p = 0; p < PRECISIONS; p++) {
+        rig->learner.precision = (enum farm_precision)p;
+        rig->backend = NULL;
+        const enum farm_status status = rig_open_backend(rig, &farm_backend_cpu);
+        if (status != FARM_E_UNSUPPORTED || p != FARM_PRECISION_BF16) must(status, &rig->err);
+        table->backends[p] = rig->backend;
+    }
 }
 
 // ---- the arithmetic ----
@@ -197,80 +151,78 @@ static double sgemm_rate(const struct reference *reference) {
 // ---- the work ----
 
 // One update. Returns its observations.
-static double train_once(struct rig *rig, uint32_t batch) {
+static double train_once(struct table *table, uint32_t batch) {
+    struct rig *rig = &table->rig;
     struct farm_pass_stats stats;
     // Both halves of the lane, and starts that move, so that no update finds its frames in the cache.
-    rig->n = rig->n % (RING_STEPS - UNROLL - STACK) + 7;
-    const struct farm_window window = {.lane = &rig->learner.lanes[0],
-                                       .start = LAST_STEP - RING_STEPS + STACK + rig->n % (RING_STEPS - UNROLL - STACK),
-                                       .env_from = rig->n % 2 ? rig->unrolls : 0,
-                                       .env_count = rig->unrolls};
-    struct farm_error err;
+    table->n = table->n % (STEPS - UNROLL - STACK) + 7;
+    struct farm_window window =
+        rig_window(rig, 0, LAST_STEP - STEPS + STACK + table->n % (STEPS - UNROLL - STACK), rig->batch);
+    window.env_from = table->n % 2 ? rig->batch : 0;
     const struct farm_pass pass = {.learning_rate = 1e-4};
-    const struct farm_backend_ops *cpu = &farm_backend_cpu;
-    check_status(cpu->begin(rig->backend, 0, &window, 1, &err), &err);
-    check_status(cpu->pass(rig->backend, 0, &pass, &err), &err);
-    check_status(cpu->publish(rig->backend, rig->n, &err), &err);
-    check_status(cpu->finish(rig->backend, &stats, &err), &err);
+    must(rig->ops->begin(rig->backend, 0, &window, 1, &rig->err), &rig->err);
+    must(rig->ops->pass(rig->backend, 0, &pass, &rig->err), &rig->err);
+    must(rig->ops->publish(rig->backend, table->n, &rig->err), &rig->err);
+    must(rig->ops->finish(rig->backend, &stats, &rig->err), &rig->err);
     farm_bench_check(isfinite(stats.grad_norm), "a gradient that is not finite");
-    farm_bench_check(stats.terms[0] > 0.9 * rig->unrolls * UNROLL, "transitions were left out");
-    return rig->unrolls * (UNROLL + 1);
+    farm_bench_check(stats.terms[0] > 0.9 * rig->batch * UNROLL, "transitions were left out");
+    return rig->batch * (UNROLL + 1);
 }
 
-static double infer_once(struct rig *rig, uint32_t batch) {
-    rig->n = rig->n % RING_STEPS + 1;
-    const uint64_t n = LAST_STEP + rig->n;
-    struct farm_lane *lane = &rig->learner.lanes[0];
+static double infer_once(struct table *table, uint32_t batch) {
+    struct rig *rig = &table->rig;
+    struct farm_lane *lane = rig_lane(rig, 0);
+    table->n = table->n % STEPS + 1;
+    const uint64_t n = LAST_STEP + table->n;
     const struct farm_policy_rows rows = {.lane = lane, .n = n, .env_count = batch};
     farm_lane_value(lane, n)[0] = farm_lane_value(lane, n)[batch - 1] = NAN;
-    struct farm_error err;
-    check_status(farm_backend_cpu.infer(rig->backend, 0, &rows, 1, &err), &err);
+    must(rig->ops->infer(rig->backend, 0, &rows, 1, &rig->err), &rig->err);
     farm_bench_check(isfinite(farm_lane_value(lane, n)[0]) && isfinite(farm_lane_value(lane, n)[batch - 1]),
                      "an observation without an answer");
     return batch;
 }
 
-typedef double work_function(struct rig *rig, uint32_t batch);
+typedef double work_function(struct table *table, uint32_t batch);
 
 // Observations a second over about `seconds`.
-static double measure_rate(work_function *work, struct rig *rig, uint32_t batch, double seconds) {
+static double measure_rate(work_function *work, struct table *table, uint32_t batch, double seconds) {
     const uint64_t start = farm_now_ns();
     double observations = 0, spent;
     do {
-        observations += work(rig, batch);
+        observations += work(table, batch);
         spent = (double)(farm_now_ns() - start) * 1e-9;
     } while (spent < seconds);
     return observations / spent;
 }
 
-static void measure_network(struct farm_bench *bench, struct rig *rig, const struct reference *reference,
+static void measure_network(struct farm_bench *bench, struct table *table, const struct reference *reference,
                             const char *name, const char *net, bool train, uint32_t batch) {
     static const char *const forced_names[PRECISIONS] = {NULL, "--precision f32", "--precision bf16"};
     static char names[RESULTS][32]; // results point at them
     double rates[PRECISIONS][SAMPLES], theirs[SAMPLES], copy[SAMPLES];
     work_function *work = train ? train_once : infer_once;
-    rig->unrolls = strcmp(net, "deep") == 0 ? UNROLLS_DEEP : UNROLLS;
-    make_backends(rig, net, train, batch);
-    const double flops = flops_per_observation(&rig->net, train);
+    make_backends(table, net, train, batch);
+    const double flops = flops_per_observation(&table->rig.net, train);
     for (int s = -1; s < SAMPLES; s++) { // -1 touches the memory
         if (s >= 0) theirs[s] = sgemm_rate(reference) / flops;
         for (int p = 0; p < PRECISIONS; p++) {
-            rig->backend = rig->backends[p];
-            if (rig->backend == NULL) continue;
+            table->rig.backend = table->backends[p];
+            if (table->rig.backend == NULL) continue;
             const double seconds = bench->seconds / (PRECISIONS * RESULTS * (SAMPLES + 1));
-            const double measured = measure_rate(work, rig, batch, s < 0 ? 0.01 : seconds);
+            const double measured = measure_rate(work, table, batch, s < 0 ? 0.01 : seconds);
             if (s >= 0) rates[p][s] = measured;
         }
     }
     int best = FARM_PRECISION_F32;
     double rate_of[PRECISIONS] = {0};
     for (int p = 0; p < PRECISIONS; p++) {
-        if (rig->backends[p] == NULL) continue;
+        if (table->backends[p] == NULL) continue;
         memcpy(copy, rates[p], sizeof copy);
         rate_of[p] = farm_median(copy, SAMPLES, NULL);
     }
     if (rate_of[FARM_PRECISION_BF16] > rate_of[best]) best = FARM_PRECISION_BF16;
-    close_backends(rig);
+    for (int p = 0; p < PRECISIONS; p++)
+        if (table->backends[p]) farm_backend_cpu.destroy(table->backends[p]);
     char *choice = names[bench->count / 2];
     snprintf(choice, sizeof names[0], "%s_choice", name);
     memcpy(copy, rates[FARM_PRECISION_AUTO], sizeof copy);
@@ -283,21 +235,20 @@ int main(int argc, char **argv) {
     struct farm_bench bench = {.name = "learner",
                                .about = "Training and inference on one core, in observations a second, against the "
                                         "rate of a bare matrix product."};
-    struct rig rig = {0};
+    static struct table table;
     struct reference reference;
     farm_bench_start(&bench, argc, argv, 10);
     farm_bench_check(farm_bench_pin(farm_bench_cpus() - 1), "cannot bind to one CPU");
-    open_lanes(&rig);
-    fill_lanes(&rig);
+    open_lanes(&table.rig);
     make_reference(&reference);
-    measure_network(&bench, &rig, &reference, "train_shallow", "shallow", true, 1);
-    measure_network(&bench, &rig, &reference, "train_nature", "nature", true, 1);
-    measure_network(&bench, &rig, &reference, "train_deep", "deep", true, 1);
-    measure_network(&bench, &rig, &reference, "train_shallow_lstm", "shallow_lstm", true, 1);
-    measure_network(&bench, &rig, &reference, "infer_shallow_lstm_16", "shallow_lstm", false, 16);
-    measure_network(&bench, &rig, &reference, "infer_shallow_16", "shallow", false, 16);
-    measure_network(&bench, &rig, &reference, "infer_shallow_64", "shallow", false, 64);
-    measure_network(&bench, &rig, &reference, "infer_nature_16", "nature", false, 16);
-    measure_network(&bench, &rig, &reference, "infer_nature_64", "nature", false, 64);
+    measure_network(&bench, &table, &reference, "train_shallow", "shallow", true, 1);
+    measure_network(&bench, &table, &reference, "train_nature", "nature", true, 1);
+    measure_network(&bench, &table, &reference, "train_deep", "deep", true, 1);
+    measure_network(&bench, &table, &reference, "train_shallow_lstm", "shallow_lstm", true, 1);
+    measure_network(&bench, &table, &reference, "infer_shallow_lstm_16", "shallow_lstm", false, 16);
+    measure_network(&bench, &table, &reference, "infer_shallow_16", "shallow", false, 16);
+    measure_network(&bench, &table, &reference, "infer_shallow_64", "shallow", false, 64);
+    measure_network(&bench, &table, &reference, "infer_nature_16", "nature", false, 16);
+    measure_network(&bench, &table, &reference, "infer_nature_64", "nature", false, 64);
     return farm_bench_finish(&bench);
 }

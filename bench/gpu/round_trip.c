@@ -16,12 +16,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "algo/vtrace.h"
 #include "base/log.h"
 #include "base/statistics.h"
 #include "base/time.h"
 #include "farm_build.h"
-#include "learner/learner.h"
 #include "ring/wait.h"
 #include "work.h"
 
@@ -65,35 +63,32 @@ static struct farm_net_spec net_of(const struct setting *setting) {
 
 static void fill_config(struct table *table, const struct setting *setting, enum farm_device device,
                         const char *library) {
-    table->config = (struct farm_learner_config){.ring_fds = (const int(*)[2])table->fds,
-                                                 .up_writable = table->up_writable,
-                                                 .ring_count = table->rings,
-                                                 .shards[0].eventfd = table->bell,
-                                                 .stats = table->stats,
-                                                 .device = device,
-                                                 .cuda_library = library,
-                                                 .seed = 1,
-                                                 .net = net_of(setting),
-                                                 .io = work_io(is_smallest(setting)),
-                                                 .algo = work_algo(is_smallest(setting), BATCH),
-                                                 .train_threads = 1,
-                                                 .infer_batch_max = 2 * OTHERS,
-                                                 .spin_ns = LONG_NS,
-                                                 .frames_per_step = 1,
-                                                 .memory_node = -1,
-                                                 .evaluate = !setting->training,
-                                                 .episodes_target = UINT64_MAX};
+    const struct farm_net_spec net = net_of(setting);
+    struct farm_learner_config *config = &table->config;
+    *config = work_config(&net, is_smallest(setting), BATCH);
+    config->ring_fds = (const int(*)[2])table->fds;
+    config->up_writable = table->up_writable;
+    config->ring_count = table->rings;
+    config->shards[0].eventfd = table->bell;
+    config->stats = table->stats;
+    config->device = device;
+    config->cuda_library = library;
+    config->infer_batch_max = 2 * OTHERS;
+    config->spin_ns = LONG_NS;
+    config->evaluate = !setting->training;
+    config->episodes_target = UINT64_MAX;
 }
 
 static void open_table(struct table *table, const struct setting *setting, enum farm_device device, const char *library,
                        uint64_t steps) {
     *table = (struct table){.rings = setting->training ? 2 : 1, .bell = eventfd(0, EFD_NONBLOCK), .steps = steps};
     table->us = calloc(steps, sizeof *table->us);
-    table->stats = work_shared(sizeof *table->stats);
-    table->err = work_shared(sizeof *table->err);
+    table->stats = shared_memory(sizeof *table->stats);
+    table->err = shared_memory(sizeof *table->err);
     for (uint32_t r = 0; r < table->rings; r++) {
         const struct farm_ring_spec spec = work_ring_spec(is_smallest(setting), r ? 2 : 1, r ? OTHERS : 1, RING_STEPS);
-        work_open_ring(&spec, r, &table->made[r], &table->view[r]);
+        table->made[r] = make_ring(spec, r, true);
+        table->view[r] = open_view(&table->made[r], FARM_RING_ACTOR);
         table->fds[r][0] = table->made[r].up.fd_readonly;
         table->fds[r][1] = table->made[r].down.fd;
         table->up_writable[r] = table->made[r].up.fd;
@@ -127,9 +122,8 @@ static pid_t start_learner(const struct table *table) {
 static pid_t start_others(struct table *table) {
     const pid_t pid = fork();
     if (pid != 0) return pid;
-    struct farm_ring ring;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    work_open_actor(&table->made[1], &ring);
+    struct farm_ring ring = open_view(&table->made[1], FARM_RING_ACTOR);
     for (uint32_t next = 0;;) {
         if (!farm_actor_wait(&ring, NULL, LONG_NS, LONG_NS, &next)) continue;
         work_write_step(&ring.lanes[next]);

@@ -20,12 +20,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "algo/vtrace.h"
 #include "base/log.h"
 #include "base/statistics.h"
 #include "base/time.h"
 #include "farm_build.h"
-#include "intake/lanes.h"
 #include "learner/backend_module.h"
 #include "work.h"
 
@@ -36,104 +34,29 @@ struct size {
     uint32_t rings, lanes, width, steps, batch, rounds;
 };
 
-// A learner without its loop: rings, their lanes, a backend.
-struct rig {
-    const struct size *size;
-    struct farm_ring actors[RINGS_MAX];
-    struct farm_lanes lanes;
-    struct farm_stats stats;
-    struct farm_learner_config config;
-    struct farm_algo_plan plan;
-    struct farm_net net;
-    const struct farm_backend_ops *ops;
-    struct farm_backend *backend;
-    struct farm_error err;
-    uint64_t played;  // steps of each lane
-    uint64_t updates; // made
-};
-
-static uint32_t lane_count(const struct rig *rig) {
-    return rig->size->rings * rig->size->lanes;
-}
-
-// ---- start ----
-
-static void fill_config(struct rig *rig, const char *net, enum farm_mirror mirror) {
-    const uint32_t environments = lane_count(rig) * rig->size->width;
-    rig->config = (struct farm_learner_config){.stats = &rig->stats,
-                                               .seed = 1,
-                                               .net = *farm_net_find(net, NULL),
-                                               .io = work_io(false),
-                                               .algo = work_algo(false, rig->size->batch),
-                                               .precision = FARM_PRECISION_BF16,
-                                               .mirror = mirror,
-                                               .train_threads = 1,
-                                               .infer_batch_max = environments < INFER_MOST ? environments : INFER_MOST,
-                                               .spin_ns = UINT64_C(1000000000),
-                                               .memory_node = -1,
-                                               .frames_per_step = 1};
-    work_must(farm_net_make(&rig->config.net, &rig->config.io, &rig->net, &rig->err), &rig->err);
-    work_must(farm_algo_plan_make(&rig->config.algo, &rig->plan, &rig->err), &rig->err);
-}
-
-static void open_backend(struct rig *rig) {
-    const struct size *size = rig->size;
-    const struct farm_ring_spec spec = work_ring_spec(false, size->lanes, size->width, size->steps);
-    struct farm_ring made[RINGS_MAX];
-    int fds[RINGS_MAX][2];
-    for (uint32_t r = 0; r < size->rings; r++) {
-        work_open_ring(&spec, r, &made[r], &rig->actors[r]);
-        fds[r][0] = made[r].up.fd_readonly;
-        fds[r][1] = made[r].down.fd;
-    }
-    work_must(farm_lanes_open(fds, size->rings, &rig->plan.shape, NULL, &rig->lanes, &rig->err), &rig->err);
-    for (uint32_t r = 0; r < size->rings; r++) farm_lanes_lend_writable(&rig->lanes, r, dup(made[r].up.fd));
-    const struct farm_backend_config backend = {.learner = &rig->config,
-                                                .plan = &rig->plan,
-                                                .net = &rig->net,
-                                                .head = farm_head_categorical(ACTIONS),
-                                                .width_max = rig->lanes.width_max,
-                                                .columns_max = size->batch,
-                                                .lanes = &rig->lanes,
-                                                .shards = 1};
-    work_must(rig->ops->create(&backend, &rig->backend, &rig->err), &rig->err);
+static void open_learner(struct rig *rig, const struct farm_backend_ops *ops, const char *net, enum farm_mirror mirror,
+                         const struct size *size) {
+    const uint32_t environments = size->rings * size->lanes * size->width;
+    rig->learner = work_config(farm_net_find(net, NULL), false, size->batch);
+    rig->learner.precision = FARM_PRECISION_BF16;
+    rig->learner.mirror = mirror;
+    rig->learner.infer_batch_max = environments < INFER_MOST ? environments : INFER_MOST;
+    rig->learner.spin_ns = UINT64_C(1000000000);
+    rig->huge = true;
+    rig_open(rig, work_ring_spec(false, size->lanes, size->width, size->steps), size->rings);
+    rig_lend_writable(rig);
+    must(rig_open_backend(rig, ops), &rig->err);
     farm_lanes_end_writable(&rig->lanes);
 }
 
-// ---- filling the rings ----
-
-static void answer_lanes(struct rig *rig) {
-    struct farm_policy_rows rows[INFER_MOST];
-    uint32_t count = 0, environments = 0;
-    for (uint32_t id = 0; id < lane_count(rig); id++) {
-        struct farm_lane *lane = rig->lanes.lanes[id].lane;
-        rows[count++] =
-            (struct farm_policy_rows){.lane = lane, .lane_id = id, .n = rig->played, .env_count = lane->width};
-        environments += lane->width;
-        if (environments + lane->width <= rig->config.infer_batch_max && id + 1 < lane_count(rig)) continue;
-        work_must(rig->ops->infer(rig->backend, 0, rows, count, &rig->err), &rig->err);
-        count = environments = 0;
-    }
-}
-
 static void fill_rings(struct rig *rig) {
-    for (; rig->played < rig->size->steps - STACK; rig->played++) {
-        for (uint32_t id = 0; id < lane_count(rig); id++) {
-            struct farm_lane *actors = &rig->actors[id / rig->size->lanes].lanes[id % rig->size->lanes];
-            work_write_step(actors);
-            farm_lane_actor_publish(actors);
-            if (!farm_lanes_take_in(&rig->lanes.lanes[id], 0, &rig->stats))
-                work_must(farm_fail(&rig->err, FARM_E_INVALID, "lane %u: invalid step", id), &rig->err);
+    while (rig->n < rig->made[0].spec.steps - STACK) {
+        for (uint32_t id = 0; id < rig->lanes.lane_count; id++) {
+            work_write_step(rig_actor(rig, id));
+            farm_lane_actor_publish(rig_actor(rig, id));
         }
-        answer_lanes(rig);
-        for (uint32_t id = 0; id < lane_count(rig); id++) {
-            if (!rig->ops->stores_acted) farm_lane_answer(rig->lanes.lanes[id].lane, rig->played);
-            if (farm_lane_acted(rig->lanes.lanes[id].lane) != rig->played + 1)
-                work_must(farm_fail(&rig->err, FARM_E_INVALID, "lane %u: step %llu has no answer", id,
-                                    (unsigned long long)rig->played),
-                          &rig->err);
-            rig->lanes.lanes[id].answered++;
-        }
+        rig_take_in(rig);
+        must(rig_answer(rig), &rig->err);
     }
 }
 
@@ -142,53 +65,48 @@ static void fill_rings(struct rig *rig) {
 // Begins update k: its lanes are spread evenly; the next updates use the lanes beside them, then the next window of
 // all lanes.
 static void begin_update(struct rig *rig, uint64_t k) {
-    const uint32_t lanes = lane_count(rig), each = rig->size->batch / rig->size->width, apart = lanes / each;
-    const uint64_t count = (rig->played - 1) / UNROLL;
+    const uint32_t lanes = rig->lanes.lane_count, width = rig->lanes.width_max, each = rig->batch / width;
+    const uint32_t apart = lanes / each;
+    const uint64_t count = (rig->n - 1) / UNROLL;
     struct farm_window windows[WINDOWS_MAX];
-    for (uint32_t i = 0; i < each; i++) {
-        const uint32_t id = i * apart + (uint32_t)(k % apart);
-        windows[i] = (struct farm_window){.lane = rig->lanes.lanes[id].lane,
-                                          .lane_id = id,
-                                          .start = k / apart % count * UNROLL,
-                                          .env_count = rig->size->width};
-    }
-    work_must(rig->ops->begin(rig->backend, (uint32_t)(k % FARM_BACKEND_SLOTS), windows, each, &rig->err), &rig->err);
+    for (uint32_t i = 0; i < each; i++)
+        windows[i] = rig_window(rig, i * apart + (uint32_t)(k % apart), k / apart % count * UNROLL, width);
+    must(rig->ops->begin(rig->backend, (uint32_t)(k % FARM_BACKEND_SLOTS), windows, each, &rig->err), &rig->err);
 }
 
 static void make_update(struct rig *rig) {
     const struct farm_pass pass = {.learning_rate = 1e-5};
-    const uint64_t k = rig->updates++;
+    const uint64_t k = rig->version++;
     struct farm_pass_stats stats;
     if (k == 0) begin_update(rig, k);
-    work_must(rig->ops->pass(rig->backend, (uint32_t)(k % FARM_BACKEND_SLOTS), &pass, &rig->err), &rig->err);
-    work_must(rig->ops->publish(rig->backend, k + 1, &rig->err), &rig->err);
+    must(rig->ops->pass(rig->backend, (uint32_t)(k % FARM_BACKEND_SLOTS), &pass, &rig->err), &rig->err);
+    must(rig->ops->publish(rig->backend, k + 1, &rig->err), &rig->err);
     begin_update(rig, k + 1);
-    work_must(rig->ops->finish(rig->backend, &stats, &rig->err), &rig->err);
-    if (!isfinite(stats.grad_norm) || stats.terms[0] != UNROLL * rig->size->batch)
-        work_must(farm_fail(&rig->err, FARM_E_INVALID, "update %llu: gradient norm %g over %g rows",
-                            (unsigned long long)k, stats.grad_norm, stats.terms[0]),
-                  &rig->err);
+    must(rig->ops->finish(rig->backend, &stats, &rig->err), &rig->err);
+    if (!isfinite(stats.grad_norm) || stats.terms[0] != UNROLL * rig->batch)
+        must(farm_fail(&rig->err, FARM_E_INVALID, "update %llu: gradient norm %g over %g rows", (unsigned long long)k,
+                       stats.grad_norm, stats.terms[0]),
+             &rig->err);
 }
 
 // Observations per second of `count` updates.
 static double measure_rate(struct rig *rig, uint64_t count) {
     const uint64_t start = farm_now_ns();
     for (uint64_t i = 0; i < count; i++) make_update(rig);
-    return (double)count * rig->size->batch * (UNROLL + 1) / ((double)(farm_now_ns() - start) * 1e-9);
+    return (double)count * rig->batch * (UNROLL + 1) / ((double)(farm_now_ns() - start) * 1e-9);
 }
 
-static void print_rate(const char *net, const char *mirror, struct rig *rig, bool first) {
-    const uint32_t rounds = rig->size->rounds;
+static void print_rate(const char *net, const char *mirror, struct rig *rig, uint32_t rounds, bool first) {
     double rates[ROUNDS_MAX], spread, warm = 1;
     for (int i = 0; i < 2 && rounds == ROUNDS_MAX; i++) warm = measure_rate(rig, WARMUP);
-    const uint64_t each = (uint64_t)(warm * ROUND_S / (rig->size->batch * (UNROLL + 1)) + 1);
+    const uint64_t each = (uint64_t)(warm * ROUND_S / (rig->batch * (UNROLL + 1)) + 1);
     const uint64_t before = farm_load_relaxed(&rig->stats.bus_train_bytes), updates = rounds * each;
     for (uint32_t i = 0; i < rounds; i++) rates[i] = measure_rate(rig, each);
     const double bytes = (double)(farm_load_relaxed(&rig->stats.bus_train_bytes) - before);
     const double median = farm_median(rates, rounds, &spread);
     printf("%s\n  {\"name\": \"update_%s_%s\", \"value\": %.1f, \"unit\": \"observations/s\", \"better\": \"higher\", "
            "\"spread\": %.4f, \"us\": %.2f, \"updates\": %llu, \"bus_bytes_per_update\": %.0f}",
-           first ? "" : ",", net, mirror, median, spread, 1e6 * rig->size->batch * (UNROLL + 1) / median,
+           first ? "" : ",", net, mirror, median, spread, 1e6 * rig->batch * (UNROLL + 1) / median,
            (unsigned long long)updates, bytes / (double)updates);
     fflush(stdout);
 }
@@ -200,14 +118,13 @@ static int run_apart(const char *net, int mirror, const char *library, const str
     const pid_t pid = fork();
     if (pid == 0) {
         struct rig *rig = calloc(1, sizeof *rig);
+        const struct farm_backend_ops *ops;
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         farm_log_set_role("learner");
-        rig->size = size;
-        work_must(farm_backend_module_open(library, &rig->ops, &rig->err), &rig->err);
-        fill_config(rig, net, (enum farm_mirror)mirror);
-        open_backend(rig);
+        must(farm_backend_module_open(library, &ops, &rig->err), &rig->err);
+        open_learner(rig, ops, net, (enum farm_mirror)mirror, size);
         fill_rings(rig);
-        print_rate(net, names[mirror], rig, first);
+        print_rate(net, names[mirror], rig, size->rounds, first);
         _exit(0);
     }
     int status = 1;

@@ -40,7 +40,7 @@ static void set_up(bool frames, bool local) {
     farm.config.algo.grad_norm_clip = 40; // rewards are not clipped: every one that passes reaches the gradient
     for (uint32_t a = 0; a < ACTORS; a++) test_farm_add(&farm, a);
     snprintf(log_path, sizeof log_path, "%s/log", farm.folder);
-    attack_count = test_shared_memory(sizeof *attack_count);
+    attack_count = shared_memory(sizeof *attack_count);
     memset(pids, 0, sizeof pids);
 }
 

@@ -16,16 +16,16 @@ static const struct update_case *recurrent_case(void) {
 }
 
 static void release(struct update_run *run) {
-    for (uint32_t l = 0; l < UPDATES_LANES && run->n > UPDATES_UNROLL; l++)
-        farm_lane_release(run->lanes.lanes[l].lane, run->n - UPDATES_UNROLL);
+    for (uint32_t l = 0; l < UPDATES_LANES && run->rig.n > UPDATES_UNROLL; l++)
+        farm_lane_release(rig_lane(&run->rig, l), run->rig.n - UPDATES_UNROLL);
 }
 
 // Publishes and answers steps before `end`, as a learner that is killed while it answers step `killed`.
 static void play(struct update_run *run, uint64_t end, uint64_t killed) {
-    for (; run->n < end; release(run)) {
+    for (; run->rig.n < end; release(run)) {
         update_publish(run);
-        if (run->n == killed) {
-            update_infer(run);
+        if (run->rig.n == killed) {
+            must(rig_infer(&run->rig), &run->rig.err);
             raise(SIGKILL);
         }
         update_answer(run, false);
@@ -33,10 +33,10 @@ static void play(struct update_run *run, uint64_t end, uint64_t killed) {
 }
 
 // What the ring holds of a field in the end.
-static void expect_equal(const struct update_run *a, const struct update_run *b, uint32_t field) {
+static void expect_equal(struct update_run *a, struct update_run *b, uint32_t field) {
     for (uint32_t l = 0; l < UPDATES_LANES; l++) {
-        const struct farm_answer_array *of = &a->ring.actor.lanes[l].answer[field];
-        cr_assert_arr_eq(of->at, b->ring.actor.lanes[l].answer[field].at, (size_t)of->slots * of->rows * of->bytes);
+        const struct farm_answer_array *of = &rig_actor(&a->rig, l)->answer[field];
+        cr_assert_arr_eq(of->at, rig_actor(&b->rig, l)->answer[field].at, (size_t)of->slots * of->rows * of->bytes);
     }
 }
 
@@ -45,7 +45,7 @@ Test(recurrent, state_outlives_a_killed_learner, .timeout = 60) {
     const struct update_case *c = recurrent_case();
     struct update_run *killed = update_open(c, &farm_backend_cpu, FARM_PRECISION_F32);
     int status = 0;
-    update_close_learner(killed); // no threads at a fork
+    rig_close_learner(&killed->rig); // no threads at a fork
     const pid_t child = fork();
     if (!child) {
         update_reopen(killed);
@@ -55,13 +55,13 @@ Test(recurrent, state_outlives_a_killed_learner, .timeout = 60) {
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "status %x", (unsigned)status);
     update_reopen(killed);
-    cr_assert_eq(killed->n, KILLED);
-    update_take_in(killed);
+    cr_assert_eq(killed->rig.n, KILLED);
+    rig_take_in(&killed->rig);
     update_answer(killed, false);
     play(killed, STEPS, STEPS);
     struct update_run *whole = update_open(c, &farm_backend_cpu, FARM_PRECISION_F32);
     play(whole, STEPS, STEPS);
-    const uint32_t state = whole->ring.actor.lanes[0].state;
+    const uint32_t state = rig_actor(&whole->rig, 0)->state;
     cr_assert(state);
     expect_equal(whole, killed, FARM_ANSWER_POLICY);
     expect_equal(whole, killed, FARM_ANSWER_ACTION);
@@ -76,7 +76,7 @@ Test(recurrent, a_killed_actor_leaves_no_state, .timeout = 60) {
     const struct update_case *c = recurrent_case();
     struct update_run *whole = update_open(c, &farm_backend_cpu, FARM_PRECISION_F32);
     struct update_run *killed = update_open(c, &farm_backend_cpu, FARM_PRECISION_F32);
-    const struct farm_lane *lane = killed->lanes.lanes[0].lane;
+    const struct farm_lane *lane = rig_lane(&killed->rig, 0);
     const uint32_t state = lane->state, floats = lane->answer[state].values;
     int status = 0;
     whole->reborn = killed->reborn = REBORN;
@@ -87,7 +87,7 @@ Test(recurrent, a_killed_actor_leaves_no_state, .timeout = 60) {
     if (!child) {
         update_reopen_actor(killed);
         for (uint32_t l = 0; l < UPDATES_LANES; l++) {
-            struct farm_lane *own = &killed->ring.actor.lanes[l];
+            struct farm_lane *own = rig_actor(&killed->rig, l);
             memset(farm_lane_obs(own, 0, REBORN, 0), 0xff, own->obs_bytes[0]);
             memset(farm_lane_flags(own, REBORN), 0xff, UPDATES_WIDTH);
         }
@@ -114,7 +114,7 @@ Test(recurrent, an_episode_begins_without_state, .timeout = 60) {
     struct update_run *run = update_open(recurrent_case(), &farm_backend_cpu, FARM_PRECISION_F32);
     unsigned firsts = 0, others = 0;
     play(run, STEPS, STEPS);
-    const struct farm_lane *lane = run->lanes.lanes[0].lane;
+    const struct farm_lane *lane = rig_lane(&run->rig, 0);
     const uint32_t every = lane->answer[lane->state].every, floats = lane->answer[lane->state].values;
     for (uint64_t n = (STEPS - RING) / every * every + every; n < STEPS; n += every)
         for (uint32_t e = 0; e < UPDATES_WIDTH; e++) {

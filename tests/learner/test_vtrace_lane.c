@@ -2,7 +2,6 @@
 // around. The CPU backend's update must be the one that this test computes from arrays that it gathers itself. The
 // executor and V-trace have their own tests; this one shows which number goes where.
 #include "../support/learner.h"
-#include "intake/validator.h"
 #include "kernels/random.h"
 
 enum {
@@ -31,11 +30,8 @@ struct step {
 
 static struct problem {
     bool frames;
-    struct farm_learner_config learner;
-    struct farm_net net;
+    struct rig rig;
     struct step steps[LANES][NUMBER][WIDTH];
-    struct views ring;
-    struct farm_validator validators[LANES];
     uint64_t bad; // values that made no sense, in the last filling
 } problem;
 
@@ -110,25 +106,24 @@ static void fill_rings(void) {
         for (uint32_t n = 0; n < NUMBER; n++) {
             for (uint32_t e = 0; e < WIDTH; e++) {
                 const struct step *step = &problem.steps[l][n][e];
-                struct farm_lane *up = &problem.ring.actor.lanes[l], *down = &problem.ring.learner.lanes[l];
+                struct farm_lane *up = rig_actor(&problem.rig, l), *down = rig_lane(&problem.rig, l);
                 memcpy(farm_lane_obs(up, 0, n, e), step->obs, up->obs_bytes[0]);
                 farm_lane_reward(up, n)[e] = step->reward;
                 farm_lane_flags(up, n)[e] = step->flags;
                 memcpy(farm_lane_action(down, n, e), &step->action, sizeof step->action);
                 memcpy(farm_lane_policy(down, n, e), step->logits, sizeof step->logits);
             }
-            problem.bad += farm_validator_step(&problem.validators[l], n, 0);
+            problem.bad += farm_validator_step(&problem.rig.lanes.lanes[l].validator, n, 0);
         }
 }
 
 static void set_up_with(bool frames) {
-    struct farm_error err = {0};
     struct farm_ring_spec spec = farm_ring_spec_plain(LANES, WIDTH, STEPS, FARM_F32, FLAT, ACTIONS);
     memset(&problem, 0, sizeof problem);
     problem.frames = frames;
-    problem.learner = test_learner_config(FLAT, ACTIONS, UNROLL);
-    if (frames) test_learner_frames(&problem.learner, &spec, SIDE, STACK);
-    struct farm_algo_config *algo = &problem.learner.algo;
+    problem.rig.learner = test_learner_config(FLAT, ACTIONS, UNROLL);
+    if (frames) test_learner_frames(&problem.rig.learner, &spec, SIDE, STACK);
+    struct farm_algo_config *algo = &problem.rig.learner.algo;
     const float options[] = {
         [FARM_VTRACE_DISCOUNT] = 0.9f, [FARM_VTRACE_ENTROPY_COST] = 0.02f, [FARM_VTRACE_BASELINE_COST] = 0.4f,
         [FARM_VTRACE_RHO_CLIP] = 1.1f, [FARM_VTRACE_C_CLIP] = 0.9f,        [FARM_VTRACE_PG_RHO_CLIP] = 1.2f,
@@ -142,13 +137,9 @@ static void set_up_with(bool frames) {
     algo->rmsprop_epsilon = 0.01;
     algo->adam_epsilon = 1; // far from the point where only signs matter
     algo->loss_sum = true;
-    problem.learner.seed = 5;
-    problem.learner.infer_batch_max = 1;
-    cr_assert_eq(farm_net_make(&problem.learner.net, &problem.learner.io, &problem.net, &err), FARM_OK, "%s",
-                 err.message);
-    problem.ring = views_of(spec);
-    for (uint32_t l = 0; l < LANES; l++)
-        cr_assert_eq(farm_validator_open(&problem.ring.learner, l, &problem.validators[l], &err), FARM_OK);
+    problem.rig.learner.seed = 5;
+    problem.rig.learner.infer_batch_max = 1;
+    rig_open(&problem.rig, spec, 1);
     write_steps();
 }
 
@@ -157,8 +148,7 @@ static void set_up(void) {
 }
 
 static void tear_down(void) {
-    for (uint32_t l = 0; l < LANES; l++) farm_validator_close(&problem.validators[l]);
-    close_views(&problem.ring);
+    rig_close(&problem.rig);
 }
 
 TestSuite(learner, .init = set_up, .fini = tear_down, .timeout = 30);
@@ -166,31 +156,22 @@ TestSuite(learner, .init = set_up, .fini = tear_down, .timeout = 30);
 // ---- the backend's update: parameters after it minus before ----
 
 static float *update_of_backend(struct farm_pass_stats *stats) {
-    const size_t count = problem.net.parameter_count;
-    struct farm_algo_plan plan;
+    struct rig *rig = &problem.rig;
+    const size_t count = rig->net.parameter_count;
     struct farm_window windows[WINDOW_COUNT];
-    struct farm_backend *backend;
-    struct farm_error err = {0};
-    cr_assert_eq(farm_algo_plan_make(&problem.learner.algo, &plan, &err), FARM_OK);
-    const struct farm_backend_config config = {.learner = &problem.learner,
-                                               .plan = &plan,
-                                               .net = &problem.net,
-                                               .head = farm_head_categorical(ACTIONS),
-                                               .width_max = WIDTH,
-                                               .columns_max = COLUMNS,
-                                               .shards = 1};
     fill_rings();
     for (int i = 0; i < WINDOW_COUNT; i++) {
         windows[i] = WINDOWS[i];
-        windows[i].lane = &problem.validators[WINDOW_LANE[i]].checked;
+        windows[i].lane = rig_lane(rig, WINDOW_LANE[i]);
     }
-    cr_assert_eq(farm_backend_cpu.create(&config, &backend, &err), FARM_OK, "%s", err.message);
+    rig_plan(rig);
+    must(rig_open_backend(rig, &farm_backend_cpu), &rig->err);
     float *update = malloc(count * sizeof *update);
-    memcpy(update, test_params(&farm_backend_cpu, backend), count * sizeof *update);
-    cr_assert_eq(test_train(&farm_backend_cpu, backend, windows, WINDOW_COUNT, 1.0, 7, stats, &err), FARM_OK);
-    cr_assert_eq(farm_backend_cpu.state(backend).version, 7);
-    for (size_t i = 0; i < count; i++) update[i] = test_params(&farm_backend_cpu, backend)[i] - update[i];
-    farm_backend_cpu.destroy(backend);
+    memcpy(update, rig_params(rig), count * sizeof *update);
+    cr_assert_eq(test_train(rig->ops, rig->backend, windows, WINDOW_COUNT, 1.0, 7, stats, &rig->err), FARM_OK);
+    cr_assert_eq(rig->ops->state(rig->backend).version, 7);
+    for (size_t i = 0; i < count; i++) update[i] = rig_params(rig)[i] - update[i];
+    rig_close_backend(rig);
     return update;
 }
 
@@ -231,7 +212,7 @@ static void list_frames(const struct arrays *arrays, const struct column *column
 }
 
 static void gather_rows(const struct column columns[COLUMNS], struct arrays *arrays) {
-    const struct farm_algo_config *algo = &problem.learner.algo;
+    const struct farm_algo_config *algo = &problem.rig.learner.algo;
     for (int t = 0; t < ROWS_T; t++)
         for (int c = 0; c < COLUMNS; c++) {
             const int row = t * COLUMNS + c;
@@ -248,7 +229,7 @@ static void gather_rows(const struct column columns[COLUMNS], struct arrays *arr
 }
 
 static void differentiate_rows(struct arrays *a) {
-    const struct farm_algo_config *algo = &problem.learner.algo;
+    const struct farm_algo_config *algo = &problem.rig.learner.algo;
     struct farm_algo_rows rows = {.head = farm_head_categorical(ACTIONS),
                                   .steps = UNROLL,
                                   .columns = COLUMNS,
@@ -277,8 +258,8 @@ static struct farm_optimiser_config optimiser_of(const struct farm_algo_config *
 }
 
 static float *expected_update(void) {
-    const size_t count = problem.net.parameter_count;
-    const struct farm_optimiser_config optimiser = optimiser_of(&problem.learner.algo);
+    const size_t count = problem.rig.net.parameter_count;
+    const struct farm_optimiser_config optimiser = optimiser_of(&problem.rig.learner.algo);
     struct column columns[COLUMNS];
     struct farm_executor *executor;
     struct farm_optimiser_state state;
@@ -292,17 +273,18 @@ static float *expected_update(void) {
     float *vectors = calloc(4 * count, sizeof *vectors), *grads = vectors, *params = grads + count;
     float *first = params + count, *second = first + count, *update = malloc(count * sizeof *update);
     gather_rows(columns, arrays);
-    const struct farm_arithmetic f32 = farm_arithmetic_uniform(&problem.net, FARM_PRECISION_F32, (struct farm_form){0});
+    const struct farm_arithmetic f32 =
+        farm_arithmetic_uniform(&problem.rig.net, FARM_PRECISION_F32, (struct farm_form){0});
     const struct farm_executor_config config = {
-        .net = &problem.net, .batch_max = ROWS_MAX, .training = true, .arithmetic = &f32};
+        .net = &problem.rig.net, .batch_max = ROWS_MAX, .training = true, .arithmetic = &f32};
     cr_assert_eq(farm_executor_create(&config, &executor, &err), FARM_OK, "%s", err.message);
-    farm_net_init(&problem.net, problem.learner.init, problem.learner.seed, params);
+    farm_net_init(&problem.rig.net, problem.rig.learner.init, problem.rig.learner.seed, params);
     memcpy(update, params, count * sizeof *params);
     farm_executor_load(executor, params);
     farm_executor_forward(executor, arrays->rows, farm_sequence_rows(ROWS_T * COLUMNS), arrays->logits, arrays->value);
     differentiate_rows(arrays);
     farm_executor_backward(executor, farm_sequence_rows(ROWS_T * COLUMNS), arrays->dlogits, arrays->dvalue, grads);
-    for (size_t i = 0; i < count && !problem.learner.algo.loss_sum; i++) grads[i] /= COLUMNS * UNROLL;
+    for (size_t i = 0; i < count && !problem.rig.learner.algo.loss_sum; i++) grads[i] /= COLUMNS * UNROLL;
     farm_optimiser_init(&optimiser, count, first, second, &state);
     farm_optimiser_step(&optimiser, &state, 1.0f, params, grads);
     for (size_t i = 0; i < count; i++) update[i] = params[i] - update[i];
@@ -317,7 +299,7 @@ static float *expected_update(void) {
 // Largest difference over the largest element of b.
 static double difference_of(const float *a, const float *b) {
     double most = 0, size = 0;
-    for (size_t i = 0; i < problem.net.parameter_count; i++) {
+    for (size_t i = 0; i < problem.rig.net.parameter_count; i++) {
         cr_assert(isfinite(a[i]) && isfinite(b[i]));
         most = fmax(most, fabs((double)a[i] - (double)b[i]));
         size = fmax(size, fabs((double)b[i]));
@@ -339,7 +321,7 @@ static void expect_equal(const char *what) {
 static void compare_variants(bool frames) {
     tear_down();
     set_up_with(frames);
-    struct farm_learner_config *learner = &problem.learner;
+    struct farm_learner_config *learner = &problem.rig.learner;
     expect_equal("one thread, all in one piece");
     for (uint32_t micro_batch = 1; micro_batch <= COLUMNS; micro_batch += 2)
         for (uint32_t threads = 1; threads <= 4; threads++) {
@@ -368,7 +350,7 @@ Test(learner, an_update_from_stacked_frames_is_the_expected_one) {
 }
 
 Test(learner, adam_has_the_recipes_settings) {
-    problem.learner.algo.optimiser = FARM_OPTIMISER_ADAM;
+    problem.rig.learner.algo.optimiser = FARM_OPTIMISER_ADAM;
     expect_equal("Adam");
 }
 
@@ -385,7 +367,7 @@ Test(learner, steps_that_make_no_sense_are_not_trained_on) {
 // How much the update changes with one reward.
 static double effect_of_reward(uint32_t lane, uint32_t n, uint32_t env) {
     struct farm_pass_stats stats;
-    problem.learner.algo.reward_clip = 0;
+    problem.rig.learner.algo.reward_clip = 0;
     float *before = update_of_backend(&stats);
     problem.steps[lane][n][env].reward += 1;
     float *after = update_of_backend(&stats);
@@ -412,6 +394,6 @@ Test(learner, an_update_of_values_that_overflow_changes_nothing) {
     problem.steps[1][35][1].logits[0] = INFINITY; // a policy that had diverged when it acted
     float *update = update_of_backend(&stats);
     cr_assert_not(isfinite(stats.grad_norm));
-    for (size_t i = 0; i < problem.net.parameter_count; i++) cr_assert_eq(update[i], 0);
+    for (size_t i = 0; i < problem.rig.net.parameter_count; i++) cr_assert_eq(update[i], 0);
     free(update);
 }

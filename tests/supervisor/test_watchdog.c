@@ -98,14 +98,14 @@ Test(supervisor, a_look_after_a_long_sleep_covers_two_periods_at_most) {
 
 enum { LANES = 3, STEPS = 4 };
 
-static struct farm_ring make_ring(uint32_t lanes, enum farm_answers answers) {
+static struct farm_ring watched_ring(uint32_t lanes, enum farm_answers answers) {
     struct farm_ring_spec spec = farm_ring_spec_plain(lanes, 1, STEPS, FARM_F32, 1, 2);
     spec.answers = answers;
     return ring_of(spec, 0);
 }
 
 Test(supervisor, a_lane_whose_actor_answers_itself_has_work_if_there_is_room) {
-    with_ring ring = make_ring(1, FARM_ANSWERS_LOCAL);
+    with_ring ring = watched_ring(1, FARM_ANSWERS_LOCAL);
     farm_store_release(&ring.lanes[0].up->produced, STEPS - 1);
     cr_assert_eq(farm_watch_lanes(&ring), 1);
     farm_store_release(&ring.lanes[0].up->produced, STEPS);
@@ -113,7 +113,7 @@ Test(supervisor, a_lane_whose_actor_answers_itself_has_work_if_there_is_room) {
 }
 
 Test(supervisor, a_lane_has_work_if_all_is_answered_and_there_is_room) {
-    with_ring ring = make_ring(LANES, FARM_ANSWERS_CENTRAL);
+    with_ring ring = watched_ring(LANES, FARM_ANSWERS_CENTRAL);
     cr_assert_eq(farm_watch_lanes(&ring), 7, "nothing published yet: all of them");
     farm_store_release(&ring.lanes[1].up->produced, 1);
     cr_assert_eq(farm_watch_lanes(&ring), 5, "lane 1 waits for its answer");

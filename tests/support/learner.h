@@ -1,5 +1,5 @@
-// What tests of the learner share: temporary folders, a configuration that learns, a check of answers against a forward
-// pass, and one of checkpoints.
+// What tests of the learner share: the rig, temporary folders, a check of answers against a forward pass, and one of
+// checkpoints.
 #ifndef TESTS_SUPPORT_LEARNER_H
 #define TESTS_SUPPORT_LEARNER_H
 
@@ -12,11 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "algo/vtrace.h"
-#include "learner/backend.h"
 #include "learner/checkpoint.h"
-#include "learner/learner.h"
-#include "rings.h"
+#include "rig.h"
 
 static inline void test_folder_make(char *path, size_t bytes) {
     const char *base = getenv("TMPDIR");
@@ -53,45 +50,6 @@ static inline void test_folder_remove(const char *folder) {
     rmdir(folder);
 }
 
-// V-trace with Adam over an "mlp" of flat observations, f32, one training thread. The caller adds rings, bell, stats,
-// seed and batch sizes.
-static inline struct farm_learner_config test_learner_config(int flat, int actions, uint32_t unroll) {
-    struct farm_error err = {0};
-    const struct farm_net_spec *mlp = farm_net_find("mlp", &err);
-    cr_assert(mlp != NULL, "%s", err.message);
-    return (struct farm_learner_config){.net = *mlp,
-                                        .io = {.stack = 1, .flat = flat, .actions = actions},
-                                        .algo = {.unroll = unroll,
-                                                 .stack = 1,
-                                                 .algo = &farm_vtrace,
-                                                 .option = {0.9f, 0.01f, 0.5f, 1, 1, 1, 1, 1}, // as in vtrace.h
-                                                 .reward_scale = 1,
-                                                 .optimiser = FARM_OPTIMISER_ADAM,
-                                                 .lr = 0.001,
-                                                 .lr_end = 0.001,
-                                                 .adam_beta1 = 0.9,
-                                                 .adam_beta2 = 0.999,
-                                                 .adam_epsilon = 1e-8},
-                                        .precision = FARM_PRECISION_F32,
-                                        .train_threads = 1,
-                                        .frames_per_step = 1};
-}
-
-// The same over `stack` frames of side x side pixels, with a small convolutional net.
-static inline void test_learner_frames(struct farm_learner_config *config, struct farm_ring_spec *spec, int side,
-                                       uint32_t stack) {
-    const uint32_t pixels = (uint32_t)side;
-    spec->env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = FARM_U8, .rank = 2, .dims = {pixels, pixels}};
-    config->net = (struct farm_net_spec){.name = "small",
-                                         .about = "of tests",
-                                         .layer_count = 2,
-                                         .layers = {{FARM_LAYER_CONV, 8, 4, 2, FARM_ACTIVATION_RELU},
-                                                    {FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_TANH}}};
-    config->io = (struct farm_net_io){
-        .frame_channels = 1, .height = side, .width = side, .stack = (int)stack, .actions = config->io.actions};
-    config->algo.stack = stack;
-}
-
 // One pass over these windows, published as `version`.
 static inline enum farm_status test_train(const struct farm_backend_ops *ops, struct farm_backend *backend,
                                           const struct farm_window *windows, uint32_t count, double learning_rate,
@@ -101,11 +59,6 @@ static inline enum farm_status test_train(const struct farm_backend_ops *ops, st
     if (!status) status = ops->pass(backend, 0, &pass, err);
     if (!status) status = ops->publish(backend, version, err);
     return status ? status : ops->finish(backend, stats, err);
-}
-
-static inline float *test_params(const struct farm_backend_ops *ops, struct farm_backend *backend) {
-    const struct farm_backend_state state = ops->state(backend);
-    return farm_backend_vector(&state, "");
 }
 
 // Loads the newest checkpoint of the learner's folder; it must hold finite numbers and the optimiser's state after an

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,6 +25,13 @@ static inline void must(enum farm_status status, const struct farm_error *err) {
     if (!status) return;
     fprintf(stderr, "%s\n", err->message);
     exit(status == FARM_E_UNSUPPORTED || status == FARM_E_NOT_FOUND ? 77 : 1);
+}
+
+// Memory that this process and its children share; munmap releases it.
+static inline void *shared_memory(size_t bytes) {
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    must_hold(memory != MAP_FAILED, "no memory");
+    return memory;
 }
 
 // ---- shapes ----
@@ -64,11 +72,15 @@ static inline struct farm_ring open_view(const struct farm_ring *made, enum farm
     return ring;
 }
 
-static inline struct farm_ring ring_of(struct farm_ring_spec spec, uint32_t actor) {
+static inline struct farm_ring make_ring(struct farm_ring_spec spec, uint32_t actor, bool huge) {
     struct farm_ring ring;
     struct farm_error err = {0};
-    must(farm_ring_create(&spec, actor, -1, false, &ring, &err), &err);
+    must(farm_ring_create(&spec, actor, -1, huge, &ring, &err), &err);
     return ring;
+}
+
+static inline struct farm_ring ring_of(struct farm_ring_spec spec, uint32_t actor) {
+    return make_ring(spec, actor, false);
 }
 
 static inline struct views views_of(struct farm_ring_spec spec) {

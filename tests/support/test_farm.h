@@ -213,12 +213,6 @@ struct test_farm {
     int status;    // of the last learner
 };
 
-static inline void *test_shared_memory(size_t bytes) {
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    cr_assert(memory != MAP_FAILED);
-    return memory;
-}
-
 static inline void test_farm_add(struct test_farm *farm, uint32_t r) {
     farm->made[r] = ring_of(farm->spec, r);
     farm->views[r] = open_view(&farm->made[r], FARM_RING_ACTOR);
@@ -243,7 +237,6 @@ static inline struct farm_learner_config test_farm_config(struct test_farm *farm
     config.algo.batch = LANES * WIDTH;
     config.infer_batch_max = PLACES * LANES * WIDTH;
     config.infer_wait_ms = 0.2;
-    config.memory_node = -1;
     config.checkpoint_dir = farm->folder;
     config.checkpoints_keep = 3;
     return config;
@@ -255,8 +248,8 @@ static inline void test_farm_open(struct test_farm *farm, uint32_t rings, enum f
     farm->spec.answers = answers;
     farm->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     cr_assert_geq(farm->bell, 0);
-    farm->shared = test_shared_memory(sizeof *farm->shared);
-    farm->actors = test_shared_memory(PLACES * sizeof *farm->actors);
+    farm->shared = shared_memory(sizeof *farm->shared);
+    farm->actors = shared_memory(PLACES * sizeof *farm->actors);
     test_folder_make(farm->folder, sizeof farm->folder);
     farm->config = test_farm_config(farm);
     for (uint32_t r = 0; r < rings; r++) test_farm_add(farm, r);

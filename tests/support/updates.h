@@ -3,11 +3,13 @@
 #ifndef TESTS_SUPPORT_UPDATES_H
 #define TESTS_SUPPORT_UPDATES_H
 
+#include <criterion/criterion.h>
+#include <math.h>
+
 #include "../vectors/vectors.h"
 #include "algo/ppo.h"
-#include "intake/lanes.h"
 #include "kernels/random.h"
-#include "learner.h"
+#include "rig.h"
 
 enum {
     UPDATES = 50,
@@ -44,17 +46,8 @@ struct update_case {
 };
 
 struct update_run {
+    struct rig rig;
     const struct update_case *c;
-    const struct farm_backend_ops *ops;
-    struct farm_backend *backend;
-    struct views ring;
-    struct farm_lanes lanes;
-    struct farm_stats stats;
-    struct farm_learner_config learner;
-    struct farm_algo_plan plan;
-    struct farm_net net;
-    struct farm_head head;
-    uint64_t n;      // the next step
     uint64_t reborn; // the step that begins new episodes everywhere, as after an actor's death; 0: none
 };
 
@@ -71,18 +64,13 @@ static inline void update_add_input(struct farm_net_io *io, struct farm_net_inpu
 // Fields of observations, the environment's actions, the net.
 static inline void update_configure_spaces(struct update_run *run, struct farm_ring_spec *spec) {
     const struct update_case *c = run->c;
-    struct farm_learner_config *learner = &run->learner;
+    struct farm_learner_config *learner = &run->rig.learner;
     struct farm_env_spec *env = &spec->env;
     *spec =
         farm_ring_spec_plain(UPDATES_LANES, UPDATES_WIDTH, 4 * UPDATES_UNROLL, FARM_F32, UPDATES_FLAT, UPDATES_ACTIONS);
     const struct farm_field_spec numbers = env->obs[0];
     *learner = test_learner_config(UPDATES_FLAT, UPDATES_ACTIONS, UPDATES_UNROLL);
-    if (c->frames) {
-        test_learner_frames(learner, spec, UPDATES_SIDE, UPDATES_STACK);
-        learner->net.layer_count = 3;
-        learner->net.layers[1] = (struct farm_layer){FARM_LAYER_CONV, 8, 3, 1, FARM_ACTIVATION_RELU};
-        learner->net.layers[2] = (struct farm_layer){FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_RELU};
-    }
+    if (c->frames) test_learner_frames(learner, spec, UPDATES_SIDE, UPDATES_STACK);
     if (c->separate) learner->net = *farm_net_find("separate", NULL);
     struct farm_net_io *io = &learner->io;
     if (c->joined) {
@@ -120,11 +108,12 @@ static inline void update_configure_spaces(struct update_run *run, struct farm_r
         env->obs[env->obs_count++] = (struct farm_field_spec){
             .name = FARM_HEAD_MASK_NAME, .dtype = FARM_U8, .rank = 1, .dims = {farm_policy_outputs(&env->action)}};
     learner->head = (struct farm_head_options){.state_sigma = c->state_sigma, .squash = c->squash};
-    cr_assert_eq(farm_head_make(env, learner->head, &run->head, NULL), FARM_OK);
+    struct farm_head head;
+    cr_assert_eq(farm_head_make(env, learner->head, &head, NULL), FARM_OK);
     farm_ring_spec_answers(spec);
     if (c->squash) farm_ring_spec_sample(spec);
-    io->actions = run->head.outputs;
-    io->free_outputs = run->head.free_outputs;
+    io->actions = head.outputs;
+    io->free_outputs = head.free_outputs;
     io->lstm = c->lstm;
     io->lstm_layers = c->lstm_layers;
     if (c->lstm)
@@ -134,7 +123,7 @@ static inline void update_configure_spaces(struct update_run *run, struct farm_r
 
 static inline void update_configure(struct update_run *run) {
     const struct update_case *c = run->c;
-    struct farm_learner_config *learner = &run->learner;
+    struct farm_learner_config *learner = &run->rig.learner;
     struct farm_algo_config *algo = &learner->algo;
     algo->algo = c->ppo ? &farm_ppo : &farm_vtrace;
     memcpy(algo->option, c->option, sizeof algo->option);
@@ -153,90 +142,65 @@ static inline void update_configure(struct update_run *run) {
     algo->reward_clip = (double)c->reward_clip;
     algo->reward_scale = (double)c->reward_scale;
     algo->loss_sum = c->loss_sum;
-    learner->stats = &run->stats;
     learner->infer_batch_max = UPDATES_COLUMNS;
     learner->micro_batch = 4; // several pieces a pass
     learner->train_threads = 2;
-    learner->memory_node = -1;
-}
-
-static inline float *update_params(const struct update_run *run) {
-    return test_params(run->ops, run->backend);
+    run->rig.learning_rate = (double)c->lr;
+    run->rig.schedule = (double)UPDATES_SCHEDULE;
+    run->rig.passes = (uint32_t)c->passes;
+    run->rig.epochs = (uint32_t)c->epochs;
 }
 
 // The initial weights, by tensor and place in it.
 static inline void update_draw_params(struct update_run *run) {
-    struct farm_error err = {0};
-    float *params = update_params(run), *mask = malloc(run->net.parameter_count * sizeof *mask);
-    farm_net_trainable(&run->net, mask);
-    for (int t = 0; t < run->net.tensor_count; t++) {
-        const struct farm_tensor *tensor = &run->net.tensors[t];
+    float *params = rig_params(&run->rig), *mask = malloc(run->rig.net.parameter_count * sizeof *mask);
+    farm_net_trainable(&run->rig.net, mask);
+    for (int t = 0; t < run->rig.net.tensor_count; t++) {
+        const struct farm_tensor *tensor = &run->rig.net.tensors[t];
         const double bound = tensor->rank > 1 ? sqrt(3.0 / (double)(tensor->count / (size_t)tensor->dims[0])) : 0.1;
         for (size_t i = 0, at = tensor->offset; i < tensor->count; i++, at++)
             if (mask[at] > 0) params[at] = (float)(bound * (2 * update_draw(run->c, 1000 + (uint64_t)t, i, 0) - 1));
     }
     free(mask);
-    cr_assert_eq(run->ops->state_changed(run->backend, 1, 0, &err), FARM_OK, "%s", err.message);
+    run->rig.version = 1;
+    must(run->rig.ops->state_changed(run->rig.backend, 1, 0, &run->rig.err), &run->rig.err);
 }
 
-// Lanes and backend, with the initial parameters.
-static inline void update_open_learner(struct update_run *run) {
-    struct farm_error err = {0};
-    int fds[1][2];
-    lend_ring(&run->ring.made, fds[0]);
-    cr_assert_eq(farm_lanes_open(fds, 1, &run->plan.shape, NULL, &run->lanes, &err), FARM_OK, "%s", err.message);
-    const struct farm_backend_config config = {.learner = &run->learner,
-                                               .plan = &run->plan,
-                                               .net = &run->net,
-                                               .head = run->head,
-                                               .width_max = UPDATES_WIDTH,
-                                               .columns_max = UPDATES_COLUMNS,
-                                               .lanes = &run->lanes,
-                                               .shards = 1};
-    cr_assert_eq(run->ops->create(&config, &run->backend, &err), FARM_OK, "%s", err.message);
+static inline void update_open_backend(struct update_run *run, const struct farm_backend_ops *ops) {
+    must(rig_open_backend(&run->rig, ops), &run->rig.err);
     update_draw_params(run);
 }
 
 static inline struct update_run *update_open(const struct update_case *c, const struct farm_backend_ops *ops,
                                              enum farm_precision precision) {
-    struct farm_error err = {0};
     struct farm_ring_spec spec;
     struct update_run *run = calloc(1, sizeof *run);
     run->c = c;
-    run->ops = ops;
     update_configure_spaces(run, &spec);
     update_configure(run);
-    run->learner.precision = precision;
-    run->ring = views_of(spec);
-    cr_assert_eq(farm_algo_plan_make(&run->learner.algo, &run->plan, &err), FARM_OK, "%s", err.message);
-    cr_assert_eq(farm_net_make(&run->learner.net, &run->learner.io, &run->net, &err), FARM_OK, "%s", err.message);
-    run->plan.minibatch = c->passes ? farm_algo_units(&run->plan, UPDATES_COLUMNS) / (uint32_t)c->passes : 0;
-    update_open_learner(run);
+    run->rig.learner.precision = precision;
+    rig_open(&run->rig, spec, 1);
+    update_open_backend(run, ops);
     return run;
-}
-
-static inline void update_close_learner(struct update_run *run) {
-    run->ops->destroy(run->backend);
-    farm_lanes_close(&run->lanes);
 }
 
 // Another actor on the same ring.
 static inline void update_reopen_actor(struct update_run *run) {
-    farm_ring_close(&run->ring.actor);
-    run->ring.actor = open_view(&run->ring.made, FARM_RING_ACTOR);
-    for (uint32_t l = 0; l < UPDATES_LANES; l++) farm_lane_actor_take_over(&run->ring.actor.lanes[l]);
+    farm_ring_close(&run->rig.actors[0]);
+    run->rig.actors[0] = open_view(&run->rig.made[0], FARM_RING_ACTOR);
+    for (uint32_t l = 0; l < UPDATES_LANES; l++) farm_lane_actor_take_over(rig_actor(&run->rig, l));
 }
 
-// Another learner, after update_close_learner, and another actor on the same ring.
+// Another learner, after rig_close_learner, and another actor on the same ring.
 static inline void update_reopen(struct update_run *run) {
-    update_open_learner(run);
+    rig_open_lanes(&run->rig);
+    update_open_backend(run, run->rig.ops);
     update_reopen_actor(run);
-    run->n = run->lanes.lanes[0].answered;
+    run->rig.n = run->rig.lanes.lanes[0].answered;
 }
 
 static inline void update_close(struct update_run *run) {
-    update_close_learner(run);
-    close_views(&run->ring);
+    rig_close(&run->rig);
     free(run);
 }
 
@@ -262,26 +226,22 @@ static inline float update_number(const struct update_case *c, uint64_t column, 
 }
 
 static inline int32_t update_choice(const struct update_run *run, uint64_t column, uint64_t n, int d) {
-    return (int32_t)(run->head.sizes[d] * update_draw(run->c, column, n, 50 + (uint64_t)d));
+    return (int32_t)(run->rig.head.sizes[d] * update_draw(run->c, column, n, 50 + (uint64_t)d));
 }
 
 // The action mask: the chosen actions and others, but nothing at an episode's last step.
 static inline void update_permit(const struct update_run *run, uint64_t column, uint64_t n, uint8_t *mask) {
     const bool last = update_flags(run->c, column, n) & FARM_STEP_LAST;
-    for (int o = 0; o < run->head.outputs; o++)
+    for (int o = 0; o < run->rig.head.outputs; o++)
         mask[o] = !last && update_draw(run->c, column, n, 60 + (uint64_t)o) < 0.5;
-    for (int d = 0; d < run->head.dims && !last; mask += run->head.sizes[d++])
+    for (int d = 0; d < run->rig.head.dims && !last; mask += run->rig.head.sizes[d++])
         mask[update_choice(run, column, n, d)] = 1;
 }
 
-static inline void update_take_in(struct update_run *run) {
-    for (uint32_t l = 0; l < UPDATES_LANES; l++) cr_assert(farm_lanes_take_in(&run->lanes.lanes[l], 0, &run->stats));
-}
-
 static inline void update_publish(struct update_run *run) {
-    const uint64_t n = run->n;
+    const uint64_t n = run->rig.n;
     for (uint64_t column = 0; column < UPDATES_COLUMNS; column++) {
-        struct farm_lane *lane = &run->ring.actor.lanes[column / UPDATES_WIDTH];
+        struct farm_lane *lane = rig_actor(&run->rig, (uint32_t)column / UPDATES_WIDTH);
         const uint32_t env = column % UPDATES_WIDTH;
         cr_assert(farm_lane_actor_can_write(lane));
         for (size_t i = 0; run->c->frames && i < lane->obs_bytes[0]; i++)
@@ -297,97 +257,50 @@ static inline void update_publish(struct update_run *run) {
             (uint8_t)(update_flags(run->c, column, n) | (n && n == run->reborn ? FARM_STEP_FIRST : 0));
         farm_lane_reward(lane, n)[env] = (float)(3 * update_draw(run->c, column, n, 3) - 1.5);
     }
-    for (uint32_t l = 0; l < UPDATES_LANES; l++) farm_lane_actor_publish(&run->ring.actor.lanes[l]);
-    update_take_in(run);
+    for (uint32_t l = 0; l < UPDATES_LANES; l++) farm_lane_actor_publish(rig_actor(&run->rig, l));
+    rig_take_in(&run->rig);
 }
 
+// To the newest answered step, in place of what inference has drawn.
 static inline void update_write_answer(struct update_run *run, uint64_t column) {
-    const struct farm_lane *lane = run->lanes.lanes[column / UPDATES_WIDTH].lane;
+    const struct farm_lane *lane = rig_lane(&run->rig, (uint32_t)column / UPDATES_WIDTH);
+    const uint64_t n = run->rig.n - 1;
     const uint32_t env = column % UPDATES_WIDTH;
-    float *policy = farm_lane_policy(lane, run->n, env);
-    uint8_t *action = farm_lane_action(lane, run->n, env);
-    for (int o = 0; o < run->head.outputs; o++)
-        policy[o] = (float)(update_draw(run->c, column, run->n, 10 + (uint64_t)o) - 0.5);
-    if (run->c->masked) farm_head_mask(&run->head, farm_lane_obs(lane, 1, run->n, env), policy);
-    for (int d = 0; d < run->head.dims; d++) {
-        const double number = update_draw(run->c, column, run->n, 50 + (uint64_t)d);
+    float *policy = farm_lane_policy(lane, n, env);
+    const struct farm_head *head = &run->rig.head;
+    uint8_t *action = farm_lane_action(lane, n, env);
+    for (int o = 0; o < head->outputs; o++) policy[o] = (float)(update_draw(run->c, column, n, 10 + (uint64_t)o) - 0.5);
+    if (run->c->masked) farm_head_mask(head, farm_lane_obs(lane, 1, n, env), policy);
+    for (int d = 0; d < head->dims; d++) {
+        const double number = update_draw(run->c, column, n, 50 + (uint64_t)d);
         const float drawn = (float)((double)policy[d] + 2 * number - 1);
-        const int32_t choice = update_choice(run, column, run->n, d);
-        const float squashed = farm_tanh_action(drawn, run->head.low[d], run->head.high[d]);
+        const int32_t choice = update_choice(run, column, n, d);
+        const float squashed = farm_tanh_action(drawn, head->low[d], head->high[d]);
         const void *written = run->c->squash ? &squashed : run->c->dims ? (const void *)&drawn : &choice;
         memcpy(action + (size_t)d * sizeof drawn, written, sizeof drawn);
-        if (run->c->squash) ((float *)farm_lane_answer_at(lane, FARM_ANSWER_SAMPLE, run->n, env))[d] = drawn;
+        if (run->c->squash) ((float *)farm_lane_answer_at(lane, FARM_ANSWER_SAMPLE, n, env))[d] = drawn;
     }
-    farm_lane_value(lane, run->n)[env] = (float)(2 * update_draw(run->c, column, run->n, 4) - 1);
-}
-
-static inline void update_infer(struct update_run *run) {
-    struct farm_error err = {0};
-    struct farm_policy_rows rows[UPDATES_LANES];
-    for (uint32_t l = 0; l < UPDATES_LANES; l++)
-        rows[l] = (struct farm_policy_rows){
-            .lane = run->lanes.lanes[l].lane, .lane_id = l, .n = run->n, .env_count = UPDATES_WIDTH};
-    cr_assert_eq(run->ops->infer(run->backend, 0, rows, UPDATES_LANES, &err), FARM_OK, "%s", err.message);
+    farm_lane_value(lane, n)[env] = (float)(2 * update_draw(run->c, column, n, 4) - 1);
 }
 
 // Inference answers the published step, as it brings observations to a device; drawn: then the draws are the answer.
 static inline void update_answer(struct update_run *run, bool drawn) {
-    update_infer(run);
-    for (uint32_t l = 0; l < UPDATES_LANES; l++) {
-        if (!run->ops->stores_acted) farm_lane_answer(run->lanes.lanes[l].lane, run->n);
-        run->lanes.lanes[l].answered++;
-    }
+    must(rig_answer(&run->rig), &run->rig.err);
     for (uint64_t column = 0; drawn && column < UPDATES_COLUMNS; column++) update_write_answer(run, column);
-    run->n++;
 }
 
-static inline void update_begin(struct update_run *run, uint64_t start) {
-    struct farm_error err = {0};
-    struct farm_window windows[UPDATES_LANES];
-    for (uint32_t l = 0; l < UPDATES_LANES; l++)
-        windows[l] = (struct farm_window){
-            .lane = run->lanes.lanes[l].lane, .lane_id = l, .start = start, .env_count = UPDATES_WIDTH};
-    cr_assert_eq(run->ops->begin(run->backend, 0, windows, UPDATES_LANES, &err), FARM_OK, "%s", err.message);
-}
-
-// ---- updates ----
-
-static inline void update_pass(struct update_run *run, struct farm_pass pass) {
-    struct farm_error err = {0};
-    pass.schedule = UPDATES_SCHEDULE;
-    cr_assert_eq(run->ops->pass(run->backend, 0, &pass, &err), FARM_OK, "%s", err.message);
-}
-
-static inline void update_passes(struct update_run *run) {
-    const uint32_t parts = (uint32_t)run->c->passes, units = farm_algo_units(&run->plan, UPDATES_COLUMNS);
-    uint32_t order[UPDATES_COLUMNS * UPDATES_UNROLL];
-    if (!parts) update_pass(run, (struct farm_pass){.learning_rate = (double)run->c->lr});
-    for (uint32_t epoch = 0; parts && epoch < (uint32_t)run->c->epochs; epoch++) {
-        for (uint32_t i = 0; i < units; i++) order[i] = (7 * i + 5 * epoch) % units;
-        for (uint32_t m = 0; m < parts; m++) {
-            const uint32_t from = units * m / parts, to = units * (m + 1) / parts;
-            update_pass(run, (struct farm_pass){order + from, to - from, .learning_rate = (double)run->c->lr});
-        }
-    }
-}
-
-// Update number k. PPO trains before the last step is answered, as in the synchronous regime.
-static inline void update_make(struct update_run *run, uint64_t k, struct farm_pass_stats *stats) {
-    struct farm_error err = {0};
-    const uint64_t last = (k + 1) * UPDATES_UNROLL + (uint64_t)run->c->burn_in;
-    if (run->c->ppo && k > 0) update_answer(run, true);
-    while (run->n < last) {
+// The next update. PPO trains before the last step is answered, as in the synchronous regime.
+static inline void update_make(struct update_run *run) {
+    struct rig *rig = &run->rig;
+    const uint64_t last = rig->trained + UPDATES_UNROLL + (uint64_t)run->c->burn_in;
+    if (run->c->ppo && rig->trained > 0) update_answer(run, true);
+    while (rig->n < last) {
         update_publish(run);
         update_answer(run, true);
     }
     update_publish(run);
     if (!run->c->ppo) update_answer(run, true);
-    update_begin(run, k * UPDATES_UNROLL);
-    update_passes(run);
-    cr_assert_eq(run->ops->publish(run->backend, k + 2, &err), FARM_OK);
-    cr_assert_eq(run->ops->finish(run->backend, stats, &err), FARM_OK, "%s", err.message);
-    for (uint32_t l = 0; l < UPDATES_LANES; l++)
-        farm_lane_release(run->lanes.lanes[l].lane, (k + 1) * UPDATES_UNROLL - (UPDATES_STACK - 1));
+    must(rig_update(rig, false), &rig->err);
 }
 
 // ---- comparison ----
@@ -396,20 +309,20 @@ static inline void update_make(struct update_run *run, uint64_t k, struct farm_p
 // PyTorch's squares). change: PyTorch's, of the file's entries.
 static inline void update_expect(const struct update_run *run, const float *initial, double *sizes, const float *change,
                                  uint64_t updates) {
-    for (int t = 0; t < run->net.tensor_count; t++) {
-        const struct farm_tensor *tensor = &run->net.tensors[t];
+    for (int t = 0; t < run->rig.net.tensor_count; t++) {
+        const struct farm_tensor *tensor = &run->rig.net.tensors[t];
         const size_t step = tensor->count <= 256 ? 1 : tensor->count / 128 | 1;
         const double most = strncmp(tensor->name, "normalise.", 10) == 0 ? 1e-5 : 1e-4;
         double off = 0, size = 0;
         for (size_t i = tensor->offset; i < tensor->offset + tensor->count; i += step, change++) {
-            const double ours = (double)update_params(run)[i] - (double)initial[i];
+            const double ours = (double)rig_params(&run->rig)[i] - (double)initial[i];
             off += pow(ours - (double)*change, 2);
             size += pow((double)*change, 2);
         }
         sizes[t] = fmax(sizes[t], size);
         const double share = off > 0 ? sqrt(off / sizes[t]) : 0; // normalised frames are 0 in the first update
         cr_assert_leq(share, most, "%s, %s: the change of %s after %lu updates is off by %.2g of it", run->c->name,
-                      run->ops->name, tensor->name, updates, share);
+                      run->rig.ops->name, tensor->name, updates, share);
     }
 }
 
@@ -417,12 +330,12 @@ static inline void update_expect_stats(const struct update_run *run, const struc
     for (int term = 0; term < FARM_ALGO_TERMS_MAX; term++) {
         const double theirs = (double)run->c->terms[k][term];
         cr_assert_float_eq(stats->terms[term], theirs, 1e-4 * (1 + fabs(theirs)),
-                           "%s, %s: update %lu: term %d: %g, not %g", run->c->name, run->ops->name, k, term,
+                           "%s, %s: update %lu: term %d: %g, not %g", run->c->name, run->rig.ops->name, k, term,
                            stats->terms[term], theirs);
     }
     const double norm = (double)run->c->grad_norm[k];
     cr_assert_float_eq(stats->grad_norm, norm, 1e-4 * norm, "%s, %s: update %lu: norm %g, not %g", run->c->name,
-                       run->ops->name, k, stats->grad_norm, norm);
+                       run->rig.ops->name, k, stats->grad_norm, norm);
 }
 
 // The next case of the file after c (NULL: the first one); NULL after the last one.
@@ -433,18 +346,17 @@ static inline const struct update_case *update_next(const struct update_case *c)
     return at < file + sizeof file ? (const void *)at : NULL;
 }
 
-// Runs so many updates of each case of the file.
+// Runs `updates` updates of each case of the file.
 static inline void updates_expect(const struct farm_backend_ops *ops, uint64_t updates) {
     for (const struct update_case *c = NULL; (c = update_next(c));) {
-        struct farm_pass_stats stats;
         struct update_run *run = update_open(c, ops, FARM_PRECISION_F32);
-        const size_t bytes = run->net.parameter_count * sizeof(float);
+        const size_t bytes = run->rig.net.parameter_count * sizeof(float);
         const float *change = (const void *)(c + 1);
         double sizes[FARM_TENSORS_MAX] = {0};
-        float *initial = memcpy(malloc(bytes), update_params(run), bytes);
+        float *initial = memcpy(malloc(bytes), rig_params(&run->rig), bytes);
         for (uint64_t k = 0; k < updates; k++) {
-            update_make(run, k, &stats);
-            update_expect_stats(run, &stats, k);
+            update_make(run);
+            update_expect_stats(run, &run->rig.pass_stats, k);
             if (k > 0 && k != UPDATES_FEW - 1 && k != UPDATES - 1) continue;
             update_expect(run, initial, sizes, change, k + 1);
             change += c->numbers;
@@ -462,16 +374,17 @@ static inline void updates_expect_on_policy(const struct farm_backend_ops *ops, 
         if (!c->ppo) continue;
         struct update_case own = *c;
         struct farm_pass_stats stats;
-        struct farm_error err = {0};
         own.option[FARM_PPO_CLIP] = (float)bound;
         own.passes = 0; // one pass over all
+        own.lr = 0.1f;
         struct update_run *run = update_open(&own, ops, precision);
-        for (; run->n < UPDATES_UNROLL + (uint64_t)c->burn_in; update_answer(run, false)) update_publish(run);
+        struct rig *rig = &run->rig;
+        for (; rig->n < UPDATES_UNROLL + (uint64_t)c->burn_in; update_answer(run, false)) update_publish(run);
         update_publish(run);
         for (int moved = 0; moved < 2; moved++) {
-            update_begin(run, 0);
-            update_pass(run, (struct farm_pass){.learning_rate = 0.1});
-            cr_assert_eq(ops->finish(run->backend, &stats, &err), FARM_OK, "%s", err.message);
+            enum farm_status status = rig_begin(rig, 0);
+            if (!status) status = rig_passes(rig);
+            must(status ? status : ops->finish(rig->backend, &stats, &rig->err), &rig->err);
             const double beyond = stats.terms[FARM_PPO_CLIPPED], kl = stats.terms[FARM_PPO_KL];
             cr_assert(moved ? beyond > 0 : beyond == 0 && fabs(kl) < stats.terms[0] * (bound * bound / 8 + 1e-6),
                       "%s, %s: %g of %g rows, %g nats", c->name, ops->name, beyond, stats.terms[0], kl);

@@ -1,5 +1,5 @@
-// A small farm for tests of the CUDA backend's host code: real rings and validator; the test acts as actors and as the
-// learner's loop. A run returns a record, to be compared with that of another backend or setting.
+// Rigs (tests/support/rig.h) for tests of the CUDA backend's host code: what they learn follows from a setting. A run
+// returns a record, to be compared with that of another backend or setting.
 #ifndef TESTS_LEARNER_CUDA_FARM_H
 #define TESTS_LEARNER_CUDA_FARM_H
 
@@ -9,9 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../../support/rig.h"
 #include "emulator.h"
-#include "intake/lanes.h"
-#include "learner/backend.h"
 #include "learner/cuda/backend.h"
 #include "learner/cuda/context.h"
 #include "vendor_emulator.h"
@@ -45,26 +44,6 @@ struct setting {
 // The emulator shows as many GPUs.
 struct setting usual_setting(bool frames, uint32_t shards);
 
-struct farm {
-    struct setting setting;
-    struct farm_ring made[RINGS], actors[RINGS];
-    struct farm_lanes lanes;
-    struct farm_stats stats;
-    struct farm_learner_config learner;
-    struct farm_net_spec spec;
-    struct farm_net net;
-    struct farm_algo_plan plan;
-    uint32_t slot;    // of the next pass
-    bool begun;       // its iteration is begun
-    uint64_t version; // newest published
-    const struct farm_backend_ops *ops;
-    struct farm_backend *backend;
-    struct farm_error err;
-    uint64_t n, trained;               // steps answered, steps trained on
-    struct farm_pass_stats pass_stats; // of the newest update
-    bool ring_leaves;                  // run_farm: ring 1 leaves and joins again after every seventh step
-};
-
 // All answers of a run, and the parameters at its end.
 struct record {
     int32_t action[ROUNDS][ENVIRONMENTS];
@@ -82,55 +61,46 @@ struct record {
 
 // ---- a farm, its backend ----
 
-struct farm *open_farm(struct setting setting);
-enum farm_status open_backend(struct farm *farm, const struct farm_backend_ops *ops);
-void must_open_backend(struct farm *farm, const struct farm_backend_ops *ops);
-struct farm *open_ready(struct setting setting);                  // with the CUDA backend
-struct farm *open_played(struct setting setting, uint64_t steps); // which has answered so many steps
+struct rig *open_farm(struct setting setting);
+const struct setting *setting_of(const struct rig *farm);
+enum farm_status open_backend(struct rig *farm, const struct farm_backend_ops *ops);
+void must_open_backend(struct rig *farm, const struct farm_backend_ops *ops);
+struct rig *open_ready(struct setting setting);                  // with the CUDA backend
+struct rig *open_played(struct setting setting, uint64_t steps); // which has answered so many steps
 
 // After the last farm nothing of the GPU may be in use.
-void close_farm(struct farm *farm);
+void close_farm(struct rig *farm);
 void expect_nothing_left(void);
 
-// Lends the GPU writable descriptors of the rings' `up` segments.
-void lend_descriptors(struct farm *farm);
-
 // The backend has chosen the setting's way.
-void expect_obs_path(const struct farm *farm);
+void expect_obs_path(const struct rig *farm);
 void expect_refused(struct setting setting, enum farm_status status, const char *word);
 
 // ---- actors and the learner's loop ----
 
 // Whether step n begins an episode.
 bool is_first(uint64_t lane, uint64_t env, uint64_t n);
-void write_step(struct farm *farm, uint32_t id, uint64_t n);
+void write_step(struct rig *farm, uint32_t id, uint64_t n);
 
-// Answers all lanes' step n in batches of at most infer_batch_max of one shard, splitting lanes that do not fit. again:
-// the step is answered already.
-enum farm_status answer_lanes(struct farm *farm, bool again);
+// A step of all lanes: publish_lanes, then rig_answer.
+void publish_lanes(struct rig *farm);
+enum farm_status play_step(struct rig *farm);
+void play_to(struct rig *farm, uint64_t steps);
 
-// A step of all lanes: publish_lanes, then answer_published.
-void publish_lanes(struct farm *farm);
-enum farm_status answer_published(struct farm *farm);
-enum farm_status play_step(struct farm *farm);
-void play_to(struct farm *farm, uint64_t steps);
-
-// Makes the update of the next window; ahead: begins the one after it too.
-enum farm_status make_update(struct farm *farm, bool ahead);
-void must_update(struct farm *farm);
-float *read_params(struct farm *farm);
+void must_update(struct rig *farm);
 
 // ---- runs ----
 
-void record_answers(struct farm *farm, struct record *record);
-void record_end(struct farm *farm, struct record *record);
+void record_answers(struct rig *farm, struct record *record);
+void record_end(struct rig *farm, struct record *record);
 void free_record(struct record *record);
 
 // Adds the bytes read of registered memory since `before`, by way.
 void add_bytes_read(uint64_t *sum, const struct farm_emulator_account *before);
 
-// Plays ROUNDS steps and makes every update that their windows allow.
-struct record *run_farm(struct farm *farm);
+// Plays ROUNDS steps and makes every update that their windows allow. leaves: ring 1 leaves and joins again after every
+// seventh step.
+struct record *run_farm(struct rig *farm, bool leaves);
 struct record *run_alone(struct setting setting, const struct farm_backend_ops *ops);
 
 double distance(const float *a, const float *b, size_t count);
@@ -138,6 +108,6 @@ void expect_same(const struct record *ours, const struct record *theirs, const c
 
 // Runs a farm whose ring 1 leaves and joins while ring 0 is served: no number differs from those of `steady`. Closes
 // the farm, frees `steady`.
-void expect_absence_changes_nothing(struct farm *farm, struct record *steady);
+void expect_absence_changes_nothing(struct rig *farm, struct record *steady);
 
 #endif

@@ -13,7 +13,7 @@ TestSuite(cuda_backend, .timeout = 120);
 // ---- ways across the bus ----
 
 // Opens a backend on rings with an unanswered step; text: [4096] its log.
-static void open_and_read_log(struct farm *farm, char *text) {
+static void open_and_read_log(struct rig *farm, char *text) {
     for (uint32_t id = 0; id < LANE_COUNT; id++) write_step(farm, id, 0);
     FILE *file = tmpfile();
     const int before = dup(STDERR_FILENO);
@@ -28,14 +28,14 @@ static void open_and_read_log(struct farm *farm, char *text) {
 }
 
 // The measurement has brought the observations into the mirror.
-static void expect_mirrored(const struct farm *farm) {
+static void expect_mirrored(const struct rig *farm) {
     const struct farm_cuda_context *context = farm_cuda_backend_context(farm->backend, 0);
     uint8_t there[SIDE * SIDE];
     for (uint32_t id = 0; id < LANE_COUNT; id++)
         for (uint32_t e = 0; e < WIDTH; e++) {
             const void *place = farm_cuda_mirror_at(&context->mirror, id, 0, 0, e);
             cr_assert_eq(cudaMemcpy(there, place, sizeof there, cudaMemcpyDeviceToHost), cudaSuccess);
-            cr_assert_arr_eq(there, farm_lane_obs(farm->lanes.lanes[id].lane, 0, 0, e), sizeof there, "lane %u", id);
+            cr_assert_arr_eq(there, farm_lane_obs(rig_lane(farm, id), 0, 0, e), sizeof there, "lane %u", id);
         }
 }
 
@@ -57,7 +57,7 @@ Test(cuda_backend, logs_the_time_of_each_way_that_exists) {
     for (int way = 0; way < FARM_EMULATOR_WAYS; way++) {
         struct setting setting = usual_setting(true, 1);
         setting.obs_way = (enum farm_emulator_way)way;
-        struct farm *farm = open_farm(setting);
+        struct rig *farm = open_farm(setting);
         char text[4096];
         const struct farm_emulator_account before = farm_emulator_account();
         uint64_t read[FARM_EMULATOR_WAYS] = {0};
@@ -84,7 +84,7 @@ Test(cuda_backend, logs_the_time_of_each_way_that_exists) {
 Test(cuda_backend, logs_the_time_of_copies_if_registration_is_refused) {
     struct setting setting = usual_setting(true, 1);
     setting.obs_way = FARM_EMULATOR_BULK; // loads are slow
-    struct farm *farm = open_farm(setting);
+    struct rig *farm = open_farm(setting);
     char text[4096];
     farm_emulator.refuse_registration = 1;
     const int64_t slow_us = farm_emulator.slow_loads;
@@ -102,7 +102,7 @@ Test(cuda_backend, logs_the_time_of_copies_if_registration_is_refused) {
 
 Test(cuda_backend, every_ring_is_registered_once_and_during_the_run_only) {
     for (uint32_t shards = 1; shards <= 2; shards++) {
-        struct farm *farm = open_ready(usual_setting(true, shards));
+        struct rig *farm = open_ready(usual_setting(true, shards));
         uint64_t bytes = 0;
         for (int r = 0; r < RINGS; r++) bytes += farm->lanes.rings[r].up.bytes + farm->lanes.rings[r].down.bytes;
         cr_assert_eq(farm_emulator_account().registered, 2 * RINGS);
@@ -111,7 +111,7 @@ Test(cuda_backend, every_ring_is_registered_once_and_during_the_run_only) {
         for (uint32_t id = 0; id < LANE_COUNT; id++) {
             const struct farm_cuda_context *context =
                 farm_cuda_backend_context(farm->backend, farm->lanes.lanes[id].shard);
-            const struct farm_lane *lane = farm->lanes.lanes[id].lane;
+            const struct farm_lane *lane = rig_lane(farm, id);
             cr_assert_eq(farm_emulator_registration(farm_cuda_up(context, id, farm_lane_obs(lane, 0, 0, 0))),
                          both | cudaHostRegisterReadOnly);
             cr_assert_eq(farm_emulator_registration(farm_cuda_down(context, id, &lane->down->acted)), both);
@@ -137,7 +137,7 @@ Test(cuda_backend, a_ring_that_joins_a_bounced_farm_is_bounced) {
     expect_absence_changes_nothing(open_ready(setting), run_alone(setting, &farm_backend_cuda));
 }
 
-static void expect_join_refused(struct farm *farm, const char *why) {
+static void expect_join_refused(struct rig *farm, const char *why) {
     const struct farm_emulator_account before = farm_emulator_account();
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_E_LIMIT);
     cr_assert(strstr(farm->err.message, why) != NULL, "%s", farm->err.message);
@@ -148,7 +148,7 @@ static void expect_join_refused(struct farm *farm, const char *why) {
 }
 
 Test(cuda_backend, a_ring_without_room_is_refused_and_leaks_nothing) {
-    struct farm *farm = open_ready(usual_setting(true, 1));
+    struct rig *farm = open_ready(usual_setting(true, 1));
     cr_assert_eq(play_step(farm), FARM_OK);
     farm->ops->leave(farm->backend, 1);
     const int64_t memory = farm_emulator.memory;
@@ -182,7 +182,7 @@ static struct farm_emulator_stream find_busy_stream(const struct farm_emulator_s
 }
 
 Test(cuda_backend, inference_has_a_stream_of_the_highest_priority_and_training_one_of_the_lowest) {
-    struct farm *farm = open_played(usual_setting(true, 1), UNROLL);
+    struct rig *farm = open_played(usual_setting(true, 1), UNROLL);
     struct farm_emulator_stream before[STREAMS_MAX];
     int least, greatest;
     cr_assert_eq(cudaDeviceGetStreamPriorityRange(&least, &greatest), cudaSuccess);
@@ -207,7 +207,7 @@ Test(cuda_backend, inference_has_a_graph_for_each_size_of_its_ladder) {
     for (int i = 0; i < 2; i++) {
         struct setting setting = usual_setting(true, 1);
         setting.infer_batch_max = most[i];
-        struct farm *farm = open_ready(setting);
+        struct rig *farm = open_ready(setting);
         cr_assert_eq(farm_emulator_account().graph_execs, 2 * rungs[i] + 3);
         close_farm(farm);
     }
@@ -217,7 +217,7 @@ Test(cuda_backend, inference_has_a_graph_for_each_size_of_its_ladder) {
 static uint64_t count_works(uint32_t micro_batch) {
     struct setting setting = usual_setting(true, 1);
     setting.micro_batch = micro_batch;
-    struct farm *farm = open_played(setting, UNROLL + 1);
+    struct rig *farm = open_played(setting, UNROLL + 1);
     const uint64_t before = farm_emulator_account().works;
     must_update(farm);
     const uint64_t works = farm_emulator_account().works - before;
@@ -241,7 +241,7 @@ Test(cuda_backend, an_update_is_made_in_passes_of_micro_batch_windows) {
 Test(cuda_backend, a_restored_state_continues_as_before) {
     for (uint32_t shards = 1; shards <= 2; shards++) {
         const uint64_t copied_before = farm_emulator_account().device_to_host_bytes;
-        struct farm *farm = open_played(usual_setting(true, shards), 2 * UNROLL + 1);
+        struct rig *farm = open_played(usual_setting(true, shards), 2 * UNROLL + 1);
         const size_t count = farm->net.parameter_count, bytes = count * sizeof(float);
         must_update(farm);
         struct farm_backend_state state = farm->ops->state(farm->backend);
@@ -258,7 +258,7 @@ Test(cuda_backend, a_restored_state_continues_as_before) {
         farm->version = 40;
         play_to(farm, farm->n + 1);
         for (uint32_t id = 0; id < LANE_COUNT; id++)
-            cr_assert_eq(*farm_lane_version(farm->lanes.lanes[id].lane, farm->n - 1), 40, "lane %u", id);
+            cr_assert_eq(*farm_lane_version(rig_lane(farm, id), farm->n - 1), 40, "lane %u", id);
         farm->trained -= UNROLL;
         must_update(farm);
         cr_assert_eq(farm->ops->state(farm->backend).version, 41);
@@ -274,18 +274,18 @@ Test(cuda_backend, a_restored_state_continues_as_before) {
 Test(cuda_backend, a_gradient_that_is_not_finite_changes_nothing) {
     struct setting setting = usual_setting(false, 1);
     setting.reward = 5;
-    struct farm *farm = open_ready(setting);
+    struct rig *farm = open_ready(setting);
     const size_t bytes = farm->net.parameter_count * sizeof(float);
     float *before = malloc(bytes);
     while (farm->n < 4 * UNROLL + 1) {
         cr_assert_eq(play_step(farm), FARM_OK);
         if (farm->n <= farm->trained + UNROLL) continue;
         const bool hit = farm->trained + UNROLL >= 9 && farm->trained < 9; // the window with the reward of step 9
-        memcpy(before, read_params(farm), bytes);
+        memcpy(before, rig_params(farm), bytes);
         must_update(farm);
         const double norm = farm->pass_stats.grad_norm;
         cr_assert_eq(isfinite(norm) != 0, !hit, "update from step %lu: %g", farm->trained, norm);
-        const bool same = memcmp(before, read_params(farm), bytes) == 0;
+        const bool same = memcmp(before, rig_params(farm), bytes) == 0;
         cr_assert_eq(same, hit);
     }
     free(before);
@@ -294,9 +294,9 @@ Test(cuda_backend, a_gradient_that_is_not_finite_changes_nothing) {
 
 static uint64_t updates_made; // by the training thread, for the other one
 
-static void *train_again(struct farm *farm, int updates) {
+static void *train_again(struct rig *farm, int updates) {
     for (int i = 0; i < updates; i++) {
-        const enum farm_status status = make_update(farm, false);
+        const enum farm_status status = rig_update(farm, false);
         if (status) return farm;
         farm_store_release(&updates_made, (uint64_t)i + 1);
         farm->trained -= UNROLL; // the same window over and over: its steps stay
@@ -313,14 +313,14 @@ static void *train_twice(void *farm) {
 }
 
 // Answers the newest step again, as a restarted learner does. Returns the version.
-static uint64_t answer_again(struct farm *farm) {
+static uint64_t answer_again(struct rig *farm) {
     farm->n--;
-    cr_assert_eq(answer_lanes(farm, true), FARM_OK, "%s", farm->err.message);
+    cr_assert_eq(rig_infer(farm), FARM_OK, "%s", farm->err.message);
     return *farm_lane_version(farm->lanes.lanes[LANE_COUNT - 1].lane, farm->n++);
 }
 
 Test(cuda_backend, inference_runs_while_training_publishes_and_versions_never_fall) {
-    struct farm *farm = open_played(usual_setting(true, 1), UNROLL + 2); // the newest step is in no window yet
+    struct rig *farm = open_played(usual_setting(true, 1), UNROLL + 2); // the newest step is in no window yet
     pthread_t thread;
     void *failed;
     cr_assert_eq(pthread_create(&thread, NULL, train_30_times, farm), 0);
@@ -337,7 +337,7 @@ Test(cuda_backend, inference_runs_while_training_publishes_and_versions_never_fa
 }
 
 static struct {
-    struct farm *farm;
+    struct rig *farm;
     pthread_t inference, training;
     uint64_t version; // when inference went on
 } held;
@@ -356,9 +356,9 @@ static void hold_inference(void) {
 Test(cuda_backend, training_does_not_write_parameters_that_a_slow_inference_reads) {
     struct setting setting = usual_setting(true, 1);
     setting.infer_batch_max = ENVIRONMENTS; // all lanes at once
-    struct farm *farm = open_played(setting, UNROLL + 2);
+    struct rig *farm = open_played(setting, UNROLL + 2);
     float before[ACTIONS], after[ACTIONS];
-    const struct farm_lane *lane = farm->lanes.lanes[0].lane;
+    const struct farm_lane *lane = rig_lane(farm, 0);
     memcpy(before, farm_lane_policy(lane, farm->n - 1, 0), sizeof before);
     held.farm = farm;
     held.inference = pthread_self();

@@ -21,7 +21,7 @@ Test(cuda_faults, a_gpu_that_does_not_start_is_refused_with_the_reason) {
 }
 
 static uint64_t device_bytes_of(struct setting setting) {
-    struct farm *farm = open_ready(setting);
+    struct rig *farm = open_ready(setting);
     const uint64_t bytes = farm_emulator_account().device_bytes;
     close_farm(farm);
     return bytes;
@@ -53,8 +53,8 @@ Test(cuda_faults, takes_a_smaller_mirror_if_the_vendor_takes_the_spare_memory) {
     farm_emulator.memory = (int64_t)(large + large / 32 + 8192);
     farm_emulator_vendor.handle_bytes = ((uint64_t)farm_emulator.memory - (large + medium) / 2) / 4;
     setting.mirror = FARM_MIRROR_FULL;
-    struct farm *farm = open_ready(setting);
-    struct record *window = run_farm(farm);
+    struct rig *farm = open_ready(setting);
+    struct record *window = run_farm(farm, false);
     cr_assert_gt(farm->stats.bus_train_bytes, 0, "a full mirror");
     expect_same(window, full, "window");
     close_farm(farm);
@@ -71,7 +71,7 @@ Test(cuda_faults, releases_everything_wherever_memory_ends) {
     for (uint32_t shards = 1; shards <= 2; shards++) {
         farm_emulator_reset(); // the memory of the pass before was short
         const int64_t parts = shards == 1 ? 12 : 6;
-        struct farm *farm = open_ready(usual_setting(true, shards));
+        struct rig *farm = open_ready(usual_setting(true, shards));
         const int64_t all = (int64_t)(farm_emulator_account().device_bytes / shards);
         farm->ops->destroy(farm->backend);
         for (int64_t part = 0; part < parts; part++) {
@@ -86,7 +86,7 @@ Test(cuda_faults, releases_everything_wherever_memory_ends) {
 }
 
 Test(cuda_faults, a_lost_gpu_ends_both_threads_with_an_error_and_leaves_the_last_state) {
-    struct farm *farm = open_played(usual_setting(true, 1), UNROLL + 1);
+    struct rig *farm = open_played(usual_setting(true, 1), UNROLL + 1);
     must_update(farm);
     const struct farm_backend_state good = farm->ops->state(farm->backend);
     const size_t bytes = farm->net.parameter_count * sizeof(float);
@@ -96,7 +96,7 @@ Test(cuda_faults, a_lost_gpu_ends_both_threads_with_an_error_and_leaves_the_last
     farm_emulator.fall_off_after = (int64_t)farm_emulator_account().works + 5;
     cr_assert_eq(play_step(farm), FARM_E_DEAD, "%s", farm->err.message);
     cr_assert(strstr(farm->err.message, "--resume") != NULL, "%s", farm->err.message);
-    cr_assert_eq(make_update(farm, false), FARM_E_DEAD, "%s", farm->err.message);
+    cr_assert_eq(rig_update(farm, false), FARM_E_DEAD, "%s", farm->err.message);
     const struct farm_backend_state last = farm->ops->state(farm->backend);
     cr_assert_eq(last.version, 1);
     cr_assert_arr_eq(farm_backend_vector(&last, ""), kept, bytes);
@@ -107,14 +107,14 @@ Test(cuda_faults, a_lost_gpu_ends_both_threads_with_an_error_and_leaves_the_last
 enum { UPDATES = 3 };
 
 // Plays and trains until an error. states: receives the parameters of each version; may be NULL.
-static enum farm_status play_to_end(struct farm *farm, float **states) {
+static enum farm_status play_to_end(struct rig *farm, float **states) {
     const size_t bytes = farm->net.parameter_count * sizeof(float);
     enum farm_status status = FARM_OK;
     while (!status && farm->n < (UPDATES + 1) * UNROLL) {
         const uint64_t version = farm->version;
-        if (states && !states[version]) states[version] = memcpy(malloc(bytes), read_params(farm), bytes);
+        if (states && !states[version]) states[version] = memcpy(malloc(bytes), rig_params(farm), bytes);
         status = play_step(farm);
-        if (!status && farm->n > farm->trained + UNROLL) status = make_update(farm, false);
+        if (!status && farm->n > farm->trained + UNROLL) status = rig_update(farm, false);
     }
     return status;
 }
@@ -122,7 +122,7 @@ static enum farm_status play_to_end(struct farm *farm, float **states) {
 // A GPU is lost after some pieces of work; another one waits in the sum. The state left is that of a complete update.
 static void lose_gpu(uint32_t shards, int device, uint64_t works, float *const *states) {
     farm_emulator_reset();
-    struct farm *farm = open_ready(usual_setting(true, shards));
+    struct rig *farm = open_ready(usual_setting(true, shards));
     farm_emulator.fall_off_device = device;
     farm_emulator.fall_off_after = (int64_t)works;
     const enum farm_status status = play_to_end(farm, NULL);
@@ -138,7 +138,7 @@ Test(cuda_faults, a_gpu_lost_at_any_piece_of_work_is_an_error_and_leaves_no_thre
     const uint64_t pieces[] = {120, 240}, apart[] = {7, 11};
     for (uint32_t shards = 1; shards <= 2; shards++) {
         farm_emulator_reset();
-        struct farm *farm = open_ready(usual_setting(true, shards));
+        struct rig *farm = open_ready(usual_setting(true, shards));
         float *states[UPDATES + 1] = {0};
         const uint64_t before = farm_emulator_account().works;
         cr_assert_gt(before, 100); // every kernel has run before anything is captured
@@ -155,7 +155,7 @@ Test(cuda_faults, a_lost_gpu_loses_only_the_updates_since_the_last_copy_of_its_s
     const double every_s[] = {1e-9, 1000};
     for (int i = 0; i < 2; i++) {
         farm_emulator_reset();
-        struct farm *farm = open_farm(usual_setting(true, 1));
+        struct rig *farm = open_farm(usual_setting(true, 1));
         farm->learner.state_every_s = every_s[i];
         must_open_backend(farm, &farm_backend_cuda);
         while (farm->n < 3 * UNROLL + 1) {
@@ -169,15 +169,15 @@ Test(cuda_faults, a_lost_gpu_loses_only_the_updates_since_the_last_copy_of_its_s
     }
 }
 
-static struct farm *volatile hanging[3]; // cannot be freed
+static struct rig *volatile hanging[3]; // cannot be freed
 
 // The last GPU hangs in inference or in training; another one waits in the sum. Both threads end within the limit, the
 // earlier state is kept, and no thread waits for a GPU again.
-static struct farm *hang_gpu(uint32_t shards, bool inferring, uint64_t spin_ns) {
+static struct rig *hang_gpu(uint32_t shards, bool inferring, uint64_t spin_ns) {
     farm_emulator_reset();
     struct setting setting = usual_setting(true, shards);
     setting.spin_ns = spin_ns;
-    struct farm *farm = open_farm(setting);
+    struct rig *farm = open_farm(setting);
     farm->learner.state_every_s = 1e-9;
     must_open_backend(farm, &farm_backend_cuda);
     play_to(farm, UNROLL + 1);
@@ -187,13 +187,13 @@ static struct farm *hang_gpu(uint32_t shards, bool inferring, uint64_t spin_ns) 
     farm_emulator.hang_after = (int64_t)farm_emulator_account().works;
     farm->learner.gpu_limit_s = 0.05;
     const char *const of_update = shards == 1 ? "an update has" : "one hangs";
-    const enum farm_status first = inferring ? play_step(farm) : make_update(farm, false);
+    const enum farm_status first = inferring ? play_step(farm) : rig_update(farm, false);
     cr_assert_eq(first, FARM_E_DEAD, "%s", farm->err.message);
     cr_assert_not_null(strstr(farm->err.message, inferring ? "inference has not ended after 0.05 s" : of_update));
     if (inferring || shards == 1) cr_assert_not_null(strstr(farm->err.message, "--resume"), "%s", farm->err.message);
     farm->learner.gpu_limit_s = 1e9;
     cr_assert_eq(farm->ops->state(farm->backend).version, 1);
-    const enum farm_status other = inferring ? make_update(farm, false) : play_step(farm);
+    const enum farm_status other = inferring ? rig_update(farm, false) : play_step(farm);
     cr_assert_eq(other, FARM_E_DEAD, "%s", farm->err.message);
     cr_assert_not_null(strstr(farm->err.message, inferring && shards > 1 ? of_update : "the GPU hangs"), "%s",
                        farm->err.message);
@@ -216,8 +216,8 @@ Test(cuda_faults, gives_up_an_update_that_never_ends, .timeout = 10) {
 
 // The state would be copied after the next update's gradients, which are in the stream.
 Test(cuda_faults, a_hanging_gpu_leaves_the_earlier_state, .timeout = 10) {
-    struct farm *farm = hanging[0] = open_played(usual_setting(true, 1), 2 * UNROLL + 1);
-    cr_assert_eq(make_update(farm, true), FARM_OK, "%s", farm->err.message);
+    struct rig *farm = hanging[0] = open_played(usual_setting(true, 1), 2 * UNROLL + 1);
+    cr_assert_eq(rig_update(farm, true), FARM_OK, "%s", farm->err.message);
     farm_emulator.hang_after = (int64_t)farm_emulator_account().works;
     farm->learner.gpu_limit_s = 0.05;
     cr_assert_eq(farm->ops->state(farm->backend).version, 0);

@@ -95,34 +95,34 @@ Test(cuda_numbers, makes_updates_smaller_than_the_batch) {
     for (uint32_t shards = 1; shards <= 2; shards++) {
         struct setting setting = usual_setting(true, shards);
         setting.loss_mean = shards == 2;
-        struct farm *const farms[] = {open_farm(setting), open_farm(setting)};
+        struct rig *const farms[] = {open_farm(setting), open_farm(setting)};
         const struct farm_pass_stats *const ours = &farms[0]->pass_stats, *const theirs = &farms[1]->pass_stats;
         for (int i = 0; i < 2; i++) {
             must_open_backend(farms[i], i ? &farm_backend_cpu : &farm_backend_cuda);
             play_to(farms[i], UNROLL + 1);
-            farms[i]->setting.batch = shards == 2 ? 7 : WIDTH;
+            farms[i]->batch = shards == 2 ? 7 : WIDTH;
             must_update(farms[i]);
         }
         cr_assert_gt(ours->terms[FARM_VTRACE_ROWS], 0);
         cr_assert_eq(ours->terms[FARM_VTRACE_ROWS], theirs->terms[FARM_VTRACE_ROWS]);
         cr_assert_float_eq(ours->grad_norm, theirs->grad_norm, 1e-3 * theirs->grad_norm);
-        cr_assert_lt(distance(read_params(farms[0]), read_params(farms[1]), farms[0]->net.parameter_count), 1e-4);
+        cr_assert_lt(distance(rig_params(farms[0]), rig_params(farms[1]), farms[0]->net.parameter_count), 1e-4);
         for (int i = 0; i < 2; i++) close_farm(farms[i]);
     }
 }
 
 // The parameters after four windows, each trained on before its last step is answered.
 static float *train_before_answers(struct setting setting, const struct farm_backend_ops *ops, size_t *count) {
-    struct farm *farm = open_farm(setting);
+    struct rig *farm = open_farm(setting);
     must_open_backend(farm, ops);
     for (uint64_t window = 1; window <= 4; window++) {
         play_to(farm, window * UNROLL);
         publish_lanes(farm);
         must_update(farm);
-        cr_assert_eq(answer_published(farm), FARM_OK);
+        cr_assert_eq(rig_answer(farm), FARM_OK);
     }
     *count = farm->net.parameter_count;
-    float *params = memcpy(malloc(*count * sizeof *params), read_params(farm), *count * sizeof *params);
+    float *params = memcpy(malloc(*count * sizeof *params), rig_params(farm), *count * sizeof *params);
     close_farm(farm);
     return params;
 }
@@ -144,8 +144,8 @@ Test(cuda_numbers, trains_windows_whose_last_step_is_unanswered_as_the_cpu_does)
 }
 
 static void expect_restart_agrees(struct setting setting) {
-    struct farm *ours = open_farm(setting), *theirs = open_farm(setting);
-    struct farm *const farms[] = {ours, theirs};
+    struct rig *ours = open_farm(setting), *theirs = open_farm(setting);
+    struct rig *const farms[] = {ours, theirs};
     for (int i = 0; i < 2; i++) {
         must_open_backend(farms[i], &farm_backend_cpu);
         play_to(farms[i], UNROLL + 3);
@@ -156,10 +156,10 @@ static void expect_restart_agrees(struct setting setting) {
         must_update(farms[i]);
     }
     for (uint32_t id = 0; id < LANE_COUNT; id++)
-        cr_assert_lt(distance(farm_lane_policy(ours->lanes.lanes[id].lane, ours->n - 1, 0),
-                              farm_lane_policy(theirs->lanes.lanes[id].lane, ours->n - 1, 0), WIDTH * ACTIONS),
+        cr_assert_lt(distance(farm_lane_policy(rig_lane(ours, id), ours->n - 1, 0),
+                              farm_lane_policy(rig_lane(theirs, id), ours->n - 1, 0), WIDTH * ACTIONS),
                      1e-4);
-    cr_assert_lt(distance(read_params(ours), read_params(theirs), ours->net.parameter_count), 1e-5);
+    cr_assert_lt(distance(rig_params(ours), rig_params(theirs), ours->net.parameter_count), 1e-5);
     close_farm(ours);
     close_farm(theirs);
 }
@@ -175,22 +175,22 @@ Test(cuda_numbers, a_restarted_learner_goes_on_with_earlier_steps_and_states) {
 static void expect_restored_statistics_agree(bool frames) {
     struct setting setting = usual_setting(frames, 2);
     setting.normalise = true;
-    struct farm *const farms[] = {open_farm(setting), open_farm(setting)};
+    struct rig *const farms[] = {open_farm(setting), open_farm(setting)};
     for (int i = 0; i < 2; i++) {
         must_open_backend(farms[i], i ? &farm_backend_cpu : &farm_backend_cuda);
         play_to(farms[i], UNROLL + 1);
         must_update(farms[i]);
-        read_params(farms[i])[farms[i]->net.tensors[farms[i]->net.normalise].offset + 1] += 0.5f;
+        rig_params(farms[i])[farms[i]->net.tensors[farms[i]->net.normalise].offset + 1] += 0.5f;
         cr_assert_eq(farms[i]->ops->state_changed(farms[i]->backend, 5, 1, &farms[i]->err), FARM_OK);
         farms[i]->version = 5;
         play_to(farms[i], 2 * UNROLL + 1);
         must_update(farms[i]);
     }
     for (uint32_t id = 0; id < LANE_COUNT; id++)
-        cr_assert_lt(distance(farm_lane_policy(farms[0]->lanes.lanes[id].lane, UNROLL + 1, 0),
-                              farm_lane_policy(farms[1]->lanes.lanes[id].lane, UNROLL + 1, 0), WIDTH * ACTIONS),
+        cr_assert_lt(distance(farm_lane_policy(rig_lane(farms[0], id), UNROLL + 1, 0),
+                              farm_lane_policy(rig_lane(farms[1], id), UNROLL + 1, 0), WIDTH * ACTIONS),
                      1e-4);
-    cr_assert_lt(distance(read_params(farms[0]), read_params(farms[1]), farms[0]->net.parameter_count), 1e-5);
+    cr_assert_lt(distance(rig_params(farms[0]), rig_params(farms[1]), farms[0]->net.parameter_count), 1e-5);
     for (int i = 0; i < 2; i++) close_farm(farms[i]);
 }
 
@@ -204,12 +204,12 @@ Test(cuda_numbers, restored_statistics_are_used_as_the_cpu_does) {
 // Plays, then makes three updates; ahead: each begins the next one before its end.
 static struct record *run_updates(struct setting setting, bool ahead) {
     struct record *record = calloc(1, sizeof *record);
-    struct farm *farm = open_farm(setting);
+    struct rig *farm = open_farm(setting);
     must_open_backend(farm, &farm_backend_cuda);
     for (; farm->n < 3 * UNROLL + 1; record_answers(farm, record)) play_to(farm, farm->n + 1);
     const uint64_t launched = farm_emulator_account().graph_launches;
     for (; record->updates < 3; record->updates++) {
-        cr_assert_eq(make_update(farm, ahead && record->updates < 2), FARM_OK, "%s", farm->err.message);
+        cr_assert_eq(rig_update(farm, ahead && record->updates < 2), FARM_OK, "%s", farm->err.message);
         record->stats[record->updates] = farm->pass_stats;
         cr_assert_eq(farm->ops->state(farm->backend).version, record->updates + 1); // also while the next one runs
     }

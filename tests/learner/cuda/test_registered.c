@@ -9,10 +9,10 @@
 
 TestSuite(cuda_registered, .timeout = 60);
 
-static struct farm *open_lent(struct setting setting) {
-    struct farm *farm = open_farm(setting);
+static struct rig *open_lent(struct setting setting) {
+    struct rig *farm = open_farm(setting);
     farm_emulator.refuse_read_only = 1;
-    lend_descriptors(farm);
+    rig_lend_writable(farm);
     must_open_backend(farm, &farm_backend_cuda);
     farm_lanes_end_writable(&farm->lanes);
     return farm;
@@ -35,7 +35,7 @@ static void rights_of(const void *address, char rights[5]) {
 static void expect_same_numbers(struct setting setting) {
     farm_emulator.refuse_read_only = 0;
     struct record *usual_record = run_alone(setting, &farm_backend_cuda);
-    struct farm *farm = open_lent(setting);
+    struct rig *farm = open_lent(setting);
     cr_assert_eq(farm_emulator_account().registered, 2 * RINGS, "nothing is bounced");
     expect_absence_changes_nothing(farm, usual_record);
 }
@@ -48,11 +48,11 @@ Test(cuda_registered, a_second_mapping_changes_no_number) {
 }
 
 Test(cuda_registered, a_second_mapping_of_several_pieces_is_write_protected_and_unmapped_at_the_end) {
-    struct farm *farm = open_farm(usual_setting(true, 1));
+    struct rig *farm = open_farm(usual_setting(true, 1));
     struct farm_cuda_registered registered;
     char rights[5];
     farm_emulator.refuse_read_only = 1;
-    lend_descriptors(farm);
+    rig_lend_writable(farm);
     cr_assert_eq(farm_cuda_register(&farm->lanes, 0, 0, 8192, &registered, &farm->err), FARM_OK);
     cr_assert(registered.again && !registered.bounced[FARM_CUDA_UP] && !registered.bounced[FARM_CUDA_DOWN]);
     for (uint32_t r = 0; r < RINGS; r++) {
@@ -76,9 +76,9 @@ Test(cuda_registered, a_second_mapping_of_several_pieces_is_write_protected_and_
 }
 
 Test(cuda_registered, maps_nothing_again_if_read_only_memory_is_registered_or_a_descriptor_is_missing) {
-    struct farm *farm = open_farm(usual_setting(true, 1));
+    struct rig *farm = open_farm(usual_setting(true, 1));
     struct farm_cuda_registered registered;
-    lend_descriptors(farm);
+    rig_lend_writable(farm);
     cr_assert_eq(farm_cuda_register(&farm->lanes, 0, 0, 0, &registered, &farm->err), FARM_OK);
     cr_assert(!registered.again && !registered.bounced[FARM_CUDA_UP]);
     farm_cuda_unregister(&registered);
@@ -92,11 +92,11 @@ Test(cuda_registered, maps_nothing_again_if_read_only_memory_is_registered_or_a_
 }
 
 Test(cuda_registered, a_ring_without_a_writable_descriptor_is_refused) {
-    struct farm *farm = open_lent(usual_setting(true, 1));
+    struct rig *farm = open_lent(usual_setting(true, 1));
     farm->ops->leave(farm->backend, 1);
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_E_INVALID);
     cr_assert(strstr(farm->err.message, "writable descriptor") != NULL, "%s", farm->err.message);
-    lend_descriptors(farm);
+    rig_lend_writable(farm);
     farm_emulator.refuse_registration = 1;
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_E_LIMIT);
     farm_emulator.refuse_registration = 0;
@@ -110,24 +110,24 @@ static uint64_t stop_asked;
 
 // Answers ring 0's newest step, and trains on its newest window, again and again.
 static void *infer_on(void *context) {
-    struct farm *farm = context;
+    struct rig *farm = context;
     struct farm_error err;
     struct farm_policy_rows rows[LANES];
     for (uint32_t l = 0; l < LANES; l++)
-        rows[l] = (struct farm_policy_rows){
-            .lane = farm->lanes.lanes[l].lane, .lane_id = l, .n = farm->n - 1, .env_count = WIDTH};
+        rows[l] =
+            (struct farm_policy_rows){.lane = rig_lane(farm, l), .lane_id = l, .n = farm->n - 1, .env_count = WIDTH};
     while (!farm_load_relaxed(&stop_asked))
         if (farm->ops->infer(farm->backend, 0, rows, LANES, &err)) return farm;
     return NULL;
 }
 
 static void *train_on(void *context) {
-    struct farm *farm = context;
+    struct rig *farm = context;
     struct farm_error err;
     struct farm_pass_stats stats;
     struct farm_window windows[LANES];
     for (uint32_t l = 0; l < LANES; l++)
-        windows[l] = (struct farm_window){.lane = farm->lanes.lanes[l].lane, .lane_id = l, .env_count = WIDTH};
+        windows[l] = (struct farm_window){.lane = rig_lane(farm, l), .lane_id = l, .env_count = WIDTH};
     while (!farm_load_relaxed(&stop_asked))
         if (test_train(farm->ops, farm->backend, windows, LANES, 1e-3, ++farm->version, &stats, &err)) return farm;
     return NULL;
@@ -137,7 +137,7 @@ Test(cuda_registered, rings_join_and_leave_while_others_are_answered_and_trained
     struct setting setting = usual_setting(true, 1);
     setting.infer_batch_max = LANES * WIDTH;
     setting.batch = LANES * WIDTH;
-    struct farm *farm = open_lent(setting);
+    struct rig *farm = open_lent(setting);
     play_to(farm, UNROLL + 2);
     pthread_t inference, training;
     void *failed[2];
@@ -145,7 +145,7 @@ Test(cuda_registered, rings_join_and_leave_while_others_are_answered_and_trained
     cr_assert_eq(pthread_create(&training, NULL, train_on, farm), 0);
     for (int i = 0; i < 20; i++) {
         farm->ops->leave(farm->backend, 1);
-        lend_descriptors(farm);
+        rig_lend_writable(farm);
         cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_OK, "%s", farm->err.message);
         farm_lanes_end_writable(&farm->lanes);
     }

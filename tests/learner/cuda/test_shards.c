@@ -12,7 +12,7 @@ Test(cuda_shards, refuses_more_gpus_than_cuda_shows) {
 
 // The emulator shows 0000:00:00.0 and 0000:01:00.0: by name the first shard would get the second GPU.
 Test(cuda_shards, uses_cuda_s_numbers_if_a_planned_gpu_is_hidden) {
-    struct farm *farm = open_farm(usual_setting(true, 2));
+    struct rig *farm = open_farm(usual_setting(true, 2));
     farm->learner.shards[0].gpu = "0000:01:00.0";
     farm->learner.shards[1].gpu = "0000:41:00.0";
     must_open_backend(farm, &farm_backend_cuda);
@@ -22,7 +22,7 @@ Test(cuda_shards, uses_cuda_s_numbers_if_a_planned_gpu_is_hidden) {
 
 // The plan names the GPUs in another order than CUDA's numbers.
 Test(cuda_shards, a_shard_runs_on_its_planned_gpu) {
-    struct farm *farm = open_farm(usual_setting(true, 2));
+    struct rig *farm = open_farm(usual_setting(true, 2));
     farm->learner.shards[0].gpu = "0000:01:00.0";
     farm->learner.shards[1].gpu = "0000:00:00.0";
     must_open_backend(farm, &farm_backend_cuda);
