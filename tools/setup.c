@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "base/cli.h"
-#include "envs/registry.h"
+#include "envs/python.h"
 #include "tools/shared/command.h"
 
 int farm_cmd_setup(int argc, char **argv) {

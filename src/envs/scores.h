@@ -16,7 +16,7 @@
 #define FARM_ENVS_SCORES_H
 
 #include "base/json.h"
-#include "envs/registry.h"
+#include "envs/env.h"
 
 // Sets the keys human_normalised (ale/*), normalised_score (procgen/*) and normalised_to (what 0 and 1 are), those
 // without an entry to null, as docs/METRICS.md has them. return_mean may be NAN.

@@ -5,6 +5,7 @@
 #define FARM_RUN_WORKERS_H
 
 #include "actor/actor.h"
+#include "envs/python.h"
 #include "run/caller.h"
 #include "run/rings.h"
 

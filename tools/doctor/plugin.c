@@ -23,7 +23,7 @@
 #include "base/program.h"
 #include "base/time.h"
 #include "envs/native/native.h"
-#include "envs/registry.h"
+#include "envs/python.h"
 #include "tools/doctor/checks.h"
 #include "tools/doctor/findings.h"
 #include "tools/doctor/python.h"

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "algo/registry.h"
+#include "envs/python.h"
 #include "envs/registry.h"
 #include "ring/wait.h"
 

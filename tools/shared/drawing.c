@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/paths.h"
-#include "envs/registry.h"
+#include "envs/python.h"
 
 const char *farm_drawing_remedy(void) {
     return farm_path_choose("run `make deps`", "run `farm setup`");

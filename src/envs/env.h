@@ -1,0 +1,31 @@
+// An environment that the registry has found: what it is, where it lies, its options and its spec.
+#ifndef FARM_ENVS_ENV_H
+#define FARM_ENVS_ENV_H
+
+#include <farm/env.h>
+#include <limits.h>
+#include <stdbool.h>
+
+#include "base/status.h"
+#include "config/recipe.h"
+#include "envs/probe.h"
+
+struct farm_env_python;
+enum farm_env_kind { FARM_ENV_NATIVE, FARM_ENV_PLUGIN, FARM_ENV_PYTHON };
+
+// Must not be copied: options point into it.
+struct farm_env {
+    enum farm_env_kind kind;
+    char name[FARM_ENV_NAME_BYTES];        // its own name, for messages and for its plug-in
+    const struct farm_env_api *api;        // native; else NULL
+    char plugin[PATH_MAX];                 // path of the shared object
+    const struct farm_env_python *program; // Python
+    char python[PATH_MAX], pythonpath[PATH_MAX];
+    char lib[PATH_MAX];                                          // value of libenv's option
+    char lasting[2 * PATH_MAX];                                  // the recipe's name for it, valid in any folder
+    struct farm_env_option options[FARM_RECIPE_OPTIONS_MAX + 1]; // point into the recipe, or to lib
+    size_t option_count;
+    struct farm_env_spec spec;
+};
+
+#endif
