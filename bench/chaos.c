@@ -6,7 +6,7 @@
 // Placement: the supervisor, the director and the actor that is killed share the first CPU, the learner has the
 // second; the other actors have the remaining CPUs or, with two CPUs, share the learner's, and then
 // all processes sleep instead of spinning. The references are the bare system calls (pidfd, poll, waitid, fork) on the
-// first CPU, in the same run, by turns with ours. All times are CLOCK_MONOTONIC, which all CPUs share.
+// first CPU, in the same run, alternating with ours. All times are CLOCK_MONOTONIC, which all CPUs share.
 //
 //   killed -> noticed   the director's time before kill(2) to the supervisor's after it has bumped the generations
 //   born   -> taken     first line of the new process's body (farm_actor_run follows) to the learner's hearing the bell
@@ -39,7 +39,7 @@ static const double LEAST_S = 30;
 
 enum {
     KILLS = 400,
-    PAIRS = 10, // of one period with kills and one without
+    PAIRS = 10, // each one period with kills and one without
     PERIOD_MS = 1000,
     KILL_EVERY_MS = 100,
     OTHERS_MAX = 3,
@@ -55,7 +55,7 @@ static const uint64_t MS = 1000000, LIMIT_NS = 5000000000;
 // One kill of each kind; 0: not yet.
 struct record {
     uint64_t killed, noticed, born, taken, first;
-    uint64_t bell, produced[LANES]; // of the dead one, as the supervisor found them
+    uint64_t bell, produced[LANES]; // the dead actor's, as the supervisor found them
     uint64_t bare_killed, bare_noticed, bare_born;
 };
 

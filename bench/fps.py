@@ -90,7 +90,7 @@ def cost_of_many(seconds):
 
 
 def train_and_parts(rounds):
-    """`farm train` against the steps a second of all cores if each step took its parts' times alone, by turns."""
+    """`farm train` against the steps a second of all cores if each step took its parts' times alone, measured alternately."""
     train = Farm(BUILD, "train", *WHOLE.split(), *NET.split(), "--device", "cpu", "--quiet")
     values, references = [], []
     for _ in range(rounds):

@@ -35,7 +35,7 @@ void omp_set_num_threads(int threads);
 struct table {
     struct rig rig;
     struct farm_backend *backends[PRECISIONS]; // by farm_precision; NULL: not on this CPU
-    uint64_t n;                                // of the last inference or update
+    uint64_t n;                                // the step of the last inference or update
 };
 
 struct reference {

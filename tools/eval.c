@@ -302,7 +302,7 @@ int farm_cmd_eval(int argc, char **argv) {
         {"video", FARM_CLI_STRING, &options.video.path, "FILE",
          "also films a game as a player sees it: .mp4 (H.264) or .gif (20 frames/s at most)"},
         {"video-episodes", FARM_CLI_INT, &options.video.games, "N", "whole games in the film (1)"},
-        {"video-seconds", FARM_CLI_DOUBLE, &options.video.seconds, "S", "cuts the film after so long (300)"},
+        {"video-seconds", FARM_CLI_DOUBLE, &options.video.seconds, "S", "cuts the film after S seconds (300)"},
         {"video-fps", FARM_CLI_INT, &options.video.rate_hz, "HZ",
          "speed of the film (0: 60 for ale/*, render_fps for gym/*, 15 for others)"},
         {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document on stdout at the end"},

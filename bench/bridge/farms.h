@@ -12,7 +12,7 @@ enum { BENCH_ROUNDS_MAX = 16 };
 
 struct bench_rates {
     int rounds;                                         // that count
-    double steps_per_s[BENCH_PLACES][BENCH_ROUNDS_MAX]; // of environments
+    double steps_per_s[BENCH_PLACES][BENCH_ROUNDS_MAX]; // the environments' rate
     double cpu_us[BENCH_PLACES][BENCH_ROUNDS_MAX]; // random answers: CPU time of the answering process, a lane step
 };
 

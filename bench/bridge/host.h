@@ -14,7 +14,7 @@ enum { BENCH_SESSIONS_MAX = 64 };
 struct bench_host {
     struct farm_wire_offer offer;
     struct farm_bridge_stats *stats;
-    struct farm_hub_config config; // of the hub, completed by the caller
+    struct farm_hub_config config; // for the hub; the caller completes it
     struct sockaddr_in address;
     int control, hub_control, wake, bell;
     uint32_t rings_each, session_count;

@@ -12,7 +12,7 @@ enum bench_side { BENCH_LEARNER, BENCH_NODE, BENCH_SIDES };
 
 struct bench_net {
     bool loopback;
-    const char *address[BENCH_SIDES]; // of each side
+    const char *address[BENCH_SIDES]; // each side's
     int ns[BENCH_SIDES];              // descriptors of the namespaces; -1: loopback
     int cpu[BENCH_SIDES];             // the first and the last CPU; -1: any
 };

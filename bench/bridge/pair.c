@@ -29,7 +29,7 @@ static const uint64_t LIMIT_NS = 30000000000u;
 // Shared by both sides and the parent; each word has one writer.
 struct page {
     uint64_t port, begin, end;
-    uint64_t down_wanted, down_is; // of the link; odd: down
+    uint64_t down_wanted, down_is; // states of the link, counted; odd: down
     struct bench_pair_result result;
     uint64_t trips;
     uint32_t trip_ns[TRIPS_MAX];
@@ -78,7 +78,7 @@ struct learner {
     uint64_t *bells; // [rings] seen
     uint64_t *steps; // [rings][lanes] answered
     uint64_t lane_steps, idle_ns, answering_ns;
-    uint32_t rings, lanes_playing; // of all nodes
+    uint32_t rings, lanes_playing; // sums over all nodes
 };
 
 static void check_step(const struct farm_lane *lane, uint64_t n, bool whole) {
@@ -262,7 +262,7 @@ struct node {
 struct nodes {
     const struct bench_pair *pair;
     struct page *page;
-    struct farm_bridge_stats stats; // of the first node
+    struct farm_bridge_stats stats; // the first node's
     struct node node[BENCH_SESSIONS_MAX];
     uint64_t published_ns, trips, idle_ns;
 };

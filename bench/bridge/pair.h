@@ -15,7 +15,7 @@ struct bench_pair {
     const char *engine;
     bool sealed;
     uint32_t nodes, rings, lanes, width, pixels; // rings: of each node
-    uint32_t steps;                              // of the learner's rings
+    uint32_t steps;                              // in the learner's rings
     double warm_s, seconds;                      // before the measurement, and measured
     uint64_t spin_ns;                            // before a side sleeps
     uint32_t cuts;                               // not 0: how often the learner's bridge ends and restarts
@@ -28,7 +28,7 @@ struct bench_pair_result {
     uint64_t cpu_ns[BENCH_SIDES];
     uint64_t calls[BENCH_SIDES], call_steps[BENCH_SIDES]; // system calls of the engine, and environment steps meanwhile
     uint64_t answering_ns;                                // CPU time of the learner's side that is not the bridge's
-    uint64_t least_lane_steps;                            // of the slowest lane
+    uint64_t least_lane_steps;                            // the slowest lane's
     double join_s;                                        // until every lane has stepped
     double bridge_mb, ring_mb;                            // memory of the learner's side beside its rings; of its rings
     double trip_ns;                  // median, from publish to the answer seen, if there is one lane

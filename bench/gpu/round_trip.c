@@ -38,14 +38,14 @@ static const struct setting settings[] = {
 
 // Shared by the processes of one setting.
 struct table {
-    struct farm_ring made[2], view[2]; // of the measured actor, of the other environments' actor
+    struct farm_ring made[2], view[2]; // the measured actor's, the other environments' actor's
     uint32_t rings;
     int bell;
     struct farm_stats *stats;
     struct farm_error *err;
     struct farm_learner_config config;
     int fds[2][2], up_writable[2];
-    uint64_t steps; // of the measured lane
+    uint64_t steps; // the measured lane's
     double *us;     // [steps] times
 };
 

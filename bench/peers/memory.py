@@ -79,7 +79,7 @@ def fastest_of_ours(build, op, everywhere, best=False):
 
 
 class Likwid:
-    """A kernel of likwid-bench on arrays of so many bytes; a process a turn."""
+    """A kernel of likwid-bench on arrays of that many bytes; a process a turn."""
 
     def __init__(self, kernel, arrays, array_bytes, threads, cpu):
         domain = "N" if threads > 1 else f"M{node_of(cpu)}"

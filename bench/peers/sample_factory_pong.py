@@ -174,7 +174,7 @@ class Training(common.Farm):
 
 
 class Iterations(Training):
-    """Synchronous training, whose actors and optimiser work by turns: the rate over whole iterations of ITERATION_STEPS, from the
+    """Synchronous training, whose actors and optimiser work alternately: the rate over whole iterations of ITERATION_STEPS, from the
     end of one to the end of a later one. The steps of one that is not complete would count as if they had been trained on."""
 
     def rate(self, seconds):

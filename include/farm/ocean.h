@@ -90,7 +90,7 @@ static inline void farm_ocean_observation(struct farm_ocean_setup *setup, uint32
     memcpy(field->dims, dims, rank * sizeof *dims);
 }
 
-// The contents of `actions`. Discrete: `count` whole numbers, the i-th in 0..sizes[i]-1 (also if the struct has float
+// The contents of `actions`. Discrete: `count` whole numbers, the i-th in 0..sizes[i]-1 (even if the struct has float
 // *actions). Continuous: `count` numbers in low..high.
 static inline void farm_ocean_discrete(struct farm_ocean_setup *setup, uint32_t count, const uint32_t *sizes) {
     struct farm_action_spec *action = &setup->spec->action;

@@ -200,7 +200,7 @@ static PyObject *publish_group(Group *self) {
 
 // ---- single environments ----
 
-// The result of reset() or step(), which it takes, as a tuple of so many values.
+// The result of reset() or step(), which it takes, as a tuple of `count` values.
 static PyObject *unpack(PyObject *result, Py_ssize_t count) {
     if (PyList_Check(result)) Py_SETREF(result, PyList_AsTuple(result));
     if (!result || (PyTuple_Check(result) && PyTuple_GET_SIZE(result) == count)) return result;
@@ -279,7 +279,7 @@ static PyObject *Group_step(PyObject *object, PyObject *actions) {
 
 // ---- a vector environment ----
 
-// The buffer of an array of so many numbers; BrokenContract if it is another.
+// The buffer of an array of `count` numbers; BrokenContract if it is another.
 static bool get_numbers(PyObject *object, char letter, uint32_t count, Py_buffer *buffer) {
     if (PyObject_GetBuffer(object, buffer, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)) return false;
     if (letter_of(buffer) == letter && buffer->ndim == 1 && buffer->shape[0] == count) return true;

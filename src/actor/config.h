@@ -31,7 +31,7 @@ struct farm_actor_config {
     enum farm_bad_values bad_values;
     const struct farm_env_option *options;
     size_t option_count;
-    uint64_t seed; // of the run
+    uint64_t seed; // the run's
     int video;     // pipe of the film (film.h) of the first lane's environment 0; 0: none
     bool obs_far;  // the rings exceed the caches: environments get the hint FARM_ENV_OBS_FAR
     uint64_t spin_ns;

@@ -18,7 +18,7 @@ struct farm_film {
 // Pictures a second of environments that have no rate of their own: as Procgen plays.
 enum { FARM_FILM_RATE_HZ = 15 };
 
-// Takes fd, also if it fails. Errors: FARM_E_UNSUPPORTED: the environment has neither render nor an image among its
+// Takes fd, even if it fails. Errors: FARM_E_UNSUPPORTED: the environment has neither render nor an image among its
 // observations; FARM_E_INVALID: an impossible size; FARM_E_LIMIT.
 enum farm_status farm_film_open(struct farm_film *film, int fd, const struct farm_group *group, struct farm_error *err);
 

@@ -23,7 +23,7 @@ static inline bool farm_group_answer_valid(uint32_t answer) {
 
 struct farm_group {
     const struct farm_env_api *api;
-    const struct farm_env_spec *spec; // of the lane
+    const struct farm_env_spec *spec; // the lane's
     void **envs;                      // [width]
     bool *ended;                      // [width]: the next step starts an episode
     uint32_t lane, width;             // lane: number within the actor

@@ -21,7 +21,7 @@ struct farm_algo;
 // Hyperparameters: the recipe's keys of the same names.
 struct farm_algo_config {
     const struct farm_algo *algo;
-    float option[FARM_ALGO_OPTIONS_MAX]; // of the algorithm's keys, in their order
+    float option[FARM_ALGO_OPTIONS_MAX]; // values of the algorithm's keys, in their order
     uint32_t unroll;                     // T: transitions of a window
     uint32_t batch;                      // windows of an iteration (async)
     uint32_t stack;                      // steps that an observation reads backwards: frames, or 2 for the last action
@@ -57,7 +57,7 @@ static inline bool farm_algo_row_units(const struct farm_algo_plan *plan) {
 }
 
 // Units of `columns` windows; rows (without burn-in) and transitions of a unit; the passes of an epoch; the most units
-// of a pass of so many columns or fewer.
+// of a pass of that many columns or fewer.
 static inline uint32_t farm_algo_units(const struct farm_algo_plan *plan, uint32_t columns) {
     return farm_algo_row_units(plan) ? columns * farm_algo_transitions(plan) : columns;
 }

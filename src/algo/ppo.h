@@ -13,7 +13,7 @@
 //   entropy_schedule lr: entropy_cost times the scheduled learning rate / the first
 //
 // With value_clip v > 0 the value loss is the larger one of (R - V)^2 and (R - (V_old + clip(V - V_old, -v, v)))^2.
-// The ratio is to the policy that acted, so windows of older versions (async) are corrected likewise.
+// The ratio is to the policy that acted, so windows of older versions (async) are corrected too.
 #ifndef FARM_ALGO_PPO_H
 #define FARM_ALGO_PPO_H
 

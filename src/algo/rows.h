@@ -17,7 +17,7 @@ enum {
     FARM_ALGO_OPTIONS_MAX = 16,
     FARM_ALGO_TERMS_MAX = 8,
     FARM_ALGO_SUMS_MAX = 8,
-    FARM_ALGO_SUM_SCHEDULE = FARM_ALGO_SUMS_MAX - 1, // of a pass; not a sum: its scheduled learning rate / the first
+    FARM_ALGO_SUM_SCHEDULE = FARM_ALGO_SUMS_MAX - 1, // not a sum: the pass's scheduled learning rate / the first
 };
 
 struct farm_algo_rows {
@@ -27,7 +27,7 @@ struct farm_algo_rows {
     float option[FARM_ALGO_OPTIONS_MAX]; // values of the algorithm's recipe keys, in their order
     float *policy;                       // [T+1][columns][outputs] from the parameters in training; the drivers of
                                          // algo.h forbid in it what the behaviour policy could not choose
-    const float *value;                  // [T+1][columns] likewise
+    const float *value;                  // [T+1][columns]
     const float *behaviour;              // [T+1][columns][outputs] the policy that acted
     const float *behaviour_value;        // [T+1][columns] the value predicted when acting
     const uint8_t *action;               // [T+1][columns][action_bytes]; the sample of a head that has one
@@ -35,7 +35,7 @@ struct farm_algo_rows {
     const uint8_t *flags;                // [T+1][columns] FARM_STEP_*
     float *scratch;                      // [algorithm's scratch][T][columns]
     const double *pass_sums;             // targets once: [FARM_ALGO_SUMS_MAX] of `reduce` over this pass; its schedule
-    const double *iteration_sums;        // likewise over all rows of the iteration
+    const double *iteration_sums;        // the same sums over all rows of the iteration
     float *dpolicy;                      // [T+1][columns][outputs] out: gradient of the loss
     float *dvalue;                       // [T+1][columns] out
 };

@@ -22,9 +22,9 @@ enum {
     FARM_VTRACE_DISCOUNT,
     FARM_VTRACE_ENTROPY_COST,  // IMPALA: .01
     FARM_VTRACE_BASELINE_COST, // IMPALA: .5
-    FARM_VTRACE_RHO_CLIP,      // of rho in delta
-    FARM_VTRACE_C_CLIP,        // of c, before lambda
-    FARM_VTRACE_PG_RHO_CLIP,   // of rho in the advantage
+    FARM_VTRACE_RHO_CLIP,      // bound of rho in delta
+    FARM_VTRACE_C_CLIP,        // bound of c, before lambda
+    FARM_VTRACE_PG_RHO_CLIP,   // bound of rho in the advantage
     FARM_VTRACE_LAMBDA,        // 1: full V-trace
     FARM_VTRACE_EPOCHS,        // IMPALA: 1
     FARM_VTRACE_MINIBATCH,     // steps; 0: one pass has all windows

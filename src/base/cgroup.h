@@ -35,7 +35,7 @@ struct farm_cgroup_limits {
 void farm_cgroup_read(const char *root, struct farm_cgroup_limits *out);
 
 // Processes of this process's groups that the out-of-memory killer has killed since the groups were made: of the level
-// with the most, which counts its members' too (v1: its own only). 0 also if unknown. `root` as in farm_cgroup_read.
+// with the most, which counts its members' too (v1: its own only). 0 if unknown too. `root` as in farm_cgroup_read.
 uint64_t farm_cgroup_read_kills(const char *root);
 
 // The counts of cpu.stat since the group was made, at the level that was throttled most.

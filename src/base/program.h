@@ -30,7 +30,7 @@ struct farm_program {
 // 1 MiB; FARM_E_LIMIT no memory or descriptors.
 enum farm_status farm_program_read(const struct farm_program *program, char **text, struct farm_error *err);
 
-// Calls body(context, result) in a child of this process, which ends with it; *result, of so many bytes and zero at
+// Calls body(context, result) in a child of this process, which ends with it; *result, of `bytes` bytes and zero at
 // first, is copied back. quiet: what the child prints is discarded. Errors, which begin with `what`: FARM_E_DEAD no
 // result within limit_s, or the child died, or body returned false; FARM_E_LIMIT.
 enum farm_status farm_program_call(const char *what, bool (*body)(const void *context, void *result),

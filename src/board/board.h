@@ -12,9 +12,9 @@
 //
 // If the reader's second load misses N of a later version, F1 comes before the F2 that follows that store, so the
 // writer sees `using`. N pairs with the reader's second load, U with each of its stores. With readers + 2 buffers one
-// is always free; with fewer (at least 3) a version may be skipped, which is counted. A reader that was killed keeps
-// its announcement until somebody who has reaped it stores 0: the writer works around it. A stopped one must not be
-// cleared. tests/model/board_model.c runs this code through every interleaving, with deaths on both sides.
+// is always free; with fewer (at least 3) a version may be skipped, which is counted. The announcement of a
+// killed reader stays until the process that has reaped it stores 0; that of a stopped reader must not be cleared.
+// tests/model/board_model.c runs this code through every interleaving, with deaths on both sides.
 //
 // Runs in the learner's process. The writer is one thread; each reader is one thread.
 #ifndef FARM_BOARD_BOARD_H

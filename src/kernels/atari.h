@@ -42,7 +42,7 @@ struct farm_atari_plan {
     int8_t column_weight[2][12][16]; // their weights
     uint8_t column_base[12];         // source column where those 8 begin
     uint8_t grey_even[8][16];        // table of index/2: row k holds entries xor those of row k-1
-    uint8_t grey_all[16][16];        // table of the whole index, rows 0-7 and 8-15 likewise
+    uint8_t grey_all[16][16];        // table of the whole index, rows 0-7 and rows 8-15 each as above
 };
 
 // Fills *plan for frames of height x 160 and a table from palette index to grey (one of the two above; it is

@@ -50,7 +50,7 @@ struct farm_bandwidth_work {
     enum farm_bandwidth_op op;
     enum farm_bandwidth_stores stores;
     enum farm_bandwidth_pattern pattern;
-    size_t lines;          // of each array
+    size_t lines;          // in each array
     size_t stride_lines;   // STRIDED: 1 to lines
     const uint32_t *order; // LISTED: a permutation of 0 .. lines - 1
     double *d;
@@ -100,7 +100,7 @@ void farm_bandwidth_fill(const struct farm_bandwidth_work *work, bool sources);
 // The scalar of a pass: a whole number from 1 to 1024.
 double farm_bandwidth_scalar(uint64_t pass);
 
-// What farm_bandwidth_run must return for READ after so many passes.
+// What farm_bandwidth_run must return for READ after this number of passes.
 uint64_t farm_bandwidth_expected_sum(const struct farm_bandwidth_work *work, uint64_t passes);
 
 // Whether all arrays are right, bit for bit, after `passes` passes since farm_bandwidth_fill. *wrong_line (may be NULL)

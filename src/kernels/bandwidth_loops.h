@@ -25,8 +25,8 @@ typedef double bandwidth_vector __attribute__((vector_size(BANDWIDTH_VECTOR)));
 typedef uint64_t bandwidth_words __attribute__((vector_size(BANDWIDTH_VECTOR)));
 
 enum {
-    BANDWIDTH_DOUBLES = BANDWIDTH_VECTOR / 8,                   // of a vector
-    BANDWIDTH_VECTORS = FARM_BANDWIDTH_LINE / BANDWIDTH_VECTOR, // of a line
+    BANDWIDTH_DOUBLES = BANDWIDTH_VECTOR / 8,                   // in a vector
+    BANDWIDTH_VECTORS = FARM_BANDWIDTH_LINE / BANDWIDTH_VECTOR, // in a line
     BANDWIDTH_LINE_DOUBLES = FARM_BANDWIDTH_LINE / 8,
     BANDWIDTH_BLOCK = 1024, // lines: 64 KiB
     BANDWIDTH_STREAMS_MAX = 4,

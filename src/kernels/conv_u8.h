@@ -4,10 +4,10 @@
 // and no data gradient.
 //
 // Precision I16: pixels are exact in 16 bits; weights are rounded to 14 bits (sign and 13) of the largest weight of
-// their output channel, output gradients likewise per observation and channel; products are summed in whole numbers
-// without further error. A weight is off by at most 2^-14 of its channel's largest (bf16: 2^-9 of itself), a channel's
-// output gradient by at most 1.3e-3 in the Euclidean norm for 400 positions, 2e-4 in practice. All I16 paths compute
-// the same bits forward. Precision F32 is float arithmetic.
+// their output channel, output gradients to 14 bits of the largest one per observation and channel; products are
+// summed in whole numbers without further error. A weight is off by at most 2^-14 of its channel's largest (bf16: 2^-9
+// of itself), a channel's output gradient by at most 1.3e-3 in the Euclidean norm for 400 positions, 2e-4 in practice.
+// All I16 paths compute the same bits forward. Precision F32 is float arithmetic.
 #ifndef FARM_KERNELS_CONV_U8_H
 #define FARM_KERNELS_CONV_U8_H
 
@@ -26,7 +26,7 @@ enum farm_conv_u8_path { FARM_CONV_U8_PORTABLE, FARM_CONV_U8_AVX2, FARM_CONV_U8_
 struct farm_conv_u8_shape {
     int stack;         // S: frames under one output, oldest first, as in the weights
     int channels;      // C: planes of a frame, one after another
-    int height, width; // of a plane: height x width bytes, row by row, no gaps
+    int height, width; // a plane's: height x width bytes, row by row, no gaps
     int kernel;        // K: square
     int stride;        // in both directions
     int pad_before[2]; // rows above and columns left of a plane, zeros

@@ -45,7 +45,7 @@ static inline float farm_conv_u8_one(const struct farm_conv_u8_shape *shape) {
     return shape->normalised ? FARM_PIXEL_ONE : 255.0f;
 }
 
-// Rows of outputs whose gradients are summed in 32 bits, an even number: after so many, the sum is added to the f32
+// Rows of outputs whose gradients are summed in 32 bits, an even number: after that many, the sum is added to the f32
 // total.
 static inline int farm_conv_u8_rows_at_once(const struct farm_conv_u8_shape *shape) {
     const int rows = FARM_CONV_U8_TERMS / farm_conv_u8_out_width(shape);
@@ -117,8 +117,9 @@ struct farm_conv_u8_work {
     int32_t *pixels; // direct: lines [rows][width]; Winograd: as transform_pixels writes
     int32_t
         *gradients; // direct: [out_width][O], of one row of outputs or of two; Winograd: [O/16][9 parts][50][16] pairs
-    int32_t *sums;  // of some rows of one observation, in steps: [rows][K][O]; Winograd: [O/16][9 parts][rows·4][16]
-    float *total;   // over the batch, times `one`: [rows][K][O]; Winograd: [O/16][2x2 blocks][rows·4][16]
+    int32_t
+        *sums; // sums of some rows of one observation, in steps: [rows][K][O]; Winograd: [O/16][9 parts][rows·4][16]
+    float *total; // over the batch, times `one`: [rows][K][O]; Winograd: [O/16][2x2 blocks][rows·4][16]
     float *step, *inverse, *dbias; // [O]
 };
 

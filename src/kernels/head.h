@@ -24,7 +24,7 @@ enum farm_head_kind {
 struct farm_head {
     enum farm_head_kind kind;
     int outputs;                     // floats of one environment's policy
-    int action_bytes;                // of one environment's action
+    int action_bytes;                // size of one environment's action
     int dims;                        // 1 to FARM_ACTION_DIMS_MAX
     int sizes[FARM_ACTION_DIMS_MAX]; // categorical: choices of each
     int free_outputs;                // the last outputs are parameters by themselves: the network gives a bias only
@@ -51,7 +51,7 @@ static inline FARM_HD struct farm_head farm_head_categorical(int actions) {
 }
 
 struct farm_sampler {
-    uint64_t seed; // of the job
+    uint64_t seed; // the job's
     int greedy;    // 1: the most probable action (evaluation); 0: drawn from the policy
 };
 
@@ -92,7 +92,7 @@ static inline FARM_HD float farm_head_uniform(const struct farm_sampler *sampler
 }
 
 // Chooses the action for step `counter` of `stream` (farm_random_stream). action: [action_bytes], out; sample:
-// likewise, of a head that samples; else it may be NULL.
+// the draw before tanh, out, by a head that samples; else it may be NULL.
 static inline FARM_HD void farm_head_choose(const struct farm_head *head, const struct farm_sampler *sampler,
                                             uint64_t stream, uint64_t counter, const float *policy, void *action,
                                             void *sample) {
@@ -147,7 +147,7 @@ static inline FARM_HD float farm_head_log_prob(const struct farm_head *head, con
 }
 
 struct farm_head_terms {
-    float log_prob; // of the action
+    float log_prob; // the action's
     float entropy;  // H(pi), nats
     float kl;       // KL(mu || pi), nats, exact; mu: the behaviour policy
 };

@@ -24,7 +24,7 @@ static inline FARM_HD int farm_categorical_greedy(const float *logits, int outpu
 
 // Normaliser of a row's log-probabilities. Two numbers, because their sum would lose the second if logits are large.
 struct farm_softmax {
-    float largest; // of the row's logits
+    float largest; // the row's largest logit
     float log_sum; // log(sum(exp(logit - largest))), in [0, log(outputs)]
 };
 

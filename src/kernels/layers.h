@@ -29,7 +29,7 @@ static inline FARM_HD float farm_slope_gradient(enum farm_slope kind, float y, f
 
 // A maximum under a square kernel, of pixels inside the picture. Every window must hold a pixel.
 struct farm_pool {
-    int height, width, channels; // of the input
+    int height, width, channels; // the input's shape
     int out_height, out_width;
     int kernel, stride; // kernel <= FARM_POOL_KERNEL_MAX
     int pad_top, pad_left;

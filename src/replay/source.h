@@ -40,7 +40,7 @@ struct farm_window_source_ops {
 struct farm_window_source {
     const struct farm_window_source_ops *ops;
     struct farm_window_shape shape;
-    uint32_t windows_max;                      // of one take
+    uint32_t windows_max;                      // in one take
     uint64_t dropped;                          // environments' windows that were not trained on
     uint64_t released[FARM_WINDOW_SHARDS_MAX]; // released tickets; the source writes, inference threads read
     bool holds;                                // tickets may have to wait: inference is woken when some are released
@@ -66,7 +66,7 @@ struct farm_fifo_config {
     uint32_t max_lag;                       // in versions; 0: no limit
 };
 
-// First in, first out; a lane's window may be split between two iterations. With max_lag at most so many iterations'
+// First in, first out; a lane's window may be split between two iterations. With max_lag at most that many iterations'
 // windows wait, and further lanes wait with their tickets; windows begun more than max_lag versions ago are dropped,
 // unless training has part of them or of an earlier window of their lane. FARM_E_LIMIT.
 enum farm_status farm_fifo_make(const struct farm_fifo_config *config, struct farm_window_source **out,

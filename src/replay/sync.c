@@ -13,14 +13,14 @@ struct place {
     bool waits; // its window is pushed
     bool late;  // left out of an iteration: its next window is dropped
     struct farm_window window;
-    uint64_t heartbeat, produced, moved_ns; // of its actor, when it last did something
+    uint64_t heartbeat, produced, moved_ns; // the actor's, when it last did something
 };
 
 struct farm_sync {
     struct farm_window_source source;
     struct farm_sync_config config;
     uint64_t taken;                  // iterations so far
-    bool warned;                     // of a lane that was left out
+    bool warned;                     // about a lane that was left out
     uint32_t present, waiting, late; // lanes; those with a window; those left out
     struct place *places;            // [lanes]
 };

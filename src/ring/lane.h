@@ -25,9 +25,9 @@
 
 struct farm_answer_array {
     uint8_t *at;                 // [slots][rows][bytes]
-    size_t bytes;                // of a row
+    size_t bytes;                // size of a row
     uint32_t every, slots, rows; // see struct farm_answer_spec
-    uint32_t values;             // of one row
+    uint32_t values;             // in one row
 };
 
 // One process's view of a lane. `up` is mapped read-only in the learner, `down` in the actor: a stray store faults.

@@ -101,7 +101,7 @@ struct farm_ring_layout {
     size_t answer[FARM_ANSWER_FIELDS_MAX];          // within a lane's arrays
     size_t obs_bytes[FARM_OBS_FIELDS_MAX];          // one environment's observation field
     size_t answer_bytes[FARM_ANSWER_FIELDS_MAX];    // one environment's (per_step: one step's) answer field
-    uint64_t hash;                                  // of spec and offsets: the segments' layout_hash
+    uint64_t hash;                                  // hash of spec and offsets: the segments' layout_hash
 };
 
 // Bytes of one element, and of one field of one environment; 0 if the spec is invalid.
@@ -151,7 +151,7 @@ void farm_ring_spec_state(struct farm_ring_spec *spec, uint32_t floats, uint32_t
 // Index of the answer field with this name; 0 (`action`) if there is none.
 uint32_t farm_ring_spec_find(const struct farm_ring_spec *spec, const char *name);
 
-// For measurements and tests: one observation field, `obs`, of so many values, one discrete action, and the standard
+// For measurements and tests: one observation field, `obs`, of `values` values, one discrete action, and the standard
 // answer fields.
 struct farm_ring_spec farm_ring_spec_plain(uint32_t lanes, uint32_t width, uint32_t steps, enum farm_dtype dtype,
                                            uint32_t values, uint32_t actions);

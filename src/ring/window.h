@@ -24,7 +24,7 @@ struct farm_window {
     struct farm_lane *lane; // the learner's view
     struct farm_window_cursor *cursor;
     struct farm_ring *ring;  // the lane's
-    uint32_t lane_id, shard; // of the whole farm
+    uint32_t lane_id, shard; // numbers in the whole farm
     uint64_t start;
     uint32_t env_from, env_count;
 };

@@ -1,4 +1,4 @@
-// Evaluation during training (`eval_every`): at the first checkpoint at or after each multiple of so many frames,
+// Evaluation during training (`eval_every`): at the first checkpoint at or after each multiple of that many frames,
 // `farm eval` plays that checkpoint as one more worker of the supervisor, one at a time, and its result becomes a line
 // of evals.jsonl in the run's folder and figures of the samples. Runs in the supervisor process.
 //

@@ -86,7 +86,7 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
                                     struct farm_error *err);
 void farm_run_plan_free(struct farm_run_plan *plan); // safe on a zeroed one
 
-// Whether the rings of so many actors of a shard hold its windows of an update. FARM_E_USAGE: they do not; the message
+// Whether the rings of a shard's `actors` actors hold its windows of an update. FARM_E_USAGE: they do not; the message
 // names the keys to change.
 enum farm_status farm_run_update_fits(const struct farm_run_plan *plan, uint32_t actors, uint32_t shard,
                                       struct farm_error *err);

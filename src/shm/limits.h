@@ -34,7 +34,7 @@ enum farm_status farm_limits_check_memory(const char *root, uint64_t bytes, int 
 enum farm_status farm_limits_check_run(const char *root, uint64_t bytes, uint64_t process_bytes,
                                        struct farm_error *err);
 
-// Whether RLIMIT_FSIZE allows a file of so many bytes; memfds count. A longer one would raise SIGXFSZ. FARM_E_LIMIT
+// Whether RLIMIT_FSIZE allows a file of `bytes` bytes; memfds count. A longer one would raise SIGXFSZ. FARM_E_LIMIT
 // names both figures. The soft limit is not raised: it bounds other files of the process too.
 enum farm_status farm_limits_check_file(const char *root, uint64_t bytes, struct farm_error *err);
 

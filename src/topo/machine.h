@@ -44,7 +44,7 @@ struct farm_gpu {
 // PCI bus id (CUDA has this order only with CUDA_DEVICE_ORDER=PCI_BUS_ID: match by bus id).
 struct farm_machine {
     int cpu_count, core_count, l3_count, socket_count;
-    uint64_t l3_bytes; // of one last-level cache; 0: unknown
+    uint64_t l3_bytes; // size of one last-level cache; 0: unknown
     struct farm_cpu cpu[FARM_CPUS_MAX];
     int node_count;
     struct farm_node node[FARM_NODES_MAX];

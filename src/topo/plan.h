@@ -61,9 +61,9 @@ struct farm_plan_request {
     bool synchronous;         // actors wait while the learner trains
     int learner_shards;       // inference threads on CPUs, 0: choose; each of several GPUs has one
     int bridges;              // processes that carry actors' lanes to or from other machines
-    int bridge_node;          // of their network card; -1: the learner's
+    int bridge_node;          // the network card's; -1: the learner's
     int envs_per_actor;       // for messages only
-    uint64_t bytes_per_actor; // of all segments of one actor
+    uint64_t bytes_per_actor; // size of all segments of one actor
     struct farm_bitmap taken; // CPUs that other farms have claimed
     bool pin;                 // false: the plan only counts, nothing is bound to a CPU
     bool numa;                // each actor's segments on its CPUs' node; false: the kernel chooses
@@ -86,7 +86,7 @@ struct farm_plan {
     struct farm_bitmap training_cpus;  // cores for its training threads; it is bound to both sets
     struct farm_bitmap bridge_cpus;    // cores for bridges; empty: they share the actors'
     int shard_count;                   // inference threads; 0 without a learner
-    struct farm_bitmap shard_cpus[FARM_PLAN_SHARDS_MAX]; // of each of several shards; empty: any of the learner's
+    struct farm_bitmap shard_cpus[FARM_PLAN_SHARDS_MAX]; // each of several shards'; empty: any of the learner's
     int shard_node[FARM_PLAN_SHARDS_MAX];                // its GPU's node, or that of its CPUs; -1: not bound to one.
                                                          // Shards on CPUs are grouped by it
     int training_threads;                                // 0 without a learner

@@ -8,10 +8,10 @@
 #include <stdint.h>
 
 struct farm_width_request {
-    double step_ns;       // of one environment in the bare loop
+    double step_ns;       // one environment's step in the bare loop
     uint64_t step_bytes;  // written to the ring by a step of one environment
     uint32_t steps;       // C of the ring
-    uint32_t lanes;       // of the actor: the result is a multiple of it
+    uint32_t lanes;       // the actor's: the result is a multiple of it
     uint64_t cache_bytes; // this actor's part of the last-level cache; 0: no such cache
 };
 

@@ -97,7 +97,7 @@ static void replace_one(struct play *play, uint64_t which, struct tally *tally) 
     }
 }
 
-// Cuts at random bytes; if `rarely`, replaces hub, node or actor once in so many turns.
+// Cuts at random bytes; if `rarely`, replaces hub, node or actor once in N turns.
 static void cut_at_random(int flow, uint64_t seed, uint64_t cuts, uint64_t rarely, struct tally *tally) {
     static const size_t most[] = {0, 0, 100, 3000};
     struct play *play = make(flow, 2, 30, seed);

@@ -153,7 +153,7 @@ def main():
     flags = argparse.ArgumentParser(description=__doc__)
     flags.add_argument("--kills", type=int, default=1000)
     flags.add_argument("--seed", type=int, default=time.time_ns())
-    flags.add_argument("--stop-s", type=float, default=0, help="first stop each kind of process (SIGSTOP) for so long")
+    flags.add_argument("--stop-s", type=float, default=0, help="first stop each kind of process (SIGSTOP) for S seconds")
     flags.add_argument("--record", help="add a line of JSON to this file")
     options = flags.parse_args()
     chance, killed, steps, start = random.Random(options.seed), collections.Counter(), 0, time.monotonic()

@@ -39,7 +39,7 @@ enum {
     CHAOS_ALL_LANES = CHAOS_ACTORS_MAX * CHAOS_LANES_MAX,
     CHAOS_WORKERS = CHAOS_ACTORS_MAX + 1,
     CHAOS_GENERATIONS = 64, // lives of an actor whose beginnings are remembered
-    CHAOS_ACTIONS = 1021,   // a wrong answer is right by chance once in so many
+    CHAOS_ACTIONS = 1021,   // a wrong answer is right by chance once in that many cases
     CHAOS_OBS_BYTES_MAX = 4096,
     CHAOS_WINDOWS_MAX = 2 * CHAOS_ALL_LANES * CHAOS_WIDTH_MAX, // of an iteration
     CHAOS_SITES = 1024,
@@ -70,12 +70,12 @@ struct chaos_shape {
     bool sync;        // an iteration is one window of every lane
     uint32_t max_lag; // otherwise: older windows are dropped; 0: no limit
     uint64_t actor_kill_every_ns, learner_kill_every_ns; // on average; 0: none
-    uint64_t actor_kills, learner_kills;                 // the farm ends after so many
-    uint64_t standstill_ns;                              // a lane without progress for so long is stuck
+    uint64_t actor_kills, learner_kills;                 // the farm ends after this many
+    uint64_t standstill_ns;                              // a lane without progress for this time is stuck
     uint64_t ends_by_ns;                                 // latest end, CLOCK_MONOTONIC
     double checkpoint_every_s;                           // 0: none are written
-    uint32_t jitter;                                     // one hook in so many delays; 0: none
-    uint32_t jitter_focus;                               // only at one place in so many; 0: at all places
+    uint32_t jitter;                                     // one hook in N delays; 0: none
+    uint32_t jitter_focus;                               // only at one place in N; 0: at all places
 };
 
 // One process of the farm, and the death or stop that its supervisor orders. Worker a is actor a, worker `actors` the
@@ -191,7 +191,7 @@ struct chaos_request {
     uint64_t actor_kills, learner_kills, supervisor_kills; // at least
     double seconds;                                        // ends then, whatever was reached; 0: no limit
     double actor_kills_per_s;
-    double standstill_s; // a lane without progress for so long is stuck
+    double standstill_s; // a lane without progress for this time is stuck
     bool progress;       // a line on stderr now and then
 };
 

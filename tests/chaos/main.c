@@ -28,7 +28,7 @@ struct options {
 static const char *const about =
     "Runs farms of the real supervisor, actors and learner over an environment and a backend that check every step, "
     "and keeps killing processes by SIGKILL: actors at random times, at random bytes of an observation and "
-    "around random atomic stores; the learner likewise; supervisors at random moments. Ends at the first violation, "
+    "around random atomic stores, and the learner; supervisors at random moments. Ends at the first violation, "
     "or after the requested number of kills.";
 static const char *const examples = "  build/chaos\n"
                                     "  build/chaos --actor-kills 10000 --learner-kills 300 --json\n"

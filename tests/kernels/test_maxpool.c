@@ -17,7 +17,7 @@ static const struct {
     {{6, 5, 8, 6, 5, 4, 1, 1, 2}, 8},   {{9, 6, 7, 4, 3, 2, 2, 0, 0}, 7}, // the last row and column are unused
 };
 
-// Where number i of an NHWC picture of so many positions lies in blocks.
+// Where number i of an NHWC picture of `positions` positions lies in blocks.
 static size_t in_blocks(size_t i, size_t positions, size_t channels, size_t block) {
     const size_t picture = i / (positions * channels), at = i / channels % positions, c = i % channels;
     return (picture * channels + c / block * block) * positions + at * block + c % block;

@@ -13,7 +13,7 @@ enum { BATCH = 3, MOST = 1 << 15 };
 // kernel, stride, pad, input, output, block
 static const struct farm_winograd_shape shapes[] = {
     {3, 1, {1, 1}, 16, 27, 6, 8, 27, 6, 8},   // 3 x 14 tiles: chunks begin within an observation
-    {4, 2, {1, 0}, 8, 27, 27, 16, 13, 13, 8}, // 3 x 25 tiles: likewise
+    {4, 2, {1, 0}, 8, 27, 27, 16, 13, 13, 8}, // 3 x 25 tiles, as above
     {3, 1, {0, 0}, 8, 9, 3, 24, 7, 1, 0},     {3, 1, {1, 1}, 16, 1, 1, 16, 1, 1, 16},
     {4, 2, {1, 0}, 8, 15, 20, 16, 7, 9, 8},   {4, 2, {0, 0}, 16, 4, 26, 16, 1, 12, 0},
     {4, 2, {1, 1}, 16, 2, 2, 16, 1, 1, 16},

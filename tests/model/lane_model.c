@@ -20,7 +20,7 @@ struct setting {
     unsigned crashes, spurious;
     bool actor_crashes, learner_crashes, extensive;
     bool busy;        // no side sleeps or wakes the other
-    uint64_t windows; // training waits for ever after so many; 0: it takes all
+    uint64_t windows; // training waits for ever after this many; 0: it takes all
     bool looks;       // the supervisor checks the counters
     bool bare;        // only the counters and the actor's sleep: no data, and inference never sleeps
     bool late;        // the actor rings before it waits, instead of at every step (rings_late)

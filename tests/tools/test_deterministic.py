@@ -33,7 +33,7 @@ class Deterministic(InFolder):
         return [{k: v for k, v in line.items() if k not in MEASURED and not k.startswith("resumed_")} for line in lines], newest.name, newest.read_bytes()
 
     def disturbed(self, *arguments, run):
-        """The same while its actors and its learner stand still by turns."""
+        """The same while its actors and its learner stand still alternately."""
         process = self.start_logged(*self.flags(*arguments, run=run), log="said")
 
         def disturb():

@@ -275,7 +275,7 @@ int farm_bridge_connect(int argc, char **argv) {
         {"bridge-engine", FARM_CLI_STRING, &options.engine, "auto|uring|poll",
          "how bytes move; auto: io_uring, or poll"},
         {"retry-s", FARM_CLI_DOUBLE, &options.retry_s, "S",
-         "ends after so many seconds without the learner (600; 0: no limit)"},
+         "ends after S seconds without the learner (600; 0: no limit)"},
         {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document on stdout at the end"},
         {"quiet", FARM_CLI_BOOL, &options.quiet, NULL, "no progress and no plan on stderr"},
     };

@@ -75,7 +75,7 @@ struct bw {
     struct farm_key key;
     struct farm_bw_disturbance disturbance;
     bool chosen[PARTS];
-    double budget_s[PARTS]; // of each chosen part
+    double budget_s[PARTS]; // each chosen part's
     int part, part_count;   // the one that runs, from 1; how many are chosen
     const char *part_name;
     bool terminal, drawn; // stderr is a terminal; a progress line is on it
@@ -527,7 +527,7 @@ int farm_cmd_bw(int argc, char **argv) {
         {"only", FARM_CLI_STRING, &options.only, "A,B",
          "memory, latency, matrix, mix, loaded, cores, handoff, pages, tlb, ring, gpu, network"},
         {"seconds", FARM_CLI_DOUBLE, &options.seconds, "S", "for all parts together"},
-        {"samples", FARM_CLI_INT, &options.samples, "N", "at most so many of each figure (5)"},
+        {"samples", FARM_CLI_INT, &options.samples, "N", "at most N samples of each figure (5)"},
         {"size", FARM_CLI_STRING, &options.size, "N",
          "bytes of each array and chase, however long they take: 64MiB, 256M, small\n"
          "(default: 4 x the last-level caches, less if time or memory is short)"},

@@ -21,8 +21,8 @@ enum {
     SEED = 1,
     ACTION_SEED = 7,
     SEEDS_TRIED = 4,
-    EPISODES_COMPARED = 4,  // of one step each, after a longer first one: reset() does not start anew
-    CHOICES_TRIED_MAX = 64, // of one action dimension, both ends included
+    EPISODES_COMPARED = 4,  // each of one step, after a longer first one: reset() does not start anew
+    CHOICES_TRIED_MAX = 64, // values of one action dimension, both ends included
     INSTANCES_MAX = 10000,  // creations and destructions over which memory is watched
     INSTANCES_MIN = 8,      // fewer give no result
     GROWTH_GROUPS = 4,
@@ -32,8 +32,8 @@ enum {
     LEAK_BYTES_MIN = 16,          // an instance
     LEAK_TOTAL_BYTES = 192 << 10, // less may be the allocator's
     MANY = 64,                    // instances stepped in turn for the speed
-    RACES = 3,                    // of one instance and of many, interleaved: the fastest counts
-    SLOWDOWN_NOTED = 3,           // of many instances against one
+    RACES = 3,                    // between one instance and many, interleaved: the fastest counts
+    SLOWDOWN_NOTED = 3,           // many instances' time against one's
     ACTIONS_DRAWN = 1024,
     SLOW_NS = 1000000, // a call; each is reported
     ABOUT_BYTES_MAX = 200,

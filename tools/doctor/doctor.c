@@ -27,7 +27,7 @@ enum {
     HANG_SECONDS = 30,
     DOCTOR_STEPS_MIN = 16,
     DOCTOR_STEPS_MAX = 1 << 24,
-    RUN_BYTES = 512 << 20, // of a run with two actors and a net over frames, amply
+    RUN_BYTES = 512 << 20, // what a run with two actors and a net over frames needs, amply
 };
 
 // Grades.

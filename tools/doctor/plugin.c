@@ -33,8 +33,8 @@ enum {
     PASS_MS = 500,              // a pass of a check over an instance, about
     LATER_MS = 1100,            // longer than the resolution of a clock in seconds
     POLL_MS = 50,               // how often the doctor looks whether calls return
-    OUTPUT_BYTES_MAX = 1 << 30, // of a check; further output is lost
-    CHECKS_MAX = 24,            // of one environment
+    OUTPUT_BYTES_MAX = 1 << 30, // a check's; further output is lost
+    CHECKS_MAX = 24,            // for one environment
     PATH_BYTES = 4096,
     LINE_BYTES = 160,
 };

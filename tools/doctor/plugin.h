@@ -14,7 +14,7 @@ enum { FARM_DOCTOR_OPTIONS_MAX = 32, FARM_DOCTOR_OPTION_BYTES = 256 };
 
 struct farm_doctor_request {
     const char *target; // path of a shared object, or the name of an environment as `farm train --env` takes it
-    const char *env;    // of a shared object; NULL: all
+    const char *env;    // a shared object's environment; NULL: all
     const char *check;  // this one and those that it needs; NULL: all
     int64_t steps;      // limit of a check's calls of an instance
     double hang_seconds;

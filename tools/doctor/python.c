@@ -30,7 +30,7 @@ struct instance {
     struct farm_env_program program;
     int bell;
     pid_t pid;
-    int ended;         // of waitpid(2), after await_step has failed
+    int ended;         // status by waitpid(2), after await_step has failed
     uint64_t received; // steps
 };
 

@@ -23,7 +23,7 @@
 enum {
     GUARD_BYTES = 1 << 20,  // on each side of a field
     CONTINUOUS_CHOICES = 5, // low, high, middle and a quarter from each end
-    CALLS_MIN = 16,         // of a pass, whatever time they take
+    CALLS_MIN = 16,         // in a pass, whatever time they take
 };
 
 const char *trial_call_name(enum trial_call call) {

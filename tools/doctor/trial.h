@@ -35,9 +35,9 @@ enum trial_fault {
 };
 
 struct trial_request {
-    const char *path; // of a shared object; NULL: built in, or in Python
+    const char *path; // the shared object's; NULL: built in, or in Python
     bool python;      // python.h
-    const char *name; // of the environment
+    const char *name; // the environment's
     struct farm_env_option options[TRIAL_OPTIONS_MAX];
     size_t option_count;
     uint64_t steps_max;  // calls of a pass
@@ -47,7 +47,7 @@ struct trial_request {
 
 // What checks leave for later checks and for the doctor. 0: not measured.
 struct trial_figures {
-    uint64_t trace_hash, trace_calls; // of the episodes of one seed
+    uint64_t trace_hash, trace_calls; // over the episodes of one seed
     double step_ns, reset_ns, many_step_ns, agent_steps_per_s;
     struct farm_env_spec spec; // obs_count 0: it could not be read
 };
@@ -55,8 +55,8 @@ struct trial_figures {
 struct trial_report {
     uint64_t calls;       // that have returned
     enum trial_call call; // the present or last one
-    uint64_t number;      // of that call in its instance
-    char action[64];      // of that call, if the check names it; else ""
+    uint64_t number;      // that call's number in its instance
+    char action[64];      // that call's, if the check names it; else ""
     enum trial_fault fault;
     int fault_signal;
     char fault_access[8]; // "writes", "reads" or, if the machine does not distinguish them, "touches"
@@ -119,13 +119,13 @@ struct trial_player {
     uint32_t slots, slot;
     int fill; // -1, or the byte that observations and reward are filled with before each call
     struct farm_random_actions actions;
-    uint8_t *mask; // of the last call, a copy; NULL: the environment has none
+    uint8_t *mask; // the last call's, a copy; NULL: the environment has no masks
     uint64_t begin_ns;
-    uint64_t calls;      // of this instance
+    uint64_t calls;      // this instance's
     bool ended;          // the next call is reset
     bool chosen;         // the next action is in place
     bool was_reset;      // the last call
-    uint32_t answer;     // of the last step; 0 after a reset
+    uint32_t answer;     // the last step's; 0 after a reset
     float reward;        // the same
     uint64_t in_episode; // steps since the last reset
 };
@@ -142,7 +142,7 @@ bool trial_player_continues(const struct trial_player *player);
 
 // The next call: reset if the episode is over, else a step.
 void trial_player_call(struct trial_player *player);
-uint8_t *trial_player_field(struct trial_player *player, uint32_t field); // of the last call
+uint8_t *trial_player_field(struct trial_player *player, uint32_t field); // as the last call left it
 
 // Prepares the next step's action: dimension `dim` takes `value` of 0..trial_choices-1, unless a mask forbids it; the
 // others are random. Not in moving memory.

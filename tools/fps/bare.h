@@ -1,6 +1,6 @@
 // The bare loops of `farm fps`: child processes of the responder, each on one actor's CPUs, that step environments with
 // no farm around them. src/actor/bare.h steps environments in C, python/actorfarm/bare.py those in Python. Protocol
-// over two pipes: for each f64 (seconds) the loop runs so long and writes 24 bytes: u64 transitions, u64 nanoseconds,
+// over two pipes: for each f64 (seconds) the loop runs that long and writes 24 bytes: u64 transitions, u64 nanoseconds,
 // u64 nanoseconds of CPU time. 24 bytes of zeros at the start: the environments are made. A closed pipe ends the
 // process.
 #ifndef FARM_TOOLS_FPS_BARE_H
@@ -29,10 +29,10 @@ enum farm_status farm_fps_bare_await(const struct farm_fps_bare *bare, const vol
 
 struct farm_fps_bare_rate {
     double per_s;  // transitions of all loops
-    double cpu_ns; // of a transition
+    double cpu_ns; // a transition's
 };
 
-// Runs the loops bares[0..count) at once for so long. Errors as above.
+// Runs the loops bares[0..count) at once for `seconds`. Errors as above.
 enum farm_status farm_fps_bare_turn(const struct farm_fps_bare *bares, uint32_t count, double seconds,
                                     const volatile sig_atomic_t *stop, struct farm_fps_bare_rate *rate,
                                     struct farm_error *err);

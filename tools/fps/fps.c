@@ -24,7 +24,7 @@
 enum { ROUNDS_MAX = 40, RUNGS_MAX = 6, AB_ROUNDS = 3 };
 static const double ROUND_MIN_S = 0.8, SECONDS_MIN = 0.5, SECONDS_MAX = 3600;
 static const double TURNS_SHARE = 0.6, RUNG_SHARE = 0.15; // of --seconds, with a ladder
-static const double GOOD_SHARE = 0.9;                     // of the rung before: no bottleneck
+static const double GOOD_SHARE = 0.9;                     // share of the rung before: no bottleneck
 static const double NOT_MEASURED = (double)NAN;
 
 // Hyperparameters that change no speed are left out.
@@ -49,7 +49,7 @@ struct rung {
 
 struct fps {
     struct options *options;
-    struct farm_recipe recipe; // of the farm's turns
+    struct farm_recipe recipe; // for the farm's turns
     bool ladder;
     enum farm_fps_numa numa;
     double ab[FARM_FPS_NUMAS][AB_ROUNDS]; // rates of --numa-ab
@@ -58,7 +58,7 @@ struct fps {
     struct farm_fps_result result;
     double farm, one, all; // medians of the farm, of one bare loop and of all; NAN: none
     double farm_spread, one_spread, all_spread;
-    double farm_cpu_ns, one_cpu_ns; // of a step
+    double farm_cpu_ns, one_cpu_ns; // a step's
     struct rung rungs[RUNGS_MAX];
     size_t rung_count;
     bool interrupted;

@@ -52,7 +52,7 @@ struct server {
     int mask; // observation field of action masks (kernels/head.h), or -1
     uint64_t pad0[16];
     uint64_t steps;           // transitions answered; writer: this thread
-    uint64_t valid, rejected; // of the checked steps: transitions, and steps with invalid values
+    uint64_t valid, rejected; // checked steps: transitions, and steps with invalid values
     uint64_t pad1[16];
 };
 

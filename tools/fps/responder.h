@@ -24,9 +24,9 @@ struct farm_fps_samples {
     // CPU time of a step in the same turns: of one bare loop, and of actors and responder. Other programs disturb it
     // less.
     double one_cpu_ns[FARM_FPS_ROUNDS_MAX], farm_cpu_ns[FARM_FPS_ROUNDS_MAX];
-    uint64_t agent_steps;               // of the farm's turns
+    uint64_t agent_steps;               // in the farm's turns
     double farm_s;                      // their duration
-    uint32_t bare_loops;                // of one turn of all
+    uint32_t bare_loops;                // in one turn of all
     pid_t actors[FARM_PLAN_ACTORS_MAX]; // written by the supervisor, at the start and when an actor is replaced
 };
 

@@ -17,7 +17,7 @@
 enum { PROBE_ENVS = 8, PROBE_MS = 40, PROBE_LIMIT_S = 20 };
 static const double ALE_STEP_NS = 200e3; // typical; every game gets the narrowest lanes
 static const uint64_t EPISODES_NEVER_REACHED = 1 << 30;
-static const double SETTLING_SHARE = 1.0 / 3; // of a rung's time, before the interval of its rate
+static const double SETTLING_SHARE = 1.0 / 3; // share of a rung's time, before the interval of its rate
 
 // farm_run_execute. Only the first run with invalid values reports one.
 static enum farm_status execute(struct farm_run *run, bool *interrupted, struct farm_error *err) {

@@ -13,7 +13,7 @@ struct farm_fps_result {
     double cores;   // physical ones that the actors run on, at most as many as there are actors, or the quota
     uint32_t nodes; // NUMA nodes with memory
     bool pinned;
-    uint64_t ring_bytes;                    // of all actors
+    uint64_t ring_bytes;                    // all actors'
     uint64_t checked_steps, rejected_steps; // a sample of all steps; of these, those with invalid values
     char ring_note[512];                    // placement of the first actor's ring (farm_segment_describe)
     bool interrupted;

@@ -28,7 +28,7 @@ struct search {
     size_t count, best;
     uint32_t cores, frames_per_step;
     bool interrupted;
-    struct farm_fps_result result; // of the last measurement
+    struct farm_fps_result result; // the last measurement's
 };
 
 // ---- one point ----

@@ -11,7 +11,7 @@ struct farm_fps_tuning {
     const struct farm_recipe *start;  // where the search begins: has a width
     enum farm_fps_numa numa;
     double seconds;   // to measure in, about
-    const char *path; // of the recipe to write
+    const char *path; // the recipe to write
     bool json, quiet;
 };
 

@@ -1,6 +1,6 @@
 // STREAM as a program: stream_main BYTES prints the best of ten rates of copy, scale, add and triad, each on arrays of
-// so many bytes, in GB/s as STREAM counts. Linked with STREAM/stream.c of the source package hpcc. OpenMP's environment
-// sets the threads.
+// that many bytes, in GB/s as STREAM counts. Linked with STREAM/stream.c of the source package hpcc. OpenMP's
+// environment sets the threads.
 #include "hpcc.h"
 
 static long array_bytes;

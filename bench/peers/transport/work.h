@@ -1,6 +1,6 @@
 // What every program of this folder measures: an actor's process writes the observation of a step (28,224 B, four 84x84
 // frames) into the transport's memory, a learner's process receives it and sends an action (4 B) back. A program fills
-// struct transport and calls work_main, which reads the flags, forks the two sides onto two CPUs, keeps so many steps
+// struct transport and calls work_main, which reads the flags, forks the two sides onto two CPUs, keeps N steps
 // in flight, checks the order of the actions (with --sum, every byte too), and prints one line of JSON. C17 and C++17.
 #ifndef WORK_H
 #define WORK_H
@@ -33,7 +33,7 @@ struct work {
     bool sum;           // the learner's side adds up the payload; else it does not read it
     bool spin;          // both sides poll; else they sleep in the transport's call
     bool free_threads;  // threads of the transport's library may run on any CPU; else on their side's
-    unsigned slots;     // of a ring, for each step in flight, if the transport has rings
+    unsigned slots;     // a ring's, one for each step in flight, if the transport has rings
     bool stream;        // store the observation past the caches
     double seconds;
 };

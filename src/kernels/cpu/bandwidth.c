@@ -13,7 +13,7 @@
 
 enum {
     SCALARS = 1024,
-    VALUE_BITS = 20, // of the sources' values: with it s·b + a and 2^31 passes of a + b stay below 2^53
+    VALUE_BITS = 20, // in the sources' values: with them s·b + a and 2^31 passes of a + b stay below 2^53
     WORDS = BANDWIDTH_LINE_DOUBLES,
 };
 

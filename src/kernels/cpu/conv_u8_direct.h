@@ -55,7 +55,7 @@ static inline const uint8_t *direct_row(const struct farm_conv_u8_shape *shape, 
 struct direct_kind {
     bool whole;         // I16
     int kernel, stride; // 0: any
-    int vectors;        // of channels: 1 or 2
+    int vectors;        // vectors of channels: 1 or 2
 };
 
 // Lines of a forward pass: of two planes in I16; their row r is in slot r mod K.

@@ -11,7 +11,7 @@ enum {
     SIDE = FARM_CONV_U8_SIDE,
     TILES = FARM_CONV_U8_TILES, // 10 x 10 tiles of 2x2 outputs; a tile sees 3x3 blocks of 4x4 pixels
     PARTS = FARM_CONV_U8_PARTS,
-    PAIRS = TILES * TILES / 2, // of tiles side by side
+    PAIRS = TILES * TILES / 2, // pairs of tiles side by side
     OUT = 2 * TILES,
     ROWS_MAX = 4 * FARM_CONV_U8_STACK_MAX,            // rows of 4 pixels (channels) in a block, all frames together
     WIDE = 80,                                        // pixels of a transformed row: 20 blocks

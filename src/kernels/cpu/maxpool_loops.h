@@ -34,7 +34,7 @@ static inline size_t outputs_of(const struct farm_pool *p) {
     return (size_t)p->channels * (size_t)(p->out_height * p->out_width);
 }
 
-// Where a vector of channels begins, in an observation's picture of so many positions.
+// Where a vector of channels begins, in an observation's picture of `positions` positions.
 static inline size_t plane_of(int block, int channel, int positions) {
     return (size_t)(channel / block * block) * (size_t)positions + (size_t)(channel % block);
 }

@@ -16,7 +16,7 @@
 enum { ROWS = 6, PANEL = 2 * LANES }; // the most rows and columns of a product's tile
 enum {
     VALUES = 12 * 36,            // tiles times points, transformed at a time so that they stay in the cache
-    VALUES_OF_WEIGHTS = 24 * 36, // likewise, for products that are added to sums
+    VALUES_OF_WEIGHTS = 24 * 36, // the same for products that are added to sums
     SKEW = 16,                   // floats between points, so that they fall into different sets of the cache
 };
 
@@ -83,7 +83,7 @@ static struct plan plan_of(const struct farm_winograd_shape *s, int values) {
     return p;
 }
 
-// LANES channels of a tile of `side` x `side` positions from (y, x) on, where rows and columns are so many floats
+// LANES channels of a tile of `side` x `side` positions from (y, x) on. Rows and columns are `row` and `column` floats
 // apart.
 struct patch {
     const float *first;
@@ -163,7 +163,7 @@ static inline __attribute__((always_inline)) void transform_products(int taps, c
     const int side = 2 * taps, tile = taps + 1;
     floats half[TILE][SIDE];
     for (int j = 0; j < side; j++, from += point) {
-        floats p[SIDE] = {0}, y[TILE]; // likewise, `side`
+        floats p[SIDE] = {0}, y[TILE]; // as above, for `side`
 #pragma GCC unroll 6
         for (int i = 0; i < side; i++) p[i] = floats_load(from + (size_t)(side * i) * point);
         outputs_of_points(taps, p, y);

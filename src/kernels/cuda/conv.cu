@@ -9,12 +9,12 @@
 #include "kernels/cuda/common.cuh"
 
 enum {
-    WARPS = 8,              // of a block of the forward product
-    BAND_BYTES = 40 << 10,  // of a picture in shared memory, about: several blocks share a multiprocessor
+    WARPS = 8,              // in a block of the forward product
+    BAND_BYTES = 40 << 10,  // a picture's share of shared memory, about: several blocks share a multiprocessor
     BLOCKS_WANTED = 264,    // smaller bands for few pictures, so that all multiprocessors work
-    PIXELS_LEAST = 128,     // of a band
+    PIXELS_LEAST = 128,     // in a band
     SLABS = 264,            // blocks of a weight gradient: a constant, so that the sums' order depends on sizes alone
-    SHARED_MOST = 99 << 10, // of the smallest device
+    SHARED_MOST = 99 << 10, // the smallest device's
 };
 
 // A band: `rows` output rows from the `y`-th on, of picture `picture`; in shared memory, input row y * stride - top is
@@ -25,7 +25,7 @@ struct band {
 
 struct layout {
     struct farm_cuda_conv conv;
-    int bands, band_rows; // of a picture; output rows of a band, fewer in the last one
+    int bands, band_rows; // bands in a picture; output rows in a band, fewer in the last one
     int tile_width;       // pixels in shared memory
     uint32_t row_bytes, tile_bytes;
     uint64_t over_width; // 2^32 / out_width, rounded up: divides numbers of pixels without a division
@@ -189,7 +189,7 @@ template <int N> static __device__ void load_gradient(const layout &l, const ban
     }
 }
 
-// Warps: one for each row of the kernel, times so many shares of the pixels; few if each has many sums.
+// Warps: one for each row of the kernel, times the shares of the pixels, which are few if each warp has many sums.
 template <int C, int KERNEL, int N> struct split {
     static constexpr int count = KERNEL == 3 && C * N < 1024 ? 4 : 2, warps = KERNEL * count;
 };

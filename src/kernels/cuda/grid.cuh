@@ -5,12 +5,12 @@
 #include <cuda_runtime.h>
 
 struct farm_cuda_grid {
-    const char *name; // of the kernel, for messages; a literal
+    const char *name; // the kernel's, for messages; a literal
     struct CUstream_st *stream;
     dim3 blocks;
     unsigned threads;
-    unsigned shared_bytes; // of farm_cuda_shared
-    const char *file;      // of the launch
+    unsigned shared_bytes; // size of farm_cuda_shared
+    const char *file;      // where the launch stands
     int line;
 
     farm_cuda_grid(const char *name, struct CUstream_st *stream, dim3 blocks, unsigned threads,

@@ -44,7 +44,7 @@ struct farm_cuda_pull {
     const void *const *from; // [count] addresses of mapped memory (or of device memory)
     void *const *to;         // [count] addresses of device memory; no two pieces may overlap
     uint32_t count;          // pieces
-    size_t bytes;            // of each piece, >= 1
+    size_t bytes;            // size of each piece, >= 1
     uint32_t blocks;         // thread blocks, one per multiprocessor; 0: FARM_CUDA_PULL_BLOCKS
 };
 
@@ -67,7 +67,7 @@ struct farm_cuda_stack {
     bool interleaved; // frames are [height][width][channels]
     enum farm_cuda_type type;
     const int16_t *scale; // [2][images * channels * height * width] of farm_inputs_scale_pixels; NULL: x / 255
-    uint32_t images;      // with scale: the stack is so many stacks, one image's after another's
+    uint32_t images;      // with scale: the stack is `images` stacks, one image's after another's
     void *out;            // [rows][height][width][stack * channels], 16-byte aligned
 };
 
@@ -126,7 +126,7 @@ enum farm_status farm_cuda_add_bf16(struct CUstream_st *stream, const uint16_t *
 // Splits the heads' product, f32 [rows][pitch] with actions + 1 used columns, into logits and value, and adds the bias;
 // joins their gradients for the products of backward, zeros from column actions + 1 on.
 struct farm_cuda_heads {
-    enum farm_cuda_type type; // of bias and of joined
+    enum farm_cuda_type type; // type of bias and joined
     uint32_t rows;
     int actions, pitch; // pitch > actions
 };
@@ -138,7 +138,7 @@ enum farm_status farm_cuda_heads_join(struct CUstream_st *stream, const struct f
 
 // A flat input beside features (FARM_NET_OP_JOIN, nn/join.h): y = [x, relu(weight . numbers + bias)].
 struct farm_cuda_join {
-    enum farm_cuda_type type; // of x, y, weight [units][flat] and bias [units]
+    enum farm_cuda_type type; // type of x, y, weight [units][flat] and bias [units]
     uint32_t rows;
     int features, units, flat;
     const float *numbers; // [rows][flat]
@@ -157,8 +157,8 @@ enum farm_status farm_cuda_add_slabs(struct CUstream_st *stream, const float *pa
 // ---- convolutions of few channels, in bf16 with f32 sums; pictures and weights [out][kh][kw][in] are NHWC ----
 
 struct farm_cuda_conv {
-    int rows, height, width, channels;       // of x
-    int out_height, out_width, out_channels; // of y
+    int rows, height, width, channels;       // x's shape
+    int out_height, out_width, out_channels; // y's shape
     int kernel, stride, top, left;           // top, left: zeros before the first row and column
 };
 enum farm_cuda_conv_part {
@@ -189,7 +189,7 @@ size_t farm_cuda_conv_scratch_bytes(const struct farm_cuda_conv *conv);
 // ---- LSTM: one step of all columns (kernels/lstm.h); its products are the caller's ----
 
 struct farm_cuda_lstm {
-    enum farm_cuda_type type;       // of what products read: h and the gradients by sums
+    enum farm_cuda_type type;       // what products read: h and the gradients by sums
     uint32_t columns, units, state; // state: floats of a column's state, in which this layer has h, then c
     bool last;                      // there is no next step
     const uint8_t *flags;           // [columns] FARM_STEP_* of the step, then, unless it is the last, of the next one
@@ -223,7 +223,7 @@ struct farm_cuda_sample {
     const uint8_t *mask;     // [rows][outputs] action masks; NULL: everything is permitted
     float *policy;           // [rows][outputs] out: -INFINITY for forbidden choices
     uint8_t *action;         // [rows][action_bytes] out, 4-byte aligned
-    uint8_t *sample;         // likewise, of a head that samples
+    uint8_t *sample;         // the same for a head that samples
 };
 
 enum farm_status farm_cuda_sample(struct CUstream_st *stream, const struct farm_cuda_sample *sample,
@@ -265,11 +265,11 @@ enum farm_status farm_cuda_optimiser_step(struct CUstream_st *stream, const stru
 // The answers to `count` environments of one lane's step. All pointers into `down` segments: mapped.
 struct farm_cuda_answer_lane {
     uint8_t *action;      // [count][action_bytes], 4-byte aligned
-    uint8_t *sample;      // likewise, of a head that samples
+    uint8_t *sample;      // the same for a head that samples
     float *policy;        // [count][outputs]
     float *value;         // [count]
     float *carry;         // [count][state]; NULL: the state is discarded
-    uint64_t *version;    // of the step
+    uint64_t *version;    // the step's
     uint64_t *acted;      // the lane's counter; NULL: stays as it is, the last part of a step's answer will store it
     uint64_t acted_value; // stored with release at system scope, after all else of this lane
     uint32_t row;         // its first row
@@ -281,7 +281,7 @@ struct farm_cuda_answer {
     uint32_t lane_count;
     struct farm_head head;
     const uint8_t *action;   // [rows][action_bytes]
-    const uint8_t *sample;   // likewise, of a head that samples
+    const uint8_t *sample;   // the same for a head that samples
     const float *policy;     // [rows][outputs]
     const float *value;      // [rows]
     const uint64_t *version; // one word: of the parameters

@@ -213,7 +213,7 @@ Test(cuda_backend, inference_has_a_graph_for_each_size_of_its_ladder) {
     }
 }
 
-// Pieces of work of an update in so many passes.
+// Pieces of work of an update in N passes.
 static uint64_t count_works(uint32_t micro_batch) {
     struct setting setting = usual_setting(true, 1);
     setting.micro_batch = micro_batch;

@@ -1,4 +1,4 @@
-// Faults of a GPU, which the emulator makes: it does not start, has too little memory, is lost or hangs; also if it is
+// Faults of a GPU, which the emulator makes: it does not start, has too little memory, is lost or hangs; even if it is
 // one of two.
 #include "farm.h"
 

@@ -25,7 +25,7 @@ struct thread {
     enum state state;
     double slot[2]; // its values for its warp; shuffles alternate
     unsigned shuffles;
-    float left[2][8], right[2][4]; // of a product of its warp, likewise
+    float left[2][8], right[2][4]; // the operands of its warp's product
     uint64_t *barrier;             // of the copy engine, initialised by this thread
     unsigned phases;               // of it that have ended
     struct copy load, store;
