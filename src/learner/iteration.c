@@ -97,18 +97,24 @@ void farm_iteration_gather(struct farm_iteration *it, uint32_t first, uint32_t c
         }
 }
 
+struct farm_algo_rows farm_gathered_rows(const struct farm_gathered *gathered, const struct farm_algo_config *algo,
+                                         struct farm_head head, uint32_t steps, uint32_t columns) {
+    struct farm_algo_rows rows = {.head = head,
+                                  .steps = (int)steps,
+                                  .columns = (int)columns,
+                                  .behaviour = gathered->behaviour,
+                                  .behaviour_value = gathered->behaviour_value,
+                                  .action = gathered->action,
+                                  .reward = gathered->reward,
+                                  .flags = gathered->flags,
+                                  .scratch = gathered->scratch};
+    memcpy(rows.option, algo->option, sizeof rows.option);
+    return rows;
+}
+
 static struct farm_algo_rows rows_of(const struct farm_iteration *it) {
-    struct farm_algo_rows rows = {.head = it->head,
-                                  .steps = (int)transitions(it),
-                                  .columns = (int)it->count,
-                                  .value = it->value,
-                                  .behaviour = it->all.behaviour,
-                                  .behaviour_value = it->all.behaviour_value,
-                                  .action = it->all.action,
-                                  .reward = it->all.reward,
-                                  .flags = it->all.flags,
-                                  .scratch = it->all.scratch};
-    memcpy(rows.option, it->algo->option, sizeof rows.option);
+    struct farm_algo_rows rows = farm_gathered_rows(&it->all, it->algo, it->head, transitions(it), it->count);
+    rows.value = it->value;
     return rows;
 }
 

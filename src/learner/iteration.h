@@ -22,6 +22,10 @@ struct farm_gathered {
     size_t scratch_stride;
 };
 
+// The algorithm's view of them; the caller adds what training computes, and `bootstrap`.
+struct farm_algo_rows farm_gathered_rows(const struct farm_gathered *gathered, const struct farm_algo_config *algo,
+                                         struct farm_head head, uint32_t steps, uint32_t columns);
+
 struct farm_iteration {
     const struct farm_algo_config *algo;
     const struct farm_algo_plan *plan;

@@ -291,32 +291,37 @@ static enum farm_status enqueue_backward(struct farm_cuda_training *t, uint32_t 
                                        t->context->parameters.gradients, err);
 }
 
+// The small arrays, in the host's or the device's block, of the rows after the burn-in of the chunk that begins with
+// unit `first` and has `units`.
+static struct farm_gathered arrays_in(const struct farm_cuda_training *t, char *block, uint32_t first, uint32_t units) {
+    const size_t row = first_row(t, first, units, false), outputs = (size_t)t->context->head.outputs;
+    const struct inputs *in = &t->inputs;
+    return (struct farm_gathered){.behaviour = (float *)(void *)(block + in->behaviour) + row * outputs,
+                                  .behaviour_value = (float *)(void *)(block + in->behaviour_value) + row,
+                                  .reward = (float *)(void *)(block + in->reward) + row,
+                                  .action = (uint8_t *)block + in->action + row * (size_t)t->context->head.action_bytes,
+                                  .flags = (uint8_t *)block + in->flags + row,
+                                  .scratch = (float *)(void *)(block + in->scratch) + scratch_place(t->context, first),
+                                  .scratch_stride = (size_t)units * farm_algo_unit_transitions(t->context->plan)};
+}
+
 // The algorithm's kernels, after forward.
 static enum farm_status enqueue_algorithm(struct farm_cuda_training *t, uint32_t first, uint32_t columns,
                                           struct farm_error *err) {
-    const struct farm_algo_config *algo = &t->context->learner->algo;
-    const size_t row = first_row(t, first, columns, false);
-    const bool once = t->context->plan->targets_once;
-    struct farm_algo_rows rows = {
-        .head = t->context->head,
-        .steps = (int)farm_algo_unit_transitions(t->context->plan),
-        .columns = (int)columns,
-        .bootstrap = once ? 0 : (int)columns,
-        .policy = t->policy,
-        .value = t->value,
-        .behaviour = device_input(t, t->inputs.behaviour, row * (size_t)t->context->head.outputs, sizeof(float)),
-        .behaviour_value = device_input(t, t->inputs.behaviour_value, row, sizeof(float)),
-        .action = device_input(t, t->inputs.action, row, (size_t)t->context->head.action_bytes),
-        .reward = device_input(t, t->inputs.reward, row, sizeof(float)),
-        .flags = device_input(t, t->inputs.flags, row, 1),
-        .scratch =
-            once ? device_input(t, t->inputs.scratch, scratch_place(t->context, first), sizeof(float)) : t->scratch,
-        .pass_sums = device_input(t, t->inputs.sums, 0, sizeof(double)),
-        .iteration_sums = device_input(t, t->inputs.sums, FARM_ALGO_SUMS_MAX, sizeof(double)),
-        .dpolicy = t->dpolicy,
-        .dvalue = t->dvalue,
-    };
-    memcpy(rows.option, algo->option, sizeof rows.option);
+    const struct farm_cuda_context *context = t->context;
+    const struct farm_algo_config *algo = &context->learner->algo;
+    const bool once = context->plan->targets_once;
+    const struct farm_gathered gathered = arrays_in(t, t->device_block, first, columns);
+    struct farm_algo_rows rows =
+        farm_gathered_rows(&gathered, algo, context->head, farm_algo_unit_transitions(context->plan), columns);
+    rows.bootstrap = once ? 0 : (int)columns;
+    rows.policy = t->policy;
+    rows.value = t->value;
+    if (!once) rows.scratch = t->scratch;
+    rows.pass_sums = device_input(t, t->inputs.sums, 0, sizeof(double));
+    rows.iteration_sums = device_input(t, t->inputs.sums, FARM_ALGO_SUMS_MAX, sizeof(double));
+    rows.dpolicy = t->dpolicy;
+    rows.dvalue = t->dvalue;
     return farm_cuda_algo_differentiate(t->stream, algo->algo->recipe.name, &rows, !once, t->sums, t->terms, err);
 }
 
@@ -545,19 +550,6 @@ static uint64_t gather_flat(struct farm_cuda_training *t, const struct farm_plac
     return context->flat_bytes;
 }
 
-// The host's arrays of the rows after the burn-in of the chunk that begins with unit `first` and has `units`.
-static struct farm_gathered host_arrays(const struct farm_cuda_training *t, uint32_t first, uint32_t units) {
-    const size_t row = first_row(t, first, units, false), outputs = (size_t)t->context->head.outputs;
-    return (struct farm_gathered){.behaviour = host_input(t, t->inputs.behaviour, row * outputs, sizeof(float)),
-                                  .behaviour_value = host_input(t, t->inputs.behaviour_value, row, sizeof(float)),
-                                  .reward = host_input(t, t->inputs.reward, row, sizeof(float)),
-                                  .action = host_input(t, t->inputs.action, row, (size_t)t->context->head.action_bytes),
-                                  .flags = host_input(t, t->inputs.flags, row, 1),
-                                  .scratch =
-                                      host_input(t, t->inputs.scratch, scratch_place(t->context, first), sizeof(float)),
-                                  .scratch_stride = (size_t)units * farm_algo_unit_transitions(t->context->plan)};
-}
-
 // The pass's unit number `i`, and its step `step`; for bootstrap values, the last step of the column.
 static uint32_t unit_at(const struct farm_cuda_training *t, uint32_t i) {
     return t->pass.order ? t->pass.order[i] : t->pass.first + i;
@@ -578,7 +570,7 @@ static uint64_t gather_row(struct farm_cuda_training *t, uint32_t first, uint32_
     if (burn_in || t->pass.bootstrap) {
         *(uint8_t *)host_input(t, t->inputs.flags, all, 1) = farm_lane_flags(at.lane, at.n)[at.env];
     } else {
-        const struct farm_gathered to = host_arrays(t, first, units);
+        const struct farm_gathered to = arrays_in(t, t->slot->block, first, units);
         farm_iteration_row(t->pass.iteration, unit_at(t, first + c), (uint32_t)step, &to, row);
     }
     uint64_t bytes = gather_flat(t, &at, flat_place(t, first, burn_in), row);

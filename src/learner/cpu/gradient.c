@@ -1,0 +1,183 @@
+// See gradient.h.
+#include "learner/cpu/gradient.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "policy/observation.h"
+
+struct farm_cpu_gradient {
+    struct farm_cpu_gradient_config config;
+    struct farm_executor *executor;
+    uint64_t work; // whose parameters it has
+    // of one forward pass's rows
+    const void **observations; // [farm_net_pointers]
+    struct farm_gathered gathered;
+    float *policy, *dpolicy, *value, *dvalue;
+    float *state[2]; // [units][net->state] before the present steps, and before the burn-in
+    float *numbers;  // what the arrays of f32 lie in; those of u8 in gathered.action
+};
+
+size_t farm_cpu_gradient_rows(const struct farm_algo_plan *plan, uint32_t units) {
+    const uint32_t rows = farm_algo_unit_rows(plan), burn_in = plan->shape.burn_in;
+    return (size_t)units * (rows > burn_in ? rows : burn_in);
+}
+
+// The next `count` numbers from *at on, from a cache line's start.
+static float *take(size_t *at, float *numbers, size_t count) {
+    float *taken = numbers ? numbers + *at : NULL;
+    *at += (count + 15) / 16 * 16;
+    return taken;
+}
+
+// Places the arrays of f32 in `numbers`; NULL: counts only. Returns their count.
+static size_t lay_out(struct farm_cpu_gradient *g, size_t rows, float *numbers) {
+    const size_t outputs = (size_t)g->config.head.outputs, scratch = (size_t)g->config.algo->algo->scratch;
+    size_t at = 0;
+    g->gathered.behaviour = take(&at, numbers, rows * outputs);
+    g->gathered.behaviour_value = take(&at, numbers, rows);
+    g->gathered.reward = take(&at, numbers, rows);
+    g->gathered.scratch = take(&at, numbers, rows * scratch);
+    g->policy = take(&at, numbers, rows * outputs);
+    g->dpolicy = take(&at, numbers, rows * outputs);
+    g->value = take(&at, numbers, rows);
+    g->dvalue = take(&at, numbers, rows);
+    for (int k = 0; k < 2; k++) g->state[k] = take(&at, numbers, g->config.units_max * (size_t)g->config.net->state);
+    return at;
+}
+
+enum farm_status farm_cpu_gradient_make(const struct farm_cpu_gradient_config *config, struct farm_cpu_gradient **out,
+                                        struct farm_error *err) {
+    const size_t rows = farm_cpu_gradient_rows(config->plan, config->units_max);
+    const struct farm_executor_config executor = {
+        .net = config->net, .batch_max = (int)rows, .training = true, .arithmetic = config->arithmetic};
+    struct farm_cpu_gradient *g = calloc(1, sizeof *g);
+    if (g) {
+        g->config = *config;
+        g->observations = calloc(rows * (size_t)farm_net_pointers(config->net), sizeof(void *));
+        g->gathered.action = calloc(rows, (size_t)config->head.action_bytes + 1);
+        g->numbers = calloc(lay_out(g, rows, NULL), sizeof(float));
+    }
+    enum farm_status status = FARM_OK;
+    if (!g || !g->observations || !g->gathered.action || !g->numbers)
+        status = farm_fail(err, FARM_E_LIMIT,
+                           "no memory for a training thread (fewer train_threads, a smaller micro_batch)");
+    if (!status) status = farm_executor_create(&executor, &g->executor, err);
+    if (status) {
+        farm_cpu_gradient_free(g);
+        return status;
+    }
+    lay_out(g, rows, g->numbers);
+    g->gathered.flags = g->gathered.action + rows * (size_t)config->head.action_bytes;
+    *out = g;
+    return FARM_OK;
+}
+
+void farm_cpu_gradient_free(struct farm_cpu_gradient *g) {
+    if (!g) return;
+    farm_executor_destroy(g->executor);
+    free(g->observations);
+    free(g->gathered.action);
+    free(g->numbers);
+    free(g);
+}
+
+void farm_cpu_gradient_load(struct farm_cpu_gradient *g, const float *params, uint64_t work) {
+    if (g->work != work) farm_executor_load(g->executor, params);
+    g->work = work;
+}
+
+static void begin_sum(struct farm_cpu_gradient *g, struct farm_cpu_sum *sum) {
+    sum->work = g->work;
+    farm_executor_clear(g->executor, sum->gradient);
+    memset(sum->terms, 0, sizeof sum->terms);
+}
+
+static uint32_t unit_of(const uint32_t *indices, uint32_t i) {
+    return indices ? indices[i] : i;
+}
+
+static void list_observation(struct farm_cpu_gradient *g, const struct farm_place *at, size_t row) {
+    farm_observation_list(g->config.net, at->lane, at->n, at->env,
+                          g->observations + row * (size_t)farm_net_pointers(g->config.net));
+}
+
+// The same with the step's flags.
+static void list_step(struct farm_cpu_gradient *g, const struct farm_place *at, size_t row) {
+    list_observation(g, at, row);
+    g->gathered.flags[row] = farm_lane_flags(at->lane, at->n)[at->env];
+}
+
+// Copies a recurrent policy's state before a step, as acting had it, into row `row`.
+static void read_state(const struct farm_cpu_gradient *g, const struct farm_place *at, float *states, size_t row) {
+    const size_t state = (size_t)g->config.net->state;
+    if (state)
+        memcpy(states + row * state, farm_lane_answer_at(at->lane, at->lane->state, at->n, at->env),
+               state * sizeof *states);
+}
+
+static struct farm_sequence sequence_of(const struct farm_cpu_gradient *g, uint32_t steps, uint32_t columns) {
+    return (struct farm_sequence){
+        .steps = (int)steps, .columns = (int)columns, .flags = g->gathered.flags, .state_in = g->state[0]};
+}
+
+// Leaves the state before the units' first transitions in state[0]: their windows' first one, and through the burn-in
+// with the present parameters.
+static void warm_up(struct farm_cpu_gradient *g, const struct farm_iteration *it, const uint32_t *indices,
+                    uint32_t first, uint32_t count) {
+    const int burn_in = (int)g->config.plan->shape.burn_in;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct farm_place at = farm_iteration_place(it, unit_of(indices, first + i), -burn_in);
+        read_state(g, &at, g->state[burn_in > 0], i);
+    }
+    if (!burn_in) return;
+    for (int step = -burn_in; step < 0; step++)
+        for (uint32_t i = 0; i < count; i++) {
+            const struct farm_place at = farm_iteration_place(it, unit_of(indices, first + i), step);
+            list_step(g, &at, (size_t)(step + burn_in) * count + i);
+        }
+    struct farm_sequence sequence = sequence_of(g, (uint32_t)burn_in, count);
+    sequence.state_in = g->state[1];
+    sequence.state_out = g->state[0];
+    farm_executor_forward(g->executor, g->observations, sequence, g->policy, g->value);
+}
+
+void farm_cpu_gradient_add(struct farm_cpu_gradient *g, const struct farm_iteration *it, const uint32_t *indices,
+                           uint32_t first, uint32_t count, struct farm_cpu_sum *sum) {
+    const struct farm_algo_plan *plan = g->config.plan;
+    const struct farm_algo *algo = g->config.algo->algo;
+    const uint32_t steps = farm_algo_unit_rows(plan), transitions = farm_algo_unit_transitions(plan);
+    if (sum->work != g->work) begin_sum(g, sum);
+    g->gathered.scratch_stride = (size_t)transitions * count;
+    if (plan->recurrent) warm_up(g, it, indices, first, count);
+    for (uint32_t step = 0; step < steps; step++)
+        for (uint32_t i = 0; i < count; i++) {
+            const uint32_t unit = unit_of(indices, first + i);
+            const struct farm_place at = farm_iteration_place(it, unit, (int)step);
+            list_observation(g, &at, (size_t)step * count + i);
+            farm_iteration_row(it, unit, step, &g->gathered, (size_t)step * count + i);
+        }
+    const struct farm_sequence sequence = sequence_of(g, steps, count);
+    farm_executor_forward(g->executor, g->observations, sequence, g->policy, g->value);
+    struct farm_algo_rows rows = farm_gathered_rows(&g->gathered, g->config.algo, g->config.head, transitions, count);
+    rows.policy = g->policy;
+    rows.value = g->value;
+    rows.pass_sums = it->pass_sums;
+    rows.iteration_sums = it->iteration_sums;
+    rows.dpolicy = g->dpolicy;
+    rows.dvalue = g->dvalue;
+    (plan->targets_once ? farm_algo_gradients : farm_algo_differentiate)(algo, &rows, sum->terms);
+    farm_executor_backward(g->executor, sequence, g->dpolicy, g->dvalue, sum->gradient);
+}
+
+void farm_cpu_gradient_values(struct farm_cpu_gradient *g, struct farm_iteration *it, uint32_t first, uint32_t count) {
+    for (uint32_t c = 0; c < count; c++) {
+        const struct farm_place at = farm_iteration_last(it, first + c);
+        list_step(g, &at, c);
+        read_state(g, &at, g->state[0], c);
+    }
+    farm_iteration_gather(it, first, count);
+    farm_executor_forward(g->executor, g->observations, sequence_of(g, 1, count), g->policy, g->value);
+    memcpy(it->value + (size_t)farm_algo_transitions(g->config.plan) * it->count + first, g->value,
+           count * sizeof *g->value);
+}

@@ -1,0 +1,50 @@
+// Gradients on the CPU, one thread's: an executor, and the arrays of one forward and backward pass. The thread lists
+// its units' observations where they lie in the lanes, gathers their small arrays (iteration.h), runs the algorithm and
+// adds to a sum. Threads share an iteration, which does not change meanwhile, and have a gradient each.
+#ifndef FARM_LEARNER_CPU_GRADIENT_H
+#define FARM_LEARNER_CPU_GRADIENT_H
+
+#include "learner/iteration.h"
+#include "nn/executor.h"
+
+struct farm_cpu_gradient_config {
+    const struct farm_net *net;               // outlives the gradient
+    const struct farm_algo_config *algo;      // likewise
+    const struct farm_algo_plan *plan;        // likewise
+    const struct farm_arithmetic *arithmetic; // copied
+    struct farm_head head;
+    uint32_t units_max; // of one call
+};
+
+// A sum over units: of their gradients and of the algorithm's terms.
+struct farm_cpu_sum {
+    uint64_t work;   // that it was begun for
+    float *gradient; // [parameter_count]
+    double terms[FARM_ALGO_TERMS_MAX];
+};
+
+struct farm_cpu_gradient;
+
+// Rows of one forward pass of so many units.
+size_t farm_cpu_gradient_rows(const struct farm_algo_plan *plan, uint32_t units);
+
+// FARM_E_LIMIT: no memory; or what the executor refuses.
+enum farm_status farm_cpu_gradient_make(const struct farm_cpu_gradient_config *config, struct farm_cpu_gradient **out,
+                                        struct farm_error *err);
+void farm_cpu_gradient_free(struct farm_cpu_gradient *gradient); // NULL is permitted
+
+// Parameters [parameter_count] of the following calls, which stay as they are until the last of them. `work` numbers a
+// pass or a computation of targets: a repeated call for the same one does nothing.
+void farm_cpu_gradient_load(struct farm_cpu_gradient *gradient, const float *params, uint64_t work);
+
+// Adds units indices[first .. first + count) of the iteration; indices NULL: units [first, first + count). The first
+// call of a work with a sum sets it to zero; all its calls are this thread's.
+void farm_cpu_gradient_add(struct farm_cpu_gradient *gradient, const struct farm_iteration *iteration,
+                           const uint32_t *indices, uint32_t first, uint32_t count, struct farm_cpu_sum *sum);
+
+// Targets once: gathers columns [first, first + count), and writes the values of their last observations to the
+// iteration. Threads may share the columns.
+void farm_cpu_gradient_values(struct farm_cpu_gradient *gradient, struct farm_iteration *iteration, uint32_t first,
+                              uint32_t count);
+
+#endif
