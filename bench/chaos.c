@@ -25,6 +25,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../tests/support/rings.h"
 #include "actor/actor.h"
 #include "base/bitmap.h"
 #include "base/log.h"
@@ -165,7 +166,7 @@ static int learner_body(void *context, struct farm_error *err) {
     uint32_t rung[ACTORS_MAX];
     learner.farm = farm;
     for (uint32_t a = 0; a < farm->actors; a++) {
-        farm_bench_must(farm_ring_view(&farm->made[a], FARM_RING_LEARNER, &learner.rings[a], err), err);
+        learner.rings[a] = open_view(&farm->made[a], FARM_RING_LEARNER);
         learner.pointers[a] = &learner.rings[a];
     }
     farm_bench_must(farm_doorbells_make(&learner.bells, learner.pointers, farm->actors, farm->bell, err), err);
@@ -290,8 +291,7 @@ static int director_body(void *context, struct farm_error *err) {
     struct farm *farm = context;
     struct page *page = farm->page;
     struct farm_ring rings[ACTORS_MAX];
-    for (uint32_t a = 0; a < farm->actors; a++)
-        farm_bench_must(farm_ring_view(&farm->made[a], FARM_RING_OBSERVER, &rings[a], err), err);
+    for (uint32_t a = 0; a < farm->actors; a++) rings[a] = open_view(&farm->made[a], FARM_RING_OBSERVER);
     for (uint32_t a = 0; a < farm->actors; a++) await_steps(&rings[a], 100);
     if (!farm->periods) kill_one_by_one(page, rings);
     for (int p = 0; farm->periods && p < PAIRS; p++) {
@@ -351,8 +351,8 @@ static void add_actor(struct farm *farm, struct farm_supervisor *supervisor, con
                       struct actor_context *context) {
     struct farm_error err;
     const uint32_t a = context->actor;
-    struct farm_ring *made = &farm->made[a];
-    farm_bench_must(farm_ring_create(spec, a, -1, true, made, &err), &err);
+    const struct farm_ring *made = &farm->made[a];
+    farm->made[a] = make_ring(*spec, a, true);
     const int keep[3] = {made->up.fd, made->down.fd_readonly, farm->bell};
     memcpy(farm->keep[a], keep, sizeof keep);
     farm->all[farm->all_count++] = made->up.fd_readonly;

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../tests/support/rings.h"
 #include "base/statistics.h"
 #include "base/time.h"
 #include "common.h"
@@ -202,8 +203,7 @@ static void lane_sleeps(struct side *side, uint32_t trips) {
 
 // Opens one side of the ring `made`.
 static void open_ring(const struct farm_ring *made, bool actor, struct farm_ring *ring) {
-    struct farm_error err;
-    farm_bench_must(farm_ring_view(made, actor ? FARM_RING_ACTOR : FARM_RING_LEARNER, ring, &err), &err);
+    *ring = open_view(made, actor ? FARM_RING_ACTOR : FARM_RING_LEARNER);
     if (actor) farm_ring_populate(ring);
 }
 
@@ -364,16 +364,12 @@ int main(int argc, char **argv) {
     struct farm_bench bench = {.name = "ring",
                                .about = "The lane's round trips, wake-ups, payload rate and system calls against raw "
                                         "cache lines, futexes and memcpy."};
-    struct farm_error err;
     farm_bench_start(&bench, argc, argv, 45); // needs 3 s on idle cores
     signal(SIGALRM, report_busy_machine);
     alarm((unsigned)ceil(bench.seconds));
-    struct farm_ring_spec small_spec = farm_ring_spec_plain(1, 1, RING_STEPS, FARM_F32, 4, 4),
-                          large_spec = farm_ring_spec_plain(1, 1, RING_STEPS, FARM_U8, PAYLOAD, 4);
-    struct farm_ring small, large, counted;
-    farm_bench_must(farm_ring_create(&small_spec, 0, -1, false, &small, &err), &err);
-    farm_bench_must(farm_ring_create(&small_spec, 2, -1, false, &counted, &err), &err);
-    farm_bench_must(farm_ring_create(&large_spec, 1, -1, true, &large, &err), &err);
+    const struct farm_ring_spec spec = farm_ring_spec_plain(1, 1, RING_STEPS, FARM_F32, 4, 4);
+    struct farm_ring small = ring_of(spec, 0), counted = ring_of(spec, 2),
+                     large = make_ring(farm_ring_spec_plain(1, 1, RING_STEPS, FARM_U8, PAYLOAD, 4), 1, true);
     struct side side = {.eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
     side.raw = mmap(NULL, sizeof *side.raw, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     farm_bench_check(side.raw != MAP_FAILED && side.eventfd >= 0, "set-up");

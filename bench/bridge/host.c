@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../../tests/support/rings.h"
 #include "../common.h"
 #include "bridge/control.h"
 
@@ -55,12 +56,10 @@ void bench_host_make(struct bench_host *host, const struct bench_net *net, uint3
 }
 
 static void make_rings(struct bench_host *host, uint32_t s) {
-    struct farm_error err;
     for (uint32_t i = s * host->rings_each; i < (s + 1) * host->rings_each; i++) {
-        struct farm_ring *made = &host->made[i], *view = &host->view[i];
-        farm_bench_must(farm_ring_create(&host->offer.spec, i, -1, true, made, &err), &err);
-        farm_bench_must(farm_ring_view(made, FARM_RING_LEARNER, view, &err), &err);
-        view->wake_fd = host->wake;
+        host->made[i] = make_ring(host->offer.spec, i, true);
+        host->view[i] = open_view(&host->made[i], FARM_RING_LEARNER);
+        host->view[i].wake_fd = host->wake;
     }
 }
 

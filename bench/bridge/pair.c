@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../../tests/support/rings.h"
 #include "../common.h"
 #include "base/log.h"
 #include "base/statistics.h"
@@ -21,7 +22,6 @@
 #include "bridge/step.h"
 #include "host.h"
 #include "kernels/random.h"
-#include "ring/ring.h"
 
 enum { RINGS_MAX = 16, NODE_STEPS = 4, TRIPS_MAX = 1 << 19, MS = 1000000 };
 static const uint64_t LIMIT_NS = 30000000000u;
@@ -284,12 +284,10 @@ static void make_node(struct nodes *nodes, uint32_t number, const char *address)
     int fds[RINGS_MAX][2];
     bench_offer_make(pair->lanes, pair->width, pair->pixels, NODE_STEPS, &offer);
     for (uint32_t r = 0; r < pair->rings; r++) {
-        struct farm_ring *made = &node->made[r], *view = &node->view[r];
-        farm_bench_must(farm_ring_create(&offer.spec, r, -1, true, made, &err), &err);
-        farm_bench_must(farm_ring_view(made, FARM_RING_ACTOR, view, &err), &err);
-        fill_with_pixels(view);
-        fds[r][0] = dup(made->up.fd_readonly);
-        fds[r][1] = dup(made->down.fd);
+        node->made[r] = make_ring(offer.spec, r, true);
+        node->view[r] = open_view(&node->made[r], FARM_RING_ACTOR);
+        fill_with_pixels(&node->view[r]);
+        lend_ring(&node->made[r], fds[r]);
     }
     const struct farm_node_config config = {.address = address,
                                             .key = pair->sealed ? &bench_key : NULL,

@@ -7,11 +7,9 @@
 #ifndef cr_assert // a fuzz target brings its own
 #include <criterion/criterion.h>
 #endif
-#include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
+#include "../support/rings.h"
 #include "bridge/control.h"
 #include "bridge/hub.h"
 #include "bridge/node.h"
@@ -72,7 +70,6 @@ static inline void world_refuse(struct world *world, const struct farm_control_m
 }
 
 static inline void world_admit(struct world *world, const struct farm_control_message *request) {
-    struct farm_error err;
     if ((world->made_count && memcmp(world->session, request->id, sizeof world->session) != 0) ||
         memcmp(world->given_up, request->id, sizeof world->given_up) == 0) {
         world_refuse(world, request);
@@ -80,10 +77,9 @@ static inline void world_admit(struct world *world, const struct farm_control_me
     }
     memcpy(world->session, request->id, sizeof world->session);
     for (uint32_t r = world->made_count; r < request->count; r++, world->made_count++) {
-        struct farm_ring *made = &world->made[r], *view = &world->learner[r];
-        cr_assert_eq(farm_ring_create(&world->offer.spec, 10 + r, -1, false, made, &err), FARM_OK, "%s", err.message);
-        cr_assert_eq(farm_ring_view(made, FARM_RING_LEARNER, view, &err), FARM_OK, "%s", err.message);
-        view->wake_fd = world->wake;
+        world->made[r] = ring_of(world->offer.spec, 10 + r);
+        world->learner[r] = open_view(&world->made[r], FARM_RING_LEARNER);
+        world->learner[r].wake_fd = world->wake;
     }
     cr_assert(farm_control_send_session(world->control, 0, world->session, world->made, request->count, 10));
     world->admitted = true;
@@ -203,10 +199,7 @@ static inline void world_replace_hub(struct world *world) {
 
 static inline void world_make_node(struct world *world) {
     struct farm_error err;
-    for (uint32_t r = 0; r < world->rings; r++) {
-        world->actor_fds[r][0] = dup(world->actors_made[r].up.fd_readonly);
-        world->actor_fds[r][1] = dup(world->actors_made[r].down.fd);
-    }
+    for (uint32_t r = 0; r < world->rings; r++) lend_ring(&world->actors_made[r], world->actor_fds[r]);
     world->node_config.ring_fds = (const int(*)[2])world->actor_fds;
     cr_assert_eq(farm_node_make(&world->node_config, &world->node, &err), FARM_OK, "%s", err.message);
 }
@@ -217,12 +210,10 @@ static inline void world_replace_node(struct world *world) {
 }
 
 static inline void world_make_actors(struct world *world, uint32_t rings) {
-    struct farm_error err;
     world->rings = rings;
     for (uint32_t r = 0; r < rings; r++) {
-        struct farm_ring *made = &world->actors_made[r];
-        cr_assert_eq(farm_ring_create(&world->node_spec, r, -1, false, made, &err), FARM_OK, "%s", err.message);
-        cr_assert_eq(farm_ring_view(made, FARM_RING_ACTOR, &world->actor[r], &err), FARM_OK, "%s", err.message);
+        world->actors_made[r] = ring_of(world->node_spec, r);
+        world->actor[r] = open_view(&world->actors_made[r], FARM_RING_ACTOR);
     }
 }
 

@@ -22,13 +22,13 @@ static uint64_t widen(uint8_t byte) {
     return byte < 224 ? byte % 32 : UINT64_MAX - (byte & 15);
 }
 
-static void publish_step(struct world *world, uint32_t r, struct farm_lane *lane) {
+static void publish_next(struct world *world, uint32_t r, struct farm_lane *lane) {
     if (!farm_lane_actor_answered(lane) || !farm_lane_actor_can_write(lane)) return;
     farm_lane_actor_publish(lane);
     farm_actor_notify(&world->actor[r], world->node_bell);
 }
 
-static void answer_step(struct farm_lane *lane) {
+static void answer_next(struct farm_lane *lane) {
     const uint64_t n = farm_lane_acted(lane);
     if (n == farm_lane_produced(lane)) return;
     farm_lane_answer(lane, n);
@@ -40,9 +40,9 @@ static void run_other_side(struct peer *peer) {
     for (uint32_t r = 0; r < PEER_RINGS; r++)
         for (uint32_t l = 0; l < PEER_LANES; l++)
             if (peer->side == MEMORY_DOWN)
-                publish_step(world, r, &world->actor[r].lanes[l]);
+                publish_next(world, r, &world->actor[r].lanes[l]);
             else
-                answer_step(&world->learner[r].lanes[l]);
+                answer_next(&world->learner[r].lanes[l]);
 }
 
 static void send_plan(struct peer *peer, const struct plan *plan, struct fuzz_input *input) {
