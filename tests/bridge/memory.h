@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../support/rings.h"
 #include "bridge/engine_state.h"
 
 enum { MEMORY_WIRE_BYTES = 1 << 13, MEMORY_CONNECTIONS_MAX = 1200, MEMORY_ACCEPTS_A_TURN = 16 };
@@ -71,11 +72,8 @@ static inline void memory_make(struct memory *net, uint64_t seed) {
     *net = (struct memory){.random = seed, .cut_at = MEMORY_NEVER, .flip_at = MEMORY_NEVER};
 }
 
-static inline uint64_t memory_random(struct memory *net, uint64_t below) { // SplitMix64
-    uint64_t z = net->random += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (z ^ z >> 31) % below;
+static inline uint64_t memory_random(struct memory *net, uint64_t below) {
+    return random_next(&net->random) % below;
 }
 
 // ---- wires ----

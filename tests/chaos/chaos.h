@@ -26,9 +26,8 @@
 
 #include <farm/env.h>
 #include <stdbool.h>
-#include <stdint.h>
-#include <sys/types.h>
 
+#include "../support/rings.h"
 #include "intake/stats.h"
 #include "learner/backend.h"
 
@@ -168,7 +167,6 @@ void chaos_violation(struct chaos_shared *shared, const char *format, ...) __att
 void chaos_add(uint64_t *word, uint64_t more);                 // by any process
 size_t chaos_descriptors(void);                                // that this process has open
 void chaos_sample(struct chaos_samples *samples, uint64_t ns); // by any process
-uint64_t chaos_random(uint64_t *state);                        // splitmix64
 uint64_t chaos_random_below(uint64_t *state, uint64_t n);
 
 // ---- env.c, backend.c: who checks ----

@@ -78,7 +78,7 @@ static void write_observation(struct chaos_game *game, uint8_t *out, uint32_t fl
                                     .reward = reward,
                                     .bytes = bytes};
     for (uint32_t at = sizeof payload; at < bytes; at += 8) {
-        const uint64_t filler = chaos_random(&game->random);
+        const uint64_t filler = random_next(&game->random);
         memcpy(observation + at, &filler, bytes - at < 8 ? bytes - at : 8);
     }
     memcpy(observation, &payload, sizeof payload);
@@ -111,7 +111,7 @@ static void chaos_reset(void *env, void *const *obs) {
 static uint32_t draw_end(uint64_t *random) {
     enum { EPISODE = 24 }; // steps on average
     if (chaos_random_below(random, EPISODE)) return 0;
-    const uint64_t bits = chaos_random(random);
+    const uint64_t bits = random_next(random);
     return (bits & 1 ? FARM_STEP_TERMINATED : FARM_STEP_TRUNCATED) | (bits & 2 ? FARM_STEP_GAME_END : 0);
 }
 

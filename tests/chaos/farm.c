@@ -12,12 +12,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../support/rig.h"
 #include "actor/actor.h"
 #include "base/log.h"
 #include "base/time.h"
 #include "chaos.h"
 #include "learner/checkpoint.h"
-#include "learner/learner.h"
 #include "supervisor/supervisor.h"
 
 enum { PHASE_LEARNER, PHASE_ACTORS, GRACE_MS = 8000, SETTLED_STEPS = 64 };
@@ -38,7 +38,6 @@ struct farm {
     struct chaos_shared *shared;
     const struct chaos_shape *shape;
     struct farm_ring rings[CHAOS_ACTORS_MAX];
-    uint32_t rings_made;
     int eventfd;
     struct farm_supervisor *supervisor;
     struct farm_actor_config actors[CHAOS_ACTORS_MAX];
@@ -89,9 +88,7 @@ static enum farm_status add_actor(struct farm *farm, uint32_t a, struct farm_err
                                                  .spin_ns = farm->shape->spin_ns,
                                                  .rings_late = farm->shape->rings_late,
                                                  .nap_ns = farm->shape->nap_ns};
-    farm->actor_keep[a][0] = ring->up.fd;
-    farm->actor_keep[a][1] = ring->down.fd_readonly;
-    farm->actor_keep[a][2] = farm->eventfd;
+    memcpy(farm->actor_keep[a], (int[3]){ring->up.fd, ring->down.fd_readonly, farm->eventfd}, sizeof(int[3]));
     struct farm_worker_spec spec = {.body = actor_body,
                                     .context = &farm->actors[a],
                                     .keep = farm->actor_keep[a],
@@ -109,41 +106,33 @@ static struct farm_learner_config learner_config(struct farm *farm) {
                                              .layers = {{FARM_LAYER_CONV, 1, 1, 64, FARM_ACTIVATION_RELU}}};
     static const struct farm_algo nothing = {.recipe.name = "nothing"};
     const struct chaos_shape *shape = farm->shape;
-    return (struct farm_learner_config){
-        .ring_fds = (const int(*)[2])farm->ring_fds,
-        .ring_count = shape->actors,
-        .shards[0].eventfd = farm->eventfd,
-        .stats = &farm->shared->state.stats,
-        .backend = &chaos_backend,
-        .seed = shape->seed,
-        .net = net,
-        .io = {.frame_channels = 1,
-               .height = (int)shape->height,
-               .width = (int)shape->row_bytes,
-               .stack = (int)shape->stack,
-               .actions = CHAOS_ACTIONS},
-        .algo = {.algo = &nothing,
-                 .regime = shape->sync ? FARM_REGIME_SYNC : FARM_REGIME_ASYNC,
-                 .max_lag = shape->max_lag,
-                 .unroll = shape->unroll,
-                 .batch = shape->batch,
-                 .stack = shape->stack,
-                 .optimiser = FARM_OPTIMISER_ADAM,
-                 .lr = 1,
-                 .lr_end = 1},
-        .train_threads = 1,
-        .infer_batch_max = shape->infer_batch_max,
-        .infer_wait_ms = shape->infer_wait_ms,
-        .spin_ns = shape->spin_ns,
-        .nap_ns = shape->nap_ns,
-        .evaluate = shape->evaluate,
-        .episodes_target = 1 << 20,
-        .frames_per_step = 1,
-        .memory_node = -1,
-        .checkpoint_dir = shape->checkpoint_every_s > 0 ? farm->shared->folder : NULL,
-        .checkpoint_every_s = shape->checkpoint_every_s,
-        .checkpoints_keep = 3,
-    };
+    struct farm_learner_config config = test_learner_config(0, CHAOS_ACTIONS, shape->unroll);
+    config.ring_fds = (const int(*)[2])farm->ring_fds;
+    config.ring_count = shape->actors;
+    config.shards[0].eventfd = farm->eventfd;
+    config.stats = &farm->shared->state.stats;
+    config.backend = &chaos_backend;
+    config.seed = shape->seed;
+    config.net = net;
+    config.io.frame_channels = 1;
+    config.io.height = (int)shape->height;
+    config.io.width = (int)shape->row_bytes;
+    config.io.stack = (int)shape->stack;
+    config.algo.algo = &nothing;
+    config.algo.regime = shape->sync ? FARM_REGIME_SYNC : FARM_REGIME_ASYNC;
+    config.algo.max_lag = shape->max_lag;
+    config.algo.batch = shape->batch;
+    config.algo.stack = shape->stack;
+    config.infer_batch_max = shape->infer_batch_max;
+    config.infer_wait_ms = shape->infer_wait_ms;
+    config.spin_ns = shape->spin_ns;
+    config.nap_ns = shape->nap_ns;
+    config.evaluate = shape->evaluate;
+    config.episodes_target = 1 << 20;
+    config.checkpoint_dir = shape->checkpoint_every_s > 0 ? farm->shared->folder : NULL;
+    config.checkpoint_every_s = shape->checkpoint_every_s;
+    config.checkpoints_keep = 3;
+    return config;
 }
 
 static enum farm_status add_learner(struct farm *farm, struct farm_error *err) {
@@ -248,7 +237,7 @@ static void order(struct farm *farm, size_t worker, enum chaos_kind kind, bool s
 }
 
 static enum chaos_kind draw_kind(struct farm *farm, size_t worker) {
-    if (is_learner(farm, worker)) return chaos_random(&farm->random) & 1 ? CHAOS_TIME : CHAOS_HOOK;
+    if (is_learner(farm, worker)) return random_next(&farm->random) & 1 ? CHAOS_TIME : CHAOS_HOOK;
     return (enum chaos_kind)(CHAOS_TIME + chaos_random_below(&farm->random, 3));
 }
 
@@ -288,7 +277,7 @@ static void before_start(void *context, size_t worker, uint64_t starts) {
     const uint64_t every_ns =
         is_learner(farm, worker) ? farm->shape->learner_kill_every_ns : farm->shape->actor_kill_every_ns;
     if (starts && every_ns && !farm->settling && chaos_random_below(&farm->random, 6) == 0)
-        order(farm, worker, is_learner(farm, worker) || chaos_random(&farm->random) & 1 ? CHAOS_HOOK : CHAOS_STEP, true,
+        order(farm, worker, is_learner(farm, worker) || random_next(&farm->random) & 1 ? CHAOS_HOOK : CHAOS_STEP, true,
               false);
 }
 
@@ -420,10 +409,8 @@ static enum farm_status build(struct farm *farm, struct farm_error *err) {
     farm_ring_spec_answers(&spec);
     if (shape->local) spec.answers = FARM_ANSWERS_LOCAL;
     enum farm_status status = FARM_OK;
-    for (uint32_t a = 0; a < shape->actors && !status; a++) {
-        status = farm_ring_create(&spec, a, -1, false, &farm->rings[a], err);
-        if (status) break;
-        farm->rings_made = a + 1;
+    for (uint32_t a = 0; a < shape->actors; a++) {
+        farm->rings[a] = ring_of(spec, a);
         note_files(farm, a);
     }
     farm->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -529,7 +516,7 @@ int chaos_farm_run(struct chaos_shared *shared) {
     if (status) chaos_violation(shared, "the supervisor gave up: %s", err.message);
     if (!status && !number) check_sums(farm);
     farm_supervisor_free(farm->supervisor);
-    for (uint32_t a = 0; a < farm->rings_made; a++) farm_ring_close(&farm->rings[a]);
+    for (uint32_t a = 0; a < shared->shape.actors; a++) farm_ring_close(&farm->rings[a]);
     if (farm->eventfd >= 0) close(farm->eventfd);
     if (!number) check_nothing_left(farm, descriptors);
     free(farm);

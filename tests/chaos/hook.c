@@ -35,15 +35,8 @@ void chaos_add(uint64_t *word, uint64_t more) {
     __atomic_fetch_add(word, more, __ATOMIC_RELAXED);
 }
 
-uint64_t chaos_random(uint64_t *state) {
-    uint64_t x = *state += 0x9E3779B97F4A7C15u;
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
-    return x ^ x >> 31;
-}
-
 uint64_t chaos_random_below(uint64_t *state, uint64_t n) {
-    return chaos_random(state) % n;
+    return random_next(state) % n;
 }
 
 void chaos_sample(struct chaos_samples *samples, uint64_t ns) {
@@ -84,7 +77,7 @@ static void note_site(uint64_t address) {
 // a busy machine's scheduler would.
 static void delay(uint32_t one_in) {
     if (!jitter_state) jitter_state = farm_now_ns() ^ (uint64_t)(uintptr_t)&jitter_state;
-    const uint64_t bits = chaos_random(&jitter_state);
+    const uint64_t bits = random_next(&jitter_state);
     if (bits % one_in) return;
     const uint64_t most_ns = mapping->shape.jitter_focus || (bits >> 32 & 7) == 0 ? 4000000 : 100000;
     const struct timespec nap = {.tv_nsec = (long)chaos_random_below(&jitter_state, most_ns)};
@@ -95,7 +88,7 @@ static void delay(uint32_t one_in) {
 static bool is_slow(uint64_t site) {
     const uint32_t focus = mapping->shape.jitter_focus;
     uint64_t state = site ^ mapping->shape.seed;
-    return !focus || chaos_random(&state) % focus == 0;
+    return !focus || random_next(&state) % focus == 0;
 }
 
 __attribute__((noinline)) void chaos_hook(void) {

@@ -109,7 +109,7 @@ static uint64_t deadline_ns(const struct runner *runner) {
 
 static void draw_shape(struct runner *runner, bool to_be_killed) {
     struct chaos_shape *shape = &runner->shared->shape;
-    *shape = (struct chaos_shape){.seed = chaos_random(&runner->random)};
+    *shape = (struct chaos_shape){.seed = random_next(&runner->random)};
     shape->standstill_ns = (uint64_t)(runner->request->standstill_s * 1e9);
     shape->nap_ns = 2 * shape->standstill_ns;
     shape->evaluate = one_in(runner, 4);
@@ -244,7 +244,7 @@ static void print_progress(struct runner *runner, bool now) {
 }
 
 // Waits for the farm's supervisor; kills it at `kill_ns` (UINT64_MAX: not). Whether it was killed.
-static bool wait_for(struct runner *runner, pid_t pid, uint64_t kill_ns) {
+static bool await_end(struct runner *runner, pid_t pid, uint64_t kill_ns) {
     struct chaos_shared *shared = runner->shared;
     const uint64_t latest_ns = shared->shape.ends_by_ns + 30 * SECOND_NS;
     int status;
@@ -289,7 +289,7 @@ static void run_farm(struct runner *runner, bool to_be_killed) {
     const uint64_t longest_ns = one_in(runner, 3) ? SECOND_NS / 50 : SECOND_NS / 2;
     const uint64_t kill_ns =
         to_be_killed ? farm_now_ns() + chaos_random_below(&runner->random, longest_ns) : UINT64_MAX;
-    const bool killed = wait_for(runner, pid, kill_ns);
+    const bool killed = await_end(runner, pid, kill_ns);
     if (killed) shared->totals.supervisor_kills++;
     check_nothing_left(runner, !killed);
     shared->totals.farms++;

@@ -4,7 +4,6 @@
 #include <criterion/criterion.h>
 #include <farm/farm.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -49,8 +48,7 @@ static void wait_for_all(uint64_t more) {
 
 static void begin_farm(bool local, uint64_t spin_ns) {
     char error[256] = "";
-    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    cr_assert(shared != MAP_FAILED);
+    shared = shared_memory(sizeof *shared);
     shared->shape = (struct chaos_shape){.seed = 11,
                                          .actors = ACTORS,
                                          .lanes = LANES,
