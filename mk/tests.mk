@@ -149,7 +149,7 @@ build-tests build-c-tests:
 run_tests = tools/build/run_tests.py --jobs $(TEST_JOBS) --build $(BUILD) \
             $(if $(TSAN),$(shell setarch -R true 2>/dev/null && echo '--wrap "setarch -R"'))
 # These run again at instruction set levels below this CPU's best, to which oneDNN limits itself then.
-ISA_TESTS  := $(filter $(addprefix $(BUILD)/tests/,nn/test_arithmetic nn/test_executor learner/test_learner learner/test_vtrace_lane),$(C_TESTS))
+ISA_TESTS  := $(filter $(addprefix $(BUILD)/tests/,nn/test_arithmetic nn/test_executor learner/test_learner learner/test_updates),$(C_TESTS))
 cpu_has     = $(shell grep -qsw $1 /proc/cpuinfo && echo $1)
 isa_levels  = $(if $(ONEDNN_MAX_CPU_ISA),,$(if $(call cpu_has,avx2),SSE41) $(if $(call cpu_has,avx512bw),AVX2) \
               $(if $(call cpu_has,avx512_vnni)$(call cpu_has,avx512_bf16),AVX512_CORE))
