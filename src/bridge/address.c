@@ -1,5 +1,4 @@
-// See address.h. getaddrinfo(3), getifaddrs(3), Documentation/ABI/testing/sysfs-bus-pci (numa_node) of the Linux
-// sources.
+// See address.h. getaddrinfo(3), getifaddrs(3), Linux's Documentation/ABI/testing/sysfs-bus-pci (numa_node).
 #include "bridge/address.h"
 
 #include <arpa/inet.h>

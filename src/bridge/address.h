@@ -21,8 +21,7 @@ struct farm_address {
 // not exist (yet) or holds no address.
 enum farm_status farm_address_read(const char *text, char out[FARM_ADDRESS_TEXT_BYTES], struct farm_error *err);
 
-// farm_address_read, then all addresses of the host's name, at most FARM_ADDRESSES_MAX. FARM_E_NOT_FOUND also: unknown
-// name.
+// farm_address_read, then all addresses of the host's name, at most FARM_ADDRESSES_MAX. FARM_E_NOT_FOUND: unknown too.
 enum farm_status farm_address_find(const char *text, struct farm_address *out, uint32_t *count, struct farm_error *err);
 
 // Whether it is a loopback, link-local or private address (RFC 1918, RFC 4193). Only these may see unencrypted frames.

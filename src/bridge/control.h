@@ -1,7 +1,6 @@
 // Messages between a learner's bridge and its supervisor: nodes that come and go, their rings, generations. Messages
 // keep their boundaries (SOCK_SEQPACKET); descriptors travel with RING. The supervisor owns sessions and places, and
-// repeats all sessions and rings to a restarted bridge. Neither side waits: a message without room is sent in a later
-// turn, in order.
+// repeats all sessions and rings to a restarted bridge. Neither side waits: messages without room are sent later.
 #ifndef FARM_BRIDGE_CONTROL_H
 #define FARM_BRIDGE_CONTROL_H
 
@@ -39,8 +38,7 @@ struct farm_control_message {
     uint64_t generation, machine;
     uint8_t id[FARM_WIRE_ID_BYTES];
     char text[256]; // a node's name, or why
-    int32_t fds[2]; // of RING: the receiver owns them, the sender keeps its own; else -1. Received as -1: this process
-                    // has no room for them
+    int32_t fds[2]; // RING: the receiver owns them, the sender keeps its own; else -1. -1: no room for them here
 };
 
 // Both ends, non-blocking, close-on-exec. FARM_E_LIMIT.

@@ -11,10 +11,10 @@ struct farm_dial {
     const char *name;                                       // as farm_address_find takes it
     bool encrypted;                                         // else private addresses only
     uint64_t random;                                        // seed of the jitter
-    struct farm_address found[FARM_ADDRESSES_MAX], address; // address: of the present attempt
+    struct farm_address found[FARM_ADDRESSES_MAX], address; // address: in the present attempt
     uint32_t found_count, tries;
     uint64_t found_ns;
-    uint64_t retry_ns, cut_ns, interval_ns; // time of the next attempt; of the cut, 0: none; the last interval
+    uint64_t retry_ns, cut_ns, interval_ns; // next attempt; cut, 0: none; last interval
     uint64_t rtt_ns;                        // newest of any connection; 0: unknown
     bool at_once; // the next interval is 0: another bridge has the session, or the path was cut
 };

@@ -29,21 +29,20 @@ enum farm_engine_event_kind {
 
 struct farm_engine_event {
     enum farm_engine_event_kind kind;
-    uint32_t number; // of the socket; READABLE: of the watch
+    uint32_t number; // socket; READABLE: watch
     int64_t result;
 };
 
 struct farm_engine_ops {
     const char *name;
-    // Sockets have the numbers 0..sockets-1, watches likewise. context: of the memory engine. FARM_E_UNSUPPORTED:
+    // Sockets have the numbers 0..sockets-1, watches 0..watches-1. context: the memory engine's. FARM_E_UNSUPPORTED:
     // io_uring is missing or forbidden (the message names the cause), FARM_E_LIMIT.
     enum farm_status (*create)(uint32_t sockets, uint32_t watches, void *context, struct farm_engine **out,
                                struct farm_error *err);
     void (*destroy)(struct farm_engine *engine);                        // after all sockets are closed
     void (*watch)(struct farm_engine *engine, uint32_t number, int fd); // until destroy; level-triggered
     void (*listen)(struct farm_engine *engine, int fd);                 // accepts until destroy; the caller closes fd
-    // `socket` takes fd over: accepted, or to be connected; non-blocking, close-on-exec. address must stay valid until
-    // CONNECTED.
+    // `socket` takes over fd, accepted or to be connected; non-blocking, close-on-exec. address: valid until CONNECTED.
     void (*open)(struct farm_engine *engine, uint32_t socket, int fd);
     void (*connect)(struct farm_engine *engine, uint32_t socket, const struct sockaddr *address, socklen_t bytes);
     // receive ends with at least `least` bytes (>= 1), the peer's close, or an error; send with all bytes, or an error.
@@ -60,13 +59,13 @@ struct farm_engine_ops {
     void (*defer_sent)(struct farm_engine *engine, uint32_t socket);
 };
 
-// As watch, of an eventfd that the engine may read itself. READABLE's result: the value, or 0 if the caller must read.
+// As watch, for an eventfd that the engine may read itself. READABLE's result: the value, or 0 if the caller must read.
 static inline void farm_engine_watch_counter(const struct farm_engine_ops *ops, struct farm_engine *engine,
                                              uint32_t number, int fd) {
     (ops->watch_counter ? ops->watch_counter : ops->watch)(engine, number, fd);
 }
 
-// Before a wait(), of a socket that sends: SENT alone need not end that wait (it may). Otherwise SENT comes with the
+// Before a wait(), for a socket that sends: SENT alone need not end that wait (it may). Otherwise SENT comes with the
 // event that ends it, or after the timeout.
 static inline void farm_engine_defer_sent(const struct farm_engine_ops *ops, struct farm_engine *engine,
                                           uint32_t socket) {

@@ -28,7 +28,7 @@ struct farm_engine {
     bool acceptable;
     bool polls_next; // the last turn had no event: the next one calls poll(2)
     struct pollfd polled[POLLED_MAX];
-    uint32_t polled_number[POLLED_MAX]; // of the socket, or socket_count + watch
+    uint32_t polled_number[POLLED_MAX]; // socket, or socket_count + watch
     struct farm_event_queue queue;
     uint64_t system_calls;
 };

@@ -42,8 +42,7 @@ enum { FARM_LISTENER_PAUSE_MS = 100 };
 bool farm_listener_accept(struct farm_listener *listener, int64_t *result);
 // False ends the pause: the engine accepts again before it sleeps.
 bool farm_listener_is_paused(struct farm_listener *listener);
-// The shorter of timeout_ns and the rest of the listener's pause. 0 if the pause is over and farm_listener_is_paused
-// has not reported that yet.
+// The shorter of timeout_ns and the rest of the listener's pause; 0 until farm_listener_is_paused reports its end.
 uint64_t farm_listener_bound(const struct farm_listener *listener, uint64_t timeout_ns);
 
 #endif

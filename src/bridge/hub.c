@@ -218,7 +218,7 @@ static void limit_strangers(struct farm_hub *hub) {
     if (all >= HUB_STRANGERS_MAX) farm_link_close(&oldest->link, "more than %d unknown connections", HUB_STRANGERS_MAX);
 }
 
-// Of the host by IPv4, also if a socket of both families accepted it; of the network by IPv6. 0: unknown.
+// Hashes the IPv4 host, even if an IPv6 socket accepted it, or the IPv6 network. 0: unknown.
 static uint32_t hash_address(int fd) {
     struct sockaddr_storage at = {0};
     socklen_t bytes = sizeof at;

@@ -13,7 +13,7 @@
 struct farm_hub;
 
 struct farm_hub_config {
-    int listener;     // a listening socket, non-blocking, of the caller; -1: none (memory engine)
+    int listener;     // the caller's listening socket, non-blocking; -1: none (memory engine)
     int control;      // to the supervisor (control.h)
     int wake;         // eventfd, non-blocking: farm_learner_notify writes to it
     const int *bells; // [bell_count] the shards' eventfds
@@ -32,8 +32,7 @@ void farm_hub_free(struct farm_hub *hub); // NULL is allowed; closes connections
 
 // One turn, without blocking. Returns whether there was work.
 bool farm_hub_turn(struct farm_hub *hub, uint64_t now_ns);
-// Waits until an event or timeout_ns. farm_hub_sleep also ends when the learner answers: it sets `asleep` in the rings,
-// as in ring/wait.h.
+// Waits for an event or timeout_ns. farm_hub_sleep sets `asleep` in the rings (ring/wait.h), so answers end it too.
 void farm_hub_wait(struct farm_hub *hub, uint64_t timeout_ns);
 void farm_hub_sleep(struct farm_hub *hub, uint64_t timeout_ns);
 

@@ -210,7 +210,7 @@ static bool send_frame(struct hub_session *session, struct farm_link *link, enum
 bool hub_send_answers(struct hub_session *session) {
     struct farm_link *link = &session->peer->link;
     if (session->peer->state != HUB_PEER_ATTACHED || !session->listed || !farm_link_can_send(link)) return false;
-    for (int i = 0; i < 2; i++) { // by turns, so that neither delays the other
+    for (int i = 0; i < 2; i++) { // they alternate, so that neither delays the other
         const bool credits = session->credits_last == i;
         if (!send_frame(session, link, credits ? FARM_WIRE_CREDITS : FARM_WIRE_ANSWERS)) continue;
         session->credits_last = credits;

@@ -64,7 +64,7 @@ struct farm_hub {
     int control, wake; // and what follows: as in struct farm_hub_config
     const int *bells;
     uint32_t bell_count;
-    struct farm_tls_context *tls; // of all connections; NULL: in the clear
+    struct farm_tls_context *tls; // for all connections; NULL: in the clear
     const struct farm_wire_offer *offer;
     struct farm_bridge_stats *stats;
     const struct farm_engine_ops *ops;

@@ -26,8 +26,7 @@ struct farm_link;
 
 // Called from farm_link_event only. False: the frame breaks the protocol (*err); the link closes.
 struct farm_link_owner {
-    // Fills parts (at most `room`) with the addresses of an entry's payload, *count (0: no payload). Their sum must
-    // match the frame.
+    // Fills parts (at most `room`) with the addresses of an entry's payload, *count (0: none). Their sum must be right.
     bool (*place)(void *context, struct farm_link *link, const struct farm_wire_header *header,
                   const struct farm_wire_entry *entry, struct iovec *parts, uint32_t room, uint32_t *count,
                   struct farm_error *err);
@@ -43,7 +42,7 @@ struct farm_link_figures {
 struct farm_link {
     enum farm_link_state state;
     enum farm_link_ending ending;
-    enum farm_status status;        // of received bytes; FARM_E_PERMISSION: the keys differ
+    enum farm_status status;        // received bytes were wrong; FARM_E_PERMISSION: the keys differ
     char why[FARM_WIRE_TEXT_BYTES]; // it ended; "": no error
     uint8_t *message;               // [message_bytes] the last message received
     uint32_t message_bytes;
@@ -68,8 +67,7 @@ struct farm_link {
     struct farm_link_out *out;
 };
 
-// link: zeroed, or vacant after a CLOSED. socket: a free number of the engine. context: borrowed, of the same
-// side; NULL: in the clear.
+// link: zeroed or vacant. socket: a free number of the engine. context: borrowed, the same side's; NULL: in the clear.
 enum farm_status farm_link_make(struct farm_link *link, const struct farm_engine_ops *ops, struct farm_engine *engine,
                                 uint32_t socket, bool server, const struct farm_tls_context *context,
                                 const struct farm_link_owner *owner, struct farm_error *err);
@@ -80,7 +78,7 @@ void farm_link_event(struct farm_link *link, const struct farm_engine_event *eve
 // To be called several times a second. Closes a peer that was silent for 10 s, an unknown one after 5 s, and a link
 // 1 s after its last message.
 void farm_link_tick(struct farm_link *link, uint64_t now_ns);
-// Of a client after a tick: whether the peer's TCP does not acknowledge sent bytes. It does so even if the peer's
+// A client's, after a tick: whether the peer's TCP does not acknowledge sent bytes. It does so even if the peer's
 // process is slow or stopped.
 bool farm_link_is_stalled(const struct farm_link *link);
 // HEARTBEAT: sends one with the present time; answers one, or merges the time of an echo into the smoothed

@@ -26,7 +26,7 @@
 enum { TRIP = FARM_MEASURE_MAIN, STREAM = FARM_MEASURE_STREAM, SHAPES }; // each on its port
 enum { STEPS = 2, CHUNK = 256 << 10, TRIPS_MAX = 1 << 17, ROUNDS_MIN = 5, PHASES = 4, WRONG = -1, LIMIT_S = 10 };
 static const uint64_t SLEEP_NS = 100000000, LAST = 1ull << 63; // LAST: flag of a phase's last number
-static const char OPTION[] = "farm_bridge_bench";              // of the offer: "1 PORT PORT", of STREAM and SOCKETS
+static const char OPTION[] = "farm_bridge_bench";              // in the offer: "1 PORT PORT", for STREAM and SOCKETS
 static const struct { uint32_t lanes, width, pixels; } shapes[SHAPES] = {{1, 1, 7056}, {16, 8, 28224}};
 
 static struct farm_ring_spec spec_of(int shape) {

@@ -17,24 +17,23 @@ enum farm_measure_way { FARM_MEASURE_BRIDGE, FARM_MEASURE_PLAIN, FARM_MEASURE_WA
 enum farm_measure_port { FARM_MEASURE_MAIN, FARM_MEASURE_STREAM, FARM_MEASURE_SOCKETS, FARM_MEASURE_PORTS };
 
 struct farm_measure_config {
-    const char *address;        // of the far side's FARM_MEASURE_MAIN, as farm_address_read takes it
+    const char *address;        // the far side's FARM_MEASURE_MAIN, as farm_address_read takes it
     const struct farm_key *key; // NULL: in the clear, to loopback and private addresses
     const char *engine;         // uring, poll, auto
-    double seconds, retry_s;    // seconds: of all rounds, about; retry_s: to wait for the far side
+    double seconds, retry_s;    // seconds: for all rounds, about; retry_s: to wait for the far side
     bool (*stop)(void *context);
     void *context;
 };
 
-// Each round has a value of every kind. Bytes are of payloads. CPU: of this side's thread.
+// Each round has a value of every kind. Bytes count payloads, CPU this side's thread.
 struct farm_measure_result {
     uint32_t rounds;
     double value[FARM_MEASURES][FARM_MEASURE_WAYS][FARM_MEASURE_ROUNDS_MAX];
-    uint32_t round_trip_bytes, stream_bytes; // of a step, without headers
+    uint32_t round_trip_bytes, stream_bytes; // per step, without headers
     bool uring, encrypted, interrupted;      // interrupted: by `stop`; there are fewer rounds, or none
 };
 
-// FARM_E_DEAD: no far side, other keys, a broken connection or wrong data; FARM_E_UNSUPPORTED: the peer does not
-// measure.
+// FARM_E_DEAD: no far side, other keys, a broken connection, wrong data; FARM_E_UNSUPPORTED: the peer does not measure.
 enum farm_status farm_measure_run(const struct farm_measure_config *config, struct farm_measure_result *result,
                                   struct farm_error *err);
 

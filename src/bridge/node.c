@@ -33,7 +33,7 @@ struct farm_node {
     struct farm_node_config config;
     const struct farm_engine_ops *ops;
     struct farm_engine *engine;
-    struct farm_tls_context *tls; // of all connections; NULL: in the clear
+    struct farm_tls_context *tls; // for all connections; NULL: in the clear
     struct farm_link link;
     struct farm_dial dial;
     enum farm_node_state state;
@@ -558,7 +558,7 @@ void farm_node_free(struct farm_node *node, bool end) {
     if (node->engine) {
         farm_link_close(&node->link, NULL);
         drain_link(node, 1000000000);
-        add_figures(node); // of the time since the last tick
+        add_figures(node); // for the time since the last tick
         node->ops->destroy(node->engine);
     }
     farm_tls_context_free(node->tls);

@@ -37,7 +37,7 @@ struct farm_node_config {
     const char *engine;                // uring, poll, auto
     const struct farm_engine_ops *ops; // instead of `engine`: the memory engine, which needs no address
     void *ops_context;
-    uint64_t spin_ns, seed; // seed: of the jitter
+    uint64_t spin_ns, seed; // seed: for the jitter
 };
 
 enum farm_status farm_node_make(const struct farm_node_config *config, struct farm_node **out, struct farm_error *err);
@@ -52,7 +52,7 @@ void farm_node_sleep(struct farm_node *node, uint64_t timeout_ns);
 enum farm_node_state farm_node_state(const struct farm_node *node);
 bool farm_node_connected(const struct farm_node *node);
 const struct farm_wire_offer *farm_node_offer(const struct farm_node *node); // NULL before OFFERED
-// In OFFERED: requests so many places. A node that was made with rings does so itself.
+// In OFFERED: requests `rings` places. A node that was made with rings does so itself.
 void farm_node_join(struct farm_node *node, uint32_t rings);
 // [ring_count] numbers of the actors in the run; NULL before JOINED.
 const uint32_t *farm_node_actors(const struct farm_node *node);

@@ -17,12 +17,12 @@ struct farm_bridge_node_stats {
     uint64_t steps;
     uint64_t bytes_in, bytes_out; // on the wire, under TLS the records
     uint64_t copied_bytes;        // within user space, by the bridge
-    uint64_t round_trip_ns;       // of heartbeats, smoothed; 0: unknown
-    uint64_t connections;         // of this session so far; one more than its reconnects
+    uint64_t round_trip_ns;       // by heartbeats, smoothed; 0: unknown
+    uint64_t connections;         // in this session; one more than its reconnects
     uint64_t reserved[8];
 };
 struct farm_bridge_stats {
-    uint64_t frames, system_calls, cpu_ns; // of the bridge's thread
+    uint64_t frames, system_calls, cpu_ns; // counted by the bridge's thread
     uint64_t uring;                        // 1: the engine is io_uring, 0: poll
     uint64_t reserved[12];
     struct farm_bridge_node_stats node[FARM_BRIDGE_NODES_MAX];

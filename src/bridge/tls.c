@@ -1,5 +1,4 @@
-// See tls.h. OpenSSL reads and writes through a BIO over two plain buffers, so it neither blocks nor allocates for
-// them.
+// See tls.h. OpenSSL reads and writes through a BIO over two plain buffers: it neither blocks nor allocates for them.
 #include "bridge/tls.h"
 
 #include <openssl/err.h>
@@ -31,8 +30,8 @@ struct farm_tls {
     bool done, began;
     uint64_t received_bytes, copied_bytes;
     uint64_t records, rekey_records, rekeyed;
-    size_t in_from, in_to;        // of `in`: what OpenSSL has not read
-    size_t out_bytes, lent_bytes; // in `out`; of these, farm_tls_output has returned
+    size_t in_from, in_to;        // what OpenSSL has not read of `in`
+    size_t out_bytes, lent_bytes; // in `out`; lent: returned by farm_tls_output
     uint8_t gathered[RECORD_BYTES];
     uint8_t in[INPUT_BYTES];
     uint8_t out[FARM_TLS_BUFFER_BYTES];
@@ -256,7 +255,7 @@ static enum farm_status explain_failure(struct farm_error *err) {
     switch (ERR_GET_REASON(ERR_peek_last_error())) {
     case SSL_R_BINDER_DOES_NOT_VERIFY:
     case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER: // the learner's reply to a wrong binder
-    case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:     // likewise, from newer versions of OpenSSL
+    case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:     // the same, from newer versions of OpenSSL
     case SSL_R_CERTIFICATE_VERIFY_FAILED:
         return farm_fail(err, FARM_E_PERMISSION, "the keys differ");
     default:

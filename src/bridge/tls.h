@@ -1,7 +1,6 @@
 // TLS 1.3 over memory: OpenSSL between two buffers that the caller's engine fills and empties. A pre-shared key with
 // ephemeral X25519 or P-256 (psk_dhe_ke only), AES-128-GCM; no certificates, tickets or early data. Changes the sending
-// key every 2^22 records. A context's connections belong to one thread; no I/O; nothing is allocated after the
-// handshake.
+// key every 2^22 records. A context's connections belong to one thread; no I/O, no allocation after the handshake.
 #ifndef FARM_BRIDGE_TLS_H
 #define FARM_BRIDGE_TLS_H
 
@@ -16,7 +15,7 @@
 struct farm_tls_context; // one side's settings and key; making them takes longer than a connection
 struct farm_tls;
 
-enum { FARM_TLS_BUFFER_BYTES = 288 << 10 }; // of output: a frame of 256 KiB with the overhead of its records
+enum { FARM_TLS_BUFFER_BYTES = 288 << 10 }; // output: a frame of 256 KiB and the overhead of its records
 
 // server: the learner's side. Copies the key. FARM_E_LIMIT, FARM_E_UNSUPPORTED.
 enum farm_status farm_tls_context_make(bool server, const struct farm_key *key, struct farm_tls_context **out,
@@ -45,7 +44,7 @@ enum farm_status farm_tls_read(struct farm_tls *tls, void *to, size_t bytes, siz
 enum farm_status farm_tls_write(struct farm_tls *tls, const struct iovec *parts, uint32_t count, size_t *taken,
                                 struct farm_error *err);
 
-// For tests: changes the sending key after so many records; number of changes so far.
+// For tests: changes the sending key after N records; number of changes.
 void farm_tls_rekey_every(struct farm_tls *tls, uint64_t records);
 uint64_t farm_tls_rekeyed(const struct farm_tls *tls);
 

@@ -24,12 +24,12 @@ enum {
     FARM_WIRE_ENTRIES_MAX = 64,
     FARM_WIRE_FRAME_BYTES = 256 << 10,     // lane steps are gathered up to this
     FARM_WIRE_STEP_BYTES_MAX = 64 << 20,   // a lane step that is larger than a frame travels alone, up to this
-    FARM_WIRE_MESSAGE_BYTES_MAX = 1 << 20, // of HELLO, OFFER, WELCOME, REFUSE, JOIN, BYE
+    FARM_WIRE_MESSAGE_BYTES_MAX = 1 << 20, // payload of HELLO, OFFER, WELCOME, REFUSE, JOIN, BYE
     FARM_WIRE_ID_BYTES = 16,
     FARM_WIRE_NAME_BYTES = 64,
     FARM_WIRE_TEXT_BYTES = 512,
-    FARM_WIRE_RINGS_MAX = 1024,          // of a session
-    FARM_WIRE_SESSION_LANES_MAX = 32000, // of all its rings, so that their counters fit a message
+    FARM_WIRE_RINGS_MAX = 1024,          // rings in a session
+    FARM_WIRE_SESSION_LANES_MAX = 32000, // lanes of all its rings: their counters fit a message
     FARM_WIRE_OPTIONS_MAX = 32,
     FARM_WIRE_OPTION_BYTES = 1024,
 };
@@ -74,7 +74,7 @@ struct farm_wire_entry {
     };
     union {
         uint64_t heartbeat; // STEPS: the actor's
-        uint64_t version;   // ANSWERS: of the parameters
+        uint64_t version;   // ANSWERS: parameter version
     };
 };
 
@@ -82,11 +82,9 @@ struct farm_wire_entry {
 void farm_wire_put(const struct farm_wire_header *header, const struct farm_wire_entry *entries, bool encrypted,
                    uint8_t *out);
 
-// Reads a header. FARM_E_FORMAT: unknown type, entries 0 or above the bound, length impossible for the type, nonzero
-// reserved bytes.
+// Reads a header. FARM_E_FORMAT: unknown type, 0 or too many entries, impossible length, nonzero reserved bytes.
 enum farm_status farm_wire_get_header(const uint8_t *in, struct farm_wire_header *header, struct farm_error *err);
-// Reads the entries behind a header that farm_wire_get_header has read from the same bytes. Checks the CRC of both
-// (encrypted: that it is 0).
+// Reads the entries behind a header that farm_wire_get_header has read. Checks the CRC of both (encrypted: it is 0).
 enum farm_status farm_wire_get_entries(const uint8_t *in, const struct farm_wire_header *header, bool encrypted,
                                        struct farm_wire_entry *entries, struct farm_error *err);
 static inline size_t farm_wire_head_bytes(uint16_t entries) {
@@ -97,17 +95,17 @@ bool farm_wire_is_message(enum farm_wire_type type); // one entry, whose payload
 
 // ---- messages ----
 
-struct farm_wire_counters { // of a lane, on the sender's side
+struct farm_wire_counters { // one lane, as the sender counts
     uint64_t produced, acted, consumed, generation;
 };
 
 struct farm_wire_hello {
     uint32_t version, segment_version;
     uint8_t session[FARM_WIRE_ID_BYTES];
-    uint8_t run[FARM_WIRE_ID_BYTES]; // of the session; zero: not known yet
+    uint8_t run[FARM_WIRE_ID_BYTES]; // the session's run; zero: not known yet
     uint64_t machine;                // distinguishes a restarted node from another one; 0: unknown
     char name[FARM_WIRE_NAME_BYTES]; // for people
-    uint32_t rings, lanes;           // of the session; 0 rings: none yet
+    uint32_t rings, lanes;           // in the session; 0 rings: none yet
     const uint8_t *counters;         // [rings][lanes]: farm_wire_get_counters; borrowed
 };
 
@@ -124,7 +122,7 @@ struct farm_wire_offer {
 };
 
 struct farm_wire_welcome {
-    uint32_t rings, lanes, steps; // steps: of the learner's rings
+    uint32_t rings, lanes, steps; // steps: in the learner's rings
     // Borrowed from the message: u32 [rings]; [rings][lanes], for farm_wire_get_counters.
     const uint8_t *actors, *counters;
 };

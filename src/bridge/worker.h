@@ -8,8 +8,7 @@
 // Ends the process by SIGTERM as if uncaught, so that a supervisor that did not send it starts another worker.
 void farm_worker_die_of_sigterm(void);
 
-// After a turn: whether the worker may announce its sleep, spin_ns after the last busy turn; else it turns again.
-// *idle_ns is 0 at first.
+// After a turn: whether to announce a sleep, spin_ns after the last busy turn; else turn again. *idle_ns: 0 at first.
 bool farm_worker_may_sleep(uint64_t *idle_ns, bool busy, uint64_t now_ns, uint64_t spin_ns);
 
 #endif

@@ -26,7 +26,7 @@ enum { ROWS_MAX = 36, OPS = 6, MAIN_OPS = 3, STRIDE = 4096 + FARM_BANDWIDTH_LINE
 struct row {
     struct farm_bw_kernel kernel;
     double bus_factor;              // bytes on the bus for one that the program sees
-    struct farm_bw_figure one, all; // of one core, of all cores
+    struct farm_bw_figure one, all; // one core alone, all cores together
 };
 
 struct table {
@@ -317,7 +317,7 @@ struct pages {
     bool available;
     char reason[768]; // not available: why, and what to set
     struct farm_bw_figure read, copy, latency;
-    double huge_share; // of the memory that has pages of that size
+    double huge_share; // part of the memory that has pages of that size
 };
 
 // Read, copy and latency on one core. The first kind's size of arrays is every kind's.

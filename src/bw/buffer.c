@@ -59,8 +59,7 @@ __attribute__((format(printf, 2, 3))) static void note(struct farm_bw_buffer *bu
 
 // ---- mapping ----
 
-// The last page stays inaccessible, so that the kernel merges no other mapping with this one and smaps reports it
-// separately.
+// The last page stays inaccessible, so that the kernel merges no other mapping with it and smaps reports it alone.
 static void *map_ordinary(struct farm_bw_buffer *buffer) {
     const size_t guard = (size_t)sysconf(_SC_PAGESIZE);
     buffer->mapped_bytes = buffer->bytes + guard;

@@ -1,4 +1,4 @@
-// Private memory to measure on: of a given size, page size and NUMA node, every page present, its placement verified
+// Private memory to measure on, with a given size, page size and NUMA node, every page present, its placement verified
 // with the kernel. Refuses, before it allocates, what the machine, the control group or the node does not have. If this
 // process must not bind memory, the thread that opens the buffer touches it first; the buffer's note states that.
 #ifndef FARM_BW_BUFFER_H
@@ -15,8 +15,8 @@ struct farm_bw_buffer {
     void *start;                // at a multiple of its page size
     size_t bytes, mapped_bytes; // bytes: present
     int node;                   // requested; -1: any
-    enum farm_bw_pages pages;   // of the memory: never AUTO
-    size_t page_bytes;          // of `pages`
+    enum farm_bw_pages pages;   // pages in use: never AUTO
+    size_t page_bytes;          // size of one of `pages`
     size_t huge_bytes;          // in pages of that size (transparent ones: as smaps reports)
     bool bound, placed;         // node -1: both true
     char note[256];             // what differs from the request; "" if nothing does
@@ -41,7 +41,7 @@ bool farm_bw_pages_available(const char *root, enum farm_bw_pages pages, char *r
 // ---- CPUs and sizes ----
 
 // Fills cpus (room for `most`) with CPUs that this process may use, one a physical core, in the machine's order. node
-// -1: of all nodes. Returns their number.
+// -1: on all nodes. Returns their number.
 int farm_bw_cpus(const struct farm_machine *machine, int node, int *cpus, int most);
 
 // The node of a CPU's memory; -1: unknown.

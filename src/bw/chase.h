@@ -1,6 +1,5 @@
 // A chase of pointers: one random cycle through places of a piece of memory, in which each place holds the address of
-// the next, so that no load starts before the one before it has ended. Private to src/bw and to benchmarks. Used by one
-// thread at a time.
+// the next, so that no load starts before the one before has ended. For src/bw and benchmarks; one thread at a time.
 #ifndef FARM_BW_CHASE_H
 #define FARM_BW_CHASE_H
 
@@ -10,7 +9,7 @@
 
 struct farm_bw_chase {
     struct farm_bw_buffer buffer;
-    uint64_t bytes;              // of the buffer, that cycles may use
+    uint64_t bytes;              // part of the buffer that cycles may use
     uint32_t *order;             // places in the order of the cycle; room for bytes / spacing_bytes of the config
     size_t count, spacing_bytes; // places of the cycle, and their distance
     bool jitter;
@@ -36,7 +35,7 @@ void farm_bw_chase_close(struct farm_bw_chase *chase);
 // is then a power of two >= 64.
 void farm_bw_chase_make(struct farm_bw_chase *chase, size_t count, size_t spacing_bytes, bool jitter);
 
-// Follows so many links.
+// Follows `links` links.
 void farm_bw_chase_follow(struct farm_bw_chase *chase, uint64_t links);
 
 // Follows links for about this time. Returns nanoseconds a link.

@@ -8,9 +8,9 @@
 // The time left until end_ns is shared evenly by the figures still to be taken.
 struct farm_bw_clock {
     const struct farm_bw_setup *setup;
-    uint64_t start_ns, end_ns, until_ns; // until_ns: of the current figure
+    uint64_t start_ns, end_ns, until_ns; // until_ns: end of the current figure
     int figures, taken;
-    int due;                               // so many figures are taken even when the time is over: 1
+    int due;                               // figures to take even when the time is over: 1
     struct farm_bw_conditions *conditions; // stopped and out_of_time are set here
 };
 

@@ -19,7 +19,7 @@
 #endif
 
 enum { PATH_BYTES = 4096, LINE_BYTES = 8192 };
-static const double OTHERS_MOST = 0.05, STEAL_MOST = 0.02; // CPUs' worth, of one CPU
+static const double OTHERS_MOST = 0.05, STEAL_MOST = 0.02; // CPUs; a part of one CPU
 static const uint64_t MEMORY_LEAST_BYTES = 512u << 20;
 
 static bool is_allowed(const struct farm_machine *machine, int cpu) {
@@ -67,7 +67,7 @@ static uint64_t timeval_ns(struct timeval time) {
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_usec * 1000u;
 }
 
-// Of this process and of all its descendants that have ended and were waited for.
+// CPU time: this process and all its descendants that have ended and were waited for.
 static uint64_t own_ns(void) {
     struct rusage self = {0}, children = {0};
     getrusage(RUSAGE_SELF, &self);

@@ -21,10 +21,10 @@ struct farm_bw_finding {
 // Counters at one moment.
 struct farm_bw_moment {
     uint64_t now_ns;
-    uint64_t busy_ticks, idle_ticks, steal_ticks; // of the CPUs this process may use, /proc/stat
+    uint64_t busy_ticks, idle_ticks, steal_ticks; // on the CPUs that this process may use, /proc/stat
     uint64_t own_ns;                              // CPU time of this process and its ended children
-    uint64_t throttled_periods, throttled_ns;     // cpu.stat, of all its control groups
-    uint64_t thermal_throttles;                   // of all allowed CPUs, if the machine counts them
+    uint64_t throttled_periods, throttled_ns;     // cpu.stat, all its control groups
+    uint64_t thermal_throttles;                   // on all allowed CPUs, if the machine counts them
 };
 
 struct farm_bw_disturbance {
@@ -32,7 +32,7 @@ struct farm_bw_disturbance {
     struct farm_bw_finding finding[FARM_BW_FINDINGS_MAX];
     double others_cpus, steal_cpus; // CPUs' worth of time that others, the hypervisor took between the moments
     uint64_t throttled_periods;     // between the moments
-    double ghz_least, ghz_most;     // of the allowed CPUs as the kernel reports them now; 0: not known
+    double ghz_least, ghz_most;     // among the allowed CPUs, as the kernel reports them now; 0: not known
     char governor[32];              // "": none (virtual machines)
     int smt;                        // threads of a core, at least 1
     char hypervisor[32];            // "" on bare metal, else "KVM", "Hyper-V", ... or "unknown"

@@ -1,5 +1,5 @@
 // What all measurements of src/bw share: the setup, a figure, and the conditions it was measured in. A measurement
-// returns FARM_OK also if it was stopped early or could not pin, bind or use huge pages: its conditions then state
+// returns FARM_OK even if it was stopped early or could not pin, bind or use huge pages: its conditions then state
 // that. Only what cannot be measured at all (too large, no memory, wrong data) is an error. No state.
 #ifndef FARM_BW_FIGURE_H
 #define FARM_BW_FIGURE_H
@@ -43,17 +43,17 @@ struct farm_bw_setup {
     const struct farm_machine *machine;
     const struct farm_bw_control *control; // NULL: none
     double seconds;                        // the aim, for one call of a measurement; 0: its default
-    int samples;                           // of each figure, 1 to FARM_BW_SAMPLES_MAX; 0: 5. Time short: fewer
+    int samples;                           // for each figure, 1 to FARM_BW_SAMPLES_MAX; 0: 5. Time short: fewer
     double sample_s;                       // least time of a sample; 0: the measurement's default (10 to 50 ms)
-    enum farm_bandwidth_variant variant;   // of the kernels
-    const char *root;                      // of /proc and /sys; NULL: the running system
+    enum farm_bandwidth_variant variant;   // which kernels
+    const char *root;                      // holds /proc and /sys; NULL: the running system
 };
 
 enum farm_bw_pages {
     FARM_BW_PAGES_AUTO,        // 2 MiB pages of the pool, else transparent ones, else small ones
     FARM_BW_PAGES_SMALL,       // the base page, 4 KiB on x86-64, transparent huge pages turned off for the memory
     FARM_BW_PAGES_TRANSPARENT, // 2 MiB, put together by the kernel
-    FARM_BW_PAGES_2M,          // of the pool (vm.nr_hugepages)
+    FARM_BW_PAGES_2M,          // from the pool (vm.nr_hugepages)
     FARM_BW_PAGES_1G,
     FARM_BW_PAGES_KINDS
 };

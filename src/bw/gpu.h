@@ -15,7 +15,7 @@ enum { FARM_BW_GPU_BLOCKS = 4, FARM_BW_GPU_PIECES = 3, FARM_BW_GPU_BYTES_LEAST =
 enum farm_bw_gpu_memory { FARM_BW_GPU_PINNED, FARM_BW_GPU_REGISTERED, FARM_BW_GPU_MEMORIES };
 // BOTH: at once; the bytes of both from the common start to the later end.
 enum farm_bw_gpu_direction { FARM_BW_GPU_H2D, FARM_BW_GPU_D2H, FARM_BW_GPU_BOTH, FARM_BW_GPU_DIRECTIONS };
-enum farm_bw_gpu_way { FARM_BW_GPU_LOADS, FARM_BW_GPU_BULK, FARM_BW_GPU_WAYS }; // of a kernel: kernels/cuda/kernels.h
+enum farm_bw_gpu_way { FARM_BW_GPU_LOADS, FARM_BW_GPU_BULK, FARM_BW_GPU_WAYS }; // kernels: kernels/cuda/kernels.h
 // How scattered pieces are fetched. ONE_COPY is the reference: as many bytes side by side, from pinned memory. COPIES:
 // a cudaMemcpyAsync each; BATCH: one cudaMemcpyBatchAsync.
 enum farm_bw_gpu_gatherer {
@@ -57,7 +57,7 @@ struct farm_bw_gpu_config {
 
 struct farm_bw_gpu_gather {
     size_t piece_bytes;
-    uint32_t pieces;                                 // of a pass
+    uint32_t pieces;                                 // in a pass
     struct farm_bw_figure by[FARM_BW_GPU_GATHERERS]; // bytes_per_s
 };
 
@@ -66,7 +66,7 @@ struct farm_bw_gpu_node {
     struct farm_bw_figure copy[FARM_BW_GPU_MEMORIES][FARM_BW_GPU_DIRECTIONS]; // bytes_per_s, by copy engines
     struct farm_bw_figure pull[FARM_BW_GPU_WAYS][FARM_BW_GPU_BLOCKS]; // bytes_per_s, one large region by a kernel
     struct farm_bw_gpu_gather gather[FARM_BW_GPU_PIECES];
-    struct farm_bw_figure registration; // bytes_per_s, of `up`
+    struct farm_bw_figure registration; // bytes_per_s, for `up`
     struct farm_bw_figure flag_ns; // the host stores a word and launches a kernel that reads it and stores another,
                                    // until the host sees that: no kernel is resident, so the launch is in it
     bool registered;               // false: refused, kernels and pieces read pinned memory; conditions.note states why
@@ -87,7 +87,7 @@ struct farm_bw_gpu_ops {
     enum farm_status (*describe)(int device, struct farm_bw_gpu_device *out, struct farm_error *err);
     enum farm_status (*node)(const struct farm_bw_gpu_config *config, struct farm_bw_gpu_node *out,
                              struct farm_error *err);
-    // From config->device to `to`; of the config neither `up` nor `down`.
+    // From config->device to `to`; reads neither the config's `up` nor `down`.
     enum farm_status (*peer)(const struct farm_bw_gpu_config *config, int to, struct farm_bw_gpu_peer *out,
                              struct farm_error *err);
 };
@@ -98,7 +98,7 @@ typedef const struct farm_bw_gpu_ops *farm_bw_gpu_entry(const char *host_commit,
 // path NULL: none. FARM_E_NOT_FOUND, FARM_E_UNSUPPORTED, with the reason. The library stays in the process.
 enum farm_status farm_bw_gpu_open(const char *path, const struct farm_bw_gpu_ops **ops, struct farm_error *err);
 
-// Contents that depend on their place: words first, first + 1, ... of one endless sequence. bytes: a multiple of 8.
+// Contents that depend on their place: words first, first + 1, ... in one endless sequence. bytes: a multiple of 8.
 void farm_bw_gpu_fill(void *memory, size_t bytes, uint64_t first);
 // The offset of the first wrong word; `bytes`: all are right.
 size_t farm_bw_gpu_check(const void *memory, size_t bytes, uint64_t first);

@@ -26,7 +26,7 @@ struct pair {
     _Alignas(LINE_PAIR) _Atomic uint64_t ping;
     _Alignas(LINE_PAIR) _Atomic uint64_t pong;
     _Alignas(LINE_PAIR) struct farm_bw_team *team;
-    uint64_t first, trips; // of the round
+    uint64_t first, trips; // in the round
     uint64_t took_ns;
 };
 

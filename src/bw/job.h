@@ -14,11 +14,11 @@ enum farm_bw_depth { FARM_BW_QUICK, FARM_BW_SUMMARY, FARM_BW_FULL, FARM_BW_DEPTH
 
 struct farm_bw_job {
     enum farm_bw_depth depth;
-    struct farm_bw_setup setup; // `seconds`: of the current part
-    uint64_t size_bytes;        // of arrays and chases; 0: beyond caches
+    struct farm_bw_setup setup; // `seconds`: for the current part
+    uint64_t size_bytes;        // size of arrays and chases; 0: beyond caches
     FILE *out;                  // tables
     bool colour;
-    size_t columns;  // of a line of `out`
+    size_t columns;  // in a line of `out`
     json_t *results; // a list of all figures
     // For parts of tools/bw. NULL: not requested.
     const char *env, *fps_json;
@@ -50,7 +50,7 @@ double farm_bw_median(const struct farm_bw_figure *figure, const struct farm_bw_
 // Adds a figure to the results, unless it was not measured.
 void farm_bw_add_result(struct farm_bw_job *job, const struct farm_bw_figure *figure, const struct farm_bw_unit *unit,
                         const char *name, ...) __attribute__((format(printf, 4, 5)));
-// The same; also prints it right-aligned in so many columns, and sets it in `object`.
+// The same; also prints it right-aligned in `columns` columns, and sets it in `object`.
 void farm_bw_report(struct farm_bw_job *job, int columns, json_t *object, const char *key,
                     const struct farm_bw_figure *figure, const struct farm_bw_unit *unit, const char *name, ...)
     __attribute__((format(printf, 7, 8)));

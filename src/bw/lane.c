@@ -1,8 +1,8 @@
 // Our own lanes in `farm bw`: hop latency by the nearness of two CPUs, and steps/s by payload, way of waiting and
 // number of pairs. A pair is an actor's and a learner's thread with a ring on the actor's node: two lanes, as farms
-// have, of 16 MiB or 4 steps. Each side maps the ring as its process would, and waits, publishes, answers and releases
-// through the functions that actors and learners call; memory order is the lane's. Every answer is checked, and every
-// byte of a payload. See job.h.
+// have, each 16 MiB or 4 steps. Each side maps the ring as its process would, and waits, publishes, answers and
+// releases through the functions that actors and learners call; memory order is the lane's. Every answer is checked,
+// and every byte of a payload. See job.h.
 #include <math.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -23,7 +23,7 @@
 
 enum {
     SAMPLES = 5,
-    TRIPS_MAX = 1 << 17, // of one sample of hops
+    TRIPS_MAX = 1 << 17, // in one sample of hops
     CLOCK_READS = 1001,
     LANES = 2,
     STEPS_MIN = 4,
@@ -49,7 +49,7 @@ struct pair {
 struct run {
     const struct farm_bw_setup *setup;
     const struct farm_bw_pair *at;
-    size_t count; // of pairs
+    size_t count; // pairs
     uint32_t lanes, payload_bytes;
     bool hops;
     uint64_t spin_ns, sample_ns;

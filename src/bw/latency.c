@@ -1,5 +1,4 @@
-// Latency in `farm bw`: of memory, by working set (the cache ladder), and the reach of the TLB (one line a page). See
-// latency.h and job.h.
+// Latency in `farm bw`: by working set (the cache ladder), and the TLB's reach (one line a page). See latency.h, job.h.
 #include "bw/latency.h"
 
 #include <string.h>
@@ -84,7 +83,7 @@ struct ladder {
     struct rung rung[RUNGS_MAX];
 };
 
-// Working sets from `least` to `most` bytes, multiples of `spacing`, so many to a doubling.
+// Working sets from `least` to `most` bytes, multiples of `spacing`, per_doubling to a doubling.
 static void plan_rungs(struct ladder *ladder, uint64_t least, uint64_t most, uint64_t spacing, int per_doubling) {
     uint64_t last = 0;
     for (uint64_t base = least; base <= most && base; base *= 2)
@@ -134,8 +133,7 @@ static enum farm_status climb_caches(struct ladder *ladder, struct farm_error *e
     return status;
 }
 
-// One line in each of ever more small pages, then as many lines side by side in huge pages: the cost of caches without
-// the TLB's.
+// One line in each of ever more small pages, then as many lines in huge pages: the cost of caches without the TLB's.
 static enum farm_status climb_pages(struct ladder *ladder, struct farm_error *err) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     struct farm_bw_clock clock = farm_bw_clock_start(&ladder->setup, 5, 1, &ladder->conditions);

@@ -6,7 +6,7 @@
 
 struct farm_bw_idle {
     struct farm_bw_figure ns;
-    uint64_t bytes; // of the chase
+    uint64_t bytes; // size of the chase
 };
 
 // From the first allowed CPU. bytes 0: 4 x the last-level cache, at least 64 MiB, less if memory or time is short.

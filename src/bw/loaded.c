@@ -14,7 +14,7 @@ enum {
     DELAYS_MAX = 24,
     STREAM_CHUNK_LINES = 1 << 13, // 512 KiB: between two looks at the end, without delays
     DELAYED_LINES = 64,           // between two delays
-    DELAY_LINES = 8,              // a row's delay is stated for so many lines
+    DELAY_LINES = 8,              // a row's delay is stated for this number of lines
 };
 static const double OPENING = 0.25, RAMP_S = 1e-3, SAMPLE_S = 0.02;
 
@@ -35,14 +35,14 @@ struct loading {
     struct farm_bw_team *team;
     struct farm_bw_chase chase;
     int delay;
-    double sample_s, ns; // ns: of the last sample
+    double sample_s, ns; // ns: in the last sample
     struct stream *stream;
     _Alignas(128) _Atomic bool done;
 };
 
 struct row {
     int delay;
-    struct farm_bw_figure ns, bytes_per_s; // of the chasing thread; of the streaming threads together
+    struct farm_bw_figure ns, bytes_per_s; // chasing thread; all streaming threads together
 };
 
 struct table {

@@ -17,7 +17,7 @@ struct matrix {
     struct farm_bw_setup setup;
     struct farm_bw_conditions conditions;
     int rows, columns, count;
-    int row_node[FARM_NODES_MAX], column_node[FARM_NODES_MAX], threads[FARM_NODES_MAX]; // threads: of each row
+    int row_node[FARM_NODES_MAX], column_node[FARM_NODES_MAX], threads[FARM_NODES_MAX]; // threads: per row
     struct farm_bw_figure *figure;                                                      // [rows][columns]
     bool *placed; // whether all pages of that figure were on its column's node
     int measured;
@@ -111,7 +111,7 @@ static enum farm_status measure_bandwidth(struct matrix *matrix, struct farm_err
         int cpus[FARM_CPUS_MAX];
         const int count = farm_bw_cpus(matrix->setup.machine, row, cpus, FARM_CPUS_MAX);
         if (!farm_bw_clock_next(&clock, "bandwidth, node %d to %d", row, column)) break;
-        conditions->placed = true; // of this figure
+        conditions->placed = true; // for this figure
         status = farm_bw_bandwidth(&clock, &read, cpus, count, column, matrix->job->size_bytes, &matrix->figure[i],
                                    &matrix->why);
         matrix->placed[i] = !status && conditions->placed;

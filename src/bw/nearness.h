@@ -19,15 +19,14 @@ enum farm_bw_nearness farm_bw_nearness_of(const struct farm_machine *machine, in
 // An actor's and a learner's CPU, by the kernel's numbers.
 struct farm_bw_pair {
     int actor_cpu, learner_cpu;
-    int node; // of the ring's memory: the actor's; -1: anywhere (the machine has one node)
+    int node; // holds the ring's memory: the actor's; -1: anywhere (the machine has one node)
     enum farm_bw_nearness nearness;
 };
 
 // One pair for each nearness among the CPUs that this process may use, nearest first. Returns how many; 0: one CPU.
 size_t farm_bw_pairs_by_nearness(const struct farm_machine *machine, struct farm_bw_pair pairs[FARM_BW_NEARNESSES]);
 
-// Pairs of neighbours in the machine's order, one hardware thread a core, no CPU in two pairs. Returns how many, at
-// most `most`.
+// Pairs of neighbours in the machine's order, one hardware thread a core, no CPU in two pairs. Returns their number.
 size_t farm_bw_pairs_apart(const struct farm_machine *machine, struct farm_bw_pair *pairs, size_t most);
 
 #endif

@@ -17,8 +17,7 @@ enum farm_status farm_bw_team_open(const int *cpus, int count, struct farm_bw_te
 void farm_bw_team_close(struct farm_bw_team *team);
 
 // Calls work(context, member) in each thread, member 0 .. count - 1, and returns after all have returned. The members
-// see what the caller wrote before, and the caller sees what they wrote. The two halves: begin returns at once, end
-// waits.
+// see what the caller wrote before, and the caller sees what they wrote. Its halves: begin returns at once, end waits.
 typedef void farm_bw_team_work(void *context, int member);
 void farm_bw_team_run(struct farm_bw_team *team, farm_bw_team_work *work, void *context);
 void farm_bw_team_begin(struct farm_bw_team *team, farm_bw_team_work *work, void *context);

@@ -10,15 +10,15 @@
 #include "shm/limits.h"
 
 enum {
-    // Arrays of one thread start so many lines later within a page than the one before: at the same place in a page
+    // Arrays of one thread start this number of lines later in a page than the one before: at the same place in a page
     // loads would wait for stores to addresses that look alike.
     STAGGER_LINES = 5,
     ARRAYS = 3,
-    THREAD_BYTES_LEAST = 64 << 10, // of an array, however short the time is
+    THREAD_BYTES_LEAST = 64 << 10, // per array, however short the time is
     TRIAL = 8,                     // the part of the arrays that is filled first, to see how long it takes
 };
-// POPULATE_SHARE: of the time, for making pages present. A figure (contents, a pass to warm up, a sample, verification)
-// takes up to so many times as long as filling all arrays once.
+// POPULATE_SHARE: part of the time for making pages present. A figure (contents, a pass to warm up, a sample,
+// verification) takes up to FIGURE_FILLS times as long as filling all arrays once.
 static const double SAMPLE_S_DEFAULT = 0.05, CALIBRATION_S = 1e-3, POPULATE_SHARE = 0.5, FIGURE_FILLS = 2.5;
 
 // ---- contents ----
@@ -66,7 +66,7 @@ struct farm_bw_workers_config farm_bw_workers_for(const struct farm_bw_clock *cl
                                            .figures = figures};
 }
 
-// Of each thread's arrays.
+// Lines in each thread's arrays.
 static size_t lines_of(const struct farm_bw_workers *workers) {
     return (size_t)(workers->config.array_bytes / FARM_BANDWIDTH_LINE) / (size_t)workers->config.cpu_count;
 }
@@ -104,7 +104,7 @@ static enum farm_status check_room(const struct farm_bw_workers *workers, struct
 
 struct opening {
     struct farm_bw_workers *workers;
-    uint64_t until_ns; // of making pages present; 0: all of them
+    uint64_t until_ns; // end of making pages present; 0: all of them
 };
 
 static void open_member(void *context, int member) {
@@ -116,7 +116,7 @@ static void open_member(void *context, int member) {
                                          opening->until_ns, &worker->buffer, &worker->err);
 }
 
-// Arrays as long as the smallest buffer allows, in all threads.
+// Gives all threads arrays of the length that the smallest buffer allows.
 static void lay_out(struct farm_bw_workers *workers) {
     size_t lines = lines_of(workers);
     for (int i = 0; i < workers->config.cpu_count; i++) {

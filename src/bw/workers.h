@@ -18,7 +18,7 @@ struct farm_bw_worker { // one thread
     struct farm_bw_buffer buffer;
     double *array[3];
     uint32_t *order;
-    size_t lines; // of each array
+    size_t lines; // in each array
     bool filled_a, filled_b;
     struct farm_bandwidth_work work;
     uint64_t start_ns, end_ns, sum;
@@ -31,10 +31,10 @@ struct farm_bw_worker { // one thread
 struct farm_bw_workers_config {
     const int *cpus; // one thread each; CPUs that this process may use
     int cpu_count;
-    int node;   // of the memory; -1: each thread's own
+    int node;   // where the memory lies; -1: each thread's own
     int arrays; // 1 to 3
     enum farm_bw_pages pages;
-    uint64_t array_bytes; // of each, all threads together; rounded to whole lines a thread. 0: farm_bw_array_bytes, or
+    uint64_t array_bytes; // each, all threads together, in whole lines a thread. 0: farm_bw_array_bytes, or
                           // what memory and `seconds` suffice for
     double seconds;       // with array_bytes 0: for opening and for one sample each of `figures` figures
     int figures;
@@ -43,17 +43,17 @@ struct farm_bw_workers_config {
 
 struct farm_bw_workers {
     const struct farm_bw_setup *setup;
-    struct farm_bw_workers_config config; // array_bytes: that are used
+    struct farm_bw_workers_config config; // array_bytes: those in use
     struct farm_bw_team *team;
-    uint64_t cache_bytes;          // of the last-level caches that the threads reach
+    uint64_t cache_bytes;          // last-level caches that the threads reach
     struct farm_bw_worker *worker; // [config.cpu_count]
     uint64_t passes_done;          // since the arrays were filled
-    uint64_t passes;               // of a sample
+    uint64_t passes;               // in a sample
     enum farm_bandwidth_variant variant;
     double sample_s;
 };
 
-// For so many figures of the clock's remaining time, each thread on its own node.
+// For `figures` figures in the clock's remaining time, each thread on its own node.
 struct farm_bw_workers_config farm_bw_workers_for(const struct farm_bw_clock *clock, int figures, const int *cpus,
                                                   int cpu_count, int arrays, uint64_t array_bytes);
 

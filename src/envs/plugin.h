@@ -28,13 +28,11 @@ const struct farm_env_api *farm_plugin_env_at(const struct farm_plugin *plugin, 
 typedef void farm_render(void *env, uint32_t size[2], uint8_t *rgb);
 farm_render *farm_plugin_render(const struct farm_env_api *api);
 
-// FARM_E_FORMAT with the reason unless fields, sizes, names and actions are within the limits of farm/env.h and
-// src/ring/spec.h.
+// FARM_E_FORMAT unless fields, sizes, names and actions are within the limits of farm/env.h and src/ring/spec.h.
 enum farm_status farm_plugin_check_spec(const struct farm_env_spec *spec, struct farm_error *err);
 
 // The checked spec of an environment, native or a plug-in's, under these options. Clears unused fields and bytes, so
-// that equal specs are equal byte for byte. Errors: FARM_E_USAGE with the environment's message; FARM_E_FORMAT as
-// farm_plugin_check_spec.
+// that equal specs have equal bytes. FARM_E_USAGE with the environment's message; FARM_E_FORMAT as above.
 enum farm_status farm_plugin_spec(const struct farm_env_api *api, const struct farm_env_option *options,
                                   size_t option_count, struct farm_env_spec *spec, struct farm_error *err);
 

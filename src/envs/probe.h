@@ -13,9 +13,9 @@ enum { FARM_ENV_NAME_BYTES = 96, FARM_PROBE_NAMES_MAX = 1024, FARM_PROBE_TIMEOUT
 
 // What a plug-in returned. Texts are printable ASCII.
 struct farm_probe_answer {
-    char name[FARM_ENV_NAME_BYTES]; // of the requested environment
+    char name[FARM_ENV_NAME_BYTES]; // requested environment
     struct farm_env_spec spec;      // checked (farm_plugin_spec)
-    uint32_t name_count;            // of all its environments
+    uint32_t name_count;            // all its environments
     char names[FARM_PROBE_NAMES_MAX][FARM_ENV_NAME_BYTES];
     bool misses_name; // FARM_E_NOT_FOUND: the file exists, the name does not
 };

@@ -16,8 +16,7 @@
 
 enum { PYTHON_LIMIT_S = 30, SETUP_LIMIT_S = 3600 };
 
-// Environments of our Python programs: `python -m MODULE --env NAME` plays PREFIX/NAME. A program's messages begin with
-// its label.
+// Environments of our Python programs: `python -m MODULE --env NAME` plays PREFIX/NAME. LABEL begins its messages.
 static const struct farm_env_python {
     const char *prefix, *module, *label;
 } pythons[] = {{"ale/", "actorfarm.ale_actor", "ale_actor: "}, {"gym/", "actorfarm.gym_actor", "gym_actor: "}};
@@ -25,8 +24,7 @@ enum { PYTHONS = sizeof pythons / sizeof *pythons };
 
 // ---- running a Python program ----
 
-// This process's environment with our folder first in PYTHONPATH and one thread per library. The caller frees it: one
-// block. NULL: no memory.
+// This process's environment with our folder first in PYTHONPATH and one thread per library: one block, or NULL.
 static char **python_environment(const char *pythonpath) {
     static const char *const threads[] = {"OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1"};
     static const char path[] = "PYTHONPATH=";
@@ -58,8 +56,7 @@ static const char *remedy(void) {
     return farm_path_choose(" (`make deps`, then `make`, installs it)", " (`farm setup` installs it)");
 }
 
-// Runs the program and returns its stdout, which the caller frees. FARM_E_USAGE with the program's message if it ends
-// with that status.
+// Returns the program's stdout, which the caller frees. FARM_E_USAGE with its message if it ends with that status.
 static enum farm_status run_python(const struct farm_env *env, char *const *argv, char **answer,
                                    struct farm_error *err) {
     char **environment = python_environment(env->pythonpath);

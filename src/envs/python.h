@@ -17,8 +17,7 @@ enum farm_status farm_env_python_names(size_t family, const char **prefix, char 
 
 // Makes the Python environment of an installed copy with PREFIX/lib/farm/venv.sh, or brings it up to date: in the
 // prefix, or in this user's data folder if the prefix is not writable. Logs what it downloads. Stores its interpreter.
-// Errors: FARM_E_UNSUPPORTED in a build folder; FARM_E_IO with the reason; FARM_E_INTERRUPTED by SIGINT, SIGTERM or
-// SIGHUP.
+// FARM_E_UNSUPPORTED in a build folder; FARM_E_IO with the reason; FARM_E_INTERRUPTED by SIGINT, SIGTERM or SIGHUP.
 enum farm_status farm_env_setup(char *python, size_t python_bytes, struct farm_error *err);
 
 // The command line of a Python program that plays the environment, and its texts.
@@ -32,8 +31,7 @@ struct farm_env_argument {
     uint64_t number;
     bool alone; // a flag without a value
 };
-// module NULL: the environment's program, which gets the name without the prefix. The caller frees *program in any
-// case.
+// module NULL: the environment's program, which gets the name without the prefix. Always free *program.
 enum farm_status farm_env_program_make(const struct farm_env *env, const char *module,
                                        const struct farm_env_argument *arguments, size_t count,
                                        struct farm_env_program *program, struct farm_error *err);

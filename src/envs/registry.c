@@ -27,8 +27,7 @@ static bool starts_with(const char *name, const char *prefix) {
 
 // ---- plug-ins ----
 
-// Probes the environment `name` of env->plugin (NULL: its first). *misses_name (may be NULL): the file is valid, but
-// has no such environment.
+// Probes `name` of env->plugin (NULL: its first). *misses_name (may be NULL): a valid file without that environment.
 static enum farm_status probe_env(struct farm_env *env, const char *name, bool *misses_name, struct farm_error *err) {
     struct farm_probe_answer *answer = malloc(sizeof *answer);
     if (!answer) return farm_fail_errno(err, FARM_E_LIMIT, "plug-in %s", env->plugin);

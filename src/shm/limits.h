@@ -1,5 +1,5 @@
 // The machine's limits, read before memory is populated: memory control groups (v1 and v2, the tightest level), free
-// memory, of the machine and of a NUMA node, free 2 MiB pages, RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_FSIZE, RLIMIT_AS.
+// memory on the machine and on a NUMA node, free 2 MiB pages, RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_FSIZE, RLIMIT_AS.
 // (The size of /dev/shm does not limit memfds.) Run by the supervisor, by creators of segments and by `farm doctor`.
 // Stateless; reserves nothing.
 #ifndef FARM_SHM_LIMITS_H
@@ -15,9 +15,9 @@
 // means no limit: containers hide files.
 
 struct farm_limits_request {
-    uint64_t shared_bytes; // of all segments together
+    uint64_t shared_bytes; // all segments together
     uint64_t locked_bytes; // locked or registered with a GPU
-    uint64_t descriptors;  // of the process that needs most
+    uint64_t descriptors;  // in the process that needs most
     bool huge;             // segments use 2 MiB pages: what the free pool covers counts against no other limit
     const char *root;
 };
@@ -45,7 +45,7 @@ uint64_t farm_limits_memory_available_bytes(const char *root);
 // Free and unreserved bytes of the pool of pages of that size, on all nodes; -1: the kernel has no such pages.
 int64_t farm_limits_huge_pool_bytes(const char *root, size_t page_bytes);
 
-// Free and unreserved pages of the 2 MiB pool, of one node or (node -1) of all, in bytes.
+// Free and unreserved bytes of the pool of 2 MiB pages, on one node or (node -1) on all.
 uint64_t farm_limits_huge_available_bytes(const char *root, int node);
 
 #endif

@@ -17,8 +17,7 @@ void *farm_place_map(int fd, int protection, size_t bytes, size_t align);
 
 // Binds absent pages of [start, start + bytes) to `node`; strict: no other node may serve them (else the node is
 // preferred). On a shared mapping it binds the object, for all processes. Sets *refused (not NULL) and returns FARM_OK
-// if this process may not call mbind (containers: EPERM, ENOSYS). FARM_E_LIMIT: the node does not exist or is not
-// allowed.
+// if this process may not call mbind (containers: EPERM, ENOSYS). FARM_E_LIMIT: the node is missing or forbidden.
 enum farm_status farm_place_bind(void *start, size_t bytes, int node, bool strict, bool *refused,
                                  struct farm_error *err);
 
@@ -28,8 +27,7 @@ enum farm_status farm_place_populate(void *start, size_t bytes, int fd, int touc
 
 // Collapses each aligned 2 MiB block of a shared writable mapping into a transparent page, on the node of its pages or
 // else its binding. MADV_COLLAPSE (Linux 6.1) needs no rights, and works with shmem_enabled `never`, not `deny`; it is
-// eight times as fast as populating small pages. Stops at the first lack of memory; farm_place_transparent_bytes
-// counts.
+// eight times as fast as populating small pages. Stops when memory is short; farm_place_transparent_bytes counts.
 void farm_place_collapse(void *start, size_t bytes);
 
 // Counts 4 KiB pages (in steps of `page_bytes`) that are absent or on another node than `node` (-1: any), with

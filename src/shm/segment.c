@@ -1,5 +1,4 @@
-// See segment.h. memfd_create(2), fcntl(2) "File Sealing", madvise(2), tmpfs(5) and mm/transhuge.rst of the Linux
-// sources.
+// See segment.h. memfd_create(2), fcntl(2) "File Sealing", madvise(2), tmpfs(5) and Linux's mm/transhuge.rst.
 #include "shm/segment.h"
 
 #include <errno.h>
@@ -101,8 +100,7 @@ static enum farm_status map_new(const struct farm_segment_request *request, bool
     return FARM_OK;
 }
 
-// Binds, populates and verifies the node of every page. Blocks of 2 MiB are collapsed first, unless the first touch
-// decides on the node.
+// Binds, populates and verifies each page's node. Collapses 2 MiB blocks first, unless the first touch decides on it.
 static enum farm_status place_pages(int node, bool transparent, struct farm_segment *out, struct farm_error *err) {
     bool refused = false;
     size_t ask_bytes = out->pages == FARM_PAGES_HUGE ? FARM_PLACE_HUGE_BYTES : SMALL_BYTES;
@@ -190,8 +188,7 @@ static void write_header(const struct farm_segment_request *request, struct farm
     if (request->user_bytes) memcpy(header->user, request->user, request->user_bytes);
 }
 
-// Seals the size, keeps the mapping out of children and opens the read-only descriptor. fchmod does not change open
-// descriptors.
+// Seals the size, keeps the mapping out of children, opens the read-only descriptor. fchmod changes no open descriptor.
 static enum farm_status seal_segment(struct farm_segment *out, struct farm_error *err) {
     char path[64];
     if (fcntl(out->fd, F_ADD_SEALS, SEALS)) return farm_fail_errno(err, FARM_E_IO, "cannot seal a segment");
@@ -362,8 +359,7 @@ bool farm_segment_pages_cost(const struct farm_segment *const *segments, size_t 
         why = segments[i]->note;
     }
     if (bytes < FARM_SEGMENT_PAGES_COST_BYTES) return false;
-    // bench/results/bw.jsonl, section "pages": 207 ns on base pages, 161 ns on transparent ones; reads and copies
-    // equal.
+    // bench/results/bw.jsonl, "pages": 207 ns on base pages, 161 ns on transparent ones; reads and copies equal.
     snprintf(text, text_bytes,
              "%.0f MiB of shared memory are in base pages: in 2 MiB pages a load that misses the caches takes about a "
              "fifth less time (docs/BANDWIDTH.md; `farm bw --only pages` measures this machine). %s",

@@ -22,8 +22,8 @@ struct farm_segment_header {
     uint64_t magic;
     uint32_t version;
     uint32_t kind;        // enum farm_segment_kind
-    uint64_t bytes;       // of the whole segment, header included
-    uint64_t layout_hash; // of the rest; computed by the owner of the layout
+    uint64_t bytes;       // whole segment, header included
+    uint64_t layout_hash; // hash over the rest; computed by the owner of the layout
     uint32_t owner;       // actor number for up and down
     int32_t node;         // requested NUMA node, -1: none
     uint32_t pages;       // enum farm_pages, as populated
@@ -73,9 +73,9 @@ struct farm_segment {
 
 // Creates, places, populates, verifies and seals (F_SEAL_SHRINK|GROW|SEAL) a segment of zeros, and removes the file's
 // write permission, so that an unprivileged process cannot reopen its read-only descriptor for writing through /proc.
-// MADV_DONTFORK: a forked child opens its own view. Both descriptors are CLOEXEC and above 2. Errors: FARM_E_LIMIT
-// (memory, node, descriptors, file size; names the setting), FARM_E_INVALID, FARM_E_IO, FARM_E_UNSUPPORTED. On error
-// *out is closed.
+// MADV_DONTFORK: a forked child opens its own view. Descriptors are CLOEXEC and above 2. Errors close *out:
+// FARM_E_LIMIT (memory, node, descriptors, file size; names the setting), FARM_E_INVALID, FARM_E_IO,
+// FARM_E_UNSUPPORTED.
 enum farm_status farm_segment_create(const struct farm_segment_request *request, struct farm_segment *out,
                                      struct farm_error *err);
 
@@ -100,8 +100,7 @@ void farm_segment_close(struct farm_segment *segment);
 void farm_segment_describe(const struct farm_segment *segment, char *text, size_t text_bytes);
 
 // What it costs that these segments did not get the 2 MiB pages that were requested: a sentence with the gain to expect
-// and why they were not given. False: they have fewer than FARM_SEGMENT_PAGES_COST_BYTES together, which costs nothing
-// that could be measured.
+// and why they were not given. False: they have fewer than FARM_SEGMENT_PAGES_COST_BYTES, too few to measure.
 bool farm_segment_pages_cost(const struct farm_segment *const *segments, size_t count, char *text, size_t text_bytes);
 
 #endif

@@ -13,7 +13,7 @@ enum { FARM_DEATH_CAUSE_BYTES = 112 };
 
 struct farm_death {
     pid_t pid;
-    bool crashed;                       // of a signal that dumps a core if the limits allow it
+    bool crashed;                       // by a signal that dumps a core if the limits allow it
     char core[192];                     // "core file: PATH"; "": none
     char cause[FARM_DEATH_CAUSE_BYTES]; // "was killed by signal 9 (Killed), probably by the out-of-memory killer"
     char how[320];                      // the cause, and the figures of this death
@@ -27,8 +27,7 @@ struct farm_death_watch {
 };
 void farm_death_watch(struct farm_death_watch *watch, const char *root);
 
-// info: of waitid(2). name: the worker's, as ps shows it (a program's own: "*"). why: the farm killed it for this
-// reason; "": it did not.
+// info: waitid(2)'s. name: the worker's, as ps shows it (a program's own: "*"). why the farm killed it; "": it did not.
 void farm_death_describe(struct farm_death_watch *watch, const siginfo_t *info, const char *name, const char *why,
                          struct farm_death *out);
 

@@ -22,7 +22,7 @@
 enum { WORDS_MAX = 480, BACKOFF_FIRST_MS = 10, WORKERS_MAX = 8192, WARN_AFTER_MS = 1000 };
 // Bytes read of one worker in a turn, and the pause before its next turn: 1.3 MB/s.
 enum { READ_BYTES = 4096, TURN_READS = 16, FLOOD_PAUSE_MS = 50 };
-enum { LINES_A_SECOND = 100 }; // of one worker that are passed on
+enum { LINES_A_SECOND = 100 }; // passed on from one worker
 enum { DEATHS_KEPT = 3, WHY_BYTES = 64 };
 
 static const uint64_t SECOND_NS = 1000000000;
@@ -43,7 +43,7 @@ struct worker {
     bool prepared;                   // before_start was called for the next life
     bool ended;                      // by itself
     bool dismissed;                  // its next death is its end
-    uint64_t kill_at_ns;             // of a dismissed worker; 0: none
+    uint64_t kill_at_ns;             // a dismissed worker's; 0: none
     uint64_t listen_at_ns;           // it wrote too much at once: its output is not read before
     char line[FARM_WORKER_LINE_MAX]; // the beginning of a line that has not ended yet
     size_t line_length;
@@ -51,7 +51,7 @@ struct worker {
     uint64_t lines, held;  // in this second: lines passed on, and suppressed
     char words[WORDS_MAX]; // last words: the end of what it wrote in this life
     size_t words_length;
-    struct farm_death_frames frames;                  // of its crash report
+    struct farm_death_frames frames;                  // from its crash report
     char why[WHY_BYTES];                              // farm_supervisor_kill in this life; "": not called
     char deaths[DEATHS_KEPT][FARM_DEATH_CAUSE_BYTES]; // the last causes; "": none
 };
@@ -371,8 +371,7 @@ static void start_later(const struct farm_supervisor *supervisor, struct worker 
     worker->start_at_ns = now_ns + ms((uint32_t)wait_ms);
 }
 
-// The machine refuses a process or a descriptor. An expendable worker that has lived is tried again: the shortage may
-// pass.
+// The machine refuses a process or a descriptor. It may pass, so an expendable worker that has lived is tried again.
 static enum farm_status after_failed_start(struct farm_supervisor *supervisor, struct worker *worker, bool first_try,
                                            enum farm_status status, struct farm_error *err) {
     const struct farm_worker_spec *spec = &worker->spec;

@@ -5,9 +5,9 @@
 // A worker can rely on this: it dies when the supervisor dies in any way; its signals are as after exec
 // (nothing blocked, nothing caught); no descriptors but 0 (/dev/null), 1 and 2 (a pipe to the supervisor, which passes
 // every line on with control characters as blanks, and keeps the last ones as "last words"; a worker that writes more
-// than about 1.3 MB/s waits in its writes; of more than 100 lines in a second the others are counted only; frames of a
-// crash report become lines of source) and those of its spec, under the same numbers; a process group of its own,
-// so that Ctrl-C in the terminal reaches the supervisor alone.
+// than about 1.3 MB/s waits in its writes; lines beyond 100 in a second are only counted; frames of a crash report
+// become lines of source) and those of its spec, under the same numbers; a process group of its own, so that Ctrl-C in
+// the terminal reaches the supervisor alone.
 #ifndef FARM_SUPERVISOR_SUPERVISOR_H
 #define FARM_SUPERVISOR_SUPERVISOR_H
 
@@ -25,7 +25,7 @@ enum farm_supervisor_turn { FARM_TURN_ON, FARM_TURN_STOP };
 struct farm_supervisor_config {
     void *context;
     // All may be NULL. Called from farm_supervisor_run alone.
-    // Once a life, also if its start fails and is tried again. starts: how often it was started before
+    // Once a life, even if its start fails and is tried again. starts: how often it was started before
     void (*before_start)(void *context, size_t worker, uint64_t starts);
     void (*on_line)(void *context, size_t worker, const char *line); // a line the worker wrote; NULL: to stderr
     void (*on_death)(void *context, size_t worker, const struct farm_death *death);
@@ -39,17 +39,17 @@ struct farm_supervisor_config {
     enum farm_supervisor_turn (*on_tick)(void *context);
     uint64_t (*progress)(void *context, size_t worker); // grows while the worker makes progress; NULL: never
 
-    // Descriptors that end a wait when they can be read: on_readable is called at once with the number of each, also
-    // while workers are being stopped, and again until it has been read empty. The array is the caller's and read
-    // anew at each wait, so a descriptor may change; -1: none.
+    // Descriptors that end a wait when they can be read: on_readable is called at once with the number of each, even
+    // while workers are being stopped, and again until it has been read empty. The array is the caller's and read anew
+    // at each wait, so a descriptor may change; -1: none.
     const int *watched;
     size_t watched_count;
     void (*on_readable)(void *context, size_t number);
 
-    const char *root;         // of /proc and the control groups, for a recorded machine; NULL: the running system's
+    const char *root;         // holds /proc and the control groups, for a recorded machine; NULL: the running system's
     uint32_t tick_ms;         // 0: 250
     uint32_t grace_ms;        // from SIGTERM to SIGKILL; 0: 10,000
-    uint32_t healthy_ms;      // a life as long as this makes up for the deaths before; 0: 10,000
+    uint32_t healthy_ms;      // a life of this length makes up for the deaths before; 0: 10,000
     uint32_t backoff_max_ms;  // the first restart is immediate, then 10 ms, doubling up to this; 0: 2,000
     uint32_t deaths_max;      // short lives in a row without progress that end the run; 0: 5
     uint32_t short_lives_max; // short lives in a row, progress or not, that end the run; 0: 100
@@ -58,8 +58,7 @@ struct farm_supervisor_config {
 struct farm_supervisor;
 
 // Blocks SIGINT, SIGTERM, SIGHUP and SIGPIPE in the caller and takes the first three over: from here on they reach
-// farm_supervisor_run, also when they came before it. Copies config and specs. Errors: FARM_E_INVALID, FARM_E_LIMIT,
-// FARM_E_IO.
+// farm_supervisor_run, even if they came before it. Copies config and specs. FARM_E_INVALID, FARM_E_LIMIT, FARM_E_IO.
 enum farm_status farm_supervisor_make(const struct farm_supervisor_config *config, struct farm_supervisor **out,
                                       struct farm_error *err);
 
@@ -69,8 +68,7 @@ enum farm_status farm_supervisor_add(struct farm_supervisor *supervisor, const s
 // Before run: a number without a worker, for a later one.
 enum farm_status farm_supervisor_reserve(struct farm_supervisor *supervisor, struct farm_error *err);
 
-// Before run or from a callback: a worker for a free number; it starts at the next turn.
-// FARM_E_BUSY: the number has a worker.
+// Before run or from a callback: a worker for a free number; it starts at the next turn. FARM_E_BUSY: it has a worker.
 enum farm_status farm_supervisor_enlist(struct farm_supervisor *supervisor, size_t number,
                                         const struct farm_worker_spec *spec, struct farm_error *err);
 // From a callback: SIGTERM (and SIGCONT) now, SIGKILL after grace_ms, and no restart; on_end follows its end.

@@ -23,7 +23,7 @@ static void *explain(char *error, size_t error_bytes, const char *sentence, cons
 
 struct farm {
     pid_t pid;
-    int status; // of waitpid, once `ended`
+    int status; // waitpid's, once `ended`
     bool ended;
 };
 

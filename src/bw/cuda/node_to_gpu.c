@@ -18,7 +18,7 @@ enum {
     FLAG_BYTES = 4096,
     FLAG_VALUE_AT = 128 / sizeof(uint64_t), // another line than the word that the GPU stores
     TRIPS = 100,
-    TURNS = 1000 // of waiting, before a query whether the GPU is still there
+    TURNS = 1000 // turns of waiting before a query whether the GPU is still there
 };
 static const uint64_t SHUFFLE_SEED = 7;
 
@@ -27,8 +27,8 @@ struct path {
     struct farm_bw_gpu_node *out;
     struct farm_bw_timer timer;
     void *up, *down;         // pinned: a copy of the config's `up`; the target of copies back
-    uint8_t *in, *source;    // of the device: what is copied to it; what is copied from it
-    void *lists;             // of the device: addresses of pieces
+    uint8_t *in, *source;    // on the device: what is copied to it; what is copied from it
+    void *lists;             // on the device: addresses of pieces
     uint64_t *flag;          // pinned, mapped: [0] the GPU's, [FLAG_VALUE_AT] the host's
     void *held_up;           // registered: by which mapping; NULL: it is not
     bool held_down;          // registered
@@ -222,7 +222,7 @@ struct pieces {
     const void **from;       // [windows * count] as the host sees them
     void **to;               // [count]
     size_t *sizes;           // [count]
-    uint32_t last;           // of the passes
+    uint32_t last;           // number of the last pass
     enum farm_cuda_pull_way way;
 };
 

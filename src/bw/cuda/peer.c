@@ -11,7 +11,7 @@ struct peer {
     const struct farm_bw_gpu_config *config;
     struct farm_bw_gpu_peer *out;
     int from, to;
-    bool enabled[2]; // of `from` to `to`, and back
+    bool enabled[2]; // `from` to `to`, and back
     struct farm_bw_timer timer;
     void *source, *target, *host;
 };

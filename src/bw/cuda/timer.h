@@ -10,7 +10,7 @@
 struct farm_bw_timer {
     struct farm_bw_clock clock;        // started by the caller after the memory is there
     cudaStream_t stream[2];            // [1]: for work beside the first
-    cudaEvent_t begin, end, other_end; // of the current device
+    cudaEvent_t begin, end, other_end; // on the current device
 };
 
 // Streams and events on the current device.
@@ -25,7 +25,7 @@ struct farm_bw_timed_work {
     const char *what;
     farm_bw_queue_pass *queue;
     void *context;
-    size_t bytes;   // of a pass
+    size_t bytes;   // in a pass
     bool both;      // works in both streams
     uint32_t *last; // NULL, or receives the number of the last pass
 };

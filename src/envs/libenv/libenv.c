@@ -8,8 +8,7 @@
 //                       int32; another number: float32; else string (uint8). A prefix int:, float:, bool: or string:
 //                       overrides (string:7)
 //
-// Spaces: 1 to 8 observation tensors of at most 4 dimensions; one action tensor, discrete int32 or real float32, of at
-// most 32 numbers.
+// Spaces: 1 to 8 observation tensors, each up to 4 dimensions; one action tensor, up to 32 discrete int32 or float32.
 #include <errno.h>
 #include <math.h>
 

@@ -71,8 +71,8 @@ struct mujoco_env {
     const mjModel *model;
     mjData *data;
     uint64_t random;
-    int64_t steps; // of this episode
-    double dt;     // of one agent step
+    int64_t steps; // in this episode
+    double dt;     // seconds in one agent step
     int main_body;
     int body[MUJOCO_BODIES_MAX];
     bool needs_contact_forces;

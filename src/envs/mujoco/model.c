@@ -1,5 +1,4 @@
-// Models, which the environments of a process share: loaded once, freed with their last user. Prints MuJoCo's messages
-// to stderr.
+// Models, shared by a process's environments: loaded once, freed with the last user. MuJoCo's messages go to stderr.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>

@@ -4,8 +4,7 @@
 //
 // Environments of a process that use the same file share one mjModel; each has its own mjData. A step allocates
 // nothing. Only tasks that use contact forces call mj_rnePostConstraint, which changes nothing else. If MuJoCo finds
-// the simulation unstable and restarts it, observation and reward are NaN until the next reset (Gymnasium continues
-// silently).
+// the simulation unstable and restarts it, observation and reward are NaN until a reset (Gymnasium continues silently).
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,4 @@
-// A task's settings from texts: its defaults "key=value key=value" (envs/mujoco/mujoco.c), then the user's env.*
-// options. Pure functions.
+// A task's settings from its defaults "key=value key=value" (mujoco.c), then the user's env.* options. Pure functions.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -36,7 +36,7 @@ _Static_assert(WALL_RIGHT - WALL_LEFT == BRICK_COLUMNS * BRICK_WIDTH, "the brick
 
 enum {
     PIXEL = 256,                // units of position
-    TICKS = 4,                  // of the physics per step, as for Atari agents
+    TICKS = 4,                  // steps of physics per step, as for Atari agents
     SPEED_SLOW = PIXEL * 3 / 4, // vertical, a tick
     SPEED_FAST = PIXEL,
     PADDLE_SPEED = PIXEL * 5 / 4,
@@ -53,7 +53,7 @@ static const int brick_points[BRICK_ROWS] = {7, 7, 4, 4, 1, 1};
 struct breakout_env {
     struct farm_native_random random;
     bool life_loss;      // option: a lost life ends the episode
-    int64_t steps_max;   // option: of a game
+    int64_t steps_max;   // option: limit of a game
     bool game_continues; // the episode that ended was a life, not the game
     int64_t steps;
     int lives, walls_done, bricks_left;
@@ -227,7 +227,7 @@ static int move_ball_vertically(struct breakout_env *env) {
         env->velocity_y = -env->velocity_y;
         return points;
     }
-    const int32_t top = (PADDLE_TOP - BALL) * PIXEL; // of the ball when it touches the paddle
+    const int32_t top = (PADDLE_TOP - BALL) * PIXEL; // top of the ball when it touches the paddle
     const bool reaches = before <= top && env->y > top;
     const bool meets = env->x + BALL * PIXEL > env->paddle && env->x < env->paddle + PADDLE_WIDTH * PIXEL;
     if (reaches && meets) bounce_off_paddle(env);

@@ -25,7 +25,7 @@ static const char *const shapes[THINGS][PIXELS] = {
 
 struct juggle_env {
     struct farm_native_random random;
-    int row, paddle, columns[THINGS]; // of all things; of the paddle; of each thing
+    int row, paddle, columns[THINGS]; // all things; paddle; each thing
     int32_t wanted;
 };
 

@@ -1,6 +1,6 @@
 // native/menu: ten guests order, one per step. Of 12 dishes 3 are in stock; `action_mask` says which. Each guest has a
 // fixed order of preference, and the best dish in stock pays 0.1, others 0. A dish that is not in stock ends the game
-// with -1. A perfect player's return is 1, that of random dishes in stock 0.33, of random dishes about -0.9: the
+// with -1. A perfect player's return is 1, random dishes in stock return 0.33, random dishes about -0.9: the
 // smallest environment that a policy without the mask cannot play, because no other field shows the stock. With the
 // option `drinks` each step also takes one of 8 drinks, of which 3 are in stock. Runs in an actor process.
 #include <stdio.h>

@@ -37,7 +37,7 @@ enum { EASY = 0, HARD = 1, EXTREME = 2, MEMORY = 10, EXPLORATION = 20 }; // the 
 struct game {
     const char *name;
     bool extreme, memory;      // has this distribution mode
-    int32_t exploration_level; // of exploration mode; 0: no such mode
+    int32_t exploration_level; // in exploration mode; 0: no such mode
 };
 
 // Modes and levels are those of Procgen's README and env.py.
@@ -305,7 +305,7 @@ static const char lean_magic[] = "procgen pictures";
 
 struct lean_picture {
     uint32_t group, index, width, height; // index within one of group_addresses
-    uint64_t offset;                      // in the file, of 4 bytes per pixel
+    uint64_t offset;                      // in the file, which has 4 bytes per pixel
 };
 
 struct lean_head {
@@ -395,8 +395,7 @@ static bool fill_settings(struct libenv_settings *settings, const struct game *g
     return room;
 }
 
-// Makes and closes an environment with lean/ as its folder: the library loads images with a process's first
-// environment.
+// Makes and closes an environment with lean/ as its folder: the library loads images with a process's first one.
 static bool load_lean(const struct libenv_library *library, uintptr_t base, const struct game *game, const char *folder,
                       const struct lean_head *head, struct libenv_error error) {
     struct libenv_settings settings = {0};
@@ -410,8 +409,7 @@ static bool load_lean(const struct libenv_library *library, uintptr_t base, cons
     return true;
 }
 
-// Does nothing if images are loaded already, the build is unknown or lean/ is missing: then the library loads all
-// images.
+// Does nothing if images are loaded, the build is unknown or lean/ is missing: then the library loads all images.
 static bool prepare_images(const struct place *place, const struct libenv_library *library, const struct game *game,
                            struct libenv_error error) {
     static const struct lean_picture first = {0};
