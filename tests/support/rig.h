@@ -69,13 +69,21 @@ static inline void test_learner_frames(struct farm_learner_config *config, struc
     spec->env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = FARM_U8, .rank = 2, .dims = {pixels, pixels}};
     config->net = (struct farm_net_spec){.name = "small",
                                          .about = "of tests",
-                                         .layer_count = 3,
+                                         .layer_count = 2,
                                          .layers = {{FARM_LAYER_CONV, 8, 4, 2, FARM_ACTIVATION_RELU},
-                                                    {FARM_LAYER_CONV, 8, 3, 1, FARM_ACTIVATION_RELU},
-                                                    {FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_RELU}}};
+                                                    {FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_TANH}}};
     config->io = (struct farm_net_io){
         .frame_channels = 1, .height = side, .width = side, .stack = (int)stack, .actions = config->io.actions};
     config->algo.stack = stack;
+}
+
+// And with a second convolution.
+static inline void test_learner_deeper_frames(struct farm_learner_config *config, struct farm_ring_spec *spec, int side,
+                                              uint32_t stack) {
+    test_learner_frames(config, spec, side, stack);
+    config->net.layer_count = 3;
+    config->net.layers[1] = (struct farm_layer){FARM_LAYER_CONV, 8, 3, 1, FARM_ACTIVATION_RELU};
+    config->net.layers[2] = (struct farm_layer){FARM_LAYER_DENSE, 16, 0, 0, FARM_ACTIVATION_RELU};
 }
 
 // ---- opening ----

@@ -52,7 +52,7 @@ static struct farm_ring_spec configure(struct rig *farm, const struct setting *s
         {.name = "card", .dtype = FARM_I32, .rank = 1, .dims = {1}, .choices = CHOICES},
         {.name = "right", .dtype = FARM_U8, .rank = 3, .dims = {SIDE, DICT_WIDTH, 3}},
     };
-    if (s->frames) test_learner_frames(learner, &spec, SIDE, FRAME_STACK);
+    if (s->frames) test_learner_deeper_frames(learner, &spec, SIDE, FRAME_STACK);
     if (s->dict) {
         memcpy(spec.env.obs, dict, sizeof dict);
         spec.env.obs_count = sizeof dict / sizeof *dict;
