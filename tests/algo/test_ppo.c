@@ -302,31 +302,16 @@ static enum farm_status finish(struct farm_backend *backend, struct farm_pass_st
     return status;
 }
 
-static bool computes(const struct farm_learner_config *config, enum farm_precision precision) {
-    struct farm_net net;
-    struct farm_form forms[FARM_FORMS_MAX];
-    cr_assert_eq(farm_net_make(&config->net, &config->io, &net, NULL), FARM_OK);
-    return farm_arithmetic_forms(&net, precision, forms) > 0;
-}
-
-// Returns the learner's exit status; -1: this CPU lacks the precision.
-static int run_ppo(bool frames, enum farm_precision precision, double clip, struct farm_error *err) {
+// Returns the learner's exit status.
+static int run_ppo(double clip, struct farm_error *err) {
     struct test_farm farm;
     struct farm_backend_ops ops = farm_backend_cpu;
     const float option[] = {0.95f, 0.9f, (float)clip, 0, 0.01f, 0.5f, 2, 16, FARM_PPO_NORMALISE_MINIBATCH};
-    memset(&shuffled, 0, sizeof shuffled);
     ops.create = create, ops.begin = begin, ops.pass = pass, ops.finish = finish;
-    test_farm_open(&farm, 0, FARM_ANSWERS_CENTRAL);
-    if (frames) test_learner_frames(&farm.config, &farm.spec, 12, 2);
-    if (!computes(&farm.config, precision)) {
-        test_farm_close(&farm);
-        return -1;
-    }
-    test_farm_add(&farm, 0);
+    test_farm_open(&farm, 1, FARM_ANSWERS_CENTRAL);
     const pid_t actor = test_actor_fork(&farm, 0, farm.bell);
     test_farm_lend(&farm);
     farm.config.backend = &ops;
-    farm.config.precision = precision;
     farm.config.train_threads = 2;
     farm.config.algo.algo = &farm_ppo;
     memcpy(farm.config.algo.option, option, sizeof option);
@@ -338,52 +323,27 @@ static int run_ppo(bool frames, enum farm_precision precision, double clip, stru
     return status;
 }
 
-// bound: of |pi/mu - 1|, which is the clip of this run.
-static void expect_on_policy(bool frames, enum farm_precision precision, double bound) {
+// The clip is the bound of |pi/mu - 1| that updates_expect_on_policy explains, d = 6e-5: 4 + 64 + 64 products of a
+// logit, whose sizes add up to 8 (|w| = 1, 64 features of at most 1).
+Test(ppo, the_first_pass_is_on_policy) {
+    const double bound = 1.3e-4;
     struct farm_error err = {0};
-    memset(&seen, 0, sizeof seen);
-    const int status = run_ppo(frames, precision, bound, &err);
-    if (status < 0) {
-        fprintf(stderr, "not in bf16, which this CPU lacks\n");
-        return;
-    }
-    cr_assert_eq(status, 0, "%s", err.message);
+    cr_assert_eq(run_ppo(bound, &err), 0, "%s", err.message);
     cr_assert_geq(seen.iterations, 9);
     cr_assert_eq(seen.stale, 0);
     cr_assert(shuffled.epochs >= 18 && shuffled.wrong == 0 && shuffled.repeated == 0,
               "%u epochs, %u units wrong, %u orders repeated", shuffled.epochs, shuffled.wrong, shuffled.repeated);
     cr_assert(shuffled.schedule >= 0.5 && shuffled.schedule < 0.6 && shuffled.off < 1e-12, "%g, off by %g",
               shuffled.schedule, shuffled.off);
-    cr_assert_eq(seen.beyond, 0, "frames %d, precision %d: %g of %g rows", frames, (int)precision, seen.beyond,
-                 seen.rows);
-    cr_assert_leq(fabs(seen.kl / seen.rows), bound * bound / 8 + 1e-6, "frames %d, precision %d: %g nats", frames,
-                  (int)precision, seen.kl / seen.rows);
+    cr_assert_eq(seen.beyond, 0, "%g of %g rows", seen.beyond, seen.rows);
+    cr_assert_leq(fabs(seen.kl / seen.rows), bound * bound / 8 + 1e-6, "%g nats", seen.kl / seen.rows);
     cr_assert_gt(seen.beyond_later, seen.rows / 10, "the bound would not show that the policy has moved");
-}
-
-// Inference and training compute the same policy in the same arithmetic, in batches of other sizes, so perhaps in
-// another order. Logits that differ by up to d give ratios within 1 +- 2d and, by Hoeffding's lemma, a KL divergence of
-// at most d^2 / 2 (and the rounding of its sum). A logit is w . f, |w| = 1, and features are at most 1 (tanh), so its
-// products' sizes add up to s = 4 of 16 features (frames), 8 of 64 (vectors).
-// f32: another order of n products moves a sum by n 2^-24 of their sizes. In all layers n = 32 + 200 + 16 (frames),
-// 4 + 64 + 64 (vectors): d = n s 2^-24 = 6e-5. int16: the first layer's sums are exact.
-// bf16: besides, a stored feature may round to its other neighbour, 2^-8 of it, in two layers: d = 2 s 2^-8.
-Test(ppo, the_first_pass_is_on_policy) {
-    expect_on_policy(false, FARM_PRECISION_F32, 1.3e-4);
-    expect_on_policy(true, FARM_PRECISION_F32, 1.3e-4);
-    expect_on_policy(false, FARM_PRECISION_BF16, 4 * 8 / 256.0);
-    expect_on_policy(true, FARM_PRECISION_BF16, 4 * 4 / 256.0);
-}
-
-Test(ppo, the_first_pass_is_on_policy_in_int16) {
-    setenv("ONEDNN_MAX_CPU_ISA", "AVX2", 1); // without bf16
-    expect_on_policy(true, FARM_PRECISION_AUTO, 1.3e-4);
 }
 
 Test(ppo, no_epoch_follows_a_gradient_that_is_not_finite) {
     struct farm_error err = {0};
     seen.spoils = true;
-    cr_assert_eq(run_ppo(false, FARM_PRECISION_F32, 0.2, &err), 1);
+    cr_assert_eq(run_ppo(0.2, &err), 1);
     cr_assert(strstr(err.message, "training has diverged"), "%s", err.message);
     cr_assert_eq(shuffled.epochs, 1, "the parameters that are saved are those before it");
 }

@@ -21,6 +21,11 @@ Test(updates, the_first_pass_is_on_policy) {
     updates_expect_on_policy(&farm_backend_cpu, FARM_PRECISION_F32, 4e-4);
 }
 
+Test(updates, the_first_pass_in_int16_is_on_policy_too) {
+    setenv("ONEDNN_MAX_CPU_ISA", "AVX2", 1); // without bf16
+    updates_expect_on_policy(&farm_backend_cpu, FARM_PRECISION_AUTO, 4e-4);
+}
+
 Test(updates, the_first_pass_in_bf16_is_on_policy_too) {
     if (!has_bf16()) cr_skip_test("this CPU, or ONEDNN_MAX_CPU_ISA, leaves no bf16 arithmetic");
     updates_expect_on_policy(&farm_backend_cpu, FARM_PRECISION_BF16, 0.25);

@@ -366,8 +366,11 @@ static inline void updates_expect(const struct farm_backend_ops *ops, uint64_t u
     }
 }
 
-// Inference and training compute the same policy: in the first pass of each case by PPO, |pi/mu - 1| and KL(mu || pi)
-// are within the bounds of tests/algo/test_ppo.c.
+// Inference and training compute the same policy in the same arithmetic, in batches of other sizes, so perhaps in
+// another order. Logits that differ by up to d give ratios within 1 +- 2d, the bound of |pi/mu - 1| in the first pass
+// of each case by PPO, and, by Hoeffding's lemma, a KL divergence of at most d^2 / 2 (and the rounding of its sum). In
+// f32 another order of n products moves a logit by n 2^-24 of their sizes; in int16 the first layer's sums are exact;
+// in bf16 each layer's stored features may besides round to their other neighbour, 2^-8 of them.
 static inline void updates_expect_on_policy(const struct farm_backend_ops *ops, enum farm_precision precision,
                                             double bound) {
     for (const struct update_case *c = NULL; (c = update_next(c));) {
