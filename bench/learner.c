@@ -24,7 +24,7 @@ enum {
     LSTM = 256,    // units
     UNROLLS_DEEP = 4,
     WIDTH = 64,
-    STEPS = 64,            // of the ring
+    STEPS = 64,            // in the ring
     LAST_STEP = 5 * STEPS, // any step after a whole ring
     GAME = 300,            // steps between two FIRSTs, on average
 };

@@ -64,7 +64,7 @@ enum {
 };
 
 struct farm_env_config {
-    uint64_t seed; // of this one environment
+    uint64_t seed; // this one environment's
     const struct farm_env_option *options;
     size_t option_count;
     uint32_t hints; // FARM_ENV_OBS_FAR or 0

@@ -26,10 +26,10 @@ struct choice {
 // into i32 and u8, one-hot into f32.
 struct part {
     PyObject *path;   // tuple of the keys that lead to it
-    uint8_t *into;    // of step 0, environment 0
+    uint8_t *into;    // where step 0 of environment 0 goes
     size_t row_bytes; // from one environment to the next
-    uint32_t dtype;   // of the field
-    int rank;         // of the value
+    uint32_t dtype;   // the field's
+    int rank;         // the value's
     Py_ssize_t dims[RANK_MAX];
     size_t count, size;     // numbers read, numbers written
     struct choice *choices; // [count]; NULL: an array of numbers

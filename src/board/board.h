@@ -35,7 +35,7 @@ struct farm_board {
     const uint64_t *using[FARM_BOARD_READERS_MAX]; // [readers]
     uint32_t buffers, readers;
     uint64_t skipped; // the writer's count of versions for which no buffer was free
-    size_t count;     // of f32
+    size_t count;     // f32 in a buffer
     struct farm_heap *heap;
 };
 

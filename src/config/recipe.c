@@ -29,10 +29,12 @@ static const struct farm_recipe_key keys[] = {
          "environment: native/catch, ale/Pong, ... (farm envs lists them), or one of your own: plugin:path.so[:name]"),
     INT(seed, "1", 0, 9e15, "seed of all random numbers"),
     INT(frames, "0", 0, 9e15,
-        "ends at so many frames, all sessions of the run together; a frame is one of the simulator: agent steps times "
+        "ends at this number of frames, all sessions of the run together; a frame is one of the simulator: agent steps "
+        "times "
         "the environment's frame skip; 0: no limit"),
     DOUBLE(seconds, "0", 0, 1e9,
-           "ends after so many seconds of this session; 0: no limit. With frames and seconds the first to be reached "
+           "ends after this number of seconds of this session; 0: no limit. With frames and seconds the first to be "
+           "reached "
            "ends it, but a flag of one removes the other that a recipe sets"),
     INT(actors, "0", 0, 4096, "actor processes; 0: chosen for the machine"),
     INT(envs_per_actor, "0", 0, 65536, "environments of one actor, all its lanes together; 0: chosen"),
@@ -126,17 +128,17 @@ static const struct farm_recipe_key keys[] = {
     BOOL(csv, "false", "metrics.csv beside metrics.jsonl, with the same figures"),
     BOOL(tensorboard, "true", "a TensorBoard event file in the run's folder, with the same figures"),
     DOUBLE(hang_seconds, "30", 0, 1e6,
-           "an environment that does not return for so long is reported on stderr; 0: never"),
+           "an environment that does not return for this time is reported on stderr; 0: never"),
     DOUBLE(
         hang_kill, "0", 0, 1e6,
-        "an environment that does not return for so long is killed, and a new actor takes its lanes; longer than its "
+        "an environment that does not return for this time is killed, and a new actor takes its lanes; longer than its "
         "start and its slowest step; 0: never"),
     DOUBLE(sync_grace_s, "5", 0.25, 1e6,
            "--regime sync: if an actor does nothing for so long, as in a slow reset, the iteration trains without its "
            "lane, and the lane's next window is dropped, seconds"),
     INT(restarts_max, "1000", 0, 1e9, "restarts of one actor, after which the run ends with an error; 0: no limit"),
     DOUBLE(node_grace_s, "600", 0, 1e9,
-           "with --listen: a remote node that is away for so long loses its actors' places, seconds"),
+           "with --listen: a remote node that is away for this time loses its actors' places, seconds"),
     TEXT(bad_values, "count", "count|fail|reset",
          "rewards and observations that are NaN, infinite or beyond 1e9: count: such steps are rejected, i.e. counted "
          "and not trained on; fail: the run ends and names the environment; reset: the episode ends without a return "

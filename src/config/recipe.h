@@ -13,7 +13,7 @@
 #include "base/status.h"
 
 enum {
-    FARM_RECIPE_FAMILY_KEYS_MAX = 64, // of all families together
+    FARM_RECIPE_FAMILY_KEYS_MAX = 64, // for all families together
     FARM_RECIPE_KEYS_MAX = 68 + FARM_RECIPE_FAMILY_KEYS_MAX,
     FARM_RECIPE_OPTIONS_MAX = 32,
     FARM_RECIPE_TEXT_BYTES = 64,   // a text, zero included
@@ -84,7 +84,7 @@ struct farm_recipe {
     size_t option_count;
     char continuous[FARM_RECIPE_PATH_BYTES + 128]; // the shipped recipe for continuous actions; "": none, or it is read
     farm_recipe_families *families;                // NULL: none
-    double values[FARM_RECIPE_FAMILY_KEYS_MAX];    // of the families' keys, family after family
+    double values[FARM_RECIPE_FAMILY_KEYS_MAX];    // values of the families' keys, family after family
     uint8_t layers[FARM_RECIPE_KEYS_MAX];          // enum farm_recipe_layer that set each key, in key_at's order
 };
 

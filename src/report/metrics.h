@@ -33,18 +33,18 @@ struct farm_sample_node {
 // first session, all other counts since this one began.
 struct farm_sample {
     struct farm_totals total, before; // before: part of `total` from earlier sessions (--resume)
-    uint64_t frames_target;           // of total.frames; 0: none
-    double seconds_target;            // of this session; 0: none
+    uint64_t frames_target;           // limit of total.frames; 0: none
+    double seconds_target;            // limit of this session; 0: none
     double frames_per_s, agent_steps_per_s;
-    double return_mean, return_std, length_mean; // of the last games; NAN before the first
+    double return_mean, return_std, length_mean; // over the last games; NAN before the first
     double policy_lag_updates; // parameter versions between acting and training, mean; NAN without an update
     double infer_batch_mean;   // observations of one inference pass; NAN without one
-    double actor_wait_share;   // of the lanes' time: a step published and not yet answered, 0..1
-    double learner_wait_share; // of the training threads' time: waiting for windows, 0..1
+    double actor_wait_share;   // share of the lanes' time with a step published and not yet answered, 0..1
+    double learner_wait_share; // share of the training threads' time spent waiting for windows, 0..1
     struct farm_sample_statistic algo[FARM_SAMPLE_ALGO_MAX]; // key NULL ends
     double grad_norm, learning_rate;                         // NAN without an update
-    double eval_return_mean, eval_return_std;                // of the newest evaluation; NAN before the first
-    uint64_t eval_frames;                                    // of its checkpoint; 0: none
+    double eval_return_mean, eval_return_std;                // the newest evaluation's; NAN before the first
+    uint64_t eval_frames;                                    // when its checkpoint was written; 0: none
     double bus_bytes_per_observation; // to a GPU, for inference and training, over the run; NAN without one
     uint64_t actors;                  // attached now
     uint64_t actor_restarts, learner_restarts, checkpoints, bad_values;

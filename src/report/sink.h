@@ -13,7 +13,7 @@
 
 // Another format is one file of src/report, its declaration below, and a line of open_sinks (tools/train.c).
 struct farm_sink_format {
-    const char *name;  // of the file
+    const char *name;  // the file's
     bool each_session; // a session begins its own file, NAME.TIME.HOST.PID.NUMBER; false: --resume appends lines
     void (*head)(FILE *out, const struct farm_sample *first); // what a file begins with; NULL: nothing
     void (*record)(FILE *out, const struct farm_sample *sample);

@@ -22,7 +22,7 @@ struct farm_run_bridge {
     struct farm_segment segment;
     struct farm_bridge_stats *stats; // rows by session; those of this bridge's sessions count
     struct farm_bitmap cpus;
-    const char *engine;                    // of its next process (bridge/hub.h)
+    const char *engine;                    // for its next process (bridge/hub.h)
     uint64_t start_ns;                     // when the present process began; 0: none has
     bool lost;                             // it cannot be kept alive and has stopped listening
     int keep[4 + FARM_LEARNER_SHARDS_MAX]; // what its process inherits

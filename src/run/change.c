@@ -11,7 +11,7 @@
 #include "learner/admission.h"
 #include "shm/limits.h"
 
-enum { PROGRESS_ROUNDS = 64 }; // of all lanes of an actor
+enum { PROGRESS_ROUNDS = 64 }; // rounds of all lanes of an actor
 
 void farm_run_change_signal(struct farm_run_change *change, int number) {
     change->wanted += number == SIGUSR1 ? 1 : -1;

@@ -17,8 +17,8 @@ struct farm_run_cause {
 
 struct farm_run_change {
     struct farm_run_workers *workers;                  // farm_run_make
-    uint64_t restarts;                                 // of actors
-    struct farm_run_cause causes[FARM_RUN_CAUSES_MAX]; // of their deaths
+    uint64_t restarts;                                 // counts actors
+    struct farm_run_cause causes[FARM_RUN_CAUSES_MAX]; // why they died
     int admission; // socket to the learner, whose end is learner.admission; 0: actors do not join or leave
     enum {
         FARM_RUN_CHANGE_IDLE,
@@ -27,7 +27,7 @@ struct farm_run_change {
         FARM_RUN_CHANGE_ENDING
     } state; // ENDING: its rings are detached
     uint32_t actor;
-    struct farm_worker_spec spec; // of a joining actor
+    struct farm_worker_spec spec; // for a joining actor
     int wanted;                   // actors still to add; below 0: to remove
     struct farm_bitmap claimed;   // CPUs of this farm
     uint64_t abandoned;           // episodes, by actors that have left (up_control.abandoned)

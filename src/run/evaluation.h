@@ -14,19 +14,19 @@
 struct farm_run_evaluation {
     struct farm_run_workers *workers; // farm_run_make
 
-    // of the newest evaluation; frames 0: none yet
-    uint64_t frames; // of the run, when its checkpoint was written
+    // the newest evaluation's; frames 0: none yet
+    uint64_t frames; // the run's, when its checkpoint was written
     double return_mean, return_std;
 
     // The rest is private.
     int lines_fd, document_fd, checkpoint_fd; // evals.jsonl; memory for what `farm eval` prints; 0: closed
-    size_t number;                            // of the worker
+    size_t number;                            // the worker's
     bool running, skipped, silent;            // skipped: a point, as reported; silent: evals.jsonl refused a line
     uint64_t due_frames;                      // the newest multiple that has been due
     struct {
         uint64_t due_frames, frames;
         double wall_s;
-    } point;        // of the one that runs or was the last: multiple, checkpoint, run's time
+    } point;        // the present or last evaluation's: multiple, checkpoint, run's time
     char said[512]; // its last error
     char texts[3][48];
     char *argv[24];

@@ -48,14 +48,14 @@ struct farm_run_node_shared {
 
 struct farm_run_node {
     struct farm_run_node_request request;
-    struct farm_run run; // of the present session; zeroed: no session
+    struct farm_run run; // the present session's; zeroed: no session
     struct farm_recipe recipe;
     struct farm_wire_offer offer;
     struct farm_run_remote remote;
     uint32_t actors[FARM_WIRE_RINGS_MAX]; // their numbers in the learner's run
     uint8_t session[FARM_WIRE_ID_BYTES];
     struct farm_run_node_shared *shared;
-    struct farm_run_node_figures past; // of sessions before the present one
+    struct farm_run_node_figures past; // sums over the sessions before the present one
     uint64_t connected_ns;             // the last tick that saw the present session connected, or when it joined
     bool given_up, over; // no connection for too long; the learner's run ended while this node was cut off
     struct farm_address learner[FARM_ADDRESSES_MAX]; // where it was when this session began

@@ -188,12 +188,12 @@ static void choose_counts(struct farm_run_plan *plan, uint64_t episodes) {
         recipe->envs_per_actor = (ENVS_PER_ACTOR + recipe->lanes - 1) / recipe->lanes * recipe->lanes;
     int64_t environments = actors * recipe->envs_per_actor;
     const int64_t shards = plan->shards, least = actors / shards * recipe->envs_per_actor,
-                  most = (actors + shards - 1) / shards * recipe->envs_per_actor; // of one shard
+                  most = (actors + shards - 1) / shards * recipe->envs_per_actor; // in one shard
     const int64_t least_batch = shards > BATCH_LEAST ? shards : BATCH_LEAST;
     if (!recipe->batch) recipe->batch = environments / 2 > least_batch ? environments / 2 : least_batch;
     if (!recipe->ring_steps) {
         // Windows of one lane in an update; they are in training while the next ones fill.
-        const int64_t share = (recipe->batch + shards - 1) / shards; // of an update, of one shard
+        const int64_t share = (recipe->batch + shards - 1) / shards; // of an update that is one shard's
         uint64_t windows = (uint64_t)((share + least - 1) / least);
         // While an actor hangs, the others fill the updates; rings for K windows hold one more.
         int64_t others = least - recipe->envs_per_actor;

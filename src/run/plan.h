@@ -17,7 +17,7 @@ struct farm_run_workers;
 
 // A bridge in the learner's place: the rings have the remote learner's spec.
 struct farm_run_remote {
-    const struct farm_ring_spec *spec; // of the learner's rings; the recipe gives `steps`
+    const struct farm_ring_spec *spec; // the learner's rings; the recipe gives `steps`
     const uint32_t *actors;            // [actors] their numbers in the learner's run; known before farm_run_build
     int network_node;                  // NUMA node of the network card; -1: unknown
 };

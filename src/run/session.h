@@ -62,7 +62,7 @@ struct farm_run_sessions {
     bool ending;                  // no more changes
     uint64_t refusal_reported_ns; // when a refusal was last reported
     uint64_t retry_ns;            // when rings that could not be detached are tried again
-    uint64_t second_ns;           // of the last figures
+    uint64_t second_ns;           // when the last figures came
     struct farm_sample_node nodes[FARM_BRIDGE_NODES_MAX];
     uint32_t node_count, away;
     char address_file[FARM_RUN_PATH_MAX + 16], status_file[FARM_RUN_PATH_MAX + 16]; // "": none

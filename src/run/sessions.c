@@ -155,7 +155,7 @@ static void begin_session(struct farm_run_sessions *sessions, uint32_t b, const 
     memcpy(session->id, asked->id, sizeof session->id);
     snprintf(session->name, sizeof session->name, "%.*s", (int)sizeof session->name - 1, asked->text);
     memset(farm_run_session_row(sessions, session), 0,
-           sizeof *farm_run_session_row(sessions, session)); // of the previous session
+           sizeof *farm_run_session_row(sessions, session)); // the previous session's
     reserve_places(workers, session, sessions->bridges->bridge[b].wake);
 }
 

@@ -9,7 +9,7 @@
 #include "supervisor/watchdog.h"
 
 struct farm_run_memory {
-    uint64_t first_bytes; // of this life of the actor; 0: not yet read
+    uint64_t first_bytes; // in this life of the actor; 0: not yet read
     bool reported;
 };
 

@@ -34,7 +34,7 @@ struct farm_run_worker {
     bool numbered;
     int fd; // wakes the supervisor until the run stops; 0: none
     struct farm_run_stop {
-        uint64_t since_ns; // of the look that found it stopped; 0: it runs
+        uint64_t since_ns; // when it was found stopped; 0: it runs
         bool reported;
     } stop;
 };
@@ -47,7 +47,7 @@ struct farm_run_actor {
     struct farm_bitmap claimed;      // the part of the farm's claim that only this actor uses
     int memory_node;
     int keep[4];                 // up, down, bell, film
-    uint64_t heartbeat_at_start; // of its present life
+    uint64_t heartbeat_at_start; // at the start of its present life
     uint64_t generation;         // number of earlier processes in its place
     bool remote;                 // its place belongs to a remote node (sessions.h): it has rings, but no process here
     int wake;                    // remote: eventfd of its bridge
@@ -79,7 +79,7 @@ struct farm_run_workers {
     int *up_writable;              // [places]; NULL: the learner is on the CPU
     int *wake_fds;                 // [places]; -1: a local actor
 
-    uint64_t start_frames; // of the run when these processes started
+    uint64_t start_frames; // the run's when these processes started
 };
 
 // Registers `count` workers of one kind: their numbers, from *first on, are for farm_supervisor_enlist.

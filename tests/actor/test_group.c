@@ -18,11 +18,11 @@ struct script {
     struct farm_env_spec spec;
     uint32_t env;       // number of the faulty one
     int beside;         // offset from the field's start at which it writes too; 0: none
-    uint32_t field;     // of that write, and of the senseless number
+    uint32_t field;     // which that write, and the senseless number, is in
     bool in_reset;      // the fault occurs in reset, else in step
     float number;       // written as the field's first number, or with field == obs_count the reward
     bool bad, silent;   // bad: writes `number`; silent: step writes no reward
-    uint32_t answer;    // of every step
+    uint32_t answer;    // every step's
     float got[2][DIMS]; // actions of environments 0 and 1
     uint32_t made, resets, steps;
 };

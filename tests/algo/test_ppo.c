@@ -237,7 +237,7 @@ enum { UNITS_MAX = 1024 };
 static const double LR = 0.01;
 static struct {
     uint32_t units, count, epochs; // units of the iteration, of those in the present epoch's passes
-    uint32_t order[2][UNITS_MAX];  // of the present and of the last epoch
+    uint32_t order[2][UNITS_MAX];  // in the present and in the last epoch
     uint32_t wrong, repeated;      // units missing or trained on twice; epochs in the order of the one before
     double schedule, off;          // the last pass's; most that a learning rate differed from its share of the first
 } shuffled;

@@ -85,7 +85,7 @@ Test(algo, nothing_is_read_where_there_is_no_transition) {
         memcpy(before + outputs, dvalue, sizeof *before * (size_t)count);
         memcpy(policy, c->logits, sizeof *policy * (size_t)(outputs + c->columns * c->actions));
         memcpy(behaviour, c->behaviour_logits, sizeof *policy * (size_t)(outputs + c->columns * c->actions));
-        for (int i = 0; i < c->columns; i++) reward[i] = NAN; // of the windows before
+        for (int i = 0; i < c->columns; i++) reward[i] = NAN; // the windows before are over
         for (int i = 0; i < count; i++) {
             if (c->weight[i] > 0) continue;
             reward[i + c->columns] = NAN;

@@ -40,7 +40,7 @@ struct memory {
     struct memory_connection *list[MEMORY_CONNECTIONS_MAX];
     uint32_t count;
     uint64_t made;            // connections so far
-    uint64_t cut_at, flip_at; // of the next connection, in `direction`; then MEMORY_NEVER
+    uint64_t cut_at, flip_at; // bytes of the next connection, in `direction`; then MEMORY_NEVER
     uint32_t direction;
     uint64_t cut_span;  // > 0: every connection is cut before so many bytes, at random
     bool taken_by_test; // the test is the hub

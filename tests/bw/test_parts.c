@@ -16,7 +16,7 @@ static void skip_without_two_cores(void) {
 Test(bw, a_stopped_part_has_the_figures_measured_so_far) {
     static const struct {
         farm_bw_part *part;
-        const char *rows, *first, *last; // of a row: the first figure to be measured, the last one
+        const char *rows, *first, *last; // in a row: the first figure to be measured, the last one
         int stop_at;
     } cases[] = {{farm_bw_part_memory, "rows", "all_cores_bytes_per_s", "one_core_bytes_per_s", 8},
                  {farm_bw_part_memory, "rows", NULL, "all_cores_bytes_per_s", 0},

@@ -16,10 +16,11 @@ struct player {
     const struct farm_env_api *api;
     struct farm_env_spec spec;
     void *env;
-    size_t at[FARM_OBS_FIELDS_MAX], bytes[FARM_OBS_FIELDS_MAX], end; // of fields in memory; of the last one's guard
+    size_t at[FARM_OBS_FIELDS_MAX], bytes[FARM_OBS_FIELDS_MAX],
+        end; // places of fields in memory; end of the last one's guard
     uint8_t memory[OBS_BYTES_MAX];
     float reward;
-    uint32_t flags; // of the last step
+    uint32_t flags; // the last step's
 };
 
 static const void *field(const struct player *player, int f) {
@@ -201,7 +202,7 @@ Test(envs, cartpole_moves_like_gymnasiums) {
     static struct {
         double state[4];
         int32_t right, terminated; // -1: the row starts an episode
-    } rows[41];                    // of make_cartpole.py
+    } rows[41];                    // as make_cartpole.py writes them
     struct farm_cartpole_state state = {0};
     size_t ends = 0;
     vectors_read("tests/vectors/cartpole.bin", rows, sizeof rows);

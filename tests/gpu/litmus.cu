@@ -18,7 +18,7 @@
 enum {
     LANES = 8,  // blocks that answer at once, each into memory of its own
     SLOTS = 32, // answers that a lane may be ahead of the host
-    WORDS = 96, // of an answer, written by as many threads
+    WORDS = 96, // in an answer, written by as many threads
     THREADS = 128,
     PULLED = 64, // observations of a launch
     PULL_BYTES = 4096,

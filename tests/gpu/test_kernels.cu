@@ -702,7 +702,7 @@ static bool near_border(const float *logits, int actions, float u) {
 static void test_sample(uint32_t rows, int actions, int greedy) {
     const struct memory_scope scope;
     float *logits = random_floats(&rng, (size_t)rows * actions, -6, 6);
-    uint8_t *mask = host_array<uint8_t>((size_t)rows * actions); // of what forbid_actions forbids
+    uint8_t *mask = host_array<uint8_t>((size_t)rows * actions); // what forbid_actions forbids
     for (size_t i = 0; i < (size_t)rows * actions; i++) mask[i] = i / actions % 4 || i % actions % 3 != 1;
     for (uint32_t row = 5; row < rows; row += 97) logits[(size_t)row * actions + random_below(&rng, actions)] = NAN;
     uint64_t *stream = host_array<uint64_t>(rows), *counter = host_array<uint64_t>(rows);
@@ -779,7 +779,7 @@ static void test_sample_numbers(uint32_t rows, int dims) {
 struct optimiser_case {
     struct farm_cuda_optimiser gpu;
     struct farm_optimiser_state cpu;
-    float *params; // of the CPU
+    float *params; // the CPU's
 };
 
 static const char *optimiser_name(enum farm_optimiser_kind kind) {

@@ -237,7 +237,7 @@ Test(kernels, the_options_of_continuous_actions_choose_the_head) {
         struct farm_head_options options;
         uint32_t kind;
         float high;
-        const char *word; // of the refusal; else the head's text
+        const char *word; // in the refusal; else the head's text
         int free_outputs, samples;
     } cases[] = {{{0}, FARM_ACTION_CONTINUOUS, INFINITY, "gaussian 2", 2, 0},
                  {{.state_sigma = true}, FARM_ACTION_CONTINUOUS, INFINITY, "gaussian 2", 0, 0},

@@ -16,7 +16,7 @@ static const uint64_t FOREVER = UINT64_MAX, GARBAGE = 0xbad, LIFE = 1000, ANSWER
 struct setting {
     const char *name;
     uint32_t actors, lanes, slots, steps; // steps: published in each lane before the actor ends
-    struct farm_window_shape window;      // of the training thread; length 0: no training, inference releases
+    struct farm_window_shape window;      // the training thread's; length 0: no training, inference releases
     unsigned crashes, spurious;
     bool actor_crashes, learner_crashes, extensive;
     bool busy;        // no side sleeps or wakes the other

@@ -74,7 +74,7 @@ struct thread {
     uint64_t status, process, result;
     struct operation next;
     struct knowledge now;
-    struct view acquirable, released; // of relaxed loads before a fence, and of relaxed stores behind one
+    struct view acquirable, released; // by relaxed loads before a fence, and by relaxed stores behind one
 };
 struct process {
     uint64_t life, may_crash;

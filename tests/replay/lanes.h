@@ -15,7 +15,7 @@ static const struct farm_window_shape shape = {.stride = STRIDE, .length = STRID
 static struct lanes {
     struct views rings[RINGS];
     struct farm_window_cursor cursors[LANES];
-    uint32_t shards[LANES]; // of each lane
+    uint32_t shards[LANES]; // each lane's
     struct farm_window_source *source;
     struct farm_window taken[4 * LANES]; // by the last take_windows
 } lanes;

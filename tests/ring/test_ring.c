@@ -313,7 +313,7 @@ Test(ring, verify_counts_findings_beyond_the_text) {
 // ---- the same memory ----
 
 struct place {
-    uint64_t inode, offset; // of the file behind an address
+    uint64_t inode, offset; // where an address lies in its file
 };
 
 static struct place place_of(const void *address) {

@@ -297,7 +297,7 @@ Test(sessions, a_node_whose_ring_the_bridge_cannot_use_is_refused) {
     cr_expect_str_eq(refused.text, "no descriptor");
     expect_no_session();
     drop_received();
-    // of a joined session, by a bridge that has restarted
+    // a joined session's, by a bridge that has restarted
     send_from(0, (struct farm_control_message){.kind = FARM_CONTROL_RING_FAILED, .text = "no memory"});
     expect_refused(FARM_WIRE_REFUSE_LATER, "no memory");
     cr_expect_eq(t->run.workers.count, 0);

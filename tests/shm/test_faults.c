@@ -391,7 +391,7 @@ Test(shm, reads_numa_maps_line_by_line) {
 
 Test(shm, a_node_that_cannot_be_bound_is_named) {
     static const struct {
-        int node, error; // of mbind; 0: it is not called
+        int node, error; // mbind's; 0: it is not called
         enum farm_status status;
         const char *says;
     } cases[] = {

@@ -17,7 +17,7 @@ static const uint64_t PLAY_NS = 700000000u, TURN_NS = 50000000u, TURN_BYTES = 65
 struct scene {
     uint64_t start_ns, suppressed, bytes[WORKERS], lines[WORKERS], control_characters, longest;
     uint64_t starts;
-    uint64_t bytes_at_death, most_before_start; // of the flood
+    uint64_t bytes_at_death, most_before_start; // what the flood had written
     volatile uint64_t *written;                 // by the flood, shared
 };
 

@@ -20,7 +20,7 @@ struct rl_case {
     double loss, ppo_loss;                // sums over rows with a transition
     const uint8_t *flags;                 // [steps+1][columns]
     float *logits;                        // [steps+1][columns][actions]
-    const float *behaviour_logits;        // likewise
+    const float *behaviour_logits;        // [steps+1][columns][actions]
     const int32_t *action;                // [steps+1][columns], 77 if it is ignored
     const float *reward, *value;          // [steps+1][columns]
     const float *vs, *advantage, *weight; // [steps][columns]

@@ -36,10 +36,10 @@ struct node {
     char name[FARM_WIRE_NAME_BYTES], learner[FARM_ADDRESS_TEXT_BYTES];
     struct farm_run_node *run;
     struct farm_progress progress;
-    // of the present session: when it began, and the figures of the previous line
+    // the present session: when it began, and the figures of the previous line
     uint64_t start_ns, drawn_ns;
     struct farm_run_node_figures drawn;
-    // of the sessions so far
+    // the sessions so far
     uint32_t actors, lanes, width;
     char env[FARM_ENV_NAME_BYTES];
 };

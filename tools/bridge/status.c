@@ -16,7 +16,7 @@ enum { DOCUMENT_BYTES_MAX = 1 << 20, STALE_S = 5 };
 
 struct status {
     json_t *document;
-    double age_s; // of the file
+    double age_s; // the file's
 };
 
 static enum farm_status read_status(const char *run, struct status *status, struct farm_error *err) {

@@ -14,7 +14,7 @@
 struct farm_video_options {
     const char *path; // ends in .mp4 or .gif
     int64_t games;    // whole games
-    double seconds;   // of played time, at most
+    double seconds;   // played time, at most
     int64_t rate_hz;  // pictures a second; 0: the environment's
 };
 
