@@ -127,9 +127,8 @@ enum farm_status farm_recipe_load(struct farm_recipe *recipe, enum farm_recipe_l
                                   struct farm_error *err);
 
 // Call it after all layers. Of `frames` and `seconds`, and of `envs_total` and `envs_per_actor`, the one set by the
-// weaker layer becomes 0; `algo` auto
-// becomes the first family; `lr_end` of a weaker layer than `lr` is at most `lr`. Checks keys against each other.
-// Errors: FARM_E_USAGE.
+// weaker layer becomes 0; `algo` auto becomes the first family; `lr_end` of a weaker layer than `lr` is at most `lr`.
+// Checks keys against each other. Errors: FARM_E_USAGE.
 enum farm_status farm_recipe_settle(struct farm_recipe *recipe, struct farm_error *err);
 
 // The recipe as YAML text, every key (malloc'd, the caller frees; *bytes without the final zero). NULL when out of

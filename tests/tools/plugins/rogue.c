@@ -1,8 +1,8 @@
 // A small environment with one fault, for the tests of plug-ins in `farm train` and `farm doctor`. Option `fault`
-// selects it
-// ("none": no fault), `at` its step in an episode (5; a reward at 0: at every step), `while_there` a file whose removal
-// ends it. Episodes of 20 steps. -DDOCTOR: a second field, one environment; -DRARE: many actions, the last of which is
-// rarely drawn; -DABI=99, -DNO_ENTRY, -DNO_STEP: plug-ins that cannot be opened; -DEARLY: dies while it is loaded.
+// selects it ("none": no fault), `at` its step in an episode (5; a reward at 0: at every step), `while_there` a file
+// whose removal ends it. Episodes of 20 steps. -DDOCTOR: a second field, one environment; -DRARE: many actions, the
+// last of which is rarely drawn; -DABI=99, -DNO_ENTRY, -DNO_STEP: plug-ins that cannot be opened; -DEARLY: dies while
+// it is loaded.
 #include <farm/env.h>
 #include <fcntl.h>
 #include <math.h>
