@@ -23,12 +23,10 @@
 //   7. With more actors than CPUs, each actor is bound to a node instead of a CPU. Without actors (no_actors) a learner
 //      on CPUs gets all cores but the bridges'; remote actors count in rule 9 only.
 //   8. Each bridge gets a core after the learner's, the nearest to bridge_node. Under rules 2 and 3, or if the
-//   requested
-//      actors would lack a CPU, it shares the actors' CPUs.
+//      requested actors would lack a CPU, it shares the actors' CPUs.
 //   9. A shard is an inference thread with the actors that it serves: one per GPU, or one per core of inference on
-//   CPUs;
-//      one under rule 3 unless more are requested. There are at most as many shards as actors. Each serves as many
-//      actors as any other, give or take one, those of its own node first.
+//      CPUs; one under rule 3 unless more are requested. There are at most as many shards as actors. Each serves as
+//      many actors as any other, give or take one, those of its own node first.
 //  10. In the synchronous regime a learner on CPUs trains on the actors' CPUs too, one thread per CPU, because its
 //      actors wait meanwhile.
 #ifndef FARM_TOPO_PLAN_H
