@@ -72,7 +72,7 @@ static void configure(struct rig *rig, const char *name, uint32_t batch) {
     rig->learner.io.lstm_layers = lstm;
     rig->learner.algo.recurrent = lstm;
     rig->learner.algo.reward_clip = 1;
-    rig->learner.infer_batch_max = batch;
+    rig->learner.inference.batch_max = batch;
 }
 
 static void open_lanes(struct rig *rig) {
@@ -91,7 +91,7 @@ static void make_backends(struct table *table, const char *name, bool train, uin
     rig->learner.evaluate = !train;
     rig_plan(rig);
     for (int p = 0; p < PRECISIONS; p++) {
-        rig->learner.precision = (enum farm_precision)p;
+        rig->learner.arithmetic.precision = (enum farm_precision)p;
         rig->backend = NULL;
         const enum farm_status status = rig_open_backend(rig, &farm_backend_cpu);
         if (status != FARM_E_UNSUPPORTED || p != FARM_PRECISION_BF16) must(status, &rig->err);

@@ -201,7 +201,7 @@ static enum farm_status play(struct evaluation *evaluation, const struct farm_re
     const struct farm_run_request request = {.recipe = recipe, .episodes = (uint64_t)episodes, .quiet = true};
     enum farm_status status = farm_run_make(run, &request, err);
     if (status) return status;
-    learner->checkpoint_load = evaluation->checkpoint;
+    learner->checkpoints.load = evaluation->checkpoint;
     learner->evaluate = true;
     learner->greedy = evaluation->options->greedy;
     learner->episodes_target = (uint64_t)episodes;

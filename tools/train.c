@@ -96,8 +96,8 @@ static void fill_metadata(struct training *training) {
         metadata->pairs[i][0] = metadata->keys[i];
         metadata->pairs[i][1] = metadata->values[i];
     }
-    training->run.workers.learner.metadata = (const char *const(*)[2])metadata->pairs;
-    training->run.workers.learner.metadata_count = count;
+    training->run.workers.learner.checkpoints.metadata = (const char *const(*)[2])metadata->pairs;
+    training->run.workers.learner.checkpoints.metadata_count = count;
 }
 
 // ---- run folder ----
@@ -196,7 +196,7 @@ static enum farm_status resume_run(struct training *training, struct farm_error 
         before->wall_s = farm_sink_wall_s(metrics, before->frames);
     }
     if ((status = refuse_played(training, before->frames, err))) return status;
-    workers->learner.checkpoint_load = workers->checkpoint;
+    workers->learner.checkpoints.load = workers->checkpoint;
     farm_log_info("going on from %s", workers->checkpoint);
     return FARM_OK;
 }
@@ -230,12 +230,12 @@ static enum farm_status open_run(struct training *training, struct farm_error *e
     farm_run_dir_file(training->folder.path, "checkpoints", training->checkpoint_folder,
                       sizeof training->checkpoint_folder);
     workers->run_path = training->folder.path;
-    workers->learner.checkpoint_dir = training->checkpoint_folder;
-    workers->learner.checkpoint_every_s = plan->recipe.checkpoint_every;
-    workers->learner.checkpoint_every_frames = (uint64_t)plan->recipe.eval_every;
-    workers->learner.checkpoints_keep = (uint32_t)plan->recipe.checkpoints_keep;
-    workers->learner.frames_target = (uint64_t)plan->recipe.frames;
-    workers->learner.seconds_target = plan->recipe.seconds;
+    workers->learner.checkpoints.dir = training->checkpoint_folder;
+    workers->learner.checkpoints.every_s = plan->recipe.checkpoint_every;
+    workers->learner.checkpoints.every_frames = (uint64_t)plan->recipe.eval_every;
+    workers->learner.checkpoints.keep = (uint32_t)plan->recipe.checkpoints_keep;
+    workers->learner.target.frames = (uint64_t)plan->recipe.frames;
+    workers->learner.target.seconds = plan->recipe.seconds;
     return farm_run_evaluation_open(&training->run.evaluation, options->resume, err);
 }
 

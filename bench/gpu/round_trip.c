@@ -66,15 +66,15 @@ static void fill_config(struct table *table, const struct setting *setting, enum
     const struct farm_net_spec net = net_of(setting);
     struct farm_learner_config *config = &table->config;
     *config = work_config(&net, is_smallest(setting), BATCH);
-    config->ring_fds = (const int(*)[2])table->fds;
-    config->up_writable = table->up_writable;
-    config->ring_count = table->rings;
+    config->rings.fds = (const int(*)[2])table->fds;
+    config->rings.up_writable = table->up_writable;
+    config->rings.count = table->rings;
     config->shards[0].eventfd = table->bell;
     config->stats = table->stats;
-    config->device = device;
-    config->cuda_library = library;
-    config->infer_batch_max = 2 * OTHERS;
-    config->spin_ns = LONG_NS;
+    config->device.kind = device;
+    config->device.cuda_library = library;
+    config->inference.batch_max = 2 * OTHERS;
+    config->inference.spin_ns = LONG_NS;
     config->evaluate = !setting->training;
     config->episodes_target = UINT64_MAX;
 }

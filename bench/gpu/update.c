@@ -38,10 +38,10 @@ static void open_learner(struct rig *rig, const struct farm_backend_ops *ops, co
                          const struct size *size) {
     const uint32_t environments = size->rings * size->lanes * size->width;
     rig->learner = work_config(farm_net_find(net, NULL), false, size->batch);
-    rig->learner.precision = FARM_PRECISION_BF16;
-    rig->learner.mirror = mirror;
-    rig->learner.infer_batch_max = environments < INFER_MOST ? environments : INFER_MOST;
-    rig->learner.spin_ns = UINT64_C(1000000000);
+    rig->learner.arithmetic.precision = FARM_PRECISION_BF16;
+    rig->learner.device.mirror = mirror;
+    rig->learner.inference.batch_max = environments < INFER_MOST ? environments : INFER_MOST;
+    rig->learner.inference.spin_ns = UINT64_C(1000000000);
     rig->huge = true;
     rig_open(rig, work_ring_spec(false, size->lanes, size->width, size->steps), size->rings);
     rig_lend_writable(rig);

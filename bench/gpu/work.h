@@ -46,7 +46,7 @@ static inline struct farm_learner_config work_config(const struct farm_net_spec 
     }
     config.net = *net;
     config.seed = 1;
-    config.precision = FARM_PRECISION_AUTO;
+    config.arithmetic.precision = FARM_PRECISION_AUTO;
     config.algo.option[FARM_VTRACE_DISCOUNT] = 0.99f;
     config.algo.batch = batch;
     config.algo.optimiser = FARM_OPTIMISER_RMSPROP;

@@ -59,7 +59,7 @@ static enum farm_status release_ring(const struct farm_admitter *admitter, uint3
 
 static void *serve_requests(void *argument) {
     struct farm_admitter *admitter = argument;
-    const int socket = admitter->parts->config->admission;
+    const int socket = admitter->parts->config->rings.admission;
     while (!farm_load_relaxed(&admitter->stop)) {
         struct farm_admission_request request;
         if (!farm_admission_receive_request(socket, POLL_MS, &request)) continue;

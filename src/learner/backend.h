@@ -67,7 +67,7 @@ struct farm_backend_ops {
     void (*destroy)(struct farm_backend *backend);
 
     // Forward pass, sampling; writes action, policy, value and version into lanes of this shard before it returns. At
-    // most infer_batch_max rows.
+    // most inference.batch_max rows.
     enum farm_status (*infer)(struct farm_backend *backend, uint32_t shard, const struct farm_policy_rows *rows,
                               uint32_t count, struct farm_error *err);
 

@@ -63,7 +63,7 @@ static struct farm_checkpoint_moment read_moment(const struct farm_checkpoint_wr
     const double wall_s = before->wall_s + (start_ns ? (double)(farm_now_ns() - start_ns) * 1e-9 : 0);
     return (struct farm_checkpoint_moment){
         .version = writer->version,
-        .totals = {.wall_s = writer->parts->config->deterministic ? 0 : wall_s,
+        .totals = {.wall_s = writer->parts->config->deterministic.on ? 0 : wall_s,
                    .frames = farm_load_relaxed(&stats->frames),
                    .agent_steps = before->agent_steps + farm_load_relaxed(&stats->agent_steps),
                    .updates = before->updates + farm_load_relaxed(&stats->updates),
@@ -119,12 +119,12 @@ static enum farm_status write_file(const struct farm_checkpoint_writer *writer, 
     snprintf(texts[NUMBERS + 1], sizeof texts[NUMBERS + 1], "%.3f", totals->wall_s);
     snprintf(texts[NUMBERS + 2], sizeof texts[NUMBERS + 2], "%.17g", writer->parts->rate_factor);
     farm_head_describe(&writer->parts->head, head);
-    if (learner->deterministic) {
+    if (learner->deterministic.on) {
         farm_lanes_write_games(learner->stats, games);
         memcpy(pairs[count++], (const char *[2]){"games", games}, sizeof *pairs);
     }
-    for (uint32_t i = 0; i < learner->metadata_count && count < FARM_CHECKPOINT_PAIRS_MAX; i++, count++)
-        memcpy(pairs[count], learner->metadata[i], sizeof pairs[count]);
+    for (uint32_t i = 0; i < learner->checkpoints.metadata_count && count < FARM_CHECKPOINT_PAIRS_MAX; i++, count++)
+        memcpy(pairs[count], learner->checkpoints.metadata[i], sizeof pairs[count]);
     snprintf(path, sizeof path, "%s/%s", folder, name);
     return farm_checkpoint_save(path, &writer->parts->net, state, (const char *const(*)[2])pairs, count, err);
 }
@@ -149,7 +149,7 @@ static void keep_best(struct farm_checkpoint_writer *writer, const struct farm_b
     struct farm_error err;
     const double value = writer->copied.return_mean;
     if (writer->copied.games < FARM_STATS_RETURNS || !(value > writer->best_return)) return;
-    if (write_file(writer, state, writer->parts->config->checkpoint_dir, FARM_CHECKPOINT_BEST, &err))
+    if (write_file(writer, state, writer->parts->config->checkpoints.dir, FARM_CHECKPOINT_BEST, &err))
         farm_log_warn("%s: a checkpoint of the best mean return, %.4g, is not kept as the best", err.message, value);
     else
         writer->best_return = value;
@@ -164,7 +164,7 @@ static const char *name_of(const struct farm_checkpoint_moment *moment, char nam
 
 enum farm_status farm_checkpoint_writer_save(struct farm_checkpoint_writer *writer, struct farm_error *err) {
     const struct farm_learner_config *learner = writer->parts->config;
-    if (!learner->checkpoint_dir) return FARM_OK;
+    if (!learner->checkpoints.dir) return FARM_OK;
     const struct farm_backend_state state = writer->parts->ops->state(writer->parts->backend);
     if (state.version >= writer->version) // newer: the failed update was published
         writer->copied = read_moment(writer);
@@ -173,14 +173,14 @@ enum farm_status farm_checkpoint_writer_save(struct farm_checkpoint_writer *writ
     enum farm_status status = check_finite(&state, writer->parts->net.parameter_count, err);
     if (status) return status;
     char name[NAME_BYTES];
-    status = write_file(writer, &state, learner->checkpoint_dir, name_of(&writer->copied, name), err);
+    status = write_file(writer, &state, learner->checkpoints.dir, name_of(&writer->copied, name), err);
     if (status) return farm_fail_in(err, status, "checkpoint");
     writer->saved_version = state.version;
     writer->saved = true;
     farm_stats_add(&learner->stats->checkpoints, 1);
     farm_store_release(&learner->stats->checkpoint_frames, writer->copied.totals.frames); // the file is there
-    if (learner->checkpoints_keep)
-        remove_files(learner->checkpoint_dir, is_checkpoint, writer->copied.totals.frames, learner->checkpoints_keep);
+    if (learner->checkpoints.keep)
+        remove_files(learner->checkpoints.dir, is_checkpoint, writer->copied.totals.frames, learner->checkpoints.keep);
     keep_best(writer, &state);
     return FARM_OK;
 }
@@ -201,7 +201,7 @@ static enum farm_status save_in(const struct farm_checkpoint_writer *writer, con
 
 // In $TMPDIR, then in /tmp, after the run's folder has refused the file with *err.
 static enum farm_status save_elsewhere(const struct farm_checkpoint_writer *writer, struct farm_error *err) {
-    const char *const base = getenv("TMPDIR"), *const run = writer->parts->config->checkpoint_dir;
+    const char *const base = getenv("TMPDIR"), *const run = writer->parts->config->checkpoints.dir;
     const struct farm_error refused = *err;
     char path[1024 + NAME_BYTES];
     struct farm_error first = {.status = FARM_OK}, again = {.status = FARM_OK};
@@ -224,13 +224,13 @@ enum farm_status farm_checkpoint_writer_end(struct farm_checkpoint_writer *write
 
 // The next multiple.
 static void set_due_frames(struct farm_checkpoint_writer *writer, uint64_t frames) {
-    const uint64_t every = writer->parts->config->checkpoint_every_frames;
+    const uint64_t every = writer->parts->config->checkpoints.every_frames;
     writer->due_frames = every ? frames - frames % every + every : 0;
 }
 
 void farm_checkpoint_writer_turn(struct farm_checkpoint_writer *writer) {
     const struct farm_learner_config *learner = writer->parts->config;
-    const double every_s = learner->checkpoint_every_s;
+    const double every_s = learner->checkpoints.every_s;
     const uint64_t frames = farm_load_relaxed(&learner->stats->frames);
     const bool timed = every_s > 0 && farm_now_ns() >= writer->due_ns,
                counted = writer->due_frames && frames >= writer->due_frames;
@@ -250,10 +250,10 @@ void farm_checkpoint_writer_start(struct farm_checkpoint_writer *writer, const s
     const struct farm_learner_config *learner = parts->config;
     *writer =
         (struct farm_checkpoint_writer){.parts = parts, .version = parts->version, .saved_version = parts->version};
-    writer->due_ns = farm_now_ns() + (uint64_t)(fmin(learner->checkpoint_every_s, FIRST_CHECKPOINT_S) * 1e9);
+    writer->due_ns = farm_now_ns() + (uint64_t)(fmin(learner->checkpoints.every_s, FIRST_CHECKPOINT_S) * 1e9);
     writer->copied = read_moment(writer);
     set_due_frames(writer, writer->copied.totals.frames);
-    if (!learner->checkpoint_dir) return;
-    remove_files(learner->checkpoint_dir, is_half_written, UINT64_MAX, 0);
-    writer->best_return = read_best_return(learner->checkpoint_dir);
+    if (!learner->checkpoints.dir) return;
+    remove_files(learner->checkpoints.dir, is_half_written, UINT64_MAX, 0);
+    writer->best_return = read_best_return(learner->checkpoints.dir);
 }

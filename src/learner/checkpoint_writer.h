@@ -1,5 +1,5 @@
 // The run's checkpoints: one every checkpoint_every_s, one every checkpoint_every_frames, and one at the end, of which
-// the newest checkpoints_keep stay, and a copy of the best one. Belongs to the training thread. The state that a lost
+// the newest checkpoints.keep stay, and a copy of the best one. Belongs to the training thread. The state that a lost
 // device leaves is written with the figures of its copy's moment.
 //
 // Best: the highest mean return over the last FARM_STATS_RETURNS games at the time of a checkpoint, once so many games

@@ -35,23 +35,79 @@ struct farm_learner_shard {
     int node;                       // of the CPUs; -1: any. Only for several shards on CPUs
 };
 
-struct farm_learner_config {
-    // Handed over by the supervisor. The learner owns the descriptors.
-    const int (*ring_fds)[2]; // [ring_count]: up, down; -1: a vacant place
-    const int *up_writable;   // [ring_count] a writable up, for a GPU that registers no read-only memory; NULL: none
-    const int *wake_fds;      // [ring_count] bridges' eventfds (farm_ring.wake_fd); -1: a local actor; NULL: all local.
-                              // Several rings may share one; the caller keeps them
-    uint32_t ring_count;
-    const struct farm_ring_spec *ring_spec; // every ring's shape; NULL: the first ring's
-    int admission;                          // the learner's end (admission.h); 0: no ring joins or leaves
-    struct farm_learner_shard shards[FARM_LEARNER_SHARDS_MAX];
-    uint32_t shard_count;                   // GPUs, or inference threads on CPUs; 0: one
-    const uint32_t *ring_shard;             // [ring_count] shard of each ring; NULL: 0
-    struct farm_stats *stats;               // shared, writable
-    const struct farm_backend_ops *backend; // NULL: the one of `device`
-    enum farm_device device;                // AUTO: CUDA if it loads and finds a GPU, else the CPU
+// Descriptors: -1 is none. The learner owns those that it is given.
+struct farm_learner_rings {
+    const int (*fds)[2];    // [count]: up, down; -1: a vacant place
+    const int *up_writable; // [count] a writable up, for a GPU that registers no read-only memory; NULL: none
+    const int *wake_fds;    // [count] bridges' eventfds (farm_ring.wake_fd); -1: a local actor; NULL: all local.
+                            // Several rings may share one; the caller keeps them
+    const uint32_t *shard;  // [count] each ring's; NULL: 0
+    const struct farm_ring_spec *spec; // every ring's shape; NULL: the first ring's
+    uint32_t count;
+    int admission; // the learner's end (admission.h); 0: no ring joins or leaves
+};
+
+struct farm_learner_device {
+    enum farm_device kind;                  // AUTO: CUDA if it loads and finds a GPU, else the CPU
+    const struct farm_backend_ops *backend; // NULL: the one of `kind`
     const char *cuda_library;               // path of the CUDA backend; NULL: none
     enum farm_mirror mirror;                // an upper bound: less if the device's memory is too small
+    double state_every_s;                   // period of a GPU's copies of its state to the host; 0: 10 s
+    double limit_s;                         // a GPU hangs if an inference or update takes longer; 0: 600 s
+};
+
+struct farm_learner_arithmetic { // nn/arithmetic.h
+    enum farm_precision precision;
+    const char *cpu_name;             // NULL: unknown
+    const char *run_file, *user_file; // NULL: none
+};
+
+struct farm_learner_inference {
+    uint32_t batch_max; // observations of one forward pass
+    double wait_ms;     // longest wait of a ready lane for others in its batch
+    uint64_t spin_ns;   // before sleeping
+    uint64_t nap_ns;    // longest sleep before it checks for the end; 0: 50 ms
+};
+
+struct farm_learner_training {
+    uint32_t threads;     // >= 1
+    bool threads_chosen;  // by the plan, so that fewer may train if that is faster
+    uint32_t micro_batch; // windows of one forward and backward pass; 0: chosen
+    double sync_grace_s;  // replay/source.h's synchronous source; 0: 5
+};
+
+struct farm_learner_target {
+    uint64_t frames; // the run ends there; 0: no limit
+    double seconds;  // the supervisor ends this session then; 0: no limit
+};
+
+struct farm_learner_checkpoints {
+    const char *dir; // NULL: none are written
+    double every_s;
+    uint64_t every_frames; // one also at the first update at or after each multiple; 0: none
+    uint32_t keep;         // newest files that stay, beside the best; 0: all
+    const char *load;      // file to start from, NULL: fresh parameters
+    // Text pairs of each checkpoint's metadata (env, net, ...), all that `farm eval` needs.
+    const char *const (*metadata)[2];
+    uint32_t metadata_count;
+};
+
+// Every batch, sum and moment is the same in each run of this recipe on a machine: synchronous, on the CPU. After every
+// checkpoint_every_updates the learner writes a checkpoint, the only ones, and ends, as it does at the target; the next
+// one starts with new rings. After every metrics_every_updates, and before each checkpoint, all its threads stand still
+// until the other end of sample_fd has taken a sample. Updates count from the run's start.
+struct farm_learner_deterministic {
+    bool on;
+    uint64_t checkpoint_every_updates, metrics_every_updates;
+    int sample_fd; // a stream socket: a byte there, a byte back; 0: no samples
+};
+
+struct farm_learner_config {
+    struct farm_learner_rings rings;
+    struct farm_learner_shard shards[FARM_LEARNER_SHARDS_MAX];
+    uint32_t shard_count;     // GPUs, or inference threads on CPUs; 0: one
+    struct farm_stats *stats; // shared, writable
+    struct farm_learner_device device;
 
     uint64_t seed;
     enum farm_net_init init;
@@ -59,42 +115,16 @@ struct farm_learner_config {
     struct farm_net_io io;
     struct farm_head_options head;
     struct farm_algo_config algo;
-    enum farm_precision precision;
-    const char *cpu_name, *arithmetic_run_file, *arithmetic_user_file; // nn/arithmetic.h; NULL: unknown, none
-    uint32_t train_threads;                                            // >= 1
-    bool train_threads_chosen; // by the plan, so that fewer may train if that is faster
-    uint32_t infer_batch_max;  // observations of one forward pass
-    double infer_wait_ms;      // longest wait of a ready lane for others in its batch
-    double sync_grace_s;       // of replay/source.h's synchronous source; 0: 5
-    uint64_t spin_ns;          // before sleeping
-    uint64_t nap_ns;           // longest sleep of inference before it checks for the end; 0: 50 ms
-    uint32_t micro_batch;      // windows of one forward/backward; 0: chosen
-    double state_every_s;      // period of a GPU's copies of its state to the host; 0: 10 s
-    double gpu_limit_s;        // a GPU hangs if an inference or update takes longer; 0: 600 s
+    struct farm_learner_arithmetic arithmetic;
+    struct farm_learner_inference inference;
+    struct farm_learner_training training;
     uint32_t frames_per_step;
-
     int memory_node; // NUMA node of parameters, gradients and optimiser state; -1: anywhere
 
-    uint64_t frames_target;    // the run ends there; 0: no limit
-    double seconds_target;     // the supervisor ends this session then; 0: no limit
+    struct farm_learner_target target;
     struct farm_totals before; // of the sessions before this one (resume)
-
-    const char *checkpoint_dir; // NULL: none are written
-    double checkpoint_every_s;
-    uint64_t checkpoint_every_frames; // one also at the first update at or after each multiple; 0: none
-    uint32_t checkpoints_keep;        // newest files that stay, beside the best; 0: all
-    const char *checkpoint_load;      // file to start from, NULL: fresh parameters
-    // Text pairs of each checkpoint's metadata (env, net, ...), all that `farm eval` needs.
-    const char *const (*metadata)[2];
-    uint32_t metadata_count;
-
-    // Every batch, sum and moment is the same in each run of this recipe on a machine: synchronous, on the CPU. After
-    // every checkpoint_every_updates the learner writes a checkpoint, the only ones, and ends, as it does at the
-    // target; the next one starts with new rings. After every metrics_every_updates, and before each checkpoint, all
-    // its threads stand still until the other end of sample_fd has taken a sample. Updates count from the run's start.
-    bool deterministic;
-    uint64_t checkpoint_every_updates, metrics_every_updates;
-    int sample_fd; // a stream socket: a byte there, a byte back; 0: no samples
+    struct farm_learner_checkpoints checkpoints;
+    struct farm_learner_deterministic deterministic;
 
     bool evaluate; // no training: greedy or sampled play, `episodes_target` games
     bool greedy;

@@ -112,7 +112,7 @@ static void take_in_central(struct farm_inference *inference, struct farm_intake
         // Synchronous: a window's last step is answered with the parameters that the window gives.
         if (inference->parts->plan.sync && inference->trainer) push_windows(inference, lane, lane->answered + 1);
     }
-    if (check_ticket(inference, lane) && !inference->parts->config->deterministic) queue_lane(inference, lane);
+    if (check_ticket(inference, lane) && !inference->parts->config->deterministic.on) queue_lane(inference, lane);
 }
 
 static void take_in_ring(struct farm_inference *inference, const struct farm_ring *ring, uint64_t now, bool held_only) {
@@ -141,7 +141,7 @@ static void take_in_steps(struct farm_inference *inference) {
 
 // Fills a batch from the queue's front. A lane that does not fit whole stays at the front.
 static uint32_t fill_batch(struct farm_inference *inference) {
-    uint32_t room = inference->parts->config->infer_batch_max, count = 0;
+    uint32_t room = inference->parts->config->inference.batch_max, count = 0;
     while (room && inference->queued) {
         struct farm_intake_lane *lane = inference->queue[inference->head];
         const uint32_t left = lane->lane->width - lane->env_done, part = left < room ? left : room;
@@ -189,10 +189,10 @@ static enum farm_status answer_batch(struct farm_inference *inference, struct fa
 // How long the queued lanes may still wait for others to share their batch; 0: not at all.
 static uint64_t batch_wait_ns(const struct farm_inference *inference) {
     const struct farm_learner_config *learner = inference->parts->config;
-    if (inference->rows_queued >= learner->infer_batch_max || learner->deterministic ||
+    if (inference->rows_queued >= learner->inference.batch_max || learner->deterministic.on ||
         inference->queued + inference->held == inference->lane_count)
         return 0;
-    const uint64_t most = (uint64_t)(learner->infer_wait_ms * 1e6);
+    const uint64_t most = (uint64_t)(learner->inference.wait_ms * 1e6);
     const uint64_t waited = farm_now_ns() - inference->queue[inference->head]->waiting_ns;
     return waited < most ? most - waited : 0;
 }
@@ -200,8 +200,8 @@ static uint64_t batch_wait_ns(const struct farm_inference *inference) {
 static bool target_reached(const struct farm_inference *inference) {
     const struct farm_learner_config *learner = inference->parts->config;
     if (learner->evaluate) return farm_load_relaxed(&learner->stats->episodes) >= learner->episodes_target;
-    return !learner->deterministic && learner->frames_target &&
-           farm_load_relaxed(&learner->stats->frames) >= learner->frames_target;
+    return !learner->deterministic.on && learner->target.frames &&
+           farm_load_relaxed(&learner->stats->frames) >= learner->target.frames;
 }
 
 // Synchronous: a step after a window's last (CENTRAL: that last one itself) was answered because the window's iteration
@@ -317,19 +317,19 @@ void farm_inference_over(struct farm_inference *inference) {
 
 static enum farm_status infer_until_stopped(struct farm_inference *inference, struct farm_error *err) {
     const struct farm_learner_config *learner = inference->parts->config;
-    const uint64_t nap_ns = learner->nap_ns ? learner->nap_ns : NAP_NS;
+    const uint64_t nap_ns = learner->inference.nap_ns ? learner->inference.nap_ns : NAP_NS;
     uint64_t check_ns = farm_now_ns();
     resume_lanes(inference);
     farm_store_release(&inference->stats->ready, 1);
     while (!farm_load_relaxed(inference->parts->stop)) {
         if (farm_load_relaxed(&inference->change.pending)) carry_out_change(inference);
         take_in_steps(inference);
-        if (learner->deterministic) queue_wave(inference);
+        if (learner->deterministic.on) queue_wave(inference);
         if (!inference->queued) {
-            farm_doorbells_wait(&inference->bells, learner->spin_ns, nap_ns);
+            farm_doorbells_wait(&inference->bells, learner->inference.spin_ns, nap_ns);
         } else {
             const uint64_t wait_ns = batch_wait_ns(inference);
-            if (wait_ns && farm_doorbells_wait(&inference->bells, learner->spin_ns, wait_ns)) continue;
+            if (wait_ns && farm_doorbells_wait(&inference->bells, learner->inference.spin_ns, wait_ns)) continue;
             const enum farm_status status = answer_batch(inference, err);
             if (status) return status;
         }
@@ -376,7 +376,7 @@ enum farm_status farm_inference_make(struct farm_learner_parts *parts, uint32_t 
     if (!inference->rings || !inference->rung || !inference->queue || !inference->rows)
         status = farm_fail(err, FARM_E_LIMIT, "no memory for %u lanes", lanes);
     if (!status) list_rings(inference, NO_RING);
-    if (!status && !inference->ring_count && !parts->config->admission) // none can join
+    if (!status && !inference->ring_count && !parts->config->rings.admission) // none can join
         status = farm_fail(err, FARM_E_INVALID,
                            "shard %u has no actor: more --actors, or fewer --gpus or --infer-threads", shard);
     if (!status) status = farm_doorbells_make(&inference->bells, inference->rings, inference->ring_count, eventfd, err);

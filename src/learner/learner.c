@@ -52,7 +52,7 @@ static void catch_stop_signals(void) {
 // ---- start and end ----
 
 static enum farm_status check_config(const struct farm_learner_config *config, struct farm_error *err) {
-    if (!config->infer_batch_max) return farm_fail(err, FARM_E_INVALID, "infer_batch_max is 0");
+    if (!config->inference.batch_max) return farm_fail(err, FARM_E_INVALID, "infer_batch_max is 0");
     if (config->io.stack > (int)config->algo.stack)
         return farm_fail(err, FARM_E_INVALID, "a network over %d frames and windows that hold %u", config->io.stack,
                          config->algo.stack);
@@ -61,10 +61,10 @@ static enum farm_status check_config(const struct farm_learner_config *config, s
                          config->algo.batch);
     if (config->evaluate && !config->episodes_target)
         return farm_fail(err, FARM_E_INVALID, "evaluation of no episodes");
-    if (config->shard_count > FARM_LEARNER_SHARDS_MAX || (config->shard_count > 1 && !config->ring_shard))
+    if (config->shard_count > FARM_LEARNER_SHARDS_MAX || (config->shard_count > 1 && !config->rings.shard))
         return farm_fail(err, FARM_E_INVALID, "%u shards: at most %d, and each ring has one", config->shard_count,
                          FARM_LEARNER_SHARDS_MAX);
-    if (config->admission && config->evaluate)
+    if (config->rings.admission && config->evaluate)
         return farm_fail(err, FARM_E_INVALID, "actors cannot join during evaluation");
     return FARM_OK;
 }
@@ -114,7 +114,7 @@ static enum farm_status publish_first_version(struct farm_learner_parts *parts, 
     const uint64_t next = farm_load_relaxed(publishes);
     parts->version = loaded > next ? loaded : next;
     farm_store_release(publishes, parts->version + 1);
-    if (!parts->version && !parts->config->checkpoint_load) return FARM_OK;
+    if (!parts->version && !parts->config->checkpoints.load) return FARM_OK;
     return parts->ops->state_changed(parts->backend, parts->version, optimiser_step, err);
 }
 
@@ -130,29 +130,29 @@ static enum farm_status check_head(const struct farm_learner_parts *parts,
     if (strcmp(there, here) == 0) return FARM_OK;
     return farm_fail(err, FARM_E_FORMAT,
                      "%s: its policy, %.100s, cannot choose this environment's actions, which need %.100s",
-                     parts->config->checkpoint_load, there, here);
+                     parts->config->checkpoints.load, there, here);
 }
 
 static enum farm_status load_checkpoint(struct farm_learner_parts *parts, struct farm_error *err) {
     const struct farm_learner_config *config = parts->config;
     struct farm_backend_state state = parts->ops->state(parts->backend);
     parts->rate_factor = 1;
-    if (!config->checkpoint_load) return publish_first_version(parts, 0, state.optimiser_step, err);
+    if (!config->checkpoints.load) return publish_first_version(parts, 0, state.optimiser_step, err);
     struct farm_checkpoint_metadata metadata;
     bool has_optimiser;
     if (config->evaluate) state.vector_count = 1;
     enum farm_status status =
-        farm_checkpoint_load(config->checkpoint_load, &parts->net, &state, &has_optimiser, &metadata, err);
+        farm_checkpoint_load(config->checkpoints.load, &parts->net, &state, &has_optimiser, &metadata, err);
     if (status) return status;
     if (!metadata.verified)
         farm_log_info("%s has no checksums (an older version wrote it): damage cannot be noticed",
-                      config->checkpoint_load);
+                      config->checkpoints.load);
     if (!config->evaluate && !has_optimiser)
-        farm_log_warn("%s holds no state of this optimiser: it starts afresh", config->checkpoint_load);
+        farm_log_warn("%s holds no state of this optimiser: it starts afresh", config->checkpoints.load);
     const char *factor = farm_checkpoint_get(&metadata, "learning_rate_factor");
     const struct farm_algo *algo = config->algo.algo;
     const char *games = farm_checkpoint_get(&metadata, "games");
-    if (games && config->deterministic) farm_lanes_read_games(config->stats, games);
+    if (games && config->deterministic.on) farm_lanes_read_games(config->stats, games);
     if (factor && strtod(factor, NULL) > 0 && isfinite(strtod(factor, NULL))) parts->rate_factor = strtod(factor, NULL);
     if (!config->evaluate && algo->adapt)
         (void)algo->adapt(&config->algo, (const double[FARM_ALGO_TERMS_MAX]){0}, true, &parts->rate_factor);
@@ -193,12 +193,12 @@ static enum farm_status make_backend(struct farm_learner_parts *parts, struct fa
                                                 .columns_max = columns_max(parts),
                                                 .lanes = &parts->lanes,
                                                 .shards = parts->shards};
-    parts->ops = config->backend ? config->backend : &farm_backend_cpu;
-    if (!config->backend &&
-        (config->device == FARM_DEVICE_CUDA || (config->device == FARM_DEVICE_AUTO && config->cuda_library))) {
-        enum farm_status status = farm_backend_module_open(config->cuda_library, &parts->ops, err);
+    parts->ops = config->device.backend ? config->device.backend : &farm_backend_cpu;
+    if (!config->device.backend && (config->device.kind == FARM_DEVICE_CUDA ||
+                                    (config->device.kind == FARM_DEVICE_AUTO && config->device.cuda_library))) {
+        enum farm_status status = farm_backend_module_open(config->device.cuda_library, &parts->ops, err);
         if (!status) status = parts->ops->create(&backend, &parts->backend, err);
-        if (!status || config->device == FARM_DEVICE_CUDA || parts->shards > 1) return status;
+        if (!status || config->device.kind == FARM_DEVICE_CUDA || parts->shards > 1) return status;
         log_fall_back(parts, err->message);
         parts->ops = &farm_backend_cpu;
     }
@@ -232,11 +232,11 @@ static uint32_t windows_possible(const struct farm_learner_parts *parts) {
 static enum farm_status make_source(struct farm_learner_parts *parts, struct farm_error *err) {
     const struct farm_algo_config *algo = &parts->config->algo;
     if (parts->plan.sync) {
-        const uint64_t grace_ns = (uint64_t)(parts->config->sync_grace_s * 1e9);
+        const uint64_t grace_ns = (uint64_t)(parts->config->training.sync_grace_s * 1e9);
         const struct farm_sync_config sync = {.shape = parts->plan.shape,
                                               .shards = parts->shards,
                                               .lanes = parts->lanes.lane_count,
-                                              .grace_ns = parts->config->deterministic ? UINT64_MAX : grace_ns};
+                                              .grace_ns = parts->config->deterministic.on ? UINT64_MAX : grace_ns};
         return farm_sync_make(&sync, &parts->source, err);
     }
     struct farm_fifo_config fifo = {.shape = parts->plan.shape,
@@ -249,8 +249,8 @@ static enum farm_status make_source(struct farm_learner_parts *parts, struct far
 
 // Each ring owns a duplicate, which it closes when it leaves.
 static enum farm_status copy_wake_fds(struct farm_learner_parts *parts, struct farm_error *err) {
-    const int *fds = parts->config->wake_fds;
-    for (uint32_t r = 0; fds && r < parts->config->ring_count; r++) {
+    const int *fds = parts->config->rings.wake_fds;
+    for (uint32_t r = 0; fds && r < parts->config->rings.count; r++) {
         if (fds[r] < 0 || !farm_lanes_has(&parts->lanes, r)) continue;
         const int own = fcntl(fds[r], F_DUPFD_CLOEXEC, 3);
         if (own < 0) return farm_fail_errno(err, FARM_E_LIMIT, "no descriptor by which to wake a bridge (ulimit -n)");
@@ -268,15 +268,15 @@ static enum farm_status start_parts(struct learner *learner, struct farm_error *
     if (config->evaluate) parts->plan = (struct farm_algo_plan){.shape = one_step, .epochs = 1};
     if (!status) status = farm_net_make(&config->net, &config->io, &parts->net, err);
     if (!status)
-        status = farm_lanes_open(config->ring_fds, config->ring_count, &parts->plan.shape, config->ring_spec,
+        status = farm_lanes_open(config->rings.fds, config->rings.count, &parts->plan.shape, config->rings.spec,
                                  &parts->lanes, err);
     if (!status) status = check_environment(parts, err);
     if (!status) status = copy_wake_fds(parts, err);
     if (status) return status;
     parts->shards = config->shard_count ? config->shard_count : 1;
-    if (config->ring_shard) farm_lanes_divide(&parts->lanes, config->ring_shard);
-    for (uint32_t r = 0; config->up_writable && r < config->ring_count; r++)
-        farm_lanes_lend_writable(&parts->lanes, r, config->up_writable[r]);
+    if (config->rings.shard) farm_lanes_divide(&parts->lanes, config->rings.shard);
+    for (uint32_t r = 0; config->rings.up_writable && r < config->rings.count; r++)
+        farm_lanes_lend_writable(&parts->lanes, r, config->rings.up_writable[r]);
     status = make_backend(parts, err);
     farm_lanes_end_writable(&parts->lanes);
     if (!status) status = load_checkpoint(parts, err);
@@ -312,7 +312,8 @@ static enum farm_status start_admitter(struct learner *learner, struct farm_admi
 // Runs the shards' loops until the last has ended. Returns the first error.
 static enum farm_status run_shards(struct learner *learner, struct farm_error *err) {
     struct farm_admitter *admitter = NULL;
-    enum farm_status status = learner->parts.config->admission ? start_admitter(learner, &admitter, err) : FARM_OK;
+    enum farm_status status =
+        learner->parts.config->rings.admission ? start_admitter(learner, &admitter, err) : FARM_OK;
     for (uint32_t k = 1; k < learner->parts.shards && !status; k++) {
         struct shard *shard = &learner->shards[k];
         if ((errno = farm_thread_start(&shard->thread, "infer", k, run_shard, shard)))

@@ -51,9 +51,9 @@ struct farm_trainer {
 static double scheduled_rate(const struct farm_trainer *trainer) {
     const struct farm_learner_config *learner = trainer->parts->config;
     const uint64_t start_ns = farm_load_relaxed(&learner->stats->start_ns);
-    const double before_s = learner->before.wall_s, seconds = learner->seconds_target;
+    const double before_s = learner->before.wall_s, seconds = learner->target.seconds;
     const double passed_s = seconds > 0 && start_ns ? (double)(farm_now_ns() - start_ns) * 1e-9 : 0;
-    const double share = farm_schedule_share(farm_load_relaxed(&learner->stats->frames), learner->frames_target,
+    const double share = farm_schedule_share(farm_load_relaxed(&learner->stats->frames), learner->target.frames,
                                              before_s + passed_s, seconds > 0 ? before_s + seconds : 0);
     return farm_learning_rate_linear(learner->algo.lr, learner->algo.lr_end, learner->algo.lr_hold, share);
 }
@@ -245,7 +245,7 @@ static bool take_next(struct farm_trainer *trainer) {
 
 // Deterministic: all other threads and all actors stand still meanwhile.
 static void await_sample(const struct farm_trainer *trainer) {
-    struct pollfd there = {.fd = trainer->parts->config->sample_fd, .events = POLLIN};
+    struct pollfd there = {.fd = trainer->parts->config->deterministic.sample_fd, .events = POLLIN};
     char byte = 0;
     if (!there.fd || write(there.fd, &byte, 1) != 1) return;
     while (!farm_load_relaxed(trainer->parts->stop) && poll(&there, 1, STOP_LOOK_MS) <= 0) continue;
@@ -254,7 +254,7 @@ static void await_sample(const struct farm_trainer *trainer) {
 
 static bool target_reached(const struct farm_trainer *trainer) {
     const struct farm_learner_config *learner = trainer->parts->config;
-    return learner->frames_target && farm_load_relaxed(&learner->stats->frames) >= learner->frames_target;
+    return learner->target.frames && farm_load_relaxed(&learner->stats->frames) >= learner->target.frames;
 }
 
 static void end_learner(const struct farm_trainer *trainer, bool done) {
@@ -269,8 +269,9 @@ static void end_learner(const struct farm_trainer *trainer, bool done) {
 static bool end_update(struct farm_trainer *trainer) {
     const struct farm_learner_config *learner = trainer->parts->config;
     const uint64_t updates = learner->before.updates + farm_load_relaxed(&learner->stats->updates);
-    const bool done = target_reached(trainer), ends = done || updates % learner->checkpoint_every_updates == 0;
-    if (ends || updates % learner->metrics_every_updates == 0) await_sample(trainer);
+    const bool done = target_reached(trainer),
+               ends = done || updates % learner->deterministic.checkpoint_every_updates == 0;
+    if (ends || updates % learner->deterministic.metrics_every_updates == 0) await_sample(trainer);
     if (!ends || farm_load_relaxed(trainer->parts->stop)) return false;
     trainer->status = farm_checkpoint_writer_end(&trainer->writer, &trainer->error);
     end_learner(trainer, done && !trainer->status);
@@ -289,7 +290,7 @@ static void release_iteration(struct farm_trainer *trainer, const struct iterati
 
 static void *train_until_stopped(void *argument) {
     struct farm_trainer *trainer = argument;
-    const bool deterministic = trainer->parts->config->deterministic;
+    const bool deterministic = trainer->parts->config->deterministic.on;
     const bool over = deterministic && target_reached(trainer); // resumed at its end
     if (over) end_learner(trainer, true);
     pthread_mutex_lock(&trainer->lock);
@@ -398,7 +399,7 @@ enum farm_status farm_trainer_start(struct farm_learner_parts *parts, struct far
     enum farm_status status = make_memory(trainer, err);
     for (uint32_t r = 0; r < parts->lanes.ring_count && !status; r++)
         if (farm_lanes_has(&parts->lanes, r)) farm_trainer_admit(trainer, r);
-    if (!status && !parts->config->admission) status = check_shards(parts, NULL, err); // no ring can join
+    if (!status && !parts->config->rings.admission) status = check_shards(parts, NULL, err); // no ring can join
     if (!status) warn_if_rings_are_missing(trainer, NULL);
     if (!status && (errno = farm_thread_start(&trainer->thread, "train", 0, train_until_stopped, trainer)))
         status = farm_fail_errno(err, FARM_E_LIMIT, "the training thread does not start (ulimit -u, ulimit -v)");
@@ -467,7 +468,7 @@ enum farm_status farm_trainer_stop(struct farm_trainer *trainer, struct farm_err
     if (status && err) *err = trainer->error;
     struct farm_error error;
     // A deterministic run keeps what repeats: its own checkpoints, or the parameters before it failed.
-    const bool none = trainer->parts->config->deterministic && !status;
+    const bool none = trainer->parts->config->deterministic.on && !status;
     const enum farm_status saved = none ? FARM_OK : farm_checkpoint_writer_end(&trainer->writer, &error);
     if (saved && status) farm_log_warn("%s", error.message);
     if (saved && !status && err) *err = error;

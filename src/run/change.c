@@ -334,7 +334,7 @@ void farm_run_change_advance(struct farm_run_change *change) {
 void farm_run_change_before_learner(struct farm_run_change *change) {
     struct farm_error err;
     if (!change->admission) return;
-    farm_admission_clear(change->admission, change->workers->learner.admission);
+    farm_admission_clear(change->admission, change->workers->learner.rings.admission);
     if (change->state != FARM_RUN_CHANGE_JOINING && change->state != FARM_RUN_CHANGE_LEAVING) return;
     if (send_request(change, &err)) report_refusal(change, &err);
 }
@@ -412,11 +412,11 @@ enum farm_status farm_run_change_make(struct farm_run_change *change, struct far
     enum farm_status status = farm_run_workers_reserve(workers, &actor_ops, change, plan->places, &first, err);
     assert(first == 0); // actor a is worker a
     if (status || !plan->elastic) return status;
-    return farm_admission_make(&change->admission, &workers->learner.admission, err);
+    return farm_admission_make(&change->admission, &workers->learner.rings.admission, err);
 }
 
 void farm_run_change_free(struct farm_run_change *change) {
     if (!change->admission) return;
     close(change->admission);
-    close(change->workers->learner.admission);
+    close(change->workers->learner.rings.admission);
 }

@@ -23,13 +23,13 @@ static int body(void *context, struct farm_error *err) {
     config.stats = farm_run_rings_open_stats(workers->rings, err);
     if (!config.stats) return 1;
     if (responder->body) return responder->body(responder->context, workers, config.stats, err);
-    config.cpu_name = farm_machine_cpu_name(NULL, cpu_name, sizeof cpu_name) ? cpu_name : NULL;
+    config.arithmetic.cpu_name = farm_machine_cpu_name(NULL, cpu_name, sizeof cpu_name) ? cpu_name : NULL;
     const char *folder = workers->run_path;
-    if (!folder && config.evaluate && config.checkpoint_load &&
-        farm_run_dir_of_checkpoint(config.checkpoint_load, run, sizeof run))
+    if (!folder && config.evaluate && config.checkpoints.load &&
+        farm_run_dir_of_checkpoint(config.checkpoints.load, run, sizeof run))
         folder = run;
-    if (folder) config.arithmetic_run_file = farm_run_dir_file(folder, "arithmetic.txt", run_file, sizeof run_file);
-    if (farm_path_cache("arithmetic.txt", user_file, sizeof user_file)) config.arithmetic_user_file = user_file;
+    if (folder) config.arithmetic.run_file = farm_run_dir_file(folder, "arithmetic.txt", run_file, sizeof run_file);
+    if (farm_path_cache("arithmetic.txt", user_file, sizeof user_file)) config.arithmetic.user_file = user_file;
     return farm_learner_run(&config, err);
 }
 
@@ -49,13 +49,13 @@ size_t farm_run_learners_fill(struct farm_run_learners *learners) {
     }
     for (uint32_t b = 0; b < rings->bell_count; b++) learners->keep[kept++] = rings->bells[b];
     learners->keep[kept++] = rings->stats_segment.fd;
-    learners->keep[kept++] = learner->admission;
-    learners->keep[kept++] = learner->sample_fd = learners->sample[1];
-    learner->ring_fds = (const int(*)[2])workers->ring_fds;
-    learner->ring_count = plan->places;
-    learner->up_writable = workers->up_writable;
-    learner->wake_fds = workers->wake_fds;
-    learner->ring_shard = workers->ring_shard;
+    learners->keep[kept++] = learner->rings.admission;
+    learners->keep[kept++] = learner->deterministic.sample_fd = learners->sample[1];
+    learner->rings.fds = (const int(*)[2])workers->ring_fds;
+    learner->rings.count = plan->places;
+    learner->rings.up_writable = workers->up_writable;
+    learner->rings.wake_fds = workers->wake_fds;
+    learner->rings.shard = workers->ring_shard;
     for (uint32_t k = 0; k < learner->shard_count; k++) {
         const struct farm_bitmap *cpus = &plan->placement->shard_cpus[k];
         learner->shards[k].eventfd = rings->bells[k];
@@ -109,13 +109,13 @@ static void before_start(void *owner, uint32_t i, uint64_t starts) {
     if (workers->run_path) {
         const bool found = farm_run_find_checkpoint(workers->run_path, workers->plan, workers->caller,
                                                     workers->checkpoint, sizeof workers->checkpoint);
-        learner->checkpoint_load = found ? workers->checkpoint : NULL;
+        learner->checkpoints.load = found ? workers->checkpoint : NULL;
     }
     (void)farm_run_learners_fill(learners);
     farm_run_change_before_learner(learners->change);
     farm_run_warn(workers->caller, "the learner starts again %s%s",
-                  learner->checkpoint_load ? "from " : "with fresh parameters: no checkpoint yet",
-                  learner->checkpoint_load ? learner->checkpoint_load : "");
+                  learner->checkpoints.load ? "from " : "with fresh parameters: no checkpoint yet",
+                  learner->checkpoints.load ? learner->checkpoints.load : "");
 }
 
 static bool keep_error(void *owner, uint32_t i, const char *line) {

@@ -74,7 +74,7 @@ static enum farm_status begin_again(struct farm_run *run, struct farm_error *err
     if (!farm_run_find_checkpoint(workers->run_path, &run->plan, &run->caller, workers->checkpoint,
                                   sizeof workers->checkpoint))
         return farm_fail(err, FARM_E_NOT_FOUND, "%s: the checkpoint that was written last is gone", workers->run_path);
-    workers->learner.checkpoint_load = workers->checkpoint;
+    workers->learner.checkpoints.load = workers->checkpoint;
     workers->start_frames = farm_load_acquire(&stats->checkpoint_frames);
     farm_store_relaxed(&stats->ready, 0);
     farm_store_relaxed(&stats->publishes, 0); // versions count from the checkpoint's, as after --resume

@@ -66,7 +66,7 @@ struct farm_run_workers {
     // the command, before farm_run_build
     const char *run_path;                    // where a restarted learner finds checkpoints; NULL: it starts as at first
     int video;                               // pipe that actor 0 films to (actor/film.h); 0: none
-    char checkpoint[FARM_RUN_PATH_MAX + 64]; // that the learner loads; "": learner.checkpoint_load
+    char checkpoint[FARM_RUN_PATH_MAX + 64]; // that the learner loads; "": learner.checkpoints.load
 
     struct farm_run_worker *worker; // [worker_count] by the supervisor's number; the actors' are 0..places-1
     uint32_t worker_count;

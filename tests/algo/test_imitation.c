@@ -111,7 +111,7 @@ static void train_for(uint64_t frames, struct test_farm *farm) {
     farm->config.algo.algo = &imitation;
     farm->config.algo.batch = BATCH;
     farm->config.algo.lr = farm->config.algo.lr_end = 0.004;
-    farm->config.frames_target = frames;
+    farm->config.target.frames = frames;
     cr_assert_eq(farm_learner_run(&farm->config, &err), 0, "%s", err.message);
     test_actor_stop(farm, 0, actor);
 }

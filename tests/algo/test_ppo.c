@@ -311,12 +311,12 @@ static int run_ppo(double clip, struct farm_error *err) {
     test_farm_open(&farm, 1, FARM_ANSWERS_CENTRAL);
     const pid_t actor = test_actor_fork(&farm, 0, farm.bell);
     test_farm_lend(&farm);
-    farm.config.backend = &ops;
-    farm.config.train_threads = 2;
+    farm.config.device.backend = &ops;
+    farm.config.training.threads = 2;
     farm.config.algo.algo = &farm_ppo;
     memcpy(farm.config.algo.option, option, sizeof option);
     farm.config.algo.lr = LR, farm.config.algo.lr_end = LR / 2;
-    farm.config.frames_target = 600;
+    farm.config.target.frames = 600;
     const int status = farm_learner_run(&farm.config, err);
     test_actor_stop(&farm, 0, actor);
     test_farm_close(&farm);

@@ -107,11 +107,11 @@ static struct farm_learner_config learner_config(struct farm *farm) {
     static const struct farm_algo nothing = {.recipe.name = "nothing"};
     const struct chaos_shape *shape = farm->shape;
     struct farm_learner_config config = test_learner_config(0, CHAOS_ACTIONS, shape->unroll);
-    config.ring_fds = (const int(*)[2])farm->ring_fds;
-    config.ring_count = shape->actors;
+    config.rings.fds = (const int(*)[2])farm->ring_fds;
+    config.rings.count = shape->actors;
     config.shards[0].eventfd = farm->eventfd;
     config.stats = &farm->shared->state.stats;
-    config.backend = &chaos_backend;
+    config.device.backend = &chaos_backend;
     config.seed = shape->seed;
     config.net = net;
     config.io.frame_channels = 1;
@@ -123,15 +123,15 @@ static struct farm_learner_config learner_config(struct farm *farm) {
     config.algo.max_lag = shape->max_lag;
     config.algo.batch = shape->batch;
     config.algo.stack = shape->stack;
-    config.infer_batch_max = shape->infer_batch_max;
-    config.infer_wait_ms = shape->infer_wait_ms;
-    config.spin_ns = shape->spin_ns;
-    config.nap_ns = shape->nap_ns;
+    config.inference.batch_max = shape->infer_batch_max;
+    config.inference.wait_ms = shape->infer_wait_ms;
+    config.inference.spin_ns = shape->spin_ns;
+    config.inference.nap_ns = shape->nap_ns;
     config.evaluate = shape->evaluate;
     config.episodes_target = 1 << 20;
-    config.checkpoint_dir = shape->checkpoint_every_s > 0 ? farm->shared->folder : NULL;
-    config.checkpoint_every_s = shape->checkpoint_every_s;
-    config.checkpoints_keep = 3;
+    config.checkpoints.dir = shape->checkpoint_every_s > 0 ? farm->shared->folder : NULL;
+    config.checkpoints.every_s = shape->checkpoint_every_s;
+    config.checkpoints.keep = 3;
     return config;
 }
 
@@ -253,7 +253,7 @@ static void choose_checkpoint(struct farm *farm) {
     }
     if (folder) closedir(folder);
     snprintf(farm->checkpoint, sizeof farm->checkpoint, "%s/%s", farm->shared->folder, newest);
-    farm->learner.checkpoint_load = newest[0] ? farm->checkpoint : NULL;
+    farm->learner.checkpoints.load = newest[0] ? farm->checkpoint : NULL;
 }
 
 static void before_start(void *context, size_t worker, uint64_t starts) {

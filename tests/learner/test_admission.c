@@ -19,11 +19,11 @@ static void set_up(uint32_t rings, uint32_t batch) {
     struct farm_error err = {0};
     test_farm_open(&farm, rings, FARM_ANSWERS_CENTRAL);
     cr_assert_eq(farm_admission_make(&admission, &learners_end, &err), FARM_OK, "%s", err.message);
-    farm.config.admission = learners_end;
-    farm.config.ring_spec = &farm.spec;
+    farm.config.rings.admission = learners_end;
+    farm.config.rings.spec = &farm.spec;
     farm.config.algo.batch = batch;
     farm.config.algo.lr = farm.config.algo.lr_end = 0;
-    farm.config.infer_batch_max = 2 * WIDTH + 1; // lanes are answered in parts
+    farm.config.inference.batch_max = 2 * WIDTH + 1; // lanes are answered in parts
 }
 
 static void tear_down(void) {
@@ -285,7 +285,7 @@ static void expect_woken(uint32_t r, int wake) {
 Test(admission, a_bridge_in_an_actors_place_is_woken_by_its_eventfd) {
     const int wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), wake_fds[PLACES] = {-1, wake, -1, -1};
     set_up(2, LANES * WIDTH);
-    farm.config.wake_fds = wake_fds;
+    farm.config.rings.wake_fds = wake_fds;
     test_farm_launch(&farm);
     act_until_answered(STEPS);
     const uint32_t descriptors = descriptors_of(farm.learner);
@@ -305,7 +305,7 @@ Test(admission, a_bridge_in_an_actors_place_is_woken_by_its_eventfd) {
 // No actor rings, and inference sleeps for longer than the test may take.
 Test(admission, rings_join_and_leave_while_inference_sleeps) {
     set_up(0, LANES * WIDTH);
-    farm.config.nap_ns = 100 * TEST_LIMIT_NS;
+    farm.config.inference.nap_ns = 100 * TEST_LIMIT_NS;
     idle = true;
     test_farm_launch(&farm);
     for (uint32_t i = 0; i < 20; i++) {

@@ -28,7 +28,7 @@ static void set_up(void) {
     table = (struct table){.config = test_learner_config(4, 3, 1)};
     test_folder_make(table.folder, sizeof table.folder);
     table.config.stats = &table.stats;
-    table.config.checkpoint_dir = table.folder;
+    table.config.checkpoints.dir = table.folder;
     table.parts = (struct farm_learner_parts){.config = &table.config, .ops = &ops};
     cr_assert_eq(farm_net_make(&table.config.net, &table.config.io, &table.parts.net, &err), FARM_OK);
     cr_assert_leq(table.parts.net.parameter_count, sizeof table.params / sizeof *table.params);
@@ -82,11 +82,11 @@ Test(learner, the_newest_checkpoints_stay_as_many_as_the_recipe_says) {
     put_noise("000000000099.safetensors"); // newer: it was damaged, and the run goes on from before it
     for (uint64_t n = 1; n <= 3; n++) save_at(n, 0, 0);
     cr_assert_eq(test_folder_files(table.folder, NULL, 0), 4, "0: all stay");
-    table.config.checkpoints_keep = 2;
+    table.config.checkpoints.keep = 2;
     save_at(4, 0, 0);
     cr_expect(has("000000000099.safetensors") && has("000000000004.safetensors") && has("000000000003.safetensors"));
     cr_assert_eq(test_folder_files(table.folder, NULL, 0), 3);
-    table.config.checkpoints_keep = 1;
+    table.config.checkpoints.keep = 1;
     save_at(999999999999, 0, 0);
     save_at(1000000000000, 0, 0); // a digit more: its text is less
     cr_assert(has("1000000000000.safetensors"));
@@ -99,7 +99,7 @@ static void expect_best(double value, uint64_t frames) {
 }
 
 Test(learner, the_best_checkpoint_stays_also_over_a_resume) {
-    table.config.checkpoints_keep = 1;
+    table.config.checkpoints.keep = 1;
     save_at(1, FARM_STATS_RETURNS - 1, 9);
     expect_best(-1, 0); // too few games
     save_at(2, FARM_STATS_RETURNS, 5);

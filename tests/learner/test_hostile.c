@@ -35,7 +35,7 @@ static void set_up(bool frames, bool local) {
     test_farm_open(&farm, 0, local ? FARM_ANSWERS_LOCAL : FARM_ANSWERS_CENTRAL);
     if (frames) {
         test_learner_frames(&farm.config, &farm.spec, SIDE, STACK);
-        farm.config.precision = FARM_PRECISION_AUTO;
+        farm.config.arithmetic.precision = FARM_PRECISION_AUTO;
     }
     farm.config.algo.grad_norm_clip = 40; // rewards are not clipped: every one that passes reaches the gradient
     for (uint32_t a = 0; a < ACTORS; a++) test_farm_add(&farm, a);

@@ -144,7 +144,7 @@ Test(learner, learns_answers_each_step_once_and_ends_on_sigterm_with_a_checkpoin
     char path[512];
     // Earlier sessions took 30 s of a run that ends 10 s after this one's first step, which no supervisor reports here.
     farm.config.before.wall_s = 30;
-    farm.config.seconds_target = 10;
+    farm.config.target.seconds = 10;
     farm.config.algo.lr = 0.012;
     farm.config.algo.lr_end = 0;
     launch_until(has_learned);
@@ -184,14 +184,14 @@ Test(learner, a_synchronous_one_goes_on_with_the_window_that_was_not_trained_on)
 Test(learner, goes_on_where_it_was_after_sigkill) {
     char path[512];
     uint64_t acted, steps;
-    farm.config.checkpoint_every_s = 0.03;
+    farm.config.checkpoints.every_s = 0.03;
     launch_until(has_saved);
     for (int life = 0; life < 2; life++) {
         test_farm_end(&farm, SIGKILL);
         const struct farm_stats before = *stats();
         (void)count_answered(&acted);
         check_checkpoint(path);
-        farm.config.checkpoint_load = path;
+        farm.config.checkpoints.load = path;
         goal = before.updates + 20;
         launch_until(went_on);
         (void)count_answered(&steps);
@@ -243,7 +243,7 @@ Test(learner, reaches_its_frames_and_sets_done) {
     char path[512];
     farm.config.frames_per_step = 4;
     farm.config.before.frames = 1000;
-    farm.config.frames_target = 21000;
+    farm.config.target.frames = 21000;
     launch_to_its_end(0);
     cr_assert_eq(stats()->done, 1);
     cr_assert_eq(stats()->frames, 1000 + 4 * stats()->agent_steps);
@@ -339,11 +339,11 @@ Test(learner, a_device_goes_on_from_the_parameters_of_a_checkpoint) {
     device.count = make_net().parameter_count;
     ops.state = state_by_copy;
     ops.state_changed = restore_device;
-    farm.config.backend = &ops;
+    farm.config.device.backend = &ops;
     launch_for_updates(20);
     test_farm_end(&farm, SIGTERM);
     float *first = newest_checkpoint(path);
-    farm.config.checkpoint_load = path;
+    farm.config.checkpoints.load = path;
     farm.config.algo.lr = farm.config.algo.lr_end = 0;
     launch_for_updates(5);
     test_farm_end(&farm, SIGTERM);
@@ -371,7 +371,7 @@ Test(learner, loads_a_checkpoint_of_version_0) {
     snprintf(path, sizeof path, "%s/000000000000.safetensors", farm.folder);
     static const char *const pairs[][2] = {{"learning_rate_factor", "0.25"}};
     cr_assert_eq(farm_checkpoint_save(path, &net, &state, pairs, 1, &farm.shared->err), FARM_OK);
-    farm.config.checkpoint_load = path;
+    farm.config.checkpoints.load = path;
     farm.config.algo.lr = farm.config.algo.lr_end = 0;
     goal = 5;
     launch_until(was_answered);
@@ -406,7 +406,7 @@ Test(learner, statistics_go_on_from_a_checkpoint_and_are_frozen_in_evaluation) {
             cr_expect_float_eq(kept[net.tensors[net.normalise].offset + i], 0, 0.2);
             cr_expect_float_eq(kept[net.tensors[net.normalise + 1].offset + i], 1.0 / 3, 0.1);
         }
-        farm.config.checkpoint_load = path;
+        farm.config.checkpoints.load = path;
     }
     farm.config.evaluate = true;
     farm.config.episodes_target = UINT32_MAX;
@@ -454,7 +454,7 @@ static void lose_device(struct farm_backend_ops *ops, uint64_t copied_after) {
     ops->begin = begin_on_device;
     ops->finish = finish_on_device;
     ops->state = state_of_device;
-    farm.config.backend = ops;
+    farm.config.device.backend = ops;
     launch_to_its_end(1);
     cr_assert_str_eq(farm.shared->err.message, "the device is lost");
     cr_assert_eq(stats()->updates, LOST_AFTER);
@@ -516,7 +516,7 @@ static bool has_acted(void) {
 Test(learner, lanes_wider_than_a_batch_are_answered_in_parts) {
     farm.config.evaluate = farm.config.greedy = true;
     farm.config.episodes_target = UINT32_MAX;
-    farm.config.infer_batch_max = 3;
+    farm.config.inference.batch_max = 3;
     launch_until(has_acted);
     test_farm_end(&farm, SIGTERM);
     expect_exact_figures();
@@ -539,8 +539,8 @@ Test(learner, falls_back_to_the_cpu_and_logs_why_and_what_it_costs) {
         const int errors = memfd_create("log", MFD_CLOEXEC), before = dup(STDERR_FILENO);
         tear_down();
         set_up();
-        farm.config.device = FARM_DEVICE_AUTO;
-        farm.config.cuda_library = "/nowhere/libfarm_cuda.so";
+        farm.config.device.kind = FARM_DEVICE_AUTO;
+        farm.config.device.cuda_library = "/nowhere/libfarm_cuda.so";
         farm.config.shards[0].gpu = planned ? "0000:01:00.0" : NULL;
         dup2(errors, STDERR_FILENO);
         test_farm_launch(&farm);
@@ -576,7 +576,7 @@ Test(learner, refuses_what_cannot_work_with_a_sentence) {
     expect_refused("does not fit the environment's");
     farm.config.io.actions = ACTIONS + 1;
     expect_refused("does not fit the environment's");
-    farm.config.checkpoint_load = "/nowhere.safetensors";
+    farm.config.checkpoints.load = "/nowhere.safetensors";
     expect_refused("/nowhere.safetensors");
     farm.config.evaluate = true;
     expect_refused("no episodes");
@@ -590,7 +590,7 @@ Test(learner, refuses_a_checkpoint_of_other_actions_whose_tensors_fit) {
     const struct farm_backend_state state = farm_backend_state_of(params, NULL, NULL, 0, 0);
     snprintf(path, sizeof path, "%s/000000000000.safetensors", farm.folder);
     cr_assert_eq(farm_checkpoint_save(path, &net, &state, pairs, 1, &farm.shared->err), FARM_OK);
-    farm.config.checkpoint_load = path;
+    farm.config.checkpoints.load = path;
     launch_to_its_end(1);
     const char *message = farm.shared->err.message;
     cr_assert(strstr(message, "its policy, gaussian 2, cannot choose") && strstr(message, "need categorical "), "%s",

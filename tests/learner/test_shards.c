@@ -56,7 +56,7 @@ static void train_with(uint32_t shards) {
     pid_t actors[PLACES];
     ops.infer = infer, ops.pass = pass, ops.destroy = destroy;
     test_farm_open(&farm, PLACES, FARM_ANSWERS_CENTRAL);
-    farm.config.ring_shard = ring_shard = shard_of;
+    farm.config.rings.shard = ring_shard = shard_of;
     farm.config.shard_count = shards;
     for (uint32_t k = 0; k < shards; k++)
         farm.config.shards[k] =
@@ -66,12 +66,12 @@ static void train_with(uint32_t shards) {
         actors[r] = test_actor_fork(&farm, r, farm.config.shards[shard_of[r]].eventfd);
     }
     test_farm_lend(&farm);
-    farm.config.backend = &ops;
+    farm.config.device.backend = &ops;
     farm.config.algo.batch = 2 * PLACES + 1; // shards have unequal shares
-    farm.config.infer_batch_max = LANES * WIDTH;
-    farm.config.train_threads = 4;
-    farm.config.micro_batch = 1;
-    farm.config.frames_target = 20000;
+    farm.config.inference.batch_max = LANES * WIDTH;
+    farm.config.training.threads = 4;
+    farm.config.training.micro_batch = 1;
+    farm.config.target.frames = 20000;
     cr_assert_eq(farm_net_make(&farm.config.net, &farm.config.io, &net, &err), FARM_OK, "%s", err.message);
     seen.parameter_count = net.parameter_count;
     seen.params = calloc(net.parameter_count, sizeof(float));

@@ -48,7 +48,7 @@ static void set_up(void) {
     table.rig.learner.algo.batch = LANES * WIDTH;
     table.rig.learner.algo.reward_clip = 1.5;
     table.rig.learner.algo.reward_scale = 2;
-    table.rig.learner.infer_batch_max = 1;
+    table.rig.learner.inference.batch_max = 1;
     table.rig.learner.net = (struct farm_net_spec){
         .name = "small",
         .about = "small",

@@ -85,8 +85,8 @@ static void run_both(uint64_t spin_ns) {
     test_farm_lend(&farm);
     learner.learner = farm.config;
     learner.learner.io.actions = 2;
-    learner.learner.frames_target = FRAMES;
-    learner.learner.spin_ns = spin_ns;
+    learner.learner.target.frames = FRAMES;
+    learner.learner.inference.spin_ns = spin_ns;
     cr_assert_eq(pthread_create(&threads[0], NULL, run_actor, &actor), 0);
     cr_assert_eq(pthread_create(&threads[1], NULL, run_learner, &learner), 0);
     cr_assert_eq(pthread_join(threads[1], NULL), 0);

@@ -140,7 +140,7 @@ static void set_up_with(bool frames) {
     algo->adam_epsilon = 1; // far from the point where only signs matter
     algo->loss_sum = true;
     problem.rig.learner.seed = 5;
-    problem.rig.learner.infer_batch_max = 1;
+    problem.rig.learner.inference.batch_max = 1;
     rig_open(&problem.rig, spec, 1);
     write_steps();
 }
@@ -210,8 +210,8 @@ static void compare_variants(bool frames) {
     for (uint32_t micro_batch = 1; micro_batch <= COLUMNS; micro_batch += 2)
         for (uint32_t threads = 1; threads <= 4; threads++) {
             char what[64];
-            learner->micro_batch = micro_batch;
-            learner->train_threads = threads;
+            learner->training.micro_batch = micro_batch;
+            learner->training.threads = threads;
             snprintf(what, sizeof what, "micro-batches of %u on %u threads", micro_batch, threads);
             expect_equal(update, what);
         }

@@ -47,7 +47,7 @@ static void train(const char *key, const char *value, struct farm_sample *sample
     struct farm_run *run = make_with(&request, &recipe, key, value);
     cr_assert_eq(run->plan.actors, 2);
     cr_assert_eq(run->plan.shards, strcmp(key, "infer_threads") == 0 ? 2 : 1);
-    run->workers.learner.frames_target = 5000;
+    run->workers.learner.target.frames = 5000;
     cr_assert_eq(farm_run_build(run, &err), FARM_OK, "%s", err.message);
     cr_assert_eq(farm_run_execute(run, &interrupted, &err), FARM_OK, "%s", err.message);
     farm_run_sample(&run->sampler, run->events.end_ns, sample);

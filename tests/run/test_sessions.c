@@ -70,7 +70,7 @@ TestSuite(sessions, .fini = end, .timeout = 60);
 static bool reply_to_request(void) {
     struct farm_admission_request request;
     struct farm_admission_reply reply;
-    if (!farm_admission_receive_request(t->run.workers.learner.admission, 0, &request)) return false;
+    if (!farm_admission_receive_request(t->run.workers.learner.rings.admission, 0, &request)) return false;
     reply = (struct farm_admission_reply){.ring = request.ring};
     if (request.kind == FARM_ADMISSION_LEAVE) {
         t->leaves++;
@@ -82,7 +82,7 @@ static bool reply_to_request(void) {
         close(request.fds[1]);
         if (++t->joins == t->refused_join) reply.status = farm_fail(&reply.error, FARM_E_LIMIT, "no room for a ring");
     }
-    farm_admission_send_reply(t->run.workers.learner.admission, &reply);
+    farm_admission_send_reply(t->run.workers.learner.rings.admission, &reply);
     return true;
 }
 
@@ -184,8 +184,8 @@ Test(sessions, a_node_gets_places_and_its_bridge_receives_the_rings) {
     farm_ring_close(&ring);
     cr_expect_eq(t->run.workers.count, 3);
     (void)farm_run_learners_fill(&t->run.learners);
-    cr_expect_eq(t->run.workers.learner.wake_fds[2], t->run.bridges.bridge[0].wake);
-    cr_expect_eq(t->run.workers.learner.wake_fds[3], -1);
+    cr_expect_eq(t->run.workers.learner.rings.wake_fds[2], t->run.bridges.bridge[0].wake);
+    cr_expect_eq(t->run.workers.learner.rings.wake_fds[3], -1);
     request_places(0, 7, 3, 1); // repeated by the same node
     cr_expect_eq(t->joins, 3);
     cr_expect_eq(count_received(FARM_CONTROL_ADMITTED, NULL), 2);

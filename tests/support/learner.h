@@ -69,8 +69,8 @@ static inline float *test_newest_checkpoint(const struct farm_learner_config *le
     struct farm_error err = {0};
     struct farm_net net;
     bool has_optimiser;
-    cr_assert_geq(test_folder_files(learner->checkpoint_dir, name, sizeof name), 1, "no checkpoint");
-    snprintf(path, bytes, "%s/%s", learner->checkpoint_dir, name);
+    cr_assert_geq(test_folder_files(learner->checkpoints.dir, name, sizeof name), 1, "no checkpoint");
+    snprintf(path, bytes, "%s/%s", learner->checkpoints.dir, name);
     cr_assert_eq(farm_net_make(&learner->net, &learner->io, &net, &err), FARM_OK, "%s", err.message);
     const size_t count = net.parameter_count;
     float *vectors = calloc(3 * count, sizeof *vectors);

@@ -56,8 +56,8 @@ static inline struct farm_learner_config test_learner_config(int flat, int actio
                                                  .adam_beta1 = 0.9,
                                                  .adam_beta2 = 0.999,
                                                  .adam_epsilon = 1e-8},
-                                        .precision = FARM_PRECISION_F32,
-                                        .train_threads = 1,
+                                        .arithmetic = {.precision = FARM_PRECISION_F32},
+                                        .training = {.threads = 1},
                                         .memory_node = -1,
                                         .frames_per_step = 1};
 }
@@ -183,7 +183,7 @@ static inline enum farm_status rig_infer(struct rig *rig) {
     struct farm_policy_rows rows[RIG_LANES];
     uint32_t id = 0, env = 0;
     while (id < rig->lanes.lane_count) {
-        uint32_t room = rig->learner.infer_batch_max, count = 0;
+        uint32_t room = rig->learner.inference.batch_max, count = 0;
         const uint32_t shard = rig->lanes.lanes[id].shard;
         while (room && id < rig->lanes.lane_count && rig->lanes.lanes[id].shard == shard) {
             struct farm_lane *lane = rig_lane(rig, id);

@@ -229,16 +229,16 @@ static inline void test_farm_remove(struct test_farm *farm, uint32_t r) {
 // What a learner of this farm is given, but for what the test changes.
 static inline struct farm_learner_config test_farm_config(struct test_farm *farm) {
     struct farm_learner_config config = test_learner_config(FLAT, ACTIONS, UNROLL);
-    config.ring_fds = farm->fds;
-    config.ring_count = PLACES;
+    config.rings.fds = farm->fds;
+    config.rings.count = PLACES;
     config.shards[0].eventfd = farm->bell;
     config.stats = &farm->shared->stats;
     config.seed = 3;
     config.algo.batch = LANES * WIDTH;
-    config.infer_batch_max = PLACES * LANES * WIDTH;
-    config.infer_wait_ms = 0.2;
-    config.checkpoint_dir = farm->folder;
-    config.checkpoints_keep = 3;
+    config.inference.batch_max = PLACES * LANES * WIDTH;
+    config.inference.wait_ms = 0.2;
+    config.checkpoints.dir = farm->folder;
+    config.checkpoints.keep = 3;
     return config;
 }
 

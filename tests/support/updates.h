@@ -142,9 +142,9 @@ static inline void update_configure(struct update_run *run) {
     algo->reward_clip = (double)c->reward_clip;
     algo->reward_scale = (double)c->reward_scale;
     algo->loss_sum = c->loss_sum;
-    learner->infer_batch_max = UPDATES_COLUMNS;
-    learner->micro_batch = 4; // several pieces a pass
-    learner->train_threads = 2;
+    learner->inference.batch_max = UPDATES_COLUMNS;
+    learner->training.micro_batch = 4; // several pieces a pass
+    learner->training.threads = 2;
     run->rig.learning_rate = (double)c->lr;
     run->rig.schedule = (double)UPDATES_SCHEDULE;
     run->rig.passes = (uint32_t)c->passes;
@@ -178,7 +178,7 @@ static inline struct update_run *update_open(const struct update_case *c, const 
     run->c = c;
     update_configure_spaces(run, &spec);
     update_configure(run);
-    run->rig.learner.precision = precision;
+    run->rig.learner.arithmetic.precision = precision;
     rig_open(&run->rig, spec, 1);
     update_open_backend(run, ops);
     return run;

@@ -107,19 +107,20 @@ static void destroy(struct farm_backend *backend) {
 }
 
 static uint32_t training_threads(const struct farm_learner_config *learner) {
-    return learner->train_threads ? learner->train_threads : 1;
+    return learner->training.threads ? learner->training.threads : 1;
 }
 
 // Units of one forward and backward pass of a training thread. The recipe's micro_batch counts windows.
 static uint32_t choose_micro_batch(const struct farm_backend *backend) {
     const struct farm_learner_config *learner = backend->learner;
-    const uint32_t threads = learner->deterministic ? 1 : training_threads(learner),
+    const uint32_t threads = learner->deterministic.on ? 1 : training_threads(learner),
                    share = (farm_algo_pass_units(backend->plan, backend->columns_max) + threads - 1) / threads;
     const uint32_t rows = backend->net->io.frame_channels ? FRAME_ROWS
-                          : learner->deterministic        ? FIXED_FLAT_ROWS
+                          : learner->deterministic.on     ? FIXED_FLAT_ROWS
                                                           : FLAT_ROWS;
-    const uint32_t wanted = learner->micro_batch ? farm_algo_units(backend->plan, learner->micro_batch)
-                                                 : rows / (uint32_t)farm_cpu_gradient_rows(backend->plan, 1);
+    const uint32_t wanted = learner->training.micro_batch
+                                ? farm_algo_units(backend->plan, learner->training.micro_batch)
+                                : rows / (uint32_t)farm_cpu_gradient_rows(backend->plan, 1);
     return wanted > share ? share : wanted < 1 ? 1 : wanted;
 }
 
@@ -128,15 +129,15 @@ static enum farm_status choose_arithmetic(struct farm_backend *backend, struct f
     const struct farm_learner_config *learner = backend->learner;
     const struct farm_arithmetic_request request = {
         .net = backend->net,
-        .precision = learner->precision,
+        .precision = learner->arithmetic.precision,
         .train_rows = learner->evaluate ? 0 : (int)farm_cpu_gradient_rows(backend->plan, backend->micro_batch),
-        .infer_rows = (int)learner->infer_batch_max,
+        .infer_rows = (int)learner->inference.batch_max,
         .version_rows =
             (int)(farm_algo_pass_units(backend->plan, backend->columns_max) * farm_algo_unit_rows(backend->plan)),
-        .fixed = learner->deterministic,
-        .cpu_name = learner->cpu_name,
-        .run_file = learner->arithmetic_run_file,
-        .user_file = learner->arithmetic_user_file,
+        .fixed = learner->deterministic.on,
+        .cpu_name = learner->arithmetic.cpu_name,
+        .run_file = learner->arithmetic.run_file,
+        .user_file = learner->arithmetic.user_file,
     };
     char text[FARM_ARITHMETIC_TEXT];
     const enum farm_status status = farm_arithmetic_choose(&request, &backend->arithmetic, text, err);
@@ -145,7 +146,7 @@ static enum farm_status choose_arithmetic(struct farm_backend *backend, struct f
 }
 
 static uint32_t sums_most(const struct farm_learner_config *learner) {
-    return learner->deterministic ? SUMS : training_threads(learner);
+    return learner->deterministic.on ? SUMS : training_threads(learner);
 }
 
 static size_t block_count(const struct farm_backend *backend) {
@@ -162,7 +163,7 @@ static enum farm_status make_threads(struct farm_backend *backend, uint32_t coun
                                                     .units_max = backend->micro_batch};
     backend->threads.count = count;
     backend->threads.choice = (struct farm_thread_choice){
-        .threads = count, .fixed = !learner->train_threads_chosen || learner->deterministic};
+        .threads = count, .fixed = !learner->training.threads_chosen || learner->deterministic.on};
     enum farm_status status = FARM_OK;
     for (uint32_t i = 0; i < count && !status; i++)
         status = farm_cpu_gradient_make(&config, &backend->threads.each[i], err);
@@ -227,7 +228,7 @@ static enum farm_status make_shard(struct farm_backend *backend, uint32_t k, str
                                               .head = backend->head,
                                               .arithmetic = &backend->arithmetic,
                                               .board = shard->board,
-                                              .rows_max = learner->infer_batch_max,
+                                              .rows_max = learner->inference.batch_max,
                                               .sampler = {.greedy = learner->greedy, .seed = learner->seed},
                                               .cpus = several ? learner->shards[k].cpus : NULL};
     return farm_policy_make(&config, &shard->policy, err);
@@ -250,7 +251,7 @@ static enum farm_status make_parameters(struct farm_backend *backend, struct far
     backend->optimiser.config = farm_algo_optimiser(&learner->algo);
     farm_optimiser_init(&backend->optimiser.config, backend->net->parameter_count, first, second,
                         &backend->optimiser.state);
-    if (!learner->checkpoint_load) farm_net_init(backend->net, learner->init, learner->seed, backend->params);
+    if (!learner->checkpoints.load) farm_net_init(backend->net, learner->init, learner->seed, backend->params);
     return FARM_OK;
 }
 
@@ -308,7 +309,7 @@ static uint32_t chunk_size(const struct farm_backend *backend, uint32_t chunk) {
 // Adds a chunk's gradients to the thread's sum. Deterministic: all chunks of a sum to that sum, in any thread.
 static void differentiate_piece(void *context, uint32_t piece, uint32_t thread) {
     struct farm_backend *backend = context;
-    const bool fixed = backend->learner->deterministic;
+    const bool fixed = backend->learner->deterministic.on;
     struct farm_cpu_sum *sum = &backend->sums.each[fixed ? piece : thread];
     for (uint32_t chunk = piece; chunk < backend->work.chunks; chunk += fixed ? SUMS : backend->work.chunks)
         farm_cpu_gradient_add(prepared(backend, thread), backend->work.iteration, backend->work.indices,
@@ -333,7 +334,7 @@ static void run_in_threads(struct farm_backend *backend, uint32_t count,
 // any number of threads.
 static void begin_work(struct farm_backend *backend, struct farm_iteration *iteration, uint32_t units,
                        uint32_t threads) {
-    const uint32_t divisor = backend->learner->deterministic ? 1 : threads, each = (units + divisor - 1) / divisor;
+    const uint32_t divisor = backend->learner->deterministic.on ? 1 : threads, each = (units + divisor - 1) / divisor;
     backend->threads.used = threads;
     backend->work.number++;
     backend->work.iteration = iteration;
@@ -408,7 +409,7 @@ static void step(struct farm_backend *backend, float learning_rate, double scale
 // Computes the gradients of the work's units into some sums, and adds up their terms.
 static void differentiate(struct farm_backend *backend) {
     const uint32_t chunks = backend->work.chunks;
-    run_in_threads(backend, backend->learner->deterministic && chunks > SUMS ? SUMS : chunks, differentiate_piece);
+    run_in_threads(backend, backend->learner->deterministic.on && chunks > SUMS ? SUMS : chunks, differentiate_piece);
     backend->sums.count = 0;
     for (uint32_t k = 0; k < backend->sums.most; k++) {
         const struct farm_cpu_sum *sum = &backend->sums.each[k];

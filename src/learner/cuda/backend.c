@@ -276,7 +276,7 @@ static enum farm_status harvest(struct farm_backend *backend, struct farm_error 
 
 // Whether the state in host memory is older than the config's period.
 static bool state_is_due(const struct farm_backend *backend) {
-    const double every = backend->shards[0]->context.learner->state_every_s;
+    const double every = backend->shards[0]->context.learner->device.state_every_s;
     return (double)(farm_now_ns() - parameters_of(backend, 0)->copied_ns) > (every > 0 ? every : STATE_EVERY_S) * 1e9;
 }
 

@@ -10,7 +10,7 @@ static const double LIMIT_S = 600; // unless the learner's config has a limit
 static const uint64_t NAP_MIN_NS = 20000, NAP_MAX_NS = 1000000, NAP_SHARE = 64;
 
 double farm_cuda_limit_s(const struct farm_learner_config *learner) {
-    return learner->gpu_limit_s > 0 ? learner->gpu_limit_s : LIMIT_S;
+    return learner->device.limit_s > 0 ? learner->device.limit_s : LIMIT_S;
 }
 
 void farm_cuda_give_up(struct farm_cuda_context *context) {

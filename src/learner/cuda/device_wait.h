@@ -1,6 +1,7 @@
 // How long the host waits for a GPU. A lost GPU returns an error; a hanging GPU returns nothing and never ends its
-// work. A thread that has waited longer than the learner's gpu_limit_s gives the GPU up for all threads: none waits for
-// it again, its resources are leaked on purpose (freeing them could block), and the process ends. Runs in the learner.
+// work. A thread that has waited longer than the learner's device.limit_s gives the GPU up for all threads: none waits
+// for it again, its resources are leaked on purpose (freeing them could block), and the process ends. Runs in the
+// learner.
 #ifndef FARM_LEARNER_CUDA_DEVICE_WAIT_H
 #define FARM_LEARNER_CUDA_DEVICE_WAIT_H
 

@@ -114,8 +114,8 @@ static size_t state_bytes(const struct farm_cuda_context *context) {
 
 size_t farm_cuda_inference_bytes(const struct farm_cuda_context *context) {
     const struct farm_cuda_executor_config config =
-        farm_cuda_executor_config(context, context->learner->infer_batch_max, false);
-    const size_t rows = context->learner->infer_batch_max, outputs = (size_t)context->head.outputs;
+        farm_cuda_executor_config(context, context->learner->inference.batch_max, false);
+    const size_t rows = context->learner->inference.batch_max, outputs = (size_t)context->head.outputs;
     const struct lists lists = lay_out_lists(context, (uint32_t)rows, (uint32_t)rows);
     return farm_cuda_executor_bytes(&config) + lists.bytes +
            rows * (sizeof(float) * (outputs + 1) + 2 * (size_t)context->head.action_bytes) +
@@ -345,13 +345,13 @@ enum farm_status farm_cuda_inference_make(struct farm_cuda_context *context, str
     struct farm_cuda_inference *i = calloc(1, sizeof *i);
     if (!i) return farm_fail(err, FARM_E_LIMIT, "no memory for inference");
     i->context = context;
-    i->rows_max = context->learner->infer_batch_max;
+    i->rows_max = context->learner->inference.batch_max;
     build_ladder(i);
     for (uint32_t r = 0; r < i->rung_count; r++)
         i->rungs[r].lists = lay_out_lists(context, i->rungs[r].rows, i->rungs[r].lanes);
     i->lanes_max = i->rungs[i->rung_count - 1].lanes;
     const struct farm_cuda_executor_config config =
-        farm_cuda_executor_config(context, context->learner->infer_batch_max, false);
+        farm_cuda_executor_config(context, context->learner->inference.batch_max, false);
     enum farm_status status = farm_cuda_stream_make(true, &i->stream, NULL, err);
     if (!status) status = allocate_lists(i, err);
     if (!status) status = allocate_pinned(i, err);
@@ -497,7 +497,7 @@ static enum farm_status check_stream(struct farm_cuda_inference *i, uint64_t sta
 
 // Waits for the replay's sequence number; checks the stream now and then.
 static enum farm_status wait_for_end(struct farm_cuda_inference *i, struct farm_error *err) {
-    const bool sleeps = i->context->learner->spin_ns == 0; // other threads need the CPU
+    const bool sleeps = i->context->learner->inference.spin_ns == 0; // other threads need the CPU
     const uint64_t start_ns = farm_now_ns();
     for (uint32_t spins = 1; farm_load_acquire(i->flag) != i->sequence; spins++) {
         if (sleeps) {

@@ -97,7 +97,7 @@ enum farm_status farm_cuda_parameters_make(const struct farm_net *net, const str
     if (!status) {
         struct farm_optimiser_state state;
         farm_optimiser_init(&out->optimiser.config, net->parameter_count, out->host.first, out->host.second, &state);
-        if (!learner->checkpoint_load) farm_net_init(net, learner->init, learner->seed, out->host.params);
+        if (!learner->checkpoints.load) farm_net_init(net, learner->init, learner->seed, out->host.params);
         status = farm_cuda_parameters_upload(out, stream, err);
     }
     if (status) farm_cuda_parameters_free(out);

@@ -62,7 +62,7 @@ static enum farm_status open_device(struct farm_cuda_context *context, struct fa
     FARM_CUDA_TRY(cudaGetDeviceProperties(&properties, context->device));
     FARM_CUDA_TRY(cudaDriverGetVersion(&driver));
     farm_cuda_vendor_describe(&context->vendor, libraries, sizeof libraries);
-    const enum farm_precision precision = context->learner->precision;
+    const enum farm_precision precision = context->learner->arithmetic.precision;
     const bool f32 = precision == FARM_PRECISION_F32 || (precision == FARM_PRECISION_AUTO && !context->images);
     context->precision = f32 ? FARM_PRECISION_F32 : FARM_PRECISION_BF16;
     farm_log_info("device cuda: %s, compute capability %d.%d, driver for CUDA %d.%d, %s; arithmetic in %s",
@@ -104,7 +104,7 @@ static enum farm_mirror smallest_mirror(const struct farm_cuda_context *context)
 // The largest mirror up to the requested one that fits, by the sizes that are known beforehand.
 static enum farm_status choose_mirror(const struct farm_cuda_context *context, enum farm_mirror *mode,
                                       struct farm_error *err) {
-    const enum farm_mirror requested = context->learner->mirror, smallest = smallest_mirror(context);
+    const enum farm_mirror requested = context->learner->device.mirror, smallest = smallest_mirror(context);
     const enum farm_mirror wanted = requested < smallest ? requested : smallest;
     size_t left, total;
     FARM_CUDA_TRY(cudaMemGetInfo(&left, &total));
@@ -206,7 +206,7 @@ static enum farm_status make_with_smaller_mirror(struct farm_cuda_shard *shard, 
 
 static enum farm_status start_shard(struct farm_cuda_shard *shard, struct farm_error *err) {
     struct farm_cuda_context *context = &shard->context;
-    enum farm_mirror mode = context->learner->mirror;
+    enum farm_mirror mode = context->learner->device.mirror;
     enum farm_status status = open_device(context, err);
     if (!status)
         status = farm_cuda_register(context->lanes, context->shard, context->device, 0, &context->registered, err);

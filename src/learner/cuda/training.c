@@ -109,7 +109,7 @@ static size_t scratch_arrays(const struct farm_cuda_context *context) {
 
 // Units of one forward and backward pass: micro_batch windows, or as many as keep the GPU busy.
 static uint32_t chunk_units(const struct farm_cuda_context *context) {
-    const uint32_t windows = context->learner->micro_batch, rows = context->images ? FRAME_ROWS : FLAT_ROWS;
+    const uint32_t windows = context->learner->training.micro_batch, rows = context->images ? FRAME_ROWS : FLAT_ROWS;
     uint32_t chunk = windows ? farm_algo_units(context->plan, windows) : rows / pass_rows(context);
     if (chunk > farm_cuda_pass_units(context)) chunk = farm_cuda_pass_units(context);
     return chunk ? chunk : 1;

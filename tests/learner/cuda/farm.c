@@ -79,11 +79,11 @@ static struct farm_ring_spec configure(struct rig *farm, const struct setting *s
     if (s->lstm) // a burn-in may begin at any step
         farm_ring_spec_state(&spec, s->lstm * 2 * LSTM_UNITS, s->burn_in ? 1 : UNROLL);
     learner->seed = 7;
-    learner->precision = s->bf16 ? FARM_PRECISION_BF16 : FARM_PRECISION_F32;
-    learner->infer_batch_max = s->infer_batch_max;
-    learner->micro_batch = s->micro_batch;
-    learner->spin_ns = s->spin_ns;
-    learner->mirror = s->mirror;
+    learner->arithmetic.precision = s->bf16 ? FARM_PRECISION_BF16 : FARM_PRECISION_F32;
+    learner->inference.batch_max = s->infer_batch_max;
+    learner->training.micro_batch = s->micro_batch;
+    learner->inference.spin_ns = s->spin_ns;
+    learner->device.mirror = s->mirror;
     return spec;
 }
 

@@ -156,7 +156,7 @@ Test(cuda_faults, a_lost_gpu_loses_only_the_updates_since_the_last_copy_of_its_s
     for (int i = 0; i < 2; i++) {
         farm_emulator_reset();
         struct rig *farm = open_farm(usual_setting(true, 1));
-        farm->learner.state_every_s = every_s[i];
+        farm->learner.device.state_every_s = every_s[i];
         must_open_backend(farm, &farm_backend_cuda);
         while (farm->n < 3 * UNROLL + 1) {
             cr_assert_eq(play_step(farm), FARM_OK);
@@ -178,20 +178,20 @@ static struct rig *hang_gpu(uint32_t shards, bool inferring, uint64_t spin_ns) {
     struct setting setting = usual_setting(true, shards);
     setting.spin_ns = spin_ns;
     struct rig *farm = open_farm(setting);
-    farm->learner.state_every_s = 1e-9;
+    farm->learner.device.state_every_s = 1e-9;
     must_open_backend(farm, &farm_backend_cuda);
     play_to(farm, UNROLL + 1);
     must_update(farm);
     play_to(farm, 2 * UNROLL + 1);
     farm_emulator.hang_device = (int)shards - 1;
     farm_emulator.hang_after = (int64_t)farm_emulator_account().works;
-    farm->learner.gpu_limit_s = 0.05;
+    farm->learner.device.limit_s = 0.05;
     const char *const of_update = shards == 1 ? "an update has" : "one hangs";
     const enum farm_status first = inferring ? play_step(farm) : rig_update(farm, false);
     cr_assert_eq(first, FARM_E_DEAD, "%s", farm->err.message);
     cr_assert_not_null(strstr(farm->err.message, inferring ? "inference has not ended after 0.05 s" : of_update));
     if (inferring || shards == 1) cr_assert_not_null(strstr(farm->err.message, "--resume"), "%s", farm->err.message);
-    farm->learner.gpu_limit_s = 1e9;
+    farm->learner.device.limit_s = 1e9;
     cr_assert_eq(farm->ops->state(farm->backend).version, 1);
     const enum farm_status other = inferring ? rig_update(farm, false) : play_step(farm);
     cr_assert_eq(other, FARM_E_DEAD, "%s", farm->err.message);
@@ -219,7 +219,7 @@ Test(cuda_faults, a_hanging_gpu_leaves_the_earlier_state, .timeout = 10) {
     struct rig *farm = hanging[0] = open_played(usual_setting(true, 1), 2 * UNROLL + 1);
     cr_assert_eq(rig_update(farm, true), FARM_OK, "%s", farm->err.message);
     farm_emulator.hang_after = (int64_t)farm_emulator_account().works;
-    farm->learner.gpu_limit_s = 0.05;
+    farm->learner.device.limit_s = 0.05;
     cr_assert_eq(farm->ops->state(farm->backend).version, 0);
     cr_assert_eq(play_step(farm), FARM_E_DEAD);
     farm->ops->destroy(farm->backend);
