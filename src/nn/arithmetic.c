@@ -1,8 +1,7 @@
 // See arithmetic.h: which forms exist, and which go together.
 #include "nn/arithmetic.h"
 
-#include "nn/dnnl_op.h"
-#include "nn/own_layer.h"
+#include "nn/layer.h"
 
 static bool has_isa(unsigned isa) {
     return ((unsigned)dnnl_get_effective_cpu_isa() & isa) == isa; // sets of bits; richer ones hold the others'
@@ -19,7 +18,7 @@ static bool fits_block(const struct farm_net *net, int i, int block) {
 // Can kernels/winograd.h compute any op but a first layer over frames?
 static bool has_winograd(const struct farm_net *net, int block) {
     for (int i = net->io.frame_channels > 0; i < net->op_count; i++)
-        if (farm_own_layer_kind_of(&net->ops[i], block, true) == FARM_OWN_WINOGRAD) return true;
+        if (farm_winograd_has(&net->ops[i], block)) return true;
     return false;
 }
 

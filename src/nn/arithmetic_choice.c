@@ -6,8 +6,7 @@
 
 #include "base/time.h"
 #include "nn/arithmetic.h"
-#include "nn/dnnl_op.h"
-#include "nn/own_layer.h"
+#include "nn/layer.h"
 
 enum { PLAN_MAX = 1024 };
 enum { KERNELS_VERSION = 3 }; // raise it when what is timed changes: choices in users' files are then timed again
@@ -117,7 +116,7 @@ static const char *op_name(const struct farm_net *net, int i) {
 
 static bool is_winograd(const struct farm_net *net, const struct farm_arithmetic *a, int i) {
     const struct farm_form form = a->forms[i];
-    return farm_own_layer_kind_of(&net->ops[i], form.block, form.winograd) == FARM_OWN_WINOGRAD;
+    return form.winograd && farm_winograd_has(&net->ops[i], form.block);
 }
 
 // Ops with weights; neighbours of the same name and form share an entry.

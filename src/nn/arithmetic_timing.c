@@ -9,9 +9,8 @@
 #include "base/statistics.h"
 #include "base/time.h"
 #include "nn/arithmetic.h"
-#include "nn/dnnl_op.h"
 #include "nn/executor.h"
-#include "nn/own_layer.h"
+#include "nn/layer.h"
 
 enum {
     CANDIDATES_MAX = FARM_FORMS_MAX + 1,
@@ -180,8 +179,7 @@ void farm_arithmetic_mix(const struct farm_net *net, int count, const struct far
                 const bool rows = forms[g].bf16 == forms[f].bf16 && forms[g].block == forms[f].block;
                 const double cast = rows ? 0 : (double)farm_shape_count(net->ops[i].in) * CAST_SECONDS;
                 // Forms of the same rows compute the op alike, unless it is one of Winograd's.
-                if (rows && farm_own_layer_kind_of(&net->ops[i], forms[f].block, true) != FARM_OWN_WINOGRAD)
-                    seconds = fmin(seconds, op_seconds[g][i]);
+                if (rows && !farm_winograd_has(&net->ops[i], forms[f].block)) seconds = fmin(seconds, op_seconds[g][i]);
                 if (!farm_arithmetic_may_change(net, i) || cost[i - 1][g] + cast >= before) continue;
                 before = cost[i - 1][g] + cast;
                 from[i][f] = g;

@@ -1,7 +1,6 @@
 // See dnnl_layer.h.
 #include "nn/dnnl_layer.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/optimiser.h"
@@ -20,13 +19,13 @@ farm_dnnl_md farm_dnnl_rows_md(struct farm_dnnl *dnnl, struct farm_shape shape, 
     return farm_dnnl_md_make(dnnl, picture ? 4 : 2, dims, type, tag);
 }
 
-static bool has_weights(const struct farm_dnnl_layer_config *config) {
+static bool has_weights(const struct farm_layer_config *config) {
     return config->op.weight >= 0;
 }
 
 // One output's weights have the shape of one input row (dense) or of the input under the kernel (convolution).
-static farm_dnnl_md weights_md(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
-                               dnnl_data_type_t type, dnnl_format_tag_t layout) {
+static farm_dnnl_md weights_md(struct farm_dnnl *dnnl, const struct farm_layer_config *config, dnnl_data_type_t type,
+                               dnnl_format_tag_t layout) {
     const struct farm_net_op *op = &config->op;
     const struct farm_shape under_kernel = {op->in.channels, op->kernel, op->kernel};
     const struct farm_shape shape = op->kind == FARM_NET_OP_DENSE ? op->in : under_kernel;
@@ -38,7 +37,7 @@ struct descs {
     farm_dnnl_md in, out, diff_in, diff_out, bias;
 };
 
-static struct descs descs_of(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config, int batch) {
+static struct descs descs_of(struct farm_dnnl *dnnl, const struct farm_layer_config *config, int batch) {
     const struct farm_net_op *op = &config->op;
     const dnnl_dims_t channels = {op->out.channels};
     return (struct descs){
@@ -51,7 +50,7 @@ static struct descs descs_of(struct farm_dnnl *dnnl, const struct farm_dnnl_laye
 }
 
 // One pass. DATA of FARM_NET_OP_RELU adds diff_out to diff_in.
-static struct farm_dnnl_pd pass_of(const struct farm_dnnl_layer_config *config, const struct descs *d, int pass,
+static struct farm_dnnl_pd pass_of(const struct farm_layer_config *config, const struct descs *d, int pass,
                                    farm_dnnl_md weights) {
     const struct farm_net_op *op = &config->op;
     const bool forward = pass == FORWARD, relu = op->kind == FARM_NET_OP_RELU;
@@ -83,9 +82,8 @@ static void drop_pds(dnnl_primitive_desc_t pds[PASSES]) {
 }
 
 // The primitive descriptors of a layer; those of passes that are not needed become NULL.
-static dnnl_status_t make_pds(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
-                              const struct descs *d, const farm_dnnl_md weights[PASSES],
-                              dnnl_primitive_desc_t pds[PASSES]) {
+static dnnl_status_t make_pds(struct farm_dnnl *dnnl, const struct farm_layer_config *config, const struct descs *d,
+                              const farm_dnnl_md weights[PASSES], dnnl_primitive_desc_t pds[PASSES]) {
     const bool wanted[PASSES] = {true, config->training && config->data_gradient,
                                  config->training && has_weights(config)};
     dnnl_status_t status = dnnl_success;
@@ -99,7 +97,7 @@ static dnnl_status_t make_pds(struct farm_dnnl *dnnl, const struct farm_dnnl_lay
     return status;
 }
 
-static const char *kind_name(const struct farm_dnnl_layer_config *config) {
+static const char *kind_name(const struct farm_layer_config *config) {
     static const char *const names[][2] = {[FARM_NET_OP_CONV] = {"convolution", "bf16 convolution"},
                                            [FARM_NET_OP_DENSE] = {"product", "bf16 product"},
                                            [FARM_NET_OP_RELU] = {"ReLU", "bf16 ReLU"}};
@@ -110,7 +108,7 @@ static const char *kind_name(const struct farm_dnnl_layer_config *config) {
 
 // Does the layer's forward product gain nothing from weights in the layout that its primitive prefers, so that packing
 // them for each version would be lost? oneDNN's gemm copies both factors at each run, except f32 with AVX-512.
-static bool takes_rows(const struct farm_dnnl_layer_config *config, const_dnnl_primitive_desc_t forward) {
+static bool takes_rows(const struct farm_layer_config *config, const_dnnl_primitive_desc_t forward) {
     const char *implementation = "";
     if (config->op.kind != FARM_NET_OP_DENSE) return false;
     if (dnnl_primitive_desc_query(forward, dnnl_query_impl_info_str, 0, &implementation) != dnnl_success) return false;
@@ -120,8 +118,10 @@ static bool takes_rows(const struct farm_dnnl_layer_config *config, const_dnnl_p
 
 // Asks oneDNN at the largest batch which weight layouts the primitives prefer; all batch sizes share them. A dense
 // layer's gradient lies as the flat gradient does: to add what the primitive prefers takes longer than the product.
-static enum farm_status choose_layouts(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, struct farm_error *err) {
-    const struct farm_dnnl_layer_config *config = &layer->config;
+static enum farm_status choose_layouts(struct farm_op_layer *op, struct farm_error *err) {
+    struct farm_dnnl_layer *layer = op->own;
+    struct farm_dnnl *dnnl = op->dnnl;
+    const struct farm_layer_config *config = &op->config;
     const struct descs d = descs_of(dnnl, config, config->batch_max);
     const bool dense = config->op.kind == FARM_NET_OP_DENSE;
     const farm_dnnl_md any = weights_md(dnnl, config, config->type, dnnl_format_tag_any);
@@ -147,96 +147,70 @@ static enum farm_status choose_layouts(struct farm_dnnl *dnnl, struct farm_dnnl_
     return FARM_OK;
 }
 
-// Does a pass read the flat parameters where they lie?
-static bool borrows(const struct farm_dnnl_layer *layer, int pass) {
-    return layer->config.training && pass != WEIGHTS && dnnl_memory_desc_equal(layer->weights_md[pass], layer->flat_md);
-}
-
-static bool allocate(struct farm_dnnl_layer *layer) {
-    const struct farm_dnnl_layer_config *config = &layer->config;
-    const size_t bias_bytes = (size_t)config->op.out.channels * sizeof(float);
-    if (!has_weights(config)) return true;
-    const bool shared = dnnl_memory_desc_equal(layer->weights_md[FORWARD], layer->weights_md[DATA]);
-    for (int pass = 0; pass < (config->training ? PASSES : WEIGHTS); pass++) {
-        const bool again = pass == DATA && shared;
-        if (borrows(layer, pass)) continue;
-        layer->weights[pass] =
-            again ? layer->weights[FORWARD] : farm_dnnl_alloc(dnnl_memory_desc_get_size(layer->weights_md[pass]));
-        if (layer->weights[pass] == NULL) return false;
+// A pass that can read the flat parameters where they lie has no memory.
+static void allocate(struct farm_op_layer *op) {
+    struct farm_dnnl_layer *layer = op->own;
+    const size_t bias_bytes = (size_t)op->config.op.out.channels * sizeof(float);
+    for (int pass = 0; pass < (op->config.training ? PASSES : WEIGHTS); pass++) {
+        const farm_dnnl_md md = layer->weights_md[pass];
+        if (op->config.training && pass != WEIGHTS && dnnl_memory_desc_equal(md, layer->flat_md)) continue;
+        layer->weights[pass] = pass == DATA && dnnl_memory_desc_equal(md, layer->weights_md[FORWARD])
+                                   ? layer->weights[FORWARD]
+                                   : farm_dnnl_keep(op->dnnl, dnnl_memory_desc_get_size(md));
     }
-    layer->bias = farm_dnnl_alloc(bias_bytes);
-    layer->diff_bias = farm_dnnl_alloc(bias_bytes);
-    return layer->bias != NULL && layer->diff_bias != NULL;
+    layer->bias = farm_dnnl_keep(op->dnnl, bias_bytes);
+    layer->diff_bias = farm_dnnl_keep(op->dnnl, bias_bytes);
 }
 
-static enum farm_status make_packing(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, struct farm_error *err) {
+static enum farm_status make_packing(struct farm_op_layer *op, struct farm_error *err) {
+    struct farm_dnnl_layer *layer = op->own;
     const struct farm_dnnl_binding flat = {0, layer->flat_md, NULL};
     enum farm_status status = FARM_OK;
     for (int pass = 0; pass < PASSES && status == FARM_OK; pass++) {
         const struct farm_dnnl_binding packed = {0, layer->weights_md[pass], layer->weights[pass]};
         const bool gradient = pass == WEIGHTS;
         if (packed.data == NULL || (pass == DATA && packed.data == layer->weights[FORWARD])) continue;
-        if (gradient && dnnl_memory_desc_equal(packed.md, flat.md)) continue; // added by our own loop
-        status = farm_dnnl_reorder_make(dnnl, gradient ? packed : flat, gradient ? flat : packed, gradient,
-                                        &layer->pack[pass], err);
+        if (gradient && dnnl_memory_desc_equal(packed.md, flat.md)) // added by our own loop
+            op->writes = dnnl_memory_desc_get_size(packed.md) / sizeof(float);
+        else
+            status = farm_dnnl_reorder_make(op->dnnl, gradient ? packed : flat, gradient ? flat : packed, gradient,
+                                            &layer->pack[pass], err);
     }
     return status;
-}
-
-enum farm_status farm_dnnl_layer_make(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config,
-                                      struct farm_dnnl_layer *layer, struct farm_error *err) {
-    *layer = (struct farm_dnnl_layer){.config = *config};
-    enum farm_status status = choose_layouts(dnnl, layer, err);
-    if (status != FARM_OK) return status;
-    if (!allocate(layer))
-        status = farm_fail(err, FARM_E_LIMIT, "no memory for a layer (%s)", kind_name(config));
-    else if (has_weights(config))
-        status = make_packing(dnnl, layer, err);
-    if (status != FARM_OK) farm_dnnl_layer_drop(layer);
-    return status;
-}
-
-void farm_dnnl_layer_drop(struct farm_dnnl_layer *layer) {
-    if (layer->weights[DATA] == layer->weights[FORWARD]) layer->weights[DATA] = NULL;
-    for (int pass = 0; pass < PASSES; pass++) {
-        farm_dnnl_op_drop(&layer->pack[pass]);
-        free(layer->weights[pass]);
-    }
-    free(layer->bias);
-    free(layer->diff_bias);
-    *layer = (struct farm_dnnl_layer){0};
 }
 
 // ---- operations ----
 
-static enum farm_status make_tanh(struct farm_dnnl *dnnl, const struct farm_dnnl_layer_config *config, int batch,
-                                  const struct farm_dnnl_layer_rows *rows, struct farm_dnnl_op *op,
+static enum farm_status make_tanh(struct farm_op_layer *layer, int batch, struct farm_dnnl_op *out,
                                   struct farm_error *err) {
-    const farm_dnnl_md md = farm_dnnl_rows_md(dnnl, config->op.out, batch, config->type, config->layout);
-    const struct farm_dnnl_binding bindings[] = {{DNNL_ARG_DST, md, rows->out},
-                                                 {DNNL_ARG_DIFF_DST, md, rows->diff_out},
-                                                 {DNNL_ARG_DIFF_SRC, md, rows->diff_out}};
+    const struct farm_layer_config *config = &layer->config;
+    const farm_dnnl_md md = farm_dnnl_rows_md(layer->dnnl, config->op.out, batch, config->type, config->layout);
+    const struct farm_dnnl_binding bindings[] = {{DNNL_ARG_DST, md, layer->rows.out},
+                                                 {DNNL_ARG_DIFF_DST, md, layer->rows.diff_out},
+                                                 {DNNL_ARG_DIFF_SRC, md, layer->rows.diff_out}};
     struct farm_dnnl_pd p = {.kind = FARM_DNNL_ELTWISE,
                              .prop = dnnl_forward_training,
                              .alg = dnnl_eltwise_tanh_use_dst_for_bwd,
                              .in = md,
                              .out = md};
     dnnl_primitive_desc_t forward = NULL, backward = NULL;
-    if (config->op.activation != FARM_ACTIVATION_TANH) return FARM_OK;
-    dnnl_status_t status = farm_dnnl_pd_make(dnnl, &p, &forward);
+    if (!config->training || config->op.activation != FARM_ACTIVATION_TANH) return FARM_OK;
+    dnnl_status_t status = farm_dnnl_pd_make(layer->dnnl, &p, &forward);
     p.pass = FARM_DNNL_DATA;
     p.forward = forward;
-    if (status == dnnl_success) status = farm_dnnl_pd_make(dnnl, &p, &backward);
+    if (status == dnnl_success) status = farm_dnnl_pd_make(layer->dnnl, &p, &backward);
     if (forward != NULL) dnnl_primitive_desc_destroy(forward);
     if (status != dnnl_success) return farm_dnnl_fail(err, "tanh", status);
-    return farm_dnnl_op_make(dnnl, backward, "tanh", bindings, 3, op, err);
+    return farm_dnnl_op_make(layer->dnnl, backward, "tanh", bindings, 3, out, err);
 }
 
 // What a pass reads and writes; returns how many arguments.
-static int bind_pass(const struct farm_dnnl_layer *layer, int pass, const struct descs *d,
-                     const struct farm_dnnl_layer_rows *rows, struct farm_dnnl_binding out[FARM_DNNL_BINDINGS_MAX]) {
+static int bind_pass(const struct farm_op_layer *op, int pass, const struct descs *d,
+                     struct farm_dnnl_binding out[FARM_DNNL_BINDINGS_MAX]) {
+    const struct farm_dnnl_layer *layer = op->own;
+    const struct farm_layer_rows *rows = &op->rows;
     int count = 0;
-    if (pass == DATA && layer->config.op.kind == FARM_NET_OP_RELU) { // diff_in += diff_out
+    if (pass == DATA && op->config.op.kind == FARM_NET_OP_RELU) { // diff_in += diff_out
         out[count++] = (struct farm_dnnl_binding){DNNL_ARG_SRC_0, d->diff_in, rows->diff_in};
         out[count++] = (struct farm_dnnl_binding){DNNL_ARG_SRC_1, d->diff_out, rows->diff_out};
         out[count++] = (struct farm_dnnl_binding){DNNL_ARG_DST, d->diff_in, rows->diff_in};
@@ -246,7 +220,7 @@ static int bind_pass(const struct farm_dnnl_layer *layer, int pass, const struct
     if (pass != FORWARD) out[count++] = (struct farm_dnnl_binding){DNNL_ARG_DIFF_DST, d->diff_out, rows->diff_out};
     if (pass == DATA) out[count++] = (struct farm_dnnl_binding){DNNL_ARG_DIFF_SRC, d->diff_in, rows->diff_in};
     if (pass != DATA) out[count++] = (struct farm_dnnl_binding){DNNL_ARG_SRC, d->in, rows->in};
-    if (!has_weights(&layer->config)) return count;
+    if (!has_weights(&op->config)) return count;
     const bool gradient = pass == WEIGHTS;
     out[count++] = (struct farm_dnnl_binding){gradient ? DNNL_ARG_DIFF_WEIGHTS : DNNL_ARG_WEIGHTS,
                                               layer->weights_md[pass], layer->weights[pass]};
@@ -256,70 +230,81 @@ static int bind_pass(const struct farm_dnnl_layer *layer, int pass, const struct
     return count;
 }
 
-enum farm_status farm_dnnl_layer_ops_make(struct farm_dnnl *dnnl, const struct farm_dnnl_layer *layer, int batch,
-                                          const struct farm_dnnl_layer_rows *rows, struct farm_dnnl_layer_ops *ops,
-                                          struct farm_error *err) {
-    const struct farm_dnnl_layer_config *config = &layer->config;
-    const struct descs d = descs_of(dnnl, config, batch);
+static enum farm_status make_rung(struct farm_op_layer *op, int batch, struct farm_dnnl_rung *rung,
+                                  struct farm_error *err) {
+    const struct farm_dnnl_layer *layer = op->own;
+    const char *name = kind_name(&op->config);
+    const struct descs d = descs_of(op->dnnl, &op->config, batch);
     dnnl_primitive_desc_t pds[PASSES];
-    *ops = (struct farm_dnnl_layer_ops){0};
-    const dnnl_status_t made = make_pds(dnnl, config, &d, layer->weights_md, pds);
-    if (made != dnnl_success) return farm_dnnl_fail(err, kind_name(config), made);
-    enum farm_status status = FARM_OK;
+    const dnnl_status_t made = make_pds(op->dnnl, &op->config, &d, layer->weights_md, pds);
+    if (made != dnnl_success) return farm_dnnl_fail(err, name, made);
+    enum farm_status status = make_tanh(op, batch, &rung->tanh, err);
     for (int pass = 0; pass < PASSES && status == FARM_OK; pass++) {
         struct farm_dnnl_binding bindings[FARM_DNNL_BINDINGS_MAX];
-        const int count = bind_pass(layer, pass, &d, rows, bindings);
+        const int count = bind_pass(op, pass, &d, bindings);
         if (pds[pass] == NULL) continue;
-        status = farm_dnnl_op_make(dnnl, pds[pass], kind_name(config), bindings, count, &ops->pass[pass], err);
+        status = farm_dnnl_op_make(op->dnnl, pds[pass], name, bindings, count, &rung->pass[pass], err);
         pds[pass] = NULL;
     }
     drop_pds(pds);
-    if (status == FARM_OK && config->training) status = make_tanh(dnnl, config, batch, rows, &ops->tanh, err);
-    if (status != FARM_OK) farm_dnnl_layer_ops_drop(ops);
     return status;
 }
 
-void farm_dnnl_layer_ops_drop(struct farm_dnnl_layer_ops *ops) {
-    farm_dnnl_op_drop(&ops->tanh);
-    for (int pass = 0; pass < PASSES; pass++) farm_dnnl_op_drop(&ops->pass[pass]);
+// ---- the op ----
+
+static enum farm_status make(struct farm_op_layer *op, struct farm_error *err) {
+    struct farm_dnnl_layer *layer = op->own;
+    enum farm_status status = choose_layouts(op, err);
+    if (status != FARM_OK) return status;
+    if (has_weights(&op->config)) allocate(op);
+    layer->rungs = farm_dnnl_keep(op->dnnl, (size_t)op->ladder->count * sizeof *layer->rungs);
+    if (op->dnnl->lacking) return FARM_OK;
+    if (has_weights(&op->config)) status = make_packing(op, err);
+    for (int r = 0; r < op->ladder->count && status == FARM_OK; r++)
+        status = make_rung(op, op->ladder->rows[r], &layer->rungs[r], err);
+    return status;
 }
 
-void farm_dnnl_layer_load(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer, const float *params) {
-    const struct farm_dnnl_layer_config *config = &layer->config;
-    memcpy(layer->bias, params + config->bias_offset, (size_t)config->op.out.channels * sizeof(float));
+// Packs the weights, or points the passes that read them in place at them.
+static void load(struct farm_op_layer *op, const float *params) {
+    struct farm_dnnl_layer *layer = op->own;
+    const float *weights = params + op->config.weight_offset;
+    if (!has_weights(&op->config)) return;
+    memcpy(layer->bias, params + op->config.bias_offset, (size_t)op->config.op.out.channels * sizeof(float));
     for (int pass = FORWARD; pass <= DATA; pass++) {
+        for (int r = 0; r < op->ladder->count && layer->weights[pass] == NULL; r++)
+            if (layer->rungs[r].pass[pass].primitive)
+                farm_dnnl_op_bind(&layer->rungs[r].pass[pass], DNNL_ARG_WEIGHTS, weights);
         if (layer->pack[pass].primitive == NULL) continue;
-        farm_dnnl_op_bind(&layer->pack[pass], DNNL_ARG_FROM, params + config->weight_offset);
-        farm_dnnl_op_run(dnnl, &layer->pack[pass]);
+        farm_dnnl_op_bind(&layer->pack[pass], DNNL_ARG_FROM, weights);
+        farm_dnnl_op_run(op->dnnl, &layer->pack[pass]);
     }
 }
 
-void farm_dnnl_layer_ops_bind(const struct farm_dnnl_layer *layer, struct farm_dnnl_layer_ops *ops,
-                              const float *params) {
-    for (int pass = FORWARD; pass <= DATA; pass++)
-        if (layer->weights[pass] == NULL && ops->pass[pass].primitive)
-            farm_dnnl_op_bind(&ops->pass[pass], DNNL_ARG_WEIGHTS, params + layer->config.weight_offset);
+static void forward(struct farm_op_layer *op, const struct farm_op_call *call) {
+    struct farm_dnnl_layer *layer = op->own;
+    farm_dnnl_op_run(op->dnnl, &layer->rungs[call->rung].pass[FORWARD]);
 }
 
-bool farm_dnnl_layer_writes(const struct farm_dnnl_layer *layer) {
-    return layer->weights[WEIGHTS] != NULL && layer->pack[WEIGHTS].primitive == NULL;
-}
-
-size_t farm_dnnl_layer_weights(const struct farm_dnnl_layer *layer) {
-    return dnnl_memory_desc_get_size(layer->weights_md[WEIGHTS]) / sizeof(float);
-}
-
-void farm_dnnl_layer_add_gradient(struct farm_dnnl *dnnl, struct farm_dnnl_layer *layer,
-                                  struct farm_dnnl_layer_ops *ops, bool first, float *grads) {
-    const struct farm_dnnl_layer_config *config = &layer->config;
-    float *weights = grads + config->weight_offset, *own = layer->weights[WEIGHTS];
-    const bool writes = farm_dnnl_layer_writes(layer);
-    if (writes) farm_dnnl_op_bind(&ops->pass[WEIGHTS], DNNL_ARG_DIFF_WEIGHTS, first ? weights : own);
-    farm_dnnl_op_run(dnnl, &ops->pass[WEIGHTS]);
-    if (!writes) {
+void farm_dnnl_layer_add_gradient(struct farm_op_layer *op, const struct farm_op_call *call) {
+    struct farm_dnnl_layer *layer = op->own;
+    struct farm_dnnl_op *pass = &layer->rungs[call->rung].pass[WEIGHTS];
+    float *weights = call->grads + op->config.weight_offset, *own = layer->weights[WEIGHTS];
+    if (op->writes) farm_dnnl_op_bind(pass, DNNL_ARG_DIFF_WEIGHTS, call->begins ? weights : own);
+    farm_dnnl_op_run(op->dnnl, pass);
+    if (!op->writes) {
         farm_dnnl_op_bind(&layer->pack[WEIGHTS], DNNL_ARG_TO, weights);
-        farm_dnnl_op_run(dnnl, &layer->pack[WEIGHTS]);
-    } else if (!first)
-        farm_optimiser_add(weights, own, farm_dnnl_layer_weights(layer));
-    farm_optimiser_add(grads + config->bias_offset, layer->diff_bias, (size_t)config->op.out.channels);
+        farm_dnnl_op_run(op->dnnl, &layer->pack[WEIGHTS]);
+    } else if (!call->begins)
+        farm_optimiser_add(weights, own, op->writes);
+    farm_optimiser_add(call->grads + op->config.bias_offset, layer->diff_bias, (size_t)op->config.op.out.channels);
 }
+
+static void backward(struct farm_op_layer *op, const struct farm_op_call *call) {
+    struct farm_dnnl_layer *layer = op->own;
+    farm_dnnl_op_run(op->dnnl, &layer->rungs[call->rung].tanh);
+    if (has_weights(&op->config)) farm_dnnl_layer_add_gradient(op, call);
+    farm_dnnl_op_run(op->dnnl, &layer->rungs[call->rung].pass[DATA]);
+}
+
+const struct farm_op_methods farm_op_dnnl = {sizeof(struct farm_dnnl_layer), make, load, forward, backward};

@@ -68,24 +68,48 @@ enum farm_status farm_dnnl_open(struct farm_dnnl *dnnl, struct farm_error *err) 
     return farm_dnnl_fail(err, "CPU engine", status);
 }
 
+static void drop_op(struct farm_dnnl_op *op) {
+    for (int i = 0; i < op->arg_count; i++) dnnl_memory_destroy(op->args[i].memory);
+    if (op->primitive != NULL) dnnl_primitive_destroy(op->primitive);
+    *op = (struct farm_dnnl_op){0};
+}
+
 void farm_dnnl_close(struct farm_dnnl *dnnl) {
+    for (struct farm_dnnl_op *op = dnnl->ops, *next; op != NULL; op = next) {
+        next = op->next;
+        drop_op(op);
+    }
     farm_dnnl_mds_drop(dnnl);
     if (dnnl->stream != NULL) dnnl_stream_destroy(dnnl->stream);
     if (dnnl->engine != NULL) dnnl_engine_destroy(dnnl->engine);
+    for (size_t i = 0; i < dnnl->kept_count; i++) free(dnnl->kept[i]);
+    free(dnnl->kept);
     free(dnnl->scratch);
     *dnnl = (struct farm_dnnl){0};
 }
 
-// Grows the shared scratch memory. Operations made earlier are pointed at it when they run.
-static dnnl_status_t reserve_scratch(struct farm_dnnl *dnnl, farm_dnnl_md md) {
-    const size_t bytes = dnnl_memory_desc_get_size(md);
-    if (bytes <= dnnl->scratch_bytes) return dnnl_success;
+void *farm_dnnl_keep(struct farm_dnnl *dnnl, size_t bytes) {
+    void **kept = realloc(dnnl->kept, (dnnl->kept_count + 1) * sizeof *kept), *memory = NULL;
+    if (kept != NULL) {
+        dnnl->kept = kept;
+        memory = kept[dnnl->kept_count] = farm_dnnl_alloc(bytes);
+    }
+    dnnl->kept_count += memory != NULL;
+    dnnl->lacking |= memory == NULL;
+    return memory;
+}
+
+// Operations made earlier are pointed at the new memory when they run.
+void farm_dnnl_reserve(struct farm_dnnl *dnnl, size_t bytes) {
+    if (bytes <= dnnl->scratch_bytes) return;
     void *scratch = farm_dnnl_alloc(bytes);
-    if (scratch == NULL) return dnnl_out_of_memory;
+    if (scratch == NULL) {
+        dnnl->lacking = true;
+        return;
+    }
     free(dnnl->scratch);
     dnnl->scratch = scratch;
     dnnl->scratch_bytes = bytes;
-    return dnnl_success;
 }
 
 static dnnl_status_t bind_new(struct farm_dnnl *dnnl, struct farm_dnnl_op *op,
@@ -105,8 +129,8 @@ static dnnl_status_t bind_all(struct farm_dnnl *dnnl, const_dnnl_primitive_desc_
     const farm_dnnl_md scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
     op->has_scratch = scratch != NULL && dnnl_memory_desc_get_size(scratch) > 0;
     if (status != dnnl_success || !op->has_scratch) return status;
-    status = reserve_scratch(dnnl, scratch);
-    if (status != dnnl_success) return status;
+    farm_dnnl_reserve(dnnl, dnnl_memory_desc_get_size(scratch));
+    if (dnnl->lacking) return dnnl_out_of_memory;
     return bind_new(dnnl, op, &(struct farm_dnnl_binding){DNNL_ARG_SCRATCHPAD, scratch, dnnl->scratch});
 }
 
@@ -119,9 +143,13 @@ enum farm_status farm_dnnl_op_make(struct farm_dnnl *dnnl, dnnl_primitive_desc_t
     const dnnl_status_t status = room ? dnnl_out_of_memory : bind_all(dnnl, pd, bindings, count, op);
     dnnl_primitive_desc_destroy(pd);
     if (room) return room;
-    if (status == dnnl_success) return FARM_OK;
-    farm_dnnl_op_drop(op);
-    return farm_dnnl_fail(err, what, status);
+    if (status != dnnl_success) {
+        drop_op(op);
+        return farm_dnnl_fail(err, what, status);
+    }
+    op->next = dnnl->ops;
+    dnnl->ops = op;
+    return FARM_OK;
 }
 
 enum farm_status farm_dnnl_reorder_make(struct farm_dnnl *dnnl, struct farm_dnnl_binding from,
@@ -133,12 +161,6 @@ enum farm_status farm_dnnl_reorder_make(struct farm_dnnl *dnnl, struct farm_dnnl
     const dnnl_status_t made = farm_dnnl_pd_make(dnnl, &copy, &pd);
     if (made != dnnl_success) return farm_dnnl_fail(err, "reorder", made);
     return farm_dnnl_op_make(dnnl, pd, "reorder", bindings, 2, op, err);
-}
-
-void farm_dnnl_op_drop(struct farm_dnnl_op *op) {
-    for (int i = 0; i < op->arg_count; i++) dnnl_memory_destroy(op->args[i].memory);
-    if (op->primitive != NULL) dnnl_primitive_destroy(op->primitive);
-    *op = (struct farm_dnnl_op){0};
 }
 
 void farm_dnnl_op_bind(struct farm_dnnl_op *op, int arg, const void *data) {

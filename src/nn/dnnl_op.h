@@ -24,6 +24,10 @@ struct farm_dnnl {
     size_t scratch_bytes;
     farm_dnnl_md *mds; // all that were made, each once
     size_t md_count;
+    struct farm_dnnl_op *ops; // all that were made, a list
+    void **kept;              // farm_dnnl_keep's
+    size_t kept_count;
+    bool lacking; // farm_dnnl_keep or farm_dnnl_reserve failed
 };
 
 enum { FARM_DNNL_BINDINGS_MAX = 4 };
@@ -40,8 +44,10 @@ struct farm_dnnl_op {
     int arg_count;              // with the scratch memory, which is last
     bool has_scratch;
     dnnl_exec_arg_t args[FARM_DNNL_BINDINGS_MAX + 1]; // owns the memory objects, not what they point at
+    struct farm_dnnl_op *next;
 };
 
+// close drops all operations, layouts and memory that were made with it.
 enum farm_status farm_dnnl_open(struct farm_dnnl *dnnl, struct farm_error *err);
 void farm_dnnl_close(struct farm_dnnl *dnnl);
 
@@ -84,7 +90,7 @@ struct farm_dnnl_pd {
 // dnnl_out_of_memory if a layout is NULL.
 dnnl_status_t farm_dnnl_pd_make(struct farm_dnnl *dnnl, const struct farm_dnnl_pd *p, dnnl_primitive_desc_t *pd);
 
-// Binds a descriptor, and destroys it in any case. `what` names the operation in errors.
+// Binds a descriptor, and destroys it in any case. `what` names the operation in errors. op must stay in place.
 enum farm_status farm_dnnl_op_make(struct farm_dnnl *dnnl, dnnl_primitive_desc_t pd, const char *what,
                                    const struct farm_dnnl_binding *bindings, int count, struct farm_dnnl_op *op,
                                    struct farm_error *err);
@@ -93,7 +99,6 @@ enum farm_status farm_dnnl_op_make(struct farm_dnnl *dnnl, dnnl_primitive_desc_t
 enum farm_status farm_dnnl_reorder_make(struct farm_dnnl *dnnl, struct farm_dnnl_binding from,
                                         struct farm_dnnl_binding to, bool accumulate, struct farm_dnnl_op *op,
                                         struct farm_error *err);
-void farm_dnnl_op_drop(struct farm_dnnl_op *op); // an empty one too
 
 // Points argument `arg` at `data`.
 void farm_dnnl_op_bind(struct farm_dnnl_op *op, int arg, const void *data);
@@ -104,6 +109,13 @@ void farm_dnnl_op_run(struct farm_dnnl *dnnl, struct farm_dnnl_op *op);
 // Zeroed memory at a 64-byte boundary, to be freed with `free`; NULL if there is none. Memory of 2 MiB or more begins
 // at a 2 MiB boundary and lies in transparent 2 MiB pages, if the kernel has them.
 void *farm_dnnl_alloc(size_t bytes);
+
+// The same, freed by farm_dnnl_close. NULL sets `lacking`.
+void *farm_dnnl_keep(struct farm_dnnl *dnnl, size_t bytes);
+
+// Makes `scratch` at least so large, for kernels that run between oneDNN's; read the pointer at each run. Failure sets
+// `lacking`.
+void farm_dnnl_reserve(struct farm_dnnl *dnnl, size_t bytes);
 
 // FARM_E_UNSUPPORTED or FARM_E_LIMIT: oneDNN could not do `what`.
 enum farm_status farm_dnnl_fail(struct farm_error *err, const char *what, dnnl_status_t status);

@@ -1,7 +1,7 @@
 // Runs a network on the CPU: forward, backward, parameters packed for the machine. One thread at a time uses an
 // executor; several executors share nothing. oneDNN computes products and convolutions, kernels/conv_u8.h a first layer
-// over u8 frames, own_layer.h what else our kernels do. Memory lies on the NUMA node of the creating thread. Sets the
-// calling thread's number of OpenMP threads to one. Does not know lanes, losses or optimisers, and does not choose
+// over u8 frames, other kernels of ours what layer.h lists. Memory lies on the NUMA node of the creating thread. Sets
+// the calling thread's number of OpenMP threads to one. Does not know lanes, losses or optimisers, and does not choose
 // arithmetic.
 #ifndef FARM_NN_EXECUTOR_H
 #define FARM_NN_EXECUTOR_H

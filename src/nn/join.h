@@ -7,10 +7,10 @@
 #include <stdbool.h>
 
 struct farm_join {
-    int features, flat;  // of in; of the flat input
-    bool bf16;           // rows of in and out
-    const float *weight; // [FARM_NET_JOIN_UNITS][flat]
-    const float *bias;   // [FARM_NET_JOIN_UNITS]
+    int features, flat; // of in; of the flat input
+    bool bf16;          // rows of in and out
+    float *weight;      // [FARM_NET_JOIN_UNITS][flat]
+    float *bias;        // [FARM_NET_JOIN_UNITS]
 };
 
 // in [rows][features], numbers [rows][flat], out [rows][features + FARM_NET_JOIN_UNITS].

@@ -8,21 +8,17 @@ static size_t round_up(size_t count, size_t multiple) {
     return (count + multiple - 1) / multiple * multiple;
 }
 
-// Inputs of one output: a convolution's kernel, the flat input of a join, an LSTM's h, or everything that a dense layer
-// reads.
-// [channels][height][width] in PyTorch's order, [height][width][channels] in the device's.
+// Inputs of one output: [channels][height][width] in PyTorch's order, [height][width][channels] in the device's.
 static struct farm_shape inputs_of(const struct farm_net *net, const struct farm_net_op *op) {
-    if (op->kind == FARM_NET_OP_CONV) return (struct farm_shape){op->in.channels, op->kernel, op->kernel};
-    if (op->kind == FARM_NET_OP_JOIN) return (struct farm_shape){net->io.flat, 1, 1};
-    if (op->kind == FARM_NET_OP_LSTM) return (struct farm_shape){op->out.channels, 1, 1};
-    return (struct farm_shape){op->in.channels, op->in.height > 0 ? op->in.height : 1,
-                               op->in.height > 0 ? op->in.width : 1};
+    const int *dims = net->tensors[op->weight].dims;
+    if (op->kind == FARM_NET_OP_DENSE && op->in.height > 0) return op->in;
+    return op->kind == FARM_NET_OP_CONV ? (struct farm_shape){dims[1], dims[2], dims[3]}
+                                        : (struct farm_shape){dims[1], 1, 1};
 }
 
-// Rows of its weight; the heads' without padding.
-static size_t outputs_of(const struct farm_net_op *op) {
-    if (op->kind == FARM_NET_OP_LSTM) return (size_t)op->in.channels;
-    return op->kind == FARM_NET_OP_JOIN ? FARM_NET_JOIN_UNITS : (size_t)op->out.channels;
+// Rows of its weight, without padding; the heads have one more, the value's.
+static size_t outputs_of(const struct farm_net *net, const struct farm_net_op *op) {
+    return (size_t)net->tensors[op->weight].dims[0] + (op == &net->ops[net->op_count - 1]);
 }
 
 struct farm_cuda_parameter_layout farm_cuda_parameter_layout_of(const struct farm_net *net) {
@@ -31,7 +27,7 @@ struct farm_cuda_parameter_layout farm_cuda_parameter_layout_of(const struct far
         const struct farm_net_op *op = &net->ops[i];
         if (op->weight < 0) continue;
         const bool heads = i == net->op_count - 1;
-        const size_t rows = round_up(outputs_of(op), heads ? FARM_CUDA_HEADS_MULTIPLE : 1);
+        const size_t rows = round_up(outputs_of(net, op), heads ? FARM_CUDA_HEADS_MULTIPLE : 1);
         layout.rows[i] = (int)rows;
         layout.weight[i] = layout.count;
         layout.count += round_up(rows * farm_shape_count(inputs_of(net, op)), FARM_CUDA_TENSOR_ALIGNMENT);
@@ -58,7 +54,7 @@ static void copy_op(const struct farm_net *net, const struct farm_net_op *op, si
     const struct farm_shape in = inputs_of(net, op);
     const size_t channels = (size_t)in.channels, height = (size_t)in.height, width = (size_t)in.width;
     size_t pytorch = net->tensors[op->weight].offset; // the heads' second tensor follows their first
-    for (size_t row = 0; row < outputs_of(op); row++, weight += channels * height * width) {
+    for (size_t row = 0; row < outputs_of(net, op); row++, weight += channels * height * width) {
         for (size_t c = 0; c < channels; c++)
             for (size_t yx = 0; yx < height * width; yx++, pytorch++)
                 copy_element(from, to, weight + yx * channels + c, pytorch, to_device);
