@@ -37,7 +37,7 @@ chaos: deps ## kills actors, learners and supervisors of farms that check every 
 
 chaos-mutants: deps ## breaks a rule at a time in copies: the chaos runner must find each (minutes)
 	@$(MAKE) $(parallel) $(BUILD)/chaos
-	@FARM_BUILD=$(abspath $(BUILD)) tests/chaos/test_mutants.sh --all
+	@FARM_MUTANTS=all FARM_BUILD=$(abspath $(BUILD)) $(BUILD)/venv/bin/python -u tests/chaos/test_mutants.py
 
 kernel-mutants: deps ## breaks a line at a time of copies of the CUDA kernels: their test on the CPU must find each
 	@$(MAKE) $(parallel) run-kernel-mutants
@@ -95,7 +95,7 @@ $(filter $(BUILD)/tests/learner/cuda/%,$(CUDA_TESTS)): private LDFLAGS += $(CUDA
 KERNELS_ON_CPU := $(BUILD)/tests/gpu/test_kernels
 KERNELS_OBJECTS := $(patsubst %,$(BUILD)/obj/emulator/%.o,$(filter-out %/test_executor.cu %/litmus.cu,$(wildcard tests/gpu/*.cu))) \
                   $(CUDA_EMULATOR) $(CUDA_C_OBJECTS)
-# For tests/kernels/cuda/test_mutants.sh, which builds it with a changed kernel.
+# For tests/kernels/cuda/test_mutants.py, which builds it with a changed kernel.
 KERNELS_BUILD   := KERNELS_CXX='$(KERNELS_CXX)' KERNELS_OBJECTS='$(strip $(KERNELS_OBJECTS))' KERNELS_LIBS='$(LIBFARM) $(FARM_LIBS)'
 $(KERNELS_ON_CPU): private LDFLAGS += $(CUDA_WRAP)
 $(KERNELS_ON_CPU): $(KERNELS_OBJECTS) $(LIBFARM)
@@ -103,7 +103,7 @@ $(KERNELS_ON_CPU): $(KERNELS_OBJECTS) $(LIBFARM)
 	$(call link)
 .PHONY: run-kernel-mutants
 run-kernel-mutants: $(KERNELS_ON_CPU)
-	@FARM_BUILD=$(abspath $(BUILD)) $(KERNELS_BUILD) tests/kernels/cuda/test_mutants.sh --all
+	@FARM_MUTANTS=all FARM_BUILD=$(abspath $(BUILD)) $(KERNELS_BUILD) $(BUILD)/venv/bin/python -u tests/kernels/cuda/test_mutants.py
 build-tests build-c-tests: $(if $(CUDA_INCLUDE),$(if $(filter tests/kernels/cuda/%,$(SCRIPT_TESTS)),$(KERNELS_ON_CPU)))
 # The CUDA backend over the emulators, for `farm train --device cuda` in tests; never installed.
 CUDA_MAP       := src/learner/cuda/exports.map
@@ -154,7 +154,7 @@ cpu_has     = $(shell grep -qsw $1 /proc/cpuinfo && echo $1)
 isa_levels  = $(if $(ONEDNN_MAX_CPU_ISA),,$(if $(call cpu_has,avx2),SSE41) $(if $(call cpu_has,avx512bw),AVX2) \
               $(if $(call cpu_has,avx512_vnni)$(call cpu_has,avx512_bf16),AVX512_CORE))
 # These take longest, so they start first.
-LONG_TESTS := $(addprefix tests/,model/% tools/test_deterministic.py tools/test_cuda.py tools/test_cli.py tools/test_plugin.py chaos/test_mutants.sh \
+LONG_TESTS := $(addprefix tests/,model/% tools/test_deterministic.py tools/test_cuda.py tools/test_cli.py tools/test_plugin.py chaos/test_mutants.py \
               tools/test_farm_bw.py python/test_ale% build/test_aarch64.sh tools/test_fps.py envs/test_mujoco.py tools/test_python_envs.py tools/test_doctor% \
               tools/test_watchdog.py gpu/% bridge/test_kills.py)
 run-tests:

@@ -5,24 +5,26 @@ text to change is missing, so the list follows the code. With FARM_MODEL=full (m
 other mutants and the harmless ones run too.
 """
 
-import concurrent.futures
 import os
+import pathlib
 import platform
 import re
-import shutil
-import subprocess
 import sys
 import unittest
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-SOURCE = os.path.dirname(os.path.dirname(HERE))
-BUILD = os.path.join(os.environ.get("FARM_BUILD", os.path.join(SOURCE, "build")), "model")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import mutants
+
+BUILD = mutants.BUILD / "model"
 FULL = os.environ.get("FARM_MODEL") == "full"
-CC = os.environ.get("CC", "gcc")
-FLAGS = ["-std=c17", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unused"]
+COMPILER = [*mutants.CC, *"-std=c17 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -Wno-unused -MMD -Iinclude".split()]
+MODEL = "-Itests/model/shadow -Itests/model -Isrc".split()
 WRAP = "-Wl,--wrap=syscall,--wrap=write,--wrap=preadv2,--wrap=ppoll,--wrap=calloc,--wrap=free"
-CODE = {"ring": ["lane.c", "wait.c", "window.c"], "board": []}  # what each model compiles beside its headers
-MODEL = ["machine.c", "explore.c"]
+OWN = ["tests/model/machine.c", "tests/model/explore.c"]
+ROOMS = {  # what each model compiles beside its headers
+    "ring": [*OWN, "tests/model/lane_model.c", "src/ring/lane.c", "src/ring/wait.c", "src/ring/window.c"],
+    "board": [*OWN, "tests/model/board_model.c"],
+}
 
 # name, file, old text, new text, and the scenario that fails; without it the short ones run until one does
 MUTANTS = [
@@ -151,111 +153,65 @@ HARMLESS = [
 ]
 
 
-def run(command, timeout=None):
-    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False)
+def compiled(unit, *flags):
+    path = BUILD / f"{pathlib.Path(unit).stem}.o"
+    mutants.made([*COMPILER, *flags, "-c", unit, "-o", path], mutants.SOURCE)
+    return path
 
 
-def build(command):
-    built = run(command)
-    if built.returncode != 0:
-        raise AssertionError(f"does not compile: {' '.join(command)}\n{built.stdout}")
-
-
-def compile_object(source, folder, *includes):
-    target = os.path.join(folder, os.path.basename(source)[:-2] + ".o")
-    build([CC, *FLAGS, *(f"-I{path}" for path in includes), "-c", source, "-o", target])
-    return target
-
-
-def link(program, objects):
-    build([CC, *objects, WRAP, "-o", program])
-    return program
-
-
-def model(room, folder, code, changed=None):
-    """Builds the model of a room of src in `folder`, over its sources in the folder `code`. `changed`: the one file of a
-    mutant, whose copy lies there; objects that do not depend on it are those of the unchanged code."""
-    own = {"ring": "lane_model.c", "board": "board_model.c"}[room]
-    includes = [os.path.join(HERE, "shadow"), HERE, os.path.dirname(code), os.path.join(SOURCE, "src"), os.path.join(SOURCE, "include")]
-    objects = [os.path.join(BUILD, "status.o")]
-    for source in [os.path.join(HERE, name) for name in [*MODEL, own]] + [os.path.join(code, name) for name in CODE[room]]:
-        name = os.path.basename(source)
-        if name == changed and os.path.dirname(source) == HERE:
-            source = os.path.join(folder, name)
-        again = changed is None or name == changed or changed.endswith(".h") and name not in MODEL
-        objects.append(compile_object(source, folder, *includes) if again else os.path.join(BUILD, name[:-2] + ".o"))
-    return link(os.path.join(folder, f"{room}_model"), objects)
-
-
-def mutate(room, index, file, old, new):
-    """Copies the sources, makes one change and builds; raises if the line is not there exactly once."""
-    folder = os.path.join(BUILD, f"mutant_{room}{index}")
-    code = os.path.join(folder, room)
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(os.path.join(SOURCE, "src", room), code)
-    model_file = os.path.join(HERE, file)
-    path = os.path.join(folder if os.path.exists(model_file) else code, file)
-    with open(model_file if os.path.exists(model_file) else path, encoding="utf-8") as source:
-        text = source.read()
+def replace_once(text, old, new, *_):
     if text.count(old) != 1:
-        raise AssertionError(f"{file} contains {text.count(old)} times: {old}")
-    with open(path, "w", encoding="utf-8") as target:
-        target.write(text.replace(old, new))
-    return folder, model(room, folder, code, file)
-
-
-def search_mutant(room, index, mutant, timeout):
-    _, file, old, new, *scenario = mutant
-    folder, program = mutate(room, index, file, old, new)
-    result = run([program, *scenario], timeout)
-    shutil.rmtree(folder)
-    return result
+        raise AssertionError(f"the file contains {text.count(old)} times: {old}")
+    return text.replace(old, new)
 
 
 @unittest.skipUnless(platform.machine() == "x86_64", "the model checker switches stacks on x86-64 only")
 class LaneModel(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        os.makedirs(BUILD, exist_ok=True)
-        compile_object(os.path.join(SOURCE, "src/base/status.c"), BUILD, os.path.join(SOURCE, "src"))
-        cls.programs = {room: model(room, BUILD, os.path.join(SOURCE, "src", room)) for room in CODE}
+        BUILD.mkdir(parents=True, exist_ok=True)
+        cls.objects = {unit: compiled(unit, *MODEL) for unit in sorted({unit for units in ROOMS.values() for unit in units})}
+        cls.libraries = [compiled("src/base/status.c", "-Isrc"), WRAP]
+
+    def runs(self, name, objects, *words):
+        """The last line that the program of these objects prints, which must succeed."""
+        mutants.made([*mutants.CC, *objects, *self.libraries, "-o", BUILD / name], mutants.SOURCE)
+        result = mutants.run((BUILD / name, *words))
+        if FULL:
+            print(result.stdout, flush=True)
+        self.assertEqual(result.returncode, 0, result.stdout)
+        return result.stdout.strip().splitlines()[-1]
+
+    def search(self, room, table, look):
+        """look(result of the program over the mutant's scenario)."""
+        scenarios = {name: rest for name, _, _, _, *rest in table}
+        rows = [(name, next(path for path in (f"tests/model/{file}", f"src/{room}/{file}") if (mutants.SOURCE / path).exists()), *how)
+                for name, file, *how in table]  # fmt: skip
+        build = {"objects": [self.objects[unit] for unit in ROOMS[room]], "compiler": [*COMPILER, *MODEL], "libraries": self.libraries}
+        return mutants.search(self, rows, lambda name, program: look(mutants.run((program, *scenarios[name]))), 2, replace_once, **build)
 
     def test_the_checkers_memory_is_rc11(self):
-        objects = [os.path.join(BUILD, "machine.o"), os.path.join(BUILD, "explore.o")]
-        objects.append(compile_object(os.path.join(HERE, "litmus.c"), BUILD, HERE))
-        result = run([link(os.path.join(BUILD, "litmus"), objects)])
-        self.assertEqual(result.returncode, 0, result.stdout)
-        print("covered: " + result.stdout.strip().splitlines()[-1], flush=True)
+        objects = [*(self.objects[unit] for unit in OWN), compiled("tests/model/litmus.c", *MODEL)]
+        print("covered: " + self.runs("litmus", objects), flush=True)
 
     def test_the_rooms_hold_in_every_interleaving(self):
-        for room, program in self.programs.items():
-            result = run([program, *(["all"] if FULL else [])])
-            if FULL:
-                print(result.stdout, flush=True)
-            self.assertEqual(result.returncode, 0, result.stdout)
-            print(f"covered: {room}, real code under RC11: " + result.stdout.strip().splitlines()[-1], flush=True)
+        for room, units in ROOMS.items():
+            last = self.runs(f"{room}_model", [self.objects[unit] for unit in units], *(["all"] if FULL else []))
+            print(f"covered: {room}, real code under RC11: {last}", flush=True)
 
     def test_every_mutant_is_caught(self):
-        reasons, mutants = {}, [("ring", mutant) for mutant in (MUTANTS if FULL else MUTANTS[::4])] + [("board", mutant) for mutant in BOARD_MUTANTS]
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            results = pool.map(lambda entry: search_mutant(entry[1][0], entry[0], entry[1][1], 100), enumerate(mutants))
-            for (_, mutant), result in zip(mutants, results):
-                with self.subTest(mutant=mutant[0]):
-                    self.assertEqual(result.returncode, 1, "not caught:\n" + result.stdout[-2000:])
-                    found = re.search(r"^(.*): FAILED: (.*)$", result.stdout, re.M)
-                    self.assertTrue(found, result.stdout[-2000:])
-                    reasons[mutant[0]] = f"{found[2]} ({found[1]})"
-        if FULL:
-            for name, reason in reasons.items():
-                print(f"{name}: {reason}", flush=True)
-        print(f"covered: {len(reasons)} of {len(mutants)} mutants of src/ring and src/board caught by the model", flush=True)
+        def reason(result):
+            found = re.search(r"^(.*): FAILED: (.*)$", result.stdout, re.M)
+            return f"{found[2]} ({found[1]})" if found and result.returncode == 1 else None
+
+        ring = MUTANTS if FULL else MUTANTS[::4]
+        caught = {**self.search("ring", ring, reason), **self.search("board", BOARD_MUTANTS, reason)}
+        count = len(ring) + len(BOARD_MUTANTS)
+        print(f"covered: {len(caught)} of {count} mutants of src/ring and src/board caught by the model", flush=True)
 
     @unittest.skipUnless(FULL, "harmless mutants take long: make model")
     def test_the_harmless_mutants_are_harmless(self):
-        for index, mutant in enumerate(HARMLESS):
-            with self.subTest(mutant=mutant[0]):
-                result = search_mutant("ring", f"_harmless{index}", mutant, None)
-                self.assertEqual(result.returncode, 0, result.stdout[-2000:])
+        self.search("ring", HARMLESS, lambda result: "no scenario fails" if result.returncode == 0 else None)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,21 @@
-#!/bin/bash
-# Shows that the chaos runner finds faults: breaks one rule of the lane, actor, learner or supervisor at a time in a copy
-# and runs farms over it until a check finds it. A mutant that is not found, or whose text is no longer in the source,
-# fails the test. `make test` runs those with a star, which are quick; `make chaos-mutants` all; `test_mutants.sh WORDS`
-# those whose names contain the words. The runner rarely finds a fault that needs a death at one of a few places (a new
-# learner that wakes no actor) or a load out of order; the model checker's mutants cover those.
-set -eu
-source=${FARM_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
-build=${FARM_BUILD:-$source/build}
-chosen=${1:-'* '}
-seconds=120
-[ "$chosen" != --all ] || chosen=
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-[ -x "$build/chaos" ] || { echo "build/chaos is not built"; exit 77; }
-flags=(-std=c17 -D_GNU_SOURCE -O1 -g -Itests/chaos/hooked -Iinclude -Isrc "-I$build/gen")
-libs=(-Wl,--as-needed "$build/libfarm.a" -lhwloc -lnuma -ldnnl -lgomp -ljansson -lyaml -lisal -lpthread -lm -ldl)
+"""The chaos runner finds faults: one rule of the lane, actor, learner or supervisor is broken at a time, and farms run over it
+until a check finds it (tests/support/mutants.py). The runner rarely finds a fault that needs a death at one of a few
+places (a new learner that wakes no actor) or a load out of order; the model checker's mutants cover those."""
 
+import pathlib
+import re
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import mutants
+
+SECONDS = 120
 # ~: long lives, because no kill is needed and each would repair the fault. -: only actors are killed, because a new
 # learner would repair the fault.
-# name | file | what is replaced (a Perl expression over the whole file)
-mutants='
+MUTANTS = r"""
 * step published before it is written | src/actor/group.c | s/(const uint64_t n = farm_lane_actor_next\(lane\);)/$1 farm_store_release(&lane->up->produced, n + 1);/
-new actor does not wait for the answer | src/actor/actor.c | s/(    if \(ready\) status = step_lanes\()/    if (ready) status = farm_group_step(actor.groups, actor.ring.lanes, err);\n    if (!status) farm_lane_actor_publish(actor.ring.lanes);\n$1/
+new actor does not wait for the answer | src/actor/actor.c | s/(    if \(!status\) status = step_lanes\()/    if (!status) status = farm_group_step(actor.groups, actor.ring.lanes, err);\n    if (!status) farm_lane_actor_publish(actor.ring.lanes);\n$1/
 local actor publishes before it answers | src/actor/actor.c | s/( *if \(lane->local\).*?)(farm_lane_actor_next\(lane\))(\);\n)( *farm_lane_actor_publish\(lane\);\n)/$4$1$2 - 1$3/s
 local actor takes a slot that training holds | src/ring/lane.h | s/(bool farm_lane_actor_can_write\(struct farm_lane \*lane\) \{)/$1 if (lane->local) return true;/
 local steps judged as central ones | src/ring/lane.h | s/return lane->local \? lane->steps : 1;/return 1;/
@@ -52,60 +46,31 @@ steps counted twice | src/intake/lanes.c | s/(farm_stats_add\(&stats->agent_step
 * actors wake no learner | src/actor/actor.c | s/(ready\(&actor->ring\)\) |->rings_late\) )farm_actor_notify\([^;]*;/$1(void)0;/g
 * workers outlive the supervisor | src/supervisor/child.c | s/prctl\(PR_SET_PDEATHSIG, SIGKILL\) < 0/prctl(PR_SET_PDEATHSIG, 0) < 0/
 supervisor leaves a descriptor | src/supervisor/supervisor.c | s/close\(worker->pidfd\);//
-'
+"""
+FLAGS = "-std=c17 -D_GNU_SOURCE -O1 -g -Itests/chaos/hooked -Iinclude -Isrc -Ibuild/gen".split()
+LIBRARIES = "-lhwloc -lnuma -ldnnl -lgomp -ljansson -lyaml -lisal -lpthread -lm -ldl".split()
 
-# The objects that depend on the file, compiled in the copy.
-compile() {
-    local file=$1 unit object
-    case $file in
-    *.h) grep -lE "\"(ring|intake|learner|actor|replay)/" src/ring/*.c src/actor/*.c src/intake/*.c src/learner/*.c src/learner/cpu/*.c src/replay/*.c tests/chaos/*.c | grep -v /test_ ;;
-    *) echo "$file" ;;
-    esac | while read -r unit; do
-        object=$scratch/objects/${unit%.c}.o
-        mkdir -p "$(dirname "$object")"
-        echo "$unit $object"
-    done | xargs -P2 -L1 bash -c '"${@:1:$#-2}" -c "${@: -2:1}" -o "${@: -1}"' compile "${CC:-gcc}" "${flags[@]}"
-}
 
-link() {
-    local objects=() object unit
-    while read -r object; do
-        unit=${object#"$build"/obj/}
-        unit=${unit#chaos/}
-        [ -f "$scratch/objects/$unit" ] || objects+=("$object")
-    done < <(find "$build/obj/chaos" -name '*.o'; echo "$build/obj/tests/chaos/main.o")
-    mapfile -t -O "${#objects[@]}" objects < <(find "$scratch/objects" -name '*.o')
-    "${CC:-gcc}" "${objects[@]}" "${libs[@]}" -o "$scratch/chaos"
-}
+def look(name, program):
+    others, rate = 0 if name.startswith("- ") else 100000, 4 if name.startswith("~ ") else 80
+    kills = ("--actor-kills", 1000000, "--learner-kills", others, "--supervisor-kills", others, "--kills-per-s", rate)
+    ran = mutants.run((program, *kills, "--standstill", 3, "--seconds", SECONDS, "--seed", 7))
+    if ran.returncode == 0:
+        return None
+    after = re.findall(r"^chaos: (\d+ s: \d+ actors, \d+ learners)", ran.stdout, re.MULTILINE)
+    why = re.search(r"^chaos: VIOLATION \(seed \d+\): (.*)", ran.stdout, re.MULTILINE)
+    return f"after {after[-1] if after else '0 s'} killed: {why[1] if why else ran.stdout[-200:]}"
 
-. "$source/tests/support/mutants.sh"
 
-look_for() { # name, file, expression
-    local name=$1 file=$2 expression=$3 rate others words after
-    rate=80 others=100000
-    [ "$name" = "${name#\~ }" ] || rate=4
-    [ "$name" = "${name#- }" ] || others=0
-    name=${name#[*~-] }
-    rm -rf "$scratch/tree" "$scratch/objects"
-    mkdir "$scratch/tree" "$scratch/objects"
-    cd "$source" && cp -r include src tests/chaos --parents "$scratch/tree" && cd "$scratch/tree"
-    perl -0pi -e "$expression" "$file"
-    if cmp -s "$file" "$source/$file"; then
-        echo "$name: $file does not hold the text to break any more"
-        missed+=("$name")
-        return
-    fi
-    compile "$file"
-    link
-    if words=$("$scratch/chaos" --actor-kills 1000000 --learner-kills $others --supervisor-kills $others --kills-per-s $rate --standstill 3 \
-        --seconds "$seconds" --seed 7 2>&1); then
-        missed+=("$name")
-        echo "$name: NOT FOUND in $seconds s"
-    else
-        found=$((found + 1))
-        after=$(sed -n 's/^chaos: \([0-9]*\) s: \([0-9]*\) actors, \([0-9]*\) learners.*/\1 s, \2 actors, \3 learners killed/p' <<<"$words" | tail -n 1)
-        echo "$name: found after $after: $(sed -n 's/^chaos: VIOLATION (seed [0-9]*): //p' <<<"$words" | head -n 1)"
-    fi
-}
-each_mutant look_for
-mutants_end 'faults put in' 'by the chaos runner'
+class ChaosMutants(unittest.TestCase):
+    @unittest.skipUnless((mutants.BUILD / "chaos").exists(), "build/chaos is not built")
+    def test_each_fault_is_found(self):
+        rows = mutants.lines_of(MUTANTS)
+        objects = [*mutants.BUILD.glob("obj/chaos/**/*.o"), mutants.BUILD / "obj/tests/chaos/main.o"]
+        libraries = ["-Wl,--as-needed", mutants.BUILD / "libfarm.a", *LIBRARIES]
+        found = mutants.search(self, rows, look, objects=objects, compiler=[*mutants.CC, *FLAGS], libraries=libraries)
+        print(f"covered: {len(found)} of {len(rows)} faults put in are found by the chaos runner", flush=True)
+
+
+if __name__ == "__main__":
+    unittest.main()
