@@ -161,7 +161,7 @@ int farm_cmd_envs(int argc, char **argv) {
         .flag_count = 1};
     struct farm_error err;
     int exit_status;
-    if (!farm_read_recipe_flags(&cli, "", argc, argv, &name, &recipe, &exit_status)) return exit_status;
+    if (!farm_read_recipe_flags(&cli, FARM_USE_NONE, argc, argv, &name, &recipe, &exit_status)) return exit_status;
     if (!name && recipe.option_count)
         return farm_fail(&err, FARM_E_USAGE, "--env.OPTION needs NAME: farm envs NAME"),
                farm_report_error("farm envs", &err);

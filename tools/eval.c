@@ -20,12 +20,6 @@
 #include "tools/shared/recipe_flags.h"
 #include "tools/shared/video.h"
 
-// The checkpoint decides about the others that concern the policy.
-static const char keys_here[] =
-    "env seed actors envs_per_actor lanes ring_steps device mirror precision infer_threads "
-    "infer_batch_max infer_wait_ms wait pin numa huge_pages hang_seconds hang_kill restarts_max "
-    "bad_values";
-
 struct options {
     struct farm_recipe recipe;
     int64_t episodes;
@@ -72,13 +66,10 @@ static enum farm_status find_checkpoint(const struct options *options, char *pat
                      "%s holds no checkpoint that can be read (a run's folder has them in checkpoints/)", what);
 }
 
-// Keys that define the game and the network; all others are chosen for this machine.
-static bool belongs_to_the_policy(const char *key) {
-    return farm_recipe_among(
-               "env net stack algo sigma squash normalise_observations normalise_rewards last_inputs lstm "
-               "lstm_layers",
-               key) ||
-           strncmp(key, "env.", 4) == 0;
+// Whether the key defines the game or the network; all others are chosen for this machine.
+static bool belongs_to_the_policy(const struct farm_recipe *recipe, const char *name) {
+    const struct farm_recipe_key *key = farm_recipe_find(recipe, name);
+    return key ? key->uses & (FARM_USE_POLICY | FARM_USE_NET) : strncmp(name, "env.", 4) == 0;
 }
 
 static enum farm_status apply_metadata(const struct farm_checkpoint_metadata *metadata, const char *path,
@@ -89,7 +80,7 @@ static enum farm_status apply_metadata(const struct farm_checkpoint_metadata *me
                          "%s: a safetensors file that farm train has not written (it holds no recipe)", path);
     for (uint32_t i = 0; i < metadata->count; i++) {
         const char *key = metadata->keys[i];
-        if (strncmp(key, prefix, strlen(prefix)) != 0 || !belongs_to_the_policy(key + strlen(prefix))) continue;
+        if (strncmp(key, prefix, strlen(prefix)) != 0 || !belongs_to_the_policy(recipe, key + strlen(prefix))) continue;
         if (farm_recipe_set(recipe, FARM_LAYER_FILE, key + strlen(prefix), metadata->values[i], err))
             return farm_fail_in(err, FARM_E_FORMAT, "%s", path);
     }
@@ -324,7 +315,7 @@ int farm_cmd_eval(int argc, char **argv) {
     };
     struct farm_error err;
     int exit_status;
-    if (!farm_read_recipe_flags(&cli, keys_here, argc, argv, &options.what, &options.recipe, &exit_status))
+    if (!farm_read_recipe_flags(&cli, FARM_USE_EVAL, argc, argv, &options.what, &options.recipe, &exit_status))
         return exit_status;
     enum farm_status status = FARM_OK;
     if (!options.what) status = farm_fail(&err, FARM_E_USAGE, "which run? (farm eval --help shows the usage)");

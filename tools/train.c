@@ -127,8 +127,6 @@ static enum farm_status check_env(const struct farm_checkpoint_metadata *metadat
 // The newest checkpoint with a readable header names what the run was made with. Another environment, network or head
 // is wrong usage, reported before tensors are compared.
 static enum farm_status check_settings(const struct training *training, struct farm_error *err) {
-    static const char of_net[] =
-        "net stack sigma squash normalise_observations normalise_rewards last_inputs lstm lstm_layers";
     const struct farm_recipe *recipe = &training->run.plan.recipe;
     const struct farm_recipe_key *key;
     struct farm_checkpoint_metadata metadata;
@@ -139,7 +137,7 @@ static enum farm_status check_settings(const struct training *training, struct f
     } while (farm_checkpoint_read_metadata(path, &metadata, err));
     enum farm_status status = check_env(&metadata, recipe->env, path, err);
     for (size_t k = 0; (key = farm_recipe_key_at(recipe, k)) && !status; k++)
-        if (farm_recipe_among(of_net, key->name))
+        if (key->uses & FARM_USE_NET)
             status = check_equal(&metadata, key->name, farm_recipe_value(recipe, k, now, sizeof now), key->default_text,
                                  path, err);
     farm_checkpoint_metadata_free(&metadata);
@@ -638,7 +636,8 @@ int farm_cmd_train(int argc, char **argv) {
     };
     struct farm_error err;
     int exit_status;
-    if (!farm_read_recipe_flags(&cli, NULL, argc, argv, NULL, &options.recipe, &exit_status)) return exit_status;
+    if (!farm_read_recipe_flags(&cli, FARM_USE_TRAIN, argc, argv, NULL, &options.recipe, &exit_status))
+        return exit_status;
     enum farm_status status = check_listen(&options, &err);
     if (!status) status = load_layers(&options, &err);
     return status ? farm_report_error(cli.program, &err) : run_command(&options);

@@ -28,14 +28,9 @@ struct farm_algo_config {
     bool recurrent;                      // the net has a state
     uint32_t burn_in;                    // recurrent: steps before a window's transitions that only warm up the state
     enum farm_regime regime;
-    uint32_t max_lag;    // async: older windows (in versions) are dropped; 0: only the rings bound the lag
-    double reward_clip;  // rewards are clipped to +-this; 0: off
-    double reward_scale; // after clipping
     enum farm_optimiser_kind optimiser;
-    double lr, lr_end, lr_hold; // lr for the share lr_hold of the run (farm_schedule_share), then linearly to lr_end
-    double grad_norm_clip;      // 0: off
-    double rmsprop_decay, rmsprop_epsilon, adam_beta1, adam_beta2, adam_epsilon;
-    bool loss_sum; // sums losses over the rows of a pass, as IMPALA's code does; false: averages
+#define ALGO_KEY(kind, key, ...) farm_setting_##kind key;
+#include "config/keys.h" // lr, max_lag, loss_sum, ...
 };
 
 // How the trainer drives an algorithm: `epochs` times over an iteration's windows, each in equal passes of at most

@@ -5,32 +5,32 @@
 
 #include "algo/algo.h"
 
-#define KEY(name, value, most, line)                                                                                   \
-    { name, FARM_RECIPE_DOUBLE, 0, value, 0, most, NULL, line, 0 }
+#define KEY(option, kind, name, value, ...) [FARM_PPO_##option] = {#name, FARM_RECIPE_##kind, 0, value, __VA_ARGS__}
 
 _Static_assert((int)FARM_PPO_SUMS <= (int)FARM_ALGO_SUM_SCHEDULE, "the schedule has its own place");
 
 static const struct farm_recipe_key keys[] = {
-    [FARM_PPO_DISCOUNT] = KEY("discount", "0.99", 1, "gamma, a step"),
-    [FARM_PPO_LAMBDA] = KEY("lambda", "0.95", 1, "of generalised advantage estimation; 1: Monte Carlo, 0: one step"),
-    [FARM_PPO_CLIP] = {"clip", FARM_RECIPE_DOUBLE, 0, "0.2", 1e-3, 1, NULL, "pi/mu counts within 1 +- this", 0},
-    [FARM_PPO_VALUE_CLIP] = KEY("value_clip", "0", 1e9, "values move by at most this in an iteration; 0: off"),
-    [FARM_PPO_ENTROPY_COST] = KEY("entropy_cost", "0.01", 1e3, "weight of the entropy bonus"),
-    [FARM_PPO_BASELINE_COST] = KEY("baseline_cost", "0.5", 1e3, "weight of the value loss"),
-    [FARM_PPO_EPOCHS] = {"epochs", FARM_RECIPE_WHOLE, 0, "4", 1, 1000, NULL, "passes over an iteration's steps", 0},
-    [FARM_PPO_MINIBATCH] = {"minibatch", FARM_RECIPE_WHOLE, 0, "256", 0, 1e6, NULL,
-                            "steps of an optimiser step, at most (with lstm in whole windows); 0: all of an iteration",
-                            0},
-    [FARM_PPO_NORMALISE] = {"normalise_advantage", FARM_RECIPE_CHOICE, 0, "minibatch", 0, 0, "off|minibatch|iteration",
-                            "over what advantages get mean 0 and deviation 1", 0},
-    [FARM_PPO_KL_STOP] =
-        KEY("kl_stop", "0", 1e3, "ends the epochs if KL(mu || pi) of one exceeds 1.5 times this, nats; 0: off"),
-    [FARM_PPO_KL_TARGET] =
-        KEY("kl_target", "0", 1e3,
-            "divides the learning rate by 1.5 if KL(mu || pi) of an iteration's last epoch exceeds twice this, nats, "
-            "multiplies it if it is below half of this; 0: off"),
-    [FARM_PPO_ENTROPY_SCHEDULE] = {"entropy_schedule", FARM_RECIPE_CHOICE, 0, "constant", 0, 0, "constant|lr",
-                                   "entropy_cost stays, or falls in proportion with the learning rate's schedule", 0},
+    KEY(DISCOUNT, DOUBLE, discount, "0.99", .most = 1, .help = "gamma, for each step"),
+    KEY(LAMBDA, DOUBLE, lambda, "0.95", .most = 1,
+        .help = "lambda of generalised advantage estimation; 1: Monte Carlo, 0: one step"),
+    KEY(CLIP, DOUBLE, clip, "0.2", .least = 1e-3, .most = 1, .help = "pi/mu counts within 1 +- this"),
+    KEY(VALUE_CLIP, DOUBLE, value_clip, "0", .most = 1e9,
+        .help = "values move by at most this in an iteration; 0: off"),
+    KEY(ENTROPY_COST, DOUBLE, entropy_cost, "0.01", .most = 1e3, .help = "weight of the entropy bonus"),
+    KEY(BASELINE_COST, DOUBLE, baseline_cost, "0.5", .most = 1e3, .help = "weight of the value loss"),
+    KEY(EPOCHS, WHOLE, epochs, "4", .least = 1, .most = 1000, .uses = FARM_USE_FPS,
+        .help = "passes over an iteration's steps"),
+    KEY(MINIBATCH, WHOLE, minibatch, "256", .most = 1e6, .uses = FARM_USE_FPS,
+        .help = "steps of an optimiser step, at most (with lstm in whole windows); 0: all of an iteration"),
+    KEY(NORMALISE, CHOICE, normalise_advantage, "minibatch", .choices = "off|minibatch|iteration",
+        .help = "over what advantages get mean 0 and deviation 1"),
+    KEY(KL_STOP, DOUBLE, kl_stop, "0", .most = 1e3,
+        .help = "ends the epochs if KL(mu || pi) of one exceeds 1.5 times this, nats; 0: off"),
+    KEY(KL_TARGET, DOUBLE, kl_target, "0", .most = 1e3,
+        .help = "divides the learning rate by 1.5 if KL(mu || pi) of an iteration's last epoch exceeds twice this, "
+                "nats, multiplies it if it is below half of this; 0: off"),
+    KEY(ENTROPY_SCHEDULE, CHOICE, entropy_schedule, "constant", .choices = "constant|lr",
+        .help = "entropy_cost stays, or falls in proportion with the learning rate's schedule"),
 };
 // Of the scheduled learning rate. rl_games' adaptive schedule keeps 1e-6 to 1e-2, from about 3e-4.
 static const double RATE_STEP = 1.5, RATE_FACTOR_LEAST = 1.0 / 300, RATE_FACTOR_MOST = 30;

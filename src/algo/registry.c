@@ -38,23 +38,10 @@ enum farm_status farm_algo_configure(const struct farm_recipe *recipe, struct fa
         .recurrent = recipe->lstm > 0,
         .burn_in = recipe->lstm ? (uint32_t)recipe->burn_in : 0,
         .stack = recipe->last_inputs && recipe->stack < 2 ? 2 : (uint32_t)recipe->stack,
-        .regime = strcmp(recipe->regime, "sync") == 0    ? FARM_REGIME_SYNC
-                  : strcmp(recipe->regime, "async") == 0 ? FARM_REGIME_ASYNC
-                                                         : FARM_REGIME_AUTO,
-        .max_lag = (uint32_t)recipe->max_lag,
-        .reward_clip = recipe->reward_clip,
-        .reward_scale = recipe->reward_scale,
-        .optimiser = strcmp(recipe->optimiser, "adam") == 0 ? FARM_OPTIMISER_ADAM : FARM_OPTIMISER_RMSPROP,
-        .lr = recipe->lr,
-        .lr_end = recipe->lr_end,
-        .lr_hold = recipe->lr_hold,
-        .grad_norm_clip = recipe->grad_norm_clip,
-        .rmsprop_decay = recipe->rmsprop_decay,
-        .rmsprop_epsilon = recipe->rmsprop_epsilon,
-        .adam_beta1 = recipe->adam_beta1,
-        .adam_beta2 = recipe->adam_beta2,
-        .adam_epsilon = recipe->adam_epsilon,
-        .loss_sum = recipe->loss_sum,
+        .regime = (enum farm_regime)farm_recipe_choice(recipe, FARM_KEY_regime),
+        .optimiser = (enum farm_optimiser_kind)farm_recipe_choice(recipe, FARM_KEY_optimiser),
+#define ALGO_KEY(kind, key, ...) .key = (farm_setting_##kind)recipe->key,
+#include "config/keys.h"
     };
     for (size_t k = 0; k < algo->recipe.key_count; k++) out->option[k] = (float)farm_recipe_family_value(recipe, k);
     return FARM_OK;

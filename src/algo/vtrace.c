@@ -3,28 +3,27 @@
 
 #include "algo/algo.h"
 
-#define KEY(name, value, least, most, line)                                                                            \
-    { name, FARM_RECIPE_DOUBLE, 0, value, least, most, NULL, line, 0 }
+#define KEY(option, kind, name, value, ...) [FARM_VTRACE_##option] = {#name, FARM_RECIPE_##kind, 0, value, __VA_ARGS__}
 
 static const struct farm_recipe_key keys[] = {
-    [FARM_VTRACE_DISCOUNT] =
-        KEY("discount", "0.99", 0, 1, "weight of a reward for each agent step that it lies ahead (gamma)"),
-    [FARM_VTRACE_ENTROPY_COST] = KEY("entropy_cost", "0.01", 0, 1e3, "weight of the entropy bonus"),
-    [FARM_VTRACE_BASELINE_COST] = KEY("baseline_cost", "0.5", 0, 1e3, "weight of the value loss"),
-    [FARM_VTRACE_RHO_CLIP] =
-        KEY("rho_clip", "1", 1e-3, 1e9, "upper limit of the importance weight of a step in the value target (rho)"),
-    [FARM_VTRACE_C_CLIP] = KEY("c_clip", "1", 0, 1e9,
-                               "upper limit of the importance weight that carries the errors of later steps back (c)"),
-    [FARM_VTRACE_PG_RHO_CLIP] =
-        KEY("pg_rho_clip", "1", 1e-3, 1e9, "upper limit of the importance weight of a step in the policy gradient"),
-    [FARM_VTRACE_LAMBDA] =
-        KEY("lambda", "1", 0, 1, "decay, for each step, of the errors that are carried back; 1: none, as in IMPALA"),
-    [FARM_VTRACE_EPOCHS] = {"epochs", FARM_RECIPE_WHOLE, 0, "1", 1, 1000, NULL, "passes over an update's windows", 0},
-    [FARM_VTRACE_MINIBATCH] = {"minibatch", FARM_RECIPE_WHOLE, 0, "0", 0, 1e6, NULL,
-                               "steps of an optimiser step, at most, in whole windows; 0: all of an update", 0},
-    [FARM_VTRACE_RATIO_CLIP] =
-        KEY("ratio_clip", "0", 0, 1,
-            "no policy gradient where pi/mu has left 1 +- this with its advantage; 0: off, IMPALA"),
+    KEY(DISCOUNT, DOUBLE, discount, "0.99", .most = 1,
+        .help = "weight of a reward for each agent step that it lies ahead (gamma)"),
+    KEY(ENTROPY_COST, DOUBLE, entropy_cost, "0.01", .most = 1e3, .help = "weight of the entropy bonus"),
+    KEY(BASELINE_COST, DOUBLE, baseline_cost, "0.5", .most = 1e3, .help = "weight of the value loss"),
+    KEY(RHO_CLIP, DOUBLE, rho_clip, "1", .least = 1e-3, .most = 1e9,
+        .help = "upper limit of the importance weight of a step in the value target (rho)"),
+    KEY(C_CLIP, DOUBLE, c_clip, "1", .most = 1e9,
+        .help = "upper limit of the importance weight that carries the errors of later steps back (c)"),
+    KEY(PG_RHO_CLIP, DOUBLE, pg_rho_clip, "1", .least = 1e-3, .most = 1e9,
+        .help = "upper limit of the importance weight of a step in the policy gradient"),
+    KEY(LAMBDA, DOUBLE, lambda, "1", .most = 1,
+        .help = "decay, for each step, of the errors that are carried back; 1: none, as in IMPALA"),
+    KEY(EPOCHS, WHOLE, epochs, "1", .least = 1, .most = 1000, .uses = FARM_USE_FPS,
+        .help = "passes over an update's windows"),
+    KEY(MINIBATCH, WHOLE, minibatch, "0", .most = 1e6, .uses = FARM_USE_FPS,
+        .help = "steps of an optimiser step, at most, in whole windows; 0: all of an update"),
+    KEY(RATIO_CLIP, DOUBLE, ratio_clip, "0", .most = 1,
+        .help = "no policy gradient where pi/mu has left 1 +- this with its advantage; 0: off, IMPALA"),
 };
 
 // Targets are computed in each pass, by the parameters of that pass.

@@ -12,140 +12,19 @@
 #include "base/cli.h"
 #include "base/file.h"
 
-enum { RECIPE_BYTES_MAX = 1 << 20 };
+enum { RECIPE_BYTES_MAX = 1 << 20, OWN_KEYS = FARM_RECIPE_OWN_KEYS };
 
-#define BYTES(key) sizeof(((struct farm_recipe *)0)->key)
-#define TEXT(key, value, list, line)                                                                                   \
-    { #key, FARM_RECIPE_TEXT, offsetof(struct farm_recipe, key), value, 0, 0, list, line, BYTES(key) }
-#define INT(key, value, low, high, line)                                                                               \
-    { #key, FARM_RECIPE_INT, offsetof(struct farm_recipe, key), value, low, high, NULL, line, 0 }
-#define DOUBLE(key, value, low, high, line)                                                                            \
-    { #key, FARM_RECIPE_DOUBLE, offsetof(struct farm_recipe, key), value, low, high, NULL, line, 0 }
-#define BOOL(key, value, line)                                                                                         \
-    { #key, FARM_RECIPE_BOOL, offsetof(struct farm_recipe, key), value, 0, 1, NULL, line, 0 }
-
-static const struct farm_recipe_key keys[] = {
-    TEXT(env, "native/breakout", NULL,
-         "environment: native/catch, ale/Pong, ... (farm envs lists them), or one of your own: plugin:path.so[:name]"),
-    INT(seed, "1", 0, 9e15, "seed of all random numbers"),
-    INT(frames, "0", 0, 9e15,
-        "ends at this number of frames, all sessions of the run together; a frame is one of the simulator: agent steps "
-        "times "
-        "the environment's frame skip; 0: no limit"),
-    DOUBLE(seconds, "0", 0, 1e9,
-           "ends after this number of seconds of this session; 0: no limit. With frames and seconds the first to be "
-           "reached "
-           "ends it, but a flag of one removes the other that a recipe sets"),
-    INT(actors, "0", 0, 4096, "actor processes; 0: chosen for the machine"),
-    INT(envs_per_actor, "0", 0, 65536, "environments of one actor, all its lanes together; 0: chosen"),
-    INT(envs_total, "0", 0, 1e6,
-        "environments of all actors together, instead of envs_per_actor: so many actors run that each has an equal "
-        "part; 0: envs_per_actor"),
-    INT(lanes, "2", 1, 64, "lanes of one actor: one group steps while the others wait for actions"),
-    INT(ring_steps, "0", 0, 1e6, "steps that a lane's ring holds; 0: chosen"),
-    TEXT(device, "auto", "auto|cpu|cuda", "where the network runs; auto: cuda if there is a GPU with its driver"),
-    INT(gpus, "1", 0, 32,
-        "GPUs of the learner: each answers its share of the actors and trains its share of every update; 0: all"),
-    TEXT(mirror, "full", "full|window|off",
-         "what a GPU keeps of the rings: every step (an observation crosses the bus once), the windows in training, "
-         "nothing; reduced automatically if memory is short"),
-    TEXT(net, "auto", NULL,
-         "network: shallow, nature, lite, deep (frames), mlp, separate (flat observations); auto: shallow or mlp; deep "
-         "for frames too small for shallow"),
-    TEXT(init, "orthogonal", "orthogonal|uniform", "initial weights; uniform: PyTorch's default, whose signals shrink"),
-    TEXT(sigma, "free", "free|state",
-         "continuous actions: standard deviations are parameters by themselves, or outputs of the network (state)"),
-    BOOL(squash, "false",
-         "continuous actions: draws go through tanh to the actions' bounds; false: the actor clips them to the bounds"),
-    TEXT(algo, "auto", NULL, "algorithm; its keys are listed below"),
-    TEXT(
-        regime, "auto", "auto|sync|async",
-        "sync: an iteration is one window of every lane, and the next waits for its update; async: windows are trained "
-        "as they arrive; auto: the algorithm's default"),
-    INT(max_lag, "0", 0, 1e6,
-        "async: at most the windows of so many updates wait, and windows that began more than so many updates ago are "
-        "dropped; 0: only the rings bound the lag"),
-    TEXT(precision, "auto", "auto|f32|bf16",
-         "number format of the network's arithmetic; auto: bf16 on GPUs (f32 without images), on CPUs the fastest for "
-         "each layer"),
-    INT(unroll, "20", 1, 4096, "agent steps (transitions) of a window"),
-    INT(batch, "0", 0, 65536, "windows of an update; 0: half as many as environments, at least 8"),
-    INT(stack, "1", 1, 32, "newest observations that the network sees together (images only)"),
-    INT(lstm, "0", 0, 4096,
-        "units of an LSTM between the network's features and its outputs: a memory; 0: none. last_inputs becomes true"),
-    INT(lstm_layers, "1", 1, 2, "LSTM layers, one above the other"),
-    INT(burn_in, "0", 0, 4096,
-        "with lstm: steps before each window that renew its state with the present parameters, without gradients"),
-    BOOL(normalise_observations, "false",
-         "numbers and pixels of observations get mean 0 and deviation 1, each by its statistics over all steps in "
-         "training, and are clipped to +-10 (pixels: +-5)"),
-    BOOL(last_inputs, "false", "the network also sees the last action and the last reward, clipped to +-1 (IMPALA)"),
-    BOOL(normalise_rewards, "false",
-         "rewards in training are divided by the deviation of the discounted return so far, after clip and scale, and "
-         "clipped to +-10"),
-    DOUBLE(log_sigma, "0", -10, 2, "continuous actions: logarithm of the policy's deviation at the start"),
-    DOUBLE(reward_clip, "0", 0, 1e9, "rewards in training are clipped to +- this; 0: off"),
-    DOUBLE(reward_scale, "1", 1e-9, 1e9, "rewards in training are multiplied by this, after clipping"),
-    TEXT(optimiser, "adam", "rmsprop|adam", "optimiser"),
-    DOUBLE(lr, "0.0003", 1e-9, 1, "learning rate at the start"),
-    DOUBLE(lr_end, "0", 0, 1,
-           "learning rate at the end of the run, `frames` or `seconds`, whichever is nearer: it falls linearly; "
-           "without both it stays"),
-    DOUBLE(lr_hold, "0", 0, 0.999, "share of the run before the learning rate begins to fall"),
-    DOUBLE(grad_norm_clip, "0.5", 0, 1e9, "gradients with a larger norm are scaled down to it; 0: off"),
-    DOUBLE(rmsprop_decay, "0.99", 0, 0.999999, "RMSProp: decay of the mean of squared gradients"),
-    DOUBLE(rmsprop_epsilon, "0.01", 1e-12, 1, "RMSProp: added to that mean, inside the square root"),
-    DOUBLE(adam_beta1, "0.9", 0, 0.999999, "Adam: decay of the mean of gradients"),
-    DOUBLE(adam_beta2, "0.999", 0, 0.999999, "Adam: decay of the mean of squared gradients"),
-    DOUBLE(adam_epsilon, "1e-05", 1e-12, 1, "Adam: added to the square root of that mean"),
-    BOOL(loss_sum, "false", "losses are summed over an update's steps, as in IMPALA's code; false: averaged"),
-    INT(micro_batch, "0", 0, 65536, "windows of one forward and backward pass; 0: chosen"),
-    INT(train_threads, "0", 0, 1024, "threads that train; 0: chosen for the machine"),
-    INT(infer_threads, "0", 0, 32,
-        "inference threads on CPUs, each with its part of the actors; 0: chosen for the machine"),
-    INT(infer_batch_max, "0", 0, 65536, "most observations of one inference pass; 0: chosen"),
-    DOUBLE(infer_wait_ms, "0", 0, 1000,
-           "longest wait of a ready lane for others to share its inference pass, milliseconds"),
-    TEXT(wait, "adaptive", "adaptive|spin|sleep",
-         "how processes wait: short spin then sleep, always spin, always sleep"),
-    BOOL(pin, "true", "actors and learner are pinned to separate CPUs"),
-    BOOL(numa, "true", "each actor's memory lies on its CPUs' NUMA node"),
-    BOOL(huge_pages, "true", "shared memory in 2 MiB pages if available"),
-    BOOL(deterministic, "false",
-         "the run repeats bit for bit on machines of one kind: synchronous, on the CPU, to be ended by `frames`; "
-         "checkpoints and metrics come after numbers of updates, and a dead process ends it"),
-    INT(checkpoint_updates, "0", 0, 1e12,
-        "deterministic: updates between checkpoints, at which all environments start again, as after --resume; 0: as "
-        "many as take 20,000 steps of an environment"),
-    INT(metrics_updates, "0", 0, 1e12,
-        "deterministic: updates between lines of metrics.jsonl; 0: a hundredth of checkpoint_updates"),
-    DOUBLE(checkpoint_every, "300", 1, 1e9, "seconds between checkpoints"),
-    INT(checkpoints_keep, "3", 0, 1e6, "newest checkpoints that stay, beside the best one by mean return; 0: all"),
-    INT(eval_every, "0", 0, 9e15,
-        "frames between evaluations: a checkpoint is written, and `farm eval` plays it beside the training; 0: never"),
-    INT(eval_episodes, "10", 1, 1e6, "games of such an evaluation"),
-    DOUBLE(metrics_every, "5", 0.1, 1e6, "seconds between lines of metrics.jsonl"),
-    BOOL(csv, "false", "metrics.csv beside metrics.jsonl, with the same figures"),
-    BOOL(tensorboard, "true", "a TensorBoard event file in the run's folder, with the same figures"),
-    DOUBLE(hang_seconds, "30", 0, 1e6,
-           "an environment that does not return for this time is reported on stderr; 0: never"),
-    DOUBLE(
-        hang_kill, "0", 0, 1e6,
-        "an environment that does not return for this time is killed, and a new actor takes its lanes; longer than its "
-        "start and its slowest step; 0: never"),
-    DOUBLE(sync_grace_s, "5", 0.25, 1e6,
-           "--regime sync: if an actor does nothing for so long, as in a slow reset, the iteration trains without its "
-           "lane, and the lane's next window is dropped, seconds"),
-    INT(restarts_max, "1000", 0, 1e9, "restarts of one actor, after which the run ends with an error; 0: no limit"),
-    DOUBLE(node_grace_s, "600", 0, 1e9,
-           "with --listen: a remote node that is away for this time loses its actors' places, seconds"),
-    TEXT(bad_values, "count", "count|fail|reset",
-         "rewards and observations that are NaN, infinite or beyond 1e9: count: such steps are rejected, i.e. counted "
-         "and not trained on; fail: the run ends and names the environment; reset: the episode ends without a return "
-         "and another begins"),
+enum {
+    EVAL = FARM_USE_EVAL,
+    FPS = FARM_USE_FPS,
+    BRIDGE = FARM_USE_BRIDGE,
+    POLICY = FARM_USE_POLICY,
+    NET = FARM_USE_NET
 };
-enum { OWN_KEYS = sizeof keys / sizeof *keys };
-_Static_assert(OWN_KEYS + FARM_RECIPE_FAMILY_KEYS_MAX == FARM_RECIPE_KEYS_MAX, "FARM_RECIPE_KEYS_MAX counts the table");
+static const struct farm_recipe_key keys[] = {
+#define KEY(kind, key, value, ...) {#key, FARM_RECIPE_##kind, offsetof(struct farm_recipe, key), value, __VA_ARGS__},
+#include "config/keys.h"
+};
 
 // The family of key i, and its number there; NULL: one of the recipe's own keys, or no key.
 static const struct farm_recipe_family *family_of(const struct farm_recipe *recipe, size_t i, size_t *number) {
@@ -212,10 +91,11 @@ static enum farm_status fail_choice(const struct farm_recipe_key *key, const cha
 static enum farm_status store_text(const struct farm_recipe_key *key, const char *value, char *out,
                                    struct farm_error *err) {
     if (key->choices && choice_of(key->choices, value) < 0) return fail_choice(key, value, err);
-    if (!value[0] || strlen(value) >= key->text_bytes)
+    const size_t bytes = key->type == FARM_RECIPE_PATH ? FARM_RECIPE_PATH_BYTES : FARM_RECIPE_TEXT_BYTES;
+    if (!value[0] || strlen(value) >= bytes)
         return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is empty or too long (at most %zu bytes)", key->name, value,
-                         key->text_bytes - 1);
-    snprintf(out, key->text_bytes, "%s", value);
+                         bytes - 1);
+    snprintf(out, bytes, "%s", value);
     return FARM_OK;
 }
 
@@ -229,6 +109,7 @@ static enum farm_status store_value(const struct farm_recipe_key *key, const cha
                                     struct farm_error *err) {
     switch (key->type) {
     case FARM_RECIPE_TEXT:
+    case FARM_RECIPE_PATH:
         return store_text(key, value, to, err);
     case FARM_RECIPE_BOOL:
         if (farm_parse_bool(value, to)) return FARM_OK;
@@ -321,16 +202,13 @@ static size_t find_key(const struct farm_recipe *recipe, const char *name, size_
     return SIZE_MAX;
 }
 
-bool farm_recipe_among(const char *names, const char *key) {
-    const size_t length = strlen(key);
-    size_t word;
-    for (const char *at = names; at && *at; at += word + (at[word] == ' '))
-        if ((word = strcspn(at, " ")) == length && memcmp(at, key, length) == 0) return true;
-    return !names;
+const struct farm_recipe_key *farm_recipe_find(const struct farm_recipe *recipe, const char *name) {
+    const size_t i = find_key(recipe, name, 0);
+    return i == SIZE_MAX ? NULL : farm_recipe_key_at(recipe, i);
 }
 
-bool farm_recipe_has(const struct farm_recipe *recipe, const char *name) {
-    return find_key(recipe, name, 0) != SIZE_MAX;
+int farm_recipe_choice(const struct farm_recipe *recipe, enum farm_recipe_own_key key) {
+    return choice_of(keys[key].choices, member_const(recipe, key));
 }
 
 bool farm_recipe_set_by(const struct farm_recipe *recipe, const char *name, enum farm_recipe_layer layer) {
@@ -513,8 +391,7 @@ enum farm_status farm_recipe_vary(struct farm_recipe *recipe, bool continuous, s
 
 // envs_total or envs_per_actor, whichever the stronger layer sets.
 static enum farm_status settle_environments(struct farm_recipe *recipe, struct farm_error *err) {
-    const uint8_t total = recipe->layers[find_key(recipe, "envs_total", 0)],
-                  each = recipe->layers[find_key(recipe, "envs_per_actor", 0)];
+    const uint8_t total = recipe->layers[FARM_KEY_envs_total], each = recipe->layers[FARM_KEY_envs_per_actor];
     if (recipe->envs_total && recipe->envs_per_actor && total == each)
         return farm_fail(err, FARM_E_USAGE,
                          "envs_total (%lld) and envs_per_actor (%lld): the number of actors decides one by the other; "
@@ -526,8 +403,8 @@ static enum farm_status settle_environments(struct farm_recipe *recipe, struct f
 }
 
 enum farm_status farm_recipe_settle(struct farm_recipe *recipe, struct farm_error *err) {
-    uint8_t frames = recipe->layers[find_key(recipe, "frames", 0)];
-    uint8_t seconds = recipe->layers[find_key(recipe, "seconds", 0)];
+    uint8_t frames = recipe->layers[FARM_KEY_frames];
+    uint8_t seconds = recipe->layers[FARM_KEY_seconds];
     if (frames > seconds) recipe->seconds = 0;
     if (seconds > frames) recipe->frames = 0;
     if (strcmp(recipe->algo, "auto") == 0 && recipe->families)
@@ -539,8 +416,7 @@ enum farm_status farm_recipe_settle(struct farm_recipe *recipe, struct farm_erro
             err, FARM_E_USAGE,
             "envs_per_actor (%lld) must be a multiple of lanes (%lld): every lane has as many environments",
             (long long)recipe->envs_per_actor, (long long)recipe->lanes);
-    if (recipe->lr_end > recipe->lr &&
-        recipe->layers[find_key(recipe, "lr_end", 0)] < recipe->layers[find_key(recipe, "lr", 0)])
+    if (recipe->lr_end > recipe->lr && recipe->layers[FARM_KEY_lr_end] < recipe->layers[FARM_KEY_lr])
         recipe->lr_end = recipe->lr; // the end of another schedule
     if (recipe->lr_end > recipe->lr)
         return farm_fail(err, FARM_E_USAGE, "lr_end (%g) is larger than lr (%g)", recipe->lr_end, recipe->lr);
@@ -562,6 +438,7 @@ char *farm_recipe_value(const struct farm_recipe *recipe, size_t key, char *text
     const void *from = member_const(recipe, key);
     switch (farm_recipe_key_at(recipe, key)->type) {
     case FARM_RECIPE_TEXT:
+    case FARM_RECIPE_PATH:
         snprintf(text, text_bytes, "%s", (const char *)from);
         break;
     case FARM_RECIPE_BOOL:
@@ -582,6 +459,32 @@ char *farm_recipe_value(const struct farm_recipe *recipe, size_t key, char *text
     }
     }
     return text;
+}
+
+static void format_flag(const char *name, char *flag, size_t bytes) {
+    snprintf(flag, bytes, "--%s", name);
+    for (char *at = flag + 2; *at; at++)
+        if (*at == '_') *at = '-';
+}
+
+enum farm_status farm_recipe_check_effect(const struct farm_recipe *recipe, size_t i,
+                                          const struct farm_recipe_fact *facts, struct farm_error *err) {
+    char flag[48], value[FARM_RECIPE_PATH_BYTES], name[32], text[FARM_RECIPE_PATH_BYTES];
+    const struct farm_recipe_key *key = farm_recipe_key_at(recipe, i);
+    const char *now = "";
+    farm_recipe_value(recipe, i, value, sizeof value);
+    if (!key->needs || (key->type == FARM_RECIPE_BOOL && strcmp(value, "false") == 0)) return FARM_OK;
+    for (const char *at = key->needs; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL) {
+        char wanted[32] = "";
+        const struct farm_recipe_fact *fact = facts;
+        sscanf(at, "%31[^|=]=%31[^|]", name, wanted);
+        while (fact->name && strcmp(fact->name, name) != 0) fact++;
+        now = fact->name ? fact->value : farm_recipe_value(recipe, find_key(recipe, name, 0), text, sizeof text);
+        if (wanted[0] ? strcmp(now, wanted) == 0 : strcmp(now, "0") != 0 && strcmp(now, "false") != 0) return FARM_OK;
+    }
+    format_flag(key->name, flag, sizeof flag);
+    return farm_fail(err, FARM_E_USAGE, "%s %s has no effect: it needs %s; this run has %s=%s", flag, value, key->needs,
+                     name, now);
 }
 
 static bool add_pair(yaml_document_t *document, int mapping, const char *key, const char *value) {
@@ -661,22 +564,21 @@ bool farm_recipe_shipped(const char *folder, const char *env, const char *algo, 
 
 static void print_key(const struct farm_recipe_key *key, bool with_default) {
     char flag[48], default_text[96] = "";
-    snprintf(flag, sizeof flag, "--%s", key->name);
-    for (char *at = flag + 2; *at; at++)
-        if (*at == '_') *at = '-';
+    format_flag(key->name, flag, sizeof flag);
     if (with_default) snprintf(default_text, sizeof default_text, " [%s]", key->default_text);
     printf("  %-26s %s%s%s%s%s\n", flag, key->help, key->choices ? " (" : "", key->choices ? key->choices : "",
            key->choices ? ")" : "", default_text);
 }
 
-void farm_recipe_print_help(const struct farm_recipe *recipe, const char *only) {
+void farm_recipe_print_help(const struct farm_recipe *recipe, enum farm_recipe_use use) {
     const struct farm_recipe_family *family;
-    printf(only ? "\nrecipe keys:\n"
-                : "\nrecipe keys, each also a line \"key: value\" of a recipe file (default in brackets):\n");
+    const bool all = use == FARM_USE_TRAIN;
+    printf(all ? "\nrecipe keys, each also a line \"key: value\" of a recipe file (default in brackets):\n"
+               : "\nrecipe keys:\n");
     for (size_t i = 0; i < OWN_KEYS; i++)
-        if (farm_recipe_among(only, keys[i].name)) print_key(&keys[i], !only);
+        if (all || keys[i].uses & use) print_key(&keys[i], all);
     printf("  %-26s %s\n", "--env.OPTION VALUE", "option of the environment, e.g. --env.noop_max 30 for ale/*");
-    for (size_t f = 0; !only && recipe->families && (family = recipe->families(f)); f++) {
+    for (size_t f = 0; all && recipe->families && (family = recipe->families(f)); f++) {
         printf("\nkeys of --algo %s%s: %s\n", family->name, f ? "" : " (the default)", family->about);
         for (size_t k = 0; k < family->key_count; k++) print_key(&family->keys[k], true);
     }

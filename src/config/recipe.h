@@ -13,11 +13,18 @@
 #include "base/status.h"
 
 enum {
-    FARM_RECIPE_FAMILY_KEYS_MAX = 64, // for all families together
-    FARM_RECIPE_KEYS_MAX = 68 + FARM_RECIPE_FAMILY_KEYS_MAX,
     FARM_RECIPE_OPTIONS_MAX = 32,
     FARM_RECIPE_TEXT_BYTES = 64,   // a text, zero included
     FARM_RECIPE_PATH_BYTES = 1024, // a text that may hold a path: env, and the values of options
+};
+
+// The recipe's own keys: FARM_KEY_env, FARM_KEY_seed, ...
+enum farm_recipe_own_key {
+#define KEY(kind, key, ...) FARM_KEY_##key,
+#include "config/keys.h"
+    FARM_RECIPE_OWN_KEYS,
+    FARM_RECIPE_FAMILY_KEYS_MAX = 64, // for all families together
+    FARM_RECIPE_KEYS_MAX = FARM_RECIPE_OWN_KEYS + FARM_RECIPE_FAMILY_KEYS_MAX,
 };
 
 enum farm_recipe_layer {
@@ -28,7 +35,8 @@ enum farm_recipe_layer {
 };
 
 enum farm_recipe_type {
-    FARM_RECIPE_TEXT,   // char[text_bytes]; limited to `choices` if given
+    FARM_RECIPE_TEXT,   // char[FARM_RECIPE_TEXT_BYTES]; limited to `choices` if given
+    FARM_RECIPE_PATH,   // char[FARM_RECIPE_PATH_BYTES]
     FARM_RECIPE_INT,    // int64_t; 10000000, 10M, 1e7
     FARM_RECIPE_DOUBLE, // double, finite
     FARM_RECIPE_BOOL,   // bool
@@ -37,22 +45,41 @@ enum farm_recipe_type {
     FARM_RECIPE_CHOICE, // one of `choices`: its place among them
 };
 
+// Commands that take a key as a flag (others refuse it, but a recipe may hold it), and what a checkpoint fixes.
+enum farm_recipe_use {
+    FARM_USE_NONE,
+    FARM_USE_TRAIN, // takes every key
+    FARM_USE_EVAL = 2,
+    FARM_USE_FPS = 4,
+    FARM_USE_BRIDGE = 8,
+    FARM_USE_POLICY = 16, // farm eval takes it from the checkpoint
+    FARM_USE_NET = 32,    // so it does, and --resume refuses another value
+};
+
 struct farm_recipe_key {
     const char *name;
     enum farm_recipe_type type;
-    size_t offset;            // in struct farm_recipe
+    size_t offset;            // in struct farm_recipe; families: unused
     const char *default_text; // as in a recipe
     double least, most;       // numbers: the range, both ends included
-    const char *choices;      // texts: "a|b|c", or NULL: any
-    const char *help;         // one line, with the unit
-    size_t text_bytes;        // texts: size of the member, zero included
+    const char *choices;      // "a|b|c", or NULL: any
+    unsigned uses;            // enum farm_recipe_use
+    // Without which it has no effect: "NAME=VALUE", or "NAME" (neither 0 nor false), or several of them, "A|B", of
+    // which one suffices. NAME is a key, or a fact of the run that run/plan.c knows. NULL: nothing.
+    const char *needs;
+    const char *help; // one line, with the unit
+};
+
+// Of a run, beside its recipe, or in place of a key's `auto`.
+struct farm_recipe_fact {
+    const char *name, *value; // as in `needs`
 };
 
 // The keys of one algorithm. The recipe holds their values as numbers; a choice's is its place among the choices. The
 // key `algo` selects the family; files and flags may not set keys of other families. Families may share names.
 struct farm_recipe_family {
     const char *name, *about;
-    const struct farm_recipe_key *keys; // offset is unused
+    const struct farm_recipe_key *keys;
     size_t key_count;
 };
 typedef const struct farm_recipe_family *farm_recipe_families(size_t i); // the i-th; NULL after the last
@@ -63,23 +90,20 @@ struct farm_recipe_option {
     uint8_t layer; // enum farm_recipe_layer
 };
 
-// One member for each key, of the same name; the table in recipe.c and --help describe them.
+typedef char farm_key_TEXT[FARM_RECIPE_TEXT_BYTES];
+typedef char farm_key_PATH[FARM_RECIPE_PATH_BYTES];
+typedef int64_t farm_key_INT;
+typedef double farm_key_DOUBLE;
+typedef bool farm_key_BOOL;
+
+// The types of its copies in struct farm_algo_config and farm_learner_training: ALGO_KEY, LEARNER_KEY.
+typedef uint32_t farm_setting_INT;
+typedef double farm_setting_DOUBLE;
+typedef bool farm_setting_BOOL;
+
 struct farm_recipe {
-    char env[FARM_RECIPE_PATH_BYTES];
-    char device[FARM_RECIPE_TEXT_BYTES], net[FARM_RECIPE_TEXT_BYTES], init[FARM_RECIPE_TEXT_BYTES],
-        algo[FARM_RECIPE_TEXT_BYTES], precision[FARM_RECIPE_TEXT_BYTES], mirror[FARM_RECIPE_TEXT_BYTES],
-        optimiser[FARM_RECIPE_TEXT_BYTES], wait[FARM_RECIPE_TEXT_BYTES], bad_values[FARM_RECIPE_TEXT_BYTES],
-        regime[FARM_RECIPE_TEXT_BYTES], sigma[FARM_RECIPE_TEXT_BYTES];
-    int64_t seed, frames, actors, envs_per_actor, envs_total, lanes, ring_steps, gpus;
-    int64_t unroll, batch, stack, lstm, lstm_layers, burn_in, micro_batch, train_threads, infer_threads,
-        infer_batch_max, max_lag;
-    int64_t checkpoint_updates, metrics_updates;
-    int64_t checkpoints_keep, restarts_max, eval_every, eval_episodes;
-    double seconds, reward_clip, reward_scale, log_sigma;
-    double lr, lr_end, lr_hold, grad_norm_clip, rmsprop_decay, rmsprop_epsilon, adam_beta1, adam_beta2, adam_epsilon;
-    double infer_wait_ms, checkpoint_every, metrics_every, hang_seconds, hang_kill, sync_grace_s, node_grace_s;
-    bool deterministic, squash, normalise_observations, normalise_rewards, last_inputs, loss_sum, pin, numa, huge_pages,
-        csv, tensorboard;
+#define KEY(kind, key, ...) farm_key_##kind key;
+#include "config/keys.h" // a member for each key
     struct farm_recipe_option options[FARM_RECIPE_OPTIONS_MAX];
     size_t option_count;
     char continuous[FARM_RECIPE_PATH_BYTES + 128]; // the shipped recipe for continuous actions; "": none, or it is read
@@ -94,11 +118,11 @@ const struct farm_recipe_key *farm_recipe_key_at(const struct farm_recipe *recip
 // Whether the key applies to this recipe: it does not belong to another algorithm.
 bool farm_recipe_counts(const struct farm_recipe *recipe, size_t i);
 
-// Whether the key is one of `names`, which spaces separate; NULL: all are.
-bool farm_recipe_among(const char *names, const char *key);
+// The key of this name, written with '_'; NULL: there is none.
+const struct farm_recipe_key *farm_recipe_find(const struct farm_recipe *recipe, const char *name);
 
-// Whether a key has this name, written with '_'.
-bool farm_recipe_has(const struct farm_recipe *recipe, const char *name);
+// The value of a key with choices as its place among them: the enum that it means has their order.
+int farm_recipe_choice(const struct farm_recipe *recipe, enum farm_recipe_own_key key);
 
 // Whether this layer or a stronger one has set the key `name`.
 bool farm_recipe_set_by(const struct farm_recipe *recipe, const char *name, enum farm_recipe_layer layer);
@@ -138,6 +162,11 @@ char *farm_recipe_format(const struct farm_recipe *recipe, size_t *bytes);
 // A key's value as text, as in a recipe. Returns text.
 char *farm_recipe_value(const struct farm_recipe *recipe, size_t key, char *text, size_t text_bytes);
 
+// Whether the key's value has an effect, as its `needs` say. facts: {NULL} ends them. FARM_E_USAGE: it has none; the
+// message says why.
+enum farm_status farm_recipe_check_effect(const struct farm_recipe *recipe, size_t key,
+                                          const struct farm_recipe_fact *facts, struct farm_error *err);
+
 // Finds the shipped recipe of an environment and an algorithm (auto: any): the first that exists in `folder` of
 // native_catch_ppo.yaml, native_ppo.yaml, native_catch.yaml, native.yaml. False: none does. continuous: only the file
 // that lies over it if actions are continuous, native_continuous_ppo.yaml or native_continuous.yaml for the second and
@@ -148,7 +177,7 @@ bool farm_recipe_shipped(const char *folder, const char *env, const char *algo, 
 // Lays the recipe for continuous actions over a settled one, once, and settles it again. Errors: those of load, settle.
 enum farm_status farm_recipe_vary(struct farm_recipe *recipe, bool continuous, struct farm_error *err);
 
-// Prints the keys on stdout, a part of --help: those among `only`, or all, with their defaults (NULL).
-void farm_recipe_print_help(const struct farm_recipe *recipe, const char *only);
+// Prints the keys of a use on stdout, a part of --help; FARM_USE_TRAIN: all, with their defaults.
+void farm_recipe_print_help(const struct farm_recipe *recipe, enum farm_recipe_use use);
 
 #endif

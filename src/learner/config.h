@@ -70,10 +70,10 @@ struct farm_learner_inference {
 };
 
 struct farm_learner_training {
-    uint32_t threads;     // >= 1
-    bool threads_chosen;  // by the plan, so that fewer may train if that is faster
-    uint32_t micro_batch; // windows of one forward and backward pass; 0: chosen
-    double sync_grace_s;  // replay/source.h's synchronous source; 0: 5
+    uint32_t threads;    // >= 1
+    bool threads_chosen; // by the plan, so that fewer may train if that is faster
+#define LEARNER_KEY(kind, key, ...) farm_setting_##kind key;
+#include "config/keys.h" // micro_batch, sync_grace_s (0: 5), ...
 };
 
 struct farm_learner_target {

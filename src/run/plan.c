@@ -85,47 +85,27 @@ static bool is_continuous(const struct farm_run_plan *plan) {
     return plan->env.spec.action.kind == FARM_ACTION_CONTINUOUS;
 }
 
-// Flags that have no effect on the device of this run, in its regime, with its optimiser or its actions.
+// Flags without effect in this run: those whose `needs` (config/keys.h) are not met, and three that take a count.
 static void warn_without_effect(const struct farm_run_plan *plan) {
-    static const char *const of_other[][2] = {{"rmsprop_decay", "adam"},
-                                              {"rmsprop_epsilon", "adam"},
-                                              {"adam_beta1", "rmsprop"},
-                                              {"adam_beta2", "rmsprop"},
-                                              {"adam_epsilon", "rmsprop"}};
     const struct farm_recipe *recipe = &plan->recipe;
     const bool cpu = plan->device == FARM_DEVICE_CPU;
+    const struct farm_recipe_fact facts[] = {
+        {"device", cpu ? "cpu" : "cuda"},
+        {"regime", plan->passes.sync ? "sync" : "async"},
+        {"actions", is_continuous(plan) ? "continuous" : "discrete"},
+        {"observations", normalises(&plan->io) ? "numeric" : "categorical"},
+        {"listen", plan->listen.address ? plan->listen.address : "false"},
+        {NULL, NULL},
+    };
+    struct farm_error why;
     if (plan->responder.body) return;
-    for (size_t i = 0; i < sizeof of_other / sizeof *of_other; i++)
-        if (is_flag(recipe, of_other[i][0]) && strcmp(recipe->optimiser, of_other[i][1]) == 0)
-            farm_log_warn("%s has no effect with --optimiser %s", of_other[i][0], recipe->optimiser);
-    if (is_flag(recipe, "lr_end") && !recipe->frames && !(recipe->seconds > 0))
-        farm_log_warn("--lr-end %g has no effect: without --frames or --seconds the learning rate stays",
-                      recipe->lr_end);
-    if (cpu && is_flag(recipe, "mirror"))
-        farm_log_warn("--mirror %s has no effect: the learner runs on the CPU", recipe->mirror);
-    if (!cpu && is_flag(recipe, "infer_threads"))
-        farm_log_warn("--infer-threads %" PRId64 " has no effect: each GPU has one", recipe->infer_threads);
+    for (size_t i = 0; farm_recipe_key_at(recipe, i); i++)
+        if (recipe->layers[i] == FARM_LAYER_FLAG && farm_recipe_counts(recipe, i) &&
+            farm_recipe_check_effect(recipe, i, facts, &why))
+            farm_log_warn("%s", why.message);
     if (cpu && recipe->infer_threads > plan->shards)
         farm_log_warn("--infer-threads %" PRId64 ": %u, because each needs an actor", recipe->infer_threads,
                       plan->shards);
-    if (is_flag(recipe, "normalise_observations") && recipe->normalise_observations && !normalises(&plan->io))
-        farm_log_warn("--normalise-observations has no effect: the observations are neither numbers nor images");
-    if (is_flag(recipe, "sigma") && !is_continuous(plan))
-        farm_log_warn("--sigma %s has no effect: the actions are discrete", recipe->sigma);
-    if (is_flag(recipe, "log_sigma") && !is_continuous(plan))
-        farm_log_warn("--log-sigma %g has no effect: the actions are discrete", recipe->log_sigma);
-    if (is_flag(recipe, "squash") && recipe->squash && !is_continuous(plan))
-        farm_log_warn("--squash has no effect: the actions are discrete");
-    if (!recipe->lstm && (is_flag(recipe, "lstm_layers") || is_flag(recipe, "burn_in")))
-        farm_log_warn("--lstm-layers and --burn-in have no effect without --lstm");
-    if (recipe->deterministic && (is_flag(recipe, "checkpoint_every") || is_flag(recipe, "metrics_every")))
-        farm_log_warn("--checkpoint-every and --metrics-every have no effect with --deterministic, which goes by "
-                      "--checkpoint-updates and --metrics-updates");
-    if (!recipe->deterministic && (is_flag(recipe, "checkpoint_updates") || is_flag(recipe, "metrics_updates")))
-        farm_log_warn("--checkpoint-updates and --metrics-updates have no effect without --deterministic");
-    if (plan->passes.sync && is_flag(recipe, "batch"))
-        farm_log_warn("--batch has no effect: --regime sync trains on one window of every lane");
-    if (plan->passes.sync && is_flag(recipe, "max_lag")) farm_log_warn("--max-lag has no effect with --regime sync");
     const uint32_t columns = plan->passes.sync ? plan->actors * plan->lanes * plan->width : plan->algo.batch;
     if (is_flag(recipe, "minibatch") && plan->passes.minibatch > farm_algo_units(&plan->passes, columns))
         farm_log_warn("--minibatch: an update has %u steps, which are one optimiser step",

@@ -338,10 +338,11 @@ Test(recipe, a_missing_recipe_file_is_wrong_usage) {
 // ---- keys of algorithms ----
 
 static const struct farm_recipe_key one_keys[] = {
-    {"shared", FARM_RECIPE_DOUBLE, 0, "1", 0, 10, NULL, "in both", 0},
-    {"own", FARM_RECIPE_DOUBLE, 0, "2", 0, 10, NULL, "in one", 0},
+    {"shared", FARM_RECIPE_DOUBLE, 0, "1", .most = 10, .help = "in both"},
+    {"own", FARM_RECIPE_DOUBLE, 0, "2", .most = 10, .help = "in one"},
 };
-static const struct farm_recipe_key two_keys[] = {{"shared", FARM_RECIPE_DOUBLE, 0, "3", 0, 10, NULL, "in both", 0}};
+static const struct farm_recipe_key two_keys[] = {
+    {"shared", FARM_RECIPE_DOUBLE, 0, "3", .most = 10, .help = "in both"}};
 static const struct farm_recipe_family families[] = {{"one", "the first", one_keys, 2},
                                                      {"two", "the second", two_keys, 1}};
 
@@ -380,4 +381,49 @@ Test(recipe, a_key_of_another_algorithm_is_refused_unless_a_shipped_recipe_has_i
     cr_assert(strstr(err.message, "own is a key of algorithm one"), "%s", err.message);
     cr_assert_eq(farm_recipe_set(&recipe, FARM_LAYER_FLAG, "algo", "three", &err), FARM_E_USAGE);
     cr_assert(strstr(err.message, "one of one, two"), "%s", err.message);
+}
+
+// ---- effect ----
+
+Test(recipe, a_key_has_an_effect_if_what_it_needs_is_there) {
+    static const struct farm_recipe_fact facts[] = {{"device", "cpu"}, {"actions", "discrete"}, {NULL, NULL}};
+    static const struct {
+        enum farm_recipe_own_key key;
+        const char *set[2], *message; // NULL: it has an effect
+    } cases[] = {
+        {FARM_KEY_infer_threads, {"infer_threads", "2"}, NULL},
+        {FARM_KEY_mirror,
+         {"mirror", "off"},
+         "--mirror off has no effect: it needs device=cuda; this run has device=cpu"},
+        {FARM_KEY_squash, {"squash", "true"}, "has actions=discrete"},
+        {FARM_KEY_squash, {"squash", "false"}, NULL},
+        {FARM_KEY_lr_end, {"lr_end", "0"}, "--lr-end 0 has no effect: it needs frames|seconds; this run has seconds=0"},
+        {FARM_KEY_lr_end, {"seconds", "9"}, NULL},
+        {FARM_KEY_lr_end, {"frames", "9"}, NULL},
+        {FARM_KEY_metrics_every, {"deterministic", "no"}, NULL},
+        {FARM_KEY_metrics_every, {"deterministic", "yes"}, "needs deterministic=false"},
+        {FARM_KEY_seed, {"seed", "2"}, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct farm_recipe recipe = defaults();
+        struct farm_error err = {0};
+        set(&recipe, FARM_LAYER_FLAG, cases[i].set[0], cases[i].set[1]);
+        const bool effect = !farm_recipe_check_effect(&recipe, cases[i].key, facts, &err);
+        cr_expect_eq(effect, !cases[i].message, "case %zu: %s", i, err.message);
+        cr_expect(effect || strstr(err.message, cases[i].message), "case %zu: %s", i, err.message);
+    }
+}
+
+Test(recipe, what_a_key_needs_is_a_fact_of_a_run_or_a_value_that_a_key_may_have) {
+    static const char facts[] = "device regime actions observations listen"; // run/plan.c
+    struct farm_recipe recipe = defaults();
+    const struct farm_recipe_key *key, *other;
+    for (size_t i = 0; (key = farm_recipe_key_at(&recipe, i)); i++) {
+        char name[32] = "", value[32] = "";
+        if (!key->needs) continue;
+        cr_assert_gt(sscanf(key->needs, "%31[^=|]=%31[^|]", name, value), 0);
+        other = farm_recipe_find(&recipe, name);
+        cr_expect(other || strstr(facts, name), "%s needs %s", key->name, key->needs);
+        if (other && value[0]) cr_expect_eq(farm_recipe_set(&recipe, FARM_LAYER_FLAG, name, value, NULL), FARM_OK);
+    }
 }

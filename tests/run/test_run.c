@@ -11,6 +11,7 @@
 
 #include "algo/registry.h"
 #include "run/checkpoints.h"
+#include "run/settings.h"
 
 static void fill_recipe(struct farm_recipe *recipe, const char *key, const char *value) {
     struct farm_error err;
@@ -37,6 +38,26 @@ static struct farm_run *make_with(struct farm_run_request *request, struct farm_
 static void end(struct farm_run *run) {
     farm_run_free(run);
     free(run);
+}
+
+Test(run, choices_of_a_recipe_have_the_order_of_their_enums) {
+    static const char *const choices[][2] = {{"mirror", "off"},      {"init", "uniform"},     {"precision", "f32"},
+                                             {"regime", "async"},    {"optimiser", "adam"},   {"wait", "sleep"},
+                                             {"bad_values", "fail"}, {"optimiser", "rmsprop"}};
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {
+        struct farm_run_request request = {0};
+        struct farm_recipe recipe;
+        struct farm_run *run = make_with(&request, &recipe, choices[i][0], choices[i][1]);
+        const struct farm_learner_config *learner = &run->workers.learner;
+        cr_expect_eq(learner->device.mirror, i == 0 ? FARM_MIRROR_OFF : FARM_MIRROR_FULL);
+        cr_expect_eq(learner->init, i == 1 ? FARM_INIT_UNIFORM : FARM_INIT_ORTHOGONAL);
+        cr_expect_eq(learner->arithmetic.precision, i == 2 ? FARM_PRECISION_F32 : FARM_PRECISION_AUTO);
+        cr_expect_eq(learner->algo.regime, i == 3 ? FARM_REGIME_ASYNC : FARM_REGIME_AUTO);
+        cr_expect_eq(learner->algo.optimiser, i == 7 ? FARM_OPTIMISER_RMSPROP : FARM_OPTIMISER_ADAM);
+        cr_expect(i != 5 || learner->inference.spin_ns == 0);
+        cr_expect_eq(farm_run_bad_values(&run->plan.recipe), i == 6 ? FARM_BAD_FAIL : FARM_BAD_COUNT);
+        end(run);
+    }
 }
 
 static void train(const char *key, const char *value, struct farm_sample *sample) {

@@ -268,7 +268,7 @@ class Training(Cli):
     def test_seconds_end_a_run(self):
         keys = ("--optimiser", "adam", "--rmsprop-decay", "0.9", "--lr", "1e-3", "--lr-end", "1e-5")
         run = self.farm("train", "--env", "native/catch", "--seconds", "0.5", "--json", "--quiet", *keys)
-        self.assertEqual([line.split(" has no effect")[0] for line in run.stderr.splitlines()], ["farm: warning: rmsprop_decay"])
+        self.assertEqual([line.split(" has no effect")[0] for line in run.stderr.splitlines()], ["farm: warning: --rmsprop-decay 0.9"])
         result = json.loads(run.stdout)
         self.assertAlmostEqual(result["wall_s"], 0.5, delta=0.3)
         last = json.loads((self.folder / result["run_dir"] / "metrics.jsonl").read_text().splitlines()[-1])

@@ -134,7 +134,7 @@ class Cuda(InFolder):
 
     def test_warns_of_flags_without_effect(self):
         _, log = self.trained("--device", "cpu", "--frames", "1k", "--mirror", "window", "--gpus", "0")
-        self.assertIn("--mirror window has no effect: the learner runs on the CPU", log)
+        self.assertIn("--mirror window has no effect: it needs device=cuda; this run has device=cpu", log)
         if "shows no GPU" not in log:
             self.skipTest("this machine has a GPU")
         self.assertIn("--gpus 0 has no effect: this machine shows no GPU", log)

@@ -20,8 +20,6 @@
 #include "tools/shared/recipe_flags.h"
 
 static const char program[] = "farm bridge";
-// Recipe keys that this machine chooses; the learner chooses all others.
-static const char keys_here[] = "env actors wait pin numa huge_pages hang_seconds hang_kill restarts_max";
 
 struct options {
     struct farm_recipe recipe;
@@ -302,6 +300,7 @@ int farm_bridge_connect(int argc, char **argv) {
     };
     struct farm_error err;
     int exit_status;
-    if (!farm_read_recipe_flags(&cli, keys_here, argc, argv, NULL, &options.recipe, &exit_status)) return exit_status;
+    if (!farm_read_recipe_flags(&cli, FARM_USE_BRIDGE, argc, argv, NULL, &options.recipe, &exit_status))
+        return exit_status;
     return check_options(&options, &err) ? farm_report_error(program, &err) : connect_to_learner(&options);
 }

@@ -27,12 +27,6 @@ static const double TURNS_SHARE = 0.6, RUNG_SHARE = 0.15; // of --seconds, with 
 static const double GOOD_SHARE = 0.9;                     // share of the rung before: no bottleneck
 static const double NOT_MEASURED = (double)NAN;
 
-// Hyperparameters that change no speed are left out.
-static const char keys_here[] =
-    "env seed actors envs_per_actor lanes ring_steps device gpus mirror net algo regime max_lag "
-    "precision unroll batch epochs minibatch stack optimiser micro_batch train_threads infer_threads infer_batch_max "
-    "infer_wait_ms wait pin huge_pages hang_seconds hang_kill restarts_max bad_values";
-
 struct options {
     struct farm_recipe recipe;
     const char *recipe_file, *ladder, *numa, *out;
@@ -511,6 +505,7 @@ int farm_cmd_fps(int argc, char **argv) {
     };
     struct farm_error err;
     int exit_status;
-    if (!farm_read_recipe_flags(&cli, keys_here, argc, argv, NULL, &options.recipe, &exit_status)) return exit_status;
+    if (!farm_read_recipe_flags(&cli, FARM_USE_FPS, argc, argv, NULL, &options.recipe, &exit_status))
+        return exit_status;
     return load_recipe(&options, &err) ? farm_report_error(cli.program, &err) : fps_main(&options);
 }

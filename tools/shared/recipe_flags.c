@@ -12,12 +12,13 @@
 
 struct keys {
     struct farm_recipe *recipe;
-    const char *program, *only;
+    const char *program;
+    enum farm_recipe_use use;
     char names[FARM_RECIPE_KEYS_MAX][32]; // as flags
 };
 
-static bool is_flag(const struct keys *keys, const char *key) {
-    return farm_recipe_among(keys->only, key) || strncmp(key, "env.", 4) == 0;
+static bool is_flag(const struct keys *keys, const struct farm_recipe_key *key) {
+    return keys->use == FARM_USE_TRAIN || key->uses & keys->use;
 }
 
 static void copy_with(char *to, size_t bytes, const char *from, char old, char new) {
@@ -30,15 +31,15 @@ static void name_keys(struct keys *keys) {
     const struct farm_recipe_key *key;
     size_t count = 0;
     for (size_t i = 0; (key = farm_recipe_key_at(keys->recipe, i)); i++)
-        if (is_flag(keys, key->name)) copy_with(keys->names[count++], sizeof keys->names[0], key->name, '_', '-');
+        if (is_flag(keys, key)) copy_with(keys->names[count++], sizeof keys->names[0], key->name, '_', '-');
 }
 
 static enum farm_status set_key(void *context, const char *name, const char *value, struct farm_error *err) {
     const struct keys *keys = context;
     char key[64];
     copy_with(key, sizeof key, strncmp(name, "no-", 3) == 0 ? name + 3 : name, '-', '_');
-    if (is_flag(keys, key)) return farm_recipe_set(keys->recipe, FARM_LAYER_FLAG, name, value, err);
-    if (!farm_recipe_has(keys->recipe, key)) return FARM_E_NOT_FOUND;
+    const struct farm_recipe_key *found = farm_recipe_find(keys->recipe, key);
+    if (!found || is_flag(keys, found)) return farm_recipe_set(keys->recipe, FARM_LAYER_FLAG, name, value, err);
     return farm_fail(err, FARM_E_USAGE, "--%s has no effect in %s (%s --help lists those that have)", name,
                      keys->program, keys->program);
 }
@@ -50,12 +51,12 @@ static const char *key_name(void *context, size_t i) {
 
 static void print_key_help(void *context) {
     const struct keys *keys = context;
-    farm_recipe_print_help(keys->recipe, keys->only);
+    farm_recipe_print_help(keys->recipe, keys->use);
 }
 
-bool farm_read_recipe_flags(const struct farm_cli *cli, const char *only, int argc, char **argv, const char **word,
-                            struct farm_recipe *recipe, int *exit_status) {
-    struct keys keys = {.recipe = recipe, .program = cli->program, .only = only};
+bool farm_read_recipe_flags(const struct farm_cli *cli, enum farm_recipe_use use, int argc, char **argv,
+                            const char **word, struct farm_recipe *recipe, int *exit_status) {
+    struct keys keys = {.recipe = recipe, .program = cli->program, .use = use};
     struct farm_cli whole = *cli;
     whole.other = set_key;
     whole.other_name = key_name;

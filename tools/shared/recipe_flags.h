@@ -8,11 +8,11 @@
 #include "base/cli.h"
 #include "config/recipe.h"
 
-// farm_read_flags (command.h) with recipe keys as flags beside `cli`'s own (whose `other` functions are ignored). only:
-// the keys that have an effect in this command, as farm_recipe_among takes them; the others are refused as flags, but
-// recipes may hold them. *recipe becomes the defaults with the flags over them; it is not settled.
-bool farm_read_recipe_flags(const struct farm_cli *cli, const char *only, int argc, char **argv, const char **word,
-                            struct farm_recipe *recipe, int *exit_status);
+// farm_read_flags (command.h) with recipe keys as flags beside `cli`'s own (whose `other` functions are ignored). use:
+// the command's, whose keys alone are flags; FARM_USE_TRAIN: all are. Recipes may hold the others. *recipe becomes
+// the defaults with the flags over them; it is not settled.
+bool farm_read_recipe_flags(const struct farm_cli *cli, enum farm_recipe_use use, int argc, char **argv,
+                            const char **word, struct farm_recipe *recipe, int *exit_status);
 
 // Puts the weaker layers under the flags: `file` (NULL: none), then `base`, a run's own recipe (NULL: the one shipped
 // for the environment, if there is one); then settles the recipe.
