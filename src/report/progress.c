@@ -120,43 +120,51 @@ static void append_node(struct line *line, const struct farm_sample_node *node, 
     append_whole(line, columns, text);
 }
 
+// A part of the line, for WIDE_COLUMNS or more and for fewer (79 hold all short ones), around its value; NULL: not
+// shown.
+struct part {
+    const char *wide, *narrow;
+    struct farm_number_text value;
+    bool shown;
+};
+
 void farm_progress_format(const struct farm_sample *sample, size_t columns, char *text, size_t text_bytes) {
+    const bool narrow = columns && columns < WIDE_COLUMNS;
+    const double stuck = (double)sample->actors_stuck, eta_s = farm_progress_eta_s(sample),
+                 restarts = (double)(sample->actor_restarts + sample->learner_restarts);
+    const bool played = sample->eval_frames && !isnan(sample->eval_return_mean);
+    const struct part parts[] = {
+        {"%s", "%s", farm_format_duration(sample->total.wall_s), true},
+        {" (resumed %s)", NULL, farm_format_duration(farm_sample_session(sample).wall_s), sample->before.frames},
+        {"  stuck %s", " stuck %s", farm_format_figure(stuck), stuck > 0},
+        {"  learner stopped", " learner stopped", {""}, sample->learner_stopped},
+        {"  rejected %s", " rejected %s", farm_format_count((double)sample->rejected_steps), sample->rejected_steps},
+        {"  nodes %s", " nodes %s", farm_format_figure(sample->node_count), sample->listens},
+        {" (%s away)", " (%s away)", farm_format_figure(sample->nodes_away), sample->nodes_away},
+        {"  %s frames", " %s fr", farm_format_count((double)sample->total.frames), true},
+        {"  %s/s", " %s/s", farm_format_count(sample->frames_per_s), true},
+        {"  return %s", " ret %s", farm_format_figure(sample->return_mean), true},
+        {"  eval %s", NULL, farm_format_figure(sample->eval_return_mean), played},
+        {"  games %s", NULL, farm_format_count((double)sample->total.episodes), true},
+        {"  updates %s", " upd %s", farm_format_count((double)sample->total.updates), true},
+        {"  lag %s", " lag %s", farm_format_figure(sample->policy_lag_updates), !isnan(sample->policy_lag_updates)},
+        {"  infer %s", " infer %s", farm_format_figure(sample->infer_batch_mean), !isnan(sample->infer_batch_mean)},
+        {"  waiting: actors %s%%", " wait a%s%%", farm_format_figure(rint(100 * sample->actor_wait_share)), true},
+        {" learner %s%%", " l%s%%", farm_format_figure(rint(100 * sample->learner_wait_share)), true},
+        {"  left %s", " left %s", farm_format_duration(isnan(eta_s) ? 0 : eta_s), !isnan(eta_s)},
+        {"  restarts %s", " restarts %s", farm_format_figure(restarts), restarts > 0},
+    };
     struct line line = {.text = text, .bytes = text_bytes};
-    bool narrow = columns && columns < WIDE_COLUMNS; // 79 columns hold every figure under short names
-    const char *gap = narrow ? " " : "  ";
     text[0] = 0;
-    append(&line, "%s", farm_format_duration(sample->total.wall_s).text);
-    if (sample->before.frames && !narrow)
-        append(&line, " (resumed %s)", farm_format_duration(farm_sample_session(sample).wall_s).text);
-    if (sample->actors_stuck) append(&line, "%sstuck %llu", gap, (unsigned long long)sample->actors_stuck);
-    if (sample->learner_stopped) append(&line, "%slearner stopped", gap);
-    if (sample->rejected_steps)
-        append(&line, "%srejected %s", gap, farm_format_count((double)sample->rejected_steps).text);
-    if (sample->listens) append(&line, "%snodes %u", gap, sample->node_count);
-    if (sample->nodes_away) append(&line, " (%u away)", sample->nodes_away);
-    append(&line, "%s%s %s%s%s/s", gap, farm_format_count((double)sample->total.frames).text, narrow ? "fr" : "frames",
-           gap, farm_format_count(sample->frames_per_s).text);
-    append(&line, "%s%s %s", gap, narrow ? "ret" : "return", farm_format_figure(sample->return_mean).text);
-    if (!narrow && sample->eval_frames) append_figure(&line, columns, "eval", sample->eval_return_mean);
-    if (!narrow) append(&line, "  games %s", farm_format_count((double)sample->total.episodes).text);
-    append(&line, "%s%s %s", gap, narrow ? "upd" : "updates", farm_format_count((double)sample->total.updates).text);
-    if (!isnan(sample->policy_lag_updates))
-        append(&line, "%slag %s", gap, farm_format_figure(sample->policy_lag_updates).text);
-    if (!isnan(sample->infer_batch_mean))
-        append(&line, "%sinfer %s", gap, farm_format_figure(sample->infer_batch_mean).text);
-    append(&line, narrow ? " wait a%.0f%% l%.0f%%" : "  waiting: actors %.0f%% learner %.0f%%",
-           100 * sample->actor_wait_share, 100 * sample->learner_wait_share);
-    double eta = farm_progress_eta_s(sample);
-    if (!isnan(eta)) {
-        append(&line, "%sleft %s", gap, farm_format_duration(eta).text);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const char *format = narrow ? parts[i].narrow : parts[i].wide;
+        if (parts[i].shown && format) append(&line, format, parts[i].value.text);
     }
-    if (sample->actor_restarts || sample->learner_restarts)
-        append(&line, "%srestarts %llu", gap, (unsigned long long)(sample->actor_restarts + sample->learner_restarts));
-    if (narrow && sample->eval_frames) append_figure(&line, columns, "eval", sample->eval_return_mean);
+    if (narrow && played) append_figure(&line, columns, "eval", sample->eval_return_mean);
     if (!narrow) append_figure(&line, columns, "length", sample->length_mean);
     for (int k = 0; k < FARM_SAMPLE_ALGO_MAX && sample->algo[k].key && !narrow; k++)
         if (sample->algo[k].word) append_figure(&line, columns, sample->algo[k].word, sample->algo[k].value);
     for (uint32_t i = 0; i < sample->node_count && sample->node_count <= NODES_SHOWN; i++)
-        append_node(&line, &sample->nodes[i], columns, gap);
+        append_node(&line, &sample->nodes[i], columns, narrow ? " " : "  ");
     if (columns && line.length > columns && columns < text_bytes) text[columns] = 0;
 }
