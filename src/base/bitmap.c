@@ -48,12 +48,6 @@ void farm_bitmap_remove(struct farm_bitmap *set, const struct farm_bitmap *other
     for (int i = 0; i < WORDS; i++) set->words[i] &= ~other->words[i];
 }
 
-bool farm_bitmap_overlaps(const struct farm_bitmap *a, const struct farm_bitmap *b) {
-    for (int i = 0; i < WORDS; i++)
-        if (a->words[i] & b->words[i]) return true;
-    return false;
-}
-
 static const char *skip_blanks(const char *at) {
     while (isspace((unsigned char)*at)) at++;
     return at;

@@ -33,7 +33,6 @@ int farm_bitmap_next(const struct farm_bitmap *set, int from);
 void farm_bitmap_add(struct farm_bitmap *set, const struct farm_bitmap *other);
 void farm_bitmap_keep(struct farm_bitmap *set, const struct farm_bitmap *other);
 void farm_bitmap_remove(struct farm_bitmap *set, const struct farm_bitmap *other);
-bool farm_bitmap_overlaps(const struct farm_bitmap *a, const struct farm_bitmap *b);
 
 // The kernel's list form, "0-3,8,12-15" (cpuset.cpus, /sys/.../cpulist); blanks and a final newline are ignored, the
 // empty text is the empty set. FARM_E_FORMAT: not a list, or a number is >= FARM_BITMAP_BITS.
