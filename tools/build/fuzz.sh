@@ -55,7 +55,11 @@ pack() { # target
 run_target() { # target seconds [option or corpus...]
     local target=$1 seconds=$2 dict=()
     shift 2
-    [ ! -f "tests/fuzz/dict/$target.dict" ] || dict=("-dict=tests/fuzz/dict/$target.dict")
+    if [ -f "tests/fuzz/dict/$target.dict" ]; then
+        cp "tests/fuzz/dict/$target.dict" "$scratch/dict"
+        [ "$target" != recipe ] || sed -n 's/^ *[A-Z_]*KEY([A-Z_, ]*\b\([a-z_0-9]*\), ".*/"\1: "/p' src/config/keys.h src/algo/*.c >>"$scratch/dict"
+        dict=("-dict=$scratch/dict")
+    fi
     mkdir -p "$build/crashes"
     if "$build/fuzz_$target" -max_total_time="$seconds" -max_len="$input_bytes_max" -timeout=20 -rss_limit_mb=2048 \
         -print_final_stats=1 -artifact_prefix="$build/crashes/$target-" "${dict[@]}" \
