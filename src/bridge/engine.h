@@ -54,7 +54,9 @@ struct farm_engine_ops {
     uint32_t (*turn)(struct farm_engine *engine, struct farm_engine_event *events, uint32_t room);
     void (*wait)(struct farm_engine *engine, uint64_t timeout_ns); // submits, then sleeps
     uint64_t (*system_calls)(const struct farm_engine *engine);    // so far
-    // These two save system calls and may be NULL: call the functions below.
+    // These two save system calls and may be NULL. watch_counter: call farm_engine_watch_counter. defer_sent: before a
+    // wait(), for a socket that sends: SENT alone need not end that wait (it may). Otherwise SENT comes with the event
+    // that ends it, or after the timeout.
     void (*watch_counter)(struct farm_engine *engine, uint32_t number, int fd);
     void (*defer_sent)(struct farm_engine *engine, uint32_t socket);
 };
@@ -63,13 +65,6 @@ struct farm_engine_ops {
 static inline void farm_engine_watch_counter(const struct farm_engine_ops *ops, struct farm_engine *engine,
                                              uint32_t number, int fd) {
     (ops->watch_counter ? ops->watch_counter : ops->watch)(engine, number, fd);
-}
-
-// Before a wait(), for a socket that sends: SENT alone need not end that wait (it may). Otherwise SENT comes with the
-// event that ends it, or after the timeout.
-static inline void farm_engine_defer_sent(const struct farm_engine_ops *ops, struct farm_engine *engine,
-                                          uint32_t socket) {
-    if (ops->defer_sent) ops->defer_sent(engine, socket);
 }
 
 extern const struct farm_engine_ops farm_engine_uring, farm_engine_poll;

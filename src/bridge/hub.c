@@ -376,9 +376,17 @@ void farm_hub_sleep(struct farm_hub *hub, uint64_t timeout_ns) {
 
 enum farm_status farm_hub_make(const struct farm_hub_config *config, struct farm_hub **out, struct farm_error *err) {
     struct farm_hub *hub = calloc(1, sizeof *hub);
-    if (!hub || !(hub->scratch = malloc(FARM_WIRE_MESSAGE_BYTES_MAX))) {
-        free(hub);
-        return farm_fail(err, FARM_E_LIMIT, "no memory for the bridge");
+    enum farm_status status = FARM_OK;
+    if (!hub || !(hub->scratch = malloc(FARM_WIRE_MESSAGE_BYTES_MAX)))
+        status = farm_fail(err, FARM_E_LIMIT, "no memory for the bridge");
+    if (hub) hub->ops = config->ops;
+    if (!status && config->key) status = farm_tls_context_make(true, config->key, &hub->tls, err);
+    if (!status)
+        status = config->ops ? config->ops->create(HUB_PEERS_MAX, 2, config->ops_context, &hub->engine, err)
+                             : farm_engine_make(config->engine, HUB_PEERS_MAX, 2, &hub->ops, &hub->engine, err);
+    if (status) {
+        farm_hub_free(hub);
+        return status;
     }
     assert(config->bell_count <= HUB_SHARDS_MAX);
     hub->control = config->control;
@@ -387,17 +395,6 @@ enum farm_status farm_hub_make(const struct farm_hub_config *config, struct farm
     hub->bell_count = config->bell_count;
     hub->offer = config->offer;
     hub->stats = config->stats;
-    hub->ops = config->ops;
-    enum farm_status status = config->key ? farm_tls_context_make(true, config->key, &hub->tls, err) : FARM_OK;
-    if (!status)
-        status = config->ops ? config->ops->create(HUB_PEERS_MAX, 2, config->ops_context, &hub->engine, err)
-                             : farm_engine_make(config->engine, HUB_PEERS_MAX, 2, &hub->ops, &hub->engine, err);
-    if (status) {
-        farm_tls_context_free(hub->tls);
-        free(hub->scratch);
-        free(hub);
-        return status;
-    }
     for (uint32_t s = 0; config->stats && s < FARM_BRIDGE_NODES_MAX; s++) // a bridge before this one may have died
         farm_store_relaxed(&config->stats->node[s].state, FARM_NODE_ABSENT);
     if (config->stats) farm_store_relaxed(&config->stats->uring, strcmp(hub->ops->name, "uring") == 0);
@@ -433,8 +430,8 @@ static void close_all(struct farm_hub *hub) {
 
 void farm_hub_free(struct farm_hub *hub) {
     if (!hub) return;
-    close_all(hub);
-    hub->ops->destroy(hub->engine);
+    if (hub->engine) close_all(hub);
+    if (hub->engine) hub->ops->destroy(hub->engine);
     for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) hub_free_session(hub->sessions[s]);
     for (uint32_t p = 0; p < HUB_PEERS_MAX; p++) {
         if (hub->peers[p]) free(hub->peers[p]->counters);

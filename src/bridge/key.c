@@ -15,20 +15,11 @@
 static const char PREFIX[] = "actorfarm-key-1 ", DIGITS[] = "0123456789abcdef";
 enum { PREFIX_BYTES = sizeof PREFIX - 1, LINE_BYTES = PREFIX_BYTES + 2 * FARM_KEY_BYTES };
 
-static bool fill_random(uint8_t *out, size_t bytes) {
-    for (size_t done = 0; done < bytes;) {
-        const ssize_t n = getrandom(out + done, bytes - done, 0);
-        if (n < 0 && errno != EINTR) return false;
-        if (n > 0) done += (size_t)n;
-    }
-    return true;
-}
-
 static bool write_line(int fd) {
     struct farm_key key = {0};
     char line[LINE_BYTES + 1];
     memcpy(line, PREFIX, PREFIX_BYTES);
-    bool ok = fill_random(key.bytes, sizeof key.bytes);
+    bool ok = getrandom(key.bytes, sizeof key.bytes, 0) == sizeof key.bytes;
     for (size_t i = 0; i < sizeof key.bytes; i++) {
         line[PREFIX_BYTES + 2 * i] = DIGITS[key.bytes[i] >> 4];
         line[PREFIX_BYTES + 2 * i + 1] = DIGITS[key.bytes[i] & 15];

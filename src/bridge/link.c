@@ -551,8 +551,9 @@ bool farm_link_can_send(const struct farm_link *link) {
 
 void farm_link_defer_sent(const struct farm_link *link) {
     const struct farm_link_out *out = link->out;
-    if (link->state == FARM_LINK_OPEN && out->in_flight && !out->posted.bytes && !(link->tls && frame_waits(link)))
-        farm_engine_defer_sent(link->ops, link->engine, link->socket);
+    const bool done = out && out->in_flight && !out->posted.bytes && !(link->tls && frame_waits(link));
+    if (link->state == FARM_LINK_OPEN && done && link->ops->defer_sent)
+        link->ops->defer_sent(link->engine, link->socket);
 }
 
 // ---- heartbeats and figures ----
@@ -601,10 +602,7 @@ static void handle_connected(struct farm_link *link, int64_t result) {
         return;
     }
     link->state = link->tls ? FARM_LINK_SHAKING : FARM_LINK_OPEN;
-    if (link->tls)
-        read_frames(link); // the handshake's first message
-    else
-        receive_more(link);
+    read_frames(link); // sends the handshake's first message, and receives
 }
 
 void farm_link_begin(struct farm_link *link, uint64_t now_ns) {

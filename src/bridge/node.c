@@ -527,10 +527,10 @@ enum farm_status farm_node_make(const struct farm_node_config *config, struct fa
         return status;
     }
     if (config->bell >= 0) farm_engine_watch_counter(node->ops, node->engine, WATCH_BELL, config->bell);
-    if (config->stats)
-        farm_store_release(&config->stats->node[0].state,
-                           FARM_NODE_ABSENT); // a bridge before this one may have been killed
-    if (config->stats) farm_store_relaxed(&config->stats->uring, strcmp(node->ops->name, "uring") == 0);
+    if (config->stats) { // a bridge before this one may have been killed
+        farm_store_release(&config->stats->node[0].state, FARM_NODE_ABSENT);
+        farm_store_relaxed(&config->stats->uring, strcmp(node->ops->name, "uring") == 0);
+    }
     *out = node;
     return FARM_OK;
 }

@@ -91,16 +91,11 @@ static void *breakout_create(const struct farm_env_config *config, char *error, 
     struct farm_native_option options[OPTIONS];
     memcpy(options, breakout_options, sizeof options);
     if (farm_native_read_options(config, farm_env_breakout.name, options, OPTIONS, error, error_bytes)) return NULL;
-    struct breakout_env *env = calloc(1, sizeof *env);
-    if (!env) {
-        snprintf(error, error_bytes, "no memory for %s", farm_env_breakout.name);
-        return NULL;
-    }
-    env->random.seed = config->seed;
-    env->hints = config->hints;
-    env->life_loss = options[OPTION_LIFE_LOSS].value;
-    env->steps_max = options[OPTION_MAX_STEPS].value;
-    return env;
+    const struct breakout_env first = {.random.seed = config->seed,
+                                       .hints = config->hints,
+                                       .life_loss = options[OPTION_LIFE_LOSS].value,
+                                       .steps_max = options[OPTION_MAX_STEPS].value};
+    return farm_native_make(&first, sizeof first, farm_env_breakout.name, error, error_bytes);
 }
 
 // ---- drawing ----

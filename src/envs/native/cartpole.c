@@ -51,16 +51,9 @@ static int cartpole_spec(const struct farm_env_config *config, struct farm_env_s
 }
 
 static void *cartpole_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
-    bool velocity;
-    if (cartpole_read(config, &velocity, error, error_bytes)) return NULL;
-    struct cartpole_env *env = calloc(1, sizeof *env);
-    if (!env) {
-        snprintf(error, error_bytes, "no memory for %s", farm_env_cartpole.name);
-        return NULL;
-    }
-    env->random.seed = config->seed;
-    env->velocity = velocity;
-    return env;
+    struct cartpole_env first = {.random.seed = config->seed};
+    if (cartpole_read(config, &first.velocity, error, error_bytes)) return NULL;
+    return farm_native_make(&first, sizeof first, farm_env_cartpole.name, error, error_bytes);
 }
 
 bool farm_cartpole_tick(struct farm_cartpole_state *state, bool right) {

@@ -29,12 +29,8 @@ static int catch_spec(const struct farm_env_config *config, struct farm_env_spec
 
 static void *catch_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
     if (farm_native_read_options(config, farm_env_catch.name, NULL, 0, error, error_bytes)) return NULL;
-    struct catch_env *env = calloc(1, sizeof *env);
-    if (!env)
-        snprintf(error, error_bytes, "no memory for %s", farm_env_catch.name);
-    else
-        env->random.seed = config->seed;
-    return env;
+    const struct catch_env first = {.random.seed = config->seed};
+    return farm_native_make(&first, sizeof first, farm_env_catch.name, error, error_bytes);
 }
 
 // board: f32 [ROWS][COLUMNS], 1 where ball and paddle are.

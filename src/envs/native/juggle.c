@@ -45,12 +45,8 @@ static int juggle_spec(const struct farm_env_config *config, struct farm_env_spe
 
 static void *juggle_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
     if (farm_native_read_options(config, farm_env_juggle.name, NULL, 0, error, error_bytes)) return NULL;
-    struct juggle_env *env = calloc(1, sizeof *env);
-    if (!env)
-        snprintf(error, error_bytes, "no memory for %s", farm_env_juggle.name);
-    else
-        env->random.seed = config->seed;
-    return env;
+    const struct juggle_env first = {.random.seed = config->seed};
+    return farm_native_make(&first, sizeof first, farm_env_juggle.name, error, error_bytes);
 }
 
 // picture: u8 [SIDE][SIDE], things 255. paddle: f32, -1 at the left edge, 1 at the right. wanted: i32.

@@ -48,16 +48,9 @@ static int menu_spec(const struct farm_env_config *config, struct farm_env_spec 
 }
 
 static void *menu_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
-    uint32_t dims;
-    if (menu_read(config, &dims, error, error_bytes)) return NULL;
-    struct menu_env *env = calloc(1, sizeof *env);
-    if (!env) {
-        snprintf(error, error_bytes, "no memory for %s", farm_env_menu.name);
-        return NULL;
-    }
-    env->random.seed = config->seed;
-    env->dims = dims;
-    return env;
+    struct menu_env first = {.random.seed = config->seed};
+    if (menu_read(config, &first.dims, error, error_bytes)) return NULL;
+    return farm_native_make(&first, sizeof first, farm_env_menu.name, error, error_bytes);
 }
 
 // The guest's rank of a dish or drink: 0 is the best of n.

@@ -2,6 +2,7 @@
 #include "envs/native/native.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/cli.h"
@@ -55,4 +56,10 @@ int farm_native_read_options(const struct farm_env_config *config, const char *n
         return -1;
     }
     return 0;
+}
+
+void *farm_native_make(const void *state, size_t bytes, const char *name, char *error, size_t error_bytes) {
+    void *env = malloc(bytes);
+    if (!env) snprintf(error, error_bytes, "no memory for %s", name);
+    return env ? memcpy(env, state, bytes) : NULL;
 }

@@ -59,5 +59,7 @@ struct farm_native_option {
 // value. `name` is the environment's.
 int farm_native_read_options(const struct farm_env_config *config, const char *name, struct farm_native_option *options,
                              size_t count, char *error, size_t error_bytes);
+// A copy of an environment's first state, to be freed. NULL with a message: no memory.
+void *farm_native_make(const void *state, size_t bytes, const char *name, char *error, size_t error_bytes);
 
 #endif

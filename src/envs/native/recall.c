@@ -48,14 +48,9 @@ static int recall_spec(const struct farm_env_config *config, struct farm_env_spe
 }
 
 static void *recall_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
-    struct recall_env options = {.random.seed = config->seed};
-    if (recall_read(config, &options, error, error_bytes)) return NULL;
-    struct recall_env *env = malloc(sizeof *env);
-    if (!env)
-        snprintf(error, error_bytes, "no memory for %s", farm_env_recall.name);
-    else
-        *env = options;
-    return env;
+    struct recall_env first = {.random.seed = config->seed};
+    if (recall_read(config, &first, error, error_bytes)) return NULL;
+    return farm_native_make(&first, sizeof first, farm_env_recall.name, error, error_bytes);
 }
 
 // places: f32 [cues + 1], 1 at the cue, or at the last for the question; otherwise 0.
