@@ -17,7 +17,7 @@ struct farm_game {
     uint32_t steps;
     bool known;          // seen from its start (not if it ran when this process started)
     bool ended_last;     // the previous step was LAST
-    uint64_t generation; // of the actor that plays it
+    uint64_t generation; // the generation of the actor that plays it
     uint32_t left;       // with a quota: games of this environment still to be counted
 };
 
@@ -32,7 +32,7 @@ struct farm_intake_lane {
     bool taken;             // step `answered` is taken in
     bool queued;            // in the queue of lanes that wait
     bool held;              // its ticket keeps it out of the queue
-    uint64_t ticket;        // of the newest window: no answer before its release (replay/source.h)
+    uint64_t ticket;        // the newest window's: no answer before its release (replay/source.h)
     uint64_t bad;           // invalid values of the step that was taken in last
     uint64_t warned;        // 1 + the actor's generation at the last warning about a counter; 0: no warning
     uint64_t waiting_ns;    // when step `answered` was taken in

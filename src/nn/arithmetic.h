@@ -23,8 +23,8 @@ struct farm_form {
 };
 
 struct farm_arithmetic {
-    enum farm_conv_u8_precision first; // of a first layer over frames
-    enum farm_conv_u8_path path;       // likewise
+    enum farm_conv_u8_precision first; // how a first layer over frames is computed
+    enum farm_conv_u8_path path;       // by which kernel
     // Of each op. Op 0 over frames has the form of op 1, a residual block that of what it adds to, an LSTM that of the
     // op before; elsewhere rows are converted when the form changes.
     struct farm_form forms[FARM_NET_OPS_MAX];
@@ -60,8 +60,8 @@ struct farm_conv_u8_shape farm_arithmetic_first(const struct farm_net *net, cons
 struct farm_arithmetic_request {
     const struct farm_net *net;
     enum farm_precision precision;
-    int train_rows;       // of one forward and backward pass; 0: inference only
-    int infer_rows;       // of one inference
+    int train_rows;       // in one forward and backward pass; 0: inference only
+    int infer_rows;       // in one inference
     int version_rows;     // trained on between two versions of the parameters
     bool fixed;           // times nothing: bf16 if the CPU has it and `precision` allows, else Winograd's with AVX2
                           // alone; blocks, the widest path

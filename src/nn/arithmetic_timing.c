@@ -14,8 +14,8 @@
 
 enum {
     CANDIDATES_MAX = FARM_FORMS_MAX + 1,
-    ROUNDS = 8,   // of all candidates, after one that does not count
-    ROWS_MIN = 4, // of a run
+    ROUNDS = 8,   // over all candidates, after one that does not count
+    ROWS_MIN = 4, // in a run
 };
 static const double RUN_MULTIPLICATIONS = 1e9; // about, of one run: some 20 ms at 50 G/s
 static const double CAST_SECONDS = 1e-9;       // an element to another form and back: a guess; the mix is then timed
@@ -28,11 +28,11 @@ static double cpu_seconds(void) {
 // What all candidates compute: random parameters and frames; outputs serve as their gradients.
 struct work {
     const struct farm_arithmetic_request *request;
-    int rows; // of a run
+    int rows; // in a run
     uint8_t *frames;
     const void **rows_at;
     float *params, *grads, *logits, *value;
-    float *state;                    // of a network with one: zeros before, and what follows
+    float *state;                    // a recurrent network's: zeros before, and what follows
     uint8_t *flags;                  // zeros
     double booked[FARM_NET_OPS_MAX]; // by the executor that runs, op by op
 };
@@ -41,7 +41,7 @@ struct candidate {
     struct farm_arithmetic arithmetic;
     struct farm_executor *executor;
     double runs[ROUNDS][FARM_NET_OPS_MAX]; // seconds a row of each run: of inference, and of training
-    double op_seconds[FARM_NET_OPS_MAX];   // likewise, of all runs
+    double op_seconds[FARM_NET_OPS_MAX];   // the same over all runs
     double seconds;                        // their sum
 };
 

@@ -77,12 +77,12 @@ enum farm_dnnl_pass {
 struct farm_dnnl_pd {
     enum farm_dnnl_kind kind;
     enum farm_dnnl_pass pass;
-    dnnl_prop_kind_t prop; // of the FORWARD pass
+    dnnl_prop_kind_t prop; // the FORWARD pass's
     dnnl_alg_kind_t alg;   // of ELTWISE
     farm_dnnl_md in, out;
     farm_dnnl_md weights, bias;          // of CONV and PRODUCT
     dnnl_dims_t strides, before, after;  // of CONV; padding before and after
-    const_dnnl_primitive_desc_t forward; // of the forward pass, in the other ones
+    const_dnnl_primitive_desc_t forward; // the forward pass's, for the other passes
     bool accumulate;                     // adds to its output
     dnnl_alg_kind_t then;                // applied to the output after that; 0: nothing
 };

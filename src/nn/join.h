@@ -7,7 +7,7 @@
 #include <stdbool.h>
 
 struct farm_join {
-    int features, flat; // of in; of the flat input
+    int features, flat; // numbers in a row of in; in a row of the flat input
     bool bf16;          // rows of in and out
     float *weight;      // [FARM_NET_JOIN_UNITS][flat]
     float *bias;        // [FARM_NET_JOIN_UNITS]

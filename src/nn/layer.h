@@ -14,10 +14,10 @@ struct farm_layer_config {
     struct farm_net_op op;
     int block;                         // channels of a picture that lie together; 0: all
     size_t weight_offset, bias_offset; // in the flat parameters, in floats
-    dnnl_data_type_t type;             // of inputs, packed weights and gradients of outputs: f32 or bf16
-    dnnl_data_type_t out_type;         // of outputs
-    dnnl_data_type_t diff_in_type;     // of gradients of inputs
-    dnnl_format_tag_t layout;          // of pictures: nhwc, nChw8c or nChw16c
+    dnnl_data_type_t type;             // inputs, packed weights and gradients of outputs: f32 or bf16
+    dnnl_data_type_t out_type;         // outputs
+    dnnl_data_type_t diff_in_type;     // gradients of inputs
+    dnnl_format_tag_t layout;          // pictures: nhwc, nChw8c or nChw16c
     bool training;
     bool data_gradient; // false: first layer
     int batch_max;
@@ -35,7 +35,7 @@ struct farm_ladder {
     int count, rows[FARM_RUNGS_MAX];
 };
 
-// The rung for so many rows.
+// The rung for `rows` rows.
 static inline int farm_ladder_find(const struct farm_ladder *ladder, int rows) {
     int r = 0;
     while (ladder->rows[r] < rows) r++;
@@ -45,7 +45,7 @@ static inline int farm_ladder_find(const struct farm_ladder *ladder, int rows) {
 // One call of the executor.
 struct farm_op_call {
     struct farm_sequence sequence;
-    int rows, padded, rung;    // of the sequence; with padding: the ladder's rung
+    int rows, padded, rung;    // the sequence's rows; with padding; the ladder's rung
     const void *const *inputs; // forward: farm_executor_forward's rows
     const float *flat;         // [rows][io.flat], the flat input
     float *grads;              // backward: [parameter_count], added to
@@ -82,7 +82,7 @@ extern const struct farm_op_methods farm_op_lstm;     // kernels/lstm.h
 extern const struct farm_op_methods farm_op_pool;     // kernels/maxpool.h
 extern const struct farm_op_methods farm_op_winograd; // a CONV whose form says so (kernels/winograd.h)
 
-// Can kernels/winograd.h compute the op, in blocks of so many channels (0: all)?
+// Can kernels/winograd.h compute the op, in blocks of `block` channels (0: all)?
 bool farm_winograd_has(const struct farm_net_op *op, int block);
 
 // Rows beyond an LSTM's gradients by its sums that its passes for columns may read. Only sequences of several steps

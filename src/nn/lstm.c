@@ -7,7 +7,7 @@
 #include "kernels/lstm_rows.h"
 #include "nn/dnnl_layer.h"
 
-// rows.in [rows][4 * units]: what the input adds to the sums; a forward turns it into the gates. rows.diff_in likewise:
+// rows.in [rows][4 * units]: what the input adds to the sums; a forward turns it into the gates. rows.diff_in too:
 // gradients by the sums, in the product's type.
 struct lstm {
     struct farm_op_layer product; // recurrent: FORWARD and DATA for columns, WEIGHTS for all rows of a sequence

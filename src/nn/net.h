@@ -12,10 +12,10 @@
 #include "kernels/layers.h"
 
 // "Same" padding is TensorFlow's: n rows at stride s become ceil(n/s); the p = max((ceil(n/s) - 1)*s + k - n, 0) rows
-// that a kernel of k lacks are added, p/2 (rounded down) above and the rest below; columns likewise. A 3x3 convolution
-// of stride 1 gets one on each side. A 3x3 pool of stride 2 gets one on each side if n is odd, else one below (right)
-// only: torch.nn.MaxPool2d(3, 2, padding=(height % 2, width % 2), ceil_mode=True). A
-// convolution's padding is zeros; a pool's is never the maximum.
+// that a kernel of k lacks are added, p/2 (rounded down) above and the rest below; the same for columns. A 3x3
+// convolution of stride 1 gets one on each side. A 3x3 pool of stride 2 gets one on each side if n is odd, else one
+// below (right) only: torch.nn.MaxPool2d(3, 2, padding=(height % 2, width % 2), ceil_mode=True). A convolution's
+// padding is zeros; a pool's is never the maximum.
 enum farm_layer_kind {
     FARM_LAYER_CONV,      // 2-D convolution, square kernel, no padding, then ReLU or no activation
     FARM_LAYER_DENSE,     // flattens a picture; product, then the activation
@@ -42,7 +42,7 @@ enum {
     FARM_NET_OPS_MAX = 3 * FARM_NET_LAYERS_MAX + 2 * FARM_NET_LSTM_LAYERS_MAX + 2,
     FARM_TENSORS_MAX = 4 * (FARM_NET_LAYERS_MAX + FARM_NET_LSTM_LAYERS_MAX + 4),
     FARM_NET_INPUTS_MAX = 16, // parts of the flat input
-    FARM_NET_JOIN_UNITS = 64, // of the layer over the flat input beside frames
+    FARM_NET_JOIN_UNITS = 64, // in the layer over the flat input beside frames
     FARM_TENSOR_NAME_MAX = 48
 };
 
@@ -166,7 +166,7 @@ struct farm_pool farm_net_pool(const struct farm_net_op *op);
 
 // Buffers for the ops' outputs and their gradients, by number, at most op_count of each. Training keeps all outputs for
 // backward; inference alternates between two buffers, and a third inside residual blocks, whose input stays until it is
-// added to. Gradients alternate likewise, from the last op to the first. An op that adds to a residual block's input
+// added to. Gradients alternate too, from the last op to the first. An op that adds to a residual block's input
 // does so in place.
 struct farm_net_places {
     int out[FARM_NET_OPS_MAX], diff[FARM_NET_OPS_MAX];

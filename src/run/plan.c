@@ -173,7 +173,7 @@ static void choose_counts(struct farm_run_plan *plan, uint64_t episodes) {
     if (!recipe->batch) recipe->batch = environments / 2 > least_batch ? environments / 2 : least_batch;
     if (!recipe->ring_steps) {
         // Windows of one lane in an update; they are in training while the next ones fill.
-        const int64_t share = (recipe->batch + shards - 1) / shards; // of an update that is one shard's
+        const int64_t share = (recipe->batch + shards - 1) / shards; // one shard's part of an update
         uint64_t windows = (uint64_t)((share + least - 1) / least);
         // While an actor hangs, the others fill the updates; rings for K windows hold one more.
         int64_t others = least - recipe->envs_per_actor;

@@ -20,7 +20,7 @@ enum { WORLD_RINGS_MAX = 8, WORLD_LANES_MAX = 4 };
 struct world {
     struct farm_wire_offer offer;
     struct farm_ring_spec node_spec; // the offer's, with the steps of the node's rings
-    uint32_t rings;                  // of the session
+    uint32_t rings;                  // in the session
     struct farm_bridge_stats hub_stats, node_stats;
     int control, hub_control, wake, bell, node_bell;
     struct farm_hub_config hub_config;
@@ -38,7 +38,7 @@ struct world {
     struct farm_ring actors_made[WORLD_RINGS_MAX], actor[WORLD_RINGS_MAX];
     int actor_fds[WORLD_RINGS_MAX][2];
     uint64_t answers;
-    uint64_t generation[WORLD_RINGS_MAX];                 // of the actors
+    uint64_t generation[WORLD_RINGS_MAX];                 // the actors'
     bool begins[WORLD_RINGS_MAX][WORLD_LANES_MAX];        // the lane's next step is its actor's first
     uint64_t first[WORLD_RINGS_MAX][WORLD_LANES_MAX][16]; // [n % 16] generation that began with step n; 0: no new one
 };

@@ -40,7 +40,7 @@ enum {
     CHAOS_GENERATIONS = 64, // lives of an actor whose beginnings are remembered
     CHAOS_ACTIONS = 1021,   // a wrong answer is right by chance once in that many cases
     CHAOS_OBS_BYTES_MAX = 4096,
-    CHAOS_WINDOWS_MAX = 2 * CHAOS_ALL_LANES * CHAOS_WIDTH_MAX, // of an iteration
+    CHAOS_WINDOWS_MAX = 2 * CHAOS_ALL_LANES * CHAOS_WIDTH_MAX, // in an iteration
     CHAOS_SITES = 1024,
     CHAOS_SAMPLES = 16384,
     CHAOS_SENTENCES = 8,
@@ -58,7 +58,7 @@ enum chaos_kind {
 struct chaos_shape {
     uint64_t seed;
     uint32_t actors, lanes, width, steps;
-    uint32_t height, row_bytes; // of an observation
+    uint32_t height, row_bytes; // an observation's
     uint32_t stack, unroll, batch, infer_batch_max;
     double infer_wait_ms;
     uint64_t spin_ns;
@@ -80,7 +80,7 @@ struct chaos_shape {
 // One process of the farm, and the death or stop that its supervisor orders. Worker a is actor a, worker `actors` the
 // learner.
 struct chaos_worker {
-    pid_t pid;                  // of the newest life
+    pid_t pid;                  // the newest life's
     bool stops;                 // what is ordered is a stop (SIGSTOP) instead of a death
     uint64_t stores, env_steps; // until it strikes itself; 0: not ordered. Counted down by the worker
     uint64_t kind;              // enum chaos_kind: what killed it, by the killer
@@ -92,7 +92,7 @@ struct chaos_worker {
 // it writes one leaves the other whole.
 struct chaos_seen {
     uint64_t step; // n + 1, written last; 0: nothing or half written
-    uint64_t life; // of the learner
+    uint64_t life; // the learner's
     uint64_t generation, sequence, checksum;
     uint32_t flags;
     int32_t action; // answered
@@ -117,7 +117,7 @@ struct chaos_state {
     struct chaos_seen seen[CHAOS_ALL_LANES][CHAOS_WIDTH_MAX][2];
     uint64_t trained_to[CHAOS_ALL_LANES][CHAOS_WIDTH_MAX]; // start of the window after the newest trained on
     uint64_t files[2 * CHAOS_ACTORS_MAX];                  // inode numbers of its segments
-    uint64_t device;                                       // of all of them
+    uint64_t device;                                       // all of them
 };
 
 struct chaos_samples {
@@ -127,7 +127,7 @@ struct chaos_samples {
 
 // Of all farms.
 struct chaos_totals {
-    int64_t shmem_change_bytes; // of the whole machine, over the run; other processes count too
+    int64_t shmem_change_bytes; // the whole machine's, over the run; other processes count too
 
     uint64_t actor_kills[CHAOS_KINDS], learner_kills[CHAOS_KINDS], supervisor_kills, farms;
     uint64_t steps_checked, answers_checked, steps_again; // at inference; by environments; at inference after a death
@@ -144,7 +144,7 @@ struct chaos_totals {
 };
 
 struct chaos_shared {
-    char folder[128]; // of checkpoints; empty at a farm's beginning
+    char folder[128]; // for checkpoints; empty at a farm's beginning
     struct chaos_shape shape;
     struct chaos_state state;
     struct chaos_totals totals;

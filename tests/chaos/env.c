@@ -10,9 +10,9 @@
 struct chaos_game {
     struct chaos_shared *shared;
     struct chaos_worker *worker;
-    uint32_t lane, env; // of the whole farm
+    uint32_t lane, env; // numbers in the whole farm
     uint64_t generation, sequence, episode;
-    uint64_t checksum; // of the newest observation
+    uint64_t checksum; // the newest observation's
     uint64_t random;
 };
 

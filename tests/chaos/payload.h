@@ -12,15 +12,15 @@
 
 // The beginning of an observation; random filler follows.
 struct chaos_payload {
-    uint64_t checksum;   // of everything behind it
+    uint64_t checksum;   // over everything behind it
     uint64_t generation; // life of the actor
     uint64_t sequence;   // steps of this environment in this life before this one
-    uint64_t episode;    // likewise
-    uint32_t lane, env;  // of the whole farm
+    uint64_t episode;    // the same
+    uint32_t lane, env;  // numbers in the whole farm
     uint32_t flags;      // that the lane carries beside it
     int32_t action;      // that led to it; -1 at FIRST
     float reward;
-    uint32_t bytes; // of the observation
+    uint32_t bytes; // the observation's
 };
 
 struct chaos_answer {

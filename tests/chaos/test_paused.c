@@ -19,7 +19,7 @@ TestSuite(paused, .timeout = 60);
 
 static struct chaos_shared *shared;
 static struct farm_view *view;
-static pid_t supervisor, pids[ACTORS + 1]; // of the first lives
+static pid_t supervisor, pids[ACTORS + 1]; // the first lives'
 
 enum counter { PRODUCED, ACTED };
 

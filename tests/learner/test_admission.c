@@ -334,7 +334,7 @@ static void expect_waits_for_rings(enum farm_regime regime, uint32_t batch, uint
 }
 
 Test(admission, a_learner_waits_without_rings_and_with_too_few) {
-    const uint32_t windows = (STEPS - UNROLL - 1) / UNROLL + 1; // of a lane
+    const uint32_t windows = (STEPS - UNROLL - 1) / UNROLL + 1; // in a lane
     expect_waits_for_rings(FARM_REGIME_ASYNC, 2 * LANES * WIDTH * windows - WIDTH, 2);
 }
 

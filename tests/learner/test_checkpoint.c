@@ -18,7 +18,7 @@ static struct table {
     struct farm_net net;
     float *vectors[VECTORS]; // parameters, first, second moments
     struct farm_backend_state state;
-    char *bytes; // of the file
+    char *bytes; // the file's
     size_t count;
 } table;
 
@@ -164,7 +164,7 @@ Test(learner, the_file_is_what_safetensors_requires) {
     json_t *text;
     json_object_foreach(json_object_get(header, "__metadata__"), key, text)
         cr_assert(json_is_string(text), "metadata %s", key);
-    uint64_t end = 0; // of the tensor before: they stand in the order of their data
+    uint64_t end = 0; // where the tensor before ends: they stand in the order of their data
     int tensors = 0;
     json_object_foreach(header, name, entry) {
         if (strcmp(name, "__metadata__") == 0) continue;

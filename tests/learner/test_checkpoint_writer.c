@@ -110,7 +110,7 @@ Test(learner, the_best_checkpoint_stays_also_over_a_resume) {
     cr_assert_eq(test_folder_files(table.folder, NULL, 0), 2, "the newest and the best");
     save_at(5, 400, 7);
     expect_best(7, 5);
-    farm_checkpoint_writer_start(&table.writer, &table.parts); // of a resumed run
+    farm_checkpoint_writer_start(&table.writer, &table.parts); // as in a resumed run
     save_at(6, 100, 6);
     expect_best(7, 5);
     save_at(7, 200, 8);

@@ -282,7 +282,7 @@ Test(learner, stops_at_the_first_gradient_that_is_not_finite_and_saves_what_it_h
 enum { LOST_AFTER = 40 }; // updates
 static struct {
     uint64_t copied_after; // version of the last copy before the loss; 0: the first parameters
-    size_t count;          // of parameters
+    size_t count;          // parameters
     struct farm_backend_state copy;
 } device;
 

@@ -90,7 +90,7 @@ Test(learner, pool_runs_pieces_side_by_side) {
 
 struct place {
     pthread_barrier_t barrier;
-    int cpu[2];  // of the caller and of the other thread
+    int cpu[2];  // the caller's and the other thread's
     int changed; // runs in which the other thread's set of CPUs differed from `allowed`
     struct farm_bitmap allowed;
 };

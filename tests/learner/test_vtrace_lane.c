@@ -57,7 +57,7 @@ static struct problem {
 static void write_flags(void) {
     enum { DONE = FARM_STEP_LAST | FARM_STEP_TERMINATED, CUT = FARM_STEP_LAST | FARM_STEP_TRUNCATED };
     const struct {
-        uint32_t lane, env, n, flags, next; // of step n, and of step n + 1
+        uint32_t lane, env, n, flags, next; // at step n; next: at step n + 1
     } marks[] = {
         {0, 1, 33, DONE, FARM_STEP_FIRST},        // across the ring's end
         {0, 2, 31, FARM_STEP_FIRST, 0},           // an episode that starts with the window

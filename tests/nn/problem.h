@@ -38,7 +38,7 @@ struct problem {
     float *dlogits, *dvalue;
     struct answer right;
     float bf16_errors[PARTS_MAX];  // part by part, of bf16 computed by JAX or PyTorch
-    struct problem_device *device; // of the GPU's test
+    struct problem_device *device; // the GPU test's
 };
 
 static const struct farm_net_io atari = {.frame_channels = 1, .height = 84, .width = 84, .stack = 4, .actions = 6};

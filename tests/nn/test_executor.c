@@ -36,7 +36,7 @@ enum arithmetic { EXACT, BF16, I16 };
 // in the last place of the middle between both, as another order of summation may cause.
 struct plain {
     const struct problem *p;
-    const enum arithmetic *arithmetic; // of each op
+    const enum arithmetic *arithmetic; // each op's
     double dither;
     uint64_t seed, drawn;
     double *weights; // the parameters as packed

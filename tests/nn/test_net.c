@@ -242,7 +242,7 @@ Test(nn, separate_keeps_policy_and_value_apart) {
     for (int t = 0; t < 12; t++) cr_expect_eq(trained[t], expected[t], "%s: %zu", net.tensors[t].name, trained[t]);
     cr_expect_eq(params[net.tensors[net.normalise + 1].offset], 1);
     cr_expect_eq(params[net.tensors[net.normalise_return].offset + 1], 1);
-    double square = 0; // of a unit's weights in the second layer
+    double square = 0; // over a unit's weights in the second layer
     for (int c = 0; c < 64; c++) square += pow((double)params[net.tensors[2].offset + c], 2);
     cr_expect_float_eq(square, 2, 1e-4);
     free(params);

@@ -13,7 +13,7 @@ struct farm_fault {
     const char *call; // "mmap"; NULL: no call failed
     int error;        // errno
     unsigned process; // 0: the sweeping process; 1..: in the order of their forks
-    unsigned number;  // of the call within the operation and the process, from 1
+    unsigned number;  // the call's within the operation and the process, from 1
 };
 
 struct farm_held {

@@ -19,7 +19,7 @@ struct rig {
     uint32_t shards;                    // 0: one; several have the rings in order
     uint32_t batch;                     // environments of an iteration; 0: the algorithm's
     uint32_t passes, epochs;            // over an iteration, in two orders; passes 0: one pass over all
-    double learning_rate, schedule;     // of each pass
+    double learning_rate, schedule;     // each pass's
     bool huge;                          // rings of huge pages
 
     struct farm_ring made[RIG_RINGS], actors[RIG_RINGS]; // the supervisor's and the actors'
@@ -33,9 +33,9 @@ struct rig {
     struct farm_backend *backend; // NULL: none
     struct farm_error err;
     uint64_t n, trained, version;      // steps answered, steps trained on, newest published
-    uint32_t slot;                     // of the next pass
+    uint32_t slot;                     // the next pass's
     bool begun;                        // its iteration is begun
-    struct farm_pass_stats pass_stats; // of the newest update
+    struct farm_pass_stats pass_stats; // the newest update's
 };
 
 // ---- settings ----

@@ -40,7 +40,7 @@ struct test_seat {
     uint8_t steps[STEPS][2][STEP_BYTES_MAX]; // what the actor wrote; what it was answered
     uint32_t age[WIDTH];                     // transitions of the running game
     uint64_t start;                          // first step that this actor writes
-    uint64_t version;                        // of the newest answer
+    uint64_t version;                        // the newest answer's
     uint64_t checked;                        // steps whose answers were checked
     struct test_counts published, newest;    // in all steps; in the newest one
 };
@@ -94,7 +94,7 @@ static inline void test_observation(uint32_t number, const struct farm_lane *lan
 
 static inline int32_t test_best_action(const struct farm_lane *lane, uint64_t n, uint32_t env) {
     float numbers[FLAT];
-    memcpy(numbers, farm_lane_obs(lane, 0, n, env), sizeof numbers); // of frames: some pixels
+    memcpy(numbers, farm_lane_obs(lane, 0, n, env), sizeof numbers); // in frames: some pixels
     return farm_categorical_greedy(numbers, FLAT);
 }
 
@@ -210,7 +210,7 @@ struct test_farm {
     struct farm_learner_config config;
     char folder[256];
     pid_t learner; // 0: none runs
-    int status;    // of the last learner
+    int status;    // the last learner's
 };
 
 static inline void test_farm_add(struct test_farm *farm, uint32_t r) {

@@ -22,11 +22,11 @@ enum {
     UPDATES_FLAT = 5,
     UPDATES_ACTIONS = 4,
     UPDATES_SECOND = 3,  // choices of a second action
-    UPDATES_CHOICES = 3, // of each of two integers
+    UPDATES_CHOICES = 3, // for each of two integers
     UPDATES_COLUMNS = UPDATES_LANES * UPDATES_WIDTH,
-    UPDATES_BYTES = 103380, // of the file
+    UPDATES_BYTES = 103380, // in the file
 };
-#define UPDATES_SCHEDULE 0.5f // of all passes
+#define UPDATES_SCHEDULE 0.5f // all passes'
 
 // As in the file.
 struct update_case {
@@ -36,10 +36,10 @@ struct update_case {
     int32_t joined;              // frames in colour, vectors, choices, last action and reward
     int32_t separate;            // the net of this name, else mlp
     int32_t actions, dims;       // discrete ones, or if dims > 0 so many continuous ones
-    int32_t squash, state_sigma; // of these
+    int32_t squash, state_sigma; // kind of these
     int32_t masked, normalise, ppo, adam, loss_sum, epochs, passes;
     int32_t lstm, lstm_layers, burn_in;
-    int32_t numbers; // of the parameters' change after 1, 5 and 50 updates, which follow
+    int32_t numbers; // numbers of the parameters' change after 1, 5 and 50 updates, which follow
     float lr, first_decay, second_decay, epsilon, grad_norm_clip, reward_clip, reward_scale;
     float option[FARM_ALGO_OPTIONS_MAX];
     float terms[UPDATES][FARM_ALGO_TERMS_MAX], grad_norm[UPDATES];

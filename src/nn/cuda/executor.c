@@ -21,7 +21,7 @@ enum {
     TRAINING_WORKSPACE = 256 << 20, // the least
     CHANNELS_PADDED = 8,            // engines that compute in blocks pad to a multiple of this
     HEADS_PLACE = 3,                // in inference, of the heads' f32 output: cuDNN reads what the other outputs hold
-    GATES_PLACE = 4,                // likewise, of an LSTM's sums
+    GATES_PLACE = 4,                // the same for an LSTM's sums
 };
 
 // A piece of the allocation, for batch_max rows; row_bytes 0: none.
@@ -64,8 +64,8 @@ struct farm_cuda_executor {
     cublasLtHandle_t cublaslt;
     int rung_count;
     struct rung *rungs[FARM_CUDA_EXECUTOR_ROWS_MAX];
-    const float *flat;          // of the last forward
-    const struct rung *forward; // likewise
+    const float *flat;          // the last forward's
+    const struct rung *forward; // the last forward's
 };
 
 // ---- the plan ----

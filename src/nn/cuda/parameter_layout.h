@@ -17,14 +17,14 @@ enum { FARM_CUDA_TENSOR_ALIGNMENT = 128, FARM_CUDA_HEADS_MULTIPLE = 8 };
 size_t farm_cuda_parameter_count(const struct farm_net *net);
 
 // pytorch [net->parameter_count] as in net.h, device [farm_cuda_parameter_count]; writes zeros into gaps, and leaves
-// statistics in `pytorch` as they are. Gradients, masks and moments of optimisers are converted likewise. Moments in
-// gaps may start at any value: they change nothing.
+// statistics in `pytorch` as they are. Gradients, masks and moments of optimisers are converted in the same way.
+// Moments in gaps may start at any value: they change nothing.
 void farm_cuda_to_device_layout(const struct farm_net *net, const float *pytorch, float *device);
 void farm_cuda_to_pytorch_layout(const struct farm_net *net, const float *device, float *pytorch);
 
 struct farm_cuda_parameter_layout {
     size_t weight[FARM_NET_OPS_MAX], bias[FARM_NET_OPS_MAX]; // in elements; of ops that have them
-    int rows[FARM_NET_OPS_MAX];                              // of weight: the op's outputs, the heads' padded
+    int rows[FARM_NET_OPS_MAX];                              // rows of weight: the op's outputs, the heads' padded
     size_t count;
 };
 struct farm_cuda_parameter_layout farm_cuda_parameter_layout_of(const struct farm_net *net);

@@ -20,9 +20,9 @@ struct farm_cuda_product_config {
     cublasLtHandle_t handle;
     enum farm_cuda_product_kind kind;
     int rows, in, out;
-    bool bf16;                   // of left and right, and of the result unless it is f32
+    bool bf16;                   // type of left and right, and of the result unless it is f32
     bool result_f32;             // FORWARD, DATA
-    uint32_t alignment;          // of right and result, in bytes: a power of two; 0: 256
+    uint32_t alignment;          // alignment of right and result, in bytes: a power of two; 0: 256
     cublasLtEpilogue_t epilogue; // FORWARD: DEFAULT, BIAS or RELU_BIAS, bias of the result's type
     const void *bias;            // with a bias: an address aligned like the real ones
     size_t workspace_bytes;      // no algorithm may need more

@@ -26,7 +26,7 @@ static const struct symbol nccl_symbols[] = {FARM_NCCL_FUNCTIONS(NCCL){0}};
 
 struct library {
     const char *title;
-    const char *names[3];         // of its file, newest first
+    const char *names[3];         // its file's, newest first
     const char *wheel_folders[3]; // where NVIDIA's wheels keep it below site-packages
     const char *wheel;            // that pip installs
     const char *without;          // the option that does not need it

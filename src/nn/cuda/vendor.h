@@ -130,7 +130,7 @@ struct farm_cuda_vendor {
 // missing, FARM_E_UNSUPPORTED if one lacks a function.
 enum farm_status farm_cuda_vendor_open(struct farm_cuda_vendor *out, struct farm_error *err);
 
-// Opens libnccl.so.2 likewise.
+// Opens libnccl.so.2 in the same way.
 enum farm_status farm_cuda_nccl_open(struct farm_nccl *out, struct farm_error *err);
 
 // Writes versions and files, e.g. "cuDNN 9.19.0 of /path/libcudnn.so.9, cuBLASLt 13.1.0 of /path/libcublasLt.so.13".

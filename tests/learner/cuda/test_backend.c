@@ -45,7 +45,7 @@ static double microseconds_of(const char *text, const char *what) {
     const char *at = strstr(text, what);
     cr_assert(at && sscanf(at + strlen(what), " %lf GB/s %lf us", &gb_per_s, &us) == 2, "no '%s' in: %s", what, text);
     cr_assert_gt(us, 0);
-    const double rounding = 0.1 + 0.05 * gb_per_s; // of a tenth of a microsecond
+    const double rounding = 0.1 + 0.05 * gb_per_s; // to a tenth of a microsecond
     cr_assert_float_eq(gb_per_s * us, ENVIRONMENTS * SIDE * SIDE * 1e-3, rounding, "%g GB/s %g us", gb_per_s, us);
     return us;
 }

@@ -36,7 +36,7 @@ static void copy_back(void *to, const void *from, size_t count) {
 // ---- problems: the right answer is the CPU executor's in f32; the inputs lie on the device ----
 
 struct problem_device {
-    size_t count; // of parameters, gaps included
+    size_t count; // parameters, gaps included
     void *frames;
     const void **pointers; // to them
     float *numbers, *dlogits, *dvalue;
@@ -491,7 +491,7 @@ Test(nn_cuda, a_captured_graph_computes_anew_in_every_replay) {
 
 // As in inference: each step's state goes into the next one, in place.
 Test(nn_cuda, steps_one_by_one_give_what_one_sequence_gives) {
-    with_problem *p = problem_at(CASES - 3); // of numbers
+    with_problem *p = problem_at(CASES - 3); // a case of numbers
     with_executor *executor = executor_new(p, p->batch, FARM_PRECISION_F32, false);
     const with_answer a = device_answer_new(p);
     const struct farm_sequence whole = p->device->sequence;

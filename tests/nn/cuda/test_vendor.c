@@ -17,7 +17,7 @@ static char tried[TRIED_MAX][512];
 static int tried_count;
 static const char *present[4];     // paths that open
 static const char *broken;         // an existing path that does not open
-static const char *missing_symbol; // of an open library
+static const char *missing_symbol; // absent from an open library
 static char last_error[600];
 
 void *__wrap_dlopen(const char *path, int flags);

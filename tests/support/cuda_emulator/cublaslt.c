@@ -16,7 +16,7 @@ struct farm_cublaslt_layout {
 };
 struct farm_cublaslt_preference {
     size_t workspace_bytes;
-    uint32_t alignment[3]; // of b, c, d; 0: the default
+    uint32_t alignment[3]; // for b, c, d; 0: the default
 };
 
 static size_t cublaslt_version(void) {
@@ -84,7 +84,7 @@ struct product {
     struct farm_cublaslt_matmul matmul;
     struct farm_cublaslt_layout a, b, d;
     uint64_t m, n, k;
-    uint32_t alignment; // of b, c, d
+    uint32_t alignment; // for b, c, d
     const void *left, *right;
     void *out;
     float beta;

@@ -54,7 +54,7 @@ struct farm_emulator_account {
     uint64_t device_bytes, pinned_bytes, registered_bytes;                                 // now
     uint64_t works, graph_launches;                                                        // so far
     uint64_t device_to_host_bytes;                                                         // by copies, so far
-    uint64_t device_to_pageable_bytes; // of the latter: into memory that is neither pinned nor registered
+    uint64_t device_to_pageable_bytes; // the part that went into memory that is neither pinned nor registered
     uint64_t read[FARM_EMULATOR_WAYS]; // registered bytes, so far
 };
 struct farm_emulator_account farm_emulator_account(void);

@@ -26,8 +26,8 @@ struct thread {
     double slot[2]; // its values for its warp; shuffles alternate
     unsigned shuffles;
     float left[2][8], right[2][4]; // the operands of its warp's product
-    uint64_t *barrier;             // of the copy engine, initialised by this thread
-    unsigned phases;               // of it that have ended
+    uint64_t *barrier;             // the copy engine's, initialised by this thread
+    unsigned phases;               // the barrier's, which have ended
     struct copy load, store;
     int stack; // index
 };
@@ -43,7 +43,7 @@ static struct {
     bool backwards;
     struct thread threads[THREADS_MAX];
     unsigned born, gone, gone_of[WARPS_MAX], at_block, at_warp[WARPS_MAX];
-    int block_line, warp_line[WARPS_MAX];                  // of the barriers at which they wait
+    int block_line, warp_line[WARPS_MAX];                  // lines of the barriers at which they wait
     unsigned ready[THREADS_MAX], ready_first, ready_count; // threads whose barrier has opened
     struct thread *now;
     struct {

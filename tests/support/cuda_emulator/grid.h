@@ -27,8 +27,8 @@ extern struct farm_emulator_place {
 struct farm_emulator_grid {
     const char *name;
     struct farm_emulator_extent blocks;
-    unsigned threads;      // of a block: 1 to 1024, in one dimension
-    unsigned shared_bytes; // of farm_emulator_shared
+    unsigned threads;      // in a block: 1 to 1024, in one dimension
+    unsigned shared_bytes; // size of farm_emulator_shared
     const void *kernel;
 };
 

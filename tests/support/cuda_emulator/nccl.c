@@ -13,7 +13,7 @@ struct ncclComm {
     struct clique *clique;
     int rank, device;
     cudaEvent_t copied;
-    cudaStream_t stream; // of the newest sum
+    cudaStream_t stream; // the newest sum's
 };
 
 struct clique {

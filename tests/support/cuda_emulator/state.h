@@ -15,7 +15,7 @@ struct item {
     const char *name;
     void (*work)(const void *arguments); // NULL: the item is a record, a wait or a launch
     struct CUevent_st *record;           // the event to complete
-    uint64_t ticket;                     // of the record
+    uint64_t ticket;                     // the record's
     struct CUevent_st *wait;             // the event whose record `ticket` must be done first
     struct CUgraphExec_st *graph;        // the graph to run
     int device;
@@ -36,7 +36,7 @@ struct CUevent_st {
     struct CUevent_st *next;
     bool timing;
     uint64_t recorded, done;   // tickets
-    struct CUstream_st *where; // of the newest record
+    struct CUstream_st *where; // the newest record's
     struct CUgraph_st *capture;
     struct timespec time;
 };
@@ -58,7 +58,7 @@ struct block {
     size_t bytes;
     enum kind kind;
     int device;
-    unsigned flags; // of the registration
+    unsigned flags; // the registration's
     bool read_only, mapped;
 };
 

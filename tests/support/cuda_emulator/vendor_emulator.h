@@ -10,13 +10,13 @@
 
 // What the libraries lack, and what they count. One per process; zeros at start.
 struct farm_emulator_vendor {
-    int fused_status;         // of cudnnConvolutionBiasActivationForward; 0: it works
+    int fused_status;         // what cudnnConvolutionBiasActivationForward returns; 0: it works
     bool no_precomputed_gemm; // forward has another algorithm only, which IDENTITY cannot be fused with
-    bool no_algorithm;        // of any convolution
-    bool no_epilogue;         // of products
+    bool no_algorithm;        // for any convolution
+    bool no_epilogue;         // for products
     bool only_random;         // no deterministic algorithm
     int refused[3]; // forward, data, filter: 1 + an algorithm whose calls return BAD_PARAM; 0: no such algorithm
-    size_t workspace_bytes; // of each algorithm
+    size_t workspace_bytes; // each algorithm's
     size_t handle_bytes;    // device memory of each handle
     long descriptors;       // made and not destroyed
     long fused, plain;      // forward convolutions
