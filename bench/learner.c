@@ -162,7 +162,7 @@ static double train_once(struct table *table, uint32_t batch) {
     const struct farm_pass pass = {.learning_rate = 1e-4};
     must(rig->ops->begin(rig->backend, 0, &window, 1, &rig->err), &rig->err);
     must(rig->ops->pass(rig->backend, 0, &pass, &rig->err), &rig->err);
-    must(rig->ops->publish(rig->backend, table->n, &rig->err), &rig->err);
+    must(rig->ops->publish(rig->backend, FARM_SET_ONLINE, table->n, &rig->err), &rig->err);
     must(rig->ops->finish(rig->backend, &stats, &rig->err), &rig->err);
     farm_bench_check(isfinite(stats.grad_norm), "a gradient that is not finite");
     farm_bench_check(stats.terms[0] > 0.9 * rig->batch * UNROLL, "transitions were left out");

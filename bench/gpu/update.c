@@ -80,7 +80,7 @@ static void make_update(struct rig *rig) {
     struct farm_pass_stats stats;
     if (k == 0) begin_update(rig, k);
     must(rig->ops->pass(rig->backend, (uint32_t)(k % FARM_BACKEND_SLOTS), &pass, &rig->err), &rig->err);
-    must(rig->ops->publish(rig->backend, k + 1, &rig->err), &rig->err);
+    must(rig->ops->publish(rig->backend, FARM_SET_ONLINE, k + 1, &rig->err), &rig->err);
     begin_update(rig, k + 1);
     must(rig->ops->finish(rig->backend, &stats, &rig->err), &rig->err);
     if (!isfinite(stats.grad_norm) || stats.terms[0] != UNROLL * rig->batch)

@@ -21,6 +21,7 @@ enum farm_status farm_algo_plan_make(const struct farm_algo_config *config, stru
     if (!status && (out->shape.length < out->shape.stride || !out->shape.stride || !out->epochs))
         return farm_fail(err, FARM_E_INVALID, "%s: windows of %u steps every %u, %u epochs", config->algo->recipe.name,
                          out->shape.length, out->shape.stride, out->epochs);
+    for (uint32_t k = 0; k < farm_algo_sets(out); k++) assert(out->sets[k].every > 0);
     return status;
 }
 

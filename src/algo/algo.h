@@ -18,6 +18,8 @@ enum farm_regime {
 
 struct farm_algo;
 
+enum { FARM_ALGO_SETS_MAX = 2 };
+
 // Hyperparameters: the recipe's keys of the same names.
 struct farm_algo_config {
     const struct farm_algo *algo;
@@ -41,7 +43,19 @@ struct farm_algo_plan {
     struct farm_window_shape shape;
     uint32_t epochs, minibatch;
     bool sync, targets_once, recurrent;
+    // Parameter sets beside the one in training, e.g. {"target", 1000}: each begins as a copy of it and becomes one
+    // again after every `every` passes of the run. A name NULL ends. Checkpoints hold them by their names.
+    struct farm_algo_set {
+        const char *name;
+        uint64_t every; // >= 1
+    } sets[FARM_ALGO_SETS_MAX];
 };
+
+static inline uint32_t farm_algo_sets(const struct farm_algo_plan *plan) {
+    uint32_t count = 0;
+    while (count < FARM_ALGO_SETS_MAX && plan->sets[count].name) count++;
+    return count;
+}
 
 // Transitions of a window, without its burn-in, and whether units are rows.
 static inline uint32_t farm_algo_transitions(const struct farm_algo_plan *plan) {

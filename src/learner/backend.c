@@ -14,6 +14,11 @@ struct farm_backend_state farm_backend_state_of(float *params, float *first, flo
     return state;
 }
 
+void farm_backend_state_add(struct farm_backend_state *state, const struct farm_algo_plan *plan, float *const *sets) {
+    for (uint32_t k = 0; k < farm_algo_sets(plan); k++)
+        state->vectors[state->vector_count++] = (struct farm_backend_vector){plan->sets[k].name, sets[k]};
+}
+
 float *farm_backend_vector(const struct farm_backend_state *state, const char *name) {
     for (uint32_t k = 0; k < state->vector_count; k++)
         if (strcmp(state->vectors[k].name, name) == 0) return state->vectors[k].values;

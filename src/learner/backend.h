@@ -28,12 +28,16 @@ struct farm_pass_stats {
     bool copied;                       // a device lost later leaves this version or a newer one in state()
 };
 
-// What a checkpoint holds: named vectors of f32 [parameter_count] each, the parameters first (name ""), and counts.
+// Parameter sets: the one in training, then those of the algorithm's plan (1 + index).
+enum { FARM_SET_ONLINE };
+
+// What a checkpoint holds: named vectors of f32 [parameter_count] each, the parameters in training first (name ""), and
+// counts.
 enum { FARM_BACKEND_VECTORS_MAX = 8 };
 struct farm_backend_state {
     uint32_t vector_count;
     struct farm_backend_vector {
-        const char *name; // "", "optimiser.first", "optimiser.second", ...
+        const char *name; // "", "optimiser.first", "optimiser.second", then the plan's sets
         float *values;
     } vectors[FARM_BACKEND_VECTORS_MAX];
     uint64_t optimiser_step; // passes so far
@@ -78,19 +82,21 @@ struct farm_backend_ops {
 
     // An iteration: begin gathers its windows (shard after shard) into a slot, which is in use until the finish after
     // its last pass, and computes targets if the plan wants them once. Each pass computes a gradient over some units,
-    // clips it and makes an optimiser step; a gradient that is not finite changes nothing. publish makes the new
-    // parameters version `version` for inference. finish waits for all of it and returns sums over the passes since the
-    // last finish. begin and pass may return early.
+    // clips it and makes an optimiser step; a gradient that is not finite changes nothing. copy makes a set of the plan
+    // equal to the one in training, as it is after the passes so far. publish makes a set the parameters of inference,
+    // as version `version`. finish waits for all of it and returns sums over the passes since the
+    // last finish. begin, pass and copy may return early. copy NULL: no algorithm with sets.
     enum farm_status (*begin)(struct farm_backend *backend, uint32_t slot, const struct farm_window *windows,
                               uint32_t count, struct farm_error *err);
     enum farm_status (*pass)(struct farm_backend *backend, uint32_t slot, const struct farm_pass *pass,
                              struct farm_error *err);
-    enum farm_status (*publish)(struct farm_backend *backend, uint64_t version, struct farm_error *err);
+    enum farm_status (*copy)(struct farm_backend *backend, uint32_t set, struct farm_error *err);
+    enum farm_status (*publish)(struct farm_backend *backend, uint32_t set, uint64_t version, struct farm_error *err);
     enum farm_status (*finish)(struct farm_backend *backend, struct farm_pass_stats *stats, struct farm_error *err);
 
     // The present state; the last copy if the device is lost. Valid until the next begin.
     struct farm_backend_state (*state)(struct farm_backend *backend);
-    // After the caller wrote into the vectors of state(): publishes them as version `version`.
+    // After the caller wrote into the vectors of state(): publishes those in training as version `version`.
     enum farm_status (*state_changed)(struct farm_backend *backend, uint64_t version, uint64_t optimiser_step,
                                       struct farm_error *err);
 };
@@ -98,6 +104,9 @@ struct farm_backend_ops {
 // A state with one moment (RMSProp: first NULL) or two.
 struct farm_backend_state farm_backend_state_of(float *params, float *first, float *second, uint64_t optimiser_step,
                                                 uint64_t version);
+
+// Adds the plan's sets, in its order.
+void farm_backend_state_add(struct farm_backend_state *state, const struct farm_algo_plan *plan, float *const *sets);
 
 // The vector of this name; NULL: the state has no such vector.
 float *farm_backend_vector(const struct farm_backend_state *state, const char *name);

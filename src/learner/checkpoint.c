@@ -253,9 +253,8 @@ static enum farm_status check_image(const char *path, struct image *image, size_
                          end > image->data_bytes ? "cut off" : "corrupt", image->data_bytes, end);
     const char *format = json_string_value(json_object_get(json_object_get(image->header, "__metadata__"), "format"));
     if (!format || strcmp(format, "actorfarm-1") != 0)
-        return farm_fail(err, FARM_E_FORMAT,
-                         "%s: its metadata has the format %.40s; this build reads actorfarm-1", path,
-                         format ? format : "(none)");
+        return farm_fail(err, FARM_E_FORMAT, "%s: its metadata has the format %.40s; this build reads actorfarm-1",
+                         path, format ? format : "(none)");
     return check_sums(path, image, err);
 }
 
@@ -354,15 +353,21 @@ static bool has_vector(const struct image *image, const struct farm_net *net, co
     return json_object_get(image->header, tensor_name(vector, &net->tensors[0], name)) != NULL;
 }
 
+static bool is_optimiser(const char *vector) {
+    return strncmp(vector, "optimiser.", strlen("optimiser.")) == 0;
+}
+
 // Whether the file has exactly the state's optimiser vectors.
 static bool has_optimiser_of(const struct image *image, const struct farm_net *net,
                              const struct farm_backend_state *state) {
     static const char *const known[] = {"optimiser.first", "optimiser.second"};
-    bool same = state->vector_count > 1;
-    for (uint32_t v = 1; v < state->vector_count; v++) same &= has_vector(image, net, state->vectors[v].name);
-    for (size_t k = 0; k < sizeof known / sizeof *known; k++)
-        same &= has_vector(image, net, known[k]) == (farm_backend_vector(state, known[k]) != NULL);
-    return same;
+    bool any = false, same = true;
+    for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
+        const bool wanted = farm_backend_vector(state, known[k]) != NULL;
+        any |= wanted;
+        same &= has_vector(image, net, known[k]) == wanted;
+    }
+    return any && same;
 }
 
 enum farm_status farm_checkpoint_load(const char *path, const struct farm_net *net, struct farm_backend_state *state,
@@ -370,20 +375,24 @@ enum farm_status farm_checkpoint_load(const char *path, const struct farm_net *n
                                       struct farm_error *err) {
     struct image image;
     const void *found[FARM_BACKEND_VECTORS_MAX][FARM_TENSORS_MAX];
+    const struct farm_backend_vector *vectors[FARM_BACKEND_VECTORS_MAX];
     enum farm_status status = image_read(path, &image, err);
     if (status) return status;
     *has_optimiser = has_optimiser_of(&image, net, state);
-    const uint32_t count = *has_optimiser ? state->vector_count : 1;
-    for (uint32_t v = 0; v < count && !status; v++)
+    uint32_t count = 0; // of the vectors to be read
+    for (uint32_t v = 0; v < state->vector_count; v++)
+        if (*has_optimiser || !is_optimiser(state->vectors[v].name)) vectors[count++] = &state->vectors[v];
+    for (uint32_t v = 0; v < count && !status; v++) {
+        const char *name = has_vector(&image, net, vectors[v]->name) ? vectors[v]->name : "";
         for (int t = 0; t < net->tensor_count && !status; t++) {
-            found[v][t] = find_tensor(&image, path, state->vectors[v].name, &net->tensors[t], err);
+            found[v][t] = find_tensor(&image, path, name, &net->tensors[t], err);
             if (!found[v][t]) status = FARM_E_FORMAT;
         }
+    }
     if (!status) status = copy_metadata(&image, metadata, err);
     for (uint32_t v = 0; v < count && !status; v++)
         for (int t = 0; t < net->tensor_count; t++)
-            memcpy(state->vectors[v].values + net->tensors[t].offset, found[v][t],
-                   net->tensors[t].count * sizeof(float));
+            memcpy(vectors[v]->values + net->tensors[t].offset, found[v][t], net->tensors[t].count * sizeof(float));
     image_free(&image);
     return status;
 }

@@ -3,7 +3,8 @@
 // whole. Runs in the learner (save, load) and in tools (metadata only).
 //
 // Tensors: for each vector of the state "<vector>.<tensor>": the network's by their own names,
-// "optimiser.second.<name>" and, for Adam, "optimiser.first.<name>". Source of the format: the safetensors README.
+// "optimiser.second.<name>" and, for Adam, "optimiser.first.<name>"; "<set>.<name>" of the algorithm's further
+// parameter sets, which begin as the network's if the file lacks them. Source of the format: the safetensors README.
 //
 // Checksums (CRC32C, 8 hexadecimal digits) are metadata too: "crc32c.<tensor>" of each tensor's bytes, and "crc32c" of
 // the header without this key, as compact JSON with sorted keys. Reading verifies those that the file has, and hides

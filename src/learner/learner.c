@@ -113,6 +113,7 @@ static enum farm_status publish_first_version(struct farm_learner_parts *parts, 
     uint64_t *publishes = &parts->config->stats->publishes;
     const uint64_t next = farm_load_relaxed(publishes);
     parts->version = loaded > next ? loaded : next;
+    parts->passes = optimiser_step;
     farm_store_release(publishes, parts->version + 1);
     if (!parts->version && !parts->config->checkpoints.load) return FARM_OK;
     return parts->ops->state_changed(parts->backend, parts->version, optimiser_step, err);

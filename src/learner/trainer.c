@@ -134,8 +134,17 @@ static enum farm_status finish_passes(struct farm_trainer *trainer, struct farm_
     return FARM_OK;
 }
 
+// After a pass: the sets whose turn it is.
+static enum farm_status copy_sets(struct farm_learner_parts *parts, struct farm_error *err) {
+    enum farm_status status = FARM_OK;
+    parts->passes++;
+    for (uint32_t k = 0; k < farm_algo_sets(&parts->plan) && !status; k++)
+        if (parts->passes % parts->plan.sets[k].every == 0) status = parts->ops->copy(parts->backend, 1 + k, err);
+    return status;
+}
+
 static enum farm_status run_epoch(struct farm_trainer *trainer, struct iteration *it, uint32_t epoch) {
-    const struct farm_learner_parts *parts = trainer->parts;
+    struct farm_learner_parts *parts = trainer->parts;
     const uint64_t units = farm_algo_units(&parts->plan, it->columns);
     const uint64_t passes = farm_algo_passes(&parts->plan, it->columns);
     it->learning_rate = it->scheduled_rate * (parts->config->algo.algo->adapt ? parts->rate_factor : 1);
@@ -146,7 +155,8 @@ static enum farm_status run_epoch(struct farm_trainer *trainer, struct iteration
                                        .count = (uint32_t)(to - from),
                                        .learning_rate = it->learning_rate,
                                        .schedule = it->scheduled_rate / parts->config->algo.lr};
-        const enum farm_status status = parts->ops->pass(parts->backend, trainer->slot, &pass, &trainer->error);
+        enum farm_status status = parts->ops->pass(parts->backend, trainer->slot, &pass, &trainer->error);
+        if (!status) status = copy_sets(parts, &trainer->error);
         if (status) return status;
     }
     return FARM_OK;
@@ -176,7 +186,7 @@ static enum farm_status train_on(struct farm_trainer *trainer, struct iteration 
     }
     // Before an actor can have the version: the validator accepts none that is newer than the newest published.
     if (!status) farm_store_release(&parts->config->stats->publishes, trainer->version + 2);
-    if (!status) status = parts->ops->publish(parts->backend, trainer->version + 1, &trainer->error);
+    if (!status) status = parts->ops->publish(parts->backend, FARM_SET_ONLINE, trainer->version + 1, &trainer->error);
     if (!status && trainer->ahead) status = begin_iteration(trainer, !trainer->slot);
     const double norm = sum->grad_norm;
     if (!status) status = finish_passes(trainer, sum, &last);

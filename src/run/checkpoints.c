@@ -53,7 +53,8 @@ enum farm_status farm_run_check_room(const char *run_path, const struct farm_run
     const bool adam = strcmp(plan->recipe.optimiser, "adam") == 0;
     enum farm_status status = farm_net_make(&plan->net, &plan->io, &net, err);
     if (status) return status;
-    const uint64_t each = (adam ? 3 : 2) * net.parameter_count * sizeof(float) + HEADER_BYTES;
+    const uint64_t each =
+        ((adam ? 3 : 2) + farm_algo_sets(&plan->passes)) * net.parameter_count * sizeof(float) + HEADER_BYTES;
     if ((status = farm_limits_check_file("/", each, err)))
         return farm_fail_in(err, status, "a checkpoint of net %s", plan->recipe.net);
     if (statvfs(run_path, &disk)) return FARM_OK; // a file system that does not say

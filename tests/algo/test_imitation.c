@@ -35,6 +35,8 @@ static enum farm_status imitation_plan(const struct farm_algo_config *config, st
                                        struct farm_error *err) {
     plan->epochs = 2;
     plan->minibatch = BATCH / 2;
+    plan->sets[0] = (struct farm_algo_set){"target", 4}; // passes of an update
+    plan->sets[1] = (struct farm_algo_set){"first", UINT64_MAX};
     return FARM_OK;
 }
 
@@ -116,6 +118,31 @@ static void train_for(uint64_t frames, struct test_farm *farm) {
     test_actor_stop(farm, 0, actor);
 }
 
+// The last checkpoint's sets: the parameters of the newest update, and the initial ones.
+static void expect_sets(const struct test_farm *farm) {
+    char path[4096], name[256];
+    struct farm_checkpoint_metadata metadata;
+    struct farm_error err = {0};
+    struct farm_net net;
+    bool has_optimiser;
+    cr_assert_geq(test_folder_files(farm->folder, name, sizeof name), 1);
+    snprintf(path, sizeof path, "%s/%s", farm->folder, name);
+    cr_assert_eq(farm_net_make(&farm->config.net, &farm->config.io, &net, &err), FARM_OK, "%s", err.message);
+    const size_t count = net.parameter_count, bytes = count * sizeof(float);
+    float *vectors = malloc(4 * bytes), *sets[] = {vectors + count, vectors + 2 * count};
+    struct farm_algo_plan plan;
+    cr_assert_eq(farm_algo_plan_make(&farm->config.algo, &plan, &err), FARM_OK, "%s", err.message);
+    struct farm_backend_state state = farm_backend_state_of(vectors, NULL, NULL, 0, 0);
+    farm_backend_state_add(&state, &plan, sets);
+    for (uint32_t k = 0; k < 2; k++) cr_assert_eq(farm_backend_vector(&state, plan.sets[k].name), sets[k]);
+    cr_assert_eq(farm_checkpoint_load(path, &net, &state, &has_optimiser, &metadata, &err), FARM_OK, "%s", err.message);
+    farm_checkpoint_metadata_free(&metadata);
+    farm_net_init(&net, farm->config.init, farm->config.seed, vectors + 3 * count);
+    cr_assert_arr_eq(sets[0], vectors, bytes);
+    cr_assert_arr_eq(sets[1], vectors + 3 * count, bytes);
+    free(vectors);
+}
+
 Test(imitation, the_learner_comes_to_choose_as_the_actors_do) {
     struct test_farm farm;
     train_for(FRAMES, &farm);
@@ -125,6 +152,7 @@ Test(imitation, the_learner_comes_to_choose_as_the_actors_do) {
     cr_assert_lt(loss, 0.3, "-log pi(action) after %lu updates", stats->updates);
     cr_assert_eq(epochs.count, 2 * stats->updates);
     cr_assert_eq(epochs.incomplete, 0, "%lu epochs did not train on each column once", epochs.incomplete);
+    expect_sets(&farm);
     cr_assert_float_eq(farm_stats_get(&stats->learning_rate), farm.config.algo.lr / 2, 1e-9, "of the last epoch");
     test_farm_close(&farm);
 }

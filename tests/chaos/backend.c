@@ -389,7 +389,7 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
 }
 
 // Versions count publishes: by one in a learner's life; a new life continues above all earlier ones.
-static enum farm_status publish(struct farm_backend *backend, uint64_t version, struct farm_error *err) {
+static enum farm_status publish(struct farm_backend *backend, uint32_t set, uint64_t version, struct farm_error *err) {
     const uint64_t before = newest_version(backend->shared);
     if (backend->has_version ? version != before + 1 : version <= before)
         chaos_violation(backend->shared, "learner's life %llu: version %llu is published after version %llu",
@@ -435,7 +435,7 @@ static enum farm_status state_changed(struct farm_backend *backend, uint64_t ver
                         (unsigned long long)backend->shared->state.passes, wrong_ones);
     backend->optimiser_step = optimiser_step;
     chaos_add(&backend->shared->totals.checkpoints_loaded, optimiser_step > 0);
-    return publish(backend, version, err);
+    return publish(backend, FARM_SET_ONLINE, version, err);
 }
 
 const struct farm_backend_ops chaos_backend = {.name = "chaos",

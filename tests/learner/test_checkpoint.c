@@ -102,6 +102,31 @@ static bool is_untouched(const struct farm_backend_state *state, uint32_t from) 
 
 // ---- what is saved comes back ----
 
+// Loads into a state with the set "target"; returns it.
+static float *load_target(struct farm_backend_state *state) {
+    struct farm_checkpoint_metadata metadata;
+    struct farm_error err = {0};
+    bool has_optimiser;
+    *state = make_blank_state(true, true);
+    state->vectors[state->vector_count++] = (struct farm_backend_vector){"target", malloc(vector_bytes())};
+    cr_assert_eq(farm_checkpoint_load(table.path, &table.net, state, &has_optimiser, &metadata, &err), FARM_OK, "%s",
+                 err.message);
+    cr_assert(has_optimiser);
+    farm_checkpoint_metadata_free(&metadata);
+    return farm_backend_vector(state, "target");
+}
+
+Test(learner, a_parameter_set_comes_back_and_begins_as_the_parameters_if_the_file_lacks_it) {
+    struct farm_backend_state state;
+    for (int held = 0; held < 2; held++) {
+        cr_assert_arr_eq(load_target(&state), table.vectors[held], vector_bytes());
+        free_state(&state);
+        table.state.vectors[table.state.vector_count] = (struct farm_backend_vector){"target", table.vectors[1]};
+        table.state.vector_count += !held;
+        save_file();
+    }
+}
+
 static void check_metadata(const struct farm_checkpoint_metadata *metadata) {
     for (int i = 0; i < 3; i++) cr_assert_str_eq(farm_checkpoint_get(metadata, PAIRS[i][0]), PAIRS[i][1]);
     cr_assert_eq(farm_checkpoint_get_u64(metadata, "frames"), 1234567890123u);

@@ -30,3 +30,7 @@ Test(updates, the_first_pass_in_bf16_is_on_policy_too) {
     if (!has_bf16()) cr_skip_test("this CPU, or ONEDNN_MAX_CPU_ISA, leaves no bf16 arithmetic");
     updates_expect_on_policy(&farm_backend_cpu, FARM_PRECISION_BF16, 0.25);
 }
+
+Test(updates, sets_of_the_plan_are_copies_until_the_next_copy) {
+    updates_expect_sets(&farm_backend_cpu, FARM_PRECISION_F32);
+}

@@ -57,7 +57,7 @@ static inline enum farm_status test_train(const struct farm_backend_ops *ops, st
     const struct farm_pass pass = {.learning_rate = learning_rate};
     enum farm_status status = ops->begin(backend, 0, windows, count, err);
     if (!status) status = ops->pass(backend, 0, &pass, err);
-    if (!status) status = ops->publish(backend, version, err);
+    if (!status) status = ops->publish(backend, FARM_SET_ONLINE, version, err);
     return status ? status : ops->finish(backend, stats, err);
 }
 

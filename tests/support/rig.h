@@ -264,7 +264,7 @@ static inline enum farm_status rig_update(struct rig *rig, bool ahead) {
     const uint64_t history = rig->learner.algo.stack - 1;
     enum farm_status status = rig->begun ? FARM_OK : rig_begin(rig, rig->trained);
     if (!status) status = rig_passes(rig);
-    if (!status) status = rig->ops->publish(rig->backend, rig->version + 1, &rig->err);
+    if (!status) status = rig->ops->publish(rig->backend, FARM_SET_ONLINE, rig->version + 1, &rig->err);
     rig->slot = !rig->slot;
     rig->begun = false;
     if (!status && ahead) status = rig_begin(rig, rig->trained + rig->learner.algo.unroll);

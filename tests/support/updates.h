@@ -396,4 +396,49 @@ static inline void updates_expect_on_policy(const struct farm_backend_ops *ops, 
     }
 }
 
+// ---- parameter sets ----
+
+// The value that inference answers to the present step by a set.
+static inline float update_value_by(struct update_run *run, uint32_t set) {
+    struct rig *rig = &run->rig;
+    must(rig->ops->publish(rig->backend, set, ++rig->version, &rig->err), &rig->err);
+    must(rig->ops->finish(rig->backend, &rig->pass_stats, &rig->err), &rig->err);
+    must(rig_infer(rig), &rig->err);
+    cr_assert_eq(*farm_lane_version(rig_lane(rig, 0), rig->n), rig->version);
+    return farm_lane_value(rig_lane(rig, 0), rig->n)[0];
+}
+
+// Whether a set equals the one in training.
+static inline bool update_set_is_online(const struct update_run *run, const char *name) {
+    const struct farm_backend_state state = run->rig.ops->state(run->rig.backend);
+    return memcmp(farm_backend_vector(&state, name), farm_backend_vector(&state, ""),
+                  run->rig.net.parameter_count * sizeof(float)) == 0;
+}
+
+// A set of the plan keeps the parameters of its last copy, in state() under its name, and answers once published.
+static inline void updates_expect_sets(const struct farm_backend_ops *ops, enum farm_precision precision) {
+    const struct update_case *c = update_next(NULL);
+    while (c->ppo) c = update_next(c);
+    struct update_run *run = update_open(c, ops, precision);
+    struct rig *rig = &run->rig;
+    rig_close_backend(rig);
+    rig->plan.sets[0] = (struct farm_algo_set){"target", 1};
+    update_open_backend(run, ops);
+    for (int moved = 0; moved < 2; moved++) {
+        must(ops->copy(rig->backend, 1, &rig->err), &rig->err);
+        cr_assert(update_set_is_online(run, "target"));
+        update_make(run);
+        cr_assert_not(update_set_is_online(run, "target"));
+    }
+    update_publish(run);
+    const float online = update_value_by(run, FARM_SET_ONLINE);
+    cr_assert_neq(update_value_by(run, 1), online);
+    must(ops->copy(rig->backend, 1, &rig->err), &rig->err);
+    cr_assert_eq(update_value_by(run, 1), online);
+    cr_assert(update_set_is_online(run, "target"));
+    must(ops->state_changed(rig->backend, rig->version, 0, &rig->err), &rig->err);
+    cr_assert(update_set_is_online(run, "target"));
+    update_close(run);
+}
+
 #endif

@@ -45,7 +45,7 @@ struct farm_backend {
     uint32_t shard_count;
 
     // training thread
-    float *params;
+    float *sets[1 + FARM_ALGO_SETS_MAX]; // parameters: FARM_SET_ONLINE, then the plan's
     uint64_t version;
     struct {
         struct farm_optimiser_config config;
@@ -177,7 +177,7 @@ static enum farm_status make_training(struct farm_backend *backend, const struct
     const size_t blocks = block_count(backend);
     enum farm_status made =
         farm_statistics_make(backend->net, &learner->algo, lanes, config->width_max, &backend->statistics, err);
-    farm_statistics_load(backend->statistics, backend->params);
+    farm_statistics_load(backend->statistics, backend->sets[FARM_SET_ONLINE]);
     for (int k = 0; k < FARM_BACKEND_SLOTS && !made; k++) {
         made = farm_iteration_make(&learner->algo, backend->plan, backend->head, backend->columns_max,
                                    &backend->iterations[k], err);
@@ -214,7 +214,7 @@ static enum farm_status find_board(struct farm_backend *backend, uint32_t k, str
     const enum farm_status status =
         farm_board_make(backend->net->parameter_count, readers + 2, shard->node, &shard->board, err);
     shard->owns_board = !status;
-    if (!status) farm_board_publish(shard->board, backend->params, backend->version);
+    if (!status) farm_board_publish(shard->board, backend->sets[FARM_SET_ONLINE], backend->version);
     return status;
 }
 
@@ -234,11 +234,16 @@ static enum farm_status make_shard(struct farm_backend *backend, uint32_t k, str
     return farm_policy_make(&config, &shard->policy, err);
 }
 
-// Parameters and the optimiser's moments, and room for the vectors of training.
+static void copy_set(struct farm_backend *backend, uint32_t set) {
+    memcpy(backend->sets[set], backend->sets[FARM_SET_ONLINE], backend->net->parameter_count * sizeof(float));
+}
+
+// Parameter sets and the optimiser's moments, and room for the vectors of training.
 static enum farm_status make_parameters(struct farm_backend *backend, struct farm_error *err) {
     const struct farm_learner_config *learner = backend->learner;
     const bool adam = learner->algo.optimiser == FARM_OPTIMISER_ADAM;
-    const uint32_t count = 2u + adam + (learner->evaluate ? 0 : sums_most(learner) + 1);
+    const uint32_t sets = farm_algo_sets(backend->plan),
+                   count = 2u + sets + adam + (learner->evaluate ? 0 : sums_most(learner) + 1);
     const size_t bytes = count * vector_bytes(backend);
     backend->vectors = farm_heap_alloc(backend->heap, bytes, FARM_CACHE_LINE);
     if (!backend->vectors)
@@ -246,12 +251,14 @@ static enum farm_status make_parameters(struct farm_backend *backend, struct far
                          backend->net->parameter_count);
     memset(backend->vectors, 0, bytes);
     backend->vector_count = count;
-    backend->params = take_vector(backend);
+    for (uint32_t k = 0; k <= sets; k++) backend->sets[k] = take_vector(backend);
     float *second = take_vector(backend), *first = adam ? take_vector(backend) : NULL;
     backend->optimiser.config = farm_algo_optimiser(&learner->algo);
     farm_optimiser_init(&backend->optimiser.config, backend->net->parameter_count, first, second,
                         &backend->optimiser.state);
-    if (!learner->checkpoints.load) farm_net_init(backend->net, learner->init, learner->seed, backend->params);
+    if (learner->checkpoints.load) return FARM_OK;
+    farm_net_init(backend->net, learner->init, learner->seed, backend->sets[FARM_SET_ONLINE]);
+    for (uint32_t k = 1; k <= sets; k++) copy_set(backend, k);
     return FARM_OK;
 }
 
@@ -296,7 +303,7 @@ static enum farm_status infer(struct farm_backend *backend, uint32_t shard, cons
 // A thread's gradient with the parameters in training.
 static struct farm_cpu_gradient *prepared(struct farm_backend *backend, uint32_t thread) {
     struct farm_cpu_gradient *gradient = backend->threads.each[thread];
-    farm_cpu_gradient_load(gradient, backend->params, backend->work.number);
+    farm_cpu_gradient_load(gradient, backend->sets[FARM_SET_ONLINE], backend->work.number);
     return gradient;
 }
 
@@ -387,7 +394,8 @@ static void update_parameters(void *context, uint32_t piece, uint32_t thread) {
     struct farm_backend *backend = context;
     const struct range range = range_of(backend, piece);
     farm_optimiser_update(&backend->optimiser.config, &backend->optimiser.state, &backend->optimiser.factors,
-                          range.block * BLOCK, range.parameter_end, backend->params, backend->sums.gradients[0]);
+                          range.block * BLOCK, range.parameter_end, backend->sets[FARM_SET_ONLINE],
+                          backend->sums.gradients[0]);
 }
 
 // The optimiser's step along the sum of all gradients times `scale`. A gradient that is not finite changes nothing.
@@ -437,11 +445,16 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
     return FARM_OK;
 }
 
-static enum farm_status publish(struct farm_backend *backend, uint64_t version, struct farm_error *err) {
+static enum farm_status copy(struct farm_backend *backend, uint32_t set, struct farm_error *err) {
+    copy_set(backend, set);
+    return FARM_OK;
+}
+
+static enum farm_status publish(struct farm_backend *backend, uint32_t set, uint64_t version, struct farm_error *err) {
     backend->version = version;
-    farm_statistics_write(backend->statistics, backend->params);
+    farm_statistics_write(backend->statistics, backend->sets[FARM_SET_ONLINE]);
     for (uint32_t k = 0; k < backend->shard_count; k++)
-        if (backend->shards[k].owns_board) farm_board_publish(backend->shards[k].board, backend->params, version);
+        if (backend->shards[k].owns_board) farm_board_publish(backend->shards[k].board, backend->sets[set], version);
     return FARM_OK;
 }
 
@@ -453,15 +466,17 @@ static enum farm_status finish(struct farm_backend *backend, struct farm_pass_st
 
 static struct farm_backend_state state(struct farm_backend *backend) {
     const struct farm_optimiser_state *optimiser = &backend->optimiser.state;
-    return farm_backend_state_of(backend->params, optimiser->first, optimiser->second, optimiser->step,
-                                 backend->version);
+    struct farm_backend_state state = farm_backend_state_of(backend->sets[FARM_SET_ONLINE], optimiser->first,
+                                                            optimiser->second, optimiser->step, backend->version);
+    farm_backend_state_add(&state, backend->plan, backend->sets + 1);
+    return state;
 }
 
 static enum farm_status state_changed(struct farm_backend *backend, uint64_t version, uint64_t optimiser_step,
                                       struct farm_error *err) {
     backend->optimiser.state.step = optimiser_step;
-    farm_statistics_load(backend->statistics, backend->params);
-    return publish(backend, version, err);
+    farm_statistics_load(backend->statistics, backend->sets[FARM_SET_ONLINE]);
+    return publish(backend, FARM_SET_ONLINE, version, err);
 }
 
 const struct farm_backend_ops farm_backend_cpu = {
@@ -472,6 +487,7 @@ const struct farm_backend_ops farm_backend_cpu = {
     .infer = infer,
     .begin = begin,
     .pass = pass,
+    .copy = copy,
     .publish = publish,
     .finish = finish,
     .state = state,

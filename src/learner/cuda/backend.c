@@ -372,15 +372,27 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
     return status ? abandon_pass(backend, status) : FARM_OK;
 }
 
-static enum farm_status publish(struct farm_backend *backend, uint64_t version, struct farm_error *err) {
-    float *const statistics = parameters_of(backend, 0)->host.params;
+static enum farm_status copy(struct farm_backend *backend, uint32_t set, struct farm_error *err) {
     enum farm_status status = FARM_OK;
-    farm_statistics_write(backend->statistics, statistics);
+    for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
+        status = farm_cuda_shard_enter(backend->shards[k], err);
+        if (!status)
+            status = farm_cuda_parameters_copy(parameters_of(backend, k), farm_cuda_shard_stream(backend->shards[k]),
+                                               set, err);
+    }
+    return status ? abandon_pass(backend, status) : FARM_OK;
+}
+
+static enum farm_status publish(struct farm_backend *backend, uint32_t set, uint64_t version, struct farm_error *err) {
+    const struct farm_cuda_parameters *first = parameters_of(backend, 0);
+    const float *statistics = set ? first->host.sets[set - 1] : first->host.params;
+    enum farm_status status = FARM_OK;
+    farm_statistics_write(backend->statistics, first->host.params);
     for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
         status = farm_cuda_shard_enter(backend->shards[k], err);
         if (!status)
             status = farm_cuda_parameters_publish(parameters_of(backend, k), farm_cuda_shard_stream(backend->shards[k]),
-                                                  statistics, version, err);
+                                                  set, statistics, version, err);
     }
     if (!status) status = mark_all(backend, err);
     backend->publishing = version + 1;
@@ -418,24 +430,22 @@ static struct farm_backend_state state(struct farm_backend *backend) {
         farm_log_warn("%s: the parameters are those of version %llu, %llu updates earlier", why.message,
                       (unsigned long long)parameters->host.version,
                       (unsigned long long)(parameters->version - parameters->host.version));
-    return farm_backend_state_of(parameters->host.params, parameters->host.first, parameters->host.second,
-                                 parameters->host.optimiser_step, parameters->host.version);
+    struct farm_backend_state state =
+        farm_backend_state_of(parameters->host.params, parameters->host.first, parameters->host.second,
+                              parameters->host.optimiser_step, parameters->host.version);
+    farm_backend_state_add(&state, parameters->plan, parameters->host.sets);
+    return state;
 }
 
 static enum farm_status state_changed(struct farm_backend *backend, uint64_t new_version, uint64_t optimiser_step,
                                       struct farm_error *err) {
     const struct farm_cuda_parameters *first = parameters_of(backend, 0);
-    const size_t bytes = first->net->parameter_count * sizeof(float);
     enum farm_status status = FARM_OK;
     memset(backend->begun, 0, sizeof backend->begun); // their gradients are of other parameters
     farm_statistics_load(backend->statistics, first->host.params);
     for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
         struct farm_cuda_parameters *own = parameters_of(backend, k);
-        if (k) {
-            memcpy(own->host.params, first->host.params, bytes);
-            if (first->host.first) memcpy(own->host.first, first->host.first, bytes);
-            memcpy(own->host.second, first->host.second, bytes);
-        }
+        if (k) farm_cuda_parameters_take(own, first);
         own->host.version = new_version;
         own->host.optimiser_step = optimiser_step;
         status = farm_cuda_shard_enter(backend->shards[k], err);
@@ -456,6 +466,7 @@ const struct farm_backend_ops farm_backend_cuda = {
     .leave = leave,
     .begin = begin,
     .pass = pass,
+    .copy = copy,
     .publish = publish,
     .finish = finish,
     .state = state,

@@ -12,7 +12,20 @@
 #include "nn/cuda/executor.h"
 #include "nn/inputs.h"
 
-enum { VECTORS = 3 }; // params, first, second
+enum { VECTORS_MAX = 3 + FARM_ALGO_SETS_MAX };
+
+// A vector of the state, in device order and in PyTorch's.
+struct vector {
+    float *device, *host;
+};
+static uint32_t list_vectors(const struct farm_cuda_parameters *p, struct vector out[VECTORS_MAX]) {
+    uint32_t count = 0;
+    out[count++] = (struct vector){p->optimiser.params, p->host.params};
+    out[count++] = (struct vector){p->optimiser.second, p->host.second};
+    if (p->host.first) out[count++] = (struct vector){p->optimiser.first, p->host.first};
+    for (uint32_t k = 0; k < farm_algo_sets(p->plan); k++) out[count++] = (struct vector){p->sets[k], p->host.sets[k]};
+    return count;
+}
 
 static size_t copy_bytes(size_t count, bool bf16) {
     return count * (bf16 ? sizeof(uint16_t) : sizeof(float));
@@ -22,9 +35,11 @@ static size_t scale_bytes(const struct farm_net *net) {
     return 2 * (size_t)farm_net_pixels(&net->io) * sizeof(int16_t);
 }
 
-size_t farm_cuda_parameters_bytes(const struct farm_net *net, const struct farm_learner_config *learner, bool bf16) {
+size_t farm_cuda_parameters_bytes(const struct farm_net *net, const struct farm_learner_config *learner,
+                                  const struct farm_algo_plan *plan, bool bf16) {
     const size_t count = farm_cuda_parameter_count(net);
-    const size_t vectors = learner->algo.optimiser == FARM_OPTIMISER_ADAM ? 5 : 4; // and the gradient, and the mask
+    const size_t vectors = // and the gradient, and the mask
+        (learner->algo.optimiser == FARM_OPTIMISER_ADAM ? 5 : 4) + farm_algo_sets(plan);
     return count * sizeof(float) * vectors + copy_bytes(count, true) + 2 * copy_bytes(count, bf16) +
            3 * scale_bytes(net);
 }
@@ -40,6 +55,7 @@ static enum farm_status allocate_on_device(struct farm_cuda_parameters *p, bool 
     if (!status) status = allocate_vector(bytes, &p->gradients, err);
     if (!status && adam) status = allocate_vector(bytes, &o->first, err);
     if (!status) status = allocate_vector(bytes, &o->second, err);
+    for (uint32_t k = 0; k < farm_algo_sets(p->plan) && !status; k++) status = allocate_vector(bytes, &p->sets[k], err);
     if (!status && p->bf16) status = allocate_vector(copy_bytes(p->count, true), &o->params_bf16, err);
     if (!status) status = allocate_vector(sizeof *o->control, &o->control, err);
     if (!status) status = allocate_vector(FARM_CUDA_OPTIMISER_SCRATCH_BYTES, &o->scratch, err);
@@ -57,8 +73,8 @@ static enum farm_status allocate_on_device(struct farm_cuda_parameters *p, bool 
 static enum farm_status allocate_on_host(struct farm_cuda_parameters *p, bool adam, struct farm_error *err) {
     enum farm_status status = farm_cuda_host_memory(3 * sizeof *p->versions, "versions need", NULL, &p->versions, err);
     if (!status)
-        status = farm_cuda_host_memory(VECTORS * p->count * sizeof *p->ordered, "a copy of the parameters needs", NULL,
-                                       &p->ordered, err);
+        status = farm_cuda_host_memory((3 + farm_algo_sets(p->plan)) * p->count * sizeof *p->ordered,
+                                       "a copy of the parameters needs", NULL, &p->ordered, err);
     for (int i = 0; i < 2 && !status && scale_bytes(p->net); i++)
         status = farm_cuda_host_memory(scale_bytes(p->net), "statistics need", NULL, &p->copies[i].scale_host, err);
     if (status) return status;
@@ -67,6 +83,8 @@ static enum farm_status allocate_on_host(struct farm_cuda_parameters *p, bool ad
     p->host.first = adam ? calloc(p->net->parameter_count, sizeof(float)) : NULL;
     p->host.second = calloc(p->net->parameter_count, sizeof(float));
     bool complete = p->host.params && p->host.second && (!adam || p->host.first);
+    for (uint32_t k = 0; k < farm_algo_sets(p->plan); k++)
+        complete &= (p->host.sets[k] = calloc(p->net->parameter_count, sizeof(float))) != NULL;
     for (int i = 0; i < 2 && p->net->normalise >= 0 && p->net->io.flat > 0; i++) {
         p->copies[i].mean = calloc((size_t)p->net->io.flat, sizeof(float));
         p->copies[i].inverse = calloc((size_t)p->net->io.flat, sizeof(float));
@@ -86,10 +104,11 @@ static enum farm_status make_mask(struct farm_cuda_parameters *p, struct farm_er
 }
 
 enum farm_status farm_cuda_parameters_make(const struct farm_net *net, const struct farm_learner_config *learner,
-                                           bool bf16, struct CUstream_st *stream, struct farm_cuda_parameters *out,
-                                           struct farm_error *err) {
+                                           const struct farm_algo_plan *plan, bool bf16, struct CUstream_st *stream,
+                                           struct farm_cuda_parameters *out, struct farm_error *err) {
     const bool adam = learner->algo.optimiser == FARM_OPTIMISER_ADAM;
-    *out = (struct farm_cuda_parameters){.net = net, .count = farm_cuda_parameter_count(net), .bf16 = bf16};
+    *out =
+        (struct farm_cuda_parameters){.net = net, .plan = plan, .count = farm_cuda_parameter_count(net), .bf16 = bf16};
     out->optimiser.config = farm_algo_optimiser(&learner->algo);
     enum farm_status status = allocate_on_device(out, adam, err);
     if (!status) status = allocate_on_host(out, adam, err);
@@ -98,6 +117,8 @@ enum farm_status farm_cuda_parameters_make(const struct farm_net *net, const str
         struct farm_optimiser_state state;
         farm_optimiser_init(&out->optimiser.config, net->parameter_count, out->host.first, out->host.second, &state);
         if (!learner->checkpoints.load) farm_net_init(net, learner->init, learner->seed, out->host.params);
+        for (uint32_t k = 0; k < farm_algo_sets(plan); k++)
+            memcpy(out->host.sets[k], out->host.params, net->parameter_count * sizeof(float));
         status = farm_cuda_parameters_upload(out, stream, err);
     }
     if (status) farm_cuda_parameters_free(out);
@@ -113,6 +134,10 @@ void farm_cuda_parameters_free(struct farm_cuda_parameters *p) {
                           p->copies[1].mean, p->copies[0].inverse, p->copies[1].inverse};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++) (void)cudaFree(device[i]);
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
+    for (int k = 0; k < FARM_ALGO_SETS_MAX; k++) {
+        (void)cudaFree(p->sets[k]);
+        free(p->host.sets[k]);
+    }
     (void)cudaFreeHost(p->ordered);
     (void)cudaFreeHost(p->versions);
     for (int i = 0; i < 2; i++) (void)cudaFreeHost(p->copies[i].scale_host);
@@ -126,19 +151,19 @@ const void *farm_cuda_parameters_trained(const struct farm_cuda_parameters *p) {
 enum farm_status farm_cuda_parameters_upload(struct farm_cuda_parameters *p, struct CUstream_st *stream,
                                              struct farm_error *err) {
     const size_t bytes = p->count * sizeof(float);
-    const float *const from[VECTORS] = {p->host.params, p->host.first, p->host.second};
-    float *const to[VECTORS] = {p->optimiser.params, p->optimiser.first, p->optimiser.second};
-    for (int v = 0; v < VECTORS; v++) {
-        if (!to[v]) continue;
-        farm_cuda_to_device_layout(p->net, from[v], p->ordered);
-        FARM_CUDA_TRY(cudaMemcpyAsync(to[v], p->ordered, bytes, cudaMemcpyHostToDevice, stream));
+    struct vector vectors[VECTORS_MAX];
+    const uint32_t count = list_vectors(p, vectors);
+    for (uint32_t v = 0; v < count; v++) {
+        farm_cuda_to_device_layout(p->net, vectors[v].host, p->ordered);
+        FARM_CUDA_TRY(cudaMemcpyAsync(vectors[v].device, p->ordered, bytes, cudaMemcpyHostToDevice, stream));
         FARM_CUDA_TRY(cudaStreamSynchronize(stream));
     }
     FARM_CUDA_TRY(cudaMemcpyAsync(&p->optimiser.control->step, &p->host.optimiser_step, sizeof p->host.optimiser_step,
                                   cudaMemcpyHostToDevice, stream));
     enum farm_status status = FARM_OK;
     if (p->bf16) status = farm_cuda_round(stream, p->optimiser.params, p->optimiser.params_bf16, p->count, err);
-    if (!status) status = farm_cuda_parameters_publish(p, stream, p->host.params, p->host.version, err);
+    if (!status)
+        status = farm_cuda_parameters_publish(p, stream, FARM_SET_ONLINE, p->host.params, p->host.version, err);
     if (status) return status;
     FARM_CUDA_TRY(cudaStreamSynchronize(stream));
     farm_cuda_parameters_published(p);
@@ -150,21 +175,27 @@ enum farm_status farm_cuda_parameters_upload(struct farm_cuda_parameters *p, str
 enum farm_status farm_cuda_parameters_download(struct farm_cuda_parameters *p, struct CUstream_st *stream,
                                                struct farm_error *err) {
     const size_t bytes = p->count * sizeof(float);
-    const float *const from[VECTORS] = {p->optimiser.params, p->optimiser.first, p->optimiser.second};
-    float *const to[VECTORS] = {p->host.params, p->host.first, p->host.second};
+    struct vector vectors[VECTORS_MAX];
+    const uint32_t count = list_vectors(p, vectors);
     FARM_CUDA_TRY(
         cudaMemcpyAsync(p->step, &p->optimiser.control->step, sizeof *p->step, cudaMemcpyDeviceToHost, stream));
-    for (int v = 0; v < VECTORS; v++)
-        if (from[v])
-            FARM_CUDA_TRY(
-                cudaMemcpyAsync(p->ordered + (size_t)v * p->count, from[v], bytes, cudaMemcpyDeviceToHost, stream));
+    for (uint32_t v = 0; v < count; v++)
+        FARM_CUDA_TRY(
+            cudaMemcpyAsync(p->ordered + v * p->count, vectors[v].device, bytes, cudaMemcpyDeviceToHost, stream));
     FARM_CUDA_TRY(cudaStreamSynchronize(stream));
-    for (int v = 0; v < VECTORS; v++)
-        if (to[v]) farm_cuda_to_pytorch_layout(p->net, p->ordered + (size_t)v * p->count, to[v]);
+    for (uint32_t v = 0; v < count; v++)
+        farm_cuda_to_pytorch_layout(p->net, p->ordered + v * p->count, vectors[v].host);
     p->host.optimiser_step = *p->step;
     p->host.version = p->version;
     p->copied_ns = farm_now_ns();
     return FARM_OK;
+}
+
+void farm_cuda_parameters_take(struct farm_cuda_parameters *p, const struct farm_cuda_parameters *from) {
+    struct vector to[VECTORS_MAX], theirs[VECTORS_MAX];
+    (void)list_vectors(from, theirs);
+    for (uint32_t v = list_vectors(p, to); v-- > 0;)
+        memcpy(to[v].host, theirs[v].host, p->net->parameter_count * sizeof(float));
 }
 
 enum farm_status farm_cuda_parameters_bad_tensor(struct farm_cuda_parameters *p, struct CUstream_st *stream,
@@ -179,9 +210,19 @@ enum farm_status farm_cuda_parameters_bad_tensor(struct farm_cuda_parameters *p,
     return FARM_OK;
 }
 
+enum farm_status farm_cuda_parameters_copy(struct farm_cuda_parameters *p, struct CUstream_st *stream, uint32_t set,
+                                           struct farm_error *err) {
+    const int first = p->net->normalise >= 0 ? p->net->normalise : p->net->normalise_return;
+    const size_t from = first < 0 ? p->net->parameter_count : p->net->tensors[first].offset; // statistics lie behind
+    memcpy(p->host.sets[set - 1] + from, p->host.params + from, (p->net->parameter_count - from) * sizeof(float));
+    FARM_CUDA_TRY(cudaMemcpyAsync(p->sets[set - 1], p->optimiser.params, p->count * sizeof(float),
+                                  cudaMemcpyDeviceToDevice, stream));
+    return FARM_OK;
+}
+
 // ---- from training to inference ----
 
-enum farm_status farm_cuda_parameters_publish(struct farm_cuda_parameters *p, struct CUstream_st *stream,
+enum farm_status farm_cuda_parameters_publish(struct farm_cuda_parameters *p, struct CUstream_st *stream, uint32_t set,
                                               const float *statistics, uint64_t version, struct farm_error *err) {
     const uint64_t next = 1 - farm_load_relaxed(&p->current);
     // An inference that began before the last publication may still read this copy. Pairs with `use`.
@@ -197,9 +238,10 @@ enum farm_status farm_cuda_parameters_publish(struct farm_cuda_parameters *p, st
             FARM_CUDA_TRY(cudaMemcpyAsync(i ? p->scale : copy->scale, copy->scale_host, scale_bytes(p->net),
                                           cudaMemcpyHostToDevice, stream));
     }
-    FARM_CUDA_TRY(cudaMemcpyAsync(copy->params, farm_cuda_parameters_trained(p), copy_bytes(p->count, p->bf16),
-                                  cudaMemcpyDeviceToDevice, stream));
     FARM_CUDA_TRY(cudaMemcpyAsync(copy->version, &p->versions[next], sizeof version, cudaMemcpyHostToDevice, stream));
+    if (set && p->bf16) return farm_cuda_round(stream, p->sets[set - 1], copy->params, p->count, err);
+    FARM_CUDA_TRY(cudaMemcpyAsync(copy->params, set ? p->sets[set - 1] : farm_cuda_parameters_trained(p),
+                                  copy_bytes(p->count, p->bf16), cudaMemcpyDeviceToDevice, stream));
     return FARM_OK;
 }
 

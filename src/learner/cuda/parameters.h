@@ -15,10 +15,12 @@
 
 struct farm_cuda_parameters {
     const struct farm_net *net;
+    const struct farm_algo_plan *plan;
     size_t count; // elements of each vector, in device order
     bool bf16;    // forward and backward read bf16
     struct farm_cuda_optimiser optimiser;
     float *gradients;
+    float *sets[FARM_ALGO_SETS_MAX]; // the plan's
     float *trainable; // device: 1, or 0 for what the optimiser leaves (farm_net_trainable); NULL: all ones
     int16_t *scale;   // the newest copy's, for training
     uint64_t version; // newest published
@@ -35,19 +37,21 @@ struct farm_cuda_parameters {
     uint64_t *step;           // pinned: on its way into host.optimiser_step
     struct {
         float *params, *first, *second; // PyTorch's order; first NULL for RMSProp
+        float *sets[FARM_ALGO_SETS_MAX];
         uint64_t optimiser_step, version;
     } host;             // the device's state at host.version; statistics: of the newest version
-    float *ordered;     // [3][count] device order, pinned
+    float *ordered;     // [3 + sets][count] device order, pinned
     uint64_t copied_ns; // when `host` was taken
 };
 
 // Device memory that farm_cuda_parameters_make takes.
-size_t farm_cuda_parameters_bytes(const struct farm_net *net, const struct farm_learner_config *learner, bool bf16);
+size_t farm_cuda_parameters_bytes(const struct farm_net *net, const struct farm_learner_config *learner,
+                                  const struct farm_algo_plan *plan, bool bf16);
 
 // Initial parameters from the learner's seed, version 0, published. Waits for the work.
 enum farm_status farm_cuda_parameters_make(const struct farm_net *net, const struct farm_learner_config *learner,
-                                           bool bf16, struct CUstream_st *stream, struct farm_cuda_parameters *out,
-                                           struct farm_error *err);
+                                           const struct farm_algo_plan *plan, bool bf16, struct CUstream_st *stream,
+                                           struct farm_cuda_parameters *out, struct farm_error *err);
 void farm_cuda_parameters_free(struct farm_cuda_parameters *parameters); // safe on a zeroed one
 
 // What forward and backward of training read.
@@ -60,15 +64,23 @@ enum farm_status farm_cuda_parameters_upload(struct farm_cuda_parameters *parame
 enum farm_status farm_cuda_parameters_download(struct farm_cuda_parameters *parameters, struct CUstream_st *stream,
                                                struct farm_error *err);
 
+// Takes another one's host copy of all vectors.
+void farm_cuda_parameters_take(struct farm_cuda_parameters *parameters, const struct farm_cuda_parameters *from);
+
 // farm_backend_bad_tensor of the gradients; waits.
 enum farm_status farm_cuda_parameters_bad_tensor(struct farm_cuda_parameters *parameters, struct CUstream_st *stream,
                                                  const char **out, struct farm_error *err);
 
-// Enqueues a copy of the parameters, as they are after the stream's work, as `version`, with the statistics in
+// The set becomes equal to the one in training (backend.h): enqueues a copy on the device, copies the statistics.
+enum farm_status farm_cuda_parameters_copy(struct farm_cuda_parameters *parameters, struct CUstream_st *stream,
+                                           uint32_t set, struct farm_error *err);
+
+// Enqueues a copy of a set, as it is after the stream's work, as `version`, with the statistics in
 // `statistics` ([parameter_count], PyTorch's order). The caller calls farm_cuda_parameters_published after the end of
 // that work.
 enum farm_status farm_cuda_parameters_publish(struct farm_cuda_parameters *parameters, struct CUstream_st *stream,
-                                              const float *statistics, uint64_t version, struct farm_error *err);
+                                              uint32_t set, const float *statistics, uint64_t version,
+                                              struct farm_error *err);
 void farm_cuda_parameters_published(struct farm_cuda_parameters *parameters);
 
 // Inference thread: the copy to read, until unuse.

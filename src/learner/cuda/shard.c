@@ -80,11 +80,11 @@ struct budget {
 static struct budget budget_of(const struct farm_cuda_context *context, enum farm_mirror mode) {
     const struct farm_learner_config *learner = context->learner;
     const struct farm_cuda_mirror mirror = farm_cuda_mirror_plan(&context->net->io, mode);
-    return (struct budget){
-        .parameters = farm_cuda_parameters_bytes(context->net, learner, context->precision == FARM_PRECISION_BF16),
-        .inference = farm_cuda_inference_bytes(context),
-        .training = learner->evaluate ? 0 : farm_cuda_training_bytes(context, mode),
-        .mirror = farm_cuda_mirror_bytes(&mirror, context->lanes, context->shard)};
+    return (struct budget){.parameters = farm_cuda_parameters_bytes(context->net, learner, context->plan,
+                                                                    context->precision == FARM_PRECISION_BF16),
+                           .inference = farm_cuda_inference_bytes(context),
+                           .training = learner->evaluate ? 0 : farm_cuda_training_bytes(context, mode),
+                           .mirror = farm_cuda_mirror_bytes(&mirror, context->lanes, context->shard)};
 }
 
 static size_t total_bytes(const struct budget *budget) {
@@ -216,8 +216,9 @@ static enum farm_status start_shard(struct farm_cuda_shard *shard, struct farm_e
     if (!status) status = make_stream(shard, err);
     if (!status) status = allocate_zeros(context, err);
     if (!status)
-        status = farm_cuda_parameters_make(context->net, context->learner, context->precision == FARM_PRECISION_BF16,
-                                           shard->stream, &context->parameters, err);
+        status = farm_cuda_parameters_make(context->net, context->learner, context->plan,
+                                           context->precision == FARM_PRECISION_BF16, shard->stream,
+                                           &context->parameters, err);
     return status ? status : make_with_smaller_mirror(shard, mode, err);
 }
 

@@ -14,3 +14,8 @@ Test(cuda_updates, the_first_pass_is_on_policy) {
     updates_expect_on_policy(&farm_backend_cuda, FARM_PRECISION_F32, 4e-4);
     updates_expect_on_policy(&farm_backend_cuda, FARM_PRECISION_BF16, 0.25);
 }
+
+Test(cuda_updates, sets_of_the_plan_are_copies_until_the_next_copy) {
+    updates_expect_sets(&farm_backend_cuda, FARM_PRECISION_F32);
+    updates_expect_sets(&farm_backend_cuda, FARM_PRECISION_BF16);
+}
