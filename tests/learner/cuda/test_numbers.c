@@ -89,31 +89,47 @@ Test(cuda_numbers, plays_and_learns_with_a_memory_as_the_cpu_does) {
     expect_as_cpu(settings, sizeof settings / sizeof *settings);
 }
 
+// ---- the same steps and updates by both backends ----
+
+typedef void script(struct rig *farm, const struct farm_backend_ops *ops);
+
+// The newest answers, the newest update and the parameters agree after the script.
+static void expect_agree(struct setting setting, script *play) {
+    struct rig *const farms[] = {open_farm(setting), open_farm(setting)}, *const ours = farms[0],
+                      *const theirs = farms[1];
+    play(ours, &farm_backend_cuda);
+    play(theirs, &farm_backend_cpu);
+    for (uint32_t id = 0; id < LANE_COUNT; id++)
+        cr_assert_lt(distance(farm_lane_policy(rig_lane(ours, id), ours->n - 1, 0),
+                              farm_lane_policy(rig_lane(theirs, id), ours->n - 1, 0), WIDTH * ACTIONS),
+                     1e-4);
+    const struct farm_pass_stats *const a = &ours->pass_stats, *const b = &theirs->pass_stats;
+    cr_assert_gt(a->terms[FARM_VTRACE_ROWS], 0);
+    cr_assert_eq(a->terms[FARM_VTRACE_ROWS], b->terms[FARM_VTRACE_ROWS]);
+    cr_assert_float_eq(a->grad_norm, b->grad_norm, 1e-3 * b->grad_norm);
+    cr_assert_lt(distance(rig_params(ours), rig_params(theirs), ours->net.parameter_count), 1e-5);
+    for (int i = 0; i < 2; i++) close_farm(farms[i]);
+}
+
+static void update_of_a_part(struct rig *farm, const struct farm_backend_ops *ops) {
+    must_open_backend(farm, ops);
+    play_to(farm, UNROLL + 1);
+    farm->batch = farm->shards == 2 ? 7 : WIDTH;
+    must_update(farm);
+}
+
 // The mean is over the update's windows, not over the batch's or each GPU's. Adam ignores a gradient's scale; its norm
 // shows it.
 Test(cuda_numbers, makes_updates_smaller_than_the_batch) {
     for (uint32_t shards = 1; shards <= 2; shards++) {
         struct setting setting = usual_setting(true, shards);
         setting.loss_mean = shards == 2;
-        struct rig *const farms[] = {open_farm(setting), open_farm(setting)};
-        const struct farm_pass_stats *const ours = &farms[0]->pass_stats, *const theirs = &farms[1]->pass_stats;
-        for (int i = 0; i < 2; i++) {
-            must_open_backend(farms[i], i ? &farm_backend_cpu : &farm_backend_cuda);
-            play_to(farms[i], UNROLL + 1);
-            farms[i]->batch = shards == 2 ? 7 : WIDTH;
-            must_update(farms[i]);
-        }
-        cr_assert_gt(ours->terms[FARM_VTRACE_ROWS], 0);
-        cr_assert_eq(ours->terms[FARM_VTRACE_ROWS], theirs->terms[FARM_VTRACE_ROWS]);
-        cr_assert_float_eq(ours->grad_norm, theirs->grad_norm, 1e-3 * theirs->grad_norm);
-        cr_assert_lt(distance(rig_params(farms[0]), rig_params(farms[1]), farms[0]->net.parameter_count), 1e-4);
-        for (int i = 0; i < 2; i++) close_farm(farms[i]);
+        expect_agree(setting, update_of_a_part);
     }
 }
 
-// The parameters after four windows, each trained on before its last step is answered.
-static float *train_before_answers(struct setting setting, const struct farm_backend_ops *ops, size_t *count) {
-    struct rig *farm = open_farm(setting);
+// Four windows, each trained on before its last step is answered.
+static void train_before_answers(struct rig *farm, const struct farm_backend_ops *ops) {
     must_open_backend(farm, ops);
     for (uint64_t window = 1; window <= 4; window++) {
         play_to(farm, window * UNROLL);
@@ -121,82 +137,53 @@ static float *train_before_answers(struct setting setting, const struct farm_bac
         must_update(farm);
         cr_assert_eq(rig_answer(farm), FARM_OK);
     }
-    *count = farm->net.parameter_count;
-    float *params = memcpy(malloc(*count * sizeof *params), rig_params(farm), *count * sizeof *params);
-    close_farm(farm);
-    return params;
 }
 
 Test(cuda_numbers, trains_windows_whose_last_step_is_unanswered_as_the_cpu_does) {
     for (int k = 0; k < 5; k++) { // the mirrors with frames, numbers, both
         struct setting setting = usual_setting(k != 3, 1);
-        size_t count;
         setting.sync = true;
         setting.dict = k == 4;
         setting.mirror = k < 3 ? (enum farm_mirror)k : FARM_MIRROR_FULL;
-        float *theirs = train_before_answers(setting, &farm_backend_cpu, &count);
-        float *ours = train_before_answers(setting, &farm_backend_cuda, &count);
-        cr_assert_lt(distance(ours, theirs, count), 1e-5, "mirror %d", k);
-        free(ours);
-        free(theirs);
+        expect_agree(setting, train_before_answers);
     }
     expect_nothing_left();
 }
 
-static void expect_restart_agrees(struct setting setting) {
-    struct rig *ours = open_farm(setting), *theirs = open_farm(setting);
-    struct rig *const farms[] = {ours, theirs};
-    for (int i = 0; i < 2; i++) {
-        must_open_backend(farms[i], &farm_backend_cpu);
-        play_to(farms[i], UNROLL + 3);
-        farms[i]->ops->destroy(farms[i]->backend);
-        farms[i]->backend = NULL;
-        must_open_backend(farms[i], i == 0 ? &farm_backend_cuda : &farm_backend_cpu);
-        play_to(farms[i], UNROLL + 4); // its stack reaches back before the restart
-        must_update(farms[i]);
-    }
-    for (uint32_t id = 0; id < LANE_COUNT; id++)
-        cr_assert_lt(distance(farm_lane_policy(rig_lane(ours, id), ours->n - 1, 0),
-                              farm_lane_policy(rig_lane(theirs, id), ours->n - 1, 0), WIDTH * ACTIONS),
-                     1e-4);
-    cr_assert_lt(distance(rig_params(ours), rig_params(theirs), ours->net.parameter_count), 1e-5);
-    close_farm(ours);
-    close_farm(theirs);
+static void restart(struct rig *farm, const struct farm_backend_ops *ops) {
+    must_open_backend(farm, &farm_backend_cpu);
+    play_to(farm, UNROLL + 3);
+    rig_close_backend(farm);
+    must_open_backend(farm, ops);
+    play_to(farm, UNROLL + 4); // its stack reaches back before the restart
+    must_update(farm);
 }
 
 Test(cuda_numbers, a_restarted_learner_goes_on_with_earlier_steps_and_states) {
     struct setting setting = usual_setting(true, 1);
-    expect_restart_agrees(setting);
+    expect_agree(setting, restart);
     setting.lstm = 1;
-    expect_restart_agrees(setting);
+    expect_agree(setting, restart);
+}
+
+static void restore_statistics(struct rig *farm, const struct farm_backend_ops *ops) {
+    must_open_backend(farm, ops);
+    play_to(farm, UNROLL + 1);
+    must_update(farm);
+    rig_params(farm)[farm->net.tensors[farm->net.normalise].offset + 1] += 0.5f;
+    must(farm->ops->state_changed(farm->backend, 5, 1, &farm->err), &farm->err);
+    farm->version = 5;
+    play_to(farm, 2 * UNROLL + 1);
+    must_update(farm);
 }
 
 // The statistics of a restored state normalise the next answers, and go on from there, on every GPU.
-static void expect_restored_statistics_agree(bool frames) {
-    struct setting setting = usual_setting(frames, 2);
-    setting.normalise = true;
-    struct rig *const farms[] = {open_farm(setting), open_farm(setting)};
-    for (int i = 0; i < 2; i++) {
-        must_open_backend(farms[i], i ? &farm_backend_cpu : &farm_backend_cuda);
-        play_to(farms[i], UNROLL + 1);
-        must_update(farms[i]);
-        rig_params(farms[i])[farms[i]->net.tensors[farms[i]->net.normalise].offset + 1] += 0.5f;
-        cr_assert_eq(farms[i]->ops->state_changed(farms[i]->backend, 5, 1, &farms[i]->err), FARM_OK);
-        farms[i]->version = 5;
-        play_to(farms[i], 2 * UNROLL + 1);
-        must_update(farms[i]);
-    }
-    for (uint32_t id = 0; id < LANE_COUNT; id++)
-        cr_assert_lt(distance(farm_lane_policy(rig_lane(farms[0], id), UNROLL + 1, 0),
-                              farm_lane_policy(rig_lane(farms[1], id), UNROLL + 1, 0), WIDTH * ACTIONS),
-                     1e-4);
-    cr_assert_lt(distance(rig_params(farms[0]), rig_params(farms[1]), farms[0]->net.parameter_count), 1e-5);
-    for (int i = 0; i < 2; i++) close_farm(farms[i]);
-}
-
 Test(cuda_numbers, restored_statistics_are_used_as_the_cpu_does) {
-    expect_restored_statistics_agree(false);
-    expect_restored_statistics_agree(true);
+    for (int frames = 0; frames < 2; frames++) {
+        struct setting setting = usual_setting(frames, 2);
+        setting.normalise = true;
+        expect_agree(setting, restore_statistics);
+    }
 }
 
 // ---- updates begun ahead ----
