@@ -1,10 +1,9 @@
 // What counts as a step, a return, a game: farm_lanes_take_in and farm_lanes_account over steps that the test writes in
 // an actor's place.
-#include "../support/learner.h"
-
+#include <criterion/criterion.h>
 #include <math.h>
 
-#include "intake/lanes.h"
+#include "../support/rig.h"
 
 enum {
     FIRST = FARM_STEP_FIRST,
@@ -18,27 +17,15 @@ enum {
     WIDTH = 2,
     STEPS = 8,
 };
-static const struct farm_window_shape SHAPE = {.stride = 3, .length = 4, .stack = 1};
-
 static struct table {
-    struct views ring;
-    struct farm_lanes lanes;
-    struct farm_stats stats;
+    struct rig rig;
     uint64_t n;      // next step of lane 0
     uint64_t newest; // version
 } table;
 
-static void open_learner(void) {
-    struct farm_error err = {0};
-    int fds[1][2];
-    lend_ring(&table.ring.made, fds[0]);
-    cr_assert_eq(farm_lanes_open(fds, 1, &SHAPE, NULL, &table.lanes, &err), FARM_OK, "%s", err.message);
-}
-
 static void set_up_spec(struct farm_ring_spec spec) {
-    table = (struct table){0};
-    table.ring = views_of(spec);
-    open_learner();
+    table = (struct table){.rig.learner = test_learner_config(1, 2, 3)};
+    rig_open(&table.rig, spec, 1);
 }
 
 static void set_up(void) {
@@ -46,38 +33,37 @@ static void set_up(void) {
 }
 
 static void tear_down(void) {
-    farm_lanes_close(&table.lanes);
-    close_views(&table.ring);
+    rig_close(&table.rig);
 }
 
 TestSuite(intake, .init = set_up, .fini = tear_down, .timeout = 30);
 
 // One step of both environments: written, published, taken in, answered, accounted.
 static void play_step(unsigned flags0, float reward0, unsigned flags1, float reward1) {
-    struct farm_lane *lane = &table.ring.actor.lanes[0];
+    struct farm_lane *lane = rig_actor(&table.rig, 0);
     const uint64_t n = table.n++;
     farm_lane_flags(lane, n)[0] = (uint8_t)flags0;
     farm_lane_flags(lane, n)[1] = (uint8_t)flags1;
     farm_lane_reward(lane, n)[0] = reward0;
     farm_lane_reward(lane, n)[1] = reward1;
     farm_lane_actor_publish(lane);
-    struct farm_intake_lane *ours = &table.lanes.lanes[0];
-    cr_assert(farm_lanes_take_in(ours, table.newest, &table.stats), "step %lu is published", n);
+    struct farm_intake_lane *ours = &table.rig.lanes.lanes[0];
+    cr_assert(farm_lanes_take_in(ours, table.newest, &table.rig.stats), "step %lu is published", n);
     farm_lane_answer(ours->lane, n);
-    farm_lanes_account(&table.lanes, ours, &table.stats);
+    farm_lanes_account(&table.rig.lanes, ours, &table.rig.stats);
     ours->answered = n + 1;
     farm_lane_release(ours->lane, ours->answered);
 }
 
 static double return_of(uint64_t game) {
-    return farm_stats_get(&table.stats.returns[game]);
+    return farm_stats_get(&table.rig.stats.returns[game]);
 }
 
 // ---- games ----
 
 static void expect_taken_in_again(void) {
-    const struct farm_lane *ours = table.lanes.lanes[0].lane, *theirs = &table.ring.actor.lanes[0];
-    cr_assert_eq(table.lanes.lanes[0].answered, table.n);
+    const struct farm_lane *ours = rig_lane(&table.rig, 0), *theirs = rig_actor(&table.rig, 0);
+    cr_assert_eq(table.rig.lanes.lanes[0].answered, table.n);
     for (uint64_t n = table.n < STEPS ? 0 : table.n - STEPS; n < table.n; n++)
         for (uint32_t e = 0; e < WIDTH; e++)
             cr_assert(farm_lane_reward(ours, n)[e] == farm_lane_reward(theirs, n)[e] &&
@@ -145,10 +131,10 @@ static void play_case(const char *steps) {
     for (int bytes; *steps; steps += bytes + (steps[bytes] == ' ')) {
         bytes = 1;
         if (*steps == '*') {
-            farm_store_release(&table.ring.made.lanes[0].down->generation, 1); // as the supervisor does
+            farm_store_release(&table.rig.made[0].lanes[0].down->generation, 1); // as the supervisor does
         } else if (*steps == 'R') {
-            farm_lanes_close(&table.lanes);
-            open_learner();
+            rig_close_learner(&table.rig);
+            rig_open_lanes(&table.rig);
             expect_taken_in_again();
         } else {
             cr_assert_eq(sscanf(steps, "%c%f%c%f%n", &letters[0], &rewards[0], &letters[1], &rewards[1], &bytes), 4,
@@ -165,21 +151,22 @@ Test(intake, transitions_and_games_are_counted) {
         tear_down();
         set_up();
         play_case(c->steps);
-        cr_assert(table.stats.agent_steps == c->transitions && table.stats.episodes == c->games &&
-                      table.stats.bad_values == c->bad && table.stats.rejected_steps == c->bad,
+        cr_assert(table.rig.stats.agent_steps == c->transitions && table.rig.stats.episodes == c->games &&
+                      table.rig.stats.bad_values == c->bad && table.rig.stats.rejected_steps == c->bad,
                   "%s: %lu transitions, %lu games, %lu bad values, %lu steps rejected", c->what,
-                  table.stats.agent_steps, table.stats.episodes, table.stats.bad_values, table.stats.rejected_steps);
+                  table.rig.stats.agent_steps, table.rig.stats.episodes, table.rig.stats.bad_values,
+                  table.rig.stats.rejected_steps);
         for (uint64_t g = 0; g < c->games; g++) {
-            cr_assert(return_of(g) == c->returns[g] && (double)table.stats.lengths[g] == c->lengths[g],
+            cr_assert(return_of(g) == c->returns[g] && (double)table.rig.stats.lengths[g] == c->lengths[g],
                       "%s: game %lu has return %g and %lu transitions", c->what, g, return_of(g),
-                      table.stats.lengths[g]);
+                      table.rig.stats.lengths[g]);
             sum += c->returns[g], squares += c->returns[g] * c->returns[g], length += c->lengths[g];
         }
         const double count = (double)c->games, mean = sum / count;
-        cr_assert_float_eq(farm_stats_get(&table.stats.return_mean), mean, 1e-9, "%s", c->what);
-        cr_assert_float_eq(farm_stats_get(&table.stats.return_std), sqrt(squares / count - mean * mean), 1e-9, "%s",
+        cr_assert_float_eq(farm_stats_get(&table.rig.stats.return_mean), mean, 1e-9, "%s", c->what);
+        cr_assert_float_eq(farm_stats_get(&table.rig.stats.return_std), sqrt(squares / count - mean * mean), 1e-9, "%s",
                            c->what);
-        cr_assert_float_eq(farm_stats_get(&table.stats.length_mean), length / count, 1e-9, "%s", c->what);
+        cr_assert_float_eq(farm_stats_get(&table.rig.stats.length_mean), length / count, 1e-9, "%s", c->what);
     }
 }
 
@@ -189,31 +176,31 @@ Test(intake, means_are_over_the_last_hundred_games) {
         play_step(GAME_OVER, (float)game, 0, 0);
         play_step(FIRST, 0, 0, 0);
     }
-    cr_assert_eq(table.stats.episodes, 150);
-    cr_assert_float_eq(farm_stats_get(&table.stats.return_mean), (50 + 149) / 2.0, 1e-9);
+    cr_assert_eq(table.rig.stats.episodes, 150);
+    cr_assert_float_eq(farm_stats_get(&table.rig.stats.return_mean), (50 + 149) / 2.0, 1e-9);
 }
 
 Test(intake, the_quota_keeps_short_games_from_crowding_out_long_ones) {
-    farm_lanes_set_quota(&table.lanes, 3); // two of environment 0, one of environment 1
+    farm_lanes_set_quota(&table.rig.lanes, 3); // two of environment 0, one of environment 1
     play_step(FIRST, 0, FIRST, 0);
     for (int game = 0; game < 5; game++) {
         play_step(GAME_OVER, 1, 0, 0);
         play_step(FIRST, 0, 0, 0);
     }
-    cr_assert_eq(table.stats.episodes, 2, "environment 0 may count twice");
+    cr_assert_eq(table.rig.stats.episodes, 2, "environment 0 may count twice");
     play_step(0, 0, GAME_OVER, 10);
-    cr_assert_eq(table.stats.episodes, 3);
-    cr_assert_float_eq(farm_stats_get(&table.stats.return_mean), 12 / 3.0, 1e-9);
-    cr_assert_float_eq(farm_stats_get(&table.stats.return_std), sqrt((1 + 1 + 100) / 3.0 - 16), 1e-9);
+    cr_assert_eq(table.rig.stats.episodes, 3);
+    cr_assert_float_eq(farm_stats_get(&table.rig.stats.return_mean), 12 / 3.0, 1e-9);
+    cr_assert_float_eq(farm_stats_get(&table.rig.stats.return_std), sqrt((1 + 1 + 100) / 3.0 - 16), 1e-9);
     play_step(0, 0, FIRST, 0);
     play_step(GAME_OVER, 1, GAME_OVER, 10);
-    cr_assert_eq(table.stats.episodes, 3);
+    cr_assert_eq(table.rig.stats.episodes, 3);
 }
 
 // ---- what is taken in ----
 
 static float *obs_of(uint64_t n, uint32_t env) {
-    return farm_lane_obs(&table.ring.actor.lanes[0], 0, n, env);
+    return farm_lane_obs(rig_actor(&table.rig, 0), 0, n, env);
 }
 
 Test(intake, a_step_stays_what_it_was_when_it_was_taken_in) {
@@ -223,14 +210,14 @@ Test(intake, a_step_stays_what_it_was_when_it_was_taken_in) {
     *obs_of(1, 0) = 0.75f;
     *obs_of(1, 1) = -0.5f;
     play_step(0, 3, GAME_OVER, 4);
-    const struct farm_lane *ours = table.lanes.lanes[0].lane;
+    const struct farm_lane *ours = rig_lane(&table.rig, 0);
     for (int turn = 0; turn < 2; turn++) {
         cr_assert_eq(*(float *)farm_lane_obs(ours, 0, 0, 1), 0.5f);
         cr_assert_eq(*(float *)farm_lane_obs(ours, 0, 1, 0), 0.75f);
         cr_assert_eq(farm_lane_reward(ours, 1)[0], 3);
         cr_assert_eq(farm_lane_reward(ours, 1)[1], 4);
         cr_assert_eq(farm_lane_flags(ours, 1)[1], GAME_OVER);
-        struct farm_ring *actor = &table.ring.actor; // now everything is something else
+        struct farm_ring *actor = &table.rig.actors[0]; // now everything is something else
         memset((char *)actor->up.header + actor->layout.up_arrays, 0xff, actor->up.bytes - actor->layout.up_arrays);
     }
 }
@@ -249,12 +236,12 @@ Test(intake, numbers_that_would_overflow_a_network_make_no_sense) {
     };
     play_step(FIRST, 0, FIRST, 0);
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-        const uint64_t n = table.n, before = table.stats.bad_values;
+        const uint64_t n = table.n, before = table.rig.stats.bad_values;
         *obs_of(n, 0) = steps[i].obs;
         *obs_of(n, 1) = 7;
         play_step(steps[i].flags, steps[i].reward, 0, 1);
-        cr_assert_eq(table.stats.bad_values - before, steps[i].bad, "case %zu", i);
-        const struct farm_lane *ours = table.lanes.lanes[0].lane;
+        cr_assert_eq(table.rig.stats.bad_values - before, steps[i].bad, "case %zu", i);
+        const struct farm_lane *ours = rig_lane(&table.rig, 0);
         const bool bad = steps[i].bad > 0;
         cr_assert_eq(farm_lane_flags(ours, n)[0], bad ? FIRST | LAST | FARM_STEP_SENSELESS : steps[i].flags, "case %zu",
                      i);
@@ -265,7 +252,7 @@ Test(intake, numbers_that_would_overflow_a_network_make_no_sense) {
         cr_assert_eq(farm_lane_reward(ours, n)[1], 1);
         cr_assert_eq(farm_lane_flags(ours, n)[1], 0);
     }
-    const struct farm_bad_value *first = &table.stats.first_bad;
+    const struct farm_bad_value *first = &table.rig.stats.first_bad;
     cr_assert(first->known == 2 && first->field == FARM_BAD_OBS && first->step == 2 && first->environment == 0 &&
                   farm_stats_get(&first->value) == (double)1.1e9f,
               "the first of them stays: field %lu, step %lu", first->field, first->step);
@@ -290,19 +277,19 @@ Test(intake, a_mask_permits_a_choice_of_each_action_before_an_episodes_end) {
         tear_down();
         set_up_spec(spec);
         for (uint64_t n = 0; n < 2; n++) {
-            uint8_t *mask = farm_lane_obs(&table.ring.actor.lanes[0], 1, n, 0);
+            uint8_t *mask = farm_lane_obs(rig_actor(&table.rig, 0), 1, n, 0);
             memcpy(mask, steps[i].mask, sizeof steps[i].mask);
             memset(mask + 5, 0, 5);
             play_step(steps[i].flags, 3, GAME_OVER, 1);
             memset(mask, 7, 10); // the learner has its own copy
-            const struct farm_lane *ours = table.lanes.lanes[0].lane;
+            const struct farm_lane *ours = rig_lane(&table.rig, 0);
             cr_assert_arr_eq((uint8_t *)farm_lane_obs(ours, 1, n, 0), steps[i].mask, 5);
             cr_assert_eq(farm_lane_flags(ours, n)[0],
                          steps[i].bad ? FIRST | LAST | FARM_STEP_SENSELESS : steps[i].flags, "mask %zu", i);
             cr_assert_eq(farm_lane_flags(ours, n)[1], GAME_OVER);
         }
-        cr_assert_eq(table.stats.bad_values, 2 * steps[i].bad, "mask %zu", i);
-        const struct farm_bad_value *first = &table.stats.first_bad;
+        cr_assert_eq(table.rig.stats.bad_values, 2 * steps[i].bad, "mask %zu", i);
+        const struct farm_bad_value *first = &table.rig.stats.first_bad;
         if (!steps[i].bad) continue;
         cr_assert(first->field == FARM_BAD_OBS + 1 && first->step == 0 && first->environment == 0 &&
                   first->element == steps[i].blocked);
@@ -312,31 +299,31 @@ Test(intake, a_mask_permits_a_choice_of_each_action_before_an_episodes_end) {
 Test(intake, an_impossible_counter_is_ignored_and_counted_once_a_life) {
     const uint64_t lies[] = {0, 1, 4, 5, 3 + STEPS, 1ull << 63, UINT64_MAX - 1, UINT64_MAX};
     for (int n = 0; n < 2; n++) play_step(n ? 0 : FIRST, 0, n ? 0 : FIRST, 0);
-    struct farm_intake_lane *ours = &table.lanes.lanes[0];
+    struct farm_intake_lane *ours = &table.rig.lanes.lanes[0];
     for (uint64_t generation = 0; generation < 2; generation++) {
-        farm_store_release(&table.ring.made.lanes[0].down->generation, generation);
+        farm_store_release(&table.rig.made[0].lanes[0].down->generation, generation);
         for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
-            farm_store_release(&table.ring.actor.lanes[0].up->produced, lies[i]);
-            cr_assert_not(farm_lanes_take_in(ours, 0, &table.stats), "%lu published, 2 answered", lies[i]);
+            farm_store_release(&rig_actor(&table.rig, 0)->up->produced, lies[i]);
+            cr_assert_not(farm_lanes_take_in(ours, 0, &table.rig.stats), "%lu published, 2 answered", lies[i]);
         }
-        cr_assert_eq(table.stats.bad_values, generation + 1);
+        cr_assert_eq(table.rig.stats.bad_values, generation + 1);
     }
-    farm_store_release(&table.ring.actor.lanes[0].up->produced, 2);
-    cr_assert_not(farm_lanes_take_in(ours, 0, &table.stats), "nothing is published");
+    farm_store_release(&rig_actor(&table.rig, 0)->up->produced, 2);
+    cr_assert_not(farm_lanes_take_in(ours, 0, &table.rig.stats), "nothing is published");
     play_step(0, 1, 0, 1);
-    cr_assert_eq(table.stats.bad_values, 2, "with a possible counter the lane goes on");
-    cr_assert_eq(table.stats.agent_steps, 4);
+    cr_assert_eq(table.rig.stats.bad_values, 2, "with a possible counter the lane goes on");
+    cr_assert_eq(table.rig.stats.agent_steps, 4);
 }
 
 Test(intake, a_step_waits_until_training_has_released_its_slot) {
-    struct farm_intake_lane *ours = &table.lanes.lanes[0];
+    struct farm_intake_lane *ours = &table.rig.lanes.lanes[0];
     for (int n = 0; n < STEPS; n++) play_step(FIRST, 0, FIRST, 0);
     farm_lane_release(ours->lane, 0); // as if nothing had been
-    farm_lane_actor_publish(&table.ring.actor.lanes[0]);
-    cr_assert_not(farm_lanes_take_in(ours, 0, &table.stats), "an honest actor would have waited");
+    farm_lane_actor_publish(rig_actor(&table.rig, 0));
+    cr_assert_not(farm_lanes_take_in(ours, 0, &table.rig.stats), "an honest actor would have waited");
     farm_lane_release(ours->lane, 1);
-    cr_assert(farm_lanes_take_in(ours, 0, &table.stats));
-    cr_assert_eq(table.stats.bad_values, 0);
+    cr_assert(farm_lanes_take_in(ours, 0, &table.rig.stats));
+    cr_assert_eq(table.rig.stats.bad_values, 0);
 }
 
 Test(intake, actors_with_different_environments_are_refused) {
@@ -351,10 +338,10 @@ Test(intake, actors_with_different_environments_are_refused) {
         int fds[2][2];
         lend_ring(&a.made, fds[0]);
         lend_ring(&b.made, fds[1]);
-        cr_assert_eq(farm_lanes_open(fds, 2, &SHAPE, NULL, &lanes, &err), FARM_E_INVALID);
+        cr_assert_eq(farm_lanes_open(fds, 2, &table.rig.plan.shape, NULL, &lanes, &err), FARM_E_INVALID);
         cr_assert(strstr(err.message, "different environments") != NULL, "%s", err.message);
     }
-    cr_assert_eq(farm_lanes_open(NULL, 0, &SHAPE, NULL, &lanes, &err), FARM_E_INVALID);
+    cr_assert_eq(farm_lanes_open(NULL, 0, &table.rig.plan.shape, NULL, &lanes, &err), FARM_E_INVALID);
 }
 
 // ---- LOCAL: actors that run the policy ----
@@ -378,7 +365,7 @@ struct local_answer {
 static const struct local_answer GOOD = {{1, 2}, {-INFINITY, 0.5f, -2, -INFINITY, 1e9f}, 3, {4, 5}, 9};
 
 static void write_local(uint32_t env, const struct local_answer *answer) {
-    struct farm_lane *lane = &table.ring.actor.lanes[0];
+    struct farm_lane *lane = rig_actor(&table.rig, 0);
     memcpy(farm_lane_action(lane, table.n, env), answer->action, sizeof answer->action);
     memcpy(farm_lane_policy(lane, table.n, env), answer->policy, sizeof answer->policy);
     farm_lane_value(lane, table.n)[env] = answer->value;
@@ -419,12 +406,12 @@ Test(intake, an_answer_that_makes_no_sense_makes_its_step_senseless) {
     set_up_spec(local_spec());
     table.newest = 9;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const uint64_t n = table.n, before = table.stats.bad_values; // even: it has a state
-        const struct farm_lane *ours = table.lanes.lanes[0].lane;
+        const uint64_t n = table.n, before = table.rig.stats.bad_values; // even: it has a state
+        const struct farm_lane *ours = rig_lane(&table.rig, 0);
         write_local(1, &GOOD);
         write_local(0, &cases[i].answer);
         play_step(0, 1, 0, 1);
-        cr_assert_eq(table.stats.bad_values - before, cases[i].bad, "case %zu", i);
+        cr_assert_eq(table.rig.stats.bad_values - before, cases[i].bad, "case %zu", i);
         for (uint32_t e = 0; e < 2; e++)
             cr_assert_eq(farm_lane_flags(ours, n)[e], e == 0 || cases[i].both ? FIRST | LAST | FARM_STEP_SENSELESS : 0,
                          "case %zu", i);
@@ -435,9 +422,9 @@ Test(intake, an_answer_that_makes_no_sense_makes_its_step_senseless) {
         write_local(0, &GOOD);
         write_local(1, &GOOD);
         if (cases[i].answer.state[1] != 5) // it belongs to even steps only
-            *(float *)farm_lane_answer_at(&table.ring.actor.lanes[0], 4, table.n, 0) = NAN;
+            *(float *)farm_lane_answer_at(rig_actor(&table.rig, 0), 4, table.n, 0) = NAN;
         play_step(0, 1, 0, 1);
-        cr_assert_eq(table.stats.bad_values - before, cases[i].bad, "the step after case %zu", i);
+        cr_assert_eq(table.rig.stats.bad_values - before, cases[i].bad, "the step after case %zu", i);
     }
 }
 
@@ -451,12 +438,12 @@ Test(intake, continuous_actions_and_their_distributions_are_numbers) {
     tear_down();
     set_up_spec(spec);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        memcpy(farm_lane_action(&table.ring.actor.lanes[0], table.n, 0), rows[i], sizeof(float));
-        memcpy(farm_lane_policy(&table.ring.actor.lanes[0], table.n, 0), rows[i] + 1, 2 * sizeof(float));
-        memcpy(farm_lane_answer_at(&table.ring.actor.lanes[0], FARM_ANSWER_SAMPLE, table.n, 0), rows[i] + 3,
+        memcpy(farm_lane_action(rig_actor(&table.rig, 0), table.n, 0), rows[i], sizeof(float));
+        memcpy(farm_lane_policy(rig_actor(&table.rig, 0), table.n, 0), rows[i] + 1, 2 * sizeof(float));
+        memcpy(farm_lane_answer_at(rig_actor(&table.rig, 0), FARM_ANSWER_SAMPLE, table.n, 0), rows[i] + 3,
                sizeof(float));
         play_step(0, 1, 0, 1);
-        cr_assert_eq(table.stats.bad_values, i < 2 ? 0 : i - 1, "case %zu", i);
+        cr_assert_eq(table.rig.stats.bad_values, i < 2 ? 0 : i - 1, "case %zu", i);
     }
 }
 
@@ -464,8 +451,8 @@ Test(intake, continuous_actions_and_their_distributions_are_numbers) {
 Test(intake, steps_of_a_local_lane_are_taken_in_as_far_as_there_is_room) {
     tear_down();
     set_up_spec(local_spec());
-    struct farm_intake_lane *ours = &table.lanes.lanes[0];
-    struct farm_lane *lane = &table.ring.actor.lanes[0];
+    struct farm_intake_lane *ours = &table.rig.lanes.lanes[0];
+    struct farm_lane *lane = rig_actor(&table.rig, 0);
     for (table.n = 0; table.n < STEPS; table.n++) {
         struct local_answer answer = GOOD;
         answer.value = (float)table.n;
@@ -473,22 +460,22 @@ Test(intake, steps_of_a_local_lane_are_taken_in_as_far_as_there_is_room) {
         farm_lane_actor_publish(lane);
     }
     for (uint64_t n = 0; n < STEPS; n++) {
-        cr_assert(farm_lanes_take_in(ours, 9, &table.stats), "step %lu", n);
+        cr_assert(farm_lanes_take_in(ours, 9, &table.rig.stats), "step %lu", n);
         farm_lane_answer(ours->lane, ours->answered++);
     }
-    cr_assert_not(farm_lanes_take_in(ours, 9, &table.stats), "nothing more is published");
+    cr_assert_not(farm_lanes_take_in(ours, 9, &table.rig.stats), "nothing more is published");
     farm_lane_actor_publish(lane);
-    cr_assert_not(farm_lanes_take_in(ours, 9, &table.stats), "an honest actor would have waited for room");
+    cr_assert_not(farm_lanes_take_in(ours, 9, &table.rig.stats), "an honest actor would have waited for room");
     farm_lane_release(ours->lane, 1);
     const uint64_t lies[] = {0, STEPS - 1, 2 * STEPS, 2 * STEPS + 1, UINT64_MAX};
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         farm_store_release(&lane->up->produced, lies[i]);
-        cr_assert_not(farm_lanes_take_in(ours, 9, &table.stats), "%lu published", lies[i]);
+        cr_assert_not(farm_lanes_take_in(ours, 9, &table.rig.stats), "%lu published", lies[i]);
     }
-    cr_assert_eq(table.stats.bad_values, 1, "counted once a life");
+    cr_assert_eq(table.rig.stats.bad_values, 1, "counted once a life");
     farm_store_release(&lane->up->produced, STEPS + 1);
-    cr_assert(farm_lanes_take_in(ours, 9, &table.stats));
-    memset((char *)table.ring.actor.up.header + table.ring.actor.layout.up_arrays, 0xff,
-           table.ring.actor.up.bytes - table.ring.actor.layout.up_arrays);
+    cr_assert(farm_lanes_take_in(ours, 9, &table.rig.stats));
+    memset((char *)table.rig.actors[0].up.header + table.rig.actors[0].layout.up_arrays, 0xff,
+           table.rig.actors[0].up.bytes - table.rig.actors[0].layout.up_arrays);
     for (uint64_t n = 1; n < STEPS; n++) cr_assert_eq(farm_lane_value(ours->lane, n)[1], (float)n);
 }
