@@ -104,15 +104,14 @@ static void measure_row(struct farm_bench *bench, struct farm_bw_workers *worker
                         const char *name, bool plain, const struct request *request) {
     struct farm_error err;
     double ours[FARM_BW_SAMPLES_MAX], theirs[FARM_BW_SAMPLES_MAX];
-    farm_bench_must(
-        farm_bw_workers_prepare(workers, &(struct farm_bw_kernel){.op = row->op, .stores = row->stores}, &err), &err);
+    must(farm_bw_workers_prepare(workers, &(struct farm_bw_kernel){.op = row->op, .stores = row->stores}, &err), &err);
     const uint64_t start_ns = farm_now_ns();
     int taken = 0;
     for (; is_another(request, start_ns, taken, request->samples); taken++) {
         theirs[taken] = plain ? plain_sample(workers) * 1e-9 : NAN;
         ours[taken] = farm_bw_workers_sample(workers) * 1e-9;
     }
-    farm_bench_must(farm_bw_workers_verify(workers, &err), &err);
+    must(farm_bw_workers_verify(workers, &err), &err);
     const struct farm_bw_figure figure = farm_bw_figure_of(ours, taken), reference = farm_bw_figure_of(theirs, taken);
     double cv = figure.cv, reference_cv = reference.cv;
     farm_bench_add(bench, name, "GB/s", "higher", ours, (size_t)taken, plain ? row->reference : NULL,
@@ -135,7 +134,7 @@ static void measure_rows(struct farm_bench *bench, const struct farm_bw_setup *s
         char *name = names[i + (one ? 0 : ROWS)];
         snprintf(name, sizeof *names, "%s%s", rows[i].name, one ? "" : "_all");
         if (!is_requested(request, name)) continue;
-        if (!workers.team) farm_bench_must(farm_bw_workers_open(setup, &config, &workers, &conditions, &err), &err);
+        if (!workers.team) must(farm_bw_workers_open(setup, &config, &workers, &conditions, &err), &err);
         measure_row(bench, &workers, &rows[i], name, one && !request->only, request);
     }
     farm_bw_workers_close(&workers);
@@ -148,7 +147,7 @@ static void measure_rows(struct farm_bench *bench, const struct farm_bw_setup *s
 static void **plain_cycle(size_t count) {
     char *memory = aligned_alloc(4096, (count * FARM_BANDWIDTH_LINE + 4095) / 4096 * 4096);
     size_t *order = malloc(count * sizeof *order);
-    farm_bench_check(memory && order, "no memory");
+    must_hold(memory && order, "no memory");
     memset(memory, 1, count * FARM_BANDWIDTH_LINE); // first touched in order, as ours: neighbours stay neighbours
     srandom(1);
     for (size_t i = 0; i < count; i++) order[i] = i;
@@ -188,7 +187,7 @@ static void measure_latency(struct farm_bench *bench, const struct farm_bw_setup
     struct farm_bw_conditions conditions = farm_bw_conditions_start();
     struct farm_bw_team *team;
     const int cpu = farm_bitmap_next(&setup->machine->allowed, 0);
-    farm_bench_must(farm_bw_team_open(&cpu, 1, &team, &conditions, &err), &err);
+    must(farm_bw_team_open(&cpu, 1, &team, &conditions, &err), &err);
     struct farm_bw_setup one = *setup;
     one.samples = 3; // the references are taken between ours
     for (int k = 0; k < 2; k++) {
@@ -200,7 +199,7 @@ static void measure_latency(struct farm_bench *bench, const struct farm_bw_setup
             struct farm_bw_idle idle;
             farm_bw_team_run(team, plain_chase, &plain);
             theirs[taken] = plain.ns;
-            farm_bench_must(farm_bw_idle_latency(&one, bytes, kinds[k].pages, &idle, &conditions, &err), &err);
+            must(farm_bw_idle_latency(&one, bytes, kinds[k].pages, &idle, &conditions, &err), &err);
             ours[taken] = idle.ns.median;
         }
         const bool alike = kinds[k].pages == FARM_BW_PAGES_SMALL;
@@ -236,13 +235,13 @@ int main(int argc, char **argv) {
                                .flag_count = sizeof flags / sizeof *flags};
     struct farm_error err;
     farm_bench_start(&bench, argc, argv, 30);
-    farm_bench_check(sample_s > 0 && sample_s <= 10, "--sample-seconds: above 0, at most 10");
+    must_hold(sample_s > 0 && sample_s <= 10, "--sample-seconds: above 0, at most 10");
     request.row_s = bench.seconds / (2 * ROWS + 2);
     request.samples = samples < SAMPLES_LEAST         ? SAMPLES_LEAST
                       : samples > FARM_BW_SAMPLES_MAX ? FARM_BW_SAMPLES_MAX
                                                       : (int)samples;
     const struct farm_machine_source source = {0};
-    farm_bench_must(farm_machine_read(&machine, &source, &err), &err);
+    must(farm_machine_read(&machine, &source, &err), &err);
     const struct farm_bw_setup setup = {.machine = &machine, .seconds = bench.seconds, .sample_s = sample_s};
     const int count = farm_bw_cpus(&machine, -1, cpus, FARM_CPUS_MAX);
     const uint64_t array_bytes = farm_bw_array_bytes(&setup, cpus, count);
@@ -251,7 +250,7 @@ int main(int argc, char **argv) {
     measure_rows(&bench, &setup, cpus, count, array_bytes, false, &request);
     if (!request.only || strncmp(request.only, "latency", 7) == 0)
         measure_latency(&bench, &setup, chase_bytes, &request);
-    farm_bench_check(bench.count > 0, "--only: no result of that name");
+    must_hold(bench.count > 0, "--only: no result of that name");
     if (bench.json) add_sizes(&bench, array_bytes, chase_bytes, count);
     return farm_bench_finish(&bench);
 }

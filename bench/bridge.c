@@ -34,7 +34,7 @@ struct run {
 // A text that lives as long as the program.
 static const char *keep_text(const char *first, const char *second) {
     char *text;
-    farm_bench_check(asprintf(&text, "%s%s", first, second) >= 0, "memory");
+    must_hold(asprintf(&text, "%s%s", first, second) >= 0, "memory");
     return text;
 }
 
@@ -94,12 +94,12 @@ static double aes_rate(double seconds) {
     static uint8_t bytes[AES_BYTES + 64];
     static const uint8_t key[16], iv[12];
     EVP_CIPHER_CTX *cipher = EVP_CIPHER_CTX_new();
-    farm_bench_check(cipher && EVP_EncryptInit_ex(cipher, EVP_aes_128_gcm(), NULL, key, iv), "AES-128-GCM");
+    must_hold(cipher && EVP_EncryptInit_ex(cipher, EVP_aes_128_gcm(), NULL, key, iv), "AES-128-GCM");
     const uint64_t start = farm_now_ns();
     uint64_t done = 0, now = start;
     for (int length; now - start < (uint64_t)(seconds * 1e9); now = farm_now_ns())
         for (int i = 0; i < 64; i++, done += AES_BYTES)
-            farm_bench_check(EVP_EncryptUpdate(cipher, bytes, &length, bytes, AES_BYTES) == 1, "AES-128-GCM");
+            must_hold(EVP_EncryptUpdate(cipher, bytes, &length, bytes, AES_BYTES) == 1, "AES-128-GCM");
     EVP_CIPHER_CTX_free(cipher);
     return (double)done / (double)(now - start) / (GB / 1e9);
 }

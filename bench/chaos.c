@@ -122,7 +122,7 @@ static void check_step(struct learner *learner, uint32_t a, uint32_t l, uint64_t
         learner->generation[a][l] = generation;
     } else {
         for (uint32_t e = 0; e < WIDTH; e++)
-            farm_bench_check((flags[e] & FARM_STEP_FIRST) == (n == 0 || learner->ended[a][l][e]), "FIRST after LAST");
+            must_hold((flags[e] & FARM_STEP_FIRST) == (n == 0 || learner->ended[a][l][e]), "FIRST after LAST");
     }
     for (uint32_t e = 0; e < WIDTH; e++) learner->ended[a][l][e] = flags[e] & FARM_STEP_LAST;
 }
@@ -132,7 +132,7 @@ static void answer(struct learner *learner, uint32_t a) {
         struct farm_lane *lane = &learner->rings[a].lanes[l];
         const uint64_t n = farm_lane_acted(lane), published = farm_lane_produced(lane);
         if (published == n) continue;
-        farm_bench_check(published == n + 1, "an actor ran ahead of its answers");
+        must_hold(published == n + 1, "an actor ran ahead of its answers");
         check_step(learner, a, l, n);
         for (uint32_t e = 0; e < WIDTH; e++) {
             const uint32_t bits = farm_random_block(1, 0, learner->draws++).word[0];
@@ -155,7 +155,7 @@ static void note_new_actor(const struct learner *learner) {
     for (uint32_t l = 0; l < LANES && !record->first; l++) {
         if (farm_lane_produced(&ring->lanes[l]) == record->produced[l]) continue;
         const uint8_t *flags = farm_lane_flags(&ring->lanes[l], record->produced[l]);
-        farm_bench_check(flags[0] & flags[WIDTH - 1] & FARM_STEP_FIRST, "the new actor's first step is FIRST");
+        must_hold(flags[0] & flags[WIDTH - 1] & FARM_STEP_FIRST, "the new actor's first step is FIRST");
         farm_store_release(&record->first, farm_now_ns());
     }
 }
@@ -169,7 +169,7 @@ static int learner_body(void *context, struct farm_error *err) {
         learner.rings[a] = open_view(&farm->made[a], FARM_RING_LEARNER);
         learner.pointers[a] = &learner.rings[a];
     }
-    farm_bench_must(farm_doorbells_make(&learner.bells, learner.pointers, farm->actors, farm->bell, err), err);
+    must(farm_doorbells_make(&learner.bells, learner.pointers, farm->actors, farm->bell, err), err);
     while (!farm_load_relaxed(&farm->page->stop_learner)) {
         farm_doorbells_wait(&learner.bells, farm->spin_ns ? UINT64_MAX : 0, 10 * MS);
         const uint32_t count = farm_doorbells_poll(&learner.bells, rung);
@@ -194,11 +194,11 @@ static _Noreturn void bare_supervisor(struct page *page) {
     for (struct record *record = &page->records[0];;) {
         const pid_t pid = bare_fork(page, record);
         const int pidfd = pidfd_open(pid, 0);
-        farm_bench_check(pid > 0 && pidfd >= 0, "the reference's child");
+        must_hold(pid > 0 && pidfd >= 0, "the reference's child");
         __atomic_store_n(&page->bare, pid, __ATOMIC_RELEASE);
         siginfo_t info;
         poll(&(struct pollfd){.fd = pidfd, .events = POLLIN}, 1, -1);
-        farm_bench_check(waitid(P_PIDFD, (id_t)pidfd, &info, WEXITED) == 0, "the reference's child");
+        must_hold(waitid(P_PIDFD, (id_t)pidfd, &info, WEXITED) == 0, "the reference's child");
         record = &page->records[farm_load_acquire(&page->bare_current)];
         record->bare_noticed = farm_now_ns();
         close(pidfd);
@@ -210,7 +210,7 @@ static _Noreturn void bare_supervisor(struct page *page) {
 static void await(const uint64_t *word, const char *what) {
     const uint64_t start = farm_now_ns();
     while (!farm_load_acquire(word)) {
-        farm_bench_check(farm_now_ns() - start < LIMIT_NS, what);
+        must_hold(farm_now_ns() - start < LIMIT_NS, what);
         usleep(100);
     }
 }
@@ -225,7 +225,7 @@ static uint64_t steps_of(const struct farm_ring *ring) {
 static void await_steps(const struct farm_ring *ring, uint64_t more) {
     const uint64_t start = farm_now_ns(), from = steps_of(ring);
     while (steps_of(ring) < from + more) {
-        farm_bench_check(farm_now_ns() - start < LIMIT_NS, "the actor that is killed steps on");
+        must_hold(farm_now_ns() - start < LIMIT_NS, "the actor that is killed steps on");
         usleep(200);
     }
 }
@@ -235,7 +235,7 @@ static void kill_victim(struct page *page, uint64_t number) {
     memset(record, 0, sizeof *record);
     farm_store_release(&page->current, number);
     record->killed = farm_now_ns();
-    farm_bench_check(kill(page->pids[VICTIM], SIGKILL) == 0, "the actor to kill lives");
+    must_hold(kill(page->pids[VICTIM], SIGKILL) == 0, "the actor to kill lives");
 }
 
 static void kill_bare(struct page *page, uint64_t number) {
@@ -243,7 +243,7 @@ static void kill_bare(struct page *page, uint64_t number) {
     const pid_t pid = __atomic_load_n(&page->bare, __ATOMIC_ACQUIRE);
     farm_store_release(&page->bare_current, number);
     record->bare_killed = farm_now_ns();
-    farm_bench_check(kill(pid, SIGKILL) == 0, "the reference's child lives");
+    must_hold(kill(pid, SIGKILL) == 0, "the reference's child lives");
     await(&record->bare_born, "the reference's next child");
     while (__atomic_load_n(&page->bare, __ATOMIC_ACQUIRE) == pid) usleep(100);
 }
@@ -251,7 +251,7 @@ static void kill_bare(struct page *page, uint64_t number) {
 static void kill_one_by_one(struct page *page, const struct farm_ring *rings) {
     const pid_t bare = fork();
     if (bare == 0) bare_supervisor(page);
-    farm_bench_check(bare > 0, "fork");
+    must_hold(bare > 0, "fork");
     while (!__atomic_load_n(&page->bare, __ATOMIC_ACQUIRE)) usleep(100);
     for (uint64_t k = 1; k <= KILLS; k++) {
         await_steps(&rings[VICTIM], 20);
@@ -310,7 +310,7 @@ static void before_start(void *context, size_t worker, uint64_t starts) {
     if (worker != VICTIM || !starts) return;
     struct farm_ring *ring = &farm->made[VICTIM];
     struct record *record = &farm->page->records[farm_load_acquire(&farm->page->current)];
-    farm_bench_check(!farm_ring_restore(ring), "a killed actor leaves its header and counters sound");
+    must_hold(!farm_ring_restore(ring), "a killed actor leaves its header and counters sound");
     for (uint32_t l = 0; l < LANES; l++) {
         record->produced[l] = farm_lane_produced(&ring->lanes[l]);
         farm_store_release(&ring->lanes[l].down->generation, starts);
@@ -335,7 +335,7 @@ static void one_cpu(struct farm_bitmap *cpus, const struct farm_bitmap *all, int
 // Chooses a CPU for each process and pins this one; *all: CPUs that it was allowed before.
 static void place(struct farm *farm, struct farm_bitmap *all) {
     struct farm_error err;
-    farm_bench_must(farm_bitmap_pinned(all, &err), &err);
+    must(farm_bitmap_pinned(all, &err), &err);
     const int count = farm_bitmap_count(all);
     if (count < 2) {
         fprintf(stderr, "chaos: this benchmark needs two CPUs\n");
@@ -344,7 +344,7 @@ static void place(struct farm *farm, struct farm_bitmap *all) {
     one_cpu(&farm->own_cpus, all, 0);
     one_cpu(&farm->learner_cpus, all, 1);
     for (int a = 0; a < ACTORS_MAX; a++) one_cpu(&farm->cpus[a], all, a == VICTIM ? 0 : count == 2 ? 1 : 1 + a);
-    farm_bench_must(farm_bitmap_pin(&farm->own_cpus, &err), &err);
+    must(farm_bitmap_pin(&farm->own_cpus, &err), &err);
 }
 
 static void add_actor(struct farm *farm, struct farm_supervisor *supervisor, const struct farm_ring_spec *spec,
@@ -373,7 +373,7 @@ static void add_actor(struct farm *farm, struct farm_supervisor *supervisor, con
                                       .memory_node = -1,
                                       .stop_phase = 1};
     snprintf(worker.name, sizeof worker.name, "actor %u", a);
-    farm_bench_must(farm_supervisor_add(supervisor, &worker, &err), &err);
+    must(farm_supervisor_add(supervisor, &worker, &err), &err);
 }
 
 static void add_body(struct farm *farm, struct farm_supervisor *supervisor, const char *name,
@@ -388,7 +388,7 @@ static void add_body(struct farm *farm, struct farm_supervisor *supervisor, cons
                                       .may_end = true,
                                       .errors_are_final = true};
     snprintf(worker.name, sizeof worker.name, "%s", name);
-    farm_bench_must(farm_supervisor_add(supervisor, &worker, &err), &err);
+    must(farm_supervisor_add(supervisor, &worker, &err), &err);
 }
 
 // One life of the farm: single kills of a lone actor, or periods with other actors.
@@ -406,8 +406,8 @@ static void run(struct farm *farm) {
     farm->all_count = 1;
     farm->page =
         mmap(NULL, sizeof *farm->page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    farm_bench_check(farm->bell >= 0 && farm->page != MAP_FAILED, "set-up");
-    farm_bench_must(farm_supervisor_make(&config, &supervisor, &err), &err);
+    must_hold(farm->bell >= 0 && farm->page != MAP_FAILED, "set-up");
+    must(farm_supervisor_make(&config, &supervisor, &err), &err);
     for (uint32_t a = 0; a < farm->actors; a++) {
         contexts[a] = (struct actor_context){farm, a};
         add_actor(farm, supervisor, &spec, &contexts[a]);
@@ -415,7 +415,7 @@ static void run(struct farm *farm) {
     add_body(farm, supervisor, "learner", learner_body, &farm->learner_cpus);
     add_body(farm, supervisor, "director", director_body, &farm->own_cpus);
     int signal_number;
-    farm_bench_must(farm_supervisor_run(supervisor, &signal_number, &err), &err);
+    must(farm_supervisor_run(supervisor, &signal_number, &err), &err);
     if (signal_number) exit(128 + signal_number);
     farm_supervisor_free(supervisor);
     for (uint32_t a = 0; a < farm->actors; a++) farm_ring_close(&farm->made[a]);
@@ -483,7 +483,7 @@ int main(int argc, char **argv) {
     struct farm_bitmap all = {0};
     struct farm_error err;
     farm_bench_start(&bench, argc, argv, 45);
-    farm_bench_check(bench.seconds >= LEAST_S, "--seconds: at least 30");
+    must_hold(bench.seconds >= LEAST_S, "--seconds: at least 30");
     alarm((unsigned)ceil(bench.seconds));
     farm_log_set_level(FARM_LOG_ERROR);
     const int cpus = farm_bench_cpus();
@@ -498,6 +498,6 @@ int main(int argc, char **argv) {
     farm.periods = true;
     run(&farm);
     report_others(&bench, farm.page);
-    farm_bench_must(farm_bitmap_pin(&all, &err), &err); // the document says how many CPUs there are
+    must(farm_bitmap_pin(&all, &err), &err); // the document says how many CPUs there are
     return farm_bench_finish(&bench);
 }

@@ -21,7 +21,7 @@ void farm_bench_start(struct farm_bench *bench, int argc, char **argv, double de
         {"json", FARM_CLI_BOOL, &bench->json, NULL, "one JSON document on stdout"},
         {"seconds", FARM_CLI_DOUBLE, &bench->seconds, "S", "most time to spend"},
     };
-    farm_bench_check(bench->flag_count <= FARM_BENCH_FLAGS_MAX, "too many flags");
+    must_hold(bench->flag_count <= FARM_BENCH_FLAGS_MAX, "too many flags");
     for (size_t i = 0; i < bench->flag_count; i++) flags[2 + i] = bench->flags[i];
     const char *synopsis = bench->flag_count ? "[--json] [--seconds S] ..." : "[--json] [--seconds S]";
     const struct farm_cli cli = {.program = bench->name,
@@ -42,7 +42,7 @@ void farm_bench_start(struct farm_bench *bench, int argc, char **argv, double de
 void farm_bench_add(struct farm_bench *bench, const char *name, const char *unit, const char *better, double *ours,
                     size_t count, const char *reference, double *theirs, size_t their_count, double target) {
     if (!bench) return;
-    farm_bench_check(bench->count < FARM_BENCH_RESULTS_MAX, "too many results");
+    must_hold(bench->count < FARM_BENCH_RESULTS_MAX, "too many results");
     struct farm_bench_result *result = &bench->results[bench->count++];
     *result = (struct farm_bench_result){
         .name = name, .unit = unit, .better = better, .reference = reference, .target = target};
@@ -51,16 +51,6 @@ void farm_bench_add(struct farm_bench *bench, const char *name, const char *unit
     if (!theirs) return;
     result->reference_value = farm_median(theirs, their_count, NULL);
     result->ratio = result->value / result->reference_value;
-}
-
-void farm_bench_must(enum farm_status status, const struct farm_error *err) {
-    if (status) farm_bench_check(false, err->message);
-}
-
-void farm_bench_check(bool good, const char *what) {
-    if (good) return;
-    fprintf(stderr, "wrong: %s\n", what);
-    exit(1);
 }
 
 static int count_numa_nodes(void) {

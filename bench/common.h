@@ -1,11 +1,12 @@
 // Flags (--json, --seconds, --help) and the document of every benchmark. A benchmark measures its reference in the same
-// run, interleaved, and verifies the data that it moved: farm_bench_check ends it with exit status 1 if they are wrong.
+// run, interleaved, and verifies the data that it moved: must_hold ends it with exit status 1 if they are wrong.
 #ifndef FARM_BENCH_COMMON_H
 #define FARM_BENCH_COMMON_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "../tests/support/must.h"
 #include "base/cli.h"
 
 enum { FARM_BENCH_RESULTS_MAX = 64, FARM_BENCH_FLAGS_MAX = 8 };
@@ -35,10 +36,6 @@ void farm_bench_start(struct farm_bench *bench, int argc, char **argv, double de
 // itself). Does nothing if `bench` is NULL.
 void farm_bench_add(struct farm_bench *bench, const char *name, const char *unit, const char *better, double *ours,
                     size_t count, const char *reference, double *theirs, size_t their_count, double target);
-
-// Both print what is wrong and exit with status 1.
-void farm_bench_must(enum farm_status status, const struct farm_error *err);
-void farm_bench_check(bool good, const char *what);
 
 // Prints the document or the table; returns the exit status.
 int farm_bench_finish(struct farm_bench *bench);

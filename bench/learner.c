@@ -130,7 +130,7 @@ static void make_reference(struct reference *reference) {
     float **const matrices[] = {&reference->a, &reference->b, &reference->c};
     for (int m = 0; m < 3; m++) {
         float *matrix = aligned_alloc(64, bytes);
-        farm_bench_check(matrix != NULL, "no memory");
+        must_hold(matrix != NULL, "no memory");
         for (uint64_t i = 0; i < (uint64_t)PRODUCT * PRODUCT; i++)
             matrix[i] = farm_random_uniform(4, (uint64_t)m, i) - 0.5f;
         *matrices[m] = matrix;
@@ -142,9 +142,9 @@ static double sgemm_rate(const struct reference *reference) {
     omp_set_num_threads(1);
     const uint64_t start = farm_now_ns();
     for (int i = 0; i < PRODUCTS; i++)
-        farm_bench_check(dnnl_sgemm('N', 'N', PRODUCT, PRODUCT, PRODUCT, 1, reference->a, PRODUCT, reference->b,
-                                    PRODUCT, 0, reference->c, PRODUCT) == dnnl_success,
-                         "sgemm");
+        must_hold(dnnl_sgemm('N', 'N', PRODUCT, PRODUCT, PRODUCT, 1, reference->a, PRODUCT, reference->b, PRODUCT, 0,
+                             reference->c, PRODUCT) == dnnl_success,
+                  "sgemm");
     return PRODUCTS * 2.0 * PRODUCT * PRODUCT * PRODUCT / ((double)(farm_now_ns() - start) * 1e-9);
 }
 
@@ -164,8 +164,8 @@ static double train_once(struct table *table, uint32_t batch) {
     must(rig->ops->pass(rig->backend, 0, &pass, &rig->err), &rig->err);
     must(rig->ops->publish(rig->backend, FARM_SET_ONLINE, table->n, &rig->err), &rig->err);
     must(rig->ops->finish(rig->backend, &stats, &rig->err), &rig->err);
-    farm_bench_check(isfinite(stats.grad_norm), "a gradient that is not finite");
-    farm_bench_check(stats.terms[0] > 0.9 * rig->batch * UNROLL, "transitions were left out");
+    must_hold(isfinite(stats.grad_norm), "a gradient that is not finite");
+    must_hold(stats.terms[0] > 0.9 * rig->batch * UNROLL, "transitions were left out");
     return rig->batch * (UNROLL + 1);
 }
 
@@ -177,8 +177,8 @@ static double infer_once(struct table *table, uint32_t batch) {
     const struct farm_policy_rows rows = {.lane = lane, .n = n, .env_count = batch};
     farm_lane_value(lane, n)[0] = farm_lane_value(lane, n)[batch - 1] = NAN;
     must(rig->ops->infer(rig->backend, 0, &rows, 1, &rig->err), &rig->err);
-    farm_bench_check(isfinite(farm_lane_value(lane, n)[0]) && isfinite(farm_lane_value(lane, n)[batch - 1]),
-                     "an observation without an answer");
+    must_hold(isfinite(farm_lane_value(lane, n)[0]) && isfinite(farm_lane_value(lane, n)[batch - 1]),
+              "an observation without an answer");
     return batch;
 }
 
@@ -238,7 +238,7 @@ int main(int argc, char **argv) {
     static struct table table;
     struct reference reference;
     farm_bench_start(&bench, argc, argv, 10);
-    farm_bench_check(farm_bench_pin(farm_bench_cpus() - 1), "cannot bind to one CPU");
+    must_hold(farm_bench_pin(farm_bench_cpus() - 1), "cannot bind to one CPU");
     open_lanes(&table.rig);
     make_reference(&reference);
     measure_network(&bench, &table, &reference, "train_shallow", "shallow", true, 1);

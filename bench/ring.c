@@ -96,7 +96,7 @@ static void write_payload(struct side *side, uint8_t *to, uint64_t n) {
 static void check_payload(struct side *side, const uint8_t *from, uint64_t n) {
     uint64_t own;
     memcpy(&own, side->pattern, sizeof own);
-    farm_bench_check(sum_words(from, PAYLOAD) == sum_words(side->pattern, PAYLOAD) - own + n, "a payload's sum");
+    must_hold(sum_words(from, PAYLOAD) == sum_words(side->pattern, PAYLOAD) - own + n, "a payload's sum");
 }
 static void raw_payloads(struct side *side, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
@@ -158,13 +158,13 @@ static void step_trips(struct side *side, uint32_t trips) {
             farm_lane_actor_publish(lane);
             farm_actor_notify(&side->small, side->eventfd);
             while (!farm_lane_actor_answered(lane)) farm_cpu_relax();
-            farm_bench_check(*(int32_t *)farm_lane_action(lane, n, 0) == (int32_t)n, "an answer");
+            must_hold(*(int32_t *)farm_lane_action(lane, n, 0) == (int32_t)n, "an answer");
         } else {
             uint32_t rung;
             do { // skips bells of steps that were answered without polling
                 while (!farm_doorbells_poll(&side->small_bells, &rung)) farm_cpu_relax();
             } while (farm_lane_produced(lane) <= n);
-            farm_bench_check(memcmp(farm_lane_obs(lane, 0, n, 0), payload, sizeof payload) == 0, "a payload");
+            must_hold(memcmp(farm_lane_obs(lane, 0, n, 0), payload, sizeof payload) == 0, "a payload");
             *(int32_t *)farm_lane_action(lane, n, 0) = (int32_t)n;
             learner_answer(lane, n);
             farm_learner_notify(&side->small);
@@ -213,11 +213,11 @@ static void open_side(struct side *side, const struct farm_ring *small, const st
     open_ring(large, side->actor, &side->large);
     static struct farm_ring *rings[1];
     rings[0] = &side->small;
-    if (!side->actor) farm_bench_must(farm_doorbells_make(&side->small_bells, rings, 1, side->eventfd, &err), &err);
+    if (!side->actor) must(farm_doorbells_make(&side->small_bells, rings, 1, side->eventfd, &err), &err);
     side->pattern = malloc(PAYLOAD);
-    farm_bench_check(side->pattern != NULL, "no memory");
+    must_hold(side->pattern != NULL, "no memory");
     for (int i = 0; i < PAYLOAD; i++) side->pattern[i] = (uint8_t)(i * 31 + 7);
-    farm_bench_check(farm_bench_pin(side->actor ? 0 : 1), "this benchmark needs two CPUs");
+    must_hold(farm_bench_pin(side->actor ? 0 : 1), "this benchmark needs two CPUs");
 }
 
 // ---- samples: the actor's side measures, the learner's side runs the same sequence ----
@@ -246,7 +246,7 @@ static void time_singles(pair_function *function, struct side *side, double *ns)
 static void run_all(struct side *side, struct farm_bench *bench) {
     double ours[SLEEP_SAMPLES], theirs[SLEEP_SAMPLES];
     double *single = malloc(2 * SINGLES * sizeof *single);
-    farm_bench_check(single != NULL, "no memory");
+    must_hold(single != NULL, "no memory");
     sample_alternately(lane_trips, raw_trips, side, SAMPLES, TRIPS, ours, theirs);
     farm_bench_add(bench, "round_trip", "ns", "lower", ours, SAMPLES, "raw cache-line ping-pong", theirs, SAMPLES, 1.2);
     sample_alternately(step_trips, raw_trips, side, SAMPLES, TRIPS, ours, theirs);
@@ -281,14 +281,14 @@ static void measure_step_cost(struct farm_bench *bench, const struct farm_ring *
     for (int s = 0; s < SAMPLES; s++) {
         uint64_t start = farm_now_ns();
         for (uint32_t i = 0; i < TRIPS; i++, n++) {
-            farm_bench_check(farm_lane_actor_can_write(actor), "a free slot");
+            must_hold(farm_lane_actor_can_write(actor), "a free slot");
             farm_lane_actor_publish(actor);
             farm_actor_notify(&actor_ring, eventfd);
-            farm_bench_check(farm_lane_produced(learner) == n + 1, "produced");
+            must_hold(farm_lane_produced(learner) == n + 1, "produced");
             farm_lane_answer(learner, n);
             farm_lane_release(learner, n + 1);
             farm_learner_notify(&learner_ring);
-            farm_bench_check(farm_lane_actor_answered(actor), "answered");
+            must_hold(farm_lane_actor_answered(actor), "answered");
         }
         ns[s] = (double)(farm_now_ns() - start) / TRIPS;
     }
@@ -324,16 +324,16 @@ static double count_syscalls(struct side *side, const struct farm_ring *small, c
         children[i].marks = 0;
         children[i].pid = fork();
         if (children[i].pid == 0) run_busy_child(side, small, large);
-        farm_bench_check(children[i].pid > 0, "fork");
+        must_hold(children[i].pid > 0, "fork");
     }
     int status;
     for (int running = 2; running;) {
         const pid_t pid = waitpid(-1, &status, 0);
-        farm_bench_check(pid > 0, "waitpid");
+        must_hold(pid > 0, "waitpid");
         const int i = pid == children[1].pid;
         if (WIFEXITED(status) || WIFSIGNALED(status)) {
-            farm_bench_check(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a busy process failed");
-            farm_bench_check(children[i].marks == 2, "a busy process was not traced to its end");
+            must_hold(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a busy process failed");
+            must_hold(children[i].marks == 2, "a busy process was not traced to its end");
             running--;
             continue;
         }
@@ -372,7 +372,7 @@ int main(int argc, char **argv) {
                      large = make_ring(farm_ring_spec_plain(1, 1, RING_STEPS, FARM_U8, PAYLOAD, 4), 1, true);
     struct side side = {.eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
     side.raw = mmap(NULL, sizeof *side.raw, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    farm_bench_check(side.raw != MAP_FAILED && side.eventfd >= 0, "set-up");
+    must_hold(side.raw != MAP_FAILED && side.eventfd >= 0, "set-up");
 
     double calls = count_syscalls(&side, &counted, &large);
     pid_t child = fork();
@@ -383,13 +383,13 @@ int main(int argc, char **argv) {
         run_all(&side, NULL);
         _exit(0);
     }
-    farm_bench_check(child > 0, "fork");
+    must_hold(child > 0, "fork");
     side.actor = true;
     open_side(&side, &small, &large);
     run_all(&side, &bench);
     int status;
-    farm_bench_check(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0,
-                     "the learner's side failed");
+    must_hold(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0,
+              "the learner's side failed");
     measure_step_cost(&bench, &counted, side.eventfd);
     farm_bench_add(&bench, "busy_syscalls_per_million_steps", "calls", "lower", &calls, 1, NULL, NULL, 0, 1.0);
     farm_ring_close(&small);

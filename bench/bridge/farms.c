@@ -88,7 +88,7 @@ static void serve_actors(struct server *server, const struct farm_action_spec *a
     struct farm_error err;
     uint32_t rung[ACTORS];
     farm_random_actions_start(action, 1, &server->source);
-    farm_bench_must(farm_doorbells_make(&server->bells, server->rings, ACTORS, bell, &err), &err);
+    must(farm_doorbells_make(&server->bells, server->rings, ACTORS, bell, &err), &err);
     farm_store_release(&server->page->of[server->place].pid, (uint64_t)getpid());
     while (!farm_load_acquire(&server->page->stop)) {
         if (host) bench_host_serve(host);
@@ -109,9 +109,9 @@ static void find_env(struct farm_recipe *recipe, struct farm_env *env) {
                                    {"lanes", "2"},      {"ring_steps", "64"}, {"pin", "false"}};
     farm_recipe_defaults(recipe, farm_algo_family_at);
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
-        farm_bench_must(farm_recipe_set(recipe, FARM_LAYER_FLAG, keys[k][0], keys[k][1], &err), &err);
-    farm_bench_must(farm_recipe_settle(recipe, &err), &err);
-    farm_bench_must(farm_env_find(recipe, env, &err), &err);
+        must(farm_recipe_set(recipe, FARM_LAYER_FLAG, keys[k][0], keys[k][1], &err), &err);
+    must(farm_recipe_settle(recipe, &err), &err);
+    must(farm_env_find(recipe, env, &err), &err);
 }
 
 // ---- the actors of this machine ----
@@ -121,9 +121,8 @@ static int run_responder(void *context, const struct farm_run_workers *workers, 
     static struct farm_ring ring;
     struct server server = {.page = context, .place = BENCH_LOCAL, .rings = {&ring}};
     (void)stats;
-    farm_bench_must(farm_bitmap_pin_to(server.page->learner_cpu, err), err); // the actors run on the node's CPU
-    farm_bench_must(farm_ring_open(workers->ring_fds[0][0], workers->ring_fds[0][1], FARM_RING_LEARNER, &ring, err),
-                    err);
+    must(farm_bitmap_pin_to(server.page->learner_cpu, err), err); // the actors run on the node's CPU
+    must(farm_ring_open(workers->ring_fds[0][0], workers->ring_fds[0][1], FARM_RING_LEARNER, &ring, err), err);
     serve_actors(&server, &workers->plan->env.spec.action, workers->rings->bells[0], NULL);
     farm_store_release(&stats->done, 1);
     return 0;
@@ -139,9 +138,9 @@ static _Noreturn void run_local_farm(struct page *page) {
     find_env(&recipe, &env);
     const struct farm_run_request request = {
         .recipe = &recipe, .quiet = true, .responder = {run_responder, page, NULL}};
-    farm_bench_must(farm_run_make(&run, &request, &err), &err);
-    farm_bench_must(farm_run_build(&run, &err), &err);
-    farm_bench_must(farm_run_execute(&run, &interrupted, &err), &err);
+    must(farm_run_make(&run, &request, &err), &err);
+    must(farm_run_build(&run, &err), &err);
+    must(farm_run_execute(&run, &interrupted, &err), &err);
     farm_run_free(&run);
     exit(0);
 }
@@ -254,7 +253,7 @@ bool bench_random_rates(const struct bench_net *net, const char *engine, int rou
     char program[4096], folder[] = "/tmp/farm-bench-XXXXXX", path[64], address[64];
     struct farm_key key;
     struct farm_error err;
-    farm_bench_check(page != MAP_FAILED && mkdtemp(folder), "set-up");
+    must_hold(page != MAP_FAILED && mkdtemp(folder), "set-up");
     page->learner_cpu = net->cpu[BENCH_LEARNER];
     anywhere.cpu[BENCH_NODE] = -1;
     snprintf(path, sizeof path, "%s/key", folder);
@@ -374,7 +373,7 @@ bool bench_training_rates(const struct bench_net *net, const char *engine, int r
     struct bench_net anywhere = *net; // both sides on all CPUs
     struct training trainings[BENCH_PLACES] = {0};
     char program[4096], folder[] = "/tmp/farm-bench-XXXXXX", key[64];
-    farm_bench_check(mkdtemp(folder) != NULL, "set-up");
+    must_hold(mkdtemp(folder) != NULL, "set-up");
     snprintf(key, sizeof key, "%s/key", folder);
     anywhere.cpu[BENCH_LEARNER] = anywhere.cpu[BENCH_NODE] = -1;
     bool good = bench_farm_program(program, sizeof program) && make_key(net, program, key);

@@ -26,9 +26,9 @@ void bench_host_listen(struct bench_host *host) {
     socklen_t bytes = sizeof host->address;
     const int fd = host->config.listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
-    farm_bench_check(bind(fd, (struct sockaddr *)&host->address, bytes) == 0 && listen(fd, BENCH_SESSIONS_MAX) == 0 &&
-                         getsockname(fd, (struct sockaddr *)&host->address, &bytes) == 0,
-                     "listening");
+    must_hold(bind(fd, (struct sockaddr *)&host->address, bytes) == 0 && listen(fd, BENCH_SESSIONS_MAX) == 0 &&
+                  getsockname(fd, (struct sockaddr *)&host->address, &bytes) == 0,
+              "listening");
 }
 
 void bench_host_make(struct bench_host *host, const struct bench_net *net, uint32_t rings_each, bool sealed,
@@ -40,8 +40,8 @@ void bench_host_make(struct bench_host *host, const struct bench_net *net, uint3
     host->made = calloc((size_t)BENCH_SESSIONS_MAX * rings_each, sizeof *host->made);
     host->view = calloc((size_t)BENCH_SESSIONS_MAX * rings_each, sizeof *host->view);
     host->stats = calloc(1, sizeof *host->stats);
-    farm_bench_check(host->made && host->view && host->stats, "memory");
-    farm_bench_must(farm_control_make(&host->control, &host->hub_control, &err), &err);
+    must_hold(host->made && host->view && host->stats, "memory");
+    must(farm_control_make(&host->control, &host->hub_control, &err), &err);
     host->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     host->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     host->config = (struct farm_hub_config){.control = host->hub_control,
@@ -65,7 +65,7 @@ static void make_rings(struct bench_host *host, uint32_t s) {
 
 static void send_session(struct bench_host *host, uint32_t s) {
     const uint32_t first = s * host->rings_each;
-    farm_bench_check(
+    must_hold(
         farm_control_send_session(host->control, s, host->session[s], &host->made[first], host->rings_each, first),
         "room in the hub's socket");
 }
@@ -74,7 +74,7 @@ static void admit_node(struct bench_host *host, const struct farm_control_messag
     const uint32_t s = host->session_count;
     for (uint32_t i = 0; i < s; i++) // a hub repeats a request without a reply
         if (memcmp(host->session[i], request->id, sizeof host->session[i]) == 0) return;
-    farm_bench_check(s < BENCH_SESSIONS_MAX && request->count == host->rings_each, "a node of this shape");
+    must_hold(s < BENCH_SESSIONS_MAX && request->count == host->rings_each, "a node of this shape");
     memcpy(host->session[s], request->id, sizeof host->session[s]);
     make_rings(host, s);
     host->session_count++;
@@ -90,7 +90,7 @@ bool bench_host_serve(struct bench_host *host) {
             admit_node(host, &message);
         } else if (message.kind == FARM_CONTROL_GENERATION) {
             const struct farm_ring *made = &host->made[message.session * host->rings_each + message.ring];
-            farm_bench_check(farm_control_write_generation(host->control, made, &message), "room in the hub's socket");
+            must_hold(farm_control_write_generation(host->control, made, &message), "room in the hub's socket");
         }
     }
     return any;

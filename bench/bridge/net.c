@@ -104,12 +104,12 @@ void bench_net_make(struct bench_net *net) {
 void bench_net_cut(const struct bench_net *net, bool down) {
     char words[96];
     snprintf(words, sizeof words, "route %s blackhole %s/32", down ? "add" : "del", net->address[BENCH_NODE]);
-    farm_bench_check(ip(net, BENCH_LEARNER, words), "a route into nothing");
+    must_hold(ip(net, BENCH_LEARNER, words), "a route into nothing");
 }
 
 pid_t bench_net_fork(const struct bench_net *net, enum bench_side side) {
     const pid_t parent = getpid(), pid = fork();
-    farm_bench_check(pid >= 0, "fork");
+    must_hold(pid >= 0, "fork");
     if (pid > 0) return pid;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
@@ -120,14 +120,14 @@ pid_t bench_net_fork(const struct bench_net *net, enum bench_side side) {
 
 void bench_net_join(pid_t pid, const char *what) {
     int status;
-    while (waitpid(pid, &status, 0) < 0) farm_bench_check(errno == EINTR, what);
-    farm_bench_check(status == 0, what);
+    while (waitpid(pid, &status, 0) < 0) must_hold(errno == EINTR, what);
+    must_hold(status == 0, what);
 }
 
 pid_t bench_net_start(const struct bench_net *net, enum bench_side side, bool quiet, int *output,
                       const char *const *argv) {
     int out[2] = {-1, -1};
-    farm_bench_check(!output || pipe2(out, O_CLOEXEC) == 0, "pipe");
+    must_hold(!output || pipe2(out, O_CLOEXEC) == 0, "pipe");
     const pid_t pid = bench_net_fork(net, side);
     if (pid > 0) setpgid(pid, pid);
     if (pid == 0) {

@@ -87,9 +87,9 @@ static void check_step(const struct farm_lane *lane, uint64_t n, bool whole) {
         uint64_t first, last;
         memcpy(&first, at, sizeof first);
         memcpy(&last, at + lane->obs_bytes[0] - sizeof last, sizeof last);
-        farm_bench_check(first == n && last == n && farm_lane_reward(lane, n)[e] == (float)n, "a step's stamps");
+        must_hold(first == n && last == n && farm_lane_reward(lane, n)[e] == (float)n, "a step's stamps");
         for (size_t i = sizeof first; whole && i < lane->obs_bytes[0] - sizeof last; i++)
-            farm_bench_check(at[i] == pixel(e, i), "an observation's bytes");
+            must_hold(at[i] == pixel(e, i), "an observation's bytes");
     }
 }
 
@@ -142,7 +142,7 @@ static void turn_learner_until(struct learner *learner, uint64_t until_ns) {
 static void await_join(struct learner *learner) {
     const uint64_t start = farm_now_ns();
     while (!all_play(learner)) {
-        farm_bench_check(farm_now_ns() - start < LIMIT_NS, "all lanes play");
+        must_hold(farm_now_ns() - start < LIMIT_NS, "all lanes play");
         turn_learner(learner);
     }
     learner->page->result.join_s = (double)(farm_now_ns() - start) * 1e-9;
@@ -151,14 +151,14 @@ static void await_join(struct learner *learner) {
 static void await_step(struct learner *learner) {
     const uint64_t start = farm_now_ns(), from = learner->lane_steps;
     while (learner->lane_steps == from) {
-        farm_bench_check(farm_now_ns() - start < LIMIT_NS, "steps arrive");
+        must_hold(farm_now_ns() - start < LIMIT_NS, "steps arrive");
         turn_learner(learner);
     }
 }
 
 static void make_hub(struct learner *learner) {
     struct farm_error err;
-    farm_bench_must(farm_hub_make(&learner->host.config, &learner->hub, &err), &err);
+    must(farm_hub_make(&learner->host.config, &learner->hub, &err), &err);
 }
 
 // Ends the bridge; a new one starts as soon as the path is back.
@@ -233,7 +233,7 @@ static void run_learner(const struct bench_net *net, const struct bench_pair *pa
     side.rings = pair->nodes * pair->rings;
     side.bells = calloc(side.rings, sizeof *side.bells);
     side.steps = calloc((size_t)side.rings * pair->lanes, sizeof *side.steps);
-    farm_bench_check(side.bells && side.steps, "memory");
+    must_hold(side.bells && side.steps, "memory");
     bench_offer_make(pair->lanes, pair->width, pair->pixels, pair->steps, &side.host.offer);
     bench_host_make(&side.host, net, pair->rings, pair->sealed, pair->engine);
     make_hub(&side);
@@ -299,7 +299,7 @@ static void make_node(struct nodes *nodes, uint32_t number, const char *address)
                                             .stats = number ? NULL : &nodes->stats,
                                             .engine = pair->engine,
                                             .seed = 1 + number};
-    farm_bench_must(farm_node_make(&config, &node->bridge, &err), &err);
+    must(farm_node_make(&config, &node->bridge, &err), &err);
 }
 
 static void write_step(struct farm_lane *lane, uint64_t n) {
@@ -332,8 +332,7 @@ static bool step_lanes(struct nodes *nodes, struct node *node) {
             const uint64_t n = farm_lane_actor_next(lane);
             if (!farm_lane_actor_answered(lane) || !farm_lane_actor_can_write(lane)) continue;
             if (n)
-                farm_bench_check(*(int32_t *)farm_lane_action(lane, n - 1, lane->width - 1) == (int32_t)(n - 1),
-                                 "an answer");
+                must_hold(*(int32_t *)farm_lane_action(lane, n - 1, lane->width - 1) == (int32_t)(n - 1), "an answer");
             write_step(lane, n);
             if (times_trips(nodes->pair)) note_trip(nodes);
             farm_lane_actor_publish(lane);
@@ -375,13 +374,13 @@ static void run_nodes(const struct bench_net *net, const struct bench_pair *pair
 
 static struct page *make_page(void) {
     struct page *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    farm_bench_check(page != MAP_FAILED, "shared memory");
+    must_hold(page != MAP_FAILED, "shared memory");
     return page;
 }
 
 static double median_trip(struct page *page) {
     double *all = malloc((page->trips + 1) * sizeof *all);
-    farm_bench_check(all && page->trips, "round trips");
+    must_hold(all && page->trips, "round trips");
     for (uint64_t t = 0; t < page->trips; t++) all[t] = page->trip_ns[t];
     const double median = farm_median(all, page->trips, NULL);
     free(all);
@@ -402,8 +401,7 @@ static void serve_link(const struct bench_net *net, struct page *page) {
 
 void bench_pair_run(const struct bench_net *net, const struct bench_pair *pair, struct bench_pair_result *result) {
     struct page *page = make_page();
-    farm_bench_check(pair->nodes <= BENCH_SESSIONS_MAX && pair->rings <= RINGS_MAX && pair->cuts <= BENCH_CUTS_MAX,
-                     "shape");
+    must_hold(pair->nodes <= BENCH_SESSIONS_MAX && pair->rings <= RINGS_MAX && pair->cuts <= BENCH_CUTS_MAX, "shape");
     pid_t pids[BENCH_SIDES];
     for (int side = 0; side < BENCH_SIDES; side++) {
         pids[side] = bench_net_fork(net, (enum bench_side)side);
@@ -454,7 +452,7 @@ static void plain_node(const struct bench_net *net, struct page *page, uint32_t 
     while (!farm_load_acquire(&page->port)) usleep(200);
     address.sin_port = htons((uint16_t)page->port);
     inet_pton(AF_INET, net->address[BENCH_LEARNER], &address.sin_addr);
-    farm_bench_check(connect(fd, (struct sockaddr *)&address, sizeof address) == 0, "connecting");
+    must_hold(connect(fd, (struct sockaddr *)&address, sizeof address) == 0, "connecting");
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
     const uint64_t begin = farm_now_ns() + 50 * MS, end = begin + (uint64_t)(seconds * 1e9);
     for (uint64_t now = 0; now < end && page->trips < TRIPS_MAX;) {

@@ -40,7 +40,7 @@ struct rig {
 
 // ---- settings ----
 
-// V-trace with Adam over an "mlp" of flat observations, f32 (nothing is timed), one training thread, anywhere. The
+// V-trace with Adam over an "mlp" of flat observations, f32, one training thread, anywhere. The
 // caller adds seed and batch sizes.
 static inline struct farm_learner_config test_learner_config(int flat, int actions, uint32_t unroll) {
     return (struct farm_learner_config){.net = *farm_net_find("mlp", NULL),

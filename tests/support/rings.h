@@ -11,21 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "must.h"
 #include "ring/ring.h"
-
-// Fails the test, or ends the benchmark, unless it holds or the status is FARM_OK. The exit status is 77 if what the
-// status names does not exist here (a GPU, a library), else 1.
-static inline void must_hold(bool holds, const char *what) {
-    if (holds) return;
-    fprintf(stderr, "%s\n", what);
-    exit(1);
-}
-
-static inline void must(enum farm_status status, const struct farm_error *err) {
-    if (!status) return;
-    fprintf(stderr, "%s\n", err->message);
-    exit(status == FARM_E_UNSUPPORTED || status == FARM_E_NOT_FOUND ? 77 : 1);
-}
 
 // Memory that this process and its children share; munmap releases it.
 static inline void *shared_memory(size_t bytes) {

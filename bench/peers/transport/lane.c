@@ -1,6 +1,7 @@
 // Ours: a lane for each step in flight, in one actor's ring, through the functions that actors and learners call.
 #include <sys/eventfd.h>
 
+#include "../../../tests/support/rings.h"
 #include "ring/wait.h"
 #include "work.h"
 
@@ -15,20 +16,8 @@ struct lane_side {
     uint64_t next, done; // steps begun and finished on this side; step n travels in lane n mod in_flight
 };
 
-static void must(enum farm_status status, const struct farm_error *err) {
-    if (status) fprintf(stderr, "lane: %s\n", err->message);
-    if (status) _exit(1);
-}
-
 static void prepare(const struct work *work) {
-    struct farm_error err;
-    struct farm_ring_spec spec = {.lanes = work->in_flight, .width = 1, .steps = work->slots};
-    spec.env.obs_count = 1;
-    spec.env.obs[0] = (struct farm_field_spec){.name = "obs", .dtype = FARM_U8, .rank = 1, .dims = {WORK_OBS_BYTES}};
-    spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {4}};
-    spec.env.frames_per_step = 1;
-    farm_ring_spec_answers(&spec);
-    must(farm_ring_create(&spec, 0, -1, true, &made, &err), &err);
+    made = make_ring(farm_ring_spec_plain(work->in_flight, 1, work->slots, FARM_U8, WORK_OBS_BYTES, 4), 0, true);
     bell = eventfd(0, EFD_NONBLOCK);
     work_need(bell >= 0, "eventfd");
 }
@@ -37,9 +26,7 @@ static void *open_side(const struct work *work, bool actor) {
     struct farm_error err;
     struct lane_side *side = calloc(1, sizeof *side);
     work_need(side != NULL, "memory");
-    const int up = dup(actor ? made.up.fd : made.up.fd_readonly),
-              down = dup(actor ? made.down.fd_readonly : made.down.fd);
-    must(farm_ring_open(up, down, actor ? FARM_RING_ACTOR : FARM_RING_LEARNER, &side->ring, &err), &err);
+    side->ring = open_view(&made, actor ? FARM_RING_ACTOR : FARM_RING_LEARNER);
     side->rings[0] = &side->ring;
     side->spin_ns = farm_wait_spin_ns(work->spin ? FARM_WAIT_SPIN : FARM_WAIT_SLEEP, false);
     if (actor) farm_ring_populate(&side->ring);
