@@ -267,7 +267,7 @@ Test(learner, statistics_change_at_publish_only_and_go_on_from_a_checkpoint) {
         cr_assert_eq(rig->ops->begin(rig->backend, 0, windows, count, &rig->err), FARM_OK);
         cr_assert_eq(rig->ops->pass(rig->backend, 0, &pass, &rig->err), FARM_OK);
         cr_assert_arr_eq(before, params + first, bytes, "iteration %d: before it is published", i);
-        cr_assert_eq(rig->ops->publish(rig->backend, (uint64_t)i + 1, &rig->err), FARM_OK);
+        cr_assert_eq(rig->ops->publish(rig->backend, FARM_SET_ONLINE, (uint64_t)i + 1, &rig->err), FARM_OK);
         cr_assert_eq(rig->ops->finish(rig->backend, &stats, &rig->err), FARM_OK);
         append_numbers(lists, ITERATIONS[i]);
         expect_observations(params, lists);
