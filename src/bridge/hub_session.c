@@ -132,11 +132,9 @@ void hub_wake_shards(struct farm_hub *hub) {
 
 // ---- steps in ----
 
-bool hub_place_entry(void *context, struct farm_link *link, const struct farm_wire_header *header,
-                     const struct farm_wire_entry *entry, struct iovec *parts, uint32_t room, uint32_t *count,
-                     struct farm_error *err) {
+bool hub_place_entry(void *context, const struct farm_wire_header *header, const struct farm_wire_entry *entry,
+                     struct iovec *parts, uint32_t room, uint32_t *count, struct farm_error *err) {
     const struct hub_peer *peer = context;
-    (void)link;
     if (header->type == FARM_WIRE_HEARTBEAT) return true;
     if (header->type == FARM_WIRE_LEAVE && peer->state == HUB_PEER_ATTACHED && entry->ring < peer->session->ring_count)
         return true;

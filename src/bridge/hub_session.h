@@ -91,9 +91,8 @@ void hub_flush_control(struct farm_hub *hub);
 void hub_refuse(struct hub_peer *peer, enum farm_wire_reason reason, const char *text);
 
 // A lane step's entry: places its payload. farm_link_owner.place.
-bool hub_place_entry(void *context, struct farm_link *link, const struct farm_wire_header *header,
-                     const struct farm_wire_entry *entry, struct iovec *parts, uint32_t room, uint32_t *count,
-                     struct farm_error *err);
+bool hub_place_entry(void *context, const struct farm_wire_header *header, const struct farm_wire_entry *entry,
+                     struct iovec *parts, uint32_t room, uint32_t *count, struct farm_error *err);
 // The steps of a verified frame: publishes those whose actor's generation is written.
 void hub_take_steps(struct hub_peer *peer, const struct farm_wire_header *header,
                     const struct farm_wire_entry *entries);

@@ -216,8 +216,8 @@ static bool place_payloads(struct farm_link *link, struct farm_error *err) {
         for (uint32_t i = 0; i < header->entries; i++) {
             struct iovec *parts = &in->parts[in->part_count];
             uint32_t count = 0;
-            if (!link->owner.place(link->owner.context, link, header, &in->entries[i], parts,
-                                   PARTS_MAX - in->part_count, &count, err))
+            if (!link->owner.place(link->owner.context, header, &in->entries[i], parts, PARTS_MAX - in->part_count,
+                                   &count, err))
                 return false;
             in->entry_parts[i] = (uint16_t)count;
             in->part_count += count;

@@ -27,9 +27,8 @@ struct farm_link;
 // Called from farm_link_event only. False: the frame breaks the protocol (*err); the link closes.
 struct farm_link_owner {
     // Fills parts (at most `room`) with the addresses of an entry's payload, *count (0: none). Their sum must be right.
-    bool (*place)(void *context, struct farm_link *link, const struct farm_wire_header *header,
-                  const struct farm_wire_entry *entry, struct iovec *parts, uint32_t room, uint32_t *count,
-                  struct farm_error *err);
+    bool (*place)(void *context, const struct farm_wire_header *header, const struct farm_wire_entry *entry,
+                  struct iovec *parts, uint32_t room, uint32_t *count, struct farm_error *err);
     bool (*arrived)(void *context, struct farm_link *link, const struct farm_wire_header *header,
                     const struct farm_wire_entry *entries, struct farm_error *err); // messages: link->message
     void *context;

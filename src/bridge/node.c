@@ -136,9 +136,8 @@ static bool fail_entry(const struct farm_wire_header *header, const struct farm_
     return false;
 }
 
-static bool place_entry(void *context, struct farm_link *link, const struct farm_wire_header *header,
-                        const struct farm_wire_entry *entry, struct iovec *parts, uint32_t room, uint32_t *count,
-                        struct farm_error *err) {
+static bool place_entry(void *context, const struct farm_wire_header *header, const struct farm_wire_entry *entry,
+                        struct iovec *parts, uint32_t room, uint32_t *count, struct farm_error *err) {
     struct farm_node *node = context;
     if (header->type == FARM_WIRE_HEARTBEAT) return true;
     const bool answers = header->type == FARM_WIRE_ANSWERS;

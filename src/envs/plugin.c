@@ -57,22 +57,20 @@ enum farm_status farm_plugin_open(const char *path, const char *name, struct far
     if (access(here, F_OK)) return farm_fail_errno(err, FARM_E_NOT_FOUND, "plug-in %s", path);
     void *handle = dlopen(here, RTLD_NOW | RTLD_LOCAL);
     if (!handle) return farm_fail(err, FARM_E_FORMAT, "cannot load plug-in: %s", dlerror());
+    const struct farm_env_api *api = NULL;
     at_function *at = NULL;
     void *symbol = dlsym(handle, "farm_env_at");
     memcpy(&at, &symbol, sizeof at);
-    enum farm_status status = at ? find_api(path, at, name, &plugin->api, err)
+    enum farm_status status = at ? find_api(path, at, name, &api, err)
                                  : farm_fail(err, FARM_E_FORMAT,
                                              "%s exports no farm_env_at: it is no plug-in, or was compiled without "
                                              "FARM_ENV_EXPORT (docs/ADDING_AN_ENVIRONMENT.md)",
                                              path);
-    if (status) {
+    if (status)
         dlclose(handle);
-        *plugin = (struct farm_plugin){0};
-        return status;
-    }
-    plugin->handle = handle;
-    plugin->at = at;
-    return FARM_OK;
+    else
+        *plugin = (struct farm_plugin){.handle = handle, .at = at, .api = api};
+    return status;
 }
 
 void farm_plugin_close(struct farm_plugin *plugin) {
