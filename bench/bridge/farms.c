@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -248,12 +247,12 @@ static void pin_tree(pid_t pid, int cpu, pid_t except) {
 
 bool bench_random_rates(const struct bench_net *net, const char *engine, int rounds, double seconds,
                         struct bench_rates *rates) {
-    struct page *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct page *page = shared_memory(sizeof *page);
     struct bench_net anywhere = *net; // environments are made on all CPUs
     char program[4096], folder[] = "/tmp/farm-bench-XXXXXX", path[64], address[64];
     struct farm_key key;
     struct farm_error err;
-    must_hold(page != MAP_FAILED && mkdtemp(folder), "set-up");
+    must_hold(mkdtemp(folder) != NULL, "set-up");
     page->learner_cpu = net->cpu[BENCH_LEARNER];
     anywhere.cpu[BENCH_NODE] = -1;
     snprintf(path, sizeof path, "%s/key", folder);

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -372,12 +371,6 @@ static void run_nodes(const struct bench_net *net, const struct bench_pair *pair
 
 // ---- both ----
 
-static struct page *make_page(void) {
-    struct page *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    must_hold(page != MAP_FAILED, "shared memory");
-    return page;
-}
-
 static double median_trip(struct page *page) {
     double *all = malloc((page->trips + 1) * sizeof *all);
     must_hold(all && page->trips, "round trips");
@@ -400,7 +393,7 @@ static void serve_link(const struct bench_net *net, struct page *page) {
 }
 
 void bench_pair_run(const struct bench_net *net, const struct bench_pair *pair, struct bench_pair_result *result) {
-    struct page *page = make_page();
+    struct page *page = shared_memory(sizeof *page);
     must_hold(pair->nodes <= BENCH_SESSIONS_MAX && pair->rings <= RINGS_MAX && pair->cuts <= BENCH_CUTS_MAX, "shape");
     pid_t pids[BENCH_SIDES];
     for (int side = 0; side < BENCH_SIDES; side++) {
@@ -465,7 +458,7 @@ static void plain_node(const struct bench_net *net, struct page *page, uint32_t 
 }
 
 double bench_plain_trip(const struct bench_net *net, uint32_t out_bytes, uint32_t back_bytes, double seconds) {
-    struct page *page = make_page();
+    struct page *page = shared_memory(sizeof *page);
     pid_t pids[BENCH_SIDES];
     for (int side = 0; side < BENCH_SIDES; side++) {
         pids[side] = bench_net_fork(net, (enum bench_side)side);

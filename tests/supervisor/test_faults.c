@@ -6,10 +6,10 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../support/must.h"
 #include "../support/sweep.h"
 #include "base/log.h"
 #include "base/time.h"
@@ -40,8 +40,7 @@ static _Noreturn int live_on(void *context, struct farm_error *err) {
 static void no_line(void *context, size_t number, const char *line) {}
 
 static void share_page(void) {
-    page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    cr_assert(page != MAP_FAILED);
+    page = shared_memory(sizeof *page);
 }
 
 // A worker that ends and a worker that does not, with a CPU set, a node and descriptors.

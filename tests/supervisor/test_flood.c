@@ -4,9 +4,9 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
+#include "../support/must.h"
 #include "base/time.h"
 #include "supervisor/supervisor.h"
 
@@ -80,8 +80,7 @@ Test(supervisor, a_worker_that_floods_its_output_waits_and_the_others_do_not, .t
     static int (*const bodies[WORKERS])(void *, struct farm_error *) = {flood, tick, die_soon};
     static const char *const names[WORKERS] = {"flood", "clock", "mortal"};
     struct scene scene = {.start_ns = farm_now_ns()};
-    scene.written = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    cr_assert_neq((void *)scene.written, MAP_FAILED);
+    scene.written = shared_memory(sizeof *scene.written);
     const struct farm_supervisor_config config = {.context = &scene,
                                                   .before_start = before_start,
                                                   .on_line = on_line,

@@ -9,11 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../support/must.h"
 #include "../support/recorded.h"
 #include "base/log.h"
 #include "base/time.h"
@@ -40,8 +40,7 @@ static struct job {
 
 static void make_job(void) {
     job = (struct job){0};
-    page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    cr_assert(page != MAP_FAILED);
+    page = shared_memory(sizeof *page);
 }
 
 static void free_supervisor(void) {

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "base/status.h"
 
@@ -20,6 +21,13 @@ static inline void must(enum farm_status status, const struct farm_error *err) {
     if (!status) return;
     fprintf(stderr, "%s\n", err->message);
     exit(status == FARM_E_UNSUPPORTED || status == FARM_E_NOT_FOUND ? 77 : 1);
+}
+
+// Memory that this process and its children share; munmap releases it.
+static inline void *shared_memory(size_t bytes) {
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    must_hold(memory != MAP_FAILED, "no memory");
+    return memory;
 }
 
 #endif

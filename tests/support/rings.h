@@ -7,19 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "must.h"
 #include "ring/ring.h"
-
-// Memory that this process and its children share; munmap releases it.
-static inline void *shared_memory(size_t bytes) {
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    must_hold(memory != MAP_FAILED, "no memory");
-    return memory;
-}
 
 // ---- shapes ----
 
