@@ -57,15 +57,12 @@ static void expect_as_cpu(const struct setting *settings, size_t count) {
 Test(cuda_numbers, plays_and_learns_as_the_cpu_does) {
     static const struct setting settings[] = {
         {true, 1, ENVIRONMENTS, 5, 7, .spin_ns = 1000},
-        {false, 1, ENVIRONMENTS, 5, 7, .spin_ns = 1000},
         {false, 1, ENVIRONMENTS, 0, 2, .loss_mean = true}, // lanes wider than a batch; the host sleeps while it waits
         {true, 1, ENVIRONMENTS, 5, 7, 3, true, .spin_ns = 1000, .masked = true},
-        {false, 1, ENVIRONMENTS, 5, 7, 3, true, .spin_ns = 1000},
         {true, 2, ENVIRONMENTS, 5, 7, .spin_ns = 1000},
         {false, 2, ENVIRONMENTS, 5, 7, .spin_ns = 1000, .squash = true, .sigma = true},
         {true, 2, 9, 2, 7, .loss_mean = true, .spin_ns = 1000}, // uneven shares; the mean is over all windows, not over
                                                                 // each GPU's
-        {true, 2, ENVIRONMENTS, 5, 7, 2, .spin_ns = 1000},
         {true, 1, ENVIRONMENTS, 2, 7, 4, .spin_ns = 1000, .ppo = true},
         {false, 1, ENVIRONMENTS, 5, 7, 3, .loss_mean = true, .ppo = true, .squash = true},
         {true, 2, 9, 2, 7, 5, .loss_mean = true, .spin_ns = 1000, .ppo = true, .masked = true},
