@@ -11,13 +11,12 @@
 #include "intake/lanes.h"
 #include "learner/backend.h"
 #include "learner/cpu/gradient.h"
+#include "learner/cpu/optimise.h"
 #include "learner/cpu/thread_choice.h"
-#include "learner/pool.h"
 #include "learner/statistics.h"
 #include "policy/policy.h"
 #include "shm/heap.h"
 
-enum { BLOCK = 4096 };                      // parameters that stay in a core's cache while their gradients are summed
 enum { FRAME_ROWS = 96, FLAT_ROWS = 1024 }; // of a micro-batch: they keep a core busy and do not delay inference
 // Deterministic: the same sums for any number of training threads, of which at most SUMS are busy.
 enum { SUMS = 8, FIXED_FLAT_ROWS = 256 };
@@ -28,6 +27,24 @@ struct shard {
     struct farm_board *board;
     bool owns_board;
     struct farm_policy *policy;
+};
+
+// The training threads.
+struct threads {
+    struct farm_cpu_gradient **gradients; // [count]
+    uint32_t count, used;                 // used: 1 or all, by the present work
+    struct farm_pool *pool;
+    struct farm_thread_choice choice;
+};
+
+// What the training threads do together: a pass, or the targets of an iteration.
+struct work {
+    uint64_t number; // counts them
+    struct farm_iteration *iteration;
+    const uint32_t *indices;             // the pass's
+    uint32_t units, chunk_units, chunks; // a chunk: units that a thread computes at once
+    struct farm_cpu_sum *sums; // [sums_most]: one a thread; deterministic: SUMS, of every SUMS-th chunk each, in order
+    uint32_t sums_most;
 };
 
 struct farm_backend {
@@ -47,34 +64,12 @@ struct farm_backend {
     // training thread
     float *sets[1 + FARM_ALGO_SETS_MAX]; // parameters: FARM_SET_ONLINE, then the plan's
     uint64_t version;
-    struct {
-        struct farm_optimiser_config config;
-        struct farm_optimiser_state state;
-        struct farm_optimiser_factors factors; // of the present step
-        float *trainable; // [parameter_count] 1, or 0 for what the optimiser leaves; NULL: all ones
-        bool *masked;     // [blocks] whether `trainable` has a 0 there
-    } optimiser;
-    struct farm_statistics *statistics; // in params since the last publish
+    struct farm_cpu_optimiser optimiser;
+    struct farm_statistics *statistics; // in the online set since the last publish
     struct farm_iteration iterations[FARM_BACKEND_SLOTS];
     struct farm_pass_stats stats; // since the last finish
-    struct {
-        struct farm_cpu_gradient **each; // [count]
-        uint32_t count, used;            // used: 1 or all, by the present work
-        struct farm_pool *pool;
-        struct farm_thread_choice choice;
-    } threads;
-    struct {
-        struct farm_cpu_sum *each; // [most]: one a thread; deterministic: SUMS, of every SUMS-th chunk each, in order
-        uint32_t most, count;      // count: in this pass
-        float **gradients;         // [count] of this pass; the first one becomes the sum of all
-        double *squares;           // [blocks] of that sum
-    } sums;
-    struct {
-        uint64_t number; // counts passes and computations of targets
-        struct farm_iteration *iteration;
-        const uint32_t *indices;             // the pass's
-        uint32_t units, chunk_units, chunks; // a chunk: units that a thread computes at once
-    } work;
+    struct threads threads;
+    struct work work;
 };
 
 // Bytes from one vector of [parameter_count] to the next.
@@ -90,15 +85,13 @@ static float *take_vector(struct farm_backend *backend) {
 static void destroy(struct farm_backend *backend) {
     if (!backend) return;
     farm_pool_destroy(backend->threads.pool);
-    for (uint32_t i = 0; i < backend->threads.count; i++) farm_cpu_gradient_free(backend->threads.each[i]);
+    for (uint32_t i = 0; i < backend->threads.count; i++) farm_cpu_gradient_free(backend->threads.gradients[i]);
     for (uint32_t k = 0; k < backend->shard_count; k++) farm_policy_free(backend->shards[k].policy);
     for (uint32_t k = 0; k < backend->shard_count; k++)
         if (backend->shards[k].owns_board) farm_board_free(backend->shards[k].board);
-    free(backend->threads.each);
-    free(backend->sums.each);
-    free(backend->sums.gradients);
-    free(backend->sums.squares);
-    free(backend->optimiser.masked);
+    free(backend->threads.gradients);
+    free(backend->work.sums);
+    farm_cpu_optimiser_free(&backend->optimiser);
     for (int k = 0; k < FARM_BACKEND_SLOTS; k++) farm_iteration_free(&backend->iterations[k]);
     farm_statistics_free(backend->statistics);
     farm_heap_free(backend->heap, backend->vectors, backend->vector_count * vector_bytes(backend), FARM_CACHE_LINE);
@@ -149,10 +142,6 @@ static uint32_t sums_most(const struct farm_learner_config *learner) {
     return learner->deterministic.on ? SUMS : training_threads(learner);
 }
 
-static size_t block_count(const struct farm_backend *backend) {
-    return (backend->net->parameter_count + BLOCK - 1) / BLOCK;
-}
-
 static enum farm_status make_threads(struct farm_backend *backend, uint32_t count, struct farm_error *err) {
     const struct farm_learner_config *learner = backend->learner;
     const struct farm_cpu_gradient_config config = {.net = backend->net,
@@ -166,7 +155,7 @@ static enum farm_status make_threads(struct farm_backend *backend, uint32_t coun
         .threads = count, .fixed = !learner->training.threads_chosen || learner->deterministic.on};
     enum farm_status status = FARM_OK;
     for (uint32_t i = 0; i < count && !status; i++)
-        status = farm_cpu_gradient_make(&config, &backend->threads.each[i], err);
+        status = farm_cpu_gradient_make(&config, &backend->threads.gradients[i], err);
     return status ? status : farm_pool_create(count, &backend->threads.pool, err);
 }
 
@@ -174,7 +163,6 @@ static enum farm_status make_training(struct farm_backend *backend, const struct
                                       struct farm_error *err) {
     const struct farm_learner_config *learner = backend->learner;
     const uint32_t threads = training_threads(learner), lanes = config->lanes ? config->lanes->lane_count : 0;
-    const size_t blocks = block_count(backend);
     enum farm_status made =
         farm_statistics_make(backend->net, &learner->algo, lanes, config->width_max, &backend->statistics, err);
     farm_statistics_load(backend->statistics, backend->sets[FARM_SET_ONLINE]);
@@ -183,20 +171,14 @@ static enum farm_status make_training(struct farm_backend *backend, const struct
                                    &backend->iterations[k], err);
     }
     if (made) return made;
-    backend->sums.most = sums_most(learner);
-    backend->threads.each = calloc(threads, sizeof *backend->threads.each);
-    backend->sums.each = calloc(backend->sums.most, sizeof *backend->sums.each);
-    backend->sums.gradients = calloc(backend->sums.most, sizeof *backend->sums.gradients);
-    backend->sums.squares = calloc(blocks, sizeof *backend->sums.squares);
-    backend->optimiser.masked = calloc(blocks, sizeof *backend->optimiser.masked);
-    if (!backend->threads.each || !backend->sums.each || !backend->sums.gradients || !backend->sums.squares ||
-        !backend->optimiser.masked)
+    backend->work.sums_most = sums_most(learner);
+    made = farm_cpu_optimiser_make(&backend->optimiser, backend->work.sums_most, take_vector(backend), err);
+    if (made) return made;
+    backend->threads.gradients = calloc(threads, sizeof(struct farm_cpu_gradient *));
+    backend->work.sums = calloc(backend->work.sums_most, sizeof *backend->work.sums);
+    if (!backend->threads.gradients || !backend->work.sums)
         return farm_fail(err, FARM_E_LIMIT, "no memory for %u training threads", threads);
-    for (uint32_t k = 0; k < backend->sums.most; k++) backend->sums.each[k].gradient = take_vector(backend);
-    float *trainable = take_vector(backend);
-    if (farm_net_trainable(backend->net, trainable)) backend->optimiser.trainable = trainable;
-    for (size_t i = 0; backend->optimiser.trainable && i < backend->net->parameter_count; i++)
-        backend->optimiser.masked[i / BLOCK] |= trainable[i] == 0;
+    for (uint32_t k = 0; k < backend->work.sums_most; k++) backend->work.sums[k].gradient = take_vector(backend);
     return make_threads(backend, threads, err);
 }
 
@@ -253,7 +235,8 @@ static enum farm_status make_parameters(struct farm_backend *backend, struct far
     backend->vector_count = count;
     for (uint32_t k = 0; k <= sets; k++) backend->sets[k] = take_vector(backend);
     float *second = take_vector(backend), *first = adam ? take_vector(backend) : NULL;
-    backend->optimiser.config = farm_algo_optimiser(&learner->algo);
+    backend->optimiser = (struct farm_cpu_optimiser){
+        .net = backend->net, .config = farm_algo_optimiser(&learner->algo), .params = backend->sets[FARM_SET_ONLINE]};
     farm_optimiser_init(&backend->optimiser.config, backend->net->parameter_count, first, second,
                         &backend->optimiser.state);
     if (learner->checkpoints.load) return FARM_OK;
@@ -302,7 +285,7 @@ static enum farm_status infer(struct farm_backend *backend, uint32_t shard, cons
 
 // A thread's gradient with the parameters in training.
 static struct farm_cpu_gradient *prepared(struct farm_backend *backend, uint32_t thread) {
-    struct farm_cpu_gradient *gradient = backend->threads.each[thread];
+    struct farm_cpu_gradient *gradient = backend->threads.gradients[thread];
     farm_cpu_gradient_load(gradient, backend->sets[FARM_SET_ONLINE], backend->work.number);
     return gradient;
 }
@@ -317,7 +300,7 @@ static uint32_t chunk_size(const struct farm_backend *backend, uint32_t chunk) {
 static void differentiate_piece(void *context, uint32_t piece, uint32_t thread) {
     struct farm_backend *backend = context;
     const bool fixed = backend->learner->deterministic.on;
-    struct farm_cpu_sum *sum = &backend->sums.each[fixed ? piece : thread];
+    struct farm_cpu_sum *sum = &backend->work.sums[fixed ? piece : thread];
     for (uint32_t chunk = piece; chunk < backend->work.chunks; chunk += fixed ? SUMS : backend->work.chunks)
         farm_cpu_gradient_add(prepared(backend, thread), backend->work.iteration, backend->work.indices,
                               chunk * backend->work.chunk_units, chunk_size(backend, chunk), sum);
@@ -330,11 +313,9 @@ static void gather_chunk(void *context, uint32_t chunk, uint32_t thread) {
                              chunk_size(backend, chunk));
 }
 
-// Calls work for each of `count` pieces in the threads of the present work.
-static void run_in_threads(struct farm_backend *backend, uint32_t count,
-                           void (*work)(void *context, uint32_t piece, uint32_t thread)) {
-    if (backend->threads.used > 1) farm_pool_run(backend->threads.pool, count, work, backend);
-    for (uint32_t i = 0; i < count && backend->threads.used == 1; i++) work(backend, i, 0);
+// The pool of the present work; NULL: one thread does it.
+static struct farm_pool *pool_of(const struct farm_backend *backend) {
+    return backend->threads.used > 1 ? backend->threads.pool : NULL;
 }
 
 // Begins work on units of an iteration in so many threads: divides them into chunks; deterministic: the same chunks for
@@ -357,74 +338,26 @@ static enum farm_status begin(struct farm_backend *backend, uint32_t slot, const
     farm_statistics_begin(backend->statistics, iteration);
     if (!backend->plan->targets_once) return FARM_OK;
     begin_work(backend, iteration, iteration->count, backend->threads.count);
-    run_in_threads(backend, backend->work.chunks, gather_chunk);
+    farm_pool_run(pool_of(backend), backend->work.chunks, gather_chunk, backend);
     farm_iteration_target(iteration);
     return FARM_OK;
 }
 
-// The blocks of parameters, and the parameters in them, that piece number `piece` of the threads' pieces updates.
-struct range {
-    size_t block, block_end, parameter_end;
-};
-static struct range range_of(const struct farm_backend *backend, uint32_t piece) {
-    const size_t blocks = block_count(backend), end = blocks * (piece + 1) / backend->threads.used;
-    return (struct range){blocks * piece / backend->threads.used, end,
-                          end == blocks ? backend->net->parameter_count : end * BLOCK};
-}
-
-// Adds up all sums in a range of parameters, as a tree, neighbours first; and the squares of the result.
-static void add_sums(void *context, uint32_t piece, uint32_t thread) {
-    struct farm_backend *backend = context;
-    const struct range range = range_of(backend, piece);
-    const float *trainable = backend->optimiser.trainable;
-    float **gradients = backend->sums.gradients;
-    for (size_t block = range.block; block < range.block_end; block++) {
-        const size_t from = block * BLOCK, left = range.parameter_end - from, count = left < BLOCK ? left : BLOCK;
-        float *sum = gradients[0] + from;
-        for (size_t step = 1; step < backend->sums.count; step *= 2)
-            for (size_t k = 0; k + step < backend->sums.count; k += 2 * step)
-                farm_optimiser_add(gradients[k] + from, gradients[k + step] + from, count);
-        for (size_t i = 0; i < count && trainable && backend->optimiser.masked[block]; i++)
-            if (trainable[from + i] == 0) sum[i] = 0;
-        backend->sums.squares[block] = farm_optimiser_squares(sum, count);
-    }
-}
-
-static void update_parameters(void *context, uint32_t piece, uint32_t thread) {
-    struct farm_backend *backend = context;
-    const struct range range = range_of(backend, piece);
-    farm_optimiser_update(&backend->optimiser.config, &backend->optimiser.state, &backend->optimiser.factors,
-                          range.block * BLOCK, range.parameter_end, backend->sets[FARM_SET_ONLINE],
-                          backend->sums.gradients[0]);
-}
-
-// The optimiser's step along the sum of all gradients times `scale`. A gradient that is not finite changes nothing.
-static void step(struct farm_backend *backend, float learning_rate, double scale) {
-    double squares = 0;
-    for (size_t block = 0; block < block_count(backend); block++) squares += backend->sums.squares[block];
-    backend->stats.grad_norm = scale * sqrt(squares);
-    if (farm_optimiser_begin(&backend->optimiser.config, &backend->optimiser.state, learning_rate,
-                             backend->stats.grad_norm, &backend->optimiser.factors)) {
-        backend->optimiser.factors.gradient_scale *= (float)scale;
-        run_in_threads(backend, backend->threads.used, update_parameters);
-        return;
-    }
-    backend->stats.grad_norm = INFINITY;
-    backend->stats.bad_step = backend->optimiser.state.step;
-    backend->stats.bad_tensor = farm_backend_bad_tensor(backend->net, backend->sums.gradients[0]);
-}
-
-// Computes the gradients of the work's units into some sums, and adds up their terms.
+// Computes the gradients of the work's units into some sums, and adds these up.
 static void differentiate(struct farm_backend *backend) {
-    const uint32_t chunks = backend->work.chunks;
-    run_in_threads(backend, backend->learner->deterministic.on && chunks > SUMS ? SUMS : chunks, differentiate_piece);
-    backend->sums.count = 0;
-    for (uint32_t k = 0; k < backend->sums.most; k++) {
-        const struct farm_cpu_sum *sum = &backend->sums.each[k];
-        if (sum->work != backend->work.number) continue;
-        backend->sums.gradients[backend->sums.count++] = sum->gradient;
+    const struct work *work = &backend->work;
+    struct farm_cpu_optimiser *optimiser = &backend->optimiser;
+    uint32_t pieces = work->chunks;
+    if (backend->learner->deterministic.on && pieces > SUMS) pieces = SUMS;
+    farm_pool_run(pool_of(backend), pieces, differentiate_piece, backend);
+    optimiser->gradient_count = 0;
+    for (uint32_t k = 0; k < work->sums_most; k++) {
+        const struct farm_cpu_sum *sum = &work->sums[k];
+        if (sum->work != work->number) continue;
+        optimiser->gradients[optimiser->gradient_count++] = sum->gradient;
         for (int t = 0; t < FARM_ALGO_TERMS_MAX; t++) backend->stats.terms[t] += sum->terms[t];
     }
+    farm_cpu_optimiser_sum(optimiser, pool_of(backend), backend->threads.used);
 }
 
 static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const struct farm_pass *pass,
@@ -437,10 +370,11 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
     begin_work(backend, iteration, units, farm_thread_choice_next(&backend->threads.choice));
     backend->work.indices = pass->indices;
     differentiate(backend);
-    run_in_threads(backend, backend->threads.used, add_sums);
     if (isfinite(backend->stats.grad_norm))
-        step(backend, (float)pass->learning_rate,
-             backend->learner->algo.loss_sum ? 1 : 1.0 / (double)(units * farm_algo_unit_transitions(plan)));
+        farm_cpu_optimiser_step(
+            &backend->optimiser, (float)pass->learning_rate,
+            backend->learner->algo.loss_sum ? 1 : 1.0 / (double)(units * farm_algo_unit_transitions(plan)),
+            &backend->stats);
     farm_thread_choice_add(&backend->threads.choice, farm_now_ns() - start);
     return FARM_OK;
 }
