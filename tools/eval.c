@@ -66,12 +66,6 @@ static enum farm_status find_checkpoint(const struct options *options, char *pat
                      "%s holds no checkpoint that can be read (a run's folder has them in checkpoints/)", what);
 }
 
-// Whether the key defines the game or the network; all others are chosen for this machine.
-static bool belongs_to_the_policy(const struct farm_recipe *recipe, const char *name) {
-    const struct farm_recipe_key *key = farm_recipe_find(recipe, name);
-    return key ? key->uses & (FARM_USE_POLICY | FARM_USE_NET) : strncmp(name, "env.", 4) == 0;
-}
-
 static enum farm_status apply_metadata(const struct farm_checkpoint_metadata *metadata, const char *path,
                                        struct farm_recipe *recipe, struct farm_error *err) {
     static const char prefix[] = "recipe.";
@@ -79,9 +73,11 @@ static enum farm_status apply_metadata(const struct farm_checkpoint_metadata *me
         return farm_fail(err, FARM_E_FORMAT,
                          "%s: a safetensors file that farm train has not written (it holds no recipe)", path);
     for (uint32_t i = 0; i < metadata->count; i++) {
-        const char *key = metadata->keys[i];
-        if (strncmp(key, prefix, strlen(prefix)) != 0 || !belongs_to_the_policy(recipe, key + strlen(prefix))) continue;
-        if (farm_recipe_set(recipe, FARM_LAYER_FILE, key + strlen(prefix), metadata->values[i], err))
+        if (strncmp(metadata->keys[i], prefix, strlen(prefix)) != 0) continue;
+        const char *name = metadata->keys[i] + strlen(prefix);
+        const struct farm_recipe_key *key = farm_recipe_find(recipe, name); // others are chosen for this machine
+        if (key ? !(key->uses & (FARM_USE_POLICY | FARM_USE_NET)) : strncmp(name, "env.", 4) != 0) continue;
+        if (farm_recipe_set(recipe, FARM_LAYER_FILE, name, metadata->values[i], err))
             return farm_fail_in(err, FARM_E_FORMAT, "%s", path);
     }
     struct farm_error ignored;

@@ -25,8 +25,7 @@ KEY(INT, actors, "0", .most = 4096, .uses = EVAL | FPS | BRIDGE, .help = "actor 
 KEY(INT, envs_per_actor, "0", .most = 65536, .uses = EVAL | FPS,
     .help = "environments of one actor, all its lanes together; 0: chosen")
 KEY(INT, envs_total, "0", .most = 1e6,
-    .help = "environments of all actors together, instead of envs_per_actor: as many actors run as have equal parts; "
-            "0: envs_per_actor")
+    .help = "environments of all actors together, instead of envs_per_actor, in equal parts; 0: envs_per_actor")
 KEY(INT, lanes, "2", .least = 1, .most = 64, .uses = EVAL | FPS,
     .help = "lanes of one actor: one group steps while the others wait for actions")
 KEY(INT, ring_steps, "0", .most = 1e6, .uses = EVAL | FPS, .help = "steps that a lane's ring holds; 0: chosen")
@@ -43,19 +42,18 @@ KEY(TEXT, net, "auto", .uses = FPS | NET,
 KEY(TEXT, init, "orthogonal", .choices = "orthogonal|uniform",
     .help = "initial weights; uniform: PyTorch's default, whose signals shrink")
 KEY(TEXT, sigma, "free", .choices = "free|state", .uses = NET, .needs = "actions=continuous",
-    .help = "continuous actions: standard deviations are parameters by themselves, or outputs of the network (state)")
+    .help = "standard deviations are parameters by themselves, or outputs of the network (state)")
 KEY(BOOL, squash, "false", .uses = NET, .needs = "actions=continuous",
-    .help = "continuous actions: draws go through tanh to the actions' bounds; false: the actor clips them")
+    .help = "draws go through tanh to the actions' bounds; false: the actor clips them")
 KEY(TEXT, algo, "auto", .uses = FPS | POLICY, .help = "algorithm; its keys are listed below")
 KEY(TEXT, regime, "auto", .choices = "auto|sync|async", .uses = FPS,
     .help = "sync: an iteration is one window of every lane, and the next waits for its update; async: windows are "
             "trained as they arrive; auto: the algorithm's default")
 ALGO_KEY(INT, max_lag, "0", .most = 1e6, .uses = FPS, .needs = "regime=async",
-         .help = "async: at most the windows of this number of updates wait, and windows that began more updates ago "
-                 "are dropped; 0: only the rings bound the lag")
+         .help = "at most the windows of this number of updates wait, and windows that began more updates ago are "
+                 "dropped; 0: only the rings bound the lag")
 KEY(TEXT, precision, "auto", .choices = "auto|f32|bf16", .uses = EVAL | FPS,
-    .help = "number format of the network's arithmetic; auto: bf16 on GPUs (f32 without images), on CPUs the fastest "
-            "for each layer")
+    .help = "number format of arithmetic; auto: bf16 on GPUs (f32 without images), on CPUs the fastest of each layer")
 KEY(INT, unroll, "20", .least = 1, .most = 4096, .uses = FPS, .help = "agent steps (transitions) of a window")
 KEY(INT, batch, "0", .most = 65536, .uses = FPS, .needs = "regime=async",
     .help = "windows of an update; 0: half as many as environments, at least 8")
@@ -66,39 +64,37 @@ KEY(INT, lstm, "0", .most = 4096, .uses = NET,
 KEY(INT, lstm_layers, "1", .least = 1, .most = 2, .uses = NET, .needs = "lstm",
     .help = "LSTM layers, one above the other")
 KEY(INT, burn_in, "0", .most = 4096, .needs = "lstm",
-    .help = "with lstm: steps before each window that renew its state with the present parameters, without gradients")
+    .help = "steps before each window that renew its state with the present parameters, without gradients")
 KEY(BOOL, normalise_observations, "false", .uses = NET, .needs = "observations=numeric",
     .help = "numbers and pixels of observations get mean 0 and deviation 1, each by its statistics over all steps in "
             "training, and are clipped to +-10 (pixels: +-5)")
 KEY(BOOL, last_inputs, "false", .uses = NET,
     .help = "the network also sees the last action and the last reward, clipped to +-1 (IMPALA)")
 KEY(BOOL, normalise_rewards, "false", .uses = NET,
-    .help = "rewards in training are divided by the deviation of the discounted return so far, after clip and scale, "
-            "and clipped to +-10")
+    .help = "rewards in training are divided by the deviation of the discounted return so far, then clipped to +-10")
 KEY(DOUBLE, log_sigma, "0", .least = -10, .most = 2, .needs = "actions=continuous",
-    .help = "continuous actions: logarithm of the policy's deviation at the start")
+    .help = "logarithm of the policy's deviation at the start")
 ALGO_KEY(DOUBLE, reward_clip, "0", .most = 1e9, .help = "rewards in training are clipped to +- this; 0: off")
 ALGO_KEY(DOUBLE, reward_scale, "1", .least = 1e-9, .most = 1e9,
          .help = "rewards in training are multiplied by this, after clipping")
 KEY(TEXT, optimiser, "adam", .choices = "rmsprop|adam", .uses = FPS, .help = "optimiser")
 ALGO_KEY(DOUBLE, lr, "0.0003", .least = 1e-9, .most = 1, .help = "learning rate at the start")
 ALGO_KEY(DOUBLE, lr_end, "0", .most = 1, .needs = "frames|seconds",
-         .help = "learning rate at the end of the run, `frames` or `seconds`, whichever is nearer: it falls linearly; "
-                 "without both it stays")
+         .help = "learning rate at the end of the run, `frames` or `seconds`, whichever is nearer: it falls linearly")
 ALGO_KEY(DOUBLE, lr_hold, "0", .most = 0.999, .needs = "frames|seconds",
          .help = "share of the run before the learning rate begins to fall")
 ALGO_KEY(DOUBLE, grad_norm_clip, "0.5", .most = 1e9,
          .help = "gradients with a larger norm are scaled down to it; 0: off")
 ALGO_KEY(DOUBLE, rmsprop_decay, "0.99", .most = 0.999999, .needs = "optimiser=rmsprop",
-         .help = "RMSProp: decay of the mean of squared gradients")
+         .help = "decay of the mean of squared gradients")
 ALGO_KEY(DOUBLE, rmsprop_epsilon, "0.01", .least = 1e-12, .most = 1, .needs = "optimiser=rmsprop",
-         .help = "RMSProp: added to that mean, inside the square root")
+         .help = "added to that mean, inside the square root")
 ALGO_KEY(DOUBLE, adam_beta1, "0.9", .most = 0.999999, .needs = "optimiser=adam",
-         .help = "Adam: decay of the mean of gradients")
+         .help = "decay of the mean of gradients")
 ALGO_KEY(DOUBLE, adam_beta2, "0.999", .most = 0.999999, .needs = "optimiser=adam",
-         .help = "Adam: decay of the mean of squared gradients")
+         .help = "decay of the mean of squared gradients")
 ALGO_KEY(DOUBLE, adam_epsilon, "1e-05", .least = 1e-12, .most = 1, .needs = "optimiser=adam",
-         .help = "Adam: added to the square root of that mean")
+         .help = "added to the square root of that mean")
 ALGO_KEY(BOOL, loss_sum, "false",
          .help = "losses are summed over an update's steps, as in IMPALA's code; false: averaged")
 LEARNER_KEY(INT, micro_batch, "0", .most = 65536, .uses = FPS,
@@ -119,10 +115,10 @@ KEY(BOOL, deterministic, "false",
     .help = "the run repeats bit for bit on machines of one kind: synchronous, on the CPU, to be ended by `frames`; "
             "checkpoints and metrics come after numbers of updates, and a dead process ends it")
 KEY(INT, checkpoint_updates, "0", .most = 1e12, .needs = "deterministic",
-    .help = "deterministic: updates between checkpoints, at which all environments start again, as after --resume; 0: "
-            "as many as take 20,000 steps of an environment")
+    .help = "updates between checkpoints, at which all environments start again, as after --resume; 0: as many as take "
+            "20,000 steps of an environment")
 KEY(INT, metrics_updates, "0", .most = 1e12, .needs = "deterministic",
-    .help = "deterministic: updates between lines of metrics.jsonl; 0: a hundredth of checkpoint_updates")
+    .help = "updates between lines of metrics.jsonl; 0: a hundredth of checkpoint_updates")
 KEY(DOUBLE, checkpoint_every, "300", .least = 1, .most = 1e9, .needs = "deterministic=false",
     .help = "seconds between checkpoints")
 KEY(INT, checkpoints_keep, "3", .most = 1e6,
@@ -140,12 +136,12 @@ KEY(DOUBLE, hang_kill, "0", .most = 1e6, .uses = EVAL | FPS | BRIDGE,
     .help = "an environment that does not return for this time is killed, and a new actor takes its lanes; longer than "
             "its start and its slowest step; 0: never")
 LEARNER_KEY(DOUBLE, sync_grace_s, "5", .least = 0.25, .most = 1e6, .needs = "regime=sync",
-            .help = "--regime sync: if an actor does nothing for this time, as in a slow reset, the iteration trains "
-                    "without its lane, and the lane's next window is dropped, seconds")
+            .help = "if an actor does nothing for this time, as in a slow reset, the iteration trains without its "
+                    "lane, and the lane's next window is dropped, seconds")
 KEY(INT, restarts_max, "1000", .most = 1e9, .uses = EVAL | FPS | BRIDGE,
     .help = "restarts of one actor, after which the run ends with an error; 0: no limit")
 KEY(DOUBLE, node_grace_s, "600", .most = 1e9, .needs = "listen",
-    .help = "with --listen: a remote node that is away for this time loses its actors' places, seconds")
+    .help = "a remote node that is away for this time loses its actors' places, seconds")
 KEY(TEXT, bad_values, "count", .choices = "count|fail|reset", .uses = EVAL | FPS,
     .help = "rewards and observations that are NaN, infinite or beyond 1e9: count: such steps are rejected, i.e. "
             "counted and not trained on; fail: the run ends and names the environment; reset: the episode ends without "

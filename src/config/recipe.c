@@ -566,8 +566,9 @@ static void print_key(const struct farm_recipe_key *key, bool with_default) {
     char flag[48], default_text[96] = "";
     format_flag(key->name, flag, sizeof flag);
     if (with_default) snprintf(default_text, sizeof default_text, " [%s]", key->default_text);
-    printf("  %-26s %s%s%s%s%s\n", flag, key->help, key->choices ? " (" : "", key->choices ? key->choices : "",
-           key->choices ? ")" : "", default_text);
+    printf("  %-26s %s%s%s%s%s%s%s%s\n", flag, key->help, key->choices ? " (" : "", key->choices ? key->choices : "",
+           key->choices ? ")" : "", key->needs ? " (needs " : "", key->needs ? key->needs : "", key->needs ? ")" : "",
+           default_text);
 }
 
 void farm_recipe_print_help(const struct farm_recipe *recipe, enum farm_recipe_use use) {

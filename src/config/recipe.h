@@ -93,13 +93,9 @@ struct farm_recipe_option {
 typedef char farm_key_TEXT[FARM_RECIPE_TEXT_BYTES];
 typedef char farm_key_PATH[FARM_RECIPE_PATH_BYTES];
 typedef int64_t farm_key_INT;
-typedef double farm_key_DOUBLE;
-typedef bool farm_key_BOOL;
-
-// The types of its copies in struct farm_algo_config and farm_learner_training: ALGO_KEY, LEARNER_KEY.
-typedef uint32_t farm_setting_INT;
-typedef double farm_setting_DOUBLE;
-typedef bool farm_setting_BOOL;
+typedef uint32_t farm_setting_INT; // in struct farm_algo_config and farm_learner_training: ALGO_KEY, LEARNER_KEY
+typedef double farm_key_DOUBLE, farm_setting_DOUBLE;
+typedef bool farm_key_BOOL, farm_setting_BOOL;
 
 struct farm_recipe {
 #define KEY(kind, key, ...) farm_key_##kind key;

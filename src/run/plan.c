@@ -71,10 +71,6 @@ static enum farm_status request_shards(const struct farm_run_plan *plan, uint64_
     return FARM_OK;
 }
 
-static bool is_flag(const struct farm_recipe *recipe, const char *key) {
-    return farm_recipe_set_by(recipe, key, FARM_LAYER_FLAG);
-}
-
 static bool normalises(const struct farm_net_io *io) {
     bool any = io->normalise_frames;
     for (int i = 0; i < io->input_count; i++) any |= io->inputs[i].normalise;
@@ -107,10 +103,11 @@ static void warn_without_effect(const struct farm_run_plan *plan) {
         farm_log_warn("--infer-threads %" PRId64 ": %u, because each needs an actor", recipe->infer_threads,
                       plan->shards);
     const uint32_t columns = plan->passes.sync ? plan->actors * plan->lanes * plan->width : plan->algo.batch;
-    if (is_flag(recipe, "minibatch") && plan->passes.minibatch > farm_algo_units(&plan->passes, columns))
+    if (farm_recipe_set_by(recipe, "minibatch", FARM_LAYER_FLAG) &&
+        plan->passes.minibatch > farm_algo_units(&plan->passes, columns))
         farm_log_warn("--minibatch: an update has %u steps, which are one optimiser step",
                       farm_algo_units(&plan->passes, columns) * farm_algo_unit_transitions(&plan->passes));
-    if (is_flag(recipe, "gpus") && !recipe->gpus && !plan->machine->gpu_count)
+    if (recipe->layers[FARM_KEY_gpus] == FARM_LAYER_FLAG && !recipe->gpus && !plan->machine->gpu_count)
         farm_log_warn("--gpus 0 has no effect: this machine shows no GPU%s",
                       cpu ? "" : "; the learner requests CUDA's first one");
 }
