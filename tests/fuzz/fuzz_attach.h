@@ -35,7 +35,7 @@ struct fuzz_attach {
     uint8_t side;        // bits 0-1: enum farm_ring_side; bit 2: writable, bits 4-7: kind, for farm_segment_open
     uint8_t descriptors; // FUZZ_SWAPPED ...
     uint8_t fill_bytes;
-    uint8_t text_bytes;  // for farm_ring_verify
+    uint8_t unused;      // inputs of earlier versions have a byte here
     uint8_t turn;        // byte of the fill that `down` begins with; `up` begins with the first
     uint8_t counters[3]; // with bit 3 of `side`: produced, acted, consumed of every lane, instead of the fill
 };

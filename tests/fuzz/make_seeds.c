@@ -106,7 +106,6 @@ static void make_layouts(const char *folder) {
     for (size_t i = 0; i < sizeof attaches / sizeof *attaches; i++) {
         struct fuzz_attach plan = {.up = attaches[i].up,
                                    .down = {.seals = FUZZ_ALL_SEALS},
-                                   .text_bytes = 200,
                                    .side = attaches[i].side,
                                    .fill_bytes = attaches[i].fill_bytes,
                                    .descriptors = attaches[i].descriptors,
