@@ -8,7 +8,7 @@ NVCC_FLAGS   := -std=c++17 -O3 -lineinfo -Werror all-warnings -Xcompiler -fPIC,-
 CUDA_CODE    := $(foreach a,$(CUDA_ARCHES),-gencode arch=compute_$a,code=sm_$a) \
                 -gencode arch=compute_$(CUDA_NEWEST),code=compute_$(CUDA_NEWEST)
 # tests/gpu: mostly host code over the kernels' objects, linked so that a machine needs the driver and nothing else of CUDA's.
-GPU_SOURCES  := $(if $(CUDA_SOURCES),$(filter-out %/test_executor.cu %/litmus.cu,$(wildcard tests/gpu/*.cu)))
+GPU_SOURCES  := $(if $(CUDA_SOURCES),$(filter-out %/litmus.cu,$(wildcard tests/gpu/*.cu)))
 GPU_OBJECTS  := $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(GPU_SOURCES))
 ifneq ($(NVCC),)
 CUDA_LIBRARY := $(if $(CUDA_SOURCES),$(BUILD)/libfarm_cuda.so)
@@ -19,7 +19,7 @@ $(BUILD)/nvcc_flags: force
 	@mkdir -p $(@D)
 	@printf '%s\n' '$(NVCC) $(NVCC_FLAGS) $(CUDA_CODE)' | cmp -s - $@ || printf '%s\n' '$(NVCC) $(NVCC_FLAGS) $(CUDA_CODE)' >$@
 $(CUDA_OBJECTS) $(BUILD)/obj/tests/gpu/litmus.cu.o: private NVCC_FLAGS += $(CUDA_CODE)
-$(CUDA_OBJECTS) $(GPU_OBJECTS) $(addprefix $(BUILD)/obj/tests/gpu/,test_executor.cu.o litmus.cu.o): $(BUILD)/obj/%.cu.o: %.cu $(BUILD)/nvcc_flags | $(BUILD)/gen/farm_build.h
+$(CUDA_OBJECTS) $(GPU_OBJECTS) $(BUILD)/obj/tests/gpu/litmus.cu.o: $(BUILD)/obj/%.cu.o: %.cu $(BUILD)/nvcc_flags | $(BUILD)/gen/farm_build.h
 	$(call say,NVCC,$<)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
@@ -29,7 +29,8 @@ $(BUILD)/libfarm_cuda.so: $(CUDA_OBJECTS) $(CUDA_C_OBJECTS) $(LIBFARM) $(CUDA_MA
 		-Xlinker --exclude-libs,ALL,--version-script=$(CUDA_MAP),-z,defs $(filter %.o,$^) $(LIBFARM) -o $@
 GPU_EXECUTOR := $(filter $(addprefix $(BUILD)/obj/src/,algo/% kernels/% nn/%),$(CUDA_OBJECTS) $(CUDA_C_OBJECTS))
 $(BUILD)/gpu/test_kernels: $(GPU_OBJECTS)
-$(BUILD)/gpu/test_executor: $(BUILD)/obj/tests/gpu/test_executor.cu.o
+$(BUILD)/gpu/test_executor: $(BUILD)/obj/tests/gpu/executor.o
+$(BUILD)/obj/tests/gpu/executor.o: private CPPFLAGS += -isystem $(CUDA_INCLUDE) -Itests/support/criterion_minimal
 $(BUILD)/gpu/litmus: $(addprefix $(BUILD)/obj/tests/gpu/,litmus.cu.o support.cu.o)
 # test_executor also runs the CPU's executor, with oneDNN's library.
 $(BUILD)/gpu/test_executor: private GPU_LIBS := -Xlinker --as-needed $(FARM_LIBS)

@@ -93,7 +93,7 @@ CUDA_WRAP      := -Wl,--wrap=farm_cuda_vendor_open,--wrap=farm_cuda_vendor_descr
 $(filter $(BUILD)/tests/learner/cuda/%,$(CUDA_TESTS)): private LDFLAGS += $(CUDA_WRAP)
 # The kernels' tests of a GPU (tests/gpu) over the emulator: tests/kernels/cuda/test_kernels.sh runs them.
 KERNELS_ON_CPU := $(BUILD)/tests/gpu/test_kernels
-KERNELS_OBJECTS := $(patsubst %,$(BUILD)/obj/emulator/%.o,$(filter-out %/test_executor.cu %/litmus.cu,$(wildcard tests/gpu/*.cu))) \
+KERNELS_OBJECTS := $(patsubst %,$(BUILD)/obj/emulator/%.o,$(filter-out %/litmus.cu,$(wildcard tests/gpu/*.cu))) \
                   $(CUDA_EMULATOR) $(CUDA_C_OBJECTS)
 # For tests/kernels/cuda/test_mutants.py, which builds it with a changed kernel.
 KERNELS_BUILD   := KERNELS_CXX='$(KERNELS_CXX)' KERNELS_OBJECTS='$(strip $(KERNELS_OBJECTS))' KERNELS_LIBS='$(LIBFARM) $(FARM_LIBS)'

@@ -290,7 +290,7 @@ class Check:
         bw_parts = "memory,latency,matrix,mix,loaded,cores,handoff,pages,tlb,ring"
         return {
             "kernels": lambda: self.tests(name, kernels, self.seed),
-            "executor": lambda: self.tests(name, executor),
+            "executor": lambda: self.tests(name, executor, shown=r".*Assertion failed.*|\[FAIL\].*"),
             "litmus": lambda: self.tests(name, GPU / "litmus", shown=".+"),
             "networks": lambda: self.benchmark(name, 120, executor, "--bench"),
             "round_trip": lambda: self.benchmark(name, 180, trip, *LIBRARY),
