@@ -136,7 +136,7 @@ $(BUILD)/tests/envs/test_libenv: | $(BUILD)/envs/libenv.so $(BUILD)/envs/procgen
 $(BUILD)/tests/learner/test_threads: private LDFLAGS += -Wl,--wrap=farm_place_map,--wrap=munmap
 
 .PHONY: build-tests run-tests build-c-tests run-c-tests build-fuzz
-build-tests: $(if $(T),$(FARM) env-plugins python-extension cuda,all) $(C_TESTS)
+build-tests: $(if $(T),$(FARM) env-plugins python-extension $(if $(filter tests/gpu/% tests/build/%,$(TESTS)),cuda),all) $(C_TESTS)
 build-c-tests: $(FARM) $(C_TESTS)
 build-tests: $(if $(filter tests/build/%,$(SCRIPT_TESTS)),$(BUILD)/farm.pc $(BUILD)/man/farm.1)
 build-tests: $(if $(filter tests/envs/test_procgen.py,$(SCRIPT_TESTS)),$(BUILD)/tests/envs/libenv_fixture.so)

@@ -17,6 +17,7 @@ enum farm_status farm_algo_plan_make(const struct farm_algo_config *config, stru
         .recurrent = config->recurrent,
         .sync = config->regime == FARM_REGIME_AUTO ? config->algo->sync : config->regime == FARM_REGIME_SYNC,
     };
+    out->source = out->sync ? "sync" : "fifo";
     const enum farm_status status = config->algo->plan ? config->algo->plan(config, out, err) : FARM_OK;
     if (!status && (out->shape.length < out->shape.stride || !out->shape.stride || !out->epochs))
         return farm_fail(err, FARM_E_INVALID, "%s: windows of %u steps every %u, %u epochs", config->algo->recipe.name,

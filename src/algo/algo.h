@@ -43,6 +43,7 @@ struct farm_algo_plan {
     struct farm_window_shape shape;
     uint32_t epochs, minibatch;
     bool sync, targets_once, recurrent;
+    const char *source; // where windows come from (replay/source.h): "fifo", or "sync" if sync
     // Parameter sets beside the one in training, e.g. {"target", 1000}: each begins as a copy of it and becomes one
     // again after every `every` passes of the run. A name NULL ends. Checkpoints hold them by their names.
     struct farm_algo_set {
@@ -55,6 +56,13 @@ static inline uint32_t farm_algo_sets(const struct farm_algo_plan *plan) {
     uint32_t count = 0;
     while (count < FARM_ALGO_SETS_MAX && plan->sets[count].name) count++;
     return count;
+}
+
+// Whether rings that hold `capacity` windows can fill a shard's part of an iteration, `share` windows of lanes of at
+// most `width_max` environments. Plan, watchdog and trainer use this rule.
+static inline bool farm_algo_update_fits(const struct farm_algo_plan *plan, uint64_t capacity, uint64_t share,
+                                         uint32_t width_max) {
+    return plan->sync ? capacity > 0 : farm_window_update_fits(capacity, share, width_max);
 }
 
 // Transitions of a window, without its burn-in, and whether units are rows.

@@ -231,21 +231,17 @@ static uint32_t windows_possible(const struct farm_learner_parts *parts) {
 }
 
 static enum farm_status make_source(struct farm_learner_parts *parts, struct farm_error *err) {
-    const struct farm_algo_config *algo = &parts->config->algo;
-    if (parts->plan.sync) {
-        const uint64_t grace_ns = (uint64_t)(parts->config->training.sync_grace_s * 1e9);
-        const struct farm_sync_config sync = {.shape = parts->plan.shape,
-                                              .shards = parts->shards,
-                                              .lanes = parts->lanes.lane_count,
-                                              .grace_ns = parts->config->deterministic.on ? UINT64_MAX : grace_ns};
-        return farm_sync_make(&sync, &parts->source, err);
-    }
-    struct farm_fifo_config fifo = {.shape = parts->plan.shape,
-                                    .shards = parts->shards,
-                                    .capacity = windows_possible(parts) + 1,
-                                    .max_lag = algo->max_lag};
-    for (uint32_t k = 0; k < fifo.shards; k++) fifo.share[k] = farm_learner_share(algo->batch, fifo.shards, k);
-    return farm_fifo_make(&fifo, &parts->source, err);
+    const struct farm_learner_config *config = parts->config;
+    const uint64_t grace_ns = (uint64_t)(config->training.sync_grace_s * 1e9);
+    struct farm_window_source_config source = {.shape = parts->plan.shape,
+                                               .shards = parts->shards,
+                                               .lanes = parts->lanes.lane_count,
+                                               .capacity = windows_possible(parts) + 1,
+                                               .max_lag = config->algo.max_lag,
+                                               .grace_ns = config->deterministic.on ? UINT64_MAX : grace_ns};
+    for (uint32_t k = 0; k < source.shards; k++)
+        source.share[k] = farm_learner_share(config->algo.batch, source.shards, k);
+    return farm_window_source_make(parts->plan.source, &source, &parts->source, err);
 }
 
 // Each ring owns a duplicate, which it closes when it leaves.

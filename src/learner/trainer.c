@@ -336,8 +336,7 @@ static enum farm_status check_shard(const struct farm_learner_parts *parts, uint
         if (of->lane && of->shard == shard && of->ring != without)
             possible += farm_window_capacity(&parts->plan.shape, of->lane->steps) * of->lane->width;
     }
-    if (parts->plan.sync ? possible > 0 : farm_window_update_fits(possible, share, parts->lanes.width_max))
-        return FARM_OK;
+    if (farm_algo_update_fits(&parts->plan, possible, share, parts->lanes.width_max)) return FARM_OK;
     return farm_fail(err, FARM_E_INVALID,
                      "an update of %u windows does not fit the rings%s, which hold %" PRIu64
                      " at most: a larger --ring-steps, a smaller --batch or --unroll",

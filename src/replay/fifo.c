@@ -12,7 +12,7 @@ struct queue {
 
 struct farm_fifo {
     struct farm_window_source source;
-    struct farm_fifo_config config;
+    struct farm_window_source_config config;
     struct queue queues[FARM_WINDOW_SHARDS_MAX];
 };
 
@@ -127,7 +127,7 @@ static void published(struct farm_window_source *source) {
 
 static const struct farm_window_source_ops ops = {destroy, admit, forget, push, ready, take, done, published};
 
-enum farm_status farm_fifo_make(const struct farm_fifo_config *config, struct farm_window_source **out,
+enum farm_status farm_fifo_make(const struct farm_window_source_config *config, struct farm_window_source **out,
                                 struct farm_error *err) {
     struct farm_fifo *fifo = calloc(1, sizeof *fifo);
     if (!fifo) return farm_fail(err, FARM_E_LIMIT, "no memory for a queue of windows");

@@ -1,4 +1,4 @@
-// Window sources, from which training takes its windows: the interface and its two implementations. Inference threads
+// Window sources, from which training takes its windows: the interface and its implementations. Inference threads
 // push complete windows; the training thread takes those of an iteration and gives them back. The trainer calls every
 // function but farm_window_source_released under its lock. Nothing is copied: a lane keeps a window's steps until
 // `done`.
@@ -58,31 +58,33 @@ static inline bool farm_window_source_released(const struct farm_window_source *
 // For implementations: gives the lane's steps up to the next window back to its actor.
 void farm_window_release(const struct farm_window_shape *shape, const struct farm_window *window);
 
-struct farm_fifo_config {
+// What a source is made from; each reads what it needs.
+struct farm_window_source_config {
     struct farm_window_shape shape;
     uint32_t shards;
     uint32_t share[FARM_WINDOW_SHARDS_MAX]; // each shard's windows of an iteration
+    uint32_t lanes;                         // places for lanes, of the whole farm
     uint32_t capacity;                      // windows of lanes that can wait (farm_window_capacity, all lanes)
     uint32_t max_lag;                       // in versions; 0: no limit
-};
-
-// First in, first out; a lane's window may be split between two iterations. With max_lag at most that many iterations'
-// windows wait, and further lanes wait with their tickets; windows begun more than max_lag versions ago are dropped,
-// unless training has part of them or of an earlier window of their lane. FARM_E_LIMIT.
-enum farm_status farm_fifo_make(const struct farm_fifo_config *config, struct farm_window_source **out,
-                                struct farm_error *err);
-
-struct farm_sync_config {
-    struct farm_window_shape shape;
-    uint32_t shards;
-    uint32_t lanes;    // places for lanes, of the whole farm
     uint64_t grace_ns; // longest wait for a lane whose actor does nothing; 0: 5 s; UINT64_MAX: no end
 };
 
-// Synchronous: an iteration is one window of every lane in lane order, and no lane is answered beyond its window before
-// the new parameters are published. A lane whose actor does nothing for grace_ns is left out, and its late window is
-// dropped. FARM_E_LIMIT.
-enum farm_status farm_sync_make(const struct farm_sync_config *config, struct farm_window_source **out,
-                                struct farm_error *err);
+// fifo: first in, first out; a lane's window may be split between two iterations. With max_lag at most that many
+// iterations' windows wait, and further lanes wait with their tickets; windows begun more than max_lag versions ago are
+// dropped, unless training has part of them or of an earlier window of their lane.
+// sync: an iteration is one window of every lane in lane order, and no lane is answered beyond its window before the
+// new parameters are published. A lane whose actor does nothing for grace_ns is left out, and its late window is
+// dropped.
+#define FARM_WINDOW_SOURCES(X) X(fifo) X(sync)
+
+#define SOURCE_MAKE(name)                                                                                              \
+    enum farm_status farm_##name##_make(const struct farm_window_source_config *config,                                \
+                                        struct farm_window_source **out, struct farm_error *err);
+FARM_WINDOW_SOURCES(SOURCE_MAKE)
+#undef SOURCE_MAKE
+
+// Makes the source of this name (a plan's, algo/algo.h). FARM_E_LIMIT; FARM_E_INVALID: no such source.
+enum farm_status farm_window_source_make(const char *name, const struct farm_window_source_config *config,
+                                         struct farm_window_source **out, struct farm_error *err);
 
 #endif

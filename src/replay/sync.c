@@ -18,7 +18,7 @@ struct place {
 
 struct farm_sync {
     struct farm_window_source source;
-    struct farm_sync_config config;
+    struct farm_window_source_config config;
     uint64_t taken;                  // iterations so far
     bool warned;                     // about a lane that was left out
     uint32_t present, waiting, late; // lanes; those with a window; those left out
@@ -133,7 +133,7 @@ static void published(struct farm_window_source *source) {
 
 static const struct farm_window_source_ops ops = {destroy, admit, forget, push, ready, take, done, published};
 
-enum farm_status farm_sync_make(const struct farm_sync_config *config, struct farm_window_source **out,
+enum farm_status farm_sync_make(const struct farm_window_source_config *config, struct farm_window_source **out,
                                 struct farm_error *err) {
     struct farm_sync *sync = calloc(1, sizeof *sync);
     struct place *places = calloc(config->lanes ? config->lanes : 1, sizeof *places);

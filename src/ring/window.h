@@ -33,7 +33,7 @@ struct farm_window {
 uint64_t farm_window_capacity(const struct farm_window_shape *shape, uint64_t steps);
 
 // Whether rings that hold `capacity` windows in all can fill an update of `count` windows, in any order of lanes of at
-// most `width_max` environments. Plan, watchdog and trainer use this rule.
+// most `width_max` environments.
 static inline bool farm_window_update_fits(uint64_t capacity, uint64_t count, uint32_t width_max) {
     return count && capacity >= count + width_max;
 }

@@ -196,7 +196,7 @@ enum farm_status farm_run_update_fits(const struct farm_run_plan *plan, uint32_t
     const uint32_t share = farm_learner_share(plan->algo.batch, plan->shards, shard);
     const uint64_t capacity =
         farm_window_capacity(&plan->passes.shape, plan->steps) * plan->width * plan->lanes * actors;
-    if (plan->passes.sync ? capacity > 0 : farm_window_update_fits(capacity, share, plan->width)) return FARM_OK;
+    if (farm_algo_update_fits(&plan->passes, capacity, share, plan->width)) return FARM_OK;
     if (!actors && plan->shards > 1) return farm_fail(err, FARM_E_USAGE, "no actor of shard %u plays", shard);
     if (!actors) return farm_fail(err, FARM_E_USAGE, "no actor plays");
     if (plan->passes.sync)

@@ -5,11 +5,11 @@ TestSuite(fifo, .fini = close_lanes, .timeout = 30);
 
 // Lane l is of shard l * shards / LANES.
 static void set_up(uint32_t shards, uint32_t share0, uint32_t share1, uint32_t max_lag) {
-    const struct farm_fifo_config config = {
+    const struct farm_window_source_config config = {
         .shape = shape, .shards = shards, .share = {share0, share1}, .capacity = 4 * LANES, .max_lag = max_lag};
     struct farm_window_source *source;
     struct farm_error err;
-    cr_assert_eq(farm_fifo_make(&config, &source, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_window_source_make("fifo", &config, &source, &err), FARM_OK, "%s", err.message);
     set_up_lanes(source);
     for (uint32_t l = 0; l < LANES; l++) lanes.shards[l] = l * shards / LANES;
 }

@@ -10,10 +10,10 @@ TestSuite(sync, .fini = close_lanes, .timeout = 30);
 // Two shards: ring 0's lanes are of shard 1, ring 1's of shard 0. With a grace of 1 ns an actor hangs if it has done
 // nothing between two calls of take.
 static void set_up(uint32_t rings, uint64_t grace_ns) {
-    const struct farm_sync_config config = {.shape = shape, .shards = 2, .lanes = LANES, .grace_ns = grace_ns};
+    const struct farm_window_source_config config = {.shape = shape, .shards = 2, .lanes = LANES, .grace_ns = grace_ns};
     struct farm_window_source *source;
     struct farm_error err;
-    cr_assert_eq(farm_sync_make(&config, &source, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_window_source_make("sync", &config, &source, &err), FARM_OK, "%s", err.message);
     set_up_lanes(source);
     for (uint32_t l = 0; l < LANES; l++) lanes.shards[l] = l < RING_LANES;
     for (uint32_t r = 0; r < rings; r++) admit_ring(r);
