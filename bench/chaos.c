@@ -364,6 +364,7 @@ static void add_actor(struct farm *farm, struct farm_supervisor *supervisor, con
                                                 .learner_eventfd = farm->bell,
                                                 .api = farm_native_env_find("native/breakout"),
                                                 .seed = 1,
+                                                .video = -1,
                                                 .spin_ns = farm->spin_ns};
     struct farm_worker_spec worker = {.body = actor_body,
                                       .context = context,

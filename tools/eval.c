@@ -110,7 +110,7 @@ static void clear_line(void *context) {
 
 static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
     struct evaluation *evaluation = context;
-    if (evaluation->video.pipe && farm_video_ended(&evaluation->video)) return FARM_TURN_STOP;
+    if (evaluation->video.pipe >= 0 && farm_video_ended(&evaluation->video)) return FARM_TURN_STOP;
     if (evaluation->options->quiet || !farm_progress_due(&evaluation->progress, now_ns)) return FARM_TURN_ON;
     struct farm_sample sample;
     farm_run_sample(&evaluation->run.sampler, now_ns, &sample);
@@ -267,6 +267,7 @@ static int run_command(const struct options *options) {
     static struct evaluation evaluation;
     struct farm_error err = {0};
     evaluation.options = options;
+    evaluation.video.pipe = -1;
     if (options->quiet) farm_log_set_level(FARM_LOG_WARN);
     farm_progress_start(&evaluation.progress, STDERR_FILENO, farm_now_ns());
     enum farm_status status = run_evaluation(&evaluation, &err);

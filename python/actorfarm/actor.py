@@ -63,7 +63,7 @@ def play(ring, groups):
 
 def run(arguments, maker):
     ring = attach(arguments)
-    if arguments.video_fd:
+    if arguments.video_fd >= 0:
         maker.film = film.Film(arguments.video_fd)
     groups = [maker.group(ring, lane, seeds(ring, lane, arguments)) for lane in range(ring.lanes)]
     play(ring, groups)
@@ -80,7 +80,7 @@ def parse_arguments(environments):
     parser.add_argument("--actor", type=int, default=0, help="number of this actor")
     parser.add_argument("--seed", type=int, default=0, help="seed of the run")
     parser.add_argument("--spin-ns", type=int, default=0, help="how long to spin before sleeping")
-    parser.add_argument("--video-fd", type=int, default=0, help="pipe of the film of the first environment; 0: none")
+    parser.add_argument("--video-fd", type=int, default=-1, help="pipe of the first environment's film")
     parser.add_argument("--bad-values", default="count", choices=("count", "fail", "reset"), help="as the recipe's key")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="option of the environment")
     arguments = parser.parse_args()

@@ -83,7 +83,7 @@ static enum farm_status step_lanes(struct farm_actor *actor, struct farm_error *
         struct farm_lane *lane = &ring->lanes[l];
         const enum farm_status status = farm_group_step(&actor->groups[l], lane, err);
         if (status) return status;
-        if (actor->film.fd && l == 0) farm_film_step(&actor->film, lane);
+        if (actor->film.fd >= 0 && l == 0) farm_film_step(&actor->film, lane);
         uint64_t *heartbeat = &ring->up_control->heartbeat;
         farm_store_relaxed(heartbeat, farm_load_relaxed(heartbeat) + lane->width);
         if (lane->local) actor->config->answer(actor->config->answer_context, lane, farm_lane_actor_next(lane));
@@ -94,7 +94,7 @@ static enum farm_status step_lanes(struct farm_actor *actor, struct farm_error *
 }
 
 int farm_actor_run(const struct farm_actor_config *config, struct farm_error *err) {
-    struct farm_actor actor = {.config = config, .call = farm_crash_watch()};
+    struct farm_actor actor = {.config = config, .call = farm_crash_watch(), .film.fd = -1};
     farm_sigterm_catch(); // it ends the actor after its step
     actor.call->actor = config->actor;
     enum farm_status status = farm_ring_open(config->up_fd, config->down_fd, FARM_RING_ACTOR, &actor.ring, err);
@@ -110,7 +110,7 @@ int farm_actor_run(const struct farm_actor_config *config, struct farm_error *er
     if (!status && !actor.groups) status = farm_fail(err, FARM_E_LIMIT, "no memory for the actor's groups");
     if (!status) status = take_over(&actor, err);
     const bool ready = !status;
-    if (ready && config->video) status = farm_film_open(&actor.film, config->video, &actor.groups[0], err);
+    if (ready && config->video >= 0) status = farm_film_open(&actor.film, config->video, &actor.groups[0], err);
     if (!status) status = step_lanes(&actor, err);
     farm_film_close(&actor.film);
     for (uint32_t l = 0; actor.groups && l < actor.ring.spec.lanes; l++) farm_group_free(&actor.groups[l]);

@@ -32,7 +32,7 @@ struct farm_actor_config {
     const struct farm_env_option *options;
     size_t option_count;
     uint64_t seed; // the run's
-    int video;     // pipe of the film (film.h) of the first lane's environment 0; 0: none
+    int video;     // pipe of the film (film.h) of the first lane's environment 0; -1: none
     bool obs_far;  // the rings exceed the caches: environments get the hint FARM_ENV_OBS_FAR
     uint64_t spin_ns;
     bool rings_late; // shares its CPU with inference: rings once for all lanes, when no lane can continue

@@ -56,12 +56,12 @@ enum farm_status farm_film_open(struct farm_film *film, int fd, const struct far
 
 static void write_all(struct farm_film *film, size_t bytes) {
     const uint8_t *at = (const uint8_t *)film->record;
-    while (bytes && film->fd) {
+    while (bytes && film->fd >= 0) {
         const ssize_t n = write(film->fd, at, bytes);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) {
             close(film->fd);
-            film->fd = 0;
+            film->fd = -1;
             return;
         }
         at += n;
@@ -103,7 +103,7 @@ void farm_film_step(struct farm_film *film, const struct farm_lane *lane) {
 }
 
 void farm_film_close(struct farm_film *film) {
-    if (film->fd) close(film->fd);
+    if (film->fd >= 0) close(film->fd);
     free(film->record);
-    *film = (struct farm_film){.fd = 0};
+    *film = (struct farm_film){.fd = -1};
 }

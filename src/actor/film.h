@@ -8,7 +8,7 @@
 #include "actor/group.h"
 
 struct farm_film {
-    int fd; // owned; 0: none, or its reader has gone
+    int fd; // owned; -1: none, or its reader has gone
     const struct farm_group *group;
     void (*render)(void *env, uint32_t size[2], uint8_t *rgb); // NULL: the observation `field`
     uint32_t field, width, height;
@@ -25,6 +25,6 @@ enum farm_status farm_film_open(struct farm_film *film, int fd, const struct far
 // Writes the picture of the group's unpublished step. A reader that has gone ends the film silently: it says why.
 void farm_film_step(struct farm_film *film, const struct farm_lane *lane);
 
-void farm_film_close(struct farm_film *film); // safe on a zeroed one
+void farm_film_close(struct farm_film *film); // safe if only fd is set, to -1
 
 #endif

@@ -41,8 +41,8 @@ enum farm_status farm_admission_send_request(int socket, const struct farm_admis
     if (request->kind == FARM_ADMISSION_JOIN) {
         int fds[FDS_MAX] = {request->fds[0], request->fds[1]};
         size_t count = 2;
-        if (request->up_writable > 0) fds[count++] = request->up_writable, words.more |= WITH_WRITABLE;
-        if (request->wake > 0) fds[count++] = request->wake, words.more |= WITH_WAKE;
+        if (request->up_writable >= 0) fds[count++] = request->up_writable, words.more |= WITH_WRITABLE;
+        if (request->wake >= 0) fds[count++] = request->wake, words.more |= WITH_WAKE;
         memset(&control, 0, sizeof control);
         message.msg_control = &control;
         message.msg_controllen = CMSG_SPACE(count * sizeof *fds);

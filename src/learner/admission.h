@@ -17,10 +17,10 @@ enum farm_admission_kind { FARM_ADMISSION_JOIN, FARM_ADMISSION_LEAVE };
 struct farm_admission_request {
     enum farm_admission_kind kind;
     uint32_t ring;   // its place
-    uint32_t shard;  // JOIN: that answers it
+    uint32_t shard;  // JOIN: answers it
     int fds[2];      // JOIN: up (read-only), down
-    int up_writable; // JOIN: for a GPU that needs it (config.h); 0, -1: none
-    int wake;        // JOIN: eventfd of the bridge in a remote actor's place (farm_ring.wake_fd); 0, -1: a local actor
+    int up_writable; // JOIN: for a GPU that needs it (config.h); -1: none
+    int wake;        // JOIN: eventfd of the bridge in a remote actor's place (farm_ring.wake_fd); -1: a local actor
 };
 
 struct farm_admission_reply {

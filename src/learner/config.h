@@ -35,7 +35,7 @@ struct farm_learner_shard {
     int node;                       // of the CPUs; -1: any. Only for several shards on CPUs
 };
 
-// Descriptors: -1 is none. The learner owns those that it is given.
+// -1 stands for no descriptor. The learner owns those that it is given.
 struct farm_learner_rings {
     const int (*fds)[2];    // [count]: up, down; -1: a vacant place
     const int *up_writable; // [count] a writable up, for a GPU that registers no read-only memory; NULL: none
@@ -44,7 +44,7 @@ struct farm_learner_rings {
     const uint32_t *shard;  // [count] each ring's; NULL: 0
     const struct farm_ring_spec *spec; // every ring's shape; NULL: the first ring's
     uint32_t count;
-    int admission; // the learner's end (admission.h); 0: no ring joins or leaves
+    int admission; // the learner's end (admission.h); -1: no ring joins or leaves
 };
 
 struct farm_learner_device {
@@ -99,7 +99,7 @@ struct farm_learner_checkpoints {
 struct farm_learner_deterministic {
     bool on;
     uint64_t checkpoint_every_updates, metrics_every_updates;
-    int sample_fd; // a stream socket: a byte there, a byte back; 0: no samples
+    int sample_fd; // a stream socket: a byte there, a byte back; -1: no samples
 };
 
 struct farm_learner_config {

@@ -376,7 +376,7 @@ enum farm_status farm_inference_make(struct farm_learner_parts *parts, uint32_t 
     if (!inference->rings || !inference->rung || !inference->queue || !inference->rows)
         status = farm_fail(err, FARM_E_LIMIT, "no memory for %u lanes", lanes);
     if (!status) list_rings(inference, NO_RING);
-    if (!status && !inference->ring_count && !parts->config->rings.admission) // none can join
+    if (!status && !inference->ring_count && parts->config->rings.admission < 0) // none can join
         status = farm_fail(err, FARM_E_INVALID,
                            "shard %u has no actor: more --actors, or fewer --gpus or --infer-threads", shard);
     if (!status) status = farm_doorbells_make(&inference->bells, inference->rings, inference->ring_count, eventfd, err);

@@ -64,7 +64,7 @@ static enum farm_status check_config(const struct farm_learner_config *config, s
     if (config->shard_count > FARM_LEARNER_SHARDS_MAX || (config->shard_count > 1 && !config->rings.shard))
         return farm_fail(err, FARM_E_INVALID, "%u shards: at most %d, and each ring has one", config->shard_count,
                          FARM_LEARNER_SHARDS_MAX);
-    if (config->rings.admission && config->evaluate)
+    if (config->rings.admission >= 0 && config->evaluate)
         return farm_fail(err, FARM_E_INVALID, "actors cannot join during evaluation");
     return FARM_OK;
 }
@@ -310,7 +310,7 @@ static enum farm_status start_admitter(struct learner *learner, struct farm_admi
 static enum farm_status run_shards(struct learner *learner, struct farm_error *err) {
     struct farm_admitter *admitter = NULL;
     enum farm_status status =
-        learner->parts.config->rings.admission ? start_admitter(learner, &admitter, err) : FARM_OK;
+        learner->parts.config->rings.admission >= 0 ? start_admitter(learner, &admitter, err) : FARM_OK;
     for (uint32_t k = 1; k < learner->parts.shards && !status; k++) {
         struct shard *shard = &learner->shards[k];
         if ((errno = farm_thread_start(&shard->thread, "infer", k, run_shard, shard)))

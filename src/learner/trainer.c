@@ -257,7 +257,7 @@ static bool take_next(struct farm_trainer *trainer) {
 static void await_sample(const struct farm_trainer *trainer) {
     struct pollfd there = {.fd = trainer->parts->config->deterministic.sample_fd, .events = POLLIN};
     char byte = 0;
-    if (!there.fd || write(there.fd, &byte, 1) != 1) return;
+    if (there.fd < 0 || write(there.fd, &byte, 1) != 1) return;
     while (!farm_load_relaxed(trainer->parts->stop) && poll(&there, 1, STOP_LOOK_MS) <= 0) continue;
     (void)!recv(there.fd, &byte, 1, MSG_DONTWAIT);
 }
@@ -408,7 +408,7 @@ enum farm_status farm_trainer_start(struct farm_learner_parts *parts, struct far
     enum farm_status status = make_memory(trainer, err);
     for (uint32_t r = 0; r < parts->lanes.ring_count && !status; r++)
         if (farm_lanes_has(&parts->lanes, r)) farm_trainer_admit(trainer, r);
-    if (!status && !parts->config->rings.admission) status = check_shards(parts, NULL, err); // no ring can join
+    if (!status && parts->config->rings.admission < 0) status = check_shards(parts, NULL, err); // no ring can join
     if (!status) warn_if_rings_are_missing(trainer, NULL);
     if (!status && (errno = farm_thread_start(&trainer->thread, "train", 0, train_until_stopped, trainer)))
         status = farm_fail_errno(err, FARM_E_LIMIT, "the training thread does not start (ulimit -u, ulimit -v)");

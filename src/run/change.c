@@ -115,8 +115,12 @@ static void free_actor(struct farm_run_change *change, uint32_t a) {
 static enum farm_status send_request(struct farm_run_change *change, struct farm_error *err) {
     const uint32_t a = change->actor;
     const struct farm_ring *ring = &change->workers->rings->ring[a];
-    struct farm_admission_request request = {
-        .kind = FARM_ADMISSION_LEAVE, .ring = a, .shard = change->workers->ring_shard[a], .fds = {-1, -1}};
+    struct farm_admission_request request = {.kind = FARM_ADMISSION_LEAVE,
+                                             .ring = a,
+                                             .shard = change->workers->ring_shard[a],
+                                             .fds = {-1, -1},
+                                             .up_writable = -1,
+                                             .wake = -1};
     if (change->state == FARM_RUN_CHANGE_JOINING) {
         request.kind = FARM_ADMISSION_JOIN;
         request.fds[0] = ring->up.fd_readonly;
@@ -333,7 +337,7 @@ void farm_run_change_advance(struct farm_run_change *change) {
 
 void farm_run_change_before_learner(struct farm_run_change *change) {
     struct farm_error err;
-    if (!change->admission) return;
+    if (change->admission < 0) return;
     farm_admission_clear(change->admission, change->workers->learner.rings.admission);
     if (change->state != FARM_RUN_CHANGE_JOINING && change->state != FARM_RUN_CHANGE_LEAVING) return;
     if (send_request(change, &err)) report_refusal(change, &err);
@@ -416,7 +420,7 @@ enum farm_status farm_run_change_make(struct farm_run_change *change, struct far
 }
 
 void farm_run_change_free(struct farm_run_change *change) {
-    if (!change->admission) return;
+    if (change->admission < 0) return;
     close(change->admission);
     close(change->workers->learner.rings.admission);
 }

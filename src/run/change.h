@@ -19,7 +19,7 @@ struct farm_run_change {
     struct farm_run_workers *workers;                  // farm_run_make
     uint64_t restarts;                                 // counts actors
     struct farm_run_cause causes[FARM_RUN_CAUSES_MAX]; // why they died
-    int admission; // socket to the learner, whose end is learner.rings.admission; 0: actors do not join or leave
+    int admission; // socket to the learner, whose end is learner.rings.admission; -1: actors do not join or leave
     enum {
         FARM_RUN_CHANGE_IDLE,
         FARM_RUN_CHANGE_JOINING,

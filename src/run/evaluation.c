@@ -35,15 +35,15 @@ enum farm_status farm_run_evaluation_open(struct farm_run_evaluation *evaluation
 }
 
 static void close_checkpoint(struct farm_run_evaluation *evaluation) {
-    if (evaluation->checkpoint_fd > 0) close(evaluation->checkpoint_fd);
-    evaluation->checkpoint_fd = 0;
+    if (evaluation->checkpoint_fd >= 0) close(evaluation->checkpoint_fd);
+    evaluation->checkpoint_fd = -1;
 }
 
 void farm_run_evaluation_free(struct farm_run_evaluation *evaluation) {
     close_checkpoint(evaluation);
-    if (evaluation->document_fd > 0) close(evaluation->document_fd);
-    if (evaluation->lines_fd > 0) close(evaluation->lines_fd);
-    evaluation->lines_fd = evaluation->document_fd = 0;
+    if (evaluation->document_fd >= 0) close(evaluation->document_fd);
+    if (evaluation->lines_fd >= 0) close(evaluation->lines_fd);
+    evaluation->lines_fd = evaluation->document_fd = -1;
 }
 
 // ---- the worker ----
@@ -191,12 +191,12 @@ static bool skip_death(void *owner, uint32_t i, const struct farm_death *death) 
 enum farm_status farm_run_evaluation_add(struct farm_run_evaluation *evaluation, struct farm_error *err) {
     static const struct farm_run_worker_ops ops = {
         .name = "evaluation", .line = read_line, .death = skip_death, .end = ended, .loss = finish};
-    if (!evaluation->lines_fd) return FARM_OK;
+    if (evaluation->lines_fd < 0) return FARM_OK;
     return farm_run_workers_reserve(evaluation->workers, &ops, evaluation, 1, &evaluation->number, err);
 }
 
 void farm_run_evaluation_tick(struct farm_run_evaluation *evaluation, double wall_s) {
-    if (!evaluation->lines_fd) return;
+    if (evaluation->lines_fd < 0) return;
     const struct farm_run_workers *workers = evaluation->workers;
     const uint64_t every = (uint64_t)workers->plan->recipe.eval_every,
                    frames = farm_load_acquire(&workers->rings->stats->checkpoint_frames),

@@ -19,7 +19,7 @@ struct farm_run_evaluation {
     double return_mean, return_std;
 
     // The rest is private.
-    int lines_fd, document_fd, checkpoint_fd; // evals.jsonl; memory for what `farm eval` prints; 0: closed
+    int lines_fd, document_fd, checkpoint_fd; // evals.jsonl; memory for what `farm eval` prints; -1: closed
     size_t number;                            // the worker's
     bool running, skipped, silent;            // skipped: a point, as reported; silent: evals.jsonl refused a line
     uint64_t due_frames;                      // the newest multiple that has been due
@@ -42,6 +42,6 @@ enum farm_status farm_run_evaluation_add(struct farm_run_evaluation *evaluation,
 // At every tick. wall_s: of the run, all sessions.
 void farm_run_evaluation_tick(struct farm_run_evaluation *evaluation, double wall_s);
 
-void farm_run_evaluation_free(struct farm_run_evaluation *evaluation); // safe on a zeroed one
+void farm_run_evaluation_free(struct farm_run_evaluation *evaluation);
 
 #endif

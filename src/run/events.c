@@ -133,7 +133,7 @@ void farm_run_events_listen(struct farm_run_events *events) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < events->workers->worker_count; i++) {
         const struct farm_run_worker *worker = &events->workers->worker[i];
-        if (!worker->fd) continue;
+        if (worker->fd < 0) continue;
         assert(count < FARM_RUN_WATCHED_MAX);
         events->watcher[count] = worker;
         events->watched[count++] = worker->fd;
@@ -204,7 +204,7 @@ static enum farm_supervisor_turn on_tick(void *context) {
     const double seconds = workers->plan->recipe.seconds;
     const uint64_t now = farm_now_ns();
     farm_run_watch_tick(events->watch, now);
-    if (events->change->admission) farm_run_change_advance(events->change);
+    if (events->change->admission >= 0) farm_run_change_advance(events->change);
     farm_run_sessions_tick(events->sessions, now);
     find_start(events);
     note_progress(events, now);

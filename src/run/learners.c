@@ -137,8 +137,8 @@ static void readable(void *owner, uint32_t i) {
     const struct farm_run_learners *learners = owner;
     const struct farm_run_caller *caller = learners->workers->caller;
     char byte;
-    if (learners->change->admission) farm_run_change_advance(learners->change);
-    if (!learners->sample[0] || recv(learners->sample[0], &byte, 1, MSG_DONTWAIT) != 1) return;
+    if (learners->change->admission >= 0) farm_run_change_advance(learners->change);
+    if (learners->sample[0] < 0 || recv(learners->sample[0], &byte, 1, MSG_DONTWAIT) != 1) return;
     if (caller->on_update) caller->on_update(caller->context);
     (void)!write(learners->sample[0], &byte, 1);
 }
@@ -162,12 +162,12 @@ enum farm_status farm_run_learners_make(struct farm_run_learners *learners, stru
     if (status) return status;
     if (plan->deterministic && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, learners->sample))
         return farm_fail_errno(err, FARM_E_LIMIT, "no socket to the learner (ulimit -n)");
-    workers->worker[learners->first].fd = learners->sample[0] ? learners->sample[0] : learners->change->admission;
+    workers->worker[learners->first].fd = learners->sample[0] >= 0 ? learners->sample[0] : learners->change->admission;
     return farm_run_learners_enlist(learners, err);
 }
 
 void farm_run_learners_free(struct farm_run_learners *learners) {
     for (int i = 0; i < 2; i++)
-        if (learners->sample[i]) close(learners->sample[i]);
+        if (learners->sample[i] >= 0) close(learners->sample[i]);
     free(learners->keep);
 }

@@ -18,13 +18,13 @@ struct farm_run_learners {
     struct farm_run_worker_ops ops;
     struct farm_bitmap cpus;
     int *keep;     // descriptors
-    int sample[2]; // a deterministic run's socket between supervisor and learner (learner/config.h); 0: none
+    int sample[2]; // a deterministic run's socket between supervisor and learner (learner/config.h); -1: none
 };
 
 // Registers the learner and adds it to the supervisor. Called after rings, bells, stats, the actors and the admission
 // socket.
 enum farm_status farm_run_learners_make(struct farm_run_learners *learners, struct farm_error *err);
-void farm_run_learners_free(struct farm_run_learners *learners); // safe on a zeroed one
+void farm_run_learners_free(struct farm_run_learners *learners);
 
 // Once more, after all workers have ended and with new rings.
 enum farm_status farm_run_learners_enlist(struct farm_run_learners *learners, struct farm_error *err);

@@ -7,12 +7,12 @@
 
 enum farm_status farm_run_make(struct farm_run *run, const struct farm_run_request *request, struct farm_error *err) {
     *run = (struct farm_run){
-        .workers = {.plan = &run->plan, .rings = &run->rings, .caller = &run->caller},
+        .workers = {.plan = &run->plan, .rings = &run->rings, .caller = &run->caller, .video = -1},
         .watch = {.workers = &run->workers, .learners = &run->learners},
-        .change = {.workers = &run->workers},
-        .learners = {.workers = &run->workers, .change = &run->change},
+        .change = {.workers = &run->workers, .admission = -1},
+        .learners = {.workers = &run->workers, .change = &run->change, .sample = {-1, -1}},
         .sessions = {.bridges = &run->bridges, .change = &run->change},
-        .evaluation = {.workers = &run->workers},
+        .evaluation = {.workers = &run->workers, .lines_fd = -1, .document_fd = -1, .checkpoint_fd = -1},
         .events = {.workers = &run->workers,
                    .watch = &run->watch,
                    .change = &run->change,
@@ -104,6 +104,7 @@ enum farm_status farm_run_execute(struct farm_run *run, bool *interrupted, struc
 }
 
 void farm_run_free(struct farm_run *run) {
+    if (!run->workers.plan) return;
     farm_supervisor_free(run->workers.supervisor);
     farm_run_evaluation_free(&run->evaluation);
     farm_run_sessions_free(&run->sessions);

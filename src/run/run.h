@@ -32,6 +32,6 @@ enum farm_status farm_run_build(struct farm_run *run, struct farm_error *err);
 // Runs until the end. *interrupted: by a signal. FARM_E_DEAD: the run failed, for whatever reason.
 enum farm_status farm_run_execute(struct farm_run *run, bool *interrupted, struct farm_error *err);
 
-void farm_run_free(struct farm_run *run);
+void farm_run_free(struct farm_run *run); // safe on a zeroed one
 
 #endif

@@ -29,7 +29,7 @@ struct farm_learner_config farm_run_learner_settings(const struct farm_run_plan 
     const struct farm_recipe *recipe = &plan->recipe;
     const struct farm_plan *placement = plan->placement;
     struct farm_learner_config config = {
-        .rings = {.spec = &plan->ring_spec},
+        .rings = {.spec = &plan->ring_spec, .admission = -1},
         .shard_count = plan->shards,
         .device = {.kind = plan->device,
                    .cuda_library = plan->device != FARM_DEVICE_CPU ? plan->cuda_library : NULL,
@@ -53,7 +53,8 @@ struct farm_learner_config farm_run_learner_settings(const struct farm_run_plan 
         .memory_node = placement->learner_node,
         .deterministic = {.on = plan->deterministic,
                           .checkpoint_every_updates = (uint64_t)recipe->checkpoint_updates,
-                          .metrics_every_updates = (uint64_t)recipe->metrics_updates},
+                          .metrics_every_updates = (uint64_t)recipe->metrics_updates,
+                          .sample_fd = -1},
     };
     for (uint32_t k = 0; k < plan->shards; k++) {
         config.shards[k].node = placement->shard_node[k];

@@ -15,8 +15,8 @@ enum farm_status farm_run_workers_reserve(struct farm_run_workers *workers, cons
     if (!all) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for %zu workers", *first + count);
     workers->worker = all;
     for (uint32_t i = 0; i < count && !status; i++) {
-        all[workers->worker_count++] =
-            (struct farm_run_worker){.ops = ops, .owner = owner, .i = i, .numbered = ops->numbered || count > 1};
+        all[workers->worker_count++] = (struct farm_run_worker){
+            .ops = ops, .owner = owner, .i = i, .numbered = ops->numbered || count > 1, .fd = -1};
         status = farm_supervisor_reserve(workers->supervisor, err);
     }
     return status;
@@ -74,7 +74,7 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
                                                .options = env->options,
                                                .option_count = env->option_count,
                                                .seed = farm_run_workers_seed(workers),
-                                               .video = a == 0 ? workers->video : 0,
+                                               .video = a == 0 ? workers->video : -1,
                                                .obs_far = rings_outgrow_caches(plan),
                                                .spin_ns = farm_run_spin_ns(&plan->recipe, shared),
                                                .rings_late = shared};
@@ -85,7 +85,7 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
     *spec = (struct farm_worker_spec){.body = actor_body,
                                       .context = &actor->config,
                                       .keep = actor->keep,
-                                      .keep_count = actor->config.video ? 4 : 3,
+                                      .keep_count = sizeof actor->keep / sizeof *actor->keep,
                                       .cpus = plan->recipe.pin ? &actor->cpus : NULL,
                                       .memory_node = actor->memory_node,
                                       .final_status = FARM_ACTOR_ENV_BROKEN,
@@ -99,8 +99,8 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
         {"--up-fd", .number = (uint64_t)ring->up.fd},      {"--down-fd", .number = (uint64_t)ring->down.fd_readonly},
         {"--event-fd", .number = (uint64_t)bell},          {"--seed", .number = actor->config.seed},
         {"--spin-ns", .number = actor->config.spin_ns},    {"--video-fd", .number = (uint64_t)actor->config.video}};
-    enum farm_status status =
-        farm_env_program_make(env, NULL, arguments, sizeof arguments / sizeof *arguments, &actor->program, err);
+    const size_t count = sizeof arguments / sizeof *arguments - (actor->config.video < 0);
+    enum farm_status status = farm_env_program_make(env, NULL, arguments, count, &actor->program, err);
     spec->body = NULL;
     spec->argv = actor->program.argv;
     spec->environment = actor->program.environment;

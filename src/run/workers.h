@@ -32,7 +32,7 @@ struct farm_run_worker {
     void *owner;
     uint32_t i;
     bool numbered;
-    int fd; // wakes the supervisor until the run stops; 0: none
+    int fd; // wakes the supervisor until the run stops; -1: none
     struct farm_run_stop {
         uint64_t since_ns; // when it was found stopped; 0: it runs
         bool reported;
@@ -65,7 +65,7 @@ struct farm_run_workers {
 
     // the command, before farm_run_build
     const char *run_path;                    // where a restarted learner finds checkpoints; NULL: it starts as at first
-    int video;                               // pipe that actor 0 films to (actor/film.h); 0: none
+    int video;                               // pipe that actor 0 films to (actor/film.h); -1: none
     char checkpoint[FARM_RUN_PATH_MAX + 64]; // that the learner loads; "": learner.checkpoints.load
 
     struct farm_run_worker *worker; // [worker_count] by the supervisor's number; the actors' are 0..places-1

@@ -84,6 +84,7 @@ static struct farm_actor_config actor_config(struct farm *farm, const struct far
                                       .learner_eventfd = farm->bell,
                                       .api = api,
                                       .seed = 42,
+                                      .video = -1,
                                       .spin_ns = 1000};
 }
 

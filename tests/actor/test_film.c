@@ -149,5 +149,5 @@ Test(film, ends_without_a_reader) {
     close(filmed.pipe);
     filmed.pipe = 0;
     for (int n = 0; n < 3; n++) step(&filmed);
-    cr_assert_eq(filmed.film.fd, 0);
+    cr_assert_eq(filmed.film.fd, -1);
 }

@@ -85,6 +85,7 @@ static enum farm_status add_actor(struct farm *farm, uint32_t a, struct farm_err
                                                  .answer = chaos_answer,
                                                  .api = &chaos_env,
                                                  .seed = farm->shape->seed,
+                                                 .video = -1,
                                                  .spin_ns = farm->shape->spin_ns,
                                                  .rings_late = farm->shape->rings_late,
                                                  .nap_ns = farm->shape->nap_ns};

@@ -92,9 +92,9 @@ static struct farm_admission_reply receive_reply(uint32_t r) {
     return reply;
 }
 
-// `wake`: of a bridge in the actor's place; 0: none.
+// `wake`: of a bridge in the actor's place; -1: none.
 static struct farm_admission_reply send_request(enum farm_admission_kind kind, uint32_t r, int wake) {
-    struct farm_admission_request request = {.kind = kind, .ring = r, .wake = wake};
+    struct farm_admission_request request = {.kind = kind, .ring = r, .up_writable = -1, .wake = wake};
     struct farm_error err = {0};
     if (kind == FARM_ADMISSION_JOIN) {
         request.fds[0] = farm.made[r % PLACES].up.fd_readonly;
@@ -113,12 +113,12 @@ static void join_with(uint32_t r, int wake) {
 }
 
 static void join_ring(uint32_t r) {
-    join_with(r, 0);
+    join_with(r, -1);
 }
 
 // The ring stays open.
 static void leave_ring(uint32_t r) {
-    const struct farm_admission_reply reply = send_request(FARM_ADMISSION_LEAVE, r, 0);
+    const struct farm_admission_reply reply = send_request(FARM_ADMISSION_LEAVE, r, -1);
     cr_assert_eq(reply.status, FARM_OK, "%s", reply.error.message);
     farm.there[r] = false;
 }
@@ -129,7 +129,7 @@ static void leave_and_close(uint32_t r) {
 }
 
 static void expect_refused(enum farm_admission_kind kind, uint32_t r, enum farm_status status, const char *why) {
-    const struct farm_admission_reply reply = send_request(kind, r, 0);
+    const struct farm_admission_reply reply = send_request(kind, r, -1);
     cr_assert_eq(reply.status, status, "%d: %s", reply.status, reply.error.message);
     cr_assert(strstr(reply.error.message, why) != NULL, "no '%s' in: %s", why, reply.error.message);
 }
@@ -266,7 +266,7 @@ Test(admission, a_ring_whose_descriptors_find_no_room_is_refused) {
         cr_assert_eq(prlimit(farm.learner, RLIMIT_NOFILE, &before, NULL), 0);
         cr_assert_eq(descriptors_of(farm.learner), descriptors);
     }
-    cr_assert_eq(send_request(FARM_ADMISSION_JOIN, 1, 0).status, FARM_OK);
+    cr_assert_eq(send_request(FARM_ADMISSION_JOIN, 1, -1).status, FARM_OK);
     farm.there[1] = true;
     act_until_answered(2 * STEPS);
 }
@@ -349,8 +349,11 @@ Test(admission, a_learner_that_comes_back_has_the_rings_that_are_there_and_gets_
     act_until_answered(STEPS);
     test_farm_end(&farm, SIGKILL);
     struct farm_error err;
-    const struct farm_admission_request old = {
-        .kind = FARM_ADMISSION_JOIN, .ring = 0, .fds = {farm.made[0].up.fd_readonly, farm.made[0].down.fd}};
+    const struct farm_admission_request old = {.kind = FARM_ADMISSION_JOIN,
+                                               .ring = 0,
+                                               .fds = {farm.made[0].up.fd_readonly, farm.made[0].down.fd},
+                                               .up_writable = -1,
+                                               .wake = -1};
     const uint32_t descriptors = descriptors_of(getpid());
     cr_assert_eq(farm_admission_send_request(admission, &old, &err), FARM_OK);
     farm_admission_clear(admission, learners_end);

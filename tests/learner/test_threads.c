@@ -80,6 +80,7 @@ static void run_both(uint64_t spin_ns) {
                                              .learner_eventfd = farm.bell,
                                              .api = cartpole,
                                              .seed = 1,
+                                             .video = -1,
                                              .spin_ns = spin_ns};
     farm.there[0] = true;
     test_farm_lend(&farm);

@@ -43,7 +43,8 @@ struct rig {
 // V-trace with Adam over an "mlp" of flat observations, f32, one training thread, anywhere. The
 // caller adds seed and batch sizes.
 static inline struct farm_learner_config test_learner_config(int flat, int actions, uint32_t unroll) {
-    return (struct farm_learner_config){.net = *farm_net_find("mlp", NULL),
+    return (struct farm_learner_config){.rings = {.admission = -1},
+                                        .net = *farm_net_find("mlp", NULL),
                                         .io = {.stack = 1, .flat = flat, .actions = actions},
                                         .algo = {.unroll = unroll,
                                                  .stack = 1,
@@ -58,6 +59,7 @@ static inline struct farm_learner_config test_learner_config(int flat, int actio
                                                  .adam_epsilon = 1e-8},
                                         .arithmetic = {.precision = FARM_PRECISION_F32},
                                         .training = {.threads = 1},
+                                        .deterministic = {.sample_fd = -1},
                                         .memory_node = -1,
                                         .frames_per_step = 1};
 }

@@ -192,7 +192,8 @@ static bool run_probe(const void *context, void *result) {
                                              .plugin_env = plugin ? env->name : NULL,
                                              .options = env->options,
                                              .option_count = env->option_count,
-                                             .seed = probe->seed};
+                                             .seed = probe->seed,
+                                             .video = -1};
     struct farm_bare bare;
     struct farm_error err;
     uint64_t taken_ns;

@@ -67,14 +67,14 @@ static int spawn(struct farm_video *video, char *const *argv, int input) {
 static void close_all(struct farm_video *video) {
     const int fds[] = {video->pipe, video->output, video->errors};
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
-        if (fds[i] > 0) close(fds[i]);
-    video->pipe = video->output = video->errors = 0;
+        if (fds[i] >= 0) close(fds[i]);
+    video->pipe = video->output = video->errors = -1;
 }
 
 enum farm_status farm_video_start(const struct farm_video_options *options, struct farm_video *video,
                                   struct farm_error *err) {
     char python[PATH_MAX], package[PATH_MAX], program[PATH_MAX + 32], games[24], seconds[32], rate[24];
-    *video = (struct farm_video){.options = options};
+    *video = (struct farm_video){.options = options, .pipe = -1, .output = -1, .errors = -1};
     snprintf(video->part, sizeof video->part, "%s.part", options->path);
     enum farm_status status = farm_path_python(python, sizeof python, err);
     if (!status) status = farm_path_package(package, sizeof package, err);
@@ -156,9 +156,9 @@ static bool collect(pid_t pid, int *ended) {
 enum farm_status farm_video_finish(struct farm_video *video, json_t **result, struct farm_error *err) {
     int ended = 0;
     *result = NULL;
-    if (!video->pipe) return farm_fail(err, FARM_E_IO, "no %s: the encoder was not started", video->options->path);
+    if (video->pipe < 0) return farm_fail(err, FARM_E_IO, "no %s: the encoder was not started", video->options->path);
     close(video->pipe);
-    video->pipe = 0;
+    video->pipe = -1;
     const enum farm_status status =
         collect(video->pid, &ended)
             ? farm_fail(err, FARM_E_INTERRUPTED, "no %s: a signal stopped the encoder", video->options->path)

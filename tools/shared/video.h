@@ -21,7 +21,7 @@ struct farm_video_options {
 struct farm_video {
     const struct farm_video_options *options;
     pid_t pid;
-    int pipe;   // for the actor; 0: not started
+    int pipe;   // for the actor; -1: not started
     int output; // the encoder's stdout and stderr: memfds
     int errors;
     char part[4096]; // PATH.part until the film is complete
