@@ -14,14 +14,14 @@
 // One optimiser step over units of a slot (algo.h): columns, or rows t * columns + c. At most farm_algo_pass_units.
 struct farm_pass {
     const uint32_t *indices; // [count] of the units to train on; NULL: all
-    uint32_t count;          // of indices; 0 for all
+    uint32_t count;          // number of indices; 0: all units
     double learning_rate;
     double schedule; // the scheduled learning rate, as a share of the first
 };
 
 struct farm_pass_stats {
     double terms[FARM_ALGO_TERMS_MAX]; // the algorithm's, sums over rows; term 0 is the weight
-    double grad_norm;                  // of the last pass, before clipping, or of the first one that is not finite:
+    double grad_norm;                  // the last pass's, before clipping, or the first that is not finite:
                                        // it and the next passes have changed nothing
     uint64_t bad_step;                 // then: that pass, counted as optimiser_step
     const char *bad_tensor;            // and the tensor nearest to the loss whose gradient is not finite; NULL: unknown
@@ -41,20 +41,20 @@ struct farm_backend_state {
         float *values;
     } vectors[FARM_BACKEND_VECTORS_MAX];
     uint64_t optimiser_step; // passes so far
-    uint64_t version;        // of the newest published parameters
+    uint64_t version;        // the newest published parameters'
 };
 
 struct farm_lanes; // lanes.h
 
 struct farm_backend_config {
-    const struct farm_learner_config *learner; // outlives the backend
-    const struct farm_algo_plan *plan;         // likewise
-    const struct farm_net *net;                // likewise
-    struct farm_head head;                     // of the environment's actions
-    uint32_t width_max;                        // environments of the widest lane
-    uint32_t columns_max;                      // of an iteration
-    const struct farm_lanes *lanes;            // all places, for a backend that maps rings; outlives the backend
-    uint32_t shards;                           // >= 1
+    const struct farm_learner_config *learner; // outlives the backend, as plan and net do
+    const struct farm_algo_plan *plan;
+    const struct farm_net *net;
+    struct farm_head head;          // for the environment's actions
+    uint32_t width_max;             // environments of the widest lane
+    uint32_t columns_max;           // most columns of an iteration
+    const struct farm_lanes *lanes; // all places, for a backend that maps rings; outlives the backend
+    uint32_t shards;                // >= 1
 };
 
 struct farm_backend;

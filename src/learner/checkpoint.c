@@ -379,7 +379,7 @@ enum farm_status farm_checkpoint_load(const char *path, const struct farm_net *n
     enum farm_status status = image_read(path, &image, err);
     if (status) return status;
     *has_optimiser = has_optimiser_of(&image, net, state);
-    uint32_t count = 0; // of the vectors to be read
+    uint32_t count = 0; // vectors to be read
     for (uint32_t v = 0; v < state->vector_count; v++)
         if (*has_optimiser || !is_optimiser(state->vectors[v].name)) vectors[count++] = &state->vectors[v];
     for (uint32_t v = 0; v < count && !status; v++) {

@@ -11,11 +11,11 @@ struct farm_policy {
     struct farm_board_reader parameters;
     struct farm_policy_config config;
     struct farm_executor *executor;
-    uint64_t version; // of the executor's parameters; UINT64_MAX: none yet
-    // of a call's rows [rows_max]
+    uint64_t version; // the executor's parameters; UINT64_MAX: none yet
+    // a call's rows, [rows_max] each
     const void **observations; // [farm_net_pointers]
     float *policy, *value;     // [head.outputs], [1]
-    uint8_t *flags;            // of a network with a state
+    uint8_t *flags;            // only a network with a state reads them
     float *state[2];           // [net->state] before and after the step
 };
 

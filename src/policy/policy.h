@@ -23,12 +23,12 @@ struct farm_policy_rows {
 
 struct farm_policy_config {
     const struct farm_net *net;               // outlives the policy
-    struct farm_head head;                    // of the environment's actions
+    struct farm_head head;                    // for the environment's actions
     const struct farm_arithmetic *arithmetic; // copied
     struct farm_board *board;                 // its parameters; outlives the policy, which becomes a reader of it
-    uint32_t rows_max;                        // of one call
+    uint32_t rows_max;                        // most environments of one call
     struct farm_sampler sampler;
-    const struct farm_bitmap *cpus; // of the thread that will answer, whose node then has the memory; NULL: any
+    const struct farm_bitmap *cpus; // CPUs of the thread that will answer, whose node then has the memory; NULL: any
 };
 
 struct farm_policy;

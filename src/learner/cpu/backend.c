@@ -17,7 +17,7 @@
 #include "policy/policy.h"
 #include "shm/heap.h"
 
-enum { FRAME_ROWS = 96, FLAT_ROWS = 1024 }; // of a micro-batch: they keep a core busy and do not delay inference
+enum { FRAME_ROWS = 96, FLAT_ROWS = 1024 }; // micro-batches that keep a core busy and do not delay inference
 // Deterministic: the same sums for any number of training threads, of which at most SUMS are busy.
 enum { SUMS = 8, FIXED_FLAT_ROWS = 256 };
 
@@ -52,7 +52,7 @@ struct farm_backend {
     const struct farm_algo_plan *plan;
     const struct farm_net *net;
     struct farm_head head;
-    struct farm_arithmetic arithmetic; // of all executors
+    struct farm_arithmetic arithmetic; // all executors' own
     uint32_t columns_max;
     uint32_t micro_batch;   // units of one forward and backward pass
     struct farm_heap *heap; // on the learner's node
@@ -318,8 +318,8 @@ static struct farm_pool *pool_of(const struct farm_backend *backend) {
     return backend->threads.used > 1 ? backend->threads.pool : NULL;
 }
 
-// Begins work on units of an iteration in so many threads: divides them into chunks; deterministic: the same chunks for
-// any number of threads.
+// Begins work on units of an iteration in `threads` threads: divides them into chunks; deterministic: the same chunks
+// for any number of threads.
 static void begin_work(struct farm_backend *backend, struct farm_iteration *iteration, uint32_t units,
                        uint32_t threads) {
     const uint32_t divisor = backend->learner->deterministic.on ? 1 : threads, each = (units + divisor - 1) / divisor;

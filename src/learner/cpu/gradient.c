@@ -10,7 +10,7 @@ struct farm_cpu_gradient {
     struct farm_cpu_gradient_config config;
     struct farm_executor *executor;
     uint64_t work; // whose parameters it has
-    // of one forward pass's rows
+    // one forward pass's rows
     const void **observations; // [farm_net_pointers]
     struct farm_gathered gathered;
     float *policy, *dpolicy, *value, *dvalue;

@@ -8,12 +8,12 @@
 #include "nn/executor.h"
 
 struct farm_cpu_gradient_config {
-    const struct farm_net *net;               // outlives the gradient
-    const struct farm_algo_config *algo;      // likewise
-    const struct farm_algo_plan *plan;        // likewise
+    const struct farm_net *net; // outlives the gradient, as algo and plan do
+    const struct farm_algo_config *algo;
+    const struct farm_algo_plan *plan;
     const struct farm_arithmetic *arithmetic; // copied
     struct farm_head head;
-    uint32_t units_max; // of one call
+    uint32_t units_max; // most units of one call
 };
 
 // A sum over units: of their gradients and of the algorithm's terms.
@@ -25,7 +25,7 @@ struct farm_cpu_sum {
 
 struct farm_cpu_gradient;
 
-// Rows of one forward pass of so many units.
+// Rows of one forward pass over `units` units.
 size_t farm_cpu_gradient_rows(const struct farm_algo_plan *plan, uint32_t units);
 
 // FARM_E_LIMIT: no memory; or what the executor refuses.

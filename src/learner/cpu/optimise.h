@@ -10,14 +10,14 @@ struct farm_cpu_optimiser {
     const struct farm_net *net;
     struct farm_optimiser_config config;
     struct farm_optimiser_state state;
-    struct farm_optimiser_factors factors; // of the present step
+    struct farm_optimiser_factors factors; // the present step's
     float *params;                         // in training
     const float *trainable;                // [parameter_count] 1, or 0 for what the optimiser leaves; NULL: all ones
     bool *masked;                          // [blocks] whether `trainable` has a 0 there
     float **gradients; // [gradient_count] the caller's, of [parameter_count]; the first one becomes the sum of all
     uint32_t gradient_count;
     double *squares;        // [blocks] of that sum
-    struct farm_pool *pool; // of the present sum and step; NULL: the caller alone
+    struct farm_pool *pool; // computes the present sum and step; NULL: the caller alone
     uint32_t threads;
 };
 

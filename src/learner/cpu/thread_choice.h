@@ -10,7 +10,7 @@
 struct farm_thread_choice {
     uint32_t threads;     // all of them
     bool fixed;           // all compute every pass
-    uint64_t least_ns[2]; // of a timed pass with one thread, with all
+    uint64_t least_ns[2]; // shortest timed pass with one thread, with all
     uint32_t passes;      // since the first one of the newest timing
     bool logged;
 };
