@@ -58,10 +58,6 @@ enum { NET_COUNT = sizeof nets / sizeof nets[0] };
 
 static const float policy_scale = 0.01f;
 
-const struct farm_net_spec *farm_net_at(size_t i) {
-    return i < NET_COUNT ? &nets[i] : NULL;
-}
-
 const struct farm_net_spec *farm_net_find(const char *name, struct farm_error *err) {
     for (size_t i = 0; i < NET_COUNT; i++)
         if (strcmp(nets[i].name, name) == 0) return &nets[i];

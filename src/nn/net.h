@@ -64,7 +64,6 @@ struct farm_net_spec {
 //   deep     IMPALA's large net (fig. 3 right): three sections of 16, 32 and 32 channels, each conv
 //            3x3/1 without activation, max-pool 3x3/2, two residual blocks of 3x3; ReLU, FC 256, ReLU
 // Their LSTM, if any, is farm_net_io's.
-const struct farm_net_spec *farm_net_at(size_t i);
 const struct farm_net_spec *farm_net_find(const char *name, struct farm_error *err);
 
 // A part of the flat input: what a row's pointer to it means.

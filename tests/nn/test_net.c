@@ -128,12 +128,9 @@ Test(nn, names_tensors_in_order_without_gaps_as_pytorchs_module_list_does) {
 }
 
 Test(nn, lists_networks_and_names_them_if_one_is_unknown) {
-    size_t i = 0;
-    for (; farm_net_at(i) != NULL; i++) cr_assert_eq(farm_net_find(farm_net_at(i)->name, NULL), farm_net_at(i));
-    cr_assert_eq(i, 6);
     cr_assert_null(farm_net_find("shalow", &err));
     cr_assert_eq(err.status, FARM_E_NOT_FOUND);
-    cr_assert_not_null(strstr(err.message, "shallow, nature, lite, mlp, separate, deep"));
+    cr_assert_str_eq(strstr(err.message, "shallow"), "shallow, nature, lite, mlp, separate, deep");
 }
 
 Test(nn, refuses_inputs_that_do_not_fit) {
@@ -407,5 +404,4 @@ Test(nn, orthogonal_initial_weights_keep_the_size_of_features) {
         const double size = expected > 0 ? feature_size(nets[i].name, layers - 1, FARM_INIT_UNIFORM) : 0;
         cr_expect(size >= expected / 1.3 && size <= expected * 1.3, "%s: %.3g, not %.3g", nets[i].name, size, expected);
     }
-    cr_expect_null(farm_net_at(sizeof nets / sizeof *nets), "a net that is not in this table");
 }
