@@ -1,6 +1,6 @@
 """The pictures of `farm bw --svg`: plot_bw.py DOCUMENT FOLDER draws the document's matrices and curves with matplotlib, one
 SVG file each, and prints {"files": [path], "skipped": [{"pictures": [name], "reason": text}]}. Fewer than two figures make no
-picture. Without arguments it loads matplotlib and exits: status 1 if it is missing."""
+picture. Without arguments it looks for matplotlib and exits: status 1 if it is missing."""
 
 import json
 import math
@@ -11,7 +11,8 @@ try:
     import matplotlib
 
     matplotlib.use("svg")
-    from matplotlib import pyplot
+    if len(sys.argv) > 1:  # this takes longest
+        from matplotlib import pyplot
 except ImportError as missing:
     sys.exit(f"farm bw --svg: {missing}")
 

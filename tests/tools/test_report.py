@@ -32,20 +32,20 @@ class Report(unittest.TestCase):
         cls.folder = pathlib.Path(folder.name)
         timed = ("--env", f"native/catch,native/cacth,plugin:{cls.folder}/a.so,plugin:/proc/a.so", "--seconds", "0.5")
         cls.plain = cls.document("--no-fps", "--no-bw", "--host")
-        cls.timed = cls.document("--no-bw", *timed)
+        cls.timed = cls.document("--no-bw", *timed, FARM_PYTHON="false")  # Python's environments take long
         cls.printed = cls.report("--out", "report.md", *timed[:1], "native/catch,native/cacth", *timed[2:])
         cls.page = (cls.folder / "report.md").read_text()
         cls.doctor = json.loads(run_farm("doctor", "--json", folder=cls.folder).stdout)
 
     @classmethod
-    def report(cls, *arguments):
-        result = run_farm("report", *arguments, folder=cls.folder)
+    def report(cls, *arguments, **environment):
+        result = run_farm("report", *arguments, folder=cls.folder, **environment)
         assert result.returncode == 0, result.stderr
         return result.stdout
 
     @classmethod
-    def document(cls, *arguments):
-        return json.loads(cls.report("--json", *arguments))
+    def document(cls, *arguments, **environment):
+        return json.loads(cls.report("--json", *arguments, **environment))
 
     def test_has_the_documents_of_its_parts(self):
         self.assertEqual((self.plain["schema_version"], self.plain["fps"], self.plain["failed"]), (1, [], []))

@@ -172,7 +172,7 @@ class Usage(InFolder):
     def test_output_that_nothing_reads_does_not_end_a_command(self):
         train = "train --env native/catch --frames 5k --run"
         for status, line in (
-            (0, "--help"), (0, "envs"), (0, "topo"), (0, "train --help"), (0, "doctor native/catch --check numbers"), (0, f"{train} a"),
+            (0, "--help"), (0, "envs native/catch"), (0, "topo"), (0, "train --help"), (0, "doctor native/catch --check numbers"), (0, f"{train} a"),
             (0, "eval a --episodes 2"), (0, "fps --env native/catch --seconds 0.5 --ladder off"), (1, f"{train} b --json"), (2, "envs --what"),
         ):
             with self.subTest(line):
@@ -181,7 +181,7 @@ class Usage(InFolder):
 
     def test_output_that_cannot_be_written_fails_a_command(self):
         train = "train --env native/catch --frames 5k --run a"
-        for line in "--help", "--version", "envs", "topo", "train --help", "doctor native/catch --check numbers", train, "eval a --episodes 2":
+        for line in "--help", "--version", "envs native/catch", "topo", "train --help", "doctor native/catch --check numbers", train, "eval a --episodes 2":
             with self.subTest(line), open("/dev/full", "w") as full:
                 done = subprocess.run([FARM, *line.split()], cwd=self.folder, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
                 self.assertEqual(done.returncode, 1, done.stderr)
