@@ -101,28 +101,11 @@ static void make_backends(struct table *table, const char *name, bool train, uin
 
 // ---- the arithmetic ----
 
-// Multiplications of one observation's forward pass; *first: of the first layer.
-static double multiplications(const struct farm_net *net, double *first) {
-    double sum = 0;
-    for (int i = 0; i < net->op_count; i++) {
-        const struct farm_net_op *op = &net->ops[i];
-        double of_op = 0;
-        if (op->kind == FARM_NET_OP_CONV)
-            of_op = (double)farm_shape_count(op->out) * op->in.channels * op->kernel * op->kernel;
-        else if (op->kind == FARM_NET_OP_DENSE)
-            of_op = (double)farm_shape_count(op->in) * op->out.channels;
-        else if (op->kind == FARM_NET_OP_LSTM)
-            of_op = (double)op->in.channels * op->out.channels;
-        if (i == 0) *first = of_op;
-        sum += of_op;
-    }
-    return sum;
-}
-
 // Forward; in training also the gradients of weights and, except in the first layer, of inputs.
 static double flops_per_observation(const struct farm_net *net, bool train) {
-    double first = 0, all = multiplications(net, &first);
-    return 2 * (train ? 3 * all - first : all);
+    double all = 0;
+    for (int i = 0; i < net->op_count; i++) all += farm_net_multiplications(net, i);
+    return 2 * (train ? 3 * all - farm_net_multiplications(net, 0) : all);
 }
 
 static void make_reference(struct reference *reference) {

@@ -47,12 +47,7 @@ struct candidate {
 
 static double multiplications(const struct farm_net *net) {
     double sum = 0;
-    for (int i = 0; i < net->op_count; i++) {
-        const struct farm_net_op *op = &net->ops[i];
-        const double area = op->kind == FARM_NET_OP_CONV ? op->kernel * op->kernel : 1;
-        const double in = op->kind == FARM_NET_OP_DENSE ? (double)farm_shape_count(op->in) : op->in.channels;
-        if (op->weight >= 0) sum += (double)farm_shape_count(op->out) * in * area;
-    }
+    for (int i = 0; i < net->op_count; i++) sum += farm_net_multiplications(net, i);
     return sum;
 }
 

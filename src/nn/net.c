@@ -355,6 +355,14 @@ static int other_than(int a, int b) {
     return i;
 }
 
+double farm_net_multiplications(const struct farm_net *net, int i) {
+    const struct farm_net_op *op = &net->ops[i];
+    const double positions = op->out.height > 0 ? (double)op->out.height * op->out.width : 1;
+    if (op->weight < 0) return 0;
+    const struct farm_tensor *heads = &net->tensors[op->weight + 1]; // the value's weight, after the policy's
+    return positions * (double)(net->tensors[op->weight].count + (i == net->op_count - 1 ? heads->count : 0));
+}
+
 struct farm_pool farm_net_pool(const struct farm_net_op *op) {
     return (struct farm_pool){
         .height = op->in.height,

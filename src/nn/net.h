@@ -160,6 +160,9 @@ struct farm_net {
     struct farm_net_op ops[FARM_NET_OPS_MAX];
 };
 
+// Multiplications of op i in one row's forward pass.
+double farm_net_multiplications(const struct farm_net *net, int i);
+
 // The pool that an op is.
 struct farm_pool farm_net_pool(const struct farm_net_op *op);
 
