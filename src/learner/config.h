@@ -56,12 +56,6 @@ struct farm_learner_device {
     double limit_s;                         // a GPU hangs if an inference or update takes longer; 0: 600 s
 };
 
-struct farm_learner_arithmetic { // nn/arithmetic.h
-    enum farm_precision precision;
-    const char *cpu_name;             // NULL: unknown
-    const char *run_file, *user_file; // NULL: none
-};
-
 struct farm_learner_inference {
     uint32_t batch_max; // observations of one forward pass
     double wait_ms;     // longest wait of a ready lane for others in its batch
@@ -115,7 +109,7 @@ struct farm_learner_config {
     struct farm_net_io io;
     struct farm_head_options head;
     struct farm_algo_config algo;
-    struct farm_learner_arithmetic arithmetic;
+    struct farm_arithmetic_request arithmetic; // precision, CPU and files; the CPU backend fills in the rest
     struct farm_learner_inference inference;
     struct farm_learner_training training;
     uint32_t frames_per_step;

@@ -120,18 +120,13 @@ static uint32_t choose_micro_batch(const struct farm_backend *backend) {
 // One arithmetic for inference and training, so that the policy that acted is the one that is trained.
 static enum farm_status choose_arithmetic(struct farm_backend *backend, struct farm_error *err) {
     const struct farm_learner_config *learner = backend->learner;
-    const struct farm_arithmetic_request request = {
-        .net = backend->net,
-        .precision = learner->arithmetic.precision,
-        .train_rows = learner->evaluate ? 0 : (int)farm_cpu_gradient_rows(backend->plan, backend->micro_batch),
-        .infer_rows = (int)learner->inference.batch_max,
-        .version_rows =
-            (int)(farm_algo_pass_units(backend->plan, backend->columns_max) * farm_algo_unit_rows(backend->plan)),
-        .fixed = learner->deterministic.on,
-        .cpu_name = learner->arithmetic.cpu_name,
-        .run_file = learner->arithmetic.run_file,
-        .user_file = learner->arithmetic.user_file,
-    };
+    struct farm_arithmetic_request request = learner->arithmetic;
+    request.net = backend->net;
+    request.train_rows = learner->evaluate ? 0 : (int)farm_cpu_gradient_rows(backend->plan, backend->micro_batch);
+    request.infer_rows = (int)learner->inference.batch_max;
+    request.version_rows =
+        (int)(farm_algo_pass_units(backend->plan, backend->columns_max) * farm_algo_unit_rows(backend->plan));
+    request.fixed = learner->deterministic.on;
     char text[FARM_ARITHMETIC_TEXT];
     const enum farm_status status = farm_arithmetic_choose(&request, &backend->arithmetic, text, err);
     if (status == FARM_OK) farm_log_info("arithmetic: %s", text);
