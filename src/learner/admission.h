@@ -26,7 +26,7 @@ struct farm_admission_request {
 struct farm_admission_reply {
     uint32_t ring;
     enum farm_status status;
-    struct farm_error error; // of a refusal
+    struct farm_error error; // why it refuses
 };
 
 // Both ends, close-on-exec. FARM_E_LIMIT.

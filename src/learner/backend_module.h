@@ -8,7 +8,7 @@
 
 // For the module, which has another copy of libfarm.
 struct farm_backend_host {
-    const char *commit; // of the program; the module must have the same one, because they share structs
+    const char *commit; // the program's; the module must have the same one, because they share structs
     enum farm_log_level log_level;
     const char *log_role;
 };

@@ -12,7 +12,7 @@
 // The run's figures when the backend had a state.
 struct farm_checkpoint_moment {
     uint64_t version;
-    struct farm_totals totals; // of all sessions
+    struct farm_totals totals; // over all sessions
     double return_mean;
     uint64_t games; // behind it, or more
 };
@@ -20,11 +20,11 @@ struct farm_checkpoint_moment {
 struct farm_checkpoint_writer {
     const struct farm_learner_parts *parts;
     uint64_t version;                     // newest published; set by the trainer
-    uint64_t due_ns, due_frames;          // of the next file, whichever comes first; due_frames 0: no such
-    struct farm_checkpoint_moment copied; // of the state that a lost device leaves
-    uint64_t saved_version;               // of the newest file, or of the first parameters
+    uint64_t due_ns, due_frames;          // when the next file is due, whichever comes first; due_frames 0: never
+    struct farm_checkpoint_moment copied; // the state that a lost device leaves
+    uint64_t saved_version;               // the newest file's, or the first parameters'
     bool saved;                           // this learner has written a file
-    double best_return;                   // of the best file; -INFINITY: none
+    double best_return;                   // the best file's; -INFINITY: none
 };
 
 // Removes files that a killed learner left half written; reads the return of the best one.

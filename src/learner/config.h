@@ -32,7 +32,7 @@ struct farm_learner_shard {
     int eventfd;                    // its bell, which the actors of its rings ring
     const char *gpu;                // PCI bus id; NULL: CUDA's device of the shard's number
     const struct farm_bitmap *cpus; // where its thread runs; NULL: on all of the process
-    int node;                       // of the CPUs; -1: any. Only for several shards on CPUs
+    int node;                       // the CPUs'; -1: any. Only for several shards on CPUs
 };
 
 // -1 stands for no descriptor. The learner owns those that it is given.
@@ -116,7 +116,7 @@ struct farm_learner_config {
     int memory_node; // NUMA node of parameters, gradients and optimiser state; -1: anywhere
 
     struct farm_learner_target target;
-    struct farm_totals before; // of the sessions before this one (resume)
+    struct farm_totals before; // sums over the sessions before this one (resume)
     struct farm_learner_checkpoints checkpoints;
     struct farm_learner_deterministic deterministic;
 

@@ -205,7 +205,7 @@ static bool target_reached(const struct farm_inference *inference) {
 }
 
 // Synchronous: a step after a window's last (CENTRAL: that last one itself) was answered because the window's iteration
-// was over. Training has no more of it, also where `consumed` is still 0 because of the stack.
+// was over. Training no longer holds that window, even if `consumed` is still 0 because of the stack.
 static void release_trained(const struct farm_inference *inference, struct farm_intake_lane *lane) {
     const struct farm_window_shape *shape = &inference->parts->plan.shape;
     const uint64_t steps = lane->answered - (lane->lane->local && lane->answered);

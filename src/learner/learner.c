@@ -25,7 +25,7 @@ struct learner {
     struct shard {
         const struct learner *learner;
         struct farm_inference *inference;
-        pthread_t thread; // of all but shard 0, which has the main thread
+        pthread_t thread; // for all but shard 0, which has the main thread
         bool started;
         enum farm_status status;
         struct farm_error error;

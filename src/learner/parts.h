@@ -17,9 +17,9 @@ struct farm_learner_parts {
     struct farm_backend *backend;
     struct farm_window_source *source; // NULL in evaluation; under the trainer's lock while the trainer lives
     uint32_t shards;                   // >= 1
-    uint64_t version;                  // of the first parameters, published
-    uint64_t passes;                   // of the run so far; the training thread's
-    double rate_factor;                // of the learning rate (algo.h, adapt); the training thread's
+    uint64_t version;                  // the first parameters', published
+    uint64_t passes;                   // in the run so far; the training thread's
+    double rate_factor;                // factor of the learning rate (algo.h, adapt); the training thread's
     uint64_t *stop;                    // not 0 ends every inference loop; a loop that ends sets it
 };
 

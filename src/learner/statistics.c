@@ -24,15 +24,15 @@ struct farm_statistics {
     struct number {
         size_t at; // in the tensors
         struct farm_moments moments;
-        double shift, sum, squares; // of an iteration: the first number, sums of x - shift
+        double shift, sum, squares; // over an iteration: the first number, sums of x - shift
     } * numbers;                    // [read.io.flat]
     float *row;                     // [read.io.flat]
-    double rows;                    // of the iteration
+    double rows;                    // in the iteration
 
     size_t pixels;
     struct farm_moments *pixel; // [pixels]
     uint32_t *sums, *squares;   // [pixels] since the last merge
-    uint32_t frames;            // likewise, of each image
+    uint32_t frames;            // the same for each image
     uint8_t *planes;            // a frame
 
     double discount;

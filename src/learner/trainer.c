@@ -36,7 +36,7 @@ struct farm_trainer {
     bool warned;               // that rings are missing; of the thread that changes the table of lanes
     // training thread only
     struct iteration iterations[FARM_BACKEND_SLOTS];
-    uint32_t slot;    // of the present iteration
+    uint32_t slot;    // the present iteration's
     bool ahead;       // the other slot's iteration is taken
     uint32_t *order;  // the iteration's units (algo.h), shuffled; NULL: one pass has them all
     uint64_t version; // newest published

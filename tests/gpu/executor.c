@@ -3,7 +3,7 @@
 // test_executor: exit status 1 if one failed, 77 without a GPU or the two libraries. test_executor --bench [NET]: times
 // forward and backward of the networks, prints JSON. Each test and each network has its own process.
 int run_tests(int argc, char **argv);
-#define main run_tests // of criterion_minimal; this file has its own
+#define main run_tests // criterion_minimal's; this file has its own
 #include <criterion/criterion.h>
 #undef main
 

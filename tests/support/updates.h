@@ -36,10 +36,10 @@ struct update_case {
     int32_t joined;              // frames in colour, vectors, choices, last action and reward
     int32_t separate;            // the net of this name, else mlp
     int32_t actions, dims;       // discrete ones, or if dims > 0 so many continuous ones
-    int32_t squash, state_sigma; // kind of these
+    int32_t squash, state_sigma; // their kind
     int32_t masked, normalise, ppo, adam, loss_sum, epochs, passes;
     int32_t lstm, lstm_layers, burn_in;
-    int32_t numbers; // numbers of the parameters' change after 1, 5 and 50 updates, which follow
+    int32_t numbers; // how many follow: the parameters' change after 1, 5 and 50 updates
     float lr, first_decay, second_decay, epsilon, grad_norm_clip, reward_clip, reward_scale;
     float option[FARM_ALGO_OPTIONS_MAX];
     float terms[UPDATES][FARM_ALGO_TERMS_MAX], grad_norm[UPDATES];

@@ -27,7 +27,7 @@ struct farm_backend {
     bool unfinished;                    // the results of an enqueued step are not harvested
     uint64_t publishing;                // 1 + the version in the streams, or 0
     struct farm_pass_stats stats;       // since the last finish
-    struct farm_statistics *statistics; // of the first shard's parameters in host memory
+    struct farm_statistics *statistics; // over the first shard's parameters in host memory
     uint32_t *order;                    // one shard's units of a pass
     struct farm_iteration iterations[FARM_BACKEND_SLOTS];
     uint32_t own[FARM_BACKEND_SLOTS][FARM_LEARNER_SHARDS_MAX]; // columns of each shard, one after another
@@ -211,7 +211,7 @@ static enum farm_status join(struct farm_backend *backend, uint32_t ring, struct
 }
 
 static void leave(struct farm_backend *backend, uint32_t ring) {
-    struct farm_error lost; // also if the device is lost
+    struct farm_error lost; // even if the device is lost
     if (given_up(backend)) return;
     (void)farm_cuda_shard_enter(shard_of(backend, ring), &lost);
     farm_cuda_shard_leave(shard_of(backend, ring), ring);

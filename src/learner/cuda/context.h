@@ -27,9 +27,9 @@ struct farm_cuda_context {
     struct farm_cuda_obs_path obs_path;
     bool direct;        // the GPU reads frames in the rings, which are registered
     uint32_t images;    // frames of one environment's step
-    size_t frame_bytes; // of each
-    size_t flat_bytes;  // of a row's flat input, which the host writes
-    size_t obs_bytes;   // of all that crosses the bus for one environment's step
+    size_t frame_bytes; // each frame's
+    size_t flat_bytes;  // a row's flat input's, which the host writes
+    size_t obs_bytes;   // all that crosses the bus for one environment's step
     void *zeros;        // device: a frame of zeros, with alignment
     void *sink;         // device: the target of padding rows
     uint64_t given_up;  // device_wait.h; atomic

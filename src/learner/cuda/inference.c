@@ -26,7 +26,7 @@ struct lists {
     size_t streams, counts; // u64 [rows]
     size_t lanes;           // struct farm_cuda_answer_lane[lanes]
     size_t masks;           // u8 [rows][outputs] action masks
-    size_t flags, carries;  // of a recurrent policy: u8 [rows]; void *[rows] states before the step
+    size_t flags, carries;  // a recurrent policy's: u8 [rows]; void *[rows] states before the step
     size_t sequence;        // u64
     size_t bytes;
 };
@@ -49,7 +49,7 @@ struct farm_cuda_inference {
     uint64_t *flag, *flag_mapped; // sequence number of the last completed replay
     struct {
         uint8_t *action;       // [rows_max][action_bytes]
-        uint8_t *sample;       // likewise, of a head that samples
+        uint8_t *sample;       // the same for a head that samples
         float *policy;         // [rows_max][outputs]
         float *value;          // [rows_max]
         uint64_t *version;     // [lanes_max]

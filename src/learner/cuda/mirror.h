@@ -1,9 +1,8 @@
 // The rings' frames in device memory. A lane of the mirror has the ring's environments, the fields that are the
 // network's images, one array after another, and, in mode FULL, the ring's steps (else as many as a stack has frames);
-// step n lies at n mod steps, as in the ring. Inference fills it (except
-// the last steps of windows in the synchronous regime, which training copies), training reads it. No locks: inference
-// fills only slots that training has released (pair C), and training's work starts after the host has seen inference's
-// end.
+// step n lies at n mod steps, as in the ring. Inference fills it (except the last steps of windows in the synchronous
+// regime, which training copies), training reads it. No locks: inference fills only slots that training has released
+// (pair C), and training's work starts after the host has seen inference's end.
 #ifndef FARM_LEARNER_CUDA_MIRROR_H
 #define FARM_LEARNER_CUDA_MIRROR_H
 
@@ -18,9 +17,9 @@ struct farm_cuda_mirror {
     struct farm_cuda_mirror_lane {
         char *start; // NULL: of another shard, or a vacant ring
         uint32_t steps, width;
-        size_t image_bytes; // of one image's array
+        size_t image_bytes; // one image's array's
     } * lanes;              // [lane_count] of the farm
-    void **memory;          // [ring_count]; NULL: likewise
+    void **memory;          // [ring_count]; NULL: the same
     uint32_t ring_count;
 };
 

@@ -27,7 +27,7 @@ struct farm_cuda_pieces {
     const void *from[FARM_CUDA_OBS_PATH_PIECES]; // registered: device addresses
     void *to[FARM_CUDA_OBS_PATH_PIECES];
     uint32_t count; // 0: nothing is measured
-    size_t bytes;   // of each
+    size_t bytes;   // each one's
     bool bounced;   // not registered: `from` are host addresses, copied into pinned memory first
 };
 

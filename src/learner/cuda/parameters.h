@@ -1,6 +1,6 @@
 // Parameters, gradient and optimiser state in device memory; two copies of the parameters for inference, each with its
-// normalisation of the observation; a copy in host memory for checkpoints, which is also where statistics
-// (normalise.*) are kept. Owned by the training thread, except `use` and `unuse`, which the inference thread calls.
+// normalisation of the observation; a copy in host memory for checkpoints, where statistics (normalise.*) are
+// kept too. Owned by the training thread, except `use` and `unuse`, which the inference thread calls.
 //
 // Inference reads one of two copies, training writes the other one and then makes it current. Neither waits for the
 // other, except that training waits while an inference outlasts a whole update.

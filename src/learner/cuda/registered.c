@@ -31,7 +31,7 @@ struct work {
     struct farm_cuda_registered *registered;
     uint32_t first_ring, end_ring; // whose pieces
     uint32_t count, next;          // next: atomic
-    bool release, sides[2];        // of these sides
+    bool release, sides[2];        // only these sides
 };
 
 // ---- pieces ----
@@ -145,7 +145,7 @@ static void run_in_parallel(struct work work) {
     while (started + 1 < THREADS_MAX && started + 1 < (uint32_t)cores && started + 1 < work.count &&
            pthread_create(&threads[started], NULL, run_work, &work) == 0)
         started++;
-    run_work(&work); // also if no thread has started
+    run_work(&work); // even if no thread has started
     for (uint32_t i = 0; i < started; i++) pthread_join(threads[i], NULL);
 }
 
@@ -242,7 +242,7 @@ static bool pins_read_only(const struct farm_ring *ring) {
     const unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped | cudaHostRegisterReadOnly;
     const cudaError_t code = cudaHostRegister(page, (size_t)sysconf(_SC_PAGESIZE), flags);
     if (!code) (void)cudaHostUnregister(page);
-    (void)cudaGetLastError();                                              // of the trial
+    (void)cudaGetLastError();                                              // clears the trial's
     return code != cudaErrorNotSupported && code != cudaErrorInvalidValue; // other errors have another cause
 }
 

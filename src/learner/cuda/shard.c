@@ -8,7 +8,7 @@
 #include "kernels/cuda/check.h"
 #include "learner/cuda/memory.h"
 
-enum { RESERVE_SHARE = 64 };                // of device memory stays free for CUDA and its libraries
+enum { RESERVE_SHARE = 64 };                // this share of device memory stays free for CUDA and its libraries
 static const size_t NCCL_BYTES = 512 << 20; // stays free for NCCL, which connects the GPUs later: a guess
 
 // ---- the device ----

@@ -35,7 +35,7 @@ struct inputs {
 struct results {
     double terms[FARM_ALGO_TERMS_MAX];
     struct farm_cuda_optimiser_control control;
-    float learning_rate; // of the newest step
+    float learning_rate; // the newest step's
 };
 
 // When the stream reaches and leaves a pass's gradients, then its step.
@@ -47,7 +47,7 @@ struct slot {
     char *block;                  // pinned: the gathered inputs
     char *bounce, *bounce_mapped; // pinned, mode WINDOW without registration: the windows' frames
     cudaGraphExec_t gradients;
-    uint64_t bus_bytes; // of observations that cross the bus for it
+    uint64_t bus_bytes; // observations that cross the bus for it
 };
 
 struct farm_cuda_training {
@@ -58,11 +58,11 @@ struct farm_cuda_training {
     struct slot slots[FARM_BACKEND_SLOTS], *slot; // slot: the one whose gradients were begun last
     struct slot *stepped;                         // the one whose step was begun last
     cudaEvent_t start;                            // the first gradients
-    double busy_ms, all_ms;                       // of the stream since then: with gradients or steps, in all
+    double busy_ms, all_ms;                       // the stream's time since then: with gradients or steps, in all
     cudaGraphExec_t step;
     uint32_t chunk;             // units of one forward and backward pass
     struct farm_cuda_pass pass; // whose gradients were begun last
-    uint64_t bus_bytes;         // of the pass whose step was begun last
+    uint64_t bus_bytes;         // the pass's whose step was begun last
     struct inputs inputs;
     const void **frames; // [stack]
     // pinned
@@ -115,7 +115,7 @@ static uint32_t chunk_units(const struct farm_cuda_context *context) {
     return chunk ? chunk : 1;
 }
 
-// Frames of an image in so many steps, and the earlier ones in the first step's stack; and of all images.
+// Frames of an image in `steps` steps, and the earlier ones in the first step's stack; and of all images.
 static uint32_t image_frames(const struct farm_cuda_context *context, uint32_t steps) {
     return steps - 1 + (uint32_t)context->net->io.stack;
 }
@@ -357,7 +357,7 @@ static enum farm_status enqueue_inputs(struct farm_cuda_training *t, struct farm
     return FARM_OK;
 }
 
-// The gradients of so many units, added up.
+// The gradients of `count` units, added up.
 static enum farm_status enqueue_gradients(struct farm_cuda_training *t, uint32_t units, struct farm_error *err) {
     enum farm_status status = enqueue_inputs(t, err);
     for (uint32_t first = 0; first < units && !status; first += t->chunk)

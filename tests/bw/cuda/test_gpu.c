@@ -8,7 +8,7 @@
 #include "bw/cuda/node_to_gpu.h"
 #include "emulator.h"
 
-static const size_t BYTES = 256 << 10, SEVERAL_PASSES_BYTES = 17 << 20; // of the smallest pieces
+static const size_t BYTES = 256 << 10, SEVERAL_PASSES_BYTES = 17 << 20; // in the smallest pieces
 
 // Memory like segments: `up` mapped once for writing and once for reading.
 struct memory {

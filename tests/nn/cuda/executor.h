@@ -459,7 +459,7 @@ Test(nn_cuda, a_captured_graph_computes_anew_in_every_replay) {
 
 // As in inference: each step's state goes into the next one, in place.
 Test(nn_cuda, steps_one_by_one_give_what_one_sequence_gives) {
-    with_problem *p = problem_at(ODD - 3); // of numbers
+    with_problem *p = problem_at(ODD - 3); // a case of numbers
     with_executor *executor = executor_new(p, p->batch, FARM_PRECISION_F32, false);
     const with_answer a = device_answer_new(p);
     const struct farm_sequence whole = p->device->sequence;
