@@ -93,7 +93,6 @@ permitted check_english.py docs/good.md 'there is none; the process for it; beca
 forbidden check_english.py docs/bad.md 'who''ever asks' 'an idiom'
 forbidden check_english.py src/base/bad.c '// a value that is'" none" 'an idiom, in C'
 forbidden check_english.py src/base/bad.c 'int a; // of a thing' 'a comment that is a fragment'
-permitted check_english.py src/base/good.c $'int a; // the sum\n       // of all' 'a line that goes on'
 forbidden check_english.py src/base/bad.c $'// a line that breaks\n// early, far from the margin' 'a line broken early'
 forbidden check_docs.py docs/bad.md '[gone](gone.md)' 'a dead link'
 forbidden check_docs.py docs/bad.md '[gone](B.md#three)' 'a dead anchor'
