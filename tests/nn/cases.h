@@ -23,7 +23,7 @@ static const struct net_case {
     {"shallow", {.frame_channels = 3, .height = 37, .width = 50, .stack = 2, .actions = 15}, 2, 0, {1e-2, 4e-2, 0.2}},
     {"nature", {.frame_channels = 1, .height = 84, .width = 84, .stack = 4, .actions = 18}, 2, 2, {1e-2, 4e-2, 0.2}},
     {"mlp", {.flat = 17, .stack = 1, .actions = 7}, 5, 0, {1e-2, 1e-2, 2e-2}},
-    {"deep", {.frame_channels = 1, .height = 33, .width = 46, .stack = 2, .actions = 9}, 2, 0, {1e-2, 0.12, 0.45}},
+    {"deep", {.frame_channels = 1, .height = 33, .width = 46, .stack = 2, .actions = 18}, 2, 0, {1e-2, 0.12, 0.45}},
     {"deep", {.frame_channels = 3, .height = 24, .width = 31, .stack = 1, .actions = 3}, 2, 4, {1e-2, 0.12, 0.45}},
     {"lite", // two stacks of colour images beside numbers
      {.frame_channels = 3,
