@@ -67,13 +67,13 @@ class Names(WithPlugins):
         for env, name in {
             f"plugin:{path('rogue')}": "rogue_first", "plugin:near.so": "rogue_first", "plugin:./near.so:rogue/second": "rogue_second"
         }.items():
-            document = self.trains(self.train(env, "--frames", "20k"))
+            document = self.trains(self.train(env, "--frames", "4k"))
             self.assertEqual(document["env"], env)
             self.assertRegex(document["run_dir"], rf"^runs/{name}-")
             self.assertGreater(document["episodes"], 0)
 
     def test_are_in_the_recipe_of_the_run_for_eval_and_resume(self):
-        document = self.trains(self.train(f"plugin:{path('rogue')}", "--frames", "20k", "--env.at", "7"))
+        document = self.trains(self.train(f"plugin:{path('rogue')}", "--frames", "4k", "--env.at", "7"))
         recipe = (self.folder / document["run_dir"] / "recipe.yaml").read_text()
         self.assertIn(path("rogue"), recipe)
         self.assertIn("env.at: 7", recipe)
@@ -84,21 +84,21 @@ class Names(WithPlugins):
         played = self.farm("eval", document["run_dir"], "--episodes", "10", "--json")
         self.assertEqual(played.returncode, 0, played.stderr)
         self.assertEqual(json.loads(played.stdout)["length_mean_steps"], 20)
-        self.trains(self.farm("train", "--run", document["run_dir"], "--resume", "--frames", "40k", "--json", "--quiet"))
+        self.trains(self.farm("train", "--run", document["run_dir"], "--resume", "--frames", "8k", "--json", "--quiet"))
 
     def works_elsewhere(self, at, env):
         """A run begun in the folder `at` is evaluated and resumed from another folder."""
         elsewhere = self.folder / "some" / "where"
         elsewhere.mkdir(parents=True, exist_ok=True)
-        first = self.farm("train", "--env", env, "--frames", "20k", "--run", "r", "--json", "--quiet", folder=at)
+        first = self.farm("train", "--env", env, "--frames", "4k", "--run", "r", "--json", "--quiet", folder=at)
         document = self.trains(first)
         self.assertEqual(document["env"], env, "as the user typed it")
         played = self.farm("eval", str(at / "r"), "--episodes", "3", "--json", folder=elsewhere)
         self.assertEqual(played.returncode, 0, played.stderr)
         self.assertEqual(json.loads(played.stdout)["episodes"], 3)
-        more = ("--resume", "--frames", "40k", "--json", "--quiet")
+        more = ("--resume", "--frames", "8k", "--json", "--quiet")
         self.trains(self.farm("train", "--run", str(at / "r"), *more, folder=elsewhere))
-        again = self.farm("train", "--run", "r", "--env", env, *more[:2], "60k", *more[3:], folder=at)
+        again = self.farm("train", "--run", "r", "--env", env, *more[:2], "12k", *more[3:], folder=at)
         self.trains(again)
         self.assertNotIn("was made with", again.stderr)
 
@@ -124,19 +124,19 @@ class Names(WithPlugins):
         at = self.folder / os.fsdecode(b"no\xffutf8")
         at.mkdir()
         shutil.copy(path("rogue"), at / "near.so")
-        begun = self.farm("train", "--env", "plugin:near.so", "--frames", "20k", "--run", "r", "--json", "--quiet", folder=at)
+        begun = self.farm("train", "--env", "plugin:near.so", "--frames", "4k", "--run", "r", "--json", "--quiet", folder=at)
         self.trains(begun)
         self.assertIn("will find plugin:near.so from this folder only", begun.stderr)
         self.assertEqual(self.farm("eval", "r", "--episodes", "3", folder=at).returncode, 0)
 
     def test_that_have_moved_get_a_new_name(self):
         shutil.copy(path("rogue"), self.folder / "old.so")
-        self.trains(self.train("plugin:old.so", "--frames", "20k", "--run", "r"))
+        self.trains(self.train("plugin:old.so", "--frames", "4k", "--run", "r"))
         (self.folder / "old.so").rename(self.folder / "new.so")
-        gone = self.farm("train", "--run", "r", "--resume", "--frames", "40k")
+        gone = self.farm("train", "--run", "r", "--resume", "--frames", "8k")
         self.assertEqual(gone.returncode, 2)
         self.assertIn("old.so", gone.stderr)
-        moved = self.farm("train", "--run", "r", "--resume", "--frames", "40k", "--env", "plugin:new.so", "--json", "--quiet")
+        moved = self.farm("train", "--run", "r", "--resume", "--frames", "8k", "--env", "plugin:new.so", "--json", "--quiet")
         self.trains(moved)
         self.assertRegex(moved.stderr, r"was made with env plugin:\S+/old.so, and goes on with plugin:\S+/new.so")
         other = self.farm("train", "--run", "r", "--resume", "--env", "native/catch")
@@ -150,7 +150,7 @@ class Names(WithPlugins):
         deep.mkdir(parents=True)
         shutil.copy(path("rogue"), deep / "rogue:1.so")
         self.refuses(self.train("plugin:" + "x" * 2000), "too long")
-        self.trains(self.train(f"plugin:{deep}/rogue:1.so:rogue/second", "--frames", "20k"))
+        self.trains(self.train(f"plugin:{deep}/rogue:1.so:rogue/second", "--frames", "4k"))
 
     def test_that_do_not_exist_are_refused(self):
         self.refuses(self.train("plugin:none.so"), "none.so", "No such file")
@@ -177,7 +177,7 @@ class Names(WithPlugins):
         near = subprocess.run([*farm, "train", "--env", "rogue/secnd"], capture_output=True, text=True, timeout=60)
         self.assertEqual(near.returncode, 2)
         self.assertIn("did you mean 'rogue/second'?", near.stderr)
-        run = [*farm, "train", "--env", "rogue/second", "--frames", "20k", "--json", "--quiet"]
+        run = [*farm, "train", "--env", "rogue/second", "--frames", "4k", "--json", "--quiet"]
         self.trains(subprocess.run(run, cwd=self.folder, capture_output=True, text=True, timeout=60))
 
 
