@@ -154,9 +154,10 @@ cpu_has     = $(shell grep -qsw $1 /proc/cpuinfo && echo $1)
 isa_levels  = $(if $(ONEDNN_MAX_CPU_ISA),,$(if $(call cpu_has,avx2),SSE41) $(if $(call cpu_has,avx512bw),AVX2) \
               $(if $(call cpu_has,avx512_vnni)$(call cpu_has,avx512_bf16),AVX512_CORE))
 # These take longest, so they start first.
-LONG_TESTS := $(addprefix tests/,model/% tools/test_deterministic.py tools/test_cuda.py tools/test_cli.py tools/test_plugin.py chaos/test_mutants.py \
-              tools/test_farm_bw.py python/test_ale% build/test_aarch64.sh tools/test_fps.py envs/test_mujoco.py tools/test_python_envs.py tools/test_doctor% \
-              tools/test_watchdog.py gpu/% bridge/test_kills.py)
+LONG_TESTS := $(addprefix tests/,tools/test_cuda.py tools/test_cli.py tools/test_python_envs.py tools/test_deterministic.py build/test_aarch64.sh \
+              model/% kernels/cuda/% envs/test_mujoco.py tools/test_plugin.py python/test_ale% tools/test_farm_bw.py tools/test_fps.py \
+              python/test_actor% bridge/two_nodes.sh tools/test_elastic.py build/test_install.sh envs/test_procgen.py chaos/% tools/test_usage.py \
+              tools/test_report.py tools/test_doctor% tools/test_watchdog.py gpu/% bridge/test_kills.py)
 run-tests:
 	@$(KERNELS_BUILD) $(BUILD)/venv/bin/python $(run_tests) $(foreach t,$(LONG_TESTS),$(filter $t,$(SCRIPT_TESTS))) $(C_TESTS) $(filter-out $(LONG_TESTS),$(SCRIPT_TESTS)) \
 		$(foreach l,$(isa_levels),$(foreach t,$(ISA_TESTS),--again ONEDNN_MAX_CPU_ISA=$l $t))
