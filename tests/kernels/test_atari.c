@@ -28,32 +28,30 @@ static void make_frame(uint8_t *frame, int height, enum pattern pattern, uint32_
     const uint32_t own = seed + 1000u * (uint32_t)second;
     for (int y = 0; y < height; y++)
         for (int x = 0; x < WIDTH; x++) {
-            uint32_t index = 0;
-            switch (pattern) {
-            case NOISE:
-                index = hash32(own, (uint32_t)y, (uint32_t)x) % 128 * 2;
-                break;
-            case TIES:
-                index = hash32(own, (uint32_t)y, (uint32_t)x) % 2 * 8;
-                break;
-            case PICTURE:
-                index = hash32(x / 8 == 5 ? own : seed, (uint32_t)y / 10, (uint32_t)x / 8) % 128 * 2;
-                break;
-            default:
-                index = hash32(own, (uint32_t)y, (uint32_t)x) % 256;
-                break;
-            }
-            frame[y * WIDTH + x] = (uint8_t)index;
+            const uint32_t noise = hash32(own, (uint32_t)y, (uint32_t)x),
+                           tile = hash32(x / 8 == 5 ? own : seed, (uint32_t)y / 10, (uint32_t)x / 8);
+            const uint32_t indices[PATTERNS] = {[NOISE] = noise % 128 * 2,
+                                                [TIES] = noise % 2 * 8,
+                                                [PICTURE] = tile % 128 * 2,
+                                                [ANY_INDEX] = noise % 256};
+            frame[y * WIDTH + x] = (uint8_t)indices[pattern];
         }
+}
+
+static void make_pair(uint8_t *a, uint8_t *b, int height, enum pattern pattern, uint32_t seed) {
+    make_frame(a, height, pattern, seed, 0);
+    make_frame(b, height, pattern, seed, 1);
 }
 
 static void make_grey(uint8_t grey[256]) {
     for (uint32_t i = 0; i < 256; i++) grey[i] = (uint8_t)(hash32(7, i, 0) % 256);
 }
 
-static void make_plan(struct farm_atari_plan *plan, int height, const uint8_t grey[256]) {
+static struct farm_atari_plan plan_of(int height, const uint8_t grey[256]) {
+    struct farm_atari_plan plan;
     struct farm_error err;
-    cr_assert_eq(farm_atari_plan_init(plan, height, grey, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_atari_plan_init(&plan, height, grey, &err), FARM_OK, "%s", err.message);
+    return plan;
 }
 
 static void expect_equal(const uint8_t *got, const uint8_t *expected, const char *what) {
@@ -79,10 +77,8 @@ Test(kernels_atari, equals_opencv_area_resize_byte_for_byte) {
         static uint8_t a[FRAME_MAX], b[FRAME_MAX];
         uint8_t got[OUT_BYTES];
         const int height = (int)file.at[c].height;
-        make_frame(a, height, (enum pattern)file.at[c].pattern, file.at[c].seed, 0);
-        make_frame(b, height, (enum pattern)file.at[c].pattern, file.at[c].seed, 1);
-        struct farm_atari_plan plan;
-        make_plan(&plan, height, grey);
+        make_pair(a, b, height, (enum pattern)file.at[c].pattern, file.at[c].seed);
+        const struct farm_atari_plan plan = plan_of(height, grey);
         farm_atari_preprocess_portable(&plan, a, b, got);
         expect_equal(got, file.at[c].expected, "portable");
         farm_atari_preprocess(&plan, a, b, got);
@@ -103,10 +99,9 @@ Test(kernels_atari, fast_path_equals_the_reference_for_all_heights_of_the_emulat
     for (size_t h = 0; h < sizeof heights / sizeof heights[0]; h++)
         for (uint32_t seed = 0; seed < 40; seed++) {
             static uint8_t a[FRAME_MAX], b[FRAME_MAX];
-            make_frame(a, heights[h], (enum pattern)(seed % PATTERNS), seed, 0);
-            make_frame(b, heights[h], (enum pattern)(seed % PATTERNS), seed, 1);
-            struct farm_atari_plan plan;
-            make_plan(&plan, heights[h], seed % 8 < 4 ? farm_atari_grey_ntsc : farm_atari_grey_pal);
+            make_pair(a, b, heights[h], (enum pattern)(seed % PATTERNS), seed);
+            const struct farm_atari_plan plan =
+                plan_of(heights[h], seed % 8 < 4 ? farm_atari_grey_ntsc : farm_atari_grey_pal);
             expect_reference(&plan, a, b);
             expect_reference(&plan, a, NULL);
         }
@@ -121,8 +116,7 @@ Test(kernels_atari, fast_path_equals_the_reference_on_exact_halves) {
         grey[8] = (uint8_t)(5 * step + 5);
         grey[0] = (uint8_t)(step % 3 * 50);
         make_frame(frame, 210, TIES, (uint32_t)step, 0);
-        struct farm_atari_plan plan;
-        make_plan(&plan, 210, grey);
+        const struct farm_atari_plan plan = plan_of(210, grey);
         expect_reference(&plan, frame, NULL);
     }
 }
@@ -132,8 +126,7 @@ Test(kernels_atari, takes_the_maximum_of_greys_not_of_indices) {
     memset(a, 2, sizeof a);   // grey 74
     memset(b, 240, sizeof b); // grey 47
     uint8_t out[OUT_BYTES];
-    struct farm_atari_plan plan;
-    make_plan(&plan, 210, farm_atari_grey_ntsc);
+    const struct farm_atari_plan plan = plan_of(210, farm_atari_grey_ntsc);
     farm_atari_preprocess(&plan, a, b, out);
     for (int i = 0; i < OUT_BYTES; i++) cr_assert_eq(out[i], 74);
 }
@@ -154,10 +147,8 @@ Test(kernels_atari, touches_nothing_outside_its_arrays) {
         uint8_t *a = at_the_end_of_a_page(bytes), *b = at_the_end_of_a_page(bytes),
                 *out = at_the_end_of_a_page(OUT_BYTES);
         uint8_t expected[OUT_BYTES];
-        make_frame(a, heights[h], NOISE, 1, 0);
-        make_frame(b, heights[h], NOISE, 1, 1);
-        struct farm_atari_plan plan;
-        make_plan(&plan, heights[h], farm_atari_grey_pal);
+        make_pair(a, b, heights[h], NOISE, 1);
+        const struct farm_atari_plan plan = plan_of(heights[h], farm_atari_grey_pal);
         out[-1] = 99; // the page before is rounded up to, so there is a byte to watch
         farm_atari_preprocess(&plan, a, b, out);
         farm_atari_preprocess_portable(&plan, a, b, expected);

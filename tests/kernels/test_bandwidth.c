@@ -47,35 +47,14 @@ static uint64_t plain_pass(enum farm_bandwidth_op op, size_t count, double *d, c
                            double s) {
     uint64_t sum = 0, bits;
     for (size_t i = 0; i < count; i++) {
-        switch (op) {
-        case FARM_BANDWIDTH_READ:
-            memcpy(&bits, &a[i], sizeof bits), sum += bits;
-            break;
-        case FARM_BANDWIDTH_WRITE:
-            d[i] = s;
-            break;
-        case FARM_BANDWIDTH_COPY:
-            d[i] = a[i];
-            break;
-        case FARM_BANDWIDTH_SCALE:
-            d[i] = s * a[i];
-            break;
-        case FARM_BANDWIDTH_ADD:
-            d[i] = a[i] + b[i];
-            break;
-        case FARM_BANDWIDTH_TRIAD:
-            d[i] = a[i] + s * b[i];
-            break;
-        case FARM_BANDWIDTH_MIX11:
-            d[i] = d[i] + s;
-            break;
-        case FARM_BANDWIDTH_MIX21:
-            d[i] = d[i] + a[i];
-            break;
-        default:
-            d[i] = d[i] + a[i] + b[i];
-            break;
-        }
+        const double old = d ? d[i] : 0, x = a ? a[i] : 0, y = b ? b[i] : 0;
+        const double results[FARM_BANDWIDTH_OPS] = {
+            [FARM_BANDWIDTH_WRITE] = s,       [FARM_BANDWIDTH_COPY] = x,           [FARM_BANDWIDTH_SCALE] = s * x,
+            [FARM_BANDWIDTH_ADD] = x + y,     [FARM_BANDWIDTH_TRIAD] = x + s * y,  [FARM_BANDWIDTH_MIX11] = old + s,
+            [FARM_BANDWIDTH_MIX21] = old + x, [FARM_BANDWIDTH_MIX31] = old + x + y};
+        if (d) d[i] = results[op];
+        memcpy(&bits, &x, sizeof bits);
+        if (op == FARM_BANDWIDTH_READ) sum += bits;
     }
     return sum;
 }
@@ -120,15 +99,13 @@ static void check_variant(enum farm_bandwidth_variant variant) {
                                  shapes[i].stride);
 }
 
-Test(kernels, portable_bandwidth_loops_match_plain_loops) {
-    check_variant(FARM_BANDWIDTH_PORTABLE);
-}
-Test(kernels, avx2_bandwidth_loops_match_plain_loops) {
-    check_variant(FARM_BANDWIDTH_AVX2);
-}
-Test(kernels, avx512_bandwidth_loops_match_plain_loops) {
-    check_variant(FARM_BANDWIDTH_AVX512);
-}
+#define VARIANT(name, variant)                                                                                         \
+    Test(kernels, name##_bandwidth_loops_match_plain_loops) {                                                          \
+        check_variant(variant);                                                                                        \
+    }
+VARIANT(portable, FARM_BANDWIDTH_PORTABLE)
+VARIANT(avx2, FARM_BANDWIDTH_AVX2)
+VARIANT(avx512, FARM_BANDWIDTH_AVX512)
 
 Test(kernels, bandwidth_contents_stay_exact_over_many_passes) {
     for (int op = 0; op < FARM_BANDWIDTH_OPS; op++) {

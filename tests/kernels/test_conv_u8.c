@@ -24,19 +24,12 @@ struct problem {
     uint64_t random;
 };
 
-static const struct farm_conv_u8_shape atari = {.stack = 4,
-                                                .channels = 1,
-                                                .height = 84,
-                                                .width = 84,
-                                                .kernel = 8,
-                                                .stride = 4,
-                                                .outputs = 16,
-                                                .block = 16,
-                                                .relu = true,
-                                                .precision = FARM_CONV_U8_I16};
+// Stack, channels, height, width, kernel, stride, padding before and after, outputs, block, activation, bf16,
+// precision, path, normalised.
+static const struct farm_conv_u8_shape atari = {
+    4, 1, 84, 84, 8, 4, {0, 0}, {0, 0}, 16, 16, true, false, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE, false};
 
-// Shapes that the Winograd convolution does not compute: odd rows, more channels, padding, blocks, no activation. The
-// last number: normalised.
+// Shapes that the Winograd convolution does not compute: odd rows, more channels, padding, blocks, no activation.
 static const struct farm_conv_u8_shape others[] = {
     {2, 1, 20, 33, 5, 3, {0, 0}, {0, 0}, 8, 8, true, false, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE, false},
     {3, 1, 17, 17, 3, 1, {0, 0}, {0, 0}, 24, 24, true, true, FARM_CONV_U8_I16, FARM_CONV_U8_PORTABLE, false},
