@@ -25,6 +25,11 @@ static inline struct farm_bw_setup setup_here(double seconds, int samples, doubl
     return (struct farm_bw_setup){.machine = &machine, .seconds = seconds, .samples = samples, .sample_s = sample_s};
 }
 
+static inline void skip_without_two_cores(void) {
+    int cpus[2];
+    if (farm_bw_cpus(&machine, -1, cpus, 2) < 2) cr_skip_test("one core");
+}
+
 static inline bool is_measured(const struct farm_bw_figure *figure) {
     return figure->samples >= 1 && figure->median > 0 && isfinite(figure->median);
 }

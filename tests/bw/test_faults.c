@@ -28,52 +28,40 @@ static struct farm_bw_setup here(void) {
 
 #define assert_contains(note, text) cr_assert(strstr(note, text), "'%s' is not in '%s'", text, note)
 
-// What the faults set by the test do to a figure; they end with it.
-static void measure_under_faults(const struct farm_bw_setup *setup, uint64_t array_bytes) {
-    enum farm_status status =
-        measure_kernel(setup, (struct farm_bw_kernel){.op = FARM_BANDWIDTH_COPY}, array_bytes, &err);
-    farm_faults_clear();
-    cr_assert_eq(status, FARM_OK, "%s", err.message);
-    cr_assert(farm_bw_figure_is(&figure) && conditions.verified);
-}
-
-Test(bw, without_the_right_to_bind_or_to_pin_it_is_measured_and_noted) {
-    const struct farm_bw_setup setup = here();
-    farm_faults_fail("mbind", 1, 1000, EPERM);
-    farm_faults_fail("sched_setaffinity", 1, 1000, EPERM);
-    measure_under_faults(&setup, TINY);
-    cr_assert(!conditions.bound && !conditions.pinned);
-    assert_contains(conditions.note, "mbind");
-    assert_contains(conditions.note, "pin");
-}
-
-Test(bw, placement_that_the_kernel_does_not_report_is_noted_as_unknown) {
-    const struct farm_bw_setup setup = here();
-    farm_faults_fail("move_pages", 1, 1000, EPERM);
-    farm_faults_fail("fopen", 1, 1000, EACCES);
-    measure_under_faults(&setup, TINY);
-    cr_assert_not(conditions.placed);
-    assert_contains(conditions.note, "is unknown");
-}
-
-Test(bw, memory_that_may_not_choose_its_pages_is_measured_as_it_is) {
-    const struct farm_bw_setup setup = here();
-    farm_faults_fail("madvise", 1, 1000, EINVAL);
-    measure_under_faults(&setup, 4 << 20);
-    assert_contains(conditions.note, "page size");
-}
-
 static long place_elsewhere(int pid, unsigned long count, void **pages, const int *to, int *status, int flags) {
     for (unsigned long i = 0; i < count; i++) status[i] = 7;
     return 0;
 }
 
-Test(bw, pages_on_another_node_are_found) {
-    const struct farm_bw_setup setup = here();
-    farm_faults_replace("move_pages", (void (*)(void))place_elsewhere);
-    measure_under_faults(&setup, TINY);
-    cr_assert_not(conditions.placed);
-    assert_contains(conditions.note, "elsewhere");
+Test(bw, what_the_kernel_refuses_is_measured_without_and_noted) {
+    static const struct {
+        const char *call, *second; // second NULL: one call fails
+        int error, second_error;   // 0: it is replaced
+        uint64_t array_bytes;
+        bool *missing, *second_missing; // conditions that do not hold
+        const char *note, *second_note;
+    } cases[] = {
+        {"mbind", "sched_setaffinity", EPERM, EPERM, TINY, &conditions.bound, &conditions.pinned, "mbind", "pin"},
+        {"move_pages", "fopen", EPERM, EACCES, TINY, &conditions.placed, &conditions.placed, "is unknown", ""},
+        {"madvise", NULL, EINVAL, 0, 4 << 20, NULL, NULL, "page size", ""},
+        {"move_pages", NULL, 0, 0, TINY, &conditions.placed, &conditions.placed, "elsewhere", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct farm_bw_setup setup = here();
+        const struct farm_bw_kernel copy = {.op = FARM_BANDWIDTH_COPY};
+        if (cases[i].error)
+            farm_faults_fail(cases[i].call, 1, 1000, cases[i].error);
+        else
+            farm_faults_replace(cases[i].call, (void (*)(void))place_elsewhere);
+        if (cases[i].second) farm_faults_fail(cases[i].second, 1, 1000, cases[i].second_error);
+        const enum farm_status status = measure_kernel(&setup, copy, cases[i].array_bytes, &err);
+        farm_faults_clear();
+        cr_assert_eq(status, FARM_OK, "%s", err.message);
+        cr_assert(farm_bw_figure_is(&figure) && conditions.verified, "%s", cases[i].call);
+        if (cases[i].missing) cr_assert(!*cases[i].missing && !*cases[i].second_missing, "%s", cases[i].call);
+        assert_contains(conditions.note, cases[i].note);
+        assert_contains(conditions.note, cases[i].second_note);
+    }
 }
 
 // ---- every call fails once ----
@@ -124,13 +112,11 @@ SWEEP(the_ladder, farm_bw_part_latency, FARM_BW_SUMMARY)
 SWEEP(the_ladder_of_the_tlb, farm_bw_part_tlb, FARM_BW_FULL)
 SWEEP(the_hand_off, farm_bw_part_handoff, FARM_BW_QUICK)
 
-Test(bw, loaded_latency_survives_every_fault) {
-    int cpus[2];
-    if (farm_bw_cpus(here().machine, -1, cpus, 2) < 2) cr_skip_test("one core: nothing to load it with");
-    sweep_over(farm_bw_part_loaded, FARM_BW_SUMMARY);
-}
-Test(bw, lanes_survive_every_fault) {
-    int cpus[2];
-    if (farm_bw_cpus(here().machine, -1, cpus, 2) < 2) cr_skip_test("one core: lanes need two");
-    sweep_over(farm_bw_part_ring, FARM_BW_QUICK);
-}
+#define SWEEP_OF_TWO_CORES(what, part, depth)                                                                          \
+    Test(bw, what##_survives_every_fault) {                                                                            \
+        (void)here();                                                                                                  \
+        skip_without_two_cores();                                                                                      \
+        sweep_over(part, depth);                                                                                       \
+    }
+SWEEP_OF_TWO_CORES(loaded_latency, farm_bw_part_loaded, FARM_BW_SUMMARY)
+SWEEP_OF_TWO_CORES(a_lane, farm_bw_part_ring, FARM_BW_QUICK)

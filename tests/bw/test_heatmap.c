@@ -9,23 +9,13 @@
 
 static const double values[] = {10, 20, 30, 40, (double)NAN, 60, 70, 80, 110};
 
-static struct farm_heatmap example(bool higher_is_better) {
-    return (struct farm_heatmap){.title = "Reads",
-                                 .unit = "GB/s",
-                                 .row_axis = "CPUs",
-                                 .column_axis = "memory",
-                                 .rows = 3,
-                                 .columns = 3,
-                                 .values = values,
-                                 .higher_is_better = higher_is_better};
-}
+static const struct farm_heatmap example = {"Reads", "GB/s", "CPUs", "memory", 3, 3, NULL, NULL, values, true};
 
 // What `draw` writes; the caller frees it.
-static char *drawn(bool colour, size_t columns, bool higher_is_better) {
+static char *drawn(struct farm_heatmap map, bool colour, size_t columns) {
     char *text;
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
-    const struct farm_heatmap map = example(higher_is_better);
     cr_assert(out);
     farm_heatmap_draw(out, &map, colour, columns);
     fclose(out);
@@ -39,7 +29,7 @@ static size_t count_of(const char *text, const char *word) {
 }
 
 Test(heatmap, prints_numbers_where_they_fit) {
-    char *text = drawn(false, 80, true);
+    char *text = drawn(example, false, 80);
     cr_assert_str_eq(text, "Reads, GB/s (rows: CPUs, columns: memory)\n"
                            "         0      1      2\n"
                            "  0   10.0   20.0   30.0\n"
@@ -49,7 +39,9 @@ Test(heatmap, prints_numbers_where_they_fit) {
 }
 
 Test(heatmap, prints_digits_where_numbers_do_not_fit) {
-    char *higher = drawn(false, 20, true), *lower = drawn(false, 20, false);
+    struct farm_heatmap reversed = example;
+    reversed.higher_is_better = false;
+    char *higher = drawn(example, false, 20), *lower = drawn(reversed, false, 20);
     cr_assert_str_eq(strchr(higher, '\n'), "\n  0 012\n  1 3.5\n  2 679\n  0: 10.0 GB/s, 9: 110 GB/s\n");
     cr_assert_str_eq(strchr(lower, '\n'), "\n  0 998\n  1 7.5\n  2 430\n  0: 110 GB/s, 9: 10.0 GB/s\n");
     free(higher);
@@ -57,7 +49,7 @@ Test(heatmap, prints_digits_where_numbers_do_not_fit) {
 }
 
 Test(heatmap, colours_what_is_measured_and_takes_the_colour_back) {
-    char *text = drawn(true, 80, true);
+    char *text = drawn(example, true, 80);
     cr_assert_eq(count_of(text, "\x1b[48;5;"), 8);
     cr_assert_eq(count_of(text, "\x1b[0m"), 8);
     cr_assert(strstr(text, "   40.0\x1b[0m      -\x1b["), "%s", text);
@@ -66,14 +58,10 @@ Test(heatmap, colours_what_is_measured_and_takes_the_colour_back) {
 
 Test(heatmap, leaves_out_columns_that_do_not_fit_the_line_and_states_it) {
     double wide[200];
-    char *text;
-    size_t bytes;
     for (int i = 0; i < 200; i++) wide[i] = i + 1;
-    struct farm_heatmap map = example(true);
+    struct farm_heatmap map = example;
     map.rows = 1, map.columns = 200, map.values = wide;
-    FILE *out = open_memstream(&text, &bytes);
-    farm_heatmap_draw(out, &map, false, 80);
-    fclose(out);
+    char *text = drawn(map, false, 80);
     cr_assert(strstr(text, "(76 of 200 columns fit"), "%s", text);
     char *rest = text;
     for (char *line; (line = strsep(&rest, "\n"));) cr_assert_leq(strlen(line), 80, "%s", line);

@@ -8,11 +8,6 @@
 
 TestSuite(bw, .timeout = 120);
 
-static void skip_without_two_cores(void) {
-    int cpus[2];
-    if (farm_bw_cpus(&machine, -1, cpus, 2) < 2) cr_skip_test("one core");
-}
-
 Test(bw, a_stopped_part_has_the_figures_measured_so_far) {
     static const struct {
         farm_bw_part *part;
