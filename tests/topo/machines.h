@@ -2,6 +2,8 @@
 #ifndef FARM_TESTS_TOPO_MACHINES_H
 #define FARM_TESTS_TOPO_MACHINES_H
 
+#include <criterion/criterion.h>
+
 #include "topo/machine.h"
 
 #define VECTORS "tests/topo/vectors/"
@@ -43,5 +45,16 @@ static const struct recorded_machine recorded_machines[] = {
 };
 
 enum { RECORDED_MACHINES = sizeof recorded_machines / sizeof *recorded_machines };
+
+static struct farm_machine machine;
+static struct farm_error error;
+
+static inline void read_machine(struct farm_machine_source source) {
+    cr_assert_eq(farm_machine_read(&machine, &source, &error), FARM_OK, "%s", error.message);
+}
+
+static inline void read_synthetic(const char *text) {
+    read_machine((struct farm_machine_source){.synthetic = text});
+}
 
 #endif

@@ -15,7 +15,6 @@
 #include "topo/claim.h"
 
 static char path[] = "/tmp/farm-test-claim-XXXXXX";
-static struct farm_error error;
 
 static void set_up(void) {
     cr_assert_not_null(mkdtemp(path));
@@ -37,6 +36,11 @@ static struct farm_claim open_claim(void) {
     struct farm_claim claim;
     cr_assert_eq(farm_claim_open(&claim, path, &error), FARM_OK, "%s", error.message);
     return claim;
+}
+
+static enum farm_status take(const struct farm_claim *claim, const char *list) {
+    const struct farm_bitmap cpus = cpus_of(list);
+    return farm_claim_take(claim, &cpus, &error);
 }
 
 static void expect_taken(const struct farm_claim *claim, const char *list) {
@@ -94,11 +98,10 @@ Test(topo, sees_what_another_process_claims_until_it_dies) {
 Test(topo, claims_all_or_nothing) {
     struct farm_claim mine = open_claim(), observer = open_claim();
     pid_t farm = start_farm("4-7");
-    struct farm_bitmap clash = cpus_of("2-5"), free_ones = cpus_of("0-3");
-    cr_assert_eq(farm_claim_take(&mine, &clash, &error), FARM_E_BUSY);
+    cr_assert_eq(take(&mine, "2-5"), FARM_E_BUSY);
     cr_assert(strstr(error.message, "CPU 4"), "%s", error.message);
     expect_taken(&observer, "4-7");
-    cr_assert_eq(farm_claim_take(&mine, &free_ones, &error), FARM_OK, "%s", error.message);
+    cr_assert_eq(take(&mine, "0-3"), FARM_OK, "%s", error.message);
     expect_taken(&observer, "0-7");
     expect_taken(&mine, "4-7");
     stop_farm(farm);
@@ -106,19 +109,18 @@ Test(topo, claims_all_or_nothing) {
 
 Test(topo, releases_given_cpus) {
     struct farm_claim mine = open_claim(), other = open_claim();
-    const struct farm_bitmap all = cpus_of("2-5"), some = cpus_of("3,5");
-    cr_assert_eq(farm_claim_take(&mine, &all, &error), FARM_OK, "%s", error.message);
+    const struct farm_bitmap some = cpus_of("3,5");
+    cr_assert_eq(take(&mine, "2-5"), FARM_OK, "%s", error.message);
     farm_claim_give(&mine, &some);
     expect_taken(&other, "2,4");
-    cr_assert_eq(farm_claim_take(&other, &some, &error), FARM_OK, "%s", error.message);
+    cr_assert_eq(take(&other, "3,5"), FARM_OK, "%s", error.message);
     farm_claim_close(&mine);
     farm_claim_close(&other);
 }
 
 Test(topo, keeps_a_claim_while_a_child_lives) {
     struct farm_claim mine = open_claim(), observer = open_claim();
-    struct farm_bitmap cpus = cpus_of("1,3");
-    cr_assert_eq(farm_claim_take(&mine, &cpus, &error), FARM_OK, "%s", error.message);
+    cr_assert_eq(take(&mine, "1,3"), FARM_OK, "%s", error.message);
     pid_t child = fork_bound();
     if (child == 0) {
         pause();
@@ -133,9 +135,7 @@ Test(topo, keeps_a_claim_while_a_child_lives) {
 Test(topo, plans_farms_that_start_together_onto_disjoint_cpus) {
     enum { FARMS = 4, ACTORS = 6 };
     struct farm_claim observer = open_claim();
-    static struct farm_machine machine;
-    struct farm_machine_source source = {.synthetic = TWO_SOCKETS};
-    cr_assert_eq(farm_machine_read(&machine, &source, &error), FARM_OK, "%s", error.message);
+    read_synthetic(TWO_SOCKETS);
     int start[2], ready[2];
     cr_assert(pipe(start) == 0 && pipe(ready) == 0);
     pid_t pid[FARMS];
@@ -171,10 +171,8 @@ Test(topo, plans_without_pinning_if_the_folder_cannot_be_opened) {
     struct farm_claim claim;
     cr_assert_neq(farm_claim_open(&claim, "/nonexistent/lock", &error), FARM_OK);
     cr_assert_eq(claim.fd, -1);
-    static struct farm_machine machine;
     static struct farm_plan plan;
-    struct farm_machine_source source = {.synthetic = TWO_SOCKETS};
-    cr_assert_eq(farm_machine_read(&machine, &source, &error), FARM_OK, "%s", error.message);
+    read_synthetic(TWO_SOCKETS);
     struct farm_plan_request request = {.learner_device = FARM_LEARNER_CPU, .pin = true};
     cr_assert_eq(farm_claim_plan(&claim, &machine, &request, &plan, &error), FARM_OK, "%s", error.message);
     cr_assert(!plan.pinned && plan.actor_count > 0 && farm_bitmap_count(&plan.claim) == 0);
@@ -201,8 +199,7 @@ Test(topo, serves_all_users_without_a_file) {
     umask(077);
     cr_assert_eq(chmod(path, 0755), 0); // readable, as /dev/shm
     struct farm_claim mine = open_claim();
-    const struct farm_bitmap one = cpus_of("1");
-    cr_assert_eq(farm_claim_take(&mine, &one, &error), FARM_OK, "%s", error.message);
+    cr_assert_eq(take(&mine, "1"), FARM_OK, "%s", error.message);
     cr_assert(fcntl(mine.fd, F_GETFD) & FD_CLOEXEC);
     const uid_t other = getuid() ? getuid() : 65534; // only root can become another user
     cr_assert(claims_as(other, "0,2") && !claims_as(other, "0-2"));
@@ -212,10 +209,9 @@ Test(topo, serves_all_users_without_a_file) {
 // A program that holds the folder's lock delays a claim, but prevents none.
 Test(topo, claims_despite_a_lock_on_the_folder) {
     struct farm_claim mine = open_claim(), other = open_claim();
-    const struct farm_bitmap one = cpus_of("1");
     cr_assert_eq(flock(other.fd, LOCK_EX), 0);
-    cr_assert_eq(farm_claim_take(&mine, &one, &error), FARM_OK, "%s", error.message);
-    cr_assert_eq(farm_claim_take(&other, &one, &error), FARM_E_BUSY);
+    cr_assert_eq(take(&mine, "1"), FARM_OK, "%s", error.message);
+    cr_assert_eq(take(&other, "1"), FARM_E_BUSY);
 }
 
 Test(topo, follows_no_link) {

@@ -7,20 +7,13 @@
 
 #include "machines.h"
 
-static struct farm_machine machine;
-static struct farm_error error;
-
-static void read_machine(struct farm_machine_source source) {
-    cr_assert_eq(farm_machine_read(&machine, &source, &error), FARM_OK, "%s", error.message);
-}
-
 static const char *list_of(const struct farm_bitmap *set) {
     static char text[256];
     return farm_bitmap_format(set, text, sizeof text);
 }
 
 Test(topo, reads_sockets_nodes_l3_groups_and_cores) {
-    read_machine((struct farm_machine_source){.synthetic = AMD_12_L3_SMT});
+    read_synthetic(AMD_12_L3_SMT);
     cr_assert_eq(machine.cpu_count, 384);
     cr_assert_eq(machine.core_count, 192);
     cr_assert_eq(machine.l3_count, 24);
@@ -36,7 +29,7 @@ Test(topo, reads_sockets_nodes_l3_groups_and_cores) {
 }
 
 Test(topo, reports_no_l3_on_a_machine_without) {
-    read_machine((struct farm_machine_source){.synthetic = SMT8});
+    read_synthetic(SMT8);
     cr_assert_eq(machine.l3_count, 0);
     cr_assert_eq(machine.l3_bytes, 0);
     cr_assert_eq(machine.cpu[31].l3, -1);
@@ -64,7 +57,7 @@ Test(topo, finds_gpus_and_far_memory_but_no_offline_cpus) {
 }
 
 Test(topo, gives_a_cpu_the_node_that_fewest_cpus_share) {
-    read_machine((struct farm_machine_source){.synthetic = FAR_MEMORY_FIRST});
+    read_synthetic(FAR_MEMORY_FIRST);
     int far_node = -1;
     for (int i = 0; i < machine.node_count; i++)
         if (machine.node[i].total_bytes == UINT64_C(8000000000)) far_node = machine.node[i].node;

@@ -7,17 +7,7 @@
 #include "machines.h"
 #include "topo/plan.h"
 
-static struct farm_machine machine;
 static struct farm_plan plan, other;
-static struct farm_error error;
-
-static void read_machine(struct farm_machine_source source) {
-    cr_assert_eq(farm_machine_read(&machine, &source, &error), FARM_OK, "%s", error.message);
-}
-
-static void read_synthetic(const char *text) {
-    read_machine((struct farm_machine_source){.synthetic = text});
-}
 
 static struct farm_plan_request request_of(int actors, int learner_device) {
     return (struct farm_plan_request){.actors = actors,
@@ -37,6 +27,24 @@ static struct farm_plan_request request_of_gpus(int actors, int first) {
 
 static void make_plan(struct farm_plan_request request) {
     cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), FARM_OK, "%s", error.message);
+}
+
+static void plan_on(const char *synthetic, struct farm_plan_request request) {
+    read_synthetic(synthetic);
+    make_plan(request);
+}
+
+static int node_of(int cpu) {
+    return farm_machine_cpu(&machine, cpu)->node;
+}
+
+static int core_of(int cpu) {
+    return farm_machine_cpu(&machine, cpu)->core;
+}
+
+static void expect_on_node(const struct farm_bitmap *cpus, int node) {
+    for (int cpu = farm_bitmap_next(cpus, 0); cpu >= 0; cpu = farm_bitmap_next(cpus, cpu + 1))
+        cr_assert_eq(node_of(cpu), node, "CPU %d", cpu);
 }
 
 static void expect_refusal(struct farm_plan_request request, enum farm_status wanted, const char *words) {
@@ -86,10 +94,10 @@ static void check_memory_nodes(const char *name, const struct farm_plan_request 
         farm_plan_actor_cpus(&machine, &plan, i, &cpus);
         cr_assert_gt(farm_bitmap_count(&cpus), 0, "%s: actor %d has no CPU", name, i);
         if (!request->numa) cr_assert_eq(actor->memory_node, -1);
-        if (actor->cpu >= 0) cr_assert_eq(farm_machine_cpu(&machine, actor->cpu)->node, actor->cpu_node);
+        if (actor->cpu >= 0) cr_assert_eq(node_of(actor->cpu), actor->cpu_node);
         if (actor->memory_node < 0) continue;
         for (int cpu = farm_bitmap_next(&cpus, 0); cpu >= 0; cpu = farm_bitmap_next(&cpus, cpu + 1)) {
-            int node = farm_machine_cpu(&machine, cpu)->node;
+            int node = node_of(cpu);
             const struct farm_node *near = farm_machine_node(&machine, node),
                                    *used = farm_machine_node(&machine, actor->memory_node);
             cr_assert_gt(used->total_bytes, 0, "%s: actor %d on a node without memory", name, i);
@@ -139,7 +147,7 @@ static void check_shards(const char *name, const struct farm_plan_request *reque
         for (int cpu = farm_bitmap_next(cpus, 0); cpu >= 0; cpu = farm_bitmap_next(cpus, cpu + 1)) {
             cr_assert(farm_bitmap_has(&plan.inference_cpus, cpu), "%s: shard %d on CPU %d", name, k, cpu);
             if (request->learner_device == FARM_LEARNER_CPU)
-                cr_assert_eq(farm_machine_cpu(&machine, cpu)->node, plan.shard_node[k], "%s: shard %d", name, k);
+                cr_assert_eq(node_of(cpu), plan.shard_node[k], "%s: shard %d", name, k);
         }
         if (plan.shared) continue;
         cr_assert(!overlap(cpus, &seen), "%s: two shards on CPU of shard %d", name, k);
@@ -292,8 +300,7 @@ Test(topo, binds_shards_to_cpus_only_if_it_pins) {
         struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
         request.learner_shards = 4;
         request.pin = pin;
-        read_synthetic(FOUR_CPUS);
-        make_plan(request);
+        plan_on(FOUR_CPUS, request);
         for (int k = 0; k < 4; k++) cr_assert_eq(farm_bitmap_count(&plan.shard_cpus[k]), pin, "shard %d", k);
     }
     read_synthetic(AMD_12_L3);
@@ -339,13 +346,11 @@ Test(topo, refuses_requests_that_make_no_sense) {
     }
     struct farm_plan_request spread = cases[8].request;
     spread.numa = false;
-    read_synthetic(TWO_SOCKETS);
-    make_plan(spread);
+    plan_on(TWO_SOCKETS, spread);
 }
 
 Test(topo, gives_a_cpu_learner_a_third_of_the_cores_and_trains_in_whole_l3_groups) {
-    read_synthetic(AMD_12_L3);
-    make_plan(request_of(0, FARM_LEARNER_CPU));
+    plan_on(AMD_12_L3, request_of(0, FARM_LEARNER_CPU));
     cr_assert_eq(plan.actor_count, 128);
     cr_assert_eq(plan.training_threads, 48);
     cr_assert_eq(farm_bitmap_count(&plan.inference_cpus), 16);
@@ -363,8 +368,7 @@ Test(topo, gives_a_cpu_learner_a_third_of_the_cores_and_trains_in_whole_l3_group
 Test(topo, trains_on_the_actors_cpus_too_if_actors_wait_meanwhile) {
     struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
     request.synchronous = true;
-    read_synthetic(AMD_12_L3);
-    make_plan(request);
+    plan_on(AMD_12_L3, request);
     cr_assert_eq(plan.actor_count, 128);
     cr_assert_eq(plan.training_threads, 192);
     cr_assert(farm_bitmap_has(&plan.training_cpus, plan.actor[0].cpu));
@@ -374,30 +378,26 @@ Test(topo, trains_on_the_actors_cpus_too_if_actors_wait_meanwhile) {
 }
 
 Test(topo, leaves_a_cores_siblings_to_the_user_of_the_core) {
-    read_synthetic(AMD_12_L3_SMT);
-    make_plan(request_of(0, FARM_LEARNER_CPU));
+    plan_on(AMD_12_L3_SMT, request_of(0, FARM_LEARNER_CPU));
     cr_assert_eq(plan.actor_count, 256);
     cr_assert_eq(plan.training_threads, 48);
     cr_assert_eq(farm_bitmap_count(&plan.training_cpus), 96);
     bool actor_on_core[192] = {0};
-    for (int i = 0; i < plan.actor_count; i++)
-        actor_on_core[farm_machine_cpu(&machine, plan.actor[i].cpu)->core] = true;
+    for (int i = 0; i < plan.actor_count; i++) actor_on_core[core_of(plan.actor[i].cpu)] = true;
     for (int i = 0; i < machine.cpu_count; i++)
         if (farm_bitmap_has(&plan.training_cpus, machine.cpu[i].cpu)) cr_assert(!actor_on_core[machine.cpu[i].core]);
 }
 
 Test(topo, fills_physical_cores_before_their_siblings) {
-    read_synthetic(TWO_SOCKETS);
-    make_plan(request_of(33, FARM_LEARNER_NONE));
+    plan_on(TWO_SOCKETS, request_of(33, FARM_LEARNER_NONE));
     int on_core[32] = {0};
-    for (int i = 0; i < 32; i++) on_core[farm_machine_cpu(&machine, plan.actor[i].cpu)->core]++;
+    for (int i = 0; i < 32; i++) on_core[core_of(plan.actor[i].cpu)]++;
     for (int core = 0; core < 32; core++) cr_assert_eq(on_core[core], 1, "core %d", core);
     cr_assert_eq(farm_machine_cpu(&machine, plan.actor[32].cpu)->smt, 1);
 }
 
 Test(topo, spreads_few_actors_over_the_l3_groups_of_one_node) {
-    read_synthetic(AMD_12_L3);
-    make_plan(request_of(12, FARM_LEARNER_NONE));
+    plan_on(AMD_12_L3, request_of(12, FARM_LEARNER_NONE));
     bool used[24] = {0};
     for (int i = 0; i < 12; i++) {
         const struct farm_cpu *cpu = farm_machine_cpu(&machine, plan.actor[i].cpu);
@@ -411,9 +411,7 @@ Test(topo, puts_the_gpu_host_threads_beside_the_gpu) {
     read_machine((struct farm_machine_source){.xml = VECTORS "gpus_cxl_offline.xml"});
     make_plan(request_of(0, 1));
     cr_assert_eq(plan.learner_node, 1);
-    for (int cpu = farm_bitmap_next(&plan.inference_cpus, 0); cpu >= 0;
-         cpu = farm_bitmap_next(&plan.inference_cpus, cpu + 1))
-        cr_assert_eq(farm_machine_cpu(&machine, cpu)->node, 1);
+    expect_on_node(&plan.inference_cpus, 1);
     cr_assert_eq(plan.actor_count, 5, "six CPUs are allowed, one is the host thread's");
     cr_assert_eq(plan.actor[0].memory_node, 1, "the first actors sit beside the GPU too");
     cr_assert(has_note("learner on GPU 1, its host threads on CPU 4"));
@@ -427,8 +425,7 @@ Test(topo, notes_when_the_gpu_host_threads_cannot_be_beside_the_gpu) {
     for (int i = 0; i < machine.gpu_count; i++) machine.gpu[i].node = 2; // beside the node without CPUs
     make_plan(request);
     cr_assert(has_note("GPU 0 is beside node 2"));
-    cr_assert_eq(farm_machine_cpu(&machine, farm_bitmap_next(&plan.inference_cpus, 0))->node, 1,
-                 "14 is nearer than 28");
+    cr_assert_eq(node_of(farm_bitmap_next(&plan.inference_cpus, 0)), 1, "14 is nearer than 28");
     machine.gpu[0].node = -1;
     make_plan(request);
     cr_assert(has_note("the node beside GPU 0 is unknown"));
@@ -447,8 +444,7 @@ Test(topo, puts_segments_of_a_memoryless_node_on_the_nearest_node) {
 }
 
 Test(topo, keeps_more_actors_than_cpus_on_their_nodes) {
-    read_synthetic(TWO_SOCKETS);
-    make_plan(request_of(100, FARM_LEARNER_CPU));
+    plan_on(TWO_SOCKETS, request_of(100, FARM_LEARNER_CPU));
     int on_node[2] = {0};
     for (int i = 0; i < plan.actor_count; i++) {
         cr_assert_eq(plan.actor[i].cpu, -1);
@@ -470,8 +466,7 @@ Test(topo, runs_unpinned_if_other_farms_hold_every_cpu) {
 }
 
 Test(topo, pins_a_second_farm_onto_what_is_left) {
-    read_synthetic(AMD_12_L3);
-    make_plan(request_of(60, FARM_LEARNER_CPU));
+    plan_on(AMD_12_L3, request_of(60, FARM_LEARNER_CPU));
     struct farm_plan_request second = request_of(0, FARM_LEARNER_CPU);
     second.taken = plan.claim;
     int first = farm_bitmap_count(&plan.claim);
@@ -498,15 +493,14 @@ static int shards_on(int node) {
 }
 
 Test(topo, infers_on_one_core_per_thread_beside_the_actors) {
-    read_synthetic(AMD_12_L3_SMT);
-    make_plan(request_of(0, FARM_LEARNER_CPU));
+    plan_on(AMD_12_L3_SMT, request_of(0, FARM_LEARNER_CPU));
     cr_assert_eq(plan.shard_count, 16);
     cr_assert(shards_on(0) == 5 && shards_on(1) == 11, "%d and %d", shards_on(0), shards_on(1));
     for (int k = 0; k < 16; k++) {
         const int first = farm_bitmap_next(&plan.shard_cpus[k], 0),
                   second = farm_bitmap_next(&plan.shard_cpus[k], first + 1);
         cr_assert_eq(farm_bitmap_count(&plan.shard_cpus[k]), 2);
-        cr_assert_eq(farm_machine_cpu(&machine, first)->core, farm_machine_cpu(&machine, second)->core);
+        cr_assert_eq(core_of(first), core_of(second));
         cr_assert(k == 0 || plan.shard_node[k - 1] <= plan.shard_node[k], "shards of a node have neighbouring numbers");
     }
     cr_assert_leq(served_from_another_node(), 8, "%d actors", served_from_another_node());
@@ -515,8 +509,7 @@ Test(topo, infers_on_one_core_per_thread_beside_the_actors) {
 }
 
 Test(topo, serves_actors_of_their_node_before_others) {
-    read_synthetic(FOUR_NODES_A_SOCKET);
-    make_plan(request_of(0, FARM_LEARNER_CPU));
+    plan_on(FOUR_NODES_A_SOCKET, request_of(0, FARM_LEARNER_CPU));
     int wanted = 0; // actors that are more than their node's shards may serve
     for (int node = 0; node < 8; node++) {
         int here = 0;
@@ -546,7 +539,7 @@ Test(topo, serves_each_nodes_actors_by_the_gpu_beside_them) {
     cr_assert(abs(served_by(0) - served_by(1)) <= 1, "%d and %d", served_by(0), served_by(1));
     for (int g = 0; g < 2; g++) {
         cr_assert_eq(farm_bitmap_count(&plan.shard_cpus[g]), 1);
-        cr_assert_eq(farm_machine_cpu(&machine, farm_bitmap_next(&plan.shard_cpus[g], 0))->node, g);
+        cr_assert_eq(node_of(farm_bitmap_next(&plan.shard_cpus[g], 0)), g);
     }
     int away = 0;
     for (int i = 0; i < plan.actor_count; i++) away += plan.actor[i].shard != plan.actor[i].memory_node;
@@ -559,8 +552,7 @@ Test(topo, uses_the_gpus_from_the_first_one_on) {
     struct farm_plan_request request = request_of_gpus(4, 1);
     make_plan(request);
     for (int i = 0; i < 4; i++) cr_assert(plan.actor[i].shard == 0 || plan.actor[i].shard == 1);
-    for (int g = 0; g < 2; g++)
-        cr_assert_eq(farm_machine_cpu(&machine, farm_bitmap_next(&plan.shard_cpus[g], 0))->node, 1);
+    for (int g = 0; g < 2; g++) cr_assert_eq(node_of(farm_bitmap_next(&plan.shard_cpus[g], 0)), 1);
 }
 
 Test(topo, gives_a_bridge_a_core_beside_its_network_card) {
@@ -572,7 +564,7 @@ Test(topo, gives_a_bridge_a_core_beside_its_network_card) {
         check_all("two sockets", &request);
         const int cpu = farm_bitmap_next(&plan.bridge_cpus, 0);
         cr_expect_eq(farm_bitmap_count(&plan.bridge_cpus), 2);
-        cr_expect_eq(farm_machine_cpu(&machine, cpu)->node, request.bridge_node);
+        cr_expect_eq(node_of(cpu), request.bridge_node);
         cr_expect(farm_bitmap_has(&plan.claim, cpu));
         cr_expect(!farm_bitmap_has(&plan.actor_cpus, cpu));
         cr_expect(!farm_bitmap_has(&plan.inference_cpus, cpu) && !farm_bitmap_has(&plan.training_cpus, cpu));
@@ -611,8 +603,7 @@ Test(topo, feeds_more_training_threads_with_remote_actors) {
 
 // A learner on GPUs that the machine does not show is planned as one on CPUs, with many cores for inference.
 Test(topo, has_no_cores_beside_missing_gpus) {
-    read_synthetic("pack:2 core:512 pu:1");
-    make_plan(request_of_gpus(0, FARM_LEARNER_CPU));
+    plan_on("pack:2 core:512 pu:1", request_of_gpus(0, FARM_LEARNER_CPU));
     cr_assert_eq(farm_bitmap_count(&plan.inference_cpus), FARM_PLAN_SHARDS_MAX);
     cr_assert_eq(plan.shard_count, 2);
     cr_assert_eq(served_by(0) + served_by(1), plan.actor_count);
