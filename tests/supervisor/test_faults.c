@@ -108,34 +108,40 @@ Test(supervisor, survives_the_failure_of_every_call) {
 
 // ---- what a worker meets between fork and its own code ----
 
+static struct farm_error run_err; // of the last run
+
 // Makes a supervisor of one worker; the caller adds faults before it runs.
 static struct farm_supervisor *make_supervisor(struct farm_supervisor_config config, struct farm_worker_spec spec) {
     struct farm_supervisor *supervisor;
-    struct farm_error err = {0};
     if (!config.on_line) config.on_line = no_line;
+    if (!config.tick_ms) config.tick_ms = 5;
     snprintf(spec.name, sizeof spec.name, "actor 0");
     share_page();
-    cr_assert_eq(farm_supervisor_make(&config, &supervisor, &err), FARM_OK, "%s", err.message);
-    cr_assert_eq(farm_supervisor_add(supervisor, &spec, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_supervisor_make(&config, &supervisor, &run_err), FARM_OK, "%s", run_err.message);
+    cr_assert_eq(farm_supervisor_add(supervisor, &spec, &run_err), FARM_OK, "%s", run_err.message);
     return supervisor;
 }
 
-static enum farm_status run_to_its_end(struct farm_supervisor *supervisor, struct farm_error *err) {
-    const enum farm_status status = farm_supervisor_run(supervisor, NULL, err);
+// A supervisor of a worker; the last arguments are fields of its specification.
+#define MAKE(config, ...) make_supervisor(config, (struct farm_worker_spec){.memory_node = -1, __VA_ARGS__})
+static const struct farm_supervisor_config usual;
+
+static enum farm_status run_to_its_end(struct farm_supervisor *supervisor) {
+    const enum farm_status status = farm_supervisor_run(supervisor, NULL, &run_err);
     farm_supervisor_free(supervisor);
     return status;
 }
 
 // Runs one worker while `call` always fails (error 0: while none does).
-static enum farm_status run_one(const char *call, int error, struct farm_error *err) {
+static enum farm_status run_one(const char *call, int error) {
+    const struct farm_supervisor_config config = {.deaths_max = 2};
     struct farm_bitmap cpus = {0};
     farm_bitmap_set(&cpus, 0);
     farm_log_set_level(FARM_LOG_DEBUG);
-    struct farm_supervisor *supervisor =
-        make_supervisor((struct farm_supervisor_config){.tick_ms = 5, .deaths_max = 2},
-                        (struct farm_worker_spec){.body = end_well, .may_end = true, .memory_node = 0, .cpus = &cpus});
+    struct farm_worker_spec spec = {.body = end_well, .may_end = true, .memory_node = 0, .cpus = &cpus};
+    struct farm_supervisor *supervisor = make_supervisor(config, spec);
     if (error) farm_faults_fail(call, 1, 1000, error);
-    return run_to_its_end(supervisor, err);
+    return run_to_its_end(supervisor);
 }
 
 int __real_dup2(int from, int to);
@@ -155,13 +161,12 @@ Test(supervisor, a_worker_that_cannot_be_made_safe_is_not_started) {
         {"malloc", ENOMEM, -1}, {NULL, 0, 0}, {NULL, 0, 1}, {NULL, 0, 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct farm_error err = {0};
         farm_faults_clear();
         stream_refused = cases[i].stream;
         farm_faults_replace("dup2", (void (*)(void))dup2_but_for_one);
-        cr_assert_eq(run_one(cases[i].call, cases[i].error, &err), FARM_E_DEAD, "case %zu", i);
+        cr_assert_eq(run_one(cases[i].call, cases[i].error), FARM_E_DEAD, "case %zu", i);
         cr_assert_eq(page->ended, 0, "case %zu", i);
-        cr_assert(strstr(err.message, "ended with exit status 127"), "case %zu: %s", i, err.message);
+        cr_assert(strstr(run_err.message, "ended with exit status 127"), "case %zu: %s", i, run_err.message);
     }
 }
 
@@ -171,9 +176,8 @@ Test(supervisor, a_worker_runs_without_what_is_not_vital) {
         int error;
     } cases[] = {{"set_mempolicy", EPERM}, {"sched_setaffinity", EINVAL}, {"read", EIO}}; // read: of its output
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct farm_error err = {0};
         farm_faults_clear();
-        cr_assert_eq(run_one(cases[i].call, cases[i].error, &err), FARM_OK, "%s: %s", cases[i].call, err.message);
+        cr_assert_eq(run_one(cases[i].call, cases[i].error), FARM_OK, "%s: %s", cases[i].call, run_err.message);
         cr_assert_eq(page->ended, 1);
         cr_assert_geq(farm_faults_made(cases[i].call), 1);
     }
@@ -191,25 +195,20 @@ static int count_open(void *context, struct farm_error *err) {
 Test(supervisor, a_worker_inherits_nothing_else_without_close_range) {
     int fds[3];
     for (int i = 0; i < 3; i++) fds[i] = open("/dev/null", O_RDONLY);
-    struct farm_error err = {0};
-    const struct farm_worker_spec spec = {
-        .body = count_open, .context = fds, .may_end = true, .memory_node = -1, .keep = &fds[1], .keep_count = 1};
-    struct farm_supervisor *supervisor = make_supervisor((struct farm_supervisor_config){.tick_ms = 5}, spec);
+    struct farm_supervisor *supervisor =
+        MAKE(usual, .body = count_open, .context = fds, .may_end = true, .keep = &fds[1], .keep_count = 1);
     farm_faults_fail("close_range", 1, 1000, ENOSYS);
-    cr_assert_eq(run_to_its_end(supervisor, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(run_to_its_end(supervisor), FARM_OK, "%s", run_err.message);
     cr_assert_geq(farm_faults_made("close_range"), 2);
     cr_assert_eq(page->ended, 1 + 2, "open in the worker: %d", page->ended - 1);
     for (int i = 0; i < 3; i++) close(fds[i]);
 }
 
 Test(supervisor, calls_that_a_signal_interrupts_are_repeated) {
-    struct farm_error err = {0};
-    struct farm_supervisor *supervisor =
-        make_supervisor((struct farm_supervisor_config){.tick_ms = 5},
-                        (struct farm_worker_spec){.body = end_well, .may_end = true, .memory_node = -1});
+    struct farm_supervisor *supervisor = MAKE(usual, .body = end_well, .may_end = true);
     farm_faults_fail("waitid", 1, 2, EINTR);
     farm_faults_fail("poll", 1, 5, EINTR);
-    cr_assert_eq(run_to_its_end(supervisor, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(run_to_its_end(supervisor), FARM_OK, "%s", run_err.message);
     cr_assert_eq(farm_faults_made("waitid"), 2);
     cr_assert_eq(page->ended, 1);
     cr_assert_eq(waitpid(-1, NULL, WNOHANG), -1, "a process is left behind");
@@ -243,8 +242,8 @@ static enum farm_supervisor_turn until_lost_or_back(void *context) {
     return losses || (prepared[1] == 2 && farm_supervisor_pid(refusing, 1)) ? FARM_TURN_STOP : FARM_TURN_ON;
 }
 
-// *err: of the run, in which `refusals` starts of an actor after its death fail.
-static enum farm_status run_refused(bool expendable, struct farm_error *err) {
+// A run in which `refusals` starts of an actor after its death fail.
+static enum farm_status run_refused(bool expendable) {
     const struct farm_supervisor_config config = {.tick_ms = 1,
                                                   .short_lives_max = 6,
                                                   .before_start = note_start,
@@ -254,27 +253,26 @@ static enum farm_status run_refused(bool expendable, struct farm_error *err) {
     farm_faults_clear();
     prepared[1] = losses = 0;
     farm_log_set_level(FARM_LOG_ERROR);
-    refusing = make_supervisor(config, (struct farm_worker_spec){.body = live_on, .memory_node = -1});
+    refusing = MAKE(config, .body = live_on);
     const struct farm_worker_spec actor = {
         .name = "actor 0", .body = die_once, .memory_node = -1, .expendable = expendable};
-    cr_assert_eq(farm_supervisor_add(refusing, &actor, err), FARM_OK, "%s", err->message);
-    return run_to_its_end(refusing, err);
+    cr_assert_eq(farm_supervisor_add(refusing, &actor, &run_err), FARM_OK, "%s", run_err.message);
+    return run_to_its_end(refusing);
 }
 
 Test(supervisor, an_expendable_worker_that_cannot_be_started_again_is_tried_and_ends_alone) {
     static const char *const calls[] = {"pipe2", "fork", "pidfd_open"};
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        struct farm_error err = {0};
         refused = calls[i];
         refusals = 3;
-        cr_assert_eq(run_refused(true, &err), FARM_OK, "%s: %s", refused, err.message);
+        cr_assert_eq(run_refused(true), FARM_OK, "%s: %s", refused, run_err.message);
         cr_assert_eq(farm_faults_made(refused), 3, "%s", refused);
         cr_assert(!losses && prepared[1] == 2, "%s: %d losses, %d starts", refused, losses, prepared[1]);
         refusals = 1000;
-        cr_assert_eq(run_refused(true, &err), FARM_OK, "%s: %s", refused, err.message);
+        cr_assert_eq(run_refused(true), FARM_OK, "%s: %s", refused, run_err.message);
         cr_assert_eq(losses, 1, "%s", refused);
         cr_assert_eq(farm_faults_made(refused), 5, "%s", refused);
-        cr_assert_eq(run_refused(false, &err), FARM_E_LIMIT, "%s: any other ends the run", refused);
+        cr_assert_eq(run_refused(false), FARM_E_LIMIT, "%s: any other ends the run", refused);
     }
 }
 
@@ -301,13 +299,10 @@ static int open_pidfd_after_death(pid_t pid, unsigned flags) {
 }
 
 Test(supervisor, progress_of_a_worker_that_dies_at_once_is_counted) {
-    struct farm_error err = {0};
     const struct farm_supervisor_config config = {
         .tick_ms = 1, .backoff_max_ms = 1, .deaths_max = 3, .progress = steps, .on_tick = until_twelve_lives};
     farm_faults_replace("pidfd_open", (void (*)(void))open_pidfd_after_death);
-    struct farm_supervisor *supervisor =
-        make_supervisor(config, (struct farm_worker_spec){.body = step_and_die, .memory_node = -1});
-    cr_assert_eq(run_to_its_end(supervisor, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(run_to_its_end(MAKE(config, .body = step_and_die)), FARM_OK, "%s", run_err.message);
 }
 
 static int write_and_wait(void *context, struct farm_error *err) {
@@ -322,13 +317,12 @@ static void note_line(void *context, size_t number, const char *line) {
 
 Test(supervisor, an_interrupted_read_loses_no_line) {
     static const int errors[] = {EINTR, EAGAIN};
+    const struct farm_supervisor_config config = {.on_line = note_line};
     for (int i = 0; i < 2; i++) {
-        struct farm_supervisor *supervisor =
-            make_supervisor((struct farm_supervisor_config){.on_line = note_line},
-                            (struct farm_worker_spec){.body = write_and_wait, .may_end = true, .memory_node = -1});
+        struct farm_supervisor *supervisor = MAKE(config, .body = write_and_wait, .may_end = true);
         farm_faults_clear();
         farm_faults_fail("read", 1, 30, errors[i]);
-        cr_assert_eq(run_to_its_end(supervisor, NULL), FARM_OK);
+        cr_assert_eq(run_to_its_end(supervisor), FARM_OK);
         cr_assert_eq(farm_faults_made("read"), 30);
         cr_assert_eq(page->lives, 1);
     }
