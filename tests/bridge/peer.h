@@ -144,6 +144,16 @@ static inline size_t peer_put_hello(uint32_t rings, const struct farm_wire_count
     return farm_wire_put_hello(&hello, counters, out, room);
 }
 
+static inline void peer_send_hello(struct peer *peer, uint32_t rings, const struct farm_wire_counters *counters) {
+    uint8_t out[1024];
+    peer_send_message(peer, FARM_WIRE_HELLO, out, peer_put_hello(rings, counters, out, sizeof out));
+}
+
+static inline void peer_send_join(struct peer *peer) {
+    uint8_t out[8];
+    peer_send_message(peer, FARM_WIRE_JOIN, out, farm_wire_put_join(PEER_RINGS, out, sizeof out));
+}
+
 static inline size_t peer_put_welcome(uint32_t rings, uint32_t lanes, const struct farm_wire_counters *counters,
                                       uint8_t *out, size_t room) {
     static const uint32_t actors[FARM_WIRE_RINGS_MAX];
@@ -157,13 +167,13 @@ static inline void peer_connect(struct peer *peer, enum peer_progress progress) 
     peer_dial(peer);
     if (progress == PEER_DIALLED) return;
     if (peer->side == MEMORY_UP)
-        peer_send_message(peer, FARM_WIRE_HELLO, out, peer_put_hello(0, NULL, out, sizeof out));
+        peer_send_hello(peer, 0, NULL);
     else
         peer_send_message(peer, FARM_WIRE_OFFER, out, farm_wire_put_offer(&peer->play->world.offer, out, sizeof out));
     peer_wait(peer);
     if (progress == PEER_OFFERED) return;
     if (peer->side == MEMORY_UP)
-        peer_send_message(peer, FARM_WIRE_JOIN, out, farm_wire_put_join(PEER_RINGS, out, sizeof out));
+        peer_send_join(peer);
     else
         peer_send_message(peer, FARM_WIRE_WELCOME, out,
                           peer_put_welcome(PEER_RINGS, PEER_LANES, counters, out, sizeof out));

@@ -95,6 +95,11 @@ static int open_pair(uint32_t number) {
     return fds[1];
 }
 
+static void close_pair(int peer) {
+    close_all(1);
+    close(peer);
+}
+
 static uint8_t *make_pattern(size_t bytes) {
     uint8_t *data = malloc(bytes);
     for (size_t i = 0; i < bytes; i++) data[i] = (uint8_t)(i * 2654435761u >> 13);
@@ -118,8 +123,7 @@ ENGINE_TEST(receives_into_parts_when_all_pieces_have_come) {
     }
     expect(FARM_ENGINE_RECEIVED, 0, sizeof data);
     cr_assert_arr_eq(data, sent, sizeof data);
-    close_all(1);
-    close(peer);
+    close_pair(peer);
     free(sent);
 }
 
@@ -133,8 +137,7 @@ ENGINE_TEST(a_receive_ends_with_at_least_the_requested_bytes) {
     cr_assert_eq(write(peer, "jkl", 3), 3);
     expect(FARM_ENGINE_RECEIVED, 0, 12);
     cr_assert_arr_eq(data, "abcdefghijkl", 12);
-    close_all(1);
-    close(peer);
+    close_pair(peer);
 }
 
 ENGINE_TEST(a_closed_peer_is_zero_bytes_and_a_send_to_it_an_error) {
@@ -179,17 +182,13 @@ static void send_large(bool deferred) {
     pthread_join(reader.thread, NULL);
     cr_assert_eq(reader.bytes, LARGE);
     cr_assert_eq(memcmp(reader.data, sent, LARGE), 0);
-    close_all(1);
-    close(reader.fd);
+    close_pair(reader.fd);
     free(reader.data);
     free(sent);
 }
 
-ENGINE_TEST(sends_everything_to_a_peer_that_reads_slowly) {
+ENGINE_TEST(sends_everything_to_a_peer_that_reads_slowly_deferred_too) {
     send_large(false);
-}
-
-ENGINE_TEST(a_deferred_send_that_blocks_ends_too) {
     send_large(true);
 }
 
@@ -216,8 +215,7 @@ ENGINE_TEST(a_deferred_send_comes_with_the_answer_in_one_wait) {
     }
     calls = ops->system_calls(engine) - calls;
     cr_assert_leq(calls, strcmp(ops->name, "uring") == 0 ? 10 : 20, "%lu system calls for 10 answers", calls);
-    close_all(1);
-    close(peer);
+    close_pair(peer);
 }
 
 // ---- closing ----
@@ -342,8 +340,7 @@ ENGINE_TEST(turns_without_work_make_no_system_call_and_waits_end_in_time) {
     for (int i = 0; i < 1000 && !ops->turn(engine, &event, 1); i++) // without a wait, as a spinning caller does
         ;
     cr_assert(event.kind == FARM_ENGINE_RECEIVED && event.result == 1);
-    close_all(1);
-    close(peer);
+    close_pair(peer);
 }
 
 static bool refuse_io_uring(void) {
@@ -376,8 +373,7 @@ static void *use_engine(void *argument) {
     ops->receive(engine, 0, &part, 1, 3);
     cr_assert_eq(write(peer, "abc", 3), 3);
     expect(FARM_ENGINE_RECEIVED, 0, 3);
-    close_all(1);
-    close(peer);
+    close_pair(peer);
     return NULL;
 }
 

@@ -142,7 +142,6 @@ Test(hostile, a_node_with_impossible_counters_is_refused) {
             struct farm_wire_counters counters[PEER_RINGS * PEER_LANES] = {
                 absurd[i], {1, 0, 0, 0}, {1, 0, 0, 0}, {1, 0, 0, 0}};
             const uint32_t rings = i == 5 ? 0 : PEER_RINGS; // a node without rings in a session with steps
-            uint8_t out[1024];
             struct peer peer;
             peer_make(&peer, MEMORY_UP, false);
             peer_connect(&peer, PEER_JOINED);
@@ -155,8 +154,8 @@ Test(hostile, a_node_with_impossible_counters_is_refused) {
             peer.play->world.admitted = !forgotten;
             if (forgotten) world_replace_hub(&peer.play->world); // the new hub must ask the supervisor
             peer_dial(&peer);
-            peer_send_message(&peer, FARM_WIRE_HELLO, out, peer_put_hello(rings, counters, out, sizeof out));
-            peer_send_message(&peer, FARM_WIRE_JOIN, out, farm_wire_put_join(PEER_RINGS, out, sizeof out));
+            peer_send_hello(&peer, rings, counters);
+            peer_send_join(&peer);
             peer_wait(&peer);
             cr_expect_neq(refusal(&peer)[0], 0, "counters %zu are accepted", i);
             cr_expect_eq(peer_moved(&peer), before);
@@ -192,17 +191,11 @@ Test(hostile, a_node_leaves_a_learner_with_impossible_counters) {
 
 // Another connection of the peer's node.
 static struct peer dial_again(const struct peer *first, const struct farm_wire_counters *counters) {
-    uint8_t out[1024];
     struct peer peer = {.play = first->play, .side = MEMORY_UP};
     peer_dial(&peer);
-    peer_send_message(&peer, FARM_WIRE_HELLO, out, peer_put_hello(PEER_RINGS, counters, out, sizeof out));
+    peer_send_hello(&peer, PEER_RINGS, counters);
     peer_wait(&peer);
     return peer;
-}
-
-static void request_places(struct peer *peer) {
-    uint8_t out[8];
-    peer_send_message(peer, FARM_WIRE_JOIN, out, farm_wire_put_join(PEER_RINGS, out, sizeof out));
 }
 
 static void give_up_session(struct peer *peer) {
@@ -217,7 +210,7 @@ Test(hostile, a_connection_refused_after_waiting_has_no_session) {
     peer_make(&old, MEMORY_UP, false);
     peer_connect(&old, PEER_JOINED);
     refused = dial_again(&old, wrong);
-    request_places(&refused);
+    peer_send_join(&refused);
     peer_wait(&refused);
     cr_assert(peer_closed(&old) && refusal(&refused)[0] && !peer_closed(&refused));
     give_up_session(&refused);
@@ -235,8 +228,8 @@ Test(hostile, a_connection_replaced_while_it_waits_has_no_session) {
         replaced = dial_again(&old, none_yet);
         newest = dial_again(&old, none_yet);
         old.play->net.random = seed;
-        request_places(&replaced);
-        request_places(&newest);
+        peer_send_join(&replaced);
+        peer_send_join(&newest);
         peer_turn(&newest, 1000000); // both arrive
         give_up_session(&newest);
         peer_wait(&newest);
@@ -351,13 +344,10 @@ Test(hostile, unknown_connections_share_the_settings_of_TLS) {
 }
 
 Test(hostile, a_HELLO_of_one_byte_a_second_is_cut_off) {
-    uint8_t out[1024];
     uint64_t steps;
     struct play *play = make_with_honest_node(false, &steps);
-    struct peer peer = {.play = play, .side = MEMORY_UP};
-    const size_t bytes = peer_put_hello(0, NULL, out, sizeof out);
-    peer.c = memory_dial(&play->net);
-    peer_send_message(&peer, FARM_WIRE_HELLO, out, bytes);
+    struct peer peer = {.play = play, .side = MEMORY_UP, .c = memory_dial(&play->net)};
+    peer_send_hello(&peer, 0, NULL);
     peer.c->wire[MEMORY_UP].put = 0; // released byte by byte below
     for (int s = 0; s < 6; s++) {
         peer.c->wire[MEMORY_UP].put++;
@@ -371,12 +361,10 @@ Test(hostile, a_HELLO_of_one_byte_a_second_is_cut_off) {
 
 // It requests echoes and never reads one. Other connections of the hub continue, and the queue for this one is bounded.
 Test(hostile, a_peer_that_never_reads_is_cut_off) {
-    uint8_t out[1024];
     uint64_t steps;
     struct play *play = make_with_honest_node(false, &steps);
-    struct peer peer = {.play = play, .side = MEMORY_UP};
-    peer.c = memory_dial(&play->net);
-    peer_send_message(&peer, FARM_WIRE_HELLO, out, peer_put_hello(0, NULL, out, sizeof out));
+    struct peer peer = {.play = play, .side = MEMORY_UP, .c = memory_dial(&play->net)};
+    peer_send_hello(&peer, 0, NULL);
     uint32_t pings = 0;
     for (; pings < 20000 && !peer_closed(&peer); pings++) {
         peer_send(&peer, &(struct peer_frame){.type = FARM_WIRE_HEARTBEAT, .n = 1});

@@ -55,6 +55,8 @@ static void free_ends(struct ends *ends) {
     farm_tls_free(ends->end[1]);
 }
 
+#define with_ends __attribute__((cleanup(free_ends))) struct ends // freed at the end of their scope
+
 // Carries one end's output to the other; false: no output, or no room.
 static bool carry(struct ends *ends, int from) {
     size_t bytes, room;
@@ -121,43 +123,39 @@ static void pass_data(struct ends *ends, int from, const struct iovec *parts, ui
 // ---- handshake ----
 
 Test(bridge, tls_opens_to_the_same_key) {
-    struct ends ends = open_ends();
+    with_ends ends = open_ends();
     const struct iovec part = {"hello", 5};
     pass_data(&ends, 0, &part, 1, 100);
     pass_data(&ends, 1, &part, 1, 1);
     cr_assert_leq(ends.passed[0] + ends.passed[1], 700, "handshake of %zu + %zu bytes", ends.passed[0], ends.passed[1]);
-    free_ends(&ends);
 }
 
 Test(bridge, tls_refuses_another_key_on_both_sides) {
-    struct ends ends = ends_of(1, 2);
+    with_ends ends = ends_of(1, 2);
     run_handshake(&ends);
     for (int i = 0; i < 2; i++) cr_assert_eq(ends.status[i], FARM_E_PERMISSION, "side %d: %s", i, err.message);
     cr_assert(strstr(err.message, "keys differ"), "%s", err.message);
     cr_assert(!ends.done[0] && !ends.done[1]);
-    free_ends(&ends);
 }
 
 // A client's handshake ends before the server's, which needs the client's Finished. Both must not end, and the receiver
 // of the damage must not.
 static void check_damage(int from, size_t at, uint8_t flip) {
-    struct ends ends = ends_of(1, 1);
+    with_ends ends = ends_of(1, 1);
     ends.flip = flip;
     *(flip ? &ends.flip_at[from] : &ends.cut_at[from]) = at;
     run_handshake(&ends);
     cr_assert(!(ends.done[0] && ends.done[1]), "byte %zu of side %d, flipped by %02x", at, from, flip);
     cr_assert(!ends.done[!from], "byte %zu of side %d, flipped by %02x", at, from, flip);
     cr_assert(!flip || ends.status[0] || ends.status[1] || !ends.done[0], "no side reports an error");
-    free_ends(&ends);
 }
 
 Test(bridge, tls_never_opens_after_a_changed_byte_or_a_truncated_handshake) {
     static const uint8_t flips[] = {0x01, 0x80, 0}; // 0: truncated
-    struct ends whole = open_ends();
+    with_ends whole = open_ends();
     for (size_t f = 0; f < sizeof flips; f++)
         for (int from = 0; from < 2; from++)
             for (size_t at = 0; at < whole.passed[from]; at++) check_damage(from, at, flips[f]);
-    free_ends(&whole);
 }
 
 static enum farm_status feed_handshake(struct farm_tls *tls, const void *data, size_t bytes) {
@@ -221,7 +219,7 @@ Test(bridge, tls_accepts_no_certificate_instead_of_the_key) {
 // ---- data ----
 
 Test(bridge, tls_carries_parts_of_any_size_both_ways) {
-    struct ends ends = open_ends();
+    with_ends ends = open_ends();
     static const size_t sizes[] = {288, 225792, 4, 4, 0, 16, 28224, 16384, 16383, 1, 8192, 8191, 1 << 20, 32};
     enum { PARTS = sizeof sizes / sizeof *sizes };
     struct iovec parts[PARTS];
@@ -236,11 +234,10 @@ Test(bridge, tls_carries_parts_of_any_size_both_ways) {
             if (sizes[i]) pass_data(&ends, from, &parts[i], 1, 20000);
     }
     for (size_t i = 0; i < PARTS; i++) free(parts[i].iov_base);
-    free_ends(&ends);
 }
 
 Test(bridge, tls_joins_small_parts_and_encrypts_large_ones_in_place) {
-    struct ends ends = open_ends();
+    with_ends ends = open_ends();
     static uint8_t data[256 << 10];
     struct iovec parts[65] = {{data, 288}};
     size_t taken = 0, bytes;
@@ -259,11 +256,10 @@ Test(bridge, tls_joins_small_parts_and_encrypts_large_ones_in_place) {
     cr_assert_eq(bytes, taken + 17 * 22);
     cr_assert_eq(farm_tls_copied_bytes(ends.end[0]) - copied, bytes + 288,
                  "to the output buffer, and the joined parts");
-    free_ends(&ends);
 }
 
 Test(bridge, tls_changes_its_key_and_stays_readable) {
-    struct ends ends = open_ends();
+    with_ends ends = open_ends();
     const struct iovec part = {"step", 4};
     farm_tls_rekey_every(ends.end[1], 3);
     for (int i = 0; i < 300; i++) {
@@ -272,12 +268,11 @@ Test(bridge, tls_changes_its_key_and_stays_readable) {
     }
     cr_assert_eq(farm_tls_rekeyed(ends.end[1]), 99);
     cr_assert_eq(farm_tls_rekeyed(ends.end[0]), 0);
-    free_ends(&ends);
 }
 
 // Reads one record of data, changed at `at` by `flip`, or repeated; returns the reader's status.
 static enum farm_status read_changed(size_t at, uint8_t flip, bool repeated) {
-    struct ends ends = open_ends();
+    with_ends ends = open_ends();
     const struct iovec part = {"twelve bytes", 12};
     size_t taken = 0, bytes, room, got = 0;
     char in[64];
@@ -294,7 +289,6 @@ static enum farm_status read_changed(size_t at, uint8_t flip, bool repeated) {
     cr_assert_eq(got, repeated ? 12 : 0);
     if (!status) status = farm_tls_read(ends.end[0], in, 12, &got, &err);
     cr_assert_eq(got, 0);
-    free_ends(&ends);
     return status;
 }
 
@@ -308,7 +302,7 @@ Test(bridge, tls_refuses_a_changed_or_repeated_record) {
 }
 
 Test(bridge, tls_keeps_an_alert_while_output_is_being_sent) {
-    struct ends ends = open_ends();
+    with_ends ends = open_ends();
     const struct iovec part = {"step", 4};
     size_t taken = 0, bytes, room, got;
     char in[8];
@@ -321,5 +315,4 @@ Test(bridge, tls_keeps_an_alert_while_output_is_being_sent) {
     farm_tls_sent(ends.end[0]);
     farm_tls_output(ends.end[0], &bytes);
     cr_assert_gt(bytes, 0);
-    free_ends(&ends);
 }

@@ -221,40 +221,19 @@ Test(wire, header_and_entry_have_the_documents_bytes_and_read_back) {
     }
 }
 
-#define CONSTANTS(X)                                                                                                   \
-    X(FARM_WIRE_HELLO)                                                                                                 \
-    X(FARM_WIRE_OFFER)                                                                                                 \
-    X(FARM_WIRE_JOIN)                                                                                                  \
-    X(FARM_WIRE_WELCOME)                                                                                               \
-    X(FARM_WIRE_REFUSE)                                                                                                \
-    X(FARM_WIRE_LEAVE)                                                                                                 \
-    X(FARM_WIRE_STEPS)                                                                                                 \
-    X(FARM_WIRE_ANSWERS)                                                                                               \
-    X(FARM_WIRE_CREDITS)                                                                                               \
-    X(FARM_WIRE_HEARTBEAT)                                                                                             \
-    X(FARM_WIRE_BYE)                                                                                                   \
-    X(FARM_WIRE_VERSION)                                                                                               \
-    X(FARM_WIRE_ENTRIES_MAX)                                                                                           \
-    X(FARM_WIRE_FRAME_BYTES)                                                                                           \
-    X(FARM_WIRE_STEP_BYTES_MAX)                                                                                        \
-    X(FARM_WIRE_RINGS_MAX)                                                                                             \
-    X(FARM_WIRE_OPTIONS_MAX)                                                                                           \
-    X(FARM_WIRE_MESSAGE_BYTES_MAX)                                                                                     \
-    X(FARM_WIRE_NAME_BYTES)                                                                                            \
-    X(FARM_WIRE_OPTION_BYTES)                                                                                          \
-    X(FARM_WIRE_TEXT_BYTES)                                                                                            \
-    X(FARM_WIRE_BYE_END)                                                                                               \
-    X(FARM_WIRE_REFUSE_FOR_GOOD)                                                                                       \
-    X(FARM_WIRE_REFUSE_AGAIN)                                                                                          \
-    X(FARM_WIRE_REFUSE_LATER)                                                                                          \
-    X(FARM_WIRE_REFUSE_SESSION)                                                                                        \
-    X(FARM_WIRE_SESSION_LANES_MAX)
-#define CONSTANT(name) {#name, name},
+#define CONSTANTS(...)                                                                                                 \
+    static const uint64_t values[] = {__VA_ARGS__};                                                                    \
+    static char text[] = #__VA_ARGS__
 Test(wire, every_constant_of_the_document_is_right_and_no_row_is_left_over) {
-    static const struct {
-        const char *name;
-        uint64_t value;
-    } constants[] = {CONSTANTS(CONSTANT)};
+    CONSTANTS(FARM_WIRE_HELLO, FARM_WIRE_OFFER, FARM_WIRE_JOIN, FARM_WIRE_WELCOME, FARM_WIRE_REFUSE, FARM_WIRE_LEAVE,
+              FARM_WIRE_STEPS, FARM_WIRE_ANSWERS, FARM_WIRE_CREDITS, FARM_WIRE_HEARTBEAT, FARM_WIRE_BYE,
+              FARM_WIRE_VERSION, FARM_WIRE_ENTRIES_MAX, FARM_WIRE_FRAME_BYTES, FARM_WIRE_STEP_BYTES_MAX,
+              FARM_WIRE_RINGS_MAX, FARM_WIRE_OPTIONS_MAX, FARM_WIRE_MESSAGE_BYTES_MAX, FARM_WIRE_NAME_BYTES,
+              FARM_WIRE_OPTION_BYTES, FARM_WIRE_TEXT_BYTES, FARM_WIRE_BYE_END, FARM_WIRE_REFUSE_FOR_GOOD,
+              FARM_WIRE_REFUSE_AGAIN, FARM_WIRE_REFUSE_LATER, FARM_WIRE_REFUSE_SESSION, FARM_WIRE_SESSION_LANES_MAX);
+    enum { COUNT = sizeof values / sizeof *values };
+    const char *names[COUNT];
+    for (size_t i = 0; i < COUNT; i++) names[i] = strtok(i ? NULL : text, ", ");
     size_t found = 0;
     read_document();
     for (size_t r = 0; r < row_count; r++) {
@@ -269,13 +248,12 @@ Test(wire, every_constant_of_the_document_is_right_and_no_row_is_left_over) {
         for (const char *c = rows[r].bytes; *c; c++)
             if (*c != ',') value = value * 10 + (uint64_t)(*c - '0');
         size_t i = 0;
-        while (i < sizeof constants / sizeof *constants && strcmp(constants[i].name, rows[r].name) != 0) i++;
-        cr_assert_lt(i, sizeof constants / sizeof *constants, "the document has `%s`, which the test lacks",
-                     rows[r].name);
-        cr_assert_eq(value, constants[i].value, "`%s`", rows[r].name);
+        while (i < COUNT && strcmp(names[i], rows[r].name) != 0) i++;
+        cr_assert_lt(i, COUNT, "the document has `%s`, which the test lacks", rows[r].name);
+        cr_assert_eq(value, values[i], "`%s`", rows[r].name);
         found++;
     }
-    cr_assert_eq(found, sizeof constants / sizeof *constants);
+    cr_assert_eq(found, COUNT);
     cr_assert_eq(FARM_WIRE_TYPE_END, FARM_WIRE_BYE + 1);
 }
 

@@ -21,13 +21,12 @@ static inline void fuzz_check_rings(const struct world *world) {
 
 // The peer leaves. After any input a hub still answers another HELLO.
 static inline void fuzz_leave(struct peer *peer) {
-    uint8_t out[1024];
     peer_hang_up(peer);
     fuzz_check_rings(&peer->play->world);
     if (peer->side == MEMORY_UP && !peer->play->world.hub_config.key) {
         peer->play->now_ns += 1000000000; // a new second: the limit of handshakes starts again
         peer_dial(peer);
-        peer_send_message(peer, FARM_WIRE_HELLO, out, peer_put_hello(0, NULL, out, sizeof out));
+        peer_send_hello(peer, 0, NULL);
         peer_wait(peer);
         assert(peer->in_bytes > farm_wire_head_bytes(1) && peer->in[4] == FARM_WIRE_OFFER);
         peer_hang_up(peer);

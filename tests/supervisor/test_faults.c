@@ -108,7 +108,7 @@ Test(supervisor, survives_the_failure_of_every_call) {
 
 // ---- what a worker meets between fork and its own code ----
 
-static struct farm_error run_err; // of the last run
+static struct farm_error run_err; // the last run's
 
 // Makes a supervisor of one worker; the caller adds faults before it runs.
 static struct farm_supervisor *make_supervisor(struct farm_supervisor_config config, struct farm_worker_spec spec) {
