@@ -14,6 +14,7 @@
 #include "common.h"
 #include "gpu/work.h"
 #include "kernels/random.h"
+#include "learner/parts.h"
 
 enum {
     SAMPLES = 15,
@@ -34,8 +35,11 @@ void omp_set_num_threads(int threads);
 
 struct table {
     struct rig rig;
-    struct farm_backend *backends[PRECISIONS]; // by farm_precision; NULL: not on this CPU
-    uint64_t n;                                // the step of the last inference or update
+    // By farm_precision, to train or to infer; both NULL: not on this CPU.
+    struct farm_backend *backends[PRECISIONS];
+    struct farm_policy *policies[PRECISIONS], *policy; // policy: the present one
+    struct farm_board *board;
+    uint64_t n; // the step of the last inference or update
 };
 
 struct reference {
@@ -85,15 +89,39 @@ static void open_lanes(struct rig *rig) {
     fill_lanes(rig);
 }
 
+static enum farm_status make_policy(struct table *table, struct farm_policy **out) {
+    struct rig *rig = &table->rig;
+    struct farm_arithmetic arithmetic;
+    const uint32_t rows = farm_algo_pass_units(&rig->plan, rig->batch) * farm_algo_unit_rows(&rig->plan);
+    const struct farm_policy_config config = {.net = &rig->net,
+                                              .head = rig->head,
+                                              .arithmetic = &arithmetic,
+                                              .board = table->board,
+                                              .rows_max = rig->learner.inference.batch_max,
+                                              .sampler = {.seed = rig->learner.seed}};
+    const enum farm_status status =
+        farm_parts_choose_arithmetic(&rig->learner, &rig->net, 0, rows, &arithmetic, &rig->err);
+    return status ? status : farm_policy_make(&config, out, &rig->err);
+}
+
+static void make_board(struct table *table) {
+    struct rig *rig = &table->rig;
+    must(farm_board_make(rig->net.parameter_count, PRECISIONS, -1, &table->board, &rig->err), &rig->err);
+    farm_net_init(&rig->net, rig->learner.init, rig->learner.seed, table->board->buffer[0]);
+    farm_board_commit(table->board, 0, 0);
+}
+
 static void make_backends(struct table *table, const char *name, bool train, uint32_t batch) {
     struct rig *rig = &table->rig;
     configure(rig, name, batch);
-    rig->learner.evaluate = !train;
     rig_plan(rig);
+    if (!train) make_board(table);
     for (int p = 0; p < PRECISIONS; p++) {
         rig->learner.arithmetic.precision = (enum farm_precision)p;
         rig->backend = NULL;
-        const enum farm_status status = rig_open_backend(rig, &farm_backend_cpu);
+        table->policies[p] = NULL;
+        const enum farm_status status =
+            train ? rig_open_backend(rig, &farm_backend_cpu) : make_policy(table, &table->policies[p]);
         if (status != FARM_E_UNSUPPORTED || p != FARM_PRECISION_BF16) must(status, &rig->err);
         table->backends[p] = rig->backend;
     }
@@ -159,7 +187,7 @@ static double infer_once(struct table *table, uint32_t batch) {
     const uint64_t n = LAST_STEP + table->n;
     const struct farm_policy_rows rows = {.lane = lane, .n = n, .env_count = batch};
     farm_lane_value(lane, n)[0] = farm_lane_value(lane, n)[batch - 1] = NAN;
-    must(rig->ops->infer(rig->backend, 0, &rows, 1, &rig->err), &rig->err);
+    must(farm_policy_answer(table->policy, &rows, 1, &rig->err), &rig->err);
     must_hold(isfinite(farm_lane_value(lane, n)[0]) && isfinite(farm_lane_value(lane, n)[batch - 1]),
               "an observation without an answer");
     return batch;
@@ -190,7 +218,8 @@ static void measure_network(struct farm_bench *bench, struct table *table, const
         if (s >= 0) theirs[s] = sgemm_rate(reference) / flops;
         for (int p = 0; p < PRECISIONS; p++) {
             table->rig.backend = table->backends[p];
-            if (table->rig.backend == NULL) continue;
+            table->policy = table->policies[p];
+            if (!table->rig.backend && !table->policy) continue;
             const double seconds = bench->seconds / (PRECISIONS * RESULTS * (SAMPLES + 1));
             const double measured = measure_rate(work, table, batch, s < 0 ? 0.01 : seconds);
             if (s >= 0) rates[p][s] = measured;
@@ -199,13 +228,17 @@ static void measure_network(struct farm_bench *bench, struct table *table, const
     int best = FARM_PRECISION_F32;
     double rate_of[PRECISIONS] = {0};
     for (int p = 0; p < PRECISIONS; p++) {
-        if (table->backends[p] == NULL) continue;
+        if (!table->backends[p] && !table->policies[p]) continue;
         memcpy(copy, rates[p], sizeof copy);
         rate_of[p] = farm_median(copy, SAMPLES, NULL);
     }
     if (rate_of[FARM_PRECISION_BF16] > rate_of[best]) best = FARM_PRECISION_BF16;
-    for (int p = 0; p < PRECISIONS; p++)
-        if (table->backends[p]) farm_backend_cpu.destroy(table->backends[p]);
+    for (int p = 0; p < PRECISIONS; p++) {
+        farm_backend_cpu.destroy(table->backends[p]);
+        farm_policy_free(table->policies[p]);
+    }
+    farm_board_free(table->board);
+    table->board = NULL;
     char *choice = names[bench->count / 2];
     snprintf(choice, sizeof names[0], "%s_choice", name);
     memcpy(copy, rates[FARM_PRECISION_AUTO], sizeof copy);

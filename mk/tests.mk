@@ -178,8 +178,8 @@ $(FUZZ_TARGETS): FUZZER = -fsanitize=fuzzer
 .PHONY: fuzz-programs
 fuzz-programs: $(FUZZ_TARGETS) $(BUILD)/make_seeds
 
-##@ The chaos runner: own copies of ring, actor, intake, policy, learner and replay with hooks at their stores, the rest from the library
-CHAOS_SOURCES := $(filter src/ring/% src/actor/% src/intake/% src/policy/% src/learner/% src/replay/%,$(SOURCES)) \
+##@ The chaos runner: own copies of ring, actor, intake, policy, learner, replay and the player with hooks at their stores, the rest from the library
+CHAOS_SOURCES := $(filter src/ring/% src/actor/% src/intake/% src/policy/% src/learner/% src/replay/% src/run/player.c,$(SOURCES)) \
                  $(filter-out tests/chaos/main.c tests/chaos/test_%,$(wildcard tests/chaos/*.c))
 CHAOS_OBJECTS := $(CHAOS_SOURCES:%.c=$(BUILD)/obj/chaos/%.o)
 

@@ -184,14 +184,11 @@ static void free_run(struct evaluation *evaluation) {
 static enum farm_status play(struct evaluation *evaluation, const struct farm_recipe *recipe, int64_t episodes,
                              bool *interrupted, struct farm_error *err) {
     struct farm_run *run = &evaluation->run;
-    struct farm_learner_config *learner = &run->workers.learner;
-    const struct farm_run_request request = {.recipe = recipe, .episodes = (uint64_t)episodes, .quiet = true};
+    const struct farm_run_request request = {
+        .recipe = recipe, .play = {(uint64_t)episodes, evaluation->options->greedy}, .quiet = true};
     enum farm_status status = farm_run_make(run, &request, err);
     if (status) return status;
-    learner->checkpoints.load = evaluation->checkpoint;
-    learner->evaluate = true;
-    learner->greedy = evaluation->options->greedy;
-    learner->episodes_target = (uint64_t)episodes;
+    run->workers.learner.checkpoints.load = evaluation->checkpoint;
     run->workers.video = evaluation->video.pipe;
     if ((status = farm_run_build(run, err))) return status;
     run->caller = (struct farm_run_caller){.context = evaluation, .clear_line = clear_line, .on_tick = on_tick};

@@ -21,6 +21,7 @@
 #include "base/time.h"
 #include "farm_build.h"
 #include "ring/wait.h"
+#include "run/player.h"
 #include "work.h"
 
 enum { OTHERS = 160 };
@@ -75,8 +76,6 @@ static void fill_config(struct table *table, const struct setting *setting, enum
     config->device.cuda_library = library;
     config->inference.batch_max = 2 * OTHERS;
     config->inference.spin_ns = LONG_NS;
-    config->evaluate = !setting->training;
-    config->episodes_target = UINT64_MAX;
 }
 
 static void open_table(struct table *table, const struct setting *setting, enum farm_device device, const char *library,
@@ -109,12 +108,13 @@ static void close_table(struct table *table) {
 
 // ---- processes ----
 
-static pid_t start_learner(const struct table *table) {
+static pid_t start_learner(const struct table *table, bool training) {
     const pid_t pid = fork();
     if (pid != 0) return pid;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     farm_log_set_role("learner");
-    _exit(farm_learner_run(&table->config, table->err));
+    _exit(training ? farm_learner_run(&table->config, table->err)
+                   : farm_run_player(&table->config, &(struct farm_run_play){.games = UINT64_MAX}, table->err));
 }
 
 // The actor of the other environments: waits for answers and steps. A child does not inherit its parent's view of a
@@ -188,7 +188,7 @@ static int run_setting(const struct setting *setting, enum farm_device device, c
                        bool first) {
     struct table table;
     open_table(&table, setting, device, library, rounds + rounds / 10); // the first ones do not count
-    const pid_t learner = start_learner(&table);
+    const pid_t learner = start_learner(&table, setting->training);
     int status = 0;
     if (!await_ready(&table, learner)) {
         status = table.err->status == FARM_E_UNSUPPORTED || table.err->status == FARM_E_NOT_FOUND ? 77 : 1;

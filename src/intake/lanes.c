@@ -173,7 +173,7 @@ void farm_lanes_divide(struct farm_lanes *lanes, const uint32_t *ring_shard) {
 
 void farm_lanes_set_quota(struct farm_lanes *lanes, uint64_t games) {
     uint64_t g = 0;
-    lanes->quota = true;
+    lanes->quota = games;
     for (uint32_t i = 0; i < lanes->lane_count; i++)
         for (uint32_t e = 0; lanes->lanes[i].lane && e < lanes->lanes[i].lane->width; e++, g++)
             lanes->lanes[i].games[e].left = (uint32_t)(games / lanes->environments + (g < games % lanes->environments));

@@ -50,7 +50,7 @@ struct farm_lanes {
     uint32_t *first_lane;           // [ring_count]
     int *up_writable;               // [ring_count] descriptors, while the backend is made or a ring joins; -1: none
     pthread_mutex_t lock;           // guards the figures of ended games, here and in the stats
-    bool quota;                     // farm_lanes_set_quota
+    uint64_t quota;                 // games that farm_lanes_set_quota lets count; 0: all
     struct farm_game_sums {
         double count, returns, squares, lengths;
     } all_games; // counted

@@ -9,7 +9,7 @@
 
 struct farm_admitter;
 
-// trainer: not NULL, because no ring joins or leaves in evaluation. inferences: [shards]. FARM_E_LIMIT: no thread.
+// inferences: [shards]. FARM_E_LIMIT: no thread.
 enum farm_status farm_admitter_start(struct farm_learner_parts *parts, struct farm_trainer *trainer,
                                      struct farm_inference *const *inferences, struct farm_admitter **out,
                                      struct farm_error *err);

@@ -48,9 +48,10 @@ struct farm_lanes; // lanes.h
 
 struct farm_backend_config {
     const struct farm_learner_config *learner; // outlives the backend, as plan and net do
-    const struct farm_algo_plan *plan;
+    const struct farm_algo_plan *plan;         // epochs 0: it only infers (a player's)
     const struct farm_net *net;
     struct farm_head head;          // for the environment's actions
+    bool greedy;                    // inference takes the most probable action
     uint32_t width_max;             // environments of the widest lane
     uint32_t columns_max;           // most columns of an iteration
     const struct farm_lanes *lanes; // all places, for a backend that maps rings; outlives the backend

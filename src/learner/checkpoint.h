@@ -48,7 +48,7 @@ enum farm_status farm_checkpoint_read_metadata(const char *path, struct farm_che
 
 // Reads a checkpoint of exactly this network into *state, whose vectors are written after every check: length, header,
 // checksums, names, shapes, types, offsets, finite values. *has_optimiser: the file has exactly the optimiser's vectors
-// of `state`, and they are read too (evaluation has none: vector_count 1). Errors: FARM_E_NOT_FOUND, FARM_E_FORMAT.
+// of `state`, and they are read too (a player has none: vector_count 1). Errors: FARM_E_NOT_FOUND, FARM_E_FORMAT.
 enum farm_status farm_checkpoint_load(const char *path, const struct farm_net *net, struct farm_backend_state *state,
                                       bool *has_optimiser, struct farm_checkpoint_metadata *metadata,
                                       struct farm_error *err);

@@ -109,7 +109,7 @@ struct farm_learner_config {
     struct farm_net_io io;
     struct farm_head_options head;
     struct farm_algo_config algo;
-    struct farm_arithmetic_request arithmetic; // precision, CPU and files; the CPU backend fills in the rest
+    struct farm_arithmetic_request arithmetic; // precision, CPU and files; parts.h fills in the rest
     struct farm_learner_inference inference;
     struct farm_learner_training training;
     uint32_t frames_per_step;
@@ -119,10 +119,6 @@ struct farm_learner_config {
     struct farm_totals before; // sums over the sessions before this one (resume)
     struct farm_learner_checkpoints checkpoints;
     struct farm_learner_deterministic deterministic;
-
-    bool evaluate; // no training: greedy or sampled play, `episodes_target` games
-    bool greedy;
-    uint64_t episodes_target; // evaluate: games until the end
 };
 
 // A shard's share of an iteration's windows. The first shards take the remainder.

@@ -1,10 +1,13 @@
 // See inference.h.
 #include "learner/inference.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/log.h"
+#include "base/thread.h"
 #include "base/time.h"
 
 static const uint64_t NAP_NS = 50000000;
@@ -13,7 +16,11 @@ enum { NO_RING = UINT32_MAX };
 struct farm_inference {
     struct farm_learner_parts *parts;
     uint32_t shard;
-    struct farm_trainer *trainer; // NULL in evaluation
+    struct farm_trainer *trainer; // NULL: steps go back to the actors
+    pthread_t thread;             // for all but shard 0, which has the caller's
+    bool started;
+    enum farm_status status;
+    struct farm_error error;
     struct farm_stats *stats;
     struct farm_doorbells bells;
     struct farm_ring **rings; // [ring_count] of the shard; room for all places
@@ -43,8 +50,7 @@ static struct farm_intake_lane *lanes_of(const struct farm_inference *inference,
 
 // ---- one turn ----
 
-// Windows of the lane that are complete with `steps` steps go to training; in evaluation the steps go back to the
-// actor.
+// Windows of the lane that are complete with `steps` steps go to training; without it the steps go back to the actor.
 static void push_windows(const struct farm_inference *inference, struct farm_intake_lane *lane, uint64_t steps) {
     const struct farm_window_shape *shape = &inference->parts->plan.shape;
     const uint64_t history = shape->stack - 1;
@@ -164,7 +170,9 @@ static enum farm_status answer_batch(struct farm_inference *inference, struct fa
     struct farm_learner_parts *parts = inference->parts;
     struct farm_stats *stats = inference->stats;
     const uint32_t count = fill_batch(inference);
-    const enum farm_status status = parts->ops->infer(parts->backend, inference->shard, inference->rows, count, err);
+    const enum farm_status status =
+        parts->backend ? parts->ops->infer(parts->backend, inference->shard, inference->rows, count, err)
+                       : farm_policy_answer(parts->policies[inference->shard], inference->rows, count, err);
     if (status) return status;
     const uint64_t now = farm_now_ns();
     for (uint32_t i = 0; i < count; i++) {
@@ -199,7 +207,8 @@ static uint64_t batch_wait_ns(const struct farm_inference *inference) {
 
 static bool target_reached(const struct farm_inference *inference) {
     const struct farm_learner_config *learner = inference->parts->config;
-    if (learner->evaluate) return farm_load_relaxed(&learner->stats->episodes) >= learner->episodes_target;
+    const uint64_t quota = inference->parts->lanes.quota;
+    if (quota) return farm_load_relaxed(&learner->stats->episodes) >= quota;
     return !learner->deterministic.on && learner->target.frames &&
            farm_load_relaxed(&learner->stats->frames) >= learner->target.frames;
 }
@@ -345,18 +354,40 @@ static enum farm_status infer_until_stopped(struct farm_inference *inference, st
     return FARM_OK;
 }
 
-enum farm_status farm_inference_run(struct farm_inference *inference, struct farm_trainer *trainer,
-                                    struct farm_error *err) {
-    inference->trainer = trainer;
-    const enum farm_status status = infer_until_stopped(inference, err);
+static void *run_shard(void *argument) {
+    struct farm_inference *inference = argument;
+    const struct farm_bitmap *cpus = inference->parts->config->shards[inference->shard].cpus;
+    struct farm_error error;
+    if (cpus && farm_bitmap_pin(cpus, &error)) farm_log_warn("could not pin an inference thread: %s", error.message);
+    inference->status = infer_until_stopped(inference, &inference->error);
     farm_store_relaxed(inference->parts->stop, 1);
+    return NULL;
+}
+
+enum farm_status farm_inference_run(struct farm_inference *const *loops, uint32_t count, struct farm_trainer *trainer,
+                                    struct farm_error *err) {
+    enum farm_status status = FARM_OK;
+    for (uint32_t k = 0; k < count; k++) loops[k]->trainer = trainer;
+    for (uint32_t k = 1; k < count && !status; k++) {
+        if ((errno = farm_thread_start(&loops[k]->thread, "infer", k, run_shard, loops[k])))
+            status = farm_fail_errno(err, FARM_E_LIMIT, "an inference thread does not start (ulimit -u, ulimit -v)");
+        loops[k]->started = !status;
+    }
+    if (status) farm_store_relaxed(loops[0]->parts->stop, 1);
+    if (!status) run_shard(loops[0]);
+    for (uint32_t k = 0; k < count; k++) {
+        if (loops[k]->started) pthread_join(loops[k]->thread, NULL);
+        if (status || !loops[k]->status) continue;
+        status = loops[k]->status;
+        *err = loops[k]->error;
+    }
     return status;
 }
 
 // ---- start and end ----
 
-enum farm_status farm_inference_make(struct farm_learner_parts *parts, uint32_t shard, struct farm_inference **out,
-                                     struct farm_error *err) {
+static enum farm_status make_loop(struct farm_learner_parts *parts, uint32_t shard, struct farm_inference **out,
+                                  struct farm_error *err) {
     const uint32_t lanes = parts->lanes.lane_count, rings = parts->lanes.ring_count;
     const int eventfd = parts->config->shards[shard].eventfd;
     enum farm_status status = FARM_OK;
@@ -388,6 +419,13 @@ enum farm_status farm_inference_make(struct farm_learner_parts *parts, uint32_t 
     if (parts->source && parts->source->holds) inference->bells.release = &parts->source->released[shard];
     *out = inference;
     return FARM_OK;
+}
+
+enum farm_status farm_inference_make(struct farm_learner_parts *parts, struct farm_inference **loops,
+                                     struct farm_error *err) {
+    enum farm_status status = FARM_OK;
+    for (uint32_t k = 0; k < parts->shards && !status; k++) status = make_loop(parts, k, &loops[k], err);
+    return status;
 }
 
 void farm_inference_free(struct farm_inference *inference) {

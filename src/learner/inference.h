@@ -1,6 +1,6 @@
-// The inference loop of one shard: polls the doorbells of its rings, takes in published steps, has the backend answer
-// them in batches, first come first served, and pushes complete windows to training. One thread a shard in the learner
-// process; shards share the stats, the trainer and the stop word only.
+// The inference loop of one shard: polls the doorbells of its rings, takes in published steps, has the backend or the
+// shard's policy answer them in batches, first come first served, and pushes complete windows to training. One thread a
+// shard, in the learner or a player; shards share the stats, the trainer and the stop word only.
 #ifndef FARM_LEARNER_INFERENCE_H
 #define FARM_LEARNER_INFERENCE_H
 
@@ -9,14 +9,15 @@
 
 struct farm_inference;
 
-// FARM_E_INVALID: the shard has no ring, and none can join.
-enum farm_status farm_inference_make(struct farm_learner_parts *parts, uint32_t shard, struct farm_inference **out,
+// Makes loops [parts->shards]. FARM_E_INVALID: a shard has no ring, and none can join. After an error those that were
+// made must be freed.
+enum farm_status farm_inference_make(struct farm_learner_parts *parts, struct farm_inference **loops,
                                      struct farm_error *err);
 void farm_inference_free(struct farm_inference *inference); // NULL is allowed
 
-// Answers until *stop, the run's target, the end of training or an error (which ends all shards). trainer: NULL in
-// evaluation.
-enum farm_status farm_inference_run(struct farm_inference *inference, struct farm_trainer *trainer,
+// Answers, each loop in a thread, until *stop, the run's target (a quota's games), the end of training or an error,
+// each of which ends all shards. Returns the first error. trainer NULL: steps go back to the actors at once.
+enum farm_status farm_inference_run(struct farm_inference *const *loops, uint32_t count, struct farm_trainer *trainer,
                                     struct farm_error *err);
 
 // Another thread: the loop takes up a ring of its shard, or stops using it (its unanswered steps stay unanswered), and

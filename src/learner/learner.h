@@ -6,7 +6,7 @@
 
 #include "learner/config.h"
 
-// The body of the learner process. Ends on SIGTERM (writes a checkpoint), when target.frames or episodes_target is
+// The body of the learner process. Ends on SIGTERM (writes a checkpoint), when target.frames is
 // reached (stats.done = 1), or on an error. Returns the exit status; not 0: *err holds the reason.
 int farm_learner_run(const struct farm_learner_config *config, struct farm_error *err);
 

@@ -25,12 +25,13 @@ static int body(void *context, struct farm_error *err) {
     if (responder->body) return responder->body(responder->context, workers, config.stats, err);
     config.arithmetic.cpu_name = farm_machine_cpu_name(NULL, cpu_name, sizeof cpu_name) ? cpu_name : NULL;
     const char *folder = workers->run_path;
-    if (!folder && config.evaluate && config.checkpoints.load &&
+    const struct farm_run_play *play = &workers->plan->play;
+    if (!folder && play->games && config.checkpoints.load &&
         farm_run_dir_of_checkpoint(config.checkpoints.load, run, sizeof run))
         folder = run;
     if (folder) config.arithmetic.run_file = farm_run_dir_file(folder, "arithmetic.txt", run_file, sizeof run_file);
     if (farm_path_cache("arithmetic.txt", user_file, sizeof user_file)) config.arithmetic.user_file = user_file;
-    return farm_learner_run(&config, err);
+    return play->games ? farm_run_player(&config, play, err) : farm_learner_run(&config, err);
 }
 
 size_t farm_run_learners_fill(struct farm_run_learners *learners) {

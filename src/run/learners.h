@@ -1,6 +1,6 @@
 // The learner's process: its spec, its entry, its restarts, and the sockets by which it talks to the supervisor. A
-// responder or a node's bridge (plan.h) takes its place. One such process is started, but only this file knows that.
-// Runs in the supervisor process.
+// player (player.h), a responder or a node's bridge (plan.h) takes its place. One such process is started, but only
+// this file knows that. Runs in the supervisor process.
 #ifndef FARM_RUN_LEARNERS_H
 #define FARM_RUN_LEARNERS_H
 

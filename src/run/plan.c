@@ -498,7 +498,8 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
                                     struct farm_error *err) {
     memset(plan, 0, sizeof *plan); // no compound literal: it would be a copy on the stack
     plan->recipe = *request->recipe;
-    plan->deterministic = plan->recipe.deterministic && !request->episodes && !request->responder.body;
+    plan->play = request->play;
+    plan->deterministic = plan->recipe.deterministic && !request->play.games && !request->responder.body;
     plan->elastic = request->elastic && !plan->deterministic;
     plan->quiet = request->quiet;
     plan->responder = request->responder;
@@ -517,12 +518,12 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
         status = farm_fail(err, FARM_E_USAGE, "normalise_rewards: algorithm %s discounts no rewards",
                            plan->algo.algo->recipe.name);
     if (!status) status = farm_algo_plan_make(&plan->algo, &plan->passes, err);
-    if (!status) status = place_workers(plan, request->episodes, err);
+    if (!status) status = place_workers(plan, request->play.games, err);
     if (status) return status;
     if (!plan->quiet) log_plan(plan);
-    if (!plan->quiet && !plan->responder.body && !request->episodes) log_rewards(&plan->recipe);
+    if (!plan->quiet && !plan->responder.body && !request->play.games) log_rewards(&plan->recipe);
     warn_without_effect(plan);
-    if (!request->episodes) warn_of_many_actors(plan);
+    if (!request->play.games) warn_of_many_actors(plan);
     status = choose_places(plan, err);
     if (!status) warn_of_memory(plan);
     if (!status && !plan->quiet) log_listen(plan);

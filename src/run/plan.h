@@ -9,6 +9,7 @@
 #include "learner/config.h"
 #include "report/run_dir.h"
 #include "ring/spec.h"
+#include "run/player.h"
 #include "topo/claim.h"
 #include "topo/machine.h"
 #include "topo/plan.h"
@@ -45,7 +46,7 @@ struct farm_run_listen {
 
 struct farm_run_request {
     const struct farm_recipe *recipe; // settled
-    uint64_t episodes;                // games that an evaluation plays; 0: training
+    struct farm_run_play play;        // an evaluation's; games 0: training
     bool elastic;                     // SIGUSR1 adds an actor, SIGUSR2 removes one
     bool quiet;                       // no plan on stderr
     struct farm_run_responder responder;
@@ -56,7 +57,8 @@ struct farm_run_plan {
     struct farm_recipe recipe; // with the network and the counts that the plan has chosen
     struct farm_env env;       // its options point into `recipe`
     bool elastic, quiet;
-    bool deterministic; // a training of that kind (deterministic.h)
+    struct farm_run_play play; // a player runs in the learner's place; games 0: it does not
+    bool deterministic;        // a training of that kind (deterministic.h)
     struct farm_run_responder responder;
     struct farm_run_listen listen;
 

@@ -18,6 +18,7 @@
 #include "base/time.h"
 #include "chaos.h"
 #include "learner/checkpoint.h"
+#include "run/player.h"
 #include "supervisor/supervisor.h"
 
 enum { PHASE_LEARNER, PHASE_ACTORS, GRACE_MS = 8000, SETTLED_STEPS = 64 };
@@ -73,7 +74,8 @@ static int learner_body(void *context, struct farm_error *err) {
     struct farm *farm = context;
     chaos_hook_set(farm->shared, (int)farm->shape->actors);
     farm->shared->state.workers[farm->shape->actors].pid = getpid();
-    return farm_learner_run(&farm->learner, err);
+    if (!farm->shape->evaluate) return farm_learner_run(&farm->learner, err);
+    return farm_run_player(&farm->learner, &(struct farm_run_play){.games = 1 << 20}, err);
 }
 
 static enum farm_status add_actor(struct farm *farm, uint32_t a, struct farm_error *err) {
@@ -128,8 +130,6 @@ static struct farm_learner_config learner_config(struct farm *farm) {
     config.inference.wait_ms = shape->infer_wait_ms;
     config.inference.spin_ns = shape->spin_ns;
     config.inference.nap_ns = shape->nap_ns;
-    config.evaluate = shape->evaluate;
-    config.episodes_target = 1 << 20;
     config.checkpoints.dir = shape->checkpoint_every_s > 0 ? farm->shared->folder : NULL;
     config.checkpoints.every_s = shape->checkpoint_every_s;
     config.checkpoints.keep = 3;

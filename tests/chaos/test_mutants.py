@@ -26,7 +26,7 @@ seeds of a dead life again | src/actor/actor.c | s/const uint64_t generation = [
 ~ bell before the step | src/ring/lane.h | s/(    farm_store_release\(&lane->up->produced, \+\+lane->produced_local\);\n)(.*\n)/$2$1/
 slot overwritten that training holds | src/ring/lane.h | s/(bool farm_lane_actor_can_write\(struct farm_lane \*lane\) \{)/$1 return true;/
 answer of another step | src/actor/group.c | s/farm_lane_action\(lane, n - 1, 0\)/farm_lane_action(lane, n, 0)/
-* acted before the answer | src/learner/inference.c | s/(    const enum farm_status status = parts->ops->infer)/    for (uint32_t i = 0; i < count; i++) farm_lane_answer(inference->rows[i].lane, inference->rows[i].n);\n$1/
+* acted before the answer | src/learner/inference.c | s/(    const enum farm_status status =\s*parts->backend)/    for (uint32_t i = 0; i < count; i++) farm_lane_answer(inference->rows[i].lane, inference->rows[i].n);\n$1/
 acted at the first part of a lane | src/learner/inference.c | s/if \(lane->env_done < lane->lane->width\) continue;(\s*if \(!parts->ops->stores_acted\) farm_lane_answer)/$1/
 learner skips what was not answered | src/intake/lanes.c | s/lane->answered = farm_lane_acted\(lane->lane\);/lane->answered = farm_lane_produced(lane->lane);/
 learner forgets what it had checked | src/intake/lanes.c | s/\(void\)farm_validator_step\(&lane->validator, lane->answered - back, UINT64_MAX\);/;/
@@ -37,7 +37,7 @@ window taken twice | src/ring/window.c | s/cursor->next \+= shape->stride;/curso
 * given back before training | src/learner/trainer.c | s/(    enum farm_status status = begin_iteration\(trainer, trainer->slot\);)/    parts->source->ops->done(parts->source, it->windows, it->count, NULL);\n$1/
 dropped while training holds older steps of the lane | src/replay/fifo.c | s/ && window->cursor->held == window->start//
 * answered before the iteration is published | src/learner/inference.c | s/lane->ticket = (farm_trainer_push)/$1/
-versions begin anew after a restart | src/learner/learner.c | s/(const uint64_t next = )farm_load_relaxed\(publishes\)/$1publishes ? 0 : 1/
+versions begin anew after a restart | src/learner/parts.c | s/(const uint64_t next = )farm_load_relaxed\(publishes\)/$1publishes ? 0 : 1/
 version visible before it is written down | src/learner/trainer.c | s/( *if \(!status\) farm_store_release\(&parts->config->stats->publishes.*?\n)(.*?\n)/$2$1/
 history given back | src/ring/window.c | s/return cursor->held > history \? [^;]*;/return history ? cursor->held : cursor->held;/
 steps counted twice | src/intake/lanes.c | s/(farm_stats_add\(&stats->agent_steps, transitions)\)/$1 + (n % 64 == 63))/

@@ -370,8 +370,6 @@ Test(admission, actors_cannot_join_an_evaluation) {
     struct farm_error err = {0};
     set_up(1, LANES * WIDTH);
     test_farm_lend(&farm);
-    farm.config.evaluate = true;
-    farm.config.episodes_target = 1;
-    cr_assert_eq(farm_learner_run(&farm.config, &err), 1);
+    cr_assert_eq(farm_run_player(&farm.config, &(struct farm_run_play){.games = 1}, &err), 1);
     cr_assert(strstr(err.message, "evaluation") != NULL, "%s", err.message);
 }

@@ -269,7 +269,7 @@ static void play_round(const bool honest[ACTORS]) {
         const uint64_t spent = farm_now_ns() - start;
         expect_well();
         cr_assert_lt(spent, 2 * LIMIT_NS, "training stands still");
-        done = spent >= ROUND_LEAST_NS && (farm.config.evaluate || test_farm_updates(&farm) > updates);
+        done = spent >= ROUND_LEAST_NS && (farm.play.games || test_farm_updates(&farm) > updates);
         for (uint32_t a = 0; a < ACTORS; a++)
             for (uint32_t l = 0; l < LANES && honest[a]; l++) {
                 const uint64_t made = farm_load_relaxed(&farm.actors[a].seats[l].checked) - before[a][l];
@@ -413,8 +413,7 @@ Test(hostile, a_learner_comes_back_while_it_stores_over_the_whole_segment) {
 // In one batch with NaN, infinities and the largest numbers: the others' answers are those of their observations.
 Test(hostile, answers_to_the_others_are_what_they_would_be_without_it) {
     set_up(false, false);
-    farm.config.evaluate = farm.config.greedy = true;
-    farm.config.episodes_target = UINT32_MAX;
+    farm.play = (struct farm_run_play){.games = UINT32_MAX, .greedy = true};
     start_attack(change_published_steps, 2);
     play_rounds(false, ROUNDS);
     test_farm_end(&farm, SIGTERM);

@@ -408,8 +408,7 @@ Test(learner, statistics_go_on_from_a_checkpoint_and_are_frozen_in_evaluation) {
         }
         farm.config.checkpoints.load = path;
     }
-    farm.config.evaluate = true;
-    farm.config.episodes_target = UINT32_MAX;
+    farm.play.games = UINT32_MAX;
     goal = farm_lane_acted(lane_of(0)) + 2 * STEPS;
     launch_until(acted_to_goal);
     test_farm_end(&farm, SIGTERM);
@@ -497,11 +496,10 @@ Test(learner, evaluation_counts_exactly_its_games_spread_over_the_environments) 
         tear_down();
         set_up_mode(local ? FARM_ANSWERS_LOCAL : FARM_ANSWERS_CENTRAL);
         actor()->own_lengths = true;
-        farm.config.evaluate = farm.config.greedy = true;
-        farm.config.episodes_target = 3 * LANES * WIDTH;
+        farm.play = (struct farm_run_play){.games = 3 * LANES * WIDTH, .greedy = true};
         launch_to_its_end(0);
         cr_assert_eq(stats()->done, 1);
-        cr_assert_eq(stats()->episodes, farm.config.episodes_target);
+        cr_assert_eq(stats()->episodes, farm.play.games);
         cr_assert_float_eq(farm_stats_get(&stats()->return_mean), (LANES * WIDTH - 1) / 2.0, 1e-9,
                            "each environment counts alike");
         cr_assert_eq(stats()->updates, 0);
@@ -514,8 +512,7 @@ static bool has_acted(void) {
 }
 
 Test(learner, lanes_wider_than_a_batch_are_answered_in_parts) {
-    farm.config.evaluate = farm.config.greedy = true;
-    farm.config.episodes_target = UINT32_MAX;
+    farm.play = (struct farm_run_play){.games = UINT32_MAX, .greedy = true};
     farm.config.inference.batch_max = 3;
     launch_until(has_acted);
     test_farm_end(&farm, SIGTERM);
@@ -578,8 +575,6 @@ Test(learner, refuses_what_cannot_work_with_a_sentence) {
     expect_refused("does not fit the environment's");
     farm.config.checkpoints.load = "/nowhere.safetensors";
     expect_refused("/nowhere.safetensors");
-    farm.config.evaluate = true;
-    expect_refused("no episodes");
 }
 
 Test(learner, refuses_a_checkpoint_of_other_actions_whose_tensors_fit) {

@@ -181,7 +181,7 @@ Test(run, divides_a_total_of_environments_among_the_actors) {
 
 Test(run, evaluates_with_one_inference_thread_unless_more_are_requested) {
     for (uint32_t shards = 1; shards <= 2; shards++) {
-        struct farm_run_request request = {.episodes = 10};
+        struct farm_run_request request = {.play.games = 10};
         struct farm_recipe recipe;
         struct farm_run *run = make_with(&request, &recipe, "infer_threads", shards == 1 ? "0" : "2");
         cr_expect_eq(run->plan.shards, shards);

@@ -15,6 +15,7 @@
 #include "kernels/random.h"
 #include "learner.h"
 #include "ring/wait.h"
+#include "run/player.h"
 
 enum {
     PLACES = 4, // for rings
@@ -208,6 +209,7 @@ struct test_farm {
         struct farm_error err;
     } * shared; // with the learner
     struct farm_learner_config config;
+    struct farm_run_play play; // games 0: training
     char folder[256];
     pid_t learner; // 0: none runs
     int status;    // the last learner's
@@ -269,7 +271,8 @@ static inline void test_farm_launch(struct test_farm *farm) {
     cr_assert_geq(farm->learner, 0);
     if (farm->learner == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        _exit(farm_learner_run(&farm->config, &farm->shared->err));
+        _exit(farm->play.games ? farm_run_player(&farm->config, &farm->play, &farm->shared->err)
+                               : farm_learner_run(&farm->config, &farm->shared->err));
     }
     for (uint32_t r = 0; r < PLACES; r++)
         if (farm->there[r]) close(farm->fds[r][0]), close(farm->fds[r][1]);

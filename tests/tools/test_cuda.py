@@ -70,9 +70,13 @@ class Cuda(InFolder):
             self.assertEqual("emulator" in log, device == "cuda")
             self.assertGreater(len(self.checkpoints()), before)
 
-    def test_learns_catch(self):
+    def test_learns_catch_and_plays_it(self):
         account, _ = self.trained("--device", "cuda", "--frames", "60k", "--mirror", "window")
         self.assertGreater(account["return_mean"], 0)
+        played = self.farm("eval", "r", "--device", "cuda", "--episodes", "30", "--json", FARM_CUDA_BACKEND=str(EMULATOR))
+        self.assertEqual(played.returncode, 0, played.stderr)
+        self.assertIn("training 0.0 MB", played.stderr)
+        self.assertGreater(json.loads(played.stdout)["return_mean"], 0)
 
     def test_an_iteration_may_be_no_multiple_of_the_minibatch(self):
         account, _ = self.trained("--device", "cuda", "--algo", "ppo", "--envs-total", "36", "--frames", "3k")  # 1,152 of 256

@@ -148,12 +148,10 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
 static enum farm_status run_learning(struct learning *learning, const struct farm_recipe *recipe, bool trains,
                                      struct farm_error *err) {
     struct farm_run *run = &learning->run;
-    const uint64_t episodes = trains ? 0 : EPISODES_NEVER_REACHED;
-    const struct farm_run_request request = {.recipe = recipe, .episodes = episodes, .quiet = true};
+    const struct farm_run_request request = {
+        .recipe = recipe, .play.games = trains ? 0 : EPISODES_NEVER_REACHED, .quiet = true};
     enum farm_status status = farm_run_make(run, &request, err);
     if (status) return status;
-    run->workers.learner.evaluate = !trains;
-    run->workers.learner.episodes_target = episodes;
     if ((status = farm_run_build(run, err))) return status;
     learning->rung->actors = run->plan.actors;
     learning->rung->lanes = run->plan.lanes;

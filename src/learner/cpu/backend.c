@@ -13,6 +13,7 @@
 #include "learner/cpu/gradient.h"
 #include "learner/cpu/optimise.h"
 #include "learner/cpu/thread_choice.h"
+#include "learner/parts.h"
 #include "learner/statistics.h"
 #include "policy/policy.h"
 #include "shm/heap.h"
@@ -117,22 +118,6 @@ static uint32_t choose_micro_batch(const struct farm_backend *backend) {
     return wanted > share ? share : wanted < 1 ? 1 : wanted;
 }
 
-// One arithmetic for inference and training, so that the policy that acted is the one that is trained.
-static enum farm_status choose_arithmetic(struct farm_backend *backend, struct farm_error *err) {
-    const struct farm_learner_config *learner = backend->learner;
-    struct farm_arithmetic_request request = learner->arithmetic;
-    request.net = backend->net;
-    request.train_rows = learner->evaluate ? 0 : (int)farm_cpu_gradient_rows(backend->plan, backend->micro_batch);
-    request.infer_rows = (int)learner->inference.batch_max;
-    request.version_rows =
-        (int)(farm_algo_pass_units(backend->plan, backend->columns_max) * farm_algo_unit_rows(backend->plan));
-    request.fixed = learner->deterministic.on;
-    char text[FARM_ARITHMETIC_TEXT];
-    const enum farm_status status = farm_arithmetic_choose(&request, &backend->arithmetic, text, err);
-    if (status == FARM_OK) farm_log_info("arithmetic: %s", text);
-    return status;
-}
-
 static uint32_t sums_most(const struct farm_learner_config *learner) {
     return learner->deterministic.on ? SUMS : training_threads(learner);
 }
@@ -206,7 +191,7 @@ static enum farm_status make_shard(struct farm_backend *backend, uint32_t k, str
                                               .arithmetic = &backend->arithmetic,
                                               .board = shard->board,
                                               .rows_max = learner->inference.batch_max,
-                                              .sampler = {.greedy = learner->greedy, .seed = learner->seed},
+                                              .sampler = {.seed = learner->seed},
                                               .cpus = several ? learner->shards[k].cpus : NULL};
     return farm_policy_make(&config, &shard->policy, err);
 }
@@ -219,8 +204,7 @@ static void copy_set(struct farm_backend *backend, uint32_t set) {
 static enum farm_status make_parameters(struct farm_backend *backend, struct farm_error *err) {
     const struct farm_learner_config *learner = backend->learner;
     const bool adam = learner->algo.optimiser == FARM_OPTIMISER_ADAM;
-    const uint32_t sets = farm_algo_sets(backend->plan),
-                   count = 2u + sets + adam + (learner->evaluate ? 0 : sums_most(learner) + 1);
+    const uint32_t sets = farm_algo_sets(backend->plan), count = 3u + sets + adam + sums_most(learner);
     const size_t bytes = count * vector_bytes(backend);
     backend->vectors = farm_heap_alloc(backend->heap, bytes, FARM_CACHE_LINE);
     if (!backend->vectors)
@@ -257,12 +241,16 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
     }
     backend->micro_batch = choose_micro_batch(backend);
     status = make_parameters(backend, err);
-    if (!status) status = choose_arithmetic(backend, err);
+    if (!status)
+        status = farm_parts_choose_arithmetic(
+            learner, backend->net, (uint32_t)farm_cpu_gradient_rows(backend->plan, backend->micro_batch),
+            farm_algo_pass_units(backend->plan, backend->columns_max) * farm_algo_unit_rows(backend->plan),
+            &backend->arithmetic, err);
     if (!status) backend->shard_count = config->shards;
     for (uint32_t k = 0; k < backend->shard_count; k++)
         backend->shards[k].node = backend->shard_count > 1 ? learner->shards[k].node : learner->memory_node;
     for (uint32_t k = 0; k < backend->shard_count && !status; k++) status = make_shard(backend, k, err);
-    if (!status && !learner->evaluate) status = make_training(backend, config, err);
+    if (!status) status = make_training(backend, config, err);
     if (status) {
         destroy(backend);
         return status;

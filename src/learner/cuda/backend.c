@@ -161,22 +161,21 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
     backend->order = calloc(farm_algo_units(config->plan, config->columns_max) + 1u, sizeof *backend->order);
     enum farm_status status =
         backend->order ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for %u windows", config->columns_max);
-    for (int k = 0; k < FARM_BACKEND_SLOTS && !status && !config->learner->evaluate; k++)
+    for (int k = 0; k < FARM_BACKEND_SLOTS && !status && config->plan->epochs; k++)
         status = farm_iteration_make(&config->learner->algo, config->plan, config->head, config->columns_max,
                                      &backend->iterations[k], err);
-    if (!status && !config->learner->evaluate)
+    if (!status && config->plan->epochs)
         status = farm_statistics_make(config->net, &config->learner->algo, config->lanes->lane_count, config->width_max,
                                       &backend->statistics, err);
     if (!status && config->lanes->model.answers == FARM_ANSWERS_LOCAL)
         status = farm_fail(err, FARM_E_UNSUPPORTED, "GPUs do not train on lanes whose actors answer yet");
-    if (!status && !config->learner->evaluate)
-        status = farm_cuda_algo_check(config->learner->algo.algo->recipe.name, err);
+    if (!status && config->plan->epochs) status = farm_cuda_algo_check(config->learner->algo.algo->recipe.name, err);
     for (uint32_t k = 0; k < config->shards && !status; k++) {
         status = farm_cuda_shard_make(config, k, &backend->shards[k], err);
         if (!status) backend->shard_count++;
     }
     if (!status) farm_statistics_load(backend->statistics, parameters_of(backend, 0)->host.params);
-    if (!status && config->shards > 1 && !config->learner->evaluate) status = connect_gpus(backend, err);
+    if (!status && config->shards > 1 && config->plan->epochs) status = connect_gpus(backend, err);
     if (status) {
         abandon_sum(backend);
         destroy(backend);

@@ -12,9 +12,10 @@
 
 struct farm_cuda_context {
     const struct farm_learner_config *learner;
-    const struct farm_algo_plan *plan;
+    const struct farm_algo_plan *plan; // epochs 0: no training
     const struct farm_net *net;
     struct farm_head head;
+    struct farm_sampler sampler;
     uint32_t columns_max; // windows of an iteration, in all shards
     const struct farm_lanes *lanes;
     uint32_t shard, shards; // this shard; how many

@@ -268,7 +268,7 @@ static enum farm_status enqueue_all(struct farm_cuda_inference *i, const struct 
     if (!status) status = enqueue_forward(i, rung, &context->parameters.copies[copy], err);
     const struct farm_cuda_sample sample = {
         .head = context->head,
-        .sampler = {.greedy = context->learner->greedy, .seed = context->learner->seed},
+        .sampler = context->sampler,
         .rows = rung->rows,
         .stream = (const uint64_t *)(void *)(i->device_lists + rung->lists.streams),
         .counter = (const uint64_t *)(void *)(i->device_lists + rung->lists.counts),

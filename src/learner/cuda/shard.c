@@ -83,7 +83,7 @@ static struct budget budget_of(const struct farm_cuda_context *context, enum far
     return (struct budget){.parameters = farm_cuda_parameters_bytes(context->net, learner, context->plan,
                                                                     context->precision == FARM_PRECISION_BF16),
                            .inference = farm_cuda_inference_bytes(context),
-                           .training = learner->evaluate ? 0 : farm_cuda_training_bytes(context, mode),
+                           .training = context->plan->epochs ? farm_cuda_training_bytes(context, mode) : 0,
                            .mirror = farm_cuda_mirror_bytes(&mirror, context->lanes, context->shard)};
 }
 
@@ -174,7 +174,7 @@ static enum farm_status make_halves(struct farm_cuda_shard *shard, enum farm_mir
     for (uint32_t r = 0; r < context->lanes->ring_count && !status; r++)
         if (context->mirror.memory[r]) status = farm_cuda_mirror_fill(&context->mirror, context->lanes, r, err);
     if (!status) status = farm_cuda_inference_make(context, &shard->inference, err);
-    if (!status && !context->learner->evaluate) status = farm_cuda_training_make(context, &shard->training, err);
+    if (!status && context->plan->epochs) status = farm_cuda_training_make(context, &shard->training, err);
     return status;
 }
 
@@ -244,6 +244,7 @@ enum farm_status farm_cuda_shard_make(const struct farm_backend_config *config, 
                                                 .plan = config->plan,
                                                 .net = config->net,
                                                 .head = config->head,
+                                                .sampler = {.greedy = config->greedy, .seed = config->learner->seed},
                                                 .columns_max = config->columns_max,
                                                 .lanes = config->lanes,
                                                 .shard = number,

@@ -11,8 +11,8 @@
 struct farm_cuda_shard {
     struct farm_cuda_context context;
     struct farm_cuda_inference *inference;
-    struct farm_cuda_training *training; // NULL in evaluation
-    struct CUstream_st *stream;          // used while the shard is made, and in evaluation
+    struct farm_cuda_training *training; // NULL in a player
+    struct CUstream_st *stream;          // used while the shard is made, and in a player
 };
 
 // Shard `number` of config->shards, on the device that the learner's config names, or on device `number`.

@@ -1,0 +1,115 @@
+// See player.h.
+#include "run/player.h"
+
+#include <stdlib.h>
+
+#include "learner/inference.h"
+
+struct player {
+    struct farm_learner_parts parts; // first: make_answers gets its address
+    bool greedy;
+    struct farm_board *board; // on the CPU; else NULL
+    struct farm_arithmetic arithmetic;
+    struct farm_inference *loops[FARM_LEARNER_SHARDS_MAX];
+};
+
+static enum farm_status make_policies(struct player *player, struct farm_error *err) {
+    struct farm_learner_parts *parts = &player->parts;
+    const struct farm_learner_config *learner = parts->config;
+    const uint32_t rows = farm_algo_pass_units(&parts->plan, learner->algo.batch) * farm_algo_unit_rows(&parts->plan);
+    struct farm_policy_config config = {.net = &parts->net,
+                                        .head = parts->head,
+                                        .arithmetic = &player->arithmetic,
+                                        .rows_max = learner->inference.batch_max,
+                                        .sampler = {.greedy = player->greedy, .seed = learner->seed}};
+    enum farm_status status =
+        farm_board_make(parts->net.parameter_count, parts->shards + 2, learner->memory_node, &player->board, err);
+    if (!status) status = farm_parts_choose_arithmetic(learner, &parts->net, 0, rows, &player->arithmetic, err);
+    config.board = player->board;
+    for (uint32_t k = 0; k < parts->shards && !status; k++) {
+        config.cpus = parts->shards > 1 ? learner->shards[k].cpus : NULL;
+        status = farm_policy_make(&config, &parts->policies[k], err);
+    }
+    return status;
+}
+
+// Policies; a GPU's inference is a backend that does not train.
+static enum farm_status make_answers(struct farm_learner_parts *parts, struct farm_error *err) {
+    struct player *player = (struct player *)parts;
+    const struct farm_backend_config config = {.learner = parts->config,
+                                               .plan = &parts->plan,
+                                               .net = &parts->net,
+                                               .head = parts->head,
+                                               .greedy = player->greedy,
+                                               .width_max = parts->lanes.width_max,
+                                               .lanes = &parts->lanes,
+                                               .shards = parts->shards};
+    return parts->ops == &farm_backend_cpu ? make_policies(player, err)
+                                           : parts->ops->create(&config, &parts->backend, err);
+}
+
+// Publishes the checkpoint's parameters, or the seed's, which a backend has already.
+static enum farm_status load_parameters(struct player *player, struct farm_error *err) {
+    struct farm_learner_parts *parts = &player->parts;
+    const struct farm_learner_config *config = parts->config;
+    const int buffer = player->board ? farm_board_begin(player->board) : -1;
+    struct farm_backend_state state;
+    struct farm_checkpoint_metadata metadata;
+    uint64_t version = 0;
+    bool has_optimiser;
+    if (player->board)
+        state = farm_backend_state_of(player->board->buffer[buffer], NULL, NULL, 0, 0);
+    else
+        state = parts->ops->state(parts->backend);
+    state.vector_count = 1;
+    if (config->checkpoints.load) {
+        const enum farm_status status = farm_parts_load(parts, &state, &has_optimiser, &metadata, err);
+        if (status) return status;
+        version = farm_checkpoint_get_u64(&metadata, "version");
+        farm_checkpoint_metadata_free(&metadata);
+    } else if (player->board) {
+        farm_net_init(&parts->net, config->init, config->seed, state.vectors[0].values);
+    }
+    farm_parts_begin_version(parts, version);
+    if (player->board) farm_board_commit(player->board, buffer, parts->version);
+    if (player->board || (!parts->version && !config->checkpoints.load)) return FARM_OK;
+    return parts->ops->state_changed(parts->backend, parts->version, 0, err);
+}
+
+static enum farm_status start(struct player *player, const struct farm_run_play *play, struct farm_error *err) {
+    struct farm_learner_parts *parts = &player->parts;
+    const struct farm_learner_config *config = parts->config;
+    if (!play->games) return farm_fail(err, FARM_E_INVALID, "evaluation of no episodes");
+    if (config->rings.admission >= 0) return farm_fail(err, FARM_E_INVALID, "actors cannot join during evaluation");
+    parts->plan = (struct farm_algo_plan){.shape = {.stride = 1, .length = 1, .stack = config->algo.stack}};
+    player->greedy = play->greedy;
+    enum farm_status status = farm_parts_open(parts, err);
+    if (!status) status = farm_parts_choose_backend(parts, make_answers, err);
+    if (!status) status = load_parameters(player, err);
+    if (!status) status = farm_inference_make(parts, player->loops, err);
+    if (status) return status;
+    farm_store_relaxed(&config->stats->frames,
+                       farm_load_relaxed(&config->stats->agent_steps) * config->frames_per_step);
+    farm_lanes_set_quota(&parts->lanes, play->games);
+    return FARM_OK;
+}
+
+int farm_run_player(const struct farm_learner_config *config, const struct farm_run_play *play,
+                    struct farm_error *err) {
+    struct player *player = calloc(1, sizeof *player);
+    if (!player) return farm_fail(err, FARM_E_LIMIT, "no memory for a player"), 1;
+    struct farm_learner_parts *parts = &player->parts;
+    parts->config = config;
+    parts->stop = farm_parts_catch_signals();
+    enum farm_status status = start(player, play, err);
+    if (!status) status = farm_inference_run(player->loops, parts->shards, NULL, err);
+    for (uint32_t k = 0; k < parts->shards; k++) {
+        farm_inference_free(player->loops[k]);
+        farm_policy_free(parts->policies[k]);
+    }
+    if (parts->backend) parts->ops->destroy(parts->backend);
+    farm_board_free(player->board);
+    farm_lanes_close(&parts->lanes);
+    free(player);
+    return status ? 1 : 0;
+}
