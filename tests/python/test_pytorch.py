@@ -81,7 +81,7 @@ class PyTorch(InFolder):
         for env, net, shape in ("native/catch", "mlp", (3, 50)), ("native/breakout", "shallow", (3, 2, 84, 84)), ("native/breakout", "nature", (3, 2, 84, 84)):
             run = self.folder / net
             more = ("--normalise-observations", "true", "--lstm", "8", "--lstm-layers", "2") if net == "nature" else ()
-            self.farm("train", "--env", env, "--net", net, "--frames", "2k", "--run", run, "--quiet", "--normalise-observations", "false", *more)
+            self.farm("train", "--env", env, "--net", net, "--frames", "700", "--run", run, "--quiet", "--normalise-observations", "false", *more)
             (path,) = (run / "checkpoints").glob("0*")
             file, observations = File(path), np.random.default_rng(1).uniform(0, 255, shape).astype(np.float32).view(Tensor)
             inputs, state = (np.ones((3, 5)).view(Tensor), [(np.zeros((3, 8)).view(Tensor),) * 2] * 2) if more else (None, ())

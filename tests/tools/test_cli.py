@@ -275,11 +275,11 @@ class Training(Cli):
         self.assertLess(last["learning_rate"], 5e-4, "it falls over the seconds")
 
     def test_a_run_keeps_its_arithmetic(self):
-        trained = self.farm("train", "--env", "native/breakout", "--frames", "2k", "--reward-scale", "0.5", "--normalise-rewards", "--run", "r")
+        trained = self.farm("train", "--env", "native/breakout", "--frames", "700", "--reward-scale", "0.5", "--normalise-rewards", "--run", "r")
         self.assertRegex(trained.stderr, r"rewards in training: clipped to \+-1; times 0\.5; divided by .*; return_mean is")
         chosen = (self.folder / "r/arithmetic.txt").read_text()
         self.assertEqual(chosen.count("\n"), 1)
-        resumed = self.farm("train", "--run", "r", "--resume", "--frames", "4k", "--batch", "16")
+        resumed = self.farm("train", "--run", "r", "--resume", "--frames", "1400", "--batch", "16")
         played = self.farm("eval", "r", "--episodes", "1", "--video", "b.gif", "--video-seconds", "0.4")
         self.assertIn("b.gif, 6 frames, 0.4 s, cut", played.stdout)
         with Image.open(self.folder / "b.gif") as gif:
