@@ -65,6 +65,11 @@ static void launch_until(condition *reached) {
               stats()->updates, goal, farm.shared->err.message);
 }
 
+static void run_until(condition *reached) {
+    launch_until(reached);
+    test_farm_end(&farm, SIGTERM);
+}
+
 static void launch_to_its_end(int exit_status) {
     test_farm_launch(&farm);
     cr_assert_not(act_until(NULL));
@@ -75,9 +80,9 @@ static bool made_updates(void) {
     return stats()->updates >= goal;
 }
 
-static void launch_for_updates(uint64_t updates) {
+static void run_for_updates(uint64_t updates) {
     goal = stats()->updates + updates;
-    launch_until(made_updates);
+    run_until(made_updates);
 }
 
 // ---- figures ----
@@ -124,7 +129,8 @@ static float *newest_checkpoint(char path[512]) {
     return vectors;
 }
 
-static void check_checkpoint(char path[512]) {
+static void check_checkpoint(void) {
+    char path[512];
     free(newest_checkpoint(path));
 }
 
@@ -134,6 +140,21 @@ static struct farm_net make_net(void) {
     return net;
 }
 
+// Saves a checkpoint of version 0 with this pair of metadata, which the learner loads. Returns its parameters, to be
+// freed.
+static float *load_saved(const char *key, const char *value) {
+    static char path[512];
+    const struct farm_net net = make_net();
+    const char *const pairs[][2] = {{key, value}};
+    float *params = calloc(net.parameter_count, sizeof *params);
+    for (size_t i = 0; i < net.parameter_count; i++) params[i] = 0.05f;
+    const struct farm_backend_state state = farm_backend_state_of(params, NULL, NULL, 0, 0);
+    snprintf(path, sizeof path, "%s/000000000000.safetensors", farm.folder);
+    cr_assert_eq(farm_checkpoint_save(path, &net, &state, pairs, 1, &farm.shared->err), FARM_OK);
+    farm.config.checkpoints.load = path;
+    return params;
+}
+
 // ---- training ----
 
 static bool has_learned(void) {
@@ -141,19 +162,17 @@ static bool has_learned(void) {
 }
 
 Test(learner, learns_answers_each_step_once_and_ends_on_sigterm_with_a_checkpoint) {
-    char path[512];
     // Earlier sessions took 30 s of a run that ends 10 s after this one's first step, which no supervisor reports here.
     farm.config.before.wall_s = 30;
     farm.config.target.seconds = 10;
     farm.config.algo.lr = 0.012;
     farm.config.algo.lr_end = 0;
-    launch_until(has_learned);
-    test_farm_end(&farm, SIGTERM);
+    run_until(has_learned);
     expect_exact_figures();
     cr_assert_float_eq(farm_stats_get(&stats()->learning_rate), 0.003, 1e-12, "a quarter of the time is left");
     cr_assert_eq(stats()->done, 0, "the run has no target");
     cr_assert_gt(actor()->seats[0].version, 0, "answers come from trained parameters");
-    check_checkpoint(path);
+    check_checkpoint();
     cr_assert_eq(stats()->checkpoint_frames, stats()->frames, "the checkpoint is of the last moment");
 }
 
@@ -174,9 +193,7 @@ Test(learner, a_synchronous_one_goes_on_with_the_window_that_was_not_trained_on)
     launch_until(made_updates);
     test_farm_end(&farm, SIGKILL);
     const uint64_t again = farm_lane_acted(lane_of(0)) <= UNROLL * stats()->updates;
-    goal = stats()->updates + 3;
-    launch_until(made_updates);
-    test_farm_end(&farm, SIGTERM);
+    run_for_updates(3);
     cr_assert_geq(farm_lane_acted(lane_of(0)), UNROLL * (stats()->updates - again), "%lu steps, %lu updates, %lu again",
                   farm_lane_acted(lane_of(0)), stats()->updates, again);
 }
@@ -190,7 +207,7 @@ Test(learner, goes_on_where_it_was_after_sigkill) {
         test_farm_end(&farm, SIGKILL);
         const struct farm_stats before = *stats();
         (void)count_answered(&acted);
-        check_checkpoint(path);
+        free(newest_checkpoint(path));
         farm.config.checkpoints.load = path;
         goal = before.updates + 20;
         launch_until(went_on);
@@ -235,12 +252,10 @@ Test(learner, trains_on_lanes_that_are_full_and_answered_when_it_starts) {
         }
         cr_assert_not(farm_lane_actor_can_write(&farm.views[0].lanes[l]));
     }
-    launch_until(has_updated);
-    test_farm_end(&farm, SIGTERM);
+    run_until(has_updated);
 }
 
 Test(learner, reaches_its_frames_and_sets_done) {
-    char path[512];
     farm.config.frames_per_step = 4;
     farm.config.before.frames = 1000;
     farm.config.target.frames = 21000;
@@ -250,31 +265,28 @@ Test(learner, reaches_its_frames_and_sets_done) {
     cr_assert_geq(stats()->frames, 21000);
     cr_assert_leq(stats()->frames, 21000 + 4 * LANES * WIDTH, "it ends with the batch that reaches the target");
     expect_exact_figures();
-    check_checkpoint(path);
+    check_checkpoint();
 }
 
 Test(learner, counts_a_value_that_makes_no_sense_once_and_trains_on_none) {
-    char path[512];
     uint64_t steps;
     actor()->spoil = true;
-    launch_until(has_learned);
-    test_farm_end(&farm, SIGTERM);
+    run_until(has_learned);
     const uint64_t bad = count_answered(&steps).bad;
     cr_assert_gt(bad, 50);
     cr_assert_eq(stats()->bad_values, bad, "%lu bad values, %lu were written", stats()->bad_values, bad);
     cr_assert(isfinite(farm_stats_get(&stats()->grad_norm)) &&
               isfinite(farm_stats_get(&stats()->algo[FARM_VTRACE_BASELINE - 1])));
-    check_checkpoint(path); // refuses numbers that are not finite
+    check_checkpoint(); // refuses numbers that are not finite
 }
 
 Test(learner, stops_at_the_first_gradient_that_is_not_finite_and_saves_what_it_had) {
-    char path[512];
     farm.config.algo.reward_scale = 1e38;
     launch_to_its_end(1);
     const char *message = farm.shared->err.message;
     cr_assert(strstr(message, "at optimiser step ") && strstr(message, " is not finite"), "%s", message);
     cr_assert(strstr(message, "value.bias") && strstr(message, "nor is loss_value"), "%s", message);
-    check_checkpoint(path);
+    check_checkpoint();
 }
 
 // ---- a device: the CPU backend, whose state is a copy as a GPU's is; it may be lost ----
@@ -340,13 +352,11 @@ Test(learner, a_device_goes_on_from_the_parameters_of_a_checkpoint) {
     ops.state = state_by_copy;
     ops.state_changed = restore_device;
     farm.config.device.backend = &ops;
-    launch_for_updates(20);
-    test_farm_end(&farm, SIGTERM);
+    run_for_updates(20);
     float *first = newest_checkpoint(path);
     farm.config.checkpoints.load = path;
     farm.config.algo.lr = farm.config.algo.lr_end = 0;
-    launch_for_updates(5);
-    test_farm_end(&farm, SIGTERM);
+    run_for_updates(5);
     float *second = newest_checkpoint(later);
     cr_assert_str_neq(path, later);
     cr_assert_arr_eq(first, second, device.count * sizeof(float));
@@ -363,15 +373,8 @@ static bool was_answered(void) {
 }
 
 Test(learner, loads_a_checkpoint_of_version_0) {
-    const struct farm_net net = make_net();
-    char path[512], later[512];
-    float *params = calloc(net.parameter_count, sizeof *params);
-    for (size_t i = 0; i < net.parameter_count; i++) params[i] = 0.05f;
-    const struct farm_backend_state state = farm_backend_state_of(params, NULL, NULL, 0, 0);
-    snprintf(path, sizeof path, "%s/000000000000.safetensors", farm.folder);
-    static const char *const pairs[][2] = {{"learning_rate_factor", "0.25"}};
-    cr_assert_eq(farm_checkpoint_save(path, &net, &state, pairs, 1, &farm.shared->err), FARM_OK);
-    farm.config.checkpoints.load = path;
+    char later[512];
+    float *params = load_saved("learning_rate_factor", "0.25");
     farm.config.algo.lr = farm.config.algo.lr_end = 0;
     goal = 5;
     launch_until(was_answered);
@@ -379,7 +382,7 @@ Test(learner, loads_a_checkpoint_of_version_0) {
     cr_assert(act_until(made_updates), "%s", farm.shared->err.message);
     test_farm_end(&farm, SIGTERM);
     float *kept = newest_checkpoint(later);
-    cr_assert_arr_eq(kept, params, net.parameter_count * sizeof(float));
+    cr_assert_arr_eq(kept, params, make_net().parameter_count * sizeof(float));
     struct farm_checkpoint_metadata metadata;
     cr_assert_eq(farm_checkpoint_read_metadata(later, &metadata, NULL), FARM_OK);
     cr_assert_eq(strtod(farm_checkpoint_get(&metadata, "learning_rate_factor"), NULL), 0.25, "kept by what resumes");
@@ -397,8 +400,7 @@ Test(learner, statistics_go_on_from_a_checkpoint_and_are_frozen_in_evaluation) {
     char path[512];
     float *kept = NULL;
     for (int life = 0; life < 2; life++) {
-        launch_for_updates(10);
-        test_farm_end(&farm, SIGTERM);
+        run_for_updates(10);
         free(kept);
         kept = newest_checkpoint(path);
         cr_assert_eq(kept[net.tensors[net.normalise + 2].offset], stats()->windows * UNROLL, "life %d", life);
@@ -410,8 +412,7 @@ Test(learner, statistics_go_on_from_a_checkpoint_and_are_frozen_in_evaluation) {
     }
     farm.play.games = UINT32_MAX;
     goal = farm_lane_acted(lane_of(0)) + 2 * STEPS;
-    launch_until(acted_to_goal);
-    test_farm_end(&farm, SIGTERM);
+    run_until(acted_to_goal);
     test_expect_lane_answers(&farm.config, kept, lane_of(0), farm_lane_acted(lane_of(0)) - 1, "lane 0");
     free(kept);
 }
@@ -430,8 +431,7 @@ Test(learner, the_network_sees_the_last_action_and_reward) {
     launch_until(acted_to_goal);
     test_farm_end(&farm, SIGKILL);
     goal = farm_lane_acted(lane_of(0)) + CHECKED / 2;
-    launch_until(acted_to_goal);
-    test_farm_end(&farm, SIGTERM);
+    run_until(acted_to_goal);
     const struct farm_lane *lane = lane_of(0);
     for (uint64_t n = farm_lane_acted(lane) - CHECKED; n < farm_lane_acted(lane); n++) {
         const void *rows[WIDTH][3];
@@ -466,7 +466,7 @@ Test(learner, the_checkpoint_after_a_lost_device_says_when_its_parameters_were) 
     char path[512], name[32], last[256];
     lose_device(&ops, COPIED);
     cr_assert(test_folder_files(farm.folder, last, sizeof last) > 0 && stats()->checkpoints == 1);
-    check_checkpoint(path);
+    free(newest_checkpoint(path));
     cr_assert_eq(farm_checkpoint_read_metadata(path, &metadata, &farm.shared->err), FARM_OK);
     static const char *const counts[] = {"version", "updates", "optimiser_step"};
     for (int i = 0; i < 3; i++) cr_assert_eq(farm_checkpoint_get_u64(&metadata, counts[i]), COPIED, "%s", counts[i]);
@@ -514,8 +514,7 @@ static bool has_acted(void) {
 Test(learner, lanes_wider_than_a_batch_are_answered_in_parts) {
     farm.play = (struct farm_run_play){.games = UINT32_MAX, .greedy = true};
     farm.config.inference.batch_max = 3;
-    launch_until(has_acted);
-    test_farm_end(&farm, SIGTERM);
+    run_until(has_acted);
     expect_exact_figures();
     cr_assert_leq(stats()->infer_rows, stats()->infer_calls * 3);
     for (uint32_t l = 0; l < LANES; l++) {
@@ -578,14 +577,7 @@ Test(learner, refuses_what_cannot_work_with_a_sentence) {
 }
 
 Test(learner, refuses_a_checkpoint_of_other_actions_whose_tensors_fit) {
-    const struct farm_net net = make_net();
-    static const char *const pairs[][2] = {{"head", "gaussian 2"}};
-    char path[512];
-    float *params = calloc(net.parameter_count, sizeof *params);
-    const struct farm_backend_state state = farm_backend_state_of(params, NULL, NULL, 0, 0);
-    snprintf(path, sizeof path, "%s/000000000000.safetensors", farm.folder);
-    cr_assert_eq(farm_checkpoint_save(path, &net, &state, pairs, 1, &farm.shared->err), FARM_OK);
-    farm.config.checkpoints.load = path;
+    float *params = load_saved("head", "gaussian 2");
     launch_to_its_end(1);
     const char *message = farm.shared->err.message;
     cr_assert(strstr(message, "its policy, gaussian 2, cannot choose") && strstr(message, "need categorical "), "%s",

@@ -1,6 +1,5 @@
 // The state of a recurrent policy lies in the lanes: it outlives the learner, and a new actor's episode begins without.
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../support/updates.h"
@@ -32,19 +31,24 @@ static void play(struct update_run *run, uint64_t end, uint64_t killed) {
     }
 }
 
-// What the ring holds of a field in the end.
-static void expect_equal(struct update_run *a, struct update_run *b, uint32_t field) {
-    for (uint32_t l = 0; l < UPDATES_LANES; l++) {
-        const struct farm_answer_array *of = &rig_actor(&a->rig, l)->answer[field];
-        cr_assert_arr_eq(of->at, rig_actor(&b->rig, l)->answer[field].at, (size_t)of->slots * of->rows * of->bytes);
+// Both rings hold the same policies, actions and states in the end. Closes the runs.
+static void expect_equal(struct update_run *a, struct update_run *b) {
+    const uint32_t state = rig_actor(&a->rig, 0)->state;
+    const uint32_t fields[] = {FARM_ANSWER_POLICY, FARM_ANSWER_ACTION, state, state + 1};
+    cr_assert(state);
+    for (uint32_t i = 0; i < 4 * UPDATES_LANES; i++) {
+        const struct farm_answer_array *of = &rig_actor(&a->rig, i / 4)->answer[fields[i % 4]],
+                                       *other = &rig_actor(&b->rig, i / 4)->answer[fields[i % 4]];
+        cr_assert_arr_eq(of->at, other->at, (size_t)of->slots * of->rows * of->bytes);
     }
+    update_close(a);
+    update_close(b);
 }
 
 // The learner process is killed after it has written the answer and before it has stored `acted`.
 Test(recurrent, state_outlives_a_killed_learner, .timeout = 60) {
     const struct update_case *c = recurrent_case();
     struct update_run *killed = update_open(c, &farm_backend_cpu, FARM_PRECISION_F32);
-    int status = 0;
     rig_close_learner(&killed->rig); // no threads at a fork
     const pid_t child = fork();
     if (!child) {
@@ -52,8 +56,7 @@ Test(recurrent, state_outlives_a_killed_learner, .timeout = 60) {
         play(killed, STEPS, KILLED);
         _exit(0);
     }
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "status %x", (unsigned)status);
+    cr_assert_eq(wait_for(child), 256 + SIGKILL);
     update_reopen(killed);
     cr_assert_eq(killed->rig.n, KILLED);
     rig_take_in(&killed->rig);
@@ -61,14 +64,7 @@ Test(recurrent, state_outlives_a_killed_learner, .timeout = 60) {
     play(killed, STEPS, STEPS);
     struct update_run *whole = update_open(c, &farm_backend_cpu, FARM_PRECISION_F32);
     play(whole, STEPS, STEPS);
-    const uint32_t state = rig_actor(&whole->rig, 0)->state;
-    cr_assert(state);
-    expect_equal(whole, killed, FARM_ANSWER_POLICY);
-    expect_equal(whole, killed, FARM_ANSWER_ACTION);
-    expect_equal(whole, killed, state);
-    expect_equal(whole, killed, state + 1);
-    update_close(whole);
-    update_close(killed);
+    expect_equal(whole, killed);
 }
 
 // The actor process is killed while it writes a step, which its successor writes anew, as the first of new episodes.
@@ -78,7 +74,6 @@ Test(recurrent, a_killed_actor_leaves_no_state, .timeout = 60) {
     struct update_run *killed = update_open(c, &farm_backend_cpu, FARM_PRECISION_F32);
     const struct farm_lane *lane = rig_lane(&killed->rig, 0);
     const uint32_t state = lane->state, floats = lane->answer[state].values;
-    int status = 0;
     whole->reborn = killed->reborn = REBORN;
     cr_assert_eq(REBORN % lane->answer[state].every, 0, "no state is kept at step %d", REBORN);
     play(whole, STEPS, STEPS);
@@ -93,19 +88,13 @@ Test(recurrent, a_killed_actor_leaves_no_state, .timeout = 60) {
         }
         raise(SIGKILL);
     }
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "status %x", (unsigned)status);
+    cr_assert_eq(wait_for(child), 256 + SIGKILL);
     update_reopen_actor(killed);
     play(killed, STEPS, STEPS);
     for (uint32_t e = 0; e < UPDATES_WIDTH; e++)
         for (uint32_t i = 0; i < floats; i++)
             cr_assert_eq(((const float *)farm_lane_answer_at(lane, state, REBORN, e))[i], 0.0f);
-    expect_equal(whole, killed, FARM_ANSWER_POLICY);
-    expect_equal(whole, killed, FARM_ANSWER_ACTION);
-    expect_equal(whole, killed, state);
-    expect_equal(whole, killed, state + 1);
-    update_close(whole);
-    update_close(killed);
+    expect_equal(whole, killed);
 }
 
 // Some of the window starts that the ring holds are an episode's, as after an actor's death: the state there is 0, and

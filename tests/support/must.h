@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 
 #include "base/status.h"
 
@@ -21,6 +22,13 @@ static inline void must(enum farm_status status, const struct farm_error *err) {
     if (!status) return;
     fprintf(stderr, "%s\n", err->message);
     exit(status == FARM_E_UNSUPPORTED || status == FARM_E_NOT_FOUND ? 77 : 1);
+}
+
+// A child's exit status, or 256 + the signal that ended it.
+static inline int wait_for(pid_t child) {
+    int status;
+    must_hold(waitpid(child, &status, 0) == child, "waitpid");
+    return WIFSIGNALED(status) ? 256 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
 // Memory that this process and its children share; munmap releases it.

@@ -145,13 +145,6 @@ static inline bool answer_is_right(const struct farm_lane *lane, uint64_t n) {
     return *farm_lane_version(lane, n) == n / 10;
 }
 
-// A child's exit status, or 256 + the signal that ended it.
-static inline int wait_for(pid_t child) {
-    int status;
-    must_hold(waitpid(child, &status, 0) == child, "waitpid");
-    return WIFSIGNALED(status) ? 256 + WTERMSIG(status) : WEXITSTATUS(status);
-}
-
 // SplitMix64: the same numbers in every run.
 static inline uint64_t random_next(uint64_t *state) {
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);
