@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
-#include <sys/mman.h>
 
 #include "../support/rings.h"
 
@@ -257,22 +256,14 @@ static const struct {
 };
 
 static void damage_ring(struct views *v, size_t i) {
-    switch (damages[i].kind) {
-    case ACTED:
-        farm_store_release(&v->learner.lanes[1].down->acted, (uint64_t)damages[i].value);
-        break;
-    case CONSUMED:
-        farm_lane_release(&v->learner.lanes[1], (uint64_t)damages[i].value);
-        break;
-    case FLAGS:
-        *flags_of(v, damages[i].n, damages[i].e) = (uint8_t)damages[i].value;
-        break;
-    case REWARD:
-        farm_lane_reward(&v->actor.lanes[1], damages[i].n)[damages[i].e] = (float)damages[i].value;
-        break;
-    case NO_FIRST:
-        publish_step(&v->actor.lanes[0], false);
-    }
+    const enum damage kind = damages[i].kind;
+    const double value = damages[i].value;
+    struct farm_lane *learner = &v->learner.lanes[1];
+    if (kind == ACTED) farm_store_release(&learner->down->acted, (uint64_t)value);
+    if (kind == CONSUMED) farm_lane_release(learner, (uint64_t)value);
+    if (kind == FLAGS) *flags_of(v, damages[i].n, damages[i].e) = (uint8_t)value;
+    if (kind == REWARD) farm_lane_reward(&v->actor.lanes[1], damages[i].n)[damages[i].e] = (float)value;
+    if (kind == NO_FIRST) publish_step(&v->actor.lanes[0], false);
 }
 
 Test(ring, verify_finds_every_kind_of_damage_and_none_in_a_sound_ring) {

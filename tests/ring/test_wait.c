@@ -186,13 +186,15 @@ static void close_bells(struct bell_pair *pair) {
     for (int i = 0; i < 2; i++) close_views(&pair->v[i]);
 }
 
+#define with_bells __attribute__((cleanup(close_bells))) struct bell_pair // closed at the end of its scope
+
 static void publish_and_ring(struct bell_pair *pair, int i, bool first) {
     publish_step(&pair->v[i].actor.lanes[0], first);
     farm_actor_notify(&pair->v[i].actor, pair->bells.eventfd);
 }
 
 Test(ring, poll_returns_each_ring_that_rang_once) {
-    struct bell_pair pair;
+    with_bells pair;
     uint32_t rung[2];
     open_bells(&pair);
     cr_assert_eq(farm_doorbells_poll(&pair.bells, rung), 0);
@@ -205,12 +207,11 @@ Test(ring, poll_returns_each_ring_that_rang_once) {
     publish_and_ring(&pair, 1, false);
     publish_and_ring(&pair, 0, true);
     cr_assert_eq(farm_doorbells_poll(&pair.bells, rung), 2);
-    close_bells(&pair);
 }
 
 Test(ring, any_actor_wakes_the_sleeping_learner) {
     for (int i = 0; i < 2; i++) {
-        struct bell_pair pair;
+        with_bells pair;
         open_bells(&pair);
         struct waiter waiter = {.bells = &pair.bells, .timeout_ns = LONG_NS};
         start_wait(&waiter, learner_waits);
@@ -218,7 +219,6 @@ Test(ring, any_actor_wakes_the_sleeping_learner) {
         publish_and_ring(&pair, i, true);
         cr_assert(join_wait(&waiter));
         for (int k = 0; k < 2; k++) cr_assert_eq(farm_load_acquire(&pair.v[k].actor.down_control->asleep), 0);
-        close_bells(&pair);
     }
 }
 
@@ -242,7 +242,7 @@ Test(ring, a_call_wakes_a_learner_that_has_no_actor) {
 Test(ring, waits_end_at_their_time_out_and_not_before) {
     const uint64_t one = 1;
     with_views v = waiting_views();
-    struct bell_pair pair;
+    with_bells pair;
     open_bells(&pair);
     for (int i = 0; i < 3; i++) {
         const uint64_t spin_ns = i == 1 ? UINT64_MAX : 0;
@@ -256,7 +256,6 @@ Test(ring, waits_end_at_their_time_out_and_not_before) {
         cr_assert_geq(farm_now_ns() - begun, 20 * MS);
     }
     cr_assert_eq(farm_load_acquire(&v.learner.up_control->asleep), 0);
-    close_bells(&pair);
 }
 
 // ---- the fences ----

@@ -6,14 +6,11 @@
 #include <linux/magic.h>
 #include <linux/memfd.h>
 #include <sched.h>
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 

@@ -15,6 +15,15 @@ static void record_machine(uint64_t available_mib) {
     record("proc/meminfo", text);
 }
 
+// A machine with this memory (0: not known), this process in a group, and further files.
+static void record_case(uint64_t available_mib, const char *const (*files)[2]) {
+    remove_root();
+    make_root();
+    record_v2("/user");
+    if (available_mib) record_machine(available_mib);
+    for (int k = 0; k < 4 && files[k][0]; k++) record(files[k][0], files[k][1]);
+}
+
 static struct farm_error err;
 
 static enum farm_status check(uint64_t shared, uint64_t locked, uint64_t descriptors) {
@@ -44,11 +53,7 @@ static const struct {
 
 Test(shm, the_least_of_group_and_machine_limits_memory) {
     for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
-        remove_root();
-        make_root();
-        record_v2("/user");
-        if (machines[i].machine_mib) record_machine(machines[i].machine_mib);
-        for (int k = 0; k < 4 && machines[i].files[k][0]; k++) record(machines[i].files[k][0], machines[i].files[k][1]);
+        record_case(machines[i].machine_mib, machines[i].files);
         const uint64_t available = farm_limits_memory_available_bytes(root);
         if (machines[i].available_mib)
             cr_assert_eq(available, machines[i].available_mib * MIB / 32 * 31, "machine %zu", i);
@@ -87,11 +92,7 @@ Test(shm, a_refusal_names_the_limit_the_numbers_and_the_setting) {
         {{{NULL}}, {"MemAvailable of this machine", "310.00 MiB may still be taken"}, 320, 400, 310},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        remove_root();
-        make_root();
-        record_v2("/user");
-        record_machine(cases[i].machine_mib);
-        for (int k = 0; k < 4 && cases[i].files[k][0]; k++) record(cases[i].files[k][0], cases[i].files[k][1]);
+        record_case(cases[i].machine_mib, cases[i].files);
         cr_assert_eq(check(cases[i].wanted_mib * MIB, 0, 0), FARM_E_LIMIT, "case %zu", i);
         for (int k = 0; k < 5 && cases[i].says[k]; k++) expect_text(cases[i].says[k]);
         cr_assert_eq(check(cases[i].fits_mib * MIB, 0, 0), FARM_OK, "case %zu: %s", i, err.message);

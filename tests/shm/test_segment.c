@@ -11,9 +11,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "../support/must.h"
 #include "fixture.h"
 #include "shm/limits.h"
 #include "shm/place.h"
@@ -45,13 +45,6 @@ static bool has_pattern(const struct farm_segment *segment) {
     return true;
 }
 
-// A child's exit status, or 256 + the signal that ended it.
-static int wait_for(pid_t child) {
-    int status;
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    return WIFSIGNALED(status) ? 256 + WTERMSIG(status) : WEXITSTATUS(status);
-}
-
 static int open_descriptors(void) {
     int count = 0;
     DIR *folder = opendir("/proc/self/fd");
@@ -77,15 +70,6 @@ Test(shm, the_header_holds_the_request_and_the_rest_is_zero) {
     cr_assert_eq(header->node, -1);
     cr_assert_str_eq((const char *)header->user, "shape");
     for (size_t at = PAGE; at < segment.bytes; at++) cr_assert_eq(((uint8_t *)segment.header)[at], 0);
-}
-
-Test(shm, seals_refuse_every_change_of_size_and_of_seals) {
-    with_segment segment = create_plain();
-    cr_assert_eq(fcntl(segment.fd, F_GET_SEALS), ALL_SEALS);
-    cr_assert(ftruncate(segment.fd, 0) == -1 && errno == EPERM);
-    cr_assert(ftruncate(segment.fd, 1 << 20) == -1 && errno == EPERM);
-    cr_assert(fallocate(segment.fd, 0, 0, 1 << 20) == -1 && errno == EPERM);
-    cr_assert(fcntl(segment.fd, F_ADD_SEALS, F_SEAL_WRITE) == -1 && errno == EPERM, "no process can seal writing");
 }
 
 // Bytes that this process's page table holds of the mapping at `start`.
@@ -139,9 +123,7 @@ Test(shm, closing_is_safe_twice_and_on_zeros) {
     farm_segment_close(&segment);
     cr_assert_eq(segment.fd, -1);
     cr_assert_eq(segment.fd_readonly, -1);
-    char text[64];
-    farm_segment_describe(&segment, text, sizeof text);
-    cr_assert_str_eq(text, "closed");
+    cr_assert_str_eq(described(&segment), "closed");
 }
 
 Test(shm, base_pages_cost_from_64_MiB_on_if_others_were_requested) {
@@ -349,10 +331,9 @@ Test(shm, takes_huge_pages_from_the_real_pool) {
     if (farm_limits_huge_available_bytes("/", -1) < 4 << 20)
         cr_skip_test("fewer than two free 2 MiB pages (vm.nr_hugepages)");
     with_segment segment = create(request_of(WANTED, -1, true));
-    const char *text = described(&segment);
-    cr_assert_eq(segment.pages, FARM_PAGES_HUGE, "%s", text);
+    cr_assert_eq(segment.pages, FARM_PAGES_HUGE, "%s", described(&segment));
     cr_assert_eq(segment.bytes, 4 << 20);
-    expect_text(text, "in 2 MiB pages");
+    expect_text(described(&segment), "in 2 MiB pages");
     cr_assert(ftruncate(segment.fd, 0) == -1 && errno == EPERM);
     write_pattern(&segment);
     with_segment view = open_segment(dup(segment.fd_readonly), false);
