@@ -55,6 +55,12 @@ static inline json_t *section_of(farm_bw_part *part, const struct farm_bw_setup 
     return section;
 }
 
+static inline void free_section(json_t **section) {
+    json_decref(*section);
+}
+
+#define with_section __attribute__((cleanup(free_section))) json_t // freed at the end of its scope
+
 // The value at a path like "rows.0.ns.median"; NULL: there is none.
 static inline const json_t *value_at(const json_t *value, const char *path) {
     char text[128], *rest = text;

@@ -2,7 +2,6 @@
 #include <criterion/criterion.h>
 #include <stdint.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "bw/buffer.h"
 #include "shm/limits.h"

@@ -1,6 +1,5 @@
 // What disturbs measurements on recorded machines.
 #include <criterion/criterion.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>

@@ -24,7 +24,7 @@ Test(bw, a_stopped_part_has_the_figures_measured_so_far) {
         int left = cases[i].stop_at;
         const struct farm_bw_control control = {.stop = stop_after, .context = &left};
         setup.control = &control;
-        json_t *section = section_of(cases[i].part, &setup, FARM_BW_SUMMARY, SMALL);
+        with_section *section = section_of(cases[i].part, &setup, FARM_BW_SUMMARY, SMALL);
         const json_t *rows = value_at(section, cases[i].rows);
         cr_assert(is_true_at(section, "conditions.stopped"), "case %zu", i);
         if (cases[i].first)
@@ -32,7 +32,6 @@ Test(bw, a_stopped_part_has_the_figures_measured_so_far) {
                                i);
         cr_assert(json_is_null(json_object_get(json_array_get(rows, json_array_size(rows) - 1), cases[i].last)),
                   "case %zu", i);
-        json_decref(section);
     }
 }
 
@@ -42,17 +41,16 @@ Test(bw, a_stopped_ring_ends_at_once) {
     const struct farm_bw_control control = {.stop = stop_after, .context = &left};
     skip_without_two_cores();
     setup.control = &control;
-    json_t *section = section_of(farm_bw_part_ring, &setup, FARM_BW_QUICK, 0);
+    with_section *section = section_of(farm_bw_part_ring, &setup, FARM_BW_QUICK, 0);
     cr_assert(is_true_at(section, "hops.0.conditions.stopped"));
     cr_assert(json_is_null(value_at(section, "hops.0.p50_ns")));
     cr_assert_eq(json_array_size(value_at(section, "rates")), 0);
-    json_decref(section);
 }
 
 Test(bw, lanes_carry_every_step_and_count_each_byte_once) {
     const struct farm_bw_setup setup = setup_here(0.4, 3, 0);
     skip_without_two_cores();
-    json_t *section = section_of(farm_bw_part_ring, &setup, FARM_BW_SUMMARY, 0);
+    with_section *section = section_of(farm_bw_part_ring, &setup, FARM_BW_SUMMARY, 0);
     const json_t *hop = value_at(section, "hops.0"), *rates = value_at(section, "rates"), *rate;
     size_t i;
     cr_assert_eq(number_at(hop, "p50_ns.samples"), 3);
@@ -69,16 +67,14 @@ Test(bw, lanes_carry_every_step_and_count_each_byte_once) {
         cr_assert(is_true_at(rate, "conditions.verified"));
     }
     cr_assert_geq(i, 7);
-    json_decref(section);
 }
 
 Test(bw, time_that_is_over_leaves_figures_out_and_the_section_states_it) {
     const struct farm_bw_setup setup = setup_here(1e-6, 3, 1e-3);
-    json_t *section = section_of(farm_bw_part_mix, &setup, FARM_BW_SUMMARY, SMALL);
+    with_section *section = section_of(farm_bw_part_mix, &setup, FARM_BW_SUMMARY, SMALL);
     cr_assert(is_true_at(section, "conditions.out_of_time") && !is_true_at(section, "conditions.stopped"));
     cr_assert(number_at(section, "rows.0.bytes_per_s.median") > 0, "the first is always taken");
     cr_assert(json_is_null(value_at(section, "rows.4.bytes_per_s")));
-    json_decref(section);
 }
 
 // How many rows from the first one on have both columns, each marked if its arrays fit into the caches.
@@ -113,25 +109,23 @@ Test(bw, the_main_table_is_complete_with_any_cache_in_any_time) {
     for (int i = 0; i < 3; i++)
         for (int depth = FARM_BW_QUICK; depth < FARM_BW_DEPTHS; depth++) {
             setup.seconds = seconds[i];
-            json_t *section = section_of(farm_bw_part_memory, &setup, (enum farm_bw_depth)depth, 0);
+            with_section *section = section_of(farm_bw_part_memory, &setup, (enum farm_bw_depth)depth, 0);
             const bool both_stores = depth != FARM_BW_QUICK && farm_bandwidth_has_nontemporal(setup.variant);
             cr_assert(is_true_at(section, "conditions.verified"));
             cr_assert_lt(number_at(section, "array_bytes"), (double)farm_bw_array_bytes(&setup, cpus, count));
             assert_noted(section, "is short");
             cr_assert_geq(complete_rows(section, cache_bytes), both_stores ? 5 : 3);
-            json_decref(section);
         }
 }
 
 Test(bw, strides_longer_than_a_threads_arrays_are_left_out) {
     const struct farm_bw_setup setup = setup_here(1000, 1, 1e-4); // time is not what leaves them out
-    json_t *section = section_of(farm_bw_part_memory, &setup, FARM_BW_FULL, 64 * 64);
+    with_section *section = section_of(farm_bw_part_memory, &setup, FARM_BW_FULL, 64 * 64);
     const json_t *row;
     size_t i;
     json_array_foreach(value_at(section, "rows"), i, row)
         cr_assert_eq(json_is_null(value_at(row, "all_cores_bytes_per_s")), !!value_at(row, "stride_bytes"));
     assert_noted(section, "stride");
-    json_decref(section);
 }
 
 Test(bw, portable_kernels_make_ordinary_stores_and_count_the_lines_fetched_for_them) {
@@ -185,7 +179,7 @@ Test(bw, curves_over_cores_have_every_small_number_and_always_all) {
     static const int expected[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 28};
     struct farm_bw_setup setup = setup_here(1000, 1, 1e-4);
     read_machine("pack:1 [numa(memory=4GB)] core:28 pu:1"); // most of these CPUs do not exist: threads run unpinned
-    json_t *section = section_of(farm_bw_part_cores, &setup, FARM_BW_SUMMARY, 64 << 10);
+    with_section *section = section_of(farm_bw_part_cores, &setup, FARM_BW_SUMMARY, 64 << 10);
     const json_t *steps = value_at(section, "curves.0.steps");
     cr_assert_eq(json_array_size(steps), sizeof expected / sizeof *expected);
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
@@ -193,12 +187,11 @@ Test(bw, curves_over_cores_have_every_small_number_and_always_all) {
         cr_assert_gt(number_at(json_array_get(steps, i), "bytes_per_s.median"), 0);
     }
     cr_assert_geq(number_at(section, "curves.0.saturated_cores"), 1);
-    json_decref(section);
 }
 
 Test(bw, the_ladder_climbs_from_the_first_cache_in_even_steps) {
     const struct farm_bw_setup setup = setup_here(10, 1, 1e-4);
-    json_t *section = section_of(farm_bw_part_latency, &setup, FARM_BW_FULL, 4 * SMALL);
+    with_section *section = section_of(farm_bw_part_latency, &setup, FARM_BW_FULL, 4 * SMALL);
     const json_t *ladder = value_at(section, "ladder"), *rung;
     double before = 0;
     size_t i;
@@ -211,29 +204,26 @@ Test(bw, the_ladder_climbs_from_the_first_cache_in_even_steps) {
     cr_assert_eq(number_at(ladder, "0.bytes"), 4096);
     cr_assert_eq(before, 4 * SMALL);
     cr_assert_gt(number_at(ladder, "0.ns.median"), 0);
-    json_decref(section);
 }
 
 Test(bw, a_ladder_in_too_little_time_ends_within_the_cache_and_the_note_states_it) {
     const struct farm_bw_setup setup = setup_here(1e-6, 1, 1e-4);
     machine.l3_bytes = 1 << 30;
-    json_t *section = section_of(farm_bw_part_latency, &setup, FARM_BW_SUMMARY, 0);
+    with_section *section = section_of(farm_bw_part_latency, &setup, FARM_BW_SUMMARY, 0);
     assert_noted(section, "ends within the last-level cache");
     cr_assert(json_is_false(value_at(section, "ladder.0.ns.in_cache")), "a ladder is about caches");
-    json_decref(section);
 }
 
 Test(bw, the_reach_of_the_tlb_is_measured_beside_as_many_lines_close_together) {
     const struct farm_bw_setup setup = setup_here(0.3, 2, 1e-3);
-    json_t *section = section_of(farm_bw_part_tlb, &setup, FARM_BW_FULL, SMALL);
+    with_section *section = section_of(farm_bw_part_tlb, &setup, FARM_BW_FULL, SMALL);
     cr_assert_str_eq(json_string_value(value_at(section, "conditions.pages")), "4 KiB");
     cr_assert(number_at(section, "ladder.0.ns.median") > 0 && number_at(section, "ladder.0.dense_ns.median") > 0);
-    json_decref(section);
 }
 
 Test(bw, hand_offs_fill_a_symmetric_matrix) {
     const struct farm_bw_setup setup = setup_here(0.3, 2, 1e-3);
-    json_t *section = section_of(farm_bw_part_handoff, &setup, FARM_BW_SUMMARY, 0);
+    with_section *section = section_of(farm_bw_part_handoff, &setup, FARM_BW_SUMMARY, 0);
     const json_t *ns = value_at(section, "ns");
     const size_t cpus = json_array_size(value_at(section, "cpus"));
     for (size_t a = 0; a < cpus; a++)
@@ -246,5 +236,4 @@ Test(bw, hand_offs_fill_a_symmetric_matrix) {
     } else {
         assert_noted(section, "two CPUs");
     }
-    json_decref(section);
 }

@@ -1,4 +1,5 @@
-// Frequencies of sampled actions, and logits at the edge of what a float holds.
+// Sampled actions of one categorical distribution, and logits at the edge of what a float holds. test_heads.c has their
+// frequencies and log-probabilities.
 #include <criterion/criterion.h>
 #include <math.h>
 
@@ -12,21 +13,6 @@ static int choose(const struct farm_sampler *sampler, uint64_t stream, uint64_t 
     cr_assert_eq(head.action_bytes, sizeof action);
     farm_head_choose(&head, sampler, stream, n, logits, &action, NULL);
     return action;
-}
-
-Test(kernels, sampled_frequencies_follow_the_softmax) {
-    static const float logits[A] = {0.3f, -1.2f, 2.0f, 0.0f, -4.0f, 1.1f};
-    const struct farm_sampler sampler = {.seed = 11};
-    enum { DRAWS = 200000 };
-    int count[A] = {0};
-    for (uint32_t i = 0; i < DRAWS; i++) count[choose(&sampler, farm_random_stream(3, i % 16), i / 16, logits, A)]++;
-    double sum = 0, chi2 = 0;
-    for (int a = 0; a < A; a++) sum += exp(logits[a]);
-    for (int a = 0; a < A; a++) {
-        const double expected = DRAWS * exp(logits[a]) / sum;
-        chi2 += pow(count[a] - expected, 2) / expected;
-    }
-    cr_assert_lt(chi2, 20.5, "chi2 %g, 5 degrees of freedom, 99.9 %% quantile 20.5", chi2);
 }
 
 Test(kernels, sampling_is_a_function_of_seed_stream_and_step) {
@@ -94,12 +80,4 @@ Test(kernels, greedy_takes_the_first_largest) {
     const struct farm_sampler sampler = {.seed = 5, .greedy = 1};
     for (uint64_t n = 0; n < 20; n++) cr_assert_eq(choose(&sampler, 9, n, logits, 4), 2);
     cr_assert_eq(farm_categorical_greedy(logits, 1), 0);
-}
-
-Test(kernels, log_probabilities_sum_to_one) {
-    const float logits[A] = {0.3f, -1.2f, 2.0f, 0.0f, -4.0f, 1.1f};
-    double sum = 0;
-    for (int a = 0; a < A; a++) sum += exp(farm_categorical_log_prob(logits, A, a));
-    cr_assert_float_eq(sum, 1, 1e-6);
-    cr_assert_eq(farm_categorical_log_prob(logits, 1, 0), 0.0f);
 }

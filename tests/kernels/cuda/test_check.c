@@ -18,22 +18,13 @@ static void expect_all(const cudaError_t *codes, size_t count, enum farm_status 
     expect_all((const cudaError_t[]){__VA_ARGS__}, sizeof(const cudaError_t[]){__VA_ARGS__} / sizeof(cudaError_t),     \
                wanted, advice)
 
-Test(cuda_check, an_error_that_ends_the_context_is_a_lost_gpu) {
+Test(cuda_check, each_error_has_its_status_and_remedy) {
     EXPECT(FARM_E_DEAD, "--resume", cudaErrorContained, cudaErrorTensorMemoryLeak, cudaErrorNvlinkUncorrectable,
            cudaErrorExternalDevice, cudaErrorECCUncorrectable, cudaErrorLaunchFailure, cudaErrorIllegalAddress,
            cudaErrorHardwareStackError, cudaErrorMisalignedAddress, cudaErrorIllegalInstruction, cudaErrorInvalidPc,
            cudaErrorInvalidAddressSpace, cudaErrorLaunchTimeout, cudaErrorAssert, cudaErrorUnknown);
-}
-
-Test(cuda_check, a_gpu_used_by_another_process_is_busy) {
     EXPECT(FARM_E_BUSY, "nvidia-smi -c DEFAULT", cudaErrorDevicesUnavailable);
-}
-
-Test(cuda_check, an_operation_that_driver_or_device_lack_is_unsupported) {
     EXPECT(FARM_E_UNSUPPORTED, "--device cpu", cudaErrorSystemDriverMismatch, cudaErrorCompatNotSupportedOnDevice,
            cudaErrorSystemNotReady, cudaErrorInsufficientDriver, cudaErrorNoDevice);
-}
-
-Test(cuda_check, any_other_error_is_an_io_error) {
     EXPECT(FARM_E_IO, "an error that the emulator does not name", cudaErrorInvalidGraphicsContext);
 }
