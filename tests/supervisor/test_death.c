@@ -1,7 +1,6 @@
 // What is found out about deaths: the kernel's settings on recorded machines, and addresses of this program.
 #include <criterion/criterion.h>
 #include <link.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

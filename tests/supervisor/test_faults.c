@@ -12,7 +12,6 @@
 #include "../support/must.h"
 #include "../support/sweep.h"
 #include "base/log.h"
-#include "base/time.h"
 #include "supervisor/supervisor.h"
 
 TestSuite(supervisor, .timeout = 60);

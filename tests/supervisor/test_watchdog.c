@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "../support/rings.h"
-#include "base/time.h"
 #include "supervisor/watchdog.h"
 
 static const uint64_t SECOND_NS = 1000000000u;

@@ -4,10 +4,7 @@
 #define TESTS_SUPPORT_RINGS_H
 
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "must.h"

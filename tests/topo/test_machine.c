@@ -1,7 +1,6 @@
 // Reads recorded topologies and control groups, and the machine that runs the test.
 #include <criterion/criterion.h>
 #include <sched.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
