@@ -21,6 +21,7 @@ static struct table {
     char *bytes; // the file's
     size_t count;
 } table;
+static struct farm_error err;
 
 static const char *const PAIRS[][2] = {
     {"env", "native/catch"}, {"frames", "1234567890123"}, {"text", "quotes \" and \xc3\xa4"}};
@@ -30,7 +31,6 @@ static size_t vector_bytes(void) {
 }
 
 static void make_net(int flat, int actions) {
-    struct farm_error err = {0};
     const struct farm_net_io io = {.stack = 1, .flat = flat, .actions = actions};
     const struct farm_net_spec *mlp = farm_net_find("mlp", &err);
     cr_assert(mlp != NULL, "%s", err.message);
@@ -45,7 +45,6 @@ static void read_back(void) {
 }
 
 static void save_file(void) {
-    struct farm_error err = {0};
     cr_assert_eq(farm_checkpoint_save(table.path, &table.net, &table.state, PAIRS, 3, &err), FARM_OK, "%s",
                  err.message);
     read_back();
@@ -102,17 +101,29 @@ static bool is_untouched(const struct farm_backend_state *state, uint32_t from) 
 
 // ---- what is saved comes back ----
 
-// Loads into a state with the set "target"; returns it.
-static float *load_target(struct farm_backend_state *state) {
+static void check_metadata(struct farm_checkpoint_metadata *metadata) {
+    for (int i = 0; i < 3; i++) cr_assert_str_eq(farm_checkpoint_get(metadata, PAIRS[i][0]), PAIRS[i][1]);
+    cr_assert_eq(farm_checkpoint_get_u64(metadata, "frames"), 1234567890123u);
+    cr_assert_eq(farm_checkpoint_get_u64(metadata, "env"), 0);
+    cr_assert_null(farm_checkpoint_get(metadata, "nothing"));
+    farm_checkpoint_metadata_free(metadata);
+}
+
+// Returns whether the moments were loaded too.
+static bool load_into(struct farm_backend_state *state) {
     struct farm_checkpoint_metadata metadata;
-    struct farm_error err = {0};
     bool has_optimiser;
-    *state = make_blank_state(true, true);
-    state->vectors[state->vector_count++] = (struct farm_backend_vector){"target", malloc(vector_bytes())};
     cr_assert_eq(farm_checkpoint_load(table.path, &table.net, state, &has_optimiser, &metadata, &err), FARM_OK, "%s",
                  err.message);
-    cr_assert(has_optimiser);
-    farm_checkpoint_metadata_free(&metadata);
+    check_metadata(&metadata);
+    return has_optimiser;
+}
+
+// Loads into a state with the set "target"; returns it.
+static float *load_target(struct farm_backend_state *state) {
+    *state = make_blank_state(true, true);
+    state->vectors[state->vector_count++] = (struct farm_backend_vector){"target", malloc(vector_bytes())};
+    cr_assert(load_into(state));
     return farm_backend_vector(state, "target");
 }
 
@@ -127,24 +138,10 @@ Test(learner, a_parameter_set_comes_back_and_begins_as_the_parameters_if_the_fil
     }
 }
 
-static void check_metadata(const struct farm_checkpoint_metadata *metadata) {
-    for (int i = 0; i < 3; i++) cr_assert_str_eq(farm_checkpoint_get(metadata, PAIRS[i][0]), PAIRS[i][1]);
-    cr_assert_eq(farm_checkpoint_get_u64(metadata, "frames"), 1234567890123u);
-    cr_assert_eq(farm_checkpoint_get_u64(metadata, "env"), 0);
-    cr_assert_null(farm_checkpoint_get(metadata, "nothing"));
-}
-
 // Loads into a state with these moments; they are taken only if the file has exactly the same ones.
 static void expect_loads(bool first, bool second, bool with_optimiser) {
     struct farm_backend_state state = make_blank_state(first, second);
-    struct farm_checkpoint_metadata metadata;
-    struct farm_error err = {0};
-    bool has_optimiser = !with_optimiser;
-    cr_assert_eq(farm_checkpoint_load(table.path, &table.net, &state, &has_optimiser, &metadata, &err), FARM_OK, "%s",
-                 err.message);
-    check_metadata(&metadata);
-    farm_checkpoint_metadata_free(&metadata);
-    cr_assert_eq(has_optimiser, with_optimiser);
+    cr_assert_eq(load_into(&state), with_optimiser);
     const uint32_t loaded = with_optimiser ? state.vector_count : 1;
     for (uint32_t v = 0; v < loaded; v++) {
         cr_assert_str_eq(state.vectors[v].name, table.state.vectors[v].name);
@@ -157,7 +154,6 @@ static void expect_loads(bool first, bool second, bool with_optimiser) {
 Test(learner, a_checkpoint_comes_back_bit_by_bit_with_the_moments_of_the_same_optimiser) {
     for (int adam = 0; adam < 2; adam++) {
         struct farm_checkpoint_metadata metadata;
-        struct farm_error err = {0};
         tear_down();
         set_up_with(adam);
         expect_loads(adam, true, true);
@@ -165,7 +161,6 @@ Test(learner, a_checkpoint_comes_back_bit_by_bit_with_the_moments_of_the_same_op
         expect_loads(false, false, false); // evaluation
         cr_assert_eq(farm_checkpoint_read_metadata(table.path, &metadata, &err), FARM_OK, "%s", err.message);
         check_metadata(&metadata);
-        farm_checkpoint_metadata_free(&metadata);
     }
 }
 
@@ -225,7 +220,6 @@ Test(learner, the_file_is_what_safetensors_requires) {
 static void expect_refused(const char *path, enum farm_status wanted, const char *reason, const char *what) {
     struct farm_backend_state state = make_blank_state(true, true);
     struct farm_checkpoint_metadata metadata;
-    struct farm_error err = {0};
     bool has_optimiser;
     const enum farm_status status = farm_checkpoint_load(path, &table.net, &state, &has_optimiser, &metadata, &err);
     cr_assert(status == wanted && err.status == wanted, "%s: %s (%s)", what, farm_status_name(status), err.message);
@@ -235,13 +229,15 @@ static void expect_refused(const char *path, enum farm_status wanted, const char
     free_state(&state);
 }
 
+static void write_file(const char *path, const void *bytes, size_t count) {
+    FILE *file = fopen(path, "wb");
+    cr_assert(file && fwrite(bytes, 1, count, file) == count && fclose(file) == 0, "%s", path);
+}
+
 static void refuse_bytes(const void *bytes, size_t count, const char *reason, const char *what) {
     char path[320];
     snprintf(path, sizeof path, "%s/bad.safetensors", table.folder);
-    FILE *file = fopen(path, "wb");
-    cr_assert(file != NULL);
-    cr_assert_eq(fwrite(bytes, 1, count, file), count);
-    fclose(file);
+    write_file(path, bytes, count);
     expect_refused(path, FARM_E_FORMAT, reason, what);
 }
 
@@ -339,7 +335,6 @@ static void drop_header_sum(void) {
 
 static bool is_verified(void) {
     struct farm_checkpoint_metadata metadata;
-    struct farm_error err = {0};
     cr_assert_eq(farm_checkpoint_read_metadata(table.path, &metadata, &err), FARM_OK, "%s", err.message);
     farm_checkpoint_metadata_free(&metadata);
     return metadata.verified;
@@ -348,9 +343,7 @@ static bool is_verified(void) {
 Test(learner, a_checkpoint_of_a_version_without_checksums_loads_and_is_not_verified) {
     cr_assert(is_verified());
     drop_header_sum();
-    FILE *file = fopen(table.path, "wb");
-    cr_assert(file && fwrite(table.bytes, 1, table.count, file) == table.count);
-    fclose(file);
+    write_file(table.path, table.bytes, table.count);
     expect_loads(true, true, true);
     cr_assert(!is_verified());
 }
@@ -398,7 +391,6 @@ Test(learner, a_save_that_cannot_be_written_leaves_the_old_file_whole) {
     const size_t limits[] = {0, 100, table.count / 2, table.count - 1}, count = table.count;
     char *old = malloc(count);
     struct rlimit before, tight;
-    struct farm_error err = {0};
     memcpy(old, table.bytes, count);
     signal(SIGXFSZ, SIG_IGN);
     cr_assert_eq(getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -425,7 +417,6 @@ static void *allocate_some(size_t bytes) {
 }
 
 Test(learner, a_save_without_memory_for_its_header_fails_and_writes_nothing) {
-    struct farm_error err;
     char path[400];
     snprintf(path, sizeof path, "%s/b.safetensors", table.folder);
     json_set_alloc_funcs(allocate_some, free);
@@ -447,7 +438,6 @@ Test(learner, a_save_without_memory_for_its_header_fails_and_writes_nothing) {
 }
 
 Test(learner, a_save_into_a_missing_or_read_only_folder_fails_with_the_reason) {
-    struct farm_error err = {0};
     char path[400];
     snprintf(path, sizeof path, "%s/nowhere/b.safetensors", table.folder);
     cr_assert_neq(farm_checkpoint_save(path, &table.net, &table.state, PAIRS, 3, &err), FARM_OK);

@@ -16,6 +16,7 @@ static struct table {
     struct farm_learner_parts parts;
     struct farm_checkpoint_writer writer;
 } table;
+static struct farm_error err;
 
 static struct farm_backend_state state_of(struct farm_backend *backend) {
     (void)backend;
@@ -24,7 +25,6 @@ static struct farm_backend_state state_of(struct farm_backend *backend) {
 static const struct farm_backend_ops ops = {.name = "a vector", .state = state_of};
 
 static void set_up(void) {
-    struct farm_error err = {0};
     table = (struct table){.config = test_learner_config(4, 3, 1)};
     test_folder_make(table.folder, sizeof table.folder);
     table.config.stats = &table.stats;
@@ -49,7 +49,6 @@ static void reach(uint64_t frames, uint64_t episodes, double return_mean) {
 }
 
 static void save_at(uint64_t frames, uint64_t episodes, double return_mean) {
-    struct farm_error err = {0};
     reach(frames, episodes, return_mean);
     cr_assert_eq(farm_checkpoint_writer_save(&table.writer, &err), FARM_OK, "%s", err.message);
 }
@@ -124,7 +123,6 @@ Test(learner, the_best_checkpoint_stays_also_over_a_resume) {
 Test(learner, the_last_checkpoint_goes_elsewhere_if_its_folder_refuses_it) {
     static const char name[] = "000000000007.safetensors";
     char elsewhere[256], path[512];
-    struct farm_error err = {0};
     struct stat info;
     test_folder_make(elsewhere, sizeof elsewhere);
     cr_assert_eq(setenv("TMPDIR", elsewhere, 1), 0);

@@ -14,6 +14,8 @@ enum { PIECES_MAX = 64, THREADS_MAX = 4, RUNS = 2000 };
 
 TestSuite(learner, .timeout = 30);
 
+static struct farm_error err;
+
 struct tally {
     int done[PIECES_MAX];
     int inside[THREADS_MAX]; // pieces that a thread is working on: never two
@@ -23,28 +25,23 @@ struct tally {
 
 static void count_piece(void *context, uint32_t piece, uint32_t thread) {
     struct tally *tally = context;
-    if (thread >= THREADS_MAX || piece >= PIECES_MAX) {
-        __atomic_fetch_add(&tally->wrong, 1, __ATOMIC_RELAXED);
-        return;
-    }
-    if (__atomic_fetch_add(&tally->inside[thread], 1, __ATOMIC_RELAXED))
-        __atomic_fetch_add(&tally->wrong, 1, __ATOMIC_RELAXED);
-    if ((thread == 0) != (pthread_equal(pthread_self(), tally->caller) != 0))
-        __atomic_fetch_add(&tally->wrong, 1, __ATOMIC_RELAXED);
+    bool wrong = thread >= THREADS_MAX || piece >= PIECES_MAX;
+    if (wrong) __atomic_fetch_add(&tally->wrong, 1, __ATOMIC_RELAXED);
+    if (wrong) return;
+    wrong = __atomic_fetch_add(&tally->inside[thread], 1, __ATOMIC_RELAXED) != 0;
+    wrong |= (thread == 0) != (pthread_equal(pthread_self(), tally->caller) != 0);
     char name[16], expected[16];
     snprintf(expected, sizeof expected, "train %u", thread);
-    if (thread && (pthread_getname_np(pthread_self(), name, sizeof name) || strcmp(name, expected) != 0))
-        __atomic_fetch_add(&tally->wrong, 1, __ATOMIC_RELAXED);
+    wrong |= thread && (pthread_getname_np(pthread_self(), name, sizeof name) || strcmp(name, expected) != 0);
     sigset_t blocked;
-    if (thread && (pthread_sigmask(SIG_BLOCK, NULL, &blocked) || !sigismember(&blocked, SIGTERM)))
-        __atomic_fetch_add(&tally->wrong, 1, __ATOMIC_RELAXED);
+    wrong |= thread && (pthread_sigmask(SIG_BLOCK, NULL, &blocked) || !sigismember(&blocked, SIGTERM));
+    __atomic_fetch_add(&tally->wrong, wrong, __ATOMIC_RELAXED);
     tally->done[piece]++; // no atomic: the pool orders it before the caller's read
     __atomic_fetch_sub(&tally->inside[thread], 1, __ATOMIC_RELAXED);
 }
 
 static void run_many(uint32_t threads) {
     struct farm_pool *pool;
-    struct farm_error err;
     struct tally tally = {.caller = pthread_self()};
     cr_assert_eq(farm_pool_create(threads, &pool, &err), FARM_OK);
     for (uint32_t run = 0; run < RUNS; run++) {
@@ -64,7 +61,6 @@ Test(learner, pool_does_every_piece_once_with_one_to_four_threads) {
 }
 
 Test(learner, pool_that_never_ran_ends) {
-    struct farm_error err;
     for (int i = 0; i < 100; i++) {
         struct farm_pool *pool;
         cr_assert_eq(farm_pool_create(THREADS_MAX, &pool, &err), FARM_OK);
@@ -79,7 +75,6 @@ static void meet_at_barrier(void *context, uint32_t piece, uint32_t thread) {
 
 Test(learner, pool_runs_pieces_side_by_side) {
     struct farm_pool *pool;
-    struct farm_error err;
     pthread_barrier_t barrier; // opens when all pieces are under way at once
     pthread_barrier_init(&barrier, NULL, THREADS_MAX);
     cr_assert_eq(farm_pool_create(THREADS_MAX, &pool, &err), FARM_OK);
@@ -99,7 +94,6 @@ struct place {
 static void note_cpu(void *context, uint32_t piece, uint32_t thread) {
     struct place *place = context;
     struct farm_bitmap now;
-    struct farm_error err;
     place->cpu[thread] = sched_getcpu();
     pthread_barrier_wait(&place->barrier);
     if (!thread) return;
@@ -109,7 +103,6 @@ static void note_cpu(void *context, uint32_t piece, uint32_t thread) {
 
 Test(learner, pool_leaves_the_cpu_of_its_caller) {
     struct farm_pool *pool;
-    struct farm_error err;
     struct place place = {0};
     int together = 0;
     cr_assert_eq(farm_bitmap_pinned(&place.allowed, &err), FARM_OK);

@@ -11,8 +11,8 @@ static int place_of(int i) {
     return i < PIXELS + 2 ? i : PIXELS + 2 + CHOICES;
 }
 
+static struct rig rig;
 static struct table {
-    struct rig rig;
     struct farm_iteration iteration;
     struct farm_statistics *statistics;
     float *params;
@@ -20,7 +20,7 @@ static struct table {
 
 // Observations with a mean far from 0, ends of episodes, an abandoned one, a step that makes no sense.
 static void write_step(uint32_t l, uint64_t n, uint32_t e) {
-    struct farm_lane *lane = rig_actor(&table.rig, l);
+    struct farm_lane *lane = rig_actor(&rig, l);
     const float numbers[2] = {sinf((float)(7 * n + 3 * l + e)), 1000 + (float)((n * n + e) % 5)};
     const int32_t choice = (int32_t)(n % CHOICES), whole = 1000000 + (int32_t)(n * (l + 2) % 7);
     memcpy(farm_lane_obs(lane, 0, n, e), numbers, sizeof numbers);
@@ -39,67 +39,64 @@ static void write_step(uint32_t l, uint64_t n, uint32_t e) {
 static void set_up(void) {
     struct farm_ring_spec spec = farm_ring_spec_plain(LANES, WIDTH, STEPS, FARM_F32, 2, ACTIONS);
     memset(&table, 0, sizeof table);
+    memset(&rig, 0, sizeof rig);
     spec.env.obs_count = 4;
     spec.env.obs[1] = (struct farm_field_spec){.name = "card", .dtype = FARM_I32, .rank = 1, .dims = {1}, .choices = 3};
     spec.env.obs[2] = (struct farm_field_spec){.name = "count", .dtype = FARM_I32, .rank = 1, .dims = {1}};
     spec.env.obs[3] =
         (struct farm_field_spec){.name = "picture", .dtype = FARM_U8, .rank = 3, .dims = {SIDE, SIDE, CHANNELS}};
-    table.rig.learner = test_learner_config(FLAT, ACTIONS, UNROLL);
-    table.rig.learner.algo.batch = LANES * WIDTH;
-    table.rig.learner.algo.reward_clip = 1.5;
-    table.rig.learner.algo.reward_scale = 2;
-    table.rig.learner.inference.batch_max = 1;
-    table.rig.learner.net = (struct farm_net_spec){
+    struct farm_net_io *io = &rig.learner.io;
+    rig.learner = test_learner_config(FLAT, ACTIONS, UNROLL);
+    rig.learner.algo.batch = LANES * WIDTH;
+    rig.learner.algo.reward_clip = 1.5;
+    rig.learner.algo.reward_scale = 2;
+    rig.learner.inference.batch_max = 1;
+    rig.learner.net = (struct farm_net_spec){
         .name = "small",
         .about = "small",
         .layer_count = 2,
         .layers = {{FARM_LAYER_CONV, 8, 2, 1, FARM_ACTIVATION_RELU}, {.kind = FARM_LAYER_DENSE, .out = 8}}};
-    table.rig.learner.io.frame_channels = CHANNELS;
-    table.rig.learner.io.height = table.rig.learner.io.width = SIDE;
-    table.rig.learner.io.interleaved = table.rig.learner.io.normalise_frames = true;
-    table.rig.learner.io.image_source[0] = 3;
-    table.rig.learner.io.normalise_rewards = true;
-    table.rig.learner.io.input_count = 3;
-    const struct farm_net_input inputs[] = {{FARM_INPUT_NUMBERS, 2, 0, true, 0},
-                                            {FARM_INPUT_ONE_HOT, 1, CHOICES, false, 1},
-                                            {FARM_INPUT_WHOLE, 1, 0, true, 2}};
-    memcpy(table.rig.learner.io.inputs, inputs, sizeof inputs);
-    rig_open(&table.rig, spec, 1);
+    io->frame_channels = CHANNELS;
+    io->height = io->width = SIDE;
+    io->interleaved = io->normalise_frames = io->normalise_rewards = true;
+    io->image_source[0] = 3;
+    io->input_count = 3;
+    io->inputs[0] = (struct farm_net_input){FARM_INPUT_NUMBERS, 2, 0, true, 0};
+    io->inputs[1] = (struct farm_net_input){FARM_INPUT_ONE_HOT, 1, CHOICES, false, 1};
+    io->inputs[2] = (struct farm_net_input){FARM_INPUT_WHOLE, 1, 0, true, 2};
+    rig_open(&rig, spec, 1);
     for (uint32_t l = 0; l < LANES; l++)
         for (uint64_t n = 0; n < STEPS; n++) {
             for (uint32_t e = 0; e < WIDTH; e++) write_step(l, n, e);
-            (void)farm_validator_step(&table.rig.lanes.lanes[l].validator, n, 0);
+            (void)farm_validator_step(&rig.lanes.lanes[l].validator, n, 0);
         }
-    table.params = calloc(table.rig.net.parameter_count, sizeof *table.params);
-    farm_net_init(&table.rig.net, FARM_INIT_ORTHOGONAL, 1, table.params);
+    table.params = calloc(rig.net.parameter_count, sizeof *table.params);
+    farm_net_init(&rig.net, FARM_INIT_ORTHOGONAL, 1, table.params);
     const struct farm_head head = farm_head_categorical(ACTIONS);
-    cr_assert_eq(
-        farm_iteration_make(&table.rig.learner.algo, &table.rig.plan, head, LANES * WIDTH, &table.iteration, NULL),
-        FARM_OK);
-    cr_assert_eq(
-        farm_statistics_make(&table.rig.net, &table.rig.learner.algo, LANES, WIDTH, &table.statistics, &table.rig.err),
-        FARM_OK);
+    cr_assert_eq(farm_iteration_make(&rig.learner.algo, &rig.plan, head, LANES * WIDTH, &table.iteration, NULL),
+                 FARM_OK);
+    cr_assert_eq(farm_statistics_make(&rig.net, &rig.learner.algo, LANES, WIDTH, &table.statistics, &rig.err), FARM_OK);
     farm_statistics_load(table.statistics, table.params);
 }
 
 static void tear_down(void) {
     farm_statistics_free(table.statistics);
     farm_iteration_free(&table.iteration);
-    rig_close(&table.rig);
+    rig_close(&rig);
     free(table.params);
 }
 
 TestSuite(learner, .init = set_up, .fini = tear_down, .timeout = 30);
 
 static const struct farm_lane *checked(uint32_t l) {
-    return rig_lane(&table.rig, l);
+    return rig_lane(&rig, l);
 }
 
 // Windows of both lanes; UINT64_MAX: none.
 static uint32_t list_windows(const uint64_t starts[LANES], struct farm_window windows[LANES]) {
     uint32_t count = 0;
     for (uint32_t l = 0; l < LANES; l++)
-        if (starts[l] != UINT64_MAX) windows[count++] = rig_window(&table.rig, l, starts[l], WIDTH);
+        if (starts[l] != UINT64_MAX) windows[count++] = rig_window(&rig, l, starts[l], WIDTH);
     return count;
 }
 
@@ -110,7 +107,7 @@ static void begin(const uint64_t starts[LANES]) {
 }
 
 static const float *tensor(const float *params, int index) {
-    return params + table.rig.net.tensors[index].offset;
+    return params + rig.net.tensors[index].offset;
 }
 
 // ---- direct computations ----
@@ -149,8 +146,7 @@ static void append_numbers(struct list lists[NUMBERS], const uint64_t starts[LAN
 }
 
 static void expect_observations(const float *params, const struct list lists[NUMBERS]) {
-    const float *mean = tensor(params, table.rig.net.normalise),
-                *variance = tensor(params, table.rig.net.normalise + 1);
+    const float *mean = tensor(params, rig.net.normalise), *variance = tensor(params, rig.net.normalise + 1);
     for (int i = 0; i < NUMBERS; i++) {
         const double right_mean = mean_of(&lists[i]), right = variance_of(&lists[i]);
         cr_expect_float_eq(mean[place_of(i)], right_mean, 1e-6 * (fabs(right_mean) + 1), "mean %d", i);
@@ -159,7 +155,7 @@ static void expect_observations(const float *params, const struct list lists[NUM
     }
     for (int i = PIXELS + 2; i < PIXELS + 2 + CHOICES; i++)
         cr_expect(mean[i] == 0 && variance[i] == 1, "a choice is not normalised");
-    cr_expect_eq(tensor(params, table.rig.net.normalise + 2)[0], lists[0].count);
+    cr_expect_eq(tensor(params, rig.net.normalise + 2)[0], lists[0].count);
 }
 
 static const uint64_t NONE = UINT64_MAX;
@@ -186,7 +182,7 @@ static double literal_reward(float reward) {
 // Gymnasium's NormalizeReward over the transitions into steps start + 1 to start + UNROLL.
 static void append_returns(struct list *list, double returns[LANES][WIDTH], uint64_t next[LANES],
                            const uint64_t starts[LANES]) {
-    const double discount = (double)table.rig.learner.algo.option[FARM_VTRACE_DISCOUNT];
+    const double discount = (double)rig.learner.algo.option[FARM_VTRACE_DISCOUNT];
     for (uint32_t l = 0; l < LANES; l++) {
         if (starts[l] == NONE) continue;
         for (uint32_t e = 0; e < WIDTH; e++) {
@@ -231,12 +227,12 @@ Test(learner, rewards_are_divided_by_the_deviation_of_returns) {
             cr_expect_float_eq(reward_of_row(e, step), raw / deviation, 1e-6 * (1 + fabs(raw / deviation)));
         }
         farm_statistics_write(table.statistics, table.params);
-        const float *written = tensor(table.params, table.rig.net.normalise_return);
+        const float *written = tensor(table.params, rig.net.normalise_return);
         cr_expect_float_eq(written[0], mean_of(&list), 1e-6 * (1 + fabs(mean_of(&list))), "iteration %d", i);
         cr_expect_float_eq(written[1], variance_of(&list), 1e-6 * variance_of(&list), "iteration %d", i);
         cr_expect_eq(written[2], list.count);
     }
-    float *held = table.params + table.rig.net.tensors[table.rig.net.normalise_return].offset;
+    float *held = table.params + rig.net.tensors[rig.net.normalise_return].offset;
     held[0] = 0, held[1] = 1e-8f, held[2] = 1e9f;
     farm_statistics_load(table.statistics, table.params);
     begin(ITERATIONS[0]);
@@ -248,32 +244,31 @@ Test(learner, rewards_are_divided_by_the_deviation_of_returns) {
 // PPO, whose ratio is 1 in the first pass only if the statistics are those of acting.
 Test(learner, statistics_change_at_publish_only_and_go_on_from_a_checkpoint) {
     const struct farm_pass pass = {.learning_rate = 0.01};
-    struct rig *rig = &table.rig;
     struct farm_window windows[LANES];
     struct farm_pass_stats stats;
     static struct list lists[NUMBERS];
-    table.rig.learner.algo.algo = &farm_ppo;
+    rig.learner.algo.algo = &farm_ppo;
     const float options[FARM_PPO_OPTIONS] = {
         [FARM_PPO_DISCOUNT] = 0.9f, [FARM_PPO_CLIP] = 0.2f, [FARM_PPO_EPOCHS] = 1, [FARM_PPO_MINIBATCH] = 1000};
-    memcpy(table.rig.learner.algo.option, options, sizeof options);
-    rig_plan(rig);
-    must(rig_open_backend(rig, &farm_backend_cpu), &rig->err);
-    const size_t first = table.rig.net.tensors[table.rig.net.normalise].offset,
-                 bytes = (table.rig.net.parameter_count - first) * sizeof(float);
-    float *params = rig_params(rig), before[256];
+    memcpy(rig.learner.algo.option, options, sizeof options);
+    rig_plan(&rig);
+    must(rig_open_backend(&rig, &farm_backend_cpu), &rig.err);
+    const size_t first = rig.net.tensors[rig.net.normalise].offset,
+                 bytes = (rig.net.parameter_count - first) * sizeof(float);
+    float *params = rig_params(&rig), before[256];
     for (int i = 0; i < 4; i++) {
         const uint32_t count = list_windows(ITERATIONS[i], windows);
         memcpy(before, params + first, bytes);
-        cr_assert_eq(rig->ops->begin(rig->backend, 0, windows, count, &rig->err), FARM_OK);
-        cr_assert_eq(rig->ops->pass(rig->backend, 0, &pass, &rig->err), FARM_OK);
+        cr_assert_eq(rig.ops->begin(rig.backend, 0, windows, count, &rig.err), FARM_OK);
+        cr_assert_eq(rig.ops->pass(rig.backend, 0, &pass, &rig.err), FARM_OK);
         cr_assert_arr_eq(before, params + first, bytes, "iteration %d: before it is published", i);
-        cr_assert_eq(rig->ops->publish(rig->backend, FARM_SET_ONLINE, (uint64_t)i + 1, &rig->err), FARM_OK);
-        cr_assert_eq(rig->ops->finish(rig->backend, &stats, &rig->err), FARM_OK);
+        cr_assert_eq(rig.ops->publish(rig.backend, FARM_SET_ONLINE, (uint64_t)i + 1, &rig.err), FARM_OK);
+        cr_assert_eq(rig.ops->finish(rig.backend, &stats, &rig.err), FARM_OK);
         append_numbers(lists, ITERATIONS[i]);
         expect_observations(params, lists);
         if (i == 1) { // as if a checkpoint of iteration 0 were loaded
             memcpy(params + first, before, bytes);
-            cr_assert_eq(rig->ops->state_changed(rig->backend, 9, 0, &rig->err), FARM_OK);
+            cr_assert_eq(rig.ops->state_changed(rig.backend, 9, 0, &rig.err), FARM_OK);
             cr_assert_arr_eq(before, params + first, bytes);
             for (int k = 0; k < NUMBERS; k++) lists[k].count = LANES * WIDTH * UNROLL;
         }
