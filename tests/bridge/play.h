@@ -49,6 +49,12 @@ static inline void play_free(struct play *play) {
     free(play);
 }
 
+static inline void play_free_at(struct play **play) {
+    play_free(*play);
+}
+
+#define with_play __attribute__((cleanup(play_free_at))) struct play // freed at the end of its scope
+
 // One turn of both sides. Time advances by 10 us, or by 5 ms if there was no work.
 static inline void play_turn(struct play *play, uint64_t steps) {
     play->now_ns += world_turn(&play->world, steps, play->now_ns) ? 10000 : 5000000;

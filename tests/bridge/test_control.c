@@ -3,7 +3,6 @@
 
 #include <criterion/criterion.h>
 #include <fcntl.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>

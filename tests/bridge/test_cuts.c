@@ -40,9 +40,8 @@ Test(cuts, every_byte_of_a_first_connection_can_be_the_last) {
     for (int flow = 0; flow < FLOWS; flow += DOWN) {
         uint64_t at = 0;
         for (bool reached = true; reached; at++) {
-            struct play *play = make(flow, 1, 1, at);
+            with_play *play = make(flow, 1, 1, at);
             reached = break_at_byte(play, flow, CUT, at, 2);
-            play_free(play);
         }
         cr_assert_gt(at, BYTES_MIN);
     }
@@ -50,7 +49,7 @@ Test(cuts, every_byte_of_a_first_connection_can_be_the_last) {
 
 // From reconnecting to the third frame of steps and its answers.
 static void cut_every_byte(int flow, enum fault fault, bool forgotten) {
-    struct play *play = make(flow, 1, 1, 1);
+    with_play *play = make(flow, 1, 1, 1);
     uint64_t at = 0, steps = 10;
     play_to(play, steps);
     for (bool reached = true; reached; at += stride(flow)) {
@@ -63,7 +62,6 @@ static void cut_every_byte(int flow, enum fault fault, bool forgotten) {
         reached = break_at_byte(play, flow, fault, at, steps += 5);
     }
     cr_assert_gt(at, BYTES_MIN); // each of them ended a connection
-    play_free(play);
 }
 
 Test(cuts, every_byte_of_a_resumed_connection_can_be_the_last) {
@@ -100,7 +98,7 @@ static void replace_one(struct play *play, uint64_t which, struct tally *tally) 
 // Cuts at random bytes; if `rarely`, replaces hub, node or actor once in N turns.
 static void cut_at_random(int flow, uint64_t seed, uint64_t cuts, uint64_t rarely, struct tally *tally) {
     static const size_t most[] = {0, 0, 100, 3000};
-    struct play *play = make(flow, 2, 30, seed);
+    with_play *play = make(flow, 2, 30, seed);
     uint64_t steps = 0;
     while (play->net.made <= cuts) {
         play->net.most = most[memory_random(&play->net, 4)];
@@ -114,7 +112,6 @@ static void cut_at_random(int flow, uint64_t seed, uint64_t cuts, uint64_t rarel
     play_to(play, steps += 10);
     tally->cuts += play->net.made - 1;
     tally->steps += steps * play->world.rings * play->world.offer.spec.lanes;
-    play_free(play);
 }
 
 static void append_record(const char *path, const struct tally *tally, double wall_s) {
@@ -149,7 +146,7 @@ Test(cuts, hubs_nodes_and_actors_can_be_replaced_at_any_moment) {
 // place at once, and nothing of the old one reaches the new rings.
 Test(cuts, a_place_is_free_for_the_next_session_at_any_moment) {
     for (int flow = 0; flow < DOWN; flow++) {
-        struct play *play = make(flow, 2, 30, (uint64_t)flow);
+        with_play *play = make(flow, 2, 30, (uint64_t)flow);
         for (int i = 0; i < (flow & TLS ? 30 : 150); i++) {
             play->net.most = i % 2 ? 0 : 200;
             play->net.cut_span = i % 3 ? 0 : 3000;
@@ -160,7 +157,6 @@ Test(cuts, a_place_is_free_for_the_next_session_at_any_moment) {
             if (i % 5 == 0) play_to(play, 5);
         }
         play_to(play, 10);
-        play_free(play);
     }
 }
 
@@ -183,7 +179,7 @@ static void set_most_fields(struct farm_ring_spec *spec) {
 // Two steps of each lane, then a connection: the first frame has 30 lanes of 33 parts, and one of 18 and 15. Its last
 // step has just the room that it needs.
 Test(cuts, a_frame_may_fill_all_parts_of_a_receive) {
-    struct play *play = play_prepare(false, FARM_ANSWERS_LOCAL, WORLD_LANES_MAX, 1, 1);
+    with_play *play = play_prepare(false, FARM_ANSWERS_LOCAL, WORLD_LANES_MAX, 1, 1);
     farm_log_set_level(FARM_LOG_ERROR);
     set_most_fields(&play->world.offer.spec);
     set_most_fields(&play->world.node_spec);
@@ -191,5 +187,4 @@ Test(cuts, a_frame_may_fill_all_parts_of_a_receive) {
     for (int i = 0; i < 2; i++) world_publish_steps(&play->world, 2);
     play_to(play, 10);
     cr_expect_eq(play->net.made, 1, "the learner has refused a frame");
-    play_free(play);
 }

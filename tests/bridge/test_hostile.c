@@ -16,6 +16,8 @@ static void free_peer(struct peer *peer) {
     play_free(peer->play);
 }
 
+#define with_peer __attribute__((cleanup(free_peer))) struct peer // freed at the end of its scope
+
 // ---- frames that are wrong ----
 
 // At both sides: STEPS to a hub, ANSWERS to a node.
@@ -91,7 +93,7 @@ static const struct wrong wrongs[] = {
 
 static void check_wrong(const struct wrong *wrong, int side) {
     struct peer_frame frame = wrong->frame;
-    struct peer peer;
+    with_peer peer;
     if ((int)frame.type == STEPS_OR_ANSWERS) frame.type = side == MEMORY_UP ? FARM_WIRE_STEPS : FARM_WIRE_ANSWERS;
     peer_make(&peer, side, false);
     peer_connect(&peer, wrong->progress);
@@ -100,7 +102,6 @@ static void check_wrong(const struct wrong *wrong, int side) {
     peer_wait(&peer);
     cr_expect(peer_closed(&peer), "side %d is still open after %s", side, wrong->what);
     cr_expect_eq(peer_moved(&peer), before, "side %d: %s moved a counter", side, wrong->what);
-    free_peer(&peer);
 }
 
 Test(hostile, a_wrong_frame_ends_its_connection_and_moves_nothing) {
@@ -142,7 +143,7 @@ Test(hostile, a_node_with_impossible_counters_is_refused) {
             struct farm_wire_counters counters[PEER_RINGS * PEER_LANES] = {
                 absurd[i], {1, 0, 0, 0}, {1, 0, 0, 0}, {1, 0, 0, 0}};
             const uint32_t rings = i == 5 ? 0 : PEER_RINGS; // a node without rings in a session with steps
-            struct peer peer;
+            with_peer peer;
             peer_make(&peer, MEMORY_UP, false);
             peer_connect(&peer, PEER_JOINED);
             for (uint16_t l = 0; l < PEER_RINGS * PEER_LANES; l++)
@@ -159,7 +160,6 @@ Test(hostile, a_node_with_impossible_counters_is_refused) {
             peer_wait(&peer);
             cr_expect_neq(refusal(&peer)[0], 0, "counters %zu are accepted", i);
             cr_expect_eq(peer_moved(&peer), before);
-            free_peer(&peer);
         }
     }
 }
@@ -172,7 +172,7 @@ Test(hostile, a_node_leaves_a_learner_with_impossible_counters) {
     for (size_t i = 0; i < 8; i++) {
         static struct farm_wire_counters counters[FARM_WIRE_RINGS_MAX];
         static uint8_t out[MEMORY_WIRE_BYTES];
-        struct peer peer;
+        with_peer peer;
         peer_make(&peer, MEMORY_DOWN, false);
         peer_connect(&peer, PEER_OFFERED);
         const uint64_t before = peer_moved(&peer);
@@ -183,7 +183,6 @@ Test(hostile, a_node_leaves_a_learner_with_impossible_counters) {
         peer_wait(&peer);
         cr_expect(peer_closed(&peer), "WELCOME %zu is accepted", i);
         cr_expect_eq(peer_moved(&peer), before);
-        free_peer(&peer);
     }
 }
 
@@ -243,7 +242,7 @@ Test(hostile, a_connection_replaced_while_it_waits_has_no_session) {
 Test(hostile, refuses_another_version_and_names_the_difference) {
     for (int field = 0; field < 2; field++) {
         uint8_t out[1024];
-        struct peer peer;
+        with_peer peer;
         peer_make(&peer, MEMORY_UP, false);
         peer_dial(&peer);
         const size_t bytes = peer_put_hello(0, NULL, out, sizeof out);
@@ -256,14 +255,13 @@ Test(hostile, refuses_another_version_and_names_the_difference) {
         cr_expect_not_null(strstr(refusal(&peer), wanted), "'%s' lacks '%s'", refusal(&peer), wanted);
         for (int i = 0; i < 30; i++) peer_turn(&peer, 100000000);
         cr_expect(peer_closed(&peer));
-        free_peer(&peer);
     }
 }
 
 // After REFUSE with AGAIN the node reconnects at once, but only once; later attempts wait.
 Test(hostile, a_node_refused_with_AGAIN_reconnects_at_once_only_once) {
     uint8_t out[64];
-    struct peer peer;
+    with_peer peer;
     peer_make(&peer, MEMORY_DOWN, false);
     peer_connect(&peer, PEER_DIALLED);
     peer_send_message(&peer, FARM_WIRE_REFUSE, out, farm_wire_put_reason(FARM_WIRE_REFUSE_AGAIN, "", out, sizeof out));
@@ -274,7 +272,6 @@ Test(hostile, a_node_refused_with_AGAIN_reconnects_at_once_only_once) {
     }
     cr_expect_gt(peer.play->net.made, 10);
     cr_expect_lt(peer.play->net.made, 40);
-    free_peer(&peer);
 }
 
 // ---- too many, too slow, not reading ----
@@ -306,7 +303,7 @@ static struct play *make_with_honest_node(bool encrypted, uint64_t *steps) {
 Test(hostile, a_thousand_half_open_connections_do_not_disturb_a_node) {
     for (int encrypted = 0; encrypted < 2; encrypted++) {
         uint64_t steps;
-        struct play *play = make_with_honest_node(encrypted, &steps);
+        with_play *play = make_with_honest_node(encrypted, &steps);
         for (int i = 0; i < 1000; i++) memory_dial(&play->net);
         for (int s = 0; s < 12; s++) {
             run_honest_node(play, 1, &steps, 10);
@@ -316,7 +313,6 @@ Test(hostile, a_thousand_half_open_connections_do_not_disturb_a_node) {
         cr_expect_eq(play->world.node_stats.node[0].connections, 1);
         for (uint32_t i = 0; i < play->net.count; i++)
             if (play->net.list[i]->left[MEMORY_DOWN]) play->net.list[i]->left[MEMORY_UP] = true;
-        play_free(play);
     }
 }
 
@@ -332,7 +328,7 @@ SSL_CTX *SSL_CTX_new(const SSL_METHOD *method) {
 
 Test(hostile, unknown_connections_share_the_settings_of_TLS) {
     uint64_t steps;
-    struct play *play = make_with_honest_node(true, &steps);
+    with_play *play = make_with_honest_node(true, &steps);
     cr_assert_eq(settings_made, 2, "of hub and node");
     for (int i = 0; i < 40; i++) memory_dial(&play->net);
     run_honest_node(play, 1, &steps, 10);
@@ -340,7 +336,6 @@ Test(hostile, unknown_connections_share_the_settings_of_TLS) {
     cr_expect_eq(settings_made, 2);
     for (uint32_t i = 0; i < play->net.count; i++)
         if (play->net.list[i]->hub == MEMORY_OPENED) play->net.list[i]->left[MEMORY_UP] = true;
-    play_free(play);
 }
 
 Test(hostile, a_HELLO_of_one_byte_a_second_is_cut_off) {
@@ -403,7 +398,7 @@ static uint32_t turn_before_theft(struct farm_engine *engine, struct farm_engine
 
 Test(hostile, an_actor_that_steals_its_nodes_bell_does_not_block_the_bridge, .timeout = 10) {
     struct farm_engine_ops robbed = farm_engine_memory;
-    struct play *play = play_make(false, FARM_ANSWERS_CENTRAL, 1, 1, 8, 1);
+    with_play *play = play_make(false, FARM_ANSWERS_CENTRAL, 1, 1, 8, 1);
     uint64_t count;
     const struct iovec into = {&count, sizeof count};
     if (preadv2(play->world.node_bell, &into, 1, -1, RWF_NOWAIT) < 0 && errno == EOPNOTSUPP)
@@ -413,5 +408,4 @@ Test(hostile, an_actor_that_steals_its_nodes_bell_does_not_block_the_bridge, .ti
     world_replace_node(&play->world);
     cr_assert_eq(fcntl(play->world.node_bell, F_SETFL, 0), 0); // clears O_NONBLOCK for every process
     play_to(play, 10);
-    play_free(play);
 }
