@@ -70,6 +70,8 @@ struct rig *open_played(struct setting setting, uint64_t steps); // which has an
 
 // After the last farm nothing of the GPU may be in use.
 void close_farm(struct rig *farm);
+void close_farm_at(struct rig **farm);
+#define with_farm __attribute__((cleanup(close_farm_at))) struct rig // closed at the end of its scope
 void expect_nothing_left(void);
 
 // The backend has chosen the setting's way.
@@ -94,6 +96,8 @@ void must_update(struct rig *farm);
 void record_answers(struct rig *farm, struct record *record);
 void record_end(struct rig *farm, struct record *record);
 void free_record(struct record *record);
+void free_record_at(struct record **record);
+#define with_record __attribute__((cleanup(free_record_at))) struct record // freed at the end of its scope
 
 // Adds the bytes read of registered memory since `before`, by way.
 void add_bytes_read(uint64_t *sum, const struct farm_emulator_account *before);

@@ -57,7 +57,7 @@ Test(cuda_backend, logs_the_time_of_each_way_that_exists) {
     for (int way = 0; way < FARM_EMULATOR_WAYS; way++) {
         struct setting setting = usual_setting(true, 1);
         setting.obs_way = (enum farm_emulator_way)way;
-        struct rig *farm = open_farm(setting);
+        with_farm *farm = open_farm(setting);
         char text[4096];
         const struct farm_emulator_account before = farm_emulator_account();
         uint64_t read[FARM_EMULATOR_WAYS] = {0};
@@ -75,7 +75,6 @@ Test(cuda_backend, logs_the_time_of_each_way_that_exists) {
         cr_assert_eq(strstr(text, "bulk copies 1") == NULL, way == FARM_EMULATOR_LOADS, "%s", text);
         cr_assert_eq(strstr(text, ", copy engines ") == NULL, way != FARM_EMULATOR_COPIES, "%s", text);
         cr_assert_eq(cudaGetLastError(), cudaSuccess);
-        close_farm(farm);
     }
     expect_nothing_left();
 }
@@ -84,7 +83,7 @@ Test(cuda_backend, logs_the_time_of_each_way_that_exists) {
 Test(cuda_backend, logs_the_time_of_copies_if_registration_is_refused) {
     struct setting setting = usual_setting(true, 1);
     setting.obs_way = FARM_EMULATOR_BULK; // loads are slow
-    struct rig *farm = open_farm(setting);
+    with_farm *farm = open_farm(setting);
     char text[4096];
     farm_emulator.refuse_registration = 1;
     const int64_t slow_us = farm_emulator.slow_loads;
@@ -95,14 +94,13 @@ Test(cuda_backend, logs_the_time_of_copies_if_registration_is_refused) {
                        text);
     cr_assert_geq(microseconds_of(text, "both together"), (double)slow_us, "%s", text);
     (void)microseconds_of(text, "one copy of as many bytes from pinned memory");
-    close_farm(farm);
 }
 
 // ---- registration, rings that come and go ----
 
 Test(cuda_backend, every_ring_is_registered_once_and_during_the_run_only) {
     for (uint32_t shards = 1; shards <= 2; shards++) {
-        struct rig *farm = open_ready(usual_setting(true, shards));
+        with_farm *farm = open_ready(usual_setting(true, shards));
         uint64_t bytes = 0;
         for (int r = 0; r < RINGS; r++) bytes += farm->lanes.rings[r].up.bytes + farm->lanes.rings[r].down.bytes;
         cr_assert_eq(farm_emulator_account().registered, 2 * RINGS);
@@ -119,7 +117,6 @@ Test(cuda_backend, every_ring_is_registered_once_and_during_the_run_only) {
         farm->ops->destroy(farm->backend);
         farm->backend = NULL;
         expect_nothing_left();
-        close_farm(farm);
     }
 }
 
@@ -148,7 +145,7 @@ static void expect_join_refused(struct rig *farm, const char *why) {
 }
 
 Test(cuda_backend, a_ring_without_room_is_refused_and_leaks_nothing) {
-    struct rig *farm = open_ready(usual_setting(true, 1));
+    with_farm *farm = open_ready(usual_setting(true, 1));
     cr_assert_eq(play_step(farm), FARM_OK);
     farm->ops->leave(farm->backend, 1);
     const int64_t memory = farm_emulator.memory;
@@ -160,7 +157,6 @@ Test(cuda_backend, a_ring_without_room_is_refused_and_leaks_nothing) {
     farm_emulator.refuse_read_only = 0;
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_OK, "%s", farm->err.message);
     cr_assert_eq(play_step(farm), FARM_OK, "%s", farm->err.message);
-    close_farm(farm);
 }
 
 // ---- streams and graphs ----
@@ -182,7 +178,7 @@ static struct farm_emulator_stream find_busy_stream(const struct farm_emulator_s
 }
 
 Test(cuda_backend, inference_has_a_stream_of_the_highest_priority_and_training_one_of_the_lowest) {
-    struct rig *farm = open_played(usual_setting(true, 1), UNROLL);
+    with_farm *farm = open_played(usual_setting(true, 1), UNROLL);
     struct farm_emulator_stream before[STREAMS_MAX];
     int least, greatest;
     cr_assert_eq(cudaDeviceGetStreamPriorityRange(&least, &greatest), cudaSuccess);
@@ -197,7 +193,6 @@ Test(cuda_backend, inference_has_a_stream_of_the_highest_priority_and_training_o
     cr_assert_eq(training.priority, least);
     cr_assert_eq(inference.flags, cudaStreamNonBlocking);
     cr_assert_eq(training.flags, cudaStreamNonBlocking);
-    close_farm(farm);
 }
 
 // Sizes 1, 2, 4, 7, then 1, 2, 4, 8, 16, 24, 32, 40, each for two copies of the parameters; two graphs of gradients and
@@ -207,9 +202,8 @@ Test(cuda_backend, inference_has_a_graph_for_each_size_of_its_ladder) {
     for (int i = 0; i < 2; i++) {
         struct setting setting = usual_setting(true, 1);
         setting.infer_batch_max = most[i];
-        struct rig *farm = open_ready(setting);
+        with_farm *farm = open_ready(setting);
         cr_assert_eq(farm_emulator_account().graph_execs, 2 * rungs[i] + 3);
-        close_farm(farm);
     }
 }
 
@@ -241,7 +235,7 @@ Test(cuda_backend, an_update_is_made_in_passes_of_micro_batch_windows) {
 Test(cuda_backend, a_restored_state_continues_as_before) {
     for (uint32_t shards = 1; shards <= 2; shards++) {
         const uint64_t copied_before = farm_emulator_account().device_to_host_bytes;
-        struct rig *farm = open_played(usual_setting(true, shards), 2 * UNROLL + 1);
+        with_farm *farm = open_played(usual_setting(true, shards), 2 * UNROLL + 1);
         const size_t count = farm->net.parameter_count, bytes = count * sizeof(float);
         must_update(farm);
         struct farm_backend_state state = farm->ops->state(farm->backend);
@@ -267,14 +261,13 @@ Test(cuda_backend, a_restored_state_continues_as_before) {
         const struct farm_emulator_account account = farm_emulator_account();
         cr_assert_geq(account.device_to_host_bytes - copied_before, 9 * bytes);
         cr_assert_eq(account.device_to_pageable_bytes, 0, "pageable memory: the driver copies piece by piece");
-        close_farm(farm);
     }
 }
 
 Test(cuda_backend, a_gradient_that_is_not_finite_changes_nothing) {
     struct setting setting = usual_setting(false, 1);
     setting.reward = 5;
-    struct rig *farm = open_ready(setting);
+    with_farm *farm = open_ready(setting);
     const size_t bytes = farm->net.parameter_count * sizeof(float);
     float *before = malloc(bytes);
     while (farm->n < 4 * UNROLL + 1) {
@@ -289,27 +282,19 @@ Test(cuda_backend, a_gradient_that_is_not_finite_changes_nothing) {
         cr_assert_eq(same, hit);
     }
     free(before);
-    close_farm(farm);
 }
 
-static uint64_t updates_made; // by the training thread, for the other one
+static uint64_t updates_wanted, updates_made; // by the training thread
 
-static void *train_again(struct rig *farm, int updates) {
-    for (int i = 0; i < updates; i++) {
+static void *train_again(void *context) {
+    struct rig *farm = context;
+    for (uint64_t i = 0; i < updates_wanted; i++) {
         const enum farm_status status = rig_update(farm, false);
         if (status) return farm;
-        farm_store_release(&updates_made, (uint64_t)i + 1);
+        farm_store_release(&updates_made, i + 1);
         farm->trained -= UNROLL; // the same window over and over: its steps stay
     }
     return NULL;
-}
-
-static void *train_30_times(void *farm) {
-    return train_again(farm, 30);
-}
-
-static void *train_twice(void *farm) {
-    return train_again(farm, 2);
 }
 
 // Answers the newest step again, as a restarted learner does. Returns the version.
@@ -320,10 +305,11 @@ static uint64_t answer_again(struct rig *farm) {
 }
 
 Test(cuda_backend, inference_runs_while_training_publishes_and_versions_never_fall) {
-    struct rig *farm = open_played(usual_setting(true, 1), UNROLL + 2); // the newest step is in no window yet
+    with_farm *farm = open_played(usual_setting(true, 1), UNROLL + 2); // the newest step is in no window yet
     pthread_t thread;
     void *failed;
-    cr_assert_eq(pthread_create(&thread, NULL, train_30_times, farm), 0);
+    updates_wanted = 30;
+    cr_assert_eq(pthread_create(&thread, NULL, train_again, farm), 0);
     uint64_t version = 0;
     for (int i = 0; i < 200 && version < 30; i++) {
         const uint64_t now = answer_again(farm);
@@ -333,7 +319,6 @@ Test(cuda_backend, inference_runs_while_training_publishes_and_versions_never_fa
     pthread_join(thread, &failed);
     cr_assert_null(failed, "%s", farm->err.message);
     cr_assert_eq(answer_again(farm), 30);
-    close_farm(farm);
 }
 
 static struct {
@@ -347,7 +332,7 @@ static struct {
 static void hold_inference(void) {
     if (!pthread_equal(pthread_self(), held.inference)) return;
     held.inference = held.training; // the first one alone
-    cr_assert_eq(pthread_create(&held.training, NULL, train_twice, held.farm), 0);
+    cr_assert_eq(pthread_create(&held.training, NULL, train_again, held.farm), 0);
     for (int waited_ms = 0; farm_load_acquire(&updates_made) < 1 && waited_ms < 20000; waited_ms++) usleep(1000);
     for (int waited_ms = 0; farm_load_acquire(&updates_made) < 2 && waited_ms < 100; waited_ms++) usleep(1000);
     held.version = farm_load_acquire(&updates_made);
@@ -360,6 +345,7 @@ Test(cuda_backend, training_does_not_write_parameters_that_a_slow_inference_read
     float before[ACTIONS], after[ACTIONS];
     const struct farm_lane *lane = rig_lane(farm, 0);
     memcpy(before, farm_lane_policy(lane, farm->n - 1, 0), sizeof before);
+    updates_wanted = 2;
     held.farm = farm;
     held.inference = pthread_self();
     farm_emulator_before_launch = hold_inference;

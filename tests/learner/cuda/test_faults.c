@@ -29,23 +29,21 @@ static uint64_t device_bytes_of(struct setting setting) {
 
 Test(cuda_faults, takes_a_smaller_mirror_if_memory_is_short_and_reports_sizes_if_none_fits) {
     struct setting setting = usual_setting(true, 1);
-    struct record *full = run_alone(setting, &farm_backend_cuda);
+    with_record *full = run_alone(setting, &farm_backend_cuda);
     setting.mirror = FARM_MIRROR_OFF;
     const int64_t least = (int64_t)device_bytes_of(setting);
     setting.mirror = FARM_MIRROR_FULL;
     farm_emulator.memory = least + least / 32 + 8192; // the smallest mirror, the reserve, and little more
-    struct record *small = run_alone(setting, &farm_backend_cuda);
+    with_record *small = run_alone(setting, &farm_backend_cuda);
     expect_same(small, full, "little memory");
     farm_emulator.memory = least / 2;
     expect_refused(setting, FARM_E_LIMIT, "--infer-batch-max");
-    free_record(full);
-    free_record(small);
 }
 
 // The vendor's handles come after the mirror: with the largest mirror the last of four finds no memory.
 Test(cuda_faults, takes_a_smaller_mirror_if_the_vendor_takes_the_spare_memory) {
     struct setting setting = usual_setting(true, 1);
-    struct record *full = run_alone(setting, &farm_backend_cuda);
+    with_record *full = run_alone(setting, &farm_backend_cuda);
     const uint64_t large = device_bytes_of(setting);
     setting.mirror = FARM_MIRROR_WINDOW;
     const uint64_t medium = device_bytes_of(setting);
@@ -54,7 +52,7 @@ Test(cuda_faults, takes_a_smaller_mirror_if_the_vendor_takes_the_spare_memory) {
     farm_emulator_vendor.handle_bytes = ((uint64_t)farm_emulator.memory - (large + medium) / 2) / 4;
     setting.mirror = FARM_MIRROR_FULL;
     struct rig *farm = open_ready(setting);
-    struct record *window = run_farm(farm, false);
+    with_record *window = run_farm(farm, false);
     cr_assert_gt(farm->stats.bus_train_bytes, 0, "a full mirror");
     expect_same(window, full, "window");
     close_farm(farm);
@@ -62,8 +60,6 @@ Test(cuda_faults, takes_a_smaller_mirror_if_the_vendor_takes_the_spare_memory) {
     farm = open_farm(setting);
     cr_assert_neq(open_backend(farm, &farm_backend_cuda), FARM_OK);
     close_farm(farm);
-    free_record(full);
-    free_record(window);
 }
 
 // Whichever allocation fails, all earlier ones are released.
@@ -71,7 +67,7 @@ Test(cuda_faults, releases_everything_wherever_memory_ends) {
     for (uint32_t shards = 1; shards <= 2; shards++) {
         farm_emulator_reset(); // the memory of the pass before was short
         const int64_t parts = shards == 1 ? 12 : 6;
-        struct rig *farm = open_ready(usual_setting(true, shards));
+        with_farm *farm = open_ready(usual_setting(true, shards));
         const int64_t all = (int64_t)(farm_emulator_account().device_bytes / shards);
         farm->ops->destroy(farm->backend);
         for (int64_t part = 0; part < parts; part++) {
@@ -81,27 +77,7 @@ Test(cuda_faults, releases_everything_wherever_memory_ends) {
             expect_nothing_left();
         }
         farm->backend = NULL;
-        close_farm(farm);
     }
-}
-
-Test(cuda_faults, a_lost_gpu_ends_both_threads_with_an_error_and_leaves_the_last_state) {
-    struct rig *farm = open_played(usual_setting(true, 1), UNROLL + 1);
-    must_update(farm);
-    const struct farm_backend_state good = farm->ops->state(farm->backend);
-    const size_t bytes = farm->net.parameter_count * sizeof(float);
-    float *kept = memcpy(malloc(bytes), farm_backend_vector(&good, ""), bytes);
-    play_to(farm, 2 * UNROLL + 1);
-    must_update(farm);
-    farm_emulator.fall_off_after = (int64_t)farm_emulator_account().works + 5;
-    cr_assert_eq(play_step(farm), FARM_E_DEAD, "%s", farm->err.message);
-    cr_assert(strstr(farm->err.message, "--resume") != NULL, "%s", farm->err.message);
-    cr_assert_eq(rig_update(farm, false), FARM_E_DEAD, "%s", farm->err.message);
-    const struct farm_backend_state last = farm->ops->state(farm->backend);
-    cr_assert_eq(last.version, 1);
-    cr_assert_arr_eq(farm_backend_vector(&last, ""), kept, bytes);
-    free(kept);
-    close_farm(farm);
 }
 
 enum { UPDATES = 3 };
@@ -122,7 +98,7 @@ static enum farm_status play_to_end(struct rig *farm, float **states) {
 // A GPU is lost after some pieces of work; another one waits in the sum. The state left is that of a complete update.
 static void lose_gpu(uint32_t shards, int device, uint64_t works, float *const *states) {
     farm_emulator_reset();
-    struct rig *farm = open_ready(usual_setting(true, shards));
+    with_farm *farm = open_ready(usual_setting(true, shards));
     farm_emulator.fall_off_device = device;
     farm_emulator.fall_off_after = (int64_t)works;
     const enum farm_status status = play_to_end(farm, NULL);
@@ -131,7 +107,6 @@ static void lose_gpu(uint32_t shards, int device, uint64_t works, float *const *
     cr_assert_leq(last.version, farm->version);
     cr_assert_arr_eq(farm_backend_vector(&last, ""), states[last.version], farm->net.parameter_count * sizeof(float),
                      "GPU %d lost after %lu pieces of work: no version %lu", device, works, last.version);
-    close_farm(farm);
 }
 
 Test(cuda_faults, a_gpu_lost_at_any_piece_of_work_is_an_error_and_leaves_no_thread_waiting) {
@@ -155,7 +130,7 @@ Test(cuda_faults, a_lost_gpu_loses_only_the_updates_since_the_last_copy_of_its_s
     const double every_s[] = {1e-9, 1000};
     for (int i = 0; i < 2; i++) {
         farm_emulator_reset();
-        struct rig *farm = open_farm(usual_setting(true, 1));
+        with_farm *farm = open_farm(usual_setting(true, 1));
         farm->learner.device.state_every_s = every_s[i];
         must_open_backend(farm, &farm_backend_cuda);
         while (farm->n < 3 * UNROLL + 1) {
@@ -164,8 +139,9 @@ Test(cuda_faults, a_lost_gpu_loses_only_the_updates_since_the_last_copy_of_its_s
         }
         farm_emulator.fall_off_after = (int64_t)farm_emulator_account().works;
         cr_assert_eq(play_step(farm), FARM_E_DEAD, "%s", farm->err.message);
+        cr_assert_not_null(strstr(farm->err.message, "--resume"), "%s", farm->err.message);
+        cr_assert_eq(rig_update(farm, false), FARM_E_DEAD, "%s", farm->err.message);
         cr_assert_eq(farm->ops->state(farm->backend).version, i == 0 ? 3 : 0);
-        close_farm(farm);
     }
 }
 

@@ -46,11 +46,9 @@ static void expect_near(const struct record *ours, const struct record *theirs) 
 static void expect_as_cpu(const struct setting *settings, size_t count) {
     for (size_t i = 0; i < count; i++) {
         farm_emulator.devices = settings[i].shards;
-        struct record *theirs = run_alone(settings[i], &farm_backend_cpu);
-        struct record *ours = run_alone(settings[i], &farm_backend_cuda);
+        with_record *theirs = run_alone(settings[i], &farm_backend_cpu);
+        with_record *ours = run_alone(settings[i], &farm_backend_cuda);
         expect_near(ours, theirs);
-        free_record(ours);
-        free_record(theirs);
     }
 }
 
@@ -205,11 +203,9 @@ static struct record *run_updates(struct setting setting, bool ahead) {
 
 // An update that begins while the one before it runs is the same update.
 static void expect_ahead_agrees(struct setting setting) {
-    struct record *ahead = run_updates(setting, true), *after = run_updates(setting, false);
+    with_record *ahead = run_updates(setting, true), *after = run_updates(setting, false);
     expect_same(ahead, after, "begun ahead");
     cr_assert_arr_eq(ahead->stats, after->stats, sizeof ahead->stats);
-    free_record(ahead);
-    free_record(after);
 }
 
 Test(cuda_numbers, an_update_begun_ahead_is_the_same_update) {
@@ -276,29 +272,25 @@ static void expect_obs_paths(const struct record *record, struct setting setting
 }
 
 static void expect_all_mirrors_agree(struct setting setting) {
-    struct record *full = run_alone(setting, &farm_backend_cuda);
+    with_record *full = run_alone(setting, &farm_backend_cuda);
     if (setting.frames) expect_obs_paths(full, setting);
     for (enum farm_mirror mirror = FARM_MIRROR_WINDOW; mirror <= FARM_MIRROR_OFF; mirror++) {
         setting.mirror = mirror;
-        struct record *other = run_alone(setting, &farm_backend_cuda);
+        with_record *other = run_alone(setting, &farm_backend_cuda);
         expect_same(other, full, mirror == FARM_MIRROR_OFF ? "off" : "window");
         if (setting.frames) expect_obs_paths(other, setting);
-        free_record(other);
     }
-    free_record(full);
 }
 
 static void expect_bounced_agrees(struct setting setting, int64_t *refusal) {
-    struct record *registered = run_alone(setting, &farm_backend_cuda);
+    with_record *registered = run_alone(setting, &farm_backend_cuda);
     *refusal = 1;
     for (setting.mirror = FARM_MIRROR_FULL; setting.mirror <= FARM_MIRROR_OFF; setting.mirror++) {
-        struct record *bounced = run_alone(setting, &farm_backend_cuda);
+        with_record *bounced = run_alone(setting, &farm_backend_cuda);
         expect_same(bounced, registered, "bounced");
         expect_read(bounced->inferred, FARM_EMULATOR_LOADS, 0, "inference");
         expect_read(bounced->trained, FARM_EMULATOR_LOADS, 0, "training");
-        free_record(bounced);
     }
-    free_record(registered);
 }
 
 Test(cuda_numbers, frames_cross_the_bus_as_often_as_the_mirror_requires_and_no_number_changes) {
@@ -332,14 +324,12 @@ Test(cuda_numbers, refused_registration_changes_no_number) {
 static void expect_way_agrees(enum farm_emulator_way way) {
     struct setting setting = usual_setting(true, 1);
     setting.mirror = FARM_MIRROR_WINDOW;
-    struct record *by_loads = run_alone(setting, &farm_backend_cuda);
+    with_record *by_loads = run_alone(setting, &farm_backend_cuda);
     setting.obs_way = way;
-    struct record *other = run_alone(setting, &farm_backend_cuda);
+    with_record *other = run_alone(setting, &farm_backend_cuda);
     expect_obs_paths(other, setting);
     expect_same(other, by_loads, "another way");
     expect_nothing_left();
-    free_record(by_loads);
-    free_record(other);
 }
 
 Test(cuda_numbers, observations_are_the_same_by_bulk_copies_and_by_copy_engines) {

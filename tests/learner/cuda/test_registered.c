@@ -48,7 +48,7 @@ Test(cuda_registered, a_second_mapping_changes_no_number) {
 }
 
 Test(cuda_registered, a_second_mapping_of_several_pieces_is_write_protected_and_unmapped_at_the_end) {
-    struct rig *farm = open_farm(usual_setting(true, 1));
+    with_farm *farm = open_farm(usual_setting(true, 1));
     struct farm_cuda_registered registered;
     char rights[5];
     farm_emulator.refuse_read_only = 1;
@@ -72,11 +72,10 @@ Test(cuda_registered, a_second_mapping_of_several_pieces_is_write_protected_and_
     rights_of(again, rights);
     cr_assert_str_eq(rights, "none");
     expect_nothing_left();
-    close_farm(farm);
 }
 
 Test(cuda_registered, maps_nothing_again_if_read_only_memory_is_registered_or_a_descriptor_is_missing) {
-    struct rig *farm = open_farm(usual_setting(true, 1));
+    with_farm *farm = open_farm(usual_setting(true, 1));
     struct farm_cuda_registered registered;
     rig_lend_writable(farm);
     cr_assert_eq(farm_cuda_register(&farm->lanes, 0, 0, 0, &registered, &farm->err), FARM_OK);
@@ -88,11 +87,10 @@ Test(cuda_registered, maps_nothing_again_if_read_only_memory_is_registered_or_a_
     cr_assert(!registered.again && registered.bounced[FARM_CUDA_UP] && !registered.bounced[FARM_CUDA_DOWN]);
     farm_cuda_unregister(&registered);
     expect_nothing_left();
-    close_farm(farm);
 }
 
 Test(cuda_registered, a_ring_without_a_writable_descriptor_is_refused) {
-    struct rig *farm = open_lent(usual_setting(true, 1));
+    with_farm *farm = open_lent(usual_setting(true, 1));
     farm->ops->leave(farm->backend, 1);
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_E_INVALID);
     cr_assert(strstr(farm->err.message, "writable descriptor") != NULL, "%s", farm->err.message);
@@ -101,7 +99,6 @@ Test(cuda_registered, a_ring_without_a_writable_descriptor_is_refused) {
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_E_LIMIT);
     farm_emulator.refuse_registration = 0;
     cr_assert_eq(farm->ops->join(farm->backend, 1, &farm->err), FARM_OK, "%s", farm->err.message);
-    close_farm(farm);
 }
 
 // ---- while the others are served ----
@@ -137,7 +134,7 @@ Test(cuda_registered, rings_join_and_leave_while_others_are_answered_and_trained
     struct setting setting = usual_setting(true, 1);
     setting.infer_batch_max = LANES * WIDTH;
     setting.batch = LANES * WIDTH;
-    struct rig *farm = open_lent(setting);
+    with_farm *farm = open_lent(setting);
     play_to(farm, UNROLL + 2);
     pthread_t inference, training;
     void *failed[2];
@@ -155,5 +152,4 @@ Test(cuda_registered, rings_join_and_leave_while_others_are_answered_and_trained
     cr_assert(!failed[0] && !failed[1]);
     cr_assert_gt(farm->version, 0);
     cr_assert_eq(play_step(farm), FARM_OK, "%s", farm->err.message); // all lanes, also of the ring that joined again
-    close_farm(farm);
 }

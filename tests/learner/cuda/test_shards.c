@@ -12,17 +12,16 @@ Test(cuda_shards, refuses_more_gpus_than_cuda_shows) {
 
 // The emulator shows 0000:00:00.0 and 0000:01:00.0: by name the first shard would get the second GPU.
 Test(cuda_shards, uses_cuda_s_numbers_if_a_planned_gpu_is_hidden) {
-    struct rig *farm = open_farm(usual_setting(true, 2));
+    with_farm *farm = open_farm(usual_setting(true, 2));
     farm->learner.shards[0].gpu = "0000:01:00.0";
     farm->learner.shards[1].gpu = "0000:41:00.0";
     must_open_backend(farm, &farm_backend_cuda);
     cr_assert_eq(play_step(farm), FARM_OK, "%s", farm->err.message);
-    close_farm(farm);
 }
 
 // The plan names the GPUs in another order than CUDA's numbers.
 Test(cuda_shards, a_shard_runs_on_its_planned_gpu) {
-    struct rig *farm = open_farm(usual_setting(true, 2));
+    with_farm *farm = open_farm(usual_setting(true, 2));
     farm->learner.shards[0].gpu = "0000:01:00.0";
     farm->learner.shards[1].gpu = "0000:00:00.0";
     must_open_backend(farm, &farm_backend_cuda);
@@ -37,7 +36,6 @@ Test(cuda_shards, a_shard_runs_on_its_planned_gpu) {
         cr_assert_eq(farm->ops->infer(farm->backend, of->shard, &rows, 1, &farm->err),
                      of->shard == 0 ? FARM_E_DEAD : FARM_OK, "lane %u", id);
     }
-    close_farm(farm);
 }
 
 Test(cuda_shards, several_gpus_without_nccl_are_an_error) {

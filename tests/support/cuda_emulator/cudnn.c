@@ -155,40 +155,9 @@ static cudnnStatus_t list_algorithms(cudnnStatus_t checked, enum direction direc
     return CUDNN_STATUS_SUCCESS;
 }
 
-static cudnnStatus_t forward_algorithms(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
-                                        cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t y, int requested,
-                                        int *returned, cudnnConvolutionFwdAlgoPerf_t *results) {
-    return list_algorithms(check_shapes(x, w, conv, y), FORWARD, conv, requested, returned, results);
-}
-static cudnnStatus_t data_algorithms(cudnnHandle_t handle, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,
-                                     cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t dx, int requested,
-                                     int *returned, cudnnConvolutionBwdDataAlgoPerf_t *results) {
-    return list_algorithms(check_shapes(dx, w, conv, dy), DATA, conv, requested, returned, results);
-}
-static cudnnStatus_t filter_algorithms(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,
-                                       cudnnConvolutionDescriptor_t conv, cudnnFilterDescriptor_t dw, int requested,
-                                       int *returned, cudnnConvolutionBwdFilterAlgoPerf_t *results) {
-    return list_algorithms(check_shapes(x, dw, conv, dy), FILTER, conv, requested, returned, results);
-}
-
 static cudnnStatus_t get_workspace(cudnnStatus_t checked, enum direction direction, int algo, size_t *bytes) {
     *bytes = farm_emulator_vendor.workspace_bytes;
     return has_algorithm(algo, direction) ? checked : refuse_unsupported("this algorithm");
-}
-static cudnnStatus_t forward_workspace(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
-                                       cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t y,
-                                       cudnnConvolutionFwdAlgo_t algo, size_t *bytes) {
-    return get_workspace(check_shapes(x, w, conv, y), FORWARD, (int)algo, bytes);
-}
-static cudnnStatus_t data_workspace(cudnnHandle_t handle, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,
-                                    cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t dx,
-                                    cudnnConvolutionBwdDataAlgo_t algo, size_t *bytes) {
-    return get_workspace(check_shapes(dx, w, conv, dy), DATA, (int)algo, bytes);
-}
-static cudnnStatus_t filter_workspace(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,
-                                      cudnnConvolutionDescriptor_t conv, cudnnFilterDescriptor_t dw,
-                                      cudnnConvolutionBwdFilterAlgo_t algo, size_t *bytes) {
-    return get_workspace(check_shapes(x, dw, conv, dy), FILTER, (int)algo, bytes);
 }
 
 // ---- convolutions ----
@@ -299,16 +268,6 @@ static cudnnStatus_t enqueue_convolution(cudnnHandle_t handle, enum direction di
                : CUDNN_STATUS_EXECUTION_FAILED;
 }
 
-static cudnnStatus_t convolution_forward(cudnnHandle_t handle, const void *alpha, cudnnTensorDescriptor_t x_desc,
-                                         const void *x, cudnnFilterDescriptor_t w_desc, const void *w,
-                                         cudnnConvolutionDescriptor_t conv, cudnnConvolutionFwdAlgo_t algo,
-                                         void *workspace, size_t workspace_bytes, const void *beta,
-                                         cudnnTensorDescriptor_t y_desc, void *y) {
-    struct convolution c = describe_convolution(x_desc, w_desc, y_desc, conv, x, w, y, workspace, workspace_bytes);
-    c.beta = *(const float *)beta;
-    return enqueue_convolution(handle, FORWARD, "cudnnConvolutionForward", (int)algo, alpha, &c);
-}
-
 static cudnnStatus_t convolution_fused(cudnnHandle_t handle, const void *alpha1, cudnnTensorDescriptor_t x_desc,
                                        const void *x, cudnnFilterDescriptor_t w_desc, const void *w,
                                        cudnnConvolutionDescriptor_t conv, cudnnConvolutionFwdAlgo_t algo,
@@ -335,25 +294,32 @@ static cudnnStatus_t convolution_fused(cudnnHandle_t handle, const void *alpha1,
     return enqueue_convolution(handle, FORWARD, "cudnnConvolutionBiasActivationForward", (int)algo, alpha1, &c);
 }
 
-static cudnnStatus_t convolution_data(cudnnHandle_t handle, const void *alpha, cudnnFilterDescriptor_t w_desc,
-                                      const void *w, cudnnTensorDescriptor_t dy_desc, const void *dy,
-                                      cudnnConvolutionDescriptor_t conv, cudnnConvolutionBwdDataAlgo_t algo,
-                                      void *workspace, size_t workspace_bytes, const void *beta,
-                                      cudnnTensorDescriptor_t dx_desc, void *dx) {
-    struct convolution c = describe_convolution(dx_desc, w_desc, dy_desc, conv, dx, w, dy, workspace, workspace_bytes);
-    c.beta = *(const float *)beta;
-    return enqueue_convolution(handle, DATA, "cudnnConvolutionBackwardData", (int)algo, alpha, &c);
-}
-
-static cudnnStatus_t convolution_filter(cudnnHandle_t handle, const void *alpha, cudnnTensorDescriptor_t x_desc,
-                                        const void *x, cudnnTensorDescriptor_t dy_desc, const void *dy,
-                                        cudnnConvolutionDescriptor_t conv, cudnnConvolutionBwdFilterAlgo_t algo,
-                                        void *workspace, size_t workspace_bytes, const void *beta,
-                                        cudnnFilterDescriptor_t dw_desc, void *dw) {
-    struct convolution c = describe_convolution(x_desc, dw_desc, dy_desc, conv, x, dw, dy, workspace, workspace_bytes);
-    c.beta = *(const float *)beta;
-    return enqueue_convolution(handle, FILTER, "cudnnConvolutionBackwardFilter", (int)algo, alpha, &c);
-}
+// The functions of a direction, which take operands a and b and a result r in cuDNN's order; x, w, y: which of them is
+// the input, the filter, the output.
+#define DIRECTION(name, WAY, kind, a_type, b_type, r_type, x, w, y)                                                    \
+    static cudnnStatus_t name##_algorithms(cudnnHandle_t handle, a_type a_desc, b_type b_desc,                         \
+                                           cudnnConvolutionDescriptor_t conv, r_type r_desc, int requested,            \
+                                           int *returned, cudnnConvolution##kind##AlgoPerf_t *results) {               \
+        return list_algorithms(check_shapes(x##_desc, w##_desc, conv, y##_desc), WAY, conv, requested, returned,       \
+                               results);                                                                               \
+    }                                                                                                                  \
+    static cudnnStatus_t name##_workspace(cudnnHandle_t handle, a_type a_desc, b_type b_desc,                          \
+                                          cudnnConvolutionDescriptor_t conv, r_type r_desc,                            \
+                                          cudnnConvolution##kind##Algo_t algo, size_t *bytes) {                        \
+        return get_workspace(check_shapes(x##_desc, w##_desc, conv, y##_desc), WAY, (int)algo, bytes);                 \
+    }                                                                                                                  \
+    static cudnnStatus_t convolution_##name(cudnnHandle_t handle, const void *alpha, a_type a_desc, const void *a,     \
+                                            b_type b_desc, const void *b, cudnnConvolutionDescriptor_t conv,           \
+                                            cudnnConvolution##kind##Algo_t algo, void *workspace,                      \
+                                            size_t workspace_bytes, const void *beta, r_type r_desc, void *r) {        \
+        struct convolution c =                                                                                         \
+            describe_convolution(x##_desc, w##_desc, y##_desc, conv, x, w, y, workspace, workspace_bytes);             \
+        c.beta = *(const float *)beta;                                                                                 \
+        return enqueue_convolution(handle, WAY, "cudnnConvolution, " #name, (int)algo, alpha, &c);                     \
+    }
+DIRECTION(forward, FORWARD, Fwd, cudnnTensorDescriptor_t, cudnnFilterDescriptor_t, cudnnTensorDescriptor_t, a, b, r)
+DIRECTION(data, DATA, BwdData, cudnnFilterDescriptor_t, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t, r, a, b)
+DIRECTION(filter, FILTER, BwdFilter, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t, cudnnFilterDescriptor_t, a, r, b)
 
 struct farm_cuda_vendor farm_emulator_vendor_table(void) {
     return (struct farm_cuda_vendor){
