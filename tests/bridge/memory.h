@@ -320,18 +320,9 @@ static inline uint64_t memory_system_calls(const struct farm_engine *engine) {
     return 0;
 }
 
-static const struct farm_engine_ops farm_engine_memory = {.name = "memory",
-                                                          .create = memory_create,
-                                                          .destroy = memory_destroy,
-                                                          .watch = memory_watch,
-                                                          .listen = memory_listen,
-                                                          .open = memory_open,
-                                                          .connect = memory_connect,
-                                                          .receive = memory_receive,
-                                                          .send = memory_send,
-                                                          .close = memory_close,
-                                                          .turn = memory_turn,
-                                                          .wait = memory_wait,
-                                                          .system_calls = memory_system_calls};
+static const struct farm_engine_ops farm_engine_memory = {
+    "memory",    memory_create,  memory_destroy,      memory_watch, memory_listen,
+    memory_open, memory_connect, memory_receive,      memory_send,  memory_close,
+    memory_turn, memory_wait,    memory_system_calls, NULL,         NULL};
 
 #endif

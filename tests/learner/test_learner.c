@@ -332,11 +332,6 @@ static struct farm_backend_state state_of_device(struct farm_backend *backend) {
     return device.copy;
 }
 
-static struct farm_backend_state state_by_copy(struct farm_backend *backend) {
-    copy_device(backend);
-    return device.copy;
-}
-
 static enum farm_status restore_device(struct farm_backend *backend, uint64_t version, uint64_t optimiser_step,
                                        struct farm_error *err) {
     const struct farm_backend_state to = farm_backend_cpu.state(backend);
@@ -349,7 +344,7 @@ Test(learner, a_device_goes_on_from_the_parameters_of_a_checkpoint) {
     struct farm_backend_ops ops = farm_backend_cpu;
     char path[512], later[512];
     device.count = make_net().parameter_count;
-    ops.state = state_by_copy;
+    ops.state = state_of_device;
     ops.state_changed = restore_device;
     farm.config.device.backend = &ops;
     run_for_updates(20);

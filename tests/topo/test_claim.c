@@ -92,7 +92,6 @@ Test(topo, sees_what_another_process_claims_until_it_dies) {
     expect_taken(&mine, "0-3,8,4095");
     stop_farm(farm);
     expect_taken(&mine, "");
-    farm_claim_close(&mine);
 }
 
 Test(topo, claims_all_or_nothing) {
@@ -114,8 +113,6 @@ Test(topo, releases_given_cpus) {
     farm_claim_give(&mine, &some);
     expect_taken(&other, "2,4");
     cr_assert_eq(take(&other, "3,5"), FARM_OK, "%s", error.message);
-    farm_claim_close(&mine);
-    farm_claim_close(&other);
 }
 
 Test(topo, keeps_a_claim_while_a_child_lives) {
