@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "bw/job.h"
+#include "bw/buffer.h"
 
 enum { SMALL = 1 << 20 };
 
