@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bw/job.h"
 #include "bw/buffer.h"
+#include "bw/job.h"
 
 enum { SMALL = 1 << 20 };
 
