@@ -13,7 +13,6 @@ enum { POLL_MS = 50 };
 struct farm_admitter {
     struct farm_learner_parts *parts;
     struct farm_trainer *trainer;
-    struct farm_inference *inferences[FARM_LEARNER_SHARDS_MAX];
     pthread_t thread;
     uint64_t stop;
 };
@@ -36,7 +35,7 @@ static enum farm_status admit_ring(const struct farm_admitter *admitter, const s
     farm_lanes_end_writable(&parts->lanes);
     if (!status) {
         farm_trainer_admit(admitter->trainer, ring);
-        status = farm_inference_change(admitter->inferences[shard], ring, true, err);
+        status = farm_inference_change(parts, shard, ring, true, err);
         if (status) farm_trainer_forget(admitter->trainer, ring);
         if (status && parts->ops->leave) parts->ops->leave(parts->backend, ring);
     }
@@ -49,7 +48,7 @@ static enum farm_status release_ring(const struct farm_admitter *admitter, uint3
     if (ring >= parts->lanes.ring_count || !farm_lanes_has(&parts->lanes, ring))
         return farm_fail(err, FARM_E_NOT_FOUND, "there is no actor %u", ring);
     const uint32_t shard = farm_lanes_shard(&parts->lanes, ring);
-    const enum farm_status status = farm_inference_change(admitter->inferences[shard], ring, false, err);
+    const enum farm_status status = farm_inference_change(parts, shard, ring, false, err);
     if (status) return status;
     farm_trainer_forget(admitter->trainer, ring);
     if (parts->ops->leave) parts->ops->leave(parts->backend, ring);
@@ -72,13 +71,11 @@ static void *serve_requests(void *argument) {
 }
 
 enum farm_status farm_admitter_start(struct farm_learner_parts *parts, struct farm_trainer *trainer,
-                                     struct farm_inference *const *inferences, struct farm_admitter **out,
-                                     struct farm_error *err) {
+                                     struct farm_admitter **out, struct farm_error *err) {
     struct farm_admitter *admitter = calloc(1, sizeof *admitter);
     if (!admitter) return farm_fail(err, FARM_E_LIMIT, "no memory for the admitter");
     admitter->parts = parts;
     admitter->trainer = trainer;
-    for (uint32_t k = 0; k < parts->shards; k++) admitter->inferences[k] = inferences[k];
     if ((errno = farm_thread_start(&admitter->thread, "admit", 0, serve_requests, admitter))) {
         free(admitter);
         return farm_fail_errno(err, FARM_E_LIMIT, "the admitter's thread does not start (ulimit -u, ulimit -v)");

@@ -9,10 +9,9 @@
 
 struct farm_admitter;
 
-// inferences: [shards]. FARM_E_LIMIT: no thread.
+// FARM_E_LIMIT: no thread.
 enum farm_status farm_admitter_start(struct farm_learner_parts *parts, struct farm_trainer *trainer,
-                                     struct farm_inference *const *inferences, struct farm_admitter **out,
-                                     struct farm_error *err);
+                                     struct farm_admitter **out, struct farm_error *err);
 // After the inference loops' end (farm_inference_over). NULL is permitted.
 void farm_admitter_stop(struct farm_admitter *admitter);
 

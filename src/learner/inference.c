@@ -297,8 +297,9 @@ static void carry_out_change(struct farm_inference *inference) {
     pthread_mutex_unlock(&inference->change.lock);
 }
 
-enum farm_status farm_inference_change(struct farm_inference *inference, uint32_t ring, bool join,
+enum farm_status farm_inference_change(struct farm_learner_parts *parts, uint32_t shard, uint32_t ring, bool join,
                                        struct farm_error *err) {
+    struct farm_inference *inference = parts->loops[shard];
     const uint64_t one = 1;
     pthread_mutex_lock(&inference->change.lock);
     inference->change.ring = ring;
@@ -315,11 +316,14 @@ enum farm_status farm_inference_change(struct farm_inference *inference, uint32_
     return done ? status : farm_fail(err, FARM_E_DEAD, "the learner ends");
 }
 
-void farm_inference_over(struct farm_inference *inference) {
-    pthread_mutex_lock(&inference->change.lock);
-    inference->change.over = true;
-    pthread_cond_signal(&inference->change.done);
-    pthread_mutex_unlock(&inference->change.lock);
+void farm_inference_over(struct farm_learner_parts *parts) {
+    for (uint32_t k = 0; k < parts->shards; k++) {
+        struct farm_inference *inference = parts->loops[k];
+        pthread_mutex_lock(&inference->change.lock);
+        inference->change.over = true;
+        pthread_cond_signal(&inference->change.done);
+        pthread_mutex_unlock(&inference->change.lock);
+    }
 }
 
 // ---- the loop ----
@@ -364,8 +368,10 @@ static void *run_shard(void *argument) {
     return NULL;
 }
 
-enum farm_status farm_inference_run(struct farm_inference *const *loops, uint32_t count, struct farm_trainer *trainer,
+enum farm_status farm_inference_run(struct farm_learner_parts *parts, struct farm_trainer *trainer,
                                     struct farm_error *err) {
+    struct farm_inference **loops = parts->loops;
+    const uint32_t count = parts->shards;
     enum farm_status status = FARM_OK;
     for (uint32_t k = 0; k < count; k++) loops[k]->trainer = trainer;
     for (uint32_t k = 1; k < count && !status; k++) {
@@ -373,7 +379,7 @@ enum farm_status farm_inference_run(struct farm_inference *const *loops, uint32_
             status = farm_fail_errno(err, FARM_E_LIMIT, "an inference thread does not start (ulimit -u, ulimit -v)");
         loops[k]->started = !status;
     }
-    if (status) farm_store_relaxed(loops[0]->parts->stop, 1);
+    if (status) farm_store_relaxed(parts->stop, 1);
     if (!status) run_shard(loops[0]);
     for (uint32_t k = 0; k < count; k++) {
         if (loops[k]->started) pthread_join(loops[k]->thread, NULL);
@@ -385,6 +391,18 @@ enum farm_status farm_inference_run(struct farm_inference *const *loops, uint32_
 }
 
 // ---- start and end ----
+
+static void free_loop(struct farm_inference *inference) {
+    if (!inference) return;
+    farm_doorbells_free(&inference->bells);
+    pthread_cond_destroy(&inference->change.done);
+    pthread_mutex_destroy(&inference->change.lock);
+    free(inference->rings);
+    free(inference->rung);
+    free(inference->queue);
+    free(inference->rows);
+    free(inference);
+}
 
 static enum farm_status make_loop(struct farm_learner_parts *parts, uint32_t shard, struct farm_inference **out,
                                   struct farm_error *err) {
@@ -412,7 +430,7 @@ static enum farm_status make_loop(struct farm_learner_parts *parts, uint32_t sha
                            "shard %u has no actor: more --actors, or fewer --gpus or --infer-threads", shard);
     if (!status) status = farm_doorbells_make(&inference->bells, inference->rings, inference->ring_count, eventfd, err);
     if (status) {
-        farm_inference_free(inference);
+        free_loop(inference);
         return status;
     }
     inference->bells.call = &inference->change.pending;
@@ -421,21 +439,12 @@ static enum farm_status make_loop(struct farm_learner_parts *parts, uint32_t sha
     return FARM_OK;
 }
 
-enum farm_status farm_inference_make(struct farm_learner_parts *parts, struct farm_inference **loops,
-                                     struct farm_error *err) {
+enum farm_status farm_inference_make(struct farm_learner_parts *parts, struct farm_error *err) {
     enum farm_status status = FARM_OK;
-    for (uint32_t k = 0; k < parts->shards && !status; k++) status = make_loop(parts, k, &loops[k], err);
+    for (uint32_t k = 0; k < parts->shards && !status; k++) status = make_loop(parts, k, &parts->loops[k], err);
     return status;
 }
 
-void farm_inference_free(struct farm_inference *inference) {
-    if (!inference) return;
-    farm_doorbells_free(&inference->bells);
-    pthread_cond_destroy(&inference->change.done);
-    pthread_mutex_destroy(&inference->change.lock);
-    free(inference->rings);
-    free(inference->rung);
-    free(inference->queue);
-    free(inference->rows);
-    free(inference);
+void farm_inference_free(struct farm_learner_parts *parts) {
+    for (uint32_t k = 0; k < parts->shards; k++) free_loop(parts->loops[k]);
 }

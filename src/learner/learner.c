@@ -12,7 +12,6 @@
 struct learner {
     struct farm_learner_parts parts;
     struct farm_trainer *trainer;
-    struct farm_inference *loops[FARM_LEARNER_SHARDS_MAX];
 };
 
 // ---- start and end ----
@@ -114,7 +113,7 @@ static enum farm_status start_parts(struct learner *learner, struct farm_error *
     if (!status) status = farm_parts_choose_backend(parts, make_backend, err);
     if (!status) status = load_checkpoint(parts, err);
     if (!status) status = make_source(parts, err);
-    if (!status) status = farm_inference_make(parts, learner->loops, err);
+    if (!status) status = farm_inference_make(parts, err);
     if (status) return status;
     farm_store_relaxed(&config->stats->frames, config->before.frames + farm_load_relaxed(&config->stats->agent_steps) *
                                                                            config->frames_per_step);
@@ -123,19 +122,18 @@ static enum farm_status start_parts(struct learner *learner, struct farm_error *
 
 // Runs the shards' loops until the last has ended. Returns the first error.
 static enum farm_status run_shards(struct learner *learner, struct farm_error *err) {
-    const struct farm_learner_parts *parts = &learner->parts;
+    struct farm_learner_parts *parts = &learner->parts;
     struct farm_admitter *admitter = NULL;
     enum farm_status status = FARM_OK;
-    if (parts->config->rings.admission >= 0)
-        status = farm_admitter_start(&learner->parts, learner->trainer, learner->loops, &admitter, err);
-    if (!status) status = farm_inference_run(learner->loops, parts->shards, learner->trainer, err);
-    for (uint32_t k = 0; k < parts->shards; k++) farm_inference_over(learner->loops[k]);
+    if (parts->config->rings.admission >= 0) status = farm_admitter_start(parts, learner->trainer, &admitter, err);
+    if (!status) status = farm_inference_run(parts, learner->trainer, err);
+    farm_inference_over(parts);
     farm_admitter_stop(admitter);
     return status;
 }
 
 static void destroy_parts(struct learner *learner) {
-    for (uint32_t k = 0; k < learner->parts.shards; k++) farm_inference_free(learner->loops[k]);
+    farm_inference_free(&learner->parts);
     if (learner->parts.backend) learner->parts.ops->destroy(learner->parts.backend);
     if (learner->parts.source) learner->parts.source->ops->destroy(learner->parts.source);
     farm_lanes_close(&learner->parts.lanes);

@@ -9,6 +9,8 @@
 #include "learner/checkpoint.h"
 #include "replay/source.h"
 
+struct farm_inference;
+
 struct farm_learner_parts {
     const struct farm_learner_config *config;
     struct farm_algo_plan plan; // a player's: windows of one step
@@ -23,7 +25,8 @@ struct farm_learner_parts {
     uint64_t version;                  // the first parameters', published
     uint64_t passes;                   // in the run so far; the training thread's
     double rate_factor;                // factor of the learning rate (algo.h, adapt); the training thread's
-    uint64_t *stop;                    // not 0 ends every inference loop; a loop that ends sets it
+    struct farm_inference *loops[FARM_LEARNER_SHARDS_MAX]; // [shards] (inference.h)
+    uint64_t *stop;                                        // not 0 ends every inference loop; a loop that ends sets it
 };
 
 // From here on SIGTERM and SIGINT set the word, for parts.stop.

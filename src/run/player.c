@@ -10,7 +10,6 @@ struct player {
     bool greedy;
     struct farm_board *board; // on the CPU; else NULL
     struct farm_arithmetic arithmetic;
-    struct farm_inference *loops[FARM_LEARNER_SHARDS_MAX];
 };
 
 static enum farm_status make_policies(struct player *player, struct farm_error *err) {
@@ -86,7 +85,7 @@ static enum farm_status start(struct player *player, const struct farm_run_play 
     enum farm_status status = farm_parts_open(parts, err);
     if (!status) status = farm_parts_choose_backend(parts, make_answers, err);
     if (!status) status = load_parameters(player, err);
-    if (!status) status = farm_inference_make(parts, player->loops, err);
+    if (!status) status = farm_inference_make(parts, err);
     if (status) return status;
     farm_store_relaxed(&config->stats->frames,
                        farm_load_relaxed(&config->stats->agent_steps) * config->frames_per_step);
@@ -102,11 +101,9 @@ int farm_run_player(const struct farm_learner_config *config, const struct farm_
     parts->config = config;
     parts->stop = farm_parts_catch_signals();
     enum farm_status status = start(player, play, err);
-    if (!status) status = farm_inference_run(player->loops, parts->shards, NULL, err);
-    for (uint32_t k = 0; k < parts->shards; k++) {
-        farm_inference_free(player->loops[k]);
-        farm_policy_free(parts->policies[k]);
-    }
+    if (!status) status = farm_inference_run(parts, NULL, err);
+    farm_inference_free(parts);
+    for (uint32_t k = 0; k < parts->shards; k++) farm_policy_free(parts->policies[k]);
     if (parts->backend) parts->ops->destroy(parts->backend);
     farm_board_free(player->board);
     farm_lanes_close(&parts->lanes);
