@@ -158,22 +158,14 @@ Test(bridge, tls_never_opens_after_a_changed_byte_or_a_truncated_handshake) {
             for (size_t at = 0; at < whole.passed[from]; at++) check_damage(from, at, flips[f]);
 }
 
-static enum farm_status feed_handshake(struct farm_tls *tls, const void *data, size_t bytes) {
-    bool done = false;
-    size_t room;
-    void *input = farm_tls_input(tls, &room);
-    cr_assert_geq(room, bytes);
-    memcpy(input, data, bytes);
-    farm_tls_received(tls, bytes);
-    const enum farm_status status = farm_tls_handshake(tls, &done, &err);
-    cr_assert(!done);
-    return status;
-}
-
 Test(bridge, tls_reports_a_peer_without_tls) {
     for (int server = 0; server < 2; server++) {
         struct farm_tls *tls = make_end(server, 1);
-        cr_assert_eq(feed_handshake(tls, "\x40\0\0\0FARM", 8), FARM_E_FORMAT);
+        bool done = false;
+        size_t room;
+        memcpy(farm_tls_input(tls, &room), "\x40\0\0\0FARM", 8);
+        farm_tls_received(tls, 8);
+        cr_assert(farm_tls_handshake(tls, &done, &err) == FARM_E_FORMAT && !done && room >= 8);
         cr_assert(strstr(err.message, "--insecure"), "%s", err.message);
         farm_tls_free(tls);
     }

@@ -158,13 +158,22 @@ static void record_rlimits(const char *files, const char *locked) {
     record("proc/self/limits", text);
 }
 
-Test(shm, names_the_hard_limit_of_open_files) {
+Test(shm, names_the_limits_of_open_files_and_of_locked_memory_unless_privileged) {
     record_rlimits("1024                 4096                ", "unlimited            unlimited           ");
     cr_assert_eq(check(0, 0, 4096), FARM_OK, "the soft limit can be raised");
     cr_assert_eq(check(0, 0, 5000), FARM_E_LIMIT);
     expect_text("5000 open files wanted");
     expect_text("RLIMIT_NOFILE allows 1024 (hard limit 4096)");
     expect_text("ulimit -n 5000");
+    record_rlimits("1024                 4096                ", "8388608              8388608             ");
+    record("proc/self/status", "Name:\tfarm\nCapEff:\t00000000000000ff\n");
+    cr_assert_eq(check(0, 8 * MIB, 0), FARM_OK);
+    cr_assert_eq(check(0, 64 * MIB, 0), FARM_E_LIMIT);
+    expect_text("64.00 MiB of locked memory wanted");
+    expect_text("RLIMIT_MEMLOCK allows 8.00 MiB");
+    expect_text("ulimit -l 65536");
+    record("proc/self/status", "Name:\tfarm\nCapEff:\t0000000000004000\n");
+    cr_assert_eq(check(0, 64 * MIB, 0), FARM_OK, "CAP_IPC_LOCK has no limit");
 }
 
 Test(shm, compares_a_run_with_memory_and_with_the_address_space_of_a_process) {
@@ -180,18 +189,6 @@ Test(shm, compares_a_run_with_memory_and_with_the_address_space_of_a_process) {
     expect_text("196.00 MiB of address space wanted in one process, RLIMIT_AS allows 195.31 MiB, of which 100.00 MiB");
     cr_assert_eq(farm_limits_check_run(root, 1000 * MIB, 0, &err), FARM_E_LIMIT);
     expect_text("1000.00 MiB wanted, 968.75 MiB may still be taken: MemAvailable of this machine");
-}
-
-Test(shm, names_the_limit_of_locked_memory_unless_privileged) {
-    record_rlimits("1024                 4096                ", "8388608              8388608             ");
-    record("proc/self/status", "Name:\tfarm\nCapEff:\t00000000000000ff\n");
-    cr_assert_eq(check(0, 8 * MIB, 0), FARM_OK);
-    cr_assert_eq(check(0, 64 * MIB, 0), FARM_E_LIMIT);
-    expect_text("64.00 MiB of locked memory wanted");
-    expect_text("RLIMIT_MEMLOCK allows 8.00 MiB");
-    expect_text("ulimit -l 65536");
-    record("proc/self/status", "Name:\tfarm\nCapEff:\t0000000000004000\n");
-    cr_assert_eq(check(0, 64 * MIB, 0), FARM_OK, "CAP_IPC_LOCK has no limit");
 }
 
 Test(shm, raises_the_soft_limit_of_open_files_on_the_running_system) {

@@ -42,11 +42,6 @@ static int core_of(int cpu) {
     return farm_machine_cpu(&machine, cpu)->core;
 }
 
-static void expect_on_node(const struct farm_bitmap *cpus, int node) {
-    for (int cpu = farm_bitmap_next(cpus, 0); cpu >= 0; cpu = farm_bitmap_next(cpus, cpu + 1))
-        cr_assert_eq(node_of(cpu), node, "CPU %d", cpu);
-}
-
 static void expect_refusal(struct farm_plan_request request, enum farm_status wanted, const char *words) {
     cr_assert_eq(farm_plan_make(&machine, &request, &plan, &error), wanted, "%s", error.message);
     cr_assert(strstr(error.message, words), "%s", error.message);
@@ -411,12 +406,13 @@ Test(topo, puts_the_gpu_host_threads_beside_the_gpu) {
     read_machine((struct farm_machine_source){.xml = VECTORS "gpus_cxl_offline.xml"});
     make_plan(request_of(0, 1));
     cr_assert_eq(plan.learner_node, 1);
-    expect_on_node(&plan.inference_cpus, 1);
+    const struct farm_bitmap *cpus = &plan.inference_cpus;
+    for (int cpu = farm_bitmap_next(cpus, 0); cpu >= 0; cpu = farm_bitmap_next(cpus, cpu + 1))
+        cr_assert_eq(node_of(cpu), 1, "CPU %d", cpu);
     cr_assert_eq(plan.actor_count, 5, "six CPUs are allowed, one is the host thread's");
     cr_assert_eq(plan.actor[0].memory_node, 1, "the first actors sit beside the GPU too");
     cr_assert(has_note("learner on GPU 1, its host threads on CPU 4"));
-    struct farm_plan_request request = request_of(0, 2);
-    expect_refusal(request, FARM_E_USAGE, "2 NVIDIA GPUs");
+    expect_refusal(request_of(0, 2), FARM_E_USAGE, "2 NVIDIA GPUs");
 }
 
 Test(topo, notes_when_the_gpu_host_threads_cannot_be_beside_the_gpu) {

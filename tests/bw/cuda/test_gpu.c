@@ -113,32 +113,25 @@ Test(bw_cuda, every_pass_fetches_other_pieces) {
     for (int s = 0; s < FARM_BW_GPU_PIECES; s++) cr_assert_eq(figures.gather[s].pieces, farm_bw_gpu_piece_counts[s]);
 }
 
-Test(bw_cuda, an_old_gpu_has_no_bulk_copies) {
-    farm_emulator.major = 8;
-    cr_assert_eq(measure_node(), FARM_OK, "%s", err.message);
-    assert_figures(true, false);
-}
-
-Test(bw_cuda, notes_refused_registration_and_goes_on) {
-    for (int read_only = 0; read_only < 2; read_only++) {
+Test(bw_cuda, measures_what_a_gpu_has_and_notes_refused_registration) {
+    const struct {
+        int64_t *setting, value;
+        bool writable, registered, bulk, read_only; // a writable mapping is there; the note names read-only ones
+    } cases[] = {{&farm_emulator.major, 8, false, true, false, false},
+                 {&farm_emulator.refuse_registration, 1, false, false, true, false},
+                 {&farm_emulator.refuse_read_only, 1, false, false, true, true},
+                 {&farm_emulator.refuse_read_only, 1, true, true, true, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         farm_emulator_reset();
-        *(read_only ? &farm_emulator.refuse_read_only : &farm_emulator.refuse_registration) = 1;
+        *cases[i].setting = cases[i].value;
+        config.up_writable = cases[i].writable ? memory.up_write : NULL;
         cr_assert_eq(measure_node(), FARM_OK, "%s", err.message);
-        assert_figures(false, true);
-        cr_assert_not(figures.registered);
-        cr_assert_neq(strstr(figures.conditions.note, "perhaps ulimit -l"), NULL);
-        cr_assert_eq(strstr(figures.conditions.note, "read-only") != NULL, read_only);
+        assert_figures(cases[i].registered, cases[i].bulk);
+        cr_assert_eq(figures.registered, cases[i].registered);
+        const char *note = figures.conditions.note;
+        cr_assert_eq(strstr(note, "perhaps ulimit -l") != NULL, !cases[i].registered, "%s", note);
+        cr_assert_eq(strstr(note, "read-only") != NULL, cases[i].read_only, "%s", note);
     }
-}
-
-Test(bw_cuda, registers_a_writable_mapping_if_no_read_only_one_is_accepted) {
-    config.up_writable = memory.up_write;
-    farm_emulator_reset();
-    farm_emulator.refuse_read_only = 1;
-    cr_assert_eq(measure_node(), FARM_OK, "%s", err.message);
-    cr_assert(figures.registered);
-    assert_figures(true, true);
-    assert_nothing_left();
 }
 
 // In any figure: wrong data end the measurement.
