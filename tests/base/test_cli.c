@@ -68,6 +68,8 @@ Test(base, accepts_values_after_a_space_or_an_equals_sign) {
     cr_assert_eq(p.values.frames, 2500000);
     cr_assert_float_eq(p.values.lr, 3e-4, 0);
     cr_assert(p.values.json);
+    cr_assert_str_eq(PARSE("-o", "x.png").values.output, "x.png");
+    cr_assert_str_eq(PARSE("-o=y.png").values.output, "y.png");
 }
 
 Test(base, booleans_accept_an_equals_sign_and_no_but_not_the_next_word) {
@@ -143,11 +145,6 @@ Test(base, takes_many_words_and_a_flag_several_times) {
     cr_assert_str_eq(words[1], "-");
     cr_assert_str_eq(words[2], "two");
     cr_assert_str_eq(curves[1], "b");
-}
-
-Test(base, a_short_flag_takes_a_value) {
-    cr_assert_str_eq(PARSE("-o", "x.png").values.output, "x.png");
-    cr_assert_str_eq(PARSE("-o=y.png").values.output, "y.png");
 }
 
 Test(base, help_precedes_every_error) {

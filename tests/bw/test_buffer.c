@@ -67,24 +67,23 @@ Test(bw, a_buffer_out_of_time_keeps_the_pages_that_are_present) {
     }
 }
 
-Test(bw, absurd_sizes_are_refused_with_the_available_memory) {
-    with_buffer buffer = {0};
-    const size_t absurd[] = {SIZE_MAX, (size_t)1 << 50};
-    for (int i = 0; i < 2; i++) {
+Test(bw, absurd_sizes_and_missing_nodes_are_refused_with_the_reason) {
+    static const struct {
+        size_t bytes;
+        int node;
+        enum farm_status status;
+        const char *word;
+    } cases[] = {{SIZE_MAX, -1, FARM_E_LIMIT, ""},
+                 {(size_t)1 << 50, -1, FARM_E_LIMIT, "GiB"}, // the available memory
+                 {0, -1, FARM_E_INVALID, ""},
+                 {1 << 20, 63, FARM_E_LIMIT, "63"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        with_buffer buffer = {0};
         err.message[0] = 0;
-        cr_assert_eq(farm_bw_buffer_open(NULL, absurd[i], -1, FARM_BW_PAGES_AUTO, 0, &buffer, &err), FARM_E_LIMIT);
-        cr_assert(err.message[0]);
-        cr_assert_null(buffer.start);
+        cr_assert_eq(farm_bw_buffer_open(NULL, cases[i].bytes, cases[i].node, FARM_BW_PAGES_AUTO, 0, &buffer, &err),
+                     cases[i].status, "case %zu: %s", i, err.message);
+        cr_assert(!buffer.start && err.message[0] && strstr(err.message, cases[i].word), "%s", err.message);
     }
-    cr_assert(strstr(err.message, "GiB"), "available memory is not stated: %s", err.message);
-    cr_assert_eq(farm_bw_buffer_open(NULL, 0, -1, FARM_BW_PAGES_AUTO, 0, &buffer, &err), FARM_E_INVALID);
-}
-
-Test(bw, a_node_that_does_not_exist_is_refused) {
-    with_buffer buffer = {0};
-    cr_assert_neq(farm_bw_buffer_open(NULL, 1 << 20, 63, FARM_BW_PAGES_SMALL, 0, &buffer, &err), FARM_OK);
-    cr_assert(strstr(err.message, "63"), "%s", err.message);
-    cr_assert_null(buffer.start);
 }
 
 Test(bw, conditions_hold_for_all_buffers_and_have_the_smallest_pages) {

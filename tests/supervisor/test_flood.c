@@ -77,8 +77,6 @@ static uint64_t progress(void *context, size_t worker) {
 }
 
 Test(supervisor, a_worker_that_floods_its_output_waits_and_the_others_do_not, .timeout = 30) {
-    static int (*const bodies[WORKERS])(void *, struct farm_error *) = {flood, tick, die_soon};
-    static const char *const names[WORKERS] = {"flood", "clock", "mortal"};
     struct scene scene = {.start_ns = farm_now_ns()};
     scene.written = shared_memory(sizeof *scene.written);
     const struct farm_supervisor_config config = {.context = &scene,
@@ -93,11 +91,12 @@ Test(supervisor, a_worker_that_floods_its_output_waits_and_the_others_do_not, .t
     struct farm_supervisor *supervisor;
     struct farm_error err = {0};
     cr_assert_eq(farm_supervisor_make(&config, &supervisor, &err), FARM_OK, "%s", err.message);
-    for (int i = 0; i < WORKERS; i++) {
-        struct farm_worker_spec spec = {.body = bodies[i], .context = &scene, .memory_node = -1};
-        snprintf(spec.name, sizeof spec.name, "%s", names[i]);
-        cr_assert_eq(farm_supervisor_add(supervisor, &spec, &err), FARM_OK, "%s", err.message);
-    }
+    const struct farm_worker_spec specs[WORKERS] = {
+        {.name = "flood", .body = flood, .context = &scene, .memory_node = -1},
+        {.name = "clock", .body = tick, .context = &scene, .memory_node = -1},
+        {.name = "mortal", .body = die_soon, .context = &scene, .memory_node = -1}};
+    for (int i = 0; i < WORKERS; i++)
+        cr_assert_eq(farm_supervisor_add(supervisor, &specs[i], &err), FARM_OK, "%s", err.message);
     cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_OK, "%s", err.message);
     const uint64_t spent = farm_now_ns() - scene.start_ns;
     farm_supervisor_free(supervisor);
