@@ -77,21 +77,12 @@ static uint64_t random_below(struct enemy *enemy, uint64_t bound) {
 
 // Any number, or one that hurts: pairs of NaN, infinities, 3.4e38 and 1e9 in f32, small and large counters, flags.
 static uint64_t nasty_number(struct enemy *enemy) {
-    enum { NUMBERS = 12 };
-    static const uint64_t numbers[] = {0x7fc000007fc00000,
-                                       0x7f8000007f800000,
-                                       0x7f7fffff7f7fffff,
-                                       0x4e6e6b284e6e6b28,
-                                       0x0101010101010101,
-                                       0x1f1f1f1f1f1f1f1f,
-                                       UINT64_MAX - 1,
-                                       UINT64_MAX,
-                                       1ull << 63,
-                                       0,
-                                       1,
-                                       2};
+    static const uint64_t large[] = {0x7fc000007fc00000, 0x7f8000007f800000, 0x7f7fffff7f7fffff,
+                                     0x4e6e6b284e6e6b28, 0x0101010101010101, 0x1f1f1f1f1f1f1f1f,
+                                     0x8000000000000000, 0xfffffffffffffffe, 0xffffffffffffffff};
+    enum { LARGE = sizeof large / sizeof *large, NUMBERS = LARGE + 3 };
     const uint64_t i = random_below(enemy, 2 * NUMBERS);
-    return i < NUMBERS ? numbers[i] : next_random(enemy);
+    return i < LARGE ? large[i] : i < NUMBERS ? i - LARGE : next_random(enemy);
 }
 
 // Publishes by the rules, so that the contents of the arrays get as far as they can.

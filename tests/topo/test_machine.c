@@ -25,10 +25,7 @@ Test(topo, reads_sockets_nodes_l3_groups_and_cores) {
     cr_assert_eq(farm_bitmap_count(&machine.allowed), 384);
     cr_assert_eq(machine.cpu_quota, 0);
     cr_assert_eq(machine.memory_limit_bytes, UINT64_MAX);
-}
-
-Test(topo, reports_no_l3_on_a_machine_without) {
-    read_synthetic(SMT8);
+    read_synthetic(SMT8); // without L3
     cr_assert_eq(machine.l3_count, 0);
     cr_assert_eq(machine.l3_bytes, 0);
     cr_assert_eq(machine.cpu[31].l3, -1);
