@@ -319,11 +319,9 @@ struct record *run_farm(struct rig *farm, bool leaves) {
 }
 
 struct record *run_alone(struct setting setting, const struct farm_backend_ops *ops) {
-    struct rig *farm = open_farm(setting);
+    with_farm *farm = open_farm(setting);
     must_open_backend(farm, ops);
-    struct record *record = run_farm(farm, false);
-    close_farm(farm);
-    return record;
+    return run_farm(farm, false);
 }
 
 // ---- comparing runs ----

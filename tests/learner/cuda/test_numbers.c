@@ -186,7 +186,7 @@ Test(cuda_numbers, restored_statistics_are_used_as_the_cpu_does) {
 // Plays, then makes three updates; ahead: each begins the next one before its end.
 static struct record *run_updates(struct setting setting, bool ahead) {
     struct record *record = calloc(1, sizeof *record);
-    struct rig *farm = open_farm(setting);
+    with_farm *farm = open_farm(setting);
     must_open_backend(farm, &farm_backend_cuda);
     for (; farm->n < 3 * UNROLL + 1; record_answers(farm, record)) play_to(farm, farm->n + 1);
     const uint64_t launched = farm_emulator_account().graph_launches;
@@ -197,7 +197,6 @@ static struct record *run_updates(struct setting setting, bool ahead) {
     }
     cr_assert_eq(farm_emulator_account().graph_launches - launched, 3 * 2 * setting.shards, "gradients and steps");
     record_end(farm, record);
-    close_farm(farm);
     return record;
 }
 
