@@ -1,6 +1,5 @@
 // Bandwidth in `farm bw`: all kernels, ratios of reads to writes, numbers of cores, sizes of pages. Rates are bytes per
-// second as the program sees them (STREAM's count); times bus_factor they count write-allocate traffic too. Data are
-// checked after the last sample, outside the time. See job.h.
+// second as the program sees them (STREAM's count); times bus_factor, with write-allocate traffic. See job.h.
 #include <assert.h>
 #include <stdlib.h>
 
@@ -11,12 +10,6 @@
 
 static struct farm_bw_figure nothing(void) {
     return farm_bw_figure_of(NULL, 0);
-}
-
-static const char *kernel_name(const struct farm_bw_kernel *kernel, char *text, size_t bytes) {
-    snprintf(text, bytes, "%s%s", farm_bandwidth_op_name(kernel->op),
-             kernel->stores == FARM_BANDWIDTH_NONTEMPORAL ? " nt" : "");
-    return text;
 }
 
 // ---- all kernels ----
@@ -48,8 +41,7 @@ static void add_row(struct table *table, enum farm_bandwidth_op op, enum farm_ba
                      .all = nothing()};
 }
 
-// quick: three ops in order, with non-temporal stores if available; summary: six, with both kinds of stores; full:
-// these also at a stride and shuffled.
+// quick: three ops in order, non-temporal if possible; summary: six, both ways; full: also at a stride and shuffled.
 static void plan_rows(struct table *table) {
     static const enum farm_bandwidth_op ops[OPS] = {FARM_BANDWIDTH_READ,  FARM_BANDWIDTH_COPY,  FARM_BANDWIDTH_TRIAD,
                                                     FARM_BANDWIDTH_WRITE, FARM_BANDWIDTH_SCALE, FARM_BANDWIDTH_ADD};
@@ -119,11 +111,13 @@ static json_t *report_row(struct farm_bw_job *job, const struct row *row) {
     const struct farm_bw_kernel *kernel = &row->kernel;
     const char *pattern = farm_bandwidth_pattern_name(kernel->pattern);
     const bool in_order = kernel->pattern == FARM_BANDWIDTH_SEQUENTIAL;
+    const bool nontemporal = kernel->stores == FARM_BANDWIDTH_NONTEMPORAL;
     const char *dot = in_order ? "" : ".", *way = in_order ? "" : pattern;
-    farm_bw_key(kernel_name(kernel, name, sizeof name), key, sizeof key);
+    snprintf(name, sizeof name, "%s%s", farm_bandwidth_op_name(kernel->op), nontemporal ? " nt" : "");
+    farm_bw_key(name, key, sizeof key);
     json_t *object = farm_json_object(false);
     farm_json_set_text(object, "kernel", farm_bandwidth_op_name(kernel->op));
-    farm_json_set_bool(object, "nontemporal", kernel->stores == FARM_BANDWIDTH_NONTEMPORAL);
+    farm_json_set_bool(object, "nontemporal", nontemporal);
     farm_json_set_text(object, "pattern", pattern);
     if (kernel->stride_bytes) farm_json_set_int(object, "stride_bytes", kernel->stride_bytes);
     fprintf(job->out, "  %-10s %-11s", name, pattern);

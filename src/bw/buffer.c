@@ -1,11 +1,9 @@
 // See buffer.h. mmap(2), madvise(2), proc(5), Documentation/admin-guide/mm/hugetlbpage.rst of the Linux sources.
 #include "bw/buffer.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>

@@ -12,12 +12,9 @@ struct farm_bw_clock farm_bw_clock_start(const struct farm_bw_setup *setup, doub
                                          struct farm_bw_conditions *conditions) {
     const double seconds = setup->seconds > 0 ? setup->seconds : default_seconds;
     const uint64_t now = farm_now_ns();
-    return (struct farm_bw_clock){.setup = setup,
-                                  .start_ns = now,
-                                  .end_ns = now + (uint64_t)(seconds * 1e9),
-                                  .figures = figures,
-                                  .due = 1,
-                                  .conditions = conditions};
+    const uint64_t end = now + (uint64_t)(seconds * 1e9);
+    return (struct farm_bw_clock){
+        .setup = setup, .start_ns = now, .end_ns = end, .figures = figures, .due = 1, .conditions = conditions};
 }
 
 bool farm_bw_is_stopped(const struct farm_bw_setup *setup) {

@@ -1,8 +1,7 @@
 // Our own lanes in `farm bw`: hop latency by the nearness of two CPUs, and steps/s by payload, way of waiting and
 // number of pairs. A pair is an actor's and a learner's thread with a ring on the actor's node: two lanes, as farms
 // have, each 16 MiB or 4 steps. Each side maps the ring as its process would, and waits, publishes, answers and
-// releases through the functions that actors and learners call; memory order is the lane's. Every answer is checked,
-// and every byte of a payload. See job.h.
+// releases through the functions that actors and learners call. Every answer and every byte is checked. See job.h.
 #include <math.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -74,9 +73,8 @@ static bool is_over(const struct run *run) {
     return atomic_load_explicit(&run->stop, memory_order_relaxed);
 }
 
-static void fail_run(struct run *run, enum farm_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-static void fail_run(struct run *run, enum farm_status status, const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static void fail_run(struct run *run, enum farm_status status, const char *format,
+                                                           ...) {
     char message[256];
     va_list arguments;
     va_start(arguments, format);
@@ -210,10 +208,8 @@ static void run_side(void *context, int member) {
 // ---- opening ----
 
 static struct farm_ring_spec spec_of(const struct run *run) {
-    const uint64_t room = RING_BYTES / ((uint64_t)run->lanes * run->payload_bytes), steps = room < STEPS_MIN ? STEPS_MIN
-                                                                                            : room < STEPS_MAX
-                                                                                                ? room
-                                                                                                : STEPS_MAX;
+    const uint64_t room = RING_BYTES / ((uint64_t)run->lanes * run->payload_bytes);
+    const uint64_t steps = room < STEPS_MIN ? STEPS_MIN : room < STEPS_MAX ? room : STEPS_MAX;
     return farm_ring_spec_plain(run->lanes, 1, (uint32_t)steps, FARM_U8, run->payload_bytes, ACTIONS);
 }
 
@@ -232,18 +228,14 @@ static enum farm_status open_pair(struct run *run, size_t p, struct farm_error *
     return farm_doorbells_make(&pair->bells, pair->bell_rings, 1, pair->eventfd, err);
 }
 
-static void close_ring(struct farm_ring *ring) {
-    if (ring->lanes) farm_ring_close(ring);
-}
-
 static void close_run(struct run *run) {
     farm_bw_team_close(run->team);
     for (size_t p = 0; run->pairs && p < run->count; p++) {
         struct pair *pair = &run->pairs[p];
         farm_doorbells_free(&pair->bells);
-        close_ring(&pair->learner);
-        close_ring(&pair->actor);
-        close_ring(&pair->made);
+        struct farm_ring *const rings[] = {&pair->learner, &pair->actor, &pair->made};
+        for (int i = 0; i < 3; i++)
+            if (rings[i]->lanes) farm_ring_close(rings[i]);
         if (pair->eventfd > 0) close(pair->eventfd);
     }
     free(run->pairs);

@@ -29,11 +29,8 @@ enum farm_status farm_bw_idle_latency(const struct farm_bw_setup *setup, uint64_
     struct farm_bw_clock clock = farm_bw_clock_start(setup, 2, 1, conditions);
     enum farm_status status = farm_bw_team_open(&cpu, 1, &team, conditions, err);
     if (status) return status;
-    const struct farm_bw_chase_config config = {.bytes = bytes,
-                                                .seconds = 3 * OPENING * farm_bw_clock_share(&clock, 1),
-                                                .spacing_bytes = LINE,
-                                                .node = farm_bw_node_of(setup->machine, cpu),
-                                                .pages = pages};
+    const struct farm_bw_chase_config config = {bytes, 3 * OPENING * farm_bw_clock_share(&clock, 1), LINE,
+                                                farm_bw_node_of(setup->machine, cpu), pages};
     status = farm_bw_chase_open(setup, &config, &chase, conditions, err);
     if (!status) {
         result->bytes = chase.bytes;
@@ -98,11 +95,9 @@ static void plan_rungs(struct ladder *ladder, uint64_t least, uint64_t most, uin
 
 static enum farm_status open_ladder(struct ladder *ladder, const struct farm_bw_clock *clock, size_t spacing,
                                     enum farm_bw_pages pages, struct farm_bw_chase *chase, struct farm_error *err) {
-    const struct farm_bw_chase_config config = {.bytes = ladder->job->size_bytes,
-                                                .seconds = OPENING * farm_bw_clock_share(clock, 1),
-                                                .spacing_bytes = spacing,
-                                                .node = farm_bw_node_of(ladder->setup.machine, ladder->cpu),
-                                                .pages = pages};
+    const int node = farm_bw_node_of(ladder->setup.machine, ladder->cpu);
+    const struct farm_bw_chase_config config = {ladder->job->size_bytes, OPENING * farm_bw_clock_share(clock, 1),
+                                                spacing, node, pages};
     return farm_bw_chase_open(&ladder->setup, &config, chase, &ladder->conditions, err);
 }
 
@@ -177,9 +172,7 @@ static json_t *report_rung(struct farm_bw_job *job, const struct rung *rung, boo
 
 static enum farm_status run_ladder(struct farm_bw_job *job, json_t *section, bool tlb, double share,
                                    struct farm_error *err) {
-    struct ladder ladder = {.job = job,
-                            .setup = farm_bw_setup_for(job, share),
-                            .conditions = farm_bw_conditions_start(),
+    struct ladder ladder = {job, farm_bw_setup_for(job, share), farm_bw_conditions_start(), NULL,
                             .cpu = first_cpu(&job->setup)};
     enum farm_status status = farm_bw_team_open(&ladder.cpu, 1, &ladder.team, &ladder.conditions, err);
     if (status) return status;

@@ -1,5 +1,4 @@
-// Latency under load in `farm bw`: one core of a node chases while the others read, with a pause between their lines.
-// The streams' data are checked after the last row. See job.h.
+// Latency under load in `farm bw`: one core of a node chases, the others read, with pauses between lines. See job.h.
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -157,10 +156,8 @@ static enum farm_status open_chase(struct loading *loading, struct farm_bw_clock
     for (int i = 0; i < table->streams; i++) loading->stream[i].pass = loading->workers.passes_done;
     if (!status) status = farm_bw_team_open(table->cpus, table->streams + 1, &loading->team, clock->conditions, err);
     if (status) return status;
-    const struct farm_bw_chase_config config = {.bytes = bytes,
-                                                .seconds = OPENING * farm_bw_clock_share(clock, clock->figures),
-                                                .spacing_bytes = LINE,
-                                                .node = farm_bw_node_of(setup->machine, table->cpus[0])};
+    const struct farm_bw_chase_config config = {bytes, OPENING * farm_bw_clock_share(clock, clock->figures), LINE,
+                                                farm_bw_node_of(setup->machine, table->cpus[0]), 0};
     status = farm_bw_chase_open(setup, &config, &loading->chase, clock->conditions, err);
     if (!status) farm_bw_chase_make(&loading->chase, (size_t)loading->chase.bytes / LINE, LINE, false);
     return status;

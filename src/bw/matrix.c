@@ -50,20 +50,13 @@ static enum farm_status open_matrix(struct farm_bw_job *job, struct matrix *matr
     return FARM_OK;
 }
 
-static void close_matrix(struct matrix *matrix) {
-    free(matrix->figure);
-    free(matrix->placed);
-}
-
 // All rows of a column: one piece of memory, chased through from each node in turn.
 static enum farm_status measure_latency_column(struct matrix *matrix, int column, struct farm_bw_clock *clock,
                                                struct farm_error *err) {
     const struct farm_bw_setup *setup = &matrix->setup;
     const size_t line = FARM_BANDWIDTH_LINE;
-    const struct farm_bw_chase_config config = {.bytes = matrix->job->size_bytes,
-                                                .seconds = CHASE_OPENING * farm_bw_clock_share(clock, matrix->rows),
-                                                .spacing_bytes = line,
-                                                .node = matrix->column_node[column]};
+    const double seconds = CHASE_OPENING * farm_bw_clock_share(clock, matrix->rows);
+    const struct farm_bw_chase_config config = {matrix->job->size_bytes, seconds, line, matrix->column_node[column], 0};
     struct farm_bw_chase chase;
     enum farm_status status = farm_bw_chase_open(setup, &config, &chase, clock->conditions, err);
     if (status) return status;
@@ -203,7 +196,8 @@ enum farm_status farm_bw_part_matrix(struct farm_bw_job *job, json_t *section, s
         if (!status) status = kinds[i].measure(&matrix, err);
         if (!status) status = farm_bw_all_left_out(matrix.measured, &matrix.why, err);
         if (!status) status = report_matrix(job, section, &kinds[i], &matrix, err);
-        close_matrix(&matrix);
+        free(matrix.figure);
+        free(matrix.placed);
     }
     return status;
 }

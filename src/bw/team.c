@@ -4,7 +4,6 @@
 // until they see it (acquire), so that all see what each wrote before.
 #include "bw/team.h"
 
-#include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>

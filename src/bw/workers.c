@@ -2,16 +2,13 @@
 #include "bw/workers.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/time.h"
 #include "shm/limits.h"
 
 enum {
-    // Arrays of one thread start this number of lines later in a page than the one before: at the same place in a page
-    // loads would wait for stores to addresses that look alike.
+    // Lines by which a thread's next array starts later in its page: loads would wait for stores to like addresses.
     STAGGER_LINES = 5,
     ARRAYS = 3,
     THREAD_BYTES_LEAST = 64 << 10, // per array, however short the time is
@@ -57,13 +54,8 @@ static void fill_member(void *context, int member) {
 
 struct farm_bw_workers_config farm_bw_workers_for(const struct farm_bw_clock *clock, int figures, const int *cpus,
                                                   int cpu_count, int arrays, uint64_t array_bytes) {
-    return (struct farm_bw_workers_config){.cpus = cpus,
-                                           .cpu_count = cpu_count,
-                                           .node = -1,
-                                           .arrays = arrays,
-                                           .array_bytes = array_bytes,
-                                           .seconds = farm_bw_clock_share(clock, figures),
-                                           .figures = figures};
+    const double seconds = farm_bw_clock_share(clock, figures);
+    return (struct farm_bw_workers_config){cpus, cpu_count, -1, arrays, 0, array_bytes, seconds, figures, false};
 }
 
 // Lines in each thread's arrays.
@@ -74,10 +66,6 @@ static size_t lines_of(const struct farm_bw_workers *workers) {
 static void set_lines(struct farm_bw_workers *workers, size_t lines) {
     for (int i = 0; i < workers->config.cpu_count; i++) workers->worker[i].lines = lines;
     workers->config.array_bytes = (uint64_t)lines * FARM_BANDWIDTH_LINE * (uint64_t)workers->config.cpu_count;
-}
-
-static size_t buffer_bytes(const struct farm_bw_workers *workers, size_t lines) {
-    return (size_t)workers->config.arrays * (lines + STAGGER_LINES) * FARM_BANDWIDTH_LINE;
 }
 
 static int node_of(const struct farm_bw_workers *workers, int cpu) {
@@ -111,7 +99,8 @@ static void open_member(void *context, int member) {
     const struct opening *opening = context;
     struct farm_bw_workers *workers = opening->workers;
     struct farm_bw_worker *worker = &workers->worker[member];
-    worker->status = farm_bw_buffer_open(workers->setup->root, buffer_bytes(workers, lines_of(workers)),
+    const size_t lines = (size_t)workers->config.arrays * (lines_of(workers) + STAGGER_LINES);
+    worker->status = farm_bw_buffer_open(workers->setup->root, lines * FARM_BANDWIDTH_LINE,
                                          node_of(workers, workers->config.cpus[member]), workers->config.pages,
                                          opening->until_ns, &worker->buffer, &worker->err);
 }
@@ -133,8 +122,7 @@ static void lay_out(struct farm_bw_workers *workers) {
     set_lines(workers, lines);
 }
 
-// Fills the first part of the arrays, which is the coldest, and uses as much of them as the time until end_ns suffices
-// for: filling the rest, and the figures.
+// Fills the arrays' first part, the coldest, and keeps of them what the time until end_ns suffices to fill and measure.
 static void shorten_to_time(struct farm_bw_workers *workers, int figures, uint64_t end_ns) {
     static const enum farm_bandwidth_op ops[] = {FARM_BANDWIDTH_WRITE, FARM_BANDWIDTH_COPY, FARM_BANDWIDTH_TRIAD};
     const size_t lines = lines_of(workers);

@@ -27,12 +27,7 @@ enum farm_recipe_own_key {
     FARM_RECIPE_KEYS_MAX = FARM_RECIPE_OWN_KEYS + FARM_RECIPE_FAMILY_KEYS_MAX,
 };
 
-enum farm_recipe_layer {
-    FARM_LAYER_DEFAULT,
-    FARM_LAYER_SHIPPED,
-    FARM_LAYER_FILE,
-    FARM_LAYER_FLAG,
-};
+enum farm_recipe_layer { FARM_LAYER_DEFAULT, FARM_LAYER_SHIPPED, FARM_LAYER_FILE, FARM_LAYER_FLAG };
 
 enum farm_recipe_type {
     FARM_RECIPE_TEXT,   // char[FARM_RECIPE_TEXT_BYTES]; limited to `choices` if given
@@ -147,19 +142,16 @@ enum farm_status farm_recipe_load(struct farm_recipe *recipe, enum farm_recipe_l
                                   struct farm_error *err);
 
 // Call it after all layers. Of `frames` and `seconds`, and of `envs_total` and `envs_per_actor`, the one set by the
-// weaker layer becomes 0; `algo` auto becomes the first family; `lr_end` of a weaker layer than `lr` is at most `lr`.
-// Checks keys against each other. Errors: FARM_E_USAGE.
+// weaker layer becomes 0; `algo` auto becomes the first family; a weaker `lr_end` is at most `lr`. FARM_E_USAGE.
 enum farm_status farm_recipe_settle(struct farm_recipe *recipe, struct farm_error *err);
 
-// The recipe as YAML text, every key (malloc'd, the caller frees; *bytes without the final zero). NULL when out of
-// memory.
+// The recipe as YAML text, every key (malloc'd, the caller frees; *bytes without the final zero). NULL: no memory.
 char *farm_recipe_format(const struct farm_recipe *recipe, size_t *bytes);
 
 // A key's value as text, as in a recipe. Returns text.
 char *farm_recipe_value(const struct farm_recipe *recipe, size_t key, char *text, size_t text_bytes);
 
-// Whether the key's value has an effect, as its `needs` say. facts: {NULL} ends them. FARM_E_USAGE: it has none; the
-// message says why.
+// Whether the key's value has an effect, as its `needs` say. facts: {NULL} ends them. FARM_E_USAGE: no, and why.
 enum farm_status farm_recipe_check_effect(const struct farm_recipe *recipe, size_t key,
                                           const struct farm_recipe_fact *facts, struct farm_error *err);
 

@@ -92,11 +92,7 @@ _Noreturn void farm_child_become(const struct farm_worker_spec *spec, pid_t pare
     farm_log_set_role(spec->name);
     place(spec);
     if (spec->argv) {
-        if (spec->environment) {
-            execve(spec->argv[0], spec->argv, spec->environment);
-        } else {
-            execv(spec->argv[0], spec->argv);
-        }
+        execve(spec->argv[0], spec->argv, spec->environment ? spec->environment : environ);
         farm_log_error("cannot start %s: %s", spec->argv[0], strerror(errno));
         _exit(EXIT_NOT_STARTED);
     }

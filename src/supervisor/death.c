@@ -2,7 +2,6 @@
 #include "supervisor/death.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

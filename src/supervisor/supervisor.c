@@ -230,11 +230,10 @@ static void remember(struct worker *worker, const char *line) {
 }
 
 static void hand_line(const struct farm_supervisor *supervisor, const struct worker *worker, const char *line) {
-    if (supervisor->config.on_line) {
+    if (supervisor->config.on_line)
         supervisor->config.on_line(supervisor->config.context, (size_t)(worker - supervisor->workers), line);
-    } else {
+    else
         dprintf(STDERR_FILENO, "%s\n", line);
-    }
 }
 
 // Begins a new second of the worker's output if the last one, or the worker's life, is over.
@@ -256,13 +255,9 @@ static void pass_line(const struct farm_supervisor *supervisor, struct worker *w
     static const char error[] = "farm: error: ";
     remember(worker, line);
     begin_second(supervisor, worker, false);
-    const bool held = worker->lines >= LINES_A_SECOND && strncmp(line, error, sizeof error - 1) != 0;
-    if (held) {
-        worker->held++;
-        return;
-    }
-    worker->lines++;
-    hand_line(supervisor, worker, line);
+    const bool passes = worker->lines < LINES_A_SECOND || strncmp(line, error, sizeof error - 1) == 0;
+    ++*(passes ? &worker->lines : &worker->held);
+    if (passes) hand_line(supervisor, worker, line);
 }
 
 static void finish_line(const struct farm_supervisor *supervisor, struct worker *worker) {
@@ -524,11 +519,10 @@ static enum farm_status reap_all(struct farm_supervisor *supervisor, bool restar
         struct worker *worker = &supervisor->workers[i];
         siginfo_t info;
         if (worker->state != WORKER_RUNNING || !reap(supervisor, worker, &info)) continue;
-        if (restart) {
+        if (restart)
             status = after_death(supervisor, worker, &info, err);
-        } else {
+        else
             worker->state = WORKER_OVER;
-        }
     }
     return status;
 }

@@ -49,16 +49,11 @@ enum farm_watch_state farm_watch_judge(struct farm_watch *watch, const struct fa
         return watch->state;
     }
     watch->lanes &= look->lanes; // the lane in which it hangs could go on all the time
-    if (look->stopped) {
-        watch->stopped_ns += look->passed_ns;
-    } else {
-        watch->quiet_ns += look->passed_ns;
-    }
-    if (watch->quiet_ns >= limit_ns) {
+    *(look->stopped ? &watch->stopped_ns : &watch->quiet_ns) += look->passed_ns;
+    if (watch->quiet_ns >= limit_ns)
         watch->state = FARM_WATCH_HUNG;
-    } else if (watch->stopped_ns >= limit_ns) {
+    else if (watch->stopped_ns >= limit_ns)
         watch->state = FARM_WATCH_STOPPED;
-    }
     return watch->state;
 }
 

@@ -55,8 +55,7 @@ uint64_t farm_watch_lanes(const struct farm_ring *ring);
 // Whether nothing has moved since the look before although there is work, so that it matters whether it is stopped.
 bool farm_watch_still(const struct farm_watch *watch, uint64_t heartbeat, uint64_t lanes);
 
-// Takes one look into account; returns the state, which changes at most once into HUNG until the heartbeat moves again
-// (or the work is gone), and then goes back to WELL.
+// Takes one look into account; returns the state: HUNG once, until the heartbeat moves again or the work is gone.
 enum farm_watch_state farm_watch_judge(struct farm_watch *watch, const struct farm_watch_look *look, uint64_t limit_ns);
 
 // Whether the process is stopped by a signal or a debugger. False if /proc does not answer.

@@ -14,8 +14,7 @@ enum { FARM_WORKER_NAME_MAX = 32, FARM_WORKER_LINE_MAX = 1024 };
 // Pointers are borrowed and must outlive the supervisor.
 struct farm_worker_spec {
     char name[FARM_WORKER_NAME_MAX]; // "actor 3"
-    // Either the body, run in the forked child: its return value is the exit status, *err is logged if that is not 0
-    // ...
+    // Either the body, run in the forked child: returns the exit status; *err is logged if that is not 0 ...
     int (*body)(void *context, struct farm_error *err);
     void *context;
     // ... or a program: argv[0] is its path, NULL-terminated; environment NULL: the supervisor's.
@@ -32,11 +31,9 @@ struct farm_worker_spec {
     // code that the worker runs cannot end so by exit() or a crash, whatever status it chooses.
     int final_status;
     uint64_t restarts_max; // more end the run too; 0: no limit
-    // An error that would end the run ends this worker alone: on_loss. If the machine refuses to start it again, that
-    // is tried up to short_lives_max times.
+    // An error that would end the run ends this worker alone: on_loss. A refused start is tried short_lives_max times.
     bool expendable;
-    // Enlisted for one life, which the run does not wait for: exit status 0 is its end (on_end), and all else, also
-    // that it cannot be started, an error that would end the run.
+    // Enlisted for one life, which the run does not wait for: exit status 0 ends it (on_end), all else is an error.
     bool once;
     bool deaths_are_final; // every death ends the run, and no worker is started again
     int stop_phase;        // phases are stopped one after another, 0 first

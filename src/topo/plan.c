@@ -40,8 +40,7 @@ struct work {
     int home;         // the learner's node
 };
 
-static void note(struct farm_plan *plan, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void note(struct farm_plan *plan, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static void note(struct farm_plan *plan, const char *format, ...) {
     if (plan->note_count == FARM_PLAN_NOTES_MAX) return;
     va_list args;
     va_start(args, format);
@@ -82,8 +81,7 @@ static enum farm_status check_request(const struct farm_machine *m, const struct
     return FARM_OK;
 }
 
-// Fills w->slot with the usable CPUs in the machine's order: allowed, not taken, not in `skip`. CPUs that are taken or
-// skipped count for their core's rank.
+// Fills w->slot with the usable CPUs in the machine's order: allowed, not taken, not in `skip`. Ranks count all.
 static void collect_slots(struct work *w, const struct farm_bitmap *skip) {
     int used_on_core[FARM_CPUS_MAX] = {0},
         cores_in_l3[FARM_CPUS_MAX + 1] = {0}; // the latter by l3 + 1, because l3 may be -1
@@ -101,15 +99,9 @@ static void collect_slots(struct work *w, const struct farm_bitmap *skip) {
             cores_in_l3[cpu->l3 + 1]++;
         }
         last_core = cpu->core;
-        w->slot[w->slots++] = (struct slot){
-            .cpu = cpu->cpu,
-            .core = cpu->core,
-            .l3 = cpu->l3,
-            .node = cpu->node,
-            .rank = used_on_core[cpu->core]++,
-            .distance = farm_machine_distance(w->m, w->home, cpu->node),
-            .turn = cores_in_l3[cpu->l3 + 1],
-        };
+        const int rank = used_on_core[cpu->core]++, distance = farm_machine_distance(w->m, w->home, cpu->node);
+        w->slot[w->slots++] =
+            (struct slot){cpu->cpu, cpu->core, cpu->l3, cpu->node, rank, distance, cores_in_l3[cpu->l3 + 1]};
     }
 }
 
@@ -174,8 +166,7 @@ static int compare_keys(const int *a, const int *b, int count) {
 // Rule 4.
 static int by_learner_order(const void *left, const void *right) {
     const struct slot *a = left, *b = right;
-    int ka[] = {a->distance, a->node, a->l3, a->core, a->cpu};
-    int kb[] = {b->distance, b->node, b->l3, b->core, b->cpu};
+    int ka[] = {a->distance, a->node, a->l3, a->core, a->cpu}, kb[] = {b->distance, b->node, b->l3, b->core, b->cpu};
     return compare_keys(ka, kb, 5);
 }
 
@@ -274,8 +265,7 @@ static void take_core(struct work *w, int node, struct farm_bitmap *out) {
         if (w->slot[i].core == best->core) farm_bitmap_set(out, w->slot[i].cpu);
 }
 
-// Rule 4: distributes several inference threads over the nodes in proportion to the actors. Reorders w->slot, the CPUs
-// of actors and these threads.
+// Rule 4: gives nodes inference threads in proportion to their actors. Reorders w->slot, the CPUs of both.
 static void choose_shard_nodes(struct work *w) {
     struct farm_plan *out = w->out;
     int cpus[FARM_NODES_MAX] = {0}, shards[FARM_NODES_MAX] = {0};
@@ -293,8 +283,7 @@ static void choose_shard_nodes(struct work *w) {
         while (shards[n]-- > 0) out->shard_node[k++] = w->m->node[n].node;
 }
 
-// Takes cores in the learner's order: for inference beside the GPUs in turn, then for training; on CPUs with several
-// inference threads, for training first.
+// Takes cores in the learner's order: for inference beside the GPUs in turn, then training; spread on CPUs, reversed.
 static void take_learner_cores(struct work *w, int inference, int training) {
     struct farm_plan *out = w->out;
     const bool several = out->shard_count > 1, spread = several && w->r->learner_device < 0;
@@ -327,8 +316,7 @@ static void take_bridge_cores(struct work *w, int learner_cores) {
     slots_to_bitmap(w, &left);
     farm_bitmap_remove(&left, &w->out->inference_cpus);
     farm_bitmap_remove(&left, &w->out->training_cpus);
-    const int cpus = farm_bitmap_count(&left);
-    const int cores = w->cores - !w->r->no_actors;
+    const int cpus = farm_bitmap_count(&left), cores = w->cores - !w->r->no_actors;
     for (int i = 0; i < w->r->bridges && learner_cores + i < cores && !is_tiny(w); i++) {
         const struct farm_bitmap before = *bridges;
         take_core(w, node, bridges);
@@ -374,8 +362,7 @@ static void share_cpus(struct work *w) {
     out->inference_cpus = out->training_cpus = out->actor_cpus;
 }
 
-// Rules 4 and 5: separate cores for the learner, the rest for actors. Leaves the actors' CPUs in w->slot. Without
-// pinning the division gives only the counts.
+// Rules 4 and 5: separate cores for the learner, the rest (left in w->slot) for actors; without pinning, counts only.
 static void divide_cpus(struct work *w) {
     struct farm_plan *out = w->out;
     int inference, training;
@@ -447,8 +434,7 @@ static void place_shards(struct work *w) {
             if (w->slot[s].node == out->shard_node[k]) farm_bitmap_set(&out->shard_cpus[k], w->slot[s].cpu);
 }
 
-// Rule 9. The shard for the next actor: the nearest to its node that has room, then the one that serves fewer. -1: no
-// such shard on its own node (`near`).
+// Rule 9. The next actor's shard: nearest with room, then the one that serves fewer. -1: none on its node (`near`).
 static int nearest_shard(const struct work *w, int node, const int *served, bool near) {
     const struct farm_plan *out = w->out;
     const int count = out->shard_count, each = out->actor_count / count, rest = out->actor_count % count;
@@ -554,8 +540,7 @@ static void note_learner(struct work *w) {
              plural(out->training_threads));
         return;
     }
-    int wanted = w->m->gpu[device].node;
-    int got = farm_machine_cpu(w->m, farm_bitmap_next(&out->inference_cpus, 0))->node;
+    int wanted = w->m->gpu[device].node, got = farm_machine_cpu(w->m, farm_bitmap_next(&out->inference_cpus, 0))->node;
     const int actors = out->actor_count + w->r->remote_actors;
     if (gpus(w) > 1) {
         note(out, "learner on GPUs %d-%d, its host threads on %s; each serves %d actors%s", device,

@@ -16,15 +16,146 @@
 
 FARM_ENV_EXPORT void farm_mujoco_set_state(void *self, const double *qpos, const double *qvel, void *const *obs);
 
-// ---- the tasks ----
+// ---- an environment ----
+
+static bool check_model(const struct mujoco_env *env, char *error, size_t error_bytes) {
+    const struct robot *robot = env->task->robot;
+    const mjModel *m = env->model;
+    if (m->nq >= robot->nq_least && m->nv >= robot->nv_least && m->nsite >= robot->sites_least && m->nu >= 1 &&
+        m->nu <= FARM_ACTION_DIMS_MAX)
+        return true;
+    snprintf(error, error_bytes,
+             "%s cannot be played with the model %s: it needs %d positions, %d velocities, %d sites and 1 to %d "
+             "actuators, which has %d, %d, %d and %d",
+             env->task->name, env->settings.xml_file, robot->nq_least, robot->nv_least, robot->sites_least,
+             (int)FARM_ACTION_DIMS_MAX, (int)m->nq, (int)m->nv, (int)m->nsite, (int)m->nu);
+    return false;
+}
+
+// By name, or by number.
+static bool find_body(const struct mujoco_env *env, const char *name, int *body, char *error, size_t error_bytes) {
+    double number;
+    *body = mujoco_parse_number(name, name + strlen(name), &number) && number == floor(number) && fabs(number) < 1e6
+                ? (int)number
+                : mj_name2id(env->model, mjOBJ_BODY, name);
+    if (*body >= 0 && *body < env->model->nbody) return true;
+    snprintf(error, error_bytes, "%s: the model %s has no body \"%s\"", env->task->name, env->settings.xml_file, name);
+    return false;
+}
+
+static bool find_bodies(struct mujoco_env *env, char *error, size_t error_bytes) {
+    if (env->settings.main_body[0] && !find_body(env, env->settings.main_body, &env->main_body, error, error_bytes))
+        return false;
+    for (int i = 0; i < MUJOCO_BODIES_MAX && env->task->robot->bodies[i]; i++)
+        if (!find_body(env, env->task->robot->bodies[i], &env->body[i], error, error_bytes)) return false;
+    return true;
+}
+
+static void destroy(void *self) {
+    struct mujoco_env *env = self;
+    mj_deleteData(env->data);
+    if (env->shared) mujoco_model_release(env->shared);
+    free(env);
+}
+
+static struct mujoco_env *make_env(const struct task *task, const struct farm_env_config *config, char *error,
+                                   size_t error_bytes) {
+    struct mujoco_env *env = calloc(1, sizeof *env);
+    if (!env) {
+        snprintf(error, error_bytes, "no memory for %s", task->name);
+        return NULL;
+    }
+    env->task = task;
+    env->random = config->seed;
+    if (!mujoco_settings_read(task, config, &env->settings, error, error_bytes)) goto failed;
+    if (!(env->shared = mujoco_model_acquire(env->settings.xml_file, error, error_bytes))) goto failed;
+    env->model = mujoco_model_of(env->shared);
+    if (!check_model(env, error, error_bytes) || !find_bodies(env, error, error_bytes)) goto failed;
+    if (!(env->data = mj_makeData(env->model))) {
+        snprintf(error, error_bytes, "no memory for the simulation of %s", task->name);
+        goto failed;
+    }
+    env->dt = env->model->opt.timestep * (double)env->settings.frame_skip;
+    env->needs_contact_forces = env->settings.use_contact_forces || env->settings.include_cfrc_ext;
+    task->robot->parts(env);
+    return env;
+failed:
+    destroy(env);
+    return NULL;
+}
 
 static int write_spec(const struct task *task, const struct farm_env_config *config, struct farm_env_spec *spec,
-                      char *error, size_t error_bytes);
-static struct mujoco_env *make_env(const struct task *task, const struct farm_env_config *config, char *error,
-                                   size_t error_bytes);
-static void destroy(void *self);
-static void reset(void *self, void *const *obs);
-static uint32_t step(void *self, const void *action, void *const *obs, float *reward);
+                      char *error, size_t error_bytes) {
+    struct mujoco_env *env = make_env(task, config, error, error_bytes);
+    if (!env) return -1;
+    *spec = (struct farm_env_spec){
+        .obs_count = 1,
+        .obs[0] = {.name = "obs", .dtype = FARM_F32, .rank = 1, .dims = {(uint32_t)mujoco_observed(env)}},
+        .action = {.kind = FARM_ACTION_CONTINUOUS, .dims = (uint32_t)env->model->nu},
+        .frames_per_step = 1,
+    };
+    for (mjtSize i = 0; i < env->model->nu; i++) {
+        spec->action.low[i] = (float)env->model->actuator_ctrlrange[2 * i];
+        spec->action.high[i] = (float)env->model->actuator_ctrlrange[2 * i + 1];
+    }
+    destroy(env);
+    return 0;
+}
+
+// From the positions and velocities in mjData.
+static void start_episode(struct mujoco_env *env, void *const *obs) {
+    mj_forward(env->model, env->data);
+    env->steps = 0;
+    mujoco_observe(env, obs[0]);
+}
+
+static void reset(void *self, void *const *obs) {
+    struct mujoco_env *env = self;
+    mj_resetData(env->model, env->data);
+    env->task->robot->start(env);
+    start_episode(env, obs);
+}
+
+// For tests: starts an episode at these positions [nq] and velocities [nv].
+FARM_ENV_EXPORT void farm_mujoco_set_state(void *self, const double *qpos, const double *qvel, void *const *obs) {
+    struct mujoco_env *env = self;
+    mj_resetData(env->model, env->data);
+    memcpy(env->data->qpos, qpos, (size_t)env->model->nq * sizeof *qpos);
+    memcpy(env->data->qvel, qvel, (size_t)env->model->nv * sizeof *qvel);
+    start_episode(env, obs);
+}
+
+// MuJoCo has restarted the simulation because its numbers left all bounds.
+static bool was_unstable(const mjData *d) {
+    return d->warning[mjWARN_BADQPOS].number || d->warning[mjWARN_BADQVEL].number || d->warning[mjWARN_BADQACC].number;
+}
+
+static uint32_t step(void *self, const void *action, void *const *obs, float *reward) {
+    struct mujoco_env *env = self;
+    const struct robot *robot = env->task->robot;
+    mjData *d = env->data;
+    const float *controls = action;
+    const double before = robot->measure ? robot->measure(env) : 0;
+    bool terminated = false;
+
+    for (mjtSize i = 0; i < env->model->nu; i++) d->ctrl[i] = controls[i];
+    for (int64_t i = 0; i < env->settings.frame_skip; i++) mj_step(env->model, d);
+    if (env->needs_contact_forces) mj_rnePostConstraint(env->model, d);
+
+    *reward = (float)robot->reward(env, before, &terminated);
+    mujoco_observe(env, obs[0]);
+    if (was_unstable(d)) {
+        float *out = obs[0];
+        for (int i = 0, count = mujoco_observed(env); i < count; i++) out[i] = NAN;
+        *reward = NAN;
+        terminated = false;
+    }
+    const bool truncated = ++env->steps >= env->settings.max_episode_steps;
+    if (!terminated && !truncated) return 0;
+    return (terminated ? FARM_STEP_TERMINATED : 0u) | (truncated ? FARM_STEP_TRUNCATED : 0u) | FARM_STEP_GAME_END;
+}
+
+// ---- the tasks ----
 
 // Defines a task and its entry: spec and create have no parameter for the environment, so each task has its own.
 #define TASK(id, its_name, its_about, ...)                                                                             \
@@ -35,17 +166,9 @@ static uint32_t step(void *self, const void *action, void *const *obs, float *re
     static void *id##_create(const struct farm_env_config *config, char *error, size_t n) {                            \
         return make_env(&id, config, error, n);                                                                        \
     }                                                                                                                  \
-    static const struct farm_env_api id##_api = {                                                                      \
-        .abi_version = FARM_ENV_ABI_VERSION,                                                                           \
-        .struct_bytes = sizeof(struct farm_env_api),                                                                   \
-        .name = its_name,                                                                                              \
-        .about = its_about,                                                                                            \
-        .spec = id##_spec,                                                                                             \
-        .create = id##_create,                                                                                         \
-        .destroy = destroy,                                                                                            \
-        .reset = reset,                                                                                                \
-        .step = step,                                                                                                  \
-    };
+    static const struct farm_env_api id##_api =                                                                        \
+        {FARM_ENV_ABI_VERSION, sizeof id##_api, its_name, its_about, id##_spec,                                        \
+         id##_create,          destroy,         reset,    step,      NULL};
 
 static const char steps_1000[] = "max_episode_steps=1000", steps_100[] = "max_episode_steps=100",
                   steps_50[] = "max_episode_steps=50";
@@ -166,143 +289,4 @@ FARM_ENV_EXPORT const struct farm_env_api *farm_env_at(size_t index) {
         &double_pendulum_v5_api,
     };
     return index < sizeof all / sizeof *all ? all[index] : NULL;
-}
-
-// ---- an environment ----
-
-static bool check_model(const struct mujoco_env *env, char *error, size_t error_bytes) {
-    const struct robot *robot = env->task->robot;
-    const mjModel *m = env->model;
-    if (m->nq >= robot->nq_least && m->nv >= robot->nv_least && m->nsite >= robot->sites_least && m->nu >= 1 &&
-        m->nu <= FARM_ACTION_DIMS_MAX)
-        return true;
-    snprintf(error, error_bytes,
-             "%s cannot be played with the model %s: it needs %d positions, %d velocities, %d sites and 1 to %d "
-             "actuators, which has %d, %d, %d and %d",
-             env->task->name, env->settings.xml_file, robot->nq_least, robot->nv_least, robot->sites_least,
-             (int)FARM_ACTION_DIMS_MAX, (int)m->nq, (int)m->nv, (int)m->nsite, (int)m->nu);
-    return false;
-}
-
-// By name, or by number.
-static bool find_body(const struct mujoco_env *env, const char *name, int *body, char *error, size_t error_bytes) {
-    double number;
-    *body = mujoco_parse_number(name, name + strlen(name), &number) && number == floor(number) && fabs(number) < 1e6
-                ? (int)number
-                : mj_name2id(env->model, mjOBJ_BODY, name);
-    if (*body >= 0 && *body < env->model->nbody) return true;
-    snprintf(error, error_bytes, "%s: the model %s has no body \"%s\"", env->task->name, env->settings.xml_file, name);
-    return false;
-}
-
-static bool find_bodies(struct mujoco_env *env, char *error, size_t error_bytes) {
-    if (env->settings.main_body[0] && !find_body(env, env->settings.main_body, &env->main_body, error, error_bytes))
-        return false;
-    for (int i = 0; i < MUJOCO_BODIES_MAX && env->task->robot->bodies[i]; i++)
-        if (!find_body(env, env->task->robot->bodies[i], &env->body[i], error, error_bytes)) return false;
-    return true;
-}
-
-static struct mujoco_env *make_env(const struct task *task, const struct farm_env_config *config, char *error,
-                                   size_t error_bytes) {
-    struct mujoco_env *env = calloc(1, sizeof *env);
-    if (!env) {
-        snprintf(error, error_bytes, "no memory for %s", task->name);
-        return NULL;
-    }
-    env->task = task;
-    env->random = config->seed;
-    if (!mujoco_settings_read(task, config, &env->settings, error, error_bytes)) goto failed;
-    if (!(env->shared = mujoco_model_acquire(env->settings.xml_file, error, error_bytes))) goto failed;
-    env->model = mujoco_model_of(env->shared);
-    if (!check_model(env, error, error_bytes) || !find_bodies(env, error, error_bytes)) goto failed;
-    if (!(env->data = mj_makeData(env->model))) {
-        snprintf(error, error_bytes, "no memory for the simulation of %s", task->name);
-        goto failed;
-    }
-    env->dt = env->model->opt.timestep * (double)env->settings.frame_skip;
-    env->needs_contact_forces = env->settings.use_contact_forces || env->settings.include_cfrc_ext;
-    task->robot->parts(env);
-    return env;
-failed:
-    destroy(env);
-    return NULL;
-}
-
-static void destroy(void *self) {
-    struct mujoco_env *env = self;
-    mj_deleteData(env->data);
-    if (env->shared) mujoco_model_release(env->shared);
-    free(env);
-}
-
-static int write_spec(const struct task *task, const struct farm_env_config *config, struct farm_env_spec *spec,
-                      char *error, size_t error_bytes) {
-    struct mujoco_env *env = make_env(task, config, error, error_bytes);
-    if (!env) return -1;
-    *spec = (struct farm_env_spec){
-        .obs_count = 1,
-        .obs[0] = {.name = "obs", .dtype = FARM_F32, .rank = 1, .dims = {(uint32_t)mujoco_observed(env)}},
-        .action = {.kind = FARM_ACTION_CONTINUOUS, .dims = (uint32_t)env->model->nu},
-        .frames_per_step = 1,
-    };
-    for (mjtSize i = 0; i < env->model->nu; i++) {
-        spec->action.low[i] = (float)env->model->actuator_ctrlrange[2 * i];
-        spec->action.high[i] = (float)env->model->actuator_ctrlrange[2 * i + 1];
-    }
-    destroy(env);
-    return 0;
-}
-
-// From the positions and velocities in mjData.
-static void start_episode(struct mujoco_env *env, void *const *obs) {
-    mj_forward(env->model, env->data);
-    env->steps = 0;
-    mujoco_observe(env, obs[0]);
-}
-
-static void reset(void *self, void *const *obs) {
-    struct mujoco_env *env = self;
-    mj_resetData(env->model, env->data);
-    env->task->robot->start(env);
-    start_episode(env, obs);
-}
-
-// For tests: starts an episode at these positions [nq] and velocities [nv].
-FARM_ENV_EXPORT void farm_mujoco_set_state(void *self, const double *qpos, const double *qvel, void *const *obs) {
-    struct mujoco_env *env = self;
-    mj_resetData(env->model, env->data);
-    memcpy(env->data->qpos, qpos, (size_t)env->model->nq * sizeof *qpos);
-    memcpy(env->data->qvel, qvel, (size_t)env->model->nv * sizeof *qvel);
-    start_episode(env, obs);
-}
-
-// MuJoCo has restarted the simulation because its numbers left all bounds.
-static bool was_unstable(const mjData *d) {
-    return d->warning[mjWARN_BADQPOS].number || d->warning[mjWARN_BADQVEL].number || d->warning[mjWARN_BADQACC].number;
-}
-
-static uint32_t step(void *self, const void *action, void *const *obs, float *reward) {
-    struct mujoco_env *env = self;
-    const struct robot *robot = env->task->robot;
-    mjData *d = env->data;
-    const float *controls = action;
-    const double before = robot->measure ? robot->measure(env) : 0;
-    bool terminated = false;
-
-    for (mjtSize i = 0; i < env->model->nu; i++) d->ctrl[i] = controls[i];
-    for (int64_t i = 0; i < env->settings.frame_skip; i++) mj_step(env->model, d);
-    if (env->needs_contact_forces) mj_rnePostConstraint(env->model, d);
-
-    *reward = (float)robot->reward(env, before, &terminated);
-    mujoco_observe(env, obs[0]);
-    if (was_unstable(d)) {
-        float *out = obs[0];
-        for (int i = 0, count = mujoco_observed(env); i < count; i++) out[i] = NAN;
-        *reward = NAN;
-        terminated = false;
-    }
-    const bool truncated = ++env->steps >= env->settings.max_episode_steps;
-    if (!terminated && !truncated) return 0;
-    return (terminated ? FARM_STEP_TERMINATED : 0u) | (truncated ? FARM_STEP_TRUNCATED : 0u) | FARM_STEP_GAME_END;
 }

@@ -1,10 +1,8 @@
 // procgen/*: the 16 games of Procgen 0.10.7 through the C interface of its library, without Python. Observations are
-// 64x64x3 bytes (RGB), actions 15 combinations of keys, one frame per step; libenv.h gives the meaning of steps. Runs
-// in an actor process, one thread.
+// 64x64x3 bytes (RGB), actions 15 combinations of keys, one frame per step, as libenv.h describes. Runs in one thread.
 //
 // The library (libenv.so of the wheel `procgen`, MIT, x86-64 Linux only) and its images come from option lib, else from
-// $FARM_PROCGEN (the library or its folder), else from procgen/ beside this plug-in or beside its folder, where `make
-// deps` puts them.
+// $FARM_PROCGEN (the library or its folder), else from procgen/ beside this plug-in or its folder (`make deps`).
 //
 // Options, with Procgen's defaults: distribution_mode easy|hard|extreme|memory|exploration (hard; the last three for
 // some games only), num_levels (0: all), start_level (0), use_sequential_levels, center_agent (true), use_backgrounds
@@ -17,8 +15,7 @@
 // 1. Each step the game draws into the given memory, because the address of its buffer is known, so libenv.h's copy is
 // saved. It draws there only within that step. Any other build draws into its own buffer, which is copied.
 //
-// 2. All processes share the backgrounds in lean/, beside the images. Any other build, or one without lean/, loads all
-// images of all games: 1.9 s and 340 MB per process.
+// 2. All processes share the backgrounds in lean/, beside the images; else each loads all: 1.9 s and 340 MB.
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -297,8 +294,7 @@ static void *load_word(const void *object, size_t offset) {
 
 // ---- lean images ----
 
-// lean/ beside assets/ (tools/build/procgen.sh makes it) has one pixel in place of each background, and backgrounds.raw
-// with the pixels of all, which all processes map.
+// lean/ beside assets/ (tools/build/procgen.sh) has one pixel for each background; backgrounds.raw has their pixels.
 static const char lean_magic[] = "procgen pictures";
 #define LEAN_IS_WRONG                                                                                                  \
     "%s is not made for Procgen's library beside it: remove it and run %s in actorfarm's source folder"
@@ -534,15 +530,11 @@ static void procgen_reset(void *env, void *const *obs) {
 GAME_LIST(GAME_FUNCTIONS)
 
 #define GAME_API(game, extreme, memory, level, text)                                                                   \
-    {.abi_version = FARM_ENV_ABI_VERSION,                                                                              \
-     .struct_bytes = sizeof(struct farm_env_api),                                                                      \
-     .name = "procgen/" #game,                                                                                         \
-     .about = text,                                                                                                    \
-     .spec = spec_##game,                                                                                              \
-     .create = create_##game,                                                                                          \
-     .destroy = procgen_destroy,                                                                                       \
-     .reset = procgen_reset,                                                                                           \
-     .step = procgen_step},
+    {FARM_ENV_ABI_VERSION, sizeof(struct farm_env_api),                                                                \
+     "procgen/" #game,     text,                                                                                       \
+     spec_##game,          create_##game,                                                                              \
+     procgen_destroy,      procgen_reset,                                                                              \
+     procgen_step,         NULL},
 static const struct farm_env_api apis[GAMES] = {GAME_LIST(GAME_API)};
 
 FARM_ENV_EXPORT const struct farm_env_api *farm_env_at(size_t index) {
