@@ -2,7 +2,6 @@
 // checkpoint names environment, options and network. Games are played to their end: a lost life does not end them.
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>

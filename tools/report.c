@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/cli.h"
 #include "base/file.h"

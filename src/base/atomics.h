@@ -43,8 +43,7 @@ static inline void farm_fence_full(void) {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
-// Orders earlier stores past the caches (farm/obs.h) before every later store, which on x86 nothing else does.
-// Elsewhere there are none.
+// Orders earlier stores past the caches (farm/obs.h) before later stores, which on x86 nothing else does. Else: none.
 static inline void farm_fence_streams(void) {
 #if defined(__x86_64__)
     __builtin_ia32_sfence();

@@ -25,8 +25,7 @@ void farm_bitmap_clear(struct farm_bitmap *set, int bit);
 
 int farm_bitmap_count(const struct farm_bitmap *set);
 
-// The smallest member that is >= from, or -1. Loop: for (int b = farm_bitmap_next(s, 0); b >= 0; b =
-// farm_bitmap_next(s, b + 1)).
+// The smallest member >= from, or -1: for (int b = farm_bitmap_next(s, 0); b >= 0; b = farm_bitmap_next(s, b + 1)).
 int farm_bitmap_next(const struct farm_bitmap *set, int from);
 
 // *set |= other, *set &= other, *set &= ~other.
@@ -41,8 +40,7 @@ enum farm_status farm_bitmap_parse(const char *text, struct farm_bitmap *set, st
 // Writes the list form, always terminated; a list longer than `size` (>= 4) bytes ends in "...". Returns text.
 char *farm_bitmap_format(const struct farm_bitmap *set, char *text, size_t size);
 
-// Lets the calling thread run on these CPUs only (sched_setaffinity). An empty set is FARM_E_INVALID; FARM_E_IO: the
-// kernel refuses, for instance because the cpuset has shrunk.
+// Lets the calling thread run on these CPUs only (sched_setaffinity). FARM_E_INVALID: an empty set; FARM_E_IO: refused.
 enum farm_status farm_bitmap_pin(const struct farm_bitmap *cpus, struct farm_error *err);
 // The same with one CPU; FARM_E_INVALID: not a CPU's number.
 enum farm_status farm_bitmap_pin_to(int cpu, struct farm_error *err);

@@ -1,5 +1,4 @@
-// See cgroup.h. File formats: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ of the Linux sources, proc(5) for
-// mountinfo.
+// See cgroup.h. Formats: admin-guide/cgroup-v2.rst and cgroup-v1/ of Linux's Documentation; mountinfo: proc(5).
 #include "base/cgroup.h"
 
 #include <math.h>
@@ -29,8 +28,7 @@ struct hierarchy {
     char group[PATH_BYTES]; // "" or "/a/b"
 };
 
-// A file's number of bytes. UINT64_MAX: "max", v1's "unlimited" (LONG_MAX rounded to pages), not a number, or no file
-// (name may be NULL).
+// A file's number of bytes. UINT64_MAX: "max", v1's "unlimited" (LONG_MAX in pages), no number, no file, or name NULL.
 static uint64_t read_bytes(const char *directory, const char *name) {
     char text[64], *end;
     if (!name || !farm_file_text(text, sizeof text, "%s/%s", directory, name)) return UINT64_MAX;
@@ -46,8 +44,7 @@ static bool list_has(const char *list, const char *word) {
     return false;
 }
 
-// The group of this process in the hierarchy that holds a controller (NULL: in v2's), as /proc/self/cgroup names it;
-// "": it does not.
+// This process's group in the hierarchy that holds a controller (NULL: in v2's), by /proc/self/cgroup; "": none.
 static void find_group(const char *root, const char *controller, char group[PATH_BYTES]) {
     char file_path[PATH_BYTES], line[LINE_BYTES];
     group[0] = 0;
@@ -55,8 +52,7 @@ static void find_group(const char *root, const char *controller, char group[PATH
     FILE *file = fopen(file_path, "re");
     if (!file) return;
     while (fgets(line, sizeof line, file)) { // "4:memory:/a/b", "0::/a/b"
-        char *controllers = strchr(line, ':');
-        char *path = controllers ? strchr(++controllers, ':') : NULL;
+        char *controllers = strchr(line, ':'), *path = controllers ? strchr(++controllers, ':') : NULL;
         if (!path) continue;
         *path++ = 0;
         path[strcspn(path, "\n")] = 0;

@@ -1,7 +1,6 @@
 // The limits that control groups set for this process (CPUs, CPU time, memory), and how often its quota stopped it.
 // Reads cgroup v2, v1 and both mounted together, from the process's group up to the mount's root, and keeps the
-// tightest limit of all levels. Runs in the supervisor, in tools and in each process that creates a segment; no state.
-// Does not watch for later changes.
+// tightest limit of all levels, now. Runs in the supervisor, in tools and in each process that creates a segment.
 #ifndef FARM_BASE_CGROUP_H
 #define FARM_BASE_CGROUP_H
 
@@ -30,8 +29,7 @@ struct farm_cgroup_limits {
 };
 
 // root: prefix of every path; "" for the running system, or a folder with a recorded one: proc/self/cgroup,
-// proc/self/mountinfo and the groups' files under the mount points of mountinfo. Missing or unreadable files
-// (containers hide some) mean no limit.
+// proc/self/mountinfo and the groups' files under its mount points. A missing file (containers hide some): no limit.
 void farm_cgroup_read(const char *root, struct farm_cgroup_limits *out);
 
 // Processes of this process's groups that the out-of-memory killer has killed since the groups were made: of the level

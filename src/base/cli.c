@@ -63,8 +63,7 @@ static size_t edit_distance(const char *a, const char *b) {
         size_t diagonal = row[0];
         row[0] = i;
         for (size_t j = 1; j <= m; j++) {
-            size_t change = diagonal + (a[i - 1] != b[j - 1]);
-            size_t gap = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
+            size_t change = diagonal + (a[i - 1] != b[j - 1]), gap = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
             diagonal = row[j];
             row[j] = change < gap ? change : gap;
         }
@@ -136,8 +135,7 @@ static const struct farm_cli_flag *find_flag(const struct farm_cli *cli, const c
 // Handles argv[*at], which starts with dashes; moves *at over a value in the next word.
 static enum farm_status parse_flag(const struct farm_cli *cli, int argc, char **argv, int *at, struct farm_error *err) {
     char name[WORD_MAX];
-    const char *word = argv[*at] + (argv[*at][1] == '-' ? 2 : 0);
-    const char *equals = strchr(word, '=');
+    const char *word = argv[*at] + (argv[*at][1] == '-' ? 2 : 0), *equals = strchr(word, '=');
     size_t length = equals ? (size_t)(equals - word) : strlen(word);
     if (length >= sizeof name) return farm_fail(err, FARM_E_USAGE, "unknown flag --%.40s...", word);
     memcpy(name, word, length);

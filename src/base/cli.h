@@ -41,8 +41,7 @@ struct farm_cli {
     size_t flag_count;
     struct farm_cli_words *words; // takes all positional words; NULL: farm_cli_parse's `word` takes one at most
     // Sets flags that are not in `flags` (recipe keys). value is NULL if none is given with '=' and the next word
-    // starts with "--" or is missing: a boolean key takes that as true. Returns FARM_E_NOT_FOUND if it does not know
-    // the name. May be NULL.
+    // starts with "--" or is missing (a boolean key: true). FARM_E_NOT_FOUND: it does not know the name. May be NULL.
     enum farm_status (*other)(void *context, const char *name, const char *value, struct farm_error *err);
     const char *(*other_name)(void *context, size_t i); // i-th name that `other` knows, NULL at the end; may be NULL
     void (*other_help)(void *context);                  // prints its part of --help; may be NULL
@@ -50,8 +49,7 @@ struct farm_cli {
 };
 
 // Parses argv[1..argc) (argv[0] is skipped). `word`: the one positional word that the program takes (unchanged if none
-// is given); NULL: it takes none, or cli->words takes them all. *help: --help or -h is given; nothing else is checked
-// then. Errors: FARM_E_USAGE with the sentence for the user.
+// is given); NULL: it takes none, or cli->words has them. *help: --help or -h (nothing else is checked). FARM_E_USAGE.
 enum farm_status farm_cli_parse(const struct farm_cli *cli, int argc, char **argv, const char **word, bool *help,
                                 struct farm_error *err);
 void farm_cli_print_help(const struct farm_cli *cli);

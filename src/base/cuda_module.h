@@ -5,8 +5,7 @@
 
 #include "base/status.h"
 
-// Stores the address of the function `name` in the function pointer that `entry` points to.
-// FARM_E_UNSUPPORTED, with the reason.
+// Stores the function `name` in the function pointer that `entry` points to. FARM_E_UNSUPPORTED, with the reason.
 enum farm_status farm_cuda_module_open(const char *path, const char *name, void *entry, struct farm_error *err);
 
 // FARM_E_UNSUPPORTED: the message for an object that was built from another commit than this program.

@@ -15,16 +15,13 @@
 enum farm_status farm_file_fail(const char *path, struct farm_error *err);
 
 // Reads the file into *data (malloc'd, the caller frees; a zero byte follows the contents) and its length into *bytes.
-// Errors: FARM_E_NOT_FOUND, FARM_E_PERMISSION, FARM_E_FORMAT longer than bytes_max or no regular file,
-// FARM_E_LIMIT no memory, FARM_E_IO.
+// FARM_E_FORMAT: longer than bytes_max, or no regular file; FARM_E_NOT_FOUND, _PERMISSION, _LIMIT (memory), _IO.
 enum farm_status farm_file_read(const char *path, size_t bytes_max, char **data, size_t *bytes, struct farm_error *err);
 
-// Files of /proc and /sys are read below a root: "" for the running system, or a folder with recorded files. Returns ""
-// for NULL and "/", else root.
+// Files of /proc and /sys are read below a root: a folder with recorded files, or "" (from NULL and "/"): the system's.
 const char *farm_file_root(const char *root);
 
-// The start of the file at the formatted path: at most size - 1 bytes, terminated. False, and "": the file is missing
-// or empty.
+// The start of the file at the formatted path: at most size - 1 bytes, terminated. False, and "": missing or empty.
 bool farm_file_text(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 // Its first line, without the newline.
 bool farm_file_line(char *line, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -33,8 +30,7 @@ uint64_t farm_file_number(const char *text, const char *key);
 // Cuts "always [madvise] never" down to the word in brackets. NULL: no word is in brackets.
 char *farm_file_choice(char *line);
 
-// Replaces the file: temporary file beside it, fsync, rename, fsync of the folder. The temporary file is removed on
-// errors.
+// Replaces the file: temporary file beside it (removed on errors), fsync, rename, fsync of the folder.
 enum farm_status farm_file_replace(const char *path, const void *data, size_t bytes, struct farm_error *err);
 
 // Whether farm_file_replace can write there, before the work whose result it will hold: makes the temporary file and

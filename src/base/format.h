@@ -1,10 +1,7 @@
 // Numbers as short texts for tables, progress lines and reports; words of commands that the user may paste. Each
-// function returns its text by value, so that it can be printed in place: printf("%s", farm_format_count(n).text). Pure
-// functions.
+// function returns its text by value, so that it can be printed in place: printf("%s", farm_format_count(n).text).
 #ifndef FARM_BASE_FORMAT_H
 #define FARM_BASE_FORMAT_H
-
-#include <stdint.h>
 
 struct farm_number_text {
     char text[24];

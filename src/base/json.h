@@ -1,6 +1,5 @@
 // JSON documents as the project prints them, over jansson: keys keep their order, numbers that are not finite become
-// null, and a document is printed whole or as one line. Runs in the supervisor and in tools. Lack of memory aborts:
-// documents are small.
+// null, and a document is printed whole or as one line. Runs in the supervisor and in tools. Lack of memory aborts.
 #ifndef FARM_BASE_JSON_H
 #define FARM_BASE_JSON_H
 

@@ -11,8 +11,7 @@
 // Larger magnitudes are invalid: their products in a network of ordinary weights would leave f32's range.
 #define FARM_NUMBER_MAX 1e9f
 
-// Whether all are finite and at most FARM_NUMBER_MAX. The bits of floats order like their magnitudes, with infinities
-// and NaN last.
+// Whether all are finite and at most FARM_NUMBER_MAX. Floats' bits order like their magnitudes, infinities, NaN last.
 static inline bool farm_numbers_sensible(const float *numbers, size_t count) {
     const float most = FARM_NUMBER_MAX;
     uint32_t most_bits, bits, beyond = 0;

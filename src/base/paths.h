@@ -40,8 +40,7 @@ enum farm_status farm_path_setup(char *path, size_t path_bytes, struct farm_erro
 // The folder of the supplied plug-ins (NAME.so offers the environments NAME/...).
 enum farm_status farm_path_envs(char *path, size_t path_bytes, struct farm_error *err);
 
-// A file that this user's farms keep between runs: in $XDG_CACHE_HOME/actorfarm, else ~/.cache/actorfarm,
-// which is made. False if that fails.
+// A file that this user's farms keep, in $XDG_CACHE_HOME/actorfarm (else ~/.cache), which is made. False if that fails.
 bool farm_path_cache(const char *name, char *path, size_t path_bytes);
 
 // The CUDA backend: $FARM_CUDA_BACKEND, else libfarm_cuda.so beside the binary or in PREFIX/lib/farm.
@@ -51,8 +50,7 @@ enum farm_status farm_path_cuda(char *path, size_t path_bytes, struct farm_error
 // device at the first call), or FARM_CUDA_BACKEND names a backend. Does not open any of them.
 bool farm_path_gpu(void);
 
-// Cuts "PATH:NAME" behind the longest PATH that exists, so that folders may hold colons. Returns NAME; NULL: the whole
-// text is an existing path, or no part of it is.
+// Cuts "PATH:NAME" behind the longest PATH that exists (folders may hold colons). Returns NAME; NULL: nothing was cut.
 const char *farm_path_cut_name(char *text);
 
 #endif

@@ -1,5 +1,4 @@
-// Runs a program to its end and reads what it prints, or a function in a child, with a time limit. For the supervisor
-// before any worker, and for tools.
+// Runs a program, or a function in a child, with a time limit. For the supervisor before any worker, and for tools.
 #ifndef FARM_BASE_PROGRAM_H
 #define FARM_BASE_PROGRAM_H
 
@@ -14,8 +13,7 @@ struct farm_program {
     const char *path; // without a slash: found in PATH
     char *const *argv, *const *environment;
     const char *label; // prefix of its messages on stderr; removed
-    // In a new process group, which Ctrl-C in the terminal does not reach. A program that SIGINT, SIGTERM or SIGHUP
-    // kills is started again, at most twice.
+    // In a new process group, out of Ctrl-C's reach. SIGINT, SIGTERM or SIGHUP killed it: started again, at most twice.
     bool apart;
     double limit_s;
     // May be NULL; called ten times a second: true ends the program (if apart, its process group) by SIGTERM, and what

@@ -7,12 +7,10 @@
 // Sorts in place, ascending. The samples hold no NAN.
 void farm_sort(double *samples, size_t count);
 
-// The value below which `share` (0 to 1) of the sorted samples lie, interpolated between two neighbours as R's
-// quantile() does by default. NAN without samples.
+// The value below which `share` (0 to 1) of the sorted samples lie, as R's quantile() by default. NAN without samples.
 double farm_quantile(const double *sorted, size_t count, double share);
 
-// Sorts in place and returns the median; *spread (unless NULL) receives (75th - 25th percentile) / median. NAN without
-// samples.
+// Sorts in place; returns the median and *spread (unless NULL): (75th - 25th percentile) / median. No samples: NAN.
 double farm_median(double *samples, size_t count, double *spread);
 
 #endif

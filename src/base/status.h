@@ -5,8 +5,6 @@
 #ifndef FARM_BASE_STATUS_H
 #define FARM_BASE_STATUS_H
 
-#include <stdarg.h>
-
 enum farm_status {
     FARM_OK = 0,
     FARM_E_USAGE,       // wrong flag, key or value given by the user

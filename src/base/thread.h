@@ -1,5 +1,4 @@
-// Threads and the signals of a process: which thread receives them, and on which stack; how large stacks are. Runs in
-// every process.
+// Threads and signals of any process: which thread receives them, on which stack; how large stacks are.
 #ifndef FARM_BASE_THREAD_H
 #define FARM_BASE_THREAD_H
 
@@ -10,8 +9,7 @@
 
 #include "base/status.h"
 
-// Starts a thread that receives no signals. Tools such as `top -H` and perf show it as "NAME NUMBER" (0: "NAME"), cut
-// after 15 characters. Returns 0 or an error number.
+// Starts a thread without signals, "NAME NUMBER" (0: "NAME") in `top -H` and perf. Returns 0 or an error number.
 int farm_thread_start(pthread_t *thread, const char *name, uint32_t number, void *(*body)(void *), void *argument);
 
 // Signals that request this program's end: SIGINT, SIGTERM, and SIGHUP unless it is ignored, as under nohup.

@@ -50,8 +50,7 @@ enum farm_status farm_board_make(size_t count, uint32_t buffers, int node, struc
                                  struct farm_error *err);
 void farm_board_free(struct farm_board *board); // after its readers' last use; NULL is permitted
 
-// Adds a reader between two calls of the writer; it must stay where it is until the writer's last call. FARM_E_LIMIT:
-// FARM_BOARD_READERS_MAX have come.
+// Adds a reader between two calls of the writer; it stays put until the last. FARM_E_LIMIT: FARM_BOARD_READERS_MAX.
 enum farm_status farm_board_attach(struct farm_board *board, struct farm_board_reader *reader, struct farm_error *err);
 
 // Writer: copies `params` [count] into a free buffer and makes it version `version`, not below the one before. False:
@@ -67,8 +66,7 @@ static inline uint64_t farm_board_version(const struct farm_board_reader *reader
     return (farm_load_acquire(&reader->board->newest) >> 8) - 1;
 }
 
-// Reader: the newest parameters, which stay as they are until farm_board_unpin. NULL: none yet. Lock-free: tries again
-// only if the writer has published meanwhile.
+// Reader: the newest parameters, fixed until farm_board_unpin. NULL: none yet. Lock-free: retries after a publication.
 static inline const float *farm_board_pin(struct farm_board_reader *reader, uint64_t *version) {
     const struct farm_board *board = reader->board;
     uint64_t word = farm_load_relaxed(&board->newest), seen = 0;

@@ -1,6 +1,5 @@
 // Address of a learner's bridge: "HOST:PORT", "[v6]:PORT", or "@FILE" that holds one; the addresses that a connection
-// without a key may use; the network card for an address. Runs in supervisors before any worker, and in bridges. Sends
-// nothing except name queries.
+// without a key may use; the network card for an address. Runs in supervisors before any worker, and in bridges.
 #ifndef FARM_BRIDGE_ADDRESS_H
 #define FARM_BRIDGE_ADDRESS_H
 

@@ -31,8 +31,7 @@ enum farm_control_kind {
 struct farm_control_message {
     uint32_t kind;    // enum farm_control_kind
     uint32_t session; // place
-    uint32_t ring, count;
-    uint32_t actor, shard;
+    uint32_t ring, count, actor, shard;
     uint32_t reason; // enum farm_wire_reason
     uint32_t zero;
     uint64_t generation, machine;
@@ -47,8 +46,7 @@ enum farm_status farm_control_make(int *supervisor, int *bridge, struct farm_err
 bool farm_control_send(int fd, const struct farm_control_message *message);
 // False: there is no message. Discards invalid ones and closes their descriptors.
 bool farm_control_receive(int fd, struct farm_control_message *message);
-// For benchmarks and tests without a supervisor. Sends SESSION, a RING for each of the supervisor's rings (actors from
-// first_actor on), and ADMITTED.
+// For benchmarks and tests without a supervisor. Sends SESSION, RING for each ring (actors from first_actor), ADMITTED.
 bool farm_control_send_session(int fd, uint32_t place, const uint8_t *id, const struct farm_ring *rings, uint32_t count,
                                uint32_t first_actor);
 // Writes the generation of a GENERATION message into the ring's lanes and sends GENERATION_IS.

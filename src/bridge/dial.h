@@ -19,8 +19,7 @@ struct farm_dial {
     bool at_once; // the next interval is 0: another bridge has the session, or the path was cut
 };
 
-// Takes the next address and opens a TCP socket for it: non-blocking, close-on-exec, the caller's. FARM_E_PERMISSION:
-// not encrypted, and the address is not private.
+// Opens a TCP socket (non-blocking, close-on-exec) for the next address. FARM_E_PERMISSION: public and not encrypted.
 enum farm_status farm_dial_open(struct farm_dial *dial, uint64_t now_ns, int *fd, struct farm_error *err);
 // After a failed attempt or a cut: sets retry_ns.
 void farm_dial_plan_retry(struct farm_dial *dial, uint64_t now_ns);

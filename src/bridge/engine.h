@@ -55,8 +55,7 @@ struct farm_engine_ops {
     void (*wait)(struct farm_engine *engine, uint64_t timeout_ns); // submits, then sleeps
     uint64_t (*system_calls)(const struct farm_engine *engine);    // so far
     // These two save system calls and may be NULL. watch_counter: call farm_engine_watch_counter. defer_sent: before a
-    // wait(), for a socket that sends: SENT alone need not end that wait (it may). Otherwise SENT comes with the event
-    // that ends it, or after the timeout.
+    // wait(), for a socket that sends: SENT alone need not end it, and may come with what does.
     void (*watch_counter)(struct farm_engine *engine, uint32_t number, int fd);
     void (*defer_sent)(struct farm_engine *engine, uint32_t socket);
 };

@@ -1,5 +1,4 @@
-// Parts of an engine: a receive or send in progress, the queue of events, a listener. For engine_poll.c, engine_uring.c
-// and the tests' memory engine. Allocates nothing.
+// Parts of all engines: a receive or send in progress, the queue of events, a listener. Allocates nothing.
 #ifndef FARM_BRIDGE_ENGINE_STATE_H
 #define FARM_BRIDGE_ENGINE_STATE_H
 
@@ -13,8 +12,7 @@ struct farm_transfer {
 };
 
 void farm_transfer_begin(struct farm_transfer *transfer, struct iovec *parts, uint32_t count, size_t least);
-// After a system call or an operation that moved `outcome` bytes (0: the peer has closed, or -errno). True: the
-// transfer has ended with *result.
+// After an operation that moved `outcome` bytes (0: the peer has closed, or -errno). True: it has ended with *result.
 bool farm_transfer_continue(struct farm_transfer *transfer, int64_t outcome, int64_t *result);
 static inline bool farm_transfer_wants_all(const struct farm_transfer *transfer) {
     return transfer->least >= transfer->total;

@@ -5,9 +5,7 @@
 #include <errno.h>
 #include <liburing.h>
 #include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -455,8 +453,7 @@ static void resume_listener(struct farm_engine *engine) {
     add_want(engine, WATCH, LISTENER);
 }
 
-// The first turn without completions leaves the submission to wait(), which submits and sleeps in one call; the next
-// turn without a wait submits.
+// The first turn without completions leaves submitting to wait(), in one call; the next turn without a wait submits.
 static uint32_t turn(struct farm_engine *engine, struct farm_engine_event *events, uint32_t room) {
     collect(engine);
     if (engine->queue.count) return take_events(engine, events, room);

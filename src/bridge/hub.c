@@ -2,7 +2,6 @@
 #include "bridge/hub.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -198,8 +197,7 @@ static bool is_stranger(const struct hub_peer *peer) {
     return peer && !peer->link.known && peer->link.state != FARM_LINK_VACANT && peer->link.state != FARM_LINK_CLOSING;
 }
 
-// If there are too many strangers, closes the oldest of those from the address that has most of them, so that one
-// machine cannot keep the others out.
+// If there are too many strangers, closes the oldest of the address with most, so that it cannot keep the others out.
 static void limit_strangers(struct farm_hub *hub) {
     uint32_t all = 0, most = 0;
     struct hub_peer *oldest = NULL;

@@ -12,8 +12,7 @@ struct farm_key {
     uint8_t bytes[FARM_KEY_BYTES];
 };
 
-// Makes a new file that only its owner may read. FARM_E_USAGE: it exists and stays unchanged; FARM_E_NOT_FOUND,
-// FARM_E_PERMISSION, FARM_E_IO.
+// Makes a file that only its owner may read. FARM_E_USAGE: it exists; FARM_E_NOT_FOUND, FARM_E_PERMISSION, FARM_E_IO.
 enum farm_status farm_key_make(const char *path, struct farm_error *err);
 // FARM_E_NOT_FOUND, FARM_E_PERMISSION (others may read it, or another user owns it), FARM_E_FORMAT.
 enum farm_status farm_key_load(const char *path, struct farm_key *key, struct farm_error *err);

@@ -74,14 +74,11 @@ enum farm_status farm_link_make(struct farm_link *link, const struct farm_engine
 void farm_link_begin(struct farm_link *link, uint64_t now_ns);
 // Handles an event of this link's socket; may change link->state.
 void farm_link_event(struct farm_link *link, const struct farm_engine_event *event, uint64_t now_ns);
-// To be called several times a second. Closes a peer that was silent for 10 s, an unknown one after 5 s, and a link
-// 1 s after its last message.
+// Call it several times a second. Closes a peer silent for 10 s, an unknown one after 5 s, a link 1 s after its last.
 void farm_link_tick(struct farm_link *link, uint64_t now_ns);
-// A client's, after a tick: whether the peer's TCP does not acknowledge sent bytes. It does so even if the peer's
-// process is slow or stopped.
+// A client's, after a tick: whether the peer's TCP, not its process, does not acknowledge sent bytes.
 bool farm_link_is_stalled(const struct farm_link *link);
-// HEARTBEAT: sends one with the present time; answers one, or merges the time of an echo into the smoothed
-// *round_trip_ns (NULL: discards it).
+// HEARTBEAT: sends one with the time; answers one, or smooths an echo's time into *round_trip_ns (NULL: discards it).
 void farm_link_send_heartbeat(struct farm_link *link, uint64_t now_ns);
 void farm_link_handle_heartbeat(struct farm_link *link, const struct farm_wire_entry *entry, uint64_t now_ns,
                                 uint64_t *round_trip_ns);
@@ -101,8 +98,7 @@ void farm_link_frame(struct farm_link *link, enum farm_wire_type type);
 bool farm_link_add(struct farm_link *link, const struct farm_wire_entry *entry, const struct iovec *parts,
                    uint32_t count);
 void farm_link_commit(struct farm_link *link);
-// A message (one entry; copies the payload), sent before any later frame. last: nothing is sent after it, and the link
-// closes with the peer or after 1 s.
+// A message (one entry; copies the payload), sent before later frames. last: the link then closes, at most 1 s later.
 void farm_link_post(struct farm_link *link, enum farm_wire_type type, const void *payload, size_t bytes, bool last);
 
 #endif

@@ -56,8 +56,7 @@ struct farm_node {
     uint32_t wanted; // places to request
     uint32_t *actors;
 
-    uint64_t now_ns, tick_ns;
-    uint64_t env_steps, lane_steps;
+    uint64_t now_ns, tick_ns, env_steps, lane_steps;
     uint8_t *scratch;
 };
 

@@ -6,8 +6,6 @@
 
 #include <stdint.h>
 
-#include "base/atomics.h"
-
 enum { FARM_BRIDGE_NODES_MAX = 256 };
 enum farm_bridge_node_state { FARM_NODE_ABSENT, FARM_NODE_CONNECTED };
 

@@ -28,13 +28,11 @@ struct farm_tls {
     const struct farm_tls_context *context;
     SSL *ssl;
     bool done, began;
-    uint64_t received_bytes, copied_bytes;
-    uint64_t records, rekey_records, rekeyed;
+    uint64_t received_bytes, copied_bytes, records, rekey_records, rekeyed;
     size_t in_from, in_to;        // what OpenSSL has not read of `in`
     size_t out_bytes, lent_bytes; // in `out`; lent: returned by farm_tls_output
     uint8_t gathered[RECORD_BYTES];
-    uint8_t in[INPUT_BYTES];
-    uint8_t out[FARM_TLS_BUFFER_BYTES];
+    uint8_t in[INPUT_BYTES], out[FARM_TLS_BUFFER_BYTES];
 };
 
 // ---- buffers as a BIO ----

@@ -36,11 +36,9 @@ void farm_tls_sent(struct farm_tls *tls);
 // Continues the handshake as far as the input allows. *done: it has ended. FARM_E_PERMISSION: the keys differ;
 // FARM_E_FORMAT: the peer does not use this protocol. After a failure there may be output for the peer: an alert.
 enum farm_status farm_tls_handshake(struct farm_tls *tls, bool *done, struct farm_error *err);
-// Reads up to `bytes`; *got 0: more input is needed. FARM_E_DEAD: the peer has closed; FARM_E_FORMAT: a forged,
-// repeated or damaged record.
+// Reads up to `bytes`; *got 0: needs more input. FARM_E_DEAD: closed by the peer; FARM_E_FORMAT: a bad record.
 enum farm_status farm_tls_read(struct farm_tls *tls, void *to, size_t bytes, size_t *got, struct farm_error *err);
-// Encrypts the parts from byte *taken on, until the buffer is full or all is taken. Joins small parts into full
-// records. To be called while there is no output.
+// Encrypts parts from byte *taken on, as far as the buffer holds, in full records. Only while there is no output.
 enum farm_status farm_tls_write(struct farm_tls *tls, const struct iovec *parts, uint32_t count, size_t *taken,
                                 struct farm_error *err);
 

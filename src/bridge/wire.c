@@ -1,5 +1,4 @@
-// See wire.h. A message is a table of fields, each with its place in the struct; one function writes any table, one
-// reads it. Words travel as they lie in memory.
+// See wire.h. A message is a table of fields with their places in the struct, for one writer and one reader.
 #include "bridge/wire.h"
 
 #include <string.h>

@@ -1,6 +1,5 @@
 // The bridge's wire format (docs/WIRE.md gives every byte): frames of a header, up to 64 entries and their payloads,
-// little endian. Converts bytes to structs and back and checks every count and length. No I/O, no allocation. Runs in
-// both bridges and in their supervisors.
+// little endian. Converts bytes to structs and back and checks every count and length. No I/O, no allocation.
 //
 //   header 32 B | entries 32 B each | payload of entry 0 | payload of entry 1 | ...
 //
@@ -115,8 +114,7 @@ struct farm_wire_offer {
     struct farm_ring_spec spec; // steps: the learner's; a node's rings have their own
     uint64_t seed;
     uint32_t window; // steps of a window of training
-    char env[FARM_WIRE_OPTION_BYTES];
-    char bad_values[16];
+    char env[FARM_WIRE_OPTION_BYTES], bad_values[16];
     uint32_t option_count;
     char options[FARM_WIRE_OPTIONS_MAX][2][FARM_WIRE_OPTION_BYTES]; // key, value
 };

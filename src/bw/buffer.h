@@ -40,8 +40,7 @@ bool farm_bw_pages_available(const char *root, enum farm_bw_pages pages, char *r
 
 // ---- CPUs and sizes ----
 
-// Fills cpus (room for `most`) with CPUs that this process may use, one a physical core, in the machine's order. node
-// -1: on all nodes. Returns their number.
+// Fills cpus [most] with allowed CPUs, one a core, in the machine's order. node -1: on all nodes. Returns their number.
 int farm_bw_cpus(const struct farm_machine *machine, int node, int *cpus, int most);
 
 // The node of a CPU's memory; -1: unknown.

@@ -31,8 +31,7 @@ double farm_bw_clock_share(const struct farm_bw_clock *clock, int figures);
 // Whether the caller ended the measurement.
 bool farm_bw_is_stopped(const struct farm_bw_setup *setup);
 
-// How many of `bytes` can be worked on `times` times within `seconds` if working on `piece` bytes once takes `took_s`.
-// Whole lines, at least one, at most `bytes`.
+// How many of `bytes`, in whole lines, can be worked on `times` times within `seconds` if `piece` bytes take `took_s`.
 uint64_t farm_bw_bytes_in_time(uint64_t bytes, uint64_t piece, double took_s, double times, double seconds);
 
 // After one figure of many: FARM_E_LIMIT (too little memory) becomes a note and FARM_OK, so that the others are

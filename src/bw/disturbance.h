@@ -7,7 +7,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/status.h"
 #include "topo/machine.h"
 
 enum { FARM_BW_FINDINGS_MAX = 16 };

@@ -1,5 +1,4 @@
-// How many steps of an environment a machine's memory could carry at all, from measured bandwidths: the ceiling that
-// `farm bw --env` compares a farm with. A pure function.
+// The most steps of an environment that memory could carry, from measured bandwidths, for `farm bw --env`. Pure.
 //
 // Counted for each step of one environment: the actor's one write of the observation; the learner's reads of it
 // (`host_reads`: one if only inference reads it, two if the CPU also trains on it); reward, flags, action and answer,

@@ -5,10 +5,7 @@
 #define FARM_BW_FIGURE_H
 
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include "base/status.h"
 #include "kernels/bandwidth.h"
 #include "topo/machine.h"
 

@@ -1,6 +1,5 @@
 // What crosses the bus between a NUMA node and a GPU, and between two GPUs: what is measured, and its results. Only
-// bw/cuda/, a part of libfarm_cuda.so, includes CUDA; farm_bw_gpu_open opens it on demand. After that the process must
-// not fork children that go on without exec.
+// bw/cuda/, in libfarm_cuda.so (farm_bw_gpu_open), includes CUDA. After that the process must not fork without exec.
 //
 // GB are 1e9 bytes and bytes are counted one way, as in nvbandwidth; a sample is as many whole passes as last about 10
 // ms between two events of the GPU. Data are compared after the last sample, outside the time. Runs in one thread,
@@ -16,8 +15,7 @@ enum farm_bw_gpu_memory { FARM_BW_GPU_PINNED, FARM_BW_GPU_REGISTERED, FARM_BW_GP
 // BOTH: at once; the bytes of both from the common start to the later end.
 enum farm_bw_gpu_direction { FARM_BW_GPU_H2D, FARM_BW_GPU_D2H, FARM_BW_GPU_BOTH, FARM_BW_GPU_DIRECTIONS };
 enum farm_bw_gpu_way { FARM_BW_GPU_LOADS, FARM_BW_GPU_BULK, FARM_BW_GPU_WAYS }; // kernels: kernels/cuda/kernels.h
-// How scattered pieces are fetched. ONE_COPY is the reference: as many bytes side by side, from pinned memory. COPIES:
-// a cudaMemcpyAsync each; BATCH: one cudaMemcpyBatchAsync.
+// How pieces are fetched. ONE_COPY, the reference: in one. COPIES: cudaMemcpyAsync each; BATCH: cudaMemcpyBatchAsync.
 enum farm_bw_gpu_gatherer {
     FARM_BW_GPU_ONE_COPY,
     FARM_BW_GPU_BY_LOADS,
@@ -37,8 +35,7 @@ extern const size_t farm_bw_gpu_piece_bytes[FARM_BW_GPU_PIECES];    // 4096, 705
 extern const uint32_t farm_bw_gpu_piece_counts[FARM_BW_GPU_PIECES]; // pieces of a pass, at most
 
 struct farm_bw_gpu_device {
-    char name[256];
-    char pci_bus_id[32];
+    char name[256], pci_bus_id[32];
     int major, minor; // compute capability
     uint64_t memory_bytes;
     int driver; // the newest CUDA that the driver knows: 13000 is 13.0

@@ -25,8 +25,7 @@ struct farm_bw_job {
     const struct farm_measure_config *network;
 };
 
-// A part fills `section`, an empty object, as far as it measures. What this machine cannot give is stated there
-// (`not_measured`, `conditions`) and is not an error.
+// A part fills `section`, an empty object. What cannot be measured is stated there (`not_measured`, `conditions`).
 typedef enum farm_status farm_bw_part(struct farm_bw_job *job, json_t *section, struct farm_error *err);
 farm_bw_part farm_bw_part_memory, farm_bw_part_mix, farm_bw_part_cores, farm_bw_part_pages, farm_bw_part_matrix,
     farm_bw_part_latency, farm_bw_part_tlb, farm_bw_part_loaded, farm_bw_part_handoff, farm_bw_part_ring;

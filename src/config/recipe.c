@@ -403,8 +403,7 @@ static enum farm_status settle_environments(struct farm_recipe *recipe, struct f
 }
 
 enum farm_status farm_recipe_settle(struct farm_recipe *recipe, struct farm_error *err) {
-    uint8_t frames = recipe->layers[FARM_KEY_frames];
-    uint8_t seconds = recipe->layers[FARM_KEY_seconds];
+    uint8_t frames = recipe->layers[FARM_KEY_frames], seconds = recipe->layers[FARM_KEY_seconds];
     if (frames > seconds) recipe->seconds = 0;
     if (seconds > frames) recipe->frames = 0;
     if (strcmp(recipe->algo, "auto") == 0 && recipe->families)

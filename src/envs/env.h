@@ -4,9 +4,7 @@
 
 #include <farm/env.h>
 #include <limits.h>
-#include <stdbool.h>
 
-#include "base/status.h"
 #include "config/recipe.h"
 #include "envs/probe.h"
 

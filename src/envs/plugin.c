@@ -2,7 +2,6 @@
 #include "envs/plugin.h"
 
 #include <dlfcn.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,5 @@
 // Environments in shared objects: opens one, checks its exports (include/farm/env.h) and finds an environment. Opening
-// runs the object's constructors, so the supervisor opens none: a child process does (envs/probe.h). Actors keep theirs
-// open. Does not guard against what a plug-in's functions do.
+// runs the object's constructors, so the supervisor opens none: a child process does (envs/probe.h). Actors keep it.
 #ifndef FARM_ENVS_PLUGIN_H
 #define FARM_ENVS_PLUGIN_H
 

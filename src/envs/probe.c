@@ -4,12 +4,10 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -59,8 +57,7 @@ static enum farm_status read_plugin(const struct request *request, struct shared
     return status;
 }
 
-// The child dies with its parent, in a new process group, with default signals, only descriptors 0, 1 and 2 (output
-// goes to `errors`), and no core file.
+// The child dies with its parent, has a process group, default signals, descriptors 0 to 2 (output: `errors`), no core.
 static void isolate_child(const struct request *request, pid_t parent) {
     const struct sigaction standard = {.sa_handler = SIG_DFL};
     sigset_t empty;

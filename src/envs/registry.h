@@ -17,8 +17,7 @@ bool farm_env_names_file(const char *name);
 
 // Finds the environment recipe->env with its options. The recipe must outlive *env. Errors: FARM_E_USAGE: unknown name
 // (the message has the nearest known one), option or plug-in file; FARM_E_NOT_FOUND: missing package, with the step
-// that installs it (an installed copy makes its Python environment on first need); FARM_E_PERMISSION; FARM_E_FORMAT:
-// unusable plug-in, with the reason.
+// that installs it; FARM_E_PERMISSION; FARM_E_FORMAT: unusable plug-in, with the reason.
 enum farm_status farm_env_find(const struct farm_recipe *recipe, struct farm_env *env, struct farm_error *err);
 
 // The option that ends training episodes at a lost life, or NULL. Evaluation sets it to false.

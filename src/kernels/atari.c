@@ -44,10 +44,8 @@ const uint8_t farm_atari_grey_pal[256] = {
 static void make_taps(struct farm_atari_taps taps[FARM_ATARI_SIDE], int source) {
     const double scale = 1.0 / ((double)FARM_ATARI_SIDE / source);
     for (int i = 0; i < FARM_ATARI_SIDE; i++) {
-        const double begin = i * scale, end = begin + scale;
-        const double covered = fmin(scale, source - begin);
-        const int whole_end = (int)fmin(floor(end), source - 1);
-        const int whole_begin = (int)fmin(ceil(begin), whole_end);
+        const double begin = i * scale, end = begin + scale, covered = fmin(scale, source - begin);
+        const int whole_end = (int)fmin(floor(end), source - 1), whole_begin = (int)fmin(ceil(begin), whole_end);
         struct farm_atari_taps *t = &taps[i];
         t->first = whole_begin;
         t->count = 0;

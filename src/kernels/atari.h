@@ -1,7 +1,6 @@
 // Atari preprocessing in one pass: palette frames → grey → maximum of two frames → 84x84 by area averaging, byte for
 // byte as ALE's vector environment (OpenCV's INTER_AREA on 8-bit pixels, without fused multiply-add). Runs in the
-// actor; the result goes straight into the lane. No memory order. Does not stack frames (the learner does) nor know the
-// emulator.
+// actor; the result goes straight into the lane. Does not stack frames (the learner does) nor know the emulator.
 #ifndef FARM_KERNELS_ATARI_H
 #define FARM_KERNELS_ATARI_H
 
@@ -28,13 +27,11 @@ struct farm_atari_taps {
     float weight[FARM_ATARI_TAPS_MAX];
 };
 
-// Everything that depends on the game only. Read-only once made, so threads may share it; has no pointers, so it may be
-// copied.
+// Everything that depends on the game only. Read-only once made, without pointers: it may be shared and copied.
 struct farm_atari_plan {
     int height;
     uint8_t grey[256];
-    struct farm_atari_taps row[FARM_ATARI_SIDE];
-    struct farm_atari_taps column[FARM_ATARI_SIDE];
+    struct farm_atari_taps row[FARM_ATARI_SIDE], column[FARM_ATARI_SIDE];
     // For the SIMD path. Weights in whole numbers: a column's sum to 40, a row's to row_units.
     int row_units;
     int16_t row_weight[FARM_ATARI_SIDE][FARM_ATARI_TAPS_MAX + 1];
@@ -55,8 +52,7 @@ enum farm_status farm_atari_plan_init(struct farm_atari_plan *plan, int height, 
 void farm_atari_preprocess(const struct farm_atari_plan *plan, const uint8_t *frame_a, const uint8_t *frame_b,
                            uint8_t *out);
 
-// The same in plain C, in OpenCV's order of float operations: the fast path's reference, and the path of other
-// machines.
+// The same in plain C, in OpenCV's order of float operations: the fast path's reference, and other machines' path.
 void farm_atari_preprocess_portable(const struct farm_atari_plan *plan, const uint8_t *frame_a, const uint8_t *frame_b,
                                     uint8_t *out);
 

@@ -93,8 +93,7 @@ uint64_t farm_bandwidth_run(const struct farm_bandwidth_work *work, enum farm_ba
                             uint64_t first_pass, uint64_t passes);
 
 // Fills d with its contents before the first pass and, with `sources`, a and b with their values, which are the same
-// for all ops and never change. Whole numbers, small enough that every result is exact in double for fewer than 2^31
-// passes.
+// for all ops and never change. Whole numbers, so small that doubles are exact for fewer than 2^31 passes.
 void farm_bandwidth_fill(const struct farm_bandwidth_work *work, bool sources);
 
 // The scalar of a pass: a whole number from 1 to 1024.

@@ -15,8 +15,6 @@
 #ifndef FARM_KERNELS_BANDWIDTH_LOOPS_H
 #define FARM_KERNELS_BANDWIDTH_LOOPS_H
 
-#include <assert.h>
-
 #include "kernels/bandwidth.h"
 
 #define BANDWIDTH_INLINE static inline __attribute__((always_inline))

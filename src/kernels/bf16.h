@@ -1,5 +1,4 @@
-// bf16, the upper half of an f32: conversion, and arrays of either. Pure; the CUDA kernels call the functions that
-// read.
+// bf16, the upper half of an f32: conversion, and arrays of either. Pure; CUDA kernels call the reading ones.
 #ifndef FARM_KERNELS_BF16_H
 #define FARM_KERNELS_BF16_H
 

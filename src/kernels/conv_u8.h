@@ -1,7 +1,6 @@
 // The first convolution of a network, from 8-bit frames in place (in the lane's ring): stack, divide by 255 (or 25.4,
 // normalised), convolve, add the bias, activate; and its weight gradient. Runs in the learner, or in an actor with
-// local inference. The caller holds the lane's cursor, so the frames do not change; no memory order here. No dilation
-// and no data gradient.
+// local inference. The caller holds the lane's cursor, so the frames do not change. No dilation, no data gradient.
 //
 // Precision I16: pixels are exact in 16 bits; weights are rounded to 14 bits (sign and 13) of the largest weight of
 // their output channel, output gradients to 14 bits of the largest one per observation and channel; products are
@@ -19,8 +18,7 @@
 
 enum farm_conv_u8_precision { FARM_CONV_U8_F32, FARM_CONV_U8_I16 };
 
-// Instruction sets. PORTABLE is plain C: the reference of the others, and the path of other machines. AVX512 needs
-// VNNI.
+// Instruction sets. PORTABLE is plain C: the others' reference, and other machines' path. AVX512 needs VNNI.
 enum farm_conv_u8_path { FARM_CONV_U8_PORTABLE, FARM_CONV_U8_AVX2, FARM_CONV_U8_AVX512, FARM_CONV_U8_PATHS };
 
 struct farm_conv_u8_shape {

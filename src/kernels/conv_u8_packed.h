@@ -1,9 +1,7 @@
-// Private to conv_u8.c and cpu/conv_u8_*: packed weights, rows of pixels, and the fast paths' entries. Same processes;
-// no memory order.
+// Private to conv_u8.c and cpu/conv_u8_*: packed weights, rows of pixels, and the fast paths' entries.
 //
 // A convolution sees S·C planes, and of each K rows: S·C·K rows of pixels in all. In I16 two rows
-// share 32-bit elements, as do their weights (an odd last row with zeros), so that one instruction multiplies both and
-// adds.
+// share 32-bit elements, as do their weights (an odd last row with zeros): one instruction multiplies both and adds.
 //
 // For the Atari networks' shape the fast paths compute an integer Winograd convolution, F(2x2,2x2). An 8x8 kernel
 // with stride 4 is a 2x2 kernel with stride 1 over blocks of 4x4 pixels, whose pixels are the channels (16 of each
@@ -45,8 +43,7 @@ static inline float farm_conv_u8_one(const struct farm_conv_u8_shape *shape) {
     return shape->normalised ? FARM_PIXEL_ONE : 255.0f;
 }
 
-// Rows of outputs whose gradients are summed in 32 bits, an even number: after that many, the sum is added to the f32
-// total.
+// Rows of outputs whose gradients are summed in 32 bits, an even number, before the sum is added to the f32 total.
 static inline int farm_conv_u8_rows_at_once(const struct farm_conv_u8_shape *shape) {
     const int rows = FARM_CONV_U8_TERMS / farm_conv_u8_out_width(shape);
     return rows < 2 ? 2 : rows / 2 * 2;

@@ -1,7 +1,6 @@
 // See head.h.
 #include "kernels/head.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 
 enum farm_status farm_head_mask_field(const struct farm_env_spec *env, int *field, struct farm_error *err) {

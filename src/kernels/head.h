@@ -1,7 +1,6 @@
 // Heads choose actions from a network's policy. A head defines the number of floats of an environment's policy, the
 // bytes of its action, sampling, log-probabilities and gradients; inference, every algorithm and local inference in
-// actors use it. Above this header actions are untyped bytes. Each kind is a header head_KIND.h and a case in each
-// function here.
+// actors use it. Elsewhere actions are untyped bytes. A kind is a header head_KIND.h and a case in each function here.
 #ifndef FARM_KERNELS_HEAD_H
 #define FARM_KERNELS_HEAD_H
 
@@ -152,8 +151,7 @@ struct farm_head_terms {
     float kl;       // KL(mu || pi), nats, exact; mu: the behaviour policy
 };
 
-// Writes to dpolicy [outputs] the gradient of weight * (-advantage log pi(action) - entropy_cost H(pi)) by the policy.
-// The action must be valid.
+// dpolicy [outputs]: the gradient of weight * (-advantage log pi(action) - entropy_cost H(pi)), for a valid action.
 static inline FARM_HD struct farm_head_terms farm_head_gradient(const struct farm_head *head, const float *policy,
                                                                 const float *behaviour, const void *drawn,
                                                                 float advantage, float entropy_cost, float weight,

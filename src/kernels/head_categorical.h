@@ -49,8 +49,7 @@ static inline FARM_HD float farm_categorical_log_prob(const float *logits, int o
     return farm_softmax_log(farm_softmax_of(logits, outputs), logits[action]);
 }
 
-// Action a with probability softmax(logits)[a]; u in (0, 1). Never an action of probability 0 while another one is
-// possible.
+// Action a with probability softmax(logits)[a]; u in (0, 1). One of probability 0 only if no other is possible.
 static inline FARM_HD int farm_categorical_sample(const float *logits, int outputs, float u) {
     int chosen = farm_categorical_greedy(logits, outputs);
     const float largest = logits[chosen];
@@ -89,8 +88,7 @@ static inline FARM_HD float farm_categorical_gradient(const float *logits, struc
         if (pi > 0) entropy -= pi * log_pi;
     }
     for (int a = 0; a < outputs; a++) {
-        const float pi = dlogits[a];
-        const float drift = pi > 0 ? pi * (farm_softmax_log(softmax, logits[a]) + entropy) : 0;
+        const float pi = dlogits[a], drift = pi > 0 ? pi * (farm_softmax_log(softmax, logits[a]) + entropy) : 0;
         dlogits[a] = weight * (advantage * (pi - (a == action ? 1.0f : 0.0f)) + entropy_cost * drift);
     }
     return entropy;

@@ -1,8 +1,7 @@
 // The head of continuous actions: a Gaussian with independent dimensions. The policy is `dims` means, then `dims`
 // logarithms of standard deviations (parameters by themselves, or the network's); the action is `dims` f32, drawn
 // without bounds (the actor clips what the environment gets, log-probabilities are of the draw). Sampling, greedy
-// choice (the mean), log-probability, entropy, KL divergence and gradient of one row. Runs wherever inference or
-// training runs.
+// choice (the mean), log-probability, entropy, KL divergence and gradient of one row. For inference and training.
 //
 // Logarithms of standard deviations count within [-10, 2]; beyond, their gradient is 0.
 #ifndef FARM_KERNELS_HEAD_GAUSSIAN_H

@@ -1,8 +1,7 @@
 // The head of bounded continuous actions: a Gaussian draw x (head_gaussian.h) through tanh onto each action's bounds,
 // action = low + (tanh(x) + 1) / 2 * (high - low), as in Haarnoja et al. 2018, "Soft Actor-Critic", appendix C. Every
 // function computes on the draw, the "sample", because tanh cannot be inverted near the bounds. Greedy choice: the mean
-// through tanh. The KL divergence is the Gaussians', which no bijection changes. Runs wherever inference or training
-// runs.
+// through tanh. The KL divergence is the Gaussians', which no bijection changes. For inference and training.
 //
 //   log p(action) = log N(x) - sum log(1 - tanh(x)^2) - log_scale,   log_scale = sum log((high - low) / 2)
 //   H = H(N) + sum E[log(1 - tanh(x)^2)] + log_scale; the expectation by Gauss-Hermite quadrature

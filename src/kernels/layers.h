@@ -36,14 +36,12 @@ struct farm_pool {
 };
 enum { FARM_POOL_KERNEL_MAX = 15 }; // a place under the kernel fits a byte
 
-// Whether `number` replaces the maximum so far (if one was found). The first of equals stays; NaN is larger than any
-// number.
+// Whether `number` replaces the maximum so far (if one was found). The first of equals stays; NaN is the largest.
 static inline FARM_HD bool farm_pool_takes(bool found, float most, float number) {
     return !found || number > most || (number != number && most == most);
 }
 
-// The maximum of channel c under the window of output (y, x) of one picture; *where: its place under the kernel, row *
-// kernel + column.
+// The maximum of channel c under the window of output (y, x) of a picture; *where: its kernel row * kernel + column.
 static inline FARM_HD float farm_pool_maximum(const struct farm_pool *p, const void *picture, bool bf16, int y, int x,
                                               int c, uint8_t *where) {
     const int top = y * p->stride - p->pad_top, left = x * p->stride - p->pad_left;

@@ -3,8 +3,7 @@
 //
 //   i, f, o = sigmoid(sum), g = tanh(sum),   c = f c_before + i g,   h = o tanh(c)
 //
-// Everything is f32. Runs wherever inference or training runs; pure arithmetic without branches or calls, so that loops
-// become vectors. NaN stays NaN.
+// Everything is f32. For inference and training; no branches or calls, so that loops become vectors. NaN stays NaN.
 #ifndef FARM_KERNELS_LSTM_H
 #define FARM_KERNELS_LSTM_H
 
@@ -24,8 +23,7 @@ static inline FARM_HD float farm_lstm_exp(float x) {
     const float round = 12582912; // 1.5 * 2^23: a sum with it has the nearest whole number in its lowest bits
     x = x < -87 ? -87 : x;
     x = x > 88 ? 88 : x;
-    const float shifted = x * 1.44269504f + round, n = shifted - round;
-    const float r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    const float shifted = x * 1.44269504f + round, n = shifted - round, r = x - n * 0.693359375f + n * 2.12194440e-4f;
     float p = 1.9875691500e-4f * r + 1.3981999507e-3f, scale;
     p = p * r + 8.3334519073e-3f;
     p = p * r + 4.1665795894e-2f;

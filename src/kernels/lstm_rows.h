@@ -5,13 +5,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Vectors of [units], and of [4][units] for the gates i, f, g, o; no two overlap. `cell` and `before` are c and c of
-// the step before.
+// Vectors of [units], and [4][units] for the gates i, f, g, o; none overlap. `cell`, `before`: c, and c a step before.
 struct farm_lstm_rows {
     // gates: what the input adds to the sums; becomes the gates. more: the other addend.
     void (*forward)(size_t units, const float *more, const float *before, float *gates, float *cell, float *h);
-    // dh, more: the gradient by h, in two addends. dcell: of the step after; becomes that by `before`. dgates: by the
-    // sums.
+    // dh, more: addends of the gradient by h. dcell: of the next step; becomes that by `before`. dgates: by the sums.
     void (*backward)(size_t units, const float *gates, const float *before, const float *cell, const float *dh,
                      const float *more, float *dcell, float *dgates);
     void (*to_bf16)(size_t count, const float *from, uint16_t *to); // farm_bf16

@@ -59,11 +59,9 @@ static inline double farm_learning_rate_linear(double initial, double final, dou
 // Squares of larger gradients exceed f32's range, and a second moment stays infinite.
 #define FARM_OPTIMISER_NORM_MAX 1e18
 
-// Whether a gradient of this norm (before clipping) is applied: the norm is finite, and at most FARM_OPTIMISER_NORM_MAX
-// after clipping.
+// Whether a gradient of this norm is applied: it is finite, and at most FARM_OPTIMISER_NORM_MAX after clipping.
 static inline FARM_HD bool farm_optimiser_applies(const struct farm_optimiser_config *config, double norm) {
-    const double clip_norm = config->clip_norm;
-    const double applied = clip_norm > 0 && norm > clip_norm ? clip_norm : norm;
+    const double clip_norm = config->clip_norm, applied = clip_norm > 0 && norm > clip_norm ? clip_norm : norm;
     return isfinite(norm) && applied <= FARM_OPTIMISER_NORM_MAX;
 }
 
@@ -112,8 +110,7 @@ static inline FARM_HD void farm_adam_update(const struct farm_optimiser_factors 
     *param -= factors->rate * *first / (sqrtf(*second) * factors->second_scale + factors->epsilon);
 }
 
-// Sets *state to step 0 over the caller's vectors (first may be NULL for RMSProp) and fills them with their starting
-// values.
+// Sets *state to step 0 over the caller's vectors (first may be NULL for RMSProp) and fills in their start.
 void farm_optimiser_init(const struct farm_optimiser_config *config, size_t count, float *first, float *second,
                          struct farm_optimiser_state *state);
 

@@ -1,7 +1,6 @@
 // Random numbers without state: Philox4x32-10 maps (seed, stream, counter) to a number, so that actor, CPU learner and
 // GPU draw the same number for the same step of an environment in any order, and a checkpoint holds no generator. Pure.
-// Not for cryptography. Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011,
-// section 3.3.
+// Not for cryptography. Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.3.
 #ifndef FARM_KERNELS_RANDOM_H
 #define FARM_KERNELS_RANDOM_H
 

@@ -3,8 +3,7 @@
 // outputs. A 4x4 kernel of stride 2 is a 2x2 kernel over four times the channels, the even and odd rows and columns of
 // its input; of that, tiles of 4x4 inputs are transformed with the points 0, +-1 and infinity: 16 products stand for
 // the 36 of 3x3 outputs. Forward, and the gradients by input and weights. Rounding errors are up to a few times those
-// of a direct sum; a result does not depend on the other observations. Runs in an executor's thread; no memory order.
-// Not for other kernels.
+// of a direct sum; a result does not depend on the other observations. Runs in an executor's thread.
 #ifndef FARM_KERNELS_WINOGRAD_H
 #define FARM_KERNELS_WINOGRAD_H
 
@@ -31,8 +30,7 @@ enum farm_winograd_pass { FARM_WINOGRAD_FORWARD, FARM_WINOGRAD_DATA };
 struct farm_winograd_loops {
     size_t (*scratch_bytes)(const struct farm_winograd_shape *shape);
 
-    // Transforms weights [outputs][channels][kernel][kernel] for FORWARD, or for DATA: backward. Once per version of
-    // the parameters.
+    // Transforms weights [outputs][channels][kernel][kernel] for FORWARD or DATA, once per version of the parameters.
     void (*pack)(const struct farm_winograd_shape *shape, enum farm_winograd_pass pass, const float *weights,
                  void *packed);
 

@@ -7,7 +7,6 @@
 #include <stdint.h>
 
 #include "base/json.h"
-#include "base/status.h"
 #include "base/totals.h"
 
 // One of the algorithm's figures; NAN without an update.

@@ -120,8 +120,7 @@ static void append_node(struct line *line, const struct farm_sample_node *node, 
     append_whole(line, columns, text);
 }
 
-// A part of the line, for WIDE_COLUMNS or more and for fewer (79 hold all short ones), around its value; NULL: not
-// shown.
+// A part of the line around its value, for WIDE_COLUMNS or more and for fewer (79 hold all short ones); NULL: hidden.
 struct part {
     const char *wide, *narrow;
     struct farm_number_text value;

@@ -35,12 +35,10 @@ void farm_progress_end(struct farm_progress *progress);
 // 0.3ms", "b away 4 s". ASCII.
 void farm_progress_format(const struct farm_sample *sample, size_t columns, char *text, size_t text_bytes);
 
-// A line on stdout for the summary: the rejected steps and their share of `all`, which are `what`. Nothing if there are
-// none.
+// A line on stdout for the summary, if steps were rejected: their number and their share of `all`, which are `what`.
 void farm_progress_print_rejected(uint64_t rejected, uint64_t all, const char *what);
 
-// Seconds left until frames_target or seconds_target, whichever comes first, at the mean rate so far; NAN: none is set,
-// or no frame has been played.
+// Seconds left until frames_target or seconds_target, the nearer one, at the mean rate so far; NAN: no target or frame.
 double farm_progress_eta_s(const struct farm_sample *sample);
 
 #endif

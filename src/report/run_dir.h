@@ -32,8 +32,7 @@ char *farm_run_dir_file(const char *run_path, const char *name, char *file, size
 // Name of the i-th newest checkpoint of a run (0: most frames) into file, as a path. False: there is none.
 bool farm_run_dir_checkpoint(const char *run_path, size_t i, char *file, size_t file_bytes);
 
-// The run of a checkpoint, RUN/checkpoints/NAME, by its path alone. False: the path has another form, or RUN does not
-// fit.
+// The run of a checkpoint, RUN/checkpoints/NAME, by its path alone. False: another form, or RUN does not fit.
 bool farm_run_dir_of_checkpoint(const char *checkpoint, char *run_path, size_t run_path_bytes);
 
 #endif

@@ -66,8 +66,7 @@ off_t farm_lines_keep(int fd, bool resume) {
     return keep < 0 || ftruncate(fd, keep) < 0 ? -1 : keep;
 }
 
-// Returns the bytes of the file's first lines that have at most `frames`; -1: the file cannot be read. *wall_s: of the
-// last such line, or 0.
+// Bytes of the file's first lines that have at most `frames`; -1: unreadable. *wall_s: of the last such line, or 0.
 static off_t find_lines(const char *path, uint64_t frames, double *wall_s) {
     FILE *file = fopen(path, "re");
     char *line = NULL;

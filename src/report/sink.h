@@ -1,7 +1,6 @@
 // The files of a run's folder that hold its samples: metrics.jsonl (JSON Lines: one object a line, units in the keys),
 // metrics.csv, and TensorBoard's event file. A format prints bytes; all else is common to them. Runs in the supervisor.
-// A sample is written with one write(2), so a crash tears at most the last one; opening for --resume removes a torn
-// line, and begins another event file.
+// A sample is one write(2), so a crash tears at most the last one; opening for --resume removes a torn line.
 #ifndef FARM_REPORT_SINK_H
 #define FARM_REPORT_SINK_H
 
@@ -27,8 +26,7 @@ struct farm_sink {
 };
 
 // Opens the format's file in the folder, for appending (resume) or empty (else), and writes its head. `first`: a sample
-// with the run's keys and `before`. Errors: FARM_E_IO; FARM_E_USAGE resume, and the file begins with another head. The
-// sink is then closed.
+// with the run's keys and `before`. Errors close it: FARM_E_IO; FARM_E_USAGE resume, and the file has another head.
 enum farm_status farm_sink_open(const struct farm_sink_format *format, const char *folder, bool resume,
                                 const struct farm_sample *first, struct farm_sink *out, struct farm_error *err);
 enum farm_status farm_sink_write(struct farm_sink *sink, const struct farm_sample *sample, struct farm_error *err);
@@ -40,8 +38,7 @@ double farm_sink_wall_s(const char *path, uint64_t frames);
 // Shortens a file of metrics to these lines; a missing file has none.
 void farm_sink_cut(const char *path, uint64_t frames);
 
-// Shortens a file of lines to its whole ones (resume) or to nothing (else). Returns the length that stays; -1 with
-// errno.
+// Shortens a file to its whole lines (resume) or to nothing (else). Returns the length that stays; -1 with errno.
 off_t farm_lines_keep(int fd, bool resume);
 
 #endif

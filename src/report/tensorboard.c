@@ -1,7 +1,6 @@
 // TensorBoard's event file: an event a sample, with a scalar GROUP/KEY for each known number, over agent steps. Events
 // are protocol buffers (tensorboard.proto) in TFRecord's framing: length, masked CRC32C of the length, data, masked
-// CRC32C of the data, all little-endian (tensorflow/core/lib/io/record_writer.h). Scalars are f32, as TensorBoard's
-// own.
+// CRC32C of the data, all little-endian (tensorflow/core/lib/io/record_writer.h). Scalars are f32.
 #include <assert.h>
 #include <endian.h>
 #include <math.h>
@@ -34,8 +33,7 @@ static void print_event(FILE *out, Farm__Event *event) {
     free(data);
 }
 
-// TensorBoard drops events of earlier files from the step of a START on: after a crash those behind the checkpoint, and
-// all of a run that this one replaces.
+// TensorBoard drops earlier files' events from a START's step on: those behind the checkpoint, or of a replaced run.
 static void print_head(FILE *out, const struct farm_sample *first) {
     Farm__Event version = FARM__EVENT__INIT, start = FARM__EVENT__INIT;
     Farm__SessionLog session = FARM__SESSION_LOG__INIT;

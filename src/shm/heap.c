@@ -34,8 +34,7 @@ struct farm_heap {
     bool jemalloc, bound;
 };
 
-// Maps untouched memory on the heap's node, from 2 MiB on in transparent 2 MiB pages if the kernel has them. Binding
-// was tried when the heap was opened; an error here is ignored.
+// Maps untouched memory on the heap's node, from 2 MiB on in transparent huge pages. Errors of binding do not matter.
 static void *map_bound(const struct farm_heap *heap, size_t bytes, size_t align) {
     size_t page = bytes < FARM_PLACE_HUGE_BYTES ? (size_t)sysconf(_SC_PAGESIZE) : FARM_PLACE_HUGE_BYTES;
     bool refused;

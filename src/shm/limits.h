@@ -1,7 +1,6 @@
 // The machine's limits, read before memory is populated: memory control groups (v1 and v2, the tightest level), free
 // memory on the machine and on a NUMA node, free 2 MiB pages, RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_FSIZE, RLIMIT_AS.
-// (The size of /dev/shm does not limit memfds.) Run by the supervisor, by creators of segments and by `farm doctor`.
-// Stateless; reserves nothing.
+// (The size of /dev/shm does not limit memfds.) Run by the supervisor, creators of segments and `farm doctor`.
 #ifndef FARM_SHM_LIMITS_H
 #define FARM_SHM_LIMITS_H
 
@@ -11,8 +10,7 @@
 
 #include "base/status.h"
 
-// `root` below: "/" or NULL for the running system, or a folder with recorded proc/ and sys/ (tests). A missing file
-// means no limit: containers hide files.
+// `root` below: "/" or NULL, or a folder with recorded proc/ and sys/. A missing file (containers hide some): no limit.
 
 struct farm_limits_request {
     uint64_t shared_bytes; // all segments together
@@ -38,8 +36,7 @@ enum farm_status farm_limits_check_run(const char *root, uint64_t bytes, uint64_
 // names both figures. The soft limit is not raised: it bounds other files of the process too.
 enum farm_status farm_limits_check_file(const char *root, uint64_t bytes, struct farm_error *err);
 
-// Available memory: the least of MemAvailable and each memory cgroup's limit - usage (page cache counts as free), less
-// a reserve of 1/32 (at most 1 GiB) against the OOM killer.
+// Available memory: the least of MemAvailable and each cgroup's rest (with page cache), less 1/32, at most 1 GiB.
 uint64_t farm_limits_memory_available_bytes(const char *root);
 
 // Free and unreserved bytes of the pool of pages of that size, on all nodes; -1: the kernel has no such pages.

@@ -5,14 +5,12 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 #include "base/status.h"
 
 enum { FARM_PLACE_HUGE_BYTES = 2 << 20 };
 
-// Maps `bytes` at a multiple of `align` (a power of two, >= a page): fd, shared, or private memory if fd is -1. NULL
-// with errno set on failure. munmap(2) releases it.
+// Maps `bytes` at a multiple of `align` (a power of two, >= a page): fd, shared, or private memory (-1). NULL: errno.
 void *farm_place_map(int fd, int protection, size_t bytes, size_t align);
 
 // Binds absent pages of [start, start + bytes) to `node`; strict: no other node may serve them (else the node is

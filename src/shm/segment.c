@@ -122,8 +122,7 @@ static enum farm_status place_pages(int node, bool transparent, struct farm_segm
     return FARM_OK;
 }
 
-// Tries 2 MiB pages of the reserved pool. If there are not enough, closes *out, sets out->note and returns false: a
-// segment never mixes two kinds.
+// Tries 2 MiB pages of the reserved pool. Not enough for all: closes *out, sets out->note and returns false.
 static bool create_huge(const struct farm_segment_request *request, struct farm_segment *out) {
     size_t wanted = round_up(request->bytes, FARM_PLACE_HUGE_BYTES) / FARM_PLACE_HUGE_BYTES;
     uint64_t there = farm_limits_huge_available_bytes("/", request->node) / FARM_PLACE_HUGE_BYTES;
@@ -289,8 +288,8 @@ static enum farm_status map_whole(int fd, const struct stat *file, bool writable
 
 void farm_segment_populate(const struct farm_segment *segment) {
     // For reading, even if we write later: the kernel maps 16 pages a fault instead of one (three times as fast),
-    // writable if the mapping is. With a software dirty bit (Armv8.0) the first write still faults, as does any first
-    // use before Linux 5.14.
+    // writable if the mapping is. With a software dirty bit (Armv8.0) a first write still faults; before Linux 5.14,
+    // any.
     madvise(segment->header, segment->bytes, MADV_POPULATE_READ);
 }
 

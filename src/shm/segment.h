@@ -74,8 +74,7 @@ struct farm_segment {
 // Creates, places, populates, verifies and seals (F_SEAL_SHRINK|GROW|SEAL) a segment of zeros, and removes the file's
 // write permission, so that an unprivileged process cannot reopen its read-only descriptor for writing through /proc.
 // MADV_DONTFORK: a forked child opens its own view. Descriptors are CLOEXEC and above 2. Errors close *out:
-// FARM_E_LIMIT (memory, node, descriptors, file size; names the setting), FARM_E_INVALID, FARM_E_IO,
-// FARM_E_UNSUPPORTED.
+// FARM_E_LIMIT (names the setting: memory, node, descriptors, file size), FARM_E_INVALID, _IO, _UNSUPPORTED.
 enum farm_status farm_segment_create(const struct farm_segment_request *request, struct farm_segment *out,
                                      struct farm_error *err);
 
@@ -85,8 +84,7 @@ enum farm_status farm_segment_create(const struct farm_segment_request *request,
 enum farm_status farm_segment_open(int fd, bool writable, enum farm_segment_kind kind, uint64_t layout_hash,
                                    struct farm_segment *out, struct farm_error *err);
 
-// The same for a segment whose header its peer may have overwritten: checks only what the kernel guarantees, the seals
-// and the size (at least bytes_min).
+// The same if its peer may have overwritten the header: checks what the kernel guarantees, seals and size (bytes_min).
 enum farm_status farm_segment_open_unread(int fd, bool writable, enum farm_segment_kind kind, size_t bytes_min,
                                           struct farm_segment *out, struct farm_error *err);
 

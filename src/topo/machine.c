@@ -238,8 +238,7 @@ static void read_memory(struct farm_machine *m, const char *root) {
                                    farm_file_number(text, "Inactive(file):") + farm_file_number(text, "SReclaimable:"));
         if (node->free_bytes > node->total_bytes) node->free_bytes = node->total_bytes;
     }
-    // With one node, the machine's sums are right also in virtual machines whose memory grows on demand: the node's
-    // show only the memory plugged in so far.
+    // With one node take the machine's sums: the node's lack memory that a virtual machine has not been given yet.
     if (m->node_count != 1 || !farm_file_text(text, sizeof text, "%s/proc/meminfo", root)) return;
     uint64_t total = 1024 * farm_file_number(text, "MemTotal:"),
              available = 1024 * farm_file_number(text, "MemAvailable:");

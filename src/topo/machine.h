@@ -74,8 +74,7 @@ struct farm_machine_source {
 enum farm_status farm_machine_read(struct farm_machine *out, const struct farm_machine_source *source,
                                    struct farm_error *err);
 
-// Writes the kernel's name of the CPU ("AMD EPYC 7B13"); false, and "unknown", if it has none (AArch64). root: as in
-// the source above; NULL: the running system.
+// Writes the kernel's name of the CPU ("AMD EPYC 7B13"); false, and "unknown": none (AArch64). root: as above, or NULL.
 bool farm_machine_cpu_name(const char *root, char *text, size_t size);
 
 // The entry of a node or CPU by its kernel number, or NULL.
@@ -85,8 +84,7 @@ const struct farm_cpu *farm_machine_cpu(const struct farm_machine *machine, int 
 // Distance between two nodes by kernel number; 255 if one of them does not exist.
 int farm_machine_distance(const struct farm_machine *machine, int from, int to);
 
-// The usable node with memory that is nearest to `node` (itself if it has memory; then one with CPUs, then the lowest
-// number); -1: no node has usable memory.
+// The usable node with memory nearest to `node` (itself, then one with CPUs, then the lowest number); -1: none.
 int farm_machine_memory_node(const struct farm_machine *machine, int node);
 
 #endif

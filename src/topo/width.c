@@ -1,8 +1,6 @@
 // See width.h. The two constants were measured on 2 cores of a virtual Zen 3; only their order of magnitude matters.
 #include "topo/width.h"
 
-#include <stdbool.h>
-
 static const double TURN_NS = 15000;          // from actor to inference and back on one core: wake-ups, switches
 static const double MEMORY_BYTES_PER_NS = 20; // one core storing to memory past the caches, or reading from it
 enum { RING_SHARE = 2, STATE_SHARE = 4 };     // a ring may fill 1/2 of its part of the cache, all states 1/4

@@ -17,12 +17,10 @@ struct farm_width_request {
 
 enum { FARM_WIDTH_ENVS_MIN = 16, FARM_WIDTH_ENVS_MAX = 8192 };
 
-// Environments of one actor, over all lanes: the smallest of FARM_WIDTH_ENVS_MIN, twice that, ..., FARM_WIDTH_ENVS_MAX
-// whose expected time per step is within 2 % of the best.
+// Environments of one actor, all lanes: the least power of two times ENVS_MIN within 2 % of the best time per step.
 uint32_t farm_width_choose(const struct farm_width_request *request);
 
-// The expected time of one environment's step with `envs` environments in an actor: an estimate from the costs above,
-// only good for comparing widths of one environment.
+// The expected time of a step with `envs` environments: an estimate, only good for comparing widths of one environment.
 double farm_width_step_ns(const struct farm_width_request *request, uint32_t envs);
 
 #endif

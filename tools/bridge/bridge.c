@@ -1,5 +1,4 @@
 // `farm bridge`: `keygen`, and the other parts by their word. Without a word: connect.c.
-#include <stdio.h>
 #include <string.h>
 
 #include "base/format.h"

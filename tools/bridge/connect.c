@@ -2,7 +2,6 @@
 // at the end; run/node.h does the work.
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>

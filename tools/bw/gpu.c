@@ -3,7 +3,6 @@
 #include <math.h>
 #include <numaif.h>
 #include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 #include <unistd.h>
 

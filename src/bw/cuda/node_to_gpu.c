@@ -1,7 +1,6 @@
 // One NUMA node's memory and one GPU. See node_to_gpu.h.
 #include "bw/cuda/node_to_gpu.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

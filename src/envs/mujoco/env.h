@@ -1,5 +1,4 @@
-// Shared by the files of mujoco.so: a task's settings, its robot (observation, start of an episode, reward) and one
-// environment. See envs/mujoco/mujoco.c.
+// Shared by the files of mujoco.so (mujoco.c): a task's settings, its robot and one environment.
 #ifndef FARM_ENVS_MUJOCO_ENV_H
 #define FARM_ENVS_MUJOCO_ENV_H
 
@@ -73,8 +72,7 @@ struct mujoco_env {
     uint64_t random;
     int64_t steps; // in this episode
     double dt;     // seconds in one agent step
-    int main_body;
-    int body[MUJOCO_BODIES_MAX];
+    int main_body, body[MUJOCO_BODIES_MAX];
     bool needs_contact_forces;
     int part_count;
     struct part parts[MUJOCO_PARTS_MAX];

@@ -37,8 +37,7 @@ static void print_error(const mjLogMessage *message) {
     if (message->level == mjLOG_ERROR) print_message(message);
 }
 
-// A file without a folder is Gymnasium's: in $FARM_MUJOCO_ASSETS, else in mujoco/ beside this object (if installed),
-// else where the build found it.
+// A file without a folder is Gymnasium's: in $FARM_MUJOCO_ASSETS, else in mujoco/ beside this object, else as built.
 static void find_file(const char *file, char path[PATH_BYTES]) {
     const char *chosen = getenv("FARM_MUJOCO_ASSETS");
     Dl_info here;

@@ -1,5 +1,4 @@
-// Observations, starts of episodes and rewards of the tasks, as in Gymnasium; v4 and v5 differ by the version number.
-// Reads and writes mjData only.
+// Observations, starts of episodes and rewards of the tasks, as in Gymnasium, on mjData; v4 and v5 are `version`.
 #include <math.h>
 
 #include "envs/mujoco/env.h"
@@ -29,8 +28,7 @@ static struct part *add_part(struct mujoco_env *env, enum part_kind kind, int co
     return part;
 }
 
-// Positions, velocities and the optional parts of robots with a free body. v5 leaves out the world's rows and the free
-// joint's actuator forces, which are always 0.
+// Positions, velocities and optional parts of robots with a free body; v5 leaves out rows that are always 0.
 static void runner_parts(struct mujoco_env *env) {
     const struct settings *s = &env->settings;
     const struct robot *robot = env->task->robot;
@@ -222,8 +220,7 @@ static bool ant_healthy(const struct mujoco_env *env) {
     return healthy;
 }
 
-// Speed forward, plus a reward for being healthy, minus the squares of controls and of contact forces. v4 gives the
-// reward for health to an episode's last step too.
+// Speed, plus a reward for health (v4: at an episode's end too), minus squares of controls and contact forces.
 static double runner_reward(const struct mujoco_env *env, double before, bool *terminated) {
     const struct settings *s = &env->settings;
     const bool healthy = !env->task->robot->healthy || env->task->robot->healthy(env);
@@ -280,8 +277,7 @@ static double double_pendulum_reward(const struct mujoco_env *env, double before
 
 // ---- the robots ----
 
-// A robot observed by runner_parts. In order: least positions and velocities of a model, first positions left out,
-// limit of observed velocities.
+// Observed by runner_parts. In order: least positions and velocities, first positions left out, limit of velocities.
 #define RUNNER(name, nq, nv, skipped_, limit, start_, measure_, healthy_, reward_)                                     \
     const struct robot name = {.nq_least = nq,                                                                         \
                                .nv_least = nv,                                                                         \

@@ -7,7 +7,6 @@
 // A step changes ball, paddle and broken bricks on a canvas and copies it to the observation. Positions are whole
 // numbers of 1/256 pixel, so the same seed and actions give the same game on every machine.
 #include <farm/obs.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,7 +5,6 @@
 // Source: Barto, Sutton, Anderson, "Neuronlike adaptive elements that can solve difficult learning control problems",
 // 1983; corrected equations of motion: Florian, "Correct equations for the dynamics of the cart-pole system", 2007.
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,8 +56,7 @@ static void *cartpole_create(const struct farm_env_config *config, char *error, 
 }
 
 bool farm_cartpole_tick(struct farm_cartpole_state *state, bool right) {
-    const double force = right ? PUSH : -PUSH;
-    const double cosine = cos(state->angle), sine = sin(state->angle);
+    const double force = right ? PUSH : -PUSH, cosine = cos(state->angle), sine = sin(state->angle);
 
     // Florian's equations 23 and 24 without friction.
     const double push = (force + POLE_MASS_LENGTH * state->angle_velocity * state->angle_velocity * sine) / TOTAL_MASS;

@@ -2,7 +2,6 @@
 // catches it (+1) or not (-1). The smallest environment in which actions depend on the observation: 9 steps per
 // episode; a perfect player's return is 1, a random one's about -0.6. Runs in an actor process.
 // The game is bsuite's catch (Osband et al., "Behaviour suite for reinforcement learning", ICLR 2020, section A.1).
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

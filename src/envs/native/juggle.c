@@ -2,7 +2,6 @@
 // get below the wanted one: a step towards it, or at it, pays 0.25, any other -0.25. The observation has three fields,
 // each of which is needed: a picture of what falls, the paddle's place as a vector, and the wanted thing as an integer.
 // 4 steps an episode; a perfect player's return is 1, a random one's about -0.4. Runs in an actor process.
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -3,7 +3,6 @@
 // with -1. A perfect player's return is 1, random dishes in stock return 0.33, random dishes about -0.9: the
 // smallest environment that a policy without the mask cannot play, because no other field shows the stock. With the
 // option `drinks` each step also takes one of 8 drinks, of which 3 are in stock. Runs in an actor process.
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,4 @@
-// The built-in environments, one file each, and their common parts: options and random numbers. Runs in an actor
-// process; uses no shared memory.
+// The built-in environments, one file each, and their common parts: options and random numbers. Runs in an actor.
 #ifndef FARM_ENVS_NATIVE_NATIVE_H
 #define FARM_ENVS_NATIVE_NATIVE_H
 
@@ -55,8 +54,7 @@ struct farm_native_option {
     int64_t value;
 };
 
-// Sets the values of options[0..count) from config. Returns 0, or -1 with a message for an unknown key or an invalid
-// value. `name` is the environment's.
+// Sets the values of options[0..count). 0, or -1 with a message: an unknown key or an invalid value. `name`: whose.
 int farm_native_read_options(const struct farm_env_config *config, const char *name, struct farm_native_option *options,
                              size_t count, char *error, size_t error_bytes);
 // A copy of an environment's first state, to be freed. NULL with a message: no memory.

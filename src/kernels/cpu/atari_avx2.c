@@ -2,8 +2,7 @@
 //
 // 160/84 = 40/21 and height/84 are small fractions, so a result pixel is a whole number N (columns' weights sum to 40,
 // rows' to row_units) over D = 40·row_units. OpenCV computes the same in floats with an error below 1e-4, which can
-// change the rounded byte only where N/D is within that of a half. Those few pixels are computed again in OpenCV's
-// order.
+// change the rounded byte only where N/D is within that of a half. Those few are computed again in OpenCV's order.
 #include <immintrin.h>
 #include <string.h>
 

@@ -1,5 +1,4 @@
-// The first convolution's shapes, packing and portable path, and the choice of the path at run time. No SIMD here
-// (cpu/conv_u8_* have it).
+// The first convolution's shapes, packing and portable path, and the path chosen at run time (SIMD: cpu/conv_u8_*).
 #include "kernels/conv_u8.h"
 
 #include <assert.h>
@@ -133,8 +132,7 @@ static void pack_plain(const struct farm_conv_u8_shape *shape, const float *weig
 // G g Gᵀ with G = [1 0; 1 1; 0 1] of each pixel of a 4x4 block: g(i, j) is the weight at (4i + r, 4j + c).
 static void pack_winograd(const struct farm_conv_u8_shape *shape, int o, const struct farm_conv_u8_packed *view) {
     enum { K = FARM_CONV_U8_KERNEL };
-    const int rows = 4 * farm_conv_u8_planes(shape);
-    const int step = 2 * shape->outputs;
+    const int rows = 4 * farm_conv_u8_planes(shape), step = 2 * shape->outputs;
     for (int row = 0; row < rows; row++) { // plane row / 4, pixel row r = row % 4
         const int16_t *above = view->plain + plain_at(shape, row / 4 * K + row % 4, o);
         const int16_t *below = view->plain + plain_at(shape, row / 4 * K + row % 4 + 4, o);

@@ -1,7 +1,6 @@
 // The direct convolution of any shape: rows of pixels become lines of 32-bit elements (I16: pairs of 16-bit numbers of
 // two rows, F32: floats), which stay in the cache during all products with them. 3x3 kernels of stride 1, those of
-// IMPALA's deep network, are compiled separately. Reads frames in place, no byte outside them. Included by
-// conv_u8_fast.h.
+// IMPALA's deep network, are compiled separately. Reads frames in place, no byte outside them.
 #ifndef FARM_KERNELS_CPU_CONV_U8_DIRECT_H
 #define FARM_KERNELS_CPU_CONV_U8_DIRECT_H
 

@@ -120,8 +120,7 @@ static inline void store_out(void *array, struct place at, bool bf16, floats x) 
     _mm256_storeu_ps(to + at.high, _mm512_extractf32x8_ps(x, 1));
 }
 #else
-// The empty statement keeps the sum in its register: GCC would add the products of two steps first, and run out of
-// them.
+// The empty statement keeps the sum in its register: GCC would add two steps' products first, and run out of them.
 static inline vector vector_add_pairs(vector sum, vector a, vector b) {
     sum = vector_add(sum, _mm256_madd_epi16(a, b));
     __asm__("" : "+x"(sum));

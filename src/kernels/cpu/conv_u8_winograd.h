@@ -247,8 +247,7 @@ static void transform_pixels(const struct farm_conv_u8_shape *shape, const uint8
     }
 }
 
-// The product of four pixels (of each of some rows) with 16 channels, over all tiles. pixels: [row][50 pairs][stride],
-// of which the first [4][2].
+// Four pixels (of some rows each) times 16 channels, in all tiles. pixels: [row][50 pairs][stride], the first [4][2].
 static inline __attribute__((always_inline)) void multiply_pixels(const int16_t *pixels, int stride,
                                                                   const int16_t *gradients, int32_t *products) {
     enum { PIXELS = 4 * PIXEL_ROWS_AT_ONCE };

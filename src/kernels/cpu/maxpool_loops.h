@@ -1,5 +1,4 @@
-// The loops of kernels/maxpool.h over vectors of channels: each file that includes this compiles them for other
-// instructions.
+// The loops of kernels/maxpool.h over vectors of channels, compiled by each including file for its instructions.
 #ifndef FARM_KERNELS_CPU_MAXPOOL_LOOPS_H
 #define FARM_KERNELS_CPU_MAXPOOL_LOOPS_H
 
@@ -49,8 +48,7 @@ static inline __attribute__((always_inline)) struct maximum maximum_of(int kerne
                                                                        ptrdiff_t first, ptrdiff_t row, ptrdiff_t column,
                                                                        int i, int i_end, int j, int j_end) {
     const wholes zero = {0};
-    wholes which = zero + (i * kernel + j);
-    wholes best = (wholes)load(in, bf16, (size_t)(first + i * row + j * column));
+    wholes which = zero + (i * kernel + j), best = (wholes)load(in, bf16, (size_t)(first + i * row + j * column));
     for (; i < i_end; i++)
         for (int x = j; x < j_end; x++) {
             const wholes index = zero + (i * kernel + x);

@@ -1,5 +1,4 @@
-// Vectors of channels for loops that are compiled several times, for other instructions each: eight floats with AVX2,
-// else four.
+// Vectors of channels for loops that are compiled for several instruction sets: eight floats with AVX2, else four.
 #ifndef FARM_KERNELS_CPU_VECTORS_H
 #define FARM_KERNELS_CPU_VECTORS_H
 

@@ -25,8 +25,7 @@ enum {
 // A picture: positions of a phase are `step` apart.
 struct view {
     int channels, height, width, block;
-    int step;
-    int pad[2];
+    int step, pad[2];
 };
 
 static int phases(const struct view *view) {
@@ -83,8 +82,7 @@ static struct plan plan_of(const struct farm_winograd_shape *s, int values) {
     return p;
 }
 
-// LANES channels of a tile of `side` x `side` positions from (y, x) on. Rows and columns are `row` and `column` floats
-// apart.
+// LANES channels of a tile of `side` x `side` positions from (y, x) on; rows and columns `row`, `column` floats apart.
 struct patch {
     const float *first;
     size_t row, column;
@@ -353,8 +351,7 @@ static void multiply_gradients(const struct plan *plan, const float *in, const f
 
 // ---- weights ----
 
-// Where LANES kernels lie among the flat weights: tap (i, j) of a phase is at first + i row + j column, and at `lane`
-// more for each next kernel.
+// Where LANES kernels lie in the flat weights: a phase's tap (i, j) at first + i row + j column, `lane` more for each.
 struct kernels {
     size_t first, row, column, lane;
 };

@@ -4,10 +4,8 @@
 // acted_value sees every store of this lane's answer.
 //   1. Each thread's payload stores come before the barrier in program order; the barrier synchronises the block's
 //      threads, so these stores come before thread 0's next store.
-//   2. Thread 0's st.release.sys is cumulative: earlier stores, also of other threads, come before it for every
-//   observer
-//      in the system, including host threads. A __threadfence_system() before it adds a second wait for the bus and no
-//      order.
+//   2. Thread 0's st.release.sys is cumulative: earlier stores, also of other threads, come before it for all
+//      observers in the system, host threads too. A __threadfence_system() would add a wait for the bus, and no order.
 //   3. `acted` is one aligned word of 8 bytes with one writer: never torn. No read-modify-write touches host memory.
 //   4. The actor loads `acted` with acquire: release and acquire on one word synchronise, so 1 and 2 come before the
 //      actor's next loads.

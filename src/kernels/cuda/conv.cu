@@ -1,8 +1,7 @@
 // Convolutions in bf16 with f32 sums by the tensor cores' m16n8k16 product, for sizes at which cuDNN 9's algorithms are
 // slow: few channels (4, 16, 32), where an input picture's band fits shared memory (docs/CUDA.md has the times). A
 // block copies a band of a picture, zeros around it, into shared memory; the products read it there, so nothing is
-// copied into columns. A picture's pixel has `pitch` bytes there: 16 more than its channels need, so that 8 neighbours
-// lie in different banks.
+// copied into columns. A picture's pixel has `pitch` bytes there, 16 spare ones: 8 neighbours lie in different banks.
 //
 // Rows of a kernel's height are contiguous: element e of row kh is pixel e / C, channel e % C. A row is padded to a
 // multiple of 16 elements with weights of zero.
@@ -56,8 +55,7 @@ static __device__ band band_of(const layout &l, int index) {
 template <int C> static __device__ void load_tile(const layout &l, const band &b, const uint16_t *x, uint8_t *tile) {
     typedef pixel<C> P;
     const struct farm_cuda_conv &c = l.conv;
-    const int warps = blockDim.x / 32, lane = threadIdx.x % 32;
-    const int rows = (b.rows - 1) * c.stride + c.kernel;
+    const int warps = blockDim.x / 32, lane = threadIdx.x % 32, rows = (b.rows - 1) * c.stride + c.kernel;
     for (int r = threadIdx.x / 32; r < rows; r += warps) {
         const int y = b.y * c.stride - c.top + r;
         for (int i = lane; i < l.tile_width * P::parts; i += 32) {

@@ -1,5 +1,4 @@
-// The kernels' interface to CUDA beyond C++ and its built-ins: launches, shared memory of the launch's size, PTX
-// instructions. For .cu files only.
+// The kernels' interface to CUDA beyond C++ and its built-ins, for .cu files: launches, shared memory, instructions.
 //
 // Tests replace this file by tests/support/cuda_emulator/device, over which every kernel runs on the CPU unchanged.
 #ifndef FARM_KERNELS_CUDA_DEVICE_CUH
@@ -73,8 +72,7 @@ static __device__ inline void farm_cuda_barrier_init(uint64_t *barrier) {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Starts a copy of `bytes` from global to shared memory, whose end completes the barrier's phase. Addresses and bytes:
-// multiples of 16.
+// Starts a copy from global to shared memory, whose end completes the barrier's phase. All in multiples of 16 bytes.
 static __device__ inline void farm_cuda_bulk_load(void *shared, const void *from, uint32_t bytes, uint64_t *barrier) {
     const uint32_t at = (uint32_t)__cvta_generic_to_shared(barrier);
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");

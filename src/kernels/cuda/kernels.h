@@ -76,8 +76,7 @@ enum farm_status farm_cuda_stack(struct CUstream_st *stream, const struct farm_c
 
 // ---- layers: what a network needs besides convolutions and products (nn/cuda/executor.h), all in device memory ----
 //
-// Arrays of `type` are 16-byte aligned, except biases. Pictures are NHWC, so that rows of pictures are rows * height *
-// width rows of channels.
+// Arrays of `type` are 16-byte aligned, except biases. Pictures are NHWC: rows * height * width rows of channels.
 
 // out[i] = activation(in[i]); out may be in.
 enum farm_status farm_cuda_activate(struct CUstream_st *stream, enum farm_slope kind, enum farm_cuda_type type,
@@ -107,8 +106,7 @@ size_t farm_cuda_slope_gradient_scratch_bytes(size_t rows, int channels);
 enum farm_status farm_cuda_relu_gradient_add(struct CUstream_st *stream, enum farm_cuda_type type, const void *y,
                                              const void *dy, void *sum, size_t count, struct farm_error *err);
 
-// Maxima of `rows` pictures. where: their places, for the gradient, [rows][out_height][out_width][channels], 16-byte
-// aligned; may be NULL.
+// Maxima of `rows` pictures. where: their places [rows][out_height][out_width][channels], 16-byte aligned, or NULL.
 enum farm_status farm_cuda_pool(struct CUstream_st *stream, const struct farm_pool *pool, enum farm_cuda_type type,
                                 size_t rows, const void *in, void *out, uint8_t *where, struct farm_error *err);
 enum farm_status farm_cuda_pool_gradient(struct CUstream_st *stream, const struct farm_pool *pool,
@@ -179,8 +177,7 @@ enum farm_status farm_cuda_conv_forward(struct CUstream_st *stream, const struct
                                         struct farm_error *err);
 enum farm_status farm_cuda_conv_data_gradient(struct CUstream_st *stream, const struct farm_cuda_conv *conv,
                                               const void *weight, const void *dy, void *dx, struct farm_error *err);
-// ADDS to gradient [out][kh][kw][in], in an order that depends on the sizes alone. scratch:
-// farm_cuda_conv_scratch_bytes.
+// ADDS to gradient [out][kh][kw][in], in an order given by the sizes. scratch: farm_cuda_conv_scratch_bytes.
 enum farm_status farm_cuda_conv_weight_gradient(struct CUstream_st *stream, const struct farm_cuda_conv *conv,
                                                 const void *x, const void *dy, float *gradient, void *scratch,
                                                 struct farm_error *err);
@@ -231,8 +228,7 @@ enum farm_status farm_cuda_sample(struct CUstream_st *stream, const struct farm_
 
 // ---- optimiser: farm_optimiser_step over vectors in device memory ----
 
-// In device memory, so a captured graph can be replayed: the host copies the learning rate in before an update, and the
-// outcome out after it.
+// In device memory, so that a captured graph can be replayed: the host copies the rate in, and the outcome out.
 struct farm_cuda_optimiser_control {
     uint64_t step;                         // updates made; the caller sets it at the start
     double norm;                           // out: of the gradient, before clipping; INFINITY if nothing changed

@@ -1,6 +1,5 @@
 // A network's layers besides convolutions and products: activations, gradients of activations and biases, maxima, sums,
-// roundings, the heads, a flat input that joins (kernels/layers.h). Memory-bound: a thread moves 16 bytes if rows allow
-// it.
+// roundings, the heads, a flat input that joins (kernels/layers.h). Memory-bound: 16 bytes a thread, if rows allow it.
 #include "kernels/cuda/common.cuh"
 
 enum { THREADS = 256, SLABS_MAX = 256, SLAB_NUMBERS = 64 * THREADS };
