@@ -194,8 +194,7 @@ static enum farm_status play(struct evaluation *evaluation, const struct farm_re
     return farm_run_execute(run, interrupted, err);
 }
 
-// Mean return of the film's games; NAN: unknown. They are the first of its run, which may have played more while the
-// encoder completed its file.
+// Mean return of the film's games, the first of its run (more may be played while it is encoded); NAN: unknown.
 static double mean_of_film(const struct farm_stats *stats, uint64_t games) {
     const uint64_t played = farm_load_relaxed(&stats->games);
     double sum = 0;

@@ -83,8 +83,7 @@ int farm_report_error(const char *program, const struct farm_error *err) {
     }
 }
 
-// Whether text is lost that something may read: not behind a pipe or terminal whose other end is gone, and not after
-// `>&-`. Stores errno, or 0.
+// Whether text is lost that something may read (no closed pipe or terminal, no `>&-`). Stores errno, or 0.
 static bool output_is_lost(int *why) {
     struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
     *why = fflush(stdout) ? errno : 0;

@@ -1,5 +1,4 @@
-// The parts of `farm report`: the documents that the subcommands print with --json. The caller owns them (json_decref).
-// Runs in tools.
+// The parts of `farm report`: the documents that the subcommands print with --json. The caller owns them.
 #ifndef FARM_TOOLS_REPORT_H
 #define FARM_TOOLS_REPORT_H
 

@@ -1,5 +1,4 @@
-// `farm topo`: draws the machine and the plan for it, or prints both as a JSON document. Reads the running system or a
-// recorded topology; starts nothing and claims no CPUs.
+// `farm topo`: draws the machine (running or recorded) and its plan, or prints both as JSON. Claims no CPUs.
 #include <jansson.h>
 #include <limits.h>
 #include <stdbool.h>

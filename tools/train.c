@@ -1,5 +1,4 @@
-// `farm train`: recipe, run folder, progress, metrics, and the report at the end. run/run.h starts and watches the
-// processes; nothing here touches lanes.
+// `farm train`: recipe, run folder, progress, metrics, and the report at the end; run/run.h runs the processes.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,8 +123,7 @@ static enum farm_status check_env(const struct farm_checkpoint_metadata *metadat
     return FARM_OK;
 }
 
-// The newest checkpoint with a readable header names what the run was made with. Another environment, network or head
-// is wrong usage, reported before tensors are compared.
+// The newest readable checkpoint's header names what the run was made with; other values are wrong usage.
 static enum farm_status check_settings(const struct training *training, struct farm_error *err) {
     const struct farm_recipe *recipe = &training->run.plan.recipe;
     const struct farm_recipe_key *key;
@@ -199,8 +197,7 @@ static enum farm_status resume_run(struct training *training, struct farm_error 
     return FARM_OK;
 }
 
-// The run's folder and checkpoints name the environment so that the name holds in any folder. options->recipe keeps the
-// user's own words.
+// The run's folder and checkpoints name the environment for any folder; options->recipe keeps the user's words.
 static void keep_lasting_name(struct farm_run_plan *plan) {
     struct farm_error err;
     if (farm_recipe_set(&plan->recipe, FARM_LAYER_FLAG, "env", plan->env.lasting, &err))
@@ -254,8 +251,7 @@ static enum farm_status open_sinks(struct training *training, struct farm_error 
     return FARM_OK;
 }
 
-// The folder becomes this session's. What refuses a run comes before, and leaves its recipe and its metrics as they
-// are.
+// The folder becomes this session's. What refuses a run comes before, and leaves its recipe and metrics.
 static enum farm_status take_folder(struct training *training, struct farm_error *err) {
     char metrics[FARM_RUN_PATH_MAX + 32];
     enum farm_status status = open_sinks(training, err);
@@ -332,8 +328,7 @@ static void average_over_run(const struct training *training, struct farm_sample
     sample->agent_steps_per_s = (double)session.agent_steps / wall_s;
 }
 
-// The same for the nodes that are connected at the end, since each joined. Overwrites the sessions' list, which the run
-// does not read again.
+// The same for nodes connected at the end, since each joined. Overwrites the sessions' list, which is not read again.
 static void average_over_sessions(struct training *training) {
     struct farm_run_sessions *sessions = &training->run.sessions;
     for (uint32_t i = 0; i < sessions->node_count; i++) {

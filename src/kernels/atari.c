@@ -1,5 +1,4 @@
-// Atari preprocessing's plan, its reference in OpenCV's order of float operations, and the choice of the path at run
-// time. No SIMD here (cpu/atari_avx2.c has it).
+// Atari preprocessing's plan, its reference in OpenCV's order of operations, and the path's choice at run time.
 #include "kernels/atari.h"
 
 #include <assert.h>
@@ -128,8 +127,7 @@ enum farm_status farm_atari_plan_init(struct farm_atari_plan *plan, int height, 
     return FARM_OK;
 }
 
-// Sum of one source row's pixels under a result column. Product and sum are separate statements, so that no compiler
-// fuses them: OpenCV's build does not.
+// Sum of one source row's pixels under a result column; product and sum apart, so that no compiler fuses them.
 static float row_sum(const struct farm_atari_taps *taps, const uint8_t *row) {
     float sum = 0;
     for (int k = 0; k < taps->count; k++) {

@@ -102,8 +102,7 @@ double farm_bandwidth_scalar(uint64_t pass);
 // What farm_bandwidth_run must return for READ after this number of passes.
 uint64_t farm_bandwidth_expected_sum(const struct farm_bandwidth_work *work, uint64_t passes);
 
-// Whether all arrays are right, bit for bit, after `passes` passes since farm_bandwidth_fill. *wrong_line (may be NULL)
-// receives the first line that is wrong.
+// Whether all arrays are right, bit for bit, after `passes` passes. *wrong_line (may be NULL): the first that is wrong.
 bool farm_bandwidth_verify(const struct farm_bandwidth_work *work, uint64_t passes, size_t *wrong_line);
 
 // Writes a random permutation of 0 .. lines - 1 (Philox of `seed`); lines <= 2^32.

@@ -69,8 +69,7 @@ static inline FARM_HD int farm_pool_first(int at, int pad, int kernel, int strid
     return lowest <= 0 ? 0 : (lowest + stride - 1) / stride;
 }
 
-// The gradient by channel c of input (y, x) of one picture: the sum over the windows whose maximum it is. dy and where:
-// [out_height][out_width][channels].
+// The gradient by channel c of input (y, x): the sum over windows whose maximum it is. dy, where: [h][w][channels].
 static inline FARM_HD float farm_pool_gradient(const struct farm_pool *p, const void *dy, const uint8_t *where,
                                                bool bf16, int y, int x, int c) {
     float sum = 0;

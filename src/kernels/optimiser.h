@@ -119,8 +119,7 @@ void farm_optimiser_init(const struct farm_optimiser_config *config, size_t coun
 void farm_optimiser_add(float *sum, const float *more, size_t count);
 double farm_optimiser_squares(const float *grads, size_t count);
 
-// Counts the update of a gradient of this norm (before clipping) and makes its factors. If farm_optimiser_applies
-// refuses it, returns false, and nothing changes.
+// Counts the update of a gradient of this norm (unclipped) and makes its factors, if farm_optimiser_applies.
 bool farm_optimiser_begin(const struct farm_optimiser_config *config, struct farm_optimiser_state *state,
                           float learning_rate, double norm, struct farm_optimiser_factors *factors);
 // Then updates parameters [from, to) of params [state->count]; once each.

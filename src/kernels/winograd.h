@@ -34,8 +34,7 @@ struct farm_winograd_loops {
     void (*pack)(const struct farm_winograd_shape *shape, enum farm_winograd_pass pass, const float *weights,
                  void *packed);
 
-    // out = convolution of `in` + bias [outputs], plus what is in out if `add`; then ReLU, which keeps NaN, if `relu`.
-    // Pictures of `batch` observations.
+    // out = convolution of `in` [batch] + bias [outputs], plus out if `add`; then ReLU, which keeps NaN, if `relu`.
     void (*forward)(const struct farm_winograd_shape *shape, const void *packed, const float *bias, const float *in,
                     int batch, bool add, bool relu, float *out, void *scratch);
 

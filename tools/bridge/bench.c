@@ -1,5 +1,4 @@
-// `farm bridge bench`: measures the path to another machine with bridge/measure.h. One side listens, the other measures
-// and prints; `farm bw --network` prints the same.
+// `farm bridge bench`: measures the path to another machine with bridge/measure.h; `farm bw --network` prints the same.
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>

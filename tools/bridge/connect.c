@@ -1,5 +1,4 @@
-// `farm bridge --connect`: this machine's actors play for a learner on another machine. Flags, progress and the report
-// at the end; run/node.h does the work.
+// `farm bridge --connect`: this machine's actors play for a learner elsewhere: flags, progress and report (run/node.h).
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -119,8 +119,7 @@ static enum farm_status choose_part(struct bw *bw, const char *name, struct farm
                      near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "", known);
 }
 
-// A part requested by name gets the time of the least depth that has it. Matrices of many nodes get up to four times
-// as much; each GPU gets the full time.
+// A part requested by name gets the least depth's time that has it; matrices of many nodes up to four times as much.
 static double budget_of(const struct bw *bw, const struct part *part) {
     const double node_pairs = (double)bw->machine.node_count * bw->machine.node_count;
     double seconds = 0;
@@ -364,8 +363,7 @@ static double total_s(const struct bw *bw, size_t first) {
     return total;
 }
 
-// What a part may take: its budget, or its share of the time left if that is less than the budgets left. The main
-// table, which comes first, has all of the time left.
+// What a part may take: its budget, or its share of what is left. The main table, the first, has all of it.
 static double seconds_of(const struct bw *bw, size_t i) {
     const uint64_t now = farm_now_ns();
     const double left = now < bw->end_ns ? (double)(bw->end_ns - now) * 1e-9 : 0, budget = bw->budget_s[i];

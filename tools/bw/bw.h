@@ -1,5 +1,4 @@
-// The parts of `farm bw` that need more than src/bw: GPUs, the path to another machine, an environment's ceilings; and
-// the pictures. See bw/job.h.
+// The parts of `farm bw` beyond src/bw (bw/job.h): GPUs, the network, an environment's ceilings; and the pictures.
 #ifndef FARM_TOOLS_BW_H
 #define FARM_TOOLS_BW_H
 
@@ -7,8 +6,7 @@
 
 farm_bw_part farm_bw_part_gpu, farm_bw_part_network, farm_bw_part_env;
 
-// How many GPUs there may be, without starting CUDA: those of the machine's list; at least one if there is a driver or
-// FARM_CUDA_BACKEND.
+// How many GPUs there may be, without starting CUDA: the machine's; at least one if a driver or FARM_CUDA_BACKEND is.
 int farm_bw_gpus_expected(const struct farm_machine *machine);
 
 // Checks that pictures can be drawn; FARM_E_UNSUPPORTED: how to install what is missing.

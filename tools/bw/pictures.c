@@ -1,5 +1,4 @@
-// The pictures of `farm bw --svg`: python/actorfarm/plot_bw.py draws them with matplotlib from the JSON document. See
-// bw.h.
+// The pictures of `farm bw --svg`: python/actorfarm/plot_bw.py draws them from the JSON document. See bw.h.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

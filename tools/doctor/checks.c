@@ -237,8 +237,7 @@ static void check_pointers(struct trial *trial) {
     play_guarded(trial, TRIAL_MOVING, "no pointer of an earlier call is used");
 }
 
-// Compares what two equal instances wrote into field f, whose memory was filled differently. False: the report has the
-// difference.
+// Compares what two equal instances wrote into field f, over memory filled differently. False: reported.
 static bool compare_field(struct trial *trial, struct trial_player *one, struct trial_player *two, uint32_t f) {
     const uint8_t *a = trial_player_field(one, f), *b = trial_player_field(two, f);
     const char *call = trial_call_name(one->was_reset ? TRIAL_RESET : TRIAL_STEP);
@@ -597,8 +596,7 @@ static size_t read_resident_bytes(void) {
     return (size_t)resident * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-// Replaces the player's instance by new ones, each played a little, until a limit; returns how many. 0: the report has
-// the reason.
+// Replaces the player's instance by new ones, each played a little, up to a limit; returns how many. 0: reported.
 static uint64_t replace_instances(struct trial_player *player, uint64_t instances_max, uint64_t budget_ns) {
     const uint64_t begin_ns = farm_now_ns();
     uint64_t instances = 0;
@@ -716,8 +714,7 @@ static bool play_sampled(struct growth *growth, struct trial_player *player, uin
     return true;
 }
 
-// A sound environment costs one budget. One whose memory grows is played on: the first uses of memory end, and an
-// episode's end frees what belongs to the episode.
+// A sound environment costs one budget. If memory grows, play goes on: first uses end, and episodes free theirs.
 static void check_growth(struct trial *trial) {
     static const uint64_t budgets[] = {1, 4, 20};
     static struct growth growth;
@@ -757,8 +754,7 @@ static bool is_slow(const struct stopwatch *watch) {
     return watch->step_ns + watch->reset_ns >= SLOW_NS * (watch->steps + watch->resets);
 }
 
-// Steps each of count instances `rounds` times with actions drawn beforehand. Calls are reported if they are slow: the
-// report of a fast one would show in its time.
+// Steps each of count instances `rounds` times with actions drawn beforehand. Only slow calls are reported.
 static void step_in_turn(struct trial *trial, struct trial_player *players, size_t count, const uint8_t *actions,
                          uint64_t rounds, struct stopwatch *watch) {
     const struct farm_env_api *api = trial->plugin.api;

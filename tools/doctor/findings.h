@@ -1,5 +1,4 @@
-// A list of findings as `farm doctor` prints it: JSON objects with name, grade, found and mend, or lines of text. Runs
-// in tools.
+// A list of findings as `farm doctor` prints it: JSON objects with name, grade, found and mend, or lines of text.
 #ifndef FARM_TOOLS_DOCTOR_FINDINGS_H
 #define FARM_TOOLS_DOCTOR_FINDINGS_H
 

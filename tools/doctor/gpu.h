@@ -1,5 +1,4 @@
-// Probes CUDA for `farm doctor`, in a child process with a time limit: a driver may hang, and a process that has
-// initialised CUDA must not fork.
+// Probes CUDA for `farm doctor`, in a child process (no fork after CUDA) with a time limit (a driver may hang).
 #ifndef FARM_TOOLS_DOCTOR_GPU_H
 #define FARM_TOOLS_DOCTOR_GPU_H
 

@@ -91,8 +91,7 @@ static _Noreturn void run_child(const struct doctor *doctor, const struct doctor
     _exit(0);
 }
 
-// Waits until the child ends, or until no call has returned for hang_seconds. Returns the status of waitpid(2); -1: it
-// hung and was killed.
+// Waits for the child's end, or hang_seconds without a call's return. waitpid(2)'s status; -1: hung and killed.
 static int await_child(struct doctor *doctor, pid_t pid) {
     const uint64_t limit_ns = (uint64_t)(doctor->request->hang_seconds * 1e9);
     uint64_t seen = 0, since_ns = farm_now_ns();

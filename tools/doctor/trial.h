@@ -144,8 +144,7 @@ bool trial_player_continues(const struct trial_player *player);
 void trial_player_call(struct trial_player *player);
 uint8_t *trial_player_field(struct trial_player *player, uint32_t field); // as the last call left it
 
-// Prepares the next step's action: dimension `dim` takes `value` of 0..trial_choices-1, unless a mask forbids it; the
-// others are random. Not in moving memory.
+// Prepares the next step's action: dimension `dim` takes `value` unless a mask forbids it, others are random.
 uint32_t trial_choices(const struct farm_action_spec *action, uint32_t dim);
 void trial_player_choose(struct trial_player *player, uint32_t dim, uint32_t value);
 

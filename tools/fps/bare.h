@@ -1,8 +1,7 @@
 // The bare loops of `farm fps`: child processes of the responder, each on one actor's CPUs, that step environments with
 // no farm around them. src/actor/bare.h steps environments in C, python/actorfarm/bare.py those in Python. Protocol
 // over two pipes: for each f64 (seconds) the loop runs that long and writes 24 bytes: u64 transitions, u64 nanoseconds,
-// u64 nanoseconds of CPU time. 24 bytes of zeros at the start: the environments are made. A closed pipe ends the
-// process.
+// u64 nanoseconds of CPU time. 24 bytes of zeros: the environments are made. A closed pipe ends the process.
 #ifndef FARM_TOOLS_FPS_BARE_H
 #define FARM_TOOLS_FPS_BARE_H
 
@@ -18,8 +17,7 @@ struct farm_fps_bare {
     struct farm_death_watch deaths; // since its start
 };
 
-// Starts the loop beside actor number `actor`, with as many environments as a lane of it has. Before the caller has
-// threads.
+// Starts the loop beside actor number `actor`, with a lane's environments, before the caller has threads.
 enum farm_status farm_fps_bare_start(const struct farm_run_workers *workers, uint32_t actor, struct farm_fps_bare *bare,
                                      struct farm_error *err);
 

@@ -1,6 +1,5 @@
 // `farm fps`: measures how fast environments step in the farm, against the bare simulator in the same run, and how much
 // of that rate remains with inference and with training (the ladder). run.h measures, tune.h searches for a setting.
-// Runs in the supervisor's process.
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -69,8 +68,7 @@ static enum farm_status load_recipe(struct options *options, struct farm_error *
     return farm_recipe_set(recipe, FARM_LAYER_FLAG, "unroll", "20", err);
 }
 
-// The farm's turns use train's recipe, except that envs_per_actor is chosen here unless the user set it: a shipped
-// recipe's value is meant for learning.
+// The farm's turns use train's recipe; envs_per_actor is chosen here unless the user set it (recipes' is for learning).
 static enum farm_status choose_recipe(struct fps *fps, struct farm_error *err) {
     fps->recipe = fps->options->recipe;
     if (farm_recipe_set_by(&fps->recipe, "envs_per_actor", FARM_LAYER_FILE) && fps->recipe.envs_per_actor)

@@ -18,8 +18,7 @@
 #include "ring/window.h"
 #include "tools/fps/bare.h"
 
-// A lane's first steps, CHECKED_FIRST of its environments' together, and then every 61st are checked: checking all
-// would cost as much as a fast environment's step.
+// A lane's first CHECKED_FIRST steps and then every 61st are checked: all would cost as much as a fast step.
 enum { CHECKED_FIRST = 10000, CHECK_EVERY = 61 };
 enum { SLICE_MS = 20, BELL_WAIT_MS = 100, IDLE_LIMIT_S = 10 };
 static const uint64_t MS = 1000000;

@@ -16,13 +16,11 @@ struct farm_fps_turns {
     bool prints;                   // a line per round on stderr
 };
 
-// The results, in agent steps/s of each round, in memory shared with the supervisor. Filled as the turns end: an
-// interrupted measurement keeps its finished turns.
+// The results, in agent steps/s of each round, in shared memory. Filled as turns end, so finished ones remain.
 struct farm_fps_samples {
     uint32_t farm_count, one_count, all_count;
     double farm[FARM_FPS_ROUNDS_MAX], one[FARM_FPS_ROUNDS_MAX], all[FARM_FPS_ROUNDS_MAX];
-    // CPU time of a step in the same turns: of one bare loop, and of actors and responder. Other programs disturb it
-    // less.
+    // CPU time of a step in the same turns: of one bare loop, and of actors and responder; less disturbed by others.
     double one_cpu_ns[FARM_FPS_ROUNDS_MAX], farm_cpu_ns[FARM_FPS_ROUNDS_MAX];
     uint64_t agent_steps;               // in the farm's turns
     double farm_s;                      // their duration

@@ -34,8 +34,7 @@ struct farm_fps_rung {
 enum farm_status farm_fps_learn(const struct farm_recipe *recipe, bool trains, double seconds,
                                 struct farm_fps_rung *rung, struct farm_error *err);
 
-// Sets recipe->envs_per_actor by topo/width.h. A child process measures the environment for a moment; for Atari games a
-// typical cost is assumed.
+// Sets recipe->envs_per_actor by topo/width.h, from a short measurement in a child (Atari: a typical cost).
 enum farm_status farm_fps_choose_width(struct farm_recipe *recipe, struct farm_error *err);
 
 #endif

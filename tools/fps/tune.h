@@ -1,6 +1,5 @@
 // `farm fps --tune`: finds actors, environments per actor, lanes and pinning by trials, and writes them as a recipe.
-// The search varies one key after another under random actions; the two best settings are measured again. Runs in the
-// supervisor's process.
+// The search varies one key after another under random actions; the two best settings are measured again.
 #ifndef FARM_TOOLS_FPS_TUNE_H
 #define FARM_TOOLS_FPS_TUNE_H
 

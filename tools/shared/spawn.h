@@ -1,5 +1,4 @@
-// Runs a subcommand as a separate process, with its own command line and signals, for commands that combine others'
-// results. Runs in tools.
+// Runs a subcommand as a separate process, with its own command line and signals, for commands that combine results.
 #ifndef FARM_TOOLS_SHARED_SPAWN_H
 #define FARM_TOOLS_SHARED_SPAWN_H
 

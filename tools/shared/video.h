@@ -1,6 +1,5 @@
 // The encoder of `farm eval --video`: a Python program (python/actorfarm/video.py) that reads an actor's film from a
-// pipe and writes a file. Runs in the supervisor process, which starts the encoder before the run and collects it
-// afterwards.
+// pipe and writes a file. Runs in the supervisor, which starts the encoder before the run and collects it later.
 #ifndef FARM_TOOLS_SHARED_VIDEO_H
 #define FARM_TOOLS_SHARED_VIDEO_H
 
@@ -30,8 +29,7 @@ struct farm_video {
 // FARM_E_USAGE: an option that cannot be.
 enum farm_status farm_video_check(const struct farm_video_options *options, struct farm_error *err);
 
-// Starts the encoder. Errors: FARM_E_NOT_FOUND: no Python environment; FARM_E_IO: the file cannot be written;
-// FARM_E_LIMIT.
+// Starts the encoder. FARM_E_NOT_FOUND: no Python environment; FARM_E_IO: the file cannot be written; FARM_E_LIMIT.
 enum farm_status farm_video_start(const struct farm_video_options *options, struct farm_video *video,
                                   struct farm_error *err);
 

@@ -1,5 +1,4 @@
-// The bandwidth kernels in vectors of 16 bytes, which every compiler and CPU has (SSE2, NEON); names, contents, and the
-// choice of the variant at run time. See bandwidth.h.
+// The bandwidth kernels in 16-byte vectors (SSE2, NEON); names, contents, the variant at run time. See bandwidth.h.
 #include "kernels/bandwidth.h"
 
 #include <assert.h>

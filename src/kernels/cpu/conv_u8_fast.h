@@ -1,5 +1,4 @@
-// Both methods of a fast path of the first convolution. Each cpu/conv_u8_*.c includes it once and defines
-// FARM_CONV_U8_DIRECT and FARM_CONV_U8_WINOGRAD.
+// Both methods of the first convolution's fast path; each cpu/conv_u8_*.c defines their names and includes it once.
 #include "kernels/cpu/conv_u8_direct.h"
 #include "kernels/cpu/conv_u8_winograd.h"
 

@@ -9,8 +9,7 @@
 
 #include "kernels/conv_u8_packed.h"
 
-// Where LANES channels of outputs (f32 or bf16) lie, in elements: eight, and with sixteen lanes eight more, which
-// follow them unless channels are in blocks of eight.
+// Where LANES channels of outputs lie, in elements: eight, and eight more that follow unless blocks have eight.
 struct place {
     size_t low, high;
 };

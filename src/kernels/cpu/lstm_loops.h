@@ -1,5 +1,4 @@
-// The loops of kernels/lstm_rows.h, which the compiler turns into vectors (the Makefile's LOOPS): each file that
-// includes this compiles them for other instructions.
+// The loops of kernels/lstm_rows.h, made vectors (LOOPS) by each including file for its instructions.
 #ifndef FARM_KERNELS_CPU_LSTM_LOOPS_H
 #define FARM_KERNELS_CPU_LSTM_LOOPS_H
 

@@ -1,5 +1,4 @@
-// A step of an LSTM layer besides its products (kernels/lstm.h). A thread has one unit of one column; neighbours are
-// units, so that all accesses are coalesced.
+// A step of an LSTM layer besides its products (kernels/lstm.h). A thread has one unit of a column: coalesced accesses.
 #include "kernels/cuda/common.cuh"
 
 #include <farm/step.h>
