@@ -92,11 +92,6 @@ static uint8_t fill_of(uint64_t mark) {
     return (uint8_t)(mark % 255 + 1);
 }
 
-static void write_payload(const struct run *run, uint64_t *to, uint64_t mark) {
-    memset(to, fill_of(mark), run->payload_bytes);
-    to[0] = to[run->payload_bytes / 8 - 1] = mark;
-}
-
 static void check_payload(struct run *run, const uint64_t *from, uint64_t mark) {
     const size_t words = run->payload_bytes / 8;
     const uint64_t word = fill_of(mark) * 0x0101010101010101u;
@@ -115,7 +110,9 @@ static void publish_step(struct run *run, struct pair *pair, uint32_t l) {
     if (n && *(const int32_t *)farm_lane_action(lane, n - 1, 0) != (int32_t)((n - 1) % ACTIONS))
         fail_run(run, FARM_E_FORMAT, "step %llu of lane %u: the action is not what the learner wrote",
                  (unsigned long long)(n - 1), l);
-    write_payload(run, farm_lane_obs(lane, 0, n, 0), mark_of(n, l));
+    uint64_t *payload = farm_lane_obs(lane, 0, n, 0);
+    memset(payload, fill_of(mark_of(n, l)), run->payload_bytes);
+    payload[0] = payload[run->payload_bytes / 8 - 1] = mark_of(n, l);
     *farm_lane_reward(lane, n) = 0;
     *farm_lane_flags(lane, n) = n ? 0 : FARM_STEP_FIRST;
     farm_lane_actor_publish(lane);

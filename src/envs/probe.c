@@ -35,9 +35,8 @@ struct request {
 
 static void list_names(const struct farm_plugin *plugin, struct farm_probe_answer *answer) {
     const struct farm_env_api *api;
-    for (uint32_t i = 0; i < FARM_PROBE_NAMES_MAX && (api = farm_plugin_env_at(plugin, i)); i++) {
+    for (uint32_t i = 0; i < FARM_PROBE_NAMES_MAX && (api = farm_plugin_env_at(plugin, i)); i++)
         if (api->name) snprintf(answer->names[answer->name_count++], sizeof answer->names[0], "%s", api->name);
-    }
 }
 
 static enum farm_status read_plugin(const struct request *request, struct shared *shared, struct farm_error *err) {

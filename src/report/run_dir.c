@@ -25,13 +25,9 @@ char *farm_run_dir_file(const char *run_path, const char *name, char *file, size
 
 // ---- checkpoints ----
 
-static bool is_checkpoint(const char *name) {
-    size_t digits = strspn(name, "0123456789");
-    return digits > 0 && strcmp(name + digits, ".safetensors") == 0;
-}
-
-static int skip_others(const struct dirent *entry) {
-    return is_checkpoint(entry->d_name);
+static int is_checkpoint(const struct dirent *entry) {
+    const size_t digits = strspn(entry->d_name, "0123456789");
+    return digits > 0 && strcmp(entry->d_name + digits, ".safetensors") == 0;
 }
 
 // By frames, most first: longer numbers are larger ones, equal lengths compare as text.
@@ -44,8 +40,8 @@ static int newest_first(const struct dirent **a, const struct dirent **b) {
 bool farm_run_dir_checkpoint(const char *run_path, size_t i, char *file, size_t file_bytes) {
     char folder[FARM_RUN_PATH_MAX + 16];
     struct dirent **entries;
-    int count =
-        scandir(farm_run_dir_file(run_path, "checkpoints", folder, sizeof folder), &entries, skip_others, newest_first);
+    int count = scandir(farm_run_dir_file(run_path, "checkpoints", folder, sizeof folder), &entries, is_checkpoint,
+                        newest_first);
     if (count < 0) return false;
     bool found = i < (size_t)count;
     if (found) farm_run_dir_file(folder, entries[i]->d_name, file, file_bytes);

@@ -22,11 +22,6 @@ static void reset_signals(const sigset_t *mask) {
     sigprocmask(SIG_SETMASK, mask, NULL);
 }
 
-// Requests SIGKILL at the parent's death, then checks whether it has died before the request.
-static void die_with_parent(pid_t parent) {
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent) _exit(EXIT_NOT_STARTED);
-}
-
 static void redirect(int output_fd) {
     int null = open("/dev/null", O_RDONLY);
     if (null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(output_fd, STDOUT_FILENO) < 0 ||
@@ -83,7 +78,8 @@ static void place(const struct farm_worker_spec *spec) {
 
 _Noreturn void farm_child_become(const struct farm_worker_spec *spec, pid_t parent, int output_fd,
                                  const sigset_t *mask) {
-    die_with_parent(parent);
+    // SIGKILL at the parent's death, which may have come before this request.
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent) _exit(EXIT_NOT_STARTED);
     setpgid(0, 0);
     redirect(output_fd);
     reset_signals(mask);

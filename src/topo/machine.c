@@ -246,12 +246,6 @@ static void read_memory(struct farm_machine *m, const char *root) {
     if (available > m->node[0].free_bytes) m->node[0].free_bytes = available;
 }
 
-// Applies the affinity mask that this process was started with (taskset, Slurm, numactl).
-static void keep_affinity(struct farm_machine *m) {
-    struct farm_bitmap pinned;
-    if (!farm_bitmap_pinned(&pinned, NULL)) farm_bitmap_keep(&m->allowed, &pinned);
-}
-
 static void read_limits(struct farm_machine *m, const char *root) {
     struct farm_cgroup_limits limits;
     farm_cgroup_read(root, &limits);
@@ -292,7 +286,8 @@ enum farm_status farm_machine_read(struct farm_machine *out, const struct farm_m
     hwloc_topology_destroy(topology);
     if (status) return status;
 
-    if (live) keep_affinity(out);
+    struct farm_bitmap pinned; // the affinity mask that this process was started with (taskset, Slurm, numactl)
+    if (live && !farm_bitmap_pinned(&pinned, NULL)) farm_bitmap_keep(&out->allowed, &pinned);
     const char *root = source->root ? source->root : live ? "" : NULL;
     if (root) {
         read_memory(out, root);
