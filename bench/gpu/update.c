@@ -24,7 +24,7 @@
 #include "base/statistics.h"
 #include "base/time.h"
 #include "farm_build.h"
-#include "learner/backend_module.h"
+#include "learner/backend.h"
 #include "work.h"
 
 enum { RINGS_MAX = 4, ROUNDS_MAX = 10, WARMUP = 3, INFER_MOST = 64, WINDOWS_MAX = 8 };

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "actor/crash.h"
 #include "actor/film.h"
 #include "actor/group.h"
 #include "base/thread.h"

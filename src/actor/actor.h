@@ -15,7 +15,7 @@ enum { FARM_ACTOR_ENV_BROKEN = 3 };
 // Attaches to the ring, takes over its lanes (generation 0: they are empty), opens the plug-in if there is one, and
 // steps until down.stop, SIGTERM, or a failure of the environment. Returns the exit status: 0, 1 or
 // FARM_ACTOR_ENV_BROKEN; *err has the reason if it is not 0. A crash of the environment is reported on stderr
-// (crash.h).
+// (crash.c).
 int farm_actor_run(const struct farm_actor_config *config, struct farm_error *err);
 
 #endif

@@ -1,6 +1,8 @@
-// See crash.h. The handler uses what signal-safety(7) allows, and backtrace(3), whose library is loaded beforehand and
-// which finds objects by _dl_find_object(3), as this file does.
-#include "actor/crash.h"
+// Reports which environment an actor was calling when a signal kills it or exit() ends it: the actor records each call,
+// and a signal handler prints the record and the stack's frames to stderr before the process dies. Runs in an actor
+// process, one thread. The handler uses what signal-safety(7) allows, and backtrace(3), whose library is loaded
+// beforehand and which finds objects by _dl_find_object(3), as this file does.
+#include "actor/group.h"
 
 #include <execinfo.h>
 #include <link.h>

@@ -11,9 +11,31 @@
 #include <stdbool.h>
 
 #include "actor/config.h"
-#include "actor/crash.h"
 #include "base/status.h"
 #include "ring/lane.h"
+
+// ---- crashes (crash.c) ----
+
+enum farm_env_call {
+    FARM_CALL_NONE,
+    FARM_CALL_LOAD,
+    FARM_CALL_CREATE,
+    FARM_CALL_RESET,
+    FARM_CALL_STEP,
+    FARM_CALL_RENDER
+};
+
+// The present call. The actor writes it, the handler reads it. name: of the environment.
+struct farm_call {
+    const char *volatile name;
+    volatile uint32_t actor, lane, env, call; // call: enum farm_env_call
+};
+
+// Catches SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT on an alternate stack, except signals that are caught already (by
+// a sanitizer), and exit(). Returns the process's one record; never NULL.
+struct farm_call *farm_crash_watch(void);
+
+// ---- groups ----
 
 // Whether step() may return this.
 static inline bool farm_group_answer_valid(uint32_t answer) {

@@ -1,6 +1,6 @@
 // The table of rings and lanes of a process that answers actors, and the games played in them: what is answered,
 // returns of running games, counts. Used by the inference threads, each of which owns the lanes of its shard. Each ring
-// has a place; places may be vacant, and rings join and leave while the others are served (learner/admitter.h).
+// has a place; places may be vacant, and rings join and leave while the others are served (learner/learner.c).
 #ifndef FARM_INTAKE_LANES_H
 #define FARM_INTAKE_LANES_H
 

@@ -1,5 +1,5 @@
 // Messages between supervisor and learner about rings that join and leave while training runs. The supervisor sends one
-// request at a time; the learner carries it out (admitter.h) and replies. Messages keep their boundaries
+// request at a time; the learner carries it out (learner.c) and replies. Messages keep their boundaries
 // (SOCK_SEQPACKET); a ring's descriptors travel with the request. Only farm_admission_receive_request waits.
 //
 // A joining ring has no actor yet: the supervisor starts it after the reply. A leaving ring still has its actor: after

@@ -4,6 +4,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/cuda_module.h"
+#include "farm_build.h"
+
 struct farm_backend_state farm_backend_state_of(float *params, float *first, float *second, uint64_t optimiser_step,
                                                 uint64_t version) {
     struct farm_backend_state state = {.optimiser_step = optimiser_step, .version = version};
@@ -30,4 +33,16 @@ const char *farm_backend_bad_tensor(const struct farm_net *net, const float *gra
         for (size_t i = 0; i < net->tensors[t].count; i++)
             if (!isfinite(gradients[net->tensors[t].offset + i])) return net->tensors[t].name;
     return NULL;
+}
+
+enum farm_status farm_backend_module_open(const char *path, const struct farm_backend_ops **ops,
+                                          struct farm_error *err) {
+    farm_backend_entry *entry;
+    const struct farm_backend_host host = {
+        .commit = FARM_COMMIT, .log_level = farm_log_level(), .log_role = farm_log_role()};
+    const char *commit = "";
+    const enum farm_status status = farm_cuda_module_open(path, "farm_cuda_backend", &entry, err);
+    if (status) return status;
+    *ops = entry(&host, &commit);
+    return *ops ? FARM_OK : farm_cuda_module_foreign(path, commit, err);
 }

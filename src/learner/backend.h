@@ -7,6 +7,7 @@
 #define FARM_LEARNER_BACKEND_H
 
 #include "algo/algo.h"
+#include "base/log.h"
 #include "learner/config.h"
 #include "policy/policy.h"
 #include "ring/ring.h"
@@ -116,5 +117,22 @@ float *farm_backend_vector(const struct farm_backend_state *state, const char *n
 const char *farm_backend_bad_tensor(const struct farm_net *net, const float *gradients);
 
 extern const struct farm_backend_ops farm_backend_cpu;
+
+// ---- a backend in a shared object (libfarm_cuda.so), which stays in the process ----
+
+// For the module, which has another copy of libfarm.
+struct farm_backend_host {
+    const char *commit; // the program's; the module must have the same one, because they share structs
+    enum farm_log_level log_level;
+    const char *log_role;
+};
+
+// The module's one function, farm_cuda_backend. Returns NULL if the commits differ; *commit is the module's.
+typedef const struct farm_backend_ops *farm_backend_entry(const struct farm_backend_host *host, const char **commit);
+
+// Only after the fork, so that no other process initialises CUDA. path NULL: no module. FARM_E_NOT_FOUND,
+// FARM_E_UNSUPPORTED.
+enum farm_status farm_backend_module_open(const char *path, const struct farm_backend_ops **ops,
+                                          struct farm_error *err);
 
 #endif

@@ -16,8 +16,7 @@ enum { NO_RING = UINT32_MAX };
 struct farm_inference {
     struct farm_learner_parts *parts;
     uint32_t shard;
-    struct farm_trainer *trainer; // NULL: steps go back to the actors
-    pthread_t thread;             // for all but shard 0, which has the caller's
+    pthread_t thread; // for all but shard 0, which has the caller's
     bool started;
     enum farm_status status;
     struct farm_error error;
@@ -54,9 +53,9 @@ static struct farm_intake_lane *lanes_of(const struct farm_inference *inference,
 static void push_windows(const struct farm_inference *inference, struct farm_intake_lane *lane, uint64_t steps) {
     const struct farm_window_shape *shape = &inference->parts->plan.shape;
     const uint64_t history = shape->stack - 1;
-    if (!inference->trainer && steps > history) farm_lane_release(lane->lane, steps - history);
-    while (inference->trainer && farm_window_ready(shape, &lane->cursor, steps))
-        lane->ticket = farm_trainer_push(inference->trainer, lane, farm_window_take(shape, &lane->cursor));
+    if (!inference->parts->trainer && steps > history) farm_lane_release(lane->lane, steps - history);
+    while (inference->parts->trainer && farm_window_ready(shape, &lane->cursor, steps))
+        lane->ticket = farm_trainer_push(inference->parts->trainer, lane, farm_window_take(shape, &lane->cursor));
 }
 
 // Counts step `answered`. No actor waits for this.
@@ -66,7 +65,7 @@ static void account_step(const struct farm_inference *inference, struct farm_int
     farm_stats_add(&inference->stats->frames, transitions * learner->frames_per_step);
     lane->answered++;
     push_windows(inference, lane, lane->answered);
-    if (!inference->trainer) farm_learner_notify(lane->ring);
+    if (!inference->parts->trainer) farm_learner_notify(lane->ring);
 }
 
 // Whether the lane's ticket is released. If not, inference looks at the lane again when the source releases tickets.
@@ -116,7 +115,7 @@ static void take_in_central(struct farm_inference *inference, struct farm_intake
         lane->taken = true;
         lane->waiting_ns = now;
         // Synchronous: a window's last step is answered with the parameters that the window gives.
-        if (inference->parts->plan.sync && inference->trainer) push_windows(inference, lane, lane->answered + 1);
+        if (inference->parts->plan.sync && inference->parts->trainer) push_windows(inference, lane, lane->answered + 1);
     }
     if (check_ticket(inference, lane) && !inference->parts->config->deterministic.on) queue_lane(inference, lane);
 }
@@ -218,7 +217,7 @@ static bool target_reached(const struct farm_inference *inference) {
 static void release_trained(const struct farm_inference *inference, struct farm_intake_lane *lane) {
     const struct farm_window_shape *shape = &inference->parts->plan.shape;
     const uint64_t steps = lane->answered - (lane->lane->local && lane->answered);
-    while (inference->trainer && inference->parts->plan.sync && farm_window_ready(shape, &lane->cursor, steps)) {
+    while (inference->parts->trainer && inference->parts->plan.sync && farm_window_ready(shape, &lane->cursor, steps)) {
         const struct farm_window window = {.lane = lane->lane,
                                            .ring = lane->ring,
                                            .cursor = &lane->cursor,
@@ -297,9 +296,8 @@ static void carry_out_change(struct farm_inference *inference) {
     pthread_mutex_unlock(&inference->change.lock);
 }
 
-enum farm_status farm_inference_change(struct farm_learner_parts *parts, uint32_t shard, uint32_t ring, bool join,
+enum farm_status farm_inference_change(struct farm_inference *inference, uint32_t ring, bool join,
                                        struct farm_error *err) {
-    struct farm_inference *inference = parts->loops[shard];
     const uint64_t one = 1;
     pthread_mutex_lock(&inference->change.lock);
     inference->change.ring = ring;
@@ -316,14 +314,11 @@ enum farm_status farm_inference_change(struct farm_learner_parts *parts, uint32_
     return done ? status : farm_fail(err, FARM_E_DEAD, "the learner ends");
 }
 
-void farm_inference_over(struct farm_learner_parts *parts) {
-    for (uint32_t k = 0; k < parts->shards; k++) {
-        struct farm_inference *inference = parts->loops[k];
-        pthread_mutex_lock(&inference->change.lock);
-        inference->change.over = true;
-        pthread_cond_signal(&inference->change.done);
-        pthread_mutex_unlock(&inference->change.lock);
-    }
+void farm_inference_over(struct farm_inference *inference) {
+    pthread_mutex_lock(&inference->change.lock);
+    inference->change.over = true;
+    pthread_cond_signal(&inference->change.done);
+    pthread_mutex_unlock(&inference->change.lock);
 }
 
 // ---- the loop ----
@@ -350,9 +345,9 @@ static enum farm_status infer_until_stopped(struct farm_inference *inference, st
             farm_store_release(&inference->stats->done, 1);
             break;
         }
-        if (inference->trainer && farm_now_ns() - check_ns > NAP_NS) {
+        if (inference->parts->trainer && farm_now_ns() - check_ns > NAP_NS) {
             check_ns = farm_now_ns();
-            if (farm_trainer_failed(inference->trainer)) break;
+            if (farm_trainer_failed(inference->parts->trainer)) break;
         }
     }
     return FARM_OK;
@@ -368,12 +363,10 @@ static void *run_shard(void *argument) {
     return NULL;
 }
 
-enum farm_status farm_inference_run(struct farm_learner_parts *parts, struct farm_trainer *trainer,
-                                    struct farm_error *err) {
-    struct farm_inference **loops = parts->loops;
+enum farm_status farm_inference_run(struct farm_learner_parts *parts, struct farm_error *err) {
+    struct farm_inference *const *loops = parts->loops;
     const uint32_t count = parts->shards;
     enum farm_status status = FARM_OK;
-    for (uint32_t k = 0; k < count; k++) loops[k]->trainer = trainer;
     for (uint32_t k = 1; k < count && !status; k++) {
         if ((errno = farm_thread_start(&loops[k]->thread, "infer", k, run_shard, loops[k])))
             status = farm_fail_errno(err, FARM_E_LIMIT, "an inference thread does not start (ulimit -u, ulimit -v)");

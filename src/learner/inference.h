@@ -7,20 +7,21 @@
 #include "learner/parts.h"
 #include "learner/trainer.h"
 
-// Makes parts->loops, to be freed after an error too. FARM_E_INVALID: a shard has no ring, and none can join.
+struct farm_inference;
+
+// Makes parts->loops, which must be freed even after an error. FARM_E_INVALID: a shard has no ring, and none can join.
 enum farm_status farm_inference_make(struct farm_learner_parts *parts, struct farm_error *err);
 void farm_inference_free(struct farm_learner_parts *parts);
 
 // Answers, each loop in a thread, until *stop, the run's target (a quota's games), the end of training or an error,
-// each of which ends all shards. Returns the first error. trainer NULL: steps go back to the actors at once.
-enum farm_status farm_inference_run(struct farm_learner_parts *parts, struct farm_trainer *trainer,
-                                    struct farm_error *err);
+// each of which ends all shards. Returns the first error.
+enum farm_status farm_inference_run(struct farm_learner_parts *parts, struct farm_error *err);
 
-// Another thread: the shard's loop takes up a ring, or stops using it (its unanswered steps stay unanswered), and
+// Another thread: the loop takes up a ring of its shard, or stops using it (its unanswered steps stay unanswered), and
 // wakes for that. Returns when it is done. FARM_E_LIMIT, or FARM_E_DEAD if the loop has ended: nothing has changed.
-enum farm_status farm_inference_change(struct farm_learner_parts *parts, uint32_t shard, uint32_t ring, bool join,
+enum farm_status farm_inference_change(struct farm_inference *inference, uint32_t ring, bool join,
                                        struct farm_error *err);
-// The loops have ended or will not start: ends waits in farm_inference_change.
-void farm_inference_over(struct farm_learner_parts *parts);
+// The loop has ended or will not start: ends waits in farm_inference_change.
+void farm_inference_over(struct farm_inference *inference);
 
 #endif

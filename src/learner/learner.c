@@ -1,18 +1,18 @@
 // The life of the learner process: its parts are made, run and taken apart here. See learner.h.
 #include "learner/learner.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/log.h"
-#include "learner/admitter.h"
+#include "base/thread.h"
+#include "learner/admission.h"
 #include "learner/inference.h"
 #include "learner/trainer.h"
 
-struct learner {
-    struct farm_learner_parts parts;
-    struct farm_trainer *trainer;
-};
+enum { POLL_MS = 50 };
 
 // ---- start and end ----
 
@@ -68,15 +68,7 @@ static uint32_t columns_max(const struct farm_learner_parts *parts) {
 }
 
 static enum farm_status make_backend(struct farm_learner_parts *parts, struct farm_error *err) {
-    const struct farm_backend_config backend = {.learner = parts->config,
-                                                .plan = &parts->plan,
-                                                .net = &parts->net,
-                                                .head = parts->head,
-                                                .width_max = parts->lanes.width_max,
-                                                .columns_max = columns_max(parts),
-                                                .lanes = &parts->lanes,
-                                                .shards = parts->shards};
-    return parts->ops->create(&backend, &parts->backend, err);
+    return farm_parts_make_backend(parts, columns_max(parts), false, err);
 }
 
 // The most windows of lanes that can wait, whatever rings join (a new lane holds no history of frames yet).
@@ -105,8 +97,7 @@ static enum farm_status make_source(struct farm_learner_parts *parts, struct far
     return farm_window_source_make(parts->plan.source, &source, &parts->source, err);
 }
 
-static enum farm_status start_parts(struct learner *learner, struct farm_error *err) {
-    struct farm_learner_parts *parts = &learner->parts;
+static enum farm_status start_parts(struct farm_learner_parts *parts, struct farm_error *err) {
     const struct farm_learner_config *config = parts->config;
     enum farm_status status = make_plan(parts, err);
     if (!status) status = farm_parts_open(parts, err);
@@ -117,40 +108,100 @@ static enum farm_status start_parts(struct learner *learner, struct farm_error *
     if (status) return status;
     farm_store_relaxed(&config->stats->frames, config->before.frames + farm_load_relaxed(&config->stats->agent_steps) *
                                                                            config->frames_per_step);
-    return farm_trainer_start(&learner->parts, &learner->trainer, err);
+    return farm_trainer_start(parts, &parts->trainer, err);
 }
 
-// Runs the shards' loops until the last has ended. Returns the first error.
-static enum farm_status run_shards(struct learner *learner, struct farm_error *err) {
-    struct farm_learner_parts *parts = &learner->parts;
-    struct farm_admitter *admitter = NULL;
-    enum farm_status status = FARM_OK;
-    if (parts->config->rings.admission >= 0) status = farm_admitter_start(parts, learner->trainer, &admitter, err);
-    if (!status) status = farm_inference_run(parts, learner->trainer, err);
-    farm_inference_over(parts);
-    farm_admitter_stop(admitter);
+// ---- the admitter ----
+
+// The thread that admits and releases rings while inference and training go on, as the supervisor requests
+// (admission.h). A joining ring is opened, given to the backend, then to its shard's inference loop. A leaving one goes
+// the way back: inference stops using it, its waiting windows are dropped, updates that hold some end, the backend
+// releases it, it is closed. A refusal changes nothing. After the start only this thread changes the table of lanes.
+struct admitter {
+    struct farm_learner_parts *parts;
+    pthread_t thread;
+    uint64_t stop;
+};
+
+static enum farm_status admit_ring(struct farm_learner_parts *parts, const struct farm_admission_request *request,
+                                   struct farm_error *err) {
+    const uint32_t ring = request->ring, shard = request->shard < parts->shards ? request->shard : 0;
+    if (request->fds[1] < 0)
+        return farm_fail(err, FARM_E_LIMIT, "the learner has no room for its descriptors (ulimit -n)");
+    enum farm_status status = farm_lanes_join(&parts->lanes, ring, request->fds, shard, &parts->plan.shape, err);
+    if (status) {
+        if (request->up_writable >= 0) close(request->up_writable);
+        if (request->wake >= 0) close(request->wake);
+        return status;
+    }
+    farm_lanes_set_wake(&parts->lanes, ring, request->wake);
+    farm_lanes_lend_writable(&parts->lanes, ring, request->up_writable);
+    if (parts->ops->join) status = parts->ops->join(parts->backend, ring, err);
+    farm_lanes_end_writable(&parts->lanes);
+    if (!status) {
+        farm_trainer_admit(parts->trainer, ring);
+        status = farm_inference_change(parts->loops[shard], ring, true, err);
+        if (status) farm_trainer_forget(parts->trainer, ring);
+        if (status && parts->ops->leave) parts->ops->leave(parts->backend, ring);
+    }
+    if (status) farm_lanes_leave(&parts->lanes, ring);
     return status;
 }
 
-static void destroy_parts(struct learner *learner) {
-    farm_inference_free(&learner->parts);
-    if (learner->parts.backend) learner->parts.ops->destroy(learner->parts.backend);
-    if (learner->parts.source) learner->parts.source->ops->destroy(learner->parts.source);
-    farm_lanes_close(&learner->parts.lanes);
+static enum farm_status release_ring(struct farm_learner_parts *parts, uint32_t ring, struct farm_error *err) {
+    if (ring >= parts->lanes.ring_count || !farm_lanes_has(&parts->lanes, ring))
+        return farm_fail(err, FARM_E_NOT_FOUND, "there is no actor %u", ring);
+    const uint32_t shard = farm_lanes_shard(&parts->lanes, ring);
+    const enum farm_status status = farm_inference_change(parts->loops[shard], ring, false, err);
+    if (status) return status;
+    farm_trainer_forget(parts->trainer, ring);
+    if (parts->ops->leave) parts->ops->leave(parts->backend, ring);
+    farm_lanes_leave(&parts->lanes, ring);
+    return FARM_OK;
+}
+
+static void *serve_requests(void *argument) {
+    struct admitter *admitter = argument;
+    const int socket = admitter->parts->config->rings.admission;
+    while (!farm_load_relaxed(&admitter->stop)) {
+        struct farm_admission_request request;
+        if (!farm_admission_receive_request(socket, POLL_MS, &request)) continue;
+        struct farm_admission_reply reply = {.ring = request.ring};
+        reply.status = request.kind == FARM_ADMISSION_JOIN ? admit_ring(admitter->parts, &request, &reply.error)
+                                                           : release_ring(admitter->parts, request.ring, &reply.error);
+        farm_admission_send_reply(socket, &reply);
+    }
+    return NULL;
+}
+
+// ---- the learner ----
+
+// Runs the shards' loops, with an admitter if rings can join, until the last has ended. Returns the first error.
+static enum farm_status run_shards(struct farm_learner_parts *parts, struct farm_error *err) {
+    struct admitter admitter = {.parts = parts};
+    const bool admits = parts->config->rings.admission >= 0;
+    if (admits && (errno = farm_thread_start(&admitter.thread, "admit", 0, serve_requests, &admitter)))
+        return farm_fail_errno(err, FARM_E_LIMIT, "the admitter's thread does not start (ulimit -u, ulimit -v)");
+    const enum farm_status status = farm_inference_run(parts, err);
+    for (uint32_t k = 0; k < parts->shards; k++) farm_inference_over(parts->loops[k]);
+    farm_store_relaxed(&admitter.stop, 1);
+    if (admits) pthread_join(admitter.thread, NULL);
+    return status;
 }
 
 int farm_learner_run(const struct farm_learner_config *config, struct farm_error *err) {
-    struct learner *learner = calloc(1, sizeof *learner);
-    if (!learner) return farm_fail(err, FARM_E_LIMIT, "no memory for the learner"), 1;
-    learner->parts.config = config;
-    learner->parts.stop = farm_parts_catch_signals();
-    enum farm_status status = start_parts(learner, err);
-    if (!status) status = run_shards(learner, err);
-    if (learner->trainer) {
-        const enum farm_status stopped = farm_trainer_stop(learner->trainer, status ? NULL : err);
+    struct farm_learner_parts *parts = calloc(1, sizeof *parts);
+    if (!parts) return farm_fail(err, FARM_E_LIMIT, "no memory for the learner"), 1;
+    parts->config = config;
+    parts->stop = farm_parts_catch_signals();
+    enum farm_status status = start_parts(parts, err);
+    if (!status) status = run_shards(parts, err);
+    if (parts->trainer) {
+        const enum farm_status stopped = farm_trainer_stop(parts->trainer, status ? NULL : err);
         if (!status) status = stopped;
     }
-    destroy_parts(learner);
-    free(learner);
+    farm_inference_free(parts);
+    farm_parts_close(parts);
+    free(parts);
     return status ? 1 : 0;
 }

@@ -7,8 +7,7 @@
 
 #include "base/log.h"
 #include "base/thread.h"
-#include "learner/backend_module.h"
-#include "policy/observation.h"
+#include "policy/policy.h"
 
 static uint64_t stop_requested; // by a signal, or by a shard that has ended
 
@@ -96,6 +95,20 @@ enum farm_status farm_parts_open(struct farm_learner_parts *parts, struct farm_e
     return FARM_OK;
 }
 
+enum farm_status farm_parts_make_backend(struct farm_learner_parts *parts, uint32_t columns_max, bool greedy,
+                                         struct farm_error *err) {
+    const struct farm_backend_config config = {.learner = parts->config,
+                                               .plan = &parts->plan,
+                                               .net = &parts->net,
+                                               .head = parts->head,
+                                               .greedy = greedy,
+                                               .width_max = parts->lanes.width_max,
+                                               .columns_max = columns_max,
+                                               .lanes = &parts->lanes,
+                                               .shards = parts->shards};
+    return parts->ops->create(&config, &parts->backend, err);
+}
+
 // The plan was made before the learner could open CUDA.
 static void log_fall_back(const struct farm_learner_parts *parts, const char *why) {
     const bool planned = parts->config->shards[0].gpu != NULL;
@@ -177,4 +190,11 @@ enum farm_status farm_parts_choose_arithmetic(const struct farm_learner_config *
     const enum farm_status status = farm_arithmetic_choose(&request, out, text, err);
     if (status == FARM_OK) farm_log_info("arithmetic: %s", text);
     return status;
+}
+
+void farm_parts_close(struct farm_learner_parts *parts) {
+    for (uint32_t k = 0; k < parts->shards; k++) farm_policy_free(parts->policies[k]);
+    if (parts->backend) parts->ops->destroy(parts->backend);
+    if (parts->source) parts->source->ops->destroy(parts->source);
+    farm_lanes_close(&parts->lanes);
 }

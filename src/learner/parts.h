@@ -10,6 +10,7 @@
 #include "replay/source.h"
 
 struct farm_inference;
+struct farm_trainer;
 
 struct farm_learner_parts {
     const struct farm_learner_config *config;
@@ -21,12 +22,13 @@ struct farm_learner_parts {
     struct farm_backend *backend;                          // NULL: policies
     struct farm_policy *policies[FARM_LEARNER_SHARDS_MAX]; // a player's, on the CPU
     struct farm_window_source *source; // NULL in a player; under the trainer's lock while the trainer lives
-    uint32_t shards;                   // >= 1
-    uint64_t version;                  // the first parameters', published
-    uint64_t passes;                   // in the run so far; the training thread's
-    double rate_factor;                // factor of the learning rate (algo.h, adapt); the training thread's
-    struct farm_inference *loops[FARM_LEARNER_SHARDS_MAX]; // [shards] (inference.h)
-    uint64_t *stop;                                        // not 0 ends every inference loop; a loop that ends sets it
+    struct farm_inference *loops[FARM_LEARNER_SHARDS_MAX]; // inference.h
+    struct farm_trainer *trainer;                          // NULL: steps go back to the actors at once
+    uint32_t shards;                                       // >= 1
+    uint64_t version;                                      // the first parameters', published
+    uint64_t passes;                                       // in the run so far; the training thread's
+    double rate_factor; // factor of the learning rate (algo.h, adapt); the training thread's
+    uint64_t *stop;     // not 0 ends every inference loop; a loop that ends sets it
 };
 
 // From here on SIGTERM and SIGINT set the word, for parts.stop.
@@ -41,6 +43,10 @@ enum farm_status farm_parts_open(struct farm_learner_parts *parts, struct farm_e
 typedef enum farm_status farm_parts_make(struct farm_learner_parts *parts, struct farm_error *err);
 enum farm_status farm_parts_choose_backend(struct farm_learner_parts *parts, farm_parts_make *make,
                                            struct farm_error *err);
+
+// For `make`: ops->create. columns_max: most columns of an iteration; 0 in a player.
+enum farm_status farm_parts_make_backend(struct farm_learner_parts *parts, uint32_t columns_max, bool greedy,
+                                         struct farm_error *err);
 
 // One arithmetic for inference and training on the CPU, so that the policy that acted is the one that is trained; logs
 // it. train_rows: of a training thread's pass; 0: no training. version_rows: trained on between two versions.
@@ -57,5 +63,8 @@ enum farm_status farm_parts_load(const struct farm_learner_parts *parts, struct 
 // Makes parts->version the first version of this process. Versions never fall, neither from one process to the next nor
 // after a checkpoint (loaded: its version, or 0).
 void farm_parts_begin_version(struct farm_learner_parts *parts, uint64_t loaded);
+
+// Frees the rest, after trainer and loops; safe after any error.
+void farm_parts_close(struct farm_learner_parts *parts);
 
 #endif

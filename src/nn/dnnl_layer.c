@@ -1,5 +1,6 @@
-// See dnnl_layer.h.
-#include "nn/dnnl_layer.h"
+// An op on oneDNN: its packed weights, if it has any, and for each rung of the ladder its operations forward and
+// backward. Bias, activation and the sum of a residual block are part of the forward product.
+#include "nn/layer.h"
 
 #include <string.h>
 

@@ -75,7 +75,7 @@ struct farm_op_methods {
     void (*backward)(struct farm_op_layer *layer, const struct farm_op_call *call);
 };
 
-extern const struct farm_op_methods farm_op_dnnl;     // dnnl_layer.h: CONV, DENSE, RELU
+extern const struct farm_op_methods farm_op_dnnl;     // dnnl_layer.c: CONV, DENSE, RELU
 extern const struct farm_op_methods farm_op_frames;   // a CONV over u8 frames (kernels/conv_u8.h)
 extern const struct farm_op_methods farm_op_join;     // join.h
 extern const struct farm_op_methods farm_op_lstm;     // kernels/lstm.h
@@ -101,5 +101,30 @@ farm_dnnl_md farm_dnnl_rows_md(struct farm_dnnl *dnnl, struct farm_shape shape, 
 static inline void farm_pad_rows(void *rows, size_t row_bytes, const struct farm_op_call *call) {
     memset((char *)rows + (size_t)call->rows * row_bytes, 0, (size_t)(call->padded - call->rows) * row_bytes);
 }
+
+// ---- ops on oneDNN (dnnl_layer.c) ----
+
+// The operations for one batch size; those that are not needed are empty.
+struct farm_dnnl_rung {
+    struct farm_dnnl_op tanh; // before DATA and WEIGHTS: diff_out becomes the gradient before the tanh
+    struct farm_dnnl_op pass[FARM_DNNL_PASSES];
+};
+
+// `own` of farm_op_dnnl.
+struct farm_dnnl_layer {
+    // What each pass reads or, WEIGHTS, writes, in the layout that its primitive prefers. DATA shares FORWARD's memory
+    // if both prefer the same. In training, a pass that prefers the parameters' own layout has no memory here: it reads
+    // them where they lie.
+    farm_dnnl_md weights_md[FARM_DNNL_PASSES], flat_md; // flat: the parameters' own
+    void *weights[FARM_DNNL_PASSES];
+    float *bias, *diff_bias; // [out.channels]
+    struct farm_dnnl_op
+        pack[FARM_DNNL_PASSES]; // from flat parameters; WEIGHTS: added to flat gradients (empty: as they)
+    struct farm_dnnl_rung *rungs;
+};
+
+// Runs the WEIGHTS pass and adds its result to this layer's part of the flat gradients. If the call begins a sum,
+// weights that the layer `writes` are not read but written; the others are zeros. Only for layers with weights.
+void farm_dnnl_layer_add_gradient(struct farm_op_layer *layer, const struct farm_op_call *call);
 
 #endif

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels/lstm_rows.h"
-#include "nn/dnnl_layer.h"
+#include "nn/layer.h"
 
 // rows.in [rows][4 * units]: what the input adds to the sums; a forward turns it into the gates. rows.diff_in too:
 // gradients by the sums, in the product's type.

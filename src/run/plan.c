@@ -9,7 +9,6 @@
 #include "algo/registry.h"
 #include "base/log.h"
 #include "base/paths.h"
-#include "run/deterministic.h"
 #include "run/offer.h"
 #include "run/trains.h"
 #include "shm/limits.h"

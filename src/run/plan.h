@@ -58,7 +58,7 @@ struct farm_run_plan {
     struct farm_env env;       // its options point into `recipe`
     bool elastic, quiet;
     struct farm_run_play play; // a player runs in the learner's place; games 0: it does not
-    bool deterministic;        // a training of that kind (deterministic.h)
+    bool deterministic;        // a training that repeats bit for bit
     struct farm_run_responder responder;
     struct farm_run_listen listen;
 

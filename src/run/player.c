@@ -35,16 +35,8 @@ static enum farm_status make_policies(struct player *player, struct farm_error *
 // Policies; a GPU's inference is a backend that does not train.
 static enum farm_status make_answers(struct farm_learner_parts *parts, struct farm_error *err) {
     struct player *player = (struct player *)parts;
-    const struct farm_backend_config config = {.learner = parts->config,
-                                               .plan = &parts->plan,
-                                               .net = &parts->net,
-                                               .head = parts->head,
-                                               .greedy = player->greedy,
-                                               .width_max = parts->lanes.width_max,
-                                               .lanes = &parts->lanes,
-                                               .shards = parts->shards};
     return parts->ops == &farm_backend_cpu ? make_policies(player, err)
-                                           : parts->ops->create(&config, &parts->backend, err);
+                                           : farm_parts_make_backend(parts, 0, player->greedy, err);
 }
 
 // Publishes the checkpoint's parameters, or the seed's, which a backend has already.
@@ -101,12 +93,10 @@ int farm_run_player(const struct farm_learner_config *config, const struct farm_
     parts->config = config;
     parts->stop = farm_parts_catch_signals();
     enum farm_status status = start(player, play, err);
-    if (!status) status = farm_inference_run(parts, NULL, err);
+    if (!status) status = farm_inference_run(parts, err);
     farm_inference_free(parts);
-    for (uint32_t k = 0; k < parts->shards; k++) farm_policy_free(parts->policies[k]);
-    if (parts->backend) parts->ops->destroy(parts->backend);
+    farm_parts_close(parts);
     farm_board_free(player->board);
-    farm_lanes_close(&parts->lanes);
     free(player);
     return status ? 1 : 0;
 }

@@ -1,5 +1,5 @@
-// See session_figures.h.
-#include "run/session_figures.h"
+// Figures of the nodes of sessions.h, for samples and for `farm bridge status`.
+#include "run/sessions.h"
 
 #include <math.h>
 #include <stdio.h>

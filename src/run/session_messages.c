@@ -1,5 +1,5 @@
-// See session_messages.h.
-#include "run/session_messages.h"
+// Messages to the bridges of sessions.h.
+#include "run/sessions.h"
 
 #include <stdio.h>
 #include <stdlib.h>

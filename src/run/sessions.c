@@ -10,8 +10,6 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/time.h"
-#include "run/session_figures.h"
-#include "run/session_messages.h"
 #include "run/settings.h"
 #include "shm/limits.h"
 

@@ -21,10 +21,6 @@ const char *farm_run_next_engine(const char *engine, uint64_t *start_ns, const s
     return "poll";
 }
 
-enum farm_bad_values farm_run_bad_values(const struct farm_recipe *recipe) {
-    return (enum farm_bad_values)farm_recipe_choice(recipe, FARM_KEY_bad_values);
-}
-
 struct farm_learner_config farm_run_learner_settings(const struct farm_run_plan *plan) {
     const struct farm_recipe *recipe = &plan->recipe;
     const struct farm_plan *placement = plan->placement;

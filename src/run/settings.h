@@ -18,6 +18,4 @@ uint64_t farm_run_spin_ns(const struct farm_recipe *recipe, bool shared);
 // becomes now.
 const char *farm_run_next_engine(const char *engine, uint64_t *start_ns, const struct farm_run_caller *caller);
 
-enum farm_bad_values farm_run_bad_values(const struct farm_recipe *recipe);
-
 #endif

@@ -1,5 +1,6 @@
 // Which environments can be trained, and what a network reads of their observations. A pure function of spec and
-// recipe: `farm train` refuses by it, `farm envs` and `farm doctor` print what it says.
+// recipe: `farm train` refuses by it, `farm envs` and `farm doctor` print what it says. And what a run that repeats bit
+// for bit (recipe key `deterministic`) refuses and chooses.
 #ifndef FARM_RUN_TRAINS_H
 #define FARM_RUN_TRAINS_H
 
@@ -20,5 +21,10 @@ enum farm_status farm_run_trains(const struct farm_env_spec *env, struct farm_re
 
 // Keys `sigma` and `squash`.
 struct farm_head_options farm_run_head_options(const struct farm_recipe *recipe);
+
+// Settles the recipe of a deterministic run, which `listens` for other machines or not: synchronous, on the CPU, with
+// one inference thread, without a time limit, numbers of updates chosen. FARM_E_USAGE: the user has set what
+// contradicts it.
+enum farm_status farm_run_deterministic_settle(struct farm_recipe *recipe, bool listens, struct farm_error *err);
 
 #endif

@@ -63,21 +63,22 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
     const bool plugin = env->kind == FARM_ENV_PLUGIN, responder = plan->responder.body;
     const bool shared = farm_run_shares_cpus(plan);
     const int bell = workers->rings->bells[responder && !remote ? a : workers->ring_shard[a]];
-    actor->config = (struct farm_actor_config){.actor = remote ? remote->actors[a] : a,
-                                               .up_fd = ring->up.fd,
-                                               .down_fd = ring->down.fd_readonly,
-                                               .learner_eventfd = bell,
-                                               .api = env->api,
-                                               .plugin = plugin ? env->plugin : NULL,
-                                               .plugin_env = plugin ? env->name : NULL,
-                                               .bad_values = farm_run_bad_values(&plan->recipe),
-                                               .options = env->options,
-                                               .option_count = env->option_count,
-                                               .seed = farm_run_workers_seed(workers),
-                                               .video = a == 0 ? workers->video : -1,
-                                               .obs_far = rings_outgrow_caches(plan),
-                                               .spin_ns = farm_run_spin_ns(&plan->recipe, shared),
-                                               .rings_late = shared};
+    actor->config = (struct farm_actor_config){
+        .actor = remote ? remote->actors[a] : a,
+        .up_fd = ring->up.fd,
+        .down_fd = ring->down.fd_readonly,
+        .learner_eventfd = bell,
+        .api = env->api,
+        .plugin = plugin ? env->plugin : NULL,
+        .plugin_env = plugin ? env->name : NULL,
+        .bad_values = (enum farm_bad_values)farm_recipe_choice(&plan->recipe, FARM_KEY_bad_values),
+        .options = env->options,
+        .option_count = env->option_count,
+        .seed = farm_run_workers_seed(workers),
+        .video = a == 0 ? workers->video : -1,
+        .obs_far = rings_outgrow_caches(plan),
+        .spin_ns = farm_run_spin_ns(&plan->recipe, shared),
+        .rings_late = shared};
     actor->keep[0] = ring->up.fd;
     actor->keep[1] = ring->down.fd_readonly;
     actor->keep[2] = bell;

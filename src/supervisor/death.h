@@ -1,5 +1,5 @@
 // What is found out about a worker that has died: how, whether the out-of-memory killer did it, where its core file is,
-// and which lines of source its crash report names (actor/crash.h prints addresses). Runs in the supervisor.
+// and which lines of source its crash report names (actor/crash.c prints addresses). Runs in the supervisor.
 #ifndef FARM_SUPERVISOR_DEATH_H
 #define FARM_SUPERVISOR_DEATH_H
 

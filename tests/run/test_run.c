@@ -54,7 +54,8 @@ Test(run, choices_of_a_recipe_have_the_order_of_their_enums) {
     cr_expect_eq(learner.device.mirror, FARM_MIRROR_OFF);
     cr_expect(learner.init == FARM_INIT_UNIFORM && learner.arithmetic.precision == FARM_PRECISION_F32);
     cr_expect(learner.algo.regime == FARM_REGIME_ASYNC && learner.algo.optimiser == FARM_OPTIMISER_RMSPROP);
-    cr_expect(learner.inference.spin_ns == 0 && farm_run_bad_values(&run->plan.recipe) == FARM_BAD_FAIL);
+    cr_expect(learner.inference.spin_ns == 0 &&
+              farm_recipe_choice(&run->plan.recipe, FARM_KEY_bad_values) == FARM_BAD_FAIL);
     end(run);
 }
 

@@ -11,8 +11,6 @@
 #include "intake/lanes.h"
 #include "learner/backend.h"
 #include "learner/cpu/gradient.h"
-#include "learner/cpu/optimise.h"
-#include "learner/cpu/thread_choice.h"
 #include "learner/parts.h"
 #include "learner/statistics.h"
 #include "policy/policy.h"
@@ -30,12 +28,23 @@ struct shard {
     struct farm_policy *policy;
 };
 
+// Whether one training thread or all compute a pass. Small passes are faster in one; the size at which that changes
+// depends on the net and the machine. So some passes are timed in turn with one thread and with all, and again later,
+// because other processes disturb.
+struct thread_choice {
+    uint32_t threads;     // all of them
+    bool fixed;           // all compute every pass
+    uint64_t least_ns[2]; // shortest timed pass with one thread, with all
+    uint32_t passes;      // since the first one of the newest timing
+    bool logged;
+};
+
 // The training threads.
 struct threads {
     struct farm_cpu_gradient **gradients; // [count]
     uint32_t count, used;                 // used: 1 or all, by the present work
     struct farm_pool *pool;
-    struct farm_thread_choice choice;
+    struct thread_choice choice;
 };
 
 // What the training threads do together: a pass, or the targets of an iteration.
@@ -131,7 +140,7 @@ static enum farm_status make_threads(struct farm_backend *backend, uint32_t coun
                                                     .head = backend->head,
                                                     .units_max = backend->micro_batch};
     backend->threads.count = count;
-    backend->threads.choice = (struct farm_thread_choice){
+    backend->threads.choice = (struct thread_choice){
         .threads = count, .fixed = !learner->training.threads_chosen || learner->deterministic.on};
     enum farm_status status = FARM_OK;
     for (uint32_t i = 0; i < count && !status; i++)
@@ -264,6 +273,40 @@ static enum farm_status infer(struct farm_backend *backend, uint32_t shard, cons
     return farm_policy_answer(backend->shards[shard].policy, rows, count, err);
 }
 
+// ---- one thread or all ----
+
+// If one thread wins by less than a third, the next timing comes soon: a scheduler that keeps all threads on one CPU
+// makes them a little slower than one.
+enum { TIMED_PASSES = 16, PASSES_BETWEEN = 4096, PASSES_IF_CLOSE = 64 };
+
+static bool one_wins(const struct thread_choice *choice) {
+    return choice->least_ns[0] < choice->least_ns[1];
+}
+
+static bool is_close(const struct thread_choice *choice) {
+    return one_wins(choice) && 4 * choice->least_ns[0] > 3 * choice->least_ns[1];
+}
+
+// Threads of the next pass: 1 or all.
+static uint32_t next_threads(const struct thread_choice *choice) {
+    const bool alone = choice->passes < TIMED_PASSES ? choice->passes % 2 == 0 : one_wins(choice);
+    return alone && !choice->fixed ? 1 : choice->threads;
+}
+
+// After that pass: how long it took. Logs the first choice.
+static void note_pass_time(struct thread_choice *choice, uint64_t pass_ns) {
+    if (choice->fixed) return;
+    const uint32_t n = choice->passes++;
+    uint64_t *least = &choice->least_ns[n % 2];
+    if (n < TIMED_PASSES && (n < 2 || pass_ns < *least)) *least = pass_ns;
+    if (n >= (is_close(choice) ? PASSES_IF_CLOSE : PASSES_BETWEEN)) choice->passes = 0;
+    if (n != TIMED_PASSES - 1 || is_close(choice) || choice->threads == 1 || choice->logged) return;
+    choice->logged = true;
+    farm_log_info("a pass takes %.0f us in one training thread, %.0f us in %u: %s", 1e-3 * (double)choice->least_ns[0],
+                  1e-3 * (double)choice->least_ns[1], choice->threads,
+                  one_wins(choice) ? "one is used" : "all are used");
+}
+
 // ---- a pass ----
 
 // A thread's gradient with the parameters in training.
@@ -350,7 +393,7 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
     const uint32_t units = pass->count ? pass->count : farm_algo_units(plan, iteration->count);
     if (plan->targets_once) farm_iteration_reduce(iteration, pass->indices, units, pass->schedule);
     const uint64_t start = farm_now_ns();
-    begin_work(backend, iteration, units, farm_thread_choice_next(&backend->threads.choice));
+    begin_work(backend, iteration, units, next_threads(&backend->threads.choice));
     backend->work.indices = pass->indices;
     differentiate(backend);
     if (isfinite(backend->stats.grad_norm))
@@ -358,7 +401,7 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
             &backend->optimiser, (float)pass->learning_rate,
             backend->learner->algo.loss_sum ? 1 : 1.0 / (double)(units * farm_algo_unit_transitions(plan)),
             &backend->stats);
-    farm_thread_choice_add(&backend->threads.choice, farm_now_ns() - start);
+    note_pass_time(&backend->threads.choice, farm_now_ns() - start);
     return FARM_OK;
 }
 

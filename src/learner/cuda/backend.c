@@ -9,10 +9,9 @@
 #include "algo/cuda/algo.h"
 #include "base/log.h"
 #include "base/time.h"
+#include "farm_build.h"
 #include "kernels/cuda/check.h"
-#include "learner/cuda/device_wait.h"
 #include "learner/cuda/reduce.h"
-#include "learner/cuda/shard.h"
 #include "learner/statistics.h"
 
 static const double STATE_EVERY_S = 10; // unless the learner's config has a period
@@ -471,3 +470,14 @@ const struct farm_backend_ops farm_backend_cuda = {
     .state = state,
     .state_changed = state_changed,
 };
+
+// What libfarm_cuda.so exports for the learner; see learner/backend.h.
+__attribute__((visibility("default"))) farm_backend_entry farm_cuda_backend;
+
+const struct farm_backend_ops *farm_cuda_backend(const struct farm_backend_host *host, const char **commit) {
+    *commit = FARM_COMMIT;
+    if (strcmp(host->commit, FARM_COMMIT) != 0) return NULL;
+    farm_log_set_level(host->log_level);
+    farm_log_set_role(host->log_role);
+    return &farm_backend_cuda;
+}

@@ -4,6 +4,7 @@
 #ifndef FARM_LEARNER_CUDA_CONTEXT_H
 #define FARM_LEARNER_CUDA_CONTEXT_H
 
+#include "base/atomics.h"
 #include "learner/cuda/mirror.h"
 #include "learner/cuda/obs_path.h"
 #include "learner/cuda/parameters.h"
@@ -33,7 +34,7 @@ struct farm_cuda_context {
     size_t obs_bytes;   // all that crosses the bus for one environment's step
     void *zeros;        // device: a frame of zeros, with alignment
     void *sink;         // device: the target of padding rows
-    uint64_t given_up;  // device_wait.h; atomic
+    uint64_t given_up;  // below; atomic
 };
 
 // Whether this shard serves a lane; and how many of an iteration's windows it trains on, at most.
@@ -70,5 +71,26 @@ static inline void *farm_cuda_up(const struct farm_cuda_context *context, uint32
 static inline void *farm_cuda_down(const struct farm_cuda_context *context, uint32_t lane, const void *host) {
     return farm_cuda_address(&context->registered, farm_cuda_ring_of(context, lane), FARM_CUDA_DOWN, host);
 }
+
+// ---- how long the host waits for the GPU (device_wait.c) ----
+
+// A lost GPU returns an error; a hanging GPU returns nothing and never ends its work. A thread that has waited longer
+// than the learner's device.limit_s gives the GPU up for all threads: none waits for it again, its resources are leaked
+// on purpose (freeing them could block), and the process ends.
+double farm_cuda_limit_s(const struct farm_learner_config *learner);
+static inline void farm_cuda_give_up(struct farm_cuda_context *context) {
+    farm_store_relaxed(&context->given_up, 1);
+}
+static inline bool farm_cuda_given_up(const struct farm_cuda_context *context) {
+    return farm_load_relaxed(&context->given_up) != 0;
+}
+
+// Called while `what`, for which the thread has waited since start_ns, has not ended. FARM_E_DEAD after the limit, or
+// if another thread has given the GPU up.
+enum farm_status farm_cuda_wait_expired(struct farm_cuda_context *context, uint64_t start_ns, const char *what,
+                                        struct farm_error *err);
+
+// Sleeps a 64th of the time since start_ns: at least 20 us, at most 1 ms.
+void farm_cuda_nap(uint64_t start_ns);
 
 #endif

@@ -1,9 +1,8 @@
-// See device_wait.h.
-#include "learner/cuda/device_wait.h"
+// How long the host waits for a GPU. See context.h.
+#include "learner/cuda/context.h"
 
 #include <time.h>
 
-#include "base/atomics.h"
 #include "base/time.h"
 
 static const double LIMIT_S = 600; // unless the learner's config has a limit
@@ -11,14 +10,6 @@ static const uint64_t NAP_MIN_NS = 20000, NAP_MAX_NS = 1000000, NAP_SHARE = 64;
 
 double farm_cuda_limit_s(const struct farm_learner_config *learner) {
     return learner->device.limit_s > 0 ? learner->device.limit_s : LIMIT_S;
-}
-
-void farm_cuda_give_up(struct farm_cuda_context *context) {
-    farm_store_relaxed(&context->given_up, 1);
-}
-
-bool farm_cuda_given_up(const struct farm_cuda_context *context) {
-    return farm_load_relaxed(&context->given_up) != 0;
 }
 
 enum farm_status farm_cuda_wait_expired(struct farm_cuda_context *context, uint64_t start_ns, const char *what,

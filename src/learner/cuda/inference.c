@@ -9,11 +9,9 @@
 #include "base/time.h"
 #include "kernels/cuda/check.h"
 #include "kernels/random.h"
-#include "learner/cuda/device_wait.h"
 #include "learner/cuda/memory.h"
-#include "learner/cuda/stream.h"
 #include "nn/inputs.h"
-#include "policy/observation.h"
+#include "policy/policy.h"
 
 enum { RUNGS_MAX = FARM_CUDA_EXECUTOR_ROWS_MAX, SPINS_PER_CHECK = 1024, ALIGNMENT = 16, SMALL_LISTS = 64 << 10 };
 

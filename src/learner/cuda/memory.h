@@ -1,8 +1,10 @@
 // Allocates device memory and pinned host memory, with messages that name the purpose and the size, and fills device
-// memory. Runs in the learner; no state.
+// memory; creates streams of the current device and graphs of captured work. Runs in the learner; no state.
 #ifndef FARM_LEARNER_CUDA_MEMORY_H
 #define FARM_LEARNER_CUDA_MEMORY_H
 
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/status.h"
@@ -33,5 +35,13 @@ static inline size_t farm_cuda_reserve(size_t *at, size_t bytes, size_t alignmen
 
 // The current device's address of such host memory.
 enum farm_status farm_cuda_mapped(void *host, void *out, struct farm_error *err);
+
+// A non-blocking stream of the device's highest or lowest priority, and an event for marks in it (done NULL: no event).
+enum farm_status farm_cuda_stream_make(bool highest, cudaStream_t *stream, cudaEvent_t *done, struct farm_error *err);
+
+// Makes a graph of the work captured since cudaStreamBeginCapture. `status`: the result of that work's calls; an error
+// ends the capture and is returned.
+enum farm_status farm_cuda_stream_end_capture(cudaStream_t stream, enum farm_status status, cudaGraphExec_t *out,
+                                              struct farm_error *err);
 
 #endif

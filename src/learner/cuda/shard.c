@@ -1,6 +1,6 @@
-// See shard.h. Chooses the device, divides its memory, and assembles registration, mirror, parameters, inference and
+// See backend.h. Chooses the device, divides its memory, and assembles registration, mirror, parameters, inference and
 // training.
-#include "learner/cuda/shard.h"
+#include "learner/cuda/backend.h"
 
 #include <stdlib.h>
 

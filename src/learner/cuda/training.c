@@ -8,9 +8,8 @@
 #include "algo/cuda/algo.h"
 #include "kernels/cuda/check.h"
 #include "learner/cuda/memory.h"
-#include "learner/cuda/stream.h"
 #include "nn/inputs.h"
-#include "policy/observation.h"
+#include "policy/policy.h"
 
 enum { FRAME_ROWS = 1024, FLAT_ROWS = 16384, ALIGNMENT = 256 }; // rows of a pass; bytes of the arrays of its inputs
 

@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#include "learner/backend_module.h"
+#include "learner/backend.h"
 
 TestSuite(cuda_backend, .timeout = 120);
 
