@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/thread.h"
+#include "policy/observation.h"
 #include "policy/policy.h"
 
 static uint64_t stop_requested; // by a signal, or by a shard that has ended

@@ -9,7 +9,7 @@
 #include "intake/validator.h"
 #include "kernels/pixels.h"
 #include "nn/inputs.h"
-#include "policy/policy.h"
+#include "policy/observation.h"
 
 // An environment's discounted return.
 struct discounted {

@@ -12,7 +12,6 @@
 #include "kernels/head.h"
 #include "nn/executor.h"
 #include "ring/lane.h"
-#include "ring/spec.h"
 
 // Environments [env_from, env_from + env_count) of step n of a lane, to be answered.
 struct farm_policy_rows {
@@ -43,19 +42,5 @@ void farm_policy_free(struct farm_policy *policy); // NULL is permitted
 // version, and the state after the step.
 enum farm_status farm_policy_answer(struct farm_policy *policy, const struct farm_policy_rows *rows, uint32_t count,
                                     struct farm_error *err);
-
-// ---- where an observation's parts lie: the pointers that a network's executor takes (farm_net_pointers) ----
-
-// Whether the fields that a network reads exist, with the types and sizes that it expects.
-bool farm_observation_fits(const struct farm_net *net, const struct farm_env_spec *env);
-
-// Step n of environment `env`: rows [farm_net_pointers(net)], out. Frames from before the episode's start, and the last
-// action and reward at its start, are NULL. The last action lies in step n - 1, which the caller's cursor holds.
-void farm_observation_list(const struct farm_net *net, const struct farm_lane *lane, uint64_t n, uint32_t env,
-                           const void **rows);
-
-// Only the parts of the flat input: parts [net->io.input_count], out.
-void farm_observation_parts(const struct farm_net *net, const struct farm_lane *lane, uint64_t n, uint32_t env,
-                            const void **parts);
 
 #endif

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "policy/policy.h"
+#include "policy/observation.h"
 
 struct farm_cpu_gradient {
     struct farm_cpu_gradient_config config;

@@ -11,7 +11,7 @@
 #include "kernels/random.h"
 #include "learner/cuda/memory.h"
 #include "nn/inputs.h"
-#include "policy/policy.h"
+#include "policy/observation.h"
 
 enum { RUNGS_MAX = FARM_CUDA_EXECUTOR_ROWS_MAX, SPINS_PER_CHECK = 1024, ALIGNMENT = 16, SMALL_LISTS = 64 << 10 };
 

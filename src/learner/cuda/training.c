@@ -9,7 +9,7 @@
 #include "kernels/cuda/check.h"
 #include "learner/cuda/memory.h"
 #include "nn/inputs.h"
-#include "policy/policy.h"
+#include "policy/observation.h"
 
 enum { FRAME_ROWS = 1024, FLAT_ROWS = 16384, ALIGNMENT = 256 }; // rows of a pass; bytes of the arrays of its inputs
 
