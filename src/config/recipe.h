@@ -65,7 +65,7 @@ struct farm_recipe_key {
     const char *help; // one line, with the unit
 };
 
-// Of a run, beside its recipe, or in place of a key's `auto`.
+// What a run knows beside its recipe, or in place of a key's `auto`.
 struct farm_recipe_fact {
     const char *name, *value; // as in `needs`
 };

@@ -1,6 +1,5 @@
-// What the threads of a process that answers actors share: the learner, or a player (run/player.h), which
-// does not train. Made before they start, destroyed after they have ended. Each part says which
-// thread may use it.
+// What the threads of a process that answers actors share: the learner, or a player (run/player.h), which does not
+// train. Made before they start, destroyed after they have ended. Each part says which thread may use it.
 #ifndef FARM_LEARNER_PARTS_H
 #define FARM_LEARNER_PARTS_H
 

@@ -11,7 +11,7 @@ struct farm_run_play {
     bool greedy;    // takes the most probable action
 };
 
-// The body of the process. config: as the learner's; checkpoint_load NULL: the parameters that its seed gives. Ends on
+// The body of the process. config: as the learner's; checkpoints.load NULL: the parameters that its seed gives. Ends on
 // SIGTERM, when the games have ended (stats.done = 1), or on an error. Returns the exit status; not 0: *err holds the
 // reason.
 int farm_run_player(const struct farm_learner_config *config, const struct farm_run_play *play, struct farm_error *err);

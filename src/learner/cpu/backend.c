@@ -414,7 +414,8 @@ static enum farm_status publish(struct farm_backend *backend, uint32_t set, uint
     backend->version = version;
     farm_statistics_write(backend->statistics, backend->sets[FARM_SET_ONLINE]);
     for (uint32_t k = 0; k < backend->shard_count; k++)
-        if (backend->shards[k].owns_board) farm_board_publish(backend->shards[k].board, backend->sets[set], version);
+        if (backend->shards[k].owns_board && !farm_board_publish(backend->shards[k].board, backend->sets[set], version))
+            abort(); // find_board: a buffer is always free
     return FARM_OK;
 }
 

@@ -66,7 +66,7 @@ const struct setting *setting_of(const struct rig *farm);
 enum farm_status open_backend(struct rig *farm, const struct farm_backend_ops *ops);
 void must_open_backend(struct rig *farm, const struct farm_backend_ops *ops);
 struct rig *open_ready(struct setting setting);                  // with the CUDA backend
-struct rig *open_played(struct setting setting, uint64_t steps); // which has answered so many steps
+struct rig *open_played(struct setting setting, uint64_t steps); // which has answered `steps` steps
 
 // After the last farm nothing of the GPU may be in use.
 void close_farm(struct rig *farm);
