@@ -142,8 +142,8 @@ static enum farm_status judge_one(const char *name, struct farm_recipe *recipe, 
     enum farm_status status = farm_recipe_set(recipe, FARM_LAYER_FLAG, "env", name, err);
     if (!status) status = judge(recipe, &verdict, err);
     if (status) return status;
-    if (!json) return print_verdict(name, &verdict), FARM_OK;
-    return print_json(name, &(struct farm_env_list){.count = 0}, &verdict, err);
+    if (!json) return print_verdict(recipe->env, &verdict), FARM_OK;
+    return print_json(recipe->env, &(struct farm_env_list){.count = 0}, &verdict, err);
 }
 
 int farm_cmd_envs(int argc, char **argv) {

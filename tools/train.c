@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/time.h"
+#include "config/env_name.h"
 #include "envs/scores.h"
 #include "learner/checkpoint.h"
 #include "report/progress.h"
@@ -115,11 +116,14 @@ static enum farm_status check_equal(const struct farm_checkpoint_metadata *metad
 // spaces and the network's tensors show whether it is the same environment.
 static enum farm_status check_env(const struct farm_checkpoint_metadata *metadata, const char *now, const char *file,
                                   struct farm_error *err) {
-    const char *then = farm_checkpoint_get(metadata, "recipe.env");
-    if (!then || !farm_env_names_file(then) || !farm_env_names_file(now))
+    const char *held = farm_checkpoint_get(metadata, "recipe.env");
+    char then[FARM_RECIPE_PATH_BYTES];
+    snprintf(then, sizeof then, "%s", held ? held : "");
+    farm_env_name_settle(then); // older runs keep the user's spelling
+    if (strcmp(then, now) == 0) return FARM_OK;
+    if (!farm_env_names_file(then) || !farm_env_names_file(now))
         return check_equal(metadata, "env", now, "(unknown)", file, err);
-    if (strcmp(then, now) != 0)
-        farm_log_warn("--resume: %s was made with env %s, and goes on with %s", file, then, now);
+    farm_log_warn("--resume: %s was made with env %s, and goes on with %s", file, then, now);
     return FARM_OK;
 }
 

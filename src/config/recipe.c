@@ -11,6 +11,7 @@
 
 #include "base/cli.h"
 #include "base/file.h"
+#include "config/env_name.h"
 
 enum { RECIPE_BYTES_MAX = 1 << 20, OWN_KEYS = FARM_RECIPE_OWN_KEYS };
 
@@ -256,6 +257,7 @@ enum farm_status farm_recipe_set(struct farm_recipe *recipe, enum farm_recipe_la
         if (recipe->layers[i] > layer) continue;
         recipe->layers[i] = (uint8_t)layer;
         store_value(key, value ? value : "true", member(recipe, i), err);
+        if (i == FARM_KEY_env) farm_env_name_settle(recipe->env);
     }
     return FARM_OK;
 }

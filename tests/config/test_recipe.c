@@ -37,6 +37,23 @@ Test(recipe, every_default_lies_in_its_range) {
     cr_assert_gt(count, 40);
 }
 
+Test(recipe, an_environment_of_several_names_keeps_one) {
+    static const char *const cases[][2] = {{"ale/pong", "ale/Pong"},
+                                           {"ale/space_invaders", "ale/SpaceInvaders"},
+                                           {"ale/MSPACMAN", "ale/MsPacman"},
+                                           {"ale/pitfall_2", "ale/Pitfall2"},
+                                           {"ale/Pitfall", "ale/Pitfall"},
+                                           {"ale/pon", "ale/pon"},
+                                           {"ale/", "ale/"},
+                                           {"gym/gymnasium:Pendulum-v1", "gym/Pendulum-v1"},
+                                           {"gym/pong", "gym/pong"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct farm_recipe recipe = defaults();
+        set(&recipe, FARM_LAYER_FILE, "env", cases[i][0]);
+        cr_assert_str_eq(recipe.env, cases[i][1]);
+    }
+}
+
 Test(recipe, a_stronger_layer_wins_whatever_the_order) {
     struct farm_recipe recipe = defaults();
     set(&recipe, FARM_LAYER_FLAG, "lr", "0.5");

@@ -7,6 +7,8 @@ differently; ALE's wheels are not.) Other observations are compared with ALE's G
 
 import functools
 import os
+import pathlib
+import re
 import subprocess
 import sys
 import unittest
@@ -205,6 +207,13 @@ class EpisodicLife(unittest.TestCase):
         self.assertEqual(game.step(0), (3, TERMINATED))
         game.reset()
         self.assertEqual(game.step(0), (2, TERMINATED | GAME_END))
+
+
+class Names(unittest.TestCase):
+    def test_each_game_has_its_one_name_in_the_program(self):
+        text = (pathlib.Path(os.environ.get("FARM_SOURCE", ".")) / "src/config/env_name.c").read_text()
+        table = re.findall(r'"(\w+)"', text.partition("games[] = {")[2].partition("};")[0])
+        self.assertEqual(table, list(ale_game.games()))
 
 
 class Script:

@@ -3,6 +3,7 @@ that crashes costs its actor. `farm doctor` finds these faults and others before
 
 import concurrent.futures
 import json
+import re
 import sys
 import unittest
 
@@ -78,6 +79,24 @@ class Doors(gymnasium.Env):
 
 gymnasium.register("Test/Doors-v0", Doors)
 """
+
+
+class Names(InFolder):
+    def test_another_spelling_is_the_same_environment(self):
+        """For its recipe and its run; also where an older version kept the spelling."""
+        small = ["--actors", "1", "--envs-per-actor", "2", "--unroll", "5", "--quiet", "--json", "--frames"]
+        first = self.farm("train", "--env", "ale/pong", *small, "400")
+        (run,) = self.folder.glob("runs/ale_Pong-*")
+        recipe = (run / "recipe.yaml").read_text()
+        self.assertRegex(recipe, "(?m)^env: ale/Pong$")
+        self.assertRegex(recipe, "(?m)^net: lite$")
+        self.assertEqual(json.loads(first.stdout)["env"], "ale/Pong")
+        (run / "recipe.yaml").write_text(recipe.replace("ale/Pong", "ale/pong"))
+        for checkpoint in run.glob("checkpoints/*"):
+            renamed = checkpoint.read_bytes().replace(b'"ale/Pong"', b'"ale/pong"')
+            checkpoint.write_bytes(re.sub(rb',"crc32c":"\w*"', lambda sum: b" " * len(sum[0]), renamed))  # an older version's has none
+        again = self.farm("train", "--run", str(run), "--resume", *small, "800")
+        self.assertEqual(again.returncode, 0, again.stderr)
 
 
 class Fields(InFolder):
