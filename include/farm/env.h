@@ -15,9 +15,9 @@
 extern "C" {
 #endif
 
-#define FARM_ENV_ABI_VERSION 3u
+#define FARM_ENV_ABI_VERSION 4u
 
-enum { FARM_OBS_FIELDS_MAX = 8, FARM_FIELD_NAME_MAX = 24, FARM_FIELD_RANK_MAX = 4, FARM_ACTION_DIMS_MAX = 32 };
+enum { FARM_OBS_FIELDS_MAX = 8, FARM_FIELD_NAME_MAX = 24, FARM_FIELD_RANK_MAX = 4, FARM_ACTION_DIMS_MAX = 128 };
 
 enum farm_dtype { FARM_U8 = 1, FARM_I32 = 2, FARM_F32 = 3 };
 
@@ -50,6 +50,7 @@ struct farm_env_spec {
     struct farm_field_spec obs[FARM_OBS_FIELDS_MAX];
     struct farm_action_spec action;
     uint32_t frames_per_step; // frames that one agent step counts for (Atari's action repeat 4, else 1)
+    uint32_t agents;          // agents that one environment steps: 1; 0 means 1, others are refused
 };
 
 // An option as text: the recipe's keys that start with "env.", without that prefix.

@@ -280,6 +280,7 @@ static const struct field offer_fields[] = {
     {BYTES, OFFER(spec.steps)},
     {BYTES, OFFER(spec.answers)},
     {BYTES, OFFER(spec.env.frames_per_step)},
+    {BYTES, OFFER(spec.env.agents)},
     {COUNT, OFFER(spec.env.obs_count), .most = FARM_OBS_FIELDS_MAX},
     ROWS_AT(farm_wire_offer, spec.env.obs, sizeof(struct farm_field_spec), spec.env.obs_count, observation_fields),
     {BYTES, OFFER(spec.env.action.kind)},

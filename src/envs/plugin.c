@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/paths.h"
 #include "ring/spec.h"
 
 enum { ENVIRONMENTS_MAX = 4096, NAMES_BYTES = 256 };
@@ -15,10 +16,11 @@ typedef const struct farm_env_api *at_function(size_t index);
 
 static enum farm_status check_api(const char *path, const struct farm_env_api *api, struct farm_error *err) {
     if (api->abi_version != FARM_ENV_ABI_VERSION)
-        return farm_fail(err, FARM_E_FORMAT,
-                         "%s speaks version %u of the environment interface, this farm speaks %u: compile it with this "
-                         "farm's include/farm/env.h",
-                         path, api->abi_version, FARM_ENV_ABI_VERSION);
+        return farm_fail(
+            err, FARM_E_FORMAT,
+            "%s was compiled for version %u of the environment interface, this farm has version %u: compile "
+            "it again with this farm's include/farm/env.h: cc -O2 -shared -fPIC %sNAME.c -o %s",
+            path, api->abi_version, FARM_ENV_ABI_VERSION, farm_path_choose("-Iinclude ", ""), path);
     if (api->struct_bytes < offsetof(struct farm_env_api, render))
         return farm_fail(err, FARM_E_FORMAT, "%s: its struct farm_env_api has %u bytes, %zu are expected", path,
                          api->struct_bytes, sizeof *api);
@@ -98,6 +100,7 @@ static struct farm_env_spec copy_used_parts(const struct farm_env_spec *given) {
     memset(&spec, 0, sizeof spec);
     spec.obs_count = given->obs_count;
     spec.frames_per_step = given->frames_per_step;
+    spec.agents = 1;
     for (uint32_t f = 0; f < given->obs_count; f++) {
         struct farm_field_spec *field = &spec.obs[f];
         snprintf(field->name, sizeof field->name, "%s", given->obs[f].name);

@@ -171,6 +171,7 @@ static bool parse_spec(const char *text, struct farm_env_spec *spec, struct farm
     if (good) {
         spec->obs_count = (uint32_t)json_array_size(obs);
         spec->frames_per_step = (uint32_t)repeat;
+        spec->agents = 1;
     }
     json_decref(document);
     return good ? !farm_plugin_check_spec(spec, err) : (farm_fail(err, FARM_E_FORMAT, "--spec printed no spec"), false);

@@ -196,7 +196,7 @@ enum farm_status farm_head_make(const struct farm_env_spec *env, struct farm_hea
 
 // Its kind and actions: "categorical 3", "categorical 3x2" (two actions), "gaussian 2", "tanh_gaussian 2". Heads of
 // other texts read the same outputs differently.
-enum { FARM_HEAD_TEXT_BYTES = 400 };
+enum { FARM_HEAD_TEXT_BYTES = 1100 };
 void farm_head_describe(const struct farm_head *head, char text[FARM_HEAD_TEXT_BYTES]);
 
 // ---- action masks ----

@@ -172,6 +172,10 @@ static enum farm_status check_spec(const struct farm_ring_spec *spec, struct far
         return FARM_E_INVALID;
     if (spec->env.frames_per_step < 1)
         return farm_fail(err, FARM_E_INVALID, "0 frames a step: an agent step counts for 1 or more");
+    if (spec->env.agents > 1)
+        return farm_fail(err, FARM_E_INVALID,
+                         "%u agents in one environment: 1 is possible; make one environment for each agent",
+                         spec->env.agents);
     for (uint32_t f = 0; f < spec->env.obs_count; f++) {
         const struct farm_field_spec *field = &spec->env.obs[f];
         if (!has_name(field->name))

@@ -136,7 +136,7 @@ Test(wire, hello_has_the_documents_bytes_and_reads_back) {
     memcpy(hello.session, SESSION, sizeof hello.session);
     memcpy(hello.run, RUN, sizeof hello.run);
     snprintf(values, sizeof values,
-             "magic=%llu version=2 segment_version=%d session=" SESSION " run=" RUN
+             "magic=%llu version=3 segment_version=%d session=" SESSION " run=" RUN
              " machine=77 name=node-1 rings=2 lanes=2 " COUNTERS,
              FARM_WIRE_MAGIC, FARM_SEGMENT_VERSION);
     const size_t bytes = farm_wire_put_hello(&hello, counters, out, sizeof out);
@@ -149,7 +149,7 @@ Test(wire, offer_has_the_documents_bytes_and_reads_back) {
     static struct farm_wire_offer offer = {.seed = 99, .window = 20, .env = "ale/Pong", .bad_values = "count"};
     struct farm_ring_spec *spec = &offer.spec;
     *spec = (struct farm_ring_spec){.lanes = 3, .width = 4, .steps = 64};
-    spec->env = (struct farm_env_spec){.obs_count = 2, .frames_per_step = 4};
+    spec->env = (struct farm_env_spec){.obs_count = 2, .frames_per_step = 4, .agents = 1};
     spec->env.obs[0] = (struct farm_field_spec){.name = "screen", .dtype = FARM_U8, .rank = 2, .dims = {84, 83}};
     spec->env.obs[1] =
         (struct farm_field_spec){.name = "state", .dtype = FARM_I32, .rank = 1, .dims = {7}, .choices = 9};
@@ -163,7 +163,7 @@ Test(wire, offer_has_the_documents_bytes_and_reads_back) {
     char values[2048];
     int used = snprintf(
         values, sizeof values,
-        "run=" RUN " lanes=3 width=4 steps=64 answers=%d frames_per_step=4 obs_count=2 observation=2 "
+        "run=" RUN " lanes=3 width=4 steps=64 answers=%d frames_per_step=4 agents=1 obs_count=2 observation=2 "
         "name=screen dtype=%d rank=2 dim=2 size=84 size=83 choices=0 name=state dtype=%d rank=1 dim=1 size=7 choices=9 "
         "action_kind=%d action_dims=2 action=2 size=0 low=0xbf800000 high=0x3f800000 size=0 "
         "low=0xc0200000 high=0x7149f2ca answer_count=4 answer=4 ",

@@ -19,11 +19,11 @@ class Field(ctypes.Structure):
 
 
 class Action(ctypes.Structure):
-    _fields_ = [("kind", u32), ("dims", u32), ("sizes", u32 * 32), ("low", ctypes.c_float * 32), ("high", ctypes.c_float * 32)]
+    _fields_ = [("kind", u32), ("dims", u32), ("sizes", u32 * 128), ("low", ctypes.c_float * 128), ("high", ctypes.c_float * 128)]
 
 
 class Spec(ctypes.Structure):
-    _fields_ = [("obs_count", u32), ("obs", Field * 8), ("action", Action), ("frames_per_step", u32)]
+    _fields_ = [("obs_count", u32), ("obs", Field * 8), ("action", Action), ("frames_per_step", u32), ("agents", u32)]
 
 
 class Option(ctypes.Structure):

@@ -48,7 +48,7 @@ static struct row rows[] = {
            reserved, user),
     FIELDS(struct farm_ring_spec, lanes, width, steps, answers, env, answer_count, answer),
     FIELDS(struct farm_answer_spec, name, dtype, values, every, per_step),
-    FIELDS(struct farm_env_spec, obs_count, obs, action, frames_per_step),
+    FIELDS(struct farm_env_spec, obs_count, obs, action, frames_per_step, agents),
     FIELDS(struct farm_field_spec, name, dtype, rank, dims, choices),
     FIELDS(struct farm_action_spec, kind, dims, sizes, low, high),
     FIELDS(struct farm_up_control, doorbell, pad0, asleep, pad1, heartbeat, abandoned, pad2),
@@ -79,6 +79,7 @@ static struct farm_ring_spec example(void) {
     struct farm_ring_spec spec = {.lanes = 2, .width = 4, .steps = 64};
     spec.env.obs_count = 2;
     spec.env.frames_per_step = 4;
+    spec.env.agents = 1;
     spec.env.obs[0] = (struct farm_field_spec){.name = "screen", .dtype = FARM_U8, .rank = 2, .dims = {84, 84}};
     spec.env.obs[1] = (struct farm_field_spec){.name = "state", .dtype = FARM_F32, .rank = 1, .dims = {7}};
     spec.env.action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {6}};

@@ -193,6 +193,7 @@ Test(ring, hash_changes_with_every_field_of_the_spec) {
     with(base, s.width = 4);
     with(base, s.steps = 7);
     with(base, s.env.frames_per_step = 1);
+    with(base, s.env.agents = 1);
     with(base, s.env.obs_count = 2);
     with(base, s.env.obs[0].name[0] = 'I');
     with(base, s.env.obs[1].dtype = FARM_F32);
@@ -264,6 +265,7 @@ Test(ring, refuses_absurd_specs_with_the_reason) {
     refuse(s.env.obs_count = 0, "0 observation fields");
     refuse(s.env.obs_count = FARM_OBS_FIELDS_MAX + 1, "9 observation fields");
     refuse(s.env.frames_per_step = 0, "frames");
+    refuse(s.env.agents = 2, "2 agents in one environment");
     refuse(o[1].name[0] = 0, "observation field 1 has no name");
     refuse(memset(o[1].name, 'x', sizeof o[1].name), "observation field 1 has no name");
     refuse(o[0].dtype = 0, "'image'");
@@ -279,7 +281,7 @@ Test(ring, refuses_absurd_specs_with_the_reason) {
     refuse(a->kind = 0, "action kind 0");
     refuse(a->kind = 4, "action kind 4");
     refuse(a->dims = 0, "0 action dimensions");
-    refuse(a->dims = FARM_ACTION_DIMS_MAX + 1, "33 action dimensions");
+    refuse(a->dims = FARM_ACTION_DIMS_MAX + 1, "129 action dimensions");
     refuse(a->kind = FARM_ACTION_DISCRETE, "has 1 dimension, not 3");
     refuse(a->sizes[1] = 0, "dimension 1 has 0 choices");
     refuse(a->sizes[1] = UINT32_MAX, "dimension 1 has 4294967295 choices");

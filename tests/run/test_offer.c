@@ -166,6 +166,8 @@ Test(offer, names_the_first_difference_of_observations) {
 
 Test(offer, names_the_first_difference_of_actions_and_frames) {
     struct farm_env_spec *there = &offer->spec.env;
+    there->agents++;
+    expect_difference("agents");
     there->frames_per_step++;
     expect_difference("frames a step");
     there->action.high[0] = 2;
