@@ -274,14 +274,10 @@ static void clear_line(void *context) {
 }
 
 static void write_metrics(struct training *training, const struct farm_sample *sample) {
-    struct farm_error err;
-    for (size_t i = 0; i < training->sink_count; i++) {
-        struct farm_sink *sink = &training->sinks[i];
-        if (sink->fd < 0 || !farm_sink_write(sink, sample, &err)) continue;
-        farm_sink_close(sink); // a full disk does not end a training
-        clear_line(training);
-        farm_log_warn("%s: no more metrics are written", err.message);
-    }
+    struct farm_error note;
+    for (size_t i = 0; i < training->sink_count; i++)
+        if (farm_sink_write(&training->sinks[i], sample, &note))
+            farm_run_warn(&training->run.caller, "%s", note.message);
 }
 
 static void sample_metrics(struct training *training, uint64_t now_ns) {
@@ -368,6 +364,32 @@ static struct saved find_saved(const struct training *training) {
     return saved;
 }
 
+// The i-th file that grows by records, and its name without the session; NULL after the last.
+static const struct farm_appended *appended_at(const struct training *training, size_t i, const char **name) {
+    const struct farm_appended *evals = &training->run.evaluation.lines;
+    *name = i < training->sink_count ? training->sinks[i].format->name : "evals.jsonl";
+    if (i < training->sink_count) return &training->sinks[i].file;
+    return i == training->sink_count && evals->fd >= 0 ? evals : NULL;
+}
+
+static json_t *missing_json(const struct training *training) {
+    const struct farm_appended *file;
+    const char *name;
+    json_t *missing = farm_json_object(false);
+    for (size_t i = 0; (file = appended_at(training, i, &name)); i++) farm_json_set_int(missing, name, file->missing);
+    return missing;
+}
+
+static void print_missing(const struct training *training) {
+    const struct farm_appended *file;
+    const char *name;
+    for (size_t i = 0; (file = appended_at(training, i, &name)); i++)
+        if (file->missing)
+            printf("%s lacks %llu of %llu records of this session: it could not be written (%s).\n", name,
+                   (unsigned long long)file->missing, (unsigned long long)(file->missing + file->written),
+                   strerror(file->why));
+}
+
 // failure: why the run failed; NULL: it did not.
 static json_t *result_json(const struct training *training, const struct farm_sample *sample, bool interrupted,
                            const char *failure) {
@@ -395,6 +417,7 @@ static json_t *result_json(const struct training *training, const struct farm_sa
     farm_json_set_text(document, "checkpoint", saved.newest[0] ? saved.newest : NULL);
     farm_json_set_text(document, "best_checkpoint", saved.best[0] ? saved.best : NULL);
     farm_json_set_real(document, "best_return_mean", saved.best_return);
+    farm_json_set(document, "records_missing", missing_json(training));
     farm_json_set_text(document, "error", failure);
     json_decref(figures);
     return document;
@@ -487,6 +510,7 @@ static void print_summary(const struct training *training, const struct farm_sam
                                  sample->rejected_steps + farm_sample_session(sample).agent_steps, "steps");
     if (sample->listens)
         printf("Remote nodes at the end: %u, %u of them away.\n", sample->node_count, sample->nodes_away);
+    print_missing(training);
     const struct saved saved = find_saved(training);
     print_saved(training, &saved);
     if (!failed) print_next_steps(training, &saved, interrupted);

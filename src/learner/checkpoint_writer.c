@@ -16,7 +16,7 @@
 #include "learner/checkpoint.h"
 
 enum { NAME_BYTES = 64 };
-static const double FIRST_CHECKPOINT_S = 20; // for a learner that dies early
+static const double FIRST_CHECKPOINT_S = 20; // for a learner that dies early; also until a failed file's next attempt
 
 static uint64_t frames_of(const struct dirent *entry) {
     return strtoull(entry->d_name, NULL, 10);
@@ -228,17 +228,25 @@ static void set_due_frames(struct farm_checkpoint_writer *writer, uint64_t frame
     writer->due_frames = every ? frames - frames % every + every : 0;
 }
 
+// soon: at the first checkpoint of a learner, and after a failure, which may be a full disk.
+static void set_due_ns(struct farm_checkpoint_writer *writer, bool soon) {
+    const double every_s = writer->parts->config->checkpoints.every_s,
+                 soon_s = every_s > 0 ? fmin(every_s, FIRST_CHECKPOINT_S) : FIRST_CHECKPOINT_S;
+    writer->due_ns = soon || every_s > 0 ? farm_now_ns() + (uint64_t)((soon ? soon_s : every_s) * 1e9) : 0;
+}
+
 void farm_checkpoint_writer_turn(struct farm_checkpoint_writer *writer) {
     const struct farm_learner_config *learner = writer->parts->config;
-    const double every_s = learner->checkpoints.every_s;
     const uint64_t frames = farm_load_relaxed(&learner->stats->frames);
-    const bool timed = every_s > 0 && farm_now_ns() >= writer->due_ns,
+    const bool timed = writer->due_ns && farm_now_ns() >= writer->due_ns,
                counted = writer->due_frames && frames >= writer->due_frames;
     if (!timed && !counted) return;
     struct farm_error error;
-    if (farm_checkpoint_writer_save(writer, &error))
-        farm_log_warn("%s: training continues, next attempt in %.0f s", error.message, every_s);
-    if (timed) writer->due_ns = farm_now_ns() + (uint64_t)(every_s * 1e9);
+    const bool failed = farm_checkpoint_writer_save(writer, &error);
+    if (timed || failed) set_due_ns(writer, failed);
+    if (failed)
+        farm_log_warn("%s: training continues, next attempt in %.0f s", error.message,
+                      (double)(writer->due_ns - farm_now_ns()) * 1e-9);
     if (counted) set_due_frames(writer, frames);
 }
 
@@ -250,7 +258,7 @@ void farm_checkpoint_writer_start(struct farm_checkpoint_writer *writer, const s
     const struct farm_learner_config *learner = parts->config;
     *writer =
         (struct farm_checkpoint_writer){.parts = parts, .version = parts->version, .saved_version = parts->version};
-    writer->due_ns = farm_now_ns() + (uint64_t)(fmin(learner->checkpoints.every_s, FIRST_CHECKPOINT_S) * 1e9);
+    if (learner->checkpoints.every_s > 0) set_due_ns(writer, true);
     writer->copied = read_moment(writer);
     set_due_frames(writer, writer->copied.totals.frames);
     if (!learner->checkpoints.dir) return;

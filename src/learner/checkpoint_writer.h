@@ -20,7 +20,7 @@ struct farm_checkpoint_moment {
 struct farm_checkpoint_writer {
     const struct farm_learner_parts *parts;
     uint64_t version;                     // newest published; set by the trainer
-    uint64_t due_ns, due_frames;          // when the next file is due, whichever comes first; due_frames 0: never
+    uint64_t due_ns, due_frames;          // when the next file is due, whichever comes first; 0: never
     struct farm_checkpoint_moment copied; // the state that a lost device leaves
     uint64_t saved_version;               // the newest file's, or the first parameters'
     bool saved;                           // this learner has written a file

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,7 +25,7 @@ static void print_json(FILE *out, const struct farm_sample *sample) {
 const struct farm_sink_format farm_sink_jsonl = {.name = "metrics.jsonl", .record = print_json};
 
 static enum farm_status fail(const struct farm_sink *sink, struct farm_error *err) {
-    return farm_fail_errno(err, FARM_E_IO, "%s", sink->path);
+    return farm_fail_errno(err, FARM_E_IO, "%s", sink->file.path);
 }
 
 // What `print` prints (malloc'd, the caller frees).
@@ -37,15 +38,10 @@ static enum farm_status print_sample(const struct farm_sink *sink, print_functio
     const bool incomplete = ferror(out);
     if (!fclose(out) && !incomplete) return FARM_OK;
     free(*text);
-    return farm_fail(err, FARM_E_LIMIT, "%s: no memory for a sample", sink->path);
+    return farm_fail(err, FARM_E_LIMIT, "%s: no memory for a sample", sink->file.path);
 }
 
-static enum farm_status append(const struct farm_sink *sink, const char *text, size_t bytes, struct farm_error *err) {
-    const ssize_t n = write(sink->fd, text, bytes);
-    if (n < 0) return fail(sink, err);
-    if ((size_t)n == bytes) return FARM_OK;
-    return farm_fail(err, FARM_E_IO, "%s: only a part of a sample was written (disk full?)", sink->path);
-}
+// ---- whole records ----
 
 static off_t length_of_lines(int fd) {
     off_t end = lseek(fd, 0, SEEK_END);
@@ -61,10 +57,52 @@ static off_t length_of_lines(int fd) {
     return end;
 }
 
-off_t farm_lines_keep(int fd, bool resume) {
-    const off_t keep = resume ? length_of_lines(fd) : 0;
-    return keep < 0 || ftruncate(fd, keep) < 0 ? -1 : keep;
+off_t farm_appended_keep(struct farm_appended *file, bool resume) {
+    const off_t keep = resume ? length_of_lines(file->fd) : 0;
+    return keep < 0 || ftruncate(file->fd, keep) < 0 ? -1 : keep;
 }
+
+// Returns 0, or errno; a part of the record may then be in the file.
+static int write_whole(int fd, const char *record, size_t bytes) {
+    while (bytes) {
+        const ssize_t n = write(fd, record, bytes);
+        if (n < 0 && errno != EINTR) return errno;
+        if (n < 0) continue;
+        record += n;
+        bytes -= (size_t)n;
+    }
+    return 0;
+}
+
+// Returns 0 if the file ends with a whole record, or errno. Another process may have emptied it to make room.
+static int cut_torn(struct farm_appended *file) {
+    struct stat info;
+    if (fstat(file->fd, &info)) return errno;
+    if (!file->losing) file->whole = info.st_size;
+    return info.st_size > file->whole && ftruncate(file->fd, file->whole) ? errno : 0;
+}
+
+bool farm_appended_write(struct farm_appended *file, const char *record, size_t bytes, struct farm_error *note) {
+    const bool before = file->losing;
+    int why = cut_torn(file);
+    if (!why) why = write_whole(file->fd, record, bytes);
+    file->losing = why;
+    *(why ? &file->missing : &file->written) += 1;
+    if (why) {
+        file->why = why;
+        (void)cut_torn(file); // refused now, it is tried again
+    }
+    if (file->losing == before) return false;
+    errno = why;
+    if (why)
+        farm_fail_errno(note, FARM_E_IO, "%s lacks records from now on; each new one is tried", file->path);
+    else
+        farm_fail(note, FARM_E_IO, "%s goes on; it lacks %llu records of this session", file->path,
+                  (unsigned long long)file->missing);
+    return true;
+}
+
+// ---- lines of metrics ----
 
 // Bytes of the file's first lines that have at most `frames`; -1: unreadable. *wall_s: of the last such line, or 0.
 static off_t find_lines(const char *path, uint64_t frames, double *wall_s) {
@@ -101,12 +139,14 @@ void farm_sink_cut(const char *path, uint64_t frames) {
     if (keep >= 0 && truncate(path, keep)) farm_log_warn("%s cannot be shortened: %s", path, strerror(errno));
 }
 
+// ---- a format's file ----
+
 // Compares the file's first line with ours.
 static enum farm_status check_head(const struct farm_sink *sink, const char *head, size_t bytes,
                                    struct farm_error *err) {
     char *then = malloc(bytes);
     if (!then) return fail(sink, err);
-    const ssize_t n = pread(sink->fd, then, bytes, 0);
+    const ssize_t n = pread(sink->file.fd, then, bytes, 0);
     const bool equal = n == (ssize_t)bytes && memcmp(then, head, bytes) == 0;
     free(then);
     if (n < 0) return fail(sink, err);
@@ -114,20 +154,23 @@ static enum farm_status check_head(const struct farm_sink *sink, const char *hea
     return farm_fail(err, FARM_E_USAGE,
                      "--resume: %s has other columns than this run, as after another algorithm or version. Move the "
                      "file away, or leave it out with --no-csv",
-                     sink->path);
+                     sink->file.path);
 }
 
 // Leaves the file with its head and, for --resume, its whole lines.
-static enum farm_status begin(const struct farm_sink *sink, bool resume, const struct farm_sample *first,
+static enum farm_status begin(struct farm_sink *sink, bool resume, const struct farm_sample *first,
                               struct farm_error *err) {
-    const off_t keep = farm_lines_keep(sink->fd, resume);
+    const off_t keep = farm_appended_keep(&sink->file, resume);
     char *head;
     size_t bytes;
     if (keep < 0) return fail(sink, err);
     if (!sink->format->head) return FARM_OK;
     enum farm_status status = print_sample(sink, sink->format->head, first, &head, &bytes, err);
     if (status) return status;
-    status = keep ? check_head(sink, head, bytes, err) : append(sink, head, bytes, err);
+    if (keep)
+        status = check_head(sink, head, bytes, err);
+    else if ((errno = write_whole(sink->file.fd, head, bytes)))
+        status = fail(sink, err);
     free(head);
     return status;
 }
@@ -147,26 +190,30 @@ static void name_file(const struct farm_sink_format *format, const char *folder,
 
 enum farm_status farm_sink_open(const struct farm_sink_format *format, const char *folder, bool resume,
                                 const struct farm_sample *first, struct farm_sink *out, struct farm_error *err) {
+    struct farm_appended *file = &out->file;
     *out = (struct farm_sink){.format = format};
-    name_file(format, folder, out->path, sizeof out->path);
-    out->fd = open(out->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (format->each_session ? O_EXCL : 0), 0666);
-    if (out->fd < 0) return fail(out, err);
+    name_file(format, folder, file->path, sizeof file->path);
+    file->fd = open(file->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (format->each_session ? O_EXCL : 0), 0666);
+    if (file->fd < 0) return fail(out, err);
     enum farm_status status = begin(out, resume, first, err);
     if (status) farm_sink_close(out);
     return status;
 }
 
-enum farm_status farm_sink_write(struct farm_sink *sink, const struct farm_sample *sample, struct farm_error *err) {
+bool farm_sink_write(struct farm_sink *sink, const struct farm_sample *sample, struct farm_error *note) {
     char *text;
     size_t bytes;
-    enum farm_status status = print_sample(sink, sink->format->record, sample, &text, &bytes, err);
-    if (status) return status;
-    status = append(sink, text, bytes, err);
+    if (print_sample(sink, sink->format->record, sample, &text, &bytes, note)) {
+        sink->file.missing++;
+        sink->file.why = ENOMEM;
+        return true;
+    }
+    const bool noted = farm_appended_write(&sink->file, text, bytes, note);
     free(text);
-    return status;
+    return noted;
 }
 
 void farm_sink_close(struct farm_sink *sink) {
-    if (sink->fd >= 0) close(sink->fd);
-    sink->fd = -1;
+    if (sink->file.fd >= 0) close(sink->file.fd);
+    sink->file.fd = -1;
 }

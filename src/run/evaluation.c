@@ -12,7 +12,6 @@
 
 #include "base/format.h"
 #include "base/json.h"
-#include "report/sink.h"
 
 enum { NICE = 10, DOCUMENT_BYTES_MAX = 16384 };
 
@@ -21,13 +20,12 @@ enum { NICE = 10, DOCUMENT_BYTES_MAX = 16384 };
 enum farm_status farm_run_evaluation_open(struct farm_run_evaluation *evaluation, bool resume, struct farm_error *err) {
     const struct farm_run_workers *workers = evaluation->workers;
     const uint64_t every = (uint64_t)workers->plan->recipe.eval_every, before = workers->learner.before.frames;
-    char path[FARM_RUN_PATH_MAX + 32];
+    struct farm_appended *lines = &evaluation->lines;
     if (!every) return FARM_OK;
-    farm_run_dir_file(workers->run_path, "evals.jsonl", path, sizeof path);
-    const int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (fd < 0) return farm_fail_errno(err, FARM_E_IO, "%s", path);
-    evaluation->lines_fd = fd;
-    if (farm_lines_keep(fd, resume) < 0) return farm_fail_errno(err, FARM_E_IO, "%s", path);
+    farm_run_dir_file(workers->run_path, "evals.jsonl", lines->path, sizeof lines->path);
+    lines->fd = open(lines->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (lines->fd < 0 || farm_appended_keep(lines, resume) < 0)
+        return farm_fail_errno(err, FARM_E_IO, "%s", lines->path);
     evaluation->document_fd = memfd_create("evaluation", MFD_CLOEXEC);
     if (evaluation->document_fd < 0) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for evaluations");
     evaluation->due_frames = before - before % every;
@@ -42,8 +40,8 @@ static void close_checkpoint(struct farm_run_evaluation *evaluation) {
 void farm_run_evaluation_free(struct farm_run_evaluation *evaluation) {
     close_checkpoint(evaluation);
     if (evaluation->document_fd >= 0) close(evaluation->document_fd);
-    if (evaluation->lines_fd >= 0) close(evaluation->lines_fd);
-    evaluation->lines_fd = evaluation->document_fd = -1;
+    if (evaluation->lines.fd >= 0) close(evaluation->lines.fd);
+    evaluation->lines.fd = evaluation->document_fd = -1;
 }
 
 // ---- the worker ----
@@ -129,8 +127,7 @@ static enum farm_status read_document(int fd, json_t **document, struct farm_err
     return farm_fail(err, FARM_E_INTERRUPTED, "it was interrupted");
 }
 
-static enum farm_status write_line(const struct farm_run_evaluation *evaluation, const json_t *document,
-                                   struct farm_error *err) {
+static void write_line(struct farm_run_evaluation *evaluation, const json_t *document) {
     static const char *const keys[] = {
         "episodes",      "return_mean", "return_std", "length_mean_steps", "human_normalised", "normalised_score",
         "normalised_to", "seed",        NULL};
@@ -142,13 +139,11 @@ static enum farm_status write_line(const struct farm_run_evaluation *evaluation,
     farm_json_copy(object, document, keys);
     farm_json_set_real(object, "eval_wall_s", json_number_value(json_object_get(document, "wall_s")));
     char *line = farm_json_line(object, &bytes);
-    const ssize_t n = write(evaluation->lines_fd, line, bytes);
+    struct farm_error note;
+    if (farm_appended_write(&evaluation->lines, line, bytes, &note))
+        farm_run_warn(evaluation->workers->caller, "%s", note.message);
     free(line);
     json_decref(object);
-    if (n == (ssize_t)bytes) return FARM_OK;
-    return n < 0 ? farm_fail_errno(err, FARM_E_IO, "%s/evals.jsonl", evaluation->workers->run_path)
-                 : farm_fail(err, FARM_E_IO, "%s/evals.jsonl: only a part of a line was written (disk full?)",
-                             evaluation->workers->run_path);
 }
 
 static enum farm_status take_result(struct farm_run_evaluation *evaluation, struct farm_error *err) {
@@ -158,11 +153,9 @@ static enum farm_status take_result(struct farm_run_evaluation *evaluation, stru
     evaluation->frames = evaluation->point.frames;
     evaluation->return_mean = json_number_value(json_object_get(document, "return_mean"));
     evaluation->return_std = json_number_value(json_object_get(document, "return_std"));
-    if (!evaluation->silent) status = write_line(evaluation, document, err);
+    write_line(evaluation, document);
     json_decref(document);
-    if (!status) return FARM_OK;
-    evaluation->silent = true;
-    return farm_fail_in(err, status, "no more lines are written");
+    return FARM_OK;
 }
 
 // failure NULL: it has ended.
@@ -191,12 +184,12 @@ static bool skip_death(void *owner, uint32_t i, const struct farm_death *death) 
 enum farm_status farm_run_evaluation_add(struct farm_run_evaluation *evaluation, struct farm_error *err) {
     static const struct farm_run_worker_ops ops = {
         .name = "evaluation", .line = read_line, .death = skip_death, .end = ended, .loss = finish};
-    if (evaluation->lines_fd < 0) return FARM_OK;
+    if (evaluation->lines.fd < 0) return FARM_OK;
     return farm_run_workers_reserve(evaluation->workers, &ops, evaluation, 1, &evaluation->number, err);
 }
 
 void farm_run_evaluation_tick(struct farm_run_evaluation *evaluation, double wall_s) {
-    if (evaluation->lines_fd < 0) return;
+    if (evaluation->lines.fd < 0) return;
     const struct farm_run_workers *workers = evaluation->workers;
     const uint64_t every = (uint64_t)workers->plan->recipe.eval_every,
                    frames = farm_load_acquire(&workers->rings->stats->checkpoint_frames),

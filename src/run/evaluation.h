@@ -9,6 +9,7 @@
 #ifndef FARM_RUN_EVALUATION_H
 #define FARM_RUN_EVALUATION_H
 
+#include "report/sink.h"
 #include "run/workers.h"
 
 struct farm_run_evaluation {
@@ -19,10 +20,11 @@ struct farm_run_evaluation {
     double return_mean, return_std;
 
     // The rest is private.
-    int lines_fd, document_fd, checkpoint_fd; // evals.jsonl; memory for what `farm eval` prints; -1: closed
-    size_t number;                            // the worker's
-    bool running, skipped, silent;            // skipped: a point, as reported; silent: evals.jsonl refused a line
-    uint64_t due_frames;                      // the newest multiple that has been due
+    struct farm_appended lines;     // evals.jsonl
+    int document_fd, checkpoint_fd; // memory for what `farm eval` prints; -1: closed
+    size_t number;                  // the worker's
+    bool running, skipped;          // skipped: a point, as reported
+    uint64_t due_frames;            // the newest multiple that has been due
     struct {
         uint64_t due_frames, frames;
         double wall_s;

@@ -12,7 +12,7 @@ enum farm_status farm_run_make(struct farm_run *run, const struct farm_run_reque
         .change = {.workers = &run->workers, .admission = -1},
         .learners = {.workers = &run->workers, .change = &run->change, .sample = {-1, -1}},
         .sessions = {.bridges = &run->bridges, .change = &run->change},
-        .evaluation = {.workers = &run->workers, .lines_fd = -1, .document_fd = -1, .checkpoint_fd = -1},
+        .evaluation = {.workers = &run->workers, .lines = {.fd = -1}, .document_fd = -1, .checkpoint_fd = -1},
         .events = {.workers = &run->workers,
                    .watch = &run->watch,
                    .change = &run->change,

@@ -1,10 +1,14 @@
 // Samples, metrics.jsonl, metrics.csv, the progress line and JSON. tests/tools/test_cli.py reads TensorBoard's files.
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -51,7 +55,7 @@ static enum farm_status write_to(const struct farm_sink_format *format, bool res
                                  struct farm_error *err) {
     struct farm_sink sink;
     enum farm_status status = farm_sink_open(format, folder, resume, sample, &sink, err);
-    if (!status) status = farm_sink_write(&sink, sample, err);
+    if (!status && farm_sink_write(&sink, sample, err)) status = FARM_E_IO;
     farm_sink_close(&sink);
     farm_sink_close(&sink);
     return status;
@@ -97,6 +101,63 @@ Test(report, resume_removes_a_torn_line) {
     write_sample(true, 2, 200);
     cr_assert(!strchr(contents(), '#'));
     cr_assert(strstr(contents(), "}\n{"));
+}
+
+// The file may have `room` more bytes; room 0: any number.
+static void limit_file(const char *file, rlim_t room) {
+    struct stat info;
+    struct rlimit limit = {.rlim_max = RLIM_INFINITY};
+    cr_assert_eq(stat(file, &info), 0);
+    limit.rlim_cur = room ? (rlim_t)info.st_size + room : RLIM_INFINITY;
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+Test(report, a_full_disk_loses_whole_records_only) {
+    const struct farm_sink_format *formats[] = {&farm_sink_jsonl, &farm_sink_csv, &farm_sink_tensorboard};
+    const struct farm_sample sample = sample_at(1, 100);
+    signal(SIGXFSZ, SIG_IGN);
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        struct farm_sink sink;
+        struct farm_error note;
+        struct stat empty, one, three;
+        cr_assert_eq(farm_sink_open(formats[i], folder, false, &sample, &sink, &note), FARM_OK, "%s", note.message);
+        cr_assert_eq(fstat(sink.file.fd, &empty), 0);
+        cr_assert(!farm_sink_write(&sink, &sample, &note));
+        cr_assert_eq(fstat(sink.file.fd, &one), 0);
+        limit_file(sink.file.path, 20); // a part of a record
+        cr_assert(farm_sink_write(&sink, &sample, &note), "the beginning is said");
+        cr_assert(strstr(note.message, "lacks records") && strstr(note.message, strerror(EFBIG)), "%s", note.message);
+        cr_assert(!farm_sink_write(&sink, &sample, &note), "once");
+        cr_assert_eq(fstat(sink.file.fd, &three), 0);
+        cr_assert_eq(three.st_size, one.st_size, "the part is cut off");
+        limit_file(sink.file.path, 0);
+        cr_assert(farm_sink_write(&sink, &sample, &note));
+        cr_assert(strstr(note.message, "goes on; it lacks 2 records"), "%s", note.message);
+        cr_assert(!farm_sink_write(&sink, &sample, &note));
+        cr_assert_eq(fstat(sink.file.fd, &three), 0);
+        cr_assert_eq(three.st_size - empty.st_size, 3 * (one.st_size - empty.st_size));
+        cr_assert_eq(sink.file.missing, 2);
+        cr_assert_eq(sink.file.written, 3);
+        unlink(sink.file.path);
+        farm_sink_close(&sink);
+    }
+}
+
+// A file that refuses to be cut, as on a file system that has become read-only, and one that is emptied to make room.
+Test(report, a_torn_record_is_cut_before_the_next_one) {
+    struct farm_appended file = {.fd = open(path, O_RDWR | O_CREAT | O_APPEND, 0666)};
+    struct farm_error note;
+    cr_assert(!farm_appended_write(&file, "first\n", 6, &note));
+    file.losing = true;
+    file.whole = 6;
+    cr_assert_eq(write(file.fd, "to", 2), 2);
+    cr_assert(farm_appended_write(&file, "second\n", 7, &note));
+    cr_assert_str_eq(contents(), "first\nsecond\n");
+    file.losing = true;
+    cr_assert_eq(truncate(path, 0), 0);
+    cr_assert(farm_appended_write(&file, "third\n", 6, &note));
+    cr_assert_str_eq(contents(), "third\n");
+    close(file.fd);
 }
 
 Test(report, names_the_file_that_cannot_be_written) {
