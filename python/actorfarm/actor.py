@@ -98,15 +98,30 @@ def keep_stdout():
     return output
 
 
-def place_of(error):
-    """File, line and function of an exception."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno}, {frames[-1].name})" if frames else ""
+def file_of(frame):
+    """Its path from the folder that Python imports from: "package/module.py"."""
+    folders = [folder for folder in map(os.path.abspath, sys.path) if frame.filename.startswith(os.path.join(folder, ""))]
+    return os.path.relpath(frame.filename, max(folders, key=len)) if folders else os.path.basename(frame.filename)
+
+
+def frame_of(error, own=False):
+    """The innermost frame of the environment's code, also of an exception that this one replaces; else the innermost, unless own."""
+    libraries = {"actorfarm", "gymnasium", "numpy", "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", *sys.stdlib_module_names}
+    frames, cause = (traceback.extract_tb(at.__traceback__) if at else [] for at in (error, error.__cause__))
+    found = [frame for frame in [*frames, *cause] if file_of(frame).split(os.sep)[0].removesuffix(".py") not in libraries]
+    return (found or ([] if own else frames) or [None])[-1]
+
+
+def place_of(error, own=False):
+    """File, line and function of frame_of."""
+    frame = frame_of(error, own)
+    return f" ({file_of(frame)}:{frame.lineno}, {frame.name})" if frame else ""
 
 
 def describe_error(error):
-    """The last line of the traceback with its place."""
-    return traceback.format_exception_only(error)[-1].strip().replace("\n", " ") + place_of(error)
+    """The last line of the traceback with its place; of an exception without text, the line of code too."""
+    text, frame = traceback.format_exception_only(error)[-1].strip().replace("\n", " "), frame_of(error)
+    return text + (f": {frame.line}" if frame and not str(error) else "") + place_of(error)
 
 
 def main(environments):

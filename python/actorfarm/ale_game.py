@@ -25,6 +25,7 @@ another name or default if one is given:
 import ctypes
 import dataclasses
 import difflib
+import re
 import sys
 
 import numpy as np
@@ -123,7 +124,21 @@ def find_rom(name):
     if wanted in known:
         return known[wanted][1]
     near = difflib.get_close_matches(wanted, known, 1, 0.5)
-    raise LookupError(f'no Atari game "{name}"' + (f'; did you mean "ale/{known[near[0]][0]}"?' if near else ""))
+    guess = f'did you mean "ale/{known[near[0]][0]}"?' if near else ""
+    raise LookupError(f'no Atari game "{name}"' + (f"; {other_spelling(name) or guess}" if near or other_spelling(name) else ""))
+
+
+def other_spelling(id):
+    """What Gymnasium's or gym's id of a game is here, with the options of its rules: 'did you mean "ale/Pong"? ...'; or None."""
+    known = {rom.replace("_", ""): title for title, rom in games().items()}
+    parts = re.fullmatch(r"(?:ALE/)?(\w+?)(-ram)?(NoFrameskip|Deterministic)?(?:-v(\d+))?", id, re.IGNORECASE)
+    title = known.get(parts[1].replace("_", "").lower()) if parts else None
+    if not title:
+        return None
+    rules = {"obs ram": parts[2], "frame_skip 1": (parts[3] or "").lower() == "noframeskip",
+             "repeat_action_probability 0.25": parts[4] in ("0", "5")}  # fmt: skip
+    options = " ".join(f"--env.{option}" for option, has in rules.items() if has)
+    return f'did you mean "ale/{title}"? It has DeepMind\'s wrappers built in' + (f'; without them {id} has {options}' if options else "")
 
 
 class NoopCount:

@@ -146,6 +146,9 @@ class Maker:
         else:
             self._sample = self._make()
             spaces = self._sample.observation_space, self._sample.action_space
+        for space in spaces:
+            if not isinstance(space, gymnasium.spaces.Space):
+                raise ValueError(f"made for the old gym package: its space {space} is a {type(space).__module__}.{type(space).__name__}")
         self._spaces, self._registered = spaces, registered
         self.observations = gym_spaces.Observations(spaces[0], flatten)
         self.actions = gym_spaces.Actions(spaces[1])
@@ -252,13 +255,10 @@ class Gym:
             if package:
                 importlib.import_module(package)
             return Maker(id, options, bad_values)
-        except (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound) as unknown:
-            raise LookupError(f"gym/{name}: {unknown} (gym/PACKAGE:ID imports PACKAGE first)") from None
-        except ModuleNotFoundError as missing:
-            raise LookupError(f"gym/{name}: {missing} (install packages in {sys.prefix})") from None
         except Exception as failed:
-            message = " ".join(str(failed).split()) or type(failed).__name__
-            raise ValueError(f"gym/{name}: {message}") from None
+            from . import gym_refusal
+
+            raise ValueError(f"gym/{name}: {gym_refusal.explain(package, id, failed)}") from None
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
 #include <string.h>
 
 // clang-format off
-static const char *const games[] = { // of ale-py 0.12, for one player
+static const char *const games[] = { // ale-py 0.12: those for one player
     "Adventure", "AirRaid", "Alien", "Amidar", "Assault", "Asterix", "Asteroids", "Atlantis", "Atlantis2",
     "Backgammon", "BankHeist", "BasicMath", "BattleZone", "BeamRider", "Berzerk", "Blackjack", "Bowling", "Boxing",
     "Breakout", "Carnival", "Casino", "Centipede", "ChopperCommand", "CrazyClimber", "Crossbow", "Darkchambers",

@@ -137,6 +137,7 @@ class CommandLine(unittest.TestCase):
     def test_messages_name_what_was_meant(self):
         for arguments, message in (
             (("--env", "Pnog"), 'did you mean "ale/Pong"'),
+            (("--env", "PongNoFrameskip-v4"), 'did you mean "ale/Pong"? It has'),
             (("--env", "xyzzy"), 'no Atari game "xyzzy"'),
             (("--env", "Joust"), 'no Atari game "Joust"'),
             (("--env", "Pong", "--option", "frameskip=4"), 'did you mean "frame_skip"'),

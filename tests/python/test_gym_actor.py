@@ -5,8 +5,12 @@ import contextlib
 import gc
 import itertools
 import json
+import pathlib
 import sys
+import tempfile
+import types
 import unittest
+from unittest import mock
 
 import gymnasium
 import numpy as np
@@ -511,7 +515,7 @@ class Refusals(unittest.TestCase):
     def check_refused(self, name, message, *pairs):
         with self.assertRaises((LookupError, ValueError)) as refused:
             gym_actor.Gym.prepare(name, list(pairs), "count")
-        self.assertIn(message, refused.exception.args[0])
+        self.assertRegex(refused.exception.args[0], message)
         self.assertNotIn("\n", refused.exception.args[0])
 
     def test_names(self):
@@ -519,7 +523,43 @@ class Refusals(unittest.TestCase):
         self.check_refused("CartPole-v99", "v99")
         self.check_refused("ALEE/Pong-v5", "gym/PACKAGE:ID")
         self.check_refused("no_such_package:Thing-v0", "no_such_package")
-        self.check_refused("", "")
+        self.check_refused("", "^gym/: ")
+        for name, message in (
+            ("cartpole-v0", 'did you mean "gym/CartPole-v1"?'),
+            ("Pendulum", 'did you mean "gym/Pendulum-v1"?'),
+            ("HalfCheetah-v2", 'did you mean "gym/HalfCheetah-v5"?'),
+            ("ALE/SpaceInvaders-ram-v5", '"ale/SpaceInvaders"?.* --env.obs ram --env.repeat_action_probability 0.25$'),
+            ("PongNoFrameskip-v4", '"ale/Pong"?.* --env.frame_skip 1$'),
+        ):
+            self.check_refused(name, message)
+
+    def test_an_error_has_its_place_in_the_package(self):
+        """The innermost that is not numpy's or Gymnasium's; of an assertion without text, its line too."""
+        def bare(size=3):
+            assert size > 5
+
+        def within():
+            np.zeros(3).reshape(2)
+
+        gymnasium.register("Test/Bare-v0", bare)
+        gymnasium.register("Test/Within-v0", within)
+        gymnasium.register("Test/Needs-v0", lambda size, colour: None)
+        self.check_refused("Test/Bare-v0", r"AssertionError: assert size > 5 \(.*test_gym_actor.py:\d+, bare\)")
+        self.check_refused("Test/Within-v0", r"ValueError: cannot reshape.* \(.*test_gym_actor.py:\d+, within\)")
+        self.check_refused("Test/Needs-v0", r"\(its arguments are options: --env.size VALUE --env.colour VALUE\)")
+
+    def test_environments_of_the_old_gym_are_named(self):
+        old, space = "made for the old gym package", type("Box", (), {"__module__": "gym.spaces"})()
+        with mock.patch.dict(sys.modules, {"gym": None}), tempfile.TemporaryDirectory() as folder, mock.patch.object(sys, "path", [folder, *sys.path]):
+            (pathlib.Path(folder) / "old_package.py").write_text("import gym.spaces")
+            self.check_refused("old_package:Thing-v0", rf"{old}: it imports gym.* \(old_package.py:1, <module>\)")
+        gym = types.SimpleNamespace(envs=types.SimpleNamespace(registry={"Old-v0": None}))
+        gymnasium.register("Test/OldClass-v0", type("Old", (), {}))
+        gymnasium.register("Test/OldSpace-v0", lambda: Probe(observations=space))
+        with mock.patch.dict(sys.modules, {"gym": gym}):
+            self.check_refused("Old-v0", f"{old}: it registers")
+            self.check_refused("Test/OldClass-v0", f"{old}: its class")
+            self.check_refused("Test/OldSpace-v0", f"{old}: its space .* gym.spaces.Box")
 
     def test_options(self):
         self.check_refused("Acrobot-v1", "unexpected keyword argument", "colour=red")

@@ -83,7 +83,7 @@ gymnasium.register("Test/Doors-v0", Doors)
 
 class Names(InFolder):
     def test_another_spelling_is_the_same_environment(self):
-        """For its recipe and its run; also where an older version kept the spelling."""
+        """For its recipe and its run; a run of an older version, which kept the spelling, goes on."""
         small = ["--actors", "1", "--envs-per-actor", "2", "--unroll", "5", "--quiet", "--json", "--frames"]
         first = self.farm("train", "--env", "ale/pong", *small, "400")
         (run,) = self.folder.glob("runs/ale_Pong-*")

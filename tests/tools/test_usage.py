@@ -45,6 +45,7 @@ REFUSED = (
     (2, "--stack 1", "train --env native/catch --stack 4"),
     (2, "--stack 1", "train --env ale/Pong --env.obs ram --stack 4"),
     (2, "farm envs NAME", "envs --env.size 3"),
+    (2, 'did you mean "ale/Pong"', "envs PongDeterministic-v4"),
     (2, "multiple of lanes", "train --envs-per-actor 7"),
     (1, "lower --actors", "train --env native/breakout --envs-per-actor 60000 --ring-steps 10000"),
     # files
