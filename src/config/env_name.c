@@ -2,7 +2,6 @@
 #include "config/env_name.h"
 
 #include <ctype.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -24,8 +23,7 @@ static const char *const games[] = { // ale-py 0.12: those for one player
 };
 // clang-format on
 
-// Whether `name` is `title` in any case, with or without underscores.
-static bool is_game(const char *name, const char *title) {
+bool farm_env_name_alike(const char *name, const char *title) {
     for (; *name || *title; name++) {
         if (*name == '_') continue;
         if (tolower((unsigned char)*name) != tolower((unsigned char)*title)) return false;
@@ -40,5 +38,6 @@ void farm_env_name_settle(char *name) {
         memmove(strchr(name, '/') + 1, name + strlen(gymnasium), strlen(name + strlen(gymnasium)) + 1);
     if (strncmp(name, ale, strlen(ale)) != 0) return;
     for (size_t i = 0; i < sizeof games / sizeof *games; i++)
-        if (is_game(name + strlen(ale), games[i])) memcpy(name + strlen(ale), games[i], strlen(games[i]) + 1);
+        if (farm_env_name_alike(name + strlen(ale), games[i]))
+            memcpy(name + strlen(ale), games[i], strlen(games[i]) + 1);
 }

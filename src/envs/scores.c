@@ -1,11 +1,11 @@
 // See scores.h.
 #include "envs/scores.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <string.h>
 
 #include "base/format.h"
+#include "config/env_name.h"
 
 struct scale {
     const char *game; // lower case, without '_'
@@ -54,13 +54,8 @@ static const struct score human = {NULL, "human_normalised", "human-normalised",
                           of_paper = {NULL, "normalised_score", "normalised", "Rmin", "Rmax"};
 
 static const struct scale *find_game(const struct scale *scales, size_t count, const char *name) {
-    char game[FARM_ENV_NAME_BYTES];
-    size_t length = 0;
-    for (; *name; name++)
-        if (*name != '_') game[length++] = (char)tolower((unsigned char)*name);
-    game[length] = 0;
     for (size_t i = 0; i < count; i++)
-        if (strcmp(scales[i].game, game) == 0) return &scales[i];
+        if (farm_env_name_alike(name, scales[i].game)) return &scales[i];
     return NULL;
 }
 
