@@ -118,17 +118,22 @@ static int write_all(int fd, const char *data, size_t bytes) {
     return 0;
 }
 
+int farm_file_sync(int fd) {
+    return fsync(fd) && errno != EINVAL && errno != EOPNOTSUPP && errno != ENOSYS ? -1 : 0;
+}
+
 enum farm_status farm_file_sync_folder(const char *path, struct farm_error *err) {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", path);
     char *slash = strrchr(folder, '/');
     if (slash) slash[slash == folder] = 0;
     int fd = open(slash ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return farm_file_fail(path, err);
-    int failed = fsync(fd);
-    if (failed && errno == EINVAL) failed = 0; // a file system whose folders need no fsync
-    enum farm_status status = failed ? farm_fail_errno(err, FARM_E_IO, "fsync of the folder of %s", path) : FARM_OK;
-    close(fd);
+    const bool synced = fd >= 0 && !fsync(fd), refused = errno == EINVAL || errno == EBADF || errno == EOPNOTSUPP ||
+                                                         errno == ENOSYS || errno == EACCES || errno == EPERM;
+    enum farm_status status = FARM_OK;
+    if (!synced)
+        status = farm_fail_errno(err, refused ? FARM_E_UNSUPPORTED : FARM_E_IO, "fsync of the folder of %s", path);
+    if (fd >= 0) close(fd);
     return status;
 }
 
@@ -158,7 +163,7 @@ enum farm_status farm_file_replace(const char *path, const void *data, size_t by
     if (status) return status;
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) return farm_file_fail(temporary, err);
-    int failed = write_all(fd, data, bytes) || fsync(fd);
+    int failed = write_all(fd, data, bytes) || farm_file_sync(fd);
     if (failed) status = farm_fail_errno(err, FARM_E_IO, "writing %s", temporary);
     close(fd);
     if (!status && rename(temporary, path) < 0)
@@ -167,7 +172,8 @@ enum farm_status farm_file_replace(const char *path, const void *data, size_t by
         unlink(temporary);
         return status;
     }
-    return farm_file_sync_folder(path, err);
+    status = farm_file_sync_folder(path, err);
+    return status == FARM_E_UNSUPPORTED ? FARM_OK : status;
 }
 
 enum farm_status farm_folder_make(const char *path, struct farm_error *err) {

@@ -37,7 +37,11 @@ enum farm_status farm_file_replace(const char *path, const void *data, size_t by
 // removes it. FARM_E_USAGE: something is there that is no regular file.
 enum farm_status farm_file_try_replace(const char *path, struct farm_error *err);
 
-// Makes the names in the folder of `path` durable (fsync of the folder).
+// fsync. Returns 0 if it is done or the file system cannot (EINVAL, EOPNOTSUPP, ENOSYS), else -1 with errno.
+int farm_file_sync(int fd);
+
+// Makes the names in the folder of `path` durable (fsync of the folder). FARM_E_UNSUPPORTED: the file system cannot, or
+// the folder is unreadable; farm_file_replace accepts this.
 enum farm_status farm_file_sync_folder(const char *path, struct farm_error *err);
 
 // Makes a folder and its parents; FARM_OK if it exists already.

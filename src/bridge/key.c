@@ -27,7 +27,7 @@ static bool write_line(int fd) {
     line[LINE_BYTES] = '\n';
     const ssize_t n = ok ? write(fd, line, sizeof line) : 0;
     if (n >= 0 && n < (ssize_t)sizeof line && ok) errno = ENOSPC;
-    ok = ok && n == (ssize_t)sizeof line && fsync(fd) == 0;
+    ok = ok && n == (ssize_t)sizeof line && farm_file_sync(fd) == 0;
     explicit_bzero(line, sizeof line);
     explicit_bzero(&key, sizeof key);
     return ok;

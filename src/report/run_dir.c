@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/log.h"
 
 enum { RUNS_A_DAY_MAX = 100000 };
 
@@ -92,37 +93,45 @@ static enum farm_status check_path(const char *path, bool resume, struct farm_er
     return farm_folder_make(path, err);
 }
 
+// errno of a lock that was refused: because another process holds it, or else the file system may have no locks.
+static bool is_held(int reason) {
+    return reason == EAGAIN || reason == EACCES;
+}
+static bool has_no_locks(int reason) {
+    return reason == ENOSYS || reason == ENOLCK || reason == EOPNOTSUPP || reason == EINVAL;
+}
+
 // The file holds the owner's pid for the error message only; the kernel keeps the lock itself.
 static enum farm_status lock(struct farm_run_dir *dir, struct farm_error *err) {
-    char file[FARM_RUN_PATH_MAX + 16], owner[32];
+    char file[FARM_RUN_PATH_MAX + 16], owner[32] = "";
     farm_run_dir_file(dir->path, "lock", file, sizeof file);
     int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0)
         return farm_fail_errno(err, errno == EACCES || errno == EROFS ? FARM_E_PERMISSION : FARM_E_IO, "%s", file);
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    if (fcntl(fd, F_OFD_SETLK, &whole) < 0) {
-        ssize_t n = errno == EAGAIN || errno == EACCES ? pread(fd, owner, sizeof owner - 1, 0) : -1;
-        enum farm_status status;
-        if (n < 0) {
-            status = farm_fail_errno(err, FARM_E_IO, "cannot lock %s", file);
-        } else {
-            owner[n] = 0;
-            owner[strcspn(owner, "\n")] = 0;
-            status = farm_fail(err, FARM_E_BUSY,
-                               "another farm (process %s) works in %s: stop it, or choose another folder with --run",
-                               owner[0] ? owner : "unknown", dir->path);
-        }
-        close(fd);
-        return status;
+    const int reason = fcntl(fd, F_OFD_SETLK, &whole) < 0 ? errno : 0;
+    enum farm_status status = FARM_OK;
+    if (has_no_locks(reason)) {
+        farm_log_warn("cannot lock %s (%s): its file system has no locks. Make sure yourself that no other farm works "
+                      "in this folder",
+                      file, strerror(reason));
+    } else if (is_held(reason) && pread(fd, owner, sizeof owner - 1, 0) >= 0) {
+        owner[strcspn(owner, "\n")] = 0;
+        status = farm_fail(err, FARM_E_BUSY,
+                           "another farm (process %s) works in %s: stop it, or choose another folder with --run",
+                           owner[0] ? owner : "unknown", dir->path);
+    } else if (reason) {
+        errno = reason;
+        status = farm_fail_errno(err, FARM_E_IO, "cannot lock %s", file);
     }
     int n = snprintf(owner, sizeof owner, "%ld\n", (long)getpid());
-    if (ftruncate(fd, 0) < 0 || pwrite(fd, owner, (size_t)n, 0) != n) {
-        enum farm_status status = farm_fail_errno(err, FARM_E_IO, "%s", file);
+    if (!status && (ftruncate(fd, 0) < 0 || pwrite(fd, owner, (size_t)n, 0) != n))
+        status = farm_fail_errno(err, FARM_E_IO, "%s", file);
+    if (status)
         close(fd);
-        return status;
-    }
-    dir->lock_fd = fd;
-    return FARM_OK;
+    else
+        dir->lock_fd = fd;
+    return status;
 }
 
 enum farm_status farm_run_dir_open(const char *path, const char *env, bool resume, struct farm_run_dir *out,
@@ -141,6 +150,9 @@ enum farm_status farm_run_dir_open(const char *path, const char *env, bool resum
                            "%s holds a run already (%s): add --resume to go on with it, or choose another folder",
                            out->path, strrchr(file, '/') + 1);
     if (!status) status = farm_folder_make(farm_run_dir_file(out->path, "checkpoints", file, sizeof file), err);
+    struct farm_error note;
+    if (!status && farm_file_sync_folder(file, &note) == FARM_E_UNSUPPORTED)
+        farm_log_warn("%s: a power cut may lose the newest files of this run", note.message);
     if (status) farm_run_dir_close(out);
     return status;
 }

@@ -9,20 +9,6 @@
 
 enum { PLAN_TRIES = 8, ENTER_TRIES = 200, ENTER_PAUSE_US = 1000 };
 
-static enum farm_status open_at(struct farm_claim *claim, const char *path, struct farm_error *err) {
-    snprintf(claim->path, sizeof claim->path, "%s", path);
-    claim->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (claim->fd >= 0) return FARM_OK;
-    return farm_fail_errno(err, errno == EACCES || errno == EPERM ? FARM_E_PERMISSION : FARM_E_IO,
-                           "cannot open %s, whose locks are the farms' claims", path);
-}
-
-enum farm_status farm_claim_open(struct farm_claim *claim, const char *path, struct farm_error *err) {
-    if (path) return open_at(claim, path, err);
-    if (!open_at(claim, "/dev/shm", NULL)) return FARM_OK;
-    return open_at(claim, "/tmp", err);
-}
-
 static struct flock lock_of(short type, int first, int count) {
     return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = first, .l_len = count};
 }
@@ -31,6 +17,29 @@ static struct flock lock_of(short type, int first, int count) {
 static int is_taken(const struct farm_claim *claim, int cpu) {
     struct flock probe = lock_of(F_WRLCK, cpu, 1); // conflicts with every claim; not taken, so read access suffices
     return fcntl(claim->fd, F_OFD_GETLK, &probe) ? -1 : probe.l_type != F_UNLCK;
+}
+
+static enum farm_status open_at(struct farm_claim *claim, const char *path, struct farm_error *err) {
+    snprintf(claim->path, sizeof claim->path, "%s", path);
+    claim->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (claim->fd < 0)
+        return farm_fail_errno(err, errno == EACCES || errno == EPERM ? FARM_E_PERMISSION : FARM_E_IO,
+                               "cannot open %s, whose locks are the farms' claims", path);
+    struct flock lock = lock_of(F_RDLCK, FARM_BITMAP_BITS, 1); // no CPU's
+    if (is_taken(claim, FARM_BITMAP_BITS) >= 0 && !fcntl(claim->fd, F_OFD_SETLK, &lock)) {
+        lock.l_type = F_UNLCK;
+        fcntl(claim->fd, F_OFD_SETLK, &lock);
+        return FARM_OK;
+    }
+    farm_fail_errno(err, FARM_E_UNSUPPORTED, "cannot lock %s, whose locks are the farms' claims", path);
+    farm_claim_close(claim);
+    return FARM_E_UNSUPPORTED;
+}
+
+enum farm_status farm_claim_open(struct farm_claim *claim, const char *path, struct farm_error *err) {
+    if (path) return open_at(claim, path, err);
+    if (!open_at(claim, "/dev/shm", NULL)) return FARM_OK;
+    return open_at(claim, "/tmp", err);
 }
 
 enum farm_status farm_claim_read_taken(const struct farm_claim *claim, struct farm_bitmap *taken,

@@ -18,8 +18,9 @@ struct farm_claim {
     char path[256];
 };
 
-// Opens the folder `path`, or for NULL /dev/shm, else /tmp. Errors: FARM_E_PERMISSION, FARM_E_IO; *claim is then closed
-// (fd -1), which the other functions accept: callers warn and plan without pinning.
+// Opens the folder `path`, or for NULL /dev/shm, else /tmp. Errors: FARM_E_PERMISSION, FARM_E_IO, FARM_E_UNSUPPORTED
+// (no locks there); *claim is then closed (fd -1), which the other functions accept: callers warn and plan without
+// pinning.
 enum farm_status farm_claim_open(struct farm_claim *claim, const char *path, struct farm_error *err);
 
 // CPUs that other farms hold. Empty for a claim that is not open.

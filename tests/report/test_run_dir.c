@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../support/no_locks.h"
 #include "base/file.h"
 #include "report/run_dir.h"
 
@@ -25,6 +26,15 @@ static void remove_folder(void) {
     cr_assert_eq(system(command), 0);
 }
 TestSuite(report, .init = make_folder, .fini = remove_folder);
+
+// In place of the library's, also for libfarm: a file system that cannot flush folders, or files.
+static int folder_errno, file_errno;
+
+int fsync(int fd) {
+    struct stat info;
+    const int error = fstat(fd, &info) ? errno : S_ISDIR(info.st_mode) ? folder_errno : file_errno;
+    return error ? errno = error, -1 : (int)syscall(SYS_fsync, fd);
+}
 
 static void touch(const char *name) {
     int fd = open(name, O_WRONLY | O_CREAT, 0666);
@@ -89,6 +99,45 @@ Test(report, the_lock_ends_with_its_process) {
     waitpid(pid, NULL, 0);
     struct farm_run_dir dir = opened("run", false);
     farm_run_dir_close(&dir);
+}
+
+// What was logged meanwhile, until the next call.
+static const char *logged(int capture[2]) {
+    static char text[4096];
+    ssize_t n = -1;
+    if (capture[0] < 0) {
+        cr_assert_eq(pipe2(capture, O_NONBLOCK), 0);
+        cr_assert_geq(dup2(capture[1], STDERR_FILENO), 0);
+    } else {
+        n = read(capture[0], text, sizeof text - 1);
+    }
+    text[n > 0 ? n : 0] = 0;
+    return text;
+}
+
+Test(report, warns_of_a_file_system_without_locks_or_flushed_folders) {
+    const int locks[] = {ENOSYS, ENOLCK, EOPNOTSUPP, EINVAL}, folders[] = {EBADF, EOPNOTSUPP, EACCES, EINVAL};
+    struct farm_error err;
+    int capture[2] = {-1, -1};
+    logged(capture);
+    for (int i = 0; i < 4; i++) {
+        lock_errno = locks[i];
+        folder_errno = folders[i];
+        file_errno = i % 2 ? EOPNOTSUPP : EINVAL;
+        struct farm_run_dir dir = opened("run", false);
+        const char *text = logged(capture);
+        cr_assert(strstr(text, "cannot lock run/lock (") && strstr(text, strerror(locks[i])), "%s", text);
+        cr_assert(strstr(text, "power cut") && strstr(text, strerror(folders[i])), "%s", text);
+        cr_assert_eq(farm_file_replace("run/a", "x", 1, &err), FARM_OK, "%s", err.message);
+        farm_run_dir_close(&dir);
+    }
+    lock_errno = EIO;
+    cr_assert_eq(refused("run", false, &err), FARM_E_IO);
+    folder_errno = EIO;
+    cr_assert_eq(farm_file_replace("run/a", "x", 1, &err), FARM_E_IO);
+    folder_errno = 0;
+    file_errno = ENOSPC;
+    cr_assert_eq(farm_file_replace("run/a", "x", 1, &err), FARM_E_IO);
 }
 
 Test(report, lists_checkpoints_newest_first) {

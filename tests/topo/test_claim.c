@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../support/no_locks.h"
 #include "machines.h"
 #include "topo/claim.h"
 
@@ -164,8 +165,12 @@ Test(topo, plans_farms_that_start_together_onto_disjoint_cpus) {
     for (int i = 0; i < FARMS; i++) stop_farm(pid[i]);
 }
 
-Test(topo, plans_without_pinning_if_the_folder_cannot_be_opened) {
+Test(topo, plans_without_pinning_if_the_folder_cannot_be_opened_or_has_no_locks) {
     struct farm_claim claim;
+    lock_errno = ENOSYS;
+    cr_assert_eq(farm_claim_open(&claim, path, &error), FARM_E_UNSUPPORTED);
+    cr_assert_eq(claim.fd, -1);
+    lock_errno = 0;
     cr_assert_neq(farm_claim_open(&claim, "/nonexistent/lock", &error), FARM_OK);
     cr_assert_eq(claim.fd, -1);
     static struct farm_plan plan;
