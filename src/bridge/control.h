@@ -21,7 +21,7 @@ enum farm_control_kind {
     // supervisor -> bridge
     FARM_CONTROL_SESSION,  // a session at place `session` (< FARM_BRIDGE_NODES_MAX): id, machine, name, count rings
     FARM_CONTROL_RING,     // its ring `ring`: fds up (writable), down (read-only); the actor's number, shard
-    FARM_CONTROL_ADMITTED, // the session's rings are complete
+    FARM_CONTROL_ADMITTED, // the session has its rings: count, maybe fewer than in SESSION; text: why they are fewer
     FARM_CONTROL_REFUSED,  // reply to ADMIT: id, reason, text. No session
     FARM_CONTROL_GENERATION_IS, // reply to GENERATION: written
     FARM_CONTROL_FORGET,        // the session has ended: close its rings and its connection
@@ -36,7 +36,7 @@ struct farm_control_message {
     uint32_t zero;
     uint64_t generation, machine;
     uint8_t id[FARM_WIRE_ID_BYTES];
-    char text[256]; // a node's name, or why
+    char text[FARM_WIRE_TEXT_BYTES]; // a node's name, or why
     int32_t fds[2]; // RING: the receiver owns them, the sender keeps its own; else -1. -1: no room for them here
 };
 

@@ -73,8 +73,6 @@ static bool handle_join(struct hub_peer *peer, struct farm_error *err) {
     if (farm_wire_get_join(peer->link.message, peer->link.message_bytes, &rings, err)) return false;
     if (peer->hello.rings && peer->hello.rings != rings)
         return farm_fail(err, FARM_E_FORMAT, "a node of %u rings requests %u", peer->hello.rings, rings), false;
-    if ((uint64_t)rings * peer->hub->offer->spec.lanes > FARM_WIRE_SESSION_LANES_MAX)
-        return hub_refuse(peer, FARM_WIRE_REFUSE_FOR_GOOD, "too many lanes for one node: start fewer actors"), true;
     struct hub_session *session = find_session(peer->hub, peer->hello.session);
     peer->state = HUB_PEER_JOINING;
     if (session && session->admitted) return hub_attach(peer, session), true;
@@ -138,7 +136,11 @@ static struct hub_peer *find_joining(const struct farm_hub *hub, const uint8_t *
     return newest;
 }
 
-static void handle_admitted(struct farm_hub *hub, struct hub_session *session) {
+// The session may have fewer rings than its node has requested: no other has been sent.
+static void handle_admitted(struct farm_hub *hub, struct hub_session *session,
+                            const struct farm_control_message *message) {
+    if (message->count && message->count < session->ring_count) session->ring_count = message->count;
+    memcpy(session->note, message->text, sizeof session->note);
     for (uint32_t r = 0; r < session->ring_count; r++)
         if (!session->rings[r].lanes) return; // the supervisor knows that it failed, and refuses the session
     session->admitted = true;
@@ -161,7 +163,7 @@ static void handle_control(struct farm_hub *hub, const struct farm_control_messa
         if (in_range) hub_add_ring(hub, message);
         break;
     case FARM_CONTROL_ADMITTED:
-        if (session) handle_admitted(hub, session);
+        if (session) handle_admitted(hub, session, message);
         break;
     case FARM_CONTROL_REFUSED:
         while ((peer = find_joining(hub, message->id))) {

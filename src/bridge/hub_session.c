@@ -275,8 +275,9 @@ static void send_welcome(struct hub_peer *peer, const struct hub_session *sessio
     }
     if (counters && actors)
         farm_link_post(&peer->link, FARM_WIRE_WELCOME, hub->scratch,
-                       farm_wire_put_welcome(session->ring_count, session->lane_count, hub->offer->spec.steps, actors,
-                                             counters, hub->scratch, FARM_WIRE_MESSAGE_BYTES_MAX),
+                       farm_wire_put_welcome(session->ring_count, session->lane_count, hub->offer->spec.steps,
+                                             session->note, actors, counters, hub->scratch,
+                                             FARM_WIRE_MESSAGE_BYTES_MAX),
                        false);
     free(counters);
     free(actors);

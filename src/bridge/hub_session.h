@@ -33,6 +33,7 @@ struct hub_ring {
 struct hub_session {
     uint8_t id[FARM_WIRE_ID_BYTES];
     char name[FARM_WIRE_NAME_BYTES];
+    char note[FARM_WIRE_TEXT_BYTES]; // why it has fewer rings than its node requested; "": it has all
     bool admitted;
     bool forgotten; // its place is free; the rings live until the connection is closed
     uint32_t place, ring_count, lane_count;

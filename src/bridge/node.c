@@ -260,6 +260,7 @@ static bool handle_welcome(struct farm_node *node, struct farm_error *err) {
     struct farm_wire_welcome welcome;
     if (farm_wire_get_welcome(node->link.message, node->link.message_bytes, &welcome, err)) return false;
     const bool rings = node->ring_count > 0;
+    if (!rings && welcome.rings < node->wanted) node->wanted = welcome.rings; // the learner has no room for more
     if (welcome.rings != node->wanted ||
         (rings && (welcome.lanes != node->lane_count || !apply_counters(node, &welcome)))) {
         node->state = FARM_NODE_STRANGE; // another attempt would not change it
@@ -273,7 +274,7 @@ static bool handle_welcome(struct farm_node *node, struct farm_error *err) {
     node->welcomed = true;
     node->state = FARM_NODE_JOINED;
     farm_dial_reset(&node->dial);
-    node->why[0] = 0;
+    snprintf(node->why, sizeof node->why, "%s", welcome.note);
     if (node->config.stats) {
         struct farm_bridge_node_stats *row = &node->config.stats->node[0];
         farm_store_relaxed(&row->connections, farm_load_relaxed(&row->connections) + 1);
@@ -460,6 +461,9 @@ const struct farm_wire_offer *farm_node_offer(const struct farm_node *node) {
 }
 const uint32_t *farm_node_actors(const struct farm_node *node) {
     return node->actors;
+}
+uint32_t farm_node_places(const struct farm_node *node) {
+    return node->wanted;
 }
 const char *farm_node_why(const struct farm_node *node) {
     return node->why;

@@ -56,7 +56,8 @@ const struct farm_wire_offer *farm_node_offer(const struct farm_node *node); // 
 void farm_node_join(struct farm_node *node, uint32_t rings);
 // [ring_count] numbers of the actors in the run; NULL before JOINED.
 const uint32_t *farm_node_actors(const struct farm_node *node);
-// Cause of the last failure or refusal; "": none.
+uint32_t farm_node_places(const struct farm_node *node); // in JOINED; fewer than requested: farm_node_why
+// Cause of the last failure or refusal, or why fewer have joined; "": none.
 const char *farm_node_why(const struct farm_node *node);
 
 // The worker's body: turns and waits until SIGTERM or an end. Exit status 0: SIGTERM (sends BYE) or the run has ended;

@@ -1,6 +1,7 @@
 // See wire.h. A message is a table of fields with their places in the struct, for one writer and one reader.
 #include "bridge/wire.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/crc32c.h"
@@ -334,12 +335,14 @@ static const struct field welcome_fields[] = {
     {COUNT, AT(farm_wire_welcome, rings), .most = FARM_WIRE_RINGS_MAX},
     {COUNT, AT(farm_wire_welcome, lanes), .most = FARM_LANES_MAX},
     {BYTES, AT(farm_wire_welcome, steps)},
+    {TEXT, AT(farm_wire_welcome, note)},
     {.kind = END},
 };
 
-size_t farm_wire_put_welcome(uint32_t rings, uint32_t lanes, uint32_t steps, const uint32_t *actors,
+size_t farm_wire_put_welcome(uint32_t rings, uint32_t lanes, uint32_t steps, const char *note, const uint32_t *actors,
                              const struct farm_wire_counters *counters, uint8_t *out, size_t room) {
-    const struct farm_wire_welcome welcome = {.rings = rings, .lanes = lanes, .steps = steps};
+    struct farm_wire_welcome welcome = {.rings = rings, .lanes = lanes, .steps = steps};
+    snprintf(welcome.note, sizeof welcome.note, "%s", note);
     struct writer to = {.at = out, .room = room};
     put_fields(&to, welcome_fields, &welcome);
     put(&to, actors, (size_t)rings * sizeof *actors);

@@ -120,7 +120,8 @@ struct farm_wire_offer {
 };
 
 struct farm_wire_welcome {
-    uint32_t rings, lanes, steps; // steps: in the learner's rings
+    uint32_t rings, lanes, steps;    // rings: those that have joined; steps: in the learner's rings
+    char note[FARM_WIRE_TEXT_BYTES]; // why rings are fewer than requested; "": they are not
     // Borrowed from the message: u32 [rings]; [rings][lanes], for farm_wire_get_counters.
     const uint8_t *actors, *counters;
 };
@@ -145,7 +146,7 @@ enum farm_status farm_wire_check_step(const struct farm_ring_spec *spec, struct 
 size_t farm_wire_put_offer(const struct farm_wire_offer *offer, uint8_t *out, size_t room);
 enum farm_status farm_wire_get_offer(const uint8_t *in, size_t bytes, struct farm_wire_offer *offer,
                                      struct farm_error *err);
-size_t farm_wire_put_welcome(uint32_t rings, uint32_t lanes, uint32_t steps, const uint32_t *actors,
+size_t farm_wire_put_welcome(uint32_t rings, uint32_t lanes, uint32_t steps, const char *note, const uint32_t *actors,
                              const struct farm_wire_counters *counters, uint8_t *out, size_t room);
 enum farm_status farm_wire_get_welcome(const uint8_t *in, size_t bytes, struct farm_wire_welcome *welcome,
                                        struct farm_error *err);

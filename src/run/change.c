@@ -82,12 +82,19 @@ static enum farm_status choose_cpus(struct farm_run_change *change, uint32_t a, 
     return FARM_OK;
 }
 
+// Whether one more actor's rings leave as much free as the learner took: it may start again beside them.
+static enum farm_status check_memory(const struct farm_run_plan *plan, struct farm_error *err) {
+    const struct farm_limits_request limits = {.shared_bytes =
+                                                   farm_run_actor_bytes(plan) + farm_run_learner_bytes(plan),
+                                               .huge = plan->recipe.huge_pages,
+                                               .root = "/"};
+    return farm_limits_check(&limits, err);
+}
+
 static enum farm_status prepare_actor(struct farm_run_change *change, uint32_t a, struct farm_error *err) {
     struct farm_run_workers *workers = change->workers;
     const struct farm_run_plan *plan = workers->plan;
-    const struct farm_limits_request limits = {
-        .shared_bytes = farm_run_actor_bytes(plan), .huge = plan->recipe.huge_pages, .root = "/"};
-    enum farm_status status = farm_limits_check(&limits, err);
+    enum farm_status status = check_memory(plan, err);
     if (!status) status = choose_cpus(change, a, err);
     if (status) return status;
     workers->ring_shard[a] = choose_shard(workers, workers->actors[a].memory_node);
@@ -282,8 +289,8 @@ void farm_run_change_add_remote(struct farm_run_change *change, uint32_t a) {
     change->actor = a;
     workers->ring_shard[a] = choose_shard(workers, -1);
     workers->actors[a].memory_node = node_of_shard(workers->plan, workers->ring_shard[a]);
-    enum farm_status status =
-        farm_run_rings_add(workers->rings, workers->plan, a, workers->actors[a].memory_node, &err);
+    enum farm_status status = check_memory(workers->plan, &err);
+    if (!status) status = farm_run_rings_add(workers->rings, workers->plan, a, workers->actors[a].memory_node, &err);
     if (!status) status = send_request(change, &err);
     if (status) report_refusal(change, &err);
 }

@@ -274,15 +274,29 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
 
 // ---- a session ----
 
+static enum farm_status make_run(struct farm_run_node *node, bool quiet, struct farm_error *err) {
+    const struct farm_run_request request = {
+        .recipe = &node->recipe, .quiet = quiet, .responder = {bridge_body, node, &node->remote}};
+    return farm_run_make(&node->run, &request, err);
+}
+
+// The learner has room for `joined` of the planned actors: plans those alone, which frees the CPUs of the others.
+static enum farm_status plan_fewer(struct farm_run_node *node, uint32_t joined, const char *why,
+                                   struct farm_error *err) {
+    farm_run_note(&node->request.caller, "%u of this machine's %u actors have joined; at the learner: %s", joined,
+                  node->run.plan.actors, why);
+    farm_run_free(&node->run);
+    node->recipe.actors = joined;
+    return make_run(node, true, err);
+}
+
 static enum farm_status plan_session(struct farm_run_node *node, struct farm_error *err) {
     node->recipe = *node->request.recipe;
     enum farm_status status = farm_run_offer_apply(&node->offer, &node->recipe, err);
     if (status) return status;
     node->remote.spec = &node->offer.spec;
     node->remote.actors = node->actors;
-    const struct farm_run_request request = {
-        .recipe = &node->recipe, .quiet = node->request.quiet, .responder = {bridge_body, node, &node->remote}};
-    status = farm_run_make(&node->run, &request, err);
+    status = make_run(node, node->request.quiet, err);
     if (status || node->run.plan.actors <= FARM_WIRE_RINGS_MAX) return status;
     return farm_fail(err, FARM_E_USAGE, "--actors %u: a node has at most %d", node->run.plan.actors,
                      FARM_WIRE_RINGS_MAX);
@@ -296,6 +310,9 @@ static enum farm_status join_session(struct farm_run_node *node, struct farm_nod
     status = plan_session(node, err);
     if (!status) status = await_state(node, bridge, FARM_NODE_JOINED, state, err);
     if (status || *state != FARM_RUN_NODE_JOINED) return status;
+    const uint32_t joined = farm_node_places(bridge);
+    if (joined < node->run.plan.actors && (status = plan_fewer(node, joined, farm_node_why(bridge), err)))
+        return status;
     memcpy(node->actors, farm_node_actors(bridge), node->run.plan.actors * sizeof *node->actors);
     node->run.caller = (struct farm_run_caller){.context = node, .clear_line = clear_line, .on_tick = on_tick};
     return farm_run_build(&node->run, err);

@@ -21,7 +21,7 @@ enum {
     INFER_BATCH_MAX_GPU = 1024,
     SPARE_DESCRIPTORS = 64,
     PLACE_TRIES = 8,
-    MORE_PLACES = 8, // least number of places for actors that join later
+    MORE_PLACES = 64, // least number of places for actors that join later: entries of tables, without memory of rings
 };
 
 // ---- what to run ----
@@ -417,7 +417,7 @@ static void warn_of_many_actors(const struct farm_run_plan *plan) {
 // more than the supervisor's, shallow 45 and 190, nature 85 and 390, deep 179 and 680). Environments may take more.
 enum { NATIVE_ACTOR_MB = 3, PYTHON_ACTOR_MB = 40, LEARNER_MB = 20, RESPONDER_MB = 8, MAPPED_MB = 70, TRAIN_ROWS = 96 };
 
-static uint64_t learner_bytes(const struct farm_run_plan *plan) {
+uint64_t farm_run_learner_bytes(const struct farm_run_plan *plan) {
     struct farm_net net;
     if (plan->responder.body) return (uint64_t)RESPONDER_MB << 20;
     if (farm_net_make(&plan->net, &plan->io, &net, NULL)) return 0;
@@ -432,7 +432,7 @@ static uint64_t learner_bytes(const struct farm_run_plan *plan) {
 static void warn_of_memory(const struct farm_run_plan *plan) {
     struct farm_error why;
     if (plan->device != FARM_DEVICE_CPU) return; // what CUDA takes is not known
-    const uint64_t learner = learner_bytes(plan),
+    const uint64_t learner = farm_run_learner_bytes(plan),
                    actor = (uint64_t)(plan->env.kind == FARM_ENV_PYTHON ? PYTHON_ACTOR_MB : NATIVE_ACTOR_MB) << 20,
                    all = farm_run_ring_bytes(plan) + learner + plan->actors * actor,
                    mapped = plan->responder.body ? learner : ((uint64_t)MAPPED_MB << 20) + learner * 7 / 2;
@@ -457,11 +457,12 @@ static enum farm_status check_limits(const struct farm_run_plan *plan, struct fa
     return farm_limits_check(&limits, err);
 }
 
-// Places for as many actors again that join later, within the limits of memory and descriptors.
+// Places for as many actors again that join later, or for all nodes that may come, within the limit of descriptors.
+// The memory of an actor's rings is taken when it joins.
 static enum farm_status choose_places(struct farm_run_plan *plan, struct farm_error *err) {
     const uint32_t all = plan->actors + plan->listen.expect;
     uint32_t more = all > MORE_PLACES ? all : MORE_PLACES;
-    if (more > FARM_PLAN_ACTORS_MAX - all) more = FARM_PLAN_ACTORS_MAX - all;
+    if (plan->listen.address || more > FARM_PLAN_ACTORS_MAX - all) more = FARM_PLAN_ACTORS_MAX - all;
     if (!plan->elastic) more = 0;
     for (;; more /= 2) {
         plan->places = all + more;
@@ -489,8 +490,10 @@ static void log_listen(const struct farm_run_plan *plan) {
     char needed[64] = "";
     if (wanted > plan->actors)
         snprintf(needed, sizeof needed, "; an update takes the windows of %u actor%s", wanted, wanted == 1 ? "" : "s");
-    farm_log_info("plan: sized for %u actor%s of other machines; places for %u%s", listen->expect,
-                  listen->expect == 1 ? "" : "s", plan->places - plan->actors, needed);
+    farm_log_info("plan: sized for %u actor%s of other machines (--expect-actors); more join while memory lasts: %.3g "
+                  "MB each, at most %u%s",
+                  listen->expect, listen->expect == 1 ? "" : "s", (double)farm_run_actor_bytes(plan) / 1e6,
+                  plan->places - plan->actors, needed);
 }
 
 enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct farm_run_request *request,

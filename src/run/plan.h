@@ -33,8 +33,8 @@ struct farm_run_responder {
     const struct farm_run_remote *remote; // NULL: no bridge
 };
 
-// Actors of other machines, which join by bridges (run/bridges.h). Places, batch, rings and shards are sized for
-// `expect` of them; more or fewer may join.
+// Actors of other machines, which join by bridges (run/bridges.h). Batch, rings and shards are sized for `expect` of
+// them, and memory is reserved; more or fewer may join.
 struct farm_run_listen {
     const char *address; // "HOST:PORT", "[v6]:PORT"; NULL: none can join
     const char *key;     // file; NULL: in the clear, on a loopback or private address
@@ -92,6 +92,9 @@ void farm_run_plan_free(struct farm_run_plan *plan); // safe on a zeroed one
 // names the keys to change.
 enum farm_status farm_run_update_fits(const struct farm_run_plan *plan, uint32_t actors, uint32_t shard,
                                       struct farm_error *err);
+
+// Memory of the learner's process, about; on a GPU: of the part that the CPU would need.
+uint64_t farm_run_learner_bytes(const struct farm_run_plan *plan);
 
 // Bytes of shared memory of one actor's rings, and of all actors' at the start.
 static inline uint64_t farm_run_actor_bytes(const struct farm_run_plan *plan) {

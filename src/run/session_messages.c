@@ -64,8 +64,9 @@ static bool send_ring_in_budget(struct farm_run_sessions *sessions, const struct
 
 // Sends what the bridge has not received, within the socket's room and the ring budget.
 static void send_session(struct farm_run_sessions *sessions, struct farm_run_session *session) {
-    const struct farm_control_message begin = make_message(sessions, session, FARM_CONTROL_SESSION),
-                                      admitted = make_message(sessions, session, FARM_CONTROL_ADMITTED);
+    const struct farm_control_message begin = make_message(sessions, session, FARM_CONTROL_SESSION);
+    struct farm_control_message admitted = make_message(sessions, session, FARM_CONTROL_ADMITTED);
+    snprintf(admitted.text, sizeof admitted.text, "%s", session->short_why);
     if (!session->sent && !(session->sent = send_message(sessions, session, &begin))) return;
     for (uint32_t r = 0; r < session->count; r++) {
         struct farm_run_session_ring *ring = &session->rings[r];

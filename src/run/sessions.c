@@ -11,7 +11,6 @@
 #include "base/log.h"
 #include "base/time.h"
 #include "run/settings.h"
-#include "shm/limits.h"
 
 static const uint64_t SECOND_NS = 1000000000, AWAY_NS = 3000000000, REFUSED_NS = 30000000000;
 
@@ -80,37 +79,28 @@ static void reserve_places(struct farm_run_workers *workers, struct farm_run_ses
     }
 }
 
-// Whether so many actors can join. reason, text: why not.
-static bool has_room(struct farm_run_sessions *sessions, uint32_t count, enum farm_wire_reason *reason, char *text,
-                     size_t bytes) {
-    const struct farm_run_workers *workers = farm_run_sessions_workers(sessions);
+// How many of a node's actors may join. text: what keeps the others out; the memory of each ring is checked as it
+// joins.
+static uint32_t count_admitted(const struct farm_run_workers *workers, uint32_t asked, char *text, size_t bytes) {
     const struct farm_run_plan *plan = workers->plan;
-    const struct farm_limits_request limits = {
-        .shared_bytes = count * farm_run_actor_bytes(plan), .huge = plan->recipe.huge_pages, .root = "/"};
-    const uint32_t vacant = vacant_places(workers);
-    struct farm_error err;
-    *reason = FARM_WIRE_REFUSE_LATER;
-    if (!count || count > FARM_WIRE_RINGS_MAX || count > plan->places) {
-        *reason = FARM_WIRE_REFUSE_FOR_GOOD;
-        snprintf(text, bytes,
-                 "%u actors: the learner has %u places in all (lower --actors, or raise --expect-actors there)", count,
-                 plan->places < FARM_WIRE_RINGS_MAX ? plan->places : FARM_WIRE_RINGS_MAX);
-        return false;
-    }
-    if ((uint64_t)count * plan->lanes > FARM_WIRE_SESSION_LANES_MAX) {
-        *reason = FARM_WIRE_REFUSE_FOR_GOOD;
-        snprintf(text, bytes, "%u actors of %u lanes: one node can have %u of them (%d lanes; lower --actors)", count,
-                 plan->lanes, FARM_WIRE_SESSION_LANES_MAX / plan->lanes, FARM_WIRE_SESSION_LANES_MAX);
-        return false;
-    }
-    if (count > vacant)
-        snprintf(text, bytes,
-                 "%u actors: %u of the learner's %u places are vacant (lower --actors, or raise --expect-actors there)",
-                 count, vacant, plan->places);
-    else if (farm_limits_check(&limits, &err))
-        snprintf(text, bytes, "the learner has no memory for the rings of %u actors: %.180s", count, err.message);
-    else
-        return true;
+    const uint32_t by_lanes = FARM_WIRE_SESSION_LANES_MAX / plan->lanes, vacant = vacant_places(workers),
+                   of_node = by_lanes < FARM_WIRE_RINGS_MAX ? by_lanes : FARM_WIRE_RINGS_MAX,
+                   most = of_node < vacant ? of_node : vacant;
+    text[0] = 0;
+    if (asked > most && most == of_node)
+        snprintf(text, bytes, "one node can have %u actors of %u lanes (start another node)", of_node, plan->lanes);
+    else if (asked > most)
+        snprintf(text, bytes, "%u of the learner's %u places are vacant%s", vacant, plan->places,
+                 plan->places < FARM_PLAN_ACTORS_MAX ? " (a higher ulimit -n there makes more)" : "");
+    return asked < most ? asked : most;
+}
+
+// Whether an earlier session of this node still has places, which it gets back instead of joining in part.
+static bool holds_places(const struct farm_run_sessions *sessions, const struct farm_run_session *session,
+                         uint64_t machine) {
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX && machine; s++)
+        if (&sessions->session[s] != session && sessions->session[s].state && sessions->session[s].machine == machine)
+            return true;
     return false;
 }
 
@@ -132,14 +122,16 @@ static void begin_session(struct farm_run_sessions *sessions, uint32_t b, const 
     struct farm_run_workers *workers = farm_run_sessions_workers(sessions);
     struct farm_run_session *session = vacant_session(sessions);
     struct farm_run_session_ring *rings = NULL;
-    enum farm_wire_reason reason;
-    char text[sizeof asked->text];
-    if (!has_room(sessions, asked->count, &reason, text, sizeof text)) {
-        farm_run_messages_refuse(sessions, b, asked->id, reason, text);
+    char why[sizeof session->short_why], text[sizeof asked->text];
+    const uint32_t count = count_admitted(workers, asked->count, why, sizeof why);
+    if (!count || (count < asked->count && holds_places(sessions, session, asked->machine))) {
+        snprintf(text, sizeof text, "%u actors: %s", asked->count, why);
+        farm_run_messages_refuse(sessions, b, asked->id,
+                                 asked->count ? FARM_WIRE_REFUSE_LATER : FARM_WIRE_REFUSE_FOR_GOOD, text);
         report_refusal(sessions, asked->text, text);
         return;
     }
-    if (session) rings = calloc(asked->count, sizeof *rings);
+    if (session) rings = calloc(count, sizeof *rings);
     if (!rings) {
         farm_run_messages_refuse(sessions, b, asked->id, FARM_WIRE_REFUSE_LATER,
                                  "the learner has no place for another node");
@@ -148,8 +140,10 @@ static void begin_session(struct farm_run_sessions *sessions, uint32_t b, const 
     *session = (struct farm_run_session){.state = FARM_RUN_SESSION_JOINING,
                                          .machine = asked->machine,
                                          .bridge = b,
-                                         .count = asked->count,
+                                         .asked = asked->count,
+                                         .count = count,
                                          .rings = rings};
+    memcpy(session->short_why, why, sizeof why);
     memcpy(session->id, asked->id, sizeof session->id);
     snprintf(session->name, sizeof session->name, "%.*s", (int)sizeof session->name - 1, asked->text);
     memset(farm_run_session_row(sessions, session), 0,
@@ -286,6 +280,15 @@ static struct farm_run_session *find_owner(struct farm_run_sessions *sessions, u
     return NULL;
 }
 
+// The learner has no room for the rest of the session's rings.
+static void shorten_session(struct farm_run_sessions *sessions, struct farm_run_session *session, const char *why) {
+    struct farm_run_workers *workers = farm_run_sessions_workers(sessions);
+    for (uint32_t r = session->present; r < session->count; r++)
+        workers->actors[session->rings[r].actor].remote = false;
+    session->count = session->present;
+    snprintf(session->short_why, sizeof session->short_why, "%.*s", (int)sizeof session->short_why - 1, why);
+}
+
 static void complete_session(struct farm_run_sessions *sessions, struct farm_run_session *session) {
     const struct farm_run_workers *workers = farm_run_sessions_workers(sessions);
     session->state = FARM_RUN_SESSION_JOINED;
@@ -293,8 +296,12 @@ static void complete_session(struct farm_run_sessions *sessions, struct farm_run
     session->figures.round_trip_ms = (double)NAN;
     snprintf(session->figures.name, sizeof session->figures.name, "%s", session->name);
     farm_run_figures_list_nodes(sessions);
-    farm_run_note(workers->caller, "node %s has joined with %u actor%s: %u now", session->name, session->count,
-                  plural(session->count), workers->count);
+    if (session->count < session->asked)
+        farm_run_warn(workers->caller, "node %s has joined with %u of its %u actors: %u now. The others: %s",
+                      session->name, session->count, session->asked, workers->count, session->short_why);
+    else
+        farm_run_note(workers->caller, "node %s has joined with %u actor%s: %u now", session->name, session->count,
+                      plural(session->count), workers->count);
     check_training(sessions, true);
 }
 
@@ -303,17 +310,19 @@ static void on_joined(void *context, uint32_t a, const struct farm_error *why) {
     uint32_t r;
     struct farm_run_session *session = find_owner(sessions, a, &r);
     if (!session) return;
-    if (why) {
+    const bool all = !session->present || session->cancelled || holds_places(sessions, session, session->machine);
+    if (why && all) {
         refuse_session(sessions, session, why->message);
+    } else if (why) {
+        shorten_session(sessions, session, why->message);
     } else {
         session->rings[r].attached = true;
         session->present++;
         sessions->ring_budget++;
-        if (session->cancelled)
-            end_session(sessions, session);
-        else if (session->present == session->count)
-            complete_session(sessions, session);
+        if (session->cancelled) end_session(sessions, session);
     }
+    if (session->state == FARM_RUN_SESSION_JOINING && session->present == session->count)
+        complete_session(sessions, session);
     farm_run_messages_send(sessions);
 }
 

@@ -31,8 +31,9 @@ struct farm_run_session {
     uint8_t id[FARM_WIRE_ID_BYTES];
     uint64_t machine;
     char name[FARM_WIRE_NAME_BYTES];
-    uint32_t bridge; // fixed when it joins
-    uint32_t count, present;
+    uint32_t bridge;                     // fixed when it joins
+    uint32_t asked, count, present;      // count: requested; after it has joined, its rings
+    char short_why[400];                 // why it has fewer than requested; "": it has all
     struct farm_run_session_ring *rings; // [count]
     bool cancelled;                      // while joining: it leaves when the learner has replied about the current ring
     bool sent, admission_sent;
@@ -47,7 +48,7 @@ struct farm_run_refusal {
     uint32_t bridge;
     enum farm_wire_reason reason;
     uint8_t id[FARM_WIRE_ID_BYTES];
-    char text[256];
+    char text[FARM_WIRE_TEXT_BYTES];
 };
 
 enum { FARM_RUN_REFUSALS_MAX = 512 }; // more than the connections of a bridge

@@ -157,7 +157,7 @@ static inline void peer_send_join(struct peer *peer) {
 static inline size_t peer_put_welcome(uint32_t rings, uint32_t lanes, const struct farm_wire_counters *counters,
                                       uint8_t *out, size_t room) {
     static const uint32_t actors[FARM_WIRE_RINGS_MAX];
-    return farm_wire_put_welcome(rings, lanes, 8, actors, counters, out, room);
+    return farm_wire_put_welcome(rings, lanes, 8, "", actors, counters, out, room);
 }
 
 // HELLO or OFFER, then JOIN or WELCOME.

@@ -37,7 +37,8 @@ static inline size_t rewrite_message(enum farm_wire_type type, const uint8_t *in
     } else if (type == FARM_WIRE_WELCOME && !farm_wire_get_welcome(in, bytes, &welcome, err)) {
         counters = rewrite_counters(welcome.counters, (size_t)welcome.rings * welcome.lanes);
         memcpy(actors, welcome.actors, welcome.rings * sizeof *actors);
-        written = farm_wire_put_welcome(welcome.rings, welcome.lanes, welcome.steps, actors, counters, out, room);
+        written = farm_wire_put_welcome(welcome.rings, welcome.lanes, welcome.steps, welcome.note, actors, counters,
+                                        out, room);
     } else if (type == FARM_WIRE_REFUSE && !farm_wire_get_reason(in, bytes, &reason, text, err)) {
         written = farm_wire_put_reason(reason, text, out, room);
     }

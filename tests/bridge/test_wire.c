@@ -183,8 +183,8 @@ Test(wire, join_welcome_and_reasons_have_the_documents_bytes_and_read_back) {
     size_t bytes = farm_wire_put_join(RINGS, out, sizeof out);
     check_bytes("JOIN", "rings=2", out, bytes);
     check_both_ways(FARM_WIRE_JOIN, bytes);
-    bytes = farm_wire_put_welcome(RINGS, LANES, 64, actors, counters, out, sizeof out);
-    check_bytes("WELCOME", "rings=2 lanes=2 steps=64 actor=2 number=14 number=15 " COUNTERS, out, bytes);
+    bytes = farm_wire_put_welcome(RINGS, LANES, 64, "no-room", actors, counters, out, sizeof out);
+    check_bytes("WELCOME", "rings=2 lanes=2 steps=64 note=no-room actor=2 number=14 number=15 " COUNTERS, out, bytes);
     check_both_ways(FARM_WIRE_WELCOME, bytes);
     bytes = farm_wire_put_reason(FARM_WIRE_REFUSE_LATER, "no-room", out, sizeof out);
     check_bytes("REFUSE", "reason=3 text=no-room", out, bytes);
@@ -265,6 +265,6 @@ Test(wire, the_largest_session_fits_a_message) {
     const struct farm_wire_hello hello = {.rings = 500, .lanes = FARM_LANES_MAX, .version = FARM_WIRE_VERSION};
     cr_assert_eq(500 * FARM_LANES_MAX, FARM_WIRE_SESSION_LANES_MAX);
     cr_assert_gt(farm_wire_put_hello(&hello, many, large, sizeof large), 0);
-    cr_assert_gt(farm_wire_put_welcome(FARM_WIRE_RINGS_MAX, 31, 64, actors, many, large, sizeof large), 0);
+    cr_assert_gt(farm_wire_put_welcome(FARM_WIRE_RINGS_MAX, 31, 64, "", actors, many, large, sizeof large), 0);
     free(many);
 }

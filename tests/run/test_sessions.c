@@ -347,29 +347,58 @@ Test(sessions, training_ends_with_its_last_bridge_if_it_has_no_actors) {
 
 Test(sessions, impossible_requests_are_refused) {
     start(2);
-    request_places(0, 1, t->run.plan.places + 1, 1);
-    expect_refused(FARM_WIRE_REFUSE_FOR_GOOD, "--expect-actors");
     request_places(0, 1, 0, 1);
-    expect_refused(FARM_WIRE_REFUSE_FOR_GOOD, "places");
-    const uint32_t lanes = t->run.plan.lanes;
-    t->run.plan.lanes = 20000;
-    request_places(0, 1, 2, 1);
-    expect_refused(FARM_WIRE_REFUSE_FOR_GOOD, "one node can have 1 of them");
-    t->run.plan.lanes = lanes;
-    join(1, t->run.plan.places - 1, 1);
+    expect_refused(FARM_WIRE_REFUSE_FOR_GOOD, "0 actors");
+    t->run.plan.places = 3;
+    join(1, 3, 1);
     request_places(0, 2, 2, 2);
-    expect_refused(FARM_WIRE_REFUSE_LATER, "are vacant");
+    expect_refused(FARM_WIRE_REFUSE_LATER, "0 of the learner's 3 places are vacant");
     struct farm_control_message old = {.kind = FARM_CONTROL_ADMIT, .ring = 2, .count = 1, .id = {9}};
     drop_received();
     send_from(0, old); // it has rings, but this run does not know it
     expect_refused(FARM_WIRE_REFUSE_SESSION, "does not know");
 }
 
-Test(sessions, a_node_whose_ring_the_learner_refuses_leaves_nothing_behind) {
-    start(4);
-    t->refused_join = 3;
+// Joins a node of 4 actors, of which `joined` fit.
+static void expect_part(uint8_t id, uint32_t joined, const char *why) {
+    struct farm_control_message admitted, begun;
+    const uint32_t before = t->run.workers.count;
+    drop_received();
+    request_places(0, id, 4, id);
+    cr_assert_eq(count_received(FARM_CONTROL_ADMITTED, &admitted), 1);
+    cr_assert_eq(count_received(FARM_CONTROL_SESSION, &begun), 1);
+    cr_expect_eq(admitted.count, joined);
+    cr_expect_geq(begun.count, joined);
+    cr_expect_eq(count_received(FARM_CONTROL_RING, NULL), joined);
+    cr_expect_eq(t->run.workers.count - before, joined);
+    cr_expect(strstr(admitted.text, why), "%s", admitted.text);
+    connect_node(0, admitted.session, true);
+}
+
+Test(sessions, a_node_that_fits_in_part_joins_in_part) {
+    start(2);
+    t->refused_join = 3; // the learner's third ring
+    expect_part(1, 2, "no room for a ring");
+    t->run.plan.places = 5; // the refused places are vacant again
+    expect_part(2, 3, "3 of the learner's 5 places are vacant");
+    send_from(0, leave_message(0, UINT32_MAX, 1));
+    expect_part(3, 2, "2 of the learner's 5 places are vacant");
+}
+
+Test(sessions, what_a_session_can_carry_bounds_a_node) {
+    start(2);
+    t->run.plan.lanes = 8001; // of 32000
     request_places(0, 1, 4, 1);
-    cr_assert_eq(t->leaves, 2);
+    cr_expect_eq(t->run.sessions.session[0].count, 3);
+    cr_expect(strstr(t->run.sessions.session[0].short_why, "one node can have 3 actors"), "%s",
+              t->run.sessions.session[0].short_why);
+}
+
+Test(sessions, a_node_whose_first_ring_the_learner_refuses_leaves_nothing_behind) {
+    start(4);
+    t->refused_join = 1;
+    request_places(0, 1, 4, 1);
+    cr_assert_eq(t->leaves, 0);
     t->joins = t->leaves;
     t->refused_join = 0;
     struct farm_control_message refused;
@@ -466,11 +495,12 @@ Test(sessions, no_node_is_replaced_just_after_its_bridge_started) {
 
 Test(sessions, a_refusal_removes_no_session) {
     start(1);
-    const uint32_t places = t->run.plan.places, old = join(1, places, 99);
+    t->run.plan.places = 3;
+    const uint32_t old = join(1, 2, 99);
     connect_node(0, old, false);
     age(old, 4);
     drop_received();
-    request_places(0, 2, places, 99);
+    request_places(0, 2, 3, 99); // not in part: its old places will be free
     expect_refused(FARM_WIRE_REFUSE_LATER, "are vacant");
     cr_expect_eq(t->leaves, 0);
 }
