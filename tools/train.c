@@ -625,7 +625,7 @@ int farm_cmd_train(int argc, char **argv) {
         {"insecure", FARM_CLI_BOOL, &options.insecure, NULL,
          "no key and no encryption: on loopback and private addresses only"},
         {"expect-actors", FARM_CLI_INT, &options.expect_actors, "N",
-         "other machines' actors for which batch, rings and places are sized (more or fewer may join)"},
+         "other machines' actors for which batch and rings are sized and memory is reserved (more or fewer may join)"},
         {"bridges", FARM_CLI_INT, &options.bridges, "N", "processes that serve other machines [1]"},
         {"bridge-engine", FARM_CLI_STRING, &options.engine, "E",
          "how they use the network: auto, uring or poll [auto]"},

@@ -82,19 +82,36 @@ static enum farm_status choose_cpus(struct farm_run_change *change, uint32_t a, 
     return FARM_OK;
 }
 
-// Whether one more actor's rings leave as much free as the learner took: it may start again beside them.
-static enum farm_status check_memory(const struct farm_run_plan *plan, struct farm_error *err) {
-    const struct farm_limits_request limits = {.shared_bytes =
-                                                   farm_run_actor_bytes(plan) + farm_run_learner_bytes(plan),
+// What the learner will still take: it checks copies of each actor's steps (intake/validator.h), whose memory comes
+// with the steps. At least what it took at its start, so that it can start again.
+static uint64_t learner_growth(const struct farm_run_workers *workers) {
+    const struct farm_run_plan *plan = workers->plan;
+    const struct farm_env_spec *env = &plan->ring_spec.env;
+    uint64_t copy = sizeof(float) + 1; // reward and flags
+    for (uint32_t f = 0; f < env->obs_count; f++)
+        if (env->obs[f].dtype != FARM_U8) copy += farm_field_bytes(&env->obs[f]);
+    copy *= (uint64_t)plan->lanes * plan->width * plan->steps;
+    const uint64_t start = farm_run_learner_bytes(plan), all = start + (workers->count + 1) * copy,
+                   has = farm_run_workers_bytes(workers, workers->learner_number);
+    return all > has + start ? all - has : start;
+}
+
+// Whether the rings of one more actor fit.
+static enum farm_status check_memory(const struct farm_run_workers *workers, struct farm_error *err) {
+    const struct farm_run_plan *plan = workers->plan;
+    const struct farm_limits_request limits = {.shared_bytes = farm_run_actor_bytes(plan) + learner_growth(workers),
                                                .huge = plan->recipe.huge_pages,
                                                .root = "/"};
-    return farm_limits_check(&limits, err);
+    const enum farm_status status = farm_limits_check(&limits, err);
+    return status ? farm_fail_in(err, status, "memory is full for actors of %.3g MB each (and the learner's part)",
+                                 (double)farm_run_actor_bytes(plan) / 1e6)
+                  : FARM_OK;
 }
 
 static enum farm_status prepare_actor(struct farm_run_change *change, uint32_t a, struct farm_error *err) {
     struct farm_run_workers *workers = change->workers;
     const struct farm_run_plan *plan = workers->plan;
-    enum farm_status status = check_memory(plan, err);
+    enum farm_status status = check_memory(workers, err);
     if (!status) status = choose_cpus(change, a, err);
     if (status) return status;
     workers->ring_shard[a] = choose_shard(workers, workers->actors[a].memory_node);
@@ -289,7 +306,7 @@ void farm_run_change_add_remote(struct farm_run_change *change, uint32_t a) {
     change->actor = a;
     workers->ring_shard[a] = choose_shard(workers, -1);
     workers->actors[a].memory_node = node_of_shard(workers->plan, workers->ring_shard[a]);
-    enum farm_status status = check_memory(workers->plan, &err);
+    enum farm_status status = check_memory(workers, &err);
     if (!status) status = farm_run_rings_add(workers->rings, workers->plan, a, workers->actors[a].memory_node, &err);
     if (!status) status = send_request(change, &err);
     if (status) report_refusal(change, &err);

@@ -161,6 +161,7 @@ enum farm_status farm_run_learners_make(struct farm_run_learners *learners, stru
     enum farm_status status =
         farm_run_workers_reserve(workers, &learners->ops, learners, learners->count, &learners->first, err);
     if (status) return status;
+    workers->learner_number = learners->first;
     if (plan->deterministic && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, learners->sample))
         return farm_fail_errno(err, FARM_E_LIMIT, "no socket to the learner (ulimit -n)");
     workers->worker[learners->first].fd = learners->sample[0] >= 0 ? learners->sample[0] : learners->change->admission;

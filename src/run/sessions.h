@@ -33,7 +33,7 @@ struct farm_run_session {
     char name[FARM_WIRE_NAME_BYTES];
     uint32_t bridge;                     // fixed when it joins
     uint32_t asked, count, present;      // count: requested; after it has joined, its rings
-    char short_why[400];                 // why it has fewer than requested; "": it has all
+    char short_why[480];                 // why it has fewer than requested; "": it has all
     struct farm_run_session_ring *rings; // [count]
     bool cancelled;                      // while joining: it leaves when the learner has replied about the current ring
     bool sent, admission_sent;

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/format.h"
 #include "shm/limits.h"
 
@@ -195,12 +194,6 @@ bool farm_run_watch_all_hang(const struct farm_run_watch *watch) {
 
 // ---- memory ----
 
-static uint64_t read_own_bytes(pid_t pid) {
-    char text[4096];
-    if (!pid || !farm_file_text(text, sizeof text, "/proc/%d/status", (int)pid)) return 0;
-    return farm_file_number(text, "RssAnon:") << 10;
-}
-
 // Memory is tight if all actors together, growing once more as much, would use up what is left.
 static void watch_growth(struct farm_run_watch *watch, uint32_t a, uint64_t bytes) {
     struct farm_run_memory *memory = &watch->memory[a];
@@ -220,13 +213,13 @@ void farm_run_watch_memory(struct farm_run_watch *watch) {
     const struct farm_run_workers *workers = watch->workers;
     uint64_t most = 0, sum = 0, learners = 0;
     for (uint32_t a = 0; a < workers->plan->places; a++) {
-        const uint64_t bytes = read_own_bytes(farm_supervisor_pid(workers->supervisor, a));
+        const uint64_t bytes = farm_run_workers_bytes(workers, a);
         sum += bytes;
         if (bytes > most) most = bytes;
         if (bytes) watch_growth(watch, a, bytes);
     }
     for (uint32_t i = 0; i < watch->learners->count; i++)
-        learners += read_own_bytes(farm_supervisor_pid(workers->supervisor, watch->learners->first + i));
+        learners += farm_run_workers_bytes(workers, watch->learners->first + i);
     if (sum) watch->actor_bytes_max = most, watch->actor_bytes_sum = sum;
     if (learners) watch->learner_bytes = learners;
 }

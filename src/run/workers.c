@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/file.h"
 #include "kernels/random.h"
 #include "run/settings.h"
 
@@ -35,6 +36,13 @@ uint32_t farm_run_workers_in_shard(const struct farm_run_workers *workers, uint3
     for (uint32_t a = 0; a < workers->plan->places; a++)
         count += workers->actors[a].attached && workers->ring_shard[a] == shard;
     return count;
+}
+
+uint64_t farm_run_workers_bytes(const struct farm_run_workers *workers, size_t number) {
+    char text[4096];
+    const pid_t pid = farm_supervisor_pid(workers->supervisor, number);
+    if (!pid || !farm_file_text(text, sizeof text, "/proc/%d/status", (int)pid)) return 0;
+    return farm_file_number(text, "RssAnon:") << 10;
 }
 
 // Rings may use half of the last-level caches; environments, network and other programs need the rest.

@@ -61,6 +61,7 @@ struct farm_run_workers {
     struct farm_run_rings *rings;
     const struct farm_run_caller *caller;
     struct farm_supervisor *supervisor;
+    size_t learner_number;              // its worker's
     struct farm_learner_config learner; // completed by the command before farm_run_build
 
     // the command, before farm_run_build
@@ -91,6 +92,9 @@ uint64_t farm_run_workers_seed(const struct farm_run_workers *workers);
 
 // Number of attached actors in the shard.
 uint32_t farm_run_workers_in_shard(const struct farm_run_workers *workers, uint32_t shard);
+
+// Memory of the process of worker `number` alone, bytes. 0: there is none, or it cannot be read.
+uint64_t farm_run_workers_bytes(const struct farm_run_workers *workers, size_t number);
 
 // Whether the process that answers the actors shares their CPUs.
 bool farm_run_shares_cpus(const struct farm_run_plan *plan);

@@ -82,10 +82,10 @@ class InFolder(unittest.TestCase):
     def farm(self, *arguments, folder=None, **more):
         return run_farm(*arguments, folder=folder or self.folder, **more)
 
-    def start_farm(self, *arguments, stderr=subprocess.PIPE, program=FARM, **environment):
+    def start_farm(self, *arguments, stderr=subprocess.PIPE, program=FARM, child=None, **environment):
         """`farm` in the folder; it ends with the test at the latest."""
         process = subprocess.Popen(
-            [program, *arguments], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True,
+            [program, *arguments], preexec_fn=child, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True,
             env={**os.environ, **environment},
         )
         self.addCleanup(process.communicate)

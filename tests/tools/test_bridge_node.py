@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import unittest
@@ -14,12 +15,15 @@ class Node(InFolder):
         super().setUp()
         self.assertEqual(self.farm("bridge", "keygen", "k").returncode, 0)
 
-    def start(self, name, *arguments):
-        return self.start_logged(*arguments, "--key", "k", "--json", log=name)
+    def start(self, name, *arguments, **how):
+        return self.start_logged(*arguments, "--key", "k", "--json", log=name, **how)
 
     def learner(self, env="native/catch", *more):
-        run = ["--run", "r", "--frames", "100G", "--actors", "0", "--expect-actors", "2", "--envs-per-actor", "8", "--device", "cpu"]
-        process = self.start("learner", "train", "--env", env, *run, "--listen", "127.0.0.1:0", "--metrics-every", "0.1", *more)
+        return self.learner_of("0", "--env", env, "--expect-actors", "2", *more)
+
+    def learner_of(self, actors, *more, **how):
+        run = ["--run", "r", "--frames", "100G", "--envs-per-actor", "8", "--device", "cpu"]
+        process = self.start("learner", "train", "--actors", actors, *run, "--listen", "127.0.0.1:0", "--metrics-every", "0.1", *more, **how)
         made = [self.folder / "r" / name for name in ("bridge.addr", "metrics.jsonl")]
         self.assertTrue(wait_until(lambda: all(path.exists() for path in made) or process.poll() is not None))
         self.assertIsNone(process.poll(), self.said("learner"))
@@ -87,6 +91,18 @@ class Ends(Node):
         second = self.node(name="second")
         self.until_more(doing="a second node")
         self.end(second, "second", by=signal.SIGTERM)
+        self.end(learner, "learner")
+
+    def test_a_node_larger_than_the_learner_joins_as_far_as_it_fits(self):
+        learner = self.learner_of("1", "--env", "native/catch", child=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160)))
+        first = self.node("--actors", "6")
+        self.await_line("has joined with 6 actors: 7 now", "learner")
+        second = self.node("--actors", "5", name="second")
+        places = self.await_line(r"has joined with (\d) of its 5 actors: \d+ now. .*ulimit -n", "learner")[1]
+        self.await_line(rf"{places} of this machine's 5 actors have joined; at the learner: {places} of .* vacant", "second")
+        self.until_more(doing="both play")
+        self.assertEqual(self.end(second, "second")["actors"], int(places))
+        self.assertEqual(self.end(first, "node")["actors"], 6)
         self.end(learner, "learner")
 
     def test_dead_workers_of_a_node_restart(self):
