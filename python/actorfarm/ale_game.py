@@ -131,7 +131,7 @@ def find_rom(name):
 def other_spelling(id):
     """What Gymnasium's or gym's id of a game is here, with the options of its rules: 'did you mean "ale/Pong"? ...'; or None."""
     known = {rom.replace("_", ""): title for title, rom in games().items()}
-    parts = re.fullmatch(r"(?:ALE/)?(\w+?)(-ram)?(NoFrameskip|Deterministic)?(?:-v(\d+))?", id, re.IGNORECASE)
+    parts = re.fullmatch(r"(?:\w+/)?(\w+?)(-ram)?(NoFrameskip|Deterministic)?(?:-v(\d+))?", id, re.IGNORECASE)
     title = known.get(parts[1].replace("_", "").lower()) if parts else None
     if not title:
         return None

@@ -32,11 +32,16 @@ def _nearest(package, id):
 
     specs = sorted(gymnasium.registry.values(), key=lambda spec: spec.version or 0)
     known = {bare(spec.id): spec for spec in specs if package or own(spec)}
-    near = [known[found] for found in difflib.get_close_matches(bare(id), known, 1, 0.8)]
+    found = [near for name in (bare(id), bare(id).rpartition("/")[2]) for near in difflib.get_close_matches(name, known, 1, 0.8)]
+    near = [known[name] for name in found[:1]]
     return f'did you mean "gym/{"" if own(near[0]) else package + ":"}{near[0].id}"?' if near and near[0].id != id else None
 
 
-def _atari(id):
+def _built_in(id):
+    """The same for an id of an environment that has a program of its own here, or None."""
+    procgen = re.fullmatch(r"procgen-(\w+)-v0", id)
+    if procgen:
+        return f'did you mean "procgen/{procgen[1]}"?'
     try:
         from . import ale_game
 
@@ -50,10 +55,11 @@ def explain(package, id, failed):
     text, old = " ".join(str(failed).split()), _old(id, failed)
     if old:
         return OLD % old
-    if isinstance(failed, ModuleNotFoundError):
+    known, missing = id in gymnasium.registry, isinstance(failed, ImportError)
+    unknown = isinstance(failed, gymnasium.error.Error) and not known
+    near = (_built_in(id) if unknown or missing and not known else None) or (_nearest(package, id) if unknown or missing and known else None)
+    if isinstance(failed, ModuleNotFoundError) and not near:
         return f"{text}{actor.place_of(failed, own=True)} (install packages in {sys.prefix})"
-    unknown = isinstance(failed, gymnasium.error.Error) and id not in gymnasium.registry
-    near = (unknown and _atari(id)) or (_nearest(package, id) if unknown or isinstance(failed, ImportError) else None)
     if unknown or near:
         return f"{re.split(r'[.] (?:Did|Have) you', text)[0].rstrip('.')}; {near or 'gym/PACKAGE:ID imports PACKAGE first'}"
     needed = re.findall(r"'(\w+)'", text.partition(" required positional argument")[2].partition(" was raised")[0])

@@ -521,7 +521,7 @@ class Refusals(unittest.TestCase):
     def test_names(self):
         self.check_refused("CartPoole-v1", "CartPole")
         self.check_refused("CartPole-v99", "v99")
-        self.check_refused("ALEE/Pong-v5", "gym/PACKAGE:ID")
+        self.check_refused("Nowhere/Thing-v5", "gym/PACKAGE:ID")
         self.check_refused("no_such_package:Thing-v0", "no_such_package")
         self.check_refused("", "^gym/: ")
         for name, message in (
@@ -529,6 +529,9 @@ class Refusals(unittest.TestCase):
             ("Pendulum", 'did you mean "gym/Pendulum-v1"?'),
             ("HalfCheetah-v2", 'did you mean "gym/HalfCheetah-v5"?'),
             ("ALE/SpaceInvaders-ram-v5", '"ale/SpaceInvaders"?.* --env.obs ram --env.repeat_action_probability 0.25$'),
+            ("mujoco/Ant-v4", 'did you mean "gym/Ant-v5"?'),
+            ("no_such_package:procgen-maze-v0", 'did you mean "procgen/maze"?'),
+            ("no_such_package:atari/Pong-v4", 'did you mean "ale/Pong"?'),
             ("PongNoFrameskip-v4", '"ale/Pong"?.* --env.frame_skip 1$'),
         ):
             self.check_refused(name, message)
