@@ -26,6 +26,7 @@ struct choice {
 // into i32 and u8, one-hot into f32.
 struct part {
     PyObject *path;   // tuple of the keys that lead to it
+    PyObject *read;   // None, or converts a value to an array of `dims`: read(value), or read(value, rows) of a batch
     uint8_t *into;    // where step 0 of environment 0 goes
     size_t row_bytes; // from one environment to the next
     uint32_t dtype;   // the field's
@@ -154,6 +155,9 @@ static bool find_and_write(const struct part *part, PyObject *observation, Py_ss
     PyObject *value = Py_NewRef(observation);
     for (Py_ssize_t k = 0; value && k < PyTuple_GET_SIZE(part->path); k++)
         Py_SETREF(value, PyObject_GetItem(value, PyTuple_GET_ITEM(part->path, k)));
+    if (value && part->read != Py_None)
+        Py_SETREF(value, rows == ONE ? PyObject_CallOneArg(part->read, value)
+                                     : PyObject_CallFunction(part->read, "On", value, rows));
     const bool good = value && write_part(part, value, rows, into);
     Py_XDECREF(value);
     return good;
@@ -336,15 +340,17 @@ static bool parse_choices(PyObject *choices, struct part *part) {
     return true;
 }
 
-// *part from (path, field, offset, shape, choices).
+// *part from (path, field, offset, shape, choices, read).
 static bool parse_part(const Group *self, PyObject *item, struct part *part) {
     const struct farm_lane *lane = self->lane;
     unsigned field, offset;
-    PyObject *path, *shape, *choices;
+    PyObject *path, *shape, *choices, *read;
     if (!PyTuple_Check(item)) return PyErr_Format(PyExc_TypeError, "a part is a tuple");
-    if (!PyArg_ParseTuple(item, "O!IIO!O", &PyTuple_Type, &path, &field, &offset, &PyTuple_Type, &shape, &choices))
+    if (!PyArg_ParseTuple(item, "O!IIO!OO", &PyTuple_Type, &path, &field, &offset, &PyTuple_Type, &shape, &choices,
+                          &read))
         return false;
     part->path = Py_NewRef(path);
+    part->read = Py_NewRef(read);
     part->rank = (int)PyTuple_GET_SIZE(shape);
     part->count = 1;
     for (int i = 0; i < part->rank; i++) {
@@ -421,6 +427,7 @@ static void Group_dealloc(PyObject *object) {
     Group *self = (Group *)object;
     for (uint32_t p = 0; p < self->part_count; p++) {
         Py_XDECREF(self->parts[p].path);
+        Py_XDECREF(self->parts[p].read);
         free(self->parts[p].choices);
     }
     for (uint32_t i = 0; self->singles && i < self->lane->width; i++) {
@@ -463,7 +470,8 @@ PyTypeObject Group_type = {
     .tp_members = Group_members,
     .tp_doc =
         "Group(ring, lane, parts, convert, singles, invalid, resets): the environments of a lane. parts: [(path, "
-        "field, offset in numbers, shape, None or [(start, count), ...] to write from 0, into f32 one-hot), ...]; "
+        "field, offset in numbers, shape, None or [(start, count), ...] to write from 0, into f32 one-hot, None or a "
+        "function that converts a value), ...]; "
         "convert(observation, batch=()) -> an array per part; singles: [(step, reset, seed), ...] or None; invalid: "
         "None, or the message of BrokenContract for invalid numbers; resets: abandon their episode first",
 };

@@ -4,6 +4,9 @@
 --option key=value:
 
     flatten=true             observations as one vector f32 instead of a field for each part of Dict and Tuple (gym_spaces.py)
+    obs_keep, obs_drop       names of parts of observations, with commas between them: only these, not these (recipe keys)
+    wrap=PACKAGE:WRAPPER     wraps each single environment; several with commas between them, the first one innermost; arguments
+                             in Python's notation: gymnasium.wrappers:ResizeObservation(shape=(84, 84)) (recipe key)
     vector=false             single environments even if the id has a vector environment
     max_episode_steps=N      truncates after N steps, like gymnasium.make
     any other                an argument of gymnasium.make, in Python's notation: 3, 0.5, true, none, (1, 2), text
@@ -16,9 +19,11 @@ environments in turn.
 """
 
 import ast
+import functools
 import importlib
 import importlib.util
 import os
+import re
 import sys
 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
@@ -55,6 +60,30 @@ def literal(text):
         return text
 
 
+def listed(text):
+    """The names of a list with commas; none for "none"."""
+    return [name.strip() for name in ("" if text in (None, "none") else str(text)).split(",") if name.strip()]
+
+
+def wrappers(text):
+    """[(function, arguments by name), ...] of "PACKAGE:WRAPPER, PACKAGE:WRAPPER(ARGUMENT=VALUE)"."""
+    found = []
+    for one in re.findall(r"(?:[^,()]|\((?:[^()]|\([^()]*\))*\))+", "" if text in (None, "none") else str(text)):
+        match = re.fullmatch(r"([\w.]+):([\w.]+)(\(.*\))?", one.strip(), re.DOTALL)
+        if not match:
+            raise ValueError(f"wrap '{one.strip()}': must be PACKAGE:WRAPPER or PACKAGE:WRAPPER(ARGUMENT=VALUE, ...)")
+        package, name, arguments = match.groups()
+        try:
+            call = ast.parse(f"f{arguments or '()'}", mode="eval").body
+            if call.args:
+                raise ValueError("arguments need names")
+            found.append((functools.reduce(getattr, name.split("."), importlib.import_module(package)),
+                          {argument.arg: ast.literal_eval(argument.value) for argument in call.keywords}))
+        except (ImportError, AttributeError, SyntaxError, ValueError) as wrong:
+            raise ValueError(f"wrap '{one.strip()}': {wrong} (packages are those of {sys.prefix} and of PYTHONPATH)") from None
+    return found
+
+
 class Singles:
     """A group of single environments, stepped in turn."""
 
@@ -69,7 +98,7 @@ class Singles:
 
     def step(self, ring):
         try:
-            self._group.step(self._actions.read(ring))
+            self._group.step(self._actions.read(ring, True))
         except actor.BrokenContract as broken:
             raise actor.BrokenContract(f"answers with {broken}: lane {self.lane}, number {self._group.at}") from broken
 
@@ -138,6 +167,8 @@ class Maker:
         for key, value in (("flatten", flatten), ("vector", self._vector)):
             if value not in (None, True, False):
                 raise ValueError(f'option "{key}" is true or false, not "{value}"')
+        keep, drop = listed(self._options.pop("obs_keep", None)), listed(self._options.pop("obs_drop", None))
+        self._wrappers = wrappers(self._options.pop("wrap", None))
         self._sample = self._film = None
         registered = gymnasium.spec(name)
         if registered.entry_point is None:
@@ -150,7 +181,7 @@ class Maker:
             if not isinstance(space, gymnasium.spaces.Space):
                 raise ValueError(f"made for the old gym package: its space {space} is a {type(space).__module__}.{type(space).__name__}")
         self._spaces, self._registered = spaces, registered
-        self.observations = gym_spaces.Observations(spaces[0], flatten)
+        self.observations = gym_spaces.Observations(spaces[0], flatten, keep, drop)
         self.actions = gym_spaces.Actions(spaces[1])
 
     def single(self):
@@ -174,7 +205,12 @@ class Maker:
 
     def _make(self):
         """Without Gymnasium's checker, which only warns."""
-        return gymnasium.make(self._name, **{"disable_env_checker": True, **self._options})
+        env = gymnasium.make(self._name, **{"disable_env_checker": True, **self._options})
+        for wrapper, arguments in self._wrappers:
+            env = wrapper(env, **arguments)
+            if not isinstance(env, gymnasium.Env):
+                raise ValueError(f"wrap: {wrapper.__module__}:{wrapper.__qualname__} returns {type(env).__name__}, not a gymnasium.Env")
+        return env
 
     def vector(self, width):
         mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
@@ -183,9 +219,11 @@ class Maker:
     def plays_as_vector(self, width):
         """Whether the id's vector environment replaces single ones; ValueError if it must, but cannot."""
         alone = self._registered.entry_point is None
+        if self._wrappers and alone:
+            raise ValueError("wrap: the id has a vector environment only, and wrappers are for single ones")
         if self._registered.vector_entry_point is None or not (self._vector or alone):
             return False
-        if (self._registered.additional_wrappers or self.bad_values == "reset" or width < VECTOR_WIDTH_LEAST) and not alone:
+        if (self._registered.additional_wrappers or self._wrappers or self.bad_values == "reset" or width < VECTOR_WIDTH_LEAST) and not alone:
             return False
         try:
             trial = self.vector(1)
@@ -226,7 +264,7 @@ class Maker:
             {"name": name, "dtype": dtype, "dims": list(dims), "choices": choices}
             for name, dtype, dims, choices in self.observations.fields
         ]
-        return {"obs": fields, "action": self.actions.spec, "frames_per_step": 1}
+        return {"obs": fields, "action": self.actions.spec, "frames_per_step": 1, "notes": self.observations.notes}
 
 
 class Gym:

@@ -14,6 +14,15 @@
 
 KEY(PATH, env, "native/breakout", .uses = EVAL | FPS | BRIDGE | POLICY,
     .help = "environment: native/catch, ale/Pong, ... (farm envs lists them), or your own: plugin:path.so[:name]")
+KEY(LIST, obs_keep, "none", .uses = EVAL | FPS | BRIDGE | POLICY,
+    .help =
+        "gym/*: names of an observation's parts, or of what contains them (`arm` of arm.0), with * and ?: only these "
+        "are used, and action_mask; repeatable; none: all")
+KEY(LIST, obs_drop, "none", .uses = EVAL | FPS | BRIDGE | POLICY,
+    .help = "gym/*: names of parts that are not used, as obs_keep")
+KEY(LIST, wrap, "none", .uses = EVAL | FPS | BRIDGE | POLICY,
+    .help = "gym/*: PACKAGE:WRAPPER around each environment, or PACKAGE:WRAPPER(ARGUMENT=VALUE, ...); repeatable, the "
+            "first one innermost. Never taken from another machine: a node names its own")
 KEY(INT, seed, "1", .most = 9e15, .uses = EVAL | FPS, .help = "seed of all random numbers")
 KEY(INT, frames, "0", .most = 9e15,
     .help = "ends at this number of frames, all sessions of the run together; a frame is one of the simulator: agent "

@@ -92,7 +92,7 @@ static enum farm_status fail_choice(const struct farm_recipe_key *key, const cha
 static enum farm_status store_text(const struct farm_recipe_key *key, const char *value, char *out,
                                    struct farm_error *err) {
     if (key->choices && choice_of(key->choices, value) < 0) return fail_choice(key, value, err);
-    const size_t bytes = key->type == FARM_RECIPE_PATH ? FARM_RECIPE_PATH_BYTES : FARM_RECIPE_TEXT_BYTES;
+    const size_t bytes = key->type == FARM_RECIPE_TEXT ? FARM_RECIPE_TEXT_BYTES : FARM_RECIPE_PATH_BYTES;
     if (!value[0] || strlen(value) >= bytes)
         return farm_fail(err, FARM_E_USAGE, "%s: '%.40s' is empty or too long (at most %zu bytes)", key->name, value,
                          bytes - 1);
@@ -111,6 +111,7 @@ static enum farm_status store_value(const struct farm_recipe_key *key, const cha
     switch (key->type) {
     case FARM_RECIPE_TEXT:
     case FARM_RECIPE_PATH:
+    case FARM_RECIPE_LIST:
         return store_text(key, value, to, err);
     case FARM_RECIPE_BOOL:
         if (farm_parse_bool(value, to)) return FARM_OK;
@@ -440,6 +441,7 @@ char *farm_recipe_value(const struct farm_recipe *recipe, size_t key, char *text
     switch (farm_recipe_key_at(recipe, key)->type) {
     case FARM_RECIPE_TEXT:
     case FARM_RECIPE_PATH:
+    case FARM_RECIPE_LIST:
         snprintf(text, text_bytes, "%s", (const char *)from);
         break;
     case FARM_RECIPE_BOOL:

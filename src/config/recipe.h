@@ -32,6 +32,7 @@ enum farm_recipe_layer { FARM_LAYER_DEFAULT, FARM_LAYER_SHIPPED, FARM_LAYER_FILE
 enum farm_recipe_type {
     FARM_RECIPE_TEXT,   // char[FARM_RECIPE_TEXT_BYTES]; limited to `choices` if given
     FARM_RECIPE_PATH,   // char[FARM_RECIPE_PATH_BYTES]
+    FARM_RECIPE_LIST,   // the same; a flag that is repeated adds to it, with a comma
     FARM_RECIPE_INT,    // int64_t; 10000000, 10M, 1e7
     FARM_RECIPE_DOUBLE, // double, finite
     FARM_RECIPE_BOOL,   // bool
@@ -86,7 +87,7 @@ struct farm_recipe_option {
 };
 
 typedef char farm_key_TEXT[FARM_RECIPE_TEXT_BYTES];
-typedef char farm_key_PATH[FARM_RECIPE_PATH_BYTES];
+typedef char farm_key_PATH[FARM_RECIPE_PATH_BYTES], farm_key_LIST[FARM_RECIPE_PATH_BYTES];
 typedef int64_t farm_key_INT;
 typedef uint32_t farm_setting_INT; // in struct farm_algo_config and farm_learner_training: ALGO_KEY, LEARNER_KEY
 typedef double farm_key_DOUBLE, farm_setting_DOUBLE;

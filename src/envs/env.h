@@ -11,6 +11,11 @@
 struct farm_env_python;
 enum farm_env_kind { FARM_ENV_NATIVE, FARM_ENV_PLUGIN, FARM_ENV_PYTHON };
 
+enum {
+    FARM_ENV_KEYS = 3, // farm_env_key
+    FARM_ENV_OPTIONS_MAX = FARM_RECIPE_OPTIONS_MAX + FARM_ENV_KEYS + 1,
+};
+
 // Must not be copied: options point into it.
 struct farm_env {
     enum farm_env_kind kind;
@@ -19,9 +24,9 @@ struct farm_env {
     char plugin[PATH_MAX];                 // path of the shared object
     const struct farm_env_python *program; // Python
     char python[PATH_MAX], pythonpath[PATH_MAX];
-    char lib[PATH_MAX];                                          // value of libenv's option
-    char lasting[2 * PATH_MAX];                                  // the recipe's name for it, valid in any folder
-    struct farm_env_option options[FARM_RECIPE_OPTIONS_MAX + 1]; // point into the recipe, or to lib
+    char lib[PATH_MAX];                                   // value of libenv's option
+    char lasting[2 * PATH_MAX];                           // the recipe's name for it, valid in any folder
+    struct farm_env_option options[FARM_ENV_OPTIONS_MAX]; // point into the recipe, or to lib
     size_t option_count;
     struct farm_env_spec spec;
 };

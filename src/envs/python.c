@@ -158,7 +158,7 @@ static bool parse_action(json_t *entry, struct farm_action_spec *action) {
     return true;
 }
 
-static bool parse_spec(const char *text, struct farm_env_spec *spec, struct farm_error *err) {
+static bool parse_spec(const char *name, const char *text, struct farm_env_spec *spec, struct farm_error *err) {
     json_t *document = farm_json_parse(text, strlen(text), "the output of --spec", err), *obs, *action;
     int repeat;
     if (!document) return false;
@@ -173,6 +173,8 @@ static bool parse_spec(const char *text, struct farm_env_spec *spec, struct farm
         spec->frames_per_step = (uint32_t)repeat;
         spec->agents = 1;
     }
+    for (size_t i = 0; good && i < json_array_size(json_object_get(document, "notes")); i++)
+        farm_log_info("%s: %s", name, json_string_value(json_array_get(json_object_get(document, "notes"), i)));
     json_decref(document);
     return good ? !farm_plugin_check_spec(spec, err) : (farm_fail(err, FARM_E_FORMAT, "--spec printed no spec"), false);
 }
@@ -192,7 +194,7 @@ bool farm_env_is_python(const char *name) {
 
 struct program_texts {
     char numbers[FARM_ENV_ARGUMENTS_MAX][24];
-    char options[FARM_RECIPE_OPTIONS_MAX + 1][sizeof((struct farm_recipe_option *)0)->key + FARM_RECIPE_PATH_BYTES];
+    char options[FARM_ENV_OPTIONS_MAX][sizeof((struct farm_recipe_option *)0)->key + FARM_RECIPE_PATH_BYTES];
 };
 
 enum farm_status farm_env_program_make(const struct farm_env *env, const char *module,
@@ -236,7 +238,8 @@ enum farm_status farm_env_find_python(struct farm_env *env, struct farm_error *e
     if (status) return farm_fail_in(err, status, "%s*", env->program->prefix);
     status = farm_env_program_make(env, NULL, &(struct farm_env_argument){"--spec", .alone = true}, 1, &program, err);
     if (!status) status = run_python(env, program.argv, &answer, err);
-    if (!status && !parse_spec(answer, &env->spec, err)) status = farm_fail_in(err, FARM_E_FORMAT, "%s", env->name);
+    if (!status && !parse_spec(env->name, answer, &env->spec, err))
+        status = farm_fail_in(err, FARM_E_FORMAT, "%s", env->name);
     farm_env_program_free(&program);
     free(answer);
     return status;

@@ -173,6 +173,12 @@ bool farm_env_names_file(const char *name) {
     return starts_with(name, plugin_prefix) || starts_with(name, libenv_prefix);
 }
 
+struct farm_env_option farm_env_key(const struct farm_recipe *recipe, size_t i) {
+    return i == 0   ? (struct farm_env_option){"obs_keep", recipe->obs_keep}
+           : i == 1 ? (struct farm_env_option){"obs_drop", recipe->obs_drop}
+                    : (struct farm_env_option){"wrap", recipe->wrap};
+}
+
 enum farm_status farm_env_find(const struct farm_recipe *recipe, struct farm_env *env, struct farm_error *err) {
     const char *name = recipe->env;
     memset(env, 0, sizeof *env);
@@ -180,6 +186,14 @@ enum farm_status farm_env_find(const struct farm_recipe *recipe, struct farm_env
     for (size_t i = 0; i < recipe->option_count; i++)
         env->options[i] = (struct farm_env_option){recipe->options[i].key, recipe->options[i].value};
     env->option_count = recipe->option_count;
+    for (size_t i = 0; i < FARM_ENV_KEYS; i++) {
+        const struct farm_env_option key = farm_env_key(recipe, i);
+        if (strcmp(key.value, "none") == 0) continue;
+        if (!starts_with(name, "gym/"))
+            return farm_fail(err, FARM_E_USAGE, "%s '%.100s': only gym/* takes it, not %.200s (`%s: none` removes it)",
+                             key.key, key.value, name, key.key);
+        env->options[env->option_count++] = key;
+    }
     if (starts_with(name, plugin_prefix)) return find_user_plugin(name + strlen(plugin_prefix), env, err);
     if (starts_with(name, libenv_prefix)) return find_libenv(name + strlen(libenv_prefix), env, err);
     if (strlen(name) >= sizeof env->name)

@@ -20,6 +20,9 @@ bool farm_env_names_file(const char *name);
 // that installs it; FARM_E_PERMISSION; FARM_E_FORMAT: unusable plug-in, with the reason.
 enum farm_status farm_env_find(const struct farm_recipe *recipe, struct farm_env *env, struct farm_error *err);
 
+// The i-th of the recipe's keys that gym/* takes as options: obs_keep, obs_drop, wrap. value "none": not given.
+struct farm_env_option farm_env_key(const struct farm_recipe *recipe, size_t i);
+
 // The option that ends training episodes at a lost life, or NULL. Evaluation sets it to false.
 const char *farm_env_life_option(const char *name);
 

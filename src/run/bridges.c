@@ -203,10 +203,17 @@ static enum farm_status make_offer(struct farm_run_bridges *bridges, struct farm
     offer->window = plan->passes.shape.length;
     snprintf(offer->env, sizeof offer->env, "%s", bridges->env);
     snprintf(offer->bad_values, sizeof offer->bad_values, "%.15s", recipe->bad_values);
-    for (size_t i = 0; i < recipe->option_count && i < FARM_WIRE_OPTIONS_MAX; i++) {
-        char(*option)[FARM_WIRE_OPTION_BYTES] = offer->options[offer->option_count++];
-        snprintf(option[0], FARM_WIRE_OPTION_BYTES, "%s", recipe->options[i].key);
-        snprintf(option[1], FARM_WIRE_OPTION_BYTES, "%s", recipe->options[i].value);
+    for (size_t i = 0; i < recipe->option_count + FARM_ENV_KEYS; i++) {
+        const struct farm_recipe_option *given = i < recipe->option_count ? &recipe->options[i] : NULL;
+        const struct farm_env_option option =
+            given ? (struct farm_env_option){given->key, given->value} : farm_env_key(recipe, i - recipe->option_count);
+        if (!given && strcmp(option.value, "none") == 0) continue;
+        if (offer->option_count == FARM_WIRE_OPTIONS_MAX)
+            return farm_fail(err, FARM_E_LIMIT, "an offer to nodes holds at most %d options of the environment",
+                             FARM_WIRE_OPTIONS_MAX);
+        char(*to)[FARM_WIRE_OPTION_BYTES] = offer->options[offer->option_count++];
+        snprintf(to[0], FARM_WIRE_OPTION_BYTES, "%s", option.key);
+        snprintf(to[1], FARM_WIRE_OPTION_BYTES, "%s", option.value);
     }
     return FARM_OK;
 }

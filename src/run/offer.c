@@ -37,6 +37,10 @@ static bool is_set_here(const struct farm_recipe *recipe, const char *option) {
 static enum farm_status set_option(const char *key, const char *value, struct farm_recipe *recipe,
                                    struct farm_error *err) {
     char name[64];
+    for (size_t i = 0; i < FARM_ENV_KEYS; i++)
+        if (strcmp(key, farm_env_key(recipe, i).key) == 0 && strcmp(key, "wrap") != 0)
+            return farm_recipe_set(recipe, FARM_LAYER_FILE, key, value, err);
+    if (strcmp(key, "wrap") == 0) return FARM_OK; // check_wrap
     if (is_set_here(recipe, key)) return FARM_OK;
     if (strcmp(key, "lib") == 0 || strchr(value, '/'))
         return farm_fail(err, FARM_E_USAGE,
@@ -47,6 +51,22 @@ static enum farm_status set_option(const char *key, const char *value, struct fa
     return farm_recipe_set(recipe, FARM_LAYER_FILE, name, value, err);
 }
 
+// Wrappers are code: this machine names them itself, the same as the learner's.
+static enum farm_status check_wrap(const struct farm_wire_offer *offer, const struct farm_recipe *recipe,
+                                   struct farm_error *err) {
+    const char *there = "none";
+    for (uint32_t i = 0; i < offer->option_count; i++)
+        if (strcmp(offer->options[i][0], "wrap") == 0) there = offer->options[i][1];
+    if (strcmp(there, recipe->wrap) == 0) return FARM_OK;
+    if (strcmp(recipe->wrap, "none") != 0)
+        return farm_fail(err, FARM_E_USAGE, "the learner's wrap is %.300s, but --wrap here is %.300s", there,
+                         recipe->wrap);
+    return farm_fail(err, FARM_E_USAGE,
+                     "the learner wraps its environments by %.300s, code that a peer must not choose: name this "
+                     "machine's by --wrap '%.300s'",
+                     there, there);
+}
+
 enum farm_status farm_run_offer_apply(const struct farm_wire_offer *offer, struct farm_recipe *recipe,
                                       struct farm_error *err) {
     const struct farm_ring_spec *spec = &offer->spec;
@@ -54,6 +74,7 @@ enum farm_status farm_run_offer_apply(const struct farm_wire_offer *offer, struc
         return farm_fail(err, FARM_E_UNSUPPORTED,
                          "the learner expects actors that run the policy themselves; farm bridge has none");
     enum farm_status status = check_name(offer->env, recipe, err);
+    if (!status) status = check_wrap(offer, recipe, err);
     if (!status) status = farm_recipe_set(recipe, FARM_LAYER_FILE, "env", offer->env, err);
     if (!status) status = farm_recipe_set(recipe, FARM_LAYER_FILE, "bad_values", offer->bad_values, err);
     for (uint32_t i = 0; i < offer->option_count && !status; i++)

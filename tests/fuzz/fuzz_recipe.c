@@ -35,7 +35,7 @@ static void check_ranges(const struct farm_recipe *recipe) {
     for (size_t i = 0; (key = farm_recipe_key_at(recipe, i)); i++) {
         char text[FARM_RECIPE_PATH_BYTES];
         const double number = strtod(farm_recipe_value(recipe, i, text, sizeof text), NULL);
-        if (key->type == FARM_RECIPE_TEXT || key->type == FARM_RECIPE_PATH)
+        if (key->type == FARM_RECIPE_TEXT || key->type == FARM_RECIPE_PATH || key->type == FARM_RECIPE_LIST)
             assert(text[0] && strlen(text) < sizeof text);
         else if (key->type == FARM_RECIPE_BOOL)
             assert(strcmp(text, "true") == 0 || strcmp(text, "false") == 0);

@@ -180,7 +180,7 @@ class Refusals(unittest.TestCase):
             {"kind": "sideways", "dims": 1, "sizes": [2]},
             {"kind": "discrete", "dims": 2, "sizes": [2, 2]},
             {"kind": "multi_discrete", "dims": 2, "sizes": [2]},
-            {"kind": "continuous", "dims": 33},
+            {"kind": "continuous", "dims": 129},
             {"kind": "continuous", "dims": 1, "low": [2], "high": [1]},
         ):
             with self.assertRaises(ValueError):

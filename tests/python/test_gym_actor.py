@@ -190,6 +190,9 @@ OBSERVATIONS = [  # a space, and the fields of an observation
     (spaces.MultiDiscrete([[3, 2], [4, 5]]), lambda space, x: [x]),
     (spaces.MultiBinary([2, 3]), lambda space, x: [x]),
     (spaces.Tuple([spaces.Discrete(3), spaces.Discrete(2)]), lambda space, x: [[x[0]], [x[1]]]),
+    (spaces.Box(0, 1, (5,), bool), lambda space, x: [x]),
+    (spaces.Box(-1, 1, (2, 2, 2, 2, 3)), lambda space, x: [x.reshape(4, 2, 2, 3)]),
+    (spaces.Box(-(2**34), 2**34, (3,), np.int64), lambda space, x: [np.clip(x.astype(np.float32), -1e9, 1e9)]),
     (FLAT, lambda space, x: [[x["a"] + 1], x["b"], x["c"][0].reshape(1)]),
     (MASKED, lambda space, x: [x["action_mask"], x["x"], [x["y"]]]),
     (PICTURE, lambda space, x: [x["more"]["speed"], x["picture"]]),
@@ -223,7 +226,7 @@ class Observations(unittest.TestCase):
         for space, _ in OBSERVATIONS:
             with self.subTest(space=space):
                 if space is not MASKED:
-                    self.compare(space, lambda s, x: [spaces.flatten(s, x).astype(np.float32)], flatten=True)
+                    self.compare(space, lambda s, x: [np.clip(spaces.flatten(s, x).astype(np.float32), -1e9, 1e9)], flatten=True)
         self.compare(MASKED, lambda s, x: [[*x["x"], *np.eye(3)[x["y"]]], x["action_mask"]], flatten=True)
 
     def test_fields_have_the_names_types_and_choices_of_their_parts(self):
@@ -241,6 +244,43 @@ class Observations(unittest.TestCase):
             ),
         ):
             self.assertEqual(gym_spaces.Observations(space).fields, fields)
+
+    def test_images_of_several_shapes_get_the_largest_one(self):
+        small = np.arange(12, dtype=np.uint8).reshape(2, 6)
+        large = np.arange(4 * 4 * 3, dtype=np.uint8).reshape(4, 4, 3)
+        for planes in False, True:
+            image = np.moveaxis(np.tile(large, (1, 2, 1)), -1, 0) if planes else large
+            spaces_of = {"large": spaces.Box(0, 255, image.shape, np.uint8), "small": spaces.Box(0, 255, (2, 6), np.uint8)}
+            observations = gym_spaces.Observations(spaces.Dict(spaces_of))
+            width = 8 if planes else 6
+            wanted = np.repeat(np.repeat(small, 2, 0)[:, np.arange(width) * 6 // width, None], 3, 2)
+            other = image if planes else large[:, np.arange(6) * 4 // 6]
+            got = Packed.single(observations, {"large": image, "small": small})
+            both = Packed.batch(observations, {"large": np.stack([image] * 2), "small": np.stack([small, small])}, 2)
+            for found in (got[0][0], both[0][1]):
+                self.assertTrue(np.array_equal(found, other))
+            for found in (got[1][0], both[1][1]):
+                self.assertTrue(np.array_equal(found, np.moveaxis(wanted, -1, 0) if planes else wanted))
+
+    def test_parts_are_chosen_left_out_and_joined(self):
+        text, graph = spaces.Text(9), spaces.Graph(spaces.Box(-1, 1, (2,)), None)
+        world = spaces.Dict({"image": IMAGE, "mission": text, "arm": spaces.Dict({"at": NUMBER, "map": graph}), "action_mask": spaces.MultiBinary(4)})
+
+        def fields(*chosen, space=world):
+            observations = gym_spaces.Observations(space, None, *chosen)
+            return [name for name, *_ in observations.fields], observations.notes
+
+        names, notes = fields()
+        self.assertEqual(names, ["action_mask", "arm.at", "image"])
+        self.assertRegex(" ".join(notes), r"part arm.map, Graph\(.*part mission, Text\(")
+        self.assertEqual(fields(["im*"]), (["action_mask", "image"], []))
+        self.assertEqual(fields(["arm"], ["arm.map"]), (["action_mask", "arm.at"], []))
+        self.assertEqual(fields([], ["mission", "arm.m?p", "action_mask"]), (["arm.at", "image"], []))
+        many = spaces.Dict({**{f"k{i}": spaces.Discrete(3) for i in range(9)}, "mask": text, "image": IMAGE})
+        names, notes = fields(space=many)
+        self.assertEqual((names, len(notes)), (["obs", "image"], 2))
+        with self.assertRaisesRegex(ValueError, "10 fields"):
+            gym_spaces.Observations(many, False)
 
     def test_groups_are_written_like_single_environments(self):
         for space, _ in OBSERVATIONS:
@@ -375,6 +415,34 @@ class Actions(unittest.TestCase):
         got = self.received(space, [np.array([[1, 2, 3, 4], [0, 0, 0, 0]], np.int32)])
         self.assertEqual(got[0][0].tolist(), [[1, 3], [3, 3]])
         self.assertEqual(got[1][0].tolist(), [[0, 1], [0, -1]])
+
+    def test_each_action_is_in_its_space_and_every_choice_can_be_taken(self):
+        pair = spaces.Tuple([spaces.Discrete(3, start=-1), spaces.MultiBinary(2)])
+        many = spaces.Dict({"pair": pair, "box": spaces.Box(-2, 1, (2, 1), np.int8)})
+        for space, sizes in (
+            (spaces.MultiBinary(3), [2] * 3), (spaces.MultiBinary([2, 2]), [2] * 4), (spaces.Box(0, 1, (2,), bool), [2, 2]),
+            (spaces.Box(0, 255, (3,), np.uint8), [256] * 3), (spaces.Box(-128, 127, (), np.int8), [256]),
+            (spaces.Box(2**63, 2**63 + 4, (2,), np.uint64), [5, 5]), (pair, [3, 2, 2]), (many, [4, 4, 3, 2, 2]),
+        ):
+            actions = gym_spaces.Actions(space)
+            self.assertEqual((actions.spec["kind"], actions.spec["sizes"]), ("multi_discrete", sizes))
+            seen = actions.split(np.array([[n % size for size in sizes] for n in range(max(sizes))], np.int32))
+            self.assertEqual(len({repr(action) for action in seen}), max(sizes))
+            for action in seen:
+                self.assertTrue(space.contains(action), f"{action} is not in {space}")
+        batch = gym_spaces.Actions(many).decode(np.array([[3, 0, 2, 1, 0]] * 2, np.int32))
+        self.assertEqual((batch["box"][1].tolist(), batch["pair"][0].tolist(), batch["pair"][1].shape), ([[1], [-2]], [1, 1], (2, 2)))
+
+    def test_continuous_actions_lie_in_their_bounds_in_the_spaces_own_type(self):
+        answers = np.array([[-9], [0.2], [9], [np.nan], [np.inf], [0.1], [0.3], [np.nextafter(np.float32(0.3), 1)]], np.float32)
+        for dtype in np.float16, np.float32, np.float64:
+            for low, high in (0.1, 0.3), (-0.3, -0.1), (1e-7, np.inf), (-np.inf, np.inf), (1 / 3, 1 / 3):
+                space = spaces.Box(low, high, (1,), dtype)
+                with np.errstate(all="raise"):
+                    actions = gym_spaces.Actions(space).split(answers)
+                for answer, action in zip(answers, actions, strict=True):
+                    self.assertTrue(space.contains(action), f"{answer} becomes {action!r}, outside {space}")
+                self.assertEqual(actions[3], max(actions.min(), space.low[0]))
 
     def test_continuous_actions_are_clipped_copies(self):
         space = spaces.Box(np.array([[-1, 0, -np.inf]]), np.array([[1, 2, np.inf]]), dtype=np.float64)
@@ -574,22 +642,36 @@ class Refusals(unittest.TestCase):
         for space in others:
             with self.assertRaisesRegex(ValueError, "Text|Sequence|action_mask must be MultiBinary"):
                 gym_spaces.Observations(space)
-        for space in (spaces.MultiBinary(3), spaces.Box(0, 5, (2,), np.int32), spaces.Tuple([spaces.Discrete(2)]), spaces.Dict({})):
-            with self.assertRaisesRegex(ValueError, "action space"):
+        mixed = spaces.Dict({"aim": spaces.Box(-1, 1, (2,)), "move": spaces.Discrete(3)})
+        for space, message in (
+            (spaces.Dict({}), "0 dims"), (spaces.Text(3), "actions are Discrete"), (mixed, "one of both kinds"),
+            (spaces.Tuple([mixed["move"], spaces.Text(3)]), "part 1, Text"),
+            (spaces.Box(0, 2**63 - 1, (2,), np.int64), "at most 65536"), (spaces.Box(-1, 1, (129,)), "129 dims, 1 to 128"),
+        ):
+            with self.assertRaisesRegex(ValueError, f"action space.*{message}.*--wrap PACKAGE:WRAPPER"):
                 gym_spaces.Actions(space)
 
     def test_spaces_beyond_the_limits_are_named_with_a_remedy(self):
         for space, message in (
-            (spaces.Box(-1, 1, (1, 1, 1, 1, 2)), "env.flatten=true"),
-            (spaces.Dict({str(i): spaces.Box(0, 255, (2, 2), np.uint8) for i in range(9)}), "9 fields"),
+            (spaces.Dict({str(i): spaces.Box(0, 255, (2, 2), np.uint8) for i in range(9)}), "9 fields.*env.flatten=true.*obs_keep"),
             (spaces.Discrete(1 << 32), "2.31 choices"),
-            (spaces.Box(0, 1 << 40, (2,), np.int64), "32 bits"),
             (spaces.Box(-1, 1, (0,)), "empty"),
         ):
             with self.assertRaisesRegex(ValueError, message):
                 gym_spaces.Observations(space)
-        with self.assertRaisesRegex(ValueError, "1 to 32"):
-            gym_spaces.Actions(spaces.Box(-1, 1, (33,)))
+
+    def test_parts_and_wrappers_are_named(self):
+        for pairs, message in (
+            (["obs_keep=image"], "obs_keep: the observation has no part 'image'; it has no parts: it is no Dict or Tuple"),
+            (["wrap=TimeLimit"], "wrap 'TimeLimit': must be PACKAGE:WRAPPER"),
+            (["wrap=no_such_package:Thing"], "no_such_package"), (["wrap=gymnasium.wrappers:Thing"], "no attribute 'Thing'"),
+            (["wrap=gymnasium.wrappers:TimeLimit(5)"], "arguments need names"), (["wrap=builtins:id"], "returns int"),
+        ):
+            self.check_refused("CartPole-v1", message, *pairs)
+        with self.assertRaisesRegex(ValueError, "obs_drop: the observation has no part 'pictures'; it has more.speed, picture"):
+            gym_spaces.Observations(PICTURE, None, (), ["pictures"])
+        with self.assertRaisesRegex(ValueError, "obs_keep and obs_drop leave no part; --wrap"):
+            gym_spaces.Observations(PICTURE, None, ["more"], ["*.speed"])
 
 
 class Options(unittest.TestCase):

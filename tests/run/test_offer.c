@@ -127,6 +127,23 @@ Test(offer, accepts_no_file_from_the_learners_options) {
     cr_expect_str_eq(find_option("model"), "/here/model.xml");
 }
 
+Test(offer, wrappers_are_code_that_each_machine_names_itself) {
+    offer_env("gym/CartPole-v1");
+    set_flag("env", "gym/CartPole-v1");
+    offer_option("wrap", "os:system");
+    expect_refused(FARM_E_USAGE, "must not choose: name this machine's by --wrap 'os:system'");
+    cr_expect_str_eq(recipe.wrap, "none");
+    set_flag("wrap", "here:Wrapper");
+    expect_refused(FARM_E_USAGE, "the learner's wrap is os:system, but --wrap here is here:Wrapper");
+    snprintf(offer->options[0][1], FARM_WIRE_OPTION_BYTES, "here:Wrapper");
+    offer_option("obs_keep", "image");
+    expect_applied();
+    cr_expect_str_eq(recipe.obs_keep, "image");
+    cr_expect_eq(recipe.option_count, 0);
+    offer->option_count = 0;
+    expect_refused(FARM_E_USAGE, "but --wrap here is here:Wrapper");
+}
+
 Test(offer, refuses_unknown_words) {
     snprintf(offer->bad_values, sizeof offer->bad_values, "explode");
     expect_refused(FARM_E_USAGE, "bad_values");

@@ -81,6 +81,42 @@ gymnasium.register("Test/Doors-v0", Doors)
 """
 
 
+# Parts that are no numbers, images of two shapes, and actions of a Dict.
+WORLD = """import gymnasium, numpy
+from gymnasium import spaces
+
+class World(gymnasium.Env):
+    observation_space = spaces.Dict({
+        "mission": spaces.Text(9), "map": spaces.Box(0, 255, (4, 4), numpy.uint8), "view": spaces.Box(0, 255, (8, 8, 3), numpy.uint8),
+        "clock": spaces.Box(0, 2**40, (1,), numpy.int64)})
+    action_space = spaces.Dict({"keys": spaces.MultiBinary(2), "turn": spaces.Box(-1, 1, (1,), numpy.int8)})
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.steps += 1
+        return self.observation_space.sample(), 1.0, self.steps == 5, False, {}
+
+class Add(gymnasium.RewardWrapper):
+    def __init__(self, env, by=1):
+        super().__init__(env)
+        self.by = by
+
+    def reward(self, reward):
+        return reward + self.by
+
+class Times(Add):
+    def reward(self, reward):
+        return reward * self.by
+
+gymnasium.register("World-v0", World)
+"""
+
+
 class Names(InFolder):
     def test_another_spelling_is_the_same_environment(self):
         """For its recipe and its run; a run of an older version, which kept the spelling, goes on."""
@@ -112,6 +148,24 @@ class Fields(InFolder):
         document = json.loads(result.stdout)
         self.assertEqual((result.returncode, document["actor_restarts"], document["bad_values"]), (0, 0, 0), result.stderr)
         self.assertGreater(document["return_mean"], 0.85)
+
+
+class Spaces(InFolder):
+    def test_what_are_no_numbers_is_left_out_and_wrappers_stay_with_the_run(self):
+        (self.folder / "world.py").write_text(WORLD)
+        small = ["--actors", "1", "--envs-per-actor", "2", "--unroll", "5", "--batch", "2", "--json"]
+        env = ["--env", "gym/world:World-v0", "--wrap", "world:Add", "--wrap", "world:Times(by=10)", "--obs-drop", "cl*"]
+        made = self.farm("train", *env, *small, "--frames", "60", "--run", "run")
+        self.assertEqual(made.returncode, 0, made.stderr)
+        self.assertEqual(json.loads(made.stdout)["return_mean"], 100)  # (1 + 1) * 10 each step
+        notes = re.findall(r"(?m)^.*not used of observations.*$", made.stderr)
+        self.assertRegex("".join(notes), r"^farm: gym/world:World-v0: not used of observations: part mission, Text\(.*--obs-drop .*--wrap ")
+        self.assertEqual(len(notes), 1)
+        for command in (["train", "--run", "run", "--resume", "--frames", "120", *small], ["eval", "run", "--episodes", "2", "--json"]):
+            again = self.farm(*command)
+            self.assertEqual((again.returncode, json.loads(again.stdout)["return_mean"]), (0, 100), again.stderr)
+        refused = self.farm("train", "--env", "native/catch", "--wrap", "world:Add")
+        self.assertIn("wrap 'world:Add': only gym/* takes it, not native/catch", refused.stderr)
 
 
 class Faults(InFolder):

@@ -39,6 +39,11 @@ static enum farm_status set_key(void *context, const char *name, const char *val
     char key[64];
     copy_with(key, sizeof key, strncmp(name, "no-", 3) == 0 ? name + 3 : name, '-', '_');
     const struct farm_recipe_key *found = farm_recipe_find(keys->recipe, key);
+    char joined[2 * FARM_RECIPE_PATH_BYTES];
+    if (found && value && found->type == FARM_RECIPE_LIST && farm_recipe_set_by(keys->recipe, key, FARM_LAYER_FLAG)) {
+        snprintf(joined, sizeof joined, "%s,%s", (const char *)keys->recipe + found->offset, value);
+        value = joined;
+    }
     if (!found || is_flag(keys, found)) return farm_recipe_set(keys->recipe, FARM_LAYER_FLAG, name, value, err);
     return farm_fail(err, FARM_E_USAGE, "--%s has no effect in %s (%s --help lists those that have)", name,
                      keys->program, keys->program);
