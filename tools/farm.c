@@ -10,25 +10,27 @@
 #include "base/cli.h"
 #include "base/thread.h"
 #include "farm_build.h"
+#include "supervisor/guardian.h"
 #include "tools/shared/command.h"
 
 struct command {
     const char *name, *about;
     int (*run)(int argc, char **argv);
+    bool starts; // processes, which its guardian ends at last
 };
 
 static const struct command commands[] = {
-    {"train", "trains an agent: actors, learner, progress, checkpoints", farm_cmd_train},
-    {"eval", "plays a trained agent without learning and prints its score", farm_cmd_eval},
-    {"fps", "how fast environments run in the farm, against the bare simulator", farm_cmd_fps},
-    {"plot", "draws the curves of runs: return, speed, policy lag, entropy, KL divergence", farm_cmd_plot},
-    {"bridge", "runs this machine's actors for a learner on another machine", farm_cmd_bridge},
-    {"bw", "memory bandwidth and latency, and what the farm's rings carry", farm_cmd_bw},
-    {"envs", "lists the environments that can run here", farm_cmd_envs},
-    {"topo", "draws this machine and the plan for it", farm_cmd_topo},
-    {"doctor", "lists what is missing or badly set, and the remedies", farm_cmd_doctor},
-    {"setup", "installs the Python packages of ale/* and gym/* for an installed copy", farm_cmd_setup},
-    {"report", "machine, checks and figures in one document for a bug report", farm_cmd_report},
+    {"train", "trains an agent: actors, learner, progress, checkpoints", farm_cmd_train, true},
+    {"eval", "plays a trained agent without learning and prints its score", farm_cmd_eval, true},
+    {"fps", "how fast environments run in the farm, against the bare simulator", farm_cmd_fps, true},
+    {"plot", "draws the curves of runs: return, speed, policy lag, entropy, KL divergence", farm_cmd_plot, false},
+    {"bridge", "runs this machine's actors for a learner on another machine", farm_cmd_bridge, true},
+    {"bw", "memory bandwidth and latency, and what the farm's rings carry", farm_cmd_bw, true},
+    {"envs", "lists the environments that can run here", farm_cmd_envs, true},
+    {"topo", "draws this machine and the plan for it", farm_cmd_topo, false},
+    {"doctor", "lists what is missing or badly set, and the remedies", farm_cmd_doctor, true},
+    {"setup", "installs the Python packages of ale/* and gym/* for an installed copy", farm_cmd_setup, true},
+    {"report", "machine, checks and figures in one document for a bug report", farm_cmd_report, true},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
@@ -109,7 +111,10 @@ static int run(int argc, char **argv) {
     if (farm_thread_prepare_stacks(&err)) return farm_report_error("farm", &err);
     signal(SIGXFSZ, SIG_IGN); // a write beyond RLIMIT_FSIZE fails with EFBIG instead (workers: SIGXFSZ kills)
     for (size_t i = 0; i < COMMANDS; i++)
-        if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
+        if (strcmp(argv[1], commands[i].name) == 0) {
+            if (commands[i].starts) farm_guardian_start(argv);
+            return commands[i].run(argc - 1, argv + 1);
+        }
     return report_unknown_command(argv[1]);
 }
 

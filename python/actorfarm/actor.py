@@ -22,12 +22,35 @@ import json
 import os
 import signal
 import sys
+import threading
 import traceback
 
 from . import _farm, film
 
 BrokenContract = _farm.BrokenContract
 ENV_BROKEN = signal.SIGRTMAX  # of which the actor then dies, see src/supervisor/worker.h: no sys.exit() of an environment looks so
+
+CLOSE_S = 5  # for all environments of a process; less than the supervisor's grace
+opened = []  # environments that have a close(): programs append what they make
+
+
+def close_all(label, leave):
+    """Calls close() of the environments, once each. Names one that raises; names one that hangs, and calls leave() after CLOSE_S."""
+    def give_up():
+        print(f"{label}: close() of {env} has not returned in {CLOSE_S} s; the process ends without it", file=sys.stderr, flush=True)
+        leave()
+
+    timer = threading.Timer(CLOSE_S, give_up)
+    timer.daemon = True
+    if opened:
+        timer.start()
+    while opened:
+        env = opened.pop()
+        try:
+            env.close()
+        except BaseException as failed:
+            print(f"{label}: close() of {env}: {describe_error(failed)}", file=sys.stderr, flush=True)
+    timer.cancel()
 
 
 def attach(arguments):
@@ -62,11 +85,22 @@ def play(ring, groups):
 
 
 def run(arguments, maker):
-    ring = attach(arguments)
-    if arguments.video_fd >= 0:
-        maker.film = film.Film(arguments.video_fd)
-    groups = [maker.group(ring, lane, seeds(ring, lane, arguments)) for lane in range(ring.lanes)]
-    play(ring, groups)
+    """What ended it and the process's exit status or ENV_BROKEN; (None, 0) at an orderly end."""
+    try:
+        ring = attach(arguments)
+        if arguments.video_fd >= 0:
+            maker.film = film.Film(arguments.video_fd)
+        groups = [maker.group(ring, lane, seeds(ring, lane, arguments)) for lane in range(ring.lanes)]
+        play(ring, groups)
+        return None, 0
+    except BrokenContract as broken:
+        return f"{arguments.env} {broken}", ENV_BROKEN
+    except SystemExit as left:
+        return f"{arguments.env} called sys.exit({left.code!r}){place_of(left)}", 1
+    except (OSError, MemoryError) as failed:
+        return f"{failed}", 1
+    except Exception as failed:
+        return f"{arguments.env}: {describe_error(failed)}", 1
 
 
 def parse_arguments(environments):
@@ -128,6 +162,7 @@ def main(environments):
     """The program. Exit status 2: unknown environment or option; 1: any other failure. ENV_BROKEN kills it."""
     faulthandler.enable(2)  # to stderr: an emulator that crashes: the Python lines that called it
     arguments = parse_arguments(environments)
+    said, number = None, 0
     with keep_stdout() as output:
         if arguments.list:
             print(*environments.names(), sep="\n", file=output)
@@ -136,22 +171,19 @@ def main(environments):
             maker = environments.prepare(arguments.env, arguments.option, arguments.bad_values)
             if arguments.spec:
                 print(json.dumps(maker.spec(), allow_nan=False), file=output)
-                return
         except (LookupError, ValueError) as wrong:
-            print(f"{environments.label}: {wrong.args[0] if wrong.args else repr(wrong)}", file=sys.stderr)
-            sys.exit(2)
+            said, number = wrong.args[0] if wrong.args else repr(wrong), 2
         except SystemExit as left:
-            print(f"{environments.label}: {arguments.env} called sys.exit({left.code!r}){place_of(left)}", file=sys.stderr)
-            sys.exit(2)
-    try:
-        run(arguments, maker)
-    except BrokenContract as broken:
-        print(f"{environments.label}: {arguments.env} {broken}", file=sys.stderr)
-        sys.stderr.flush()
-        os.kill(os.getpid(), ENV_BROKEN)
-    except SystemExit as left:
-        sys.exit(f"{environments.label}: {arguments.env} called sys.exit({left.code!r}){place_of(left)}")
-    except (OSError, MemoryError) as failed:
-        sys.exit(f"{environments.label}: {failed}")
-    except Exception as failed:
-        sys.exit(f"{environments.label}: {arguments.env}: {describe_error(failed)}")
+            said, number = f"{arguments.env} called sys.exit({left.code!r}){place_of(left)}", 2
+    if not arguments.spec and not number:
+        said, number = run(arguments, maker)
+    if number:
+        print(f"{environments.label}: {said}", file=sys.stderr, flush=True)
+
+    def leave(end):
+        if number == ENV_BROKEN:
+            os.kill(os.getpid(), ENV_BROKEN)
+        end(number)
+
+    close_all(environments.label, lambda: leave(os._exit))
+    leave(sys.exit)

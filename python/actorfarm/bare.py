@@ -197,6 +197,7 @@ def main():
             print(probe(arguments.probe_ms, loop), file=output)
         else:
             serve(arguments.command_fd, arguments.answer_fd, loop)
+    actor.close_all("bare", lambda: os._exit(0))
 
 
 if __name__ == "__main__":

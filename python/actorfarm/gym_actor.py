@@ -205,16 +205,18 @@ class Maker:
 
     def _make(self):
         """Without Gymnasium's checker, which only warns."""
-        env = gymnasium.make(self._name, **{"disable_env_checker": True, **self._options})
+        actor.opened.append(gymnasium.make(self._name, **{"disable_env_checker": True, **self._options}))
         for wrapper, arguments in self._wrappers:
-            env = wrapper(env, **arguments)
+            env = wrapper(actor.opened[-1], **arguments)
             if not isinstance(env, gymnasium.Env):
                 raise ValueError(f"wrap: {wrapper.__module__}:{wrapper.__qualname__} returns {type(env).__name__}, not a gymnasium.Env")
-        return env
+            actor.opened[-1] = env
+        return actor.opened[-1]
 
     def vector(self, width):
         mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
-        return gymnasium.make_vec(self._name, width, vectorization_mode=mode, **self._options)
+        actor.opened.append(gymnasium.make_vec(self._name, width, vectorization_mode=mode, **self._options))
+        return actor.opened[-1]
 
     def plays_as_vector(self, width):
         """Whether the id's vector environment replaces single ones; ValueError if it must, but cannot."""
@@ -233,6 +235,7 @@ class Maker:
             return False
         fits = (trial.single_observation_space, trial.single_action_space) == self._spaces
         mode = trial.metadata.get("autoreset_mode")
+        actor.opened.remove(trial)
         trial.close()
         if fits and mode == gymnasium.vector.AutoresetMode.NEXT_STEP:
             return True

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/cuda_module.h"
+#include "base/time.h"
 #include "farm_build.h"
 
 struct farm_backend_state farm_backend_state_of(float *params, float *first, float *second, uint64_t optimiser_step,
@@ -38,8 +39,10 @@ const char *farm_backend_bad_tensor(const struct farm_net *net, const float *gra
 enum farm_status farm_backend_module_open(const char *path, const struct farm_backend_ops **ops,
                                           struct farm_error *err) {
     farm_backend_entry *entry;
-    const struct farm_backend_host host = {
-        .commit = FARM_COMMIT, .log_level = farm_log_level(), .log_role = farm_log_role()};
+    const struct farm_backend_host host = {.commit = FARM_COMMIT,
+                                           .log_level = farm_log_level(),
+                                           .log_role = farm_log_role(),
+                                           .stopped_ns = farm_stopped_ns};
     const char *commit = "";
     const enum farm_status status = farm_cuda_module_open(path, "farm_cuda_backend", &entry, err);
     if (status) return status;

@@ -125,6 +125,7 @@ struct farm_backend_host {
     const char *commit; // the program's; the module must have the same one, because they share structs
     enum farm_log_level log_level;
     const char *log_role;
+    const uint64_t *stopped_ns; // base/time.h
 };
 
 // The module's one function, farm_cuda_backend. Returns NULL if the commits differ; *commit is the module's.

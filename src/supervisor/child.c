@@ -34,8 +34,8 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// First to last, both included; one by one if a kernel before 5.9 or a container's filter refuses close_range.
-static void close_between(unsigned first, unsigned last) {
+// One by one if a kernel before 5.9 or a container's filter refuses close_range.
+void farm_child_close(unsigned first, unsigned last) {
     if (first > last || close_range(first, last, 0) == 0) return;
     DIR *open_ones = opendir("/proc/self/fd");
     if (!open_ones) _exit(EXIT_NOT_STARTED);
@@ -55,11 +55,11 @@ static void close_others(const struct farm_worker_spec *spec) {
     qsort(keep, spec->keep_count, sizeof *keep, ascending);
     for (size_t i = 0; i < spec->keep_count; i++) {
         if (keep[i] < (int)next) continue;
-        close_between(next, (unsigned)keep[i] - 1);
+        farm_child_close(next, (unsigned)keep[i] - 1);
         if (spec->argv) fcntl(keep[i], F_SETFD, 0);
         next = (unsigned)keep[i] + 1;
     }
-    close_between(next, ~0u);
+    farm_child_close(next, ~0u);
     free(keep);
 }
 

@@ -588,6 +588,7 @@ static size_t signal_phase(struct farm_supervisor *supervisor, int phase, int nu
     for (size_t i = 0; i < supervisor->count; i++) {
         struct worker *worker = &supervisor->workers[i];
         if (worker->spec.stop_phase != phase || worker->state != WORKER_RUNNING) continue;
+        if (number == SIGKILL) farm_log_warn("%s did not end in time: killed", worker->spec.name);
         if (number) pidfd_send_signal(worker->pidfd, number, NULL, 0);
         running++;
     }
@@ -603,8 +604,7 @@ static void stop_phase(struct farm_supervisor *supervisor, int phase) {
     bool killed = false;
     while (signal_phase(supervisor, phase, 0) > 0) {
         if (!killed && (supervisor->impatient || farm_now_ns() >= deadline_ns)) {
-            size_t left = signal_phase(supervisor, phase, SIGKILL);
-            farm_log_warn("%zu process%s did not end in time: killed", left, left == 1 ? "" : "es");
+            signal_phase(supervisor, phase, SIGKILL);
             killed = true;
         }
         wait_for_events(supervisor, killed ? farm_now_ns() + ms(config->tick_ms) : deadline_ns);

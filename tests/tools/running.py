@@ -28,14 +28,23 @@ def wait_until(condition):
 
 
 def children(pid):
-    """Process ids by name: {"actor 0": 123, ...}."""
+    """Process ids by name: {"actor 0": 123, ...}, without the guardian."""
     found = {}
     for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         try:
             found[pathlib.Path(f"/proc/{child}/comm").read_text().strip()] = int(child)
         except OSError:
             pass  # the process has just ended
+    found.pop("guardian", None)
     return found
+
+
+def state(pid):
+    """As ps shows it; "Z" for a process that does not exist."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
 
 
 def blocks(pid, number, mask="SigBlk"):
@@ -129,9 +138,9 @@ class InFolder(unittest.TestCase):
 class Watched(InFolder):
     """With one training in the folder `r`, which ends by a signal only."""
 
-    def start(self, *arguments, python=None):
+    def start(self, *arguments, python=None, **environment):
         command = ["train", "--run", "r", "--frames", "100G", "--json", "--quiet", "--actors", "2", "--metrics-every", "0.1"]
-        process = self.start_logged(*command, *arguments, **({"FARM_PYTHON": str(python)} if python else {}))
+        process = self.start_logged(*command, *arguments, **({"FARM_PYTHON": str(python)} if python else {}), **environment)
         self.assertTrue(wait_until(lambda: self.updates() > 0), self.said())
         return process
 

@@ -5,9 +5,10 @@ import os
 import re
 import signal
 import sys
+import time
 import unittest
 
-from running import LIMIT_S, Watched, children, wait_until
+from running import LIMIT_S, Watched, children, state, wait_until
 
 # Replaces the Python that runs actors: actor 0's emulator does not return while the file FOLDER/hang exists.
 HANGING_PYTHON = """#!{python}
@@ -23,6 +24,75 @@ if "--actor" in sys.argv and sys.argv[sys.argv.index("--actor") + 1] == "0":
     ale_game.Game.step = step
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
+
+
+# Each environment has a process outside its actor's group; close() ends it, except where the option says so.
+OWNERS = """import gymnasium, numpy, os, signal, subprocess, time
+
+class Owner(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, close="good"):
+        self.how = close
+        self.helper = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        self.log("made")
+
+    def log(self, word):
+        with open("{folder}/owners", "a") as file:
+            file.write(f"{{word}} {{self.helper.pid}}\\n")
+
+    def reset(self, *, seed=None, options=None):
+        return numpy.zeros(3, numpy.float32), {{}}
+
+    def step(self, action):
+        return numpy.zeros(3, numpy.float32), 1.0, self.np_random.random() < 0.1, False, {{}}
+
+    def close(self):
+        self.log("closed")
+        if self.how == "raises":
+            raise RuntimeError("no such server")
+        self.helper.kill()
+
+gymnasium.register("Test/Owner-v0", Owner)
+"""
+
+
+class Ends(Watched):
+    """What a command leaves: nothing."""
+
+    def setUp(self):
+        super().setUp()
+        (self.folder / "owners.py").write_text(OWNERS.format(folder=self.folder))
+        self.words = {"env": "gym/owners:Test/Owner-v0", "PYTHONPATH": str(self.folder)}
+
+    def owners(self, word):
+        path = self.folder / "owners"
+        return [line.split()[1] for line in path.read_text().splitlines() if line.startswith(word)] if path.exists() else []
+
+    def test_environments_are_closed_once_and_the_processes_that_they_leave_end(self):
+        found = self.farm("train", "--env", self.words["env"], "--env.close", "raises", "--actors", "1", "--envs-per-actor", "2",
+                          "--frames", "100", "--unroll", "4", "--batch", "2", "--run", "r", "--quiet", PYTHONPATH=self.words["PYTHONPATH"])
+        self.assertEqual(found.returncode, 0, found.stderr)
+        self.assertEqual(sorted(self.owners("made")), sorted(self.owners("closed")))
+        self.assertEqual({state(pid) for pid in self.owners("made")}, {"Z"})
+        self.assertRegex(found.stderr, r"close\(\) of .*Owner.*: RuntimeError: no such server \(owners.py:\d+, close\)")
+        self.assertRegex(found.stderr, r"ended \d process(es)? that environments left .*: sleep \(\d+\)")
+
+    def test_ctrl_z_stops_all_and_kill_9_leaves_nothing(self):
+        begun = time.monotonic()
+        process = self.start("--env", self.words["env"], "--envs-per-actor", "2", PYTHONPATH=self.words["PYTHONPATH"])
+        all = [process.pid, *children(process.pid).values(), *map(int, self.owners("made")[-1:])]
+        process.send_signal(signal.SIGTSTP)
+        self.assertTrue(wait_until(lambda: {state(pid) for pid in all} == {"T"}), [state(pid) for pid in all])
+        stopped = time.monotonic()
+        time.sleep(1)
+        stopped -= time.monotonic()
+        process.send_signal(signal.SIGCONT)
+        self.learns_on()
+        self.assertLessEqual(self.lines()[-1]["wall_s"], time.monotonic() - begun + stopped)
+        process.kill()
+        self.assertTrue(wait_until(lambda: {state(pid) for pid in [*all, *self.owners("made")]} == {"Z"}))
 
 
 class Watchdog(Watched):

@@ -12,11 +12,12 @@
 #include <unistd.h>
 
 #include "algo/registry.h"
+#include "base/program.h"
 #include "envs/python.h"
 #include "envs/registry.h"
 #include "ring/wait.h"
 
-enum { RING_STEPS = 4, LOOK_MS = 50, SPIN_NS = 20000 };
+enum { RING_STEPS = 4, LOOK_MS = 50, SPIN_NS = 20000, END_S = 7 }; // END_S: more than CLOSE_S of actor.py
 
 // The functions of the interface have no context argument but the options: they find the environment here.
 static struct {
@@ -113,7 +114,8 @@ static bool await_step(struct instance *instance) {
 
 static void end_instance(void *env) {
     struct instance *instance = env;
-    if (instance->pid > 0 && kill(instance->pid, SIGKILL) == 0) waitpid(instance->pid, NULL, 0);
+    if (instance->pid > 0 && kill(instance->pid, SIGTERM) == 0) // which ends it after close()
+        farm_program_await(instance->pid, END_S, &instance->ended);
     farm_env_program_free(&instance->program);
     farm_doorbells_free(&instance->bells);
     if (instance->ring.lanes) farm_ring_close(&instance->ring);

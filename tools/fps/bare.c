@@ -12,9 +12,11 @@
 
 #include "actor/bare.h"
 #include "base/log.h"
+#include "base/program.h"
 #include "base/time.h"
 
-enum { POLL_MS = 50, START_S = 30 }; // how often a wait reads *stop; time to make environments
+// How often a wait reads *stop; time to make environments, and to close them (python/actorfarm/actor.py: CLOSE_S).
+enum { POLL_MS = 50, START_S = 30, END_S = 7 };
 
 struct turn_result {
     uint64_t steps, taken_ns, cpu_ns;
@@ -167,11 +169,9 @@ enum farm_status farm_fps_bare_turn(const struct farm_fps_bare *bares, uint32_t 
 }
 
 void farm_fps_bare_end(struct farm_fps_bare *bare) {
-    if (bare->pid > 0) {
-        kill(bare->pid, SIGKILL);
-        waitpid(bare->pid, NULL, 0);
-    }
+    int ended;
     if (bare->command > 0) close(bare->command);
+    if (bare->pid > 0) farm_program_await(bare->pid, END_S, &ended);
     if (bare->answer > 0) close(bare->answer);
     *bare = (struct farm_fps_bare){0};
 }

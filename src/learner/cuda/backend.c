@@ -479,5 +479,6 @@ const struct farm_backend_ops *farm_cuda_backend(const struct farm_backend_host 
     if (strcmp(host->commit, FARM_COMMIT) != 0) return NULL;
     farm_log_set_level(host->log_level);
     farm_log_set_role(host->log_role);
+    farm_stopped_ns = host->stopped_ns;
     return &farm_backend_cuda;
 }

@@ -1,0 +1,251 @@
+// See guardian.h. Commands to the guardian are signals: SIGUSR1 stop all, SIGUSR2 continue all, SIGQUIT end all.
+#include "supervisor/guardian.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/time.h"
+#include "supervisor/child.h"
+
+enum { TICK_MS = 500, LOOK_MS = 20, TERM_MS = 2000, KILL_MS = 5000, QUIET_LOOKS = 2 };
+enum { FILE_BYTES = 8 << 20, NAMES_BYTES = 400, PIDS_MAX = 4096 };
+static const char MARK[] = "FARM_RUN";
+
+// One of each process, as its signals and its environment are.
+static struct {
+    pid_t owner, guardian; // the command and its guardian; 0: none
+    uint64_t *stopped_ns;  // shared with forked processes
+} command;
+
+// ---- the guardian: which processes are the command's ----
+
+struct guardian {
+    pid_t parent;
+    char *mark, *file; // "FARM_RUN=..."; FILE_BYTES for a file of /proc
+    size_t mark_bytes;
+    pid_t told[PIDS_MAX]; // have got SIGTERM
+    size_t told_count;
+    char names[NAMES_BYTES];
+};
+
+enum kin {
+    KIN_NONE,
+    KIN_OURS,
+    KIN_INNER,   // carries the mark of an inner command too, one that a process of this command has started
+    KIN_COMMAND, // the inner command's first process
+};
+
+static size_t read_file(struct guardian *guardian, const char *pid, const char *name) {
+    char path[64];
+    size_t bytes = 0;
+    snprintf(path, sizeof path, "/proc/%.20s/%s", pid, name);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    for (ssize_t n = fd < 0 ? 0 : 1; n > 0 && bytes<FILE_BYTES - 1; bytes += n> 0 ? (size_t)n : 0)
+        n = read(fd, guardian->file + bytes, FILE_BYTES - 1 - bytes);
+    if (fd >= 0) close(fd);
+    guardian->file[bytes] = 0;
+    return bytes;
+}
+
+static enum kin find_kin(struct guardian *guardian, const char *pid) {
+    const size_t bytes = read_file(guardian, pid, "environ");
+    const char *const end = guardian->file + bytes;
+    for (const char *at = guardian->file; (at = memmem(at, (size_t)(end - at), guardian->mark, guardian->mark_bytes));
+         at++) {
+        const char after = at[guardian->mark_bytes], *last = strrchr(at, '.');
+        if ((at > guardian->file && at[-1]) || (after && after != '/')) continue;
+        return !after ? KIN_OURS : last && strcmp(last + 1, pid) == 0 ? KIN_COMMAND : KIN_INNER;
+    }
+    return KIN_NONE;
+}
+
+static void note_name(struct guardian *guardian, const char *pid) {
+    const size_t used = strlen(guardian->names), bytes = read_file(guardian, pid, "comm");
+    snprintf(guardian->names + used, sizeof guardian->names - used, "%s%.*s (%s)", used ? ", " : "",
+             bytes ? (int)bytes - 1 : 0, guardian->file, pid);
+}
+
+// Each gets SIGTERM once.
+static bool is_told(struct guardian *guardian, pid_t pid) {
+    for (size_t i = 0; i < guardian->told_count; i++)
+        if (guardian->told[i] == pid) return true;
+    if (guardian->told_count < PIDS_MAX) guardian->told[guardian->told_count++] = pid;
+    return false;
+}
+
+static void signal_one(struct guardian *guardian, const char *text, enum kin kin, int number) {
+    const pid_t pid = (pid_t)atoi(text);
+    if (number == SIGTERM) {
+        if (is_told(guardian, pid)) return;
+        note_name(guardian, text);
+        kill(pid, SIGTERM);
+        number = SIGCONT; // a stopped process cannot end by itself
+    } else if (number != SIGKILL && kin == KIN_INNER) {
+        return; // its command stops and continues it
+    } else if (number == SIGSTOP && kin == KIN_COMMAND) {
+        number = SIGTSTP;
+    }
+    kill(pid, number);
+}
+
+// Returns how many processes there are besides the command itself; zombies have no environment.
+static size_t signal_all(struct guardian *guardian, int number) {
+    size_t count = 0;
+    DIR *all = opendir("/proc");
+    for (const struct dirent *entry; all && (entry = readdir(all));) {
+        if (!isdigit((unsigned char)entry->d_name[0]) || atoi(entry->d_name) == guardian->parent) continue;
+        const enum kin kin = find_kin(guardian, entry->d_name);
+        if (kin == KIN_NONE) continue;
+        signal_one(guardian, entry->d_name, kin, number);
+        count++;
+    }
+    if (all) closedir(all);
+    return count;
+}
+
+// ---- the guardian: its life ----
+
+// A pipe that no process reads must not keep it.
+static void say(const char *line) {
+    struct pollfd errors = {.fd = STDERR_FILENO, .events = POLLOUT};
+    if (poll(&errors, 1, 0) == 1 && errors.revents == POLLOUT) farm_log_warn("%s", line);
+}
+
+static void end_all(struct guardian *guardian, bool killed) {
+    uint64_t until_ns = farm_now_ns() + TERM_MS * 1000000ull;
+    char line[NAMES_BYTES + 128];
+    int number = SIGTERM, quiet = 0;
+    while (quiet < QUIET_LOOKS) { // a process in the midst of an exec is not seen
+        quiet = signal_all(guardian, number) ? 0 : quiet + 1;
+        if (!guardian->told_count) break;
+        const bool late = farm_now_ns() >= until_ns;
+        if (late && number == SIGKILL) break;
+        if (late) number = SIGKILL, until_ns += KILL_MS * 1000000ull;
+        poll(NULL, 0, LOOK_MS);
+    }
+    if (!guardian->told_count || (killed && quiet)) return; // its workers die at the same time
+    snprintf(line, sizeof line, "ended %zu process%s that environments left (close() should end them): %s%s",
+             guardian->told_count, guardian->told_count == 1 ? "" : "es", guardian->names,
+             quiet ? "" : "; some cannot be killed");
+    say(line);
+}
+
+static _Noreturn void guard(struct guardian *guardian) {
+    const struct timespec tick = {.tv_nsec = TICK_MS * 1000000};
+    sigset_t all;
+    siginfo_t info;
+    sigfillset(&all);
+    for (bool stopped = false;;) {
+        const int number = stopped ? sigwaitinfo(&all, &info) : sigtimedwait(&all, &info, &tick);
+        const bool killed = getppid() != guardian->parent, told = number > 0 && info.si_pid == guardian->parent;
+        if (killed || (told && number == SIGQUIT)) {
+            end_all(guardian, killed);
+            _exit(0);
+        }
+        if (told && number == SIGUSR1) stopped = true, signal_all(guardian, SIGSTOP);
+        if (told && number == SIGUSR2) stopped = false, signal_all(guardian, SIGCONT);
+    }
+}
+
+// What ps and `pkill -f` show, and its own marks: an outer command's guardian leaves it alone.
+static void rename_process(char **argv) {
+    char *end = argv[0];
+    for (char **at = argv; *at; at++) end = *at + strlen(*at) + 1;
+    for (char **at = environ; *at; at++)
+        if (*at == end) end += strlen(end) + 1;
+    const size_t bytes = (size_t)(end - argv[0]);
+    memset(argv[0], 0, bytes);
+    snprintf(argv[0], bytes, "guardian");
+    prctl(PR_SET_NAME, "guardian");
+}
+
+static _Noreturn void become_guardian(char **argv, pid_t parent) {
+    static struct guardian guardian;
+    sigset_t all;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, NULL);
+    setsid(); // out of Ctrl-C's reach
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    const int null = open("/dev/null", O_RDWR);
+    dup2(null, STDIN_FILENO);
+    dup2(null, STDOUT_FILENO);
+    farm_child_close(STDERR_FILENO + 1, ~0u);
+    guardian.parent = parent;
+    guardian.file = malloc(FILE_BYTES); // touched as far as it is needed
+    guardian.mark = malloc(sizeof MARK + strlen(getenv(MARK)) + 1);
+    if (!guardian.file || !guardian.mark || chdir("/")) _exit(1);
+    guardian.mark_bytes = (size_t)sprintf(guardian.mark, "%s=%s", MARK, getenv(MARK));
+    rename_process(argv);
+    guard(&guardian);
+}
+
+// ---- the command ----
+
+// At SIGTSTP and the like.
+static void stop(int unused) {
+    const int saved = errno;
+    const uint64_t now_ns = farm_now_ns();
+    const bool owner = getpid() == command.owner;
+    if (owner && command.guardian) kill(command.guardian, SIGUSR1);
+    kill(getpid(), SIGSTOP);
+    if (owner) __atomic_fetch_add(command.stopped_ns, farm_now_ns() - now_ns, __ATOMIC_RELAXED);
+    if (owner && command.guardian) kill(command.guardian, SIGUSR2);
+    errno = saved;
+}
+
+// Executes this program again with its mark, unless it has one.
+static void mark_process(char **argv) {
+    const char *outer = getenv(MARK), *last = outer ? strrchr(outer, '.') : NULL;
+    uint64_t id = 0;
+    if (last && atoi(last + 1) == getpid()) return;
+    char *value = malloc((outer ? strlen(outer) : 0) + 64);
+    if (!value || getrandom(&id, sizeof id, 0) != sizeof id) abort();
+    sprintf(value, "%s%s%016llx.%d", outer ? outer : "", outer ? "/" : "", (unsigned long long)id, (int)getpid());
+    if (!setenv(MARK, value, 1)) execv("/proc/self/exe", argv);
+    farm_log_warn("cannot start again by /proc/self/exe (%s): processes of environments may stay after the end",
+                  strerror(errno));
+    free(value);
+}
+
+void farm_guardian_start(char **argv) {
+    static const int stops[] = {SIGTSTP, SIGTTIN, SIGTTOU};
+    struct sigaction action = {.sa_handler = stop, .sa_flags = SA_RESTART}, before;
+    mark_process(argv);
+    prctl(PR_SET_NAME, "farm"); // else "exe"
+    void *shared = mmap(NULL, sizeof(uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) abort();
+    farm_stopped_ns = command.stopped_ns = shared;
+    command.owner = getpid();
+    command.guardian = fork();
+    if (command.guardian == 0) become_guardian(argv, command.owner);
+    if (command.guardian < 0) {
+        command.guardian = 0;
+        farm_log_warn("no guardian (%s): processes of environments may stay after the end", strerror(errno));
+    }
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++)
+        if (!sigaction(stops[i], NULL, &before) && before.sa_handler != SIG_IGN) sigaction(stops[i], &action, NULL);
+    atexit(farm_guardian_end);
+}
+
+void farm_guardian_end(void) {
+    if (getpid() != command.owner || !command.guardian) return;
+    kill(command.guardian, SIGQUIT);
+    kill(command.guardian, SIGCONT);
+    while (waitpid(command.guardian, NULL, 0) < 0 && errno == EINTR) continue;
+    command.guardian = 0;
+}

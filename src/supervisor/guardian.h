@@ -1,0 +1,20 @@
+// The guardian: a small process beside each command that starts processes. It outlives the command, killed in any way,
+// and ends what is left of it; at Ctrl-Z it stops and continues all of it. Processes of the command carry its mark: an
+// element of the environment variable FARM_RUN, from their last exec, so the command starts itself again with it. The
+// value is a path: commands that a command starts add theirs behind it.
+//
+// Not found: a process of another user, and one whose environment was emptied (by env={} or setproctitle) and that
+// became a child of process 1 before the guardian saw it.
+#ifndef FARM_SUPERVISOR_GUARDIAN_H
+#define FARM_SUPERVISOR_GUARDIAN_H
+
+// At the start of a program, before it has threads or opens files: marks the process by executing it again, then forks
+// its guardian, which ends with it, and takes SIGTSTP, SIGTTIN and SIGTTOU over: they stop all processes of the
+// command, and farm_now_ns() leaves out the time until SIGCONT. Without /proc: a warning, and no process is found.
+void farm_guardian_start(char **argv);
+
+// At the end; also called by exit(3). Ends all other processes that carry the mark: SIGTERM, 2 s later SIGKILL, one
+// line on stderr with their names; another names segments in /dev/shm that they leave. Returns when they are gone.
+void farm_guardian_end(void);
+
+#endif
