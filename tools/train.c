@@ -613,7 +613,7 @@ int farm_cmd_train(int argc, char **argv) {
     static struct options options; // has a recipe: too large for a small stack
     const struct farm_cli_flag flags[] = {
         {"recipe", FARM_CLI_STRING, &options.recipe_file, "FILE",
-         "recipe (YAML) over the one shipped for the environment"},
+         "recipe (YAML) over the one shipped for the environment (--base none: over nothing)"},
         {"run", FARM_CLI_STRING, &options.run, "DIR", "the run's folder (default: runs/<env>-<date>-<n>)"},
         {"resume", FARM_CLI_BOOL, &options.resume, NULL,
          "continues from the last checkpoint of --run DIR, with its recipe"},

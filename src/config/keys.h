@@ -23,6 +23,9 @@ KEY(LIST, obs_drop, "none", .uses = EVAL | FPS | BRIDGE | POLICY,
 KEY(LIST, wrap, "none", .uses = EVAL | FPS | BRIDGE | POLICY,
     .help = "gym/*: PACKAGE:WRAPPER around each environment, or PACKAGE:WRAPPER(ARGUMENT=VALUE, ...); repeatable, the "
             "first one innermost. Never taken from another machine: a node names its own")
+KEY(TEXT, base, "auto", .choices = "auto|none", .uses = FPS,
+    .help = "what lies under --recipe FILE: the recipe shipped for the environment and the algorithm, or nothing; a "
+            "shipped FILE stands alone")
 KEY(INT, seed, "1", .most = 9e15, .uses = EVAL | FPS, .help = "seed of all random numbers")
 KEY(INT, frames, "0", .most = 9e15,
     .help = "ends at this number of frames, all sessions of the run together; a frame is one of the simulator: agent "

@@ -388,6 +388,8 @@ static enum farm_status check_families(const struct farm_recipe *recipe, struct 
 enum farm_status farm_recipe_vary(struct farm_recipe *recipe, bool continuous, struct farm_error *err) {
     if (!continuous || !recipe->continuous[0]) return FARM_OK;
     const enum farm_status status = farm_recipe_load(recipe, FARM_LAYER_SHIPPED, recipe->continuous, err);
+    const size_t used = strlen(recipe->under);
+    if (used) snprintf(recipe->under + used, sizeof recipe->under - used, " and %s", recipe->continuous);
     recipe->continuous[0] = 0;
     return status ? status : farm_recipe_settle(recipe, err);
 }
@@ -563,6 +565,22 @@ bool farm_recipe_shipped(const char *folder, const char *env, const char *algo, 
         return !continuous || (k % 2 && name_file(folder, name, length, "_continuous", of, path, path_bytes));
     }
     return false;
+}
+
+char *farm_recipe_shipped_keys(const struct farm_recipe *recipe, char *text, size_t text_bytes) {
+    char value[FARM_RECIPE_PATH_BYTES];
+    const struct farm_recipe_key *key;
+    size_t used = 0;
+    text[0] = 0;
+    for (size_t i = 0; (key = farm_recipe_key_at(recipe, i)) && used < text_bytes; i++)
+        if (recipe->layers[i] == FARM_LAYER_SHIPPED && farm_recipe_counts(recipe, i) &&
+            strcmp(farm_recipe_value(recipe, i, value, sizeof value), key->default_text) != 0)
+            used += (size_t)snprintf(text + used, text_bytes - used, "%s%s: %s", used ? ", " : "", key->name, value);
+    for (size_t i = 0; i < recipe->option_count && used < text_bytes; i++)
+        if (recipe->options[i].layer == FARM_LAYER_SHIPPED)
+            used += (size_t)snprintf(text + used, text_bytes - used, "%senv.%s: %s", used ? ", " : "",
+                                     recipe->options[i].key, recipe->options[i].value);
+    return text;
 }
 
 static void print_key(const struct farm_recipe_key *key, bool with_default) {

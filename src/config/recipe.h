@@ -99,6 +99,7 @@ struct farm_recipe {
     struct farm_recipe_option options[FARM_RECIPE_OPTIONS_MAX];
     size_t option_count;
     char continuous[FARM_RECIPE_PATH_BYTES + 128]; // the shipped recipe for continuous actions; "": none, or it is read
+    char under[2 * FARM_RECIPE_PATH_BYTES + 272];  // the shipped recipes that lie under a file; "": none
     farm_recipe_families *families;                // NULL: none
     double values[FARM_RECIPE_FAMILY_KEYS_MAX];    // values of the families' keys, family after family
     uint8_t layers[FARM_RECIPE_KEYS_MAX];          // enum farm_recipe_layer that set each key, in key_at's order
@@ -165,6 +166,10 @@ bool farm_recipe_shipped(const char *folder, const char *env, const char *algo, 
 
 // Lays the recipe for continuous actions over a settled one, once, and settles it again. Errors: those of load, settle.
 enum farm_status farm_recipe_vary(struct farm_recipe *recipe, bool continuous, struct farm_error *err);
+
+// The keys to which shipped recipes alone give other values than the defaults, "key: value, ...", into text ("": none).
+// Returns text.
+char *farm_recipe_shipped_keys(const struct farm_recipe *recipe, char *text, size_t text_bytes);
 
 // Prints the keys of a use on stdout, a part of --help; FARM_USE_TRAIN: all, with their defaults.
 void farm_recipe_print_help(const struct farm_recipe *recipe, enum farm_recipe_use use);

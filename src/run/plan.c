@@ -111,6 +111,13 @@ static void warn_without_effect(const struct farm_run_plan *plan) {
                       cpu ? "" : "; the learner requests CUDA's first one");
 }
 
+static void log_base(const struct farm_recipe *recipe) {
+    char keys[640];
+    if (recipe->under[0] && farm_recipe_shipped_keys(recipe, keys, sizeof keys)[0])
+        farm_log_info("--recipe lies over %s, which sets %s. `base: none` in the file, or --base none, leaves it out",
+                      recipe->under, keys);
+}
+
 static enum farm_status choose_net(struct farm_run_plan *plan, struct farm_error *err) {
     struct farm_error why;
     const enum farm_status status = farm_run_trains(&plan->env.spec, &plan->recipe, &plan->io, &why);
@@ -522,6 +529,7 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
     if (!status) status = farm_algo_plan_make(&plan->algo, &plan->passes, err);
     if (!status) status = place_workers(plan, request->play.games, err);
     if (status) return status;
+    if (!plan->quiet) log_base(&plan->recipe);
     if (!plan->quiet) log_plan(plan);
     if (!plan->quiet && !plan->responder.body && !request->play.games) log_rewards(&plan->recipe);
     warn_without_effect(plan);

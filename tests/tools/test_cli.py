@@ -115,6 +115,19 @@ class Documents(Cli):
         played = self.farm("eval", "r-Pendulum-v1", "--episodes", "1")  # a checkpoint has its head
         self.assertEqual(played.returncode, 0, played.stderr)
 
+    def test_names_the_shipped_recipe_under_a_file_or_leaves_it_out(self):
+        (self.folder / "mine.yaml").write_text("lr: 0.5\n")
+        (self.folder / "alone.yaml").write_text("lr: 0.5\nbase: none\n")
+        shipped = str(SOURCE / "recipes/native_recall.yaml")
+        for recipe, under, unroll in (("mine.yaml", True, 10), ("alone.yaml", False, 20), (shipped, False, 33)):
+            with self.subTest(recipe):
+                run = f"r{unroll}"
+                said = self.farm("train", "--env", "native/catch", "--recipe", recipe, "--frames", "1", "--run", run).stderr
+                found = re.search(r"lies over \S+/native_catch.yaml, which sets .*\bunroll: 10, batch: 32,", said)
+                self.assertEqual((bool(found), "lies over" in said), (under, under), said)
+                held = (self.folder / run / "recipe.yaml").read_text()
+                self.assertTrue(f"\nunroll: {unroll}\n" in held and "base: none\n" in held, held)
+
     def test_topo_knows_the_flags_of_train(self):
         machine = ("--synthetic", "pack:2 [numa(memory=384GB)] l3:2 core:4 pu:2", "--device", "cpu")
         plan = json.loads(self.farm("topo", *machine, "--train-threads", "3", "--no-numa", "--json").stdout)["plan"]

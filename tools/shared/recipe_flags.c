@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "algo/registry.h"
 #include "base/paths.h"
@@ -72,17 +73,47 @@ bool farm_read_recipe_flags(const struct farm_cli *cli, enum farm_recipe_use use
     return farm_read_flags(&whole, argc, argv, word, exit_status);
 }
 
+static bool is_same_file(const char *a, const char *b) {
+    struct stat first, second;
+    return !stat(a, &first) && !stat(b, &second) && first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
+// Finds the shipped recipe (path, "": none) for the environment and the algorithm of `recipe`, over which `file` (NULL:
+// none) lies, and the one for continuous actions. *file becomes NULL if it is this shipped recipe.
+static enum farm_status find_base(struct farm_recipe *recipe, const char **file, char *path, size_t path_bytes,
+                                  struct farm_error *err) {
+    char folder[FARM_RUN_PATH_MAX], twin[2 * FARM_RUN_PATH_MAX];
+    struct farm_recipe named = *recipe; // with the file's environment and algorithm
+    enum farm_status status = *file ? farm_recipe_load(&named, FARM_LAYER_FILE, *file, err) : FARM_OK;
+    path[0] = recipe->continuous[0] = 0;
+    if (status) return status;
+    status = farm_path_recipes(folder, sizeof folder, err);
+    if (status == FARM_E_PERMISSION) return farm_fail_in(err, status, "shipped recipes");
+    if (status || strcmp(named.base, "none") == 0) return FARM_OK;
+    if (!farm_recipe_shipped(folder, named.env, named.algo, false, path, path_bytes)) path[0] = 0;
+    if (*file) {
+        const char *slash = strrchr(*file, '/');
+        snprintf(twin, sizeof twin, "%s/%s", folder, slash ? slash + 1 : *file);
+        if (is_same_file(*file, path))
+            *file = NULL;
+        else if (is_same_file(*file, twin))
+            path[0] = 0;
+    }
+    if (!path[0] ||
+        !farm_recipe_shipped(folder, named.env, named.algo, true, recipe->continuous, sizeof recipe->continuous))
+        recipe->continuous[0] = 0;
+    return FARM_OK;
+}
+
 enum farm_status farm_recipe_flags_settle(struct farm_recipe *recipe, const char *file, const char *base,
                                           struct farm_error *err) {
-    char path[FARM_RUN_PATH_MAX + 64], folder[FARM_RUN_PATH_MAX];
-    enum farm_status status = file ? farm_recipe_load(recipe, FARM_LAYER_FILE, file, err) : FARM_OK;
-    const enum farm_status shipped = base || status ? FARM_E_NOT_FOUND : farm_path_recipes(folder, sizeof folder, err);
-    if (shipped == FARM_E_PERMISSION) return farm_fail_in(err, shipped, "shipped recipes");
-    if (!shipped &&
-        !farm_recipe_shipped(folder, recipe->env, recipe->algo, true, recipe->continuous, sizeof recipe->continuous))
-        recipe->continuous[0] = 0;
-    if (!shipped && farm_recipe_shipped(folder, recipe->env, recipe->algo, false, path, sizeof path)) base = path;
+    char path[FARM_RUN_PATH_MAX + 64] = "";
+    enum farm_status status = base ? FARM_OK : find_base(recipe, &file, path, sizeof path, err);
+    if (!status && file) status = farm_recipe_load(recipe, FARM_LAYER_FILE, file, err);
+    if (!base && path[0]) base = path;
     if (!status && base) status = farm_recipe_load(recipe, FARM_LAYER_SHIPPED, base, err);
+    snprintf(recipe->under, sizeof recipe->under, "%s", file ? path : "");
+    snprintf(recipe->base, sizeof recipe->base, "none"); // it is whole now
     return status ? status : farm_recipe_settle(recipe, err);
 }
 

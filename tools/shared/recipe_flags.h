@@ -15,7 +15,8 @@ bool farm_read_recipe_flags(const struct farm_cli *cli, enum farm_recipe_use use
                             const char **word, struct farm_recipe *recipe, int *exit_status);
 
 // Puts the weaker layers under the flags: `file` (NULL: none), then `base`, a run's own recipe (NULL: the one shipped
-// for the environment, if there is one); then settles the recipe.
+// for the environment, if there is one, the key `base` is not none, and `file` is not another shipped one); then
+// settles the recipe, whose `base` becomes none: it needs nothing under it.
 enum farm_status farm_recipe_flags_settle(struct farm_recipe *recipe, const char *file, const char *base,
                                           struct farm_error *err);
 
