@@ -62,7 +62,7 @@ def explain(package, id, failed):
         return f"{text}{actor.place_of(failed, own=True)} (install packages in {sys.prefix})"
     if unknown or near:
         return f"{re.split(r'[.] (?:Did|Have) you', text)[0].rstrip('.')}; {near or 'gym/PACKAGE:ID imports PACKAGE first'}"
-    needed = re.findall(r"'(\w+)'", text.partition(" required positional argument")[2].partition(" was raised")[0])
+    needed = re.search(r" required positional arguments?: (.*) was raised from the environment creator", text)
     if needed:
-        return f"{text} (its arguments are options: {' '.join(f'--env.{name} VALUE' for name in needed)})"
+        return f"{text} (its arguments are options: {' '.join('--env.' + name + ' VALUE' for name in needed[1].split(chr(39))[1::2])})"
     return actor.describe_error(failed) if not text or actor.place_of(failed, own=True) else text
