@@ -187,7 +187,7 @@ static bool parse_action(PyObject *object, struct farm_action_spec *action) {
 
 PyObject *module_create(PyObject *module, PyObject *args, PyObject *keywords) {
     static char *names[] = {"lanes", "width", "steps", "obs", "actions", "frames_per_step", NULL};
-    struct farm_ring_spec spec = {.env = {.frames_per_step = 1}};
+    struct farm_ring_spec spec = {.env = {.frames_per_step = 1, .agents = 1}};
     PyObject *obs, *actions;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "IIIOO|I", names, &spec.lanes, &spec.width, &spec.steps, &obs,
                                      &actions, &spec.env.frames_per_step))

@@ -32,7 +32,8 @@ static int tally_spec(const struct farm_env_config *config, struct farm_env_spec
     *spec = (struct farm_env_spec){.obs_count = 1,
                                    .obs[0] = {.name = "tally", .dtype = FARM_I32, .rank = 1, .dims = {4}},
                                    .action = {.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {1000}},
-                                   .frames_per_step = 1};
+                                   .frames_per_step = 1,
+                                   .agents = 1};
     return 0;
 }
 static void *tally_create(const struct farm_env_config *config, char *error, size_t error_bytes) {

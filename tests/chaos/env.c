@@ -19,7 +19,7 @@ struct chaos_game {
 static int chaos_spec(const struct farm_env_config *config, struct farm_env_spec *out, char *error,
                       size_t error_bytes) {
     const struct chaos_shape *shape = &chaos_shared_of_process()->shape;
-    *out = (struct farm_env_spec){.obs_count = 1, .frames_per_step = 1};
+    *out = (struct farm_env_spec){.obs_count = 1, .frames_per_step = 1, .agents = 1};
     out->obs[0] = (struct farm_field_spec){
         .name = "payload", .dtype = FARM_U8, .rank = 2, .dims = {shape->height, shape->row_bytes}};
     out->action = (struct farm_action_spec){.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {CHAOS_ACTIONS}};

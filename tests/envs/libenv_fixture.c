@@ -88,7 +88,7 @@ static void deform_spaces(struct fixture *own) {
     if (!strcmp(shape, "byte_actions")) action->dtype = FARM_U8;
     if (!strcmp(shape, "actions_from_1")) action->low.i32 = 1;
     if (!strcmp(shape, "all_actions")) action->high.i32 = INT32_MAX;
-    if (!strcmp(shape, "wide_actions")) *action = tensor("action", LIBENV_REAL, FARM_F32, 1, 33);
+    if (!strcmp(shape, "wide_actions")) *action = tensor("action", LIBENV_REAL, FARM_F32, 1, 129);
 }
 
 static void read_option(struct fixture *own, const struct libenv_option *option) {

@@ -223,7 +223,7 @@ Test(envs, libenv_refuses_absurd_spaces) {
         {"byte_actions", "dtype uint8"},
         {"actions_from_1", "from 1 to 6"},
         {"all_actions", "from 0 to 2147483647"},
-        {"wide_actions", "actions of 33 numbers"},
+        {"wide_actions", "actions of 129 numbers"},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         struct config config;
