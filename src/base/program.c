@@ -1,6 +1,7 @@
 // See program.h.
 #include "base/program.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -21,19 +22,33 @@
 
 enum { TEXT_BYTES_MAX = 1 << 20, LOOK_MS = 100, END_S = 10, PLACE_S = 5, TRIES = 3 };
 
+// One by one if a kernel before 5.9 or a container's filter refuses close_range.
+void farm_program_close(unsigned first, unsigned last) {
+    if (first > last || close_range(first, last, 0) == 0) return;
+    DIR *open_ones = opendir("/proc/self/fd");
+    if (!open_ones) _exit(127);
+    for (const struct dirent *entry; (entry = readdir(open_ones));) {
+        unsigned fd = (unsigned)strtoul(entry->d_name, NULL, 10);
+        if (fd >= first && fd <= last && (int)fd != dirfd(open_ones)) close((int)fd);
+    }
+    closedir(open_ones);
+}
+
+bool farm_program_ended(pid_t pid) {
+    siginfo_t state = {0};
+    return waitid(P_PID, (id_t)pid, &state, WEXITED | WNOHANG | WNOWAIT) < 0 || state.si_pid == pid;
+}
+
 bool farm_program_await(pid_t pid, double limit_s, int *ended) {
     const uint64_t deadline_ns = farm_now_ns() + (uint64_t)(limit_s * 1e9);
-    struct pollfd watched = {.fd = pidfd_open(pid, 0), .events = POLLIN};
-    int ready = 0;
-    for (uint64_t now; watched.fd >= 0 && ready <= 0 && (now = farm_now_ns()) < deadline_ns;) {
-        ready = poll(&watched, 1, (int)((deadline_ns - now) / 1000000u) + 1);
-        if (ready < 0 && errno != EINTR) break;
-    }
+    struct pollfd watched = {.fd = pidfd_open(pid, 0), .events = POLLIN}; // refused: LOOK_MS at most pass unseen
+    bool in_time;
+    while (!(in_time = farm_program_ended(pid)) && farm_now_ns() < deadline_ns) poll(&watched, 1, LOOK_MS);
     if (watched.fd >= 0) close(watched.fd);
     kill(pid, SIGKILL);
     kill(-pid, SIGKILL); // before it is reaped, while the number is still valid
     while (waitpid(pid, ended, 0) < 0 && errno == EINTR) continue;
-    return ready > 0;
+    return in_time;
 }
 
 enum farm_status farm_program_call(const char *what, bool (*body)(const void *context, void *result),
@@ -127,14 +142,9 @@ static enum farm_status read_all(const struct farm_program *program, pid_t pid, 
 // SIGTERM lets it end its workers; SIGKILL follows if it does not end. The caller waits for it.
 static void end(pid_t pid) {
     const uint64_t deadline_ns = farm_now_ns() + (uint64_t)END_S * 1000000000u;
-    siginfo_t state;
     kill(pid, SIGTERM);
-    do {
-        state.si_pid = 0;
-        if (waitid(P_PID, (id_t)pid, &state, WEXITED | WNOHANG | WNOWAIT) == 0 && state.si_pid == pid) return;
-        poll(NULL, 0, LOOK_MS);
-    } while (farm_now_ns() < deadline_ns);
-    kill(pid, SIGKILL);
+    while (!farm_program_ended(pid) && farm_now_ns() < deadline_ns) poll(NULL, 0, LOOK_MS);
+    if (!farm_program_ended(pid)) kill(pid, SIGKILL);
 }
 
 // *killed_by: the signal that it died of.

@@ -35,6 +35,12 @@ enum farm_status farm_program_call(const char *what, bool (*body)(const void *co
                                    const void *context, bool quiet, double limit_s, void *result, size_t bytes,
                                    struct farm_error *err);
 
+// In a child: closes descriptors first to last, both included.
+void farm_program_close(unsigned first, unsigned last);
+
+// Whether a child of this process has ended; the caller still has to wait for it.
+bool farm_program_ended(pid_t pid);
+
 // Waits for the end of a child of this process, at most until limit_s are over; kills it then, and what is left of its
 // process group. *ended as of waitpid(2). False: it had not ended in time.
 bool farm_program_await(pid_t pid, double limit_s, int *ended);

@@ -69,7 +69,7 @@ static void isolate_child(const struct request *request, pid_t parent) {
     dup2(null, STDIN_FILENO);
     dup2(request->errors, STDOUT_FILENO);
     dup2(request->errors, STDERR_FILENO);
-    close_range(STDERR_FILENO + 1, ~0u, 0);
+    farm_program_close(STDERR_FILENO + 1, ~0u);
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
 }
 

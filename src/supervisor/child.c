@@ -1,7 +1,6 @@
 // See child.h.
 #include "supervisor/child.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <numaif.h>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/program.h"
 
 enum { EXIT_NOT_STARTED = 127 };
 
@@ -34,18 +34,6 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// One by one if a kernel before 5.9 or a container's filter refuses close_range.
-void farm_child_close(unsigned first, unsigned last) {
-    if (first > last || close_range(first, last, 0) == 0) return;
-    DIR *open_ones = opendir("/proc/self/fd");
-    if (!open_ones) _exit(EXIT_NOT_STARTED);
-    for (const struct dirent *entry; (entry = readdir(open_ones));) {
-        unsigned fd = (unsigned)strtoul(entry->d_name, NULL, 10);
-        if (fd >= first && fd <= last && (int)fd != dirfd(open_ones)) close((int)fd);
-    }
-    closedir(open_ones);
-}
-
 // Closes everything above 2 but the descriptors to keep, and lets those survive exec.
 static void close_others(const struct farm_worker_spec *spec) {
     unsigned next = STDERR_FILENO + 1;
@@ -55,11 +43,11 @@ static void close_others(const struct farm_worker_spec *spec) {
     qsort(keep, spec->keep_count, sizeof *keep, ascending);
     for (size_t i = 0; i < spec->keep_count; i++) {
         if (keep[i] < (int)next) continue;
-        farm_child_close(next, (unsigned)keep[i] - 1);
+        farm_program_close(next, (unsigned)keep[i] - 1);
         if (spec->argv) fcntl(keep[i], F_SETFD, 0);
         next = (unsigned)keep[i] + 1;
     }
-    farm_child_close(next, ~0u);
+    farm_program_close(next, ~0u);
     free(keep);
 }
 

@@ -11,7 +11,4 @@
 _Noreturn void farm_child_become(const struct farm_worker_spec *spec, pid_t parent, int output_fd,
                                  const sigset_t *mask);
 
-// In any child: closes descriptors first to last, both included.
-void farm_child_close(unsigned first, unsigned last);
-
 #endif

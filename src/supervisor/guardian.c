@@ -19,8 +19,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/program.h"
 #include "base/time.h"
-#include "supervisor/child.h"
 
 enum { TICK_MS = 500, LOOK_MS = 20, TERM_MS = 2000, KILL_MS = 5000, QUIET_LOOKS = 2 };
 enum { FILE_BYTES = 8 << 20, NAMES_BYTES = 400, PIDS_MAX = 4096 };
@@ -184,7 +184,7 @@ static _Noreturn void become_guardian(char **argv, pid_t parent) {
     const int null = open("/dev/null", O_RDWR);
     dup2(null, STDIN_FILENO);
     dup2(null, STDOUT_FILENO);
-    farm_child_close(STDERR_FILENO + 1, ~0u);
+    farm_program_close(STDERR_FILENO + 1, ~0u);
     guardian.parent = parent;
     guardian.file = malloc(FILE_BYTES); // touched as far as it is needed
     guardian.mark = malloc(sizeof MARK + strlen(getenv(MARK)) + 1);

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/pidfd.h>
 #include <sys/signalfd.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -300,6 +301,19 @@ static uint64_t progress_of(const struct farm_supervisor *supervisor, const stru
     return supervisor->config.progress(supervisor->config.context, (size_t)(worker - supervisor->workers));
 }
 
+static enum farm_status fail_pidfd(const struct worker *worker, struct farm_error *err) {
+    struct utsname system = {.release = "?"};
+    if (errno != ENOSYS && errno != EPERM)
+        return farm_fail_errno(err, FARM_E_LIMIT, "%s: pidfd_open", worker->spec.name);
+    uname(&system);
+    return farm_fail(
+        err, FARM_E_UNSUPPORTED,
+        "%s: the system refuses pidfd_open, which needs Linux 5.4 or later (this is %s); if it is newer, a "
+        "container's seccomp profile refuses it: use a newer container engine (Docker 20.10, libseccomp "
+        "2.5) or --security-opt seccomp=unconfined",
+        worker->spec.name, system.release);
+}
+
 static enum farm_status start_worker(struct farm_supervisor *supervisor, struct worker *worker,
                                      struct farm_error *err) {
     if (supervisor->config.before_start && !worker->prepared)
@@ -322,7 +336,7 @@ static enum farm_status start_worker(struct farm_supervisor *supervisor, struct 
     close(output[1]);
     int pidfd = status ? -1 : pidfd_open(pid, 0);
     if (!status && pidfd < 0) {
-        status = farm_fail_errno(err, FARM_E_LIMIT, "%s: pidfd_open", worker->spec.name);
+        status = fail_pidfd(worker, err);
         kill(pid, SIGKILL);
         waitpid(pid, NULL, 0);
     }

@@ -275,6 +275,17 @@ Test(supervisor, an_expendable_worker_that_cannot_be_started_again_is_tried_and_
     }
 }
 
+static int refuse_pidfd(pid_t pid, unsigned flags) {
+    errno = ENOSYS;
+    return -1;
+}
+
+Test(supervisor, names_the_kernel_that_it_needs) {
+    farm_faults_replace("pidfd_open", (void (*)(void))refuse_pidfd);
+    cr_assert_eq(run_to_its_end(MAKE((struct farm_supervisor_config){0}, .body = live_on)), FARM_E_UNSUPPORTED);
+    cr_assert(strstr(run_err.message, "Linux 5.4 or later"), "%s", run_err.message);
+}
+
 // ---- a worker that is faster than its supervisor ----
 
 static int step_and_die(void *context, struct farm_error *err) {

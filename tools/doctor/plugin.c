@@ -98,7 +98,8 @@ static int await_child(struct doctor *doctor, pid_t pid) {
     int status = 0;
     bool hung = false;
     struct pollfd child = {.fd = pidfd_open(pid, 0), .events = POLLIN};
-    while (child.fd >= 0 && !hung && poll(&child, 1, POLL_MS) <= 0) {
+    while (!hung && !farm_program_ended(pid)) {
+        poll(&child, 1, POLL_MS);
         const uint64_t calls = farm_load_relaxed(&doctor->report->calls), now_ns = farm_now_ns();
         if (calls != seen) seen = calls, since_ns = now_ns;
         hung = now_ns - since_ns > limit_ns;
