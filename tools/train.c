@@ -17,6 +17,7 @@
 #include "report/sink.h"
 #include "run/checkpoints.h"
 #include "run/run.h"
+#include "tools/seeds.h"
 #include "tools/shared/command.h"
 #include "tools/shared/recipe_flags.h"
 
@@ -29,6 +30,8 @@ struct options {
     const char *listen, *key, *engine;
     bool insecure;
     int64_t expect_actors, bridges;
+    const char *seeds;
+    int64_t parallel;
 };
 
 // The recipe as metadata of every checkpoint, so that a checkpoint alone shows how it was made.
@@ -609,8 +612,18 @@ static enum farm_status check_listen(const struct options *options, struct farm_
                      options->listen);
 }
 
+static enum farm_status check_seeds(const struct options *options, struct farm_error *err) {
+    if (!options->seeds && options->parallel != 1)
+        return farm_fail(err, FARM_E_USAGE, "--parallel goes with --seeds LIST");
+    if (options->seeds && (options->listen || farm_recipe_set_by(&options->recipe, "seed", FARM_LAYER_FLAG)))
+        return farm_fail(err, FARM_E_USAGE, "--seeds goes neither with --seed nor with --listen");
+    if (options->seeds && options->resume && !options->run)
+        return farm_fail(err, FARM_E_USAGE, "--resume needs --run DIR, whose seeds shall go on");
+    return FARM_OK;
+}
+
 int farm_cmd_train(int argc, char **argv) {
-    static struct options options; // has a recipe: too large for a small stack
+    static struct options options = {.parallel = 1}; // has a recipe: too large for a small stack
     const struct farm_cli_flag flags[] = {
         {"recipe", FARM_CLI_STRING, &options.recipe_file, "FILE",
          "recipe (YAML) over the one shipped for the environment (--base none: over nothing)"},
@@ -619,6 +632,9 @@ int farm_cmd_train(int argc, char **argv) {
          "continues from the last checkpoint of --run DIR, with its recipe"},
         {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document on stdout at the end"},
         {"quiet", FARM_CLI_BOOL, &options.quiet, NULL, "no progress and no plan on stderr"},
+        {"seeds", FARM_CLI_STRING, &options.seeds, "LIST",
+         "trains each of these seeds, 1,2,3 or 1-3, in DIR/seed-N, one after another; one table at the end"},
+        {"parallel", FARM_CLI_INT, &options.parallel, "N", "seeds side by side, on equal parts of the CPUs [1]"},
         {"listen", FARM_CLI_STRING, &options.listen, "ADDR:PORT",
          "other machines' actors may join here (farm bridge); port 0: any. DIR/bridge.addr holds the address"},
         {"key", FARM_CLI_STRING, &options.key, "FILE", "the key that a node needs to join (farm bridge keygen FILE)"},
@@ -634,6 +650,7 @@ int farm_cmd_train(int argc, char **argv) {
         .program = "farm train",
         .synopsis =
             "[--env E] [--frames N] [--seconds S] [--recipe FILE] [--run DIR [--resume]] [--json] [--KEY VALUE ...]\n"
+            "       farm train ... --seeds 1,2,3 [--parallel N]\n"
             "       farm train ... --listen ADDR:PORT --key FILE [--actors 0] [--expect-actors N]",
         .about =
             "Trains an agent: actor processes step environments, the learner answers and trains from\n"
@@ -650,6 +667,7 @@ int farm_cmd_train(int argc, char **argv) {
         .examples = "  farm train                                    a small Breakout, for a minute\n"
                     "  farm train --env native/catch --frames 500k --seed 3 --json\n"
                     "  farm train --env ale/Pong --seconds 600 --lr 4e-4\n"
+                    "  farm train --env native/catch --seeds 1-5 --parallel 2\n"
                     "  farm train --csv                              writes metrics.csv beside metrics.jsonl\n"
                     "  farm train --env ale/Pong --eval-every 1M       also plays checkpoints: evals.jsonl\n"
                     "  farm train --run runs/ale_Pong-20260101-1 --resume\n"
@@ -662,6 +680,16 @@ int farm_cmd_train(int argc, char **argv) {
     if (!farm_read_recipe_flags(&cli, FARM_USE_TRAIN, argc, argv, NULL, &options.recipe, &exit_status))
         return exit_status;
     enum farm_status status = check_listen(&options, &err);
-    if (!status) status = load_layers(&options, &err);
+    if (!status) status = check_seeds(&options, &err);
+    if (!status && !(options.seeds && options.resume)) status = load_layers(&options, &err);
+    const struct farm_seeds_request seeds = {.list = options.seeds,
+                                             .env = options.recipe.env,
+                                             .run = options.run,
+                                             .parallel = options.parallel,
+                                             .json = options.json,
+                                             .quiet = options.quiet,
+                                             .argc = argc,
+                                             .argv = argv};
+    if (!status && options.seeds) return farm_train_seeds(&seeds);
     return status ? farm_report_error(cli.program, &err) : run_command(&options);
 }

@@ -63,7 +63,7 @@ bool farm_run_dir_of_checkpoint(const char *checkpoint, char *run_path, size_t r
 
 // ---- the folder ----
 
-static enum farm_status make_default(const char *env, char *path, size_t path_bytes, struct farm_error *err) {
+enum farm_status farm_run_dir_make(const char *env, char *path, size_t path_bytes, struct farm_error *err) {
     enum farm_status status = farm_folder_make("runs", err);
     if (status) return status;
     char name[64], date[16];
@@ -139,7 +139,7 @@ enum farm_status farm_run_dir_open(const char *path, const char *env, bool resum
     *out = (struct farm_run_dir){.lock_fd = -1};
     if (!path && resume) return farm_fail(err, FARM_E_USAGE, "--resume needs --run DIR: which run shall go on?");
     enum farm_status status =
-        path ? check_path(path, resume, err) : make_default(env, out->path, sizeof out->path, err);
+        path ? check_path(path, resume, err) : farm_run_dir_make(env, out->path, sizeof out->path, err);
     if (status) return status;
     if (path) snprintf(out->path, sizeof out->path, "%s", path);
     if ((status = lock(out, err))) return status;

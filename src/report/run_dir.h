@@ -23,6 +23,9 @@ struct farm_run_dir {
 enum farm_status farm_run_dir_open(const char *path, const char *env, bool resume, struct farm_run_dir *out,
                                    struct farm_error *err);
 
+// Makes a new folder runs/<env>-<date>-<n> below the working directory, and names it.
+enum farm_status farm_run_dir_make(const char *env, char *path, size_t path_bytes, struct farm_error *err);
+
 // Unlocks; the folder stays. Safe on a zeroed-and-closed one (lock_fd -1).
 void farm_run_dir_close(struct farm_run_dir *dir);
 

@@ -278,6 +278,28 @@ class Training(Cli):
         self.assertIn("2 games: mean return", result.stdout)
         self.assertEqual(list(self.folder.glob("d.*")), [])
 
+    @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "seeds side by side need two CPUs")
+    def test_seeds_train_side_by_side_end_by_a_signal_and_go_on(self):
+        (self.folder / "r").mkdir()
+        (self.folder / "r/seed-2").touch()  # a seed that fails
+        command = ("train", "--env", "native/catch", "--run", "r", "--json", "--seeds", "1-2,7", "--parallel=2")
+        process = self.start_logged(*command, "--seconds", "60", *FAST_METRICS)
+        self.assertTrue(wait_until(lambda: (self.folder / "r/seed-7/metrics.jsonl").exists() and (self.folder / "r/seed-7/metrics.jsonl").stat().st_size))
+        process.send_signal(signal.SIGTERM)
+        ended = json.loads(process.communicate(timeout=30)[0])
+        self.assertEqual((process.returncode, ended["interrupted"]), (1, True), self.said())
+        self.assertRegex(self.said(), r"(?m)^(seed 2: )?farm train: --run: r/seed-2 is a file")
+        (self.folder / "r/seed-2").unlink()
+        more = max(seed.get("frames", 0) for seed in ended["seeds"]) + 5000
+        went_on = self.farm(*[word.replace("1-2", "1") for word in command], "--resume", "--frames", str(more))
+        self.assertEqual(went_on.returncode, 0, went_on.stderr)
+        document = json.loads(went_on.stdout)
+        first, last = document["seeds"]
+        self.assertEqual([(seed["seed"], seed["run_dir"]) for seed in document["seeds"]], [(1, "r/seed-1"), (7, "r/seed-7")])
+        self.assertGreater(last["frames"], ended["seeds"][2]["frames"])
+        self.assertAlmostEqual(document["return_mean"], (first["return_mean"] + last["return_mean"]) / 2)
+        self.has_documented_keys(first, "t", without=(*("nodes",), *(() if "resumed_frames" in first else ())))
+
     def test_seconds_end_a_run(self):
         keys = ("--optimiser", "adam", "--rmsprop-decay", "0.9", "--lr", "1e-3", "--lr-end", "1e-5")
         run = self.farm("train", "--env", "native/catch", "--seconds", "0.5", "--json", "--quiet", *keys)
