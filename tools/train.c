@@ -553,7 +553,6 @@ static enum farm_status run_training(struct training *training, struct farm_erro
                                                         .expect = (uint32_t)options->expect_actors,
                                                         .bridges = (uint32_t)options->bridges,
                                                         .engine = options->engine}};
-    if (options->quiet) farm_log_set_level(FARM_LOG_WARN);
     enum farm_status status = farm_run_make(run, &request, err);
     if (!status && options->insecure)
         farm_log_warn("--insecure: any machine that reaches %s can join, and read and change what is sent",
@@ -687,9 +686,9 @@ int farm_cmd_train(int argc, char **argv) {
                                              .run = options.run,
                                              .parallel = options.parallel,
                                              .json = options.json,
-                                             .quiet = options.quiet,
                                              .argc = argc,
                                              .argv = argv};
+    if (options.quiet) farm_log_set_level(FARM_LOG_WARN);
     if (!status && options.seeds) return farm_train_seeds(&seeds);
     return status ? farm_report_error(cli.program, &err) : run_command(&options);
 }
