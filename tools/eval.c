@@ -1,5 +1,6 @@
 // `farm eval`: plays a trained policy with the same actors, lanes and inference as in training, but no learning. The
 // checkpoint names environment, options and network. Games are played to their end: a lost life does not end them.
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,6 +20,8 @@
 #include "tools/shared/recipe_flags.h"
 #include "tools/shared/video.h"
 
+enum { PRUNED_TRIES = 10 };
+
 struct options {
     struct farm_recipe recipe;
     int64_t episodes;
@@ -32,6 +35,8 @@ struct evaluation {
     struct farm_run run;
     struct farm_progress progress;
     char checkpoint[FARM_RUN_PATH_MAX + 64];
+    int held; // the open checkpoint; -1: none
+    char held_path[48];
     uint64_t trained_frames;
     struct farm_video video; // while it is filmed
     json_t *film;            // its result
@@ -67,18 +72,9 @@ static enum farm_status find_checkpoint(const struct options *options, char *pat
 
 static enum farm_status apply_metadata(const struct farm_checkpoint_metadata *metadata, const char *path,
                                        struct farm_recipe *recipe, struct farm_error *err) {
-    static const char prefix[] = "recipe.";
-    if (!farm_checkpoint_get(metadata, "recipe.env") || !farm_checkpoint_get(metadata, "recipe.net"))
-        return farm_fail(err, FARM_E_FORMAT,
-                         "%s: a safetensors file that farm train has not written (it holds no recipe)", path);
-    for (uint32_t i = 0; i < metadata->count; i++) {
-        if (strncmp(metadata->keys[i], prefix, strlen(prefix)) != 0) continue;
-        const char *name = metadata->keys[i] + strlen(prefix);
-        const struct farm_recipe_key *key = farm_recipe_find(recipe, name); // others are chosen for this machine
-        if (key ? !(key->uses & (FARM_USE_POLICY | FARM_USE_NET)) : strncmp(name, "env.", 4) != 0) continue;
-        if (farm_recipe_set(recipe, FARM_LAYER_FILE, name, metadata->values[i], err))
-            return farm_fail_in(err, FARM_E_FORMAT, "%s", path);
-    }
+    const unsigned uses = FARM_USE_POLICY | FARM_USE_NET; // other keys are chosen for this machine
+    enum farm_status status = farm_recipe_flags_metadata(recipe, FARM_LAYER_FILE, uses, metadata, path, err);
+    if (status) return status;
     struct farm_error ignored;
     const char *life = farm_env_life_option(recipe->env);
     char option[64];
@@ -89,10 +85,17 @@ static enum farm_status apply_metadata(const struct farm_checkpoint_metadata *me
 static enum farm_status read_checkpoint(struct evaluation *evaluation, struct farm_recipe *recipe,
                                         struct farm_error *err) {
     struct farm_checkpoint_metadata metadata;
-    enum farm_status status =
-        find_checkpoint(evaluation->options, evaluation->checkpoint, sizeof evaluation->checkpoint, err);
-    if (!status) status = farm_checkpoint_read_metadata(evaluation->checkpoint, &metadata, err);
+    enum farm_status status;
+    for (int tries = 0; tries < PRUNED_TRIES; tries++) { // a training beside it removes old ones
+        if (evaluation->held >= 0) close(evaluation->held);
+        status = find_checkpoint(evaluation->options, evaluation->checkpoint, sizeof evaluation->checkpoint, err);
+        if (status) return status;
+        evaluation->held = open(evaluation->checkpoint, O_RDONLY | O_CLOEXEC);
+        status = farm_checkpoint_read_metadata(evaluation->checkpoint, &metadata, err);
+        if (status != FARM_E_NOT_FOUND) break;
+    }
     if (status) return status;
+    snprintf(evaluation->held_path, sizeof evaluation->held_path, "/proc/%ld/fd/%d", (long)getpid(), evaluation->held);
     status = apply_metadata(&metadata, evaluation->checkpoint, recipe, err);
     evaluation->trained_frames = farm_checkpoint_get_u64(&metadata, "frames");
     farm_checkpoint_metadata_free(&metadata);
@@ -188,6 +191,7 @@ static enum farm_status play(struct evaluation *evaluation, const struct farm_re
     enum farm_status status = farm_run_make(run, &request, err);
     if (status) return status;
     run->workers.learner.checkpoints.load = evaluation->checkpoint;
+    run->workers.learner.checkpoints.held = evaluation->held_path;
     run->workers.video = evaluation->video.pipe;
     if ((status = farm_run_build(run, err))) return status;
     run->caller = (struct farm_run_caller){.context = evaluation, .clear_line = clear_line, .on_tick = on_tick};
@@ -262,13 +266,14 @@ static int run_command(const struct options *options) {
     static struct evaluation evaluation;
     struct farm_error err = {0};
     evaluation.options = options;
-    evaluation.video.pipe = -1;
+    evaluation.video.pipe = evaluation.held = -1;
     if (options->quiet) farm_log_set_level(FARM_LOG_WARN);
     farm_progress_start(&evaluation.progress, STDERR_FILENO, farm_now_ns());
     enum farm_status status = run_evaluation(&evaluation, &err);
     farm_progress_end(&evaluation.progress);
     const int exit_status = status ? farm_report_error("farm eval", &err) : evaluation.film_failed;
     json_decref(evaluation.film);
+    if (evaluation.held >= 0) close(evaluation.held);
     farm_run_free(&evaluation.run);
     return exit_status;
 }

@@ -12,6 +12,7 @@
 #include "base/time.h"
 #include "config/env_name.h"
 #include "envs/scores.h"
+#include "kernels/optimiser.h"
 #include "learner/checkpoint.h"
 #include "report/progress.h"
 #include "report/sink.h"
@@ -26,7 +27,9 @@ enum { EARLY_GAMES = 20, SINKS_MAX = 3 };
 struct options {
     struct farm_recipe recipe;
     const char *recipe_file, *run;
-    bool resume, json, quiet;
+    enum farm_cli_switch resuming; // as given; FARM_CLI_WORD: auto
+    bool resume;                   // this session continues a run
+    bool json, quiet;
     const char *listen, *key, *engine;
     bool insecure;
     int64_t expect_actors, bridges;
@@ -53,6 +56,7 @@ struct training {
     uint64_t metrics_ns;           // when the next line is due
     struct farm_run_sampler drawn; // for the progress line; the run's own sampler is for the metrics
     double return_early;           // mean return over the first games; NAN until there are enough
+    struct farm_sample ended;      // --resume auto found the run at its end; total.frames 0: no
 };
 
 #define BEST "checkpoints/" FARM_CHECKPOINT_BEST
@@ -60,13 +64,25 @@ struct training {
 // ---- recipe ----
 
 static enum farm_status load_layers(struct options *options, struct farm_error *err) {
-    char path[FARM_RUN_PATH_MAX + 64];
-    if (!options->resume) return farm_recipe_flags_settle(&options->recipe, options->recipe_file, NULL, err);
-    if (!options->run) return farm_fail(err, FARM_E_USAGE, "--resume needs --run DIR, the run to continue");
-    farm_run_dir_file(options->run, "recipe.yaml", path, sizeof path);
-    if (access(path, F_OK) != 0)
-        return farm_fail(err, FARM_E_NOT_FOUND, "--resume: %s holds no run (it has no recipe.yaml)", options->run);
-    return farm_recipe_flags_settle(&options->recipe, options->recipe_file, path, err);
+    char path[FARM_RUN_PATH_MAX + 64], best[FARM_RUN_PATH_MAX + 64];
+    const char *run = options->run, *base = NULL;
+    if (options->resuming && !run) return farm_fail(err, FARM_E_USAGE, "--resume needs --run DIR, the run to continue");
+    if (options->resuming && strlen(run) <= FARM_RUN_PATH_MAX - 64) { // farm_run_dir_open refuses a longer one
+        const bool held = farm_run_dir_checkpoint(run, 0, path, sizeof path) ||
+                          access(farm_run_dir_file(run, BEST, best, sizeof best), F_OK) == 0;
+        options->resume = options->resuming == FARM_CLI_ON || held;
+        farm_run_dir_file(run, "recipe.yaml", path, sizeof path);
+        if (access(path, F_OK) == 0)
+            base = path;
+        else if (options->resume && farm_run_find_checkpoint(run, NULL, NULL, path, sizeof path))
+            base = path;
+        if (options->resume && !base)
+            return farm_fail(err, FARM_E_NOT_FOUND,
+                             "--resume: %s holds no run (neither recipe.yaml nor a checkpoint that can be read)", run);
+        if (base && base[strlen(base) - 1] != 'l')
+            farm_log_info("recipe.yaml is missing: the recipe is that of %s", base);
+    }
+    return farm_recipe_flags_settle(&options->recipe, options->recipe_file, base, err);
 }
 
 static enum farm_status save_recipe(const struct training *training, struct farm_error *err) {
@@ -149,6 +165,34 @@ static enum farm_status check_settings(const struct training *training, struct f
     return status;
 }
 
+static bool is_of_env(const char *key) {
+    return strcmp(key, "recipe.env") == 0 || strncmp(key, "recipe.env.", 11) == 0;
+}
+
+// The best checkpoint of another environment, or of other options, is not comparable: it gets a name of its own.
+static void set_other_best_aside(const struct training *training) {
+    const struct farm_learner_checkpoints *ours = &training->run.workers.learner.checkpoints;
+    char best[FARM_RUN_PATH_MAX + 64], aside[FARM_RUN_PATH_MAX + 64], name[64];
+    struct farm_checkpoint_metadata metadata;
+    uint32_t theirs = 0, equal = 0, wanted = 0;
+    farm_run_dir_file(training->folder.path, BEST, best, sizeof best);
+    if (farm_checkpoint_read_metadata(best, &metadata, NULL)) return;
+    for (uint32_t i = 0; i < metadata.count; i++) theirs += is_of_env(metadata.keys[i]);
+    for (uint32_t i = 0; i < ours->metadata_count; i++) {
+        const char *then = farm_checkpoint_get(&metadata, ours->metadata[i][0]);
+        if (!is_of_env(ours->metadata[i][0])) continue;
+        wanted++;
+        equal += then && strcmp(then, ours->metadata[i][1]) == 0;
+    }
+    snprintf(name, sizeof name, "checkpoints/best-%012llu.safetensors",
+             (unsigned long long)farm_checkpoint_get_u64(&metadata, "frames"));
+    farm_checkpoint_metadata_free(&metadata);
+    if (equal == wanted && equal == theirs) return;
+    farm_run_dir_file(training->folder.path, name, aside, sizeof aside);
+    if (rename(best, aside) == 0)
+        farm_log_warn("--resume: %s is of another environment or other options: it is now %s", best, aside);
+}
+
 // No numbered checkpoint is usable. If the best one is, it can be copied to its number.
 static enum farm_status refuse_resume(const struct training *training, struct farm_error *err) {
     const char *run = training->folder.path;
@@ -170,14 +214,68 @@ static enum farm_status refuse_resume(const struct training *training, struct fa
                      "--resume: %s holds no checkpoint that can be read and fits; it is unchanged. %s", run, then);
 }
 
-// A session that the recipe's frames leave nothing for.
-static enum farm_status refuse_played(const struct training *training, uint64_t played, struct farm_error *err) {
+// A session that the recipe's frames or seconds leave nothing for: wrong usage, unless it was to find that out.
+static enum farm_status check_left(struct training *training, const struct farm_checkpoint_metadata *metadata,
+                                   struct farm_error *err) {
     const struct farm_run_plan *plan = &training->run.plan;
-    if (!plan->recipe.frames || played < (uint64_t)plan->recipe.frames) return FARM_OK;
-    return farm_fail(err, FARM_E_USAGE,
-                     "--resume: %s has played %llu frames, all of --frames %lld. To go on: --frames %s%s",
-                     training->folder.path, (unsigned long long)played, (long long)plan->recipe.frames,
-                     farm_format_count(2 * (double)played).text, plan->deterministic ? "" : ", or --seconds S");
+    const struct farm_totals *before = &training->run.workers.learner.before;
+    const bool automatic = training->options->resuming == FARM_CLI_WORD;
+    char played[96], seconds[48] = "";
+    if (!plan->deterministic) snprintf(seconds, sizeof seconds, ", or --seconds %.0f", ceil(2 * before->wall_s));
+    if (plan->recipe.frames && before->frames >= (uint64_t)plan->recipe.frames)
+        snprintf(played, sizeof played, "%llu frames, all of --frames %lld", (unsigned long long)before->frames,
+                 (long long)plan->recipe.frames);
+    else if (plan->recipe.seconds > 0 && before->wall_s >= plan->recipe.seconds)
+        snprintf(played, sizeof played, "%.4g s, all of --seconds %.4g", before->wall_s, plan->recipe.seconds);
+    else
+        return FARM_OK;
+    farm_fail(err, FARM_E_USAGE, "--resume%s: %s has played %s. To go on: --frames %s%s", automatic ? " auto" : "",
+              training->folder.path, played, farm_format_count(2 * (double)before->frames).text, seconds);
+    if (!automatic) return err->status;
+    const char *mean = farm_checkpoint_get(metadata, "return_mean");
+    training->ended = (struct farm_sample){.total = *before,
+                                           .before = *before,
+                                           .return_mean = mean ? strtod(mean, NULL) : (double)NAN,
+                                           .return_std = (double)NAN,
+                                           .eval_return_mean = (double)NAN,
+                                           .eval_return_std = (double)NAN};
+    return FARM_OK;
+}
+
+static const char *end_text(double frames, double seconds, char text[64]) {
+    if (frames > 0 && seconds > 0)
+        snprintf(text, 64, "--frames %s --seconds %.6g", farm_format_count(frames).text, seconds);
+    else if (frames > 0 || seconds > 0)
+        snprintf(text, 64, frames > 0 ? "--frames %.15g" : "--seconds %.6g", frames > 0 ? frames : seconds);
+    else
+        snprintf(text, 64, "open");
+    return text;
+}
+
+// What another end, or another learning rate, makes of the schedule here. The checkpoint has what it was made with.
+static void note_schedule(const struct training *training, const struct farm_checkpoint_metadata *metadata) {
+    const struct farm_recipe *recipe = &training->run.plan.recipe;
+    const struct farm_totals *before = &training->run.workers.learner.before;
+    const double now[] = {(double)recipe->frames, recipe->seconds, recipe->lr, recipe->lr_end, recipe->lr_hold};
+    static const char *const keys[] = {"recipe.frames", "recipe.seconds", "recipe.lr", "recipe.lr_end",
+                                       "recipe.lr_hold"};
+    double then[5], rate[2];
+    char ends[2][64];
+    for (int i = 0; i < 5; i++) {
+        const char *value = farm_checkpoint_get(metadata, keys[i]);
+        then[i] = value ? strtod(value, NULL) : now[i];
+    }
+    for (int i = 0; i < 2; i++) {
+        const double *of = i ? now : then;
+        rate[i] = farm_learning_rate_linear(
+            of[2], of[3], of[4], farm_schedule_share(before->frames, (uint64_t)of[0], before->wall_s, of[1]));
+    }
+    if (memcmp(now, then, sizeof now) == 0) return;
+    farm_log_warn(
+        "--resume: the run's end was %s and is %s: its learning rate is %.3g here and becomes %.3g, then %.3g at "
+        "the end",
+        end_text(then[0], then[1], ends[0]), end_text(now[0], now[1], ends[1]), rate[0], rate[1],
+        now[0] > 0 || now[1] > 0 ? now[3] : now[2]);
 }
 
 static enum farm_status resume_run(struct training *training, struct farm_error *err) {
@@ -192,15 +290,18 @@ static enum farm_status resume_run(struct training *training, struct farm_error 
     if (status) return status;
     struct farm_totals *before = &workers->learner.before;
     *before = farm_checkpoint_totals(&metadata);
-    farm_checkpoint_metadata_free(&metadata);
     if (!(before->wall_s > 0)) { // deterministic runs have no clock in their checkpoints
         char metrics[FARM_RUN_PATH_MAX + 32];
         farm_run_dir_file(training->folder.path, farm_sink_jsonl.name, metrics, sizeof metrics);
         before->wall_s = farm_sink_wall_s(metrics, before->frames);
     }
-    if ((status = refuse_played(training, before->frames, err))) return status;
+    status = check_left(training, &metadata, err);
+    if (!status && !training->ended.total.frames) note_schedule(training, &metadata);
+    farm_checkpoint_metadata_free(&metadata);
+    if (status || training->ended.total.frames) return status;
     workers->learner.checkpoints.load = workers->checkpoint;
-    farm_log_info("going on from %s", workers->checkpoint);
+    farm_log_info("%sgoing on from %s", training->options->resuming == FARM_CLI_WORD ? "--resume auto: " : "",
+                  workers->checkpoint);
     return FARM_OK;
 }
 
@@ -226,9 +327,12 @@ static enum farm_status open_run(struct training *training, struct farm_error *e
     keep_lasting_name(plan);
     enum farm_status status = farm_run_dir_open(options->run, plan->env.name, options->resume, &training->folder, err);
     if (!status && options->resume) status = resume_run(training, err);
-    if (!status && !options->resume) status = refuse_other_best(training, err);
-    if (!status) status = farm_run_check_room(training->folder.path, plan, err);
+    if (status || training->ended.total.frames) return status;
+    if (!options->resume) status = refuse_other_best(training, err);
+    if (!status) status = farm_run_check_room(training->folder.path, plan, workers->learner.before.wall_s, err);
     if (status) return status;
+    if (options->resuming && !options->resume)
+        farm_log_info("--resume auto: %s holds no checkpoint: the run starts", training->folder.path);
     farm_run_dir_file(training->folder.path, "checkpoints", training->checkpoint_folder,
                       sizeof training->checkpoint_folder);
     workers->run_path = training->folder.path;
@@ -238,7 +342,7 @@ static enum farm_status open_run(struct training *training, struct farm_error *e
     workers->learner.checkpoints.keep = (uint32_t)plan->recipe.checkpoints_keep;
     workers->learner.target.frames = (uint64_t)plan->recipe.frames;
     workers->learner.target.seconds = plan->recipe.seconds;
-    return farm_run_evaluation_open(&training->run.evaluation, options->resume, err);
+    return farm_run_evaluation_open(&training->run.evaluation, options->resuming != FARM_CLI_OFF, err);
 }
 
 static enum farm_status open_sinks(struct training *training, struct farm_error *err) {
@@ -250,8 +354,9 @@ static enum farm_status open_sinks(struct training *training, struct farm_error 
     farm_run_sample(&sampler, farm_now_ns(), &first);
     for (int i = 0; i < SINKS_MAX; i++) {
         if (!formats[i]) continue;
-        enum farm_status status = farm_sink_open(formats[i], training->folder.path, training->options->resume, &first,
-                                                 &training->sinks[training->sink_count], err);
+        enum farm_status status =
+            farm_sink_open(formats[i], training->folder.path, training->options->resuming != FARM_CLI_OFF, &first,
+                           &training->sinks[training->sink_count], err);
         if (status) return status;
         training->sink_count++;
     }
@@ -263,6 +368,7 @@ static enum farm_status take_folder(struct training *training, struct farm_error
     char metrics[FARM_RUN_PATH_MAX + 32];
     enum farm_status status = open_sinks(training, err);
     if (!status) status = save_recipe(training, err);
+    if (!status && training->options->resume) set_other_best_aside(training);
     if (status || !training->options->resume || !training->run.plan.deterministic) return status;
     farm_run_dir_file(training->folder.path, farm_sink_jsonl.name, metrics, sizeof metrics);
     farm_sink_cut(metrics, training->run.workers.learner.before.frames); // later lines come again
@@ -436,7 +542,8 @@ static void print_saved(const struct training *training, const struct saved *sav
 }
 
 // Without a checkpoint there is nothing to play or to resume. An interrupted run goes on to its own end.
-static void print_next_steps(const struct training *training, const struct saved *saved, bool interrupted) {
+static void print_next_steps(const struct training *training, const struct saved *saved,
+                             const struct farm_sample *sample, bool interrupted) {
     const char *run = training->folder.path, *env = training->options->recipe.env;
     const struct farm_word_text word = farm_format_word(run);
     printf("\nWhat to try next:\n");
@@ -444,11 +551,12 @@ static void print_next_steps(const struct training *training, const struct saved
         printf("  farm eval %s --episodes 20      plays it without learning\n", word.text);
         if (interrupted)
             printf("  farm train --run %s --resume      continues this run\n", word.text);
-        else if (training->run.plan.deterministic)
-            printf("  farm train --run %s --resume --frames %llu      continues this run\n", word.text,
-                   2 * (unsigned long long)farm_load_relaxed(&training->run.rings.stats->frames));
+        else if (training->run.plan.recipe.seconds > 0)
+            printf("  farm train --run %s --resume --seconds %.0f      continues this run\n", word.text,
+                   ceil(2 * sample->total.wall_s));
         else
-            printf("  farm train --run %s --resume --seconds 300      continues this run\n", word.text);
+            printf("  farm train --run %s --resume --frames %llu      continues this run\n", word.text,
+                   2 * (unsigned long long)sample->total.frames);
     }
     printf("  farm train --env %s      %s\n", strncmp(env, "ale/", 4) == 0 ? "ale/Breakout" : "ale/Pong",
            "a real Atari game");
@@ -516,7 +624,7 @@ static void print_summary(const struct training *training, const struct farm_sam
     print_missing(training);
     const struct saved saved = find_saved(training);
     print_saved(training, &saved);
-    if (!failed) print_next_steps(training, &saved, interrupted);
+    if (!failed) print_next_steps(training, &saved, sample, interrupted);
 }
 
 static enum farm_status report_result(struct training *training, bool interrupted, const char *failure,
@@ -542,6 +650,20 @@ static enum farm_status report_result(struct training *training, bool interrupte
     return status;
 }
 
+// --resume auto of a run at its end, as of a job that is started again: success, with a line.
+static enum farm_status report_ended(const struct training *training, struct farm_error *err) {
+    const struct saved saved = find_saved(training);
+    if (!training->options->json) {
+        printf("%s\n", err->message);
+        print_saved(training, &saved);
+        return FARM_OK;
+    }
+    json_t *document = result_json(training, &training->ended, false, NULL);
+    const enum farm_status status = farm_json_print(document, stdout, err);
+    json_decref(document);
+    return status;
+}
+
 static enum farm_status run_training(struct training *training, struct farm_error *err) {
     struct farm_run *run = &training->run;
     const struct options *options = training->options;
@@ -559,6 +681,7 @@ static enum farm_status run_training(struct training *training, struct farm_erro
                       run->bridges.address);
     if (!status) status = open_run(training, err);
     if (status) return status;
+    if (training->ended.total.frames) return report_ended(training, err);
     fill_metadata(training);
     if ((status = farm_run_build(run, err)) || (status = take_folder(training, err))) return status;
     run->caller = (struct farm_run_caller){
@@ -616,7 +739,7 @@ static enum farm_status check_seeds(const struct options *options, struct farm_e
         return farm_fail(err, FARM_E_USAGE, "--parallel goes with --seeds LIST");
     if (options->seeds && (options->listen || farm_recipe_set_by(&options->recipe, "seed", FARM_LAYER_FLAG)))
         return farm_fail(err, FARM_E_USAGE, "--seeds goes neither with --seed nor with --listen");
-    if (options->seeds && options->resume && !options->run)
+    if (options->seeds && options->resuming && !options->run)
         return farm_fail(err, FARM_E_USAGE, "--resume needs --run DIR, whose seeds shall go on");
     return FARM_OK;
 }
@@ -627,8 +750,9 @@ int farm_cmd_train(int argc, char **argv) {
         {"recipe", FARM_CLI_STRING, &options.recipe_file, "FILE",
          "recipe (YAML) over the one shipped for the environment (--base none: over nothing)"},
         {"run", FARM_CLI_STRING, &options.run, "DIR", "the run's folder (default: runs/<env>-<date>-<n>)"},
-        {"resume", FARM_CLI_BOOL, &options.resume, NULL,
-         "continues from the last checkpoint of --run DIR, with its recipe"},
+        {"resume", FARM_CLI_SWITCH, &options.resuming, "auto",
+         "continues from the last checkpoint of --run DIR, with its recipe; auto: starts the run if there is none, and "
+         "ends at once if it has played all"},
         {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document on stdout at the end"},
         {"quiet", FARM_CLI_BOOL, &options.quiet, NULL, "no progress and no plan on stderr"},
         {"seeds", FARM_CLI_STRING, &options.seeds, "LIST",
@@ -647,10 +771,10 @@ int farm_cmd_train(int argc, char **argv) {
     };
     const struct farm_cli cli = {
         .program = "farm train",
-        .synopsis =
-            "[--env E] [--frames N] [--seconds S] [--recipe FILE] [--run DIR [--resume]] [--json] [--KEY VALUE ...]\n"
-            "       farm train ... --seeds 1,2,3 [--parallel N]\n"
-            "       farm train ... --listen ADDR:PORT --key FILE [--actors 0] [--expect-actors N]",
+        .synopsis = "[--env E] [--frames N] [--seconds S] [--recipe FILE] [--run DIR [--resume [auto]]] [--json] "
+                    "[--KEY VALUE ...]\n"
+                    "       farm train ... --seeds 1,2,3 [--parallel N]\n"
+                    "       farm train ... --listen ADDR:PORT --key FILE [--actors 0] [--expect-actors N]",
         .about =
             "Trains an agent: actor processes step environments, the learner answers and trains from\n"
             "the same shared memory. Ctrl-C stops it at any moment: a checkpoint is written and the exit status is 0.\n"
@@ -663,14 +787,16 @@ int farm_cmd_train(int argc, char **argv) {
             "start-up and the last checkpoint. After --resume totals go on; rates are of the new session.\n"
             "docs/METRICS.md has the meaning of every figure.\n"
             "The later wins: defaults, the shipped recipe, --recipe, flags.",
-        .examples = "  farm train                                    a small Breakout, for a minute\n"
-                    "  farm train --env native/catch --frames 500k --seed 3 --json\n"
-                    "  farm train --env ale/Pong --seconds 600 --lr 4e-4\n"
-                    "  farm train --env native/catch --seeds 1-5 --parallel 2\n"
-                    "  farm train --csv                              writes metrics.csv beside metrics.jsonl\n"
-                    "  farm train --env ale/Pong --eval-every 1M       also plays checkpoints: evals.jsonl\n"
-                    "  farm train --run runs/ale_Pong-20260101-1 --resume\n"
-                    "  farm train --env ale/Pong --run r --listen 0.0.0.0:7000 --key farm.key --expect-actors 64\n",
+        .examples =
+            "  farm train                                    a small Breakout, for a minute\n"
+            "  farm train --env native/catch --frames 500k --seed 3 --json\n"
+            "  farm train --env ale/Pong --seconds 600 --lr 4e-4\n"
+            "  farm train --env native/catch --seeds 1-5 --parallel 2\n"
+            "  farm train --csv                              writes metrics.csv beside metrics.jsonl\n"
+            "  farm train --env ale/Pong --eval-every 1M       also plays checkpoints: evals.jsonl\n"
+            "  farm train --run runs/ale_Pong-20260101-1 --resume\n"
+            "  farm train --env ale/Pong --run runs/job --resume auto      the same command starts and continues\n"
+            "  farm train --env ale/Pong --run r --listen 0.0.0.0:7000 --key farm.key --expect-actors 64\n",
         .flags = flags,
         .flag_count = sizeof flags / sizeof *flags,
     };
@@ -680,7 +806,7 @@ int farm_cmd_train(int argc, char **argv) {
         return exit_status;
     enum farm_status status = check_listen(&options, &err);
     if (!status) status = check_seeds(&options, &err);
-    if (!status && !(options.seeds && options.resume)) status = load_layers(&options, &err);
+    if (!status && !(options.seeds && options.resuming)) status = load_layers(&options, &err);
     const struct farm_seeds_request seeds = {.list = options.seeds,
                                              .env = options.recipe.env,
                                              .run = options.run,

@@ -6,6 +6,6 @@ set -eu
 run=$1 key=$2
 shift 2
 if [ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}" = 0 ]; then
-    exec farm train "$@" --run "$run" --listen 0.0.0.0:0 --key "$key"
+    exec farm train "$@" --run "$run" --resume auto --listen 0.0.0.0:0 --key "$key"
 fi
 exec farm bridge --connect "@$run/bridge.addr" --key "$key"

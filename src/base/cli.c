@@ -101,6 +101,20 @@ static enum farm_status fail_unknown_flag(const struct farm_cli *cli, const char
                      cli->program);
 }
 
+static enum farm_status store_switch(const struct farm_cli_flag *flag, const char *value, struct farm_error *err) {
+    enum farm_cli_switch *out = flag->out;
+    bool on;
+    if (strcmp(value, flag->value_name) == 0) {
+        *out = FARM_CLI_WORD;
+    } else if (farm_parse_bool(value, &on)) {
+        *out = on ? FARM_CLI_ON : FARM_CLI_OFF;
+    } else {
+        return farm_fail(err, FARM_E_USAGE, "--%s: '%s' is neither %s nor true nor false", flag->name, value,
+                         flag->value_name);
+    }
+    return FARM_OK;
+}
+
 static enum farm_status store_value(const struct farm_cli_flag *flag, const char *value, struct farm_error *err) {
     switch (flag->kind) {
     case FARM_CLI_STRING:
@@ -116,6 +130,8 @@ static enum farm_status store_value(const struct farm_cli_flag *flag, const char
     case FARM_CLI_BOOL:
         if (farm_parse_bool(value, flag->out)) return FARM_OK;
         return farm_fail(err, FARM_E_USAGE, "--%s: '%s' is neither true nor false", flag->name, value);
+    case FARM_CLI_SWITCH:
+        return store_switch(flag, value, err);
     case FARM_CLI_WORDS: {
         struct farm_cli_words *words = flag->out;
         words->items[words->count++] = value;
@@ -145,14 +161,16 @@ static enum farm_status parse_flag(const struct farm_cli *cli, int argc, char **
     const struct farm_cli_flag *flag = find_flag(cli, name);
     if (!flag && strncmp(name, "no-", 3) == 0 && !value) {
         const struct farm_cli_flag *positive = find_flag(cli, name + 3);
-        if (positive && positive->kind == FARM_CLI_BOOL) {
-            *(bool *)positive->out = false;
-            return FARM_OK;
-        }
+        if (positive && (positive->kind == FARM_CLI_BOOL || positive->kind == FARM_CLI_SWITCH))
+            return store_value(positive, "false", err);
     }
     if (flag && flag->kind == FARM_CLI_BOOL) return store_value(flag, value ? value : "true", err);
 
     bool next = *at + 1 < argc && strncmp(argv[*at + 1], "--", 2) != 0;
+    if (flag && flag->kind == FARM_CLI_SWITCH) {
+        if (!value && next && strcmp(argv[*at + 1], flag->value_name) == 0) value = argv[++*at];
+        return store_value(flag, value ? value : "true", err);
+    }
     if (!value && next) value = argv[*at + 1];
     enum farm_status status;
     if (flag) {
@@ -199,8 +217,12 @@ void farm_cli_print_help(const struct farm_cli *cli) {
     for (size_t i = 0; i < cli->flag_count; i++) {
         char left[WORD_MAX];
         const char *value = cli->flags[i].value_name;
-        snprintf(left, sizeof left, "%s%s%s%s", cli->flags[i].name[0] == '-' ? "" : "--", cli->flags[i].name,
-                 value ? " " : "", value ? value : "");
+        const bool optional = cli->flags[i].kind == FARM_CLI_SWITCH;
+        snprintf(left, sizeof left, "%s%s%s%s%s", cli->flags[i].name[0] == '-' ? "" : "--", cli->flags[i].name,
+                 optional ? " ["
+                 : value  ? " "
+                          : "",
+                 value ? value : "", optional ? "]" : "");
         printf("  %-26s %s\n", left, cli->flags[i].help);
     }
     if (cli->other_help) cli->other_help(cli->context);

@@ -12,11 +12,14 @@
 
 enum farm_cli_kind {
     FARM_CLI_BOOL,   // bool *
+    FARM_CLI_SWITCH, // enum farm_cli_switch *: a boolean that may also be the word value_name
     FARM_CLI_STRING, // const char ** (points into argv)
     FARM_CLI_INT,    // int64_t *; accepts 10000000, 10M, 2.5M, 64k, 1e6 where the value is whole
     FARM_CLI_DOUBLE, // double *
     FARM_CLI_WORDS,  // struct farm_cli_words *: the flag may be given several times
 };
+
+enum farm_cli_switch { FARM_CLI_OFF, FARM_CLI_ON, FARM_CLI_WORD };
 
 // Words of the command line, in their order.
 struct farm_cli_words {
@@ -28,7 +31,7 @@ struct farm_cli_flag {
     const char *name; // without the dashes, but "-o" for a short one
     enum farm_cli_kind kind;
     void *out;
-    const char *value_name; // shown in --help: "N", "DIR"; NULL for booleans
+    const char *value_name; // shown in --help: "N", "DIR"; a switch's word; NULL for booleans
     const char *help;       // one line
 };
 

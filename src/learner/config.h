@@ -72,7 +72,7 @@ struct farm_learner_training {
 
 struct farm_learner_target {
     uint64_t frames; // the run ends there; 0: no limit
-    double seconds;  // the supervisor ends this session then; 0: no limit
+    double seconds;  // all sessions together: the supervisor ends the run then; 0: no limit
 };
 
 struct farm_learner_checkpoints {
@@ -81,6 +81,7 @@ struct farm_learner_checkpoints {
     uint64_t every_frames; // one also at the first update at or after each multiple; 0: none
     uint32_t keep;         // newest files that stay, beside the best; 0: all
     const char *load;      // file to start from, NULL: fresh parameters
+    const char *held;      // /proc/PID/fd/N of the same file, read if it has been removed; NULL: none
     // Text pairs of each checkpoint's metadata (env, net, ...), all that `farm eval` needs.
     const char *const (*metadata)[2];
     uint32_t metadata_count;

@@ -162,7 +162,10 @@ enum farm_status farm_parts_load(const struct farm_learner_parts *parts, struct 
                                  bool *has_optimiser, struct farm_checkpoint_metadata *metadata,
                                  struct farm_error *err) {
     const char *path = parts->config->checkpoints.load;
+    const char *held = parts->config->checkpoints.held;
     enum farm_status status = farm_checkpoint_load(path, &parts->net, state, has_optimiser, metadata, err);
+    if (status == FARM_E_NOT_FOUND && held)
+        status = farm_checkpoint_load(held, &parts->net, state, has_optimiser, metadata, err);
     if (status) return status;
     if (!metadata->verified)
         farm_log_info("%s has no checksums (an older version wrote it): damage cannot be noticed", path);

@@ -51,10 +51,10 @@ struct farm_trainer {
 static double scheduled_rate(const struct farm_trainer *trainer) {
     const struct farm_learner_config *learner = trainer->parts->config;
     const uint64_t start_ns = farm_load_relaxed(&learner->stats->start_ns);
-    const double before_s = learner->before.wall_s, seconds = learner->target.seconds;
+    const double seconds = learner->target.seconds;
     const double passed_s = seconds > 0 && start_ns ? (double)(farm_now_ns() - start_ns) * 1e-9 : 0;
     const double share = farm_schedule_share(farm_load_relaxed(&learner->stats->frames), learner->target.frames,
-                                             before_s + passed_s, seconds > 0 ? before_s + seconds : 0);
+                                             learner->before.wall_s + passed_s, seconds);
     return farm_learning_rate_linear(learner->algo.lr, learner->algo.lr_end, learner->algo.lr_hold, share);
 }
 

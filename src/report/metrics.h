@@ -33,7 +33,7 @@ struct farm_sample_node {
 struct farm_sample {
     struct farm_totals total, before; // before: part of `total` from earlier sessions (--resume)
     uint64_t frames_target;           // limit of total.frames; 0: none
-    double seconds_target;            // limit of this session; 0: none
+    double seconds_target;            // limit of total.wall_s; 0: none
     double frames_per_s, agent_steps_per_s;
     double return_mean, return_std, length_mean; // over the last games; NAN before the first
     double policy_lag_updates; // parameter versions between acting and training, mean; NAN without an update

@@ -73,7 +73,7 @@ double farm_progress_eta_s(const struct farm_sample *sample) {
     double eta = NAN;
     const struct farm_totals session = farm_sample_session(sample);
     const uint64_t frames = sample->total.frames, target = sample->frames_target;
-    if (sample->seconds_target > 0) eta = fmax(0, sample->seconds_target - session.wall_s);
+    if (sample->seconds_target > 0) eta = fmax(0, sample->seconds_target - sample->total.wall_s);
     if (target > 0 && session.frames > 0) {
         const double left = target > frames ? (double)(target - frames) : 0;
         eta = fmin(isnan(eta) ? INFINITY : eta, left * session.wall_s / (double)session.frames);

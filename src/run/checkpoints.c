@@ -46,7 +46,8 @@ bool farm_run_find_checkpoint(const char *run_path, const struct farm_run_plan *
     return false;
 }
 
-enum farm_status farm_run_check_room(const char *run_path, const struct farm_run_plan *plan, struct farm_error *err) {
+enum farm_status farm_run_check_room(const char *run_path, const struct farm_run_plan *plan, double before_s,
+                                     struct farm_error *err) {
     char file[FARM_RUN_PATH_MAX + 64];
     struct farm_net net;
     struct statvfs disk;
@@ -58,7 +59,7 @@ enum farm_status farm_run_check_room(const char *run_path, const struct farm_run
     if ((status = farm_limits_check_file("/", each, err)))
         return farm_fail_in(err, status, "a checkpoint of net %s", plan->recipe.net);
     if (statvfs(run_path, &disk)) return FARM_OK; // a file system that does not say
-    const double seconds = plan->recipe.seconds > 0 ? plan->recipe.seconds : DAY_S,
+    const double seconds = plan->recipe.seconds > 0 ? plan->recipe.seconds - before_s : DAY_S,
                  metrics = seconds / plan->recipe.metrics_every * METRICS_SAMPLE_BYTES;
     const size_t keep = (size_t)plan->recipe.checkpoints_keep;
     size_t more = keep ? keep : (size_t)(seconds / plan->recipe.checkpoint_every) + 1;

@@ -16,8 +16,10 @@ bool farm_run_find_checkpoint(const char *run_path, const struct farm_run_plan *
                               const struct farm_run_caller *caller, char *path, size_t path_bytes);
 
 // Whether the run's files have room. Warns with the sum if the file system of run_path (an existing folder) has less
-// left than the checkpoints that are kept, the best, one more while it is written, and the metrics of the run (of a
-// day, if its end is open) need. FARM_E_LIMIT: RLIMIT_FSIZE does not allow a checkpoint.
-enum farm_status farm_run_check_room(const char *run_path, const struct farm_run_plan *plan, struct farm_error *err);
+// left than the checkpoints that are kept, the best, one more while it is written, and the metrics of the rest of the
+// run, of which before_s seconds have passed (of a day, if its end is open), need. FARM_E_LIMIT: RLIMIT_FSIZE does not
+// allow a checkpoint.
+enum farm_status farm_run_check_room(const char *run_path, const struct farm_run_plan *plan, double before_s,
+                                     struct farm_error *err);
 
 #endif

@@ -169,7 +169,8 @@ static bool never_begins(struct farm_run_events *events, uint64_t now_ns) {
     const struct farm_run_plan *plan = events->workers->plan;
     const bool measures = plan->responder.body && !plan->responder.remote;
     const double quiet_s = (double)(now_ns - events->moved_ns) * 1e-9,
-                 seconds = measures ? MEASURED_START_S : plan->recipe.seconds;
+                 left_s = fmax(0, plan->recipe.seconds - events->workers->learner.before.wall_s),
+                 seconds = measures ? MEASURED_START_S : left_s;
     char culprits[256];
     if (seconds <= 0 || events->start_ns || !farm_run_watch_all_hang(events->watch)) return false;
     if (quiet_s < seconds + (double)events->watch->watchdog.limit_ns * 1e-9) return false;
@@ -201,7 +202,8 @@ static enum farm_supervisor_turn on_tick(void *context) {
     struct farm_run_events *events = context;
     const struct farm_run_workers *workers = events->workers;
     const struct farm_run_caller *caller = workers->caller;
-    const double seconds = workers->plan->recipe.seconds;
+    const double seconds = workers->plan->recipe.seconds,
+                 wall_s = workers->learner.before.wall_s + farm_run_events_wall_s(events);
     const uint64_t now = farm_now_ns();
     farm_run_watch_tick(events->watch, now);
     if (events->change->admission >= 0) farm_run_change_advance(events->change);
@@ -215,8 +217,8 @@ static enum farm_supervisor_turn on_tick(void *context) {
         if (!events->end_ns) events->end_ns = now;
         return FARM_TURN_ON; // the learner ends by itself after its checkpoint
     }
-    if ((seconds > 0 && farm_run_events_wall_s(events) >= seconds) || never_begins(events, now)) return FARM_TURN_STOP;
-    farm_run_evaluation_tick(events->evaluation, workers->learner.before.wall_s + farm_run_events_wall_s(events));
+    if ((seconds > 0 && wall_s >= seconds) || never_begins(events, now)) return FARM_TURN_STOP;
+    farm_run_evaluation_tick(events->evaluation, wall_s);
     return caller->on_tick ? caller->on_tick(caller->context, now) : FARM_TURN_ON;
 }
 

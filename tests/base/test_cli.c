@@ -7,6 +7,7 @@
 
 struct values {
     bool json, pin;
+    enum farm_cli_switch resume;
     const char *run, *output;
     int64_t frames;
     double lr;
@@ -39,6 +40,7 @@ static struct parsed run(const char *const *arguments) {
     struct values *values = &parsed.values;
     const struct farm_cli_flag flags[] = {
         {"json", FARM_CLI_BOOL, &values->json, NULL, "prints JSON"},
+        {"resume", FARM_CLI_SWITCH, &values->resume, "auto", "continues"},
         {"pin", FARM_CLI_BOOL, &values->pin, NULL, "pins"},
         {"run", FARM_CLI_STRING, &values->run, "DIR", "folder"},
         {"frames", FARM_CLI_INT, &values->frames, "N", "length"},
@@ -82,6 +84,17 @@ Test(base, booleans_accept_an_equals_sign_and_no_but_not_the_next_word) {
     cr_assert(p.values.json && !p.values.pin);
 }
 
+Test(base, a_switch_takes_its_word_and_no_other) {
+    cr_assert_eq(PARSE("--json").values.resume, FARM_CLI_OFF);
+    cr_assert_eq(PARSE("--resume").values.resume, FARM_CLI_ON);
+    cr_assert_eq(PARSE("--resume=yes").values.resume, FARM_CLI_ON);
+    cr_assert_eq(PARSE("--resume", "auto").values.resume, FARM_CLI_WORD);
+    cr_assert_eq(PARSE("--resume=auto", "--no-resume").values.resume, FARM_CLI_OFF);
+    struct parsed p = PARSE("--resume", "autos", "--json");
+    cr_assert_str_eq(p.word, "autos");
+    cr_assert(p.values.resume == FARM_CLI_ON && p.values.json);
+}
+
 Test(base, negative_numbers_are_values) {
     struct parsed p = PARSE("--frames", "-3", "--lr", "-1.5");
     cr_assert_eq(p.status, FARM_OK, "%s", p.err.message);
@@ -101,6 +114,7 @@ Test(base, refuses_unknown_flags_wrong_and_missing_values_and_a_second_word) {
         {"-q", NULL, NULL, "unknown flag -q ("},
         {"--o", "x.png", NULL, ""},
         {"--json=maybe", NULL, NULL, ""},
+        {"--resume=maybe", NULL, NULL, "neither auto nor"},
         {"--no-run", NULL, NULL, ""},
         {"--frames", "3.5", NULL, ""},
         {"--frames", "1e300", NULL, ""},

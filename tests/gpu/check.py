@@ -224,7 +224,7 @@ class Check:
         before = report.read(self.work / "breakout.farm")
         if not before:
             raise Outcome("not run: breakout has left no checkpoint")
-        self.train("resume", {"frames": before["frames"] + 1}, f"{BREAKOUT} --resume --seconds 5", anew=False)
+        self.train("resume", {"frames": before["frames"] + 1}, f"{BREAKOUT} --resume --seconds {before['wall_s'] + 5:.0f}", anew=False)
 
     def bw(self):
         self.benchmark("bw", 120, FARM, "bw", "--only", "gpu", "--json", "--quiet", shown=".*")

@@ -23,7 +23,7 @@ mkdir -p "$run"
 for second in 2 4 6; do
     echo "{\\"wall_s\\": $second, \\"actor_wait_share\\": 0.5, \\"learner_wait_share\\": 0.0$second, \\"return_mean\\": ${second}0}"
 done >"$run/metrics.jsonl"
-printf '{"frames_per_s": 1000, "frames": 100, "updates": 3, "return_mean": %s,' "$(cat "$here/return")"
+printf '{"wall_s": 6, "frames_per_s": 1000, "frames": 100, "updates": 3, "return_mean": %s,' "$(cat "$here/return")"
 echo '"environments": 4, "actors": 1, "net": "shallow"}'"""
 
 

@@ -221,6 +221,8 @@ Test(report, time_left_is_the_nearer_of_both_targets) {
     cr_assert_float_eq(farm_progress_eta_s(&sample), 5, 1e-9);
     sample.before = (struct farm_totals){.wall_s = 90, .frames = 900}; // 100 frames in the 10 s since --resume
     sample.total.wall_s = 100;
+    cr_assert_float_eq(farm_progress_eta_s(&sample), 0, 1e-9); // seconds count all sessions
+    sample.seconds_target = 105;
     cr_assert_float_eq(farm_progress_eta_s(&sample), 5, 1e-9);
     sample.seconds_target = 0;
     cr_assert_float_eq(farm_progress_eta_s(&sample), 300, 1e-9);

@@ -192,7 +192,7 @@ class Training(Cli):
         self.assertEqual((other.returncode, "metrics.csv has other columns" in other.stderr), (2, True), other.stderr)
         played = self.farm("train", "--run", "r", "--resume")
         self.assertEqual(played.returncode, 2)
-        self.assertRegex(played.stderr, rf"r has played {first['frames']} frames, all of --frames 20000\. To go on: --frames [45]\S+k, or --seconds S\n")
+        self.assertRegex(played.stderr, rf"r has played {first['frames']} frames, all of --frames 20000\. To go on: --frames [45]\S+k, or --seconds \d+\n")
         self.assertEqual(contents(self.folder / "r"), before, "the recipe too")
 
         second = self.resumes(first)
@@ -325,6 +325,36 @@ class Training(Cli):
             self.assertIn("(as timed earlier)", result.stderr)
         self.assertEqual((self.folder / "r/arithmetic.txt").read_text(), chosen)
 
+    def test_resume_auto_starts_a_run_continues_it_and_ends_when_it_has_played(self):
+        job = ("train", "--env", "native/catch", "--frames", "5k", "--run", "r", "--resume", "auto")
+        begun = self.farm(*job)
+        self.assertIn("--resume auto: r holds no checkpoint: the run starts", begun.stderr)
+        ended = self.farm(*job, "--json")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        document = json.loads(ended.stdout)
+        self.has_documented_keys(document, "t", without=["nodes"])
+        self.assertEqual((document["resumed_frames"], document["checkpoint"]), (0, f"r/checkpoints/{document['frames']:012}.safetensors"))
+        self.assertRegex(self.farm(*job, "--quiet").stdout, rf"^--resume auto: r has played {document['frames']} frames, all of --frames 5000")
+        self.assertEqual(self.farm(*job, "--env", "native/cartpole").returncode, 2)
+        (self.folder / "r/checkpoints").rename(self.folder / "kept")  # as if killed before the first one
+        before = self.lines()
+        self.assertEqual(self.farm("train", "--run", "r", "--resume=auto", "--quiet").returncode, 0, "with its recipe")
+        self.assertEqual((self.lines()[:len(before)], self.lines()[-1]["frames"] >= 5000), (before, True))
+
+    def test_seconds_and_the_schedule_count_all_sessions(self):
+        """Also without recipe.yaml, whose keys the checkpoint has."""
+        checkpoint = self.trained()
+        rewrite_metadata(checkpoint, **{"wall_s": "99.5", "recipe.frames": "0", "recipe.seconds": "200"})
+        (self.folder / "r/recipe.yaml").unlink()
+        more = self.farm("train", "--run", "r", "--resume", "--seconds", "100", "--json", "--quiet", *FAST_METRICS)
+        self.assertRegex(more.stderr, r"end was --seconds 200 and is --seconds 100: its learning rate is 0\.0011 here and becomes 0\.000209, then 0\.0002 at the end")
+        document = json.loads(more.stdout)
+        self.assertEqual((more.returncode, int(document["wall_s"]), document["resumed_wall_s"] < 5), (0, 100, True))
+        rates = [line["learning_rate"] for line in self.lines() if line.get("resumed_wall_s") and line["learning_rate"]]
+        self.assertTrue(rates and max(rates) < 0.00022, rates)
+        again = self.farm("train", "--run", "r", "--resume")
+        self.assertRegex(again.stderr, r"r has played 100\.?\d* s, all of --seconds 100\. To go on: --frames \S+, or --seconds 20\d\n")
+
     def refuses_to_resume(self, *parts):
         before = contents(self.folder / "r")
         result = self.farm("train", "--run", "r", "--resume", "--frames", "9k")
@@ -390,7 +420,7 @@ class Training(Cli):
         rescued = re.search(f"{self.folder}/farm-checkpoint-[^/]*/([0-9]*).safetensors", result["error"])
         (self.folder / "r1/checkpoints").mkdir()
         shutil.move(rescued[0], self.folder / "r1/checkpoints")
-        again = json.loads(self.farm("train", "--run", "r1", "--resume", "--seconds", "0.1", "--frames", "0", "--json").stdout)
+        again = json.loads(self.farm("train", "--run", "r1", "--resume", "--frames", str(int(rescued[1]) + 500), "--json").stdout)
         self.assertEqual(again["frames"], int(rescued[1]) + again["resumed_agent_steps"])
 
     def test_a_run_without_an_update_says_so(self):

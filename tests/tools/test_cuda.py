@@ -158,7 +158,7 @@ class Cuda(InFolder):
         log = self.failed("--device", "cuda", "--frames", "10M", "--checkpoint-every", "1", emulator=LOST_LATE)
         self.assertIn("the GPU is lost", log)
         before = self.newest()
-        account, log = self.trained("--device", "cpu", "--resume", "--seconds", "1")
+        account, log = self.trained("--device", "cpu", "--resume", "--frames", str(int(before["frames"]) + 5000))
         self.assertIn("going on from", log)
         after = metadata(self.checkpoints()[-1])
         self.assertEqual(int(after["version"]), before["version"] + account["resumed_updates"])

@@ -113,7 +113,7 @@ class Deterministic(InFolder):
     def keeps_its_clock(self, run):
         """Also when it goes on without --deterministic."""
         last = json.loads((self.folder / run / "metrics.jsonl").read_text().splitlines()[-1])
-        more = json.loads(self.farm("train", "--run", run, "--resume", "--no-deterministic", "--seconds", "0.2", "--json", "--quiet").stdout)
+        more = json.loads(self.farm("train", "--run", run, "--resume", "--no-deterministic", "--seconds", str(last["wall_s"] + 0.2), "--json", "--quiet").stdout)
         self.assertAlmostEqual(more["wall_s"], last["wall_s"] + more["resumed_wall_s"], places=3)
 
     def test_what_contradicts_it_is_refused(self):

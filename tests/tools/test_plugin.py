@@ -132,6 +132,9 @@ class Names(WithPlugins):
     def test_that_have_moved_get_a_new_name(self):
         shutil.copy(path("rogue"), self.folder / "old.so")
         self.trains(self.train("plugin:old.so", "--frames", "4k", "--run", "r"))
+        best = self.folder / "r/checkpoints/best.safetensors"
+        shutil.copy(next(best.parent.glob("0*")), best)
+        held = best.read_bytes()
         (self.folder / "old.so").rename(self.folder / "new.so")
         gone = self.farm("train", "--run", "r", "--resume", "--frames", "8k")
         self.assertEqual(gone.returncode, 2)
@@ -139,6 +142,7 @@ class Names(WithPlugins):
         moved = self.farm("train", "--run", "r", "--resume", "--frames", "8k", "--env", "plugin:new.so", "--json", "--quiet")
         self.trains(moved)
         self.assertRegex(moved.stderr, r"was made with env plugin:\S+/old.so, and goes on with plugin:\S+/new.so")
+        self.assertEqual([path.read_bytes() for path in best.parent.glob("best-*")], [held], "is not compared with")
         other = self.farm("train", "--run", "r", "--resume", "--env", "native/catch")
         self.assertEqual(other.returncode, 2)
         self.assertIn("new.so, not native/catch", other.stderr)

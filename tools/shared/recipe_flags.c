@@ -73,6 +73,35 @@ bool farm_read_recipe_flags(const struct farm_cli *cli, enum farm_recipe_use use
     return farm_read_flags(&whole, argc, argv, word, exit_status);
 }
 
+enum farm_status farm_recipe_flags_metadata(struct farm_recipe *recipe, enum farm_recipe_layer layer, unsigned uses,
+                                            const struct farm_checkpoint_metadata *metadata, const char *path,
+                                            struct farm_error *err) {
+    static const char prefix[] = "recipe.";
+    if (!farm_checkpoint_get(metadata, "recipe.env") || !farm_checkpoint_get(metadata, "recipe.net"))
+        return farm_fail(err, FARM_E_FORMAT,
+                         "%s: a safetensors file that farm train has not written (it holds no recipe)", path);
+    for (uint32_t i = 0; i < metadata->count; i++) {
+        if (strncmp(metadata->keys[i], prefix, strlen(prefix)) != 0) continue;
+        const char *name = metadata->keys[i] + strlen(prefix);
+        const struct farm_recipe_key *key = farm_recipe_find(recipe, name);
+        if (key ? uses && !(key->uses & uses) : strncmp(name, "env.", 4) != 0) continue;
+        if (farm_recipe_set(recipe, layer, name, metadata->values[i], err))
+            return farm_fail_in(err, FARM_E_FORMAT, "%s", path);
+    }
+    return FARM_OK;
+}
+
+static enum farm_status load_base(struct farm_recipe *recipe, const char *base, struct farm_error *err) {
+    const char *ending = strrchr(base, '.');
+    struct farm_checkpoint_metadata metadata;
+    if (!ending || strcmp(ending, ".safetensors") != 0) return farm_recipe_load(recipe, FARM_LAYER_SHIPPED, base, err);
+    enum farm_status status = farm_checkpoint_read_metadata(base, &metadata, err);
+    if (status) return status;
+    status = farm_recipe_flags_metadata(recipe, FARM_LAYER_SHIPPED, 0, &metadata, base, err);
+    farm_checkpoint_metadata_free(&metadata);
+    return status;
+}
+
 static bool is_same_file(const char *a, const char *b) {
     struct stat first, second;
     return !stat(a, &first) && !stat(b, &second) && first.st_dev == second.st_dev && first.st_ino == second.st_ino;
@@ -111,7 +140,7 @@ enum farm_status farm_recipe_flags_settle(struct farm_recipe *recipe, const char
     enum farm_status status = base ? FARM_OK : find_base(recipe, &file, path, sizeof path, err);
     if (!status && file) status = farm_recipe_load(recipe, FARM_LAYER_FILE, file, err);
     if (!base && path[0]) base = path;
-    if (!status && base) status = farm_recipe_load(recipe, FARM_LAYER_SHIPPED, base, err);
+    if (!status && base) status = load_base(recipe, base, err);
     snprintf(recipe->under, sizeof recipe->under, "%s", file ? path : "");
     snprintf(recipe->base, sizeof recipe->base, "none"); // it is whole now
     return status ? status : farm_recipe_settle(recipe, err);

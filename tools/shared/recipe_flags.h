@@ -7,6 +7,7 @@
 
 #include "base/cli.h"
 #include "config/recipe.h"
+#include "learner/checkpoint.h"
 
 // farm_read_flags (command.h) with recipe keys as flags beside `cli`'s own (whose `other` functions are ignored). use:
 // the command's, whose keys alone are flags; FARM_USE_TRAIN: all are. Recipes may hold the others. *recipe becomes
@@ -14,9 +15,15 @@
 bool farm_read_recipe_flags(const struct farm_cli *cli, enum farm_recipe_use use, int argc, char **argv,
                             const char **word, struct farm_recipe *recipe, int *exit_status);
 
-// Puts the weaker layers under the flags: `file` (NULL: none), then `base`, a run's own recipe (NULL: the one shipped
-// for the environment, if there is one, the key `base` is not none, and `file` is not another shipped one); then
-// settles the recipe, whose `base` becomes none: it needs nothing under it.
+// Sets a layer from a checkpoint's metadata: env, its options and the known keys of these uses (0: all keys).
+// FARM_E_FORMAT. path: for messages.
+enum farm_status farm_recipe_flags_metadata(struct farm_recipe *recipe, enum farm_recipe_layer layer, unsigned uses,
+                                            const struct farm_checkpoint_metadata *metadata, const char *path,
+                                            struct farm_error *err);
+
+// Puts the weaker layers under the flags: `file` (NULL: none), then `base`, a run's own recipe or a checkpoint
+// that holds it (NULL: the one shipped for the environment, if there is one, the key `base` is not none, and `file` is
+// not another shipped one); then settles the recipe, whose `base` becomes none: it needs nothing under it.
 enum farm_status farm_recipe_flags_settle(struct farm_recipe *recipe, const char *file, const char *base,
                                           struct farm_error *err);
 
