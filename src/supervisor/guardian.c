@@ -22,8 +22,9 @@
 #include "base/program.h"
 #include "base/time.h"
 
-enum { TICK_MS = 500, LOOK_MS = 20, TERM_MS = 2000, KILL_MS = 5000, QUIET_LOOKS = 2 };
-enum { FILE_BYTES = 8 << 20, NAMES_BYTES = 400, PIDS_MAX = 4096 };
+enum { TICK_MS = 500, TICK_NEWS_MS = 50, NEWS_S = 10, LOOK_MS = 20, TERM_MS = 2000, KILL_MS = 5000, QUIET_LOOKS = 2 };
+enum { FILE_BYTES = 8 << 20, NAMES_BYTES = 400, PIDS_MAX = 4096, NUMBERS = 1 << 22 }; // NUMBERS: PID_MAX_LIMIT
+enum { SEGMENTS_MAX = 1024, SEGMENT_NAME_BYTES = 128, SEGMENT_LOOKS = 20 };
 static const char MARK[] = "FARM_RUN";
 
 // One of each process, as its signals and its environment are.
@@ -34,10 +35,29 @@ static struct {
 
 // ---- the guardian: which processes are the command's ----
 
+struct member {
+    pid_t pid;
+    unsigned long long start; // tells it from a later process of this number
+};
+
+struct segment {
+    ino_t inode;
+    uint32_t looks; // for a process that maps it
+    bool held;      // by a member
+    char name[SEGMENT_NAME_BYTES];
+};
+
 struct guardian {
     pid_t parent;
     char *mark, *file; // "FARM_RUN=..."; FILE_BYTES for a file of /proc
     size_t mark_bytes;
+    // Descendants of the command, seen when their parents lived: those whose mark cannot be read are found by this.
+    struct member members[PIDS_MAX];
+    size_t member_count;
+    uint64_t news_ns;             // when a member was last found: then it looks more often
+    uint8_t seen[2][NUMBERS / 8]; // processes at the last two looks
+    struct segment segments[SEGMENTS_MAX];
+    size_t segment_count;
     pid_t told[PIDS_MAX]; // have got SIGTERM
     size_t told_count;
     char names[NAMES_BYTES];
@@ -45,7 +65,7 @@ struct guardian {
 
 enum kin {
     KIN_NONE,
-    KIN_OURS,
+    KIN_OURS,    // carries this command's mark, or is its descendant
     KIN_INNER,   // carries the mark of an inner command too, one that a process of this command has started
     KIN_COMMAND, // the inner command's first process
 };
@@ -62,6 +82,32 @@ static size_t read_file(struct guardian *guardian, const char *pid, const char *
     return bytes;
 }
 
+// False: it has ended.
+static bool read_stat(struct guardian *guardian, const char *pid, pid_t *parent, unsigned long long *start) {
+    char state = 'Z';
+    read_file(guardian, pid, "stat");
+    const char *name_end = strrchr(guardian->file, ')'); // the name before it may hold anything
+    return name_end &&
+           sscanf(name_end + 1, " %c %d%*d%*d%*d%*d%*u%*u%*u%*u%*u%*u%*u%*d%*d%*d%*d%*d%*d%llu", &state, parent,
+                  start) == 3 &&
+           state != 'Z';
+}
+
+static const struct member *find_member(const struct guardian *guardian, pid_t pid) {
+    for (size_t i = 0; i < guardian->member_count; i++)
+        if (guardian->members[i].pid == pid) return &guardian->members[i];
+    return NULL;
+}
+
+// Another guardian ends by itself.
+static bool is_member(struct guardian *guardian, const char *pid) {
+    const struct member *member = find_member(guardian, (pid_t)atoi(pid));
+    unsigned long long start;
+    pid_t parent;
+    return member && read_stat(guardian, pid, &parent, &start) && start == member->start &&
+           read_file(guardian, pid, "comm") && strcmp(guardian->file, "guardian\n") != 0;
+}
+
 static enum kin find_kin(struct guardian *guardian, const char *pid) {
     const size_t bytes = read_file(guardian, pid, "environ");
     const char *const end = guardian->file + bytes;
@@ -71,7 +117,76 @@ static enum kin find_kin(struct guardian *guardian, const char *pid) {
         if ((at > guardian->file && at[-1]) || (after && after != '/')) continue;
         return !after ? KIN_OURS : last && strcmp(last + 1, pid) == 0 ? KIN_COMMAND : KIN_INNER;
     }
-    return KIN_NONE;
+    return is_member(guardian, pid) ? KIN_OURS : KIN_NONE;
+}
+
+// The next process in /proc, or NULL.
+static const char *next_process(DIR *all) {
+    const struct dirent *entry;
+    while (all && (entry = readdir(all)))
+        if (isdigit((unsigned char)entry->d_name[0])) return entry->d_name;
+    return NULL;
+}
+
+// Reads the parents of processes that are new since the last look. Returns how many members it has found.
+static size_t add_members(struct guardian *guardian) {
+    const size_t before = guardian->member_count;
+    struct member member;
+    pid_t parent;
+    DIR *all = opendir("/proc");
+    for (const char *pid; (pid = next_process(all)) && guardian->member_count < PIDS_MAX;) {
+        member.pid = (pid_t)atoi(pid);
+        const uint8_t bit = (uint8_t)(1 << member.pid % 8);
+        guardian->seen[1][member.pid / 8] |= bit;
+        if (guardian->seen[0][member.pid / 8] & bit || member.pid == getpid() || find_member(guardian, member.pid))
+            continue;
+        if (read_stat(guardian, pid, &parent, &member.start) &&
+            (parent == guardian->parent || find_member(guardian, parent)))
+            guardian->members[guardian->member_count++] = member;
+    }
+    if (all) closedir(all);
+    return guardian->member_count - before;
+}
+
+// Which new segments do members map?
+static void look_at_segments(struct guardian *guardian, bool first) {
+    char pid[16], path[SEGMENT_NAME_BYTES + 16];
+    bool news = false;
+    DIR *all = opendir("/dev/shm");
+    for (const struct dirent *entry; all && (entry = readdir(all)) && guardian->segment_count < SEGMENTS_MAX;) {
+        size_t i = 0;
+        while (i < guardian->segment_count && guardian->segments[i].inode != entry->d_ino) i++;
+        struct segment *segment = &guardian->segments[i];
+        if (i == guardian->segment_count) {
+            *segment = (struct segment){.inode = entry->d_ino, .looks = first ? SEGMENT_LOOKS : 0};
+            guardian->segment_count++;
+            snprintf(segment->name, sizeof segment->name, "%.*s", SEGMENT_NAME_BYTES - 1, entry->d_name);
+        }
+        news |= segment->looks++ < SEGMENT_LOOKS && !segment->held;
+    }
+    if (all) closedir(all);
+    for (size_t m = 0; news && m < guardian->member_count; m++) {
+        snprintf(pid, sizeof pid, "%d", (int)guardian->members[m].pid);
+        read_file(guardian, pid, "maps");
+        for (size_t i = 0; i < guardian->segment_count; i++) {
+            struct segment *segment = &guardian->segments[i];
+            snprintf(path, sizeof path, "/dev/shm/%s\n", segment->name);
+            if (segment->looks <= SEGMENT_LOOKS && strstr(guardian->file, path)) segment->held = true;
+        }
+    }
+}
+
+static void look(struct guardian *guardian, bool first) {
+    memcpy(guardian->seen[0], guardian->seen[1], sizeof *guardian->seen);
+    memset(guardian->seen[1], 0, sizeof *guardian->seen);
+    while (add_members(guardian)) guardian->news_ns = farm_now_ns(); // a child may be listed before its parent
+    size_t kept = 0;
+    for (size_t i = 0; i < guardian->member_count; i++) {
+        const pid_t pid = guardian->members[i].pid;
+        if (guardian->seen[1][pid / 8] & 1 << pid % 8) guardian->members[kept++] = guardian->members[i];
+    }
+    guardian->member_count = kept;
+    look_at_segments(guardian, first);
 }
 
 static void note_name(struct guardian *guardian, const char *pid) {
@@ -107,11 +222,10 @@ static void signal_one(struct guardian *guardian, const char *text, enum kin kin
 static size_t signal_all(struct guardian *guardian, int number) {
     size_t count = 0;
     DIR *all = opendir("/proc");
-    for (const struct dirent *entry; all && (entry = readdir(all));) {
-        if (!isdigit((unsigned char)entry->d_name[0]) || atoi(entry->d_name) == guardian->parent) continue;
-        const enum kin kin = find_kin(guardian, entry->d_name);
+    for (const char *pid; (pid = next_process(all));) {
+        const enum kin kin = atoi(pid) == guardian->parent ? KIN_NONE : find_kin(guardian, pid);
         if (kin == KIN_NONE) continue;
-        signal_one(guardian, entry->d_name, kin, number);
+        signal_one(guardian, pid, kin, number);
         count++;
     }
     if (all) closedir(all);
@@ -126,6 +240,21 @@ static void say(const char *line) {
     if (poll(&errors, 1, 0) == 1 && errors.revents == POLLOUT) farm_log_warn("%s", line);
 }
 
+static void name_segments(const struct guardian *guardian) {
+    char line[NAMES_BYTES + 160], path[SEGMENT_NAME_BYTES + 16];
+    size_t count = 0, used = 0;
+    for (size_t i = 0; i < guardian->segment_count; i++) {
+        snprintf(path, sizeof path, "/dev/shm/%s", guardian->segments[i].name);
+        if (!guardian->segments[i].held || access(path, F_OK)) continue;
+        count++;
+        if (used < NAMES_BYTES - sizeof path) used += (size_t)sprintf(line + used, " %s", path);
+    }
+    if (!count) return;
+    snprintf(line + used, sizeof line - used,
+             " stay%s of environments: `rm` frees the memory unless another program uses it", count == 1 ? "s" : "");
+    say(line + 1);
+}
+
 static void end_all(struct guardian *guardian, bool killed) {
     uint64_t until_ns = farm_now_ns() + TERM_MS * 1000000ull;
     char line[NAMES_BYTES + 128];
@@ -138,6 +267,7 @@ static void end_all(struct guardian *guardian, bool killed) {
         if (late) number = SIGKILL, until_ns += KILL_MS * 1000000ull;
         poll(NULL, 0, LOOK_MS);
     }
+    name_segments(guardian);
     if (!guardian->told_count || (killed && quiet)) return; // its workers die at the same time
     snprintf(line, sizeof line, "ended %zu process%s that environments left (close() should end them): %s%s",
              guardian->told_count, guardian->told_count == 1 ? "" : "es", guardian->names,
@@ -146,13 +276,17 @@ static void end_all(struct guardian *guardian, bool killed) {
 }
 
 static _Noreturn void guard(struct guardian *guardian) {
-    const struct timespec tick = {.tv_nsec = TICK_MS * 1000000};
+    struct timespec tick = {0};
     sigset_t all;
     siginfo_t info;
     sigfillset(&all);
+    look(guardian, true);
     for (bool stopped = false;;) {
+        const bool news = farm_now_ns() - guardian->news_ns < NEWS_S * 1000000000ull;
+        tick.tv_nsec = (news ? TICK_NEWS_MS : TICK_MS) * 1000000;
         const int number = stopped ? sigwaitinfo(&all, &info) : sigtimedwait(&all, &info, &tick);
         const bool killed = getppid() != guardian->parent, told = number > 0 && info.si_pid == guardian->parent;
+        if (!stopped) look(guardian, false);
         if (killed || (told && number == SIGQUIT)) {
             end_all(guardian, killed);
             _exit(0);

@@ -3,8 +3,9 @@
 // element of the environment variable FARM_RUN, from their last exec, so the command starts itself again with it. The
 // value is a path: commands that a command starts add theirs behind it.
 //
-// Not found: a process of another user, and one whose environment was emptied (by env={} or setproctitle) and that
-// became a child of process 1 before the guardian saw it.
+// Where the mark cannot be read (env={}, setproctitle), a process is found if the guardian has seen it as a descendant;
+// it looks twice a second, and more often while processes begin. Not found: a process of another user, and one without
+// a mark whose parent ended before that.
 #ifndef FARM_SUPERVISOR_GUARDIAN_H
 #define FARM_SUPERVISOR_GUARDIAN_H
 

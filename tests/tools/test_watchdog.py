@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import re
 import signal
 import sys
@@ -27,7 +28,7 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 # Each environment has a process outside its actor's group; close() ends it, except where the option says so.
-OWNERS = """import gymnasium, numpy, os, signal, subprocess, time
+OWNERS = """import gymnasium, mmap, numpy, os, signal, subprocess, time
 
 class Owner(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1, 1, (3,), numpy.float32)
@@ -35,7 +36,12 @@ class Owner(gymnasium.Env):
 
     def __init__(self, close="good"):
         self.how = close
-        self.helper = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        unmarked = {{}} if close == "good" else None
+        self.helper = subprocess.Popen(["/bin/sleep", "1000"], start_new_session=True, env=unmarked)
+        with open(f"/dev/shm/farm_test_{{self.helper.pid}}", "w+b") as file:
+            file.write(bytes(8))
+            file.flush()
+            self.segment = mmap.mmap(file.fileno(), 8)
         self.log("made")
 
     def log(self, word):
@@ -64,6 +70,7 @@ class Ends(Watched):
     def setUp(self):
         super().setUp()
         (self.folder / "owners.py").write_text(OWNERS.format(folder=self.folder))
+        self.addCleanup(lambda: [pathlib.Path(f"/dev/shm/farm_test_{pid}").unlink() for pid in self.owners("made")])
         self.words = {"env": "gym/owners:Test/Owner-v0", "PYTHONPATH": str(self.folder)}
 
     def owners(self, word):
@@ -93,6 +100,7 @@ class Ends(Watched):
         self.assertLessEqual(self.lines()[-1]["wall_s"], time.monotonic() - begun + stopped)
         process.kill()
         self.assertTrue(wait_until(lambda: {state(pid) for pid in [*all, *self.owners("made")]} == {"Z"}))
+        self.await_line(rf"/dev/shm/farm_test_{self.owners('made')[-1]}\b.* stay of environments")
 
 
 class Watchdog(Watched):
