@@ -159,8 +159,8 @@ static enum farm_status check_settings(const struct training *training, struct f
     enum farm_status status = check_env(&metadata, recipe->env, path, err);
     for (size_t k = 0; (key = farm_recipe_key_at(recipe, k)) && !status; k++)
         if (key->uses & FARM_USE_NET)
-            status = check_equal(&metadata, key->name, farm_recipe_value(recipe, k, now, sizeof now), key->default_text,
-                                 path, err);
+            status = check_equal(&metadata, key->name, farm_recipe_value(recipe, k, now, sizeof now),
+                                 key->before ? key->before : key->default_text, path, err);
     farm_checkpoint_metadata_free(&metadata);
     return status;
 }

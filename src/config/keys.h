@@ -57,6 +57,9 @@ KEY(TEXT, sigma, "free", .choices = "free|state", .uses = NET, .needs = "actions
     .help = "standard deviations are parameters by themselves, or outputs of the network (state)")
 KEY(BOOL, squash, "false", .uses = NET, .needs = "actions=continuous",
     .help = "draws go through tanh to the actions' bounds; false: the actor clips them")
+KEY(BOOL, scale_actions, "true", .uses = NET, .needs = "actions=continuous", .before = "false",
+    .help = "the policy's [-1, 1] are the action's bounds in each dimension whose bounds are finite (within +-1e30); "
+            "false: the policy has the environment's units")
 KEY(TEXT, algo, "auto", .uses = FPS | POLICY, .help = "algorithm; its keys are listed below")
 KEY(TEXT, regime, "auto", .choices = "auto|sync|async", .uses = FPS,
     .help = "sync: an iteration is one window of every lane, and the next waits for its update; async: windows are "
@@ -81,7 +84,8 @@ KEY(BOOL, normalise_observations, "false", .uses = NET, .needs = "observations=n
     .help = "numbers and pixels of observations get mean 0 and deviation 1, each by its statistics over all steps in "
             "training, and are clipped to +-10 (pixels: +-5)")
 KEY(BOOL, last_inputs, "false", .uses = NET,
-    .help = "the network also sees the last action and the last reward, clipped to +-1 (IMPALA)")
+    .help = "the network also sees the last action (as scale_actions scales it) and the last reward, clipped to +-1 "
+            "(IMPALA)")
 KEY(BOOL, normalise_rewards, "false", .uses = NET,
     .help = "rewards in training are divided by the deviation of the discounted return so far, then clipped to +-10")
 KEY(DOUBLE, log_sigma, "0", .least = -10, .most = 2, .needs = "actions=continuous",

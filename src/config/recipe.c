@@ -157,6 +157,11 @@ void farm_recipe_defaults(struct farm_recipe *recipe, farm_recipe_families *fami
     }
 }
 
+void farm_recipe_default_before(struct farm_recipe *recipe) {
+    for (size_t i = 0; i < OWN_KEYS; i++)
+        if (keys[i].before && !recipe->layers[i]) store_value(&keys[i], keys[i].before, member(recipe, i), NULL);
+}
+
 // ---- setting ----
 
 static enum farm_status set_option(struct farm_recipe *recipe, enum farm_recipe_layer layer, const char *key,

@@ -60,6 +60,7 @@ struct farm_recipe_key {
     double least, most;       // numbers: the range, both ends included
     const char *choices;      // "a|b|c", or NULL: any
     unsigned uses;            // enum farm_recipe_use
+    const char *before;       // what runs made before the key was added do; NULL: as default_text
     // Without which it has no effect: "NAME=VALUE", or "NAME" (neither 0 nor false), or several of them, "A|B", of
     // which one suffices. NAME is a key, or a fact of the run that run/plan.c knows. NULL: nothing.
     const char *needs;
@@ -125,6 +126,9 @@ void farm_recipe_defaults(struct farm_recipe *recipe, farm_recipe_families *fami
 
 // The value of the k-th key of the family that `algo` names.
 double farm_recipe_family_value(const struct farm_recipe *recipe, size_t k);
+
+// Makes the defaults those of a run made before keys with `before` were added. Call it before the run's own recipe.
+void farm_recipe_default_before(struct farm_recipe *recipe);
 
 // Sets one key from text, unless a stronger layer has set it (the text is checked in any case, so layers may be set in
 // any order). '-' and '_' are the same in `name`; for boolean keys, value NULL means true and "no-KEY" false. Errors:

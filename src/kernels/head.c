@@ -36,20 +36,31 @@ int farm_head_mask_blocked(const struct farm_action_spec *action, const uint8_t 
     return -1;
 }
 
+static bool is_bounded(const struct farm_action_spec *action, uint32_t d) {
+    const float low = action->low[d], high = action->high[d];
+    return low >= -1e30f && high <= 1e30f && 0.5f * high - 0.5f * low >= 0.5e-30f;
+}
+
+void farm_head_scale(const struct farm_action_spec *action, uint32_t d, float *offset, float *scale) {
+    const float low = action->low[d], high = action->high[d];
+    *offset = is_bounded(action, d) ? 0.5f * low + 0.5f * high : 0;
+    *scale = is_bounded(action, d) ? 0.5f * high - 0.5f * low : 1;
+}
+
 // Bounds between which tanh is mapped.
 static enum farm_status set_bounds(const struct farm_action_spec *action, struct farm_head *head,
                                    struct farm_error *err) {
     for (uint32_t d = 0; d < action->dims; d++) {
-        const float low = action->low[d], high = action->high[d], half = 0.5f * high - 0.5f * low;
-        if (!(half > 0) || !isfinite(half))
+        const float low = action->low[d], high = action->high[d];
+        if (!is_bounded(action, d))
             return farm_fail(
                 err, FARM_E_USAGE,
-                "squash: action %u has bounds [%g, %g], a squashed one needs finite bounds: --squash false "
-                "draws without bounds",
+                "squash: action %u has bounds [%g, %g], a squashed one needs finite bounds, within +-1e30: --squash "
+                "false draws without bounds",
                 d, (double)low, (double)high);
-        head->low[d] = low;
-        head->high[d] = high;
-        head->log_scale += logf(half);
+        head->offset[d] = low;
+        head->scale[d] = 0.5f * high - 0.5f * low;
+        head->log_scale += logf(head->scale[d]);
     }
     return FARM_OK;
 }
@@ -73,6 +84,10 @@ enum farm_status farm_head_make(const struct farm_env_spec *env, struct farm_hea
     for (int d = 0; d < out->dims && !continuous; d++) out->outputs += out->sizes[d] = (int)action->sizes[d];
     const enum farm_status status = farm_head_mask_field(env, &mask, err);
     out->mask_field = mask + 1;
+    for (uint32_t d = 0; d < action->dims; d++) {
+        out->scale[d] = 1;
+        if (continuous && options.scale) farm_head_scale(action, d, &out->offset[d], &out->scale[d]);
+    }
     return status || !squash ? status : set_bounds(action, out, err);
 }
 
@@ -81,8 +96,11 @@ void farm_head_describe(const struct farm_head *head, char text[FARM_HEAD_TEXT_B
                                         [FARM_HEAD_GAUSSIAN] = "gaussian",
                                         [FARM_HEAD_TANH_GAUSSIAN] = "tanh_gaussian"};
     const bool discrete = head->kind == FARM_HEAD_CATEGORICAL;
-    int length =
-        snprintf(text, FARM_HEAD_TEXT_BYTES, "%s %d", kinds[head->kind], discrete ? head->sizes[0] : head->dims);
+    bool scaled = false;
+    for (int d = 0; d < head->dims && head->kind == FARM_HEAD_GAUSSIAN; d++)
+        scaled |= head->offset[d] != 0 || head->scale[d] != 1;
+    int length = snprintf(text, FARM_HEAD_TEXT_BYTES, "%s%s %d", scaled ? "scaled_" : "", kinds[head->kind],
+                          discrete ? head->sizes[0] : head->dims);
     for (int d = 1; d < head->dims && discrete; d++)
         length += snprintf(text + length, FARM_HEAD_TEXT_BYTES - (size_t)length, "x%d", head->sizes[d]);
 }

@@ -29,13 +29,15 @@ struct farm_head {
     int free_outputs;                // the last outputs are parameters by themselves: the network gives a bias only
     int mask_field;                  // 1 + the observation field of action masks (farm_head_mask_field); 0: none
     int samples; // 1: each action has a sample, dims f32, the draw that it is computed from (the answer field `sample`)
-    float low[FARM_ACTION_DIMS_MAX], high[FARM_ACTION_DIMS_MAX], log_scale; // tanh: bounds, head_tanh_gaussian.h
+    // Gaussian: action = offset + scale * draw; tanh: offset is the lower bound, scale half the distance of both.
+    float offset[FARM_ACTION_DIMS_MAX], scale[FARM_ACTION_DIMS_MAX], log_scale; // log_scale: tanh's only
 };
 
 // Recipe keys of continuous actions; others ignore them.
 struct farm_head_options {
     bool state_sigma; // log sigma are outputs of the network; false: parameters by themselves
     bool squash;      // draws go through tanh to the actions' bounds
+    bool scale;       // [-1, 1] of a draw are the actions' bounds, where finite
 };
 
 // One discrete action.
@@ -79,9 +81,11 @@ static inline FARM_HD int32_t farm_head_discrete(const void *action, int d) {
     return value;
 }
 
-// The numbers of an action or a sample, [FARM_ACTION_DIMS_MAX].
+// The draw of an action or a sample, [FARM_ACTION_DIMS_MAX].
 static inline FARM_HD void farm_head_numbers(const struct farm_head *head, const void *drawn, float *numbers) {
     memcpy(numbers, drawn, (size_t)head->dims * sizeof *numbers);
+    for (int d = 0; d < head->dims && head->kind == FARM_HEAD_GAUSSIAN; d++)
+        numbers[d] = farm_gaussian_draw(numbers[d], head->offset[d], head->scale[d]);
 }
 
 // Each discrete action of a step has a random number of its own; the first one's is the seed's.
@@ -115,7 +119,9 @@ static inline FARM_HD void farm_head_choose(const struct farm_head *head, const 
                           farm_gaussian_normal(sampler->seed, stream, counter, d);
             if (head->kind == FARM_HEAD_TANH_GAUSSIAN) {
                 memcpy((uint8_t *)sample + (size_t)d * sizeof number, &number, sizeof number);
-                number = farm_tanh_action(number, head->low[d], head->high[d]);
+                number = farm_tanh_action(number, head->offset[d], head->scale[d]);
+            } else {
+                number = farm_gaussian_action(number, head->offset[d], head->scale[d]);
             }
             memcpy(out + (size_t)d * sizeof number, &number, sizeof number);
         }
@@ -194,8 +200,12 @@ static inline FARM_HD struct farm_head_terms farm_head_gradient(const struct far
 enum farm_status farm_head_make(const struct farm_env_spec *env, struct farm_head_options options,
                                 struct farm_head *out, struct farm_error *err);
 
-// Its kind and actions: "categorical 3", "categorical 3x2" (two actions), "gaussian 2", "tanh_gaussian 2". Heads of
-// other texts read the same outputs differently.
+// How the bounds of dimension d of continuous actions become [-1, 1]: action = *offset + *scale * number. 0 and 1 if a
+// bound is infinite, or beyond +-1e30 (float64's limits are clipped to f32's), or if they are closer than 1e-30.
+void farm_head_scale(const struct farm_action_spec *action, uint32_t d, float *offset, float *scale);
+
+// Its kind and actions: "categorical 3", "categorical 3x2" (two actions), "gaussian 2", "scaled_gaussian 2" (if a bound
+// is not +-1), "tanh_gaussian 2". Heads of other texts read the same outputs differently.
 enum { FARM_HEAD_TEXT_BYTES = 1100 };
 void farm_head_describe(const struct farm_head *head, char text[FARM_HEAD_TEXT_BYTES]);
 

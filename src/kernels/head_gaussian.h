@@ -1,7 +1,12 @@
 // The head of continuous actions: a Gaussian with independent dimensions. The policy is `dims` means, then `dims`
-// logarithms of standard deviations (parameters by themselves, or the network's); the action is `dims` f32, drawn
-// without bounds (the actor clips what the environment gets, log-probabilities are of the draw). Sampling, greedy
-// choice (the mean), log-probability, entropy, KL divergence and gradient of one row. For inference and training.
+// logarithms of standard deviations (parameters by themselves, or the network's); the draw is `dims` f32 without bounds
+// (the actor clips what the environment gets, log-probabilities are of the draw). Sampling, greedy choice (the mean),
+// log-probability, entropy, KL divergence and gradient of one row. For inference and training.
+//
+// The action is offset + scale * draw in each dimension (farm_head_scale): recipe key `scale_actions` maps finite
+// bounds to [-1, 1], so that means of 0 and deviations of about 1 explore any range; otherwise offset 0 and scale 1.
+// All functions here compute on the draw. Log-probabilities and entropies are thus of the draw, too: those of the
+// action differ by the constant sum log(scale), which no gradient, ratio or KL divergence depends on.
 //
 // Logarithms of standard deviations count within [-10, 2]; beyond, their gradient is 0.
 #ifndef FARM_KERNELS_HEAD_GAUSSIAN_H
@@ -31,6 +36,14 @@ static inline FARM_HD bool farm_gaussian_free(float output) {
 // Dimension i of a standard normal draw for step `counter` of `stream`.
 static inline FARM_HD float farm_gaussian_normal(uint64_t seed, uint64_t stream, uint64_t counter, int i) {
     return farm_random_normal(farm_random_mix(seed + (uint64_t)(i / 2) + 1), stream, counter, i % 2);
+}
+
+static inline FARM_HD float farm_gaussian_action(float draw, float offset, float scale) {
+    return offset + scale * draw;
+}
+
+static inline FARM_HD float farm_gaussian_draw(float action, float offset, float scale) {
+    return (action - offset) / scale;
 }
 
 static inline FARM_HD float farm_gaussian_log_prob(const float *policy, int dims, const float *action) {

@@ -10,8 +10,9 @@
 
 #include "kernels/head_gaussian.h"
 
-static inline FARM_HD float farm_tanh_action(float sample, float low, float high) {
-    return low + (tanhf(sample) + 1) * (0.5f * high - 0.5f * low);
+// scale: (high - low) / 2.
+static inline FARM_HD float farm_tanh_action(float sample, float low, float scale) {
+    return low + (tanhf(sample) + 1) * scale;
 }
 
 // log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2 x)), for |x|: the function is even.

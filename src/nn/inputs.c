@@ -39,7 +39,8 @@ static void write_one_hot(const struct farm_net_input *input, const uint8_t *par
 }
 
 // The memory may have any alignment: packed observations follow one another.
-static void write_part(const struct farm_net_input *input, const uint8_t *part, float *out) {
+static void write_part(const struct farm_net_io *io, const struct farm_net_input *input, const uint8_t *part,
+                       float *out) {
     int32_t whole;
     switch (input->kind) {
     case FARM_INPUT_NUMBERS:
@@ -61,6 +62,10 @@ static void write_part(const struct farm_net_input *input, const uint8_t *part, 
         memcpy(out, part, (size_t)input->count * sizeof *out);
         for (int i = 0; i < input->count; i++) out[i] = farm_reward_clip(out[i], 1);
         break;
+    case FARM_INPUT_SCALED:
+        memcpy(out, part, (size_t)input->count * sizeof *out);
+        for (int i = 0; i < input->count; i++) out[i] = (out[i] - io->last_offset[i]) / io->last_scale[i];
+        break;
     }
 }
 
@@ -70,7 +75,7 @@ void farm_inputs_write(const struct farm_net_io *io, const float *mean, const fl
         const struct farm_net_input *input = &io->inputs[k];
         const int width = farm_net_input_width(input);
         if (parts[k])
-            write_part(input, parts[k], out);
+            write_part(io, input, parts[k], out);
         else
             memset(out, 0, (size_t)width * sizeof *out);
         for (int i = 0; i < width && input->normalise; i++)

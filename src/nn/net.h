@@ -4,6 +4,7 @@
 #ifndef FARM_NN_NET_H
 #define FARM_NN_NET_H
 
+#include <farm/env.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -73,6 +74,7 @@ enum farm_net_input_kind {
     FARM_INPUT_ONE_HOT, // `count` i32 in [0, choices): `choices` numbers each, one of them 1
     FARM_INPUT_BYTES,   // `count` u8, divided by choices - 1
     FARM_INPUT_SIGN,    // `count` f32, clipped to +-1
+    FARM_INPUT_SCALED,  // `count` f32, (number - last_offset) / last_scale
 };
 struct farm_net_input {
     enum farm_net_input_kind kind;
@@ -94,6 +96,7 @@ struct farm_net_io {
     int flat;                              // numbers of the flat input; 0: none
     int input_count;                       // its parts; 0: one of `flat` f32, the observation's field 0
     struct farm_net_input inputs[FARM_NET_INPUTS_MAX];
+    float last_offset[FARM_ACTION_DIMS_MAX], last_scale[FARM_ACTION_DIMS_MAX]; // the last continuous action's
     int lstm, lstm_layers;  // units of each LSTM layer between the features and the heads, 0: none; layers
     bool normalise_rewards; // the parameters have a tensor for it
     int actions;            // policy outputs; the value head has one output more

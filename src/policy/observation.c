@@ -8,11 +8,9 @@ static bool field_fits(const struct farm_env_spec *env, int source, uint32_t dty
 }
 
 bool farm_observation_fits(const struct farm_net *net, const struct farm_env_spec *env) {
-    static const uint32_t dtypes[] = {[FARM_INPUT_NUMBERS] = FARM_F32,
-                                      [FARM_INPUT_WHOLE] = FARM_I32,
-                                      [FARM_INPUT_ONE_HOT] = FARM_I32,
-                                      [FARM_INPUT_BYTES] = FARM_U8,
-                                      [FARM_INPUT_SIGN] = FARM_F32};
+    static const uint32_t dtypes[] = {
+        [FARM_INPUT_NUMBERS] = FARM_F32, [FARM_INPUT_WHOLE] = FARM_I32, [FARM_INPUT_ONE_HOT] = FARM_I32,
+        [FARM_INPUT_BYTES] = FARM_U8,    [FARM_INPUT_SIGN] = FARM_F32,  [FARM_INPUT_SCALED] = FARM_F32};
     const struct farm_net_io *io = &net->io;
     const size_t pixels = (size_t)io->frame_channels * (size_t)io->height * (size_t)io->width;
     bool fits = true;

@@ -102,7 +102,10 @@ static enum farm_status add_options(const struct farm_env_spec *env, const struc
     if (io->input_count + 2 > FARM_NET_INPUTS_MAX)
         return farm_fail(err, FARM_E_UNSUPPORTED, "last_inputs: a network reads at most %d fields beside them, not %d",
                          FARM_NET_INPUTS_MAX - 2, io->input_count);
-    if (action->kind == FARM_ACTION_CONTINUOUS) last.kind = FARM_INPUT_NUMBERS;
+    if (action->kind == FARM_ACTION_CONTINUOUS)
+        last.kind = recipe->scale_actions ? FARM_INPUT_SCALED : FARM_INPUT_NUMBERS;
+    for (uint32_t d = 0; d < action->dims && last.kind == FARM_INPUT_SCALED; d++)
+        farm_head_scale(action, d, &io->last_offset[d], &io->last_scale[d]);
     for (uint32_t d = 0; d < action->dims && last.kind == FARM_INPUT_ONE_HOT; d++)
         if ((int)action->sizes[d] > last.choices) last.choices = (int)action->sizes[d];
     io->inputs[io->input_count++] = last;
@@ -120,7 +123,8 @@ static const char *choose_net(const struct farm_net_io *io) {
 }
 
 struct farm_head_options farm_run_head_options(const struct farm_recipe *recipe) {
-    return (struct farm_head_options){.state_sigma = strcmp(recipe->sigma, "state") == 0, .squash = recipe->squash};
+    return (struct farm_head_options){
+        .state_sigma = strcmp(recipe->sigma, "state") == 0, .squash = recipe->squash, .scale = recipe->scale_actions};
 }
 
 enum farm_status farm_run_trains(const struct farm_env_spec *env, struct farm_recipe *recipe, struct farm_net_io *io,

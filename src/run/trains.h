@@ -19,7 +19,7 @@
 enum farm_status farm_run_trains(const struct farm_env_spec *env, struct farm_recipe *recipe, struct farm_net_io *io,
                                  struct farm_error *err);
 
-// Keys `sigma` and `squash`.
+// Keys `sigma`, `squash` and `scale_actions`.
 struct farm_head_options farm_run_head_options(const struct farm_recipe *recipe);
 
 // Settles the recipe of a deterministic run, which `listens` for other machines or not: synchronous, on the CPU, with

@@ -741,8 +741,8 @@ static void test_sample(uint32_t rows, int actions, int greedy) {
           rows, actions, greedy ? "greedy" : "categorical", wrong, border);
 }
 
-// Squashed numbers and their samples; a greedy choice needs no draw.
-static void test_sample_numbers(uint32_t rows, int dims) {
+// Squashed numbers and their samples, or scaled ones; a greedy choice needs no draw.
+static void test_sample_numbers(uint32_t rows, int dims, bool squash) {
     const struct memory_scope scope;
     const size_t numbers = (size_t)rows * dims;
     struct farm_env_spec env = {};
@@ -750,7 +750,8 @@ static void test_sample_numbers(uint32_t rows, int dims) {
     env.action.dims = (uint32_t)dims;
     for (int d = 0; d < dims; d++) env.action.low[d] = -2 - (float)d, env.action.high[d] = 1;
     struct farm_head_options options = {};
-    options.squash = true;
+    options.squash = squash;
+    options.scale = true;
     struct farm_cuda_sample sample = {};
     FARM(farm_head_make(&env, options, &sample.head, err));
     float *policy = random_floats(&rng, 2 * numbers, -2, 2);
@@ -770,8 +771,10 @@ static void test_sample_numbers(uint32_t rows, int dims) {
     for (uint32_t row = 0; row < rows; row++)
         farm_head_choose(&sample.head, &sample.sampler, stream[row], counter[row], policy + 2 * (size_t)row * dims,
                          own_action + (size_t)row * dims, own_drawn + (size_t)row * dims);
-    const double error = fmax(error_of(action, own_action, numbers), error_of(drawn, own_drawn, numbers));
-    check(error < 1e-5, "squashed sampling of %u rows of %d numbers: off by %.1e (bound 1e-5)", rows, dims, error);
+    const double error =
+        fmax(error_of(action, own_action, numbers), squash ? error_of(drawn, own_drawn, numbers) : 0);
+    check(error < 1e-5, "%s sampling of %u rows of %d numbers: off by %.1e (bound 1e-5)", squash ? "squashed" : "scaled",
+          rows, dims, error);
 }
 
 // ---- optimiser ----
@@ -980,7 +983,8 @@ static void test_all(void) {
             for (int greedy = 0; greedy < 2; greedy++) test_sample(r, a, greedy);
     test_sample(400000, 6, 0);
     for (uint32_t r : {1u, 63u, 1000u})
-        for (int dims : {1, 6, 32}) test_sample_numbers(r, dims);
+        for (int dims : {1, 6, 32})
+            for (bool squash : {true, false}) test_sample_numbers(r, dims, squash);
     const size_t counts[] = {0, 1, 3, 1023, 1024, 4097, 600001, 1700003};
     for (size_t count : counts) {
         if (few && count > 1000000) continue; // 600001 is more than a grid's threads too

@@ -1,21 +1,23 @@
 // Heads against PyTorch's distributions (make_heads.py), frequencies of Gaussian, squashed and several discrete
 // actions, action masks.
 #include <criterion/criterion.h>
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
 #include "../vectors/vectors.h"
 #include "kernels/head.h"
 
-enum { CASES = 8, ROWS = 16, HEADS_BYTES = 15424 };
+enum { CASES = 9, ROWS = 16, HEADS_BYTES = 17000 };
 static const float advantage = 1.7f, entropy_cost = 0.03f, weight = 0.6f;
 
 // Dimension i of continuous actions has the bounds [-1 - i, 2 + 3 i], as in make_heads.py.
-static struct farm_head head_of(struct farm_action_spec action, bool squash) {
+static struct farm_head head_of(struct farm_action_spec action, bool squash, bool scale) {
     struct farm_env_spec env = {.action = action};
     struct farm_head head;
     for (uint32_t i = 0; i < action.dims; i++) env.action.low[i] = -1 - (float)i, env.action.high[i] = 2 + 3 * (float)i;
-    cr_assert_eq(farm_head_make(&env, (struct farm_head_options){.squash = squash}, &head, NULL), FARM_OK);
+    cr_assert_eq(farm_head_make(&env, (struct farm_head_options){.squash = squash, .scale = scale}, &head, NULL),
+                 FARM_OK);
     cr_assert_eq(head.samples, squash);
     return head;
 }
@@ -36,13 +38,13 @@ Test(kernels, heads_agree_with_pytorchs_distributions) {
     const uint8_t *at = file;
     vectors_read("tests/vectors/heads.bin", file, sizeof file);
     for (int c = 0; c < CASES; c++) {
-        const int32_t *squash = next(&at, sizeof *squash), *shape = next(&at, 9 * sizeof *shape);
+        const int32_t *kind = next(&at, sizeof *kind), *shape = next(&at, 9 * sizeof *shape);
         struct farm_action_spec spec = {.kind = FARM_ACTION_CONTINUOUS, .dims = (uint32_t)shape[0]};
         for (int d = 0; d < 8 && shape[1 + d]; d++, spec.dims++) {
             spec.kind = spec.dims ? FARM_ACTION_MULTI_DISCRETE : FARM_ACTION_DISCRETE;
             spec.sizes[d] = (uint32_t)shape[1 + d];
         }
-        const struct farm_head head = head_of(spec, *squash);
+        const struct farm_head head = head_of(spec, *kind == 1, *kind == 2);
         const size_t outputs = (size_t)head.outputs, row_bytes = ROWS * sizeof(float);
         const uint8_t *action = next(&at, ROWS * (size_t)head.action_bytes);
         const float *policy = next(&at, outputs * row_bytes), *behaviour = next(&at, outputs * row_bytes);
@@ -74,7 +76,7 @@ static void expect_gaussian_draws(bool squash) {
     const struct farm_action_spec spec = {.kind = FARM_ACTION_CONTINUOUS, .dims = 3};
     const struct farm_sampler sampler = {.seed = 5}, greedy = {.seed = 5, .greedy = 1};
     const float policy[] = {0.5f, -2, 0, logf(0.5f), 0, logf(3)};
-    const struct farm_head head = head_of(spec, squash), gaussian = head_of(spec, false);
+    const struct farm_head head = head_of(spec, squash, squash), gaussian = head_of(spec, false, false);
     int count[3][SHARES] = {0};
     double products[3] = {0};
     for (uint64_t n = 0; n < DRAWS; n++) {
@@ -113,6 +115,38 @@ Test(kernels, gaussian_and_squashed_draws_follow_the_policy_and_dimensions_are_i
     expect_gaussian_draws(true);
 }
 
+// Bounds within +-1e30 become [-1, 1], each dimension by itself: 3 draws beyond the middle are 3 half widths beyond it.
+// Those of +-1 and the others leave every bit of the draw.
+Test(kernels, finite_bounds_scale_a_gaussian_and_others_leave_its_units) {
+    static const struct {
+        float low, high, offset, scale;
+    } bounds[] = {{0, 1000, 500, 500},       {-1, 1, 0, 1},       {-2, 2, 0, 2},
+                  {-1e30f, 1e30f, 0, 1e30f}, {0, INFINITY, 0, 1}, {-INFINITY, 3, 0, 1},
+                  {-FLT_MAX, FLT_MAX, 0, 1}, {5, 5, 0, 1},        {NAN, 1, 0, 1},
+                  {-1e38f, 1e38f, 0, 1},     {0, 1e-38f, 0, 1}};
+    enum { DIMS = sizeof bounds / sizeof *bounds };
+    struct farm_env_spec env = {.action = {.kind = FARM_ACTION_CONTINUOUS, .dims = DIMS}};
+    const struct farm_sampler sampler = {.seed = 5};
+    struct farm_head head, raw;
+    float policy[2 * DIMS], action[DIMS], draw[DIMS];
+    for (int d = 0; d < DIMS; d++) {
+        env.action.low[d] = bounds[d].low, env.action.high[d] = bounds[d].high;
+        policy[d] = 0.3f * (float)d - 1, policy[DIMS + d] = 0.1f * (float)d;
+    }
+    cr_assert_eq(farm_head_make(&env, (struct farm_head_options){0}, &raw, NULL), FARM_OK);
+    cr_assert_eq(farm_head_make(&env, (struct farm_head_options){.scale = true}, &head, NULL), FARM_OK);
+    farm_head_choose(&raw, &sampler, 3, 4, policy, draw, NULL);
+    farm_head_choose(&head, &sampler, 3, 4, policy, action, NULL);
+    for (int d = 0; d < DIMS; d++) {
+        cr_expect(head.offset[d] == bounds[d].offset && head.scale[d] == bounds[d].scale, "dimension %d", d);
+        cr_expect_eq(action[d], bounds[d].offset + bounds[d].scale * draw[d], "dimension %d", d);
+        if (bounds[d].scale == 1) cr_expect_arr_eq(&action[d], &draw[d], sizeof *draw);
+    }
+    expect("log-probability", 0, 0, (double)farm_head_log_prob(&head, policy, action),
+           (double)farm_head_log_prob(&raw, policy, draw));
+    cr_assert_eq(farm_head_log_prob(&raw, policy, draw), farm_gaussian_log_prob(policy, DIMS, draw));
+}
+
 // The quadrature against a sum of 2,401 terms, within the bounds that head_tanh_gaussian.h gives.
 Test(kernels, the_entropy_of_squashed_actions_is_as_exact_as_documented) {
     static const double cases[][2] = {{0.01, 1e-6}, {0.5, 1e-6}, {1, 1e-6}, {1.5, 2e-5}, {2, 3e-4}, {7.389, 0.1}};
@@ -136,7 +170,7 @@ Test(kernels, the_entropy_of_squashed_actions_is_as_exact_as_documented) {
 
 Test(kernels, squashed_actions_far_from_the_middle_have_finite_log_probabilities) {
     const struct farm_action_spec spec = {.kind = FARM_ACTION_CONTINUOUS, .dims = 1};
-    const struct farm_head head = head_of(spec, true);
+    const struct farm_head head = head_of(spec, true, true);
     const float policy[] = {100, 0}, sample = 101;
     float dpolicy[2];
     const struct farm_head_terms terms = farm_head_gradient(&head, policy, policy, &sample, 1, 0.1f, 1, dpolicy);
@@ -162,7 +196,7 @@ Test(kernels, several_discrete_actions_are_drawn_independently_and_within_masks)
                  {{0, 0, 0, 0, 0, 0, 0}, 12, 31.3}};
     const struct farm_action_spec spec = {.kind = FARM_ACTION_MULTI_DISCRETE, .dims = 2, .sizes = {3, 4}};
     const struct farm_sampler sampler = {.seed = 6}, greedy = {.greedy = 1};
-    const struct farm_head head = head_of(spec, false);
+    const struct farm_head head = head_of(spec, false, false);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const uint8_t *mask = cases[i].mask;
         const bool none = farm_head_mask_blocked(&spec, mask) == 0;
@@ -239,6 +273,9 @@ Test(kernels, the_options_of_continuous_actions_choose_the_head) {
                  {{.state_sigma = true}, FARM_ACTION_CONTINUOUS, INFINITY, "gaussian 2", 0, 0},
                  {{.state_sigma = true, .squash = true}, FARM_ACTION_CONTINUOUS, 3, "tanh_gaussian 2", 0, 1},
                  {{.squash = true}, FARM_ACTION_CONTINUOUS, 3, "tanh_gaussian 2", 2, 1},
+                 {{.scale = true}, FARM_ACTION_CONTINUOUS, 3, "scaled_gaussian 2", 2, 0},
+                 {{.scale = true}, FARM_ACTION_CONTINUOUS, INFINITY, "gaussian 2", 2, 0},
+                 {{.squash = true, .scale = true}, FARM_ACTION_CONTINUOUS, 3, "tanh_gaussian 2", 2, 1},
                  {{.squash = true}, FARM_ACTION_CONTINUOUS, INFINITY, "action 1 has bounds [1, inf]", 0, 0},
                  {{.squash = true}, FARM_ACTION_CONTINUOUS, 1, "action 1 has bounds [1, 1]", 0, 0},
                  {{.state_sigma = true, .squash = true}, FARM_ACTION_MULTI_DISCRETE, 0, "categorical 2x3", 0, 0}};

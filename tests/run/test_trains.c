@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "algo/registry.h"
+#include "nn/inputs.h"
 #include "run/trains.h"
 
 #define IMAGE(...)                                                                                                     \
@@ -124,12 +125,18 @@ Test(run, recipes_add_statistics_and_the_last_action_and_reward) {
     for (int continuous = 0; continuous < 2; continuous++) {
         farm_recipe_defaults(&recipe, farm_algo_family_at);
         recipe.normalise_observations = recipe.normalise_rewards = recipe.last_inputs = true;
-        if (continuous) env.action = (struct farm_action_spec){FARM_ACTION_CONTINUOUS, 2, .high = {1, 1}};
+        if (continuous) env.action = (struct farm_action_spec){FARM_ACTION_CONTINUOUS, 2, .high = {4, INFINITY}};
         cr_assert_eq(farm_run_trains(&env, &recipe, &io, &err), FARM_OK, "%s", err.message);
         cr_assert_eq(io.input_count, 3);
         cr_expect(io.normalise_rewards && io.inputs[0].normalise && !io.inputs[1].normalise && !io.inputs[2].normalise);
         cr_expect(io.inputs[1].source == FARM_SOURCE_LAST_ACTION && io.inputs[1].count == 2);
-        cr_expect_eq(io.inputs[1].kind, continuous ? FARM_INPUT_NUMBERS : FARM_INPUT_ONE_HOT);
+        cr_expect_eq(io.inputs[1].kind, continuous ? FARM_INPUT_SCALED : FARM_INPUT_ONE_HOT);
+        if (continuous) {
+            const float last[] = {4, 4}, zeros[9] = {0};
+            float flat[9];
+            farm_inputs_write(&io, zeros, zeros, (const void *[]){NULL, last, NULL}, flat);
+            cr_expect(flat[6] == 1 && flat[7] == 4, "a bound is 1; without one the action keeps its units");
+        }
         cr_expect_eq(io.inputs[2].source, FARM_SOURCE_LAST_REWARD);
         cr_expect_eq(io.flat, 6 + (continuous ? 2 : 2 * 5) + 1); // as wide as the largest dimension
     }

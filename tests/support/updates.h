@@ -107,7 +107,7 @@ static inline void update_configure_spaces(struct update_run *run, struct farm_r
     if (c->masked)
         env->obs[env->obs_count++] = (struct farm_field_spec){
             .name = FARM_HEAD_MASK_NAME, .dtype = FARM_U8, .rank = 1, .dims = {farm_policy_outputs(&env->action)}};
-    learner->head = (struct farm_head_options){.state_sigma = c->state_sigma, .squash = c->squash};
+    learner->head = (struct farm_head_options){.state_sigma = c->state_sigma, .squash = c->squash, .scale = true};
     struct farm_head head;
     cr_assert_eq(farm_head_make(env, learner->head, &head, NULL), FARM_OK);
     farm_ring_spec_answers(spec);
@@ -272,11 +272,11 @@ static inline void update_write_answer(struct update_run *run, uint64_t column) 
     for (int o = 0; o < head->outputs; o++) policy[o] = (float)(update_draw(run->c, column, n, 10 + (uint64_t)o) - 0.5);
     if (run->c->masked) farm_head_mask(head, farm_lane_obs(lane, 1, n, env), policy);
     for (int d = 0; d < head->dims; d++) {
-        const double number = update_draw(run->c, column, n, 50 + (uint64_t)d);
-        const float drawn = (float)((double)policy[d] + 2 * number - 1);
+        const float drawn = (float)((double)policy[d] + 2 * update_draw(run->c, column, n, 50 + (uint64_t)d) - 1);
         const int32_t choice = update_choice(run, column, n, d);
-        const float squashed = farm_tanh_action(drawn, head->low[d], head->high[d]);
-        const void *written = run->c->squash ? &squashed : run->c->dims ? (const void *)&drawn : &choice;
+        const float number =
+            (run->c->squash ? farm_tanh_action : farm_gaussian_action)(drawn, head->offset[d], head->scale[d]);
+        const void *written = run->c->dims ? (const void *)&number : &choice;
         memcpy(action + (size_t)d * sizeof drawn, written, sizeof drawn);
         if (run->c->squash) ((float *)farm_lane_answer_at(lane, FARM_ANSWER_SAMPLE, n, env))[d] = drawn;
     }

@@ -16,7 +16,7 @@ import unittest
 import imageio_ffmpeg
 import numpy as np
 from PIL import Image, ImageSequence
-from running import SOURCE, TOTALS, InFolder, blocks, build_plugin, children, wait_until
+from running import SOURCE, TOTALS, InFolder, blocks, build_plugin, children, forget_key, wait_until
 
 
 def contents(run):
@@ -112,6 +112,9 @@ class Documents(Cli):
         self.assertIn("net: separate\n", recipe, "of recipes/gym_continuous.yaml, because its actions are")
         resumed = self.farm("train", "--run", "r-Pendulum-v1", "--resume", "--frames", "2k", "--no-squash")
         self.assertEqual((resumed.returncode, "was made with squash true, not false" in resumed.stderr), (2, True), resumed.stderr)
+        forget_key(self.folder / "r-Pendulum-v1", "scale_actions")
+        resumed = self.farm("train", "--run", "r-Pendulum-v1", "--resume", "--frames", "2k", "--scale-actions")
+        self.assertEqual((resumed.returncode, "was made with scale_actions false, not true" in resumed.stderr), (2, True), resumed.stderr)
         played = self.farm("eval", "r-Pendulum-v1", "--episodes", "1")  # a checkpoint has its head
         self.assertEqual(played.returncode, 0, played.stderr)
 

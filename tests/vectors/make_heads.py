@@ -24,6 +24,18 @@ def gaussian(policy, dims):
     return [Independent(Normal(policy[..., :dims], policy[..., dims:].exp()), 1)]
 
 
+class Scaled(Independent):
+    """Of the draw; actions are the draw through the bounds [-1 - i, 2 + 3 i] of dimension i."""
+
+    def __init__(self, policy, dims):
+        low, high = -1.0 - torch.arange(dims), 2.0 + 3 * torch.arange(dims)
+        self.offset, self.scale = (low + high) / 2, (high - low) / 2
+        super().__init__(Normal(policy[..., :dims], policy[..., dims:].exp()), 1)
+
+    def log_prob(self, action):
+        return super().log_prob((action - self.offset) / self.scale)
+
+
 class Squashed:
     """Normal numbers through tanh to [-1 - i, 2 + 3 i] of dimension i; the entropy by numeric integration."""
 
@@ -56,7 +68,7 @@ def permitted(rng, sizes):
     return torch.tensor(np.concatenate(mask, 1)), action
 
 
-def case(rng, sizes, dims, masked=False, squashed=False):
+def case(rng, sizes, dims, masked=False, squashed=False, scaled=False):
     """sizes: of discrete actions; dims: of continuous ones; masked: the behaviour's forbidden logits are -inf."""
     outputs = sum(sizes) if sizes else 2 * dims
     policy, behaviour = (f32(rng.normal(size=(ROWS, outputs)) * (1.5 if sizes else 0.5)) for _ in range(2))
@@ -68,6 +80,8 @@ def case(rng, sizes, dims, masked=False, squashed=False):
     policy.requires_grad_()
     if squashed:
         make = lambda p: [Squashed(p, dims)]
+    elif scaled:
+        make = lambda p: [Scaled(p, dims)]
     else:
         make = (lambda p: categorical(p, sizes)) if sizes else (lambda p: gaussian(p, dims))
     pi, mu = make(policy.masked_fill(~mask, -torch.inf) if masked else policy), make(behaviour)
@@ -78,7 +92,7 @@ def case(rng, sizes, dims, masked=False, squashed=False):
     loss = WEIGHT * (-ADVANTAGE * log_prob - ENTROPY_COST * entropy).sum()
     (gradient,) = torch.autograd.grad(loss, policy)
     actions = np.stack([a.numpy() for a in action], 1).astype("<i4") if sizes else action[0].numpy().astype("<f4")
-    out = struct.pack("<2i8i", squashed, dims, *(list(sizes) + [0] * (8 - len(sizes)))) + actions.tobytes()
+    out = struct.pack("<2i8i", 2 if scaled else squashed, dims, *(list(sizes) + [0] * (8 - len(sizes)))) + actions.tobytes()
     for array in (policy, behaviour, log_prob, entropy, kl, gradient):
         out += array.detach().numpy().astype("<f4").tobytes()
     return out
@@ -92,3 +106,4 @@ with open("heads.bin", "wb") as out:
         out.write(case(rng, sizes, 0, masked=True))
     for dims in (1, 4):
         out.write(case(rng, [], dims, squashed=True))
+    out.write(case(rng, [], 3, scaled=True))

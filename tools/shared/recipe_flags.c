@@ -80,6 +80,7 @@ enum farm_status farm_recipe_flags_metadata(struct farm_recipe *recipe, enum far
     if (!farm_checkpoint_get(metadata, "recipe.env") || !farm_checkpoint_get(metadata, "recipe.net"))
         return farm_fail(err, FARM_E_FORMAT,
                          "%s: a safetensors file that farm train has not written (it holds no recipe)", path);
+    farm_recipe_default_before(recipe);
     for (uint32_t i = 0; i < metadata->count; i++) {
         if (strncmp(metadata->keys[i], prefix, strlen(prefix)) != 0) continue;
         const char *name = metadata->keys[i] + strlen(prefix);
@@ -137,6 +138,7 @@ static enum farm_status find_base(struct farm_recipe *recipe, const char **file,
 enum farm_status farm_recipe_flags_settle(struct farm_recipe *recipe, const char *file, const char *base,
                                           struct farm_error *err) {
     char path[FARM_RUN_PATH_MAX + 64] = "";
+    if (base) farm_recipe_default_before(recipe);
     enum farm_status status = base ? FARM_OK : find_base(recipe, &file, path, sizeof path, err);
     if (!status && file) status = farm_recipe_load(recipe, FARM_LAYER_FILE, file, err);
     if (!base && path[0]) base = path;
