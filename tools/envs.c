@@ -153,7 +153,7 @@ int farm_cmd_envs(int argc, char **argv) {
     const struct farm_cli_flag flags[] = {{"json", FARM_CLI_BOOL, &json, NULL, "one JSON document on stdout"}};
     const struct farm_cli cli = {
         .program = "farm envs",
-        .synopsis = "[NAME [--env.OPTION VALUE ...]] [--json]",
+        .synopsis = "[NAME [--env.OPTION VALUE ...] [--wrap PACKAGE:WRAPPER ...]] [--json]",
         .about = "Lists the environments that can run on this machine, and whether farm train can train them.\n"
                  "With a name: only this one, with these options.",
         .examples = "  farm envs\n  farm envs gym/Blackjack-v1\n  farm envs ale/Pong --env.obs rgb --json\n",
@@ -161,7 +161,7 @@ int farm_cmd_envs(int argc, char **argv) {
         .flag_count = 1};
     struct farm_error err;
     int exit_status;
-    if (!farm_read_recipe_flags(&cli, FARM_USE_NONE, argc, argv, &name, &recipe, &exit_status)) return exit_status;
+    if (!farm_read_recipe_flags(&cli, FARM_USE_ENVS, argc, argv, &name, &recipe, &exit_status)) return exit_status;
     if (!name && recipe.option_count)
         return farm_fail(&err, FARM_E_USAGE, "--env.OPTION needs NAME: farm envs NAME"),
                farm_report_error("farm envs", &err);

@@ -315,7 +315,8 @@ int farm_cmd_doctor(int argc, char **argv) {
             "missing; broken: cannot run (exit status 1).\n\n"
             "With an environment: checks that it keeps the contract of farm/env.h, in Python as far as it applies\n"
             "there (through the actor that trains it); exit status 1 if something is broken. --option sets an\n"
-            "option, as --env.KEY VALUE does for farm train.",
+            "option, as --env.KEY VALUE does for farm train; --obs-keep, --obs-drop and --wrap\n"
+            "are its keys.",
         .examples = "  farm doctor\n  farm doctor ./mygame.so --option size=9\n  farm doctor native/breakout --json\n"
                     "  farm doctor gym/mypackage:MyGame-v0\n",
         .flags = flags,

@@ -54,17 +54,23 @@ struct doctor {
 
 enum farm_status farm_doctor_option(void *context, const char *name, const char *value, struct farm_error *err) {
     struct farm_doctor_request *request = context;
-    const bool dotted = strncmp(name, "env.", 4) == 0 && name[4];
-    if (!dotted && strcmp(name, "option") != 0) return FARM_E_NOT_FOUND;
-    const char *equals = dotted || !value ? NULL : strchr(value, '=');
-    if (!value || (!dotted && (!equals || equals == value)))
-        return farm_fail(err, FARM_E_USAGE, "--%s needs %s", name, dotted ? "a value" : "KEY=VALUE");
+    static const char *const keys[][2] = {{"obs-keep", "obs_keep"}, {"obs-drop", "obs_drop"}, {"wrap", "wrap"}};
+    const char *own = strncmp(name, "env.", 4) == 0 && name[4] ? name + 4 : NULL;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(name, keys[i][0]) == 0) own = keys[i][1];
+    if (!own && strcmp(name, "option") != 0) return FARM_E_NOT_FOUND;
+    for (size_t i = 0; i < request->option_count && own; i++)
+        if (strcmp(request->options[i].key, own) == 0)
+            return farm_fail(err, FARM_E_USAGE, "--%s is given twice: write several values with commas between", name);
+    const char *equals = own || !value ? NULL : strchr(value, '=');
+    if (!value || (!own && (!equals || equals == value)))
+        return farm_fail(err, FARM_E_USAGE, "--%s needs %s", name, own ? "a value" : "KEY=VALUE");
     if (request->option_count == FARM_DOCTOR_OPTIONS_MAX)
         return farm_fail(err, FARM_E_USAGE, "at most %d options", FARM_DOCTOR_OPTIONS_MAX);
     char *key = request->option_texts[request->option_count];
-    const int key_bytes = dotted ? (int)strlen(name + 4) : (int)(equals - value);
-    const int used = snprintf(key, FARM_DOCTOR_OPTION_BYTES, "%.*s%c%s", key_bytes, dotted ? name + 4 : value, 0,
-                              dotted ? value : equals + 1);
+    const int key_bytes = own ? (int)strlen(own) : (int)(equals - value);
+    const int used =
+        snprintf(key, FARM_DOCTOR_OPTION_BYTES, "%.*s%c%s", key_bytes, own ? own : value, 0, own ? value : equals + 1);
     if (used >= FARM_DOCTOR_OPTION_BYTES)
         return farm_fail(err, FARM_E_USAGE, "an option has at most %d characters", FARM_DOCTOR_OPTION_BYTES - 2);
     request->options[request->option_count++] = (struct farm_env_option){key, key + key_bytes + 1};
