@@ -73,7 +73,7 @@ static bool find_plan(const char *path, const char *key, size_t length, const st
     bool found = false;
     while (fgets(line, sizeof line, file) != NULL) {
         struct farm_arithmetic a;
-        const char *plan = strchr(line, '\t');
+        const char *plan = strchr(line, '\n') ? strchr(line, '\t') : NULL; // a torn line has no plan
         const bool same =
             plan != NULL && strncmp(line, key, length) == 0 && (line + length == plan || line[length] == ',');
         if (!same || !read_plan(net, plan + 1, &a)) continue;
@@ -84,13 +84,14 @@ static bool find_plan(const char *path, const char *key, size_t length, const st
     return found;
 }
 
-// One write at the end, so that lines of several processes stay whole.
+// One write at the end, so that lines of several processes stay whole. A full disk may have torn the line before.
 static void append_plan(const char *path, const char *key, const char *plan) {
-    if (path == NULL) return;
-    char line[2 * PLAN_MAX + 2];
-    const int n = snprintf(line, sizeof line, "%s\t%s\n", key, plan);
-    FILE *file = fopen(path, "ae");
+    FILE *file = path == NULL ? NULL : fopen(path, "a+e");
     if (file == NULL) return;
+    char line[2 * PLAN_MAX + 3];
+    const bool torn = fseek(file, -1, SEEK_END) == 0 && fgetc(file) != '\n';
+    const int n = snprintf(line, sizeof line, "%s%s\t%s\n", torn ? "\n" : "", key, plan);
+    fseek(file, 0, SEEK_END);
     fwrite(line, 1, (size_t)n, file);
     fclose(file);
 }

@@ -209,9 +209,12 @@ Test(arithmetic, invalid_files_are_ignored) {
         unlink(file);
         free(file);
         file = file_new(line);
-        request.run_file = file;
+        request.run_file = i ? file : NULL;
+        request.user_file = i ? NULL : file; // gets the new choice
         choose(&request, text);
         cr_expect_not_null(strstr(text, "timed in"), "plan %zu: %s", i, text);
+        if (!i) choose(&request, text); // the new line does not continue a torn one
+        if (!i) cr_expect_not_null(strstr(text, "as timed earlier"), "%s", text);
     }
     request.run_file = "/nowhere/arithmetic.txt";
     choose(&request, text);
