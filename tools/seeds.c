@@ -241,7 +241,7 @@ static void print_table(const struct seeds *seeds) {
                                      : "");
     }
     const int count = summarise(seeds, &mean, &deviation);
-    printf("Mean of %d: %s, standard deviation %s. `farm plot %s/seed-*` draws the curves.\n", count,
+    printf("Mean of %d: %s, standard deviation %s. `farm plot %s` draws the curves.\n", count,
            farm_format_figure(mean).text, farm_format_figure(deviation).text, farm_format_word(seeds->run).text);
 }
 

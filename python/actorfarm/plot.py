@@ -11,6 +11,7 @@ usage: plot.py [KEY VALUE]...     tools/plot.c gives them: its flags, `run PATH`
 import bisect
 import csv
 import dataclasses
+import glob
 import json
 import math
 import os
@@ -143,8 +144,11 @@ def read_lines(lines, name):
 
 
 def read_runs(path):
-    """The runs of a folder or file; "-": stdin."""
+    """The runs of a folder or file; "-": stdin. A folder of `farm train --seeds` has one for each seed."""
     file_path = os.path.join(path, "metrics.jsonl") if os.path.isdir(path) else path
+    seeds = sorted(glob.glob(os.path.join(glob.escape(path), "seed-*", "metrics.jsonl")))
+    if seeds and not os.path.exists(file_path):
+        return [run for one in seeds for run in read_runs(one)]
     try:
         with open(0 if path == "-" else file_path, encoding="utf-8", errors="replace", closefd=path != "-") as file:
             objects = read_lines(file, file_path)
