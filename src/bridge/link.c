@@ -373,10 +373,14 @@ static void read_frames(struct farm_link *link) {
 static void handle_received(struct farm_link *link, int64_t bytes) {
     link->in->in_flight = false;
     if (bytes <= 0) {
-        // A learner closes silently if the keys differ.
-        const bool stranger = link->tls && !link->server && link->state == FARM_LINK_SHAKING;
+        // A learner closes silently if the keys differ, or one side has none.
+        const bool stranger = !link->server && (link->tls ? link->state == FARM_LINK_SHAKING : !link->figures.bytes_in);
         farm_link_close(link, "%s%s", bytes ? strerror((int)-bytes) : "the peer has closed the connection",
-                        stranger ? " before the handshake was over: are the keys the same?" : "");
+                        !stranger ? ""
+                        : link->tls
+                            ? " before the handshake was over: are the keys the same? (a learner with --insecure "
+                              "has none: then use --insecure here too)"
+                            : " without an answer: has the learner a key? Then use --key FILE instead of --insecure");
         return;
     }
     link->figures.bytes_in += (uint64_t)bytes;

@@ -174,7 +174,8 @@ void farm_wire_put(const struct farm_wire_header *header, const struct farm_wire
 enum farm_status farm_wire_get_header(const uint8_t *in, struct farm_wire_header *header, struct farm_error *err) {
     memcpy(header, in, sizeof *header);
     if (!header->type || header->type >= FARM_WIRE_TYPE_END)
-        return farm_fail(err, FARM_E_FORMAT, "unknown frame type %u", header->type);
+        return farm_fail(err, FARM_E_FORMAT, "unknown frame type %u%s", header->type,
+                         in[0] == 0x16 && in[1] == 3 ? " (TLS: the peer has a key, and this side --insecure)" : "");
     const bool message = types[header->type].message, single = types[header->type].single;
     const uint64_t least = (uint64_t)header->entries * FARM_WIRE_ENTRY_BYTES;
     const uint64_t payload = single ? 0 : message ? FARM_WIRE_MESSAGE_BYTES_MAX : FARM_WIRE_STEP_BYTES_MAX;

@@ -114,6 +114,13 @@ static void slots_to_bitmap(const struct work *w, struct farm_bitmap *cpus) {
 static void find_capacity(struct work *w) {
     static const struct farm_bitmap nothing;
     char list[64];
+    const int allowed = farm_bitmap_count(&w->m->allowed);
+    if (allowed < w->m->cpu_count)
+        note(w->out,
+             "%d of %d CPUs usable: the affinity mask or cpuset that farm was started with leaves out the others "
+             "(taskset, "
+             "srun without --cpus-per-task, mpirun without --bind-to none, a container's cpuset)",
+             allowed, w->m->cpu_count);
     collect_slots(w, &nothing);
     if (!w->slots) { // all are taken: a machine has at least one allowed CPU
         w->crowded = true;

@@ -162,7 +162,7 @@ class Keys(Node):
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, "the keys differ|are the keys the same")
         done = self.farm("bridge", "--connect", "@r/bridge.addr", "--insecure", "--retry-s", "1.5")
-        self.assertEqual(done.returncode, 1)
+        self.assertEqual((done.returncode, "use --key FILE instead of --insecure" in done.stderr), (1, True), done.stderr)
         self.assertEqual(self.end(learner, "learner")["nodes"], [])
 
 

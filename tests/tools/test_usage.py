@@ -5,9 +5,10 @@ import random
 import shlex
 import signal
 import subprocess
+import sys
 import unittest
 
-from running import FARM, InFolder, wait_until
+from running import FARM, SOURCE, InFolder, wait_until
 
 BENCH = "bridge bench 127.0.0.1:1"
 BRIDGE = "bridge --connect 127.0.0.1:1"
@@ -201,6 +202,12 @@ class Usage(InFolder):
         process.send_signal(signal.SIGINT)
         stopped, _ = process.communicate(timeout=30)
         self.assertRegex(stopped, "  farm train --run .* --resume      continues this run\n", "the same run: no other --frames")
+
+    def test_results_of_benchmarks_go_into_a_new_folder(self):
+        (self.folder / "peer").write_text((SOURCE / "bench/results/peers.jsonl").read_text().splitlines()[-1])
+        table = [sys.executable, SOURCE / "tools/build/bench_table.py", "--documents", "--results", "new/folder", "peer"]
+        subprocess.run(table, cwd=self.folder, check=True, capture_output=True, timeout=30)
+        self.assertIn("peers", (self.folder / "new/folder/peers.jsonl").read_text())
 
     def test_help_is_on_stdout_with_examples(self):
         texts = {}

@@ -410,6 +410,7 @@ Test(topo, puts_the_gpu_host_threads_beside_the_gpu) {
     for (int cpu = farm_bitmap_next(cpus, 0); cpu >= 0; cpu = farm_bitmap_next(cpus, cpu + 1))
         cr_assert_eq(node_of(cpu), 1, "CPU %d", cpu);
     cr_assert_eq(plan.actor_count, 5, "six CPUs are allowed, one is the host thread's");
+    cr_assert(has_note("6 of 7 CPUs usable") && has_note("--bind-to none"), "%s", plan.note[0]);
     cr_assert_eq(plan.actor[0].memory_node, 1, "the first actors sit beside the GPU too");
     cr_assert(has_note("learner on GPU 1, its host threads on CPU 4"));
     expect_refusal(request_of(0, 2), FARM_E_USAGE, "2 NVIDIA GPUs");

@@ -150,6 +150,8 @@ def main():
     parser.add_argument("--documents", action="store_true")
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
+    if arguments.results:
+        os.makedirs(arguments.results, exist_ok=True)
     if arguments.documents:
         documents, problems = [], []
         for path in arguments.names:

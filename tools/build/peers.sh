@@ -115,7 +115,7 @@ done
 [ $# -gt 0 ] || mapfile -t chosen < <(list | awk '{ print $1 }')
 
 status=0 documents=()
-mkdir -p "$build/peers/results"
+mkdir -p "$build/peers/results" ${RESULTS:+"$RESULTS"}
 for name in "${chosen[@]}"; do
     peer=$(peer_of "bench/peers/$name.py")
     document=$build/peers/results/$name.json
