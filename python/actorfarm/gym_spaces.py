@@ -43,7 +43,7 @@ NUMPY = {"u8": np.uint8, "i32": np.int32, "f32": np.float32}
 
 
 def describe(space):
-    text = " ".join(repr(space).split())
+    text = " ".join("".join(c if c.isprintable() else " " for c in repr(space)).split())  # a Text's characters may be any
     return text if len(text) <= 160 else text[:157] + "..."
 
 

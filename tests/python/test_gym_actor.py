@@ -636,6 +636,9 @@ class Refusals(unittest.TestCase):
         self.check_refused("Acrobot-v1", "unexpected keyword argument", "colour=red")
         self.check_refused("CartPole-v1", "true or false", "flatten=perhaps")
 
+    def test_a_space_is_described_in_printable_text(self):
+        self.assertTrue(gym_spaces.describe(spaces.Text(5, charset="a\0\n\x1b")).isprintable())
+
     def test_unsupported_spaces_are_named(self):
         mask = spaces.Dict({"action_mask": spaces.Box(0, 1, (3,))})
         others = spaces.Text(5), spaces.Sequence(spaces.Discrete(2)), spaces.Dict({"a": spaces.Text(3)}), mask
