@@ -193,14 +193,15 @@ static bool turn(struct seeds *seeds) {
 static void run_all(struct seeds *seeds) {
     const struct timespec tick = {.tv_nsec = 100000000};
     sigset_t wanted = farm_ending_signals();
-    sigaddset(&wanted, SIGCHLD);
+    for (const int *also = (const int[]){SIGCHLD, SIGUSR1, SIGUSR2, 0}; *also; also++) sigaddset(&wanted, *also);
     sigprocmask(SIG_BLOCK, &wanted, &seeds->before);
     while (turn(seeds)) {
         const int signal = sigtimedwait(&wanted, NULL, &tick);
         if (signal <= 0 || signal == SIGCHLD) continue;
-        seeds->stopped = true;
+        const bool user = signal == SIGUSR1 || signal == SIGUSR2; // each seed's own matter
+        seeds->stopped |= !user;
         for (size_t part = 0; part < SEEDS_MAX; part++)
-            if (seeds->on[part]) kill(seeds->on[part]->pid, SIGTERM);
+            if (seeds->on[part]) kill(seeds->on[part]->pid, user ? signal : SIGTERM);
     }
     sigprocmask(SIG_SETMASK, &seeds->before, NULL);
 }
