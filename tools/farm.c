@@ -25,6 +25,7 @@ static const struct command commands[] = {
     {"fps", "how fast environments run in the farm, against the bare simulator", farm_cmd_fps, true},
     {"plot", "draws the curves of runs: return, speed, policy lag, entropy, KL divergence", farm_cmd_plot, false},
     {"bridge", "runs this machine's actors for a learner on another machine", farm_cmd_bridge, true},
+    {"actors", "adds actors to a run that goes on, or removes some", farm_cmd_actors, false},
     {"bw", "memory bandwidth and latency, and what the farm's rings carry", farm_cmd_bw, true},
     {"envs", "lists the environments that can run here", farm_cmd_envs, true},
     {"topo", "draws this machine and the plan for it", farm_cmd_topo, false},
@@ -109,6 +110,8 @@ static int run(int argc, char **argv) {
     }
     struct farm_error err;
     if (farm_thread_prepare_stacks(&err)) return farm_report_error("farm", &err);
+    signal(SIGUSR1, SIG_IGN); // batch systems send them before the end; a run reads them all the same, because it
+    signal(SIGUSR2, SIG_IGN); // blocks them (signalfd)
     signal(SIGXFSZ, SIG_IGN); // a write beyond RLIMIT_FSIZE fails with EFBIG instead (workers: SIGXFSZ kills)
     for (size_t i = 0; i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0) {

@@ -778,8 +778,8 @@ int farm_cmd_train(int argc, char **argv) {
         .about =
             "Trains an agent: actor processes step environments, the learner answers and trains from\n"
             "the same shared memory. Ctrl-C stops it at any moment: a checkpoint is written and the exit status is 0.\n"
-            "SIGUSR1 (kill -USR1, to this process) adds an actor while it runs, SIGUSR2 removes one; signals that\n"
-            "arrive before the learner is ready count as one.\n"
+            "SIGUSR1 (kill -USR1, to this process) writes a checkpoint, and the run goes on; SIGUSR2 has no effect.\n"
+            "`farm actors RUN +N` adds actors while it runs, `farm actors RUN -N` removes some.\n"
             "With --listen, actors of other machines join by `farm bridge --connect` while it runs. --actors 0 then\n"
             "means no actor on this machine: training waits for the first node. A node that is away for\n"
             "node_grace_s loses its places.\n"

@@ -2,6 +2,7 @@
 #include "base/cli.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -195,7 +196,7 @@ enum farm_status farm_cli_parse(const struct farm_cli *cli, int argc, char **arg
             return FARM_OK;
         }
     for (int i = 1; i < argc; i++) {
-        if (argv[i][0] == '-' && argv[i][1]) {
+        if (argv[i][0] == '-' && argv[i][1] && !isdigit((unsigned char)argv[i][1])) { // "-2" is a word
             enum farm_status status = parse_flag(cli, argc, argv, &i, err);
             if (status) return status;
         } else if (cli->words) {

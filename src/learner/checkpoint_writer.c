@@ -235,12 +235,19 @@ static void set_due_ns(struct farm_checkpoint_writer *writer, bool soon) {
     writer->due_ns = soon || every_s > 0 ? farm_now_ns() + (uint64_t)((soon ? soon_s : every_s) * 1e9) : 0;
 }
 
+bool farm_checkpoint_writer_requested(const struct farm_checkpoint_writer *writer) {
+    const struct farm_stats *stats = writer->parts->config->stats;
+    return farm_load_relaxed(&stats->checkpoints_wanted) != farm_load_relaxed(&stats->checkpoints_answered);
+}
+
 void farm_checkpoint_writer_turn(struct farm_checkpoint_writer *writer) {
     const struct farm_learner_config *learner = writer->parts->config;
     const uint64_t frames = farm_load_relaxed(&learner->stats->frames);
     const bool timed = writer->due_ns && farm_now_ns() >= writer->due_ns,
                counted = writer->due_frames && frames >= writer->due_frames;
-    if (!timed && !counted) return;
+    const uint64_t wanted = farm_load_relaxed(&learner->stats->checkpoints_wanted);
+    const bool requested = farm_checkpoint_writer_requested(writer);
+    if (!timed && !counted && !requested) return;
     struct farm_error error;
     const bool failed = farm_checkpoint_writer_save(writer, &error);
     if (timed || failed) set_due_ns(writer, failed);
@@ -248,6 +255,10 @@ void farm_checkpoint_writer_turn(struct farm_checkpoint_writer *writer) {
         farm_log_warn("%s: training continues, next attempt in %.0f s", error.message,
                       (double)(writer->due_ns - farm_now_ns()) * 1e-9);
     if (counted) set_due_frames(writer, frames);
+    if (!requested) return;
+    farm_store_relaxed(&learner->stats->checkpoints_answered, wanted);
+    char name[NAME_BYTES];
+    if (!failed) farm_log_info("SIGUSR1: %s/%s is written", learner->checkpoints.dir, name_of(&writer->copied, name));
 }
 
 void farm_checkpoint_writer_copied(struct farm_checkpoint_writer *writer) {

@@ -33,7 +33,9 @@ void farm_checkpoint_writer_start(struct farm_checkpoint_writer *writer, const s
 // The backend has copied its state now.
 void farm_checkpoint_writer_copied(struct farm_checkpoint_writer *writer);
 
-// Writes a due checkpoint. Logs a failure and tries again later.
+// Whether a user has requested a checkpoint that is not written yet.
+bool farm_checkpoint_writer_requested(const struct farm_checkpoint_writer *writer);
+// Writes a checkpoint that is due or requested. Logs a failure and tries again later.
 void farm_checkpoint_writer_turn(struct farm_checkpoint_writer *writer);
 
 // Writes a checkpoint. FARM_E_INVALID: parameters are not finite; errors of farm_checkpoint_save.

@@ -16,7 +16,7 @@
 #include "kernels/random.h"
 #include "learner/checkpoint_writer.h"
 
-enum { STOP_LOOK_MS = 100 };
+enum { STOP_LOOK_MS = 100, REQUEST_LOOK_NS = 100000000 };
 
 struct iteration {
     struct farm_window *windows;          // [source's windows_max]
@@ -221,18 +221,19 @@ static void make_iteration(struct farm_trainer *trainer, struct iteration *it) {
 
 // ---- the loop ----
 
-// Until windows may suffice, or until take depends on time again. With the lock held.
+// Until windows may suffice, until take depends on time again, or until a checkpoint may be requested, which is written
+// here. With the lock held.
 static void wait_for_windows(struct farm_trainer *trainer) {
-    if (!trainer->parts->source->polls) {
-        pthread_cond_wait(&trainer->more, &trainer->lock);
-        return;
-    }
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += FARM_WINDOW_POLL_NS;
+    until.tv_nsec += trainer->parts->source->polls ? FARM_WINDOW_POLL_NS : REQUEST_LOOK_NS;
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
     pthread_cond_timedwait(&trainer->more, &trainer->lock, &until);
+    if (trainer->stop || !farm_checkpoint_writer_requested(&trainer->writer)) return;
+    pthread_mutex_unlock(&trainer->lock);
+    farm_checkpoint_writer_turn(&trainer->writer);
+    pthread_mutex_lock(&trainer->lock);
 }
 
 // Waits for an iteration, unless it is taken already. Takes the next one too, if it is there and the backend overlaps

@@ -2,7 +2,6 @@
 #include "run/change.h"
 
 #include <assert.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +12,9 @@
 
 enum { PROGRESS_ROUNDS = 64 }; // rounds of all lanes of an actor
 
-void farm_run_change_signal(struct farm_run_change *change, int number) {
-    change->wanted += number == SIGUSR1 ? 1 : -1;
+void farm_run_change_request(struct farm_run_change *change, int add) {
+    const int64_t wanted = (int64_t)change->wanted + add, most = FARM_PLAN_ACTORS_MAX;
+    change->wanted = (int)(wanted > most ? most : wanted < -most ? -most : wanted);
 }
 
 // ---- joining ----
@@ -155,6 +155,11 @@ static enum farm_status send_request(struct farm_run_change *change, struct farm
     return farm_admission_send_request(change->admission, &request, err);
 }
 
+// The remaining ones of a refused kind (above 0: joining) would be refused too.
+static void drop_requests(struct farm_run_change *change, int kind) {
+    if ((change->wanted > 0) == (kind > 0)) change->wanted = 0;
+}
+
 static void report_refusal(struct farm_run_change *change, const struct farm_error *why) {
     const struct farm_run_caller *caller = change->workers->caller;
     const uint32_t a = change->actor;
@@ -171,11 +176,13 @@ static void report_refusal(struct farm_run_change *change, const struct farm_err
     if (change->state == FARM_RUN_CHANGE_JOINING) {
         farm_run_warn(caller, "no further actor: %s", why->message);
         free_actor(change, a);
+        drop_requests(change, 1);
     } else if (change->workers->actors[a].lost) {
         snprintf(change->failure, sizeof change->failure,
                  "training cannot go on without actor %u, which cannot be kept alive: %s", a, why->message);
     } else {
         farm_run_warn(caller, "actor %u stays: %s", a, why->message);
+        drop_requests(change, -1);
     }
     change->state = FARM_RUN_CHANGE_IDLE;
 }
@@ -190,6 +197,7 @@ static void add_actor(struct farm_run_change *change) {
         farm_run_warn(workers->caller, "no further actor: this run has %u places%s", places,
                       places > workers->plan->actors ? " (more --actors at the start make more)"
                                                      : " (a higher ulimit -n makes more)");
+        drop_requests(change, 1);
         return;
     }
     change->state = FARM_RUN_CHANGE_JOINING;
@@ -255,7 +263,7 @@ static void remove_newest_actor(struct farm_run_change *change) {
     if (newest < places)
         remove_actor(change, newest);
     else
-        farm_run_warn(workers->caller, "no actor of this machine can leave");
+        farm_run_warn(workers->caller, "no actor of this machine can leave"), drop_requests(change, -1);
 }
 
 static void actor_ended(void *owner, uint32_t a) {

@@ -1,5 +1,5 @@
-// Actors during a run. The events of each; and those that join and leave, one change at a time: SIGUSR1 adds one,
-// SIGUSR2 removes one. A joining actor gets a place, CPUs and rings; the learner attaches the rings
+// Actors during a run. The events of each; and those that join and leave, one change at a time, as users request
+// (requests.h). A joining actor gets a place, CPUs and rings; the learner attaches the rings
 // (learner/admission.h); then the actor is started. A leaving actor's rings are detached first; then it is ended, and
 // its memory and CPUs are freed. An impossible change is reported and has no effect. An actor that joined later and
 // cannot be kept alive leaves again. Runs in the supervisor process.
@@ -48,8 +48,9 @@ struct farm_run_change {
 enum farm_status farm_run_change_make(struct farm_run_change *change, struct farm_error *err);
 void farm_run_change_free(struct farm_run_change *change); // safe on a zeroed one
 
-// From the supervisor's callbacks: a signal; a tick, or a reply of the learner; the learner is about to restart.
-void farm_run_change_signal(struct farm_run_change *change, int number);
+// Requests more actors, or (below 0) fewer, besides those already requested.
+void farm_run_change_request(struct farm_run_change *change, int add);
+// From the supervisor's callbacks: a tick, or a reply of the learner; the learner is about to restart.
 void farm_run_change_advance(struct farm_run_change *change);
 void farm_run_change_before_learner(struct farm_run_change *change);
 

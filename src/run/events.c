@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -69,10 +70,18 @@ static void on_readable(void *context, size_t watched) {
 
 static void on_signal(void *context, int number) {
     const struct farm_run_events *events = context;
-    if (events->workers->plan->deterministic)
-        farm_run_warn(events->workers->caller, "actors cannot join or leave a run that is --deterministic");
+    const struct farm_run_plan *plan = events->workers->plan;
+    const struct farm_run_caller *caller = events->workers->caller;
+    struct farm_stats *stats = events->workers->rings->stats;
+    if (number == SIGUSR2)
+        farm_run_note(caller, "SIGUSR2 has no effect (SIGUSR1 writes a checkpoint; `farm actors RUN +N` adds actors)");
+    else if (plan->responder.body || plan->play.games || !stats)
+        farm_run_note(caller, "SIGUSR1 has no effect: only training writes checkpoints");
+    else if (plan->deterministic)
+        farm_run_warn(caller, "SIGUSR1 has no effect: a run that is --deterministic writes checkpoints at multiples of "
+                              "checkpoint_updates only");
     else
-        farm_run_change_signal(events->change, number);
+        farm_add_relaxed(&stats->checkpoints_wanted, 1);
 }
 
 static bool on_interrupt(void *context) {
@@ -208,6 +217,7 @@ static enum farm_supervisor_turn on_tick(void *context) {
     farm_run_watch_tick(events->watch, now);
     if (events->change->admission >= 0) farm_run_change_advance(events->change);
     farm_run_sessions_tick(events->sessions, now);
+    farm_run_requests_tick(events->requests, now);
     find_start(events);
     note_progress(events, now);
     events->tick_ns = now;
@@ -222,7 +232,7 @@ static enum farm_supervisor_turn on_tick(void *context) {
     return caller->on_tick ? caller->on_tick(caller->context, now) : FARM_TURN_ON;
 }
 
-struct farm_supervisor_config farm_run_events_config(struct farm_run_events *events, bool elastic) {
+struct farm_supervisor_config farm_run_events_config(struct farm_run_events *events) {
     stop_watching(events);
     return (struct farm_supervisor_config){.context = events,
                                            .before_start = before_start,
@@ -230,7 +240,7 @@ struct farm_supervisor_config farm_run_events_config(struct farm_run_events *eve
                                            .on_death = on_death,
                                            .on_end = on_end,
                                            .on_loss = on_loss,
-                                           .on_signal = elastic ? on_signal : NULL,
+                                           .on_signal = on_signal,
                                            .on_interrupt = on_interrupt,
                                            .before_stop = before_stop,
                                            .on_tick = on_tick,

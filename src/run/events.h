@@ -5,6 +5,7 @@
 
 #include "run/evaluation.h"
 #include "run/rejected.h"
+#include "run/requests.h"
 #include "run/sessions.h"
 #include "run/watch.h"
 
@@ -16,6 +17,7 @@ struct farm_run_events {
     struct farm_run_watch *watch;
     struct farm_run_change *change;
     struct farm_run_sessions *sessions;
+    struct farm_run_requests *requests;
     struct farm_run_evaluation *evaluation;
 
     uint64_t start_ns;    // the tick before the first answered step, valid or not; 0: none yet
@@ -31,7 +33,7 @@ struct farm_run_events {
 };
 
 // The functions to make the supervisor with. `events` is their context: it must not move.
-struct farm_supervisor_config farm_run_events_config(struct farm_run_events *events, bool elastic);
+struct farm_supervisor_config farm_run_events_config(struct farm_run_events *events);
 
 // After all kinds are registered: their descriptors wake the supervisor.
 void farm_run_events_listen(struct farm_run_events *events);

@@ -47,7 +47,7 @@ struct farm_run_listen {
 struct farm_run_request {
     const struct farm_recipe *recipe; // settled
     struct farm_run_play play;        // an evaluation's; games 0: training
-    bool elastic;                     // SIGUSR1 adds an actor, SIGUSR2 removes one
+    bool elastic;                     // actors may join and leave (requests.h, sessions.h)
     bool quiet;                       // no plan on stderr
     struct farm_run_responder responder;
     struct farm_run_listen listen; // elastic runs only; then `actors: 0`, if the user set it, means none here

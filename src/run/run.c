@@ -12,15 +12,17 @@ enum farm_status farm_run_make(struct farm_run *run, const struct farm_run_reque
         .change = {.workers = &run->workers, .admission = -1},
         .learners = {.workers = &run->workers, .change = &run->change, .sample = {-1, -1}},
         .sessions = {.bridges = &run->bridges, .change = &run->change},
+        .requests = {.change = &run->change},
         .evaluation = {.workers = &run->workers, .lines = {.fd = -1}, .document_fd = -1, .checkpoint_fd = -1},
         .events = {.workers = &run->workers,
                    .watch = &run->watch,
                    .change = &run->change,
                    .sessions = &run->sessions,
+                   .requests = &run->requests,
                    .evaluation = &run->evaluation},
         .sampler = {.events = &run->events},
     };
-    const struct farm_supervisor_config config = farm_run_events_config(&run->events, request->elastic);
+    const struct farm_supervisor_config config = farm_run_events_config(&run->events);
     enum farm_status status = farm_supervisor_make(&config, &run->workers.supervisor, err);
     struct farm_run_request whole = *request;
     if (!status) status = farm_run_bridges_open(&run->bridges, &request->listen, request->recipe->env, err);
@@ -43,6 +45,7 @@ enum farm_status farm_run_build(struct farm_run *run, struct farm_error *err) {
     if (!status) status = farm_run_sessions_make(&run->sessions, err);
     if (!status) status = farm_run_evaluation_add(&run->evaluation, err);
     if (!status) farm_run_events_listen(&run->events);
+    if (!status) farm_run_requests_make(&run->requests);
     return status;
 }
 
@@ -106,6 +109,7 @@ enum farm_status farm_run_execute(struct farm_run *run, bool *interrupted, struc
 void farm_run_free(struct farm_run *run) {
     if (!run->workers.plan) return;
     farm_supervisor_free(run->workers.supervisor);
+    farm_run_requests_free(&run->requests);
     farm_run_evaluation_free(&run->evaluation);
     farm_run_sessions_free(&run->sessions);
     farm_run_bridges_free(&run->bridges);

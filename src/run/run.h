@@ -17,6 +17,7 @@ struct farm_run {
     struct farm_run_learners learners;
     struct farm_run_bridges bridges;
     struct farm_run_sessions sessions;
+    struct farm_run_requests requests;
     struct farm_run_evaluation evaluation;
     struct farm_run_events events;
     struct farm_run_sampler sampler;

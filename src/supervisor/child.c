@@ -16,9 +16,10 @@
 enum { EXIT_NOT_STARTED = 127 };
 
 static void reset_signals(const sigset_t *mask) {
-    struct sigaction standard = {.sa_handler = SIG_DFL};
-    for (int number = 1; number < NSIG; number++)
-        sigaction(number, &standard, NULL); // fails for SIGKILL, SIGSTOP and the C library's own
+    struct sigaction standard = {.sa_handler = SIG_DFL}, ignore = {.sa_handler = SIG_IGN};
+    for (int number = 1; number < NSIG; number++) // fails for SIGKILL, SIGSTOP and the C library's own
+        sigaction(number, number == SIGUSR1 || number == SIGUSR2 ? &ignore : &standard, NULL); // batch systems send
+                                                                                               // them to all processes
     sigprocmask(SIG_SETMASK, mask, NULL);
 }
 

@@ -6,6 +6,9 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "algo/registry.h"
@@ -538,13 +541,53 @@ Test(sessions, a_node_stays_with_its_bridge) {
     cr_expect_eq(count_received(FARM_CONTROL_ADMITTED, NULL), 1);
 }
 
-Test(sessions, signals_remove_no_remote_actor) {
+Test(sessions, requests_remove_no_remote_actor) {
     start(2);
     join(1, 2, 1);
-    farm_run_change_signal(&t->run.change, SIGUSR2);
+    farm_run_change_request(&t->run.change, -1);
     tick();
     cr_expect_eq(t->run.workers.count, 2);
     cr_expect_eq(t->leaves, 0);
+}
+
+// What the run answers to these bytes of this process, or of one that descends from it (child) and may die at once.
+static uint32_t answer_to(const void *bytes, size_t count, bool child, bool dies) {
+    struct farm_run_answer answer = {.status = UINT32_MAX};
+    const int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    const struct sockaddr_un name = {.sun_family = AF_UNIX, .sun_path = "control/socket"};
+    int status = 0;
+    const pid_t pid = child ? fork() : 0;
+    if (!pid) status = connect(fd, (const struct sockaddr *)&name, sizeof name) || send(fd, bytes, count, 0) < 0;
+    if (child && !pid) status || dies ? _exit(status) : (void)pause();
+    cr_assert_eq(status, 0);
+    if (dies) waitpid(pid, NULL, 0);
+    for (int i = 0; i < 1000 && recv(fd, &answer, sizeof answer, MSG_DONTWAIT) < 0; i++) { // until the child has sent
+        farm_run_requests_tick(&t->run.requests, farm_now_ns());
+        usleep(1000);
+    }
+    close(fd);
+    if (child && !dies) kill(pid, SIGKILL);
+    return answer.status;
+}
+
+Test(sessions, requests_are_numbers_of_processes_outside_the_run) {
+    char folder[] = "/tmp/farm-requests-XXXXXX";
+    const uint32_t good[4] = {0x41524146, 0x524f5443, 1, 0};
+    uint32_t bad[5] = {0x41524146, 0x524f5443, 4097, 0};
+    start(2);
+    cr_assert(mkdtemp(folder) && !chdir(folder));
+    t->run.workers.run_path = folder;
+    farm_run_requests_make(&t->run.requests);
+    cr_expect_eq(answer_to(good, sizeof good, false, false), FARM_OK);
+    cr_expect_eq(answer_to(bad, sizeof good, false, false), FARM_E_FORMAT, "more than a run has");
+    bad[2] = 1;
+    cr_expect_eq(answer_to(bad, sizeof bad, false, false), FARM_E_FORMAT, "too long");
+    cr_expect_eq(answer_to("+1", 2, false, false), FARM_E_FORMAT);
+    cr_expect_eq(answer_to(good, sizeof good, true, false), FARM_E_PERMISSION, "a process of the run itself");
+    cr_expect_eq(answer_to(good, sizeof good, true, true), FARM_E_PERMISSION, "it has ended already");
+    cr_expect_eq(t->run.change.wanted, 1);
+    farm_run_requests_free(&t->run.requests);
+    cr_assert(!chdir("/") && !rmdir(folder), "it leaves nothing behind");
 }
 
 Test(sessions, samples_hold_nodes_with_their_rates) {

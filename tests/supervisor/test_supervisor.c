@@ -218,8 +218,10 @@ static int report_surroundings(void *context, struct farm_error *err) {
     sigprocmask(SIG_BLOCK, NULL, &mask);
     for (int number = 1; number < 32; number++) page->blocked_signals += sigismember(&mask, number) == 1;
     struct sigaction action;
-    sigaction(SIGUSR1, NULL, &action);
+    sigaction(SIGURG, NULL, &action);
     page->blocked_signals += action.sa_handler != SIG_DFL;
+    sigaction(SIGUSR1, NULL, &action); // batch systems send it
+    page->blocked_signals += action.sa_handler != SIG_IGN;
     return 0;
 }
 
@@ -230,7 +232,7 @@ Test(supervisor, gives_a_worker_its_descriptors_and_nothing_else) {
     int fd = mkstemp(path), stray = open("/dev/null", O_RDONLY), high = fcntl(stray, F_DUPFD, 200);
     unlink(path);
     cr_assert_eq(write(fd, "k", 1), 1);
-    signal(SIGUSR1, nothing);
+    signal(SIGURG, nothing);
     job.kept_fd = fcntl(fd, F_DUPFD, 250);
     const int low = fcntl(fd, F_DUPFD, 100), keep[] = {job.kept_fd, low, fcntl(fd, F_DUPFD, 101), low, STDIN_FILENO};
     RUN_ONE(FARM_OK, // descriptors in any order, one twice
