@@ -43,10 +43,11 @@ static bool same_family(const char *a, const char *b) {
 
 // A Python program takes a third of a second to start: one game stands for ALE's, whose spaces are equal but for the
 // number of actions, and Gymnasium's ids are left to `farm envs gym/ID`.
-static void judge_all(const struct farm_env_list *list, struct verdict *verdicts) {
+static void judge_all(const struct farm_env_list *list, double start_s, struct verdict *verdicts) {
     struct farm_recipe recipe;
     struct farm_error err;
     farm_recipe_defaults(&recipe, NULL);
+    recipe.start_seconds = start_s;
     for (size_t i = 0; i < list->count; i++) {
         const char *name = list->names[i];
         const bool follows = i && same_family(name, list->names[i - 1]);
@@ -124,12 +125,12 @@ static void print_list(const struct farm_env_list *list, const struct verdict *v
            "farm train --env NAME trains one of them; farm envs NAME [--env.OPTION VALUE ...] says whether it can.\n");
 }
 
-static enum farm_status list_all(bool json, struct farm_error *err) {
+static enum farm_status list_all(const struct farm_recipe *recipe, bool json, struct farm_error *err) {
     struct farm_env_list list = {0};
-    enum farm_status status = farm_env_list_make(&list, err);
+    enum farm_status status = farm_env_list_make(&list, recipe->start_seconds, err);
     struct verdict *verdicts = calloc(list.count + 1, sizeof *verdicts);
     if (!status && !verdicts) status = farm_fail_errno(err, FARM_E_LIMIT, "farm envs");
-    if (!status) judge_all(&list, verdicts);
+    if (!status) judge_all(&list, recipe->start_seconds, verdicts);
     if (!status && json) status = print_json(NULL, &list, verdicts, err);
     if (!status && !json) print_list(&list, verdicts);
     free(verdicts);
@@ -165,6 +166,7 @@ int farm_cmd_envs(int argc, char **argv) {
     if (!name && recipe.option_count)
         return farm_fail(&err, FARM_E_USAGE, "--env.OPTION needs NAME: farm envs NAME"),
                farm_report_error("farm envs", &err);
-    return (name ? judge_one(name, &recipe, json, &err) : list_all(json, &err)) ? farm_report_error("farm envs", &err)
-                                                                                : 0;
+    return (name ? judge_one(name, &recipe, json, &err) : list_all(&recipe, json, &err))
+               ? farm_report_error("farm envs", &err)
+               : 0;
 }

@@ -74,7 +74,7 @@ static bool has_pong(void) {
     struct farm_env_list list;
     struct farm_error err;
     bool found = false;
-    if (farm_env_list_make(&list, &err)) return false;
+    if (farm_env_list_make(&list, 0, &err)) return false;
     for (size_t i = 0; i < list.count; i++) found |= strcmp(list.names[i], "ale/Pong") == 0;
     farm_env_list_free(&list);
     return found;

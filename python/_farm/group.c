@@ -257,6 +257,7 @@ static bool play_single(Group *self, PyObject *actions, uint32_t i) {
                       (starts || read_end(values, &reward, &flags));
     Py_XDECREF(values);
     if (!good) return false;
+    beat(self->ring, 1);
     const uint64_t n = farm_lane_actor_next(self->lane);
     self->ended[i] = flags & FARM_STEP_LAST;
     farm_lane_reward(self->lane, n)[i] = (float)reward;
@@ -318,7 +319,10 @@ static PyObject *Group_write(PyObject *object, PyObject *const *args, Py_ssize_t
     const uint32_t width = self->lane->width;
     if (!check_count("write", count, 4, 4) || !check_writable(self->lane)) return NULL;
     if (!write_ends(self, args + 1) || !write_observation(self, 0, width, args[0])) return NULL;
-    if (self->invalid == Py_None || self->resets || is_valid(self, 0, width)) return publish_group(self);
+    if (self->invalid == Py_None || self->resets || is_valid(self, 0, width)) {
+        beat(self->ring, width);
+        return publish_group(self);
+    }
     PyErr_SetObject(BrokenContract, self->invalid);
     return NULL;
 }

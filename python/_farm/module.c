@@ -63,6 +63,10 @@ static PyObject *module_derive_seed(PyObject *module, PyObject *args) {
 static PyMethodDef module_methods[] = {
     {"attach", module_attach, METH_VARARGS,
      "attach(up_fd, down_fd, event_fd=-1, spin_ns=0) -> Ring of an actor; it owns the two descriptors"},
+    {"catch_signals", module_catch_signals, METH_NOARGS,
+     "From here on SIGTERM ends every Ring.wait() with -1, and SIGINT does nothing; processes that this one forks get "
+     "back "
+     "what was before"},
     {"open_learner", module_open_learner, METH_VARARGS,
      "open_learner(up_fd, down_fd) -> Ring of the side that answers"},
     {"create", (PyCFunction)(void (*)(void))module_create, METH_VARARGS | METH_KEYWORDS,

@@ -20,7 +20,6 @@ typedef struct {
     enum side side;
     int eventfd; // actor: wakes the learner; -1: no eventfd
     uint64_t spin_ns;
-    bool interrupted;
     struct farm_atari_plan *atari; // allocated apart because of its alignment; NULL until atari()
 } Ring;
 
@@ -44,10 +43,13 @@ struct farm_lane *parse_writable_lane(Ring *self, PyObject *argument);
 // ---- ring.c ----
 
 PyObject *module_attach(PyObject *module, PyObject *args);
+PyObject *module_catch_signals(PyObject *module, PyObject *unused);
 PyObject *module_open_learner(PyObject *module, PyObject *args);
 PyObject *module_create(PyObject *module, PyObject *args, PyObject *keywords);
 // Stores reward args[at] and flags args[at + 1] of the next step.
 bool set_step(const struct farm_lane *lane, uint32_t env, PyObject *const *args, Py_ssize_t at);
+// Counts calls of environments that have returned.
+void beat(Ring *self, uint32_t calls);
 // Publishes the lane's next step, which is written, and wakes a sleeping learner.
 void publish_step(Ring *self, struct farm_lane *lane);
 

@@ -8,6 +8,7 @@
 #include <structmember.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "ring/wait.h"
 
 enum { SLEEP_NS_MAX = 100000000 }; // a pending signal waits at most this long
@@ -118,6 +119,11 @@ PyObject *module_attach(PyObject *module, PyObject *args) {
     unsigned long long spin_ns = 0;
     if (!PyArg_ParseTuple(args, "ii|iK", &up_fd, &down_fd, &eventfd, &spin_ns)) return NULL;
     return open_ring(SIDE_ACTOR, up_fd, down_fd, eventfd, spin_ns);
+}
+
+PyObject *module_catch_signals(PyObject *module, PyObject *unused) {
+    farm_sigterm_catch();
+    return Py_NewRef(Py_None);
 }
 
 PyObject *module_open_learner(PyObject *module, PyObject *args) {
@@ -328,7 +334,7 @@ static PyObject *Ring_wait(PyObject *object, PyObject *const *args, Py_ssize_t c
     uint32_t ready = last < 0 || last >= (long)lanes ? lanes - 1 : (uint32_t)last; // the search starts behind it
     for (;;) {
         bool go;
-        if (self->interrupted) return PyLong_FromLong(-1);
+        if (farm_sigterm_caught()) return PyLong_FromLong(-1);
         Py_BEGIN_ALLOW_THREADS;
         go = farm_actor_wait(&self->ring, NULL, self->spin_ns, SLEEP_NS_MAX, &ready);
         Py_END_ALLOW_THREADS;
@@ -338,8 +344,9 @@ static PyObject *Ring_wait(PyObject *object, PyObject *const *args, Py_ssize_t c
     }
 }
 
-static PyObject *Ring_interrupt(PyObject *object, PyObject *unused) {
-    ((Ring *)object)->interrupted = true;
+static PyObject *Ring_beat(PyObject *object, PyObject *unused) {
+    if (!check_side((Ring *)object, SIDE_ACTOR)) return NULL;
+    beat((Ring *)object, 1);
     return Py_NewRef(Py_None);
 }
 
@@ -413,9 +420,12 @@ static PyObject *Ring_next(PyObject *object, PyObject *argument) {
     return lane ? PyLong_FromUnsignedLongLong(farm_lane_actor_next(lane)) : NULL;
 }
 
-void publish_step(Ring *self, struct farm_lane *lane) {
+void beat(Ring *self, uint32_t calls) {
     uint64_t *heartbeat = &self->ring.up_control->heartbeat;
-    farm_store_relaxed(heartbeat, farm_load_relaxed(heartbeat) + lane->width);
+    farm_store_relaxed(heartbeat, farm_load_relaxed(heartbeat) + calls);
+}
+
+void publish_step(Ring *self, struct farm_lane *lane) {
     farm_lane_actor_publish(lane);
     farm_actor_notify(&self->ring, self->eventfd);
 }
@@ -424,6 +434,7 @@ static PyObject *Ring_publish(PyObject *object, PyObject *argument) {
     Ring *self = (Ring *)object;
     struct farm_lane *lane = parse_writable_lane(self, argument);
     if (!lane) return NULL;
+    beat(self, lane->width);
     publish_step(self, lane);
     return Py_NewRef(Py_None);
 }
@@ -492,7 +503,7 @@ static PyMethodDef Ring_methods[] = {
     {"generation", Ring_generation, METH_O, "generation(lane) -> number of earlier actors of this lane"},
     {"take_over", Ring_take_over, METH_NOARGS, "Actor: takes over all lanes; the next step of each is FIRST"},
     {"wait", FAST(Ring_wait), "wait(last=-1) -> the next lane after `last` whose next step can be written; -1: stop"},
-    {"interrupt", Ring_interrupt, METH_NOARGS, "Ends this and every later wait() with -1; for signal handlers"},
+    {"beat", Ring_beat, METH_NOARGS, "Actor: an environment was made, or reset before its step is published"},
     {"actions", Ring_actions, METH_O, "actions(lane) -> read-only memoryview of the answer to the last step"},
     {"set", FAST(Ring_set), "set(lane, env, reward, flags) of the next step"},
     {"next", Ring_next, METH_O, "next(lane) -> number of the next step, which can be written"},

@@ -17,6 +17,7 @@ A program brings one object, the *environments*:
 """
 
 import argparse
+import atexit
 import faulthandler
 import json
 import os
@@ -30,6 +31,7 @@ from . import _farm, film
 BrokenContract = _farm.BrokenContract
 ENV_BROKEN = signal.SIGRTMAX  # of which the actor then dies, see src/supervisor/worker.h: no sys.exit() of an environment looks so
 
+END_S = 3  # for exit handlers
 CLOSE_S = 5  # for all environments of a process; less than the supervisor's grace
 opened = []  # environments that have a close(): programs append what they make
 
@@ -56,8 +58,7 @@ def close_all(label, leave):
 def attach(arguments):
     """Takes over the actor's lanes. The learner answers a dead predecessor's steps while the environments are made."""
     ring = _farm.attach(arguments.up_fd, arguments.down_fd, arguments.event_fd, arguments.spin_ns)
-    signal.signal(signal.SIGTERM, lambda number, frame: ring.interrupt())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the supervisor ends its actors
+    _farm.catch_signals()  # the supervisor ends its actors
     ring.take_over()
     return ring
 
@@ -75,6 +76,11 @@ def check_spec(found, spec):
 
     if shapes(spec["obs"]) != shapes(found["obs"]) or found["action"] != spec["action"]:
         raise ValueError(f"these lanes were made for another environment: {found}")
+
+
+def each_made(ring, made):
+    """A list of what the iterator makes. Each environment made is progress: no limit counts from the first one."""
+    return [(one, ring.beat())[0] for one in made]
 
 
 def play(ring, groups):
@@ -156,6 +162,28 @@ def describe_error(error):
     """The last line of the traceback with its place; of an exception without text, the line of code too."""
     text, frame = traceback.format_exception_only(error)[-1].strip().replace("\n", " "), frame_of(error)
     return text + (f": {frame.line}" if frame and not str(error) else "") + place_of(error)
+
+
+def as_process(program, *arguments):
+    """Runs program(*arguments) and ends the process as the interpreter would, exit handlers included, but waits for no thread:
+    those of an environment may never end. Handlers that take longer than END_S are abandoned."""
+    status = 0
+    try:
+        program(*arguments)
+    except SystemExit as left:
+        status = left.code if isinstance(left.code, int) else int(left.code is not None)
+        if left.code is not None and not isinstance(left.code, int):
+            print(left.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    late = threading.Timer(END_S, os._exit, [status])
+    late.daemon = True
+    late.start()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def main(environments):

@@ -73,7 +73,8 @@ class Maker:
 
     def group(self, ring, lane, seeds):
         film, self.film = self.film, None
-        games = [ale_game.Game(self.rom, seed, self.options, film if env == 0 else None) for env, seed in enumerate(seeds)]
+        made = (ale_game.Game(self.rom, seed, self.options, film if env == 0 else None) for env, seed in enumerate(seeds))
+        games = actor.each_made(ring, made)
         if self.sample is None:
             self.sample = games[0]
             actor.check_spec(ring.spec, self.spec())  # before the first write to the lane
@@ -112,4 +113,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    actor.as_process(main)

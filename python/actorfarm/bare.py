@@ -9,7 +9,6 @@ nanoseconds of CPU time of a transition.
 
 import argparse
 import os
-import signal
 import struct
 import sys
 import time
@@ -187,7 +186,6 @@ def main():
     arguments = parser.parse_args()
     if not arguments.probe_ms and None in (arguments.command_fd, arguments.answer_fd):
         parser.error("give --probe-ms, or --command-fd and --answer-fd")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with actor.keep_stdout() as output:
         try:
             loop = make(arguments.env, arguments.width, arguments.seed & 0x7FFFFFFF, arguments.option)
@@ -201,4 +199,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    actor.as_process(main)

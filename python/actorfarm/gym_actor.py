@@ -89,7 +89,7 @@ class Singles:
 
     def __init__(self, ring, lane, maker, seeds):
         self.lane, self._actions = lane, gym_spaces.LaneActions(ring, lane, maker.actions)
-        self._envs = [maker.single() for _ in seeds]
+        self._envs = actor.each_made(ring, (maker.single() for _ in seeds))
         singles = [(env.step, env.reset, seed) for env, seed in zip(self._envs, seeds)]
         if maker.film:
             singles[0] = (*filmed(self._envs[0], maker.film), seeds[0])
@@ -135,6 +135,7 @@ class Vector:
     def __init__(self, ring, lane, maker, seeds):
         self.lane, self._actions = lane, gym_spaces.LaneActions(ring, lane, maker.actions)
         self._env, self._seed, self._started = maker.vector(len(seeds)), seeds[0], False
+        ring.beat()
         self._group = maker.pack(ring, lane, None)
 
     def _step_all(self, actions):
@@ -303,4 +304,4 @@ class Gym:
 
 
 if __name__ == "__main__":
-    actor.main(Gym)
+    actor.as_process(actor.main, Gym)

@@ -83,8 +83,6 @@ static enum farm_status step_lanes(struct farm_actor *actor, struct farm_error *
         const enum farm_status status = farm_group_step(&actor->groups[l], lane, err);
         if (status) return status;
         if (actor->film.fd >= 0 && l == 0) farm_film_step(&actor->film, lane);
-        uint64_t *heartbeat = &ring->up_control->heartbeat;
-        farm_store_relaxed(heartbeat, farm_load_relaxed(heartbeat) + lane->width);
         if (lane->local) actor->config->answer(actor->config->answer_context, lane, farm_lane_actor_next(lane));
         farm_lane_actor_publish(lane);
         if (!actor->config->rings_late) farm_actor_notify(ring, actor->config->learner_eventfd);
@@ -105,6 +103,7 @@ int farm_actor_run(const struct farm_actor_config *config, struct farm_error *er
     if (actor.ring.spec.answers == FARM_ANSWERS_LOCAL && !config->answer)
         status = farm_fail(err, FARM_E_UNSUPPORTED, "actor %u: the ring is LOCAL, but this actor has no policy",
                            config->actor);
+    actor.call->heartbeat = &actor.ring.up_control->heartbeat;
     actor.groups = calloc(actor.ring.spec.lanes, sizeof *actor.groups);
     if (!status && !actor.groups) status = farm_fail(err, FARM_E_LIMIT, "no memory for the actor's groups");
     if (!status) status = take_over(&actor, err);
@@ -115,6 +114,7 @@ int farm_actor_run(const struct farm_actor_config *config, struct farm_error *er
     for (uint32_t l = 0; actor.groups && l < actor.ring.spec.lanes; l++) farm_group_free(&actor.groups[l]);
     free(actor.groups);
     farm_plugin_close(&actor.plugin);
+    actor.call->heartbeat = NULL;
     farm_ring_close(&actor.ring);
     return !status ? 0 : ready ? FARM_ACTOR_ENV_BROKEN : 1;
 }

@@ -6,6 +6,7 @@
 
 #include <execinfo.h>
 #include <link.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -135,8 +136,14 @@ static void on_own_exit(int status, void *context) {
     current.call = FARM_CALL_NONE;
 }
 
+// A process that an environment has forked is no actor: nothing is reported of it.
+static void forget_in_child(void) {
+    current.name = NULL;
+}
+
 struct farm_call *farm_crash_watch(void) {
     void *frame;
+    pthread_atfork(NULL, NULL, forget_in_child);
     farm_thread_use_signal_stack();
     backtrace(&frame, 1); // loads the unwinder
     const ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);

@@ -38,6 +38,7 @@ enum farm_status farm_group_make(const struct farm_actor_config *config, const s
         call->env = e;
         const enum farm_status status = farm_plugin_create(api, &one, &group->envs[e], err);
         if (status) return status;
+        if (call->heartbeat) farm_store_relaxed(call->heartbeat, farm_load_relaxed(call->heartbeat) + 1);
         group->ended[e] = true;
     }
     call->call = FARM_CALL_NONE;
@@ -204,6 +205,7 @@ step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size
     bool *const ended = group->ended;
     void *const *const envs = group->envs;
     const uint32_t width = group->width;
+    uint64_t *const heartbeat = &lane->up_control->heartbeat, beats = farm_load_relaxed(heartbeat);
     struct field at[FARM_OBS_FIELDS_MAX];
     for (uint32_t f = 0; f < fields; f++) at[f] = find_field(lane, f, n, guard);
 
@@ -240,6 +242,7 @@ step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size
         reward[e] = first ? 0 : gained;
         flags[e] = (uint8_t)(first ? FARM_STEP_FIRST : answer ? answer | FARM_STEP_LAST : 0);
         ended[e] = answer && !first;
+        farm_store_relaxed(heartbeat, ++beats);
     }
     call->call = FARM_CALL_NONE;
     if (group->obs_far) farm_fence_streams(); // the release store of `produced` does not order them

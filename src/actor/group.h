@@ -29,6 +29,7 @@ enum farm_env_call {
 struct farm_call {
     const char *volatile name;
     volatile uint32_t actor, lane, env, call; // call: enum farm_env_call
+    uint64_t *heartbeat;                      // the ring's, which counts calls that have returned; NULL: not yet
 };
 
 // Catches SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT on an alternate stack, except signals that are caught already (by

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -20,7 +21,19 @@
 #include "base/thread.h"
 #include "base/time.h"
 
-enum { TEXT_BYTES_MAX = 1 << 20, LOOK_MS = 100, END_S = 10, PLACE_S = 5, TRIES = 3 };
+// END_S: from SIGTERM to SIGKILL; STOPPED_S: the same after stop(), to print its answer; AFTER_S: from the end of its
+// output to SIGKILL (python/actorfarm/actor.py: CLOSE_S, END_S).
+enum {
+    TEXT_BYTES_MAX = 1 << 20,
+    LOOK_MS = 100,
+    BLIND_MS = 5,
+    END_S = 10,
+    APART_END_S = 2,
+    AFTER_S = 10,
+    STOPPED_S = 60,
+    PLACE_S = 5,
+    TRIES = 3
+};
 
 // One by one if a kernel before 5.9 or a container's filter refuses close_range.
 void farm_program_close(unsigned first, unsigned last) {
@@ -34,21 +47,42 @@ void farm_program_close(unsigned first, unsigned last) {
     closedir(open_ones);
 }
 
-bool farm_program_ended(pid_t pid) {
-    siginfo_t state = {0};
-    return waitid(P_PID, (id_t)pid, &state, WEXITED | WNOHANG | WNOWAIT) < 0 || state.si_pid == pid;
+// Signals that end this process stay pending until *before is restored: its children end first.
+static void hold_signals(sigset_t *before) {
+    const sigset_t ending = farm_ending_signals();
+    pthread_sigmask(SIG_BLOCK, &ending, before);
 }
 
-bool farm_program_await(pid_t pid, double limit_s, int *ended) {
+bool farm_program_ended(pid_t pid, double limit_s) {
     const uint64_t deadline_ns = farm_now_ns() + (uint64_t)(limit_s * 1e9);
-    struct pollfd watched = {.fd = pidfd_open(pid, 0), .events = POLLIN}; // refused: LOOK_MS at most pass unseen
-    bool in_time;
-    while (!(in_time = farm_program_ended(pid)) && farm_now_ns() < deadline_ns) poll(&watched, 1, LOOK_MS);
+    struct pollfd watched = {.fd = pidfd_open(pid, 0), .events = POLLIN}; // -1: refused
+    siginfo_t state = {.si_pid = 0};
+    bool ended;
+    for (uint64_t now;;) {
+        const int failed = waitid(P_PID, (id_t)pid, &state, WEXITED | WNOHANG | WNOWAIT);
+        ended = failed || state.si_pid == pid;
+        if (ended || (now = farm_now_ns()) >= deadline_ns) break;
+        const uint64_t left_ms = (deadline_ns - now) / 1000000u + 1, most_ms = watched.fd < 0 ? BLIND_MS : INT_MAX;
+        poll(&watched, 1, (int)(left_ms < most_ms ? left_ms : most_ms));
+    }
     if (watched.fd >= 0) close(watched.fd);
+    return ended;
+}
+
+enum farm_status farm_program_await(pid_t pid, double limit_s, int *ended) {
+    const uint64_t deadline_ns = farm_now_ns() + (uint64_t)(limit_s * 1e9);
+    enum farm_status status = FARM_E_DEAD;
+    sigset_t before;
+    hold_signals(&before);
+    do {
+        if (farm_program_ended(pid, limit_s < LOOK_MS * 1e-3 ? limit_s : LOOK_MS * 1e-3)) status = FARM_OK;
+        if (farm_ending_pending()) status = FARM_E_INTERRUPTED;
+    } while (status == FARM_E_DEAD && farm_now_ns() < deadline_ns);
     kill(pid, SIGKILL);
     kill(-pid, SIGKILL); // before it is reaped, while the number is still valid
     while (waitpid(pid, ended, 0) < 0 && errno == EINTR) continue;
-    return in_time;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return status;
 }
 
 enum farm_status farm_program_call(const char *what, bool (*body)(const void *context, void *result),
@@ -60,6 +94,9 @@ enum farm_status farm_program_call(const char *what, bool (*body)(const void *co
     fflush(NULL);
     const pid_t pid = fork();
     if (pid == 0) {
+        sigset_t nothing;
+        sigemptyset(&nothing);
+        sigprocmask(SIG_SETMASK, &nothing, NULL);
         const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
         if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent) _exit(1);
         if (quiet) dup2(null, STDOUT_FILENO), dup2(null, STDERR_FILENO);
@@ -69,8 +106,9 @@ enum farm_status farm_program_call(const char *what, bool (*body)(const void *co
     enum farm_status status = FARM_OK;
     if (pid < 0)
         status = farm_fail_errno(err, FARM_E_LIMIT, "%s", what);
-    else if (!farm_program_await(pid, limit_s, &ended))
-        status = farm_fail(err, FARM_E_DEAD, "%s did not answer within %g s", what, limit_s);
+    else if ((status = farm_program_await(pid, limit_s, &ended)))
+        status = status == FARM_E_INTERRUPTED ? farm_fail(err, status, "%s: a signal came", what)
+                                              : farm_fail(err, status, "%s did not answer within %g s", what, limit_s);
     else if (WIFSIGNALED(ended))
         status = farm_fail(err, FARM_E_DEAD, "%s ended in signal %d (%s)", what, WTERMSIG(ended),
                            strsignal(WTERMSIG(ended)));
@@ -111,21 +149,27 @@ static int start_child(const struct farm_program *program, int output_fd, int er
     return failed;
 }
 
-// Reads fd to its end into text, zero-terminated.
+// Reads fd to its end, or to the program's if its children keep the pipe open, into text, zero-terminated.
 static enum farm_status read_all(const struct farm_program *program, pid_t pid, int fd, char *text,
                                  struct farm_error *err) {
-    const uint64_t deadline_ns = farm_now_ns() + (uint64_t)(program->limit_s * 1e9);
+    uint64_t deadline_ns = farm_now_ns() + (uint64_t)(program->limit_s * 1e9);
     size_t length = 0;
     for (bool stopped = false;;) {
         struct pollfd readable = {.fd = fd, .events = POLLIN};
+        if (farm_now_ns() >= deadline_ns && stopped) return farm_fail(err, FARM_E_DEAD, "no answer after a signal");
         if (farm_now_ns() >= deadline_ns)
-            return farm_fail(err, FARM_E_DEAD, "no answer within %.0f s", program->limit_s);
+            return farm_fail(err, FARM_E_DEAD, "no answer within %g s%s", program->limit_s,
+                             program->remedy ? program->remedy : "");
+        if (!program->stop && farm_ending_pending()) return farm_fail(err, FARM_E_INTERRUPTED, "a signal came");
         if (!stopped && program->stop && program->stop(program->context)) {
             kill(program->apart ? -pid : pid, SIGTERM);
+            deadline_ns = farm_now_ns() + (uint64_t)STOPPED_S * 1000000000u;
             stopped = true;
         }
-        const int ready = poll(&readable, 1, LOOK_MS);
+        const bool ended = farm_program_ended(pid, 0);
+        const int ready = poll(&readable, 1, ended ? 0 : LOOK_MS);
         if (ready < 0 && errno != EINTR) return farm_fail_errno(err, FARM_E_IO, "waiting for its answer");
+        if (ready == 0 && ended) break;
         if (ready <= 0) continue;
         if (length == TEXT_BYTES_MAX - 1)
             return farm_fail(err, FARM_E_FORMAT, "an answer of more than %d bytes", TEXT_BYTES_MAX);
@@ -139,21 +183,25 @@ static enum farm_status read_all(const struct farm_program *program, pid_t pid, 
     return FARM_OK;
 }
 
-// SIGTERM lets it end its workers; SIGKILL follows if it does not end. The caller waits for it.
-static void end(pid_t pid) {
-    const uint64_t deadline_ns = farm_now_ns() + (uint64_t)END_S * 1000000000u;
-    kill(pid, SIGTERM);
-    while (!farm_program_ended(pid) && farm_now_ns() < deadline_ns) poll(NULL, 0, LOOK_MS);
-    if (!farm_program_ended(pid)) kill(pid, SIGKILL);
+// SIGTERM lets it end its workers; SIGKILL follows if it does not end.
+static void end(const struct farm_program *program, pid_t pid) {
+    int ended;
+    kill(program->apart ? -pid : pid, SIGTERM);
+    farm_program_ended(pid, program->apart ? APART_END_S : END_S);
+    farm_program_await(pid, 0, &ended);
 }
 
-// *killed_by: the signal that it died of.
-static enum farm_status await(const struct farm_program *program, pid_t pid, int error_fd, int *killed_by,
-                              struct farm_error *err) {
+// After the end of its output, which counts even if its process does not end. *killed_by: the signal that it died of.
+static enum farm_status await(const struct farm_program *program, pid_t pid, const char *text, int error_fd,
+                              int *killed_by, struct farm_error *err) {
     int ended = 0;
     char said[512];
     const size_t label = strlen(program->label);
-    while (waitpid(pid, &ended, 0) < 0 && errno == EINTR) continue;
+    const bool over = program->stop && farm_program_ended(pid, AFTER_S);
+    const enum farm_status status = farm_program_await(pid, program->stop ? 0 : AFTER_S, &ended);
+    if (status && !over && text[0]) return FARM_OK;
+    if (status == FARM_E_INTERRUPTED && !over) return farm_fail(err, status, "a signal came");
+    if (status && !over) return farm_fail(err, status, "it closed its output without an answer and did not end");
     farm_program_last_line(error_fd, said, sizeof said);
     if (WIFSIGNALED(ended)) *killed_by = WTERMSIG(ended);
     if (WIFSIGNALED(ended)) return farm_fail(err, FARM_E_DEAD, "it died of %s", strsignal(WTERMSIG(ended)));
@@ -177,10 +225,9 @@ static enum farm_status read_once(const struct farm_program *program, char **tex
         if (failed) {
             status = farm_fail(err, FARM_E_NOT_FOUND, "cannot start %s: %s", program->path, strerror(failed));
         } else if ((status = read_all(program, pid, output[0], *text, err))) {
-            end(pid);
-            waitpid(pid, NULL, 0);
+            end(program, pid);
         } else {
-            status = await(program, pid, errors, killed_by, err);
+            status = await(program, pid, *text, errors, killed_by, err);
         }
         close(output[0]);
     }
@@ -195,12 +242,15 @@ static enum farm_status read_once(const struct farm_program *program, char **tex
 enum farm_status farm_program_read(const struct farm_program *program, char **text, struct farm_error *err) {
     const sigset_t ending = farm_ending_signals();
     enum farm_status status;
+    sigset_t before;
     int killed_by, tries = 0;
+    hold_signals(&before);
     do {
         killed_by = 0;
         status = read_once(program, text, &killed_by, err);
     } while (program->apart && killed_by && sigismember(&ending, killed_by) == 1 && ++tries < TRIES &&
              !(program->stop && program->stop(program->context)));
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     return status;
 }
 

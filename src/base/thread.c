@@ -47,11 +47,40 @@ static void on_sigterm(int number) {
     sigterm_caught = 1;
 }
 
+// Not SIG_IGN, which programs that an environment starts would inherit.
+static void on_nothing(int number) {
+    (void)number;
+}
+
+static struct caught {
+    int number, flags;
+    void (*handler)(int);
+    struct sigaction before; // when it was caught first
+} caught[] = {{.number = SIGTERM, .handler = on_sigterm},
+              {.number = SIGINT, .handler = on_nothing, .flags = SA_RESTART},
+              {.number = SIGPIPE, .handler = on_nothing}};
+
+// A child that an environment forks gets what was before; a handler that the environment has set since is its own.
+static void restore_in_child(void) {
+    for (size_t i = 0; i < sizeof caught / sizeof *caught; i++) {
+        struct sigaction now;
+        if (sigaction(caught[i].number, NULL, &now) == 0 && now.sa_handler == caught[i].handler)
+            sigaction(caught[i].number, &caught[i].before, NULL);
+    }
+}
+
 void farm_sigterm_catch(void) {
+    static bool registered;
+    if (!registered) pthread_atfork(NULL, NULL, restore_in_child);
+    registered = true;
     sigterm_caught = 0;
-    sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_sigterm}, NULL);
-    sigaction(SIGINT, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
-    sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
+    for (size_t i = 0; i < sizeof caught / sizeof *caught; i++) {
+        struct sigaction now;
+        if (sigaction(caught[i].number, NULL, &now) || now.sa_handler == caught[i].handler) continue;
+        caught[i].before = now;
+        sigaction(caught[i].number, &(struct sigaction){.sa_handler = caught[i].handler, .sa_flags = caught[i].flags},
+                  NULL);
+    }
 }
 
 bool farm_sigterm_caught(void) {

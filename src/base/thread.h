@@ -18,8 +18,8 @@ sigset_t farm_ending_signals(void);
 bool farm_ending_pending(void);
 
 // From here on SIGTERM sets farm_sigterm_caught, one for the process. Ctrl-C reaches the terminal's whole process
-// group, but a supervisor decides when its workers end, and a closed stderr must not end one: SIGINT and SIGPIPE are
-// ignored.
+// group, but a supervisor decides when its workers end, and a closed stderr must not end one: SIGINT and SIGPIPE do
+// nothing. Processes that this one forks get back what was before, and programs that they become the default.
 void farm_sigterm_catch(void);
 bool farm_sigterm_caught(void);
 

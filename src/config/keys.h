@@ -146,11 +146,14 @@ KEY(DOUBLE, metrics_every, "5", .least = 0.1, .most = 1e6, .needs = "determinist
     .help = "seconds between lines of metrics.jsonl")
 KEY(BOOL, csv, "false", .help = "metrics.csv beside metrics.jsonl, with the same figures")
 KEY(BOOL, tensorboard, "true", .help = "a TensorBoard event file in the run's folder, with the same figures")
+KEY(DOUBLE, start_seconds, "60", .least = 0.1, .most = 1e6, .uses = EVAL | FPS | BRIDGE | ENVS,
+    .help = "limit of what comes before an environment's first step: the program that reads its spaces, each "
+            "environment that is made, each first reset; a longer one is refused, or reported as hanging")
 KEY(DOUBLE, hang_seconds, "30", .most = 1e6, .uses = EVAL | FPS | BRIDGE,
     .help = "an environment that does not return for this time is reported on stderr; 0: never")
 KEY(DOUBLE, hang_kill, "0", .most = 1e6, .uses = EVAL | FPS | BRIDGE,
     .help = "an environment that does not return for this time is killed, and a new actor takes its lanes; longer than "
-            "its start and its slowest step; 0: never")
+            "the start of one and its slowest step; 0: never")
 LEARNER_KEY(DOUBLE, sync_grace_s, "5", .least = 0.25, .most = 1e6, .needs = "regime=sync",
             .help = "if an actor does nothing for this time, as in a slow reset, the iteration trains without its "
                     "lane, and the lane's next window is dropped, seconds")

@@ -28,6 +28,7 @@ struct farm_env {
     char lasting[2 * PATH_MAX];                           // the recipe's name for it, valid in any folder
     struct farm_env_option options[FARM_ENV_OPTIONS_MAX]; // point into the recipe, or to lib
     size_t option_count;
+    double start_s; // recipe key start_seconds
     struct farm_env_spec spec;
 };
 

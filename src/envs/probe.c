@@ -28,6 +28,7 @@ struct request {
     const char *path, *name;
     const struct farm_env_option *options;
     size_t option_count;
+    double limit_s;
     int errors; // memfd for the plug-in's output
 };
 
@@ -99,16 +100,18 @@ static void read_last_line(int errors, char *text, size_t bytes) {
     sanitize_text(text, bytes);
 }
 
-static enum farm_status fail_dead(const struct request *request, const struct shared *shared, bool in_time, int ended,
-                                  struct farm_error *err) {
+static enum farm_status fail_dead(const struct request *request, const struct shared *shared, enum farm_status waited,
+                                  int ended, struct farm_error *err) {
     static const char *const phases[] = {"while it was loaded", "in farm_env_at", "in spec", "at its end"};
     const uint32_t at = __atomic_load_n(&shared->phase, __ATOMIC_RELAXED);
     const char *when = at <= PHASE_END ? phases[at] : "in an unknown phase";
     char last[512];
     read_last_line(request->errors, last, sizeof last);
-    if (!in_time)
-        return farm_fail(err, FARM_E_DEAD, "plug-in %s did not answer within %d s %s%s", request->path,
-                         FARM_PROBE_TIMEOUT_MS / 1000, when, last);
+    if (waited == FARM_E_INTERRUPTED)
+        return farm_fail(err, waited, "plug-in %s: a signal came %s", request->path, when);
+    if (waited)
+        return farm_fail(err, waited, "plug-in %s did not answer within %g s (--start-seconds) %s%s", request->path,
+                         request->limit_s, when, last);
     if (WIFSIGNALED(ended))
         return farm_fail(err, FARM_E_DEAD, "plug-in %s died of signal %d (%s) %s%s", request->path, WTERMSIG(ended),
                          strsignal(WTERMSIG(ended)), when, last);
@@ -134,8 +137,9 @@ static enum farm_status copy_answer(const struct request *request, const struct 
 }
 
 enum farm_status farm_probe_plugin(const char *path, const char *name, const struct farm_env_option *options,
-                                   size_t option_count, struct farm_probe_answer *answer, struct farm_error *err) {
-    struct request request = {path, name, options, option_count, memfd_create("plug-in", MFD_CLOEXEC)};
+                                   size_t option_count, double limit_s, struct farm_probe_answer *answer,
+                                   struct farm_error *err) {
+    struct request request = {path, name, options, option_count, limit_s, memfd_create("plug-in", MFD_CLOEXEC)};
     struct shared *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     memset(answer, 0, sizeof *answer);
     enum farm_status status = FARM_E_LIMIT;
@@ -150,10 +154,10 @@ enum farm_status farm_probe_plugin(const char *path, const char *name, const str
         farm_fail_errno(err, FARM_E_LIMIT, "cannot probe plug-in %s", path);
     } else {
         int ended = 0;
-        const bool in_time = farm_program_await(pid, FARM_PROBE_TIMEOUT_MS * 1e-3, &ended);
-        const bool answered = in_time && WIFEXITED(ended) && WEXITSTATUS(ended) == 0 && shared->status != UINT32_MAX;
+        const enum farm_status waited = farm_program_await(pid, limit_s, &ended);
+        const bool answered = !waited && WIFEXITED(ended) && WEXITSTATUS(ended) == 0 && shared->status != UINT32_MAX;
         status =
-            answered ? copy_answer(&request, shared, answer, err) : fail_dead(&request, shared, in_time, ended, err);
+            answered ? copy_answer(&request, shared, answer, err) : fail_dead(&request, shared, waited, ended, err);
     }
     if (shared != MAP_FAILED) munmap(shared, sizeof *shared);
     if (request.errors >= 0) close(request.errors);

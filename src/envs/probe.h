@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 
-enum { FARM_ENV_NAME_BYTES = 96, FARM_PROBE_NAMES_MAX = 1024, FARM_PROBE_TIMEOUT_MS = 10000 };
+enum { FARM_ENV_NAME_BYTES = 96, FARM_PROBE_NAMES_MAX = 1024 };
 
 // What a plug-in returned. Texts are printable ASCII.
 struct farm_probe_answer {
@@ -21,9 +21,11 @@ struct farm_probe_answer {
 };
 
 // `name` NULL: its first environment. *answer has 100 KB: keep it off the stack. Errors: those of farm_plugin_open and
-// farm_plugin_spec; FARM_E_DEAD: the plug-in died or did not return within FARM_PROBE_TIMEOUT_MS, with the function it
-// was in and its last line on stderr; FARM_E_LIMIT. If only the spec fails, the names are valid.
+// farm_plugin_spec; FARM_E_DEAD: the plug-in died or did not return within limit_s, with the function it was in and its
+// last line on stderr; FARM_E_INTERRUPTED (farm_program_read); FARM_E_LIMIT. If only the spec fails, the names are
+// valid.
 enum farm_status farm_probe_plugin(const char *path, const char *name, const struct farm_env_option *options,
-                                   size_t option_count, struct farm_probe_answer *answer, struct farm_error *err);
+                                   size_t option_count, double limit_s, struct farm_probe_answer *answer,
+                                   struct farm_error *err);
 
 #endif

@@ -14,7 +14,7 @@
 #include "base/thread.h"
 #include "envs/plugin.h"
 
-enum { PYTHON_LIMIT_S = 30, SETUP_LIMIT_S = 3600 };
+enum { SETUP_LIMIT_S = 3600 };
 
 // Environments of our Python programs: `python -m MODULE --env NAME` plays PREFIX/NAME. LABEL begins its messages.
 static const struct farm_env_python {
@@ -65,7 +65,8 @@ static enum farm_status run_python(const struct farm_env *env, char *const *argv
                                          .environment = environment,
                                          .label = env->program->label,
                                          .apart = true, // the caller handles Ctrl-C
-                                         .limit_s = PYTHON_LIMIT_S};
+                                         .limit_s = env->start_s,
+                                         .remedy = " (--start-seconds)"};
     enum farm_status status = environment ? farm_program_read(&program, answer, err)
                                           : farm_fail_errno(err, FARM_E_LIMIT, "cannot run %s", env->python);
     free(environment);
@@ -245,11 +246,13 @@ enum farm_status farm_env_find_python(struct farm_env *env, struct farm_error *e
     return status;
 }
 
-enum farm_status farm_env_python_names(size_t family, const char **prefix, char **names, struct farm_error *err) {
+enum farm_status farm_env_python_names(size_t family, double start_s, const char **prefix, char **names,
+                                       struct farm_error *err) {
     *prefix = family < PYTHONS ? pythons[family].prefix : NULL;
     struct farm_env *env = *prefix ? calloc(1, sizeof *env) : NULL;
     if (!env) return *prefix ? farm_fail_errno(err, FARM_E_LIMIT, "list of environments") : FARM_OK;
     env->program = &pythons[family];
+    env->start_s = start_s;
     enum farm_status status = find_python(env, false, err);
     char *argv[] = {env->python, "-m", (char *)env->program->module, "--list", NULL};
     if (!status) status = run_python(env, argv, names, err);

@@ -13,7 +13,8 @@ enum farm_status farm_env_find_python(struct farm_env *env, struct farm_error *e
 
 // Names of family 0, 1, ... that can run here: a line each, without *prefix; the caller frees them. An error says why
 // there are none. *prefix NULL: there is no such family.
-enum farm_status farm_env_python_names(size_t family, const char **prefix, char **names, struct farm_error *err);
+enum farm_status farm_env_python_names(size_t family, double start_s, const char **prefix, char **names,
+                                       struct farm_error *err);
 
 // Makes the Python environment of an installed copy with PREFIX/lib/farm/venv.sh, or brings it up to date: in the
 // prefix, or in this user's data folder if the prefix is not writable. Logs what it downloads. Stores its interpreter.

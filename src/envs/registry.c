@@ -33,7 +33,8 @@ static enum farm_status probe_env(struct farm_env *env, const char *name, bool *
     struct farm_probe_answer *answer = malloc(sizeof *answer);
     if (!answer) return farm_fail_errno(err, FARM_E_LIMIT, "plug-in %s", env->plugin);
     env->kind = FARM_ENV_PLUGIN;
-    enum farm_status status = farm_probe_plugin(env->plugin, name, env->options, env->option_count, answer, err);
+    enum farm_status status =
+        farm_probe_plugin(env->plugin, name, env->options, env->option_count, env->start_s, answer, err);
     if (!status) env->spec = answer->spec;
     if (!status) memcpy(env->name, answer->name, sizeof env->name);
     if (misses_name) *misses_name = answer->misses_name;
@@ -142,9 +143,9 @@ static bool fail_for_id(const char *name, const struct farm_env_list *list, stru
     return true;
 }
 
-static enum farm_status fail_unknown(const char *name, bool family_here, struct farm_error *err) {
+static enum farm_status fail_unknown(const char *name, bool family_here, double start_s, struct farm_error *err) {
     struct farm_env_list list;
-    enum farm_status status = farm_env_list_make(&list, err);
+    enum farm_status status = farm_env_list_make(&list, start_s, err);
     const char *near = status ? NULL : nearest_name(&list, name), *remedy = family_here ? "" : remedy_for(name);
     if (!status && !near && !family_here && !remedy[0] && fail_for_id(name, &list, err)) status = FARM_E_USAGE;
     if (!status)
@@ -166,7 +167,7 @@ static enum farm_status find_by_name(struct farm_env *env, struct farm_error *er
     if (status == FARM_E_PERMISSION) return status;
     const bool here = status == FARM_OK;
     if (here) status = probe_env(env, env->name, &misses_name, err);
-    return here && !misses_name ? status : fail_unknown(env->name, here, err);
+    return here && !misses_name ? status : fail_unknown(env->name, here, env->start_s, err);
 }
 
 bool farm_env_names_file(const char *name) {
@@ -186,6 +187,7 @@ enum farm_status farm_env_find(const struct farm_recipe *recipe, struct farm_env
     for (size_t i = 0; i < recipe->option_count; i++)
         env->options[i] = (struct farm_env_option){recipe->options[i].key, recipe->options[i].value};
     env->option_count = recipe->option_count;
+    env->start_s = recipe->start_seconds;
     for (size_t i = 0; i < FARM_ENV_KEYS; i++) {
         const struct farm_env_option key = farm_env_key(recipe, i);
         if (strcmp(key.value, "none") == 0) continue;
@@ -226,11 +228,11 @@ static void add_missing(struct farm_env_list *list, const char *family, const ch
 }
 
 // False: there is no such family in Python.
-static bool add_python(struct farm_env_list *list, size_t family) {
+static bool add_python(struct farm_env_list *list, size_t family, double start_s) {
     struct farm_error err = {0};
     const char *prefix;
     char *names = NULL;
-    if (farm_env_python_names(family, &prefix, &names, &err)) add_missing(list, prefix, err.message);
+    if (farm_env_python_names(family, start_s, &prefix, &names, &err)) add_missing(list, prefix, err.message);
     char *rest = names;
     for (char *name; (name = strsep(&rest, "\n")) && list->count < NAMES_MAX;)
         if (name[0] && !add_name(list, prefix, name)) break;
@@ -239,11 +241,11 @@ static bool add_python(struct farm_env_list *list, size_t family) {
 }
 
 // The environments of a shipped plug-in, if its first one can run.
-static void add_plugin(struct farm_env_list *list, const char *family, const char *path) {
+static void add_plugin(struct farm_env_list *list, const char *family, const char *path, double start_s) {
     struct farm_probe_answer *answer = malloc(sizeof *answer);
     struct farm_error err = {0};
     if (!answer) return;
-    enum farm_status status = farm_probe_plugin(path, NULL, NULL, 0, answer, &err);
+    enum farm_status status = farm_probe_plugin(path, NULL, NULL, 0, start_s, answer, &err);
     if (status) add_missing(list, family, err.message);
     for (uint32_t i = 0; !status && i < answer->name_count && list->count < NAMES_MAX; i++)
         if (!add_name(list, "", answer->names[i])) break;
@@ -256,7 +258,7 @@ static int is_shared_object(const struct dirent *entry) {
 }
 
 // Leaves out libenv.so, which needs a library: libenv:PATH.
-static void add_plugins(struct farm_env_list *list) {
+static void add_plugins(struct farm_env_list *list, double start_s) {
     char folder[PATH_MAX - 256], path[PATH_MAX];
     struct dirent **entries = NULL;
     bool found[PLUGIN_FAMILIES] = {false};
@@ -269,7 +271,7 @@ static void add_plugins(struct farm_env_list *list) {
         family[strlen(family) - 3] = 0;
         for (size_t f = 0; f < PLUGIN_FAMILIES; f++)
             if (strcmp(family, plugin_families[f]) == 0) found[f] = true;
-        if (strcmp(family, "libenv") != 0) add_plugin(list, family, path);
+        if (strcmp(family, "libenv") != 0) add_plugin(list, family, path, start_s);
         free(entries[i]);
     }
     free(entries);
@@ -278,13 +280,16 @@ static void add_plugins(struct farm_env_list *list) {
             add_missing(list, plugin_families[f], there == FARM_E_PERMISSION ? err.message : plugin_remedy());
 }
 
-enum farm_status farm_env_list_make(struct farm_env_list *list, struct farm_error *err) {
+enum farm_status farm_env_list_make(struct farm_env_list *list, double start_s, struct farm_error *err) {
+    struct farm_recipe standard;
     memset(list, 0, sizeof *list);
+    farm_recipe_defaults(&standard, NULL);
+    if (!(start_s > 0)) start_s = standard.start_seconds;
     const struct farm_env_api *api;
     for (size_t i = 0; (api = farm_native_env_at(i)); i++)
         if (!add_name(list, "", api->name)) return farm_fail_errno(err, FARM_E_LIMIT, "list of environments");
-    add_plugins(list);
-    for (size_t i = 0; add_python(list, i);) i++;
+    add_plugins(list, start_s);
+    for (size_t i = 0; add_python(list, i, start_s);) i++;
     return FARM_OK;
 }
 

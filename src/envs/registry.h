@@ -32,7 +32,8 @@ struct farm_env_list {
     char (*names)[FARM_ENV_NAME_BYTES];
     char missing[2048]; // a line per family: "ale/*: reason"
 };
-enum farm_status farm_env_list_make(struct farm_env_list *list, struct farm_error *err);
+// start_s: limit of each program's answer, as recipe key start_seconds; 0: its default.
+enum farm_status farm_env_list_make(struct farm_env_list *list, double start_s, struct farm_error *err);
 void farm_env_list_free(struct farm_env_list *list);
 
 #endif

@@ -61,7 +61,7 @@ struct farm_up_control {
     uint64_t pad0[15];
     uint64_t asleep; // 1 while the actor sleeps on down.wake, or is about to
     uint64_t pad1[15];
-    uint64_t heartbeat; // calls of the environment: distinguishes a hung environment from a waiting actor
+    uint64_t heartbeat; // environments made, reset and stepped: tells a hung environment from a waiting actor
     uint64_t abandoned; // episodes given up because of invalid numbers (recipe key bad_values)
     uint64_t pad2[14];
 };

@@ -11,7 +11,7 @@
 #include "base/time.h"
 
 enum { TICK_MS = 50 };
-static const double STANDSTILL_LEAST_S = 5, MEASURED_START_S = 10;
+static const double STANDSTILL_LEAST_S = 5;
 
 // ---- workers ----
 
@@ -149,13 +149,21 @@ void farm_run_events_listen(struct farm_run_events *events) {
     }
 }
 
-// Sums what all actors have published.
+static uint64_t actor_progress(struct farm_run_actor *actor, const struct farm_ring *ring) {
+    const uint64_t calls = farm_load_relaxed(&ring->up_control->heartbeat) - actor->heartbeat_at_start;
+    uint64_t progress = 0;
+    if (calls > actor->calls_most) actor->calls_most = calls;
+    for (uint32_t l = 0; l < ring->spec.lanes; l++) progress += farm_lane_produced(&ring->lanes[l]);
+    return progress + actor->calls_most;
+}
+
+// Sums what all actors have published, and how far each has come: a new actor that makes its environments again, and
+// then hangs as the one before did, is no progress.
 static void note_progress(struct farm_run_events *events, uint64_t now_ns) {
     const struct farm_run_workers *workers = events->workers;
     uint64_t published = farm_load_relaxed(&workers->rings->stats->agent_steps);
     for (uint32_t a = 0; a < workers->plan->places; a++)
-        for (uint32_t l = 0; workers->actors[a].attached && l < workers->plan->lanes; l++)
-            published += farm_lane_produced(&workers->rings->ring[a].lanes[l]);
+        if (workers->actors[a].attached) published += actor_progress(&workers->actors[a], &workers->rings->ring[a]);
     if (published != events->published) events->moved_ns = now_ns;
     events->published = published;
 }
@@ -179,14 +187,17 @@ static bool never_begins(struct farm_run_events *events, uint64_t now_ns) {
     const bool measures = plan->responder.body && !plan->responder.remote;
     const double quiet_s = (double)(now_ns - events->moved_ns) * 1e-9,
                  left_s = fmax(0, plan->recipe.seconds - events->workers->learner.before.wall_s),
-                 seconds = measures ? MEASURED_START_S : left_s;
+                 seconds = measures ? 0 : left_s;
     char culprits[256];
-    if (seconds <= 0 || events->start_ns || !farm_run_watch_all_hang(events->watch)) return false;
-    if (quiet_s < seconds + (double)events->watch->watchdog.limit_ns * 1e-9) return false;
+    if ((plan->recipe.seconds <= 0 && !measures) || events->start_ns || !farm_run_watch_all_hang(events->watch))
+        return false;
+    if (quiet_s < seconds + plan->recipe.start_seconds) return false;
     if (!farm_run_watch_culprits(events->watch, culprits, sizeof culprits)) return false;
-    snprintf(events->standstill, sizeof events->standstill,
-             "no environment has published a step in %.3g s: %s; if its first step takes so long, raise --hang-seconds",
-             quiet_s, culprits);
+    snprintf(
+        events->standstill, sizeof events->standstill,
+        "no environment has published a step, and none was made or reset for %.3g s: %s; if one takes so long, raise "
+        "--start-seconds",
+        quiet_s, culprits);
     return events->judged = true;
 }
 

@@ -83,7 +83,8 @@ static void report_hung(const struct farm_run_watch *watch, uint32_t a, pid_t pi
         watch->workers->caller,
         "actor %u hangs: %s, %s, %s for %.3g s (pid %d). Where it hangs: `%s`. %s, and a new actor takes its lanes "
         "over; %s",
-        a, plan->env.name, lanes, actor->stepped ? "has not returned from a step" : "has not finished its first step",
+        a, plan->env.name, lanes,
+        actor->stepped ? "has not returned from a step" : "has not finished its first step (--start-seconds)",
         (double)actor->quiet_ns * 1e-9, (int)pid, debugger, end, describe_others(watch, a));
     report_waiting(watch);
 }
@@ -110,6 +111,13 @@ static void report_state(struct farm_run_watch *watch, uint32_t a, pid_t pid, co
     }
 }
 
+// Before its first step, which hang_kill does not wait for.
+static uint64_t start_limit_ns(const struct farm_run_watch *watch) {
+    const struct farm_recipe *recipe = &watch->workers->plan->recipe;
+    const bool killed = recipe->hang_kill > 0 && recipe->hang_kill < recipe->start_seconds;
+    return (uint64_t)((killed ? recipe->hang_kill : recipe->start_seconds) * 1e9);
+}
+
 static void watch_actor(struct farm_run_watch *watch, uint32_t a, uint64_t passed_ns) {
     const struct farm_run_workers *workers = watch->workers;
     const struct farm_ring *ring = &workers->rings->ring[a];
@@ -121,7 +129,10 @@ static void watch_actor(struct farm_run_watch *watch, uint32_t a, uint64_t passe
                                    .heartbeat = farm_load_relaxed(&ring->up_control->heartbeat),
                                    .lanes = farm_watch_lanes(ring)};
     look.stopped = farm_watch_still(actor, look.heartbeat, look.lanes) && farm_watch_stopped(pid);
-    if (farm_watch_judge(actor, &look, watch->watchdog.limit_ns) != before.state) report_state(watch, a, pid, &before);
+    for (uint32_t l = 0; l < ring->spec.lanes; l++) look.published += farm_lane_produced(&ring->lanes[l]);
+    if (farm_watch_judge(actor, &look, actor->stepped ? watch->watchdog.limit_ns : start_limit_ns(watch)) !=
+        before.state)
+        report_state(watch, a, pid, &before);
     const double kill_s = workers->plan->recipe.hang_kill;
     if (kill_s > 0 && (double)actor->quiet_ns * 1e-9 >= kill_s)
         farm_supervisor_kill(workers->supervisor, a, "it hung (hang_kill)");

@@ -48,6 +48,7 @@ struct farm_run_actor {
     int memory_node;
     int keep[4];                 // up, down, bell, film
     uint64_t heartbeat_at_start; // at the start of its present life
+    uint64_t calls_most;         // most calls of environments in one life
     uint64_t generation;         // number of earlier processes in its place
     bool remote;                 // its place belongs to a remote node (sessions.h): it has rings, but no process here
     int wake;                    // remote: eventfd of its bridge

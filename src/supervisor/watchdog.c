@@ -43,9 +43,12 @@ bool farm_watch_still(const struct farm_watch *watch, uint64_t heartbeat, uint64
 enum farm_watch_state farm_watch_judge(struct farm_watch *watch, const struct farm_watch_look *look,
                                        uint64_t limit_ns) {
     if (!farm_watch_still(watch, look->heartbeat, look->lanes)) {
-        const bool stepped = watch->stepped || (watch->seen && look->heartbeat != watch->heartbeat);
-        *watch =
-            (struct farm_watch){.seen = true, .stepped = stepped, .heartbeat = look->heartbeat, .lanes = UINT64_MAX};
+        const bool stepped = watch->stepped || (watch->seen && look->published != watch->published);
+        *watch = (struct farm_watch){.seen = true,
+                                     .stepped = stepped,
+                                     .published = look->published,
+                                     .heartbeat = look->heartbeat,
+                                     .lanes = UINT64_MAX};
         return watch->state;
     }
     watch->lanes &= look->lanes; // the lane in which it hangs could go on all the time

@@ -1,7 +1,7 @@
 // The watchdog judges whether an actor with work makes progress. It reads three things of an actor: its
-// heartbeat (calls of the environment so far), which of its lanes could go on, and whether the system has stopped its
-// process. An environment that never returns keeps the heartbeat still while a lane could go on; an actor that waits
-// for answers or for room has no such lane and is not reported. Runs in the supervisor. A judgement is
+// heartbeat (environments made, reset and stepped so far), which of its lanes could go on, and whether the system has
+// stopped its process. An environment that never returns keeps the heartbeat still while a lane could go on; an actor
+// that waits for answers or for room has no such lane and is not reported. Runs in the supervisor. A judgement is
 // arithmetic on observations: farm_watch_lanes (acquire loads of the counters, no stores) and farm_watch_stopped (one
 // file of /proc). It kills no process; the caller decides.
 #ifndef FARM_SUPERVISOR_WATCHDOG_H
@@ -36,13 +36,14 @@ enum farm_watch_state {
 // Observations of one life of one actor; zero at its start.
 struct farm_watch {
     enum farm_watch_state state;
-    bool seen, stepped; // looked at before; a step was finished in this life
-    uint64_t heartbeat, lanes;
+    bool seen, stepped; // looked at before; a lane's step was published in this life
+    uint64_t published, heartbeat, lanes;
     uint64_t quiet_ns, stopped_ns; // since the heartbeat moved: time it ran, and time it stood stopped, with work
 };
 
 struct farm_watch_look {
     uint64_t passed_ns; // farm_watchdog_due
+    uint64_t published; // steps of all lanes together
     uint64_t heartbeat;
     uint64_t lanes; // farm_watch_lanes
     bool stopped;   // not needed if farm_watch_still is false
@@ -55,7 +56,8 @@ uint64_t farm_watch_lanes(const struct farm_ring *ring);
 // Whether nothing has moved since the look before although there is work, so that it matters whether it is stopped.
 bool farm_watch_still(const struct farm_watch *watch, uint64_t heartbeat, uint64_t lanes);
 
-// Takes one look into account; returns the state: HUNG once, until the heartbeat moves again or the work is gone.
+// Takes one look into account; limit_ns may depend on watch->stepped; returns the state: HUNG once, until the heartbeat
+// moves again or the work is gone.
 enum farm_watch_state farm_watch_judge(struct farm_watch *watch, const struct farm_watch_look *look, uint64_t limit_ns);
 
 // Whether the process is stopped by a signal or a debugger. False if /proc does not answer.

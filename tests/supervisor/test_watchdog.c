@@ -13,7 +13,7 @@ static const uint64_t SECOND_NS = 1000000000u;
 // One look a second with a limit of ten.
 static enum farm_watch_state look(struct farm_watch *watch, uint64_t heartbeat, uint64_t lanes, bool stopped) {
     const struct farm_watch_look now = {
-        .passed_ns = SECOND_NS, .heartbeat = heartbeat, .lanes = lanes, .stopped = stopped};
+        .passed_ns = SECOND_NS, .published = heartbeat, .heartbeat = heartbeat, .lanes = lanes, .stopped = stopped};
     return farm_watch_judge(watch, &now, 10 * SECOND_NS);
 }
 
@@ -42,6 +42,16 @@ Test(supervisor, names_an_actor_that_never_finishes_its_first_step) {
     watch = (struct farm_watch){0}; // a new life, on the heartbeat of the one before
     cr_assert_eq(looks_until(&watch, FARM_WATCH_HUNG, 700, 3, false), 11);
     cr_assert_not(watch.stepped, "steps of the dead process do not count");
+}
+
+Test(supervisor, takes_each_environment_made_or_reset_for_progress_but_for_no_step) {
+    struct farm_watch watch = {0};
+    for (uint64_t made = 0; made < 50; made++) {
+        const struct farm_watch_look now = {
+            .passed_ns = 9 * SECOND_NS, .published = 7, .heartbeat = 100 + made, .lanes = 3};
+        cr_assert_eq(farm_watch_judge(&watch, &now, 10 * SECOND_NS), FARM_WATCH_WELL);
+    }
+    cr_assert_not(watch.stepped);
 }
 
 Test(supervisor, reports_no_actor_that_waits_for_answers_or_for_room) {

@@ -25,7 +25,7 @@ def setUpModule():
     for name, flags in {"rogue": ("-g",), "abi": ("-DABI=99",), "entry": ("-DNO_ENTRY",), "early": ("-DEARLY",), "step": ("-DNO_STEP",)}.items():
         build_plugin(ROGUE, path(name), "-w", *flags)
     slow["spec_hang"] = subprocess.Popen(
-        [FARM, "train", "--env", f"plugin:{path('rogue')}", "--env.fault", "spec_hang"], cwd=built.name,
+        [FARM, "train", "--env", f"plugin:{path('rogue')}", "--env.fault", "spec_hang", "--start-seconds", "10"], cwd=built.name,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )
 
@@ -204,7 +204,7 @@ class Loading(WithPlugins):
     def test_names_a_plug_in_that_does_not_answer(self):
         out, err = slow["spec_hang"].communicate(timeout=60)
         self.assertEqual((slow["spec_hang"].returncode, out), (2, ""))
-        self.assertIn("did not answer within 10 s in spec", err)
+        self.assertIn("did not answer within 10 s (--start-seconds) in spec", err)
 
     def test_refuses_invalid_specs(self):
         for fault, part in {
@@ -305,9 +305,9 @@ class FaultsWhileItRuns(WithPlugins):
 
     def test_a_run_that_hangs_before_its_first_step_ends(self):
         for more in ((), ("--hang-kill", "0.6"), ("--actors", "2")):
-            status, error, _ = self.hang("--hang-seconds", "0.5", *more, seconds="1", fault="reset_hang")
+            status, error, _ = self.hang("--start-seconds", "0.9", *more, seconds="0.6", fault="reset_hang")
             self.assertEqual(status, 1)
-            self.assertRegex(error, r"no environment has published a step in \S+ s: actors? 0.* did not return")
+            self.assertRegex(error, r"no environment has published a step, and none was made .*: actors? 0.* did not return.*--start-s")
 
     def test_an_actor_that_hangs_is_replaced_restarts_max_times(self):
         status, error, checkpoints = self.hang("--hang-kill", "0.3", "--restarts-max", "1")

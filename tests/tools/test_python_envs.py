@@ -4,10 +4,11 @@ that crashes costs its actor. `farm doctor` finds these faults and others before
 import concurrent.futures
 import json
 import re
+import signal
 import sys
 import unittest
 
-from running import InFolder
+from running import InFolder, wait_until
 
 # Each fails at its 500th step unless told otherwise: later than the first rounds of src/run/events.c, in which a death counts as a crash loop.
 FAULTY = """import gymnasium, numpy, os, random, signal, time
@@ -166,6 +167,74 @@ class Spaces(InFolder):
             self.assertEqual((again.returncode, json.loads(again.stdout)["return_mean"]), (0, 100), again.stderr)
         refused = self.farm("train", "--env", "native/catch", "--wrap", "world:Add")
         self.assertIn("wrap 'world:Add': only gym/* takes it, not native/catch", refused.stderr)
+
+
+# A thread that never ends; a process that is started again at each reset; a program whose signals must be the default ones.
+LIVELY = """import gymnasium, multiprocessing, pathlib, subprocess, threading, time
+
+def wait():
+    while True:
+        time.sleep(9)
+
+class Lively(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (3,)), gymnasium.spaces.Discrete(2)
+    child = None
+
+    def __init__(self, slow=""):
+        threading.Thread(target=wait).start()
+        if slow:
+            multiprocessing.get_context("fork").Process(target=wait, daemon=True).start()
+            pathlib.Path(slow).touch()
+            wait()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if self.child:
+            self.child.terminate()
+            self.child.join()
+        self.child, self.steps = multiprocessing.get_context("fork").Process(target=wait, daemon=True), 0
+        self.child.start()
+        status = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True).stdout.split()
+        for mask in "SigBlk:", "SigIgn:":
+            assert not int(status[status.index(mask) + 1], 16) & 0x5003, mask
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.observation_space.sample(), 1.0, self.steps == 5, False, {}
+
+gymnasium.register("Test/Lively-v0", Lively)
+"""
+
+
+class Lives(InFolder):
+    def setUp(self):
+        super().setUp()
+        (self.folder / "lively.py").write_text(LIVELY)
+
+    def test_threads_and_processes_of_an_environment_hold_nothing_up(self):
+        result = self.farm("train", "--env", "gym/lively:Test/Lively-v0", "--actors", "1", "--envs-per-actor", "2", "--frames", "60",
+                           "--batch", "2", "--unroll", "5", "--json", "--quiet")
+        document = json.loads(result.stdout)
+        self.assertEqual((result.returncode, document["error"], document["actor_restarts"]), (0, None, 0), result.stderr)
+        self.assertNotIn("killed", result.stderr)
+        self.assertGreater(document["episodes"], 0)
+
+    def test_a_signal_ends_each_command_that_waits_for_an_environment(self):
+        """Those that handle signals while they run have exit status 0."""
+        slow = ("gym/lively:Test/Lively-v0", "--env.slow")
+        for command, status in (("envs", -signal.SIGTERM), ("doctor", -signal.SIGTERM), ("fps", 0)):
+            there = self.folder / f"{command}-waits"
+            process = self.start_farm(command, *(("--env",) if command == "fps" else ()), *slow, str(there))
+            self.assertTrue(wait_until(there.exists))
+            process.terminate()
+            out, err = process.communicate(timeout=30)
+            self.assertEqual((process.returncode, out), (status, ""), err)
+
+    def test_the_limit_of_a_start_is_named(self):
+        result = self.farm("envs", "gym/lively:Test/Lively-v0", "--env.slow", str(self.folder / "slow"), "--start-seconds", "0.5")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, r"gym_actor: no answer within 0.5 s \(--start-seconds\)")
 
 
 class Faults(InFolder):

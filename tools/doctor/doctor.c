@@ -78,10 +78,10 @@ static void check_recipes(json_t *findings) {
 
 // ---- parts ----
 
-static void check_environments(json_t *findings) {
+static void check_environments(json_t *findings, double start_s) {
     struct farm_env_list list;
     struct farm_error err;
-    if (farm_env_list_make(&list, &err)) return;
+    if (farm_env_list_make(&list, start_s, &err)) return;
     farm_findings_add(findings, "environments", list.missing[0] ? WITHOUT : GOOD,
                       strstr(list.missing, "permission denied")
                           ? "open the folder to this user, or name a Python by FARM_PYTHON that it may run"
@@ -215,7 +215,7 @@ static void check_cpus(json_t *findings, const struct farm_machine *machine) {
 
 // ---- the document ----
 
-static enum farm_status check_all(json_t *findings, double limit_s, struct farm_error *err) {
+static enum farm_status check_all(json_t *findings, double start_s, double limit_s, struct farm_error *err) {
     struct farm_machine *machine = calloc(1, sizeof *machine);
     if (!machine) return farm_fail_errno(err, FARM_E_LIMIT, "farm doctor");
     enum farm_status status = farm_machine_read(machine, &(struct farm_machine_source){0}, err);
@@ -225,7 +225,7 @@ static enum farm_status check_all(json_t *findings, double limit_s, struct farm_
         check_memory(findings, machine);
         check_files(findings);
         check_recipes(findings);
-        check_environments(findings);
+        check_environments(findings, start_s);
         check_gpu(findings, machine, limit_s);
         check_huge_pages(findings);
         check_memlock(findings, machine);
@@ -236,12 +236,12 @@ static enum farm_status check_all(json_t *findings, double limit_s, struct farm_
     return status;
 }
 
-static enum farm_status make_document(json_t **document, double limit_s, struct farm_error *err) {
+static enum farm_status make_document(json_t **document, double start_s, double limit_s, struct farm_error *err) {
     size_t index;
     const json_t *finding;
     bool can_run = true;
     json_t *findings = json_array();
-    enum farm_status status = check_all(findings, limit_s, err);
+    enum farm_status status = check_all(findings, start_s, limit_s, err);
     if (status) {
         json_decref(findings);
         return status;
@@ -256,7 +256,7 @@ static enum farm_status make_document(json_t **document, double limit_s, struct 
 }
 
 enum farm_status farm_doctor_document(json_t **document, struct farm_error *err) {
-    return make_document(document, HANG_SECONDS, err);
+    return make_document(document, 0, HANG_SECONDS, err);
 }
 
 static void print_document(const json_t *document) {
@@ -272,12 +272,12 @@ static void print_document(const json_t *document) {
 
 // ---- the command ----
 
-static int check_machine(bool json, double hang_seconds) {
+static int check_machine(const struct farm_doctor_request *request) {
     struct farm_error err;
     json_t *document = NULL;
-    enum farm_status status = make_document(&document, hang_seconds, &err);
-    if (!status && json) status = farm_json_print(document, stdout, &err);
-    if (!status && !json) print_document(document);
+    enum farm_status status = make_document(&document, request->start_seconds, request->hang_seconds, &err);
+    if (!status && request->json) status = farm_json_print(document, stdout, &err);
+    if (!status && !request->json) print_document(document);
     const bool can_run = json_is_true(json_object_get(document, "can_run"));
     json_decref(document);
     if (status) return farm_report_error("farm doctor", &err);
@@ -298,11 +298,14 @@ static int check_plugin(const struct farm_doctor_request *request) {
 
 int farm_cmd_doctor(int argc, char **argv) {
     struct farm_doctor_request request = {.steps = 1000, .hang_seconds = HANG_SECONDS};
+    struct farm_recipe standard;
     const struct farm_cli_flag flags[] = {
         {"json", FARM_CLI_BOOL, &request.json, NULL, "one JSON document on stdout"},
         {"env", FARM_CLI_STRING, &request.env, "NAME", "of a plug-in: only this environment"},
         {"check", FARM_CLI_STRING, &request.check, "NAME", "of a plug-in: only this check, and those that it needs"},
         {"steps", FARM_CLI_INT, &request.steps, "N", "of a plug-in: calls that a check makes (1000, or half a second)"},
+        {"start-seconds", FARM_CLI_DOUBLE, &request.start_seconds, "S",
+         "limit of a program that reads spaces, and of an environment that is made (60)"},
         {"hang-seconds", FARM_CLI_DOUBLE, &request.hang_seconds, "S",
          "limit of a call of a plug-in or of the GPU's driver (30)"},
     };
@@ -326,6 +329,8 @@ int farm_cmd_doctor(int argc, char **argv) {
     struct farm_error err;
     int exit_status;
     enum farm_status status = FARM_OK;
+    farm_recipe_defaults(&standard, NULL);
+    request.start_seconds = standard.start_seconds;
     if (!farm_read_flags(&cli, argc, argv, &request.target, &exit_status)) return exit_status;
     if (!request.target && (request.env || request.check || request.option_count))
         status = farm_fail(&err, FARM_E_USAGE,
@@ -333,6 +338,8 @@ int farm_cmd_doctor(int argc, char **argv) {
                            "doctor gym/ID");
     if (!status && !(request.hang_seconds > 0))
         status = farm_fail(&err, FARM_E_USAGE, "--hang-seconds must be more than 0 (got %g)", request.hang_seconds);
+    if (!status && !(request.start_seconds > 0))
+        status = farm_fail(&err, FARM_E_USAGE, "--start-seconds must be more than 0 (got %g)", request.start_seconds);
     if (status) return farm_report_error("farm doctor", &err);
-    return request.target ? check_plugin(&request) : check_machine(request.json, request.hang_seconds);
+    return request.target ? check_plugin(&request) : check_machine(&request);
 }

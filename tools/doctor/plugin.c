@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -97,22 +96,27 @@ static _Noreturn void run_child(const struct doctor *doctor, const struct doctor
     _exit(0);
 }
 
-// Waits for the child's end, or hang_seconds without a call's return. waitpid(2)'s status; -1: hung and killed.
+// How long the present call may take, in seconds.
+static double call_limit(const struct doctor *doctor, const char **flag) {
+    const struct farm_doctor_request *request = doctor->request;
+    const bool starts = doctor->report->call <= TRIAL_CREATE && request->start_seconds > request->hang_seconds;
+    *flag = starts ? "--start-seconds" : "--hang-seconds";
+    return starts ? request->start_seconds : request->hang_seconds;
+}
+
+// Waits for the child's end, or call_limit without a call's return. waitpid(2)'s status; -1: hung and killed.
 static int await_child(struct doctor *doctor, pid_t pid) {
-    const uint64_t limit_ns = (uint64_t)(doctor->request->hang_seconds * 1e9);
+    const char *flag;
     uint64_t seen = 0, since_ns = farm_now_ns();
     int status = 0;
     bool hung = false;
-    struct pollfd child = {.fd = pidfd_open(pid, 0), .events = POLLIN};
-    while (!hung && !farm_program_ended(pid)) {
-        poll(&child, 1, POLL_MS);
+    while (!hung && !farm_program_ended(pid, POLL_MS * 1e-3)) {
         const uint64_t calls = farm_load_relaxed(&doctor->report->calls), now_ns = farm_now_ns();
         if (calls != seen) seen = calls, since_ns = now_ns;
-        hung = now_ns - since_ns > limit_ns;
+        hung = (double)(now_ns - since_ns) * 1e-9 > call_limit(doctor, &flag);
     }
     if (hung) kill(pid, SIGKILL);
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
-    if (child.fd >= 0) close(child.fd);
     return hung ? -1 : status;
 }
 
@@ -148,6 +152,8 @@ static void report_fault(struct trial_report *report, const char *call, const ch
 
 static void report_unfinished(const struct doctor *doctor, const char *last_line, int status) {
     struct trial_report *report = doctor->report;
+    const char *flag;
+    const double limit_s = call_limit(doctor, &flag);
     char call[160], place[256 + LINE_BYTES] = "";
     snprintf(call, sizeof call, "%s", trial_call_name(report->call));
     if (report->call == TRIAL_CREATE && doctor->trial.python)
@@ -164,8 +170,8 @@ static void report_unfinished(const struct doctor *doctor, const char *last_line
     if (status == -1)
         trial_report_finding(
             report, TRIAL_BROKEN,
-            "an actor that waits there steps no other environment: bound every loop (--hang-seconds if it is slow)",
-            "%s has not returned within %g s", call, doctor->request->hang_seconds);
+            "an actor that waits there steps no other environment: bound every loop; if it is slow, raise the limit",
+            "%s has not returned within %g s (%s)", call, limit_s, flag);
     else if (report->fault)
         report_fault(report, call, place);
     else if (WIFSIGNALED(status) && WTERMSIG(status) == SIGRTMAX && doctor->trial.python) // worker.h, actor.py

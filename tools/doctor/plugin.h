@@ -17,7 +17,7 @@ struct farm_doctor_request {
     const char *env;    // a shared object's environment; NULL: all
     const char *check;  // this one and those that it needs; NULL: all
     int64_t steps;      // limit of a check's calls of an instance
-    double hang_seconds;
+    double start_seconds, hang_seconds; // the first: of what comes before a reset
     bool json;
     size_t option_count;
     char option_texts[FARM_DOCTOR_OPTIONS_MAX][FARM_DOCTOR_OPTION_BYTES]; // "key\0value"

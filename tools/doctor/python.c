@@ -37,10 +37,11 @@ struct instance {
 
 // ---- the environment ----
 
-static enum farm_status find(const char *name, const struct farm_env_option *options, size_t count,
+static enum farm_status find(const char *name, double start_s, const struct farm_env_option *options, size_t count,
                              struct farm_recipe *recipe, struct farm_env *env, struct farm_error *err) {
     char key[FARM_DOCTOR_OPTION_BYTES + 8];
     farm_recipe_defaults(recipe, farm_algo_family_at);
+    recipe->start_seconds = start_s;
     enum farm_status status = farm_recipe_set(recipe, FARM_LAYER_FLAG, "env", name, err);
     for (size_t i = 0; i < count && !status; i++) {
         snprintf(key, sizeof key, "env.%s", options[i].key);
@@ -50,7 +51,8 @@ static enum farm_status find(const char *name, const struct farm_env_option *opt
 }
 
 enum farm_status farm_doctor_python_find(const struct farm_doctor_request *request, struct farm_error *err) {
-    return find(request->target, request->options, request->option_count, &found.recipe, &found.env, err);
+    return find(request->target, request->start_seconds, request->options, request->option_count, &found.recipe,
+                &found.env, err);
 }
 
 // Other options than the request's (one that no environment knows) start the program again.
@@ -60,7 +62,8 @@ static int read_spec(const struct farm_env_config *config, struct farm_env_spec 
     struct farm_error err;
     if (config->option_count == found.env.option_count) return *spec = found.env.spec, 0;
     if (!(env = calloc(1, sizeof *env))) abort();
-    const enum farm_status status = find(found.env.name, config->options, config->option_count, &recipe, env, &err);
+    const enum farm_status status =
+        find(found.env.name, found.env.start_s, config->options, config->option_count, &recipe, env, &err);
     if (status) snprintf(error, bytes, "%s", err.message);
     *spec = env->spec;
     free(env);
@@ -72,6 +75,7 @@ static int read_spec(const struct farm_env_config *config, struct farm_env_spec 
 static _Noreturn void exec_actor(const struct instance *instance, pid_t parent) {
     const int keep[] = {instance->made.up.fd, instance->made.down.fd_readonly, instance->bell};
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent) _exit(1);
+    setpgid(0, 0); // out of Ctrl-C's reach, with the environment's own processes
     for (size_t i = 0; i < sizeof keep / sizeof *keep; i++) fcntl(keep[i], F_SETFD, 0);
     execve(instance->program.argv[0], instance->program.argv, instance->program.environment);
     _exit(1);

@@ -15,8 +15,9 @@
 #include "base/program.h"
 #include "base/time.h"
 
-// How often a wait reads *stop; time to make environments, and to close them (python/actorfarm/actor.py: CLOSE_S).
-enum { POLL_MS = 50, START_S = 30, END_S = 7 };
+// How often a wait reads *stop; time to close environments (python/actorfarm/actor.py: CLOSE_S);
+// DIES_S: from the end of a pipe to that of its process.
+enum { POLL_MS = 50, END_S = 7, DIES_S = 2 };
 
 struct turn_result {
     uint64_t steps, taken_ns, cpu_ns;
@@ -72,7 +73,11 @@ static void exec_python(const struct farm_run_workers *workers, uint32_t actor, 
 static _Noreturn void run_child(const struct farm_run_workers *workers, uint32_t actor, int command, int answer) {
     struct farm_error err;
     const struct farm_run_actor *beside = &workers->actors[actor];
+    sigset_t nothing;
+    sigemptyset(&nothing);
+    setpgid(0, 0); // out of Ctrl-C's reach, with the environments' own processes
     signal(SIGTERM, SIG_DFL);
+    sigprocmask(SIG_SETMASK, &nothing, NULL);
     if (workers->plan->recipe.pin && farm_bitmap_pin(&beside->cpus, &err)) farm_log_warn("not pinned: %s", err.message);
     if (workers->plan->env.kind == FARM_ENV_PYTHON) {
         exec_python(workers, actor, command, answer);
@@ -104,8 +109,11 @@ enum farm_status farm_fps_bare_start(const struct farm_run_workers *workers, uin
     }
     close(commands[0]);
     close(answers[1]);
-    *bare = (struct farm_fps_bare){
-        .pid = pid, .command = commands[1], .answer = answers[0], .hang_s = workers->plan->recipe.hang_seconds};
+    *bare = (struct farm_fps_bare){.pid = pid,
+                                   .command = commands[1],
+                                   .answer = answers[0],
+                                   .hang_s = workers->plan->recipe.hang_seconds,
+                                   .start_s = workers->plan->width * workers->plan->recipe.start_seconds};
     farm_death_watch(&bare->deaths, "");
     if (pid > 0) return FARM_OK;
     farm_fps_bare_end(bare);
@@ -117,24 +125,28 @@ static enum farm_status fail_ended(const struct farm_fps_bare *bare, struct farm
     struct farm_death_watch watch = bare->deaths;
     struct farm_death death;
     siginfo_t info = {0};
-    if (waitid(P_PID, (id_t)bare->pid, &info, WEXITED | WNOWAIT))
+    if (!farm_program_ended(bare->pid, DIES_S))
+        return farm_fail(err, FARM_E_DEAD, "the bare loop (process %d) has closed its pipe and does not end",
+                         (int)bare->pid);
+    if (waitid(P_PID, (id_t)bare->pid, &info, WEXITED | WNOHANG | WNOWAIT))
         return farm_fail_errno(err, FARM_E_DEAD, "the bare loop ended (process %d)", (int)bare->pid);
     farm_death_describe(&watch, &info, "", "", &death);
     return farm_fail(err, FARM_E_DEAD, "the bare loop %s (process %d; farm doctor checks a plug-in)", death.how,
                      (int)bare->pid);
 }
 
-// turn_s: how long it plays; after hang_seconds more its environment hangs.
-static enum farm_status read_result(const struct farm_fps_bare *bare, double turn_s, const volatile sig_atomic_t *stop,
-                                    struct turn_result *result, struct farm_error *err) {
+// turn_s: how long it plays; after limit_s more (0: never) its environment hangs, which `flag` changes.
+static enum farm_status read_result(const struct farm_fps_bare *bare, double turn_s, double limit_s, const char *flag,
+                                    const volatile sig_atomic_t *stop, struct turn_result *result,
+                                    struct farm_error *err) {
     const uint64_t begin_ns = farm_now_ns();
     while (!*stop) {
         const double late_s = (double)(farm_now_ns() - begin_ns) * 1e-9 - turn_s;
-        if (bare->hang_s > 0 && late_s > bare->hang_s)
+        if (limit_s > 0 && late_s > limit_s)
             return farm_fail(err, FARM_E_DEAD,
                              "the bare loop (process %d) has not returned from its environment for %.3g s "
-                             "(--hang-seconds; farm doctor checks a plug-in)",
-                             (int)bare->pid, late_s);
+                             "(%s; farm doctor checks a plug-in)",
+                             (int)bare->pid, late_s, flag);
         struct pollfd readable = {.fd = bare->answer, .events = POLLIN};
         if (poll(&readable, 1, POLL_MS) != 1) continue;
         if (read_all(bare->answer, result, sizeof *result)) return FARM_OK;
@@ -146,7 +158,7 @@ static enum farm_status read_result(const struct farm_fps_bare *bare, double tur
 enum farm_status farm_fps_bare_await(const struct farm_fps_bare *bare, const volatile sig_atomic_t *stop,
                                      struct farm_error *err) {
     struct turn_result result;
-    return read_result(bare, START_S, stop, &result, err);
+    return read_result(bare, 0, bare->start_s, "--start-seconds, for each of them", stop, &result, err);
 }
 
 enum farm_status farm_fps_bare_turn(const struct farm_fps_bare *bares, uint32_t count, double seconds,
@@ -158,7 +170,8 @@ enum farm_status farm_fps_bare_turn(const struct farm_fps_bare *bares, uint32_t 
         if (write(bares[i].command, &seconds, sizeof seconds) != sizeof seconds) return fail_ended(&bares[i], err);
     for (uint32_t i = 0; i < count; i++) {
         struct turn_result result;
-        enum farm_status status = read_result(&bares[i], seconds, stop, &result, err);
+        enum farm_status status =
+            read_result(&bares[i], seconds, bares[i].hang_s, "--hang-seconds", stop, &result, err);
         if (status) return status;
         if (result.taken_ns) rate->per_s += (double)result.steps / ((double)result.taken_ns * 1e-9);
         steps += result.steps;

@@ -457,6 +457,7 @@ static int fps_main(struct options *options) {
     sigprocmask(SIG_BLOCK, &signals, &before); // farm_supervisor_run handles those between measurements
     enum farm_status status = check_options(fps, &err);
     if (!status) status = options->tune ? run_tuning(fps, &err) : run_ladder(fps, &err);
+    while (sigtimedwait(&signals, NULL, &(struct timespec){0}) > 0) continue; // obeyed
     sigprocmask(SIG_SETMASK, &before, NULL);
     free(fps);
     return status ? farm_report_error("farm fps", &err) : 0;

@@ -14,7 +14,7 @@
 #include "run/run.h"
 #include "topo/width.h"
 
-enum { PROBE_ENVS = 8, PROBE_MS = 40, PROBE_LIMIT_S = 20 };
+enum { PROBE_ENVS = 8, PROBE_MS = 40 };
 static const double ALE_STEP_NS = 200e3; // typical; every game gets the narrowest lanes
 static const uint64_t EPISODES_NEVER_REACHED = 1 << 30;
 static const double SETTLING_SHARE = 1.0 / 3; // share of a rung's time, before the interval of its rate
@@ -220,9 +220,11 @@ static enum farm_status probe_python(const struct farm_env *env, uint64_t seed, 
                                       .environment = program.environment,
                                       .label = "bare: ",
                                       .apart = true, // the caller handles Ctrl-C
-                                      .limit_s = PROBE_LIMIT_S};
+                                      .limit_s = PROBE_ENVS * env->start_s,
+                                      .remedy = " (--start-seconds, for each environment)"};
     if (!status) status = farm_program_read(&bare, &text, err);
-    if (status) status = farm_fail_in(err, FARM_E_DEAD, "%s: could not measure a step", env->name);
+    if (status && status != FARM_E_INTERRUPTED) status = FARM_E_DEAD;
+    if (status) status = farm_fail_in(err, status, "%s: could not measure a step", env->name);
     if (!status) *step_ns = strtod(text, NULL);
     free(text);
     farm_env_program_free(&program);
@@ -233,9 +235,9 @@ static enum farm_status probe_step_ns(const struct farm_env *env, uint64_t seed,
                                       struct farm_error *err) {
     if (env->kind == FARM_ENV_PYTHON) return probe_python(env, seed, step_ns, err);
     const struct probe probe = {env, seed};
-    if (!farm_program_call(env->name, run_probe, &probe, false, PROBE_LIMIT_S, step_ns, sizeof *step_ns, NULL))
-        return FARM_OK;
-    return farm_fail(err, FARM_E_DEAD, "%s: could not measure a step (farm doctor checks a plug-in)", env->name);
+    const enum farm_status status = farm_program_call(env->name, run_probe, &probe, false, PROBE_ENVS * env->start_s,
+                                                      step_ns, sizeof *step_ns, err);
+    return status ? farm_fail_in(err, status, "could not measure a step (farm doctor checks a plug-in)") : FARM_OK;
 }
 
 // An actor's part of the last-level cache, with an actor on each CPU that shares it.
