@@ -93,9 +93,9 @@ bool farm_appended_write(struct farm_appended *file, const char *record, size_t 
         (void)cut_torn(file); // refused now, it is tried again
     }
     if (file->losing == before) return false;
-    errno = why;
     if (why)
-        farm_fail_errno(note, FARM_E_IO, "%s lacks records from now on; each new one is tried", file->path);
+        farm_fail(note, FARM_E_IO, "%s: %s: its records are lost from now on; each new one is tried", file->path,
+                  strerror(why));
     else
         farm_fail(note, FARM_E_IO, "%s goes on; it lacks %llu records of this session", file->path,
                   (unsigned long long)file->missing);

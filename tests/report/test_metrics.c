@@ -126,7 +126,8 @@ Test(report, a_full_disk_loses_whole_records_only) {
         cr_assert_eq(fstat(sink.file.fd, &one), 0);
         limit_file(sink.file.path, 20); // a part of a record
         cr_assert(farm_sink_write(&sink, &sample, &note), "the beginning is said");
-        cr_assert(strstr(note.message, "lacks records") && strstr(note.message, strerror(EFBIG)), "%s", note.message);
+        cr_assert(strstr(note.message, "records are lost") && strstr(note.message, strerror(EFBIG)), "%s",
+                  note.message);
         cr_assert(!farm_sink_write(&sink, &sample, &note), "once");
         cr_assert_eq(fstat(sink.file.fd, &three), 0);
         cr_assert_eq(three.st_size, one.st_size, "the part is cut off");

@@ -46,7 +46,8 @@ class Limits(InFolder):
             metrics.write("{}\n" * 102400)  # as after days
         result = self.farm(*SMALL, "--frames", "1M", "--seconds", "1", "--resume", child=limit(resource.RLIMIT_FSIZE, 300 << 10))
         self.assertEqual(result.returncode, 0, "SIGXFSZ does not end it")
-        self.assertIn("run/metrics.jsonl: File too large: no more metrics are written", result.stderr)
+        self.assertIn("run/metrics.jsonl: File too large: its records are lost from now on", result.stderr)
+        self.assertRegex(result.stdout, r"\nmetrics.jsonl lacks \d+ of \d+ records of this session: it could not be written \(File too large\)")
 
     @unittest.skipIf(SANITIZED, "sanitizers map terabytes")
     def test_a_small_address_space_is_an_error_and_no_crash(self):
