@@ -238,7 +238,8 @@ static bool read_end(PyObject *values, double *reward, uint8_t *flags) {
     *reward = PyFloat_AsDouble(number);
     if (*reward == -1 && PyErr_Occurred()) {
         if (PyErr_ExceptionMatches(PyExc_TypeError))
-            PyErr_Format(BrokenContract, "a reward that is not a number but %s", Py_TYPE(number)->tp_name);
+            PyErr_Format(BrokenContract, "a reward that is not a number but %s%s", Py_TYPE(number)->tp_name,
+                         PySequence_Check(number) ? " (--wrap PACKAGE:WRAPPER can make one number of it)" : "");
         return false;
     }
     const int terminated = PyObject_IsTrue(PyTuple_GET_ITEM(values, 2)),
