@@ -170,22 +170,62 @@ class Slurm(InFolder):
     """examples/cluster/slurm.sbatch, with scripts in place of Slurm's programs and of farm."""
 
     SCRIPTS = {
-        "scontrol": "echo first; echo second",
-        "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"',
-        "farm": """if [ "$1" = train ]; then until [ -e node ]; do sleep 0.01; done; exit "$2"; fi
+        "scontrol": '[ "$1" != requeue ] || { echo "$2" >requeued; exit; }; echo first; echo second',
+        "srun": 'echo "$@" >>steps; while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"',
+        "farm": """trap 'exit 0' TERM
+                   if [ "$1" = train ]; then until [ -e node ] && [ ! -e plays ]; do sleep 0.01; done; exit "$2"; fi
                    touch node; [ ! -e waits ] || exec sleep 60""",
     }
 
-    def job(self, learner_status):
+    # Options of sbatch and srun (Slurm 23.11's manual pages) that take a value, among those for resources and starts.
+    VALUED = {
+        "job-name", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "cpu-bind", "mem", "time", "open-mode", "signal", "gres", "gpus-per-node",
+        "nodelist", "exclude", "output", "partition", "account", "constraint", "gpus-per-task",
+    }
+    BARE = {"exclusive", "requeue", "no-requeue", "overlap", "exact", "kill-on-bad-exit", "no-kill"}
+
+    def job(self, learner_status, during=None):
         for name, text in self.SCRIPTS.items():
             (self.folder / name).write_text(f"#!/bin/bash\n{text}\n")
             (self.folder / name).chmod(0o755)
         job = {"SLURM_SUBMIT_DIR": str(self.folder), "SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "both"}
-        done = subprocess.run(
-            ["bash", SOURCE / "examples/cluster/slurm.sbatch", str(learner_status)], cwd=self.folder, timeout=LIMIT_S,
+        job |= {"SLURM_CPUS_ON_NODE": "72", "SLURM_GPUS_ON_NODE": "2"}
+        process = subprocess.Popen(
+            ["bash", SOURCE / "examples/cluster/slurm.sbatch", str(learner_status)], cwd=self.folder,
             env={**os.environ, **job, "PATH": f"{self.folder}:{os.environ['PATH']}"},
         )
-        return done.returncode
+        self.addCleanup(process.kill)
+        if during:
+            self.assertTrue(wait_until((self.folder / "node").exists))
+            process.send_signal(during)
+        return process.wait(LIMIT_S)
+
+    def is_known(self, option):
+        name, equals, value = option.removeprefix("--").partition("=")
+        self.assertIn(name, self.VALUED if equals else self.BARE, option)
+        self.assertTrue(value or not equals, option)
+        return name, value
+
+    def test_sbatch_and_srun_know_each_option_and_a_comment_explains_it(self):
+        lines = (SOURCE / "examples/cluster/slurm.sbatch").read_text().splitlines()
+        directives = [number for number, line in enumerate(lines) if line.startswith("#SBATCH ")]
+        self.assertEqual([number for number in directives if not lines[number - 1].startswith("# ")], [])
+        self.assertLess(max(directives), next(number for number, line in enumerate(lines) if line and line[0] != "#"), "sbatch reads no more after a command")
+        options = dict(self.is_known(option) for number in directives for option in lines[number].split()[1:])
+        self.assertEqual(options["mem"], "0")
+        self.assertRegex(options["signal"], r"^B:USR1@\d+$")
+        self.assertIn("requeue", options)
+        self.assertEqual(self.job(0), 0)
+        steps = {line.split(" farm ")[1].split()[0]: dict(self.is_known(word) for word in line.split(" farm ")[0].split())
+                 for line in (self.folder / "steps").read_text().splitlines()}
+        for step in steps.values():
+            self.assertEqual((step["cpus-per-task"], step["cpu-bind"], step["mem"]), ("72", "none", "0"))
+        self.assertEqual((steps["train"]["gpus-per-node"], steps["bridge"]["gres"]), ("2", "none"))
+
+    def test_a_job_near_its_limit_ends_its_learner_and_goes_back_into_the_queue(self):
+        (self.folder / "plays").touch()
+        self.assertEqual(self.job(3, during=signal.SIGUSR1), 0)
+        self.assertEqual((self.folder / "requeued").read_text(), "1\n")
 
     def test_a_job_has_the_status_of_its_learner(self):
         for status in (0, 3):
@@ -195,6 +235,39 @@ class Slurm(InFolder):
         (self.folder / "waits").touch()
         for status in (0, 3):
             self.assertEqual(self.job(status), status)
+
+
+class Kubernetes(unittest.TestCase):
+    def test_the_example_keeps_its_runs_and_reserves_what_it_uses(self):
+        """Its fields by the published schema, if the package kubernetes-validate is there."""
+        try:
+            import yaml
+        except ImportError:
+            self.skipTest("PyYAML is not installed (make deps)")
+        documents = list(yaml.safe_load_all((SOURCE / "examples/cluster/kubernetes.yaml").read_text()))
+        try:
+            import kubernetes_validate
+            for document in documents:
+                kubernetes_validate.validate(document, "1.27", strict=True)
+        except ImportError:
+            pass
+        objects = {document["metadata"]["name"]: document for document in documents}
+        pods = {name: objects[name]["spec"]["template"] for name in ("farm-learner", "farm-actors")}
+        for pod in pods.values():
+            (container,) = pod["spec"]["containers"]
+            self.assertLessEqual({"cpu", "memory"}, set(container["resources"]["requests"]))
+            self.assertEqual({mount["name"] for mount in container["volumeMounts"]}, {volume["name"] for volume in pod["spec"]["volumes"]})
+            (apart,) = pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            self.assertEqual((apart["labelSelector"]["matchLabels"], apart["topologyKey"]), (pod["metadata"]["labels"], "kubernetes.io/hostname"))
+            self.assertEqual(objects["farm"]["spec"]["selector"], pod["metadata"]["labels"])
+        learner = pods["farm-learner"]["spec"]
+        (container,) = learner["containers"]
+        (claim,) = [volume for volume in learner["volumes"] if "persistentVolumeClaim" in volume]
+        (path,) = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == claim["name"]]
+        self.assertIn(claim["persistentVolumeClaim"]["claimName"], objects)
+        self.assertIn("nvidia.com/gpu", container["resources"]["limits"])
+        self.assertRegex(container["args"][0], f"--run {path}/\\S+ --resume auto --listen 0.0.0.0:7777")
+        self.assertIn(f"--connect {learner['hostname']}.{learner['subdomain']}:7777", pods["farm-actors"]["spec"]["containers"][0]["args"][0])
 
 
 if __name__ == "__main__":
