@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -79,11 +80,28 @@ void farm_run_requests_free(struct farm_run_requests *requests) {
     requests->open = false;
 }
 
-// Whether the process descends from this one, or is in the group of a worker. One that has ended may be: a user's waits
-// for the answer.
+// Whether the process carries this command's mark (supervisor/guardian.h), as all that environments start do.
+static bool is_marked(pid_t pid) {
+    static const char name[] = "FARM_RUN=";
+    const char *own = getenv("FARM_RUN");
+    char path[64], *element = NULL;
+    size_t room = 0;
+    bool marked = false;
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
+    FILE *all = own ? fopen(path, "re") : NULL;
+    while (all && !marked && getdelim(&element, &room, 0, all) > 0)
+        marked = !strncmp(element, name, strlen(name)) && !strncmp(element + strlen(name), own, strlen(own));
+    free(element);
+    if (all) fclose(all);
+    return marked;
+}
+
+// Whether the process is marked, descends from this one, or is in the group of a worker. One that has ended may be: a
+// user's waits for the answer.
 static bool is_worker(const struct farm_run_workers *workers, pid_t pid) {
     const pid_t group = getpgid(pid);
     char text[4096];
+    if (pid > 0 && is_marked(pid)) return true;
     for (uint32_t i = 0; i < workers->worker_count && group > 0; i++)
         if (farm_supervisor_pid(workers->supervisor, i) == group) return true;
     for (int i = 0; i < ANCESTORS_MAX && pid > 1; i++) {

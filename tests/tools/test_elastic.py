@@ -37,8 +37,8 @@ class Elastic(Watched):
         """`farm actors`, which goes on meanwhile."""
         return self.start_farm("actors", "r", change)
 
-    def refused(self, words, *arguments):
-        done = self.farm("actors", *arguments)
+    def refused(self, words, *arguments, **variables):
+        done = self.farm("actors", *arguments, **variables)
         self.assertEqual((done.returncode > 0, done.stdout), (True, ""))
         self.assertIn(words, done.stderr)
 
@@ -77,6 +77,9 @@ class Elastic(Watched):
         self.await_line(r"actor 0 stays: it is the last actor")
         self.refused("'-0' is neither", "r", "-0")
         self.refused("no run of `farm train` goes on", "elsewhere", "+1")
+        variables = pathlib.Path(f"/proc/{process.pid}/environ").read_text().split("\0")
+        mark = next(value for name, _, value in (v.partition("=") for v in variables) if name == "FARM_RUN")
+        self.refused("processes of its own environments", "r", "+1", FARM_RUN=mark)
         self.learns_on()
         self.assertEqual(self.end(process)["actors"], 1)
 
