@@ -29,7 +29,7 @@ ENDINGS = (".png", ".svg", ".pdf")
 COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1", "#b83280", "#975a16", "#00838f", "#4a5568")
 POINTS = 200  # of a group's median
 SEEDS_OF_RANGE = 3  # so many runs or fewer: their range is the band, else their quartiles
-NOT_A_RECIPE = {"seed", "run", "json", "quiet", "checkpoint_every", "checkpoints_keep", "metrics_every", "metrics_updates",
+NOT_A_RECIPE = {"seed", "base", "run", "json", "quiet", "checkpoint_every", "checkpoints_keep", "metrics_every", "metrics_updates",
                 "csv", "tensorboard"}  # they change no training  # fmt: skip
 
 
