@@ -60,6 +60,20 @@ static struct caught {
               {.number = SIGINT, .handler = on_nothing, .flags = SA_RESTART},
               {.number = SIGPIPE, .handler = on_nothing}};
 
+static _Thread_local sigset_t mask_before_fork;
+
+// Until the child has its handlers: one of ours would lose a signal that comes meanwhile.
+static void before_fork(void) {
+    sigset_t numbers;
+    sigemptyset(&numbers);
+    for (size_t i = 0; i < sizeof caught / sizeof *caught; i++) sigaddset(&numbers, caught[i].number);
+    pthread_sigmask(SIG_BLOCK, &numbers, &mask_before_fork);
+}
+
+static void after_fork(void) {
+    pthread_sigmask(SIG_SETMASK, &mask_before_fork, NULL);
+}
+
 // A child that an environment forks gets what was before; a handler that the environment has set since is its own.
 static void restore_in_child(void) {
     for (size_t i = 0; i < sizeof caught / sizeof *caught; i++) {
@@ -67,11 +81,12 @@ static void restore_in_child(void) {
         if (sigaction(caught[i].number, NULL, &now) == 0 && now.sa_handler == caught[i].handler)
             sigaction(caught[i].number, &caught[i].before, NULL);
     }
+    after_fork();
 }
 
 void farm_sigterm_catch(void) {
     static bool registered;
-    if (!registered) pthread_atfork(NULL, NULL, restore_in_child);
+    if (!registered) pthread_atfork(before_fork, after_fork, restore_in_child);
     registered = true;
     sigterm_caught = 0;
     for (size_t i = 0; i < sizeof caught / sizeof *caught; i++) {

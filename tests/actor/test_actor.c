@@ -64,6 +64,17 @@ static uint32_t rogue_step(void *env, const void *action, void *const *obs, floa
     return FARM_STEP_FIRST;
 }
 
+// Starts a process and ends it by SIGTERM.
+static uint32_t forking_step(void *env, const void *action, void *const *obs, float *reward) {
+    int status = 0;
+    const pid_t child = fork();
+    if (child == 0)
+        for (;;) pause();
+    if (child < 0 || kill(child, SIGTERM) || waitpid(child, &status, 0) != child || WTERMSIG(status) != SIGTERM)
+        abort();
+    return tally_step(env, action, obs, reward);
+}
+
 static struct farm_env_api tally_api = FARM_ENV_API("test/tally", "counts", tally, free);
 
 // ---- the farm around it ----
@@ -226,6 +237,15 @@ Test(actor, steps_every_lane_by_the_rules_of_first_and_last) {
     const uint64_t calls = farm_load_relaxed(&farm.learner.up_control->heartbeat);
     cr_assert(calls >= 300u * LANES * WIDTH && calls <= 303u * LANES * WIDTH, "heartbeat %llu",
               (unsigned long long)calls);
+}
+
+Test(actor, lets_sigterm_end_what_an_environment_forks) {
+    struct farm_env_api api = tally_api;
+    api.step = forking_step;
+    with_farm farm = farm_of(&api);
+    start_actor(&farm, &api);
+    answer_steps(&farm, 100);
+    stop_actor(&farm);
 }
 
 Test(actor, a_new_actor_continues_at_the_step_of_a_killed_one) {
