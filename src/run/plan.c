@@ -21,7 +21,9 @@ enum {
     INFER_BATCH_MAX_GPU = 1024,
     SPARE_DESCRIPTORS = 64,
     PLACE_TRIES = 8,
-    MORE_PLACES = 64, // least number of places for actors that join later: entries of tables, without memory of rings
+    MORE_PLACES = 64, // least number of places for actors that join later
+    SYNC_PLACES = 8,  // in the synchronous regime, if only actors of this machine can
+    SYNC_TIMES = 4,   // in the synchronous regime: places for nodes, for each actor at the start
 };
 
 // ---- what to run ----
@@ -464,12 +466,15 @@ static enum farm_status check_limits(const struct farm_run_plan *plan, struct fa
     return farm_limits_check(&limits, err);
 }
 
-// Places for as many actors again that join later, or for all nodes that may come, within the limit of descriptors.
-// The memory of an actor's rings is taken when it joins.
+// Places for actors that join later: entries of tables, whose number descriptors limit; the memory of rings is taken
+// when they join. In the synchronous regime the learner's iteration holds a window of every place from the start, so
+// there are fewer.
 static enum farm_status choose_places(struct farm_run_plan *plan, struct farm_error *err) {
-    const uint32_t all = plan->actors + plan->listen.expect;
-    uint32_t more = all > MORE_PLACES ? all : MORE_PLACES;
-    if (plan->listen.address || more > FARM_PLAN_ACTORS_MAX - all) more = FARM_PLAN_ACTORS_MAX - all;
+    const bool sync = plan->passes.sync, listens = plan->listen.address != NULL;
+    const uint32_t all = plan->actors + plan->listen.expect, again = sync && listens ? SYNC_TIMES * all : all,
+                   least = sync && !listens ? SYNC_PLACES : MORE_PLACES;
+    uint32_t more = listens && !sync ? FARM_PLAN_ACTORS_MAX : again > least ? again : least;
+    if (more > FARM_PLAN_ACTORS_MAX - all) more = FARM_PLAN_ACTORS_MAX - all;
     if (!plan->elastic) more = 0;
     for (;; more /= 2) {
         plan->places = all + more;

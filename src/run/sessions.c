@@ -91,7 +91,8 @@ static uint32_t count_admitted(const struct farm_run_workers *workers, uint32_t 
         snprintf(text, bytes, "one node can have %u actors of %u lanes (start another node)", of_node, plan->lanes);
     else if (asked > most)
         snprintf(text, bytes, "%u of the learner's %u places are vacant%s", vacant, plan->places,
-                 plan->places < FARM_PLAN_ACTORS_MAX ? " (a higher ulimit -n there makes more)" : "");
+                 plan->places < FARM_PLAN_ACTORS_MAX ? " (a higher ulimit -n there, or --expect-actors, makes more)"
+                                                     : "");
     return asked < most ? asked : most;
 }
 
