@@ -18,6 +18,7 @@
 #include "report/sink.h"
 #include "run/checkpoints.h"
 #include "run/run.h"
+#include "tools/init_from.h"
 #include "tools/seeds.h"
 #include "tools/shared/command.h"
 #include "tools/shared/recipe_flags.h"
@@ -30,6 +31,8 @@ struct options {
     enum farm_cli_switch resuming; // as given; FARM_CLI_WORD: auto
     bool resume;                   // this session continues a run
     bool json, quiet;
+    const char *init_from;
+    char init[FARM_RUN_PATH_MAX + 64]; // the file that it names; "": none
     const char *listen, *key, *engine;
     bool insecure;
     int64_t expect_actors, bridges;
@@ -82,7 +85,14 @@ static enum farm_status load_layers(struct options *options, struct farm_error *
         if (base && base[strlen(base) - 1] != 'l')
             farm_log_info("recipe.yaml is missing: the recipe is that of %s", base);
     }
-    return farm_recipe_flags_settle(&options->recipe, options->recipe_file, base, err);
+    if (options->init_from && options->resuming == FARM_CLI_ON)
+        return farm_fail(
+            err, FARM_E_USAGE,
+            "--init-from starts a new run, --resume goes on with one: leave one of them out (--resume auto "
+            "starts from it, then goes on)");
+    const enum farm_status status = farm_recipe_flags_settle(&options->recipe, options->recipe_file, base, err);
+    if (status || !options->init_from || options->resume) return status;
+    return farm_init_from_find(options->init_from, &options->recipe, options->init, sizeof options->init, err);
 }
 
 static enum farm_status save_recipe(const struct training *training, struct farm_error *err) {
@@ -325,7 +335,10 @@ static enum farm_status open_run(struct training *training, struct farm_error *e
     struct farm_run_plan *plan = &training->run.plan;
     struct farm_run_workers *workers = &training->run.workers;
     keep_lasting_name(plan);
-    enum farm_status status = farm_run_dir_open(options->run, plan->env.name, options->resume, &training->folder, err);
+    enum farm_status status = options->init[0] ? farm_init_from_check(plan, options->init, err) : FARM_OK;
+    if (status) return status;
+    workers->learner.checkpoints.init = options->init[0] ? options->init : NULL;
+    status = farm_run_dir_open(options->run, plan->env.name, options->resume, &training->folder, err);
     if (!status && options->resume) status = resume_run(training, err);
     if (status || training->ended.total.frames) return status;
     if (!options->resume) status = refuse_other_best(training, err);
@@ -755,6 +768,9 @@ int farm_cmd_train(int argc, char **argv) {
          "ends at once if it has played all"},
         {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document on stdout at the end"},
         {"quiet", FARM_CLI_BOOL, &options.quiet, NULL, "no progress and no plan on stderr"},
+        {"init-from", FARM_CLI_STRING, &options.init_from, "RUN|FILE",
+         "a new run begins with the parameters of a trained one (its best checkpoint, else the newest) or of a "
+         "safetensors file, by name and shape; optimiser, schedules and counters begin afresh"},
         {"seeds", FARM_CLI_STRING, &options.seeds, "LIST",
          "trains each of these seeds, 1,2,3 or 1-3, in DIR/seed-N, one after another; one table at the end"},
         {"parallel", FARM_CLI_INT, &options.parallel, "N", "seeds side by side, on equal parts of the CPUs [1]"},
@@ -796,6 +812,7 @@ int farm_cmd_train(int argc, char **argv) {
             "  farm train --env ale/Pong --eval-every 1M       also plays checkpoints: evals.jsonl\n"
             "  farm train --run runs/ale_Pong-20260101-1 --resume\n"
             "  farm train --env ale/Pong --run runs/job --resume auto      the same command starts and continues\n"
+            "  farm train --env ale/Breakout --init-from runs/ale_Pong-20260101-1\n"
             "  farm train --env ale/Pong --run r --listen 0.0.0.0:7000 --key farm.key --expect-actors 64\n",
         .flags = flags,
         .flag_count = sizeof flags / sizeof *flags,

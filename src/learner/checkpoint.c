@@ -235,7 +235,9 @@ static enum farm_status check_sums(const char *path, struct image *image, struct
     return FARM_OK;
 }
 
-static enum farm_status check_image(const char *path, struct image *image, size_t bytes, struct farm_error *err) {
+// any: of every program, else only ours.
+static enum farm_status check_image(const char *path, struct image *image, size_t bytes, bool any,
+                                    struct farm_error *err) {
     uint64_t length = 0, end = 0;
     json_error_t where;
     for (int i = 0; i < LENGTH_BYTES && bytes >= LENGTH_BYTES; i++)
@@ -252,18 +254,18 @@ static enum farm_status check_image(const char *path, struct image *image, size_
         return farm_fail(err, FARM_E_FORMAT, "%s: %s (%zu bytes of data, %" PRIu64 " in the header)", path,
                          end > image->data_bytes ? "cut off" : "corrupt", image->data_bytes, end);
     const char *format = json_string_value(json_object_get(json_object_get(image->header, "__metadata__"), "format"));
-    if (!format || strcmp(format, "actorfarm-1") != 0)
+    if (!any && (!format || strcmp(format, "actorfarm-1") != 0))
         return farm_fail(err, FARM_E_FORMAT, "%s: its metadata has the format %.40s; this build reads actorfarm-1",
                          path, format ? format : "(none)");
     return check_sums(path, image, err);
 }
 
-static enum farm_status image_read(const char *path, struct image *image, struct farm_error *err) {
+static enum farm_status image_read(const char *path, bool any, struct image *image, struct farm_error *err) {
     size_t bytes = 0;
     *image = (struct image){0};
     enum farm_status status = farm_file_read(path, FILE_BYTES_MAX, &image->bytes, &bytes, err);
     if (status) return status;
-    status = check_image(path, image, bytes, err);
+    status = check_image(path, image, bytes, any, err);
     if (status) image_free(image);
     return status;
 }
@@ -293,7 +295,7 @@ static enum farm_status copy_metadata(const struct image *image, struct farm_che
 enum farm_status farm_checkpoint_read_metadata(const char *path, struct farm_checkpoint_metadata *metadata,
                                                struct farm_error *err) {
     struct image image;
-    enum farm_status status = image_read(path, &image, err);
+    enum farm_status status = image_read(path, false, &image, err);
     if (status) return status;
     status = copy_metadata(&image, metadata, err);
     image_free(&image);
@@ -314,6 +316,15 @@ static void fail_shape(const char *path, const char *name, const char *dtype, co
     free(there);
 }
 
+static bool has_shape(const json_t *entry, const struct farm_tensor *tensor) {
+    const char *dtype = json_string_value(json_object_get(entry, "dtype"));
+    const json_t *shape = json_object_get(entry, "shape");
+    bool same = dtype && strcmp(dtype, "F32") == 0 && (int)json_array_size(shape) == tensor->rank;
+    for (int d = 0; same && d < tensor->rank; d++)
+        same = json_integer_value(json_array_get(shape, (size_t)d)) == tensor->dims[d];
+    return same;
+}
+
 // A tensor's checked data, which may lie anywhere in a file of others, or NULL with the reason.
 static const void *find_tensor(const struct image *image, const char *path, const char *vector,
                                const struct farm_tensor *tensor, struct farm_error *err) {
@@ -326,12 +337,9 @@ static const void *find_tensor(const struct image *image, const char *path, cons
     }
     const char *dtype = json_string_value(json_object_get(entry, "dtype"));
     json_t *shape = json_object_get(entry, "shape"), *offsets = json_object_get(entry, "data_offsets");
-    bool same = dtype && strcmp(dtype, "F32") == 0 && (int)json_array_size(shape) == tensor->rank;
-    for (int d = 0; same && d < tensor->rank; d++)
-        same = json_integer_value(json_array_get(shape, (size_t)d)) == tensor->dims[d];
     uint64_t from = (uint64_t)json_integer_value(json_array_get(offsets, 0));
     uint64_t to = (uint64_t)json_integer_value(json_array_get(offsets, 1));
-    if (!same || to - from != tensor->count * sizeof(float) || from % sizeof(float)) {
+    if (!has_shape(entry, tensor) || to - from != tensor->count * sizeof(float) || from % sizeof(float)) {
         fail_shape(path, name, dtype, shape, tensor, err);
         return NULL;
     }
@@ -376,7 +384,7 @@ enum farm_status farm_checkpoint_load(const char *path, const struct farm_net *n
     struct image image;
     const void *found[FARM_BACKEND_VECTORS_MAX][FARM_TENSORS_MAX];
     const struct farm_backend_vector *vectors[FARM_BACKEND_VECTORS_MAX];
-    enum farm_status status = image_read(path, &image, err);
+    enum farm_status status = image_read(path, false, &image, err);
     if (status) return status;
     *has_optimiser = has_optimiser_of(&image, net, state);
     uint32_t count = 0; // vectors to be read
@@ -393,6 +401,86 @@ enum farm_status farm_checkpoint_load(const char *path, const struct farm_net *n
     for (uint32_t v = 0; v < count && !status; v++)
         for (int t = 0; t < net->tensor_count; t++)
             memcpy(vectors[v]->values + net->tensors[t].offset, found[v][t], net->tensors[t].count * sizeof(float));
+    image_free(&image);
+    return status;
+}
+
+// ---- taking parts ----
+
+// Length of the layer's name in a tensor's: "layers.0" of "layers.0.weight", "normalise", but "normalise.return".
+static size_t layer_length(const char *tensor) {
+    const char *dot = strrchr(tensor, '.');
+    return !dot || strcmp(tensor, "normalise.return") == 0 ? strlen(tensor) : (size_t)(dot - tensor);
+}
+
+static bool is_of_layer(const char *tensor, const char *layer) {
+    const size_t length = layer_length(layer);
+    return layer_length(tensor) == length && strncmp(tensor, layer, length) == 0;
+}
+
+// Adds a tensor's layer to a list, once.
+static void list_layer(char list[512], const char *tensor) {
+    const size_t length = layer_length(tensor), used = strlen(list);
+    for (const char *at = list; at && *at; at = strchr(at, ' '), at += at != NULL)
+        if (strcspn(at, ",") == length && strncmp(at, tensor, length) == 0) return;
+    snprintf(list + used, 512 - used, "%s%.*s", used ? ", " : "", (int)length, tensor);
+}
+
+// Whether outputs of the file's policy mean what they mean here: the same head, and the same source of sigma.
+static bool has_head(const struct image *image, const struct farm_net *net, const char *head) {
+    const json_t *metadata = json_object_get(image->header, "__metadata__");
+    const char *there = json_string_value(json_object_get(metadata, "head"));
+    const char *sigma = json_string_value(json_object_get(metadata, "recipe.sigma"));
+    const char *here = net->io.free_outputs ? "free" : "state";
+    return (!there || strcmp(there, head) == 0) && (!sigma || !net->io.biased_outputs || strcmp(sigma, here) == 0);
+}
+
+static bool has_layer(const struct image *image, const struct farm_net *net, const char *head, const char *layer) {
+    bool all = strncmp(layer, "policy.", 7) != 0 || has_head(image, net, head);
+    for (int t = 0; t < net->tensor_count && all; t++)
+        if (is_of_layer(net->tensors[t].name, layer))
+            all = has_shape(json_object_get(image->header, net->tensors[t].name), &net->tensors[t]);
+    return all;
+}
+
+static void list_left(const struct image *image, const struct farm_net *net, char list[512]) {
+    const char *name;
+    json_t *entry;
+    json_object_foreach(image->header, name, entry) {
+        bool known = strcmp(name, "__metadata__") == 0 || is_optimiser(name);
+        for (int t = 0; t < net->tensor_count && !known; t++) known = strcmp(name, net->tensors[t].name) == 0;
+        if (!known) list_layer(list, name);
+    }
+}
+
+static enum farm_status fail_nothing(const char *path, const struct image *image, const char *wanted,
+                                     struct farm_error *err) {
+    const json_t *metadata = json_object_get(image->header, "__metadata__");
+    const char *net = json_string_value(json_object_get(metadata, "recipe.net"));
+    return farm_fail(err, FARM_E_FORMAT,
+                     "%s has no layer of the names and shapes of this run's network (%.200s)%s%.40s", path, wanted,
+                     net ? ": it was trained with --net " : ": it is not of farm train", net ? net : "");
+}
+
+enum farm_status farm_checkpoint_take(const char *path, const struct farm_net *net, const char *head, float *params,
+                                      struct farm_checkpoint_taken *taken, struct farm_error *err) {
+    struct image image;
+    const void *found[FARM_TENSORS_MAX] = {NULL};
+    enum farm_status status = image_read(path, true, &image, err);
+    *taken = (struct farm_checkpoint_taken){0};
+    if (status) return status;
+    for (int t = 0; t < net->tensor_count && !status; t++) {
+        const char *name = net->tensors[t].name;
+        const bool fits = has_layer(&image, net, head, name);
+        list_layer(fits ? taken->taken : taken->fresh, name);
+        if (fits && !(found[t] = find_tensor(&image, path, "", &net->tensors[t], err))) status = FARM_E_FORMAT;
+    }
+    list_left(&image, net, taken->left);
+    const char *there = json_string_value(json_object_get(json_object_get(image.header, "__metadata__"), "head"));
+    snprintf(taken->head, sizeof taken->head, "%s", there ? there : "");
+    if (!status && !taken->taken[0]) status = fail_nothing(path, &image, taken->fresh, err);
+    for (int t = 0; t < net->tensor_count && !status; t++)
+        if (found[t]) memcpy(params + net->tensors[t].offset, found[t], net->tensors[t].count * sizeof(float));
     image_free(&image);
     return status;
 }

@@ -16,7 +16,7 @@
 
 #include "learner/backend.h"
 
-enum { FARM_CHECKPOINT_PAIRS_MAX = 128 };
+enum { FARM_CHECKPOINT_PAIRS_MAX = 128, FARM_CHECKPOINT_HEAD_BYTES = 1100 };
 
 // The run's best checkpoint, beside the others, whose names are frames. Its metadata has `return_mean`.
 #define FARM_CHECKPOINT_BEST "best.safetensors"
@@ -52,5 +52,19 @@ enum farm_status farm_checkpoint_read_metadata(const char *path, struct farm_che
 enum farm_status farm_checkpoint_load(const char *path, const struct farm_net *net, struct farm_backend_state *state,
                                       bool *has_optimiser, struct farm_checkpoint_metadata *metadata,
                                       struct farm_error *err);
+
+// What a network took from a file: names of layers, "layers.0, value".
+struct farm_checkpoint_taken {
+    char taken[512], fresh[512];           // fresh: missing in the file, or of another shape or head there
+    char left[512];                        // only in the file; its optimiser is not named
+    char head[FARM_CHECKPOINT_HEAD_BYTES]; // in the file; "": unknown
+};
+
+// Reads into params [parameter_count] each layer of the network whose tensors the file has, all by name, shape and
+// type; other values stay. Any safetensors file will do. The policy's layer also needs the same head (a file of
+// farm train names it). The observation's statistics count as a layer, the rewards' as another. Errors, with *params
+// as it was: FARM_E_NOT_FOUND, FARM_E_FORMAT: a damaged file, values that are not finite, or nothing to take.
+enum farm_status farm_checkpoint_take(const char *path, const struct farm_net *net, const char *head, float *params,
+                                      struct farm_checkpoint_taken *taken, struct farm_error *err);
 
 #endif

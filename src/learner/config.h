@@ -81,6 +81,7 @@ struct farm_learner_checkpoints {
     uint64_t every_frames; // one also at the first update at or after each multiple; 0: none
     uint32_t keep;         // newest files that stay, beside the best; 0: all
     const char *load;      // file to start from, NULL: fresh parameters
+    const char *init;      // file whose parameters the first ones are, as far as they fit; NULL: none, or `load`
     const char *held;      // /proc/PID/fd/N of the same file, read if it has been removed; NULL: none
     // Text pairs of each checkpoint's metadata (env, net, ...), all that `farm eval` needs.
     const char *const (*metadata)[2];

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -28,13 +29,33 @@ static enum farm_status make_plan(struct farm_learner_parts *parts, struct farm_
                      config->algo.batch, config->shard_count);
 }
 
+// The parameters of another run, as far as they fit; the rest stays fresh, and so do the algorithm's counters.
+static enum farm_status take_parameters(struct farm_learner_parts *parts, struct farm_backend_state *state,
+                                        struct farm_error *err) {
+    struct farm_checkpoint_taken taken;
+    char head[FARM_HEAD_TEXT_BYTES];
+    farm_head_describe(&parts->head, head);
+    const enum farm_status status = farm_checkpoint_take(parts->config->checkpoints.init, &parts->net, head,
+                                                         farm_backend_vector(state, ""), &taken, err);
+    for (uint32_t v = 1; v < state->vector_count && !status; v++)
+        if (strncmp(state->vectors[v].name, "optimiser.", 10) != 0)
+            memcpy(state->vectors[v].values, farm_backend_vector(state, ""),
+                   parts->net.parameter_count * sizeof(float));
+    return status;
+}
+
 static enum farm_status load_checkpoint(struct farm_learner_parts *parts, struct farm_error *err) {
     const struct farm_learner_config *config = parts->config;
     struct farm_backend_state state = parts->ops->state(parts->backend);
     struct farm_checkpoint_metadata metadata;
     uint64_t version = 0, optimiser_step = config->checkpoints.load ? 0 : state.optimiser_step;
     bool has_optimiser;
+    const bool takes = config->checkpoints.init && !config->checkpoints.load;
     parts->rate_factor = 1;
+    if (takes) {
+        const enum farm_status status = take_parameters(parts, &state, err);
+        if (status) return status;
+    }
     if (config->checkpoints.load) {
         const enum farm_status status = farm_parts_load(parts, &state, &has_optimiser, &metadata, err);
         if (status) return status;
@@ -54,7 +75,7 @@ static enum farm_status load_checkpoint(struct farm_learner_parts *parts, struct
     }
     farm_parts_begin_version(parts, version);
     parts->passes = optimiser_step;
-    if (!parts->version && !config->checkpoints.load) return FARM_OK;
+    if (!parts->version && !config->checkpoints.load && !takes) return FARM_OK;
     return parts->ops->state_changed(parts->backend, parts->version, optimiser_step, err);
 }
 

@@ -115,8 +115,12 @@ static void before_start(void *owner, uint32_t i, uint64_t starts) {
     (void)farm_run_learners_fill(learners);
     farm_run_change_before_learner(learners->change);
     farm_run_warn(workers->caller, "the learner starts again %s%s",
-                  learner->checkpoints.load ? "from " : "with fresh parameters: no checkpoint yet",
-                  learner->checkpoints.load ? learner->checkpoints.load : "");
+                  learner->checkpoints.load   ? "from "
+                  : learner->checkpoints.init ? "with the parameters of "
+                                              : "with fresh parameters: no checkpoint yet",
+                  learner->checkpoints.load   ? learner->checkpoints.load
+                  : learner->checkpoints.init ? learner->checkpoints.init
+                                              : "");
 }
 
 static bool keep_error(void *owner, uint32_t i, const char *line) {

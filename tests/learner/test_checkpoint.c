@@ -451,3 +451,59 @@ Test(learner, a_save_into_a_missing_or_read_only_folder_fails_with_the_reason) {
     cr_assert_eq(chmod(table.folder, 0700), 0);
     cr_assert_eq(test_folder_files(table.folder, NULL, 0), 1);
 }
+
+// ---- parts of another network ----
+
+// The layers whose names and shapes fit are copied, whole layers only, and a policy of the same head only.
+Test(learner, a_network_takes_the_layers_that_fit) {
+    static const char *const of_three[][2] = {{"head", "categorical 3"}};
+    static const struct {
+        int flat, actions;
+        const char *head, *taken, *fresh;
+    } cases[] = {{4, 3, "categorical 3", "layers.0, layers.1, policy, value", ""},
+                 {4, 2, "categorical 2", "layers.0, layers.1, value", "policy"},
+                 {4, 3, "categorical 1x2", "layers.0, layers.1, value", "policy"},
+                 {5, 3, "categorical 3", "layers.1, policy, value", "layers.0"}};
+    cr_assert_eq(farm_checkpoint_save(table.path, &table.net, &table.state, of_three, 1, &err), FARM_OK);
+    const struct farm_net source = table.net;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct farm_checkpoint_taken taken;
+        make_net(cases[i].flat, cases[i].actions);
+        struct farm_backend_state state = make_blank_state(false, false);
+        float *params = state.vectors[0].values;
+        cr_assert_eq(farm_checkpoint_take(table.path, &table.net, cases[i].head, params, &taken, &err), FARM_OK, "%s",
+                     err.message);
+        cr_assert_str_eq(taken.taken, cases[i].taken);
+        cr_assert_str_eq(taken.fresh, cases[i].fresh);
+        cr_assert_str_eq(taken.head, "categorical 3");
+        for (int t = 0; t < table.net.tensor_count; t++) {
+            const struct farm_tensor *tensor = &table.net.tensors[t];
+            char layer[FARM_TENSOR_NAME_MAX];
+            snprintf(layer, sizeof layer, "%.*s", (int)(strrchr(tensor->name, '.') - tensor->name), tensor->name);
+            if (strstr(taken.taken, layer))
+                cr_assert_arr_eq(params + tensor->offset, table.vectors[0] + source.tensors[t].offset,
+                                 tensor->count * sizeof(float));
+            else
+                cr_assert_eq(*(const uint8_t *)(params + tensor->offset), MARK, "%s", tensor->name);
+        }
+        free_state(&state);
+    }
+}
+
+Test(learner, a_file_without_a_layer_that_fits_or_with_nan_is_not_taken) {
+    struct farm_checkpoint_taken taken;
+    struct farm_net joined;
+    const struct farm_net_io io = {.stack = 1, .flat = 4, .actions = 3};
+    struct farm_backend_state state = make_blank_state(false, false);
+    cr_assert_eq(farm_net_make(farm_net_find("mlp", NULL), &io, &joined, &err), FARM_OK);
+    for (int t = 0; t < joined.tensor_count; t++) joined.tensors[t].name[0] = 'x';
+    cr_assert_eq(farm_checkpoint_take(table.path, &joined, "", state.vectors[0].values, &taken, &err), FARM_E_FORMAT);
+    cr_assert(strstr(err.message, "has no layer of the names and shapes") && is_untouched(&state, 0), "%s",
+              err.message);
+    table.vectors[0][table.net.parameter_count - 1] = NAN;
+    save_file();
+    cr_assert_eq(farm_checkpoint_take(table.path, &table.net, "", state.vectors[0].values, &taken, &err),
+                 FARM_E_FORMAT);
+    cr_assert(strstr(err.message, "not finite") && is_untouched(&state, 0), "%s", err.message);
+    free_state(&state);
+}

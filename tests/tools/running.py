@@ -10,6 +10,8 @@ import tempfile
 import time
 import unittest
 
+import numpy as np
+
 FARM = str(pathlib.Path(os.environ.get("FARM_BUILD", "build")).resolve() / "farm")
 SOURCE = pathlib.Path(os.environ.get("FARM_SOURCE", ".")).resolve()
 LIMIT_S = 30
@@ -64,6 +66,13 @@ def run_farm(*arguments, folder=None, timeout=60, before=(), child=None, **envir
         [*before, FARM, *arguments], preexec_fn=child, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout,
         env={**os.environ, **environment},
     )
+
+
+def read_tensor(path, name):
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    first, last = json.loads(data[8:end])[name]["data_offsets"]
+    return np.frombuffer(data[end + first : end + last], "<f4")
 
 
 def forget_key(run, key):

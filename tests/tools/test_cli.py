@@ -16,7 +16,7 @@ import unittest
 import imageio_ffmpeg
 import numpy as np
 from PIL import Image, ImageSequence
-from running import SOURCE, TOTALS, InFolder, blocks, build_plugin, children, forget_key, wait_until
+from running import SOURCE, TOTALS, InFolder, blocks, build_plugin, children, forget_key, read_tensor, wait_until
 
 
 def contents(run):
@@ -117,6 +117,16 @@ class Documents(Cli):
         self.assertEqual((resumed.returncode, "was made with scale_actions false, not true" in resumed.stderr), (2, True), resumed.stderr)
         played = self.farm("eval", "r-Pendulum-v1", "--episodes", "1")  # a checkpoint has its head
         self.assertEqual(played.returncode, 0, played.stderr)
+        command[command.index("--run") + 1] = "heir"
+        heir = self.farm(*command, "--unroll", "5", "--squash", "--sigma", "state", "--lr", "1e-9", "--lr-end", "1e-9", "--init-from", "r-Pendulum-v1")
+        self.assertEqual(heir.returncode, 0, heir.stderr)
+        self.assertIn("--init-from: scale_actions false, with which it was trained", heir.stderr)
+        self.assertRegex(heir.stderr, r"taken from r-Pendulum-v1/checkpoints/\d+.safetensors: .*policy, .*normalise")
+        self.assertIn("scale_actions: false", (self.folder / "heir/recipe.yaml").read_text())
+        weights = [read_tensor(max((self.folder / run / "checkpoints").glob("0*")), "policy.weight") for run in ("r-Pendulum-v1", "heir")]
+        np.testing.assert_allclose(*weights, atol=1e-6)
+        refused = self.farm("train", "--run", "heir", "--resume", "--init-from", "r-Pendulum-v1")
+        self.assertEqual((refused.returncode, "--init-from starts a new run" in refused.stderr), (2, True), refused.stderr)
 
     def test_names_the_shipped_recipe_under_a_file_or_leaves_it_out(self):
         (self.folder / "mine.yaml").write_text("lr: 0.5\n")
