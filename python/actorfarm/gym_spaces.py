@@ -245,6 +245,7 @@ class Observations:
         joined = [path != MASK and bool(flatten) for path, _ in leaves]
         if flatten is None and len(leaves) > FIELDS_MAX:
             joined = [path != MASK and not leaf.is_image for path, leaf in leaves]
+        if any(joined) and flatten is None:
             self.notes.append(f"{sum(joined)} of the observation's {len(leaves)} parts become one vector, because at most {FIELDS_MAX} fields "
                               "are possible (--obs-keep chooses parts)")
         apart = iter(_resized([leaf for leaf, join in zip(leaves, joined) if not join]))
@@ -321,7 +322,7 @@ class Numbers:
     def decode(self, answers):
         """answers: [width][dims] -> new memory [width][*shape]"""
         answers = np.fmin(np.fmax(answers, self._bounds[0]), self._bounds[1]).astype(self._dtype)  # fmax: NaN to the lower bound
-        return np.clip(answers, *self._own).reshape(-1, *self.shape)
+        return (answers if self._dtype == np.float32 else np.clip(answers, *self._own)).reshape(-1, *self.shape)
 
 
 class Wholes:

@@ -227,6 +227,15 @@ Test(kernels, several_discrete_actions_are_drawn_independently_and_within_masks)
     }
 }
 
+Test(kernels, the_longest_description_is_complete) {
+    struct farm_action_spec most = {.kind = FARM_ACTION_MULTI_DISCRETE, .dims = FARM_ACTION_DIMS_MAX};
+    for (int d = 0; d < FARM_ACTION_DIMS_MAX; d++) most.sizes[d] = 1 << 20;
+    const struct farm_head head = head_of(most, false, false);
+    char text[FARM_HEAD_TEXT_BYTES];
+    farm_head_describe(&head, text);
+    cr_assert_eq(strlen(text), strlen("categorical ") + 8 * FARM_ACTION_DIMS_MAX - 1);
+}
+
 Test(kernels, a_mask_that_does_not_fit_the_actions_is_refused) {
     static const struct {
         struct farm_field_spec field;
