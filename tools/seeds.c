@@ -80,7 +80,9 @@ static enum farm_status divide(struct seeds *seeds, struct farm_error *err) {
     static struct farm_machine machine; // too large for a small stack
     enum farm_status status = farm_machine_read(&machine, &(struct farm_machine_source){0}, err);
     if (status) return status;
-    const int count = farm_bitmap_count(&machine.allowed), threads = machine.cpu_count / machine.core_count;
+    const int allowed = farm_bitmap_count(&machine.allowed), threads = machine.cpu_count / machine.core_count;
+    const bool limited = machine.cpu_quota > 0 && machine.cpu_quota < allowed; // a quota is divided as the CPUs are
+    const int count = !limited ? allowed : machine.cpu_quota < parts ? parts : (int)machine.cpu_quota;
     int each = count / parts, used = 0;
     if (!each) return farm_fail(err, FARM_E_USAGE, "--parallel %d: this process may use %d CPUs", parts, count);
     if (each > threads) each -= each % threads;
