@@ -252,6 +252,8 @@ class Observations:
         self._leaves = leaves = [leaf if join else next(apart) for leaf, join in zip(leaves, joined)]
         apart = [leaf for leaf, join in zip(leaves, joined) if not join]
         names = _names(path for path, _ in apart)
+        if resized := [name for name, (_, leaf) in zip(names, apart) if isinstance(leaf, Resized)]:
+            self.notes.append(f"images of other shapes become {'x'.join(map(str, apart[names.index(resized[0])][1].dims))}: {', '.join(resized)}")
         self.fields = [(name, leaf.dtype, leaf.dims, leaf.choices) for name, (_, leaf) in zip(names, apart)]
         if any(joined):
             size = sum(leaf.flat()[0] for (_, leaf), join in zip(leaves, joined) if join)
@@ -285,6 +287,8 @@ class Observations:
         if not any(path != MASK for path, _ in leaves):
             why = "; ".join(left) or f"{describe(space)}: {'obs_keep and obs_drop leave' if keep or drop else 'it has'} no part"
             raise ValueError(f"observation space {why}; {REMEDY}")
+        if wide := [".".join(map(str, path)) or "obs" for path, leaf in leaves if leaf.read]:
+            self.notes.append(f"integers of more than 32 bits become f32, limited to +-1e9: {', '.join(wide)}")
         if left:
             self.notes.append(f"not used of observations: {'; '.join(left)} (--obs-drop makes this silent; {REMEDY})")
         return leaves

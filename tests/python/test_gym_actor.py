@@ -252,6 +252,8 @@ class Observations(unittest.TestCase):
             image = np.moveaxis(np.tile(large, (1, 2, 1)), -1, 0) if planes else large
             spaces_of = {"large": spaces.Box(0, 255, image.shape, np.uint8), "small": spaces.Box(0, 255, (2, 6), np.uint8)}
             observations = gym_spaces.Observations(spaces.Dict(spaces_of))
+            shape = "3x4x8" if planes else "4x6x3"
+            self.assertEqual(observations.notes, [f"images of other shapes become {shape}: {'small' if planes else 'large, small'}"])
             width = 8 if planes else 6
             wanted = np.repeat(np.repeat(small, 2, 0)[:, np.arange(width) * 6 // width, None], 3, 2)
             other = image if planes else large[:, np.arange(6) * 4 // 6]
@@ -279,6 +281,8 @@ class Observations(unittest.TestCase):
         many = spaces.Dict({**{f"k{i}": spaces.Discrete(3) for i in range(9)}, "mask": text, "image": IMAGE})
         names, notes = fields(space=many)
         self.assertEqual((names, len(notes)), (["obs", "image"], 2))
+        wide = spaces.Dict({"a": NUMBER, "b": spaces.Box(0, 2**40, (1,), np.int64)})
+        self.assertEqual(fields(space=wide), (["a", "b"], ["integers of more than 32 bits become f32, limited to +-1e9: b"]))
         with self.assertRaisesRegex(ValueError, "10 fields"):
             gym_spaces.Observations(many, False)
 
