@@ -162,9 +162,9 @@ static bool has_learned(void) {
 }
 
 Test(learner, learns_answers_each_step_once_and_ends_on_sigterm_with_a_checkpoint) {
-    // Earlier sessions took 30 s of a run that ends 10 s after this one's first step, which no supervisor reports here.
+    // Earlier sessions took 30 s of a run of 40 s. No supervisor reports this session's first step here.
     farm.config.before.wall_s = 30;
-    farm.config.target.seconds = 10;
+    farm.config.target.seconds = 40;
     farm.config.algo.lr = 0.012;
     farm.config.algo.lr_end = 0;
     run_until(has_learned);
@@ -405,6 +405,8 @@ Test(learner, statistics_go_on_from_a_checkpoint_and_are_frozen_in_evaluation) {
         }
         farm.config.checkpoints.load = path;
     }
+    farm.config.checkpoints.held = path;
+    farm.config.checkpoints.load = "/removed.safetensors"; // as by a training beside the player
     farm.play.games = UINT32_MAX;
     goal = farm_lane_acted(lane_of(0)) + 2 * STEPS;
     run_until(acted_to_goal);
