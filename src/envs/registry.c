@@ -129,7 +129,7 @@ static const char *remedy_for(const char *name) {
 }
 
 // A name that reads like an id of Gymnasium, where Gymnasium is. False: it does not.
-static bool fail_for_id(const char *name, const struct farm_env_list *list, struct farm_error *err) {
+static bool fail_for_id(const char *name, const struct farm_env_list *list, double start_s, struct farm_error *err) {
     struct farm_env *env = NULL;
     const char *version = strrchr(name, '-');
     const bool here = list->count && starts_with(list->names[list->count - 1], "gym/");
@@ -137,6 +137,7 @@ static bool fail_for_id(const char *name, const struct farm_env_list *list, stru
         !(env = calloc(1, sizeof *env)))
         return false;
     snprintf(env->name, sizeof env->name, "gym/%.90s", name);
+    env->start_s = start_s;
     if (!farm_env_find_python(env, err)) farm_fail(err, FARM_E_USAGE, "did you mean '%s'?", env->name);
     farm_fail_in(err, FARM_E_USAGE, "unknown environment '%s'", name);
     free(env);
@@ -147,7 +148,7 @@ static enum farm_status fail_unknown(const char *name, bool family_here, double 
     struct farm_env_list list;
     enum farm_status status = farm_env_list_make(&list, start_s, err);
     const char *near = status ? NULL : nearest_name(&list, name), *remedy = family_here ? "" : remedy_for(name);
-    if (!status && !near && !family_here && !remedy[0] && fail_for_id(name, &list, err)) status = FARM_E_USAGE;
+    if (!status && !near && !family_here && !remedy[0] && fail_for_id(name, &list, start_s, err)) status = FARM_E_USAGE;
     if (!status)
         status = farm_fail(err, FARM_E_USAGE, "unknown environment '%s'%s%s%s (farm envs lists what can run here%s%s)",
                            name, near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "",
