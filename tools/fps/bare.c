@@ -161,9 +161,9 @@ enum farm_status farm_fps_bare_await(const struct farm_fps_bare *bare, const vol
     return read_result(bare, 0, bare->start_s, "--start-seconds, for each of them", stop, &result, err);
 }
 
-enum farm_status farm_fps_bare_turn(const struct farm_fps_bare *bares, uint32_t count, double seconds,
-                                    const volatile sig_atomic_t *stop, struct farm_fps_bare_rate *rate,
-                                    struct farm_error *err) {
+static enum farm_status play_turn(const struct farm_fps_bare *bares, uint32_t count, double seconds,
+                                  const volatile sig_atomic_t *stop, struct farm_fps_bare_rate *rate,
+                                  struct farm_error *err) {
     uint64_t steps = 0, cpu_ns = 0;
     rate->per_s = 0;
     for (uint32_t i = 0; i < count; i++)
@@ -179,6 +179,19 @@ enum farm_status farm_fps_bare_turn(const struct farm_fps_bare *bares, uint32_t 
     }
     rate->cpu_ns = steps ? (double)cpu_ns / (double)steps : 0;
     return FARM_OK;
+}
+
+// Python's clock goes on while the command stands stopped: such a turn is played again.
+enum farm_status farm_fps_bare_turn(const struct farm_fps_bare *bares, uint32_t count, double seconds,
+                                    const volatile sig_atomic_t *stop, struct farm_fps_bare_rate *rate,
+                                    struct farm_error *err) {
+    enum farm_status status;
+    uint64_t stopped_ns;
+    do {
+        stopped_ns = __atomic_load_n(farm_stopped_ns, __ATOMIC_RELAXED);
+        status = play_turn(bares, count, seconds, stop, rate, err);
+    } while (!status && __atomic_load_n(farm_stopped_ns, __ATOMIC_RELAXED) != stopped_ns);
+    return status;
 }
 
 void farm_fps_bare_end(struct farm_fps_bare *bare) {
