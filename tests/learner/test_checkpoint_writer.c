@@ -120,6 +120,27 @@ Test(learner, the_best_checkpoint_stays_also_over_a_resume) {
     expect_best(-2, 8);
 }
 
+Test(learner, a_checkpoint_that_a_full_disk_refuses_is_tried_again) {
+    struct rlimit limit = {.rlim_cur = 100, .rlim_max = RLIM_INFINITY};
+    save_at(1, 0, 0);
+    table.config.checkpoints.keep = 1;
+    table.config.checkpoints.every_frames = 10; // and none by time
+    table.writer.due_frames = 10;
+    cr_assert(signal(SIGXFSZ, SIG_IGN) != SIG_ERR && setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    reach(10, 0, 0);
+    farm_checkpoint_writer_turn(&table.writer);
+    cr_assert_eq(test_folder_files(table.folder, NULL, 0), 1);
+    cr_assert(has("000000000001.safetensors"), "the earlier one stays");
+    limit.rlim_cur = RLIM_INFINITY;
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    reach(11, 0, 0);
+    cr_assert_gt(table.writer.due_ns, 1, "before the next 10 frames");
+    table.writer.due_ns = 1; // it is time
+    farm_checkpoint_writer_turn(&table.writer);
+    cr_assert(has("000000000011.safetensors") && !has("000000000001.safetensors"));
+    cr_assert_eq(table.writer.due_ns, 0);
+}
+
 Test(learner, the_last_checkpoint_goes_elsewhere_if_its_folder_refuses_it) {
     static const char name[] = "000000000007.safetensors";
     char elsewhere[256], path[512];
