@@ -175,31 +175,40 @@ static enum farm_status check_settings(const struct training *training, struct f
     return status;
 }
 
-static bool is_of_env(const char *key) {
-    return strcmp(key, "recipe.env") == 0 || strncmp(key, "recipe.env.", 11) == 0;
+static bool is_env_option(const char *key) {
+    return strncmp(key, "recipe.env.", 11) == 0;
+}
+
+// Whether the checkpoint's environment, its options, parts and wrappers are this run's.
+static bool is_of_env(const struct farm_checkpoint_metadata *metadata, const struct farm_learner_checkpoints *ours) {
+    static const char *const keys[] = {"recipe.env", "recipe.obs_keep", "recipe.obs_drop", "recipe.wrap"};
+    char then[FARM_RECIPE_PATH_BYTES];
+    uint32_t options = 0;
+    for (uint32_t i = 0; i < metadata->count; i++) options += is_env_option(metadata->keys[i]);
+    for (uint32_t i = 0; i < ours->metadata_count; i++) {
+        const char *key = ours->metadata[i][0], *held = farm_checkpoint_get(metadata, key);
+        bool counts = is_env_option(key);
+        options -= counts;
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) counts |= strcmp(key, keys[k]) == 0;
+        snprintf(then, sizeof then, "%s", held ? held : is_env_option(key) ? "" : "none"); // older files lack the lists
+        if (strcmp(key, keys[0]) == 0) farm_env_name_settle(then);
+        if (counts && strcmp(then, ours->metadata[i][1]) != 0) return false;
+    }
+    return !options;
 }
 
 // The best checkpoint of another environment, or of other options, is not comparable: it gets a name of its own.
 static void set_other_best_aside(const struct training *training) {
-    const struct farm_learner_checkpoints *ours = &training->run.workers.learner.checkpoints;
     char best[FARM_RUN_PATH_MAX + 64], aside[FARM_RUN_PATH_MAX + 64], name[64];
     struct farm_checkpoint_metadata metadata;
-    uint32_t theirs = 0, equal = 0, wanted = 0;
     farm_run_dir_file(training->folder.path, BEST, best, sizeof best);
     if (farm_checkpoint_read_metadata(best, &metadata, NULL)) return;
-    for (uint32_t i = 0; i < metadata.count; i++) theirs += is_of_env(metadata.keys[i]);
-    for (uint32_t i = 0; i < ours->metadata_count; i++) {
-        const char *then = farm_checkpoint_get(&metadata, ours->metadata[i][0]);
-        if (!is_of_env(ours->metadata[i][0])) continue;
-        wanted++;
-        equal += then && strcmp(then, ours->metadata[i][1]) == 0;
-    }
+    const bool equal = is_of_env(&metadata, &training->run.workers.learner.checkpoints);
     snprintf(name, sizeof name, "checkpoints/best-%012llu.safetensors",
              (unsigned long long)farm_checkpoint_get_u64(&metadata, "frames"));
     farm_checkpoint_metadata_free(&metadata);
-    if (equal == wanted && equal == theirs) return;
     farm_run_dir_file(training->folder.path, name, aside, sizeof aside);
-    if (rename(best, aside) == 0)
+    if (!equal && rename(best, aside) == 0)
         farm_log_warn("--resume: %s is of another environment or other options: it is now %s", best, aside);
 }
 
