@@ -23,17 +23,8 @@
 
 // END_S: from SIGTERM to SIGKILL; STOPPED_S: the same after stop(), to print its answer; AFTER_S: from the end of its
 // output to SIGKILL (python/actorfarm/actor.py: CLOSE_S, END_S).
-enum {
-    TEXT_BYTES_MAX = 1 << 20,
-    LOOK_MS = 100,
-    BLIND_MS = 5,
-    END_S = 10,
-    APART_END_S = 2,
-    AFTER_S = 10,
-    STOPPED_S = 60,
-    PLACE_S = 5,
-    TRIES = 3
-};
+enum { END_S = 10, APART_END_S = 2, AFTER_S = 10, STOPPED_S = 60 };
+enum { TEXT_BYTES_MAX = 1 << 20, LOOK_MS = 100, BLIND_MS = 5, PLACE_S = 5, TRIES = 3 };
 
 // One by one if a kernel before 5.9 or a container's filter refuses close_range.
 void farm_program_close(unsigned first, unsigned last) {
