@@ -62,11 +62,10 @@ int farm_cmd_actors(int argc, char **argv) {
         .program = program,
         .synopsis = "RUN [+N|-N] [--json]",
         .about =
-            "How many actors the run of `farm train` in the folder RUN has on its own machine. +N adds N actors while "
-            "it\n"
-            "goes on, -N removes the N newest; the command returns when they have joined or left. Actors of other\n"
+            "How many actors the run of `farm train` in the folder RUN has on its own machine. +N adds N actors while\n"
+            "it goes on, -N removes the N newest; the command returns when they have joined or left. Actors of other\n"
             "machines come and go with `farm bridge` there. The run's user may do so, but no process of its\n"
-            "environments.\n",
+            "environments.",
         .examples = "  farm actors runs/ale_Pong-20260101-1\n"
                     "  farm actors r +4\n"
                     "  farm actors r -2\n",

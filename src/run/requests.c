@@ -138,9 +138,8 @@ static bool serve(struct farm_run_requests *requests, const struct farm_run_clie
     struct request request = {0};
     const ssize_t bytes = recv(client->fd, &request, sizeof request, MSG_DONTWAIT | MSG_TRUNC);
     if (bytes < 0 && errno == EAGAIN) return now_ns > client->since_ns + PATIENCE_NS;
-    struct farm_run_answer answer = {.status = take(requests, client->fd, &request, bytes),
-                                     .places = workers->plan->places};
-    for (uint32_t a = 0; a < answer.places; a++) {
+    struct farm_run_answer answer = {.status = take(requests, client->fd, &request, bytes)};
+    for (uint32_t a = 0; a < workers->plan->places; a++) {
         answer.actors += workers->actors[a].attached && !workers->actors[a].remote;
         answer.remote += workers->actors[a].attached && workers->actors[a].remote;
     }
@@ -166,21 +165,13 @@ void farm_run_requests_tick(struct farm_run_requests *requests, uint64_t now_ns)
 
 // ---- a user's process ----
 
-static enum farm_status check_answer(const char *run_path, const struct farm_run_answer *answer,
-                                     struct farm_error *err) {
-    switch (answer->status) {
-    case FARM_OK:
-        return FARM_OK;
-    case FARM_E_UNSUPPORTED:
-        return farm_fail(err, FARM_E_UNSUPPORTED, "%s: actors cannot join or leave a run that is --deterministic",
-                         run_path);
-    case FARM_E_PERMISSION:
-        return farm_fail(err, FARM_E_PERMISSION,
-                         "%s: the run obeys neither other users nor processes of its own environments", run_path);
-    default:
-        return farm_fail(err, FARM_E_FORMAT, "%s: the run does not understand the request: use the same farm",
-                         run_path);
-    }
+static enum farm_status check_answer(const char *run_path, enum farm_status status, struct farm_error *err) {
+    if (!status) return FARM_OK;
+    return farm_fail(err, status, "%s: %s", run_path,
+                     status == FARM_E_UNSUPPORTED ? "actors cannot join or leave a run that is --deterministic"
+                     : status == FARM_E_PERMISSION
+                         ? "the run obeys neither other users nor processes of its own environments"
+                         : "the run does not understand the request: use the same farm");
 }
 
 static enum farm_status exchange(const char *run_path, int folder, int fd, int32_t add, struct farm_run_answer *answer,
@@ -199,7 +190,7 @@ static enum farm_status exchange(const char *run_path, int folder, int fd, int32
         recv(fd, answer, sizeof *answer, 0) != (ssize_t)sizeof *answer)
         return farm_fail(err, FARM_E_IO, "%s: no answer within %d s: the run ends, or its supervisor is stopped",
                          run_path, ANSWER_S);
-    return check_answer(run_path, answer, err);
+    return check_answer(run_path, (enum farm_status)answer->status, err);
 }
 
 enum farm_status farm_run_requests_send(const char *run_path, int32_t add, struct farm_run_answer *answer,

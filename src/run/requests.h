@@ -20,9 +20,9 @@ struct farm_run_requests {
 };
 
 struct farm_run_answer {
-    uint32_t status;          // enum farm_status
-    uint32_t actors, remote;  // this machine's, and those of others
-    uint32_t pending, places; // changes that are not complete; places: for all actors
+    uint32_t status;         // enum farm_status
+    uint32_t actors, remote; // this machine's, and those of others
+    uint32_t pending;        // changes that are not complete
 };
 
 // Opens the socket; replaces one that a killed run has left. A run without a folder has none. If it cannot be opened
