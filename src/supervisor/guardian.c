@@ -241,18 +241,20 @@ static void say(const char *line) {
 }
 
 static void name_segments(const struct guardian *guardian) {
-    char line[NAMES_BYTES + 160], path[SEGMENT_NAME_BYTES + 16];
+    char line[NAMES_BYTES], path[SEGMENT_NAME_BYTES + 16], whole[NAMES_BYTES + 160];
     size_t count = 0, used = 0;
     for (size_t i = 0; i < guardian->segment_count; i++) {
         snprintf(path, sizeof path, "/dev/shm/%s", guardian->segments[i].name);
         if (!guardian->segments[i].held || access(path, F_OK)) continue;
         count++;
-        if (used < NAMES_BYTES - sizeof path) used += (size_t)sprintf(line + used, " %s", path);
+        if (used < sizeof line - sizeof path) used += (size_t)sprintf(line + used, " %s", path);
     }
     if (!count) return;
-    snprintf(line + used, sizeof line - used,
-             " stay%s of environments: `rm` frees the memory unless another program uses it", count == 1 ? "s" : "");
-    say(line + 1);
+    snprintf(whole, sizeof whole,
+             "%zu segment%s of environments stay%s in /dev/shm (rm frees them, unless another program uses them): %s%s",
+             count, count == 1 ? "" : "s", count == 1 ? "s" : "", line + 1,
+             used < sizeof line - sizeof path ? "" : " ...");
+    say(whole);
 }
 
 static void end_all(struct guardian *guardian, bool killed) {

@@ -100,7 +100,7 @@ class Ends(Watched):
         self.assertLessEqual(self.lines()[-1]["wall_s"], time.monotonic() - begun + stopped)
         process.kill()
         self.assertTrue(wait_until(lambda: {state(pid) for pid in [*all, *self.owners("made")]} == {"Z"}))
-        self.await_line(rf"/dev/shm/farm_test_{self.owners('made')[-1]}\b.* stay of environments")
+        self.await_line(rf"segments of environments stay in /dev/shm .*/farm_test_{self.owners('made')[-1]}\b")
 
 
 class Watchdog(Watched):

@@ -92,6 +92,7 @@ static _Noreturn void run_child(const struct doctor *doctor, const struct doctor
     else if (trial_open(&trial, &doctor->trial, doctor->report))
         check->run(&trial);
     doctor->report->done = true;
+    farm_doctor_python_end();
     fflush(NULL);
     _exit(0);
 }

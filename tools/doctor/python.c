@@ -23,6 +23,7 @@ enum { RING_STEPS = 4, LOOK_MS = 50, SPIN_NS = 20000, END_S = 7 }; // END_S: mor
 static struct {
     struct farm_recipe recipe; // env.options point into it
     struct farm_env env;
+    struct instance *first; // list of live instances
 } found;
 
 struct instance {
@@ -33,6 +34,7 @@ struct instance {
     pid_t pid;
     int ended;         // status by waitpid(2), after await_step has failed
     uint64_t received; // steps
+    struct instance *next;
 };
 
 // ---- the environment ----
@@ -117,7 +119,9 @@ static bool await_step(struct instance *instance) {
 }
 
 static void end_instance(void *env) {
-    struct instance *instance = env;
+    struct instance *instance = env, **at = &found.first;
+    while (*at && *at != instance) at = &(*at)->next;
+    if (*at) *at = instance->next;
     if (instance->pid > 0 && kill(instance->pid, SIGTERM) == 0) // which ends it after close()
         farm_program_await(instance->pid, END_S, &instance->ended);
     farm_env_program_free(&instance->program);
@@ -126,6 +130,12 @@ static void end_instance(void *env) {
     if (instance->made.lanes) farm_ring_close(&instance->made);
     close(instance->bell);
     free(instance);
+}
+
+void farm_doctor_python_end(void) {
+    for (const struct instance *at = found.first; at; at = at->next)
+        if (at->pid > 0) kill(at->pid, SIGTERM); // all close at the same time
+    while (found.first) end_instance(found.first);
 }
 
 // This process stands for its actor: it dies as the actor did.
@@ -141,6 +151,8 @@ static void *make_instance(const struct farm_env_config *config, char *error, si
     struct instance *instance = calloc(1, sizeof *instance);
     struct farm_error err;
     if (!instance) abort();
+    instance->next = found.first;
+    found.first = instance;
     const enum farm_status status = start_actor(instance, config->seed, &err);
     if (!status && !await_step(instance)) die_as_actor(instance);
     if (!status) return instance;

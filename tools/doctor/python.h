@@ -16,6 +16,9 @@ enum farm_status farm_doctor_python_find(const struct farm_doctor_request *reque
 // process too; its last words are on stderr.
 extern const struct farm_env_api farm_doctor_python_api;
 
+// Ends the instances that still exist, after close().
+void farm_doctor_python_end(void);
+
 // The process in which this instance plays.
 pid_t farm_doctor_python_process(const void *env);
 
