@@ -61,7 +61,7 @@ say   = @printf '  %-5s %s\n' $1 $2
 parallel = $(if $(findstring -j,$(MAKEFLAGS))$(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
 ##@ Targets
-.PHONY: all help deps run test bench figures machine bench-peers numa-guest model lint format asan tsan coverage fuzz fuzz-keep fuzz-seeds aarch64-test install install-all uninstall clean compile-commands chaos chaos-mutants kernel-mutants
+.PHONY: all help deps run test bench figures machine bench-peers packages numa-guest model lint format asan tsan coverage fuzz fuzz-keep fuzz-seeds aarch64-test install install-all uninstall clean compile-commands chaos chaos-mutants kernel-mutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,6 +101,10 @@ bench-peers: deps ## the same work done by other systems; B=envpool picks one (i
 	@$(MAKE) $(parallel) all
 	@ARGS="$(ARGS)" RESULTS="$(RESULTS)" tools/build/peers.sh $(B)
 
+packages: deps ## docs/ENVIRONMENTS.md's table: third-party environments, installed into build/packages (1.5 GB); P="minigrid" picks some
+	@$(MAKE) $(parallel) all
+	@$(BUILD)/venv/bin/python bench/packages.py $(BUILD) $(BUILD)/packages $(P)
+
 figures: deps ## docs/figures and docs/RESULTS.md from bench/results
 	@mkdir -p docs/figures && $(BUILD)/venv/bin/python bench/figures.py
 
@@ -139,7 +143,7 @@ clean: ## removes build/, but keeps the downloads: build/venv, build/procgen, bu
 		-exec rm -rf {} +
 
 # What follows needs to know what the machine has; the targets above do not.
-UNCONFIGURED := help deps run test bench figures machine bench-peers numa-guest model asan tsan coverage fuzz fuzz-% lint format install install-all uninstall clean run-lint lint-% aarch64 chaos chaos-mutants kernel-mutants
+UNCONFIGURED := help deps run test bench figures machine bench-peers packages numa-guest model asan tsan coverage fuzz fuzz-% lint format install install-all uninstall clean run-lint lint-% aarch64 chaos chaos-mutants kernel-mutants
 ifneq ($(filter-out $(UNCONFIGURED),$(or $(MAKECMDGOALS),all)),)
 include $(BUILD)/config.mk
 -include $(BUILD)/python.mk $(BUILD)/cuda.mk
