@@ -771,10 +771,9 @@ static void test_sample_numbers(uint32_t rows, int dims, bool squash) {
     for (uint32_t row = 0; row < rows; row++)
         farm_head_choose(&sample.head, &sample.sampler, stream[row], counter[row], policy + 2 * (size_t)row * dims,
                          own_action + (size_t)row * dims, own_drawn + (size_t)row * dims);
-    const double error =
-        fmax(error_of(action, own_action, numbers), squash ? error_of(drawn, own_drawn, numbers) : 0);
-    check(error < 1e-5, "%s sampling of %u rows of %d numbers: off by %.1e (bound 1e-5)", squash ? "squashed" : "scaled",
-          rows, dims, error);
+    const double error = fmax(error_of(action, own_action, numbers), squash ? error_of(drawn, own_drawn, numbers) : 0);
+    check(error < 1e-5, "%s sampling of %u rows of %d numbers: off by %.1e (bound 1e-5)",
+          squash ? "squashed" : "scaled", rows, dims, error);
 }
 
 // ---- optimiser ----
