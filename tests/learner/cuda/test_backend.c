@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
+#include "base/time.h"
 #include "learner/backend.h"
 
 TestSuite(cuda_backend, .timeout = 120);
@@ -373,6 +374,7 @@ Test(cuda_backend, the_library_serves_programs_of_its_own_build_only) {
     cr_assert_null(farm_cuda_backend(&host, &commit));
     cr_assert_not_null(commit);
     host.commit = commit;
+    host.stopped_ns = farm_stopped_ns;
     cr_assert_eq(farm_cuda_backend(&host, &commit), &farm_backend_cuda);
 }
 
