@@ -23,6 +23,9 @@ static enum farm_status change_actors(const char *run, int32_t add, struct farm_
                                       struct farm_error *err) {
     enum farm_status status = farm_run_requests_send(run, 0, answer, err);
     const int64_t wanted = (int64_t)answer->actors + add;
+    if (!status && wanted < 0)
+        return farm_fail(err, FARM_E_USAGE, "%s has %u actor%s: %lld cannot leave", run, answer->actors,
+                         answer->actors == 1 ? "" : "s", -(long long)add);
     if (!status && add) status = farm_run_requests_send(run, add, answer, err);
     for (int i = 0; i < POLLS_MAX && !status && answer->pending; i++) {
         nanosleep(&(struct timespec){.tv_nsec = POLL_MS * 1000000}, NULL);

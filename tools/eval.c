@@ -49,25 +49,16 @@ static enum farm_status find_checkpoint(const struct options *options, char *pat
                                         struct farm_error *err) {
     const char *what = options->what;
     struct stat info;
+    if (!options->best) return farm_run_choose_checkpoint(what, false, path, path_bytes, err);
     if (stat(what, &info) < 0) return farm_fail_errno(err, FARM_E_USAGE, "%s", what);
-    if (options->best && !S_ISDIR(info.st_mode))
+    if (!S_ISDIR(info.st_mode))
         return farm_fail(err, FARM_E_USAGE, "--best chooses a checkpoint of a run's folder, but %s is a file", what);
-    if (!S_ISDIR(info.st_mode)) {
-        if (strlen(what) >= path_bytes) return farm_fail(err, FARM_E_USAGE, "%.80s...: path too long", what);
-        snprintf(path, path_bytes, "%s", what);
-        return FARM_OK;
-    }
     if (strlen(what) > FARM_RUN_PATH_MAX - 64) return farm_fail(err, FARM_E_USAGE, "%.80s...: path too long", what);
-    if (options->best) {
-        farm_run_dir_file(what, "checkpoints/" FARM_CHECKPOINT_BEST, path, path_bytes);
-        if (access(path, F_OK) == 0) return FARM_OK;
-        return farm_fail(err, FARM_E_NOT_FOUND,
-                         "%s does not exist: no checkpoint was written after %d games of one run had ended", path,
-                         FARM_STATS_RETURNS);
-    }
-    if (farm_run_find_checkpoint(what, NULL, NULL, path, path_bytes)) return FARM_OK;
+    farm_run_dir_file(what, "checkpoints/" FARM_CHECKPOINT_BEST, path, path_bytes);
+    if (access(path, F_OK) == 0) return FARM_OK;
     return farm_fail(err, FARM_E_NOT_FOUND,
-                     "%s holds no checkpoint that can be read (a run's folder has them in checkpoints/)", what);
+                     "%s does not exist: no checkpoint was written after %d games of one run had ended", path,
+                     FARM_STATS_RETURNS);
 }
 
 static enum farm_status apply_metadata(const struct farm_checkpoint_metadata *metadata, const char *path,

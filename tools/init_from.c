@@ -4,31 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/log.h"
 #include "learner/checkpoint.h"
-#include "report/run_dir.h"
 #include "run/checkpoints.h"
 #include "run/trains.h"
-
-static enum farm_status find_file(const char *what, char *path, size_t path_bytes, struct farm_error *err) {
-    struct stat info;
-    if (strlen(what) > FARM_RUN_PATH_MAX - 64)
-        return farm_fail(err, FARM_E_USAGE, "--init-from %.80s...: path too long", what);
-    if (stat(what, &info)) return farm_fail_errno(err, FARM_E_NOT_FOUND, "--init-from %s", what);
-    snprintf(path, path_bytes, "%s", what);
-    if (!S_ISDIR(info.st_mode)) return FARM_OK;
-    const bool best = access(farm_run_dir_file(what, "checkpoints/" FARM_CHECKPOINT_BEST, path, path_bytes), F_OK) == 0;
-    if (!best && !farm_run_find_checkpoint(what, NULL, NULL, path, path_bytes))
-        return farm_fail(err, FARM_E_NOT_FOUND,
-                         "--init-from %s holds no checkpoint that can be read (a run's folder has them in "
-                         "checkpoints/)",
-                         what);
-    farm_log_info("--init-from %s: its %s checkpoint, %s", what, best ? "best" : "newest", path);
-    return FARM_OK;
-}
 
 // What a version of farm train without the key made is not scaled; another program's file has no say.
 static enum farm_status take_scale(const struct farm_checkpoint_metadata *metadata, struct farm_recipe *recipe,
@@ -48,9 +28,10 @@ enum farm_status farm_init_from_find(const char *what, struct farm_recipe *recip
                                      struct farm_error *err) {
     struct farm_checkpoint_metadata metadata;
     struct farm_error other;
-    enum farm_status status = find_file(what, path, path_bytes, err);
-    if (status || farm_checkpoint_read_metadata(path, &metadata, &other))
-        return status; // farm_init_from_check says why
+    enum farm_status status = farm_run_choose_checkpoint(what, true, path, path_bytes, err);
+    if (status) return farm_fail_in(err, status, "--init-from");
+    if (strcmp(path, what) != 0) farm_log_info("--init-from %s: %s", what, path);
+    if (farm_checkpoint_read_metadata(path, &metadata, &other)) return FARM_OK; // farm_init_from_check says why
     status = take_scale(&metadata, recipe, err);
     farm_checkpoint_metadata_free(&metadata);
     return status;

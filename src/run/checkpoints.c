@@ -1,9 +1,12 @@
 // See checkpoints.h.
 #include "run/checkpoints.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "learner/backend.h"
@@ -44,6 +47,24 @@ bool farm_run_find_checkpoint(const char *run_path, const struct farm_run_plan *
         farm_run_warn(caller, "skipped: %s", err.message);
     }
     return false;
+}
+
+enum farm_status farm_run_choose_checkpoint(const char *what, bool best, char *path, size_t path_bytes,
+                                            struct farm_error *err) {
+    struct farm_error unfit;
+    struct stat info;
+    if (stat(what, &info)) return farm_fail_errno(err, FARM_E_NOT_FOUND, "%s", what);
+    const bool folder = S_ISDIR(info.st_mode);
+    if (strlen(what) >= (folder ? FARM_RUN_PATH_MAX - 64 : path_bytes))
+        return farm_fail(err, FARM_E_USAGE, "%.80s...: path too long", what);
+    snprintf(path, path_bytes, "%s", what);
+    if (!folder) return FARM_OK;
+    if (best && !try_header(farm_run_dir_file(what, "checkpoints/" FARM_CHECKPOINT_BEST, path, path_bytes), &unfit))
+        return FARM_OK;
+    if (best && !access(path, F_OK)) farm_log_warn("skipped: %s", unfit.message);
+    if (farm_run_find_checkpoint(what, NULL, NULL, path, path_bytes)) return FARM_OK;
+    return farm_fail(err, FARM_E_NOT_FOUND,
+                     "%s holds no checkpoint that can be read (a run's folder has them in checkpoints/)", what);
 }
 
 enum farm_status farm_run_check_room(const char *run_path, const struct farm_run_plan *plan, double before_s,

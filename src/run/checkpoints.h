@@ -15,6 +15,11 @@ enum farm_status farm_run_try_checkpoint(const struct farm_run_plan *plan, const
 bool farm_run_find_checkpoint(const char *run_path, const struct farm_run_plan *plan,
                               const struct farm_run_caller *caller, char *path, size_t path_bytes);
 
+// The checkpoint that the user names: a file, as it is, or a run's folder, whose newest one with a valid header it is;
+// `best`: the best one, unless there is none or it cannot be read.
+enum farm_status farm_run_choose_checkpoint(const char *what, bool best, char *path, size_t path_bytes,
+                                            struct farm_error *err);
+
 // Whether the run's files have room. Warns with the sum if the file system of run_path (an existing folder) has less
 // left than the checkpoints that are kept, the best, one more while it is written, and the metrics of the rest of the
 // run, of which before_s seconds have passed (of a day, if its end is open), need. FARM_E_LIMIT: RLIMIT_FSIZE does not

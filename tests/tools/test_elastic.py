@@ -74,6 +74,7 @@ class Elastic(Watched):
         process = self.start("--env", "native/catch")
         self.becomes(process, "-1", 1)
         self.refused("r has 1 actor now, not 0", "r", "-1")
+        self.refused("r has 1 actor: 9 cannot leave", "r", "-9")
         self.await_line(r"actor 0 stays: it is the last actor")
         self.refused("'-0' is neither", "r", "-0")
         self.refused("no run of `farm train` goes on", "elsewhere", "+1")

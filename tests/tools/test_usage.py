@@ -56,6 +56,7 @@ REFUSED = (
     (2, "gone.yaml", "train --recipe gone.yaml"),
     (2, "--run", "train --resume"),
     (2, "holds no run", "train --resume --run nothing"),
+    (2, "--init-from: nothing: No such file", "train --env native/catch --init-from nothing --run new"),
     (2, "which run", "eval"),
     (2, "nothing", "eval nothing"),
     (2, "noise.safetensors", "eval noise.safetensors"),
