@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -69,13 +70,14 @@ struct training {
 static enum farm_status load_layers(struct options *options, struct farm_error *err) {
     char path[FARM_RUN_PATH_MAX + 64], best[FARM_RUN_PATH_MAX + 64];
     const char *run = options->run, *base = NULL;
+    struct stat info;
     if (options->resuming && !run) return farm_fail(err, FARM_E_USAGE, "--resume needs --run DIR, the run to continue");
     if (options->resuming && strlen(run) <= FARM_RUN_PATH_MAX - 64) { // farm_run_dir_open refuses a longer one
         const bool held = farm_run_dir_checkpoint(run, 0, path, sizeof path) ||
                           access(farm_run_dir_file(run, BEST, best, sizeof best), F_OK) == 0;
         options->resume = options->resuming == FARM_CLI_ON || held;
         farm_run_dir_file(run, "recipe.yaml", path, sizeof path);
-        if (access(path, F_OK) == 0)
+        if (!stat(path, &info) && info.st_size) // a crash may leave an empty one
             base = path;
         else if (options->resume && farm_run_find_checkpoint(run, NULL, NULL, path, sizeof path))
             base = path;
@@ -83,7 +85,7 @@ static enum farm_status load_layers(struct options *options, struct farm_error *
             return farm_fail(err, FARM_E_NOT_FOUND,
                              "--resume: %s holds no run (neither recipe.yaml nor a checkpoint that can be read)", run);
         if (base && base[strlen(base) - 1] != 'l')
-            farm_log_info("recipe.yaml is missing: the recipe is that of %s", base);
+            farm_log_info("recipe.yaml is missing or empty: the recipe is that of %s", base);
     }
     if (options->init_from && options->resuming == FARM_CLI_ON)
         return farm_fail(

@@ -368,6 +368,7 @@ class Training(Cli):
         self.assertEqual((more.returncode, int(document["wall_s"]), document["resumed_wall_s"] < 5), (0, 100, True))
         rates = [line["learning_rate"] for line in self.lines() if line.get("resumed_wall_s") and line["learning_rate"]]
         self.assertTrue(rates and max(rates) < 0.00022, rates)
+        (self.folder / "r/recipe.yaml").write_text("")
         again = self.farm("train", "--run", "r", "--resume")
         self.assertRegex(again.stderr, r"r has played 100\.?\d* s, all of --seconds 100\. To go on: --frames \S+, or --seconds 20\d\n")
 
