@@ -494,8 +494,9 @@ static void note_decisions(struct work *w) {
     else if (!w->r->pin)
         note(out, "pinning is off: %d actor%s%s, the scheduler places them", n, plural(n), own);
     else if (out->shared)
-        note(out, "%d CPU%s in %d core%s: %d actor%s%s, which share %s with the learner, nothing pinned", w->slots,
-             plural(w->slots), w->cores, plural(w->cores), n, plural(n), own, w->slots == 1 ? "it" : "them");
+        note(out, "%d CPU%s in %d core%s: %d actor%s%s, which share%s %s with the learner, nothing pinned", w->slots,
+             plural(w->slots), w->cores, plural(w->cores), n, plural(n), own, n == 1 ? "s" : "",
+             w->slots == 1 ? "it" : "them");
     else if (out->pinned)
         note(out, "%d actor%s%s, each pinned to a CPU", n, plural(n), own);
     else if (!w->crowded)
