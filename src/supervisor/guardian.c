@@ -367,6 +367,7 @@ void farm_guardian_start(char **argv) {
     if (shared == MAP_FAILED) abort();
     farm_stopped_ns = command.stopped_ns = shared;
     command.owner = getpid();
+    prctl(PR_SET_CHILD_SUBREAPER, 1); // adopted, a process whose parent has ended is found without its mark
     command.guardian = fork();
     if (command.guardian == 0) become_guardian(argv, command.owner);
     if (command.guardian < 0) {

@@ -4,8 +4,9 @@
 // value is a path: commands that a command starts add theirs behind it.
 //
 // Where the mark cannot be read (env={}, setproctitle), a process is found if the guardian has seen it as a descendant;
-// it looks twice a second, and more often while processes begin. Not found: a process of another user, and one without
-// a mark whose parent ended before that.
+// it looks twice a second, and more often while processes begin. Until workers run and again when they stop, the
+// command adopts those whose parents end. Not found: a process of another user, and one without a mark whose parent
+// ended, while workers ran, before the guardian looked.
 #ifndef FARM_SUPERVISOR_GUARDIAN_H
 #define FARM_SUPERVISOR_GUARDIAN_H
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/pidfd.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
@@ -645,7 +646,10 @@ static void stop_all(struct farm_supervisor *supervisor) {
 }
 
 enum farm_status farm_supervisor_run(struct farm_supervisor *supervisor, int *signal_number, struct farm_error *err) {
+    prctl(PR_SET_CHILD_SUBREAPER, 0);                // else zombies of a long run's environments would pile up
+    while (waitpid(-1, NULL, WNOHANG) > 0) continue; // those of the programs before it; no worker runs yet
     enum farm_status status = watch(supervisor, err);
+    prctl(PR_SET_CHILD_SUBREAPER, 1); // see supervisor/guardian.h
     stop_all(supervisor);
     if (signal_number) *signal_number = supervisor->signal_number;
     return status;

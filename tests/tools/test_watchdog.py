@@ -57,6 +57,8 @@ class Owner(gymnasium.Env):
     def close(self):
         self.log("closed")
         if self.how == "raises":
+            left = "/bin/sleep 1000 >/dev/null 2>&1 & echo left $! >>{folder}/owners"
+            subprocess.run(["/bin/sh", "-c", left], start_new_session=True, env={{}})
             raise RuntimeError("no such server")
         self.helper.kill()
 
@@ -82,7 +84,7 @@ class Ends(Watched):
                           "--frames", "100", "--unroll", "4", "--batch", "2", "--run", "r", "--quiet", PYTHONPATH=self.words["PYTHONPATH"])
         self.assertEqual(found.returncode, 0, found.stderr)
         self.assertEqual(sorted(self.owners("made")), sorted(self.owners("closed")))
-        self.assertEqual({state(pid) for pid in self.owners("made")}, {"Z"})
+        self.assertEqual({state(pid) for pid in self.owners("made") + self.owners("left")}, {"Z"})
         self.assertRegex(found.stderr, r"close\(\) of .*Owner.*: RuntimeError: no such server \(owners.py:\d+, close\)")
         self.assertRegex(found.stderr, r"ended \d process(es)? that environments left .*: sleep \(\d+\)")
 

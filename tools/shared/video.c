@@ -154,7 +154,7 @@ static bool collect(pid_t pid, int *ended) {
 }
 
 enum farm_status farm_video_finish(struct farm_video *video, json_t **result, struct farm_error *err) {
-    int ended = 0;
+    int ended = 1 << 8; // as after exit(1), if the supervisor has already reaped it
     *result = NULL;
     if (video->pipe < 0) return farm_fail(err, FARM_E_IO, "no %s: the encoder was not started", video->options->path);
     close(video->pipe);
