@@ -65,10 +65,25 @@ def listed(text):
     return [name.strip() for name in ("" if text in (None, "none") else str(text)).split(",") if name.strip()]
 
 
+def apart(text):
+    """What stands between the commas outside of parentheses and quotes."""
+    part = ""
+    for piece in text.split(","):
+        part += ("," if part else "") + piece
+        try:
+            ast.parse(part.partition(":")[2].strip(), mode="eval")
+        except SyntaxError:
+            continue
+        yield part
+        part = ""
+    if part:
+        yield part
+
+
 def wrappers(text):
-    """[(function, arguments by name), ...] of "PACKAGE:WRAPPER, PACKAGE:WRAPPER(ARGUMENT=VALUE)"."""
+    """[(name, function, arguments by name), ...] of "PACKAGE:WRAPPER, PACKAGE:WRAPPER(ARGUMENT=VALUE)"."""
     found = []
-    for one in re.findall(r"(?:[^,()]|\((?:[^()]|\([^()]*\))*\))+", "" if text in (None, "none") else str(text)):
+    for one in apart("" if text in (None, "none") else str(text)):
         match = re.fullmatch(r"([\w.]+):([\w.]+)(\(.*\))?", one.strip(), re.DOTALL)
         if not match:
             raise ValueError(f"wrap '{one.strip()}': must be PACKAGE:WRAPPER or PACKAGE:WRAPPER(ARGUMENT=VALUE, ...)")
@@ -77,8 +92,10 @@ def wrappers(text):
             call = ast.parse(f"f{arguments or '()'}", mode="eval").body
             if call.args:
                 raise ValueError("arguments need names")
-            found.append((functools.reduce(getattr, name.split("."), importlib.import_module(package)),
-                          {argument.arg: ast.literal_eval(argument.value) for argument in call.keywords}))
+            wrapper = functools.reduce(getattr, name.split("."), importlib.import_module(package))
+            if not callable(wrapper):
+                raise ValueError(f"a {type(wrapper).__name__} is not callable")
+            found.append((f"{package}:{name}", wrapper, {argument.arg: ast.literal_eval(argument.value) for argument in call.keywords}))
         except (ImportError, AttributeError, SyntaxError, ValueError) as wrong:
             raise ValueError(f"wrap '{one.strip()}': {wrong} (packages are those of {sys.prefix} and of PYTHONPATH)") from None
     return found
@@ -180,7 +197,9 @@ class Maker:
             spaces = self._sample.observation_space, self._sample.action_space
         for space in spaces:
             if not isinstance(space, gymnasium.spaces.Space):
-                raise ValueError(f"made for the old gym package: its space {space} is a {type(space).__module__}.{type(space).__name__}")
+                kind = f"{type(space).__module__}.{type(space).__name__}"
+                old = "made for the old gym package: " if kind.startswith("gym.") else ""
+                raise ValueError(f"{old}its space {space} is a {kind}, not a gymnasium.Space")
         self._spaces, self._registered = spaces, registered
         self.observations = gym_spaces.Observations(spaces[0], flatten, keep, drop)
         self.actions = gym_spaces.Actions(spaces[1])
@@ -207,10 +226,13 @@ class Maker:
     def _make(self):
         """Without Gymnasium's checker, which only warns."""
         actor.opened.append(gymnasium.make(self._name, **{"disable_env_checker": True, **self._options}))
-        for wrapper, arguments in self._wrappers:
-            env = wrapper(actor.opened[-1], **arguments)
+        for name, wrapper, arguments in self._wrappers:
+            try:
+                env = wrapper(actor.opened[-1], **arguments)
+            except (TypeError, ValueError, AssertionError) as failed:
+                raise ValueError(f"wrap '{name}': {type(failed).__name__}: {failed}{actor.place_of(failed, own=True)}") from None
             if not isinstance(env, gymnasium.Env):
-                raise ValueError(f"wrap: {wrapper.__module__}:{wrapper.__qualname__} returns {type(env).__name__}, not a gymnasium.Env")
+                raise ValueError(f"wrap '{name}': it returns {type(env).__name__}, not a gymnasium.Env")
             actor.opened[-1] = env
         return actor.opened[-1]
 

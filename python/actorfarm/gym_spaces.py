@@ -177,7 +177,7 @@ def _leaf(path, space):
     bits = isinstance(space, spaces.MultiBinary)
     if path == MASK and isinstance(space, spaces.Box):
         if np.dtype(space.dtype).kind not in "biu" or space.low.min() < 0 or space.high.max() > 1:
-            raise ValueError(f"action_mask must be MultiBinary or a Box of 0 and 1")
+            raise ValueError("it must be MultiBinary or a Box of the integers 0 and 1")
         bits = True
     if bits:
         size = math.prod(space.shape)
@@ -282,7 +282,7 @@ class Observations:
                 leaves.append((path, _leaf(path, part)))
             except ValueError as why:
                 if path == MASK:
-                    raise ValueError(f"observation space {describe(part)}: {why}") from None
+                    raise ValueError(f"observation space, part action_mask, {describe(part)}: {why}; --obs-drop action_mask leaves it out") from None
                 left.append(f"{describe(part)}: {why}" if path == () else f"part {'.'.join(map(str, path))}, {describe(part)}: {why}")
         if not any(path != MASK for path, _ in leaves):
             why = "; ".join(left) or f"{describe(space)}: {'obs_keep and obs_drop leave' if keep or drop else 'it has'} no part"

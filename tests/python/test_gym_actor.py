@@ -647,7 +647,7 @@ class Refusals(unittest.TestCase):
         mask = spaces.Dict({"action_mask": spaces.Box(0, 1, (3,))})
         others = spaces.Text(5), spaces.Sequence(spaces.Discrete(2)), spaces.Dict({"a": spaces.Text(3)}), mask
         for space in others:
-            with self.assertRaisesRegex(ValueError, "Text|Sequence|action_mask must be MultiBinary"):
+            with self.assertRaisesRegex(ValueError, "Text|Sequence|part action_mask, .*must be MultiBinary"):
                 gym_spaces.Observations(space)
         mixed = spaces.Dict({"aim": spaces.Box(-1, 1, (2,)), "move": spaces.Discrete(3)})
         for space, message in (
@@ -673,6 +673,8 @@ class Refusals(unittest.TestCase):
             (["wrap=TimeLimit"], "wrap 'TimeLimit': must be PACKAGE:WRAPPER"),
             (["wrap=no_such_package:Thing"], "no_such_package"), (["wrap=gymnasium.wrappers:Thing"], "no attribute 'Thing'"),
             (["wrap=gymnasium.wrappers:TimeLimit(5)"], "arguments need names"), (["wrap=builtins:id"], "returns int"),
+            (["wrap=gymnasium.wrappers:TimeLimit("], "must be PACKAGE:WRAPPER"), (["wrap=gymnasium:wrappers"], "a module is not callable"),
+            (["wrap=gymnasium.wrappers:TimeLimit(a=((1, (2,)),), b='x,(')"], "wrap 'gymnasium.wrappers:TimeLimit': TypeError"),
         ):
             self.check_refused("CartPole-v1", message, *pairs)
         with self.assertRaisesRegex(ValueError, "obs_drop: the observation has no part 'pictures'; it has more.speed, picture"):
