@@ -31,7 +31,8 @@ static enum farm_status change_actors(const char *run, int32_t add, struct farm_
         nanosleep(&(struct timespec){.tv_nsec = POLL_MS * 1000000}, NULL);
         status = farm_run_requests_send(run, 0, answer, err);
     }
-    if (status || !add || answer->actors == wanted) return status;
+    const bool reached = add < 0 ? answer->actors <= wanted : answer->actors >= wanted; // others may change it as well
+    if (status || !add || reached) return status;
     return farm_fail(err, FARM_E_LIMIT, "%s has %u actor%s now, not %lld (%s)", run, answer->actors,
                      answer->actors == 1 ? "" : "s", (long long)wanted,
                      answer->pending ? "the change goes on" : "the messages of the run say why");

@@ -65,7 +65,9 @@ class Elastic(Watched):
             self.becomes(process, "-1", count)
             self.assertEqual(self.segments(process), count * each)
         self.learns_on()
-        self.becomes(process, "+1", 3)
+        at_once = [self.request("+1") for _ in range(2)]
+        self.assertEqual([each.wait(60) for each in at_once], [0, 0])
+        self.becomes(process, "-1", 3)
         account = self.end(process)
         self.assertEqual(account["actors"], 3)
         self.assertEqual(account["actor_restarts"], 0)
