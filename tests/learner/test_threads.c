@@ -73,6 +73,7 @@ static void run_both(uint64_t spin_ns) {
     const struct farm_env_api *cartpole = farm_native_env_find("native/cartpole");
     test_farm_open(&farm, 0, FARM_ANSWERS_CENTRAL);
     cr_assert_eq(cartpole->spec(&(struct farm_env_config){0}, &farm.spec.env, NULL, 0), 0);
+    farm.spec.env.agents = 1; // as farm_plugin_spec sets it
     farm_ring_spec_answers(&farm.spec);
     farm.made[0] = ring_of(farm.spec, 0);
     actor.actor = (struct farm_actor_config){.up_fd = dup(farm.made[0].up.fd),
