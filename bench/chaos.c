@@ -33,6 +33,7 @@
 #include "base/time.h"
 #include "common.h"
 #include "envs/native/native.h"
+#include "envs/plugin.h"
 #include "kernels/random.h"
 #include "supervisor/supervisor.h"
 
@@ -401,7 +402,7 @@ static void run(struct farm *farm) {
     // A life of a millisecond counts as healthy, so that every restart is immediate.
     const struct farm_supervisor_config config = {
         .context = farm, .before_start = before_start, .before_stop = before_stop, .healthy_ms = 1};
-    farm_native_env_find("native/breakout")->spec(&(struct farm_env_config){0}, &spec.env, NULL, 0);
+    must(farm_plugin_spec(farm_native_env_find("native/breakout"), NULL, 0, &spec.env, &err), &err);
     farm_ring_spec_answers(&spec);
     farm->bell = farm->all[0] = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     farm->all_count = 1;
