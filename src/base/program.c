@@ -198,8 +198,8 @@ static enum farm_status await(const struct farm_program *program, pid_t pid, con
     if (WIFSIGNALED(ended)) return farm_fail(err, FARM_E_DEAD, "it died of %s", strsignal(WTERMSIG(ended)));
     if (WEXITSTATUS(ended) == 0) return FARM_OK;
     const char *why = strncmp(said, program->label, label) == 0 ? said + label : said;
-    return farm_fail(err, WEXITSTATUS(ended) == 2 ? FARM_E_USAGE : FARM_E_NOT_FOUND, "%s",
-                     why[0] ? why : "it gave no reason");
+    if (!why[0]) return farm_fail(err, FARM_E_DEAD, "it ended with status %d without a message", WEXITSTATUS(ended));
+    return farm_fail(err, WEXITSTATUS(ended) == 2 ? FARM_E_USAGE : FARM_E_NOT_FOUND, "%s", why);
 }
 
 static enum farm_status read_once(const struct farm_program *program, char **text, int *killed_by,
