@@ -39,7 +39,7 @@ PACKAGES = {
         "highway-v0": [], "intersection-v1": [], "parking-v0": [], "racetrack-v0": [], "roundabout-v0": []}),
     "metaworld": ("metaworld", "metaworld", {
         "Meta-World/MT1": ["--env.env_name reach-v3"], "Meta-World/goal_hidden": ["--env.env_name push-v3 --env.seed 1"],
-        "Meta-World/MT10": []}),
+        "Meta-World/MT10": ["--env.autoreset_mode NextStep --lanes 1 --envs-per-actor 10"]}),
     "gymnasium-robotics": ("gymnasium-robotics mujoco==3.3.0", "gymnasium_robotics", {
         "FetchReach-v4": [], "HandReach-v3": [], "PointMaze_UMaze-v3": [], "AdroitHandDoor-v1": [], "FrankaKitchen-v1": [FLAT]}),
     "dm_control": ("shimmy[dm-control]", "shimmy", {
@@ -104,7 +104,9 @@ def farm(build, python, *arguments):
 
 def attempt(build, python, env, keys, checked):
     """-> a result of a row: what played or was refused, by which command, and the most that a command left. checked: by doctor too"""
-    flags, small, left = shlex.split(keys), ["--actors", "1", "--envs-per-actor", "4", "--quiet"], [0, 0]
+    flags, left = shlex.split(keys), [0, 0]
+    shape = flags.index("--lanes") if "--lanes" in flags else len(flags)  # last in its row: train and eval take it
+    flags, small = flags[:shape], ["--actors", "1", *(flags[shape:] or ["--envs-per-actor", "4"]), "--quiet"]
     patient = ["--start-seconds", str(START_S)]  # also on a loaded machine
     options = [(key, value) for key, value in zip(flags[::2], flags[1::2]) if key.startswith("--env.")]
     with tempfile.TemporaryDirectory() as folder:

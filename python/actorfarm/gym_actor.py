@@ -152,6 +152,11 @@ class Vector:
     def __init__(self, ring, lane, maker, seeds):
         self.lane, self._actions = lane, gym_spaces.LaneActions(ring, lane, maker.actions)
         self._env, self._seed, self._started = maker.vector(len(seeds)), seeds[0], False
+        if self._env.num_envs != len(seeds):
+            raise actor.BrokenContract(
+                f"is a vector environment of always {self._env.num_envs}, not of a lane's {len(seeds)}: "
+                f"--lanes 1 --envs-per-actor {self._env.num_envs}"
+            )
         ring.beat()
         self._group = maker.pack(ring, lane, None)
 
@@ -192,6 +197,7 @@ class Maker:
         if registered.entry_point is None:
             sample = self.vector(1)
             spaces = sample.single_observation_space, sample.single_action_space
+            self._check_alone(sample.metadata.get("autoreset_mode"))
         else:
             self._sample = self._make()
             spaces = self._sample.observation_space, self._sample.action_space
@@ -203,6 +209,16 @@ class Maker:
         self._spaces, self._registered = spaces, registered
         self.observations = gym_spaces.Observations(spaces[0], flatten, keep, drop)
         self.actions = gym_spaces.Actions(spaces[1])
+
+    def _check_alone(self, mode):
+        """ValueError if the id's only environment, a vector environment, cannot play."""
+        if self._wrappers:
+            raise ValueError("wrap: the id has a vector environment only, and wrappers are for single ones")
+        if mode != gymnasium.vector.AutoresetMode.NEXT_STEP:
+            raise ValueError(
+                f"the id has a vector environment only, which resets by {mode}, and NEXT_STEP is needed "
+                "(--env.autoreset_mode NextStep, if it takes this)"
+            )
 
     def single(self):
         made, self._sample = self._sample, None
@@ -242,29 +258,22 @@ class Maker:
         return actor.opened[-1]
 
     def plays_as_vector(self, width):
-        """Whether the id's vector environment replaces single ones; ValueError if it must, but cannot."""
-        alone = self._registered.entry_point is None
-        if self._wrappers and alone:
-            raise ValueError("wrap: the id has a vector environment only, and wrappers are for single ones")
-        if self._registered.vector_entry_point is None or not (self._vector or alone):
+        """Whether the id's vector environment replaces single ones."""
+        if self._registered.entry_point is None:
+            return True
+        if self._registered.vector_entry_point is None or not self._vector:
             return False
-        if (self._registered.additional_wrappers or self._wrappers or self.bad_values == "reset" or width < VECTOR_WIDTH_LEAST) and not alone:
+        if self._registered.additional_wrappers or self._wrappers or self.bad_values == "reset" or width < VECTOR_WIDTH_LEAST:
             return False
         try:
             trial = self.vector(1)
         except Exception:  # an argument for single environments only, or a missing package
-            if alone:
-                raise
             return False
         fits = (trial.single_observation_space, trial.single_action_space) == self._spaces
         mode = trial.metadata.get("autoreset_mode")
         actor.opened.remove(trial)
         trial.close()
-        if fits and mode == gymnasium.vector.AutoresetMode.NEXT_STEP:
-            return True
-        if alone:
-            raise ValueError(f"the vector environment resets by {mode}, NEXT_STEP is needed, and the id has no single environment")
-        return False
+        return fits and mode == gymnasium.vector.AutoresetMode.NEXT_STEP
 
     def pack(self, ring, lane, singles):
         """The packer of a lane: _farm.Group."""

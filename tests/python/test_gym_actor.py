@@ -108,6 +108,7 @@ for name, group, options in (
 ):
     gymnasium.register(id=f"Probe/{name}-v0", entry_point=Probe, vector_entry_point=group, **options)
 gymnasium.register(id="Probe/OnlySameStep-v0", vector_entry_point=Group, kwargs={"mode": AutoresetMode.SAME_STEP})
+gymnasium.register(id="Probe/AlwaysTen-v0", vector_entry_point=lambda num_envs, **kwargs: Group(10))
 
 
 class Lane(lanes.Lane):
@@ -546,7 +547,12 @@ class VectorEnvironments(unittest.TestCase):
 
     def test_one_with_other_resets_and_no_single_environment_is_refused(self):
         with self.assertRaisesRegex(ValueError, "NEXT_STEP is needed"):
-            Lane("Probe/OnlySameStep-v0")
+            gym_actor.Maker("Probe/OnlySameStep-v0", {}, "count")  # before a lane is made
+
+    def test_one_of_a_fixed_width_names_what_fits_it(self):
+        with self.assertRaisesRegex(BrokenContract, "--envs-per-actor 10"):
+            Lane("Probe/AlwaysTen-v0")
+        Lane("Probe/AlwaysTen-v0", width=10).step()
 
 
 class BadValues(unittest.TestCase):
