@@ -3,12 +3,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <limits.h>
+#include <pwd.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 enum farm_status farm_file_fail(const char *path, struct farm_error *err) {
@@ -105,6 +108,39 @@ char *farm_file_choice(char *line) {
     char *open = strchr(line, '[');
     if (open) open[strcspn(open, "]")] = 0;
     return open ? open + 1 : NULL;
+}
+
+// As Debian's OpenSSH judges it. A list of access rights may name further users, whatever the mode shows of it.
+static bool is_private_group(int fd, const struct stat *info) {
+    char link[32];
+    const struct group *group = getgrgid(info->st_gid);
+    const struct passwd *user = getpwuid(info->st_uid);
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    if (getxattr(link, "system.posix_acl_access", NULL, 0) > 0) return false;
+    if (!group || !user) return !group && info->st_gid == info->st_uid && info->st_gid == getegid(); // no such names
+    if (strcmp(group->gr_name, user->pw_name) != 0) return false;
+    for (char **member = group->gr_mem; *member; member++)
+        if (strcmp(*member, user->pw_name) != 0) return false;
+    return true;
+}
+
+enum farm_status farm_file_check_own(int fd, const char *path, struct farm_error *err) {
+    struct stat info;
+    if (fstat(fd, &info)) return farm_file_fail(path, err);
+    const bool folder = S_ISDIR(info.st_mode);
+    const char *kind = folder ? "folder" : "file";
+    if (info.st_uid != geteuid()) {
+        const struct passwd *owner = getpwuid(info.st_uid);
+        return farm_fail(err, FARM_E_PERMISSION,
+                         "%s belongs to another user (%s, uid %ju; this is uid %ju), who can change it: name another "
+                         "%s, or copy it with cp -r",
+                         path, owner ? owner->pw_name : "without a name", (uintmax_t)info.st_uid, (uintmax_t)geteuid(),
+                         kind);
+    }
+    const bool group = info.st_mode & S_IWGRP && !is_private_group(fd, &info), all = info.st_mode & S_IWOTH;
+    if (!group && !all) return FARM_OK;
+    return farm_fail(err, FARM_E_PERMISSION, "%s is writable by %s (mode %04o): run chmod go-w %s, or name another %s",
+                     path, all ? "every user" : "its group", info.st_mode & 07777, path, kind);
 }
 
 static int write_all(int fd, const char *data, size_t bytes) {

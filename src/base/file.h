@@ -37,6 +37,10 @@ enum farm_status farm_file_replace(const char *path, const void *data, size_t by
 // removes it. FARM_E_USAGE: something is there that is no regular file.
 enum farm_status farm_file_try_replace(const char *path, struct farm_error *err);
 
+// Whether only this user can change what `fd` names, a file or a folder (O_PATH suffices). FARM_E_PERMISSION: another
+// user owns it, or others can write it; the user's private group (it has the user's name, and no other member) may.
+enum farm_status farm_file_check_own(int fd, const char *path, struct farm_error *err);
+
 // fsync. Returns 0 if it is done or the file system cannot (EINVAL, EOPNOTSUPP, ENOSYS), else -1 with errno.
 int farm_file_sync(int fd);
 

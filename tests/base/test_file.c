@@ -1,5 +1,8 @@
-// The kernel's small files, on a recorded machine.
+// The kernel's small files, on a recorded machine; and who can change a file.
 #include <criterion/criterion.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "../support/recorded.h"
 #include "base/file.h"
@@ -37,4 +40,37 @@ Test(base, null_and_slash_are_the_running_system) {
     cr_assert_str_eq(farm_file_root(NULL), "");
     cr_assert_str_eq(farm_file_root("/"), "");
     cr_assert_str_eq(farm_file_root("/recorded"), "/recorded");
+}
+
+// Numbers without names: in containers a user often has none.
+enum { STRANGER = 54321 };
+
+Test(base, what_others_can_change_is_not_ours) {
+    static const struct {
+        mode_t mode;
+        uid_t owner;
+        gid_t group;
+        const char *refusal; // NULL: ours
+    } cases[] = {{0755, 0, 0, NULL},
+                 {0700, 0, 0, NULL},
+                 {0775, 0, 0, NULL}, // root's private group
+                 {0755, 0, STRANGER, NULL},
+                 {0775, 0, STRANGER, "writable by its group (mode 0775): run chmod go-w "},
+                 {0777, 0, 0, "writable by every user (mode 0777)"},
+                 {01777, 0, 0, "writable by every user (mode 1777)"},
+                 {0755, STRANGER, 0, "belongs to another user (without a name, uid 54321; this is uid 0)"}};
+    char path[300];
+    struct farm_error err;
+    if (geteuid() != 0) cr_skip_test("only root can give files away");
+    record("mine/file", "");
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        snprintf(path, sizeof path, "%s/mine%s", root, i % 2 ? "/file" : "");
+        cr_assert_eq(chown(path, cases[i / 2].owner, cases[i / 2].group), 0);
+        cr_assert_eq(chmod(path, cases[i / 2].mode), 0);
+        const int fd = open(path, O_PATH | O_CLOEXEC);
+        const enum farm_status status = farm_file_check_own(fd, path, &err);
+        close(fd);
+        cr_assert_eq(status, cases[i / 2].refusal ? FARM_E_PERMISSION : FARM_OK, "%s, case %zu", path, i / 2);
+        cr_assert(!cases[i / 2].refusal || strstr(err.message, cases[i / 2].refusal), "%s", err.message);
+    }
 }
