@@ -28,9 +28,16 @@ TEST_JOBS ?= 3
 export PYTHON BUILD CC
 
 WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter
+# Of everything that is compiled and linked. Sanitizers find more than fortified calls do, and without optimisation these
+# do not exist. A level that the caller chose stays.
+FORTIFY  := $(if $(SANITIZE)$(COVERAGE),-U_FORTIFY_SOURCE,$(if $(findstring _FORTIFY_SOURCE,$(CPPFLAGS) $(CFLAGS)),,-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2))
+HARDEN   := -fstack-protector-strong $(FORTIFY)
+HARDEN_LINK := -Wl,-z,relro,-z,now,-z,noexecstack
+# Files without stack protector, as patterns: src/kernels/%.
+UNPROTECTED :=
 CPPFLAGS += -D_GNU_SOURCE -Iinclude -Isrc -I. -I$(BUILD)/gen
-CFLAGS   += -std=c17 -O2 -g $(WARNINGS) -fno-math-errno -ffp-contract=off -fPIC
-LDFLAGS  += -Wl,--as-needed
+CFLAGS   += -std=c17 -O2 -g $(WARNINGS) -fno-math-errno -ffp-contract=off -fPIC $(HARDEN)
+LDFLAGS  += -Wl,--as-needed $(HARDEN_LINK)
 ifneq ($(SANITIZE),)
 # gcc's flow warnings are wrong about instrumented code; TSan does not see fences (which order only sleeping).
 CFLAGS   += -Wno-unknown-warning-option -Wno-tsan -Wno-format-truncation -Wno-maybe-uninitialized -Wno-stringop-overflow -Wno-array-bounds
@@ -49,7 +56,7 @@ TEST_CPPFLAGS := $(if $(TSAN),-Itests/support/criterion_minimal)
 
 SIMD_avx2   := -mavx2 -mfma
 SIMD_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512vnni -mavx512dq -mavx2 -mfma
-simd_flags   = $(if $(filter %_avx2.c,$1),$(SIMD_avx2))$(if $(filter %_avx512.c,$1),$(SIMD_avx512))$(if $(filter src/kernels/cpu/lstm% src/kernels/cpu/maxpool%,$1), $(LOOPS)$(if $(filter %_avx512.c,$1), -mprefer-vector-width=512))$(if $(filter src/kernels/cpu/winograd%,$1), $(FUSED))
+file_flags   = $(if $(filter $(UNPROTECTED),$1),-fno-stack-protector )$(if $(filter %_avx2.c,$1),$(SIMD_avx2))$(if $(filter %_avx512.c,$1),$(SIMD_avx512))$(if $(filter src/kernels/cpu/lstm% src/kernels/cpu/maxpool%,$1), $(LOOPS)$(if $(filter %_avx512.c,$1), -mprefer-vector-width=512))$(if $(filter src/kernels/cpu/winograd%,$1), $(FUSED))
 # Plain loops that the compiler turns into vectors.
 LOOPS := -O3
 # Sums of products in one rounding, if the CPU has that.
@@ -125,7 +132,7 @@ compile-commands: $(BUILD)/gen/farm_build.h ## build/compile_commands.json, for 
 	$(file >$(BUILD)/compile_commands.json,[)$(foreach f,$(COMPILED),$(file >>$(BUILD)/compile_commands.json,$(call compile_command,$f)$(comma)))
 	@echo '$(call compile_command,src/base/log.c)]' >>$(BUILD)/compile_commands.json
 COMPILED = $(SOURCES) $(TOOL_SOURCES) $(patsubst $(BUILD)/%,%.c,$(filter-out $(CUDA_TESTS),$(C_TESTS))) $(wildcard bench/*.c)
-compile_command = {"directory": "$(CURDIR)", "file": "$1", "command": "$(CC) $(CPPFLAGS) $(CFLAGS) $(call simd_flags,$1) -c $1"}
+compile_command = {"directory": "$(CURDIR)", "file": "$1", "command": "$(CC) $(CPPFLAGS) $(CFLAGS) $(call file_flags,$1) -c $1"}
 
 install: ## builds farm and installs it in PREFIX: native, ale/* and gym/* environments, library, man pages, completion
 	@tools/build/deps.sh build python
@@ -161,8 +168,8 @@ $(BUILD)/python.mk: tools/build/venv.sh $(wildcard $(BUILD)/venv/stamp)
 # Objects depend on this file, which changes only when compiler or flags do.
 $(BUILD)/flags: force
 	@mkdir -p $(@D)
-	@printf '%s\n' '$(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_avx2) $(SIMD_avx512) $(LOOPS) $(FUSED) $(LDFLAGS)' | cmp -s - $@ || \
-		printf '%s\n' '$(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_avx2) $(SIMD_avx512) $(LOOPS) $(FUSED) $(LDFLAGS)' >$@
+	@printf '%s\n' '$(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_avx2) $(SIMD_avx512) $(LOOPS) $(FUSED) $(UNPROTECTED) $(LDFLAGS)' | cmp -s - $@ || \
+		printf '%s\n' '$(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_avx2) $(SIMD_avx512) $(LOOPS) $(FUSED) $(UNPROTECTED) $(LDFLAGS)' >$@
 # What a program can say of its origin: #include "farm_build.h".
 $(BUILD)/gen/farm_build.h: force
 	@tools/build/version.sh $@ "$(PREFIX)"

@@ -4,7 +4,8 @@ CUDA_ARCHES  := 80 90 100 120
 CUDA_NEWEST  := $(lastword $(CUDA_ARCHES))
 CUDA_SOURCES := $(if $(SANITIZE),,$(wildcard src/*/cuda/*.cu))
 CUDA_OBJECTS := $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(CUDA_SOURCES))
-NVCC_FLAGS   := -std=c++17 -O3 -lineinfo -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra -Iinclude -Isrc -I. -I$(BUILD)/gen
+NVCC_FLAGS   := -std=c++17 -O3 -lineinfo -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra,$(subst $( ) ,$(comma),$(strip $(HARDEN))) -Iinclude -Isrc -I. -I$(BUILD)/gen
+CUDA_LINK    := $(subst -Wl$(comma),-Xlinker ,$(HARDEN_LINK))
 CUDA_CODE    := $(foreach a,$(CUDA_ARCHES),-gencode arch=compute_$a,code=sm_$a) \
                 -gencode arch=compute_$(CUDA_NEWEST),code=compute_$(CUDA_NEWEST)
 # tests/gpu: mostly host code over the kernels' objects, linked so that a machine needs the driver and nothing else of CUDA's.
@@ -25,7 +26,7 @@ $(CUDA_OBJECTS) $(GPU_OBJECTS) $(BUILD)/obj/tests/gpu/litmus.cu.o: $(BUILD)/obj/
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 $(BUILD)/libfarm_cuda.so: $(CUDA_OBJECTS) $(CUDA_C_OBJECTS) $(LIBFARM) $(CUDA_MAP)
 	$(call say,LINK,$@)
-	$(Q)$(NVCC) -shared -nodlink -cudart static -Xcompiler -static-libgcc,-static-libstdc++ \
+	$(Q)$(NVCC) -shared $(CUDA_LINK) -nodlink -cudart static -Xcompiler -static-libgcc,-static-libstdc++ \
 		-Xlinker --exclude-libs,ALL,--version-script=$(CUDA_MAP),-z,defs $(filter %.o,$^) $(LIBFARM) -o $@
 GPU_EXECUTOR := $(filter $(addprefix $(BUILD)/obj/src/,algo/% kernels/% nn/%),$(CUDA_OBJECTS) $(CUDA_C_OBJECTS))
 $(BUILD)/gpu/test_kernels: $(GPU_OBJECTS)
@@ -37,7 +38,7 @@ $(BUILD)/gpu/test_executor: private GPU_LIBS := -Xlinker --as-needed $(FARM_LIBS
 $(addprefix $(BUILD)/gpu/,test_kernels test_executor litmus): $(GPU_EXECUTOR) $(LIBFARM)
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
-	$(Q)$(NVCC) -nodlink -cudart static $(or $(GPU_LIBS),-Xcompiler -static-libgcc$(comma)-static-libstdc++) $(filter %.o,$^) $(LIBFARM) $(GPU_LIBS) -o $@
+	$(Q)$(NVCC) $(CUDA_LINK) -nodlink -cudart static $(or $(GPU_LIBS),-Xcompiler -static-libgcc$(comma)-static-libstdc++) $(filter %.o,$^) $(LIBFARM) $(GPU_LIBS) -o $@
 $(BUILD)/gpu/round_trip $(BUILD)/gpu/update: $(BUILD)/gpu/%: $(BUILD)/obj/bench/gpu/%.o $(LIBFARM)
 	$(call say,LINK,$@)
 	$(call link)

@@ -51,7 +51,7 @@ static int become_eval(void *context, struct farm_error *err) {
     const struct farm_run_evaluation *evaluation = context;
     char program[PATH_MAX];
     const ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-    (void)nice(NICE); // raising it cannot fail
+    (void)!nice(NICE); // raising it cannot fail
     if (dup2(evaluation->document_fd, STDOUT_FILENO) < 0 || length < 0)
         return (int)farm_fail_errno(err, FARM_E_IO, "cannot start");
     program[length] = 0;

@@ -25,6 +25,17 @@ grep -q 'cannot start farm: No such file or directory (FARM_PROGRAM' log || fail
 grep -q "process $$ has no lanes" log || fail "unclear error: $(cat log)"
 rm -rf runs
 
+# What is built here is hardened: addresses are bound at the start and then read-only, no stack is executable, and stack
+# and buffers are checked.
+for file in "$farm" "$build"/bench/ring "$prefix"/lib/farm/{libfarm_cuda.so,envs/*.so,python/actorfarm/_farm.*.so}; do
+    [ -f "$file" ] || continue
+    headers=$(readelf -Wlds "$file")
+    grep -q '(FLAGS_1).* NOW' <<<"$headers" || fail "$file: names are bound late"
+    grep -q GNU_RELRO <<<"$headers" || fail "$file: no RELRO"
+    grep -q 'GNU_STACK.* RW  ' <<<"$headers" || fail "$file: executable stack"
+    grep -q __stack_chk_fail <<<"$headers" || fail "$file: no stack protector"
+    grep -q '_chk@' <<<"$headers" || fail "$file: no fortified call"
+done
 
 # Everything that --help lists is in the manual and is completed.
 flags=$("$farm" train --help | sed -n 's/^  \(--[a-z0-9.-]*\).*/\1/p')
