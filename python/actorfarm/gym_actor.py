@@ -49,6 +49,9 @@ GL_REMEDY = "MuJoCo draws with MUJOCO_GL=egl (Debian: libegl1 libgl1-mesa-dri) o
 NEEDS = {"box2d": ("Box2D", "pygame"), "mujoco": ("mujoco",), "phys2d": ("jax",), "tabular": ("jax",)}
 
 
+TEXTS = ("obs_keep", "obs_drop", "wrap")  # recipe keys, which are not evaluated
+
+
 def literal(text):
     """The value of a Python literal; other text as it is."""
     words = {"true": True, "false": False, "none": None, "null": None}
@@ -322,7 +325,7 @@ class Gym:
     @staticmethod
     def prepare(name, pairs, bad_values):
         gymnasium.logger.min_level = gymnasium.logger.ERROR
-        options = {key: literal(text) for key, _, text in (pair.partition("=") for pair in pairs)}
+        options = {key: text if key in TEXTS else literal(text) for key, _, text in (pair.partition("=") for pair in pairs)}
         package, _, id = name.rpartition(":")
         try:
             if package:

@@ -8,6 +8,9 @@
 // Whether the name belongs to a family in Python, known or not.
 bool farm_env_is_python(const char *name);
 
+// Whether farm_env_find of this name would install packages (farm_env_setup).
+bool farm_env_would_install(const char *name);
+
 // Finds env->name, a name of such a family, with its options. Errors as in farm_env_find.
 enum farm_status farm_env_find_python(struct farm_env *env, struct farm_error *err);
 

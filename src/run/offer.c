@@ -1,30 +1,77 @@
 // See offer.h.
 #include "run/offer.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/cli.h"
+#include "envs/python.h"
 #include "envs/registry.h"
 
 enum { STEPS = 4 }; // CENTRAL: one in flight, the others until the learner's `consumed` returns
 
+// ---- a peer's words ----
+
+#define DIGITS "0123456789"
+#define WORD   DIGITS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-"
+
+static bool consists_of(const char *text, const char *characters) {
+    return text[0] && text[0] != '-' && !text[strspn(text, characters)];
+}
+
+// What Python reads as a number and C does not: 0b1, 1_000, 2j.
+static bool is_number_of_python(const char *text) {
+    return strchr(DIGITS, text[0]) && (strpbrk(text, "_jJ") || (text[0] == '0' && strpbrk(text, "bBoO")));
+}
+
+// Whether a peer may set an option to this: a finite number, true, false, or a word. A word with a point, or one that
+// exists here, is a file's name.
+static bool is_data(const char *value) {
+    bool unused;
+    char *end;
+    const double number = strtod(value, &end);
+    if (end != value && !*end) return isfinite(number) && consists_of(value + (*value == '-'), DIGITS "+-.eE");
+    return farm_parse_bool(value, &unused) ||
+           (consists_of(value, WORD) && !is_number_of_python(value) && access(value, F_OK) != 0);
+}
+
+// A copy for messages, without bytes that a terminal interprets or that JSON must not hold.
+struct shown {
+    char text[200];
+};
+static struct shown show(const char *text) {
+    struct shown shown;
+    snprintf(shown.text, sizeof shown.text, "%s", text);
+    for (char *c = shown.text; *c; c++)
+        if (*c < ' ' || *c > '~') *c = '?';
+    return shown;
+}
+
 // ---- the recipe ----
 
-// Environments whose code is a file or a Python module, which this machine must name.
-static bool names_code(const char *env) {
-    return farm_env_names_file(env) || strncmp(env, "gym/", 4) == 0;
+// Why this machine must name the environment itself; NULL: a peer may. Files and Python modules are code.
+static const char *why_not(const char *env) {
+    const size_t family = strspn(env, WORD);
+    if (farm_env_names_file(env) || strncmp(env, "gym/", 4) == 0) return "whose code a peer must not choose:";
+    if (env[0] == '-' || !family || env[family] != '/' || !consists_of(env + family + 1, WORD))
+        return "not a name FAMILY/NAME of letters, digits, _ and -:";
+    return farm_env_would_install(env) ? "whose packages are not installed here, and a peer must not choose what is "
+                                         "downloaded: `farm setup` installs them, or"
+                                       : NULL;
 }
 
 static enum farm_status check_name(const char *offered, const struct farm_recipe *recipe, struct farm_error *err) {
     const bool here = farm_recipe_set_by(recipe, "env", FARM_LAYER_FLAG);
-    if (!here && !names_code(offered)) return FARM_OK;
-    if (!here)
-        return farm_fail(err, FARM_E_USAGE,
-                         "the learner plays %s, whose code a peer must not choose: name this machine's by --env",
-                         offered);
-    if (farm_env_names_file(offered) ? farm_env_names_file(recipe->env) : strcmp(offered, recipe->env) == 0)
+    const char *why = here ? NULL : why_not(offered);
+    if (why)
+        return farm_fail(err, FARM_E_USAGE, "the learner plays %s, %s name this machine's by --env", show(offered).text,
+                         why);
+    if (!here || (farm_env_names_file(offered) ? farm_env_names_file(recipe->env) : !strcmp(offered, recipe->env)))
         return FARM_OK;
-    return farm_fail(err, FARM_E_USAGE, "the learner plays %s, but --env here is %s", offered, recipe->env);
+    return farm_fail(err, FARM_E_USAGE, "the learner plays %s, but --env here is %s", show(offered).text, recipe->env);
 }
 
 static bool is_set_here(const struct farm_recipe *recipe, const char *option) {
@@ -33,22 +80,29 @@ static bool is_set_here(const struct farm_recipe *recipe, const char *option) {
     return false;
 }
 
-// An option that names a file (a library, a model) is valid on the learner's machine only.
+// An option of the environment, or a recipe's key that travels as one: patterns of names, which are compared only.
+// Whatever could be a file, a library or an expression is valid on the learner's machine only.
 static enum farm_status set_option(const char *key, const char *value, struct farm_recipe *recipe,
                                    struct farm_error *err) {
     char name[64];
-    for (size_t i = 0; i < FARM_ENV_KEYS; i++)
-        if (strcmp(key, farm_env_key(recipe, i).key) == 0 && strcmp(key, "wrap") != 0)
-            return farm_recipe_set(recipe, FARM_LAYER_FILE, key, value, err);
+    bool own = false, good;
+    for (size_t i = 0; i < FARM_ENV_KEYS; i++) own |= strcmp(key, farm_env_key(recipe, i).key) == 0;
     if (strcmp(key, "wrap") == 0) return FARM_OK; // check_wrap
-    if (is_set_here(recipe, key)) return FARM_OK;
-    if (strcmp(key, "lib") == 0 || strchr(value, '/'))
+    if (!consists_of(key, WORD ".") || strchr(DIGITS ".", key[0]) || strlen(key) >= sizeof recipe->options[0].key)
         return farm_fail(err, FARM_E_USAGE,
-                         "the learner's option env.%.47s is a file (%.200s), which a peer must not choose: name this "
-                         "machine's by --env.%.47s",
-                         key, value, key);
-    snprintf(name, sizeof name, "env.%.58s", key);
-    return farm_recipe_set(recipe, FARM_LAYER_FILE, name, value, err);
+                         "the learner's option env.%s: a key has less than %zu letters, digits, _, - and ., a letter "
+                         "first",
+                         show(key).text, sizeof recipe->options[0].key);
+    snprintf(name, sizeof name, "%s%s", own ? "" : "env.", key);
+    if (own ? farm_recipe_set_by(recipe, key, FARM_LAYER_FLAG) : is_set_here(recipe, key)) return FARM_OK;
+    good = own ? consists_of(value, WORD ".*?, ") && !strstr(value, "..") : strcmp(key, "lib") != 0 && is_data(value);
+    if (good) return farm_recipe_set(recipe, FARM_LAYER_FILE, name, value, err);
+    return farm_fail(err, FARM_E_USAGE,
+                     "the learner's option %s is '%s', and a peer may send %s: name this machine's by --%s", name,
+                     show(value).text,
+                     own ? "letters, digits and _-.*?, only"
+                         : "numbers, true, false and words of letters, digits, _ and - only, no file's name",
+                     name);
 }
 
 // Wrappers are code: this machine names them itself, the same as the learner's.
@@ -59,12 +113,28 @@ static enum farm_status check_wrap(const struct farm_wire_offer *offer, const st
         if (strcmp(offer->options[i][0], "wrap") == 0) there = offer->options[i][1];
     if (strcmp(there, recipe->wrap) == 0) return FARM_OK;
     if (strcmp(recipe->wrap, "none") != 0)
-        return farm_fail(err, FARM_E_USAGE, "the learner's wrap is %.300s, but --wrap here is %.300s", there,
+        return farm_fail(err, FARM_E_USAGE, "the learner's wrap is %s, but --wrap here is %.300s", show(there).text,
                          recipe->wrap);
-    return farm_fail(err, FARM_E_USAGE,
-                     "the learner wraps its environments by %.300s, code that a peer must not choose: name this "
-                     "machine's by --wrap '%.300s'",
-                     there, there);
+    return farm_fail(
+        err, FARM_E_USAGE,
+        "the learner wraps its environments by %s, code that a peer must not choose: name this machine's by "
+        "--wrap '%s'",
+        show(there).text, show(there).text);
+}
+
+// Sets what is the learner's, within the ranges of this machine's own recipes.
+static enum farm_status set_shape(const struct farm_wire_offer *offer, struct farm_recipe *recipe,
+                                  struct farm_error *err) {
+    const uint64_t lanes = offer->spec.lanes,
+                   values[] = {lanes, lanes * offer->spec.width, farm_run_offer_steps(offer)};
+    static const char *const keys[] = {"lanes", "envs_per_actor", "ring_steps"};
+    enum farm_status status = FARM_OK;
+    for (size_t i = 0; i < 3 && !status; i++) {
+        char text[24];
+        snprintf(text, sizeof text, "%llu", (unsigned long long)values[i]);
+        status = farm_recipe_set(recipe, FARM_LAYER_FILE, keys[i], text, err);
+    }
+    return status ? farm_fail_in(err, FARM_E_USAGE, "the learner's actors") : FARM_OK;
 }
 
 enum farm_status farm_run_offer_apply(const struct farm_wire_offer *offer, struct farm_recipe *recipe,
@@ -75,16 +145,14 @@ enum farm_status farm_run_offer_apply(const struct farm_wire_offer *offer, struc
                          "the learner expects actors that run the policy themselves; farm bridge has none");
     enum farm_status status = check_name(offer->env, recipe, err);
     if (!status) status = check_wrap(offer, recipe, err);
+    if (!status) status = set_shape(offer, recipe, err);
     if (!status) status = farm_recipe_set(recipe, FARM_LAYER_FILE, "env", offer->env, err);
-    if (!status) status = farm_recipe_set(recipe, FARM_LAYER_FILE, "bad_values", offer->bad_values, err);
+    if (!status) status = farm_recipe_set(recipe, FARM_LAYER_FILE, "bad_values", show(offer->bad_values).text, err);
     for (uint32_t i = 0; i < offer->option_count && !status; i++)
         status = set_option(offer->options[i][0], offer->options[i][1], recipe, err);
     if (!status) status = farm_recipe_settle(recipe, err);
     if (status) return status == FARM_E_NOT_FOUND ? FARM_E_USAGE : status;
     recipe->seed = (int64_t)offer->seed;
-    recipe->lanes = spec->lanes;
-    recipe->envs_per_actor = (int64_t)spec->lanes * spec->width;
-    recipe->ring_steps = farm_run_offer_steps(offer);
     recipe->frames = 0;
     recipe->seconds = 0;
     return FARM_OK;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "algo/registry.h"
 #include "envs/registry.h"
@@ -125,6 +126,116 @@ Test(offer, accepts_no_file_from_the_learners_options) {
     set_flag("env.model", "/here/model.xml");
     expect_applied();
     cr_expect_str_eq(find_option("model"), "/here/model.xml");
+}
+
+// Each is an expression, a file's name, or a number that not every reader reads the same way. "passwd" exists in /etc.
+static const char *const no_data[] = {
+    "'\\x2fetc\\x2fshadow'",
+    "b'..'",
+    "__import__('os')",
+    "(1, 2)",
+    "[1]",
+    "{}",
+    "0.8,1.0",
+    "a b",
+    "",
+    "model.xml",
+    "./model",
+    "..",
+    ".",
+    "~root",
+    "/etc/shadow",
+    "%2fetc",
+    "a%b",
+    "$HOME",
+    "-rf",
+    "-",
+    "--list",
+    "1e999",
+    "-1e999",
+    "0x10",
+    "0b1",
+    "1_000",
+    "2j",
+    "1-2J",
+    "\303\251",
+    "\377",
+    "a\nb",
+    "\x1b[31m",
+    "passwd",
+};
+static const char *const data[] = {
+    "3",  "-3",   "0.5",   "1e-3", "1e+30",    ".5",        "true", "False",
+    "no", "none", "human", "8x8",  "NextStep", "ms_pacman", "a-b",
+};
+
+Test(offer, takes_only_numbers_and_words_from_the_learners_options) {
+    char many[1001] = "";
+    cr_assert_eq(chdir("/etc"), 0);
+    offer_option("key", "");
+    for (size_t i = 0; i < sizeof no_data / sizeof *no_data; i++) {
+        snprintf(offer->options[0][1], FARM_WIRE_OPTION_BYTES, "%s", no_data[i]);
+        expect_refused(FARM_E_USAGE, "the learner's option env.key is '");
+        cr_expect(strstr(error.message, "--env.key"), "%s", error.message);
+        for (const char *c = error.message; *c; c++) cr_expect(*c >= ' ' && *c <= '~', "%s", no_data[i]);
+    }
+    memset(many, '9', sizeof many - 1);
+    snprintf(offer->options[0][1], FARM_WIRE_OPTION_BYTES, "%s", many);
+    expect_refused(FARM_E_USAGE, "env.key is '999");
+    cr_expect_eq(recipe.option_count, 0);
+    for (size_t i = 0; i < sizeof data / sizeof *data; i++) {
+        snprintf(offer->options[0][1], FARM_WIRE_OPTION_BYTES, "%s", data[i]);
+        expect_applied();
+        cr_expect_str_eq(find_option("key"), data[i]);
+    }
+    set_flag("env.key", "/here/model.xml"); // wins over any
+    snprintf(offer->options[0][1], FARM_WIRE_OPTION_BYTES, "%s", no_data[0]);
+    expect_applied();
+    cr_expect_str_eq(find_option("key"), "/here/model.xml");
+}
+
+Test(offer, checks_the_keys_of_the_learners_options) {
+    static const char *const keys[] = {"", "a b", "a=b", "a/b", "..", "-a", "0", "a\x1b", "\303\251"};
+    offer_option("", "1");
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        snprintf(offer->options[0][0], FARM_WIRE_OPTION_BYTES, "%s", keys[i]);
+        expect_refused(FARM_E_USAGE, "a key has");
+    }
+    snprintf(offer->options[0][0], FARM_WIRE_OPTION_BYTES, "obs_keep");
+    snprintf(offer->options[0][1], FARM_WIRE_OPTION_BYTES, "'\\x2f'");
+    expect_refused(FARM_E_USAGE, "the learner's option obs_keep is ''\\x2f''");
+    set_flag("obs_keep", "here");
+    expect_applied();
+    cr_expect_str_eq(recipe.obs_keep, "here");
+}
+
+Test(offer, an_offered_name_is_no_path_and_no_option) {
+    static const char *const names[] = {"ale/../../x",  "ale/",          "/x",     "native",
+                                        "native/..",    "ale/--list",    "../x/y", "a/b/c",
+                                        "mujoco/x.xml", "native/catch ", "\377/a", "ale/Pong:x"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        offer_env(names[i]);
+        expect_refused(FARM_E_USAGE, "not a name FAMILY/NAME");
+    }
+}
+
+// This test's program is not in a build folder's place, so that it counts as an installed copy.
+Test(offer, installs_no_packages_on_a_learners_word) {
+    unsetenv("FARM_PYTHON");
+    unsetenv("XDG_DATA_HOME");
+    setenv("HOME", "/nonexistent", 1);
+    offer_env("ale/Pong");
+    expect_refused(FARM_E_USAGE, "the learner plays ale/Pong, whose packages are not installed here");
+    set_flag("env", "ale/Pong");
+    expect_applied();
+}
+
+Test(offer, bounds_the_shape_of_actors) {
+    offer->spec.width = FARM_WIDTH_MAX;
+    expect_refused(FARM_E_USAGE, "envs_per_actor: 131072 is outside");
+    offer->spec.width = 8;
+    offer->spec.answer[FARM_ANSWER_VALUE].every = 1 << 24;
+    expect_refused(FARM_E_USAGE, "ring_steps: 16777216 is outside");
 }
 
 Test(offer, wrappers_are_code_that_each_machine_names_itself) {
