@@ -5,7 +5,6 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/utsname.h>
 #include <time.h>
 
@@ -283,18 +282,12 @@ static enum farm_status print_report(const struct options *options, FILE *out, c
     return status;
 }
 
-// A device or a link is opened. A file is replaced when the report is complete.
-static bool is_opened(const char *path) {
-    struct stat info;
-    return lstat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
-}
-
 static enum farm_status write_report(const struct options *options, const json_t *report, const char *drawing,
                                      struct farm_error *err) {
     char *text = NULL;
     size_t bytes;
     if (!options->out) return print_report(options, stdout, report, drawing, err);
-    const bool opened = is_opened(options->out);
+    const bool opened = farm_file_is_stream(options->out);
     FILE *out = opened ? fopen(options->out, "we") : open_memstream(&text, &bytes);
     if (!out) return opened ? farm_file_fail(options->out, err) : farm_fail_errno(err, FARM_E_LIMIT, "farm report");
     enum farm_status status = print_report(options, out, report, drawing, err);
@@ -310,7 +303,7 @@ static enum farm_status run_report(const struct options *options, struct farm_er
     char *picture = NULL;
     size_t picture_bytes;
     enum farm_status status = FARM_OK;
-    if (options->out && !is_opened(options->out)) status = farm_file_try_replace(options->out, err);
+    if (options->out && !farm_file_is_stream(options->out)) status = farm_file_try_replace(options->out, err);
     if (status) return status; // what cannot be written is not measured
     FILE *drawing = open_memstream(&picture, &picture_bytes);
     if (!drawing) return farm_fail_errno(err, FARM_E_LIMIT, "farm report");

@@ -102,8 +102,8 @@ static enum farm_status save_recipe(const struct training *training, struct farm
     size_t bytes;
     char *text = farm_recipe_format(&training->run.plan.recipe, &bytes);
     if (!text) return farm_fail(err, FARM_E_LIMIT, "no memory for the recipe");
-    enum farm_status status =
-        farm_file_replace(farm_run_dir_file(training->folder.path, "recipe.yaml", path, sizeof path), text, bytes, err);
+    farm_run_dir_file(training->folder.path, "recipe.yaml", path, sizeof path);
+    enum farm_status status = farm_file_replace_own(path, text, bytes, true, err);
     free(text);
     return status;
 }

@@ -124,12 +124,29 @@ static bool is_private_group(int fd, const struct stat *info) {
     return true;
 }
 
-enum farm_status farm_file_check_own(int fd, const char *path, struct farm_error *err) {
+// Whether files that this process makes in the folder get its owner, as a mount option or a server may have it.
+static bool makes_owner(int folder, uid_t owner) {
+    char name[40];
+    struct stat made;
+    snprintf(name, sizeof name, ".farm-owner.%ld", (long)getpid());
+    const int fd = openat(folder, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0) return false;
+    const bool equal = !fstat(fd, &made) && made.st_uid == owner;
+    close(fd);
+    unlinkat(folder, name, 0);
+    return equal;
+}
+
+// writer: of files in this folder.
+static enum farm_status check_own(int fd, const char *path, bool writer, struct farm_error *err) {
     struct stat info;
     if (fstat(fd, &info)) return farm_file_fail(path, err);
-    const bool folder = S_ISDIR(info.st_mode);
-    const char *kind = folder ? "folder" : "file";
-    if (info.st_uid != geteuid()) {
+    const char *kind = S_ISDIR(info.st_mode) ? "folder" : "file";
+    const bool all = info.st_mode & S_IWOTH, group = info.st_mode & S_IWGRP && !is_private_group(fd, &info);
+    if (all && info.st_mode & S_ISVTX && S_ISDIR(info.st_mode))
+        return farm_fail(err, FARM_E_PERMISSION, "%s is for every user's files (mode %04o): name a folder in it", path,
+                         info.st_mode & 07777);
+    if (info.st_uid != geteuid() && !(writer && !all && !group && makes_owner(fd, info.st_uid))) {
         const struct passwd *owner = getpwuid(info.st_uid);
         return farm_fail(err, FARM_E_PERMISSION,
                          "%s belongs to another user (%s, uid %ju; this is uid %ju), who can change it: name another "
@@ -137,10 +154,68 @@ enum farm_status farm_file_check_own(int fd, const char *path, struct farm_error
                          path, owner ? owner->pw_name : "without a name", (uintmax_t)info.st_uid, (uintmax_t)geteuid(),
                          kind);
     }
-    const bool group = info.st_mode & S_IWGRP && !is_private_group(fd, &info), all = info.st_mode & S_IWOTH;
     if (!group && !all) return FARM_OK;
     return farm_fail(err, FARM_E_PERMISSION, "%s is writable by %s (mode %04o): run chmod go-w %s, or name another %s",
                      path, all ? "every user" : "its group", info.st_mode & 07777, path, kind);
+}
+
+enum farm_status farm_file_check_own(int fd, const char *path, struct farm_error *err) {
+    return check_own(fd, path, false, err);
+}
+
+enum farm_status farm_folder_check_own(const char *path, bool follow, struct farm_error *err) {
+    const int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC | (follow ? 0 : O_NOFOLLOW));
+    if (fd < 0 && errno == ENOTDIR) return farm_fail(err, FARM_E_PERMISSION, "%s is a link, or no folder", path);
+    if (fd < 0) return farm_file_fail(path, err);
+    const enum farm_status status = check_own(fd, path, true, err);
+    close(fd);
+    return status;
+}
+
+// Opens the folder of `path`; *name is the file's in it.
+static enum farm_status open_folder(const char *path, bool own, int *fd, const char **name, struct farm_error *err) {
+    char folder[PATH_MAX] = ".";
+    const char *slash = strrchr(path, '/');
+    *name = slash ? slash + 1 : path;
+    if (slash) snprintf(folder, sizeof folder, "%.*s", (int)(slash - path) + 1, path);
+    *fd = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (*fd < 0) return farm_file_fail(path, err);
+    const enum farm_status status = own ? check_own(*fd, folder, true, err) : FARM_OK;
+    if (status) close(*fd);
+    return status;
+}
+
+// What makes the open file another than a plain one of the folder's owner alone. NULL: nothing.
+static const char *oddity(int fd, int folder) {
+    struct stat info, about;
+    if (fd < 0 || fstat(fd, &info) || fstat(folder, &about)) return "a link"; // with ELOOP
+    return !S_ISREG(info.st_mode)        ? "not a regular file"
+           : info.st_uid != about.st_uid ? "another user's file"
+           : info.st_nlink > 1           ? "a file with further names (hard links)"
+                                         : NULL;
+}
+
+enum farm_status farm_file_open_own(const char *path, int flags, int *fd, struct farm_error *err) {
+    int folder;
+    const char *name, *odd;
+    *fd = -1;
+    enum farm_status status = open_folder(path, true, &folder, &name, err);
+    if (status) return status;
+    *fd = openat(folder, name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
+    if (*fd < 0 && errno != ELOOP)
+        status = farm_file_fail(path, err);
+    else if ((odd = oddity(*fd, folder)))
+        status = farm_fail(err, FARM_E_PERMISSION, "%s is %s: remove it, or name another folder", path, odd);
+    if (status && *fd >= 0) close(*fd), *fd = -1;
+    close(folder);
+    return status;
+}
+
+bool farm_file_is_stream(const char *path) {
+    struct stat info;
+    if (!stat(path, &info) && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) return true;
+    return !lstat(path, &info) && S_ISLNK(info.st_mode) && strncmp(path, "/dev/shm/", 9) != 0 &&
+           (!strncmp(path, "/dev/", 5) || !strncmp(path, "/proc/", 6));
 }
 
 static int write_all(int fd, const char *data, size_t bytes) {
@@ -173,6 +248,11 @@ enum farm_status farm_file_sync_folder(const char *path, struct farm_error *err)
     return status;
 }
 
+int farm_file_make_temporary(int folder, const char *name, mode_t mode) {
+    unlinkat(folder, name, 0);
+    return openat(folder, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+}
+
 static enum farm_status name_temporary(const char *path, char temporary[PATH_MAX], struct farm_error *err) {
     const int n = snprintf(temporary, PATH_MAX, "%s.tmp.%ld", path, (long)getpid());
     if (n < 0 || n >= PATH_MAX) return farm_fail(err, FARM_E_INVALID, "%.80s...: path too long", path);
@@ -184,32 +264,48 @@ enum farm_status farm_file_try_replace(const char *path, struct farm_error *err)
     struct stat info;
     enum farm_status status = name_temporary(path, temporary, err);
     if (status) return status;
-    if (!stat(path, &info) && !S_ISREG(info.st_mode))
+    if (farm_file_is_stream(path) || (!stat(path, &info) && !S_ISREG(info.st_mode)))
         return farm_fail(err, FARM_E_USAGE, "%s: not a regular file", path);
-    const int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    const int fd = farm_file_make_temporary(AT_FDCWD, temporary, 0666);
     if (fd < 0) return farm_file_fail(path, err);
     close(fd);
     unlink(temporary);
     return FARM_OK;
 }
 
-enum farm_status farm_file_replace(const char *path, const void *data, size_t bytes, struct farm_error *err) {
+static enum farm_status replace(const char *path, const void *data, size_t bytes, bool own, bool lasting,
+                                struct farm_error *err) {
     char temporary[PATH_MAX];
+    const char *name, *slash;
+    int folder;
     enum farm_status status = name_temporary(path, temporary, err);
+    if (!status) status = open_folder(temporary, own, &folder, &name, err);
     if (status) return status;
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) return farm_file_fail(temporary, err);
-    int failed = write_all(fd, data, bytes) || farm_file_sync(fd);
-    if (failed) status = farm_fail_errno(err, FARM_E_IO, "writing %s", temporary);
-    close(fd);
-    if (!status && rename(temporary, path) < 0)
-        status = farm_fail_errno(err, FARM_E_IO, "renaming %s to %s", temporary, path);
-    if (status) {
-        unlink(temporary);
-        return status;
+    const int fd = farm_file_make_temporary(folder, name, own ? 0644 : 0666);
+    if (fd < 0) {
+        status = farm_file_fail(temporary, err);
+    } else {
+        slash = strrchr(path, '/');
+        if (write_all(fd, data, bytes) || (lasting && farm_file_sync(fd)))
+            status = farm_fail_errno(err, FARM_E_IO, "writing %s", temporary);
+        close(fd);
+        if (!status && renameat(folder, name, folder, slash ? slash + 1 : path) < 0)
+            status = farm_fail_errno(err, FARM_E_IO, "renaming %s to %s", temporary, path);
+        if (status) unlinkat(folder, name, 0);
     }
+    close(folder);
+    if (status || !lasting) return status;
     status = farm_file_sync_folder(path, err);
     return status == FARM_E_UNSUPPORTED ? FARM_OK : status;
+}
+
+enum farm_status farm_file_replace(const char *path, const void *data, size_t bytes, struct farm_error *err) {
+    return replace(path, data, bytes, false, true, err);
+}
+
+enum farm_status farm_file_replace_own(const char *path, const void *data, size_t bytes, bool lasting,
+                                       struct farm_error *err) {
+    return replace(path, data, bytes, true, lasting, err);
 }
 
 enum farm_status farm_folder_make(const char *path, struct farm_error *err) {
@@ -220,7 +316,7 @@ enum farm_status farm_folder_make(const char *path, struct farm_error *err) {
         char ended = *at;
         if (ended && ended != '/') continue;
         *at = 0;
-        if (mkdir(part, 0777) < 0 && errno != EEXIST) return farm_file_fail(part, err);
+        if (mkdir(part, 0755) < 0 && errno != EEXIST) return farm_file_fail(part, err);
         *at = ended;
         if (!ended) break;
     }

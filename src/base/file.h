@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "base/status.h"
 
@@ -30,7 +31,8 @@ uint64_t farm_file_number(const char *text, const char *key);
 // Cuts "always [madvise] never" down to the word in brackets. NULL: no word is in brackets.
 char *farm_file_choice(char *line);
 
-// Replaces the file: temporary file beside it (removed on errors), fsync, rename, fsync of the folder.
+// Replaces the file: temporary file beside it (removed on errors), fsync, rename, fsync of the folder. A link is
+// replaced, not followed.
 enum farm_status farm_file_replace(const char *path, const void *data, size_t bytes, struct farm_error *err);
 
 // Whether farm_file_replace can write there, before the work whose result it will hold: makes the temporary file and
@@ -41,6 +43,23 @@ enum farm_status farm_file_try_replace(const char *path, struct farm_error *err)
 // user owns it, or others can write it; the user's private group (it has the user's name, and no other member) may.
 enum farm_status farm_file_check_own(int fd, const char *path, struct farm_error *err);
 
+// For files of a run, which lie in a folder that only this user can change (where a file system decides on owners: a
+// folder of the owner that it gives this process's files). Others cannot write what is made. FARM_E_PERMISSION: another
+// folder. follow: the folder's name may be a link.
+enum farm_status farm_folder_check_own(const char *path, bool follow, struct farm_error *err);
+// open(2) of a regular file with one name, of the folder's owner; neither follows a link nor blocks. FARM_E_PERMISSION:
+// another file.
+enum farm_status farm_file_open_own(const char *path, int flags, int *fd, struct farm_error *err);
+// farm_file_replace. lasting: with both fsyncs.
+enum farm_status farm_file_replace_own(const char *path, const void *data, size_t bytes, bool lasting,
+                                       struct farm_error *err);
+
+// Whether output goes into what is there, instead of replacing it: a device, a fifo, or a link of /dev or /proc.
+bool farm_file_is_stream(const char *path);
+
+// Makes this new file, for writing, in place of one that a killed process has left. -1 with errno.
+int farm_file_make_temporary(int folder, const char *name, mode_t mode);
+
 // fsync. Returns 0 if it is done or the file system cannot (EINVAL, EOPNOTSUPP, ENOSYS), else -1 with errno.
 int farm_file_sync(int fd);
 
@@ -48,7 +67,7 @@ int farm_file_sync(int fd);
 // the folder is unreadable; farm_file_replace accepts this.
 enum farm_status farm_file_sync_folder(const char *path, struct farm_error *err);
 
-// Makes a folder and its parents; FARM_OK if it exists already.
+// Makes a folder and its parents, in which only this user can write; FARM_OK if it exists already.
 enum farm_status farm_folder_make(const char *path, struct farm_error *err);
 
 #endif

@@ -157,7 +157,7 @@ enum farm_status farm_checkpoint_save(const char *path, const struct farm_net *n
     uint8_t *const at = file + LENGTH_BYTES + header_bytes;
     for (uint32_t v = 0; v < state->vector_count; v++)
         memcpy(at + v * vector_bytes, state->vectors[v].values, vector_bytes);
-    enum farm_status status = farm_file_replace(path, file, bytes, err);
+    enum farm_status status = farm_file_replace_own(path, file, bytes, true, err);
     free(file);
     free(header);
     return status;

@@ -37,7 +37,7 @@ struct farm_totals farm_checkpoint_totals(const struct farm_checkpoint_metadata 
 void farm_checkpoint_metadata_free(struct farm_checkpoint_metadata *metadata);
 
 // Writes the file: temporary beside it, fsync, rename, fsync of the folder. Errors: FARM_E_IO (disk full, ...),
-// FARM_E_LIMIT.
+// FARM_E_LIMIT, FARM_E_PERMISSION: others can change the folder (farm_file_replace_own).
 enum farm_status farm_checkpoint_save(const char *path, const struct farm_net *net,
                                       const struct farm_backend_state *state, const char *const (*pairs)[2],
                                       uint32_t pair_count, struct farm_error *err);

@@ -1,9 +1,11 @@
 // farm_arithmetic_choose (arithmetic.h): an earlier choice from a file of lines "KEY<tab>PLAN", else a timing now; and
 // the line for the log.
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/time.h"
 #include "nn/arithmetic.h"
 #include "nn/layer.h"
@@ -64,10 +66,16 @@ static bool read_plan(const struct farm_net *net, const char *plan, struct farm_
     return farm_arithmetic_check(net, a, NULL) == FARM_OK;
 }
 
+// The file, if only this user can change it. NULL: there is none.
+static FILE *open_plans(const char *path, int flags, const char *mode) {
+    int fd;
+    return path == NULL || farm_file_open_own(path, flags, &fd, NULL) ? NULL : fdopen(fd, mode);
+}
+
 // Reads the newest plan whose key begins with the first `length` characters of `key`.
 static bool find_plan(const char *path, const char *key, size_t length, const struct farm_net *net,
                       struct farm_arithmetic *out) {
-    FILE *file = path == NULL ? NULL : fopen(path, "re");
+    FILE *file = open_plans(path, O_RDONLY, "r");
     if (file == NULL) return false;
     char line[2 * PLAN_MAX];
     bool found = false;
@@ -86,7 +94,7 @@ static bool find_plan(const char *path, const char *key, size_t length, const st
 
 // One write at the end, so that lines of several processes stay whole. A full disk may have torn the line before.
 static void append_plan(const char *path, const char *key, const char *plan) {
-    FILE *file = path == NULL ? NULL : fopen(path, "a+e");
+    FILE *file = open_plans(path, O_RDWR | O_CREAT | O_APPEND, "a+");
     if (file == NULL) return;
     char line[2 * PLAN_MAX + 3];
     const bool torn = fseek(file, -1, SEEK_END) == 0 && fgetc(file) != '\n';

@@ -75,7 +75,7 @@ enum farm_status farm_run_dir_make(const char *env, char *path, size_t path_byte
     strftime(date, sizeof date, "%Y%m%d", localtime_r(&now, &local));
     for (int n = 1; n <= RUNS_A_DAY_MAX; n++) {
         snprintf(path, path_bytes, "runs/%s-%s-%d", name, date, n);
-        if (mkdir(path, 0777) == 0) return FARM_OK;
+        if (mkdir(path, 0755) == 0) return FARM_OK;
         if (errno != EEXIST) return farm_fail_errno(err, FARM_E_IO, "%s", path);
     }
     return farm_fail(err, FARM_E_BUSY, "runs/ holds %d runs of today: name a folder with --run", RUNS_A_DAY_MAX);
@@ -105,12 +105,11 @@ static bool has_no_locks(int reason) {
 static enum farm_status lock(struct farm_run_dir *dir, struct farm_error *err) {
     char file[FARM_RUN_PATH_MAX + 16], owner[32] = "";
     farm_run_dir_file(dir->path, "lock", file, sizeof file);
-    int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return farm_fail_errno(err, errno == EACCES || errno == EROFS ? FARM_E_PERMISSION : FARM_E_IO, "%s", file);
+    int fd;
+    enum farm_status status = farm_file_open_own(file, O_RDWR | O_CREAT, &fd, err);
+    if (status) return status;
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     const int reason = fcntl(fd, F_OFD_SETLK, &whole) < 0 ? errno : 0;
-    enum farm_status status = FARM_OK;
     if (has_no_locks(reason)) {
         farm_log_warn("cannot lock %s (%s): its file system has no locks. Make sure yourself that no other farm works "
                       "in this folder",
@@ -142,7 +141,7 @@ enum farm_status farm_run_dir_open(const char *path, const char *env, bool resum
         path ? check_path(path, resume, err) : farm_run_dir_make(env, out->path, sizeof out->path, err);
     if (status) return status;
     if (path) snprintf(out->path, sizeof out->path, "%s", path);
-    if ((status = lock(out, err))) return status;
+    if ((status = farm_folder_check_own(out->path, true, err)) || (status = lock(out, err))) return status;
 
     char file[FARM_RUN_PATH_MAX + 64];
     if (!resume && farm_run_dir_checkpoint(out->path, 0, file, sizeof file))
@@ -150,6 +149,7 @@ enum farm_status farm_run_dir_open(const char *path, const char *env, bool resum
                            "%s holds a run already (%s): add --resume to go on with it, or choose another folder",
                            out->path, strrchr(file, '/') + 1);
     if (!status) status = farm_folder_make(farm_run_dir_file(out->path, "checkpoints", file, sizeof file), err);
+    if (!status) status = farm_folder_check_own(file, false, err);
     struct farm_error note;
     if (!status && farm_file_sync_folder(file, &note) == FARM_E_UNSUPPORTED)
         farm_log_warn("%s: a power cut may lose the newest files of this run", note.message);

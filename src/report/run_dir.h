@@ -19,7 +19,8 @@ struct farm_run_dir {
 // Makes (resume: finds) the folder and locks it. `path` NULL: a new runs/<env>-<date>-<n> below the working directory.
 // Errors: FARM_E_BUSY another farm uses it (its pid is named); FARM_E_NOT_FOUND resume without a folder; FARM_E_USAGE
 // resume without a path, path not a folder, or the folder holds a run with checkpoints and resume is false;
-// FARM_E_PERMISSION, FARM_E_IO. On errors an existing folder is left untouched.
+// FARM_E_PERMISSION, for a folder that others can change too (base/file.h); FARM_E_IO. On errors an existing folder is
+// left untouched.
 enum farm_status farm_run_dir_open(const char *path, const char *env, bool resume, struct farm_run_dir *out,
                                    struct farm_error *err);
 

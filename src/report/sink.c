@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/log.h"
 
 typedef void print_function(FILE *out, const struct farm_sample *sample);
@@ -106,7 +107,8 @@ bool farm_appended_write(struct farm_appended *file, const char *record, size_t 
 
 // Bytes of the file's first lines that have at most `frames`; -1: unreadable. *wall_s: of the last such line, or 0.
 static off_t find_lines(const char *path, uint64_t frames, double *wall_s) {
-    FILE *file = fopen(path, "re");
+    int fd;
+    FILE *file = farm_file_open_own(path, O_RDONLY, &fd, NULL) ? NULL : fdopen(fd, "r");
     char *line = NULL;
     size_t capacity = 0;
     ssize_t length;
@@ -135,8 +137,11 @@ double farm_sink_wall_s(const char *path, uint64_t frames) {
 
 void farm_sink_cut(const char *path, uint64_t frames) {
     double wall_s;
+    int fd;
     const off_t keep = find_lines(path, frames, &wall_s);
-    if (keep >= 0 && truncate(path, keep)) farm_log_warn("%s cannot be shortened: %s", path, strerror(errno));
+    if (keep < 0 || farm_file_open_own(path, O_WRONLY, &fd, NULL)) return;
+    if (ftruncate(fd, keep)) farm_log_warn("%s cannot be shortened: %s", path, strerror(errno));
+    close(fd);
 }
 
 // ---- a format's file ----
@@ -193,9 +198,10 @@ enum farm_status farm_sink_open(const struct farm_sink_format *format, const cha
     struct farm_appended *file = &out->file;
     *out = (struct farm_sink){.format = format};
     name_file(format, folder, file->path, sizeof file->path);
-    file->fd = open(file->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (format->each_session ? O_EXCL : 0), 0666);
-    if (file->fd < 0) return fail(out, err);
-    enum farm_status status = begin(out, resume, first, err);
+    const int flags = O_RDWR | O_CREAT | O_APPEND | (format->each_session ? O_EXCL : 0);
+    enum farm_status status = farm_file_open_own(file->path, flags, &file->fd, err);
+    if (status) return status;
+    status = begin(out, resume, first, err);
     if (status) farm_sink_close(out);
     return status;
 }

@@ -44,7 +44,8 @@ off_t farm_appended_keep(struct farm_appended *file, bool resume);
 bool farm_appended_write(struct farm_appended *file, const char *record, size_t bytes, struct farm_error *note);
 
 // Opens the format's file in the folder, for appending (resume) or empty (else), and writes its head. `first`: a sample
-// with the run's keys and `before`. Errors close it: FARM_E_IO; FARM_E_USAGE resume, and the file has another head.
+// with the run's keys and `before`. Errors close it: farm_file_open_own's; FARM_E_IO; FARM_E_USAGE resume, and the file
+// has another head.
 enum farm_status farm_sink_open(const struct farm_sink_format *format, const char *folder, bool resume,
                                 const struct farm_sample *first, struct farm_sink *out, struct farm_error *err);
 // Appends a sample. True: *note has a message for the log (farm_appended_write), or there is no memory for the sample.

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/format.h"
 #include "base/json.h"
 
@@ -23,9 +24,9 @@ enum farm_status farm_run_evaluation_open(struct farm_run_evaluation *evaluation
     struct farm_appended *lines = &evaluation->lines;
     if (!every) return FARM_OK;
     farm_run_dir_file(workers->run_path, "evals.jsonl", lines->path, sizeof lines->path);
-    lines->fd = open(lines->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (lines->fd < 0 || farm_appended_keep(lines, resume) < 0)
-        return farm_fail_errno(err, FARM_E_IO, "%s", lines->path);
+    const enum farm_status status = farm_file_open_own(lines->path, O_RDWR | O_CREAT | O_APPEND, &lines->fd, err);
+    if (status) return status;
+    if (farm_appended_keep(lines, resume) < 0) return farm_fail_errno(err, FARM_E_IO, "%s", lines->path);
     evaluation->document_fd = memfd_create("evaluation", MFD_CLOEXEC);
     if (evaluation->document_fd < 0) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for evaluations");
     evaluation->due_frames = before - before % every;

@@ -2,8 +2,9 @@
 #include "run/sessions.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <unistd.h>
+#include <stdlib.h>
+
+#include "base/file.h"
 
 static const uint64_t SECOND_NS = 1000000000;
 
@@ -43,17 +44,14 @@ static void update_figures(struct farm_run_sessions *sessions, struct farm_run_s
 
 // Not flushed to disk: the file is out of date after a second.
 static void write_status(struct farm_run_sessions *sessions) {
-    char temporary[sizeof sessions->status_file + 8];
     if (!sessions->status_file[0]) return;
     json_t *document = farm_json_object(true);
     farm_json_set_text(document, "address", sessions->bridges->address);
     farm_json_set(document, "nodes", farm_sample_nodes_json(sessions->nodes, sessions->node_count));
-    snprintf(temporary, sizeof temporary, "%s.new", sessions->status_file);
-    FILE *file = fopen(temporary, "we");
-    struct farm_error err;
-    bool written = file && !farm_json_print(document, file, &err);
-    if (file) written &= fclose(file) == 0;
-    if (!written || rename(temporary, sessions->status_file)) unlink(temporary); // a full disk does not end a training
+    size_t bytes;
+    char *line = farm_json_line(document, &bytes);
+    (void)farm_file_replace_own(sessions->status_file, line, bytes, false, NULL); // a full disk does not end a training
+    free(line);
     json_decref(document);
 }
 

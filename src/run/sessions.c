@@ -509,7 +509,7 @@ const struct farm_run_worker_ops farm_run_sessions_ops = {.name = "bridge",
 static enum farm_status write_address(const struct farm_run_sessions *sessions, struct farm_error *err) {
     char line[FARM_ADDRESS_TEXT_BYTES + 1];
     const int bytes = snprintf(line, sizeof line, "%s\n", sessions->bridges->address);
-    return farm_file_replace(sessions->address_file, line, (size_t)bytes, err);
+    return farm_file_replace_own(sessions->address_file, line, (size_t)bytes, true, err);
 }
 
 enum farm_status farm_run_sessions_make(struct farm_run_sessions *sessions, struct farm_error *err) {

@@ -57,7 +57,7 @@ Test(base, what_others_can_change_is_not_ours) {
                  {0755, 0, STRANGER, NULL},
                  {0775, 0, STRANGER, "writable by its group (mode 0775): run chmod go-w "},
                  {0777, 0, 0, "writable by every user (mode 0777)"},
-                 {01777, 0, 0, "writable by every user (mode 1777)"},
+                 {01777, 0, 0, "(mode 1777)"},
                  {0755, STRANGER, 0, "belongs to another user (without a name, uid 54321; this is uid 0)"}};
     char path[300];
     struct farm_error err;

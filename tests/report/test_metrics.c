@@ -165,10 +165,10 @@ Test(report, names_the_file_that_cannot_be_written) {
     struct farm_sink sink;
     struct farm_error err;
     const struct farm_sample sample = sample_at(0, 0);
-    cr_assert_eq(farm_sink_open(&farm_sink_jsonl, "/nowhere", false, &sample, &sink, &err), FARM_E_IO);
+    cr_assert_eq(farm_sink_open(&farm_sink_jsonl, "/nowhere", false, &sample, &sink, &err), FARM_E_NOT_FOUND);
     cr_assert(strstr(err.message, "/nowhere/metrics.jsonl"));
     farm_sink_close(&sink);
-    cr_assert_eq(farm_sink_open(&farm_sink_tensorboard, "/nowhere", false, &sample, &sink, &err), FARM_E_IO);
+    cr_assert_eq(farm_sink_open(&farm_sink_tensorboard, "/nowhere", false, &sample, &sink, &err), FARM_E_NOT_FOUND);
     cr_assert(strstr(err.message, "/nowhere/events.out.tfevents."));
 }
 

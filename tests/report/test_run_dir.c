@@ -216,6 +216,98 @@ Test(report, a_failed_replacement_keeps_the_old_file) {
     cr_assert_eq(entries("."), 1, "no temporary file is left");
 }
 
+// ---- what another user has prepared ----
+
+static int plant_link(const char *name) {
+    return symlink("../victim", name);
+}
+static int plant_dangling(const char *name) {
+    return symlink("../new", name);
+}
+static int plant_further_name(const char *name) {
+    return link("victim", name);
+}
+static int plant_fifo(const char *name) {
+    return mkfifo(name, 0666);
+}
+static int plant_foreign(const char *name) {
+    touch(name);
+    return chown(name, 54321, (gid_t)-1);
+}
+
+static void expect_victim(const char *after) {
+    char *text;
+    size_t bytes;
+    cr_assert_eq(farm_file_read("victim", 100, &text, &bytes, NULL), FARM_OK, "%s", after);
+    cr_assert_eq(bytes, 3, "%s", after);
+    free(text);
+    cr_assert_neq(access("new", F_OK), 0, "%s", after);
+}
+
+Test(report, neither_opens_nor_follows_what_was_planted_in_a_folder, .timeout = 30) {
+    static const struct {
+        int (*plant)(const char *);
+        const char *refusal;
+    } cases[] = {{plant_link, " is a link: remove it"},
+                 {plant_dangling, " is a link: remove it"},
+                 {plant_further_name, " is a file with further names (hard links)"},
+                 {plant_fifo, " is not a regular file"},
+                 {plant_foreign, " is another user's file"}};
+    struct farm_error err;
+    char temporary[32];
+    int fd;
+    snprintf(temporary, sizeof temporary, "run/recipe.yaml.tmp.%ld", (long)getpid());
+    cr_assert_eq(farm_file_replace("victim", "as\n", 3, &err), FARM_OK);
+    cr_assert_eq(mkdir("run", 0755), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (cases[i].plant == plant_foreign && geteuid() != 0) continue;
+        cr_assert_eq(cases[i].plant("run/lock"), 0);
+        cr_assert_eq(refused("run", false, &err), FARM_E_PERMISSION, "%s", cases[i].refusal);
+        cr_assert(strstr(err.message, cases[i].refusal), "%s", err.message);
+        cr_assert_eq(farm_file_open_own("run/lock", O_WRONLY | O_APPEND, &fd, &err),
+                     cases[i].plant == plant_fifo ? FARM_E_IO : FARM_E_PERMISSION, "%s", cases[i].refusal);
+        cr_assert_eq(fd, -1);
+        cr_assert_eq(rename("run/lock", temporary), 0);
+        for (int own = 0; own < 2; own++)
+            cr_assert_eq(own ? farm_file_replace_own("run/recipe.yaml", "recipe", 6, true, &err)
+                             : farm_file_replace("run/recipe.yaml", "recipe", 6, &err),
+                         FARM_OK, "%s", err.message);
+        cr_assert_eq(unlink("run/recipe.yaml"), 0);
+        cr_assert_eq(cases[i].plant("run/recipe.yaml"), 0);
+        cr_assert_eq(farm_file_replace("run/recipe.yaml", "recipe", 6, &err), FARM_OK, "%s", err.message);
+        expect_victim(cases[i].refusal);
+    }
+    cr_assert_eq(entries("run"), 1, "nothing else is made");
+}
+
+Test(report, works_only_in_folders_that_others_cannot_change) {
+    struct farm_error err;
+    const mode_t mask = umask(0);
+    struct farm_run_dir dir = opened("deep/run", false);
+    struct stat info;
+    for (const char *const *made =
+             (const char *const[]){"deep", "deep/run", "deep/run/lock", "deep/run/checkpoints", NULL};
+         *made; made++)
+        cr_assert(!stat(*made, &info) && !(info.st_mode & 022), "%s: %o", *made, info.st_mode);
+    umask(mask);
+    farm_run_dir_close(&dir);
+    cr_assert_eq(symlink("deep", "runs"), 0);
+    dir = opened("runs/run", false); // the way to it may have links
+    farm_run_dir_close(&dir);
+    cr_assert_eq(rename("deep/run/checkpoints", "elsewhere"), 0);
+    cr_assert_eq(symlink("../../elsewhere", "deep/run/checkpoints"), 0);
+    cr_assert_eq(refused("deep/run", false, &err), FARM_E_PERMISSION);
+    cr_assert(strstr(err.message, "deep/run/checkpoints is a link, or no folder"), "%s", err.message);
+    cr_assert_eq(chmod("deep/run", 01777), 0);
+    cr_assert_eq(refused("deep/run", true, &err), FARM_E_PERMISSION);
+    cr_assert(strstr(err.message, "name a folder in it"), "%s", err.message);
+    cr_assert_eq(farm_file_replace_own("deep/run/recipe.yaml", "x", 1, true, &err), FARM_E_PERMISSION);
+    cr_assert_eq(farm_file_replace("deep/run/report.md", "x", 1, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(chmod("deep", 0777), 0);
+    dir = opened("deep/mine", false);
+    farm_run_dir_close(&dir);
+}
+
 Test(report, finds_the_run_that_a_checkpoint_belongs_to) {
     char run[16];
     cr_assert(farm_run_dir_of_checkpoint("runs/a/checkpoints/1.safetensors", run, sizeof run));

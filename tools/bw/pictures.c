@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/format.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -60,12 +61,13 @@ static void log_pictures(const json_t *pictures) {
 
 enum farm_status farm_bw_draw_pictures(json_t *document, const char *folder, bool quiet, struct farm_error *err) {
     char path[PATH_BYTES], *answer = NULL;
+    size_t bytes;
     snprintf(path, sizeof path, "%s/bw.json", folder);
-    FILE *file = fopen(path, "we");
-    if (!file) return farm_fail_errno(err, FARM_E_IO, "--svg: %s", path);
-    enum farm_status status = farm_json_print(document, file, err);
-    if (fclose(file) && !status) status = farm_fail_errno(err, FARM_E_IO, "--svg: writing %s", path);
-    if (!status) status = run_plot(path, folder, &answer, err);
+    char *text = farm_json_line(document, &bytes);
+    enum farm_status status = farm_file_replace(path, text, bytes, err);
+    free(text);
+    if (status) return farm_fail_in(err, status, "--svg");
+    status = run_plot(path, folder, &answer, err);
     json_t *pictures = status ? NULL : farm_json_parse(answer, strlen(answer), "plot_bw.py", err);
     free(answer);
     if (!pictures) return err->status;
