@@ -98,7 +98,7 @@ static void answer_ring(struct learner *learner, uint32_t r) {
         const uint64_t n = farm_lane_acted(lane);
         if (farm_lane_produced(lane) == n) continue;
         check_step(lane, n, false);
-        for (uint32_t e = 0; e < lane->width; e++) *(int32_t *)farm_lane_action(lane, n, e) = (int32_t)n;
+        for (uint32_t e = 0; e < lane->width; e++) *(int32_t *)farm_lane_action(lane, n, e) = (int32_t)(n % 4);
         *farm_lane_version(lane, n) = n;
         farm_lane_answer(lane, n);
         farm_lane_release(lane, n + 1);
@@ -331,7 +331,8 @@ static bool step_lanes(struct nodes *nodes, struct node *node) {
             const uint64_t n = farm_lane_actor_next(lane);
             if (!farm_lane_actor_answered(lane) || !farm_lane_actor_can_write(lane)) continue;
             if (n)
-                must_hold(*(int32_t *)farm_lane_action(lane, n - 1, lane->width - 1) == (int32_t)(n - 1), "an answer");
+                must_hold(*(int32_t *)farm_lane_action(lane, n - 1, lane->width - 1) == (int32_t)((n - 1) % 4),
+                          "an answer");
             write_step(lane, n);
             if (times_trips(nodes->pair)) note_trip(nodes);
             farm_lane_actor_publish(lane);

@@ -224,6 +224,9 @@ step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size
             start_episode(group, obs, e);
         } else {
             call->call = FARM_CALL_STEP;
+            if (!continuous && farm_action_find_invalid(spec, action, 1) < spec->dims)
+                return fail_env(group, e, "", err, "was given action %d, which it does not have",
+                                ((const int32_t *)action)[farm_action_find_invalid(spec, action, 1)]);
             answer = step(envs[e], continuous ? clip(spec, action, within) : action, obs, &gained);
             if (!farm_group_answer_valid(answer))
                 return fail_env(group, e, "", err, "answered 0x%x, which farm/env.h does not allow", answer);

@@ -152,6 +152,10 @@ bool hub_place_entry(void *context, const struct farm_wire_header *header, const
                          (unsigned long long)n, entry->ring, entry->lane, (unsigned long long)lane->placed,
                          (unsigned long long)acted),
                false;
+    if (entry->generation > FARM_WIRE_GENERATION_MAX)
+        return farm_fail(err, FARM_E_FORMAT, "generation %llu of ring %u, lane %u: at most %d",
+                         (unsigned long long)entry->generation, entry->ring, entry->lane, FARM_WIRE_GENERATION_MAX),
+               false;
     lane->placed++;
     memcpy(parts, own, *count * sizeof *own);
     return true;
@@ -243,6 +247,7 @@ static bool counters_match(const struct hub_peer *peer, const struct farm_lane *
     const uint64_t produced = lane->produced_local, acted = farm_lane_acted(lane);
     if (!peer->hello.rings) return produced == 0;
     if (produced > node->produced || node->produced - produced > UINT32_MAX) return false;
+    if (node->consumed > node->acted || node->generation > FARM_WIRE_GENERATION_MAX) return false;
     if (lane->local) return node->acted <= produced;
     return node->acted <= acted && node->produced - node->acted <= 1 && acted <= node->produced;
 }

@@ -1,5 +1,6 @@
-// See measure.h. A step carries its number at both ends of each observation; the far side answers with the number, or
-// with WRONG. CRC32C or TLS protects the bytes between. Messages of plain sockets carry their number in the same way.
+// See measure.h. A step carries its number at both ends of each observation; the far side answers with the number
+// modulo ACTIONS, or with the next one if a step differs. CRC32C or TLS protects the bytes between. Messages of plain
+// sockets carry their number in the same way.
 #include "bridge/measure.h"
 
 #include <arpa/inet.h>
@@ -24,13 +25,14 @@
 #include "ring/ring.h"
 
 enum { TRIP = FARM_MEASURE_MAIN, STREAM = FARM_MEASURE_STREAM, SHAPES }; // each on its port
-enum { STEPS = 2, CHUNK = 256 << 10, TRIPS_MAX = 1 << 17, ROUNDS_MIN = 5, PHASES = 4, WRONG = -1, LIMIT_S = 10 };
+enum { STEPS = 2, CHUNK = 256 << 10, TRIPS_MAX = 1 << 17, ROUNDS_MIN = 5, PHASES = 4, ACTIONS = 4, LIMIT_S = 10 };
 static const uint64_t SLEEP_NS = 100000000, LAST = 1ull << 63; // LAST: flag of a phase's last number
 static const char OPTION[] = "farm_bridge_bench";              // in the offer: "1 PORT PORT", for STREAM and SOCKETS
 static const struct { uint32_t lanes, width, pixels; } shapes[SHAPES] = {{1, 1, 7056}, {16, 8, 28224}};
 
 static struct farm_ring_spec spec_of(int shape) {
-    return farm_ring_spec_plain(shapes[shape].lanes, shapes[shape].width, STEPS, FARM_U8, shapes[shape].pixels, 4);
+    return farm_ring_spec_plain(shapes[shape].lanes, shapes[shape].width, STEPS, FARM_U8, shapes[shape].pixels,
+                                ACTIONS);
 }
 
 static void stamp(uint8_t *at, size_t bytes, uint64_t number) {
@@ -156,7 +158,7 @@ static bool answer_lanes(struct responder *responder) {
         for (uint32_t e = 0; e < lane->width; e++) {
             const bool good = has_stamp(farm_lane_obs(lane, 0, n, e), lane->obs_bytes[0], n) &&
                               farm_lane_reward(lane, n)[e] == (float)n;
-            *(int32_t *)farm_lane_action(lane, n, e) = good ? (int32_t)(n & INT32_MAX) : WRONG;
+            *(int32_t *)farm_lane_action(lane, n, e) = (int32_t)((good ? n : n + 1) % ACTIONS);
         }
         *farm_lane_version(lane, n) = 0;
         farm_lane_answer(lane, n);
@@ -371,7 +373,7 @@ static enum farm_status turn_actor(struct actor *actor, bool on, bool *idle, str
         *idle &= farm_lane_actor_answered(lane);
         if (!on || !farm_lane_actor_answered(lane) || !farm_lane_actor_can_write(lane)) continue;
         for (uint32_t e = 0; e < lane->width; e++) {
-            if (n && *(int32_t *)farm_lane_action(lane, n - 1, e) != (int32_t)((n - 1) & INT32_MAX))
+            if (n && *(int32_t *)farm_lane_action(lane, n - 1, e) != (int32_t)((n - 1) % ACTIONS))
                 return farm_fail(err, FARM_E_DEAD, "step %llu of lane %u has a wrong answer", (unsigned long long)n - 1,
                                  l);
             stamp(farm_lane_obs(lane, 0, n, e), lane->obs_bytes[0], n);

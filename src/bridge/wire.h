@@ -31,6 +31,7 @@ enum {
     FARM_WIRE_SESSION_LANES_MAX = 32000, // lanes of all its rings: their counters fit a message
     FARM_WIRE_OPTIONS_MAX = 32,
     FARM_WIRE_OPTION_BYTES = 1024,
+    FARM_WIRE_GENERATION_MAX = INT32_MAX, // actors that a lane has had
 };
 
 // Types 16 to 18 are reserved for parameters (offer, chunk, have).

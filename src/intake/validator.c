@@ -133,11 +133,8 @@ static uint64_t judge_observation(struct farm_validator *validator, uint32_t f, 
 }
 
 static bool is_action(const struct farm_action_spec *spec, const void *action) {
-    const int32_t *chosen = action;
-    if (spec->kind == FARM_ACTION_CONTINUOUS) return farm_numbers_sensible(action, spec->dims);
-    for (uint32_t d = 0; d < spec->dims; d++)
-        if (chosen[d] < 0 || (uint32_t)chosen[d] >= spec->sizes[d]) return false;
-    return true;
+    return spec->kind == FARM_ACTION_CONTINUOUS ? farm_numbers_sensible(action, spec->dims)
+                                                : farm_action_find_invalid(spec, action, 1) == spec->dims;
 }
 
 // Sensible numbers, or -infinity for discrete actions that were not taken (with LAST none is taken). `action` has been

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/atomics.h"
 #include "base/status.h"
@@ -119,6 +120,20 @@ static inline size_t farm_field_values(const struct farm_field_spec *field) {
 static inline bool farm_field_is_valid(const struct farm_field_spec *field, const void *values) {
     const size_t count = farm_field_values(field);
     return farm_field_find_invalid(field, values, count) == count;
+}
+
+// Index of the first of the values of `count` actions that is invalid: a choice out of its range, or a number that is
+// not finite (one beyond its bounds is valid: the actor clips it). count * dims: all are valid.
+static inline size_t farm_action_find_invalid(const struct farm_action_spec *action, const void *values, size_t count) {
+    const uint8_t *at = values;
+    size_t i = 0;
+    for (uint32_t d = 0; i < count * action->dims; i++, d = d + 1 < action->dims ? d + 1 : 0) {
+        uint32_t value;
+        memcpy(&value, at + i * sizeof value, sizeof value);
+        if (action->kind == FARM_ACTION_CONTINUOUS ? (value & 0x7f800000) == 0x7f800000 : value >= action->sizes[d])
+            break;
+    }
+    return i;
 }
 
 // Whether the field is an image, and its shape (farm/env.h): channels last, or first (`planes`) if they are the fewest.

@@ -182,7 +182,9 @@ static struct farm_run_session *find_named_session(struct farm_run_sessions *ses
 static void raise_generation(struct farm_run_sessions *sessions, struct farm_run_session *session,
                              const struct farm_control_message *message) {
     const struct farm_run_workers *workers = farm_run_sessions_workers(sessions);
-    if (message->ring >= session->count || !session->rings[message->ring].attached) return;
+    if (message->ring >= session->count || !session->rings[message->ring].attached ||
+        message->generation > FARM_WIRE_GENERATION_MAX)
+        return;
     struct farm_run_session_ring *ring = &session->rings[message->ring];
     const struct farm_ring *shared = &workers->rings->ring[ring->actor];
     for (uint32_t l = 0; l < shared->spec.lanes; l++) {

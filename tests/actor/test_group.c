@@ -313,6 +313,20 @@ Test(group, clips_continuous_actions_to_their_bounds) {
     for (int d = 0; d < DIMS; d++) cr_assert_eq(script.got[1][d], wanted[3][d]);
 }
 
+Test(group, hands_an_environment_no_choice_that_it_does_not_have) {
+    static const int32_t wrong[] = {4, -1, INT32_MAX, INT32_MIN};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        const struct farm_env_spec spec = flat_spec(4);
+        char words[64];
+        set_up(&spec, 2, 4, FARM_BAD_COUNT);
+        cr_assert_eq(step_group(&wrong[i]), FARM_OK);
+        cr_assert_eq(step_group(NULL), FARM_E_INVALID);
+        cr_expect_eq(script.steps, 0);
+        snprintf(words, sizeof words, "was given action %d, which it does not have: lane 1, number 0", wrong[i]);
+        expect_message(words);
+    }
+}
+
 Test(group, refuses_return_values_that_the_interface_does_not_allow) {
     static const uint32_t answers[] = {FARM_STEP_FIRST,
                                        FARM_STEP_LAST,

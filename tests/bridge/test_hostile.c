@@ -30,9 +30,10 @@ struct wrong {
     struct peer_frame frame;
 };
 
-#define FOUR_BYTES .message = one, .message_bytes = 4
-#define TYPE(name) .type = FARM_WIRE_##name
-#define ANY_STEP   .type = (enum farm_wire_type)STEPS_OR_ANSWERS
+#define FOUR_BYTES     .message = one, .message_bytes = 4
+#define ACTIONS(bytes) .message = (bytes), .message_bytes = 8 // of two environments
+#define TYPE(name)     .type = FARM_WIRE_##name
+#define ANY_STEP       .type = (enum farm_wire_type)STEPS_OR_ANSWERS
 static const uint8_t one[4] = {1}, none[1];
 static const struct wrong wrongs[] = {
     {"an unknown type", BOTH, PEER_JOINED, {.type = FARM_WIRE_TYPE_END}},
@@ -79,6 +80,10 @@ static const struct wrong wrongs[] = {
     {"WELCOME to the learner", MEMORY_UP, PEER_JOINED, {TYPE(WELCOME), FOUR_BYTES}},
     {"REFUSE to the learner", MEMORY_UP, PEER_OFFERED, {TYPE(REFUSE), FOUR_BYTES}},
     {"more consumed than sent", MEMORY_DOWN, PEER_JOINED, {TYPE(ANSWERS), .consumed = 2}},
+    {"a generation beyond its bound", MEMORY_UP, PEER_JOINED, {TYPE(STEPS), .consumed = 1ull << 31}},
+    {"the largest generation", MEMORY_UP, PEER_JOINED, {TYPE(STEPS), .consumed = UINT64_MAX}},
+    {"an action beyond the last", MEMORY_DOWN, PEER_JOINED, {TYPE(ANSWERS), ACTIONS("\0\0\0\0\3\0\0")}},
+    {"a negative action", MEMORY_DOWN, PEER_JOINED, {TYPE(ANSWERS), ACTIONS("\377\377\377\377\0\0\0")}},
     {"credits of unsent steps", MEMORY_DOWN, PEER_JOINED, {TYPE(CREDITS), .n = 2}},
     {"credits with a payload", MEMORY_DOWN, PEER_JOINED, {TYPE(CREDITS), .more_payload = 1}},
     {"WELCOME before an offer", MEMORY_DOWN, PEER_DIALLED, {TYPE(WELCOME), FOUR_BYTES}},
@@ -133,8 +138,8 @@ static const char *refusal(const struct peer *peer) {
 #define FAR (UINT64_MAX - 1)
 // Of the first lane; the learner has one step of each lane and has answered none.
 static const struct farm_wire_counters absurd[] = {
-    {FAR, 0, 0, 0}, {1, FAR, 0, 0}, {FAR, FAR, FAR, 0}, {2, 2, 0, 0},
-    {3, 0, 0, 0},   {0, 0, 0, 0},   {1, 2, 0, 0},       {2, 0, 0, 0},
+    {FAR, 0, 0, 0}, {1, FAR, 0, 0}, {FAR, FAR, FAR, 0}, {2, 2, 0, 0}, {3, 0, 0, 0},   {0, 0, 0, 0},
+    {1, 2, 0, 0},   {2, 0, 0, 0},   {1, 0, FAR, 0},     {1, 0, 1, 0}, {1, 0, 0, FAR},
 };
 
 Test(hostile, a_node_with_impossible_counters_is_refused) {

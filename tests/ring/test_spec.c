@@ -323,6 +323,21 @@ Test(ring, finds_the_first_value_outside_a_fields_choices_or_range) {
     }
 }
 
+Test(ring, finds_the_first_value_of_actions_that_is_no_choice_or_no_number) {
+    static const struct farm_action_spec discrete = {.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {5}},
+                                         several = {FARM_ACTION_MULTI_DISCRETE, 2, .sizes = {5, 1}},
+                                         real = {FARM_ACTION_CONTINUOUS, 2, .low = {-1, -1}, .high = {1, 1}};
+    static const int32_t whole[] = {4, 0, 5, 0}, mixed[] = {4, 0, 0, 1}, negative[] = {-1};
+    static const float numbers[] = {-1, 3e38f, 0, NAN}, infinite[] = {0, -INFINITY};
+    cr_expect_eq(farm_action_find_invalid(&discrete, whole, 4), 2);
+    cr_expect_eq(farm_action_find_invalid(&discrete, whole, 2), 2, "all are valid");
+    cr_expect_eq(farm_action_find_invalid(&discrete, negative, 1), 0);
+    cr_expect_eq(farm_action_find_invalid(&several, mixed, 2), 3);
+    cr_expect_eq(farm_action_find_invalid(&real, numbers, 2), 3);
+    cr_expect_eq(farm_action_find_invalid(&real, numbers, 1), 2);
+    cr_expect_eq(farm_action_find_invalid(&real, infinite, 1), 1);
+}
+
 Test(ring, policy_outputs_follow_the_kind_of_action) {
     static const struct {
         struct farm_action_spec action;
