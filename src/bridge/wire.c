@@ -67,8 +67,8 @@ static void get_text(struct reader *in, char *to, size_t room) {
     if (in->bad) length = 0;
     get(in, to, length);
     to[in->bad ? 0 : length] = 0;
-    for (char *c = to; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = ' ';
+    for (uint8_t *c = (uint8_t *)to; *c; c++)
+        if (*c < ' ' || *c == 0x7f || (*c == 0xc2 && c[1] < 0xa0)) *c = ' '; // UTF-8 has control characters too
     in->bad |= !in->bad && strlen(to) != length;
 }
 

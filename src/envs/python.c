@@ -109,15 +109,16 @@ enum farm_status farm_env_setup(char *python, size_t python_bytes, struct farm_e
     return farm_path_python(python, python_bytes, err);
 }
 
-// Whether an installed copy's Python environment is missing, which it makes on first need.
-static bool must_install(enum farm_status found) {
+bool farm_env_would_install(const char *name) {
+    char python[PATH_MAX];
     const char *chosen = getenv("FARM_PYTHON");
-    return found == FARM_E_NOT_FOUND && farm_path_installed() && !(chosen && chosen[0]);
+    return farm_env_is_python(name) && farm_path_installed() && !(chosen && chosen[0]) &&
+           farm_path_python(python, sizeof python, NULL) == FARM_E_NOT_FOUND;
 }
 
 static enum farm_status find_python(struct farm_env *env, bool make, struct farm_error *err) {
     enum farm_status status = farm_path_python(env->python, sizeof env->python, err);
-    if (make && must_install(status)) {
+    if (make && farm_env_would_install(env->name)) {
         status = farm_env_setup(env->python, sizeof env->python, err);
         if (status) return status;
     }
@@ -195,11 +196,6 @@ static const struct farm_env_python *python_of(const char *name) {
 
 bool farm_env_is_python(const char *name) {
     return python_of(name) != NULL;
-}
-
-bool farm_env_would_install(const char *name) {
-    char python[PATH_MAX];
-    return farm_env_is_python(name) && must_install(farm_path_python(python, sizeof python, NULL));
 }
 
 struct program_texts {

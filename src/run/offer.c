@@ -11,7 +11,8 @@
 #include "envs/python.h"
 #include "envs/registry.h"
 
-enum { STEPS = 4 }; // CENTRAL: one in flight, the others until the learner's `consumed` returns
+// CENTRAL: one in flight, the others until the learner's `consumed` returns. The most is a recipe's.
+enum { STEPS = 4, STEPS_MAX = 1000000 };
 
 // ---- a peer's words ----
 
@@ -22,20 +23,15 @@ static bool consists_of(const char *text, const char *characters) {
     return text[0] && text[0] != '-' && !text[strspn(text, characters)];
 }
 
-// What Python reads as a number and C does not: 0b1, 1_000, 2j.
-static bool is_number_of_python(const char *text) {
-    return strchr(DIGITS, text[0]) && (strpbrk(text, "_jJ") || (text[0] == '0' && strpbrk(text, "bBoO")));
-}
-
 // Whether a peer may set an option to this: a finite number, true, false, or a word. A word with a point, or one that
-// exists here, is a file's name.
+// exists here, is a file's name; 0b1, 1_000 and 2j are numbers to Python alone.
 static bool is_data(const char *value) {
     bool unused;
     char *end;
     const double number = strtod(value, &end);
     if (end != value && !*end) return isfinite(number) && consists_of(value + (*value == '-'), DIGITS "+-.eE");
-    return farm_parse_bool(value, &unused) ||
-           (consists_of(value, WORD) && !is_number_of_python(value) && access(value, F_OK) != 0);
+    if (strchr(DIGITS, *value) && (strpbrk(value, "_jJ") || (*value == '0' && strpbrk(value, "bBoO")))) return false;
+    return farm_parse_bool(value, &unused) || (consists_of(value, WORD) && access(value, F_OK) != 0);
 }
 
 // A copy for messages, without bytes that a terminal interprets or that JSON must not hold.
@@ -122,21 +118,6 @@ static enum farm_status check_wrap(const struct farm_wire_offer *offer, const st
         show(there).text, show(there).text);
 }
 
-// Sets what is the learner's, within the ranges of this machine's own recipes.
-static enum farm_status set_shape(const struct farm_wire_offer *offer, struct farm_recipe *recipe,
-                                  struct farm_error *err) {
-    const uint64_t lanes = offer->spec.lanes,
-                   values[] = {lanes, lanes * offer->spec.width, farm_run_offer_steps(offer)};
-    static const char *const keys[] = {"lanes", "envs_per_actor", "ring_steps"};
-    enum farm_status status = FARM_OK;
-    for (size_t i = 0; i < 3 && !status; i++) {
-        char text[24];
-        snprintf(text, sizeof text, "%llu", (unsigned long long)values[i]);
-        status = farm_recipe_set(recipe, FARM_LAYER_FILE, keys[i], text, err);
-    }
-    return status ? farm_fail_in(err, FARM_E_USAGE, "the learner's actors") : FARM_OK;
-}
-
 enum farm_status farm_run_offer_apply(const struct farm_wire_offer *offer, struct farm_recipe *recipe,
                                       struct farm_error *err) {
     const struct farm_ring_spec *spec = &offer->spec;
@@ -145,14 +126,22 @@ enum farm_status farm_run_offer_apply(const struct farm_wire_offer *offer, struc
                          "the learner expects actors that run the policy themselves; farm bridge has none");
     enum farm_status status = check_name(offer->env, recipe, err);
     if (!status) status = check_wrap(offer, recipe, err);
-    if (!status) status = set_shape(offer, recipe, err);
-    if (!status) status = farm_recipe_set(recipe, FARM_LAYER_FILE, "env", offer->env, err);
+    const uint64_t envs = (uint64_t)spec->lanes * spec->width, steps = farm_run_offer_steps(offer);
+    if (!status && (envs > FARM_WIDTH_MAX || steps > STEPS_MAX))
+        status =
+            farm_fail(err, FARM_E_USAGE, "the learner's actors have %llu environments and %llu steps: at most %d, %d",
+                      (unsigned long long)envs, (unsigned long long)steps, FARM_WIDTH_MAX, STEPS_MAX);
+    if (!status && !farm_recipe_set_by(recipe, "env", FARM_LAYER_FLAG))
+        status = farm_recipe_set(recipe, FARM_LAYER_FILE, "env", offer->env, err);
     if (!status) status = farm_recipe_set(recipe, FARM_LAYER_FILE, "bad_values", show(offer->bad_values).text, err);
     for (uint32_t i = 0; i < offer->option_count && !status; i++)
         status = set_option(offer->options[i][0], offer->options[i][1], recipe, err);
     if (!status) status = farm_recipe_settle(recipe, err);
     if (status) return status == FARM_E_NOT_FOUND ? FARM_E_USAGE : status;
     recipe->seed = (int64_t)offer->seed;
+    recipe->lanes = spec->lanes;
+    recipe->envs_per_actor = (int64_t)envs;
+    recipe->ring_steps = (int64_t)steps;
     recipe->frames = 0;
     recipe->seconds = 0;
     return FARM_OK;

@@ -31,7 +31,7 @@ struct wrong {
 };
 
 #define FOUR_BYTES     .message = one, .message_bytes = 4
-#define ACTIONS(bytes) .message = (bytes), .message_bytes = 8 // of two environments
+#define ACTIONS(bytes) .message = (bytes), .message_bytes = 8 // two environments have them
 #define TYPE(name)     .type = FARM_WIRE_##name
 #define ANY_STEP       .type = (enum farm_wire_type)STEPS_OR_ANSWERS
 static const uint8_t one[4] = {1}, none[1];
