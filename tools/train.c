@@ -752,10 +752,11 @@ static enum farm_status check_listen(const struct options *options, struct farm_
         return farm_fail(err, FARM_E_USAGE, "--key %s: there is no such file; `farm bridge keygen %s` makes one",
                          options->key, farm_format_word(options->key).text);
     if (options->key || options->insecure) return FARM_OK;
-    return farm_fail(err, FARM_E_USAGE,
-                     "--listen %s needs --key FILE (`farm bridge keygen FILE` makes one; each node gets a copy), or "
-                     "--insecure on a loopback or private address",
-                     options->listen);
+    return farm_fail(
+        err, FARM_E_USAGE,
+        "--listen %s needs --key FILE (`farm bridge keygen FILE` makes it, and FILE.node for the nodes), or "
+        "--insecure on a loopback or private address",
+        options->listen);
 }
 
 static enum farm_status check_seeds(const struct options *options, struct farm_error *err) {

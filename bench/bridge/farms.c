@@ -146,7 +146,7 @@ static _Noreturn void run_local_farm(struct page *page) {
 
 // ---- the learner of the remote actors ----
 
-static _Noreturn void serve_remote_farm(const struct bench_net *net, struct page *page, const struct farm_key *key,
+static _Noreturn void serve_remote_farm(const struct bench_net *net, struct page *page, const char *key,
                                         const char *engine) {
     static struct farm_recipe recipe;
     static struct farm_env env;
@@ -162,9 +162,13 @@ static _Noreturn void serve_remote_farm(const struct bench_net *net, struct page
     host.offer.window = 21;
     strcpy(host.offer.env, "ale/Pong");
     bench_host_make(&host, net, ACTORS, true, engine);
-    host.config.key = key;
     const pid_t hub = bench_net_fork(net, BENCH_LEARNER);
-    if (hub == 0) exit(farm_hub_run(&host.config, &err));
+    if (hub == 0) {
+        struct farm_key *loaded; // here, because a fork does not inherit it
+        must(farm_key_load(key, FARM_KEY_LEARNER, &loaded, NULL, &err), &err);
+        host.config.key = loaded;
+        exit(farm_hub_run(&host.config, &err));
+    }
     farm_store_release(&page->port, ntohs(host.address.sin_port));
     while (!host.session_count && !farm_load_acquire(&page->stop)) {
         bench_host_serve(&host);
@@ -221,13 +225,18 @@ static void take_turns(struct page *page, int rounds, double seconds, struct ben
 
 static bool make_key(const struct bench_net *net, const char *program, const char *path) {
     const char *argv[] = {program, "bridge", "keygen", path, NULL};
+    char node[80];
+    snprintf(node, sizeof node, "%.70s.node", path);
+    unlink(node);
     unlink(path);
     return bench_net_run(net, BENCH_LEARNER, argv, NULL, 0);
 }
 
 static pid_t start_node(const struct bench_net *net, const char *program, const char *address, const char *key,
                         const char *engine) {
-    const char *argv[] = {program, "bridge", "--connect", address,   "--key",           key,    "--actors",
+    char node[80];
+    snprintf(node, sizeof node, "%.70s.node", key);
+    const char *argv[] = {program, "bridge", "--connect", address,   "--key",           node,   "--actors",
                           "1",     "--pin",  "no",        "--quiet", "--bridge-engine", engine, NULL};
     return bench_net_start(net, BENCH_NODE, false, NULL, argv);
 }
@@ -250,17 +259,14 @@ bool bench_random_rates(const struct bench_net *net, const char *engine, int rou
     struct page *page = shared_memory(sizeof *page);
     struct bench_net anywhere = *net; // environments are made on all CPUs
     char program[4096], folder[] = "/tmp/farm-bench-XXXXXX", path[64], address[64];
-    struct farm_key key;
-    struct farm_error err;
     must_hold(mkdtemp(folder) != NULL, "set-up");
     page->learner_cpu = net->cpu[BENCH_LEARNER];
     anywhere.cpu[BENCH_NODE] = -1;
     snprintf(path, sizeof path, "%s/key", folder);
-    bool good = bench_farm_program(program, sizeof program) && make_key(net, program, path) &&
-                farm_key_load(path, &key, &err) == FARM_OK;
+    bool good = bench_farm_program(program, sizeof program) && make_key(net, program, path);
     if (good) {
         const pid_t learner = bench_net_fork(net, BENCH_LEARNER);
-        if (learner == 0) serve_remote_farm(net, page, &key, engine);
+        if (learner == 0) serve_remote_farm(net, page, path, engine);
         good = await_word(&page->port);
         snprintf(address, sizeof address, "%s:%u", net->address[BENCH_LEARNER], (unsigned)page->port);
         const pid_t node = start_node(&anywhere, program, address, path, engine),

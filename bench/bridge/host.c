@@ -12,7 +12,13 @@
 #include "../common.h"
 #include "bridge/control.h"
 
-const struct farm_key bench_key = {{1, 2, 3}};
+const struct farm_key bench_key = {.kind = FARM_KEY_LEARNER, .secret = {1, 2, 3}};
+
+const struct farm_key *bench_node_key(void) {
+    static struct farm_key key;
+    must_hold(key.kind || farm_key_derive(&bench_key, "node", &key), "a node's key");
+    return &key;
+}
 
 void bench_offer_make(uint32_t lanes, uint32_t width, uint32_t pixels, uint32_t steps, struct farm_wire_offer *offer) {
     memset(offer, 0, sizeof *offer);

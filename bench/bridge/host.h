@@ -22,8 +22,9 @@ struct bench_host {
     struct farm_ring *made, *view; // [BENCH_SESSIONS_MAX][rings_each]; view: the learner's
 };
 
-// A key that all benchmarks use.
+// The keys that all benchmarks use.
 extern const struct farm_key bench_key;
+const struct farm_key *bench_node_key(void);
 
 // An offer with one observation field of `pixels` bytes.
 void bench_offer_make(uint32_t lanes, uint32_t width, uint32_t pixels, uint32_t steps, struct farm_wire_offer *offer);

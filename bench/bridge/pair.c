@@ -289,7 +289,7 @@ static void make_node(struct nodes *nodes, uint32_t number, const char *address)
         lend_ring(&node->made[r], fds[r]);
     }
     const struct farm_node_config config = {.address = address,
-                                            .key = pair->sealed ? &bench_key : NULL,
+                                            .key = pair->sealed ? bench_node_key() : NULL,
                                             .session = {1, (uint8_t)number},
                                             .name = "bench",
                                             .ring_fds = (const int(*)[2])fds,

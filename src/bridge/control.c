@@ -70,7 +70,7 @@ static bool receive_one(int fd, struct farm_control_message *message, bool *vali
              has_descriptors(message) == (truncated || fds[FDS - 1] >= 0);
     if (!*valid || truncated) close_both(fds);
     memcpy(message->fds, fds, sizeof fds);
-    message->text[sizeof message->text - 1] = 0;
+    message->text[sizeof message->text - 1] = message->key[sizeof message->key - 1] = 0;
     return true;
 }
 

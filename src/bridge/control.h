@@ -8,12 +8,13 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "bridge/key.h"
 #include "bridge/wire.h"
 #include "ring/ring.h"
 
 enum farm_control_kind {
     // bridge -> supervisor
-    FARM_CONTROL_ADMIT = 1,   // a node requests places: id, machine, name, count (rings)
+    FARM_CONTROL_ADMIT = 1,   // a node requests places: id, machine, name, key, count (rings)
     FARM_CONTROL_GENERATION,  // ring `ring` of `session` has a new actor: write `generation` into all of its lanes
     FARM_CONTROL_LEAVE,       // ring `ring` of `session` leaves (UINT32_MAX: all; the node has ended). session
                               // UINT32_MAX: that of this id, also while it is being admitted
@@ -25,6 +26,7 @@ enum farm_control_kind {
     FARM_CONTROL_REFUSED,  // reply to ADMIT: id, reason, text. No session
     FARM_CONTROL_GENERATION_IS, // reply to GENERATION: written
     FARM_CONTROL_FORGET,        // the session has ended: close its rings and its connection
+    FARM_CONTROL_WITHDRAWN,     // the key `key` is: refuse its nodes, close their connections
     FARM_CONTROL_END,           // the run ends: send BYE to every node
 };
 
@@ -37,6 +39,7 @@ struct farm_control_message {
     uint64_t generation, machine;
     uint8_t id[FARM_WIRE_ID_BYTES];
     char text[FARM_WIRE_TEXT_BYTES]; // a node's name, or why
+    char key[FARM_KEY_NAME_BYTES];   // name of a node's key; "": in the clear
     int32_t fds[2]; // RING: the receiver owns them, the sender keeps its own; else -1. -1: no room for them here
 };
 

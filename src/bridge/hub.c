@@ -36,6 +36,15 @@ static struct hub_session *find_session(const struct farm_hub *hub, const uint8_
     return NULL;
 }
 
+static bool send_offer(struct hub_peer *peer, struct farm_error *err) {
+    uint8_t *out = peer->hub->scratch, *signature = out, *text = out + FARM_WIRE_SIGNATURE_BYTES;
+    const size_t bytes = farm_wire_put_offer(peer->hub->offer, out, FARM_WIRE_MESSAGE_BYTES_MAX);
+    if (peer->link.tls && !farm_tls_sign(peer->link.tls, text, bytes - FARM_WIRE_SIGNATURE_BYTES, signature))
+        return farm_fail(err, FARM_E_UNSUPPORTED, "OpenSSL cannot sign an OFFER"), false;
+    farm_link_post(&peer->link, FARM_WIRE_OFFER, out, bytes, false);
+    return true;
+}
+
 static bool handle_hello(struct hub_peer *peer, struct farm_error *err) {
     static const uint8_t any[FARM_WIRE_ID_BYTES];
     struct farm_hub *hub = peer->hub;
@@ -52,9 +61,7 @@ static bool handle_hello(struct hub_peer *peer, struct farm_error *err) {
     if (!same_id(hello->run, any) && !same_id(hello->run, hub->offer->run))
         return hub_refuse(peer, FARM_WIRE_REFUSE_SESSION, "the learner has begun another run"), true;
     peer->state = HUB_PEER_OFFERED;
-    farm_link_post(&peer->link, FARM_WIRE_OFFER, hub->scratch,
-                   farm_wire_put_offer(hub->offer, hub->scratch, FARM_WIRE_MESSAGE_BYTES_MAX), false);
-    return true;
+    return send_offer(peer, err);
 }
 
 static bool request_places(struct hub_peer *peer) {
@@ -64,6 +71,7 @@ static bool request_places(struct hub_peer *peer) {
                                            .machine = peer->hello.machine};
     memcpy(message.id, peer->hello.session, FARM_WIRE_ID_BYTES);
     snprintf(message.text, sizeof message.text, "%s", peer->hello.name);
+    if (peer->link.tls) snprintf(message.key, sizeof message.key, "%s", farm_tls_name(peer->link.tls));
     peer->requested_ns = peer->hub->now_ns;
     return hub_send_control(peer->hub, &message);
 }
@@ -151,6 +159,20 @@ static void handle_admitted(struct farm_hub *hub, struct hub_session *session,
         farm_link_close(&peer->link, "a newer connection of this node replaces this one");
 }
 
+// Refuses this key's nodes, now and later.
+static void withdraw_key(struct farm_hub *hub, const char *name) {
+    if (!hub->tls || !farm_tls_withdraw(hub->tls, name)) return;
+    for (uint32_t p = 0; p < HUB_PEERS_MAX; p++) {
+        struct hub_peer *peer = hub->peers[p];
+        char why[FARM_KEY_NAME_BYTES + 64];
+        if (!peer || !peer->link.tls || strcmp(farm_tls_name(peer->link.tls), name) != 0) continue;
+        snprintf(why, sizeof why, "the learner has withdrawn the key of node %s", name);
+        if (peer->link.state == FARM_LINK_SHAKING) farm_link_close(&peer->link, "%s", why);
+        peer->state = HUB_PEER_CONNECTED; // frames of its lanes end the connection
+        hub_refuse(peer, FARM_WIRE_REFUSE_FOR_GOOD, why);
+    }
+}
+
 static void handle_control(struct farm_hub *hub, const struct farm_control_message *message) {
     const bool in_range = message->session < FARM_BRIDGE_NODES_MAX;
     struct hub_session *session = in_range ? hub->sessions[message->session] : NULL;
@@ -176,6 +198,9 @@ static void handle_control(struct farm_hub *hub, const struct farm_control_messa
         break;
     case FARM_CONTROL_FORGET:
         if (session) hub_forget_session(hub, session);
+        break;
+    case FARM_CONTROL_WITHDRAWN:
+        withdraw_key(hub, message->key);
         break;
     case FARM_CONTROL_END:
         hub->ends = true;
@@ -309,7 +334,7 @@ static void handle_event(struct farm_hub *hub, const struct farm_engine_event *e
 
 static void tick_peer(struct farm_hub *hub, struct hub_peer *peer) {
     farm_link_tick(&peer->link, hub->now_ns);
-    if (peer->state < HUB_PEER_JOINING && hub->now_ns - peer->accepted_ns > JOIN_NS)
+    if (peer->state < HUB_PEER_JOINING && !peer->link.ending && hub->now_ns - peer->accepted_ns > JOIN_NS)
         farm_link_close(&peer->link, "received no JOIN for a minute");
     if (peer->state == HUB_PEER_ATTACHED) {
         hub_add_figures(peer);
@@ -380,7 +405,7 @@ enum farm_status farm_hub_make(const struct farm_hub_config *config, struct farm
     if (!hub || !(hub->scratch = malloc(FARM_WIRE_MESSAGE_BYTES_MAX)))
         status = farm_fail(err, FARM_E_LIMIT, "no memory for the bridge");
     if (hub) hub->ops = config->ops;
-    if (!status && config->key) status = farm_tls_context_make(true, config->key, &hub->tls, err);
+    if (!status && config->key) status = farm_tls_context_make(config->key, &hub->tls, err);
     if (!status)
         status = config->ops ? config->ops->create(HUB_PEERS_MAX, 2, config->ops_context, &hub->engine, err)
                              : farm_engine_make(config->engine, HUB_PEERS_MAX, 2, &hub->ops, &hub->engine, err);
@@ -398,6 +423,8 @@ enum farm_status farm_hub_make(const struct farm_hub_config *config, struct farm
     for (uint32_t s = 0; config->stats && s < FARM_BRIDGE_NODES_MAX; s++) // a bridge before this one may have died
         farm_store_relaxed(&config->stats->node[s].state, FARM_NODE_ABSENT);
     if (config->stats) farm_store_relaxed(&config->stats->uring, strcmp(hub->ops->name, "uring") == 0);
+    for (uint32_t i = 0; config->withdrawn && i < config->withdrawn->count; i++)
+        withdraw_key(hub, config->withdrawn->name[i]);
     receive_control(hub);
     hub->ops->watch(hub->engine, WATCH_CONTROL, config->control);
     farm_engine_watch_counter(hub->ops, hub->engine, WATCH_WAKE, config->wake);

@@ -18,11 +18,12 @@ struct farm_hub_config {
     int wake;         // eventfd, non-blocking: farm_learner_notify writes to it
     const int *bells; // [bell_count] the shards' eventfds
     uint32_t bell_count;
-    const struct farm_key *key;          // copied; NULL: in the clear
-    const struct farm_wire_offer *offer; // borrowed
-    struct farm_bridge_stats *stats;     // may be NULL
-    const char *engine;                  // uring, poll, auto
-    const struct farm_engine_ops *ops;   // instead of `engine`: the memory engine
+    const struct farm_key *key;             // the learner's; borrowed; NULL: in the clear
+    const struct farm_key_names *withdrawn; // more come by control.h; NULL: none
+    const struct farm_wire_offer *offer;    // borrowed
+    struct farm_bridge_stats *stats;        // may be NULL
+    const char *engine;                     // uring, poll, auto
+    const struct farm_engine_ops *ops;      // instead of `engine`: the memory engine
     void *ops_context;
     uint64_t spin_ns; // before sleeping
 };

@@ -245,6 +245,12 @@ static void send_join(struct farm_node *node) {
 static bool handle_offer(struct farm_node *node, struct farm_error *err) {
     static const uint8_t any[FARM_WIRE_ID_BYTES];
     struct farm_wire_offer *offer = node->offer;
+    const uint8_t *text = node->link.message + FARM_WIRE_SIGNATURE_BYTES;
+    const uint32_t bytes = node->link.message_bytes;
+    if (bytes < FARM_WIRE_SIGNATURE_BYTES) return farm_fail(err, FARM_E_FORMAT, "an OFFER of %u bytes", bytes), false;
+    if (node->link.tls &&
+        farm_tls_verify(node->link.tls, text, bytes - FARM_WIRE_SIGNATURE_BYTES, node->link.message, err))
+        return false;
     if (farm_wire_get_offer(node->link.message, node->link.message_bytes, offer, err)) return false;
     if (memcmp(node->config.run, any, sizeof any) == 0)
         memcpy(node->config.run, offer->run, sizeof offer->run); // a later connection must have this run
@@ -391,6 +397,8 @@ static void handle_closed(struct farm_node *node) {
     node->welcomed = node->offered = false;
     node->listed = 0;
     if (node->config.stats) farm_store_release(&node->config.stats->node[0].state, FARM_NODE_ABSENT);
+    if (node->link.status == FARM_E_PERMISSION && node->ring_count && strcmp(node->why, node->link.why) != 0)
+        farm_log_warn("no connection to the learner: %s", node->link.why);
     if (node->link.why[0]) snprintf(node->why, sizeof node->why, "%s", node->link.why);
     // A node that has not joined does not wait for a learner with another key.
     if (node->link.status == FARM_E_PERMISSION && !node->ring_count) node->state = FARM_NODE_REFUSED;
@@ -543,7 +551,7 @@ enum farm_status farm_node_make(const struct farm_node_config *config, struct fa
     node->scratch = malloc(FARM_WIRE_MESSAGE_BYTES_MAX);
     enum farm_status status =
         node->offer && node->scratch ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for the bridge");
-    if (!status && config->key) status = farm_tls_context_make(false, config->key, &node->tls, err);
+    if (!status && config->key) status = farm_tls_context_make(config->key, &node->tls, err);
     if (!status) status = open_rings(node, err);
     if (!status)
         status = config->ops ? config->ops->create(1, 1, config->ops_context, &node->engine, err)

@@ -24,7 +24,7 @@ enum farm_node_state {
 
 struct farm_node_config {
     const char *address;        // "HOST:PORT", "[v6]:PORT", or "@FILE" that holds one (read at each attempt)
-    const struct farm_key *key; // copied; NULL: in the clear
+    const struct farm_key *key; // borrowed; NULL: in the clear
     uint8_t session[FARM_WIRE_ID_BYTES];
     uint8_t run[FARM_WIRE_ID_BYTES]; // zero: any
     uint64_t machine;

@@ -3,10 +3,12 @@
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char IDENTITY[] = "actorfarm 1";
+static const char IDENTITY[] = "actorfarm 2 "; // and the node's name
+static const char BINDING[] = "EXPORTER actorfarm learner", OFFER[] = "actorfarm offer";
 
 enum {
     INPUT_BYTES = 128 << 10,
@@ -21,13 +23,17 @@ struct farm_tls_context {
     bool server;
     SSL_CTX *settings;
     BIO_METHOD *method;
-    SSL_SESSION *session; // the pre-shared key; each connection uses a copy
+    const struct farm_key *key;
+    const SSL_CIPHER *cipher;
+    struct farm_key_names withdrawn;
 };
 
 struct farm_tls {
     const struct farm_tls_context *context;
     SSL *ssl;
-    bool done, began;
+    char name[FARM_KEY_NAME_BYTES]; // the node's; a server: as the peer says until `done`, "" before
+    bool done, began, withdrawn;
+    char identity[sizeof IDENTITY + FARM_KEY_NAME_BYTES]; // a client's
     uint64_t received_bytes, copied_bytes, records, rekey_records, rekeyed;
     size_t in_from, in_to;        // what OpenSSL has not read of `in`
     size_t out_bytes, lent_bytes; // in `out`; lent: returned by farm_tls_output
@@ -86,23 +92,42 @@ static bool make_bio(struct farm_tls *tls) {
 
 // ---- the pre-shared key ----
 
-static SSL_SESSION *copy_session(SSL *ssl) {
-    const struct farm_tls *tls = SSL_get_app_data(ssl);
-    return SSL_SESSION_dup(tls->context->session);
+// What OpenSSL takes as a pre-shared key. NULL: no memory.
+static SSL_SESSION *make_session(const struct farm_tls *tls) {
+    uint8_t shared[FARM_KEY_BYTES];
+    SSL_SESSION *session = SSL_SESSION_new();
+    const bool made = session && farm_key_shared(tls->context->key, tls->name, shared) &&
+                      SSL_SESSION_set1_master_key(session, shared, sizeof shared) &&
+                      SSL_SESSION_set_cipher(session, tls->context->cipher) &&
+                      SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION);
+    explicit_bzero(shared, sizeof shared);
+    if (made) return session;
+    SSL_SESSION_free(session);
+    return NULL;
 }
 
 static int use_key(SSL *ssl, const EVP_MD *md, const unsigned char **identity, size_t *bytes, SSL_SESSION **session) {
     (void)md; // the only cipher's
-    *identity = (const unsigned char *)IDENTITY;
-    *bytes = sizeof IDENTITY - 1;
-    *session = copy_session(ssl);
+    struct farm_tls *tls = SSL_get_app_data(ssl);
+    snprintf(tls->identity, sizeof tls->identity, "%s%s", IDENTITY, tls->name);
+    *identity = (const unsigned char *)tls->identity;
+    *bytes = strlen(tls->identity);
+    *session = make_session(tls);
     return *session != NULL;
 }
 
+// 0 ends the handshake with an alert of an internal error, which tells a withdrawn node from one with another key.
 static int find_key(SSL *ssl, const unsigned char *identity, size_t bytes, SSL_SESSION **session) {
-    const bool ours = bytes == sizeof IDENTITY - 1 && memcmp(identity, IDENTITY, bytes) == 0;
-    *session = ours ? copy_session(ssl) : NULL;
-    return 1;
+    struct farm_tls *tls = SSL_get_app_data(ssl);
+    const size_t before = sizeof IDENTITY - 1;
+    const char *name = (const char *)identity + before;
+    *session = NULL;
+    if (bytes <= before || memcmp(identity, IDENTITY, before) != 0 || !farm_key_name_valid(name, bytes - before))
+        return 1;
+    snprintf(tls->name, sizeof tls->name, "%.*s", (int)(bytes - before), name);
+    tls->withdrawn = farm_key_names_have(&tls->context->withdrawn, tls->name);
+    if (!tls->withdrawn) *session = make_session(tls);
+    return !tls->withdrawn;
 }
 
 // NULL: this OpenSSL does not have it.
@@ -112,13 +137,6 @@ static const SSL_CIPHER *find_cipher(const SSL_CTX *settings) {
         if (SSL_CIPHER_get_id(sk_SSL_CIPHER_value(all, i)) == TLS1_3_CK_AES_128_GCM_SHA256)
             return sk_SSL_CIPHER_value(all, i);
     return NULL;
-}
-
-static bool make_session(struct farm_tls_context *context, const struct farm_key *key) {
-    const SSL_CIPHER *cipher = find_cipher(context->settings);
-    SSL_SESSION *session = context->session = SSL_SESSION_new();
-    return session && cipher && SSL_SESSION_set1_master_key(session, key->bytes, sizeof key->bytes) &&
-           SSL_SESSION_set_cipher(session, cipher) && SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION);
 }
 
 // ---- making ----
@@ -156,13 +174,14 @@ static enum farm_status fail_to_make(struct farm_error *err) {
                      openssl_reason());
 }
 
-enum farm_status farm_tls_context_make(bool server, const struct farm_key *key, struct farm_tls_context **out,
+enum farm_status farm_tls_context_make(const struct farm_key *key, struct farm_tls_context **out,
                                        struct farm_error *err) {
     struct farm_tls_context *context = calloc(1, sizeof *context);
     if (!context) return farm_fail(err, FARM_E_LIMIT, "out of memory for TLS");
-    context->server = server;
+    context->server = key->kind == FARM_KEY_LEARNER;
+    context->key = key;
     ERR_clear_error();
-    if (!make_settings(context) || !make_session(context, key) || !make_method(context)) {
+    if (!make_settings(context) || !(context->cipher = find_cipher(context->settings)) || !make_method(context)) {
         fail_to_make(err);
         farm_tls_context_free(context);
         return FARM_E_UNSUPPORTED;
@@ -173,7 +192,6 @@ enum farm_status farm_tls_context_make(bool server, const struct farm_key *key, 
 
 void farm_tls_context_free(struct farm_tls_context *context) {
     if (!context) return;
-    SSL_SESSION_free(context->session);
     SSL_CTX_free(context->settings);
     BIO_meth_free(context->method);
     free(context);
@@ -183,6 +201,7 @@ enum farm_status farm_tls_make(const struct farm_tls_context *context, struct fa
     struct farm_tls *tls = calloc(1, sizeof *tls);
     if (!tls) return farm_fail(err, FARM_E_LIMIT, "out of memory for a TLS connection");
     tls->context = context;
+    memcpy(tls->name, context->key->name, sizeof tls->name);
     tls->rekey_records = REKEY_RECORDS;
     ERR_clear_error();
     if (!(tls->ssl = SSL_new(context->settings)) || !SSL_set_app_data(tls->ssl, tls) || !make_bio(tls)) {
@@ -196,6 +215,14 @@ enum farm_status farm_tls_make(const struct farm_tls_context *context, struct fa
         SSL_set_connect_state(tls->ssl);
     *out = tls;
     return FARM_OK;
+}
+
+bool farm_tls_withdraw(struct farm_tls_context *context, const char *name) {
+    return farm_key_names_add(&context->withdrawn, name);
+}
+
+const char *farm_tls_name(const struct farm_tls *tls) {
+    return tls->name;
 }
 
 void farm_tls_free(struct farm_tls *tls) {
@@ -249,13 +276,19 @@ static bool starts_tls(const struct farm_tls *tls) {
     return memcmp(tls->in, hello, there < sizeof hello ? there : sizeof hello) == 0;
 }
 
-static enum farm_status explain_failure(struct farm_error *err) {
+static enum farm_status explain_failure(const struct farm_tls *tls, struct farm_error *err) {
+    if (tls->withdrawn) return farm_fail(err, FARM_E_PERMISSION, "the key of node %s is withdrawn", tls->name);
     switch (ERR_GET_REASON(ERR_peek_last_error())) {
     case SSL_R_BINDER_DOES_NOT_VERIFY:
     case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER: // the learner's reply to a wrong binder
     case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:     // the same, from newer versions of OpenSSL
     case SSL_R_CERTIFICATE_VERIFY_FAILED:
         return farm_fail(err, FARM_E_PERMISSION, "the keys differ");
+    case SSL_R_TLSV1_ALERT_INTERNAL_ERROR:
+        return farm_fail(err, FARM_E_PERMISSION,
+                         "the learner refuses the key of node %s: it is withdrawn there (farm bridge keygen --node "
+                         "makes a key of another name)",
+                         tls->name);
     default:
         return farm_fail(err, FARM_E_FORMAT, "the TLS handshake failed: %s", openssl_reason());
     }
@@ -277,10 +310,35 @@ enum farm_status farm_tls_handshake(struct farm_tls *tls, bool *done, struct far
         *done = tls->done = true;
         return FARM_OK;
     }
-    if (SSL_get_error(tls->ssl, result) != SSL_ERROR_WANT_READ) return explain_failure(err);
+    if (SSL_get_error(tls->ssl, result) != SSL_ERROR_WANT_READ) return explain_failure(tls, err);
     if (tls->received_bytes >= HANDSHAKE_BYTES_MAX)
         return farm_fail(err, FARM_E_FORMAT, "the TLS handshake has not ended within %d bytes", HANDSHAKE_BYTES_MAX);
     return FARM_OK;
+}
+
+// ---- the learner's signature ----
+
+// Over these bytes and what only this connection's two ends know.
+static bool sign_or_verify(struct farm_tls *tls, const void *bytes, size_t count, uint8_t *signature) {
+    uint8_t secret[FARM_KEY_BYTES];
+    const struct iovec parts[] = {{secret, sizeof secret}, {(void *)(uintptr_t)bytes, count}};
+    if (SSL_export_keying_material(tls->ssl, secret, sizeof secret, BINDING, sizeof BINDING - 1, NULL, 0, 0) != 1)
+        return false;
+    return tls->context->server ? farm_key_sign(tls->context->key, OFFER, parts, 2, signature)
+                                : farm_key_verify(tls->context->key, OFFER, parts, 2, signature);
+}
+
+bool farm_tls_sign(struct farm_tls *tls, const void *bytes, size_t count, uint8_t signature[FARM_KEY_SIGNATURE_BYTES]) {
+    return sign_or_verify(tls, bytes, count, signature);
+}
+
+enum farm_status farm_tls_verify(struct farm_tls *tls, const void *bytes, size_t count,
+                                 const uint8_t signature[FARM_KEY_SIGNATURE_BYTES], struct farm_error *err) {
+    if (sign_or_verify(tls, bytes, count, (uint8_t *)(uintptr_t)signature)) return FARM_OK;
+    return farm_fail(err, FARM_E_PERMISSION,
+                     "the peer has this node's key but not the learner's: its signature is wrong. It is not the "
+                     "learner; if others have the key of node %s, withdraw it",
+                     tls->name);
 }
 
 // ---- data ----

@@ -17,14 +17,17 @@ struct farm_tls;
 
 enum { FARM_TLS_BUFFER_BYTES = 288 << 10 }; // output: a frame of 256 KiB and the overhead of its records
 
-// server: the learner's side. Copies the key. FARM_E_LIMIT, FARM_E_UNSUPPORTED.
-enum farm_status farm_tls_context_make(bool server, const struct farm_key *key, struct farm_tls_context **out,
+// A server with the learner's key, a client with a node's. Borrows the key. FARM_E_LIMIT, FARM_E_UNSUPPORTED.
+enum farm_status farm_tls_context_make(const struct farm_key *key, struct farm_tls_context **out,
                                        struct farm_error *err);
+// A server's: refuses new connections with the key of this name. False: it did so already.
+bool farm_tls_withdraw(struct farm_tls_context *context, const char *name);
 void farm_tls_context_free(struct farm_tls_context *context); // after its connections; NULL is allowed
 
 // Borrows the context. FARM_E_LIMIT, FARM_E_UNSUPPORTED.
 enum farm_status farm_tls_make(const struct farm_tls_context *context, struct farm_tls **out, struct farm_error *err);
-void farm_tls_free(struct farm_tls *tls); // NULL is allowed
+void farm_tls_free(struct farm_tls *tls);              // NULL is allowed
+const char *farm_tls_name(const struct farm_tls *tls); // the node's; a server: "" before the handshake
 
 // Address of the next received bytes, and the room there (> 0 after everything readable is read); then their number.
 void *farm_tls_input(struct farm_tls *tls, size_t *room);
@@ -33,9 +36,15 @@ void farm_tls_received(struct farm_tls *tls, size_t bytes);
 const void *farm_tls_output(struct farm_tls *tls, size_t *bytes);
 void farm_tls_sent(struct farm_tls *tls);
 
-// Continues the handshake as far as the input allows. *done: it has ended. FARM_E_PERMISSION: the keys differ;
-// FARM_E_FORMAT: the peer does not use this protocol. After a failure there may be output for the peer: an alert.
+// Continues the handshake as far as the input allows. *done: it has ended. FARM_E_PERMISSION: the keys differ, or it is
+// withdrawn; FARM_E_FORMAT: the peer does not use this protocol. After a failure there may be output for the peer: an
+// alert.
 enum farm_status farm_tls_handshake(struct farm_tls *tls, bool *done, struct farm_error *err);
+// After the handshake: the server signs bytes as the learner, for this connection alone; the client verifies that.
+// FARM_E_PERMISSION: the peer has no learner's key.
+bool farm_tls_sign(struct farm_tls *tls, const void *bytes, size_t count, uint8_t signature[FARM_KEY_SIGNATURE_BYTES]);
+enum farm_status farm_tls_verify(struct farm_tls *tls, const void *bytes, size_t count,
+                                 const uint8_t signature[FARM_KEY_SIGNATURE_BYTES], struct farm_error *err);
 // Reads up to `bytes`; *got 0: needs more input. FARM_E_DEAD: closed by the peer; FARM_E_FORMAT: a bad record.
 enum farm_status farm_tls_read(struct farm_tls *tls, void *to, size_t bytes, size_t *got, struct farm_error *err);
 // Encrypts parts from byte *taken on, as far as the buffer holds, in full records. Only while there is no output.

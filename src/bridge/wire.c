@@ -276,6 +276,7 @@ static const struct field option_fields[] = {
 };
 #define OFFER(member) AT(farm_wire_offer, member)
 static const struct field offer_fields[] = {
+    {BYTES, OFFER(signature)},
     {BYTES, OFFER(run)},
     {BYTES, OFFER(spec.lanes)},
     {BYTES, OFFER(spec.width)},

@@ -17,7 +17,7 @@
 
 #define FARM_WIRE_MAGIC 0x474452424d524146ull // "FARMBRDG", little endian
 enum {
-    FARM_WIRE_VERSION = 3,
+    FARM_WIRE_VERSION = 4,
     FARM_WIRE_HEADER_BYTES = 32,
     FARM_WIRE_ENTRY_BYTES = 32,
     FARM_WIRE_ENTRIES_MAX = 64,
@@ -32,6 +32,7 @@ enum {
     FARM_WIRE_OPTIONS_MAX = 32,
     FARM_WIRE_OPTION_BYTES = 1024,
     FARM_WIRE_GENERATION_MAX = INT32_MAX, // actors that a lane has had
+    FARM_WIRE_SIGNATURE_BYTES = 64,
 };
 
 // Types 16 to 18 are reserved for parameters (offer, chunk, have).
@@ -111,6 +112,8 @@ struct farm_wire_hello {
 
 // Environment and rings of the learner.
 struct farm_wire_offer {
+    // The learner's, over the message's bytes behind it (bridge/tls.h); in the clear 0. put writes it, get reads it.
+    uint8_t signature[FARM_WIRE_SIGNATURE_BYTES];
     uint8_t run[FARM_WIRE_ID_BYTES];
     struct farm_ring_spec spec; // steps: the learner's; a node's rings have their own
     uint64_t seed;

@@ -103,6 +103,7 @@ json_t *farm_sample_nodes_json(const struct farm_sample_node *nodes, uint32_t co
         const struct farm_sample_node *node = &nodes[i];
         json_t *object = farm_json_object(false);
         farm_json_set_text(object, "name", node->name);
+        farm_json_set_text(object, "key", node->key);
         farm_json_set_text(object, "state", node->away ? "away" : "connected");
         farm_json_set_int(object, "actors", node->actors);
         farm_json_set_int(object, "lanes", node->lanes);

@@ -18,8 +18,8 @@ enum { FARM_SAMPLE_ALGO_MAX = 8 };
 
 // A remote node. Rates are over the last second, totals since it joined.
 struct farm_sample_node {
-    char name[64];
-    bool away; // it is not connected now
+    char name[64], key[64]; // key: name of its key; "": in the clear
+    bool away;              // it is not connected now
     uint64_t actors, lanes, env_steps, bytes_in, bytes_out, reconnects;
     uint64_t copied_bytes; // within user space, on the learner's side
     double env_steps_per_s, bytes_in_per_s, bytes_out_per_s;

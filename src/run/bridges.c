@@ -165,13 +165,16 @@ enum farm_status farm_run_bridges_open(struct farm_run_bridges *bridges, const s
                                        const char *env, struct farm_error *err) {
     struct farm_address addresses[FARM_ADDRESSES_MAX];
     uint32_t count;
-    *bridges = (struct farm_run_bridges){.network_node = -1, .encrypted = listen->key};
+    *bridges = (struct farm_run_bridges){.network_node = -1, .key_path = listen->key};
     if (!listen->address) return FARM_OK;
     enum farm_status status = check_request(listen, err);
     if (!status) status = farm_address_find(listen->address, addresses, &count, err);
     if (status) return farm_fail_in(err, status, "--listen");
     if (!listen->key) status = farm_address_check_insecure(listen->address, addresses, 1, err);
-    if (!status && listen->key) status = farm_key_load(listen->key, &bridges->key, err);
+    if (!status && listen->key) {
+        (void)stat(listen->key, &bridges->key_file); // before it is read: a later change is noticed
+        status = farm_key_load(listen->key, FARM_KEY_LEARNER, &bridges->key, &bridges->withdrawn, err);
+    }
     if (status) return status;
     bridges->count = bridges->listening = listen->bridges ? listen->bridges : 1;
     snprintf(bridges->env, sizeof bridges->env, "%s", env);
@@ -255,14 +258,52 @@ void farm_run_bridges_lose(struct farm_run_bridges *bridges, uint32_t b) {
 void farm_run_bridges_free(struct farm_run_bridges *bridges) {
     for (uint32_t b = 0; b < bridges->count; b++) {
         struct farm_run_bridge *bridge = &bridges->bridge[b];
-        const int fds[] = {bridge->listener, bridge->control, bridge->end, bridge->wake};
+        const int fds[] = {bridge->listener, bridge->control, bridge->end, bridge->wake, bridge->key};
         for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
             if (fds[i] > 0) close(fds[i]);
         if (bridge->segment.header) farm_segment_close(&bridge->segment);
     }
     free((void *)bridges->offer);
-    explicit_bzero(&bridges->key, sizeof bridges->key);
+    farm_key_free(bridges->key);
+    bridges->key = NULL;
     bridges->count = 0;
+}
+
+// ---- the key ----
+
+void farm_run_bridges_lend_key(struct farm_run_bridges *bridges, uint32_t b) {
+    struct farm_run_bridge *bridge = &bridges->bridge[b];
+    if (bridge->key > 0) close(bridge->key);
+    if (bridges->key) bridge->keep[0] = bridge->key = farm_key_lend(bridges->key);
+    bridge->withdrawn_sent = bridges->withdrawn.count; // the process has a copy of them
+}
+
+bool farm_run_bridges_read_withdrawn(struct farm_run_bridges *bridges) {
+    const struct stat *before = &bridges->key_file;
+    const uint32_t count = bridges->withdrawn.count;
+    const struct farm_run_caller *caller = bridges->workers->caller;
+    struct stat now = {0};
+    struct farm_key *key = NULL;
+    struct farm_key_names names;
+    struct farm_error err;
+    if (!bridges->key) return false;
+    if (stat(bridges->key_path, &now) == 0 && now.st_ino == before->st_ino && now.st_size == before->st_size &&
+        now.st_mtim.tv_sec == before->st_mtim.tv_sec && now.st_mtim.tv_nsec == before->st_mtim.tv_nsec)
+        return false;
+    enum farm_status status = farm_key_load(bridges->key_path, FARM_KEY_LEARNER, &key, &names, &err);
+    if (!status && memcmp(key->secret, bridges->key->secret, sizeof key->secret) != 0)
+        status = farm_fail(&err, FARM_E_INVALID, "%s has another key now", bridges->key_path);
+    farm_key_free(key);
+    if (status && !bridges->key_warned)
+        farm_run_warn(caller, "%s; the run goes on with its key, and withdraws no other before this is mended",
+                      err.message);
+    bridges->key_warned = status;
+    if (status) return false;
+    bridges->key_file = now;
+    for (uint32_t i = 0; i < names.count; i++)
+        if (farm_key_names_add(&bridges->withdrawn, names.name[i]))
+            farm_run_warn(caller, "the key of node %s is withdrawn", names.name[i]);
+    return bridges->withdrawn.count > count;
 }
 
 // ---- the workers ----
@@ -272,6 +313,8 @@ static int bridge_body(void *context, struct farm_error *err) {
     const struct farm_run_bridges *all = bridge->all;
     const struct farm_run_plan *plan = all->workers->plan;
     struct farm_segment segment;
+    struct farm_key *key = NULL; // the supervisor's page is empty here
+    if (all->key && farm_key_borrow(bridge->key, &key, err)) return 1;
     if (farm_segment_open(bridge->segment.fd, true, FARM_SEGMENT_STATS, sizeof(struct farm_bridge_stats), &segment,
                           err))
         return 1;
@@ -280,12 +323,15 @@ static int bridge_body(void *context, struct farm_error *err) {
                                            .wake = bridge->wake,
                                            .bells = all->workers->rings->bells,
                                            .bell_count = all->workers->rings->bell_count,
-                                           .key = all->encrypted ? &all->key : NULL,
+                                           .key = key,
+                                           .withdrawn = &all->withdrawn,
                                            .offer = all->offer,
                                            .stats = stats_of(&segment),
                                            .engine = bridge->engine,
                                            .spin_ns = farm_run_spin_ns(&plan->recipe, !all->own_cores)};
-    return farm_hub_run(&config, err);
+    const int status = farm_hub_run(&config, err);
+    farm_key_free(key);
+    return status;
 }
 
 // The CPUs of the b-th core that the plan reserves for bridges.
@@ -308,7 +354,8 @@ static enum farm_status add_worker(struct farm_run_bridges *bridges, uint32_t b,
     const struct farm_run_plan *plan = bridges->workers->plan;
     const struct farm_run_rings *rings = bridges->workers->rings;
     struct farm_run_bridge *bridge = &bridges->bridge[b];
-    size_t kept = 0;
+    size_t kept = 1; // keep[0]: its key
+    bridge->keep[0] = -1;
     bridge->cpus = bridges->own_cores ? core_of(plan, b) : plan->placement->actor_cpus;
     const int fds[] = {bridge->listener, bridge->end, bridge->wake, bridge->segment.fd};
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) bridge->keep[kept++] = fds[i];

@@ -4,6 +4,8 @@
 #ifndef FARM_RUN_BRIDGES_H
 #define FARM_RUN_BRIDGES_H
 
+#include <sys/stat.h>
+
 #include "bridge/address.h"
 #include "bridge/control.h"
 #include "bridge/key.h"
@@ -23,9 +25,11 @@ struct farm_run_bridge {
     struct farm_bridge_stats *stats; // rows by session; those of this bridge's sessions count
     struct farm_bitmap cpus;
     const char *engine;                    // for its next process (bridge/hub.h)
+    int key;                               // pipe with the key for its next process; 0 or less: none
+    uint32_t withdrawn_sent;               // names of withdrawn keys that the present process has
     uint64_t start_ns;                     // when the present process began; 0: none has
     bool lost;                             // it cannot be kept alive and has stopped listening
-    int keep[4 + FARM_LEARNER_SHARDS_MAX]; // what its process inherits
+    int keep[5 + FARM_LEARNER_SHARDS_MAX]; // what its process inherits
 };
 
 struct farm_run_bridges {
@@ -33,8 +37,11 @@ struct farm_run_bridges {
     uint32_t listening; // bridges that are not lost
     struct farm_run_bridge bridge[FARM_RUN_BRIDGES_MAX];
     char address[FARM_ADDRESS_TEXT_BYTES]; // by which nodes reach it
-    bool encrypted;
-    struct farm_key key;
+    struct farm_key *key;                  // NULL: in the clear
+    struct farm_key_names withdrawn;
+    const char *key_path;
+    struct stat key_file; // when it was last read
+    bool key_warned;
     int network_node; // NUMA node of the network card; -1: unknown
     char env[FARM_RECIPE_PATH_BYTES];
     struct farm_run_workers *workers;
@@ -53,6 +60,11 @@ enum farm_status farm_run_bridges_make(struct farm_run_bridges *bridges, struct 
 // Registers them with these functions and adds them to the supervisor. The run must listen.
 enum farm_status farm_run_bridges_add(struct farm_run_bridges *bridges, const struct farm_run_worker_ops *ops,
                                       void *owner, struct farm_error *err);
+// Before each start of bridge b: lends it the key.
+void farm_run_bridges_lend_key(struct farm_run_bridges *bridges, uint32_t b);
+// If the key file has changed: adds the names that are withdrawn there now, and returns whether there are any. A file
+// that cannot be read is reported once; the run goes on with what it has.
+bool farm_run_bridges_read_withdrawn(struct farm_run_bridges *bridges);
 // Bridge b cannot be kept alive: closes its listener.
 void farm_run_bridges_lose(struct farm_run_bridges *bridges, uint32_t b);
 void farm_run_bridges_free(struct farm_run_bridges *bridges); // safe on a zeroed one

@@ -50,6 +50,7 @@ size_t farm_run_learners_fill(struct farm_run_learners *learners) {
     }
     for (uint32_t b = 0; b < rings->bell_count; b++) learners->keep[kept++] = rings->bells[b];
     learners->keep[kept++] = rings->stats_segment.fd;
+    learners->keep[learners->lent = kept++] = -1;
     learners->keep[kept++] = learner->rings.admission;
     learners->keep[kept++] = learner->deterministic.sample_fd = learners->sample[1];
     learner->rings.fds = (const int(*)[2])workers->ring_fds;
@@ -100,10 +101,12 @@ enum farm_status farm_run_learners_enlist(struct farm_run_learners *learners, st
 static void before_start(void *owner, uint32_t i, uint64_t starts) {
     struct farm_run_learners *learners = owner;
     struct farm_run_workers *workers = learners->workers;
+    const struct farm_run_responder *responder = &workers->plan->responder;
     struct farm_learner_config *learner = &workers->learner;
+    if (responder->lend) learners->keep[learners->lent] = responder->lend(responder->context);
     if (!starts) return;
     learners->restarts++;
-    if (workers->plan->responder.remote) {
+    if (responder->remote) {
         farm_run_warn(workers->caller, "the bridge starts again");
         return;
     }
@@ -160,7 +163,7 @@ enum farm_status farm_run_learners_make(struct farm_run_learners *learners, stru
                                                  .line = keep_error,
                                                  .progress = progress,
                                                  .readable = readable};
-    learners->keep = calloc(4 * (size_t)plan->places + workers->rings->bell_count + 3, sizeof *learners->keep);
+    learners->keep = calloc(4 * (size_t)plan->places + workers->rings->bell_count + 4, sizeof *learners->keep);
     if (!learners->keep) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for %u actors", plan->places);
     enum farm_status status =
         farm_run_workers_reserve(workers, &learners->ops, learners, learners->count, &learners->first, err);

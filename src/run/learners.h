@@ -18,6 +18,7 @@ struct farm_run_learners {
     struct farm_run_worker_ops ops;
     struct farm_bitmap cpus;
     int *keep;     // descriptors
+    size_t lent;   // place in `keep` of what a responder lends
     int sample[2]; // a deterministic run's socket between supervisor and learner (learner/config.h); -1: none
 };
 

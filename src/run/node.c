@@ -82,7 +82,7 @@ enum farm_status farm_run_node_make(const struct farm_run_node_request *request,
     sigprocmask(SIG_BLOCK, &blocked, &node->mask_before);
     node->request = *request;
     node->request.node.machine = make_identity(&node->slot_fd);
-    node->probe_fd = -1;
+    node->probe_fd = node->key = -1;
     node->shared = shared;
     *out = node;
     return FARM_OK;
@@ -97,6 +97,7 @@ void farm_run_node_free(struct farm_run_node *node) {
     sigprocmask(SIG_SETMASK, &node->mask_before, NULL);
     munmap(node->shared, sizeof *node->shared);
     if (node->slot_fd >= 0) close(node->slot_fd);
+    if (node->key >= 0) close(node->key);
     free(node);
 }
 
@@ -224,12 +225,21 @@ static bool is_run_over(struct farm_run_node *node, uint64_t now_ns) {
 
 // ---- the bridge's process ----
 
+static int lend_key(void *context) {
+    struct farm_run_node *node = context;
+    if (node->key >= 0) close(node->key);
+    return node->key = node->request.node.key ? farm_key_lend(node->request.node.key) : -1;
+}
+
 static int bridge_body(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
                        struct farm_error *err) {
     (void)stats; // the supervisor copies node->shared's figures there
     struct farm_run_node *node = context;
     const struct farm_run_plan *plan = workers->plan;
     struct farm_node_config config = node->request.node;
+    struct farm_key *key = NULL; // the supervisor's page is empty here
+    if (config.key && farm_key_borrow(node->key, &key, err)) return 1;
+    config.key = key;
     memcpy(config.session, node->session, sizeof config.session);
     memcpy(config.run, node->offer.run, sizeof config.run);
     memcpy(&config.seed, node->session, sizeof config.seed);
@@ -242,6 +252,7 @@ static int bridge_body(void *context, const struct farm_run_workers *workers, st
     config.stats = &node->shared->stats;
     config.spin_ns = farm_run_spin_ns(&plan->recipe, farm_run_shares_cpus(plan));
     const int status = farm_node_run(&config, err);
+    farm_key_free(key);
     if (status != FARM_NODE_EXIT_STRANGE) return status;
     farm_store_release(&node->shared->strange, 1);
     return 0;
@@ -276,7 +287,7 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
 
 static enum farm_status make_run(struct farm_run_node *node, bool quiet, struct farm_error *err) {
     const struct farm_run_request request = {
-        .recipe = &node->recipe, .quiet = quiet, .responder = {bridge_body, node, &node->remote}};
+        .recipe = &node->recipe, .quiet = quiet, .responder = {bridge_body, node, &node->remote, lend_key}};
     return farm_run_make(&node->run, &request, err);
 }
 

@@ -62,6 +62,7 @@ struct farm_run_node {
     uint32_t learner_count, probes;
     int probe_fd;       // a connection that tests whether the learner's port is open; -1: none
     uint64_t probed_ns; // when it was opened
+    int key;            // pipe with the key for the next `bridge`; -1: none
     int slot_fd;        // holds this node's slot on the machine; -1: no slot
     sigset_t mask_before;
 };

@@ -98,7 +98,17 @@ static void send_refusals(struct farm_run_sessions *sessions) {
     sessions->refusal_count = kept;
 }
 
+static void send_withdrawn(const struct farm_run_bridges *bridges, struct farm_run_bridge *bridge) {
+    struct farm_control_message message = {.kind = FARM_CONTROL_WITHDRAWN, .fds = {-1, -1}};
+    for (; bridge->withdrawn_sent < bridges->withdrawn.count; bridge->withdrawn_sent++) {
+        memcpy(message.key, bridges->withdrawn.name[bridge->withdrawn_sent], sizeof message.key);
+        if (!farm_control_send(bridge->control, &message)) return;
+    }
+}
+
 void farm_run_messages_send(struct farm_run_sessions *sessions) {
+    for (uint32_t b = 0; b < sessions->bridges->count; b++)
+        send_withdrawn(sessions->bridges, &sessions->bridges->bridge[b]);
     send_refusals(sessions);
     for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
         struct farm_run_session *session = &sessions->session[s];

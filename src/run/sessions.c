@@ -36,7 +36,7 @@ static void check_training(struct farm_run_sessions *sessions, bool more) {
     if (sessions->ending) return;
     if (!workers->count)
         farm_run_note(workers->caller, "waiting for the first actor: run `farm bridge --connect %s %s` on a node",
-                      sessions->bridges->address, sessions->bridges->encrypted ? "--key FILE" : "--insecure");
+                      sessions->bridges->address, sessions->bridges->key ? "--key FILE" : "--insecure");
     else if (sessions->training_waits && more)
         farm_run_note(workers->caller, "training waits for more actors: %s", why.message);
     else if (waited && more)
@@ -146,6 +146,7 @@ static void begin_session(struct farm_run_sessions *sessions, uint32_t b, const 
                                          .rings = rings};
     memcpy(session->short_why, why, sizeof why);
     memcpy(session->id, asked->id, sizeof session->id);
+    memcpy(session->key, asked->key, sizeof session->key);
     snprintf(session->name, sizeof session->name, "%.*s", (int)sizeof session->name - 1, asked->text);
     memset(farm_run_session_row(sessions, session), 0,
            sizeof *farm_run_session_row(sessions, session)); // the previous session's
@@ -154,6 +155,7 @@ static void begin_session(struct farm_run_sessions *sessions, uint32_t b, const 
 
 static void admit_node(struct farm_run_sessions *sessions, uint32_t b, const struct farm_control_message *asked) {
     struct farm_run_session *session = find_session(sessions, asked->id);
+    if (farm_key_names_have(&sessions->bridges->withdrawn, asked->key)) return; // its bridge will know it too
     if (session && session->bridge != b)
         farm_run_messages_refuse(sessions, b, asked->id, FARM_WIRE_REFUSE_AGAIN, "another bridge has this session");
     else if (session && session->state == FARM_RUN_SESSION_JOINED)
@@ -298,6 +300,7 @@ static void complete_session(struct farm_run_sessions *sessions, struct farm_run
     session->joined_ns = session->away_ns = farm_now_ns();
     session->figures.round_trip_ms = (double)NAN;
     snprintf(session->figures.name, sizeof session->figures.name, "%s", session->name);
+    snprintf(session->figures.key, sizeof session->figures.key, "%s", session->key);
     farm_run_figures_list_nodes(sessions);
     if (session->count < session->asked)
         farm_run_warn(workers->caller, "node %s has joined with %u of its %u actors: %u now. The others: %s",
@@ -418,6 +421,21 @@ static void watch_session(struct farm_run_sessions *sessions, struct farm_run_se
     remove_rings(session);
 }
 
+// ---- withdrawn keys ----
+
+// Each second.
+static void check_keys(struct farm_run_sessions *sessions) {
+    if (!farm_run_bridges_read_withdrawn(sessions->bridges)) return;
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
+        struct farm_run_session *session = &sessions->session[s];
+        const bool stays = session->state != FARM_RUN_SESSION_JOINING && session->state != FARM_RUN_SESSION_JOINED;
+        if (stays || !farm_key_names_have(&sessions->bridges->withdrawn, session->key)) continue;
+        farm_run_warn(farm_run_sessions_workers(sessions)->caller, "node %s loses its places: its key is withdrawn",
+                      session->name);
+        end_session(sessions, session);
+    }
+}
+
 // ---- from the supervisor ----
 
 void farm_run_sessions_tick(struct farm_run_sessions *sessions, uint64_t now_ns) {
@@ -426,6 +444,7 @@ void farm_run_sessions_tick(struct farm_run_sessions *sessions, uint64_t now_ns)
     for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++)
         if (sessions->session[s].state == FARM_RUN_SESSION_JOINED)
             watch_session(sessions, &sessions->session[s], now_ns);
+    if (farm_run_elapsed_ns(now_ns, sessions->second_ns) >= SECOND_NS) check_keys(sessions);
     farm_run_figures_update(sessions, now_ns);
     farm_run_messages_send(sessions);
 }
@@ -449,6 +468,7 @@ static void before_start(void *owner, uint32_t b, uint64_t starts) {
     handle_last_messages(sessions, b);
     farm_control_clear(bridge->control, bridge->end);
     farm_run_messages_forget_refusals(sessions, b);
+    farm_run_bridges_lend_key(sessions->bridges, b);
     for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
         struct farm_run_session *session = &sessions->session[s];
         if (!session->state || session->bridge != b) continue;
@@ -523,8 +543,7 @@ enum farm_status farm_run_sessions_make(struct farm_run_sessions *sessions, stru
     enum farm_status status = farm_run_bridges_add(sessions->bridges, &farm_run_sessions_ops, sessions, err);
     if (status) return status;
     if (!workers->plan->quiet)
-        farm_log_info("listening on %s%s", sessions->bridges->address,
-                      sessions->bridges->encrypted ? "" : ", in the clear");
+        farm_log_info("listening on %s%s", sessions->bridges->address, sessions->bridges->key ? "" : ", in the clear");
     check_training(sessions, false);
     if (!workers->run_path) return FARM_OK;
     farm_run_dir_file(workers->run_path, "bridge.addr", sessions->address_file, sizeof sessions->address_file);

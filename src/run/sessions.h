@@ -30,12 +30,12 @@ struct farm_run_session {
     enum farm_run_session_state state;
     uint8_t id[FARM_WIRE_ID_BYTES];
     uint64_t machine;
-    char name[FARM_WIRE_NAME_BYTES];
-    uint32_t bridge;                     // fixed when it joins
-    uint32_t asked, count, present;      // count: requested; after it has joined, its rings
-    char short_why[480];                 // why it has fewer than requested; "": it has all
-    struct farm_run_session_ring *rings; // [count]
-    bool cancelled;                      // while joining: it leaves when the learner has replied about the current ring
+    char name[FARM_WIRE_NAME_BYTES], key[FARM_KEY_NAME_BYTES]; // key: its name; "": in the clear
+    uint32_t bridge;                                           // fixed when it joins
+    uint32_t asked, count, present;                            // count: requested; after it has joined, its rings
+    char short_why[480];                                       // why it has fewer than requested; "": it has all
+    struct farm_run_session_ring *rings;                       // [count]
+    bool cancelled; // while joining: it leaves when the learner has replied about the current ring
     bool sent, admission_sent;
     uint64_t joined_ns; // when
     uint64_t away_ns;   // since when; 0: it is connected

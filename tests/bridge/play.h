@@ -5,7 +5,14 @@
 #include "memory.h"
 #include "world.h"
 
-static const struct farm_key PLAY_KEY = {{1, 2, 3}};
+static const struct farm_key PLAY_KEY = {.kind = FARM_KEY_LEARNER, .secret = {1, 2, 3}};
+
+// Valid until the next call.
+static inline const struct farm_key *play_node_key(const char *name) {
+    static struct farm_key key;
+    cr_assert(farm_key_derive(&PLAY_KEY, name, &key));
+    return &key;
+}
 
 struct play {
     struct world world;
@@ -31,7 +38,8 @@ static inline struct play *play_prepare(bool encrypted, enum farm_answers answer
     world->hub_config.ops = world->node_config.ops = &farm_engine_memory;
     world->hub_config.ops_context = &play->hub_side;
     world->node_config.ops_context = &play->node_side;
-    world->hub_config.key = world->node_config.key = encrypted ? &PLAY_KEY : NULL;
+    world->hub_config.key = encrypted ? &PLAY_KEY : NULL;
+    world->node_config.key = encrypted ? play_node_key("node") : NULL;
     world->node_config.seed = seed;
     return play;
 }

@@ -392,6 +392,59 @@ Test(hostile, a_handshake_of_more_than_16_KiB_is_cut_off) {
     play_free(play);
 }
 
+// ---- keys ----
+
+static void turn_for(struct play *play, uint64_t ns) {
+    for (const uint64_t until_ns = play->now_ns + ns; play->now_ns < until_ns; play->now_ns += 1000000)
+        play_turn(play, UINT64_MAX);
+}
+
+// To this node the hub is a peer that has the node's pre-shared key, but not the key of the node's learner. A node that
+// has joined tries again, because its learner may answer; one that has not ends.
+Test(hostile, a_peer_with_the_nodes_key_alone_is_not_the_learner) {
+    struct farm_key key = *play_node_key("node");
+    key.learner[0] ^= 1;
+    farm_log_set_level(FARM_LOG_ERROR);
+    with_play *play = play_prepare(true, FARM_ANSWERS_CENTRAL, PEER_LANES, PEER_PIXELS, 1);
+    struct world *world = &play->world;
+    world->node_config.key = &key;
+    world_make(world, PEER_RINGS);
+    for (int joined = 1; joined >= 0; joined--) {
+        if (!joined) world->node_config.ring_count = 0;
+        if (!joined) world_replace_node(world);
+        turn_for(play, 2000000000);
+        cr_expect(strstr(farm_node_why(world->node), "not the learner"), "%s", farm_node_why(world->node));
+        cr_expect_null(farm_node_offer(world->node));
+        cr_expect_eq(farm_node_state(world->node), joined ? FARM_NODE_TRYING : FARM_NODE_REFUSED);
+    }
+    cr_expect_eq(world->made_count, 0);
+}
+
+Test(hostile, a_withdrawn_key_ends_its_nodes_and_no_other) {
+    static const char *const why[] = {"the learner has withdrawn the key of node gone", "it is withdrawn there"};
+    const struct farm_key gone = *play_node_key("gone"), node = *play_node_key("node");
+    struct farm_control_message withdrawn = {.kind = FARM_CONTROL_WITHDRAWN, .key = "gone", .fds = {-1, -1}};
+    farm_log_set_level(FARM_LOG_ERROR);
+    with_play *play = play_prepare(true, FARM_ANSWERS_CENTRAL, PEER_LANES, PEER_PIXELS, 1);
+    struct world *world = &play->world;
+    world->node_config.key = &gone;
+    world_make(world, PEER_RINGS);
+    play_to(play, 5);
+    cr_assert(farm_control_send(world->control, &withdrawn));
+    for (int again = 0; again < 2; again++) { // while it plays; a later connection
+        if (again) world_replace_node(world);
+        turn_for(play, 1500000000);
+        cr_expect_eq(open_at_hub(&play->net), 0);
+        cr_expect(strstr(farm_node_why(world->node), why[again]), "%s", farm_node_why(world->node));
+        cr_expect_not(farm_node_connected(world->node));
+        cr_expect(again || farm_node_state(world->node) == FARM_NODE_REFUSED);
+    }
+    world->node_config.key = &node;
+    world_replace_session(world);
+    play_to(play, 5);
+    cr_expect_eq(open_at_hub(&play->net), 1);
+}
+
 // ---- a node's own actors ----
 
 // As if an actor had read the bell between the engine's report and the node's read.

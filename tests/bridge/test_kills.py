@@ -45,7 +45,7 @@ class Farm:
         )
 
     def start_node(self, name):
-        return self.start(f"node-{name}", "bridge", "--connect", f"127.0.0.1:{self.port}", "--key", self.key, "--actors", "2", "--json")
+        return self.start(f"node-{name}", "bridge", "--connect", f"127.0.0.1:{self.port}", "--key", f"{self.key}.node", "--actors", "2", "--json")
 
     def rates(self):
         """Steps a second of the connected nodes."""

@@ -10,7 +10,8 @@
 
 TestSuite(pair, .timeout = 60);
 
-static const struct farm_key KEY = {{1, 2, 3}};
+static const struct farm_key KEY = {.kind = FARM_KEY_LEARNER, .secret = {1, 2, 3}};
+static struct farm_key node_key;
 static struct world *world;
 static int listener;
 static char address[32];
@@ -27,7 +28,9 @@ static void make_pair_at(in_port_t port, const char *engine, bool encrypted, enu
     world->hub_config.listener = listener;
     world->node_config.address = address;
     world->hub_config.engine = world->node_config.engine = engine;
-    world->hub_config.key = world->node_config.key = encrypted ? &KEY : NULL;
+    cr_assert(farm_key_derive(&KEY, "node", &node_key));
+    world->hub_config.key = encrypted ? &KEY : NULL;
+    world->node_config.key = encrypted ? &node_key : NULL;
     world_make(world, 2);
 }
 

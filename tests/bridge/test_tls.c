@@ -12,19 +12,18 @@ TestSuite(bridge, .timeout = 30, .fini = free_contexts);
 
 static struct farm_error err;
 
-static struct farm_key key_of(uint8_t first) {
-    struct farm_key key;
-    for (int i = 0; i < FARM_KEY_BYTES; i++) key.bytes[i] = (uint8_t)(first + 7 * i);
-    return key;
-}
-
+// Keys 1 and 2 are of two learners, and of a node of each.
+static struct farm_key keys[2][3];
 static struct farm_tls_context *contexts[2][3]; // by side and key; made once
 
-static struct farm_tls *make_end(bool server, uint8_t first) {
-    struct farm_tls_context **context = &contexts[server][first];
-    const struct farm_key key = key_of(first);
+static struct farm_tls *make_end(bool server, uint8_t k) {
+    struct farm_tls_context **context = &contexts[server][k];
+    struct farm_key *key = &keys[server][k], learner = {.kind = FARM_KEY_LEARNER};
     struct farm_tls *tls = NULL;
-    if (!*context) cr_assert_eq(farm_tls_context_make(server, &key, context, &err), FARM_OK, "%s", err.message);
+    for (int i = 0; i < FARM_KEY_BYTES; i++) learner.secret[i] = (uint8_t)(k + 7 * i);
+    if (!*context && server) *key = learner;
+    if (!*context && !server) cr_assert(farm_key_derive(&learner, "node-7", key));
+    if (!*context) cr_assert_eq(farm_tls_context_make(key, context, &err), FARM_OK, "%s", err.message);
     cr_assert_eq(farm_tls_make(*context, &tls, &err), FARM_OK, "%s", err.message);
     return tls;
 }
@@ -206,6 +205,35 @@ Test(bridge, tls_accepts_no_certificate_instead_of_the_key) {
     SSL_CTX_free(context);
     X509_free(certificate);
     EVP_PKEY_free(pair);
+}
+
+Test(bridge, tls_names_the_node_and_refuses_a_withdrawn_name) {
+    for (int withdrawn = 0; withdrawn < 2; withdrawn++) {
+        with_ends ends = ends_of(1, 1);
+        if (withdrawn) cr_assert(farm_tls_withdraw(contexts[1][1], "node-7"));
+        run_handshake(&ends);
+        cr_assert_str_eq(farm_tls_name(ends.end[0]), "node-7");
+        cr_assert_eq(ends.done[0], !withdrawn);
+        for (int i = 0; i < 2; i++) cr_assert_eq(ends.status[i], withdrawn ? FARM_E_PERMISSION : FARM_OK);
+        if (withdrawn)
+            cr_assert(strstr(err.message, "refuses the key of node node-7: it is withdrawn"), "%s", err.message);
+    }
+    cr_assert_not(farm_tls_withdraw(contexts[1][1], "node-7"));
+}
+
+// A node's key cannot sign, and a signature is good for its bytes on its connection alone.
+Test(bridge, tls_tells_the_learner_from_another_holder_of_the_nodes_key) {
+    with_ends ends = open_ends(), others = open_ends();
+    uint8_t signature[FARM_KEY_SIGNATURE_BYTES] = {0};
+    cr_assert_not(farm_tls_sign(ends.end[1], "offer", 5, signature), "a node signs");
+    cr_assert_eq(farm_tls_verify(ends.end[1], "offer", 5, signature, &err), FARM_E_PERMISSION);
+    cr_assert(strstr(err.message, "not the learner"), "%s", err.message);
+    cr_assert(farm_tls_sign(ends.end[0], "offer", 5, signature));
+    cr_assert_eq(farm_tls_verify(ends.end[1], "offer", 5, signature, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_tls_verify(ends.end[1], "offeR", 5, signature, &err), FARM_E_PERMISSION);
+    cr_assert_eq(farm_tls_verify(others.end[1], "offer", 5, signature, &err), FARM_E_PERMISSION, "replayed");
+    signature[63] ^= 1;
+    cr_assert_eq(farm_tls_verify(ends.end[1], "offer", 5, signature, &err), FARM_E_PERMISSION);
 }
 
 // ---- data ----

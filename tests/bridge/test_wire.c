@@ -65,7 +65,7 @@ static void write_table(struct writing *writing, const char *table) { // NOLINT(
     bool any = false;
     for (size_t r = 0; r < row_count; r++) {
         const struct row *row = &rows[r];
-        char text[64];
+        char text[80];
         if (strcmp(row->table, table) != 0) continue;
         any = true;
         take_value(writing, row, text, sizeof text);
@@ -136,7 +136,7 @@ Test(wire, hello_has_the_documents_bytes_and_reads_back) {
     memcpy(hello.session, SESSION, sizeof hello.session);
     memcpy(hello.run, RUN, sizeof hello.run);
     snprintf(values, sizeof values,
-             "magic=%llu version=3 segment_version=%d session=" SESSION " run=" RUN
+             "magic=%llu version=4 segment_version=%d session=" SESSION " run=" RUN
              " machine=77 name=node-1 rings=2 lanes=2 " COUNTERS,
              FARM_WIRE_MAGIC, FARM_SEGMENT_VERSION);
     const size_t bytes = farm_wire_put_hello(&hello, counters, out, sizeof out);
@@ -146,7 +146,12 @@ Test(wire, hello_has_the_documents_bytes_and_reads_back) {
 }
 
 Test(wire, offer_has_the_documents_bytes_and_reads_back) {
-    static struct farm_wire_offer offer = {.seed = 99, .window = 20, .env = "ale/Pong", .bad_values = "count"};
+    static struct farm_wire_offer offer = {.signature =
+                                               "signed-by-the-learner-on-this-connection-and-on-no-other-at-all!",
+                                           .seed = 99,
+                                           .window = 20,
+                                           .env = "ale/Pong",
+                                           .bad_values = "count"};
     struct farm_ring_spec *spec = &offer.spec;
     *spec = (struct farm_ring_spec){.lanes = 3, .width = 4, .steps = 64};
     spec->env = (struct farm_env_spec){.obs_count = 2, .frames_per_step = 4, .agents = 1};
@@ -163,7 +168,8 @@ Test(wire, offer_has_the_documents_bytes_and_reads_back) {
     char values[2048];
     int used = snprintf(
         values, sizeof values,
-        "run=" RUN " lanes=3 width=4 steps=64 answers=%d frames_per_step=4 agents=1 obs_count=2 observation=2 "
+        "signature=signed-by-the-learner-on-this-connection-and-on-no-other-at-all! run=" RUN
+        " lanes=3 width=4 steps=64 answers=%d frames_per_step=4 agents=1 obs_count=2 observation=2 "
         "name=screen dtype=%d rank=2 dim=2 size=84 size=83 choices=0 name=state dtype=%d rank=1 dim=1 size=7 choices=9 "
         "action_kind=%d action_dims=2 action=2 size=0 low=0xbf800000 high=0x3f800000 size=0 "
         "low=0xc0200000 high=0x7149f2ca answer_count=4 answer=4 ",

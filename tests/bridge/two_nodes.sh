@@ -45,7 +45,7 @@ nsenter --target "${space[2]}" --net python3 "$here/delay.py" 127.0.0.1:7001 10.
 
 "$farm" bridge keygen "$dir/key" >/dev/null
 start_node() { # i name of its output
-    nsenter --target "${space[$1]}" --net "$farm" bridge --connect "${address[$1]}" --key "$dir/key" ${kind[$1]} --json >"$dir/$2.json" 2>"$dir/$2.err" &
+    nsenter --target "${space[$1]}" --net "$farm" bridge --connect "${address[$1]}" --key "$dir/key.node" ${kind[$1]} --json >"$dir/$2.json" 2>"$dir/$2.err" &
     node[$1]=$!
 }
 "$farm" train --env native/catch --actors 0 --expect-actors 3 --listen 0.0.0.0:7000 --key "$dir/key" --run "$dir/run" \

@@ -42,14 +42,14 @@ class Bench(InFolder):
     def test_both_sides_and_farm_bw(self):
         far, address = self.listen("--key", "k")
         for engine in "auto", "poll":
-            done = self.measure(address, "--key", "k", "--seconds", "1", "--bridge-engine", engine, "--json")
+            done = self.measure(address, "--key", "k.node", "--seconds", "1", "--bridge-engine", engine, "--json")
             self.assertEqual(done.returncode, 0, done.stderr)
             document = json.loads(done.stdout)
             self.assertEqual(document["schema_version"], 1)
             self.check(document, True)
         self.assertEqual(document["engine"], "poll")
-        self.refused(1, "keys", address, "--key", "other")
-        bw = json.loads(self.farm("bw", "--quick", "--only", "network", "--network", address, "--key", "k", "--json").stdout)
+        self.refused(1, "keys", address, "--key", "other.node")
+        bw = json.loads(self.farm("bw", "--quick", "--only", "network", "--network", address, "--key", "k.node", "--json").stdout)
         self.check(bw["sections"]["network"], True)
         names = [f"network.{way}.{what}" for way in ("bridge", "sockets") for what in ("round_trip", "rate")]
         self.assertEqual([(result["name"], result["unit"]) for result in bw["results"]], list(zip(names, ["ns", "GB/s"] * 2)))
@@ -86,11 +86,11 @@ class Bench(InFolder):
         self.assertEqual((process.returncode, document["rounds"], document["interrupted"]), (0, 0, True))
 
     def test_a_far_side_that_does_not_measure_is_reported(self):
-        self.refused(1, "no `farm bridge bench --listen` at 127.0.0.1:1 within 1 s (--retry-s): Connection refused", "127.0.0.1:1", "--key", "k")
+        self.refused(1, "no `farm bridge bench --listen` at 127.0.0.1:1 within 1 s (--retry-s): Connection refused", "127.0.0.1:1", "--key", "k.node")
         learner = self.start_farm("train", "--env", "native/catch", "--actors", "1", "--listen", "127.0.0.1:0", "--key", "k", "--run", "r", "--quiet")
         found = self.folder / "r/bridge.addr"
         self.assertTrue(wait_until(lambda: found.exists() and found.read_text()))
-        self.refused(2, "is a learner that plays native/catch", "@r/bridge.addr", "--key", "k", "--retry-s", "20")
+        self.refused(2, "is a learner that plays native/catch", "@r/bridge.addr", "--key", "k.node", "--retry-s", "20")
         learner.kill()
 
 

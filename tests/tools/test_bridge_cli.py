@@ -8,10 +8,10 @@ import unittest
 from running import InFolder
 
 NODE = {
-    "name": "node7", "state": "connected", "actors": 4, "lanes": 8, "env_steps_per_s": 12345.6, "bytes_in_per_s": 2e5, "bytes_out_per_s": 3.1e6,
+    "name": "node7", "key": "a-long-name-of-a-key", "state": "connected", "actors": 4, "lanes": 8, "env_steps_per_s": 12345.6, "bytes_in_per_s": 2e5, "bytes_out_per_s": 3.1e6,
     "round_trip_ms": 0.31, "reconnects": 2, "away_s": 0,
 }
-AWAY = {**NODE, "name": "node8", "state": "away", "round_trip_ms": None, "away_s": 12.4}
+AWAY = {**NODE, "name": "node8", "key": "", "state": "away", "round_trip_ms": None, "away_s": 12.4}
 
 
 class Bridge(InFolder):
@@ -31,11 +31,11 @@ class Waiting(Bridge):
 
     def test_it_gives_up_in_the_end(self):
         self.assertEqual(self.bridge("keygen", "k").returncode, 0)
-        self.assertRegex((self.folder / "k").read_text(), r"\Aactorfarm-key-1 [0-9a-f]{64}\n\Z")
-        said = self.refused_later("--connect", "127.0.0.1:1", "--key", "k")
+        self.assertRegex((self.folder / "k").read_text(), r"\Aactorfarm-key-2 learner [0-9a-f]{64}\n\Z")
+        said = self.refused_later("--connect", "127.0.0.1:1", "--key", "k.node")
         self.assertIn("waiting for the learner at 127.0.0.1:1", said)
         self.assertIn("no learner at 127.0.0.1:1 within 1.5 s (--retry-s)", said)
-        self.assertIn("is not there yet", self.refused_later("--connect", "@addr", "--key", "k"))
+        self.assertIn("is not there yet", self.refused_later("--connect", "@addr", "--key", "k.node"))
 
     def refused_later(self, *arguments):
         begun = time.monotonic()
@@ -71,8 +71,8 @@ class Status(Bridge):
         first, heads, *rows = done.stdout.splitlines()
         self.assertEqual(first, "learner at 10.0.0.5:7700, 2 nodes")
         self.assertEqual(len(rows), 2)
-        self.assertEqual(rows[0].split(), "node7 connected 4 8 12.3k 200k 3.1M 0.31 2".split())
-        self.assertEqual(rows[1].split(), "node8 away 12 s 4 8 12.3k 200k 3.1M - 2".split())
+        self.assertEqual(rows[0].split(), "node7 a-long-name- connected 4 8 12.3k 200k 3.1M 0.31 2".split())
+        self.assertEqual(rows[1].split(), "node8 - away 12 s 4 8 12.3k 200k 3.1M - 2".split())
         self.assertEqual({len(line) for line in (heads, *rows)}, {len(heads)})
 
     def test_a_run_without_nodes_says_so(self):

@@ -1,13 +1,16 @@
 """A learner and a node of `farm bridge` on the loopback interface: what a node runs, what it refuses, and how each side ends."""
 
+import hmac
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
 import unittest
+from pathlib import Path
 
-from running import LIMIT_S, SOURCE, TOTALS, InFolder, build_plugin, wait_until
+from running import LIMIT_S, SOURCE, TOTALS, InFolder, build_plugin, children, wait_until
 
 
 class Node(InFolder):
@@ -16,7 +19,7 @@ class Node(InFolder):
         self.assertEqual(self.farm("bridge", "keygen", "k").returncode, 0)
 
     def start(self, name, *arguments, **how):
-        return self.start_logged(*arguments, "--key", "k", "--json", log=name, **how)
+        return self.start_logged(*arguments, "--key", "k" if arguments[0] == "train" else "k.node", "--json", log=name, **how)
 
     def learner(self, env="native/catch", *more):
         return self.learner_of("0", "--env", env, "--expect-actors", "2", *more)
@@ -33,7 +36,7 @@ class Node(InFolder):
         return self.start(name, "bridge", "--connect", "@r/bridge.addr", "--actors", "2", "--retry-s", str(LIMIT_S), *more)
 
     def refused(self, words, *arguments):
-        done = self.farm("bridge", "--connect", "@r/bridge.addr", "--key", "k", *arguments, timeout=LIMIT_S)
+        done = self.farm("bridge", "--connect", "@r/bridge.addr", "--key", "k.node", *arguments, timeout=LIMIT_S)
         self.assertIn(done.returncode, (1, 2), done.stderr)
         self.assertIn(words, done.stderr)
 
@@ -158,12 +161,78 @@ class Keys(Node):
     def test_a_node_with_another_key_gets_no_further_than_the_handshake(self):
         learner = self.learner()
         self.assertEqual(self.farm("bridge", "keygen", "other").returncode, 0)
-        done = self.farm("bridge", "--connect", "@r/bridge.addr", "--key", "other", "--retry-s", "1.5")
+        done = self.farm("bridge", "--connect", "@r/bridge.addr", "--key", "other.node", "--retry-s", "1.5")
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, "the keys differ|are the keys the same")
         done = self.farm("bridge", "--connect", "@r/bridge.addr", "--insecure", "--retry-s", "1.5")
         self.assertEqual((done.returncode, "use --key FILE instead of --insecure" in done.stderr), (1, True), done.stderr)
         self.assertEqual(self.end(learner, "learner")["nodes"], [])
+
+    def test_a_withdrawn_node_ends_while_another_plays(self):
+        learner = self.learner("native/catch", "--metrics-every", "0.2")
+        for name in "a", "b":
+            self.assertEqual(self.farm("bridge", "keygen", "--node", name, "k").returncode, 0)
+        nodes = {name: self.start_logged("bridge", "--connect", "@r/bridge.addr", "--actors", "1", "--key", f"k.{name}", "--json", log=log) for name, log in (("a", "node"), ("b", "b"))}
+        self.until_more()
+        self.assertTrue(wait_until(lambda: len(self.lines()[-1]["nodes"]) == 2), self.said("learner"))
+        self.assertEqual({node["key"] for node in self.lines()[-1]["nodes"]}, {"a", "b"})
+        self.assertEqual(self.farm("bridge", "keygen", "--withdraw", "a", "k").returncode, 0)
+        self.assertEqual(nodes["a"].wait(LIMIT_S), 1)
+        self.assertIn("the learner has withdrawn the key of node a", self.said("node"))
+        self.assertTrue(wait_until(lambda: [node["key"] for node in self.lines()[-1]["nodes"]] == ["b"]), self.said("learner"))
+        self.refused_with("k.a", "it is withdrawn there")
+        (self.folder / "k").rename(self.folder / "away")
+        self.assertTrue(wait_until(lambda: "the run goes on with its key" in self.said("learner")), self.said("learner"))
+        self.until_more()
+        self.end(nodes["b"], "b")
+        self.end(learner, "learner")
+
+    def refused_with(self, key, words):
+        done = self.farm("bridge", "--connect", "@r/bridge.addr", "--key", key, timeout=LIMIT_S)
+        self.assertEqual((done.returncode, words in done.stderr), (1, True), done.stderr)
+
+
+class Memory(Node):
+    """Where a run's secrets lie: in no worker but the bridges, and there and in the supervisors in no core dump."""
+
+    def pages(self, pid, dumped):
+        """The process's readable memory; dumped: without what core dumps leave out."""
+        with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+            for mapping in re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path(f"/proc/{pid}/smaps").read_text()):
+                first, last, mode = re.match(r"([0-9a-f]+)-([0-9a-f]+) (\S+)", mapping).groups()
+                flags = re.search(r"VmFlags: (.*)", mapping)[1].split()
+                if mode[0] == "r" and "Rss:                   0 kB" not in mapping and "io" not in flags and not (dumped and "dd" in flags):
+                    memory.seek(int(first, 16))
+                    try:
+                        yield memory.read(int(last, 16) - int(first, 16))
+                    except OSError:
+                        pass  # [vvar]
+
+    def check(self, pid, secrets, name, dumped):
+        for page in self.pages(pid, dumped):
+            for what, secret in secrets.items():
+                self.assertFalse(secret in page or secret.hex().encode() in page, f"{name} ({pid}) has {what}")
+
+    def test_secrets_lie_in_the_bridges_alone(self):
+        learner = self.learner_of("1", "--env", "native/catch", "--expect-actors", "1")
+        node = self.node("--actors", "1")
+        self.assertTrue(wait_until(lambda: self.lines() and self.lines()[-1]["nodes"]), self.said("node"))
+        secret, shared = (bytes.fromhex((self.folder / name).read_text().split()[at]) for name, at in (("k", 2), ("k.node", 3)))
+        secrets = {"the secret": secret, "the node's key": shared, "the seed": hmac.digest(secret, b"actorfarm key 2: sign", "sha256")}
+        for supervisor in learner.pid, node.pid:
+            self.assertTrue(any(secret in page or shared in page for page in self.pages(supervisor, False)), "the search finds nothing")
+            self.check(supervisor, secrets, "supervisor", dumped=True)
+            workers = children(supervisor)
+            bridge = workers.pop("bridge")
+            for name, pid in workers.items():
+                self.check(pid, secrets, name, dumped=False)
+            del secrets["the node's key"]  # a bridge's connection has it
+            self.check(bridge, secrets, "bridge", dumped=True)
+            secrets["the node's key"] = shared
+            self.assertRegex(Path(f"/proc/{bridge}/limits").read_text(), r"Max core file size +1 +1 ")
+        self.assertEqual(set(children(learner.pid)), {"actor 0", "learner", "bridge"})
+        self.end(node, "node")
+        self.end(learner, "learner")
 
 
 class Slurm(InFolder):

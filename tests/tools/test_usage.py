@@ -84,6 +84,10 @@ REFUSED = (
     (2, "--key and --insecure", f"{BRIDGE} --insecure --key k"),
     (2, "chmod", f"{BRIDGE} --key open"),
     (2, "none", f"{BRIDGE} --key none"),
+    (2, "k is the learner's key, which no node may have: copy k.node to the node", f"{BRIDGE} --key k"),
+    (2, "k.node is the key of the node node, and this needs the learner's", f"{LISTEN} --key k.node"),
+    (2, "older farm", f"{BRIDGE} --key old"),
+    (2, "older farm", f"{LISTEN} --key old"),
     (2, "address", "bridge --connect localhost --insecure"),
     (2, "names no file", "bridge --connect @ --insecure"),
     (2, "--insecure", "bridge --connect [2001:db8::1]:7700 --insecure"),
@@ -96,6 +100,10 @@ REFUSED = (
     (2, "actors", f"{BRIDGE} --insecure --actors -2"),
     (2, "farm bridge keygen FILE", "bridge keygen"),
     (2, "open", "bridge keygen open"),
+    (2, "k.node exists", "bridge keygen --node node k"),
+    (2, "exclude each other", "bridge keygen --node a --withdraw a k"),
+    (2, "does not begin with '.'", "bridge keygen --withdraw ../k k"),
+    (2, "this needs the learner's", "bridge keygen --withdraw a k.node"),
     (2, "cannot make the key file: nowhere/key: No such file", "bridge keygen nowhere/key"),
     (2, "farm bridge status RUN", "bridge status"),
     (2, "--listen", "bridge status nowhere"),
@@ -158,6 +166,8 @@ class Usage(InFolder):
         (self.folder / "noise.safetensors").write_bytes(noise)
         (self.folder / "addr").write_text("192.0.2.1:7700\n")
         (self.folder / "open").touch(0o644)
+        (self.folder / "old").touch(0o600)
+        (self.folder / "old").write_text(f"actorfarm-key-1 {'0' * 64}\n")
         self.assertEqual(self.farm("bridge", "keygen", "k").returncode, 0)
         for status, words, line in REFUSED:
             self.refuses(status, words, line)

@@ -102,7 +102,7 @@ static enum farm_status serve_far_side(const struct options *options, struct far
     sigaction(SIGTERM, &(struct sigaction){.sa_handler = exit_on_signal}, NULL);
     printf("listening at %s, %s and %s; Ctrl-C ends it\n", opened[0].address, opened[1].address, opened[2].address);
     fflush(stdout);
-    return farm_measure_serve(listeners, options->key ? &opened[0].key : NULL, options->engine, err);
+    return farm_measure_serve(listeners, opened[0].key, options->engine, err);
 }
 
 static bool is_interrupted(void *signals) {
@@ -110,20 +110,20 @@ static bool is_interrupted(void *signals) {
 }
 
 static enum farm_status measure_path(const struct options *options, const char *address, struct farm_error *err) {
-    struct farm_key key = {0};
+    struct farm_key *key = NULL;
     sigset_t signals = farm_ending_signals();
     struct farm_measure_config config = {.address = address,
                                          .engine = options->engine,
-                                         .key = options->key ? &key : NULL,
                                          .seconds = options->seconds,
                                          .retry_s = options->retry_s,
                                          .stop = is_interrupted,
                                          .context = &signals};
     static struct farm_measure_result result;
     sigprocmask(SIG_BLOCK, &signals, NULL);
-    enum farm_status status = options->key ? farm_key_load(options->key, &key, err) : FARM_OK;
+    enum farm_status status = options->key ? farm_key_load(options->key, FARM_KEY_NODE, &key, NULL, err) : FARM_OK;
+    config.key = key;
     if (!status) status = farm_measure_run(&config, &result, err);
-    explicit_bzero(&key, sizeof key);
+    farm_key_free(key);
     if (status) return status;
     FILE *out = options->json ? fopen("/dev/null", "we") : stdout;
     if (!out) return farm_fail_errno(err, FARM_E_IO, "/dev/null");
@@ -141,9 +141,10 @@ static enum farm_status check_options(const struct options *options, const char 
             err, FARM_E_USAGE,
             "name ADDR:PORT of the far side, or --listen ADDR:PORT on the far side (farm bridge bench --help)");
     if (!options->key == !options->insecure)
-        return farm_fail(
-            err, FARM_E_USAGE,
-            "--key FILE or --insecure is required, the same on both sides (farm bridge keygen makes a key)");
+        return farm_fail(err, FARM_E_USAGE,
+                         "--key FILE or --insecure is required: the learner's file with --listen, its FILE.node on the "
+                         "other side (farm "
+                         "bridge keygen FILE makes both)");
     if (farm_engine_check_word(options->engine, err)) return FARM_E_USAGE;
     if (!(options->seconds >= 0.1 && options->seconds <= FARM_MEASURE_SECONDS_MAX))
         return farm_fail(err, FARM_E_USAGE, "--seconds %g: between 0.1 and %d", options->seconds,
@@ -158,7 +159,8 @@ int farm_bridge_bench(int argc, char **argv) {
     const struct farm_cli_flag flags[] = {
         {"listen", FARM_CLI_STRING, &options.listen, "ADDR:PORT",
          "the far side: serves this port and the next two until Ctrl-C"},
-        {"key", FARM_CLI_STRING, &options.key, "FILE", "the same key on both sides (farm bridge keygen)"},
+        {"key", FARM_CLI_STRING, &options.key, "FILE",
+         "the learner's key with --listen, else a node's (farm bridge keygen)"},
         {"insecure", FARM_CLI_BOOL, &options.insecure, NULL,
          "no key and no encryption: loopback and private addresses only"},
         {"bridge-engine", FARM_CLI_STRING, &options.engine, "auto|uring|poll",
@@ -175,8 +177,8 @@ int farm_bridge_bench(int argc, char **argv) {
                  "lane step from publishing to its answer, and the rate of lane steps of eight observations of\n"
                  "28,224 B with sixteen lanes in flight. Plain blocking sockets with the same bytes run in turn.",
         .examples = "  farm bridge bench --listen 0.0.0.0:7710 --key farm.key     on the learner's machine\n"
-                    "  farm bridge bench 10.0.0.5:7710 --key farm.key             on another one\n"
-                    "  farm bw --only network --network 10.0.0.5:7710 --key farm.key\n",
+                    "  farm bridge bench 10.0.0.5:7710 --key farm.key.node        on another one\n"
+                    "  farm bw --only network --network 10.0.0.5:7710 --key farm.key.node\n",
         .flags = flags,
         .flag_count = sizeof flags / sizeof *flags,
     };

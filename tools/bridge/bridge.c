@@ -9,16 +9,30 @@
 // ---- keygen ----
 
 static int make_key(int argc, char **argv) {
+    const char *node = NULL, *withdrawn = NULL;
+    const struct farm_cli_flag flags[] = {
+        {"node", FARM_CLI_STRING, &node, "NAME", "makes FILE.NAME, the key of one node, from the learner's FILE"},
+        {"withdraw", FARM_CLI_STRING, &withdrawn, "NAME", "nodes with the key of this name may join no more"},
+    };
     const struct farm_cli cli = {
         .program = "farm bridge keygen",
-        .synopsis = "FILE",
+        .synopsis = "FILE\n"
+                    "       farm bridge keygen --node NAME FILE\n"
+                    "       farm bridge keygen --withdraw NAME FILE",
         .about =
-            "Makes a key: 32 random bytes in a file that only its owner can read. Learner and nodes of a run hold\n"
-            "the same key. Any machine with the key can join: copy it safely (scp -p keeps its mode).",
+            "Makes keys in files that only their owner can read: FILE for the learner, which stays on its machine,\n"
+            "and FILE.node for nodes. Nodes may share FILE.node, or have names: --node makes FILE.NAME for one. A\n"
+            "node's key lets its holder join, but neither act as the learner nor use another name. --withdraw ends\n"
+            "a name: runs that use FILE close its connections within seconds, free its places and refuse it. Copy a\n"
+            "node's file safely (scp -p keeps its mode).",
         .examples = "  farm bridge keygen farm.key\n"
-                    "  scp -p farm.key node7:\n",
+                    "  scp -p farm.key.node node6:\n"
+                    "  farm bridge keygen --node node7 farm.key && scp -p farm.key.node7 node7:\n"
+                    "  farm bridge keygen --withdraw node7 farm.key\n",
+        .flags = flags,
+        .flag_count = sizeof flags / sizeof *flags,
     };
-    const char *path = NULL;
+    const char *path = NULL, *word;
     int exit_status;
     struct farm_error err;
     if (!farm_read_flags(&cli, argc, argv, &path, &exit_status)) return exit_status;
@@ -26,9 +40,24 @@ static int make_key(int argc, char **argv) {
         fprintf(stderr, "farm bridge keygen: FILE is missing: farm bridge keygen FILE\n");
         return 2;
     }
-    if (farm_key_make(path, &err)) return farm_report_error("farm bridge keygen", &err);
-    printf("%s holds a new key. Each node needs a copy that only its owner can read: scp -p %s NODE:\n", path,
-           farm_format_word(path).text);
+    if (node && withdrawn) {
+        fprintf(stderr, "farm bridge keygen: --node and --withdraw exclude each other\n");
+        return 2;
+    }
+    const enum farm_status status = withdrawn ? farm_key_withdraw(path, withdrawn, &err)
+                                    : node    ? farm_key_make_node(path, node, &err)
+                                              : farm_key_make(path, &err);
+    if (status) return farm_report_error("farm bridge keygen", &err);
+    word = farm_format_word(path).text;
+    if (withdrawn)
+        printf(
+            "%s: the key of node %s is withdrawn. Runs on this machine that use this file notice it within seconds.\n",
+            path, withdrawn);
+    else if (node)
+        printf("%s.%s is the key of node %s: scp -p %s.%s NODE:\n", path, node, node, word, node);
+    else
+        printf("%s is the learner's key and stays here. %s.node is for nodes: scp -p %s.node NODE:\n", path, path,
+               word);
     return 0;
 }
 

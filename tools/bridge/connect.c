@@ -28,7 +28,7 @@ struct options {
 
 struct node {
     const struct options *options;
-    struct farm_key key;
+    struct farm_key *key; // NULL: --insecure
     char name[FARM_WIRE_NAME_BYTES], learner[FARM_ADDRESS_TEXT_BYTES];
     struct farm_run_node *run;
     struct farm_progress progress;
@@ -199,19 +199,18 @@ static enum farm_status run_sessions(struct node *node, enum farm_run_node_state
 
 static enum farm_status run_node(struct node *node, struct farm_error *err) {
     const struct options *options = node->options;
+    enum farm_status status =
+        options->insecure ? FARM_OK : farm_key_load(options->key, FARM_KEY_NODE, &node->key, NULL, err);
+    if (status) return status;
     const struct farm_run_node_request request = {
-        .node = {.address = options->connect,
-                 .key = options->insecure ? NULL : &node->key,
-                 .name = node->name,
-                 .engine = options->engine},
+        .node = {.address = options->connect, .key = node->key, .name = node->name, .engine = options->engine},
         .recipe = &options->recipe,
         .retry_s = options->retry_s,
         .quiet = options->quiet,
         .caller = {.context = node, .clear_line = clear_line, .on_tick = on_tick},
     };
     enum farm_run_node_state state = FARM_RUN_NODE_STOPPED;
-    enum farm_status status = options->insecure ? FARM_OK : farm_key_load(options->key, &node->key, err);
-    if (!status) status = farm_run_node_make(&request, &node->run, err);
+    status = farm_run_node_make(&request, &node->run, err);
     if (status) return status;
     struct farm_error report_error;
     if (options->insecure)
@@ -235,7 +234,7 @@ static int connect_to_learner(const struct options *options) {
     farm_progress_start(&node.progress, STDERR_FILENO, farm_now_ns());
     const int exit_status = run_node(&node, &err) ? farm_report_error(program, &err) : 0;
     farm_run_node_free(node.run);
-    explicit_bzero(&node.key, sizeof node.key);
+    farm_key_free(node.key);
     return exit_status;
 }
 
@@ -251,9 +250,10 @@ static enum farm_status check_options(const struct options *options, struct farm
     if (options->key && options->insecure)
         return farm_fail(err, FARM_E_USAGE, "--key and --insecure exclude each other");
     if (!options->key && !options->insecure)
-        return farm_fail(err, FARM_E_USAGE,
-                         "--key FILE is missing: a copy of the learner's key (farm bridge keygen makes one; on private "
-                         "networks --insecure works without a key)");
+        return farm_fail(
+            err, FARM_E_USAGE,
+            "--key FILE is missing: the learner's FILE.node (farm bridge keygen FILE makes both; on private "
+            "networks --insecure works without a key)");
     if (farm_engine_check_word(options->engine, err)) return FARM_E_USAGE;
     if (!(options->retry_s >= 0 && options->retry_s <= 1e9))
         return farm_fail(err, FARM_E_USAGE, "--retry-s %g: between 0 (no limit) and 1e9", options->retry_s);
@@ -265,7 +265,7 @@ int farm_bridge_connect(int argc, char **argv) {
     const struct farm_cli_flag flags[] = {
         {"connect", FARM_CLI_STRING, &options.connect, "ADDR:PORT|@FILE",
          "the learner, or the file that holds its address (RUN/bridge.addr)"},
-        {"key", FARM_CLI_STRING, &options.key, "FILE", "the run's key (farm bridge keygen)"},
+        {"key", FARM_CLI_STRING, &options.key, "FILE", "this node's key: FILE.node of farm bridge keygen FILE"},
         {"insecure", FARM_CLI_BOOL, &options.insecure, NULL,
          "no key and no encryption: loopback and private addresses only"},
         {"bridge-engine", FARM_CLI_STRING, &options.engine, "auto|uring|poll",
@@ -278,7 +278,7 @@ int farm_bridge_connect(int argc, char **argv) {
     const struct farm_cli cli = {
         .program = program,
         .synopsis = "--connect ADDR:PORT|@FILE --key FILE [--actors N] [--env E] [--json]\n"
-                    "       farm bridge keygen FILE\n"
+                    "       farm bridge keygen [--node NAME | --withdraw NAME] FILE\n"
                     "       farm bridge status RUN [--json]\n"
                     "       farm bridge bench ADDR:PORT|--listen ADDR:PORT --key FILE [--json]",
         .about =
@@ -290,8 +290,8 @@ int farm_bridge_connect(int argc, char **argv) {
             "Ctrl-C, with exit status 0.",
         .examples = "  farm bridge keygen farm.key\n"
                     "  farm train --env ale/Pong --listen 0.0.0.0:7700 --key farm.key      on the learner's machine\n"
-                    "  farm bridge --connect 10.0.0.5:7700 --key farm.key                  on each other machine\n"
-                    "  srun --ntasks-per-node=1 farm bridge --connect @r/bridge.addr --key farm.key\n"
+                    "  farm bridge --connect 10.0.0.5:7700 --key farm.key.node             on each other machine\n"
+                    "  srun --ntasks-per-node=1 farm bridge --connect @r/bridge.addr --key farm.key.node\n"
                     "  farm bridge status r\n",
         .flags = flags,
         .flag_count = sizeof flags / sizeof *flags,

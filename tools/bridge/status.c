@@ -66,8 +66,9 @@ static void print_node(const json_t *node) {
     if (strcmp(state, "away") == 0) snprintf(state, sizeof state, "away %.0f s", number_of(node, "away_s"));
     if (number_of(node, "round_trip_ms") > 0)
         snprintf(round_trip, sizeof round_trip, "%.3g", number_of(node, "round_trip_ms"));
-    printf("%-20.20s %-12s %6.0f %6.0f %8s %7s %7s %13s %10.0f\n", text_of(node, "name"), state,
-           number_of(node, "actors"), number_of(node, "lanes"), format_value(node, "env_steps_per_s").text,
+    printf("%-20.20s %-12.12s %-12s %6.0f %6.0f %8s %7s %7s %13s %10.0f\n", text_of(node, "name"),
+           text_of(node, "key")[0] ? text_of(node, "key") : "-", state, number_of(node, "actors"),
+           number_of(node, "lanes"), format_value(node, "env_steps_per_s").text,
            format_value(node, "bytes_in_per_s").text, format_value(node, "bytes_out_per_s").text, round_trip,
            number_of(node, "reconnects"));
 }
@@ -79,8 +80,8 @@ static void print_table(const struct status *status) {
     if (status->age_s > STALE_S)
         printf("(as of %.0f s ago: the run has ended, or its supervisor is stopped)\n", status->age_s);
     if (!json_array_size(nodes)) return;
-    printf("%-20s %-12s %6s %6s %8s %7s %7s %13s %10s\n", "NODE", "STATE", "ACTORS", "LANES", "STEPS/s", "B/s IN",
-           "B/s OUT", "ROUND TRIP ms", "RECONNECTS");
+    printf("%-20s %-12s %-12s %6s %6s %8s %7s %7s %13s %10s\n", "NODE", "KEY", "STATE", "ACTORS", "LANES", "STEPS/s",
+           "B/s IN", "B/s OUT", "ROUND TRIP ms", "RECONNECTS");
     for (size_t i = 0; i < json_array_size(nodes); i++) print_node(json_array_get(nodes, i));
 }
 

@@ -72,7 +72,7 @@ struct bw {
     struct farm_bw_control control;
     struct farm_bw_job job;
     struct farm_measure_config network;
-    struct farm_key key;
+    struct farm_key *key; // in a page of its own; NULL: in the clear
     struct farm_bw_disturbance disturbance;
     bool chosen[PARTS];
     double budget_s[PARTS]; // each chosen part's
@@ -225,10 +225,11 @@ static enum farm_status choose_network(struct bw *bw, struct farm_error *err) {
     if (!o->key == !o->insecure)
         return farm_fail(err, FARM_E_USAGE,
                          "--network needs --key FILE or --insecure, as `farm bridge bench --listen`");
-    bw->network = (struct farm_measure_config){
-        .address = o->network, .key = o->key ? &bw->key : NULL, .engine = "auto", .retry_s = RETRY_S};
+    bw->network = (struct farm_measure_config){.address = o->network, .engine = "auto", .retry_s = RETRY_S};
     bw->job.network = &bw->network;
-    return o->key ? farm_key_load(o->key, &bw->key, err) : FARM_OK;
+    const enum farm_status status = o->key ? farm_key_load(o->key, FARM_KEY_NODE, &bw->key, NULL, err) : FARM_OK;
+    bw->network.key = bw->key;
+    return status;
 }
 
 static enum farm_status check_options(struct bw *bw, struct farm_error *err) {
@@ -513,6 +514,7 @@ static int bw_main(const struct options *options) {
     if (options->json && bw->job.out) fclose(bw->job.out);
     sigprocmask(SIG_SETMASK, &before, NULL);
     json_decref(bw->then);
+    farm_key_free(bw->key);
     free(bw);
     return status ? farm_report_error("farm bw", &err) : 0;
 }
@@ -537,7 +539,7 @@ int farm_cmd_bw(int argc, char **argv) {
          "the document of an earlier farm fps --json, instead of a short run"},
         {"network", FARM_CLI_STRING, &options.network, "ADDR:PORT",
          "also the path to another machine, which runs `farm bridge bench --listen ADDR:PORT`"},
-        {"key", FARM_CLI_STRING, &options.key, "FILE", "for --network: the other side's key"},
+        {"key", FARM_CLI_STRING, &options.key, "FILE", "for --network: a node's key of the other side (FILE.node)"},
         {"insecure", FARM_CLI_BOOL, &options.insecure, NULL,
          "for --network: without a key; loopback and private addresses only"},
         {"svg", FARM_CLI_STRING, &options.svg, "DIR", "draws matrices and curves there (needs matplotlib)"},
@@ -559,7 +561,7 @@ int farm_cmd_bw(int argc, char **argv) {
                     "  farm bw --quick --compare before.json\n"
                     "  farm bw --only latency,matrix,loaded --svg pictures\n"
                     "  farm bw --env ale/Pong\n"
-                    "  farm bw --only network --network 10.0.0.5:7710 --key farm.key\n",
+                    "  farm bw --only network --network 10.0.0.5:7710 --key farm.key.node\n",
         .flags = flags,
         .flag_count = sizeof flags / sizeof *flags,
     };
