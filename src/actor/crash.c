@@ -28,6 +28,7 @@ enum { CAUGHT = sizeof caught / sizeof *caught };
 // Global because a signal handler has no context.
 static struct farm_call current;
 static char program[256]; // path of the main program, which the loader does not name
+static char folder[256];  // in which objects were loaded by relative names
 
 struct line {
     char text[LINE_BYTES];
@@ -99,6 +100,7 @@ static bool print_frame(uintptr_t counter, bool first) {
     add_text(&line, "farm: frame 0x");
     add_number(&line, counter - object.dlfo_link_map->l_addr, 16);
     add_text(&line, " ");
+    if (path[0] != '/' && strchr(path, '/')) add_text(&line, folder), add_text(&line, "/");
     add_text(&line, path[0] ? path : program);
     print_line(&line);
     return true;
@@ -148,6 +150,7 @@ struct farm_call *farm_crash_watch(void) {
     backtrace(&frame, 1); // loads the unwinder
     const ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     program[length > 0 ? length : 0] = 0;
+    if (!getcwd(folder, sizeof folder)) folder[0] = 0;
     for (size_t i = 0; i < CAUGHT; i++) {
         struct sigaction now;
         if (sigaction(caught[i].number, NULL, &now) || now.sa_handler != SIG_DFL) continue;

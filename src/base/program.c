@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include <sys/pidfd.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,6 +26,7 @@
 // output to SIGKILL (python/actorfarm/actor.py: CLOSE_S, END_S).
 enum { END_S = 10, APART_END_S = 2, AFTER_S = 10, STOPPED_S = 60 };
 enum { TEXT_BYTES_MAX = 1 << 20, LOOK_MS = 100, BLIND_MS = 5, PLACE_S = 5, TRIES = 3 };
+static const uint64_t PLACE_BYTES = 4ull << 30; // an object's author may make addr2line ask for any
 
 // One by one if a kernel before 5.9 or a container's filter refuses close_range.
 void farm_program_close(unsigned first, unsigned last) {
@@ -137,6 +139,8 @@ static int start_child(const struct farm_program *program, int output_fd, int er
     const int failed = posix_spawnp(pid, program->path, &files, &attributes, program->argv, program->environment);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&files);
+    const struct rlimit memory = {program->memory_bytes, program->memory_bytes};
+    if (!failed && memory.rlim_cur) prlimit(*pid, RLIMIT_AS, &memory, NULL);
     return failed;
 }
 
@@ -246,10 +250,16 @@ enum farm_status farm_program_read(const struct farm_program *program, char **te
 }
 
 void farm_program_place(const char *object, uint64_t offset, char *text, size_t bytes) {
-    char address[24], *argv[] = {"addr2line", "-Cfipe", (char *)(uintptr_t)object, address, NULL}, *found;
+    // An argument that begins with @ would name a file of arguments.
+    char file[PATH_MAX + 8], address[24], *argv[] = {"addr2line", "-Cfip", file, address, NULL}, *found;
     const char *slash = strrchr(object, '/'), *name = slash ? slash + 1 : object;
-    const struct farm_program program = {
-        .path = argv[0], .argv = argv, .environment = environ, .label = "", .apart = true, .limit_s = PLACE_S};
+    const struct farm_program program = {.path = argv[0],
+                                         .argv = argv,
+                                         .environment = environ,
+                                         .label = "",
+                                         .limit_s = PLACE_S,
+                                         .memory_bytes = PLACE_BYTES};
+    snprintf(file, sizeof file, "--exe=%s", object);
     snprintf(address, sizeof address, "0x%llx", (unsigned long long)offset);
     if (farm_program_read(&program, &found, NULL)) {
         snprintf(text, bytes, "addr2line -fe %s %s", farm_format_word(object).text, address);

@@ -16,7 +16,8 @@ struct farm_program {
     // In a new process group, out of Ctrl-C's reach. SIGINT, SIGTERM or SIGHUP killed it: started again, at most twice.
     bool apart;
     double limit_s;
-    const char *remedy; // follows the message that limit_s is over; NULL: nothing
+    uint64_t memory_bytes; // most that it can map; 0: no limit
+    const char *remedy;    // follows the message that limit_s is over; NULL: nothing
     // NULL: a pending signal that ends this process ends the program. Else called ten times a second: true ends the
     // program (if apart, its process group) by SIGTERM, and what it prints then, within a minute, counts.
     bool (*stop)(void *context);

@@ -1,8 +1,12 @@
 // See death.h.
 #include "supervisor/death.h"
 
+#include <elf.h>
+#include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cgroup.h"
@@ -10,7 +14,7 @@
 #include "base/format.h"
 #include "base/program.h"
 
-enum { FRAMES_MAX = 8, PLACES_MAX = 4, PATH_BYTES = 512 };
+enum { FRAMES_MAX = 9, PLACES_MAX = 4, PATH_BYTES = 512 };
 
 // ---- the out-of-memory killer ----
 
@@ -108,39 +112,70 @@ void farm_death_describe(struct farm_death_watch *watch, const siginfo_t *info, 
 bool farm_death_take_frame(struct farm_death_frames *frames, const char *line) {
     static const char head[] = "farm: frame 0x";
     if (strncmp(line, head, sizeof head - 1) != 0) return false;
-    const size_t left = sizeof frames->lines - frames->length;
-    const int used = snprintf(frames->lines + frames->length, left, "%s\n", line + sizeof head - 1);
-    if ((size_t)used < left) frames->length += (size_t)used;
-    frames->lines[frames->length] = 0;
-    return true;
+    line += sizeof head - 1;
+    const size_t used = frames->count ? strlen(frames->lines) : 0, bytes = strlen(line) + 2;
+    const size_t digits = strspn(line, "0123456789abcdef");
+    if (!digits || digits > 16 || line[digits] != ' ' || line[digits + 1] != '/' || frames->count == FRAMES_MAX ||
+        bytes > PATH_BYTES || used + bytes > sizeof frames->lines)
+        return false;
+    snprintf(frames->lines + used, bytes, "%s\n", line);
+    return ++frames->count;
 }
 
-static bool is_of_libc(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return strncmp(slash ? slash + 1 : path, "libc.so", 7) == 0;
+struct frame {
+    uint64_t offset;
+    char path[PATH_BYTES];
+};
+
+// Without the first ones that are of the C library (abort, memcpy): their caller says more. Returns how many remain.
+static uint32_t read_frames(const struct farm_death_frames *frames, struct frame found[FRAMES_MAX]) {
+    const char *at = frames->lines;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < frames->count; i++, at = strchr(at, '\n') + 1) {
+        if (count == 1 && strstr(found[0].path, "/libc.so")) count = 0;
+        sscanf(at, "%" SCNx64 " %511[^\n]", &found[count].offset, found[count].path);
+        count++;
+    }
+    return count;
 }
 
-void farm_death_print_frames(struct farm_death_frames *frames, void (*print)(void *context, const char *line),
-                             void *context) {
+void farm_death_first_place(const struct farm_death_frames *frames, char *line, size_t bytes) {
+    struct frame found[FRAMES_MAX];
+    read_frames(frames, found);
+    snprintf(line, bytes, "crashed in addr2line -fe %s 0x%" PRIx64, farm_format_word(found[0].path).text,
+             found[0].offset);
+}
+
+// Whether it can be mapped as code. Opens no file whose opening waits or has an effect.
+static bool is_object(const char *path) {
+    char opened[32];
+    struct stat info;
+    Elf64_Ehdr head; // begins as Elf32_Ehdr does
+    const int place = open(path, O_PATH | O_CLOEXEC);
+    if (place < 0 || fstat(place, &info) || !S_ISREG(info.st_mode)) return false;
+    snprintf(opened, sizeof opened, "/proc/self/fd/%d", place);
+    const int fd = open(opened, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    return read(fd, &head, sizeof head) == sizeof head && memcmp(head.e_ident, ELFMAG, SELFMAG) == 0 &&
+           (head.e_type == ET_EXEC || head.e_type == ET_DYN);
+}
+
+int farm_death_print_places(void *context, struct farm_error *err) {
     static const char inlined[] = " (inlined by) ";
-    char path[FRAMES_MAX][PATH_BYTES], text[1024];
-    uint64_t offset[FRAMES_MAX];
-    int count = 0, first = 0, places = 0;
-    for (const char *at = frames->lines; *at && count < FRAMES_MAX; at = strchr(at, '\n') + 1)
-        if (sscanf(at, "%llx %511[^\n]", (unsigned long long *)&offset[count], path[count]) == 2) count++;
-    frames->length = 0;
-    frames->lines[0] = 0;
-    while (first + 1 < count && is_of_libc(path[first])) first++; // abort, memcpy: their caller says more
-    for (int i = first; i < count && places < PLACES_MAX; i++) {
-        farm_program_place(path[i], offset[i], text, sizeof text);
+    struct frame found[FRAMES_MAX];
+    char text[1024];
+    const uint32_t count = read_frames(context, found);
+    for (uint32_t i = 0, places = 0; i < count && places < PLACES_MAX; i++) {
+        if (is_object(found[i].path))
+            farm_program_place(found[i].path, found[i].offset, text, sizeof text);
+        else
+            snprintf(text, sizeof text, "0x%" PRIx64 " of %s, which is no object file", found[i].offset, found[i].path);
         for (char *line = text, *end; *line && places < PLACES_MAX; line = end, places++) {
-            char whole[sizeof text + 16];
-            const char *way = line != text ? "inlined in" : i == first ? "crashed in" : "called by";
+            const char *way = line != text ? "inlined in" : i == 0 ? "crashed in" : "called by";
             end = line + strcspn(line, "\n");
             if (*end) *end++ = 0;
             if (strncmp(line, inlined, sizeof inlined - 1) == 0) line += sizeof inlined - 1;
-            snprintf(whole, sizeof whole, "%s %s", way, line);
-            print(context, whole);
+            dprintf(STDOUT_FILENO, "%s %s\n", way, line);
         }
     }
+    return 0;
 }

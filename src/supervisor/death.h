@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "base/status.h"
+
 enum { FARM_DEATH_CAUSE_BYTES = 112 };
 
 struct farm_death {
@@ -31,17 +33,20 @@ void farm_death_watch(struct farm_death_watch *watch, const char *root);
 void farm_death_describe(struct farm_death_watch *watch, const siginfo_t *info, const char *name, const char *why,
                          struct farm_death *out);
 
-// The frames of one crash report: a line "farm: frame 0xOFFSET PATH" each, collected from what the worker writes.
+// The frames of one crash report: a line "farm: frame 0xOFFSET PATH" each, collected from what the worker writes, which
+// may be anything.
 struct farm_death_frames {
     char lines[2048];
-    size_t length;
+    uint32_t count;
 };
-bool farm_death_take_frame(struct farm_death_frames *frames, const char *line); // false: it is another line
+// False: another line, a path that is not absolute, or one frame too many.
+bool farm_death_take_frame(struct farm_death_frames *frames, const char *line);
 
-// Calls `print` for each line that says where the frames are: "crashed in FUNCTION at FILE:LINE (OBJECT+0xOFFSET)",
-// then "inlined in ..." and "called by ..."; in place of the function the command that would name it. Waits for
-// addr2line(1): 20 ms a frame, at most 5 s for each of four. Empties *frames.
-void farm_death_print_frames(struct farm_death_frames *frames, void (*print)(void *context, const char *line),
-                             void *context);
+// The body of a worker that looks them up by addr2line(1), 20 ms a frame, and prints a line each for up to four places:
+// "crashed in FUNCTION at FILE:LINE (OBJECT+0xOFFSET)", then "inlined in ..." and "called by ..."; in place of the
+// function the command that would name it. context: the frames. Files that are no ELF objects are not read.
+int farm_death_print_places(void *context, struct farm_error *err);
+// The first of these lines, with the command.
+void farm_death_first_place(const struct farm_death_frames *frames, char *line, size_t bytes);
 
 #endif

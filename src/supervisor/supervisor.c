@@ -24,8 +24,10 @@
 enum { WORDS_MAX = 480, BACKOFF_FIRST_MS = 10, WORKERS_MAX = 8192, WARN_AFTER_MS = 1000 };
 // Bytes read of one worker in a turn, and the pause before its next turn: 1.3 MB/s.
 enum { READ_BYTES = 4096, TURN_READS = 16, FLOOD_PAUSE_MS = 50 };
-enum { LINES_A_SECOND = 100 }; // passed on from one worker
+enum { LINES_A_SECOND = 100, ERRORS_KEPT = 4 }; // passed on from one worker; the last ones: only the farm's errors
 enum { DEATHS_KEPT = 3, WHY_BYTES = 64 };
+// To find the places of one crash, also if it ends the run; at any other end; for the end of a process after SIGKILL.
+enum { PLACES_MS = 5000, PLACES_LEFT_MS = 1000, KILL_MS = 100 };
 
 static const uint64_t SECOND_NS = 1000000000;
 
@@ -58,10 +60,17 @@ struct worker {
     char deaths[DEATHS_KEPT][FARM_DEATH_CAUSE_BYTES]; // the last causes; "": none
 };
 
+// The frames of a worker's death; count 0: none.
+struct crash {
+    size_t worker;
+    char name[FARM_WORKER_NAME_MAX];
+    struct farm_death_frames frames;
+};
+
 struct farm_supervisor {
     struct farm_supervisor_config config;
     struct worker *workers;
-    struct pollfd *polls; // signals, two a worker, those watched
+    struct pollfd *polls; // signals, two a worker and the search, those watched
     size_t count, capacity;
     int signal_fd;
     sigset_t mask_before;
@@ -71,7 +80,16 @@ struct farm_supervisor {
     bool impatient;
     bool asked, deferred; // on_interrupt was called; its answer
     struct farm_death_watch deaths;
+    struct worker search;      // looks up the places of `sought`; no death of it counts
+    struct crash sought, next; // next: the newest one that waits
 };
+
+static const struct worker no_search = {
+    .spec = {.name = "addr2line", .body = farm_death_print_places, .memory_node = -1},
+    .state = WORKER_OVER,
+    .pidfd = -1,
+    .output_fd = -1,
+    .prepared = true};
 
 static uint32_t or_default(uint32_t value, uint32_t standard) {
     return value ? value : standard;
@@ -88,6 +106,7 @@ enum farm_status farm_supervisor_make(const struct farm_supervisor_config *confi
     struct farm_supervisor *supervisor = calloc(1, sizeof *supervisor);
     if (!supervisor) return farm_fail_errno(err, FARM_E_LIMIT, "supervisor");
     supervisor->config = *config;
+    supervisor->search = no_search;
     struct farm_supervisor_config *set = &supervisor->config;
     set->tick_ms = or_default(set->tick_ms, 250);
     set->grace_ms = or_default(set->grace_ms, 10000);
@@ -117,7 +136,7 @@ enum farm_status farm_supervisor_make(const struct farm_supervisor_config *confi
 }
 
 static size_t polls_of(const struct farm_supervisor *supervisor, size_t workers) {
-    return 1 + 2 * workers + supervisor->config.watched_count;
+    return 1 + 2 * (workers + 1) + supervisor->config.watched_count;
 }
 
 enum farm_status farm_supervisor_reserve(struct farm_supervisor *supervisor, struct farm_error *err) {
@@ -238,34 +257,43 @@ static void hand_line(const struct farm_supervisor *supervisor, const struct wor
         dprintf(STDERR_FILENO, "%s\n", line);
 }
 
-// Begins a new second of the worker's output if the last one, or the worker's life, is over.
+// Begins a new second of the worker's output if the last one is over. over: the worker's life is.
 static void begin_second(const struct farm_supervisor *supervisor, struct worker *worker, bool over) {
     const uint64_t now = farm_now_ns(), held = worker->held;
-    if (!over && now - worker->second_ns < SECOND_NS) return;
-    worker->second_ns = now;
-    worker->lines = held > LINES_A_SECOND ? LINES_A_SECOND : 0; // a flood that lasts is only counted
+    const bool begins = now - worker->second_ns >= SECOND_NS;
+    if (begins) worker->second_ns = now;
+    if (begins) worker->lines = held > LINES_A_SECOND ? LINES_A_SECOND - ERRORS_KEPT : 0; // a flood is only counted
+    if (!held || (!over && !begins)) return;
     worker->held = 0;
-    if (!held) return;
     char line[128];
     snprintf(line, sizeof line, "farm: warning: %llu line%s of %s suppressed (more than %d in a second)",
              (unsigned long long)held, held == 1 ? "" : "s", worker->spec.name, LINES_A_SECOND);
     hand_line(supervisor, worker, line);
 }
 
-// Errors of the farm always pass.
 static void pass_line(const struct farm_supervisor *supervisor, struct worker *worker, const char *line) {
     static const char error[] = "farm: error: ";
     remember(worker, line);
     begin_second(supervisor, worker, false);
-    const bool passes = worker->lines < LINES_A_SECOND || strncmp(line, error, sizeof error - 1) == 0;
+    const uint64_t most = strncmp(line, error, sizeof error - 1) ? LINES_A_SECOND - ERRORS_KEPT : LINES_A_SECOND;
+    const bool passes = worker->lines < most;
     ++*(passes ? &worker->lines : &worker->held);
     if (passes) hand_line(supervisor, worker, line);
+}
+
+static void print_place(const struct farm_supervisor *supervisor, const struct crash *crash, const char *place) {
+    char line[FARM_WORKER_LINE_MAX];
+    snprintf(line, sizeof line, "farm: error: %s: %.970s", crash->name, place);
+    pass_line(supervisor, &supervisor->workers[crash->worker], line);
 }
 
 static void finish_line(const struct farm_supervisor *supervisor, struct worker *worker) {
     worker->line[worker->line_length] = 0;
     worker->line_length = 0;
-    if (!farm_death_take_frame(&worker->frames, worker->line)) pass_line(supervisor, worker, worker->line);
+    if (worker == &supervisor->search)
+        print_place(supervisor, &supervisor->sought, worker->line);
+    else if (!farm_death_take_frame(&worker->frames, worker->line))
+        pass_line(supervisor, worker, worker->line);
 }
 
 // Control characters become blanks, because the line may go to a terminal; a tab stays.
@@ -298,7 +326,7 @@ static void close_output(struct worker *worker) {
 // ---- starting ----
 
 static uint64_t progress_of(const struct farm_supervisor *supervisor, const struct worker *worker) {
-    if (!supervisor->config.progress) return 0;
+    if (!supervisor->config.progress || worker == &supervisor->search) return 0;
     return supervisor->config.progress(supervisor->config.context, (size_t)(worker - supervisor->workers));
 }
 
@@ -353,9 +381,9 @@ static enum farm_status start_worker(struct farm_supervisor *supervisor, struct 
     worker->started_ns = farm_now_ns();
     worker->starts++;
     worker->prepared = false;
-    worker->line_length = worker->words_length = worker->frames.length = 0;
+    worker->line_length = worker->words_length = worker->frames.count = 0;
     worker->listen_at_ns = 0;
-    worker->words[0] = worker->why[0] = worker->frames.lines[0] = 0;
+    worker->words[0] = worker->why[0] = 0;
     return FARM_OK;
 }
 
@@ -406,16 +434,22 @@ static enum farm_status start_due(struct farm_supervisor *supervisor, struct far
 
 // ---- dying ----
 
-struct place_printer {
-    const struct farm_supervisor *supervisor;
-    struct worker *worker;
-};
+// Instead of a search.
+static void print_frame(const struct farm_supervisor *supervisor, struct crash *crash) {
+    char place[FARM_WORKER_LINE_MAX];
+    if (!crash->frames.count) return;
+    farm_death_first_place(&crash->frames, place, sizeof place);
+    print_place(supervisor, crash, place);
+    crash->frames.count = 0;
+}
 
-static void print_place(void *context, const char *place) {
-    const struct place_printer *printer = context;
-    char line[FARM_WORKER_LINE_MAX];
-    snprintf(line, sizeof line, "farm: error: %s: %s", printer->worker->spec.name, place);
-    pass_line(printer->supervisor, printer->worker, line);
+// Makes it the next crash to be looked up, in place of another one.
+static void take_crash(struct farm_supervisor *supervisor, const struct worker *worker) {
+    struct crash *next = &supervisor->next;
+    if (!worker->frames.count) return;
+    print_frame(supervisor, next);
+    *next = (struct crash){.worker = (size_t)(worker - supervisor->workers), .frames = worker->frames};
+    snprintf(next->name, sizeof next->name, "%s", worker->spec.name);
 }
 
 // Reaps a dead process: kills its group, reads its last output, closes its descriptors. False while it lives.
@@ -427,7 +461,7 @@ static bool reap(struct farm_supervisor *supervisor, struct worker *worker, sigi
     enum { DRAIN_ROUNDS = 256 }; // 1 MiB: a pipe holds 64 KiB
     if (worker->output_fd >= 0) read_output(supervisor, worker, DRAIN_ROUNDS);
     if (worker->line_length) finish_line(supervisor, worker);
-    farm_death_print_frames(&worker->frames, print_place, &(struct place_printer){supervisor, worker});
+    take_crash(supervisor, worker);
     begin_second(supervisor, worker, true);
     close_output(worker);
     close(worker->pidfd);
@@ -436,16 +470,50 @@ static bool reap(struct farm_supervisor *supervisor, struct worker *worker, sigi
     return true;
 }
 
-static enum farm_status crash_loop(const struct worker *worker, const char *how, struct farm_error *err) {
-    return farm_fail(err, FARM_E_DEAD,
-                     "%s cannot be kept alive: it died %u times in a row soon after its start and at last %s. %s%s",
-                     worker->spec.name, worker->short_lives, how,
-                     worker->words_length ? "Its last words:\n" : "It said nothing.", worker->words);
+// Looks up one crash at a time, which nothing waits for.
+static void look_up_places(struct farm_supervisor *supervisor) {
+    struct worker *search = &supervisor->search;
+    siginfo_t info;
+    if (search->state == WORKER_RUNNING && reap(supervisor, search, &info)) *search = no_search;
+    if (search->state == WORKER_RUNNING || !supervisor->next.frames.count) return;
+    supervisor->sought = supervisor->next;
+    supervisor->next.frames.count = 0;
+    search->spec.context = &supervisor->sought.frames;
+    if (start_worker(supervisor, search, NULL))
+        print_frame(supervisor, &supervisor->sought);
+    else
+        search->kill_at_ns = farm_now_ns() + ms(PLACES_MS);
 }
 
-static enum farm_status final_error(const struct worker *worker, const char *how, struct farm_error *err) {
-    return farm_fail(err, FARM_E_DEAD, "%s %s. %s%s", worker->spec.name, how,
-                     worker->words_length ? "Its last words:\n" : "It said nothing.", worker->words);
+static void await_places(struct farm_supervisor *supervisor, uint32_t limit_ms) {
+    struct worker *search = &supervisor->search;
+    const uint64_t until_ns = farm_now_ns() + ms(limit_ms);
+    for (look_up_places(supervisor); search->state == WORKER_RUNNING; look_up_places(supervisor)) {
+        struct pollfd ended = {.fd = search->pidfd, .events = POLLIN};
+        const uint64_t now = farm_now_ns();
+        if (now >= until_ns + ms(KILL_MS)) return;
+        if (now >= until_ns) pidfd_send_signal(search->pidfd, SIGKILL, NULL, 0);
+        poll(&ended, 1, KILL_MS / 10);
+    }
+}
+
+static const char *introduce_words(struct farm_supervisor *supervisor, const struct worker *worker) {
+    if (!worker->spec.expendable) await_places(supervisor, PLACES_MS); // else the run goes on
+    return worker->words_length ? "Its last words:\n" : "It said nothing.";
+}
+
+static enum farm_status crash_loop(struct farm_supervisor *supervisor, const struct worker *worker, const char *how,
+                                   struct farm_error *err) {
+    const char *intro = introduce_words(supervisor, worker);
+    return farm_fail(err, FARM_E_DEAD,
+                     "%s cannot be kept alive: it died %u times in a row soon after its start and at last %s. %s%s",
+                     worker->spec.name, worker->short_lives, how, intro, worker->words);
+}
+
+static enum farm_status final_error(struct farm_supervisor *supervisor, const struct worker *worker, const char *how,
+                                    struct farm_error *err) {
+    const char *intro = introduce_words(supervisor, worker);
+    return farm_fail(err, FARM_E_DEAD, "%s %s. %s%s", worker->spec.name, how, intro, worker->words);
 }
 
 // Its last deaths, the newest first.
@@ -481,7 +549,7 @@ static enum farm_status after_death(struct farm_supervisor *supervisor, struct w
     if (config->on_death) config->on_death(config->context, number, &death);
     const bool exited = info->si_code == CLD_EXITED, by_word = !exited && info->si_status == SIGRTMAX;
     if ((exited && spec->errors_are_final) || (by_word && spec->final_status) || spec->once || spec->deaths_are_final)
-        return lose(supervisor, worker, final_error(worker, death.how, err), err);
+        return lose(supervisor, worker, final_error(supervisor, worker, death.how, err), err);
     if (spec->restarts_max && worker->starts > spec->restarts_max)
         return lose(supervisor, worker, too_many_restarts(worker, err), err);
 
@@ -491,17 +559,22 @@ static enum farm_status after_death(struct farm_supervisor *supervisor, struct w
     worker->short_lives = healthy ? 0 : worker->short_lives + 1;
     worker->fruitless = healthy || !fruitless ? 0 : worker->fruitless + 1;
     if (worker->fruitless >= config->deaths_max || worker->short_lives >= config->short_lives_max)
-        return lose(supervisor, worker, crash_loop(worker, death.how, err), err);
+        return lose(supervisor, worker, crash_loop(supervisor, worker, death.how, err), err);
     start_later(supervisor, worker, now);
     return FARM_OK;
 }
 
 // ---- the loop ----
 
+// The search is behind the last worker.
+static struct worker *worker_at(struct farm_supervisor *supervisor, size_t i) {
+    return i < supervisor->count ? &supervisor->workers[i] : &supervisor->search;
+}
+
 static void wait_for_events(struct farm_supervisor *supervisor, uint64_t until_ns) {
     const uint64_t start_ns = farm_now_ns();
-    for (size_t i = 0; i < supervisor->count; i++) {
-        const struct worker *worker = &supervisor->workers[i];
+    for (size_t i = 0; i <= supervisor->count; i++) {
+        const struct worker *worker = worker_at(supervisor, i);
         const bool listen = start_ns >= worker->listen_at_ns;
         supervisor->polls[1 + 2 * i] = (struct pollfd){.fd = worker->pidfd, .events = POLLIN};
         supervisor->polls[2 + 2 * i] = (struct pollfd){.fd = listen ? worker->output_fd : -1, .events = POLLIN};
@@ -511,7 +584,7 @@ static void wait_for_events(struct farm_supervisor *supervisor, uint64_t until_n
     }
     supervisor->polls[0] = (struct pollfd){.fd = supervisor->signal_fd, .events = POLLIN};
     const struct farm_supervisor_config *config = &supervisor->config;
-    struct pollfd *watched = &supervisor->polls[1 + 2 * supervisor->count];
+    struct pollfd *watched = &supervisor->polls[polls_of(supervisor, supervisor->count) - config->watched_count];
     for (size_t i = 0; i < config->watched_count; i++)
         watched[i] = (struct pollfd){.fd = config->watched[i], .events = POLLIN};
     uint64_t now = farm_now_ns();
@@ -519,9 +592,9 @@ static void wait_for_events(struct farm_supervisor *supervisor, uint64_t until_n
     const size_t polls = polls_of(supervisor, supervisor->count);
     if (poll(supervisor->polls, polls, timeout_ms) < 0) return; // EINTR: the caller loops
     if (supervisor->polls[0].revents) read_signals(supervisor);
-    for (size_t i = 0; i < supervisor->count; i++)
-        if (supervisor->polls[2 + 2 * i].revents && !read_output(supervisor, &supervisor->workers[i], TURN_READS))
-            close_output(&supervisor->workers[i]);
+    for (size_t i = 0; i <= supervisor->count; i++)
+        if (supervisor->polls[2 + 2 * i].revents && !read_output(supervisor, worker_at(supervisor, i), TURN_READS))
+            close_output(worker_at(supervisor, i));
     for (size_t i = 0; i < supervisor->count; i++)
         if (supervisor->workers[i].held) begin_second(supervisor, &supervisor->workers[i], false);
     for (size_t i = 0; i < config->watched_count; i++)
@@ -559,10 +632,10 @@ static void tell_signals(struct farm_supervisor *supervisor) {
     if (usr2) config->on_signal(config->context, SIGUSR2);
 }
 
-// Kills dismissed workers whose grace is over.
+// Kills dismissed workers whose grace is over, and a search that lasts.
 static void kill_due(struct farm_supervisor *supervisor) {
-    for (size_t i = 0; i < supervisor->count; i++) {
-        struct worker *worker = &supervisor->workers[i];
+    for (size_t i = 0; i <= supervisor->count; i++) {
+        struct worker *worker = worker_at(supervisor, i);
         if (!worker->kill_at_ns || worker->state != WORKER_RUNNING || farm_now_ns() < worker->kill_at_ns) continue;
         farm_log_warn("%s did not end in time: killed", worker->spec.name);
         pidfd_send_signal(worker->pidfd, SIGKILL, NULL, 0);
@@ -588,6 +661,7 @@ static enum farm_status watch(struct farm_supervisor *supervisor, struct farm_er
         tell_signals(supervisor);
         kill_due(supervisor);
         if ((status = start_due(supervisor, err))) return status;
+        look_up_places(supervisor);
         if (farm_now_ns() >= tick_ns) {
             tick_ns = farm_now_ns() + ms(config->tick_ms);
             if (config->on_tick && config->on_tick(config->context) == FARM_TURN_STOP) return FARM_OK;
@@ -624,6 +698,8 @@ static void stop_phase(struct farm_supervisor *supervisor, int phase) {
         }
         wait_for_events(supervisor, killed ? farm_now_ns() + ms(config->tick_ms) : deadline_ns);
         reap_all(supervisor, false, NULL);
+        kill_due(supervisor);
+        look_up_places(supervisor);
     }
 }
 
@@ -651,6 +727,8 @@ enum farm_status farm_supervisor_run(struct farm_supervisor *supervisor, int *si
     enum farm_status status = watch(supervisor, err);
     prctl(PR_SET_CHILD_SUBREAPER, 1); // see supervisor/guardian.h
     stop_all(supervisor);
+    await_places(supervisor, PLACES_LEFT_MS);
+    print_frame(supervisor, &supervisor->next);
     if (signal_number) *signal_number = supervisor->signal_number;
     return status;
 }

@@ -5,9 +5,9 @@
 // A worker can rely on this: it dies when the supervisor dies in any way; its signals are as after exec
 // (nothing blocked, nothing caught); no descriptors but 0 (/dev/null), 1 and 2 (a pipe to the supervisor, which passes
 // every line on with control characters as blanks, and keeps the last ones as "last words"; a worker that writes more
-// than about 1.3 MB/s waits in its writes; lines beyond 100 in a second are only counted; frames of a crash report
-// become lines of source) and those of its spec, under the same numbers; a process group of its own, so that Ctrl-C in
-// the terminal reaches the supervisor alone.
+// than about 1.3 MB/s waits in its writes; lines beyond 96 in a second, with the farm's errors 100, are only counted;
+// frames of a crash report become lines of source, which nothing waits for) and those of its spec, under the same
+// numbers; a process group of its own, so that Ctrl-C in the terminal reaches the supervisor alone.
 #ifndef FARM_SUPERVISOR_SUPERVISOR_H
 #define FARM_SUPERVISOR_SUPERVISOR_H
 

@@ -1,6 +1,7 @@
 // What is found out about deaths: the kernel's settings on recorded machines, and addresses of this program.
 #include <criterion/criterion.h>
 #include <link.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -82,28 +83,73 @@ Test(death, a_long_working_directory_leaves_the_cause_alone) {
     cr_assert_str_eq(death.cause, "was killed by signal 11 (Segmentation fault)");
 }
 
-static char places[4096];
-static void add_place(void *context, const char *line) {
-    strcat(strcat(places, line), "\n");
+// What a worker prints for these frames' lines.
+static const char *print_places(const struct farm_death_frames *frames) {
+    static char places[4096];
+    const int file = memfd_create("places", MFD_CLOEXEC), before = dup(STDOUT_FILENO);
+    dup2(file, STDOUT_FILENO);
+    cr_assert_eq(farm_death_print_places((void *)(uintptr_t)frames, NULL), 0);
+    dup2(before, STDOUT_FILENO);
+    places[pread(file, places, sizeof places - 1, 0)] = 0;
+    return places;
 }
 
 Test(death, names_functions_of_frames_and_leaves_out_the_c_library) {
-    struct farm_death_frames frames = {.length = 0};
+    struct farm_death_frames frames = {.count = 0};
     struct dl_find_object object;
-    char path[256], line[512];
+    char path[256], line[512], first[512];
     cr_assert_eq(_dl_find_object((void *)describe, &object), 0);
     const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
     cr_assert_gt(length, 0);
     path[length] = 0;
-    cr_assert(!farm_death_take_frame(&frames, "farm: error: actor 3: frame"));
     cr_assert(farm_death_take_frame(&frames, "farm: frame 0x10 /lib/libc.so.6"));
-    snprintf(line, sizeof line, "farm: frame 0x%llx %s",
-             (unsigned long long)((uintptr_t)describe - object.dlfo_link_map->l_addr), path);
+    const unsigned long long offset = (uintptr_t)describe - object.dlfo_link_map->l_addr;
+    snprintf(line, sizeof line, "farm: frame 0x%llx %s", offset, path);
     cr_assert(farm_death_take_frame(&frames, line));
     cr_assert(farm_death_take_frame(&frames, "farm: frame 0x12 /no/such object.so"));
-    farm_death_print_frames(&frames, add_place, NULL);
+    const char *places = print_places(&frames);
     cr_assert(strncmp(places, "crashed in ", 11) == 0 && !strstr(places, "libc"), "%s", places);
     cr_assert(strstr(places, access("/usr/bin/addr2line", X_OK) ? "addr2line -fe " : "describe at "), "%s", places);
-    cr_assert(strstr(places, "called by addr2line -fe '/no/such object.so' 0x12\n"), "%s", places);
-    cr_assert_eq(frames.length, 0);
+    cr_assert(strstr(places, "called by 0x12 of /no/such object.so, which is no object file\n"), "%s", places);
+    farm_death_first_place(&frames, first, sizeof first);
+    snprintf(line, sizeof line, "crashed in addr2line -fe %s 0x%llx", path, offset);
+    cr_assert_str_eq(first, line);
+}
+
+Test(death, takes_only_frames_of_absolute_paths) {
+    static const char *const lies[] = {
+        "farm: error: actor 3: frame", "farm: frame 0x10 @/etc/passwd", "farm: frame 0x10 --help",
+        "farm: frame 0x10 ./p.so",     "farm: frame 0x /p.so",          "farm: frame 0x10g /p.so",
+        "farm: frame 0x-1 /p.so",      "farm: frame 0x10  /p.so",       "farm: frame 0x10000000000000000 /p.so",
+        "farm: frame 10 /p.so"};
+    struct farm_death_frames frames = {.count = 0};
+    char line[1024];
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++)
+        cr_assert(!farm_death_take_frame(&frames, lies[i]), "%s", lies[i]);
+    snprintf(line, sizeof line, "farm: frame 0x1 /%0*d", 600, 0);
+    cr_assert(!farm_death_take_frame(&frames, line), "a path that no report has");
+    int taken = 0;
+    while (taken < 100 && farm_death_take_frame(&frames, "farm: frame 0x1 /p.so")) taken++;
+    cr_assert_eq(taken, 9, "as many as a report has, then they are lines as any others");
+}
+
+// A read of the fifo, or of the terminal, would wait for ever.
+Test(death, reads_no_file_that_is_no_object) {
+    char line[512];
+    snprintf(line, sizeof line, "%s/fifo", root);
+    cr_assert_eq(mkfifo(line, 0600), 0);
+    record("text", "no object, though a file that is long enough for the head of one: 0123456789012345");
+    record("short", "\177ELF");
+    const char *const paths[] = {root, "/dev/ptmx", "/dev/zero", "/proc/self/maps", "/proc/kmsg"};
+    for (size_t i = 0; i < 8; i++) {
+        struct farm_death_frames frames = {.count = 0};
+        static const char *const names[] = {"fifo", "text", "short"};
+        if (i < 3)
+            snprintf(line, sizeof line, "farm: frame 0x1 %s/%s", root, names[i]);
+        else
+            snprintf(line, sizeof line, "farm: frame 0x1 %s", paths[i - 3]);
+        cr_assert(farm_death_take_frame(&frames, line));
+        const char *places = print_places(&frames);
+        cr_assert(strncmp(places, "crashed in 0x1 of ", 18) == 0 && strstr(places, "no object file\n"), "%s", places);
+    }
 }

@@ -564,6 +564,45 @@ Test(supervisor, loses_no_line_of_a_worker_that_writes_much_and_ends) {
     cr_assert_eq(output.lines, 96);
 }
 
+// An addr2line that never answers: an object can make it read a fifo.
+static int write_frame_and_die(void *context, struct farm_error *err) {
+    page->progress = (unsigned long)++page->lives;
+    dprintf(STDERR_FILENO, "farm: frame 0x1 /proc/self/exe\n");
+    raise(SIGKILL);
+    return 0;
+}
+
+Test(supervisor, starts_a_worker_again_while_its_crash_is_looked_up) {
+    char program[128];
+    make_root();
+    snprintf(program, sizeof program, "%s/addr2line", root);
+    record("addr2line", "#!/bin/sh\nexec /bin/sleep 1000\n");
+    cr_assert(!chmod(program, 0700) && !setenv("PATH", root, 1));
+    job.lives_wanted = 5;
+    RUN_ONE(FARM_OK, WORKER(.name = "actor 0", .body = write_frame_and_die), .on_tick = until_lives,
+            .on_line = keep_lines, .progress = progress_of);
+    remove_root();
+    cr_assert_geq(page->lives, 5, "%d lives", page->lives);
+    cr_assert(strstr(job.lines, "farm: error: actor 0: crashed in addr2line -fe /proc/self/exe 0x1\n"), "%s",
+              job.lines);
+}
+
+static int write_errors(void *context, struct farm_error *err) {
+    for (int i = 0; i < 300; i++) dprintf(STDERR_FILENO, "farm: %s %d\n", i % 3 ? "error:" : "frame 0x1 /p.so", i);
+    dprintf(STDERR_FILENO, "the end\n");
+    _exit(5);
+}
+static void count_any(void *context, size_t number, const char *line) {
+    output.lines++;
+}
+
+Test(supervisor, counts_every_kind_of_line_and_keeps_the_last_words) {
+    RUN_ONE(FARM_E_DEAD, WORKER(.name = "actor 0", .body = write_errors), .on_line = count_any);
+    const uint64_t seconds = (farm_now_ns() - job.started_ns) / 1000000000u + 1, counts = seconds + 5; // a life's too
+    cr_assert_leq((uint64_t)output.lines, 100 * seconds + counts, "%d lines", output.lines);
+    expect_words("the end\n");
+}
+
 static int close_output_and_end(void *context, struct farm_error *err) {
     dprintf(STDOUT_FILENO, "good bye\n");
     close(STDOUT_FILENO);
