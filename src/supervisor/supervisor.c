@@ -26,7 +26,7 @@ enum { WORDS_MAX = 480, BACKOFF_FIRST_MS = 10, WORKERS_MAX = 8192, WARN_AFTER_MS
 enum { READ_BYTES = 4096, TURN_READS = 16, FLOOD_PAUSE_MS = 50 };
 enum { LINES_A_SECOND = 100, ERRORS_KEPT = 4 }; // passed on from one worker; the last ones: only the farm's errors
 enum { DEATHS_KEPT = 3, WHY_BYTES = 64 };
-// To find the places of one crash, also if it ends the run; at any other end; for the end of a process after SIGKILL.
+// Limits to find places: of one crash, even at its end of the run; at other ends; for the end of a process after SIGKILL.
 enum { PLACES_MS = 5000, PLACES_LEFT_MS = 1000, KILL_MS = 100 };
 
 static const uint64_t SECOND_NS = 1000000000;
