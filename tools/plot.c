@@ -1,6 +1,5 @@
 // `farm plot`: curves of runs, as a picture, as text or as JSON. This file reads the command line;
 // python/actorfarm/plot.py, which takes this process over, does the rest.
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,14 +40,15 @@ static enum farm_status read_x_max(const char *text, double *x_max, struct farm_
 // Returns only if the script cannot be started.
 static enum farm_status draw(const struct request *request, char **argv, struct farm_error *err) {
     struct farm_drawing drawing;
-    struct pairs pairs = {argv, 2};
+    struct pairs pairs = {argv, 3};
     char smooth[24], x_max[32];
     double number;
     enum farm_status status = read_x_max(request->x_max, &number, err);
-    if (!status) status = farm_drawing_find("plot.py", request->output != NULL, &drawing, err);
+    if (!status) status = farm_drawing_find(request->output != NULL, &drawing, err);
     if (status) return status;
     argv[0] = drawing.python;
-    argv[1] = drawing.script;
+    argv[1] = drawing.start;
+    argv[2] = (char *)"plot.py";
     snprintf(smooth, sizeof smooth, "%" PRId64, request->smooth);
     snprintf(x_max, sizeof x_max, "%.17g", number);
     add(&pairs, "x", request->axis);
@@ -61,15 +61,13 @@ static enum farm_status draw(const struct request *request, char **argv, struct 
     add(&pairs, "remedy", farm_drawing_remedy());
     for (size_t i = 0; i < request->runs.count; i++) add(&pairs, "run", request->runs.items[i]);
     for (size_t i = 0; i < request->baselines.count; i++) add(&pairs, "baseline", request->baselines.items[i]);
-    execvp(drawing.python, argv);
-    if (errno == ENOENT)
-        return farm_fail(err, FARM_E_UNSUPPORTED, "needs Python 3 (%s: not found); FARM_PYTHON=... names one",
-                         drawing.python);
+    execve(drawing.python, argv, drawing.environment);
+    free(drawing.environment);
     return farm_fail_errno(err, FARM_E_LIMIT, "cannot start %s", drawing.python);
 }
 
 int farm_cmd_plot(int argc, char **argv) {
-    enum { FIXED = 24 }; // words besides runs and baselines
+    enum { FIXED = 25 }; // words besides runs and baselines
     struct farm_error err;
     int exit_status;
     char **words = calloc((size_t)argc * 4 + FIXED, sizeof *words);

@@ -19,6 +19,7 @@ environments in turn.
 """
 
 import ast
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -83,6 +84,14 @@ def apart(text):
         yield part
 
 
+def import_named(package):
+    """A package that the user names. The current folder comes last: what lies there replaces no other package."""
+    with contextlib.suppress(OSError):  # the folder has been removed
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
+    return importlib.import_module(package)
+
+
 def wrappers(text):
     """[(name, function, arguments by name), ...] of "PACKAGE:WRAPPER, PACKAGE:WRAPPER(ARGUMENT=VALUE)"."""
     found = []
@@ -95,12 +104,12 @@ def wrappers(text):
             call = ast.parse(f"f{arguments or '()'}", mode="eval").body
             if call.args:
                 raise ValueError("arguments need names")
-            wrapper = functools.reduce(getattr, name.split("."), importlib.import_module(package))
+            wrapper = functools.reduce(getattr, name.split("."), import_named(package))
             if not callable(wrapper):
                 raise ValueError(f"a {type(wrapper).__name__} is not callable")
             found.append((f"{package}:{name}", wrapper, {argument.arg: ast.literal_eval(argument.value) for argument in call.keywords}))
         except (ImportError, AttributeError, SyntaxError, ValueError) as wrong:
-            raise ValueError(f"wrap '{one.strip()}': {wrong} (packages are those of {sys.prefix} and of PYTHONPATH)") from None
+            raise ValueError(f"wrap '{one.strip()}': {wrong} (packages are those of PYTHONPATH, of {sys.prefix} and of the current folder)") from None
     return found
 
 
@@ -329,7 +338,7 @@ class Gym:
         package, _, id = name.rpartition(":")
         try:
             if package:
-                importlib.import_module(package)
+                import_named(package)
             return Maker(id, options, bad_values)
         except Exception as failed:
             from . import gym_refusal

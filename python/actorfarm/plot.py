@@ -315,8 +315,11 @@ def legend_of(curve, group):
 
 def load_pyplot():
     """matplotlib.pyplot, in the style of all our pictures."""
+    here = os.open(".", os.O_PATH)
+    os.chdir("/")  # a matplotlibrc of the current folder would count
     import matplotlib
 
+    os.fchdir(here)
     matplotlib.use("svg")
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "actorfarm", "font.size": 9, "axes.spines.top": False,
                                 "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3, "legend.framealpha": 0.7, "legend.edgecolor": "none",

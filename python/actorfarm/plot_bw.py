@@ -4,9 +4,12 @@ picture. Without arguments it looks for matplotlib and exits: status 1 if it is 
 
 import json
 import math
+import os
 import pathlib
 import sys
 
+here = os.open(".", os.O_PATH)
+os.chdir("/")  # a matplotlibrc of the current folder would count
 try:
     import matplotlib
 
@@ -15,6 +18,7 @@ try:
         from matplotlib import pyplot
 except ImportError as missing:
     sys.exit(f"farm bw --svg: {missing}")
+os.fchdir(here)
 
 
 def median(figure, scale=1.0):

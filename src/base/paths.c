@@ -112,11 +112,26 @@ enum farm_status farm_path_package(char *path, size_t path_bytes, struct farm_er
     return find(NULL, built, installed, R_OK | X_OK, path, path_bytes, err);
 }
 
+enum farm_status farm_path_program(const char *name, char *path, size_t path_bytes, struct farm_error *err) {
+    const char *list = getenv("PATH");
+    for (size_t length; list && *list; list += length + !!list[length]) {
+        length = strcspn(list, ":");
+        if (list[0] == '/' && snprintf(path, path_bytes, "%.*s/%s", (int)length, list, name) < (int)path_bytes &&
+            access(path, X_OK) == 0)
+            return FARM_OK;
+    }
+    return farm_fail(err, FARM_E_NOT_FOUND, "%s: not found in PATH", name);
+}
+
 enum farm_status farm_path_python(char *path, size_t path_bytes, struct farm_error *err) {
     static const char *const built[] = {"%/venv/stamp", "%/../venv/stamp", NULL};
     static const char *const installed[] = {"%/../lib/farm/venv/stamp", "~/venv/stamp", NULL};
     static const char *const chosen[] = {NULL};
     const char *variable = getenv("FARM_PYTHON");
+    if (variable && variable[0] && !strchr(variable, '/')) {
+        const enum farm_status found = farm_path_program(variable, path, path_bytes, err);
+        return found ? farm_fail_in(err, found, "FARM_PYTHON") : FARM_OK;
+    }
     if (variable && variable[0]) return find_first("FARM_PYTHON", chosen, X_OK, path, path_bytes, err);
     enum farm_status status = find(NULL, built, installed, R_OK, path, path_bytes - sizeof "bin/python", err);
     if (status) return status;

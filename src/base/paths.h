@@ -27,6 +27,9 @@ enum farm_status farm_path_check(const char *path, int mode, struct farm_error *
 // PREFIX/share/farm/recipes, else that of the prefix that the program was built for.
 enum farm_status farm_path_recipes(char *path, size_t path_bytes, struct farm_error *err);
 
+// A program in PATH, whose folders count if they are absolute: "." or an empty one would be the current folder.
+enum farm_status farm_path_program(const char *name, char *path, size_t path_bytes, struct farm_error *err);
+
 // The interpreter that runs Python environments: $FARM_PYTHON, else that of the finished venv (which has a file
 // `stamp`): build/venv, else PREFIX/lib/farm/venv, else venv in $XDG_DATA_HOME/actorfarm or ~/.local/share/actorfarm.
 enum farm_status farm_path_python(char *path, size_t path_bytes, struct farm_error *err);

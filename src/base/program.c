@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/format.h"
+#include "base/paths.h"
 #include "base/thread.h"
 #include "base/time.h"
 
@@ -136,7 +137,12 @@ static int start_child(const struct farm_program *program, int output_fd, int er
     posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&files, output_fd, STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&files, error_fd, STDERR_FILENO);
-    const int failed = posix_spawnp(pid, program->path, &files, &attributes, program->argv, program->environment);
+    char found[PATH_MAX];
+    const bool named = strchr(program->path, '/') != NULL;
+    const int failed =
+        !named && farm_path_program(program->path, found, sizeof found, NULL)
+            ? ENOENT
+            : posix_spawn(pid, named ? program->path : found, &files, &attributes, program->argv, program->environment);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&files);
     const struct rlimit memory = {program->memory_bytes, program->memory_bytes};

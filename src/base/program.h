@@ -10,7 +10,7 @@
 #include "base/status.h"
 
 struct farm_program {
-    const char *path; // without a slash: found in PATH
+    const char *path; // without a slash: farm_path_program finds it
     char *const *argv, *const *environment;
     const char *label; // prefix of its messages on stderr; removed
     // In a new process group, out of Ctrl-C's reach. SIGINT, SIGTERM or SIGHUP killed it: started again, at most twice.

@@ -16,7 +16,7 @@
 
 enum { SETUP_LIMIT_S = 3600 };
 
-// Environments of our Python programs: `python -m MODULE --env NAME` plays PREFIX/NAME. LABEL begins its messages.
+// Environments of our Python programs: `python START MODULE --env NAME` plays PREFIX/NAME. LABEL begins its messages.
 static const struct farm_env_python {
     const char *prefix, *module, *label;
 } pythons[] = {{"ale/", "actorfarm.ale_actor", "ale_actor: "}, {"gym/", "actorfarm.gym_actor", "gym_actor: "}};
@@ -24,29 +24,34 @@ enum { PYTHONS = sizeof pythons / sizeof *pythons };
 
 // ---- running a Python program ----
 
-// This process's environment with our folder first in PYTHONPATH and one thread per library: one block, or NULL.
-static char **python_environment(const char *pythonpath) {
-    static const char *const threads[] = {"OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1"};
-    static const char path[] = "PYTHONPATH=";
-    enum { THREADS = sizeof threads / sizeof *threads };
-    const char *users = getenv("PYTHONPATH");
+char **farm_python_environment(const char *package) {
+    static const char *const ours[] = {"OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1", "PYTHONSAFEPATH=farm"};
+    static const char name[] = "PYTHONPATH=";
+    const char *users = getenv("PYTHONPATH"), *safe = getenv("PYTHONSAFEPATH");
+    const size_t set = sizeof ours / sizeof *ours - (safe && safe[0]);
     size_t count = 0, kept = 0;
     while (environ[count]) count++;
-    const bool joined = users && users[0]; // an empty element would be the present folder
-    const size_t path_bytes = sizeof path + strlen(pythonpath) + (joined ? 1 + strlen(users) : 0);
-    char **environment = malloc((count + THREADS + 2) * sizeof *environment + path_bytes);
+    char **environment = malloc((count + set + 2) * sizeof *environment + sizeof name + strlen(package) +
+                                (users ? strlen(users) + 1 : 0));
     if (!environment) return NULL;
     for (size_t i = 0; i < count; i++) {
-        bool replaced = strncmp(environ[i], path, strlen(path)) == 0;
-        for (size_t t = 0; t < THREADS; t++)
-            replaced |= strncmp(environ[i], threads[t], strcspn(threads[t], "=") + 1) == 0;
+        bool replaced = strncmp(environ[i], name, strlen(name)) == 0;
+        for (size_t k = 0; k < set; k++) replaced |= strncmp(environ[i], ours[k], strcspn(ours[k], "=") + 1) == 0;
         if (!replaced) environment[kept++] = environ[i];
     }
-    for (size_t t = 0; t < THREADS; t++) environment[kept++] = (char *)threads[t];
-    environment[kept] = (char *)(environment + count + THREADS + 2);
-    snprintf(environment[kept++], path_bytes, "%s%s%s%s", path, pythonpath, joined ? ":" : "", joined ? users : "");
+    for (size_t k = 0; k < set; k++) environment[kept++] = (char *)ours[k];
+    char *path = environment[kept++] = (char *)(environment + count + set + 2);
+    path = stpcpy(stpcpy(path, name), package);
+    for (size_t length; users && *users; users += length + !!users[length]) {
+        length = strcspn(users, ":");
+        if (length) path += sprintf(path, ":%.*s", (int)length, users); // an empty one would be the current folder
+    }
     environment[kept] = NULL;
     return environment;
+}
+
+void farm_python_start(const char *package, char *start, size_t bytes) {
+    snprintf(start, bytes, "%s/actorfarm/start.py", package);
 }
 
 // What mends the Python environment.
@@ -59,7 +64,7 @@ static const char *remedy(void) {
 // Returns the program's stdout, which the caller frees. FARM_E_USAGE with its message if it ends with that status.
 static enum farm_status run_python(const struct farm_env *env, char *const *argv, char **answer,
                                    struct farm_error *err) {
-    char **environment = python_environment(env->pythonpath);
+    char **environment = farm_python_environment(env->pythonpath);
     const struct farm_program program = {.path = env->python,
                                          .argv = argv,
                                          .environment = environment,
@@ -71,7 +76,7 @@ static enum farm_status run_python(const struct farm_env *env, char *const *argv
                                           : farm_fail_errno(err, FARM_E_LIMIT, "cannot run %s", env->python);
     free(environment);
     if (status == FARM_E_NOT_FOUND) return farm_fail_in(err, status, "the Python part does not run%s", remedy());
-    return status && status != FARM_E_USAGE ? farm_fail_in(err, status, "%s -m %s", env->python, env->program->module)
+    return status && status != FARM_E_USAGE ? farm_fail_in(err, status, "%s %s", env->python, env->program->module)
                                             : status;
 }
 
@@ -199,6 +204,7 @@ bool farm_env_is_python(const char *name) {
 }
 
 struct program_texts {
+    char start[PATH_MAX + 32];
     char numbers[FARM_ENV_ARGUMENTS_MAX][24];
     char options[FARM_ENV_OPTIONS_MAX][sizeof((struct farm_recipe_option *)0)->key + FARM_RECIPE_PATH_BYTES];
 };
@@ -207,11 +213,12 @@ enum farm_status farm_env_program_make(const struct farm_env *env, const char *m
                                        const struct farm_env_argument *arguments, size_t count,
                                        struct farm_env_program *program, struct farm_error *err) {
     struct program_texts *texts = calloc(1, sizeof *texts);
-    program->environment = texts ? python_environment(env->pythonpath) : NULL;
+    program->environment = texts ? farm_python_environment(env->pythonpath) : NULL;
     program->texts = texts;
     if (!program->environment) return farm_fail_errno(err, FARM_E_LIMIT, "the command line for %s", env->name);
     const char *name = module ? env->name : env->name + strlen(env->program->prefix);
-    const char *const words[] = {env->python, "-m", module ? module : env->program->module, "--env", name};
+    farm_python_start(env->pythonpath, texts->start, sizeof texts->start);
+    const char *const words[] = {env->python, texts->start, module ? module : env->program->module, "--env", name};
     size_t used = 0;
     for (; used < sizeof words / sizeof *words; used++) program->argv[used] = (char *)words[used];
     for (size_t i = 0; i < count; i++) {
@@ -259,7 +266,8 @@ enum farm_status farm_env_python_names(size_t family, double start_s, const char
     env->program = &pythons[family];
     env->start_s = start_s;
     enum farm_status status = find_python(env, false, err);
-    char *argv[] = {env->python, "-m", (char *)env->program->module, "--list", NULL};
+    char start[PATH_MAX + 32], *argv[] = {env->python, start, (char *)env->program->module, "--list", NULL};
+    farm_python_start(env->pythonpath, start, sizeof start);
     if (!status) status = run_python(env, argv, names, err);
     free(env);
     return status;

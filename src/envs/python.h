@@ -5,6 +5,12 @@
 
 #include "envs/env.h"
 
+// How every Python program of ours starts: `PYTHON START NAME ...` in this environment. Nothing of the current folder
+// is imported, whatever Python it is (python/actorfarm/start.py). package: farm_path_package's. The environment is this
+// process's, with the package first in PYTHONPATH and one thread per library: one block, or NULL.
+char **farm_python_environment(const char *package);
+void farm_python_start(const char *package, char *start, size_t bytes);
+
 // Whether the name belongs to a family in Python, known or not.
 bool farm_env_is_python(const char *name);
 

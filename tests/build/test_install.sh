@@ -47,16 +47,22 @@ for command in $("$farm" --help | awk '/^commands:/ { on = 1; next } !NF { on = 
 done
 # shellcheck disable=SC1091
 source "$prefix/share/bash-completion/completions/farm"
+mkdir "$scratch/hostile"
+printf '#!/bin/sh\ntouch %s\n' "$scratch/ran" | tee "$scratch/hostile/"{farm,awk,sed,grep} >/dev/null
+chmod +x "$scratch/hostile/"*
 completes() { # expected, words
     COMP_WORDS=("${@:2}")
     COMP_CWORD=$(($# - 2))
-    _farm
+    cd "$scratch/hostile"
+    PATH=.:$prefix/bin::$PATH _farm
+    cd - >/dev/null
     [ "${COMPREPLY[*]}" = "$1" ] || fail "'${*:3}' is completed by '${COMPREPLY[*]}', not by '$1'"
 }
-completes "train" "$farm" tr
+completes "train" ./farm tr
 completes "${flags//$'\n'/ }" "$farm" train --
 completes "rmsprop adam" "$farm" train --optimiser ""
 completes "native/cartpole native/catch" "$farm" train --env native/ca
+[ ! -e "$scratch/ran" ] || fail 'completion ran a program of the current folder'
 
 # A folder above the prefix is not ours. Python's packages come on first need; stubs stand for venv and pip.
 mkdir -p "$scratch/recipes" "$scratch/new/recipes" stub

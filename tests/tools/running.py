@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 import numpy as np
 
@@ -110,6 +111,20 @@ class InFolder(unittest.TestCase):
         self.assertEqual(set(document), keys - set(without))
         inner = {key for value in document.values() if isinstance(value, list) for item in value for key in item}
         self.assertEqual({key for key in inner if f"`{key}`" not in text}, set())
+
+    def plant(self):
+        """The folder gets modules and programs with names that farm uses, and PATH and PYTHONPATH lead there. The test fails if one runs."""
+        ran = self.folder.resolve() / "ran"
+        for name in ("actorfarm/__init__", "gymnasium/__init__", "ale_py", "argparse", "json", "multiprocessing", "numpy", "os", "runpy", "sitecustomize"):
+            (self.folder / name).parent.mkdir(exist_ok=True)
+            (self.folder / f"{name}.py").write_text(f"open({str(ran)!r}, 'a').write('{name} ')")
+        for name in ("addr2line", "python3"):
+            (self.folder / name).write_text(f"#!/bin/sh\necho {name} >>{ran}\n")
+            (self.folder / name).chmod(0o755)
+        (self.folder / "matplotlibrc").write_text("text.usetex: true\nfont.family: planted\n")
+        planted = {"PATH": f".::{os.environ['PATH']}", "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:"}
+        self.enterContext(unittest.mock.patch.dict(os.environ, planted))
+        self.addCleanup(lambda: self.assertEqual(ran.read_text() if ran.exists() else "", ""))
 
     def farm(self, *arguments, folder=None, **more):
         return run_farm(*arguments, folder=folder or self.folder, **more)

@@ -222,6 +222,7 @@ class Training(Cli):
         rate = second["resumed_frames"] / second["resumed_wall_s"]
         self.assertAlmostEqual(second["frames_per_s"], rate, delta=rate * 1e-3)
 
+        self.plant()
         film = ("--video", "c.gif", "--video-episodes", "2")
         played = json.loads(self.farm("eval", "r", "--episodes", "7", "--json", *film).stdout)
         self.has_documented_keys(played, "e")

@@ -123,8 +123,9 @@ class Plot(InFolder):
             self.assertEqual((text.count("└"), "\x1b[31m" in text), (charts, colours))
 
     def test_the_command_draws_a_picture_and_prints_json_and_text(self):
+        self.plant()
         names = [self.run_of(f"s{seed}", [sample(step, step * seed) for step in (10, 20, 30)], seed=seed) for seed in (1, 2)]
-        text = self.farm("plot", *names)
+        text = self.farm("plot", *names, FARM_PYTHON="python3")
         self.assertEqual((text.returncode, text.stderr), (0, ""))
         self.assertRegex(text.stdout, r"mean return of 100 games, over agent steps\n  native/catch, median of 2 runs: last 45 \(range 30 to 60\), highest 45\n")
         self.assertRegex(text.stdout, r"      45 ┤[\u2800-\u28ff]+\n(.*│.*\n)+      15 ┤[\u2800-\u28ff]+\n +└─+\n +0 +30\n")

@@ -121,6 +121,7 @@ gymnasium.register("World-v0", World)
 class Names(InFolder):
     def test_another_spelling_is_the_same_environment(self):
         """For its recipe and its run; a run of an older version, which kept the spelling, goes on."""
+        self.plant()
         small = ["--actors", "1", "--envs-per-actor", "2", "--unroll", "5", "--quiet", "--json", "--frames"]
         first = self.farm("train", "--env", "ale/pong", *small, "400")
         (run,) = self.folder.glob("runs/ale_Pong-*")
@@ -153,6 +154,7 @@ class Fields(InFolder):
 
 class Spaces(InFolder):
     def test_what_are_no_numbers_is_left_out_and_wrappers_stay_with_the_run(self):
+        self.plant()
         (self.folder / "world.py").write_text(WORLD)
         small = ["--actors", "1", "--envs-per-actor", "2", "--unroll", "5", "--batch", "2", "--json"]
         env = ["--env", "gym/world:World-v0", "--wrap", "world:Add", "--wrap", "world:Times(by=10)", "--obs-drop", "cl*"]

@@ -19,6 +19,8 @@ if [ -d "$here/python/actorfarm" ]; then
         parent=${XDG_DATA_HOME:-${HOME:?is not set: there is no place for the Python packages}/.local/share}/actorfarm
     fi
     # The C extension is there for one version of Python.
+    case ${PYTHON:-} in */*) PYTHON=$(realpath -s "$PYTHON") ;; esac
+    cd / # python - and python -m import from the current folder first
     extension=$(basename "$here"/python/actorfarm/_farm.*.so)
     fitting=$(sed -n 's/.*cpython-3\([0-9]*\).*/python3.\1/p' <<<"$extension")
 else

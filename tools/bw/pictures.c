@@ -18,17 +18,23 @@ enum { PATH_BYTES = 4096, PLOT_LIMIT_S = 300 };
 static enum farm_status run_plot(const char *document, const char *folder, char **answer, struct farm_error *err) {
     struct farm_drawing drawing;
     struct farm_error why;
-    enum farm_status status = farm_drawing_find("plot_bw.py", true, &drawing, err);
+    enum farm_status status = farm_drawing_find(true, &drawing, err);
     if (status) return farm_fail_in(err, status, "--svg");
-    char *const arguments[] = {drawing.python, drawing.script, (char *)(uintptr_t)document, (char *)(uintptr_t)folder,
+    char *const arguments[] = {drawing.python,
+                               drawing.start,
+                               (char *)"plot_bw.py",
+                               (char *)(uintptr_t)document,
+                               (char *)(uintptr_t)folder,
                                NULL};
     const struct farm_program program = {.path = drawing.python,
                                          .argv = arguments,
-                                         .environment = environ,
+                                         .environment = drawing.environment,
                                          .label = "farm bw --svg: ",
                                          .apart = true, // a signal ends the measurement, not the pictures of it
                                          .limit_s = PLOT_LIMIT_S};
-    if (!farm_program_read(&program, answer, &why)) return FARM_OK;
+    status = farm_program_read(&program, answer, &why);
+    free(drawing.environment);
+    if (!status) return FARM_OK;
     if (document)
         return farm_fail(err, FARM_E_IO, "--svg: no pictures in %s (%.300s); the figures are in %s", folder,
                          why.message, document);

@@ -1,7 +1,15 @@
 # bash completion of `farm`: commands, flags and choices as `farm --help` and `farm COMMAND --help` print them,
-# environments as `farm envs` does (once per shell: it starts Python).
+# environments as `farm envs` does (once per shell: it starts Python). Runs the `farm` of PATH, whatever path the line
+# names, and nothing of the current folder: "." and empty folders of PATH are left out.
 _farm() {
-    local farm=${COMP_WORDS[0]} word=${COMP_WORDS[COMP_CWORD]} flag=${COMP_WORDS[COMP_CWORD - 1]} help words
+    local farm rest=$PATH: folders=
+    while [ "$rest" ]; do
+        [[ $rest != /* ]] || folders+=${rest%%:*}:
+        rest=${rest#*:}
+    done
+    local PATH=$folders/usr/bin:/bin
+    farm=$(type -P farm) || return
+    local word=${COMP_WORDS[COMP_CWORD]} flag=${COMP_WORDS[COMP_CWORD - 1]} help words
     if [ "$COMP_CWORD" = 1 ]; then
         words=$("$farm" --help | awk '/^commands:/ { on = 1; next } !NF { on = 0 } on { print $1 }')
         words+=$'\n--help\n--version'

@@ -1,7 +1,11 @@
 #compdef farm
 # zsh completion of `farm`: commands, flags and choices as `farm --help` and `farm COMMAND --help` print them,
-# environments as `farm envs` does (once per shell: it starts Python).
-local farm=$words[1] flag=$words[CURRENT-1] help choices
+# environments as `farm envs` does (once per shell: it starts Python). Runs the `farm` of PATH, whatever path the line
+# names, and nothing of the current folder: "." and empty folders of PATH are left out.
+local -x PATH=${(j.:.)${(M)path:#/*}}:/usr/bin:/bin
+local farm=$(whence -p farm)
+[[ $farm == /* ]] || return
+local flag=$words[CURRENT-1] help choices
 local -a found
 if (( CURRENT == 2 )); then
     found=(${(f)"$($farm --help | awk '/^commands:/ { on = 1; next } !NF { on = 0 }

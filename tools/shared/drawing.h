@@ -8,13 +8,15 @@
 #include "base/status.h"
 
 struct farm_drawing {
-    char python[PATH_MAX], script[PATH_MAX + NAME_MAX];
+    char python[PATH_MAX], start[PATH_MAX + 32]; // farm_python_start
+    char **environment;                          // farm_python_environment
 };
 
-// Finds an interpreter and the script. packages: the interpreter of the Python environment, which has matplotlib; an
-// installed copy makes the environment if it is missing (farm_env_setup). Else PATH's python3 is good enough. Errors:
-// FARM_E_UNSUPPORTED with the remedy, FARM_E_PERMISSION; those of farm_env_setup.
-enum farm_status farm_drawing_find(const char *script, bool packages, struct farm_drawing *out, struct farm_error *err);
+// Finds an interpreter and what starts a script; the caller frees the environment after success. packages: the
+// interpreter of the Python environment, which has matplotlib; an installed copy makes the environment if it is missing
+// (farm_env_setup). Else PATH's python3 is good enough. Errors: FARM_E_UNSUPPORTED with the remedy, FARM_E_PERMISSION;
+// those of farm_env_setup.
+enum farm_status farm_drawing_find(bool packages, struct farm_drawing *out, struct farm_error *err);
 
 // What installs matplotlib: "run `make deps`".
 const char *farm_drawing_remedy(void);

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -17,6 +18,7 @@
 #include "base/json.h"
 #include "base/paths.h"
 #include "base/program.h"
+#include "envs/python.h"
 
 enum { PIPE_BYTES = 1 << 20, GAMES_MAX = 1000, RATE_HZ_MAX = 240 };
 static const double SECONDS_MAX = 24 * 3600;
@@ -42,7 +44,7 @@ enum farm_status farm_video_check(const struct farm_video_options *options, stru
 }
 
 // In a process group of its own: Ctrl-C ends the game, and the encoder completes its file.
-static int spawn(struct farm_video *video, char *const *argv, int input) {
+static int spawn(struct farm_video *video, char *const *argv, char *const *environment, int input) {
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attributes;
     sigset_t nothing, pipe_signal;
@@ -58,7 +60,7 @@ static int spawn(struct farm_video *video, char *const *argv, int input) {
     posix_spawn_file_actions_adddup2(&files, input, STDIN_FILENO);
     posix_spawn_file_actions_adddup2(&files, video->output, STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&files, video->errors, STDERR_FILENO);
-    const int failed = posix_spawn(&video->pid, argv[0], &files, &attributes, argv, environ);
+    const int failed = posix_spawn(&video->pid, argv[0], &files, &attributes, argv, environment);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&files);
     return failed;
@@ -73,7 +75,7 @@ static void close_all(struct farm_video *video) {
 
 enum farm_status farm_video_start(const struct farm_video_options *options, struct farm_video *video,
                                   struct farm_error *err) {
-    char python[PATH_MAX], package[PATH_MAX], program[PATH_MAX + 32], games[24], seconds[32], rate[24];
+    char python[PATH_MAX], package[PATH_MAX], start[PATH_MAX + 32], games[24], seconds[32], rate[24];
     *video = (struct farm_video){.options = options, .pipe = -1, .output = -1, .errors = -1};
     snprintf(video->part, sizeof video->part, "%s.part", options->path);
     enum farm_status status = farm_path_python(python, sizeof python, err);
@@ -84,23 +86,27 @@ enum farm_status farm_video_start(const struct farm_video_options *options, stru
     const int file = open(video->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (file < 0) return farm_fail_errno(err, FARM_E_IO, "--video: %s", video->part);
     close(file);
-    snprintf(program, sizeof program, "%s/actorfarm/video.py", package);
+    farm_python_start(package, start, sizeof start);
     snprintf(games, sizeof games, "%lld", (long long)options->games);
     snprintf(seconds, sizeof seconds, "%.9g", options->seconds);
     snprintf(rate, sizeof rate, "%lld", (long long)options->rate_hz);
-    char *const argv[] = {python, program, video->part, (char *)kind_of(options->path), games, seconds, rate, NULL};
+    char *const argv[] = {
+        python, start, (char *)"video.py", video->part, (char *)kind_of(options->path), games, seconds, rate, NULL};
+    char **environment = farm_python_environment(package);
     int ends[2];
     video->output = memfd_create("video", MFD_CLOEXEC);
     video->errors = memfd_create("errors", MFD_CLOEXEC);
-    if (video->output < 0 || video->errors < 0 || pipe2(ends, O_CLOEXEC)) {
+    if (!environment || video->output < 0 || video->errors < 0 || pipe2(ends, O_CLOEXEC)) {
         status = farm_fail_errno(err, FARM_E_LIMIT, "--video: cannot run %s", python);
+        free(environment);
         close_all(video);
         unlink(video->part);
         return status;
     }
     video->pipe = ends[1];
     (void)fcntl(ends[1], F_SETPIPE_SZ, PIPE_BYTES); // pictures of Atari have 100 KB
-    const int failed = spawn(video, argv, ends[0]);
+    const int failed = spawn(video, argv, environment, ends[0]);
+    free(environment);
     close(ends[0]);
     if (!failed) return FARM_OK;
     close_all(video);

@@ -58,11 +58,11 @@ static void add_place(struct places *places, const char *folder, size_t length, 
     if (copy) places->at[places->count++] = (struct place){copy, wheels};
 }
 
-// Adds the folders that match "<prefix><pattern>"; none without a prefix.
+// Adds the folders that match "<prefix><pattern>"; none without a prefix, or below the current folder.
 static void add_matches(struct places *places, const char *prefix, const char *pattern, bool wheels) {
     char path[PATH_MAX];
     glob_t found;
-    if (!prefix || snprintf(path, sizeof path, "%s%s", prefix, pattern) >= (int)sizeof path) return;
+    if (!prefix || prefix[0] != '/' || snprintf(path, sizeof path, "%s%s", prefix, pattern) >= (int)sizeof path) return;
     if (glob(path, 0, NULL, &found) != 0) return;
     for (size_t i = 0; i < found.gl_pathc; i++) add_place(places, found.gl_pathv[i], strlen(found.gl_pathv[i]), wheels);
     globfree(&found);
