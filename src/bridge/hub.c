@@ -312,7 +312,7 @@ static void report_stranger(struct farm_hub *hub, const struct hub_peer *peer) {
 }
 
 static void handle_closed(struct farm_hub *hub, struct hub_peer *peer) {
-    const bool expected = hub->ends || !peer->hello.rings;
+    const bool expected = hub->ends || (!peer->hello.rings && !peer->link.status);
     if (!peer->link.known) report_stranger(hub, peer);
     if (peer->link.known && peer->link.why[0] && !expected)
         farm_log_info("node %s: %s", peer->hello.name, peer->link.why);

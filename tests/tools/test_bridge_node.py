@@ -6,6 +6,8 @@ import os
 import re
 import resource
 import signal
+import socket
+import struct
 import subprocess
 import unittest
 from pathlib import Path
@@ -154,6 +156,136 @@ class Environments(Node):
         node = self.node("--env", "plugin:./there.so", "--env.while_there", "/here/file")
         self.until_more()
         self.end(node, "node")
+        self.end(learner, "learner")
+
+
+HELLO, OFFER, JOIN, WELCOME, REFUSE, STEPS, ANSWERS = 1, 2, 3, 4, 5, 7, 8  # docs/WIRE.md
+LARGEST = 2**64 - 1
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def text(value):
+    return struct.pack("<H", len(value)) + value.encode()
+
+
+def offer(env, **options):
+    """For one lane of 2 environments of rogue.c."""
+    answers = (("action", 2, 1, 1, 0), ("policy", 3, 6, 1, 0), ("value", 3, 1, 1, 0), ("version", 4, 1, 1, 1))
+    message = bytes(64 + 16) + struct.pack("<7I", 1, 2, 8, 0, 1, 1, 1) + text("cells") + struct.pack("<4I", 3, 1, 50, 0)
+    message += struct.pack("<3I2f", 1, 1, 6, 0, 0) + struct.pack("<I", len(answers))
+    message += b"".join(text(name) + struct.pack("<4I", *numbers) for name, *numbers in answers)
+    message += struct.pack("<QI", 1, 20) + text(env) + text("count") + struct.pack("<I", len(options))
+    return message + b"".join(text(key) + text(value) for key, value in options.items())
+
+
+def hello(*counters):
+    """Of a node with one lane, or without rings."""
+    versions = [int(re.search(rf"{name}(?: =)? (\d+)", (SOURCE / path).read_text())[1])
+                for name, path in (("FARM_WIRE_VERSION", "src/bridge/wire.h"), ("FARM_SEGMENT_VERSION", "src/shm/segment.h"))]
+    lanes = 1 if counters else 0
+    return struct.pack("<8s2I16s16sQ", b"FARMBRDG", *versions, b"session", b"", 0) + text("rogue") + struct.pack(f"<2I{len(counters)}Q", lanes, lanes, *counters)
+
+
+class Peer:
+    """One end of a connection, whose bytes the test writes."""
+
+    def __init__(self, test, connection):
+        connection.settimeout(LIMIT_S)
+        self.connection, self.file, self.sent = connection, connection.makefile("rb"), 0
+        test.addCleanup(connection.close)
+        test.addCleanup(self.file.close)
+
+    def send(self, kind, payload, n=0, generation=0):
+        entry = struct.pack("<HHI3Q", 0, 0, crc32c(payload), n, generation, 0)
+        head = struct.pack("<IHHQ12x", len(entry + payload), kind, 1, self.sent)
+        self.connection.sendall(head + struct.pack("<I", crc32c(head + bytes(4) + entry)) + entry + payload)
+        self.sent += 1
+
+    def receive(self, kind):
+        """The next frame of the kind; None: the connection ends before."""
+        while len(head := self.file.read(32)) == 32:
+            length, found = struct.unpack_from("<IH", head)
+            body = self.file.read(length)
+            if found == kind:
+                return body
+        return None
+
+
+class Hostile(InFolder):
+    def setUp(self):
+        super().setUp()
+        build_plugin(SOURCE / "tests/tools/plugins/rogue.c", self.folder / "rogue.so", "-w")
+
+    def start_node(self):
+        """Its plug-in indexes memory by actions."""
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.settimeout(LIMIT_S)
+        self.addCleanup(self.listener.close)
+        address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        here = ["--actors", "1", "--env", "plugin:./rogue.so", "--env.fault", "index", "--json"]
+        return self.start_logged("bridge", "--connect", address, "--insecure", *here, log="node")
+
+    def accept(self, **options):
+        """The node's next connection, after its answer to the offer."""
+        peer = Peer(self, self.listener.accept()[0])
+        peer.send(OFFER, offer("plugin:/there/rogue.so", **options))
+        if peer.receive(JOIN):
+            peer.send(WELCOME, struct.pack("<3I", 1, 1, 8) + text("") + bytes(4 + 32))
+        return peer
+
+    def test_no_action_that_does_not_exist_reaches_a_plugin(self):
+        node = self.start_node()
+        self.accept()  # of its supervisor, then of its bridge
+        for wrong in (6, -(2**31)):
+            learner = self.accept()
+            self.assertIsNotNone(learner.receive(STEPS), self.said("node"))
+            learner.send(ANSWERS, struct.pack("<2i", 5, wrong))
+            self.assertIsNone(learner.receive(STEPS), wrong)
+            self.await_line(re.escape(f"action {wrong:g} of environment 1 is not one of its choices (ring 0, lane 0, step 0); trying again"), "node")
+        learner = self.accept()
+        self.assertIsNotNone(learner.receive(STEPS))
+        learner.send(ANSWERS, struct.pack("<2i", 5, 0))
+        self.assertIsNotNone(learner.receive(STEPS), "it does not play on")
+        self.assertEqual(self.end(node, "node")["actor_restarts"], 0)
+
+    def test_an_option_that_is_an_expression_ends_the_node(self):
+        node = self.start_node()
+        self.accept(while_there="'\\x2fetc\\x2fshadow'")
+        self.assertNotEqual(node.wait(LIMIT_S), 0)
+        self.await_line(r"env.while_there is ''\\x2fetc\\x2fshadow'', .* name this machine's by --env.while_there", "node")
+
+    def connect(self, address, message):
+        peer = Peer(self, socket.create_connection(address))
+        peer.send(HELLO, message)
+        peer.send(JOIN, struct.pack("<I", 1))
+        return peer
+
+    def test_a_node_cannot_store_absurd_numbers_in_the_learner(self):
+        shape = ["--lanes", "1", "--envs-per-actor", "2", "--actors", "0", "--expect-actors", "1", "--frames", "100G", "--device", "cpu"]
+        learner = self.start_logged("train", "--env", "plugin:./rogue.so", *shape, "--run", "r", "--listen", "127.0.0.1:0", "--insecure", "--json", log="learner")
+        self.assertTrue(wait_until((self.folder / "r/bridge.addr").exists), self.said("learner"))
+        host, _, port = (self.folder / "r/bridge.addr").read_text().split()[0].rpartition(":")
+        step = bytes(2 * 50 * 4 + 2 * 4) + b"\1\1"
+        node = self.connect((host, port), hello())
+        self.assertIsNotNone(node.receive(WELCOME))
+        node.send(STEPS, step)
+        self.assertIsNotNone(node.receive(ANSWERS))
+        node.send(STEPS, step, 1, LARGEST)
+        self.assertIsNone(node.receive(ANSWERS))
+        self.await_line(f"generation {LARGEST} of ring 0, lane 0: at most", "learner")
+        for counters in ((LARGEST, 1, 1, 0), (1, LARGEST, 0, 0), (1, 1, LARGEST, 0), (1, 1, 1, LARGEST)):
+            self.assertIsNotNone(self.connect((host, port), hello(*counters)).receive(REFUSE), counters)
+        node = self.connect((host, port), hello(1, 1, 0, 0))
+        node.send(STEPS, step, 1)
+        self.assertIsNotNone(node.receive(ANSWERS), "the session does not go on")
         self.end(learner, "learner")
 
 

@@ -185,6 +185,7 @@ static int recurse(int depth) {
 }
 
 static void misbehave(struct rogue *env, const void *action, int32_t chosen) {
+    if (is("index")) env->own[(ptrdiff_t)chosen * CELLS / ACTIONS] += 1;
     if (is("action")) *(int32_t *)(uintptr_t)action = 0;
     if (is("mask") && chosen != 1 && env->steps != at + 1) crash();
     if (is("action_crash") && chosen == ACTIONS - 1) crash();
