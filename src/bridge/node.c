@@ -164,27 +164,18 @@ static void release_steps(struct farm_node *node, struct node_lane *lane, uint64
     farm_lane_release(lane->lane, steps);
 }
 
-// Before an actor can see one of them: environments may index memory by them.
-static bool check_actions(const struct farm_node *node, const struct farm_wire_header *header,
-                          const struct farm_wire_entry *entries, struct farm_error *err) {
-    for (uint32_t i = 0; i < header->entries && header->type == FARM_WIRE_ANSWERS; i++) {
-        const struct farm_wire_entry *entry = &entries[i];
-        const struct farm_lane *lane = lane_at(node, entry->ring, entry->lane)->lane;
-        const struct farm_action_spec *action = &node->rings[entry->ring].spec.env.action;
-        const uint8_t *values = farm_lane_action(lane, entry->n, 0);
-        const size_t bad = farm_action_find_invalid(action, values, lane->width);
-        if (bad == (size_t)lane->width * action->dims) continue;
-        const bool real = action->kind == FARM_ACTION_CONTINUOUS;
-        float number;
-        int32_t choice;
-        memcpy(&number, values + bad * sizeof number, sizeof number);
-        memcpy(&choice, values + bad * sizeof choice, sizeof choice);
-        farm_fail(err, FARM_E_FORMAT, "action %g of environment %zu is %s (ring %u, lane %u, step %llu)",
-                  real ? (double)number : choice, bad / action->dims, real ? "not finite" : "not one of its choices",
-                  entry->ring, entry->lane, (unsigned long long)entry->n);
-        return false;
-    }
-    return true;
+// Before the actor can see them: its environments may index memory by them.
+static bool check_actions(const struct farm_node *node, const struct farm_wire_entry *entry, struct farm_error *err) {
+    const struct farm_lane *lane = lane_at(node, entry->ring, entry->lane)->lane;
+    const struct farm_action_spec *action = &node->rings[entry->ring].spec.env.action;
+    const void *values = farm_lane_action(lane, entry->n, 0);
+    const size_t bad = farm_action_find_invalid(action, values, lane->width);
+    const bool real = action->kind == FARM_ACTION_CONTINUOUS;
+    if (bad == (size_t)lane->width * action->dims) return true;
+    farm_fail(err, FARM_E_FORMAT, "action %g of environment %zu is %s (ring %u, lane %u, step %llu)",
+              real ? (double)((const float *)values)[bad] : ((const int32_t *)values)[bad], bad / action->dims,
+              real ? "not finite" : "not one of its choices", entry->ring, entry->lane, (unsigned long long)entry->n);
+    return false;
 }
 
 static void handle_answers(struct farm_node *node, const struct farm_wire_header *header,
@@ -339,7 +330,8 @@ static bool handle_frame(void *context, struct farm_link *link, const struct far
     switch (header->type) {
     case FARM_WIRE_ANSWERS:
     case FARM_WIRE_CREDITS:
-        if (!check_actions(node, header, entries, err)) return false;
+        for (uint32_t i = 0; i < header->entries && header->type == FARM_WIRE_ANSWERS; i++)
+            if (!check_actions(node, &entries[i], err)) return false;
         handle_answers(node, header, entries);
         return true;
     case FARM_WIRE_HEARTBEAT:

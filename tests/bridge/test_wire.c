@@ -197,6 +197,18 @@ Test(wire, join_welcome_and_reasons_have_the_documents_bytes_and_read_back) {
     check_both_ways(FARM_WIRE_REFUSE, bytes);
 }
 
+Test(wire, a_text_keeps_no_control_character_of_ASCII_or_UTF_8) {
+    enum farm_wire_reason reason;
+    char text[FARM_WIRE_TEXT_BYTES];
+    const size_t bytes = farm_wire_put_reason(FARM_WIRE_BYE_END,
+                                              "a\x1b[1m\x7f\xc2\x9b"
+                                              "31m\xc3\xa9",
+                                              out, sizeof out);
+    cr_assert_eq(farm_wire_get_reason(out, bytes, &reason, text, NULL), FARM_OK);
+    cr_expect_str_eq(text, "a [1m  \x9b"
+                           "31m\xc3\xa9");
+}
+
 Test(wire, header_and_entry_have_the_documents_bytes_and_read_back) {
     const struct farm_wire_header header = {.bytes = 70, .type = FARM_WIRE_ANSWERS, .entries = 1, .frame = 1ull << 40};
     const struct farm_wire_entry entry = {3, 4, 5, {6}, {7}, {8}};
