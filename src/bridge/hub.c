@@ -37,9 +37,9 @@ static struct hub_session *find_session(const struct farm_hub *hub, const uint8_
 }
 
 static bool send_offer(struct hub_peer *peer, struct farm_error *err) {
-    uint8_t *out = peer->hub->scratch, *signature = out, *text = out + FARM_WIRE_SIGNATURE_BYTES;
+    uint8_t *out = peer->hub->scratch;
     const size_t bytes = farm_wire_put_offer(peer->hub->offer, out, FARM_WIRE_MESSAGE_BYTES_MAX);
-    if (peer->link.tls && !farm_tls_sign(peer->link.tls, text, bytes - FARM_WIRE_SIGNATURE_BYTES, signature))
+    if (peer->link.tls && !farm_tls_certify(peer->link.tls, out, bytes))
         return farm_fail(err, FARM_E_UNSUPPORTED, "OpenSSL cannot sign an OFFER"), false;
     farm_link_post(&peer->link, FARM_WIRE_OFFER, out, bytes, false);
     return true;

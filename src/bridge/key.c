@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <stdio.h>
@@ -21,17 +22,15 @@
 #include "base/format.h"
 #include "base/log.h"
 
-static const char PREFIX[] = "actorfarm-key-2", DIGITS[] = "0123456789abcdef";
-enum { HEX_BYTES = 2 * FARM_KEY_BYTES + 1, LINE_BYTES = 256, DIGEST_BYTES = 64, WORDS = 5 };
+static const char PREFIX[] = "actorfarm-key-2";
+enum { HEX_BYTES = 2 * FARM_KEY_BYTES + 1, LINE_BYTES = 256, WORDS = 5, SIGNED_BYTES_MAX = 512 };
 enum { FILE_BYTES_MAX = LINE_BYTES + FARM_KEY_WITHDRAWN_MAX * (FARM_KEY_NAME_BYTES + 16) };
 
 // ---- names ----
 
-bool farm_key_name_valid(const char *name, size_t bytes) {
-    bool valid = bytes > 0 && bytes < FARM_KEY_NAME_BYTES && name[0] != '.';
-    for (size_t i = 0; i < bytes && valid; i++)
-        valid = name[i] && strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-", name[i]);
-    return valid;
+bool farm_key_name_valid(const char *name) {
+    const size_t bytes = strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-");
+    return bytes && bytes < FARM_KEY_NAME_BYTES && !name[bytes] && name[0] != '.';
 }
 
 bool farm_key_names_have(const struct farm_key_names *names, const char *name) {
@@ -47,7 +46,7 @@ bool farm_key_names_add(struct farm_key_names *names, const char *name) {
 }
 
 static enum farm_status check_name(const char *name, struct farm_error *err) {
-    if (farm_key_name_valid(name, strlen(name))) return FARM_OK;
+    if (farm_key_name_valid(name)) return FARM_OK;
     return farm_fail(err, FARM_E_USAGE,
                      "'%.80s': a node's name has 1 to %d letters, digits, '_', '.' or '-', and does not begin with '.'",
                      name, FARM_KEY_NAME_BYTES - 1);
@@ -128,69 +127,50 @@ bool farm_key_derive(const struct farm_key *learner, const char *name, struct fa
     return done;
 }
 
-// Of the label with its zero, and of each part with its length before it.
-static bool make_digest(EVP_MD_CTX *context, const char *label, const struct iovec *parts, uint32_t count,
-                        uint8_t out[DIGEST_BYTES]) {
-    bool good = context && EVP_DigestInit_ex(context, EVP_sha512(), NULL) &&
-                EVP_DigestUpdate(context, label, strlen(label) + 1);
-    for (uint32_t i = 0; i < count && good; i++) {
-        const uint64_t bytes = parts[i].iov_len;
-        good = EVP_DigestUpdate(context, &bytes, sizeof bytes) && EVP_DigestUpdate(context, parts[i].iov_base, bytes);
-    }
-    return good && EVP_DigestFinal_ex(context, out, NULL);
+// Of the label with its zero, and the bytes. Frees the key, which may be NULL.
+static bool sign_or_verify(EVP_PKEY *key, bool sign, const char *label, const void *bytes, size_t count,
+                           uint8_t signature[FARM_KEY_SIGNATURE_BYTES]) {
+    uint8_t text[SIGNED_BYTES_MAX];
+    const size_t before = strlen(label) + 1, all = before + count;
+    size_t signed_bytes = FARM_KEY_SIGNATURE_BYTES;
+    EVP_MD_CTX *context = EVP_MD_CTX_new();
+    bool good = key && context && all <= sizeof text;
+    if (good) memcpy(text, label, before), memcpy(text + before, bytes, count);
+    good = good && (sign ? EVP_DigestSignInit(context, NULL, NULL, NULL, key) == 1 &&
+                               EVP_DigestSign(context, signature, &signed_bytes, text, all) == 1
+                         : EVP_DigestVerifyInit(context, NULL, NULL, NULL, key) == 1 &&
+                               EVP_DigestVerify(context, signature, signed_bytes, text, all) == 1);
+    EVP_MD_CTX_free(context);
+    EVP_PKEY_free(key);
+    return good;
 }
 
-bool farm_key_sign(const struct farm_key *learner, const char *label, const struct iovec *parts, uint32_t count,
+bool farm_key_sign(const struct farm_key *learner, const char *label, const void *bytes, size_t count,
                    uint8_t signature[FARM_KEY_SIGNATURE_BYTES]) {
-    uint8_t digest[DIGEST_BYTES];
-    size_t bytes = FARM_KEY_SIGNATURE_BYTES;
-    EVP_PKEY *pair = make_pair(learner);
-    EVP_MD_CTX *hash = EVP_MD_CTX_new(), *context = EVP_MD_CTX_new();
-    const bool done = pair && context && make_digest(hash, label, parts, count, digest) &&
-                      EVP_DigestSignInit(context, NULL, NULL, NULL, pair) == 1 &&
-                      EVP_DigestSign(context, signature, &bytes, digest, sizeof digest) == 1;
-    EVP_MD_CTX_free(hash);
-    EVP_MD_CTX_free(context);
-    EVP_PKEY_free(pair);
-    return done;
+    return sign_or_verify(make_pair(learner), true, label, bytes, count, signature);
 }
 
-bool farm_key_verify(const struct farm_key *node, const char *label, const struct iovec *parts, uint32_t count,
+bool farm_key_verify(const struct farm_key *node, const char *label, const void *bytes, size_t count,
                      const uint8_t signature[FARM_KEY_SIGNATURE_BYTES]) {
-    uint8_t digest[DIGEST_BYTES];
     EVP_PKEY *learner = EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, NULL, node->learner, sizeof node->learner);
-    EVP_MD_CTX *hash = EVP_MD_CTX_new(), *context = EVP_MD_CTX_new();
-    const bool valid = learner && context && make_digest(hash, label, parts, count, digest) &&
-                       EVP_DigestVerifyInit(context, NULL, NULL, NULL, learner) == 1 &&
-                       EVP_DigestVerify(context, signature, FARM_KEY_SIGNATURE_BYTES, digest, sizeof digest) == 1;
-    EVP_MD_CTX_free(hash);
-    EVP_MD_CTX_free(context);
-    EVP_PKEY_free(learner);
-    return valid;
+    return sign_or_verify(learner, false, label, bytes, count, (uint8_t *)(uintptr_t)signature);
 }
 
 // ---- reading ----
 
 static bool parse_digits(const char *word, uint8_t out[FARM_KEY_BYTES]) {
-    for (size_t i = 0; i < HEX_BYTES - 1; i++) {
-        const char digit = word[i] >= 'A' && word[i] <= 'F' ? (char)(word[i] - 'A' + 'a') : word[i];
-        const char *found = digit ? strchr(DIGITS, digit) : NULL;
-        if (!found) return false;
-        out[i / 2] = (uint8_t)(out[i / 2] << 4 | (found - DIGITS));
-    }
-    return !word[HEX_BYTES - 1];
+    size_t bytes;
+    return OPENSSL_hexstr2buf_ex(out, FARM_KEY_BYTES, &bytes, word, 0) && bytes == FARM_KEY_BYTES;
 }
 
 static bool parse_key(char *word[WORDS], uint32_t words, struct farm_key *key) {
-    if (words < 3 || strcmp(word[0], PREFIX) != 0) return false;
-    if (words == 3 && strcmp(word[1], "learner") == 0) {
-        key->kind = FARM_KEY_LEARNER;
-        return parse_digits(word[2], key->secret);
-    }
-    if (words != 5 || strcmp(word[1], "node") != 0 || !farm_key_name_valid(word[2], strlen(word[2]))) return false;
-    key->kind = FARM_KEY_NODE;
-    snprintf(key->name, sizeof key->name, "%s", word[2]);
-    return parse_digits(word[3], key->secret) && parse_digits(word[4], key->learner);
+    const bool node = words == 5;
+    if ((words != 3 && !node) || strcmp(word[0], PREFIX) != 0 || strcmp(word[1], node ? "node" : "learner") != 0 ||
+        (node && !farm_key_name_valid(word[2])))
+        return false;
+    key->kind = node ? FARM_KEY_NODE : FARM_KEY_LEARNER;
+    if (node) strcpy(key->name, word[2]);
+    return parse_digits(word[words - 1 - node], key->secret) && (!node || parse_digits(word[4], key->learner));
 }
 
 // Returns the number of the line that is wrong; 0: none.
@@ -203,7 +183,7 @@ static int parse(char *text, struct farm_key *key, struct farm_key_names *withdr
         if (number == 1 && !parse_key(word, n, key)) return number;
         if (number == 1 || !n) continue;
         if (key->kind != FARM_KEY_LEARNER || n != 2 || strcmp(word[0], "withdrawn") != 0 ||
-            !farm_key_name_valid(word[1], strlen(word[1])))
+            !farm_key_name_valid(word[1]))
             return number;
         farm_key_names_add(withdrawn, word[1]);
     }
@@ -231,25 +211,20 @@ static enum farm_status read_text(int fd, const char *path, enum farm_key_kind k
     if (n < 0) return farm_fail_errno(err, FARM_E_IO, "cannot read the key file %s", path);
     text[n] = 0;
     if (strncmp(text, "actorfarm-key-1 ", 16) == 0)
-        return farm_fail(err, FARM_E_FORMAT,
-                         "%s is of an older farm, whose nodes could all be the learner: make new keys by farm bridge "
-                         "keygen NEW, and copy NEW.node to the nodes",
-                         path);
+        return farm_fail(
+            err, FARM_E_FORMAT,
+            "%s is of an older farm: make new keys (farm bridge keygen NEW), and copy NEW.node to the nodes", path);
     const int wrong = strlen(text) < (size_t)n || n == FILE_BYTES_MAX ? 1 : parse(text, key, withdrawn);
     if (wrong)
         return farm_fail(err, FARM_E_FORMAT,
-                         "%s is not a key file: its line %d is not one that farm bridge keygen writes; copy the file "
-                         "again, or make new keys",
+                         "%s is not a key file of farm bridge keygen (line %d): copy the file again, or make new keys",
                          path, wrong);
     if (key->kind == kind) return FARM_OK;
-    if (kind == FARM_KEY_NODE)
-        return farm_fail(err, FARM_E_FORMAT,
-                         "%s is the learner's key, which no node may have: copy %s.node to the node instead (or the "
-                         "file that farm bridge keygen --node NAME makes)",
-                         path, path);
-    return farm_fail(err, FARM_E_FORMAT,
-                     "%s is the key of the node %s, and this needs the learner's: the FILE of farm bridge keygen FILE",
-                     path, key->name);
+    return kind == FARM_KEY_NODE
+               ? farm_fail(err, FARM_E_FORMAT,
+                           "%s is the learner's key, which no node may have: copy %s.node to the node", path, path)
+               : farm_fail(err, FARM_E_FORMAT, "%s is the key of node %s; use the learner's (farm bridge keygen)", path,
+                           key->name);
 }
 
 enum farm_status farm_key_load(const char *path, enum farm_key_kind kind, struct farm_key **out,
@@ -277,35 +252,24 @@ enum farm_status farm_key_load(const char *path, enum farm_key_kind kind, struct
 
 // ---- writing ----
 
-static void format_digits(const uint8_t bytes[FARM_KEY_BYTES], char out[HEX_BYTES]) {
-    for (size_t i = 0; i < FARM_KEY_BYTES; i++) {
-        out[2 * i] = DIGITS[bytes[i] >> 4];
-        out[2 * i + 1] = DIGITS[bytes[i] & 15];
-    }
-    out[HEX_BYTES - 1] = 0;
-}
-
 static enum farm_status write_line(int fd, const char *path, const char *line, struct farm_error *err) {
-    const size_t bytes = strlen(line);
-    const ssize_t n = write(fd, line, bytes);
-    if (n >= 0 && (size_t)n < bytes) errno = ENOSPC;
-    return n == (ssize_t)bytes && farm_file_sync(fd) == 0
-               ? FARM_OK
-               : farm_fail_errno(err, FARM_E_IO, "cannot write the key file %s", path);
+    const ssize_t bytes = (ssize_t)strlen(line), n = write(fd, line, (size_t)bytes);
+    if (n == bytes && farm_file_sync(fd) == 0) return FARM_OK;
+    if (n >= 0 && n < bytes) errno = ENOSPC;
+    return farm_fail_errno(err, FARM_E_IO, "cannot write the key file %s", path);
 }
 
 static enum farm_status make_file(const char *path, const struct farm_key *key, struct farm_error *err) {
     char line[LINE_BYTES], secret[HEX_BYTES], learner[HEX_BYTES];
+    const bool node = key->kind == FARM_KEY_NODE;
     const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0 && errno == EEXIST)
         return farm_fail(err, FARM_E_USAGE, "key file %s exists; remove it first if no run uses it", path);
     if (fd < 0) return farm_fail_in(err, farm_file_fail(path, err), "cannot make the key file");
-    format_digits(key->secret, secret);
-    format_digits(key->learner, learner);
-    if (key->kind == FARM_KEY_LEARNER)
-        snprintf(line, sizeof line, "%s learner %s\n", PREFIX, secret);
-    else
-        snprintf(line, sizeof line, "%s node %s %s %s\n", PREFIX, key->name, secret, learner);
+    OPENSSL_buf2hexstr_ex(secret, sizeof secret, NULL, key->secret, sizeof key->secret, 0);
+    OPENSSL_buf2hexstr_ex(learner, sizeof learner, NULL, key->learner, sizeof key->learner, 0);
+    snprintf(line, sizeof line, "%s %s%s %s%s%s\n", PREFIX, node ? "node " : "learner", key->name, secret,
+             node ? " " : "", node ? learner : "");
     const enum farm_status status = write_line(fd, path, line, err);
     explicit_bzero(line, sizeof line);
     explicit_bzero(secret, sizeof secret);
@@ -314,42 +278,30 @@ static enum farm_status make_file(const char *path, const struct farm_key *key, 
     return status;
 }
 
-static enum farm_status make_node(const char *path, const struct farm_key *learner, const char *name,
-                                  struct farm_error *err) {
+static enum farm_status make_secret(struct farm_key **out, struct farm_error *err) {
+    const enum farm_status status = allocate(out, err);
+    if (status) return status;
+    (*out)->kind = FARM_KEY_LEARNER;
+    if (getrandom((*out)->secret, FARM_KEY_BYTES, 0) == FARM_KEY_BYTES) return FARM_OK;
+    return farm_fail_errno(err, FARM_E_IO, "no random numbers");
+}
+
+enum farm_status farm_key_make(const char *path, const char *name, struct farm_error *err) {
+    struct farm_key_names withdrawn = {0};
+    struct farm_key *key = NULL, *node = NULL;
     char node_path[PATH_MAX];
-    struct farm_key *node;
-    if (snprintf(node_path, sizeof node_path, "%s.%s", path, name) >= (int)sizeof node_path)
-        return farm_fail(err, FARM_E_USAGE, "%.80s...: path too long", path);
-    enum farm_status status = allocate(&node, err);
-    if (status) return status;
-    status = farm_key_derive(learner, name, node)
-                 ? make_file(node_path, node, err)
-                 : farm_fail(err, FARM_E_UNSUPPORTED, "this OpenSSL has no Ed25519, or no HMAC-SHA256");
-    farm_key_free(node);
-    return status;
-}
-
-enum farm_status farm_key_make(const char *path, struct farm_error *err) {
-    struct farm_key *key;
-    enum farm_status status = allocate(&key, err);
-    if (status) return status;
-    key->kind = FARM_KEY_LEARNER;
-    if (getrandom(key->secret, sizeof key->secret, 0) != sizeof key->secret)
-        status = farm_fail_errno(err, FARM_E_IO, "no random numbers");
-    if (!status) status = make_file(path, key, err);
-    if (!status && (status = make_node(path, key, "node", err))) unlink(path);
-    farm_key_free(key);
-    return status;
-}
-
-enum farm_status farm_key_make_node(const char *path, const char *name, struct farm_error *err) {
-    struct farm_key_names withdrawn;
-    struct farm_key *key = NULL;
-    enum farm_status status = check_name(name, err);
-    if (!status) status = farm_key_load(path, FARM_KEY_LEARNER, &key, &withdrawn, err);
-    if (!status && farm_key_names_have(&withdrawn, name))
+    enum farm_status status = name ? check_name(name, err) : FARM_OK;
+    if (!status) status = name ? farm_key_load(path, FARM_KEY_LEARNER, &key, &withdrawn, err) : make_secret(&key, err);
+    if (!status) status = allocate(&node, err);
+    if (!status && name && farm_key_names_have(&withdrawn, name))
         status = farm_fail(err, FARM_E_USAGE, "%s is withdrawn in %s: choose another name", name, path);
-    if (!status) status = make_node(path, key, name, err);
+    if (!status && snprintf(node_path, PATH_MAX, "%s.%s", path, name ? name : "node") >= PATH_MAX)
+        status = farm_fail(err, FARM_E_USAGE, "%.80s...: path too long", path);
+    if (!status && !farm_key_derive(key, name ? name : "node", node))
+        status = farm_fail(err, FARM_E_UNSUPPORTED, "this OpenSSL has no Ed25519, or no HMAC-SHA256");
+    if (!status) status = make_file(node_path, node, err);
+    if (!status && !name && (status = make_file(path, key, err))) unlink(node_path);
+    farm_key_free(node);
     farm_key_free(key);
     return status;
 }
@@ -363,7 +315,7 @@ enum farm_status farm_key_withdraw(const char *path, const char *name, struct fa
     if (!status) status = farm_key_load(path, FARM_KEY_LEARNER, &key, &withdrawn, err);
     farm_key_free(key);
     if (status || farm_key_names_have(&withdrawn, name)) return status;
-    if (withdrawn.count == FARM_KEY_WITHDRAWN_MAX)
+    if (!farm_key_names_add(&withdrawn, name))
         return farm_fail(err, FARM_E_LIMIT, "%s has %u withdrawn names, the most: make new keys", path,
                          withdrawn.count);
     const int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);

@@ -9,7 +9,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/uio.h>
 
 #include "base/status.h"
 
@@ -27,15 +26,14 @@ struct farm_key_names {
 };
 
 // Letters, digits, '_', '.', '-'; 1 to 63 of them, the first not '.'.
-bool farm_key_name_valid(const char *name, size_t bytes);
+bool farm_key_name_valid(const char *name);
 bool farm_key_names_have(const struct farm_key_names *names, const char *name);
 bool farm_key_names_add(struct farm_key_names *names, const char *name); // false: it is there, or there is no room
 
-// Makes a learner's FILE, and FILE.node for nodes without names of their own; only their owner may read them.
-// FARM_E_USAGE: one exists; FARM_E_NOT_FOUND, FARM_E_PERMISSION, FARM_E_IO, FARM_E_UNSUPPORTED (OpenSSL).
-enum farm_status farm_key_make(const char *path, struct farm_error *err);
-// Makes FILE.NAME from the learner's FILE. FARM_E_USAGE also: an invalid or withdrawn name.
-enum farm_status farm_key_make_node(const char *path, const char *name, struct farm_error *err);
+// name NULL: makes a learner's FILE, and FILE.node for nodes without names of their own. Else FILE.NAME from the
+// learner's FILE. Only their owner may read them. FARM_E_USAGE: a file exists, an invalid or withdrawn name;
+// FARM_E_NOT_FOUND, FARM_E_PERMISSION, FARM_E_IO, FARM_E_UNSUPPORTED (OpenSSL).
+enum farm_status farm_key_make(const char *path, const char *name, struct farm_error *err);
 enum farm_status farm_key_withdraw(const char *path, const char *name, struct farm_error *err);
 // FARM_E_NOT_FOUND, FARM_E_PERMISSION (others may access it, or another user owns it), FARM_E_FORMAT (also: another
 // kind of key). withdrawn: in the learner's file; may be NULL.
@@ -52,10 +50,11 @@ enum farm_status farm_key_borrow(int fd, struct farm_key **out, struct farm_erro
 // The pre-shared key of this node; a node's key has only its own. False: it has not, or OpenSSL cannot.
 bool farm_key_shared(const struct farm_key *key, const char *name, uint8_t out[FARM_KEY_BYTES]);
 bool farm_key_derive(const struct farm_key *learner, const char *name, struct farm_key *node);
-// Signs parts with the learner's key; verifies that with a node's. label: what is signed, so that it is nothing else.
-bool farm_key_sign(const struct farm_key *learner, const char *label, const struct iovec *parts, uint32_t count,
+// Signs few bytes with the learner's key; verifies that with a node's. label: what they are, so that they are nothing
+// else. Together at most 511 bytes: of what is longer a hash.
+bool farm_key_sign(const struct farm_key *learner, const char *label, const void *bytes, size_t count,
                    uint8_t signature[FARM_KEY_SIGNATURE_BYTES]);
-bool farm_key_verify(const struct farm_key *node, const char *label, const struct iovec *parts, uint32_t count,
+bool farm_key_verify(const struct farm_key *node, const char *label, const void *bytes, size_t count,
                      const uint8_t signature[FARM_KEY_SIGNATURE_BYTES]);
 
 #endif

@@ -236,12 +236,11 @@ static void send_join(struct farm_node *node) {
 static bool handle_offer(struct farm_node *node, struct farm_error *err) {
     static const uint8_t any[FARM_WIRE_ID_BYTES];
     struct farm_wire_offer *offer = node->offer;
-    const uint8_t *text = node->link.message + FARM_WIRE_SIGNATURE_BYTES;
-    const uint32_t bytes = node->link.message_bytes;
-    if (bytes < FARM_WIRE_SIGNATURE_BYTES) return farm_fail(err, FARM_E_FORMAT, "an OFFER of %u bytes", bytes), false;
-    if (node->link.tls &&
-        farm_tls_verify(node->link.tls, text, bytes - FARM_WIRE_SIGNATURE_BYTES, node->link.message, err))
-        return false;
+    if (node->link.tls && !farm_tls_certify(node->link.tls, node->link.message, node->link.message_bytes))
+        return farm_fail(err, FARM_E_PERMISSION,
+                         "the peer has the key of node %s, but is not the learner: its signature is wrong",
+                         farm_tls_name(node->link.tls)),
+               false;
     if (farm_wire_get_offer(node->link.message, node->link.message_bytes, offer, err)) return false;
     if (memcmp(node->config.run, any, sizeof any) == 0)
         memcpy(node->config.run, offer->run, sizeof offer->run); // a later connection must have this run

@@ -2,6 +2,7 @@
 #include "bridge/tls.h"
 
 #include <openssl/err.h>
+#include <openssl/hmac.h>
 #include <openssl/ssl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -120,11 +121,12 @@ static int use_key(SSL *ssl, const EVP_MD *md, const unsigned char **identity, s
 static int find_key(SSL *ssl, const unsigned char *identity, size_t bytes, SSL_SESSION **session) {
     struct farm_tls *tls = SSL_get_app_data(ssl);
     const size_t before = sizeof IDENTITY - 1;
-    const char *name = (const char *)identity + before;
+    char name[FARM_KEY_NAME_BYTES] = "";
     *session = NULL;
-    if (bytes <= before || memcmp(identity, IDENTITY, before) != 0 || !farm_key_name_valid(name, bytes - before))
-        return 1;
-    snprintf(tls->name, sizeof tls->name, "%.*s", (int)(bytes - before), name);
+    if (bytes <= before || bytes - before >= sizeof name || memcmp(identity, IDENTITY, before) != 0) return 1;
+    memcpy(name, identity + before, bytes - before);
+    if (strlen(name) != bytes - before || !farm_key_name_valid(name)) return 1;
+    memcpy(tls->name, name, sizeof name);
     tls->withdrawn = farm_key_names_have(&tls->context->withdrawn, tls->name);
     if (!tls->withdrawn) *session = make_session(tls);
     return !tls->withdrawn;
@@ -285,9 +287,7 @@ static enum farm_status explain_failure(const struct farm_tls *tls, struct farm_
     case SSL_R_CERTIFICATE_VERIFY_FAILED:
         return farm_fail(err, FARM_E_PERMISSION, "the keys differ");
     case SSL_R_TLSV1_ALERT_INTERNAL_ERROR:
-        return farm_fail(err, FARM_E_PERMISSION,
-                         "the learner refuses the key of node %s: it is withdrawn there (farm bridge keygen --node "
-                         "makes a key of another name)",
+        return farm_fail(err, FARM_E_PERMISSION, "the learner refuses the key of node %s: it is withdrawn there",
                          tls->name);
     default:
         return farm_fail(err, FARM_E_FORMAT, "the TLS handshake failed: %s", openssl_reason());
@@ -316,29 +316,16 @@ enum farm_status farm_tls_handshake(struct farm_tls *tls, bool *done, struct far
     return FARM_OK;
 }
 
-// ---- the learner's signature ----
-
-// Over these bytes and what only this connection's two ends know.
-static bool sign_or_verify(struct farm_tls *tls, const void *bytes, size_t count, uint8_t *signature) {
-    uint8_t secret[FARM_KEY_BYTES];
-    const struct iovec parts[] = {{secret, sizeof secret}, {(void *)(uintptr_t)bytes, count}};
-    if (SSL_export_keying_material(tls->ssl, secret, sizeof secret, BINDING, sizeof BINDING - 1, NULL, 0, 0) != 1)
-        return false;
-    return tls->context->server ? farm_key_sign(tls->context->key, OFFER, parts, 2, signature)
-                                : farm_key_verify(tls->context->key, OFFER, parts, 2, signature);
-}
-
-bool farm_tls_sign(struct farm_tls *tls, const void *bytes, size_t count, uint8_t signature[FARM_KEY_SIGNATURE_BYTES]) {
-    return sign_or_verify(tls, bytes, count, signature);
-}
-
-enum farm_status farm_tls_verify(struct farm_tls *tls, const void *bytes, size_t count,
-                                 const uint8_t signature[FARM_KEY_SIGNATURE_BYTES], struct farm_error *err) {
-    if (sign_or_verify(tls, bytes, count, (uint8_t *)(uintptr_t)signature)) return FARM_OK;
-    return farm_fail(err, FARM_E_PERMISSION,
-                     "the peer has this node's key but not the learner's: its signature is wrong. It is not the "
-                     "learner; if others have the key of node %s, withdraw it",
-                     tls->name);
+bool farm_tls_certify(struct farm_tls *tls, uint8_t *message, size_t bytes) {
+    uint8_t secret[FARM_KEY_BYTES], bound[FARM_KEY_BYTES];
+    const size_t behind = FARM_KEY_SIGNATURE_BYTES;
+    const struct farm_key *key = tls->context->key;
+    unsigned size = sizeof bound;
+    return bytes >= behind &&
+           SSL_export_keying_material(tls->ssl, secret, sizeof secret, BINDING, sizeof BINDING - 1, NULL, 0, 0) == 1 &&
+           HMAC(EVP_sha256(), secret, sizeof secret, message + behind, bytes - behind, bound, &size) &&
+           (tls->context->server ? farm_key_sign(key, OFFER, bound, sizeof bound, message)
+                                 : farm_key_verify(key, OFFER, bound, sizeof bound, message));
 }
 
 // ---- data ----

@@ -40,11 +40,9 @@ void farm_tls_sent(struct farm_tls *tls);
 // withdrawn; FARM_E_FORMAT: the peer does not use this protocol. After a failure there may be output for the peer: an
 // alert.
 enum farm_status farm_tls_handshake(struct farm_tls *tls, bool *done, struct farm_error *err);
-// After the handshake: the server signs bytes as the learner, for this connection alone; the client verifies that.
-// FARM_E_PERMISSION: the peer has no learner's key.
-bool farm_tls_sign(struct farm_tls *tls, const void *bytes, size_t count, uint8_t signature[FARM_KEY_SIGNATURE_BYTES]);
-enum farm_status farm_tls_verify(struct farm_tls *tls, const void *bytes, size_t count,
-                                 const uint8_t signature[FARM_KEY_SIGNATURE_BYTES], struct farm_error *err);
+// After the handshake: the server begins the message with the learner's signature (FARM_KEY_SIGNATURE_BYTES) of what
+// follows, for this connection alone; the client verifies it. False: the peer is not the learner, or OpenSSL cannot.
+bool farm_tls_certify(struct farm_tls *tls, uint8_t *message, size_t bytes);
 // Reads up to `bytes`; *got 0: needs more input. FARM_E_DEAD: closed by the peer; FARM_E_FORMAT: a bad record.
 enum farm_status farm_tls_read(struct farm_tls *tls, void *to, size_t bytes, size_t *got, struct farm_error *err);
 // Encrypts parts from byte *taken on, as far as the buffer holds, in full records. Only while there is no output.

@@ -279,7 +279,6 @@ void farm_run_bridges_lend_key(struct farm_run_bridges *bridges, uint32_t b) {
 }
 
 bool farm_run_bridges_read_withdrawn(struct farm_run_bridges *bridges) {
-    const struct stat *before = &bridges->key_file;
     const uint32_t count = bridges->withdrawn.count;
     const struct farm_run_caller *caller = bridges->workers->caller;
     struct stat now = {0};
@@ -287,8 +286,8 @@ bool farm_run_bridges_read_withdrawn(struct farm_run_bridges *bridges) {
     struct farm_key_names names;
     struct farm_error err;
     if (!bridges->key) return false;
-    if (stat(bridges->key_path, &now) == 0 && now.st_ino == before->st_ino && now.st_size == before->st_size &&
-        now.st_mtim.tv_sec == before->st_mtim.tv_sec && now.st_mtim.tv_nsec == before->st_mtim.tv_nsec)
+    if (stat(bridges->key_path, &now) == 0 && now.st_size == bridges->key_file.st_size &&
+        memcmp(&now.st_ctim, &bridges->key_file.st_ctim, sizeof now.st_ctim) == 0)
         return false;
     enum farm_status status = farm_key_load(bridges->key_path, FARM_KEY_LEARNER, &key, &names, &err);
     if (!status && memcmp(key->secret, bridges->key->secret, sizeof key->secret) != 0)

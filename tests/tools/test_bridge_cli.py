@@ -31,7 +31,7 @@ class Waiting(Bridge):
 
     def test_it_gives_up_in_the_end(self):
         self.assertEqual(self.bridge("keygen", "k").returncode, 0)
-        self.assertRegex((self.folder / "k").read_text(), r"\Aactorfarm-key-2 learner [0-9a-f]{64}\n\Z")
+        self.assertRegex((self.folder / "k").read_text(), r"\Aactorfarm-key-2 learner [0-9A-F]{64}\n\Z")
         said = self.refused_later("--connect", "127.0.0.1:1", "--key", "k.node")
         self.assertIn("waiting for the learner at 127.0.0.1:1", said)
         self.assertIn("no learner at 127.0.0.1:1 within 1.5 s (--retry-s)", said)

@@ -16,9 +16,7 @@ static int make_key(int argc, char **argv) {
     };
     const struct farm_cli cli = {
         .program = "farm bridge keygen",
-        .synopsis = "FILE\n"
-                    "       farm bridge keygen --node NAME FILE\n"
-                    "       farm bridge keygen --withdraw NAME FILE",
+        .synopsis = "[--node NAME | --withdraw NAME] FILE",
         .about =
             "Makes keys in files that only their owner can read: FILE for the learner, which stays on its machine,\n"
             "and FILE.node for nodes. Nodes may share FILE.node, or have names: --node makes FILE.NAME for one. A\n"
@@ -32,7 +30,7 @@ static int make_key(int argc, char **argv) {
         .flags = flags,
         .flag_count = sizeof flags / sizeof *flags,
     };
-    const char *path = NULL, *word;
+    const char *path = NULL;
     int exit_status;
     struct farm_error err;
     if (!farm_read_flags(&cli, argc, argv, &path, &exit_status)) return exit_status;
@@ -44,20 +42,15 @@ static int make_key(int argc, char **argv) {
         fprintf(stderr, "farm bridge keygen: --node and --withdraw exclude each other\n");
         return 2;
     }
-    const enum farm_status status = withdrawn ? farm_key_withdraw(path, withdrawn, &err)
-                                    : node    ? farm_key_make_node(path, node, &err)
-                                              : farm_key_make(path, &err);
+    const enum farm_status status =
+        withdrawn ? farm_key_withdraw(path, withdrawn, &err) : farm_key_make(path, node, &err);
     if (status) return farm_report_error("farm bridge keygen", &err);
-    word = farm_format_word(path).text;
     if (withdrawn)
-        printf(
-            "%s: the key of node %s is withdrawn. Runs on this machine that use this file notice it within seconds.\n",
-            path, withdrawn);
-    else if (node)
-        printf("%s.%s is the key of node %s: scp -p %s.%s NODE:\n", path, node, node, word, node);
+        printf("%s: the key of node %s is withdrawn; runs that use this file notice it within seconds\n", path,
+               withdrawn);
     else
-        printf("%s is the learner's key and stays here. %s.node is for nodes: scp -p %s.node NODE:\n", path, path,
-               word);
+        printf("%s.%s is for nodes: scp -p %s.%s NODE: (%s stays with the learner)\n", path, node ? node : "node",
+               farm_format_word(path).text, node ? node : "node", path);
     return 0;
 }
 
