@@ -136,7 +136,7 @@ def read_lines(lines, name):
             raise Refused(f"{name}:{torn} is not a line of JSON: RUN is a run's folder, its metrics.jsonl, or lines like bench/results/training.jsonl")
         try:
             value = json.loads(line) if line.strip() else None
-        except ValueError:
+        except (ValueError, RecursionError):
             torn = i
         else:
             objects += [value] if isinstance(value, dict) else []

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REAL_DIGITS = 9 };
+enum { REAL_DIGITS = 9, VALUES_MAX = 1 << 20 };
 
 json_t *farm_json_object(bool versioned) {
     json_t *object = json_object();
@@ -64,8 +64,23 @@ enum farm_status farm_json_print(const json_t *document, FILE *stream, struct fa
     return failed ? farm_fail_errno(err, FARM_E_IO, "cannot write the JSON document") : FARM_OK;
 }
 
+bool farm_json_has_at_most(const char *text, size_t bytes, size_t most) {
+    bool quoted = false;
+    size_t values = 0;
+    for (size_t i = 0; i < bytes && values <= most; i++) {
+        if (text[i] == '"') quoted = !quoted;
+        if (text[i] == '\\' && quoted) i++;
+        values += !quoted && (text[i] == ',' || text[i] == '{' || text[i] == '[');
+    }
+    return values <= most;
+}
+
 json_t *farm_json_parse(const char *text, size_t bytes, const char *where, struct farm_error *err) {
     json_error_t problem;
+    if (!farm_json_has_at_most(text, bytes, VALUES_MAX)) {
+        farm_fail(err, FARM_E_FORMAT, "%s: a JSON document of more than %d values", where, VALUES_MAX);
+        return NULL;
+    }
     json_t *document = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &problem);
     if (!document)
         farm_fail(err, FARM_E_FORMAT, "%s:%d:%d: not a JSON document: %s", where, problem.line, problem.column,

@@ -31,7 +31,12 @@ char *farm_json_line(const json_t *document, size_t *bytes);
 // The document on several lines, flushed. FARM_E_IO: the stream refuses it (full disk, closed pipe).
 enum farm_status farm_json_print(const json_t *document, FILE *stream, struct farm_error *err);
 
-// Parses text[0..bytes). NULL: not a JSON document; *err names `where`, line and column.
+// Whether text[0..bytes) has at most `most` values (in fact commas and opening brackets outside strings): a value takes
+// up to 300 bytes when it is parsed, and 2 in the text.
+bool farm_json_has_at_most(const char *text, size_t bytes, size_t most);
+
+// Parses text[0..bytes). NULL: not a JSON document, or one of more than a million values; *err names `where`, line and
+// column.
 json_t *farm_json_parse(const char *text, size_t bytes, const char *where, struct farm_error *err);
 
 #endif

@@ -1,24 +1,31 @@
 // See checkpoint.h.
 #include "learner/checkpoint.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/crc32c.h"
 #include "base/file.h"
+#include "base/json.h"
 
 #define SUM "crc32c"
 enum {
     LENGTH_BYTES = 8,
     NAME_MAX_BYTES = FARM_TENSOR_NAME_MAX + 32,
     SUM_MAX_BYTES = 16,
-    KEY_MAX_BYTES = NAME_MAX_BYTES + sizeof SUM
+    KEY_MAX_BYTES = NAME_MAX_BYTES + sizeof SUM,
+    // Our largest has some 150 KiB: FARM_TENSORS_MAX tensors in FARM_BACKEND_VECTORS_MAX vectors, 10 values each.
+    HEADER_BYTES_MAX = 4 << 20,
+    HEADER_VALUES_MAX = 1 << 17
 };
-static const uint64_t FILE_BYTES_MAX = 16ull << 30, HEADER_BYTES_MAX = 100ull << 20;
+static const uint64_t FILE_BYTES_MAX = 16ull << 30;
 
 // "VECTOR.TENSOR"; the tensors of the parameters' vector have no prefix.
 static const char *tensor_name(const char *vector, const struct farm_tensor *tensor, char name[NAME_MAX_BYTES]) {
@@ -235,16 +242,33 @@ static enum farm_status check_sums(const char *path, struct image *image, struct
     return FARM_OK;
 }
 
+// The header's length, from the first bytes of a file of `bytes`.
+static enum farm_status read_length(const char *path, const char *head, size_t bytes, uint64_t *length,
+                                    struct farm_error *err) {
+    *length = 0;
+    for (int i = 0; i < LENGTH_BYTES && bytes >= LENGTH_BYTES; i++) *length |= (uint64_t)(uint8_t)head[i] << 8 * i;
+    if (bytes < LENGTH_BYTES || *length > bytes - LENGTH_BYTES)
+        return farm_fail(err, FARM_E_FORMAT, "%s: no safetensors file, or cut off within its header (%zu bytes)", path,
+                         bytes);
+    if (*length <= HEADER_BYTES_MAX) return FARM_OK;
+    return farm_fail(err, FARM_E_FORMAT,
+                     "%s: a header of %" PRIu64 " bytes, more than the maximum of %d: write the tensors that are "
+                     "needed into a file of their own",
+                     path, *length, HEADER_BYTES_MAX);
+}
+
 // any: of every program, else only ours.
 static enum farm_status check_image(const char *path, struct image *image, size_t bytes, bool any,
                                     struct farm_error *err) {
     uint64_t length = 0, end = 0;
     json_error_t where;
-    for (int i = 0; i < LENGTH_BYTES && bytes >= LENGTH_BYTES; i++)
-        length |= (uint64_t)(uint8_t)image->bytes[i] << 8 * i;
-    if (bytes < LENGTH_BYTES || length > HEADER_BYTES_MAX || length > bytes - LENGTH_BYTES)
-        return farm_fail(err, FARM_E_FORMAT, "%s: no safetensors file, or cut off within its header (%zu bytes)", path,
-                         bytes);
+    enum farm_status status = read_length(path, image->bytes, bytes, &length, err);
+    if (status) return status;
+    if (!farm_json_has_at_most(image->bytes + LENGTH_BYTES, length, HEADER_VALUES_MAX))
+        return farm_fail(err, FARM_E_FORMAT,
+                         "%s: a header of more than %d values: write the tensors that are needed into a file of their "
+                         "own",
+                         path, HEADER_VALUES_MAX);
     image->header = json_loadb(image->bytes + LENGTH_BYTES, length, JSON_REJECT_DUPLICATES, &where);
     if (!json_is_object(image->header))
         return farm_fail(err, FARM_E_FORMAT, "%s: the header is no JSON object: %s", path, where.text);
@@ -261,9 +285,17 @@ static enum farm_status check_image(const char *path, struct image *image, size_
 }
 
 static enum farm_status image_read(const char *path, bool any, struct image *image, struct farm_error *err) {
+    char head[LENGTH_BYTES] = {0};
+    struct stat info;
     size_t bytes = 0;
+    uint64_t length;
+    enum farm_status status = FARM_OK;
     *image = (struct image){0};
-    enum farm_status status = farm_file_read(path, FILE_BYTES_MAX, &image->bytes, &bytes, err);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd >= 0 && !fstat(fd, &info) && S_ISREG(info.st_mode) && pread(fd, head, sizeof head, 0) >= 0)
+        status = read_length(path, head, (size_t)info.st_size, &length, err);
+    if (fd >= 0) close(fd);
+    if (!status) status = farm_file_read(path, FILE_BYTES_MAX, &image->bytes, &bytes, err);
     if (status) return status;
     status = check_image(path, image, bytes, any, err);
     if (status) image_free(image);

@@ -299,6 +299,45 @@ Test(learner, a_header_longer_than_the_file_is_refused) {
     }
 }
 
+static size_t allocated;
+
+static void *count_bytes(size_t bytes) {
+    allocated += bytes;
+    return malloc(bytes);
+}
+
+// The header is a text and many of these.
+static void refuse_many(const char *one, size_t count, const char *reason) {
+    const size_t bytes = strlen(one), length = 1 + count * bytes + 3;
+    char *file = malloc(8 + length);
+    memcpy(file, &(uint64_t){length}, 8);
+    file[8] = '[';
+    for (size_t i = 0; i < count; i++) memcpy(file + 9 + i * bytes, one, bytes);
+    memcpy(file + 8 + length - 3, "{}]", 3);
+    allocated = 0;
+    json_set_alloc_funcs(count_bytes, free);
+    refuse_bytes(file, 8 + length, reason, one);
+    json_set_alloc_funcs(malloc, free);
+    cr_assert_leq(allocated, 64 << 20, "%zu bytes for a header of %zu", allocated, length);
+    free(file);
+}
+
+Test(learner, a_header_that_would_take_much_memory_is_refused) {
+    refuse_many("{},", 1300000, "more than 131072 values");
+    refuse_many("[1],", 60000, "no JSON object");
+    refuse_many("\"\\\"{[,\",", 130000, "no JSON object");
+    refuse_many("\"0123456789abcdef0123456789abcdef\",", 120000, "more than the maximum of 4194304");
+    refuse_many("{},", 65000, "no JSON object");
+}
+
+Test(learner, a_long_header_is_refused_before_the_file_is_read) {
+    char path[320];
+    snprintf(path, sizeof path, "%s/bad.safetensors", table.folder);
+    write_file(path, &(uint64_t){24000000}, 8);
+    cr_assert_eq(truncate(path, 64ll << 30), 0); // which is not read
+    expect_refused(path, FARM_E_FORMAT, "a header of 24000000 bytes", "a file of 64 GiB");
+}
+
 // The text in the header, which is not in the data.
 static char *in_header(const char *text) {
     char *at = memmem(table.bytes + 8, header_bytes(), text, strlen(text));
