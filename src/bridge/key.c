@@ -57,7 +57,7 @@ static enum farm_status check_name(const char *name, struct farm_error *err) {
 static enum farm_status allocate(struct farm_key **out, struct farm_error *err) {
     void *page = mmap(NULL, sizeof **out, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for a key");
-    if (madvise(page, sizeof **out, MADV_WIPEONFORK) || madvise(page, sizeof **out, MADV_DONTDUMP))
+    if (madvise(page, sizeof **out, MADV_WIPEONFORK) | madvise(page, sizeof **out, MADV_DONTDUMP))
         farm_log_warn("the kernel does not keep the key out of actors and core dumps: %s", strerror(errno));
     (void)mlock(page, sizeof **out); // a limit may forbid it; then it may be swapped out
     *out = page;
@@ -183,9 +183,9 @@ static int parse(char *text, struct farm_key *key, struct farm_key_names *withdr
         if (number == 1 && !parse_key(word, n, key)) return number;
         if (number == 1 || !n) continue;
         if (key->kind != FARM_KEY_LEARNER || n != 2 || strcmp(word[0], "withdrawn") != 0 ||
-            !farm_key_name_valid(word[1]))
+            !farm_key_name_valid(word[1]) ||
+            (!farm_key_names_add(withdrawn, word[1]) && !farm_key_names_have(withdrawn, word[1])))
             return number;
-        farm_key_names_add(withdrawn, word[1]);
     }
     return 0;
 }
@@ -234,11 +234,7 @@ enum farm_status farm_key_load(const char *path, enum farm_key_kind kind, struct
     *out = NULL;
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
-        return farm_fail_errno(err,
-                               errno == ENOENT || errno == ENOTDIR ? FARM_E_NOT_FOUND
-                               : errno == EACCES || errno == EPERM ? FARM_E_PERMISSION
-                                                                   : FARM_E_IO,
-                               "cannot read the key file %s (farm bridge keygen makes one)", path);
+        return farm_fail_in(err, farm_file_fail(path, err), "cannot read the key file (farm bridge keygen makes one)");
     enum farm_status status = check_owner(fd, path, err);
     if (!status) status = allocate(out, err);
     if (!status) status = read_text(fd, path, kind, *out, &names, text, err);
@@ -278,20 +274,15 @@ static enum farm_status make_file(const char *path, const struct farm_key *key, 
     return status;
 }
 
-static enum farm_status make_secret(struct farm_key **out, struct farm_error *err) {
-    const enum farm_status status = allocate(out, err);
-    if (status) return status;
-    (*out)->kind = FARM_KEY_LEARNER;
-    if (getrandom((*out)->secret, FARM_KEY_BYTES, 0) == FARM_KEY_BYTES) return FARM_OK;
-    return farm_fail_errno(err, FARM_E_IO, "no random numbers");
-}
-
 enum farm_status farm_key_make(const char *path, const char *name, struct farm_error *err) {
     struct farm_key_names withdrawn = {0};
     struct farm_key *key = NULL, *node = NULL;
     char node_path[PATH_MAX];
     enum farm_status status = name ? check_name(name, err) : FARM_OK;
-    if (!status) status = name ? farm_key_load(path, FARM_KEY_LEARNER, &key, &withdrawn, err) : make_secret(&key, err);
+    if (!status) status = name ? farm_key_load(path, FARM_KEY_LEARNER, &key, &withdrawn, err) : allocate(&key, err);
+    if (!status) key->kind = FARM_KEY_LEARNER;
+    if (!status && !name && getrandom(key->secret, FARM_KEY_BYTES, 0) != FARM_KEY_BYTES)
+        status = farm_fail_errno(err, FARM_E_IO, "no random numbers");
     if (!status) status = allocate(&node, err);
     if (!status && name && farm_key_names_have(&withdrawn, name))
         status = farm_fail(err, FARM_E_USAGE, "%s is withdrawn in %s: choose another name", name, path);

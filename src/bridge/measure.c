@@ -201,18 +201,18 @@ static uint32_t port_of(int listener) {
 }
 
 static enum farm_status make_host(struct responder *responder, int shape, const int *listeners,
-                                  const struct farm_key *key, const char *engine, const uint8_t *run,
-                                  struct farm_error *err) {
+                                  const struct farm_hub_config *how, const uint8_t *run, struct farm_error *err) {
     static const int NO_BELL = -1; // the responder never sleeps
     struct farm_wire_offer *offer = &responder->offer;
     struct farm_hub_config config = {.listener = listeners[shape],
                                      .wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
-                                     .key = key,
+                                     .key = how->key,
+                                     .withdrawn = how->withdrawn,
                                      .offer = offer,
                                      .stats = &responder->stats,
                                      .bells = &NO_BELL,
                                      .bell_count = 1,
-                                     .engine = engine};
+                                     .engine = how->engine};
     enum farm_status status = farm_control_make(&responder->control, &config.control, err);
     if (status || config.wake < 0) return status ? status : farm_fail_errno(err, FARM_E_LIMIT, "farm bridge bench");
     offer->spec = spec_of(shape);
@@ -226,8 +226,8 @@ static enum farm_status make_host(struct responder *responder, int shape, const 
     return farm_hub_make(&config, &responder->hub, err);
 }
 
-enum farm_status farm_measure_serve(const int listeners[FARM_MEASURE_PORTS], const struct farm_key *key,
-                                    const char *engine, struct farm_error *err) {
+enum farm_status farm_measure_serve(const int listeners[FARM_MEASURE_PORTS], const struct farm_hub_config *how,
+                                    struct farm_error *err) {
     struct responder *responders = calloc(SHAPES, sizeof *responders);
     struct plain_server *server = calloc(1, sizeof *server);
     pthread_t thread;
@@ -235,7 +235,7 @@ enum farm_status farm_measure_serve(const int listeners[FARM_MEASURE_PORTS], con
     if (!responders || !server || getrandom(server->run, sizeof server->run, 0) != sizeof server->run)
         status = farm_fail_errno(err, FARM_E_LIMIT, "farm bridge bench");
     for (int shape = 0; shape < SHAPES && !status; shape++)
-        status = make_host(&responders[shape], shape, listeners, key, engine, server->run, err);
+        status = make_host(&responders[shape], shape, listeners, how, server->run, err);
     if (!status) {
         server->listener = listeners[FARM_MEASURE_SOCKETS];
         if (!pthread_create(&thread, NULL, serve_sockets, server) &&

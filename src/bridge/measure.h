@@ -37,8 +37,10 @@ struct farm_measure_result {
 enum farm_status farm_measure_run(const struct farm_measure_config *config, struct farm_measure_result *result,
                                   struct farm_error *err);
 
-// The far side, in three threads, for one near side at a time, over non-blocking listeners. Returns only on failure.
-enum farm_status farm_measure_serve(const int listeners[FARM_MEASURE_PORTS], const struct farm_key *key,
-                                    const char *engine, struct farm_error *err);
+// The far side, in three threads, for one near side at a time, over non-blocking listeners. how: key, withdrawn names
+// and engine. Returns only on failure.
+struct farm_hub_config;
+enum farm_status farm_measure_serve(const int listeners[FARM_MEASURE_PORTS], const struct farm_hub_config *how,
+                                    struct farm_error *err);
 
 #endif

@@ -429,10 +429,7 @@ static void check_keys(struct farm_run_sessions *sessions) {
     for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
         struct farm_run_session *session = &sessions->session[s];
         const bool stays = session->state != FARM_RUN_SESSION_JOINING && session->state != FARM_RUN_SESSION_JOINED;
-        if (stays || !farm_key_names_have(&sessions->bridges->withdrawn, session->key)) continue;
-        farm_run_warn(farm_run_sessions_workers(sessions)->caller, "node %s loses its places: its key is withdrawn",
-                      session->name);
-        end_session(sessions, session);
+        if (!stays && farm_key_names_have(&sessions->bridges->withdrawn, session->key)) end_session(sessions, session);
     }
 }
 

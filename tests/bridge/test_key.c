@@ -215,6 +215,10 @@ Test(bridge, refuses_invalid_key_files) {
     line[40] = 0;
     write_file(line, sizeof line - 1, 0600);
     expect_refusal(FARM_E_FORMAT, "line 1");
+    char many[4096] = "actorfarm-key-2 learner " DIGITS;
+    for (int i = 0; i <= FARM_KEY_WITHDRAWN_MAX; i++) sprintf(many + strlen(many), "\nwithdrawn %d", i);
+    write_file(many, strlen(many), 0600);
+    expect_refusal(FARM_E_FORMAT, "(line 258)");
     static char large[1 << 16];
     memset(large, '\n', sizeof large);
     memcpy(large, "actorfarm-key-2 learner " DIGITS, 88);

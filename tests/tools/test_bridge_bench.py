@@ -15,6 +15,8 @@ class Bench(InFolder):
         super().setUp()
         for name in "k", "other":
             self.assertEqual(self.farm("bridge", "keygen", name).returncode, 0)
+        for how in "--node", "--withdraw":
+            self.assertEqual(self.farm("bridge", "keygen", how, "gone", "k").returncode, 0)
 
     def listen(self, *how):
         process = self.start_farm("bridge", "bench", "--listen", "127.0.0.1:0", *how)
@@ -49,6 +51,7 @@ class Bench(InFolder):
             self.check(document, True)
         self.assertEqual(document["engine"], "poll")
         self.refused(1, "keys", address, "--key", "other.node")
+        self.refused(1, "it is withdrawn there", address, "--key", "k.gone")
         bw = json.loads(self.farm("bw", "--quick", "--only", "network", "--network", address, "--key", "k.node", "--json").stdout)
         self.check(bw["sections"]["network"], True)
         names = [f"network.{way}.{what}" for way in ("bridge", "sockets") for what in ("round_trip", "rate")]

@@ -11,6 +11,7 @@
 #include "base/thread.h"
 #include "bridge/address.h"
 #include "bridge/engine.h"
+#include "bridge/hub.h"
 #include "run/bridges.h"
 #include "tools/bridge/bridge.h"
 #include "tools/shared/command.h"
@@ -102,7 +103,10 @@ static enum farm_status serve_far_side(const struct options *options, struct far
     sigaction(SIGTERM, &(struct sigaction){.sa_handler = exit_on_signal}, NULL);
     printf("listening at %s, %s and %s; Ctrl-C ends it\n", opened[0].address, opened[1].address, opened[2].address);
     fflush(stdout);
-    return farm_measure_serve(listeners, opened[0].key, options->engine, err);
+    return farm_measure_serve(
+        listeners,
+        &(struct farm_hub_config){.key = opened[0].key, .withdrawn = &opened[0].withdrawn, .engine = options->engine},
+        err);
 }
 
 static bool is_interrupted(void *signals) {
