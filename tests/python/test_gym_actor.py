@@ -676,6 +676,7 @@ class Refusals(unittest.TestCase):
     def test_parts_and_wrappers_are_named(self):
         for pairs, message in (
             (["obs_keep=image"], "obs_keep: the observation has no part 'image'; it has no parts: it is no Dict or Tuple"),
+            (["obs_drop=1e3"], "obs_drop: the observation has no part '1e3'"),
             (["wrap=TimeLimit"], "wrap 'TimeLimit': must be PACKAGE:WRAPPER"),
             (["wrap=no_such_package:Thing"], "no_such_package"), (["wrap=gymnasium.wrappers:Thing"], "no attribute 'Thing'"),
             (["wrap=gymnasium.wrappers:TimeLimit(5)"], "arguments need names"), (["wrap=builtins:id"], "returns int"),
