@@ -169,5 +169,7 @@ int main(int argc, char **argv) {
     make_checkpoint(argv[1], "plain", 0, false, false, false);
     make_checkpoint(argv[1], "both", 2 | 4, false, true, true);
     make_checkpoint(argv[1], "older", 2 | 4, true, true, true);
+    make_checkpoint(argv[1], "sums", 2 | 4 | 8, false, true, true);
+    make_checkpoint(argv[1], "sums-plain", 8, false, false, false);
     return 0;
 }
