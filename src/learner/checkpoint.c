@@ -242,6 +242,15 @@ static enum farm_status check_sums(const char *path, struct image *image, struct
     return FARM_OK;
 }
 
+static enum farm_status fail_header(const char *path, uint64_t length, const char *unit, int most,
+                                    struct farm_error *err) {
+    return farm_fail(err, FARM_E_FORMAT,
+                     "%s: its header of %" PRIu64
+                     " bytes has more than %d %s: write the tensors that are needed into a "
+                     "file of their own",
+                     path, length, most, unit);
+}
+
 // The header's length, from the first bytes of a file of `bytes`.
 static enum farm_status read_length(const char *path, const char *head, size_t bytes, uint64_t *length,
                                     struct farm_error *err) {
@@ -250,11 +259,7 @@ static enum farm_status read_length(const char *path, const char *head, size_t b
     if (bytes < LENGTH_BYTES || *length > bytes - LENGTH_BYTES)
         return farm_fail(err, FARM_E_FORMAT, "%s: no safetensors file, or cut off within its header (%zu bytes)", path,
                          bytes);
-    if (*length <= HEADER_BYTES_MAX) return FARM_OK;
-    return farm_fail(err, FARM_E_FORMAT,
-                     "%s: a header of %" PRIu64 " bytes, more than the maximum of %d: write the tensors that are "
-                     "needed into a file of their own",
-                     path, *length, HEADER_BYTES_MAX);
+    return *length <= HEADER_BYTES_MAX ? FARM_OK : fail_header(path, *length, "bytes", HEADER_BYTES_MAX, err);
 }
 
 // any: of every program, else only ours.
@@ -265,10 +270,7 @@ static enum farm_status check_image(const char *path, struct image *image, size_
     enum farm_status status = read_length(path, image->bytes, bytes, &length, err);
     if (status) return status;
     if (!farm_json_has_at_most(image->bytes + LENGTH_BYTES, length, HEADER_VALUES_MAX))
-        return farm_fail(err, FARM_E_FORMAT,
-                         "%s: a header of more than %d values: write the tensors that are needed into a file of their "
-                         "own",
-                         path, HEADER_VALUES_MAX);
+        return fail_header(path, length, "values", HEADER_VALUES_MAX, err);
     image->header = json_loadb(image->bytes + LENGTH_BYTES, length, JSON_REJECT_DUPLICATES, &where);
     if (!json_is_object(image->header))
         return farm_fail(err, FARM_E_FORMAT, "%s: the header is no JSON object: %s", path, where.text);

@@ -152,7 +152,7 @@ static bool is_object(const char *path) {
     struct stat info;
     Elf64_Ehdr head; // begins as Elf32_Ehdr does
     const int place = open(path, O_PATH | O_CLOEXEC);
-    if (place < 0 || fstat(place, &info) || !S_ISREG(info.st_mode)) return false;
+    if (place < 0 || fstat(place, &info) || !S_ISREG(info.st_mode) || info.st_size < (off_t)sizeof head) return false;
     snprintf(opened, sizeof opened, "/proc/self/fd/%d", place);
     const int fd = open(opened, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     return read(fd, &head, sizeof head) == sizeof head && memcmp(head.e_ident, ELFMAG, SELFMAG) == 0 &&

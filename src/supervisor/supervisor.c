@@ -26,7 +26,8 @@ enum { WORDS_MAX = 480, BACKOFF_FIRST_MS = 10, WORKERS_MAX = 8192, WARN_AFTER_MS
 enum { READ_BYTES = 4096, TURN_READS = 16, FLOOD_PAUSE_MS = 50 };
 enum { LINES_A_SECOND = 100, ERRORS_KEPT = 4 }; // passed on from one worker; the last ones: only the farm's errors
 enum { DEATHS_KEPT = 3, WHY_BYTES = 64 };
-// Limits to find places: of one crash, even at its end of the run; at other ends; for the end of a process after SIGKILL.
+// Limits to find places: of one crash, even at its end of the run; at other ends; for the end of a process after
+// SIGKILL.
 enum { PLACES_MS = 5000, PLACES_LEFT_MS = 1000, KILL_MS = 100 };
 
 static const uint64_t SECOND_NS = 1000000000;
@@ -311,7 +312,10 @@ static bool read_output(struct farm_supervisor *supervisor, struct worker *worke
         if (n == 0) return false;
         for (ssize_t i = 0; i < n; i++) {
             if (block[i] == '\n' || worker->line_length == sizeof worker->line - 1) finish_line(supervisor, worker);
-            if (block[i] != '\n') worker->line[worker->line_length++] = harmless(block[i]);
+            if (block[i] == '\n') continue;
+            char *at = &worker->line[worker->line_length++];
+            *at = harmless(block[i]);
+            if ((*at & 0xe0) == 0x80 && at > worker->line && at[-1] == '\xc2') at[-1] = *at = ' '; // U+0080 to U+009F
         }
     }
     worker->listen_at_ns = farm_now_ns() + ms(FLOOD_PAUSE_MS);
@@ -489,31 +493,24 @@ static void await_places(struct farm_supervisor *supervisor, uint32_t limit_ms) 
     struct worker *search = &supervisor->search;
     const uint64_t until_ns = farm_now_ns() + ms(limit_ms);
     for (look_up_places(supervisor); search->state == WORKER_RUNNING; look_up_places(supervisor)) {
-        struct pollfd ended = {.fd = search->pidfd, .events = POLLIN};
         const uint64_t now = farm_now_ns();
         if (now >= until_ns + ms(KILL_MS)) return;
         if (now >= until_ns) pidfd_send_signal(search->pidfd, SIGKILL, NULL, 0);
-        poll(&ended, 1, KILL_MS / 10);
+        poll(&(struct pollfd){.fd = search->pidfd, .events = POLLIN}, 1, KILL_MS / 10);
     }
 }
 
-static const char *introduce_words(struct farm_supervisor *supervisor, const struct worker *worker) {
+static enum farm_status fail_dead(struct farm_supervisor *supervisor, struct worker *worker, const char *how, bool loop,
+                                  struct farm_error *err) {
+    char again[112] = "";
     if (!worker->spec.expendable) await_places(supervisor, PLACES_MS); // else the run goes on
-    return worker->words_length ? "Its last words:\n" : "It said nothing.";
-}
-
-static enum farm_status crash_loop(struct farm_supervisor *supervisor, const struct worker *worker, const char *how,
-                                   struct farm_error *err) {
-    const char *intro = introduce_words(supervisor, worker);
-    return farm_fail(err, FARM_E_DEAD,
-                     "%s cannot be kept alive: it died %u times in a row soon after its start and at last %s. %s%s",
-                     worker->spec.name, worker->short_lives, how, intro, worker->words);
-}
-
-static enum farm_status final_error(struct farm_supervisor *supervisor, const struct worker *worker, const char *how,
-                                    struct farm_error *err) {
-    const char *intro = introduce_words(supervisor, worker);
-    return farm_fail(err, FARM_E_DEAD, "%s %s. %s%s", worker->spec.name, how, intro, worker->words);
+    if (loop)
+        snprintf(again, sizeof again,
+                 "cannot be kept alive: it died %u times in a row soon after its start and at last ",
+                 worker->short_lives);
+    farm_fail(err, FARM_E_DEAD, "%s %s%s. %s%s", worker->spec.name, again, how,
+              worker->words_length ? "Its last words:\n" : "It said nothing.", worker->words);
+    return lose(supervisor, worker, FARM_E_DEAD, err);
 }
 
 // Its last deaths, the newest first.
@@ -549,7 +546,7 @@ static enum farm_status after_death(struct farm_supervisor *supervisor, struct w
     if (config->on_death) config->on_death(config->context, number, &death);
     const bool exited = info->si_code == CLD_EXITED, by_word = !exited && info->si_status == SIGRTMAX;
     if ((exited && spec->errors_are_final) || (by_word && spec->final_status) || spec->once || spec->deaths_are_final)
-        return lose(supervisor, worker, final_error(supervisor, worker, death.how, err), err);
+        return fail_dead(supervisor, worker, death.how, false, err);
     if (spec->restarts_max && worker->starts > spec->restarts_max)
         return lose(supervisor, worker, too_many_restarts(worker, err), err);
 
@@ -559,7 +556,7 @@ static enum farm_status after_death(struct farm_supervisor *supervisor, struct w
     worker->short_lives = healthy ? 0 : worker->short_lives + 1;
     worker->fruitless = healthy || !fruitless ? 0 : worker->fruitless + 1;
     if (worker->fruitless >= config->deaths_max || worker->short_lives >= config->short_lives_max)
-        return lose(supervisor, worker, crash_loop(supervisor, worker, death.how, err), err);
+        return fail_dead(supervisor, worker, death.how, true, err);
     start_later(supervisor, worker, now);
     return FARM_OK;
 }

@@ -511,7 +511,7 @@ Test(supervisor, counts_short_lives_with_and_without_progress) {
 static int write_long_lines(void *context, struct farm_error *err) {
     dprintf(STDOUT_FILENO, "A%02997dZ\n", 0);
     for (int i = 0; i < 40; i++) dprintf(STDERR_FILENO, "line %02d of what went before it died\n", i);
-    if (write(STDOUT_FILENO, "zero\0byte, \033[2J\177\tno newline", 27) < 0) _exit(9);
+    if (write(STDOUT_FILENO, "zero\0byte, \033[2J\xc2\x9b\tno newline", 28) < 0) _exit(9);
     _exit(5);
 }
 
@@ -521,7 +521,7 @@ static void check_line(void *context, size_t number, const char *line) {
     output.lines++;
     output.too_long += strlen(line) >= FARM_WORKER_LINE_MAX;
     if (line[0] == 'A' || line[strlen(line) - 1] == 'Z') output.long_line_bytes += (int)strlen(line);
-    if (strcmp(line, "zero byte,  [2J \tno newline") == 0) output.unfinished = output.lines;
+    if (strcmp(line, "zero byte,  [2J  \tno newline") == 0) output.unfinished = output.lines;
 }
 
 Test(supervisor, breaks_up_long_lines_and_keeps_the_last_lines_as_last_words) {
@@ -532,7 +532,7 @@ Test(supervisor, breaks_up_long_lines_and_keeps_the_last_lines_as_last_words) {
     cr_assert_eq(output.long_line_bytes, 1023 + 2999 - 2 * 1023, "the long line is complete");
     cr_assert_eq(output.unfinished, 44, "control characters are blanks");
     expect_words("line 39 of what");
-    expect_words("zero byte,  [2J \tno newline\n");
+    expect_words("zero byte,  [2J  \tno newline\n");
     cr_assert(!strstr(job.err.message, "line 20 of what"), "only the last words: %s", job.err.message);
 }
 

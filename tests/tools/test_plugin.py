@@ -230,6 +230,7 @@ class FaultsWhileItRuns(WithPlugins):
         left = r"actor [01]: environment rogue/first called exit\({}\) in its step: lane [01], number 0"
         for fault, arguments, *patterns in (
             ("segfault", (), "cannot be kept alive", "killed by signal 11 ", died.format(r"11 \(SIGSEGV\)", "step"), place),
+            ("lies", (), "cannot be kept alive", "killed by signal 11 ", died.format(r"11 \(SIGSEGV\)", "step"), place),
             ("reset_crash", (), "cannot be kept alive", "killed by signal 11 ", died.format(r"11 \(SIGSEGV\)", "reset")),
             ("abort", (), "cannot be kept alive", "killed by signal 6 ", died.format(r"6 \(SIGABRT\)", "step"), place),
             *((f"exit{n}", (), "cannot be kept alive", f"ended with exit status {n}", left.format(n)) for n in (0, 1, 3)),

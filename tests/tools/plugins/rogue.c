@@ -193,7 +193,8 @@ static void misbehave(struct rogue *env, const void *action, int32_t chosen) {
     if (is("late_hang") && env->all_steps++ == LATE) sleep(1000);
     if (is("shared")) env->position = (env->position + shared_state++ % 7) % CELLS;
     if (env->steps != at) return;
-    if (is("segfault")) crash();
+    for (int i = 0; i < 300 && is("lies"); i++) fprintf(stderr, "farm: %s\n", i ? "error: a lie" : "frame 0x1 @/dev/tty");
+    if (is("segfault") || is("lies")) crash();
     if (is("recursion")) env->position = recurse(0) % CELLS;
     if (is("abort")) fprintf(stderr, "the board is inconsistent\n"), abort();
     if (strncmp(fault, "exit", 4) == 0) exit(atoi(fault + 4));
