@@ -157,6 +157,18 @@ static enum farm_status fail_senseless(const struct farm_group *group, const str
 
 // ---- a step ----
 
+// Whether the environment does not have the action. choices: of the only one, 0: there are several, or numbers.
+static inline bool is_impossible(const struct farm_action_spec *spec, uint32_t choices, const void *action) {
+    if (choices) return *(const uint32_t *)action >= choices;
+    return spec->kind != FARM_ACTION_CONTINUOUS && farm_action_find_invalid(spec, action, 1) < spec->dims;
+}
+
+static enum farm_status fail_action(const struct farm_group *group, const void *action, uint32_t e,
+                                    struct farm_error *err) {
+    const size_t bad = farm_action_find_invalid(&group->spec->action, action, 1);
+    return fail_env(group, e, "", err, "was given action %d, which it does not have", ((const int32_t *)action)[bad]);
+}
+
 // A continuous action within its bounds.
 static const void *clip(const struct farm_action_spec *spec, const void *action, float *within) {
     memcpy(within, action, spec->dims * sizeof *within);
@@ -204,7 +216,7 @@ step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size
     struct farm_call *const call = group->call;
     bool *const ended = group->ended;
     void *const *const envs = group->envs;
-    const uint32_t width = group->width;
+    const uint32_t width = group->width, choices = spec->kind == FARM_ACTION_DISCRETE ? spec->sizes[0] : 0;
     uint64_t *const heartbeat = &lane->up_control->heartbeat, beats = farm_load_relaxed(heartbeat);
     struct field at[FARM_OBS_FIELDS_MAX];
     for (uint32_t f = 0; f < fields; f++) at[f] = find_field(lane, f, n, guard);
@@ -220,13 +232,10 @@ step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size
             obs[f] = at[f].at;
             if (guard) set_guard(&guards[f], &at[f], guard);
         }
-        if (first) {
-            start_episode(group, obs, e);
-        } else {
+        if (first) start_episode(group, obs, e);
+        if (!first) {
             call->call = FARM_CALL_STEP;
-            if (!continuous && farm_action_find_invalid(spec, action, 1) < spec->dims)
-                return fail_env(group, e, "", err, "was given action %d, which it does not have",
-                                ((const int32_t *)action)[farm_action_find_invalid(spec, action, 1)]);
+            if (is_impossible(spec, choices, action)) return fail_action(group, action, e, err);
             answer = step(envs[e], continuous ? clip(spec, action, within) : action, obs, &gained);
             if (!farm_group_answer_valid(answer))
                 return fail_env(group, e, "", err, "answered 0x%x, which farm/env.h does not allow", answer);

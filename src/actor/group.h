@@ -69,9 +69,9 @@ void farm_group_free(struct farm_group *group);
 
 // Writes step `next` of the lane, unpublished: an environment that is new or whose last step was LAST starts an
 // episode, the others take the action answered to step next-1 (continuous ones clipped to the spec's bounds, NaN to the
-// lower bound). The answer must exist and the slot be free. FARM_E_INVALID: an environment returns an invalid value,
-// writes outside its observation, or config->bad_values makes an error of senseless numbers; the message names
-// environment, field, lane and number.
+// lower bound). The answer must exist and the slot be free. FARM_E_INVALID: an action that the environment does not
+// have, or it returns an invalid value, writes outside its observation, or config->bad_values makes an error of
+// senseless numbers; the message names environment, field, lane and number.
 enum farm_status farm_group_step(struct farm_group *group, struct farm_lane *lane, struct farm_error *err);
 
 #endif
