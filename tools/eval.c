@@ -61,10 +61,10 @@ static enum farm_status find_checkpoint(const struct options *options, char *pat
                      FARM_STATS_RETURNS);
 }
 
-static enum farm_status apply_metadata(const struct farm_checkpoint_metadata *metadata, const char *path,
+static enum farm_status apply_metadata(const struct farm_checkpoint_metadata *metadata, int fd, const char *path,
                                        struct farm_recipe *recipe, struct farm_error *err) {
     const unsigned uses = FARM_USE_POLICY | FARM_USE_NET; // other keys are chosen for this machine
-    enum farm_status status = farm_recipe_flags_metadata(recipe, FARM_LAYER_FILE, uses, metadata, path, err);
+    enum farm_status status = farm_recipe_flags_metadata(recipe, FARM_LAYER_FILE, uses, metadata, fd, path, err);
     if (status) return status;
     struct farm_error ignored;
     const char *life = farm_env_life_option(recipe->env);
@@ -87,7 +87,10 @@ static enum farm_status read_checkpoint(struct evaluation *evaluation, struct fa
     }
     if (status) return status;
     snprintf(evaluation->held_path, sizeof evaluation->held_path, "/proc/%ld/fd/%d", (long)getpid(), evaluation->held);
-    status = apply_metadata(&metadata, evaluation->checkpoint, recipe, err);
+    farm_checkpoint_metadata_free(&metadata);
+    status = farm_checkpoint_read_metadata(evaluation->held_path, &metadata, err); // its name may be another's by now
+    if (status) return status;
+    status = apply_metadata(&metadata, evaluation->held, evaluation->checkpoint, recipe, err);
     evaluation->trained_frames = farm_checkpoint_get_u64(&metadata, "frames");
     farm_checkpoint_metadata_free(&metadata);
     recipe->frames = 0;
@@ -294,7 +297,11 @@ int farm_cmd_eval(int argc, char **argv) {
             "Plays a trained policy without learning and prints its mean return, unclipped, over whole games. RUN is\n"
             "a run's folder (its newest checkpoint plays; --best: its best), CHECKPOINT a safetensors file that farm "
             "train wrote.\n"
-            "Environment, options and network come from the checkpoint; --env and --env.OPTION override the first two.",
+            "Environment, options and network come from the checkpoint; --env and --env.OPTION override the first "
+            "two.\n"
+            "If others can change the file or its folder, what loads code (plugin:, libenv:, gym/PACKAGE:ID, wrap) "
+            "must\n"
+            "be named by such a flag.",
         .examples = "  farm eval runs/native_breakout-20260101-1\n"
                     "  farm eval runs/ale_Pong-20260101-1 --episodes 100 --env.repeat_action_probability 0.25 --json\n"
                     "  farm eval runs/ale_Pong-20260101-1 --video pong.mp4\n",

@@ -175,6 +175,11 @@ bool farm_env_names_file(const char *name) {
     return starts_with(name, plugin_prefix) || starts_with(name, libenv_prefix);
 }
 
+bool farm_env_names_code(const char *name) {
+    return farm_env_names_file(name) || starts_with(name, "libenv/") ||
+           (starts_with(name, "gym/") && strchr(name, ':'));
+}
+
 struct farm_env_option farm_env_key(const struct farm_recipe *recipe, size_t i) {
     return i == 0   ? (struct farm_env_option){"obs_keep", recipe->obs_keep}
            : i == 1 ? (struct farm_env_option){"obs_drop", recipe->obs_drop}

@@ -15,6 +15,10 @@
 // Whether the name gives a user's file: "plugin:..." or "libenv:...".
 bool farm_env_names_file(const char *name);
 
+// Whether code beyond the installed environments runs for the name: such a file, or gym/PACKAGE:ID. libenv/* takes a
+// file as its option.
+bool farm_env_names_code(const char *name);
+
 // Finds the environment recipe->env with its options. The recipe must outlive *env. Errors: FARM_E_USAGE: unknown name
 // (the message has the nearest known one), option or plug-in file; FARM_E_NOT_FOUND: missing package, with the step
 // that installs it; FARM_E_PERMISSION; FARM_E_FORMAT: unusable plug-in, with the reason.

@@ -23,9 +23,8 @@ static bool consists_of(const char *text, const char *characters) {
     return text[0] && text[0] != '-' && !text[strspn(text, characters)];
 }
 
-// Whether a peer may set an option to this: a finite number, true, false, or a word. A word with a point, or one that
-// exists here, is a file's name; 0b1, 1_000 and 2j are numbers to Python alone.
-static bool is_data(const char *value) {
+// A word with a point, or one that exists here, is a file's name; 0b1, 1_000 and 2j are numbers to Python alone.
+bool farm_run_offer_is_data(const char *value) {
     bool unused;
     char *end;
     const double number = strtod(value, &end);
@@ -91,7 +90,8 @@ static enum farm_status set_option(const char *key, const char *value, struct fa
                          show(key).text, sizeof recipe->options[0].key);
     snprintf(name, sizeof name, "%s%s", own ? "" : "env.", key);
     if (own ? farm_recipe_set_by(recipe, key, FARM_LAYER_FLAG) : is_set_here(recipe, key)) return FARM_OK;
-    good = own ? consists_of(value, WORD ".*?, ") && !strstr(value, "..") : strcmp(key, "lib") != 0 && is_data(value);
+    good = own ? consists_of(value, WORD ".*?, ") && !strstr(value, "..")
+               : strcmp(key, "lib") != 0 && farm_run_offer_is_data(value);
     if (good) return farm_recipe_set(recipe, FARM_LAYER_FILE, name, value, err);
     return farm_fail(err, FARM_E_USAGE,
                      "the learner's option %s is '%s', and a peer may send %s: name this machine's by --%s", name,

@@ -15,6 +15,9 @@ struct farm_env;
 enum farm_status farm_run_offer_apply(const struct farm_wire_offer *offer, struct farm_recipe *recipe,
                                       struct farm_error *err);
 
+// Whether others may set an environment's option to this: a finite number, true, false, or a word that names no file.
+bool farm_run_offer_is_data(const char *value);
+
 // Steps of a node's rings: few, because the learner's rings keep what training needs. LOCAL: at least two windows,
 // which cover two round trips.
 uint32_t farm_run_offer_steps(const struct farm_wire_offer *offer);

@@ -37,7 +37,7 @@ def rewrite_metadata(checkpoint, **pairs):
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8:8 + length])
     header["__metadata__"].update(pairs)
-    del header["__metadata__"]["crc32c"]
+    header["__metadata__"].pop("crc32c", None)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     checkpoint.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length:])
@@ -357,6 +357,41 @@ class Training(Cli):
         before = self.lines()
         self.assertEqual(self.farm("train", "--run", "r", "--resume=auto", "--quiet").returncode, 0, "with its recipe")
         self.assertEqual((self.lines()[:len(before)], self.lines()[-1]["frames"] >= 5000), (before, True))
+
+    def test_code_that_a_file_of_others_names_needs_a_flag(self):
+        """A file that others can write plays what is installed."""
+        checkpoint, run = self.trained(), self.folder / "r"
+        others = {run: 0o777, checkpoint.parent: 0o775, checkpoint: 0o666}
+        os.chown(checkpoint.parent, -1, 100 if os.getuid() == 0 else -1)  # a group that is not private
+        run.chmod(0o777)
+        self.assertEqual(self.farm("eval", "r", "--episodes", "1", "--quiet").returncode, 0)
+        rewrite_metadata(checkpoint, **{"recipe.env": "plugin:./p.so"})
+        self.assertEqual(self.farm("eval", "r", "--env", "native/catch", "--episodes", "1", "--quiet").returncode, 0, "the rest is used")
+        named = {"recipe.env": "plugin:./p.so"}, {"recipe.env": "gym/pack:Id-v0"}, {"recipe.env": "libenv:./l.so"}, {"recipe.env": "libenv/any"}
+        for pairs, flag in *((pairs, "env") for pairs in named), ({"recipe.wrap": "os:system"}, "wrap"), ({"recipe.env": "gym/Ant-v5", "recipe.env.xml_file": "'\\x2fx'"}, "env.xml_file"):
+            rewrite_metadata(checkpoint, **{"recipe.env": "gym/CartPole-v1", "recipe.wrap": "none", **pairs})
+            self.names(["eval", "r"], pairs, flag, "/r is writable by every user (mode 0777)")
+        rewrite_metadata(checkpoint, **{"recipe.env": "plugin:./p.so", "recipe.wrap": "none", "recipe.env.xml_file": "1", "recipe.env.lib": "./l.so"})
+        self.names(["eval", "r", "--env", "libenv/any"], {"": "./l.so"}, "env.lib", "/r is writable by")
+        recipe = (run / "recipe.yaml").read_text()
+        for text in recipe.replace("native/catch", "plugin:./p.so"), "":
+            (run / "recipe.yaml").write_text(text)
+            self.names(["train", "--run", "r", "--resume"], named[0], "env", "/r is writable by")
+        for path, mode in others.items():
+            path.chmod(mode)
+            self.names(["eval", str(checkpoint)], named[0], "env", "is writable by ")
+            path.chmod(0o755)
+            if os.getuid() == 0:
+                os.chown(path, 65534, -1)
+                self.names(["eval", str(checkpoint)], named[0], "env", "belongs to another user (")
+                os.chown(path, 0, -1)
+        for words in ("eval", "r"), ("train", "--run", "r", "--resume"):
+            self.assertIn("plug-in ./p.so: No such file", self.farm(*words).stderr, "it is the user's own now")
+
+    def names(self, words, pairs, flag, why):
+        result = self.farm(*words)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertRegex(result.stderr, rf" names {'' if flag == 'env' else flag + ' '}{re.escape(list(pairs.values())[-1])}; add --{flag} to play it.*{re.escape(why)}")
 
     def test_seconds_and_the_schedule_count_all_sessions(self):
         """Also without recipe.yaml, whose keys the checkpoint has."""

@@ -1,13 +1,19 @@
 // See recipe_flags.h.
 #include "tools/shared/recipe_flags.h"
 
+#include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "algo/registry.h"
+#include "base/file.h"
 #include "base/paths.h"
+#include "envs/registry.h"
 #include "report/run_dir.h"
+#include "run/offer.h"
 #include "run/trains.h"
 #include "tools/shared/command.h"
 
@@ -73,8 +79,59 @@ bool farm_read_recipe_flags(const struct farm_cli *cli, enum farm_recipe_use use
     return farm_read_flags(&whole, argc, argv, word, exit_status);
 }
 
+// ---- files that others may have written ----
+
+// The flag of the layer's first key that makes code run or names a file; NULL: none does. Options of our own families
+// in C and of ale/* are numbers and choices, whatever their text.
+static const char *find_code(const struct farm_recipe *recipe, enum farm_recipe_layer layer, const char **value,
+                             char flag[72]) {
+    const bool plain = strncmp(recipe->env, "native/", 7) == 0 || strncmp(recipe->env, "ale/", 4) == 0;
+    *value = recipe->env;
+    if (recipe->layers[FARM_KEY_env] == layer && farm_env_names_code(*value)) return "env";
+    *value = recipe->wrap;
+    if (recipe->layers[FARM_KEY_wrap] == layer && strcmp(*value, "none") != 0) return "wrap";
+    for (size_t i = 0; i < recipe->option_count && !plain; i++) {
+        *value = recipe->options[i].value;
+        snprintf(flag, 72, "env.%s", recipe->options[i].key);
+        if (recipe->options[i].layer == layer && (strcmp(flag, "env.lib") == 0 || !farm_run_offer_is_data(*value)))
+            return flag;
+    }
+    return NULL;
+}
+
+// The folder that holds the file counts as well, and the run's. A mount may give all files in it the folder's owner.
+static enum farm_status check_own(int fd, struct farm_error *err) {
+    char link[32], path[PATH_MAX];
+    struct stat file, folder;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    const ssize_t length = readlink(link, path, sizeof path - 1);
+    if (length <= 0 || path[0] != '/' || fstat(fd, &file)) return farm_fail_errno(err, FARM_E_PERMISSION, "%s", link);
+    path[length] = 0;
+    enum farm_status status = farm_file_check_own(fd, path, err);
+    *strrchr(path, '/') = 0;
+    if (!stat(path, &folder) && file.st_uid == folder.st_uid && !(file.st_mode & 022)) status = FARM_OK;
+    if (!status) status = farm_folder_check_own(path[0] ? path : "/", true, err);
+    char *name = strrchr(path, '/');
+    if (status || !name || strcmp(name, "/checkpoints") != 0) return status;
+    *name = 0;
+    return farm_folder_check_own(path[0] ? path : "/", true, err);
+}
+
+// A name that loads code comes from a flag, or from a file that is this user's alone.
+static enum farm_status check_code(const struct farm_recipe *recipe, enum farm_recipe_layer layer, int fd,
+                                   const char *path, struct farm_error *err) {
+    struct farm_error why;
+    const char *value;
+    char text[72];
+    const char *flag = find_code(recipe, layer, &value, text);
+    if (!flag || !check_own(fd, &why)) return FARM_OK;
+    return farm_fail(err, FARM_E_PERMISSION, "%s names %s%s%.200s; add --%s to play it, if its code may run here (%s)",
+                     path, strcmp(flag, "env") == 0 ? "" : flag, strcmp(flag, "env") == 0 ? "" : " ", value, flag,
+                     why.message);
+}
+
 enum farm_status farm_recipe_flags_metadata(struct farm_recipe *recipe, enum farm_recipe_layer layer, unsigned uses,
-                                            const struct farm_checkpoint_metadata *metadata, const char *path,
+                                            const struct farm_checkpoint_metadata *metadata, int fd, const char *path,
                                             struct farm_error *err) {
     static const char prefix[] = "recipe.";
     if (!farm_checkpoint_get(metadata, "recipe.env") || !farm_checkpoint_get(metadata, "recipe.net"))
@@ -89,17 +146,23 @@ enum farm_status farm_recipe_flags_metadata(struct farm_recipe *recipe, enum far
         if (farm_recipe_set(recipe, layer, name, metadata->values[i], err))
             return farm_fail_in(err, FARM_E_FORMAT, "%s", path);
     }
-    return FARM_OK;
+    return check_code(recipe, layer, fd, path, err);
 }
 
+// A run's own recipe, or a checkpoint that holds it.
 static enum farm_status load_base(struct farm_recipe *recipe, const char *base, struct farm_error *err) {
     const char *ending = strrchr(base, '.');
     struct farm_checkpoint_metadata metadata;
-    if (!ending || strcmp(ending, ".safetensors") != 0) return farm_recipe_load(recipe, FARM_LAYER_SHIPPED, base, err);
-    enum farm_status status = farm_checkpoint_read_metadata(base, &metadata, err);
-    if (status) return status;
-    status = farm_recipe_flags_metadata(recipe, FARM_LAYER_SHIPPED, 0, &metadata, base, err);
-    farm_checkpoint_metadata_free(&metadata);
+    const int fd = open(base, O_PATH | O_CLOEXEC);
+    enum farm_status status;
+    if (!ending || strcmp(ending, ".safetensors") != 0) {
+        status = farm_recipe_load(recipe, FARM_LAYER_SHIPPED, base, err);
+        if (!status) status = check_code(recipe, FARM_LAYER_SHIPPED, fd, base, err);
+    } else if (!(status = farm_checkpoint_read_metadata(base, &metadata, err))) {
+        status = farm_recipe_flags_metadata(recipe, FARM_LAYER_SHIPPED, 0, &metadata, fd, base, err);
+        farm_checkpoint_metadata_free(&metadata);
+    }
+    if (fd >= 0) close(fd);
     return status;
 }
 
@@ -141,7 +204,7 @@ enum farm_status farm_recipe_flags_settle(struct farm_recipe *recipe, const char
     if (base) farm_recipe_default_before(recipe);
     enum farm_status status = base ? FARM_OK : find_base(recipe, &file, path, sizeof path, err);
     if (!status && file) status = farm_recipe_load(recipe, FARM_LAYER_FILE, file, err);
-    if (!base && path[0]) base = path;
+    if (!status && path[0]) status = farm_recipe_load(recipe, FARM_LAYER_SHIPPED, path, err);
     if (!status && base) status = load_base(recipe, base, err);
     snprintf(recipe->under, sizeof recipe->under, "%s", file ? path : "");
     snprintf(recipe->base, sizeof recipe->base, "none"); // it is whole now

@@ -16,14 +16,16 @@ bool farm_read_recipe_flags(const struct farm_cli *cli, enum farm_recipe_use use
                             const char **word, struct farm_recipe *recipe, int *exit_status);
 
 // Sets a layer from a checkpoint's metadata: env, its options and the known keys of these uses (0: all keys).
-// FARM_E_FORMAT. path: for messages.
+// FARM_E_FORMAT. FARM_E_PERMISSION: it names code, no flag does, and others can change fd, the file that it was read
+// from. path: for messages.
 enum farm_status farm_recipe_flags_metadata(struct farm_recipe *recipe, enum farm_recipe_layer layer, unsigned uses,
-                                            const struct farm_checkpoint_metadata *metadata, const char *path,
+                                            const struct farm_checkpoint_metadata *metadata, int fd, const char *path,
                                             struct farm_error *err);
 
 // Puts the weaker layers under the flags: `file` (NULL: none), then `base`, a run's own recipe or a checkpoint
 // that holds it (NULL: the one shipped for the environment, if there is one, the key `base` is not none, and `file` is
 // not another shipped one); then settles the recipe, whose `base` becomes none: it needs nothing under it.
+// FARM_E_PERMISSION as above, of a run's recipe or a checkpoint.
 enum farm_status farm_recipe_flags_settle(struct farm_recipe *recipe, const char *file, const char *base,
                                           struct farm_error *err);
 
