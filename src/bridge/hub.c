@@ -36,15 +36,6 @@ static struct hub_session *find_session(const struct farm_hub *hub, const uint8_
     return NULL;
 }
 
-static bool send_offer(struct hub_peer *peer, struct farm_error *err) {
-    uint8_t *out = peer->hub->scratch;
-    const size_t bytes = farm_wire_put_offer(peer->hub->offer, out, FARM_WIRE_MESSAGE_BYTES_MAX);
-    if (peer->link.tls && !farm_tls_certify(peer->link.tls, out, bytes))
-        return farm_fail(err, FARM_E_UNSUPPORTED, "OpenSSL cannot sign an OFFER"), false;
-    farm_link_post(&peer->link, FARM_WIRE_OFFER, out, bytes, false);
-    return true;
-}
-
 static bool handle_hello(struct hub_peer *peer, struct farm_error *err) {
     static const uint8_t any[FARM_WIRE_ID_BYTES];
     struct farm_hub *hub = peer->hub;
@@ -61,7 +52,11 @@ static bool handle_hello(struct hub_peer *peer, struct farm_error *err) {
     if (!same_id(hello->run, any) && !same_id(hello->run, hub->offer->run))
         return hub_refuse(peer, FARM_WIRE_REFUSE_SESSION, "the learner has begun another run"), true;
     peer->state = HUB_PEER_OFFERED;
-    return send_offer(peer, err);
+    const size_t offered = farm_wire_put_offer(hub->offer, hub->scratch, FARM_WIRE_MESSAGE_BYTES_MAX);
+    if (peer->link.tls && !farm_tls_certify(peer->link.tls, hub->scratch, offered))
+        return farm_fail(err, FARM_E_UNSUPPORTED, "OpenSSL cannot sign an OFFER"), false;
+    farm_link_post(&peer->link, FARM_WIRE_OFFER, hub->scratch, offered, false);
+    return true;
 }
 
 static bool request_places(struct hub_peer *peer) {

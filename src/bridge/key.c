@@ -45,13 +45,6 @@ bool farm_key_names_add(struct farm_key_names *names, const char *name) {
     return true;
 }
 
-static enum farm_status check_name(const char *name, struct farm_error *err) {
-    if (farm_key_name_valid(name)) return FARM_OK;
-    return farm_fail(err, FARM_E_USAGE,
-                     "'%.80s': a node's name has 1 to %d letters, digits, '_', '.' or '-', and does not begin with '.'",
-                     name, FARM_KEY_NAME_BYTES - 1);
-}
-
 // ---- memory ----
 
 static enum farm_status allocate(struct farm_key **out, struct farm_error *err) {
@@ -204,27 +197,21 @@ static enum farm_status check_owner(int fd, const char *path, struct farm_error 
     return FARM_OK;
 }
 
-static enum farm_status read_text(int fd, const char *path, enum farm_key_kind kind, struct farm_key *key,
-                                  struct farm_key_names *withdrawn, char text[FILE_BYTES_MAX + 1],
-                                  struct farm_error *err) {
-    const ssize_t n = read(fd, text, FILE_BYTES_MAX);
-    if (n < 0) return farm_fail_errno(err, FARM_E_IO, "cannot read the key file %s", path);
-    text[n] = 0;
-    if (strncmp(text, "actorfarm-key-1 ", 16) == 0)
-        return farm_fail(
-            err, FARM_E_FORMAT,
-            "%s is of an older farm: make new keys (farm bridge keygen NEW), and copy NEW.node to the nodes", path);
-    const int wrong = strlen(text) < (size_t)n || n == FILE_BYTES_MAX ? 1 : parse(text, key, withdrawn);
+// Takes the key and the withdrawn names out of the text.
+static enum farm_status take_text(char *text, size_t bytes, const char *path, enum farm_key_kind kind,
+                                  struct farm_key *key, struct farm_key_names *withdrawn, struct farm_error *err) {
+    static const char old[] = "actorfarm-key-1 ";
+    if (strncmp(text, old, sizeof old - 1) == 0)
+        return farm_fail(err, FARM_E_FORMAT, "%s is of an older farm: make new keys (farm bridge keygen NEW)", path);
+    const int wrong = strlen(text) < bytes || bytes == FILE_BYTES_MAX ? 1 : parse(text, key, withdrawn);
     if (wrong)
-        return farm_fail(err, FARM_E_FORMAT,
-                         "%s is not a key file of farm bridge keygen (line %d): copy the file again, or make new keys",
+        return farm_fail(err, FARM_E_FORMAT, "%s is not a key file of farm bridge keygen (line %d): copy it again",
                          path, wrong);
     if (key->kind == kind) return FARM_OK;
-    return kind == FARM_KEY_NODE
-               ? farm_fail(err, FARM_E_FORMAT,
-                           "%s is the learner's key, which no node may have: copy %s.node to the node", path, path)
-               : farm_fail(err, FARM_E_FORMAT, "%s is the key of node %s; use the learner's (farm bridge keygen)", path,
-                           key->name);
+    return farm_fail(err, FARM_E_FORMAT,
+                     kind == FARM_KEY_NODE ? "%s is the learner's key, which no node may have: copy %s.node to the node"
+                                           : "%s is the key of node %s; use the learner's (farm bridge keygen)",
+                     path, kind == FARM_KEY_NODE ? path : key->name);
 }
 
 enum farm_status farm_key_load(const char *path, enum farm_key_kind kind, struct farm_key **out,
@@ -237,13 +224,25 @@ enum farm_status farm_key_load(const char *path, enum farm_key_kind kind, struct
         return farm_fail_in(err, farm_file_fail(path, err), "cannot read the key file (farm bridge keygen makes one)");
     enum farm_status status = check_owner(fd, path, err);
     if (!status) status = allocate(out, err);
-    if (!status) status = read_text(fd, path, kind, *out, &names, text, err);
+    const ssize_t n = status ? 0 : read(fd, text, FILE_BYTES_MAX);
+    if (n < 0) status = farm_fail_errno(err, FARM_E_IO, "cannot read the key file %s", path);
+    text[n < 0 ? 0 : n] = 0;
+    if (!status) status = take_text(text, (size_t)n, path, kind, *out, &names, err);
     explicit_bzero(text, sizeof text);
     close(fd);
     if (status) farm_key_free(*out);
     if (status) *out = NULL;
     if (withdrawn) *withdrawn = names;
     return status;
+}
+
+// The learner's, for a node of this name.
+static enum farm_status load_for(const char *name, const char *path, struct farm_key **key,
+                                 struct farm_key_names *withdrawn, struct farm_error *err) {
+    if (farm_key_name_valid(name)) return farm_key_load(path, FARM_KEY_LEARNER, key, withdrawn, err);
+    return farm_fail(err, FARM_E_USAGE,
+                     "'%.80s': a node's name has 1 to %d letters, digits, '_', '.' or '-', and does not begin with '.'",
+                     name, FARM_KEY_NAME_BYTES - 1);
 }
 
 // ---- writing ----
@@ -278,8 +277,7 @@ enum farm_status farm_key_make(const char *path, const char *name, struct farm_e
     struct farm_key_names withdrawn = {0};
     struct farm_key *key = NULL, *node = NULL;
     char node_path[PATH_MAX];
-    enum farm_status status = name ? check_name(name, err) : FARM_OK;
-    if (!status) status = name ? farm_key_load(path, FARM_KEY_LEARNER, &key, &withdrawn, err) : allocate(&key, err);
+    enum farm_status status = name ? load_for(name, path, &key, &withdrawn, err) : allocate(&key, err);
     if (!status) key->kind = FARM_KEY_LEARNER;
     if (!status && !name && getrandom(key->secret, FARM_KEY_BYTES, 0) != FARM_KEY_BYTES)
         status = farm_fail_errno(err, FARM_E_IO, "no random numbers");
@@ -302,8 +300,7 @@ enum farm_status farm_key_withdraw(const char *path, const char *name, struct fa
     struct farm_key_names withdrawn;
     struct farm_key *key = NULL;
     char line[FARM_KEY_NAME_BYTES + 16];
-    enum farm_status status = check_name(name, err);
-    if (!status) status = farm_key_load(path, FARM_KEY_LEARNER, &key, &withdrawn, err);
+    enum farm_status status = load_for(name, path, &key, &withdrawn, err);
     farm_key_free(key);
     if (status || farm_key_names_have(&withdrawn, name)) return status;
     if (!farm_key_names_add(&withdrawn, name))

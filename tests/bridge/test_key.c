@@ -225,7 +225,7 @@ Test(bridge, refuses_invalid_key_files) {
     write_file(large, sizeof large, 0600);
     expect_refusal(FARM_E_FORMAT, "is not a key file");
     write_file("actorfarm-key-1 " DIGITS "\n", 81, 0600);
-    expect_refusal(FARM_E_FORMAT, "make new keys (farm bridge keygen");
+    expect_refusal(FARM_E_FORMAT, "make new keys (farm bridge keygen NEW)");
     write_file(NODE DIGITS " " DIGITS, strlen(NODE DIGITS " " DIGITS), 0600);
     expect_refusal(FARM_E_FORMAT, "is the key of node name");
     unlink(path);

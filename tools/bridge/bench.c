@@ -146,9 +146,8 @@ static enum farm_status check_options(const struct options *options, const char 
             "name ADDR:PORT of the far side, or --listen ADDR:PORT on the far side (farm bridge bench --help)");
     if (!options->key == !options->insecure)
         return farm_fail(err, FARM_E_USAGE,
-                         "--key FILE or --insecure is required: the learner's file with --listen, its FILE.node on the "
-                         "other side (farm "
-                         "bridge keygen FILE makes both)");
+                         "--key FILE or --insecure is required: the learner's key with --listen, else a node's (farm "
+                         "bridge keygen)");
     if (farm_engine_check_word(options->engine, err)) return FARM_E_USAGE;
     if (!(options->seconds >= 0.1 && options->seconds <= FARM_MEASURE_SECONDS_MAX))
         return farm_fail(err, FARM_E_USAGE, "--seconds %g: between 0.1 and %d", options->seconds,
