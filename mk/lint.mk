@@ -55,7 +55,7 @@ aarch64: $(CROSS)
 CROSS_PARTS    := base shm ring kernels kernels/cpu
 CROSS_TESTED   := $(patsubst %.c,$(BUILD)/aarch64/%.o,tests/support/aarch64/numa_calls.c \
                     $(filter-out %_avx2.c %_avx512.c %/cuda_module.c %/json.c %/program.c %/paths.c,$(wildcard $(CROSS_PARTS:%=src/%/*.c))))
-CROSS_PROGRAMS := $(patsubst %.c,$(BUILD)/aarch64/%,$(filter-out %/test_faults.c %/test_paths.c,$(wildcard $(CROSS_PARTS:%=tests/%/test_*.c))))
+CROSS_PROGRAMS := $(patsubst %.c,$(BUILD)/aarch64/%,$(filter-out %/test_faults.c %/test_paths.c %/test_confine.c,$(wildcard $(CROSS_PARTS:%=tests/%/test_*.c))))
 $(BUILD)/aarch64/tests/%.o: private CPPFLAGS += -Itests/support/criterion_minimal
 $(BUILD)/aarch64/tests/%.o: private CFLAGS += -O1 -g0
 $(CROSS_PROGRAMS): %: %.o $(CROSS_TESTED)

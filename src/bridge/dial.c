@@ -3,6 +3,12 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "base/program.h"
 
 // The next attempt finds a path that is back, so intervals and limits are short after a cut and grow later.
 static const uint64_t LIMIT_NS = 40000000, LIMIT_LATE_NS = 3000000000u;
@@ -16,12 +22,55 @@ static uint64_t next_random(struct farm_dial *dial) {
     return z ^ z >> 31;
 }
 
+struct answer {
+    enum farm_status status;
+    uint32_t count;
+    struct farm_address found[FARM_ADDRESSES_MAX];
+    struct farm_error err;
+};
+
+int farm_dial_start_resolver(const char *name) {
+    struct answer answer;
+    int ends[2];
+    char question;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends)) return -1;
+    const pid_t pid = fork();
+    if (pid == 0) {
+        dup2(ends[1], STDIN_FILENO);
+        farm_program_close(STDERR_FILENO + 1, ~0u);
+        signal(SIGTERM, SIG_IGN); // it ends with the bridge
+        prctl(PR_SET_NAME, "resolver");
+        while (read(STDIN_FILENO, &question, 1) == 1) {
+            answer = (struct answer){0};
+            answer.status = farm_address_find(name, answer.found, &answer.count, &answer.err);
+            if (send(STDIN_FILENO, &answer, sizeof answer, MSG_NOSIGNAL) != sizeof answer) break;
+        }
+        _exit(0);
+    }
+    close(ends[1]);
+    if (pid > 0) return ends[0];
+    close(ends[0]);
+    return -1;
+}
+
+static enum farm_status resolve(struct farm_dial *dial, struct farm_error *err) {
+    struct answer answer = {0};
+    if (dial->resolver < 0) return farm_address_find(dial->name, dial->found, &dial->found_count, err);
+    if (send(dial->resolver, "?", 1, MSG_NOSIGNAL) != 1 ||
+        recv(dial->resolver, &answer, sizeof answer, 0) != sizeof answer)
+        return farm_fail(err, FARM_E_DEAD, "%s: the process that resolves names has ended", dial->name);
+    dial->found_count = answer.count;
+    memcpy(dial->found, answer.found, sizeof dial->found);
+    *err = answer.err;
+    return answer.status;
+}
+
 // Resolves the name again after INTERVAL_MAX_NS, because the learner may have moved.
 static enum farm_status next_address(struct farm_dial *dial, uint64_t now_ns, struct farm_error *err) {
     if (!dial->found_count || now_ns - dial->found_ns >= INTERVAL_MAX_NS) {
         dial->found_ns = now_ns;
         dial->found_count = 0;
-        const enum farm_status status = farm_address_find(dial->name, dial->found, &dial->found_count, err);
+        const enum farm_status status = resolve(dial, err);
         if (status) return status;
     }
     dial->address = dial->found[dial->tries++ % dial->found_count];

@@ -9,6 +9,7 @@
 
 struct farm_dial {
     const char *name;                                       // as farm_address_find takes it
+    int resolver;                                           // farm_dial_start_resolver; -1: this process resolves it
     bool encrypted;                                         // else private addresses only
     uint64_t random;                                        // seed of the jitter
     struct farm_address found[FARM_ADDRESSES_MAX], address; // address: in the present attempt
@@ -21,6 +22,9 @@ struct farm_dial {
 
 // Opens a TCP socket (non-blocking, close-on-exec) for the next address. FARM_E_PERMISSION: public and not encrypted.
 enum farm_status farm_dial_open(struct farm_dial *dial, uint64_t now_ns, int *fd, struct farm_error *err);
+// Starts a process that resolves the name, and reads its file, for this one, which is about to be confined; it ends
+// with it. Returns the socket to it, or -1.
+int farm_dial_start_resolver(const char *name);
 // After a failed attempt or a cut: sets retry_ns.
 void farm_dial_plan_retry(struct farm_dial *dial, uint64_t now_ns);
 // After a success: the next cut starts with short intervals.

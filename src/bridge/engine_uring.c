@@ -111,19 +111,32 @@ static int set_up(struct farm_engine *engine, unsigned entries, unsigned complet
     return error;
 }
 
-static enum farm_status probe(struct farm_engine *engine, struct farm_error *err) {
-    static const int codes[] = {IORING_OP_SEND,    IORING_OP_SENDMSG,  IORING_OP_RECV, IORING_OP_RECVMSG,
+static const uint8_t codes[] = {IORING_OP_SEND,    IORING_OP_SENDMSG,  IORING_OP_RECV, IORING_OP_RECVMSG,
                                 IORING_OP_CONNECT, IORING_OP_POLL_ADD, IORING_OP_READ, IORING_OP_ASYNC_CANCEL};
+enum { CODES = sizeof codes / sizeof *codes };
+
+// From its first use on the ring takes no other operation, because a seccomp filter does not see what it does.
+static void restrict_operations(struct farm_engine *engine) {
+    struct io_uring_restriction allowed[CODES + 2] = {
+        {.opcode = IORING_RESTRICTION_REGISTER_OP, .register_op = IORING_REGISTER_ENABLE_RINGS},
+        {.opcode = IORING_RESTRICTION_SQE_FLAGS_ALLOWED, .sqe_flags = IOSQE_CQE_SKIP_SUCCESS}};
+    for (int i = 0; i < CODES; i++)
+        allowed[i + 2] = (struct io_uring_restriction){.opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = codes[i]};
+    if (!engine->enabled)
+        io_uring_register((unsigned)engine->ring.ring_fd, IORING_REGISTER_RESTRICTIONS, allowed, CODES + 2);
+}
+
+static enum farm_status probe(struct farm_engine *engine, struct farm_error *err) {
     const unsigned features = IORING_FEAT_NODROP | IORING_FEAT_SUBMIT_STABLE | IORING_FEAT_EXT_ARG;
     if ((engine->ring.features & features) != features)
         return farm_fail(err, FARM_E_UNSUPPORTED, "this kernel's io_uring is older than Linux 5.11's");
     struct io_uring_probe *probe = io_uring_get_probe_ring(&engine->ring);
     if (!probe) return farm_fail(err, FARM_E_UNSUPPORTED, "this kernel's io_uring cannot be probed");
     int missing = -1;
-    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+    for (int i = 0; i < CODES; i++)
         if (!io_uring_opcode_supported(probe, codes[i])) missing = codes[i];
     io_uring_free_probe(probe);
-    if (missing < 0) return FARM_OK;
+    if (missing < 0) return restrict_operations(engine), FARM_OK;
     return farm_fail(err, FARM_E_UNSUPPORTED, "this kernel's io_uring lacks operation %d", missing);
 }
 

@@ -480,6 +480,7 @@ int farm_hub_run(const struct farm_hub_config *config, struct farm_error *err) {
     uint64_t idle_ns = 0;
     farm_sigterm_catch();
     if (farm_hub_make(config, &hub, err)) return 1;
+    farm_worker_confine(false);
     for (;;) {
         const uint64_t now_ns = farm_now_ns();
         const bool busy = farm_hub_turn(hub, now_ns);

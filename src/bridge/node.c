@@ -537,7 +537,8 @@ enum farm_status farm_node_make(const struct farm_node_config *config, struct fa
     node->ops = config->ops;
     node->bells.eventfd = -1;
     node->wanted = config->ring_count;
-    node->dial = (struct farm_dial){.name = config->address, .encrypted = config->key, .random = config->seed};
+    node->dial =
+        (struct farm_dial){.name = config->address, .resolver = -1, .encrypted = config->key, .random = config->seed};
     node->offer = calloc(1, sizeof *node->offer);
     node->scratch = malloc(FARM_WIRE_MESSAGE_BYTES_MAX);
     enum farm_status status =
@@ -607,7 +608,11 @@ int farm_node_run(const struct farm_node_config *config, struct farm_error *err)
     struct farm_node *node;
     uint64_t idle_ns = 0;
     farm_sigterm_catch();
+    const int resolver = farm_dial_start_resolver(config->address);
+    if (resolver < 0) return farm_fail_errno(err, FARM_E_LIMIT, "no process that resolves names"), 1;
     if (farm_node_make(config, &node, err)) return 1;
+    node->dial.resolver = resolver;
+    farm_worker_confine(true);
     while (!farm_sigterm_caught() && !is_over(node)) {
         const uint64_t now_ns = farm_now_ns();
         const bool busy = farm_node_turn(node, now_ns);

@@ -4,6 +4,17 @@
 #include <signal.h>
 
 #include "base/atomics.h"
+#include "base/confine.h"
+#include "base/log.h"
+
+void farm_worker_confine(bool dials) {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    struct farm_error err;
+    char lacks[256];
+    if (farm_confine_lacks(lacks, sizeof lacks)) farm_log_warn("confined in part: %s", lacks);
+    if (farm_confine_bridge(dials, &err)) farm_log_warn("%s", err.message);
+#endif
+}
 
 void farm_worker_die_of_sigterm(void) {
     signal(SIGTERM, SIG_DFL);
