@@ -18,6 +18,7 @@ REFUSED = (  # words of the message, flags
     ("holds no run", "run ."),
     ("has no metrics yet", "run empty"),
     ("garbage:1 is not a line of JSON", "run garbage"),
+    ("deep:1 is not a line of JSON", "run deep"),
     ("has another form", "run odd"),
     ("no run has 'zebra' (there are return, speed, kl, agent_steps,", "run a metrics return,zebra"),
     ("must be one of steps, minutes, frames (got 'hours')", "run a x hours"),
@@ -106,7 +107,7 @@ class Plot(InFolder):
 
     def test_bad_input_is_refused_with_the_words_that_help(self):
         self.run_of("a", [sample(1, 1), sample(2, 2, kl_nats=0.1)])
-        for name, text in (("empty", ""), ("garbage", "x\n{}\n"), ("odd", '{"agent_steps": "x", "wall_s": 1, "return_mean": 1}\n'), ("bad.csv", "x,y\n1,1\n2,x\n"),
+        for name, text in (("empty", ""), ("garbage", "x\n{}\n"), ("deep", "[" * 100000 + "\n{}\n"), ("odd", '{"agent_steps": "x", "wall_s": 1, "return_mean": 1}\n'), ("bad.csv", "x,y\n1,1\n2,x\n"),
                            ("timeless", json.dumps({**RECORD, "curve": [[30, 1], [60, 2]]})), ("bad_unit.csv", "x,y,unit\n1,1,hours\n"), ("nan.csv", "x,y\n1,nan\n")):  # fmt: skip
             self.write(name, text)
         self.addCleanup(os.chdir, os.getcwd())
