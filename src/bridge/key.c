@@ -63,12 +63,14 @@ void farm_key_free(struct farm_key *key) {
     munmap(key, sizeof *key);
 }
 
-int farm_key_lend(const struct farm_key *key) {
+void farm_key_lend(const struct farm_key *key, int *fd) {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) < 0) return -1;
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+    if (!key || pipe2(ends, O_CLOEXEC) < 0) return;
     (void)!write(ends[1], key, sizeof *key); // an empty pipe has room
     close(ends[1]);
-    return ends[0];
+    *fd = ends[0];
 }
 
 enum farm_status farm_key_borrow(int fd, struct farm_key **out, struct farm_error *err) {

@@ -41,8 +41,9 @@ enum farm_status farm_key_load(const char *path, enum farm_key_kind kind, struct
                                struct farm_key_names *withdrawn, struct farm_error *err);
 void farm_key_free(struct farm_key *key); // wipes it; NULL is allowed
 
-// For a child about to be forked: the read end of a pipe that holds the key, close-on-exec. -1: none could be made.
-int farm_key_lend(const struct farm_key *key);
+// For a child about to be forked: closes *fd, and sets it to the read end (close-on-exec) of a pipe that holds the key.
+// -1: there is no pipe, or `key` is NULL.
+void farm_key_lend(const struct farm_key *key, int *fd);
 // In the child: takes the key out of the pipe and closes it. The process then leaves no core dump, because TLS has
 // secrets in other memory.
 enum farm_status farm_key_borrow(int fd, struct farm_key **out, struct farm_error *err);

@@ -184,6 +184,7 @@ enum farm_status farm_run_bridges_open(struct farm_run_bridges *bridges, const s
                                                       .control = -1,
                                                       .end = -1,
                                                       .wake = -1,
+                                                      .keep = {-1},
                                                       .engine = listen->engine ? listen->engine : "auto"};
     bridges->network_node = farm_address_node(&addresses[0]);
     warn_of_loopback(listen->address, &addresses[0]);
@@ -258,7 +259,7 @@ void farm_run_bridges_lose(struct farm_run_bridges *bridges, uint32_t b) {
 void farm_run_bridges_free(struct farm_run_bridges *bridges) {
     for (uint32_t b = 0; b < bridges->count; b++) {
         struct farm_run_bridge *bridge = &bridges->bridge[b];
-        const int fds[] = {bridge->listener, bridge->control, bridge->end, bridge->wake, bridge->key};
+        const int fds[] = {bridge->listener, bridge->control, bridge->end, bridge->wake, bridge->keep[0]};
         for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
             if (fds[i] > 0) close(fds[i]);
         if (bridge->segment.header) farm_segment_close(&bridge->segment);
@@ -270,13 +271,6 @@ void farm_run_bridges_free(struct farm_run_bridges *bridges) {
 }
 
 // ---- the key ----
-
-void farm_run_bridges_lend_key(struct farm_run_bridges *bridges, uint32_t b) {
-    struct farm_run_bridge *bridge = &bridges->bridge[b];
-    if (bridge->key > 0) close(bridge->key);
-    if (bridges->key) bridge->keep[0] = bridge->key = farm_key_lend(bridges->key);
-    bridge->withdrawn_sent = bridges->withdrawn.count; // the process has a copy of them
-}
 
 bool farm_run_bridges_read_withdrawn(struct farm_run_bridges *bridges) {
     const uint32_t count = bridges->withdrawn.count;
@@ -313,7 +307,7 @@ static int bridge_body(void *context, struct farm_error *err) {
     const struct farm_run_plan *plan = all->workers->plan;
     struct farm_segment segment;
     struct farm_key *key = NULL; // the supervisor's page is empty here
-    if (all->key && farm_key_borrow(bridge->key, &key, err)) return 1;
+    if (all->key && farm_key_borrow(bridge->keep[0], &key, err)) return 1;
     if (farm_segment_open(bridge->segment.fd, true, FARM_SEGMENT_STATS, sizeof(struct farm_bridge_stats), &segment,
                           err))
         return 1;
@@ -353,8 +347,7 @@ static enum farm_status add_worker(struct farm_run_bridges *bridges, uint32_t b,
     const struct farm_run_plan *plan = bridges->workers->plan;
     const struct farm_run_rings *rings = bridges->workers->rings;
     struct farm_run_bridge *bridge = &bridges->bridge[b];
-    size_t kept = 1; // keep[0]: its key
-    bridge->keep[0] = -1;
+    size_t kept = 1;
     bridge->cpus = bridges->own_cores ? core_of(plan, b) : plan->placement->actor_cpus;
     const int fds[] = {bridge->listener, bridge->end, bridge->wake, bridge->segment.fd};
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) bridge->keep[kept++] = fds[i];

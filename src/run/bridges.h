@@ -25,11 +25,10 @@ struct farm_run_bridge {
     struct farm_bridge_stats *stats; // rows by session; those of this bridge's sessions count
     struct farm_bitmap cpus;
     const char *engine;                    // for its next process (bridge/hub.h)
-    int key;                               // pipe with the key for its next process; 0 or less: none
     uint32_t withdrawn_sent;               // names of withdrawn keys that the present process has
     uint64_t start_ns;                     // when the present process began; 0: none has
     bool lost;                             // it cannot be kept alive and has stopped listening
-    int keep[5 + FARM_LEARNER_SHARDS_MAX]; // what its process inherits
+    int keep[5 + FARM_LEARNER_SHARDS_MAX]; // what its process inherits; [0]: a pipe with the key
 };
 
 struct farm_run_bridges {
@@ -60,8 +59,6 @@ enum farm_status farm_run_bridges_make(struct farm_run_bridges *bridges, struct 
 // Registers them with these functions and adds them to the supervisor. The run must listen.
 enum farm_status farm_run_bridges_add(struct farm_run_bridges *bridges, const struct farm_run_worker_ops *ops,
                                       void *owner, struct farm_error *err);
-// Before each start of bridge b: lends it the key.
-void farm_run_bridges_lend_key(struct farm_run_bridges *bridges, uint32_t b);
 // If the key file has changed: adds the names that are withdrawn there now, and returns whether there are any. A file
 // that cannot be read is reported once; the run goes on with what it has.
 bool farm_run_bridges_read_withdrawn(struct farm_run_bridges *bridges);

@@ -227,8 +227,8 @@ static bool is_run_over(struct farm_run_node *node, uint64_t now_ns) {
 
 static int lend_key(void *context) {
     struct farm_run_node *node = context;
-    if (node->key >= 0) close(node->key);
-    return node->key = node->request.node.key ? farm_key_lend(node->request.node.key) : -1;
+    farm_key_lend(node->request.node.key, &node->key);
+    return node->key;
 }
 
 static int bridge_body(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,

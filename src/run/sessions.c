@@ -465,7 +465,8 @@ static void before_start(void *owner, uint32_t b, uint64_t starts) {
     handle_last_messages(sessions, b);
     farm_control_clear(bridge->control, bridge->end);
     farm_run_messages_forget_refusals(sessions, b);
-    farm_run_bridges_lend_key(sessions->bridges, b);
+    farm_key_lend(sessions->bridges->key, &bridge->keep[0]);
+    bridge->withdrawn_sent = sessions->bridges->withdrawn.count; // its process has a copy of these
     for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
         struct farm_run_session *session = &sessions->session[s];
         if (!session->state || session->bridge != b) continue;

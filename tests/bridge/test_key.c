@@ -132,7 +132,8 @@ Test(bridge, a_forked_process_has_no_key_but_the_one_lent) {
     static const struct farm_key zero;
     cr_assert_eq(farm_key_make(path, NULL, &err), FARM_OK);
     cr_assert_eq(farm_key_load(path, FARM_KEY_LEARNER, &key, NULL, &err), FARM_OK);
-    const int lent = farm_key_lend(key);
+    int lent = -1;
+    farm_key_lend(key, &lent);
     const struct farm_key copy = *key;
     const pid_t pid = fork();
     if (pid == 0) {
