@@ -85,6 +85,8 @@ gymnasium.register("Test/Doors-v0", Doors)
 # Parts that are no numbers, images of two shapes, and actions of a Dict.
 WORLD = """import gymnasium, numpy
 from gymnasium import spaces
+from multiprocessing import resource_tracker
+resource_tracker.ensure_running()  # python -c ...
 
 class World(gymnasium.Env):
     observation_space = spaces.Dict({

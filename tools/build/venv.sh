@@ -8,7 +8,7 @@
 #        venv.sh --find     prints the Python that it would use, or exits 1
 #        venv.sh --headers  prints for make where that Python's headers are and how an extension's file is called
 set -eu
-here=$(cd "$(dirname "$0")" && pwd)
+here=$(cd "${0%/*}" && pwd)
 build=${BUILD:-build}
 if [ -d "$here/python/actorfarm" ]; then
     say="farm setup"

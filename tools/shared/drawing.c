@@ -14,17 +14,13 @@ const char *farm_drawing_remedy(void) {
 
 static enum farm_status find_python(bool packages, struct farm_drawing *out, struct farm_error *err) {
     const char *chosen = getenv("FARM_PYTHON");
-    const bool free_choice = !chosen || !chosen[0];
     const enum farm_status status = farm_path_python(out->python, sizeof out->python, err);
-    if (status == FARM_E_NOT_FOUND && free_choice && !packages &&
-        farm_path_program("python3", out->python, sizeof out->python, err))
+    if (status != FARM_E_NOT_FOUND || (chosen && chosen[0])) return status;
+    if (!packages && farm_path_program("python3", out->python, sizeof out->python, err))
         return farm_fail_in(err, FARM_E_UNSUPPORTED, "needs Python 3; FARM_PYTHON=... names one");
-    if (status == FARM_E_NOT_FOUND && free_choice && !packages) return FARM_OK;
-    if (status == FARM_E_NOT_FOUND && free_choice && farm_path_installed())
-        return farm_env_setup(out->python, sizeof out->python, err);
-    if (status == FARM_E_NOT_FOUND && free_choice)
-        return farm_fail_in(err, FARM_E_UNSUPPORTED, "needs Python with matplotlib: %s", farm_drawing_remedy());
-    return status;
+    if (!packages) return FARM_OK;
+    if (farm_path_installed()) return farm_env_setup(out->python, sizeof out->python, err);
+    return farm_fail_in(err, FARM_E_UNSUPPORTED, "needs Python with matplotlib: %s", farm_drawing_remedy());
 }
 
 enum farm_status farm_drawing_find(bool packages, struct farm_drawing *out, struct farm_error *err) {
