@@ -9,6 +9,7 @@ usage: plot.py [KEY VALUE]...     tools/plot.c gives them: its flags, `run PATH`
 """
 
 import bisect
+import contextlib
 import csv
 import dataclasses
 import glob
@@ -354,9 +355,22 @@ def draw_panel(axes, panel, groups, axis, legend=legend_of):
 
 
 def save(figure, path, **options):
-    """Without dates and versions, so that equal figures make equal files."""
+    """Without dates and versions, so that equal figures make equal files. A new file replaces what has the name, a link too; a device or
+    a fifo is written to."""
     software = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}, ".pdf": {"CreationDate": None, "Producer": None, "Creator": None}}
-    figure.savefig(path, metadata=software[os.path.splitext(path)[1]], **options)
+    ending, part = os.path.splitext(path)[1], f"{path}.tmp.{os.getpid()}"
+    options.update(format=ending[1:], metadata=software[ending])
+    if os.path.exists(path) and not os.path.isfile(path):
+        return figure.savefig(path, **options)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(part)  # a killed process has left it
+    try:
+        with open(part, "xb") as file:
+            figure.savefig(file, **options)
+        os.replace(part, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part)
 
 
 def draw(document, path):

@@ -8,6 +8,8 @@ import os
 import pathlib
 import sys
 
+from plot import save
+
 here = os.open(".", os.O_PATH)
 os.chdir("/")  # a matplotlibrc of the current folder would count
 try:
@@ -42,7 +44,7 @@ class Folder:
 
     def save(self, figure, name):
         self.files.append(str(self.path / f"{name}.svg"))
-        figure.savefig(self.files[-1])
+        save(figure, self.files[-1])
         pyplot.close(figure)
 
 

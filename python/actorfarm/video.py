@@ -35,7 +35,7 @@ class Mp4:
         self._encoder = subprocess.Popen(
             [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-v", "error", "-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}",
              "-r", str(rate), "-i", "-", "-vf", picture, "-c:v", "libx264", "-preset", "veryfast", "-crf", "18", "-pix_fmt", "yuv420p",
-             "-movflags", "+faststart", "-f", "mp4", path], stdin=subprocess.PIPE, stderr=self._errors)
+             "-movflags", "+faststart", "-f", "mp4", path], stdin=subprocess.PIPE, stderr=self._errors, close_fds=False)
         self.frames = 0
 
     def add(self, pixels):

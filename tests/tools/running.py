@@ -19,6 +19,15 @@ LIMIT_S = 30
 TOTALS = ("wall_s", "frames", "agent_steps", "episodes", "updates")
 
 
+def plant_links(folder, *names):
+    """Links that another user has laid where output will go. Returns their target, which is never written to."""
+    victim = pathlib.Path(folder, "victim")
+    victim.write_text("as it was")
+    for name in names:
+        pathlib.Path(folder, name).symlink_to(victim)
+    return victim
+
+
 def wait_until(condition):
     """The condition's first true value; None: it stayed false for LIMIT_S."""
     end = time.monotonic() + LIMIT_S

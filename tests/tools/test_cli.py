@@ -16,7 +16,7 @@ import unittest
 import imageio_ffmpeg
 import numpy as np
 from PIL import Image, ImageSequence
-from running import SOURCE, TOTALS, InFolder, blocks, build_plugin, children, forget_key, read_tensor, wait_until
+from running import SOURCE, TOTALS, InFolder, blocks, build_plugin, children, forget_key, plant_links, read_tensor, wait_until
 
 
 def contents(run):
@@ -224,12 +224,14 @@ class Training(Cli):
 
         self.plant()
         film = ("--video", "c.gif", "--video-episodes", "2")
+        victim = plant_links(self.folder, "c.gif", "c.gif.part")
         played = json.loads(self.farm("eval", "r", "--episodes", "7", "--json", *film).stdout)
         self.has_documented_keys(played, "e")
         self.assertEqual(played["episodes"], 7)
         self.assertLessEqual(abs(played["return_mean"]), 1)
         self.assertEqual(played["checkpoint"], second["checkpoint"])
         self.shows_two_games(played["video"])
+        self.assertEqual((victim.read_text(), (self.folder / "c.gif").is_symlink()), ("as it was", False))
         cut = ("--video", "cut.gif", "--video-episodes", "40", "--video-seconds")
         quiet = self.farm("eval", "r", "--episodes", "1", "--json", "--quiet", *cut, "1")
         self.assertEqual(quiet.stderr, "")

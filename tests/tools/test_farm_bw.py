@@ -11,7 +11,7 @@ import unittest
 import unittest.mock
 import xml.etree.ElementTree as ElementTree
 
-from running import InFolder, run_farm, wait_until
+from running import InFolder, plant_links, run_farm, wait_until
 
 TINY = ("--size", "small", "--samples", "1")
 RESULT = {"name": str, "value": float, "unit": str, "better": str, "spread": float, "cv": float, "samples": int,
@@ -141,8 +141,10 @@ class Document(Bw):
         return pictures["files"], reasons
 
     def test_pictures(self):
+        (self.folder / "a/b").mkdir(parents=True)
+        victim = plant_links(self.folder, "a/b/bw.json", "a/b/ladder.svg")
         files, reasons = self.pictures("a/b", "--only", "latency,matrix,loaded,cores", "--cpus", "0")
-        self.assertEqual(files[:2], ["a/b/bw.json", "a/b/ladder.svg"])
+        self.assertEqual((files[:2], victim.read_text()), (["a/b/bw.json", "a/b/ladder.svg"], "as it was"))
         self.assertEqual(ElementTree.parse(self.folder / files[1]).getroot().tag, "{http://www.w3.org/2000/svg}svg")
         self.assertIn("needs two cores", reasons["loaded"])
         self.assertEqual(reasons["cores"], "there is one figure only", "no empty picture")

@@ -5,7 +5,7 @@ import os
 import sys
 import unittest
 
-from running import SOURCE, InFolder
+from running import SOURCE, InFolder, plant_links
 
 sys.path.insert(0, str(SOURCE / "python/actorfarm"))
 import plot
@@ -131,11 +131,13 @@ class Plot(InFolder):
         self.assertRegex(text.stdout, r"mean return of 100 games, over agent steps\n  native/catch, median of 2 runs: last 45 \(range 30 to 60\), highest 45\n")
         self.assertRegex(text.stdout, r"      45 ┤[\u2800-\u28ff]+\n(.*│.*\n)+      15 ┤[\u2800-\u28ff]+\n +└─+\n +0 +30\n")
         self.assertEqual(self.farm("plot", "gone").returncode, 2)
+        victim = plant_links(self.folder, "a.png")
         drawn = self.farm("plot", *names, "-o", "a.png", "--json", "--metrics", "return", "--x-max", "0.02k")
         if "matplotlib" in drawn.stderr and drawn.returncode == 2:
             self.skipTest("pictures are NOT tested: no matplotlib")
         self.assertEqual((drawn.returncode, drawn.stderr.splitlines()[-1:]), (0, ["written: a.png"]), drawn.stderr)  # matplotlib may build its cache
         self.assertTrue((self.folder / "a.png").read_bytes().startswith(b"\x89PNG"))
+        self.assertEqual((victim.read_text(), list(self.folder.glob("a.png*"))), ("as it was", [self.folder / "a.png"]))
         self.assertEqual([(panel["metric"], panel["curves"][0]["x"][-1]) for panel in json.loads(drawn.stdout)["panels"]], [("return_mean", 20)])
 
 

@@ -8,7 +8,7 @@ import socket
 import tempfile
 import unittest
 
-from running import run_farm
+from running import plant_links, run_farm
 
 KERNELS = ("/proc", "/sys", "/dev")
 
@@ -33,6 +33,7 @@ class Report(unittest.TestCase):
         timed = ("--env", f"native/catch,native/cacth,plugin:{cls.folder}/a.so,plugin:/proc/a.so", "--seconds", "0.5")
         cls.plain = cls.document("--no-fps", "--no-bw", "--host")
         cls.timed = cls.document("--no-bw", *timed, FARM_PYTHON="false")  # Python's environments take long
+        cls.victim = plant_links(cls.folder, "report.md")
         cls.printed = cls.report("--out", "report.md", *timed[:1], "native/catch,native/cacth", *timed[2:])
         cls.page = (cls.folder / "report.md").read_text()
         cls.doctor = json.loads(run_farm("doctor", "--json", folder=cls.folder).stdout)
@@ -74,7 +75,7 @@ class Report(unittest.TestCase):
         self.assertEqual(kernels["part"], "fps plugin:/proc/a.so", "the kernel's files are the same everywhere")
 
     def test_page_has_the_same_figures(self):
-        self.assertEqual(self.printed, "")
+        self.assertEqual((self.printed, self.victim.read_text(), (self.folder / "report.md").is_symlink()), ("", "as it was", False))
         self.assertIn(run_farm("topo", folder=self.folder).stdout.splitlines()[1], self.page)
         self.assertRegex(self.page, r"\| native/catch \| \d+ \| \d+ \| \d+\.\d+ \|")
         self.assertRegex(self.page, r"## How fast memory is [^#]*\| memory.read.all_cores \| [\d.]+ \| GB/s \|\n")

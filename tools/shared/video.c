@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/format.h"
 #include "base/json.h"
 #include "base/paths.h"
@@ -21,6 +22,8 @@
 #include "envs/python.h"
 
 enum { PIPE_BYTES = 1 << 20, GAMES_MAX = 1000, RATE_HZ_MAX = 240 };
+enum { FILM_FD = 3 }; // the encoder's: the new file, whatever its name becomes meanwhile
+static const char FILM[] = "/proc/self/fd/3";
 static const double SECONDS_MAX = 24 * 3600;
 
 // "mp4", "gif" or NULL.
@@ -44,7 +47,7 @@ enum farm_status farm_video_check(const struct farm_video_options *options, stru
 }
 
 // In a process group of its own: Ctrl-C ends the game, and the encoder completes its file.
-static int spawn(struct farm_video *video, char *const *argv, char *const *environment, int input) {
+static int spawn(struct farm_video *video, char *const *argv, char *const *environment, int input, int film) {
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attributes;
     sigset_t nothing, pipe_signal;
@@ -60,6 +63,7 @@ static int spawn(struct farm_video *video, char *const *argv, char *const *envir
     posix_spawn_file_actions_adddup2(&files, input, STDIN_FILENO);
     posix_spawn_file_actions_adddup2(&files, video->output, STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&files, video->errors, STDERR_FILENO);
+    posix_spawn_file_actions_adddup2(&files, film, FILM_FD);
     const int failed = posix_spawn(&video->pid, argv[0], &files, &attributes, argv, environment);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&files);
@@ -83,15 +87,14 @@ enum farm_status farm_video_start(const struct farm_video_options *options, stru
     if (status)
         return farm_fail_in(err, status, "--video needs Python with imageio-ffmpeg and pillow (%s)",
                             farm_path_choose("`make deps`", "`farm setup`"));
-    const int file = open(video->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    const int file = farm_file_make_temporary(AT_FDCWD, video->part, 0666);
     if (file < 0) return farm_fail_errno(err, FARM_E_IO, "--video: %s", video->part);
-    close(file);
     farm_python_start(package, start, sizeof start);
     snprintf(games, sizeof games, "%lld", (long long)options->games);
     snprintf(seconds, sizeof seconds, "%.9g", options->seconds);
     snprintf(rate, sizeof rate, "%lld", (long long)options->rate_hz);
     char *const argv[] = {
-        python, start, (char *)"video.py", video->part, (char *)kind_of(options->path), games, seconds, rate, NULL};
+        python, start, (char *)"video.py", (char *)FILM, (char *)kind_of(options->path), games, seconds, rate, NULL};
     char **environment = farm_python_environment(package);
     int ends[2];
     video->output = memfd_create("video", MFD_CLOEXEC);
@@ -99,15 +102,17 @@ enum farm_status farm_video_start(const struct farm_video_options *options, stru
     if (!environment || video->output < 0 || video->errors < 0 || pipe2(ends, O_CLOEXEC)) {
         status = farm_fail_errno(err, FARM_E_LIMIT, "--video: cannot run %s", python);
         free(environment);
+        close(file);
         close_all(video);
         unlink(video->part);
         return status;
     }
     video->pipe = ends[1];
     (void)fcntl(ends[1], F_SETPIPE_SZ, PIPE_BYTES); // pictures of Atari have 100 KB
-    const int failed = spawn(video, argv, environment, ends[0]);
+    const int failed = spawn(video, argv, environment, ends[0], file);
     free(environment);
     close(ends[0]);
+    close(file);
     if (!failed) return FARM_OK;
     close_all(video);
     unlink(video->part);
