@@ -125,14 +125,18 @@ Test(vendor, searches_beside_the_python_of_the_path) {
     make_folders(prefix, folders, 4, true);
     snprintf(python, sizeof python, "%s/bin/python3", prefix);
     cr_assert_eq(symlink("/bin/true", python), 0);
-    snprintf(path, sizeof path, "/nowhere:%s/bin::", prefix);
+    snprintf(path, sizeof path, "/nowhere:%s/bin::bin", prefix);
     setenv("PATH", path, 1);
+    setenv("VIRTUAL_ENV", ".", 1);
+    cr_assert_eq(chdir(prefix), 0);
     farm_cuda_vendor_open(&vendor, NULL);
     unlink(python);
     make_folders(prefix, folders, 4, false);
     rmdir(prefix);
     snprintf(path, sizeof path, "%s/bin/../lib/python3.12/site-packages/nvidia/cublas/lib/libcublasLt.so.12", prefix);
     cr_expect_geq(when_tried(path), 0, "%s was not tried", path);
+    for (int i = 0; i < tried_count; i++)
+        cr_expect(tried[i][0] == '/' || !strchr(tried[i], '/'), "%s is of the current folder", tried[i]);
 }
 
 Test(vendor, fills_the_whole_table_and_describes_it) {
