@@ -13,6 +13,7 @@
 #include "base/time.h"
 #include "bridge/engine.h"
 #include "bridge/farms.h"
+#include "bridge/flood.h"
 #include "bridge/net.h"
 #include "bridge/pair.h"
 #include "common.h"
@@ -311,6 +312,31 @@ static void measure_scale(struct run *run) {
     }
 }
 
+// ---- strangers ----
+
+// A node's rate beside strangers of all shapes: 1,800 connections a second, and as many as one CPU makes. The bridge
+// and the node have the first CPU, the strangers the last.
+static void measure_flood(struct run *run) {
+    enum { TIMES = 15, FLOODS = 2 };
+    static const char *const names[FLOODS] = {"rate_under_flood", "rate_under_full_flood"};
+    static double rate[2][TIMES];
+    struct bench_pair pair = {.sealed = true, .lanes = 1, .width = 1, .pixels = TRIP_PIXELS, .warm_s = 0.1};
+    pair.seconds = 0.3;
+    pair.beside = true;
+    for (int e = 0; e < ENGINES; e++)
+        for (int full = 0; full < FLOODS && run->engine[e]; full++) {
+            pair.flood_hz = full ? BENCH_FLOOD_FULL : 1800;
+            for (int r = 0; r < 2 * TIMES; r++) {
+                pair.floods = r % 2;
+                const struct bench_pair_result result = run_pair(run, e, pair);
+                rate[r % 2][r / 2] = (double)result.lane_steps / ((double)result.ns * 1e-9);
+                if (r == 2 * TIMES - 1) fprintf(stderr, "bridge: %s: %.0f strangers/s\n", names[full], result.flood_hz);
+            }
+            add(run, name_of(names[full], e), "steps/s", "higher", rate[1], reference_name(run, "without strangers"),
+                rate[0], TIMES, 0.9);
+        }
+}
+
 // ---- all ----
 
 static bool is_wanted(const struct run *run, const char *part) {
@@ -337,7 +363,7 @@ int main(int argc, char **argv) {
                            "Pins: the learner's side on the first CPU, the node's on the last."}};
     const struct farm_cli_flag flags[] = {
         {"scale", FARM_CLI_BOOL, &run.scale, NULL, "instead: 64 sessions of 256 lanes at one bridge"},
-        {"only", FARM_CLI_STRING, &run.only, "PART", "stream, trip, calls, outage, random, training; link"},
+        {"only", FARM_CLI_STRING, &run.only, "PART", "stream, trip, calls, outage, random, training; link, flood"},
     };
     run.bench.flags = flags;
     run.bench.flag_count = sizeof flags / sizeof *flags;
@@ -351,6 +377,7 @@ int main(int argc, char **argv) {
     if (is_wanted(&run, "calls")) measure_calls(&run);
     if (is_wanted(&run, "outage")) measure_outages(&run);
     if (run.only && is_wanted(&run, "link")) measure_link(&run);
+    if (run.only && is_wanted(&run, "flood")) measure_flood(&run);
     if (is_wanted(&run, "random")) measure_random(&run);
     if (is_wanted(&run, "training")) measure_training(&run);
     return farm_bench_finish(&run.bench);

@@ -32,7 +32,7 @@ void bench_host_listen(struct bench_host *host) {
     socklen_t bytes = sizeof host->address;
     const int fd = host->config.listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
-    must_hold(bind(fd, (struct sockaddr *)&host->address, bytes) == 0 && listen(fd, BENCH_SESSIONS_MAX) == 0 &&
+    must_hold(bind(fd, (struct sockaddr *)&host->address, bytes) == 0 && listen(fd, 1024) == 0 &&
                   getsockname(fd, (struct sockaddr *)&host->address, &bytes) == 0,
               "listening");
 }

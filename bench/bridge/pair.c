@@ -13,12 +13,14 @@
 
 #include "../../tests/support/rings.h"
 #include "../common.h"
+#include "base/bitmap.h"
 #include "base/log.h"
 #include "base/statistics.h"
 #include "base/time.h"
 #include "bridge/control.h"
 #include "bridge/node.h"
 #include "bridge/step.h"
+#include "flood.h"
 #include "host.h"
 #include "kernels/random.h"
 
@@ -393,6 +395,15 @@ static void serve_link(const struct bench_net *net, struct page *page) {
     }
 }
 
+// Strangers, from before the node joins to the end.
+static pid_t start_flood(const struct bench_net *net, const struct bench_pair *pair, struct page *page) {
+    const pid_t pid = pair->floods ? bench_net_fork(net, BENCH_NODE) : -1;
+    if (pid) return pid;
+    while (!farm_load_acquire(&page->port)) usleep(200);
+    page->result.flood_hz = bench_flood(net->address[BENCH_LEARNER], (uint16_t)page->port, pair->flood_hz, &page->end);
+    _exit(0);
+}
+
 void bench_pair_run(const struct bench_net *net, const struct bench_pair *pair, struct bench_pair_result *result) {
     struct page *page = shared_memory(sizeof *page);
     must_hold(pair->nodes <= BENCH_SESSIONS_MAX && pair->rings <= RINGS_MAX && pair->cuts <= BENCH_CUTS_MAX, "shape");
@@ -401,12 +412,15 @@ void bench_pair_run(const struct bench_net *net, const struct bench_pair *pair, 
         pids[side] = bench_net_fork(net, (enum bench_side)side);
         if (pids[side]) continue;
         farm_log_set_level(FARM_LOG_ERROR);
+        if (pair->beside && net->cpu[BENCH_LEARNER] >= 0) farm_bitmap_pin_to(net->cpu[BENCH_LEARNER], NULL);
         (side == BENCH_LEARNER ? run_learner : run_nodes)(net, pair, page);
         _exit(0);
     }
+    const pid_t flood = start_flood(net, pair, page);
     if (pair->link) serve_link(net, page);
     bench_net_join(pids[BENCH_LEARNER], "the learner's side");
     bench_net_join(pids[BENCH_NODE], "the node's side");
+    if (flood > 0) bench_net_join(flood, "the flood");
     if (times_trips(pair)) page->result.trip_ns = median_trip(page);
     *result = page->result;
     munmap(page, sizeof *page);

@@ -21,6 +21,9 @@ struct bench_pair {
     uint32_t cuts;                               // not 0: how often the learner's bridge ends and restarts
     bool link;                                   // the link goes down instead of the bridge
     uint32_t away_ms;                            // longest outage; the shortest is 10 ms
+    bool beside;                                 // both sides on the learner's CPU
+    bool floods;                                 // strangers flood the bridge from the node's CPU (flood.h)
+    uint32_t flood_hz;
 };
 
 struct bench_pair_result {
@@ -32,6 +35,7 @@ struct bench_pair_result {
     double join_s;                                        // until every lane has stepped
     double bridge_mb, ring_mb;                            // memory of the learner's side beside its rings; of its rings
     double trip_ns;                  // median, from publish to the answer seen, if there is one lane
+    double flood_hz;                 // connections a second of strangers
     double again_ms[BENCH_CUTS_MAX]; // from the path's return to the first step
 };
 

@@ -6,6 +6,7 @@
 #ifndef FARM_BRIDGE_ENGINE_H
 #define FARM_BRIDGE_ENGINE_H
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -58,12 +59,21 @@ struct farm_engine_ops {
     // wait(), for a socket that sends: SENT alone need not end it, and may come with what does.
     void (*watch_counter)(struct farm_engine *engine, uint32_t number, int fd);
     void (*defer_sent)(struct farm_engine *engine, uint32_t socket);
+    // As recv of an accepted descriptor, not opened yet, with MSG_PEEK and MSG_DONTWAIT; or -errno. NULL: do just that.
+    int64_t (*peek)(struct farm_engine *engine, int fd, void *to, size_t bytes);
 };
 
 // As watch, for an eventfd that the engine may read itself. READABLE's result: the value, or 0 if the caller must read.
 static inline void farm_engine_watch_counter(const struct farm_engine_ops *ops, struct farm_engine *engine,
                                              uint32_t number, int fd) {
     (ops->watch_counter ? ops->watch_counter : ops->watch)(engine, number, fd);
+}
+
+static inline int64_t farm_engine_peek(const struct farm_engine_ops *ops, struct farm_engine *engine, int fd, void *to,
+                                       size_t bytes) {
+    if (ops->peek) return ops->peek(engine, fd, to, bytes);
+    const ssize_t n = recv(fd, to, bytes, MSG_PEEK | MSG_DONTWAIT);
+    return n < 0 ? -errno : n;
 }
 
 extern const struct farm_engine_ops farm_engine_uring, farm_engine_poll;

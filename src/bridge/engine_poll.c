@@ -162,14 +162,6 @@ static void finish_connect(struct farm_engine *engine, uint32_t number) {
     farm_event_put(&engine->queue, FARM_ENGINE_CONNECTED, number, -error);
 }
 
-static void accept_one(struct farm_engine *engine) {
-    int64_t result;
-    engine->acceptable = false;
-    engine->system_calls++;
-    if (farm_listener_accept(&engine->listener, &result))
-        farm_event_put(&engine->queue, FARM_ENGINE_ACCEPTED, 0, result);
-}
-
 static void transfer_all(struct farm_engine *engine) {
     for (uint32_t i = 0; i < engine->socket_count; i++) {
         struct poll_socket *socket = &engine->sockets[i];
@@ -181,7 +173,8 @@ static void transfer_all(struct farm_engine *engine) {
         continue_send(engine, i);
         continue_receive(engine, i);
     }
-    if (engine->acceptable) accept_one(engine);
+    if (engine->acceptable) engine->system_calls += farm_listener_accept(&engine->listener, &engine->queue);
+    engine->acceptable = false;
 }
 
 // ---- poll(2) ----

@@ -64,13 +64,16 @@ void farm_event_forget(struct farm_event_queue *queue, uint32_t socket) {
     }
 }
 
-bool farm_listener_accept(struct farm_listener *listener, int64_t *result) {
-    const int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    *result = fd >= 0 ? fd : -errno;
-    if (fd >= 0) return true;
-    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return false;
-    listener->paused_until_ns = farm_now_ns() + FARM_LISTENER_PAUSE_MS * 1000000ull;
-    return true;
+uint32_t farm_listener_accept(struct farm_listener *listener, struct farm_event_queue *queue) {
+    uint32_t calls = 0, pause_ms = FARM_LISTENER_PAUSE_MS;
+    for (int fd = 0; fd >= 0 && calls < FARM_LISTENER_ACCEPTS; calls++) {
+        fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        const bool failed = fd < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
+        if (fd >= 0 || failed) farm_event_put(queue, FARM_ENGINE_ACCEPTED, 0, fd >= 0 ? fd : -errno);
+        if (failed) pause_ms = FARM_LISTENER_FAILED_MS;
+    }
+    listener->paused_until_ns = farm_now_ns() + pause_ms * 1000000ull;
+    return calls;
 }
 
 bool farm_listener_is_paused(struct farm_listener *listener) {

@@ -19,7 +19,7 @@ static inline bool farm_transfer_wants_all(const struct farm_transfer *transfer)
 }
 
 // First in, first out. An operation has at most one event, so the room suffices.
-enum { FARM_EVENTS_MAX = 4 * FARM_ENGINE_SOCKETS_MAX + FARM_ENGINE_WATCHES_MAX + 16 };
+enum { FARM_EVENTS_MAX = 4 * FARM_ENGINE_SOCKETS_MAX + FARM_ENGINE_WATCHES_MAX + 48 };
 struct farm_event_queue {
     struct farm_engine_event events[FARM_EVENTS_MAX];
     uint32_t first, count;
@@ -29,15 +29,17 @@ void farm_event_put(struct farm_event_queue *queue, enum farm_engine_event_kind 
 uint32_t farm_event_take(struct farm_event_queue *queue, struct farm_engine_event *events, uint32_t room);
 void farm_event_forget(struct farm_event_queue *queue, uint32_t socket);
 
-// A listener pauses after a failure that would repeat at once (no descriptors, no memory).
+// A listener pauses after it has accepted, so that a flood costs little, whatever its rate: a few wake-ups and at most
+// FARM_LISTENER_ACCEPTS connections each time. It pauses longer after a failure that would repeat at once (no
+// descriptors, no memory).
 struct farm_listener {
     int fd;                   // -1: none
     uint64_t paused_until_ns; // 0: not paused
 };
-enum { FARM_LISTENER_PAUSE_MS = 100 };
+enum { FARM_LISTENER_PAUSE_MS = 5, FARM_LISTENER_FAILED_MS = 100, FARM_LISTENER_ACCEPTS = 32 };
 
-// One accept4. True: *result is a descriptor or -errno; false: no connection waits.
-bool farm_listener_accept(struct farm_listener *listener, int64_t *result);
+// Accepts the connections that wait; each has an event. Returns the number of calls.
+uint32_t farm_listener_accept(struct farm_listener *listener, struct farm_event_queue *queue);
 // False ends the pause: the engine accepts again before it sleeps.
 bool farm_listener_is_paused(struct farm_listener *listener);
 // The shorter of timeout_ns and the rest of the listener's pause; 0 until farm_listener_is_paused reports its end.

@@ -360,21 +360,13 @@ static void handle_completion(struct farm_engine *engine, enum kind kind, uint32
     }
 }
 
-static void handle_listener(struct farm_engine *engine) {
-    int64_t result;
-    engine->system_calls++;
-    if (farm_listener_accept(&engine->listener, &result))
-        farm_event_put(&engine->queue, FARM_ENGINE_ACCEPTED, 0, result);
-    else
-        add_want(engine, WATCH, LISTENER);
-}
-
 static void handle_watch(struct farm_engine *engine, uint32_t number, int64_t outcome) {
     struct uring_watch *watch = &engine->watches[number];
     watch->flying = false;
     if (outcome == -ECANCELED || outcome == -EBADF) return;
     if (watch->way == ACCEPTS) {
-        handle_listener(engine);
+        engine->system_calls += farm_listener_accept(&engine->listener, &engine->queue);
+        engine->listener_paused = true;
         return;
     }
     if (watch->way == READ_BY_ENGINE && outcome != sizeof watch->value) {
@@ -453,10 +445,8 @@ static void enter(struct farm_engine *engine, bool sleep, uint64_t timeout_ns) {
 
 static uint32_t take_events(struct farm_engine *engine, struct farm_engine_event *events, uint32_t room) {
     const uint32_t n = farm_event_take(&engine->queue, events, room);
-    for (uint32_t i = 0; i < n; i++) { // watched again after the caller has handled it
+    for (uint32_t i = 0; i < n; i++) // watched again after the caller has handled it
         if (events[i].kind == FARM_ENGINE_READABLE) add_want(engine, WATCH, events[i].number);
-        if (events[i].kind == FARM_ENGINE_ACCEPTED) engine->listener_paused = true;
-    }
     return n;
 }
 

@@ -2,6 +2,7 @@
 #include "bridge/hub.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -17,11 +18,12 @@
 #include "ring/wait.h"
 
 enum {
-    HANDSHAKES_PER_S = 100, // more wait for the next second
+    HANDSHAKES_PER_S = 100, // on average, and this number in a row
     EVENTS_MAX = 64,
     WATCH_CONTROL = 0,
     WATCH_WAKE = 1,
 };
+static const uint64_t HANDSHAKE_NS = 1000000000 / HANDSHAKES_PER_S, LOOK_NS = 10000000, STRANGER_NS = 5000000000u;
 static const uint64_t TICK_NS = 100000000, HEARTBEAT_NS = 1000000000, SLEEP_NS = 100000000, JOIN_NS = 60000000000u;
 
 // ---- a node's handshake ----
@@ -216,26 +218,72 @@ static void receive_control(struct farm_hub *hub) {
 // ---- connections ----
 
 static bool is_stranger(const struct hub_peer *peer) {
-    return peer && !peer->link.known && peer->link.state != FARM_LINK_VACANT && peer->link.state != FARM_LINK_CLOSING;
+    const struct farm_link *link = &peer->link;
+    return peer->fd || (!link->known && link->state != FARM_LINK_VACANT && link->state != FARM_LINK_CLOSING);
 }
 
-// If there are too many strangers, closes the oldest of the address with most, so that it cannot keep the others out.
-static void limit_strangers(struct farm_hub *hub) {
-    uint32_t all = 0, most = 0;
-    struct hub_peer *oldest = NULL;
-    for (uint32_t p = 0; p < HUB_PEERS_MAX; p++) {
-        struct hub_peer *peer = hub->peers[p];
-        uint32_t same = 0;
-        if (!is_stranger(peer)) continue;
-        all++;
-        for (uint32_t q = 0; q < HUB_PEERS_MAX; q++)
-            same += is_stranger(hub->peers[q]) && hub->peers[q]->address_hash == peer->address_hash;
-        const bool older = oldest && same == most && peer->accepted_ns < oldest->accepted_ns;
-        if (same <= most && !older) continue;
-        most = same;
-        oldest = peer;
+static void report_stranger(struct farm_hub *hub, const struct hub_peer *peer) {
+    static const uint64_t PAUSE_NS = 30000000000u;
+    hub->unreported++;
+    if (!peer->link.why[0] || (hub->reported_ns && hub->now_ns - hub->reported_ns < PAUSE_NS)) return;
+    farm_log_info("closed an unknown connection: %s (1 of %u)", peer->link.why, hub->unreported);
+    hub->reported_ns = hub->now_ns;
+    hub->unreported = 0;
+}
+
+static void leave_door(struct hub_peer *peer) {
+    peer->fd = 0;
+    peer->hub->waiting--;
+}
+
+static void send_away(struct hub_peer *peer, const char *why) {
+    if (!peer->fd) {
+        farm_link_close(&peer->link, "%s", why);
+        return;
     }
-    if (all >= HUB_STRANGERS_MAX) farm_link_close(&oldest->link, "more than %d unknown connections", HUB_STRANGERS_MAX);
+    snprintf(peer->link.why, sizeof peer->link.why, "%s", why);
+    report_stranger(peer->hub, peer);
+    close(peer->fd);
+    leave_door(peer);
+}
+
+// Number of strangers of an address. *first: the one that yields first, the oldest that has sent no whole hello, else
+// the oldest in its handshake.
+static uint32_t count_strangers(const struct farm_hub *hub, uint32_t hash, struct hub_peer **first) {
+    uint32_t count = 0;
+    *first = NULL;
+    for (uint32_t p = 0; p < HUB_PEERS_MAX && hub->peers[p]; p++) { // a slot is first used after all before it
+        struct hub_peer *peer = hub->peers[p];
+        if (!is_stranger(peer) || peer->address_hash != hash) continue;
+        count++;
+        if (peer->fd && peer->greeted) continue;
+        if (!*first || (!peer->fd == !(*first)->fd ? peer->accepted_ns < (*first)->accepted_ns : peer->fd > 0))
+            *first = peer;
+    }
+    return count;
+}
+
+// Makes room for a stranger. If there are too many of its address, or of all, one of that address, or of the address
+// with most, yields. False: it has to yield itself.
+static bool make_room(const struct farm_hub *hub, uint32_t hash) {
+    uint32_t all = 0, most = 0;
+    struct hub_peer *first, *of_most = NULL;
+    if (count_strangers(hub, hash, &first) >= HUB_STRANGERS_EACH) {
+        if (!first || !first->fd) return false;
+        send_away(first, "too many unknown connections of its address");
+        return true;
+    }
+    for (uint32_t p = 0; p < HUB_PEERS_MAX && hub->peers[p]; p++) all += is_stranger(hub->peers[p]);
+    if (all < HUB_STRANGERS_MAX) return true;
+    for (uint32_t p = 0; p < HUB_PEERS_MAX && hub->peers[p]; p++) {
+        if (!is_stranger(hub->peers[p])) continue;
+        const uint32_t same = count_strangers(hub, hub->peers[p]->address_hash, &first);
+        if (!first || same <= most) continue;
+        most = same;
+        of_most = first;
+    }
+    if (of_most) send_away(of_most, "too many unknown connections");
+    return of_most;
 }
 
 // Hashes the IPv4 host, even if an IPv6 socket accepted it, or the IPv6 network. 0: unknown.
@@ -257,33 +305,54 @@ static uint32_t hash_address(int fd) {
     return hash;
 }
 
-static void begin_handshake(struct farm_hub *hub, struct hub_peer *peer) {
-    if (peer->begun || peer->link.state != FARM_LINK_SHAKING || hub->handshakes == HANDSHAKES_PER_S) return;
-    hub->handshakes++;
-    peer->begun = true;
-    farm_link_begin(&peer->link, hub->now_ns);
+// Until its client's hello (in the clear: the header of its first frame) lies in the socket, a stranger costs nothing
+// else: no memory, no event.
+static void look_for_hello(struct farm_hub *hub, struct hub_peer *peer) {
+    struct farm_wire_header header;
+    struct farm_error err;
+    size_t wanted = hub->tls ? FARM_TLS_HEAD_BYTES : FARM_WIRE_HEADER_BYTES;
+    const int64_t bytes = farm_engine_peek(hub->ops, hub->engine, peer->fd, hub->scratch, FARM_TLS_HELLO_BYTES_MAX);
+    if (bytes == 0 || (bytes < 0 && bytes != -EAGAIN && bytes != -EINTR))
+        send_away(peer, bytes ? strerror((int)-bytes) : "the peer has closed the connection");
+    else if (bytes >= (int64_t)wanted && (hub->tls ? farm_tls_hello_bytes(hub->scratch, &wanted, &err)
+                                                   : farm_wire_get_header(hub->scratch, &header, &err)))
+        send_away(peer, err.message);
+    else
+        peer->greeted = bytes >= (int64_t)wanted;
 }
 
 static void accept_peer(struct farm_hub *hub, int fd) {
+    const uint32_t hash = hash_address(fd);
+    const bool room = !hub->ends && make_room(hub, hash);
     uint32_t p = 0;
-    while (p < HUB_PEERS_MAX && hub->peers[p] && hub->peers[p]->link.state != FARM_LINK_VACANT) p++;
+    while (p < HUB_PEERS_MAX && hub->peers[p] && (hub->peers[p]->fd || hub->peers[p]->link.state != FARM_LINK_VACANT))
+        p++;
     if (p < HUB_PEERS_MAX && !hub->peers[p]) hub->peers[p] = calloc(1, sizeof *hub->peers[p]);
     struct hub_peer *peer = p < HUB_PEERS_MAX ? hub->peers[p] : NULL;
-    struct farm_error err;
-    limit_strangers(hub);
-    if (!peer || hub->ends) {
+    if (!peer || !room) {
+        hub->unreported++;
         close(fd);
         return;
     }
     free(peer->counters);
     peer->counters = NULL;
     peer->hub = hub;
+    peer->fd = fd;
+    peer->greeted = false;
+    peer->address_hash = hash;
+    peer->accepted_ns = hub->now_ns;
+    hub->waiting++;
+    look_for_hello(hub, peer);
+}
+
+static void begin_handshake(struct farm_hub *hub, uint32_t p) {
+    struct hub_peer *peer = hub->peers[p];
+    const int fd = peer->fd;
+    struct farm_error err;
+    leave_door(peer);
     peer->state = HUB_PEER_CONNECTED;
     peer->session = NULL;
-    peer->begun = false;
     peer->hello.rings = 0;
-    peer->address_hash = hash_address(fd);
-    peer->accepted_ns = hub->now_ns;
     const struct farm_link_owner owner = {.place = hub_place_entry, .arrived = handle_frame, .context = peer};
     if (farm_link_make(&peer->link, hub->ops, hub->engine, p, true, hub->tls, &owner, &err)) {
         farm_log_warn("cannot serve a node: %s", err.message);
@@ -293,17 +362,34 @@ static void accept_peer(struct farm_hub *hub, int fd) {
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)); // or an answer waits for the last one's ACK
     hub->ops->open(hub->engine, p, fd);
     peer->link.fd = fd;
-    peer->link.begun_ns = peer->link.heard_ns = peer->link.heartbeat_ns = hub->now_ns;
-    begin_handshake(hub, peer);
+    peer->link.heartbeat_ns = hub->now_ns;
+    farm_link_begin(&peer->link, hub->now_ns);
+    peer->link.begun_ns = peer->accepted_ns;
 }
 
-static void report_stranger(struct farm_hub *hub, const struct hub_peer *peer) {
-    static const uint64_t PAUSE_NS = 30000000000u;
-    hub->unreported++;
-    if (!peer->link.why[0] || (hub->reported_ns && hub->now_ns - hub->reported_ns < PAUSE_NS)) return;
-    farm_log_info("closed an unknown connection: %s%s", peer->link.why, hub->unreported > 1 ? " (and others)" : "");
-    hub->reported_ns = hub->now_ns;
-    hub->unreported = 0;
+// Looks for hellos, and begins at most one handshake, because it takes long. The address whose last one is longest ago
+// comes first, so that no address keeps another out. Returns whether it began one.
+static bool serve_strangers(struct farm_hub *hub) {
+    const uint64_t owed_ns = hub->paid_ns > hub->now_ns ? hub->paid_ns - hub->now_ns : 0;
+    const bool looks = hub->now_ns - hub->looked_ns >= LOOK_NS;
+    uint32_t next = HUB_PEERS_MAX;
+    uint64_t *next_served = NULL;
+    if (!hub->waiting) return false;
+    if (looks) hub->looked_ns = hub->now_ns;
+    for (uint32_t p = 0; p < HUB_PEERS_MAX && hub->peers[p]; p++) {
+        struct hub_peer *peer = hub->peers[p];
+        uint64_t *served = &hub->served[peer->address_hash % (sizeof hub->served / sizeof *hub->served)];
+        if (looks && peer->fd && !peer->greeted) look_for_hello(hub, peer);
+        if (peer->fd && hub->now_ns - peer->accepted_ns > STRANGER_NS) send_away(peer, "received no HELLO within 5 s");
+        if (!peer->fd || !peer->greeted || (next_served && *served >= *next_served)) continue;
+        next = p;
+        next_served = served;
+    }
+    if (!next_served || owed_ns >= HANDSHAKES_PER_S * HANDSHAKE_NS) return false;
+    *next_served = ++hub->handshakes;
+    hub->paid_ns = hub->now_ns + owed_ns + HANDSHAKE_NS;
+    begin_handshake(hub, next);
+    return true;
 }
 
 static void handle_closed(struct farm_hub *hub, struct hub_peer *peer) {
@@ -315,9 +401,7 @@ static void handle_closed(struct farm_hub *hub, struct hub_peer *peer) {
 }
 
 static void handle_event(struct farm_hub *hub, const struct farm_engine_event *event) {
-    if (event->kind == FARM_ENGINE_ACCEPTED) {
-        if (event->result >= 0) accept_peer(hub, (int)event->result);
-    } else if (event->kind == FARM_ENGINE_READABLE) {
+    if (event->kind == FARM_ENGINE_READABLE) {
         if (event->number == WATCH_CONTROL) receive_control(hub);
         if (event->number == WATCH_WAKE && !event->result) farm_bell_empty(hub->wake);
     } else {
@@ -344,12 +428,6 @@ static void tick_peer(struct farm_hub *hub, struct hub_peer *peer) {
 static void tick(struct farm_hub *hub) {
     if (hub->now_ns - hub->tick_ns < TICK_NS) return;
     hub->tick_ns = hub->now_ns;
-    if (hub->now_ns - hub->second_ns >= 1000000000u) {
-        hub->second_ns = hub->now_ns;
-        hub->handshakes = 0;
-        for (uint32_t p = 0; p < HUB_PEERS_MAX; p++)
-            if (hub->peers[p]) begin_handshake(hub, hub->peers[p]);
-    }
     hub_flush_control(hub);
     for (uint32_t p = 0; p < HUB_PEERS_MAX; p++)
         if (hub->peers[p] && hub->peers[p]->link.state != FARM_LINK_VACANT) tick_peer(hub, hub->peers[p]);
@@ -365,9 +443,13 @@ bool farm_hub_turn(struct farm_hub *hub, uint64_t now_ns) {
     hub->now_ns = now_ns;
     const uint32_t count = hub->ops->turn(hub->engine, events, EVENTS_MAX);
     bool busy = count > 0;
-    for (uint32_t i = 0; i < count; i++) handle_event(hub, &events[i]);
+    for (uint32_t i = 0; i < count; i++)
+        if (events[i].kind != FARM_ENGINE_ACCEPTED) handle_event(hub, &events[i]);
     hub_wake_shards(hub);
     for (uint32_t i = 0; i < hub->active_count; i++) busy |= hub_send_answers(hub->active[i]);
+    for (uint32_t i = 0; i < count; i++) // strangers come last
+        if (events[i].kind == FARM_ENGINE_ACCEPTED && events[i].result >= 0) accept_peer(hub, (int)events[i].result);
+    busy |= serve_strangers(hub);
     tick(hub);
     return busy;
 }
@@ -382,7 +464,7 @@ void farm_hub_wait(struct farm_hub *hub, uint64_t timeout_ns) {
     // After the fence of farm_hub_sleep: a later answer wakes this thread.
     for (uint32_t i = 0; i < hub->active_count; i++)
         if (!hub_has_answers(hub->active[i])) farm_link_defer_sent(&hub->active[i]->peer->link);
-    hub->ops->wait(hub->engine, timeout_ns);
+    hub->ops->wait(hub->engine, hub->waiting && LOOK_NS < timeout_ns ? LOOK_NS : timeout_ns);
 }
 
 void farm_hub_sleep(struct farm_hub *hub, uint64_t timeout_ns) {
@@ -436,8 +518,8 @@ static bool all_vacant(const struct farm_hub *hub) {
 
 // Waits until nothing is in flight, because the engine may still write to rings.
 static void close_all(struct farm_hub *hub) {
-    for (uint32_t p = 0; p < HUB_PEERS_MAX; p++)
-        if (hub->peers[p]) farm_link_close(&hub->peers[p]->link, NULL);
+    for (uint32_t p = 0; p < HUB_PEERS_MAX && hub->peers[p]; p++)
+        hub->peers[p]->fd ? send_away(hub->peers[p], "") : farm_link_close(&hub->peers[p]->link, NULL);
     for (uint64_t start_ns = farm_now_ns(); !all_vacant(hub) && farm_now_ns() - start_ns < 1000000000u;) {
         struct farm_engine_event events[EVENTS_MAX];
         const uint32_t count = hub->ops->turn(hub->engine, events, EVENTS_MAX);

@@ -8,7 +8,12 @@
 #include "bridge/stats.h"
 #include "ring/ring.h"
 
-enum { HUB_STRANGERS_MAX = 64, HUB_PEERS_MAX = FARM_BRIDGE_NODES_MAX + HUB_STRANGERS_MAX, HUB_SHARDS_MAX = 64 };
+enum {
+    HUB_STRANGERS_MAX = 64,
+    HUB_STRANGERS_EACH = 16, // from an address
+    HUB_PEERS_MAX = FARM_BRIDGE_NODES_MAX + HUB_STRANGERS_MAX,
+    HUB_SHARDS_MAX = 64
+};
 _Static_assert((int)HUB_PEERS_MAX <= (int)FARM_ENGINE_SOCKETS_MAX, "a socket for each peer");
 
 struct hub_lane {
@@ -54,9 +59,10 @@ struct hub_peer {
     struct hub_session *session;
     struct farm_wire_hello hello; // its counters are in `counters`
     uint8_t *counters;
+    int fd;       // 0: none; accepted, and `link` is vacant until the peer's whole hello has arrived and its turn comes
+    bool greeted; // it has arrived
     uint32_t address_hash;
     uint64_t accepted_ns;
-    bool begun;            // its handshake
     uint64_t requested_ns; // time of the last ADMIT
     uint32_t requested_rings;
 };
@@ -74,10 +80,12 @@ struct farm_hub {
     struct hub_session *sessions[FARM_BRIDGE_NODES_MAX]; // by place; NULL: free
     struct hub_session *active[HUB_PEERS_MAX];           // with a connection
     uint32_t active_count;
-    struct hub_ring *touched; // a list
-    uint64_t now_ns, tick_ns, second_ns;
-    uint32_t handshakes;  // begun since second_ns
-    uint64_t reported_ns; // when closed strangers were last reported
+    struct hub_ring *touched;               // a list
+    uint64_t now_ns, tick_ns, looked_ns;    // looked: for the strangers' hellos
+    uint32_t waiting;                       // strangers without a link
+    uint64_t handshakes, paid_ns;           // begun so far; the time whose budget they have used up
+    uint64_t served[4 * HUB_STRANGERS_MAX]; // by address: `handshakes` at its last one
+    uint64_t reported_ns;                   // when closed strangers were last reported
     uint32_t unreported;
     bool ends; // END has come
     uint64_t ends_ns;

@@ -270,6 +270,18 @@ void farm_tls_sent(struct farm_tls *tls) {
 
 // ---- handshake ----
 
+static enum farm_status fail_as_stranger(struct farm_error *err) {
+    return farm_fail(err, FARM_E_FORMAT, "the peer does not use TLS; does one side only have --insecure?");
+}
+
+enum farm_status farm_tls_hello_bytes(const uint8_t *head, size_t *bytes, struct farm_error *err) {
+    static const uint8_t start[] = {SSL3_RT_HANDSHAKE, 3, 1};
+    const size_t record = (size_t)head[3] << 8 | head[4], message = (size_t)head[6] << 16 | head[7] << 8 | head[8];
+    *bytes = 5 + record;
+    const bool whole = head[5] == SSL3_MT_CLIENT_HELLO && record == 4 + message && *bytes <= FARM_TLS_HELLO_BYTES_MAX;
+    return memcmp(head, start, sizeof start) == 0 && whole ? FARM_OK : fail_as_stranger(err);
+}
+
 // Checks the first record's type and version more strictly than OpenSSL: an alert, or the peer's hello.
 static bool starts_tls(const struct farm_tls *tls) {
     const uint8_t hello[] = {SSL3_RT_HANDSHAKE, 3, tls->context->server ? 1 : 3};
@@ -298,8 +310,7 @@ enum farm_status farm_tls_handshake(struct farm_tls *tls, bool *done, struct far
     *done = tls->done;
     if (tls->done) return FARM_OK;
     if (!tls->began && tls->in_to > 0) {
-        if (!starts_tls(tls))
-            return farm_fail(err, FARM_E_FORMAT, "the peer does not use TLS; does one side only have --insecure?");
+        if (!starts_tls(tls)) return fail_as_stranger(err);
         tls->began = tls->in_to >= 3;
         if (!tls->began) return FARM_OK;
     }

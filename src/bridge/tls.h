@@ -36,6 +36,10 @@ void farm_tls_received(struct farm_tls *tls, size_t bytes);
 const void *farm_tls_output(struct farm_tls *tls, size_t *bytes);
 void farm_tls_sent(struct farm_tls *tls);
 
+// Bytes of a client's hello, by its first FARM_TLS_HEAD_BYTES. FARM_E_FORMAT: not one record that is a whole hello of
+// TLS 1.3 and at most FARM_TLS_HELLO_BYTES_MAX.
+enum { FARM_TLS_HEAD_BYTES = 9, FARM_TLS_HELLO_BYTES_MAX = 4096 };
+enum farm_status farm_tls_hello_bytes(const uint8_t *head, size_t *bytes, struct farm_error *err);
 // Continues the handshake as far as the input allows. *done: it has ended. FARM_E_PERMISSION: the keys differ, or it is
 // withdrawn; FARM_E_FORMAT: the peer does not use this protocol. After a failure there may be output for the peer: an
 // alert.

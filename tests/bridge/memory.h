@@ -29,7 +29,7 @@ struct memory_wire {
 struct memory_connection {
     struct memory_wire wire[2];
     enum { MEMORY_WAITS, MEMORY_REPORTED, MEMORY_OPENED } hub; // REPORTED: accepted, and not opened yet
-    int fd;                                                    // the hub's
+    int fd, end;                                               // the hub's; other end of this pipe, while REPORTED
     bool left[2];                                              // closed by this side
     bool cut, deaf;                                            // deaf: nothing arrives, and nothing fails
 };
@@ -82,7 +82,7 @@ static inline struct memory_connection *memory_dial(struct memory *net) {
     struct memory_connection *c = malloc(sizeof *c);
     assert(c && net->count < MEMORY_CONNECTIONS_MAX);
     c->hub = MEMORY_WAITS;
-    c->fd = -1;
+    c->fd = c->end = -1;
     c->left[0] = c->left[1] = c->cut = c->deaf = false;
     for (int d = 0; d < 2; d++) {
         c->wire[d].put = c->wire[d].got = 0;
@@ -178,13 +178,18 @@ static inline int memory_sends(const struct farm_engine *engine) {
     return engine->side.hub ? MEMORY_DOWN : MEMORY_UP;
 }
 
+// Reported, and not opened: the hub closed the descriptor.
+static inline void memory_refuse(struct memory_connection *c) {
+    c->hub = MEMORY_OPENED;
+    c->left[MEMORY_DOWN] = true;
+    close(c->end);
+}
+
 static inline void memory_destroy(struct farm_engine *engine) {
     struct memory *net = engine->side.net;
     for (uint32_t i = 0; i < engine->high; i++) assert(!engine->sockets[i].open);
-    for (uint32_t i = 0; i < net->count && engine->side.hub;
-         i++) // reported, and not opened: the hub closed the descriptor
-        if (net->list[i]->hub == MEMORY_REPORTED)
-            net->list[i]->hub = MEMORY_OPENED, net->list[i]->left[MEMORY_DOWN] = true;
+    for (uint32_t i = 0; i < net->count && engine->side.hub; i++)
+        if (net->list[i]->hub == MEMORY_REPORTED) memory_refuse(net->list[i]);
     free(engine);
 }
 
@@ -208,6 +213,21 @@ static inline void memory_open(struct farm_engine *engine, uint32_t number, int 
     if (!engine->side.hub) return;
     assert(socket->connection);
     socket->connection->hub = MEMORY_OPENED;
+    close(socket->connection->end);
+}
+
+// Without taking the bytes.
+static inline int64_t memory_peek(struct farm_engine *engine, int fd, void *to, size_t bytes) {
+    struct memory *net = engine->side.net;
+    for (uint32_t i = 0; i < net->count; i++) {
+        struct memory_connection *c = net->list[i];
+        if (c->hub != MEMORY_REPORTED || c->fd != fd) continue;
+        const uint64_t got = c->wire[MEMORY_UP].got;
+        const int64_t result = memory_get(net, c, MEMORY_DOWN, to, bytes);
+        c->wire[MEMORY_UP].got = got;
+        return result;
+    }
+    return -EBADF;
 }
 
 static inline void memory_connect(struct farm_engine *engine, uint32_t number, const struct sockaddr *address,
@@ -286,16 +306,20 @@ static inline void memory_accept(struct farm_engine *engine) {
     uint32_t reported = 0;
     for (uint32_t i = 0; i < net->count; i++) {
         struct memory_connection *c = net->list[i];
-        if (c->hub == MEMORY_REPORTED) { // and not opened: the hub closed the descriptor
-            c->hub = MEMORY_OPENED;
-            memory_leave(net, c, MEMORY_DOWN);
-        } else if (c->hub == MEMORY_WAITS && reported < MEMORY_ACCEPTS_A_TURN) {
-            c->hub = MEMORY_REPORTED;
-            c->fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-            assert(c->fd >= 0);
-            reported++;
-            farm_event_put(&engine->queue, FARM_ENGINE_ACCEPTED, 0, c->fd);
-        }
+        struct pollfd end = {.fd = c->end};
+        if (c->hub == MEMORY_REPORTED && poll(&end, 1, 0) > 0) memory_refuse(c);
+    }
+    for (uint32_t i = 0; i < net->count && reported < MEMORY_ACCEPTS_A_TURN; i++) {
+        struct memory_connection *c = net->list[i];
+        int ends[2];
+        if (c->hub != MEMORY_WAITS) continue;
+        c->hub = MEMORY_REPORTED;
+        const int failed = pipe2(ends, O_CLOEXEC);
+        assert(!failed);
+        c->fd = ends[1];
+        c->end = ends[0];
+        reported++;
+        farm_event_put(&engine->queue, FARM_ENGINE_ACCEPTED, 0, c->fd);
     }
 }
 
@@ -321,8 +345,8 @@ static inline uint64_t memory_system_calls(const struct farm_engine *engine) {
 }
 
 static const struct farm_engine_ops farm_engine_memory = {
-    "memory",    memory_create,  memory_destroy,      memory_watch, memory_listen,
-    memory_open, memory_connect, memory_receive,      memory_send,  memory_close,
-    memory_turn, memory_wait,    memory_system_calls, NULL,         NULL};
+    "memory",       memory_create, memory_destroy, memory_watch, memory_listen, memory_open,         memory_connect,
+    memory_receive, memory_send,   memory_close,   memory_turn,  memory_wait,   memory_system_calls, NULL,
+    NULL,           memory_peek};
 
 #endif

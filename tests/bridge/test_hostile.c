@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <sys/uio.h>
 
+#include "bridge/tls.h"
 #include "peer.h"
 
 TestSuite(hostile, .timeout = 60);
@@ -288,6 +289,12 @@ static uint32_t open_at_hub(const struct memory *net) {
     return open;
 }
 
+static uint32_t strangers_at_hub(const struct memory *net) {
+    uint32_t held = open_at_hub(net) - 1; // the honest node's
+    for (uint32_t i = 0; i < net->count; i++) held += net->list[i]->hub == MEMORY_REPORTED;
+    return held;
+}
+
 // An honest node continues: at least so many steps a lane and second.
 static void run_honest_node(struct play *play, uint64_t s, uint64_t *steps, uint64_t least) {
     const uint64_t until_ns = play->now_ns + s * 1000000000, before = play->world.taken[0][0];
@@ -312,7 +319,7 @@ Test(hostile, a_thousand_half_open_connections_do_not_disturb_a_node) {
         for (int i = 0; i < 1000; i++) memory_dial(&play->net);
         for (int s = 0; s < 12; s++) {
             run_honest_node(play, 1, &steps, 10);
-            cr_expect_leq(open_at_hub(&play->net), 65);
+            cr_expect_leq(strangers_at_hub(&play->net), 16, "all have one address");
         }
         cr_expect_eq(open_at_hub(&play->net), 1);
         cr_expect_eq(play->world.node_stats.node[0].connections, 1);
@@ -331,16 +338,59 @@ SSL_CTX *SSL_CTX_new(const SSL_METHOD *method) {
     return make(method);
 }
 
-Test(hostile, unknown_connections_share_the_settings_of_TLS) {
+static uint32_t tls_made;
+SSL *SSL_new(SSL_CTX *settings) {
+    SSL *(*make)(SSL_CTX *);
+    *(void **)&make = dlsym(RTLD_NEXT, "SSL_new");
+    tls_made++;
+    return make(settings);
+}
+
+// A client's hello that another key than PLAY_KEY signs.
+static size_t make_forged_hello(uint8_t *out) {
+    static const struct farm_key wrong = {.kind = FARM_KEY_NODE, .secret = {9}, .name = "node"};
+    struct farm_tls_context *context;
+    struct farm_tls *tls;
+    bool done;
+    size_t bytes;
+    cr_assert_eq(farm_tls_context_make(&wrong, &context, NULL), FARM_OK);
+    cr_assert_eq(farm_tls_make(context, &tls, NULL), FARM_OK);
+    cr_assert_eq(farm_tls_handshake(tls, &done, NULL), FARM_OK);
+    memcpy(out, farm_tls_output(tls, &bytes), 1024);
+    farm_tls_free(tls);
+    farm_tls_context_free(context);
+    return bytes;
+}
+
+// Strangers beside an honest node: what they have sent, and the handshakes that each of 500 may cost the hub.
+Test(hostile, only_a_whole_hello_costs_a_handshake_and_these_are_limited) {
+    uint8_t hello[2048], trash[2048];
     uint64_t steps;
+    const size_t whole = make_forged_hello(hello);
     with_play *play = make_with_honest_node(true, &steps);
-    cr_assert_eq(settings_made, 2, "of hub and node");
-    for (int i = 0; i < 40; i++) memory_dial(&play->net);
-    run_honest_node(play, 1, &steps, 10);
-    cr_expect_eq(open_at_hub(&play->net), 41);
-    cr_expect_eq(settings_made, 2);
-    for (uint32_t i = 0; i < play->net.count; i++)
-        if (play->net.list[i]->hub == MEMORY_OPENED) play->net.list[i]->left[MEMORY_UP] = true;
+    cr_assert_leq(whole, 1024);
+    memset(trash, 0x55, sizeof trash);
+    const struct {
+        const uint8_t *bytes;
+        size_t count;
+        bool closed;
+    } sent[] = {{hello, 0, false}, {hello, 1, false},   {hello, 9, false},   {hello, whole - 1, false},
+                {trash, 9, true},  {trash, 2048, true}, {hello, whole, true}};
+    for (size_t i = 0; i < sizeof sent / sizeof *sent; i++) {
+        const uint32_t settings_before = settings_made, before = tls_made;
+        for (int c = 0; c < 100; c++) memory_put(memory_dial(&play->net), MEMORY_UP, sent[i].bytes, sent[i].count);
+        run_honest_node(play, 1, &steps, 10);
+        cr_expect_leq(strangers_at_hub(&play->net), sent[i].closed ? 0 : 16, "case %zu", i);
+        cr_expect_eq(settings_made, settings_before);
+        if (i < 6)
+            cr_expect_eq(tls_made, before, "case %zu makes TLS objects", i);
+        else
+            cr_expect(tls_made > before && tls_made <= before + 200, "%u handshakes", tls_made - before);
+        run_honest_node(play, 6, &steps, 10); // the limit of 5 s
+        cr_expect_eq(strangers_at_hub(&play->net), 0, "case %zu", i);
+        for (uint32_t k = 0; k < play->net.count; k++)
+            if (play->net.list[k]->left[MEMORY_DOWN]) play->net.list[k]->left[MEMORY_UP] = true;
+    }
 }
 
 Test(hostile, a_HELLO_of_one_byte_a_second_is_cut_off) {
@@ -434,6 +484,7 @@ Test(hostile, a_withdrawn_key_ends_its_nodes_and_no_other) {
     for (int again = 0; again < 2; again++) { // while it plays; a later connection
         if (again) world_replace_node(world);
         turn_for(play, 1500000000);
+        while (again && open_at_hub(&play->net)) turn_for(play, 1000000); // an attempt
         cr_expect_eq(open_at_hub(&play->net), 0);
         cr_expect(strstr(farm_node_why(world->node), why[again]), "%s", farm_node_why(world->node));
         cr_expect_not(farm_node_connected(world->node));
