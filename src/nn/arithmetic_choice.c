@@ -66,16 +66,11 @@ static bool read_plan(const struct farm_net *net, const char *plan, struct farm_
     return farm_arithmetic_check(net, a, NULL) == FARM_OK;
 }
 
-// The file, if only this user can change it. NULL: there is none.
-static FILE *open_plans(const char *path, int flags, const char *mode) {
-    int fd;
-    return path == NULL || farm_file_open_own(path, flags, &fd, NULL) ? NULL : fdopen(fd, mode);
-}
-
 // Reads the newest plan whose key begins with the first `length` characters of `key`.
 static bool find_plan(const char *path, const char *key, size_t length, const struct farm_net *net,
                       struct farm_arithmetic *out) {
-    FILE *file = open_plans(path, O_RDONLY, "r");
+    const int fd = path == NULL ? -1 : open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); // a fifo is empty
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
     if (file == NULL) return false;
     char line[2 * PLAN_MAX];
     bool found = false;
@@ -94,7 +89,9 @@ static bool find_plan(const char *path, const char *key, size_t length, const st
 
 // One write at the end, so that lines of several processes stay whole. A full disk may have torn the line before.
 static void append_plan(const char *path, const char *key, const char *plan) {
-    FILE *file = open_plans(path, O_RDWR | O_CREAT | O_APPEND, "a+");
+    int fd;
+    const bool ours = path != NULL && !farm_file_open_own(path, O_RDWR | O_CREAT | O_APPEND, &fd, NULL);
+    FILE *file = ours ? fdopen(fd, "a+") : NULL;
     if (file == NULL) return;
     char line[2 * PLAN_MAX + 3];
     const bool torn = fseek(file, -1, SEEK_END) == 0 && fgetc(file) != '\n';
