@@ -43,10 +43,20 @@ static int bf16_count(const struct farm_net *net, const struct farm_arithmetic *
     return count;
 }
 
-// A temporary file that holds `text`; NULL: an empty one.
+// Choices are kept only in folders that others cannot write, so not in /tmp itself.
+static char folder[] = "/tmp/farm-arithmetic-XXXXXX";
+static void make_folder(void) {
+    cr_assert(mkdtemp(folder));
+}
+static void remove_folder(void) {
+    cr_assert_eq(rmdir(folder), 0);
+}
+TestSuite(arithmetic, .init = make_folder, .fini = remove_folder);
+
+// A file in it that holds `text`; NULL: an empty one.
 static char *file_new(const char *text) {
     static char path[64];
-    snprintf(path, sizeof path, "/tmp/farm-arithmetic-XXXXXX");
+    snprintf(path, sizeof path, "%s/XXXXXX", folder);
     const int fd = mkstemp(path);
     cr_assert_geq(fd, 0);
     if (text != NULL) cr_assert_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
