@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/confine.h"
 #include "base/format.h"
 #include "base/paths.h"
 #include "base/thread.h"
@@ -240,7 +241,38 @@ static enum farm_status read_once(const struct farm_program *program, char **tex
 
 // A child joins its own process group some microseconds after it starts: an ending signal to ours, which this process
 // blocks, kills it before. The caller learns of the signal as at any other time.
+struct reading {
+    struct farm_program program;
+    char **text;
+    enum farm_status status;
+    struct farm_error *err;
+};
+
+static void *read_confined(void *context) {
+    struct reading *reading = context;
+    reading->status = farm_confine_environment(reading->err);
+    if (!reading->status) reading->status = farm_program_read(&reading->program, reading->text, reading->err);
+    return NULL;
+}
+
+// A thread is confined, and starts the program: this process is not.
+static enum farm_status read_by_thread(const struct farm_program *program, char **text, struct farm_error *err) {
+    struct reading reading = {.program = *program, .text = text, .err = err};
+    pthread_t thread;
+    sigset_t before;
+    reading.program.confined = false;
+    hold_signals(&before);
+    errno = pthread_create(&thread, NULL, read_confined, &reading);
+    if (errno)
+        reading.status = farm_fail_errno(err, FARM_E_LIMIT, "no thread");
+    else
+        pthread_join(thread, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return reading.status;
+}
+
 enum farm_status farm_program_read(const struct farm_program *program, char **text, struct farm_error *err) {
+    if (program->confined) return read_by_thread(program, text, err);
     const sigset_t ending = farm_ending_signals();
     enum farm_status status;
     sigset_t before;

@@ -15,6 +15,7 @@ struct farm_program {
     const char *label; // prefix of its messages on stderr; removed
     // In a new process group, out of Ctrl-C's reach. SIGINT, SIGTERM or SIGHUP killed it: started again, at most twice.
     bool apart;
+    bool confined; // by farm_confine_environment
     double limit_s;
     uint64_t memory_bytes; // most that it can map; 0: no limit
     const char *remedy;    // follows the message that limit_s is over; NULL: nothing

@@ -29,6 +29,7 @@ struct farm_env {
     struct farm_env_option options[FARM_ENV_OPTIONS_MAX]; // point into the recipe, or to lib
     size_t option_count;
     double start_s; // recipe key start_seconds
+    bool confined;  // recipe key confine
     struct farm_env_spec spec;
 };
 

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/confine.h"
 #include "base/program.h"
 #include "envs/plugin.h"
 
@@ -29,6 +30,7 @@ struct request {
     const struct farm_env_option *options;
     size_t option_count;
     double limit_s;
+    bool confined;
     int errors; // memfd for the plug-in's output
 };
 
@@ -77,7 +79,8 @@ static void isolate_child(const struct request *request, pid_t parent) {
 static _Noreturn void run_child(const struct request *request, struct shared *shared, pid_t parent) {
     struct farm_error err = {0};
     isolate_child(request, parent);
-    const enum farm_status status = read_plugin(request, shared, &err);
+    enum farm_status status = request->confined ? farm_confine_environment(&err) : FARM_OK;
+    if (!status) status = read_plugin(request, shared, &err);
     memcpy(shared->message, err.message, sizeof shared->message);
     __atomic_store_n(&shared->status, (uint32_t)status, __ATOMIC_RELEASE);
     _exit(0);
@@ -137,9 +140,10 @@ static enum farm_status copy_answer(const struct request *request, const struct 
 }
 
 enum farm_status farm_probe_plugin(const char *path, const char *name, const struct farm_env_option *options,
-                                   size_t option_count, double limit_s, struct farm_probe_answer *answer,
+                                   size_t option_count, double limit_s, bool confined, struct farm_probe_answer *answer,
                                    struct farm_error *err) {
-    struct request request = {path, name, options, option_count, limit_s, memfd_create("plug-in", MFD_CLOEXEC)};
+    struct request request = {
+        path, name, options, option_count, limit_s, confined, memfd_create("plug-in", MFD_CLOEXEC)};
     struct shared *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     memset(answer, 0, sizeof *answer);
     enum farm_status status = FARM_E_LIMIT;

@@ -25,7 +25,7 @@ struct farm_probe_answer {
 // last line on stderr; FARM_E_INTERRUPTED (farm_program_read); FARM_E_LIMIT. If only the spec fails, the names are
 // valid.
 enum farm_status farm_probe_plugin(const char *path, const char *name, const struct farm_env_option *options,
-                                   size_t option_count, double limit_s, struct farm_probe_answer *answer,
+                                   size_t option_count, double limit_s, bool confined, struct farm_probe_answer *answer,
                                    struct farm_error *err);
 
 #endif

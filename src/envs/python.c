@@ -70,6 +70,7 @@ static enum farm_status run_python(const struct farm_env *env, char *const *argv
                                          .environment = environment,
                                          .label = env->program->label,
                                          .apart = true, // the caller handles Ctrl-C
+                                         .confined = env->confined,
                                          .limit_s = env->start_s,
                                          .remedy = " (--start-seconds)"};
     enum farm_status status = environment ? farm_program_read(&program, answer, err)

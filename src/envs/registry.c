@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include "base/cli.h"
+#include "base/confine.h"
+#include "base/log.h"
 #include "base/paths.h"
 #include "envs/native/native.h"
 #include "envs/plugin.h"
@@ -34,7 +36,7 @@ static enum farm_status probe_env(struct farm_env *env, const char *name, bool *
     if (!answer) return farm_fail_errno(err, FARM_E_LIMIT, "plug-in %s", env->plugin);
     env->kind = FARM_ENV_PLUGIN;
     enum farm_status status =
-        farm_probe_plugin(env->plugin, name, env->options, env->option_count, env->start_s, answer, err);
+        farm_probe_plugin(env->plugin, name, env->options, env->option_count, env->start_s, env->confined, answer, err);
     if (!status) env->spec = answer->spec;
     if (!status) memcpy(env->name, answer->name, sizeof env->name);
     if (misses_name) *misses_name = answer->misses_name;
@@ -188,12 +190,15 @@ struct farm_env_option farm_env_key(const struct farm_recipe *recipe, size_t i) 
 
 enum farm_status farm_env_find(const struct farm_recipe *recipe, struct farm_env *env, struct farm_error *err) {
     const char *name = recipe->env;
+    char lacks[256];
     memset(env, 0, sizeof *env);
     snprintf(env->lasting, sizeof env->lasting, "%s", name);
     for (size_t i = 0; i < recipe->option_count; i++)
         env->options[i] = (struct farm_env_option){recipe->options[i].key, recipe->options[i].value};
     env->option_count = recipe->option_count;
     env->start_s = recipe->start_seconds;
+    env->confined = recipe->confine;
+    if (env->confined && farm_confine_lacks(lacks, sizeof lacks)) farm_log_warn("--confine: %s", lacks);
     for (size_t i = 0; i < FARM_ENV_KEYS; i++) {
         const struct farm_env_option key = farm_env_key(recipe, i);
         if (strcmp(key.value, "none") == 0) continue;
@@ -251,7 +256,7 @@ static void add_plugin(struct farm_env_list *list, const char *family, const cha
     struct farm_probe_answer *answer = malloc(sizeof *answer);
     struct farm_error err = {0};
     if (!answer) return;
-    enum farm_status status = farm_probe_plugin(path, NULL, NULL, 0, start_s, answer, &err);
+    enum farm_status status = farm_probe_plugin(path, NULL, NULL, 0, start_s, false, answer, &err);
     if (status) add_missing(list, family, err.message);
     for (uint32_t i = 0; !status && i < answer->name_count && list->count < NAMES_MAX; i++)
         if (!add_name(list, "", answer->names[i])) break;

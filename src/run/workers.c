@@ -97,6 +97,7 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
                                       .keep_count = sizeof actor->keep / sizeof *actor->keep,
                                       .cpus = plan->recipe.pin ? &actor->cpus : NULL,
                                       .memory_node = actor->memory_node,
+                                      .confined = env->confined,
                                       .final_status = FARM_ACTOR_ENV_BROKEN,
                                       .restarts_max = (uint64_t)plan->recipe.restarts_max,
                                       .deaths_are_final = plan->deterministic,

@@ -10,6 +10,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "base/confine.h"
 #include "base/log.h"
 #include "base/program.h"
 
@@ -76,12 +77,16 @@ _Noreturn void farm_child_become(const struct farm_worker_spec *spec, pid_t pare
     prctl(PR_SET_NAME, spec->name);
     farm_log_set_role(spec->name);
     place(spec);
+    struct farm_error err = {0};
+    if (spec->confined && farm_confine_environment(&err)) {
+        farm_log_error("%s", err.message);
+        _exit(EXIT_NOT_STARTED);
+    }
     if (spec->argv) {
         execve(spec->argv[0], spec->argv, spec->environment ? spec->environment : environ);
         farm_log_error("cannot start %s: %s", spec->argv[0], strerror(errno));
         _exit(EXIT_NOT_STARTED);
     }
-    struct farm_error err = {0};
     int status = spec->body(spec->context, &err);
     if (status) farm_log_error("%s", err.message[0] ? err.message : "ended without a reason");
     fflush(NULL);

@@ -25,6 +25,7 @@ struct farm_worker_spec {
     size_t keep_count;
     const struct farm_bitmap *cpus; // NULL: not pinned
     int memory_node;                // node that its heap prefers; -1: none
+    bool confined;                  // by farm_confine_environment, or it does not start
     bool may_end;                   // exit status 0 is an end, not a death (a learner that reached its target)
     bool errors_are_final;          // an exit status other than 0 ends the run: only a killed worker is started again
     // A body's return value that also ends the run; 0: no such value. A program kills itself with SIGRTMAX instead:

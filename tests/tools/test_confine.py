@@ -1,22 +1,28 @@
 """What a bridge and, by --confine, an environment may do, as the kernel reports it."""
 
+import json
 import os
 import pathlib
 import re
+import shutil
 import unittest
 
-from running import FARM, children, state, wait_until
+from running import FARM, SOURCE, InFolder, build_plugin, children, state, wait_until
 from test_bridge_node import Node
 
 SANITIZED = "/asan" in FARM or "/tsan" in FARM
+
+
+def status(pid):
+    return dict(re.findall(r"^(\w+):\s*(.*)$", pathlib.Path(f"/proc/{pid}/status").read_text(), re.M))
 
 
 @unittest.skipIf(SANITIZED, "sanitizers need files, so bridges are not confined")
 class Bridge(Node):
     def is_confined(self, process, log):
         pid = children(process.pid)["bridge"]
-        status = dict(re.findall(r"^(\w+):\s*(.*)$", pathlib.Path(f"/proc/{pid}/status").read_text(), re.M))
-        self.assertEqual((status["Seccomp"], status["NoNewPrivs"], int(status["CapEff"], 16), status["Threads"]), ("2", "1", 0, "1"), self.said(log))
+        keys = status(pid)
+        self.assertEqual((keys["Seccomp"], keys["NoNewPrivs"], int(keys["CapEff"], 16), keys["Threads"]), ("2", "1", 0, "1"), self.said(log))
         self.assertNotIn("confined", self.said(log))
 
     def plays_and_starts_again(self, engines, address):
@@ -45,6 +51,33 @@ class Bridge(Node):
 
     def test_poll_and_uring_by_name(self):
         self.plays_and_starts_again(("poll", "uring"), "localhost:{}")
+
+
+class Environment(InFolder):
+    def test_by_confine_reaches_nothing_and_trains_on(self):
+        build_plugin(SOURCE / "tests/tools/plugins/rogue.c", self.folder / "rogue.so", "-w")
+        (self.folder / "home").mkdir()
+        (self.folder / "r").mkdir()
+        run = ["train", "--env", "plugin:./rogue.so", "--env.fault", "escapes", "--frames", "4k", "--actors", "2", "--json", "--quiet", "--run", "r"]
+        for more, escapes in ((), "home run memory network kill program"), (("--confine",), ""):
+            done = self.farm(*run, *more, HOME=str(self.folder / "home"))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(set(re.findall(r"escapes: ?(.*)\.", done.stderr)), {escapes}, done.stderr)
+            account = json.loads(done.stdout)
+            self.assertEqual((account["actor_restarts"], account["updates"] > 0), (0, True))
+            self.assertEqual([(self.folder / place / "escaped").exists() for place in ("home", "r")], [not more] * 2)
+            for place in "home", "r":
+                shutil.rmtree(self.folder / place)
+                (self.folder / place).mkdir()
+        early = self.farm("train", "--env", "plugin:./rogue.so", "--env.fault", "spec_escapes", "--confine", HOME=str(self.folder / "home"))
+        self.assertIn("it said 'escapes:.'", early.stderr)
+
+    def test_in_python_plays_confined(self):
+        farm = self.start_logged("train", "--env", "gym/CartPole-v1", "--confine", "--frames", "100G", "--actors", "1", "--json", "--quiet", "--run", "r", "--metrics-every", "0.1")
+        self.assertTrue(wait_until(lambda: self.lines() and self.lines()[-1]["updates"]), self.said())
+        actor = next(pid for name, pid in children(farm.pid).items() if name.startswith("python"))
+        self.assertEqual(status(actor)["Seccomp"], "2")
+        self.assertEqual(self.end(farm)["actor_restarts"], 0)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/cli.h"
+#include "base/confine.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/paths.h"
@@ -65,6 +66,15 @@ static void check_files(json_t *findings) {
         findings, "open files", limit.rlim_max >= NOFILE_COMFORTABLE ? GOOD : WITHOUT,
         "many actors need more: `ulimit -Hn 65536`, LimitNOFILE= of the service, docker --ulimit nofile=65536",
         "limit %llu (hard)", (unsigned long long)limit.rlim_max);
+}
+
+static void check_confinement(json_t *findings) {
+    char lacks[256];
+    const bool whole = !farm_confine_lacks(lacks, sizeof lacks);
+    farm_findings_add(findings, "confinement", whole ? GOOD : WITHOUT,
+                      "Linux 6.12 or later, with landlock in CONFIG_LSM or lsm= at boot; a container's seccomp filter "
+                      "must allow landlock_* (Docker 20.10 does)",
+                      "%s", whole ? "the bridge, and environments by --confine" : lacks);
 }
 
 static void check_recipes(json_t *findings) {
@@ -224,6 +234,7 @@ static enum farm_status check_all(json_t *findings, double start_s, double limit
         check_cpus(findings, machine);
         check_memory(findings, machine);
         check_files(findings);
+        check_confinement(findings);
         check_recipes(findings);
         check_environments(findings, start_s);
         check_gpu(findings, machine, limit_s);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "actor/bare.h"
+#include "base/confine.h"
 #include "base/log.h"
 #include "base/program.h"
 #include "base/time.h"
@@ -79,6 +80,10 @@ static _Noreturn void run_child(const struct farm_run_workers *workers, uint32_t
     signal(SIGTERM, SIG_DFL);
     sigprocmask(SIG_SETMASK, &nothing, NULL);
     if (workers->plan->recipe.pin && farm_bitmap_pin(&beside->cpus, &err)) farm_log_warn("not pinned: %s", err.message);
+    if (workers->plan->env.confined && farm_confine_environment(&err)) {
+        farm_log_error("%s", err.message);
+        _exit(1);
+    }
     if (workers->plan->env.kind == FARM_ENV_PYTHON) {
         exec_python(workers, actor, command, answer);
         _exit(1);

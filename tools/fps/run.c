@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "actor/bare.h"
+#include "base/confine.h"
 #include "base/log.h"
 #include "base/program.h"
 #include "base/time.h"
@@ -195,7 +196,7 @@ static bool run_probe(const void *context, void *result) {
     struct farm_bare bare;
     struct farm_error err;
     uint64_t taken_ns;
-    if (farm_bare_open(&config, PROBE_ENVS, &bare, &err)) {
+    if ((env->confined && farm_confine_environment(&err)) || farm_bare_open(&config, PROBE_ENVS, &bare, &err)) {
         farm_log_error("%s", err.message);
         return false;
     }
@@ -220,6 +221,7 @@ static enum farm_status probe_python(const struct farm_env *env, uint64_t seed, 
                                       .environment = program.environment,
                                       .label = "bare: ",
                                       .apart = true, // the caller handles Ctrl-C
+                                      .confined = env->confined,
                                       .limit_s = PROBE_ENVS * env->start_s,
                                       .remedy = " (--start-seconds, for each environment)"};
     if (!status) status = farm_program_read(&bare, &text, err);

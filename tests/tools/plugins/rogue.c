@@ -6,10 +6,13 @@
 #include <farm/env.h>
 #include <fcntl.h>
 #include <math.h>
+#include <netinet/in.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -60,6 +63,23 @@ static uint32_t draw(struct rogue *env, uint32_t n) {
     return (uint32_t)((env->random >> 33) % n);
 }
 
+// Prints what of it worked.
+static void escape(void) {
+    const struct sockaddr_in there = {
+        .sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    char home[256], memory[64], line[128] = "escapes:";
+    snprintf(home, sizeof home, "%s/escaped", getenv("HOME"));
+    snprintf(memory, sizeof memory, "/proc/%d/mem", (int)getppid());
+    if (open(home, O_WRONLY | O_CREAT, 0600) >= 0) strcat(line, " home");
+    if (open("r/escaped", O_WRONLY | O_CREAT, 0600) >= 0) strcat(line, " run");
+    if (open(memory, O_RDWR) >= 0) strcat(line, " memory");
+    if (connect(socket(AF_INET, SOCK_DGRAM, 0), (const struct sockaddr *)&there, sizeof there) == 0)
+        strcat(line, " network");
+    if (kill(getppid(), 0) == 0) strcat(line, " kill");
+    if (system("echo >>r/escaped") == 0) strcat(line, " program");
+    fprintf(stderr, "%s.\n", line);
+}
+
 static void spoil_spec(struct farm_env_spec *spec) {
     if (is("spec_dims")) spec->obs[0].dims[0] = 1u << 30;
     if (is("spec_fields")) spec->obs_count = 1000;
@@ -74,6 +94,7 @@ static void spoil_spec(struct farm_env_spec *spec) {
     if (is("spec_crash")) crash();
     if (is("spec_exit")) fprintf(stderr, "no licence\n"), exit(0);
     if (is("spec_hang")) sleep(1000);
+    if (is("spec_escapes")) escape(), exit(0); // before the run
     if (is("spec_changes")) spec->obs[0].dims[0] += (uint32_t)spec_calls++;
 }
 
@@ -101,6 +122,7 @@ static int rogue_spec(const struct farm_env_config *config, struct farm_env_spec
 static void *rogue_create(const struct farm_env_config *config, char *error, size_t error_bytes) {
     struct rogue *env = calloc(1, sizeof *env);
     struct farm_env_spec spec;
+    if (is("escapes")) escape();
     if (!env || rogue_spec(config, &spec, error, error_bytes)) return NULL;
     env->random = is("same_for_all") ? 3 : is("time") ? (uint64_t)time(NULL) : config->seed;
     env->own = calloc(CELLS, sizeof *env->own);
@@ -193,7 +215,8 @@ static void misbehave(struct rogue *env, const void *action, int32_t chosen) {
     if (is("late_hang") && env->all_steps++ == LATE) sleep(1000);
     if (is("shared")) env->position = (env->position + shared_state++ % 7) % CELLS;
     if (env->steps != at) return;
-    for (int i = 0; i < 300 && is("lies"); i++) fprintf(stderr, "farm: %s\n", i ? "error: a lie" : "frame 0x1 @/dev/tty");
+    for (int i = 0; i < 300 && is("lies"); i++)
+        fprintf(stderr, "farm: %s\n", i ? "error: a lie" : "frame 0x1 @/dev/tty");
     if (is("segfault") || is("lies")) crash();
     if (is("recursion")) env->position = recurse(0) % CELLS;
     if (is("abort")) fprintf(stderr, "the board is inconsistent\n"), abort();
