@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/time.h"
 #include "learner/checkpoint.h"
@@ -190,12 +192,13 @@ static enum farm_status save_in(const struct farm_checkpoint_writer *writer, con
                                 struct farm_error *err) {
     const struct farm_backend_state state = writer->parts->ops->state(writer->parts->backend);
     char folder[1024], name[NAME_BYTES];
+    int fd;
     snprintf(folder, sizeof folder, "%s/farm-checkpoint-XXXXXX", base);
     if (!mkdtemp(folder)) return farm_fail_errno(err, FARM_E_IO, "%s", folder);
     const enum farm_status status = write_file(writer, &state, folder, name_of(&writer->copied, name), err);
     if (status) rmdir(folder);
     snprintf(path, bytes, "%s/%s", folder, name);
-    if (!status) chmod(path, 0600);
+    if (!status && !farm_file_open_own(path, O_RDONLY, &fd, NULL)) fchmod(fd, 0600), close(fd);
     return status;
 }
 
