@@ -32,6 +32,9 @@ enum { TRUNCATES = 3, TCP = 4, DEVICES = 5, SCOPES = 6, BIND_TCP = 1, CONNECT_TC
 // Later calls are as unknown as to an older kernel; x32's have larger numbers.
 enum { NEWEST_CALL = 450, CALLS_MAX = 400 };
 
+enum { ALLOW = SECCOMP_RET_ALLOW, REFUSE = SECCOMP_RET_ERRNO | EPERM };
+#define COUNT(list) (sizeof(list) / sizeof *(list))
+
 // One that counts only if `argument` & mask is value, or, negated, is not.
 struct call {
     uint16_t number, argument;
@@ -56,9 +59,10 @@ static const uint16_t foreign_calls[] = {
     SYS_socket, SYS_io_uring_setup, SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_process_madvise,
     SYS_pidfd_getfd, SYS_kcmp, SYS_truncate, SYS_fchmod, SYS_fchmodat, SYS_fchown, SYS_fchownat, SYS_utimensat,
     SYS_setxattr, SYS_lsetxattr, SYS_fsetxattr, SYS_removexattr, SYS_lremovexattr, SYS_fremovexattr,
-    SYS_setpriority, SYS_shmget, SYS_shmat, SYS_shmctl, SYS_semget, SYS_semctl, SYS_semop, SYS_msgget, SYS_msgctl,
-    SYS_msgsnd, SYS_msgrcv, SYS_mq_open, SYS_mq_unlink, SYS_add_key, SYS_request_key, SYS_keyctl, SYS_bpf,
-    SYS_perf_event_open, SYS_userfaultfd, SYS_unshare, SYS_setns, SYS_mount, SYS_umount2, OLD_CALLS,
+    SYS_setpriority, SYS_sched_setscheduler, SYS_sched_setparam, SYS_sched_setattr, SYS_ioprio_set,
+    SYS_migrate_pages, SYS_shmget, SYS_shmat, SYS_shmctl, SYS_semget, SYS_semctl, SYS_semop, SYS_msgget,
+    SYS_msgctl, SYS_msgsnd, SYS_msgrcv, SYS_mq_open, SYS_mq_unlink, SYS_add_key, SYS_request_key, SYS_keyctl,
+    SYS_bpf, SYS_perf_event_open, SYS_userfaultfd, SYS_unshare, SYS_setns, SYS_mount, SYS_umount2, OLD_CALLS,
 };
 // clang-format on
 static const struct call foreign_if[] = {
@@ -120,18 +124,15 @@ static bool allow_below(int rules, const char *path, uint64_t rights) {
 static bool restrict_files(bool reads, bool connects) {
     const int version = landlock_version();
     const int rights = version >= DEVICES ? 16 : version >= TRUNCATES ? 15 : version == 2 ? 14 : 13;
-    const uint64_t handled[] = {(1u << rights) - 1, connects ? BIND_TCP : BIND_TCP | CONNECT_TCP, SIGNALS_AND_ABSTRACT};
+    const uint64_t handled[] = {(1u << rights) - 1, connects ? BIND_TCP : BIND_TCP | CONNECT_TCP, SIGNALS_AND_ABSTRACT},
+                   read = LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR;
     if (version < 1) return true;
-    const int rules = (int)syscall(SYS_landlock_create_ruleset, handled,
-                                   sizeof *handled * (version >= SCOPES ? 3u
-                                                      : version >= TCP  ? 2u
-                                                                        : 1u),
-                                   0);
-    const uint64_t read = LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR;
-    bool done =
+    const size_t words = version >= SCOPES ? 3 : version >= TCP ? 2 : 1;
+    const int rules = (int)syscall(SYS_landlock_create_ruleset, handled, words * sizeof *handled, 0);
+    const bool done =
         rules >= 0 &&
-        (!reads || (allow_below(rules, "/", read) && allow_below(rules, "/dev/null", LANDLOCK_ACCESS_FS_WRITE_FILE)));
-    done = done && syscall(SYS_landlock_restrict_self, rules, 0) == 0;
+        (!reads || (allow_below(rules, "/", read) && allow_below(rules, "/dev/null", LANDLOCK_ACCESS_FS_WRITE_FILE))) &&
+        syscall(SYS_landlock_restrict_self, rules, 0) == 0;
     if (rules >= 0) close(rules);
     return done;
 }
@@ -156,19 +157,15 @@ enum farm_status farm_confine_bridge(bool dials, struct farm_error *err) {
         {SYS_socket, 0, false, UINT32_MAX, AF_INET},
         {SYS_socket, 0, false, UINT32_MAX, AF_INET6},
     };
-    if (drop_capabilities(0) && restrict_files(false, dials) &&
-        filter_calls(bridge_calls, sizeof bridge_calls / sizeof *bridge_calls, some, dials ? 6 : 3, SECCOMP_RET_ALLOW,
-                     SECCOMP_RET_ERRNO | EPERM))
-        return FARM_OK;
-    return farm_fail_errno(err, FARM_E_UNSUPPORTED, "not confined");
+    const bool done = drop_capabilities(0) && restrict_files(false, dials) &&
+                      filter_calls(bridge_calls, COUNT(bridge_calls), some, dials ? 6 : 3, ALLOW, REFUSE);
+    return done ? FARM_OK : farm_fail_errno(err, FARM_E_UNSUPPORTED, "not confined");
 }
 
 enum farm_status farm_confine_environment(struct farm_error *err) {
-    if (drop_capabilities(1u << CAP_DAC_READ_SEARCH) && restrict_files(true, false) &&
-        filter_calls(foreign_calls, sizeof foreign_calls / sizeof *foreign_calls, foreign_if,
-                     sizeof foreign_if / sizeof *foreign_if, SECCOMP_RET_ERRNO | EPERM, SECCOMP_RET_ALLOW))
-        return FARM_OK;
-    return farm_fail_errno(err, FARM_E_UNSUPPORTED, "--confine: cannot confine an environment");
+    const bool done = drop_capabilities(1u << CAP_DAC_READ_SEARCH) && restrict_files(true, false) &&
+                      filter_calls(foreign_calls, COUNT(foreign_calls), foreign_if, COUNT(foreign_if), REFUSE, ALLOW);
+    return done ? FARM_OK : farm_fail_errno(err, FARM_E_UNSUPPORTED, "--confine: cannot confine an environment");
 }
 
 bool farm_confine_lacks(char *text, size_t bytes) {

@@ -38,7 +38,7 @@ int farm_dial_start_resolver(const char *name) {
     if (pid == 0) {
         dup2(ends[1], STDIN_FILENO);
         farm_program_close(STDERR_FILENO + 1, ~0u);
-        signal(SIGTERM, SIG_IGN); // it ends with the bridge
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         prctl(PR_SET_NAME, "resolver");
         while (read(STDIN_FILENO, &question, 1) == 1) {
             answer = (struct answer){0};

@@ -23,34 +23,29 @@ class Bridge(Node):
         pid = children(process.pid)["bridge"]
         keys = status(pid)
         self.assertEqual((keys["Seccomp"], keys["NoNewPrivs"], int(keys["CapEff"], 16), keys["Threads"]), ("2", "1", 0, "1"), self.said(log))
-        self.assertNotIn("confined", self.said(log))
 
-    def plays_and_starts_again(self, engines, address):
-        """Learner and node, whose bridges are killed; the node's resolves names by a process that ends with it."""
+    def plays_and_starts_again(self, engines, address, killed):
+        """Learner and node; the bridge of one is killed. The node's resolves names by a process that ends with it."""
         learner = self.learner("native/catch", "--bridge-engine", engines[0])
         port = (self.folder / "r/bridge.addr").read_text().rpartition(":")[2].strip()
         node = self.start("node", "bridge", "--connect", address.format(port), "--actors", "2", "--bridge-engine", engines[1])
         self.until_more()
-        for process, log in ((learner, "learner"), (node, "node")):
-            self.is_confined(process, log)
-            bridge = children(node.pid)["bridge"]
-            resolver = children(bridge)["resolver"]
-            self.kill_and_await(process, "bridge")  # the learner's: the node dials again
-            self.until_more(doing="its bridge is killed")
-            self.is_confined(process, log)
-        self.assertEqual(wait_until(lambda: state(resolver) == "Z"), True)
         resolver = children(children(node.pid)["bridge"])["resolver"]
-        self.assertEqual(os.listdir(f"/proc/{resolver}/fd"), ["0", "1", "2"])
+        self.assertEqual(sorted(os.listdir(f"/proc/{resolver}/fd")), ["0", "1", "2"])
+        self.kill_and_await({"learner": learner, "node": node}[killed], "bridge")
+        self.until_more(doing="its bridge is killed")
+        self.is_confined(learner, "learner")
+        self.is_confined(node, "node")
         self.end(learner, "learner")
         account = self.end(node, "node", by=None)
-        self.assertEqual((account["sessions"], account["bridge_restarts"]), (1, 1))
-        self.assertEqual(wait_until(lambda: state(resolver) == "Z"), True)
+        self.assertEqual((account["sessions"], account["bridge_restarts"]), (1, int(killed == "node")))
+        self.assertTrue(wait_until(lambda: state(resolver) == "Z"))
 
     def test_uring_and_poll(self):
-        self.plays_and_starts_again(("uring", "poll"), "@r/bridge.addr")
+        self.plays_and_starts_again(("uring", "poll"), "@r/bridge.addr", "learner")
 
     def test_poll_and_uring_by_name(self):
-        self.plays_and_starts_again(("poll", "uring"), "localhost:{}")
+        self.plays_and_starts_again(("poll", "uring"), "localhost:{}", "node")
 
 
 class Environment(InFolder):
@@ -62,6 +57,8 @@ class Environment(InFolder):
         for more, escapes in ((), "home run memory network kill program"), (("--confine",), ""):
             done = self.farm(*run, *more, HOME=str(self.folder / "home"))
             self.assertEqual(done.returncode, 0, done.stderr)
+            if "warning: --confine: " in done.stderr:
+                self.skipTest(done.stderr)
             self.assertEqual(set(re.findall(r"escapes: ?(.*)\.", done.stderr)), {escapes}, done.stderr)
             account = json.loads(done.stdout)
             self.assertEqual((account["actor_restarts"], account["updates"] > 0), (0, True))
