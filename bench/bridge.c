@@ -317,10 +317,10 @@ static void measure_scale(struct run *run) {
 // A node's rate beside strangers of all shapes: 1,800 connections a second, and as many as one CPU makes. The bridge
 // and the node have the first CPU, the strangers the last.
 static void measure_flood(struct run *run) {
-    enum { TIMES = 15, FLOODS = 2 };
+    enum { TIMES = 9, FLOODS = 2 };
     static const char *const names[FLOODS] = {"rate_under_flood", "rate_under_full_flood"};
     static double rate[2][TIMES];
-    struct bench_pair pair = {.sealed = true, .lanes = 1, .width = 1, .pixels = TRIP_PIXELS, .warm_s = 0.1};
+    struct bench_pair pair = {.sealed = true, .lanes = 1, .width = 1, .pixels = TRIP_PIXELS, .warm_s = 1.5};
     pair.seconds = 0.3;
     pair.beside = true;
     for (int e = 0; e < ENGINES; e++)

@@ -19,7 +19,7 @@ static inline bool farm_transfer_wants_all(const struct farm_transfer *transfer)
 }
 
 // First in, first out. An operation has at most one event, so the room suffices.
-enum { FARM_EVENTS_MAX = 4 * FARM_ENGINE_SOCKETS_MAX + FARM_ENGINE_WATCHES_MAX + 48 };
+enum { FARM_EVENTS_MAX = 4 * FARM_ENGINE_SOCKETS_MAX + FARM_ENGINE_WATCHES_MAX + 32 };
 struct farm_event_queue {
     struct farm_engine_event events[FARM_EVENTS_MAX];
     uint32_t first, count;
@@ -36,7 +36,7 @@ struct farm_listener {
     int fd;                   // -1: none
     uint64_t paused_until_ns; // 0: not paused
 };
-enum { FARM_LISTENER_PAUSE_MS = 5, FARM_LISTENER_FAILED_MS = 100, FARM_LISTENER_ACCEPTS = 32 };
+enum { FARM_LISTENER_PAUSE_MS = 5, FARM_LISTENER_FAILED_MS = 100, FARM_LISTENER_ACCEPTS = 10 };
 
 // Accepts the connections that wait; each has an event. Returns the number of calls.
 uint32_t farm_listener_accept(struct farm_listener *listener, struct farm_event_queue *queue);

@@ -18,12 +18,12 @@
 #include "ring/wait.h"
 
 enum {
-    HANDSHAKES_PER_S = 100, // on average, and this number in a row
+    HANDSHAKES_IN_A_ROW = 100, // that end without HELLO
     EVENTS_MAX = 64,
     WATCH_CONTROL = 0,
     WATCH_WAKE = 1,
 };
-static const uint64_t HANDSHAKE_NS = 1000000000 / HANDSHAKES_PER_S, LOOK_NS = 10000000, STRANGER_NS = 5000000000u;
+static const uint64_t HANDSHAKE_NS = 20000000, LOOK_NS = 10000000, STRANGER_NS = 5000000000u;
 static const uint64_t TICK_NS = 100000000, HEARTBEAT_NS = 1000000000, SLEEP_NS = 100000000, JOIN_NS = 60000000000u;
 
 // ---- a node's handshake ----
@@ -51,6 +51,7 @@ static bool handle_hello(struct hub_peer *peer, struct farm_error *err) {
     if (!peer->counters) return farm_fail(err, FARM_E_LIMIT, "no memory for a node's counters"), false;
     memcpy(peer->counters, hello->counters, bytes);
     peer->link.known = true;
+    hub->paid_ns -= HANDSHAKE_NS; // which its handshake has cost
     if (!same_id(hello->run, any) && !same_id(hello->run, hub->offer->run))
         return hub_refuse(peer, FARM_WIRE_REFUSE_SESSION, "the learner has begun another run"), true;
     peer->state = HUB_PEER_OFFERED;
@@ -231,11 +232,6 @@ static void report_stranger(struct farm_hub *hub, const struct hub_peer *peer) {
     hub->unreported = 0;
 }
 
-static void leave_door(struct hub_peer *peer) {
-    peer->fd = 0;
-    peer->hub->waiting--;
-}
-
 static void send_away(struct hub_peer *peer, const char *why) {
     if (!peer->fd) {
         farm_link_close(&peer->link, "%s", why);
@@ -244,17 +240,17 @@ static void send_away(struct hub_peer *peer, const char *why) {
     snprintf(peer->link.why, sizeof peer->link.why, "%s", why);
     report_stranger(peer->hub, peer);
     close(peer->fd);
-    leave_door(peer);
+    peer->fd = 0;
 }
 
-// Number of strangers of an address. *first: the one that yields first, the oldest that has sent no whole hello, else
-// the oldest in its handshake.
-static uint32_t count_strangers(const struct farm_hub *hub, uint32_t hash, struct hub_peer **first) {
+// Number of strangers of an address (NULL: of all). *first yields first: the oldest without a whole hello, else the
+// oldest in its handshake; NULL: all have sent hellos.
+static uint32_t count_strangers(const struct farm_hub *hub, const uint32_t *hash, struct hub_peer **first) {
     uint32_t count = 0;
     *first = NULL;
-    for (uint32_t p = 0; p < HUB_PEERS_MAX && hub->peers[p]; p++) { // a slot is first used after all before it
+    for (uint32_t p = 0; p < HUB_PEERS_MAX && hub->peers[p]; p++) { // a place is first used after all before it
         struct hub_peer *peer = hub->peers[p];
-        if (!is_stranger(peer) || peer->address_hash != hash) continue;
+        if (!is_stranger(peer) || (hash && peer->address_hash != *hash)) continue;
         count++;
         if (peer->fd && peer->greeted) continue;
         if (!*first || (!peer->fd == !(*first)->fd ? peer->accepted_ns < (*first)->accepted_ns : peer->fd > 0))
@@ -263,27 +259,14 @@ static uint32_t count_strangers(const struct farm_hub *hub, uint32_t hash, struc
     return count;
 }
 
-// Makes room for a stranger. If there are too many of its address, or of all, one of that address, or of the address
-// with most, yields. False: it has to yield itself.
+// If its address or all together have too many strangers, one yields to the new one. False: none does.
 static bool make_room(const struct farm_hub *hub, uint32_t hash) {
-    uint32_t all = 0, most = 0;
-    struct hub_peer *first, *of_most = NULL;
-    if (count_strangers(hub, hash, &first) >= HUB_STRANGERS_EACH) {
-        if (!first || !first->fd) return false;
-        send_away(first, "too many unknown connections of its address");
-        return true;
-    }
-    for (uint32_t p = 0; p < HUB_PEERS_MAX && hub->peers[p]; p++) all += is_stranger(hub->peers[p]);
-    if (all < HUB_STRANGERS_MAX) return true;
-    for (uint32_t p = 0; p < HUB_PEERS_MAX && hub->peers[p]; p++) {
-        if (!is_stranger(hub->peers[p])) continue;
-        const uint32_t same = count_strangers(hub, hub->peers[p]->address_hash, &first);
-        if (!first || same <= most) continue;
-        most = same;
-        of_most = first;
-    }
-    if (of_most) send_away(of_most, "too many unknown connections");
-    return of_most;
+    struct hub_peer *first;
+    const bool full = count_strangers(hub, &hash, &first) >= HUB_STRANGERS_EACH;
+    if (!full && count_strangers(hub, NULL, &first) < HUB_STRANGERS_MAX) return true;
+    if (!first || (full && !first->fd)) return false;
+    send_away(first, full ? "too many unknown connections of its address" : "too many unknown connections");
+    return true;
 }
 
 // Hashes the IPv4 host, even if an IPv6 socket accepted it, or the IPv6 network. 0: unknown.
@@ -341,7 +324,7 @@ static void accept_peer(struct farm_hub *hub, int fd) {
     peer->greeted = false;
     peer->address_hash = hash;
     peer->accepted_ns = hub->now_ns;
-    hub->waiting++;
+    hub->strangers_wait = true;
     look_for_hello(hub, peer);
 }
 
@@ -349,7 +332,7 @@ static void begin_handshake(struct farm_hub *hub, uint32_t p) {
     struct hub_peer *peer = hub->peers[p];
     const int fd = peer->fd;
     struct farm_error err;
-    leave_door(peer);
+    peer->fd = 0;
     peer->state = HUB_PEER_CONNECTED;
     peer->session = NULL;
     peer->hello.rings = 0;
@@ -368,24 +351,26 @@ static void begin_handshake(struct farm_hub *hub, uint32_t p) {
 }
 
 // Looks for hellos, and begins at most one handshake, because it takes long. The address whose last one is longest ago
-// comes first, so that no address keeps another out. Returns whether it began one.
+// comes first, so that no address keeps another out.
 static bool serve_strangers(struct farm_hub *hub) {
     const uint64_t owed_ns = hub->paid_ns > hub->now_ns ? hub->paid_ns - hub->now_ns : 0;
     const bool looks = hub->now_ns - hub->looked_ns >= LOOK_NS;
-    uint32_t next = HUB_PEERS_MAX;
+    uint32_t next = 0;
     uint64_t *next_served = NULL;
-    if (!hub->waiting) return false;
+    if (!hub->strangers_wait) return false;
     if (looks) hub->looked_ns = hub->now_ns;
+    hub->strangers_wait = false;
     for (uint32_t p = 0; p < HUB_PEERS_MAX && hub->peers[p]; p++) {
         struct hub_peer *peer = hub->peers[p];
         uint64_t *served = &hub->served[peer->address_hash % (sizeof hub->served / sizeof *hub->served)];
         if (looks && peer->fd && !peer->greeted) look_for_hello(hub, peer);
         if (peer->fd && hub->now_ns - peer->accepted_ns > STRANGER_NS) send_away(peer, "received no HELLO within 5 s");
+        hub->strangers_wait |= peer->fd > 0;
         if (!peer->fd || !peer->greeted || (next_served && *served >= *next_served)) continue;
         next = p;
         next_served = served;
     }
-    if (!next_served || owed_ns >= HANDSHAKES_PER_S * HANDSHAKE_NS) return false;
+    if (!next_served || owed_ns >= HANDSHAKES_IN_A_ROW * HANDSHAKE_NS) return false;
     *next_served = ++hub->handshakes;
     hub->paid_ns = hub->now_ns + owed_ns + HANDSHAKE_NS;
     begin_handshake(hub, next);
@@ -464,7 +449,7 @@ void farm_hub_wait(struct farm_hub *hub, uint64_t timeout_ns) {
     // After the fence of farm_hub_sleep: a later answer wakes this thread.
     for (uint32_t i = 0; i < hub->active_count; i++)
         if (!hub_has_answers(hub->active[i])) farm_link_defer_sent(&hub->active[i]->peer->link);
-    hub->ops->wait(hub->engine, hub->waiting && LOOK_NS < timeout_ns ? LOOK_NS : timeout_ns);
+    hub->ops->wait(hub->engine, hub->strangers_wait && LOOK_NS < timeout_ns ? LOOK_NS : timeout_ns);
 }
 
 void farm_hub_sleep(struct farm_hub *hub, uint64_t timeout_ns) {

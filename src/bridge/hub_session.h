@@ -82,7 +82,7 @@ struct farm_hub {
     uint32_t active_count;
     struct hub_ring *touched;               // a list
     uint64_t now_ns, tick_ns, looked_ns;    // looked: for the strangers' hellos
-    uint32_t waiting;                       // strangers without a link
+    bool strangers_wait;                    // for a hello or a handshake
     uint64_t handshakes, paid_ns;           // begun so far; the time whose budget they have used up
     uint64_t served[4 * HUB_STRANGERS_MAX]; // by address: `handshakes` at its last one
     uint64_t reported_ns;                   // when closed strangers were last reported
