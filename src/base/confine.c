@@ -172,11 +172,12 @@ bool farm_confine_lacks(char *text, size_t bytes) {
     const int version = landlock_version(), why = errno;
     const bool calls = prctl(PR_GET_SECCOMP) >= 0;
     if (calls && version >= SCOPES) return false;
+    const char *also = calls ? "" : "; no seccomp: system calls are not limited";
     if (version < 1)
-        snprintf(text, bytes, "no Landlock (%s; Linux 5.13 has it): files and signals are not limited%s", strerror(why),
-                 calls ? "" : "; no seccomp: system calls are not limited");
+        snprintf(text, bytes, "no Landlock (%s; Linux 5.13 has it): environments can write files and send signals%s",
+                 strerror(why), also);
     else
-        snprintf(text, bytes, "Landlock %d (Linux 6.12 has 6): signals%s are not limited%s", version,
-                 version < TRUNCATES ? " and truncation" : "", calls ? "" : "; no seccomp: nor are system calls");
+        snprintf(text, bytes, "Landlock %d (Linux 6.12 has 6): environments can send signals%s%s", version,
+                 version < TRUNCATES ? " and truncate files" : "", also);
     return true;
 }

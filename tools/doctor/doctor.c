@@ -73,7 +73,7 @@ static void check_confinement(json_t *findings) {
     const bool whole = !farm_confine_lacks(lacks, sizeof lacks);
     farm_findings_add(findings, "confinement", whole ? GOOD : WITHOUT,
                       "Linux 6.12 or later, with landlock in CONFIG_LSM or lsm= at boot; a container's seccomp filter "
-                      "must allow landlock_* (Docker 20.10 does)",
+                      "must allow landlock_* (Docker 23 does)",
                       "%s", whole ? "the bridge, and environments by --confine" : lacks);
 }
 
