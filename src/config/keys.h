@@ -23,7 +23,7 @@ KEY(LIST, obs_drop, "none", .uses = ENVS | EVAL | FPS | BRIDGE | POLICY,
 KEY(LIST, wrap, "none", .uses = ENVS | EVAL | FPS | BRIDGE | POLICY,
     .help = "gym/*: PACKAGE:WRAPPER around each environment, or PACKAGE:WRAPPER(ARGUMENT=VALUE, ...); repeatable, the "
             "first one innermost. Never taken from another machine: a node names its own")
-KEY(BOOL, confine, "false", .uses = EVAL | FPS | BRIDGE,
+KEY(BOOL, confine, "false", .uses = EVAL | FPS | BRIDGE | POLICY,
     .help = "environments, and what they start, read and execute files, but write none but /dev/null, and have no "
             "sockets, no signals to other processes and no access to their memory; they can still read this user's "
             "files, and use up CPUs and memory. A warning says what this kernel does not limit (docs/SECURITY.md)")

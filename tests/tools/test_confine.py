@@ -63,6 +63,8 @@ class Environment(InFolder):
             account = json.loads(done.stdout)
             self.assertEqual((account["actor_restarts"], account["updates"] > 0), (0, True))
             self.assertEqual([(self.folder / place / "escaped").exists() for place in ("home", "r")], [not more] * 2)
+            played = self.farm("eval", "r", "--episodes", "2", "--actors", "1", "--env.fault", "escapes", HOME=str(self.folder / "home"))
+            self.assertIn(f"escapes:{escapes and ' '}{escapes}.", played.stderr)  # as the run did
             for place in "home", "r":
                 shutil.rmtree(self.folder / place)
                 (self.folder / place).mkdir()
