@@ -6,8 +6,10 @@
 #include <linux/audit.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
+#include <linux/fs.h>
 #include <linux/landlock.h>
 #include <linux/seccomp.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -60,13 +62,21 @@ static const uint16_t foreign_calls[] = {
     SYS_pidfd_getfd, SYS_kcmp, SYS_truncate, SYS_fchmod, SYS_fchmodat, SYS_fchown, SYS_fchownat, SYS_utimensat,
     SYS_setxattr, SYS_lsetxattr, SYS_fsetxattr, SYS_removexattr, SYS_lremovexattr, SYS_fremovexattr,
     SYS_setpriority, SYS_sched_setscheduler, SYS_sched_setparam, SYS_sched_setattr, SYS_ioprio_set,
-    SYS_migrate_pages, SYS_shmget, SYS_shmat, SYS_shmctl, SYS_semget, SYS_semctl, SYS_semop, SYS_msgget,
-    SYS_msgctl, SYS_msgsnd, SYS_msgrcv, SYS_mq_open, SYS_mq_unlink, SYS_add_key, SYS_request_key, SYS_keyctl,
-    SYS_bpf, SYS_perf_event_open, SYS_userfaultfd, SYS_unshare, SYS_setns, SYS_mount, SYS_umount2, OLD_CALLS,
+    SYS_migrate_pages, SYS_shmget, SYS_shmat, SYS_shmctl, SYS_semget, SYS_semctl, SYS_semop, SYS_semtimedop,
+    SYS_msgget, SYS_msgctl, SYS_msgsnd, SYS_msgrcv, SYS_mq_open, SYS_mq_unlink, SYS_add_key, SYS_request_key,
+    SYS_keyctl, SYS_bpf, SYS_perf_event_open, SYS_userfaultfd, SYS_unshare, SYS_setns, SYS_mount, SYS_umount2,
+    OLD_CALLS,
 };
 // clang-format on
 static const struct call foreign_if[] = {
     {SYS_prlimit64, 0, true, UINT32_MAX, 0},
+    {SYS_sched_setaffinity, 0, true, UINT32_MAX, 0},
+    {SYS_socketpair, 0, true, UINT32_MAX, AF_UNIX},
+    {SYS_socketpair, 1, false, 2, 2}, // SOCK_DGRAM and SOCK_RAW send to named sockets
+    {SYS_clone, 0, true, CLONE_NEWUSER, 0},
+    {SYS_fcntl, 1, false, UINT32_MAX, F_SETLEASE},
+    {SYS_ioctl, 1, false, UINT32_MAX, (uint32_t)FS_IOC_SETFLAGS},
+    {SYS_ioctl, 1, false, UINT32_MAX, (uint32_t)FS_IOC_FSSETXATTR},
     {SYS_ioctl, 1, false, UINT32_MAX, TIOCSTI},
     {SYS_ioctl, 1, false, UINT32_MAX, TIOCLINUX},
 };
@@ -81,10 +91,11 @@ static bool filter_calls(const uint16_t *calls, size_t call_count, const struct 
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)MACHINE, 1, 0),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 1, 0), // its flags cannot be seen
         BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, NEWEST_CALL, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
     };
-    unsigned short n = 6;
+    unsigned short n = 7;
     for (size_t i = 0; i < call_count; i++) {
         code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, calls[i], 0, 1);
         code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, listed);

@@ -3,13 +3,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
+#include <linux/fs.h>
 #include <linux/seccomp.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -18,6 +21,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -77,6 +81,30 @@ static bool makes_pair(void) {
     int ends[2];
     return socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0;
 }
+static bool sends_to_a_name(void) {
+    const struct sockaddr_un name = {.sun_family = AF_UNIX, .sun_path = "/dev/null"};
+    int ends[2];
+    return socketpair(AF_UNIX, SOCK_DGRAM, 0, ends) == 0 &&
+           sendto(ends[0], "", 1, 0, (const struct sockaddr *)&name, sizeof name) < 0 && errno == ECONNREFUSED;
+}
+static bool makes_users(void) {
+    const long pid = syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0);
+    if (!pid) _exit(0);
+    return pid > 0 && wait_for((pid_t)pid) == 0;
+}
+static bool moves(void) {
+    cpu_set_t cpus;
+    return sched_getaffinity(victim, sizeof cpus, &cpus) == 0 && sched_setaffinity(victim, sizeof cpus, &cpus) == 0;
+}
+static bool sets_flags(void) {
+    long flags;
+    const int fd = open(file, O_RDONLY);
+    return ioctl(fd, FS_IOC_GETFLAGS, &flags) == 0 && ioctl(fd, FS_IOC_SETFLAGS, &flags) == 0;
+}
+static bool leases(void) {
+    const int fd = open(file, O_RDONLY);
+    return fcntl(fd, F_SETLEASE, F_RDLCK) == 0 && close(fd) == 0;
+}
 static bool binds(void) {
     const struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -125,7 +153,12 @@ static const struct deed {
              {starts_a_writer, LEARNERS | NODES | ENVIRONMENTS, "write by a shell"},
              {maps_code, LEARNERS | NODES, "map code"},
              {uses_null, LEARNERS | NODES, "use /dev/null"},
-             {gains_files, LEARNERS | NODES, "open a pidfd"}};
+             {gains_files, LEARNERS | NODES, "open a pidfd"},
+             {sends_to_a_name, LEARNERS | NODES | ENVIRONMENTS, "send to a named socket"},
+             {makes_users, LEARNERS | NODES | ENVIRONMENTS, "user namespace"},
+             {moves, LEARNERS | NODES | ENVIRONMENTS, "set affinity"},
+             {sets_flags, LEARNERS | NODES | ENVIRONMENTS, "set a file's flags"},
+             {leases, LEARNERS | NODES | ENVIRONMENTS, "lease"}};
 enum { DEEDS = sizeof deeds / sizeof *deeds };
 
 static void setup(void) {
