@@ -361,7 +361,7 @@ class Slurm(InFolder):
         "scontrol": '[ "$1" != requeue ] || { echo "$2" >requeued; exit; }; echo first; echo second',
         "srun": 'echo "$@" >>steps; while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"',
         "farm": """trap 'exit 0' TERM
-                   if [ "$1" = train ]; then until [ -e node ] && [ ! -e plays ]; do sleep 0.01; done; exit "$2"; fi
+                   if [ "$1" = train ]; then touch learner; until [ -e node ] && [ ! -e plays ]; do sleep 0.01; done; exit "$2"; fi
                    touch node; [ ! -e waits ] || exec sleep 60""",
     }
 
@@ -384,7 +384,7 @@ class Slurm(InFolder):
         )
         self.addCleanup(process.kill)
         if during:
-            self.assertTrue(wait_until((self.folder / "node").exists))
+            self.assertTrue(wait_until(lambda: all((self.folder / name).exists() for name in ("learner", "node"))))
             process.send_signal(during)
         return process.wait(LIMIT_S)
 
