@@ -362,7 +362,7 @@ class Slurm(InFolder):
         "srun": 'echo "$@" >>steps; while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"',
         "farm": """trap 'exit 0' TERM
                    if [ "$1" = train ]; then touch learner; until [ -e node ] && [ ! -e plays ]; do sleep 0.01; done; exit "$2"; fi
-                   touch node; [ ! -e waits ] || exec sleep 60""",
+                   touch node; while [ -e waits ]; do sleep 0.01; done""",
     }
 
     # Options of sbatch and srun (Slurm 23.11's manual pages) that take a value, among those for resources and starts.
