@@ -378,7 +378,7 @@ static void handle_received(struct farm_link *link, int64_t bytes) {
         farm_link_close(link, "%s%s", bytes ? strerror((int)-bytes) : "the peer has closed the connection",
                         !stranger ? ""
                         : link->tls
-                            ? " before the handshake was over: are the keys the same? (a learner with --insecure "
+                            ? " before the handshake was over: do the keys belong together? (a learner with --insecure "
                               "has none: then use --insecure here too)"
                             : " without an answer: has the learner a key? Then use --key FILE instead of --insecure");
         return;

@@ -2,9 +2,11 @@
 // counter shows that it was lost. Releases its slot to the actor when the answer has come (LOCAL: the acknowledgement).
 #include "bridge/node.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -16,7 +18,7 @@
 #include "bridge/worker.h"
 #include "ring/wait.h"
 
-enum { SOCKET = 0, WATCH_BELL = 0, EVENTS_MAX = 64 };
+enum { SOCKET = 0, WATCH_BELL = 0, EVENTS_MAX = 64, RESOLVER_MS = 50 };
 static const uint64_t TICK_NS = 25000000, HEARTBEAT_NS = 1000000000, PROBE_NS = 40000000, SLEEP_NS = 100000000;
 
 struct node_lane {
@@ -623,6 +625,8 @@ int farm_node_run(const struct farm_node_config *config, struct farm_error *err)
     const bool ended = is_over(node);
     if (state == FARM_NODE_REFUSED) farm_fail(err, FARM_E_INVALID, "the learner refuses this node: %s", node->why);
     farm_node_free(node, true);
+    shutdown(resolver, SHUT_WR);
+    (void)poll(&(struct pollfd){.fd = resolver}, 1, RESOLVER_MS); // its end, lest it be taken for an environment's
     if (!ended) farm_worker_die_of_sigterm(); // if the supervisor did not send it, it starts another bridge
     return state == FARM_NODE_REFUSED ? 1 : state == FARM_NODE_STRANGE ? FARM_NODE_EXIT_STRANGE : 0;
 }

@@ -1,6 +1,7 @@
 // See offer.h.
 #include "run/offer.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,14 +24,15 @@ static bool consists_of(const char *text, const char *characters) {
     return text[0] && text[0] != '-' && !text[strspn(text, characters)];
 }
 
-// A word with a point, or one that exists here, is a file's name; 0b1, 1_000 and 2j are numbers to Python alone.
+// A word with a point, or that of a file or link here, is a file's name; 0b1, 1_000 and 2j are numbers to Python alone.
 bool farm_run_offer_is_data(const char *value) {
     bool unused;
     char *end;
     const double number = strtod(value, &end);
     if (end != value && !*end) return isfinite(number) && consists_of(value + (*value == '-'), DIGITS "+-.eE");
     if (strchr(DIGITS, *value) && (strpbrk(value, "_jJ") || (*value == '0' && strpbrk(value, "bBoO")))) return false;
-    return farm_parse_bool(value, &unused) || (consists_of(value, WORD) && access(value, F_OK) != 0);
+    return farm_parse_bool(value, &unused) ||
+           (consists_of(value, WORD) && faccessat(AT_FDCWD, value, F_OK, AT_SYMLINK_NOFOLLOW) != 0);
 }
 
 // A copy for messages, without bytes that a terminal interprets or that JSON must not hold.

@@ -1,6 +1,7 @@
 // A learner's OFFER at a node: as bytes of the message, or as lines, a name and then KEY=VALUE, in a message that is
 // otherwise right. What is applied obeys the rules of docs/SECURITY.md, which this file states again in its own words.
 #include <ctype.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -41,7 +42,7 @@ static void check_option(const struct farm_recipe_option *option) {
     const double number = strtod(value, &end);
     if (!*end) assert(isfinite(number) && !strpbrk(value, "xXpPnN"));
     if (*end) assert(isalnum(*value) || *value == '_');
-    if (*end) assert(!strpbrk(value, ".+") && access(value, F_OK) != 0);
+    if (*end) assert(!strpbrk(value, ".+") && faccessat(AT_FDCWD, value, F_OK, AT_SYMLINK_NOFOLLOW) != 0);
     if (isdigit(*value) && *end) assert(!strchr(value, '_') && !strchr("jJ", value[strlen(value) - 1]));
 }
 

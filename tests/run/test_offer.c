@@ -170,7 +170,7 @@ static const char *const data[] = {
 };
 
 Test(offer, takes_only_numbers_and_words_from_the_learners_options) {
-    char many[1001] = "";
+    char many[1001] = "", folder[] = "/tmp/offer-XXXXXX";
     cr_assert_eq(chdir("/etc"), 0);
     offer_option("key", "");
     for (size_t i = 0; i < sizeof no_data / sizeof *no_data; i++) {
@@ -182,6 +182,10 @@ Test(offer, takes_only_numbers_and_words_from_the_learners_options) {
     memset(many, '9', sizeof many - 1);
     snprintf(offer->options[0][1], FARM_WIRE_OPTION_BYTES, "%s", many);
     expect_refused(FARM_E_USAGE, "env.key is '999");
+    cr_assert(mkdtemp(folder) && !chdir(folder) && !symlink("/there/made_later", "link"));
+    snprintf(offer->options[0][1], FARM_WIRE_OPTION_BYTES, "link");
+    expect_refused(FARM_E_USAGE, "env.key is 'link'");
+    cr_assert(!unlink("link") && !rmdir(folder));
     cr_expect_eq(recipe.option_count, 0);
     for (size_t i = 0; i < sizeof data / sizeof *data; i++) {
         snprintf(offer->options[0][1], FARM_WIRE_OPTION_BYTES, "%s", data[i]);
