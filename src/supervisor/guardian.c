@@ -30,7 +30,7 @@ static const char MARK[] = "FARM_RUN";
 // One of each process, as its signals and its environment are.
 static struct {
     pid_t owner, guardian; // the command and its guardian; 0: none
-    uint64_t *stopped_ns;  // shared with forked processes
+    uint64_t *stopped_ns;  // forked processes can read it: farm_stopped_ns
 } command;
 
 // ---- the guardian: which processes are the command's ----
@@ -363,9 +363,16 @@ void farm_guardian_start(char **argv) {
     struct sigaction action = {.sa_handler = stop, .sa_flags = SA_RESTART}, before;
     mark_process(argv);
     prctl(PR_SET_NAME, "farm"); // else "exe"
-    void *shared = mmap(NULL, sizeof(uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    const int fd = memfd_create("farm-stopped", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 || ftruncate(fd, sizeof(uint64_t))) abort();
+    void *own = mmap(NULL, sizeof(uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (own == MAP_FAILED || madvise(own, sizeof(uint64_t), MADV_DONTFORK)) abort();
+    fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE); // an environment that changed it would change the time
+    void *shared = mmap(NULL, sizeof(uint64_t), PROT_READ, MAP_SHARED, fd, 0);
     if (shared == MAP_FAILED) abort();
-    farm_stopped_ns = command.stopped_ns = shared;
+    close(fd);
+    farm_stopped_ns = shared;
+    command.stopped_ns = own;
     command.owner = getpid();
     prctl(PR_SET_CHILD_SUBREAPER, 1); // adopted, a process whose parent has ended is found without its mark
     command.guardian = fork();

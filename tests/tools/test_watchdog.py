@@ -145,6 +145,8 @@ class Watchdog(Watched):
         process = self.start("--env", "native/catch", "--hang-seconds", "0.5")
         pid = children(process.pid)["actor 1"]
         os.kill(pid, signal.SIGSTOP)
+        writable = re.findall(r" rw-s .*?/([^ ]+) ", pathlib.Path(f"/proc/{pid}/maps").read_text())
+        self.assertEqual(writable, ["memfd:farm-up-1"], "nothing else is shared: no clock")
         self.await_line(rf"actor 1 is stopped \(SIGSTOP or a debugger\), native/catch, .* `kill -CONT {pid}`")
         self.learns_on()
         other = children(process.pid)["actor 0"]
