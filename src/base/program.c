@@ -239,8 +239,6 @@ static enum farm_status read_once(const struct farm_program *program, char **tex
     return status;
 }
 
-// A child joins its own process group some microseconds after it starts: an ending signal to ours, which this process
-// blocks, kills it before. The caller learns of the signal as at any other time.
 struct reading {
     struct farm_program program;
     char **text;
@@ -271,6 +269,8 @@ static enum farm_status read_by_thread(const struct farm_program *program, char 
     return reading.status;
 }
 
+// A child joins its own process group some microseconds after it starts: an ending signal to ours, which this process
+// blocks, kills it before. The caller learns of the signal as at any other time.
 enum farm_status farm_program_read(const struct farm_program *program, char **text, struct farm_error *err) {
     if (program->confined) return read_by_thread(program, text, err);
     const sigset_t ending = farm_ending_signals();

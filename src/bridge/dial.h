@@ -22,8 +22,8 @@ struct farm_dial {
 
 // Opens a TCP socket (non-blocking, close-on-exec) for the next address. FARM_E_PERMISSION: public and not encrypted.
 enum farm_status farm_dial_open(struct farm_dial *dial, uint64_t now_ns, int *fd, struct farm_error *err);
-// Starts a process that resolves the name, and reads its file, for this one, which is about to be confined; it ends
-// with it. Returns the socket to it, or -1.
+// Starts a process that resolves the name (of @FILE: reads the file), because a confined bridge cannot. It ends with
+// the calling process. Returns the socket to it, or -1.
 int farm_dial_start_resolver(const char *name);
 // After a failed attempt or a cut: sets retry_ns.
 void farm_dial_plan_retry(struct farm_dial *dial, uint64_t now_ns);

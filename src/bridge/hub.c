@@ -326,6 +326,7 @@ static void accept_peer(struct farm_hub *hub, int fd) {
     peer->accepted_ns = hub->now_ns;
     hub->strangers_wait = true;
     look_for_hello(hub, peer);
+    hub->hello_waits |= peer->fd && peer->greeted;
 }
 
 static void begin_handshake(struct farm_hub *hub, uint32_t p) {
@@ -351,26 +352,29 @@ static void begin_handshake(struct farm_hub *hub, uint32_t p) {
 }
 
 // Looks for hellos, and begins at most one handshake, because it takes long. The address whose last one is longest ago
-// comes first, so that no address keeps another out.
+// comes first, so that no address delays another one.
 static bool serve_strangers(struct farm_hub *hub) {
     const uint64_t owed_ns = hub->paid_ns > hub->now_ns ? hub->paid_ns - hub->now_ns : 0;
-    const bool looks = hub->now_ns - hub->looked_ns >= LOOK_NS;
+    const bool looks = hub->now_ns - hub->looked_ns >= LOOK_NS,
+               may_begin = owed_ns < HANDSHAKES_IN_A_ROW * HANDSHAKE_NS;
     uint32_t next = 0;
     uint64_t *next_served = NULL;
-    if (!hub->strangers_wait) return false;
+    if (!hub->strangers_wait || (!looks && !(hub->hello_waits && may_begin))) return false;
     if (looks) hub->looked_ns = hub->now_ns;
-    hub->strangers_wait = false;
+    hub->strangers_wait = hub->hello_waits = false;
     for (uint32_t p = 0; p < HUB_PEERS_MAX && hub->peers[p]; p++) {
         struct hub_peer *peer = hub->peers[p];
         uint64_t *served = &hub->served[peer->address_hash % (sizeof hub->served / sizeof *hub->served)];
         if (looks && peer->fd && !peer->greeted) look_for_hello(hub, peer);
         if (peer->fd && hub->now_ns - peer->accepted_ns > STRANGER_NS) send_away(peer, "received no HELLO within 5 s");
         hub->strangers_wait |= peer->fd > 0;
-        if (!peer->fd || !peer->greeted || (next_served && *served >= *next_served)) continue;
+        if (!peer->fd || !peer->greeted) continue;
+        hub->hello_waits = true;
+        if (next_served && *served >= *next_served) continue;
         next = p;
         next_served = served;
     }
-    if (!next_served || owed_ns >= HANDSHAKES_IN_A_ROW * HANDSHAKE_NS) return false;
+    if (!next_served || !may_begin) return false;
     *next_served = ++hub->handshakes;
     hub->paid_ns = hub->now_ns + owed_ns + HANDSHAKE_NS;
     begin_handshake(hub, next);

@@ -83,6 +83,7 @@ struct farm_hub {
     struct hub_ring *touched;               // a list
     uint64_t now_ns, tick_ns, looked_ns;    // looked: for the strangers' hellos
     bool strangers_wait;                    // for a hello or a handshake
+    bool hello_waits;                       // a stranger's, for its handshake
     uint64_t handshakes, paid_ns;           // begun so far; the time whose budget they have used up
     uint64_t served[4 * HUB_STRANGERS_MAX]; // by address: `handshakes` at its last one
     uint64_t reported_ns;                   // when closed strangers were last reported

@@ -122,7 +122,7 @@ bool farm_key_derive(const struct farm_key *learner, const char *name, struct fa
     return done;
 }
 
-// Of the label with its zero, and the bytes. Frees the key, which may be NULL.
+// Signs or verifies the label, with its zero, and the bytes. Frees the key, which may be NULL.
 static bool sign_or_verify(EVP_PKEY *key, bool sign, const char *label, const void *bytes, size_t count,
                            uint8_t signature[FARM_KEY_SIGNATURE_BYTES]) {
     uint8_t text[SIGNED_BYTES_MAX];

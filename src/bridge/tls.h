@@ -44,8 +44,9 @@ enum farm_status farm_tls_hello_bytes(const uint8_t *head, size_t *bytes, struct
 // withdrawn; FARM_E_FORMAT: the peer does not use this protocol. After a failure there may be output for the peer: an
 // alert.
 enum farm_status farm_tls_handshake(struct farm_tls *tls, bool *done, struct farm_error *err);
-// After the handshake: the server begins the message with the learner's signature (FARM_KEY_SIGNATURE_BYTES) of what
-// follows, for this connection alone; the client verifies it. False: the peer is not the learner, or OpenSSL cannot.
+// After the handshake. The server writes the learner's signature of this connection and of the rest of the message into
+// its first FARM_KEY_SIGNATURE_BYTES; the client verifies it. False: the peer is not the learner, or OpenSSL has
+// failed.
 bool farm_tls_certify(struct farm_tls *tls, uint8_t *message, size_t bytes);
 // Reads up to `bytes`; *got 0: needs more input. FARM_E_DEAD: closed by the peer; FARM_E_FORMAT: a bad record.
 enum farm_status farm_tls_read(struct farm_tls *tls, void *to, size_t bytes, size_t *got, struct farm_error *err);
