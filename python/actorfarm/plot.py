@@ -314,14 +314,22 @@ def legend_of(curve, group):
 # ---- pictures ----
 
 
+def import_matplotlib():
+    """matplotlib, drawing into files. A matplotlibrc of the current folder does not count: it is imported in another one."""
+    here = os.open(".", os.O_PATH)
+    os.chdir("/")
+    try:
+        import matplotlib
+    finally:
+        os.fchdir(here)
+        os.close(here)
+    matplotlib.use("svg")
+    return matplotlib
+
+
 def load_pyplot():
     """matplotlib.pyplot, in the style of all our pictures."""
-    here = os.open(".", os.O_PATH)
-    os.chdir("/")  # a matplotlibrc of the current folder would count
-    import matplotlib
-
-    os.fchdir(here)
-    matplotlib.use("svg")
+    matplotlib = import_matplotlib()
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "actorfarm", "font.size": 9, "axes.spines.top": False,
                                 "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3, "legend.framealpha": 0.7, "legend.edgecolor": "none",
                                 "axes.formatter.useoffset": False})  # fmt: skip

@@ -4,23 +4,17 @@ picture. Without arguments it looks for matplotlib and exits: status 1 if it is 
 
 import json
 import math
-import os
 import pathlib
 import sys
 
-from plot import save
+from plot import import_matplotlib, save
 
-here = os.open(".", os.O_PATH)
-os.chdir("/")  # a matplotlibrc of the current folder would count
 try:
-    import matplotlib
-
-    matplotlib.use("svg")
+    import_matplotlib()
     if len(sys.argv) > 1:  # this takes longest
         from matplotlib import pyplot
 except ImportError as missing:
     sys.exit(f"farm bw --svg: {missing}")
-os.fchdir(here)
 
 
 def median(figure, scale=1.0):
