@@ -310,11 +310,9 @@ static void rename_process(char **argv) {
     prctl(PR_SET_NAME, "guardian");
 }
 
+// All signals are blocked.
 static _Noreturn void become_guardian(char **argv, pid_t parent) {
     static struct guardian guardian;
-    sigset_t all;
-    sigfillset(&all);
-    sigprocmask(SIG_SETMASK, &all, NULL);
     setsid(); // out of Ctrl-C's reach
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     const int null = open("/dev/null", O_RDWR);
@@ -361,6 +359,7 @@ static void mark_process(char **argv) {
 void farm_guardian_start(char **argv) {
     static const int stops[] = {SIGTSTP, SIGTTIN, SIGTTOU};
     struct sigaction action = {.sa_handler = stop, .sa_flags = SA_RESTART}, before;
+    sigset_t all, mask;
     mark_process(argv);
     prctl(PR_SET_NAME, "farm"); // else "exe"
     const int fd = memfd_create("farm-stopped", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -375,8 +374,11 @@ void farm_guardian_start(char **argv) {
     command.stopped_ns = own;
     command.owner = getpid();
     prctl(PR_SET_CHILD_SUBREAPER, 1); // adopted, a process whose parent has ended is found without its mark
+    sigfillset(&all); // a background job of a script ignores SIGQUIT: only where it is blocked does it reach the guardian
+    sigprocmask(SIG_SETMASK, &all, &mask);
     command.guardian = fork();
     if (command.guardian == 0) become_guardian(argv, command.owner);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
     if (command.guardian < 0) {
         command.guardian = 0;
         farm_log_warn("no guardian (%s): processes of environments may stay after the end", strerror(errno));
