@@ -66,8 +66,9 @@ size_t farm_run_learners_fill(struct farm_run_learners *learners) {
     return kept;
 }
 
-// Its node, unless its inference threads on CPUs run on several.
+// Its node, unless its threads on CPUs run on several.
 static int memory_node_of(const struct farm_plan *placement, bool gpu) {
+    if (placement->training_node_count > 1) return -1;
     for (int k = 1; k < placement->shard_count && !gpu; k++)
         if (placement->shard_node[k] != placement->shard_node[0]) return -1;
     return placement->learner_node;

@@ -272,33 +272,54 @@ static void take_core(struct work *w, int node, struct farm_bitmap *out) {
         if (w->slot[i].core == best->core) farm_bitmap_set(out, w->slot[i].cpu);
 }
 
-// Rule 4: gives nodes inference threads in proportion to their actors. Reorders w->slot, the CPUs of both.
-static void choose_shard_nodes(struct work *w) {
-    struct farm_plan *out = w->out;
-    int cpus[FARM_NODES_MAX] = {0}, shards[FARM_NODES_MAX] = {0};
+// D'Hondt: divides `count` among the nodes, each to the one with most weight per unit, then the learner's, then the
+// first.
+static void apportion(const struct work *w, const int *weight, int count, int *share) {
+    memset(share, 0, FARM_NODES_MAX * sizeof *share);
+    for (int k = 0; k < count; k++) {
+        int best = 0;
+        while (best + 1 < w->m->node_count && w->m->node[best].node != w->home) best++;
+        for (int n = 0; n < w->m->node_count; n++)
+            if (weight[n] * (share[best] + 1) > weight[best] * (share[n] + 1)) best = n;
+        share[best]++;
+    }
+}
+
+// Rule 4: the nodes' shares of `count` cores, in proportion to their CPUs among the first `busy` ones in the actors'
+// order. Leaves w->slot in the learner's.
+static void spread_cores(struct work *w, int count, int busy, int *share) {
+    int cpus[FARM_NODES_MAX] = {0};
     qsort(w->slot, (size_t)w->slots, sizeof w->slot[0], by_actor_order);
-    const int busy = w->r->actors ? w->r->actors + out->shard_count : w->slots;
     for (int s = 0; s < w->slots && s < busy; s++)
         for (int n = 0; n < w->m->node_count; n++) cpus[n] += w->m->node[n].node == w->slot[s].node;
-    for (int k = 0; k < out->shard_count; k++) { // the node with most CPUs per shard (D'Hondt), then the first
-        int best = 0;
-        for (int n = 1; n < w->m->node_count; n++)
-            if (cpus[n] * (shards[best] + 1) > cpus[best] * (shards[n] + 1)) best = n;
-        shards[best]++;
-    }
+    qsort(w->slot, (size_t)w->slots, sizeof w->slot[0], by_learner_order);
+    apportion(w, cpus, count, share);
+}
+
+static void choose_shard_nodes(struct work *w) {
+    struct farm_plan *out = w->out;
+    int shards[FARM_NODES_MAX];
+    spread_cores(w, out->shard_count, w->r->actors ? w->r->actors + out->shard_count : w->slots, shards);
     for (int n = 0, k = 0; n < w->m->node_count; n++)
         while (shards[n]-- > 0) out->shard_node[k++] = w->m->node[n].node;
+}
+
+static void take_training_cores(struct work *w, int inference, int training) {
+    int share[FARM_NODES_MAX] = {training};
+    const bool spread = w->r->learner_device == FARM_LEARNER_CPU;
+    if (spread) spread_cores(w, training, w->r->actors ? w->r->actors + training + inference : w->slots, share);
+    for (int n = 0; n < w->m->node_count; n++)
+        while (share[n]-- > 0) take_core(w, spread ? w->m->node[n].node : w->home, &w->out->training_cpus);
 }
 
 // Takes cores in the learner's order: for inference beside the GPUs in turn, then training; spread on CPUs, reversed.
 static void take_learner_cores(struct work *w, int inference, int training) {
     struct farm_plan *out = w->out;
     const bool several = out->shard_count > 1, spread = several && w->r->learner_device < 0;
-    for (int i = 0; spread && i < training; i++) take_core(w, w->home, &out->training_cpus);
     if (spread) {
+        take_training_cores(w, inference, training);
         collect_slots(w, &out->training_cpus);
         choose_shard_nodes(w);
-        qsort(w->slot, (size_t)w->slots, sizeof w->slot[0], by_learner_order);
     }
     for (int i = 0; i < inference; i++) {
         struct farm_bitmap before = out->inference_cpus;
@@ -309,7 +330,7 @@ static void take_learner_cores(struct work *w, int inference, int training) {
         farm_bitmap_remove(&out->shard_cpus[i], &before);
         if (spread) out->shard_node[i] = farm_machine_cpu(w->m, farm_bitmap_next(&out->shard_cpus[i], 0))->node;
     }
-    for (int i = 0; !spread && i < training; i++) take_core(w, w->home, &out->training_cpus);
+    if (!spread) take_training_cores(w, inference, training);
 }
 
 static bool is_tiny(const struct work *w) {
@@ -616,6 +637,33 @@ static void add_synchronous_training(struct work *w) {
     if (!w->r->synchronous || w->r->learner_device != FARM_LEARNER_CPU || w->r->learner_threads) return;
     out->training_threads = w->all_cores < w->capacity ? w->all_cores : w->capacity;
     farm_bitmap_add(&out->training_cpus, &out->actor_cpus);
+    farm_bitmap_add(&out->training_cpus, &out->inference_cpus);
+}
+
+// Groups the training threads by node, in proportion to the nodes' cores for them.
+static void group_training(struct work *w) {
+    struct farm_plan *out = w->out;
+    int cores[FARM_NODES_MAX] = {0}, share[FARM_NODES_MAX], last_core = -1;
+    struct farm_bitmap cpus[FARM_NODES_MAX] = {0};
+    if (!out->training_threads) return;
+    for (int i = 0; i < w->m->cpu_count; i++) {
+        const struct farm_cpu *cpu = &w->m->cpu[i];
+        const struct farm_node *node = farm_machine_node(w->m, cpu->node);
+        if (!node || !farm_bitmap_has(&out->training_cpus, cpu->cpu)) continue;
+        const long n = node - w->m->node;
+        cores[n] += cpu->core != last_core;
+        last_core = cpu->core;
+        farm_bitmap_set(&cpus[n], cpu->cpu);
+    }
+    apportion(w, cores, out->training_threads, share);
+    const bool by_node = has_one_node(w) || (!out->shared && w->r->numa);
+    for (int n = 0; n < w->m->node_count && by_node; n++)
+        if (share[n])
+            out->training[out->training_node_count++] =
+                (struct farm_plan_training){w->m->node[n].node, share[n], cpus[n]};
+    if (!out->training_node_count)
+        out->training[out->training_node_count++] =
+            (struct farm_plan_training){-1, out->training_threads, out->training_cpus};
 }
 
 enum farm_status farm_plan_make(const struct farm_machine *machine, const struct farm_plan_request *request,
@@ -649,6 +697,7 @@ enum farm_status farm_plan_make(const struct farm_machine *machine, const struct
         divide_actors(w);
         place_learner(w);
         add_synchronous_training(w);
+        group_training(w);
         note_decisions(w);
         note_learner(w);
         note_bridges(w);

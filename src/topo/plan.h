@@ -12,11 +12,10 @@
 //      one beside the first for training. On CPUs: a third of the cores, a quarter of these for inference, one
 //      inference thread per core. (One core of inference keeps up with eight cores of Atari emulators, one of training
 //      with three; cheap environments need more for the learner: --train-threads, --infer-threads.) They are whole
-//      cores, one L3 group after another: those for training together, from the node with most free cores, a single one
-//      for inference beside them. Several inference threads are spread over the nodes as the actors are, so that each
-//      reads frames and parameters from its own node. The learner's process is bound to all its cores; the scheduler
-//      places its training threads and a single inference thread; each of several inference threads is bound to its
-//      core.
+//      cores, one L3 group after another. On CPUs they are spread over the nodes as the actors are, first those for
+//      training, so that each reads windows, frames and parameters from its own node; a single one for inference is on
+//      the node with most cores. The learner's process is bound to all its cores; training threads are bound to their
+//      node's, each of several inference threads to its own; the scheduler places a single inference thread.
 //   5. Actors get the rest: first a physical core each, then the cores' other threads; nodes nearest to the learner
 //      first, and round robin over a node's L3 groups, so that few actors get much cache.
 //   6. An actor's segments are on its CPU's node; if that has no memory, on the nearest node with memory.
@@ -27,8 +26,8 @@
 //   9. A shard is an inference thread with the actors that it serves: one per GPU, or one per core of inference on
 //      CPUs; one under rule 3 unless more are requested. There are at most as many shards as actors. Each serves as
 //      many actors as any other, give or take one, those of its own node first.
-//  10. In the synchronous regime a learner on CPUs trains on the actors' CPUs too, one thread per CPU, because its
-//      actors wait meanwhile.
+//  10. In the synchronous regime a learner on CPUs trains on the actors' CPUs too, one thread per core, because its
+//      actors wait meanwhile; on every node in proportion to its cores.
 #ifndef FARM_TOPO_PLAN_H
 #define FARM_TOPO_PLAN_H
 
@@ -74,6 +73,12 @@ struct farm_plan_actor {
     int shard;       // that serves it
 };
 
+struct farm_plan_training {
+    int node;    // kernel's number; -1: not bound, the only group
+    int threads; // at least one
+    struct farm_bitmap cpus;
+};
+
 struct farm_plan {
     int actor_count;
     struct farm_plan_actor actor[FARM_PLAN_ACTORS_MAX];
@@ -88,14 +93,16 @@ struct farm_plan {
     int shard_node[FARM_PLAN_SHARDS_MAX];                // its GPU's node, or that of its CPUs; -1: not bound to one.
                                                          // Shards on CPUs are grouped by it
     int training_threads;                                // 0 without a learner
-    int learner_node;                                    // node of the learner's memory; -1: not bound
+    int training_node_count;                             // groups of training threads and training_cpus by node
+    struct farm_plan_training training[FARM_NODES_MAX];
+    int learner_node;         // node of the learner's memory; -1: not bound
     struct farm_bitmap claim; // CPUs to claim against other farms; empty if nothing is pinned
     double cpu_budget;        // CPUs' worth of time
     int note_count;
     char note[FARM_PLAN_NOTES_MAX][FARM_PLAN_NOTE_BYTES]; // explanations of the decisions
 };
 
-// Fills *out (about 100 KiB). Errors: FARM_E_USAGE an invalid request (counts out of range, a GPU that does not exist);
+// Fills *out (about 150 KiB). Errors: FARM_E_USAGE an invalid request (counts out of range, a GPU that does not exist);
 // FARM_E_LIMIT actors x bytes_per_actor exceeds a node's memory or the control group's limit: the message has both
 // values and the flags that reduce the need.
 enum farm_status farm_plan_make(const struct farm_machine *machine, const struct farm_plan_request *request,

@@ -151,6 +151,24 @@ static void check_shards(const char *name, const struct farm_plan_request *reque
     }
 }
 
+static void check_training(const char *name) {
+    struct farm_bitmap seen = {{0}};
+    int threads = 0;
+    for (int g = 0; g < plan.training_node_count; g++) {
+        const struct farm_plan_training *group = &plan.training[g];
+        cr_assert_gt(group->threads, 0, "%s: group %d", name, g);
+        cr_assert(farm_bitmap_count(&group->cpus) && !overlap(&group->cpus, &seen), "%s: group %d", name, g);
+        farm_bitmap_add(&seen, &group->cpus);
+        threads += group->threads;
+        for (int cpu = farm_bitmap_next(&group->cpus, 0); cpu >= 0 && group->node >= 0;
+             cpu = farm_bitmap_next(&group->cpus, cpu + 1))
+            cr_assert_eq(node_of(cpu), group->node, "%s: group %d", name, g);
+        cr_assert(group->node >= 0 || plan.training_node_count == 1, "%s: group %d", name, g);
+    }
+    cr_assert_eq(threads, plan.training_threads, "%s: %d of %d threads", name, threads, plan.training_threads);
+    cr_assert_eq(memcmp(&seen, &plan.training_cpus, sizeof seen), 0, "%s: CPUs of no group", name);
+}
+
 static void check_second_farm(const char *name, struct farm_plan_request request) {
     farm_bitmap_add(&request.taken, &plan.claim);
     cr_assert_eq(farm_plan_make(&machine, &request, &other, &error), FARM_OK, "%s: %s", name, error.message);
@@ -166,6 +184,7 @@ static void check_all(const char *name, const struct farm_plan_request *request)
     check_memory_nodes(name, request);
     check_budget(name, request);
     check_shards(name, request);
+    check_training(name);
     memset(&other, 0xaa, sizeof other);
     cr_assert_eq(farm_plan_make(&machine, request, &other, &error), FARM_OK);
     cr_assert_eq(memcmp(&plan, &other, sizeof plan), 0, "%s: the same request gives a different plan", name);
@@ -252,7 +271,7 @@ Test(topo, decides_as_the_rules_demand) {
         // Rule 4: fewer learner cores for few actors, and for so many that they need the room.
         {AMD_12_L3, .actors = 8, .device = CPU, .plan = "8 actors, 3 train, 1 CPUs infer, 1 shards, 8 away, pinned"},
         {AMD_12_L3, .actors = 180, .device = CPU,
-         .plan = "180 actors, 9 train, 3 CPUs infer, 3 shards, 26 away, pinned"},
+         .plan = "180 actors, 9 train, 3 CPUs infer, 3 shards, 30 away, pinned"},
         {SIXTEEN_CORES, .device = CPU, .threads = 9,
          .plan = "4 actors, 9 train, 3 CPUs infer, 3 shards, 0 away, pinned"},
         {SIXTEEN_CORES, .device = CPU, .threads = 40,
@@ -268,7 +287,7 @@ Test(topo, decides_as_the_rules_demand) {
         // Rule 9.
         {AMD_12_L3, .actors = 40, .device = CPU, .plan = "40 actors, 15 train, 5 CPUs infer, 5 shards, 0 away, pinned"},
         {TWO_NODES_OF_8, .actors = 8, .device = CPU, .shards = 4,
-         .plan = "8 actors, 3 train, 4 CPUs infer, 4 shards, 1 away, pinned"},
+         .plan = "8 actors, 3 train, 4 CPUs infer, 4 shards, 0 away, pinned"},
         {FOUR_CPUS, .device = CPU, .plan = "4 actors, 2 train, 4 CPUs infer, 1 shards, 4 away, shared"},
         {FOUR_CPUS, .device = CPU, .shards = 4, .plan = "4 actors, 2 train, 4 CPUs infer, 4 shards, 0 away, shared"},
         {FOUR_CPUS, .device = CPU, .shards = 4, .unpinned = true,
@@ -349,14 +368,15 @@ Test(topo, gives_a_cpu_learner_a_third_of_the_cores_and_trains_in_whole_l3_group
     cr_assert_eq(plan.actor_count, 128);
     cr_assert_eq(plan.training_threads, 48);
     cr_assert_eq(farm_bitmap_count(&plan.inference_cpus), 16);
-    cr_assert(has_note("learner on CPUs 0-52,96-106: inference and 48 training threads"), "%s", plan.note[2]);
+    cr_assert(has_note("learner on CPUs 0-31,96-127: inference and 48 training threads"), "%s", plan.note[2]);
     int cores_in_l3[24] = {0};
     for (int i = 0; i < machine.cpu_count; i++) {
         const struct farm_cpu *cpu = &machine.cpu[i];
         const bool trains = farm_bitmap_has(&plan.training_cpus, cpu->cpu);
-        if (trains) cr_assert_eq(cpu->node, plan.learner_node);
         cores_in_l3[cpu->l3] += trains;
     }
+    cr_assert_eq(plan.training_node_count, 2);
+    for (int g = 0; g < 2; g++) cr_assert(plan.training[g].node == g && plan.training[g].threads == 24, "node %d", g);
     for (int l3 = 0; l3 < 24; l3++) cr_assert(cores_in_l3[l3] == 0 || cores_in_l3[l3] == 8, "L3 group %d is split", l3);
 }
 
@@ -367,6 +387,8 @@ Test(topo, trains_on_the_actors_cpus_too_if_actors_wait_meanwhile) {
     cr_assert_eq(plan.actor_count, 128);
     cr_assert_eq(plan.training_threads, 192);
     cr_assert(farm_bitmap_has(&plan.training_cpus, plan.actor[0].cpu));
+    for (int g = 0; g < 2; g++) cr_assert_eq(plan.training[g].threads, 96, "node %d", g);
+    check_training("synchronous");
     request.learner_threads = 4;
     make_plan(request);
     cr_assert_eq(plan.training_threads, 4);
@@ -492,7 +514,7 @@ static int shards_on(int node) {
 Test(topo, infers_on_one_core_per_thread_beside_the_actors) {
     plan_on(AMD_12_L3_SMT, request_of(0, FARM_LEARNER_CPU));
     cr_assert_eq(plan.shard_count, 16);
-    cr_assert(shards_on(0) == 5 && shards_on(1) == 11, "%d and %d", shards_on(0), shards_on(1));
+    cr_assert(shards_on(0) == 8 && shards_on(1) == 8, "%d and %d", shards_on(0), shards_on(1));
     for (int k = 0; k < 16; k++) {
         const int first = farm_bitmap_next(&plan.shard_cpus[k], 0),
                   second = farm_bitmap_next(&plan.shard_cpus[k], first + 1);
@@ -500,8 +522,8 @@ Test(topo, infers_on_one_core_per_thread_beside_the_actors) {
         cr_assert_eq(core_of(first), core_of(second));
         cr_assert(k == 0 || plan.shard_node[k - 1] <= plan.shard_node[k], "shards of a node have neighbouring numbers");
     }
-    cr_assert_leq(served_from_another_node(), 8, "%d actors", served_from_another_node());
-    cr_assert(has_note("16 inference threads, one per core (5 on node 0, 11 on node 1); each serves 16 actors"), "%s",
+    cr_assert_eq(served_from_another_node(), 0, "%d actors", served_from_another_node());
+    cr_assert(has_note("16 inference threads, one per core (8 on node 0, 8 on node 1); each serves 16 actors"), "%s",
               plan.note[1]);
 }
 
