@@ -6,6 +6,9 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/thread.h"
+
+enum { MAKERS_MAX = 16 }; // threads a node that make rings: about what clears memory at a node's full bandwidth
 
 static struct farm_stats *stats_of(const struct farm_segment *segment) {
     return (struct farm_stats *)((char *)segment->header + FARM_SEGMENT_HEADER_BYTES);
@@ -41,6 +44,58 @@ enum farm_status farm_run_rings_add(struct farm_run_rings *rings, const struct f
     return farm_ring_create(&plan->ring_spec, a, node, plan->recipe.huge_pages, &rings->ring[a], err);
 }
 
+// A thread that makes the rings of actors first..end-1, those on a node from their actors' CPUs. Neighbours in the plan
+// share a node, so all nodes' rings are made at once.
+struct maker {
+    struct farm_run_rings *rings;
+    const struct farm_run_plan *plan;
+    uint32_t first, end;
+    bool pins, *failed; // failed: any maker
+    pthread_t thread;
+    enum farm_status status;
+    struct farm_error err;
+};
+
+static void *make_some(void *context) {
+    struct maker *maker = context;
+    const struct farm_plan *placement = maker->plan->placement;
+    for (uint32_t a = maker->first; a < maker->end && !__atomic_load_n(maker->failed, __ATOMIC_RELAXED); a++) {
+        const int node = placement->actor[a].memory_node;
+        struct farm_bitmap cpus;
+        farm_plan_actor_cpus(maker->plan->machine, placement, (int)a, &cpus);
+        if (maker->pins && node >= 0) farm_bitmap_pin(&cpus, NULL);
+        maker->status = farm_run_rings_add(maker->rings, maker->plan, a, node, &maker->err);
+        if (maker->status) __atomic_store_n(maker->failed, true, __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+// No thread outlives this function: processes are forked next. *err: the first actor's whose ring failed.
+static enum farm_status make_all(struct farm_run_rings *rings, const struct farm_run_plan *plan,
+                                 struct farm_error *err) {
+    const uint32_t cpus = (uint32_t)farm_bitmap_count(&plan->placement->actor_cpus),
+                   most = MAKERS_MAX * (uint32_t)plan->machine->node_count, count = cpus < most ? cpus : most,
+                   makers = count < plan->actors ? count : plan->actors;
+    struct maker *maker = calloc(makers, sizeof *maker);
+    bool failed = false;
+    if (!maker) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for %u threads", makers);
+    for (uint32_t m = 0; m < makers; m++) {
+        maker[m] = (struct maker){.rings = rings, .plan = plan, .pins = true, .failed = &failed};
+        maker[m].first = (uint32_t)((uint64_t)plan->actors * m / makers);
+        maker[m].end = (uint32_t)((uint64_t)plan->actors * (m + 1) / makers);
+        if (!farm_thread_start(&maker[m].thread, "rings", m, make_some, &maker[m])) continue;
+        maker[m].pins = false; // the calling thread does its work
+        make_some(&maker[m]);
+    }
+    enum farm_status status = FARM_OK;
+    for (uint32_t m = 0; m < makers; m++) {
+        if (maker[m].pins) pthread_join(maker[m].thread, NULL);
+        if (!status && (status = maker[m].status)) *err = maker[m].err;
+    }
+    free(maker);
+    return status;
+}
+
 static void warn_of_pages(const struct farm_run_rings *rings, uint32_t actors) {
     char text[768];
     const struct farm_segment **all = calloc(2 * (size_t)actors, sizeof *all);
@@ -60,8 +115,7 @@ enum farm_status farm_run_rings_make(struct farm_run_rings *rings, const struct 
     const bool each = plan->responder.body && !plan->responder.remote;
     enum farm_status status = make_bells(rings, each ? plan->actors : plan->shards, err);
     if (!status) status = make_stats(rings, err);
-    for (uint32_t a = 0; a < plan->actors && !status; a++)
-        status = farm_run_rings_add(rings, plan, a, plan->placement->actor[a].memory_node, err);
+    if (!status && plan->actors) status = make_all(rings, plan, err);
     if (status || plan->quiet || !plan->actors) return status;
     char text[768];
     farm_segment_describe(&rings->ring[0].up, text, sizeof text);

@@ -160,8 +160,11 @@ static bool read_rlimit(const char *root, const char *name, uint64_t *soft, uint
 }
 
 enum farm_status farm_limits_check_file(const char *root, uint64_t bytes, struct farm_error *err) {
+    struct rlimit limit;
     uint64_t soft, hard;
-    if (!read_rlimit(farm_file_root(root), "Max file size", &soft, &hard) || bytes <= soft) return FARM_OK;
+    root = farm_file_root(root);
+    if (!*root && getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes <= limit.rlim_cur) return FARM_OK;
+    if (!read_rlimit(root, "Max file size", &soft, &hard) || bytes <= soft) return FARM_OK;
     return farm_fail(
         err, FARM_E_LIMIT,
         "%llu bytes wanted in one file, RLIMIT_FSIZE allows %llu (hard limit %llu): raise it with `ulimit -f "

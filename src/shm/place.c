@@ -128,13 +128,13 @@ enum farm_status farm_place_populate(void *start, size_t bytes, int fd, int touc
 
 enum { COLLAPSE = 25 }; // MADV_COLLAPSE, which older headers lack
 
-void farm_place_collapse(void *start, size_t bytes) {
-    for (size_t at = 0; bytes - at >= FARM_PLACE_HUGE_BYTES; at += FARM_PLACE_HUGE_BYTES) {
-        uint8_t *block = (uint8_t *)start + at;
-        // The kernel refuses an empty block; the page decides on the block's node.
-        if (madvise(block, SMALL_BYTES, MADV_POPULATE_WRITE)) return;
-        if (madvise(block, FARM_PLACE_HUGE_BYTES, COLLAPSE) && errno != EAGAIN && errno != EBUSY) return;
-    }
+size_t farm_place_collapse(void *start, size_t bytes) {
+    const size_t whole = bytes / FARM_PLACE_HUGE_BYTES * FARM_PLACE_HUGE_BYTES;
+    // The kernel refuses an empty block; the page decides on the block's node.
+    for (size_t at = 0; at < whole; at += FARM_PLACE_HUGE_BYTES)
+        if (madvise((uint8_t *)start + at, SMALL_BYTES, MADV_POPULATE_WRITE)) return 0;
+    // One call, because each drains per-CPU lists of pages on all CPUs, one call after another.
+    return whole && madvise(start, whole, COLLAPSE) == 0 ? whole : 0;
 }
 
 // ---- verify ----

@@ -25,8 +25,9 @@ enum farm_status farm_place_populate(void *start, size_t bytes, int fd, int touc
 
 // Collapses each aligned 2 MiB block of a shared writable mapping into a transparent page, on the node of its pages or
 // else its binding. MADV_COLLAPSE (Linux 6.1) needs no rights, and works with shmem_enabled `never`, not `deny`; it is
-// eight times as fast as populating small pages. Stops when memory is short; farm_place_transparent_bytes counts.
-void farm_place_collapse(void *start, size_t bytes);
+// eight times as fast as populating small pages. Stops when memory is short. Returns the bytes of all blocks, or 0: not
+// every block is collapsed, farm_place_transparent_bytes counts.
+size_t farm_place_collapse(void *start, size_t bytes);
 
 // Counts 4 KiB pages (in steps of `page_bytes`) that are absent or on another node than `node` (-1: any), with
 // move_pages(2) or else /proc/self/numa_maps (for which start is the mapping's). False if neither is available.

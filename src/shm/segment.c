@@ -106,10 +106,11 @@ static enum farm_status place_pages(int node, bool transparent, struct farm_segm
     size_t ask_bytes = out->pages == FARM_PAGES_HUGE ? FARM_PLACE_HUGE_BYTES : SMALL_BYTES;
     enum farm_status status = FARM_OK;
     if (node >= 0) status = farm_place_bind(out->header, out->bytes, node, true, &refused, err);
-    if (!status && transparent && !refused) farm_place_collapse(out->header, out->bytes);
+    bool collapsed = !status && transparent && !refused && farm_place_collapse(out->header, out->bytes);
     if (!status) status = farm_place_populate(out->header, out->bytes, out->fd, refused ? node : -1, err);
     if (status) return status;
-    if (transparent && refused) farm_place_collapse(out->header, out->bytes);
+    if (transparent && refused) collapsed = farm_place_collapse(out->header, out->bytes);
+    if (collapsed) out->pages = FARM_PAGES_TRANSPARENT; // more than half of it
     bool asked = farm_place_verify(out->header, out->bytes, ask_bytes, node, &out->pages_elsewhere);
     if (node < 0)
         out->placement = FARM_PLACEMENT_NONE;
@@ -149,13 +150,15 @@ static const char *shmem_setting(char *text, size_t bytes) {
 // Base pages; with `transparent`, requests transparent pages from the kernel and counts them.
 static enum farm_status create_small(const struct farm_segment_request *request, bool transparent,
                                      struct farm_segment *out, struct farm_error *err) {
-    enum farm_status status = farm_limits_check_memory("/", request->bytes, request->node, err);
+    // Dozens of files of /proc and /sys: too many for each of thousands of small segments, whose sum the plan checks.
+    enum farm_status status =
+        request->bytes < HUGE_MIN_BYTES ? FARM_OK : farm_limits_check_memory("/", request->bytes, request->node, err);
     if (!status) status = map_new(request, false, out, err);
     // Fails on kernels without transparent pages: the count below is then 0.
     if (!status && transparent) madvise(out->header, out->bytes, MADV_HUGEPAGE);
     if (!status) status = place_pages(request->node, transparent, out, err);
     if (status || !transparent) return status;
-    if (farm_place_transparent_bytes(out->header) >= out->bytes / 2) {
+    if (out->pages == FARM_PAGES_TRANSPARENT || farm_place_transparent_bytes(out->header) >= out->bytes / 2) {
         out->pages = FARM_PAGES_TRANSPARENT;
         out->note[0] = 0;
         return FARM_OK;

@@ -274,6 +274,7 @@ static FILE *open_smaps(const char *path, const char *mode) {
 
 Test(shm, half_a_segment_in_transparent_pages_counts_as_transparent) {
     farm_faults_replace("fopen", (void (*)(void))open_smaps);
+    farm_faults_replace("madvise", (void (*)(void))madvise_without_collapse); // a complete collapse reads no smaps
     struct farm_segment_request request = request_of(4 << 20, -1, true);
     pmd_mapped_kib = 2048;
     with_segment segment = create(request);
@@ -303,6 +304,7 @@ Test(shm, names_the_kernels_setting_when_transparent_pages_are_missing) {
                                            {"always never\n", "shmem_enabled is unsupported"},
                                            {"", "shmem_enabled is unsupported"},
                                            {NULL, "shmem_enabled is unsupported"}};
+    farm_faults_replace("madvise", (void (*)(void))madvise_without_collapse);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         record("/sys/kernel/mm/transparent_hugepage/shmem_enabled", cases[i][0]);
         record("/proc/self/smaps", NULL);
