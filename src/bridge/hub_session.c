@@ -117,8 +117,9 @@ void hub_request_generation(struct farm_hub *hub, struct hub_session *session, u
 }
 
 void hub_wake_shards(struct farm_hub *hub) {
-    bool woken[HUB_SHARDS_MAX] = {false};
+    bool woken[HUB_SHARDS_MAX];
     if (!hub->touched) return;
+    memset(woken, 0, hub->bell_count * sizeof *woken);
     farm_fence_full(); // the doorbells before `asleep`; partner: the fence in farm_doorbells_wait
     for (struct hub_ring *ring = hub->touched; ring; ring = ring->next_touched) {
         ring->touched = false;

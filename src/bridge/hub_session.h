@@ -12,7 +12,7 @@ enum {
     HUB_STRANGERS_MAX = 64,
     HUB_STRANGERS_EACH = 16, // from an address
     HUB_PEERS_MAX = FARM_BRIDGE_NODES_MAX + HUB_STRANGERS_MAX,
-    HUB_SHARDS_MAX = 64
+    HUB_SHARDS_MAX = 1024
 };
 _Static_assert((int)HUB_PEERS_MAX <= (int)FARM_ENGINE_SOCKETS_MAX, "a socket for each peer");
 

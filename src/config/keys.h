@@ -37,7 +37,7 @@ KEY(INT, frames, "0", .most = 9e15,
 KEY(DOUBLE, seconds, "0", .most = 1e9,
     .help = "ends after this number of seconds, all sessions of the run together; 0: no limit. With frames and seconds "
             "the first to be reached ends it, but a flag of one removes the other that a recipe sets")
-KEY(INT, actors, "0", .most = 4096, .uses = EVAL | FPS | BRIDGE, .help = "actor processes; 0: chosen for the machine")
+KEY(INT, actors, "0", .most = 16384, .uses = EVAL | FPS | BRIDGE, .help = "actor processes; 0: chosen for the machine")
 KEY(INT, envs_per_actor, "0", .most = 65536, .uses = EVAL | FPS,
     .help = "environments of one actor, all its lanes together; 0: chosen")
 KEY(INT, envs_total, "0", .most = 1e6,

@@ -12,6 +12,7 @@
 #include "base/totals.h"
 #include "intake/stats.h"
 #include "nn/executor.h"
+#include "replay/source.h"
 #include "ring/spec.h"
 
 struct farm_backend_ops; // backend.h
@@ -25,7 +26,7 @@ enum farm_mirror {
     FARM_MIRROR_OFF,    // the newest frames; training reads every frame of a stack from the registered rings
 };
 
-enum { FARM_LEARNER_SHARDS_MAX = 32 };
+enum { FARM_LEARNER_SHARDS_MAX = FARM_WINDOW_SHARDS_MAX };
 
 // A shard: an inference thread and the rings that it answers.
 struct farm_learner_shard {

@@ -8,7 +8,7 @@
 #include "ring/ring.h"
 #include "ring/window.h"
 
-enum { FARM_WINDOW_SHARDS_MAX = 32 };
+enum { FARM_WINDOW_SHARDS_MAX = 1024 };
 
 struct farm_window_source;
 

@@ -12,7 +12,7 @@
 #include "bridge/stats.h"
 #include "run/workers.h"
 
-enum { FARM_RUN_BRIDGES_MAX = 8 };
+enum { FARM_RUN_BRIDGES_MAX = 32 };
 
 struct farm_run_bridges;
 

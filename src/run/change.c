@@ -25,8 +25,7 @@ static uint32_t choose_shard(const struct farm_run_workers *workers, int node) {
     const int *shard_node = plan->placement->shard_node;
     uint32_t least = 0;
     for (uint32_t k = 1; k < plan->shards; k++) {
-        const uint32_t serves = farm_run_workers_in_shard(workers, k),
-                       fewest = farm_run_workers_in_shard(workers, least);
+        const uint32_t serves = workers->in_shard[k], fewest = workers->in_shard[least];
         if (serves < fewest || (serves == fewest && farm_machine_distance(plan->machine, shard_node[k], node) <
                                                         farm_machine_distance(plan->machine, shard_node[least], node)))
             least = k;
@@ -67,9 +66,9 @@ static enum farm_status choose_cpus(struct farm_run_change *change, uint32_t a, 
         farm_bitmap_add(&change->claimed, &placement->claim);
     } else {
         if (pinned) farm_run_note(change->workers->caller, "actor %u shares CPUs with others: %s", a, why.message);
-        *placement = *plan->placement;
+        placement->actor_cpus = plan->placement->actor_cpus;
         if (plan->actors)
-            placement->actor[0] = placement->actor[a % plan->actors];
+            placement->actor[0] = plan->placement->actor[a % plan->actors];
         else
             placement->actor[0] = (struct farm_plan_actor){.cpu_node = -1, .memory_node = -1};
         placement->actor[0].cpu = -1;
@@ -130,6 +129,7 @@ static void free_actor(struct farm_run_change *change, uint32_t a) {
         farm_bitmap_remove(&change->claimed, &actor->claimed);
         actor->claimed = (struct farm_bitmap){0};
     }
+    change->lost -= actor->lost;
     actor->lost = actor->remote = false;
     if (!ring->lanes) return;
     change->abandoned += farm_load_relaxed(&ring->up_control->abandoned);
@@ -210,16 +210,14 @@ static void add_actor(struct farm_run_change *change) {
 static void start_actor(struct farm_run_change *change, struct farm_error *err) {
     struct farm_run_workers *workers = change->workers;
     if (workers->actors[change->actor].remote) {
-        workers->actors[change->actor].attached = true;
-        workers->count++;
+        farm_run_workers_attach(workers, change->actor, true);
         change->state = FARM_RUN_CHANGE_IDLE;
         change->remote.joined(change->remote.context, change->actor, NULL);
         return;
     }
     const enum farm_status status = farm_supervisor_enlist(workers->supervisor, change->actor, &change->spec, err);
     assert(!status); // its number was vacant, and its description is complete
-    workers->actors[change->actor].attached = true;
-    workers->count++;
+    farm_run_workers_attach(workers, change->actor, true);
     change->state = FARM_RUN_CHANGE_IDLE;
     farm_run_note(workers->caller, "actor %u has joined: %u now", change->actor, workers->count);
 }
@@ -228,7 +226,7 @@ static void start_actor(struct farm_run_change *change, struct farm_error *err) 
 
 // Keeps a user from stopping training by removing actors.
 static enum farm_status check_spare(const struct farm_run_workers *workers, uint32_t a, struct farm_error *err) {
-    const uint32_t shard = workers->ring_shard[a], left = farm_run_workers_in_shard(workers, shard) - 1;
+    const uint32_t shard = workers->ring_shard[a], left = workers->in_shard[shard] - 1;
     if (left) return farm_run_update_fits(workers->plan, left, shard, err);
     return farm_fail(err, FARM_E_LIMIT, "it is the last actor%s (Ctrl-C ends the run)",
                      workers->plan->shards > 1 ? " of its shard" : "");
@@ -255,7 +253,7 @@ static void remove_newest_actor(struct farm_run_change *change) {
     const uint32_t places = workers->plan->places;
     uint32_t most = 0, newest = places;
     for (uint32_t k = 0; k < workers->plan->shards; k++) {
-        const uint32_t a = find_newest(workers, k), serves = farm_run_workers_in_shard(workers, k);
+        const uint32_t a = find_newest(workers, k), serves = workers->in_shard[k];
         if (a == places || (newest < places && serves <= most)) continue;
         most = serves;
         newest = a;
@@ -278,8 +276,7 @@ static void end_actor(struct farm_run_change *change) {
     struct farm_run_workers *workers = change->workers;
     const uint32_t a = change->actor;
     change->state = FARM_RUN_CHANGE_ENDING;
-    workers->actors[a].attached = false;
-    workers->count--;
+    farm_run_workers_attach(workers, a, false);
     farm_store_release(&workers->rings->ring[a].down_control->stop, 1);
     if (workers->actors[a].remote) {
         free_actor(change, a);
@@ -346,7 +343,7 @@ static void handle_reply(struct farm_run_change *change) {
 // Begins the next change. False: none is due.
 static bool begin_change(struct farm_run_change *change) {
     uint32_t lost;
-    if (find_lost(change->workers, &lost)) {
+    if (change->lost && find_lost(change->workers, &lost)) {
         remove_actor(change, lost);
         return true;
     }
@@ -415,7 +412,8 @@ void farm_run_change_causes(const struct farm_run_change *change, char *text, si
 }
 
 static void actor_lost(void *owner, uint32_t a, const char *why) {
-    const struct farm_run_change *change = owner;
+    struct farm_run_change *change = owner;
+    change->lost += !change->workers->actors[a].lost;
     change->workers->actors[a].lost = true;
     farm_run_warn(change->workers->caller, "%s", why);
 }

@@ -25,8 +25,8 @@ struct farm_run_change {
         FARM_RUN_CHANGE_JOINING,
         FARM_RUN_CHANGE_LEAVING,
         FARM_RUN_CHANGE_ENDING
-    } state; // ENDING: its rings are detached
-    uint32_t actor;
+    } state;                      // ENDING: its rings are detached
+    uint32_t actor, lost;         // lost: actors that cannot be kept alive
     struct farm_worker_spec spec; // for a joining actor
     int wanted;                   // actors still to add; below 0: to remove
     struct farm_bitmap claimed;   // CPUs of this farm

@@ -25,6 +25,7 @@ enum {
     SYNC_PLACES = 8,  // in the synchronous regime, if only actors of this machine can
     SYNC_TIMES = 4,   // in the synchronous regime: places for nodes, for each actor at the start
 };
+_Static_assert((int)FARM_PLAN_SHARDS_MAX <= (int)FARM_LEARNER_SHARDS_MAX, "every shard of a plan");
 
 // ---- what to run ----
 

@@ -32,7 +32,7 @@ static void check_training(struct farm_run_sessions *sessions, bool more) {
     struct farm_error why;
     sessions->training_waits = false;
     for (uint32_t k = 0; k < workers->plan->shards && !sessions->training_waits; k++)
-        sessions->training_waits = farm_run_update_fits(workers->plan, farm_run_workers_in_shard(workers, k), k, &why);
+        sessions->training_waits = farm_run_update_fits(workers->plan, workers->in_shard[k], k, &why);
     if (sessions->ending) return;
     if (!workers->count)
         farm_run_note(workers->caller, "waiting for the first actor: run `farm bridge --connect %s %s` on a node",
@@ -364,7 +364,7 @@ static void report_away(const struct farm_run_sessions *sessions, const struct f
                   session->name, session->present, plural(session->present), session->present == 1 ? "s" : "",
                   plan->recipe.node_grace_s);
     for (uint32_t k = 0; k < plan->shards && !plan->passes.sync; k++) {
-        uint32_t left = farm_run_workers_in_shard(workers, k);
+        uint32_t left = workers->in_shard[k];
         for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
             const struct farm_run_session *other = &sessions->session[s];
             for (uint32_t r = 0; other->away_ns && r < other->count; r++)

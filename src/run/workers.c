@@ -31,11 +31,10 @@ uint64_t farm_run_workers_seed(const struct farm_run_workers *workers) {
     return start ? farm_random_mix(seed ^ start) : seed;
 }
 
-uint32_t farm_run_workers_in_shard(const struct farm_run_workers *workers, uint32_t shard) {
-    uint32_t count = 0;
-    for (uint32_t a = 0; a < workers->plan->places; a++)
-        count += workers->actors[a].attached && workers->ring_shard[a] == shard;
-    return count;
+void farm_run_workers_attach(struct farm_run_workers *workers, uint32_t a, bool attached) {
+    workers->actors[a].attached = attached;
+    workers->count += attached ? 1 : -1u;
+    workers->in_shard[workers->ring_shard[a]] += attached ? 1 : -1u;
 }
 
 uint64_t farm_run_workers_bytes(const struct farm_run_workers *workers, size_t number) {
@@ -123,12 +122,13 @@ static enum farm_status enlist_actor(struct farm_run_workers *workers, uint32_t 
     struct farm_run_actor *actor = &workers->actors[a];
     struct farm_worker_spec spec;
     farm_env_program_free(&actor->program);
+    if (actor->attached) farm_run_workers_attach(workers, a, false); // rings of a deterministic run's last part
     *actor = (struct farm_run_actor){0};
     workers->ring_shard[a] = (uint32_t)place->shard;
     farm_plan_actor_cpus(plan->machine, plan->placement, (int)a, &actor->cpus);
     if (place->cpu >= 0) farm_bitmap_set(&actor->claimed, place->cpu);
     actor->memory_node = place->memory_node;
-    actor->attached = true;
+    farm_run_workers_attach(workers, a, true);
     enum farm_status status = farm_run_workers_describe(workers, a, &spec, err);
     return status ? status : farm_supervisor_enlist(workers->supervisor, a, &spec, err);
 }
@@ -148,10 +148,10 @@ enum farm_status farm_run_workers_make(struct farm_run_workers *workers, struct 
     workers->ring_shard = calloc(places, sizeof *workers->ring_shard);
     workers->up_writable = gpu ? calloc(places, sizeof *workers->up_writable) : NULL;
     workers->wake_fds = calloc(places, sizeof *workers->wake_fds);
-    if (!workers->actors || !workers->ring_fds || !workers->ring_shard || !workers->wake_fds ||
+    workers->in_shard = calloc(plan->shards, sizeof *workers->in_shard);
+    if (!workers->actors || !workers->ring_fds || !workers->ring_shard || !workers->wake_fds || !workers->in_shard ||
         (gpu && !workers->up_writable))
         return farm_fail_errno(err, FARM_E_LIMIT, "no memory for %zu actors", places);
-    workers->count = plan->actors;
     workers->start_frames = workers->learner.before.frames;
     return FARM_OK;
 }
@@ -165,4 +165,5 @@ void farm_run_workers_free(struct farm_run_workers *workers) {
     free(workers->ring_shard);
     free(workers->up_writable);
     free(workers->wake_fds);
+    free(workers->in_shard);
 }

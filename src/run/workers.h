@@ -75,7 +75,7 @@ struct farm_run_workers {
 
     // farm_run_workers_make
     struct farm_run_actor *actors; // [places]
-    uint32_t count;                // attached actors
+    uint32_t count, *in_shard;     // attached actors; [shards] of each
     int (*ring_fds)[2];            // [places], as the learner inherits them; -1: a vacant place
     uint32_t *ring_shard;          // [places]
     int *up_writable;              // [places]; NULL: the learner is on the CPU
@@ -91,8 +91,8 @@ enum farm_status farm_run_workers_reserve(struct farm_run_workers *workers, cons
 // The seed of actors and learner: the recipe's, changed if the run has frames already.
 uint64_t farm_run_workers_seed(const struct farm_run_workers *workers);
 
-// Number of attached actors in the shard.
-uint32_t farm_run_workers_in_shard(const struct farm_run_workers *workers, uint32_t shard);
+// The learner has attached the rings of actor a, or detached them.
+void farm_run_workers_attach(struct farm_run_workers *workers, uint32_t a, bool attached);
 
 // Memory of the process of worker `number` alone, bytes. 0: there is none, or it cannot be read.
 uint64_t farm_run_workers_bytes(const struct farm_run_workers *workers, size_t number);

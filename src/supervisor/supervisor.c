@@ -21,7 +21,7 @@
 #include "base/time.h"
 #include "supervisor/child.h"
 
-enum { WORDS_MAX = 480, BACKOFF_FIRST_MS = 10, WORKERS_MAX = 8192, WARN_AFTER_MS = 1000 };
+enum { WORDS_MAX = 480, BACKOFF_FIRST_MS = 10, WORKERS_MAX = 1 << 15, WARN_AFTER_MS = 1000 };
 // Bytes read of one worker in a turn, and the pause before its next turn: 1.3 MB/s.
 enum { READ_BYTES = 4096, TURN_READS = 16, FLOOD_PAUSE_MS = 50 };
 enum { LINES_A_SECOND = 100, ERRORS_KEPT = 4 }; // passed on from one worker; the last ones: only the farm's errors

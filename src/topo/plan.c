@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <limits.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -360,6 +361,7 @@ static void count_shards(struct work *w, int inference) {
     struct farm_plan *out = w->out;
     if (w->r->learner_device == FARM_LEARNER_NONE) return;
     out->shard_count = w->r->learner_device >= 0 || gpus(w) > 1 ? gpus(w) : inference;
+    memset(out->shard_cpus, 0, (size_t)out->shard_count * sizeof *out->shard_cpus);
     for (int k = 0; k < out->shard_count; k++) out->shard_node[k] = w->r->learner_device >= 0 ? gpu_node(w, k) : -1;
 }
 
@@ -421,7 +423,6 @@ static void divide_cpus(struct work *w) {
     slots_to_bitmap(w, &out->actor_cpus);
     out->shared = w->r->learner_device != FARM_LEARNER_NONE;
     if (out->shared) out->inference_cpus = out->training_cpus = out->actor_cpus;
-    memset(out->shard_cpus, 0, sizeof out->shard_cpus);
     memset(&out->bridge_cpus, 0, sizeof out->bridge_cpus);
     count_shards(w, inference);
 }
@@ -668,7 +669,7 @@ static void group_training(struct work *w) {
 
 enum farm_status farm_plan_make(const struct farm_machine *machine, const struct farm_plan_request *request,
                                 struct farm_plan *out, struct farm_error *err) {
-    memset(out, 0, sizeof *out);
+    memset(out, 0, offsetof(struct farm_plan, shard_node));
     enum farm_status status = check_request(machine, request, err);
     if (status) return status;
     struct work *w = calloc(1, sizeof *w);

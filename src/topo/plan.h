@@ -39,11 +39,11 @@
 #include "topo/machine.h"
 
 enum {
-    FARM_PLAN_ACTORS_MAX = FARM_CPUS_MAX,
+    FARM_PLAN_ACTORS_MAX = 16384,
     FARM_PLAN_NOTES_MAX = 16,
     FARM_PLAN_NOTE_BYTES = 256,
     FARM_PLAN_TINY_CPUS = 4,
-    FARM_PLAN_SHARDS_MAX = 32,
+    FARM_PLAN_SHARDS_MAX = 1024,
 };
 
 enum { FARM_LEARNER_CPU = -1, FARM_LEARNER_NONE = -2 }; // or the index of a GPU in farm_machine.gpu
@@ -81,7 +81,6 @@ struct farm_plan_training {
 
 struct farm_plan {
     int actor_count;
-    struct farm_plan_actor actor[FARM_PLAN_ACTORS_MAX];
     bool pinned;                       // every actor is pinned to a CPU
     bool shared;                       // actors and learner run on the same CPUs
     struct farm_bitmap actor_cpus;     // CPUs for actors
@@ -89,22 +88,25 @@ struct farm_plan {
     struct farm_bitmap training_cpus;  // cores for its training threads; it is bound to both sets
     struct farm_bitmap bridge_cpus;    // cores for bridges; empty: they share the actors'
     int shard_count;                   // inference threads; 0 without a learner
-    struct farm_bitmap shard_cpus[FARM_PLAN_SHARDS_MAX]; // each of several shards'; empty: any of the learner's
-    int shard_node[FARM_PLAN_SHARDS_MAX];                // its GPU's node, or that of its CPUs; -1: not bound to one.
-                                                         // Shards on CPUs are grouped by it
-    int training_threads;                                // 0 without a learner
-    int training_node_count;                             // groups of training threads and training_cpus by node
+    int training_threads;              // 0 without a learner
+    int training_node_count;           // groups of training threads and training_cpus by node
     struct farm_plan_training training[FARM_NODES_MAX];
     int learner_node;         // node of the learner's memory; -1: not bound
     struct farm_bitmap claim; // CPUs to claim against other farms; empty if nothing is pinned
     double cpu_budget;        // CPUs' worth of time
     int note_count;
     char note[FARM_PLAN_NOTES_MAX][FARM_PLAN_NOTE_BYTES]; // explanations of the decisions
+
+    // Written as far as they count.
+    int shard_node[FARM_PLAN_SHARDS_MAX];                // its GPU's node, or that of its CPUs; -1: not bound to one.
+                                                         // Shards on CPUs are grouped by it
+    struct farm_bitmap shard_cpus[FARM_PLAN_SHARDS_MAX]; // each of several shards'; empty: any of the learner's
+    struct farm_plan_actor actor[FARM_PLAN_ACTORS_MAX];
 };
 
-// Fills *out (about 150 KiB). Errors: FARM_E_USAGE an invalid request (counts out of range, a GPU that does not exist);
-// FARM_E_LIMIT actors x bytes_per_actor exceeds a node's memory or the control group's limit: the message has both
-// values and the flags that reduce the need.
+// Fills *out (800 KiB, of which it writes what counts). Errors: FARM_E_USAGE an invalid request (counts out of range, a
+// GPU that does not exist); FARM_E_LIMIT actors x bytes_per_actor exceeds a node's memory or the control group's limit:
+// the message has both values and the flags that reduce the need.
 enum farm_status farm_plan_make(const struct farm_machine *machine, const struct farm_plan_request *request,
                                 struct farm_plan *out, struct farm_error *err);
 

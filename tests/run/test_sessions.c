@@ -573,7 +573,7 @@ static uint32_t answer_to(const void *bytes, size_t count, bool child, bool dies
 Test(sessions, requests_are_numbers_of_processes_outside_the_run) {
     char folder[] = "/tmp/farm-requests-XXXXXX";
     const uint32_t good[4] = {0x41524146, 0x524f5443, 1, 0};
-    uint32_t bad[5] = {0x41524146, 0x524f5443, 4097, 0};
+    uint32_t bad[5] = {0x41524146, 0x524f5443, 16385, 0};
     start(2);
     cr_assert(mkdtemp(folder) && !chdir(folder));
     t->run.workers.run_path = folder;

@@ -140,7 +140,7 @@ REFUSED = (
     (2, "--seconds", "fps --seconds 0"),
     (2, "--out: nowhere/tuned.yaml: No such file", "fps --tune --env native/catch --seconds 0.5 --out nowhere/tuned.yaml"),
     (2, "'native/catch'?", "fps --env native/cacth"),
-    (2, "--infer-threads", "topo --infer-threads 33"),
+    (2, "--infer-threads", "topo --infer-threads 1025"),
     (2, "--smt", "topo --smt off"),
     (2, "--seconds", "report --seconds 0"),
     (2, "--seconds", "report --seconds nan"),
