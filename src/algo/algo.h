@@ -102,7 +102,11 @@ struct farm_algo {
     } statistics[FARM_ALGO_TERMS_MAX];
     double (*statistic)(const double *terms, int k); // the k-th, of terms summed over an update; NULL: the term's mean
     int scratch;                                     // floats of a row
-    bool sync;                                       // the regime that FARM_REGIME_AUTO means
+    const struct farm_algo_scale {
+        const char *key;
+        double power;
+    } * scale; // keys that N times the environments (the recipe's `scale`) multiply by N^power; a key NULL ends
+    bool sync; // the regime that FARM_REGIME_AUTO means
     // Changes the default plan (stride T, length burn-in+T+1, one pass); NULL: keeps it. FARM_E_USAGE with the key to
     // change.
     enum farm_status (*plan)(const struct farm_algo_config *config, struct farm_algo_plan *plan,

@@ -61,6 +61,11 @@ static bool adapt(const struct farm_algo_config *config, const double *terms, bo
     return more;
 }
 
+// N times the environments, in minibatches of sqrt(N) times the steps and sqrt(N) times as many of them in all: as many
+// optimiser steps at any scale. Adam's rate grows with the minibatch's root (Malladi et al. 2022, Hilton et al. 2022).
+static const struct farm_algo_scale scale[] = {
+    {"minibatch", 0.5}, {"lr", 0.25}, {"lr_end", 0.25}, {"frames", 0.5}, {NULL, 0}};
+
 const struct farm_algo farm_ppo = {
     .recipe = {.name = "ppo",
                .about = "proximal policy optimisation: epochs of small steps over each iteration's windows",
@@ -72,6 +77,7 @@ const struct farm_algo farm_ppo = {
                    {"kl_nats", "kl"},
                    {"clipped_share", "clipped"},
                    {"explained_variance", "explained"}},
+    .scale = scale,
     .scratch = FARM_PPO_SCRATCH,
     .sync = true,
     .plan = plan,

@@ -43,6 +43,10 @@ static double statistic(const double *terms, int k) {
     return variance > 0 ? 1 - 2 * terms[FARM_VTRACE_BASELINE] / rows / variance : 0;
 }
 
+// As ppo.c. Lag, in updates, grows with sqrt(N) too, as twice the windows wait for twice as large updates.
+static const struct farm_algo_scale scale[] = {{"batch", 0.5},   {"minibatch", 0.5}, {"lr", 0.25},
+                                               {"lr_end", 0.25}, {"frames", 0.5},    {NULL, 0}};
+
 const struct farm_algo farm_vtrace = {
     .recipe = {.name = "vtrace",
                .about = "V-trace actor-critic (IMPALA), corrects for actors that are some versions behind",
@@ -55,6 +59,7 @@ const struct farm_algo farm_vtrace = {
                    {"rho_clipped_share", "clipped"},
                    {"explained_variance", "explained"}},
     .statistic = statistic,
+    .scale = scale,
     .scratch = FARM_VTRACE_SCRATCH,
     .plan = plan,
     .prepare = farm_vtrace_prepare,

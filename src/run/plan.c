@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/paths.h"
 #include "run/offer.h"
+#include "run/scale.h"
 #include "run/trains.h"
 #include "shm/limits.h"
 
@@ -143,20 +144,6 @@ static void choose_eval_counts(struct farm_recipe *recipe, uint64_t episodes, in
     recipe->envs_per_actor = (each + recipe->lanes - 1) / recipe->lanes * recipe->lanes;
 }
 
-// envs_total: as many actors as have equal parts, or the requested ones, whose parts are rounded up.
-static void choose_total(struct farm_recipe *recipe, int64_t expect, int64_t actors_planned) {
-    if (recipe->envs_total < recipe->lanes) recipe->lanes = recipe->envs_total;
-    const int64_t groups = recipe->envs_total / recipe->lanes;
-    if (!recipe->actors) {
-        recipe->actors = actors_planned < groups ? actors_planned : groups;
-        while (recipe->actors > 1 && groups >= recipe->actors + expect && groups % (recipe->actors + expect))
-            recipe->actors--;
-    }
-    const int64_t lanes = (recipe->actors + expect) * recipe->lanes;
-    recipe->envs_per_actor = (recipe->envs_total + lanes - 1) / lanes * recipe->lanes;
-    recipe->envs_total = 0;
-}
-
 static int64_t infer_batch_most(const struct farm_run_plan *plan) {
     return plan->device == FARM_DEVICE_CPU ? INFER_BATCH_MAX : INFER_BATCH_MAX_GPU;
 }
@@ -238,6 +225,14 @@ static enum farm_status check_shares(const struct farm_run_plan *plan, struct fa
     return FARM_OK;
 }
 
+// The recipe's scale, then the settings that depend on it.
+static enum farm_status scale_recipe(struct farm_run_plan *plan, struct farm_error *err) {
+    const int64_t actors = plan->placement->actor_count + plan->listen.expect;
+    enum farm_status status = farm_run_scale_apply(&plan->recipe, actors, err);
+    if (!status) status = farm_algo_configure(&plan->recipe, &plan->algo, err);
+    return status ? status : farm_algo_plan_make(&plan->algo, &plan->passes, err);
+}
+
 // Chooses actors, shards and all other counts. Unless the user requests a number of shards, it is lowered until an
 // update can be divided among them.
 static enum farm_status choose_how_many(struct farm_run_plan *plan, uint64_t episodes,
@@ -245,11 +240,14 @@ static enum farm_status choose_how_many(struct farm_run_plan *plan, uint64_t epi
     const struct farm_recipe asked = plan->recipe;
     for (;;) {
         enum farm_status status = farm_plan_make(plan->machine, request, plan->placement, err);
+        if (!status && !episodes && !plan->responder.body) status = scale_recipe(plan, err);
         const bool total = plan->recipe.envs_total && !plan->recipe.envs_per_actor && !plan->responder.body;
         if (!status && (episodes || total)) {
             const int planned = plan->placement->actor_count;
             if (episodes) choose_eval_counts(&plan->recipe, episodes, planned);
-            if (!episodes) choose_total(&plan->recipe, plan->listen.expect, planned);
+            plan->envs_total = episodes ? 0 : plan->recipe.envs_total;
+            if (!episodes) farm_run_scale_divide(&plan->recipe, plan->listen.expect, planned);
+            plan->idle_actors = planned - plan->recipe.actors;
             if (plan->recipe.actors != planned) {
                 request->actors = (int)plan->recipe.actors;
                 status = farm_plan_make(plan->machine, request, plan->placement, err);
@@ -314,10 +312,9 @@ static enum farm_status plan_remote_actors(struct farm_run_plan *plan, struct fa
     return FARM_OK;
 }
 
-// total: what the recipe wanted; 0: nothing.
-static void warn_of_other_total(const struct farm_run_plan *plan, int64_t total) {
+static void warn_of_other_total(const struct farm_run_plan *plan) {
     const struct farm_recipe *recipe = &plan->recipe;
-    const int64_t all = all_actors(plan) * recipe->envs_per_actor;
+    const int64_t total = plan->envs_total, all = all_actors(plan) * recipe->envs_per_actor;
     if (total && all != total)
         farm_log_warn("envs_total %lld: %lld environments run, because %lld actor%s of %lld lane%s have equal parts",
                       (long long)total, (long long)all, (long long)all_actors(plan), all_actors(plan) == 1 ? "" : "s",
@@ -353,7 +350,6 @@ static enum farm_status place_once(struct farm_run_plan *plan, uint64_t episodes
 static enum farm_status place_workers(struct farm_run_plan *plan, uint64_t episodes, struct farm_error *err) {
     const struct farm_recipe asked = plan->recipe;
     const struct farm_run_listen listen = plan->listen;
-    const int64_t total = asked.envs_per_actor || episodes || plan->responder.body ? 0 : asked.envs_total;
     struct farm_plan_request request = {
         .actors = (int)asked.actors,
         .learner_threads = (int)asked.train_threads,
@@ -375,7 +371,7 @@ static enum farm_status place_workers(struct farm_run_plan *plan, uint64_t episo
         status = place_once(plan, episodes, &again, err);
         if (status != FARM_E_BUSY) break;
     }
-    if (!status) warn_of_other_total(plan, total);
+    if (!status) warn_of_other_total(plan);
     return status;
 }
 
@@ -389,9 +385,24 @@ static void log_rewards(const struct farm_recipe *recipe) {
                       normalised ? " divided by the deviation of the discounted return, at most +-10;" : "");
 }
 
+// What the plan leaves idle, why, and what would use it.
+static void log_idle(const struct farm_run_plan *plan) {
+    const int64_t cpus = plan->actors + plan->idle_actors, lanes = (all_actors(plan) + plan->idle_actors) * plan->lanes,
+                  more = (plan->envs_total + lanes - 1) / lanes * lanes;
+    const int gpus = plan->machine->gpu_count - (int)plan->shards;
+    if (plan->idle_actors > 0)
+        farm_log_info("plan: %" PRId64 " of %" PRId64 " CPUs for actors idle: envs_total %" PRId64 " has equal parts "
+                      "for %u actors of %u lanes; --scale auto (docs/TRAINING.md: the learning rate changes too) or "
+                      "--envs-total %" PRId64 " uses all",
+                      plan->idle_actors, cpus, plan->envs_total, plan->actors, plan->lanes, more);
+    if (plan->first_gpu >= 0 && gpus > 0)
+        farm_log_info("plan: %d GPU%s idle (--gpus %u): --gpus 0 uses all", gpus, gpus == 1 ? "" : "s", plan->shards);
+}
+
 static void log_plan(const struct farm_run_plan *plan) {
     double step_bytes = (double)(plan->layout.up_stride + plan->layout.down_stride) / plan->steps / plan->width;
     const bool responder = plan->responder.body;
+    char scale[256];
     farm_log_info(
         "%s with %s%s: %u actor%s x %u lanes x %u environments x %u steps x %.0f B = %.1f MB of shared memory",
         plan->env.name,
@@ -401,6 +412,10 @@ static void log_plan(const struct farm_run_plan *plan) {
         responder ? "" : plan->recipe.net, plan->actors, plan->actors == 1 ? "" : "s", plan->lanes, plan->width,
         plan->steps, step_bytes, (double)farm_run_ring_bytes(plan) / 1e6);
     for (int i = 0; i < plan->placement->note_count; i++) farm_log_info("plan: %s", plan->placement->note[i]);
+    if (!responder && !plan->play.games) log_idle(plan);
+    if (plan->recipe.scaled > 1)
+        farm_log_info("%s", farm_run_scale_format(&plan->recipe, all_actors(plan) * plan->recipe.envs_per_actor, scale,
+                                                  sizeof scale));
     if (plan->cpu_because[0]) farm_log_info("using the CPU; CUDA is unavailable: %s", plan->cpu_because);
 }
 
