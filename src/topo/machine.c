@@ -143,6 +143,14 @@ static int ancestor_index(hwloc_topology_t topology, hwloc_obj_type_t type, hwlo
     return found ? (int)found->logical_index : fallback;
 }
 
+// hwloc orders kinds of cores by speed if it can, and then numbers them from 0: the slowest.
+static int kind_of_core(hwloc_topology_t topology, hwloc_obj_t pu) {
+    int efficiency = -1;
+    const int kind = hwloc_cpukinds_get_by_cpuset(topology, pu->cpuset, 0);
+    if (kind >= 0) hwloc_cpukinds_get_info(topology, (unsigned)kind, NULL, &efficiency, NULL, NULL, 0);
+    return efficiency < 0 ? 0 : hwloc_cpukinds_get_nr(topology, 0) - 1 - efficiency;
+}
+
 static enum farm_status read_cpus(hwloc_topology_t topology, struct farm_machine *m, struct farm_error *err) {
     hwloc_const_cpuset_t allowed = hwloc_topology_get_allowed_cpuset(topology);
     for (hwloc_obj_t pu = NULL; (pu = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_PU, pu));) {
@@ -155,6 +163,7 @@ static enum farm_status read_cpus(hwloc_topology_t topology, struct farm_machine
         cpu->l3 = ancestor_index(topology, HWLOC_OBJ_L3CACHE, pu, -1);
         cpu->socket = ancestor_index(topology, HWLOC_OBJ_PACKAGE, pu, 0);
         cpu->node = nearest_node(topology, m, pu->os_index);
+        cpu->kind = kind_of_core(topology, pu);
         cpu->smt = at > 0 && m->cpu[at - 1].core == cpu->core ? m->cpu[at - 1].smt + 1 : 0;
         if (cpu->core >= m->core_count) m->core_count = cpu->core + 1;
         if (cpu->l3 >= m->l3_count) m->l3_count = cpu->l3 + 1;

@@ -24,6 +24,7 @@ struct farm_cpu {
     int l3;     // group of CPUs that share a last-level cache; -1: unknown
     int node;   // nearest NUMA node; it may have no memory
     int socket; // physical package
+    int kind;   // kind of core: 0 is the fastest (P cores), then slower ones (E cores)
 };
 
 struct farm_node {

@@ -22,14 +22,14 @@ _Static_assert((int)FARM_GPUS_MAX <= (int)FARM_PLAN_SHARDS_MAX, "a shard for eac
 
 // A CPU that the plan may use, with its sort keys.
 struct slot {
-    int cpu, core, l3, node;
+    int cpu, core, l3, node, kind;
     int rank;     // number of its core's threads before it
     int distance; // from the learner's node
     int turn;     // position of its core in its L3 group: the key of round robin over groups
 };
 
 struct work {
-    int all_cores; // usable, with the learner's
+    int all_cores, slow_cores; // usable, with the learner's; of these: E cores
     const struct farm_machine *m;
     const struct farm_plan_request *r;
     struct farm_plan *out;
@@ -102,7 +102,7 @@ static void collect_slots(struct work *w, const struct farm_bitmap *skip) {
         last_core = cpu->core;
         const int rank = used_on_core[cpu->core]++, distance = farm_machine_distance(w->m, w->home, cpu->node);
         w->slot[w->slots++] =
-            (struct slot){cpu->cpu, cpu->core, cpu->l3, cpu->node, rank, distance, cores_in_l3[cpu->l3 + 1]};
+            (struct slot){cpu->cpu, cpu->core, cpu->l3, cpu->node, cpu->kind, rank, distance, cores_in_l3[cpu->l3 + 1]};
     }
 }
 
@@ -174,16 +174,17 @@ static int compare_keys(const int *a, const int *b, int count) {
 // Rule 4.
 static int by_learner_order(const void *left, const void *right) {
     const struct slot *a = left, *b = right;
-    int ka[] = {a->distance, a->node, a->l3, a->core, a->cpu}, kb[] = {b->distance, b->node, b->l3, b->core, b->cpu};
-    return compare_keys(ka, kb, 5);
+    int ka[] = {a->kind, a->distance, a->node, a->l3, a->core, a->cpu};
+    int kb[] = {b->kind, b->distance, b->node, b->l3, b->core, b->cpu};
+    return compare_keys(ka, kb, 6);
 }
 
 // Rule 5.
 static int by_actor_order(const void *left, const void *right) {
     const struct slot *a = left, *b = right;
-    int ka[] = {a->rank, a->distance, a->node, a->turn, a->l3, a->core, a->cpu};
-    int kb[] = {b->rank, b->distance, b->node, b->turn, b->l3, b->core, b->cpu};
-    return compare_keys(ka, kb, 7);
+    int ka[] = {a->kind, a->rank, a->rank ? 0 : a->distance, a->rank ? 0 : a->node, a->turn, a->l3, a->core, a->cpu};
+    int kb[] = {b->kind, b->rank, b->rank ? 0 : b->distance, b->rank ? 0 : b->node, b->turn, b->l3, b->core, b->cpu};
+    return compare_keys(ka, kb, 8);
 }
 
 // CPUs left after the learner takes the first `cores` cores of its order (w->slot is sorted by it).
@@ -247,7 +248,7 @@ static void split_learner(struct work *w, int units, int *inference, int *traini
                  r->learner_threads, units, *training);
         return;
     }
-    int share = clamp(units / LEARNER_SHARE, LEARNER_CORES_MIN, units - 1);
+    int share = clamp((units - w->slow_cores / 2) / LEARNER_SHARE, LEARNER_CORES_MIN, units - 1);
     if (r->actors) { // fewer cores if few actors feed them, or if the actors need the room
         share = clamp((r->actors + r->remote_actors + 1) / 2, LEARNER_CORES_MIN, share);
         while (!w->throttled && share > LEARNER_CORES_MIN && cpus_left(w, share) < r->actors) share--;
@@ -305,10 +306,11 @@ static void choose_shard_nodes(struct work *w) {
         while (shards[n]-- > 0) out->shard_node[k++] = w->m->node[n].node;
 }
 
-static void take_training_cores(struct work *w, int inference, int training) {
+static void take_training_cores(struct work *w, int training) {
     int share[FARM_NODES_MAX] = {training};
     const bool spread = w->r->learner_device == FARM_LEARNER_CPU;
-    if (spread) spread_cores(w, training, w->r->actors ? w->r->actors + training + inference : w->slots, share);
+    if (spread) collect_slots(w, &w->out->inference_cpus);
+    if (spread) spread_cores(w, training, w->r->actors ? w->r->actors + training : w->slots, share);
     for (int n = 0; n < w->m->node_count; n++)
         while (share[n]-- > 0) take_core(w, spread ? w->m->node[n].node : w->home, &w->out->training_cpus);
 }
@@ -318,7 +320,7 @@ static void take_learner_cores(struct work *w, int inference, int training) {
     struct farm_plan *out = w->out;
     const bool several = out->shard_count > 1, spread = several && w->r->learner_device < 0;
     if (spread) {
-        take_training_cores(w, inference, training);
+        take_training_cores(w, training);
         collect_slots(w, &out->training_cpus);
         choose_shard_nodes(w);
     }
@@ -331,7 +333,7 @@ static void take_learner_cores(struct work *w, int inference, int training) {
         farm_bitmap_remove(&out->shard_cpus[i], &before);
         if (spread) out->shard_node[i] = farm_machine_cpu(w->m, farm_bitmap_next(&out->shard_cpus[i], 0))->node;
     }
-    if (!spread) take_training_cores(w, inference, training);
+    if (!spread) take_training_cores(w, training);
 }
 
 static bool is_tiny(const struct work *w) {
@@ -451,6 +453,7 @@ static void place_actors(struct work *w) {
         actor->memory_node = near_memory && actor->cpu_node >= 0 ? farm_machine_memory_node(w->m, actor->cpu_node) : -1;
         if (out->pinned) farm_bitmap_set(&out->claim, slot->cpu);
     }
+    out->idle_cpus = out->pinned ? w->slots - out->actor_count : 0;
 }
 
 // Binds several inference threads on shared CPUs to nodes if the actors are.
@@ -585,6 +588,27 @@ static void note_learner(struct work *w) {
              got);
 }
 
+// What the plan leaves idle, apart from CPUs: idle_cpus.
+static void note_idle(struct work *w) {
+    const struct farm_plan *out = w->out;
+    const int device = w->r->learner_device, idle = w->m->gpu_count - (device >= 0 ? gpus(w) : 0);
+    if (device != FARM_LEARNER_NONE && idle > 0)
+        note(w->out, "%d GPU%s idle: %s uses %s", idle, plural(idle), device >= 0 ? "--gpus 0" : "--device cuda",
+             idle == 1 ? "it" : "them");
+    for (int n = 0, used = 0; n < w->m->node_count && w->r->numa; n++, used = 0) {
+        const struct farm_node *node = &w->m->node[n];
+        for (int i = 0; i < out->actor_count; i++) used += out->actor[i].memory_node == node->node;
+        if (!node->has_cpus && node->usable && node->total_bytes && !used)
+            note(w->out,
+                 "node %d, %s without CPUs, is idle: rings are beside their actors (--no-numa leaves that to "
+                 "the kernel)",
+                 node->node, farm_format_bytes((double)node->total_bytes).text);
+    }
+    if (w->slow_cores)
+        note(w->out, "%d of %d cores are slower ones (E cores): actors use them last, the learner if it must",
+             w->slow_cores, w->all_cores);
+}
+
 static void note_bridges(struct work *w) {
     char cpus[80];
     if (!farm_bitmap_count(&w->out->bridge_cpus)) return;
@@ -641,30 +665,24 @@ static void add_synchronous_training(struct work *w) {
     farm_bitmap_add(&out->training_cpus, &out->inference_cpus);
 }
 
-// Groups the training threads by node, in proportion to the nodes' cores for them.
+// Groups training CPUs by node, with a thread per core; where nodes do not matter, all threads as counted.
 static void group_training(struct work *w) {
     struct farm_plan *out = w->out;
-    int cores[FARM_NODES_MAX] = {0}, share[FARM_NODES_MAX], last_core = -1;
-    struct farm_bitmap cpus[FARM_NODES_MAX] = {0};
-    if (!out->training_threads) return;
-    for (int i = 0; i < w->m->cpu_count; i++) {
-        const struct farm_cpu *cpu = &w->m->cpu[i];
-        const struct farm_node *node = farm_machine_node(w->m, cpu->node);
-        if (!node || !farm_bitmap_has(&out->training_cpus, cpu->cpu)) continue;
-        const long n = node - w->m->node;
-        cores[n] += cpu->core != last_core;
-        last_core = cpu->core;
-        farm_bitmap_set(&cpus[n], cpu->cpu);
-    }
-    apportion(w, cores, out->training_threads, share);
     const bool by_node = has_one_node(w) || (!out->shared && w->r->numa);
-    for (int n = 0; n < w->m->node_count && by_node; n++)
-        if (share[n])
-            out->training[out->training_node_count++] =
-                (struct farm_plan_training){w->m->node[n].node, share[n], cpus[n]};
-    if (!out->training_node_count)
-        out->training[out->training_node_count++] =
-            (struct farm_plan_training){-1, out->training_threads, out->training_cpus};
+    int last_core = -1, threads = 0, g;
+    for (int i = 0; i < w->m->cpu_count && out->training_threads; i++) {
+        const struct farm_cpu *cpu = &w->m->cpu[i];
+        const int node = by_node ? cpu->node : -1;
+        if (!farm_bitmap_has(&out->training_cpus, cpu->cpu)) continue;
+        for (g = 0; g < out->training_node_count && out->training[g].node != node;) g++;
+        if (g == out->training_node_count) out->training[out->training_node_count++].node = node;
+        farm_bitmap_set(&out->training[g].cpus, cpu->cpu);
+        out->training[g].threads += cpu->core != last_core;
+        threads += cpu->core != last_core;
+        last_core = cpu->core;
+    }
+    if (out->training_node_count > 1) out->training_threads = threads;
+    out->training[0].threads = out->training_node_count > 1 ? out->training[0].threads : out->training_threads;
 }
 
 enum farm_status farm_plan_make(const struct farm_machine *machine, const struct farm_plan_request *request,
@@ -683,6 +701,7 @@ enum farm_status farm_plan_make(const struct farm_machine *machine, const struct
     static const struct farm_bitmap nothing;
     collect_slots(w, &nothing); // again, because distances are from home
     w->all_cores = w->cores;
+    for (int i = 0; i < w->slots; i++) w->slow_cores += w->slot[i].kind && !w->slot[i].rank;
     bool alone = request->learner_device == FARM_LEARNER_NONE;
     if (w->throttled || w->crowded || (is_tiny(w) && !alone))
         share_cpus(w);
@@ -702,6 +721,7 @@ enum farm_status farm_plan_make(const struct farm_machine *machine, const struct
         note_decisions(w);
         note_learner(w);
         note_bridges(w);
+        note_idle(w);
         status = check_memory(w, err);
     }
     free(w);

@@ -16,8 +16,8 @@
 //      training, so that each reads windows, frames and parameters from its own node; a single one for inference is on
 //      the node with most cores. The learner's process is bound to all its cores; training threads are bound to their
 //      node's, each of several inference threads to its own; the scheduler places a single inference thread.
-//   5. Actors get the rest: first a physical core each, then the cores' other threads; nodes nearest to the learner
-//      first, and round robin over a node's L3 groups, so that few actors get much cache.
+//   5. Actors get the rest: first a physical core each, on nodes nearest to the learner first, and round robin over a
+//      node's L3 groups, so that few actors get much cache; then the cores' other threads, round robin over all nodes.
 //   6. An actor's segments are on its CPU's node; if that has no memory, on the nearest node with memory.
 //   7. With more actors than CPUs, each actor is bound to a node instead of a CPU. Without actors (no_actors) a learner
 //      on CPUs gets all cores but the bridges'; remote actors count in rule 9 only.
@@ -28,6 +28,8 @@
 //      many actors as any other, give or take one, those of its own node first.
 //  10. In the synchronous regime a learner on CPUs trains on the actors' CPUs too, one thread per core, because its
 //      actors wait meanwhile; on every node in proportion to its cores.
+//  11. Of several kinds of cores the learner and the first actors get the fastest (P cores); two slow ones (E cores)
+//      count as one for the learner's share. Nodes without CPUs (CXL, HBM) hold segments under rule 6 only.
 #ifndef FARM_TOPO_PLAN_H
 #define FARM_TOPO_PLAN_H
 
@@ -92,6 +94,8 @@ struct farm_plan {
     int training_node_count;           // groups of training threads and training_cpus by node
     struct farm_plan_training training[FARM_NODES_MAX];
     int learner_node;         // node of the learner's memory; -1: not bound
+    int idle_cpus;            // in actor_cpus, without an actor, if every actor is pinned; a synchronous learner trains
+                              // on them too
     struct farm_bitmap claim; // CPUs to claim against other farms; empty if nothing is pinned
     double cpu_budget;        // CPUs' worth of time
     int note_count;

@@ -23,6 +23,11 @@ struct recorded_machine {
 #define FOUR_CPUS           "pack:4 [numa(memory=1GB)] core:1 pu:1"
 #define ONE_CPU             "pack:1 [numa(memory=2GB)] l3:1 core:1 pu:1"
 #define FAR_MEMORY_FIRST    "[numa(memory=8GB indexes=1,2,0)] pack:2 [numa(memory=64GB)] core:4 pu:1"
+#define TWO_OF_32           "pack:2 [numa(memory=256GB)] l3:4 core:8 pu:1"
+#define TWO_OF_64           "pack:2 [numa(memory=256GB)] l3:4 core:8 pu:2"
+#define FOUR_OF_128         "pack:4 [numa(memory=512GB)] l3:8 core:8 pu:2"
+#define HBM                 "pack:2 [numa(memory=128GB)] [numa(memory=64GB)] core:56 pu:2"
+#define CXL                 "[numa(memory=512GB)] pack:2 [numa(memory=256GB)] core:32 pu:1"
 #define SMT8                "pack:2 [numa(memory=64GB)] core:2 pu:8"
 
 static const struct recorded_machine recorded_machines[] = {
@@ -41,6 +46,8 @@ static const struct recorded_machine recorded_machines[] = {
     {"far memory with the lowest number", {.synthetic = FAR_MEMORY_FIRST}},
     {"memoryless node", {.synthetic = TWO_SOCKETS, .root = VECTORS "memoryless_node1"}},
     {"GPUs, CXL, offline CPU", {.xml = VECTORS "gpus_cxl_offline.xml"}},
+    {"P and E cores", {.xml = VECTORS "p_and_e_cores.xml"}},
+    {"HBM beside DRAM", {.synthetic = HBM}},
     {"this machine", {0}},
 };
 

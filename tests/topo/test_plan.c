@@ -315,6 +315,65 @@ Test(topo, decides_as_the_rules_demand) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i]);
 }
 
+// ---- large and odd machines ----
+
+// CPUs of each node with CPUs: actors, inference, training, idle.
+static void summarise_nodes(char *text, size_t size) {
+    size_t used = 0;
+    for (int n = 0; n < machine.node_count; n++) {
+        int actors = 0, inference = 0, training = 0, all = 0;
+        for (int i = 0; i < plan.actor_count; i++) actors += plan.actor[i].cpu_node == machine.node[n].node;
+        for (int i = 0; i < machine.cpu_count; i++) {
+            const int cpu = machine.cpu[i].cpu;
+            if (machine.cpu[i].node != machine.node[n].node || !farm_bitmap_has(&machine.allowed, cpu)) continue;
+            inference += farm_bitmap_has(&plan.inference_cpus, cpu);
+            training += farm_bitmap_has(&plan.training_cpus, cpu);
+            all++;
+        }
+        if (all && used < size)
+            used += (size_t)snprintf(text + used, size - used, "%s%d/%d/%d/%d", used ? " " : "", actors, inference,
+                                     training, all - actors - inference - training);
+    }
+}
+
+Test(topo, uses_every_node_of_large_and_odd_machines) {
+    static const struct {
+        const char *name, *synthetic, *plan, *note;
+        int actors, gpus;    // gpus: two a node
+        const char *allowed; // NULL: all
+    } cases[] = {
+        {"2 x 64", TWO_OF_64, .plan = "42/6/16/0 44/4/16/0"},
+        {"4 x 128", FOUR_OF_128, .plan = "84/12/32/0 86/10/32/0 86/10/32/0 86/10/32/0"},
+        {"4 x 128, 16 actors", FOUR_OF_128, .plan = "16/4/12/96 0/0/0/128 0/0/0/128 0/0/0/128", .actors = 16},
+        {"4 x 128, 256 actors", FOUR_OF_128, .plan = "64/12/32/20 66/10/32/20 65/10/32/21 61/10/32/25", .actors = 256},
+        {"4 x 128, 1 of 8 GPUs", FOUR_OF_128, .plan = "124/2/2/0 128/0/0/0 128/0/0/0 128/0/0/0",
+         .note = "7 GPUs idle: --gpus 0 uses them", .gpus = 1},
+        {"4 x 128, 8 GPUs", FOUR_OF_128, .plan = "122/4/2/0 124/4/0/0 124/4/0/0 124/4/0/0", .gpus = 8},
+        {"four nodes a socket", FOUR_NODES_A_SOCKET,
+         .plan = "32/4/12/0 32/4/12/0 32/4/12/0 32/4/12/0 32/4/12/0 32/4/12/0 32/4/12/0 32/4/12/0"},
+        {"HBM", HBM, .plan = "74/10/28/0 76/8/28/0", .note = "59.6 GiB without CPUs, is idle"},
+        {"CXL", CXL, .plan = "21/3/8/0 22/2/8/0", .note = "476.8 GiB without CPUs, is idle"},
+        {"P and E cores", NULL, .plan = "12/2/4/0", .note = "6 of 12 cores are slower ones"},
+        {"P and E cores, 4 actors", NULL, .plan = "4/2/2/10", .actors = 4},
+        {"cpuset of 12 on a socket", TWO_OF_32, .plan = "8/1/3/0", .note = "12 of 64 CPUs usable", .allowed = "4-15"},
+        {"cpuset of 12 on both", TWO_OF_32, .plan = "4/1/1/0 4/0/2/0", .allowed = "3,9-12,30,33-36,50,63"},
+        {"cpuset of 12, uneven", TWO_OF_32, .plan = "1/0/0/0 7/1/3/0", .allowed = "3,32-42"},
+    };
+    char text[256];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct farm_plan_request request = request_of(cases[i].actors, cases[i].gpus ? 0 : FARM_LEARNER_CPU);
+        read_machine((struct farm_machine_source){.synthetic = cases[i].synthetic,
+                                                  .xml = cases[i].synthetic ? NULL : VECTORS "p_and_e_cores.xml"});
+        if (cases[i].allowed) cr_assert_eq(farm_bitmap_parse(cases[i].allowed, &machine.allowed, &error), FARM_OK);
+        for (int g = 0; g < 8 && cases[i].gpus; g++) machine.gpu[machine.gpu_count++].node = g / 2;
+        request.learner_gpus = cases[i].gpus;
+        check_all(cases[i].name, &request);
+        summarise_nodes(text, sizeof text);
+        cr_expect_str_eq(text, cases[i].plan, "%s: %s", cases[i].name, text);
+        cr_expect(!cases[i].note || has_note(cases[i].note), "%s: no note '%s'", cases[i].name, cases[i].note);
+    }
+}
+
 Test(topo, binds_shards_to_cpus_only_if_it_pins) {
     for (int pin = 0; pin <= 1; pin++) {
         struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
