@@ -1,4 +1,5 @@
 // `farm topo`: draws the machine (running or recorded) and its plan, or prints both as JSON. Claims no CPUs.
+#include <dirent.h>
 #include <jansson.h>
 #include <limits.h>
 #include <stdbool.h>
@@ -6,10 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "algo/registry.h"
 #include "base/cli.h"
 #include "base/format.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/paths.h"
+#include "run/scale.h"
 #include "tools/report.h"
 #include "tools/shared/command.h"
 #include "topo/claim.h"
@@ -31,7 +35,7 @@ static const struct options standard = {.pin = true, .numa = true, .device = "au
 struct view {
     struct farm_machine machine;
     struct farm_plan_request request;
-    struct farm_plan plan;
+    struct farm_plan plan, other;         // `other`: a shipped recipe's
     char mark[FARM_CPUS_MAX][MARK_BYTES]; // by CPU number: what runs there
     int mark_columns;                     // the widest mark
     FILE *out;
@@ -324,10 +328,73 @@ static json_t *plan_json(const struct view *v) {
                      list_json(&plan->claim), "learner", learner_json(v), "actors", actors, "notes", notes);
 }
 
-static json_t *view_json(const struct view *v) {
+// ---- what shipped recipes use ----
+
+// As farm train would plan it at this scale; null: it would refuse to.
+static json_t *use_json(struct view *v, struct farm_recipe recipe, const char *scale) {
+    struct farm_plan_request request = v->request;
+    struct farm_error err;
+    recipe.actors = request.actors;
+    snprintf(recipe.scale, sizeof recipe.scale, "%s", scale);
+    if (farm_run_scale_apply(&recipe, v->plan.actor_count, &err)) return json_null();
+    if (recipe.envs_total) farm_run_scale_divide(&recipe, 0, v->plan.actor_count);
+    request.actors = (int)recipe.actors;
+    if (farm_plan_make(&v->machine, &request, &v->other, &err)) return json_null();
+    const int64_t each = recipe.envs_per_actor ? recipe.envs_per_actor : FARM_ENVS_PER_ACTOR;
+    return json_pack("{s:f, s:i, s:I, s:i}", "scale", recipe.scaled, "actors", v->other.actor_count, "environments",
+                     (json_int_t)(v->other.actor_count * each), "idle_cpus", v->other.idle_cpus);
+}
+
+static int is_recipe(const struct dirent *file) {
+    return strstr(file->d_name, ".yaml") && !strstr(file->d_name, "_continuous");
+}
+
+static json_t *recipes_json(struct view *v) {
+    char folder[PATH_MAX], path[PATH_MAX + 256];
+    struct dirent **files;
+    struct farm_recipe recipe;
+    struct farm_error err;
+    json_t *rows = json_array();
+    if (v->request.learner_device == FARM_LEARNER_NONE || farm_path_recipes(folder, sizeof folder, &err)) return rows;
+    const int count = scandir(folder, &files, is_recipe, alphasort);
+    for (int i = 0; i < count; free(files[i++])) {
+        const char *name = files[i]->d_name, *algo = strstr(name, "_ppo.") ? "ppo" : "auto"; // vtrace is the first
+        snprintf(path, sizeof path, "%s/%s", folder, name);
+        farm_recipe_defaults(&recipe, farm_algo_family_at);
+        if (!farm_recipe_set(&recipe, FARM_LAYER_DEFAULT, "algo", algo, &err) &&
+            !farm_recipe_load(&recipe, FARM_LAYER_SHIPPED, path, &err) && !farm_recipe_settle(&recipe, &err))
+            farm_json_append(rows, json_pack("{s:s, s:s, s:o, s:o}", "recipe", name, "algo", recipe.algo, "standard",
+                                             use_json(v, recipe, "1"), "scale_auto", use_json(v, recipe, "auto")));
+    }
+    if (count >= 0) free(files);
+    return rows;
+}
+
+static void draw_recipes(struct view *v) {
+    static const char *const keys[] = {"scale", "actors", "environments", "idle_cpus"};
+    size_t i;
+    json_t *row, *rows = recipes_json(v);
+    if (json_array_size(rows))
+        fprintf(v->out, "\n%-27s %-7s %7s %7s %7s %7s  %7s %7s %7s %7s\n", "shipped recipe", "algo", "scale", "actors",
+                "envs", "idle", "auto", "actors", "envs", "idle CPUs");
+    json_array_foreach(rows, i, row) {
+        fprintf(v->out, "%-27s %-7s", json_string_value(json_object_get(row, "recipe")),
+                json_string_value(json_object_get(row, "algo")));
+        for (int k = 0; k < 8; k++) {
+            const json_t *use = json_object_get(row, k < 4 ? "standard" : "scale_auto");
+            fprintf(v->out, "%*s", 8 + (k == 4),
+                    farm_format_figure(json_number_value(json_object_get(use, keys[k % 4]))).text);
+        }
+        fprintf(v->out, "\n");
+    }
+    json_decref(rows);
+}
+
+static json_t *view_json(struct view *v) {
     json_t *document = farm_json_object(true);
     farm_json_set(document, "machine", machine_json(&v->machine));
     farm_json_set(document, "plan", plan_json(v));
+    farm_json_set(document, "recipes", recipes_json(v));
     return document;
 }
 
@@ -344,6 +411,7 @@ static enum farm_status make_view(const struct options *o, json_t **document, FI
         v->out = drawing;
         make_marks(v);
         draw(v);
+        draw_recipes(v);
     }
     free(v);
     return status;
@@ -374,7 +442,7 @@ int farm_cmd_topo(int argc, char **argv) {
         .about =
             "Draws this machine (sockets, NUMA nodes, L3 groups, cores, GPUs, limits of the control group) and the\n"
             "plan that `farm train` would follow on it: which actor runs on which CPU, which memory is on which\n"
-            "node.",
+            "node; then the actors, environments and idle CPUs of each shipped recipe, as it is and with --scale auto.",
         .examples = "  farm topo --actors 12\n"
                     "  farm topo --synthetic \"pack:2 [numa(memory=384GB)] l3:12 core:8 pu:2\"\n",
         .flags = flags,

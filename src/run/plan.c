@@ -15,8 +15,7 @@
 #include "shm/limits.h"
 
 enum {
-    ENVS_PER_ACTOR = 16, // by default: enough to fill a batch, few enough for a small cache
-    BATCH_LEAST = 8,     // windows of an update; half the environments keeps the policy lag at about three updates
+    BATCH_LEAST = 8, // windows of an update; half the environments keeps the policy lag at about three updates
     EVAL_ENVS_MAX = 64,
     INFER_BATCH_MAX = 256,
     INFER_BATCH_MAX_GPU = 1024,
@@ -158,7 +157,7 @@ static void choose_counts(struct farm_run_plan *plan, uint64_t episodes) {
     if (!recipe->actors) recipe->actors = plan->placement->actor_count;
     const int64_t actors = all_actors(plan);
     if (!recipe->envs_per_actor)
-        recipe->envs_per_actor = (ENVS_PER_ACTOR + recipe->lanes - 1) / recipe->lanes * recipe->lanes;
+        recipe->envs_per_actor = (FARM_ENVS_PER_ACTOR + recipe->lanes - 1) / recipe->lanes * recipe->lanes;
     int64_t environments = actors * recipe->envs_per_actor;
     const int64_t shards = plan->shards, least = actors / shards * recipe->envs_per_actor,
                   most = (actors + shards - 1) / shards * recipe->envs_per_actor; // in one shard

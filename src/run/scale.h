@@ -5,6 +5,8 @@
 
 #include "config/recipe.h"
 
+enum { FARM_ENVS_PER_ACTOR = 16 }; // by default: enough to fill a batch, few enough for a small cache
+
 // The least N, at least 1, for which all of `actors` actors get equal parts of envs_total; 1 if a flag or nothing sets
 // the total.
 double farm_run_scale_auto(const struct farm_recipe *recipe, int64_t actors);

@@ -146,7 +146,7 @@ class Documents(Cli):
         plan = json.loads(self.farm("topo", *machine, "--train-threads", "3", "--no-numa", "--json").stdout)["plan"]
         self.assertEqual(plan["learner"]["training_threads"], 3)
         self.assertEqual({actor["memory_node"] for actor in plan["actors"]}, {None})
-        self.assertIn("learner on CPUs 0-9", self.farm("topo", *machine).stdout)
+        self.assertIn("learner on CPUs 0-5,16-19", self.farm("topo", *machine).stdout)
         plan = json.loads(self.farm("topo", *machine, "--infer-threads", "2", "--json").stdout)["plan"]
         shards = plan["learner"]["shards"]
         self.assertEqual([shard["node"] for shard in shards], [0, 1])
@@ -155,6 +155,21 @@ class Documents(Cli):
         drawing = self.farm("topo", *machine, "--infer-threads", "2").stdout
         self.assertEqual(drawing.count("[ I  I]"), 2)
         self.assertIn("I learner's inference", drawing)
+
+    def test_topo_shows_that_scale_auto_leaves_no_more_than_three_percent_of_the_cpus_idle(self):
+        for machine in ("pack:2 [numa(memory=256GB)] l3:4 core:8 pu:2", "pack:4 [numa(memory=512GB)] l3:8 core:8 pu:2",
+                        "pack:2 numa:4(memory=96GB) l3:3 core:8 pu:2", "pack:2 [numa(memory=64GB)] core:6 pu:1"):
+            document = json.loads(self.farm("topo", "--device", "cpu", "--synthetic", machine, "--json").stdout)
+            recipes = {row["recipe"]: row for row in document["recipes"]}
+            self.assertEqual(recipes["native_catch_ppo.yaml"]["algo"], "ppo")
+            pong = recipes["ale_Pong.yaml"]
+            self.assertEqual((pong["standard"]["scale"], pong["standard"]["environments"]), (1, 64))
+            cpus = len(document["machine"]["cpus"])
+            self.assertGreater(pong["standard"]["idle_cpus"] + (cpus == 12), 0, machine)
+            for name, row in recipes.items():
+                self.assertLessEqual(row["scale_auto"]["idle_cpus"], 0.03 * cpus, f"{name}: {machine}")
+        drawing = self.farm("topo", "--device", "cpu", "--synthetic", machine).stdout
+        self.assertRegex(drawing, r"shipped recipe .*\n(.+\n)*ale_Pong.yaml +ppo +1 +\d+ +64 ")
 
 
 class Training(Cli):
