@@ -30,6 +30,14 @@ def lower_quartile(returns):
     return statistics.quantiles(returns, n=4, method="inclusive")[0]
 
 
+def of_scale_1(algo):
+    """The median over seeds of the scale's first row, as recorded on this machine."""
+    with open(RESULTS, encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file]
+    returns = [line["return_mean"] for line in lines if f"{BREAKOUT} --algo {algo} --frames 300k {ONE}" in line["command"]]
+    return statistics.median(returns) if returns else sys.exit(f"training.py: run scale1-{algo} first")
+
+
 def of_peer():
     """The mean over seeds of bench/peers/ppo_procgen.py, as recorded."""
     with open(RESULTS, encoding="utf-8") as file:
@@ -48,6 +56,8 @@ class Row(typing.NamedTuple):
 
 
 COINRUN = "--env procgen/coinrun --env.distribution_mode easy --algo ppo --net lite --stack 1 --frames 500k"
+BREAKOUT = "--env native/breakout"
+ONE = "--train-threads 1"  # the return does not depend on it, and runs beside other work do not wait for a second one
 TABLE = [
     Row("catch-vtrace", "--env native/catch --algo vtrace --frames 500k", 3, 0.95),
     Row("catch-ppo", "--env native/catch --algo ppo --frames 500k", 3, 0.95),
@@ -74,6 +84,11 @@ TABLE = [
     Row("pong-shallow", "--env ale/Pong --algo ppo --net shallow", 3, 17),
     Row("pong-lstm", "--env ale/Pong --algo ppo --net shallow --lstm 256", 3, 17),
     Row("pong-vtrace", "--env ale/Pong --algo vtrace", 3, 18, min, 100),
+    Row("scale1-ppo", f"{BREAKOUT} --algo ppo --frames 300k {ONE}", 5, 0),
+    Row("scale1-vtrace", f"{BREAKOUT} --algo vtrace --frames 300k {ONE}", 5, 0),
+    Row("scale16-ppo", f"{BREAKOUT} --algo ppo --frames 1200k --scale 16 {ONE}", 5, lambda: of_scale_1("ppo"), statistics.median),
+    Row("scale16-vtrace", f"{BREAKOUT} --algo vtrace --frames 1200k --scale 16 {ONE}", 5, lambda: of_scale_1("vtrace"), statistics.median),
+    Row("scale4-pong", f"--env ale/Pong --algo ppo --scale 4 {ONE}", 2, 18),
     Row("breakout-60s", "--env native/breakout --algo vtrace --seconds 60", 3, 100, statistics.median),  # the README's picture
 ]
 

@@ -61,10 +61,11 @@ static bool adapt(const struct farm_algo_config *config, const double *terms, bo
     return more;
 }
 
-// N times the environments, in minibatches of sqrt(N) times the steps and sqrt(N) times as many of them in all: as many
-// optimiser steps at any scale. Adam's rate grows with the minibatch's root (Malladi et al. 2022, Hilton et al. 2022).
+// N times the environments, as many optimiser steps an iteration, each of N times the steps: Adam's rate grows with the
+// root (Malladi et al. 2022; Hilton et al. 2022 for PPO). With sqrt(N) times the steps of the run in all, the policy
+// gets 1/sqrt(N) times as many optimiser steps: as far as the rate carries it.
 static const struct farm_algo_scale scale[] = {
-    {"minibatch", 0.5}, {"lr", 0.25}, {"lr_end", 0.25}, {"frames", 0.5}, {NULL, 0}};
+    {"minibatch", 1}, {"lr", 0.5}, {"lr_end", 0.5}, {"frames", 0.5}, {NULL, 0}};
 
 const struct farm_algo farm_ppo = {
     .recipe = {.name = "ppo",

@@ -43,9 +43,9 @@ static double statistic(const double *terms, int k) {
     return variance > 0 ? 1 - 2 * terms[FARM_VTRACE_BASELINE] / rows / variance : 0;
 }
 
-// As ppo.c. Lag, in updates, grows with sqrt(N) too, as twice the windows wait for twice as large updates.
-static const struct farm_algo_scale scale[] = {{"batch", 0.5},   {"minibatch", 0.5}, {"lr", 0.25},
-                                               {"lr_end", 0.25}, {"frames", 0.5},    {NULL, 0}};
+// As ppo.c. An update takes N times the windows, so the lag in updates stays.
+static const struct farm_algo_scale scale[] = {{"batch", 1},    {"minibatch", 1}, {"lr", 0.5},
+                                               {"lr_end", 0.5}, {"frames", 0.5},  {NULL, 0}};
 
 const struct farm_algo farm_vtrace = {
     .recipe = {.name = "vtrace",

@@ -78,7 +78,7 @@ Test(scale, multiplies_what_no_flag_has_set_and_only_once) {
         cr_assert_eq(farm_run_scale_apply(&recipe, 3, &error), FARM_OK, "%s", error.message);
         cr_expect(recipe.envs_total == 1024 && recipe.frames == 19200000 && recipe.lr == 0.001 && recipe.unroll == 32);
         cr_expect_str_eq(farm_run_scale_format(&recipe, 1024, text, sizeof text),
-                         "scale 16: 1024 environments, minibatch 512, lr 0.001, frames 19200000");
+                         "scale 16: 1024 environments, minibatch 2048, lr 0.001, frames 19200000");
         cr_expect_str_eq(recipe.scale, "16");
         strcpy(recipe.scale, "auto"); // a resumed run keeps its number
     }
