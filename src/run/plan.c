@@ -246,7 +246,6 @@ static enum farm_status choose_how_many(struct farm_run_plan *plan, uint64_t epi
             if (episodes) choose_eval_counts(&plan->recipe, episodes, planned);
             plan->envs_total = episodes ? 0 : plan->recipe.envs_total;
             if (!episodes) farm_run_scale_divide(&plan->recipe, plan->listen.expect, planned);
-            plan->idle_actors = planned - plan->recipe.actors;
             if (plan->recipe.actors != planned) {
                 request->actors = (int)plan->recipe.actors;
                 status = farm_plan_make(plan->machine, request, plan->placement, err);
@@ -384,18 +383,18 @@ static void log_rewards(const struct farm_recipe *recipe) {
                       normalised ? " divided by the deviation of the discounted return, at most +-10;" : "");
 }
 
-// What the plan leaves idle, why, and what would use it.
+// CPUs that the recipe leaves idle, why, and what would use them; the placement's notes name GPUs and memory nodes.
 static void log_idle(const struct farm_run_plan *plan) {
-    const int64_t cpus = plan->actors + plan->idle_actors, lanes = (all_actors(plan) + plan->idle_actors) * plan->lanes,
+    const int idle = plan->placement->idle_cpus;
+    const int64_t lanes = (all_actors(plan) + idle) * plan->lanes,
                   more = (plan->envs_total + lanes - 1) / lanes * lanes;
-    const int gpus = plan->machine->gpu_count - (int)plan->shards;
-    if (plan->idle_actors > 0)
-        farm_log_info("plan: %" PRId64 " of %" PRId64 " CPUs for actors idle: envs_total %" PRId64 " has equal parts "
-                      "for %u actors of %u lanes; --scale auto (docs/TRAINING.md: the learning rate changes too) or "
-                      "--envs-total %" PRId64 " uses all",
-                      plan->idle_actors, cpus, plan->envs_total, plan->actors, plan->lanes, more);
-    if (plan->first_gpu >= 0 && gpus > 0)
-        farm_log_info("plan: %d GPU%s idle (--gpus %u): --gpus 0 uses all", gpus, gpus == 1 ? "" : "s", plan->shards);
+    const char *s = idle == 1 ? "" : "s";
+    if (idle && farm_recipe_set_by(&plan->recipe, "actors", FARM_LAYER_SHIPPED))
+        farm_log_info("plan: %d CPU%s idle: actors %u; --actors 0 uses them", idle, s, plan->actors);
+    else if (idle && plan->envs_total)
+        farm_log_info("plan: %d CPU%s idle: envs_total %" PRId64 " has equal parts for %u actors of %u lanes; --scale "
+                      "auto (docs/TRAINING.md: the learning rate changes too) or --envs-total %" PRId64 " uses them",
+                      idle, s, plan->envs_total, plan->actors, plan->lanes, more);
 }
 
 static void log_plan(const struct farm_run_plan *plan) {
