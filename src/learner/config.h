@@ -32,7 +32,7 @@ enum { FARM_LEARNER_SHARDS_MAX = FARM_WINDOW_SHARDS_MAX };
 struct farm_learner_shard {
     int eventfd;                    // its bell, which the actors of its rings ring
     const char *gpu;                // PCI bus id; NULL: CUDA's device of the shard's number
-    const struct farm_bitmap *cpus; // where its thread runs; NULL: on all of the process
+    const struct farm_bitmap *cpus; // where its threads run; NULL: on all of the process
     int node;                       // the CPUs'; -1: any. Only for several shards on CPUs
 };
 

@@ -1,13 +1,19 @@
-// See backend.h. One shard per GPU: an update covers all shards; each shard infers by itself.
+// See backend.h. One shard per GPU: an update covers all shards; each shard infers by itself. Of several GPUs each has
+// a thread on its shard's CPUs, which gathers and launches for it alone; the training thread starts each step of an
+// update in all of them, waits until all have ended it, and enqueues the gradients' sum.
 #include "learner/cuda/backend.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <math.h>
+#include <sched.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "algo/cuda/algo.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "base/time.h"
 #include "farm_build.h"
 #include "kernels/cuda/check.h"
@@ -16,10 +22,31 @@
 
 static const double STATE_EVERY_S = 10; // unless the learner's config has a period
 static const double CONNECT_S = 60;     // limit for several GPUs to connect at the start
+static const uint64_t SPIN_NS = 50000;  // before a sleep: an update's steps follow one another within microseconds
+
+// A step of an update, which each shard does for itself: `body` and those of its arguments that it needs.
+struct step {
+    enum farm_status (*body)(struct farm_backend *backend, uint32_t k, struct farm_error *err);
+    uint32_t slot, set;
+    uint64_t version;
+    const struct farm_pass *pass;
+    const struct farm_window *windows;                                       // of all shards
+    uint32_t from;                                                           // columns of each shard before these
+    uint32_t first[FARM_LEARNER_SHARDS_MAX], count[FARM_LEARNER_SHARDS_MAX]; // each shard's windows or columns
+};
 
 struct farm_backend {
     uint32_t shard_count;
     struct farm_cuda_shard *shards[FARM_LEARNER_SHARDS_MAX];
+    struct worker {
+        struct farm_backend *backend;
+        pthread_t thread;
+        sem_t start, done;
+        enum farm_status status; // of its newest step
+        struct farm_error error;
+    } workers[FARM_LEARNER_SHARDS_MAX]; // one a shard if there are several
+    uint32_t worker_count;
+    struct step step;                   // the newest; body NULL: the workers end
     struct farm_cuda_reduce reduce;     // if there are several
     bool single;                        // an iteration is one pass: `begin` puts its gradients into the streams
     bool begun[FARM_BACKEND_SLOTS];     // its gradients are in the streams
@@ -27,15 +54,74 @@ struct farm_backend {
     uint64_t publishing;                // 1 + the version in the streams, or 0
     struct farm_pass_stats stats;       // since the last finish
     struct farm_statistics *statistics; // over the first shard's parameters in host memory
-    uint32_t *order;                    // one shard's units of a pass
+    uint32_t *orders;                   // [shards][units of columns_max] each shard's units of a pass
     struct farm_iteration iterations[FARM_BACKEND_SLOTS];
-    uint32_t own[FARM_BACKEND_SLOTS][FARM_LEARNER_SHARDS_MAX]; // columns of each shard, one after another
-    bool targets[FARM_BACKEND_SLOTS];                          // are to be computed before its first pass
+    uint32_t columns[FARM_BACKEND_SLOTS][FARM_LEARNER_SHARDS_MAX + 1]; // each shard's first one; the last one's end
+    bool targets[FARM_BACKEND_SLOTS];                                  // are to be computed before its first pass
     bool failed; // a pass failed half done: the devices' parameters are invalid
 };
 
 static struct farm_cuda_parameters *parameters_of(const struct farm_backend *backend, uint32_t k) {
     return &backend->shards[k]->context.parameters;
+}
+
+// ---- steps of an update, in all shards at once ----
+
+static enum farm_status run_in(struct farm_backend *backend, uint32_t k, struct farm_error *err) {
+    const enum farm_status status = farm_cuda_shard_enter(backend->shards[k], err);
+    return status ? status : backend->step.body(backend, k, err);
+}
+
+static void spin_then_wait(sem_t *semaphore) {
+    for (const uint64_t end = farm_now_ns() + SPIN_NS; farm_now_ns() < end; sched_yield())
+        if (sem_trywait(semaphore) == 0) return;
+    while (sem_wait(semaphore)) continue; // EINTR
+}
+
+// Returns the first failed shard's error, after all have ended the step.
+static enum farm_status run(struct farm_backend *backend, struct step step, struct farm_error *err) {
+    enum farm_status status = FARM_OK;
+    backend->step = step;
+    if (!backend->worker_count) return run_in(backend, 0, err);
+    for (uint32_t k = 0; k < backend->worker_count; k++) sem_post(&backend->workers[k].start);
+    for (uint32_t k = backend->worker_count; k-- > 0;) {
+        spin_then_wait(&backend->workers[k].done);
+        if (!backend->workers[k].status) continue;
+        status = backend->workers[k].status;
+        if (err) *err = backend->workers[k].error;
+    }
+    return status;
+}
+
+static void *worker_main(void *argument) {
+    struct worker *worker = argument;
+    const uint32_t k = (uint32_t)(worker - worker->backend->workers);
+    const struct farm_bitmap *cpus = worker->backend->shards[k]->context.learner->shards[k].cpus;
+    if (cpus) (void)farm_bitmap_pin(cpus, NULL); // the shard's inference thread warns of a refusal
+    while (spin_then_wait(&worker->start), worker->backend->step.body) {
+        worker->status = run_in(worker->backend, k, &worker->error);
+        sem_post(&worker->done);
+    }
+    return NULL;
+}
+
+static enum farm_status start_workers(struct farm_backend *backend, struct farm_error *err) {
+    for (uint32_t k = 0; k < backend->shard_count; k++) {
+        struct worker *worker = &backend->workers[k];
+        worker->backend = backend;
+        sem_init(&worker->start, 0, 0);
+        sem_init(&worker->done, 0, 0);
+        errno = farm_thread_start(&worker->thread, "train", k + 1, worker_main, worker);
+        if (errno) return farm_fail_errno(err, FARM_E_LIMIT, "GPU %u's training thread does not start (ulimit -u)", k);
+        backend->worker_count++;
+    }
+    return FARM_OK;
+}
+
+static void end_workers(struct farm_backend *backend) {
+    backend->step.body = NULL;
+    for (uint32_t k = 0; k < backend->worker_count; k++) sem_post(&backend->workers[k].start);
+    for (uint32_t k = 0; k < backend->worker_count; k++) pthread_join(backend->workers[k].thread, NULL);
 }
 
 // ---- start and end ----
@@ -90,22 +176,18 @@ static enum farm_status wait_for_all(struct farm_backend *backend, double second
     return FARM_OK;
 }
 
-static enum farm_status mark_all(struct farm_backend *backend, struct farm_error *err) {
-    enum farm_status status = FARM_OK;
-    for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
-        status = farm_cuda_shard_enter(backend->shards[k], err);
-        if (!status) status = farm_cuda_training_mark(backend->shards[k]->training, err);
-    }
-    return status;
+static enum farm_status mark(struct farm_backend *backend, uint32_t k, struct farm_error *err) {
+    return farm_cuda_training_mark(backend->shards[k]->training, err);
 }
 
-// Runs a first sum, of zeros: it connects the devices, which takes long.
+// Starts the shards' threads, and runs a first sum, of zeros: it connects the devices, which takes long.
 static enum farm_status connect_gpus(struct farm_backend *backend, struct farm_error *err) {
     int devices[FARM_LEARNER_SHARDS_MAX];
     for (uint32_t k = 0; k < backend->shard_count; k++) devices[k] = backend->shards[k]->context.device;
     enum farm_status status = farm_cuda_reduce_open(devices, backend->shard_count, &backend->reduce, err);
+    if (!status) status = start_workers(backend, err);
     if (!status) status = sum_gradients(backend, err);
-    if (!status) status = mark_all(backend, err);
+    if (!status) status = run(backend, (struct step){.body = mark}, err);
     return status ? status : wait_for_all(backend, CONNECT_S, err);
 }
 
@@ -138,12 +220,13 @@ static void log_account(const struct farm_backend *backend) {
 static void destroy(struct farm_backend *backend) {
     if (!backend) return;
     log_account(backend);
+    end_workers(backend);
     if (given_up(backend)) return; // the process ends
     farm_cuda_reduce_close(&backend->reduce);
     for (uint32_t k = 0; k < backend->shard_count; k++) farm_cuda_shard_free(backend->shards[k]);
     for (int k = 0; k < FARM_BACKEND_SLOTS; k++) farm_iteration_free(&backend->iterations[k]);
     farm_statistics_free(backend->statistics);
-    free(backend->order);
+    free(backend->orders);
     free(backend);
 }
 
@@ -157,9 +240,10 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
     struct farm_backend *backend = calloc(1, sizeof *backend);
     if (!backend) return farm_fail(err, FARM_E_LIMIT, "no memory for the CUDA backend");
     backend->single = config->plan->epochs == 1 && !config->plan->minibatch && !config->plan->targets_once;
-    backend->order = calloc(farm_algo_units(config->plan, config->columns_max) + 1u, sizeof *backend->order);
+    backend->orders =
+        calloc(config->shards * (size_t)farm_algo_units(config->plan, config->columns_max) + 1, sizeof(uint32_t));
     enum farm_status status =
-        backend->order ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for %u windows", config->columns_max);
+        backend->orders ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for %u windows", config->columns_max);
     for (int k = 0; k < FARM_BACKEND_SLOTS && !status && config->plan->epochs; k++)
         status = farm_iteration_make(&config->learner->algo, config->plan, config->head, config->columns_max,
                                      &backend->iterations[k], err);
@@ -231,29 +315,23 @@ static enum farm_status abandon_pass(struct farm_backend *backend, enum farm_sta
     return status;
 }
 
-// Enqueues the gradients of a pass over a slot's units, each shard's in its stream. Columns are numbered shard after
-// shard; each shard gets the units of its own columns, in the pass's order.
-static enum farm_status differentiate(struct farm_backend *backend, uint32_t slot, const struct farm_pass *pass,
-                                      struct farm_error *err) {
-    struct farm_iteration *it = &backend->iterations[slot];
-    struct farm_cuda_pass part = {.iteration = it,
-                                  .order = pass->indices || it->plan->targets_once ? backend->order : NULL};
+// Gathers the shard's units of a pass, in the pass's order, and enqueues their gradients. Columns are numbered shard
+// after shard; each shard gets the units of its own columns.
+static enum farm_status differentiate(struct farm_backend *backend, uint32_t k, struct farm_error *err) {
+    const struct farm_iteration *it = &backend->iterations[backend->step.slot];
+    const struct farm_pass *pass = backend->step.pass;
+    const uint32_t *own = &backend->columns[backend->step.slot][k], count = own[1] - own[0];
+    uint32_t *order = pass->indices || it->plan->targets_once
+                          ? backend->orders + k * (size_t)farm_algo_units(it->plan, it->columns_max)
+                          : NULL;
+    struct farm_cuda_pass part = {.iteration = it, .order = order, .first = own[0], .count = order ? 0 : count};
     part.total = pass->count ? pass->count : farm_algo_units(it->plan, it->count);
     assert(part.total <= farm_algo_pass_units(it->plan, it->columns_max)); // for which there is memory
-    if (it->plan->targets_once) farm_iteration_reduce(it, pass->indices, part.total, pass->schedule);
-    for (uint32_t k = 0; k < backend->shard_count; k++) {
-        const uint32_t own = backend->own[slot][k];
-        part.count = part.order ? 0 : own;
-        for (uint32_t i = 0; part.order && i < part.total; i++) {
-            const uint32_t unit = pass->indices ? pass->indices[i] : i, column = unit % it->count;
-            if (column - part.first < own) backend->order[part.count++] = unit;
-        }
-        enum farm_status status = farm_cuda_shard_enter(backend->shards[k], err);
-        if (!status) status = farm_cuda_training_gradients(backend->shards[k]->training, slot, &part, err);
-        if (status) return status;
-        part.first += own;
+    for (uint32_t i = 0; order && i < part.total; i++) {
+        const uint32_t unit = pass->indices ? pass->indices[i] : i, column = unit % it->count;
+        if (column - own[0] < count) order[part.count++] = unit;
     }
-    return FARM_OK;
+    return farm_cuda_training_gradients(backend->shards[k]->training, backend->step.slot, &part, err);
 }
 
 // Waits for the newest step and takes its results. Names the tensor of a bad gradient, unless the next update's
@@ -296,6 +374,19 @@ static enum farm_status copy_to_host(struct farm_backend *backend, struct farm_e
     return status;
 }
 
+// Targets once: the present values of the shard's next columns' last observations.
+static enum farm_status compute_values(struct farm_backend *backend, uint32_t k, struct farm_error *err) {
+    struct farm_iteration *it = &backend->iterations[backend->step.slot];
+    struct farm_cuda_training *training = backend->shards[k]->training;
+    const uint32_t most = farm_cuda_training_values_most(training), *own = &backend->columns[backend->step.slot][k];
+    const uint32_t first = own[0] + backend->step.from, left = own[1] > first ? own[1] - first : 0;
+    const uint32_t count = left < most ? left : most;
+    backend->step.first[k] = first;
+    backend->step.count[k] = count;
+    farm_iteration_gather(it, first, count);
+    return count ? farm_cuda_training_values(training, backend->step.slot, it, first, count, err) : FARM_OK;
+}
+
 // Targets once: the present values of all columns' last observations, some columns of each shard at a time, then the
 // targets on the host.
 static enum farm_status compute_targets(struct farm_backend *backend, uint32_t slot, struct farm_error *err) {
@@ -304,95 +395,95 @@ static enum farm_status compute_targets(struct farm_backend *backend, uint32_t s
     float *values = it->value + (size_t)farm_algo_transitions(it->plan) * it->count;
     const uint32_t most = farm_cuda_training_values_most(backend->shards[0]->training);
     enum farm_status status = FARM_OK;
-    farm_iteration_gather(it, 0, it->count);
     for (uint32_t from = 0; from < it->count && !status; from += most) {
-        uint32_t first[FARM_LEARNER_SHARDS_MAX] = {0}, count[FARM_LEARNER_SHARDS_MAX] = {0};
-        for (uint32_t k = 0, before = 0; k < backend->shard_count && !status; before += backend->own[slot][k++]) {
-            const uint32_t own = backend->own[slot][k], left = own > from ? own - from : 0;
-            first[k] = before + from;
-            count[k] = left < most ? left : most;
-            status = farm_cuda_shard_enter(backend->shards[k], err);
-            if (!status && count[k])
-                status = farm_cuda_training_values(backend->shards[k]->training, slot, it, first[k], count[k], err);
-        }
+        status = run(backend, (struct step){.body = compute_values, .slot = slot, .from = from}, err);
         if (!status) status = wait_for_all(backend, limit_s, err);
         for (uint32_t k = 0; k < backend->shard_count && !status; k++)
-            memcpy(values + first[k], farm_cuda_training_take_values(backend->shards[k]->training),
-                   count[k] * sizeof *values);
+            memcpy(values + backend->step.first[k], farm_cuda_training_take_values(backend->shards[k]->training),
+                   backend->step.count[k] * sizeof *values);
     }
     if (!status) farm_iteration_target(it);
     return status;
 }
 
+static enum farm_status begin_shard(struct farm_backend *backend, uint32_t k, struct farm_error *err) {
+    const enum farm_status status = farm_cuda_training_bring(
+        backend->shards[k]->training, backend->step.windows + backend->step.first[k], backend->step.count[k], err);
+    return status || !backend->single ? status : differentiate(backend, k, err);
+}
+
 static enum farm_status begin(struct farm_backend *backend, uint32_t slot, const struct farm_window *windows,
                               uint32_t count, struct farm_error *err) {
     struct farm_iteration *it = &backend->iterations[slot];
-    const struct farm_window *rest = windows;
-    uint32_t left = count;
+    struct step step = {.body = begin_shard, .slot = slot, .pass = &(struct farm_pass){0}, .windows = windows};
+    uint32_t sorted = 0, *columns = backend->columns[slot]; // columns[0] is 0
     farm_iteration_list(it, windows, count);
     farm_statistics_begin(backend->statistics, it);
     for (uint32_t k = 0; k < backend->shard_count; k++) {
-        const uint32_t own = count_own(&backend->shards[k]->context, rest, left);
-        backend->own[slot][k] = 0;
-        for (uint32_t i = 0; i < own; i++) backend->own[slot][k] += rest[i].env_count;
-        enum farm_status status = farm_cuda_shard_enter(backend->shards[k], err);
-        if (!status) status = farm_cuda_training_bring(backend->shards[k]->training, rest, own, err);
-        if (status) return abandon_pass(backend, status);
-        rest += own;
-        left -= own;
+        step.first[k] = sorted;
+        step.count[k] = count_own(&backend->shards[k]->context, windows + sorted, count - sorted);
+        columns[k + 1] = columns[k];
+        for (uint32_t i = 0; i < step.count[k]; i++) columns[k + 1] += windows[sorted++].env_count;
     }
-    if (left) return farm_fail(err, FARM_E_INVALID, "windows are not sorted by shard");
+    if (sorted < count) return farm_fail(err, FARM_E_INVALID, "windows are not sorted by shard");
     backend->begun[slot] = backend->single;
     backend->targets[slot] = it->plan->targets_once;
-    if (!backend->single) return FARM_OK;
-    const enum farm_status status = differentiate(backend, slot, &(struct farm_pass){0}, err);
+    const enum farm_status status = run(backend, step, err);
     return status ? abandon_pass(backend, status) : FARM_OK;
+}
+
+static enum farm_status make_step(struct farm_backend *backend, uint32_t k, struct farm_error *err) {
+    struct farm_cuda_training *training = backend->shards[k]->training;
+    const enum farm_status status = farm_cuda_training_step(training, backend->step.pass->learning_rate, err);
+    return status ? status : farm_cuda_training_mark(training, err);
 }
 
 // After the gradients: their sum, each device's step.
 static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const struct farm_pass *pass,
                              struct farm_error *err) {
+    struct farm_iteration *it = &backend->iterations[slot];
     enum farm_status status = FARM_OK;
     // Gathered inputs and results have room for one pass.
     if (backend->unfinished) status = harvest(backend, err);
     if (!status && !isfinite(backend->stats.grad_norm)) return FARM_OK;
     if (!status && backend->targets[slot]) status = compute_targets(backend, slot, err);
     backend->targets[slot] = false;
-    if (!status && !backend->begun[slot]) status = differentiate(backend, slot, pass, err);
+    if (!status && it->plan->targets_once)
+        farm_iteration_reduce(it, pass->indices, pass->count ? pass->count : farm_algo_units(it->plan, it->count),
+                              pass->schedule);
+    if (!status && !backend->begun[slot])
+        status = run(backend, (struct step){.body = differentiate, .slot = slot, .pass = pass}, err);
     if (!status && backend->shard_count > 1) status = sum_gradients(backend, err);
-    for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
-        status = farm_cuda_shard_enter(backend->shards[k], err);
-        if (!status) status = farm_cuda_training_step(backend->shards[k]->training, pass->learning_rate, err);
-        if (!status) status = farm_cuda_training_mark(backend->shards[k]->training, err);
-    }
+    if (!status) status = run(backend, (struct step){.body = make_step, .pass = pass}, err);
     backend->begun[slot] = false;
     backend->unfinished = true;
     return status ? abandon_pass(backend, status) : FARM_OK;
 }
 
+static enum farm_status copy_set(struct farm_backend *backend, uint32_t k, struct farm_error *err) {
+    return farm_cuda_parameters_copy(parameters_of(backend, k), farm_cuda_shard_stream(backend->shards[k]),
+                                     backend->step.set, err);
+}
+
 static enum farm_status copy(struct farm_backend *backend, uint32_t set, struct farm_error *err) {
-    enum farm_status status = FARM_OK;
-    for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
-        status = farm_cuda_shard_enter(backend->shards[k], err);
-        if (!status)
-            status = farm_cuda_parameters_copy(parameters_of(backend, k), farm_cuda_shard_stream(backend->shards[k]),
-                                               set, err);
-    }
+    const enum farm_status status = run(backend, (struct step){.body = copy_set, .set = set}, err);
     return status ? abandon_pass(backend, status) : FARM_OK;
 }
 
-static enum farm_status publish(struct farm_backend *backend, uint32_t set, uint64_t version, struct farm_error *err) {
+static enum farm_status publish_set(struct farm_backend *backend, uint32_t k, struct farm_error *err) {
+    struct farm_cuda_shard *shard = backend->shards[k];
     const struct farm_cuda_parameters *first = parameters_of(backend, 0);
-    const float *statistics = set ? first->host.sets[set - 1] : first->host.params;
-    enum farm_status status = FARM_OK;
-    farm_statistics_write(backend->statistics, first->host.params);
-    for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
-        status = farm_cuda_shard_enter(backend->shards[k], err);
-        if (!status)
-            status = farm_cuda_parameters_publish(parameters_of(backend, k), farm_cuda_shard_stream(backend->shards[k]),
-                                                  set, statistics, version, err);
-    }
-    if (!status) status = mark_all(backend, err);
+    const float *statistics = backend->step.set ? first->host.sets[backend->step.set - 1] : first->host.params;
+    const enum farm_status status =
+        farm_cuda_parameters_publish(&shard->context.parameters, farm_cuda_shard_stream(shard), backend->step.set,
+                                     statistics, backend->step.version, err);
+    return status ? status : farm_cuda_training_mark(shard->training, err);
+}
+
+static enum farm_status publish(struct farm_backend *backend, uint32_t set, uint64_t version, struct farm_error *err) {
+    farm_statistics_write(backend->statistics, parameters_of(backend, 0)->host.params);
+    const enum farm_status status =
+        run(backend, (struct step){.body = publish_set, .set = set, .version = version}, err);
     backend->publishing = version + 1;
     return status ? abandon_pass(backend, status) : FARM_OK;
 }
