@@ -15,8 +15,9 @@ enum {
     LEARNER_SHARE = 3,   // one core in three works for a learner on CPUs
     INFERENCE_SHARE = 4, // one in four of these infers
     LEARNER_CORES_MIN = 2,
-    GPU_MANY_CORES = 8, // with these a learner on GPUs gets two cores or more
-    MEMORY_KEPT = 10,   // one tenth of free memory is left for heaps
+    GPU_MANY_CORES = 8, // with these, and with as many as GPU_CORES a GPU, training has a core beside each
+    GPU_CORES = 4,
+    MEMORY_KEPT = 10, // one tenth of free memory is left for heaps
 };
 _Static_assert((int)FARM_GPUS_MAX <= (int)FARM_PLAN_SHARDS_MAX, "a shard for each GPU");
 
@@ -232,7 +233,7 @@ static void split_learner(struct work *w, int units, int *inference, int *traini
     *inference = *training = 0;
     if (r->learner_device == FARM_LEARNER_NONE) return;
     if (r->learner_device >= 0) {
-        *training = units >= GPU_MANY_CORES;
+        *training = units >= GPU_MANY_CORES && units >= GPU_CORES * gpus(w) ? gpus(w) : 0;
         *inference = clamp(gpus(w), 1, units - 1 - *training > 0 ? units - 1 - *training : 1);
         return;
     }
@@ -307,12 +308,18 @@ static void choose_shard_nodes(struct work *w) {
 }
 
 static void take_training_cores(struct work *w, int training) {
-    int share[FARM_NODES_MAX] = {training};
+    int share[FARM_NODES_MAX] = {0};
     const bool spread = w->r->learner_device == FARM_LEARNER_CPU;
     if (spread) collect_slots(w, &w->out->inference_cpus);
     if (spread) spread_cores(w, training, w->r->actors ? w->r->actors + training : w->slots, share);
     for (int n = 0; n < w->m->node_count; n++)
-        while (share[n]-- > 0) take_core(w, spread ? w->m->node[n].node : w->home, &w->out->training_cpus);
+        while (share[n]-- > 0) take_core(w, w->m->node[n].node, &w->out->training_cpus);
+    for (int k = 0; k < training && !spread; k++) {
+        struct farm_bitmap own = {0};
+        take_core(w, w->out->shard_node[k], &own);
+        farm_bitmap_add(&w->out->training_cpus, &own);
+        if (training > 1) farm_bitmap_add(&w->out->shard_cpus[k], &own);
+    }
 }
 
 // Takes cores in the learner's order: for inference beside the GPUs in turn, then training; spread on CPUs, reversed.
@@ -406,7 +413,7 @@ static void divide_cpus(struct work *w) {
     w->cores = cores; // including those for training
     take_bridge_cores(w, inference + training);
     if (w->r->learner_device >= 0 && !training) out->training_cpus = out->inference_cpus;
-    out->training_threads = w->r->learner_device >= 0 ? 1 : training;
+    out->training_threads = w->r->learner_device >= 0 && !training ? 1 : training;
 
     struct farm_bitmap learner = out->inference_cpus;
     farm_bitmap_add(&learner, &out->training_cpus);

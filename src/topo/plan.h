@@ -8,14 +8,14 @@
 //      throttled thread that is pinned cannot move to a CPU with time left.
 //   3. With at most FARM_PLAN_TINY_CPUS of them, or fewer than FARM_PLAN_TINY_CPUS cores, actors and learner share all
 //      CPUs, one actor per CPU, and nothing is pinned: an actor sleeps while it waits, and the learner uses its CPU.
-//   4. Otherwise the learner gets separate cores. On GPUs: one beside each for its inference, and with 8 cores or more
-//      one beside the first for training. On CPUs: a third of the cores, a quarter of these for inference, one
-//      inference thread per core. (One core of inference keeps up with eight cores of Atari emulators, one of training
-//      with three; cheap environments need more for the learner: --train-threads, --infer-threads.) They are whole
-//      cores, one L3 group after another. On CPUs they are spread over the nodes as the actors are, first those for
-//      training, so that each reads windows, frames and parameters from its own node; a single one for inference is on
-//      the node with most cores. The learner's process is bound to all its cores; training threads are bound to their
-//      node's, each of several inference threads to its own; the scheduler places a single inference thread.
+//   4. Otherwise the learner gets separate cores. On GPUs: one beside each for its inference, and with 8 cores or more,
+//      4 a GPU, another one beside each for training. On CPUs: a third of the cores, a quarter of these for inference,
+//      one inference thread per core. (One core of inference keeps up with eight cores of Atari emulators, one of
+//      training with three; cheap environments need more for the learner: --train-threads, --infer-threads.) They are
+//      whole cores, one L3 group after another. On CPUs they are spread over the nodes as the actors are, first those
+//      for training, so that each reads windows, frames and parameters from its own node; a single one for inference is
+//      on the node with most cores. The learner's process is bound to all its cores; training threads are bound to
+//      their node's or GPU's, each of several inference threads to its shard's; the scheduler places a single one.
 //   5. Actors get the rest: first a physical core each, on nodes nearest to the learner first, and round robin over a
 //      node's L3 groups, so that few actors get much cache; then the cores' other threads, round robin over all nodes.
 //   6. An actor's segments are on its CPU's node; if that has no memory, on the nearest node with memory.

@@ -141,7 +141,8 @@ static void check_shards(const char *name, const struct farm_plan_request *reque
                   plan.actor_count);
         if (k == count - 1) cr_assert_eq(all, plan.actor_count, "%s: shards that do not exist serve actors", name);
         for (int cpu = farm_bitmap_next(cpus, 0); cpu >= 0; cpu = farm_bitmap_next(cpus, cpu + 1)) {
-            cr_assert(farm_bitmap_has(&plan.inference_cpus, cpu), "%s: shard %d on CPU %d", name, k, cpu);
+            const bool trains = request->learner_device >= 0 && farm_bitmap_has(&plan.training_cpus, cpu);
+            cr_assert(trains || farm_bitmap_has(&plan.inference_cpus, cpu), "%s: shard %d on CPU %d", name, k, cpu);
             if (request->learner_device == FARM_LEARNER_CPU)
                 cr_assert_eq(node_of(cpu), plan.shard_node[k], "%s: shard %d", name, k);
         }
@@ -348,7 +349,7 @@ Test(topo, uses_every_node_of_large_and_odd_machines) {
         {"4 x 128, 256 actors", FOUR_OF_128, .plan = "64/12/32/20 66/10/32/20 65/10/32/21 61/10/32/25", .actors = 256},
         {"4 x 128, 1 of 8 GPUs", FOUR_OF_128, .plan = "124/2/2/0 128/0/0/0 128/0/0/0 128/0/0/0",
          .note = "7 GPUs idle: --gpus 0 uses them", .gpus = 1},
-        {"4 x 128, 8 GPUs", FOUR_OF_128, .plan = "122/4/2/0 124/4/0/0 124/4/0/0 124/4/0/0", .gpus = 8},
+        {"4 x 128, 8 GPUs", FOUR_OF_128, .plan = "120/4/4/0 120/4/4/0 120/4/4/0 120/4/4/0", .gpus = 8},
         {"four nodes a socket", FOUR_NODES_A_SOCKET,
          .plan = "32/4/12/0 32/4/12/0 32/4/12/0 32/4/12/0 32/4/12/0 32/4/12/0 32/4/12/0 32/4/12/0"},
         {"HBM", HBM, .plan = "74/10/28/0 76/8/28/0", .note = "59.6 GiB without CPUs, is idle"},
@@ -619,12 +620,16 @@ Test(topo, serves_each_nodes_actors_by_the_gpu_beside_them) {
     struct farm_plan_request request = request_of_gpus(0, 0);
     make_plan(request);
     check_pins("two GPUs", &request);
-    cr_assert_eq(plan.actor_count, 13); // two cores infer, one trains
+    cr_assert_eq(plan.actor_count, 12); // two cores infer, two train
     cr_assert(abs(served_by(0) - served_by(1)) <= 1, "%d and %d", served_by(0), served_by(1));
     for (int g = 0; g < 2; g++) {
-        cr_assert_eq(farm_bitmap_count(&plan.shard_cpus[g]), 1);
-        cr_assert_eq(node_of(farm_bitmap_next(&plan.shard_cpus[g], 0)), g);
+        const int infers = farm_bitmap_next(&plan.shard_cpus[g], 0),
+                  trains = farm_bitmap_next(&plan.shard_cpus[g], infers + 1);
+        cr_assert_eq(farm_bitmap_count(&plan.shard_cpus[g]), 2);
+        cr_assert(node_of(infers) == g && node_of(trains) == g, "CPUs %d and %d", infers, trains);
+        cr_assert(farm_bitmap_has(&plan.inference_cpus, infers) && farm_bitmap_has(&plan.training_cpus, trains));
     }
+    check_training("two GPUs");
     int away = 0;
     for (int i = 0; i < plan.actor_count; i++) away += plan.actor[i].shard != plan.actor[i].memory_node;
     cr_assert_leq(away, 1, "%d actors are served from the other socket", away);
