@@ -30,7 +30,7 @@ struct step {
     uint32_t slot, set;
     uint64_t version;
     const struct farm_pass *pass;
-    const struct farm_window *windows;                                       // of all shards
+    const struct farm_window *windows;                                       // all shards'
     uint32_t from;                                                           // columns of each shard before these
     uint32_t first[FARM_LEARNER_SHARDS_MAX], count[FARM_LEARNER_SHARDS_MAX]; // each shard's windows or columns
 };
@@ -42,7 +42,7 @@ struct farm_backend {
         struct farm_backend *backend;
         pthread_t thread;
         sem_t start, done;
-        enum farm_status status; // of its newest step
+        enum farm_status status; // its newest step's
         struct farm_error error;
     } workers[FARM_LEARNER_SHARDS_MAX]; // one a shard if there are several
     uint32_t worker_count;
