@@ -8,7 +8,7 @@
 #include "base/format.h"
 #include "shm/limits.h"
 
-enum { GROWN_TIMES = 2, NAMED_MAX = 4 };
+enum { GROWN_TIMES = 2, NAMED_MAX = 4, MEMORY_READS = 64 };
 static const uint64_t STOP_LOOK_NS = 500000000, STOP_REPORT_NS = 1000000000;
 
 enum farm_status farm_run_watch_make(struct farm_run_watch *watch, struct farm_error *err) {
@@ -222,13 +222,23 @@ static void watch_growth(struct farm_run_watch *watch, uint32_t a, uint64_t byte
 
 void farm_run_watch_memory(struct farm_run_watch *watch) {
     const struct farm_run_workers *workers = watch->workers;
-    uint64_t most = 0, sum = 0, learners = 0;
-    for (uint32_t a = 0; a < workers->plan->places; a++) {
-        const uint64_t bytes = farm_run_workers_bytes(workers, a);
-        sum += bytes;
-        if (bytes > most) most = bytes;
+    const uint32_t places = workers->plan->places;
+    uint64_t most = 0, sum = 0, learners = 0, known = 0, live = 0;
+    for (uint32_t n = 0, reads = 0; n < places && reads < MEMORY_READS; n++) {
+        const uint32_t a = watch->memory_next++ % places;
+        const uint64_t bytes = watch->memory[a].bytes = farm_run_workers_bytes(workers, a);
+        reads += bytes > 0;
         if (bytes) watch_growth(watch, a, bytes);
     }
+    for (uint32_t a = 0; a < places; a++) {
+        if (!farm_supervisor_pid(workers->supervisor, a)) continue;
+        const uint64_t bytes = watch->memory[a].bytes;
+        live++;
+        known += bytes > 0;
+        sum += bytes;
+        if (bytes > most) most = bytes;
+    }
+    if (known) sum = sum * live / known; // those that are not read yet are like the others
     for (uint32_t i = 0; i < watch->learners->count; i++)
         learners += farm_run_workers_bytes(workers, watch->learners->first + i);
     if (sum) watch->actor_bytes_max = most, watch->actor_bytes_sum = sum;

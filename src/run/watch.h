@@ -9,7 +9,7 @@
 #include "supervisor/watchdog.h"
 
 struct farm_run_memory {
-    uint64_t first_bytes; // in this life of the actor; 0: not yet read
+    uint64_t first_bytes, bytes; // in this life of the actor, at first and at last; 0: not yet read
     bool reported;
 };
 
@@ -21,7 +21,8 @@ struct farm_run_watch {
     uint64_t hung;                  // hangs reported so far
     uint64_t looked_ns;             // when stopped workers were looked for
     struct farm_run_memory *memory; // [places]
-    // Memory of their own (RssAnon: without the rings), at the last farm_run_watch_memory; 0: unknown.
+    uint32_t memory_next;           // actor that is read next
+    // Memory of their own (Pss_Anon: without the rings), at the last farm_run_watch_memory; 0: unknown.
     uint64_t actor_bytes_max, actor_bytes_sum, learner_bytes;
 };
 
@@ -31,7 +32,7 @@ void farm_run_watch_free(struct farm_run_watch *watch); // safe on a zeroed one
 void farm_run_watch_start(struct farm_run_watch *watch, size_t worker);  // before each start of a worker
 void farm_run_watch_tick(struct farm_run_watch *watch, uint64_t now_ns); // at every tick
 
-// Reads how much memory each local worker has. Costs a file of /proc for each.
+// Reads how much memory local workers have, from a file of /proc for each: all learners, and up to 64 actors in turn.
 void farm_run_watch_memory(struct farm_run_watch *watch);
 
 // Whether a learner is stopped now, and has been for a while.

@@ -39,9 +39,14 @@ void farm_run_workers_attach(struct farm_run_workers *workers, uint32_t a, bool 
 
 uint64_t farm_run_workers_bytes(const struct farm_run_workers *workers, size_t number) {
     char text[4096];
-    const pid_t pid = farm_supervisor_pid(workers->supervisor, number);
-    if (!pid || !farm_file_text(text, sizeof text, "/proc/%d/status", (int)pid)) return 0;
-    return farm_file_number(text, "RssAnon:") << 10;
+    const int pid = farm_supervisor_pid(workers->supervisor, number);
+    uint64_t kib = 0;
+    // RssAnon has the parent's pages at the fork, too; Pss_Anon divides a page by the processes that share it. A
+    // learner maps all rings, and the kernel would look at each page of them.
+    if (number < workers->plan->places && farm_file_text(text, sizeof text, "/proc/%d/smaps_rollup", pid))
+        kib = farm_file_number(text, "Pss_Anon:");
+    if (!kib && farm_file_text(text, sizeof text, "/proc/%d/status", pid)) kib = farm_file_number(text, "RssAnon:");
+    return kib << 10;
 }
 
 // Rings may use half of the last-level caches; environments, network and other programs need the rest.
