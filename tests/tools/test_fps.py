@@ -1,6 +1,7 @@
 """farm fps: its document, its figures among themselves, signals, placements, the search for a setting."""
 
 import json
+import os
 import signal
 import textwrap
 import time
@@ -96,6 +97,15 @@ class Document(Fps):
         self.has_documented_keys(document, "f")
         self.assertEqual([rung["rung"] for rung in document["ladder"]], ["bare_times_cores", "bare_all_cores", "farm"])
         self.assertEqual(document["ring_steps"], 3 * 10 + 1 + 1)  # train's: unroll 10 by its recipe, stack 1
+
+    def test_its_rings_are_what_a_cpu_clears_quickly(self):
+        cpus = os.sched_getaffinity(0)
+        self.addCleanup(os.sched_setaffinity, 0, cpus)
+        os.sched_setaffinity(0, {min(cpus)})
+        document = self.fps("--env", "native/catch", "--seconds", "0.5", "--ladder", "off", "--ring-steps", "600")
+        self.assertEqual((document["actors"], document["ring_steps"]), (1, 600))
+        self.assertLess(document["ring_bytes"], 257 << 20)
+        self.assertGreater(document["ring_bytes"], 120 << 20)
 
     def test_has_rungs_up_to_training(self):
         document = self.fps("--env", "native/catch", "--seconds", "2")

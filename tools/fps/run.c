@@ -13,12 +13,14 @@
 #include "base/program.h"
 #include "base/time.h"
 #include "run/run.h"
+#include "shm/limits.h"
 #include "topo/width.h"
 
 enum { PROBE_ENVS = 8, PROBE_MS = 40 };
-static const double ALE_STEP_NS = 200e3; // typical; every game gets the narrowest lanes
+static const double ALE_STEP_NS = 200e3; // typical: every game gets the narrowest lanes, without a start of its program
 static const uint64_t EPISODES_NEVER_REACHED = 1 << 30;
-static const double SETTLING_SHARE = 1.0 / 3; // share of a rung's time, before the interval of its rate
+static const uint64_t CLEARED_BYTES = 256 << 20; // that a CPU clears in about a second, or in less
+static const double SETTLING_SHARE = 1.0 / 3;    // share of a rung's time, before the interval of its rate
 
 // farm_run_execute. Only the first run with invalid values reports one.
 static enum farm_status execute(struct farm_run *run, bool *interrupted, struct farm_error *err) {
@@ -250,33 +252,43 @@ static uint64_t cache_part(const struct farm_machine *machine) {
     return sharing ? machine->l3_bytes / sharing : machine->l3_bytes;
 }
 
-static enum farm_status choose_by_probe(struct farm_recipe *recipe, struct farm_env *env, struct farm_machine *machine,
-                                        struct farm_error *err) {
+static enum farm_status choose_width(struct farm_recipe *recipe, struct farm_env *env, struct farm_machine *machine,
+                                     struct farm_error *err) {
+    const bool ale = strncmp(recipe->env, "ale/", 4) == 0;
     struct farm_width_request request = {
-        .steps = (uint32_t)farm_ring_steps_needed(1, (uint64_t)recipe->unroll, (uint64_t)recipe->unroll + 1,
-                                                  (uint64_t)recipe->stack),
+        .step_ns = ALE_STEP_NS,
+        .step_bytes = ale ? 84 * 84 : 0,
+        .steps = (uint32_t)recipe->ring_steps,
         .lanes = (uint32_t)recipe->lanes,
     };
+    if (!request.steps)
+        request.steps = (uint32_t)farm_ring_steps_needed(1, (uint64_t)recipe->unroll, (uint64_t)recipe->unroll + 1,
+                                                         (uint64_t)recipe->stack);
     enum farm_status status = farm_machine_read(machine, &(struct farm_machine_source){0}, err);
-    if (!status) status = farm_env_find(recipe, env, err);
-    if (!status) status = probe_step_ns(env, (uint64_t)recipe->seed, &request.step_ns, err);
+    if (!status && !ale) status = farm_env_find(recipe, env, err);
+    if (!status && !ale) status = probe_step_ns(env, (uint64_t)recipe->seed, &request.step_ns, err);
     if (status) return status;
+    const struct farm_action_spec *action = &env->spec.action;
     for (uint32_t f = 0; f < env->spec.obs_count; f++) request.step_bytes += farm_field_bytes(&env->spec.obs[f]);
     request.cache_bytes = cache_part(machine);
-    recipe->envs_per_actor = farm_width_choose(&request);
+    const int cpus = farm_bitmap_count(&machine->allowed);
+    const uint64_t actors = (uint64_t)(recipe->actors ? recipe->actors : cpus),
+                   quarter = farm_limits_memory_available_bytes("/") / 4, cleared = (uint64_t)cpus * CLEARED_BYTES,
+                   answer_bytes = sizeof(float) * (2 + action->dims + farm_policy_outputs(action)) + 1, // with reward
+        step_bytes = actors * request.steps * (request.step_bytes + answer_bytes);
+    // All rings together have at most a quarter of the memory, and what the CPUs clear quickly.
+    uint64_t envs = farm_width_choose(&request), lanes = request.lanes;
+    while (envs > lanes && (envs * step_bytes > quarter || envs * step_bytes > cleared))
+        envs = (envs / lanes + 1) / 2 * lanes;
+    recipe->envs_per_actor = (int64_t)envs;
     return FARM_OK;
 }
 
 enum farm_status farm_fps_choose_width(struct farm_recipe *recipe, struct farm_error *err) {
-    if (strncmp(recipe->env, "ale/", 4) == 0) {
-        const struct farm_width_request request = {.step_ns = ALE_STEP_NS, .lanes = (uint32_t)recipe->lanes};
-        recipe->envs_per_actor = farm_width_choose(&request);
-        return FARM_OK;
-    }
     struct farm_env *env = calloc(1, sizeof *env);
     struct farm_machine *machine = calloc(1, sizeof *machine);
     enum farm_status status =
-        env && machine ? choose_by_probe(recipe, env, machine, err) : farm_fail_errno(err, FARM_E_LIMIT, "farm fps");
+        env && machine ? choose_width(recipe, env, machine, err) : farm_fail_errno(err, FARM_E_LIMIT, "farm fps");
     free(env);
     free(machine);
     return status;
