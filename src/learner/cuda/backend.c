@@ -200,12 +200,7 @@ static void log_account(const struct farm_backend *backend) {
         farm_cuda_inference_account(shard->inference, &shard_rows, &shard_inferred);
         rows += shard_rows;
         inferred += shard_inferred;
-        if (!shard->training) continue;
-        double shard_busy_s, shard_all_s;
-        farm_cuda_training_times(shard->training, &shard_busy_s, &shard_all_s);
-        trained += farm_cuda_training_bus_bytes(shard->training);
-        busy_s += shard_busy_s;
-        all_s += shard_all_s;
+        if (shard->training) farm_cuda_training_account(shard->training, &busy_s, &all_s, &trained);
     }
     if (all_s > 0) farm_log_info("the stream that trains had work for %.1f %% of %.1f s", 100 * busy_s / all_s, all_s);
     if (!rows) return;
@@ -433,9 +428,7 @@ static enum farm_status begin(struct farm_backend *backend, uint32_t slot, const
 }
 
 static enum farm_status make_step(struct farm_backend *backend, uint32_t k, struct farm_error *err) {
-    struct farm_cuda_training *training = backend->shards[k]->training;
-    const enum farm_status status = farm_cuda_training_step(training, backend->step.pass->learning_rate, err);
-    return status ? status : farm_cuda_training_mark(training, err);
+    return farm_cuda_training_step(backend->shards[k]->training, backend->step.pass->learning_rate, err);
 }
 
 // After the gradients: their sum, each device's step.

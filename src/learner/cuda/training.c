@@ -470,10 +470,6 @@ struct CUstream_st *farm_cuda_training_stream(const struct farm_cuda_training *t
     return t->stream;
 }
 
-uint64_t farm_cuda_training_bus_bytes(const struct farm_cuda_training *t) {
-    return t->bus_bytes_total;
-}
-
 // ---- gathering, on the host ----
 
 static void *host_input(const struct farm_cuda_training *t, size_t array, size_t index, size_t bytes) {
@@ -676,7 +672,7 @@ enum farm_status farm_cuda_training_step(struct farm_cuda_training *t, double le
         if (status) return status;
     }
     FARM_CUDA_TRY(cudaEventRecord(t->slot->moments[STEP_END], t->stream));
-    return FARM_OK;
+    return farm_cuda_training_mark(t, err);
 }
 
 // Of the last step, which has ended. What the device cannot tell is left out.
@@ -693,9 +689,11 @@ static void add_times(struct farm_cuda_training *t) {
     t->all_ms = (double)all_ms;
 }
 
-void farm_cuda_training_times(const struct farm_cuda_training *t, double *busy_s, double *all_s) {
-    *busy_s = t->busy_ms * 1e-3;
-    *all_s = t->all_ms * 1e-3;
+void farm_cuda_training_account(const struct farm_cuda_training *t, double *busy_s, double *all_s,
+                                uint64_t *bus_bytes) {
+    *busy_s += t->busy_ms * 1e-3;
+    *all_s += t->all_ms * 1e-3;
+    *bus_bytes += t->bus_bytes_total;
 }
 
 enum farm_status farm_cuda_training_mark(struct farm_cuda_training *t, struct farm_error *err) {

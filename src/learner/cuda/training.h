@@ -46,8 +46,8 @@ struct farm_cuda_pass {
 // A pass, in this order. The gradients of the next slot may begin between a step and the wait for it.
 // - gradients: gathers the units and enqueues their gradients. The slot's previous gradients must be done;
 // - the caller sums parameters.gradients of all shards, in their streams;
-// - step: enqueues the optimiser's step; the caller may then publish the parameters;
-// - mark, and ended until it returns true;
+// - step: enqueues the optimiser's step, and marks; the caller may then publish the parameters, and mark;
+// - ended until it returns true;
 // - harvest: adds the results of the shard's units to *stats (grad_norm: of the sum).
 enum farm_status farm_cuda_training_gradients(struct farm_cuda_training *training, uint32_t slot,
                                               const struct farm_cuda_pass *pass, struct farm_error *err);
@@ -58,10 +58,8 @@ enum farm_status farm_cuda_training_ended(struct farm_cuda_training *training, b
 void farm_cuda_training_harvest(struct farm_cuda_training *training, struct farm_pass_stats *stats);
 
 // Of the stream, by its events, from the first gradients to the end of the last step harvested: seconds in which it
-// computed gradients or a step, and in all.
-void farm_cuda_training_times(const struct farm_cuda_training *training, double *busy_s, double *all_s);
-
-// Bytes of observations that crossed the bus for training.
-uint64_t farm_cuda_training_bus_bytes(const struct farm_cuda_training *training);
+// computed gradients or a step, and in all. Adds them, and the bytes of observations that crossed the bus for training.
+void farm_cuda_training_account(const struct farm_cuda_training *training, double *busy_s, double *all_s,
+                                uint64_t *bus_bytes);
 
 #endif
