@@ -77,9 +77,9 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
     const int bell = workers->rings->bells[responder && !remote ? a : workers->ring_shard[a]];
     actor->config = (struct farm_actor_config){
         .actor = remote ? remote->actors[a] : a,
-        .up_fd = ring->up.fd,
-        .down_fd = ring->down.fd_readonly,
-        .learner_eventfd = bell,
+        .up_fd = FARM_WORKER_KEPT,
+        .down_fd = FARM_WORKER_KEPT + 1,
+        .learner_eventfd = FARM_WORKER_KEPT + 2,
         .api = env->api,
         .plugin = plugin ? env->plugin : NULL,
         .plugin_env = plugin ? env->name : NULL,
@@ -87,18 +87,20 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
         .options = env->options,
         .option_count = env->option_count,
         .seed = farm_run_workers_seed(workers),
-        .video = a == 0 ? workers->video : -1,
+        .video = a == 0 && workers->video >= 0 ? FARM_WORKER_KEPT + 3 : -1,
         .obs_far = rings_outgrow_caches(plan),
         .spin_ns = farm_run_spin_ns(&plan->recipe, shared),
         .rings_late = shared};
     actor->keep[0] = ring->up.fd;
     actor->keep[1] = ring->down.fd_readonly;
     actor->keep[2] = bell;
-    actor->keep[3] = actor->config.video;
+    actor->keep[3] = workers->video;
     *spec = (struct farm_worker_spec){.body = actor_body,
                                       .context = &actor->config,
+                                      .apart = true,
+                                      .context_bytes = sizeof actor->config,
                                       .keep = actor->keep,
-                                      .keep_count = sizeof actor->keep / sizeof *actor->keep,
+                                      .keep_count = actor->config.video < 0 ? 3 : 4,
                                       .cpus = plan->recipe.pin ? &actor->cpus : NULL,
                                       .memory_node = actor->memory_node,
                                       .confined = env->confined,
@@ -110,8 +112,8 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
     if (env->kind != FARM_ENV_PYTHON) return FARM_OK;
     const struct farm_env_argument arguments[] = {
         {"--bad-values", .text = plan->recipe.bad_values}, {"--actor", .number = actor->config.actor},
-        {"--up-fd", .number = (uint64_t)ring->up.fd},      {"--down-fd", .number = (uint64_t)ring->down.fd_readonly},
-        {"--event-fd", .number = (uint64_t)bell},          {"--seed", .number = actor->config.seed},
+        {"--up-fd", .number = FARM_WORKER_KEPT},           {"--down-fd", .number = FARM_WORKER_KEPT + 1},
+        {"--event-fd", .number = FARM_WORKER_KEPT + 2},    {"--seed", .number = actor->config.seed},
         {"--spin-ns", .number = actor->config.spin_ns},    {"--video-fd", .number = (uint64_t)actor->config.video}};
     const size_t count = sizeof arguments / sizeof *arguments - (actor->config.video < 0);
     enum farm_status status = farm_env_program_make(env, NULL, arguments, count, &actor->program, err);

@@ -53,6 +53,16 @@ static void close_others(const struct farm_worker_spec *spec) {
     free(keep);
 }
 
+// The same for a worker that is apart.
+static void move_kept(const struct farm_worker_spec *spec) {
+    const int end = FARM_WORKER_KEPT + (int)spec->keep_count;
+    int moved[FARM_WORKER_KEPT_MAX]; // out of the way of the others
+    for (size_t i = 0; i < spec->keep_count; i++) moved[i] = fcntl(spec->keep[i], F_DUPFD, end);
+    for (size_t i = 0; i < spec->keep_count; i++)
+        if (dup3(moved[i], FARM_WORKER_KEPT + (int)i, spec->argv ? 0 : O_CLOEXEC) < 0) _exit(EXIT_NOT_STARTED);
+    farm_program_close((unsigned)end, ~0u);
+}
+
 // Best effort: a container may forbid both, and the worker runs without.
 static void place(const struct farm_worker_spec *spec) {
     struct farm_error err;
@@ -73,7 +83,7 @@ _Noreturn void farm_child_become(const struct farm_worker_spec *spec, pid_t pare
     setpgid(0, 0);
     redirect(output_fd);
     reset_signals(mask);
-    close_others(spec);
+    (spec->apart ? move_kept : close_others)(spec);
     prctl(PR_SET_NAME, spec->name);
     farm_log_set_role(spec->name);
     place(spec);

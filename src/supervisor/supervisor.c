@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -20,12 +21,14 @@
 #include "base/thread.h"
 #include "base/time.h"
 #include "supervisor/child.h"
+#include "supervisor/forker.h"
 
 enum { WORDS_MAX = 480, BACKOFF_FIRST_MS = 10, WORKERS_MAX = 1 << 15, WARN_AFTER_MS = 1000 };
 // Bytes read of one worker in a turn, and the pause before its next turn: 1.3 MB/s.
 enum { READ_BYTES = 4096, TURN_READS = 16, FLOOD_PAUSE_MS = 50 };
 enum { LINES_A_SECOND = 100, ERRORS_KEPT = 4 }; // passed on from one worker; the last ones: only the farm's errors
 enum { DEATHS_KEPT = 3, WHY_BYTES = 64 };
+enum { EVENTS_MAX = 256 }; // in a turn
 // Limits to find places: of one crash, even at its end of the run; at other ends; for the end of a process after
 // SIGKILL.
 enum { PLACES_MS = 5000, PLACES_LEFT_MS = 1000, KILL_MS = 100 };
@@ -71,9 +74,16 @@ struct crash {
 struct farm_supervisor {
     struct farm_supervisor_config config;
     struct worker *workers;
-    struct pollfd *polls; // signals, two a worker and the search, those watched
     size_t count, capacity;
-    int signal_fd;
+    struct pollfd *polls;     // events, those watched
+    int signal_fd, events_fd; // epoll(7): 0 for signals, the address of a worker for its end, and + 1 for its output
+    uint64_t alarm_ns;        // no worker's time comes before: to start or kill it, to listen, to report held lines
+    struct worker *dead[EVENTS_MAX]; // to reap
+    size_t dead_count;
+    int phase; // being stopped; processes that it still has
+    size_t left;
+    struct farm_forker forker;
+    bool forks_apart; // farm_supervisor_fork_apart was called
     sigset_t mask_before;
     bool usr1, usr2;   // pending: on_signal was not called yet
     int signal_number; // the first that came
@@ -100,6 +110,17 @@ static uint64_t ms(uint32_t milliseconds) {
     return (uint64_t)milliseconds * 1000000u;
 }
 
+// Listens to a descriptor of a worker (NULL: the signals), or no longer. False: errno.
+static bool attend(const struct farm_supervisor *supervisor, int operation, int fd, struct worker *worker, bool output,
+                   uint32_t events) {
+    struct epoll_event event = {.events = events, .data.u64 = (uintptr_t)worker | output};
+    return epoll_ctl(supervisor->events_fd, operation, fd, &event) == 0;
+}
+
+static void set_alarm(struct farm_supervisor *supervisor, uint64_t at_ns) {
+    if (at_ns < supervisor->alarm_ns) supervisor->alarm_ns = at_ns;
+}
+
 // ---- making ----
 
 enum farm_status farm_supervisor_make(const struct farm_supervisor_config *config, struct farm_supervisor **out,
@@ -108,6 +129,7 @@ enum farm_status farm_supervisor_make(const struct farm_supervisor_config *confi
     if (!supervisor) return farm_fail_errno(err, FARM_E_LIMIT, "supervisor");
     supervisor->config = *config;
     supervisor->search = no_search;
+    supervisor->forker = (struct farm_forker){.pidfd = -1, .socket = -1};
     struct farm_supervisor_config *set = &supervisor->config;
     set->tick_ms = or_default(set->tick_ms, 250);
     set->grace_ms = or_default(set->grace_ms, 10000);
@@ -126,18 +148,16 @@ enum farm_status farm_supervisor_make(const struct farm_supervisor_config *confi
     sigaddset(&blocked, SIGPIPE);
     sigprocmask(SIG_BLOCK, &blocked, &supervisor->mask_before);
     supervisor->signal_fd = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (supervisor->signal_fd < 0) {
-        enum farm_status status = farm_fail_errno(err, FARM_E_LIMIT, "no descriptor for signals (ulimit -n)");
-        sigprocmask(SIG_SETMASK, &supervisor->mask_before, NULL);
-        free(supervisor);
-        return status;
+    supervisor->events_fd = epoll_create1(EPOLL_CLOEXEC);
+    supervisor->polls = calloc(1 + config->watched_count, sizeof *supervisor->polls);
+    if (supervisor->signal_fd >= 0 && supervisor->events_fd >= 0 && supervisor->polls &&
+        attend(supervisor, EPOLL_CTL_ADD, supervisor->signal_fd, NULL, false, EPOLLIN)) {
+        *out = supervisor;
+        return FARM_OK;
     }
-    *out = supervisor;
-    return FARM_OK;
-}
-
-static size_t polls_of(const struct farm_supervisor *supervisor, size_t workers) {
-    return 1 + 2 * (workers + 1) + supervisor->config.watched_count;
+    enum farm_status status = farm_fail_errno(err, FARM_E_LIMIT, "no descriptor for signals (ulimit -n)");
+    farm_supervisor_free(supervisor);
+    return status;
 }
 
 enum farm_status farm_supervisor_reserve(struct farm_supervisor *supervisor, struct farm_error *err) {
@@ -145,10 +165,8 @@ enum farm_status farm_supervisor_reserve(struct farm_supervisor *supervisor, str
     if (supervisor->count == supervisor->capacity) {
         size_t capacity = supervisor->capacity ? 2 * supervisor->capacity : 16;
         struct worker *workers = realloc(supervisor->workers, capacity * sizeof *workers);
-        if (workers) supervisor->workers = workers;
-        struct pollfd *polls = realloc(supervisor->polls, polls_of(supervisor, capacity) * sizeof *polls);
-        if (polls) supervisor->polls = polls;
-        if (!workers || !polls) return farm_fail_errno(err, FARM_E_LIMIT, "supervisor");
+        if (!workers) return farm_fail_errno(err, FARM_E_LIMIT, "supervisor");
+        supervisor->workers = workers;
         supervisor->capacity = capacity;
     }
     struct worker *worker = &supervisor->workers[supervisor->count++];
@@ -174,6 +192,7 @@ enum farm_status farm_supervisor_enlist(struct farm_supervisor *supervisor, size
     memset(worker, 0, sizeof *worker);
     worker->spec = *spec;
     worker->pidfd = worker->output_fd = -1;
+    supervisor->alarm_ns = 0;
     return FARM_OK;
 }
 
@@ -194,6 +213,7 @@ void farm_supervisor_dismiss(struct farm_supervisor *supervisor, size_t number) 
         pidfd_send_signal(worker->pidfd, SIGTERM, NULL, 0);
         pidfd_send_signal(worker->pidfd, SIGCONT, NULL, 0); // a stopped process cannot end by itself
         worker->kill_at_ns = farm_now_ns() + ms(supervisor->config.grace_ms);
+        set_alarm(supervisor, worker->kill_at_ns);
         return;
     }
     worker->state = WORKER_OVER;
@@ -225,6 +245,13 @@ static void read_signals(struct farm_supervisor *supervisor) {
             supervisor->impatient = true;
         }
     }
+}
+
+enum farm_status farm_supervisor_fork_apart(struct farm_supervisor *supervisor, struct farm_error *err) {
+    supervisor->forks_apart = true;
+    return farm_forker_start(&supervisor->forker)
+               ? FARM_OK
+               : farm_fail_errno(err, FARM_E_LIMIT, "cannot start a process (ulimit -u, pids.max of the cgroup)");
 }
 
 bool farm_supervisor_interrupted(struct farm_supervisor *supervisor) {
@@ -272,7 +299,7 @@ static void begin_second(const struct farm_supervisor *supervisor, struct worker
     hand_line(supervisor, worker, line);
 }
 
-static void pass_line(const struct farm_supervisor *supervisor, struct worker *worker, const char *line) {
+static void pass_line(struct farm_supervisor *supervisor, struct worker *worker, const char *line) {
     static const char error[] = "farm: error: ";
     remember(worker, line);
     begin_second(supervisor, worker, false);
@@ -280,15 +307,16 @@ static void pass_line(const struct farm_supervisor *supervisor, struct worker *w
     const bool passes = worker->lines < most;
     ++*(passes ? &worker->lines : &worker->held);
     if (passes) hand_line(supervisor, worker, line);
+    if (!passes) set_alarm(supervisor, worker->second_ns + SECOND_NS);
 }
 
-static void print_place(const struct farm_supervisor *supervisor, const struct crash *crash, const char *place) {
+static void print_place(struct farm_supervisor *supervisor, const struct crash *crash, const char *place) {
     char line[FARM_WORKER_LINE_MAX];
     snprintf(line, sizeof line, "farm: error: %s: %.970s", crash->name, place);
     pass_line(supervisor, &supervisor->workers[crash->worker], line);
 }
 
-static void finish_line(const struct farm_supervisor *supervisor, struct worker *worker) {
+static void finish_line(struct farm_supervisor *supervisor, struct worker *worker) {
     worker->line[worker->line_length] = 0;
     worker->line_length = 0;
     if (worker == &supervisor->search)
@@ -318,13 +346,18 @@ static bool read_output(struct farm_supervisor *supervisor, struct worker *worke
             if ((*at & 0xe0) == 0x80 && at > worker->line && at[-1] == '\xc2') at[-1] = *at = ' '; // U+0080 to U+009F
         }
     }
-    worker->listen_at_ns = farm_now_ns() + ms(FLOOD_PAUSE_MS);
+    worker->listen_at_ns = (farm_now_ns() / ms(FLOOD_PAUSE_MS) + 1) * ms(FLOOD_PAUSE_MS); // all such ones together
+    set_alarm(supervisor, worker->listen_at_ns);
+    attend(supervisor, EPOLL_CTL_MOD, worker->output_fd, worker, true, 0);
     return true;
 }
 
-static void close_output(struct worker *worker) {
-    if (worker->output_fd >= 0) close(worker->output_fd);
-    worker->output_fd = -1;
+// Processes that are being started may hold it too: closing alone would not end its events.
+static void forget(const struct farm_supervisor *supervisor, int *fd) {
+    if (*fd < 0) return;
+    attend(supervisor, EPOLL_CTL_DEL, *fd, NULL, false, 0);
+    close(*fd);
+    *fd = -1;
 }
 
 // ---- starting ----
@@ -347,6 +380,21 @@ static enum farm_status fail_pidfd(const struct worker *worker, struct farm_erro
         worker->spec.name, system.release);
 }
 
+static pid_t fork_worker(struct farm_supervisor *supervisor, const struct farm_worker_spec *spec, int output_fd) {
+    struct farm_forker *forker = &supervisor->forker;
+    const bool forker_is_there =
+        spec->apart && supervisor->forks_apart && (forker->pidfd >= 0 || farm_forker_start(forker));
+    pid_t pid = forker_is_there ? farm_forker_fork(forker, spec, output_fd) : -1;
+    if (pid > 0) return pid;
+    const pid_t parent = getpid();
+    sigset_t nothing;
+    sigemptyset(&nothing);
+    fflush(NULL); // else the child would write our buffers again
+    pid = fork();
+    if (pid == 0) farm_child_become(spec, parent, output_fd, &nothing);
+    return pid;
+}
+
 static enum farm_status start_worker(struct farm_supervisor *supervisor, struct worker *worker,
                                      struct farm_error *err) {
     if (supervisor->config.before_start && !worker->prepared)
@@ -356,25 +404,22 @@ static enum farm_status start_worker(struct farm_supervisor *supervisor, struct 
     int output[2];
     if (pipe2(output, O_CLOEXEC) < 0) return farm_fail_errno(err, FARM_E_LIMIT, "%s: no pipe", worker->spec.name);
     fcntl(output[0], F_SETFL, O_NONBLOCK);
-    sigset_t nothing;
-    sigemptyset(&nothing);
     worker->progress_at_start = progress_of(supervisor, worker); // before the fork: its first step may come at once
-    fflush(NULL);                                                // else the child would write our buffers again
-    pid_t parent = getpid(), pid = fork();
-    if (pid == 0) farm_child_become(&worker->spec, parent, output[1], &nothing);
+    const pid_t pid = fork_worker(supervisor, &worker->spec, output[1]);
     enum farm_status status = FARM_OK;
     if (pid < 0)
         status = farm_fail_errno(err, FARM_E_LIMIT, "%s: cannot start a process (ulimit -u, pids.max of the cgroup)",
                                  worker->spec.name);
     close(output[1]);
     int pidfd = status ? -1 : pidfd_open(pid, 0);
-    if (!status && pidfd < 0) {
-        status = fail_pidfd(worker, err);
-        kill(pid, SIGKILL);
-        waitpid(pid, NULL, 0);
-    }
+    if (!status && pidfd < 0) status = fail_pidfd(worker, err);
+    if (!status && !(attend(supervisor, EPOLL_CTL_ADD, pidfd, worker, false, EPOLLIN) &&
+                     attend(supervisor, EPOLL_CTL_ADD, output[0], worker, true, EPOLLIN)))
+        status = farm_fail_errno(err, FARM_E_LIMIT, "%s: epoll_ctl (fs.epoll.max_user_watches)", worker->spec.name);
     if (status) {
-        close(output[0]);
+        if (pid > 0) kill(pid, SIGKILL), waitpid(pid, NULL, 0);
+        forget(supervisor, &pidfd);
+        forget(supervisor, &output[0]);
         return status;
     }
     setpgid(pid, pid); // the child does the same; the first call counts
@@ -402,7 +447,7 @@ static enum farm_status lose(struct farm_supervisor *supervisor, struct worker *
 }
 
 // After a short life, or a start that failed: the next start, the later the more of them there were in a row.
-static void start_later(const struct farm_supervisor *supervisor, struct worker *worker, uint64_t now_ns) {
+static void start_later(struct farm_supervisor *supervisor, struct worker *worker, uint64_t now_ns) {
     uint64_t wait_ms = 0;
     if (worker->short_lives > 1) {
         uint32_t doublings = worker->short_lives - 2 < 20 ? worker->short_lives - 2 : 20;
@@ -411,6 +456,7 @@ static void start_later(const struct farm_supervisor *supervisor, struct worker 
     }
     worker->state = WORKER_DUE;
     worker->start_at_ns = now_ns + ms((uint32_t)wait_ms);
+    set_alarm(supervisor, worker->start_at_ns);
 }
 
 // The machine refuses a process or a descriptor. It may pass, so an expendable worker that has lived is tried again.
@@ -424,22 +470,17 @@ static enum farm_status after_failed_start(struct farm_supervisor *supervisor, s
     return FARM_OK;
 }
 
-static enum farm_status start_due(struct farm_supervisor *supervisor, struct farm_error *err) {
-    for (size_t i = 0; i < supervisor->count; i++) {
-        struct worker *worker = &supervisor->workers[i];
-        if (worker->state != WORKER_DUE || farm_now_ns() < worker->start_at_ns) continue;
-        const bool first_try = !worker->prepared;
-        enum farm_status status = start_worker(supervisor, worker, err);
-        if (status) status = after_failed_start(supervisor, worker, first_try, status, err);
-        if (status) return status;
-    }
-    return FARM_OK;
+static enum farm_status start_or_retry(struct farm_supervisor *supervisor, struct worker *worker,
+                                       struct farm_error *err) {
+    const bool first_try = !worker->prepared;
+    const enum farm_status status = start_worker(supervisor, worker, err);
+    return status ? after_failed_start(supervisor, worker, first_try, status, err) : FARM_OK;
 }
 
 // ---- dying ----
 
 // Instead of a search.
-static void print_frame(const struct farm_supervisor *supervisor, struct crash *crash) {
+static void print_frame(struct farm_supervisor *supervisor, struct crash *crash) {
     char place[FARM_WORKER_LINE_MAX];
     if (!crash->frames.count) return;
     farm_death_first_place(&crash->frames, place, sizeof place);
@@ -467,9 +508,8 @@ static bool reap(struct farm_supervisor *supervisor, struct worker *worker, sigi
     if (worker->line_length) finish_line(supervisor, worker);
     take_crash(supervisor, worker);
     begin_second(supervisor, worker, true);
-    close_output(worker);
-    close(worker->pidfd);
-    worker->pidfd = -1;
+    forget(supervisor, &worker->output_fd);
+    forget(supervisor, &worker->pidfd);
     worker->pid = 0;
     return true;
 }
@@ -486,7 +526,7 @@ static void look_up_places(struct farm_supervisor *supervisor) {
     if (start_worker(supervisor, search, NULL))
         print_frame(supervisor, &supervisor->sought);
     else
-        search->kill_at_ns = farm_now_ns() + ms(PLACES_MS);
+        set_alarm(supervisor, search->kill_at_ns = farm_now_ns() + ms(PLACES_MS));
 }
 
 static void await_places(struct farm_supervisor *supervisor, uint32_t limit_ms) {
@@ -563,47 +603,39 @@ static enum farm_status after_death(struct farm_supervisor *supervisor, struct w
 
 // ---- the loop ----
 
-// The search is behind the last worker.
-static struct worker *worker_at(struct farm_supervisor *supervisor, size_t i) {
-    return i < supervisor->count ? &supervisor->workers[i] : &supervisor->search;
-}
-
 static void wait_for_events(struct farm_supervisor *supervisor, uint64_t until_ns) {
-    const uint64_t start_ns = farm_now_ns();
-    for (size_t i = 0; i <= supervisor->count; i++) {
-        const struct worker *worker = worker_at(supervisor, i);
-        const bool listen = start_ns >= worker->listen_at_ns;
-        supervisor->polls[1 + 2 * i] = (struct pollfd){.fd = worker->pidfd, .events = POLLIN};
-        supervisor->polls[2 + 2 * i] = (struct pollfd){.fd = listen ? worker->output_fd : -1, .events = POLLIN};
-        if (!listen && worker->listen_at_ns < until_ns) until_ns = worker->listen_at_ns;
-        if (worker->state == WORKER_DUE && worker->start_at_ns < until_ns) until_ns = worker->start_at_ns;
-        if (worker->kill_at_ns && worker->kill_at_ns < until_ns) until_ns = worker->kill_at_ns;
-    }
-    supervisor->polls[0] = (struct pollfd){.fd = supervisor->signal_fd, .events = POLLIN};
     const struct farm_supervisor_config *config = &supervisor->config;
-    struct pollfd *watched = &supervisor->polls[polls_of(supervisor, supervisor->count) - config->watched_count];
+    struct pollfd *polls = supervisor->polls, *watched = polls + 1;
+    struct epoll_event events[EVENTS_MAX];
+    supervisor->dead_count = 0;
+    polls[0] = (struct pollfd){.fd = supervisor->events_fd, .events = POLLIN};
     for (size_t i = 0; i < config->watched_count; i++)
         watched[i] = (struct pollfd){.fd = config->watched[i], .events = POLLIN};
+    if (supervisor->alarm_ns < until_ns) until_ns = supervisor->alarm_ns;
     uint64_t now = farm_now_ns();
     int timeout_ms = until_ns > now ? (int)((until_ns - now + 999999u) / 1000000u) : 0;
-    const size_t polls = polls_of(supervisor, supervisor->count);
-    if (poll(supervisor->polls, polls, timeout_ms) < 0) return; // EINTR: the caller loops
-    if (supervisor->polls[0].revents) read_signals(supervisor);
-    for (size_t i = 0; i <= supervisor->count; i++)
-        if (supervisor->polls[2 + 2 * i].revents && !read_output(supervisor, worker_at(supervisor, i), TURN_READS))
-            close_output(worker_at(supervisor, i));
-    for (size_t i = 0; i < supervisor->count; i++)
-        if (supervisor->workers[i].held) begin_second(supervisor, &supervisor->workers[i], false);
+    if (poll(polls, 1 + config->watched_count, timeout_ms) < 0) return; // EINTR: the caller loops
+    const int count = polls[0].revents ? epoll_wait(supervisor->events_fd, events, EVENTS_MAX, 0) : 0;
+    for (int i = 0; i < count; i++) {
+        struct worker *worker = (struct worker *)(events[i].data.u64 & ~1ull);
+        if (!worker)
+            read_signals(supervisor);
+        else if (!(events[i].data.u64 & 1))
+            supervisor->dead[supervisor->dead_count++] = worker;
+        else if (!read_output(supervisor, worker, TURN_READS))
+            forget(supervisor, &worker->output_fd);
+    }
     for (size_t i = 0; i < config->watched_count; i++)
         if (watched[i].revents) config->on_readable(config->context, i);
 }
 
 static enum farm_status reap_all(struct farm_supervisor *supervisor, bool restart, struct farm_error *err) {
     enum farm_status status = FARM_OK;
-    for (size_t i = 0; i < supervisor->count && !status; i++) {
-        struct worker *worker = &supervisor->workers[i];
+    for (size_t i = 0; i < supervisor->dead_count && !status; i++) {
+        struct worker *worker = supervisor->dead[i];
         siginfo_t info;
-        if (worker->state != WORKER_RUNNING || !reap(supervisor, worker, &info)) continue;
+        if (worker == &supervisor->search || !reap(supervisor, worker, &info)) continue;
+        supervisor->left -= worker->spec.stop_phase == supervisor->phase;
         if (restart)
             status = after_death(supervisor, worker, &info, err);
         else
@@ -629,15 +661,39 @@ static void tell_signals(struct farm_supervisor *supervisor) {
     if (usr2) config->on_signal(config->context, SIGUSR2);
 }
 
-// Kills dismissed workers whose grace is over, and a search that lasts.
-static void kill_due(struct farm_supervisor *supervisor) {
-    for (size_t i = 0; i <= supervisor->count; i++) {
-        struct worker *worker = worker_at(supervisor, i);
-        if (!worker->kill_at_ns || worker->state != WORKER_RUNNING || farm_now_ns() < worker->kill_at_ns) continue;
+// What is due of a worker: a start (unless the run ends), the end of a grace, its output, a report. Else the alarm is
+// set.
+static enum farm_status serve(struct farm_supervisor *supervisor, struct worker *worker, bool starts,
+                              struct farm_error *err) {
+    const uint64_t now = farm_now_ns();
+    if (worker->state == WORKER_DUE && starts && now >= worker->start_at_ns)
+        return start_or_retry(supervisor, worker, err);
+    if (worker->state == WORKER_DUE && starts) set_alarm(supervisor, worker->start_at_ns);
+    if (worker->kill_at_ns && worker->state == WORKER_RUNNING && now >= worker->kill_at_ns) {
         farm_log_warn("%s did not end in time: killed", worker->spec.name);
         pidfd_send_signal(worker->pidfd, SIGKILL, NULL, 0);
         worker->kill_at_ns = 0;
     }
+    if (worker->listen_at_ns && worker->output_fd >= 0 && now >= worker->listen_at_ns) {
+        attend(supervisor, EPOLL_CTL_MOD, worker->output_fd, worker, true, EPOLLIN);
+        worker->listen_at_ns = 0;
+    }
+    if (worker->held) begin_second(supervisor, worker, false);
+    if (worker->kill_at_ns) set_alarm(supervisor, worker->kill_at_ns);
+    if (worker->listen_at_ns) set_alarm(supervisor, worker->listen_at_ns);
+    if (worker->held) set_alarm(supervisor, worker->second_ns + SECOND_NS);
+    return FARM_OK;
+}
+
+static enum farm_status serve_all(struct farm_supervisor *supervisor, bool starts, struct farm_error *err) {
+    enum farm_status status = FARM_OK;
+    if (farm_now_ns() < supervisor->alarm_ns) return FARM_OK;
+    supervisor->alarm_ns = UINT64_MAX;
+    for (size_t i = 0; i < supervisor->count && !status; i++) {
+        status = serve(supervisor, &supervisor->workers[i], starts, err);
+        if (starts && !supervisor->deferred && farm_supervisor_interrupted(supervisor)) starts = false;
+    }
+    return status ? status : serve(supervisor, &supervisor->search, false, err);
 }
 
 // Whether the workers end by themselves after the signal that has come.
@@ -654,10 +710,9 @@ static enum farm_status watch(struct farm_supervisor *supervisor, struct farm_er
     for (;;) {
         if (farm_supervisor_interrupted(supervisor) && !is_deferred(supervisor)) return FARM_OK;
         enum farm_status status = reap_all(supervisor, true, err);
-        if (status || all_ended(supervisor)) return status;
+        if (status || (supervisor->dead_count && all_ended(supervisor))) return status;
         tell_signals(supervisor);
-        kill_due(supervisor);
-        if ((status = start_due(supervisor, err))) return status;
+        if ((status = serve_all(supervisor, true, err))) return status;
         look_up_places(supervisor);
         if (farm_now_ns() >= tick_ns) {
             tick_ns = farm_now_ns() + ms(config->tick_ms);
@@ -669,13 +724,14 @@ static enum farm_status watch(struct farm_supervisor *supervisor, struct farm_er
 
 // ---- stopping ----
 
-static size_t signal_phase(struct farm_supervisor *supervisor, int phase, int number) {
+// Returns how many workers get it.
+static size_t signal_phase(struct farm_supervisor *supervisor, int number) {
     size_t running = 0;
     for (size_t i = 0; i < supervisor->count; i++) {
         struct worker *worker = &supervisor->workers[i];
-        if (worker->spec.stop_phase != phase || worker->state != WORKER_RUNNING) continue;
+        if (worker->spec.stop_phase != supervisor->phase || worker->state != WORKER_RUNNING) continue;
         if (number == SIGKILL) farm_log_warn("%s did not end in time: killed", worker->spec.name);
-        if (number) pidfd_send_signal(worker->pidfd, number, NULL, 0);
+        pidfd_send_signal(worker->pidfd, number, NULL, 0);
         running++;
     }
     return running;
@@ -684,18 +740,19 @@ static size_t signal_phase(struct farm_supervisor *supervisor, int phase, int nu
 static void stop_phase(struct farm_supervisor *supervisor, int phase) {
     const struct farm_supervisor_config *config = &supervisor->config;
     if (config->before_stop) config->before_stop(config->context, phase);
-    signal_phase(supervisor, phase, SIGTERM);
-    signal_phase(supervisor, phase, SIGCONT); // a stopped process cannot end by itself
+    supervisor->phase = phase;
+    supervisor->left = signal_phase(supervisor, SIGTERM);
+    signal_phase(supervisor, SIGCONT); // a stopped process cannot end by itself
     uint64_t deadline_ns = farm_now_ns() + ms(config->grace_ms);
     bool killed = false;
-    while (signal_phase(supervisor, phase, 0) > 0) {
+    while (supervisor->left > 0) {
         if (!killed && (supervisor->impatient || farm_now_ns() >= deadline_ns)) {
-            signal_phase(supervisor, phase, SIGKILL);
+            signal_phase(supervisor, SIGKILL);
             killed = true;
         }
         wait_for_events(supervisor, killed ? farm_now_ns() + ms(config->tick_ms) : deadline_ns);
         reap_all(supervisor, false, NULL);
-        kill_due(supervisor);
+        serve_all(supervisor, false, NULL);
         look_up_places(supervisor);
     }
 }
@@ -738,8 +795,10 @@ pid_t farm_supervisor_pid(const struct farm_supervisor *supervisor, size_t worke
 void farm_supervisor_free(struct farm_supervisor *supervisor) {
     if (!supervisor) return;
     for (size_t i = 0; i < supervisor->count; i++) assert(supervisor->workers[i].state != WORKER_RUNNING);
+    farm_forker_end(&supervisor->forker);
     read_signals(supervisor); // a pending signal would kill this process when it is unblocked
-    close(supervisor->signal_fd);
+    if (supervisor->signal_fd >= 0) close(supervisor->signal_fd);
+    if (supervisor->events_fd >= 0) close(supervisor->events_fd);
     sigprocmask(SIG_SETMASK, &supervisor->mask_before, NULL);
     free(supervisor->workers);
     free(supervisor->polls);

@@ -77,6 +77,9 @@ void farm_supervisor_dismiss(struct farm_supervisor *supervisor, size_t worker);
 // From a callback: SIGKILL now, and another start as after any death. why: a few words for the death's description.
 void farm_supervisor_kill(struct farm_supervisor *supervisor, size_t worker, const char *why);
 
+// Before add and run, while this process's memory is small: workers that are `apart` are forked from what it is now.
+enum farm_status farm_supervisor_fork_apart(struct farm_supervisor *supervisor, struct farm_error *err);
+
 // Whether a signal that ends the run is pending; for long preparations.
 bool farm_supervisor_interrupted(struct farm_supervisor *supervisor);
 

@@ -9,7 +9,7 @@
 #include "base/bitmap.h"
 #include "base/status.h"
 
-enum { FARM_WORKER_NAME_MAX = 32, FARM_WORKER_LINE_MAX = 1024 };
+enum { FARM_WORKER_NAME_MAX = 32, FARM_WORKER_LINE_MAX = 1024, FARM_WORKER_KEPT = 3, FARM_WORKER_KEPT_MAX = 7 };
 
 // Pointers are borrowed and must outlive the supervisor.
 struct farm_worker_spec {
@@ -21,8 +21,12 @@ struct farm_worker_spec {
     char *const *argv;
     char *const *environment;
 
-    const int *keep; // descriptors that the worker inherits, beside 0, 1 and 2
+    const int *keep; // descriptors that the worker inherits, beside 0, 1 and 2, under the same numbers
     size_t keep_count;
+    // A worker that needs nothing of this process's memory as it is now: the forker forks it (forker.h), if there is
+    // one. It gets a copy of context and, under the number FARM_WORKER_KEPT + i, keep[i]: at most FARM_WORKER_KEPT_MAX.
+    bool apart;
+    size_t context_bytes;
     const struct farm_bitmap *cpus; // NULL: not pinned
     int memory_node;                // node that its heap prefers; -1: none
     bool confined;                  // by farm_confine_environment, or it does not start

@@ -708,10 +708,10 @@ Test(supervisor, refuses_workers_without_a_name_and_beyond_its_limit) {
                                   valid = WORKER(.name = "actor", .body = live_on);
     make((struct farm_supervisor_config){0}, NULL, 0);
     for (int i = 0; i < 3; i++) cr_assert_eq(farm_supervisor_add(job.supervisor, &invalid[i], &err), FARM_E_INVALID);
-    for (int i = 0; i < 8192; i++) cr_assert_eq(farm_supervisor_add(job.supervisor, &valid, &err), FARM_OK);
+    for (int i = 0; i < 1 << 15; i++) cr_assert_eq(farm_supervisor_add(job.supervisor, &valid, &err), FARM_OK);
     cr_assert_eq(farm_supervisor_add(job.supervisor, &valid, &err), FARM_E_LIMIT);
-    cr_assert(strstr(err.message, "more than 8192 workers"), "%s", err.message);
-    cr_assert_eq(farm_supervisor_pid(job.supervisor, 8191), 0);
+    cr_assert(strstr(err.message, "more than 32768 workers"), "%s", err.message);
+    cr_assert_eq(farm_supervisor_pid(job.supervisor, (1 << 15) - 1), 0);
     farm_supervisor_free(NULL);
 }
 

@@ -40,7 +40,7 @@ def wait_until(condition):
 
 
 def children(pid):
-    """Process ids by name: {"actor 0": 123, ...}, without the guardian."""
+    """Process ids by name: {"actor 0": 123, ...}, without the guardian and the forker."""
     found = {}
     for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         try:
@@ -48,6 +48,7 @@ def children(pid):
         except OSError:
             pass  # the process has just ended
     found.pop("guardian", None)
+    found.pop("forker", None)
     return found
 
 

@@ -16,7 +16,7 @@ EMULATOR = pathlib.Path(FARM).parent / "tests" / "tools" / "libfarm_cuda_emulato
 def workers(pid):
     """How many; actors in Python have no names of their own."""
     pids = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return sum(pathlib.Path(f"/proc/{child}/comm").read_text() != "guardian\n" for child in pids)
+    return sum(pathlib.Path(f"/proc/{child}/comm").read_text() not in ("guardian\n", "forker\n") for child in pids)
 
 
 def mappings_of(pid):
