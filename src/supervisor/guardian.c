@@ -22,8 +22,17 @@
 #include "base/program.h"
 #include "base/time.h"
 
-enum { TICK_MS = 500, TICK_NEWS_MS = 50, NEWS_S = 10, LOOK_MS = 20, TERM_MS = 2000, KILL_MS = 5000, QUIET_LOOKS = 2 };
-enum { FILE_BYTES = 8 << 20, NAMES_BYTES = 400, PIDS_MAX = 4096, NUMBERS = 1 << 22 }; // NUMBERS: PID_MAX_LIMIT
+enum {
+    TICK_MS = 500,
+    TICK_NEWS_MS = 50,
+    NEWS_S = 10,
+    LOOK_MS = 20,
+    TERM_MS = 2000,
+    KILL_MS = 5000,
+    QUIET_LOOKS = 2,
+    LOOK_SHARE = 20
+};
+enum { FILE_BYTES = 8 << 20, NAMES_BYTES = 400, PIDS_MAX = 1 << 16, NUMBERS = 1 << 22 }; // NUMBERS: PID_MAX_LIMIT
 enum { SEGMENTS_MAX = 1024, SEGMENT_NAME_BYTES = 128, SEGMENT_LOOKS = 20 };
 static const char MARK[] = "FARM_RUN";
 
@@ -54,11 +63,12 @@ struct guardian {
     // Descendants of the command, seen when their parents lived: those whose mark cannot be read are found by this.
     struct member members[PIDS_MAX];
     size_t member_count;
+    uint32_t member_at[NUMBERS];  // index + 1
     uint64_t news_ns;             // when a member was last found: then it looks more often
     uint8_t seen[2][NUMBERS / 8]; // processes at the last two looks
     struct segment segments[SEGMENTS_MAX];
     size_t segment_count;
-    pid_t told[PIDS_MAX]; // have got SIGTERM
+    uint8_t told[NUMBERS / 8]; // have got SIGTERM
     size_t told_count;
     char names[NAMES_BYTES];
 };
@@ -94,9 +104,13 @@ static bool read_stat(struct guardian *guardian, const char *pid, pid_t *parent,
 }
 
 static const struct member *find_member(const struct guardian *guardian, pid_t pid) {
-    for (size_t i = 0; i < guardian->member_count; i++)
-        if (guardian->members[i].pid == pid) return &guardian->members[i];
-    return NULL;
+    const uint32_t at = guardian->member_at[pid];
+    return at ? &guardian->members[at - 1] : NULL;
+}
+
+static void add_member(struct guardian *guardian, struct member member) {
+    guardian->members[guardian->member_count++] = member;
+    guardian->member_at[member.pid] = (uint32_t)guardian->member_count;
 }
 
 // Another guardian ends by itself.
@@ -142,7 +156,7 @@ static size_t add_members(struct guardian *guardian) {
             continue;
         if (read_stat(guardian, pid, &parent, &member.start) &&
             (parent == guardian->parent || find_member(guardian, parent)))
-            guardian->members[guardian->member_count++] = member;
+            add_member(guardian, member);
     }
     if (all) closedir(all);
     return guardian->member_count - before;
@@ -180,12 +194,13 @@ static void look(struct guardian *guardian, bool first) {
     memcpy(guardian->seen[0], guardian->seen[1], sizeof *guardian->seen);
     memset(guardian->seen[1], 0, sizeof *guardian->seen);
     while (add_members(guardian)) guardian->news_ns = farm_now_ns(); // a child may be listed before its parent
-    size_t kept = 0;
-    for (size_t i = 0; i < guardian->member_count; i++) {
+    const size_t count = guardian->member_count;
+    guardian->member_count = 0;
+    for (size_t i = 0; i < count; i++) {
         const pid_t pid = guardian->members[i].pid;
-        if (guardian->seen[1][pid / 8] & 1 << pid % 8) guardian->members[kept++] = guardian->members[i];
+        guardian->member_at[pid] = 0;
+        if (guardian->seen[1][pid / 8] & 1 << pid % 8) add_member(guardian, guardian->members[i]);
     }
-    guardian->member_count = kept;
     look_at_segments(guardian, first);
 }
 
@@ -197,10 +212,10 @@ static void note_name(struct guardian *guardian, const char *pid) {
 
 // Each gets SIGTERM once.
 static bool is_told(struct guardian *guardian, pid_t pid) {
-    for (size_t i = 0; i < guardian->told_count; i++)
-        if (guardian->told[i] == pid) return true;
-    if (guardian->told_count < PIDS_MAX) guardian->told[guardian->told_count++] = pid;
-    return false;
+    const uint8_t bit = (uint8_t)(1 << pid % 8), before = guardian->told[pid / 8];
+    guardian->told[pid / 8] |= bit;
+    guardian->told_count += !(before & bit);
+    return before & bit;
 }
 
 static void signal_one(struct guardian *guardian, const char *text, enum kin kin, int number) {
@@ -278,17 +293,20 @@ static void end_all(struct guardian *guardian, bool killed) {
 }
 
 static _Noreturn void guard(struct guardian *guardian) {
-    struct timespec tick = {0};
+    uint64_t look_ns = 0, tick_ns; // duration of the last look, which grows with the processes; time to the next
     sigset_t all;
     siginfo_t info;
     sigfillset(&all);
     look(guardian, true);
     for (bool stopped = false;;) {
         const bool news = farm_now_ns() - guardian->news_ns < NEWS_S * 1000000000ull;
-        tick.tv_nsec = (news ? TICK_NEWS_MS : TICK_MS) * 1000000;
+        tick_ns = (news ? TICK_NEWS_MS : TICK_MS) * 1000000ull + LOOK_SHARE * look_ns;
+        const struct timespec tick = {(time_t)(tick_ns / 1000000000), (long)(tick_ns % 1000000000)};
         const int number = stopped ? sigwaitinfo(&all, &info) : sigtimedwait(&all, &info, &tick);
         const bool killed = getppid() != guardian->parent, told = number > 0 && info.si_pid == guardian->parent;
+        look_ns = farm_now_ns();
         if (!stopped) look(guardian, false);
+        look_ns = farm_now_ns() - look_ns;
         if (killed || (told && number == SIGQUIT)) {
             end_all(guardian, killed);
             _exit(0);
@@ -374,7 +392,8 @@ void farm_guardian_start(char **argv) {
     command.stopped_ns = own;
     command.owner = getpid();
     prctl(PR_SET_CHILD_SUBREAPER, 1); // adopted, a process whose parent has ended is found without its mark
-    sigfillset(&all); // a background job of a script ignores SIGQUIT: only where it is blocked does it reach the guardian
+    // A background job of a script ignores SIGQUIT: only where it is blocked does it reach the guardian.
+    sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, &mask);
     command.guardian = fork();
     if (command.guardian == 0) become_guardian(argv, command.owner);

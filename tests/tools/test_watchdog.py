@@ -5,11 +5,12 @@ import os
 import pathlib
 import re
 import signal
+import subprocess
 import sys
 import time
 import unittest
 
-from running import LIMIT_S, Watched, children, state, wait_until
+from running import FARM, LIMIT_S, Watched, children, state, wait_until
 
 # Replaces the Python that runs actors: actor 0's emulator does not return while the file FOLDER/hang exists.
 HANGING_PYTHON = """#!{python}
@@ -87,6 +88,12 @@ class Ends(Watched):
         self.assertEqual({state(pid) for pid in self.owners("made") + self.owners("left")}, {"Z"})
         self.assertRegex(found.stderr, r"close\(\) of .*Owner.*: RuntimeError: no such server \(owners.py:\d+, close\)")
         self.assertRegex(found.stderr, r"ended \d process(es)? that environments left .*: sleep \(\d+\)")
+
+    def test_a_command_ends_although_sigquit_is_ignored(self):
+        for _ in range(8):  # SIGQUIT ends its guardian, milliseconds after its fork
+            command = [FARM, "fps", "--no-such-flag"]
+            ended = subprocess.run(command, capture_output=True, timeout=20, preexec_fn=lambda: signal.signal(signal.SIGQUIT, signal.SIG_IGN))
+            self.assertEqual(ended.returncode, 2, ended.stderr)
 
     def test_ctrl_z_stops_all_and_kill_9_leaves_nothing(self):
         begun = time.monotonic()
