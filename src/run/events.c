@@ -161,7 +161,13 @@ static uint64_t actor_progress(struct farm_run_actor *actor, const struct farm_r
 // then hangs as the one before did, is no progress.
 static void note_progress(struct farm_run_events *events, uint64_t now_ns) {
     const struct farm_run_workers *workers = events->workers;
-    uint64_t published = farm_load_relaxed(&workers->rings->stats->agent_steps);
+    const uint64_t steps = farm_load_relaxed(&workers->rings->stats->agent_steps);
+    uint64_t published = 0;
+    if (steps != events->steps) { // without a look at each ring
+        events->steps = steps;
+        events->moved_ns = now_ns;
+        return;
+    }
     for (uint32_t a = 0; a < workers->plan->places; a++)
         if (workers->actors[a].attached) published += actor_progress(&workers->actors[a], &workers->rings->ring[a]);
     if (published != events->published) events->moved_ns = now_ns;

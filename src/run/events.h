@@ -24,7 +24,8 @@ struct farm_run_events {
     uint64_t tick_ns;     // the previous tick; farm_run_execute sets the first
     uint64_t end_ns;      // when the run's end was decided; 0: not yet
     uint64_t moved_ns;    // when steps were last published; farm_run_execute sets the first
-    uint64_t published;   // the sum of all lanes' `produced`, then
+    uint64_t steps;       // that the learner had taken in, at the last tick
+    uint64_t published;   // the sum of all lanes' `produced`, when it had taken in none since the tick before
     char standstill[512]; // why a run that ends by its own limit has failed: it made no progress; "": it did
     struct farm_run_rejected rejected;
     bool core_explained, judged;

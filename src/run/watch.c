@@ -9,6 +9,7 @@
 #include "shm/limits.h"
 
 enum { GROWN_TIMES = 2, NAMED_MAX = 4, MEMORY_READS = 64 };
+enum { CORRUPT_LOOKS = 128 }; // places at a tick
 static const uint64_t STOP_LOOK_NS = 500000000, STOP_REPORT_NS = 1000000000;
 
 enum farm_status farm_run_watch_make(struct farm_run_watch *watch, struct farm_error *err) {
@@ -249,9 +250,10 @@ void farm_run_watch_memory(struct farm_run_watch *watch) {
 
 // Impossible counters: the actor has overwritten its segment. The learner ignores them and suspends the lane; the next
 // actor can use it again.
-static void kill_corrupt_actors(const struct farm_run_workers *workers) {
-    for (uint32_t a = 0; a < workers->plan->places; a++) {
-        uint32_t lane;
+static void kill_corrupt_actors(struct farm_run_watch *watch) {
+    const struct farm_run_workers *workers = watch->workers;
+    for (uint32_t i = 0; i < workers->plan->places && i < CORRUPT_LOOKS; i++) {
+        uint32_t a = watch->next_place++ % workers->plan->places, lane;
         const struct farm_ring *ring = &workers->rings->ring[a];
         if (!farm_supervisor_pid(workers->supervisor, a) || !workers->actors[a].attached ||
             farm_ring_counters_sound(ring, &lane))
@@ -268,5 +270,5 @@ void farm_run_watch_tick(struct farm_run_watch *watch, uint64_t now_ns) {
     const uint64_t passed_ns = farm_watchdog_due(&watch->watchdog, now_ns);
     for (uint32_t a = 0; a < watch->workers->plan->places && passed_ns; a++) watch_actor(watch, a, passed_ns);
     watch_others(watch, now_ns);
-    kill_corrupt_actors(watch->workers);
+    kill_corrupt_actors(watch);
 }

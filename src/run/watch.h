@@ -20,6 +20,7 @@ struct farm_run_watch {
     struct farm_watch *actors;      // [places]
     uint64_t hung;                  // hangs reported so far
     uint64_t looked_ns;             // when stopped workers were looked for
+    uint32_t next_place;            // whose counters are checked next
     struct farm_run_memory *memory; // [places]
     uint32_t memory_next;           // actor that is read next
     // Memory of their own (Pss_Anon: without the rings), at the last farm_run_watch_memory; 0: unknown.
