@@ -21,7 +21,7 @@
 #include "base/program.h"
 #include "supervisor/child.h"
 
-enum { ORDER_BYTES = 1 << 20, ANSWER_S = 5, FDS_MAX = 1 + FARM_WORKER_KEPT_MAX };
+enum { ORDER_BYTES = 1 << 20, ANSWER_S = 20, FDS_MAX = 1 + FARM_WORKER_KEPT_MAX };
 
 struct farm_fork_order {
     struct farm_worker_spec spec;

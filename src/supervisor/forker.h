@@ -19,7 +19,7 @@ struct farm_forker {
 bool farm_forker_start(struct farm_forker *forker);
 
 // Forks a worker that is `apart`, with this pipe as its output. -1: errno; pidfd is -1 too if there is no forker any
-// more: one that has ended, or does not answer within five seconds, is ended, with a warning.
+// more: one that has ended, or does not answer within 20 s, is ended, with a warning.
 pid_t farm_forker_fork(struct farm_forker *forker, const struct farm_worker_spec *spec, int output_fd);
 
 void farm_forker_end(struct farm_forker *forker);
