@@ -165,6 +165,17 @@ static uint32_t fill_batch(struct farm_inference *inference) {
     return count;
 }
 
+// Once for an actor's neighbouring lanes, whose answers are all stored: it may run at once in this thread's place.
+static void wake_actors(struct farm_inference *inference, uint32_t count) {
+    struct farm_intake_lane *lanes = inference->parts->lanes.lanes, *last = NULL;
+    for (uint32_t i = 0; i < count; i++) {
+        struct farm_intake_lane *lane = &lanes[inference->rows[i].lane_id];
+        if (lane->env_done < lane->lane->width || (last && lane->ring == last->ring)) continue;
+        farm_learner_notify(lane->ring);
+        last = lane;
+    }
+}
+
 static enum farm_status answer_batch(struct farm_inference *inference, struct farm_error *err) {
     struct farm_learner_parts *parts = inference->parts;
     struct farm_stats *stats = inference->stats;
@@ -179,9 +190,9 @@ static enum farm_status answer_batch(struct farm_inference *inference, struct fa
         farm_stats_add(&stats->infer_rows, inference->rows[i].env_count);
         if (lane->env_done < lane->lane->width) continue;
         if (!parts->ops->stores_acted) farm_lane_answer(lane->lane, lane->answered);
-        farm_learner_notify(lane->ring);
         farm_stats_add(&stats->actor_wait_ns, now - lane->waiting_ns);
     }
+    wake_actors(inference, count);
     for (uint32_t i = 0; i < count; i++) {
         struct farm_intake_lane *lane = &parts->lanes.lanes[inference->rows[i].lane_id];
         if (lane->env_done < lane->lane->width) continue;

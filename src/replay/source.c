@@ -16,6 +16,11 @@ enum farm_status farm_window_source_make(const char *name, const struct farm_win
 
 void farm_window_release(const struct farm_window_shape *shape, const struct farm_window *window) {
     farm_window_done(shape, window->cursor, window->start);
-    farm_lane_release(window->lane, farm_window_needs(shape, window->cursor));
-    farm_learner_notify(window->ring);
+    struct farm_lane *lane = window->lane;
+    const uint64_t before = farm_lane_consumed(lane);
+    farm_lane_release(lane, farm_window_needs(shape, window->cursor));
+    // A full lane's actor waits for room; another one sleeps until an answer comes. A bridge counts every step.
+    farm_fence_full(); // `consumed` before `produced`; partner: the fence in farm_actor_announce
+    if (window->ring->wake_fd >= 0 || farm_lane_produced(lane) - before >= lane->steps)
+        farm_learner_notify(window->ring);
 }

@@ -103,6 +103,7 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
                                       .keep_count = actor->config.video < 0 ? 3 : 4,
                                       .cpus = plan->recipe.pin ? &actor->cpus : NULL,
                                       .memory_node = actor->memory_node,
+                                      .takes_turns = plan->actors > plan->placement->cpu_budget,
                                       .confined = env->confined,
                                       .final_status = FARM_ACTOR_ENV_BROKEN,
                                       .restarts_max = (uint64_t)plan->recipe.restarts_max,

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <numaif.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,10 +64,11 @@ static void move_kept(const struct farm_worker_spec *spec) {
     farm_program_close((unsigned)end, ~0u);
 }
 
-// Best effort: a container may forbid both, and the worker runs without.
+// Best effort: a container may forbid all of it, and the worker runs without.
 static void place(const struct farm_worker_spec *spec) {
     struct farm_error err;
     if (spec->cpus && farm_bitmap_pin(spec->cpus, &err)) farm_log_warn("not pinned: %s", err.message);
+    if (spec->takes_turns) sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0});
     if (spec->memory_node < 0) return;
     unsigned long nodes[16] = {0};
     size_t bits = 8 * sizeof *nodes, node = (size_t)spec->memory_node;

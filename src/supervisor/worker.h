@@ -29,6 +29,7 @@ struct farm_worker_spec {
     size_t context_bytes;
     const struct farm_bitmap *cpus; // NULL: not pinned
     int memory_node;                // node that its heap prefers; -1: none
+    bool takes_turns;               // more of its kind than CPUs: SCHED_BATCH, so that waking it interrupts no other
     bool confined;                  // by farm_confine_environment, or it does not start
     bool may_end;                   // exit status 0 is an end, not a death (a learner that reached its target)
     bool errors_are_final;          // an exit status other than 0 ends the run: only a killed worker is started again

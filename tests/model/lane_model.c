@@ -341,8 +341,10 @@ static void training(void *context) {
             model_check(answer == observation + ANSWER || junk, "training read an answer to another step");
         }
         farm_window_done(shape, &cursors[a][l], start);
+        const uint64_t before = farm_lane_consumed(lane); // as farm_window_release
         farm_lane_release(lane, farm_window_needs(shape, &cursors[a][l]));
-        notify_actor(&state->learner[a]);
+        farm_fence_full();
+        if (farm_lane_produced(lane) - before >= lane->steps) notify_actor(&state->learner[a]);
     }
 }
 

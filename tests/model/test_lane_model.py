@@ -119,7 +119,7 @@ MUTANTS = [
      "hand_on(a, l, answered[a][l], &cursors[a][l], &windows);\n    for", "(void)0;\n    for"),
     ("a new learner answers from step 0", "lane_model.c", "answered[a][l] = farm_lane_acted(&rings[a]->lanes[l]);", "answered[a][l] = 0;",
      "learner killed"),
-    ("training wakes no actor", "lane_model.c", "cursors[a][l]));\n        notify_actor(&state->learner[a]);\n", "cursors[a][l]));\n",
+    ("training wakes no actor", "lane_model.c", "        if (farm_lane_produced(lane) - before >= lane->steps) notify_actor(&state->learner[a]);\n", "",
      "training, two steps"),
     ("inference wakes no actor", "lane_model.c", "    if (!set->local) notify_actor(&state->learner[a]);\n    hand_on", "    hand_on", "training waits for a batch"),
     ("an actor wakes no learner", "lane_model.c", "    if (!set->late) notify_learner(&state->actor[a]);\n", ""),

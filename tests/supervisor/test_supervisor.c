@@ -632,7 +632,7 @@ static int report_placement(void *context, struct farm_error *err) {
     unsigned long nodes[16] = {0};
     if (sched_getaffinity(0, sizeof cpus, &cpus)) return 1;
     page->lives = CPU_COUNT(&cpus);
-    page->slots = CPU_ISSET(job.number, &cpus) != 0;
+    page->slots = CPU_ISSET(job.number, &cpus) != 0 ? 1 + sched_getscheduler(0) : 0;
     page->events = get_mempolicy(&mode, nodes, 8 * sizeof nodes, NULL, 0) ? -1 : mode;
     return 0;
 }
@@ -650,9 +650,10 @@ Test(supervisor, pins_a_worker_and_its_heap) {
         struct farm_worker_spec spec = WORKER(.name = "actor 0", .body = report_placement, .may_end = true,
                                               .errors_are_final = true, .cpus = &cpus);
         spec.memory_node = nodes[i];
+        spec.takes_turns = i == 1;
         RUN_ONE(FARM_OK, spec, .grace_ms = 0);
         cr_assert_eq(page->lives, 1, "one CPU");
-        cr_assert(page->slots);
+        cr_assert_eq(page->slots, i == 1 ? 1 + SCHED_BATCH : 1 + SCHED_OTHER);
         if (may) cr_assert_eq(page->events, nodes[i] == 0 ? MPOL_PREFERRED : MPOL_DEFAULT);
     }
 }
