@@ -21,9 +21,9 @@ static const struct names names_v2 = {
     "memory.max", "memory.high", "memory.current", "\nactive_file ", "\ninactive_file ", "cpuset.cpus.effective",
 };
 
-// One mounted hierarchy: which of the three controllers it may hold, and this process's group in it.
+// One mounted hierarchy: which of the controllers it may hold, and this process's group in it.
 struct hierarchy {
-    bool v2, cpu, memory, cpuset;
+    bool v2, cpu, memory, cpuset, pids;
     char mount[PATH_BYTES]; // with the root prefix, without a final slash
     char group[PATH_BYTES]; // "" or "/a/b"
 };
@@ -72,7 +72,7 @@ static void below_mount(const char *mount_root, char *group) {
         memmove(group, group + length, strlen(group + length) + 1);
 }
 
-// Reads a line of mountinfo. False: not a hierarchy with one of the three controllers.
+// Reads a line of mountinfo. False: not a hierarchy with one of the controllers.
 static bool parse_mount(const char *root, const char *line, struct hierarchy *out) {
     char mount_root[PATH_BYTES], mount[PATH_BYTES], type[64], super[LINE_BYTES];
     const char *right = strstr(line, " - ");
@@ -83,9 +83,16 @@ static bool parse_mount(const char *root, const char *line, struct hierarchy *ou
     out->cpu = out->v2 || list_has(super, "cpu");
     out->memory = out->v2 || list_has(super, "memory");
     out->cpuset = out->v2 || list_has(super, "cpuset");
-    if (!out->cpu && !out->memory && !out->cpuset) return false;
+    out->pids = out->v2 || list_has(super, "pids");
+    if (!out->cpu && !out->memory && !out->cpuset && !out->pids) return false;
     if ((size_t)snprintf(out->mount, sizeof out->mount, "%s%s", root, mount) >= sizeof out->mount) return false;
-    find_group(root, out->v2 ? NULL : out->cpu ? "cpu" : out->memory ? "memory" : "cpuset", out->group);
+    find_group(root,
+               out->v2       ? NULL
+               : out->cpu    ? "cpu"
+               : out->memory ? "memory"
+               : out->cpuset ? "cpuset"
+                             : "pids",
+               out->group);
     below_mount(mount_root, out->group);
     return true;
 }
@@ -141,12 +148,21 @@ static void read_cpus(const char *directory, const struct names *names, struct f
     out->has_cpus = true;
 }
 
+static void read_pids(const char *directory, struct farm_cgroup_limits *out) {
+    const uint64_t limit = read_bytes(directory, "pids.max"), used = read_bytes(directory, "pids.current"),
+                   left = used < limit ? limit - used : 0;
+    if (limit == UINT64_MAX || used == UINT64_MAX || left >= out->pids_left) return;
+    out->pids_left = left;
+    out->pids_limit = limit;
+}
+
 static void read_level(void *context, const struct hierarchy *h, const char *directory) {
     struct farm_cgroup_limits *out = context;
     const struct names *names = h->v2 ? &names_v2 : &names_v1;
     if (h->cpu) read_quota(directory, h->v2, out);
     if (h->memory) read_memory(directory, h, names, &out->memory);
     if (h->cpuset) read_cpus(directory, names, out);
+    if (h->pids) read_pids(directory, out);
 }
 
 // Each level has its own quota; the level that was throttled most counts.
@@ -193,7 +209,7 @@ static void visit_levels(const char *root,
 
 void farm_cgroup_read(const char *root, struct farm_cgroup_limits *out) {
     memset(out, 0, sizeof *out);
-    out->memory.limit_bytes = out->memory.left_bytes = UINT64_MAX;
+    out->memory.limit_bytes = out->memory.left_bytes = out->pids_left = out->pids_limit = UINT64_MAX;
     visit_levels(root, read_level, out);
 }
 

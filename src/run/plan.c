@@ -20,6 +20,8 @@ enum {
     INFER_BATCH_MAX = 256,
     INFER_BATCH_MAX_GPU = 1024,
     SPARE_DESCRIPTORS = 64,
+    SPARE_PROCESSES = 8, // beside the actors: at least this process, its guardian and the learner's threads
+    SPARE_MAPPINGS = 1000,
     PLACE_TRIES = 8,
     MORE_PLACES = 64, // least number of places for actors that join later
     SYNC_PLACES = 8,  // in the synchronous regime, if only actors of this machine can
@@ -470,6 +472,8 @@ static void warn_of_memory(const struct farm_run_plan *plan) {
 static enum farm_status check_limits(const struct farm_run_plan *plan, struct farm_error *err) {
     const struct farm_limits_request limits = {
         .shared_bytes = farm_run_ring_bytes(plan) + plan->listen.expect * farm_run_actor_bytes(plan),
+        .processes = plan->actors + SPARE_PROCESSES,
+        .mappings = 2ull * plan->places + SPARE_MAPPINGS,
         .descriptors = 4ull * plan->places + 3ull * (plan->places + 1) + SPARE_DESCRIPTORS,
         .huge = plan->recipe.huge_pages,
         .root = "/",

@@ -10,7 +10,7 @@
 #include "base/cgroup.h"
 #include "base/file.h"
 
-enum { TEXT_BYTES = 8192, SIZE_TEXT_BYTES = 32, CAP_IPC_LOCK_BIT = 14 };
+enum { TEXT_BYTES = 8192, SIZE_TEXT_BYTES = 32, CAP_IPC_LOCK_BIT = 14, CAP_SYS_RESOURCE_BIT = 24 };
 static const uint64_t HUGE_BYTES = 2u << 20, RESERVE_MAX_BYTES = 1u << 30, RESERVE_SHARE = 32;
 
 // A limit of memory: a cgroup level, the machine, a node.
@@ -192,6 +192,12 @@ enum farm_status farm_limits_check_run(const char *root, uint64_t bytes, uint64_
     return status ? status : check_address_space(farm_file_root(root), process_bytes, err);
 }
 
+static bool has_capability(const char *root, int bit) {
+    char text[TEXT_BYTES];
+    const char *line = farm_file_text(text, sizeof text, "%s/proc/self/status", root) ? strstr(text, "CapEff:") : NULL;
+    return line && strtoull(line + strlen("CapEff:"), NULL, 16) >> bit & 1;
+}
+
 // Whether `wanted` fits the soft limit, which is raised on the running system.
 static bool fits_rlimit(const char *root, int resource, uint64_t wanted, uint64_t soft, uint64_t hard) {
     if (wanted <= soft) return true;
@@ -203,24 +209,63 @@ static bool fits_rlimit(const char *root, int resource, uint64_t wanted, uint64_
     return setrlimit(resource, &limit) == 0;
 }
 
-static enum farm_status check_descriptors(const char *root, uint64_t wanted, struct farm_error *err) {
+// A limit of a number; UINT64_MAX: none, or no file.
+struct count {
+    const char *what, *limit, *remedy; // remedy: in front of the figure that would do
+    uint64_t wanted, used, allowed;
+};
+
+// The hard limit, and the soft limit raised to what is wanted; UINT64_MAX: none.
+static uint64_t raised_limit(const char *root, const char *name, int resource, uint64_t wanted) {
     uint64_t soft, hard;
-    if (!read_rlimit(root, "Max open files", &soft, &hard) || fits_rlimit(root, RLIMIT_NOFILE, wanted, soft, hard))
-        return FARM_OK;
-    return farm_fail(
-        err, FARM_E_LIMIT,
-        "%llu open files wanted in one process, RLIMIT_NOFILE allows %llu (hard limit %llu): raise it with "
-        "`ulimit -n %llu` (systemd: LimitNOFILE=; docker: --ulimit nofile=; /etc/security/limits.conf: nofile), or "
-        "take fewer actors",
-        (unsigned long long)wanted, (unsigned long long)soft, (unsigned long long)hard, (unsigned long long)wanted);
+    const bool any = read_rlimit(root, name, &soft, &hard);
+    return !any || fits_rlimit(root, resource, wanted, soft, hard) ? UINT64_MAX : hard;
+}
+
+static uint64_t read_number(const char *root, const char *file) {
+    char text[64];
+    return farm_file_text(text, sizeof text, "%s/proc/sys/%s", root, file) ? parse_limit(text) : UINT64_MAX;
+}
+
+static enum farm_status check_counts(const char *root, const struct farm_limits_request *request,
+                                     struct farm_error *err) {
+    enum { RESERVED_PIDS = 300 }; // the kernel does not give numbers below a second time
+    static const char tasks[] = "processes and threads";
+    unsigned long long running = 0; // on the whole system: the fourth field of /proc/loadavg is runnable/all
+    char text[128];
+    struct farm_cgroup_limits group;
+    farm_cgroup_read(root, &group);
+    if (farm_file_text(text, sizeof text, "%s/proc/loadavg", root)) sscanf(text, "%*s %*s %*s %*u/%llu", &running);
+    const uint64_t files = raised_limit(root, "Max open files", RLIMIT_NOFILE, request->descriptors);
+    const struct count counts[] = {
+        {"open files", "RLIMIT_NOFILE (hard limit)",
+         "raise it (systemd: LimitNOFILE=; docker: --ulimit nofile=; limits.conf: nofile) with ulimit -n ",
+         request->descriptors, 0, files},
+        {tasks, "pids.max of the control group", "raise it (systemd: TasksMax=; docker: --pids-limit) to ",
+         request->processes, group.pids_limit - group.pids_left, group.pids_limit},
+        {tasks, "RLIMIT_NPROC (hard limit)", "raise it (systemd: LimitNPROC=; limits.conf: nproc) with ulimit -u ",
+         request->processes, 0,
+         has_capability(root, CAP_SYS_RESOURCE_BIT)
+             ? UINT64_MAX
+             : raised_limit(root, "Max processes", RLIMIT_NPROC, request->processes)},
+        {tasks, "kernel.pid_max", "raise it with sysctl -w kernel.pid_max=", request->processes,
+         running + RESERVED_PIDS, read_number(root, "kernel/pid_max")},
+        {"mappings in one process", "vm.max_map_count", "raise it with sysctl -w vm.max_map_count=", request->mappings,
+         0, read_number(root, "vm/max_map_count")},
+    };
+    for (const struct count *c = counts; c < counts + sizeof counts / sizeof *counts; c++)
+        if (c->wanted && c->used + c->wanted > c->allowed)
+            return farm_fail(err, FARM_E_LIMIT,
+                             "%llu %s wanted beside %llu, %s allows %llu: %s%llu, or take fewer actors",
+                             (unsigned long long)c->wanted, c->what, (unsigned long long)c->used, c->limit,
+                             (unsigned long long)c->allowed, c->remedy, (unsigned long long)(c->used + c->wanted));
+    return FARM_OK;
 }
 
 static enum farm_status check_locked(const char *root, uint64_t wanted, struct farm_error *err) {
-    char text[TEXT_BYTES], wanted_text[SIZE_TEXT_BYTES], soft_text[SIZE_TEXT_BYTES], hard_text[SIZE_TEXT_BYTES];
+    char wanted_text[SIZE_TEXT_BYTES], soft_text[SIZE_TEXT_BYTES], hard_text[SIZE_TEXT_BYTES];
     uint64_t soft, hard;
-    const char *capabilities =
-        farm_file_text(text, sizeof text, "%s/proc/self/status", root) ? strstr(text, "CapEff:") : NULL;
-    if (capabilities && strtoull(capabilities + strlen("CapEff:"), NULL, 16) >> CAP_IPC_LOCK_BIT & 1) return FARM_OK;
+    if (has_capability(root, CAP_IPC_LOCK_BIT)) return FARM_OK;
     if (!read_rlimit(root, "Max locked memory", &soft, &hard) || fits_rlimit(root, RLIMIT_MEMLOCK, wanted, soft, hard))
         return FARM_OK;
     return farm_fail(
@@ -236,7 +281,7 @@ enum farm_status farm_limits_check(const struct farm_limits_request *request, st
     uint64_t pool = request->huge ? farm_limits_huge_available_bytes(root, -1) : 0;
     uint64_t bytes = request->shared_bytes > pool ? request->shared_bytes - pool : 0;
     enum farm_status status = farm_limits_check_memory(root, bytes, -1, err);
-    if (!status) status = check_descriptors(root, request->descriptors, err);
+    if (!status) status = check_counts(root, request, err);
     if (!status) status = check_locked(root, request->locked_bytes, err);
     return status;
 }

@@ -1,5 +1,6 @@
 // The machine's limits, read before memory is populated: memory control groups (v1 and v2, the tightest level), free
-// memory on the machine and on a NUMA node, free 2 MiB pages, RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_FSIZE, RLIMIT_AS.
+// memory on the machine and on a NUMA node, free 2 MiB pages, RLIMIT_NOFILE, RLIMIT_NPROC, RLIMIT_MEMLOCK, RLIMIT_FSIZE,
+// RLIMIT_AS, pids.max, kernel.pid_max, vm.max_map_count.
 // (The size of /dev/shm does not limit memfds.) Run by the supervisor, creators of segments and `farm doctor`.
 #ifndef FARM_SHM_LIMITS_H
 #define FARM_SHM_LIMITS_H
@@ -16,6 +17,8 @@ struct farm_limits_request {
     uint64_t shared_bytes; // all segments together
     uint64_t locked_bytes; // locked or registered with a GPU
     uint64_t descriptors;  // in the process that needs most
+    uint64_t mappings;     // in that process
+    uint64_t processes;    // that the run starts, with their threads
     bool huge;             // segments use 2 MiB pages: what the free pool covers counts against no other limit
     const char *root;
 };

@@ -163,7 +163,7 @@ Test(shm, names_the_limits_of_open_files_and_of_locked_memory_unless_privileged)
     cr_assert_eq(check(0, 0, 4096), FARM_OK, "the soft limit can be raised");
     cr_assert_eq(check(0, 0, 5000), FARM_E_LIMIT);
     expect_text("5000 open files wanted");
-    expect_text("RLIMIT_NOFILE allows 1024 (hard limit 4096)");
+    expect_text("RLIMIT_NOFILE (hard limit) allows 4096");
     expect_text("ulimit -n 5000");
     record_rlimits("1024                 4096                ", "8388608              8388608             ");
     record("proc/self/status", "Name:\tfarm\nCapEff:\t00000000000000ff\n");
@@ -174,6 +174,39 @@ Test(shm, names_the_limits_of_open_files_and_of_locked_memory_unless_privileged)
     expect_text("ulimit -l 65536");
     record("proc/self/status", "Name:\tfarm\nCapEff:\t0000000000004000\n");
     cr_assert_eq(check(0, 64 * MIB, 0), FARM_OK, "CAP_IPC_LOCK has no limit");
+}
+
+Test(shm, names_the_figure_that_would_do_for_processes_and_mappings) {
+    static const struct {
+        const char *file, *text, *says;
+        uint64_t processes, mappings;
+    } cases[] = {
+        {"sys/fs/cgroup/user/pids.max", "500\n",
+         "pids.max of the control group allows 500: raise it (systemd: "
+         "TasksMax=; docker: --pids-limit) to 501,",
+         301, 0},
+        {"proc/self/limits", "Max processes             64                   300                  processes \n",
+         "RLIMIT_NPROC (hard limit) allows 300: raise it (systemd: LimitNPROC=; limits.conf: nproc) with ulimit -u 301",
+         301, 0},
+        {"proc/sys/kernel/pid_max", "1000\n",
+         "301 processes and threads wanted beside 700, kernel.pid_max allows 1000: "
+         "raise it with sysctl -w kernel.pid_max=1001",
+         301, 0},
+        {"proc/sys/vm/max_map_count", "65530\n", "vm.max_map_count=65531", 0, 65531},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *const files[4][2] = {{cases[i].file, cases[i].text},
+                                         {"sys/fs/cgroup/user/pids.current", "200\n"},
+                                         {"proc/loadavg", "0.5 0.4 0.3 2/400 31000\n"}};
+        struct farm_limits_request request = {
+            .processes = cases[i].processes, .mappings = cases[i].mappings, .root = root};
+        record_case(0, files);
+        cr_assert_eq(farm_limits_check(&request, &err), FARM_E_LIMIT, "case %zu", i);
+        expect_text(cases[i].says);
+        if (request.processes) request.processes--;
+        if (request.mappings) request.mappings--;
+        cr_assert_eq(farm_limits_check(&request, &err), FARM_OK, "case %zu: %s", i, err.message);
+    }
 }
 
 Test(shm, compares_a_run_with_memory_and_with_the_address_space_of_a_process) {
