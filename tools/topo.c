@@ -29,7 +29,7 @@ struct options {
     struct farm_machine_source source;
 };
 
-static const struct options standard = {.pin = true, .numa = true, .device = "auto", .gpus = 1};
+static const struct options standard = {.pin = true, .numa = true, .device = "auto", .gpus = 1, .source.bw = "auto"};
 
 // Too large for the stack.
 struct view {
@@ -345,10 +345,6 @@ static json_t *use_json(struct view *v, struct farm_recipe recipe, const char *s
                      (json_int_t)(v->other.actor_count * each), "idle_cpus", v->other.idle_cpus);
 }
 
-static int is_recipe(const struct dirent *file) {
-    return strstr(file->d_name, ".yaml") && !strstr(file->d_name, "_continuous");
-}
-
 static json_t *recipes_json(struct view *v) {
     char folder[PATH_MAX], path[PATH_MAX + 256];
     struct dirent **files;
@@ -356,12 +352,13 @@ static json_t *recipes_json(struct view *v) {
     struct farm_error err;
     json_t *rows = json_array();
     if (v->request.learner_device == FARM_LEARNER_NONE || farm_path_recipes(folder, sizeof folder, &err)) return rows;
-    const int count = scandir(folder, &files, is_recipe, alphasort);
+    const int count = scandir(folder, &files, NULL, alphasort);
     for (int i = 0; i < count; free(files[i++])) {
         const char *name = files[i]->d_name, *algo = strstr(name, "_ppo.") ? "ppo" : "auto"; // vtrace is the first
         snprintf(path, sizeof path, "%s/%s", folder, name);
         farm_recipe_defaults(&recipe, farm_algo_family_at);
-        if (!farm_recipe_set(&recipe, FARM_LAYER_DEFAULT, "algo", algo, &err) &&
+        if (strstr(name, ".yaml") && !strstr(name, "_continuous") &&
+            !farm_recipe_set(&recipe, FARM_LAYER_DEFAULT, "algo", algo, &err) &&
             !farm_recipe_load(&recipe, FARM_LAYER_SHIPPED, path, &err) && !farm_recipe_settle(&recipe, &err))
             farm_json_append(rows, json_pack("{s:s, s:s, s:o, s:o}", "recipe", name, "algo", recipe.algo, "standard",
                                              use_json(v, recipe, "1"), "scale_auto", use_json(v, recipe, "auto")));
@@ -433,6 +430,8 @@ int farm_cmd_topo(int argc, char **argv) {
         {"numa", FARM_CLI_BOOL, &o.numa, NULL, "--no-numa leaves memory to the kernel"},
         {"synthetic", FARM_CLI_STRING, &o.source.synthetic, "STR", "another machine, in hwloc's synthetic notation"},
         {"xml", FARM_CLI_STRING, &o.source.xml, "FILE", "another machine, recorded there by: lstopo --of xml FILE"},
+        {"bw", FARM_CLI_STRING, &o.source.bw, "FILE",
+         "document of farm bw --json about it (default, for this machine: ~/.cache/actorfarm/bw.json)"},
         {"root", FARM_CLI_STRING, &o.source.root, "DIR", "read /proc and /sys (limits, memory) below DIR"},
         {"json", FARM_CLI_BOOL, &o.json, NULL, "one JSON document on stdout"},
     };

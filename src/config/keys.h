@@ -135,6 +135,8 @@ KEY(TEXT, wait, "adaptive", .choices = "adaptive|spin|sleep", .uses = EVAL | FPS
     .help = "how processes wait: short spin then sleep, always spin, always sleep")
 KEY(BOOL, pin, "true", .uses = EVAL | FPS | BRIDGE, .help = "actors and learner are pinned to separate CPUs")
 KEY(BOOL, numa, "true", .uses = EVAL | BRIDGE, .help = "each actor's memory lies on its CPUs' NUMA node")
+KEY(PATH, bw, "auto", .uses = FPS,
+    .help = "document of `farm bw --json` about this machine, for the plan; auto: ~/.cache/actorfarm/bw.json")
 KEY(BOOL, huge_pages, "true", .uses = EVAL | FPS | BRIDGE, .help = "shared memory in 2 MiB pages if available")
 KEY(BOOL, deterministic, "false",
     .help = "the run repeats bit for bit on machines of one kind: synchronous, on the CPU, to be ended by `frames`; "

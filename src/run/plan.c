@@ -359,7 +359,7 @@ static enum farm_status place_workers(struct farm_run_plan *plan, uint64_t episo
     };
     const struct farm_run_remote *remote = plan->responder.remote;
     if (remote) request.bridges = 1, request.bridge_node = remote->network_node;
-    enum farm_status status = farm_machine_read(plan->machine, &(struct farm_machine_source){0}, err);
+    enum farm_status status = farm_machine_read(plan->machine, &(struct farm_machine_source){.bw = asked.bw}, err);
     if (status) return status;
     if ((status = request_shards(plan, episodes, &request, err))) return status;
     request.learner_device = plan->first_gpu = planned_device(plan);
@@ -386,6 +386,7 @@ static void log_rewards(const struct farm_recipe *recipe) {
 }
 
 // CPUs that the recipe leaves idle, why, and what would use them; the placement's notes name GPUs and memory nodes.
+// Memory, if farm bw found it slower than the cores.
 static void log_idle(const struct farm_run_plan *plan) {
     const int idle = plan->placement->idle_cpus;
     const int64_t lanes = (all_actors(plan) + idle) * plan->lanes,
@@ -397,6 +398,12 @@ static void log_idle(const struct farm_run_plan *plan) {
         farm_log_info("plan: %d CPU%s idle: envs_total %" PRId64 " has equal parts for %u actors of %u lanes; --scale "
                       "auto (docs/TRAINING.md: the learning rate changes too) or --envs-total %" PRId64 " uses them",
                       idle, s, plan->envs_total, plan->actors, plan->lanes, more);
+    if (plan->device == FARM_DEVICE_CPU && strcmp(plan->machine->measured.env, plan->recipe.env) == 0 &&
+        plan->machine->measured.memory_hz < plan->machine->measured.cores_hz)
+        farm_log_info("plan: memory limits this recipe before the cores do: it carries %.3g steps/s, the cores make "
+                      "%.3g (farm bw --env, %s)",
+                      plan->machine->measured.memory_hz, plan->machine->measured.cores_hz,
+                      plan->machine->measured.date);
 }
 
 static void log_plan(const struct farm_run_plan *plan) {

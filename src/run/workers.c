@@ -49,8 +49,10 @@ uint64_t farm_run_workers_bytes(const struct farm_run_workers *workers, size_t n
     return kib << 10;
 }
 
-// Rings may use half of the last-level caches; environments, network and other programs need the rest.
+// Rings may use half of the last-level caches; environments, network and other programs need the rest. Larger ones are
+// written past the caches, unless measurements say that this is slower.
 static bool rings_outgrow_caches(const struct farm_run_plan *plan) {
+    if (plan->machine->measured.write_nt < plan->machine->measured.write) return false;
     const uint64_t caches = plan->machine->l3_bytes * (uint64_t)plan->machine->l3_count;
     return caches && 2 * farm_run_ring_bytes(plan) > caches;
 }

@@ -2,13 +2,21 @@
 #include "topo/machine.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <hwloc.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "base/cgroup.h"
 #include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/paths.h"
 
 enum {
     DISTANCE_LOCAL = 10, // the firmware's convention (ACPI SLIT)
@@ -264,6 +272,58 @@ static void read_limits(struct farm_machine *m, const char *root) {
     if (limits.has_cpus) farm_bitmap_keep(&m->allowed, &limits.cpus);
 }
 
+// Another machine's document is refused. Date: the file's.
+static enum farm_status read_measured(struct farm_machine *m, const char *path, bool live, struct farm_error *err) {
+    char *text, cpu[256];
+    const char *name;
+    int nodes, from, to, frames = 1;
+    double value;
+    size_t i;
+    json_t *row;
+    struct stat info = {0};
+    if (farm_file_read(path, 16 << 20, &text, &i, err)) return err->status;
+    json_t *document = farm_json_parse(text, i, path, err);
+    free(text);
+    if (!document) return err->status;
+    farm_machine_cpu_name(NULL, cpu, sizeof cpu);
+    const bool fits =
+        !json_unpack(document, "{s:{s:s, s:i}}", "machine", "cpu", &name, "nodes", &nodes) && nodes == m->node_count;
+    if (!fits || (live && strcmp(name, cpu) != 0)) {
+        json_decref(document);
+        return farm_fail(err, FARM_E_FORMAT, "%s: not a document of farm bw --json about this machine", path);
+    }
+    json_array_foreach(json_object_get(document, "results"), i, row) {
+        if (json_unpack(row, "{s:s, s:F}", "name", &name, "value", &value)) continue;
+        if (strcmp(name, "memory.write.all_cores") == 0) m->measured.write = value;
+        if (strcmp(name, "memory.write_nt.all_cores") == 0) m->measured.write_nt = value;
+        if (sscanf(name, "matrix.bandwidth.%d.%d", &from, &to) == 2 && from == to && node_position(m, from) >= 0)
+            m->node[node_position(m, from)].bytes_per_s = value * 1e9;
+    }
+    if (!json_unpack(document, "{s:{s:{s:s, s:i, s:F, s:[{}, {}, {s:F}]}}}", "sections", "env", "env", &name,
+                     "frames_per_step", &frames, "farm_fps_frames_per_s", &m->measured.cores_hz, "ceilings",
+                     "agent_steps_per_s", &m->measured.memory_hz))
+        snprintf(m->measured.env, sizeof m->measured.env, "%s", name);
+    m->measured.cores_hz /= frames > 0 ? frames : 1;
+    stat(path, &info);
+    strftime(m->measured.date, sizeof m->measured.date, "%Y-%m-%d", gmtime(&info.st_mtime));
+    json_decref(document);
+    return FARM_OK;
+}
+
+static enum farm_status find_measured(struct farm_machine *m, const struct farm_machine_source *source, bool live,
+                                      struct farm_error *err) {
+    char path[PATH_MAX];
+    struct farm_error why;
+    int fd;
+    if (source->bw && strcmp(source->bw, "auto") != 0)
+        return read_measured(m, source->bw, live, err) ? farm_fail_in(err, FARM_E_USAGE, "--bw") : FARM_OK;
+    if (!source->bw || !live || !farm_path_cache("bw.json", path, sizeof path)) return FARM_OK;
+    enum farm_status status = farm_file_open_own(path, O_RDONLY, &fd, &why);
+    if (!status) close(fd), status = read_measured(m, path, live, &why);
+    if (status && status != FARM_E_NOT_FOUND) farm_log_warn("%s: bandwidth counts as not measured", why.message);
+    return FARM_OK;
+}
+
 static void name_source(struct farm_machine *m, const struct farm_machine_source *source) {
     if (source->xml)
         snprintf(m->source, sizeof m->source, "xml %s", source->xml);
@@ -304,5 +364,5 @@ enum farm_status farm_machine_read(struct farm_machine *out, const struct farm_m
     }
     if (!farm_bitmap_count(&out->allowed))
         return farm_fail(err, FARM_E_LIMIT, "the cpuset of this control group and the affinity mask allow no CPU");
-    return FARM_OK;
+    return find_measured(out, source, live, err);
 }

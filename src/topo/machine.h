@@ -33,6 +33,7 @@ struct farm_node {
     bool usable;          // allowed by cpuset.mems, and not a GPU's own memory
     uint64_t total_bytes; // 0: a memoryless node
     uint64_t free_bytes;  // available without swapping: free + page cache; = total for a recorded topology
+    double bytes_per_s;   // of reads by the node's own CPUs, measured by farm bw; 0: not measured
 };
 
 struct farm_gpu {
@@ -54,11 +55,17 @@ struct farm_machine {
     int gpu_count;
     struct farm_gpu gpu[FARM_GPUS_MAX];
 
-    struct farm_bitmap allowed;  // CPUs that the cpuset and the affinity mask allow
-    double cpu_quota;            // cgroup quota in CPUs, the tightest of all levels; 0: none
-    uint64_t memory_limit_bytes; // cgroup limit; UINT64_MAX: none
-    uint64_t memory_free_bytes;  // what is left of it; UINT64_MAX: no limit
-    char source[128];            // "this machine", "xml FILE", "synthetic STRING"
+    struct farm_bitmap allowed;     // CPUs that the cpuset and the affinity mask allow
+    double cpu_quota;               // cgroup quota in CPUs, the tightest of all levels; 0: none
+    uint64_t memory_limit_bytes;    // cgroup limit; UINT64_MAX: none
+    uint64_t memory_free_bytes;     // what is left of it; UINT64_MAX: no limit
+    struct {                        // by farm bw
+        char date[16];              // "": not measured
+        double write, write_nt;     // of all cores, in GB/s; nt: past the caches; 0: not measured
+        char env[64];               // the last two are about it
+        double memory_hz, cores_hz; // steps/s that memory could carry, and that farm fps reached
+    } measured;
+    char source[128]; // "this machine", "xml FILE", "synthetic STRING"
 };
 
 // Where to read from; all NULL is the running system.
@@ -67,11 +74,13 @@ struct farm_machine_source {
     const char *synthetic; // hwloc's synthetic string: "pack:2 [numa(memory=64GB)] l3:4 core:4 pu:2"
     const char *root;      // folder that replaces "/" before proc and sys; a recorded topology without it has no
                            // control groups. Memory sizes come from sys/devices/system/node/node*/meminfo.
+    const char *bw; // a document of `farm bw --json` about this machine; "auto": the user's cache, bw.json, if it
+                    // is (a warning: it is not); NULL: none
 };
 
 // Fills *out. Errors: FARM_E_INVALID both xml and synthetic are given; FARM_E_NOT_FOUND, FARM_E_FORMAT hwloc cannot
-// read the recorded topology; FARM_E_LIMIT more CPUs or nodes than the arrays hold, or no CPU is allowed; FARM_E_IO
-// hwloc fails on the running system.
+// read the recorded topology; FARM_E_USAGE `bw` is unusable; FARM_E_LIMIT more CPUs or nodes than the arrays hold, or
+// no CPU is allowed; FARM_E_IO hwloc fails on the running system.
 enum farm_status farm_machine_read(struct farm_machine *out, const struct farm_machine_source *source,
                                    struct farm_error *err);
 

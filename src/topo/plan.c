@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <limits.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -288,14 +289,27 @@ static void apportion(const struct work *w, const int *weight, int count, int *s
     }
 }
 
+// Whether the measured bandwidths of nodes with CPUs differ by more than a tenth.
+static bool bandwidths_differ(const struct farm_machine *m) {
+    double least = INFINITY, most = 0;
+    for (int n = 0; n < m->node_count; n++) {
+        if (!m->node[n].has_cpus) continue;
+        least = fmin(least, m->node[n].bytes_per_s);
+        most = fmax(most, m->node[n].bytes_per_s);
+    }
+    return least > 0 && most > 1.1 * least;
+}
+
 // Rule 4: the nodes' shares of `count` cores, in proportion to their CPUs among the first `busy` ones in the actors'
-// order. Leaves w->slot in the learner's.
+// order, and to bandwidths that differ. Leaves w->slot in the learner's.
 static void spread_cores(struct work *w, int count, int busy, int *share) {
     int cpus[FARM_NODES_MAX] = {0};
+    const bool weigh = bandwidths_differ(w->m) && !farm_bitmap_count(&w->out->training_cpus);
     qsort(w->slot, (size_t)w->slots, sizeof w->slot[0], by_actor_order);
     for (int s = 0; s < w->slots && s < busy; s++)
         for (int n = 0; n < w->m->node_count; n++) cpus[n] += w->m->node[n].node == w->slot[s].node;
     qsort(w->slot, (size_t)w->slots, sizeof w->slot[0], by_learner_order);
+    for (int n = 0; n < w->m->node_count && weigh; n++) cpus[n] = (int)(cpus[n] * w->m->node[n].bytes_per_s / 1e9);
     apportion(w, cpus, count, share);
 }
 
@@ -595,7 +609,7 @@ static void note_learner(struct work *w) {
              got);
 }
 
-// What the plan leaves idle, apart from CPUs: idle_cpus.
+// What the plan leaves idle, apart from CPUs (idle_cpus), and facts of the machine that it uses.
 static void note_idle(struct work *w) {
     const struct farm_plan *out = w->out;
     const int device = w->r->learner_device, idle = w->m->gpu_count - (device >= 0 ? gpus(w) : 0);
@@ -611,6 +625,9 @@ static void note_idle(struct work *w) {
                  "the kernel)",
                  node->node, farm_format_bytes((double)node->total_bytes).text);
     }
+    if (w->m->node_count > 1 || w->m->measured.date[0])
+        note(w->out, "bandwidth: %s%s%s", w->m->measured.date[0] ? "measured " : "not measured (farm bw)",
+             w->m->measured.date, bandwidths_differ(w->m) ? ": training threads in proportion to the nodes'" : "");
     if (w->slow_cores)
         note(w->out, "%d of %d cores are slower ones (E cores): actors use them last, the learner if it must",
              w->slow_cores, w->all_cores);

@@ -80,11 +80,24 @@ Test(topo, refuses_invalid_topologies) {
     } cases[] = {{{.xml = "/nonexistent.xml"}, FARM_E_NOT_FOUND, "nonexistent.xml"},
                  {{.xml = VECTORS "quota_v2/proc/self/cgroup"}, FARM_E_FORMAT, "lstopo"},
                  {{.synthetic = "pack:two"}, FARM_E_FORMAT, "pack:two"},
+                 {{.synthetic = TWO_SOCKETS, .bw = "/nonexistent.json"}, FARM_E_USAGE, "--bw: /nonexistent.json"},
+                 {{.synthetic = TWO_SOCKETS, .bw = VECTORS "quota_v2/proc/cpuinfo"}, FARM_E_USAGE, "not a JSON"},
+                 {{.synthetic = SIXTEEN_CORES, .bw = VECTORS "bw.json"}, FARM_E_USAGE, "about this machine"},
+                 {{.bw = VECTORS "bw.json"}, FARM_E_USAGE, "about this machine"},
                  {{.xml = "a", .synthetic = "b"}, FARM_E_INVALID, "not both"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cr_expect_eq(farm_machine_read(&machine, &cases[i].source, &error), cases[i].status);
         cr_expect(strstr(error.message, cases[i].words), "%s", error.message);
     }
+}
+
+Test(topo, reads_what_farm_bw_measured) {
+    read_machine((struct farm_machine_source){.synthetic = TWO_SOCKETS, .bw = VECTORS "bw.json"});
+    cr_assert(machine.node[0].bytes_per_s == 100e9 && machine.node[1].bytes_per_s == 200e9);
+    cr_assert(machine.measured.write == 90 && machine.measured.write_nt == 120.5);
+    cr_assert(machine.measured.memory_hz == 900 && machine.measured.cores_hz == 1000);
+    cr_assert_str_eq(machine.measured.env, "ale/Pong");
+    cr_assert_eq(strlen(machine.measured.date), strlen("2026-11-28"));
 }
 
 Test(topo, agrees_with_the_kernel_about_this_machine) {

@@ -375,6 +375,18 @@ Test(topo, uses_every_node_of_large_and_odd_machines) {
     }
 }
 
+Test(topo, trains_in_proportion_to_bandwidths_that_differ) {
+    plan_on(TWO_SOCKETS, request_of(0, FARM_LEARNER_CPU));
+    cr_assert(plan.training[0].threads == 4 && plan.training[1].threads == 4 && has_note("bandwidth: not measured"));
+    read_machine((struct farm_machine_source){.synthetic = TWO_SOCKETS, .bw = VECTORS "bw.json"});
+    make_plan(request_of(0, FARM_LEARNER_CPU));
+    cr_assert(plan.training[0].threads == 3 && plan.training[1].threads == 5 && has_note("bandwidth: measured 2"));
+    check_training("bandwidth");
+    machine.node[1].bytes_per_s = 105e9;
+    make_plan(request_of(0, FARM_LEARNER_CPU));
+    cr_assert_eq(plan.training[0].threads, 4, "5 %% are no difference");
+}
+
 Test(topo, binds_shards_to_cpus_only_if_it_pins) {
     for (int pin = 0; pin <= 1; pin++) {
         struct farm_plan_request request = request_of(0, FARM_LEARNER_CPU);
