@@ -33,7 +33,7 @@ struct farm_node {
     bool usable;          // allowed by cpuset.mems, and not a GPU's own memory
     uint64_t total_bytes; // 0: a memoryless node
     uint64_t free_bytes;  // available without swapping: free + page cache; = total for a recorded topology
-    double bytes_per_s;   // of reads by the node's own CPUs, measured by farm bw; 0: not measured
+    double bytes_per_s;   // reads by its own CPUs, measured by farm bw; 0: not measured
 };
 
 struct farm_gpu {
@@ -61,7 +61,7 @@ struct farm_machine {
     uint64_t memory_free_bytes;     // what is left of it; UINT64_MAX: no limit
     struct {                        // by farm bw
         char date[16];              // "": not measured
-        double write, write_nt;     // of all cores, in GB/s; nt: past the caches; 0: not measured
+        double write, write_nt;     // all cores, GB/s; nt: past the caches; 0: not measured
         char env[64];               // the last two are about it
         double memory_hz, cores_hz; // steps/s that memory could carry, and that farm fps reached
     } measured;
