@@ -44,8 +44,10 @@ struct farm_stats {
     uint64_t checkpoints_wanted, checkpoints_answered; // requests so far (SIGUSR1; writer: the supervisor), and those
                                                        // that a checkpoint has answered
     uint64_t bus_infer_bytes, bus_train_bytes;         // observations that crossed the bus to a GPU
-    uint64_t bad_values;                               // invalid ones (validator.h): counted, not trained on
-    uint64_t rejected_steps;                           // an environment's steps with such a value; not in agent_steps
+    uint64_t trained_near, trained_far; // units of passes, by whether their ring is on the NUMA node of the thread that
+                                        // trained on them; if that is unknown, neither
+    uint64_t bad_values;                // invalid ones (validator.h): counted, not trained on
+    uint64_t rejected_steps;            // an environment's steps with such a value; not in agent_steps
     struct farm_bad_value first_bad;
     // bits of doubles
     uint64_t return_mean; // over the last FARM_STATS_RETURNS games, unclipped

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "base/totals.h"
 #include "intake/stats.h"
+#include "learner/pool.h"
 #include "nn/executor.h"
 #include "replay/source.h"
 #include "ring/spec.h"
@@ -65,8 +66,10 @@ struct farm_learner_inference {
 };
 
 struct farm_learner_training {
-    uint32_t threads;    // >= 1
-    bool threads_chosen; // by the plan, so that fewer may train if that is faster
+    uint32_t threads;                                    // >= 1
+    bool threads_chosen;                                 // by the plan, so that fewer may train if that is faster
+    struct farm_pool_group groups[FARM_POOL_GROUPS_MAX]; // [group_count] of the threads, by node
+    uint32_t group_count;                                // 0: one, on any node
 #define LEARNER_KEY(kind, key, ...) farm_setting_##kind key;
 #include "config/keys.h" // micro_batch, sync_grace_s (0: 5), ...
 };

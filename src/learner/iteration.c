@@ -87,9 +87,10 @@ static struct farm_place place_of(const struct farm_iteration *it, uint32_t colu
                                .n = of->start + (uint64_t)(it->plan->shape.burn_in + step)};
 }
 
-void farm_iteration_gather(struct farm_iteration *it, uint32_t first, uint32_t count) {
+void farm_iteration_gather(struct farm_iteration *it, const uint32_t *columns, uint32_t first, uint32_t count) {
     for (uint32_t step = 0; step <= transitions(it); step++)
-        for (uint32_t c = first; c < first + count; c++) {
+        for (uint32_t i = first; i < first + count; i++) {
+            const uint32_t c = columns ? columns[i] : i;
             const struct farm_place at = place_of(it, c, step);
             const size_t row = (size_t)step * it->count + c;
             gather_step(it, &at, &it->all, row);

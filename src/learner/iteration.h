@@ -9,9 +9,10 @@
 // One environment's window.
 struct farm_column {
     const struct farm_lane *lane;
-    uint32_t lane_id;
     uint64_t start;
-    uint32_t env;
+    uint32_t lane_id, env;
+    int node;      // its ring's; -1: unknown
+    uint32_t home; // CPU backend: group of training threads on that node
 };
 
 // Arrays of rows, as in algo/rows.h.
@@ -48,9 +49,10 @@ void farm_iteration_free(struct farm_iteration *iteration);
 // Lists the windows' columns in order; more than columns_max abort.
 void farm_iteration_list(struct farm_iteration *iteration, const struct farm_window *windows, uint32_t count);
 
-// Targets once: copies all steps of columns [first, first + count) out of the lanes (threads may share the columns);
-// then, with the bootstrap values written, computes targets and sums over the iteration.
-void farm_iteration_gather(struct farm_iteration *iteration, uint32_t first, uint32_t count);
+// Targets once: copies all steps of columns[first .. first + count) (NULL: of columns from `first` on) out of the
+// lanes; threads may share the columns. Then, with the bootstrap values written, computes targets and sums over the
+// iteration.
+void farm_iteration_gather(struct farm_iteration *iteration, const uint32_t *columns, uint32_t first, uint32_t count);
 void farm_iteration_target(struct farm_iteration *iteration);
 // Sums over the units of a pass, in their order (indices NULL: all), and its place in the schedule (backend.h).
 void farm_iteration_reduce(struct farm_iteration *iteration, const uint32_t *indices, uint32_t count, double schedule);

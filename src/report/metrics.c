@@ -66,6 +66,7 @@ size_t farm_sample_figures(const struct farm_sample *sample, struct farm_figure 
     real(&list, "eval", "eval_return_mean", sample->eval_return_mean);
     real(&list, "eval", "eval_return_std", sample->eval_return_std);
     add(&list, "eval", "eval_frames", sample->eval_frames ? (double)sample->eval_frames : (double)NAN, true);
+    real(&list, "speed", "training_remote_share", sample->training_remote_share);
     real(&list, "speed", "bus_bytes_per_observation", sample->bus_bytes_per_observation);
     count(&list, "health", "actors", sample->actors);
     count(&list, "health", "actor_restarts", sample->actor_restarts);

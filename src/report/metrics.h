@@ -44,6 +44,8 @@ struct farm_sample {
     double grad_norm, learning_rate;                         // NAN without an update
     double eval_return_mean, eval_return_std;                // the newest evaluation's; NAN before the first
     uint64_t eval_frames;                                    // when its checkpoint was written; 0: none
+    double training_remote_share;     // part of the windows' bytes, over the run, that training read from another NUMA
+                                      // node than its thread's; NAN: nodes are unknown
     double bus_bytes_per_observation; // to a GPU, for inference and training, over the run; NAN without one
     uint64_t actors;                  // attached now
     uint64_t actor_restarts, learner_restarts, checkpoints, bad_values;

@@ -75,6 +75,8 @@ void farm_run_sample(struct farm_run_sampler *sampler, uint64_t now_ns, struct f
     sample->eval_return_std = evaluation->frames ? evaluation->return_std : (double)NAN;
     const uint64_t crossed = farm_load_relaxed(&stats->bus_infer_bytes) + farm_load_relaxed(&stats->bus_train_bytes);
     sample->bus_bytes_per_observation = crossed ? ratio(crossed, farm_load_relaxed(&stats->infer_rows)) : (double)NAN;
+    const uint64_t far = farm_load_relaxed(&stats->trained_far);
+    sample->training_remote_share = ratio(far, far + farm_load_relaxed(&stats->trained_near));
     const struct farm_run_sessions *sessions = events->sessions;
     sample->listens = sessions->bridges->count > 0;
     sample->nodes = sessions->nodes;

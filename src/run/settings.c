@@ -21,6 +21,8 @@ const char *farm_run_next_engine(const char *engine, uint64_t *start_ns, const s
     return "poll";
 }
 
+_Static_assert((int)FARM_NODES_MAX <= (int)FARM_POOL_GROUPS_MAX, "a group of training threads for each node");
+
 struct farm_learner_config farm_run_learner_settings(const struct farm_run_plan *plan) {
     const struct farm_recipe *recipe = &plan->recipe;
     const struct farm_plan *placement = plan->placement;
@@ -52,6 +54,11 @@ struct farm_learner_config farm_run_learner_settings(const struct farm_run_plan 
                           .metrics_every_updates = (uint64_t)recipe->metrics_updates,
                           .sample_fd = -1},
     };
+    for (int g = 0; g < placement->training_node_count; g++) {
+        const struct farm_plan_training *group = &placement->training[g];
+        config.training.groups[config.training.group_count++] =
+            (struct farm_pool_group){group->node, (uint32_t)group->threads, &group->cpus};
+    }
     for (uint32_t k = 0; k < plan->shards; k++) {
         config.shards[k].node = placement->shard_node[k];
         if (plan->first_gpu >= 0) config.shards[k].gpu = plan->machine->gpu[(uint32_t)plan->first_gpu + k].pci_bus_id;

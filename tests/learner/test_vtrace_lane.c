@@ -208,13 +208,17 @@ static void compare_variants(bool frames) {
     struct farm_learner_config *learner = &problem.rig.learner;
     float *update = update_of_backend(&stats); // one thread, all in one piece
     for (uint32_t micro_batch = 1; micro_batch <= COLUMNS; micro_batch += 2)
-        for (uint32_t threads = 1; threads <= 4; threads++) {
+        for (uint32_t threads = 1; threads <= 5; threads++) {
             char what[64];
             learner->training.micro_batch = micro_batch;
             learner->training.threads = threads;
+            learner->training.group_count = threads == 5 ? 3 : 0;
+            for (uint32_t g = 0; g < 3; g++)
+                learner->training.groups[g] = (struct farm_pool_group){.node = g ? 0 : -1, .threads = 1 + g % 2 * 2};
             snprintf(what, sizeof what, "micro-batches of %u on %u threads", micro_batch, threads);
             expect_equal(update, what);
         }
+    learner->training.group_count = 0;
     free(update);
     problem.windows = whole;
     update = update_of_backend(&stats);

@@ -145,6 +145,9 @@ static inline void update_configure(struct update_run *run) {
     learner->inference.batch_max = UPDATES_COLUMNS;
     learner->training.micro_batch = 4; // several pieces a pass
     learner->training.threads = 2;
+    learner->training.group_count = 2; // one has a copy of the parameters
+    learner->training.groups[0] = (struct farm_pool_group){.node = -1, .threads = 1};
+    learner->training.groups[1] = (struct farm_pool_group){.node = 0, .threads = 1};
     run->rig.learning_rate = (double)c->lr;
     run->rig.schedule = (double)UPDATES_SCHEDULE;
     run->rig.passes = (uint32_t)c->passes;

@@ -92,6 +92,7 @@ static void begin_sum(struct farm_cpu_gradient *g, struct farm_cpu_sum *sum) {
     sum->work = g->work;
     farm_executor_clear(g->executor, sum->gradient);
     memset(sum->terms, 0, sizeof sum->terms);
+    sum->near = sum->far = 0;
 }
 
 static uint32_t unit_of(const uint32_t *indices, uint32_t i) {
@@ -171,16 +172,17 @@ void farm_cpu_gradient_add(struct farm_cpu_gradient *g, const struct farm_iterat
     farm_executor_backward(g->executor, sequence, g->dpolicy, g->dvalue, sum->gradient);
 }
 
-void farm_cpu_gradient_values(struct farm_cpu_gradient *g, struct farm_iteration *it, uint32_t first, uint32_t count) {
+void farm_cpu_gradient_values(struct farm_cpu_gradient *g, struct farm_iteration *it, const uint32_t *columns,
+                              uint32_t count) {
     for (uint32_t c = 0; c < count; c++) {
-        const struct farm_place at = farm_iteration_last(it, first + c);
+        const struct farm_place at = farm_iteration_last(it, columns[c]);
         list_step(g, &at, c);
         read_state(g, &at, g->state[0], c);
     }
-    farm_iteration_gather(it, first, count);
+    farm_iteration_gather(it, columns, 0, count);
     farm_executor_forward(g->executor, g->observations, sequence_of(g, 1, count), g->policy, g->value);
-    memcpy(it->value + (size_t)farm_algo_transitions(g->config.plan) * it->count + first, g->value,
-           count * sizeof *g->value);
+    float *last = it->value + (size_t)farm_algo_transitions(g->config.plan) * it->count;
+    for (uint32_t c = 0; c < count; c++) last[columns[c]] = g->value[c];
 }
 
 // ---- the optimiser ----
@@ -209,41 +211,70 @@ void farm_cpu_optimiser_free(struct farm_cpu_optimiser *o) {
     free(o->masked);
 }
 
-// The parameters [from, end) of whole blocks that are one thread's.
+// The parameters [from, end) of whole blocks that are one of several parts.
 struct range {
     size_t from, end;
 };
-static struct range range_of(const struct farm_cpu_optimiser *o, uint32_t piece) {
-    const size_t blocks = block_count(o), end = blocks * (piece + 1) / o->threads;
-    return (struct range){blocks * piece / o->threads * BLOCK, end == blocks ? o->net->parameter_count : end * BLOCK};
+static struct range range_of(const struct farm_cpu_optimiser *o, uint32_t part, uint32_t parts) {
+    const size_t blocks = block_count(o), end = blocks * (part + 1) / parts;
+    return (struct range){blocks * part / parts * BLOCK, end == blocks ? o->net->parameter_count : end * BLOCK};
 }
 
-// A range of the sum, as a tree, neighbours first; and the squares of the result.
+// Adds a block of gradients up into the first one, as a tree, neighbours first. Returns its parameters.
+static size_t add_block(float *const *gradients, uint32_t gradient_count, size_t from, struct range range) {
+    const size_t left = range.end - from, count = left < BLOCK ? left : BLOCK;
+    for (size_t step = 1; step < gradient_count; step *= 2)
+        for (size_t k = 0; k + step < gradient_count; k += 2 * step)
+            farm_optimiser_add(gradients[k] + from, gradients[k + step] + from, count);
+    return count;
+}
+
+// A range of the sum; and the squares of the result.
 static void sum_range(void *context, uint32_t piece, uint32_t thread) {
     const struct farm_cpu_optimiser *o = context;
-    const struct range range = range_of(o, piece);
+    const struct range range = range_of(o, piece, o->threads);
     for (size_t from = range.from; from < range.end; from += BLOCK) {
-        const size_t left = range.end - from, count = left < BLOCK ? left : BLOCK, block = from / BLOCK;
+        const size_t count = add_block(o->gradients, o->gradient_count, from, range), block = from / BLOCK;
         float *sum = o->gradients[0] + from;
-        for (size_t step = 1; step < o->gradient_count; step *= 2)
-            for (size_t k = 0; k + step < o->gradient_count; k += 2 * step)
-                farm_optimiser_add(o->gradients[k] + from, o->gradients[k + step] + from, count);
         for (size_t i = 0; i < count && o->trainable && o->masked[block]; i++)
             if (o->trainable[from + i] == 0) sum[i] = 0;
         o->squares[block] = farm_optimiser_squares(sum, count);
     }
 }
 
+// A range of a group's sum.
+static void sum_group_range(void *context, uint32_t piece, uint32_t thread) {
+    const struct farm_cpu_optimiser *o = context;
+    const struct farm_pool_part part = farm_pool_part(o->pool, NULL, piece);
+    const struct range range = range_of(o, part.part, part.parts);
+    uint32_t first = 0;
+    for (uint32_t g = 0; g < part.group; g++) first += o->of_group[g];
+    for (size_t from = range.from; from < range.end; from += BLOCK)
+        add_block(o->gradients + first, o->of_group[part.group], from, range);
+}
+
+// Leaves one gradient of each group that has any.
+static void sum_groups(struct farm_cpu_optimiser *o) {
+    uint32_t sums = 0;
+    farm_pool_run(o->pool, o->threads, NULL, sum_group_range, o);
+    for (uint32_t g = 0, first = 0; first < o->gradient_count; first += o->of_group[g++])
+        if (o->of_group[g]) o->gradients[sums++] = o->gradients[first];
+    o->gradient_count = sums;
+}
+
 static void update_range(void *context, uint32_t piece, uint32_t thread) {
     const struct farm_cpu_optimiser *o = context;
-    const struct range range = range_of(o, piece);
+    const struct range range = range_of(o, piece, o->threads);
     farm_optimiser_update(&o->config, &o->state, &o->factors, range.from, range.end, o->params, o->gradients[0]);
+    for (uint32_t k = 0; k < o->copy_count; k++)
+        memcpy(o->copies[k] + range.from, o->params + range.from, (range.end - range.from) * sizeof *o->params);
 }
 
 void farm_cpu_optimiser_sum(struct farm_cpu_optimiser *o, struct farm_pool *pool, uint32_t threads) {
     o->pool = pool;
     o->threads = threads;
-    farm_pool_run(pool, threads, sum_range, o);
+    if (o->gradient_count > o->of_group[0]) sum_groups(o);
+    farm_pool_run(pool, threads, NULL, sum_range, o);
 }
 
 void farm_cpu_optimiser_step(struct farm_cpu_optimiser *o, float learning_rate, double scale,
@@ -253,7 +284,7 @@ void farm_cpu_optimiser_step(struct farm_cpu_optimiser *o, float learning_rate, 
     stats->grad_norm = scale * sqrt(squares);
     if (farm_optimiser_begin(&o->config, &o->state, learning_rate, stats->grad_norm, &o->factors)) {
         o->factors.gradient_scale *= (float)scale;
-        farm_pool_run(o->pool, o->threads, update_range, o);
+        farm_pool_run(o->pool, o->threads, NULL, update_range, o);
         return;
     }
     stats->grad_norm = INFINITY;

@@ -24,6 +24,7 @@ struct farm_cpu_sum {
     uint64_t work;   // that it was begun for
     float *gradient; // [parameter_count]
     double terms[FARM_ALGO_TERMS_MAX];
+    uint64_t near, far; // units, by whether their ring is on the thread's node; if that is unknown, neither
 };
 
 struct farm_cpu_gradient;
@@ -45,10 +46,10 @@ void farm_cpu_gradient_load(struct farm_cpu_gradient *gradient, const float *par
 void farm_cpu_gradient_add(struct farm_cpu_gradient *gradient, const struct farm_iteration *iteration,
                            const uint32_t *indices, uint32_t first, uint32_t count, struct farm_cpu_sum *sum);
 
-// Targets once: gathers columns [first, first + count), and writes the values of their last observations to the
-// iteration. Threads may share the columns.
-void farm_cpu_gradient_values(struct farm_cpu_gradient *gradient, struct farm_iteration *iteration, uint32_t first,
-                              uint32_t count);
+// Targets once: gathers `count` columns, and writes the values of their last observations to the iteration. Threads may
+// share the columns.
+void farm_cpu_gradient_values(struct farm_cpu_gradient *gradient, struct farm_iteration *iteration,
+                              const uint32_t *columns, uint32_t count);
 
 // ---- the optimiser ----
 
@@ -60,13 +61,16 @@ struct farm_cpu_optimiser {
     struct farm_optimiser_state state;
     struct farm_optimiser_factors factors; // the present step's
     float *params;                         // in training
-    const float *trainable;                // [parameter_count] 1, or 0 for what the optimiser leaves; NULL: all ones
-    bool *masked;                          // [blocks] whether `trainable` has a 0 there
-    float **gradients; // [gradient_count] the caller's, of [parameter_count]; the first one becomes the sum of all
+    float *copies[FARM_POOL_GROUPS_MAX];   // [copy_count] of them, on other nodes
+    uint32_t copy_count;
+    const float *trainable; // [parameter_count] 1, or 0 for what the optimiser leaves; NULL: all ones
+    bool *masked;           // [blocks] whether `trainable` has a 0 there
+    float **gradients;      // [gradient_count] the caller's, of [parameter_count]; the first one becomes the sum of all
     uint32_t gradient_count;
-    double *squares;        // [blocks] of that sum
-    struct farm_pool *pool; // computes the present sum and step; NULL: the caller alone
-    uint32_t threads;
+    uint32_t of_group[FARM_POOL_GROUPS_MAX]; // how many of them are each group's of the pool, in its order
+    double *squares;                         // [blocks] of that sum
+    struct farm_pool *pool;                  // computes sum and step
+    uint32_t threads;                        // that it uses
 };
 
 // Begins with config, net, state and params set; makes room for `most` gradients. mask [parameter_count] receives what
@@ -75,7 +79,7 @@ enum farm_status farm_cpu_optimiser_make(struct farm_cpu_optimiser *optimiser, u
                                          struct farm_error *err);
 void farm_cpu_optimiser_free(struct farm_cpu_optimiser *optimiser); // safe on a zeroed one
 
-// Adds the gradients up, which all change, in `threads` threads of the pool.
+// Adds the gradients up, which all change, in `threads` threads of the pool: first each group its own, then all.
 void farm_cpu_optimiser_sum(struct farm_cpu_optimiser *optimiser, struct farm_pool *pool, uint32_t threads);
 
 // The step along that sum times `scale`, with its figures into *stats. A gradient that is not finite changes nothing.

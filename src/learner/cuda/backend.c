@@ -378,7 +378,7 @@ static enum farm_status compute_values(struct farm_backend *backend, uint32_t k,
     const uint32_t count = left < most ? left : most;
     backend->step.first[k] = first;
     backend->step.count[k] = count;
-    farm_iteration_gather(it, first, count);
+    farm_iteration_gather(it, NULL, first, count);
     return count ? farm_cuda_training_values(training, backend->step.slot, it, first, count, err) : FARM_OK;
 }
 
