@@ -80,10 +80,9 @@ struct farm_supervisor {
     uint64_t alarm_ns;        // no worker's time comes before: to start or kill it, to listen, to report held lines
     struct worker *dead[EVENTS_MAX]; // to reap
     size_t dead_count;
-    int phase; // being stopped; processes that it still has
-    size_t left;
+    int phase;   // being stopped
+    size_t left; // processes that it still has
     struct farm_forker forker;
-    bool forks_apart; // farm_supervisor_fork_apart was called
     sigset_t mask_before;
     bool usr1, usr2;   // pending: on_signal was not called yet
     int signal_number; // the first that came
@@ -248,7 +247,6 @@ static void read_signals(struct farm_supervisor *supervisor) {
 }
 
 enum farm_status farm_supervisor_fork_apart(struct farm_supervisor *supervisor, struct farm_error *err) {
-    supervisor->forks_apart = true;
     return farm_forker_start(&supervisor->forker)
                ? FARM_OK
                : farm_fail_errno(err, FARM_E_LIMIT, "cannot start a process (ulimit -u, pids.max of the cgroup)");
@@ -381,10 +379,7 @@ static enum farm_status fail_pidfd(const struct worker *worker, struct farm_erro
 }
 
 static pid_t fork_worker(struct farm_supervisor *supervisor, const struct farm_worker_spec *spec, int output_fd) {
-    struct farm_forker *forker = &supervisor->forker;
-    const bool forker_is_there =
-        spec->apart && supervisor->forks_apart && (forker->pidfd >= 0 || farm_forker_start(forker));
-    pid_t pid = forker_is_there ? farm_forker_fork(forker, spec, output_fd) : -1;
+    pid_t pid = spec->apart ? farm_forker_fork(&supervisor->forker, spec, output_fd) : -1;
     if (pid > 0) return pid;
     const pid_t parent = getpid();
     sigset_t nothing;
@@ -431,7 +426,6 @@ static enum farm_status start_worker(struct farm_supervisor *supervisor, struct 
     worker->starts++;
     worker->prepared = false;
     worker->line_length = worker->words_length = worker->frames.count = 0;
-    worker->listen_at_ns = 0;
     worker->words[0] = worker->why[0] = 0;
     return FARM_OK;
 }
@@ -470,13 +464,6 @@ static enum farm_status after_failed_start(struct farm_supervisor *supervisor, s
     return FARM_OK;
 }
 
-static enum farm_status start_or_retry(struct farm_supervisor *supervisor, struct worker *worker,
-                                       struct farm_error *err) {
-    const bool first_try = !worker->prepared;
-    const enum farm_status status = start_worker(supervisor, worker, err);
-    return status ? after_failed_start(supervisor, worker, first_try, status, err) : FARM_OK;
-}
-
 // ---- dying ----
 
 // Instead of a search.
@@ -511,6 +498,7 @@ static bool reap(struct farm_supervisor *supervisor, struct worker *worker, sigi
     forget(supervisor, &worker->output_fd);
     forget(supervisor, &worker->pidfd);
     worker->pid = 0;
+    worker->kill_at_ns = worker->listen_at_ns = 0;
     return true;
 }
 
@@ -575,7 +563,6 @@ static enum farm_status after_death(struct farm_supervisor *supervisor, struct w
     if (by_itself || worker->dismissed) {
         worker->state = WORKER_OVER;
         worker->ended = by_itself && worker->spec.may_end;
-        worker->kill_at_ns = 0;
         if (config->on_end) config->on_end(config->context, number);
         return FARM_OK;
     }
@@ -661,20 +648,30 @@ static void tell_signals(struct farm_supervisor *supervisor) {
     if (usr2) config->on_signal(config->context, SIGUSR2);
 }
 
-// What is due of a worker: a start (unless the run ends), the end of a grace, its output, a report. Else the alarm is
+static enum farm_status start_due(struct farm_supervisor *supervisor, struct worker *worker, struct farm_error *err) {
+    const bool first_try = !worker->prepared;
+    if (farm_now_ns() < worker->start_at_ns) {
+        set_alarm(supervisor, worker->start_at_ns);
+        return FARM_OK;
+    }
+    if (farm_supervisor_interrupted(supervisor) && !supervisor->deferred) {
+        supervisor->alarm_ns = 0; // it is due unless the run ends
+        return FARM_OK;
+    }
+    const enum farm_status status = start_worker(supervisor, worker, err);
+    return status ? after_failed_start(supervisor, worker, first_try, status, err) : FARM_OK;
+}
+
+// What is due of a worker that has a process: the end of its grace, its output. Of all: a report. Else the alarm is
 // set.
-static enum farm_status serve(struct farm_supervisor *supervisor, struct worker *worker, bool starts,
-                              struct farm_error *err) {
+static void serve(struct farm_supervisor *supervisor, struct worker *worker) {
     const uint64_t now = farm_now_ns();
-    if (worker->state == WORKER_DUE && starts && now >= worker->start_at_ns)
-        return start_or_retry(supervisor, worker, err);
-    if (worker->state == WORKER_DUE && starts) set_alarm(supervisor, worker->start_at_ns);
-    if (worker->kill_at_ns && worker->state == WORKER_RUNNING && now >= worker->kill_at_ns) {
+    if (worker->kill_at_ns && now >= worker->kill_at_ns) {
         farm_log_warn("%s did not end in time: killed", worker->spec.name);
         pidfd_send_signal(worker->pidfd, SIGKILL, NULL, 0);
         worker->kill_at_ns = 0;
     }
-    if (worker->listen_at_ns && worker->output_fd >= 0 && now >= worker->listen_at_ns) {
+    if (worker->listen_at_ns && now >= worker->listen_at_ns) {
         attend(supervisor, EPOLL_CTL_MOD, worker->output_fd, worker, true, EPOLLIN);
         worker->listen_at_ns = 0;
     }
@@ -682,18 +679,19 @@ static enum farm_status serve(struct farm_supervisor *supervisor, struct worker 
     if (worker->kill_at_ns) set_alarm(supervisor, worker->kill_at_ns);
     if (worker->listen_at_ns) set_alarm(supervisor, worker->listen_at_ns);
     if (worker->held) set_alarm(supervisor, worker->second_ns + SECOND_NS);
-    return FARM_OK;
 }
 
 static enum farm_status serve_all(struct farm_supervisor *supervisor, bool starts, struct farm_error *err) {
     enum farm_status status = FARM_OK;
     if (farm_now_ns() < supervisor->alarm_ns) return FARM_OK;
     supervisor->alarm_ns = UINT64_MAX;
-    for (size_t i = 0; i < supervisor->count && !status; i++) {
-        status = serve(supervisor, &supervisor->workers[i], starts, err);
-        if (starts && !supervisor->deferred && farm_supervisor_interrupted(supervisor)) starts = false;
+    for (size_t i = 0; i < supervisor->count; i++) {
+        struct worker *worker = &supervisor->workers[i];
+        serve(supervisor, worker);
+        if (worker->state == WORKER_DUE && starts && !status) status = start_due(supervisor, worker, err);
     }
-    return status ? status : serve(supervisor, &supervisor->search, false, err);
+    serve(supervisor, &supervisor->search);
+    return status;
 }
 
 // Whether the workers end by themselves after the signal that has come.
@@ -778,6 +776,7 @@ static void stop_all(struct farm_supervisor *supervisor) {
 enum farm_status farm_supervisor_run(struct farm_supervisor *supervisor, int *signal_number, struct farm_error *err) {
     prctl(PR_SET_CHILD_SUBREAPER, 0);                // else zombies of a long run's environments would pile up
     while (waitpid(-1, NULL, WNOHANG) > 0) continue; // those of the programs before it; no worker runs yet
+    supervisor->dead_count = 0;
     enum farm_status status = watch(supervisor, err);
     prctl(PR_SET_CHILD_SUBREAPER, 1); // see supervisor/guardian.h
     stop_all(supervisor);

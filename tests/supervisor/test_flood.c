@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../support/must.h"
@@ -111,4 +112,34 @@ Test(supervisor, a_worker_that_floods_its_output_waits_and_the_others_do_not, .t
     cr_assert_eq(scene.bytes[CLOCK], scene.lines[CLOCK] * strlen("tick\ttock"));
     cr_assert_leq(scene.most_before_start, 4 * TURN_BYTES,
                   "%lu bytes of the flood are read between a death and a start", scene.most_before_start);
+}
+
+static int flood_and_end(void *context, struct farm_error *err) {
+    const char line[1024] = "";
+    for (int i = 0; i < 160; i++)
+        if (write(STDERR_FILENO, line, sizeof line) < 0) return 1;
+    return 0;
+}
+
+static enum farm_supervisor_turn on_late_tick(void *context) {
+    return farm_now_ns() - *(uint64_t *)context > PLAY_NS ? FARM_TURN_STOP : FARM_TURN_ON;
+}
+
+static void ignore_line(void *context, size_t worker, const char *line) {}
+
+Test(supervisor, sleeps_after_a_worker_that_flooded_its_output_has_ended, .timeout = 30) {
+    uint64_t start_ns = farm_now_ns();
+    const struct farm_supervisor_config config = {
+        .context = &start_ns, .on_line = ignore_line, .on_tick = on_late_tick};
+    struct farm_supervisor *supervisor;
+    struct farm_error err = {0};
+    cr_assert_eq(farm_supervisor_make(&config, &supervisor, &err), FARM_OK, "%s", err.message);
+    const struct farm_worker_spec flood_once = {
+        .name = "flood", .body = flood_and_end, .once = true, .memory_node = -1};
+    cr_assert_eq(farm_supervisor_add(supervisor, &flood_once, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_supervisor_run(supervisor, NULL, &err), FARM_OK, "%s", err.message);
+    farm_supervisor_free(supervisor);
+    struct timespec cpu;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
+    cr_assert_lt(cpu.tv_sec * 1000000000ll + cpu.tv_nsec, (long long)PLAY_NS / 4);
 }
