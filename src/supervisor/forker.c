@@ -156,6 +156,7 @@ pid_t farm_forker_fork(struct farm_forker *forker, const struct farm_worker_spec
     _Alignas(struct cmsghdr) char control[CMSG_SPACE(FDS_MAX * sizeof(int))] = "";
     const size_t bytes = (1 + spec->keep_count) * sizeof(int);
     int error = E2BIG;
+    if (!forker->child || (forker->pidfd < 0 && !farm_forker_start(forker))) return -1;
     if (write_order(forker->order, spec)) {
         struct iovec from = {forker->order, forker->order->bytes};
         struct msghdr message = {
@@ -165,8 +166,9 @@ pid_t farm_forker_fork(struct farm_forker *forker, const struct farm_worker_spec
         memcpy(CMSG_DATA(header), &output_fd, sizeof output_fd);
         if (spec->keep_count) memcpy(CMSG_DATA(header) + sizeof(int), spec->keep, bytes - sizeof(int));
         *forker->child = 0;
-        if (sendmsg(forker->socket, &message, MSG_NOSIGNAL) != (ssize_t)from.iov_len ||
-            recv(forker->socket, &error, sizeof error, 0) != sizeof error) {
+        // Interrupted by Ctrl-Z, which stops the forker too.
+        if (TEMP_FAILURE_RETRY(sendmsg(forker->socket, &message, MSG_NOSIGNAL)) != (ssize_t)from.iov_len ||
+            TEMP_FAILURE_RETRY(recv(forker->socket, &error, sizeof error, 0)) != sizeof error) {
             stop(forker); // it forks nothing after that
             farm_log_warn("the process that forks workers has ended, or did not answer within %d s", ANSWER_S);
             error = *forker->child > 0 ? 0 : ETIMEDOUT;

@@ -11,15 +11,16 @@
 
 struct farm_forker {
     struct farm_fork_order *order; // at the same address in both processes, so that pointers into it are valid there
-    volatile pid_t *child;         // shared: the worker's pid is known even if the forker dies before it answers
+    volatile pid_t *child;         // shared: the worker's pid is known even if the forker dies before it answers;
+                                   // NULL: none was started
     int pidfd, socket;             // -1: there is no forker
 };
 
 // From a process of one thread; *forker with pidfd and socket -1, all else zero, or as it was before. False: errno.
 bool farm_forker_start(struct farm_forker *forker);
 
-// Forks a worker that is `apart`, with this pipe as its output. -1: errno; pidfd is -1 too if there is no forker any
-// more: one that has ended, or does not answer within 20 s, is ended, with a warning.
+// Forks a worker that is `apart`, with this pipe as its output. -1: errno, or there was never a forker. One that has
+// ended, or does not answer within 20 s, is ended, with a warning; the next call starts another one.
 pid_t farm_forker_fork(struct farm_forker *forker, const struct farm_worker_spec *spec, int output_fd);
 
 void farm_forker_end(struct farm_forker *forker);
