@@ -253,12 +253,14 @@ static enum farm_status check_counts(const char *root, const struct farm_limits_
         {"mappings in one process", "vm.max_map_count", "raise it with sysctl -w vm.max_map_count=", request->mappings,
          0, read_number(root, "vm/max_map_count")},
     };
-    for (const struct count *c = counts; c < counts + sizeof counts / sizeof *counts; c++)
-        if (c->wanted && c->used + c->wanted > c->allowed)
-            return farm_fail(err, FARM_E_LIMIT,
-                             "%llu %s wanted beside %llu, %s allows %llu: %s%llu, or take fewer actors",
-                             (unsigned long long)c->wanted, c->what, (unsigned long long)c->used, c->limit,
-                             (unsigned long long)c->allowed, c->remedy, (unsigned long long)(c->used + c->wanted));
+    for (const struct count *c = counts; c < counts + sizeof counts / sizeof *counts; c++) {
+        if (!c->wanted || c->used + c->wanted <= c->allowed) continue;
+        char beside[48] = "";
+        if (c->used) snprintf(beside, sizeof beside, " beside %llu", (unsigned long long)c->used);
+        return farm_fail(err, FARM_E_LIMIT, "%llu %s wanted%s, %s allows %llu: %s%llu, or take fewer actors",
+                         (unsigned long long)c->wanted, c->what, beside, c->limit, (unsigned long long)c->allowed,
+                         c->remedy, (unsigned long long)(c->used + c->wanted));
+    }
     return FARM_OK;
 }
 

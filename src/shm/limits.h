@@ -1,7 +1,7 @@
 // The machine's limits, read before memory is populated: memory control groups (v1 and v2, the tightest level), free
-// memory on the machine and on a NUMA node, free 2 MiB pages, RLIMIT_NOFILE, RLIMIT_NPROC, RLIMIT_MEMLOCK, RLIMIT_FSIZE,
-// RLIMIT_AS, pids.max, kernel.pid_max, vm.max_map_count.
-// (The size of /dev/shm does not limit memfds.) Run by the supervisor, creators of segments and `farm doctor`.
+// memory on the machine and on a NUMA node, free 2 MiB pages, RLIMIT_NOFILE, RLIMIT_NPROC, RLIMIT_MEMLOCK,
+// RLIMIT_FSIZE, RLIMIT_AS, pids.max, kernel.pid_max, vm.max_map_count. (The size of /dev/shm does not limit memfds.)
+// Run by the supervisor, creators of segments and `farm doctor`.
 #ifndef FARM_SHM_LIMITS_H
 #define FARM_SHM_LIMITS_H
 
