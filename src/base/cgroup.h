@@ -23,7 +23,7 @@ struct farm_cgroup_memory {
 
 struct farm_cgroup_limits {
     uint64_t pids_left, pids_limit; // processes and threads, at the level with the fewest left; UINT64_MAX: no limit
-    double cpu_quota; // CPUs' worth of time (3.5); 0: no quota
+    double cpu_quota;               // CPUs' worth of time (3.5); 0: no quota
     struct farm_cgroup_memory memory;
     bool has_cpus;           // the cpuset controller names CPUs
     struct farm_bitmap cpus; // those CPUs

@@ -41,6 +41,7 @@ uint64_t farm_run_workers_bytes(const struct farm_run_workers *workers, size_t n
     char text[4096];
     const int pid = farm_supervisor_pid(workers->supervisor, number);
     uint64_t kib = 0;
+    if (!pid) return 0;
     // RssAnon has the parent's pages at the fork, too; Pss_Anon divides a page by the processes that share it. A
     // learner maps all rings, and the kernel would look at each page of them.
     if (number < workers->plan->places && farm_file_text(text, sizeof text, "/proc/%d/smaps_rollup", pid))

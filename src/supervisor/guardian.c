@@ -22,16 +22,8 @@
 #include "base/program.h"
 #include "base/time.h"
 
-enum {
-    TICK_MS = 500,
-    TICK_NEWS_MS = 50,
-    NEWS_S = 10,
-    LOOK_MS = 20,
-    TERM_MS = 2000,
-    KILL_MS = 5000,
-    QUIET_LOOKS = 2,
-    LOOK_SHARE = 20
-};
+enum { TICK_MS = 500, TICK_NEWS_MS = 50, NEWS_S = 10, LOOK_MS = 20, TERM_MS = 2000, KILL_MS = 5000, QUIET_LOOKS = 2 };
+enum { LOOK_SHARE = 20 }; // a look takes at most this part of the time: 1/20
 enum { FILE_BYTES = 8 << 20, NAMES_BYTES = 400, PIDS_MAX = 1 << 16, NUMBERS = 1 << 22 }; // NUMBERS: PID_MAX_LIMIT
 enum { SEGMENTS_MAX = 1024, SEGMENT_NAME_BYTES = 128, SEGMENT_LOOKS = 20 };
 static const char MARK[] = "FARM_RUN";
