@@ -17,20 +17,23 @@ double farm_run_scale_auto(const struct farm_recipe *recipe, int64_t actors) {
     return ceil(total / lanes) * lanes / total;
 }
 
-// The value of a number, as text; the key may be the algorithm's.
-static const struct farm_recipe_key *find(const struct farm_recipe *recipe, const char *name, char *value) {
+// The index of a number's key, which may be the algorithm's, and its value as text.
+static size_t find(const struct farm_recipe *recipe, const char *name, char *value) {
     size_t i = 0;
     while (strcmp(farm_recipe_key_at(recipe, i)->name, name) != 0 || !farm_recipe_counts(recipe, i)) i++;
     farm_recipe_value(recipe, i, value, VALUE_BYTES);
-    return farm_recipe_key_at(recipe, i);
+    return i;
 }
 
+// Unless a flag sets it.
 static enum farm_status multiply(struct farm_recipe *recipe, const char *name, double by, struct farm_error *err) {
     char value[VALUE_BYTES];
-    const bool whole = find(recipe, name, value)->type != FARM_RECIPE_DOUBLE;
-    if (strcmp(value, "0") == 0) return FARM_OK;
+    const size_t i = find(recipe, name, value);
+    const enum farm_recipe_layer layer = recipe->layers[i];
+    if (by == 1 || layer == FARM_LAYER_FLAG || strcmp(value, "0") == 0) return FARM_OK;
+    const bool whole = farm_recipe_key_at(recipe, i)->type != FARM_RECIPE_DOUBLE;
     snprintf(value, sizeof value, whole ? "%.0f" : "%.6g", strtod(value, NULL) * by);
-    return farm_recipe_set(recipe, FARM_LAYER_FILE, name, value, err); // a flag is stronger
+    return farm_recipe_set(recipe, layer, name, value, err);
 }
 
 enum farm_status farm_run_scale_apply(struct farm_recipe *recipe, int64_t actors, struct farm_error *err) {
@@ -64,7 +67,7 @@ char *farm_run_scale_format(const struct farm_recipe *recipe, int64_t environmen
         (size_t)snprintf(text, bytes, "scale %.4g: %lld environments", recipe->scaled, (long long)environments);
     char value[VALUE_BYTES];
     for (const struct farm_algo_scale *at = algo ? algo->scale : NULL; at && at->key && used < bytes; at++)
-        if (find(recipe, at->key, value) && strcmp(value, "0") != 0)
+        if (find(recipe, at->key, value), strcmp(value, "0") != 0)
             used += (size_t)snprintf(text + used, bytes - used, ", %s %s", at->key, value);
     return text;
 }
