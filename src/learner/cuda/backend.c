@@ -1,28 +1,24 @@
 // See backend.h. One shard per GPU: an update covers all shards; each shard infers by itself. Of several GPUs each has
-// a thread on its shard's CPUs, which gathers and launches for it alone; the training thread starts each step of an
-// update in all of them, waits until all have ended it, and enqueues the gradients' sum.
+// a thread on its shard's CPUs, which gathers and launches for it alone. The first GPU's is the training thread: it
+// starts each step of an update in all of them, waits until all have ended it, and enqueues the gradients' sum.
 #include "learner/cuda/backend.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <math.h>
-#include <sched.h>
-#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "algo/cuda/algo.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "base/time.h"
 #include "farm_build.h"
 #include "kernels/cuda/check.h"
 #include "learner/cuda/reduce.h"
+#include "learner/pool.h"
 #include "learner/statistics.h"
 
 static const double STATE_EVERY_S = 10; // unless the learner's config has a period
 static const double CONNECT_S = 60;     // limit for several GPUs to connect at the start
-static const uint64_t SPIN_NS = 50000;  // before a sleep: an update's steps follow one another within microseconds
 
 // A step of an update, which each shard does for itself: `body` and those of its arguments that it needs.
 struct step {
@@ -30,23 +26,21 @@ struct step {
     uint32_t slot, set;
     uint64_t version;
     const struct farm_pass *pass;
-    const struct farm_window *windows;                                       // all shards'
-    uint32_t from;                                                           // columns of each shard before these
-    uint32_t first[FARM_LEARNER_SHARDS_MAX], count[FARM_LEARNER_SHARDS_MAX]; // each shard's windows or columns
+    const struct farm_window *windows;                                 // all shards'
+    uint32_t from;                                                     // columns of each shard before these
+    uint32_t first[FARM_POOL_GROUPS_MAX], count[FARM_POOL_GROUPS_MAX]; // each shard's windows or columns
 };
 
 struct farm_backend {
     uint32_t shard_count;
-    struct farm_cuda_shard *shards[FARM_LEARNER_SHARDS_MAX];
-    struct worker {
-        struct farm_backend *backend;
-        pthread_t thread;
-        sem_t start, done;
-        enum farm_status status; // its newest step's
+    struct farm_cuda_shard *shards[FARM_POOL_GROUPS_MAX];
+    struct farm_pool *pool; // a group, of one thread, for each shard
+    bool bound;             // the training thread, to the first one's CPUs
+    struct step step;       // the newest
+    struct outcome {
+        enum farm_status status;
         struct farm_error error;
-    } workers[FARM_LEARNER_SHARDS_MAX]; // one a shard if there are several
-    uint32_t worker_count;
-    struct step step;                   // the newest; body NULL: the workers end
+    } outcomes[FARM_POOL_GROUPS_MAX];   // its, in each shard
     struct farm_cuda_reduce reduce;     // if there are several
     bool single;                        // an iteration is one pass: `begin` puts its gradients into the streams
     bool begun[FARM_BACKEND_SLOTS];     // its gradients are in the streams
@@ -56,8 +50,8 @@ struct farm_backend {
     struct farm_statistics *statistics; // over the first shard's parameters in host memory
     uint32_t *orders;                   // [shards][units of columns_max] each shard's units of a pass
     struct farm_iteration iterations[FARM_BACKEND_SLOTS];
-    uint32_t columns[FARM_BACKEND_SLOTS][FARM_LEARNER_SHARDS_MAX + 1]; // each shard's first one; the last one's end
-    bool targets[FARM_BACKEND_SLOTS];                                  // are to be computed before its first pass
+    uint32_t columns[FARM_BACKEND_SLOTS][FARM_POOL_GROUPS_MAX + 1]; // each shard's first one; the last one's end
+    bool targets[FARM_BACKEND_SLOTS];                               // are to be computed before its first pass
     bool failed; // a pass failed half done: the devices' parameters are invalid
 };
 
@@ -67,68 +61,31 @@ static struct farm_cuda_parameters *parameters_of(const struct farm_backend *bac
 
 // ---- steps of an update, in all shards at once ----
 
-static enum farm_status run_in(struct farm_backend *backend, uint32_t k, struct farm_error *err) {
-    const enum farm_status status = farm_cuda_shard_enter(backend->shards[k], err);
-    return status ? status : backend->step.body(backend, k, err);
+static void run_in(void *context, uint32_t k, uint32_t thread) {
+    struct farm_backend *backend = context;
+    struct outcome *outcome = &backend->outcomes[k];
+    outcome->status = farm_cuda_shard_enter(backend->shards[k], &outcome->error);
+    if (!outcome->status) outcome->status = backend->step.body(backend, k, &outcome->error);
 }
 
-static void spin_then_wait(sem_t *semaphore) {
-    for (const uint64_t end = farm_now_ns() + SPIN_NS; farm_now_ns() < end; sched_yield())
-        if (sem_trywait(semaphore) == 0) return;
-    while (sem_wait(semaphore)) continue; // EINTR
-}
-
-// Returns the first failed shard's error, after all have ended the step.
+// Returns the first failed shard's error, after all have ended the step. No group has more pieces than threads, so each
+// thread does its own.
 static enum farm_status run(struct farm_backend *backend, struct step step, struct farm_error *err) {
-    enum farm_status status = FARM_OK;
     backend->step = step;
-    if (!backend->worker_count) return run_in(backend, 0, err);
-    for (uint32_t k = 0; k < backend->worker_count; k++) sem_post(&backend->workers[k].start);
-    for (uint32_t k = backend->worker_count; k-- > 0;) {
-        spin_then_wait(&backend->workers[k].done);
-        if (!backend->workers[k].status) continue;
-        status = backend->workers[k].status;
-        if (err) *err = backend->workers[k].error;
-    }
-    return status;
-}
-
-static void *worker_main(void *argument) {
-    struct worker *worker = argument;
-    const uint32_t k = (uint32_t)(worker - worker->backend->workers);
-    const struct farm_bitmap *cpus = worker->backend->shards[k]->context.learner->shards[k].cpus;
-    if (cpus) (void)farm_bitmap_pin(cpus, NULL); // the shard's inference thread warns of a refusal
-    while (spin_then_wait(&worker->start), worker->backend->step.body) {
-        worker->status = run_in(worker->backend, k, &worker->error);
-        sem_post(&worker->done);
-    }
-    return NULL;
-}
-
-static enum farm_status start_workers(struct farm_backend *backend, struct farm_error *err) {
+    farm_pool_run(backend->pool, backend->shard_count, NULL, run_in, backend);
     for (uint32_t k = 0; k < backend->shard_count; k++) {
-        struct worker *worker = &backend->workers[k];
-        worker->backend = backend;
-        sem_init(&worker->start, 0, 0);
-        sem_init(&worker->done, 0, 0);
-        errno = farm_thread_start(&worker->thread, "train", k + 1, worker_main, worker);
-        if (errno) return farm_fail_errno(err, FARM_E_LIMIT, "GPU %u's training thread does not start (ulimit -u)", k);
-        backend->worker_count++;
+        if (!backend->outcomes[k].status) continue;
+        if (err) *err = backend->outcomes[k].error;
+        return backend->outcomes[k].status;
     }
     return FARM_OK;
-}
-
-static void end_workers(struct farm_backend *backend) {
-    backend->step.body = NULL;
-    for (uint32_t k = 0; k < backend->worker_count; k++) sem_post(&backend->workers[k].start);
-    for (uint32_t k = 0; k < backend->worker_count; k++) pthread_join(backend->workers[k].thread, NULL);
 }
 
 // ---- start and end ----
 
 static enum farm_status sum_gradients(struct farm_backend *backend, struct farm_error *err) {
-    float *gradients[FARM_LEARNER_SHARDS_MAX];
-    struct CUstream_st *streams[FARM_LEARNER_SHARDS_MAX];
+    float *gradients[FARM_POOL_GROUPS_MAX];
+    struct CUstream_st *streams[FARM_POOL_GROUPS_MAX];
     for (uint32_t k = 0; k < backend->shard_count; k++) {
         gradients[k] = parameters_of(backend, k)->gradients;
         streams[k] = farm_cuda_shard_stream(backend->shards[k]);
@@ -180,12 +137,19 @@ static enum farm_status mark(struct farm_backend *backend, uint32_t k, struct fa
     return farm_cuda_training_mark(backend->shards[k]->training, err);
 }
 
-// Starts the shards' threads, and runs a first sum, of zeros: it connects the devices, which takes long.
+static enum farm_status start_threads(struct farm_backend *backend, struct farm_error *err) {
+    struct farm_pool_group groups[FARM_POOL_GROUPS_MAX];
+    for (uint32_t k = 0; k < backend->shard_count; k++)
+        groups[k] = (struct farm_pool_group){
+            .node = -1, .threads = 1, .cpus = backend->shards[k]->context.learner->shards[k].cpus};
+    return farm_pool_create(groups, backend->shard_count, &backend->pool, err);
+}
+
+// Runs a first sum, of zeros: it connects the devices, which takes long.
 static enum farm_status connect_gpus(struct farm_backend *backend, struct farm_error *err) {
-    int devices[FARM_LEARNER_SHARDS_MAX];
+    int devices[FARM_POOL_GROUPS_MAX];
     for (uint32_t k = 0; k < backend->shard_count; k++) devices[k] = backend->shards[k]->context.device;
     enum farm_status status = farm_cuda_reduce_open(devices, backend->shard_count, &backend->reduce, err);
-    if (!status) status = start_workers(backend, err);
     if (!status) status = sum_gradients(backend, err);
     if (!status) status = run(backend, (struct step){.body = mark}, err);
     return status ? status : wait_for_all(backend, CONNECT_S, err);
@@ -215,7 +179,7 @@ static void log_account(const struct farm_backend *backend) {
 static void destroy(struct farm_backend *backend) {
     if (!backend) return;
     log_account(backend);
-    end_workers(backend);
+    farm_pool_destroy(backend->pool);
     if (given_up(backend)) return; // the process ends
     farm_cuda_reduce_close(&backend->reduce);
     for (uint32_t k = 0; k < backend->shard_count; k++) farm_cuda_shard_free(backend->shards[k]);
@@ -232,6 +196,7 @@ static void abandon_sum(struct farm_backend *backend) {
 
 static enum farm_status create(const struct farm_backend_config *config, struct farm_backend **out,
                                struct farm_error *err) {
+    assert(config->shards <= FARM_POOL_GROUPS_MAX);
     struct farm_backend *backend = calloc(1, sizeof *backend);
     if (!backend) return farm_fail(err, FARM_E_LIMIT, "no memory for the CUDA backend");
     backend->single = config->plan->epochs == 1 && !config->plan->minibatch && !config->plan->targets_once;
@@ -253,6 +218,7 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
         if (!status) backend->shard_count++;
     }
     if (!status) farm_statistics_load(backend->statistics, parameters_of(backend, 0)->host.params);
+    if (!status) status = start_threads(backend, err);
     if (!status && config->shards > 1 && config->plan->epochs) status = connect_gpus(backend, err);
     if (status) {
         abandon_sum(backend);
@@ -412,6 +378,8 @@ static enum farm_status begin(struct farm_backend *backend, uint32_t slot, const
     struct farm_iteration *it = &backend->iterations[slot];
     struct step step = {.body = begin_shard, .slot = slot, .pass = &(struct farm_pass){0}, .windows = windows};
     uint32_t sorted = 0, *columns = backend->columns[slot]; // columns[0] is 0
+    if (!backend->bound) farm_pool_bind(backend->pool, 0);
+    backend->bound = true;
     farm_iteration_list(it, windows, count);
     farm_statistics_begin(backend->statistics, it);
     for (uint32_t k = 0; k < backend->shard_count; k++) {
