@@ -356,7 +356,8 @@ enum farm_status farm_run_node_execute(struct farm_run_node *node, enum farm_run
                                        struct farm_error *err) {
     const struct farm_run_node_request *request = &node->request;
     bool stopped;
-    const enum farm_status status = farm_run_execute(&node->run, &stopped, err);
+    enum farm_status status = farm_supervisor_fork_apart(node->run.workers.supervisor, err);
+    if (!status) status = farm_run_execute(&node->run, &stopped, err);
     if (status) return status;
     if (node->given_up)
         return farm_fail(err, FARM_E_DEAD, "no connection to the learner at %s for %.3g s (--retry-s)",
