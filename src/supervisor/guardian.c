@@ -322,20 +322,21 @@ static void rename_process(char **argv) {
 
 // All signals are blocked.
 static _Noreturn void become_guardian(char **argv, pid_t parent) {
-    static struct guardian guardian;
+    struct guardian *guardian = calloc(1, sizeof *guardian); // touched as far as it is needed, as `file`
     setsid(); // out of Ctrl-C's reach
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     const int null = open("/dev/null", O_RDWR);
     dup2(null, STDIN_FILENO);
     dup2(null, STDOUT_FILENO);
     farm_program_close(STDERR_FILENO + 1, ~0u);
-    guardian.parent = parent;
-    guardian.file = malloc(FILE_BYTES); // touched as far as it is needed
-    guardian.mark = malloc(sizeof MARK + strlen(getenv(MARK)) + 1);
-    if (!guardian.file || !guardian.mark || chdir("/")) _exit(1);
-    guardian.mark_bytes = (size_t)sprintf(guardian.mark, "%s=%s", MARK, getenv(MARK));
+    if (!guardian) _exit(1);
+    guardian->parent = parent;
+    guardian->file = malloc(FILE_BYTES);
+    guardian->mark = malloc(sizeof MARK + strlen(getenv(MARK)) + 1);
+    if (!guardian->file || !guardian->mark || chdir("/")) _exit(1);
+    guardian->mark_bytes = (size_t)sprintf(guardian->mark, "%s=%s", MARK, getenv(MARK));
     rename_process(argv);
-    guard(&guardian);
+    guard(guardian);
 }
 
 // ---- the command ----
