@@ -35,7 +35,8 @@ enum farm_status farm_run_make(struct farm_run *run, const struct farm_run_reque
 }
 
 enum farm_status farm_run_build(struct farm_run *run, struct farm_error *err) {
-    // Before the process is large. A node still has a connection's secrets: its processes must not inherit them (node.c).
+    // Before the process is large. A node still has a connection's secrets: its processes must not inherit them
+    // (node.c).
     enum farm_status status =
         run->plan.responder.remote ? FARM_OK : farm_supervisor_fork_apart(run->workers.supervisor, err);
     if (!status) status = farm_run_rings_make(&run->rings, &run->plan, err);

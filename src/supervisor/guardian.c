@@ -323,7 +323,7 @@ static void rename_process(char **argv) {
 // All signals are blocked.
 static _Noreturn void become_guardian(char **argv, pid_t parent) {
     struct guardian *guardian = calloc(1, sizeof *guardian); // touched as far as it is needed, as `file`
-    setsid(); // out of Ctrl-C's reach
+    setsid();                                                // out of Ctrl-C's reach
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     const int null = open("/dev/null", O_RDWR);
     dup2(null, STDIN_FILENO);
