@@ -692,7 +692,7 @@ static void add_synchronous_training(struct work *w) {
 // Groups training CPUs by node, with a thread per core; where nodes do not matter, all threads as counted.
 static void group_training(struct work *w) {
     struct farm_plan *out = w->out;
-    const bool by_node = has_one_node(w) || (!out->shared && w->r->numa);
+    const bool by_node = has_one_node(w) || (!out->shared && w->r->pin && w->r->numa);
     int last_core = -1, threads = 0, g;
     for (int i = 0; i < w->m->cpu_count && out->training_threads; i++) {
         const struct farm_cpu *cpu = &w->m->cpu[i];
@@ -705,8 +705,10 @@ static void group_training(struct work *w) {
         threads += cpu->core != last_core;
         last_core = cpu->core;
     }
-    if (out->training_node_count > 1) out->training_threads = threads;
-    out->training[0].threads = out->training_node_count > 1 ? out->training[0].threads : out->training_threads;
+    if (out->training_node_count > 1)
+        out->training_threads = threads;
+    else
+        out->training[0].threads = out->training_threads;
 }
 
 enum farm_status farm_plan_make(const struct farm_machine *machine, const struct farm_plan_request *request,

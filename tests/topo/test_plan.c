@@ -721,12 +721,14 @@ Test(topo, serves_thousands_of_actors_by_hundreds_of_inference_threads) {
     for (int k = 0; k < 300; k++) cr_expect(served_by(k) == 13 || served_by(k) == 14, "%d: %d", k, served_by(k));
 }
 
-Test(topo, pins_no_inference_if_nothing_is_pinned) {
+Test(topo, binds_no_thread_of_the_learner_if_nothing_is_pinned) {
     read_two_sockets(2, (const int[]){0, 1});
     struct farm_plan_request request = request_of_gpus(0, 0);
     request.pin = false;
     make_plan(request);
     for (int g = 0; g < 2; g++) cr_assert_eq(farm_bitmap_count(&plan.shard_cpus[g]), 0, "GPU %d", g);
+    plan_on(AMD_12_L3, (struct farm_plan_request){.learner_device = FARM_LEARNER_CPU, .numa = true});
+    cr_assert(plan.training_node_count == 1 && plan.training[0].node == -1 && plan.training[0].threads == 48);
 }
 
 Test(topo, refuses_missing_gpus_and_gpus_without_an_actor) {
