@@ -649,35 +649,31 @@ static void tell_signals(struct farm_supervisor *supervisor) {
 }
 
 static enum farm_status start_due(struct farm_supervisor *supervisor, struct worker *worker, struct farm_error *err) {
-    const bool first_try = !worker->prepared;
-    if (farm_now_ns() < worker->start_at_ns) {
+    const bool first_try = !worker->prepared, ends = !supervisor->deferred && farm_supervisor_interrupted(supervisor);
+    if (ends || farm_now_ns() < worker->start_at_ns) {
         set_alarm(supervisor, worker->start_at_ns);
-        return FARM_OK;
-    }
-    if (farm_supervisor_interrupted(supervisor) && !supervisor->deferred) {
-        supervisor->alarm_ns = 0; // it is due unless the run ends
         return FARM_OK;
     }
     const enum farm_status status = start_worker(supervisor, worker, err);
     return status ? after_failed_start(supervisor, worker, first_try, status, err) : FARM_OK;
 }
 
-// What is due of a worker that has a process: the end of its grace, its output. Of all: a report. Else the alarm is
-// set.
+// Whether a time (0: none) has come, which clears it; else the alarm is set.
+static bool has_come(struct farm_supervisor *supervisor, uint64_t *at_ns) {
+    const bool come = *at_ns && farm_now_ns() >= *at_ns;
+    if (come) *at_ns = 0;
+    if (*at_ns) set_alarm(supervisor, *at_ns);
+    return come;
+}
+
 static void serve(struct farm_supervisor *supervisor, struct worker *worker) {
-    const uint64_t now = farm_now_ns();
-    if (worker->kill_at_ns && now >= worker->kill_at_ns) {
+    if (has_come(supervisor, &worker->kill_at_ns)) {
         farm_log_warn("%s did not end in time: killed", worker->spec.name);
         pidfd_send_signal(worker->pidfd, SIGKILL, NULL, 0);
-        worker->kill_at_ns = 0;
     }
-    if (worker->listen_at_ns && now >= worker->listen_at_ns) {
+    if (has_come(supervisor, &worker->listen_at_ns))
         attend(supervisor, EPOLL_CTL_MOD, worker->output_fd, worker, true, EPOLLIN);
-        worker->listen_at_ns = 0;
-    }
     if (worker->held) begin_second(supervisor, worker, false);
-    if (worker->kill_at_ns) set_alarm(supervisor, worker->kill_at_ns);
-    if (worker->listen_at_ns) set_alarm(supervisor, worker->listen_at_ns);
     if (worker->held) set_alarm(supervisor, worker->second_ns + SECOND_NS);
 }
 
