@@ -86,13 +86,8 @@ static bool parse_mount(const char *root, const char *line, struct hierarchy *ou
     out->pids = out->v2 || list_has(super, "pids");
     if (!out->cpu && !out->memory && !out->cpuset && !out->pids) return false;
     if ((size_t)snprintf(out->mount, sizeof out->mount, "%s%s", root, mount) >= sizeof out->mount) return false;
-    find_group(root,
-               out->v2       ? NULL
-               : out->cpu    ? "cpu"
-               : out->memory ? "memory"
-               : out->cpuset ? "cpuset"
-                             : "pids",
-               out->group);
+    const char *controller = out->cpu ? "cpu" : out->memory ? "memory" : out->cpuset ? "cpuset" : "pids";
+    find_group(root, out->v2 ? NULL : controller, out->group);
     below_mount(mount_root, out->group);
     return true;
 }

@@ -52,7 +52,6 @@ struct maker {
     uint32_t first, end;
     bool pins, *failed; // failed: any maker
     pthread_t thread;
-    enum farm_status status;
     struct farm_error err;
 };
 
@@ -64,8 +63,8 @@ static void *make_some(void *context) {
         struct farm_bitmap cpus;
         farm_plan_actor_cpus(maker->plan->machine, placement, (int)a, &cpus);
         if (maker->pins && node >= 0) farm_bitmap_pin(&cpus, NULL);
-        maker->status = farm_run_rings_add(maker->rings, maker->plan, a, node, &maker->err);
-        if (maker->status) __atomic_store_n(maker->failed, true, __ATOMIC_RELAXED);
+        if (farm_run_rings_add(maker->rings, maker->plan, a, node, &maker->err))
+            __atomic_store_n(maker->failed, true, __ATOMIC_RELAXED);
     }
     return NULL;
 }
@@ -90,7 +89,7 @@ static enum farm_status make_all(struct farm_run_rings *rings, const struct farm
     enum farm_status status = FARM_OK;
     for (uint32_t m = 0; m < makers; m++) {
         if (maker[m].pins) pthread_join(maker[m].thread, NULL);
-        if (!status && (status = maker[m].status)) *err = maker[m].err;
+        if (!status && (status = maker[m].err.status)) *err = maker[m].err;
     }
     free(maker);
     return status;

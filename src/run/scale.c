@@ -11,7 +11,7 @@
 
 enum { VALUE_BYTES = 64 };
 
-double farm_run_scale_auto(const struct farm_recipe *recipe, int64_t actors) {
+static double choose_scale(const struct farm_recipe *recipe, int64_t actors) {
     const double lanes = (double)(actors * recipe->lanes), total = (double)recipe->envs_total;
     if (lanes < 1 || total < 1 || recipe->layers[FARM_KEY_envs_total] == FARM_LAYER_FLAG) return 1;
     return ceil(total / lanes) * lanes / total;
@@ -47,7 +47,7 @@ enum farm_status farm_run_scale_apply(struct farm_recipe *recipe, int64_t actors
         return farm_fail(err, FARM_E_USAGE,
                          "--scale %s: this run's recipe already has scale %g, which it keeps: leave --scale out",
                          recipe->scale, recipe->scaled);
-    if (automatic && !recipe->scaled && !recipe->deterministic) scale = farm_run_scale_auto(recipe, actors);
+    if (automatic && !recipe->scaled && !recipe->deterministic) scale = choose_scale(recipe, actors);
     snprintf(recipe->scale, sizeof recipe->scale, "%.17g", scale);
     if (recipe->scaled) return FARM_OK;
     if (scale > 1 && !recipe->envs_total && !recipe->envs_per_actor)
@@ -66,9 +66,10 @@ char *farm_run_scale_format(const struct farm_recipe *recipe, int64_t environmen
     size_t used =
         (size_t)snprintf(text, bytes, "scale %.4g: %lld environments", recipe->scaled, (long long)environments);
     char value[VALUE_BYTES];
-    for (const struct farm_algo_scale *at = algo ? algo->scale : NULL; at && at->key && used < bytes; at++)
-        if (find(recipe, at->key, value), strcmp(value, "0") != 0)
-            used += (size_t)snprintf(text + used, bytes - used, ", %s %s", at->key, value);
+    for (const struct farm_algo_scale *at = algo ? algo->scale : NULL; at && at->key && used < bytes; at++) {
+        find(recipe, at->key, value);
+        if (strcmp(value, "0") != 0) used += (size_t)snprintf(text + used, bytes - used, ", %s %s", at->key, value);
+    }
     return text;
 }
 

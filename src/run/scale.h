@@ -7,12 +7,9 @@
 
 enum { FARM_ENVS_PER_ACTOR = 16 }; // by default: enough to fill a batch, few enough for a small cache
 
-// The least N, at least 1, for which all of `actors` actors get equal parts of envs_total; 1 if a flag or nothing sets
-// the total.
-double farm_run_scale_auto(const struct farm_recipe *recipe, int64_t actors);
-
-// Applies `scale` to a settled recipe, unless it has been (`scaled`), and keeps N in both keys. auto: for `actors`
-// actors; 1 if deterministic. FARM_E_USAGE: no such scale, a second one, or a key leaves its range.
+// Applies `scale` to a settled recipe, unless it has been (`scaled`), and keeps N in both keys. auto: the least with
+// which all of `actors` actors get equal parts; 1 if deterministic, or if a flag or nothing sets the total.
+// FARM_E_USAGE: no such scale, a second one, or a key leaves its range.
 enum farm_status farm_run_scale_apply(struct farm_recipe *recipe, int64_t actors, struct farm_error *err);
 
 // "scale 4: 128 environments, minibatch 256, lr 0.001" into text. Returns text.

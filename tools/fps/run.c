@@ -273,13 +273,13 @@ static enum farm_status choose_width(struct farm_recipe *recipe, struct farm_env
     request.cache_bytes = cache_part(machine);
     const int cpus = farm_bitmap_count(&machine->allowed);
     const uint64_t actors = (uint64_t)(recipe->actors ? recipe->actors : cpus),
-                   quarter = farm_limits_memory_available_bytes("/") / 4, cleared = (uint64_t)cpus * CLEARED_BYTES,
+                   cleared = (uint64_t)cpus * CLEARED_BYTES, quarter = farm_limits_memory_available_bytes("/") / 4,
+                   most = quarter < cleared ? quarter : cleared,
                    answer_bytes = sizeof(float) * (2 + action->dims + farm_policy_outputs(action)) + 1, // with reward
         step_bytes = actors * request.steps * (request.step_bytes + answer_bytes);
     // All rings together have at most a quarter of the memory, and what the CPUs clear quickly.
     uint64_t envs = farm_width_choose(&request), lanes = request.lanes;
-    while (envs > lanes && (envs * step_bytes > quarter || envs * step_bytes > cleared))
-        envs = (envs / lanes + 1) / 2 * lanes;
+    while (envs > lanes && envs * step_bytes > most) envs = (envs / lanes + 1) / 2 * lanes;
     recipe->envs_per_actor = (int64_t)envs;
     return FARM_OK;
 }
