@@ -20,7 +20,7 @@ enum {
     INFER_BATCH_MAX = 256,
     INFER_BATCH_MAX_GPU = 1024,
     SPARE_DESCRIPTORS = 64,
-    SPARE_PROCESSES = 8, // beside the actors: at least this process, its guardian and the learner's threads
+    SPARE_PROCESSES = 8, // beside actors and the learner's working threads
     SPARE_MAPPINGS = 1000,
     PLACE_TRIES = 8,
     MORE_PLACES = 64, // least number of places for actors that join later
@@ -350,6 +350,7 @@ static enum farm_status place_once(struct farm_run_plan *plan, uint64_t episodes
 static enum farm_status place_workers(struct farm_run_plan *plan, uint64_t episodes, struct farm_error *err) {
     const struct farm_recipe asked = plan->recipe;
     const struct farm_run_listen listen = plan->listen;
+    plan->actors_asked = asked.actors;
     struct farm_plan_request request = {
         .actors = (int)asked.actors,
         .learner_threads = (int)asked.train_threads,
@@ -388,22 +389,25 @@ static void log_rewards(const struct farm_recipe *recipe) {
 // CPUs that the recipe leaves idle, why, and what would use them; the placement's notes name GPUs and memory nodes.
 // Memory, if farm bw found it slower than the cores.
 static void log_idle(const struct farm_run_plan *plan) {
+    const struct farm_recipe *recipe = &plan->recipe;
+    const struct farm_machine *m = plan->machine;
     const int idle = plan->placement->idle_cpus;
+    const bool scales = recipe->layers[FARM_KEY_envs_total] != FARM_LAYER_FLAG && !recipe->deterministic;
     const int64_t lanes = (all_actors(plan) + idle) * plan->lanes,
                   more = (plan->envs_total + lanes - 1) / lanes * lanes;
     const char *s = idle == 1 ? "" : "s";
-    if (idle && farm_recipe_set_by(&plan->recipe, "actors", FARM_LAYER_SHIPPED))
+    if (idle && plan->actors_asked)
         farm_log_info("plan: %d CPU%s idle: actors %u; --actors 0 uses them", idle, s, plan->actors);
     else if (idle && plan->envs_total)
-        farm_log_info("plan: %d CPU%s idle: envs_total %" PRId64 " has equal parts for %u actors of %u lanes; --scale "
-                      "auto (docs/TRAINING.md: the learning rate changes too) or --envs-total %" PRId64 " uses them",
-                      idle, s, plan->envs_total, plan->actors, plan->lanes, more);
-    if (plan->device == FARM_DEVICE_CPU && strcmp(plan->machine->measured.env, plan->recipe.env) == 0 &&
-        plan->machine->measured.memory_hz < plan->machine->measured.cores_hz)
+        farm_log_info("plan: %d CPU%s idle: envs_total %" PRId64 " has equal parts for %u actors of %u lanes; "
+                      "%s--envs-total %" PRId64 " uses them",
+                      idle, s, plan->envs_total, plan->actors, plan->lanes,
+                      scales ? "--scale auto (docs/TRAINING.md: the learning rate changes too) or " : "", more);
+    if (plan->device == FARM_DEVICE_CPU && strcmp(m->measured.env, recipe->env) == 0 &&
+        m->measured.memory_hz < m->measured.cores_hz)
         farm_log_info("plan: memory limits this recipe before the cores do: it carries %.3g steps/s, the cores make "
                       "%.3g (farm bw --env, %s)",
-                      plan->machine->measured.memory_hz, plan->machine->measured.cores_hz,
-                      plan->machine->measured.date);
+                      m->measured.memory_hz, m->measured.cores_hz, m->measured.date);
 }
 
 static void log_plan(const struct farm_run_plan *plan) {
@@ -479,7 +483,7 @@ static void warn_of_memory(const struct farm_run_plan *plan) {
 static enum farm_status check_limits(const struct farm_run_plan *plan, struct farm_error *err) {
     const struct farm_limits_request limits = {
         .shared_bytes = farm_run_ring_bytes(plan) + plan->listen.expect * farm_run_actor_bytes(plan),
-        .processes = plan->actors + SPARE_PROCESSES,
+        .processes = plan->actors + plan->shards + (uint64_t)plan->placement->training_threads + SPARE_PROCESSES,
         .mappings = 2ull * plan->places + SPARE_MAPPINGS,
         .descriptors = 4ull * plan->places + 3ull * (plan->places + 1) + SPARE_DESCRIPTORS,
         .huge = plan->recipe.huge_pages,

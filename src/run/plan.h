@@ -67,7 +67,7 @@ struct farm_run_plan {
     struct farm_plan *placement;
     struct farm_claim claim;
     uint32_t actors, lanes, width, steps; // actors: at the start
-    int64_t envs_total;                   // that the recipe fixes, with its scale; 0: none
+    int64_t actors_asked, envs_total;     // that the recipe fixes, the latter with its scale; 0: none
     uint32_t places;                      // for actors, including those that join later
     struct farm_ring_spec ring_spec;
     struct farm_ring_layout layout;
