@@ -236,11 +236,10 @@ static enum farm_status check_counts(const char *root, const struct farm_limits_
     struct farm_cgroup_limits group;
     farm_cgroup_read(root, &group);
     if (farm_file_text(text, sizeof text, "%s/proc/loadavg", root)) sscanf(text, "%*s %*s %*s %*u/%llu", &running);
-    const uint64_t files = raised_limit(root, "Max open files", RLIMIT_NOFILE, request->descriptors);
     const struct count counts[] = {
         {"open files", "RLIMIT_NOFILE (hard limit)",
          "raise it (systemd: LimitNOFILE=; docker: --ulimit nofile=; limits.conf: nofile) with ulimit -n ",
-         request->descriptors, 0, files},
+         request->descriptors, 0, raised_limit(root, "Max open files", RLIMIT_NOFILE, request->descriptors)},
         {tasks, "pids.max of the control group", "raise it (systemd: TasksMax=; docker: --pids-limit) to ",
          request->processes, group.pids_limit - group.pids_left, group.pids_limit},
         {tasks, "RLIMIT_NPROC (hard limit)", "raise it (systemd: LimitNPROC=; limits.conf: nproc) with ulimit -u ",

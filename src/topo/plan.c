@@ -276,19 +276,6 @@ static void take_core(struct work *w, int node, struct farm_bitmap *out) {
         if (w->slot[i].core == best->core) farm_bitmap_set(out, w->slot[i].cpu);
 }
 
-// D'Hondt: divides `count` among the nodes, each to the one with most weight per unit, then the learner's, then the
-// first.
-static void apportion(const struct work *w, const int *weight, int count, int *share) {
-    memset(share, 0, FARM_NODES_MAX * sizeof *share);
-    for (int k = 0; k < count; k++) {
-        int best = 0;
-        while (best + 1 < w->m->node_count && w->m->node[best].node != w->home) best++;
-        for (int n = 0; n < w->m->node_count; n++)
-            if (weight[n] * (share[best] + 1) > weight[best] * (share[n] + 1)) best = n;
-        share[best]++;
-    }
-}
-
 // Whether the measured bandwidths of nodes with CPUs differ by more than a tenth.
 static bool bandwidths_differ(const struct farm_machine *m) {
     double least = INFINITY, most = 0;
@@ -301,16 +288,24 @@ static bool bandwidths_differ(const struct farm_machine *m) {
 }
 
 // Rule 4: the nodes' shares of `count` cores, in proportion to their CPUs among the first `busy` ones in the actors'
-// order, and to bandwidths that differ. Leaves w->slot in the learner's.
+// order, and to bandwidths that differ, by D'Hondt; of equals the learner's node is first. Leaves w->slot in the
+// learner's order.
 static void spread_cores(struct work *w, int count, int busy, int *share) {
-    int cpus[FARM_NODES_MAX] = {0};
+    int weight[FARM_NODES_MAX] = {0}, home = 0;
     const bool weigh = bandwidths_differ(w->m) && !farm_bitmap_count(&w->out->training_cpus);
     qsort(w->slot, (size_t)w->slots, sizeof w->slot[0], by_actor_order);
     for (int s = 0; s < w->slots && s < busy; s++)
-        for (int n = 0; n < w->m->node_count; n++) cpus[n] += w->m->node[n].node == w->slot[s].node;
+        for (int n = 0; n < w->m->node_count; n++) weight[n] += w->m->node[n].node == w->slot[s].node;
     qsort(w->slot, (size_t)w->slots, sizeof w->slot[0], by_learner_order);
-    for (int n = 0; n < w->m->node_count && weigh; n++) cpus[n] = (int)(cpus[n] * w->m->node[n].bytes_per_s / 1e9);
-    apportion(w, cpus, count, share);
+    for (int n = 0; n < w->m->node_count && weigh; n++) weight[n] = (int)(weight[n] * w->m->node[n].bytes_per_s / 1e9);
+    while (home + 1 < w->m->node_count && w->m->node[home].node != w->home) home++;
+    memset(share, 0, FARM_NODES_MAX * sizeof *share);
+    for (int k = 0; k < count; k++) {
+        int best = home;
+        for (int n = 0; n < w->m->node_count; n++)
+            if (weight[n] * (share[best] + 1) > weight[best] * (share[n] + 1)) best = n;
+        share[best]++;
+    }
 }
 
 static void choose_shard_nodes(struct work *w) {
