@@ -15,7 +15,7 @@ NODES = 4
 NODE_MB = 256
 # Of nodes i and j, as in firmware (10 is local): two pairs of near nodes, far from each other.
 DISTANCES = [[10, 12, 20, 22], [12, 10, 22, 20], [20, 22, 10, 12], [22, 20, 12, 10]]
-BOOT_LIMIT_S = 120
+LIMIT_S = 300
 
 # The ports are raw, so that bytes pass unchanged.
 INIT = """#!/bin/sh
@@ -94,19 +94,21 @@ def write_root(path, farm, busybox, commands):
         archive.end()
 
 
-def machine():
-    """QEMU's flags for the nodes, each with one CPU and its own memory."""
-    flags = ["-m", str(NODES * NODE_MB), "-smp", str(NODES)]
+def machine(cpus):
+    """QEMU's flags for the nodes, each with so many CPUs and its own memory."""
+    each = NODE_MB + 96 * cpus
+    flags = ["-m", str(NODES * each), "-smp", f"{NODES * cpus},sockets={NODES},cores={cpus},threads=1"]
     for node in range(NODES):
-        flags += ["-object", f"memory-backend-ram,id=m{node},size={NODE_MB}M", "-numa", f"node,nodeid={node},cpus={node},memdev=m{node}"]
+        flags += ["-object", f"memory-backend-ram,id=m{node},size={each}M",
+                  "-numa", f"node,nodeid={node},cpus={node * cpus}-{(node + 1) * cpus - 1},memdev=m{node}"]
     for i in range(NODES):
         for j in range(i + 1, NODES):
             flags += ["-numa", f"dist,src={i},dst={j},val={DISTANCES[i][j]}"]
     return flags
 
 
-def run(build, farm, commands):
-    """Runs the shell commands in a guest. Returns what they wrote to /dev/ttyS1, and the guest's console."""
+def run(build, farm, commands, cpus=1):
+    """Runs the shell commands in a guest whose nodes have so many CPUs each. Returns what they wrote to /dev/ttyS1, and the guest's console."""
     emulator, kernel, busybox = find_parts(build)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -115,11 +117,11 @@ def run(build, farm, commands):
             ended = subprocess.run(
                 [emulator, "-accel", "tcg,thread=multi", "-cpu", "max", "-nodefaults", "-display", "none", "-no-reboot",
                  "-kernel", kernel, "-initrd", folder / "root", "-append", "console=ttyS0 panic=-1 quiet loglevel=4",
-                 "-serial", f"file:{folder}/console", "-serial", f"file:{folder}/answer", *machine()],
-                stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BOOT_LIMIT_S)
+                 "-serial", f"file:{folder}/console", "-serial", f"file:{folder}/answer", *machine(cpus)],
+                stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S)
             messages = ended.stderr
         except subprocess.TimeoutExpired:
-            messages = f"the guest did not end within {BOOT_LIMIT_S} s"
+            messages = f"the guest did not end within {LIMIT_S} s"
         console = (folder / "console").read_text(errors="replace") if (folder / "console").exists() else ""
         answer = (folder / "answer").read_text(errors="replace") if (folder / "answer").exists() else ""
         return answer, messages + console

@@ -1,5 +1,6 @@
 """Several NUMA nodes in an emulated machine (guest.py): `farm topo`, `farm bw` and `farm train` on four nodes. Nodes,
-distances, the matrices' shape, and threads and pages on their nodes, as the kernel reports; speeds are the emulator's."""
+distances, the matrices' shape, threads, pages and the windows that training reads on their nodes, as the kernel reports; speeds
+are the emulator's."""
 
 import json
 import os
@@ -35,19 +36,53 @@ echo 0,2 >/tmp/few/a/cpuset.mems && echo $$ >/tmp/few/a/cgroup.procs
 /farm bw --only matrix --size small --samples 1 --seconds 30 --json --quiet >/dev/ttyS1
 """
 
+# One training thread a node: a pass in fewer threads, which may be faster where CPUs are emulated, reads other nodes.
+TRAIN = """
+train() {
+    rm -rf /tmp/run
+    /farm train --env native/catch --device cpu --train-threads 4 --wait sleep --metrics-every 2 --run /tmp/run "$@" >/tmp/log 2>&1 &
+    farm=$!
+    until grep -q updates /tmp/run/metrics.jsonl 2>/dev/null || ! kill -0 $farm; do sleep 1; done
+    for learner in $(pidof learner); do grep -h memfd:farm-up /proc/$learner/numa_maps >/dev/ttyS1; done
+    wait $farm
+    tail -n 1 /tmp/run/metrics.jsonl >/dev/ttyS1
+}
+train --algo vtrace --infer-threads 4 --frames 12k
+echo '=====' >/dev/ttyS1
+train --algo ppo --frames 3300
+"""
+
+
+def answer_of(commands, cpus=1):
+    try:
+        answer, console = guest.run(BUILD, BUILD / "farm", commands, cpus)
+    except guest.Missing as missing:
+        raise unittest.SkipTest(f"NUMA with several nodes is NOT tested: {missing}")
+    return answer, f"the guest answered: {answer[-2000:]}\nits console: {console[-4000:]}"
+
+
+class Training(unittest.TestCase):
+    def test_reads_windows_on_their_rings_node_and_rings_are_on_all(self):
+        answer, said = answer_of(TRAIN, cpus=4)
+        for part in answer.split("=====\n"):
+            *rings, metrics = part.splitlines() or [""]
+            self.assertRegex(metrics, r'"updates":[1-9]', said)
+            share = json.loads(metrics)["training_remote_share"]
+            print("covered:", json.loads(metrics)["updates"], "updates on four nodes,", share, "of the windows read from other nodes")
+            self.assertLessEqual(share, 0.05, said)
+            for node in range(guest.NODES):
+                self.assertTrue(any(f" N{node}=" in ring for ring in rings), f"no ring on node {node}: {said}")
+
 
 class Guest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        try:
-            answer, console = guest.run(BUILD, BUILD / "farm", COMMANDS)
-        except guest.Missing as missing:
-            raise unittest.SkipTest(f"NUMA with several nodes is NOT tested: {missing}")
+        answer, said = answer_of(COMMANDS)
         try:
             topo, bw, cls.learner, train, few = answer.split("=====\n")
             cls.topo, cls.bw, cls.train, cls.few = (json.loads(part) for part in (topo, bw, train, few))
         except ValueError:
-            raise AssertionError(f"the guest answered: {answer[-2000:]}\nits console: {console[-4000:]}")
+            raise AssertionError(said)
 
     def test_topology_is_the_emulated_one(self):
         nodes = self.topo["machine"]["nodes"]
