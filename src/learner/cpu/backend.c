@@ -4,7 +4,6 @@
 // read their own copy of the parameters and add up their gradients before those of other nodes. See backend.h.
 #include <assert.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -196,15 +195,11 @@ static bool is_close(const struct thread_choice *choice) {
 }
 
 static void log_choice(struct thread_choice *choice) {
-    char text[512] = "";
-    int used = 0;
     if (choice->logged || is_close(choice)) return;
     choice->logged = true;
-    for (uint32_t k = 0; k <= choice->last && used < (int)sizeof text; k++)
-        if (choice->least_ns[k])
-            used += snprintf(text + used, sizeof text - (size_t)used, "%s%.0f us in %u", used ? ", " : "",
-                             1e-3 * (double)choice->least_ns[k], threads_of(choice, k));
-    farm_log_info("training threads: a pass takes %s: %u used", text, threads_of(choice, choice->next));
+    farm_log_info("training threads: %u of %u are used: a pass takes %.0f us, %.0f us in all",
+                  threads_of(choice, choice->next), choice->threads, 1e-3 * (double)choice->least_ns[choice->next],
+                  1e-3 * (double)choice->least_ns[choice->last]);
 }
 
 // After a pass of so many units: how long it took. A turn ends early at a number that takes twice as long as a larger
