@@ -33,8 +33,8 @@ void farm_pool_bind(const struct farm_pool *pool, uint32_t group);
 void farm_pool_run(struct farm_pool *pool, uint32_t threads, const uint32_t *pieces,
                    void (*work)(void *context, uint32_t piece, uint32_t thread), void *context);
 
-// Of a piece of the present run: its group, and its place among that group's. Without `pieces`: only of a run in several
-// threads.
+// Of a piece of the present run: its group, and its place among that group's. Without `pieces`: only of a run in
+// several threads.
 struct farm_pool_part {
     uint32_t group, part, parts;
 };
