@@ -320,10 +320,13 @@ static void rename_process(char **argv) {
     prctl(PR_SET_NAME, "guardian");
 }
 
-// All signals are blocked.
+// Its commands' signals are blocked.
 static _Noreturn void become_guardian(char **argv, pid_t parent) {
     struct guardian *guardian = calloc(1, sizeof *guardian); // touched as far as it is needed, as `file`
-    setsid();                                                // out of Ctrl-C's reach
+    sigset_t all;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, NULL);
+    setsid(); // out of Ctrl-C's reach
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     const int null = open("/dev/null", O_RDWR);
     dup2(null, STDIN_FILENO);
@@ -368,9 +371,9 @@ static void mark_process(char **argv) {
 }
 
 void farm_guardian_start(char **argv) {
-    static const int stops[] = {SIGTSTP, SIGTTIN, SIGTTOU};
+    static const int stops[] = {SIGTSTP, SIGTTIN, SIGTTOU}, orders[] = {SIGUSR1, SIGUSR2, SIGQUIT};
     struct sigaction action = {.sa_handler = stop, .sa_flags = SA_RESTART}, before;
-    sigset_t all, mask;
+    sigset_t commands, mask;
     mark_process(argv);
     prctl(PR_SET_NAME, "farm"); // else "exe"
     const int fd = memfd_create("farm-stopped", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -386,8 +389,9 @@ void farm_guardian_start(char **argv) {
     command.owner = getpid();
     prctl(PR_SET_CHILD_SUBREAPER, 1); // adopted, a process whose parent has ended is found without its mark
     // A background job of a script ignores SIGQUIT: only where it is blocked does it reach the guardian.
-    sigfillset(&all);
-    sigprocmask(SIG_SETMASK, &all, &mask);
+    sigemptyset(&commands);
+    for (size_t i = 0; i < sizeof orders / sizeof *orders; i++) sigaddset(&commands, orders[i]);
+    sigprocmask(SIG_BLOCK, &commands, &mask);
     command.guardian = fork();
     if (command.guardian == 0) become_guardian(argv, command.owner);
     sigprocmask(SIG_SETMASK, &mask, NULL);
