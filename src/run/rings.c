@@ -9,6 +9,9 @@
 #include "base/thread.h"
 
 enum { MAKERS_MAX = 16 }; // threads a node that make rings: about what clears memory at a node's full bandwidth
+// A thread more pays for so many bytes, or rings. Few small ones need none, nor its memory: jemalloc crashes in a
+// thread whose arena an address space limit refuses.
+enum { MAKER_BYTES_LOG2 = 24, MAKER_RINGS = 64 };
 
 static struct farm_stats *stats_of(const struct farm_segment *segment) {
     return (struct farm_stats *)((char *)segment->header + FARM_SEGMENT_HEADER_BYTES);
@@ -74,15 +77,16 @@ static enum farm_status make_all(struct farm_run_rings *rings, const struct farm
                                  struct farm_error *err) {
     const uint32_t cpus = (uint32_t)farm_bitmap_count(&plan->placement->actor_cpus),
                    most = MAKERS_MAX * (uint32_t)plan->machine->node_count, count = cpus < most ? cpus : most,
-                   makers = count < plan->actors ? count : plan->actors;
+                   pay = 1 + (uint32_t)(farm_run_ring_bytes(plan) >> MAKER_BYTES_LOG2) + plan->actors / MAKER_RINGS,
+                   some = count < plan->actors ? count : plan->actors, makers = some < pay ? some : pay;
     struct maker *maker = calloc(makers, sizeof *maker);
     bool failed = false;
     if (!maker) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for %u threads", makers);
     for (uint32_t m = 0; m < makers; m++) {
-        maker[m] = (struct maker){.rings = rings, .plan = plan, .pins = true, .failed = &failed};
+        maker[m] = (struct maker){.rings = rings, .plan = plan, .pins = makers > 1, .failed = &failed};
         maker[m].first = (uint32_t)((uint64_t)plan->actors * m / makers);
         maker[m].end = (uint32_t)((uint64_t)plan->actors * (m + 1) / makers);
-        if (!farm_thread_start(&maker[m].thread, "rings", m, make_some, &maker[m])) continue;
+        if (makers > 1 && !farm_thread_start(&maker[m].thread, "rings", m, make_some, &maker[m])) continue;
         maker[m].pins = false; // the calling thread does its work
         make_some(&maker[m]);
     }

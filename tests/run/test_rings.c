@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ACTORS = 50 };
+enum { ACTORS = 200 };
 
 static struct farm_run_plan *plan;
 static struct farm_run_rings rings;
