@@ -43,8 +43,8 @@ KEY(INT, envs_per_actor, "0", .most = 65536, .uses = EVAL | FPS,
 KEY(INT, envs_total, "0", .most = 1e6,
     .help = "environments of all actors together, instead of envs_per_actor, in equal parts; 0: envs_per_actor")
 KEY(TEXT, scale, "1",
-    .help = "multiplies environments by this number, and minibatch, learning rate, frames by its roots "
-            "(docs/TRAINING.md), except what flags set. auto: equal parts for all CPUs; deterministic: 1")
+    .help = "multiplies environments and minibatch (V-trace: and batch) by this number, learning rate and frames by "
+            "its root (docs/TRAINING.md), except what flags set. auto: equal parts for all CPUs; deterministic: 1")
 KEY(DOUBLE, scaled, "0", .most = 1e9, .before = "1",
     .help = "scale that the values of this recipe already have: farm writes it; 0: `scale` is still to be applied")
 KEY(INT, lanes, "2", .least = 1, .most = 64, .uses = EVAL | FPS,
