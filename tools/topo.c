@@ -431,7 +431,7 @@ int farm_cmd_topo(int argc, char **argv) {
         {"synthetic", FARM_CLI_STRING, &o.source.synthetic, "STR", "another machine, in hwloc's synthetic notation"},
         {"xml", FARM_CLI_STRING, &o.source.xml, "FILE", "another machine, recorded there by: lstopo --of xml FILE"},
         {"bw", FARM_CLI_STRING, &o.source.bw, "FILE",
-         "document of farm bw --json about it (default, for this machine: ~/.cache/actorfarm/bw.json)"},
+         "the machine's document of farm bw --json (this machine's default: ~/.cache/actorfarm/bw.json)"},
         {"root", FARM_CLI_STRING, &o.source.root, "DIR", "read /proc and /sys (limits, memory) below DIR"},
         {"json", FARM_CLI_BOOL, &o.json, NULL, "one JSON document on stdout"},
     };

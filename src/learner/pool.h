@@ -33,7 +33,7 @@ void farm_pool_bind(const struct farm_pool *pool, uint32_t group);
 void farm_pool_run(struct farm_pool *pool, uint32_t threads, const uint32_t *pieces,
                    void (*work)(void *context, uint32_t piece, uint32_t thread), void *context);
 
-// Of a piece of the present run: its group, and its place among that group's. Without `pieces`: only of a run in
+// A piece's group in the present run, and its place among the group's pieces. With `pieces` NULL the run must have
 // several threads.
 struct farm_pool_part {
     uint32_t group, part, parts;

@@ -9,8 +9,8 @@
 #include "base/thread.h"
 
 enum { MAKERS_MAX = 16 }; // threads a node that make rings: about what clears memory at a node's full bandwidth
-// A thread more pays for so many bytes, or rings. Few small ones need none, nor its memory: jemalloc crashes in a
-// thread whose arena an address space limit refuses.
+// Another thread pays for each 16 MiB or 64 rings. Few small rings use none, because jemalloc crashes in a thread if an
+// address space limit refuses the thread's arena.
 enum { MAKER_BYTES_LOG2 = 24, MAKER_RINGS = 64 };
 
 static struct farm_stats *stats_of(const struct farm_segment *segment) {

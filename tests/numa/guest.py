@@ -95,7 +95,7 @@ def write_root(path, farm, busybox, commands):
 
 
 def machine(cpus):
-    """QEMU's flags for the nodes, each with so many CPUs and its own memory."""
+    """QEMU's flags for the nodes, each with `cpus` CPUs and its own memory."""
     each = NODE_MB + 96 * cpus
     flags = ["-m", str(NODES * each), "-smp", f"{NODES * cpus},sockets={NODES},cores={cpus},threads=1"]
     for node in range(NODES):
@@ -108,7 +108,7 @@ def machine(cpus):
 
 
 def run(build, farm, commands, cpus=1):
-    """Runs the shell commands in a guest whose nodes have so many CPUs each. Returns what they wrote to /dev/ttyS1, and the guest's console."""
+    """Runs the shell commands in a guest whose nodes have `cpus` CPUs each. Returns what they wrote to /dev/ttyS1, and the guest's console."""
     emulator, kernel, busybox = find_parts(build)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)

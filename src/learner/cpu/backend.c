@@ -71,7 +71,7 @@ struct work {
     struct farm_iteration *iteration;
     const uint32_t *indices; // the pass's; several groups: `order`
     uint32_t *order;         // the units, group after group
-    // Of each group: units, those of a chunk (the last one may be smaller), chunks.
+    // For each group: its units, the units of a chunk (the last chunk may be smaller), its chunks.
     uint32_t units[FARM_POOL_GROUPS_MAX], chunk_units[FARM_POOL_GROUPS_MAX], chunks[FARM_POOL_GROUPS_MAX];
     struct farm_cpu_sum *sums; // [sums_most]: one a thread; deterministic: SUMS, of every SUMS-th chunk each, in order
     uint32_t sums_most;
@@ -160,7 +160,7 @@ static uint32_t choose_micro_batch(const struct farm_backend *backend) {
     return wanted > share ? share : wanted < 1 ? 1 : wanted;
 }
 
-// After a change of the parameters in training by another than the optimiser.
+// After code other than the optimiser has changed the parameters in training.
 static void copy_params(struct farm_backend *backend) {
     for (uint32_t k = 0; k < backend->optimiser.copy_count; k++)
         memcpy(backend->optimiser.copies[k], backend->sets[FARM_SET_ONLINE],
@@ -202,8 +202,8 @@ static void log_choice(struct thread_choice *choice) {
                   1e-3 * (double)choice->least_ns[choice->last]);
 }
 
-// After a pass of so many units: how long it took. A turn ends early at a number that takes twice as long as a larger
-// one, because smaller ones take longer still. Logs the first choice.
+// Records the duration of a pass of `units` units. A turn ends early if a number of threads takes twice as long as a
+// larger number, because fewer threads take longer still. Logs the first choice.
 static void note_pass_time(struct thread_choice *choice, uint32_t units, uint64_t pass_ns) {
     const uint32_t k = choice->next;
     if (choice->fixed || !choice->last) return;
@@ -511,7 +511,7 @@ static void begin_work(struct farm_backend *backend, struct farm_iteration *iter
 
 // ---- an iteration ----
 
-// Node and home of each column: the group on its ring's node; if there is none, any.
+// Fills in each column's node and home: the group on its ring's node, or any group if that node has none.
 static void find_homes(struct farm_backend *backend, struct farm_iteration *it) {
     const struct threads *threads = &backend->threads;
     for (uint32_t c = 0; c < it->count; c++) {
