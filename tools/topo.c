@@ -25,11 +25,12 @@ enum { LINE_COLUMNS = 100, INDENT_COLUMNS = 11, MARK_BYTES = 8 };
 struct options {
     bool json, pin, numa;
     int64_t actors, train_threads, infer_threads, gpus;
-    const char *device;
+    const char *device, *inference;
     struct farm_machine_source source;
 };
 
-static const struct options standard = {.pin = true, .numa = true, .device = "auto", .gpus = 1, .source.bw = "auto"};
+static const struct options standard = {
+    .pin = true, .numa = true, .device = "auto", .inference = "central", .gpus = 1, .source.bw = "auto"};
 
 // Too large for the stack.
 struct view {
@@ -53,8 +54,14 @@ static enum farm_status fill_request(const struct options *o, const struct farm_
     while (device < 4 && strcmp(o->device, devices[device]) != 0) device++;
     if (device == 4)
         return farm_fail(err, FARM_E_USAGE, "--device must be one of auto, cpu, cuda, none (got '%.40s')", o->device);
+    const bool local = strcmp(o->inference, "local") == 0;
+    if (!local && strcmp(o->inference, "central") != 0)
+        return farm_fail(err, FARM_E_USAGE, "--inference must be central or local (got '%.40s')", o->inference);
+    if (local && device == 2) return farm_fail(err, FARM_E_USAGE, "--inference local runs on the CPU: --device cpu");
+    request->actors_infer = local && device < 2;
     // auto: as farm train does if the GPU's driver and libraries are installed.
-    const int learners[] = {machine->gpu_count ? 0 : FARM_LEARNER_CPU, FARM_LEARNER_CPU, 0, FARM_LEARNER_NONE};
+    const int learners[] = {machine->gpu_count && !local ? 0 : FARM_LEARNER_CPU, FARM_LEARNER_CPU, 0,
+                            FARM_LEARNER_NONE};
     request->actors = saturate(o->actors);
     if (learners[device] < 0 && (o->gpus < 0 || o->gpus > 1))
         return farm_fail(err, FARM_E_USAGE, "--gpus %d on device %s%s", saturate(o->gpus),
@@ -88,6 +95,7 @@ static void set_mark(struct view *v, int cpu, const char *text) {
 
 static void make_marks(struct view *v) {
     const struct farm_plan *plan = &v->plan;
+    const bool local = v->request.actors_infer;
     char number[16];
     for (int i = 0; i < v->machine.cpu_count; i++) {
         int cpu = v->machine.cpu[i].cpu;
@@ -97,7 +105,7 @@ static void make_marks(struct view *v) {
                  !farm_bitmap_has(&v->machine.allowed, cpu)             ? "x"
                  : farm_bitmap_has(&v->request.taken, cpu) && !acts     ? "#"
                  : acts && (plan->shared || !plan->pinned)              ? "~"
-                 : infers && plan->shard_count > 1                      ? "I"
+                 : infers && plan->shard_count > 1 && !local            ? "I"
                  : infers || farm_bitmap_has(&plan->training_cpus, cpu) ? "L"
                                                                         : "-");
     }
@@ -424,6 +432,7 @@ int farm_cmd_topo(int argc, char **argv) {
         {"actors", FARM_CLI_INT, &o.actors, "N", "plan for N actors (default: as many as fit)"},
         {"device", FARM_CLI_STRING, &o.device, "D", "learner on auto, cpu, cuda, or none"},
         {"gpus", FARM_CLI_INT, &o.gpus, "N", "GPUs of the learner (default: 1; 0: all)"},
+        {"inference", FARM_CLI_STRING, &o.inference, "WHERE", "central, in the learner, or local, in the actors"},
         {"train-threads", FARM_CLI_INT, &o.train_threads, "N", "training threads (default: a share of the cores)"},
         {"infer-threads", FARM_CLI_INT, &o.infer_threads, "N", "inference threads on CPUs (default: a share)"},
         {"pin", FARM_CLI_BOOL, &o.pin, NULL, "--no-pin leaves placement to the scheduler"},

@@ -260,6 +260,24 @@ static void split_learner(struct work *w, int units, int *inference, int *traini
     *inference = count_inference_threads(w, units, *training, inference_share);
 }
 
+// Rule 9, before the shards are placed.
+static void count_shards(struct work *w, int inference) {
+    struct farm_plan *out = w->out;
+    if (w->r->learner_device == FARM_LEARNER_NONE) return;
+    out->shard_count = w->r->learner_device >= 0 || gpus(w) > 1 ? gpus(w) : inference;
+    memset(out->shard_cpus, 0, (size_t)out->shard_count * sizeof *out->shard_cpus);
+    for (int k = 0; k < out->shard_count; k++) out->shard_node[k] = w->r->learner_device >= 0 ? gpu_node(w, k) : -1;
+}
+
+// Counts the shards and splits `units`. Rule 11.
+static void split_units(struct work *w, int units, int *inference, int *training) {
+    split_learner(w, units, inference, training);
+    count_shards(w, *inference);
+    if (!w->r->actors_infer) return;
+    if (w->r->no_actors) *training += *inference;
+    *inference = 0;
+}
+
 // Adds the free core nearest to `node`, the first in the learner's order, with all its threads.
 static void take_core(struct work *w, int node, struct farm_bitmap *out) {
     struct farm_bitmap taken = w->out->inference_cpus;
@@ -374,15 +392,6 @@ static void take_bridge_cores(struct work *w, int learner_cores) {
     }
 }
 
-// Rule 9, before the shards are placed.
-static void count_shards(struct work *w, int inference) {
-    struct farm_plan *out = w->out;
-    if (w->r->learner_device == FARM_LEARNER_NONE) return;
-    out->shard_count = w->r->learner_device >= 0 || gpus(w) > 1 ? gpus(w) : inference;
-    memset(out->shard_cpus, 0, (size_t)out->shard_count * sizeof *out->shard_cpus);
-    for (int k = 0; k < out->shard_count; k++) out->shard_node[k] = w->r->learner_device >= 0 ? gpu_node(w, k) : -1;
-}
-
 static int count_actors(const struct work *w, int chosen) {
     return w->r->actors || w->r->no_actors ? w->r->actors : chosen;
 }
@@ -397,11 +406,11 @@ static void share_cpus(struct work *w) {
                                          : w->capacity / 2;
         if (w->r->learner_shards && w->r->learner_device < 0) // beside the actors, one each
             inference = count_inference_threads(w, 1 + 2 * (w->r->actors ? w->r->actors : actors), 1, 1);
+        count_shards(w, inference);
     } else {
-        split_learner(w, w->capacity, &inference, &training);
+        split_units(w, w->capacity, &inference, &training);
         actors = clamp(actors - inference - training - w->r->bridges, 1, actors);
     }
-    count_shards(w, inference);
     out->actor_count = count_actors(w, actors);
     slots_to_bitmap(w, &out->actor_cpus);
     if (w->r->learner_device == FARM_LEARNER_NONE) return;
@@ -415,13 +424,13 @@ static void divide_cpus(struct work *w) {
     struct farm_plan *out = w->out;
     int inference, training;
     qsort(w->slot, (size_t)w->slots, sizeof w->slot[0], by_learner_order);
-    split_learner(w, w->cores, &inference, &training);
-    count_shards(w, inference);
+    split_units(w, w->cores, &inference, &training);
     const int cores = w->cores;
     take_learner_cores(w, inference, training);
     w->cores = cores; // including those for training
     take_bridge_cores(w, inference + training);
     if (w->r->learner_device >= 0 && !training) out->training_cpus = out->inference_cpus;
+    if (w->r->actors_infer) out->inference_cpus = out->training_cpus;
     out->training_threads = w->r->learner_device >= 0 && !training ? 1 : training;
 
     struct farm_bitmap learner = out->inference_cpus;
@@ -442,7 +451,7 @@ static void divide_cpus(struct work *w) {
     out->shared = w->r->learner_device != FARM_LEARNER_NONE;
     if (out->shared) out->inference_cpus = out->training_cpus = out->actor_cpus;
     memset(&out->bridge_cpus, 0, sizeof out->bridge_cpus);
-    count_shards(w, inference);
+    count_shards(w, out->shard_count);
 }
 
 // With one node, memory is near wherever an actor floats.
@@ -571,8 +580,10 @@ static void note_shards(struct work *w) {
             used += (size_t)snprintf(nodes + used, sizeof nodes - used, "%s%d on node %d", used ? ", " : " (", same,
                                      out->shard_node[k]);
     }
-    note(out, "%d inference threads%s%s%s; each serves %d actor%s%s", count, out->shared ? "" : ", one per core", nodes,
-         used ? ")" : "", actors / count, plural(actors / count), actors % count ? " or one more" : "");
+    const bool infer = !w->r->actors_infer;
+    note(out, "%d %s%s%s%s; each serves %d actor%s%s", count, infer ? "inference threads" : "threads take in steps",
+         out->shared || !infer ? "" : ", one per core", nodes, used ? ")" : "", actors / count, plural(actors / count),
+         actors % count ? " or one more" : "");
 }
 
 static void note_learner(struct work *w) {
@@ -585,8 +596,8 @@ static void note_learner(struct work *w) {
     farm_bitmap_add(&learner, &out->training_cpus);
     name_cpus(&learner, cpus, sizeof cpus);
     if (device == FARM_LEARNER_CPU) {
-        note(out, "learner on %s: inference and %d training thread%s", cpus, out->training_threads,
-             plural(out->training_threads));
+        note(out, "learner on %s: %s%d training thread%s", cpus, w->r->actors_infer ? "" : "inference and ",
+             out->training_threads, plural(out->training_threads));
         return;
     }
     int wanted = w->m->gpu[device].node, got = farm_machine_cpu(w->m, farm_bitmap_next(&out->inference_cpus, 0))->node;

@@ -28,7 +28,9 @@
 //      many actors as any other, give or take one, those of its own node first.
 //  10. In the synchronous regime a learner on CPUs trains on the actors' CPUs too, one thread per core, because its
 //      actors wait meanwhile; on every node in proportion to its cores.
-//  11. Of several kinds of cores the learner and the first actors get the fastest (P cores); two slow ones (E cores)
+//  11. If the actors infer (actors_infer), they get the cores for inference: the shards' threads, which take in steps,
+//      share those for training.
+//  12. Of several kinds of cores the learner and the first actors get the fastest (P cores); two slow ones (E cores)
 //      count as one for the learner's share. Nodes without CPUs (CXL, HBM) hold segments under rule 6 only.
 #ifndef FARM_TOPO_PLAN_H
 #define FARM_TOPO_PLAN_H
@@ -58,6 +60,7 @@ struct farm_plan_request {
     int learner_gpus;         // number of GPUs from that index on; 0 and 1: one
     int learner_threads;      // training threads on CPUs, 0: choose
     bool synchronous;         // actors wait while the learner trains
+    bool actors_infer;        // with a learner on CPUs
     int learner_shards;       // inference threads on CPUs, 0: choose; each of several GPUs has one
     int bridges;              // processes that carry actors' lanes to or from other machines
     int bridge_node;          // the network card's; -1: the learner's
