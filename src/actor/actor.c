@@ -80,10 +80,11 @@ static enum farm_status step_lanes(struct farm_actor *actor, struct farm_error *
             continue;
         }
         struct farm_lane *lane = &ring->lanes[l];
+        const uint64_t n = farm_lane_actor_next(lane);
+        if (lane->local && n) actor->config->answer(actor->config->answer_context, lane, n - 1);
         const enum farm_status status = farm_group_step(&actor->groups[l], lane, err);
         if (status) return status;
         if (actor->film.fd >= 0 && l == 0) farm_film_step(&actor->film, lane);
-        if (lane->local) actor->config->answer(actor->config->answer_context, lane, farm_lane_actor_next(lane));
         farm_lane_actor_publish(lane);
         if (!actor->config->rings_late) farm_actor_notify(ring, actor->config->learner_eventfd);
     }

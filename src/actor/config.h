@@ -23,7 +23,7 @@ struct farm_actor_config {
     uint32_t actor;     // number; lane ids for seeds are actor * lanes + lane
     int up_fd, down_fd; // owned
     int learner_eventfd;
-    // LOCAL: writes the answer fields of step n before the step is published; its observations are in the lane.
+    // LOCAL: writes the answer fields of step n, the newest published one, before the next is stepped.
     void (*answer)(void *context, struct farm_lane *lane, uint64_t n);
     void *answer_context;
     const struct farm_env_api *api;  // NULL: of a plug-in, which the actor opens

@@ -268,6 +268,7 @@ static bool apply_counters(struct farm_node *node, const struct farm_wire_welcom
             lane->sent = learner.produced;
             lane->consumed = learner.consumed;
             lane->listed = false;
+            if (lane->lane->local) farm_lane_grant(lane->lane, UINT64_MAX);     // until CREDITS carry it
             if (lane->lane->local) release_steps(node, lane, learner.produced); // its CREDITS may have been lost
             if (farm_lane_consumed(lane->lane) < lane->answered) // a bridge before this one died between two stores
                 farm_lane_release(lane->lane, lane->answered);

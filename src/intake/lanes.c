@@ -260,10 +260,10 @@ static void warn_of_counter(struct farm_intake_lane *lane, uint64_t produced, st
                   lane->ring->down.header->owner, produced, lane->id, lane->answered);
 }
 
-// Copies the recurrent state that the pass of step n receives to the field in which training finds it.
+// CENTRAL: copies the recurrent state that the pass of step n receives to the field in which training finds it.
 static void keep_state(const struct farm_lane *lane, uint64_t n) {
     const struct farm_answer_array *state = &lane->answer[lane->state];
-    if (!lane->state || n % state->every) return;
+    if (!lane->state || lane->local || n % state->every) return;
     memcpy(farm_lane_answer_at(lane, lane->state, n, 0), farm_lane_answer_at(lane, lane->state + 1, n, 0),
            lane->width * state->bytes);
     for (uint32_t e = 0; e < lane->width; e++)

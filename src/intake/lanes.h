@@ -33,6 +33,7 @@ struct farm_intake_lane {
     bool queued;            // in the queue of lanes that wait
     bool held;              // its ticket keeps it out of the queue
     uint64_t ticket;        // the newest window's: no answer before its release (replay/source.h)
+    uint64_t granted;       // LOCAL: steps that the actor may answer, as the lane has it
     uint64_t bad;           // invalid values of the step that was taken in last
     uint64_t warned;        // 1 + the actor's generation at the last warning about a counter; 0: no warning
     uint64_t waiting_ns;    // when step `answered` was taken in
@@ -97,7 +98,8 @@ void farm_lanes_set_wake(struct farm_lanes *lanes, uint32_t ring, int eventfd);
 void farm_lanes_set_quota(struct farm_lanes *lanes, uint64_t games);
 
 // Takes in the lane's step `answered`, if it is published and its slot is free for the answer: copies and checks it
-// (`newest`: the newest published version, for LOCAL lanes), and keeps a recurrent policy's state before it. A counter
+// (`newest`: the newest published version, for LOCAL lanes; with the answer to the step before), and, CENTRAL, keeps a
+// recurrent policy's state before it. A counter
 // that no honest actor can have stored is ignored, with a warning and a count once an actor's life; the lane is
 // suspended until the counter is right again. Pairs P and C.
 bool farm_lanes_take_in(struct farm_intake_lane *lane, uint64_t newest, struct farm_stats *stats);

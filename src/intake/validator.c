@@ -51,6 +51,11 @@ void farm_validator_close(struct farm_validator *validator) {
     *validator = (struct farm_validator){0};
 }
 
+// Whether an answer field has a value at the step before n.
+static bool is_answered(const struct farm_lane *lane, uint32_t f, uint64_t n) {
+    return lane->local && n && (n - 1) % lane->answer[f].every == 0;
+}
+
 // Copies what is judged of step n. The fence keeps the compiler from reading the actor's memory again instead of a
 // copy.
 static void copy_step(const struct farm_validator *validator, uint64_t n) {
@@ -60,9 +65,9 @@ static void copy_step(const struct farm_validator *validator, uint64_t n) {
     for (uint32_t f = 0; f < own->obs_count; f++)
         if (validator->copied[f])
             memcpy(farm_lane_obs(own, f, n, 0), farm_lane_obs(shared, f, n, 0), own->obs_bytes[f] * own->width);
-    for (uint32_t f = 0; f < own->answer_count && own->local; f++)
-        if (n % own->answer[f].every == 0)
-            memcpy(farm_lane_answer_at(own, f, n, 0), farm_lane_answer_at(shared, f, n, 0),
+    for (uint32_t f = 0; f < own->answer_count; f++)
+        if (is_answered(own, f, n))
+            memcpy(farm_lane_answer_at(own, f, n - 1, 0), farm_lane_answer_at(shared, f, n - 1, 0),
                    own->answer[f].bytes * own->answer[f].rows);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
@@ -153,27 +158,37 @@ static bool is_policy(const struct farm_action_spec *spec, const float *policy, 
 // LAST alone is the actor's; with SENSELESS it is reject's.
 enum { ENDS = FARM_STEP_LAST | FARM_STEP_SENSELESS };
 
+// Of discrete actions, which exist.
+static bool is_permitted(const struct farm_action_spec *spec, const uint8_t *mask, const int32_t *action) {
+    for (uint32_t d = 0; d < spec->dims; mask += spec->sizes[d++])
+        if (!mask[action[d]]) return false;
+    return true;
+}
+
 static bool is_answer(const struct farm_validator *validator, uint32_t f, uint64_t n, uint32_t row, uint64_t newest) {
     const struct farm_answer_spec *spec = &validator->spec->answer[f];
     const struct farm_action_spec *action = &validator->spec->env.action;
-    const void *own = farm_lane_answer_at(&validator->checked, f, n, row);
-    if (f == FARM_ANSWER_ACTION) return is_action(action, own);
-    if (f == FARM_ANSWER_POLICY)
-        return is_policy(action, own, spec->values, farm_lane_action(&validator->checked, n, row),
-                         (farm_lane_flags(&validator->checked, n)[row] & ENDS) == FARM_STEP_LAST);
+    const struct farm_lane *lane = &validator->checked;
+    const void *own = farm_lane_answer_at(lane, f, n, row);
+    const bool last = (farm_lane_flags(lane, n)[row] & ENDS) == FARM_STEP_LAST;
+    if (f == FARM_ANSWER_ACTION)
+        return is_action(action, own) &&
+               (validator->mask < 0 || farm_lane_flags(lane, n)[row] & ENDS ||
+                is_permitted(action, farm_lane_obs(lane, (uint32_t)validator->mask, n, row), own));
+    if (f == FARM_ANSWER_POLICY) return is_policy(action, own, spec->values, farm_lane_action(lane, n, row), last);
     if (f == FARM_ANSWER_VERSION) return *(const uint64_t *)own <= newest;
     return spec->dtype != FARM_F32 || farm_numbers_sensible(own, spec->values);
 }
 
-// After rewards, flags and observations; `action` before `policy`.
+// The answer before step n, after rewards, flags and observations; `action` before `policy`.
 static uint64_t judge_answer(struct farm_validator *validator, uint32_t f, uint64_t n, uint64_t newest) {
     const struct farm_lane *lane = &validator->checked;
     const struct farm_answer_array *array = &lane->answer[f];
     uint64_t bad = 0;
-    for (uint32_t row = 0; row < array->rows && n % array->every == 0; row++) {
-        if (is_answer(validator, f, n, row, newest)) continue;
+    for (uint32_t row = 0; row < array->rows; row++) {
+        if (is_answer(validator, f, n - 1, row, newest)) continue;
         bad += reject(validator, n, row, FARM_BAD_ANSWER + f, 0, 0);
-        memset(farm_lane_answer_at(lane, f, n, row), 0, array->bytes);
+        memset(farm_lane_answer_at(lane, f, n - 1, row), 0, array->bytes);
         for (uint32_t e = 1; e < lane->width && array->rows < lane->width; e++) make_senseless(lane, n, e);
     }
     return bad;
@@ -185,6 +200,7 @@ uint64_t farm_validator_step(struct farm_validator *validator, uint64_t n, uint6
     uint64_t bad = judge_rewards_and_flags(validator, n);
     for (uint32_t f = 0; f < lane->obs_count; f++)
         if (validator->copied[f]) bad += judge_observation(validator, f, n);
-    for (uint32_t f = 0; f < lane->answer_count && lane->local; f++) bad += judge_answer(validator, f, n, newest);
+    for (uint32_t f = 0; f < lane->answer_count; f++)
+        if (is_answered(lane, f, n)) bad += judge_answer(validator, f, n, newest);
     return bad;
 }

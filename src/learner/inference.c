@@ -77,15 +77,45 @@ static bool check_ticket(struct farm_inference *inference, struct farm_intake_la
     return released;
 }
 
-// LOCAL: takes in all published steps (at most C), as far as tickets allow.
-static void take_in_local(struct farm_inference *inference, struct farm_intake_lane *lane) {
+// LOCAL: the actor may answer all steps, or, if tickets hold lanes, those before the last one of the window that the
+// lane's steps belong to.
+static void grant_steps(struct farm_inference *inference, struct farm_intake_lane *lane) {
+    const bool holds = inference->parts->source && inference->parts->source->holds;
+    const uint64_t steps = holds ? lane->cursor.next + inference->parts->plan.shape.length - 1 : UINT64_MAX;
+    if (steps == lane->granted) return;
+    lane->granted = steps;
+    farm_lane_grant(lane->lane, steps);
+    farm_learner_notify(lane->ring);
+}
+
+// LOCAL: whether the lane's next step is published and taken in. Its windows are pushed as in CENTRAL.
+static bool take_step(struct farm_inference *inference, struct farm_intake_lane *lane) {
     // In this order: no step below `produced` has a newer version.
     const uint64_t produced = farm_lane_produced(lane->lane);
     const uint64_t newest = farm_load_acquire(&inference->stats->publishes) - 1;
-    for (uint32_t i = 0; i < lane->lane->steps && lane->answered != produced && check_ticket(inference, lane); i++) {
-        if (!farm_lanes_take_in(lane, newest, inference->stats)) return;
-        farm_lane_answer(lane->lane, lane->answered);
-        account_step(inference, lane);
+    if (lane->answered == produced || !farm_lanes_take_in(lane, newest, inference->stats)) return false;
+    lane->taken = true;
+    if (inference->parts->plan.sync && inference->parts->trainer) push_windows(inference, lane, lane->answered + 1);
+    return true;
+}
+
+static void count_step(struct farm_inference *inference, struct farm_intake_lane *lane) {
+    lane->taken = false;
+    farm_lane_answer(lane->lane, lane->answered);
+    account_step(inference, lane);
+}
+
+// LOCAL: takes in all published steps (at most C) and grants further ones, as far as tickets allow. Deterministic:
+// takes in one, which a wave counts.
+static void take_in_local(struct farm_inference *inference, struct farm_intake_lane *lane) {
+    for (uint32_t i = 0; i < 2 * lane->lane->steps && check_ticket(inference, lane); i++) {
+        if (lane->taken && inference->parts->config->deterministic.on) return;
+        if (lane->taken) {
+            count_step(inference, lane);
+            continue;
+        }
+        grant_steps(inference, lane);
+        if (!take_step(inference, lane)) return;
     }
 }
 
@@ -96,15 +126,24 @@ static void queue_lane(struct farm_inference *inference, struct farm_intake_lane
 }
 
 // Deterministic: when the queue is empty, one lane of each ring in the rings' order, as soon as all of them can be
-// answered; then the rings' next lanes. So batches, which a full one cuts, do not depend on the actors' timing.
-static void queue_wave(struct farm_inference *inference) {
+// answered (LOCAL: counted); then the rings' next lanes. So batches, which a full one cuts, and sums do not depend on
+// the actors' timing. Returns whether steps were counted.
+static bool queue_wave(struct farm_inference *inference) {
     for (uint32_t r = 0; r < inference->ring_count; r++) {
         const struct farm_intake_lane *lane = lanes_of(inference, inference->rings[r]) + inference->next;
-        if (inference->queued || !lane->taken || lane->held) return;
+        if (inference->queued || !lane->taken || lane->held) return false;
     }
-    for (uint32_t r = 0; r < inference->ring_count; r++)
-        queue_lane(inference, lanes_of(inference, inference->rings[r]) + inference->next);
+    for (uint32_t r = 0; r < inference->ring_count; r++) {
+        struct farm_intake_lane *lane = lanes_of(inference, inference->rings[r]) + inference->next;
+        if (!lane->lane->local) {
+            queue_lane(inference, lane);
+            continue;
+        }
+        count_step(inference, lane);
+        take_in_local(inference, lane);
+    }
     inference->next = (inference->next + 1) % inference->parts->lanes.model.lanes;
+    return !inference->queued && inference->ring_count;
 }
 
 // CENTRAL: takes in the lane's next step, if it is published, and queues the lane unless its ticket holds it.
@@ -223,12 +262,12 @@ static bool target_reached(const struct farm_inference *inference) {
            farm_load_relaxed(&learner->stats->frames) >= learner->target.frames;
 }
 
-// Synchronous: a step after a window's last (CENTRAL: that last one itself) was answered because the window's iteration
-// was over. Training no longer holds that window, even if `consumed` is still 0 because of the stack.
+// Synchronous: a window's last step was answered because the window's iteration was over. Training no longer holds that
+// window, even if `consumed` is still 0 because of the stack.
 static void release_trained(const struct farm_inference *inference, struct farm_intake_lane *lane) {
     const struct farm_window_shape *shape = &inference->parts->plan.shape;
-    const uint64_t steps = lane->answered - (lane->lane->local && lane->answered);
-    while (inference->parts->trainer && inference->parts->plan.sync && farm_window_ready(shape, &lane->cursor, steps)) {
+    while (inference->parts->trainer && inference->parts->plan.sync &&
+           farm_window_ready(shape, &lane->cursor, lane->answered)) {
         const struct farm_window window = {.lane = lane->lane,
                                            .ring = lane->ring,
                                            .cursor = &lane->cursor,
@@ -343,7 +382,8 @@ static enum farm_status infer_until_stopped(struct farm_inference *inference, st
     while (!farm_load_relaxed(inference->parts->stop)) {
         if (farm_load_relaxed(&inference->change.pending)) carry_out_change(inference);
         take_in_steps(inference);
-        if (learner->deterministic.on) queue_wave(inference);
+        while (learner->deterministic.on && queue_wave(inference)) {
+        }
         if (!inference->queued) {
             farm_doorbells_wait(&inference->bells, learner->inference.spin_ns, nap_ns);
         } else {

@@ -65,15 +65,16 @@ static float reward_of(const struct farm_iteration *it, float reward) {
     return it->reward_scale > 0 ? farm_reward_clip(scaled * it->reward_scale, FARM_NORMALISED_MOST) : scaled;
 }
 
-// Step n of a lane's environment into row `row`.
+// Step n of a lane's environment into row `row`. The actor of a LOCAL lane may be answering a window's last step.
 static void gather_step(const struct farm_iteration *it, const struct farm_place *at, const struct farm_gathered *to,
-                        size_t row) {
+                        size_t row, bool last) {
     const struct farm_lane *lane = at->lane;
     const size_t policy_bytes = lane->answer[FARM_ANSWER_POLICY].bytes;
     const unsigned drawn = it->head.samples ? FARM_ANSWER_SAMPLE : FARM_ANSWER_ACTION;
     const size_t action_bytes = lane->answer[drawn].bytes;
     to->reward[row] = reward_of(it, farm_lane_reward(lane, at->n)[at->env]);
     to->flags[row] = farm_lane_flags(lane, at->n)[at->env];
+    if (last && lane->local) return;
     to->behaviour_value[row] = farm_lane_value(lane, at->n)[at->env];
     memcpy(to->action + row * action_bytes, farm_lane_answer_at(lane, drawn, at->n, at->env), action_bytes);
     memcpy(to->behaviour + row * (policy_bytes / sizeof(float)), farm_lane_policy(lane, at->n, at->env), policy_bytes);
@@ -93,7 +94,7 @@ void farm_iteration_gather(struct farm_iteration *it, const uint32_t *columns, u
             const uint32_t c = columns ? columns[i] : i;
             const struct farm_place at = place_of(it, c, step);
             const size_t row = (size_t)step * it->count + c;
-            gather_step(it, &at, &it->all, row);
+            gather_step(it, &at, &it->all, row, step == transitions(it));
             if (step < transitions(it)) it->value[row] = it->all.behaviour_value[row];
         }
 }
@@ -153,7 +154,7 @@ void farm_iteration_row(const struct farm_iteration *it, uint32_t unit, uint32_t
                         size_t row) {
     if (!it->plan->targets_once) {
         const struct farm_place at = place_of(it, unit, step);
-        gather_step(it, &at, to, row);
+        gather_step(it, &at, to, row, step == transitions(it));
         return;
     }
     unit += step * it->count;

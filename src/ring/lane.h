@@ -4,15 +4,19 @@
 //
 //   produced  steps the actor has published          writer: actor
 //   acted     steps answered; LOCAL: checked and copied   writer: inference
+//   granted   LOCAL: steps the actor may answer          writer: inference
 //   consumed  steps the actor may overwrite           writer: the lane's owner in the learner
 //   always: consumed <= acted <= produced <= consumed + C, and produced <= acted + farm_lane_ahead_max:
-//           CENTRAL 1 (an actor publishes step n+1 after reading answer n), LOCAL C (an actor waits for room only)
+//           CENTRAL 1 (an actor publishes step n+1 after reading answer n), LOCAL C (an actor waits for room and grants)
 //
 // Memory order. Each pair is a release store and an acquire load of one counter:
 //   P  actor writes step n's arrays, then produced = n+1 (release)      ->  learner loads produced (acquire), reads the arrays
 //   A  inference writes answer n's arrays, then acted = n+1 (release)  ->  actor loads acted (acquire), reads the action
 //   C  readers load step n's arrays, then consumed = n+1 (release)     ->  actor loads consumed (acquire), overwrites the slot
-// LOCAL: answer n is among step n's arrays, so P covers it. acted = n+1 is for the supervisor and the next learner.
+//   G  LOCAL: parameters are published, then granted > n (release)  ->  actor loads granted (acquire), answers step n
+// LOCAL: answer n becomes visible with step n+1: the actor writes it among step n+1's arrays, so P covers it. It writes
+// it when the slot of step n+1 is free, so learners that still copy the answer C steps before have finished (C).
+// acted = n+1 is for the supervisor and the next learner.
 // C needs release although it publishes no data: the reader's earlier loads must not move below the store.
 // Between answer n and step n+1 the actor's program order suffices.
 // clang-format on
@@ -41,7 +45,7 @@ struct farm_lane {
     struct farm_answer_array answer[FARM_ANSWER_FIELDS_MAX]; // CENTRAL: in `down`; LOCAL: in `up`
     size_t obs_bytes[FARM_OBS_FIELDS_MAX];
     uint32_t obs_count, answer_count;
-    uint32_t state; // answer field of a recurrent policy's state, `carry` is the next one; 0: none
+    uint32_t state; // answer field of a recurrent policy's state, CENTRAL: `carry` is the next one; 0: none
     uint32_t width, steps;
     bool local; // FARM_ANSWERS_LOCAL
     // The actor's copies, so that it rarely loads the peer's cache lines.
@@ -85,9 +89,9 @@ static inline uint64_t farm_lane_ahead_max(const struct farm_lane *lane) {
     return lane->local ? lane->steps : 1;
 }
 
-// Whether `produced` steps are answered; always true if LOCAL. Pair A.
+// Whether `produced` steps are answered (pair A); LOCAL: whether the actor may answer them (pair G).
 static inline bool farm_lane_has_answers(const struct farm_lane *lane, uint64_t produced) {
-    return lane->local || farm_load_acquire(&lane->down->acted) >= produced;
+    return farm_load_acquire(lane->local ? &lane->down->granted : &lane->down->acted) >= produced;
 }
 
 // ---- the actor's side: one thread ----
@@ -104,7 +108,7 @@ static inline bool farm_lane_actor_can_write(struct farm_lane *lane) {
     return lane->produced_local - lane->consumed_seen < lane->steps;
 }
 
-// Whether the action of the newest published step may be read.
+// Whether the action of the newest published step may be read; LOCAL: written, if the next slot is free too.
 static inline bool farm_lane_actor_answered(const struct farm_lane *lane) {
     return farm_lane_has_answers(lane, lane->produced_local);
 }
@@ -146,6 +150,11 @@ static inline uint64_t farm_lane_acted(const struct farm_lane *lane) {
 // thread calls it.
 static inline void farm_lane_answer(struct farm_lane *lane, uint64_t n) {
     farm_store_release(&lane->down->acted, n + 1);
+}
+// LOCAL: lets the actor answer every step before n. Pair G. Only the lane's inference thread calls it; n never
+// decreases.
+static inline void farm_lane_grant(struct farm_lane *lane, uint64_t n) {
+    farm_store_release(&lane->down->granted, n);
 }
 static inline uint64_t farm_lane_consumed(const struct farm_lane *lane) {
     return farm_load_acquire(&lane->down->consumed);

@@ -16,7 +16,6 @@ static enum farm_status make_lanes(struct farm_ring *ring, struct farm_error *er
     uint8_t *up = (uint8_t *)ring->up.header, *down = (uint8_t *)ring->down.header;
     ring->up_control = (struct farm_up_control *)(up + layout->up_control);
     ring->down_control = (struct farm_down_control *)(down + layout->down_control);
-    const uint32_t carry = farm_ring_spec_find(&ring->spec, "carry");
     ring->lanes = calloc(ring->spec.lanes, sizeof *ring->lanes);
     if (!ring->lanes) return farm_fail(err, FARM_E_LIMIT, "no memory for %u lanes", ring->spec.lanes);
     for (uint32_t l = 0; l < ring->spec.lanes; l++) {
@@ -31,7 +30,7 @@ static enum farm_status make_lanes(struct farm_ring *ring, struct farm_error *er
             .flags = u + layout->flags,
             .obs_count = ring->spec.env.obs_count,
             .answer_count = ring->spec.answer_count,
-            .state = carry ? carry - 1 : 0,
+            .state = farm_ring_spec_find(&ring->spec, "state"),
             .local = ring->spec.answers == FARM_ANSWERS_LOCAL,
             .width = ring->spec.width,
             .steps = ring->spec.steps,
@@ -196,6 +195,7 @@ bool farm_ring_restore(struct farm_ring *ring) {
     bool wrong = memcmp(ring->up.header, &header, sizeof header) != 0;
     if (wrong) memcpy(ring->up.header, &header, sizeof header);
     for (uint32_t l = 0; l < ring->spec.lanes; l++) wrong |= farm_lane_restore(&ring->lanes[l]);
+    farm_store_release(&ring->up_control->using, 0); // the dead actor reads no parameters
     return wrong;
 }
 

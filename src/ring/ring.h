@@ -43,7 +43,8 @@ void farm_ring_close(struct farm_ring *ring);
 bool farm_ring_counters_sound(const struct farm_ring *ring, uint32_t *lane);
 
 // Supervisor, between an actor's death and its successor's start: repairs what the dead one may have overwritten, the
-// header and each `produced` (farm_lane_restore). Returns whether anything was wrong.
+// header and each `produced` (farm_lane_restore), and takes back its announcement `using`. Returns whether anything was
+// wrong.
 bool farm_ring_restore(struct farm_ring *ring);
 
 // Checks a ring after a crash. Returns the number of broken rules (0: sound) and writes one line each, with lane and

@@ -62,6 +62,7 @@ void farm_ring_spec_sample(struct farm_ring_spec *spec) {
 
 void farm_ring_spec_state(struct farm_ring_spec *spec, uint32_t floats, uint32_t every) {
     spec->answer[spec->answer_count++] = (struct farm_answer_spec){"state", FARM_F32, floats, every, 0};
+    if (spec->answers == FARM_ANSWERS_LOCAL) return;
     spec->answer[spec->answer_count++] = (struct farm_answer_spec){"carry", FARM_F32, floats, 0, 0};
 }
 

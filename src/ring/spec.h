@@ -16,7 +16,7 @@
 enum { FARM_LANES_MAX = 64, FARM_WIDTH_MAX = 65536, FARM_ANSWER_FIELDS_MAX = 8 };
 
 // Which side answers. CENTRAL: the learner, in `down`; the actor publishes step n+1 after reading answer n. LOCAL: the
-// actor runs the policy and publishes each step with its answer, in `up`.
+// actor runs the policy, and the answer to step n, in `up`, becomes visible with step n+1.
 enum farm_answers { FARM_ANSWERS_CENTRAL, FARM_ANSWERS_LOCAL };
 
 // Answer fields of every ring; a ring may have further ones.
@@ -65,6 +65,8 @@ struct farm_up_control {
     uint64_t heartbeat; // environments made, reset and stepped: tells a hung environment from a waiting actor
     uint64_t abandoned; // episodes given up because of invalid numbers (recipe key bad_values)
     uint64_t pad2[14];
+    uint64_t using; // LOCAL: 1 + the buffer of its node's parameter board that it reads (board/board.h); 0: none
+    uint64_t pad3[15];
 };
 struct farm_up_lane {
     uint64_t produced; // steps published
@@ -83,10 +85,12 @@ struct farm_down_control {
 struct farm_down_lane {
     uint64_t acted; // steps answered; LOCAL: checked by the learner; writer: inference
     uint64_t pad0[15];
-    uint64_t consumed; // steps the actor may overwrite; writer: the lane's owner in the learner
+    uint64_t granted; // LOCAL: steps that the actor may answer; writer: inference
     uint64_t pad1[15];
-    uint64_t generation; // earlier actors of this lane; writer: the supervisor
+    uint64_t consumed; // steps the actor may overwrite; writer: the lane's owner in the learner
     uint64_t pad2[15];
+    uint64_t generation; // earlier actors of this lane; writer: the supervisor
+    uint64_t pad3[15];
 };
 
 // Byte offsets from the start of a segment. Arrays of lane l lie at `lane_offset + l * lane_stride + field offset`;
@@ -159,8 +163,9 @@ void farm_ring_spec_answers(struct farm_ring_spec *spec);
 void farm_ring_spec_sample(struct farm_ring_spec *spec);
 
 // Appends the fields of a recurrent policy with `floats` numbers of state an environment: `state`, what the forward
-// pass of every step n that is a multiple of `every` receives (zeros with FIRST), and behind it `carry`: the pass of
-// step n reads slot n mod 2 and writes the other one, so either survives a learner that dies between.
+// pass of every step n that is a multiple of `every` receives (zeros with FIRST), and, CENTRAL, behind it `carry`: the
+// pass of step n reads slot n mod 2 and writes the other one, so either survives a learner that dies between. The
+// running state of a LOCAL lane is its actor's own.
 void farm_ring_spec_state(struct farm_ring_spec *spec, uint32_t floats, uint32_t every);
 
 // Index of the answer field with this name; 0 (`action`) if there is none.

@@ -364,13 +364,14 @@ struct local_answer {
 
 static const struct local_answer GOOD = {{1, 2}, {-INFINITY, 0.5f, -2, -INFINITY, 1e9f}, 3, {4, 5}, 9};
 
-static void write_local(uint32_t env, const struct local_answer *answer) {
+// The answer to step n.
+static void write_local(uint64_t n, uint32_t env, const struct local_answer *answer) {
     struct farm_lane *lane = rig_actor(&table.rig, 0);
-    memcpy(farm_lane_action(lane, table.n, env), answer->action, sizeof answer->action);
-    memcpy(farm_lane_policy(lane, table.n, env), answer->policy, sizeof answer->policy);
-    farm_lane_value(lane, table.n)[env] = answer->value;
-    *farm_lane_version(lane, table.n) = answer->version;
-    if (table.n % 2 == 0) memcpy(farm_lane_answer_at(lane, 4, table.n, env), answer->state, sizeof answer->state);
+    memcpy(farm_lane_action(lane, n, env), answer->action, sizeof answer->action);
+    memcpy(farm_lane_policy(lane, n, env), answer->policy, sizeof answer->policy);
+    farm_lane_value(lane, n)[env] = answer->value;
+    *farm_lane_version(lane, n) = answer->version;
+    if (n % 2 == 0) memcpy(farm_lane_answer_at(lane, 4, n, env), answer->state, sizeof answer->state);
 }
 
 static void expect_taken_in(const struct farm_lane *ours, uint64_t n, uint32_t env, const struct local_answer *answer) {
@@ -388,7 +389,7 @@ static void expect_taken_in(const struct farm_lane *ours, uint64_t n, uint32_t e
         a;                                                                                                             \
     })
 
-Test(intake, an_answer_that_makes_no_sense_makes_its_step_senseless) {
+Test(intake, an_answer_that_makes_no_sense_makes_the_step_after_it_senseless) {
     const struct {
         struct local_answer answer;
         bool both;    // a version is of both environments
@@ -408,23 +409,24 @@ Test(intake, an_answer_that_makes_no_sense_makes_its_step_senseless) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const uint64_t n = table.n, before = table.rig.stats.bad_values; // even: it has a state
         const struct farm_lane *ours = rig_lane(&table.rig, 0);
-        write_local(1, &GOOD);
-        write_local(0, &cases[i].answer);
+        play_step(0, 1, 0, 1);
+        write_local(n, 1, &GOOD);
+        write_local(n, 0, &cases[i].answer);
         play_step(0, 1, 0, 1);
         cr_assert_eq(table.rig.stats.bad_values - before, cases[i].bad, "case %zu", i);
-        for (uint32_t e = 0; e < 2; e++)
-            cr_assert_eq(farm_lane_flags(ours, n)[e], e == 0 || cases[i].both ? FIRST | LAST | FARM_STEP_SENSELESS : 0,
-                         "case %zu", i);
+        for (uint32_t e = 0; e < 2; e++) {
+            const unsigned senseless = e == 0 || cases[i].both ? FIRST | LAST | FARM_STEP_SENSELESS : 0;
+            cr_assert_eq(farm_lane_flags(ours, n)[e], 0, "case %zu", i);
+            cr_assert_eq(farm_lane_flags(ours, n + 1)[e], senseless, "case %zu", i);
+        }
         expect_taken_in(ours, n, 1, &GOOD);
         const int32_t *action = farm_lane_action(ours, n, 0);
         cr_assert(action[0] >= 0 && action[0] < 2 && action[1] >= 0 && action[1] < 3 &&
                   *farm_lane_version(ours, n) <= 9);
-        write_local(0, &GOOD);
-        write_local(1, &GOOD);
+        write_local(n + 1, 0, &GOOD);
+        write_local(n + 1, 1, &GOOD);
         if (cases[i].answer.state[1] != 5) // it belongs to even steps only
-            *(float *)farm_lane_answer_at(rig_actor(&table.rig, 0), 4, table.n, 0) = NAN;
-        play_step(0, 1, 0, 1);
-        cr_assert_eq(table.rig.stats.bad_values - before, cases[i].bad, "the step after case %zu", i);
+            *(float *)farm_lane_answer_at(rig_actor(&table.rig, 0), 4, n + 1, 0) = NAN;
     }
 }
 
@@ -437,10 +439,11 @@ Test(intake, continuous_actions_and_their_distributions_are_numbers) {
                              {0, NAN, 0, 0},      {0, 0, -INFINITY, 0}, {0, 0, 0, INFINITY}};
     tear_down();
     set_up_spec(spec);
+    play_step(0, 1, 0, 1);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        memcpy(farm_lane_action(rig_actor(&table.rig, 0), table.n, 0), rows[i], sizeof(float));
-        memcpy(farm_lane_policy(rig_actor(&table.rig, 0), table.n, 0), rows[i] + 1, 2 * sizeof(float));
-        memcpy(farm_lane_answer_at(rig_actor(&table.rig, 0), FARM_ANSWER_SAMPLE, table.n, 0), rows[i] + 3,
+        memcpy(farm_lane_action(rig_actor(&table.rig, 0), table.n - 1, 0), rows[i], sizeof(float));
+        memcpy(farm_lane_policy(rig_actor(&table.rig, 0), table.n - 1, 0), rows[i] + 1, 2 * sizeof(float));
+        memcpy(farm_lane_answer_at(rig_actor(&table.rig, 0), FARM_ANSWER_SAMPLE, table.n - 1, 0), rows[i] + 3,
                sizeof(float));
         play_step(0, 1, 0, 1);
         cr_assert_eq(table.rig.stats.bad_values, i < 2 ? 0 : i - 1, "case %zu", i);
@@ -453,10 +456,10 @@ Test(intake, steps_of_a_local_lane_are_taken_in_as_far_as_there_is_room) {
     set_up_spec(local_spec());
     struct farm_intake_lane *ours = &table.rig.lanes.lanes[0];
     struct farm_lane *lane = rig_actor(&table.rig, 0);
-    for (table.n = 0; table.n < STEPS; table.n++) {
+    for (uint64_t n = 0; n < STEPS; n++) {
         struct local_answer answer = GOOD;
-        answer.value = (float)table.n;
-        for (uint32_t e = 0; e < WIDTH; e++) write_local(e, &answer);
+        answer.value = (float)n;
+        for (uint32_t e = 0; e < WIDTH && n; e++) write_local(n - 1, e, &answer);
         farm_lane_actor_publish(lane);
     }
     for (uint64_t n = 0; n < STEPS; n++) {
@@ -477,5 +480,5 @@ Test(intake, steps_of_a_local_lane_are_taken_in_as_far_as_there_is_room) {
     cr_assert(farm_lanes_take_in(ours, 9, &table.rig.stats));
     memset((char *)table.rig.actors[0].up.header + table.rig.actors[0].layout.up_arrays, 0xff,
            table.rig.actors[0].up.bytes - table.rig.actors[0].layout.up_arrays);
-    for (uint64_t n = 1; n < STEPS; n++) cr_assert_eq(farm_lane_value(ours->lane, n)[1], (float)n);
+    for (uint64_t n = 0; n < STEPS - 1; n++) cr_assert_eq(farm_lane_value(ours->lane, n)[1], (float)n + 1);
 }

@@ -122,6 +122,8 @@ static struct views local_views(void) {
     struct views v = views_of(spec);
     struct farm_lane *actor = &v.actor.lanes[0], *learner = &v.learner.lanes[0];
     for (uint64_t n = 0; n < 10; n++) {
+        cr_assert_eq(farm_lane_actor_answered(actor), n == 0, "step %lu is granted", n);
+        farm_lane_grant(learner, n < 9 ? n : UINT64_MAX);
         cr_assert(farm_lane_actor_answered(actor) && farm_lane_actor_can_write(actor), "step %lu waits", n);
         publish_step(actor, n == 0);
         if (n < 5) farm_lane_answer(learner, n);
@@ -172,7 +174,7 @@ Test(ring, restoring_replaces_counters_that_lie) {
     }
 }
 
-Test(ring, a_local_actor_waits_for_room_only) {
+Test(ring, a_local_actor_waits_for_room_and_grants) {
     char text[256];
     with_views v = local_views();
     struct farm_lane *actor = &v.actor.lanes[0];

@@ -113,9 +113,12 @@ static struct farm_ring watched_ring(uint32_t lanes, enum farm_answers answers) 
     return ring_of(spec, 0);
 }
 
-Test(supervisor, a_lane_whose_actor_answers_itself_has_work_if_there_is_room) {
+Test(supervisor, a_lane_whose_actor_answers_itself_has_work_if_there_is_room_and_a_grant) {
     with_ring ring = watched_ring(1, FARM_ANSWERS_LOCAL);
     farm_store_release(&ring.lanes[0].up->produced, STEPS - 1);
+    farm_lane_grant(&ring.lanes[0], STEPS - 2);
+    cr_assert_eq(farm_watch_lanes(&ring), 0, "it may not answer the newest step");
+    farm_lane_grant(&ring.lanes[0], UINT64_MAX);
     cr_assert_eq(farm_watch_lanes(&ring), 1);
     farm_store_release(&ring.lanes[0].up->produced, STEPS);
     cr_assert_eq(farm_watch_lanes(&ring), 0, "full");
