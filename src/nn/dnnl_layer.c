@@ -152,14 +152,15 @@ static enum farm_status choose_layouts(struct farm_op_layer *op, struct farm_err
 static void allocate(struct farm_op_layer *op) {
     struct farm_dnnl_layer *layer = op->own;
     const size_t bias_bytes = (size_t)op->config.op.out.channels * sizeof(float);
-    for (int pass = 0; pass < (op->config.training ? PASSES : WEIGHTS); pass++) {
+    for (int pass = 0; pass < (op->config.training ? PASSES : DATA); pass++) {
         const farm_dnnl_md md = layer->weights_md[pass];
         if (op->config.training && pass != WEIGHTS && dnnl_memory_desc_equal(md, layer->flat_md)) continue;
-        layer->weights[pass] = pass == DATA && dnnl_memory_desc_equal(md, layer->weights_md[FORWARD])
-                                   ? layer->weights[FORWARD]
-                                   : farm_dnnl_keep(op->dnnl, dnnl_memory_desc_get_size(md));
+        if (pass == DATA && dnnl_memory_desc_equal(md, layer->weights_md[FORWARD]))
+            layer->weights[pass] = layer->weights[FORWARD];
+        else
+            farm_dnnl_keep_packed(op->dnnl, dnnl_memory_desc_get_size(md), &layer->weights[pass]);
     }
-    layer->bias = farm_dnnl_keep(op->dnnl, bias_bytes);
+    farm_dnnl_keep_packed(op->dnnl, bias_bytes, &layer->bias);
     layer->diff_bias = farm_dnnl_keep(op->dnnl, bias_bytes);
 }
 
@@ -278,13 +279,22 @@ static void load(struct farm_op_layer *op, const float *params) {
                 farm_dnnl_op_bind(&layer->rungs[r].pass[pass], DNNL_ARG_WEIGHTS, weights);
         if (layer->pack[pass].primitive == NULL) continue;
         farm_dnnl_op_bind(&layer->pack[pass], DNNL_ARG_FROM, weights);
+        farm_dnnl_op_bind(&layer->pack[pass], DNNL_ARG_TO, layer->weights[pass]);
         farm_dnnl_op_run(op->dnnl, &layer->pack[pass]);
     }
 }
 
+struct farm_dnnl_op *farm_dnnl_layer_forward(struct farm_dnnl_layer *layer, int rung) {
+    struct farm_dnnl_rung *r = &layer->rungs[rung];
+    if (r->weights == layer->weights[FORWARD]) return &r->pass[FORWARD];
+    r->weights = layer->weights[FORWARD];
+    farm_dnnl_op_bind(&r->pass[FORWARD], DNNL_ARG_WEIGHTS, layer->weights[FORWARD]);
+    farm_dnnl_op_bind(&r->pass[FORWARD], DNNL_ARG_BIAS, layer->bias);
+    return &r->pass[FORWARD];
+}
+
 static void forward(struct farm_op_layer *op, const struct farm_op_call *call) {
-    struct farm_dnnl_layer *layer = op->own;
-    farm_dnnl_op_run(op->dnnl, &layer->rungs[call->rung].pass[FORWARD]);
+    farm_dnnl_op_run(op->dnnl, farm_dnnl_layer_forward(op->own, call->rung));
 }
 
 void farm_dnnl_layer_add_gradient(struct farm_op_layer *op, const struct farm_op_call *call) {

@@ -12,13 +12,21 @@
 // Of the room: measured, a primitive takes 1 MB at most, and the first matrix product 9 MB.
 enum { ALIGNMENT = 64, ROOM_BYTES = 32 << 20, HUGE_BYTES = 2 << 20 };
 
-void *farm_dnnl_alloc(size_t bytes) {
-    const size_t rounded = (bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT;
+static size_t round_up(size_t bytes) {
+    return (bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT;
+}
+
+static void *allocate(size_t rounded) {
     void *memory;
     if (posix_memalign(&memory, rounded < HUGE_BYTES ? ALIGNMENT : HUGE_BYTES, rounded) != 0) return NULL;
     if (rounded >= HUGE_BYTES)
         (void)madvise(memory, rounded / HUGE_BYTES * HUGE_BYTES, MADV_HUGEPAGE); // fewer TLB misses
-    return memset(memory, 0, rounded);
+    return memory;
+}
+
+void *farm_dnnl_alloc(size_t bytes) {
+    void *memory = allocate(round_up(bytes));
+    return memory ? memset(memory, 0, round_up(bytes)) : NULL;
 }
 
 enum farm_status farm_dnnl_fail(struct farm_error *err, const char *what, dnnl_status_t status) {
@@ -82,21 +90,41 @@ void farm_dnnl_close(struct farm_dnnl *dnnl) {
     farm_dnnl_mds_drop(dnnl);
     if (dnnl->stream != NULL) dnnl_stream_destroy(dnnl->stream);
     if (dnnl->engine != NULL) dnnl_engine_destroy(dnnl->engine);
-    for (size_t i = 0; i < dnnl->kept_count; i++) free(dnnl->kept[i]);
+    for (size_t i = 0; i < dnnl->kept_count; i++) free(dnnl->kept[i].memory);
     free(dnnl->kept);
     free(dnnl->scratch);
     *dnnl = (struct farm_dnnl){0};
 }
 
-void *farm_dnnl_keep(struct farm_dnnl *dnnl, size_t bytes) {
-    void **kept = realloc(dnnl->kept, (dnnl->kept_count + 1) * sizeof *kept), *memory = NULL;
-    if (kept != NULL) {
-        dnnl->kept = kept;
-        memory = kept[dnnl->kept_count] = farm_dnnl_alloc(bytes);
+// Takes `memory`; NULL if there is none, or no room in the list.
+static void *keep(struct farm_dnnl *dnnl, void *memory, void *pointer) {
+    struct farm_dnnl_kept *kept = realloc(dnnl->kept, (dnnl->kept_count + 1) * sizeof *kept);
+    if (kept != NULL) dnnl->kept = kept;
+    if (kept != NULL && memory != NULL) {
+        kept[dnnl->kept_count++] = (struct farm_dnnl_kept){memory, pointer, dnnl->packed_bytes};
+        return memory;
     }
-    dnnl->kept_count += memory != NULL;
-    dnnl->lacking |= memory == NULL;
-    return memory;
+    free(memory);
+    dnnl->lacking = true;
+    return NULL;
+}
+
+void *farm_dnnl_keep(struct farm_dnnl *dnnl, size_t bytes) {
+    return keep(dnnl, farm_dnnl_alloc(bytes), NULL);
+}
+
+static void set(void *pointer, const void *value) {
+    memcpy(pointer, &value, sizeof value);
+}
+
+void farm_dnnl_keep_packed(struct farm_dnnl *dnnl, size_t bytes, void *pointer) {
+    set(pointer, keep(dnnl, allocate(round_up(bytes)), pointer));
+    dnnl->packed_bytes += round_up(bytes);
+}
+
+void farm_dnnl_point(struct farm_dnnl *dnnl, const void *block) {
+    for (const struct farm_dnnl_kept *kept = dnnl->kept; kept < dnnl->kept + dnnl->kept_count; kept++)
+        if (kept->pointer) set(kept->pointer, block ? (const char *)block + kept->at : kept->memory);
 }
 
 // Operations made earlier are pointed at the new memory when they run.

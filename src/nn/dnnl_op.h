@@ -17,6 +17,13 @@ typedef const dnnl_memory_desc_t *farm_dnnl_md;
 typedef const_dnnl_memory_desc_t farm_dnnl_md;
 #endif
 
+// Memory of farm_dnnl_keep or farm_dnnl_keep_packed.
+struct farm_dnnl_kept {
+    void *memory;
+    void *pointer; // address of a piece's pointer, which farm_dnnl_point sets; else NULL
+    size_t at;     // a piece's offset in a block
+};
+
 struct farm_dnnl {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
@@ -25,9 +32,10 @@ struct farm_dnnl {
     farm_dnnl_md *mds; // all that were made, each once
     size_t md_count;
     struct farm_dnnl_op *ops; // all that were made, a list
-    void **kept;              // farm_dnnl_keep's
+    struct farm_dnnl_kept *kept;
     size_t kept_count;
-    bool lacking; // farm_dnnl_keep or farm_dnnl_reserve failed
+    size_t packed_bytes; // all pieces of farm_dnnl_keep_packed, one after another, each at a 64-byte boundary
+    bool lacking;        // farm_dnnl_keep or farm_dnnl_reserve failed
 };
 
 enum { FARM_DNNL_BINDINGS_MAX = 4 };
@@ -112,6 +120,13 @@ void *farm_dnnl_alloc(size_t bytes);
 
 // The same, freed by farm_dnnl_close. NULL sets `lacking`.
 void *farm_dnnl_keep(struct farm_dnnl *dnnl, size_t bytes);
+
+// The same for a piece of what a new version of the parameters is packed into: sets *pointer, a pointer to any object,
+// which must stay in place. The memory is not zeroed: unless something is loaded there, the kernel need not give pages.
+void farm_dnnl_keep_packed(struct farm_dnnl *dnnl, size_t bytes, void *pointer);
+
+// Points all these pointers into a block of packed_bytes, which must not move while they do; NULL: at their own memory.
+void farm_dnnl_point(struct farm_dnnl *dnnl, const void *block);
 
 // Makes `scratch` at least so large, for kernels that run between oneDNN's; read the pointer at each run. Failure sets
 // `lacking`.

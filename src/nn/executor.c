@@ -10,6 +10,7 @@
 
 #include "base/time.h"
 #include "kernels/bf16.h"
+#include "kernels/random.h"
 #include "nn/inputs.h"
 #include "nn/layer.h"
 
@@ -40,6 +41,8 @@ struct farm_executor {
     float *mean, *inverse;          // [io.flat]; NULL: not normalised
     int forward_batch;              // rows of the last forward
     const float *cleared;           // gradients that the next backward begins (farm_executor_clear); NULL: none
+    const void *bound;              // farm_executor_bind's; NULL: the executor's own memory
+    uint64_t packed_layout;         // 0: not known yet
 };
 
 // Keeps oneDNN's loops in the calling thread. OpenMP stores this number per thread, so every entry sets it.
@@ -144,8 +147,8 @@ static void make_flat(struct farm_executor *ex) {
     if (bytes == 0) return;
     ex->flat = farm_dnnl_keep(&ex->dnnl, (size_t)ex->batch_max * bytes);
     if (ex->net.normalise < 0) return;
-    ex->mean = farm_dnnl_keep(&ex->dnnl, bytes);
-    ex->inverse = farm_dnnl_keep(&ex->dnnl, bytes);
+    farm_dnnl_keep_packed(&ex->dnnl, bytes, &ex->mean);
+    farm_dnnl_keep_packed(&ex->dnnl, bytes, &ex->inverse);
 }
 
 // 1, 2, 4, 6, ..., 12, 16, 20, 24, 32, 48, 64, 96, ...: at most a quarter of the rows are padding.
@@ -242,7 +245,8 @@ static void add_time(const struct farm_executor *ex, int i, uint64_t *last) {
     *last = now;
 }
 
-void farm_executor_load(struct farm_executor *ex, const float *params) {
+// Packs into the block that the pointers are in.
+static void pack_all(struct farm_executor *ex, const float *params) {
     use_one_thread();
     uint64_t last = 0;
     add_time(ex, -1, &last);
@@ -251,6 +255,47 @@ void farm_executor_load(struct farm_executor *ex, const float *params) {
         if (ex->layers[i].methods->load) ex->layers[i].methods->load(&ex->layers[i], params);
         add_time(ex, i, &last);
     }
+}
+
+void farm_executor_load(struct farm_executor *ex, const float *params) {
+    farm_executor_bind(ex, NULL);
+    pack_all(ex, params);
+}
+
+size_t farm_executor_packed_bytes(const struct farm_executor *ex) {
+    assert(!ex->training); // its backward passes read weights too
+    return ex->dnnl.packed_bytes;
+}
+
+void farm_executor_pack(struct farm_executor *ex, const float *params, void *packed) {
+    assert(!ex->training && (uintptr_t)packed % 64 == 0);
+    farm_dnnl_point(&ex->dnnl, packed);
+    pack_all(ex, params);
+    farm_dnnl_point(&ex->dnnl, ex->bound);
+}
+
+void farm_executor_bind(struct farm_executor *ex, const void *packed) {
+    if (packed == ex->bound) return;
+    assert(!ex->training && (uintptr_t)packed % 64 == 0);
+    farm_dnnl_point(&ex->dnnl, packed);
+    ex->bound = packed;
+}
+
+// A permutation of weights, another type or another rounding changes some of these bytes.
+uint64_t farm_executor_packed_layout(struct farm_executor *ex) {
+    const size_t bytes = farm_executor_packed_bytes(ex), count = ex->net.parameter_count;
+    if (ex->packed_layout) return ex->packed_layout;
+    uint64_t *image = farm_dnnl_alloc(bytes), hash = bytes;
+    float *probe = farm_dnnl_alloc(count * sizeof *probe);
+    if (image && probe) {
+        for (size_t i = 0; i < count; i++) probe[i] = 0.5f + farm_random_uniform(0, 0, i);
+        farm_executor_pack(ex, probe, image);
+        for (size_t i = 0; i < bytes / sizeof *image; i++) hash = farm_random_mix(hash ^ image[i]);
+    } else
+        hash = farm_now_ns(); // without memory: as no other's
+    free(image);
+    free(probe);
+    return ex->packed_layout = hash ? hash : 1;
 }
 
 static struct farm_op_call call_of(const struct farm_executor *ex, struct farm_sequence sequence) {

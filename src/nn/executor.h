@@ -1,8 +1,8 @@
 // Runs a network on the CPU: forward, backward, parameters packed for the machine. One thread at a time uses an
 // executor; several executors share nothing. oneDNN computes products and convolutions, kernels/conv_u8.h a first layer
-// over u8 frames, other kernels of ours what layer.h lists. Memory lies on the NUMA node of the creating thread. Sets
-// the calling thread's number of OpenMP threads to one. Does not know lanes, losses or optimisers, and does not choose
-// arithmetic.
+// over u8 frames, other kernels of ours what layer.h lists. Memory lies on the NUMA node of the creating thread, packed
+// weights on that of the first load. Sets the calling thread's number of OpenMP threads to one. Does not know lanes,
+// losses or optimisers, and does not choose arithmetic.
 #ifndef FARM_NN_EXECUTOR_H
 #define FARM_NN_EXECUTOR_H
 
@@ -31,6 +31,17 @@ void farm_executor_destroy(struct farm_executor *executor);
 // new version. Inference does not keep the vector; training's passes read products' weights in it, so it must stay as
 // it is as long as passes follow.
 void farm_executor_load(struct farm_executor *executor, const float *params);
+
+// Packed parameters in a block outside of the executor, which several executors, also of several processes, read in
+// place. Only for inference. packed_bytes: of a block, a multiple of 64. packed_layout: equal in two executors if and
+// only if each can read what the other has packed; takes as long as a load the first time, and is never 0. pack: writes
+// all that farm_executor_load computes into a block, at a 64-byte boundary. bind: the following passes read a block,
+// which must not change meanwhile; the cost is small beside a pass. NULL: the executor's own memory, as last loaded; a
+// load does the same.
+size_t farm_executor_packed_bytes(const struct farm_executor *executor);
+uint64_t farm_executor_packed_layout(struct farm_executor *executor);
+void farm_executor_pack(struct farm_executor *executor, const float *params, void *packed);
+void farm_executor_bind(struct farm_executor *executor, const void *packed);
 
 // The sequence has steps x columns rows, at most batch_max.
 //

@@ -32,21 +32,22 @@ static enum farm_status make(struct farm_op_layer *layer, struct farm_error *err
     frames->list = farm_dnnl_keep(dnnl, count * sizeof *frames->list);
     if (farm_net_interleaved(io) || io->normalise_frames)
         frames->planes = farm_dnnl_keep(dnnl, count * frame_bytes(io));
-    frames->packed = farm_dnnl_keep(dnnl, farm_conv_u8_packed_bytes(&frames->shape));
-    frames->bias = farm_dnnl_keep(dnnl, (size_t)frames->shape.outputs * sizeof *frames->bias);
+    farm_dnnl_keep_packed(dnnl, farm_conv_u8_packed_bytes(&frames->shape), &frames->packed);
+    farm_dnnl_keep_packed(dnnl, (size_t)frames->shape.outputs * sizeof *frames->bias, &frames->bias);
     if (io->normalise_frames)
-        frames->scale = farm_dnnl_keep(dnnl, 2 * (size_t)farm_net_pixels(io) * sizeof *frames->scale);
+        farm_dnnl_keep_packed(dnnl, 2 * (size_t)farm_net_pixels(io) * sizeof *frames->scale, &frames->scale);
     frames->scale_count = -1;
     farm_dnnl_reserve(dnnl, farm_conv_u8_scratch_bytes(&frames->shape));
     return FARM_OK;
 }
 
-// Statistics change at publish only, parameters with each optimiser step; a run's statistics of N steps are the same
-// ones.
-static void load_scale(const struct farm_net *net, struct frames *frames, const float *params) {
-    const float count = params[net->tensors[net->normalise + 2].offset];
-    if (count == frames->scale_count) return;
-    farm_inputs_scale_pixels(net, params, frames->scale);
+// Statistics change at publish only, parameters in training with each optimiser step; a run's statistics of N steps are
+// the same ones.
+static void load_scale(const struct farm_op_layer *layer, const float *params) {
+    struct frames *frames = layer->own;
+    const float count = params[layer->net->tensors[layer->net->normalise + 2].offset];
+    if (layer->config.training && count == frames->scale_count) return;
+    farm_inputs_scale_pixels(layer->net, params, frames->scale);
     frames->scale_count = count;
 }
 
@@ -54,7 +55,7 @@ static void load(struct farm_op_layer *layer, const float *params) {
     struct frames *frames = layer->own;
     farm_conv_u8_pack(&frames->shape, params + layer->config.weight_offset, frames->packed);
     memcpy(frames->bias, params + layer->config.bias_offset, (size_t)frames->shape.outputs * sizeof *frames->bias);
-    if (frames->scale) load_scale(layer->net, frames, params);
+    if (frames->scale) load_scale(layer, params);
 }
 
 // A frame of an image, as the convolution reads it.

@@ -8,11 +8,10 @@ static enum farm_status make(struct farm_op_layer *layer, struct farm_error *err
     struct farm_join *join = layer->own;
     const size_t flat = (size_t)layer->net->io.flat;
     (void)err;
-    *join = (struct farm_join){.features = layer->config.op.in.channels,
-                               .flat = layer->net->io.flat,
-                               .bf16 = layer->config.type == dnnl_bf16,
-                               .weight = farm_dnnl_keep(layer->dnnl, FARM_NET_JOIN_UNITS * flat * sizeof(float)),
-                               .bias = farm_dnnl_keep(layer->dnnl, FARM_NET_JOIN_UNITS * sizeof(float))};
+    *join = (struct farm_join){
+        .features = layer->config.op.in.channels, .flat = layer->net->io.flat, .bf16 = layer->config.type == dnnl_bf16};
+    farm_dnnl_keep_packed(layer->dnnl, FARM_NET_JOIN_UNITS * flat * sizeof(float), &join->weight);
+    farm_dnnl_keep_packed(layer->dnnl, FARM_NET_JOIN_UNITS * sizeof(float), &join->bias);
     return FARM_OK;
 }
 

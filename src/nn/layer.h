@@ -108,6 +108,7 @@ static inline void farm_pad_rows(void *rows, size_t row_bytes, const struct farm
 struct farm_dnnl_rung {
     struct farm_dnnl_op tanh; // before DATA and WEIGHTS: diff_out becomes the gradient before the tanh
     struct farm_dnnl_op pass[FARM_DNNL_PASSES];
+    const void *weights; // where FORWARD reads them, if it has packed ones; its bias lies in the same block
 };
 
 // `own` of farm_op_dnnl.
@@ -117,11 +118,14 @@ struct farm_dnnl_layer {
     // them where they lie.
     farm_dnnl_md weights_md[FARM_DNNL_PASSES], flat_md; // flat: the parameters' own
     void *weights[FARM_DNNL_PASSES];
-    float *bias, *diff_bias; // [out.channels]
+    float *bias, *diff_bias; // [out.channels]; the bias and FORWARD's weights may lie in a block that is bound
     struct farm_dnnl_op
         pack[FARM_DNNL_PASSES]; // from flat parameters; WEIGHTS: added to flat gradients (empty: as they)
     struct farm_dnnl_rung *rungs;
 };
+
+// The FORWARD pass of a rung, which reads the weights where they are now.
+struct farm_dnnl_op *farm_dnnl_layer_forward(struct farm_dnnl_layer *layer, int rung);
 
 // Runs the WEIGHTS pass and adds its result to this layer's part of the flat gradients. If the call begins a sum,
 // weights that the layer `writes` are not read but written; the others are zeros. Only for layers with weights.

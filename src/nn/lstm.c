@@ -98,7 +98,7 @@ static void forward(struct farm_op_layer *layer, const struct farm_op_call *call
     const struct farm_sequence sequence = call->sequence;
     const size_t units = lstm->units, columns = (size_t)sequence.columns, rows = (size_t)call->rows;
     struct farm_dnnl_op *product =
-        &lstm->own.rungs[farm_ladder_find(layer->ladder, sequence.columns)].pass[FARM_DNNL_FORWARD];
+        farm_dnnl_layer_forward(&lstm->own, farm_ladder_find(layer->ladder, sequence.columns));
     float *gates = layer->rows.in;
     enter_state(lstm, sequence);
     for (size_t r = 0; r < rows; r++) {

@@ -34,8 +34,8 @@ static enum farm_status make(struct farm_op_layer *layer, struct farm_error *err
     (void)err;
     conv->shape = shape_of(&layer->config.op, layer->config.block);
     for (int pass = 0; pass < (layer->config.training ? 2 : 1); pass++)
-        conv->packed[pass] = farm_dnnl_keep(layer->dnnl, farm_winograd_packed_bytes(&conv->shape));
-    conv->bias = farm_dnnl_keep(layer->dnnl, (size_t)conv->shape.outputs * sizeof *conv->bias);
+        farm_dnnl_keep_packed(layer->dnnl, farm_winograd_packed_bytes(&conv->shape), &conv->packed[pass]);
+    farm_dnnl_keep_packed(layer->dnnl, (size_t)conv->shape.outputs * sizeof *conv->bias, &conv->bias);
     farm_dnnl_reserve(layer->dnnl, farm_winograd_loops()->scratch_bytes(&conv->shape));
     return FARM_OK;
 }

@@ -680,6 +680,116 @@ Test(nn, inference_gives_what_training_gives) {
     }
 }
 
+// ---- packed weights outside of the executor ----
+
+// One step of every row, from states that differ.
+static void infer(struct farm_executor *executor, const struct problem *p, struct answer *a) {
+    const size_t numbers = (size_t)p->batch * (size_t)p->net.state;
+    float *state = array(2 * numbers, sizeof *state);
+    uint8_t *flags = array((size_t)p->batch, 1);
+    for (size_t i = 0; i < numbers; i++) state[i] = farm_random_uniform(11, 0, i) - 0.5f;
+    struct farm_sequence sequence = farm_sequence_rows(p->batch);
+    sequence.flags = flags;
+    sequence.state_in = state;
+    sequence.state_out = state + numbers;
+    farm_executor_forward(executor, p->rows, sequence, a->logits, a->value);
+    free(state);
+    free(flags);
+}
+
+// Must `executor` give the bits of `right`, which are finite numbers?
+static void expect_bits(struct farm_executor *executor, const struct problem *p, const struct answer *right,
+                        const char *when, int n) {
+    with_answer a = answer_new(&p->net, p->batch);
+    infer(executor, p, &a);
+    const size_t numbers = (size_t)p->batch * (size_t)(p->net.io.actions + 1);
+    for (size_t i = 0; i < numbers; i++) cr_assert(isfinite(a.logits[i]));
+    cr_assert_arr_eq(a.logits, right->logits, numbers * sizeof(float), "%s, arithmetic %d: %s", p->spec.name, n, when);
+}
+
+// Two executors read one block, which either has packed over old bytes; two versions of the parameters.
+static void expect_exchangeable(const struct problem *p, int n, const struct farm_arithmetic *arithmetic) {
+    with_executor *first = executor_new(p, p->batch, false, arithmetic);
+    with_executor *second = executor_new(p, p->batch, false, arithmetic);
+    with_answer old = answer_new(&p->net, p->batch), new = answer_new(&p->net, p->batch);
+    const size_t bytes = farm_executor_packed_bytes(first);
+    uint8_t *blocks = aligned_alloc(64, 2 * bytes);
+    float *newer = array(p->net.parameter_count, sizeof *newer);
+    for (size_t i = 0; i < p->net.parameter_count; i++) newer[i] = 0.75f * p->params[i];
+    cr_assert(blocks && bytes % 64 == 0 && bytes == farm_executor_packed_bytes(second));
+    cr_expect_eq(farm_executor_packed_layout(first), farm_executor_packed_layout(second));
+    memset(blocks, 0xff, 2 * bytes); // NaN
+    infer(first, p, &old);
+    farm_executor_load(second, newer);
+    infer(second, p, &new);
+
+    farm_executor_pack(second, p->params, blocks);
+    expect_bits(second, p, &new, "a pack elsewhere changes nothing", n);
+    farm_executor_bind(second, blocks);
+    farm_executor_pack(second, newer, blocks + bytes);
+    expect_bits(second, p, &old, "bound; a pack elsewhere changes nothing", n);
+    farm_executor_bind(first, blocks);
+    expect_bits(first, p, &old, "bound to the same block", n);
+    farm_executor_bind(first, blocks + bytes);
+    expect_bits(first, p, &new, "bound to another version", n);
+    farm_executor_pack(second, newer, blocks);
+    expect_bits(second, p, &new, "packed where it is bound", n);
+    memset(blocks, 0xff, 2 * bytes);
+    farm_executor_bind(first, NULL);
+    expect_bits(first, p, &old, "its own memory again", n);
+    farm_executor_load(second, newer);
+    expect_bits(second, p, &new, "loaded after it was bound", n);
+    free(blocks);
+    free(newer);
+}
+
+static void expect_each_exchangeable(const struct problem *p) {
+    struct farm_arithmetic arithmetic;
+    for (int n = 0; nth_arithmetic(&p->net, n, &arithmetic); n++) expect_exchangeable(p, n, &arithmetic);
+    arithmetic = f32_of(&p->net);
+    expect_exchangeable(p, -1, &arithmetic);
+}
+
+Test(nn, packed_weights_in_another_place_give_the_same_bits) {
+    for (int i = 0; i < CASES; i++) {
+        with_problem *p = i == ODD ? problem_random(&odd_net, &odd_io, 3)
+                                   : problem_random(farm_net_find(cases[i].net, NULL), &cases[i].io, cases[i].rows);
+        expect_each_exchangeable(p);
+    }
+}
+
+// Means and variances lie in the block too.
+Test(nn, packed_statistics_in_another_place_give_the_same_bits) {
+    static const struct farm_net_io io = {.frame_channels = 1,
+                                          .height = 44,
+                                          .width = 40,
+                                          .stack = 2,
+                                          .normalise_frames = true,
+                                          .flat = 7,
+                                          .input_count = 1,
+                                          .inputs = {{FARM_INPUT_NUMBERS, 7, 0, true, 0}},
+                                          .actions = 5};
+    with_problem *p = problem_random(farm_net_find("lite", NULL), &io, 3);
+    const size_t statistics = p->net.tensors[p->net.normalise].offset;
+    for (size_t i = statistics; i < p->net.parameter_count; i++)
+        p->params[i] = 0.2f + farm_random_uniform(12, 0, i) * 0.3f;
+    expect_each_exchangeable(p);
+}
+
+// Another form packs other bytes, except a form of another layout that changes no weight.
+Test(nn, layouts_of_packed_weights_differ_between_forms) {
+    with_problem *p = problem_random(farm_net_find("shallow", NULL), &atari, 2);
+    struct farm_arithmetic arithmetic = f32_of(&p->net);
+    with_executor *plain = executor_new(p, 2, false, &arithmetic);
+    const uint64_t layout = farm_executor_packed_layout(plain);
+    cr_expect_neq(layout, 0);
+    for (int n = 0; nth_arithmetic(&p->net, n, &arithmetic); n++) {
+        if (arithmetic.first == FARM_CONV_U8_F32) continue;
+        with_executor *other = executor_new(p, 2, false, &arithmetic);
+        cr_expect_neq(farm_executor_packed_layout(other), layout, "arithmetic %d", n);
+    }
+}
+
 struct job {
     struct problem *p;
     struct farm_executor *executor;
