@@ -288,7 +288,7 @@ uint64_t farm_executor_packed_layout(struct farm_executor *ex) {
     uint64_t *image = farm_dnnl_alloc(bytes), hash = bytes;
     float *probe = farm_dnnl_alloc(count * sizeof *probe);
     if (image && probe) {
-        for (size_t i = 0; i < count; i++) probe[i] = 0.5f + farm_random_uniform(0, 0, i);
+        for (size_t i = 0; i < count; i++) probe[i] = 0.5f + farm_random_unit((uint32_t)farm_random_mix(i));
         farm_executor_pack(ex, probe, image);
         for (size_t i = 0; i < bytes / sizeof *image; i++) hash = farm_random_mix(hash ^ image[i]);
     } else

@@ -347,15 +347,19 @@ static bool nth_arithmetic(const struct farm_net *net, int n, struct farm_arithm
     return true;
 }
 
-static struct farm_executor *executor_new(const struct problem *p, int batch_max, bool training,
-                                          const struct farm_arithmetic *arithmetic) {
-    const struct farm_executor_config config = {
-        .net = &p->net, .batch_max = batch_max, .training = training, .arithmetic = arithmetic};
+static struct farm_executor *executor_make(const struct problem *p, struct farm_executor_config config) {
+    config.net = &p->net;
     struct farm_executor *executor;
     struct farm_error err = {.message = ""};
     cr_assert_eq(farm_executor_create(&config, &executor, &err), FARM_OK, "%s", err.message);
     farm_executor_load(executor, p->params);
     return executor;
+}
+
+static struct farm_executor *executor_new(const struct problem *p, int batch_max, bool training,
+                                          const struct farm_arithmetic *arithmetic) {
+    return executor_make(
+        p, (struct farm_executor_config){.batch_max = batch_max, .training = training, .arithmetic = arithmetic});
 }
 
 static struct answer answer_of(struct farm_executor *executor, const struct problem *p, int batch) {
@@ -709,8 +713,8 @@ static void expect_bits(struct farm_executor *executor, const struct problem *p,
 
 // Two executors read one block, which either has packed over old bytes; two versions of the parameters.
 static void expect_exchangeable(const struct problem *p, int n, const struct farm_arithmetic *arithmetic) {
-    with_executor *first = executor_new(p, p->batch, false, arithmetic);
-    with_executor *second = executor_new(p, p->batch, false, arithmetic);
+    const struct farm_executor_config config = {.batch_max = p->batch, .arithmetic = arithmetic, .one_size = true};
+    with_executor *first = executor_make(p, config), *second = executor_make(p, config);
     with_answer old = answer_new(&p->net, p->batch), new = answer_new(&p->net, p->batch);
     const size_t bytes = farm_executor_packed_bytes(first);
     uint8_t *blocks = aligned_alloc(64, 2 * bytes);
