@@ -299,6 +299,36 @@ static enum farm_status replace(const char *path, const void *data, size_t bytes
     return status == FARM_E_UNSUPPORTED ? FARM_OK : status;
 }
 
+enum { LINE_MAX_BYTES = 2048 };
+
+bool farm_file_find_value(const char *path, const char *key, size_t length,
+                          bool (*read)(void *context, const char *value), void *context) {
+    const int fd = path ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1; // a fifo is empty
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
+    char line[LINE_MAX_BYTES];
+    bool found = false;
+    if (!file) return false;
+    while (fgets(line, sizeof line, file)) {
+        const char *tab = strchr(line, '\n') ? strchr(line, '\t') : NULL; // a torn line has no value
+        if (tab && strncmp(line, key, length) == 0 && (line + length == tab || line[length] == ','))
+            found |= read(context, tab + 1);
+    }
+    fclose(file);
+    return found;
+}
+
+// One write at the end, so that lines of several processes stay whole. A full disk may have torn the line before.
+void farm_file_append_value(const char *path, const char *key, const char *value) {
+    int fd;
+    const bool ours = path && !farm_file_open_own(path, O_RDWR | O_CREAT | O_APPEND, &fd, NULL);
+    FILE *file = ours ? fdopen(fd, "a+") : NULL;
+    if (!file) return;
+    const bool torn = fseek(file, -1, SEEK_END) == 0 && fgetc(file) != '\n';
+    fseek(file, 0, SEEK_END);
+    fprintf(file, "%s%s\t%s\n", torn ? "\n" : "", key, value);
+    fclose(file);
+}
+
 enum farm_status farm_file_replace(const char *path, const void *data, size_t bytes, struct farm_error *err) {
     return replace(path, data, bytes, false, true, err);
 }

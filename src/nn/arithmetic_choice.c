@@ -1,6 +1,5 @@
 // farm_arithmetic_choose (arithmetic.h): an earlier choice from a file of lines "KEY<tab>PLAN", else a timing now; and
 // the line for the log.
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -66,39 +65,17 @@ static bool read_plan(const struct farm_net *net, const char *plan, struct farm_
     return farm_arithmetic_check(net, a, NULL) == FARM_OK;
 }
 
-// Reads the newest plan whose key begins with the first `length` characters of `key`.
-static bool find_plan(const char *path, const char *key, size_t length, const struct farm_net *net,
-                      struct farm_arithmetic *out) {
-    const int fd = path == NULL ? -1 : open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); // a fifo is empty
-    FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
-    if (file == NULL) return false;
-    char line[2 * PLAN_MAX];
-    bool found = false;
-    while (fgets(line, sizeof line, file) != NULL) {
-        struct farm_arithmetic a;
-        const char *plan = strchr(line, '\n') ? strchr(line, '\t') : NULL; // a torn line has no plan
-        const bool same =
-            plan != NULL && strncmp(line, key, length) == 0 && (line + length == plan || line[length] == ',');
-        if (!same || !read_plan(net, plan + 1, &a)) continue;
-        *out = a;
-        found = true;
-    }
-    fclose(file);
-    return found;
-}
+struct reader {
+    const struct farm_net *net;
+    struct farm_arithmetic *out; // changes with a plan that can be read
+};
 
-// One write at the end, so that lines of several processes stay whole. A full disk may have torn the line before.
-static void append_plan(const char *path, const char *key, const char *plan) {
-    int fd;
-    const bool ours = path != NULL && !farm_file_open_own(path, O_RDWR | O_CREAT | O_APPEND, &fd, NULL);
-    FILE *file = ours ? fdopen(fd, "a+") : NULL;
-    if (file == NULL) return;
-    char line[2 * PLAN_MAX + 3];
-    const bool torn = fseek(file, -1, SEEK_END) == 0 && fgetc(file) != '\n';
-    const int n = snprintf(line, sizeof line, "%s%s\t%s\n", torn ? "\n" : "", key, plan);
-    fseek(file, 0, SEEK_END);
-    fwrite(line, 1, (size_t)n, file);
-    fclose(file);
+static bool read_value(void *context, const char *plan) {
+    const struct reader *reader = context;
+    struct farm_arithmetic a;
+    if (!read_plan(reader->net, plan, &a)) return false;
+    *reader->out = a;
+    return true;
 }
 
 // ---- the line for the log ----
@@ -175,8 +152,11 @@ enum farm_status farm_arithmetic_choose(const struct farm_arithmetic_request *re
         return FARM_OK;
     }
     make_key(request, key, &sizes_at);
-    const bool in_run = find_plan(request->run_file, key, sizes_at, net, out); // whatever the sizes
-    const bool in_user = !in_run && !request->fixed && find_plan(request->user_file, key, strlen(key), net, out);
+    struct reader reader = {net, out};
+    const bool in_run =
+        farm_file_find_value(request->run_file, key, sizes_at, read_value, &reader); // whatever the sizes
+    const bool in_user =
+        !in_run && !request->fixed && farm_file_find_value(request->user_file, key, strlen(key), read_value, &reader);
     const bool timed = !in_run && !in_user && !request->fixed;
     const uint64_t start = farm_thread_cpu_ns();
     if (timed) status = farm_arithmetic_time(request, out, err);
@@ -184,8 +164,8 @@ enum farm_status farm_arithmetic_choose(const struct farm_arithmetic_request *re
     if (status != FARM_OK) return status;
     const double seconds = 1e-9 * (double)(farm_thread_cpu_ns() - start);
     write_plan(net, out, plan);
-    if (!in_run && request->train_rows > 0) append_plan(request->run_file, key, plan);
-    if (timed) append_plan(request->user_file, key, plan);
+    if (!in_run && request->train_rows > 0) farm_file_append_value(request->run_file, key, plan);
+    if (timed) farm_file_append_value(request->user_file, key, plan);
     describe(net, out, text);
     if (timed)
         append(text, " (timed in %.2f s of CPU time)", seconds);
