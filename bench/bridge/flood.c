@@ -22,7 +22,7 @@ static size_t make_hello(uint8_t *out, size_t room) {
     struct farm_error err;
     size_t bytes;
     bool done;
-    must(farm_tls_context_make(&wrong, &context, &err), &err);
+    must(farm_tls_context_make(&wrong, false, &context, &err), &err);
     must(farm_tls_make(context, &tls, &err), &err);
     must(farm_tls_handshake(tls, &done, &err), &err);
     const void *hello = farm_tls_output(tls, &bytes);

@@ -471,7 +471,7 @@ enum farm_status farm_hub_make(const struct farm_hub_config *config, struct farm
     if (!hub || !(hub->scratch = malloc(FARM_WIRE_MESSAGE_BYTES_MAX)))
         status = farm_fail(err, FARM_E_LIMIT, "no memory for the bridge");
     if (hub) hub->ops = config->ops;
-    if (!status && config->key) status = farm_tls_context_make(config->key, &hub->tls, err);
+    if (!status && config->key) status = farm_tls_context_make(config->key, true, &hub->tls, err);
     if (!status)
         status = config->ops ? config->ops->create(HUB_PEERS_MAX, 2, config->ops_context, &hub->engine, err)
                              : farm_engine_make(config->engine, HUB_PEERS_MAX, 2, &hub->ops, &hub->engine, err);

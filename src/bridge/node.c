@@ -546,7 +546,7 @@ enum farm_status farm_node_make(const struct farm_node_config *config, struct fa
     node->scratch = malloc(FARM_WIRE_MESSAGE_BYTES_MAX);
     enum farm_status status =
         node->offer && node->scratch ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for the bridge");
-    if (!status && config->key) status = farm_tls_context_make(config->key, &node->tls, err);
+    if (!status && config->key) status = farm_tls_context_make(config->key, false, &node->tls, err);
     if (!status) status = open_rings(node, err);
     if (!status)
         status = config->ops ? config->ops->create(1, 1, config->ops_context, &node->engine, err)

@@ -176,11 +176,11 @@ static enum farm_status fail_to_make(struct farm_error *err) {
                      openssl_reason());
 }
 
-enum farm_status farm_tls_context_make(const struct farm_key *key, struct farm_tls_context **out,
+enum farm_status farm_tls_context_make(const struct farm_key *key, bool server, struct farm_tls_context **out,
                                        struct farm_error *err) {
     struct farm_tls_context *context = calloc(1, sizeof *context);
     if (!context) return farm_fail(err, FARM_E_LIMIT, "out of memory for TLS");
-    context->server = key->kind == FARM_KEY_LEARNER;
+    context->server = server;
     context->key = key;
     ERR_clear_error();
     if (!make_settings(context) || !(context->cipher = find_cipher(context->settings)) || !make_method(context)) {

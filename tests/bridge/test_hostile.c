@@ -353,7 +353,7 @@ static size_t make_forged_hello(uint8_t *out) {
     struct farm_tls *tls;
     bool done;
     size_t bytes;
-    cr_assert_eq(farm_tls_context_make(&wrong, &context, NULL), FARM_OK);
+    cr_assert_eq(farm_tls_context_make(&wrong, false, &context, NULL), FARM_OK);
     cr_assert_eq(farm_tls_make(context, &tls, NULL), FARM_OK);
     cr_assert_eq(farm_tls_handshake(tls, &done, NULL), FARM_OK);
     memcpy(out, farm_tls_output(tls, &bytes), 1024);

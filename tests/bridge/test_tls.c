@@ -23,7 +23,7 @@ static struct farm_tls *make_end(bool server, uint8_t k) {
     for (int i = 0; i < FARM_KEY_BYTES; i++) learner.secret[i] = (uint8_t)(k + 7 * i);
     if (!*context && server) *key = learner;
     if (!*context && !server) cr_assert(farm_key_derive(&learner, "node-7", key));
-    if (!*context) cr_assert_eq(farm_tls_context_make(key, context, &err), FARM_OK, "%s", err.message);
+    if (!*context) cr_assert_eq(farm_tls_context_make(key, server, context, &err), FARM_OK, "%s", err.message);
     cr_assert_eq(farm_tls_make(*context, &tls, &err), FARM_OK, "%s", err.message);
     return tls;
 }
@@ -337,4 +337,21 @@ Test(bridge, tls_keeps_an_alert_while_output_is_being_sent) {
     farm_tls_sent(ends.end[0]);
     farm_tls_output(ends.end[0], &bytes);
     cr_assert_gt(bytes, 0);
+}
+
+// A node's key as a server's: contexts[1][0]; contexts[0][0] is a client of another name, of the same learner.
+Test(bridge, a_node_serves_its_own_key_only_and_cannot_be_the_learner) {
+    uint8_t offer[FARM_KEY_SIGNATURE_BYTES + 8] = {0};
+    farm_tls_free(make_end(false, 1)); // its key
+    for (int i = 0; i < FARM_KEY_BYTES; i++) keys[1][0].secret[i] = (uint8_t)(1 + 7 * i);
+    keys[1][0].kind = FARM_KEY_LEARNER;
+    cr_assert(farm_key_derive(&keys[1][0], "node-8", &keys[0][0]));
+    cr_assert_eq(farm_tls_context_make(&keys[0][0], false, &contexts[0][0], &err), FARM_OK);
+    cr_assert_eq(farm_tls_context_make(&keys[0][1], true, &contexts[1][0], &err), FARM_OK);
+    with_ends same = ends_of(0, 1), other = ends_of(0, 0);
+    run_handshake(&same);
+    run_handshake(&other);
+    cr_expect(same.done[0] && same.done[1], "%s", err.message);
+    cr_expect_not(other.done[0] || other.done[1]);
+    cr_expect_not(farm_tls_certify(same.end[0], offer, sizeof offer));
 }
