@@ -60,7 +60,7 @@ static void get(struct reader *in, void *to, size_t bytes) {
         memset(to, 0, bytes);
 }
 
-static void get_text(struct reader *in, char *to, size_t room) {
+static void get_text(struct reader *in, char *to, size_t room, bool lines) {
     uint16_t length;
     get(in, &length, sizeof length);
     in->bad |= length >= room;
@@ -68,7 +68,8 @@ static void get_text(struct reader *in, char *to, size_t room) {
     get(in, to, length);
     to[in->bad ? 0 : length] = 0;
     for (uint8_t *c = (uint8_t *)to; *c; c++)
-        if (*c < ' ' || *c == 0x7f || (*c == 0xc2 && c[1] < 0xa0)) *c = ' '; // UTF-8 has control characters too
+        if ((*c < ' ' && !(lines && *c == '\n')) || *c == 0x7f || (*c == 0xc2 && c[1] < 0xa0))
+            *c = ' '; // UTF-8 has control characters too
     in->bad |= !in->bad && strlen(to) != length;
 }
 
@@ -80,8 +81,15 @@ static enum farm_status check_end(const struct reader *in, const char *what, str
 // ---- tables of fields ----
 
 struct field {
-    enum { END, BYTES, TEXT, COUNT, ROWS } kind; // COUNT: a u32 of at most `most`
-    size_t at, bytes;                            // ROWS: the first row; from one row to the next
+    enum {
+        END,
+        BYTES,
+        TEXT,
+        LINES,
+        COUNT,
+        ROWS
+    } kind;           // LINES: a text that keeps its line feeds; COUNT: a u32 of at most `most`
+    size_t at, bytes; // ROWS: the first row; from one row to the next
     uint32_t most;
     size_t count_at; // ROWS: the COUNT before it, and the table of a row
     const struct field *row;
@@ -103,7 +111,7 @@ static uint32_t count_at(const void *base, size_t at) {
 static void put_fields(struct writer *out, const struct field *field, const void *from) { // NOLINT(misc-no-recursion)
     for (; field->kind != END; field++) {
         const uint8_t *at = (const uint8_t *)from + field->at;
-        if (field->kind == TEXT)
+        if (field->kind == TEXT || field->kind == LINES)
             put_text(out, (const char *)at, field->bytes);
         else if (field->kind != ROWS)
             put(out, at, field->bytes);
@@ -115,8 +123,8 @@ static void put_fields(struct writer *out, const struct field *field, const void
 static void get_fields(struct reader *in, const struct field *field, void *to) { // NOLINT(misc-no-recursion)
     for (; field->kind != END; field++) {
         uint8_t *at = (uint8_t *)to + field->at;
-        if (field->kind == TEXT)
-            get_text(in, (char *)at, field->bytes);
+        if (field->kind == TEXT || field->kind == LINES)
+            get_text(in, (char *)at, field->bytes, field->kind == LINES);
         else if (field->kind != ROWS)
             get(in, at, field->bytes);
         in->bad |= field->kind == COUNT && count_at(at, 0) > field->most;
@@ -129,7 +137,8 @@ static void get_fields(struct reader *in, const struct field *field, void *to) {
 
 static const struct {
     const char *name;
-    bool message, single; // one entry with a payload; one entry without
+    bool message, single; // one entry with a payload; one entry with at most `most` bytes
+    uint32_t most;
 } types[FARM_WIRE_TYPE_END] = {
     [FARM_WIRE_HELLO] = {"HELLO", .message = true},
     [FARM_WIRE_OFFER] = {"OFFER", .message = true},
@@ -142,10 +151,13 @@ static const struct {
     [FARM_WIRE_CREDITS] = {.name = "CREDITS"},
     [FARM_WIRE_HEARTBEAT] = {"HEARTBEAT", .single = true},
     [FARM_WIRE_BYE] = {"BYE", .message = true},
+    [FARM_WIRE_VERSION_OFFER] = {"VERSION_OFFER", .message = true},
+    [FARM_WIRE_VERSION_CHUNK] = {"VERSION_CHUNK", .single = true, .most = FARM_WIRE_CHUNK_BYTES},
+    [FARM_WIRE_VERSION_HAVE] = {"VERSION_HAVE", .message = true},
 };
 
 const char *farm_wire_type_name(enum farm_wire_type type) {
-    return type > 0 && type < FARM_WIRE_TYPE_END ? types[type].name : "unknown";
+    return type > 0 && type < FARM_WIRE_TYPE_END && types[type].name ? types[type].name : "unknown";
 }
 
 bool farm_wire_is_message(enum farm_wire_type type) {
@@ -173,12 +185,14 @@ void farm_wire_put(const struct farm_wire_header *header, const struct farm_wire
 
 enum farm_status farm_wire_get_header(const uint8_t *in, struct farm_wire_header *header, struct farm_error *err) {
     memcpy(header, in, sizeof *header);
-    if (!header->type || header->type >= FARM_WIRE_TYPE_END)
+    if (header->type >= FARM_WIRE_TYPE_END || !types[header->type].name)
         return farm_fail(err, FARM_E_FORMAT, "unknown frame type %u%s", header->type,
                          in[0] == 0x16 && in[1] == 3 ? " (TLS: the peer has a key, and this side --insecure)" : "");
     const bool message = types[header->type].message, single = types[header->type].single;
     const uint64_t least = (uint64_t)header->entries * FARM_WIRE_ENTRY_BYTES;
-    const uint64_t payload = single ? 0 : message ? FARM_WIRE_MESSAGE_BYTES_MAX : FARM_WIRE_STEP_BYTES_MAX;
+    const uint64_t payload = single    ? types[header->type].most
+                             : message ? FARM_WIRE_MESSAGE_BYTES_MAX
+                                       : FARM_WIRE_STEP_BYTES_MAX;
     const bool zero = !header->zero[0] && !header->zero[1] && !header->zero[2];
     if (!zero || !header->entries || header->entries > (message || single ? 1 : FARM_WIRE_ENTRIES_MAX) ||
         header->bytes < least || header->bytes > least + payload)
@@ -295,6 +309,7 @@ static const struct field offer_fields[] = {
     {BYTES, OFFER(window)},
     {TEXT, OFFER(env)},
     {TEXT, OFFER(bad_values)},
+    {LINES, OFFER(net)},
     {COUNT, OFFER(option_count), .most = FARM_WIRE_OPTIONS_MAX},
     ROWS_AT(farm_wire_offer, options, 2 * FARM_WIRE_OPTION_BYTES, option_count, option_fields),
     {.kind = END},
@@ -390,6 +405,37 @@ enum farm_status farm_wire_get_reason(const uint8_t *in, size_t bytes, enum farm
     get(&from, &word, sizeof word);
     from.bad |= word > FARM_WIRE_REFUSE_SESSION;
     *reason = (enum farm_wire_reason)word;
-    get_text(&from, text, FARM_WIRE_TEXT_BYTES);
+    get_text(&from, text, FARM_WIRE_TEXT_BYTES, false);
     return check_end(&from, "reason", err);
+}
+
+// ---- VERSION_OFFER, VERSION_HAVE ----
+
+_Static_assert(sizeof(struct farm_wire_version) == 64 + 16 + 2 * 8 + 32, "VERSION_OFFER as on the wire");
+_Static_assert(sizeof(struct farm_wire_have) == 16, "VERSION_HAVE as on the wire");
+
+size_t farm_wire_put_version(const struct farm_wire_version *version, uint8_t *out, size_t room) {
+    struct writer to = {.at = out, .room = room};
+    put(&to, version, sizeof *version);
+    return bytes_written(&to);
+}
+
+enum farm_status farm_wire_get_version(const uint8_t *in, size_t bytes, struct farm_wire_version *version,
+                                       struct farm_error *err) {
+    struct reader from = {.at = in, .left = bytes};
+    get(&from, version, sizeof *version);
+    return check_end(&from, "VERSION_OFFER", err);
+}
+
+size_t farm_wire_put_have(const struct farm_wire_have *have, uint8_t *out, size_t room) {
+    struct writer to = {.at = out, .room = room};
+    put(&to, have, sizeof *have);
+    return bytes_written(&to);
+}
+
+enum farm_status farm_wire_get_have(const uint8_t *in, size_t bytes, struct farm_wire_have *have,
+                                    struct farm_error *err) {
+    struct reader from = {.at = in, .left = bytes};
+    get(&from, have, sizeof *have);
+    return check_end(&from, "VERSION_HAVE", err);
 }

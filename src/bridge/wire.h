@@ -4,7 +4,8 @@
 //   header 32 B | entries 32 B each | payload of entry 0 | payload of entry 1 | ...
 //
 // STEPS, ANSWERS and CREDITS have an entry for each lane step; the ring's spec gives the bytes of a payload. HEARTBEAT
-// and LEAVE have one entry without payload. Every other type has one entry, whose payload is the message.
+// and LEAVE have one entry without payload, VERSION_CHUNK one with up to FARM_WIRE_CHUNK_BYTES. Every other type has
+// one entry, whose payload is the message.
 #ifndef FARM_BRIDGE_WIRE_H
 #define FARM_BRIDGE_WIRE_H
 
@@ -17,7 +18,7 @@
 
 #define FARM_WIRE_MAGIC 0x474452424d524146ull // "FARMBRDG", little endian
 enum {
-    FARM_WIRE_VERSION = 4,
+    FARM_WIRE_VERSION = 5,
     FARM_WIRE_HEADER_BYTES = 32,
     FARM_WIRE_ENTRY_BYTES = 32,
     FARM_WIRE_ENTRIES_MAX = 64,
@@ -33,9 +34,11 @@ enum {
     FARM_WIRE_OPTION_BYTES = 1024,
     FARM_WIRE_GENERATION_MAX = INT32_MAX, // actors that a lane has had
     FARM_WIRE_SIGNATURE_BYTES = 64,
+    FARM_WIRE_NET_BYTES = 4096,
+    FARM_WIRE_CHUNK_BYTES = 256 << 10, // bytes of parameters at a time
+    FARM_WIRE_SHA256_BYTES = 32,
 };
 
-// Types 16 to 18 are reserved for parameters (offer, chunk, have).
 enum farm_wire_type {
     FARM_WIRE_HELLO = 1, // node: its session and counters
     FARM_WIRE_OFFER,     // learner: environment and shape of the rings
@@ -48,6 +51,10 @@ enum farm_wire_type {
     FARM_WIRE_CREDITS,   // learner
     FARM_WIRE_HEARTBEAT, // both
     FARM_WIRE_BYE,       // both: a regular end
+    // Parameters (LOCAL): from the learner or a cache, and what the receiver has of them.
+    FARM_WIRE_VERSION_OFFER = 16,
+    FARM_WIRE_VERSION_CHUNK,
+    FARM_WIRE_VERSION_HAVE,
     FARM_WIRE_TYPE_END,
 };
 
@@ -66,6 +73,7 @@ struct farm_wire_entry {
     uint32_t crc;        // CRC32C of the payload; under TLS 0
     union {
         uint64_t n;       // STEPS, ANSWERS: the step; CREDITS: steps that the learner has
+        uint64_t offset;  // VERSION_CHUNK: of the payload in the version
         uint64_t ping_ns; // HEARTBEAT: the sender's clock; 0: requests no echo
     };
     union {
@@ -75,7 +83,8 @@ struct farm_wire_entry {
     };
     union {
         uint64_t heartbeat; // STEPS: the actor's
-        uint64_t version;   // ANSWERS: parameter version
+        uint64_t granted;   // CREDITS: steps that the actor may answer (LOCAL)
+        uint64_t version;   // ANSWERS, VERSION_CHUNK: parameter version
     };
 };
 
@@ -119,6 +128,7 @@ struct farm_wire_offer {
     uint64_t seed;
     uint32_t window; // steps of a window of training
     char env[FARM_WIRE_OPTION_BYTES], bad_values[16];
+    char net[FARM_WIRE_NET_BYTES]; // LOCAL: the policy's description, as on the learner's board (policy/describe.h)
     uint32_t option_count;
     char options[FARM_WIRE_OPTIONS_MAX][2][FARM_WIRE_OPTION_BYTES]; // key, value
 };
@@ -128,6 +138,18 @@ struct farm_wire_welcome {
     char note[FARM_WIRE_TEXT_BYTES]; // why rings are fewer than requested; "": they are not
     // Borrowed from the message: u32 [rings]; [rings][lanes], for farm_wire_get_counters.
     const uint8_t *actors, *counters;
+};
+
+// VERSION_OFFER: the parameters that follow in chunks. Behind the signature: what it signs, as it travels.
+struct farm_wire_version {
+    uint8_t signature[FARM_WIRE_SIGNATURE_BYTES]; // the learner's (bridge/versions.h); in the clear 0
+    uint8_t run[FARM_WIRE_ID_BYTES];
+    uint64_t version, bytes; // f32, as on the board
+    uint8_t sha256[FARM_WIRE_SHA256_BYTES];
+};
+// VERSION_HAVE: requests versions from here on.
+struct farm_wire_have {
+    uint64_t version, bytes; // from its start; all of it: the next one; UINT64_MAX: no versions
 };
 
 enum farm_wire_reason {
@@ -159,5 +181,11 @@ enum farm_status farm_wire_get_join(const uint8_t *in, size_t bytes, uint32_t *r
 size_t farm_wire_put_reason(enum farm_wire_reason reason, const char *text, uint8_t *out, size_t room); // REFUSE, BYE
 enum farm_status farm_wire_get_reason(const uint8_t *in, size_t bytes, enum farm_wire_reason *reason,
                                       char text[FARM_WIRE_TEXT_BYTES], struct farm_error *err);
+size_t farm_wire_put_version(const struct farm_wire_version *version, uint8_t *out, size_t room);
+enum farm_status farm_wire_get_version(const uint8_t *in, size_t bytes, struct farm_wire_version *version,
+                                       struct farm_error *err);
+size_t farm_wire_put_have(const struct farm_wire_have *have, uint8_t *out, size_t room);
+enum farm_status farm_wire_get_have(const uint8_t *in, size_t bytes, struct farm_wire_have *have,
+                                    struct farm_error *err);
 
 #endif

@@ -136,9 +136,9 @@ Test(wire, hello_has_the_documents_bytes_and_reads_back) {
     memcpy(hello.session, SESSION, sizeof hello.session);
     memcpy(hello.run, RUN, sizeof hello.run);
     snprintf(values, sizeof values,
-             "magic=%llu version=4 segment_version=%d session=" SESSION " run=" RUN
+             "magic=%llu version=%d segment_version=%d session=" SESSION " run=" RUN
              " machine=77 name=node-1 rings=2 lanes=2 " COUNTERS,
-             FARM_WIRE_MAGIC, FARM_SEGMENT_VERSION);
+             FARM_WIRE_MAGIC, FARM_WIRE_VERSION, FARM_SEGMENT_VERSION);
     const size_t bytes = farm_wire_put_hello(&hello, counters, out, sizeof out);
     check_bytes("HELLO", values, out, bytes);
     check_both_ways(FARM_WIRE_HELLO, bytes);
@@ -151,7 +151,8 @@ Test(wire, offer_has_the_documents_bytes_and_reads_back) {
                                            .seed = 99,
                                            .window = 20,
                                            .env = "ale/Pong",
-                                           .bad_values = "count"};
+                                           .bad_values = "count",
+                                           .net = "net=mlp\nwidth=64"};
     struct farm_ring_spec *spec = &offer.spec;
     *spec = (struct farm_ring_spec){.lanes = 3, .width = 4, .steps = 64};
     spec->env = (struct farm_env_spec){.obs_count = 2, .frames_per_step = 4, .agents = 1};
@@ -178,13 +179,14 @@ Test(wire, offer_has_the_documents_bytes_and_reads_back) {
         used += snprintf(values + used, sizeof values - (size_t)used, "name=%s dtype=%u values=%u every=1 per_step=%u ",
                          spec->answer[i].name, spec->answer[i].dtype, spec->answer[i].values, spec->answer[i].per_step);
     snprintf(values + used, sizeof values - (size_t)used,
-             "seed=99 window=20 env=ale/Pong bad_values=count option_count=1 option=1 key=sticky value=0.25");
+             "seed=99 window=20 env=ale/Pong bad_values=count net=net=mlp\nwidth=64 option_count=1 option=1 key=sticky "
+             "value=0.25");
     const size_t bytes = farm_wire_put_offer(&offer, out, sizeof out);
     check_bytes("OFFER", values, out, bytes);
     check_both_ways(FARM_WIRE_OFFER, bytes);
 }
 
-Test(wire, join_welcome_and_reasons_have_the_documents_bytes_and_read_back) {
+Test(wire, smaller_messages_have_the_documents_bytes_and_read_back) {
     const uint32_t actors[RINGS] = {14, 15};
     size_t bytes = farm_wire_put_join(RINGS, out, sizeof out);
     check_bytes("JOIN", "rings=2", out, bytes);
@@ -195,6 +197,19 @@ Test(wire, join_welcome_and_reasons_have_the_documents_bytes_and_read_back) {
     bytes = farm_wire_put_reason(FARM_WIRE_REFUSE_LATER, "no-room", out, sizeof out);
     check_bytes("REFUSE", "reason=3 text=no-room", out, bytes);
     check_both_ways(FARM_WIRE_REFUSE, bytes);
+    struct farm_wire_version version = {.version = 77, .bytes = 4000};
+    memcpy(version.signature, "signed-by-the-learner-on-this-connection-and-on-no-other-at-all!", 64);
+    memcpy(version.run, RUN, sizeof version.run);
+    memcpy(version.sha256, "the-digest-of-all-its-parameters", sizeof version.sha256);
+    bytes = farm_wire_put_version(&version, out, sizeof out);
+    check_bytes("VERSION_OFFER",
+                "signature=signed-by-the-learner-on-this-connection-and-on-no-other-at-all! run=" RUN
+                " version=77 bytes=4000 sha256=the-digest-of-all-its-parameters",
+                out, bytes);
+    check_both_ways(FARM_WIRE_VERSION_OFFER, bytes);
+    bytes = farm_wire_put_have(&(struct farm_wire_have){UINT64_MAX, 5}, out, sizeof out);
+    check_bytes("VERSION_HAVE", "version=0xffffffffffffffff bytes=5", out, bytes);
+    check_both_ways(FARM_WIRE_VERSION_HAVE, bytes);
 }
 
 Test(wire, a_text_keeps_no_control_character_of_ASCII_or_UTF_8) {
@@ -249,7 +264,8 @@ Test(wire, every_constant_of_the_document_is_right_and_no_row_is_left_over) {
               FARM_WIRE_RINGS_MAX, FARM_WIRE_OPTIONS_MAX, FARM_WIRE_MESSAGE_BYTES_MAX, FARM_WIRE_NAME_BYTES,
               FARM_WIRE_OPTION_BYTES, FARM_WIRE_GENERATION_MAX, FARM_WIRE_TEXT_BYTES, FARM_WIRE_BYE_END,
               FARM_WIRE_REFUSE_FOR_GOOD, FARM_WIRE_REFUSE_AGAIN, FARM_WIRE_REFUSE_LATER, FARM_WIRE_REFUSE_SESSION,
-              FARM_WIRE_SESSION_LANES_MAX);
+              FARM_WIRE_SESSION_LANES_MAX, FARM_WIRE_VERSION_OFFER, FARM_WIRE_VERSION_CHUNK, FARM_WIRE_VERSION_HAVE,
+              FARM_WIRE_NET_BYTES, FARM_WIRE_CHUNK_BYTES);
     enum { COUNT = sizeof values / sizeof *values };
     const char *names[COUNT];
     for (size_t i = 0; i < COUNT; i++) names[i] = strtok(i ? NULL : text, ", ");
@@ -258,7 +274,7 @@ Test(wire, every_constant_of_the_document_is_right_and_no_row_is_left_over) {
     for (size_t r = 0; r < row_count; r++) {
         if (rows[r].table[0]) { // a message's: the tests above go through these
             cr_assert_not_null(strstr(" header entry HELLO counters OFFER observation dim action answer option JOIN "
-                                      "WELCOME actor REFUSE ",
+                                      "WELCOME actor REFUSE VERSION_OFFER VERSION_HAVE ",
                                       rows[r].table),
                                "%s", rows[r].table);
             continue;
@@ -273,7 +289,7 @@ Test(wire, every_constant_of_the_document_is_right_and_no_row_is_left_over) {
         found++;
     }
     cr_assert_eq(found, COUNT);
-    cr_assert_eq(FARM_WIRE_TYPE_END, FARM_WIRE_BYE + 1);
+    cr_assert_eq(FARM_WIRE_TYPE_END, FARM_WIRE_VERSION_HAVE + 1);
 }
 
 // So many lanes fit HELLO and WELCOME, whatever the rings' shape.

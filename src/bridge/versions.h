@@ -1,0 +1,116 @@
+// Versions of the parameters on their way to other machines: VERSION_OFFER, CHUNK and HAVE over a link (docs/WIRE.md).
+//
+//   source    copies the newest version of the learner's board, once for all links, hashes it in slices, and signs it
+//   sender    one for each link that asks (HAVE): OFFER, then chunks, one between two other frames. The version in
+//             transit is finished; the newest one follows, and those between are skipped
+//   receiver  checks an OFFER, takes the chunks in order, hashes them as they come, and makes the whole verified
+//   version
+//             the newest of the node's boards
+//
+// A stage is a version in memory, whole or as far as it has arrived: what a receiver fills, a sender of the same
+// process may forward. Each side is one thread, a bridge's. It may be killed at any moment: nothing is visible before
+// the commit.
+#ifndef FARM_BRIDGE_VERSIONS_H
+#define FARM_BRIDGE_VERSIONS_H
+
+#include "board/board.h"
+#include "bridge/key.h"
+#include "bridge/link.h"
+
+enum { FARM_VERSION_STAGES_MAX = 4 };
+
+struct farm_version_stage {
+    struct farm_wire_version head;
+    uint8_t *data;  // [head.bytes]; NULL: not allocated
+    uint64_t held;  // bytes from its start that have arrived and may be sent
+    bool verified;  // all of them; SHA-256 is right, and every number finite
+    bool dropped;   // it will not be: senders give it up
+    uint32_t users; // senders: head and data must not change
+};
+
+// ---- the learner's side ----
+
+struct farm_version_source;
+
+// board: of the learner, borrowed. key: the learner's, which signs; NULL: in the clear. FARM_E_LIMIT.
+enum farm_status farm_version_source_make(struct farm_board *board, const struct farm_key *key,
+                                          const uint8_t run[FARM_WIRE_ID_BYTES], struct farm_version_source **out,
+                                          struct farm_error *err);
+void farm_version_source_free(struct farm_version_source *source); // NULL is allowed
+// Whether the newest version is to be prepared, and there is a stage for it; a slice of that: a copy and 1 MiB of hash.
+bool farm_version_source_due(struct farm_version_source *source);
+bool farm_version_source_turn(struct farm_version_source *source); // false: nothing was due
+// The newest version that is ready; NULL: none yet, or a newer one is being prepared.
+struct farm_version_stage *farm_version_source_newest(const struct farm_version_source *source);
+// 1 + the board's newest version; 0: none.
+uint64_t farm_version_source_published(const struct farm_version_source *source);
+
+// Zeroed: a link that has not asked.
+struct farm_version_sender {
+    struct farm_version_stage *stage; // in transit; NULL: none
+    uint64_t sent;                    // bytes of it, with those that the receiver had before
+    uint64_t offered;                 // 1 + the newest version that this link has offered; 0: none
+    uint64_t sent_ns;                 // when the last chunk was begun
+    struct farm_wire_have have;       // what the receiver has, or has been sent
+    bool asked, again;                // HAVE has come; and gives up the version in transit
+};
+
+// VERSION_HAVE has come (link->message).
+bool farm_version_sender_ask(struct farm_version_sender *sender, const struct farm_link *link, struct farm_error *err);
+// Whether farm_version_send has something to send. newest: what follows the version in transit; NULL: nothing yet.
+bool farm_version_sender_has(const struct farm_version_sender *sender, const struct farm_version_stage *newest);
+// Call it while farm_link_can_send: begins the newest version after the one in transit, or sends a chunk of what is
+// there. Returns whether it has sent something.
+bool farm_version_send(struct farm_version_sender *sender, struct farm_link *link, struct farm_version_stage *newest,
+                       uint64_t now_ns);
+// Closes the link of a receiver that does not take a chunk within ten seconds. Call it several times a second.
+void farm_version_sender_tick(const struct farm_version_sender *sender, struct farm_link *link, uint64_t now_ns);
+// Whether the receiver has asked and no version is in transit to it.
+static inline bool farm_version_sender_is_idle(const struct farm_version_sender *sender) {
+    return sender->asked && (!sender->stage || sender->sent == sender->stage->head.bytes);
+}
+// After the link's CLOSED: nothing of the stage is in flight any more.
+void farm_version_sender_end(struct farm_version_sender *sender);
+
+// ---- a node's side ----
+
+struct farm_version_receiver {
+    // The caller's, before farm_version_receiver_make.
+    struct farm_board *const *boards; // [board_count], borrowed, of one size: that of the node's own net
+    uint32_t board_count;
+    const struct farm_key *key; // the node's, with the learner's public key; NULL: in the clear, no signature
+    uint8_t run[FARM_WIRE_ID_BYTES];
+    bool
+        staged; // in private memory until it is verified, so that it can be forwarded; else in the first board's buffer
+
+    struct farm_version_stage *stage; // arriving; `staged`: or the newest whole one; NULL: none
+    struct farm_version_stage stages[FARM_VERSION_STAGES_MAX];
+    int buffer;             // begun, in the first board; -1: none
+    uint64_t offered, done; // 1 + the newest version: offered; committed or skipped. 0: none
+    bool discards;          // HAVE was sent: chunks before the next OFFER are those of before
+    uint8_t *sink;          // [FARM_WIRE_CHUNK_BYTES] for what is not kept
+    void *hash;             // EVP_MD_CTX
+};
+
+// FARM_E_LIMIT.
+enum farm_status farm_version_receiver_make(struct farm_version_receiver *receiver, struct farm_error *err);
+void farm_version_receiver_free(struct farm_version_receiver *receiver); // a zeroed one is allowed
+// Posts VERSION_HAVE: the versions that follow come by this link.
+void farm_version_request(struct farm_version_receiver *receiver, struct farm_link *link);
+// VERSION_OFFER has come (link->message). carries: its chunks follow by this link; else the learner only says what is
+// newest. False: another run, size, or signature, or a version that is not newer.
+bool farm_version_take_offer(struct farm_version_receiver *receiver, const struct farm_link *link, bool carries,
+                             struct farm_error *err);
+// For farm_link_owner.place and .arrived with VERSION_CHUNK. False: not the next bytes of the version that was offered;
+// or SHA-256 of all is wrong, or a number is not finite: it is dropped, and farm_version_request begins it again.
+bool farm_version_place_chunk(struct farm_version_receiver *receiver, const struct farm_wire_header *header,
+                              const struct farm_wire_entry *entry, struct iovec *parts, uint32_t *count,
+                              struct farm_error *err);
+bool farm_version_take_chunk(struct farm_version_receiver *receiver, const struct farm_wire_header *header,
+                             const struct farm_wire_entry *entry, struct farm_error *err);
+// Whether the newest version that was offered is on the boards, or skipped because all buffers are in use.
+static inline bool farm_version_is_done(const struct farm_version_receiver *receiver) {
+    return receiver->done >= receiver->offered;
+}
+
+#endif
