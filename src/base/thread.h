@@ -19,7 +19,8 @@ bool farm_ending_pending(void);
 
 // From here on SIGTERM sets farm_sigterm_caught, one for the process. Ctrl-C reaches the terminal's whole process
 // group, but a supervisor decides when its workers end, and a closed stderr must not end one: SIGINT and SIGPIPE do
-// nothing. Processes that this one forks get back what was before, and programs that they become the default.
+// nothing. Their handlers run on a stack of their own, the calling thread's. Processes that this one forks get back
+// what was before, and programs that they become the default.
 void farm_sigterm_catch(void);
 bool farm_sigterm_caught(void);
 

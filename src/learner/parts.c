@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "base/thread.h"
-#include "policy/observation.h"
+#include "policy/describe.h"
 #include "policy/policy.h"
 
 static uint64_t stop_requested; // by a signal, or by a shard that has ended
@@ -40,31 +40,8 @@ static enum farm_status check_config(const struct farm_learner_config *config, s
 }
 
 static enum farm_status check_environment(struct farm_learner_parts *parts, struct farm_error *err) {
-    const struct farm_env_spec *env = &parts->lanes.model.env;
-    const struct farm_ring_spec *model = &parts->lanes.model;
-    const struct farm_head *head = &parts->head;
-    const enum farm_status status = farm_head_make(env, parts->config->head, &parts->head, err);
-    if (status) return status;
-    if (!farm_observation_fits(&parts->net, env) || head->outputs != parts->net.io.actions ||
-        head->free_outputs != parts->net.io.free_outputs)
-        return farm_fail(err, FARM_E_INVALID, "the network's input or output does not fit the environment's");
-    struct farm_ring_spec with_sample = *model;
-    farm_ring_spec_sample(&with_sample);
-    const size_t field_bytes = sizeof with_sample.answer[0];
-    if (head->samples &&
-        (model->answer_count <= FARM_ANSWER_SAMPLE ||
-         memcmp(&model->answer[FARM_ANSWER_SAMPLE], &with_sample.answer[FARM_ANSWER_SAMPLE], field_bytes) != 0))
-        return farm_fail(err, FARM_E_INVALID, "squash: the rings have no answer field 'sample' of %d f32", head->dims);
-    const uint32_t state = farm_ring_spec_find(model, "state"), floats = (uint32_t)parts->net.state;
-    struct farm_ring_spec with_state = *model;
-    with_state.answer_count = state;
-    if (state) farm_ring_spec_state(&with_state, floats, model->answer[state].every);
-    if (!state != !floats ||
-        (state && (model->answer_count != with_state.answer_count ||
-                   memcmp(&model->answer[state], &with_state.answer[state], 2 * field_bytes) != 0)))
-        return farm_fail(err, FARM_E_INVALID, "the network has a state of %u f32, and the rings' answer fields do not",
-                         floats);
-    return FARM_OK;
+    const enum farm_status status = farm_head_make(&parts->lanes.model.env, parts->config->head, &parts->head, err);
+    return status ? status : farm_policy_check_ring(&parts->net, &parts->head, &parts->lanes.model, err);
 }
 
 // Each ring owns a duplicate, which it closes when it leaves.

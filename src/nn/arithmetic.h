@@ -45,6 +45,13 @@ struct farm_arithmetic farm_arithmetic_uniform(const struct farm_net *net, enum 
 enum farm_status farm_arithmetic_check(const struct farm_net *net, const struct farm_arithmetic *arithmetic,
                                        struct farm_error *err);
 
+// One line, "1 2 b16 f0": how the first layer is computed, by which path, and each op's form. Reading fails if the line
+// is not of this network, or farm_arithmetic_check refuses it here.
+enum { FARM_ARITHMETIC_PLAN_BYTES = 1024 };
+void farm_arithmetic_write(const struct farm_net *net, const struct farm_arithmetic *a,
+                           char plan[FARM_ARITHMETIC_PLAN_BYTES]);
+bool farm_arithmetic_read(const struct farm_net *net, const char *plan, struct farm_arithmetic *a);
+
 bool farm_form_equal(struct farm_form a, struct farm_form b);
 
 // May op i have another form than op i - 1? Not if both read or write what a residual block adds to, if op i - 1 is the

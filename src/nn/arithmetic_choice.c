@@ -9,7 +9,7 @@
 #include "nn/arithmetic.h"
 #include "nn/layer.h"
 
-enum { PLAN_MAX = 1024 };
+enum { PLAN_MAX = FARM_ARITHMETIC_PLAN_BYTES };
 enum { KERNELS_VERSION = 3 }; // raise it when what is timed changes: choices in users' files are then timed again
 
 // What the choice depends on: CPU, instruction sets, oneDNN's version, network; from *sizes_at on, what a run's own
@@ -42,13 +42,14 @@ static char letter_of(struct farm_form form) {
     return form.bf16 ? 'b' : form.winograd ? 'w' : 'f';
 }
 
-static void write_plan(const struct farm_net *net, const struct farm_arithmetic *a, char plan[PLAN_MAX]) {
+void farm_arithmetic_write(const struct farm_net *net, const struct farm_arithmetic *a,
+                           char plan[FARM_ARITHMETIC_PLAN_BYTES]) {
     int n = snprintf(plan, PLAN_MAX, "%d %d", (int)a->first, (int)a->path);
     for (int i = 0; i < net->op_count && n < PLAN_MAX; i++)
         n += snprintf(plan + n, (size_t)(PLAN_MAX - n), " %c%d", letter_of(a->forms[i]), a->forms[i].block);
 }
 
-static bool read_plan(const struct farm_net *net, const char *plan, struct farm_arithmetic *a) {
+bool farm_arithmetic_read(const struct farm_net *net, const char *plan, struct farm_arithmetic *a) {
     int first, path, n;
     *a = (struct farm_arithmetic){0};
     if (sscanf(plan, "%d %d%n", &first, &path, &n) != 2) return false;
@@ -73,7 +74,7 @@ struct reader {
 static bool read_value(void *context, const char *plan) {
     const struct reader *reader = context;
     struct farm_arithmetic a;
-    if (!read_plan(reader->net, plan, &a)) return false;
+    if (!farm_arithmetic_read(reader->net, plan, &a)) return false;
     *reader->out = a;
     return true;
 }
@@ -163,7 +164,7 @@ enum farm_status farm_arithmetic_choose(const struct farm_arithmetic_request *re
     if (!in_run && request->fixed) *out = farm_arithmetic_uniform(net, request->precision, fixed_form(forms, count));
     if (status != FARM_OK) return status;
     const double seconds = 1e-9 * (double)(farm_thread_cpu_ns() - start);
-    write_plan(net, out, plan);
+    farm_arithmetic_write(net, out, plan);
     if (!in_run && request->train_rows > 0) farm_file_append_value(request->run_file, key, plan);
     if (timed) farm_file_append_value(request->user_file, key, plan);
     describe(net, out, text);

@@ -44,7 +44,8 @@ enum {
     FARM_TENSORS_MAX = 4 * (FARM_NET_LAYERS_MAX + FARM_NET_LSTM_LAYERS_MAX + 4),
     FARM_NET_INPUTS_MAX = 16, // parts of the flat input
     FARM_NET_JOIN_UNITS = 64, // in the layer over the flat input beside frames
-    FARM_TENSOR_NAME_MAX = 48
+    FARM_TENSOR_NAME_MAX = 48,
+    FARM_NET_PARAMETERS_MAX = 1 << 28 // of a network that another process describes: 1 GiB
 };
 
 struct farm_net_spec {
