@@ -45,7 +45,7 @@ enum {
     FARM_NET_INPUTS_MAX = 16, // parts of the flat input
     FARM_NET_JOIN_UNITS = 64, // in the layer over the flat input beside frames
     FARM_TENSOR_NAME_MAX = 48,
-    FARM_NET_PARAMETERS_MAX = 1 << 28 // of a network that another process describes: 1 GiB
+    FARM_NET_PARAMETERS_MAX = 1 << 28 // another process describes at most this many: 1 GiB
 };
 
 struct farm_net_spec {

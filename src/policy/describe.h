@@ -17,7 +17,7 @@ struct farm_policy_description {
     struct farm_head_options head_options;
     struct farm_arithmetic arithmetic;
     bool plain;       // read: this CPU cannot compute the text's arithmetic; `arithmetic` is f32
-    uint64_t seed;    // of the sampler
+    uint64_t seed;    // the sampler's
     uint32_t refresh; // parameters may change when a step that is a multiple of it is answered; 1: at every step
 };
 
