@@ -10,7 +10,7 @@
 #include "ring/wait.h"
 #include "ring/window.h"
 
-enum { ACTORS = 2, LANES = 2, SLOTS = 3, STEPS = 6, LIVES = 4, EVENTFD = 3 };
+enum { ACTORS = 2, LANES = 2, SLOTS = 4, STEPS = 6, LIVES = 4, EVENTFD = 3 };
 static const uint64_t FOREVER = UINT64_MAX, GARBAGE = 0xbad, LIFE = 1000, ANSWER = 1000000;
 
 struct setting {
@@ -25,6 +25,8 @@ struct setting {
     bool bare;        // only the counters and the actor's sleep: no data, and inference never sleeps
     bool late;        // the actor rings before it waits, instead of at every step (rings_late)
     bool local;       // FARM_ANSWERS_LOCAL
+    bool held;        // local, one lane: synchronous; an actor answers a window's last step with the parameters that the
+                      // window gives, and training changes them only while the actor waits for that grant
     bool lies;        // a killed actor's last store is an invalid `produced`; loads return the newest stores, because
                       // a death takes longer than a store needs to become visible
 };
@@ -45,6 +47,8 @@ static const struct setting SETTINGS[] = {
     {"busy, a liar killed", 1, 1, 2, 3, {1, 1, 1, 0}, .crashes = 1, .actor_crashes = true, .busy = true, .lies = true},
     {"local, busy, a liar killed", 1, 1, 2, 3, {1, 1, 1, 0}, .crashes = 1, .actor_crashes = true, .busy = true, .local = true, .lies = true},
     {"local, busy", 1, 1, 2, 4, {0, 0, 1, 0}, .busy = true, .local = true},
+    {"local, busy, held", 1, 1, 4, 5, {2, 3, 1, 0}, .busy = true, .local = true, .held = true},
+    {"local, busy, held, actor killed", 1, 1, 2, 3, {1, 2, 1, 0}, .crashes = 1, .actor_crashes = true, .busy = true, .local = true, .held = true},
     {"local, busy, overlapping windows", 1, 1, 2, 4, {1, 2, 1, 0}, .busy = true, .local = true},
     {"local, busy, the supervisor looks", 1, 1, 2, 3, {0, 0, 1, 0}, .busy = true, .looks = true, .local = true},
     {"local, one lane", 1, 1, 2, 3, {0, 0, 1, 0}, .local = true},
@@ -89,6 +93,8 @@ static struct shared {
 static uint8_t flags[SLOTS]; // farm_lane_restore writes them; not checked
 static float rewards[SLOTS];
 static uint64_t handed[LIVES]; // windows handed to training, a counter a life of the learner
+static uint64_t released;      // held: windows whose parameters are published
+static uint64_t parameters;    // held
 
 // ---- what belongs to the explored state ----
 
@@ -162,7 +168,8 @@ static void wait_actor(uint32_t a, uint32_t *l, bool any) {
     }
     if (any) *l = (*l + 1) % set->lanes;
     struct farm_lane *lane = &view->lanes[*l];
-    while (!farm_lane_actor_answered(lane)) model_until(&lane->down->acted, lane->produced_local);
+    while (!farm_lane_actor_answered(lane))
+        model_until(set->local ? &lane->down->granted : &lane->down->acted, lane->produced_local);
     while (!farm_lane_actor_can_write(lane)) model_until(&lane->down->consumed, lane->produced_local - lane->steps + 1);
 }
 
@@ -183,9 +190,19 @@ static void wait_learner(struct farm_doorbells *bells) {
 
 // ---- the actor: play() and farm_group_step() ----
 
+// LOCAL: farm_local_answer() for the newest published step.
+static void answer_own(uint32_t a, uint32_t l) {
+    const uint64_t n = farm_lane_actor_next(&state->actor[a].lanes[l]);
+    if (!n || !set->local) return;
+    if (set->held)
+        model_check(model_read(&parameters) == (n - 1) / set->window.stride, "an answer by parameters of another version");
+    write_slowly(answer_variable(a, l, n - 1), state->published[a][l][n - 1] + ANSWER);
+}
+
 static void actor_step(uint32_t a, uint32_t l) {
     struct farm_lane *lane = &state->actor[a].lanes[l];
     uint64_t n = farm_lane_actor_next(lane);
+    answer_own(a, l);
     if (n && !set->local && !state->junk[a][l][n - 1]) {
         const uint64_t wanted = state->published[a][l][n - 1] + ANSWER;
         model_check(read_variable(answer_variable(a, l, n - 1), wanted) == wanted,
@@ -195,7 +212,6 @@ static void actor_step(uint32_t a, uint32_t l) {
     uint64_t observation = n + LIFE * (model_life() + 1);
     model_check(model_newest(&lane->up->produced) == n, "a published step is written again");
     write_slowly(obs_variable(a, l, n), observation);
-    if (set->local) write_slowly(answer_variable(a, l, n), observation + ANSWER);
     state->published[a][l][n] = observation;
     farm_lane_actor_publish(lane);
     if (!set->late) notify_learner(&state->actor[a]);
@@ -265,9 +281,17 @@ static void answer_step(uint32_t a, uint32_t l, uint64_t n) {
     const bool junk = state->junk[a][l][n];
     model_check(observation == wanted || junk, "inference read another observation than was published");
     if (!set->local) write_slowly(answer_variable(a, l, n), observation + ANSWER);
-    if (set->local)
-        model_check(read_variable(answer_variable(a, l, n), wanted + ANSWER) == wanted + ANSWER || junk,
-                    "inference read another answer than was published");
+    if (!set->local || !n) return;
+    const uint64_t own = state->published[a][l][n - 1] + ANSWER;
+    model_check(read_variable(answer_variable(a, l, n - 1), own) == own || junk || state->junk[a][l][n - 1],
+                "inference read another answer than was published");
+}
+
+// LOCAL: lets the actor answer all steps, or those before the last one of the next window.
+static void grant_steps(uint32_t a, uint32_t l, const struct farm_window_cursor *cursor) {
+    if (!set->local) return;
+    farm_lane_grant(&state->learner[a].lanes[l], set->held ? cursor->next + set->window.length - 1 : FOREVER);
+    notify_actor(&state->learner[a]);
 }
 
 // Answers (LOCAL: checks) step n if it is published.
@@ -275,9 +299,13 @@ static bool serve_step(uint32_t a, uint32_t l, uint64_t n, struct farm_window_cu
     struct farm_lane *lane = &state->learner[a].lanes[l];
     if (n == set->steps || !is_ready(lane, n)) return false;
     answer_step(a, l, n);
+    const uint64_t before = *windows;
+    if (set->held) hand_on(a, l, n + 1, cursor, windows);
+    if (set->held) model_await(&released, *windows); // the ticket
     farm_lane_answer(lane, n);
     if (!set->local) notify_actor(&state->learner[a]);
-    hand_on(a, l, n + 1, cursor, windows);
+    if (!set->held) hand_on(a, l, n + 1, cursor, windows);
+    if (*windows != before && set->held) grant_steps(a, l, cursor);
     if (!set->window.length) notify_actor(&state->learner[a]);
     return true;
 }
@@ -299,7 +327,10 @@ static void inference(void *context) {
     }
     farm_doorbells_make(&bells, rings, set->actors, EVENTFD, NULL);
     for (uint32_t a = 0; a < set->actors; a++)
-        for (uint32_t l = 0; l < set->lanes; l++) hand_on(a, l, answered[a][l], &cursors[a][l], &windows);
+        for (uint32_t l = 0; l < set->lanes; l++) {
+            hand_on(a, l, answered[a][l], &cursors[a][l], &windows);
+            grant_steps(a, l, &cursors[a][l]);
+        }
     for (uint32_t a = 0; a < set->actors; a++) notify_actor(&state->learner[a]);
     while (left) {
         uint32_t count = farm_doorbells_poll(&bells, rung), served = 0;
@@ -335,16 +366,19 @@ static void training(void *context) {
         struct farm_lane *lane = &state->learner[a].lanes[l];
         for (uint64_t n = start; n < start + shape->length; n++) {
             uint64_t observation = read_variable(obs_variable(a, l, n), state->published[a][l][n]);
-            uint64_t answer = read_variable(answer_variable(a, l, n), observation + ANSWER);
             const bool junk = state->junk[a][l][n];
             model_check(observation == state->published[a][l][n] || junk, "training read another observation");
-            model_check(answer == observation + ANSWER || junk, "training read an answer to another step");
+            if (set->local && n == start + shape->length - 1) continue; // its answer is not taken in
+            uint64_t answer = read_variable(answer_variable(a, l, n), observation + ANSWER);
+            model_check(answer == observation + ANSWER || junk || state->junk[a][l][n + 1], "training read an answer to another step");
         }
+        if (set->held) model_write(&parameters, k + 1);
         farm_window_done(shape, &cursors[a][l], start);
         const uint64_t before = farm_lane_consumed(lane); // as farm_window_release
         farm_lane_release(lane, farm_window_needs(shape, &cursors[a][l]));
         farm_fence_full();
         if (farm_lane_produced(lane) - before >= lane->steps) notify_actor(&state->learner[a]);
+        if (set->held) model_store(&released, k + 1, MODEL_RELEASE);
     }
 }
 
@@ -384,6 +418,7 @@ static void set_up(void) {
         for (uint32_t l = 0; l < set->lanes; l++) {
             model_word(&memory->up[l].produced, "produced", 0, true);
             model_word(&memory->down[l].acted, "acted", 0, true);
+            if (set->local) model_word(&memory->down[l].granted, "granted", 0, true);
             model_word(&memory->down[l].consumed, "consumed", 0, true);
             if (set->actor_crashes) model_word(&memory->down[l].generation, "generation", 0, true);
             for (uint32_t s = 0; s < set->slots && !set->bare; s++) {
@@ -399,6 +434,10 @@ static void set_up(void) {
     unsigned learner = model_process("the learner", set->learner_crashes, NULL, NULL);
     model_thread(learner, "inference", inference, NULL);
     if (!set->window.length) return;
+    if (set->held) {
+        model_word(&released, "windows whose parameters are published", 0, true);
+        model_variable(&parameters, "parameters", 0);
+    }
     for (unsigned i = 0; i <= (set->learner_crashes ? set->crashes : 0); i++)
         model_word(&handed[i], "windows handed on", 0, true);
     model_thread(learner, "training", training, NULL);
