@@ -106,7 +106,8 @@ static enum farm_status make_policy(struct table *table, struct farm_policy **ou
 
 static void make_board(struct table *table) {
     struct rig *rig = &table->rig;
-    must(farm_board_make(rig->net.parameter_count, PRECISIONS, -1, &table->board, &rig->err), &rig->err);
+    const struct farm_board_request request = {.count = rig->net.parameter_count, .buffers = PRECISIONS, .node = -1};
+    must(farm_board_create(&request, &table->board, &rig->err), &rig->err);
     farm_net_init(&rig->net, rig->learner.init, rig->learner.seed, table->board->buffer[0]);
     farm_board_commit(table->board, 0, 0);
 }

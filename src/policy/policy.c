@@ -53,7 +53,7 @@ enum farm_status farm_policy_make(const struct farm_policy_config *config, struc
         policy && allocate(policy)
             ? make_executor(policy, err)
             : farm_fail(err, FARM_E_LIMIT, "no memory for batches of %u observations", config->rows_max);
-    if (!status) status = farm_board_attach(config->board, &policy->parameters, err);
+    if (!status) status = farm_board_attach(config->board, &policy->parameters, NULL, err);
     if (status)
         farm_policy_free(policy);
     else
@@ -63,6 +63,7 @@ enum farm_status farm_policy_make(const struct farm_policy_config *config, struc
 
 void farm_policy_free(struct farm_policy *policy) {
     if (!policy) return;
+    if (policy->parameters.board) farm_board_unwatch(policy->config.board, &policy->parameters.own);
     farm_executor_destroy(policy->executor);
     free(policy->observations);
     free(policy->policy);

@@ -21,8 +21,9 @@ static enum farm_status make_policies(struct player *player, struct farm_error *
                                         .arithmetic = &player->arithmetic,
                                         .rows_max = learner->inference.batch_max,
                                         .sampler = {.greedy = player->greedy, .seed = learner->seed}};
-    enum farm_status status =
-        farm_board_make(parts->net.parameter_count, parts->shards + 2, learner->memory_node, &player->board, err);
+    const struct farm_board_request board = {
+        .count = parts->net.parameter_count, .buffers = parts->shards + 2, .node = learner->memory_node};
+    enum farm_status status = farm_board_create(&board, &player->board, err);
     if (!status) status = farm_parts_choose_arithmetic(learner, &parts->net, 0, rows, &player->arithmetic, err);
     config.board = player->board;
     for (uint32_t k = 0; k < parts->shards && !status; k++) {

@@ -19,7 +19,7 @@
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, HUGE_MIN_BYTES = 1 << 20, FD_MIN = 3, SMALL_BYTES = 4096 };
 
 static const char *kind_name(uint32_t kind) {
-    static const char *const names[] = {"segment", "up", "down", "stats"};
+    static const char *const names[] = {"segment", "up", "down", "stats", "board"};
     return names[kind < sizeof names / sizeof *names ? kind : 0];
 }
 
@@ -55,7 +55,7 @@ static int above_standard(int fd) {
 }
 
 static enum farm_status check_request(const struct farm_segment_request *request, struct farm_error *err) {
-    if (request->kind < FARM_SEGMENT_UP || request->kind > FARM_SEGMENT_STATS)
+    if (request->kind < FARM_SEGMENT_UP || request->kind > FARM_SEGMENT_BOARD)
         return farm_fail(err, FARM_E_INVALID, "invalid kind of segment: %d", (int)request->kind);
     if (request->user_bytes > FARM_SEGMENT_USER_BYTES)
         return farm_fail(err, FARM_E_INVALID, "%zu bytes of description do not fit the header page's %d",

@@ -15,7 +15,7 @@
 enum { FARM_SEGMENT_HEADER_BYTES = 4096, FARM_SEGMENT_USER_BYTES = 3072, FARM_SEGMENT_NOTE_BYTES = 320 };
 enum { FARM_SEGMENT_PAGES_COST_BYTES = 64 << 20 }; // a few times what a core's TLBs cover with base pages
 
-enum farm_segment_kind { FARM_SEGMENT_UP = 1, FARM_SEGMENT_DOWN = 2, FARM_SEGMENT_STATS = 3 };
+enum farm_segment_kind { FARM_SEGMENT_UP = 1, FARM_SEGMENT_DOWN, FARM_SEGMENT_STATS, FARM_SEGMENT_BOARD };
 
 // The first page. The creator writes it before the hand-over; it does not change afterwards.
 struct farm_segment_header {

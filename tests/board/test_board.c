@@ -1,11 +1,16 @@
-// The parameter board with a writer and readers that run at the same time. Its interleavings:
-// tests/model/board_model.c.
+// The parameter board with a writer and readers that run at the same time, in this process and in others. Its
+// interleavings: tests/model/board_model.c.
 #include <criterion/criterion.h>
 #include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 
+#include "../support/must.h"
+#include "base/time.h"
 #include "board/board.h"
 
-enum { COUNT = 1000, VERSIONS = 3000, READERS = 3 };
+enum { COUNT = 1000, VERSIONS = 3000, READERS = 3, PROCESSES = 16 };
 
 static struct farm_error err;
 
@@ -13,16 +18,141 @@ static void fill(float *params, uint64_t version) {
     for (int i = 0; i < COUNT; i++) params[i] = (float)version;
 }
 
-static struct farm_board *make(uint32_t buffers) {
+static struct farm_board *make_for(uint32_t buffers, size_t packed_max) {
+    const struct farm_board_request request = {
+        .count = COUNT, .buffers = buffers, .packed_max = packed_max, .node = -1};
     struct farm_board *board = NULL;
-    cr_assert_eq(farm_board_make(COUNT, buffers, -1, &board, &err), FARM_OK, "%s", err.message);
+    cr_assert_eq(farm_board_create(&request, &board, &err), FARM_OK, "%s", err.message);
+    return board;
+}
+static struct farm_board *make(uint32_t buffers) {
+    return make_for(buffers, 0);
+}
+
+// Another view, as in another process.
+static struct farm_board *open_again(const struct farm_board *made, bool writer) {
+    struct farm_board *board = NULL;
+    const int fd = dup(writer ? farm_board_fd(made) : farm_board_fd_readonly(made));
+    cr_assert_eq(farm_board_open(fd, writer, &board, &err), FARM_OK, "%s", err.message);
     return board;
 }
 
-Test(board, refuses_two_buffers_and_no_parameters) {
+Test(board, refuses_boards_that_are_none) {
     struct farm_board *board;
-    cr_assert_eq(farm_board_make(COUNT, 2, -1, &board, &err), FARM_E_INVALID);
-    cr_assert_eq(farm_board_make(0, 3, -1, &board, &err), FARM_E_INVALID);
+    const struct farm_board_request requests[] = {
+        {.count = COUNT, .buffers = 2},
+        {.count = 0, .buffers = 3},
+        {.count = 1ull << 62, .buffers = 3},
+        {.count = COUNT, .packed_max = UINT64_MAX - 64, .buffers = 3},
+    };
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
+        cr_assert_eq(farm_board_create(&requests[i], &board, &err), FARM_E_FORMAT, "%zu", i);
+    const struct farm_board_request large = {.count = 1ull << 50, .buffers = 4, .node = -1};
+    cr_assert_eq(farm_board_create(&large, &board, &err), FARM_E_LIMIT);
+    cr_assert(strstr(err.message, "18014398509494272 bytes"), "%s", err.message); // the sum
+}
+
+// A header whose writer lies is refused, and the descriptor stays the caller's.
+Test(board, refuses_a_header_that_does_not_fit_its_segment) {
+    struct farm_board *board, *made = make_for(4, 640);
+    struct farm_board_request *shape = (void *)made->segment.header->user, valid = *shape;
+    const struct farm_board_request lies[] = {
+        {.count = COUNT, .packed_max = 640, .buffers = 5},
+        {.count = COUNT, .packed_max = 640, .buffers = 2},
+        {.count = COUNT, .packed_max = 640, .buffers = FARM_BOARD_BUFFERS_MAX + 1},
+        {.count = 2000, .packed_max = 640, .buffers = 4},
+        {.count = 0, .packed_max = 640, .buffers = 4},
+        {.count = UINT64_MAX / 4 + COUNT + 1, .packed_max = 640, .buffers = 4},
+        {.count = COUNT, .packed_max = 641, .buffers = 4},
+        {.count = COUNT, .packed_max = 8192, .buffers = 4},
+        {.count = COUNT, .packed_max = UINT64_MAX - 63, .buffers = 4},
+    };
+    const int fd = farm_board_fd_readonly(made);
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        *shape = lies[i];
+        cr_assert_eq(farm_board_open(fd, false, &board, &err), FARM_E_FORMAT, "%zu", i);
+    }
+    *shape = valid;
+    cr_assert_eq(farm_board_open(fd, true, &board, &err), FARM_E_PERMISSION);
+    cr_assert_eq(farm_board_open(fd, false, &board, &err), FARM_OK, "%s", err.message);
+    made->head->newest = 1ull << 8 | 200; // a buffer that does not exist
+    struct farm_board_reader reader;
+    uint64_t version, own = 0;
+    float copy[COUNT];
+    farm_board_attach(board, &reader, &own, &err);
+    cr_assert_null(farm_board_pin(&reader, &version));
+    cr_assert_not(farm_board_copy(board, copy, &version));
+}
+
+Test(board, is_described_once_and_alike_by_every_writer) {
+    struct farm_board *made = make_for(3, 100), *reader = open_again(made, false);
+    static struct farm_board_description seen;
+    static char long_text[FARM_BOARD_TEXT_BYTES + 1];
+    memset(long_text, 'x', FARM_BOARD_TEXT_BYTES);
+    cr_assert_not(farm_board_described(reader, &seen));
+    cr_assert_not(farm_board_describe(made, long_text, 0, 0));
+    cr_assert(farm_board_describe(made, "net=mlp", 128, 7));
+    struct farm_board *later = open_again(made, true);
+    cr_assert(farm_board_describe(later, "net=mlp", 128, 7));
+    cr_assert_not(farm_board_describe(later, "net=lite", 128, 7));
+    cr_assert_not(farm_board_describe(later, "net=mlp", 128, 8));
+    cr_assert(farm_board_described(reader, &seen));
+    cr_assert(!strcmp(seen.text, "net=mlp") && seen.packed_bytes == 128 && seen.packed_layout == 7);
+    memset(made->head->description.text, 'x', FARM_BOARD_TEXT_BYTES); // not terminated
+    made->head->description.packed_bytes = 1 << 20;                   // beyond the buffer
+    cr_assert(farm_board_described(reader, &seen));
+    cr_assert(strlen(seen.text) == FARM_BOARD_TEXT_BYTES - 1 && !seen.packed_bytes);
+    struct farm_board *flat = make(3);
+    cr_assert(farm_board_describe(flat, "net=mlp", 128, 7) && farm_board_described(flat, &seen));
+    cr_assert(!seen.packed_bytes && !seen.packed_layout && !farm_board_packed(flat, flat->buffer[0]));
+}
+
+static void pack_negative(void *context, const float *params, void *packed) {
+    for (int i = 0; i < COUNT; i++) ((float *)packed)[i] = -params[i];
+    ++*(int *)context;
+}
+
+Test(board, packs_a_version_beside_its_flat_parameters_and_a_later_writer_continues) {
+    struct farm_board *made = make_for(3, COUNT * sizeof(float)), *reading = open_again(made, false);
+    struct farm_board_reader reader;
+    uint64_t version, using = 0;
+    float params[COUNT], copy[COUNT];
+    int packs = 0;
+    cr_assert_not(farm_board_copy(reading, copy, &version));
+    farm_board_attach(reading, &reader, &using, &err);
+    for (uint64_t life = 1; life < 4; life++) {
+        struct farm_board *writer = open_again(made, true);
+        cr_assert_eq(farm_board_watch(writer, &using, &err), FARM_OK);
+        writer->pack = pack_negative;
+        writer->pack_context = &packs;
+        fill(params, life);
+        cr_assert(farm_board_publish(writer, params, life));
+        const float *flat = farm_board_pin(&reader, &version), *packed = farm_board_packed(reading, flat);
+        cr_assert(version == life && flat[COUNT - 1] == life && packed[0] == -flat[0]);
+        cr_assert_eq((uintptr_t)packed % FARM_CACHE_LINE, 0);
+        cr_assert(farm_board_copy(reading, copy, &version) && version == life && copy[COUNT - 1] == life);
+        cr_assert_leq(farm_now_ns() - farm_load_relaxed(&reading->head->published_ns), 60000000000ull);
+        farm_board_unpin(&reader);
+        farm_board_free(writer);
+    }
+    cr_assert_eq(packs, 3);
+}
+
+Test(board, ignores_impossible_announcements_and_unwatched_ones) {
+    struct farm_board *board = make(3);
+    static const uint64_t impossible[] = {4, 63, 64, 65, 1ull << 32, UINT64_MAX};
+    uint64_t using[2] = {0};
+    float params[COUNT] = {0};
+    for (size_t i = 0; i < sizeof impossible / sizeof *impossible; i++)
+        cr_assert_eq(farm_board_watch(board, &impossible[i], &err), FARM_OK);
+    for (int i = 0; i < 2; i++) cr_assert_eq(farm_board_watch(board, &using[i], &err), FARM_OK);
+    cr_assert(farm_board_publish(board, params, 0)); // buffer 0
+    using[0] = 2;
+    using[1] = 3;
+    cr_assert_not(farm_board_publish(board, params, 1));
+    farm_board_unwatch(board, &using[1]);
+    cr_assert(farm_board_publish(board, params, 2));
+    cr_assert_eq(board->head->newest, 3ull << 8 | 2);
 }
 
 Test(board, shows_the_newest_version_and_keeps_a_pinned_one) {
@@ -30,7 +160,7 @@ Test(board, shows_the_newest_version_and_keeps_a_pinned_one) {
     struct farm_board_reader reader;
     float params[COUNT];
     uint64_t version;
-    cr_assert_eq(farm_board_attach(board, &reader, &err), FARM_OK);
+    cr_assert_eq(farm_board_attach(board, &reader, NULL, &err), FARM_OK);
     cr_assert_null(farm_board_pin(&reader, &version));
     cr_assert_eq(version, UINT64_MAX);
     farm_board_unpin(&reader);
@@ -55,13 +185,13 @@ Test(board, skips_and_counts_a_version_if_readers_hold_all_buffers) {
     float params[COUNT] = {0};
     uint64_t version;
     for (uint64_t v = 0; v < 2; v++) {
-        cr_assert_eq(farm_board_attach(board, &readers[v], &err), FARM_OK);
+        cr_assert_eq(farm_board_attach(board, &readers[v], NULL, &err), FARM_OK);
         cr_assert(farm_board_publish(board, params, v));
         farm_board_pin(&readers[v], &version);
     }
     cr_assert(farm_board_publish(board, params, 2));
     cr_assert_not(farm_board_publish(board, params, 3));
-    cr_assert_eq(board->skipped, 1);
+    cr_assert_eq(board->head->skipped, 1);
     cr_assert_eq(farm_board_version(&readers[0]), 2);
     farm_board_unpin(&readers[0]);
     cr_assert(farm_board_publish(board, params, 4));
@@ -87,7 +217,7 @@ Test(board, is_never_torn_and_never_skips_with_two_buffers_more_than_readers, .t
     pthread_t threads[READERS];
     float params[COUNT];
     for (int r = 0; r < READERS; r++) {
-        cr_assert_eq(farm_board_attach(board, &readers[r], &err), FARM_OK);
+        cr_assert_eq(farm_board_attach(board, &readers[r], NULL, &err), FARM_OK);
         cr_assert_eq(pthread_create(&threads[r], NULL, read_all, &readers[r]), 0);
     }
     for (uint64_t v = 0; v < VERSIONS; v++) {

@@ -137,17 +137,21 @@ MUTANTS = [
 ]
 
 BOARD_MUTANTS = [
-    ("a reader announces without its fence", "board.h", "farm_fence_full();                                     // F1", "//"),
+    ("a reader announces without its fence", "board.h", "farm_fence_full();                                    // F1", "//"),
     ("the writer looks without its fence", "board.h", "farm_fence_full(); // F2", "//"),
-    ("a reader does not look again", "board.h", "        word = farm_load_acquire(&board->newest);\n", ""),
+    ("a copying reader looks again without its fence", "board.h", "farm_fence_full(); // F3", "//", "a reader copies"),
+    ("the writer overtakes a copy without its fence", "board.h", "farm_fence_full(); // F2", "//", "a reader copies"),
+    ("a copying reader does not look again", "board.h", "return farm_load_relaxed(&board->head->newest) == word;", "return true;"),
+    ("a reader does not look again", "board.h", "        word = farm_load_acquire(reader->newest);\n", ""),
     ("a stopped reader is cleared", "board_model.c", "clears_a_stopped_reader = false", "clears_a_stopped_reader = true"),
-    ("a reader announces relaxed", "board.h", "farm_store_release(&reader->using, 1 +", "farm_store_relaxed(&reader->using, 1 +"),
-    ("a reader ends relaxed", "board.h", "farm_store_release(&reader->using, 0)", "farm_store_relaxed(&reader->using, 0)"),
-    ("the newest is stored relaxed", "board.h", "farm_store_release(&board->newest,", "farm_store_relaxed(&board->newest,"),
-    ("the newest is read relaxed", "board.h", "        word = farm_load_acquire(&board->newest);",
-     "        word = farm_load_relaxed(&board->newest);"),
-    ("the newest is written again", "board.h", "newest ? 1ull << (newest & 0xff) : 0;", "0 * newest;"),
-    ("the writer ignores readers", "board.h", "if (using) used |=", "if (!using) used |="),
+    ("a reader pins before it is watched", "board_model.c", "before_it_is_watched = false", "before_it_is_watched = true"),
+    ("a reader announces relaxed", "board.h", "farm_store_release(reader->using, 1 +", "farm_store_relaxed(reader->using, 1 +"),
+    ("a reader ends relaxed", "board.h", "farm_store_release(reader->using, 0)", "farm_store_relaxed(reader->using, 0)"),
+    ("the newest is stored relaxed", "board.h", "farm_store_release(&board->head->newest,", "farm_store_relaxed(&board->head->newest,"),
+    ("the newest is read relaxed", "board.h", "        word = farm_load_acquire(reader->newest);",
+     "        word = farm_load_relaxed(reader->newest);"),
+    ("the newest is written again", "board.h", "newest ? 1ull << (newest & 0x3f) : 0;", "0 * newest;"),
+    ("the writer ignores readers", "board.h", "if (using - 1 < board->buffers) used |=", "if (using > 4) used |="),
 ]
 
 # Harmless mutants (make model searches them); docs/MEMORY_MODEL.md has the reasons.

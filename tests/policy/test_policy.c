@@ -62,7 +62,8 @@ static void set_up(void) {
     arithmetic = farm_arithmetic_uniform(&net, FARM_PRECISION_F32, (struct farm_form){0});
     params = malloc(net.parameter_count * sizeof *params);
     farm_net_init(&net, learner.init, 1, params);
-    cr_assert_eq(farm_board_make(net.parameter_count, 4, -1, &board, &err), FARM_OK, "%s", err.message);
+    const struct farm_board_request request = {.count = net.parameter_count, .buffers = 4, .node = -1};
+    cr_assert_eq(farm_board_create(&request, &board, &err), FARM_OK, "%s", err.message);
     farm_board_publish(board, params, 1);
 }
 

@@ -324,8 +324,9 @@ static enum farm_status find_board(struct farm_backend *backend, uint32_t k, str
         readers++;
     }
     if (shard->board) return FARM_OK;
-    const enum farm_status status =
-        farm_board_make(backend->net->parameter_count, readers + 2, shard->node, &shard->board, err);
+    const struct farm_board_request request = {
+        .count = backend->net->parameter_count, .buffers = readers + 2, .node = shard->node};
+    const enum farm_status status = farm_board_create(&request, &shard->board, err);
     shard->owns_board = !status;
     if (!status) farm_board_publish(shard->board, backend->sets[FARM_SET_ONLINE], backend->version);
     return status;
@@ -590,8 +591,7 @@ static enum farm_status publish(struct farm_backend *backend, uint32_t set, uint
     farm_statistics_write(backend->statistics, backend->sets[FARM_SET_ONLINE]);
     if (backend->statistics) copy_params(backend);
     for (uint32_t k = 0; k < backend->shard_count; k++)
-        if (backend->shards[k].owns_board && !farm_board_publish(backend->shards[k].board, backend->sets[set], version))
-            abort(); // find_board: a buffer is always free
+        if (backend->shards[k].owns_board) farm_board_publish(backend->shards[k].board, backend->sets[set], version);
     return FARM_OK;
 }
 
