@@ -130,6 +130,7 @@ Test(wire, hello_has_the_documents_bytes_and_reads_back) {
                                     .segment_version = FARM_SEGMENT_VERSION,
                                     .machine = 77,
                                     .name = "node-1",
+                                    .cache = {"host-of-the-cach", 4100, 0},
                                     .rings = RINGS,
                                     .lanes = LANES};
     char values[1024];
@@ -137,7 +138,7 @@ Test(wire, hello_has_the_documents_bytes_and_reads_back) {
     memcpy(hello.run, RUN, sizeof hello.run);
     snprintf(values, sizeof values,
              "magic=%llu version=%d segment_version=%d session=" SESSION " run=" RUN
-             " machine=77 name=node-1 rings=2 lanes=2 " COUNTERS,
+             " machine=77 name=node-1 cache_host=host-of-the-cach cache_port=4100 rings=2 lanes=2 " COUNTERS,
              FARM_WIRE_MAGIC, FARM_WIRE_VERSION, FARM_SEGMENT_VERSION);
     const size_t bytes = farm_wire_put_hello(&hello, counters, out, sizeof out);
     check_bytes("HELLO", values, out, bytes);
@@ -204,8 +205,10 @@ Test(wire, smaller_messages_have_the_documents_bytes_and_read_back) {
     bytes = farm_wire_put_version(&version, out, sizeof out);
     check_bytes("VERSION_OFFER",
                 "signature=signed-by-the-learner-on-this-connection-and-on-no-other-at-all! run=" RUN
-                " version=77 bytes=4000 sha256=the-digest-of-all-its-parameters",
+                " version=77 bytes=4000 sha256=the-digest-of-all-its-parameters source=0",
                 out, bytes);
+    const struct farm_wire_source source = {"host-of-the-cach", 4100, 3};
+    check_bytes("source", "host=host-of-the-cach port=4100 depth=3", (const uint8_t *)&source, sizeof source);
     check_both_ways(FARM_WIRE_VERSION_OFFER, bytes);
     bytes = farm_wire_put_have(&(struct farm_wire_have){UINT64_MAX, 5}, out, sizeof out);
     check_bytes("VERSION_HAVE", "version=0xffffffffffffffff bytes=5", out, bytes);
@@ -274,7 +277,7 @@ Test(wire, every_constant_of_the_document_is_right_and_no_row_is_left_over) {
     for (size_t r = 0; r < row_count; r++) {
         if (rows[r].table[0]) { // a message's: the tests above go through these
             cr_assert_not_null(strstr(" header entry HELLO counters OFFER observation dim action answer option JOIN "
-                                      "WELCOME actor REFUSE VERSION_OFFER VERSION_HAVE ",
+                                      "WELCOME actor REFUSE VERSION_OFFER source VERSION_HAVE ",
                                       rows[r].table),
                                "%s", rows[r].table);
             continue;
