@@ -333,14 +333,14 @@ static void check_window(struct farm_backend *backend, const struct farm_window 
     check_order(backend, &place, lane);
     struct step_facts before = {0};
     uint64_t sum = 0;
-    const bool waits = shared->shape.sync && !lane->local; // the last step waits for the version of its iteration
+    const bool waits = shared->shape.sync; // the last step waits for the version of its iteration
     for (uint32_t t = 0; t <= shared->shape.unroll; t++, place.n++) {
         if (!read_step(&place, lane, &payload)) continue;
         check_begin(&place, &payload);
         if (t == 0) check_stack(&place, lane, &payload);
         if (t > 0) follows(&place, &before, &payload);
         sum += payload.checksum;
-        if (waits && t == shared->shape.unroll) continue;
+        if ((waits || lane->local) && t == shared->shape.unroll) continue;
         check_answer(&place, lane, payload.checksum);
         if (t > 0 && *farm_lane_version(lane, place.n) < *farm_lane_version(lane, place.n - 1))
             wrong(&place, "answered by an older version than the step before it");

@@ -13,7 +13,7 @@
 //     next life, which answers it again: the actor has seen neither.
 //   - An environment gets the answer to its own newest observation (the answer is a function of that).
 //   - In every third farm actors answer themselves (FARM_ANSWERS_LOCAL): inference receives no rows, counters keep
-//     that mode's rules, and training finds each answer beside its step.
+//     that mode's rules, and training finds the answer to each step but a window's last one, which waits for its grant.
 //   - One learner's life trains on every window once and in order. Windows whose steps were not released when a
 //     learner died are trained on again by the next; none is skipped,
 //     except windows older than max_lag.

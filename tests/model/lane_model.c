@@ -48,6 +48,7 @@ static const struct setting SETTINGS[] = {
     {"local, busy, a liar killed", 1, 1, 2, 3, {1, 1, 1, 0}, .crashes = 1, .actor_crashes = true, .busy = true, .local = true, .lies = true},
     {"local, busy", 1, 1, 2, 4, {0, 0, 1, 0}, .busy = true, .local = true},
     {"local, busy, held", 1, 1, 4, 5, {2, 3, 1, 0}, .busy = true, .local = true, .held = true},
+    {"local, held", 1, 1, 3, 2, {1, 2, 1, 0}, .extensive = true, .local = true, .held = true},
     {"local, busy, held, actor killed", 1, 1, 2, 3, {1, 2, 1, 0}, .crashes = 1, .actor_crashes = true, .busy = true, .local = true, .held = true},
     {"local, busy, overlapping windows", 1, 1, 2, 4, {1, 2, 1, 0}, .busy = true, .local = true},
     {"local, busy, the supervisor looks", 1, 1, 2, 3, {0, 0, 1, 0}, .busy = true, .looks = true, .local = true},

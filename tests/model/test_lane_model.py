@@ -86,7 +86,7 @@ MUTANTS = [
     ("a local actor answers before there is room", "lane_model.c", "        wait_actor(a, &l, true);\n",
      "        answer_own(a, 0);\n        wait_actor(a, &l, true);\n", "local, busy"),
     ("the learner's grant wakes no actor", "lane_model.c", "FOREVER);\n    notify_actor(&state->learner[a]);\n}", "FOREVER);\n}",
-     "local, one lane"),
+     "local, held"),
     ("a local actor's counter is checked as a central one's", "lane.h", "return lane->local ? lane->steps : 1;", "return 1;",
      "local, busy, a liar killed"),
     ("the actor does not wait for its last answer", "lane.h", "&lane->down->acted) >= produced;", "&lane->down->acted) + 1 >= produced;"),

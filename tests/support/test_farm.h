@@ -139,6 +139,17 @@ static inline unsigned test_spoil(struct farm_lane *lane, uint64_t n, uint32_t e
     return turn == 11 ? 2 : turn == 50 || turn == 60 || turn == 70;
 }
 
+// LOCAL: the actor's own answer to step n.
+static inline void test_answer(const struct farm_lane *lane, uint64_t n) {
+    for (uint32_t env = 0; env < WIDTH; env++) {
+        const int32_t action = test_best_action(lane, n, env);
+        memcpy(farm_lane_action(lane, n, env), &action, sizeof action);
+        memset(farm_lane_policy(lane, n, env), 0, ACTIONS * sizeof(float));
+        farm_lane_value(lane, n)[env] = (float)pow(10, env);
+    }
+    *farm_lane_version(lane, n) = 0;
+}
+
 static inline void test_play(struct test_actor *actor, uint32_t l, uint64_t n, uint32_t env) {
     struct farm_lane *lane = &actor->ring->lanes[l];
     struct test_seat *seat = &actor->seats[l];
@@ -154,13 +165,6 @@ static inline void test_play(struct test_actor *actor, uint32_t l, uint64_t n, u
     farm_lane_flags(lane, n)[env] = first  ? FARM_STEP_FIRST
                                     : over ? FARM_STEP_LAST | FARM_STEP_TERMINATED | FARM_STEP_GAME_END
                                            : 0;
-    if (lane->local) {
-        const int32_t action = test_best_action(lane, n, env);
-        memcpy(farm_lane_action(lane, n, env), &action, sizeof action);
-        memset(farm_lane_policy(lane, n, env), 0, ACTIONS * sizeof(float));
-        farm_lane_value(lane, n)[env] = (float)pow(10, env);
-        *farm_lane_version(lane, n) = 0;
-    }
     seat->newest.transitions += !first;
     seat->newest.games += over;
     seat->newest.bad += actor->spoil ? test_spoil(lane, n, env) : 0;
@@ -172,6 +176,8 @@ static inline void test_actor_step(struct test_actor *actor, uint32_t l) {
     struct test_seat *seat = &actor->seats[l];
     const uint64_t n = farm_lane_actor_next(lane);
     if (n > seat->start && !lane->local) test_read_answer(actor, l, n - 1);
+    if (n && lane->local) test_answer(lane, n - 1);
+    if (n > seat->start && lane->local) test_copy_step(lane, n - 1, true, seat->steps[(n - 1) % STEPS][1]);
     if (n >= seat->start + STEPS) test_check_step(actor, l, n - STEPS);
     seat->newest = (struct test_counts){0};
     const uint64_t answered = lane->local ? farm_lane_acted(lane) : n; // LOCAL: perhaps not up to `start` yet
@@ -180,8 +186,7 @@ static inline void test_actor_step(struct test_actor *actor, uint32_t l) {
     seat->published.transitions += seat->newest.transitions;
     seat->published.games += seat->newest.games;
     seat->published.bad += seat->newest.bad;
-    for (int answers = 0; answers <= lane->local; answers++)
-        test_copy_step(lane, n, answers, seat->steps[n % STEPS][answers]);
+    test_copy_step(lane, n, false, seat->steps[n % STEPS][0]);
     farm_lane_actor_publish(lane);
     farm_actor_notify(actor->ring, actor->bell);
 }
