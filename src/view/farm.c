@@ -249,7 +249,8 @@ bool farm_view_copy(const struct farm_view *view, unsigned lane, uint64_t n, uns
     const void *at;
     bool answer;
     const size_t bytes = locate(from, n, field, &at, &answer);
-    if (!bytes || farm_load_acquire(&from->up->produced) <= n) return false;
+    // LOCAL: the answer comes with the next step.
+    if (!bytes || farm_load_acquire(&from->up->produced) <= n + (answer && from->local)) return false;
     if (answer && !from->local && farm_load_acquire(&from->down->acted) <= n) return false;
     memcpy(out, at, bytes);
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
