@@ -38,6 +38,21 @@ static struct hub_session *find_session(const struct farm_hub *hub, const uint8_
     return NULL;
 }
 
+static bool send_offer(struct hub_peer *peer, struct farm_error *err) {
+    struct farm_hub *hub = peer->hub;
+    struct farm_board_description net;
+    if (hub->versions.board && !hub->offer->net[0]) {
+        if (!farm_board_described(hub->versions.board, &net)) return true; // the learner begins; tick_peer comes back
+        memcpy(hub->offer->net, net.text, sizeof hub->offer->net);
+    }
+    peer->state = HUB_PEER_OFFERED;
+    const size_t offered = farm_wire_put_offer(hub->offer, hub->scratch, FARM_WIRE_MESSAGE_BYTES_MAX);
+    if (peer->link.tls && !farm_tls_certify(peer->link.tls, hub->scratch, offered))
+        return farm_fail(err, FARM_E_UNSUPPORTED, "OpenSSL cannot sign an OFFER"), false;
+    farm_link_post(&peer->link, FARM_WIRE_OFFER, hub->scratch, offered, false);
+    return true;
+}
+
 static bool handle_hello(struct hub_peer *peer, struct farm_error *err) {
     static const uint8_t any[FARM_WIRE_ID_BYTES];
     struct farm_hub *hub = peer->hub;
@@ -54,12 +69,8 @@ static bool handle_hello(struct hub_peer *peer, struct farm_error *err) {
     hub->paid_ns -= HANDSHAKE_NS; // which its handshake has cost
     if (!same_id(hello->run, any) && !same_id(hello->run, hub->offer->run))
         return hub_refuse(peer, FARM_WIRE_REFUSE_SESSION, "the learner has begun another run"), true;
-    peer->state = HUB_PEER_OFFERED;
-    const size_t offered = farm_wire_put_offer(hub->offer, hub->scratch, FARM_WIRE_MESSAGE_BYTES_MAX);
-    if (peer->link.tls && !farm_tls_certify(peer->link.tls, hub->scratch, offered))
-        return farm_fail(err, FARM_E_UNSUPPORTED, "OpenSSL cannot sign an OFFER"), false;
-    farm_link_post(&peer->link, FARM_WIRE_OFFER, hub->scratch, offered, false);
-    return true;
+    peer->state = HUB_PEER_GREETED;
+    return send_offer(peer, err);
 }
 
 static bool request_places(struct hub_peer *peer) {
@@ -113,6 +124,9 @@ static bool handle_frame(void *context, struct farm_link *link, const struct far
         break;
     case FARM_WIRE_JOIN:
         if (peer->state == HUB_PEER_OFFERED) return handle_join(peer, err);
+        break;
+    case FARM_WIRE_VERSION_HAVE:
+        if (peer->state == HUB_PEER_ATTACHED) return farm_version_sender_ask(&peer->versions, link, err);
         break;
     case FARM_WIRE_LEAVE:
         return send_leave(peer, entries[0].ring) ||
@@ -344,6 +358,9 @@ static void begin_handshake(struct farm_hub *hub, uint32_t p) {
         return;
     }
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)); // or an answer waits for the last one's ACK
+    // Or credits wait in the kernel behind all chunks of a version that its buffer holds.
+    if (hub->versions.board)
+        setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &(int){FARM_WIRE_CHUNK_BYTES / 2}, sizeof(int));
     hub->ops->open(hub->engine, p, fd);
     peer->link.fd = fd;
     peer->link.heartbeat_ns = hub->now_ns;
@@ -404,8 +421,12 @@ static void tick_peer(struct farm_hub *hub, struct hub_peer *peer) {
     farm_link_tick(&peer->link, hub->now_ns);
     if (peer->state < HUB_PEER_JOINING && !peer->link.ending && hub->now_ns - peer->accepted_ns > JOIN_NS)
         farm_link_close(&peer->link, "received no JOIN for a minute");
+    struct farm_error err;
+    if (peer->state == HUB_PEER_GREETED && !peer->link.ending && !send_offer(peer, &err))
+        farm_link_close(&peer->link, "%s", err.message);
     if (peer->state == HUB_PEER_ATTACHED) {
         hub_add_figures(peer);
+        farm_version_sender_tick(&peer->versions, &peer->link, hub->now_ns);
         for (uint32_t r = 0; r < peer->session->ring_count; r++) hub_request_generation(hub, peer->session, r);
     }
     if (peer->link.state != FARM_LINK_OPEN || hub->now_ns - peer->link.heartbeat_ns < HEARTBEAT_NS) return;
@@ -427,6 +448,14 @@ static void tick(struct farm_hub *hub) {
 
 // ---- the turn ----
 
+// Whether a version is to be prepared, because a node has all of the one before.
+static bool versions_due(struct farm_hub *hub) {
+    for (uint32_t i = 0; i < hub->active_count && hub->versions.board; i++)
+        if (farm_version_sender_is_idle(&hub->active[i]->peer->versions))
+            return farm_version_source_due(&hub->versions);
+    return false;
+}
+
 bool farm_hub_turn(struct farm_hub *hub, uint64_t now_ns) {
     struct farm_engine_event events[EVENTS_MAX];
     hub->now_ns = now_ns;
@@ -435,6 +464,7 @@ bool farm_hub_turn(struct farm_hub *hub, uint64_t now_ns) {
     for (uint32_t i = 0; i < count; i++)
         if (events[i].kind != FARM_ENGINE_ACCEPTED) handle_event(hub, &events[i]);
     hub_wake_shards(hub);
+    if (versions_due(hub)) busy |= farm_version_source_turn(&hub->versions);
     for (uint32_t i = 0; i < hub->active_count; i++) busy |= hub_send_answers(hub->active[i]);
     for (uint32_t i = 0; i < count; i++) // strangers come last
         if (events[i].kind == FARM_ENGINE_ACCEPTED && events[i].result >= 0) accept_peer(hub, (int)events[i].result);
@@ -443,7 +473,8 @@ bool farm_hub_turn(struct farm_hub *hub, uint64_t now_ns) {
     return busy;
 }
 
-static bool can_send_answers(const struct farm_hub *hub) {
+static bool can_send_answers(struct farm_hub *hub) {
+    if (versions_due(hub)) return true;
     for (uint32_t i = 0; i < hub->active_count; i++)
         if (farm_link_can_send(&hub->active[i]->peer->link) && hub_has_answers(hub->active[i])) return true;
     return false;
@@ -468,9 +499,16 @@ void farm_hub_sleep(struct farm_hub *hub, uint64_t timeout_ns) {
 enum farm_status farm_hub_make(const struct farm_hub_config *config, struct farm_hub **out, struct farm_error *err) {
     struct farm_hub *hub = calloc(1, sizeof *hub);
     enum farm_status status = FARM_OK;
-    if (!hub || !(hub->scratch = malloc(FARM_WIRE_MESSAGE_BYTES_MAX)))
+    if (!hub || !(hub->scratch = malloc(FARM_WIRE_MESSAGE_BYTES_MAX)) || !(hub->offer = malloc(sizeof *hub->offer)))
         status = farm_fail(err, FARM_E_LIMIT, "no memory for the bridge");
     if (hub) hub->ops = config->ops;
+    if (!status) {
+        *hub->offer = *config->offer;
+        hub->versions.board = config->board;
+        hub->versions.key = config->key;
+        memcpy(hub->versions.run, config->offer->run, sizeof hub->versions.run);
+        status = farm_version_source_make(&hub->versions, err);
+    }
     if (!status && config->key) status = farm_tls_context_make(config->key, true, &hub->tls, err);
     if (!status)
         status = config->ops ? config->ops->create(HUB_PEERS_MAX, 2, config->ops_context, &hub->engine, err)
@@ -484,7 +522,6 @@ enum farm_status farm_hub_make(const struct farm_hub_config *config, struct farm
     hub->wake = config->wake;
     hub->bells = config->bells;
     hub->bell_count = config->bell_count;
-    hub->offer = config->offer;
     hub->stats = config->stats;
     for (uint32_t s = 0; config->stats && s < FARM_BRIDGE_NODES_MAX; s++) // a bridge before this one may have died
         farm_store_relaxed(&config->stats->node[s].state, FARM_NODE_ABSENT);
@@ -530,7 +567,9 @@ void farm_hub_free(struct farm_hub *hub) {
         if (hub->peers[p]) free(hub->peers[p]->counters);
         free(hub->peers[p]);
     }
+    farm_version_source_free(&hub->versions);
     farm_tls_context_free(hub->tls);
+    free(hub->offer);
     free(hub->scratch);
     free(hub);
 }

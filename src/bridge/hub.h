@@ -10,6 +10,7 @@
 #include "bridge/stats.h"
 #include "bridge/wire.h"
 
+struct farm_board;
 struct farm_hub;
 
 struct farm_hub_config {
@@ -20,10 +21,11 @@ struct farm_hub_config {
     uint32_t bell_count;
     const struct farm_key *key;             // the learner's; borrowed; NULL: in the clear
     const struct farm_key_names *withdrawn; // more come by control.h; NULL: none
-    const struct farm_wire_offer *offer;    // borrowed
-    struct farm_bridge_stats *stats;        // may be NULL
-    const char *engine;                     // uring, poll, auto
-    const struct farm_engine_ops *ops;      // instead of `engine`: the memory engine
+    const struct farm_wire_offer *offer;    // borrowed; LOCAL: without its net
+    struct farm_board *board; // LOCAL: the learner's, with its net and versions; borrowed; NULL: nodes get neither
+    struct farm_bridge_stats *stats;   // may be NULL
+    const char *engine;                // uring, poll, auto
+    const struct farm_engine_ops *ops; // instead of `engine`: the memory engine
     void *ops_context;
     uint64_t spin_ns; // before sleeping
 };

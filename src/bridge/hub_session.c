@@ -73,13 +73,23 @@ static bool has_answer(const struct hub_lane *lane) {
     return !lane->lane->local && lane->answers_sent < farm_lane_acted(lane->lane);
 }
 
-static bool has_credit(const struct hub_lane *lane) {
+// LOCAL: `granted` for the node. It follows the OFFER of the newest version, which the actor may be granted steps for.
+static uint64_t load_granted(const struct hub_session *session, const struct hub_lane *lane) {
+    const uint64_t granted = farm_load_acquire(&lane->lane->down->granted); // pair G: before the board's newest
+    const struct farm_version_source *source = &session->peer->hub->versions;
+    const bool known = !source->board || farm_version_is_known(&session->peer->versions, source);
+    return known && granted > lane->granted ? granted : lane->granted;
+}
+
+static bool has_credit(const struct hub_session *session, const struct hub_lane *lane) {
     if (lane->lane->local && lane->acknowledged < lane->lane->produced_local) return true;
+    if (lane->lane->local && load_granted(session, lane) > lane->granted) return true;
     return is_full(lane) && farm_lane_consumed(lane->lane) > lane->credited;
 }
 
 static bool waits_for_learner(const struct hub_lane *lane) {
-    return (!lane->lane->local && lane->answers_sent < lane->lane->produced_local) || is_full(lane);
+    return (lane->lane->local ? lane->granted < UINT64_MAX : lane->answers_sent < lane->lane->produced_local) ||
+           is_full(lane);
 }
 
 static void touch_ring(struct farm_hub *hub, struct hub_ring *ring) {
@@ -187,10 +197,11 @@ static bool send_frame(struct hub_session *session, struct farm_link *link, enum
     bool any = false, room = true;
     for (uint32_t i = 0; i < session->listed; i++) {
         struct hub_lane *lane = session->list[i];
-        if (room && (answers ? has_answer(lane) : has_credit(lane))) {
+        if (room && (answers ? has_answer(lane) : has_credit(session, lane))) {
             const uint64_t consumed = farm_lane_consumed(lane->lane);
             struct farm_wire_entry entry = {.ring = lane->ring, .lane = lane->number, .consumed = consumed};
             entry.n = answers ? lane->answers_sent : lane->lane->produced_local;
+            if (lane->lane->local) entry.granted = load_granted(session, lane);
             if (answers) entry.version = *farm_lane_version(lane->lane, lane->answers_sent);
             const struct iovec part = answers ? farm_answer_part(lane->lane, lane->answers_sent) : (struct iovec){0};
             if (!any) farm_link_frame(link, type);
@@ -198,11 +209,12 @@ static bool send_frame(struct hub_session *session, struct farm_link *link, enum
             room = farm_link_add(link, &entry, &part, answers);
             if (room) {
                 lane->credited = consumed;
+                if (lane->lane->local) lane->granted = entry.granted;
                 lane->answers_sent += answers;
                 lane->acknowledged = lane->lane->produced_local;
             }
         }
-        lane->listed = waits_for_learner(lane) || has_credit(lane);
+        lane->listed = waits_for_learner(lane) || has_credit(session, lane);
         if (lane->listed) session->list[kept++] = lane;
     }
     session->listed = kept;
@@ -210,22 +222,32 @@ static bool send_frame(struct hub_session *session, struct farm_link *link, enum
     return any;
 }
 
+static bool send_version(struct hub_session *session) {
+    struct hub_peer *peer = session->peer;
+    struct farm_version_stage *newest = farm_version_source_newest(&peer->hub->versions);
+    return farm_link_can_send(&peer->link) &&
+           farm_version_send(&peer->versions, &peer->link, newest, peer->hub->now_ns);
+}
+
 bool hub_send_answers(struct hub_session *session) {
     struct farm_link *link = &session->peer->link;
-    if (session->peer->state != HUB_PEER_ATTACHED || !session->listed || !farm_link_can_send(link)) return false;
+    if (session->peer->state != HUB_PEER_ATTACHED || !farm_link_can_send(link)) return false;
+    if ((session->chunk_last = !session->chunk_last && send_version(session))) return true;
     for (int i = 0; i < 2; i++) { // they alternate, so that neither delays the other
         const bool credits = session->credits_last == i;
         if (!send_frame(session, link, credits ? FARM_WIRE_CREDITS : FARM_WIRE_ANSWERS)) continue;
         session->credits_last = credits;
         return true;
     }
-    return false;
+    return session->chunk_last = send_version(session);
 }
 
 bool hub_has_answers(const struct hub_session *session) {
-    for (uint32_t k = 0; session->peer->state == HUB_PEER_ATTACHED && k < session->listed; k++)
-        if (has_answer(session->list[k]) || has_credit(session->list[k])) return true;
-    return false;
+    const struct hub_peer *peer = session->peer;
+    for (uint32_t k = 0; peer->state == HUB_PEER_ATTACHED && k < session->listed; k++)
+        if (has_answer(session->list[k]) || has_credit(session, session->list[k])) return true;
+    return peer->state == HUB_PEER_ATTACHED &&
+           farm_version_sender_has(&peer->versions, farm_version_source_newest(&peer->hub->versions));
 }
 
 void hub_announce_sleep(const struct hub_session *session, bool asleep) {
@@ -311,6 +333,7 @@ static void attach_now(struct hub_peer *peer, struct hub_session *session) {
             lane->placed = lane->arrived = lane->acknowledged = lane->lane->produced_local;
             lane->answers_sent = node_counters(peer, session, r, l).acted;
             lane->credited = farm_lane_consumed(lane->lane);
+            lane->granted = 0;
             lane->listed = false;
             if (waits_for_learner(lane)) list_lane(session, lane);
         }
@@ -345,6 +368,7 @@ void hub_detach(struct hub_peer *peer) {
         return;
     }
     hub_add_figures(peer);
+    farm_version_sender_end(&peer->versions);
     peer->session = NULL;
     session->peer = NULL;
     session->listed = 0;

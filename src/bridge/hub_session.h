@@ -6,6 +6,7 @@
 #include "bridge/control.h"
 #include "bridge/link.h"
 #include "bridge/stats.h"
+#include "bridge/versions.h"
 #include "ring/ring.h"
 
 enum {
@@ -22,6 +23,7 @@ struct hub_lane {
     uint64_t answers_sent;    // CENTRAL
     uint64_t acknowledged;    // LOCAL: steps in CREDITS so far
     uint64_t credited;        // `consumed` as last sent to the node
+    uint64_t granted;         // LOCAL: as last sent
     uint16_t ring, number;
     bool listed;
 };
@@ -45,12 +47,13 @@ struct hub_session {
     struct hub_ring *rings;
     struct hub_lane **list; // lanes that wait for an answer or for room
     uint32_t listed;
-    struct hub_peer *peer, *next; // its connection; a newer one, which waits until the old one is closed
-    bool credits_last;            // the last frame was CREDITS
+    struct hub_peer *peer, *next;  // its connection; a newer one, which waits until the old one is closed
+    bool credits_last, chunk_last; // the last frame was CREDITS; one of a version
     uint64_t env_steps, lane_steps;
 };
 
-enum hub_peer_state { HUB_PEER_CONNECTED, HUB_PEER_OFFERED, HUB_PEER_JOINING, HUB_PEER_ATTACHED };
+// GREETED: its OFFER waits until the learner has described its board.
+enum hub_peer_state { HUB_PEER_CONNECTED, HUB_PEER_GREETED, HUB_PEER_OFFERED, HUB_PEER_JOINING, HUB_PEER_ATTACHED };
 
 struct hub_peer {
     struct farm_link link;
@@ -59,6 +62,7 @@ struct hub_peer {
     struct hub_session *session;
     struct farm_wire_hello hello; // its counters are in `counters`
     uint8_t *counters;
+    struct farm_version_sender versions;
     int fd;       // 0: none; accepted, and `link` is vacant until the peer's whole hello has arrived and its turn comes
     bool greeted; // it has arrived
     uint32_t address_hash;
@@ -71,8 +75,9 @@ struct farm_hub {
     int control, wake; // and what follows: as in struct farm_hub_config
     const int *bells;
     uint32_t bell_count;
-    struct farm_tls_context *tls; // for all connections; NULL: in the clear
-    const struct farm_wire_offer *offer;
+    struct farm_tls_context *tls;        // for all connections; NULL: in the clear
+    struct farm_wire_offer *offer;       // own
+    struct farm_version_source versions; // board NULL: none
     struct farm_bridge_stats *stats;
     const struct farm_engine_ops *ops;
     struct farm_engine *engine;
@@ -111,7 +116,7 @@ void hub_publish_ring(struct farm_hub *hub, struct hub_session *session, uint32_
 void hub_request_generation(struct farm_hub *hub, struct hub_session *session, uint32_t ring);
 // Wakes the inference threads that sleep, once each, after all that this turn has published.
 void hub_wake_shards(struct farm_hub *hub);
-// Sends one frame of answers or credits if there are any. Returns whether it did.
+// Sends one frame if there is any: a chunk of a version, in turn with answers or credits. Returns whether it did.
 bool hub_send_answers(struct hub_session *session);
 bool hub_has_answers(const struct hub_session *session);
 void hub_announce_sleep(const struct hub_session *session, bool asleep);

@@ -15,6 +15,7 @@
 #include "bridge/dial.h"
 #include "bridge/link.h"
 #include "bridge/step.h"
+#include "bridge/versions.h"
 #include "bridge/worker.h"
 #include "ring/wait.h"
 
@@ -27,6 +28,7 @@ struct node_lane {
     uint64_t answered; // CENTRAL: answered; LOCAL: acknowledged
     uint64_t sent;     // steps that the learner had, or that this connection has sent
     uint64_t consumed; // the learner's newest known `consumed`
+    uint64_t granted;  // LOCAL: the learner's newest known; the actor's when the versions before it are on the boards
     uint16_t ring, number;
     bool listed;
 };
@@ -53,6 +55,7 @@ struct farm_node {
     bool *touched; // [ring_count] answered in this frame
     uint32_t learner_steps;
 
+    struct farm_version_receiver versions; // boards NULL: none
     struct farm_wire_offer *offer;
     bool offered;
     uint32_t wanted; // places to request
@@ -141,6 +144,8 @@ static bool place_entry(void *context, const struct farm_wire_header *header, co
                         struct iovec *parts, uint32_t room, uint32_t *count, struct farm_error *err) {
     struct farm_node *node = context;
     if (header->type == FARM_WIRE_HEARTBEAT) return true;
+    if (header->type == FARM_WIRE_VERSION_CHUNK && node->welcomed && node->versions.boards)
+        return farm_version_place_chunk(&node->versions, header, entry, parts, count, err);
     const bool answers = header->type == FARM_WIRE_ANSWERS;
     if (!node->welcomed || (!answers && header->type != FARM_WIRE_CREDITS) || entry->ring >= node->ring_count ||
         entry->lane >= node->lane_count)
@@ -180,6 +185,31 @@ static bool check_actions(const struct farm_node *node, const struct farm_wire_e
     return false;
 }
 
+// What the learner has granted after a version, if that is on the boards (or the actors keep all buffers).
+static void grant_steps(struct farm_node *node, struct node_lane *lane) {
+    if (!farm_version_is_done(&node->versions) || lane->granted <= farm_load_relaxed(&lane->lane->down->granted))
+        return;
+    farm_lane_grant(lane->lane, lane->granted);
+    node->touched[lane->ring] = true;
+}
+
+static void notify_actors(struct farm_node *node) {
+    for (uint32_t r = 0; r < node->ring_count; r++) {
+        if (node->touched[r]) farm_learner_notify(&node->rings[r]);
+        node->touched[r] = false;
+    }
+}
+
+static bool handle_version(struct farm_node *node, const struct farm_wire_header *header,
+                           const struct farm_wire_entry *entry, struct farm_error *err) {
+    if (header->type == FARM_WIRE_VERSION_OFFER ? !farm_version_take_offer(&node->versions, &node->link, true, err)
+                                                : !farm_version_take_chunk(&node->versions, header, entry, err))
+        return false;
+    for (uint32_t i = 0; i < node->ring_count * node->lane_count; i++) grant_steps(node, &node->lanes[i]);
+    notify_actors(node);
+    return true;
+}
+
 static void handle_answers(struct farm_node *node, const struct farm_wire_header *header,
                            const struct farm_wire_entry *entries) {
     for (uint32_t i = 0; i < header->entries; i++) {
@@ -191,6 +221,8 @@ static void handle_answers(struct farm_node *node, const struct farm_wire_header
             release_steps(node, lane, entry->n + 1);
         } else if (lane->lane->local) {
             release_steps(node, lane, entry->n);
+            if (entry->granted > lane->granted) lane->granted = entry->granted;
+            grant_steps(node, lane);
         }
         node->touched[entry->ring] = true;
         list_lane(node, lane);
@@ -268,7 +300,6 @@ static bool apply_counters(struct farm_node *node, const struct farm_wire_welcom
             lane->sent = learner.produced;
             lane->consumed = learner.consumed;
             lane->listed = false;
-            if (lane->lane->local) farm_lane_grant(lane->lane, UINT64_MAX);     // until CREDITS carry it
             if (lane->lane->local) release_steps(node, lane, learner.produced); // its CREDITS may have been lost
             if (farm_lane_consumed(lane->lane) < lane->answered) // a bridge before this one died between two stores
                 farm_lane_release(lane->lane, lane->answered);
@@ -302,6 +333,7 @@ static bool handle_welcome(struct farm_node *node, struct farm_error *err) {
         farm_store_relaxed(&row->connections, farm_load_relaxed(&row->connections) + 1);
         farm_store_release(&row->state, FARM_NODE_CONNECTED);
     }
+    if (node->versions.boards) farm_version_request(&node->versions, &node->link, true);
     for (uint32_t i = 0; i < node->ring_count * node->lane_count; i++) list_lane(node, &node->lanes[i]);
     return true;
 }
@@ -340,6 +372,10 @@ static bool handle_frame(void *context, struct farm_link *link, const struct far
         farm_link_handle_heartbeat(link, entries, node->now_ns,
                                    node->config.stats ? &node->config.stats->node[0].round_trip_ns : NULL);
         return true;
+    case FARM_WIRE_VERSION_OFFER:
+    case FARM_WIRE_VERSION_CHUNK:
+        if (node->welcomed && node->versions.boards) return handle_version(node, header, entries, err);
+        break;
     case FARM_WIRE_OFFER:
         if (!node->offered) return handle_offer(node, err);
         break;
@@ -533,6 +569,20 @@ static enum farm_status open_rings(struct farm_node *node, struct farm_error *er
     return farm_doorbells_make(&node->bells, node->ring_list, count, config->bell, err);
 }
 
+// The actors' announcements, before the first version is received.
+static enum farm_status open_boards(struct farm_node *node, struct farm_error *err) {
+    const struct farm_node_config *config = &node->config;
+    enum farm_status status = FARM_OK;
+    if (!config->board_count) return FARM_OK;
+    node->versions = (struct farm_version_receiver){
+        .boards = config->boards, .board_count = config->board_count, .key = config->key};
+    memcpy(node->versions.run, config->run, sizeof config->run);
+    for (uint32_t r = 0; r < node->ring_count && !status; r++)
+        status = farm_board_watch(config->boards[config->ring_board ? config->ring_board[r] : 0],
+                                  &node->rings[r].up_control->using, err);
+    return status ? status : farm_version_receiver_make(&node->versions, err);
+}
+
 enum farm_status farm_node_make(const struct farm_node_config *config, struct farm_node **out, struct farm_error *err) {
     struct farm_node *node = calloc(1, sizeof *node);
     if (!node) return farm_fail(err, FARM_E_LIMIT, "no memory for the bridge");
@@ -548,6 +598,7 @@ enum farm_status farm_node_make(const struct farm_node_config *config, struct fa
         node->offer && node->scratch ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for the bridge");
     if (!status && config->key) status = farm_tls_context_make(config->key, false, &node->tls, err);
     if (!status) status = open_rings(node, err);
+    if (!status) status = open_boards(node, err);
     if (!status)
         status = config->ops ? config->ops->create(1, 1, config->ops_context, &node->engine, err)
                              : farm_engine_make(config->engine, 1, 1, &node->ops, &node->engine, err);
@@ -590,6 +641,10 @@ void farm_node_free(struct farm_node *node, bool end) {
         add_figures(node); // for the time since the last tick
         node->ops->destroy(node->engine);
     }
+    for (uint32_t r = 0; r < node->ring_count && node->config.board_count; r++)
+        farm_board_unwatch(node->config.boards[node->config.ring_board ? node->config.ring_board[r] : 0],
+                           &node->rings[r].up_control->using);
+    farm_version_receiver_free(&node->versions);
     farm_tls_context_free(node->tls);
     farm_doorbells_free(&node->bells);
     for (uint32_t r = 0; r < node->ring_count; r++) farm_ring_close(&node->rings[r]);

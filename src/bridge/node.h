@@ -10,6 +10,7 @@
 #include "bridge/stats.h"
 #include "bridge/wire.h"
 
+struct farm_board;
 struct farm_node;
 
 enum farm_node_state {
@@ -32,6 +33,10 @@ struct farm_node_config {
     // The session's rings: descriptors up (read-only), down; owned. ring_count 0: none yet.
     const int (*ring_fds)[2];
     uint32_t ring_count;
+    // LOCAL: where the actors find the parameters; borrowed. The first one receives them. 0: none (CENTRAL).
+    struct farm_board *const *boards;
+    uint32_t board_count;
+    const uint32_t *ring_board;        // [ring_count] the board that the ring's actor reads; NULL: the first one
     int bell;                          // eventfd that the actors ring; -1: none
     struct farm_bridge_stats *stats;   // row 0 is used; may be NULL
     const char *engine;                // uring, poll, auto

@@ -1,15 +1,10 @@
 // Versions of the parameters on their way to other machines: VERSION_OFFER, CHUNK and HAVE over a link (docs/WIRE.md).
 //
-//   source    copies the newest version of the learner's board, once for all links, hashes it in slices, and signs it
-//   sender    one for each link that asks (HAVE): OFFER, then chunks, one between two other frames. The version in
-//             transit is finished; the newest one follows, and those between are skipped
-//   receiver  checks an OFFER, takes the chunks in order, hashes them as they come, and makes the whole verified
-//   version
-//             the newest of the node's boards
-//
-// A stage is a version in memory, whole or as far as it has arrived: what a receiver fills, a sender of the same
-// process may forward. Each side is one thread, a bridge's. It may be killed at any moment: nothing is visible before
-// the commit.
+// The source copies the newest version of the learner's board once for all links, hashes it in slices and signs it. A
+// sender, one for each link that asks, sends OFFER and chunks; when a version is finished the newest one follows. The
+// receiver makes a whole verified version the newest of its boards. A stage is a version as far as it has arrived: what
+// a receiver fills, senders of its process may forward. One thread, a bridge's, which may be killed at any moment:
+// nothing is visible before the commit.
 #ifndef FARM_BRIDGE_VERSIONS_H
 #define FARM_BRIDGE_VERSIONS_H
 
@@ -30,20 +25,26 @@ struct farm_version_stage {
 
 // ---- the learner's side ----
 
-struct farm_version_source;
+struct farm_version_source {
+    // The caller's, before farm_version_source_make; borrowed.
+    const struct farm_board *board;
+    const struct farm_key *key; // the learner's, which signs; NULL: in the clear
+    uint8_t run[FARM_WIRE_ID_BYTES];
 
-// board: of the learner, borrowed. key: the learner's, which signs; NULL: in the clear. FARM_E_LIMIT.
-enum farm_status farm_version_source_make(struct farm_board *board, const struct farm_key *key,
-                                          const uint8_t run[FARM_WIRE_ID_BYTES], struct farm_version_source **out,
-                                          struct farm_error *err);
-void farm_version_source_free(struct farm_version_source *source); // NULL is allowed
+    struct farm_version_stage stages[FARM_VERSION_STAGES_MAX];
+    struct farm_version_stage *newest, *hashed; // ready, NULL: none yet; being prepared, NULL: none
+    void *hash;                                 // EVP_MD_CTX
+};
+
+enum farm_status farm_version_source_make(struct farm_version_source *source, struct farm_error *err); // FARM_E_LIMIT
+void farm_version_source_free(struct farm_version_source *source); // a zeroed one is allowed
 // Whether the newest version is to be prepared, and there is a stage for it; a slice of that: a copy and 1 MiB of hash.
 bool farm_version_source_due(struct farm_version_source *source);
 bool farm_version_source_turn(struct farm_version_source *source); // false: nothing was due
-// The newest version that is ready; NULL: none yet, or a newer one is being prepared.
-struct farm_version_stage *farm_version_source_newest(const struct farm_version_source *source);
-// 1 + the board's newest version; 0: none.
-uint64_t farm_version_source_published(const struct farm_version_source *source);
+// What idle links send next; NULL: nothing yet, because a version is being prepared.
+static inline struct farm_version_stage *farm_version_source_newest(const struct farm_version_source *source) {
+    return source->hashed ? NULL : source->newest;
+}
 
 // Zeroed: a link that has not asked.
 struct farm_version_sender {
@@ -55,7 +56,7 @@ struct farm_version_sender {
     bool asked, again;                // HAVE has come; and gives up the version in transit
 };
 
-// VERSION_HAVE has come (link->message).
+// VERSION_HAVE has come (link->message). With version UINT64_MAX only OFFERs follow.
 bool farm_version_sender_ask(struct farm_version_sender *sender, const struct farm_link *link, struct farm_error *err);
 // Whether farm_version_send has something to send. newest: what follows the version in transit; NULL: nothing yet.
 bool farm_version_sender_has(const struct farm_version_sender *sender, const struct farm_version_stage *newest);
@@ -65,6 +66,9 @@ bool farm_version_send(struct farm_version_sender *sender, struct farm_link *lin
                        uint64_t now_ns);
 // Closes the link of a receiver that does not take a chunk within ten seconds. Call it several times a second.
 void farm_version_sender_tick(const struct farm_version_sender *sender, struct farm_link *link, uint64_t now_ns);
+// Whether the receiver knows of the board's newest version: it was offered, or the receiver has it. True if there is
+// none.
+bool farm_version_is_known(const struct farm_version_sender *sender, const struct farm_version_source *source);
 // Whether the receiver has asked and no version is in transit to it.
 static inline bool farm_version_sender_is_idle(const struct farm_version_sender *sender) {
     return sender->asked && (!sender->stage || sender->sent == sender->stage->head.bytes);
@@ -80,8 +84,7 @@ struct farm_version_receiver {
     uint32_t board_count;
     const struct farm_key *key; // the node's, with the learner's public key; NULL: in the clear, no signature
     uint8_t run[FARM_WIRE_ID_BYTES];
-    bool
-        staged; // in private memory until it is verified, so that it can be forwarded; else in the first board's buffer
+    bool staged; // versions arrive in private memory, and can be forwarded; else in the first board's free buffer
 
     struct farm_version_stage *stage; // arriving; `staged`: or the newest whole one; NULL: none
     struct farm_version_stage stages[FARM_VERSION_STAGES_MAX];
@@ -95,8 +98,8 @@ struct farm_version_receiver {
 // FARM_E_LIMIT.
 enum farm_status farm_version_receiver_make(struct farm_version_receiver *receiver, struct farm_error *err);
 void farm_version_receiver_free(struct farm_version_receiver *receiver); // a zeroed one is allowed
-// Posts VERSION_HAVE: the versions that follow come by this link.
-void farm_version_request(struct farm_version_receiver *receiver, struct farm_link *link);
+// Posts VERSION_HAVE: the versions that follow come by this link; or, not `carries`, only their OFFERs.
+void farm_version_request(struct farm_version_receiver *receiver, struct farm_link *link, bool carries);
 // VERSION_OFFER has come (link->message). carries: its chunks follow by this link; else the learner only says what is
 // newest. False: another run, size, or signature, or a version that is not newer.
 bool farm_version_take_offer(struct farm_version_receiver *receiver, const struct farm_link *link, bool carries,

@@ -411,34 +411,8 @@ enum farm_status farm_wire_get_reason(const uint8_t *in, size_t bytes, enum farm
     return check_end(&from, "reason", err);
 }
 
-// ---- VERSION_OFFER, VERSION_HAVE ----
+// ---- VERSION_OFFER, VERSION_HAVE: the structs travel as they are ----
 
 _Static_assert(sizeof(struct farm_wire_version) == 64 + 16 + 2 * 8 + 32, "VERSION_OFFER as on the wire");
 _Static_assert(sizeof(struct farm_wire_source) == 16 + 2 * 4, "behind VERSION_OFFER as on the wire");
 _Static_assert(sizeof(struct farm_wire_have) == 16, "VERSION_HAVE as on the wire");
-
-size_t farm_wire_put_version(const struct farm_wire_version *version, uint8_t *out, size_t room) {
-    struct writer to = {.at = out, .room = room};
-    put(&to, version, sizeof *version);
-    return bytes_written(&to);
-}
-
-enum farm_status farm_wire_get_version(const uint8_t *in, size_t bytes, struct farm_wire_version *version,
-                                       struct farm_error *err) {
-    struct reader from = {.at = in, .left = bytes};
-    get(&from, version, sizeof *version);
-    return check_end(&from, "VERSION_OFFER", err);
-}
-
-size_t farm_wire_put_have(const struct farm_wire_have *have, uint8_t *out, size_t room) {
-    struct writer to = {.at = out, .room = room};
-    put(&to, have, sizeof *have);
-    return bytes_written(&to);
-}
-
-enum farm_status farm_wire_get_have(const uint8_t *in, size_t bytes, struct farm_wire_have *have,
-                                    struct farm_error *err) {
-    struct reader from = {.at = in, .left = bytes};
-    get(&from, have, sizeof *have);
-    return check_end(&from, "VERSION_HAVE", err);
-}

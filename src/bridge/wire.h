@@ -157,7 +157,7 @@ struct farm_wire_version {
 };
 // VERSION_HAVE: requests versions from here on.
 struct farm_wire_have {
-    uint64_t version, bytes; // from its start; all of it: the next one; UINT64_MAX: no versions
+    uint64_t version, bytes; // from its start; all of it: the next one; version UINT64_MAX: OFFERs only
 };
 
 enum farm_wire_reason {
@@ -189,11 +189,5 @@ enum farm_status farm_wire_get_join(const uint8_t *in, size_t bytes, uint32_t *r
 size_t farm_wire_put_reason(enum farm_wire_reason reason, const char *text, uint8_t *out, size_t room); // REFUSE, BYE
 enum farm_status farm_wire_get_reason(const uint8_t *in, size_t bytes, enum farm_wire_reason *reason,
                                       char text[FARM_WIRE_TEXT_BYTES], struct farm_error *err);
-size_t farm_wire_put_version(const struct farm_wire_version *version, uint8_t *out, size_t room);
-enum farm_status farm_wire_get_version(const uint8_t *in, size_t bytes, struct farm_wire_version *version,
-                                       struct farm_error *err);
-size_t farm_wire_put_have(const struct farm_wire_have *have, uint8_t *out, size_t room);
-enum farm_status farm_wire_get_have(const uint8_t *in, size_t bytes, struct farm_wire_have *have,
-                                    struct farm_error *err);
 
 #endif

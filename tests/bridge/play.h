@@ -34,6 +34,7 @@ static inline struct play *play_prepare(bool encrypted, enum farm_answers answer
     world_spec(world, lanes, 2, pixels, 8);
     world->offer.spec.answers = world->node_spec.answers = answers;
     world->held = 3;
+    world->weights = answers == FARM_ANSWERS_LOCAL ? 16 : 0;
     world->hub_config.listener = -1;
     world->hub_config.ops = world->node_config.ops = &farm_engine_memory;
     world->hub_config.ops_context = &play->hub_side;

@@ -23,8 +23,6 @@ static inline size_t rewrite_message(enum farm_wire_type type, const uint8_t *in
     struct farm_wire_hello hello;
     struct farm_wire_welcome welcome;
     struct farm_wire_counters *counters = NULL;
-    struct farm_wire_version version;
-    struct farm_wire_have have;
     enum farm_wire_reason reason;
     char text[FARM_WIRE_TEXT_BYTES];
     uint32_t rings;
@@ -41,10 +39,6 @@ static inline size_t rewrite_message(enum farm_wire_type type, const uint8_t *in
         memcpy(actors, welcome.actors, welcome.rings * sizeof *actors);
         written = farm_wire_put_welcome(welcome.rings, welcome.lanes, welcome.steps, welcome.note, actors, counters,
                                         out, room);
-    } else if (type == FARM_WIRE_VERSION_OFFER && !farm_wire_get_version(in, bytes, &version, err)) {
-        written = farm_wire_put_version(&version, out, room);
-    } else if (type == FARM_WIRE_VERSION_HAVE && !farm_wire_get_have(in, bytes, &have, err)) {
-        written = farm_wire_put_have(&have, out, room);
     } else if (type == FARM_WIRE_REFUSE && !farm_wire_get_reason(in, bytes, &reason, text, err)) {
         written = farm_wire_put_reason(reason, text, out, room);
     }

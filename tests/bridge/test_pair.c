@@ -25,6 +25,7 @@ static void make_pair_at(in_port_t port, const char *engine, bool encrypted, enu
     world_spec(world, 3, 4, pixels, ring_steps);
     world->offer.spec.answers = world->node_spec.answers = answers;
     world->held = 5;
+    world->weights = answers == FARM_ANSWERS_LOCAL ? 150000 : 0; // three chunks
     world->hub_config.listener = listener;
     world->node_config.address = address;
     world->hub_config.engine = world->node_config.engine = engine;

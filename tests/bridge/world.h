@@ -1,6 +1,7 @@
 // Both sides of a bridge in one process: the supervisor's part (makes rings when the hub asks), a test learner that
-// checks and answers every step, and test actors that check every answer. One thread. The caller chooses the engine and
-// passes the time.
+// checks and answers every step, and test actors that check every answer. LOCAL: the learner grants a few steps at a
+// time and publishes versions; the actors check each number of the version that they answer by. One thread. The caller
+// chooses the engine and passes the time.
 #ifndef TESTS_BRIDGE_WORLD_H
 #define TESTS_BRIDGE_WORLD_H
 
@@ -10,12 +11,13 @@
 #include <sys/eventfd.h>
 
 #include "../support/rings.h"
+#include "board/board.h"
 #include "bridge/control.h"
 #include "bridge/hub.h"
 #include "bridge/node.h"
 #include "ring/wait.h"
 
-enum { WORLD_RINGS_MAX = 8, WORLD_LANES_MAX = 4 };
+enum { WORLD_RINGS_MAX = 8, WORLD_LANES_MAX = 4, WORLD_GRANT = 3 };
 
 struct world {
     struct farm_wire_offer offer;
@@ -32,11 +34,17 @@ struct world {
     uint32_t made_count;
     bool admitted;
     uint8_t session[FARM_WIRE_ID_BYTES], given_up[FARM_WIRE_ID_BYTES];
-    uint64_t taken[WORLD_RINGS_MAX][WORLD_LANES_MAX]; // steps that the learner has checked, in order
-    uint32_t held;                                    // newest steps that the learner does not release
+    uint64_t taken[WORLD_RINGS_MAX][WORLD_LANES_MAX];      // steps that the learner has checked, in order
+    uint32_t held;                                         // newest steps that the learner does not release
+    struct farm_board *board;                              // LOCAL; the versions' numbers: world_weight
+    size_t weights;                                        // in a version; 0: no boards
+    uint64_t published;                                    // 1 + the newest version
+    uint64_t needed[WORLD_RINGS_MAX][WORLD_LANES_MAX][16]; // [n % 16] `published` when step n was granted
     // node's side
     struct farm_ring actors_made[WORLD_RINGS_MAX], actor[WORLD_RINGS_MAX];
     int actor_fds[WORLD_RINGS_MAX][2];
+    struct farm_board *node_board;
+    uint64_t seen; // 1 + the version that the actors have checked last
     uint64_t answers;
     uint64_t generation[WORLD_RINGS_MAX];                 // the actors'
     bool begins[WORLD_RINGS_MAX][WORLD_LANES_MAX];        // the lane's next step is its actor's first
@@ -48,6 +56,10 @@ static inline uint8_t world_pixel(uint32_t ring, uint32_t lane, uint64_t n, size
 }
 static inline int32_t world_action(uint32_t ring, uint32_t lane, uint64_t n, uint32_t env) {
     return (int32_t)((n * 7 + ring + lane * 3 + env) % 3);
+}
+
+static inline float world_weight(uint64_t version, size_t i) {
+    return (float)(version * 31 + i % 1009);
 }
 
 static inline void world_spec(struct world *world, uint32_t lanes, uint32_t width, uint32_t pixels, uint32_t steps) {
@@ -69,6 +81,15 @@ static inline void world_refuse(struct world *world, const struct farm_control_m
     cr_assert(farm_control_send(world->control, &reply));
 }
 
+// The learner publishes a version before it grants steps.
+static inline void world_grant(struct world *world, uint32_t r, uint32_t l, uint64_t granted) {
+    struct farm_lane *lane = &world->learner[r].lanes[l];
+    if (!lane->local) return;
+    for (uint64_t n = farm_load_relaxed(&lane->down->granted); n < granted; n++)
+        world->needed[r][l][n % 16] = world->published;
+    farm_lane_grant(lane, granted);
+}
+
 static inline void world_admit(struct world *world, const struct farm_control_message *request) {
     if ((world->made_count && memcmp(world->session, request->id, sizeof world->session) != 0) ||
         memcmp(world->given_up, request->id, sizeof world->given_up) == 0) {
@@ -80,6 +101,7 @@ static inline void world_admit(struct world *world, const struct farm_control_me
         world->made[r] = ring_of(world->offer.spec, 10 + r);
         world->learner[r] = open_view(&world->made[r], FARM_RING_LEARNER);
         world->learner[r].wake_fd = world->wake;
+        for (uint32_t l = 0; l < world->offer.spec.lanes; l++) world_grant(world, r, l, WORLD_GRANT);
     }
     cr_assert(farm_control_send_session(world->control, 0, world->session, world->made, request->count, 10));
     world->admitted = true;
@@ -107,14 +129,26 @@ static inline void world_check_step(struct world *world, uint32_t r, uint32_t l,
                          (unsigned long long)n);
         cr_assert_eq(farm_lane_reward(lane, n)[e], (float)n);
         cr_assert_eq(farm_lane_flags(lane, n)[e], n && !first ? 0 : FARM_STEP_FIRST);
-        if (lane->local) cr_assert_eq(*(int32_t *)farm_lane_action(lane, n, e), world_action(r, l, n, e));
+        if (lane->local && n) cr_assert_eq(*(int32_t *)farm_lane_action(lane, n - 1, e), world_action(r, l, n - 1, e));
     }
+    if (lane->local) cr_assert_leq(n, farm_load_relaxed(&lane->down->granted));
     cr_assert_geq(farm_load_acquire(&lane->down->generation), first);
+}
+
+static inline void world_publish_version(struct world *world) {
+    if (!world->board) return;
+    const int b = farm_board_begin(world->board);
+    cr_assert_geq(b, 0);
+    for (size_t i = 0; i < world->weights; i++) world->board->buffer[b][i] = world_weight(world->published, i);
+    farm_board_commit(world->board, b, world->published++);
 }
 
 // Answers (LOCAL: takes in) every published step. Returns the number of lane steps.
 static inline uint32_t world_answer_steps(struct world *world) {
     uint32_t done = 0;
+    const uint64_t every = WORLD_GRANT * (1 + world->weights / 1000); // steps
+    if (world->made_count && world->published * every <= farm_lane_acted(world->learner[0].lanes))
+        world_publish_version(world);
     for (uint32_t r = 0; r < world->made_count; r++) {
         for (uint32_t l = 0; l < world->offer.spec.lanes; l++) {
             struct farm_lane *lane = &world->learner[r].lanes[l];
@@ -124,6 +158,7 @@ static inline uint32_t world_answer_steps(struct world *world) {
                     *(int32_t *)farm_lane_action(lane, n, e) = world_action(r, l, n, e);
                 if (!lane->local) *farm_lane_version(lane, n) = n / 5;
                 farm_lane_answer(lane, n);
+                if ((n + 1) % WORLD_GRANT == 0) world_grant(world, r, l, n + 1 + WORLD_GRANT);
                 if (n + 1 > world->held) farm_lane_release(lane, n + 1 - world->held);
             }
         }
@@ -141,7 +176,7 @@ static inline void world_write_step(struct world *world, struct farm_lane *lane,
         for (size_t i = 0; i < lane->obs_bytes[0]; i++) pixels[i] = world_pixel(r, l, n, e * lane->obs_bytes[0] + i);
         farm_lane_reward(lane, n)[e] = (float)n;
         farm_lane_flags(lane, n)[e] = n && !world->begins[r][l] ? 0 : FARM_STEP_FIRST;
-        if (lane->local) *(int32_t *)farm_lane_action(lane, n, e) = world_action(r, l, n, e);
+        if (lane->local && n) *(int32_t *)farm_lane_action(lane, n - 1, e) = world_action(r, l, n - 1, e);
     }
     world->begins[r][l] = false;
 }
@@ -159,6 +194,22 @@ static inline void world_restart_actor(struct world *world, uint32_t r) {
     }
 }
 
+// Checks the newest version, which actors would answer step n with.
+static inline void world_check_version(struct world *world, uint32_t r, uint32_t l, uint64_t n) {
+    const struct farm_lane *lane = &world->actor[r].lanes[l];
+    struct farm_board_reader reader;
+    uint64_t version;
+    if (!lane->local || !world->node_board) return;
+    cr_assert_eq(farm_board_attach(world->node_board, &reader, &lane->up_control->using, NULL), FARM_OK);
+    const float *weights = farm_board_pin(&reader, &version);
+    cr_assert_geq(1 + version, world->needed[r][l][n % 16], "step %llu is answered too early", (unsigned long long)n);
+    for (size_t i = 0; weights && 1 + version != world->seen && i < world->weights; i++)
+        cr_assert_eq(weights[i], world_weight(version, i));
+    cr_assert_geq(1 + version, world->seen);
+    world->seen = 1 + version;
+    farm_board_unpin(&reader);
+}
+
 // Publishes the next step of each lane that may, up to `steps` in a lane. Returns the number of lane steps.
 static inline uint32_t world_publish_steps(struct world *world, uint64_t steps) {
     uint32_t done = 0;
@@ -170,6 +221,7 @@ static inline uint32_t world_publish_steps(struct world *world, uint64_t steps) 
             for (uint32_t e = 0; e < lane->width && n && !lane->local; e++)
                 cr_assert_eq(*(int32_t *)farm_lane_action(lane, n - 1, e), world_action(r, l, n - 1, e));
             if (n && !lane->local) cr_assert_eq(*farm_lane_version(lane, n - 1), (n - 1) / 5);
+            if (n) world_check_version(world, r, l, n - 1);
             world->answers += n > 0;
             world_write_step(world, lane, r, l, n);
             farm_lane_actor_publish(lane);
@@ -201,6 +253,9 @@ static inline void world_make_node(struct world *world) {
     struct farm_error err;
     for (uint32_t r = 0; r < world->rings; r++) lend_ring(&world->actors_made[r], world->actor_fds[r]);
     world->node_config.ring_fds = (const int(*)[2])world->actor_fds;
+    world->node_config.boards = &world->node_board;
+    world->node_config.board_count = world->node_board != NULL;
+    memcpy(world->node_config.run, world->offer.run, sizeof world->offer.run);
     cr_assert_eq(farm_node_make(&world->node_config, &world->node, &err), FARM_OK, "%s", err.message);
 }
 
@@ -235,6 +290,7 @@ static inline void world_replace_session(struct world *world) {
     world_free_rings(world->actor, world->actors_made, world->rings);
     world_make_actors(world, world->rings);
     memset(world->taken, 0, sizeof world->taken);
+    memset(world->needed, 0, sizeof world->needed);
     memset(world->generation, 0, sizeof world->generation);
     memset(world->begins, 0, sizeof world->begins);
     memcpy(world->given_up, world->node_config.session, sizeof world->given_up);
@@ -257,6 +313,13 @@ static inline void world_make(struct world *world, uint32_t rings) {
     hub->bell_count = 1;
     hub->offer = &world->offer;
     hub->stats = &world->hub_stats;
+    if (world->weights) {
+        const struct farm_board_request request = {.count = world->weights, .buffers = FARM_BOARD_BUFFERS, .node = -1};
+        cr_assert_eq(farm_board_create(&request, &world->board, &err), FARM_OK, "%s", err.message);
+        cr_assert_eq(farm_board_create(&request, &world->node_board, &err), FARM_OK, "%s", err.message);
+        cr_assert(farm_board_describe(world->board, "net=test\nwidth=1", 0, 0));
+    }
+    hub->board = world->board;
     world_make_hub(world);
     memset(node->session, 5, sizeof node->session);
     node->ring_count = rings;
@@ -272,6 +335,8 @@ static inline void world_free(struct world *world) {
     farm_hub_free(world->hub);
     world_free_rings(world->learner, world->made, world->made_count);
     world_free_rings(world->actor, world->actors_made, world->rings);
+    farm_board_free(world->board);
+    farm_board_free(world->node_board);
     const int fds[] = {world->control, world->hub_control, world->wake, world->bell, world->node_bell};
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) close(fds[i]);
 }
