@@ -72,6 +72,9 @@ struct farm_backend_ops {
                                struct farm_error *err);
     void (*destroy)(struct farm_backend *backend);
 
+    // The arithmetic of all its executors. NULL: actors cannot compute as it does.
+    const struct farm_arithmetic *(*arithmetic)(const struct farm_backend *backend);
+
     // Forward pass, sampling; writes action, policy, value and version into lanes of this shard before it returns. At
     // most inference.batch_max rows.
     enum farm_status (*infer)(struct farm_backend *backend, uint32_t shard, const struct farm_policy_rows *rows,

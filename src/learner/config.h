@@ -74,6 +74,15 @@ struct farm_learner_training {
 #include "config/keys.h" // micro_batch, sync_grace_s (0: 5), ...
 };
 
+// Boards on which actors that infer read the parameters: the learner publishes every version on each, and infers
+// nothing itself.
+struct farm_learner_boards {
+    int fds[FARM_POOL_GROUPS_MAX]; // one a NUMA node
+    uint32_t count;                // 0: the learner infers
+    uint32_t rows;                 // observations of an actor's pass
+    uint32_t refresh;              // an actor takes up newer parameters at steps that are multiples of this
+};
+
 struct farm_learner_target {
     uint64_t frames; // the run ends there; 0: no limit
     double seconds;  // all sessions together: the supervisor ends the run then; 0: no limit
@@ -104,6 +113,7 @@ struct farm_learner_deterministic {
 
 struct farm_learner_config {
     struct farm_learner_rings rings;
+    struct farm_learner_boards boards;
     struct farm_learner_shard shards[FARM_LEARNER_SHARDS_MAX];
     uint32_t shard_count;     // GPUs, or inference threads on CPUs; 0: one
     struct farm_stats *stats; // shared, writable

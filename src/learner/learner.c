@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "learner/admission.h"
+#include "learner/boards.h"
 #include "learner/inference.h"
 #include "learner/trainer.h"
 
@@ -124,6 +125,7 @@ static enum farm_status start_parts(struct farm_learner_parts *parts, struct far
     if (!status) status = farm_parts_open(parts, err);
     if (!status) status = farm_parts_choose_backend(parts, make_backend, err);
     if (!status) status = load_checkpoint(parts, err);
+    if (!status) status = farm_boards_open(parts, err);
     if (!status) status = make_source(parts, err);
     if (!status) status = farm_inference_make(parts, err);
     if (status) return status;
@@ -159,11 +161,13 @@ static enum farm_status admit_ring(struct farm_learner_parts *parts, const struc
     farm_lanes_lend_writable(&parts->lanes, ring, request->up_writable);
     if (parts->ops->join) status = parts->ops->join(parts->backend, ring, err);
     farm_lanes_end_writable(&parts->lanes);
+    if (!status) status = farm_boards_watch(parts, ring, err);
     if (!status) {
         farm_trainer_admit(parts->trainer, ring);
         status = farm_inference_change(parts->loops[shard], ring, true, err);
         if (status) farm_trainer_forget(parts->trainer, ring);
         if (status && parts->ops->leave) parts->ops->leave(parts->backend, ring);
+        if (status) farm_boards_unwatch(parts, ring);
     }
     if (status) farm_lanes_leave(&parts->lanes, ring);
     return status;
@@ -177,6 +181,7 @@ static enum farm_status release_ring(struct farm_learner_parts *parts, uint32_t 
     if (status) return status;
     farm_trainer_forget(parts->trainer, ring);
     if (parts->ops->leave) parts->ops->leave(parts->backend, ring);
+    farm_boards_unwatch(parts, ring);
     farm_lanes_leave(&parts->lanes, ring);
     return FARM_OK;
 }
@@ -222,6 +227,7 @@ int farm_learner_run(const struct farm_learner_config *config, struct farm_error
         if (!status) status = stopped;
     }
     farm_inference_free(parts);
+    farm_boards_close(parts);
     farm_parts_close(parts);
     free(parts);
     return status ? 1 : 0;

@@ -8,6 +8,7 @@
 #include "learner/checkpoint.h"
 #include "replay/source.h"
 
+struct farm_boards;
 struct farm_inference;
 struct farm_trainer;
 
@@ -22,6 +23,7 @@ struct farm_learner_parts {
     struct farm_policy *policies[FARM_LEARNER_SHARDS_MAX]; // a player's, on the CPU
     struct farm_window_source *source; // NULL in a player; under the trainer's lock while the trainer lives
     struct farm_inference *loops[FARM_LEARNER_SHARDS_MAX]; // inference.h
+    struct farm_boards *boards;                            // boards.h; NULL: no actor infers
     struct farm_trainer *trainer;                          // NULL: steps go back to the actors at once
     uint32_t shards;                                       // >= 1
     uint64_t version;                                      // the first parameters', published

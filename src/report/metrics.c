@@ -56,6 +56,7 @@ size_t farm_sample_figures(const struct farm_sample *sample, struct farm_figure 
     real(&list, "episode", "length_mean_steps", sample->length_mean);
     count(&list, "train", "updates", total->updates);
     real(&list, "train", "policy_lag_updates", sample->policy_lag_updates);
+    real(&list, "train", "parameters_age_s", sample->parameters_age_s);
     real(&list, "speed", "infer_batch_mean", sample->infer_batch_mean);
     real(&list, "speed", "actor_wait_share", sample->actor_wait_share);
     real(&list, "speed", "learner_wait_share", sample->learner_wait_share);
@@ -75,6 +76,7 @@ size_t farm_sample_figures(const struct farm_sample *sample, struct farm_figure 
     count(&list, "health", "bad_values", sample->bad_values);
     count(&list, "health", "rejected_steps", sample->rejected_steps);
     count(&list, "health", "windows_dropped", sample->windows_dropped);
+    count(&list, "health", "versions_skipped", sample->versions_skipped);
     count(&list, "health", "actors_hung", sample->actors_hung);
     count(&list, "memory", "actor_memory_bytes_max", sample->actor_memory_bytes_max);
     count(&list, "memory", "actor_memory_bytes_sum", sample->actor_memory_bytes_sum);

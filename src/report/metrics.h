@@ -37,6 +37,7 @@ struct farm_sample {
     double frames_per_s, agent_steps_per_s;
     double return_mean, return_std, length_mean; // over the last games; NAN before the first
     double policy_lag_updates; // parameter versions between acting and training, mean; NAN without an update
+    double parameters_age_s;   // since those were published that an actor infers with, the oldest; NAN: none infers
     double infer_batch_mean;   // observations of one inference pass; NAN without one
     double actor_wait_share;   // share of the lanes' time with a step published and not yet answered, 0..1
     double learner_wait_share; // share of the training threads' time spent waiting for windows, 0..1
@@ -49,11 +50,12 @@ struct farm_sample {
     double bus_bytes_per_observation; // to a GPU, for inference and training, over the run; NAN without one
     uint64_t actors;                  // attached now
     uint64_t actor_restarts, learner_restarts, checkpoints, bad_values;
-    uint64_t rejected_steps;  // not among agent_steps, because of an invalid value
-    uint64_t windows_dropped; // not trained on: too old, or of an idle actor
-    uint64_t actors_hung;     // hangs that the watchdog has reported
-    uint64_t actors_stuck;    // actors that hang or are stopped now
-    bool learner_stopped;     // by a signal or a debugger, now
+    uint64_t rejected_steps;   // not among agent_steps, because of an invalid value
+    uint64_t windows_dropped;  // not trained on: too old, or of an idle actor
+    uint64_t versions_skipped; // no buffer of a parameter board was free for them
+    uint64_t actors_hung;      // hangs that the watchdog has reported
+    uint64_t actors_stuck;     // actors that hang or are stopped now
+    bool learner_stopped;      // by a signal or a debugger, now
     // Memory of their own, without the rings, at the last line of metrics.jsonl; 0: unknown.
     uint64_t actor_memory_bytes_max, actor_memory_bytes_sum, learner_memory_bytes;
     bool listens;                         // remote nodes may join

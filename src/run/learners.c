@@ -49,6 +49,9 @@ size_t farm_run_learners_fill(struct farm_run_learners *learners) {
             ring && workers->actors[a].remote ? workers->actors[a].wake : -1;
     }
     for (uint32_t b = 0; b < rings->bell_count; b++) learners->keep[kept++] = rings->bells[b];
+    for (uint32_t b = 0; b < rings->board_count; b++)
+        learners->keep[kept++] = learner->boards.fds[b] = farm_board_fd(rings->boards[b]);
+    learner->boards.count = rings->board_count;
     learners->keep[kept++] = rings->stats_segment.fd;
     learners->keep[learners->lent = kept++] = -1;
     learners->keep[kept++] = learner->rings.admission;
@@ -164,7 +167,8 @@ enum farm_status farm_run_learners_make(struct farm_run_learners *learners, stru
                                                  .line = keep_error,
                                                  .progress = progress,
                                                  .readable = readable};
-    learners->keep = calloc(4 * (size_t)plan->places + workers->rings->bell_count + 4, sizeof *learners->keep);
+    learners->keep =
+        calloc(4 * (size_t)plan->places + workers->rings->bell_count + FARM_NODES_MAX + 4, sizeof *learners->keep);
     if (!learners->keep) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for %u actors", plan->places);
     enum farm_status status =
         farm_run_workers_reserve(workers, &learners->ops, learners, learners->count, &learners->first, err);

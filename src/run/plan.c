@@ -25,7 +25,8 @@ enum {
     PLACE_TRIES = 8,
     MORE_PLACES = 64, // least number of places for actors that join later
     SYNC_PLACES = 8,  // in the synchronous regime, if only actors of this machine can
-    SYNC_TIMES = 4,   // in the synchronous regime: places for nodes, for each actor at the start
+    BOARD_SPARE_BYTES = 256 << 10,
+    SYNC_TIMES = 4, // in the synchronous regime: places for nodes, for each actor at the start
 };
 _Static_assert((int)FARM_PLAN_SHARDS_MAX <= (int)FARM_LEARNER_SHARDS_MAX, "every shard of a plan");
 
@@ -38,13 +39,15 @@ static enum farm_status choose_device(struct farm_run_plan *plan, struct farm_er
     const bool cuda = strcmp(device, "cuda") == 0, driver = farm_path_gpu();
     plan->device = FARM_DEVICE_CPU;
     if (strcmp(device, "cpu") == 0) return FARM_OK;
-    if (!driver)
+    if (plan->local && (cuda || driver))
+        why = "actors that infer need a learner on the CPU (--inference central does not)";
+    else if (!driver)
         why = "there is no NVIDIA driver here (/dev/nvidiactl)";
     else if (farm_path_cuda(plan->cuda_library, sizeof plan->cuda_library, &missing))
         why = missing.message;
     if (why && cuda)
         return farm_fail(err, FARM_E_UNSUPPORTED, "--device cuda: %s%s; --device cpu needs none", why,
-                         driver ? "" : ": install it, or give the container the GPUs (docker --gpus all)");
+                         driver || plan->local ? "" : ": install it, or give the container the GPUs (docker --gpus all)");
     snprintf(plan->cpu_because, sizeof plan->cpu_because, "%s", why ? why : "");
     if (!why) plan->device = cuda ? FARM_DEVICE_CUDA : FARM_DEVICE_AUTO;
     return FARM_OK;
@@ -91,6 +94,7 @@ static void warn_without_effect(const struct farm_run_plan *plan) {
     const bool cpu = plan->device == FARM_DEVICE_CPU;
     const struct farm_recipe_fact facts[] = {
         {"device", cpu ? "cpu" : "cuda"},
+        {"inference", plan->local ? "local" : "central"},
         {"regime", plan->passes.sync ? "sync" : "async"},
         {"actions", is_continuous(plan) ? "continuous" : "discrete"},
         {"observations", normalises(&plan->io) ? "numeric" : "categorical"},
@@ -125,11 +129,13 @@ static void log_base(const struct farm_recipe *recipe) {
 
 static enum farm_status choose_net(struct farm_run_plan *plan, struct farm_error *err) {
     struct farm_error why;
+    struct farm_net made;
     const enum farm_status status = farm_run_trains(&plan->env.spec, &plan->recipe, &plan->io, &why);
     if (status)
         return farm_fail(err, status, "%s: %.600s%s", plan->env.name, why.message,
                          status == FARM_E_UNSUPPORTED ? " (farm fps steps any environment)" : "");
     plan->net = *farm_net_find(plan->recipe.net, err);
+    if (plan->local && !farm_net_make(&plan->net, &plan->io, &made, err)) plan->board_parameters = made.parameter_count;
     return choose_device(plan, err);
 }
 
@@ -277,8 +283,11 @@ static void open_claim(struct farm_run_plan *plan) {
 static struct farm_ring_spec ring_spec_of(const struct farm_run_plan *plan) {
     const struct farm_run_remote *remote = plan->responder.remote;
     const struct farm_window_shape *shape = &plan->passes.shape;
-    struct farm_ring_spec spec = {
-        .lanes = plan->lanes, .width = plan->width, .steps = plan->steps, .env = plan->env.spec};
+    struct farm_ring_spec spec = {.lanes = plan->lanes,
+                                  .width = plan->width,
+                                  .steps = plan->steps,
+                                  .answers = plan->local ? FARM_ANSWERS_LOCAL : FARM_ANSWERS_CENTRAL,
+                                  .env = plan->env.spec};
     if (remote) spec = *remote->spec, spec.steps = plan->steps;
     if (remote) return spec;
     farm_ring_spec_answers(&spec);
@@ -355,6 +364,7 @@ static enum farm_status place_workers(struct farm_run_plan *plan, uint64_t episo
         .actors = (int)asked.actors,
         .learner_threads = (int)asked.train_threads,
         .synchronous = plan->passes.sync,
+        .actors_infer = plan->local,
         .pin = asked.pin,
         .numa = asked.numa,
     };
@@ -480,9 +490,36 @@ static void warn_of_memory(const struct farm_run_plan *plan) {
             (double)actor / 1e6, why.message);
 }
 
+// ---- boards ----
+
+uint32_t farm_run_board_nodes(const struct farm_run_plan *plan, int node[FARM_NODES_MAX]) {
+    uint32_t count = 0;
+    for (uint32_t a = 0; a < plan->actors && plan->board_parameters; a++) {
+        const int own = plan->placement->actor[a].memory_node;
+        uint32_t b = 0;
+        while (b < count && node[b] != own) b++;
+        if (b == count && count < FARM_NODES_MAX) node[count++] = own;
+    }
+    if (plan->board_parameters && !count) node[count++] = -1; // for actors that join
+    return count;
+}
+
+// An executor's packed weights take at most half as much again as the weights.
+struct farm_board_request farm_run_board_request(const struct farm_run_plan *plan, int node) {
+    return (struct farm_board_request){.count = plan->board_parameters,
+                                       .buffers = FARM_BOARD_BUFFERS,
+                                       .packed_max = plan->board_parameters * sizeof(float) * 3 / 2 + BOARD_SPARE_BYTES,
+                                       .node = node};
+}
+
 static enum farm_status check_limits(const struct farm_run_plan *plan, struct farm_error *err) {
+    int node[FARM_NODES_MAX];
+    const struct farm_board_request board = farm_run_board_request(plan, -1);
+    const uint64_t rings = farm_run_ring_bytes(plan) + plan->listen.expect * farm_run_actor_bytes(plan),
+                   boards = farm_run_board_nodes(plan, node) * (uint64_t)board.buffers *
+                            (board.count * sizeof(float) + board.packed_max);
     const struct farm_limits_request limits = {
-        .shared_bytes = farm_run_ring_bytes(plan) + plan->listen.expect * farm_run_actor_bytes(plan),
+        .shared_bytes = rings + boards,
         .processes = plan->actors + plan->shards + (uint64_t)plan->placement->training_threads + SPARE_PROCESSES,
         .mappings = 2ull * plan->places + SPARE_MAPPINGS,
         .descriptors = 4ull * plan->places + 3ull * (plan->places + 1) + SPARE_DESCRIPTORS,
@@ -490,9 +527,12 @@ static enum farm_status check_limits(const struct farm_run_plan *plan, struct fa
         .root = "/",
     };
     const size_t up = plan->layout.up_bytes, down = plan->layout.down_bytes;
-    const enum farm_status status = farm_limits_check_file("/", up > down ? up : down, err);
+    enum farm_status status = farm_limits_check_file("/", up > down ? up : down, err);
     if (status) return farm_fail_in(err, status, "a ring of %u steps (--ring-steps)", plan->steps);
-    return farm_limits_check(&limits, err);
+    status = farm_limits_check(&limits, err);
+    return status && boards ? farm_fail_in(err, status, "rings of %.3g MB and parameter boards of %.3g MB",
+                                           (double)rings / 1e6, (double)boards / 1e6)
+                            : status;
 }
 
 // Places for actors that join later: entries of tables, whose number descriptors limit; the memory of rings is taken
@@ -543,6 +583,7 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
     plan->recipe = *request->recipe;
     plan->play = request->play;
     plan->deterministic = plan->recipe.deterministic && !request->play.games && !request->responder.body;
+    plan->local = strcmp(plan->recipe.inference, "local") == 0 && !request->play.games && !request->responder.body;
     plan->elastic = request->elastic && !plan->deterministic;
     plan->quiet = request->quiet;
     plan->responder = request->responder;

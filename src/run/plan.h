@@ -4,6 +4,7 @@
 #ifndef FARM_RUN_PLAN_H
 #define FARM_RUN_PLAN_H
 
+#include "board/board.h"
 #include "config/recipe.h"
 #include "envs/registry.h"
 #include "learner/config.h"
@@ -60,6 +61,7 @@ struct farm_run_plan {
     bool elastic, quiet;
     struct farm_run_play play; // a player runs in the learner's place; games 0: it does not
     bool deterministic;        // a training that repeats bit for bit
+    bool local;                // a training whose actors infer
     struct farm_run_responder responder;
     struct farm_run_listen listen;
 
@@ -71,6 +73,7 @@ struct farm_run_plan {
     uint32_t places;                      // for actors, including those that join later
     struct farm_ring_spec ring_spec;
     struct farm_ring_layout layout;
+    size_t board_parameters; // parameters on each board (rings.h); 0: no actor infers
 
     // the learner
     struct farm_algo_config algo;
@@ -105,5 +108,10 @@ static inline uint64_t farm_run_actor_bytes(const struct farm_run_plan *plan) {
 static inline uint64_t farm_run_ring_bytes(const struct farm_run_plan *plan) {
     return (uint64_t)plan->actors * farm_run_actor_bytes(plan);
 }
+
+// The boards on which actors that infer read the parameters, one on each NUMA node that has their rings: fills in the
+// nodes (-1: any) and returns their number. The last one is what each board is made of.
+uint32_t farm_run_board_nodes(const struct farm_run_plan *plan, int node[FARM_NODES_MAX]);
+struct farm_board_request farm_run_board_request(const struct farm_run_plan *plan, int node);
 
 #endif

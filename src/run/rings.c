@@ -42,6 +42,24 @@ struct farm_stats *farm_run_rings_open_stats(const struct farm_run_rings *rings,
                : stats_of(&segment);
 }
 
+static void free_boards(struct farm_run_rings *rings) {
+    while (rings->board_count) farm_board_free(rings->boards[--rings->board_count]);
+}
+
+enum farm_status farm_run_rings_make_boards(struct farm_run_rings *rings, const struct farm_run_plan *plan,
+                                            struct farm_error *err) {
+    int node[FARM_NODES_MAX];
+    const uint32_t count = farm_run_board_nodes(plan, node);
+    enum farm_status status = FARM_OK;
+    free_boards(rings);
+    while (rings->board_count < count && !status) {
+        const struct farm_board_request request = farm_run_board_request(plan, node[rings->board_count]);
+        status = farm_board_create(&request, &rings->boards[rings->board_count], err);
+        rings->board_count += !status;
+    }
+    return status;
+}
+
 enum farm_status farm_run_rings_add(struct farm_run_rings *rings, const struct farm_run_plan *plan, uint32_t a,
                                     int node, struct farm_error *err) {
     return farm_ring_create(&plan->ring_spec, a, node, plan->recipe.huge_pages, &rings->ring[a], err);
@@ -118,6 +136,7 @@ enum farm_status farm_run_rings_make(struct farm_run_rings *rings, const struct 
     const bool each = plan->responder.body && !plan->responder.remote;
     enum farm_status status = make_bells(rings, each ? plan->actors : plan->shards, err);
     if (!status) status = make_stats(rings, err);
+    if (!status) status = farm_run_rings_make_boards(rings, plan, err);
     if (!status && plan->actors) status = make_all(rings, plan, err);
     if (status || plan->quiet || !plan->actors) return status;
     char text[768];
@@ -130,6 +149,7 @@ enum farm_status farm_run_rings_make(struct farm_run_rings *rings, const struct 
 void farm_run_rings_free(struct farm_run_rings *rings) {
     for (uint32_t a = 0; rings->ring && a < rings->places; a++)
         if (rings->ring[a].lanes) farm_ring_close(&rings->ring[a]);
+    free_boards(rings);
     if (rings->stats_segment.header) farm_segment_close(&rings->stats_segment);
     for (uint32_t b = 0; b < rings->bell_count; b++) close(rings->bells[b]);
     free(rings->bells);

@@ -3,6 +3,7 @@
 #ifndef FARM_RUN_RINGS_H
 #define FARM_RUN_RINGS_H
 
+#include "board/board.h"
 #include "intake/stats.h"
 #include "ring/ring.h"
 #include "run/plan.h"
@@ -12,6 +13,8 @@ struct farm_run_rings {
     struct farm_ring *ring; // [places]; lanes NULL: vacant
     int *bells;             // eventfd of each actor (farm fps), or of each shard
     uint32_t bell_count;
+    struct farm_board *boards[FARM_NODES_MAX]; // if actors infer
+    uint32_t board_count;
     struct farm_segment stats_segment;
     struct farm_stats *stats;
 };
@@ -22,6 +25,9 @@ enum farm_status farm_run_rings_make(struct farm_run_rings *rings, const struct 
 // The ring of actor a, on this NUMA node (-1: any).
 enum farm_status farm_run_rings_add(struct farm_run_rings *rings, const struct farm_run_plan *plan, uint32_t a,
                                     int node, struct farm_error *err);
+// The boards of actors that infer; again: empty ones in their place.
+enum farm_status farm_run_rings_make_boards(struct farm_run_rings *rings, const struct farm_run_plan *plan,
+                                            struct farm_error *err);
 void farm_run_rings_free(struct farm_run_rings *rings);
 
 // Maps the stats, writable, in the calling process. NULL: *err has the reason.

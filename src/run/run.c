@@ -77,6 +77,7 @@ static enum farm_status begin_again(struct farm_run *run, struct farm_error *err
         farm_ring_close(ring);
         status = farm_run_rings_add(&run->rings, &run->plan, a, run->plan.placement->actor[a].memory_node, err);
     }
+    if (!status) status = farm_run_rings_make_boards(&run->rings, &run->plan, err);
     if (status) return status;
     if (!farm_run_find_checkpoint(workers->run_path, &run->plan, &run->caller, workers->checkpoint,
                                   sizeof workers->checkpoint))

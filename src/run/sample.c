@@ -55,6 +55,7 @@ void farm_run_sample(struct farm_run_sampler *sampler, uint64_t now_ns, struct f
                   .episodes = before->episodes + episodes},
         .before = *before,
         .windows_dropped = farm_load_relaxed(&stats->windows_dropped),
+        .parameters_age_s = farm_run_watch_parameters(events->watch, now_ns),
         .frames_target = (uint64_t)plan->recipe.frames,
         .seconds_target = plan->recipe.seconds,
         .actors = workers->count,
@@ -82,6 +83,8 @@ void farm_run_sample(struct farm_run_sampler *sampler, uint64_t now_ns, struct f
     sample->nodes = sessions->nodes;
     sample->node_count = sessions->node_count;
     sample->nodes_away = sessions->away;
+    for (uint32_t b = 0; b < workers->rings->board_count; b++)
+        sample->versions_skipped += farm_load_relaxed(&workers->rings->boards[b]->head->skipped);
     for (uint32_t a = 0; a < plan->places; a++)
         sample->actors_stuck += workers->actors[a].attached && events->watch->actors[a].state != FARM_WATCH_WELL;
     double nothing = (double)NAN;

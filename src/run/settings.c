@@ -38,7 +38,9 @@ struct farm_learner_config farm_run_learner_settings(const struct farm_run_plan 
         .head = farm_run_head_options(recipe),
         .algo = plan->algo,
         .arithmetic = {.precision = (enum farm_precision)farm_recipe_choice(recipe, FARM_KEY_precision)},
-        .inference = {.batch_max = (uint32_t)recipe->infer_batch_max,
+        .boards = {.rows = plan->width,
+                   .refresh = farm_recipe_choice(recipe, FARM_KEY_refresh) ? plan->passes.shape.stride : 1},
+        .inference = {.batch_max = plan->local ? plan->width : (uint32_t)recipe->infer_batch_max,
                       .wait_ms = recipe->infer_wait_ms,
                       .spin_ns = farm_run_spin_ns(recipe, placement->shared)},
         .training =

@@ -1,6 +1,7 @@
 // See watch.h.
 #include "run/watch.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 
 enum { GROWN_TIMES = 2, NAMED_MAX = 4, MEMORY_READS = 64 };
 enum { CORRUPT_LOOKS = 128 }; // places at a tick
+enum { STALE_S = 30, STALE_VERSIONS = 16 };
 static const uint64_t STOP_LOOK_NS = 500000000, STOP_REPORT_NS = 1000000000;
 
 enum farm_status farm_run_watch_make(struct farm_run_watch *watch, struct farm_error *err) {
@@ -139,6 +141,44 @@ static void watch_actor(struct farm_run_watch *watch, uint32_t a, uint64_t passe
         farm_supervisor_kill(workers->supervisor, a, "it hung (hang_kill)");
 }
 
+// ---- actors that infer ----
+
+// Age of the oldest parameters in the newest answers of the actor's lanes, which are visible with the step after them.
+// *newer: versions published since. NAN: none.
+static double parameters_age_s(const struct farm_run_watch *watch, uint32_t a, uint64_t now_ns, uint64_t *newer) {
+    const struct farm_ring *ring = &watch->workers->rings->ring[a];
+    const struct farm_stats *stats = watch->workers->rings->stats;
+    const uint64_t publishes = farm_load_acquire(&stats->publishes);
+    uint64_t oldest = publishes;
+    for (uint32_t l = 0; watch->workers->actors[a].attached && l < ring->spec.lanes; l++) {
+        const uint64_t produced = farm_lane_produced(&ring->lanes[l]);
+        if (produced < 2) continue;
+        const uint64_t version = farm_load_relaxed(farm_lane_version(&ring->lanes[l], produced - 2));
+        if (version < oldest) oldest = version;
+    }
+    if (oldest == publishes) return (double)NAN;
+    *newer = publishes - 1 - oldest;
+    if (*newer >= FARM_STATS_VERSIONS) oldest = publishes - FARM_STATS_VERSIONS;
+    const uint64_t then_ns = farm_load_relaxed(&stats->published_ns[oldest % FARM_STATS_VERSIONS]);
+    return now_ns > then_ns ? (double)(now_ns - then_ns) * 1e-9 : 0;
+}
+
+double farm_run_watch_parameters(struct farm_run_watch *watch, uint64_t now_ns) {
+    double most = (double)NAN;
+    for (uint32_t a = 0; a < watch->workers->plan->places && watch->workers->rings->board_count; a++) {
+        uint64_t newer;
+        const double age_s = parameters_age_s(watch, a, now_ns, &newer);
+        most = fmax(most, age_s);
+        if (!(age_s > STALE_S) || newer < STALE_VERSIONS || watch->actors[a].state || watch->memory[a].stale) continue;
+        watch->memory[a].stale = true;
+        farm_run_warn(watch->workers->caller,
+                      "actor %u acts with parameters that are %.3g s old, and the learner has published %llu newer "
+                      "versions (pid %d): `kill -9` ends it, and a new actor takes its lanes over",
+                      a, age_s, (unsigned long long)newer, (int)farm_supervisor_pid(watch->workers->supervisor, a));
+    }
+    return most;
+}
+
 // ---- a stopped learner, a stopped bridge ----
 
 static void watch_other(const struct farm_run_workers *workers, uint32_t number, uint64_t now_ns) {
@@ -166,6 +206,7 @@ static void watch_others(struct farm_run_watch *watch, uint64_t now_ns) {
     watch->looked_ns = now_ns;
     for (uint32_t i = 0; i < watch->workers->worker_count; i++)
         if (watch->workers->worker[i].ops->waits) watch_other(watch->workers, i, now_ns);
+    (void)farm_run_watch_parameters(watch, now_ns);
 }
 
 bool farm_run_watch_learner_stopped(const struct farm_run_watch *watch) {

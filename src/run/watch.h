@@ -1,7 +1,7 @@
 // Misbehaving workers: an actor that hangs or is stopped is reported once, and so is another worker that is stopped if
-// its kind names what waits for it; an actor that hangs for hang_kill seconds or publishes impossible counters is
-// killed; an actor whose memory has grown is named when memory becomes tight. supervisor/watchdog.h judges what this
-// file reads. Runs in the supervisor process.
+// its kind names what waits for it, as is an actor that infers and takes up no newer parameters; an actor that hangs
+// for hang_kill seconds or publishes impossible counters is killed; an actor whose memory has grown is named when
+// memory becomes tight. supervisor/watchdog.h judges what this file reads. Runs in the supervisor process.
 #ifndef FARM_RUN_WATCH_H
 #define FARM_RUN_WATCH_H
 
@@ -11,6 +11,7 @@
 struct farm_run_memory {
     uint64_t first_bytes, bytes; // in this life of the actor, at first and at last; 0: not yet read
     bool reported;
+    bool stale; // it has been reported for old parameters
 };
 
 struct farm_run_watch {
@@ -35,6 +36,10 @@ void farm_run_watch_tick(struct farm_run_watch *watch, uint64_t now_ns); // at e
 
 // Reads how much memory local workers have, from a file of /proc for each: all learners, and up to 64 actors in turn.
 void farm_run_watch_memory(struct farm_run_watch *watch);
+
+// If actors infer: the age of the oldest parameters that one of them used in its newest step, seconds; NAN: none has.
+// Reports an actor once if it takes up no newer ones.
+double farm_run_watch_parameters(struct farm_run_watch *watch, uint64_t now_ns);
 
 // Whether a learner is stopped now, and has been for a while.
 bool farm_run_watch_learner_stopped(const struct farm_run_watch *watch);

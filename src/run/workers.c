@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "kernels/random.h"
+#include "learner/boards.h"
 #include "run/settings.h"
 
 enum farm_status farm_run_workers_reserve(struct farm_run_workers *workers, const struct farm_run_worker_ops *ops,
@@ -77,12 +78,14 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
     const struct farm_run_remote *remote = plan->responder.remote;
     const bool plugin = env->kind == FARM_ENV_PLUGIN, responder = plan->responder.body;
     const bool shared = farm_run_shares_cpus(plan);
+    const struct farm_board *board = farm_boards_near(workers->rings->boards, workers->rings->board_count, ring);
     const int bell = workers->rings->bells[responder && !remote ? a : workers->ring_shard[a]];
     actor->config = (struct farm_actor_config){
         .actor = remote ? remote->actors[a] : a,
         .up_fd = FARM_WORKER_KEPT,
         .down_fd = FARM_WORKER_KEPT + 1,
         .learner_eventfd = FARM_WORKER_KEPT + 2,
+        .board_fd = board ? FARM_WORKER_KEPT + 3 : -1,
         .api = env->api,
         .plugin = plugin ? env->plugin : NULL,
         .plugin_env = plugin ? env->name : NULL,
@@ -97,13 +100,13 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
     actor->keep[0] = ring->up.fd;
     actor->keep[1] = ring->down.fd_readonly;
     actor->keep[2] = bell;
-    actor->keep[3] = workers->video;
+    actor->keep[3] = board ? farm_board_fd_readonly(board) : workers->video; // only evaluations, without boards, film
     *spec = (struct farm_worker_spec){.body = actor_body,
                                       .context = &actor->config,
                                       .apart = true,
                                       .context_bytes = sizeof actor->config,
                                       .keep = actor->keep,
-                                      .keep_count = actor->config.video < 0 ? 3 : 4,
+                                      .keep_count = board || actor->config.video >= 0 ? 4 : 3,
                                       .cpus = plan->recipe.pin ? &actor->cpus : NULL,
                                       .memory_node = actor->memory_node,
                                       .takes_turns = plan->actors > plan->placement->cpu_budget,
@@ -115,11 +118,15 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
     snprintf(spec->name, sizeof spec->name, "actor %u", a);
     if (env->kind != FARM_ENV_PYTHON) return FARM_OK;
     const struct farm_env_argument arguments[] = {
-        {"--bad-values", .text = plan->recipe.bad_values}, {"--actor", .number = actor->config.actor},
-        {"--up-fd", .number = FARM_WORKER_KEPT},           {"--down-fd", .number = FARM_WORKER_KEPT + 1},
-        {"--event-fd", .number = FARM_WORKER_KEPT + 2},    {"--seed", .number = actor->config.seed},
-        {"--spin-ns", .number = actor->config.spin_ns},    {"--video-fd", .number = (uint64_t)actor->config.video}};
-    const size_t count = sizeof arguments / sizeof *arguments - (actor->config.video < 0);
+        {"--bad-values", .text = plan->recipe.bad_values},
+        {"--actor", .number = actor->config.actor},
+        {"--up-fd", .number = FARM_WORKER_KEPT},
+        {"--down-fd", .number = FARM_WORKER_KEPT + 1},
+        {"--event-fd", .number = FARM_WORKER_KEPT + 2},
+        {"--seed", .number = actor->config.seed},
+        {"--spin-ns", .number = actor->config.spin_ns},
+        {board ? "--board-fd" : "--video-fd", .number = FARM_WORKER_KEPT + 3}};
+    const size_t count = sizeof arguments / sizeof *arguments - (spec->keep_count == 3);
     enum farm_status status = farm_env_program_make(env, NULL, arguments, count, &actor->program, err);
     spec->body = NULL;
     spec->argv = actor->program.argv;

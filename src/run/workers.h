@@ -46,7 +46,7 @@ struct farm_run_actor {
     struct farm_bitmap cpus;         // where it runs
     struct farm_bitmap claimed;      // the part of the farm's claim that only this actor uses
     int memory_node;
-    int keep[4];                 // up, down, bell, film
+    int keep[4];                 // up, down, bell, board or film
     uint64_t heartbeat_at_start; // at the start of its present life
     uint64_t calls_most;         // most calls of environments in one life
     uint64_t generation;         // number of earlier processes in its place

@@ -399,7 +399,7 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
             learner, backend->net, (uint32_t)farm_cpu_gradient_rows(backend->plan, backend->micro_batch),
             farm_algo_pass_units(backend->plan, backend->columns_max) * farm_algo_unit_rows(backend->plan),
             &backend->arithmetic, err);
-    if (!status) backend->shard_count = config->shards;
+    if (!status && !learner->boards.count) backend->shard_count = config->shards; // else the actors infer
     for (uint32_t k = 0; k < backend->shard_count; k++)
         backend->shards[k].node = backend->shard_count > 1 ? learner->shards[k].node : learner->memory_node;
     for (uint32_t k = 0; k < backend->shard_count && !status; k++) status = make_shard(backend, k, err);
@@ -410,6 +410,10 @@ static enum farm_status create(const struct farm_backend_config *config, struct 
     }
     *out = backend;
     return FARM_OK;
+}
+
+static const struct farm_arithmetic *arithmetic(const struct farm_backend *backend) {
+    return &backend->arithmetic;
 }
 
 static enum farm_status infer(struct farm_backend *backend, uint32_t shard, const struct farm_policy_rows *rows,
@@ -622,6 +626,7 @@ const struct farm_backend_ops farm_backend_cpu = {
     .shards = true,
     .create = create,
     .destroy = destroy,
+    .arithmetic = arithmetic,
     .infer = infer,
     .begin = begin,
     .pass = pass,

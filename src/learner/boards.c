@@ -1,0 +1,104 @@
+// See boards.h.
+#include "learner/boards.h"
+
+#include <stdlib.h>
+
+#include "base/time.h"
+#include "policy/describe.h"
+
+struct farm_boards {
+    struct farm_board *board[FARM_POOL_GROUPS_MAX];
+    uint32_t count;
+    struct farm_executor *executor; // packs
+};
+
+struct farm_board *farm_boards_near(struct farm_board *const *boards, uint32_t count, const struct farm_ring *ring) {
+    uint32_t b = 0;
+    while (b < count && boards[b]->segment.header->node != ring->down.header->node) b++;
+    return !count ? NULL : boards[b < count ? b : 0];
+}
+
+static struct farm_board *board_of(const struct farm_learner_parts *parts, uint32_t ring) {
+    const struct farm_boards *boards = parts->boards;
+    return boards ? farm_boards_near(boards->board, boards->count, &parts->lanes.rings[ring]) : NULL;
+}
+
+enum farm_status farm_boards_watch(struct farm_learner_parts *parts, uint32_t ring, struct farm_error *err) {
+    struct farm_board *board = board_of(parts, ring);
+    return board ? farm_board_watch(board, &parts->lanes.rings[ring].up_control->using, err) : FARM_OK;
+}
+
+void farm_boards_unwatch(struct farm_learner_parts *parts, uint32_t ring) {
+    struct farm_board *board = board_of(parts, ring);
+    if (board) farm_board_unwatch(board, &parts->lanes.rings[ring].up_control->using);
+}
+
+void farm_boards_publish(struct farm_learner_parts *parts, uint64_t version) {
+    const struct farm_boards *boards = parts->boards;
+    const float *params = boards ? parts->ops->state(parts->backend).vectors[0].values : NULL;
+    struct farm_stats *stats = parts->config->stats;
+    if (boards) farm_store_relaxed(&stats->published_ns[version % FARM_STATS_VERSIONS], farm_now_ns());
+    for (uint32_t b = 0; boards && b < boards->count; b++)
+        (void)farm_board_publish(boards->board[b], params, version); // a board counts what it skips
+}
+
+static void pack(void *executor, const float *params, void *packed) {
+    farm_executor_pack(executor, params, packed);
+}
+
+static enum farm_status describe(struct farm_learner_parts *parts, struct farm_board *board, struct farm_error *err) {
+    const struct farm_learner_config *config = parts->config;
+    struct farm_executor *executor = parts->boards->executor;
+    const struct farm_policy_description policy = {.net = parts->net,
+                                                   .head = parts->head,
+                                                   .head_options = config->head,
+                                                   .arithmetic = *parts->ops->arithmetic(parts->backend),
+                                                   .seed = config->seed,
+                                                   .refresh = config->boards.refresh};
+    char text[FARM_POLICY_TEXT_BYTES];
+    const enum farm_status status = farm_policy_describe(&policy, &parts->lanes.model.env, text, err);
+    if (status) return status;
+    const size_t packed_bytes = farm_executor_packed_bytes(executor);
+    if (packed_bytes <= board->packed_max) board->pack = pack; // else each actor packs its own
+    board->pack_context = executor;
+    if (farm_board_describe(board, text, packed_bytes, farm_executor_packed_layout(executor))) return FARM_OK;
+    return farm_fail(err, FARM_E_INVALID,
+                     "the learner before this one described another policy to the actors: end the "
+                     "run and --resume it");
+}
+
+static enum farm_status open_all(struct farm_learner_parts *parts, struct farm_error *err) {
+    const struct farm_learner_config *config = parts->config;
+    struct farm_boards *boards = parts->boards;
+    if (!parts->ops->arithmetic)
+        return farm_fail(err, FARM_E_UNSUPPORTED, "backend %s does not serve actors that infer", parts->ops->name);
+    const struct farm_executor_config executor = {.net = &parts->net,
+                                                  .batch_max = (int)config->boards.rows,
+                                                  .arithmetic = parts->ops->arithmetic(parts->backend)};
+    enum farm_status status = farm_executor_create(&executor, &boards->executor, err);
+    for (uint32_t b = 0; b < config->boards.count && !status; b++) {
+        status = farm_board_open(config->boards.fds[b], true, &boards->board[b], err);
+        boards->count += !status;
+        if (!status) status = describe(parts, boards->board[b], err);
+    }
+    for (uint32_t r = 0; r < parts->lanes.ring_count && !status; r++)
+        if (farm_lanes_has(&parts->lanes, r)) status = farm_boards_watch(parts, r, err);
+    return status;
+}
+
+enum farm_status farm_boards_open(struct farm_learner_parts *parts, struct farm_error *err) {
+    if (!parts->config->boards.count) return FARM_OK;
+    parts->boards = calloc(1, sizeof *parts->boards);
+    if (!parts->boards) return farm_fail(err, FARM_E_LIMIT, "no memory for the boards");
+    const enum farm_status status = open_all(parts, err);
+    if (!status) farm_boards_publish(parts, parts->version);
+    return status;
+}
+
+void farm_boards_close(struct farm_learner_parts *parts) {
+    struct farm_boards *boards = parts->boards;
+    if (!boards) return;
+    for (uint32_t b = 0; b < boards->count; b++) farm_board_free(boards->board[b]);
+    farm_executor_destroy(boards->executor);
+    free(boards);
+}
