@@ -237,13 +237,14 @@ bool farm_version_take_offer(struct farm_version_receiver *receiver, const struc
                false;
     receiver->stage = stage = begin_version(receiver);
     if (stage) *stage = (struct farm_version_stage){.head = head, .data = stage->data};
+    receiver->skips = !stage;
     if (!stage) receiver->done = next;
     return !stage || EVP_DigestInit_ex(receiver->hash, EVP_sha256(), NULL) == 1;
 }
 
 // Whether a chunk is not kept: it was sent before HAVE arrived, or its version is skipped.
 static bool is_discarded(const struct farm_version_receiver *receiver, const struct farm_wire_entry *entry) {
-    return receiver->discards || (!receiver->stage && receiver->done && entry->version == receiver->done - 1);
+    return receiver->discards || (receiver->skips && entry->version == receiver->done - 1);
 }
 
 bool farm_version_place_chunk(struct farm_version_receiver *receiver, const struct farm_wire_header *header,

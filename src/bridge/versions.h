@@ -90,7 +90,7 @@ struct farm_version_receiver {
     struct farm_version_stage stages[FARM_VERSION_STAGES_MAX];
     int buffer;             // begun, in the first board; -1: none
     uint64_t offered, done; // 1 + the newest version: offered; committed or skipped. 0: none
-    bool discards;          // HAVE was sent: chunks before the next OFFER are those of before
+    bool discards, skips;   // chunks: HAVE was sent, and no OFFER has come since; the version is skipped
     uint8_t *sink;          // [FARM_WIRE_CHUNK_BYTES] for what is not kept
     void *hash;             // EVP_MD_CTX
 };

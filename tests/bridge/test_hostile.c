@@ -39,7 +39,16 @@ static const uint8_t one[4] = {1}, none[1];
 static const struct wrong wrongs[] = {
     {"an unknown type", BOTH, PEER_JOINED, {.type = FARM_WIRE_TYPE_END}},
     {"type 0", MEMORY_UP, PEER_JOINED, {.type = 0}},
-    {"a reserved type", MEMORY_UP, PEER_JOINED, {.type = 16}},
+    {"a reserved type", MEMORY_UP, PEER_JOINED, {.type = 12}},
+    {"a chunk of a version to the learner", MEMORY_UP, PEER_JOINED, {TYPE(VERSION_CHUNK), FOUR_BYTES}},
+    {"a chunk to a node that infers nothing", MEMORY_DOWN, PEER_JOINED, {TYPE(VERSION_CHUNK), FOUR_BYTES}},
+    {"a chunk above its bound",
+     MEMORY_DOWN,
+     PEER_JOINED,
+     {TYPE(VERSION_CHUNK), FOUR_BYTES, .more_bytes = FARM_WIRE_CHUNK_BYTES}},
+    {"OFFER of a version to the learner", MEMORY_UP, PEER_JOINED, {TYPE(VERSION_OFFER), FOUR_BYTES}},
+    {"HAVE of four bytes", MEMORY_UP, PEER_JOINED, {TYPE(VERSION_HAVE), FOUR_BYTES}},
+    {"HAVE before joining", MEMORY_UP, PEER_OFFERED, {TYPE(VERSION_HAVE), FOUR_BYTES}},
     {"a nonzero reserved byte", MEMORY_UP, PEER_JOINED, {TYPE(STEPS), .reserved = true}},
     {"65 entries", BOTH, PEER_JOINED, {ANY_STEP, .entries = 65}},
     {"two entries of a heartbeat", MEMORY_UP, PEER_JOINED, {TYPE(HEARTBEAT), .entries = 2}},
@@ -424,6 +433,26 @@ Test(hostile, a_peer_that_never_reads_is_cut_off) {
     cr_expect_gt(play->world.taken[0][0], 100);
     peer_hang_up(&peer);
     play_free(play);
+}
+
+// It requests versions, whatever it has, and reads none.
+Test(hostile, a_node_that_takes_no_parameters_is_cut_off_after_ten_seconds) {
+    static const struct farm_wire_have haves[] = {{0, 0}, {0, 7}, {0, UINT64_MAX}, {UINT64_MAX - 1, 8}, {0, 0}};
+    with_peer peer;
+    farm_log_set_level(FARM_LOG_ERROR);
+    peer = (struct peer){.play = play_prepare(false, FARM_ANSWERS_LOCAL, PEER_LANES, PEER_PIXELS, 1)};
+    peer.play->world.weights = 10000;
+    world_make(&peer.play->world, PEER_RINGS);
+    peer_connect(&peer, PEER_JOINED);
+    world_publish_version(&peer.play->world);
+    for (size_t i = 0; i < sizeof haves / sizeof *haves; i++)
+        peer_send_message(&peer, FARM_WIRE_VERSION_HAVE, &haves[i], sizeof haves[i]);
+    for (int s = 0; s < 12; s++) {
+        peer_turn(&peer, 1000000000);
+        cr_expect(s > 8 || !peer_closed(&peer));
+        peer_send(&peer, &(struct peer_frame){.type = FARM_WIRE_HEARTBEAT});
+    }
+    cr_expect(peer_closed(&peer));
 }
 
 // TLS records of a handshake message of 100,000 bytes.
