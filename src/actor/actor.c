@@ -10,7 +10,7 @@
 #include "actor/group.h"
 #include "base/thread.h"
 #include "envs/plugin.h"
-#include "ring/ring.h"
+#include "policy/local.h"
 
 static const uint64_t NAP_NS = 100000000;
 
@@ -22,6 +22,7 @@ struct farm_actor {
     struct farm_group *groups; // [lanes]
     struct farm_call *call;
     struct farm_film film;
+    struct farm_local *local; // answers; NULL: the learner does, or config->answer
 };
 
 // Opens the environment; its spec must be that of the lanes.
@@ -71,6 +72,14 @@ static bool await_lane(struct farm_actor *actor, uint32_t *l) {
     return farm_actor_wait(&actor->ring, NULL, config->spin_ns, config->nap_ns ? config->nap_ns : NAP_NS, l);
 }
 
+static void answer_step(const struct farm_actor *actor, uint32_t l, uint64_t n) {
+    const struct farm_actor_config *config = actor->config;
+    if (config->answer)
+        config->answer(config->answer_context, &actor->ring.lanes[l], n);
+    else
+        farm_local_answer(actor->local, l, n);
+}
+
 static enum farm_status step_lanes(struct farm_actor *actor, struct farm_error *err) {
     struct farm_ring *ring = &actor->ring;
     uint32_t l = ring->spec.lanes - 1; // lane 0 is next
@@ -81,7 +90,7 @@ static enum farm_status step_lanes(struct farm_actor *actor, struct farm_error *
         }
         struct farm_lane *lane = &ring->lanes[l];
         const uint64_t n = farm_lane_actor_next(lane);
-        if (lane->local && n) actor->config->answer(actor->config->answer_context, lane, n - 1);
+        if (lane->local && n) answer_step(actor, l, n - 1);
         const enum farm_status status = farm_group_step(&actor->groups[l], lane, err);
         if (status) return status;
         if (actor->film.fd >= 0 && l == 0) farm_film_step(&actor->film, lane);
@@ -101,16 +110,19 @@ int farm_actor_run(const struct farm_actor_config *config, struct farm_error *er
         close(config->down_fd);
         return 1;
     }
-    if (actor.ring.spec.answers == FARM_ANSWERS_LOCAL && !config->answer)
+    const bool infers = actor.ring.spec.answers == FARM_ANSWERS_LOCAL && !config->answer;
+    if (infers && config->board_fd < 0)
         status = farm_fail(err, FARM_E_UNSUPPORTED, "actor %u: the ring is LOCAL, but this actor has no policy",
                            config->actor);
     actor.call->heartbeat = &actor.ring.up_control->heartbeat;
     actor.groups = calloc(actor.ring.spec.lanes, sizeof *actor.groups);
     if (!status && !actor.groups) status = farm_fail(err, FARM_E_LIMIT, "no memory for the actor's groups");
     if (!status) status = take_over(&actor, err);
+    if (!status && infers) status = farm_local_open(config->board_fd, &actor.ring, config->actor, &actor.local, err);
     const bool ready = !status;
     if (ready && config->video >= 0) status = farm_film_open(&actor.film, config->video, &actor.groups[0], err);
-    if (!status) status = step_lanes(&actor, err);
+    if (!status && (actor.local || !infers)) status = step_lanes(&actor, err);
+    farm_local_close(actor.local);
     farm_film_close(&actor.film);
     for (uint32_t l = 0; actor.groups && l < actor.ring.spec.lanes; l++) farm_group_free(&actor.groups[l]);
     free(actor.groups);

@@ -23,7 +23,7 @@ struct farm_actor_config {
     uint32_t actor;     // number; lane ids for seeds are actor * lanes + lane
     int up_fd, down_fd; // owned
     int learner_eventfd;
-    int board_fd; // LOCAL: of the parameter board, owned; -1: none
+    int board_fd; // LOCAL: its node's parameter board, owned; -1: none. It is opened unless there is `answer`
     // LOCAL: writes the answer fields of step n, the newest published one, before the next is stepped.
     void (*answer)(void *context, struct farm_lane *lane, uint64_t n);
     void *answer_context;

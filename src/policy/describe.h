@@ -6,8 +6,7 @@
 #define FARM_POLICY_DESCRIBE_H
 
 #include "nn/arithmetic.h"
-#include "policy/io.h"
-#include "ring/spec.h"
+#include "policy/observation.h"
 
 enum { FARM_POLICY_TEXT_BYTES = 2048 };
 
@@ -26,7 +25,7 @@ struct farm_policy_description {
 enum farm_status farm_policy_describe(const struct farm_policy_description *policy, const struct farm_env_spec *env,
                                       char text[FARM_POLICY_TEXT_BYTES], struct farm_error *err);
 
-// FARM_E_FORMAT with the line's key: not such a text; FARM_E_NOT_FOUND: an unknown network; FARM_E_LIMIT: more than
+// FARM_E_FORMAT: not such a text; FARM_E_NOT_FOUND: an unknown network; FARM_E_LIMIT: more than
 // FARM_NET_PARAMETERS_MAX parameters; or what farm_policy_io, farm_head_make and farm_net_make refuse.
 enum farm_status farm_policy_understand(const char *text, const struct farm_env_spec *env,
                                         struct farm_policy_description *out, struct farm_error *err);

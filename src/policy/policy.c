@@ -12,6 +12,7 @@ struct farm_policy {
     struct farm_policy_config config;
     struct farm_executor *executor;
     uint64_t version; // the executor's parameters; UINT64_MAX: none yet
+    bool in_place;    // it reads the board's packed weights
     // a call's rows, [rows_max] each
     const void **observations; // [farm_net_pointers]
     float *policy, *value;     // [head.outputs], [1]
@@ -53,12 +54,16 @@ enum farm_status farm_policy_make(const struct farm_policy_config *config, struc
         policy && allocate(policy)
             ? make_executor(policy, err)
             : farm_fail(err, FARM_E_LIMIT, "no memory for batches of %u observations", config->rows_max);
-    if (!status) status = farm_board_attach(config->board, &policy->parameters, NULL, err);
-    if (status)
+    if (!status) status = farm_board_attach(config->board, &policy->parameters, config->using, err);
+    if (status) {
         farm_policy_free(policy);
-    else
-        *out = policy;
-    return status;
+        return status;
+    }
+    policy->in_place = config->packed_layout && config->refresh <= 1 &&
+                       farm_executor_packed_bytes(policy->executor) <= config->board->packed_max &&
+                       farm_executor_packed_layout(policy->executor) == config->packed_layout;
+    *out = policy;
+    return FARM_OK;
 }
 
 void farm_policy_free(struct farm_policy *policy) {
@@ -74,26 +79,35 @@ void farm_policy_free(struct farm_policy *policy) {
     free(policy);
 }
 
-// The executor packs the board's newest parameters, unless it has them.
-static void load_newest(struct farm_policy *policy) {
-    if (farm_board_version(&policy->parameters) == policy->version) return;
+// Binds the board's newest weights, which stay pinned. Without those, the executor packs the newest parameters, unless
+// it has them or keeps the older ones for step n.
+static void take_newest(struct farm_policy *policy, uint64_t n) {
+    const uint32_t refresh = policy->config.refresh;
+    const bool keeps = refresh > 1 && n % refresh && policy->version != UINT64_MAX;
+    if (!policy->in_place && (keeps || farm_board_version(&policy->parameters) == policy->version)) return;
     const float *params = farm_board_pin(&policy->parameters, &policy->version);
+    if (params && policy->in_place) {
+        farm_executor_bind(policy->executor, farm_board_packed(policy->config.board, params));
+        return;
+    }
     if (params) farm_executor_load(policy->executor, params);
     farm_board_unpin(&policy->parameters);
 }
 
-// Copies the state before step n, with the step's flags, from the lane.
+// Where the state before step n lies.
+static void *state_at(const struct farm_policy_rows *item, uint64_t n) {
+    return item->state ? item->state : farm_lane_answer_at(item->lane, item->lane->state + 1, n, item->env_from);
+}
+
+// Copies the state before step n, with the step's flags.
 static void read_state(const struct farm_policy_rows *item, uint8_t *flags, float *state) {
     const struct farm_lane *lane = item->lane;
-    memcpy(state, farm_lane_answer_at(lane, lane->state + 1, item->n, item->env_from),
-           item->env_count * lane->answer[lane->state].bytes);
+    memcpy(state, state_at(item, item->n), item->env_count * lane->answer[lane->state].bytes);
     memcpy(flags, farm_lane_flags(lane, item->n) + item->env_from, item->env_count);
 }
 
 static void write_state(const struct farm_policy_rows *item, const float *state) {
-    const struct farm_lane *lane = item->lane;
-    memcpy(farm_lane_answer_at(lane, lane->state + 1, item->n + 1, item->env_from), state,
-           item->env_count * lane->answer[lane->state].bytes);
+    memcpy(state_at(item, item->n + 1), state, item->env_count * item->lane->answer[item->lane->state].bytes);
 }
 
 // policy [env_count][outputs], which masks change, and value [env_count].
@@ -120,7 +134,7 @@ enum farm_status farm_policy_answer(struct farm_policy *policy, const struct far
     const struct farm_net *net = policy->config.net;
     const size_t pointers = (size_t)farm_net_pointers(net), outputs = (size_t)policy->config.head.outputs,
                  state = (size_t)net->state;
-    load_newest(policy);
+    take_newest(policy, items[0].n);
     size_t rows = 0;
     for (uint32_t i = 0; i < count; i++) {
         if (state) read_state(&items[i], policy->flags + rows, policy->state[0] + rows * state);
@@ -135,6 +149,7 @@ enum farm_status farm_policy_answer(struct farm_policy *policy, const struct far
                                            .state_in = policy->state[0],
                                            .state_out = policy->state[1]};
     farm_executor_forward(policy->executor, policy->observations, sequence, policy->policy, policy->value);
+    if (policy->in_place) farm_board_unpin(&policy->parameters);
     size_t row = 0;
     for (uint32_t i = 0; i < count; row += items[i++].env_count) {
         if (state) write_state(&items[i], policy->state[1] + row * state);

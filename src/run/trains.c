@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "policy/io.h"
+#include "policy/observation.h"
 
 static bool has_images(const struct farm_env_spec *env) {
     bool found = false;
@@ -31,15 +31,17 @@ enum farm_status farm_run_trains(const struct farm_env_spec *env, struct farm_re
     if (status) return status;
     // A shipped recipe stacks the frames of its family; the user may have chosen an observation without frames.
     if (!has_images(env) && !farm_recipe_set_by(recipe, "stack", FARM_LAYER_FILE)) recipe->stack = 1;
-    const struct farm_policy_options options = {.stack = (int)recipe->stack,
-                                                .lstm = (int)recipe->lstm,
-                                                .lstm_layers = (int)recipe->lstm_layers,
-                                                .normalise_observations = recipe->normalise_observations,
-                                                .normalise_rewards = recipe->normalise_rewards,
-                                                .last_inputs = recipe->last_inputs,
-                                                .log_sigma = (float)recipe->log_sigma,
-                                                .head = farm_run_head_options(recipe)};
+    const struct farm_policy_options options = {(uint64_t)recipe->stack,
+                                                (uint64_t)recipe->lstm,
+                                                (uint64_t)recipe->lstm_layers,
+                                                recipe->normalise_observations,
+                                                recipe->normalise_rewards,
+                                                recipe->last_inputs,
+                                                strcmp(recipe->sigma, "state") == 0,
+                                                recipe->squash,
+                                                recipe->scale_actions};
     status = farm_policy_io(env, &options, io, err);
+    io->bias_start = (float)recipe->log_sigma;
     if (status) return status;
     // Likewise its net.
     const struct farm_net_spec *net = farm_net_find(recipe->net, err);

@@ -1,24 +1,7 @@
-// A policy's text for one of four environments, behind a byte that names it. What is understood fits its rings' spec,
-// is small enough, and gives the same text again; nothing of a refused text stays.
+// A policy's text for one of the test samples' environments, behind a byte that names it. What is understood fits its
+// rings' spec, is small enough, and gives the same text again.
+#include "../policy/samples.h"
 #include "fuzz.h"
-#include "policy/describe.h"
-
-static const struct farm_env_spec envs[] = {
-    {.obs_count = 1,
-     .obs = {{.name = "x", .dtype = FARM_F32, .rank = 1, .dims = {4}}},
-     .action = {.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {2}}},
-    {.obs_count = 2,
-     .obs = {{.name = "image", .dtype = FARM_U8, .rank = 3, .dims = {3, 40, 48}},
-             {.name = "kinds", .dtype = FARM_I32, .rank = 1, .dims = {2}, .choices = 5}},
-     .action = {.kind = FARM_ACTION_MULTI_DISCRETE, .dims = 2, .sizes = {4, 3}}},
-    {.obs_count = 2,
-     .obs = {{.name = "action_mask", .dtype = FARM_U8, .rank = 1, .dims = {3}},
-             {.name = "bits", .dtype = FARM_U8, .rank = 1, .dims = {9}, .choices = 2}},
-     .action = {.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {3}}},
-    {.obs_count = 1,
-     .obs = {{.name = "wide", .dtype = FARM_F32, .rank = 2, .dims = {1 << 10, 1 << 12}}},
-     .action = {.kind = FARM_ACTION_CONTINUOUS, .dims = 2, .low = {-1, -1}, .high = {1, 1}}},
-};
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     struct fuzz_input input = {data, bytes};
@@ -27,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     char written[FARM_POLICY_TEXT_BYTES];
     uint8_t which;
     fuzz_take(&input, &which, 1);
-    const struct farm_env_spec *env = &envs[which % 4];
+    const struct farm_env_spec *env = &samples[which % SAMPLES].env;
     char *text = fuzz_take_text(&input, input.left);
     const enum farm_status status = farm_policy_understand(text, env, &policy, &err);
     free(text);

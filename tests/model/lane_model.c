@@ -25,10 +25,10 @@ struct setting {
     bool bare;        // only the counters and the actor's sleep: no data, and inference never sleeps
     bool late;        // the actor rings before it waits, instead of at every step (rings_late)
     bool local;       // FARM_ANSWERS_LOCAL
-    bool held;        // local, one lane: synchronous; an actor answers a window's last step with the parameters that the
-                      // window gives, and training changes them only while the actor waits for that grant
-    bool lies;        // a killed actor's last store is an invalid `produced`; loads return the newest stores, because
-                      // a death takes longer than a store needs to become visible
+    bool held; // local, one lane: synchronous; an actor answers a window's last step with the parameters that the
+               // window gives, and training changes them only while the actor waits for that grant
+    bool lies; // a killed actor's last store is an invalid `produced`; loads return the newest stores, because
+               // a death takes longer than a store needs to become visible
 };
 
 // clang-format off
@@ -196,7 +196,8 @@ static void answer_own(uint32_t a, uint32_t l) {
     const uint64_t n = farm_lane_actor_next(&state->actor[a].lanes[l]);
     if (!n || !set->local) return;
     if (set->held)
-        model_check(model_read(&parameters) == (n - 1) / set->window.stride, "an answer by parameters of another version");
+        model_check(model_read(&parameters) == (n - 1) / set->window.stride,
+                    "an answer by parameters of another version");
     write_slowly(answer_variable(a, l, n - 1), state->published[a][l][n - 1] + ANSWER);
 }
 
@@ -371,7 +372,8 @@ static void training(void *context) {
             model_check(observation == state->published[a][l][n] || junk, "training read another observation");
             if (set->local && n == start + shape->length - 1) continue; // its answer is not taken in
             uint64_t answer = read_variable(answer_variable(a, l, n), observation + ANSWER);
-            model_check(answer == observation + ANSWER || junk || state->junk[a][l][n + 1], "training read an answer to another step");
+            model_check(answer == observation + ANSWER || junk || state->junk[a][l][n + 1],
+                        "training read an answer to another step");
         }
         if (set->held) model_write(&parameters, k + 1);
         farm_window_done(shape, &cursors[a][l], start);
