@@ -1,10 +1,30 @@
-// The parameter board, and the executors of actors that read it. Every answer of an executor is checked.
+// The parameter board: what a version costs its writer and its readers, and the executors that read it. The files of
+// bench/board hold the parts, each of which adds some rows. Data and answers are checked.
+#include <string.h>
+
 #include "board/executors.h"
+#include "board/rows.h"
+
+static const struct {
+    const char *name; // for --only
+    void (*measure)(struct farm_bench *bench);
+} PARTS[] = {
+    {"see", board_row_see},
+    {"executors", bench_executors},
+    {"publish", board_row_publish},
+    {"learner", board_row_learner},
+};
 
 int main(int argc, char **argv) {
+    const char *only = NULL;
+    const struct farm_cli_flag flags[] = {
+        {"only", FARM_CLI_STRING, &only, "PART", "see, executors, publish or learner"}};
     struct farm_bench bench = {.name = "board",
-                               .about = "The parameter board against copies, loads and forward passes."};
-    farm_bench_start(&bench, argc, argv, 40);
-    bench_executors(&bench);
+                               .about = "The parameter board against copies, loads and forward passes.",
+                               .flags = flags,
+                               .flag_count = 1};
+    farm_bench_start(&bench, argc, argv, 50);
+    for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS; i++)
+        if (!only || strcmp(only, PARTS[i].name) == 0) PARTS[i].measure(&bench);
     return farm_bench_finish(&bench);
 }
