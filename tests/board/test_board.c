@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -179,25 +180,6 @@ Test(board, shows_the_newest_version_and_keeps_a_pinned_one) {
     farm_board_free(board);
 }
 
-Test(board, skips_and_counts_a_version_if_readers_hold_all_buffers) {
-    struct farm_board *board = make(3);
-    struct farm_board_reader readers[2];
-    float params[COUNT] = {0};
-    uint64_t version;
-    for (uint64_t v = 0; v < 2; v++) {
-        cr_assert_eq(farm_board_attach(board, &readers[v], NULL, &err), FARM_OK);
-        cr_assert(farm_board_publish(board, params, v));
-        farm_board_pin(&readers[v], &version);
-    }
-    cr_assert(farm_board_publish(board, params, 2));
-    cr_assert_not(farm_board_publish(board, params, 3));
-    cr_assert_eq(board->head->skipped, 1);
-    cr_assert_eq(farm_board_version(&readers[0]), 2);
-    farm_board_unpin(&readers[0]);
-    cr_assert(farm_board_publish(board, params, 4));
-    farm_board_free(board);
-}
-
 static void *read_all(void *argument) {
     struct farm_board_reader *reader = argument;
     uint64_t version = 0, last = 0, torn = 0;
@@ -229,5 +211,188 @@ Test(board, is_never_torn_and_never_skips_with_two_buffers_more_than_readers, .t
         pthread_join(threads[r], &torn);
         cr_assert_null(torn);
     }
+    farm_board_free(board);
+}
+
+// ---- processes ----
+
+// What reading processes and the test share.
+struct shared {
+    _Alignas(128) uint64_t using[PROCESSES][16]; // an announcement each
+    uint64_t reads, released;                    // whole versions so far; 1: held versions may go
+    uint64_t held[PROCESSES];                    // 1: it holds a version
+};
+
+// Version v: numbers of its own, and their sum.
+static void fill_summed(float *params, uint64_t version) {
+    uint32_t words[COUNT] = {0};
+    for (uint32_t i = 0; i < COUNT - 1; i++) {
+        words[i] = ((uint32_t)version * 2654435761u + i) * 2246822519u;
+        words[COUNT - 1] += words[i];
+    }
+    memcpy(params, words, sizeof words);
+}
+
+static bool is_whole(const float *params, uint64_t version) {
+    float right[COUNT];
+    uint32_t words[COUNT], sum = 0;
+    fill_summed(right, version);
+    memcpy(words, params, sizeof words);
+    for (uint32_t i = 0; i < COUNT - 1; i++) sum += words[i];
+    return sum == words[COUNT - 1] && memcmp(params, right, sizeof right) == 0;
+}
+
+// Reads whole versions until the last one, every fourth process by copies.
+static int read_to_the_end(struct farm_board *board, struct shared *shared, uint32_t p) {
+    struct farm_board_reader reader;
+    float copy[COUNT];
+    uint64_t last = 0, version = 0;
+    farm_board_attach(board, &reader, shared->using[p], NULL);
+    while (last != VERSIONS) {
+        const float *params = copy;
+        if (p % 4 != 3) params = farm_board_pin(&reader, &version);
+        if (p % 4 == 3 && !farm_board_copy(board, copy, &version)) continue;
+        if (params && (!is_whole(params, version) || version < last)) return 1;
+        if (params) last = version;
+        farm_board_unpin(&reader);
+        farm_add_relaxed(&shared->reads, 1);
+        usleep(100); // an actor's environments
+    }
+    return 0;
+}
+
+// Holds the newest version, and checks it when it may go.
+static int hold_one(struct farm_board *board, struct shared *shared, uint32_t p) {
+    struct farm_board_reader reader;
+    uint64_t version;
+    farm_board_attach(board, &reader, shared->using[p], NULL);
+    const float *params = farm_board_pin(&reader, &version);
+    farm_store_release(&shared->held[p], 1);
+    while (!farm_load_acquire(&shared->released)) usleep(1000);
+    const bool whole = is_whole(params, version);
+    farm_board_unpin(&reader);
+    return whole ? 0 : 1;
+}
+
+static pid_t start(const struct farm_board *made, struct shared *shared, uint32_t p,
+                   int (*body)(struct farm_board *, struct shared *, uint32_t)) {
+    const pid_t child = fork();
+    if (child) return child;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    struct farm_board *board;
+    if (farm_board_open(dup(farm_board_fd_readonly(made)), false, &board, NULL)) _exit(3);
+    _exit(body(board, shared, p));
+}
+
+static void watch_all(struct farm_board *board, struct shared *shared, uint32_t count) {
+    for (uint32_t p = 0; p < count; p++)
+        cr_assert_eq(farm_board_watch(board, shared->using[p], &err), FARM_OK, "%s", err.message);
+}
+
+// As the supervisor does: the death is reaped, then the announcement is cleared.
+static void kill_one(struct shared *shared, uint32_t p, pid_t child) {
+    kill(child, SIGKILL);
+    cr_assert_eq(wait_for(child), 256 + SIGKILL);
+    farm_store_release(shared->using[p], 0);
+}
+
+Test(board, gives_sixteen_processes_whole_versions_while_some_are_killed, .timeout = 60) {
+    struct farm_board *board = make(FARM_BOARD_BUFFERS);
+    struct shared *shared = shared_memory(sizeof *shared);
+    pid_t children[PROCESSES];
+    float params[COUNT];
+    watch_all(board, shared, PROCESSES);
+    for (uint32_t p = 0; p < PROCESSES; p++) children[p] = start(board, shared, p, read_to_the_end);
+    uint64_t published = 0;
+    for (uint64_t v = 0; v < VERSIONS; v++) {
+        fill_summed(params, v);
+        published += farm_board_publish(board, params, v);
+        if (v % 8 == 0) usleep(100);
+        if (v % 150) continue;
+        const uint32_t p = (uint32_t)(v / 150 * 7 % PROCESSES);
+        kill_one(shared, p, children[p]);
+        children[p] = start(board, shared, p, read_to_the_end);
+    }
+    fill_summed(params, VERSIONS);
+    while (!farm_board_publish(board, params, VERSIONS)) usleep(100);
+    cr_assert_geq(published + board->head->skipped, VERSIONS);
+    cr_assert_geq(published, VERSIONS / 10);
+    for (uint32_t p = 0; p < PROCESSES; p++) cr_assert_eq(wait_for(children[p]), 0, "process %u", p);
+    cr_assert_geq(shared->reads, PROCESSES);
+    farm_board_free(board);
+}
+
+Test(board, skips_counts_and_warns_once_while_stopped_processes_hold_all_buffers, .timeout = 60) {
+    enum { HOLDERS = FARM_BOARD_BUFFERS, SKIPS = 100 };
+    struct farm_board *board = make(FARM_BOARD_BUFFERS);
+    struct shared *shared = shared_memory(sizeof *shared);
+    pid_t children[HOLDERS];
+    float params[COUNT];
+    char log[4096] = {0};
+    const int errors = memfd_create("stderr", 0), before = dup(STDERR_FILENO);
+    watch_all(board, shared, HOLDERS);
+    for (uint32_t p = 0; p < HOLDERS; p++) {
+        fill_summed(params, p);
+        cr_assert(farm_board_publish(board, params, p));
+        children[p] = start(board, shared, p, hold_one);
+        while (!farm_load_acquire(&shared->held[p])) usleep(100);
+        kill(children[p], SIGSTOP);
+    }
+    dup2(errors, STDERR_FILENO);
+    for (uint64_t v = HOLDERS; v < HOLDERS + SKIPS; v++) cr_assert_not(farm_board_publish(board, params, v));
+    dup2(before, STDERR_FILENO);
+    cr_assert_eq(board->head->skipped, SKIPS);
+    cr_assert_eq(board->head->newest >> 8, HOLDERS);
+    cr_assert(pread(errors, log, sizeof log - 1, 0) > 0 && strstr(log, "a version of the parameters is skipped"));
+    cr_assert_eq(strchr(log, '\n')[1], 0, "more than one line: %s", log);
+    kill(children[0], SIGKILL); // a death frees the buffer when it has been reaped
+    cr_assert_not(farm_board_publish(board, params, 999));
+    kill_one(shared, 0, children[0]);
+    for (uint64_t v = 1000; v < 1010; v++) {
+        fill_summed(params, v);
+        cr_assert_eq(farm_board_publish(board, params, v), v == 1000, "%lu", v); // then the newest is the fourth
+    }
+    farm_store_release(&shared->released, 1);
+    for (uint32_t p = 1; p < HOLDERS; p++) {
+        kill(children[p], SIGCONT);
+        cr_assert_eq(wait_for(children[p]), 0, "process %u", p);
+    }
+    cr_assert(farm_board_publish(board, params, 2000));
+    farm_board_free(board);
+}
+
+// An admission thread watches and unwatches a thousand announcements while the writer publishes.
+static void *join_and_leave(void *argument) {
+    struct farm_board *board = argument;
+    static uint64_t using[1500];
+    struct farm_error error;
+    for (int turn = 0; turn < 5; turn++) {
+        for (int i = 0; i < 1500; i++)
+            if (farm_board_watch(board, &using[i], &error)) return board;
+        for (int i = 0; i < 1500; i++) farm_board_unwatch(board, &using[i]);
+    }
+    return NULL;
+}
+
+Test(board, watches_thousands_of_readers_that_come_and_go_while_it_publishes, .timeout = 60) {
+    struct farm_board *board = make(FARM_BOARD_BUFFERS);
+    struct farm_board_reader reader;
+    pthread_t thread;
+    float params[COUNT];
+    uint64_t version;
+    void *failed;
+    fill(params, 1);
+    farm_board_attach(board, &reader, NULL, &err);
+    cr_assert(farm_board_publish(board, params, 1));
+    const float *pinned = farm_board_pin(&reader, &version);
+    pthread_create(&thread, NULL, join_and_leave, board);
+    for (uint64_t v = 2; v < VERSIONS; v++) {
+        fill(params, v);
+        cr_assert(farm_board_publish(board, params, v));
+        cr_assert_eq(pinned[v % COUNT], 1);
+    }
+    pthread_join(thread, &failed);
+    cr_assert_null(failed);
+    cr_assert_eq(board->watched, 1);
     farm_board_free(board);
 }
