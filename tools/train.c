@@ -18,7 +18,7 @@
 #include "report/progress.h"
 #include "report/sink.h"
 #include "run/checkpoints.h"
-#include "run/run.h"
+#include "run/rate.h"
 #include "tools/init_from.h"
 #include "tools/seeds.h"
 #include "tools/shared/command.h"
@@ -845,5 +845,6 @@ int farm_cmd_train(int argc, char **argv) {
                                              .argv = argv};
     if (options.quiet) farm_log_set_level(FARM_LOG_WARN);
     if (!status && options.seeds) return farm_train_seeds(&seeds);
+    if (!status) status = farm_run_choose_inference(&options.recipe, options.listen != NULL, &err);
     return status ? farm_report_error(cli.program, &err) : run_command(&options);
 }

@@ -125,10 +125,11 @@ ALGO_KEY(BOOL, loss_sum, "false",
 LEARNER_KEY(INT, micro_batch, "0", .most = 65536, .uses = FPS,
             .help = "windows of one forward and backward pass; 0: chosen")
 KEY(INT, train_threads, "0", .most = 1024, .uses = FPS, .help = "threads that train; 0: chosen for the machine")
-KEY(TEXT, inference, "central", .choices = "central|local",
+KEY(TEXT, inference, "central", .choices = "central|local|auto",
     .help =
         "who chooses the actions: central: the learner, in batches of all actors; local: each actor, with parameters "
-        "that it reads in place, so that no step waits for the learner. On the CPU; farm eval is central")
+        "that it reads in place, so that no step waits for the learner; auto: which samples faster here, measured at "
+        "the start (docs/INFERENCE.md). On the CPU; farm eval is central")
 KEY(TEXT, refresh, "step", .choices = "step|window", .needs = "inference=local",
     .help = "when an actor takes up newer parameters: before any step, or at a window's first step")
 KEY(INT, infer_threads, "0", .most = 32, .uses = EVAL | FPS, .needs = "device=cpu",

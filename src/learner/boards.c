@@ -9,6 +9,7 @@
 struct farm_boards {
     struct farm_board *board[FARM_POOL_GROUPS_MAX];
     uint32_t count;
+    const struct farm_arithmetic *arithmetic;
     struct farm_executor *executor; // packs
 };
 
@@ -33,9 +34,9 @@ void farm_boards_unwatch(struct farm_learner_parts *parts, uint32_t ring) {
     if (board) farm_board_unwatch(board, &parts->lanes.rings[ring].up_control->using);
 }
 
-void farm_boards_publish(struct farm_learner_parts *parts, uint64_t version) {
+void farm_boards_publish(struct farm_learner_parts *parts, const float *params, uint64_t version) {
     const struct farm_boards *boards = parts->boards;
-    const float *params = boards ? parts->ops->state(parts->backend).vectors[0].values : NULL;
+    if (boards && !params) params = parts->ops->state(parts->backend).vectors[0].values;
     struct farm_stats *stats = parts->config->stats;
     if (boards) farm_store_relaxed(&stats->published_ns[version % FARM_STATS_VERSIONS], farm_now_ns());
     for (uint32_t b = 0; boards && b < boards->count; b++)
@@ -52,7 +53,7 @@ static enum farm_status describe(struct farm_learner_parts *parts, struct farm_b
     const struct farm_policy_description policy = {.net = parts->net,
                                                    .head = parts->head,
                                                    .head_options = config->head,
-                                                   .arithmetic = *parts->ops->arithmetic(parts->backend),
+                                                   .arithmetic = *parts->boards->arithmetic,
                                                    .seed = config->seed,
                                                    .refresh = config->boards.refresh};
     char text[FARM_POLICY_TEXT_BYTES];
@@ -70,11 +71,10 @@ static enum farm_status describe(struct farm_learner_parts *parts, struct farm_b
 static enum farm_status open_all(struct farm_learner_parts *parts, struct farm_error *err) {
     const struct farm_learner_config *config = parts->config;
     struct farm_boards *boards = parts->boards;
-    if (!parts->ops->arithmetic)
+    if (!boards->arithmetic)
         return farm_fail(err, FARM_E_UNSUPPORTED, "backend %s does not serve actors that infer", parts->ops->name);
-    const struct farm_executor_config executor = {.net = &parts->net,
-                                                  .batch_max = (int)config->boards.rows,
-                                                  .arithmetic = parts->ops->arithmetic(parts->backend)};
+    const struct farm_executor_config executor = {
+        .net = &parts->net, .batch_max = (int)config->boards.rows, .arithmetic = boards->arithmetic};
     enum farm_status status = farm_executor_create(&executor, &boards->executor, err);
     for (uint32_t b = 0; b < config->boards.count && !status; b++) {
         status = farm_board_open(config->boards.fds[b], true, &boards->board[b], err);
@@ -86,12 +86,15 @@ static enum farm_status open_all(struct farm_learner_parts *parts, struct farm_e
     return status;
 }
 
-enum farm_status farm_boards_open(struct farm_learner_parts *parts, struct farm_error *err) {
+enum farm_status farm_boards_open(struct farm_learner_parts *parts, const struct farm_arithmetic *arithmetic,
+                                  const float *params, struct farm_error *err) {
     if (!parts->config->boards.count) return FARM_OK;
     parts->boards = calloc(1, sizeof *parts->boards);
     if (!parts->boards) return farm_fail(err, FARM_E_LIMIT, "no memory for the boards");
+    if (!arithmetic && parts->ops->arithmetic) arithmetic = parts->ops->arithmetic(parts->backend);
+    parts->boards->arithmetic = arithmetic;
     const enum farm_status status = open_all(parts, err);
-    if (!status) farm_boards_publish(parts, parts->version);
+    if (!status) farm_boards_publish(parts, params, parts->version);
     return status;
 }
 

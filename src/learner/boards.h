@@ -10,12 +10,15 @@
 struct farm_board *farm_boards_near(struct farm_board *const *boards, uint32_t count, const struct farm_ring *ring);
 
 // Opens the config's boards, describes the policy, watches the present rings and publishes parts->version. After
-// the backend has its parameters. FARM_E_UNSUPPORTED: a backend whose arithmetic actors do not have.
-enum farm_status farm_boards_open(struct farm_learner_parts *parts, struct farm_error *err);
+// the backend has its parameters. A player, which has no backend, gives its arithmetic and parameters; else NULL.
+// FARM_E_UNSUPPORTED: a backend whose arithmetic actors do not have.
+enum farm_status farm_boards_open(struct farm_learner_parts *parts, const struct farm_arithmetic *arithmetic,
+                                  const float *params, struct farm_error *err);
 void farm_boards_close(struct farm_learner_parts *parts); // before the rings; safe without boards
 
-// Publishes the parameters in training. A version that some board has no buffer for is skipped there and counted.
-void farm_boards_publish(struct farm_learner_parts *parts, uint64_t version);
+// Publishes the parameters, NULL: those in training. A version that some board has no buffer for is skipped there and
+// counted.
+void farm_boards_publish(struct farm_learner_parts *parts, const float *params, uint64_t version);
 
 // Watches a ring that joins, before its actor may infer; no longer watches one that leaves, before it is closed.
 enum farm_status farm_boards_watch(struct farm_learner_parts *parts, uint32_t ring, struct farm_error *err);

@@ -125,7 +125,7 @@ static enum farm_status start_parts(struct farm_learner_parts *parts, struct far
     if (!status) status = farm_parts_open(parts, err);
     if (!status) status = farm_parts_choose_backend(parts, make_backend, err);
     if (!status) status = load_checkpoint(parts, err);
-    if (!status) status = farm_boards_open(parts, err);
+    if (!status) status = farm_boards_open(parts, NULL, NULL, err);
     if (!status) status = make_source(parts, err);
     if (!status) status = farm_inference_make(parts, err);
     if (status) return status;

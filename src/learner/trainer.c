@@ -188,7 +188,7 @@ static enum farm_status train_on(struct farm_trainer *trainer, struct iteration 
     // Before an actor can have the version: the validator accepts none that is newer than the newest published.
     if (!status) farm_store_release(&parts->config->stats->publishes, trainer->version + 2);
     if (!status) status = parts->ops->publish(parts->backend, FARM_SET_ONLINE, trainer->version + 1, &trainer->error);
-    if (!status) farm_boards_publish(parts, trainer->version + 1); // before any lane that waits for it is granted
+    if (!status) farm_boards_publish(parts, NULL, trainer->version + 1); // before any lane that waits for it is granted
     if (!status && trainer->ahead) status = begin_iteration(trainer, !trainer->slot);
     const double norm = sum->grad_norm;
     if (!status) status = finish_passes(trainer, sum, &last);

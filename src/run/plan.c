@@ -583,7 +583,8 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
     plan->recipe = *request->recipe;
     plan->play = request->play;
     plan->deterministic = plan->recipe.deterministic && !request->play.games && !request->responder.body;
-    plan->local = strcmp(plan->recipe.inference, "local") == 0 && !request->play.games && !request->responder.body;
+    plan->local = strcmp(plan->recipe.inference, "local") == 0 && !request->responder.body &&
+                  (!request->play.games || request->play.samples);
     plan->elastic = request->elastic && !plan->deterministic;
     plan->quiet = request->quiet;
     plan->responder = request->responder;

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "learner/boards.h"
 #include "learner/inference.h"
 
 struct player {
@@ -26,7 +27,8 @@ static enum farm_status make_policies(struct player *player, struct farm_error *
     enum farm_status status = farm_board_create(&board, &player->board, err);
     if (!status) status = farm_parts_choose_arithmetic(learner, &parts->net, 0, rows, &player->arithmetic, err);
     config.board = player->board;
-    for (uint32_t k = 0; k < parts->shards && !status; k++) {
+    const uint32_t answering = learner->boards.count ? 0 : parts->shards; // or the actors answer
+    for (uint32_t k = 0; k < answering && !status; k++) {
         config.cpus = parts->shards > 1 ? learner->shards[k].cpus : NULL;
         status = farm_policy_make(&config, &parts->policies[k], err);
     }
@@ -63,8 +65,11 @@ static enum farm_status load_parameters(struct player *player, struct farm_error
         farm_net_init(&parts->net, config->init, config->seed, state.vectors[0].values);
     }
     farm_parts_begin_version(parts, version);
-    if (player->board) farm_board_commit(player->board, buffer, parts->version);
-    if (player->board || (!parts->version && !config->checkpoints.load)) return FARM_OK;
+    if (player->board) {
+        farm_board_commit(player->board, buffer, parts->version);
+        return farm_boards_open(parts, &player->arithmetic, state.vectors[0].values, err);
+    }
+    if (!parts->version && !config->checkpoints.load) return FARM_OK;
     return parts->ops->state_changed(parts->backend, parts->version, 0, err);
 }
 

@@ -9,6 +9,7 @@
 struct farm_run_play {
     uint64_t games; // spread over the environments, so that short games do not crowd out long ones
     bool greedy;    // takes the most probable action
+    bool samples;   // a measurement, with the plan, rings and inference of a training (rate.h)
 };
 
 // The body of the process. config: as the learner's; checkpoints.load NULL: the parameters that its seed gives. Ends on

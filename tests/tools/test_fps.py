@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import textwrap
 import time
@@ -61,8 +62,8 @@ FARM_ENV_EXPORT const struct farm_env_api *farm_env_at(size_t i) { return i ? NU
 
 
 class Fps(InFolder):
-    def farm(self, *arguments, status=0):
-        result = super().farm(*arguments, STEPS_FILE=str(self.folder / "steps"))
+    def farm(self, *arguments, status=0, **environment):
+        result = super().farm(*arguments, STEPS_FILE=str(self.folder / "steps"), **environment)
         self.assertEqual(result.returncode, status, result.stderr)
         return result
 
@@ -149,6 +150,32 @@ class Document(Fps):
                 self.assertEqual([rung["rung"] for rung in learning], ["inference", "training"])
                 for rung in learning:
                     self.assertIsNotNone(rung["agent_steps_per_s"])
+
+
+class Inference(Fps):
+    def test_both_ways_are_measured(self):
+        document = self.fps("--env", "native/catch", "--inference", "both", "--seconds", "1")
+        central, local = document["ladder"]
+        self.assertEqual((document["env"], central["rung"], local["rung"]), ("native/catch", "central", "local"))
+        self.assertAlmostEqual(local["of_before"], local["agent_steps_per_s"] / central["agent_steps_per_s"], places=6)
+        self.assertGreater(central["learner_cpus"], local["learner_cpus"])
+        for way in central, local:
+            self.assertAlmostEqual(way["step_latency_us"] * way["agent_steps_per_s"] / 1e6, way["actors"] * way["envs_per_actor"], places=3)
+        # An entry, 32 bytes, of a lane's steps: central with the actions back; local with actions, logits and values, and a version.
+        width = central["envs_per_actor"] / central["lanes"]
+        self.assertEqual((central["wire_down_bytes"], local["wire_down_bytes"]), (32 / width + 4, 32 / width))
+        self.assertEqual(local["wire_up_bytes"], central["wire_up_bytes"] + 4 + 3 * 4 + 4 + 8 / width)
+        self.assertGreater(local["wire_version_bytes"], central["wire_version_bytes"])
+
+    def test_auto_is_measured_once(self):
+        run = ("train", "--env", "native/catch", "--inference", "auto", "--seconds", "0.3")
+        found = []
+        for name in "a", "b":
+            said = self.farm(*run, "--run", name, XDG_CACHE_HOME=str(self.folder)).stderr
+            way, seconds = re.search(r"inference: (\w+); actors that .* \(known after (.+) s\)", said).groups()
+            self.assertIn(f"\ninference: {way}\n", (self.folder / name / "recipe.yaml").read_text())
+            found.append((way, float(seconds) < 1))
+        self.assertEqual(found, [(way, False), (way, True)])
 
 
 class Signals(Fps):

@@ -27,14 +27,14 @@ static const double NOT_MEASURED = (double)NAN;
 
 struct options {
     struct farm_recipe recipe;
-    const char *recipe_file, *ladder, *numa, *out;
+    const char *recipe_file, *ladder, *numa, *inference, *out;
     double seconds;
     bool json, quiet, tune, numa_ab;
 };
 
 struct rung {
     const char *name, *what;
-    struct farm_fps_rung measured;                     // actors 0: does not apply
+    struct farm_run_rate measured;                     // actors 0: does not apply
     double of_before;                                  // NAN: the first rung
     char why[sizeof((struct farm_error *)0)->message]; // why it was not measured; "": it was
 };
@@ -160,22 +160,42 @@ static const char *numa_note(const struct fps *fps) {
     return fps->result.nodes == 1 ? "one NUMA node: all placements are equal" : NULL;
 }
 
-// ---- the ladder ----
+// ---- --inference ----
 
-static struct rung *add_rung(struct fps *fps, const char *name, const char *what, struct farm_fps_rung measured) {
+static const char *const ways[] = {"central", "local", "both"};
+
+static struct rung *add_rung(struct fps *fps, const char *name, const char *what, struct farm_run_rate measured) {
     struct rung *rung = &fps->rungs[fps->rung_count++];
     *rung = (struct rung){.name = name, .what = what, .measured = measured, .of_before = NOT_MEASURED};
     if (rung > fps->rungs) rung->of_before = measured.agent_steps_per_s / rung[-1].measured.agent_steps_per_s;
     return rung;
 }
 
-static struct farm_fps_rung rung_of_rate(double rate) {
-    return (struct farm_fps_rung){
+static enum farm_status compare_inference(struct fps *fps, struct farm_error *err) {
+    const char *asked = fps->options->inference;
+    const bool both = strcmp(asked, ways[2]) == 0;
+    enum farm_status status = FARM_OK;
+    for (int i = 0; i < 2 && !status && !fps->interrupted; i++) {
+        struct farm_recipe recipe = fps->options->recipe;
+        struct farm_run_rate rate = {.interrupted = false};
+        if (!both && strcmp(asked, ways[i]) != 0) continue;
+        status = farm_recipe_set(&recipe, FARM_LAYER_FILE, "inference", ways[i], err);
+        if (!status) status = farm_run_measure(&recipe, false, fps->options->seconds / (1 + both), &rate, err);
+        if (!status) add_rung(fps, ways[i], ways[i], rate);
+        fps->interrupted |= rate.interrupted;
+    }
+    return status;
+}
+
+// ---- the ladder ----
+
+static struct farm_run_rate rung_of_rate(double rate) {
+    return (struct farm_run_rate){
         .agent_steps_per_s = rate, .actor_wait_share = NOT_MEASURED, .learner_wait_share = NOT_MEASURED};
 }
 
-static struct farm_fps_rung rung_of_farm(struct farm_fps_result *result) {
-    struct farm_fps_rung rung = rung_of_rate(farm_median(result->samples.farm, result->samples.farm_count, NULL));
+static struct farm_run_rate rung_of_farm(struct farm_fps_result *result) {
+    struct farm_run_rate rung = rung_of_rate(farm_median(result->samples.farm, result->samples.farm_count, NULL));
     rung.actors = result->actors;
     rung.lanes = result->lanes;
     rung.width = result->width;
@@ -184,7 +204,7 @@ static struct farm_fps_rung rung_of_farm(struct farm_fps_result *result) {
 
 // A rung with a network. Observations or actions that cannot be trained yet are not a failure of the measurement.
 static enum farm_status add_learning(struct fps *fps, const char *name, const char *what,
-                                     const struct farm_fps_rung *measured, enum farm_status status,
+                                     const struct farm_run_rate *measured, enum farm_status status,
                                      struct farm_error *err) {
     struct rung *rung = add_rung(fps, name, what, *measured);
     fps->interrupted |= measured->interrupted;
@@ -201,10 +221,10 @@ static void log_part(const struct fps *fps, const char *text) {
 // these if they differ from those of the farm's turns. The ladder has them in the opposite order.
 static enum farm_status measure_learning(struct fps *fps, struct farm_error *err) {
     const double seconds = RUNG_SHARE * fps->options->seconds;
-    struct farm_fps_rung training, inference = rung_of_rate(NOT_MEASURED);
+    struct farm_run_rate training, inference = rung_of_rate(NOT_MEASURED);
     struct farm_recipe recipe = fps->options->recipe;
     log_part(fps, "with training: farm train's own job");
-    const enum farm_status trains = farm_fps_learn(&recipe, true, seconds, &training, err);
+    const enum farm_status trains = farm_run_measure(&recipe, true, seconds, &training, err);
     if (trains && trains != FARM_E_UNSUPPORTED) return trains;
     const bool same = trains || (training.lanes == fps->result.lanes && training.width == fps->result.width &&
                                  training.actors == fps->result.actors);
@@ -214,7 +234,7 @@ static enum farm_status measure_learning(struct fps *fps, struct farm_error *err
     recipe.envs_per_actor = (int64_t)training.lanes * training.width;
     if (!trains && !training.interrupted) {
         log_part(fps, "with inference alone");
-        infers = farm_fps_learn(&recipe, false, seconds, &inference, err);
+        infers = farm_run_measure(&recipe, false, seconds, &inference, err);
     }
     if (!same && !training.interrupted && !inference.interrupted) {
         const struct farm_fps_turns turns = {.rounds = 1, .farm_s = 0.5 * seconds, .warm_s = 0.1 * seconds};
@@ -265,7 +285,7 @@ static json_t *rungs_json(const struct fps *fps) {
     json_t *list = json_array();
     for (size_t i = 0; i < fps->rung_count; i++) {
         const struct rung *rung = &fps->rungs[i];
-        const struct farm_fps_rung *measured = &rung->measured;
+        const struct farm_run_rate *measured = &rung->measured;
         json_t *object = farm_json_object(false);
         farm_json_set_text(object, "rung", rung->name);
         farm_json_set_real(object, "agent_steps_per_s", measured->agent_steps_per_s);
@@ -278,6 +298,14 @@ static json_t *rungs_json(const struct fps *fps) {
         if (isfinite(measured->actor_wait_share)) {
             farm_json_set_real(object, "actor_wait_share", measured->actor_wait_share);
             farm_json_set_real(object, "learner_wait_share", measured->learner_wait_share);
+        }
+        if (measured->wire_up_bytes > 0) {
+            farm_json_set_real(object, "actor_cpus", measured->actor_cpus);
+            farm_json_set_real(object, "learner_cpus", measured->learner_cpus);
+            farm_json_set_real(object, "step_latency_us", measured->step_latency_us);
+            farm_json_set_real(object, "wire_up_bytes", measured->wire_up_bytes);
+            farm_json_set_real(object, "wire_down_bytes", measured->wire_down_bytes);
+            farm_json_set_real(object, "wire_version_bytes", measured->wire_version_bytes);
         }
         if (rung->why[0]) farm_json_set_text(object, "not_measured", rung->why);
         farm_json_append(list, object);
@@ -342,11 +370,11 @@ static json_t *make_document(const struct fps *fps, const char *failure) {
     if (fps->options->numa_ab) {
         farm_json_set(document, "numa_ab", placements_json(fps));
     } else {
-        set_rates(document, fps);
+        if (!fps->options->inference) set_rates(document, fps);
         farm_json_set(document, "ladder", rungs_json(fps));
-        farm_json_set_text(document, "bottleneck", bottleneck(fps));
+        if (!fps->options->inference) farm_json_set_text(document, "bottleneck", bottleneck(fps));
     }
-    set_shapes(document, fps);
+    if (!fps->options->inference) set_shapes(document, fps);
     farm_json_set_bool(document, "interrupted", fps->interrupted);
     farm_json_set_text(document, "error", failure);
     return document;
@@ -356,7 +384,7 @@ static void print_ladder(const struct fps *fps) {
     printf("\nagent steps/s, and what each keeps of the one before:\n");
     for (size_t i = 0; i < fps->rung_count; i++) {
         const struct rung *rung = &fps->rungs[i];
-        const struct farm_fps_rung *measured = &rung->measured;
+        const struct farm_run_rate *measured = &rung->measured;
         printf("  %-44s %8s", rung->what, farm_format_count(measured->agent_steps_per_s).text);
         if (isfinite(rung->of_before))
             printf("  x %.3f", rung->of_before);
@@ -365,6 +393,12 @@ static void print_ladder(const struct fps *fps) {
         if (measured->actors) printf("  (%u x %u environments)", measured->actors, measured->lanes * measured->width);
         if (isfinite(measured->actor_wait_share)) printf("  lanes wait %.0f %%", 100 * measured->actor_wait_share);
         printf("%s%s\n", rung->why[0] ? "  " : "", rung->why);
+        if (measured->wire_up_bytes > 0)
+            printf("    CPUs: actors %.2f, learner %.2f; a step takes %s us, by the bridge %.0f + %.0f bytes, a "
+                   "version %s\n",
+                   measured->actor_cpus, measured->learner_cpus, farm_format_figure(measured->step_latency_us).text,
+                   measured->wire_up_bytes, measured->wire_down_bytes,
+                   farm_format_bytes(measured->wire_version_bytes).text);
     }
     if (bottleneck(fps)) printf("Most is lost to: %s.\n", bottleneck(fps));
 }
@@ -387,7 +421,7 @@ static void print_summary(const struct fps *fps) {
 static enum farm_status print_result(const struct fps *fps, const char *failure, struct farm_error *err) {
     if (!fps->options->json) {
         if (failure) return FARM_OK;
-        (fps->options->numa_ab ? print_placements : print_summary)(fps);
+        (fps->options->numa_ab ? print_placements : fps->options->inference ? print_ladder : print_summary)(fps);
         if (numa_note(fps)) printf("(%s.)\n", numa_note(fps));
         return FARM_OK;
     }
@@ -409,8 +443,13 @@ static enum farm_status check_options(struct fps *fps, struct farm_error *err) {
     if (!farm_fps_numa_find(options->numa, &fps->numa))
         return farm_fail(err, FARM_E_USAGE, "--numa must be one of bind, interleave, remote, off (got '%.40s')",
                          options->numa);
-    if (options->tune && options->numa_ab)
-        return farm_fail(err, FARM_E_USAGE, "--tune and --numa-ab exclude one another");
+    if (options->tune + options->numa_ab + (options->inference != NULL) > 1)
+        return farm_fail(err, FARM_E_USAGE, "--tune, --numa-ab and --inference exclude one another");
+    int way = 0;
+    while (options->inference && way < 3 && strcmp(options->inference, ways[way]) != 0) way++;
+    if (way == 3)
+        return farm_fail(err, FARM_E_USAGE, "--inference must be one of central, local, both (got '%.40s')",
+                         options->inference);
     fps->ladder = strcmp(options->ladder, "on") == 0 && !options->numa_ab;
     if (options->tune && farm_file_try_replace(options->out, err)) return farm_fail_in(err, err->status, "--out");
     return FARM_OK;
@@ -418,9 +457,12 @@ static enum farm_status check_options(struct fps *fps, struct farm_error *err) {
 
 static enum farm_status run_ladder(struct fps *fps, struct farm_error *err) {
     struct farm_error print_error;
-    enum farm_status status = choose_recipe(fps, err);
+    fps->recipe = fps->options->recipe;
+    enum farm_status status = fps->options->inference ? FARM_OK : choose_recipe(fps, err);
     if (status) return status;
-    if (fps->options->numa_ab) {
+    if (fps->options->inference) {
+        status = compare_inference(fps, err);
+    } else if (fps->options->numa_ab) {
         status = compare_placements(fps, err);
     } else {
         status = measure(fps, err);
@@ -475,6 +517,8 @@ int farm_cmd_fps(int argc, char **argv) {
         {"numa-ab", FARM_CLI_BOOL, &options.numa_ab, NULL, "compares all four placements in turn"},
         {"tune", FARM_CLI_BOOL, &options.tune, NULL,
          "searches actors, environments an actor, lanes and pinning, and writes a recipe"},
+        {"inference", FARM_CLI_STRING, &options.inference, "central|local|both",
+         "sampling with the untrained network if the learner answers, if the actors do, or one after the other"},
         {"out", FARM_CLI_STRING, &options.out, "FILE", "of --tune (tuned.yaml)"},
         {"recipe", FARM_CLI_STRING, &options.recipe_file, "FILE",
          "recipe (YAML) over the one shipped for the environment"},
@@ -483,8 +527,8 @@ int farm_cmd_fps(int argc, char **argv) {
     };
     const struct farm_cli cli = {
         .program = "farm fps",
-        .synopsis =
-            "[--env E] [--seconds S] [--ladder on|off] [--numa WHERE | --numa-ab | --tune] [--json] [--KEY VALUE ...]",
+        .synopsis = "[--env E] [--seconds S] [--ladder on|off] [--numa WHERE | --numa-ab | --tune | --inference WHO] "
+                    "[--json] [--KEY VALUE ...]",
         .about =
             "Measures how fast environments step in the farm: the same actors, lanes and rings as in training, with\n"
             "random actions from a responder in the learner's place. Turns of the farm alternate with turns of the "

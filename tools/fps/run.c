@@ -1,7 +1,6 @@
 // See run.h.
 #include "tools/fps/run.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,24 +11,13 @@
 #include "base/log.h"
 #include "base/program.h"
 #include "base/time.h"
-#include "run/run.h"
+#include "run/rate.h"
 #include "shm/limits.h"
 #include "topo/width.h"
 
 enum { PROBE_ENVS = 8, PROBE_MS = 40 };
 static const double ALE_STEP_NS = 200e3; // typical: every game gets the narrowest lanes, without a start of its program
-static const uint64_t EPISODES_NEVER_REACHED = 1 << 30;
 static const uint64_t CLEARED_BYTES = 256 << 20; // that a CPU clears in about a second, or in less
-static const double SETTLING_SHARE = 1.0 / 3;    // share of a rung's time, before the interval of its rate
-
-// farm_run_execute. Only the first run with invalid values reports one.
-static enum farm_status execute(struct farm_run *run, bool *interrupted, struct farm_error *err) {
-    static bool reported;
-    run->events.rejected.reported = reported;
-    const enum farm_status status = farm_run_execute(run, interrupted, err);
-    reported = run->events.rejected.reported;
-    return status;
-}
 
 // ---- the farm under random actions ----
 
@@ -89,7 +77,7 @@ static enum farm_status run_responder(struct measurement *measurement, const str
     if (status) return status;
     farm_segment_describe(&run->rings.ring[0].up, result->ring_note, sizeof result->ring_note);
     run->caller = (struct farm_run_caller){.context = measurement, .on_tick = share_pids};
-    status = execute(run, &result->interrupted, err);
+    status = farm_run_execute_measured(run, &result->interrupted, err);
     result->rejected_steps = farm_run_rejected_steps(&run->change);
     result->checked_steps = farm_load_relaxed(&run->rings.stats->agent_steps) + result->rejected_steps;
     return status;
@@ -114,66 +102,6 @@ enum farm_status farm_fps_measure(const struct farm_recipe *recipe, enum farm_fp
     farm_run_free(&measurement->run);
     free(measurement);
     munmap(samples, sizeof *samples);
-    return status;
-}
-
-// ---- with a network ----
-
-struct learning {
-    struct farm_run run;
-    struct farm_fps_rung *rung;
-    double seconds;
-    bool settled, recorded;
-};
-
-static void record_rates(struct learning *learning, uint64_t now_ns) {
-    struct farm_sample sample;
-    farm_run_sample(&learning->run.sampler, now_ns, &sample);
-    learning->rung->agent_steps_per_s = sample.agent_steps_per_s;
-    learning->rung->actor_wait_share = sample.actor_wait_share;
-    learning->rung->learner_wait_share = sample.learner_wait_share;
-}
-
-static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
-    struct learning *learning = context;
-    const double wall_s = farm_run_events_wall_s(&learning->run.events);
-    if (!learning->settled && wall_s >= SETTLING_SHARE * learning->seconds) {
-        struct farm_sample ignored; // starts the next sample's interval
-        farm_run_sample(&learning->run.sampler, now_ns, &ignored);
-        learning->settled = true;
-    }
-    if (wall_s < learning->seconds) return FARM_TURN_ON;
-    if (!learning->recorded) record_rates(learning, now_ns);
-    learning->recorded = true;
-    return FARM_TURN_STOP;
-}
-
-static enum farm_status run_learning(struct learning *learning, const struct farm_recipe *recipe, bool trains,
-                                     struct farm_error *err) {
-    struct farm_run *run = &learning->run;
-    const struct farm_run_request request = {
-        .recipe = recipe, .play.games = trains ? 0 : EPISODES_NEVER_REACHED, .quiet = true};
-    enum farm_status status = farm_run_make(run, &request, err);
-    if (status) return status;
-    if ((status = farm_run_build(run, err))) return status;
-    learning->rung->actors = run->plan.actors;
-    learning->rung->lanes = run->plan.lanes;
-    learning->rung->width = run->plan.width;
-    run->caller = (struct farm_run_caller){.context = learning, .on_tick = on_tick};
-    return execute(run, &learning->rung->interrupted, err);
-}
-
-enum farm_status farm_fps_learn(const struct farm_recipe *recipe, bool trains, double seconds,
-                                struct farm_fps_rung *rung, struct farm_error *err) {
-    *rung = (struct farm_fps_rung){
-        .agent_steps_per_s = (double)NAN, .actor_wait_share = (double)NAN, .learner_wait_share = (double)NAN};
-    struct learning *learning = calloc(1, sizeof *learning);
-    if (!learning) return farm_fail_errno(err, FARM_E_LIMIT, "farm fps");
-    learning->rung = rung;
-    learning->seconds = seconds;
-    enum farm_status status = run_learning(learning, recipe, trains, err);
-    farm_run_free(&learning->run);
-    free(learning);
     return status;
 }
 

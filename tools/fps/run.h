@@ -4,6 +4,7 @@
 #ifndef FARM_TOOLS_FPS_RUN_H
 #define FARM_TOOLS_FPS_RUN_H
 
+#include "run/rate.h"
 #include "tools/fps/placement.h"
 #include "tools/fps/responder.h"
 
@@ -23,16 +24,6 @@ struct farm_fps_result {
 enum farm_status farm_fps_measure(const struct farm_recipe *recipe, enum farm_fps_numa numa,
                                   const struct farm_fps_turns *turns, bool quiet, struct farm_fps_result *result,
                                   struct farm_error *err);
-
-// Measures the farm with a network that infers and, if `trains`, trains. Rates are of the last two thirds of `seconds`.
-struct farm_fps_rung {
-    double agent_steps_per_s;                    // NAN: not measured
-    double actor_wait_share, learner_wait_share; // report/metrics.h
-    uint32_t actors, lanes, width;
-    bool interrupted;
-};
-enum farm_status farm_fps_learn(const struct farm_recipe *recipe, bool trains, double seconds,
-                                struct farm_fps_rung *rung, struct farm_error *err);
 
 // Sets recipe->envs_per_actor by topo/width.h, from a short measurement in a child (Atari: a typical cost).
 enum farm_status farm_fps_choose_width(struct farm_recipe *recipe, struct farm_error *err);
