@@ -277,7 +277,7 @@ static bool play_single(Group *self, PyObject *actions, uint32_t i) {
 static PyObject *Group_step(PyObject *object, PyObject *actions) {
     Group *self = (Group *)object;
     if (!self->singles) return PyErr_Format(PyExc_TypeError, "this group has no single environments");
-    if (!check_writable(self->lane)) return NULL;
+    if (!check_writable(self->ring, self->lane)) return NULL;
     for (self->at = 0; self->at < self->lane->width; self->at++)
         if (!play_single(self, actions, self->at)) return NULL;
     return publish_group(self);
@@ -318,7 +318,7 @@ static bool write_ends(Group *self, PyObject *const *arrays) {
 static PyObject *Group_write(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     Group *self = (Group *)object;
     const uint32_t width = self->lane->width;
-    if (!check_count("write", count, 4, 4) || !check_writable(self->lane)) return NULL;
+    if (!check_count("write", count, 4, 4) || !check_writable(self->ring, self->lane)) return NULL;
     if (!write_ends(self, args + 1) || !write_observation(self, 0, width, args[0])) return NULL;
     if (self->invalid == Py_None || self->resets || is_valid(self, 0, width)) {
         beat(self->ring, width);

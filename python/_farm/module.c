@@ -40,15 +40,21 @@ struct farm_lane *parse_lane(Ring *self, PyObject *argument) {
     return l < 0 ? NULL : &self->ring.lanes[l];
 }
 
-bool check_writable(struct farm_lane *lane) {
-    if (farm_lane_actor_answered(lane) && farm_lane_actor_can_write(lane)) return true;
+bool is_answered(const Ring *self, const struct farm_lane *lane) {
+    const uint64_t next = farm_lane_actor_next(lane);
+    if (!lane->local || next == 0) return farm_lane_actor_answered(lane);
+    return self->answered && self->answered[lane - self->ring.lanes] == next;
+}
+
+bool check_writable(const Ring *self, struct farm_lane *lane) {
+    if (is_answered(self, lane) && farm_lane_actor_can_write(lane)) return true;
     PyErr_SetString(PyExc_RuntimeError, "the next step cannot be written yet: wait for the lane");
     return false;
 }
 
 struct farm_lane *parse_writable_lane(Ring *self, PyObject *argument) {
     struct farm_lane *lane = check_side(self, SIDE_ACTOR) ? parse_lane(self, argument) : NULL;
-    return lane && check_writable(lane) ? lane : NULL;
+    return lane && check_writable(self, lane) ? lane : NULL;
 }
 
 // ---- module ----

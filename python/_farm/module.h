@@ -21,6 +21,8 @@ typedef struct {
     int eventfd; // actor: wakes the learner; -1: no eventfd
     uint64_t spin_ns;
     struct farm_atari_plan *atari; // allocated apart because of its alignment; NULL until atari()
+    struct farm_local *local;      // LOCAL: the actor's policy; NULL until open_policy()
+    uint64_t *answered;            // [lanes] steps that it has answered
 } Ring;
 
 extern PyTypeObject Ring_type, View_type, Group_type;
@@ -36,7 +38,8 @@ long long parse_index(PyObject *argument, const char *what, unsigned long long b
 bool check_count(const char *name, Py_ssize_t count, Py_ssize_t least, Py_ssize_t most);
 bool check_side(const Ring *self, enum side side);
 struct farm_lane *parse_lane(Ring *self, PyObject *argument);
-bool check_writable(struct farm_lane *lane); // whether the actor may write the next step now
+bool is_answered(const Ring *self, const struct farm_lane *lane); // whether the newest step has its actions
+bool check_writable(const Ring *self, struct farm_lane *lane);    // whether the actor may write the next step now
 // The actor's lane, if it may write the next step now.
 struct farm_lane *parse_writable_lane(Ring *self, PyObject *argument);
 

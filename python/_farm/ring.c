@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/thread.h"
+#include "policy/local.h"
 #include "ring/wait.h"
 
 enum { SLEEP_NS_MAX = 100000000 }; // a pending signal waits at most this long
@@ -96,7 +97,9 @@ static Ring *new_ring(enum side side) {
 
 static void Ring_dealloc(PyObject *object) {
     Ring *self = (Ring *)object;
+    farm_local_close(self->local);
     if (self->ring.lanes) farm_ring_close(&self->ring);
+    free(self->answered);
     free(self->atari);
     Py_TYPE(object)->tp_free(object);
 }
@@ -320,6 +323,31 @@ static PyObject *Ring_take_over(PyObject *object, PyObject *unused) {
     return Py_NewRef(Py_None);
 }
 
+static PyObject *Ring_open_policy(PyObject *object, PyObject *args) {
+    Ring *self = (Ring *)object;
+    int board_fd;
+    unsigned actor;
+    if (!PyArg_ParseTuple(args, "iI", &board_fd, &actor) || !check_side(self, SIDE_ACTOR)) return NULL;
+    if (self->ring.spec.answers != FARM_ANSWERS_LOCAL || self->answered)
+        return PyErr_Format(PyExc_ValueError, "the lanes have their answers from elsewhere");
+    struct farm_error err = {0};
+    enum farm_status status;
+    self->answered = calloc(self->ring.spec.lanes, sizeof *self->answered);
+    if (!self->answered) return PyErr_NoMemory();
+    Py_BEGIN_ALLOW_THREADS;
+    status = farm_local_open(board_fd, &self->ring, actor, &self->local, &err);
+    Py_END_ALLOW_THREADS;
+    return status ? raise_error(&err) : Py_NewRef(Py_None);
+}
+
+// LOCAL: answers the newest step of a lane that can go on, once.
+static void answer_lane(Ring *self, uint32_t l) {
+    const uint64_t next = farm_lane_actor_next(&self->ring.lanes[l]);
+    if (!self->local || self->answered[l] == next) return;
+    farm_local_answer(self->local, l, next - 1);
+    self->answered[l] = next;
+}
+
 static PyObject *Ring_generation(PyObject *object, PyObject *argument) {
     const struct farm_lane *lane = parse_lane((Ring *)object, argument);
     return lane ? PyLong_FromUnsignedLongLong(farm_load_acquire(&lane->down->generation)) : NULL;
@@ -337,6 +365,7 @@ static PyObject *Ring_wait(PyObject *object, PyObject *const *args, Py_ssize_t c
         if (farm_sigterm_caught()) return PyLong_FromLong(-1);
         Py_BEGIN_ALLOW_THREADS;
         go = farm_actor_wait(&self->ring, NULL, self->spin_ns, SLEEP_NS_MAX, &ready);
+        if (go) answer_lane(self, ready);
         Py_END_ALLOW_THREADS;
         if (go) return PyLong_FromLong((long)ready);
         if (farm_load_relaxed(&self->ring.down_control->stop)) return PyLong_FromLong(-1);
@@ -356,7 +385,7 @@ static PyObject *Ring_actions(PyObject *object, PyObject *argument) {
     const struct farm_lane *lane = parse_lane(self, argument);
     if (!lane) return NULL;
     const uint64_t next = farm_lane_actor_next(lane);
-    if (next == 0 || !farm_lane_actor_answered(lane))
+    if (next == 0 || !is_answered(self, lane))
         return PyErr_Format(PyExc_RuntimeError, "the last step has no answer yet: wait for it");
     const struct farm_action_spec *action = &self->ring.spec.env.action;
     const uint32_t dims[2] = {lane->width, action->dims};
@@ -503,6 +532,9 @@ static PyMethodDef Ring_methods[] = {
     {"generation", Ring_generation, METH_O, "generation(lane) -> number of earlier actors of this lane"},
     {"take_over", Ring_take_over, METH_NOARGS, "Actor: takes over all lanes; the next step of each is FIRST"},
     {"wait", FAST(Ring_wait), "wait(last=-1) -> the next lane after `last` whose next step can be written; -1: stop"},
+    {"open_policy", Ring_open_policy, METH_VARARGS,
+     "open_policy(board_fd, actor): LOCAL lanes: from here on wait() computes the actions of the lane that it returns, "
+     "with the parameters of the board, whose descriptor it owns. Waits until the learner has published some"},
     {"beat", Ring_beat, METH_NOARGS, "Actor: an environment was made, or reset before its step is published"},
     {"actions", Ring_actions, METH_O, "actions(lane) -> read-only memoryview of the answer to the last step"},
     {"set", FAST(Ring_set), "set(lane, env, reward, flags) of the next step"},

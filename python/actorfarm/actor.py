@@ -97,6 +97,8 @@ def run(arguments, maker):
         if arguments.video_fd >= 0:
             maker.film = film.Film(arguments.video_fd)
         groups = [maker.group(ring, lane, seeds(ring, lane, arguments)) for lane in range(ring.lanes)]
+        if arguments.board_fd >= 0:
+            ring.open_policy(arguments.board_fd, arguments.actor)
         play(ring, groups)
         return None, 0
     except BrokenContract as broken:
@@ -120,6 +122,7 @@ def parse_arguments(environments):
     parser.add_argument("--actor", type=int, default=0, help="number of this actor")
     parser.add_argument("--seed", type=int, default=0, help="seed of the run")
     parser.add_argument("--spin-ns", type=int, default=0, help="how long to spin before sleeping")
+    parser.add_argument("--board-fd", type=int, default=-1, help="descriptor of the parameters: this actor answers its lanes")
     parser.add_argument("--video-fd", type=int, default=-1, help="pipe of the first environment's film")
     parser.add_argument("--bad-values", default="count", choices=("count", "fail", "reset"), help="as the recipe's key")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="option of the environment")

@@ -12,7 +12,7 @@ from running import InFolder, catches, children, wait_until
 
 # What a clock or an allocator decides, and what counts in a session.
 MEASURED = {"wall_s", "frames_per_s", "agent_steps_per_s", "actor_wait_share", "learner_wait_share", "actor_memory_bytes_max",
-            "actor_memory_bytes_sum", "learner_memory_bytes", "checkpoints"}  # fmt: skip
+            "actor_memory_bytes_sum", "learner_memory_bytes", "checkpoints", "parameters_age_s"}  # fmt: skip
 
 
 class Deterministic(InFolder):
@@ -68,7 +68,6 @@ class Deterministic(InFolder):
         for env, frames, *more in (
             ("native/breakout", "2k", "--checkpoint-updates", "2", "--train-threads", "2"),
             ("gym/CartPole-v1", "2k", "--algo", "ppo", "--checkpoint-updates", "1"),
-            ("ale/Pong", "500", "--algo", "vtrace", "--unroll", "8", "--checkpoint-updates", "4", "--envs-total", "4"),
             ("procgen/coinrun", "1k", "--algo", "vtrace", "--unroll", "8", "--checkpoint-updates", "2"),
             ("mujoco/HalfCheetah-v4", "4k", "--algo", "ppo", "--checkpoint-updates", "1"),
         ):
@@ -78,6 +77,19 @@ class Deterministic(InFolder):
 
         one = self.train("native/breakout", "2k", "--checkpoint-updates", "2", "--train-threads", "1", run="one")
         self.assertEqual(one[0], self.made("native_breakout")[0])
+
+    def test_an_actor_in_python_chooses_what_the_learner_would(self):
+        for env, *more in ("gym/CartPole-v1", "2k", "--algo", "ppo", "--checkpoint-updates", "1"), (
+            "ale/Pong", "500", "--algo", "vtrace", "--unroll", "8", "--checkpoint-updates", "4", "--envs-total", "4",
+        ):  # fmt: skip
+            with self.subTest(env=env):
+                lines, newest = {}, {}
+                for way in "central", "local":
+                    lines[way], name, data = self.train(env, *more, "--actors", "1", "--inference", way, run=f"{env[:3]}_{way}")
+                    newest[way] = name, data[8 + int.from_bytes(data[:8], "little") :]
+                    [line.pop("infer_batch_mean") for line in lines[way]]
+                self.assertEqual(lines["central"], lines["local"])
+                self.assertTrue(newest["central"] == newest["local"], "tensors differ")
 
     def test_a_run_that_stops_and_goes_on_is_one_that_does_not(self):
         """Ctrl-C stops it at the next checkpoint."""

@@ -142,12 +142,12 @@ class Names(InFolder):
 class Fields(InFolder):
     def test_a_dict_of_image_vector_integer_and_mask_is_learnt(self):
         """Random open doors yield 0.5; no field can be left out, nor can what each says be added up. The user's PYTHONPATH has
-        its module, and a package of farm's name, which stays unused."""
+        its module, and a package of farm's name, which stays unused. The actor infers."""
         for module, text in ("doors", DOORS), ("actorfarm", "raise RuntimeError('not this one')"):
             (self.folder / "path" / module).mkdir(parents=True)
             (self.folder / "path" / module / "__init__.py").write_text(text)
         small = ["--actors", "1", "--envs-per-actor", "16", "--batch", "4", "--unroll", "10"]
-        learns = ["--algo", "vtrace", "--lr", "0.001", "--discount", "0.5", "--entropy-cost", "0.001", "--frames", "15k"]
+        learns = ["--inference", "local", "--algo", "vtrace", "--lr", "0.001", "--discount", "0.5", "--entropy-cost", "0.001", "--frames", "15k"]
         result = self.farm("train", "--env", "gym/doors:Test/Doors-v0", *small, *learns, "--json", "--quiet", PYTHONPATH=str(self.folder / "path"))
         document = json.loads(result.stdout)
         self.assertEqual((result.returncode, document["actor_restarts"], document["bad_values"]), (0, 0, 0), result.stderr)
