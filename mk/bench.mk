@@ -4,7 +4,7 @@
 BENCH_COMMON := $(call object,$(wildcard bench/common*.c))
 BENCHES      := $(patsubst bench/%.c,$(BUILD)/bench/%,$(filter-out bench/common%.c,$(wildcard bench/*.c)))
 
-BENCH_SCRIPTS := $(BUILD)/bench/fps
+BENCH_SCRIPTS := $(BUILD)/bench/fps $(BUILD)/bench/inference
 BENCH_PLUGIN  := $(BUILD)/bench/plugins/uneven.so
 $(BENCH_PLUGIN): $(BUILD)/%.so: %.c $(wildcard include/farm/*.h) $(BUILD)/flags
 	$(call say,LINK,$@)
