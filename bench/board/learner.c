@@ -1,5 +1,5 @@
 // An update of the CPU backend that publishes to actors' board, packed, while processes read there, against the update
-// alone while they read a copy that nobody publishes: the CPUs may share an arithmetic unit, so they are as busy.
+// alone while they read a copy that does not change: the CPUs may share an arithmetic unit, so they are as busy.
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>

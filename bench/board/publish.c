@@ -1,4 +1,4 @@
-// What a version costs its writer, and what it costs a reader to see that there is none.
+// What a version costs its writer, and what a reader pays to see that the version is unchanged.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
