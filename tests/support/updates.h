@@ -196,9 +196,9 @@ static inline void update_reopen_actor(struct update_run *run) {
 
 // Another learner, after rig_close_learner, and another actor on the same ring.
 static inline void update_reopen(struct update_run *run) {
+    update_reopen_actor(run); // first: a forked child unmaps addresses that the backend could get
     rig_open_lanes(&run->rig);
     update_open_backend(run, run->rig.ops);
-    update_reopen_actor(run);
     run->rig.n = run->rig.lanes.lanes[0].answered;
 }
 
