@@ -73,6 +73,13 @@ enum farm_status farm_board_open(int fd, bool writer, struct farm_board **out, s
     return status;
 }
 
+struct farm_board *farm_board_near(struct farm_board *const *boards, uint32_t count,
+                                   const struct farm_segment *segment) {
+    uint32_t b = 0;
+    while (b < count && boards[b]->segment.header->node != segment->header->node) b++;
+    return !count ? NULL : boards[b < count ? b : 0];
+}
+
 void farm_board_free(struct farm_board *board) {
     if (!board) return;
     farm_segment_close(&board->segment);

@@ -70,6 +70,9 @@ struct farm_board_reader {
 enum farm_status farm_board_create(const struct farm_board_request *request, struct farm_board **out,
                                    struct farm_error *err);
 enum farm_status farm_board_open(int fd, bool writer, struct farm_board **out, struct farm_error *err);
+// The board on this segment's NUMA node, else the first one; NULL: count is 0.
+struct farm_board *farm_board_near(struct farm_board *const *boards, uint32_t count,
+                                   const struct farm_segment *segment);
 void farm_board_free(struct farm_board *board); // after its readers' last use; NULL is permitted
 
 // Writer, before the first commit of its life. packed_bytes 0 or above packed_max: the versions are not packed. Readers

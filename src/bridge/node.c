@@ -569,7 +569,11 @@ static enum farm_status open_rings(struct farm_node *node, struct farm_error *er
     return farm_doorbells_make(&node->bells, node->ring_list, count, config->bell, err);
 }
 
-// The actors' announcements, before the first version is received.
+static struct farm_board *board_of(const struct farm_node *node, uint32_t r) {
+    return farm_board_near(node->config.boards, node->config.board_count, &node->rings[r].down);
+}
+
+// Watches the actors' announcements, before the first version is received.
 static enum farm_status open_boards(struct farm_node *node, struct farm_error *err) {
     const struct farm_node_config *config = &node->config;
     enum farm_status status = FARM_OK;
@@ -578,8 +582,7 @@ static enum farm_status open_boards(struct farm_node *node, struct farm_error *e
         .boards = config->boards, .board_count = config->board_count, .key = config->key};
     memcpy(node->versions.run, config->run, sizeof config->run);
     for (uint32_t r = 0; r < node->ring_count && !status; r++)
-        status = farm_board_watch(config->boards[config->ring_board ? config->ring_board[r] : 0],
-                                  &node->rings[r].up_control->using, err);
+        status = farm_board_watch(board_of(node, r), &node->rings[r].up_control->using, err);
     return status ? status : farm_version_receiver_make(&node->versions, err);
 }
 
@@ -642,8 +645,7 @@ void farm_node_free(struct farm_node *node, bool end) {
         node->ops->destroy(node->engine);
     }
     for (uint32_t r = 0; r < node->ring_count && node->config.board_count; r++)
-        farm_board_unwatch(node->config.boards[node->config.ring_board ? node->config.ring_board[r] : 0],
-                           &node->rings[r].up_control->using);
+        farm_board_unwatch(board_of(node, r), &node->rings[r].up_control->using);
     farm_version_receiver_free(&node->versions);
     farm_tls_context_free(node->tls);
     farm_doorbells_free(&node->bells);

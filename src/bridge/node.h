@@ -33,10 +33,9 @@ struct farm_node_config {
     // The session's rings: descriptors up (read-only), down; owned. ring_count 0: none yet.
     const int (*ring_fds)[2];
     uint32_t ring_count;
-    // LOCAL: where the actors find the parameters; borrowed. The first one receives them. 0: none (CENTRAL).
+    // LOCAL: where the actors find the parameters (farm_board_near); borrowed. The first one receives them. 0: CENTRAL.
     struct farm_board *const *boards;
     uint32_t board_count;
-    const uint32_t *ring_board;        // [ring_count] the board that the ring's actor reads; NULL: the first one
     int bell;                          // eventfd that the actors ring; -1: none
     struct farm_bridge_stats *stats;   // row 0 is used; may be NULL
     const char *engine;                // uring, poll, auto

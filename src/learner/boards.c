@@ -13,15 +13,9 @@ struct farm_boards {
     struct farm_executor *executor; // packs
 };
 
-struct farm_board *farm_boards_near(struct farm_board *const *boards, uint32_t count, const struct farm_ring *ring) {
-    uint32_t b = 0;
-    while (b < count && boards[b]->segment.header->node != ring->down.header->node) b++;
-    return !count ? NULL : boards[b < count ? b : 0];
-}
-
 static struct farm_board *board_of(const struct farm_learner_parts *parts, uint32_t ring) {
     const struct farm_boards *boards = parts->boards;
-    return boards ? farm_boards_near(boards->board, boards->count, &parts->lanes.rings[ring]) : NULL;
+    return boards ? farm_board_near(boards->board, boards->count, &parts->lanes.rings[ring].down) : NULL;
 }
 
 enum farm_status farm_boards_watch(struct farm_learner_parts *parts, uint32_t ring, struct farm_error *err) {
@@ -47,9 +41,19 @@ static void pack(void *executor, const float *params, void *packed) {
     farm_executor_pack(executor, params, packed);
 }
 
+enum farm_status farm_boards_describe(struct farm_board *board, const char *text, struct farm_executor *executor,
+                                      struct farm_error *err) {
+    const size_t packed_bytes = farm_executor_packed_bytes(executor);
+    if (packed_bytes <= board->packed_max) board->pack = pack;
+    board->pack_context = executor;
+    if (farm_board_describe(board, text, packed_bytes, farm_executor_packed_layout(executor))) return FARM_OK;
+    return farm_fail(err, FARM_E_INVALID,
+                     "the learner before this one described another policy to the actors: end the "
+                     "run and --resume it");
+}
+
 static enum farm_status describe(struct farm_learner_parts *parts, struct farm_board *board, struct farm_error *err) {
     const struct farm_learner_config *config = parts->config;
-    struct farm_executor *executor = parts->boards->executor;
     const struct farm_policy_description policy = {.net = parts->net,
                                                    .head = parts->head,
                                                    .head_options = config->head,
@@ -58,14 +62,7 @@ static enum farm_status describe(struct farm_learner_parts *parts, struct farm_b
                                                    .refresh = config->boards.refresh};
     char text[FARM_POLICY_TEXT_BYTES];
     const enum farm_status status = farm_policy_describe(&policy, &parts->lanes.model.env, text, err);
-    if (status) return status;
-    const size_t packed_bytes = farm_executor_packed_bytes(executor);
-    if (packed_bytes <= board->packed_max) board->pack = pack; // else each actor packs its own
-    board->pack_context = executor;
-    if (farm_board_describe(board, text, packed_bytes, farm_executor_packed_layout(executor))) return FARM_OK;
-    return farm_fail(err, FARM_E_INVALID,
-                     "the learner before this one described another policy to the actors: end the "
-                     "run and --resume it");
+    return status ? status : farm_boards_describe(board, text, parts->boards->executor, err);
 }
 
 static enum farm_status open_all(struct farm_learner_parts *parts, struct farm_error *err) {

@@ -6,8 +6,10 @@
 
 #include "learner/parts.h"
 
-// The board that a ring's actor reads: its node's, else the first; NULL: there is none. For both sides.
-struct farm_board *farm_boards_near(struct farm_board *const *boards, uint32_t count, const struct farm_ring *ring);
+// Describes a board by this text, and packs its versions for executors like this one if it has room; else each actor
+// packs its own. A bridge does it for a node's boards.
+enum farm_status farm_boards_describe(struct farm_board *board, const char *text, struct farm_executor *executor,
+                                      struct farm_error *err);
 
 // Opens the config's boards, describes the policy, watches the present rings and publishes parts->version. After
 // the backend has its parameters. A player, which has no backend, gives its arithmetic and parameters; else NULL.

@@ -311,6 +311,8 @@ static int bridge_body(void *context, struct farm_error *err) {
     if (farm_segment_open(bridge->segment.fd, true, FARM_SEGMENT_STATS, sizeof(struct farm_bridge_stats), &segment,
                           err))
         return 1;
+    struct farm_board *board = NULL;
+    if (bridge->board >= 0 && farm_board_open(bridge->board, false, &board, err)) return 1;
     const struct farm_hub_config config = {.listener = bridge->listener,
                                            .control = bridge->end,
                                            .wake = bridge->wake,
@@ -319,6 +321,7 @@ static int bridge_body(void *context, struct farm_error *err) {
                                            .key = key,
                                            .withdrawn = &all->withdrawn,
                                            .offer = all->offer,
+                                           .board = board,
                                            .stats = stats_of(&segment),
                                            .engine = bridge->engine,
                                            .spin_ns = farm_run_spin_ns(&plan->recipe, !all->own_cores)};
@@ -349,7 +352,8 @@ static enum farm_status add_worker(struct farm_run_bridges *bridges, uint32_t b,
     struct farm_run_bridge *bridge = &bridges->bridge[b];
     size_t kept = 1;
     bridge->cpus = bridges->own_cores ? core_of(plan, b) : plan->placement->actor_cpus;
-    const int fds[] = {bridge->listener, bridge->end, bridge->wake, bridge->segment.fd};
+    bridge->board = rings->board_count ? farm_board_fd_readonly(rings->boards[0]) : -1;
+    const int fds[] = {bridge->listener, bridge->end, bridge->wake, bridge->segment.fd, bridge->board};
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) bridge->keep[kept++] = fds[i];
     for (uint32_t k = 0; k < rings->bell_count && k < FARM_LEARNER_SHARDS_MAX; k++)
         bridge->keep[kept++] = rings->bells[k];

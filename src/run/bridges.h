@@ -21,6 +21,7 @@ struct farm_run_bridge {
     int listener;     // several bridges share one port (SO_REUSEPORT)
     int control, end; // the supervisor's and the bridge's end (bridge/control.h)
     int wake;         // eventfd by which the learner wakes it
+    int board;        // LOCAL: the first board, read-only; the run's; else -1
     struct farm_segment segment;
     struct farm_bridge_stats *stats; // rows by session; those of this bridge's sessions count
     struct farm_bitmap cpus;
@@ -28,7 +29,7 @@ struct farm_run_bridge {
     uint32_t withdrawn_sent;               // names of withdrawn keys that the present process has
     uint64_t start_ns;                     // when the present process began; 0: none has
     bool lost;                             // it cannot be kept alive and has stopped listening
-    int keep[5 + FARM_LEARNER_SHARDS_MAX]; // what its process inherits; [0]: a pipe with the key
+    int keep[6 + FARM_LEARNER_SHARDS_MAX]; // what its process inherits; [0]: a pipe with the key
 };
 
 struct farm_run_bridges {

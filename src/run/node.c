@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/time.h"
+#include "learner/boards.h"
 #include "run/offer.h"
 #include "run/settings.h"
 
@@ -231,6 +232,21 @@ static int lend_key(void *context) {
     return node->key;
 }
 
+// LOCAL: opens and describes the boards; this process packs the versions that it receives.
+static enum farm_status open_boards(const struct farm_run_node *node, const struct farm_run_workers *workers,
+                                    struct farm_board **boards, struct farm_executor **packer, struct farm_error *err) {
+    static struct farm_policy_description policy; // outlives the packer
+    const struct farm_executor_config config = {
+        .net = &policy.net, .batch_max = (int)workers->plan->width, .arithmetic = &policy.arithmetic};
+    enum farm_status status = farm_run_offer_policy(&node->offer, &policy, err);
+    if (!status) status = farm_executor_create(&config, packer, err);
+    for (uint32_t b = 0; b < workers->learner.boards.count && !status; b++) {
+        status = farm_board_open(workers->learner.boards.fds[b], true, &boards[b], err);
+        if (!status) status = farm_boards_describe(boards[b], node->offer.net, *packer, err);
+    }
+    return status;
+}
+
 static int bridge_body(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
                        struct farm_error *err) {
     (void)stats; // the supervisor copies node->shared's figures there
@@ -245,6 +261,11 @@ static int bridge_body(void *context, const struct farm_run_workers *workers, st
     memcpy(&config.seed, node->session, sizeof config.seed);
     config.ring_fds = (const int(*)[2])workers->ring_fds;
     config.ring_count = plan->actors;
+    struct farm_executor *packer = NULL;
+    struct farm_board *boards[FARM_NODES_MAX];
+    config.boards = boards;
+    config.board_count = workers->learner.boards.count;
+    if (config.board_count && open_boards(node, workers, boards, &packer, err)) return 1;
     config.bell = workers->rings->bells[0];
     const char *engine = node->shared->poll ? "poll" : config.engine;
     config.engine = farm_run_next_engine(engine, &node->shared->bridge_ns, NULL);
@@ -253,6 +274,7 @@ static int bridge_body(void *context, const struct farm_run_workers *workers, st
     config.spin_ns = farm_run_spin_ns(&plan->recipe, farm_run_shares_cpus(plan));
     const int status = farm_node_run(&config, err);
     farm_key_free(key);
+    farm_executor_destroy(packer);
     if (status != FARM_NODE_EXIT_STRANGE) return status;
     farm_store_release(&node->shared->strange, 1);
     return 0;
@@ -304,7 +326,11 @@ static enum farm_status plan_fewer(struct farm_run_node *node, uint32_t joined, 
 static enum farm_status plan_session(struct farm_run_node *node, struct farm_error *err) {
     node->recipe = *node->request.recipe;
     enum farm_status status = farm_run_offer_apply(&node->offer, &node->recipe, err);
+    static struct farm_policy_description policy;
+    const bool local = node->offer.spec.answers == FARM_ANSWERS_LOCAL;
+    if (!status && local) status = farm_run_offer_policy(&node->offer, &policy, err);
     if (status) return status;
+    node->remote.parameters = local ? policy.net.parameter_count : 0;
     node->remote.spec = &node->offer.spec;
     node->remote.actors = node->actors;
     status = make_run(node, node->request.quiet, err);

@@ -13,7 +13,7 @@
 #include "envs/registry.h"
 
 // CENTRAL: one in flight, the others until the learner's `consumed` returns. The most is a recipe's.
-enum { STEPS = 4, STEPS_MAX = 1000000 };
+enum { STEPS = 4, STEPS_MAX = 1000000, LANE_BYTES = 16 << 20 };
 
 // ---- a peer's words ----
 
@@ -123,9 +123,6 @@ static enum farm_status check_wrap(const struct farm_wire_offer *offer, const st
 enum farm_status farm_run_offer_apply(const struct farm_wire_offer *offer, struct farm_recipe *recipe,
                                       struct farm_error *err) {
     const struct farm_ring_spec *spec = &offer->spec;
-    if (spec->answers != FARM_ANSWERS_CENTRAL)
-        return farm_fail(err, FARM_E_UNSUPPORTED,
-                         "the learner expects actors that run the policy themselves; farm bridge has none");
     enum farm_status status = check_name(offer->env, recipe, err);
     if (!status) status = check_wrap(offer, recipe, err);
     const uint64_t envs = (uint64_t)spec->lanes * spec->width, steps = farm_run_offer_steps(offer);
@@ -149,10 +146,21 @@ enum farm_status farm_run_offer_apply(const struct farm_wire_offer *offer, struc
     return FARM_OK;
 }
 
+enum farm_status farm_run_offer_policy(const struct farm_wire_offer *offer, struct farm_policy_description *policy,
+                                       struct farm_error *err) {
+    enum farm_status status = farm_policy_understand(offer->net, &offer->spec.env, policy, err);
+    if (!status) status = farm_policy_check_ring(&policy->net, &policy->head, &offer->spec, err);
+    return status ? farm_fail_in(err, status, "the learner's policy") : FARM_OK;
+}
+
 uint32_t farm_run_offer_steps(const struct farm_wire_offer *offer) {
     const struct farm_ring_spec *spec = &offer->spec;
     uint32_t steps = STEPS;
-    if (spec->answers == FARM_ANSWERS_LOCAL && 2 * offer->window + STEPS > steps) steps = 2 * offer->window + STEPS;
+    if (spec->answers == FARM_ANSWERS_LOCAL) {
+        const uint64_t least = 2ull * offer->window + STEPS, most = LANE_BYTES / farm_wire_step_bytes(spec);
+        steps = spec->steps > most ? (uint32_t)most : spec->steps;
+        if (steps < least) steps = least < spec->steps ? (uint32_t)least : spec->steps;
+    }
     for (uint32_t f = 0; f < spec->answer_count; f++)
         if (spec->answer[f].every > steps) steps = spec->answer[f].every;
     return steps;

@@ -47,7 +47,8 @@ static enum farm_status choose_device(struct farm_run_plan *plan, struct farm_er
         why = missing.message;
     if (why && cuda)
         return farm_fail(err, FARM_E_UNSUPPORTED, "--device cuda: %s%s; --device cpu needs none", why,
-                         driver || plan->local ? "" : ": install it, or give the container the GPUs (docker --gpus all)");
+                         driver || plan->local ? ""
+                                               : ": install it, or give the container the GPUs (docker --gpus all)");
     snprintf(plan->cpu_because, sizeof plan->cpu_because, "%s", why ? why : "");
     if (!why) plan->device = cuda ? FARM_DEVICE_CUDA : FARM_DEVICE_AUTO;
     return FARM_OK;
@@ -588,6 +589,7 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
     plan->elastic = request->elastic && !plan->deterministic;
     plan->quiet = request->quiet;
     plan->responder = request->responder;
+    if (plan->responder.remote) plan->board_parameters = plan->responder.remote->parameters;
     plan->listen = request->listen;
     plan->claim.fd = -1;
     plan->machine = calloc(1, sizeof *plan->machine);

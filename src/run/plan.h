@@ -22,6 +22,7 @@ struct farm_run_remote {
     const struct farm_ring_spec *spec; // the learner's rings; the recipe gives `steps`
     const uint32_t *actors;            // [actors] their numbers in the learner's run; known before farm_run_build
     int network_node;                  // NUMA node of the network card; -1: unknown
+    size_t parameters;                 // LOCAL: of the learner's network; else 0
 };
 
 // A process in place of the learner (farm fps, farm bridge): it opens the rings of workers->ring_fds and counts into

@@ -6,7 +6,6 @@
 
 #include "base/file.h"
 #include "kernels/random.h"
-#include "learner/boards.h"
 #include "run/settings.h"
 
 enum farm_status farm_run_workers_reserve(struct farm_run_workers *workers, const struct farm_run_worker_ops *ops,
@@ -78,7 +77,7 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
     const struct farm_run_remote *remote = plan->responder.remote;
     const bool plugin = env->kind == FARM_ENV_PLUGIN, responder = plan->responder.body;
     const bool shared = farm_run_shares_cpus(plan);
-    const struct farm_board *board = farm_boards_near(workers->rings->boards, workers->rings->board_count, ring);
+    const struct farm_board *board = farm_board_near(workers->rings->boards, workers->rings->board_count, &ring->down);
     const int bell = workers->rings->bells[responder && !remote ? a : workers->ring_shard[a]];
     actor->config = (struct farm_actor_config){
         .actor = remote ? remote->actors[a] : a,

@@ -81,10 +81,27 @@ Test(offer, takes_shape_and_seed_from_the_learner_and_actors_from_here) {
     cr_expect_eq(recipe.seconds, 0);
 }
 
-Test(offer, local_actors_need_rings_for_two_windows) {
+Test(offer, local_actors_have_rings_like_the_learners_of_16_MiB_a_lane_at_most) {
     offer->spec.answers = FARM_ANSWERS_LOCAL;
+    cr_expect_eq(farm_run_offer_steps(offer), offer->spec.steps);
+    offer->spec.steps = 1000000;
+    const uint32_t steps = farm_run_offer_steps(offer);
+    cr_expect(steps < 1000000 && steps * farm_wire_step_bytes(&offer->spec) <= 16 << 20);
+    offer->window = 100000;
     cr_expect_geq(farm_run_offer_steps(offer), 2 * offer->window);
-    expect_refused(FARM_E_UNSUPPORTED, "themselves");
+    expect_applied();
+}
+
+// What the learner's text may say, and what not, is in tests/policy/test_describe.c.
+Test(offer, a_local_policy_that_is_unknown_here_is_refused) {
+    struct farm_policy_description policy;
+    static const char *const texts[] = {"", "net=best", "farm=policy\nnet=mlp\n"};
+    offer->spec.answers = FARM_ANSWERS_LOCAL;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        snprintf(offer->net, sizeof offer->net, "%s", texts[i]);
+        cr_expect_neq(farm_run_offer_policy(offer, &policy, &error), FARM_OK);
+        cr_expect(strstr(error.message, "learner's policy"), "%s", error.message);
+    }
 }
 
 Test(offer, makes_rings_as_long_as_the_rarest_answer_field_needs) {
