@@ -74,11 +74,11 @@ static inline void peer_hang_up(struct peer *peer) {
 
 struct peer_frame {
     enum farm_wire_type type;
-    uint16_t entries;             // 0: 1
-    uint16_t ring, lane;          // in the first entry
-    uint64_t n, consumed;         // in each entry; by its type other numbers lie there
-    int more_payload, more_bytes; // too many bytes: sent; in the header
-    int later;                    // added to the frame's number
+    uint16_t entries;              // 0: 1
+    uint16_t ring, lane;           // in the first entry
+    uint64_t n, consumed, version; // in each entry; by its type other numbers lie there
+    int more_payload, more_bytes;  // too many bytes: sent; in the header
+    int later;                     // added to the frame's number
     bool twice, wrong_crc, wrong_payload_crc, reserved;
     const void *message;
     size_t message_bytes;
@@ -112,6 +112,7 @@ static inline void peer_send(struct peer *peer, const struct peer_frame *frame) 
         entries[i] = (struct farm_wire_entry){.ring = frame->ring, .lane = (uint16_t)(frame->lane + i % PEER_LANES)};
         entries[i].n = frame->n;
         entries[i].consumed = frame->consumed;
+        entries[i].version = frame->version;
         entries[i].crc = farm_crc32c(0, out + head + i * one, one) + frame->wrong_payload_crc;
     }
     struct farm_wire_header header = {.type = frame->type, .entries = count};

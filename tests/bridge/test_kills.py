@@ -24,10 +24,11 @@ STOPPED = ("hub", "node's bridge", "learner", "actor", "train")
 
 
 class Farm:
-    """A learner without local actors, and two nodes of two actors each."""
+    """A learner without local actors, and two nodes of two actors each, which infer in every second farm, by chance."""
 
     def __init__(self, folder, chance):
         self.folder, self.chance, self.killed = pathlib.Path(folder), chance, collections.Counter()
+        self.inference = chance.choice(("central", "local"))
         self.key, self.run = self.folder / "key", self.folder / "run"
         subprocess.run([FARM, "bridge", "keygen", self.key], check=True, stdout=subprocess.DEVNULL)
         with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -40,7 +41,7 @@ class Farm:
 
     def start_train(self, *more):
         return self.start(
-            "train", "train", "--env", "native/catch", "--actors", "0", "--expect-actors", "4", "--listen", f"127.0.0.1:{self.port}",
+            "train", "train", "--env", "native/catch", "--inference", self.inference, "--actors", "0", "--expect-actors", "4", "--listen", f"127.0.0.1:{self.port}",
             "--key", self.key, "--run", self.run, "--checkpoint-every", "1", "--metrics-every", "0.2", "--frames", "0", "--seconds", "0", "--json", *more,
         )
 
@@ -136,6 +137,7 @@ def kill_in_one_farm(kills, chance, stop_s=0):
             assert account["error"] is None and account["bad_values"] == 0, account
             return farm.killed, account["agent_steps"]
         except BaseException:
+            print(f"---- inference {farm.inference}")
             for log in sorted(pathlib.Path(folder).glob("*.err")):
                 print(f"---- {log.name}", *log.read_text(errors="replace").splitlines()[-12:], sep="\n")
             raise

@@ -8,6 +8,7 @@
 #define cr_assert_eq(a, b, ...)    assert((a) == (b))
 #define cr_assert_lt(a, b, ...)    assert((a) < (b))
 #define cr_assert_geq(a, b, ...)   assert((a) >= (b))
+#define cr_assert_leq(a, b, ...)   assert((a) <= (b))
 #define cr_assert_not_null(a, ...) assert(a)
 
 #include "../bridge/peer.h"

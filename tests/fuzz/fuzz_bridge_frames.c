@@ -1,6 +1,6 @@
 // Frames of a peer that has joined, at a hub or at a node. An input is a list of frames by their fields; numbers,
 // lengths and checksums are valid unless a field spoils them, so that the code behind them is reached. Between frames
-// the learner answers and actors continue. After any input the rings' counters are sound.
+// the learner answers and publishes, and actors continue. After any input the rings' counters are sound.
 #include "fuzz_bridge.h"
 
 struct plan { // one frame of an input
@@ -43,6 +43,7 @@ static void run_other_side(struct peer *peer) {
                 publish_next(world, r, &world->actor[r].lanes[l]);
             else
                 answer_next(&world->learner[r].lanes[l]);
+    if (peer->side == MEMORY_UP) world_publish_version(world);
 }
 
 static void send_plan(struct peer *peer, const struct plan *plan, struct fuzz_input *input) {
@@ -53,6 +54,7 @@ static void send_plan(struct peer *peer, const struct plan *plan, struct fuzz_in
                                .lane = plan->lane < 192 ? plan->lane % PEER_LANES : (uint16_t)(plan->lane << 8),
                                .n = widen(plan->n),
                                .consumed = widen(plan->consumed),
+                               .version = widen(plan->lane),
                                .more_payload = plan->payload % 8 == 7 ? (int8_t)plan->payload / 8 : 0,
                                .more_bytes = plan->spoil & SPOIL_LENGTH ? (int8_t)plan->payload * 4099 : 0,
                                .later = plan->spoil & SPOIL_NUMBER ? 1 : 0,

@@ -72,6 +72,7 @@ static void set_here(struct farm_recipe *recipe, const char *key, const char *va
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     static struct farm_wire_offer made, offer;
+    static struct farm_policy_description policy;
     static struct farm_recipe recipe;
     static uint8_t message[FARM_WIRE_MESSAGE_BYTES_MAX];
     struct fuzz_input input = {data, bytes};
@@ -88,6 +89,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     if (!status && here & OPTION_HERE) set_here(&recipe, "env.model", file_here);
     if (!status && here & OWN_HERE) set_here(&recipe, "obs_keep", own_here);
     if (!status) status = farm_run_offer_apply(&offer, &recipe, &err);
+    if (!status && offer.spec.answers == FARM_ANSWERS_LOCAL) status = farm_run_offer_policy(&offer, &policy, &err);
     if (!status) {
         check_applied(&recipe, here, &offer);
     } else {

@@ -136,6 +136,28 @@ class Ends(Node):
         self.end(learner, "learner")
 
 
+class Local(Node):
+    """A node's actors infer: per step only credits travel to it."""
+
+    def train(self, *more):
+        learner, node = self.learner("native/catch", "--inference", "local", *more), self.node()
+        self.assertTrue(wait_until(lambda: any((line["return_mean"] or 0) > 0.9 for line in self.lines())), self.said("learner"))
+        lines = [line for line in self.lines() if line["updates"]]
+        account = self.end(learner, "learner")
+        self.assertEqual((account["error"], account["bad_values"], account["actor_restarts"]), (None, 0, 0))
+        account = self.end(node, "node", by=None)
+        self.assertEqual((account["sessions"], account["reconnects"], account["error"]), (1, 0, None))
+        return account, lines
+
+    def test_actors_of_a_node_reach_the_score(self):
+        account, _ = self.train()
+        self.assertGreater(account["bytes_out"], account["bytes_in"])
+
+    def test_a_synchronous_iteration_is_played_with_the_newest_version(self):
+        _, lines = self.train("--algo", "ppo")
+        self.assertEqual({line["policy_lag_updates"] for line in lines}, {0})
+
+
 class Environments(Node):
     def test_the_peer_never_chooses_code(self):
         build_plugin(SOURCE / "tests/tools/plugins/rogue.c", self.folder / "there.so", "-w")
