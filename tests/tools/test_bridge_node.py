@@ -205,7 +205,7 @@ def offer(env, **options):
     message = bytes(64 + 16) + struct.pack("<7I", 1, 2, 8, 0, 1, 1, 1) + text("cells") + struct.pack("<4I", 3, 1, 50, 0)
     message += struct.pack("<3I2f", 1, 1, 6, 0, 0) + struct.pack("<I", len(answers))
     message += b"".join(text(name) + struct.pack("<4I", *numbers) for name, *numbers in answers)
-    message += struct.pack("<QI", 1, 20) + text(env) + text("count") + struct.pack("<I", len(options))
+    message += struct.pack("<QI", 1, 20) + text(env) + text("count") + text("") + struct.pack("<I", len(options))
     return message + b"".join(text(key) + text(value) for key, value in options.items())
 
 
@@ -214,7 +214,7 @@ def hello(*counters):
     versions = [int(re.search(rf"{name}(?: =)? (\d+)", (SOURCE / path).read_text())[1])
                 for name, path in (("FARM_WIRE_VERSION", "src/bridge/wire.h"), ("FARM_SEGMENT_VERSION", "src/shm/segment.h"))]
     lanes = 1 if counters else 0
-    return struct.pack("<8s2I16s16sQ", b"FARMBRDG", *versions, b"session", b"", 0) + text("rogue") + struct.pack(f"<2I{len(counters)}Q", lanes, lanes, *counters)
+    return struct.pack("<8s2I16s16sQ", b"FARMBRDG", *versions, b"session", b"", 0) + text("rogue") + struct.pack(f"<20x2I{len(counters)}Q", lanes, lanes, *counters)
 
 
 class Peer:
