@@ -15,7 +15,7 @@ $(BENCH_SCRIPTS): $(BUILD)/bench/%: bench/%.py
 	$(Q)mkdir -p $(@D) && ln -sfn $(abspath $<) $@
 # A benchmark of several files has a folder of its name.
 $(BUILD)/bench/bridge: $(call object,$(wildcard bench/bridge/*.c))
-$(BUILD)/bench/board: $(call object,$(wildcard bench/board/*.c))
+$(BUILD)/bench/board: $(call object,$(wildcard bench/board/*.c) bench/bridge/host.c)
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BENCH_COMMON) $(LIBFARM)
 	$(call say,LINK,$@)
 	$(call link)

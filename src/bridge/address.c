@@ -54,13 +54,13 @@ enum farm_status farm_address_read(const char *text, char out[FARM_ADDRESS_TEXT_
     return check_form(out, FARM_E_NOT_FOUND, where, err);
 }
 
-enum farm_status farm_address_find(const char *text, struct farm_address *out, uint32_t *count,
-                                   struct farm_error *err) {
+static enum farm_status find(const char *text, int flags, struct farm_address *out, uint32_t *count,
+                             struct farm_error *err) {
     char address[FARM_ADDRESS_TEXT_BYTES], *host, *port;
     enum farm_status status = farm_address_read(text, address, err);
     if (status) return status;
     if (!split_address(address, &host, &port)) return farm_fail(err, FARM_E_USAGE, "'%.120s' is not an address", text);
-    const struct addrinfo wanted = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    const struct addrinfo wanted = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | flags};
     struct addrinfo *found = NULL;
     const int failed = getaddrinfo(host, port, &wanted, &found);
     if (failed) return farm_fail(err, FARM_E_NOT_FOUND, "%s: %s", host, gai_strerror(failed));
@@ -71,6 +71,20 @@ enum farm_status farm_address_find(const char *text, struct farm_address *out, u
         memcpy(&next->socket, at->ai_addr, at->ai_addrlen);
     }
     freeaddrinfo(found);
+    return FARM_OK;
+}
+
+enum farm_status farm_address_find(const char *text, struct farm_address *out, uint32_t *count,
+                                   struct farm_error *err) {
+    return find(text, 0, out, count, err);
+}
+
+enum farm_status farm_address_literal(const char *text, struct farm_address *out, struct farm_error *err) {
+    struct farm_address found[FARM_ADDRESSES_MAX];
+    uint32_t count = 0;
+    const enum farm_status status = text[0] == '@' ? FARM_E_USAGE : find(text, AI_NUMERICHOST, found, &count, err);
+    if (status) return farm_fail(err, FARM_E_USAGE, "'%.60s' is not IP:PORT", text);
+    *out = found[0];
     return FARM_OK;
 }
 

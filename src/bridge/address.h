@@ -23,6 +23,9 @@ enum farm_status farm_address_read(const char *text, char out[FARM_ADDRESS_TEXT_
 // farm_address_read, then all addresses of the host's name, at most FARM_ADDRESSES_MAX. FARM_E_NOT_FOUND: unknown too.
 enum farm_status farm_address_find(const char *text, struct farm_address *out, uint32_t *count, struct farm_error *err);
 
+// IP:PORT or [IPv6]:PORT alone, from another machine: no file, no name. FARM_E_USAGE: it is something else.
+enum farm_status farm_address_literal(const char *text, struct farm_address *out, struct farm_error *err);
+
 // Whether it is a loopback, link-local or private address (RFC 1918, RFC 4193). Only these may see unencrypted frames.
 bool farm_address_private(const struct farm_address *address);
 // FARM_E_USAGE: one of the addresses is not private.

@@ -84,7 +84,6 @@ enum farm_status farm_dial_open(struct farm_dial *dial, uint64_t now_ns, int *fd
     if (status) return status;
     *fd = socket(dial->address.socket.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (*fd < 0) return farm_fail_errno(err, FARM_E_LIMIT, "no socket");
-    setsockopt(*fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
     return FARM_OK;
 }
 

@@ -126,7 +126,7 @@ static bool handle_frame(void *context, struct farm_link *link, const struct far
         if (peer->state == HUB_PEER_OFFERED) return handle_join(peer, err);
         break;
     case FARM_WIRE_VERSION_HAVE:
-        if (peer->state == HUB_PEER_ATTACHED) return farm_version_sender_ask(&peer->versions, link, err);
+        if (peer->state == HUB_PEER_ATTACHED) return hub_take_have(peer, err);
         break;
     case FARM_WIRE_LEAVE:
         return send_leave(peer, entries[0].ring) ||
@@ -357,14 +357,10 @@ static void begin_handshake(struct farm_hub *hub, uint32_t p) {
         close(fd);
         return;
     }
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)); // or an answer waits for the last one's ACK
     // Or credits wait in the kernel behind all chunks of a version that its buffer holds.
     if (hub->versions.board)
         setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &(int){FARM_WIRE_CHUNK_BYTES / 2}, sizeof(int));
-    hub->ops->open(hub->engine, p, fd);
-    peer->link.fd = fd;
-    peer->link.heartbeat_ns = hub->now_ns;
-    farm_link_begin(&peer->link, hub->now_ns);
+    farm_link_begin(&peer->link, fd, NULL, hub->now_ns);
     peer->link.begun_ns = peer->accepted_ns;
 }
 
@@ -464,6 +460,8 @@ bool farm_hub_turn(struct farm_hub *hub, uint64_t now_ns) {
     for (uint32_t i = 0; i < count; i++)
         if (events[i].kind != FARM_ENGINE_ACCEPTED) handle_event(hub, &events[i]);
     hub_wake_shards(hub);
+    if (hub->replan) farm_sources_assign(hub->tree, FARM_BRIDGE_NODES_MAX, hub->fan_out);
+    hub->replan = false;
     if (versions_due(hub)) busy |= farm_version_source_turn(&hub->versions);
     for (uint32_t i = 0; i < hub->active_count; i++) busy |= hub_send_answers(hub->active[i]);
     for (uint32_t i = 0; i < count; i++) // strangers come last
@@ -522,6 +520,7 @@ enum farm_status farm_hub_make(const struct farm_hub_config *config, struct farm
     hub->wake = config->wake;
     hub->bells = config->bells;
     hub->bell_count = config->bell_count;
+    hub->fan_out = config->fan_out ? config->fan_out : 2;
     hub->stats = config->stats;
     for (uint32_t s = 0; config->stats && s < FARM_BRIDGE_NODES_MAX; s++) // a bridge before this one may have died
         farm_store_relaxed(&config->stats->node[s].state, FARM_NODE_ABSENT);

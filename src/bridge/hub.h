@@ -23,6 +23,7 @@ struct farm_hub_config {
     const struct farm_key_names *withdrawn; // more come by control.h; NULL: none
     const struct farm_wire_offer *offer;    // borrowed; LOCAL: without its net
     struct farm_board *board; // LOCAL: the learner's, with its net and versions; borrowed; NULL: nodes get neither
+    uint32_t fan_out;         // nodes that take versions from it (bridge/sources.h); 0: 2
     struct farm_bridge_stats *stats;   // may be NULL
     const char *engine;                // uring, poll, auto
     const struct farm_engine_ops *ops; // instead of `engine`: the memory engine

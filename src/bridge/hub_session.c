@@ -222,11 +222,39 @@ static bool send_frame(struct hub_session *session, struct farm_link *link, enum
     return any;
 }
 
+bool hub_take_have(struct hub_peer *peer, struct farm_error *err) {
+    struct farm_source_node *node = &peer->hub->tree[peer->session->place];
+    if (!farm_version_sender_ask(&peer->versions, &peer->link, err)) return false;
+    const int32_t lost = node->present ? node->source : FARM_SOURCE_LEARNER;
+    if (lost >= 0) node->avoided[lost / 64] |= 1ull << lost % 64;
+    node->present = true;
+    memcpy(node->cache.address, peer->hello.cache, sizeof node->cache.address);
+    node->group = 0;
+    for (const char *c = peer->link.tls ? farm_tls_name(peer->link.tls) : ""; *c; c++)
+        node->group = (node->group ^ (uint8_t)*c) * 0x100000001b3u;
+    node->source = FARM_SOURCE_LEARNER;
+    peer->hub->replan = true;
+    return true;
+}
+
+// Between two versions: where the next ones come from. A node that has lost its source gets the present one from here.
+static void choose_source(const struct hub_session *session) {
+    const struct farm_source_node *tree = session->peer->hub->tree;
+    struct farm_version_sender *sender = &session->peer->versions;
+    const int32_t source = tree[session->place].source;
+    if (!farm_version_sender_is_idle(sender) || sender->again) return;
+    sender->from.address[0] = 0;
+    if (source < 0) return;
+    sender->from = tree[source].cache;
+    sender->have.version = UINT64_MAX; // only OFFERs
+}
+
 static bool send_version(struct hub_session *session) {
     struct hub_peer *peer = session->peer;
     struct farm_version_stage *newest = farm_version_source_newest(&peer->hub->versions);
-    return farm_link_can_send(&peer->link) &&
-           farm_version_send(&peer->versions, &peer->link, newest, peer->hub->now_ns);
+    if (!farm_link_can_send(&peer->link)) return false;
+    choose_source(session);
+    return farm_version_send(&peer->versions, &peer->link, newest, peer->hub->now_ns);
 }
 
 bool hub_send_answers(struct hub_session *session) {
@@ -369,6 +397,10 @@ void hub_detach(struct hub_peer *peer) {
     }
     hub_add_figures(peer);
     farm_version_sender_end(&peer->versions);
+    hub->tree[session->place] = (struct farm_source_node){.source = FARM_SOURCE_LEARNER};
+    for (uint32_t n = 0; n < FARM_BRIDGE_NODES_MAX; n++)
+        hub->tree[n].avoided[session->place / 64] &= ~(1ull << session->place % 64);
+    hub->replan = true;
     peer->session = NULL;
     session->peer = NULL;
     session->listed = 0;

@@ -5,6 +5,7 @@
 
 #include "bridge/control.h"
 #include "bridge/link.h"
+#include "bridge/sources.h"
 #include "bridge/stats.h"
 #include "bridge/versions.h"
 #include "ring/ring.h"
@@ -75,9 +76,12 @@ struct farm_hub {
     int control, wake; // and what follows: as in struct farm_hub_config
     const int *bells;
     uint32_t bell_count;
-    struct farm_tls_context *tls;        // for all connections; NULL: in the clear
-    struct farm_wire_offer *offer;       // own
-    struct farm_version_source versions; // board NULL: none
+    struct farm_tls_context *tls;                        // for all connections; NULL: in the clear
+    struct farm_wire_offer *offer;                       // own
+    struct farm_version_source versions;                 // board NULL: none
+    struct farm_source_node tree[FARM_BRIDGE_NODES_MAX]; // by place: who takes versions from whom
+    uint32_t fan_out;
+    bool replan; // the tree, because nodes have joined, left, or lost their source
     struct farm_bridge_stats *stats;
     const struct farm_engine_ops *ops;
     struct farm_engine *engine;
@@ -119,6 +123,8 @@ void hub_wake_shards(struct farm_hub *hub);
 // Sends one frame if there is any: a chunk of a version, in turn with answers or credits. Returns whether it did.
 bool hub_send_answers(struct hub_session *session);
 bool hub_has_answers(const struct hub_session *session);
+// VERSION_HAVE has come: the node takes versions, and its source, if it had one, has failed.
+bool hub_take_have(struct hub_peer *peer, struct farm_error *err);
 void hub_announce_sleep(const struct hub_session *session, bool asleep);
 
 struct farm_bridge_node_stats *hub_row(const struct farm_hub *hub, const struct hub_session *session);

@@ -609,8 +609,12 @@ static void handle_connected(struct farm_link *link, int64_t result) {
     read_frames(link); // sends the handshake's first message, and receives
 }
 
-void farm_link_begin(struct farm_link *link, uint64_t now_ns) {
-    link->begun_ns = link->heard_ns = now_ns;
+void farm_link_begin(struct farm_link *link, int fd, const struct farm_address *to, uint64_t now_ns) {
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)); // or an answer waits for the last one's ACK
+    link->ops->open(link->engine, link->socket, fd);
+    link->fd = fd;
+    link->begun_ns = link->heard_ns = link->heartbeat_ns = now_ns;
+    if (to) link->ops->connect(link->engine, link->socket, (const struct sockaddr *)&to->socket, to->bytes);
     if (link->server) handle_connected(link, 0);
 }
 

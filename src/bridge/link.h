@@ -4,6 +4,7 @@
 #ifndef FARM_BRIDGE_LINK_H
 #define FARM_BRIDGE_LINK_H
 
+#include "bridge/address.h"
 #include "bridge/engine.h"
 #include "bridge/stats.h"
 #include "bridge/tls.h"
@@ -47,9 +48,8 @@ struct farm_link {
     uint32_t message_bytes;
     uint64_t begun_ns, heard_ns, heartbeat_ns; // heartbeat: when the last was sent
     bool server;
-    // The owner sets these after farm_link_make.
     int fd;     // the engine's; 0 or less: none (memory)
-    bool known; // the peer is accepted: no limit of 5 s any more
+    bool known; // by the owner, after farm_link_make: the peer is accepted: no limit of 5 s any more
 
     uint32_t socket;
     const struct farm_engine_ops *ops;
@@ -70,8 +70,8 @@ struct farm_link {
 enum farm_status farm_link_make(struct farm_link *link, const struct farm_engine_ops *ops, struct farm_engine *engine,
                                 uint32_t socket, bool server, const struct farm_tls_context *context,
                                 const struct farm_link_owner *owner, struct farm_error *err);
-// After the owner has opened the socket at the engine. A server's is connected; a client's CONNECTED comes as an event.
-void farm_link_begin(struct farm_link *link, uint64_t now_ns);
+// Opens the socket, which the engine owns from here on. A client's connects to `to`, a server's (NULL) is connected.
+void farm_link_begin(struct farm_link *link, int fd, const struct farm_address *to, uint64_t now_ns);
 // Handles an event of this link's socket; may change link->state.
 void farm_link_event(struct farm_link *link, const struct farm_engine_event *event, uint64_t now_ns);
 // Call it several times a second. Closes a peer silent for 10 s, an unknown one after 5 s, a link 1 s after its last.

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/time.h"
+#include "bridge/cache.h"
 #include "bridge/dial.h"
 #include "bridge/link.h"
 #include "bridge/step.h"
@@ -56,6 +57,8 @@ struct farm_node {
     uint32_t learner_steps;
 
     struct farm_version_receiver versions; // boards NULL: none
+    struct farm_cache *cache;              // with them: other nodes, as a source and to be fed
+    uint64_t granted_done;                 // versions.done when the actors' grants were last looked at
     struct farm_wire_offer *offer;
     bool offered;
     uint32_t wanted; // places to request
@@ -144,8 +147,12 @@ static bool place_entry(void *context, const struct farm_wire_header *header, co
                         struct iovec *parts, uint32_t room, uint32_t *count, struct farm_error *err) {
     struct farm_node *node = context;
     if (header->type == FARM_WIRE_HEARTBEAT) return true;
-    if (header->type == FARM_WIRE_VERSION_CHUNK && node->welcomed && node->versions.boards)
-        return farm_version_place_chunk(&node->versions, header, entry, parts, count, err);
+    if (header->type == FARM_WIRE_VERSION_CHUNK && node->welcomed && node->cache) {
+        if (!farm_cache_is_used(node->cache))
+            return farm_version_place_chunk(&node->versions, header, entry, parts, count, err);
+        parts[0] = (struct iovec){node->versions.sink, header->bytes - FARM_WIRE_ENTRY_BYTES};
+        return *count = 1, true;
+    }
     const bool answers = header->type == FARM_WIRE_ANSWERS;
     if (!node->welcomed || (!answers && header->type != FARM_WIRE_CREDITS) || entry->ring >= node->ring_count ||
         entry->lane >= node->lane_count)
@@ -200,13 +207,37 @@ static void notify_actors(struct farm_node *node) {
     }
 }
 
-static bool handle_version(struct farm_node *node, const struct farm_wire_header *header,
-                           const struct farm_wire_entry *entry, struct farm_error *err) {
-    if (header->type == FARM_WIRE_VERSION_OFFER ? !farm_version_take_offer(&node->versions, &node->link, true, err)
-                                                : !farm_version_take_chunk(&node->versions, header, entry, err))
-        return false;
+static void grant_all(struct farm_node *node) {
+    node->granted_done = node->versions.done;
     for (uint32_t i = 0; i < node->ring_count * node->lane_count; i++) grant_steps(node, &node->lanes[i]);
     notify_actors(node);
+}
+
+// If the OFFER names a source, the version comes from there.
+static bool handle_offered(struct farm_node *node, struct farm_error *err) {
+    struct farm_wire_source source = {0};
+    struct farm_link *link = &node->link;
+    if (link->message_bytes == sizeof(struct farm_wire_version) + sizeof source) {
+        link->message_bytes -= sizeof source;
+        memcpy(&source, link->message + link->message_bytes, sizeof source);
+        source.address[sizeof source.address - 1] = 0;
+    }
+    const bool carries = !source.address[0] && !farm_cache_is_used(node->cache);
+    if (!farm_version_take_offer(&node->versions, link, carries, err)) return false;
+    if (source.address[0])
+        farm_cache_follow(node->cache, &source, node->now_ns);
+    else if (!carries)
+        farm_cache_ask_learner(node->cache);
+    return true;
+}
+
+static bool handle_version(struct farm_node *node, const struct farm_wire_header *header,
+                           const struct farm_wire_entry *entry, struct farm_error *err) {
+    if (header->type == FARM_WIRE_VERSION_OFFER
+            ? !handle_offered(node, err)
+            : !farm_cache_is_used(node->cache) && !farm_version_take_chunk(&node->versions, header, entry, err))
+        return false;
+    grant_all(node);
     return true;
 }
 
@@ -247,6 +278,8 @@ static void send_hello(struct farm_node *node) {
     memcpy(hello.session, node->config.session, FARM_WIRE_ID_BYTES);
     memcpy(hello.run, node->config.run, FARM_WIRE_ID_BYTES);
     snprintf(hello.name, sizeof hello.name, "%s", node->config.name ? node->config.name : "");
+    if (node->cache && node->config.cache > 0)
+        snprintf(hello.cache, sizeof hello.cache, "%s", node->config.cache_address);
     for (size_t i = 0; counters && i < lanes; i++) {
         const struct farm_lane *lane = node->lanes[i].lane;
         counters[i] = (struct farm_wire_counters){farm_lane_produced(lane), farm_lane_acted(lane),
@@ -333,7 +366,7 @@ static bool handle_welcome(struct farm_node *node, struct farm_error *err) {
         farm_store_relaxed(&row->connections, farm_load_relaxed(&row->connections) + 1);
         farm_store_release(&row->state, FARM_NODE_CONNECTED);
     }
-    if (node->versions.boards) farm_version_request(&node->versions, &node->link, true);
+    if (node->cache) farm_cache_ask_learner(node->cache);
     for (uint32_t i = 0; i < node->ring_count * node->lane_count; i++) list_lane(node, &node->lanes[i]);
     return true;
 }
@@ -413,12 +446,7 @@ static void connect_to_learner(struct farm_node *node) {
     }
     node->offered = node->welcomed = false;
     node->dial.retry_ns = UINT64_MAX;
-    node->link.heartbeat_ns = node->now_ns;
-    node->ops->open(node->engine, SOCKET, fd);
-    node->link.fd = fd;
-    node->ops->connect(node->engine, SOCKET, (const struct sockaddr *)&node->dial.address.socket,
-                       node->dial.address.bytes);
-    farm_link_begin(&node->link, node->now_ns);
+    farm_link_begin(&node->link, fd, &node->dial.address, node->now_ns);
 }
 
 static void handle_closed(struct farm_node *node) {
@@ -437,11 +465,18 @@ static void handle_closed(struct farm_node *node) {
     farm_dial_plan_retry(&node->dial, node->now_ns);
 }
 
+// Whether it is not of the connection to the learner.
+static bool handle_others_event(struct farm_node *node, const struct farm_engine_event *event) {
+    const bool bell = event->kind == FARM_ENGINE_READABLE, accepted = event->kind == FARM_ENGINE_ACCEPTED;
+    if (!bell && !accepted && event->number == SOCKET) return false;
+    if (bell && !event->result) farm_bell_empty(node->config.bell);
+    if (accepted && event->result >= 0) farm_cache_accept(node->cache, (int)event->result, node->now_ns);
+    if (!bell && !accepted) farm_cache_event(node->cache, event, node->now_ns);
+    return true;
+}
+
 static void handle_event(struct farm_node *node, const struct farm_engine_event *event) {
-    if (event->kind == FARM_ENGINE_READABLE) {
-        if (!event->result) farm_bell_empty(node->config.bell);
-        return;
-    }
+    if (handle_others_event(node, event)) return;
     const bool opens = node->link.state != FARM_LINK_OPEN;
     farm_link_event(&node->link, event, node->now_ns);
     if (event->kind == FARM_ENGINE_CLOSED) handle_closed(node);
@@ -485,6 +520,8 @@ bool farm_node_turn(struct farm_node *node, uint64_t now_ns) {
     const uint32_t count = node->ops->turn(node->engine, events, EVENTS_MAX);
     for (uint32_t i = 0; i < count; i++) handle_event(node, &events[i]);
     bool busy = count > 0;
+    if (node->cache) busy |= farm_cache_turn(node->cache, now_ns);
+    if (node->granted_done != node->versions.done) grant_all(node);
     busy |= check_bells(node);
     if (node->welcomed) busy |= send_steps(node);
     tick(node);
@@ -579,7 +616,7 @@ static enum farm_status open_boards(struct farm_node *node, struct farm_error *e
     enum farm_status status = FARM_OK;
     if (!config->board_count) return FARM_OK;
     node->versions = (struct farm_version_receiver){
-        .boards = config->boards, .board_count = config->board_count, .key = config->key};
+        .boards = config->boards, .board_count = config->board_count, .key = config->key, .staged = config->cache > 0};
     memcpy(node->versions.run, config->run, sizeof config->run);
     for (uint32_t r = 0; r < node->ring_count && !status; r++)
         status = farm_board_watch(board_of(node, r), &node->rings[r].up_control->using, err);
@@ -602,13 +639,20 @@ enum farm_status farm_node_make(const struct farm_node_config *config, struct fa
     if (!status && config->key) status = farm_tls_context_make(config->key, false, &node->tls, err);
     if (!status) status = open_rings(node, err);
     if (!status) status = open_boards(node, err);
+    const bool serves = config->board_count && config->cache > 0;
+    const uint32_t sockets = 1 + (serves ? FARM_CACHE_SOCKETS : config->board_count != 0);
     if (!status)
-        status = config->ops ? config->ops->create(1, 1, config->ops_context, &node->engine, err)
-                             : farm_engine_make(config->engine, 1, 1, &node->ops, &node->engine, err);
+        status = config->ops ? config->ops->create(sockets, 1, config->ops_context, &node->engine, err)
+                             : farm_engine_make(config->engine, sockets, 1, &node->ops, &node->engine, err);
+    if (!status && config->board_count)
+        status = farm_cache_make(&(struct farm_cache_config){node->ops, node->engine, SOCKET + 1, serves, config->key,
+                                                             node->tls, &node->versions, &node->link},
+                                 &node->cache, err);
     if (status) {
         farm_node_free(node, false);
         return status;
     }
+    if (serves) node->ops->listen(node->engine, config->cache);
     if (config->bell >= 0) farm_engine_watch_counter(node->ops, node->engine, WATCH_BELL, config->bell);
     if (config->stats) { // a bridge before this one may have been killed
         farm_store_release(&config->stats->node[0].state, FARM_NODE_ABSENT);
@@ -618,14 +662,17 @@ enum farm_status farm_node_make(const struct farm_node_config *config, struct fa
     return FARM_OK;
 }
 
-static void drain_link(struct farm_node *node, uint64_t most_ns) {
-    for (uint64_t start_ns = farm_now_ns();
-         node->link.state != FARM_LINK_VACANT && farm_now_ns() - start_ns < most_ns;) {
+static bool is_closed(const struct farm_node *node) {
+    return (!node->cache || farm_cache_close(node->cache)) && node->link.state == FARM_LINK_VACANT;
+}
+
+static void drain_links(struct farm_node *node, uint64_t most_ns) {
+    for (uint64_t start_ns = farm_now_ns(); !is_closed(node) && farm_now_ns() - start_ns < most_ns;) {
         struct farm_engine_event events[EVENTS_MAX];
         const uint32_t count = node->ops->turn(node->engine, events, EVENTS_MAX);
         node->now_ns = farm_now_ns();
         for (uint32_t i = 0; i < count; i++)
-            if (events[i].kind != FARM_ENGINE_READABLE) farm_link_event(&node->link, &events[i], node->now_ns);
+            if (!handle_others_event(node, &events[i])) farm_link_event(&node->link, &events[i], node->now_ns);
         if (!count) node->ops->wait(node->engine, 1000000);
     }
 }
@@ -636,16 +683,17 @@ void farm_node_free(struct farm_node *node, bool end) {
         uint8_t out[64];
         farm_link_post(&node->link, FARM_WIRE_BYE, out,
                        farm_wire_put_reason(FARM_WIRE_BYE_END, "the node has ended", out, sizeof out), true);
-        drain_link(node, 500000000);
+        drain_links(node, 500000000);
     }
     if (node->engine) {
         farm_link_close(&node->link, NULL);
-        drain_link(node, 1000000000);
+        drain_links(node, 1000000000);
         add_figures(node); // for the time since the last tick
         node->ops->destroy(node->engine);
     }
     for (uint32_t r = 0; r < node->ring_count && node->config.board_count; r++)
         farm_board_unwatch(board_of(node, r), &node->rings[r].up_control->using);
+    farm_cache_free(node->cache);
     farm_version_receiver_free(&node->versions);
     farm_tls_context_free(node->tls);
     farm_doorbells_free(&node->bells);

@@ -36,6 +36,8 @@ struct farm_node_config {
     // LOCAL: where the actors find the parameters (farm_board_near); borrowed. The first one receives them. 0: CENTRAL.
     struct farm_board *const *boards;
     uint32_t board_count;
+    int cache;                         // socket that listens for nodes to pass versions on to; 0 or less: none
+    const char *cache_address;         // by which they reach it: struct farm_wire_source
     int bell;                          // eventfd that the actors ring; -1: none
     struct farm_bridge_stats *stats;   // row 0 is used; may be NULL
     const char *engine;                // uring, poll, auto

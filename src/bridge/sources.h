@@ -3,18 +3,17 @@
 #ifndef FARM_BRIDGE_SOURCES_H
 #define FARM_BRIDGE_SOURCES_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "bridge/stats.h"
+#include "bridge/wire.h"
 
 enum { FARM_SOURCE_LEARNER = -1 };
 
 struct farm_source_node {
-    bool present, cache; // takes versions; passes them on
-    uint64_t group;      // takes versions only from nodes of its group: those with the same key
-    int32_t source;      // in, out: number of its source
-    uint32_t depth;      // out: 0: the learner feeds it
+    bool present;                                 // it takes versions
+    uint64_t group;                               // and only from nodes of its group: those with the same key
+    struct farm_wire_source cache;                // where it passes them on; "": it does not. out: depth, 0: the
+                                                  // learner feeds it
+    int32_t source;                               // in, out: number of its source
     uint64_t avoided[FARM_BRIDGE_NODES_MAX / 64]; // bitmap: sources that have failed it
 };
 

@@ -128,13 +128,17 @@ bool farm_version_sender_has(const struct farm_version_sender *sender, const str
 
 static void begin_stage(struct farm_version_sender *sender, struct farm_link *link, struct farm_version_stage *stage) {
     const struct farm_wire_have *have = &sender->have;
+    struct {
+        struct farm_wire_version head;
+        struct farm_wire_source from;
+    } offer = {stage->head, sender->from};
     sender->stage = stage;
     stage->users++;
     sender->sent = have->version == UINT64_MAX            ? stage->head.bytes
                    : have->version == stage->head.version ? have->bytes / sizeof(float) * sizeof(float)
                                                           : 0;
     sender->offered = 1 + stage->head.version;
-    post(link, FARM_WIRE_VERSION_OFFER, &stage->head, sizeof stage->head);
+    post(link, FARM_WIRE_VERSION_OFFER, &offer, sizeof offer.head + (sender->from.address[0] ? sizeof offer.from : 0));
 }
 
 bool farm_version_send(struct farm_version_sender *sender, struct farm_link *link, struct farm_version_stage *newest,

@@ -53,6 +53,7 @@ struct farm_version_sender {
     uint64_t offered;                 // 1 + the newest version that this link has offered; 0: none
     uint64_t sent_ns;                 // when the last chunk was begun
     struct farm_wire_have have;       // what the receiver has, or has been sent
+    struct farm_wire_source from;     // announced with OFFERs alone: where the receiver finds the chunks
     bool asked, again;                // HAVE has come; and gives up the version in transit
 };
 

@@ -227,8 +227,7 @@ static const struct field hello_fields[] = {
     {BYTES, AT(farm_wire_hello, run)},
     {BYTES, AT(farm_wire_hello, machine)},
     {TEXT, AT(farm_wire_hello, name)},
-    {BYTES, AT(farm_wire_hello, cache.host)},
-    {BYTES, AT(farm_wire_hello, cache.port)},
+    {TEXT, AT(farm_wire_hello, cache)},
     {COUNT, AT(farm_wire_hello, rings), .most = FARM_WIRE_RINGS_MAX},
     {COUNT, AT(farm_wire_hello, lanes), .most = FARM_LANES_MAX},
     {.kind = END},
@@ -418,5 +417,5 @@ enum farm_status farm_wire_get_reason(const uint8_t *in, size_t bytes, enum farm
 // ---- VERSION_OFFER, VERSION_HAVE: the structs travel as they are ----
 
 _Static_assert(sizeof(struct farm_wire_version) == 64 + 16 + 2 * 8 + 32, "VERSION_OFFER as on the wire");
-_Static_assert(sizeof(struct farm_wire_source) == 16 + 2 * 4, "behind VERSION_OFFER as on the wire");
+_Static_assert(sizeof(struct farm_wire_source) == 64 + 4, "behind VERSION_OFFER as on the wire");
 _Static_assert(sizeof(struct farm_wire_have) == 16, "VERSION_HAVE as on the wire");

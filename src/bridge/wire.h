@@ -111,20 +111,19 @@ struct farm_wire_counters { // one lane, as the sender counts
 
 // Where a node passes versions on. Behind the learner's VERSION_OFFER: whose chunks come from there.
 struct farm_wire_source {
-    uint8_t host[16]; // IPv6, or IPv4 mapped
-    uint32_t port;    // 0: none
-    uint32_t depth;   // caches before it
+    char address[FARM_WIRE_NAME_BYTES]; // IP:PORT or [IPv6]:PORT; "": none
+    uint32_t depth;                     // caches before it
 };
 
 struct farm_wire_hello {
     uint32_t version, segment_version;
     uint8_t session[FARM_WIRE_ID_BYTES];
-    uint8_t run[FARM_WIRE_ID_BYTES]; // the session's run; zero: not known yet
-    uint64_t machine;                // distinguishes a restarted node from another one; 0: unknown
-    char name[FARM_WIRE_NAME_BYTES]; // for people
-    struct farm_wire_source cache;   // the node's; without depth
-    uint32_t rings, lanes;           // in the session; 0 rings: none yet
-    const uint8_t *counters;         // [rings][lanes]: farm_wire_get_counters; borrowed
+    uint8_t run[FARM_WIRE_ID_BYTES];  // the session's run; zero: not known yet
+    uint64_t machine;                 // distinguishes a restarted node from another one; 0: unknown
+    char name[FARM_WIRE_NAME_BYTES];  // for people
+    char cache[FARM_WIRE_NAME_BYTES]; // where it passes versions on (struct farm_wire_source)
+    uint32_t rings, lanes;            // in the session; 0 rings: none yet
+    const uint8_t *counters;          // [rings][lanes]: farm_wire_get_counters; borrowed
 };
 
 // Environment and rings of the learner.

@@ -179,6 +179,8 @@ KEY(INT, restarts_max, "1000", .most = 1e9, .uses = EVAL | FPS | BRIDGE,
     .help = "restarts of one actor, after which the run ends with an error; 0: no limit")
 KEY(DOUBLE, node_grace_s, "600", .most = 1e9, .needs = "listen",
     .help = "a remote node that is away for this time loses its actors' places, seconds")
+KEY(INT, fan_out, "2", .least = 1, .most = 64, .needs = "listen",
+    .help = "nodes to which the learner, and each node with --cache, sends the parameters, if the actors infer")
 KEY(TEXT, bad_values, "count", .choices = "count|fail|reset", .uses = EVAL | FPS,
     .help = "rewards and observations that are NaN, infinite or beyond 1e9: count: such steps are rejected, i.e. "
             "counted and not trained on; fail: the run ends and names the environment; reset: the episode ends without "

@@ -24,11 +24,11 @@ enum { BACKLOG = 1024 };
 
 // ---- listening ----
 
-static enum farm_status fail_to_listen(const char *text, struct farm_error *err) {
+static enum farm_status fail_to_listen(const char *flag, const char *text, struct farm_error *err) {
     const enum farm_status status = errno == EADDRINUSE ? FARM_E_BUSY
                                     : errno == EACCES   ? FARM_E_PERMISSION
                                                         : FARM_E_USAGE;
-    return farm_fail_errno(err, status, "--listen %s", text);
+    return farm_fail_errno(err, status, "--%s %s", flag, text);
 }
 
 // shared: other bridges listen on the same port.
@@ -61,11 +61,23 @@ static enum farm_status listen_all(struct farm_run_bridges *bridges, const char 
                                    struct farm_error *err) {
     for (uint32_t b = 0; b < bridges->count; b++) {
         const int fd = bridges->bridge[b].listener = listen_within(&address, bridges->count > 1);
-        if (fd < 0) return fail_to_listen(text, err);
+        if (fd < 0) return fail_to_listen("listen", text, err);
         address.bytes = sizeof address.socket; // with port 0 the other bridges share the first one's port
-        if (getsockname(fd, (struct sockaddr *)&address.socket, &address.bytes)) return fail_to_listen(text, err);
+        if (getsockname(fd, (struct sockaddr *)&address.socket, &address.bytes))
+            return fail_to_listen("listen", text, err);
     }
     return farm_run_bridges_name(bridges->bridge[0].listener, bridges->address, sizeof bridges->address, err);
+}
+
+enum farm_status farm_run_bridges_listen(const char *text, bool encrypted, int *fd, char *address, size_t bytes,
+                                         struct farm_error *err) {
+    struct farm_address addresses[FARM_ADDRESSES_MAX];
+    uint32_t count;
+    enum farm_status status = farm_address_find(text, addresses, &count, err);
+    if (!status && !encrypted) status = farm_address_check_insecure(text, addresses, 1, err);
+    if (status) return farm_fail_in(err, status, "--cache");
+    *fd = listen_within(&addresses[0], false);
+    return *fd >= 0 ? farm_run_bridges_name(*fd, address, bytes, err) : fail_to_listen("cache", text, err);
 }
 
 static bool is_any(const struct sockaddr_storage *socket) {
@@ -322,6 +334,7 @@ static int bridge_body(void *context, struct farm_error *err) {
                                            .withdrawn = &all->withdrawn,
                                            .offer = all->offer,
                                            .board = board,
+                                           .fan_out = (uint32_t)plan->recipe.fan_out,
                                            .stats = stats_of(&segment),
                                            .engine = bridge->engine,
                                            .spin_ns = farm_run_spin_ns(&plan->recipe, !all->own_cores)};

@@ -67,6 +67,10 @@ bool farm_run_bridges_read_withdrawn(struct farm_run_bridges *bridges);
 void farm_run_bridges_lose(struct farm_run_bridges *bridges, uint32_t b);
 void farm_run_bridges_free(struct farm_run_bridges *bridges); // safe on a zeroed one
 
+// A node's cache (--cache TEXT): a socket that listens, and the address by which others reach it.
+enum farm_status farm_run_bridges_listen(const char *text, bool encrypted, int *fd, char *address, size_t bytes,
+                                         struct farm_error *err);
+
 // "HOST:PORT" or "[v6]:PORT" by which nodes reach this listening socket: its address or, if it listens on all, one of
 // this machine's addresses.
 enum farm_status farm_run_bridges_name(int listener, char *text, size_t bytes, struct farm_error *err);

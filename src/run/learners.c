@@ -55,6 +55,7 @@ size_t farm_run_learners_fill(struct farm_run_learners *learners) {
     learners->keep[kept++] = rings->stats_segment.fd;
     learners->keep[learners->lent = kept++] = -1;
     learners->keep[kept++] = learner->rings.admission;
+    learners->keep[kept++] = plan->responder.listener > 0 ? plan->responder.listener : -1;
     learners->keep[kept++] = learner->deterministic.sample_fd = learners->sample[1];
     learner->rings.fds = (const int(*)[2])workers->ring_fds;
     learner->rings.count = plan->places;
@@ -168,7 +169,7 @@ enum farm_status farm_run_learners_make(struct farm_run_learners *learners, stru
                                                  .progress = progress,
                                                  .readable = readable};
     learners->keep =
-        calloc(4 * (size_t)plan->places + workers->rings->bell_count + FARM_NODES_MAX + 4, sizeof *learners->keep);
+        calloc(4 * (size_t)plan->places + workers->rings->bell_count + FARM_NODES_MAX + 5, sizeof *learners->keep);
     if (!learners->keep) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for %u actors", plan->places);
     enum farm_status status =
         farm_run_workers_reserve(workers, &learners->ops, learners, learners->count, &learners->first, err);

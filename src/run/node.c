@@ -83,10 +83,12 @@ enum farm_status farm_run_node_make(const struct farm_run_node_request *request,
     sigprocmask(SIG_BLOCK, &blocked, &node->mask_before);
     node->request = *request;
     node->request.node.machine = make_identity(&node->slot_fd);
-    node->probe_fd = node->key = -1;
+    node->probe_fd = node->key = node->cache = -1;
     node->shared = shared;
     *out = node;
-    return FARM_OK;
+    return !request->cache ? FARM_OK
+                           : farm_run_bridges_listen(request->cache, request->node.key, &node->cache,
+                                                     node->cache_address, sizeof node->cache_address, err);
 }
 
 void farm_run_node_free(struct farm_run_node *node) {
@@ -99,6 +101,7 @@ void farm_run_node_free(struct farm_run_node *node) {
     munmap(node->shared, sizeof *node->shared);
     if (node->slot_fd >= 0) close(node->slot_fd);
     if (node->key >= 0) close(node->key);
+    if (node->cache >= 0) close(node->cache);
     free(node);
 }
 
@@ -267,6 +270,8 @@ static int bridge_body(void *context, const struct farm_run_workers *workers, st
     config.board_count = workers->learner.boards.count;
     if (config.board_count && open_boards(node, workers, boards, &packer, err)) return 1;
     config.bell = workers->rings->bells[0];
+    config.cache = node->cache;
+    config.cache_address = node->cache_address;
     const char *engine = node->shared->poll ? "poll" : config.engine;
     config.engine = farm_run_next_engine(engine, &node->shared->bridge_ns, NULL);
     node->shared->poll = strcmp(config.engine, "poll") == 0;
@@ -308,8 +313,9 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
 // ---- a session ----
 
 static enum farm_status make_run(struct farm_run_node *node, bool quiet, struct farm_error *err) {
-    const struct farm_run_request request = {
-        .recipe = &node->recipe, .quiet = quiet, .responder = {bridge_body, node, &node->remote, lend_key}};
+    const struct farm_run_request request = {.recipe = &node->recipe,
+                                             .quiet = quiet,
+                                             .responder = {bridge_body, node, &node->remote, lend_key, node->cache}};
     return farm_run_make(&node->run, &request, err);
 }
 

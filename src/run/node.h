@@ -13,6 +13,7 @@
 struct farm_run_node_request {
     struct farm_node_config node;     // address, key, name, engine; the remaining fields are filled in here
     const struct farm_recipe *recipe; // this machine's flags; not settled
+    const char *cache;                // address to feed other nodes on; NULL: none
     double retry_s;                   // how long to try without a connection; 0: no limit
     bool quiet;
     struct farm_run_caller caller;
@@ -62,8 +63,10 @@ struct farm_run_node {
     uint32_t learner_count, probes;
     int probe_fd;       // a connection that tests whether the learner's port is open; -1: none
     uint64_t probed_ns; // when it was opened
-    int key;            // pipe with the key for the next `bridge`; -1: none
-    int slot_fd;        // holds this node's slot on the machine; -1: no slot
+    int cache;          // listening socket; -1: none
+    char cache_address[FARM_WIRE_NAME_BYTES];
+    int key;     // pipe with the key for the next `bridge`; -1: none
+    int slot_fd; // holds this node's slot on the machine; -1: no slot
     sigset_t mask_before;
 };
 

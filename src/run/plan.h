@@ -34,6 +34,7 @@ struct farm_run_responder {
     void *context;
     const struct farm_run_remote *remote; // NULL: no bridge
     int (*lend)(void *context);           // before each start: a descriptor that the process inherits; may be NULL
+    int listener;                         // one more; 0: none
 };
 
 // Actors of other machines, which join by bridges (run/bridges.h). Batch, rings and shards are sized for `expect` of

@@ -21,7 +21,7 @@ static uint32_t children_of(int32_t source) {
 static void join(uint32_t n, bool cache) {
     memset(&nodes[n], 0, sizeof nodes[n]);
     nodes[n].present = true;
-    nodes[n].cache = cache;
+    nodes[n].cache.address[0] = cache;
     nodes[n].source = LEARNER;
 }
 
@@ -39,12 +39,12 @@ static void check_tree(uint32_t fan_out) {
         uint32_t depth = 0;
         if (!nodes[n].present) continue;
         for (int32_t at = nodes[n].source; at != LEARNER; at = nodes[at].source, depth++) {
-            cr_assert(nodes[at].present && nodes[at].cache && depth <= NODES, "node %u", n);
+            cr_assert(nodes[at].present && nodes[at].cache.address[0] && depth <= NODES, "node %u", n);
             cr_assert_eq(nodes[at].group, nodes[n].group);
         }
-        cr_assert_eq(nodes[n].depth, depth, "node %u", n);
+        cr_assert_eq(nodes[n].cache.depth, depth, "node %u", n);
         cr_assert(nodes[n].source < 0 || !(nodes[n].avoided[nodes[n].source / 64] >> nodes[n].source % 64 & 1));
-        if (nodes[n].cache) cr_assert_leq(children_of((int32_t)n), fan_out);
+        if (nodes[n].cache.address[0]) cr_assert_leq(children_of((int32_t)n), fan_out);
     }
 }
 
@@ -54,7 +54,7 @@ Test(sources, caches_alone_make_a_full_tree_that_stays_as_it_is) {
     assign(2);
     check_tree(2);
     uint32_t at_depth[6] = {0};
-    for (uint32_t n = 0; n < 62; n++) at_depth[nodes[n].depth]++;
+    for (uint32_t n = 0; n < 62; n++) at_depth[nodes[n].cache.depth]++;
     for (uint32_t d = 0; d < 5; d++) cr_expect_eq(at_depth[d], 2u << d);
     cr_expect_eq(assign(2), 0);
 }

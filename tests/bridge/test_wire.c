@@ -130,7 +130,7 @@ Test(wire, hello_has_the_documents_bytes_and_reads_back) {
                                     .segment_version = FARM_SEGMENT_VERSION,
                                     .machine = 77,
                                     .name = "node-1",
-                                    .cache = {"host-of-the-cach", 4100, 0},
+                                    .cache = "10.0.0.5:4100",
                                     .rings = RINGS,
                                     .lanes = LANES};
     char values[1024];
@@ -138,7 +138,7 @@ Test(wire, hello_has_the_documents_bytes_and_reads_back) {
     memcpy(hello.run, RUN, sizeof hello.run);
     snprintf(values, sizeof values,
              "magic=%llu version=%d segment_version=%d session=" SESSION " run=" RUN
-             " machine=77 name=node-1 cache_host=host-of-the-cach cache_port=4100 rings=2 lanes=2 " COUNTERS,
+             " machine=77 name=node-1 cache=10.0.0.5:4100 rings=2 lanes=2 " COUNTERS,
              FARM_WIRE_MAGIC, FARM_WIRE_VERSION, FARM_SEGMENT_VERSION);
     const size_t bytes = farm_wire_put_hello(&hello, counters, out, sizeof out);
     check_bytes("HELLO", values, out, bytes);
@@ -206,8 +206,9 @@ Test(wire, smaller_messages_have_the_documents_bytes_and_read_back) {
                 "signature=signed-by-the-learner-on-this-connection-and-on-no-other-at-all! run=" RUN
                 " version=77 bytes=4000 sha256=the-digest-of-all-its-parameters source=0",
                 (const uint8_t *)&version, sizeof version);
-    const struct farm_wire_source source = {"host-of-the-cach", 4100, 3};
-    check_bytes("source", "host=host-of-the-cach port=4100 depth=3", (const uint8_t *)&source, sizeof source);
+    const struct farm_wire_source source = {"ten-times-six-letters-and-then-four-make-it-full:4100-4100-4100-", 3};
+    check_bytes("source", "address=ten-times-six-letters-and-then-four-make-it-full:4100-4100-4100- depth=3",
+                (const uint8_t *)&source, sizeof source);
     const struct farm_wire_have have = {UINT64_MAX, 5};
     check_bytes("VERSION_HAVE", "version=0xffffffffffffffff bytes=5", (const uint8_t *)&have, sizeof have);
 }

@@ -99,6 +99,19 @@ class Ends(Node):
         self.end(second, "second", by=signal.SIGTERM)
         self.end(learner, "learner")
 
+    def test_a_node_passes_parameters_on_to_another_and_may_die(self):
+        learner = self.learner_of("0", "--env", "native/cartpole", "--inference", "local", "--expect-actors", "4", "--fan-out", "1")
+        first = self.node("--cache", "127.0.0.1:0")
+        self.await_line("joined the run", "node")
+        second = self.node(name="second")
+        self.await_line("parameters come from the node at", "second")
+        self.until_more(doing="both play")
+        first.kill()
+        self.await_line("parameters come from the learner", "second")
+        self.until_more(doing="the first node died")
+        self.assertEqual(self.end(second, "second")["error"], None)
+        self.end(learner, "learner")
+
     def test_a_node_larger_than_the_learner_joins_as_far_as_it_fits(self):
         learner = self.learner_of("1", "--env", "native/catch", child=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160)))
         first = self.node("--actors", "6")
@@ -214,7 +227,7 @@ def hello(*counters):
     versions = [int(re.search(rf"{name}(?: =)? (\d+)", (SOURCE / path).read_text())[1])
                 for name, path in (("FARM_WIRE_VERSION", "src/bridge/wire.h"), ("FARM_SEGMENT_VERSION", "src/shm/segment.h"))]
     lanes = 1 if counters else 0
-    return struct.pack("<8s2I16s16sQ", b"FARMBRDG", *versions, b"session", b"", 0) + text("rogue") + struct.pack(f"<20x2I{len(counters)}Q", lanes, lanes, *counters)
+    return struct.pack("<8s2I16s16sQ", b"FARMBRDG", *versions, b"session", b"", 0) + text("rogue") + text("") + struct.pack(f"<2I{len(counters)}Q", lanes, lanes, *counters)
 
 
 class Peer:

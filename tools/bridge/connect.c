@@ -21,7 +21,7 @@ static const char program[] = "farm bridge";
 
 struct options {
     struct farm_recipe recipe;
-    const char *connect, *key, *engine;
+    const char *connect, *key, *cache, *engine;
     double retry_s;
     bool insecure, json, quiet;
 };
@@ -204,6 +204,7 @@ static enum farm_status run_node(struct node *node, struct farm_error *err) {
     if (status) return status;
     const struct farm_run_node_request request = {
         .node = {.address = options->connect, .key = node->key, .name = node->name, .engine = options->engine},
+        .cache = options->cache,
         .recipe = &options->recipe,
         .retry_s = options->retry_s,
         .quiet = options->quiet,
@@ -268,6 +269,8 @@ int farm_bridge_connect(int argc, char **argv) {
         {"key", FARM_CLI_STRING, &options.key, "FILE", "this node's key: FILE.node of farm bridge keygen FILE"},
         {"insecure", FARM_CLI_BOOL, &options.insecure, NULL,
          "no key and no encryption: loopback and private addresses only"},
+        {"cache", FARM_CLI_STRING, &options.cache, "ADDR:PORT",
+         "pass parameters on to other nodes, which connect here (actors that infer)"},
         {"bridge-engine", FARM_CLI_STRING, &options.engine, "auto|uring|poll",
          "how bytes move; auto: io_uring, or poll"},
         {"retry-s", FARM_CLI_DOUBLE, &options.retry_s, "S",
