@@ -8,19 +8,19 @@
 
 enum { FARM_STEP_PARTS_MAX = FARM_OBS_FIELDS_MAX + 2 + FARM_ANSWER_FIELDS_MAX };
 
-// Step n of all environments of a lane: observation fields, rewards, flags and, in LOCAL mode, the answer fields that
-// have a value at step n - 1. Returns the number of parts.
+// Step n of all environments of a lane: observation fields, rewards, flags and, in LOCAL mode, what answer fields have
+// at step n - 1, and `state` at n. Returns the number of parts.
 static inline uint32_t farm_step_parts(const struct farm_lane *lane, uint64_t n, struct iovec *parts) {
     uint32_t count = 0;
     for (uint32_t f = 0; f < lane->obs_count; f++)
         parts[count++] = (struct iovec){farm_lane_obs(lane, f, n, 0), lane->width * lane->obs_bytes[f]};
     parts[count++] = (struct iovec){farm_lane_reward(lane, n), lane->width * sizeof(float)};
     parts[count++] = (struct iovec){farm_lane_flags(lane, n), lane->width};
-    for (uint32_t f = 0; lane->local && n && f < lane->answer_count; f++) {
-        const struct farm_answer_array *array = &lane->answer[f];
-        if ((n - 1) % array->every) continue;
-        parts[count++] = (struct iovec){farm_lane_answer_at(lane, f, n - 1, 0), array->rows * array->bytes};
-    }
+    uint64_t at;
+    for (uint32_t f = 0; f < lane->answer_count; f++)
+        if (farm_lane_answer_with(lane, f, n, &at))
+            parts[count++] =
+                (struct iovec){farm_lane_answer_at(lane, f, at, 0), lane->answer[f].rows * lane->answer[f].bytes};
     return count;
 }
 
@@ -29,7 +29,7 @@ static inline struct iovec farm_answer_part(const struct farm_lane *lane, uint64
     return (struct iovec){farm_lane_action(lane, n, 0), lane->width * lane->answer[FARM_ANSWER_ACTION].bytes};
 }
 
-// Bytes of step 1, which has every answer field: the largest step.
+// Bytes of step 1, which has every answer field but, mostly, `state`.
 static inline uint64_t farm_step_bytes(const struct farm_lane *lane) {
     struct iovec parts[FARM_STEP_PARTS_MAX];
     uint64_t bytes = 0;

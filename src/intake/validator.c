@@ -51,11 +51,6 @@ void farm_validator_close(struct farm_validator *validator) {
     *validator = (struct farm_validator){0};
 }
 
-// Whether an answer field has a value at the step before n.
-static bool is_answered(const struct farm_lane *lane, uint32_t f, uint64_t n) {
-    return lane->local && n && (n - 1) % lane->answer[f].every == 0;
-}
-
 // Copies what is judged of step n. The fence keeps the compiler from reading the actor's memory again instead of a
 // copy.
 static void copy_step(const struct farm_validator *validator, uint64_t n) {
@@ -65,10 +60,15 @@ static void copy_step(const struct farm_validator *validator, uint64_t n) {
     for (uint32_t f = 0; f < own->obs_count; f++)
         if (validator->copied[f])
             memcpy(farm_lane_obs(own, f, n, 0), farm_lane_obs(shared, f, n, 0), own->obs_bytes[f] * own->width);
-    for (uint32_t f = 0; f < own->answer_count; f++)
-        if (is_answered(own, f, n))
-            memcpy(farm_lane_answer_at(own, f, n - 1, 0), farm_lane_answer_at(shared, f, n - 1, 0),
-                   own->answer[f].bytes * own->answer[f].rows);
+    for (uint32_t f = 0; f < own->answer_count; f++) {
+        uint64_t at;
+        if (!farm_lane_answer_with(own, f, n, &at)) continue;
+        memcpy(farm_lane_answer_at(own, f, at, 0), farm_lane_answer_at(shared, f, at, 0),
+               own->answer[f].bytes * own->answer[f].rows);
+        for (uint32_t e = 0; e < own->width && at == n; e++) // a new episode's state
+            if (farm_lane_flags(own, n)[e] & FARM_STEP_FIRST)
+                memset(farm_lane_answer_at(own, f, n, e), 0, own->answer[f].bytes);
+    }
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
@@ -180,15 +180,15 @@ static bool is_answer(const struct farm_validator *validator, uint32_t f, uint64
     return spec->dtype != FARM_F32 || farm_numbers_sensible(own, spec->values);
 }
 
-// The answer before step n, after rewards, flags and observations; `action` before `policy`.
+// What comes with step n, after rewards, flags and observations; `action` before `policy`.
 static uint64_t judge_answer(struct farm_validator *validator, uint32_t f, uint64_t n, uint64_t newest) {
     const struct farm_lane *lane = &validator->checked;
     const struct farm_answer_array *array = &lane->answer[f];
-    uint64_t bad = 0;
-    for (uint32_t row = 0; row < array->rows; row++) {
-        if (is_answer(validator, f, n - 1, row, newest)) continue;
+    uint64_t bad = 0, at;
+    for (uint32_t row = 0; farm_lane_answer_with(lane, f, n, &at) && row < array->rows; row++) {
+        if (is_answer(validator, f, at, row, newest)) continue;
         bad += reject(validator, n, row, FARM_BAD_ANSWER + f, 0, 0);
-        memset(farm_lane_answer_at(lane, f, n - 1, row), 0, array->bytes);
+        memset(farm_lane_answer_at(lane, f, at, row), 0, array->bytes);
         for (uint32_t e = 1; e < lane->width && array->rows < lane->width; e++) make_senseless(lane, n, e);
     }
     return bad;
@@ -200,7 +200,6 @@ uint64_t farm_validator_step(struct farm_validator *validator, uint64_t n, uint6
     uint64_t bad = judge_rewards_and_flags(validator, n);
     for (uint32_t f = 0; f < lane->obs_count; f++)
         if (validator->copied[f]) bad += judge_observation(validator, f, n);
-    for (uint32_t f = 0; f < lane->answer_count; f++)
-        if (is_answered(lane, f, n)) bad += judge_answer(validator, f, n, newest);
+    for (uint32_t f = 0; f < lane->answer_count; f++) bad += judge_answer(validator, f, n, newest);
     return bad;
 }

@@ -27,14 +27,14 @@ enum farm_status farm_validator_open(const struct farm_ring *ring, uint32_t lane
                                      struct farm_error *err);
 void farm_validator_close(struct farm_validator *validator); // safe on a zeroed one
 
-// Copies published step n, LOCAL: with the answer to step n - 1, then checks the copies: numbers that make sense
-// (base/number.h; i32 within the field's choices), known flags, an episode's end only with LAST; an action mask that
-// permits a choice of each action, except with LAST; LOCAL: existing actions that the mask permits, `version` at most
-// `newest` (the newest published), and sensible numbers in f32 answer fields, or -infinity in `policy` for an action
-// that was not taken; actions and policies of LAST are free. A step that fails, LOCAL: whose action fails, becomes
-// SENSELESS with reward 0, a field that fails becomes zeros (a mask stays). Training may read step n - 1 meanwhile, but
-// no answer to the last step of a window. Returns the number of invalid values; an environment's reward and flags are
-// one value, as is each of its observation and answer fields.
+// Copies published step n, LOCAL: with the answer to step n - 1 and the state before n, then checks the copies: numbers
+// that make sense (base/number.h; i32 within the field's choices), known flags, an episode's end only with LAST; an
+// action mask that permits a choice of each action, except with LAST; LOCAL: existing actions that the mask permits,
+// `version` at most `newest` (the newest published), and sensible numbers in f32 answer fields, or -infinity in
+// `policy` for an action that was not taken; actions and policies of LAST are free. A step that fails, LOCAL: whose
+// action fails, becomes SENSELESS with reward 0, a field that fails becomes zeros (a mask stays). Training may read
+// step n - 1 meanwhile, but no answer to the last step of a window. Returns the number of invalid values; an
+// environment's reward and flags are one value, as is each of its observation and answer fields.
 uint64_t farm_validator_step(struct farm_validator *validator, uint64_t n, uint64_t newest);
 
 // Makes the lane's first invalid value the run's, unless another lane has done so. The lane has one.

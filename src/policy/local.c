@@ -137,8 +137,10 @@ void farm_local_answer(struct farm_local *local, uint32_t l, uint64_t n) {
     struct farm_error never;
     sigset_t before;
     (void)farm_validator_step(&own->validator, n, UINT64_MAX);
-    farm_lanes_keep_state(lane, n, own->state);
     pthread_sigmask(SIG_BLOCK, &local->all, &before);
     (void)farm_policy_answer(own->policy, &rows, 1, &never);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (lane->state && (n + 1) % lane->answer[lane->state].every == 0) // zeros if step n + 1 begins an episode
+        memcpy(farm_lane_answer_at(lane, lane->state, n + 1, 0), own->state,
+               lane->width * lane->answer[lane->state].bytes);
 }

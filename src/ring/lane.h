@@ -70,6 +70,12 @@ static inline void *farm_lane_answer_at(const struct farm_lane *lane, unsigned f
     const uint64_t k = array->every <= 1 ? n : n / array->every;
     return array->at + (size_t)(k % array->slots * array->rows + env) * array->bytes;
 }
+// LOCAL: the step whose value of an answer field is published with step n: the step before, whose answer that is; of
+// `state`, n itself. False: the field has no value there.
+static inline bool farm_lane_answer_with(const struct farm_lane *lane, uint32_t field, uint64_t n, uint64_t *at) {
+    *at = field && field == lane->state ? n : n - 1;
+    return lane->local && *at <= n && *at % lane->answer[field].every == 0;
+}
 static inline void *farm_lane_action(const struct farm_lane *lane, uint64_t n, uint32_t env) {
     return farm_lane_answer_at(lane, FARM_ANSWER_ACTION, n, env);
 }
