@@ -34,6 +34,7 @@ struct farm_trainer {
     bool stop, failed, over;   // over: the thread makes no more iterations
     uint64_t taken, released;  // iterations
     uint64_t dropped;          // windows that the source dropped and the stats count
+    bool ended;                // deterministic: resumed at its end
     bool warned;               // that rings are missing; of the thread that changes the table of lanes
     // training thread only
     struct iteration iterations[FARM_BACKEND_SLOTS];
@@ -304,10 +305,9 @@ static void release_iteration(struct farm_trainer *trainer, const struct iterati
 static void *train_until_stopped(void *argument) {
     struct farm_trainer *trainer = argument;
     const bool deterministic = trainer->parts->config->deterministic.on;
-    const bool over = deterministic && target_reached(trainer); // resumed at its end
-    if (over) end_learner(trainer, true);
+    if (trainer->ended) end_learner(trainer, true);
     pthread_mutex_lock(&trainer->lock);
-    trainer->stop |= over;
+    trainer->stop |= trainer->ended;
     while (!trainer->status && take_next(trainer)) {
         struct iteration *it = &trainer->iterations[trainer->slot];
         pthread_mutex_unlock(&trainer->lock);
@@ -407,6 +407,7 @@ enum farm_status farm_trainer_start(struct farm_learner_parts *parts, struct far
     pthread_cond_init(&trainer->more, &monotonic);
     pthread_condattr_destroy(&monotonic);
     pthread_cond_init(&trainer->less, NULL);
+    trainer->ended = parts->config->deterministic.on && target_reached(trainer); // before inference counts steps
     farm_checkpoint_writer_start(&trainer->writer, parts);
     enum farm_status status = make_memory(trainer, err);
     for (uint32_t r = 0; r < parts->lanes.ring_count && !status; r++)
