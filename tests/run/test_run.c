@@ -2,10 +2,12 @@
 #include "run/run.h"
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -103,6 +105,30 @@ Test(run, trains_with_an_inference_thread_for_each_actor) {
     struct farm_sample sample;
     train("infer_threads", "2", &sample);
     train("infer_threads", "7", &sample); // more than actors
+}
+
+Test(run, trains_with_actors_that_infer) {
+    struct farm_sample sample;
+    train("inference", "local", &sample);
+    cr_expect_eq(sample.versions_skipped, 0);
+    cr_expect(sample.parameters_age_s >= 0 && sample.parameters_age_s < 60);
+    cr_expect(isnan(sample.infer_batch_mean)); // the learner has none
+}
+
+Test(run, refuses_boards_that_exceed_a_limit_before_it_starts_and_evaluates_without) {
+    struct farm_recipe recipe;
+    struct farm_error err;
+    struct farm_run_plan plan;
+    struct farm_run_request request = {.recipe = &recipe, .quiet = true};
+    fill_recipe(&recipe, "inference", "local");
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){1 << 20, 1 << 20});
+    cr_expect_eq(farm_run_plan_make(&plan, &request, &err), FARM_E_LIMIT);
+    cr_expect(strstr(err.message, "a parameter board (--inference central needs none): "), "%s", err.message);
+    farm_run_plan_free(&plan);
+    request.play.games = 10;
+    cr_expect_eq(farm_run_plan_make(&plan, &request, &err), FARM_OK, "%s", err.message);
+    cr_expect(!plan.board_parameters && plan.ring_spec.answers == FARM_ANSWERS_CENTRAL);
+    farm_run_plan_free(&plan);
 }
 
 // A dish that its mask forbids would end the game with -1.
