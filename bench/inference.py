@@ -30,8 +30,9 @@ TRAINED = {"train_local": (f"{CARTPOLE} --algo vtrace", 1.15), "train_local_ppo"
            "train_local_breakout": (f"{BREAKOUT} --algo vtrace", None)}  # fmt: skip
 ONE_NODE = "--envs-total 0 --envs-per-actor 32"
 FAR = {"far_vtrace": (f"{CARTPOLE} --algo vtrace {ONE_NODE}", 10), "far_ppo": (f"{CARTPOLE} --algo ppo {ONE_NODE}", 3.5)}
-SCORES = {"cartpole": ("--env native/cartpole --frames 3M", 450, ()), "breakout": ("--env native/breakout --frames 400k", 60, ()),
-          "cartpole_far": (f"--env native/cartpole {ONE_NODE} --frames 3M", 450, ("far",))}  # fmt: skip
+SCORES = {"cartpole": (f"{CARTPOLE} --algo vtrace --frames 3M", 450), "cartpole_ppo": (f"{CARTPOLE} --algo ppo --frames 500k", 450),
+          "breakout": ("--env native/breakout --algo ppo --frames 400k", 60), "breakout_vtrace": ("--env native/breakout --algo vtrace --frames 400k", 60),
+          "cartpole_ppo_far": (f"{CARTPOLE} --algo ppo {ONE_NODE} --frames 500k", 450)}  # fmt: skip
 SEEDS = (1, 2, 3)
 SCORE_LIMIT_S = 150
 
@@ -90,7 +91,11 @@ def train(flags, way, folder, seconds, far=False, until=lambda run: False):
         if learner.returncode:
             said.seek(0)
             raise RuntimeError(f"{' '.join(command)}: {said.read()[-500:]}")
-        return json.loads(output)
+        document = json.loads(output)
+        if not document["agent_steps"]:
+            said.seek(0)
+            raise RuntimeError(f"{' '.join(command)}: no step: {said.read()[-500:]}")
+        return document
 
 
 def samples(folder):
@@ -128,7 +133,9 @@ def sample_row(name, flags, target, rounds, seconds):
         return documents[-1]["ladder"][0]["agent_steps_per_s"]
 
     pairs = take_pairs(rounds, measure)
-    newest = {document["ladder"][0]["rung"]: document["ladder"][0] for document in documents}
+    rungs = {way: [d["ladder"][0] for d in documents if d["ladder"][0]["rung"] == way] for way in WAYS}
+    more = {way: {"cpu_us_per_step": statistics.median(1e6 * (r["actor_cpus"] + r["learner_cpus"]) / r["agent_steps_per_s"] for r in rungs[way]), **rungs[way][-1]}
+            for way in WAYS}  # fmt: skip
     chosen = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
@@ -139,7 +146,7 @@ def sample_row(name, flags, target, rounds, seconds):
     auto = {"name": f"auto_{name}", "value": statistics.median(kept), "unit": "of the better rate", "better": "higher", "spread": spread_of(kept),
             "reference": "the better of central and local", "reference_value": 1, "ratio": statistics.median(kept), "target": 0.95,
             "chosen": chosen}  # fmt: skip
-    return [result_of(f"sample_local_{name}", pairs, target, **newest), auto]
+    return [result_of(f"sample_local_{name}", pairs, target, **more), auto]
 
 
 def train_row(name, flags, target, rounds, seconds, far):
@@ -175,8 +182,8 @@ def all_rows(rounds, seconds):
         yield f"sample_local_{name}", lambda n=name, f=flags, t=target: sample_row(n, f, t, rounds, seconds)
     for name, (flags, target) in {**TRAINED, **FAR}.items():
         yield name, lambda n=name, f=flags, t=target: train_row(n, f, t, rounds, seconds, n in FAR)
-    for name, (flags, threshold, far) in SCORES.items():
-        yield f"score_{name}", lambda n=name, f=flags, t=threshold, w=far: score_row(n, f, t, bool(w))
+    for name, (flags, threshold) in SCORES.items():
+        yield f"score_{name}", lambda n=name, f=flags, t=threshold: score_row(n, f, t, n.endswith("_far"))
 
 
 def main():
@@ -186,6 +193,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3, help="pairs (3)")
     parser.add_argument("--only", default="", help="rows whose names contain one of these words, which commas divide; without it all but score")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which ends the farms too
     results, failures = [], 0
     for name, measure in all_rows(arguments.rounds, arguments.seconds):
         if name.startswith("score_") if not arguments.only else not any(word in name for word in arguments.only.split(",")):
