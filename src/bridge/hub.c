@@ -357,9 +357,6 @@ static void begin_handshake(struct farm_hub *hub, uint32_t p) {
         close(fd);
         return;
     }
-    // Or credits wait in the kernel behind all chunks of a version that its buffer holds.
-    if (hub->versions.board)
-        setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &(int){FARM_WIRE_CHUNK_BYTES / 2}, sizeof(int));
     farm_link_begin(&peer->link, fd, NULL, hub->now_ns);
     peer->link.begun_ns = peer->accepted_ns;
 }

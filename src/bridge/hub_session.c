@@ -73,11 +73,13 @@ static bool has_answer(const struct hub_lane *lane) {
     return !lane->lane->local && lane->answers_sent < farm_lane_acted(lane->lane);
 }
 
-// LOCAL: `granted` for the node. It follows the OFFER of the newest version, which the actor may be granted steps for.
+// LOCAL: `granted` for the node. If it holds the actor (UINT64_MAX does not), the OFFER of the newest version goes
+// before.
 static uint64_t load_granted(const struct hub_session *session, const struct hub_lane *lane) {
     const uint64_t granted = farm_load_acquire(&lane->lane->down->granted); // pair G: before the board's newest
     const struct farm_version_source *source = &session->peer->hub->versions;
-    const bool known = !source->board || farm_version_is_known(&session->peer->versions, source);
+    const bool known =
+        granted == UINT64_MAX || !source->board || farm_version_is_known(&session->peer->versions, source);
     return known && granted > lane->granted ? granted : lane->granted;
 }
 

@@ -37,10 +37,6 @@ static bool read_message(const struct farm_link *link, void *to, size_t bytes, s
     return farm_fail(err, FARM_E_FORMAT, "malformed message about versions of the parameters"), false;
 }
 
-static void post(struct farm_link *link, enum farm_wire_type type, const void *message, size_t bytes) {
-    farm_link_post(link, type, message, bytes, false);
-}
-
 // ---- the learner's side ----
 
 enum farm_status farm_version_source_make(struct farm_version_source *source, struct farm_error *err) {
@@ -54,10 +50,9 @@ void farm_version_source_free(struct farm_version_source *source) {
 }
 
 bool farm_version_source_due(struct farm_version_source *source) {
-    const uint64_t published = published_on(source->board);
-    if (source->hashed) return true;
-    return published && (!source->newest || 1 + source->newest->head.version != published) &&
-           find_free(source->stages, source->newest);
+    const uint64_t published = published_on(source->board),
+                   prepared = source->newest ? 1 + source->newest->head.version : 0;
+    return source->hashed || (published != prepared && find_free(source->stages, source->newest));
 }
 
 static bool copy_newest(struct farm_version_source *source) {
@@ -117,9 +112,8 @@ static bool in_transit(const struct farm_version_sender *sender) {
 
 bool farm_version_is_known(const struct farm_version_sender *sender, const struct farm_version_source *source) {
     const uint64_t published = published_on(source->board);
-    const struct farm_wire_have *have = &sender->have;
-    return sender->offered >= published || (sender->asked && have->version != UINT64_MAX &&
-                                            1 + have->version >= published && have->bytes >= bytes_on(source->board));
+    const bool has = sender->asked && sender->have.bytes >= bytes_on(source->board); // UINT64_MAX + 1 is not above
+    return sender->offered >= published || (has && 1 + sender->have.version >= published);
 }
 
 bool farm_version_sender_has(const struct farm_version_sender *sender, const struct farm_version_stage *newest) {
@@ -138,7 +132,8 @@ static void begin_stage(struct farm_version_sender *sender, struct farm_link *li
                    : have->version == stage->head.version ? have->bytes / sizeof(float) * sizeof(float)
                                                           : 0;
     sender->offered = 1 + stage->head.version;
-    post(link, FARM_WIRE_VERSION_OFFER, &offer, sizeof offer.head + (sender->from.address[0] ? sizeof offer.from : 0));
+    farm_link_post(link, FARM_WIRE_VERSION_OFFER, &offer,
+                   sizeof offer.head + (sender->from.address[0] ? sizeof offer.from : 0), false);
 }
 
 bool farm_version_send(struct farm_version_sender *sender, struct farm_link *link, struct farm_version_stage *newest,
@@ -192,7 +187,7 @@ void farm_version_request(struct farm_version_receiver *receiver, struct farm_li
     if (stage && !stage->verified) have = (struct farm_wire_have){stage->head.version, stage->held};
     if (!carries) have.version = UINT64_MAX;
     receiver->discards |= carries;
-    post(link, FARM_WIRE_VERSION_HAVE, &have, sizeof have);
+    farm_link_post(link, FARM_WIRE_VERSION_HAVE, &have, sizeof have, false);
 }
 
 static enum farm_status check_offer(const struct farm_version_receiver *receiver, const struct farm_wire_version *head,

@@ -26,7 +26,7 @@ struct farm_version_stage {
 // ---- the learner's side ----
 
 struct farm_version_source {
-    // The caller's, before farm_version_source_make; borrowed.
+    // The caller sets these; borrowed.
     const struct farm_board *board;
     const struct farm_key *key; // the learner's, which signs; NULL: in the clear
     uint8_t run[FARM_WIRE_ID_BYTES];
@@ -38,9 +38,9 @@ struct farm_version_source {
 
 enum farm_status farm_version_source_make(struct farm_version_source *source, struct farm_error *err); // FARM_E_LIMIT
 void farm_version_source_free(struct farm_version_source *source); // a zeroed one is allowed
-// Whether the newest version is to be prepared, and there is a stage for it; a slice of that: a copy and 1 MiB of hash.
+// Whether the newest version is to be prepared, and a stage is free; a slice of that work (false: none was due).
 bool farm_version_source_due(struct farm_version_source *source);
-bool farm_version_source_turn(struct farm_version_source *source); // false: nothing was due
+bool farm_version_source_turn(struct farm_version_source *source);
 // What idle links send next; NULL: nothing yet, because a version is being prepared.
 static inline struct farm_version_stage *farm_version_source_newest(const struct farm_version_source *source) {
     return source->hashed ? NULL : source->newest;
@@ -57,18 +57,16 @@ struct farm_version_sender {
     bool asked, again;                // HAVE has come; and gives up the version in transit
 };
 
-// VERSION_HAVE has come (link->message). With version UINT64_MAX only OFFERs follow.
+// VERSION_HAVE has come (link->message).
 bool farm_version_sender_ask(struct farm_version_sender *sender, const struct farm_link *link, struct farm_error *err);
 // Whether farm_version_send has something to send. newest: what follows the version in transit; NULL: nothing yet.
 bool farm_version_sender_has(const struct farm_version_sender *sender, const struct farm_version_stage *newest);
-// Call it while farm_link_can_send: begins the newest version after the one in transit, or sends a chunk of what is
-// there. Returns whether it has sent something.
+// Only if farm_link_can_send: sends an OFFER or a chunk of what is there. Returns whether it has.
 bool farm_version_send(struct farm_version_sender *sender, struct farm_link *link, struct farm_version_stage *newest,
                        uint64_t now_ns);
-// Closes the link of a receiver that does not take a chunk within ten seconds. Call it several times a second.
+// Several times a second: closes the link of a receiver that does not take a chunk within ten seconds.
 void farm_version_sender_tick(const struct farm_version_sender *sender, struct farm_link *link, uint64_t now_ns);
-// Whether the receiver knows of the board's newest version: it was offered, or the receiver has it. True if there is
-// none.
+// Whether the board's newest version, if there is any, was offered to the receiver, or it has it.
 bool farm_version_is_known(const struct farm_version_sender *sender, const struct farm_version_source *source);
 // Whether the receiver has asked and no version is in transit to it.
 static inline bool farm_version_sender_is_idle(const struct farm_version_sender *sender) {
@@ -80,7 +78,7 @@ void farm_version_sender_end(struct farm_version_sender *sender);
 // ---- a node's side ----
 
 struct farm_version_receiver {
-    // The caller's, before farm_version_receiver_make.
+    // The caller sets these.
     struct farm_board *const *boards; // [board_count], borrowed, of one size: that of the node's own net
     uint32_t board_count;
     const struct farm_key *key; // the node's, with the learner's public key; NULL: in the clear, no signature
@@ -96,17 +94,16 @@ struct farm_version_receiver {
     void *hash;             // EVP_MD_CTX
 };
 
-// FARM_E_LIMIT.
-enum farm_status farm_version_receiver_make(struct farm_version_receiver *receiver, struct farm_error *err);
+enum farm_status farm_version_receiver_make(struct farm_version_receiver *receiver, struct farm_error *err); // _LIMIT
 void farm_version_receiver_free(struct farm_version_receiver *receiver); // a zeroed one is allowed
 // Posts VERSION_HAVE: the versions that follow come by this link; or, not `carries`, only their OFFERs.
 void farm_version_request(struct farm_version_receiver *receiver, struct farm_link *link, bool carries);
-// VERSION_OFFER has come (link->message). carries: its chunks follow by this link; else the learner only says what is
-// newest. False: another run, size, or signature, or a version that is not newer.
+// VERSION_OFFER has come (link->message). carries: its chunks follow by this link. False: another run, size, signature,
+// or a version that is not newer.
 bool farm_version_take_offer(struct farm_version_receiver *receiver, const struct farm_link *link, bool carries,
                              struct farm_error *err);
-// For farm_link_owner.place and .arrived with VERSION_CHUNK. False: not the next bytes of the version that was offered;
-// or SHA-256 of all is wrong, or a number is not finite: it is dropped, and farm_version_request begins it again.
+// VERSION_CHUNK: farm_link_owner.place and .arrived. False: not the next bytes of what was offered; or its SHA-256 is
+// wrong or a number not finite: it is dropped, and farm_version_request begins it again.
 bool farm_version_place_chunk(struct farm_version_receiver *receiver, const struct farm_wire_header *header,
                               const struct farm_wire_entry *entry, struct iovec *parts, uint32_t *count,
                               struct farm_error *err);
