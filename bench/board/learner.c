@@ -10,7 +10,7 @@
 #include "readers.h"
 #include "rows.h"
 
-enum { SAMPLES = 31, WIDTH = 32, STEPS = 64, LANE_ROWS = 8 };
+enum { SAMPLES = 61, WIDTH = 32, STEPS = 64, LANE_ROWS = 8 };
 
 static void open_rig(struct rig *rig, const char *net, bool flat) {
     rig->batch = BATCH;
@@ -60,8 +60,8 @@ static void measure(struct farm_bench *bench, const char *name, const char *net,
     double ours[SAMPLES], theirs[SAMPLES];
     rig = (struct rig){0};
     open_rig(&rig, net, flat);
-    const struct farm_arithmetic f32 = farm_arithmetic_uniform(&rig.net, FARM_PRECISION_F32, (struct farm_form){0});
-    const struct farm_executor_config config = {.net = &rig.net, .batch_max = LANE_ROWS, .arithmetic = &f32};
+    const struct farm_executor_config config = {
+        .net = &rig.net, .batch_max = LANE_ROWS, .arithmetic = rig.ops->arithmetic(rig.backend)};
     struct farm_executor *executor;
     must(farm_executor_create(&config, &executor, &rig.err), &rig.err);
     readers_start(&readers, rig.net.parameter_count, farm_executor_packed_bytes(executor), false);
@@ -72,8 +72,10 @@ static void measure(struct farm_bench *bench, const char *name, const char *net,
     for (; board_goes_on(s, SAMPLES, begin, seconds); s++) {
         const int at = s < 0 ? 0 : s;
         readers_set(&readers, READERS_READ);
+        usleep(2000); // on both sides other threads may have run on this CPU
         ours[at] = update(&rig, readers.board, updates);
         readers_set(&readers, READERS_READ_COPY);
+        usleep(2000);
         theirs[at] = update(&rig, NULL, updates);
     }
     readers_stop(&readers);

@@ -148,8 +148,8 @@ static inline int farm_board_choose(const struct farm_board *board) {
     uint64_t used = newest ? 1ull << (newest & 0x3f) : 0;
     farm_fence_full(); // F2: `newest` before the looks at `using`
     for (size_t r = 0; r < board->watched; r++) {
-        const uint64_t using = farm_load_acquire(board->using[r]); // U
-        if (using - 1 < board->buffers) used |= 1ull << (using - 1);
+        const uint64_t at = farm_load_acquire(board->using[r]) - 1; // U
+        used |= (uint64_t)(at < board->buffers) << (at & 0x3f);     // no branch: it would be mispredicted
     }
     for (uint32_t b = 0; b < board->buffers; b++)
         if (!(used >> b & 1)) return (int)b;

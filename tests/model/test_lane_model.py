@@ -151,7 +151,7 @@ BOARD_MUTANTS = [
     ("the newest is read relaxed", "board.h", "        word = farm_load_acquire(reader->newest);",
      "        word = farm_load_relaxed(reader->newest);"),
     ("the newest is written again", "board.h", "newest ? 1ull << (newest & 0x3f) : 0;", "0 * newest;"),
-    ("the writer ignores readers", "board.h", "if (using - 1 < board->buffers) used |=", "if (using > 4) used |="),
+    ("the writer ignores readers", "board.h", "used |= (uint64_t)(at < board->buffers)", "used |= 0 * (uint64_t)(at < board->buffers)"),
 ]
 
 # Harmless mutants (make model searches them); docs/MEMORY_MODEL.md has the reasons.
