@@ -14,12 +14,12 @@ enum {
     SAMPLES = 31,
     ACTORS = 16,
     ROWS = 8,
-    ROUNDS = 4,    // of all actors in a sample; the round before warms the caches
+    ROUNDS = 4,    // all actors, in a sample; the round before warms the caches
     SWITCHES = 64, // in a sample
     LOADS = 16,
     BINDS = 10000,
     PINS = 100000,
-    PASSES = 2000, // of mlp
+    PASSES = 2000, // forward, net mlp
     ACTIONS = 4,
 };
 

@@ -53,12 +53,12 @@ void board_row_publish(struct farm_bench *bench) {
     const uint64_t begin = farm_now_ns();
     int s = -FARM_BOARD_BUFFERS; // the first ones touch the memory
     for (; board_goes_on(s, SAMPLES, begin, bench->seconds * 0.16); s++) {
-        double *at = s < 0 ? ours : ours + s;
+        const int at = s < 0 ? 0 : s;
         for (bool published = false; !published;) {
             for (size_t i = 0; i < COUNT_16MB; i++) params[i] = readers_number(version);
             const uint64_t start = farm_thread_cpu_ns();
             published = farm_board_publish(readers.board, params, version);
-            *at = 1e-6 * (double)(farm_thread_cpu_ns() - start);
+            ours[at] = 1e-6 * (double)(farm_thread_cpu_ns() - start);
             skips += !published;
             version += published;
             if (!published) usleep(1000);
@@ -66,7 +66,7 @@ void board_row_publish(struct farm_bench *bench) {
         readers_set(&readers, READERS_PAUSE);
         const uint64_t start = farm_thread_cpu_ns();
         memcpy(bare->buffer[(s + FARM_BOARD_BUFFERS) % FARM_BOARD_BUFFERS], params, COUNT_16MB * sizeof *params);
-        theirs[s < 0 ? 0 : s] = 1e-6 * (double)(farm_thread_cpu_ns() - start);
+        theirs[at] = 1e-6 * (double)(farm_thread_cpu_ns() - start);
         readers_set(&readers, READERS_READ);
         usleep(20000); // the processes read
     }
