@@ -155,6 +155,8 @@ class Documents(Cli):
         drawing = self.farm("topo", *machine, "--infer-threads", "2").stdout
         self.assertEqual(drawing.count("[ I  I]"), 2)
         self.assertIn("I learner's inference", drawing)
+        drawing = self.farm("topo", *machine, "--infer-threads", "2", "--inference", "local").stdout
+        self.assertEqual((drawing.count("[ I  I]"), "2 threads take in steps" in drawing), (0, True))
 
     def test_topo_shows_that_scale_auto_leaves_no_more_than_three_percent_of_the_cpus_idle(self):
         for machine in ("pack:2 [numa(memory=256GB)] l3:4 core:8 pu:2", "pack:4 [numa(memory=512GB)] l3:8 core:8 pu:2",
@@ -516,14 +518,20 @@ class Learning(Cli):
         return document
 
     def test_catch_is_solved(self):
-        self.assertGreaterEqual(self.learns("--env", "native/catch", "--frames", "500k")["return_mean"], 0.95)
+        for where in ("central", "local"):
+            self.assertGreaterEqual(self.learns("--env", "native/catch", "--frames", "500k", "--inference", where)["return_mean"], 0.95)
 
     def test_cartpole_is_balanced(self):
-        self.assertGreater(self.learns("--env", "native/cartpole", "--frames", "600k")["return_mean"], 100)
+        for env, frames, where, least in (
+            ("native/cartpole", "600k", "central", 100),
+            ("native/cartpole", "600k", "local", 100),
+            ("gym/CartPole-v1", "60k", "local", 60),
+        ):
+            self.assertGreater(self.learns("--env", env, "--frames", frames, "--inference", where)["return_mean"], least)
 
     def test_what_is_not_in_stock_is_never_served(self):
         """Of native/menu no field but the mask shows the stock; what is not in it costs a game."""
-        for keys in ((), ("--algo", "ppo", "--env.drinks", "true")):
+        for keys in ((), ("--algo", "ppo", "--env.drinks", "true", "--inference", "local")):
             document = self.learns("--env", "native/menu", "--frames", "100k", *keys)
             self.assertGreater(document["return_mean"], 0.8)
             self.assertAlmostEqual(document["agent_steps"] / document["episodes"], 10, delta=0.1)
@@ -533,6 +541,16 @@ class Learning(Cli):
 
 
 class Deaths(Cli):
+    def test_actors_that_infer_outlive_their_learner_and_one_another(self):
+        process = self.start_training("--run", "r", "--actors", "2", "--inference", "local", *FAST_METRICS)
+        self.wait_for_steps(process, "r")
+        for name in ("learner", "actor 0", "learner", "actor 1"):
+            self.kill_and_await(process, name)
+            before = json.loads((self.folder / "r/metrics.jsonl").read_text().splitlines()[-1])["updates"]
+            self.assertTrue(wait_until(lambda: json.loads((self.folder / "r/metrics.jsonl").read_text().splitlines()[-1])["updates"] > before + 2))
+        result = self.end(process)
+        self.assertEqual((result["actor_restarts"], result["learner_restarts"], result["bad_values"]), (2, 2, 0))
+
     def test_a_killed_learner_restarts_on_the_same_lanes(self):
         process = self.start_training("--run", "r", "--actors", "2", *FAST_METRICS)
         self.wait_for_steps(process, "r")

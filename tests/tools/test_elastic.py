@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import time
 import unittest
@@ -71,6 +72,16 @@ class Elastic(Watched):
         account = self.end(process)
         self.assertEqual(account["actors"], 3)
         self.assertEqual(account["actor_restarts"], 0)
+
+    def test_actors_that_infer_join_and_leave(self):
+        for regime in ("async", "sync"):
+            with self.subTest(regime=regime):
+                process = self.start("--env", "native/catch", "--inference", "local", "--regime", regime)
+                for change, count in (("+1", 3), ("+1", 4), ("-1", 3)):
+                    self.becomes(process, change, count)
+                self.learns_on()
+                self.assertEqual(self.end(process)["actor_restarts"], 0)
+                shutil.rmtree(self.folder / "r")
 
     def test_the_last_actor_stays(self):
         process = self.start("--env", "native/catch")
