@@ -115,6 +115,36 @@ Test(run, trains_with_actors_that_infer) {
     cr_expect(isnan(sample.infer_batch_mean)); // the learner has none
 }
 
+Test(run, reports_an_actor_once_that_takes_up_no_newer_parameters) {
+    struct farm_run_request request = {0};
+    struct farm_recipe recipe;
+    struct farm_error err;
+    struct farm_run *run = make_with(&request, &recipe, "inference", "local");
+    cr_assert_eq(farm_run_build(run, &err), FARM_OK, "%s", err.message);
+    struct farm_stats *stats = run->rings.stats;
+    const struct {
+        uint64_t publishes;
+        double age_s;
+        bool stale;
+    } looks[] = {{8, 3, false}, {8, 70, false}, {24, 20, false}, {24, 40, true}, {100, 40, true}, {6, NAN, true}};
+    cr_expect(isnan(farm_run_watch_parameters(&run->watch, 1))); // no step has an answer
+    for (uint32_t l = 0; l < 2; l++) {
+        struct farm_lane *lane = &run->rings.ring[1].lanes[l];
+        farm_store_release(&lane->up->produced, 4);
+        *farm_lane_version(lane, 2) = 6 + l;
+    }
+    for (size_t i = 0; i < sizeof looks / sizeof *looks; i++) {
+        const double age_s = isnan(looks[i].age_s) ? 1 : looks[i].age_s;
+        farm_store_relaxed(&stats->publishes, looks[i].publishes);
+        for (int v = 0; v < FARM_STATS_VERSIONS; v++) stats->published_ns[v] = 1000000000;
+        const double age = farm_run_watch_parameters(&run->watch, (uint64_t)((1 + age_s) * 1e9));
+        cr_expect(isnan(looks[i].age_s) ? isnan(age) : fabs(age - age_s) < 1e-6, "look %zu: %g s", i, age);
+        cr_expect_eq(run->watch.memory[1].stale, looks[i].stale, "look %zu", i);
+        cr_expect(!run->watch.memory[0].stale);
+    }
+    end(run);
+}
+
 Test(run, refuses_boards_that_exceed_a_limit_before_it_starts_and_evaluates_without) {
     struct farm_recipe recipe;
     struct farm_error err;
