@@ -91,6 +91,7 @@ static bool output_is_lost(int *why) {
     struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
     *why = fflush(stdout) ? errno : 0;
     if (!*why && !ferror(stdout)) return false;
+    if (!*why && write(STDOUT_FILENO, "\n", 1) < 0) *why = errno; // printf's own write failed and kept nothing
     const bool unread = poll(&out, 1, 0) > 0 && out.revents & (POLLERR | POLLHUP);
     return !unread && (fcntl(STDOUT_FILENO, F_GETFL) & O_ACCMODE) != O_RDONLY;
 }

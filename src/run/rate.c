@@ -33,7 +33,6 @@ struct measurement {
     struct farm_run_rate *rate;
     double seconds;
     uint64_t settled_ns, actor_cpu_ns, answer_cpu_ns; // at the interval's start; 0: it has not begun
-    bool recorded;
 };
 
 static uint64_t read_cpu_ns(const struct farm_run_workers *workers, size_t first, size_t count) {
@@ -61,7 +60,6 @@ static void record(struct measurement *m, uint64_t now_ns) {
         m->rate->learner_wait_share = sample.learner_wait_share;
         m->rate->actor_cpus = (double)(actors - m->actor_cpu_ns) / ns;
         m->rate->learner_cpus = (double)(answer - m->answer_cpu_ns) / ns;
-        m->recorded = true;
     }
     m->settled_ns = now_ns;
     m->actor_cpu_ns = actors;
@@ -73,7 +71,7 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
     const double wall_s = farm_run_events_wall_s(&m->run.events);
     if (!m->settled_ns && wall_s >= SETTLING_SHARE * m->seconds) record(m, now_ns);
     if (wall_s < m->seconds) return FARM_TURN_ON;
-    if (!m->recorded) record(m, now_ns);
+    if (isnan(m->rate->agent_steps_per_s)) record(m, now_ns);
     return FARM_TURN_STOP;
 }
 
@@ -119,7 +117,6 @@ enum farm_status farm_run_measure(const struct farm_recipe *recipe, bool trains,
 
 enum { KEY_BYTES = 768, CHOICE_VERSION = 1 }; // raise it when what is measured changes
 static const char *const ways[] = {"central", "local"};
-static const double EACH_S = 1;
 
 static bool read_rates(void *rates, const char *text) {
     double *rate = rates;
@@ -169,7 +166,7 @@ static enum farm_status find_rates(const struct farm_recipe *recipe, bool listen
         one.frames = 0;
         one.seconds = 0;
         status = set_inference(&one, ways[i], err);
-        if (!status) status = farm_run_measure(&one, false, EACH_S, &rate, err);
+        if (!status) status = farm_run_measure(&one, false, 1, &rate, err);
         if (!status && rate.interrupted) status = farm_fail(err, FARM_E_INTERRUPTED, "--inference auto: stopped");
         rates[i] = rate.agent_steps_per_s;
     }
