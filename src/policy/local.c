@@ -15,8 +15,8 @@
 enum { POLL_US = 1000 };
 
 struct own_lane {
-    struct farm_validator validator; // observations as inference has them: zeros for senseless numbers
-    struct farm_lane lane;           // its checked copy, with the answer fields in `up`
+    struct farm_validator validator; // its copy is the lane that is answered, with zeros for senseless numbers
+    struct farm_lane shared;         // the ring's as a CENTRAL one: what this process answers needs no check
     float *state;                    // [width][net.state] before the next step
     struct farm_policy *policy;
 };
@@ -63,11 +63,14 @@ static enum farm_status make_lane(struct farm_local *local, uint32_t l, uint64_t
     const struct farm_lane *lane = &local->ring->lanes[l];
     const size_t floats = lane->width * (size_t)policy->net.state;
     uint64_t back = farm_lane_actor_next(lane) < lane->steps ? farm_lane_actor_next(lane) : lane->steps;
-    enum farm_status status = farm_validator_open(local->ring, l, &own->validator, err);
+    struct farm_ring view = *local->ring;
+    own->shared = *lane;
+    own->shared.local = false;
+    view.lanes = &own->shared;
+    enum farm_status status = farm_validator_open(&view, 0, &own->validator, err);
     if (status) return status;
+    own->validator.spec = &local->ring->spec;
     while (back > 0) (void)farm_validator_step(&own->validator, farm_lane_actor_next(lane) - back--, UINT64_MAX);
-    own->lane = own->validator.checked;
-    memcpy(own->lane.answer, lane->answer, sizeof lane->answer);
     own->state = calloc(floats ? floats : 1, sizeof *own->state);
     if (!own->state) return farm_fail(err, FARM_E_LIMIT, "no memory for the states of %u environments", lane->width);
     own->policy = local->lanes[0].policy;
@@ -128,7 +131,7 @@ void farm_local_close(struct farm_local *local) {
 
 void farm_local_answer(struct farm_local *local, uint32_t l, uint64_t n) {
     struct own_lane *own = &local->lanes[l];
-    struct farm_lane *lane = &own->lane;
+    struct farm_lane *lane = &own->validator.checked;
     const struct farm_policy_rows rows = {.lane = lane,
                                           .lane_id = local->actor * local->ring->spec.lanes + l,
                                           .n = n,
