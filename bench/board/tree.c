@@ -26,14 +26,26 @@
 #include "run/bridges.h"
 #include "slow.h"
 
-enum { NODES = BENCH_TREE_NODES, VERSIONS = BENCH_TREE_VERSIONS_MAX + 1, MS = 1000000 };
+enum { NODES = 64, VERSIONS_MAX = 4, WARM = 2, FAN_OUT = 2, MB = 1000000, MS = 1000000 };
 static const uint64_t LIMIT_NS = 120000000000u;
+
+struct tree {
+    uint32_t fan_out; // 0: no caches, the learner sends to all
+    uint32_t versions, bytes;
+    double bytes_per_s; // that each process sends at most; 0: no limit
+    bool in_turn;       // without caches: one node after another
+};
+struct result {
+    double mean_s[VERSIONS_MAX]; // from publication until a node's board has it, mean of the nodes
+    double idle;                 // part of all CPUs' time that no process of this benchmark used, until the last node
+    double root_bytes;           // that the learner sent, for each version
+};
 
 // Shared by all processes; each word has one writer.
 struct page {
     struct bench_slow slow;
     uint64_t end;
-    uint64_t whole_ns[NODES][VERSIONS];
+    uint64_t whole_ns[NODES][WARM + VERSIONS_MAX];
 };
 
 static float weight_of(uint64_t version, size_t i) {
@@ -69,7 +81,7 @@ static void wait_node(void *node, uint64_t timeout_ns) {
     farm_node_wait(node, timeout_ns);
 }
 
-static void run_node(const struct bench_tree *tree, const struct bench_host *host, struct page *page, uint32_t number) {
+static void run_node(const struct tree *tree, const struct bench_host *host, struct page *page, uint32_t number) {
     struct farm_ring ring = make_ring(host->offer.spec, number, true);
     struct farm_node *node;
     struct farm_board *board;
@@ -176,7 +188,7 @@ static uint64_t spread(struct learner *learner, uint64_t version, uint64_t *last
     return sum;
 }
 
-static void measure(struct learner *learner, const struct bench_tree *tree, struct bench_tree_result *result) {
+static void measure(struct learner *learner, const struct tree *tree, struct result *result) {
     uint64_t last_ns, cpu = 0, wall = 0;
     spread(learner, 0, &last_ns); // all nodes join, and learn their sources
     turn_for(learner, 300 * MS);
@@ -185,27 +197,25 @@ static void measure(struct learner *learner, const struct bench_tree *tree, stru
     learner->page->slow = (struct bench_slow){tree->bytes_per_s, tree->in_turn};
     const uint64_t sent = bytes_out(learner);
     for (uint32_t v = 0; v < tree->versions; v++) {
-        const uint64_t before = all_cpu_ns(learner), sum = spread(learner, 2 + v, &last_ns);
+        const uint64_t before = all_cpu_ns(learner), sum = spread(learner, WARM + v, &last_ns);
         cpu += all_cpu_ns(learner) - before;
         wall += last_ns;
         result->mean_s[v] = (double)sum * 1e-9 / NODES;
-        result->last_s[v] = (double)last_ns * 1e-9;
     }
     turn_for(learner, 300 * MS);
     result->root_bytes = (double)(bytes_out(learner) - sent) / tree->versions;
     result->idle = 1 - (double)cpu / ((double)wall * farm_bench_cpus());
 }
 
-void bench_tree_run(const struct bench_tree *tree, struct bench_tree_result *result) {
+static void run_tree(const struct tree *tree, struct result *result) {
     static struct learner learner;
     const struct bench_net net = {.loopback = true, .address = {"127.0.0.1", "127.0.0.1"}};
     struct farm_error err;
-    must_hold(tree->versions + 2 <= VERSIONS, "room for the versions");
     memset(&learner, 0, sizeof learner);
     learner.page = mmap(NULL, sizeof *learner.page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     must_hold(learner.page != MAP_FAILED, "memory");
     bench_slow_share(&learner.page->slow);
-    farm_log_set_level(FARM_LOG_WARN);
+    farm_log_set_level(FARM_LOG_ERROR); // a node that waits ten seconds for its turn is cut off, and joins again
     bench_offer_make(1, 1, 16, 4, &learner.host.offer);
     learner.host.offer.spec.answers = FARM_ANSWERS_LOCAL;
     bench_host_make(&learner.host, &net, 1, true, "auto");
@@ -229,4 +239,47 @@ void bench_tree_run(const struct bench_tree *tree, struct bench_tree_result *res
     farm_board_free(learner.board);
     close(learner.host.config.listener);
     munmap(learner.page, sizeof *learner.page);
+}
+
+// ---- rows ----
+
+// The better of the learner's ways to send directly: to all nodes in turn, a chunk each, or one node after another.
+static void measure_limited(struct farm_bench *bench) {
+    struct tree tree = {.fan_out = FAN_OUT, .versions = 3, .bytes = 4 * MB, .bytes_per_s = 25 * MB};
+    struct tree direct = {.versions = 1, .bytes = 4 * MB, .bytes_per_s = 25 * MB};
+    struct result by_tree[2], directly[2];
+    double ours[6];
+    for (int i = 0; i < 2; i++) {
+        direct.in_turn = i;
+        run_tree(&direct, &directly[i]);
+        run_tree(&tree, &by_tree[i]);
+        memcpy(&ours[3 * i], by_tree[i].mean_s, 3 * sizeof *ours);
+    }
+    const bool in_turn = directly[1].mean_s[0] < directly[0].mean_s[0];
+    farm_bench_add(bench, "tree_latency", "s", "lower", ours, 6,
+                   in_turn ? "the learner sends to one node after another" : "the learner sends to all nodes at once",
+                   directly[in_turn].mean_s, 1, 0.25);
+    farm_bench_add(bench, "tree_idle", "of CPUs", "higher", (double[]){by_tree[0].idle, by_tree[1].idle}, 2,
+                   "while the learner sends directly", (double[]){directly[0].idle, directly[1].idle}, 2, NAN);
+}
+
+static void measure_unlimited(struct farm_bench *bench) {
+    const struct tree tree = {.fan_out = FAN_OUT, .versions = 3, .bytes = 16 * MB};
+    const struct tree direct = {.versions = 3, .bytes = 16 * MB};
+    struct result by_tree[2], directly[2];
+    double ours[6], theirs[6];
+    for (int i = 0; i < 2; i++) {
+        run_tree(&direct, &directly[i]);
+        run_tree(&tree, &by_tree[i]);
+        memcpy(&ours[3 * i], by_tree[i].mean_s, 3 * sizeof *ours);
+        memcpy(&theirs[3 * i], directly[i].mean_s, 3 * sizeof *theirs);
+    }
+    farm_bench_add(bench, "tree_unlimited", "s", "lower", ours, 6, "the learner sends to all nodes", theirs, 6, 1);
+    farm_bench_add(bench, "root_bytes", "B", "lower", (double[]){by_tree[0].root_bytes, by_tree[1].root_bytes}, 2,
+                   "the version's size x fan-out", &(double){(double)FAN_OUT * 16 * MB}, 1, 1.02);
+}
+
+void bench_tree(struct farm_bench *bench) {
+    measure_limited(bench);
+    measure_unlimited(bench);
 }

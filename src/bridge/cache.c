@@ -11,7 +11,7 @@
 // A chunk of an announced version comes within LIMIT_NS, and LEVEL_NS for each cache before the source, so that a node
 // gives up its source before those that it feeds do. Together less than a second.
 enum { LEVELS_MAX = 8, HANDSHAKES_IN_A_ROW = 100 };
-static const uint64_t LIMIT_NS = 500000000, LEVEL_NS = 50000000, TICK_NS = 25000000, HEARTBEAT_NS = 1000000000,
+static const uint64_t LIMIT_NS = 700000000, LEVEL_NS = 30000000, TICK_NS = 25000000, HEARTBEAT_NS = 1000000000,
                       HANDSHAKE_NS = 20000000;
 
 struct peer {

@@ -29,7 +29,7 @@ ARROWS = {
     "actor": ["policy", "envs"],
     "policy": ["intake", "nn", "board"],
     "learner": ["policy", "algo", "replay"],
-    "bridge": ["ring"],
+    "bridge": ["ring", "board"],
     "supervisor": ["topo", "ring", "report"],
     "report": ["base", "config"],
     "view": ["ring"],
