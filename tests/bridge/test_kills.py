@@ -24,15 +24,16 @@ STOPPED = ("hub", "node's bridge", "learner", "actor", "train")
 
 
 class Farm:
-    """A learner without local actors, and two nodes of two actors each, which infer in every second farm, by chance."""
+    """A learner without local actors, and two nodes of two actors each, which infer in every second farm, by chance: then node b gets the
+    parameters from node a's cache."""
 
     def __init__(self, folder, chance):
         self.folder, self.chance, self.killed = pathlib.Path(folder), chance, collections.Counter()
         self.inference = chance.choice(("central", "local"))
         self.key, self.run = self.folder / "key", self.folder / "run"
         subprocess.run([FARM, "bridge", "keygen", self.key], check=True, stdout=subprocess.DEVNULL)
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
+        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+            self.port, self.cache = (probe.getsockname()[1] for probe in (one, other))
         self.train, self.nodes = self.start_train(), {name: self.start_node(name) for name in NODES}
 
     def start(self, name, *command):
@@ -41,12 +42,13 @@ class Farm:
 
     def start_train(self, *more):
         return self.start(
-            "train", "train", "--env", "native/catch", "--inference", self.inference, "--actors", "0", "--expect-actors", "4", "--listen", f"127.0.0.1:{self.port}",
+            "train", "train", "--env", "native/catch", "--inference", self.inference, "--fan-out", "1", "--actors", "0", "--expect-actors", "4", "--listen", f"127.0.0.1:{self.port}",
             "--key", self.key, "--run", self.run, "--checkpoint-every", "1", "--metrics-every", "0.2", "--frames", "0", "--seconds", "0", "--json", *more,
         )
 
     def start_node(self, name):
-        return self.start(f"node-{name}", "bridge", "--connect", f"127.0.0.1:{self.port}", "--key", f"{self.key}.node", "--actors", "2", "--json")
+        cache = ("--cache", f"127.0.0.1:{self.cache}") if name == NODES[0] else ()
+        return self.start(f"node-{name}", "bridge", "--connect", f"127.0.0.1:{self.port}", "--key", f"{self.key}.node", "--actors", "2", "--json", *cache)
 
     def rates(self):
         """Steps a second of the connected nodes."""
@@ -135,7 +137,7 @@ def kill_in_one_farm(kills, chance, stop_s=0):
             assert wait_until(lambda: (farm.metric("return_mean") or -1) > 0.5), "the farm does not learn"
             account = farm.end()
             assert account["error"] is None and account["bad_values"] == 0, account
-            return farm.killed, account["agent_steps"]
+            return collections.Counter({f"{kind}, {farm.inference}": count for kind, count in farm.killed.items()}), account["agent_steps"]
         except BaseException:
             print(f"---- inference {farm.inference}")
             for log in sorted(pathlib.Path(folder).glob("*.err")):
