@@ -43,6 +43,7 @@ static bool send_offer(struct hub_peer *peer, struct farm_error *err) {
     struct farm_board_description net;
     if (hub->versions.board && !hub->offer->net[0]) {
         if (!farm_board_described(hub->versions.board, &net)) return true; // the learner begins; tick_peer comes back
+        _Static_assert(sizeof net.text == sizeof hub->offer->net, "a description fits an OFFER");
         memcpy(hub->offer->net, net.text, sizeof hub->offer->net);
     }
     peer->state = HUB_PEER_OFFERED;

@@ -222,15 +222,14 @@ bool farm_version_take_offer(struct farm_version_receiver *receiver, const struc
     struct farm_wire_version head;
     if (!read_message(link, &head, sizeof head, err) || check_offer(receiver, &head, err)) return false;
     struct farm_version_stage *stage = receiver->stage;
-    const uint64_t next = 1 + head.version, board = published_on(receiver->boards[0]),
-                   before = stage                    ? 1 + stage->head.version
-                            : receiver->done > board ? receiver->done
-                                                     : board;
+    const uint64_t next = 1 + head.version, board = published_on(receiver->boards[0]);
+    uint64_t before = receiver->done > board ? receiver->done : board;
+    if (stage && before < 1 + stage->head.version) before = 1 + stage->head.version;
     if (next > receiver->offered) receiver->offered = next;
     if (!carries) return true;
     receiver->discards = false;
     if (stage && !stage->verified && memcmp(&stage->head, &head, sizeof head) == 0) return true; // goes on
-    if (next <= before || next <= receiver->done || next <= board)
+    if (next <= before || next >> 55)
         return farm_fail(err, FARM_E_FORMAT, "version %llu of the parameters comes after version %llu",
                          (unsigned long long)head.version, (unsigned long long)before - 1),
                false;
