@@ -62,7 +62,7 @@ static bool copy_newest(struct farm_version_source *source) {
     if (stage == source->newest) source->newest = NULL;
     *stage = (struct farm_version_stage){.data = stage->data, .head.bytes = bytes};
     memcpy(stage->head.run, source->run, sizeof source->run);
-    if (!farm_board_copy(source->board, (float *)stage->data, &stage->head.version) ||
+    if (!farm_board_copy(source->board, stage->data, &stage->head.version) ||
         EVP_DigestInit_ex(source->hash, EVP_sha256(), NULL) != 1)
         return false;
     source->hashed = stage;
@@ -73,7 +73,7 @@ bool farm_version_source_turn(struct farm_version_source *source) {
     if (!farm_version_source_due(source) || (!source->hashed && !copy_newest(source))) return false;
     struct farm_version_stage *stage = source->hashed;
     const uint64_t left = stage->head.bytes - stage->held, slice = left < SLICE_BYTES ? left : SLICE_BYTES;
-    EVP_DigestUpdate(source->hash, stage->data + stage->held, slice);
+    EVP_DigestUpdate(source->hash, (uint8_t *)stage->data + stage->held, slice);
     stage->held += slice;
     if (slice < left) return true;
     source->hashed = NULL;
@@ -148,7 +148,7 @@ bool farm_version_send(struct farm_version_sender *sender, struct farm_link *lin
     if (!sender->stage) return begin_stage(sender, link, newest), true;
     const struct farm_version_stage *stage = sender->stage;
     const uint64_t left = stage->held - sender->sent;
-    const struct iovec part = {stage->data + sender->sent, left < CHUNK_BYTES ? left : CHUNK_BYTES};
+    const struct iovec part = {(uint8_t *)stage->data + sender->sent, left < CHUNK_BYTES ? left : CHUNK_BYTES};
     const struct farm_wire_entry entry = {.offset = sender->sent, .version = stage->head.version};
     farm_link_frame(link, FARM_WIRE_VERSION_CHUNK);
     farm_link_add(link, &entry, &part, 1);
@@ -213,7 +213,7 @@ static struct farm_version_stage *begin_version(struct farm_version_receiver *re
     }
     if (receiver->buffer < 0) receiver->buffer = farm_board_begin(receiver->boards[0]);
     if (receiver->buffer < 0) return NULL;
-    receiver->stages[0].data = (uint8_t *)receiver->boards[0]->buffer[receiver->buffer];
+    receiver->stages[0].data = receiver->boards[0]->buffer[receiver->buffer];
     return receiver->stages;
 }
 
@@ -258,7 +258,7 @@ bool farm_version_place_chunk(struct farm_version_receiver *receiver, const stru
         return farm_fail(err, FARM_E_FORMAT, "%zu bytes from %llu of version %llu of the parameters are not the next",
                          bytes, (unsigned long long)entry->offset, (unsigned long long)entry->version),
                false;
-    parts[0].iov_base = stage->data + stage->held;
+    parts[0].iov_base = (uint8_t *)stage->data + stage->held;
     return true;
 }
 
@@ -266,7 +266,7 @@ bool farm_version_place_chunk(struct farm_version_receiver *receiver, const stru
 static void publish(struct farm_version_receiver *receiver) {
     const struct farm_version_stage *stage = receiver->stage;
     struct farm_board *first = receiver->boards[0];
-    const float *params = (const float *)stage->data;
+    const float *params = stage->data;
     void *packed = farm_board_packed(first, params);
     receiver->done = 1 + stage->head.version;
     if (!receiver->staged) {
@@ -294,7 +294,7 @@ bool farm_version_take_chunk(struct farm_version_receiver *receiver, const struc
     struct farm_version_stage *stage = receiver->stage;
     uint8_t sha256[FARM_WIRE_SHA256_BYTES];
     if (is_discarded(receiver, entry)) return true;
-    const float *numbers = (const float *)(stage->data + stage->held);
+    const float *numbers = stage->data + stage->held / sizeof(float);
     bool right = are_finite(numbers, bytes / sizeof *numbers);
     EVP_DigestUpdate(receiver->hash, numbers, bytes);
     stage->held += bytes;

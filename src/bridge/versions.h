@@ -16,7 +16,7 @@ enum { FARM_VERSION_STAGES_MAX = 4 };
 
 struct farm_version_stage {
     struct farm_wire_version head;
-    uint8_t *data;  // [head.bytes]; NULL: not allocated
+    float *data;    // head.bytes; NULL: not allocated
     uint64_t held;  // bytes from its start that have arrived and may be sent
     bool verified;  // all of them; SHA-256 is right, and every number finite
     bool dropped;   // it will not be: senders give it up

@@ -276,13 +276,14 @@ static void tell(struct peer *from, struct farm_version_stage *stage, enum lie l
 }
 
 static void check_lie(enum lie lie) {
-    static uint8_t data[BYTES];
+    static float numbers[BYTES / sizeof(float)];
+    uint8_t *data = (uint8_t *)numbers;
     struct farm_version_stage lying = *publish(4 + (uint64_t)lie);
     struct node node;
     struct peer from;
     const uint64_t version = lying.head.version;
     memcpy(data, lying.data, BYTES);
-    lying.data = data;
+    lying.data = numbers;
     lying.users = 0;
     if (lie == DIGEST) data[BYTES - 1] ^= 1;
     if (lie == SIZE) lying.head.bytes -= 4, lying.held -= 4;
@@ -297,7 +298,7 @@ static void check_lie(enum lie lie) {
     TURN_UNTIL(node.receiver.discards && !farm_cache_is_used(node.cache), MS, turn_peer(&from), turn_node(&node),
                from.link.state == FARM_LINK_OPEN ? tell(&from, &lying, lie) : (void)0);
     cr_expect_lt(now_ns - start_ns, 1000 * (uint64_t)MS, "lie %d", lie);
-    cr_expect_eq(farm_board_copy(node.board, (float *)data, &(uint64_t){0}), false, "lie %d is published", lie);
+    cr_expect_eq(farm_board_copy(node.board, numbers, &(uint64_t){0}), false, "lie %d is published", lie);
     free_peer(&from);
     free_node(&node);
 }
