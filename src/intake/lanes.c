@@ -260,10 +260,12 @@ static void warn_of_counter(struct farm_intake_lane *lane, uint64_t produced, st
                   lane->ring->down.header->owner, produced, lane->id, lane->answered);
 }
 
-void farm_lanes_keep_state(const struct farm_lane *lane, uint64_t n, const void *before) {
+// CENTRAL: copies the recurrent state that the pass of step n receives to the field in which training finds it.
+static void keep_state(const struct farm_lane *lane, uint64_t n) {
     const struct farm_answer_array *state = &lane->answer[lane->state];
-    if (!lane->state || n % state->every) return;
-    memcpy(farm_lane_answer_at(lane, lane->state, n, 0), before, lane->width * state->bytes);
+    if (!lane->state || lane->local || n % state->every) return;
+    memcpy(farm_lane_answer_at(lane, lane->state, n, 0), farm_lane_answer_at(lane, lane->state + 1, n, 0),
+           lane->width * state->bytes);
     for (uint32_t e = 0; e < lane->width; e++)
         if (farm_lane_flags(lane, n)[e] & FARM_STEP_FIRST)
             memset(farm_lane_answer_at(lane, lane->state, n, e), 0, state->bytes);
@@ -277,9 +279,7 @@ bool farm_lanes_take_in(struct farm_intake_lane *lane, uint64_t newest, struct f
     if (!sound || !ahead || produced - farm_lane_consumed(lane->lane) > lane->lane->steps) return false;
     lane->bad = farm_validator_step(&lane->validator, lane->answered, newest);
     if (lane->bad) farm_validator_report(&lane->validator, &stats->first_bad);
-    if (lane->lane->state && !lane->lane->local)
-        farm_lanes_keep_state(lane->lane, lane->answered,
-                              farm_lane_answer_at(lane->lane, lane->lane->state + 1, lane->answered, 0));
+    keep_state(lane->lane, lane->answered);
     return true;
 }
 

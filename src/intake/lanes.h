@@ -97,10 +97,6 @@ void farm_lanes_set_wake(struct farm_lanes *lanes, uint32_t ring, int eventfd);
 // are over all of them.
 void farm_lanes_set_quota(struct farm_lanes *lanes, uint64_t games);
 
-// Every answer_spec.every steps: copies a recurrent policy's state before step n, [width] rows, with zeros at FIRST, to
-// the field in which training finds it.
-void farm_lanes_keep_state(const struct farm_lane *lane, uint64_t n, const void *before);
-
 // Takes in the lane's step `answered`, if it is published and its slot is free for the answer: copies and checks it
 // (`newest`: the newest published version, for LOCAL lanes; with the answer to the step before), and, CENTRAL, keeps a
 // recurrent policy's state before it. A counter that no honest actor can have stored is ignored, with a warning and a

@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "base/thread.h"
-#include "intake/lanes.h"
+#include "intake/validator.h"
 #include "policy/describe.h"
 #include "policy/policy.h"
 

@@ -533,7 +533,7 @@ static enum farm_status check_limits(const struct farm_run_plan *plan, struct fa
     status = boards ? farm_limits_check_file("/", each, err) : FARM_OK;
     if (status) return farm_fail_in(err, status, "a parameter board (--inference central needs none)");
     status = farm_limits_check(&limits, err);
-    return status && boards ? farm_fail_in(err, status, "rings of %.3g MB and parameter boards of %.3g MB",
+    return status && boards ? farm_fail_in(err, status, "rings of %.0f MB and parameter boards of %.0f MB",
                                            (double)rings / 1e6, (double)boards / 1e6)
                             : status;
 }

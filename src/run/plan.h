@@ -111,8 +111,8 @@ static inline uint64_t farm_run_ring_bytes(const struct farm_run_plan *plan) {
     return (uint64_t)plan->actors * farm_run_actor_bytes(plan);
 }
 
-// The boards on which actors that infer read the parameters, one on each NUMA node that has their rings: fills in the
-// nodes (-1: any) and returns their number. The last one is what each board is made of.
+// The boards of actors that infer, one on each NUMA node that has their rings: fills in the nodes (-1: any) and returns
+// their number; and what each is made of.
 uint32_t farm_run_board_nodes(const struct farm_run_plan *plan, int node[FARM_NODES_MAX]);
 struct farm_board_request farm_run_board_request(const struct farm_run_plan *plan, int node);
 

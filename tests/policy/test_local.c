@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "../support/rings.h"
-#include "intake/lanes.h"
+#include "intake/validator.h"
 #include "policy/policy.h"
 #include "samples.h"
 
@@ -106,7 +106,12 @@ static void answer_central(uint64_t n) {
     struct farm_lane *lane = &checked.checked;
     const struct farm_policy_rows rows = {.lane = lane, .lane_id = 3, .n = n, .env_count = lane->width};
     (void)farm_validator_step(&checked, n, 0);
-    if (lane->state) farm_lanes_keep_state(lane, n, farm_lane_answer_at(lane, lane->state + 1, n, 0));
+    for (uint32_t e = 0; e < lane->width && lane->state && n % lane->answer[lane->state].every == 0; e++) {
+        const bool first = farm_lane_flags(lane, n)[e] & FARM_STEP_FIRST;
+        memcpy(farm_lane_answer_at(lane, lane->state, n, e), farm_lane_answer_at(lane, lane->state + 1, n, e),
+               first ? 0 : lane->answer[lane->state].bytes);
+        if (first) memset(farm_lane_answer_at(lane, lane->state, n, e), 0, lane->answer[lane->state].bytes);
+    }
     (void)farm_policy_answer(central, &rows, 1, &err);
 }
 
