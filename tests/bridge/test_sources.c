@@ -57,6 +57,10 @@ Test(sources, caches_alone_make_a_full_tree_that_stays_as_it_is) {
     for (uint32_t n = 0; n < 62; n++) at_depth[nodes[n].cache.depth]++;
     for (uint32_t d = 0; d < 5; d++) cr_expect_eq(at_depth[d], 2u << d);
     cr_expect_eq(assign(2), 0);
+    const uint32_t children = children_of(2);
+    nodes[2].present = false;
+    cr_expect_leq(assign(2), children, "only those that have lost their source move");
+    check_tree(2);
 }
 
 Test(sources, the_learner_feeds_more_only_without_caches) {
@@ -69,16 +73,6 @@ Test(sources, the_learner_feeds_more_only_without_caches) {
     check_tree(3);
     cr_expect_eq(children_of(LEARNER), 3);
     for (uint32_t n = 10; n < 13; n++) cr_expect_eq(nodes[n].source, LEARNER, "caches come first");
-}
-
-Test(sources, a_lost_cache_moves_its_children_only) {
-    memset(nodes, 0, sizeof nodes);
-    for (uint32_t n = 0; n < 60; n++) join(n, true);
-    assign(4);
-    const uint32_t lost = 2, children = children_of((int32_t)lost);
-    nodes[lost].present = false;
-    cr_expect_leq(assign(4), children);
-    check_tree(4);
 }
 
 Test(sources, a_node_gets_no_source_that_failed_it_nor_one_of_another_key) {
