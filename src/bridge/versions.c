@@ -19,12 +19,15 @@ static uint64_t bytes_on(const struct farm_board *board) {
     return board->count * sizeof(float);
 }
 
-// A stage that no sender uses, but `newest` only if there is no other; NULL: none.
-static struct farm_version_stage *find_free(struct farm_version_stage *stages,
-                                            const struct farm_version_stage *newest) {
+// A stage that no sender uses, with memory, but `newest` only if there is no other; NULL: none.
+static struct farm_version_stage *find_free(struct farm_version_stage *stages, const struct farm_version_stage *newest,
+                                            uint64_t bytes) {
     struct farm_version_stage *found = NULL;
-    for (uint32_t s = 0; s < FARM_VERSION_STAGES_MAX; s++)
-        if (!stages[s].users && (!found || found == newest)) found = &stages[s];
+    for (uint32_t s = 0; s < FARM_VERSION_STAGES_MAX; s++) {
+        struct farm_version_stage *stage = &stages[s];
+        if (stage->users || (found && found != newest)) continue;
+        if (stage->data || (stage->data = malloc(bytes))) found = stage;
+    }
     return found;
 }
 
@@ -52,13 +55,13 @@ void farm_version_source_free(struct farm_version_source *source) {
 bool farm_version_source_due(struct farm_version_source *source) {
     const uint64_t published = published_on(source->board),
                    prepared = source->newest ? 1 + source->newest->head.version : 0;
-    return source->hashed || (published != prepared && find_free(source->stages, source->newest));
+    return source->hashed ||
+           (published != prepared && find_free(source->stages, source->newest, bytes_on(source->board)));
 }
 
 static bool copy_newest(struct farm_version_source *source) {
     const uint64_t bytes = bytes_on(source->board);
-    struct farm_version_stage *stage = find_free(source->stages, source->newest);
-    if (!stage->data && !(stage->data = malloc(bytes))) return false;
+    struct farm_version_stage *stage = find_free(source->stages, source->newest, bytes);
     if (stage == source->newest) source->newest = NULL;
     *stage = (struct farm_version_stage){.data = stage->data, .head.bytes = bytes};
     memcpy(stage->head.run, source->run, sizeof source->run);
@@ -206,11 +209,7 @@ static enum farm_status check_offer(const struct farm_version_receiver *receiver
 static struct farm_version_stage *begin_version(struct farm_version_receiver *receiver) {
     struct farm_version_stage *stage = receiver->stage;
     if (stage) stage->dropped = !stage->verified;
-    if (receiver->staged) {
-        stage = find_free(receiver->stages, stage);
-        if (stage && !stage->data) stage->data = malloc(bytes_on(receiver->boards[0]));
-        return stage && stage->data ? stage : NULL;
-    }
+    if (receiver->staged) return find_free(receiver->stages, stage, bytes_on(receiver->boards[0]));
     if (receiver->buffer < 0) receiver->buffer = farm_board_begin(receiver->boards[0]);
     if (receiver->buffer < 0) return NULL;
     receiver->stages[0].data = receiver->boards[0]->buffer[receiver->buffer];

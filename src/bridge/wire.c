@@ -316,16 +316,12 @@ static const struct field offer_fields[] = {
     {.kind = END},
 };
 
-uint64_t farm_wire_step_bytes(const struct farm_ring_spec *spec) {
+enum farm_status farm_wire_check_step(const struct farm_ring_spec *spec, struct farm_error *err) {
     uint64_t bytes = sizeof(float) + 1; // reward and flags
     for (uint32_t f = 0; f < spec->env.obs_count; f++) bytes += farm_field_bytes(&spec->env.obs[f]);
     for (uint32_t f = 0; f < spec->answer_count && spec->answers == FARM_ANSWERS_LOCAL; f++)
         bytes += (uint64_t)spec->answer[f].values * sizeof(uint64_t); // at most
-    return bytes * spec->width;
-}
-
-enum farm_status farm_wire_check_step(const struct farm_ring_spec *spec, struct farm_error *err) {
-    const uint64_t bytes = farm_wire_step_bytes(spec);
+    bytes *= spec->width;
     if (bytes <= FARM_WIRE_STEP_BYTES_MAX) return FARM_OK;
     return farm_fail(
         err, FARM_E_LIMIT,

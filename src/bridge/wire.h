@@ -174,7 +174,6 @@ size_t farm_wire_put_hello(const struct farm_wire_hello *hello, const struct far
 enum farm_status farm_wire_get_hello(const uint8_t *in, size_t bytes, struct farm_wire_hello *hello,
                                      struct farm_error *err);
 void farm_wire_get_counters(const uint8_t *counters, size_t i, struct farm_wire_counters *out);
-uint64_t farm_wire_step_bytes(const struct farm_ring_spec *spec); // a lane step of this shape, at most
 // FARM_E_LIMIT: a lane step of this shape is larger than FARM_WIRE_STEP_BYTES_MAX.
 enum farm_status farm_wire_check_step(const struct farm_ring_spec *spec, struct farm_error *err);
 size_t farm_wire_put_offer(const struct farm_wire_offer *offer, uint8_t *out, size_t room);

@@ -155,12 +155,13 @@ enum farm_status farm_run_offer_policy(const struct farm_wire_offer *offer, stru
 
 uint32_t farm_run_offer_steps(const struct farm_wire_offer *offer) {
     const struct farm_ring_spec *spec = &offer->spec;
-    uint32_t steps = STEPS;
-    if (spec->answers == FARM_ANSWERS_LOCAL) {
-        const uint64_t least = 2ull * offer->window + STEPS, most = LANE_BYTES / farm_wire_step_bytes(spec);
-        steps = spec->steps > most ? (uint32_t)most : spec->steps;
-        if (steps < least) steps = least < spec->steps ? (uint32_t)least : spec->steps;
+    struct farm_ring_layout layout;
+    uint64_t most = STEPS;
+    if (spec->answers == FARM_ANSWERS_LOCAL && !farm_ring_layout_make(spec, &layout, NULL)) {
+        const uint64_t held = LANE_BYTES / (layout.up_stride / spec->steps), least = 2ull * offer->window + STEPS;
+        most = held > least ? held : least;
     }
+    uint32_t steps = spec->steps < most ? spec->steps : (uint32_t)most;
     for (uint32_t f = 0; f < spec->answer_count; f++)
         if (spec->answer[f].every > steps) steps = spec->answer[f].every;
     return steps;
