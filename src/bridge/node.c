@@ -258,11 +258,7 @@ static void handle_answers(struct farm_node *node, const struct farm_wire_header
         node->touched[entry->ring] = true;
         list_lane(node, lane);
     }
-    for (uint32_t i = 0; i < header->entries; i++) {
-        if (!node->touched[entries[i].ring]) continue;
-        node->touched[entries[i].ring] = false;
-        farm_learner_notify(&node->rings[entries[i].ring]);
-    }
+    notify_actors(node);
 }
 
 // ---- joining ----
