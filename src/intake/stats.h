@@ -11,7 +11,7 @@
 
 #include "base/atomics.h"
 
-enum { FARM_STATS_RETURNS = 100, FARM_STATS_ALGO_MAX = 8, FARM_STATS_VERSIONS = 64 };
+enum { FARM_STATS_RETURNS = 100, FARM_STATS_ALGO_MAX = 8 };
 
 // The first invalid value that was found (validator.h).
 struct farm_bad_value {
@@ -55,7 +55,6 @@ struct farm_stats {
     uint64_t length_mean;
     uint64_t grad_norm, learning_rate;
     uint64_t algo[FARM_STATS_ALGO_MAX]; // the algorithm's statistics, in its order; means over the last iteration
-    uint64_t published_ns[FARM_STATS_VERSIONS]; // if actors infer: farm_now_ns when version v was, at v % N
     uint64_t games; // in the ring below so far: `episodes`, and those that a deterministic run's checkpoint held
     uint64_t returns[FARM_STATS_RETURNS], lengths[FARM_STATS_RETURNS]; // ring of the last games, index games % N
 };

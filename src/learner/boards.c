@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "base/time.h"
 #include "policy/describe.h"
 
 struct farm_boards {
@@ -31,8 +30,6 @@ void farm_boards_unwatch(struct farm_learner_parts *parts, uint32_t ring) {
 void farm_boards_publish(struct farm_learner_parts *parts, const float *params, uint64_t version) {
     const struct farm_boards *boards = parts->boards;
     if (boards && !params) params = parts->ops->state(parts->backend).vectors[0].values;
-    struct farm_stats *stats = parts->config->stats;
-    if (boards) farm_store_relaxed(&stats->published_ns[version % FARM_STATS_VERSIONS], farm_now_ns());
     for (uint32_t b = 0; boards && b < boards->count; b++)
         (void)farm_board_publish(boards->board[b], params, version); // a board counts what it skips
 }

@@ -517,8 +517,8 @@ static enum farm_status check_limits(const struct farm_run_plan *plan, struct fa
     int node[FARM_NODES_MAX];
     const struct farm_board_request board = farm_run_board_request(plan, -1);
     const uint64_t rings = farm_run_ring_bytes(plan) + plan->listen.expect * farm_run_actor_bytes(plan),
-                   each = board.buffers * (board.count * sizeof(float) + board.packed_max),
-                   boards = farm_run_board_nodes(plan, node) * each;
+                   boards = farm_run_board_nodes(plan, node) * (uint64_t)board.buffers *
+                            (board.count * sizeof(float) + board.packed_max);
     const struct farm_limits_request limits = {
         .shared_bytes = rings + boards,
         .processes = plan->actors + plan->shards + (uint64_t)plan->placement->training_threads + SPARE_PROCESSES,
@@ -530,8 +530,6 @@ static enum farm_status check_limits(const struct farm_run_plan *plan, struct fa
     const size_t up = plan->layout.up_bytes, down = plan->layout.down_bytes;
     enum farm_status status = farm_limits_check_file("/", up > down ? up : down, err);
     if (status) return farm_fail_in(err, status, "a ring of %u steps (--ring-steps)", plan->steps);
-    status = boards ? farm_limits_check_file("/", each, err) : FARM_OK;
-    if (status) return farm_fail_in(err, status, "a parameter board (--inference central needs none)");
     status = farm_limits_check(&limits, err);
     return status && boards ? farm_fail_in(err, status, "rings of %.0f MB and parameter boards of %.0f MB",
                                            (double)rings / 1e6, (double)boards / 1e6)

@@ -86,6 +86,7 @@ static enum farm_status begin_again(struct farm_run *run, struct farm_error *err
     workers->start_frames = farm_load_acquire(&stats->checkpoint_frames);
     farm_store_relaxed(&stats->ready, 0);
     farm_store_relaxed(&stats->publishes, 0); // versions count from the checkpoint's, as after --resume
+    run->watch.ticks = 0;
     farm_run_events_again(&run->events);
     status = farm_run_workers_enlist(workers, err);
     return status ? status : farm_run_learners_enlist(&run->learners, err);

@@ -143,23 +143,24 @@ static void watch_actor(struct farm_run_watch *watch, uint32_t a, uint64_t passe
 
 // ---- actors that infer ----
 
-// Age of the oldest parameters in the newest answers of the actor's lanes, which are visible with the step after them.
-// *newer: versions published since. NAN: none.
+// Age of the oldest parameters in the newest answers of the actor's lanes (visible with the step after them), at most
+// half a second too long. *newer: versions published since. NAN: none.
 static double parameters_age_s(const struct farm_run_watch *watch, uint32_t a, uint64_t now_ns, uint64_t *newer) {
     const struct farm_ring *ring = &watch->workers->rings->ring[a];
-    const struct farm_stats *stats = watch->workers->rings->stats;
-    const uint64_t publishes = farm_load_acquire(&stats->publishes);
-    uint64_t oldest = publishes;
+    const uint64_t count = farm_load_acquire(&watch->workers->rings->stats->publishes);
+    uint64_t oldest = count;
     for (uint32_t l = 0; watch->workers->actors[a].attached && l < ring->spec.lanes; l++) {
         const uint64_t produced = farm_lane_produced(&ring->lanes[l]);
         if (produced < 2) continue;
         const uint64_t version = farm_load_relaxed(farm_lane_version(&ring->lanes[l], produced - 2));
         if (version < oldest) oldest = version;
     }
-    if (oldest == publishes) return (double)NAN;
-    *newer = publishes - 1 - oldest;
-    if (*newer >= FARM_STATS_VERSIONS) oldest = publishes - FARM_STATS_VERSIONS;
-    const uint64_t then_ns = farm_load_relaxed(&stats->published_ns[oldest % FARM_STATS_VERSIONS]);
+    *newer = count - 1 - oldest;
+    if (oldest == count || !watch->ticks) return (double)NAN;
+    uint64_t back = 1; // ticks, to the newest one before that version
+    const uint64_t most = watch->ticks < FARM_RUN_TICKS ? watch->ticks : FARM_RUN_TICKS;
+    while (back < most && watch->tick[(watch->ticks - back) % FARM_RUN_TICKS].publishes > oldest) back++;
+    const uint64_t then_ns = watch->tick[(watch->ticks - back) % FARM_RUN_TICKS].ns;
     return now_ns > then_ns ? (double)(now_ns - then_ns) * 1e-9 : 0;
 }
 
@@ -206,6 +207,8 @@ static void watch_others(struct farm_run_watch *watch, uint64_t now_ns) {
     watch->looked_ns = now_ns;
     for (uint32_t i = 0; i < watch->workers->worker_count; i++)
         if (watch->workers->worker[i].ops->waits) watch_other(watch->workers, i, now_ns);
+    watch->tick[watch->ticks++ % FARM_RUN_TICKS] =
+        (struct farm_run_tick){now_ns, farm_load_acquire(&watch->workers->rings->stats->publishes)};
     (void)farm_run_watch_parameters(watch, now_ns);
 }
 

@@ -14,16 +14,23 @@ struct farm_run_memory {
     bool stale; // it has been reported for old parameters
 };
 
+enum { FARM_RUN_TICKS = 128 };
+struct farm_run_tick {
+    uint64_t ns, publishes;
+};
+
 struct farm_run_watch {
     struct farm_run_workers *workers;         // farm_run_make
     const struct farm_run_learners *learners; // farm_run_make
     struct farm_watchdog watchdog;
-    struct farm_watch *actors;      // [places]
-    uint64_t hung;                  // hangs reported so far
-    uint64_t looked_ns;             // when stopped workers were looked for
-    uint32_t next_place;            // whose counters are checked next
-    struct farm_run_memory *memory; // [places]
-    uint32_t memory_next;           // actor that is read next
+    struct farm_watch *actors;                 // [places]
+    uint64_t hung;                             // hangs reported so far
+    uint64_t looked_ns;                        // when stopped workers were looked for
+    uint64_t ticks;                            // that looked for them so far
+    struct farm_run_tick tick[FARM_RUN_TICKS]; // the newest ones, tick i at i % N
+    uint32_t next_place;                       // whose counters are checked next
+    struct farm_run_memory *memory;            // [places]
+    uint32_t memory_next;                      // actor that is read next
     // Memory of their own (Pss_Anon: without the rings), at the last farm_run_watch_memory; 0: unknown.
     uint64_t actor_bytes_max, actor_bytes_sum, learner_bytes;
 };

@@ -121,24 +121,29 @@ Test(run, reports_an_actor_once_that_takes_up_no_newer_parameters) {
     struct farm_error err;
     struct farm_run *run = make_with(&request, &recipe, "inference", "local");
     cr_assert_eq(farm_run_build(run, &err), FARM_OK, "%s", err.message);
-    struct farm_stats *stats = run->rings.stats;
-    const struct {
-        uint64_t publishes;
-        double age_s;
+    const struct { // at these moments, with these versions in the lanes' newest answers
+        double now_s;
+        uint64_t publishes, versions[2];
+        double age_s; // NAN: unknown
         bool stale;
-    } looks[] = {{8, 3, false}, {8, 70, false}, {24, 20, false}, {24, 40, true}, {100, 40, true}, {6, NAN, true}};
-    cr_expect(isnan(farm_run_watch_parameters(&run->watch, 1))); // no step has an answer
-    for (uint32_t l = 0; l < 2; l++) {
-        struct farm_lane *lane = &run->rings.ring[1].lanes[l];
-        farm_store_release(&lane->up->produced, 4);
-        *farm_lane_version(lane, 2) = 6 + l;
-    }
+    } looks[] = {
+        {1, 10, {10, 10}, NAN, false}, // the learner has not published what a lane claims
+        {2, 20, {15, 16}, 1, false},    {22, 21, {19, 20}, 21, false}, // old, and only one is newer
+        {23, 121, {21, 120}, 1, false}, {51, 140, {21, 139}, 29, false},
+        {53, 140, {21, 139}, 31, true}, {54, 140, {139, 139}, 31, true}, // reported once a life
+    };
     for (size_t i = 0; i < sizeof looks / sizeof *looks; i++) {
-        const double age_s = isnan(looks[i].age_s) ? 1 : looks[i].age_s;
-        farm_store_relaxed(&stats->publishes, looks[i].publishes);
-        for (int v = 0; v < FARM_STATS_VERSIONS; v++) stats->published_ns[v] = 1000000000;
-        const double age = farm_run_watch_parameters(&run->watch, (uint64_t)((1 + age_s) * 1e9));
-        cr_expect(isnan(looks[i].age_s) ? isnan(age) : fabs(age - age_s) < 1e-6, "look %zu: %g s", i, age);
+        farm_store_relaxed(&run->rings.stats->publishes, looks[i].publishes);
+        for (uint32_t l = 0; l < 2; l++) {
+            struct farm_lane *lane = &run->rings.ring[1].lanes[l];
+            farm_store_release(&lane->up->produced, 4);
+            *farm_lane_version(lane, 2) = looks[i].versions[l];
+        }
+        const uint64_t now_ns = (uint64_t)(looks[i].now_s * 1e9);
+        farm_run_watch_tick(&run->watch, now_ns);
+        const double age_s = farm_run_watch_parameters(&run->watch, now_ns);
+        cr_expect(isnan(looks[i].age_s) ? isnan(age_s) : fabs(age_s - looks[i].age_s) < 1e-3, "look %zu: %g s", i,
+                  age_s);
         cr_expect_eq(run->watch.memory[1].stale, looks[i].stale, "look %zu", i);
         cr_expect(!run->watch.memory[0].stale);
     }
@@ -149,12 +154,12 @@ Test(run, refuses_boards_that_exceed_a_limit_before_it_starts_and_evaluates_with
     struct farm_recipe recipe;
     struct farm_error err;
     struct farm_run_plan plan;
-    struct farm_run_request request = {.recipe = &recipe, .quiet = true};
-    fill_recipe(&recipe, "inference", "local");
+    struct farm_run_request request = {0};
+    struct farm_run *run = make_with(&request, &recipe, "inference", "local");
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){1 << 20, 1 << 20});
-    cr_expect_eq(farm_run_plan_make(&plan, &request, &err), FARM_E_LIMIT);
-    cr_expect(strstr(err.message, "a parameter board (--inference central needs none): "), "%s", err.message);
-    farm_run_plan_free(&plan);
+    cr_expect_eq(farm_run_build(run, &err), FARM_E_LIMIT);
+    cr_expect(strstr(err.message, "parameter board of 4 buffers"), "%s", err.message);
+    end(run);
     request.play.games = 10;
     cr_expect_eq(farm_run_plan_make(&plan, &request, &err), FARM_OK, "%s", err.message);
     cr_expect(!plan.board_parameters && plan.ring_spec.answers == FARM_ANSWERS_CENTRAL);
