@@ -25,7 +25,7 @@ struct farm_cache {
     struct farm_tls_context *server;
     struct farm_wire_source from; // as the learner has announced; "": the learner sends the versions
     struct farm_address address;  // its
-    uint64_t due_ns;              // when the next chunk from there is; 0: none is due
+    uint64_t patience_ns;         // left for the next chunk from there; 0: none is due
     bool asks;                    // the learner, once the source is vacant
     uint64_t now_ns, tick_ns, paid_ns;
     uint32_t peer_count;
@@ -37,7 +37,7 @@ struct farm_cache {
 static void expect_chunk(struct farm_cache *cache) {
     const uint32_t levels = cache->from.depth < LEVELS_MAX ? cache->from.depth : LEVELS_MAX;
     const bool done = farm_version_is_done(cache->config.receiver);
-    cache->due_ns = done ? 0 : cache->now_ns + LIMIT_NS + levels * LEVEL_NS;
+    cache->patience_ns = done ? 0 : LIMIT_NS + levels * LEVEL_NS;
 }
 
 static bool refuse(const struct farm_wire_header *header, struct farm_error *err) {
@@ -92,7 +92,7 @@ bool farm_cache_is_used(const struct farm_cache *cache) {
 void farm_cache_ask_learner(struct farm_cache *cache) {
     farm_link_close(&cache->peers->link, NULL);
     cache->from.address[0] = 0;
-    cache->due_ns = 0;
+    cache->patience_ns = 0;
     cache->asks = true;
 }
 
@@ -101,11 +101,10 @@ static void give_up(struct farm_cache *cache, const char *why) {
     farm_cache_ask_learner(cache);
 }
 
-void farm_cache_follow(struct farm_cache *cache, const struct farm_wire_source *source, uint64_t now_ns) {
+void farm_cache_follow(struct farm_cache *cache, const struct farm_wire_source *source) {
     const bool same = strcmp(cache->from.address, source->address) == 0;
-    cache->now_ns = now_ns;
     cache->from = *source;
-    if (!same || !cache->due_ns) expect_chunk(cache);
+    if (!same || !cache->patience_ns) expect_chunk(cache);
     if (same) return;
     cache->asks = false;
     farm_link_close(&cache->peers->link, NULL);
@@ -169,11 +168,17 @@ void farm_cache_event(struct farm_cache *cache, const struct farm_engine_event *
 }
 
 bool farm_cache_turn(struct farm_cache *cache, uint64_t now_ns) {
-    const bool ticks = now_ns - cache->tick_ns >= TICK_NS;
+    const uint64_t since_ns = now_ns - cache->tick_ns;
+    const bool ticks = since_ns >= TICK_NS;
+    // Of a longer time this process may have been stopped.
+    const uint64_t passed_ns = !ticks ? 0 : since_ns < 2 * TICK_NS ? since_ns : 2 * TICK_NS;
     bool busy = false;
     cache->now_ns = now_ns;
     if (ticks) cache->tick_ns = now_ns;
-    if (cache->due_ns && now_ns >= cache->due_ns) give_up(cache, "no chunk in time");
+    if (cache->patience_ns && cache->patience_ns <= passed_ns)
+        give_up(cache, "no chunk in time");
+    else if (cache->patience_ns)
+        cache->patience_ns -= passed_ns;
     if (cache->from.address[0] && cache->peers->link.state == FARM_LINK_VACANT) dial(cache);
     if (cache->asks && cache->peers->link.state == FARM_LINK_VACANT) {
         cache->asks = false;

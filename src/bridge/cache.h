@@ -34,7 +34,7 @@ bool farm_cache_close(struct farm_cache *cache);
 void farm_cache_free(struct farm_cache *cache);
 
 // The learner has announced (receiver->offered) a version that comes from there.
-void farm_cache_follow(struct farm_cache *cache, const struct farm_wire_source *source, uint64_t now_ns);
+void farm_cache_follow(struct farm_cache *cache, const struct farm_wire_source *source);
 // Requests versions from the learner once nothing of a source is in flight.
 void farm_cache_ask_learner(struct farm_cache *cache);
 // Whether the learner's chunks are to be discarded: versions come from a source, or its link is not closed yet.

@@ -225,7 +225,7 @@ static bool handle_offered(struct farm_node *node, struct farm_error *err) {
     const bool carries = !source.address[0] && !farm_cache_is_used(node->cache);
     if (!farm_version_take_offer(&node->versions, link, carries, err)) return false;
     if (source.address[0])
-        farm_cache_follow(node->cache, &source, node->now_ns);
+        farm_cache_follow(node->cache, &source);
     else if (!carries)
         farm_cache_ask_learner(node->cache);
     return true;

@@ -126,7 +126,7 @@ static void free_node(struct node *node) {
 // As the learner's VERSION_OFFER does.
 static void announce(struct node *node, const struct farm_wire_source *from, uint64_t version) {
     node->receiver.offered = 1 + version;
-    farm_cache_follow(node->cache, from, now_ns);
+    farm_cache_follow(node->cache, from);
 }
 
 static void check_board(const struct node *node, uint64_t version) {
