@@ -6,11 +6,15 @@
 
 #include "../support/rings.h"
 
-TestSuite(sources, .timeout = 30);
-
 enum { NODES = FARM_BRIDGE_NODES_MAX, LEARNER = FARM_SOURCE_LEARNER };
 
 static struct farm_source_node nodes[NODES], before[NODES];
+
+static void clear(void) {
+    memset(nodes, 0, sizeof nodes);
+}
+
+TestSuite(sources, .init = clear, .timeout = 30);
 
 static uint32_t children_of(int32_t source) {
     uint32_t count = 0;
@@ -49,7 +53,6 @@ static void check_tree(uint32_t fan_out) {
 }
 
 Test(sources, caches_alone_make_a_full_tree_that_stays_as_it_is) {
-    memset(nodes, 0, sizeof nodes);
     for (uint32_t n = 0; n < 62; n++) join(n, true);
     assign(2);
     check_tree(2);
@@ -64,7 +67,6 @@ Test(sources, caches_alone_make_a_full_tree_that_stays_as_it_is) {
 }
 
 Test(sources, the_learner_feeds_more_only_without_caches) {
-    memset(nodes, 0, sizeof nodes);
     for (uint32_t n = 0; n < 10; n++) join(n, false);
     assign(3);
     cr_expect_eq(children_of(LEARNER), 10);
@@ -76,7 +78,6 @@ Test(sources, the_learner_feeds_more_only_without_caches) {
 }
 
 Test(sources, a_node_gets_no_source_that_failed_it_nor_one_of_another_key) {
-    memset(nodes, 0, sizeof nodes);
     for (uint32_t n = 0; n < 8; n++) join(n, n < 4);
     for (uint32_t n = 0; n < 4; n++) nodes[7].avoided[0] |= 1ull << n;
     nodes[6].group = 5;
@@ -88,7 +89,6 @@ Test(sources, a_node_gets_no_source_that_failed_it_nor_one_of_another_key) {
 }
 
 Test(sources, sources_that_are_wrong_or_in_a_circle_are_replaced) {
-    memset(nodes, 0, sizeof nodes);
     for (uint32_t n = 0; n < 6; n++) join(n, true);
     nodes[0].source = 1, nodes[1].source = 2, nodes[2].source = 0; // a circle
     nodes[3].source = 3, nodes[4].source = NODES, nodes[5].source = 200;
@@ -99,7 +99,6 @@ Test(sources, sources_that_are_wrong_or_in_a_circle_are_replaced) {
 
 Test(sources, any_history_leaves_a_tree) {
     uint64_t random = 7;
-    memset(nodes, 0, sizeof nodes);
     for (int round = 0; round < 3000; round++) {
         const uint32_t n = (uint32_t)(random_next(&random) % NODES), fan_out = 1 + (uint32_t)round / 1000;
         const uint64_t what = random_next(&random) % 4;
