@@ -89,16 +89,12 @@ bool farm_cache_is_used(const struct farm_cache *cache) {
     return cache->from.address[0] || cache->asks || cache->peers->link.state != FARM_LINK_VACANT;
 }
 
-void farm_cache_ask_learner(struct farm_cache *cache) {
+void farm_cache_ask_learner(struct farm_cache *cache, const char *why) {
+    if (cache->from.address[0]) farm_log_info("parameters come from the learner, no longer from another node: %s", why);
     farm_link_close(&cache->peers->link, NULL);
     cache->from.address[0] = 0;
     cache->patience_ns = 0;
     cache->asks = true;
-}
-
-static void give_up(struct farm_cache *cache, const char *why) {
-    farm_log_info("parameters come from the learner, no longer from another node: %s", why);
-    farm_cache_ask_learner(cache);
 }
 
 void farm_cache_follow(struct farm_cache *cache, const struct farm_wire_source *source) {
@@ -116,7 +112,7 @@ static void dial(struct farm_cache *cache) {
                      (cache->config.client || farm_address_private(&cache->address));
     const int fd = may ? socket(cache->address.socket.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) : -1;
     if (may && fd < 0) farm_fail_errno(&err, FARM_E_LIMIT, "no socket");
-    if (fd < 0 || !open_link(cache, cache->peers, fd, &err)) give_up(cache, err.message);
+    if (fd < 0 || !open_link(cache, cache->peers, fd, &err)) farm_cache_ask_learner(cache, err.message);
 }
 
 // ---- nodes that this one feeds ----
@@ -163,7 +159,7 @@ void farm_cache_event(struct farm_cache *cache, const struct farm_engine_event *
         farm_version_request(cache->config.receiver, &peer->link, true);
     }
     if (event->kind != FARM_ENGINE_CLOSED) return;
-    if (source && cache->from.address[0] && peer->link.why[0]) give_up(cache, peer->link.why);
+    if (source && cache->from.address[0] && peer->link.why[0]) farm_cache_ask_learner(cache, peer->link.why);
     farm_version_sender_end(&peer->sender);
 }
 
@@ -176,7 +172,7 @@ bool farm_cache_turn(struct farm_cache *cache, uint64_t now_ns) {
     cache->now_ns = now_ns;
     if (ticks) cache->tick_ns = now_ns;
     if (cache->patience_ns && cache->patience_ns <= passed_ns)
-        give_up(cache, "no chunk in time");
+        farm_cache_ask_learner(cache, "no chunk in time");
     else if (cache->patience_ns)
         cache->patience_ns -= passed_ns;
     if (cache->from.address[0] && cache->peers->link.state == FARM_LINK_VACANT) dial(cache);

@@ -36,7 +36,7 @@ void farm_cache_free(struct farm_cache *cache);
 // The learner has announced (receiver->offered) a version that comes from there.
 void farm_cache_follow(struct farm_cache *cache, const struct farm_wire_source *source);
 // Requests versions from the learner once nothing of a source is in flight.
-void farm_cache_ask_learner(struct farm_cache *cache);
+void farm_cache_ask_learner(struct farm_cache *cache, const char *why);
 // Whether the learner's chunks are to be discarded: versions come from a source, or its link is not closed yet.
 bool farm_cache_is_used(const struct farm_cache *cache);
 

@@ -227,7 +227,7 @@ static bool handle_offered(struct farm_node *node, struct farm_error *err) {
     if (source.address[0])
         farm_cache_follow(node->cache, &source);
     else if (!carries)
-        farm_cache_ask_learner(node->cache);
+        farm_cache_ask_learner(node->cache, "it sends them itself");
     return true;
 }
 
@@ -362,7 +362,7 @@ static bool handle_welcome(struct farm_node *node, struct farm_error *err) {
         farm_store_relaxed(&row->connections, farm_load_relaxed(&row->connections) + 1);
         farm_store_release(&row->state, FARM_NODE_CONNECTED);
     }
-    if (node->cache) farm_cache_ask_learner(node->cache);
+    if (node->cache) farm_cache_ask_learner(node->cache, "a new connection to it");
     for (uint32_t i = 0; i < node->ring_count * node->lane_count; i++) list_lane(node, &node->lanes[i]);
     return true;
 }
