@@ -649,6 +649,7 @@ enum farm_status farm_node_make(const struct farm_node_config *config, struct fa
         return status;
     }
     if (serves) node->ops->listen(node->engine, config->cache);
+    if (config->cache > 0 && !serves) farm_log_warn("--cache: the learner infers: there are no parameters to pass on");
     if (config->bell >= 0) farm_engine_watch_counter(node->ops, node->engine, WATCH_BELL, config->bell);
     if (config->stats) { // a bridge before this one may have been killed
         farm_store_release(&config->stats->node[0].state, FARM_NODE_ABSENT);
