@@ -68,7 +68,7 @@ static enum farm_status open_all(struct farm_learner_parts *parts, struct farm_e
     if (!boards->arithmetic)
         return farm_fail(err, FARM_E_UNSUPPORTED, "backend %s does not serve actors that infer", parts->ops->name);
     const struct farm_executor_config executor = {
-        .net = &parts->net, .batch_max = (int)config->boards.rows, .arithmetic = boards->arithmetic};
+        .net = &parts->net, .batch_max = (int)config->inference.batch_max, .arithmetic = boards->arithmetic};
     enum farm_status status = farm_executor_create(&executor, &boards->executor, err);
     for (uint32_t b = 0; b < config->boards.count && !status; b++) {
         status = farm_board_open(config->boards.fds[b], true, &boards->board[b], err);

@@ -59,7 +59,7 @@ struct farm_learner_device {
 };
 
 struct farm_learner_inference {
-    uint32_t batch_max; // observations of one forward pass
+    uint32_t batch_max; // observations of one forward pass; with boards: of an actor's
     double wait_ms;     // longest wait of a ready lane for others in its batch
     uint64_t spin_ns;   // before sleeping
     uint64_t nap_ns;    // longest sleep before it checks for the end; 0: 50 ms
@@ -79,7 +79,6 @@ struct farm_learner_training {
 struct farm_learner_boards {
     int fds[FARM_POOL_GROUPS_MAX]; // one a NUMA node
     uint32_t count;                // 0: the learner infers
-    uint32_t rows;                 // observations of an actor's pass
     uint32_t refresh;              // an actor takes up newer parameters at steps that are multiples of this
 };
 

@@ -426,13 +426,14 @@ static void log_plan(const struct farm_run_plan *plan) {
     const bool responder = plan->responder.body;
     char scale[256];
     farm_log_info(
-        "%s with %s%s: %u actor%s x %u lanes x %u environments x %u steps x %.0f B = %.1f MB of shared memory",
+        "%s with %s%s%s: %u actor%s x %u lanes x %u environments x %u steps x %.0f B = %.1f MB of shared memory",
         plan->env.name,
         plan->responder.remote ? "a remote learner"
         : responder            ? "random actions"
                                : "net ",
-        responder ? "" : plan->recipe.net, plan->actors, plan->actors == 1 ? "" : "s", plan->lanes, plan->width,
-        plan->steps, step_bytes, (double)farm_run_ring_bytes(plan) / 1e6);
+        responder ? "" : plan->recipe.net, plan->local ? " in the actors" : "", plan->actors,
+        plan->actors == 1 ? "" : "s", plan->lanes, plan->width, plan->steps, step_bytes,
+        (double)farm_run_ring_bytes(plan) / 1e6);
     for (int i = 0; i < plan->placement->note_count; i++) farm_log_info("plan: %s", plan->placement->note[i]);
     if (!responder && !plan->play.games) log_idle(plan);
     if (plan->recipe.scaled > 1)
