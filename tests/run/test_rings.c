@@ -59,6 +59,23 @@ Test(rings, each_actor_has_its_own_and_no_thread_is_left) {
     cr_assert_eq(tasks, before);
 }
 
+Test(rings, actors_that_infer_have_a_board_on_each_of_their_nodes) {
+    plan->board_parameters = 10;
+    for (int a = 0; a < ACTORS; a += 2) plan->placement->actor[a].memory_node = 0; // the others: any
+    cr_assert_eq(farm_run_rings_make(&rings, plan, &error), FARM_OK, "%s", error.message);
+    cr_assert_eq(rings.board_count, 2);
+    for (uint32_t a = 0; a < ACTORS; a++) {
+        const struct farm_board *board = farm_board_near(rings.boards, rings.board_count, &rings.ring[a].down);
+        cr_assert_eq(board->segment.header->node, a % 2 ? -1 : 0);
+        cr_assert(board->count == 10 && board->buffers == FARM_BOARD_BUFFERS && board->packed_max > 60);
+    }
+    cr_assert_eq(farm_board_near(rings.boards + 1, 1, &rings.ring[0].down), rings.boards[1], "of a node without one");
+    cr_assert_null(farm_board_near(NULL, 0, &rings.ring[0].down));
+    const int before = count_files("/proc/self/fd");
+    cr_assert_eq(farm_run_rings_make_boards(&rings, plan, &error), FARM_OK);
+    cr_assert_eq(count_files("/proc/self/fd"), before);
+}
+
 Test(rings, one_that_fails_is_reported_and_the_others_are_freed) {
     const int before = count_files("/proc/self/fd");
     plan->placement->actor[ACTORS - 2].memory_node = 1022;
