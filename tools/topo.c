@@ -55,9 +55,9 @@ static enum farm_status fill_request(const struct options *o, const struct farm_
     if (device == 4)
         return farm_fail(err, FARM_E_USAGE, "--device must be one of auto, cpu, cuda, none (got '%.40s')", o->device);
     const bool local = strcmp(o->inference, "local") == 0;
-    if (!local && strcmp(o->inference, "central") != 0)
-        return farm_fail(err, FARM_E_USAGE, "--inference must be central or local (got '%.40s')", o->inference);
-    if (local && device == 2) return farm_fail(err, FARM_E_USAGE, "--inference local runs on the CPU: --device cpu");
+    if (local ? device == 2 : strcmp(o->inference, "central") != 0)
+        return farm_fail(err, FARM_E_USAGE, "--inference must be central, or local on --device cpu (got '%.40s')",
+                         o->inference);
     request->actors_infer = local && device < 2;
     // auto: as farm train does if the GPU's driver and libraries are installed.
     const int learners[] = {machine->gpu_count && !local ? 0 : FARM_LEARNER_CPU, FARM_LEARNER_CPU, 0,
@@ -95,17 +95,16 @@ static void set_mark(struct view *v, int cpu, const char *text) {
 
 static void make_marks(struct view *v) {
     const struct farm_plan *plan = &v->plan;
-    const bool local = v->request.actors_infer;
     char number[16];
     for (int i = 0; i < v->machine.cpu_count; i++) {
         int cpu = v->machine.cpu[i].cpu;
-        const bool infers = farm_bitmap_has(&plan->inference_cpus, cpu);
+        const bool infers = !v->request.actors_infer && farm_bitmap_has(&plan->inference_cpus, cpu);
         const bool acts = farm_bitmap_has(&plan->actor_cpus, cpu);
         set_mark(v, cpu,
                  !farm_bitmap_has(&v->machine.allowed, cpu)             ? "x"
                  : farm_bitmap_has(&v->request.taken, cpu) && !acts     ? "#"
                  : acts && (plan->shared || !plan->pinned)              ? "~"
-                 : infers && plan->shard_count > 1 && !local            ? "I"
+                 : infers && plan->shard_count > 1                      ? "I"
                  : infers || farm_bitmap_has(&plan->training_cpus, cpu) ? "L"
                                                                         : "-");
     }

@@ -11,8 +11,8 @@
 enum farm_status farm_boards_describe(struct farm_board *board, const char *text, struct farm_executor *executor,
                                       struct farm_error *err);
 
-// Opens the config's boards, describes the policy, watches the present rings and publishes parts->version. After
-// the backend has its parameters. A player, which has no backend, gives its arithmetic and parameters; else NULL.
+// Opens the config's boards, describes the policy, watches the present rings and publishes parts->version. After the
+// backend has its parameters. A player, which has no backend, gives its arithmetic and parameters; else NULL.
 // FARM_E_UNSUPPORTED: a backend whose arithmetic actors do not have.
 enum farm_status farm_boards_open(struct farm_learner_parts *parts, const struct farm_arithmetic *arithmetic,
                                   const float *params, struct farm_error *err);

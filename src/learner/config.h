@@ -74,8 +74,7 @@ struct farm_learner_training {
 #include "config/keys.h" // micro_batch, sync_grace_s (0: 5), ...
 };
 
-// Boards on which actors that infer read the parameters: the learner publishes every version on each, and infers
-// nothing itself.
+// Boards of actors that infer: the learner publishes every version on each, and infers nothing itself.
 struct farm_learner_boards {
     int fds[FARM_POOL_GROUPS_MAX]; // one a NUMA node
     uint32_t count;                // 0: the learner infers

@@ -42,20 +42,15 @@ struct farm_stats *farm_run_rings_open_stats(const struct farm_run_rings *rings,
                : stats_of(&segment);
 }
 
-static void free_boards(struct farm_run_rings *rings) {
-    while (rings->board_count) farm_board_free(rings->boards[--rings->board_count]);
-}
-
 enum farm_status farm_run_rings_make_boards(struct farm_run_rings *rings, const struct farm_run_plan *plan,
                                             struct farm_error *err) {
     int node[FARM_NODES_MAX];
     const uint32_t count = farm_run_board_nodes(plan, node);
     enum farm_status status = FARM_OK;
-    free_boards(rings);
-    while (rings->board_count < count && !status) {
-        const struct farm_board_request request = farm_run_board_request(plan, node[rings->board_count]);
-        status = farm_board_create(&request, &rings->boards[rings->board_count], err);
-        rings->board_count += !status;
+    while (rings->board_count) farm_board_free(rings->boards[--rings->board_count]);
+    for (uint32_t b = 0; b < count && !status; b++, rings->board_count += !status) {
+        const struct farm_board_request request = farm_run_board_request(plan, node[b]);
+        status = farm_board_create(&request, &rings->boards[b], err);
     }
     return status;
 }
@@ -149,7 +144,7 @@ enum farm_status farm_run_rings_make(struct farm_run_rings *rings, const struct 
 void farm_run_rings_free(struct farm_run_rings *rings) {
     for (uint32_t a = 0; rings->ring && a < rings->places; a++)
         if (rings->ring[a].lanes) farm_ring_close(&rings->ring[a]);
-    free_boards(rings);
+    while (rings->board_count) farm_board_free(rings->boards[--rings->board_count]);
     if (rings->stats_segment.header) farm_segment_close(&rings->stats_segment);
     for (uint32_t b = 0; b < rings->bell_count; b++) close(rings->bells[b]);
     free(rings->bells);
