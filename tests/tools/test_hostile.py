@@ -11,7 +11,7 @@ import unittest
 from running import LIMIT_S, Watched, children, wait_until
 
 PIDFD_GETFD = 438
-HEADER_BYTES, PRODUCED = 4096, 4096 + 384  # docs/shm-layout.md: up, and lane 0's counter
+HEADER_BYTES, PRODUCED = 4096, 4096 + 512  # docs/shm-layout.md: up, and lane 0's counter
 
 
 def take_descriptor(pid, fd):
