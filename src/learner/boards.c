@@ -8,8 +8,8 @@
 struct farm_boards {
     struct farm_board *board[FARM_POOL_GROUPS_MAX];
     uint32_t count;
-    const struct farm_arithmetic *arithmetic;
-    struct farm_executor *executor; // packs
+    struct farm_arithmetic arithmetic; // the actors'
+    struct farm_executor *executor;    // packs
 };
 
 static struct farm_board *board_of(const struct farm_learner_parts *parts, uint32_t ring) {
@@ -54,7 +54,7 @@ static enum farm_status describe(struct farm_learner_parts *parts, struct farm_b
     const struct farm_policy_description policy = {.net = parts->net,
                                                    .head = parts->head,
                                                    .head_options = config->head,
-                                                   .arithmetic = *parts->boards->arithmetic,
+                                                   .arithmetic = parts->boards->arithmetic,
                                                    .seed = config->seed,
                                                    .refresh = config->boards.refresh};
     char text[FARM_POLICY_TEXT_BYTES];
@@ -62,19 +62,30 @@ static enum farm_status describe(struct farm_learner_parts *parts, struct farm_b
     return status ? status : farm_boards_describe(board, text, parts->boards->executor, err);
 }
 
+// Actors go on with the arithmetic that an earlier learner has described, even if this one has chosen another.
+static void keep_arithmetic(struct farm_learner_parts *parts) {
+    struct farm_board_description before;
+    struct farm_policy_description policy;
+    struct farm_error error;
+    if (farm_board_described(parts->boards->board[0], &before) &&
+        !farm_policy_understand(before.text, &parts->lanes.model.env, &policy, &error) && !policy.plain)
+        parts->boards->arithmetic = policy.arithmetic;
+}
+
 static enum farm_status open_all(struct farm_learner_parts *parts, struct farm_error *err) {
     const struct farm_learner_config *config = parts->config;
     struct farm_boards *boards = parts->boards;
-    if (!boards->arithmetic)
-        return farm_fail(err, FARM_E_UNSUPPORTED, "backend %s does not serve actors that infer", parts->ops->name);
-    const struct farm_executor_config executor = {
-        .net = &parts->net, .batch_max = (int)config->inference.batch_max, .arithmetic = boards->arithmetic};
-    enum farm_status status = farm_executor_create(&executor, &boards->executor, err);
-    for (uint32_t b = 0; b < config->boards.count && !status; b++) {
-        status = farm_board_open(config->boards.fds[b], true, &boards->board[b], err);
+    enum farm_status status = FARM_OK;
+    while (boards->count < config->boards.count && !status) {
+        status = farm_board_open(config->boards.fds[boards->count], true, &boards->board[boards->count], err);
         boards->count += !status;
-        if (!status) status = describe(parts, boards->board[b], err);
     }
+    if (status) return status;
+    keep_arithmetic(parts);
+    const struct farm_executor_config executor = {
+        .net = &parts->net, .batch_max = (int)config->inference.batch_max, .arithmetic = &boards->arithmetic};
+    status = farm_executor_create(&executor, &boards->executor, err);
+    for (uint32_t b = 0; b < boards->count && !status; b++) status = describe(parts, boards->board[b], err);
     for (uint32_t r = 0; r < parts->lanes.ring_count && !status; r++)
         if (farm_lanes_has(&parts->lanes, r)) status = farm_boards_watch(parts, r, err);
     return status;
@@ -86,7 +97,9 @@ enum farm_status farm_boards_open(struct farm_learner_parts *parts, const struct
     parts->boards = calloc(1, sizeof *parts->boards);
     if (!parts->boards) return farm_fail(err, FARM_E_LIMIT, "no memory for the boards");
     if (!arithmetic && parts->ops->arithmetic) arithmetic = parts->ops->arithmetic(parts->backend);
-    parts->boards->arithmetic = arithmetic;
+    if (!arithmetic)
+        return farm_fail(err, FARM_E_UNSUPPORTED, "backend %s does not serve actors that infer", parts->ops->name);
+    parts->boards->arithmetic = *arithmetic;
     const enum farm_status status = open_all(parts, err);
     if (!status) farm_boards_publish(parts, params, parts->version);
     return status;

@@ -542,12 +542,18 @@ class Learning(Cli):
 
 class Deaths(Cli):
     def test_actors_that_infer_outlive_their_learner_and_one_another(self):
-        process = self.start_training("--run", "r", "--actors", "2", "--inference", "local", *FAST_METRICS)
+        process = self.start_training("--env", "native/breakout", "--run", "r", "--actors", "2", "--envs-per-actor", "2", "--unroll", "4", "--inference", "local", *FAST_METRICS)
+
+        def updates():
+            return json.loads((self.folder / "r/metrics.jsonl").read_text().split("\n")[-2])["updates"]
+
         self.wait_for_steps(process, "r")
+        chosen = self.folder / "r/arithmetic.txt"
+        chosen.write_text(chosen.read_text().replace(" b0", " f0"))  # the next learner computes otherwise, if this CPU knows two ways
         for name in ("learner", "actor 0", "learner", "actor 1"):
             self.kill_and_await(process, name)
-            before = json.loads((self.folder / "r/metrics.jsonl").read_text().splitlines()[-1])["updates"]
-            self.assertTrue(wait_until(lambda: json.loads((self.folder / "r/metrics.jsonl").read_text().splitlines()[-1])["updates"] > before + 2))
+            before = updates()
+            self.assertTrue(wait_until(lambda: updates() > before + 2))
         result = self.end(process)
         self.assertEqual((result["actor_restarts"], result["learner_restarts"], result["bad_values"]), (2, 2, 0))
 
