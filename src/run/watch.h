@@ -11,7 +11,8 @@
 struct farm_run_memory {
     uint64_t first_bytes, bytes; // in this life of the actor, at first and at last; 0: not yet read
     bool reported;
-    bool stale; // it has been reported for old parameters
+    bool stale;              // it has been reported for old parameters
+    uint64_t steps_when_old; // when its newest parameters were found old; 0: they are not
 };
 
 enum { FARM_RUN_TICKS = 128 };

@@ -121,23 +121,26 @@ Test(run, reports_an_actor_once_that_takes_up_no_newer_parameters) {
     struct farm_error err;
     struct farm_run *run = make_with(&request, &recipe, "inference", "local");
     cr_assert_eq(farm_run_build(run, &err), FARM_OK, "%s", err.message);
-    const struct { // at these moments, with these versions in the lanes' newest answers
+    const struct { // at these moments, with these steps, and these versions in the lanes' newest answers
         double now_s;
-        uint64_t publishes, versions[2];
+        uint64_t publishes, produced, versions[2];
         double age_s; // NAN: unknown
         bool stale;
     } looks[] = {
-        {1, 10, {10, 10}, NAN, false}, // the learner has not published what a lane claims
-        {2, 20, {15, 16}, 1, false},    {22, 21, {19, 20}, 21, false}, // old, and only one is newer
-        {23, 121, {21, 120}, 1, false}, {51, 140, {21, 139}, 29, false},
-        {53, 140, {21, 139}, 31, true}, {54, 140, {139, 139}, 31, true}, // reported once a life
+        {1, 10, 4, {10, 10}, NAN, false}, // the learner has not published what a lane claims
+        {2, 20, 4, {15, 16}, 1, false},       {22, 21, 9, {19, 20}, 21, false}, // old, and only one is newer
+        {23, 121, 9, {21, 120}, 1, false},    {51, 140, 9, {21, 120}, 29, false},
+        {53, 160, 20, {21, 139}, 31, false},                                        // one lane goes on
+        {84, 160, 20, {139, 139}, 61, false}, {85, 160, 20, {139, 139}, 62, false}, // it waits
+        {86, 160, 21, {139, 139}, 63, false},                                       // the answer may be from before
+        {87, 160, 22, {139, 139}, 64, true},  {88, 160, 22, {159, 159}, 37, true},  // reported once a life
     };
     for (size_t i = 0; i < sizeof looks / sizeof *looks; i++) {
         farm_store_relaxed(&run->rings.stats->publishes, looks[i].publishes);
         for (uint32_t l = 0; l < 2; l++) {
             struct farm_lane *lane = &run->rings.ring[1].lanes[l];
-            farm_store_release(&lane->up->produced, 4);
-            *farm_lane_version(lane, 2) = looks[i].versions[l];
+            farm_store_release(&lane->up->produced, looks[i].produced);
+            *farm_lane_version(lane, looks[i].produced - 2) = looks[i].versions[l];
         }
         const uint64_t now_ns = (uint64_t)(looks[i].now_s * 1e9);
         farm_run_watch_tick(&run->watch, now_ns);
