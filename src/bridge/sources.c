@@ -3,15 +3,14 @@
 
 #include <assert.h>
 
-static bool may_feed(const struct farm_source_node *nodes, uint32_t count, int32_t source, uint32_t n) {
-    return source >= 0 && (uint32_t)source < count && (uint32_t)source != n && nodes[source].present &&
-           nodes[source].cache.address[0] && nodes[source].group == nodes[n].group &&
-           !(nodes[n].avoided[source / 64] >> source % 64 & 1);
+static bool may_feed(const struct farm_source_node *nodes, int32_t source, uint32_t n) {
+    return source >= 0 && nodes[source].present && nodes[source].cache.address[0] &&
+           nodes[source].group == nodes[n].group && !(nodes[n].avoided[source / 64] >> source % 64 & 1);
 }
 
-// The node above n that the learner feeds; *depth: nodes from there to n, more than all if they are a circle.
+// The node above n that the learner feeds; *depth: nodes from there to n.
 static uint32_t top_of(const struct farm_source_node *nodes, uint32_t n, uint32_t *depth) {
-    for (*depth = 0; nodes[n].source >= 0 && *depth <= FARM_BRIDGE_NODES_MAX; ++*depth) n = (uint32_t)nodes[n].source;
+    for (*depth = 0; nodes[n].source >= 0; ++*depth) n = (uint32_t)nodes[n].source;
     return n;
 }
 
@@ -23,7 +22,7 @@ static int32_t find_room(const struct farm_source_node *nodes, uint32_t count, u
     for (uint32_t i = 0; i < count; i++)
         if (nodes[i].source >= 0) children[nodes[i].source]++;
     for (uint32_t i = 0; i < count; i++)
-        if (may_feed(nodes, count, (int32_t)i, n) && children[i] < fan_out && settled[top_of(nodes, i, &depth)] &&
+        if (may_feed(nodes, (int32_t)i, n) && children[i] < fan_out && settled[top_of(nodes, i, &depth)] &&
             depth < least)
             best = (int32_t)i, least = depth;
     return best;
@@ -31,12 +30,10 @@ static int32_t find_room(const struct farm_source_node *nodes, uint32_t count, u
 
 void farm_sources_assign(struct farm_source_node *nodes, uint32_t count, uint32_t fan_out) {
     bool settled[FARM_BRIDGE_NODES_MAX] = {0}; // nodes that the learner feeds, or fed, in the order of their choice
-    uint32_t fed = 0, depth;
+    uint32_t fed = 0;
     assert(count <= FARM_BRIDGE_NODES_MAX && fan_out);
     for (uint32_t n = 0; n < count; n++)
-        if (!nodes[n].present || !may_feed(nodes, count, nodes[n].source, n)) nodes[n].source = FARM_SOURCE_LEARNER;
-    for (uint32_t n = 0; n < count; n++)
-        if (top_of(nodes, n, &depth), depth > FARM_BRIDGE_NODES_MAX) nodes[n].source = FARM_SOURCE_LEARNER;
+        if (!nodes[n].present || !may_feed(nodes, nodes[n].source, n)) nodes[n].source = FARM_SOURCE_LEARNER;
     for (int caches = 1; caches >= 0; caches--)
         for (uint32_t n = 0; n < count; n++) {
             if (!nodes[n].present || nodes[n].source >= 0 || settled[n] || (nodes[n].cache.address[0] != 0) != caches)

@@ -9,10 +9,10 @@
 enum { FARM_SOURCE_LEARNER = -1 };
 
 struct farm_source_node {
-    bool present;                                 // it takes versions
-    uint64_t group;                               // and only from nodes of its group: those with the same key
-    struct farm_wire_source cache;                // where it passes them on; "": it does not. out: depth, 0: the
-                                                  // learner feeds it
+    bool present;   // it takes versions
+    uint64_t group; // and only from nodes of its group: those with the same key
+    // Where it passes them on; "": it does not. out: depth, 0 if the learner feeds it.
+    struct farm_wire_source cache;
     int32_t source;                               // in, out: number of its source
     uint64_t avoided[FARM_BRIDGE_NODES_MAX / 64]; // bitmap: sources that have failed it
 };

@@ -88,15 +88,6 @@ Test(sources, a_node_gets_no_source_that_failed_it_nor_one_of_another_key) {
     cr_expect_eq(children_of(LEARNER), 4);
 }
 
-Test(sources, sources_that_are_wrong_or_in_a_circle_are_replaced) {
-    for (uint32_t n = 0; n < 6; n++) join(n, true);
-    nodes[0].source = 1, nodes[1].source = 2, nodes[2].source = 0; // a circle
-    nodes[3].source = 3, nodes[4].source = NODES, nodes[5].source = 200;
-    assign(2);
-    check_tree(2);
-    cr_expect_eq(children_of(LEARNER), 2);
-}
-
 Test(sources, any_history_leaves_a_tree) {
     uint64_t random = 7;
     for (int round = 0; round < 3000; round++) {
