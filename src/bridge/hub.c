@@ -444,10 +444,11 @@ static void tick(struct farm_hub *hub) {
 
 // Whether a version is to be prepared, because a node has all of the one before from here.
 static bool versions_due(struct farm_hub *hub) {
-    for (uint32_t i = 0; i < hub->active_count && hub->versions.board; i++)
-        if (farm_version_sender_is_idle(&hub->active[i]->peer->versions) &&
-            !hub->active[i]->peer->versions.from.address[0])
+    for (uint32_t i = 0; i < hub->active_count && hub->versions.board; i++) {
+        const struct farm_version_sender *sender = &hub->active[i]->peer->versions;
+        if (farm_version_sender_is_idle(sender) && (sender->again || hub->tree[hub->active[i]->place].source < 0))
             return farm_version_source_due(&hub->versions);
+    }
     return false;
 }
 

@@ -226,8 +226,8 @@ static bool send_frame(struct hub_session *session, struct farm_link *link, enum
 
 bool hub_take_have(struct hub_peer *peer, struct farm_error *err) {
     struct farm_source_node *node = &peer->hub->tree[peer->session->place];
+    const int32_t lost = peer->versions.from.address[0] ? node->source : FARM_SOURCE_LEARNER;
     if (!farm_version_sender_ask(&peer->versions, &peer->link, err)) return false;
-    const int32_t lost = node->present ? node->source : FARM_SOURCE_LEARNER;
     if (lost >= 0) node->avoided[lost / 64] |= 1ull << lost % 64;
     node->present = true;
     memcpy(node->cache.address, peer->hello.cache, sizeof node->cache.address);
@@ -239,12 +239,13 @@ bool hub_take_have(struct hub_peer *peer, struct farm_error *err) {
     return true;
 }
 
-// Between two versions: where the next ones come from. A node that has lost its source gets the present one from here.
-static void choose_source(const struct hub_session *session) {
+// Before a version: where it comes from. A node that has lost its source gets the next one from here.
+static void choose_source(const struct hub_session *session, const struct farm_version_stage *newest) {
     const struct farm_source_node *tree = session->peer->hub->tree;
     struct farm_version_sender *sender = &session->peer->versions;
     const int32_t source = tree[session->place].source;
-    if (!farm_version_sender_is_idle(sender) || sender->again) return;
+    if (!farm_version_sender_is_idle(sender) || sender->again || !newest || newest->head.version < sender->offered)
+        return;
     sender->from.address[0] = 0;
     if (source < 0) return;
     sender->from = tree[source].cache;
@@ -255,7 +256,7 @@ static bool send_version(struct hub_session *session) {
     struct hub_peer *peer = session->peer;
     struct farm_version_stage *newest = farm_version_source_newest(&peer->hub->versions);
     if (!farm_link_can_send(&peer->link)) return false;
-    choose_source(session);
+    choose_source(session, newest);
     return farm_version_send(&peer->versions, &peer->link, newest, peer->hub->now_ns);
 }
 

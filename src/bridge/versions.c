@@ -92,6 +92,7 @@ bool farm_version_source_turn(struct farm_version_source *source) {
 bool farm_version_sender_ask(struct farm_version_sender *sender, const struct farm_link *link, struct farm_error *err) {
     sender->again = sender->asked;
     sender->asked = true;
+    sender->from.address[0] = 0;
     return read_message(link, &sender->have, sizeof sender->have, err);
 }
 
@@ -135,6 +136,7 @@ static void begin_stage(struct farm_version_sender *sender, struct farm_link *li
                    : have->version == stage->head.version ? have->bytes / sizeof(float) * sizeof(float)
                                                           : 0;
     sender->offered = 1 + stage->head.version;
+    sender->again = false;
     farm_link_post(link, FARM_WIRE_VERSION_OFFER, &offer,
                    sizeof offer.head + (sender->from.address[0] ? sizeof offer.from : 0), false);
 }
@@ -145,7 +147,6 @@ bool farm_version_send(struct farm_version_sender *sender, struct farm_link *lin
         sender->stage->users--;
         sender->stage = NULL;
     }
-    sender->again = false;
     if (!farm_version_sender_has(sender, newest)) return false;
     sender->sent_ns = now_ns;
     if (!sender->stage) return begin_stage(sender, link, newest), true;

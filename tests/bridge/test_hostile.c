@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <sys/uio.h>
 
+#include "bridge/hub_session.h"
 #include "bridge/tls.h"
 #include "peer.h"
 
@@ -453,6 +454,51 @@ Test(hostile, a_node_that_takes_no_parameters_is_cut_off_after_ten_seconds) {
         peer_send(&peer, &(struct peer_frame){.type = FARM_WIRE_HEARTBEAT});
     }
     cr_expect(peer_closed(&peer));
+}
+
+// The newest OFFER of a version that it has received; *chunks: those behind it.
+static bool find_offer(const struct peer *peer, struct farm_wire_source *source, uint32_t *chunks) {
+    struct farm_wire_header header;
+    bool found = false;
+    for (size_t at = 0; at < peer->in_bytes; at += FARM_WIRE_HEADER_BYTES + header.bytes) {
+        memcpy(&header, peer->in + at, sizeof header);
+        *chunks += header.type == FARM_WIRE_VERSION_CHUNK;
+        if (header.type != FARM_WIRE_VERSION_OFFER) continue;
+        const size_t message = FARM_WIRE_ENTRY_BYTES + sizeof(struct farm_wire_version);
+        *source = (struct farm_wire_source){0};
+        if (header.bytes > message) memcpy(source, peer->in + at + FARM_WIRE_HEADER_BYTES + message, sizeof *source);
+        *chunks = 0;
+        found = true;
+    }
+    return found;
+}
+
+Test(hostile, a_node_that_has_lost_its_source_gets_that_version_from_the_learner) {
+    static const struct farm_wire_have have;
+    struct farm_wire_source source;
+    uint32_t chunks;
+    with_peer peer;
+    peer_make_as(&peer, MEMORY_UP, false, FARM_ANSWERS_LOCAL);
+    struct farm_hub *hub = peer.play->world.hub;
+    hub->tree[9] = (struct farm_source_node){.present = true, .cache.address = "127.0.0.1:9", .source = -1};
+    hub->tree[10] = (struct farm_source_node){.present = true, .cache.address = "127.0.0.1:10", .source = -1};
+    peer_connect(&peer, PEER_JOINED);
+    peer_send_message(&peer, FARM_WIRE_VERSION_HAVE, &have, sizeof have);
+    world_publish_version(&peer.play->world);
+    while (farm_version_source_turn(&hub->versions)) continue; // as for the two
+    peer_wait(&peer);
+    cr_assert(find_offer(&peer, &source, &chunks));
+    cr_expect_str_eq(source.address, "127.0.0.1:9");
+    cr_expect_eq(chunks, 0);
+    peer_send_message(&peer, FARM_WIRE_VERSION_HAVE, &have, sizeof have);
+    peer_wait(&peer);
+    cr_assert(find_offer(&peer, &source, &chunks));
+    cr_expect_str_eq(source.address, "");
+    cr_expect_eq(chunks, 1);
+    cr_expect_eq(hub->tree[0].avoided[0], 1u << 9);
+    peer_send_message(&peer, FARM_WIRE_VERSION_HAVE, &have, sizeof have);
+    peer_wait(&peer);
+    cr_expect_eq(hub->tree[0].avoided[0], 1u << 9, "nothing else was announced");
 }
 
 // TLS records of a handshake message of 100,000 bytes.
