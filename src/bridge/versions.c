@@ -262,21 +262,21 @@ bool farm_version_place_chunk(struct farm_version_receiver *receiver, const stru
     return true;
 }
 
-// Makes it the newest of every board.
+// Makes it the newest of every board. The first one comes last: HAVE reads it, if this process is killed in between.
 static void publish(struct farm_version_receiver *receiver) {
     const struct farm_version_stage *stage = receiver->stage;
     struct farm_board *first = receiver->boards[0];
     const float *params = stage->data;
     void *packed = farm_board_packed(first, params);
-    receiver->done = 1 + stage->head.version;
+    for (uint32_t b = receiver->board_count; b-- > !receiver->staged;)
+        farm_board_publish(receiver->boards[b], params, stage->head.version);
     if (!receiver->staged) {
         if (first->pack && packed) first->pack(first->pack_context, params, packed);
         farm_board_commit(first, receiver->buffer, stage->head.version);
         receiver->buffer = -1;
         receiver->stage = NULL; // its memory is the board's
     }
-    for (uint32_t b = !receiver->staged; b < receiver->board_count; b++)
-        farm_board_publish(receiver->boards[b], params, stage->head.version);
+    receiver->done = 1 + stage->head.version;
 }
 
 static bool are_finite(const float *numbers, size_t count) {

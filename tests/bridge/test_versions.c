@@ -19,7 +19,7 @@ static struct farm_version_receiver receiver;
 static struct farm_link link; // vacant: only its message is read
 
 static void begin(bool staged) {
-    const struct farm_board_request request = {.count = COUNT, .buffers = 3, .node = -1};
+    const struct farm_board_request request = {.count = COUNT, .packed_max = 64, .buffers = 3, .node = -1};
     farm_log_set_level(FARM_LOG_ERROR);
     cr_assert(farm_key_derive(&KEY, "node", &node_key));
     receiver = (struct farm_version_receiver){
@@ -78,9 +78,15 @@ static void check_newest(uint64_t version) {
     }
 }
 
+static void check_the_first_is_not_newer(void *context, const float *numbers, void *packed) {
+    (void)context, (void)numbers, (void)packed;
+    cr_expect_leq(newest(0), newest(1), "killed here, the other board would miss a version");
+}
+
 Test(versions, are_the_newest_of_every_board_when_they_are_whole) {
     for (int staged = 0; staged < 2; staged++) {
         begin(staged);
+        for (int b = 0; b < 2; b++) boards[b]->pack = check_the_first_is_not_newer;
         for (uint64_t version = 0; version < 9; version += 1 + version % 3) {
             cr_assert(send_whole(version));
             cr_assert(farm_version_is_done(&receiver));
