@@ -9,10 +9,10 @@
 #include "bridge/address.h"
 
 // A chunk of an announced version comes within LIMIT_NS, and LEVEL_NS for each cache before the source, so that a node
-// gives up its source before those that it feeds do. Together less than a second.
+// gives up its source before those that it feeds do: together less than a second. The whole version comes at 1 MB/s.
 enum { LEVELS_MAX = 8, HANDSHAKES_IN_A_ROW = 100 };
 static const uint64_t LIMIT_NS = 700000000, LEVEL_NS = 30000000, TICK_NS = 25000000, HEARTBEAT_NS = 1000000000,
-                      HANDSHAKE_NS = 20000000;
+                      HANDSHAKE_NS = 20000000, BYTE_NS = 1000;
 
 struct peer {
     struct farm_link link;
@@ -25,8 +25,9 @@ struct farm_cache {
     struct farm_tls_context *server;
     struct farm_wire_source from; // as the learner has announced; "": the learner sends the versions
     struct farm_address address;  // its
-    uint64_t patience_ns;         // left for the next chunk from there; 0: none is due
-    bool asks;                    // the learner, once the source is vacant
+    uint64_t chunk_ns, whole_ns;  // left for its next chunk, and for the version after `done`; 0: none is due
+    uint64_t done;
+    bool asks; // the learner, once the source is vacant
     uint64_t now_ns, tick_ns, paid_ns;
     uint32_t peer_count;
     struct peer peers[]; // [peer_count] the source; nodes that this one feeds
@@ -35,9 +36,14 @@ struct farm_cache {
 // ---- links ----
 
 static void expect_chunk(struct farm_cache *cache) {
+    const struct farm_version_receiver *receiver = cache->config.receiver;
     const uint32_t levels = cache->from.depth < LEVELS_MAX ? cache->from.depth : LEVELS_MAX;
-    const bool done = farm_version_is_done(cache->config.receiver);
-    cache->patience_ns = done ? 0 : LIMIT_NS + levels * LEVEL_NS;
+    cache->chunk_ns = farm_version_is_done(receiver) ? 0 : LIMIT_NS + levels * LEVEL_NS;
+    if (!cache->chunk_ns)
+        cache->whole_ns = 0;
+    else if (!cache->whole_ns || cache->done != receiver->done)
+        cache->whole_ns = cache->chunk_ns + receiver->boards[0]->count * sizeof(float) * BYTE_NS;
+    cache->done = receiver->done;
 }
 
 static bool refuse(const struct farm_wire_header *header, struct farm_error *err) {
@@ -89,21 +95,27 @@ bool farm_cache_is_used(const struct farm_cache *cache) {
     return cache->from.address[0] || cache->asks || cache->peers->link.state != FARM_LINK_VACANT;
 }
 
+// What it has brought of a version may be wrong, which would be found out with the last byte only.
+static void leave_source(struct farm_cache *cache) {
+    if (cache->from.address[0]) farm_version_drop(cache->config.receiver);
+    farm_link_close(&cache->peers->link, NULL);
+    cache->peers->link.why[0] = 0;
+}
+
 void farm_cache_ask_learner(struct farm_cache *cache, const char *why) {
     if (cache->from.address[0]) farm_log_info("parameters come from the learner, no longer from another node: %s", why);
-    farm_link_close(&cache->peers->link, NULL);
+    leave_source(cache);
     cache->from.address[0] = 0;
-    cache->patience_ns = 0;
+    cache->chunk_ns = cache->whole_ns = 0;
     cache->asks = true;
 }
 
 void farm_cache_follow(struct farm_cache *cache, const struct farm_wire_source *source) {
     const bool same = strcmp(cache->from.address, source->address) == 0;
+    if (!same) leave_source(cache);
     cache->from = *source;
-    if (!same || !cache->patience_ns) expect_chunk(cache);
-    if (same) return;
     cache->asks = false;
-    farm_link_close(&cache->peers->link, NULL);
+    if (!same || !cache->chunk_ns) expect_chunk(cache);
 }
 
 static void dial(struct farm_cache *cache) {
@@ -141,7 +153,7 @@ static bool serve_peer(const struct farm_cache *cache, struct peer *peer) {
     const struct farm_version_receiver *receiver = cache->config.receiver;
     uint32_t held = 0;
     for (uint32_t s = 0; s < FARM_VERSION_STAGES_MAX; s++) held += receiver->stages[s].users > 0;
-    if (held == FARM_VERSION_STAGES_MAX && peer->sender.stage != receiver->stage)
+    if (held == FARM_VERSION_STAGES_MAX && peer->sender.stage && peer->sender.stage != receiver->stage)
         farm_link_close(&peer->link, "it reads too slowly");
     return peer->link.state == FARM_LINK_OPEN && farm_link_can_send(&peer->link) &&
            farm_version_send(&peer->sender, &peer->link, receiver->stage, cache->now_ns);
@@ -171,10 +183,12 @@ bool farm_cache_turn(struct farm_cache *cache, uint64_t now_ns) {
     bool busy = false;
     cache->now_ns = now_ns;
     if (ticks) cache->tick_ns = now_ns;
-    if (cache->patience_ns && cache->patience_ns <= passed_ns)
-        farm_cache_ask_learner(cache, "no chunk in time");
-    else if (cache->patience_ns)
-        cache->patience_ns -= passed_ns;
+    if (cache->chunk_ns && (cache->chunk_ns <= passed_ns || cache->whole_ns <= passed_ns)) {
+        farm_cache_ask_learner(cache, cache->chunk_ns <= passed_ns ? "no chunk in time" : "less than 1 MB/s");
+    } else if (cache->chunk_ns) {
+        cache->chunk_ns -= passed_ns;
+        cache->whole_ns -= passed_ns;
+    }
     if (cache->from.address[0] && cache->peers->link.state == FARM_LINK_VACANT) dial(cache);
     if (cache->asks && cache->peers->link.state == FARM_LINK_VACANT) {
         cache->asks = false;

@@ -194,6 +194,12 @@ void farm_version_request(struct farm_version_receiver *receiver, struct farm_li
     farm_link_post(link, FARM_WIRE_VERSION_HAVE, &have, sizeof have, false);
 }
 
+void farm_version_drop(struct farm_version_receiver *receiver) {
+    if (!receiver->stage || receiver->stage->verified) return;
+    receiver->stage->dropped = true;
+    receiver->stage = NULL;
+}
+
 static enum farm_status check_offer(const struct farm_version_receiver *receiver, const struct farm_wire_version *head,
                                     struct farm_error *err) {
     const unsigned long long version = head->version, bytes = head->bytes, own = bytes_on(receiver->boards[0]);
@@ -220,15 +226,17 @@ static struct farm_version_stage *begin_version(struct farm_version_receiver *re
 bool farm_version_take_offer(struct farm_version_receiver *receiver, const struct farm_link *link, bool carries,
                              struct farm_error *err) {
     struct farm_wire_version head;
-    if (!read_message(link, &head, sizeof head, err) || check_offer(receiver, &head, err)) return false;
     struct farm_version_stage *stage = receiver->stage;
+    if (!read_message(link, &head, sizeof head, err)) return false;
+    if (carries && stage && !stage->verified && memcmp(&stage->head, &head, sizeof head) == 0) // goes on
+        return receiver->discards = false, true;
+    if (check_offer(receiver, &head, err)) return false;
     const uint64_t next = 1 + head.version, board = published_on(receiver->boards[0]);
     uint64_t before = receiver->done > board ? receiver->done : board;
     if (stage && before < 1 + stage->head.version) before = 1 + stage->head.version;
     if (next > receiver->offered) receiver->offered = next;
     if (!carries) return true;
     receiver->discards = false;
-    if (stage && !stage->verified && memcmp(&stage->head, &head, sizeof head) == 0) return true; // goes on
     if (next <= before || next >> 55)
         return farm_fail(err, FARM_E_FORMAT, "version %llu of the parameters comes after version %llu",
                          (unsigned long long)head.version, (unsigned long long)before - 1),

@@ -98,6 +98,8 @@ enum farm_status farm_version_receiver_make(struct farm_version_receiver *receiv
 void farm_version_receiver_free(struct farm_version_receiver *receiver); // a zeroed one is allowed
 // Posts VERSION_HAVE: the versions that follow come by this link; or, not `carries`, only their OFFERs.
 void farm_version_request(struct farm_version_receiver *receiver, struct farm_link *link, bool carries);
+// Keeps nothing of a version that is not whole.
+void farm_version_drop(struct farm_version_receiver *receiver);
 // VERSION_OFFER has come (link->message). carries: its chunks follow by this link. False: another run, size, signature,
 // or a version that is not newer.
 bool farm_version_take_offer(struct farm_version_receiver *receiver, const struct farm_link *link, bool carries,
