@@ -24,6 +24,7 @@ enum {
     WATCH_WAKE = 1,
 };
 static const uint64_t HANDSHAKE_NS = 20000000, LOOK_NS = 10000000, STRANGER_NS = 5000000000u;
+static const uint64_t FORGIVE_NS = 600000000000u;
 static const uint64_t TICK_NS = 100000000, HEARTBEAT_NS = 1000000000, SLEEP_NS = 100000000, JOIN_NS = 60000000000u;
 
 // ---- a node's handshake ----
@@ -433,6 +434,12 @@ static void tick(struct farm_hub *hub) {
     if (hub->now_ns - hub->tick_ns < TICK_NS) return;
     hub->tick_ns = hub->now_ns;
     hub_flush_control(hub);
+    if (hub->now_ns - hub->forgiven_ns > FORGIVE_NS) {
+        for (uint32_t n = 0; n < FARM_BRIDGE_NODES_MAX; n++)
+            memset(hub->tree[n].avoided, 0, sizeof hub->tree[n].avoided);
+        hub->forgiven_ns = hub->now_ns;
+        hub->replan = true;
+    }
     for (uint32_t p = 0; p < HUB_PEERS_MAX; p++)
         if (hub->peers[p] && hub->peers[p]->link.state != FARM_LINK_VACANT) tick_peer(hub, hub->peers[p]);
     if (!hub->stats) return;

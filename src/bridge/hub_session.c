@@ -389,6 +389,12 @@ void hub_attach(struct hub_peer *peer, struct hub_session *session) {
     farm_link_close(&session->peer->link, "a newer connection of this node replaces this one");
 }
 
+static void leave_tree(struct farm_hub *hub, uint32_t place) {
+    hub->tree[place] = (struct farm_source_node){.source = FARM_SOURCE_LEARNER};
+    for (uint32_t n = 0; n < FARM_BRIDGE_NODES_MAX; n++) hub->tree[n].avoided[place / 64] &= ~(1ull << place % 64);
+    hub->replan = true;
+}
+
 void hub_detach(struct hub_peer *peer) {
     struct farm_hub *hub = peer->hub;
     struct hub_session *session = peer->session;
@@ -400,10 +406,7 @@ void hub_detach(struct hub_peer *peer) {
     }
     hub_add_figures(peer);
     farm_version_sender_end(&peer->versions);
-    hub->tree[session->place] = (struct farm_source_node){.source = FARM_SOURCE_LEARNER};
-    for (uint32_t n = 0; n < FARM_BRIDGE_NODES_MAX; n++)
-        hub->tree[n].avoided[session->place / 64] &= ~(1ull << session->place % 64);
-    hub->replan = true;
+    if (!session->forgotten) leave_tree(hub, session->place);
     peer->session = NULL;
     session->peer = NULL;
     session->listed = 0;
@@ -513,6 +516,7 @@ void hub_forget_session(struct farm_hub *hub, struct hub_session *session) {
     hub_wake_shards(hub); // its list names rings
     hub->sessions[session->place] = NULL;
     session->forgotten = true;
+    leave_tree(hub, session->place);
     if (session->next) {
         farm_link_close(&session->next->link, WHY);
         session->next->session = NULL;

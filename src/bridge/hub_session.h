@@ -81,7 +81,8 @@ struct farm_hub {
     struct farm_version_source versions;                 // board NULL: none
     struct farm_source_node tree[FARM_BRIDGE_NODES_MAX]; // by place: who takes versions from whom
     uint32_t fan_out;
-    bool replan; // the tree, because nodes have joined, left, or lost their source
+    bool replan;          // the tree, because nodes have joined, left, or lost their source
+    uint64_t forgiven_ns; // when failures of sources were last forgotten
     struct farm_bridge_stats *stats;
     const struct farm_engine_ops *ops;
     struct farm_engine *engine;

@@ -499,6 +499,8 @@ Test(hostile, a_node_that_has_lost_its_source_gets_that_version_from_the_learner
     peer_send_message(&peer, FARM_WIRE_VERSION_HAVE, &have, sizeof have);
     peer_wait(&peer);
     cr_expect_eq(hub->tree[0].avoided[0], 1u << 9, "nothing else was announced");
+    peer_turn(&peer, 700000000000);
+    cr_expect_eq(hub->tree[0].avoided[0], 0, "a failure is forgotten at last");
 }
 
 // TLS records of a handshake message of 100,000 bytes.
