@@ -521,6 +521,9 @@ class Learning(Cli):
         for where in ("central", "local"):
             self.assertGreaterEqual(self.learns("--env", "native/catch", "--frames", "500k", "--inference", where)["return_mean"], 0.95)
 
+    def test_a_cue_is_remembered(self):
+        self.assertGreaterEqual(self.learns("--env", "native/recall", "--frames", "600k", "--inference", "local")["return_mean"], 0.9)
+
     def test_cartpole_is_balanced(self):
         for env, frames, where, least in (
             ("native/cartpole", "600k", "central", 100),
