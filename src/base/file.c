@@ -301,8 +301,7 @@ static enum farm_status replace(const char *path, const void *data, size_t bytes
 
 enum { LINE_MAX_BYTES = 2048 };
 
-bool farm_file_find_value(const char *path, const char *key, size_t length,
-                          bool (*read)(void *context, const char *value), void *context) {
+bool farm_file_find_value(const char *path, const char *key, size_t length, char *value, size_t bytes) {
     const int fd = path ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1; // a fifo is empty
     FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
     char line[LINE_MAX_BYTES];
@@ -311,7 +310,7 @@ bool farm_file_find_value(const char *path, const char *key, size_t length,
     while (fgets(line, sizeof line, file)) {
         const char *tab = strchr(line, '\n') ? strchr(line, '\t') : NULL; // a torn line has no value
         if (tab && strncmp(line, key, length) == 0 && (line + length == tab || line[length] == ','))
-            found |= read(context, tab + 1);
+            found = snprintf(value, bytes, "%s", tab + 1) > 0;
     }
     fclose(file);
     return found;

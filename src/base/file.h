@@ -31,11 +31,9 @@ uint64_t farm_file_number(const char *text, const char *key);
 // Cuts "always [madvise] never" down to the word in brackets. NULL: no word is in brackets.
 char *farm_file_choice(char *line);
 
-// Files of lines "KEY<tab>VALUE", to which several processes append. `path` NULL or unreadable: an empty one. Hands the
-// values of all keys that begin with the first `length` characters of `key`, the oldest first, to `read`, which
-// returns whether it accepts one; true: it has accepted one or more.
-bool farm_file_find_value(const char *path, const char *key, size_t length,
-                          bool (*read)(void *context, const char *value), void *context);
+// Files of lines "KEY<tab>VALUE", to which several processes append. `path` NULL or unreadable: an empty one. The
+// newest value of all keys that begin with the first `length` characters of `key`; false: none.
+bool farm_file_find_value(const char *path, const char *key, size_t length, char *value, size_t bytes);
 // Appends a line. Errors are ignored.
 void farm_file_append_value(const char *path, const char *key, const char *value);
 

@@ -66,17 +66,10 @@ bool farm_arithmetic_read(const struct farm_net *net, const char *plan, struct f
     return farm_arithmetic_check(net, a, NULL) == FARM_OK;
 }
 
-struct reader {
-    const struct farm_net *net;
-    struct farm_arithmetic *out; // changes with a plan that can be read
-};
-
-static bool read_value(void *context, const char *plan) {
-    const struct reader *reader = context;
-    struct farm_arithmetic a;
-    if (!farm_arithmetic_read(reader->net, plan, &a)) return false;
-    *reader->out = a;
-    return true;
+static bool find_plan(const char *path, const char *key, size_t length, const struct farm_net *net,
+                      struct farm_arithmetic *out) {
+    char plan[PLAN_MAX];
+    return farm_file_find_value(path, key, length, plan, sizeof plan) && farm_arithmetic_read(net, plan, out);
 }
 
 // ---- the line for the log ----
@@ -153,11 +146,8 @@ enum farm_status farm_arithmetic_choose(const struct farm_arithmetic_request *re
         return FARM_OK;
     }
     make_key(request, key, &sizes_at);
-    struct reader reader = {net, out};
-    const bool in_run =
-        farm_file_find_value(request->run_file, key, sizes_at, read_value, &reader); // whatever the sizes
-    const bool in_user =
-        !in_run && !request->fixed && farm_file_find_value(request->user_file, key, strlen(key), read_value, &reader);
+    const bool in_run = find_plan(request->run_file, key, sizes_at, net, out); // whatever the sizes
+    const bool in_user = !in_run && !request->fixed && find_plan(request->user_file, key, strlen(key), net, out);
     const bool timed = !in_run && !in_user && !request->fixed;
     const uint64_t start = farm_thread_cpu_ns();
     if (timed) status = farm_arithmetic_time(request, out, err);

@@ -76,24 +76,19 @@ enum farm_status farm_policy_describe(const struct farm_policy_description *poli
 
 enum farm_status farm_policy_check_ring(const struct farm_net *net, const struct farm_head *head,
                                         const struct farm_ring_spec *ring, struct farm_error *err) {
-    const size_t field_bytes = sizeof ring->answer[0];
+    const uint32_t state = farm_ring_spec_find(ring, "state"), floats = (uint32_t)net->state;
+    struct farm_ring_spec own = {.answers = ring->answers, .env = ring->env};
     if (!farm_observation_fits(net, &ring->env) || head->outputs != net->io.actions ||
         head->free_outputs != net->io.free_outputs)
         return farm_fail(err, FARM_E_INVALID, "the network's input or output does not fit the environment's");
-    struct farm_ring_spec with_sample = *ring;
-    farm_ring_spec_sample(&with_sample);
-    if (head->samples &&
-        (ring->answer_count <= FARM_ANSWER_SAMPLE ||
-         memcmp(&ring->answer[FARM_ANSWER_SAMPLE], &with_sample.answer[FARM_ANSWER_SAMPLE], field_bytes) != 0))
-        return farm_fail(err, FARM_E_INVALID, "squash: the rings have no answer field 'sample' of %d f32", head->dims);
-    const uint32_t state = farm_ring_spec_find(ring, "state"), floats = (uint32_t)net->state;
-    struct farm_ring_spec with_state = *ring;
-    with_state.answer_count = state;
-    if (state) farm_ring_spec_state(&with_state, floats, ring->answer[state].every);
-    if (!state != !floats || (state && (ring->answer_count != with_state.answer_count ||
-                                        memcmp(&ring->answer[state], &with_state.answer[state],
-                                               (ring->answer_count - state) * field_bytes) != 0)))
-        return farm_fail(err, FARM_E_INVALID, "the network has a state of %u f32, and the rings' answer fields do not",
-                         floats);
-    return FARM_OK;
+    farm_ring_spec_answers(&own);
+    if (head->samples) farm_ring_spec_sample(&own);
+    if (floats) farm_ring_spec_state(&own, floats, state ? ring->answer[state].every : 1);
+    if (ring->answer_count == own.answer_count &&
+        memcmp(ring->answer, own.answer, own.answer_count * sizeof *own.answer) == 0)
+        return FARM_OK;
+    return farm_fail(
+        err, FARM_E_INVALID,
+        "the rings' answer fields are not those of a policy with %d f32 of sample (squash) and %u of state",
+        head->samples ? head->dims : 0, floats);
 }

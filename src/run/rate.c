@@ -118,11 +118,6 @@ enum farm_status farm_run_measure(const struct farm_recipe *recipe, bool trains,
 enum { KEY_BYTES = 768, CHOICE_VERSION = 1 }; // raise it when what is measured changes
 static const char *const ways[] = {"central", "local"};
 
-static bool read_rates(void *rates, const char *text) {
-    double *rate = rates;
-    return sscanf(text, "central %lf local %lf", &rate[0], &rate[1]) == 2;
-}
-
 // What the rates depend on. *gpu: the network may run on one.
 static enum farm_status make_key(const struct farm_recipe *recipe, char key[KEY_BYTES], bool *gpu,
                                  struct farm_error *err) {
@@ -159,7 +154,10 @@ static enum farm_status find_rates(const struct farm_recipe *recipe, bool listen
            : recipe->deterministic ? "central, because a deterministic run measures nothing"
            : listens               ? "local, because no step of another machine's actor then waits for the network"
                                    : NULL;
-    if (status || *why || (cached && farm_file_find_value(path, key, strlen(key), read_rates, rates))) return status;
+    if (status || *why) return status;
+    if (cached && farm_file_find_value(path, key, strlen(key), line, sizeof line) &&
+        sscanf(line, "central %lf local %lf", &rates[0], &rates[1]) == 2)
+        return FARM_OK;
     for (int i = 0; i < 2 && !status; i++) {
         struct farm_run_rate rate = {.interrupted = false};
         struct farm_recipe one = *recipe;
