@@ -53,7 +53,7 @@ void readers_start(struct readers *readers, size_t count, size_t packed_max, boo
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         farm_bench_pin(0);
         struct farm_board *board;
-        must(farm_board_open(dup(farm_board_fd_readonly(readers->board)), false, &board, &err), &err);
+        must(farm_board_open(dup(readers->board->segment.fd_readonly), false, &board, &err), &err);
         read_versions(readers, board, p, checks);
         _exit(0);
     }

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "base/time.h"
 
 enum { COUNT_MAX = 1 << 30, PAGE_BYTES = 4096, COPY_TRIES = 16, HASH = sizeof(struct farm_board_head) };
 enum { FIRST_BUFFER = (FARM_SEGMENT_HEADER_BYTES + sizeof(struct farm_board_head) + PAGE_BYTES - 1) & -PAGE_BYTES };
@@ -140,11 +139,6 @@ int farm_board_begin(struct farm_board *board) {
             board->buffers);
     farm_store_relaxed(&board->head->skipped, farm_load_relaxed(&board->head->skipped) + 1);
     return -1;
-}
-
-void farm_board_commit(struct farm_board *board, int buffer, uint64_t version) {
-    farm_store_relaxed(&board->head->published_ns, farm_now_ns());
-    farm_board_show(board, buffer, version);
 }
 
 bool farm_board_publish(struct farm_board *board, const float *params, uint64_t version) {

@@ -38,8 +38,7 @@ struct farm_board_request {
 struct farm_board_head {
     uint64_t newest, pad0[15]; // 0: none; else (version + 1) << 8 | buffer
     uint64_t skipped;          // versions for which no buffer was free
-    uint64_t published_ns;     // farm_now_ns at the newest publication
-    uint64_t described, pad1[13];
+    uint64_t described, pad1[14];
     struct farm_board_description description; // valid if described
 };
 
@@ -89,7 +88,9 @@ void farm_board_unwatch(struct farm_board *board, const uint64_t *using);
 // buffer stays free.
 int farm_board_begin(struct farm_board *board);
 // Writer: the buffer of farm_board_begin, now written, becomes the newest. Versions that are copied rise.
-void farm_board_commit(struct farm_board *board, int buffer, uint64_t version);
+static inline void farm_board_commit(struct farm_board *board, int buffer, uint64_t version) {
+    farm_store_release(&board->head->newest, (version + 1) << 8 | (uint64_t)buffer); // N
+}
 // Writer: both, with a copy of `params` [count], packed too if board->pack is set. False: the version is skipped.
 bool farm_board_publish(struct farm_board *board, const float *params, uint64_t version);
 
@@ -100,13 +101,6 @@ enum farm_status farm_board_attach(struct farm_board *board, struct farm_board_r
 
 // Copies the newest parameters, without an announcement. False: none yet, or the writer overtook every try.
 bool farm_board_copy(const struct farm_board *board, float *out, uint64_t *version);
-
-static inline int farm_board_fd(const struct farm_board *board) { // creator
-    return board->segment.fd;
-}
-static inline int farm_board_fd_readonly(const struct farm_board *board) { // creator
-    return board->segment.fd_readonly;
-}
 
 // The buffer of a word; NULL: none, or none of this board.
 static inline float *farm_board_buffer(const struct farm_board *board, uint64_t word) {
@@ -141,7 +135,7 @@ static inline void farm_board_unpin(struct farm_board_reader *reader) {
     farm_store_release(reader->using, 0); // U: the reads before
 }
 
-// ---- parts of farm_board_begin, _commit and _copy ----
+// ---- parts of farm_board_begin and _copy ----
 
 static inline int farm_board_choose(const struct farm_board *board) {
     const uint64_t newest = farm_load_acquire(&board->head->newest); // acquire: of a writer that died
@@ -154,10 +148,6 @@ static inline int farm_board_choose(const struct farm_board *board) {
     for (uint32_t b = 0; b < board->buffers; b++)
         if (!(used >> b & 1)) return (int)b;
     return -1;
-}
-
-static inline void farm_board_show(struct farm_board *board, int buffer, uint64_t version) {
-    farm_store_release(&board->head->newest, (version + 1) << 8 | (uint64_t)buffer); // N
 }
 
 // Whether a copy of the buffer of `word`, loaded (acquire) before, is whole.

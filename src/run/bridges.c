@@ -365,7 +365,7 @@ static enum farm_status add_worker(struct farm_run_bridges *bridges, uint32_t b,
     struct farm_run_bridge *bridge = &bridges->bridge[b];
     size_t kept = 1;
     bridge->cpus = bridges->own_cores ? core_of(plan, b) : plan->placement->actor_cpus;
-    bridge->board = rings->board_count ? farm_board_fd_readonly(rings->boards[0]) : -1;
+    bridge->board = rings->board_count ? rings->boards[0]->segment.fd_readonly : -1;
     const int fds[] = {bridge->listener, bridge->end, bridge->wake, bridge->segment.fd, bridge->board};
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) bridge->keep[kept++] = fds[i];
     for (uint32_t k = 0; k < rings->bell_count && k < FARM_LEARNER_SHARDS_MAX; k++)

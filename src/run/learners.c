@@ -50,7 +50,7 @@ size_t farm_run_learners_fill(struct farm_run_learners *learners) {
     }
     for (uint32_t b = 0; b < rings->bell_count; b++) learners->keep[kept++] = rings->bells[b];
     for (uint32_t b = 0; b < rings->board_count; b++)
-        learners->keep[kept++] = learner->boards.fds[b] = farm_board_fd(rings->boards[b]);
+        learners->keep[kept++] = learner->boards.fds[b] = rings->boards[b]->segment.fd;
     learner->boards.count = rings->board_count;
     learners->keep[kept++] = rings->stats_segment.fd;
     learners->keep[learners->lent = kept++] = -1;

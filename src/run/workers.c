@@ -99,7 +99,7 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
     actor->keep[0] = ring->up.fd;
     actor->keep[1] = ring->down.fd_readonly;
     actor->keep[2] = bell;
-    actor->keep[3] = board ? farm_board_fd_readonly(board) : workers->video; // only evaluations, without boards, film
+    actor->keep[3] = board ? board->segment.fd_readonly : workers->video; // only evaluations, without boards, film
     *spec = (struct farm_worker_spec){.body = actor_body,
                                       .context = &actor->config,
                                       .apart = true,

@@ -64,7 +64,7 @@ static void writer(void *context) {
         const int b = farm_board_choose(board);
         model_check(b >= 0 || set->buffers < set->readers + 2, "a version is skipped");
         for (int i = 0; i < PARAMETERS && b >= 0; i++) write_parameter(&parameters[b][i], version);
-        if (b >= 0) farm_board_show(board, b, version);
+        if (b >= 0) farm_board_commit(board, b, version);
         if (version == 2 && set->joins) {
             board->watched = set->readers;
             model_store(&granted, 1, MODEL_RELEASE);

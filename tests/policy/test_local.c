@@ -59,7 +59,7 @@ static void open_sides(const struct sample *sample, uint32_t width, uint32_t ref
     local_ring = views_of(spec_for(sample, FARM_ANSWERS_LOCAL, width));
     central_ring = views_of(spec_for(sample, FARM_ANSWERS_CENTRAL, width));
     must(farm_board_watch(board, &local_ring.learner.up_control->using, &err), &err);
-    must(farm_local_open(dup(farm_board_fd_readonly(board)), &local_ring.actor, 3, &local, &err), &err);
+    must(farm_local_open(dup(board->segment.fd_readonly), &local_ring.actor, 3, &local, &err), &err);
     must(farm_validator_open(&central_ring.learner, 0, &checked, &err), &err);
     const struct farm_policy_config own = {.net = &made.net,
                                            .head = made.head,

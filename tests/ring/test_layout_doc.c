@@ -57,7 +57,7 @@ static struct row rows[] = {
     FIELDS(struct farm_down_control, wake, pad0, asleep, pad1, stop, pad2),
     FIELDS(struct farm_down_lane, acted, pad0, granted, pad1, consumed, pad2, generation, pad3),
     FIELDS(struct farm_board_request, count, packed_max, buffers, node),
-    FIELDS(struct farm_board_head, newest, pad0, skipped, published_ns, described, pad1, description),
+    FIELDS(struct farm_board_head, newest, pad0, skipped, described, pad1, description),
     FIELDS(struct farm_board_description, packed_bytes, packed_layout, text),
     CONSTANTS("enum farm_segment_kind", FARM_SEGMENT_UP, FARM_SEGMENT_DOWN, FARM_SEGMENT_STATS, FARM_SEGMENT_BOARD),
     CONSTANTS("enum farm_pages", FARM_PAGES_SMALL, FARM_PAGES_TRANSPARENT, FARM_PAGES_HUGE),
