@@ -18,8 +18,7 @@ static void on_stop(int signal_number) {
     farm_store_relaxed(&stop_requested, 1);
 }
 
-// On the signal stack, because within a matrix product of oneDNN 2.6 %rsp points into the heap, where a signal's frame
-// would overwrite what lies below.
+// On the signal stack: see farm_sigterm_catch.
 uint64_t *farm_parts_catch_signals(void) {
     const struct sigaction action = {.sa_handler = on_stop, .sa_flags = SA_ONSTACK};
     farm_thread_use_signal_stack();

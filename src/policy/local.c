@@ -61,8 +61,7 @@ static enum farm_status make_lane(struct farm_local *local, uint32_t l, uint64_t
     const struct farm_policy_description *policy = &local->policy;
     struct own_lane *own = &local->lanes[l];
     const struct farm_lane *lane = &local->ring->lanes[l];
-    const size_t floats = lane->width * (size_t)policy->net.state;
-    uint64_t back = farm_lane_actor_next(lane) < lane->steps ? farm_lane_actor_next(lane) : lane->steps;
+    const uint64_t next = farm_lane_actor_next(lane);
     struct farm_ring view = *local->ring;
     own->shared = *lane;
     own->shared.local = false;
@@ -70,8 +69,9 @@ static enum farm_status make_lane(struct farm_local *local, uint32_t l, uint64_t
     enum farm_status status = farm_validator_open(&view, 0, &own->validator, err);
     if (status) return status;
     own->validator.spec = &local->ring->spec;
-    while (back > 0) (void)farm_validator_step(&own->validator, farm_lane_actor_next(lane) - back--, UINT64_MAX);
-    own->state = calloc(floats ? floats : 1, sizeof *own->state);
+    for (uint64_t n = next < lane->steps ? 0 : next - lane->steps; n < next; n++)
+        (void)farm_validator_step(&own->validator, n, UINT64_MAX);
+    own->state = calloc(lane->width * (size_t)policy->net.state + 1, sizeof *own->state);
     if (!own->state) return farm_fail(err, FARM_E_LIMIT, "no memory for the states of %u environments", lane->width);
     own->policy = local->lanes[0].policy;
     if (l && policy->refresh == 1) return FARM_OK;
@@ -102,13 +102,14 @@ enum farm_status farm_local_open(int board_fd, struct farm_ring *ring, uint32_t 
     local->ring = ring;
     local->actor = actor;
     sigfillset(&local->all);
-    bool waits = true;
-    while (!farm_board_described(local->board, &board) && (waits = may_wait(local))) continue;
-    if (waits) status = understand(local, &board, err);
-    for (uint32_t l = 0; l < ring->spec.lanes && waits && !status; l++)
+    bool ready;
+    while (!(ready = farm_load_acquire(&local->board->head->newest) && farm_board_described(local->board, &board)) &&
+           may_wait(local)) {
+    }
+    if (ready) status = understand(local, &board, err);
+    for (uint32_t l = 0; l < ring->spec.lanes && ready && !status; l++)
         status = make_lane(local, l, board.packed_layout, err);
-    while (!status && waits && !farm_load_acquire(&local->board->head->newest)) waits = may_wait(local);
-    if (!status && waits)
+    if (ready && !status)
         *out = local;
     else
         farm_local_close(local);
