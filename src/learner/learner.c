@@ -227,6 +227,7 @@ int farm_learner_run(const struct farm_learner_config *config, struct farm_error
         if (!status) status = stopped;
     }
     farm_inference_free(parts);
+    farm_boards_close(parts);
     farm_parts_close(parts);
     free(parts);
     return status ? 1 : 0;

@@ -7,7 +7,6 @@
 
 #include "base/log.h"
 #include "base/thread.h"
-#include "learner/boards.h"
 #include "policy/describe.h"
 #include "policy/policy.h"
 
@@ -174,7 +173,6 @@ enum farm_status farm_parts_choose_arithmetic(const struct farm_learner_config *
 }
 
 void farm_parts_close(struct farm_learner_parts *parts) {
-    farm_boards_close(parts);
     for (uint32_t k = 0; k < parts->shards; k++) farm_policy_free(parts->policies[k]);
     if (parts->backend) parts->ops->destroy(parts->backend);
     if (parts->source) parts->source->ops->destroy(parts->source);

@@ -101,6 +101,7 @@ int farm_run_player(const struct farm_learner_config *config, const struct farm_
     enum farm_status status = start(player, play, err);
     if (!status) status = farm_inference_run(parts, err);
     farm_inference_free(parts);
+    farm_boards_close(parts);
     farm_parts_close(parts);
     farm_board_free(player->board);
     free(player);
