@@ -25,7 +25,7 @@ struct farm_cache {
     struct farm_tls_context *server;
     struct farm_wire_source from; // as the learner has announced; "": the learner sends the versions
     struct farm_address address;  // its
-    uint64_t chunk_ns, whole_ns;  // left for its next chunk, and for the version after `done`; 0: none is due
+    uint64_t chunk_ns, whole_ns;  // left for its next chunk, and for the version after `done`
     uint64_t done;
     bool asks; // the learner, once the source is vacant
     uint64_t now_ns, tick_ns, paid_ns;
@@ -36,14 +36,23 @@ struct farm_cache {
 // ---- links ----
 
 static void expect_chunk(struct farm_cache *cache) {
+    cache->chunk_ns = LIMIT_NS + (cache->from.depth < LEVELS_MAX ? cache->from.depth : LEVELS_MAX) * LEVEL_NS;
+}
+
+static void expect_version(struct farm_cache *cache) {
+    expect_chunk(cache);
+    cache->whole_ns = cache->chunk_ns + cache->config.receiver->boards[0]->count * sizeof(float) * BYTE_NS;
+    cache->done = cache->config.receiver->done;
+}
+
+static void pass_time(struct farm_cache *cache, uint64_t ns) {
     const struct farm_version_receiver *receiver = cache->config.receiver;
-    const uint32_t levels = cache->from.depth < LEVELS_MAX ? cache->from.depth : LEVELS_MAX;
-    cache->chunk_ns = farm_version_is_done(receiver) ? 0 : LIMIT_NS + levels * LEVEL_NS;
-    if (!cache->chunk_ns)
-        cache->whole_ns = 0;
-    else if (!cache->whole_ns || cache->done != receiver->done)
-        cache->whole_ns = cache->chunk_ns + receiver->boards[0]->count * sizeof(float) * BYTE_NS;
-    cache->done = receiver->done;
+    if (!cache->from.address[0] || farm_version_is_done(receiver) || cache->done != receiver->done)
+        expect_version(cache);
+    else if (cache->chunk_ns <= ns || cache->whole_ns <= ns)
+        farm_cache_ask_learner(cache, cache->chunk_ns <= ns ? "no chunk in time" : "less than 1 MB/s");
+    else
+        cache->chunk_ns -= ns, cache->whole_ns -= ns;
 }
 
 static bool refuse(const struct farm_wire_header *header, struct farm_error *err) {
@@ -56,7 +65,8 @@ static bool place(void *context, const struct farm_wire_header *header, const st
     (void)room;
     if (header->type != FARM_WIRE_VERSION_CHUNK || peer != peer->cache->peers)
         return header->type == FARM_WIRE_HEARTBEAT || refuse(header, err);
-    return farm_version_place_chunk(peer->cache->config.receiver, header, entry, parts, count, err);
+    *count = 1;
+    return farm_version_place_chunk(peer->cache->config.receiver, &peer->link, header, entry, parts, err);
 }
 
 static bool arrived(void *context, struct farm_link *link, const struct farm_wire_header *header,
@@ -66,10 +76,12 @@ static bool arrived(void *context, struct farm_link *link, const struct farm_wir
     const bool source = peer == cache->peers;
     if (header->type == FARM_WIRE_HEARTBEAT)
         return farm_link_handle_heartbeat(link, entries, cache->now_ns, NULL), true;
-    if (header->type == FARM_WIRE_VERSION_CHUNK)
-        return farm_version_take_chunk(cache->config.receiver, header, entries, err) && (expect_chunk(cache), true);
+    if (header->type == FARM_WIRE_VERSION_CHUNK) {
+        expect_chunk(cache);
+        return farm_version_take_chunk(cache->config.receiver, link, header, entries, err);
+    }
     if (header->type == FARM_WIRE_VERSION_OFFER && source)
-        return farm_version_take_offer(cache->config.receiver, link, true, err);
+        return farm_version_take_offer(cache->config.receiver, link, err);
     if (header->type != FARM_WIRE_VERSION_HAVE || source) return refuse(header, err);
     link->known = true;
     return farm_version_sender_ask(&peer->sender, link, err);
@@ -91,13 +103,9 @@ static bool open_link(struct farm_cache *cache, struct peer *peer, int fd, struc
 
 // ---- the source ----
 
-bool farm_cache_is_used(const struct farm_cache *cache) {
-    return cache->from.address[0] || cache->asks || cache->peers->link.state != FARM_LINK_VACANT;
-}
-
 // What it has brought of a version may be wrong, which would be found out with the last byte only.
 static void leave_source(struct farm_cache *cache) {
-    if (cache->from.address[0]) farm_version_drop(cache->config.receiver);
+    farm_version_leave(cache->config.receiver, cache->from.address[0] != 0);
     farm_link_close(&cache->peers->link, NULL);
     cache->peers->link.why[0] = 0;
 }
@@ -106,7 +114,6 @@ void farm_cache_ask_learner(struct farm_cache *cache, const char *why) {
     if (cache->from.address[0]) farm_log_info("parameters come from the learner, no longer from another node: %s", why);
     leave_source(cache);
     cache->from.address[0] = 0;
-    cache->chunk_ns = cache->whole_ns = 0;
     cache->asks = true;
 }
 
@@ -115,7 +122,7 @@ void farm_cache_follow(struct farm_cache *cache, const struct farm_wire_source *
     if (!same) leave_source(cache);
     cache->from = *source;
     cache->asks = false;
-    if (!same || !cache->chunk_ns) expect_chunk(cache);
+    if (!same) expect_version(cache);
 }
 
 static void dial(struct farm_cache *cache) {
@@ -168,7 +175,7 @@ void farm_cache_event(struct farm_cache *cache, const struct farm_engine_event *
     farm_link_event(&peer->link, event, now_ns);
     if (source && opens && peer->link.state == FARM_LINK_OPEN) {
         farm_log_info("parameters come from the node at %s", cache->from.address);
-        farm_version_request(cache->config.receiver, &peer->link, true);
+        farm_version_request(cache->config.receiver, &peer->link);
     }
     if (event->kind != FARM_ENGINE_CLOSED) return;
     if (source && cache->from.address[0] && peer->link.why[0]) farm_cache_ask_learner(cache, peer->link.why);
@@ -183,16 +190,11 @@ bool farm_cache_turn(struct farm_cache *cache, uint64_t now_ns) {
     bool busy = false;
     cache->now_ns = now_ns;
     if (ticks) cache->tick_ns = now_ns;
-    if (cache->chunk_ns && (cache->chunk_ns <= passed_ns || cache->whole_ns <= passed_ns)) {
-        farm_cache_ask_learner(cache, cache->chunk_ns <= passed_ns ? "no chunk in time" : "less than 1 MB/s");
-    } else if (cache->chunk_ns) {
-        cache->chunk_ns -= passed_ns;
-        cache->whole_ns -= passed_ns;
-    }
+    pass_time(cache, passed_ns);
     if (cache->from.address[0] && cache->peers->link.state == FARM_LINK_VACANT) dial(cache);
     if (cache->asks && cache->peers->link.state == FARM_LINK_VACANT) {
         cache->asks = false;
-        farm_version_request(cache->config.receiver, cache->config.learner, true);
+        farm_version_request(cache->config.receiver, cache->config.learner);
     }
     for (uint32_t p = 0; p < cache->peer_count; p++) {
         struct farm_link *link = &cache->peers[p].link;

@@ -33,12 +33,10 @@ enum farm_status farm_cache_make(const struct farm_cache_config *config, struct 
 bool farm_cache_close(struct farm_cache *cache);
 void farm_cache_free(struct farm_cache *cache);
 
-// The learner has announced (receiver->offered) a version that comes from there.
+// Versions come from there, and the learner announces them.
 void farm_cache_follow(struct farm_cache *cache, const struct farm_wire_source *source);
 // Requests versions from the learner once nothing of a source is in flight.
 void farm_cache_ask_learner(struct farm_cache *cache, const char *why);
-// Whether the learner's chunks are to be discarded: versions come from a source, or its link is not closed yet.
-bool farm_cache_is_used(const struct farm_cache *cache);
 
 void farm_cache_accept(struct farm_cache *cache, int fd, uint64_t now_ns); // owns fd
 void farm_cache_event(struct farm_cache *cache, const struct farm_engine_event *event, uint64_t now_ns);

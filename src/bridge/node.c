@@ -147,12 +147,8 @@ static bool place_entry(void *context, const struct farm_wire_header *header, co
                         struct iovec *parts, uint32_t room, uint32_t *count, struct farm_error *err) {
     struct farm_node *node = context;
     if (header->type == FARM_WIRE_HEARTBEAT) return true;
-    if (header->type == FARM_WIRE_VERSION_CHUNK && node->welcomed && node->cache) {
-        if (!farm_cache_is_used(node->cache))
-            return farm_version_place_chunk(&node->versions, header, entry, parts, count, err);
-        parts[0] = (struct iovec){node->versions.sink, header->bytes - FARM_WIRE_ENTRY_BYTES};
-        return *count = 1, true;
-    }
+    if (header->type == FARM_WIRE_VERSION_CHUNK && node->welcomed && node->cache)
+        return *count = 1, farm_version_place_chunk(&node->versions, &node->link, header, entry, parts, err);
     const bool answers = header->type == FARM_WIRE_ANSWERS;
     if (!node->welcomed || (!answers && header->type != FARM_WIRE_CREDITS) || entry->ring >= node->ring_count ||
         entry->lane >= node->lane_count)
@@ -213,8 +209,8 @@ static void grant_all(struct farm_node *node) {
     notify_actors(node);
 }
 
-// If the OFFER names a source, the version comes from there.
-static bool handle_offered(struct farm_node *node, struct farm_error *err) {
+// If it names a source, the version comes from there.
+static bool handle_version_offer(struct farm_node *node, struct farm_error *err) {
     struct farm_wire_source source = {0};
     struct farm_link *link = &node->link;
     if (link->message_bytes == sizeof(struct farm_wire_version) + sizeof source) {
@@ -222,23 +218,11 @@ static bool handle_offered(struct farm_node *node, struct farm_error *err) {
         memcpy(&source, link->message + link->message_bytes, sizeof source);
         source.address[sizeof source.address - 1] = 0;
     }
-    const bool carries = !source.address[0] && !farm_cache_is_used(node->cache);
-    if (!farm_version_take_offer(&node->versions, link, carries, err)) return false;
     if (source.address[0])
         farm_cache_follow(node->cache, &source);
-    else if (!carries)
+    else if (node->versions.from != link)
         farm_cache_ask_learner(node->cache, "it sends them itself");
-    return true;
-}
-
-static bool handle_version(struct farm_node *node, const struct farm_wire_header *header,
-                           const struct farm_wire_entry *entry, struct farm_error *err) {
-    if (header->type == FARM_WIRE_VERSION_OFFER
-            ? !handle_offered(node, err)
-            : !farm_cache_is_used(node->cache) && !farm_version_take_chunk(&node->versions, header, entry, err))
-        return false;
-    grant_all(node);
-    return true;
+    return farm_version_take_offer(&node->versions, link, err);
 }
 
 static void handle_answers(struct farm_node *node, const struct farm_wire_header *header,
@@ -402,9 +386,10 @@ static bool handle_frame(void *context, struct farm_link *link, const struct far
                                    node->config.stats ? &node->config.stats->node[0].round_trip_ns : NULL);
         return true;
     case FARM_WIRE_VERSION_OFFER:
-    case FARM_WIRE_VERSION_CHUNK:
-        if (node->welcomed && node->versions.boards) return handle_version(node, header, entries, err);
+        if (node->welcomed && node->cache) return handle_version_offer(node, err);
         break;
+    case FARM_WIRE_VERSION_CHUNK: // place_entry
+        return farm_version_take_chunk(&node->versions, link, header, entries, err);
     case FARM_WIRE_OFFER:
         if (!node->offered) return handle_offer(node, err);
         break;

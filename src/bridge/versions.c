@@ -109,9 +109,10 @@ static bool is_new(const struct farm_version_sender *sender, const struct farm_v
            (stage->head.version == have->version && stage->head.bytes > have->bytes);
 }
 
-static bool in_transit(const struct farm_version_sender *sender) {
+// A stage that is neither whole nor the newest was dropped.
+static bool in_transit(const struct farm_version_sender *sender, const struct farm_version_stage *newest) {
     const struct farm_version_stage *stage = sender->stage;
-    return stage && !stage->dropped && !sender->again && sender->sent < stage->head.bytes;
+    return stage && (stage->verified || stage == newest) && !sender->again && sender->sent < stage->head.bytes;
 }
 
 bool farm_version_is_known(const struct farm_version_sender *sender, const struct farm_version_source *source) {
@@ -121,7 +122,7 @@ bool farm_version_is_known(const struct farm_version_sender *sender, const struc
 }
 
 bool farm_version_sender_has(const struct farm_version_sender *sender, const struct farm_version_stage *newest) {
-    return in_transit(sender) ? sender->sent < sender->stage->held : is_new(sender, newest);
+    return in_transit(sender, newest) ? sender->sent < sender->stage->held : is_new(sender, newest);
 }
 
 static void begin_stage(struct farm_version_sender *sender, struct farm_link *link, struct farm_version_stage *stage) {
@@ -143,7 +144,7 @@ static void begin_stage(struct farm_version_sender *sender, struct farm_link *li
 
 bool farm_version_send(struct farm_version_sender *sender, struct farm_link *link, struct farm_version_stage *newest,
                        uint64_t now_ns) {
-    if (sender->stage && !in_transit(sender)) { // the last chunk is sent, or the receiver wants another one
+    if (sender->stage && !in_transit(sender, newest)) { // the last chunk is sent, or the receiver wants another one
         sender->stage->users--;
         sender->stage = NULL;
     }
@@ -172,32 +173,34 @@ void farm_version_sender_tick(const struct farm_version_sender *sender, struct f
 enum farm_status farm_version_receiver_make(struct farm_version_receiver *receiver, struct farm_error *err) {
     receiver->buffer = -1;
     receiver->hash = EVP_MD_CTX_new();
-    receiver->sink = malloc(CHUNK_BYTES);
-    if (receiver->hash && receiver->sink) return FARM_OK;
-    return farm_fail(err, FARM_E_LIMIT, "no memory for the parameters' versions");
+    return receiver->hash ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for the parameters' versions");
 }
 
 void farm_version_receiver_free(struct farm_version_receiver *receiver) {
     if (receiver->staged) free_stages(receiver->stages);
     EVP_MD_CTX_free(receiver->hash);
-    free(receiver->sink);
 }
 
-void farm_version_request(struct farm_version_receiver *receiver, struct farm_link *link, bool carries) {
+// 1 + the newest version that is on the boards, or skipped.
+static uint64_t newest_of(const struct farm_version_receiver *receiver) {
+    const uint64_t board = published_on(receiver->boards[0]);
+    return receiver->done > board ? receiver->done : board;
+}
+
+void farm_version_request(struct farm_version_receiver *receiver, struct farm_link *link) {
     const struct farm_version_stage *stage = receiver->stage;
-    const uint64_t board = published_on(receiver->boards[0]), done = receiver->done > board ? receiver->done : board;
+    const uint64_t done = newest_of(receiver);
     struct farm_wire_have have = {0};
     if (done) have = (struct farm_wire_have){done - 1, bytes_on(receiver->boards[0])};
     if (stage && !stage->verified) have = (struct farm_wire_have){stage->head.version, stage->held};
-    if (!carries) have.version = UINT64_MAX;
-    receiver->discards |= carries;
+    receiver->from = link;
+    receiver->discards = true;
     farm_link_post(link, FARM_WIRE_VERSION_HAVE, &have, sizeof have, false);
 }
 
-void farm_version_drop(struct farm_version_receiver *receiver) {
-    if (!receiver->stage || receiver->stage->verified) return;
-    receiver->stage->dropped = true;
-    receiver->stage = NULL;
+void farm_version_leave(struct farm_version_receiver *receiver, bool drops) {
+    receiver->from = NULL;
+    if (drops && receiver->stage && !receiver->stage->verified) receiver->stage = NULL;
 }
 
 static enum farm_status check_offer(const struct farm_version_receiver *receiver, const struct farm_wire_version *head,
@@ -214,25 +217,24 @@ static enum farm_status check_offer(const struct farm_version_receiver *receiver
 
 // A place for a version that begins; NULL: none, and the version is skipped.
 static struct farm_version_stage *begin_version(struct farm_version_receiver *receiver) {
-    struct farm_version_stage *stage = receiver->stage;
-    if (stage) stage->dropped = !stage->verified;
-    if (receiver->staged) return find_free(receiver->stages, stage, bytes_on(receiver->boards[0]));
+    if (receiver->staged) return find_free(receiver->stages, receiver->stage, bytes_on(receiver->boards[0]));
     if (receiver->buffer < 0) receiver->buffer = farm_board_begin(receiver->boards[0]);
     if (receiver->buffer < 0) return NULL;
     receiver->stages[0].data = receiver->boards[0]->buffer[receiver->buffer];
     return receiver->stages;
 }
 
-bool farm_version_take_offer(struct farm_version_receiver *receiver, const struct farm_link *link, bool carries,
+bool farm_version_take_offer(struct farm_version_receiver *receiver, const struct farm_link *link,
                              struct farm_error *err) {
     struct farm_wire_version head;
     struct farm_version_stage *stage = receiver->stage;
+    const bool carries = link == receiver->from;
     if (!read_message(link, &head, sizeof head, err)) return false;
     if (carries && stage && !stage->verified && memcmp(&stage->head, &head, sizeof head) == 0) // goes on
         return receiver->discards = false, true;
     if (check_offer(receiver, &head, err)) return false;
-    const uint64_t next = 1 + head.version, board = published_on(receiver->boards[0]);
-    uint64_t before = receiver->done > board ? receiver->done : board;
+    const uint64_t next = 1 + head.version;
+    uint64_t before = newest_of(receiver);
     if (stage && before < 1 + stage->head.version) before = 1 + stage->head.version;
     if (next > receiver->offered) receiver->offered = next;
     if (!carries) return true;
@@ -248,25 +250,25 @@ bool farm_version_take_offer(struct farm_version_receiver *receiver, const struc
     return !stage || EVP_DigestInit_ex(receiver->hash, EVP_sha256(), NULL) == 1;
 }
 
-// Whether a chunk is not kept: it was sent before HAVE arrived, or its version is skipped.
-static bool is_discarded(const struct farm_version_receiver *receiver, const struct farm_wire_entry *entry) {
-    return receiver->discards || (receiver->skips && entry->version == receiver->done - 1);
+// Whether a chunk is not kept: of another link, sent before HAVE arrived, or of a version that is skipped.
+static bool is_discarded(const struct farm_version_receiver *receiver, const struct farm_link *link,
+                         const struct farm_wire_entry *entry) {
+    return link != receiver->from || receiver->discards || (receiver->skips && entry->version == receiver->done - 1);
 }
 
-bool farm_version_place_chunk(struct farm_version_receiver *receiver, const struct farm_wire_header *header,
-                              const struct farm_wire_entry *entry, struct iovec *parts, uint32_t *count,
-                              struct farm_error *err) {
-    const size_t bytes = header->bytes - FARM_WIRE_ENTRY_BYTES; // at most CHUNK_BYTES
+bool farm_version_place_chunk(struct farm_version_receiver *receiver, const struct farm_link *link,
+                              const struct farm_wire_header *header, const struct farm_wire_entry *entry,
+                              struct iovec *part, struct farm_error *err) {
+    const size_t bytes = header->bytes - FARM_WIRE_ENTRY_BYTES; // at most sizeof sink
     const struct farm_version_stage *stage = receiver->stage;
-    *count = 1;
-    parts[0] = (struct iovec){receiver->sink, bytes};
-    if (is_discarded(receiver, entry)) return true;
+    *part = (struct iovec){receiver->sink, bytes};
+    if (is_discarded(receiver, link, entry)) return true;
     if (!stage || stage->verified || entry->version != stage->head.version || entry->offset != stage->held || !bytes ||
         bytes % sizeof(float) || bytes > stage->head.bytes - stage->held)
         return farm_fail(err, FARM_E_FORMAT, "%zu bytes from %llu of version %llu of the parameters are not the next",
                          bytes, (unsigned long long)entry->offset, (unsigned long long)entry->version),
                false;
-    parts[0].iov_base = (uint8_t *)stage->data + stage->held;
+    part->iov_base = (uint8_t *)stage->data + stage->held;
     return true;
 }
 
@@ -296,22 +298,21 @@ static bool are_finite(const float *numbers, size_t count) {
     return !beyond;
 }
 
-bool farm_version_take_chunk(struct farm_version_receiver *receiver, const struct farm_wire_header *header,
-                             const struct farm_wire_entry *entry, struct farm_error *err) {
+bool farm_version_take_chunk(struct farm_version_receiver *receiver, const struct farm_link *link,
+                             const struct farm_wire_header *header, const struct farm_wire_entry *entry,
+                             struct farm_error *err) {
     const size_t bytes = header->bytes - FARM_WIRE_ENTRY_BYTES;
     struct farm_version_stage *stage = receiver->stage;
     uint8_t sha256[FARM_WIRE_SHA256_BYTES];
-    if (is_discarded(receiver, entry)) return true;
+    if (is_discarded(receiver, link, entry)) return true;
     const float *numbers = stage->data + stage->held / sizeof(float);
-    bool right = are_finite(numbers, bytes / sizeof *numbers);
+    const bool finite = are_finite(numbers, bytes / sizeof *numbers);
     EVP_DigestUpdate(receiver->hash, numbers, bytes);
     stage->held += bytes;
-    if (right && stage->held < stage->head.bytes) return true;
-    right = right && EVP_DigestFinal_ex(receiver->hash, sha256, NULL) == 1 &&
-            memcmp(sha256, stage->head.sha256, sizeof sha256) == 0;
-    stage->verified = right;
-    stage->dropped = !right;
-    if (right) return publish(receiver), true;
+    if (finite && stage->held < stage->head.bytes) return true;
+    stage->verified = finite && EVP_DigestFinal_ex(receiver->hash, sha256, NULL) == 1 &&
+                      memcmp(sha256, stage->head.sha256, sizeof sha256) == 0;
+    if (stage->verified) return publish(receiver), true;
     receiver->stage = NULL;
     return farm_fail(err, FARM_E_FORMAT, "version %llu of the parameters has another SHA-256, or infinite numbers",
                      (unsigned long long)entry->version),

@@ -19,7 +19,6 @@ struct farm_version_stage {
     float *data;    // head.bytes; NULL: not allocated
     uint64_t held;  // bytes from its start that have arrived and may be sent
     bool verified;  // all of them; SHA-256 is right, and every number finite
-    bool dropped;   // it will not be: senders give it up
     uint32_t users; // senders: head and data must not change
 };
 
@@ -85,32 +84,33 @@ struct farm_version_receiver {
     uint8_t run[FARM_WIRE_ID_BYTES];
     bool staged; // versions arrive in private memory, and can be forwarded; else in the first board's free buffer
 
+    const struct farm_link *from;     // versions come by this link, of others their OFFERs only; NULL: none
     struct farm_version_stage *stage; // arriving; `staged`: or the newest whole one; NULL: none
     struct farm_version_stage stages[FARM_VERSION_STAGES_MAX];
-    int buffer;             // begun, in the first board; -1: none
-    uint64_t offered, done; // 1 + the newest version: offered; committed or skipped. 0: none
-    bool discards, skips;   // chunks: HAVE was sent, and no OFFER has come since; the version is skipped
-    uint8_t *sink;          // [FARM_WIRE_CHUNK_BYTES] for what is not kept
-    void *hash;             // EVP_MD_CTX
+    int buffer;                          // begun, in the first board; -1: none
+    uint64_t offered, done;              // 1 + the newest version: offered; committed or skipped. 0: none
+    bool discards, skips;                // chunks: HAVE was sent, and no OFFER has come since; the version is skipped
+    void *hash;                          // EVP_MD_CTX
+    uint8_t sink[FARM_WIRE_CHUNK_BYTES]; // for what is not kept
 };
 
 enum farm_status farm_version_receiver_make(struct farm_version_receiver *receiver, struct farm_error *err); // _LIMIT
 void farm_version_receiver_free(struct farm_version_receiver *receiver); // a zeroed one is allowed
-// Posts VERSION_HAVE: the versions that follow come by this link; or, not `carries`, only their OFFERs.
-void farm_version_request(struct farm_version_receiver *receiver, struct farm_link *link, bool carries);
-// Keeps nothing of a version that is not whole.
-void farm_version_drop(struct farm_version_receiver *receiver);
-// VERSION_OFFER has come (link->message). carries: its chunks follow by this link. False: another run, size, signature,
-// or a version that is not newer.
-bool farm_version_take_offer(struct farm_version_receiver *receiver, const struct farm_link *link, bool carries,
+// Posts VERSION_HAVE: versions come by this link, which the caller keeps until farm_version_leave or the next request.
+void farm_version_request(struct farm_version_receiver *receiver, struct farm_link *link);
+// They come by no link. drops: keeps nothing of a version that is not whole.
+void farm_version_leave(struct farm_version_receiver *receiver, bool drops);
+// VERSION_OFFER has come (link->message). False: another run, size, signature, or a version that is not newer.
+bool farm_version_take_offer(struct farm_version_receiver *receiver, const struct farm_link *link,
                              struct farm_error *err);
-// VERSION_CHUNK: farm_link_owner.place and .arrived. False: not the next bytes of what was offered; or its SHA-256 is
-// wrong or a number not finite: it is dropped, and farm_version_request begins it again.
-bool farm_version_place_chunk(struct farm_version_receiver *receiver, const struct farm_wire_header *header,
-                              const struct farm_wire_entry *entry, struct iovec *parts, uint32_t *count,
-                              struct farm_error *err);
-bool farm_version_take_chunk(struct farm_version_receiver *receiver, const struct farm_wire_header *header,
-                             const struct farm_wire_entry *entry, struct farm_error *err);
+// VERSION_CHUNK: farm_link_owner.place (one part) and .arrived. False: not the next bytes of what was offered; or its
+// SHA-256 is wrong or a number not finite: it is dropped, and farm_version_request begins it again.
+bool farm_version_place_chunk(struct farm_version_receiver *receiver, const struct farm_link *link,
+                              const struct farm_wire_header *header, const struct farm_wire_entry *entry,
+                              struct iovec *part, struct farm_error *err);
+bool farm_version_take_chunk(struct farm_version_receiver *receiver, const struct farm_link *link,
+                             const struct farm_wire_header *header, const struct farm_wire_entry *entry,
+                             struct farm_error *err);
 // Whether the newest version that was offered is on the boards, or skipped because all buffers are in use.
 static inline bool farm_version_is_done(const struct farm_version_receiver *receiver) {
     return receiver->done >= receiver->offered;

@@ -80,15 +80,9 @@ static enum farm_status check_end(const struct reader *in, const char *what, str
 
 // ---- tables of fields ----
 
+// COUNT: a u32 of at most `most`; LINES: a text that keeps its line feeds.
 struct field {
-    enum {
-        END,
-        BYTES,
-        TEXT,
-        LINES,
-        COUNT,
-        ROWS
-    } kind;           // LINES: a text that keeps its line feeds; COUNT: a u32 of at most `most`
+    enum { END, BYTES, TEXT, LINES, COUNT, ROWS } kind;
     size_t at, bytes; // ROWS: the first row; from one row to the next
     uint32_t most;
     size_t count_at; // ROWS: the COUNT before it, and the table of a row

@@ -312,8 +312,7 @@ static void check_lie(enum lie lie) {
     announce(&node, &from.at, version + (lie == OLD));
     const uint64_t start_ns = now_ns;
     if (lie == CLOSED) close(from.listener), from.listener = -1;
-    TURN_UNTIL(node.receiver.discards && !farm_cache_is_used(node.cache), MS, turn_node(&node),
-               lie < MUTE ? turn_peer(&from) : (void)0,
+    TURN_UNTIL(node.receiver.from == &node.learner, MS, turn_node(&node), lie < MUTE ? turn_peer(&from) : (void)0,
                from.link.state == FARM_LINK_OPEN ? tell(&from, &lying, lie) : (void)0);
     cr_expect_lt(now_ns - start_ns, 1000 * (uint64_t)MS + (lie == TRICKLES) * BYTES * 1000ull, "lie %d", lie);
     cr_expect_null(node.receiver.stage, "the learner is to continue what may be wrong");

@@ -23,7 +23,7 @@ static void begin(bool staged) {
     farm_log_set_level(FARM_LOG_ERROR);
     cr_assert(farm_key_derive(&KEY, "node", &node_key));
     receiver = (struct farm_version_receiver){
-        .boards = boards, .board_count = 2, .key = &node_key, .run = {7}, .staged = staged};
+        .boards = boards, .board_count = 2, .key = &node_key, .run = {7}, .staged = staged, .from = &link};
     for (int b = 0; b < 2; b++) cr_assert_eq(farm_board_create(&request, &boards[b], NULL), FARM_OK);
     cr_assert_eq(farm_version_receiver_make(&receiver, NULL), FARM_OK);
 }
@@ -48,18 +48,17 @@ static bool offer(struct farm_wire_version *head) {
     farm_key_sign(&KEY, "actorfarm version", head->run, sizeof *head - sizeof head->signature, head->signature);
     link.message = (uint8_t *)head;
     link.message_bytes = sizeof *head;
-    return farm_version_take_offer(&receiver, &link, true, NULL);
+    return farm_version_take_offer(&receiver, &link, NULL);
 }
 
 static bool chunk(uint64_t version, uint64_t offset, uint32_t bytes) {
     const struct farm_wire_header header = {.bytes = FARM_WIRE_ENTRY_BYTES + bytes, .entries = 1};
     const struct farm_wire_entry entry = {.offset = offset, .version = version};
     struct iovec part;
-    uint32_t count = 0;
-    if (!farm_version_place_chunk(&receiver, &header, &entry, &part, &count, NULL)) return false;
-    cr_assert(count == 1 && part.iov_len == bytes);
+    if (!farm_version_place_chunk(&receiver, &link, &header, &entry, &part, NULL)) return false;
+    cr_assert_eq(part.iov_len, bytes);
     memcpy(part.iov_base, (const uint8_t *)params + (offset < BYTES ? offset : 0), bytes);
-    return farm_version_take_chunk(&receiver, &header, &entry, NULL);
+    return farm_version_take_chunk(&receiver, &link, &header, &entry, NULL);
 }
 
 static bool send_whole(uint64_t version) {
@@ -113,12 +112,12 @@ Test(versions, an_offer_of_another_run_size_age_or_signature_is_refused) {
             cr_assert(offer(&head));
             receiver.stage = NULL;
             head.signature[63] ^= 1;
-            accepted = farm_version_take_offer(&receiver, &link, true, NULL);
+            accepted = farm_version_take_offer(&receiver, &link, NULL);
         }
         if (fault == 7) {
             cr_assert(offer(&head));
             link.message_bytes--;
-            accepted = farm_version_take_offer(&receiver, &link, true, NULL);
+            accepted = farm_version_take_offer(&receiver, &link, NULL);
         }
         cr_expect_not(accepted, "fault %d", fault);
         cr_expect_eq(newest(0), 5);
