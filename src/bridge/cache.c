@@ -11,8 +11,8 @@
 // A chunk of an announced version comes within LIMIT_NS, and LEVEL_NS for each cache before the source, so that a node
 // gives up its source before those that it feeds do: together less than a second. The whole version comes at 1 MB/s.
 enum { LEVELS_MAX = 8, HANDSHAKES_IN_A_ROW = 100 };
-static const uint64_t LIMIT_NS = 700000000, LEVEL_NS = 30000000, TICK_NS = 25000000, HEARTBEAT_NS = 1000000000,
-                      HANDSHAKE_NS = 20000000, BYTE_NS = 1000;
+static const uint64_t LIMIT_NS = 700000000, LEVEL_NS = 30000000, TICK_NS = 25000000, HANDSHAKE_NS = 20000000,
+                      BYTE_NS = 1000;
 
 struct peer {
     struct farm_link link;
@@ -55,16 +55,12 @@ static void pass_time(struct farm_cache *cache, uint64_t ns) {
         cache->chunk_ns -= ns, cache->whole_ns -= ns;
 }
 
-static bool refuse(const struct farm_wire_header *header, struct farm_error *err) {
-    return farm_fail(err, FARM_E_FORMAT, "unexpected %s", farm_wire_type_name(header->type)), false;
-}
-
 static bool place(void *context, const struct farm_wire_header *header, const struct farm_wire_entry *entry,
                   struct iovec *parts, uint32_t room, uint32_t *count, struct farm_error *err) {
     const struct peer *peer = context;
     (void)room;
     if (header->type != FARM_WIRE_VERSION_CHUNK || peer != peer->cache->peers)
-        return header->type == FARM_WIRE_HEARTBEAT || refuse(header, err);
+        return header->type == FARM_WIRE_HEARTBEAT || farm_link_refuse(header, err);
     *count = 1;
     return farm_version_place_chunk(peer->cache->config.receiver, &peer->link, header, entry, parts, err);
 }
@@ -82,7 +78,7 @@ static bool arrived(void *context, struct farm_link *link, const struct farm_wir
     }
     if (header->type == FARM_WIRE_VERSION_OFFER && source)
         return farm_version_take_offer(cache->config.receiver, link, err);
-    if (header->type != FARM_WIRE_VERSION_HAVE || source) return refuse(header, err);
+    if (header->type != FARM_WIRE_VERSION_HAVE || source) return farm_link_refuse(header, err);
     link->known = true;
     return farm_version_sender_ask(&peer->sender, link, err);
 }
@@ -200,10 +196,8 @@ bool farm_cache_turn(struct farm_cache *cache, uint64_t now_ns) {
         struct farm_link *link = &cache->peers[p].link;
         busy |= p && serve_peer(cache, &cache->peers[p]);
         if (!ticks) continue;
-        farm_link_tick(link, now_ns);
+        farm_link_tick(link, now_ns, FARM_LINK_BEAT_NS);
         farm_version_sender_tick(&cache->peers[p].sender, link, now_ns);
-        if (link->state == FARM_LINK_OPEN && now_ns - link->heartbeat_ns >= HEARTBEAT_NS)
-            farm_link_send_heartbeat(link, now_ns);
     }
     return busy;
 }
@@ -212,12 +206,13 @@ bool farm_cache_turn(struct farm_cache *cache, uint64_t now_ns) {
 
 enum farm_status farm_cache_make(const struct farm_cache_config *config, struct farm_cache **out,
                                  struct farm_error *err) {
-    const uint32_t peers = config->serves ? FARM_CACHE_SOCKETS : 1;
+    const bool serves = config->receiver->staged;
+    const uint32_t peers = serves ? FARM_CACHE_SOCKETS : 1;
     struct farm_cache *cache = *out = calloc(1, sizeof *cache + peers * sizeof *cache->peers);
     if (!cache) return farm_fail(err, FARM_E_LIMIT, "no memory for the links to other nodes");
     cache->config = *config;
     cache->peer_count = peers;
-    return config->serves && config->key ? farm_tls_context_make(config->key, true, &cache->server, err) : FARM_OK;
+    return serves && config->client ? farm_tls_context_make(config->receiver->key, true, &cache->server, err) : FARM_OK;
 }
 
 bool farm_cache_close(struct farm_cache *cache) {

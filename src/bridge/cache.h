@@ -16,12 +16,10 @@ struct farm_cache;
 
 struct farm_cache_config {
     const struct farm_engine_ops *ops;
-    struct farm_engine *engine;            // ACCEPTED is for farm_cache_accept
-    uint32_t socket;                       // the first of its FARM_CACHE_SOCKETS; without `serves` the only one
-    bool serves;                           // other nodes; then receiver->staged
-    const struct farm_key *key;            // the node's; NULL: in the clear
-    const struct farm_tls_context *client; // with it
-    struct farm_version_receiver *receiver;
+    struct farm_engine *engine;             // ACCEPTED is for farm_cache_accept
+    uint32_t socket;                        // the first of its FARM_CACHE_SOCKETS
+    const struct farm_tls_context *client;  // with the node's key; NULL: in the clear
+    struct farm_version_receiver *receiver; // its key, too; staged: serves other nodes, else it has one socket
     struct farm_link *learner;
 };
 

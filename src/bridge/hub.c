@@ -25,7 +25,7 @@ enum {
 };
 static const uint64_t HANDSHAKE_NS = 20000000, LOOK_NS = 10000000, STRANGER_NS = 5000000000u;
 static const uint64_t FORGIVE_NS = 600000000000u;
-static const uint64_t TICK_NS = 100000000, HEARTBEAT_NS = 1000000000, SLEEP_NS = 100000000, JOIN_NS = 60000000000u;
+static const uint64_t TICK_NS = 100000000, SLEEP_NS = 100000000, JOIN_NS = 60000000000u;
 
 // ---- a node's handshake ----
 
@@ -141,7 +141,7 @@ static bool handle_frame(void *context, struct farm_link *link, const struct far
     default:
         break;
     }
-    return farm_fail(err, FARM_E_FORMAT, "unexpected %s", farm_wire_type_name(header->type)), false;
+    return farm_link_refuse(header, err);
 }
 
 // ---- messages from the supervisor ----
@@ -413,7 +413,7 @@ static void handle_event(struct farm_hub *hub, const struct farm_engine_event *e
 }
 
 static void tick_peer(struct farm_hub *hub, struct hub_peer *peer) {
-    farm_link_tick(&peer->link, hub->now_ns);
+    farm_link_tick(&peer->link, hub->now_ns, FARM_LINK_BEAT_NS);
     if (peer->state < HUB_PEER_JOINING && !peer->link.ending && hub->now_ns - peer->accepted_ns > JOIN_NS)
         farm_link_close(&peer->link, "received no JOIN for a minute");
     struct farm_error err;
@@ -424,10 +424,9 @@ static void tick_peer(struct farm_hub *hub, struct hub_peer *peer) {
         farm_version_sender_tick(&peer->versions, &peer->link, hub->now_ns);
         for (uint32_t r = 0; r < peer->session->ring_count; r++) hub_request_generation(hub, peer->session, r);
     }
-    if (peer->link.state != FARM_LINK_OPEN || hub->now_ns - peer->link.heartbeat_ns < HEARTBEAT_NS) return;
-    if (peer->state == HUB_PEER_JOINING && !peer->session && hub->now_ns - peer->requested_ns >= HEARTBEAT_NS)
+    if (peer->link.state == FARM_LINK_OPEN && peer->state == HUB_PEER_JOINING && !peer->session &&
+        hub->now_ns - peer->requested_ns >= FARM_LINK_BEAT_NS)
         request_places(peer); // the reply may have been lost with a bridge before this one
-    farm_link_send_heartbeat(&peer->link, hub->now_ns);
 }
 
 static void tick(struct farm_hub *hub) {

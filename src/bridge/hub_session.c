@@ -70,7 +70,7 @@ static bool is_full(const struct hub_lane *lane) {
 }
 
 static bool has_answer(const struct hub_lane *lane) {
-    return !lane->lane->local && lane->answers_sent < farm_lane_acted(lane->lane);
+    return !lane->lane->local && lane->replied < farm_lane_acted(lane->lane);
 }
 
 // LOCAL: `granted` for the node. If it holds the actor (UINT64_MAX does not), the OFFER of the newest version goes
@@ -84,13 +84,13 @@ static uint64_t load_granted(const struct hub_session *session, const struct hub
 }
 
 static bool has_credit(const struct hub_session *session, const struct hub_lane *lane) {
-    if (lane->lane->local && lane->acknowledged < lane->lane->produced_local) return true;
+    if (lane->lane->local && lane->replied < lane->lane->produced_local) return true;
     if (lane->lane->local && load_granted(session, lane) > lane->granted) return true;
     return is_full(lane) && farm_lane_consumed(lane->lane) > lane->credited;
 }
 
 static bool waits_for_learner(const struct hub_lane *lane) {
-    return (lane->lane->local ? lane->granted < UINT64_MAX : lane->answers_sent < lane->lane->produced_local) ||
+    return (lane->lane->local ? lane->granted < UINT64_MAX : lane->replied < lane->lane->produced_local) ||
            is_full(lane);
 }
 
@@ -202,18 +202,17 @@ static bool send_frame(struct hub_session *session, struct farm_link *link, enum
         if (room && (answers ? has_answer(lane) : has_credit(session, lane))) {
             const uint64_t consumed = farm_lane_consumed(lane->lane);
             struct farm_wire_entry entry = {.ring = lane->ring, .lane = lane->number, .consumed = consumed};
-            entry.n = answers ? lane->answers_sent : lane->lane->produced_local;
+            entry.n = answers ? lane->replied : lane->lane->produced_local;
             if (lane->lane->local) entry.granted = load_granted(session, lane);
-            if (answers) entry.version = *farm_lane_version(lane->lane, lane->answers_sent);
-            const struct iovec part = answers ? farm_answer_part(lane->lane, lane->answers_sent) : (struct iovec){0};
+            if (answers) entry.version = *farm_lane_version(lane->lane, lane->replied);
+            const struct iovec part = answers ? farm_answer_part(lane->lane, lane->replied) : (struct iovec){0};
             if (!any) farm_link_frame(link, type);
             any = true;
             room = farm_link_add(link, &entry, &part, answers);
             if (room) {
                 lane->credited = consumed;
                 if (lane->lane->local) lane->granted = entry.granted;
-                lane->answers_sent += answers;
-                lane->acknowledged = lane->lane->produced_local;
+                lane->replied = lane->lane->local ? entry.n : lane->replied + answers;
             }
         }
         lane->listed = waits_for_learner(lane) || has_credit(session, lane);
@@ -239,38 +238,30 @@ bool hub_take_have(struct hub_peer *peer, struct farm_error *err) {
     return true;
 }
 
-// Before a version: where it comes from. A node that has lost its source gets the next one from here.
-static void choose_source(const struct hub_session *session, const struct farm_version_stage *newest) {
-    const struct farm_source_node *tree = session->peer->hub->tree;
-    struct farm_version_sender *sender = &session->peer->versions;
-    const int32_t source = tree[session->place].source;
-    if (!farm_version_sender_is_idle(sender) || sender->again || !newest || newest->head.version < sender->offered)
-        return;
-    sender->from.address[0] = 0;
-    if (source < 0) return;
-    sender->from = tree[source].cache;
-    sender->have.version = UINT64_MAX; // only OFFERs
-}
-
+// First chooses where a version comes from. A node that has lost its source gets the next one from here.
 static bool send_version(struct hub_session *session) {
     struct hub_peer *peer = session->peer;
+    struct farm_version_sender *sender = &peer->versions;
     struct farm_version_stage *newest = farm_version_source_newest(&peer->hub->versions);
-    if (!farm_link_can_send(&peer->link)) return false;
-    choose_source(session, newest);
-    return farm_version_send(&peer->versions, &peer->link, newest, peer->hub->now_ns);
+    const int32_t source = peer->hub->tree[session->place].source;
+    if (newest && newest->head.version >= sender->offered && farm_version_sender_is_idle(sender) && !sender->again) {
+        sender->from.address[0] = 0;
+        if (source >= 0) sender->from = peer->hub->tree[source].cache;
+        if (source >= 0) sender->have.version = UINT64_MAX; // only OFFERs
+    }
+    return farm_version_send(sender, &peer->link, newest, peer->hub->now_ns);
 }
 
 bool hub_send_answers(struct hub_session *session) {
     struct farm_link *link = &session->peer->link;
-    if (session->peer->state != HUB_PEER_ATTACHED || !farm_link_can_send(link)) return false;
-    if ((session->chunk_last = !session->chunk_last && send_version(session))) return true;
-    for (int i = 0; i < 2; i++) { // they alternate, so that neither delays the other
-        const bool credits = session->credits_last == i;
-        if (!send_frame(session, link, credits ? FARM_WIRE_CREDITS : FARM_WIRE_ANSWERS)) continue;
-        session->credits_last = credits;
-        return true;
+    bool sent = false;
+    for (int i = 0; i < 3 && !sent && session->peer->state == HUB_PEER_ATTACHED && farm_link_can_send(link); i++) {
+        session->turn = (session->turn + 1) % 3;
+        sent = session->turn == 0
+                   ? send_version(session)
+                   : send_frame(session, link, session->turn == 1 ? FARM_WIRE_CREDITS : FARM_WIRE_ANSWERS);
     }
-    return session->chunk_last = send_version(session);
+    return sent;
 }
 
 bool hub_has_answers(const struct hub_session *session) {
@@ -361,8 +352,8 @@ static void attach_now(struct hub_peer *peer, struct hub_session *session) {
         ring->wanted = ring->requested = 0;
         for (uint32_t l = 0; ring->lanes && l < session->lane_count; l++) {
             struct hub_lane *lane = &ring->lanes[l];
-            lane->placed = lane->arrived = lane->acknowledged = lane->lane->produced_local;
-            lane->answers_sent = node_counters(peer, session, r, l).acted;
+            lane->placed = lane->arrived = lane->lane->produced_local;
+            lane->replied = lane->lane->local ? lane->arrived : node_counters(peer, session, r, l).acted;
             lane->credited = farm_lane_consumed(lane->lane);
             lane->granted = 0;
             lane->listed = false;

@@ -21,8 +21,7 @@ _Static_assert((int)HUB_PEERS_MAX <= (int)FARM_ENGINE_SOCKETS_MAX, "a socket for
 struct hub_lane {
     struct farm_lane *lane;
     uint64_t placed, arrived; // steps whose frame has begun; that are complete. Published ones: lane->produced_local
-    uint64_t answers_sent;    // CENTRAL
-    uint64_t acknowledged;    // LOCAL: steps in CREDITS so far
+    uint64_t replied;         // steps in ANSWERS so far; LOCAL: in CREDITS
     uint64_t credited;        // `consumed` as last sent to the node
     uint64_t granted;         // LOCAL: as last sent
     uint16_t ring, number;
@@ -48,8 +47,8 @@ struct hub_session {
     struct hub_ring *rings;
     struct hub_lane **list; // lanes that wait for an answer or for room
     uint32_t listed;
-    struct hub_peer *peer, *next;  // its connection; a newer one, which waits until the old one is closed
-    bool credits_last, chunk_last; // the last frame was CREDITS; one of a version
+    struct hub_peer *peer, *next; // its connection; a newer one, which waits until the old one is closed
+    uint32_t turn;                // the last frame was of a version (0), CREDITS (1), ANSWERS (2)
     uint64_t env_steps, lane_steps;
 };
 

@@ -69,6 +69,8 @@ struct farm_link_out {
 
 static void receive_more(struct farm_link *link);
 static void send_more(struct farm_link *link);
+static void post_frame(struct farm_link *link, enum farm_wire_type type, const struct farm_wire_entry *entry,
+                       const void *payload, size_t bytes);
 
 static bool is_over(const struct farm_link *link) {
     return link->state == FARM_LINK_VACANT || link->state == FARM_LINK_CLOSING;
@@ -140,6 +142,10 @@ enum farm_status farm_link_make(struct farm_link *link, const struct farm_engine
     return status;
 }
 
+bool farm_link_refuse(const struct farm_wire_header *header, struct farm_error *err) {
+    return farm_fail(err, FARM_E_FORMAT, "unexpected %s", farm_wire_type_name(header->type)), false;
+}
+
 void farm_link_close(struct farm_link *link, const char *format, ...) {
     if (is_over(link)) return;
     if (format) {
@@ -177,13 +183,17 @@ bool farm_link_is_stalled(const struct farm_link *link) {
     return link->state == FARM_LINK_OPEN && link->path.stalled_ns > STALL_NS + 4 * link->path.rtt_ns;
 }
 
-void farm_link_tick(struct farm_link *link, uint64_t now_ns) {
+void farm_link_tick(struct farm_link *link, uint64_t now_ns, uint64_t beat_ns) {
     if (is_over(link)) return;
     if (!link->server || now_ns - link->heard_ns > TCP_INFO_NS) read_tcp_info(link, now_ns);
     if (link->ending && !link->close_at_ns) link->close_at_ns = now_ns + LAST_MESSAGE_NS;
     if (link->close_at_ns && now_ns >= link->close_at_ns) farm_link_close(link, NULL);
     if (now_ns - link->heard_ns > SILENCE_NS) farm_link_close(link, "received nothing for 10 s");
     if (!link->known && now_ns - link->begun_ns > STRANGER_NS) farm_link_close(link, "received no HELLO within 5 s");
+    if (link->state == FARM_LINK_OPEN && now_ns - link->heartbeat_ns >= beat_ns) {
+        link->heartbeat_ns = now_ns;
+        post_frame(link, FARM_WIRE_HEARTBEAT, &(struct farm_wire_entry){.ping_ns = now_ns}, NULL, 0);
+    }
     check_invariants(link);
 }
 
@@ -561,12 +571,6 @@ void farm_link_defer_sent(const struct farm_link *link) {
 }
 
 // ---- heartbeats and figures ----
-
-void farm_link_send_heartbeat(struct farm_link *link, uint64_t now_ns) {
-    const struct farm_wire_entry ping = {.ping_ns = now_ns};
-    link->heartbeat_ns = now_ns;
-    post_frame(link, FARM_WIRE_HEARTBEAT, &ping, NULL, 0);
-}
 
 void farm_link_handle_heartbeat(struct farm_link *link, const struct farm_wire_entry *entry, uint64_t now_ns,
                                 uint64_t *round_trip_ns) {

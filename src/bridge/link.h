@@ -23,6 +23,8 @@ enum farm_link_ending {
     FARM_LINK_FAILS, // closes after the bytes in flight are sent: an alert of TLS
 };
 
+enum { FARM_LINK_BEAT_NS = 1000000000 };
+
 struct farm_link;
 
 // Called from farm_link_event only. False: the frame breaks the protocol (*err); the link closes.
@@ -75,16 +77,18 @@ void farm_link_begin(struct farm_link *link, int fd, const struct farm_address *
 // Handles an event of this link's socket; may change link->state.
 void farm_link_event(struct farm_link *link, const struct farm_engine_event *event, uint64_t now_ns);
 // Call it several times a second. Closes a peer silent for 10 s, an unknown one after 5 s, a link 1 s after its last.
-void farm_link_tick(struct farm_link *link, uint64_t now_ns);
+// Sends HEARTBEAT with the time every beat_ns.
+void farm_link_tick(struct farm_link *link, uint64_t now_ns, uint64_t beat_ns);
 // A client's, after a tick: whether the peer's TCP, not its process, does not acknowledge sent bytes.
 bool farm_link_is_stalled(const struct farm_link *link);
-// HEARTBEAT: sends one with the time; answers one, or smooths an echo's time into *round_trip_ns (NULL: discards it).
-void farm_link_send_heartbeat(struct farm_link *link, uint64_t now_ns);
+// HEARTBEAT: answers one, or smooths an echo's time into *round_trip_ns (NULL: discards it).
 void farm_link_handle_heartbeat(struct farm_link *link, const struct farm_wire_entry *entry, uint64_t now_ns,
                                 uint64_t *round_trip_ns);
 // Adds the figures since the last call, and these steps, to the node's row; the frames to `stats`. Sets the steps to 0.
 void farm_link_add_figures(struct farm_link *link, struct farm_bridge_stats *stats, struct farm_bridge_node_stats *row,
                            uint64_t *lane_steps, uint64_t *env_steps);
+// For an owner: this frame may not come now. False.
+bool farm_link_refuse(const struct farm_wire_header *header, struct farm_error *err);
 // Closes the link for this reason (NULL: no error). Idempotent.
 void farm_link_close(struct farm_link *link, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

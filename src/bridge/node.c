@@ -21,7 +21,7 @@
 #include "ring/wait.h"
 
 enum { SOCKET = 0, WATCH_BELL = 0, EVENTS_MAX = 64, RESOLVER_MS = 50 };
-static const uint64_t TICK_NS = 25000000, HEARTBEAT_NS = 1000000000, PROBE_NS = 40000000, SLEEP_NS = 100000000;
+static const uint64_t TICK_NS = 25000000, PROBE_NS = 40000000, SLEEP_NS = 100000000;
 
 struct node_lane {
     struct farm_lane *lane;
@@ -403,7 +403,7 @@ static bool handle_frame(void *context, struct farm_link *link, const struct far
     default:
         break;
     }
-    return farm_fail(err, FARM_E_FORMAT, "unexpected %s", farm_wire_type_name(header->type)), false;
+    return farm_link_refuse(header, err);
 }
 
 // ---- connecting ----
@@ -482,13 +482,10 @@ static void tick(struct farm_node *node) {
     end_stalled(node);
     if (node->now_ns - node->tick_ns < TICK_NS) return;
     node->tick_ns = node->now_ns;
-    farm_link_tick(&node->link, node->now_ns);
-    if (node->link.state != FARM_LINK_OPEN) return;
-    add_figures(node);
     // If the peer is silent, sent bytes show whether the path is cut.
     const bool silent = node->now_ns - node->link.heard_ns > PROBE_NS;
-    if (node->now_ns - node->link.heartbeat_ns < (silent ? PROBE_NS : HEARTBEAT_NS)) return;
-    farm_link_send_heartbeat(&node->link, node->now_ns);
+    farm_link_tick(&node->link, node->now_ns, silent ? PROBE_NS : FARM_LINK_BEAT_NS);
+    if (node->link.state == FARM_LINK_OPEN) add_figures(node);
 }
 
 // ---- the turn ----
@@ -626,9 +623,9 @@ enum farm_status farm_node_make(const struct farm_node_config *config, struct fa
         status = config->ops ? config->ops->create(sockets, 1, config->ops_context, &node->engine, err)
                              : farm_engine_make(config->engine, sockets, 1, &node->ops, &node->engine, err);
     if (!status && config->board_count)
-        status = farm_cache_make(&(struct farm_cache_config){node->ops, node->engine, SOCKET + 1, serves, config->key,
-                                                             node->tls, &node->versions, &node->link},
-                                 &node->cache, err);
+        status = farm_cache_make(
+            &(struct farm_cache_config){node->ops, node->engine, SOCKET + 1, node->tls, &node->versions, &node->link},
+            &node->cache, err);
     if (status) {
         farm_node_free(node, false);
         return status;

@@ -238,22 +238,15 @@ bool farm_version_take_offer(struct farm_version_receiver *receiver, const struc
     if (stage && before < 1 + stage->head.version) before = 1 + stage->head.version;
     if (next > receiver->offered) receiver->offered = next;
     if (!carries) return true;
-    receiver->discards = false;
     if (next <= before || next >> 55)
         return farm_fail(err, FARM_E_FORMAT, "version %llu of the parameters comes after version %llu",
                          (unsigned long long)head.version, (unsigned long long)before - 1),
                false;
     receiver->stage = stage = begin_version(receiver);
     if (stage) *stage = (struct farm_version_stage){.head = head, .data = stage->data};
-    receiver->skips = !stage;
-    if (!stage) receiver->done = next;
+    receiver->discards = !stage;
+    if (!stage) receiver->done = next; // skipped
     return !stage || EVP_DigestInit_ex(receiver->hash, EVP_sha256(), NULL) == 1;
-}
-
-// Whether a chunk is not kept: of another link, sent before HAVE arrived, or of a version that is skipped.
-static bool is_discarded(const struct farm_version_receiver *receiver, const struct farm_link *link,
-                         const struct farm_wire_entry *entry) {
-    return link != receiver->from || receiver->discards || (receiver->skips && entry->version == receiver->done - 1);
 }
 
 bool farm_version_place_chunk(struct farm_version_receiver *receiver, const struct farm_link *link,
@@ -262,7 +255,7 @@ bool farm_version_place_chunk(struct farm_version_receiver *receiver, const stru
     const size_t bytes = header->bytes - FARM_WIRE_ENTRY_BYTES; // at most sizeof sink
     const struct farm_version_stage *stage = receiver->stage;
     *part = (struct iovec){receiver->sink, bytes};
-    if (is_discarded(receiver, link, entry)) return true;
+    if (link != receiver->from || receiver->discards) return true;
     if (!stage || stage->verified || entry->version != stage->head.version || entry->offset != stage->held || !bytes ||
         bytes % sizeof(float) || bytes > stage->head.bytes - stage->held)
         return farm_fail(err, FARM_E_FORMAT, "%zu bytes from %llu of version %llu of the parameters are not the next",
@@ -304,7 +297,7 @@ bool farm_version_take_chunk(struct farm_version_receiver *receiver, const struc
     const size_t bytes = header->bytes - FARM_WIRE_ENTRY_BYTES;
     struct farm_version_stage *stage = receiver->stage;
     uint8_t sha256[FARM_WIRE_SHA256_BYTES];
-    if (is_discarded(receiver, link, entry)) return true;
+    if (link != receiver->from || receiver->discards) return true;
     const float *numbers = stage->data + stage->held / sizeof(float);
     const bool finite = are_finite(numbers, bytes / sizeof *numbers);
     EVP_DigestUpdate(receiver->hash, numbers, bytes);

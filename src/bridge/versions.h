@@ -89,7 +89,7 @@ struct farm_version_receiver {
     struct farm_version_stage stages[FARM_VERSION_STAGES_MAX];
     int buffer;                          // begun, in the first board; -1: none
     uint64_t offered, done;              // 1 + the newest version: offered; committed or skipped. 0: none
-    bool discards, skips;                // chunks: HAVE was sent, and no OFFER has come since; the version is skipped
+    bool discards;                       // chunks until the next OFFER: HAVE was sent, or the version is skipped
     void *hash;                          // EVP_MD_CTX
     uint8_t sink[FARM_WIRE_CHUNK_BYTES]; // for what is not kept
 };

@@ -98,8 +98,7 @@ static void make_node(struct node *node) {
     cr_assert_eq(farm_version_receiver_make(&node->receiver, &err), FARM_OK);
     cr_assert_eq(OPS->create(SOCKETS, 1, NULL, &node->engine, &err), FARM_OK);
     OPS->listen(node->engine, node->listener);
-    const struct farm_cache_config config = {OPS,           node->engine, 0, true, &key, as_client, &node->receiver,
-                                             &node->learner};
+    const struct farm_cache_config config = {OPS, node->engine, 0, as_client, &node->receiver, &node->learner};
     cr_assert_eq(farm_cache_make(&config, &node->cache, &err), FARM_OK);
 }
 
