@@ -141,13 +141,12 @@ static bool same_host(const struct sockaddr *a, const struct sockaddr *b) {
                   sizeof(struct in6_addr)) == 0;
 }
 
-// The address that this machine would send from. Connecting a datagram socket sends nothing.
-static bool find_local_address(const struct farm_address *peer, struct sockaddr_storage *local) {
-    socklen_t bytes = sizeof *local;
+bool farm_address_local(const struct farm_address *peer, struct sockaddr_storage *local, socklen_t *bytes) {
+    *bytes = sizeof *local;
     const int fd = socket(peer->socket.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return false;
     const bool found = connect(fd, (const struct sockaddr *)&peer->socket, peer->bytes) == 0 &&
-                       getsockname(fd, (struct sockaddr *)local, &bytes) == 0;
+                       getsockname(fd, (struct sockaddr *)local, bytes) == 0;
     close(fd);
     return found;
 }
@@ -155,8 +154,9 @@ static bool find_local_address(const struct farm_address *peer, struct sockaddr_
 int farm_address_node(const struct farm_address *address) {
     struct sockaddr_storage local;
     struct ifaddrs *cards = NULL;
+    socklen_t bytes;
     int node = -1;
-    if (!find_local_address(address, &local) || getifaddrs(&cards)) return -1;
+    if (!farm_address_local(address, &local, &bytes) || getifaddrs(&cards)) return -1;
     for (const struct ifaddrs *card = cards; card; card = card->ifa_next) {
         char line[32];
         if (!same_host(card->ifa_addr, (const struct sockaddr *)&local)) continue;

@@ -32,6 +32,8 @@ bool farm_address_private(const struct farm_address *address);
 enum farm_status farm_address_check_insecure(const char *text, const struct farm_address *addresses, uint32_t count,
                                              struct farm_error *err);
 
+// The address that this machine would send from. Connecting a datagram socket sends nothing.
+bool farm_address_local(const struct farm_address *peer, struct sockaddr_storage *local, socklen_t *bytes);
 // NUMA node of the network card that has the address or leads to it; -1: unknown, or none (loopback, a virtual card).
 int farm_address_node(const struct farm_address *address);
 

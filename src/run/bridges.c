@@ -93,20 +93,10 @@ static bool is_loopback(const struct sockaddr_storage *socket) {
 }
 
 // The address of the default route's card: the source of packets to an address of documentation (RFC 5737, RFC 3849).
-// Connecting a datagram socket sends no packet.
 static bool routed_address(struct sockaddr_storage *out, socklen_t *bytes, bool v6) {
-    const char *host = v6 ? "2001:db8::1" : "192.0.2.1";
-    struct sockaddr_storage there = {.ss_family = v6 ? AF_INET6 : AF_INET};
-    struct sockaddr_in *in = (struct sockaddr_in *)&there;
-    struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&there;
-    inet_pton(there.ss_family, host, v6 ? (void *)&in6->sin6_addr : (void *)&in->sin_addr);
-    in->sin_port = htons(9); // and in6's
-    *bytes = sizeof *out;
-    const int fd = socket(there.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    const bool found = fd >= 0 && connect(fd, (const struct sockaddr *)&there, v6 ? sizeof *in6 : sizeof *in) == 0 &&
-                       getsockname(fd, (struct sockaddr *)out, bytes) == 0 && !is_loopback(out);
-    if (fd >= 0) close(fd);
-    return found;
+    struct farm_address there;
+    return !farm_address_literal(v6 ? "[2001:db8::1]:9" : "192.0.2.1:9", &there, NULL) &&
+           farm_address_local(&there, out, bytes) && !is_loopback(out);
 }
 
 // An address, neither loopback nor link-local, of the first card that is up.

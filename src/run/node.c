@@ -238,11 +238,9 @@ static int lend_key(void *context) {
 // LOCAL: opens and describes the boards; this process packs the versions that it receives.
 static enum farm_status open_boards(const struct farm_run_node *node, const struct farm_run_workers *workers,
                                     struct farm_board **boards, struct farm_executor **packer, struct farm_error *err) {
-    static struct farm_policy_description policy; // outlives the packer
     const struct farm_executor_config config = {
-        .net = &policy.net, .batch_max = (int)workers->plan->width, .arithmetic = &policy.arithmetic};
-    enum farm_status status = farm_run_offer_policy(&node->offer, &policy, err);
-    if (!status) status = farm_executor_create(&config, packer, err);
+        .net = &node->policy.net, .batch_max = (int)workers->plan->width, .arithmetic = &node->policy.arithmetic};
+    enum farm_status status = farm_executor_create(&config, packer, err);
     for (uint32_t b = 0; b < workers->learner.boards.count && !status; b++) {
         status = farm_board_open(workers->learner.boards.fds[b], true, &boards[b], err);
         if (!status) status = farm_boards_describe(boards[b], node->offer.net, *packer, err);
@@ -332,11 +330,10 @@ static enum farm_status plan_fewer(struct farm_run_node *node, uint32_t joined, 
 static enum farm_status plan_session(struct farm_run_node *node, struct farm_error *err) {
     node->recipe = *node->request.recipe;
     enum farm_status status = farm_run_offer_apply(&node->offer, &node->recipe, err);
-    static struct farm_policy_description policy;
     const bool local = node->offer.spec.answers == FARM_ANSWERS_LOCAL;
-    if (!status && local) status = farm_run_offer_policy(&node->offer, &policy, err);
+    if (!status && local) status = farm_run_offer_policy(&node->offer, &node->policy, err);
     if (status) return status;
-    node->remote.parameters = local ? policy.net.parameter_count : 0;
+    node->remote.parameters = local ? node->policy.net.parameter_count : 0;
     node->remote.spec = &node->offer.spec;
     node->remote.actors = node->actors;
     status = make_run(node, node->request.quiet, err);

@@ -8,6 +8,7 @@
 
 #include "bridge/address.h"
 #include "bridge/node.h"
+#include "policy/describe.h"
 #include "run/run.h"
 
 struct farm_run_node_request {
@@ -52,6 +53,7 @@ struct farm_run_node {
     struct farm_run run; // the present session's; zeroed: no session
     struct farm_recipe recipe;
     struct farm_wire_offer offer;
+    struct farm_policy_description policy; // LOCAL: the offer's
     struct farm_run_remote remote;
     uint32_t actors[FARM_WIRE_RINGS_MAX]; // their numbers in the learner's run
     uint8_t session[FARM_WIRE_ID_BYTES];

@@ -196,10 +196,12 @@ static void raise_generation(struct farm_run_sessions *sessions, struct farm_run
     ring->generation_due = true;
 }
 
-// Removes a session. While it joins, its attached rings leave after the learner has replied about the current ring.
+// Removes a session that is present. While it joins, its attached rings leave after the learner has replied about the
+// current ring.
 static void end_session(struct farm_run_sessions *sessions, struct farm_run_session *session) {
     const struct farm_run_change *change = sessions->change;
     struct farm_run_workers *workers = farm_run_sessions_workers(sessions);
+    if (session->state != FARM_RUN_SESSION_JOINING && session->state != FARM_RUN_SESSION_JOINED) return;
     if (session->state == FARM_RUN_SESSION_JOINING) {
         session->cancelled = true;
         if (change->state == FARM_RUN_CHANGE_JOINING && change->actor == session->rings[session->present].actor) return;
@@ -426,11 +428,9 @@ static void watch_session(struct farm_run_sessions *sessions, struct farm_run_se
 // Each second.
 static void check_keys(struct farm_run_sessions *sessions) {
     if (!farm_run_bridges_read_withdrawn(sessions->bridges)) return;
-    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
-        struct farm_run_session *session = &sessions->session[s];
-        const bool stays = session->state != FARM_RUN_SESSION_JOINING && session->state != FARM_RUN_SESSION_JOINED;
-        if (!stays && farm_key_names_have(&sessions->bridges->withdrawn, session->key)) end_session(sessions, session);
-    }
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++)
+        if (farm_key_names_have(&sessions->bridges->withdrawn, sessions->session[s].key))
+            end_session(sessions, &sessions->session[s]);
 }
 
 // ---- from the supervisor ----
@@ -499,11 +499,8 @@ static void lose_bridge(void *owner, uint32_t b, const char *why) {
                   sessions->bridges->listening ? "this bridge" : "other machines");
     if (!sessions->bridges->listening && sessions->address_file[0]) unlink(sessions->address_file);
     farm_run_messages_forget_refusals(sessions, b);
-    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++) {
-        struct farm_run_session *session = &sessions->session[s];
-        const bool stays = session->state != FARM_RUN_SESSION_JOINING && session->state != FARM_RUN_SESSION_JOINED;
-        if (!stays && session->bridge == b) end_session(sessions, session);
-    }
+    for (uint32_t s = 0; s < FARM_BRIDGE_NODES_MAX; s++)
+        if (sessions->session[s].bridge == b) end_session(sessions, &sessions->session[s]);
     farm_run_messages_send(sessions);
 }
 
