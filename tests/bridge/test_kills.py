@@ -50,18 +50,19 @@ class Farm:
         cache = ("--cache", f"127.0.0.1:{self.cache}") if name == NODES[0] else ()
         return self.start(f"node-{name}", "bridge", "--connect", f"127.0.0.1:{self.port}", "--key", f"{self.key}.node", "--actors", "2", "--json", *cache)
 
-    def rates(self):
-        """Steps a second of the connected nodes."""
+    def rates(self, since=0):
+        """Steps a second of the connected nodes, as written after `since`."""
+        path = self.run / "bridge.json"
         try:
-            nodes = json.loads((self.run / "bridge.json").read_text())["nodes"]
+            nodes = json.loads(path.read_text())["nodes"] if path.stat().st_mtime > since else []
         except (OSError, ValueError):
             return []
         return [node["env_steps_per_s"] for node in nodes if node["state"] == "connected" and node["env_steps_per_s"] > 0]
 
     def continues(self):
         """Whether both nodes send steps and the learner trains on them."""
-        before = self.metric("updates")
-        return wait_until(lambda: len(self.rates()) == len(NODES) and self.metric("updates") != before)
+        before, now = self.metric("updates"), time.time()
+        return wait_until(lambda: len(self.rates(now)) == len(NODES) and self.metric("updates") != before)
 
     def metric(self, key):
         """As in the last line of metrics; None before the first."""
