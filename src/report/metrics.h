@@ -37,7 +37,7 @@ struct farm_sample {
     double frames_per_s, agent_steps_per_s;
     double return_mean, return_std, length_mean; // over the last games; NAN before the first
     double policy_lag_updates; // parameter versions between acting and training, mean; NAN without an update
-    double parameters_age_s;   // since those were published that an actor infers with, the oldest; NAN: none infers
+    double parameters_age_s;   // since those were published of an actor's newest answer, the oldest; NAN: none infers
     double infer_batch_mean;   // observations of one inference pass; NAN without one
     double actor_wait_share;   // share of the lanes' time with a step published and not yet answered, 0..1
     double learner_wait_share; // share of the training threads' time spent waiting for windows, 0..1

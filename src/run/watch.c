@@ -143,67 +143,57 @@ static void watch_actor(struct farm_run_watch *watch, uint32_t a, uint64_t passe
 
 // ---- actors that infer ----
 
-// Of the newest answers of an actor's lanes (visible with the step after them).
-struct used {
-    uint64_t oldest, newest; // versions; oldest > newest: unknown
-    uint64_t steps;          // published
-};
-
-static struct used find_used(const struct farm_run_workers *workers, uint32_t a, uint64_t publishes) {
-    const struct farm_ring *ring = &workers->rings->ring[a];
-    struct used used = {.oldest = UINT64_MAX};
-    for (uint32_t l = 0; workers->actors[a].attached && l < ring->spec.lanes; l++) {
+// Age of the parameters in the actor's newest answer (visible with the step after it), at most half a second too long;
+// NAN: unknown. *newer: versions published since; *steps: published by all its lanes.
+static double parameters_age_s(const struct farm_run_watch *watch, uint32_t a, uint64_t now_ns, uint64_t *newer,
+                               uint64_t *steps) {
+    const struct farm_ring *ring = &watch->workers->rings->ring[a];
+    const uint64_t publishes = farm_load_acquire(&watch->workers->rings->stats->publishes);
+    uint64_t next = 0; // 1 + the newest version in use
+    *steps = 0;
+    for (uint32_t l = 0; watch->workers->actors[a].attached && l < ring->spec.lanes; l++) {
         const uint64_t produced = farm_lane_produced(&ring->lanes[l]);
-        used.steps += produced;
+        *steps += produced;
         if (produced < 2) continue;
         const uint64_t version = farm_load_relaxed(farm_lane_version(&ring->lanes[l], produced - 2));
-        if (version >= publishes) continue; // a claim
-        if (version < used.oldest) used.oldest = version;
-        if (version > used.newest) used.newest = version;
+        if (version < publishes && version >= next) next = version + 1;
     }
-    return used;
-}
-
-// Seconds since a version was published, at most half a second too long.
-static double age_s(const struct farm_run_watch *watch, uint64_t version, uint64_t now_ns) {
+    *newer = publishes - next;
+    if (!next || !watch->ticks) return (double)NAN;
     uint64_t back = 1; // ticks, to the newest one before that version
     const uint64_t most = watch->ticks < FARM_RUN_TICKS ? watch->ticks : FARM_RUN_TICKS;
-    while (back < most && watch->tick[(watch->ticks - back) % FARM_RUN_TICKS].publishes > version) back++;
+    while (back < most && watch->tick[(watch->ticks - back) % FARM_RUN_TICKS].publishes >= next) back++;
     const uint64_t then_ns = watch->tick[(watch->ticks - back) % FARM_RUN_TICKS].ns;
     return now_ns > then_ns ? (double)(now_ns - then_ns) * 1e-9 : 0;
 }
 
-// An actor that only waited for room has old parameters in its newest answers, and newer ones in those that follow.
-static void report_old(struct farm_run_watch *watch, uint32_t a, const struct used *used, double old_s,
-                       uint64_t newer) {
-    const struct farm_run_workers *workers = watch->workers;
+// Whether an actor goes on with old parameters. One that only waited for room has them in its newest answer, too, but
+// newer ones in the answers that follow.
+static bool stays_old(const struct farm_run_watch *watch, uint32_t a, bool old, uint64_t steps) {
     struct farm_run_memory *memory = &watch->memory[a];
-    const uint64_t refresh = workers->learner.boards.refresh, enough = 2 * refresh * workers->plan->lanes;
-    char end[96] = "its node is behind";
-    if (!(old_s > STALE_S) || newer < STALE_VERSIONS)
-        memory->steps_when_old = 0;
-    else if (!memory->steps_when_old)
-        memory->steps_when_old = used->steps;
-    if (memory->stale || !memory->steps_when_old || used->steps - memory->steps_when_old < enough) return;
-    memory->stale = true;
-    if (!workers->actors[a].remote)
-        snprintf(end, sizeof end, "`kill -9 %d` ends it, and a new actor takes its lanes over",
-                 (int)farm_supervisor_pid(workers->supervisor, a));
-    farm_run_warn(workers->caller,
-                  "actor %u acts with parameters that are %.3g s old, and the learner has published %llu newer "
-                  "versions: %s",
-                  a, old_s, (unsigned long long)newer, end);
+    const uint64_t enough = 2 * (uint64_t)watch->workers->learner.boards.refresh * watch->workers->plan->lanes;
+    if (!old || !memory->steps_when_old) memory->steps_when_old = old ? steps : 0;
+    return old && steps - memory->steps_when_old >= enough;
 }
 
 double farm_run_watch_parameters(struct farm_run_watch *watch, uint64_t now_ns) {
     const struct farm_run_workers *workers = watch->workers;
-    const uint64_t publishes = farm_load_acquire(&workers->rings->stats->publishes);
     double most = (double)NAN;
-    for (uint32_t a = 0; a < workers->plan->places && workers->rings->board_count && watch->ticks; a++) {
-        const struct used used = find_used(workers, a, publishes);
-        if (used.oldest > used.newest) continue;
-        most = fmax(most, age_s(watch, used.oldest, now_ns));
-        report_old(watch, a, &used, age_s(watch, used.newest, now_ns), publishes - 1 - used.newest);
+    for (uint32_t a = 0; a < workers->plan->places && workers->rings->board_count; a++) {
+        uint64_t newer, steps;
+        const double age_s = parameters_age_s(watch, a, now_ns, &newer, &steps);
+        const bool old = age_s > STALE_S && newer >= STALE_VERSIONS;
+        char end[96] = "its node is behind";
+        most = fmax(most, age_s);
+        if (!stays_old(watch, a, old, steps) || watch->memory[a].stale) continue;
+        watch->memory[a].stale = true;
+        if (!workers->actors[a].remote)
+            snprintf(end, sizeof end, "`kill -9 %d` ends it, and a new actor takes its lanes over",
+                     (int)farm_supervisor_pid(workers->supervisor, a));
+        farm_run_warn(workers->caller,
+                      "actor %u acts with parameters that are %.3g s old, and the learner has published %llu newer "
+                      "versions: %s",
+                      a, age_s, (unsigned long long)newer, end);
     }
     return most;
 }

@@ -128,9 +128,9 @@ Test(run, reports_an_actor_once_that_takes_up_no_newer_parameters) {
         bool stale;
     } looks[] = {
         {1, 10, 4, {10, 10}, NAN, false}, // the learner has not published what a lane claims
-        {2, 20, 4, {15, 16}, 1, false},       {22, 21, 9, {19, 20}, 21, false}, // old, and only one is newer
+        {2, 20, 4, {15, 16}, 1, false},       {22, 21, 9, {19, 20}, 20, false}, // old, and only one is newer
         {23, 121, 9, {21, 120}, 1, false},    {51, 140, 9, {21, 120}, 29, false},
-        {53, 160, 20, {21, 139}, 31, false},                                        // one lane goes on
+        {53, 160, 20, {21, 159}, 2, false},                                         // one lane goes on
         {84, 160, 20, {139, 139}, 61, false}, {85, 160, 20, {139, 139}, 62, false}, // it waits
         {86, 160, 21, {139, 139}, 63, false},                                       // the answer may be from before
         {87, 160, 22, {139, 139}, 64, true},  {88, 160, 22, {159, 159}, 37, true},  // reported once a life
