@@ -50,7 +50,7 @@ static bool send_offer(struct hub_peer *peer, struct farm_error *err) {
     peer->state = HUB_PEER_OFFERED;
     const size_t offered = farm_wire_put_offer(hub->offer, hub->scratch, FARM_WIRE_MESSAGE_BYTES_MAX);
     if (peer->link.tls && !farm_tls_certify(peer->link.tls, hub->scratch, offered))
-        return farm_fail(err, FARM_E_UNSUPPORTED, "OpenSSL cannot sign an OFFER"), false;
+        return !farm_fail(err, FARM_E_UNSUPPORTED, "OpenSSL cannot sign an OFFER");
     farm_link_post(&peer->link, FARM_WIRE_OFFER, hub->scratch, offered, false);
     return true;
 }
@@ -65,7 +65,7 @@ static bool handle_hello(struct hub_peer *peer, struct farm_error *err) {
     const size_t bytes = peer->link.message_bytes - (size_t)(hello->counters - peer->link.message);
     free(peer->counters);
     peer->counters = malloc(bytes + 1);
-    if (!peer->counters) return farm_fail(err, FARM_E_LIMIT, "no memory for a node's counters"), false;
+    if (!peer->counters) return !farm_fail(err, FARM_E_LIMIT, "no memory for a node's counters");
     memcpy(peer->counters, hello->counters, bytes);
     peer->link.known = true;
     hub->paid_ns -= HANDSHAKE_NS; // which its handshake has cost
@@ -91,12 +91,12 @@ static bool handle_join(struct hub_peer *peer, struct farm_error *err) {
     uint32_t rings;
     if (farm_wire_get_join(peer->link.message, peer->link.message_bytes, &rings, err)) return false;
     if (peer->hello.rings && peer->hello.rings != rings)
-        return farm_fail(err, FARM_E_FORMAT, "a node of %u rings requests %u", peer->hello.rings, rings), false;
+        return !farm_fail(err, FARM_E_FORMAT, "a node of %u rings requests %u", peer->hello.rings, rings);
     struct hub_session *session = find_session(peer->hub, peer->hello.session);
     peer->state = HUB_PEER_JOINING;
     if (session && session->admitted) return hub_attach(peer, session), true;
     peer->requested_rings = rings;
-    if (!request_places(peer)) return farm_fail(err, FARM_E_BUSY, "the supervisor does not read"), false;
+    if (!request_places(peer)) return !farm_fail(err, FARM_E_BUSY, "the supervisor does not read");
     return true;
 }
 

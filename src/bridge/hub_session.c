@@ -153,22 +153,19 @@ bool hub_place_entry(void *context, const struct farm_wire_header *header, const
         return true;
     struct hub_lane *lane = header->type == FARM_WIRE_STEPS ? find_lane(peer, entry) : NULL;
     if (!lane)
-        return farm_fail(err, FARM_E_FORMAT, "unexpected %s of ring %u, lane %u", farm_wire_type_name(header->type),
-                         entry->ring, entry->lane),
-               false;
+        return !farm_fail(err, FARM_E_FORMAT, "unexpected %s of ring %u, lane %u", farm_wire_type_name(header->type),
+                          entry->ring, entry->lane);
     const uint64_t n = entry->n, acted = farm_lane_acted(lane->lane);
     const bool early = n - farm_lane_consumed(lane->lane) >= lane->lane->steps ||
                        (!lane->lane->local && n != acted); // the answer to the step before is missing
     struct iovec own[FARM_STEP_PARTS_MAX];                 // `room` may be less
     if (n != lane->placed || early || (*count = farm_step_parts(lane->lane, n, own)) > room)
-        return farm_fail(err, FARM_E_FORMAT, "step %llu of ring %u, lane %u, expected %llu after %llu answers",
-                         (unsigned long long)n, entry->ring, entry->lane, (unsigned long long)lane->placed,
-                         (unsigned long long)acted),
-               false;
+        return !farm_fail(err, FARM_E_FORMAT, "step %llu of ring %u, lane %u, expected %llu after %llu answers",
+                          (unsigned long long)n, entry->ring, entry->lane, (unsigned long long)lane->placed,
+                          (unsigned long long)acted);
     if (entry->generation > FARM_WIRE_GENERATION_MAX)
-        return farm_fail(err, FARM_E_FORMAT, "generation %llu of ring %u, lane %u: at most %d",
-                         (unsigned long long)entry->generation, entry->ring, entry->lane, FARM_WIRE_GENERATION_MAX),
-               false;
+        return !farm_fail(err, FARM_E_FORMAT, "generation %llu of ring %u, lane %u: at most %d",
+                          (unsigned long long)entry->generation, entry->ring, entry->lane, FARM_WIRE_GENERATION_MAX);
     lane->placed++;
     memcpy(parts, own, *count * sizeof *own);
     return true;

@@ -143,7 +143,7 @@ enum farm_status farm_link_make(struct farm_link *link, const struct farm_engine
 }
 
 bool farm_link_refuse(const struct farm_wire_header *header, struct farm_error *err) {
-    return farm_fail(err, FARM_E_FORMAT, "unexpected %s", farm_wire_type_name(header->type)), false;
+    return !farm_fail(err, FARM_E_FORMAT, "unexpected %s", farm_wire_type_name(header->type));
 }
 
 void farm_link_close(struct farm_link *link, const char *format, ...) {
@@ -204,7 +204,7 @@ static bool place_message(struct farm_link *link, struct farm_error *err) {
     const uint32_t bytes = in->header.bytes - FARM_WIRE_ENTRY_BYTES;
     if (bytes > in->message_room) {
         uint8_t *larger = realloc(link->message, bytes);
-        if (!larger) return farm_fail(err, FARM_E_LIMIT, "no memory for a message of %u bytes", bytes), false;
+        if (!larger) return !farm_fail(err, FARM_E_LIMIT, "no memory for a message of %u bytes", bytes);
         link->message = larger;
         in->message_room = bytes;
     }
@@ -236,9 +236,8 @@ static bool place_payloads(struct farm_link *link, struct farm_error *err) {
     for (uint32_t p = 0; p < in->part_count; p++) bytes += in->parts[p].iov_len;
     const size_t right = header->bytes - (size_t)header->entries * FARM_WIRE_ENTRY_BYTES;
     if (bytes != right)
-        return farm_fail(err, FARM_E_FORMAT, "a %s frame has %zu bytes of payload instead of %zu",
-                         farm_wire_type_name(header->type), right, bytes),
-               false;
+        return !farm_fail(err, FARM_E_FORMAT, "a %s frame has %zu bytes of payload instead of %zu",
+                          farm_wire_type_name(header->type), right, bytes);
     memcpy(in->left, in->parts, in->part_count * sizeof *in->left);
     return true;
 }
@@ -248,9 +247,8 @@ static bool begin_payload(struct farm_link *link, struct farm_error *err) {
     struct farm_link_in *in = link->in;
     if (farm_wire_get_entries(in->head, &in->header, link->tls, in->entries, err)) return false;
     if (in->header.frame != in->frame)
-        return farm_fail(err, FARM_E_FORMAT, "frame %llu arrived instead of %llu", (unsigned long long)in->header.frame,
-                         (unsigned long long)in->frame),
-               false;
+        return !farm_fail(err, FARM_E_FORMAT, "frame %llu arrived instead of %llu",
+                          (unsigned long long)in->header.frame, (unsigned long long)in->frame);
     if (!place_payloads(link, err)) return false;
     in->frame++;
     in->wanted_bytes = FARM_WIRE_HEADER_BYTES + in->header.bytes;
@@ -284,8 +282,7 @@ static bool finish_frame(struct farm_link *link, struct farm_error *err) {
     begin_header(in);
     link->figures.frames_in++;
     if (!link->tls && !payload_crcs_match(link))
-        return farm_fail(err, FARM_E_FORMAT, "wrong checksum of a %s frame", farm_wire_type_name(in->header.type)),
-               false;
+        return !farm_fail(err, FARM_E_FORMAT, "wrong checksum of a %s frame", farm_wire_type_name(in->header.type));
     return link->owner.arrived(link->owner.context, link, &in->header, in->entries, err);
 }
 

@@ -138,9 +138,8 @@ static bool send_steps(struct farm_node *node) {
 
 static bool fail_entry(const struct farm_wire_header *header, const struct farm_wire_entry *entry,
                        struct farm_error *err) {
-    farm_fail(err, FARM_E_FORMAT, "unexpected %s of ring %u, lane %u, step %llu", farm_wire_type_name(header->type),
-              entry->ring, entry->lane, (unsigned long long)entry->n);
-    return false;
+    return !farm_fail(err, FARM_E_FORMAT, "unexpected %s of ring %u, lane %u, step %llu",
+                      farm_wire_type_name(header->type), entry->ring, entry->lane, (unsigned long long)entry->n);
 }
 
 static bool place_entry(void *context, const struct farm_wire_header *header, const struct farm_wire_entry *entry,
@@ -182,10 +181,10 @@ static bool check_actions(const struct farm_node *node, const struct farm_wire_e
     const size_t bad = farm_action_find_invalid(action, values, lane->width);
     const bool real = action->kind == FARM_ACTION_CONTINUOUS;
     if (bad == (size_t)lane->width * action->dims) return true;
-    farm_fail(err, FARM_E_FORMAT, "action %g of environment %zu is %s (ring %u, lane %u, step %llu)",
-              real ? (double)((const float *)values)[bad] : ((const int32_t *)values)[bad], bad / action->dims,
-              real ? "not finite" : "not one of its choices", entry->ring, entry->lane, (unsigned long long)entry->n);
-    return false;
+    return !farm_fail(err, FARM_E_FORMAT, "action %g of environment %zu is %s (ring %u, lane %u, step %llu)",
+                      real ? (double)((const float *)values)[bad] : ((const int32_t *)values)[bad], bad / action->dims,
+                      real ? "not finite" : "not one of its choices", entry->ring, entry->lane,
+                      (unsigned long long)entry->n);
 }
 
 // What the learner has granted after a version, if that is on the boards (or the actors keep all buffers).
@@ -284,10 +283,9 @@ static bool handle_offer(struct farm_node *node, struct farm_error *err) {
     static const uint8_t any[FARM_WIRE_ID_BYTES];
     struct farm_wire_offer *offer = node->offer;
     if (node->link.tls && !farm_tls_certify(node->link.tls, node->link.message, node->link.message_bytes))
-        return farm_fail(err, FARM_E_PERMISSION,
-                         "the peer has the key of node %s, but is not the learner: its signature is wrong",
-                         farm_tls_name(node->link.tls)),
-               false;
+        return !farm_fail(err, FARM_E_PERMISSION,
+                          "the peer has the key of node %s, but is not the learner: its signature is wrong",
+                          farm_tls_name(node->link.tls));
     if (farm_wire_get_offer(node->link.message, node->link.message_bytes, offer, err)) return false;
     if (memcmp(node->config.run, any, sizeof any) == 0)
         memcpy(node->config.run, offer->run, sizeof offer->run); // a later connection must have this run
@@ -330,10 +328,10 @@ static bool handle_welcome(struct farm_node *node, struct farm_error *err) {
     if (welcome.rings != node->wanted || welcome.steps != node->offer->spec.steps ||
         (rings && (welcome.lanes != node->lane_count || !apply_counters(node, &welcome)))) {
         node->state = FARM_NODE_STRANGE; // another attempt would not change it
-        return farm_fail(err, FARM_E_FORMAT, "the learner's counters do not match this session"), false;
+        return !farm_fail(err, FARM_E_FORMAT, "the learner's counters do not match this session");
     }
     if (!node->actors) node->actors = calloc(welcome.rings, sizeof *node->actors);
-    if (!node->actors) return farm_fail(err, FARM_E_LIMIT, "no memory for %u actors", welcome.rings), false;
+    if (!node->actors) return !farm_fail(err, FARM_E_LIMIT, "no memory for %u actors", welcome.rings);
     memcpy(node->actors, welcome.actors, welcome.rings * sizeof *node->actors);
     node->learner_steps = welcome.steps;
     node->head = node->listed = 0;

@@ -37,7 +37,7 @@ static void free_stages(struct farm_version_stage *stages) {
 
 static bool read_message(const struct farm_link *link, void *to, size_t bytes, struct farm_error *err) {
     if (link->message_bytes == bytes) return memcpy(to, link->message, bytes), true;
-    return farm_fail(err, FARM_E_FORMAT, "malformed message about versions of the parameters"), false;
+    return !farm_fail(err, FARM_E_FORMAT, "malformed message about versions of the parameters");
 }
 
 // ---- the learner's side ----
@@ -239,9 +239,8 @@ bool farm_version_take_offer(struct farm_version_receiver *receiver, const struc
     if (next > receiver->offered) receiver->offered = next;
     if (!carries) return true;
     if (next <= before || next >> 55)
-        return farm_fail(err, FARM_E_FORMAT, "version %llu of the parameters comes after version %llu",
-                         (unsigned long long)head.version, (unsigned long long)before - 1),
-               false;
+        return !farm_fail(err, FARM_E_FORMAT, "version %llu of the parameters comes after version %llu",
+                          (unsigned long long)head.version, (unsigned long long)before - 1);
     receiver->stage = stage = begin_version(receiver);
     if (stage) *stage = (struct farm_version_stage){.head = head, .data = stage->data};
     receiver->discards = !stage;
@@ -258,9 +257,8 @@ bool farm_version_place_chunk(struct farm_version_receiver *receiver, const stru
     if (link != receiver->from || receiver->discards) return true;
     if (!stage || stage->verified || entry->version != stage->head.version || entry->offset != stage->held || !bytes ||
         bytes % sizeof(float) || bytes > stage->head.bytes - stage->held)
-        return farm_fail(err, FARM_E_FORMAT, "%zu bytes from %llu of version %llu of the parameters are not the next",
-                         bytes, (unsigned long long)entry->offset, (unsigned long long)entry->version),
-               false;
+        return !farm_fail(err, FARM_E_FORMAT, "%zu bytes from %llu of version %llu of the parameters are not the next",
+                          bytes, (unsigned long long)entry->offset, (unsigned long long)entry->version);
     part->iov_base = (uint8_t *)stage->data + stage->held;
     return true;
 }
@@ -307,7 +305,6 @@ bool farm_version_take_chunk(struct farm_version_receiver *receiver, const struc
                       memcmp(sha256, stage->head.sha256, sizeof sha256) == 0;
     if (stage->verified) return publish(receiver), true;
     receiver->stage = NULL;
-    return farm_fail(err, FARM_E_FORMAT, "version %llu of the parameters has another SHA-256, or infinite numbers",
-                     (unsigned long long)entry->version),
-           false;
+    return !farm_fail(err, FARM_E_FORMAT, "version %llu of the parameters has another SHA-256, or infinite numbers",
+                      (unsigned long long)entry->version);
 }
