@@ -227,7 +227,7 @@ static void handle_control(struct farm_hub *hub, const struct farm_control_messa
 static void receive_control(struct farm_hub *hub) {
     struct farm_control_message message = {0};
     // A ring takes long to open: other work goes on after each.
-    while (message.kind != FARM_CONTROL_RING && farm_control_receive(hub->control, &message))
+    while (message.kind != FARM_CONTROL_RING && farm_control_receive(hub->config.control, &message))
         handle_control(hub, &message);
     hub_flush_control(hub);
 }
@@ -404,7 +404,7 @@ static void handle_closed(struct farm_hub *hub, struct hub_peer *peer) {
 static void handle_event(struct farm_hub *hub, const struct farm_engine_event *event) {
     if (event->kind == FARM_ENGINE_READABLE) {
         if (event->number == WATCH_CONTROL) receive_control(hub);
-        if (event->number == WATCH_WAKE && !event->result) farm_bell_empty(hub->wake);
+        if (event->number == WATCH_WAKE && !event->result) farm_bell_empty(hub->config.wake);
     } else {
         struct hub_peer *peer = hub->peers[event->number];
         farm_link_event(&peer->link, event, hub->now_ns);
@@ -441,9 +441,9 @@ static void tick(struct farm_hub *hub) {
     }
     for (uint32_t p = 0; p < HUB_PEERS_MAX; p++)
         if (hub->peers[p] && hub->peers[p]->link.state != FARM_LINK_VACANT) tick_peer(hub, hub->peers[p]);
-    if (!hub->stats) return;
-    farm_store_relaxed(&hub->stats->cpu_ns, farm_thread_cpu_ns());
-    farm_store_relaxed(&hub->stats->system_calls, hub->ops->system_calls(hub->engine));
+    if (!hub->config.stats) return;
+    farm_store_relaxed(&hub->config.stats->cpu_ns, farm_thread_cpu_ns());
+    farm_store_relaxed(&hub->config.stats->system_calls, hub->ops->system_calls(hub->engine));
 }
 
 // ---- the turn ----
@@ -466,7 +466,7 @@ bool farm_hub_turn(struct farm_hub *hub, uint64_t now_ns) {
     for (uint32_t i = 0; i < count; i++)
         if (events[i].kind != FARM_ENGINE_ACCEPTED) handle_event(hub, &events[i]);
     hub_wake_shards(hub);
-    if (hub->replan) farm_sources_assign(hub->tree, FARM_BRIDGE_NODES_MAX, hub->fan_out);
+    if (hub->replan) farm_sources_assign(hub->tree, FARM_BRIDGE_NODES_MAX, hub->config.fan_out);
     hub->replan = false;
     if (versions_due(hub)) busy |= farm_version_source_turn(&hub->versions);
     for (uint32_t i = 0; i < hub->active_count; i++) busy |= hub_send_answers(hub->active[i]);
@@ -505,7 +505,7 @@ enum farm_status farm_hub_make(const struct farm_hub_config *config, struct farm
     enum farm_status status = FARM_OK;
     if (!hub || !(hub->scratch = malloc(FARM_WIRE_MESSAGE_BYTES_MAX)) || !(hub->offer = malloc(sizeof *hub->offer)))
         status = farm_fail(err, FARM_E_LIMIT, "no memory for the bridge");
-    if (hub) hub->ops = config->ops;
+    if (hub) hub->config = *config, hub->ops = config->ops;
     if (!status) {
         *hub->offer = *config->offer;
         hub->versions.board = config->board;
@@ -522,12 +522,7 @@ enum farm_status farm_hub_make(const struct farm_hub_config *config, struct farm
         return status;
     }
     assert(config->bell_count <= HUB_SHARDS_MAX);
-    hub->control = config->control;
-    hub->wake = config->wake;
-    hub->bells = config->bells;
-    hub->bell_count = config->bell_count;
-    hub->fan_out = config->fan_out ? config->fan_out : 2;
-    hub->stats = config->stats;
+    if (!config->fan_out) hub->config.fan_out = 2;
     for (uint32_t s = 0; config->stats && s < FARM_BRIDGE_NODES_MAX; s++) // a bridge before this one may have died
         farm_store_relaxed(&config->stats->node[s].state, FARM_NODE_ABSENT);
     if (config->stats) farm_store_relaxed(&config->stats->uring, strcmp(hub->ops->name, "uring") == 0);

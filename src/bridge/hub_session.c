@@ -16,7 +16,7 @@
 
 void hub_flush_control(struct farm_hub *hub) {
     uint32_t done = 0;
-    while (done < hub->unsent_count && farm_control_send(hub->control, &hub->unsent[done])) done++;
+    while (done < hub->unsent_count && farm_control_send(hub->config.control, &hub->unsent[done])) done++;
     memmove(hub->unsent, hub->unsent + done, (hub->unsent_count -= done) * sizeof *hub->unsent);
 }
 
@@ -39,12 +39,12 @@ void hub_refuse(struct hub_peer *peer, enum farm_wire_reason reason, const char 
 
 struct farm_bridge_node_stats *hub_row(const struct farm_hub *hub, const struct hub_session *session) {
     static struct farm_bridge_node_stats unused;
-    return hub->stats ? &hub->stats->node[session->place] : &unused;
+    return hub->config.stats ? &hub->config.stats->node[session->place] : &unused;
 }
 
 void hub_add_figures(struct hub_peer *peer) {
     struct hub_session *session = peer->session;
-    struct farm_bridge_stats *stats = peer->hub->stats;
+    struct farm_bridge_stats *stats = peer->hub->config.stats;
     if (!stats || session->forgotten) return;
     farm_link_add_figures(&peer->link, stats, hub_row(peer->hub, session), &session->lane_steps, &session->env_steps);
 }
@@ -131,13 +131,13 @@ void hub_request_generation(struct farm_hub *hub, struct hub_session *session, u
 void hub_wake_shards(struct farm_hub *hub) {
     bool woken[HUB_SHARDS_MAX];
     if (!hub->touched) return;
-    memset(woken, 0, hub->bell_count * sizeof *woken);
+    memset(woken, 0, hub->config.bell_count * sizeof *woken);
     farm_fence_full(); // the doorbells before `asleep`; partner: the fence in farm_doorbells_wait
     for (struct hub_ring *ring = hub->touched; ring; ring = ring->next_touched) {
         ring->touched = false;
         if (woken[ring->shard] || !farm_load_relaxed(&ring->ring.down_control->asleep)) continue;
         const uint64_t one = 1;
-        (void)!write(hub->bells[ring->shard], &one, sizeof one); // full: the thread is being woken already
+        (void)!write(hub->config.bells[ring->shard], &one, sizeof one); // full: the thread is being woken already
         woken[ring->shard] = true;
     }
     hub->touched = NULL;
@@ -460,7 +460,7 @@ static enum farm_status open_ring(const struct farm_hub *hub, const struct hub_s
     struct hub_ring *ring = &session->rings[message->ring];
     if (message->fds[0] < 0 || message->fds[1] < 0)
         return farm_fail(err, FARM_E_LIMIT, "the bridge has no room for its descriptors (ulimit -n)");
-    if (ring->lanes || message->shard >= hub->bell_count)
+    if (ring->lanes || message->shard >= hub->config.bell_count)
         return farm_fail(err, FARM_E_INVALID, "its place is taken, or its shard does not exist");
     ring->lanes = calloc(session->lane_count, sizeof *ring->lanes);
     if (!ring->lanes) return farm_fail(err, FARM_E_LIMIT, "no memory for %u lanes", session->lane_count);

@@ -4,6 +4,7 @@
 #define FARM_BRIDGE_HUB_SESSION_H
 
 #include "bridge/control.h"
+#include "bridge/hub.h"
 #include "bridge/link.h"
 #include "bridge/sources.h"
 #include "bridge/stats.h"
@@ -72,17 +73,13 @@ struct hub_peer {
 };
 
 struct farm_hub {
-    int control, wake; // and what follows: as in struct farm_hub_config
-    const int *bells;
-    uint32_t bell_count;
+    struct farm_hub_config config;
     struct farm_tls_context *tls;                        // for all connections; NULL: in the clear
     struct farm_wire_offer *offer;                       // own
     struct farm_version_source versions;                 // board NULL: none
     struct farm_source_node tree[FARM_BRIDGE_NODES_MAX]; // by place: who takes versions from whom
-    uint32_t fan_out;
     bool replan;          // the tree, because nodes have joined, left, or lost their source
     uint64_t forgiven_ns; // when failures of sources were last forgotten
-    struct farm_bridge_stats *stats;
     const struct farm_engine_ops *ops;
     struct farm_engine *engine;
     struct hub_peer *peers[HUB_PEERS_MAX];               // by socket; allocated at their first use
