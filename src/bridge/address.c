@@ -54,7 +54,7 @@ enum farm_status farm_address_read(const char *text, char out[FARM_ADDRESS_TEXT_
     return check_form(out, FARM_E_NOT_FOUND, where, err);
 }
 
-static enum farm_status find(const char *text, int flags, struct farm_address *out, uint32_t *count,
+static enum farm_status find(const char *text, int flags, uint32_t most, struct farm_address *out, uint32_t *count,
                              struct farm_error *err) {
     char address[FARM_ADDRESS_TEXT_BYTES], *host, *port;
     enum farm_status status = farm_address_read(text, address, err);
@@ -65,7 +65,7 @@ static enum farm_status find(const char *text, int flags, struct farm_address *o
     const int failed = getaddrinfo(host, port, &wanted, &found);
     if (failed) return farm_fail(err, FARM_E_NOT_FOUND, "%s: %s", host, gai_strerror(failed));
     *count = 0;
-    for (const struct addrinfo *at = found; at && *count < FARM_ADDRESSES_MAX; at = at->ai_next) {
+    for (const struct addrinfo *at = found; at && *count < most; at = at->ai_next) {
         struct farm_address *next = &out[(*count)++];
         *next = (struct farm_address){.bytes = at->ai_addrlen};
         memcpy(&next->socket, at->ai_addr, at->ai_addrlen);
@@ -76,16 +76,13 @@ static enum farm_status find(const char *text, int flags, struct farm_address *o
 
 enum farm_status farm_address_find(const char *text, struct farm_address *out, uint32_t *count,
                                    struct farm_error *err) {
-    return find(text, 0, out, count, err);
+    return find(text, 0, FARM_ADDRESSES_MAX, out, count, err);
 }
 
 enum farm_status farm_address_literal(const char *text, struct farm_address *out, struct farm_error *err) {
-    struct farm_address found[FARM_ADDRESSES_MAX];
-    uint32_t count = 0;
-    const enum farm_status status = text[0] == '@' ? FARM_E_USAGE : find(text, AI_NUMERICHOST, found, &count, err);
-    if (status) return farm_fail(err, FARM_E_USAGE, "'%.60s' is not IP:PORT", text);
-    *out = found[0];
-    return FARM_OK;
+    uint32_t count;
+    if (text[0] != '@' && !find(text, AI_NUMERICHOST, 1, out, &count, err)) return FARM_OK;
+    return farm_fail(err, FARM_E_USAGE, "'%.60s' is not IP:PORT", text);
 }
 
 // ---- private addresses ----

@@ -323,11 +323,9 @@ static enum farm_status find_far_side(struct near_side *near, struct farm_error 
             sscanf(near->offer.options[o][1], "%u %u %u", &version, &ports[FARM_MEASURE_STREAM],
                    &ports[FARM_MEASURE_SOCKETS]);
     if (version != 1)
-        return farm_fail(
-            err, FARM_E_UNSUPPORTED,
-            "%s is a learner that plays %.100s: start `farm bridge bench --listen` on its machine, on another "
-            "port",
-            main_address, near->offer.env);
+        return farm_fail(err, FARM_E_UNSUPPORTED,
+                         "%s is a learner that plays %.100s: start `farm bridge bench --listen` there, on another port",
+                         main_address, near->offer.env);
     for (int p = FARM_MEASURE_STREAM; p < FARM_MEASURE_PORTS; p++)
         snprintf(near->address[p], sizeof near->address[p], "%.*s:%u", (int)(strrchr(main_address, ':') - main_address),
                  main_address, ports[p]);

@@ -61,9 +61,8 @@ static enum farm_status listen_all(struct farm_run_bridges *bridges, const char 
                                    struct farm_error *err) {
     for (uint32_t b = 0; b < bridges->count; b++) {
         const int fd = bridges->bridge[b].listener = listen_within(&address, bridges->count > 1);
-        if (fd < 0) return fail_to_listen("listen", text, err);
         address.bytes = sizeof address.socket; // with port 0 the other bridges share the first one's port
-        if (getsockname(fd, (struct sockaddr *)&address.socket, &address.bytes))
+        if (fd < 0 || getsockname(fd, (struct sockaddr *)&address.socket, &address.bytes))
             return fail_to_listen("listen", text, err);
     }
     return farm_run_bridges_name(bridges->bridge[0].listener, bridges->address, sizeof bridges->address, err);

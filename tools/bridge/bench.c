@@ -141,9 +141,7 @@ static enum farm_status measure_path(const struct options *options, const char *
 
 static enum farm_status check_options(const struct options *options, const char *address, struct farm_error *err) {
     if (!address == !options->listen)
-        return farm_fail(
-            err, FARM_E_USAGE,
-            "name ADDR:PORT of the far side, or --listen ADDR:PORT on the far side (farm bridge bench --help)");
+        return farm_fail(err, FARM_E_USAGE, "name the far side's ADDR:PORT, or use --listen there (--help)");
     if (!options->key == !options->insecure)
         return farm_fail(err, FARM_E_USAGE,
                          "--key FILE or --insecure is required: the learner's key with --listen, else a node's (farm "

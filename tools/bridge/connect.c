@@ -244,17 +244,14 @@ static int connect_to_learner(const struct options *options) {
 static enum farm_status check_options(const struct options *options, struct farm_error *err) {
     char address[FARM_ADDRESS_TEXT_BYTES];
     if (!options->connect)
-        return farm_fail(
-            err, FARM_E_USAGE,
-            "--connect ADDR:PORT is missing: the address that the learner listens on (farm bridge --help)");
+        return farm_fail(err, FARM_E_USAGE, "--connect ADDR:PORT is missing: the learner's address (--help)");
     if (farm_address_read(options->connect, address, err) == FARM_E_USAGE) return FARM_E_USAGE;
     if (options->key && options->insecure)
         return farm_fail(err, FARM_E_USAGE, "--key and --insecure exclude each other");
     if (!options->key && !options->insecure)
-        return farm_fail(
-            err, FARM_E_USAGE,
-            "--key FILE is missing: the learner's FILE.node (farm bridge keygen FILE makes both; on private "
-            "networks --insecure works without a key)");
+        return farm_fail(err, FARM_E_USAGE,
+                         "--key FILE is missing: the learner's FILE.node (farm bridge keygen FILE makes both); on "
+                         "private networks --insecure works without a key");
     if (farm_engine_check_word(options->engine, err)) return FARM_E_USAGE;
     if (!(options->retry_s >= 0 && options->retry_s <= 1e9))
         return farm_fail(err, FARM_E_USAGE, "--retry-s %g: between 0 (no limit) and 1e9", options->retry_s);
