@@ -47,9 +47,3 @@ enum farm_status(farm_fail_in)(struct farm_error *err, enum farm_status status, 
     err->status = status;
     return status;
 }
-
-const char *farm_status_name(enum farm_status status) {
-    static const char *const names[] = {"ok",         "usage", "invalid", "not found",   "limit", "permission",
-                                        "bad format", "busy",  "i/o",     "unsupported", "dead",  "interrupted"};
-    return (unsigned)status < sizeof names / sizeof *names ? names[status] : "unknown";
-}

@@ -43,6 +43,4 @@ enum farm_status farm_fail_in(struct farm_error *err, enum farm_status status, c
 #define farm_fail_in(err, status, ...)    (farm_fail_in(err, status, __VA_ARGS__), (status))
 #endif
 
-const char *farm_status_name(enum farm_status status);
-
 #endif

@@ -136,10 +136,6 @@ void farm_heap_free(struct farm_heap *heap, void *block, size_t bytes, size_t al
         munmap(block, bytes);
 }
 
-bool farm_heap_uses_jemalloc(const struct farm_heap *heap) {
-    return heap->jemalloc;
-}
-
 bool farm_heap_is_bound(const struct farm_heap *heap) {
     return heap->bound;
 }

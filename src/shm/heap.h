@@ -24,8 +24,7 @@ void *farm_heap_alloc(struct farm_heap *heap, size_t bytes, size_t align);
 // `bytes` and `align` as allocated; NULL is permitted.
 void farm_heap_free(struct farm_heap *heap, void *block, size_t bytes, size_t align);
 
-// Whether jemalloc serves it, and whether this process may bind memory (in containers first touch decides).
-bool farm_heap_uses_jemalloc(const struct farm_heap *heap);
+// Whether this process may bind memory (in containers first touch decides).
 bool farm_heap_is_bound(const struct farm_heap *heap);
 
 // Bytes that malloc has handed out and not taken back, in the whole process; 0 without jemalloc. Costs about 10 us.

@@ -42,8 +42,8 @@ static inline void check_outcome(const struct farm_trial *trial, const struct fa
     const struct farm_outcome *row = trial->outcomes;
     while (row->call && !(fault_is(fault, row->call) && (!row->error || row->error == fault->error))) row++;
     const unsigned ends = (row->call ? row->ends : ENDS_OK) | (trial->has_spare ? ENDS_OK : 0);
-    cr_assert(ends >> status & 1, "process %u, call %u, %s with %s: %s, %s", fault->process, fault->number,
-              fault->call ? fault->call : "no fault", strerror(fault->error), farm_status_name(status), err->message);
+    cr_assert(ends >> status & 1, "process %u, call %u, %s with %s: status %d, %s", fault->process, fault->number,
+              fault->call ? fault->call : "no fault", strerror(fault->error), (int)status, err->message);
     if (!status) return;
     cr_assert_eq(err->status, status);
     cr_assert_gt(strlen(err->message), 20);
