@@ -168,6 +168,10 @@ static enum farm_status find_rates(const struct farm_recipe *recipe, bool listen
         if (!status && rate.interrupted) status = farm_fail(err, FARM_E_INTERRUPTED, "--inference auto: stopped");
         rates[i] = rate.agent_steps_per_s;
     }
+    if (status && status != FARM_E_INTERRUPTED && isfinite(rates[0])) {
+        *why = "central, because the actors cannot infer here (--inference local says why)";
+        return FARM_OK;
+    }
     snprintf(line, sizeof line, "central %.6g local %.6g", rates[0], rates[1]);
     if (!status && cached && isfinite(rates[0] + rates[1])) farm_file_append_value(path, key, line);
     return status;
@@ -178,7 +182,7 @@ enum farm_status farm_run_choose_inference(struct farm_recipe *recipe, bool list
     const enum farm_log_level level = farm_log_level();
     const uint64_t start_ns = farm_now_ns();
     const char *why;
-    double rates[2];
+    double rates[2] = {(double)NAN, (double)NAN};
     farm_log_set_level(FARM_LOG_ERROR); // the plan's warnings come with the run's plan
     const enum farm_status status = find_rates(recipe, listens, rates, &why, err);
     farm_log_set_level(level);
