@@ -5,31 +5,9 @@
 #ifndef FARM_BRIDGE_HUB_H
 #define FARM_BRIDGE_HUB_H
 
-#include "bridge/engine.h"
-#include "bridge/key.h"
-#include "bridge/stats.h"
-#include "bridge/wire.h"
+#include "bridge/hub_config.h"
 
-struct farm_board;
 struct farm_hub;
-
-struct farm_hub_config {
-    int listener;     // the caller's listening socket, non-blocking; -1: none (memory engine)
-    int control;      // to the supervisor (control.h)
-    int wake;         // eventfd, non-blocking: farm_learner_notify writes to it
-    const int *bells; // [bell_count] the shards' eventfds
-    uint32_t bell_count;
-    const struct farm_key *key;             // the learner's; borrowed; NULL: in the clear
-    const struct farm_key_names *withdrawn; // more come by control.h; NULL: none
-    const struct farm_wire_offer *offer;    // borrowed; LOCAL: without its net
-    struct farm_board *board; // LOCAL: the learner's, with its net and versions; borrowed; NULL: nodes get neither
-    uint32_t fan_out;         // nodes that take versions from it (bridge/sources.h); 0: 2
-    struct farm_bridge_stats *stats;   // may be NULL
-    const char *engine;                // uring, poll, auto
-    const struct farm_engine_ops *ops; // instead of `engine`: the memory engine
-    void *ops_context;
-    uint64_t spin_ns; // before sleeping
-};
 
 enum farm_status farm_hub_make(const struct farm_hub_config *config, struct farm_hub **out, struct farm_error *err);
 void farm_hub_free(struct farm_hub *hub); // NULL is allowed; closes connections and rings

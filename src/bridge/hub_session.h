@@ -4,10 +4,9 @@
 #define FARM_BRIDGE_HUB_SESSION_H
 
 #include "bridge/control.h"
-#include "bridge/hub.h"
+#include "bridge/hub_config.h"
 #include "bridge/link.h"
 #include "bridge/sources.h"
-#include "bridge/stats.h"
 #include "bridge/versions.h"
 #include "ring/ring.h"
 
