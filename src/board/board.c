@@ -144,9 +144,7 @@ int farm_board_begin(struct farm_board *board) {
 bool farm_board_publish(struct farm_board *board, const float *params, uint64_t version) {
     const int b = farm_board_begin(board);
     if (b < 0) return false;
-    void *packed = farm_board_packed(board, board->buffer[b]);
     memcpy(board->buffer[b], params, board->count * sizeof *params);
-    if (board->pack && packed) board->pack(board->pack_context, board->buffer[b], packed);
     farm_board_commit(board, b, version);
     return true;
 }

@@ -87,11 +87,7 @@ void farm_board_unwatch(struct farm_board *board, const uint64_t *using);
 // Writer: the index of a buffer to write; -1: none is free, which counts as a skipped version. Without a commit the
 // buffer stays free.
 int farm_board_begin(struct farm_board *board);
-// Writer: the buffer of farm_board_begin, now written, becomes the newest. Versions that are copied rise.
-static inline void farm_board_commit(struct farm_board *board, int buffer, uint64_t version) {
-    farm_store_release(&board->head->newest, (version + 1) << 8 | (uint64_t)buffer); // N
-}
-// Writer: both, with a copy of `params` [count], packed too if board->pack is set. False: the version is skipped.
+// Writer: begins, copies `params` [count] and commits. False: the version is skipped.
 bool farm_board_publish(struct farm_board *board, const float *params, uint64_t version);
 
 // `using`: an announcement that the writer watches; NULL: the reader's own, watched from here until farm_board_unwatch,
@@ -111,6 +107,15 @@ static inline float *farm_board_buffer(const struct farm_board *board, uint64_t 
 static inline void *farm_board_packed(const struct farm_board *board, const float *flat) {
     const size_t line = FARM_CACHE_LINE / sizeof *flat;
     return board->packed_max ? (void *)(flat + (board->count + line - 1) / line * line) : NULL;
+}
+
+// Writer: packs the buffer of farm_board_begin, whose parameters are written, if board->pack is set, and makes it the
+// newest. Versions that are copied rise.
+static inline void farm_board_commit(struct farm_board *board, int buffer, uint64_t version) {
+    const float *params = board->buffer[buffer];
+    void *packed = farm_board_packed(board, params);
+    if (board->pack && packed) board->pack(board->pack_context, params, packed);
+    farm_store_release(&board->head->newest, (version + 1) << 8 | (uint64_t)buffer); // N
 }
 
 // Reader: the newest version; UINT64_MAX: none yet.

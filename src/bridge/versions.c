@@ -266,14 +266,10 @@ bool farm_version_place_chunk(struct farm_version_receiver *receiver, const stru
 // Makes it the newest of every board. The first one comes last: HAVE reads it, if this process is killed in between.
 static void publish(struct farm_version_receiver *receiver) {
     const struct farm_version_stage *stage = receiver->stage;
-    struct farm_board *first = receiver->boards[0];
-    const float *params = stage->data;
-    void *packed = farm_board_packed(first, params);
     for (uint32_t b = receiver->board_count; b-- > !receiver->staged;)
-        farm_board_publish(receiver->boards[b], params, stage->head.version);
+        farm_board_publish(receiver->boards[b], stage->data, stage->head.version);
     if (!receiver->staged) {
-        if (first->pack && packed) first->pack(first->pack_context, params, packed);
-        farm_board_commit(first, receiver->buffer, stage->head.version);
+        farm_board_commit(receiver->boards[0], receiver->buffer, stage->head.version);
         receiver->buffer = -1;
         receiver->stage = NULL; // its memory is the board's
     }
