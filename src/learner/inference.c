@@ -88,13 +88,11 @@ static void grant_steps(struct farm_inference *inference, struct farm_intake_lan
     farm_learner_notify(lane->ring);
 }
 
-// LOCAL: whether the lane's next step is published and taken in. Its windows are pushed as in CENTRAL.
-static bool take_step(struct farm_inference *inference, struct farm_intake_lane *lane) {
-    // In this order: no step below `produced` has a newer version.
-    const uint64_t produced = farm_lane_produced(lane->lane);
-    const uint64_t newest = farm_load_acquire(&inference->stats->publishes) - 1;
-    if (lane->answered == produced || !farm_lanes_take_in(lane, newest, inference->stats)) return false;
+// Takes in the lane's next step; false: it is not published. newest: farm_lanes_take_in's.
+static bool take_step(struct farm_inference *inference, struct farm_intake_lane *lane, uint64_t newest) {
+    if (!farm_lanes_take_in(lane, newest, inference->stats)) return false;
     lane->taken = true;
+    // Synchronous: a window's last step is answered with the parameters that the window gives.
     if (inference->parts->plan.sync && inference->parts->trainer) push_windows(inference, lane, lane->answered + 1);
     return true;
 }
@@ -108,6 +106,9 @@ static void count_step(struct farm_inference *inference, struct farm_intake_lane
 // LOCAL: takes in all published steps (at most C) and grants further ones, as far as tickets allow. Deterministic:
 // takes in one, which a wave counts.
 static void take_in_local(struct farm_inference *inference, struct farm_intake_lane *lane) {
+    // In this order: no step below `produced` has a newer version.
+    const uint64_t produced = farm_lane_produced(lane->lane);
+    const uint64_t newest = farm_load_acquire(&inference->stats->publishes) - 1;
     for (uint32_t i = 0; i < 2 * lane->lane->steps && check_ticket(inference, lane); i++) {
         if (lane->taken && inference->parts->config->deterministic.on) return;
         if (lane->taken) {
@@ -115,7 +116,7 @@ static void take_in_local(struct farm_inference *inference, struct farm_intake_l
             continue;
         }
         grant_steps(inference, lane);
-        if (!take_step(inference, lane)) return;
+        if (lane->answered == produced || !take_step(inference, lane, newest)) return;
     }
 }
 
@@ -150,11 +151,8 @@ static bool queue_wave(struct farm_inference *inference) {
 static void take_in_central(struct farm_inference *inference, struct farm_intake_lane *lane, uint64_t now) {
     if (lane->queued) return;
     if (!lane->taken) {
-        if (!farm_lanes_take_in(lane, 0, inference->stats)) return;
-        lane->taken = true;
+        if (!take_step(inference, lane, 0)) return;
         lane->waiting_ns = now;
-        // Synchronous: a window's last step is answered with the parameters that the window gives.
-        if (inference->parts->plan.sync && inference->parts->trainer) push_windows(inference, lane, lane->answered + 1);
     }
     if (check_ticket(inference, lane) && !inference->parts->config->deterministic.on) queue_lane(inference, lane);
 }
