@@ -143,7 +143,17 @@ static enum farm_status set_inference(struct farm_recipe *recipe, const char *wa
     return farm_recipe_set(recipe, recipe->layers[FARM_KEY_inference], "inference", way, err);
 }
 
-// The measured rates, those of a file, or none (rates[0] < 0): *why then names the choice and its reason.
+enum farm_status farm_run_measure_inference(const struct farm_recipe *recipe, const char *way, double seconds,
+                                            struct farm_run_rate *rate, struct farm_error *err) {
+    struct farm_recipe one = *recipe;
+    one.frames = 0;
+    one.seconds = 0;
+    *rate = (struct farm_run_rate){.agent_steps_per_s = (double)NAN};
+    const enum farm_status status = set_inference(&one, way, err);
+    return status ? status : farm_run_measure(&one, false, seconds, rate, err);
+}
+
+// The rates, measured or from the file; or *why names the choice and its reason.
 static enum farm_status find_rates(const struct farm_recipe *recipe, bool listens, double rates[2], const char **why,
                                    struct farm_error *err) {
     char key[KEY_BYTES], path[FARM_RUN_PATH_MAX], line[96];
@@ -159,12 +169,8 @@ static enum farm_status find_rates(const struct farm_recipe *recipe, bool listen
         sscanf(line, "central %lf local %lf", &rates[0], &rates[1]) == 2)
         return FARM_OK;
     for (int i = 0; i < 2 && !status; i++) {
-        struct farm_run_rate rate = {.interrupted = false};
-        struct farm_recipe one = *recipe;
-        one.frames = 0;
-        one.seconds = 0;
-        status = set_inference(&one, ways[i], err);
-        if (!status) status = farm_run_measure(&one, false, 1, &rate, err);
+        struct farm_run_rate rate;
+        status = farm_run_measure_inference(recipe, ways[i], 1, &rate, err);
         if (!status && rate.interrupted) status = farm_fail(err, FARM_E_INTERRUPTED, "--inference auto: stopped");
         rates[i] = rate.agent_steps_per_s;
     }

@@ -6,7 +6,7 @@
 
 #include "run/run.h"
 
-// Of the last two thirds of the time.
+// Rates are measured in the last two thirds of the time.
 struct farm_run_rate {
     double agent_steps_per_s;                    // NAN: not measured
     double actor_wait_share, learner_wait_share; // report/metrics.h
@@ -18,10 +18,14 @@ struct farm_run_rate {
     bool interrupted;
 };
 
-// Measures the farm with a network that infers and, if `trains`, trains. Without training it has the plan and the rings
-// of a training, and parameters of the seed.
+// Measures the farm with a network that infers and, if `trains`, trains. Without training it has a training's plan and
+// rings, and the parameters that the seed gives.
 enum farm_status farm_run_measure(const struct farm_recipe *recipe, bool trains, double seconds,
                                   struct farm_run_rate *rate, struct farm_error *err);
+
+// The same without training and limits of the recipe, with `inference` central or local.
+enum farm_status farm_run_measure_inference(const struct farm_recipe *recipe, const char *way, double seconds,
+                                            struct farm_run_rate *rate, struct farm_error *err);
 
 // farm_run_execute; of a process's runs, the first one with invalid values alone reports one.
 enum farm_status farm_run_execute_measured(struct farm_run *run, bool *interrupted, struct farm_error *err);

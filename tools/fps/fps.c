@@ -176,11 +176,10 @@ static enum farm_status compare_inference(struct fps *fps, struct farm_error *er
     const bool both = strcmp(asked, ways[2]) == 0;
     enum farm_status status = FARM_OK;
     for (int i = 0; i < 2 && !status && !fps->interrupted; i++) {
-        struct farm_recipe recipe = fps->options->recipe;
-        struct farm_run_rate rate = {.interrupted = false};
+        struct farm_run_rate rate;
         if (!both && strcmp(asked, ways[i]) != 0) continue;
-        status = farm_recipe_set(&recipe, FARM_LAYER_FILE, "inference", ways[i], err);
-        if (!status) status = farm_run_measure(&recipe, false, fps->options->seconds / (1 + both), &rate, err);
+        status =
+            farm_run_measure_inference(&fps->options->recipe, ways[i], fps->options->seconds / (1 + both), &rate, err);
         if (!status) add_rung(fps, ways[i], ways[i], rate);
         fps->interrupted |= rate.interrupted;
     }
