@@ -1,5 +1,5 @@
-// Rows of `bench/board` about the executors of actors that read one board: in place against private copies, the change
-// of a version against a load, the announcement against the smallest forward pass. One thread, in CPU time.
+// Rows of `bench/board` about executors that read one board: reading in place against private copies, binding a version
+// against loading it, an announcement against the smallest forward pass. One thread; figures are CPU time.
 #ifndef BENCH_BOARD_EXECUTORS_H
 #define BENCH_BOARD_EXECUTORS_H
 

@@ -181,7 +181,7 @@ void farm_cache_event(struct farm_cache *cache, const struct farm_engine_event *
 bool farm_cache_turn(struct farm_cache *cache, uint64_t now_ns) {
     const uint64_t since_ns = now_ns - cache->tick_ns;
     const bool ticks = since_ns >= TICK_NS;
-    // Of a longer time this process may have been stopped.
+    // If more time has passed, this process may have been stopped meanwhile.
     const uint64_t passed_ns = !ticks ? 0 : since_ns < 2 * TICK_NS ? since_ns : 2 * TICK_NS;
     bool busy = false;
     cache->now_ns = now_ns;

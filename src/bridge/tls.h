@@ -17,8 +17,8 @@ struct farm_tls;
 
 enum { FARM_TLS_BUFFER_BYTES = 288 << 10 }; // output: a frame of 256 KiB and the overhead of its records
 
-// A client has a node's key; a server the learner's, for all nodes, or a node's, for those with the same one. Borrows
-// the key. FARM_E_LIMIT, FARM_E_UNSUPPORTED.
+// A client has a node's key. A server has the learner's key and serves all nodes, or a node's key and serves the nodes
+// with the same key. Borrows the key. FARM_E_LIMIT, FARM_E_UNSUPPORTED.
 enum farm_status farm_tls_context_make(const struct farm_key *key, bool server, struct farm_tls_context **out,
                                        struct farm_error *err);
 // A server's: refuses new connections with the key of this name. False: it did so already.

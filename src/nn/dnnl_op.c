@@ -96,7 +96,7 @@ void farm_dnnl_close(struct farm_dnnl *dnnl) {
     *dnnl = (struct farm_dnnl){0};
 }
 
-// Takes `memory`; NULL if there is none, or no room in the list.
+// Owns `memory` from here on. NULL: there is no memory, or no room in the list.
 static void *keep(struct farm_dnnl *dnnl, void *memory, void *pointer) {
     struct farm_dnnl_kept *kept = realloc(dnnl->kept, (dnnl->kept_count + 1) * sizeof *kept);
     if (kept != NULL) dnnl->kept = kept;
