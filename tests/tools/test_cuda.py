@@ -71,9 +71,9 @@ class Cuda(InFolder):
             self.assertGreater(len(self.checkpoints()), before)
 
     def test_learns_catch_and_plays_it(self):
-        account, _ = self.trained("--device", "cuda", "--frames", "60k", "--mirror", "window")
+        account, _ = self.trained("--device", "cuda", "--frames", "90k", "--mirror", "window")
         self.assertGreater(account["return_mean"], 0)
-        played = self.farm("eval", "r", "--device", "cuda", "--episodes", "30", "--json", FARM_CUDA_BACKEND=str(EMULATOR))
+        played = self.farm("eval", "r", "--device", "cuda", "--episodes", "300", "--json", FARM_CUDA_BACKEND=str(EMULATOR))
         self.assertEqual(played.returncode, 0, played.stderr)
         self.assertIn("training 0.0 MB", played.stderr)
         self.assertGreater(json.loads(played.stdout)["return_mean"], 0)
