@@ -49,11 +49,19 @@ struct farm_stats {
     uint64_t bad_values;                // invalid ones (validator.h): counted, not trained on
     uint64_t rejected_steps;            // an environment's steps with such a value; not in agent_steps
     struct farm_bad_value first_bad;
+    // Replay, in windows of single environments. The next learner goes on with these counts and with the highest
+    // priority.
+    uint64_t replay_inserted, replay_sampled; // so far
+    uint64_t replay_live;                     // in the rings, with a transition: may be sampled
+    uint64_t replay_bad_priorities; // those of trained windows that are not >= 0: the highest took their place
+    uint64_t replay_train_wait_ns;  // no iteration was due, and none was in training
+    uint64_t replay_actor_wait_ns;  // the newest windows' lanes had to wait for iterations
     // bits of doubles
     uint64_t return_mean; // over the last FARM_STATS_RETURNS games, unclipped
     uint64_t return_std;
     uint64_t length_mean;
     uint64_t grad_norm, learning_rate;
+    uint64_t replay_highest;            // priority so far; 0: none yet
     uint64_t algo[FARM_STATS_ALGO_MAX]; // the algorithm's statistics, in its order; means over the last iteration
     uint64_t games; // in the ring below so far: `episodes`, and those that a deterministic run's checkpoint held
     uint64_t returns[FARM_STATS_RETURNS], lengths[FARM_STATS_RETURNS]; // ring of the last games, index games % N

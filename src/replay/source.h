@@ -5,6 +5,7 @@
 #ifndef FARM_REPLAY_SOURCE_H
 #define FARM_REPLAY_SOURCE_H
 
+#include "intake/stats.h"
 #include "ring/ring.h"
 #include "ring/window.h"
 
@@ -45,6 +46,7 @@ struct farm_window_source {
     uint64_t released[FARM_WINDOW_SHARDS_MAX]; // released tickets; the source writes, inference threads read
     bool holds;                                // tickets may have to wait: inference is woken when some are released
     bool polls;                                // take depends on time too and is called every FARM_WINDOW_POLL_NS
+    double share;                              // part of the run that has passed; the trainer sets it before take
 };
 
 enum { FARM_WINDOW_POLL_NS = 250000000 };
@@ -58,6 +60,32 @@ static inline bool farm_window_source_released(const struct farm_window_source *
 // For implementations: gives the lane's steps up to the next window back to its actor.
 void farm_window_release(const struct farm_window_shape *shape, const struct farm_window *window);
 
+// Which windows `prioritised` hands out. Whatever the order, windows leave by age only.
+enum farm_replay_order {
+    FARM_REPLAY_PRIORITISED, // with probability in proportion to priority^exponent
+    FARM_REPLAY_UNIFORM,
+    FARM_REPLAY_OLDEST, // counted from the newest window of each lane
+    FARM_REPLAY_NEWEST,
+    FARM_REPLAY_HIGHEST, // reads every leaf in each take
+};
+
+// Counts are windows of single environments.
+struct farm_replay_config {
+    uint64_t start; // inserted before training begins
+    double ratio;   // > 0: how often a window is trained on, on average
+    enum farm_replay_order order;
+    bool repeats;                     // an iteration may hold a window more than once
+    float exponent;                   // alpha, >= 0
+    float importance, importance_end; // beta, at the run's start and end: weights (N * P)^-beta over their largest
+    uint32_t transitions;             // trained steps of a window: one without any transition is never handed out
+    uint32_t width, steps;            // most environments of a lane; steps of every ring
+    uint64_t seed;
+    bool lockstep; // deterministic: one window of every lane, then all updates that are due
+    void (*first)(void *context, const struct farm_window *window, float *priorities); // [env_count] out, of a new
+    void *first_context;      // window, on an inference thread; NULL: new windows get the highest so far
+    struct farm_stats *stats; // its replay_ words
+};
+
 // What a source is made from; each reads what it needs.
 struct farm_window_source_config {
     struct farm_window_shape shape;
@@ -67,6 +95,7 @@ struct farm_window_source_config {
     uint32_t capacity;                      // windows of lanes that can wait (farm_window_capacity, all lanes)
     uint32_t max_lag;                       // in versions; 0: no limit
     uint64_t grace_ns; // longest wait for a lane whose actor does nothing; 0: 5 s; UINT64_MAX: no end
+    struct farm_replay_config replay;
 };
 
 // fifo: first in, first out; a lane's window may be split between two iterations. With max_lag at most that many

@@ -23,7 +23,7 @@ ARROWS = {
     "bw": ["topo", "ring", "kernels"],
     "nn": ["kernels"],
     "algo": ["kernels", "ring", "config"],
-    "replay": ["ring"],
+    "replay": ["intake"],
     "intake": ["ring", "kernels"],
     "envs": ["ring", "kernels", "config"],
     "actor": ["policy", "envs"],
