@@ -65,24 +65,41 @@ static enum farm_status set_bounds(const struct farm_action_spec *action, struct
     return FARM_OK;
 }
 
+// Action-values are of one discrete action's choices.
+static enum farm_status check_q(const struct farm_action_spec *action, struct farm_error *err) {
+    if (action->kind == FARM_ACTION_CONTINUOUS)
+        return farm_fail(err, FARM_E_USAGE,
+                         "algo: action-values need discrete actions, and this environment's are continuous (--algo ppo "
+                         "or vtrace)");
+    if (action->dims == 1) return FARM_OK;
+    return farm_fail(err, FARM_E_UNSUPPORTED,
+                     "algo: action-values are of one discrete action, and this environment has %u a step (--algo ppo "
+                     "or vtrace)",
+                     action->dims);
+}
+
 enum farm_status farm_head_make(const struct farm_env_spec *env, struct farm_head_options options,
                                 struct farm_head *out, struct farm_error *err) {
     const struct farm_action_spec *action = &env->action;
     const bool continuous = action->kind == FARM_ACTION_CONTINUOUS, squash = continuous && options.squash;
     int mask;
-    *out = (struct farm_head){.kind = squash       ? FARM_HEAD_TANH_GAUSSIAN
+    *out = (struct farm_head){.kind = options.q    ? FARM_HEAD_GREEDY_Q
+                                      : squash     ? FARM_HEAD_TANH_GAUSSIAN
                                       : continuous ? FARM_HEAD_GAUSSIAN
                                                    : FARM_HEAD_CATEGORICAL,
                               .dims = (int)action->dims,
+                              .duelling = options.q && options.duelling,
                               .samples = squash};
     if (action->dims < 1 || action->dims > FARM_ACTION_DIMS_MAX)
         return farm_fail(err, FARM_E_UNSUPPORTED, "%u actions a step: 1 to %d can be trained", action->dims,
                          FARM_ACTION_DIMS_MAX);
+    enum farm_status status = options.q ? check_q(action, err) : FARM_OK;
+    if (status) return status;
     out->action_bytes = (int)(action->dims * sizeof(int32_t)); // or of f32
     out->outputs = continuous ? 2 * out->dims : 0;
     out->free_outputs = continuous && !options.state_sigma ? out->dims : 0;
     for (int d = 0; d < out->dims && !continuous; d++) out->outputs += out->sizes[d] = (int)action->sizes[d];
-    const enum farm_status status = farm_head_mask_field(env, &mask, err);
+    status = farm_head_mask_field(env, &mask, err);
     out->mask_field = mask + 1;
     for (uint32_t d = 0; d < action->dims; d++) {
         out->scale[d] = 1;
@@ -94,13 +111,14 @@ enum farm_status farm_head_make(const struct farm_env_spec *env, struct farm_hea
 void farm_head_describe(const struct farm_head *head, char text[FARM_HEAD_TEXT_BYTES]) {
     static const char *const kinds[] = {[FARM_HEAD_CATEGORICAL] = "categorical",
                                         [FARM_HEAD_GAUSSIAN] = "gaussian",
-                                        [FARM_HEAD_TANH_GAUSSIAN] = "tanh_gaussian"};
-    const bool discrete = head->kind == FARM_HEAD_CATEGORICAL;
+                                        [FARM_HEAD_TANH_GAUSSIAN] = "tanh_gaussian",
+                                        [FARM_HEAD_GREEDY_Q] = "greedy_q"};
+    const bool discrete = head->kind == FARM_HEAD_CATEGORICAL || head->kind == FARM_HEAD_GREEDY_Q;
     bool scaled = false;
     for (int d = 0; d < head->dims && head->kind == FARM_HEAD_GAUSSIAN; d++)
         scaled |= head->offset[d] != 0 || head->scale[d] != 1;
-    int length = snprintf(text, FARM_HEAD_TEXT_BYTES, "%s%s %d", scaled ? "scaled_" : "", kinds[head->kind],
-                          discrete ? head->sizes[0] : head->dims);
+    int length = snprintf(text, FARM_HEAD_TEXT_BYTES, "%s%s %d", scaled ? "scaled_" : "",
+                          head->duelling ? "duelling_q" : kinds[head->kind], discrete ? head->sizes[0] : head->dims);
     for (int d = 1; d < head->dims && discrete; d++)
         length += snprintf(text + length, FARM_HEAD_TEXT_BYTES - (size_t)length, "x%d", head->sizes[d]);
 }

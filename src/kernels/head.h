@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "kernels/head_categorical.h"
 #include "kernels/head_gaussian.h"
+#include "kernels/head_greedy_q.h"
 #include "kernels/head_tanh_gaussian.h"
 #include "kernels/random.h"
 
@@ -18,6 +19,7 @@ enum farm_head_kind {
     FARM_HEAD_CATEGORICAL,   // `dims` discrete actions, each i32 with logits of its own (dims 1: the usual single one)
     FARM_HEAD_GAUSSIAN,      // `dims` numbers, f32
     FARM_HEAD_TANH_GAUSSIAN, // the same within their bounds; a sample is drawn, which algorithms compute on
+    FARM_HEAD_GREEDY_Q,      // one discrete action, i32, chosen by action-values instead of probabilities
 };
 
 struct farm_head {
@@ -28,16 +30,19 @@ struct farm_head {
     int sizes[FARM_ACTION_DIMS_MAX]; // categorical: choices of each
     int free_outputs;                // the last outputs are parameters by themselves: the network gives a bias only
     int mask_field;                  // 1 + the observation field of action masks (farm_head_mask_field); 0: none
+    int duelling;                    // greedy_q: the outputs are advantages, the network's value is a state's
     int samples; // 1: each action has a sample, dims f32, the draw that it is computed from (the answer field `sample`)
     // Gaussian: action = offset + scale * draw; tanh: offset is the lower bound, scale half the distance of both.
     float offset[FARM_ACTION_DIMS_MAX], scale[FARM_ACTION_DIMS_MAX], log_scale; // log_scale: tanh's only
 };
 
-// Recipe keys of continuous actions; others ignore them.
+// Recipe keys of continuous actions, which others ignore; and what the algorithm learns.
 struct farm_head_options {
     bool state_sigma; // log sigma are outputs of the network; false: parameters by themselves
     bool squash;      // draws go through tanh to the actions' bounds
     bool scale;       // [-1, 1] of a draw are the actions' bounds, where finite
+    bool q;           // action-values
+    bool duelling;    // as a state's value and advantages
 };
 
 // One discrete action.
@@ -54,7 +59,26 @@ static inline FARM_HD struct farm_head farm_head_categorical(int actions) {
 struct farm_sampler {
     uint64_t seed; // the job's
     int greedy;    // 1: the most probable action (evaluation); 0: drawn from the policy
+    // Exploration of a greedy_q head, in [0, 1]: epsilon goes from start to end while `epsilon_versions` versions are
+    // published; environment i of N explores with epsilon^(1 + ladder i / (N - 1)), i = lane * width + environment.
+    float epsilon_start, epsilon_end, ladder;
+    uint32_t environments, width; // N of the farm, and of a lane
+    uint64_t epsilon_versions;    // 0: epsilon_end at once
+    uint64_t version;             // that answers; the caller sets it before a choice
 };
+
+// The probability with which an environment explores under this version.
+static inline FARM_HD float farm_sampler_epsilon(const struct farm_sampler *sampler, uint64_t version, uint32_t lane_id,
+                                                 uint32_t env) {
+    float epsilon = sampler->epsilon_end;
+    if (sampler->greedy) return 0;
+    if (version < sampler->epsilon_versions)
+        epsilon = sampler->epsilon_start +
+                  (sampler->epsilon_end - sampler->epsilon_start) * ((float)version / (float)sampler->epsilon_versions);
+    const uint64_t i = (uint64_t)lane_id * sampler->width + env, last = sampler->environments - 1u;
+    if (!(sampler->ladder > 0) || sampler->environments < 2) return epsilon;
+    return powf(epsilon, 1 + sampler->ladder * ((float)(i < last ? i : last) / (float)last));
+}
 
 // Makes the logits of forbidden choices -INFINITY. mask: [outputs], 0 forbids. A discrete action without any permitted
 // choice keeps its logits: the action answered to a LAST step is ignored.
@@ -71,8 +95,40 @@ static inline FARM_HD void farm_head_mask(const struct farm_head *head, const ui
 
 // What the behaviour policy could not choose, the policy in training cannot choose either.
 static inline FARM_HD void farm_head_mask_as(const struct farm_head *head, const float *behaviour, float *policy) {
-    for (int k = 0; k < head->outputs && head->kind == FARM_HEAD_CATEGORICAL; k++)
+    const bool masks = head->kind == FARM_HEAD_CATEGORICAL || head->kind == FARM_HEAD_GREEDY_Q;
+    for (int k = 0; k < head->outputs && masks; k++)
         if (behaviour[k] == -INFINITY) policy[k] = -INFINITY;
+}
+
+// After the mask: a greedy_q head's outputs become q, and *value the largest permitted q. Others are finished already.
+static inline FARM_HD void farm_head_finish(const struct farm_head *head, float *policy, float *value) {
+    if (head->kind != FARM_HEAD_GREEDY_Q) return;
+    const float shift = farm_greedy_q_shift(policy, head->outputs, head->duelling != 0, *value);
+    for (int a = 0; a < head->outputs; a++)
+        if (policy[a] != -INFINITY) policy[a] += shift;
+    *value = policy[farm_categorical_greedy(policy, head->outputs)];
+}
+
+// Of a row that is masked and not finished, for greedy_q heads. The best action: the first of the largest q.
+static inline FARM_HD int farm_greedy_q_best(const struct farm_head *head, const float *policy) {
+    return farm_categorical_greedy(policy, head->outputs);
+}
+
+// q(action), the same bits as a finished row's; value: the network's. 0 for an invalid action.
+static inline FARM_HD float farm_greedy_q_of(const struct farm_head *head, const float *policy, float value,
+                                             int action) {
+    if (action < 0 || action >= head->outputs) return 0;
+    return policy[action] + farm_greedy_q_shift(policy, head->outputs, head->duelling != 0, value);
+}
+
+// The gradient of dq * q(action) by the network's outputs and value, for a valid action: 0 by forbidden outputs.
+static inline FARM_HD void farm_greedy_q_gradient(const struct farm_head *head, const float *policy, int action,
+                                                  float dq, float *dpolicy, float *dvalue) {
+    assert(head->kind == FARM_HEAD_GREEDY_Q && action >= 0 && action < head->outputs);
+    const int permitted = farm_greedy_q_permitted(policy, head->outputs);
+    const float mean = head->duelling && permitted ? dq / (float)permitted : 0;
+    for (int a = 0; a < head->outputs; a++) dpolicy[a] = policy[a] == -INFINITY ? 0 : (a == action ? dq - mean : -mean);
+    *dvalue = head->duelling ? dq : 0;
 }
 
 static inline FARM_HD int32_t farm_head_discrete(const void *action, int d) {
@@ -126,10 +182,19 @@ static inline FARM_HD void farm_head_choose(const struct farm_head *head, const 
             memcpy(out + (size_t)d * sizeof number, &number, sizeof number);
         }
         break;
+    case FARM_HEAD_GREEDY_Q: {
+        const float epsilon =
+            farm_sampler_epsilon(sampler, sampler->version, (uint32_t)(stream >> 32), (uint32_t)stream);
+        const int32_t chosen =
+            farm_greedy_q_choose(policy, head->outputs, epsilon, farm_random_block(sampler->seed, stream, counter));
+        memcpy(out, &chosen, sizeof chosen);
+        break;
+    }
     }
 }
 
-// Below, `drawn` is the action, or the sample of a head that samples.
+// Below, `drawn` is the action, or the sample of a head that samples. A greedy_q head has no probabilities, and no
+// algorithm that reads them.
 
 // log-probability of the action; 0 for an invalid one (the ignored answer to a LAST step).
 static inline FARM_HD float farm_head_log_prob(const struct farm_head *head, const float *policy, const void *drawn) {
@@ -146,6 +211,9 @@ static inline FARM_HD float farm_head_log_prob(const struct farm_head *head, con
     case FARM_HEAD_TANH_GAUSSIAN:
         farm_head_numbers(head, drawn, numbers);
         sum = farm_tanh_gaussian_log_prob(policy, head->dims, head->log_scale, numbers);
+        break;
+    case FARM_HEAD_GREEDY_Q:
+        assert(false);
         break;
     }
     return sum;
@@ -191,6 +259,9 @@ static inline FARM_HD struct farm_head_terms farm_head_gradient(const struct far
         terms.log_prob = farm_tanh_gaussian_log_prob(policy, head->dims, head->log_scale, numbers);
         terms.kl = farm_gaussian_kl(behaviour, policy, head->dims);
         break;
+    case FARM_HEAD_GREEDY_Q:
+        assert(false);
+        break;
     }
     return terms;
 }
@@ -205,7 +276,7 @@ enum farm_status farm_head_make(const struct farm_env_spec *env, struct farm_hea
 void farm_head_scale(const struct farm_action_spec *action, uint32_t d, float *offset, float *scale);
 
 // Its kind and actions: "categorical 3", "categorical 3x2" (two actions), "gaussian 2", "scaled_gaussian 2" (if a bound
-// is not +-1), "tanh_gaussian 2". Heads of other texts read the same outputs differently.
+// is not +-1), "tanh_gaussian 2", "greedy_q 4", "duelling_q 4". Heads of other texts read the same outputs differently.
 enum { FARM_HEAD_TEXT_BYTES = 1100 };
 void farm_head_describe(const struct farm_head *head, char text[FARM_HEAD_TEXT_BYTES]);
 
