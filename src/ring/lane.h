@@ -43,7 +43,9 @@ struct farm_lane {
     float *reward;                                           // [C][W]
     uint8_t *flags;                                          // [C][W], FARM_STEP_*
     struct farm_answer_array answer[FARM_ANSWER_FIELDS_MAX]; // CENTRAL: in `down`; LOCAL: in `up`
+    float *leaf; // [leaf_slots][W], replay: what the learner's index of windows holds; NULL: no replay
     size_t obs_bytes[FARM_OBS_FIELDS_MAX];
+    uint32_t leaf_every, leaf_slots;
     uint32_t obs_count, answer_count;
     uint32_t state; // answer field of a recurrent policy's state, CENTRAL: `carry` is the next one; 0: none
     uint32_t width, steps;
@@ -81,6 +83,11 @@ static inline void *farm_lane_action(const struct farm_lane *lane, uint64_t n, u
 }
 static inline float *farm_lane_policy(const struct farm_lane *lane, uint64_t n, uint32_t env) {
     return farm_lane_answer_at(lane, FARM_ANSWER_POLICY, n, env);
+}
+// Replay: leaves [W] of the window that starts at `start`, a multiple of leaf_every. Writer: the learner; anyone may
+// read.
+static inline float *farm_lane_leaf(const struct farm_lane *lane, uint64_t start) {
+    return lane->leaf + (size_t)(start / lane->leaf_every % lane->leaf_slots) * lane->width;
 }
 static inline float *farm_lane_value(const struct farm_lane *lane, uint64_t n) {
     return farm_lane_answer_at(lane, FARM_ANSWER_VALUE, n, 0);

@@ -35,6 +35,9 @@ static enum farm_status make_lanes(struct farm_ring *ring, struct farm_error *er
             .width = ring->spec.width,
             .steps = ring->spec.steps,
         };
+        lane->leaf_every = ring->spec.leaf_every;
+        lane->leaf_slots = farm_leaf_slots(&ring->spec);
+        if (lane->leaf_every) lane->leaf = (float *)(d + layout->leaf);
         for (uint32_t f = 0; f < lane->obs_count; f++) {
             lane->obs[f] = u + layout->obs[f];
             lane->obs_bytes[f] = layout->obs_bytes[f];

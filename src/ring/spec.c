@@ -245,6 +245,8 @@ enum farm_status farm_ring_layout_make(const struct farm_ring_spec *spec, struct
         layout->answer_bytes[f] = answer_bytes(&spec->answer[f]);
         fits = place_rows(answers, rows, layout->answer_bytes[f], &layout->answer[f]);
     }
+    if (fits && spec->leaf_every)
+        fits = place_rows(&down, (uint64_t)farm_leaf_slots(spec) * spec->width, sizeof(float), &layout->leaf);
     if (!fits || up > SEGMENT_BYTES_MAX / spec->lanes || down > SEGMENT_BYTES_MAX / spec->lanes)
         return farm_fail(err, FARM_E_INVALID,
                          "%u lanes x %u environments x %u steps do not fit a segment (at most %llu TiB)", spec->lanes,

@@ -52,6 +52,7 @@ struct farm_ring_spec {
     struct farm_env_spec env;
     uint32_t answer_count; // FARM_ANSWERS_STANDARD..FARM_ANSWER_FIELDS_MAX
     struct farm_answer_spec answer[FARM_ANSWER_FIELDS_MAX];
+    uint32_t leaf_every; // replay: steps from one window's start to the next one's, each with a leaf; 0: no replay
 };
 _Static_assert(sizeof(struct farm_ring_spec) <= FARM_SEGMENT_USER_BYTES, "the spec fits the header page");
 
@@ -104,6 +105,7 @@ struct farm_ring_layout {
     size_t down_arrays, down_stride;
     size_t obs[FARM_OBS_FIELDS_MAX], reward, flags; // within a lane's arrays in `up`
     size_t answer[FARM_ANSWER_FIELDS_MAX];          // within a lane's arrays
+    size_t leaf;                                    // within a lane's arrays in `down`; only with leaf_every
     size_t obs_bytes[FARM_OBS_FIELDS_MAX];          // one environment's observation field
     size_t answer_bytes[FARM_ANSWER_FIELDS_MAX];    // one environment's (per_step: one step's) answer field
     uint64_t hash;                                  // hash of spec and offsets: the segments' layout_hash
@@ -183,6 +185,11 @@ static inline uint32_t farm_answer_rows(const struct farm_ring_spec *spec, uint3
 static inline uint32_t farm_answer_slots(const struct farm_ring_spec *spec, uint32_t field) {
     const uint32_t every = spec->answer[field].every;
     return every ? (spec->steps - 1) / every + 1 : 2;
+}
+
+// Slots of the leaves: the window that starts at step n, a multiple of leaf_every, has slot (n / leaf_every) mod K.
+static inline uint32_t farm_leaf_slots(const struct farm_ring_spec *spec) {
+    return spec->leaf_every ? (spec->steps - 1) / spec->leaf_every + 1 : 0;
 }
 
 // The smallest C for K windows in training at once: (K+1)*stride + length + stack (DESIGN "One structure").

@@ -27,6 +27,8 @@ struct farm_window {
     uint32_t lane_id, shard; // numbers in the whole farm
     uint64_t start;
     uint32_t env_from, env_count;
+    uint64_t leaf; // replay: its number in the source's index
+    float weight;  // of its loss, > 0; 1 without replay
 };
 
 // Windows of one environment, with their history of frames, that fit a lane of `steps` steps.

@@ -294,6 +294,7 @@ static struct farm_ring_spec ring_spec_of(const struct farm_run_plan *plan) {
     farm_ring_spec_answers(&spec);
     if (plan->responder.body) return spec;
     if (plan->recipe.squash && is_continuous(plan)) farm_ring_spec_sample(&spec);
+    if (plan->passes.replay) spec.leaf_every = shape->stride;
     uint32_t every = shape->stride;
     for (uint32_t rest = shape->burn_in; rest;) { // their greatest common divisor
         const uint32_t next = every % rest;

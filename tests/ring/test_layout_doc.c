@@ -47,7 +47,7 @@ struct row {
 static struct row rows[] = {
     FIELDS(struct farm_segment_header, magic, version, kind, bytes, layout_hash, owner, node, pages, placement,
            reserved, user),
-    FIELDS(struct farm_ring_spec, lanes, width, steps, answers, env, answer_count, answer),
+    FIELDS(struct farm_ring_spec, lanes, width, steps, answers, env, answer_count, answer, leaf_every),
     FIELDS(struct farm_answer_spec, name, dtype, values, every, per_step),
     FIELDS(struct farm_env_spec, obs_count, obs, action, frames_per_step, agents),
     FIELDS(struct farm_field_spec, name, dtype, rank, dims, choices),
