@@ -14,14 +14,20 @@ enum farm_status farm_algo_plan_make(const struct farm_algo_config *config, stru
                   .burn_in = config->burn_in,
                   .stack = config->stack},
         .epochs = 1,
+        .bootstrap = 1,
         .recurrent = config->recurrent,
+        .replay = config->algo->replay,
         .sync = config->regime == FARM_REGIME_AUTO ? config->algo->sync : config->regime == FARM_REGIME_SYNC,
     };
-    out->source = out->sync ? "sync" : "fifo";
+    out->sync &= !out->replay;
+    out->source = out->replay ? "prioritised" : out->sync ? "sync" : "fifo";
     const enum farm_status status = config->algo->plan ? config->algo->plan(config, out, err) : FARM_OK;
-    if (!status && (out->shape.length < out->shape.stride || !out->shape.stride || !out->epochs))
+    if (!status && (out->shape.length < out->shape.stride || !out->shape.stride || !out->epochs || !out->bootstrap ||
+                    out->shape.length <= out->shape.burn_in + out->bootstrap))
         return farm_fail(err, FARM_E_INVALID, "%s: windows of %u steps every %u, %u epochs", config->algo->recipe.name,
                          out->shape.length, out->shape.stride, out->epochs);
+    assert(!out->sparse ||
+           (farm_algo_transitions(out) == 1 && !out->recurrent && out->bootstrap <= FARM_ALGO_SPARSE_MAX));
     for (uint32_t k = 0; k < farm_algo_sets(out); k++) assert(out->sets[k].every > 0);
     return status;
 }
@@ -54,6 +60,7 @@ void farm_algo_targets(const struct farm_algo *algo, const struct farm_algo_rows
         farm_algo_mask(rows, row);
         algo->prepare(rows, row);
     }
+    for (int row = count; row < count + rows->bootstrap && algo->q; row++) farm_algo_mask(rows, row);
     for (int column = 0; column < rows->columns && algo->column; column++) algo->column(rows, column);
 }
 
@@ -70,7 +77,7 @@ void farm_algo_gradients(const struct farm_algo *algo, const struct farm_algo_ro
 
 void farm_algo_differentiate(const struct farm_algo *algo, const struct farm_algo_rows *rows, double *terms) {
     struct farm_algo_rows whole = *rows;
-    whole.bootstrap = rows->columns;
-    farm_algo_targets(algo, rows);
+    whole.bootstrap = rows->sparse || !rows->tail ? rows->columns : rows->tail * rows->columns;
+    farm_algo_targets(algo, &whole);
     farm_algo_gradients(algo, &whole, terms);
 }

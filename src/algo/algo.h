@@ -18,7 +18,7 @@ enum farm_regime {
 
 struct farm_algo;
 
-enum { FARM_ALGO_SETS_MAX = 2 };
+enum { FARM_ALGO_SETS_MAX = 2, FARM_ALGO_SPARSE_MAX = 64 }; // the latter: `bootstrap` of a sparse plan
 
 // Hyperparameters: the recipe's keys of the same names.
 struct farm_algo_config {
@@ -43,7 +43,13 @@ struct farm_algo_plan {
     struct farm_window_shape shape;
     uint32_t epochs, minibatch;
     bool sync, targets_once, recurrent;
-    const char *source; // where windows come from (replay/source.h): "fifo", or "sync" if sync
+    const char *source; // where windows come from (replay/source.h): "fifo", "sync" if sync, "prioritised" if replay
+    bool replay;        // windows stay in the rings and are sampled from there
+    // Steps behind a window's transitions from which targets bootstrap: 1, or n of n-step returns. sparse: a window has
+    // one transition and no state, and the network computes its observation and the one after its horizon only
+    // (farm_algo_horizon).
+    uint32_t bootstrap;
+    bool sparse;
     // Parameter sets beside the one in training, e.g. {"target", 1000}: each begins as a copy of it and becomes one
     // again after every `every` passes of the run. A name NULL ends. Checkpoints hold them by their names.
     struct farm_algo_set {
@@ -62,27 +68,30 @@ static inline uint32_t farm_algo_sets(const struct farm_algo_plan *plan) {
 // most `width_max` environments. Plan, watchdog and trainer use this rule.
 static inline bool farm_algo_update_fits(const struct farm_algo_plan *plan, uint64_t capacity, uint64_t share,
                                          uint32_t width_max) {
-    return plan->sync ? capacity > 0 : farm_window_update_fits(capacity, share, width_max);
+    return plan->sync || plan->replay ? capacity > 0 : farm_window_update_fits(capacity, share, width_max);
 }
 
 // Transitions of a window, without its burn-in, and whether units are rows.
 static inline uint32_t farm_algo_transitions(const struct farm_algo_plan *plan) {
-    return plan->shape.length - plan->shape.burn_in - 1;
+    return plan->shape.length - plan->shape.burn_in - plan->bootstrap;
 }
 static inline bool farm_algo_row_units(const struct farm_algo_plan *plan) {
     return plan->targets_once && !plan->recurrent;
 }
 
-// Units of `columns` windows; rows (without burn-in) and transitions of a unit; the passes of an epoch; the most units
-// of a pass of that many columns or fewer.
+// Units of `columns` windows; transitions of a unit, its steps (without burn-in) and those of the network; the passes
+// of an epoch; the most units of a pass of that many columns or fewer.
 static inline uint32_t farm_algo_units(const struct farm_algo_plan *plan, uint32_t columns) {
     return farm_algo_row_units(plan) ? columns * farm_algo_transitions(plan) : columns;
 }
 static inline uint32_t farm_algo_unit_transitions(const struct farm_algo_plan *plan) {
     return farm_algo_row_units(plan) ? 1 : farm_algo_transitions(plan);
 }
+static inline uint32_t farm_algo_unit_steps(const struct farm_algo_plan *plan) {
+    return farm_algo_unit_transitions(plan) + (plan->targets_once ? 0 : plan->bootstrap);
+}
 static inline uint32_t farm_algo_unit_rows(const struct farm_algo_plan *plan) {
-    return farm_algo_unit_transitions(plan) + !plan->targets_once;
+    return plan->sparse ? 2 : farm_algo_unit_steps(plan);
 }
 static inline uint32_t farm_algo_passes(const struct farm_algo_plan *plan, uint32_t columns) {
     const uint32_t units = farm_algo_units(plan, columns);
@@ -105,8 +114,10 @@ struct farm_algo {
     const struct farm_algo_scale {
         const char *key;
         double power;
-    } * scale; // keys that N times the environments (the recipe's `scale`) multiply by N^power; a key NULL ends
-    bool sync; // the regime that FARM_REGIME_AUTO means
+    } * scale;   // keys that N times the environments (the recipe's `scale`) multiply by N^power; a key NULL ends
+    bool sync;   // the regime that FARM_REGIME_AUTO means
+    bool replay; // trains on windows of its replay, whatever the regime
+    bool q;      // the policy's head is greedy_q (kernels/head.h)
     // Changes the default plan (stride T, length burn-in+T+1, one pass); NULL: keeps it. FARM_E_USAGE with the key to
     // change.
     enum farm_status (*plan)(const struct farm_algo_config *config, struct farm_algo_plan *plan,

@@ -26,6 +26,7 @@ struct farm_pass_stats {
                                        // it and the next passes have changed nothing
     uint64_t bad_step;                 // then: that pass, counted as optimiser_step
     const char *bad_tensor;            // and the tensor nearest to the loss whose gradient is not finite; NULL: unknown
+    const float *priorities;           // replay: [columns of the iteration], until the next begin; NULL: none
     bool copied;                       // a device lost later leaves this version or a newer one in state()
 };
 

@@ -49,11 +49,13 @@ static struct farm_intake_lane *lanes_of(const struct farm_inference *inference,
 
 // ---- one turn ----
 
-// Windows of the lane that are complete with `steps` steps go to training; without it the steps go back to the actor.
+// Windows of the lane that are complete with `steps` steps go to training; without it the steps go back to the actor. A
+// replay reads the answer to a window's last step too, which a LOCAL lane has with the next step.
 static void push_windows(const struct farm_inference *inference, struct farm_intake_lane *lane, uint64_t steps) {
     const struct farm_window_shape *shape = &inference->parts->plan.shape;
     const uint64_t history = shape->stack - 1;
     if (!inference->parts->trainer && steps > history) farm_lane_release(lane->lane, steps - history);
+    if (inference->parts->plan.replay && lane->lane->local && steps) steps--;
     while (inference->parts->trainer && farm_window_ready(shape, &lane->cursor, steps))
         lane->ticket = farm_trainer_push(inference->parts->trainer, lane, farm_window_take(shape, &lane->cursor));
 }

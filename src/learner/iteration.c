@@ -23,7 +23,7 @@ enum farm_status farm_iteration_make(const struct farm_algo_config *algo, const 
                  outputs = (size_t)head.outputs;
     *out = (struct farm_iteration){.algo = algo, .plan = plan, .head = head, .columns_max = columns_max};
     out->columns = calloc(columns_max + 1u, sizeof *out->columns);
-    float *numbers = calloc(rows * (outputs + 3 + scratch_arrays(out)) + 1, sizeof *numbers);
+    float *numbers = calloc(rows * (outputs + 3 + scratch_arrays(out)) + columns_max + 1, sizeof *numbers);
     uint8_t *bytes = calloc(rows * ((size_t)head.action_bytes + 1) + 1, 1);
     out->all = (struct farm_gathered){.behaviour = numbers, .action = bytes};
     if (!out->columns || !numbers || !bytes) {
@@ -34,6 +34,7 @@ enum farm_status farm_iteration_make(const struct farm_algo_config *algo, const 
     out->all.reward = out->all.behaviour_value + rows;
     out->value = out->all.reward + rows;
     out->all.scratch = out->value + rows;
+    out->priority = out->all.scratch + rows * scratch_arrays(out);
     out->all.flags = bytes + rows * (size_t)head.action_bytes;
     return FARM_OK;
 }
@@ -53,6 +54,7 @@ void farm_iteration_list(struct farm_iteration *it, const struct farm_window *wi
             it->columns[it->count++] = (struct farm_column){.lane = windows[i].lane,
                                                             .lane_id = windows[i].lane_id,
                                                             .start = windows[i].start,
+                                                            .weight = windows[i].weight,
                                                             .env = windows[i].env_from + e};
         }
     it->all.scratch_stride = (size_t)it->count * transitions(it);
@@ -65,7 +67,8 @@ static float reward_of(const struct farm_iteration *it, float reward) {
     return it->reward_scale > 0 ? farm_reward_clip(scaled * it->reward_scale, FARM_NORMALISED_MOST) : scaled;
 }
 
-// Step n of a lane's environment into row `row`. The actor of a LOCAL lane may be answering a window's last step.
+// Step n of a lane's environment into row `row`. The actor of a LOCAL lane may be answering a window's last step,
+// unless windows come from a replay.
 static void gather_step(const struct farm_iteration *it, const struct farm_place *at, const struct farm_gathered *to,
                         size_t row, bool last) {
     const struct farm_lane *lane = at->lane;
@@ -74,7 +77,7 @@ static void gather_step(const struct farm_iteration *it, const struct farm_place
     const size_t action_bytes = lane->answer[drawn].bytes;
     to->reward[row] = reward_of(it, farm_lane_reward(lane, at->n)[at->env]);
     to->flags[row] = farm_lane_flags(lane, at->n)[at->env];
-    if (last && lane->local) return;
+    if (last && lane->local && !it->plan->replay) return;
     to->behaviour_value[row] = farm_lane_value(lane, at->n)[at->env];
     memcpy(to->action + row * action_bytes, farm_lane_answer_at(lane, drawn, at->n, at->env), action_bytes);
     memcpy(to->behaviour + row * (policy_bytes / sizeof(float)), farm_lane_policy(lane, at->n, at->env), policy_bytes);
@@ -150,11 +153,22 @@ struct farm_place farm_iteration_place(const struct farm_iteration *it, uint32_t
     return place_of(it, unit % it->count, (int64_t)(unit / it->count) + step);
 }
 
+struct farm_place farm_iteration_net_place(const struct farm_iteration *it, uint32_t unit, uint32_t row) {
+    struct farm_place at = farm_iteration_place(it, unit, (int)row);
+    uint8_t flags[FARM_ALGO_SPARSE_MAX + 1];
+    bool ignored;
+    if (!it->plan->sparse || !row) return at;
+    at.n -= row;
+    for (uint32_t k = 0; k <= it->plan->bootstrap; k++) flags[k] = farm_lane_flags(at.lane, at.n + k)[at.env];
+    at.n += (uint64_t)farm_algo_horizon(flags, 1, (int)it->plan->bootstrap, &ignored);
+    return at;
+}
+
 void farm_iteration_row(const struct farm_iteration *it, uint32_t unit, uint32_t step, const struct farm_gathered *to,
                         size_t row) {
     if (!it->plan->targets_once) {
         const struct farm_place at = place_of(it, unit, step);
-        gather_step(it, &at, to, row, step == transitions(it));
+        gather_step(it, &at, to, row, step + 1 == farm_algo_unit_steps(it->plan));
         return;
     }
     unit += step * it->count;

@@ -13,6 +13,7 @@ struct farm_column {
     uint32_t lane_id, env;
     int node;      // its ring's; -1: unknown
     uint32_t home; // CPU backend: group of training threads on that node
+    float weight;  // replay: of its loss
 };
 
 // Arrays of rows, as in algo/rows.h.
@@ -36,7 +37,8 @@ struct farm_iteration {
     float reward_scale; // rewards are multiplied by it once more and clipped to +-10 (statistics.h); 0: they are not
     // If targets are computed once: all rows, time-major [T+1][count].
     struct farm_gathered all;
-    float *value; // the stored values; the last `count` are the caller's: present values of the last observations
+    float *value;    // the stored values; the last `count` are the caller's: present values of the last observations
+    float *priority; // replay: [columns_max], which passes write
     double iteration_sums[FARM_ALGO_SUMS_MAX], pass_sums[FARM_ALGO_SUMS_MAX];
 };
 
@@ -66,6 +68,8 @@ struct farm_place {
 };
 struct farm_place farm_iteration_last(const struct farm_iteration *iteration, uint32_t column); // its bootstrap step
 struct farm_place farm_iteration_place(const struct farm_iteration *iteration, uint32_t unit, int step);
+// The place of the network's row number `row` (farm_algo_unit_rows): that step, or a sparse plan's horizon.
+struct farm_place farm_iteration_net_place(const struct farm_iteration *iteration, uint32_t unit, uint32_t row);
 void farm_iteration_row(const struct farm_iteration *iteration, uint32_t unit, uint32_t step,
                         const struct farm_gathered *to, size_t row);
 

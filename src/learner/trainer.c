@@ -24,6 +24,7 @@ struct iteration {
     uint32_t count, columns;              // columns: environments' windows in them
     double scheduled_rate, learning_rate; // the second one: of the last pass
     bool begun;                           // by the backend
+    const float *priorities;              // replay: [columns], after its passes
 };
 
 struct farm_trainer {
@@ -49,15 +50,14 @@ struct farm_trainer {
 
 // ---- one iteration ----
 
-// A resumed run continues where the whole run's frames, or seconds, put it.
-static double scheduled_rate(const struct farm_trainer *trainer) {
+// The share of the run that has passed. A resumed one continues where the whole run's frames, or seconds, put it.
+static double share_of_run(const struct farm_trainer *trainer) {
     const struct farm_learner_config *learner = trainer->parts->config;
     const uint64_t start_ns = farm_load_relaxed(&learner->stats->start_ns);
     const double seconds = learner->target.seconds;
     const double passed_s = seconds > 0 && start_ns ? (double)(farm_now_ns() - start_ns) * 1e-9 : 0;
-    const double share = farm_schedule_share(farm_load_relaxed(&learner->stats->frames), learner->target.frames,
-                                             learner->before.wall_s + passed_s, seconds);
-    return farm_learning_rate_linear(learner->algo.lr, learner->algo.lr_end, learner->algo.lr_hold, share);
+    return farm_schedule_share(farm_load_relaxed(&learner->stats->frames), learner->target.frames,
+                               learner->before.wall_s + passed_s, seconds);
 }
 
 // Inference looks after its nap too, so a failed write only delays it.
@@ -75,6 +75,8 @@ static void wake_inference(const struct farm_trainer *trainer) {
 // Takes an iteration, if the source has enough windows. version: that training will start from. With the lock held.
 static bool take_iteration(struct farm_trainer *trainer, struct iteration *to, uint64_t version) {
     struct farm_window_source *source = trainer->parts->source;
+    const struct farm_algo_config *algo = &trainer->parts->config->algo;
+    source->share = share_of_run(trainer);
     to->count = source->ops->take(source, version, to->windows);
     const uint64_t dropped = source->dropped - trainer->dropped;
     if (dropped || to->count) wake_inference(trainer);
@@ -84,7 +86,7 @@ static bool take_iteration(struct farm_trainer *trainer, struct iteration *to, u
     trainer->taken++;
     to->columns = 0;
     for (uint32_t i = 0; i < to->count; i++) to->columns += to->windows[i].env_count;
-    to->scheduled_rate = scheduled_rate(trainer);
+    to->scheduled_rate = farm_learning_rate_linear(algo->lr, algo->lr_end, algo->lr_hold, source->share);
     to->begun = false;
     return true;
 }
@@ -129,6 +131,7 @@ static enum farm_status finish_passes(struct farm_trainer *trainer, struct farm_
     if (status) return status;
     for (int k = 0; k < FARM_ALGO_TERMS_MAX; k++) sum->terms[k] += last->terms[k];
     sum->copied |= last->copied;
+    sum->priorities = last->priorities;
     if (!isfinite(sum->grad_norm)) return FARM_OK;
     sum->grad_norm = last->grad_norm;
     sum->bad_step = last->bad_step;
@@ -217,6 +220,7 @@ static void make_iteration(struct farm_trainer *trainer, struct iteration *it) {
     if (trainer->status) return;
     trainer->version++;
     trainer->writer.version = trainer->version;
+    it->priorities = stats.priorities;
     record_figures(trainer, it, &stats);
     if (stats.copied) farm_checkpoint_writer_copied(&trainer->writer);
     if (!isfinite(stats.grad_norm)) trainer->status = report_divergence(trainer, &stats);
@@ -295,7 +299,7 @@ static bool end_update(struct farm_trainer *trainer) {
 // Gives the windows' steps back to their actors and releases the lanes that waited for the new parameters.
 static void release_iteration(struct farm_trainer *trainer, const struct iteration *it) {
     struct farm_window_source *source = trainer->parts->source;
-    source->ops->done(source, it->windows, it->count, NULL);
+    source->ops->done(source, it->windows, it->count, it->priorities);
     source->ops->published(source);
     wake_inference(trainer);
     trainer->released++;
@@ -431,7 +435,8 @@ uint64_t farm_trainer_push(struct farm_trainer *trainer, struct farm_intake_lane
                                        .lane_id = lane->id,
                                        .shard = lane->shard,
                                        .start = start,
-                                       .env_count = lane->lane->width};
+                                       .env_count = lane->lane->width,
+                                       .weight = 1};
     pthread_mutex_lock(&trainer->lock);
     const uint64_t ticket = trainer->parts->source->ops->push(trainer->parts->source, &window);
     if (trainer->parts->source->ops->ready(trainer->parts->source)) pthread_cond_signal(&trainer->more);

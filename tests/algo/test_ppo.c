@@ -213,7 +213,7 @@ Test(ppo, passes_fit_the_memory_for_any_number_of_columns) {
     for (uint32_t minibatch = 0; minibatch < 40; minibatch++)
         for (uint32_t columns = 1, most = 0; columns < 40; columns++) {
             const struct farm_algo_plan plan = {
-                .shape = {.stride = 3, .length = 4}, .minibatch = minibatch, .targets_once = true};
+                .shape = {.stride = 3, .length = 4}, .minibatch = minibatch, .targets_once = true, .bootstrap = 1};
             const uint32_t passes = farm_algo_passes(&plan, columns), units = 3 * columns;
             const uint32_t largest = (units + passes - 1) / passes, smallest = units / passes;
             cr_assert(smallest > 0 && (minibatch == 0 ? passes == 1 : largest <= minibatch));

@@ -19,6 +19,7 @@
 
 enum { FRAME_ROWS = 96, FLAT_ROWS = 1024 }; // micro-batches that keep a core busy and do not delay inference
 // Deterministic: the same sums for any number of training threads, of which at most SUMS are busy.
+enum { COLUMNS_LEAST = 8 };
 enum { SUMS = 8, FIXED_FLAT_ROWS = 256 };
 
 // One inference thread. The shards of a node share what the first of them owns.
@@ -94,7 +95,7 @@ struct farm_backend {
 
     // training thread
     float *sets[1 + FARM_ALGO_SETS_MAX]; // parameters: FARM_SET_ONLINE, then the plan's
-    uint64_t version;
+    uint64_t version, copies;            // copies: states of the plan's first set so far
     struct farm_cpu_optimiser optimiser;
     struct farm_statistics *statistics; // in the online set since the last publish
     struct farm_iteration iterations[FARM_BACKEND_SLOTS];
@@ -154,9 +155,10 @@ static uint32_t choose_micro_batch(const struct farm_backend *backend) {
     const uint32_t rows = backend->net->io.frame_channels ? FRAME_ROWS
                           : learner->deterministic.on     ? FIXED_FLAT_ROWS
                                                           : FLAT_ROWS;
-    const uint32_t wanted = learner->training.micro_batch
-                                ? farm_algo_units(backend->plan, learner->training.micro_batch)
-                                : rows / (uint32_t)farm_cpu_gradient_rows(backend->plan, 1);
+    uint32_t wanted = learner->training.micro_batch ? farm_algo_units(backend->plan, learner->training.micro_batch)
+                                                    : rows / (uint32_t)farm_cpu_gradient_rows(backend->plan, 1);
+    // A recurrent net's products have a column a unit.
+    if (backend->plan->recurrent && wanted < COLUMNS_LEAST && !learner->training.micro_batch) wanted = COLUMNS_LEAST;
     return wanted > share ? share : wanted < 1 ? 1 : wanted;
 }
 
@@ -270,7 +272,8 @@ static enum farm_status make_threads(struct farm_backend *backend, const struct 
                                                         .plan = backend->plan,
                                                         .arithmetic = &backend->arithmetic,
                                                         .head = backend->head,
-                                                        .units_max = backend->micro_batch};
+                                                        .units_max = backend->micro_batch,
+                                                        .target = farm_algo_sets(backend->plan) > 0};
     enum farm_status status = farm_pool_create(groups, threads->group_count, &threads->pool, err);
     if (!status && threads->group_count > 1 && !farm_bitmap_pinned(&before, NULL)) {
         farm_pool_bind(threads->pool, 0);
@@ -350,6 +353,7 @@ static enum farm_status make_shard(struct farm_backend *backend, uint32_t k, str
 
 static void copy_set(struct farm_backend *backend, uint32_t set) {
     memcpy(backend->sets[set], backend->sets[FARM_SET_ONLINE], backend->net->parameter_count * sizeof(float));
+    backend->copies++;
 }
 
 // Parameter sets and the optimiser's moments, and room for the vectors of training.
@@ -429,9 +433,10 @@ static const struct group *group_of(const struct threads *threads, uint32_t thre
 
 // A thread's gradient with the parameters in training.
 static struct farm_cpu_gradient *prepared(struct farm_backend *backend, uint32_t thread) {
-    farm_cpu_gradient_load(backend->threads.gradients[thread], group_of(&backend->threads, thread)->params,
-                           backend->work.number);
-    return backend->threads.gradients[thread];
+    struct farm_cpu_gradient *gradient = backend->threads.gradients[thread];
+    farm_cpu_gradient_load(gradient, group_of(&backend->threads, thread)->params, backend->work.number);
+    if (backend->threads.config.target) farm_cpu_gradient_load_target(gradient, backend->sets[1], backend->copies + 1);
+    return gradient;
 }
 
 // A chunk's place among the work's units.
@@ -581,6 +586,7 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
             &backend->optimiser, (float)pass->learning_rate,
             backend->learner->algo.loss_sum ? 1 : 1.0 / (double)(units * farm_algo_unit_transitions(plan)),
             &backend->stats);
+    if (plan->replay) backend->stats.priorities = iteration->priority;
     note_pass_time(choice, units, farm_now_ns() - start);
     return FARM_OK;
 }
@@ -616,6 +622,7 @@ static struct farm_backend_state state(struct farm_backend *backend) {
 static enum farm_status state_changed(struct farm_backend *backend, uint64_t version, uint64_t optimiser_step,
                                       struct farm_error *err) {
     backend->optimiser.state.step = optimiser_step;
+    backend->copies++;
     farm_statistics_load(backend->statistics, backend->sets[FARM_SET_ONLINE]);
     copy_params(backend);
     return publish(backend, FARM_SET_ONLINE, version, err);

@@ -9,18 +9,19 @@
 
 struct farm_cpu_gradient {
     struct farm_cpu_gradient_config config;
-    struct farm_executor *executor;
-    uint64_t work; // whose parameters it has
+    struct farm_executor *executor, *target; // target: of the plan's first set; NULL: it has none
+    uint64_t work, copy;                     // whose parameters they have
     // one forward pass's rows
     const void **observations; // [farm_net_pointers]
     struct farm_gathered gathered;
-    float *policy, *dpolicy, *value, *dvalue;
-    float *state[2]; // [units][net->state] before the present steps, and before the burn-in
-    float *numbers;  // what the arrays of f32 lie in; those of u8 in gathered.action
+    float *policy, *dpolicy, *value, *dvalue, *target_policy, *target_value;
+    float *weight, *priority; // [units]
+    float *state[3];          // [units][net->state] before the present steps, before the burn-in, the target's
+    float *numbers;           // what the arrays of f32 lie in; those of u8 in gathered.action
 };
 
 size_t farm_cpu_gradient_rows(const struct farm_algo_plan *plan, uint32_t units) {
-    const uint32_t rows = farm_algo_unit_rows(plan), burn_in = plan->shape.burn_in;
+    const uint32_t rows = plan->sparse ? 1 : farm_algo_unit_rows(plan), burn_in = plan->shape.burn_in;
     return (size_t)units * (rows > burn_in ? rows : burn_in);
 }
 
@@ -31,9 +32,18 @@ static float *take(size_t *at, float *numbers, size_t count) {
     return taken;
 }
 
+// Rows of the arrays: of all forward passes, and all steps that are gathered.
+static size_t rows_most(const struct farm_cpu_gradient_config *config) {
+    const size_t pass = farm_cpu_gradient_rows(config->plan, config->units_max),
+                 steps = farm_algo_unit_steps(config->plan), rows = farm_algo_unit_rows(config->plan),
+                 all = (steps > rows ? steps : rows) * config->units_max;
+    return pass > all ? pass : all;
+}
+
 // Places the arrays of f32 in `numbers`; NULL: counts only. Returns their count.
-static size_t lay_out(struct farm_cpu_gradient *g, size_t rows, float *numbers) {
-    const size_t outputs = (size_t)g->config.head.outputs, scratch = (size_t)g->config.algo->algo->scratch;
+static size_t lay_out(struct farm_cpu_gradient *g, float *numbers) {
+    const size_t outputs = (size_t)g->config.head.outputs, scratch = (size_t)g->config.algo->algo->scratch,
+                 units = g->config.units_max, rows = rows_most(&g->config), target = g->config.target ? rows : 0;
     size_t at = 0;
     g->gathered.behaviour = take(&at, numbers, rows * outputs);
     g->gathered.behaviour_value = take(&at, numbers, rows);
@@ -43,32 +53,38 @@ static size_t lay_out(struct farm_cpu_gradient *g, size_t rows, float *numbers) 
     g->dpolicy = take(&at, numbers, rows * outputs);
     g->value = take(&at, numbers, rows);
     g->dvalue = take(&at, numbers, rows);
-    for (int k = 0; k < 2; k++) g->state[k] = take(&at, numbers, g->config.units_max * (size_t)g->config.net->state);
+    g->target_policy = take(&at, numbers, target * outputs);
+    g->target_value = take(&at, numbers, target);
+    g->weight = take(&at, numbers, units);
+    g->priority = take(&at, numbers, units);
+    for (int k = 0; k < 3; k++) g->state[k] = take(&at, numbers, units * (size_t)g->config.net->state);
     return at;
 }
 
 enum farm_status farm_cpu_gradient_make(const struct farm_cpu_gradient_config *config, struct farm_cpu_gradient **out,
                                         struct farm_error *err) {
-    const size_t rows = farm_cpu_gradient_rows(config->plan, config->units_max);
-    const struct farm_executor_config executor = {
-        .net = config->net, .batch_max = (int)rows, .training = true, .arithmetic = config->arithmetic};
+    const size_t rows = rows_most(config), pass = farm_cpu_gradient_rows(config->plan, config->units_max);
+    struct farm_executor_config executor = {
+        .net = config->net, .batch_max = (int)pass, .training = true, .arithmetic = config->arithmetic};
     struct farm_cpu_gradient *g = calloc(1, sizeof *g);
     if (g) {
         g->config = *config;
-        g->observations = calloc(rows * (size_t)farm_net_pointers(config->net), sizeof(void *));
+        g->observations = calloc(pass * (size_t)farm_net_pointers(config->net), sizeof(void *));
         g->gathered.action = calloc(rows, (size_t)config->head.action_bytes + 1);
-        g->numbers = calloc(lay_out(g, rows, NULL), sizeof(float));
+        g->numbers = calloc(lay_out(g, NULL), sizeof(float));
     }
     enum farm_status status = FARM_OK;
     if (!g || !g->observations || !g->gathered.action || !g->numbers)
         status = farm_fail(err, FARM_E_LIMIT,
                            "no memory for a training thread (fewer train_threads, a smaller micro_batch)");
     if (!status) status = farm_executor_create(&executor, &g->executor, err);
+    executor.training = false;
+    if (!status && config->target) status = farm_executor_create(&executor, &g->target, err);
     if (status) {
         farm_cpu_gradient_free(g);
         return status;
     }
-    lay_out(g, rows, g->numbers);
+    lay_out(g, g->numbers);
     g->gathered.flags = g->gathered.action + rows * (size_t)config->head.action_bytes;
     *out = g;
     return FARM_OK;
@@ -77,6 +93,7 @@ enum farm_status farm_cpu_gradient_make(const struct farm_cpu_gradient_config *c
 void farm_cpu_gradient_free(struct farm_cpu_gradient *g) {
     if (!g) return;
     farm_executor_destroy(g->executor);
+    farm_executor_destroy(g->target);
     free(g->observations);
     free(g->gathered.action);
     free(g->numbers);
@@ -88,6 +105,11 @@ void farm_cpu_gradient_load(struct farm_cpu_gradient *g, const float *params, ui
     g->work = work;
 }
 
+void farm_cpu_gradient_load_target(struct farm_cpu_gradient *g, const float *params, uint64_t copy) {
+    if (g->copy != copy) farm_executor_load(g->target, params);
+    g->copy = copy;
+}
+
 static void begin_sum(struct farm_cpu_gradient *g, struct farm_cpu_sum *sum) {
     sum->work = g->work;
     farm_executor_clear(g->executor, sum->gradient);
@@ -95,8 +117,15 @@ static void begin_sum(struct farm_cpu_gradient *g, struct farm_cpu_sum *sum) {
     sum->near = sum->far = 0;
 }
 
-static uint32_t unit_of(const uint32_t *indices, uint32_t i) {
-    return indices ? indices[i] : i;
+// Units of one call: indices[first .. first + count) of an iteration; indices NULL: [first, first + count).
+struct units {
+    const struct farm_iteration *of;
+    const uint32_t *indices;
+    uint32_t first, count;
+};
+
+static uint32_t unit_of(const struct units *units, uint32_t i) {
+    return units->indices ? units->indices[units->first + i] : units->first + i;
 }
 
 static void list_observation(struct farm_cpu_gradient *g, const struct farm_place *at, size_t row) {
@@ -123,53 +152,93 @@ static struct farm_sequence sequence_of(const struct farm_cpu_gradient *g, uint3
         .steps = (int)steps, .columns = (int)columns, .flags = g->gathered.flags, .state_in = g->state[0]};
 }
 
-// Leaves the state before the units' first transitions in state[0]: their windows' first one, and through the burn-in
-// with the present parameters.
-static void warm_up(struct farm_cpu_gradient *g, const struct farm_iteration *it, const uint32_t *indices,
-                    uint32_t first, uint32_t count) {
+// Leaves the state before the units' first transitions in state[0], the first set's in state[2]: their windows' first
+// one, and through the burn-in with the present parameters of each.
+static void warm_up(struct farm_cpu_gradient *g, const struct units *units) {
     const int burn_in = (int)g->config.plan->shape.burn_in;
+    const uint32_t count = units->count;
     for (uint32_t i = 0; i < count; i++) {
-        const struct farm_place at = farm_iteration_place(it, unit_of(indices, first + i), -burn_in);
+        const struct farm_place at = farm_iteration_place(units->of, unit_of(units, i), -burn_in);
         read_state(g, &at, g->state[burn_in > 0], i);
     }
+    if (!burn_in && g->target) memcpy(g->state[2], g->state[0], count * (size_t)g->config.net->state * sizeof(float));
     if (!burn_in) return;
     for (int step = -burn_in; step < 0; step++)
         for (uint32_t i = 0; i < count; i++) {
-            const struct farm_place at = farm_iteration_place(it, unit_of(indices, first + i), step);
+            const struct farm_place at = farm_iteration_place(units->of, unit_of(units, i), step);
             list_step(g, &at, (size_t)(step + burn_in) * count + i);
         }
     struct farm_sequence sequence = sequence_of(g, (uint32_t)burn_in, count);
     sequence.state_in = g->state[1];
     sequence.state_out = g->state[0];
     farm_executor_forward(g->executor, g->observations, sequence, g->policy, g->value);
+    sequence.state_out = g->state[2];
+    if (g->target) farm_executor_forward(g->target, g->observations, sequence, g->target_policy, g->target_value);
+}
+
+// Computes `steps` rows of each unit, from the network's row `from` on, with the parameters in training; target: with
+// the first set's too.
+static struct farm_sequence forward(struct farm_cpu_gradient *g, const struct units *units, uint32_t from,
+                                    uint32_t steps, bool target) {
+    const size_t to = (size_t)from * units->count, at = to * (size_t)g->config.head.outputs;
+    struct farm_sequence sequence = sequence_of(g, steps, units->count);
+    for (uint32_t step = 0; step < steps; step++)
+        for (uint32_t i = 0; i < units->count; i++) {
+            const struct farm_place place = farm_iteration_net_place(units->of, unit_of(units, i), from + step);
+            list_observation(g, &place, (size_t)step * units->count + i);
+        }
+    farm_executor_forward(g->executor, g->observations, sequence, g->policy + at, g->value + to);
+    if (!target) return sequence;
+    sequence.state_in = g->state[2];
+    farm_executor_forward(g->target, g->observations, sequence, g->target_policy + at, g->target_value + to);
+    return sequence_of(g, steps, units->count);
+}
+
+// Copies the units' small arrays, and the weights of replayed windows.
+static void gather(struct farm_cpu_gradient *g, const struct units *units) {
+    const uint32_t steps = farm_algo_unit_steps(g->config.plan), count = units->count;
+    g->gathered.scratch_stride = (size_t)farm_algo_unit_transitions(g->config.plan) * count;
+    for (uint32_t step = 0; step < steps; step++)
+        for (uint32_t i = 0; i < count; i++)
+            farm_iteration_row(units->of, unit_of(units, i), step, &g->gathered, (size_t)step * count + i);
+    for (uint32_t i = 0; i < count && g->config.plan->replay; i++)
+        g->weight[i] = units->of->columns[unit_of(units, i)].weight;
+}
+
+static struct farm_algo_rows rows_of(const struct farm_cpu_gradient *g, const struct units *units) {
+    const struct farm_algo_plan *plan = g->config.plan;
+    struct farm_algo_rows rows = farm_gathered_rows(&g->gathered, g->config.algo, g->config.head,
+                                                    farm_algo_unit_transitions(plan), units->count);
+    rows.tail = (int)(plan->targets_once ? 0 : plan->bootstrap);
+    rows.sparse = plan->sparse;
+    rows.policy = g->policy;
+    rows.value = g->value;
+    rows.target_policy = g->target ? g->target_policy : NULL;
+    rows.target_value = g->target_value;
+    rows.weight = plan->replay ? g->weight : NULL;
+    rows.priority = plan->replay ? g->priority : NULL;
+    rows.pass_sums = units->of->pass_sums;
+    rows.iteration_sums = units->of->iteration_sums;
+    rows.dpolicy = g->dpolicy;
+    rows.dvalue = g->dvalue;
+    return rows;
 }
 
 void farm_cpu_gradient_add(struct farm_cpu_gradient *g, const struct farm_iteration *it, const uint32_t *indices,
                            uint32_t first, uint32_t count, struct farm_cpu_sum *sum) {
     const struct farm_algo_plan *plan = g->config.plan;
-    const struct farm_algo *algo = g->config.algo->algo;
-    const uint32_t steps = farm_algo_unit_rows(plan), transitions = farm_algo_unit_transitions(plan);
+    const struct units units = {it, indices, first, count};
     if (sum->work != g->work) begin_sum(g, sum);
-    g->gathered.scratch_stride = (size_t)transitions * count;
-    if (plan->recurrent) warm_up(g, it, indices, first, count);
-    for (uint32_t step = 0; step < steps; step++)
-        for (uint32_t i = 0; i < count; i++) {
-            const uint32_t unit = unit_of(indices, first + i);
-            const struct farm_place at = farm_iteration_place(it, unit, (int)step);
-            list_observation(g, &at, (size_t)step * count + i);
-            farm_iteration_row(it, unit, step, &g->gathered, (size_t)step * count + i);
-        }
-    const struct farm_sequence sequence = sequence_of(g, steps, count);
-    farm_executor_forward(g->executor, g->observations, sequence, g->policy, g->value);
-    struct farm_algo_rows rows = farm_gathered_rows(&g->gathered, g->config.algo, g->config.head, transitions, count);
-    rows.policy = g->policy;
-    rows.value = g->value;
-    rows.pass_sums = it->pass_sums;
-    rows.iteration_sums = it->iteration_sums;
-    rows.dpolicy = g->dpolicy;
-    rows.dvalue = g->dvalue;
-    (plan->targets_once ? farm_algo_gradients : farm_algo_differentiate)(algo, &rows, sum->terms);
+    if (plan->recurrent) warm_up(g, &units);
+    gather(g, &units);
+    // A backward pass follows its forward pass, so the rows that a sparse plan only bootstraps from come first.
+    if (plan->sparse) forward(g, &units, 1, 1, g->target);
+    const struct farm_sequence sequence =
+        forward(g, &units, 0, plan->sparse ? 1 : farm_algo_unit_rows(plan), g->target && !plan->sparse);
+    const struct farm_algo_rows rows = rows_of(g, &units);
+    (plan->targets_once ? farm_algo_gradients : farm_algo_differentiate)(g->config.algo->algo, &rows, sum->terms);
     farm_executor_backward(g->executor, sequence, g->dpolicy, g->dvalue, sum->gradient);
+    for (uint32_t i = 0; i < count && plan->replay; i++) it->priority[unit_of(&units, i)] = g->priority[i];
 }
 
 void farm_cpu_gradient_values(struct farm_cpu_gradient *g, struct farm_iteration *it, const uint32_t *columns,

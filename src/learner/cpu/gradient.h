@@ -17,6 +17,7 @@ struct farm_cpu_gradient_config {
     const struct farm_arithmetic *arithmetic; // copied
     struct farm_head head;
     uint32_t units_max; // most units of one call
+    bool target;        // the algorithm also reads what the plan's first set computes
 };
 
 // A sum over units: of their gradients and of the algorithm's terms.
@@ -41,8 +42,12 @@ void farm_cpu_gradient_free(struct farm_cpu_gradient *gradient); // NULL is perm
 // pass or a computation of targets: a repeated call for the same one does nothing.
 void farm_cpu_gradient_load(struct farm_cpu_gradient *gradient, const float *params, uint64_t work);
 
+// The same of the plan's first set; `copy` numbers its states.
+void farm_cpu_gradient_load_target(struct farm_cpu_gradient *gradient, const float *params, uint64_t copy);
+
 // Adds units indices[first .. first + count) of the iteration; indices NULL: units [first, first + count). The first
-// call of a work with a sum sets it to zero; all its calls are this thread's.
+// call of a work with a sum sets it to zero; all its calls are this thread's. Writes the columns' priorities to the
+// iteration.
 void farm_cpu_gradient_add(struct farm_cpu_gradient *gradient, const struct farm_iteration *iteration,
                            const uint32_t *indices, uint32_t first, uint32_t count, struct farm_cpu_sum *sum);
 
