@@ -44,7 +44,6 @@ struct farm_window_source {
     uint32_t windows_max;                      // in one take
     uint64_t dropped;                          // environments' windows that were not trained on
     uint64_t released[FARM_WINDOW_SHARDS_MAX]; // released tickets; the source writes, inference threads read
-    double share;                              // of the run that has passed; the trainer writes it before a take
     bool holds;                                // tickets may have to wait: inference is woken when some are released
     bool polls;                                // take depends on time too and is called every FARM_WINDOW_POLL_NS
     double share;                              // part of the run that has passed; the trainer sets it before take

@@ -28,7 +28,7 @@ struct farm_window {
     uint64_t start;
     uint32_t env_from, env_count;
     uint64_t leaf; // replay: its number in the source's index
-    float weight;  // of its loss, > 0; 1 without replay
+    float weight;  // scales its loss, > 0; 1 without replay
 };
 
 // Windows of one environment, with their history of frames, that fit a lane of `steps` steps.
