@@ -5,8 +5,9 @@
 #define FARM_ALGO_ALL_H
 
 #include "algo/ppo.h"
+#include "algo/r2d2.h"
 #include "algo/vtrace.h"
 
-#define FARM_ALGO_LIST(X) X(vtrace) X(ppo)
+#define FARM_ALGO_LIST(X) X(vtrace) X(ppo) X(dqn) X(r2d2)
 
 #endif

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes rl.bin (V-trace and its loss by RLax; on the same steps GAE by RLax and PPO's loss by CleanRL's formula, differentiated
-by JAX) and optimisers.bin (RMSProp and Adam by optax); rl.h and optimisers.h read them.
+by JAX), q.bin (n-step and lambda targets of action-values, their losses and value rescaling by RLax) and optimisers.bin (RMSProp and
+Adam by optax); rl.h and optimisers.h read them.
 
 Run in this folder after `pip install rlax==0.1.9 optax==0.2.8 "jax[cpu]"`. Inputs are rounded to f32, the arithmetic is f64.
 
@@ -154,6 +155,80 @@ def ppo(rng, c, *, lam, clip, value_clip, baseline_cost, entropy_cost, normalise
     return c
 
 
+RESCALED = f32([0, 1e-6, 1e-3, -0.01, 0.4, -1, 1.003, -1.003, 3, -3, 20, -50, 900, -1e4, 1e5, -1e6])  # the same count in rl.h
+
+
+def finished(policy, value, permitted, duelling):
+    """Action-values; those of forbidden actions are very small."""
+    mean = jnp.sum(jnp.where(permitted, policy, 0), -1) / jnp.sum(permitted, -1)
+    return jnp.where(permitted, policy + (value - mean)[..., None] * duelling, -1e30)
+
+
+def q_case(rng, *, steps, n, columns, actions, masked=0, double=1, duelling=1, rescale=1, huber=0, gamma=0.97, eta=0.9):
+    """n-step targets of the first `steps` rows by RLax, which gets each piece of an episode alone, their losses, gradients, and
+    priorities by their formula; and of all rows RLax's Q(lambda) returns of the values in training, lambda 0.65."""
+    shape = (steps + n, columns)
+    flags = make_flags(rng, steps + n - 1, columns)
+    policy, target_policy = (f32(3 * rng.standard_normal(shape + (actions,))) for _ in "ot")
+    value, target_value = (f32(3 * rng.standard_normal(shape)) for _ in "ot")
+    action = rng.integers(actions, size=shape).astype(np.int32)
+    permitted = np.arange(actions) == action[..., None]
+    permitted |= (rng.random(permitted.shape) < (0.5 if masked else 2)) | (flags & LAST > 0)[..., None]
+    reward, weight = f32(2 * rng.standard_normal(shape)), f32(rng.random(columns))
+    gamma, eta = float(f32(gamma)), float(f32(eta))
+    pair = rlax.SIGNED_HYPERBOLIC_PAIR if rescale else rlax.IDENTITY_PAIR
+    wide = [jnp.asarray(x, jnp.float64) for x in (policy, value, target_policy, target_value)]
+    target_q = finished(*wide[2:], permitted, duelling)
+    target, delta, exists, returns = (np.zeros((s, columns)) for s in (steps, steps, steps, steps + n - 1))
+
+    def loss(policy, value):
+        total, q = 0.0, finished(policy, value, permitted, duelling)
+        for b in range(columns):
+            for s, e in pieces(flags[:, b]):
+                if e == s:
+                    continue
+                best = jnp.argmax((q if double else target_q)[s + 1 : e + 1, b], -1)
+                r = jnp.asarray(reward[s + 1 : e + 1, b], jnp.float64)
+                discount = jnp.where(flags[s + 1 : e + 1, b] & TERMINATED, 0.0, gamma)
+                error = rlax.transformed_n_step_q_learning(q[s:e, b], action[s:e, b], target_q[s + 1 : e + 1, b], best, r, discount,
+                                                           n, tx_pair=pair)  # fmt: skip
+                error = error[: max(steps - s, 0)]
+                if not isinstance(error, jax.core.Tracer):
+                    rows = slice(s, min(e, steps))
+                    delta[rows, b], exists[rows, b] = error, 1
+                    target[rows, b] = error + np.take_along_axis(np.asarray(q), action[..., None], -1)[rows, b, 0]
+                    returns[s:e, b] = rlax.lambda_returns(r, discount, q[s + 1 : e + 1, b].max(-1), float(f32(0.65)))
+                total += float(weight[b]) * jnp.sum(rlax.huber_loss(error) if huber else rlax.l2_loss(error))
+        return total
+
+    total = float(loss(*wide[:2]))
+    dpolicy, dvalue = jax.grad(loss, argnums=(0, 1))(*wide[:2])
+    assert not np.any(dpolicy[steps:]) and not np.any(dvalue[steps:])
+    size, many = abs(delta), np.maximum(exists.sum(0), 1)
+    priority = eta * size.max(0) + (1 - eta) * size.sum(0) / many
+    behaviour = np.where(permitted, f32(rng.standard_normal(permitted.shape)), -np.inf)
+    action[:steps][exists == 0] = 77  # an ignored action may be anything
+    head = steps, n, columns, actions, double, duelling, rescale, huber, gamma, eta, total
+    arrays = flags, policy, value, target_policy, target_value, behaviour, action, reward, weight
+    return head, (*arrays, target, delta, exists, priority, dpolicy[:steps], dvalue[:steps], returns)
+
+
+def write_q(path, rng):
+    wide = jnp.asarray(RESCALED, jnp.float64)
+    with open(path, "wb") as out:
+        for array in (RESCALED, rlax.signed_hyperbolic(wide), rlax.signed_parabolic(wide)):
+            write(out, array)
+        for case in (
+            dict(steps=12, n=5, columns=12, actions=4, masked=1),
+            dict(steps=7, n=3, columns=8, actions=6, rescale=0, huber=1, duelling=0, gamma=0.9, eta=0.4),
+            dict(steps=9, n=1, columns=6, actions=3, double=0, masked=1, huber=1, eta=1.0),
+        ):
+            head, arrays = q_case(rng, **case)
+            out.write(struct.pack("<8i2fd", *head))
+            for array in arrays:
+                write(out, array)
+
+
 def write(out, array):
     """As it lies in memory, little-endian, filled up with zeros to a multiple of 4 bytes."""
     array = np.asarray(array)
@@ -211,6 +286,7 @@ def main():
     ppo(rng, cases[1], lam=1.0, clip=0.1, value_clip=0.2, normalise=0, baseline_cost=0.7, entropy_cost=0.03)
     ppo(rng, cases[2], lam=0.0, clip=0.5, value_clip=0.05, normalise=1, **common)
     write_cases("rl.bin", cases)
+    write_q("q.bin", np.random.default_rng(5))
 
 
 main()

@@ -68,4 +68,55 @@ static inline const struct rl_case *rl_cases(void) {
     return cases;
 }
 
+// ---- action-values (q.bin) ----
+
+enum { Q_CASES = 3, Q_RESCALED = 16, Q_BYTES = 33736 };
+
+struct q_case {
+    int32_t steps, n, columns, actions, double_q, duelling, rescale, huber;
+    float gamma, eta;
+    double loss;                              // a sum
+    const uint8_t *flags;                     // [steps+n][columns]
+    float *policy, *value;                    // [steps+n][columns][actions], [steps+n][columns]: the network's
+    float *target_policy, *target_value;      // the same of the target
+    const float *behaviour;                   // [steps+n][columns][actions]: -INFINITY forbids
+    const int32_t *action;                    // [steps+n][columns], 77 if it is ignored
+    const float *reward, *weight;             // [steps+n][columns], [columns]
+    const float *target, *delta, *exists;     // [steps][columns]
+    const float *priority, *dpolicy, *dvalue; // [columns], [steps][columns][actions], [steps][columns]
+    const float *returns;                     // [steps+n-1][columns]: Q(lambda) of the finished `policy`
+};
+
+// All cases: Q_CASES. *rescaled: x, h(x) and the inverse of h at x, [3][Q_RESCALED].
+static inline const struct q_case *q_cases(const float **rescaled) {
+    static _Alignas(8) uint8_t file[Q_BYTES];
+    static struct q_case cases[Q_CASES];
+    uint8_t *at = file;
+    vectors_read("tests/vectors/q.bin", file, sizeof file);
+    *rescaled = rl_array(&at, 3 * Q_RESCALED);
+    for (struct q_case *c = cases; c < cases + Q_CASES; c++) {
+        memcpy(c, at, offsetof(struct q_case, flags));
+        at += offsetof(struct q_case, flags);
+        const int all = (c->steps + c->n) * c->columns, rows = c->steps * c->columns;
+        c->flags = rl_array(&at, (all + 3) / 4);
+        c->policy = rl_array(&at, all * c->actions);
+        c->value = rl_array(&at, all);
+        c->target_policy = rl_array(&at, all * c->actions);
+        c->target_value = rl_array(&at, all);
+        c->behaviour = rl_array(&at, all * c->actions);
+        c->action = rl_array(&at, all);
+        c->reward = rl_array(&at, all);
+        c->weight = rl_array(&at, c->columns);
+        c->target = rl_array(&at, rows);
+        c->delta = rl_array(&at, rows);
+        c->exists = rl_array(&at, rows);
+        c->priority = rl_array(&at, c->columns);
+        c->dpolicy = rl_array(&at, rows * c->actions);
+        c->dvalue = rl_array(&at, rows);
+        c->returns = rl_array(&at, all - c->columns);
+    }
+    cr_assert_eq(at, file + sizeof file);
+    return cases;
+}
+
 #endif
