@@ -24,6 +24,7 @@ enum {
     UPDATES_SECOND = 3,  // choices of a second action
     UPDATES_CHOICES = 3, // for each of two integers
     UPDATES_COLUMNS = UPDATES_LANES * UPDATES_WIDTH,
+    UPDATES_OPTIONS = 16,
     UPDATES_BYTES = 103380, // in the file
 };
 #define UPDATES_SCHEDULE 0.5f // all passes'
@@ -41,7 +42,7 @@ struct update_case {
     int32_t lstm, lstm_layers, burn_in;
     int32_t numbers; // how many follow: the parameters' change after 1, 5 and 50 updates
     float lr, first_decay, second_decay, epsilon, grad_norm_clip, reward_clip, reward_scale;
-    float option[FARM_ALGO_OPTIONS_MAX];
+    float option[UPDATES_OPTIONS];
     float terms[UPDATES][FARM_ALGO_TERMS_MAX], grad_norm[UPDATES];
 };
 
@@ -126,7 +127,7 @@ static inline void update_configure(struct update_run *run) {
     struct farm_learner_config *learner = &run->rig.learner;
     struct farm_algo_config *algo = &learner->algo;
     algo->algo = c->ppo ? &farm_ppo : &farm_vtrace;
-    memcpy(algo->option, c->option, sizeof algo->option);
+    memcpy(algo->option, c->option, sizeof c->option);
     if (c->ppo) {
         algo->option[FARM_PPO_ENTROPY_COST] /= UPDATES_SCHEDULE; // what is left of it is the case's
         algo->option[FARM_PPO_ENTROPY_SCHEDULE] = FARM_PPO_ENTROPY_LR;
