@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shm/place.h"
+
 static const struct farm_ring closed_ring = {
     .up = {.fd = -1, .fd_readonly = -1}, .down = {.fd = -1, .fd_readonly = -1}, .wake_fd = -1};
 
@@ -55,6 +57,56 @@ static enum farm_status make_lanes(struct farm_ring *ring, struct farm_error *er
     return FARM_OK;
 }
 
+// ---- long rings ----
+
+enum { PARTS = 128, PARTS_AHEAD = 2 };
+
+// Part `part` of each array of a lane in one segment. `arrays`: their offsets, in order, then the lane's bytes.
+static enum farm_status place_part(struct farm_segment *segment, size_t lane_at, const size_t *arrays, uint64_t part,
+                                   struct farm_error *err) {
+    enum farm_status status = FARM_OK;
+    for (uint32_t i = 0; arrays[i + 1] && !status; i++) {
+        const size_t bytes = arrays[i + 1] - arrays[i];
+        size_t from = lane_at + arrays[i] + bytes * part / PARTS;
+        const size_t to = lane_at + arrays[i] + bytes * (part + 1) / PARTS;
+        if (part) from = (from + FARM_PLACE_HUGE_BYTES - 1) / FARM_PLACE_HUGE_BYTES * FARM_PLACE_HUGE_BYTES;
+        if (from < to) status = farm_segment_place(segment, from, to - from, err);
+    }
+    return status;
+}
+
+static enum farm_status place_lane(struct farm_ring *ring, uint32_t l, uint64_t part, struct farm_error *err) {
+    const struct farm_ring_layout *layout = &ring->layout;
+    size_t up[FARM_OBS_FIELDS_MAX + 2 + FARM_ANSWER_FIELDS_MAX + 2] = {0}, down[FARM_ANSWER_FIELDS_MAX + 2] = {0};
+    const bool local = ring->spec.answers == FARM_ANSWERS_LOCAL;
+    uint32_t ups = 0, downs = 0;
+    for (uint32_t f = 0; f < ring->spec.env.obs_count; f++) up[ups++] = layout->obs[f];
+    up[ups++] = layout->reward;
+    up[ups++] = layout->flags;
+    for (uint32_t f = 0; f < ring->spec.answer_count; f++) *(local ? &up[ups++] : &down[downs++]) = layout->answer[f];
+    up[ups] = layout->up_stride;
+    down[downs] = layout->down_stride;
+    enum farm_status status = FARM_OK;
+    if (ring->up.later) status = place_part(&ring->up, layout->up_arrays + l * layout->up_stride, up, part, err);
+    if (!status && ring->down.later)
+        status = place_part(&ring->down, layout->down_arrays + l * layout->down_stride, down, part, err);
+    return status;
+}
+
+bool farm_ring_place_next(struct farm_ring *ring, struct farm_error *err) {
+    err->status = FARM_OK;
+    if (!ring->up.later && !ring->down.later) return false;
+    for (uint32_t l = 0; l < ring->spec.lanes; l++) {
+        const uint64_t part = ring->placed[l];
+        if (part == PARTS) continue;
+        const uint64_t steps = ring->spec.steps, produced = farm_lane_produced(&ring->lanes[l]);
+        if (part * steps >= (produced < steps ? produced : steps) * PARTS + PARTS_AHEAD * steps) continue;
+        ring->placed[l]++;
+        return place_lane(ring, l, part, err) == FARM_OK;
+    }
+    return false;
+}
+
 enum farm_status farm_ring_create(const struct farm_ring_spec *spec, uint32_t actor, int node, bool huge,
                                   struct farm_ring *ring, struct farm_error *err) {
     *ring = closed_ring;
@@ -68,7 +120,8 @@ enum farm_status farm_ring_create(const struct farm_ring_spec *spec, uint32_t ac
                                            .layout_hash = ring->layout.hash,
                                            .user = spec,
                                            .user_bytes = sizeof *spec,
-                                           .huge = huge};
+                                           .huge = huge,
+                                           .later = true};
     status = farm_segment_create(&request, &ring->up, err);
     if (!status) {
         request.kind = FARM_SEGMENT_DOWN;
@@ -76,6 +129,10 @@ enum farm_status farm_ring_create(const struct farm_ring_spec *spec, uint32_t ac
         status = farm_segment_create(&request, &ring->down, err);
     }
     if (!status) status = make_lanes(ring, err);
+    struct farm_error why = {0};
+    while (!status && farm_ring_place_next(ring, &why)) {
+    }
+    if (!status && (status = why.status)) *err = why;
     if (status) farm_ring_close(ring);
     return status;
 }
@@ -168,8 +225,8 @@ enum farm_status farm_ring_view(const struct farm_ring *made, enum farm_ring_sid
 }
 
 void farm_ring_populate(const struct farm_ring *ring) {
-    farm_segment_populate(&ring->up);
-    farm_segment_populate(&ring->down);
+    if (ring->layout.up_bytes < FARM_SEGMENT_LATER_BYTES) farm_segment_populate(&ring->up);
+    if (ring->layout.down_bytes < FARM_SEGMENT_LATER_BYTES) farm_segment_populate(&ring->down);
 }
 
 void farm_ring_close(struct farm_ring *ring) {

@@ -11,7 +11,8 @@ struct farm_ring {
     struct farm_segment up, down;
     struct farm_up_control *up_control;
     struct farm_down_control *down_control;
-    struct farm_lane *lanes; // [spec.lanes], heap
+    struct farm_lane *lanes;        // [spec.lanes], heap
+    uint8_t placed[FARM_LANES_MAX]; // creator: parts of each lane's arrays (farm_ring_place_next)
     // Learner's side, remote actor: the eventfd that wakes its bridge; owned by the process that opened the ring. -1: a
     // local actor, which sleeps on down.wake.
     int wake_fd;
@@ -27,6 +28,10 @@ enum farm_ring_side {
 enum farm_status farm_ring_create(const struct farm_ring_spec *spec, uint32_t actor, int node, bool huge,
                                   struct farm_ring *ring, struct farm_error *err);
 
+// Supervisor, now and then: places a part of a long ring (segment.h: `later`) that an actor will write next, 1/128 of a
+// lane, so that two parts ahead of `produced` are placed. False: there is none to place, or *err has the reason.
+bool farm_ring_place_next(struct farm_ring *ring, struct farm_error *err);
+
 // Other processes: opens a view from the two descriptors, which the ring owns after success. The learner uses only the
 // sealed size of `up` and takes the shape from `down`, which no actor can write: an actor that overwrites its header
 // cannot stop a learner from restarting. Fills the page tables, except an actor's, which first takes over its lanes.
@@ -35,7 +40,7 @@ enum farm_status farm_ring_open(int up_fd, int down_fd, enum farm_ring_side side
 // Opens another view of a ring that this process created, by duplicates of its descriptors.
 enum farm_status farm_ring_view(const struct farm_ring *made, enum farm_ring_side side, struct farm_ring *view,
                                 struct farm_error *err);
-// Fills the page tables, so that steps cause no page faults.
+// Fills the page tables, so that steps cause no page faults; of long segments the first pass over them does.
 void farm_ring_populate(const struct farm_ring *ring);
 void farm_ring_close(struct farm_ring *ring);
 

@@ -232,6 +232,7 @@ static enum farm_supervisor_turn on_tick(void *context) {
                  wall_s = workers->learner.before.wall_s + farm_run_events_wall_s(events);
     const uint64_t now = farm_now_ns();
     farm_run_watch_tick(events->watch, now);
+    farm_run_rings_tick(workers->rings);
     if (events->change->admission >= 0) farm_run_change_advance(events->change);
     farm_run_sessions_tick(events->sessions, now);
     farm_run_requests_tick(events->requests, now);

@@ -7,10 +7,12 @@
 
 #include "base/log.h"
 #include "base/thread.h"
+#include "base/time.h"
 
 enum { MAKERS_MAX = 16 }; // threads a node that make rings: about what clears memory at a node's full bandwidth
 // Another thread pays for each 16 MiB or 64 rings. Few small rings use none, because jemalloc crashes in a thread if an
 // address space limit refuses the thread's arena.
+enum { PLACE_NS = 10000000 }; // of a tick of 50 ms
 enum { MAKER_BYTES_LOG2 = 24, MAKER_RINGS = 64 };
 
 static struct farm_stats *stats_of(const struct farm_segment *segment) {
@@ -57,7 +59,28 @@ enum farm_status farm_run_rings_make_boards(struct farm_run_rings *rings, const 
 
 enum farm_status farm_run_rings_add(struct farm_run_rings *rings, const struct farm_run_plan *plan, uint32_t a,
                                     int node, struct farm_error *err) {
-    return farm_ring_create(&plan->ring_spec, a, node, plan->recipe.huge_pages, &rings->ring[a], err);
+    struct farm_ring *ring = &rings->ring[a];
+    const enum farm_status status = farm_ring_create(&plan->ring_spec, a, node, plan->recipe.huge_pages, ring, err);
+    if (ring->up.later || ring->down.later) __atomic_store_n(&rings->later, true, __ATOMIC_RELAXED);
+    return status;
+}
+
+void farm_run_rings_tick(struct farm_run_rings *rings) {
+    struct farm_error err;
+    if (!rings->later) return;
+    const uint64_t until_ns = farm_now_ns() + PLACE_NS;
+    for (uint32_t i = 0; i < rings->places && farm_now_ns() < until_ns; i++) {
+        struct farm_ring *ring = &rings->ring[rings->turn = (rings->turn + 1) % rings->places];
+        if (!ring->lanes) continue;
+        while (farm_ring_place_next(ring, &err) && farm_now_ns() < until_ns) {
+        }
+        if (err.status) farm_log_warn("%s", err.message);
+        if (!ring->up.pages_elsewhere || rings->told_elsewhere) continue;
+        char text[768];
+        farm_segment_describe(&ring->up, text, sizeof text);
+        farm_log_warn("shared memory: %s", text);
+        rings->told_elsewhere = true;
+    }
 }
 
 // A thread that makes the rings of actors first..end-1, those on a node from their actors' CPUs. Neighbours in the plan

@@ -13,6 +13,8 @@ struct farm_run_rings {
     struct farm_ring *ring; // [places]; lanes NULL: vacant
     int *bells;             // eventfd of each actor (farm fps), or of each shard
     uint32_t bell_count;
+    uint32_t turn;                             // of farm_run_rings_tick
+    bool later, told_elsewhere;                // rings are placed in parts
     struct farm_board *boards[FARM_NODES_MAX]; // if actors infer
     uint32_t board_count;
     struct farm_segment stats_segment;
@@ -28,6 +30,8 @@ enum farm_status farm_run_rings_add(struct farm_run_rings *rings, const struct f
 // The boards of actors that infer; again: empty ones in their place.
 enum farm_status farm_run_rings_make_boards(struct farm_run_rings *rings, const struct farm_run_plan *plan,
                                             struct farm_error *err);
+// At every tick: places parts of long rings ahead of their actors, for a few milliseconds.
+void farm_run_rings_tick(struct farm_run_rings *rings);
 void farm_run_rings_free(struct farm_run_rings *rings);
 
 // Maps the stats, writable, in the calling process. NULL: *err has the reason.

@@ -15,6 +15,7 @@
 #include "base/bitmap.h"
 #include "base/file.h"
 
+enum { RESERVE_AT_ONCE_BYTES = 256 << 20 }; // a signal undoes one such call
 enum { NODES_MAX = 1024, PAGES_AT_ONCE = 4096, LINE_BYTES = 4096, SMALL_BYTES = 4096 };
 enum { CPULIST_BYTES = 5 * FARM_BITMAP_BITS / 2 }; // the longest: every second CPU, with four digits and a comma
 
@@ -69,23 +70,33 @@ enum farm_status farm_place_bind(void *start, size_t bytes, int node, bool stric
 // ---- populate ----
 
 struct populate {
-    uint8_t *start;
+    uint8_t *start; // NULL: reserves only
     size_t bytes;
     int fd;
     int error; // errno, 0: all pages are there
 };
 
+static int reserve(int fd, size_t bytes) {
+    for (size_t at = 0, some; at < bytes;) {
+        some = bytes - at < RESERVE_AT_ONCE_BYTES ? bytes - at : RESERVE_AT_ONCE_BYTES;
+        if (fallocate(fd, 0, (off_t)at, (off_t)some) == 0)
+            at += some;
+        else if (errno != EINTR)
+            return errno;
+    }
+    return 0;
+}
+
 static void *populate(void *argument) {
     struct populate *work = argument;
-    work->error = 0;
+    work->error = work->start ? 0 : reserve(work->fd, work->bytes);
+    if (!work->start) return NULL;
     if (madvise(work->start, work->bytes, MADV_POPULATE_WRITE) == 0) return NULL;
     work->error = errno;
     if (errno != EINVAL && errno != ENOSYS) return NULL;
     // Before Linux 5.14. Allocate a file first, so that a lack of memory is an error and not a SIGBUS.
-    if (work->fd >= 0 && fallocate(work->fd, 0, 0, (off_t)work->bytes) && errno != EOPNOTSUPP && errno != ENOSYS) {
-        work->error = errno;
-        return NULL;
-    }
+    work->error = work->fd < 0 ? 0 : reserve(work->fd, work->bytes);
+    if (work->error && work->error != EOPNOTSUPP && work->error != ENOSYS) return NULL;
     // An atomic write that changes nothing.
     for (size_t at = 0; at < work->bytes; at += SMALL_BYTES) __atomic_fetch_or(work->start + at, 0, __ATOMIC_RELAXED);
     work->error = 0;
@@ -116,12 +127,21 @@ static bool populate_on(int node, struct populate *work) {
     return pthread_join(thread, NULL) == 0 && on_node.pinned;
 }
 
+static enum farm_status populate_from(int touch_node, struct populate *work, struct farm_error *err) {
+    if (touch_node < 0 || !populate_on(touch_node, work)) populate(work);
+    if (!work->error) return FARM_OK;
+    errno = work->error;
+    const bool unsupported = errno == EOPNOTSUPP || errno == ENOSYS;
+    return farm_fail_errno(err, unsupported ? FARM_E_UNSUPPORTED : FARM_E_LIMIT,
+                           "cannot get %zu bytes of memory page by page", work->bytes);
+}
+
 enum farm_status farm_place_populate(void *start, size_t bytes, int fd, int touch_node, struct farm_error *err) {
-    struct populate work = {.start = start, .bytes = bytes, .fd = fd};
-    if (touch_node < 0 || !populate_on(touch_node, &work)) populate(&work);
-    if (!work.error) return FARM_OK;
-    errno = work.error;
-    return farm_fail_errno(err, FARM_E_LIMIT, "cannot get %zu bytes of memory page by page", bytes);
+    return populate_from(touch_node, &(struct populate){.start = start, .bytes = bytes, .fd = fd}, err);
+}
+
+enum farm_status farm_place_reserve(size_t bytes, int fd, int touch_node, struct farm_error *err) {
+    return populate_from(touch_node, &(struct populate){.bytes = bytes, .fd = fd}, err);
 }
 
 // ---- collapse ----

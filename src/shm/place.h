@@ -23,6 +23,10 @@ enum farm_status farm_place_bind(void *start, size_t bytes, int node, bool stric
 // (from this thread if the node has none). FARM_E_LIMIT if memory runs out.
 enum farm_status farm_place_populate(void *start, size_t bytes, int fd, int touch_node, struct farm_error *err);
 
+// Takes the memory of a shared mapping's file, without clearing it or filling a page table (a tenth of the time): no
+// later access can fail. touch_node as above. FARM_E_UNSUPPORTED: the kernel cannot; FARM_E_LIMIT as above.
+enum farm_status farm_place_reserve(size_t bytes, int fd, int touch_node, struct farm_error *err);
+
 // Collapses each aligned 2 MiB block of a shared writable mapping into a transparent page, on the node of its pages or
 // else its binding. MADV_COLLAPSE (Linux 6.1) needs no rights, and works with shmem_enabled `never`, not `deny`; it is
 // eight times as fast as populating small pages. Stops when memory is short. Returns the bytes of all blocks, or 0: not

@@ -100,27 +100,48 @@ static enum farm_status map_new(const struct farm_segment_request *request, bool
     return FARM_OK;
 }
 
-// Binds, populates and verifies each page's node. Collapses 2 MiB blocks first, unless the first touch decides on it.
-static enum farm_status place_pages(int node, bool transparent, struct farm_segment *out, struct farm_error *err) {
-    bool refused = false;
-    size_t ask_bytes = out->pages == FARM_PAGES_HUGE ? FARM_PLACE_HUGE_BYTES : SMALL_BYTES;
-    enum farm_status status = FARM_OK;
-    if (node >= 0) status = farm_place_bind(out->header, out->bytes, node, true, &refused, err);
-    bool collapsed = !status && transparent && !refused && farm_place_collapse(out->header, out->bytes);
-    if (!status) status = farm_place_populate(out->header, out->bytes, out->fd, refused ? node : -1, err);
+// Populates and verifies pages. Collapses 2 MiB blocks first, unless the first touch decides on their node; reserved
+// pages have theirs.
+static enum farm_status place_range(struct farm_segment *out, size_t at, size_t bytes, struct farm_error *err) {
+    uint8_t *start = (uint8_t *)out->header + at;
+    const bool touch = out->placement == FARM_PLACEMENT_FIRST_TOUCH && !out->later;
+    size_t ask_bytes = out->pages == FARM_PAGES_HUGE ? FARM_PLACE_HUGE_BYTES : SMALL_BYTES, elsewhere = 0;
+    bool collapsed = out->collapses && !touch && farm_place_collapse(start, bytes);
+    enum farm_status status = farm_place_populate(start, bytes, out->later ? -1 : out->fd, touch ? out->node : -1, err);
     if (status) return status;
-    if (transparent && refused) collapsed = farm_place_collapse(out->header, out->bytes);
+    if (out->collapses && touch) collapsed = farm_place_collapse(start, bytes);
     if (collapsed) out->pages = FARM_PAGES_TRANSPARENT; // more than half of it
-    bool asked = farm_place_verify(out->header, out->bytes, ask_bytes, node, &out->pages_elsewhere);
-    if (node < 0)
-        out->placement = FARM_PLACEMENT_NONE;
-    else if (!asked)
-        out->placement = FARM_PLACEMENT_UNVERIFIED;
-    else if (out->pages_elsewhere)
-        out->placement = FARM_PLACEMENT_MISPLACED;
-    else
-        out->placement = refused ? FARM_PLACEMENT_FIRST_TOUCH : FARM_PLACEMENT_BOUND;
+    const bool asked = farm_place_verify(start, bytes, ask_bytes, out->node, &elsewhere);
+    out->pages_elsewhere += elsewhere;
+    if (out->node < 0) return FARM_OK;
+    if (elsewhere) out->placement = FARM_PLACEMENT_MISPLACED;
+    if (!asked && !at) out->placement = FARM_PLACEMENT_UNVERIFIED;
     return FARM_OK;
+}
+
+// Binds all pages, and places them or, `later`, reserves them and places the first block.
+static enum farm_status place_pages(const struct farm_segment_request *request, bool transparent,
+                                    struct farm_segment *out, struct farm_error *err) {
+    bool refused = false;
+    enum farm_status status = FARM_OK;
+    out->node = request->node;
+    out->collapses = transparent;
+    out->later = request->later && out->pages != FARM_PAGES_HUGE && out->bytes >= FARM_SEGMENT_LATER_BYTES;
+    if (out->node >= 0) status = farm_place_bind(out->header, out->bytes, out->node, true, &refused, err);
+    if (out->node >= 0) out->placement = refused ? FARM_PLACEMENT_FIRST_TOUCH : FARM_PLACEMENT_BOUND;
+    struct farm_error why = {0};
+    if (!status && out->later) farm_place_reserve(out->bytes, out->fd, refused ? out->node : -1, &why);
+    if (why.status == FARM_E_UNSUPPORTED)
+        out->later = false;
+    else if (why.status)
+        status = why.status, *err = why;
+    return status ? status : place_range(out, 0, out->later ? FARM_PLACE_HUGE_BYTES : out->bytes, err);
+}
+
+enum farm_status farm_segment_place(struct farm_segment *segment, size_t at, size_t bytes, struct farm_error *err) {
+    const size_t from = at / FARM_PLACE_HUGE_BYTES * FARM_PLACE_HUGE_BYTES,
+                 to = round_up(at + bytes, FARM_PLACE_HUGE_BYTES);
+    return place_range(segment, from, (to < segment->bytes ? to : segment->bytes) - from, err);
 }
 
 // Tries 2 MiB pages of the reserved pool. Not enough for all: closes *out, sets out->note and returns false.
@@ -129,7 +150,7 @@ static bool create_huge(const struct farm_segment_request *request, struct farm_
     uint64_t there = farm_limits_huge_available_bytes("/", request->node) / FARM_PLACE_HUGE_BYTES;
     struct farm_error why = {0};
     if (there >= wanted && map_new(request, true, out, &why) == FARM_OK &&
-        place_pages(request->node, false, out, &why) == FARM_OK)
+        place_pages(request, false, out, &why) == FARM_OK)
         return true;
     farm_segment_close(out);
     if (why.status)
@@ -156,7 +177,7 @@ static enum farm_status create_small(const struct farm_segment_request *request,
     if (!status) status = map_new(request, false, out, err);
     // Fails on kernels without transparent pages: the count below is then 0.
     if (!status && transparent) madvise(out->header, out->bytes, MADV_HUGEPAGE);
-    if (!status) status = place_pages(request->node, transparent, out, err);
+    if (!status) status = place_pages(request, transparent, out, err);
     if (status || !transparent) return status;
     if (out->pages == FARM_PAGES_TRANSPARENT || farm_place_transparent_bytes(out->header) >= out->bytes / 2) {
         out->pages = FARM_PAGES_TRANSPARENT;

@@ -13,6 +13,7 @@
 #define FARM_SEGMENT_MAGIC   0x31304d5241464741ull // "AGFARM01", little endian
 #define FARM_SEGMENT_VERSION 6u
 enum { FARM_SEGMENT_HEADER_BYTES = 4096, FARM_SEGMENT_USER_BYTES = 3072, FARM_SEGMENT_NOTE_BYTES = 320 };
+enum { FARM_SEGMENT_LATER_BYTES = 64 << 20 };
 enum { FARM_SEGMENT_PAGES_COST_BYTES = 64 << 20 }; // a few times what a core's TLBs cover with base pages
 
 enum farm_segment_kind { FARM_SEGMENT_UP = 1, FARM_SEGMENT_DOWN, FARM_SEGMENT_STATS, FARM_SEGMENT_BOARD };
@@ -55,7 +56,8 @@ struct farm_segment_request {
     uint64_t layout_hash;
     const void *user; // copied into the header
     size_t user_bytes;
-    bool huge; // from 1 MiB on: try 2 MiB pages, then transparent ones; false: base pages
+    bool huge;  // from 1 MiB on: try 2 MiB pages, then transparent ones; false: base pages
+    bool later; // from FARM_SEGMENT_LATER_BYTES on: only reserve memory; farm_segment_place. Not from the reserved pool
 };
 
 // One process's view of a segment.
@@ -67,8 +69,11 @@ struct farm_segment {
     bool writable;
     enum farm_pages pages;
     enum farm_placement placement;
-    size_t pages_elsewhere;             // creator only: 4 KiB pages on other nodes
-    char note[FARM_SEGMENT_NOTE_BYTES]; // creator only: why the request was not met, and what to set; "" if it was
+    // Creator only:
+    int node;               // as requested
+    bool later, collapses;  // memory is reserved, and the creator places it in parts; its 2 MiB blocks are collapsed
+    size_t pages_elsewhere; // 4 KiB pages on other nodes
+    char note[FARM_SEGMENT_NOTE_BYTES]; // why the request was not met, and what to set; "" if it was
 };
 
 // Creates, places, populates, verifies and seals (F_SEAL_SHRINK|GROW|SEAL) a segment of zeros, and removes the file's
@@ -77,6 +82,10 @@ struct farm_segment {
 // FARM_E_LIMIT (names the setting: memory, node, descriptors, file size), FARM_E_INVALID, _IO, _UNSUPPORTED.
 enum farm_status farm_segment_create(const struct farm_segment_request *request, struct farm_segment *out,
                                      struct farm_error *err);
+
+// The creator of a segment that is `later`, at any time: populates and verifies the 2 MiB blocks that hold these bytes.
+// What is not placed yet is placed, in base pages, by the first access.
+enum farm_status farm_segment_place(struct farm_segment *segment, size_t at, size_t bytes, struct farm_error *err);
 
 // Maps a descriptor from another process after checking seals, size, magic, version, kind and layout hash (0: any).
 // MADV_DONTFORK too. Owns fd on success only. Errors: FARM_E_FORMAT with the reason, FARM_E_PERMISSION (a read-only
@@ -88,7 +97,7 @@ enum farm_status farm_segment_open(int fd, bool writable, enum farm_segment_kind
 enum farm_status farm_segment_open_unread(int fd, bool writable, enum farm_segment_kind kind, size_t bytes_min,
                                           struct farm_segment *out, struct farm_error *err);
 
-// Fills the page table of an opened segment (the creator's is full), about 0.3 us a base page.
+// Fills the page table of an opened segment that is not `later` (the creator's is full), about 0.3 us a base page.
 void farm_segment_populate(const struct farm_segment *segment);
 
 // Unmaps and closes the descriptors. Safe on a zeroed, closed or partly made segment: descriptors <= 0 are ignored.

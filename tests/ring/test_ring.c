@@ -7,6 +7,7 @@
 #include <signal.h>
 
 #include "../support/rings.h"
+#include "shm/place.h"
 
 static struct farm_error err;
 
@@ -36,6 +37,30 @@ Test(ring, each_side_can_write_its_own_segment_only) {
     cr_assert_eq(store_in_child(&v, FARM_RING_LEARNER, false), 0);
     cr_assert_eq(store_in_child(&v, FARM_RING_OBSERVER, true), 256 + SIGSEGV);
     cr_assert_eq(store_in_child(&v, FARM_RING_OBSERVER, false), 256 + SIGSEGV);
+}
+
+// ---- long rings ----
+
+Test(ring, a_long_ring_is_placed_two_parts_ahead_of_its_actors) {
+    struct farm_ring_spec spec = farm_ring_spec_plain(2, 1, 12800, FARM_U8, 4096, 5);
+    with_ring ring = ring_of(spec, 1);
+    struct farm_lane *lane = &ring.lanes[1];
+    cr_assert(ring.up.later && !ring.down.later);
+    cr_assert_eq(farm_ring_place_next(&ring, &err), false, "two parts of each lane were placed at the start");
+    cr_assert(ring.placed[0] == 2 && ring.placed[1] == 2);
+    for (uint32_t part = 0; part < 126; part++) {
+        lane->up->produced = 100 * part;
+        cr_assert_eq(farm_ring_place_next(&ring, &err), false, "part %u", part);
+        lane->up->produced++;
+        cr_assert_eq(farm_ring_place_next(&ring, &err), true, "part %u: %s", part, err.message);
+    }
+    lane->up->produced = UINT64_MAX; // whatever an actor writes there
+    cr_assert_eq(farm_ring_place_next(&ring, &err), false);
+    cr_assert(ring.placed[0] == 2 && ring.placed[1] == 128);
+    uint8_t *const first = (uint8_t *)((uintptr_t)lane->obs[0] / 4096 * 4096);
+    size_t elsewhere;
+    cr_assert(farm_place_verify(first, (size_t)lane->steps * 4096, 4096, -1, &elsewhere));
+    cr_assert_eq(elsewhere, 0, "%zu pages are absent", elsewhere);
 }
 
 // ---- refusals ----

@@ -135,12 +135,14 @@ static void finish_created(void *context, enum farm_status status, const struct 
 static void sweep_create(size_t bytes, int node, bool huge, bool has_spare, unsigned faults_min) {
     const struct farm_trial trial = {create_segment, finish_created, segment_outcomes, has_spare};
     struct segment_trial context = {.request = request_of(bytes, node, huge)};
+    context.request.later = bytes >= FARM_SEGMENT_LATER_BYTES;
     cr_assert_gt(sweep_calls(&trial, &context), faults_min);
 }
 
 Test(shm, creating_survives_the_failure_of_every_call) {
     sweep_create(BYTES, -1, false, false, 12);
     sweep_create(BYTES, 0, false, false, 16);
+    sweep_create(FARM_SEGMENT_LATER_BYTES, 0, false, false, 17);
     const int input = fcntl(0, F_DUPFD_CLOEXEC, 100);
     close(0); // descriptors are moved above the standard three
     sweep_create(BYTES, -1, false, false, 13);

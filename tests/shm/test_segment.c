@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../support/must.h"
@@ -112,6 +113,24 @@ Test(shm, every_page_is_present_before_the_first_use_on_both_sides) {
     getrusage(RUSAGE_SELF, &after);
     cr_assert_lt(after.ru_minflt - before.ru_minflt, 64, "%ld faults", after.ru_minflt - before.ru_minflt);
 #endif
+}
+
+Test(shm, a_long_segment_is_reserved_and_placed_in_parts) {
+    struct farm_segment_request request = request_of(FARM_SEGMENT_LATER_BYTES + 1, -1, false);
+    request.later = true;
+    with_segment segment = create(request);
+    struct stat file;
+    cr_assert_eq(fstat(segment.fd, &file), 0);
+    cr_assert_eq((size_t)file.st_blocks * 512, segment.bytes, "no page is missing later");
+    cr_assert_eq(resident_bytes(segment.header), 2 << 20, "the first block");
+    cr_assert_eq(farm_segment_place(&segment, (4 << 20) - 1, 2, &err), FARM_OK);
+    cr_assert_eq(resident_bytes(segment.header), 6 << 20, "whole blocks");
+    cr_assert_eq(farm_segment_place(&segment, segment.bytes - 1, 1, &err), FARM_OK);
+    cr_assert_eq(resident_bytes(segment.header), (6 << 20) + PAGE, "a part of the last one");
+    cr_assert_eq(segment.pages_elsewhere, 0);
+    request.bytes = FARM_SEGMENT_LATER_BYTES - PAGE;
+    with_segment shorter = create(request);
+    cr_assert_eq(resident_bytes(shorter.header), shorter.bytes, "a shorter one is placed whole");
 }
 
 Test(shm, closing_is_safe_twice_and_on_zeros) {
