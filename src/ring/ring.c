@@ -77,13 +77,14 @@ static enum farm_status place_part(struct farm_segment *segment, size_t lane_at,
 
 static enum farm_status place_lane(struct farm_ring *ring, uint32_t l, uint64_t part, struct farm_error *err) {
     const struct farm_ring_layout *layout = &ring->layout;
-    size_t up[FARM_OBS_FIELDS_MAX + 2 + FARM_ANSWER_FIELDS_MAX + 2] = {0}, down[FARM_ANSWER_FIELDS_MAX + 2] = {0};
+    size_t up[FARM_OBS_FIELDS_MAX + 2 + FARM_ANSWER_FIELDS_MAX + 2] = {0}, down[FARM_ANSWER_FIELDS_MAX + 3] = {0};
     const bool local = ring->spec.answers == FARM_ANSWERS_LOCAL;
     uint32_t ups = 0, downs = 0;
     for (uint32_t f = 0; f < ring->spec.env.obs_count; f++) up[ups++] = layout->obs[f];
     up[ups++] = layout->reward;
     up[ups++] = layout->flags;
     for (uint32_t f = 0; f < ring->spec.answer_count; f++) *(local ? &up[ups++] : &down[downs++]) = layout->answer[f];
+    if (ring->spec.leaf_every) down[downs++] = layout->leaf;
     up[ups] = layout->up_stride;
     down[downs] = layout->down_stride;
     enum farm_status status = FARM_OK;

@@ -12,7 +12,7 @@
 enum { MAKERS_MAX = 16 }; // threads a node that make rings: about what clears memory at a node's full bandwidth
 // Another thread pays for each 16 MiB or 64 rings. Few small rings use none, because jemalloc crashes in a thread if an
 // address space limit refuses the thread's arena.
-enum { PLACE_NS = 10000000 }; // of a tick of 50 ms
+enum { PLACE_NS = 10000000 }; // a fifth of a tick
 enum { MAKER_BYTES_LOG2 = 24, MAKER_RINGS = 64 };
 
 static struct farm_stats *stats_of(const struct farm_segment *segment) {

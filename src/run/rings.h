@@ -13,7 +13,7 @@ struct farm_run_rings {
     struct farm_ring *ring; // [places]; lanes NULL: vacant
     int *bells;             // eventfd of each actor (farm fps), or of each shard
     uint32_t bell_count;
-    uint32_t turn;                             // of farm_run_rings_tick
+    uint32_t turn;                             // farm_run_rings_tick begins behind it
     bool later, told_elsewhere;                // rings are placed in parts
     struct farm_board *boards[FARM_NODES_MAX]; // if actors infer
     uint32_t board_count;
