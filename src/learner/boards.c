@@ -55,7 +55,7 @@ static enum farm_status describe(struct farm_learner_parts *parts, struct farm_b
                                                    .head = parts->head,
                                                    .head_options = config->head,
                                                    .arithmetic = parts->boards->arithmetic,
-                                                   .seed = config->seed,
+                                                   .sampler = farm_learner_sampler(config, false),
                                                    .refresh = config->boards.refresh};
     char text[FARM_POLICY_TEXT_BYTES];
     const enum farm_status status = farm_policy_describe(&policy, &parts->lanes.model.env, text, err);

@@ -122,6 +122,7 @@ struct farm_learner_config {
     struct farm_net_spec net;
     struct farm_net_io io;
     struct farm_head_options head;
+    struct farm_sampler sampler; // exploration only: farm_learner_sampler adds the rest
     struct farm_algo_config algo;
     struct farm_arithmetic_request arithmetic; // precision, CPU and files; parts.h fills in the rest
     struct farm_learner_inference inference;
@@ -134,6 +135,13 @@ struct farm_learner_config {
     struct farm_learner_checkpoints checkpoints;
     struct farm_learner_deterministic deterministic;
 };
+
+static inline struct farm_sampler farm_learner_sampler(const struct farm_learner_config *config, bool greedy) {
+    struct farm_sampler sampler = config->sampler;
+    sampler.seed = config->seed;
+    sampler.greedy = greedy;
+    return sampler;
+}
 
 // A shard's share of an iteration's windows. The first shards take the remainder.
 static inline uint32_t farm_learner_share(uint32_t batch, uint32_t shards, uint32_t shard) {

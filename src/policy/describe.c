@@ -5,13 +5,15 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { STACK_MAX = 32 };
+enum { STACK_MAX = 32, TEXT_LINES = 21 };
 
 // Both how lines are written and how they are read; the arithmetic's line follows.
 #define NUMBER "=%" PRIu64 "\n"
 #define LINES                                                                                                          \
     "stack" NUMBER "lstm" NUMBER "lstm_layers" NUMBER "normalise_observations" NUMBER "normalise_rewards" NUMBER       \
-    "last_inputs" NUMBER "state_sigma" NUMBER "squash" NUMBER "scale_actions" NUMBER "seed" NUMBER "refresh" NUMBER
+    "last_inputs" NUMBER "state_sigma" NUMBER "squash" NUMBER "scale_actions" NUMBER "q" NUMBER "duelling" NUMBER      \
+    "seed" NUMBER "refresh" NUMBER "epsilon=%a\nepsilon_end=%a\nladder=%a\nepsilon_versions" NUMBER                    \
+    "environments" NUMBER "width" NUMBER
 
 static enum farm_status make_net(const char *name, const struct farm_policy_options *options,
                                  const struct farm_env_spec *env, struct farm_net *net, struct farm_error *err) {
@@ -25,24 +27,36 @@ static enum farm_status make_net(const char *name, const struct farm_policy_opti
                      spec->name, net->parameter_count, FARM_NET_PARAMETERS_MAX);
 }
 
+static bool explores_sensibly(const struct farm_sampler *sampler) {
+    return sampler->epsilon_start >= 0 && sampler->epsilon_start <= 1 && sampler->epsilon_end >= 0 &&
+           sampler->epsilon_end <= 1 && sampler->ladder >= 0 && sampler->ladder <= 1e6f;
+}
+
 enum farm_status farm_policy_understand(const char *text, const struct farm_env_spec *env,
                                         struct farm_policy_description *out, struct farm_error *err) {
     char name[32], plan[FARM_ARITHMETIC_PLAN_BYTES];
     struct farm_policy_options o;
-    uint64_t seed, refresh;
+    struct farm_sampler sampler = {0};
+    uint64_t refresh, environments, width;
     int used = 0;
-    const int read = sscanf(text, "net=%31s\n" LINES "arithmetic=%1023[^\n]%n", name, &o.stack, &o.lstm, &o.lstm_layers,
-                            &o.normalise_observations, &o.normalise_rewards, &o.last_inputs, &o.state_sigma, &o.squash,
-                            &o.scale_actions, &seed, &refresh, plan, &used);
-    if (read < 13 || strcmp(text + used, "\n") != 0)
-        return farm_fail(err, FARM_E_FORMAT, "a policy's text of 13 lines: line %d is not as it must be", read + 1);
-    const uint64_t flags =
-        o.normalise_observations | o.normalise_rewards | o.last_inputs | o.state_sigma | o.squash | o.scale_actions;
+    const int read =
+        sscanf(text, "net=%31s\n" LINES "arithmetic=%1023[^\n]%n", name, &o.stack, &o.lstm, &o.lstm_layers,
+               &o.normalise_observations, &o.normalise_rewards, &o.last_inputs, &o.state_sigma, &o.squash,
+               &o.scale_actions, &o.q, &o.duelling, &sampler.seed, &refresh, &sampler.epsilon_start,
+               &sampler.epsilon_end, &sampler.ladder, &sampler.epsilon_versions, &environments, &width, plan, &used);
+    if (read < TEXT_LINES || strcmp(text + used, "\n") != 0)
+        return farm_fail(err, FARM_E_FORMAT, "a policy's text of %d lines: line %d is not as it must be", TEXT_LINES,
+                         read + 1);
+    const uint64_t flags = o.normalise_observations | o.normalise_rewards | o.last_inputs | o.state_sigma | o.squash |
+                           o.scale_actions | o.q | o.duelling;
     if (o.stack < 1 || o.stack > STACK_MAX || o.lstm > FARM_NET_LSTM_UNITS_MAX ||
-        o.lstm_layers > FARM_NET_LSTM_LAYERS_MAX || flags > 1 || refresh < 1 || refresh > UINT32_MAX)
+        o.lstm_layers > FARM_NET_LSTM_LAYERS_MAX || flags > 1 || refresh < 1 || refresh > UINT32_MAX ||
+        environments > UINT32_MAX || width > FARM_WIDTH_MAX || !explores_sensibly(&sampler))
         return farm_fail(err, FARM_E_FORMAT, "a policy's text: a number is out of its range");
+    sampler.environments = (uint32_t)environments;
+    sampler.width = (uint32_t)width;
     *out = (struct farm_policy_description){
-        .seed = seed, .refresh = (uint32_t)refresh, .head_options = farm_policy_head_options(&o)};
+        .sampler = sampler, .refresh = (uint32_t)refresh, .head_options = farm_policy_head_options(&o)};
     enum farm_status status = farm_head_make(env, out->head_options, &out->head, err);
     if (!status) status = make_net(name, &o, env, &out->net, err);
     if (status) return status;
@@ -56,15 +70,18 @@ enum farm_status farm_policy_describe(const struct farm_policy_description *poli
     const struct farm_net *net = &policy->net;
     const struct farm_net_io *io = &net->io;
     const struct farm_head_options *head = &policy->head_options;
+    const struct farm_sampler *sampler = &policy->sampler;
     const bool last_inputs = io->input_count && io->inputs[io->input_count - 1].source == FARM_SOURCE_LAST_REWARD;
-    const uint64_t flags[] = {net->normalise >= 0, io->normalise_rewards, last_inputs,
-                              head->state_sigma,   head->squash,          head->scale};
+    const uint64_t flags[] = {net->normalise >= 0, io->normalise_rewards, last_inputs, head->state_sigma,
+                              head->squash,        head->scale,           head->q,     head->duelling};
     char plan[FARM_ARITHMETIC_PLAN_BYTES];
     struct farm_policy_description again;
     farm_arithmetic_write(net, &policy->arithmetic, plan);
     snprintf(text, FARM_POLICY_TEXT_BYTES, "net=%.31s\n" LINES "arithmetic=%s\n", net->spec->name, (uint64_t)io->stack,
              (uint64_t)io->lstm, (uint64_t)io->lstm_layers, flags[0], flags[1], flags[2], flags[3], flags[4], flags[5],
-             policy->seed, (uint64_t)policy->refresh, plan);
+             flags[6], flags[7], sampler->seed, (uint64_t)policy->refresh, (double)sampler->epsilon_start,
+             (double)sampler->epsilon_end, (double)sampler->ladder, sampler->epsilon_versions,
+             (uint64_t)sampler->environments, (uint64_t)sampler->width, plan);
     const enum farm_status status = farm_policy_understand(text, env, &again, err);
     if (status || (again.net.parameter_count == net->parameter_count && again.net.op_count == net->op_count &&
                    again.net.io.input_count == io->input_count && !again.plain))

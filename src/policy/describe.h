@@ -15,8 +15,8 @@ struct farm_policy_description {
     struct farm_head head;
     struct farm_head_options head_options;
     struct farm_arithmetic arithmetic;
-    bool plain;       // read: this CPU cannot compute the text's arithmetic; `arithmetic` is f32
-    uint64_t seed;    // the sampler's
+    bool plain;                  // read: this CPU cannot compute the text's arithmetic; `arithmetic` is f32
+    struct farm_sampler sampler; // its seed and exploration
     uint32_t refresh; // parameters may change when a step that is a multiple of it is answered; 1: at every step
 };
 

@@ -80,7 +80,7 @@ static enum farm_status make_lane(struct farm_local *local, uint32_t l, uint64_t
                                               .arithmetic = &policy->arithmetic,
                                               .board = local->board,
                                               .rows_max = lane->width,
-                                              .sampler = {.seed = policy->seed},
+                                              .sampler = policy->sampler,
                                               .using = &local->ring->up_control->using,
                                               .packed_layout = packed_layout,
                                               .refresh = policy->refresh};

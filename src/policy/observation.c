@@ -118,8 +118,11 @@ enum farm_status farm_policy_io(const struct farm_env_spec *env, const struct fa
 }
 
 struct farm_head_options farm_policy_head_options(const struct farm_policy_options *options) {
-    return (struct farm_head_options){
-        .state_sigma = options->state_sigma, .squash = options->squash, .scale = options->scale_actions};
+    return (struct farm_head_options){.state_sigma = options->state_sigma,
+                                      .squash = options->squash,
+                                      .scale = options->scale_actions,
+                                      .q = options->q,
+                                      .duelling = options->duelling};
 }
 
 // ---- where it lies ----

@@ -11,7 +11,7 @@
 // Recipe keys of the same names (state_sigma: `sigma` is "state"); flags are 0 or 1.
 struct farm_policy_options {
     uint64_t stack, lstm, lstm_layers, normalise_observations, normalise_rewards, last_inputs, state_sigma, squash,
-        scale_actions;
+        scale_actions, q, duelling; // these two: of the algorithm
 };
 
 // The network's input and outputs, a function of the spec and the options. FARM_E_UNSUPPORTED: no network reads these

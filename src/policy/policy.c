@@ -110,9 +110,9 @@ static void write_state(const struct farm_policy_rows *item, const float *state)
     memcpy(state_at(item, item->n + 1), state, item->env_count * item->lane->answer[item->lane->state].bytes);
 }
 
-// policy [env_count][outputs], which masks change, and value [env_count].
+// policy [env_count][outputs] and value [env_count], which masks and the head change.
 static void write_answers(const struct farm_policy *p, const struct farm_policy_rows *item, float *policy,
-                          const float *value) {
+                          float *value) {
     const struct farm_head *head = &p->config.head;
     const size_t outputs = (size_t)head->outputs;
     for (uint32_t i = 0; i < item->env_count; i++) {
@@ -120,6 +120,7 @@ static void write_answers(const struct farm_policy *p, const struct farm_policy_
         float *row = policy + i * outputs;
         if (head->mask_field)
             farm_head_mask(head, farm_lane_obs(item->lane, (uint32_t)head->mask_field - 1, item->n, env), row);
+        farm_head_finish(head, row, &value[i]);
         farm_head_choose(head, &p->config.sampler, farm_random_stream(item->lane_id, env), item->n, row,
                          farm_lane_action(item->lane, item->n, env),
                          head->samples ? farm_lane_answer_at(item->lane, FARM_ANSWER_SAMPLE, item->n, env) : NULL);
@@ -135,6 +136,7 @@ enum farm_status farm_policy_answer(struct farm_policy *policy, const struct far
     const size_t pointers = (size_t)farm_net_pointers(net), outputs = (size_t)policy->config.head.outputs,
                  state = (size_t)net->state;
     take_newest(policy, items[0].n);
+    policy->config.sampler.version = policy->version;
     size_t rows = 0;
     for (uint32_t i = 0; i < count; i++) {
         if (state) read_state(&items[i], policy->flags + rows, policy->state[0] + rows * state);

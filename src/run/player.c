@@ -21,7 +21,7 @@ static enum farm_status make_policies(struct player *player, struct farm_error *
                                         .head = parts->head,
                                         .arithmetic = &player->arithmetic,
                                         .rows_max = learner->inference.batch_max,
-                                        .sampler = {.greedy = player->greedy, .seed = learner->seed}};
+                                        .sampler = farm_learner_sampler(learner, player->greedy)};
     const struct farm_board_request board = {
         .count = parts->net.parameter_count, .buffers = parts->shards + 2, .node = learner->memory_node};
     enum farm_status status = farm_board_create(&board, &player->board, err);

@@ -19,9 +19,21 @@ static const char *choose_net(const struct farm_net_io *io) {
     return farm_net_make(farm_net_find("shallow", NULL), io, &made, NULL) ? "deep" : "shallow";
 }
 
+static struct farm_policy_options policy_options(const struct farm_recipe *recipe) {
+    return (struct farm_policy_options){.stack = (uint64_t)recipe->stack,
+                                        .lstm = (uint64_t)recipe->lstm,
+                                        .lstm_layers = (uint64_t)recipe->lstm_layers,
+                                        .normalise_observations = recipe->normalise_observations,
+                                        .normalise_rewards = recipe->normalise_rewards,
+                                        .last_inputs = recipe->last_inputs,
+                                        .state_sigma = strcmp(recipe->sigma, "state") == 0,
+                                        .squash = recipe->squash,
+                                        .scale_actions = recipe->scale_actions};
+}
+
 struct farm_head_options farm_run_head_options(const struct farm_recipe *recipe) {
-    return (struct farm_head_options){
-        .state_sigma = strcmp(recipe->sigma, "state") == 0, .squash = recipe->squash, .scale = recipe->scale_actions};
+    const struct farm_policy_options options = policy_options(recipe);
+    return farm_policy_head_options(&options);
 }
 
 enum farm_status farm_run_trains(const struct farm_env_spec *env, struct farm_recipe *recipe, struct farm_net_io *io,
@@ -31,15 +43,7 @@ enum farm_status farm_run_trains(const struct farm_env_spec *env, struct farm_re
     if (status) return status;
     // A shipped recipe stacks the frames of its family; the user may have chosen an observation without frames.
     if (!has_images(env) && !farm_recipe_set_by(recipe, "stack", FARM_LAYER_FILE)) recipe->stack = 1;
-    const struct farm_policy_options options = {(uint64_t)recipe->stack,
-                                                (uint64_t)recipe->lstm,
-                                                (uint64_t)recipe->lstm_layers,
-                                                recipe->normalise_observations,
-                                                recipe->normalise_rewards,
-                                                recipe->last_inputs,
-                                                strcmp(recipe->sigma, "state") == 0,
-                                                recipe->squash,
-                                                recipe->scale_actions};
+    const struct farm_policy_options options = policy_options(recipe);
     status = farm_policy_io(env, &options, io, err);
     io->bias_start = (float)recipe->log_sigma;
     if (status) return status;

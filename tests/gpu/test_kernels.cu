@@ -699,7 +699,8 @@ static bool near_border(const float *logits, int actions, float u) {
     return false;
 }
 
-static void test_sample(uint32_t rows, int actions, int greedy) {
+// how: 0 draws from logits, 1 is greedy, 2 explores by duelling action-values under version 3 of device memory.
+static void test_sample(uint32_t rows, int actions, int how) {
     const struct memory_scope scope;
     float *logits = random_floats(&rng, (size_t)rows * actions, -6, 6);
     uint8_t *mask = host_array<uint8_t>((size_t)rows * actions); // what forbid_actions forbids
@@ -711,34 +712,51 @@ static void test_sample(uint32_t rows, int actions, int greedy) {
         counter[row] = (uint64_t)random_bits(&rng) << 20 | random_bits(&rng);
     }
     struct farm_cuda_sample sample = {};
-    sample.sampler.greedy = greedy;
+    const uint64_t version = 3;
+    float *value = random_floats(&rng, rows, -6, 6);
+    sample.sampler.greedy = how == 1;
     sample.sampler.seed = (uint64_t)random_bits(&rng) << 32 | random_bits(&rng);
+    sample.sampler.epsilon_start = 1, sample.sampler.epsilon_versions = 4, sample.sampler.ladder = 3;
+    sample.sampler.environments = UINT32_MAX, sample.sampler.width = 1;
     sample.rows = rows;
     sample.head = farm_head_categorical(actions);
+    if (how == 2) sample.head.kind = FARM_HEAD_GREEDY_Q, sample.head.duelling = 1;
+    sample.version = device_of(&version, 1);
+    sample.value = device_of(value, rows);
     sample.stream = device_of(stream, rows);
     sample.counter = device_of(counter, rows);
-    sample.mask = greedy ? device_of(mask, (size_t)rows * actions) : NULL;
-    if (!greedy) forbid_actions(logits, (int)rows, actions);
+    sample.mask = how ? device_of(mask, (size_t)rows * actions) : NULL;
+    if (!how) forbid_actions(logits, (int)rows, actions);
     sample.policy = device_of(logits, (size_t)rows * actions);
-    if (greedy) forbid_actions(logits, (int)rows, actions); // the kernel masks its own
+    if (how) forbid_actions(logits, (int)rows, actions); // the kernel masks its own
     sample.action = device_poisoned(rows * sizeof(int32_t));
     FARM(farm_cuda_sample(NULL, &sample, err));
     CUDA(cudaDeviceSynchronize());
     int32_t *got = host_of((const int32_t *)sample.action, rows), chosen = -1;
+    const float *values = host_of(sample.value, rows);
     uint32_t wrong = 0, border = 0;
+    sample.sampler.version = version;
     for (uint32_t row = 0; row < rows; row++) {
-        const float *of = logits + (size_t)row * actions;
+        float *of = logits + (size_t)row * actions;
+        farm_head_finish(&sample.head, of, &value[row]);
+        wrong += !(values[row] == value[row] || isnan(value[row]));
         farm_head_choose(&sample.head, &sample.sampler, stream[row], counter[row], of, &chosen, NULL);
         if (got[row] == chosen) continue;
         const float u = farm_random_uniform(sample.sampler.seed, stream[row], counter[row]);
-        const bool either =
-            !greedy && got[row] >= 0 && got[row] < actions && of[got[row]] > -INFINITY && near_border(of, actions, u);
+        const float epsilon =
+            farm_sampler_epsilon(&sample.sampler, version, (uint32_t)(stream[row] >> 32), (uint32_t)stream[row]);
+        const bool either = how != 1 && got[row] >= 0 && got[row] < actions && of[got[row]] > -INFINITY &&
+                            (how ? fabsf(u - epsilon) < 1e-6f : near_border(of, actions, u));
         *(either ? &border : &wrong) += 1;
     }
     const float *masked = host_of(sample.policy, (size_t)rows * actions);
-    for (size_t i = 0; i < (size_t)rows * actions; i++) wrong += masked[i] == -INFINITY && logits[i] != -INFINITY;
+    for (size_t i = 0; i < (size_t)rows * actions; i++) wrong += !(masked[i] == logits[i] || isnan(logits[i]));
     check(wrong == 0 && border <= 2 + rows / 10000, "sampling of %u rows of %d actions, %s: %u wrong, %u on a border",
-          rows, actions, greedy ? "greedy" : "categorical", wrong, border);
+          rows, actions,
+          how == 2 ? "action-values"
+          : how    ? "greedy"
+                   : "categorical",
+          wrong, border);
 }
 
 // Squashed numbers and their samples, or scaled ones; a greedy choice needs no draw.
@@ -979,7 +997,7 @@ static void test_all(void) {
     const uint32_t rows[] = {0, 1, 127, 128, 129, 5000};
     for (uint32_t r : rows)
         for (int a : actions)
-            for (int greedy = 0; greedy < 2; greedy++) test_sample(r, a, greedy);
+            for (int how = 0; how < 3; how++) test_sample(r, a, how);
     test_sample(400000, 6, 0);
     for (uint32_t r : {1u, 63u, 1000u})
         for (int dims : {1, 6, 32})

@@ -271,7 +271,7 @@ Test(kernels, a_standard_deviation_beyond_its_range_has_no_gradient) {
     cr_assert(isnan(farm_gaussian_log_prob((const float[]){0, NAN}, 1, &action)), "a diverged network is noticed");
 }
 
-Test(kernels, the_options_of_continuous_actions_choose_the_head) {
+Test(kernels, the_options_and_the_actions_choose_the_head) {
     static const struct {
         struct farm_head_options options;
         uint32_t kind;
@@ -287,16 +287,26 @@ Test(kernels, the_options_of_continuous_actions_choose_the_head) {
                  {{.squash = true, .scale = true}, FARM_ACTION_CONTINUOUS, 3, "tanh_gaussian 2", 2, 1},
                  {{.squash = true}, FARM_ACTION_CONTINUOUS, INFINITY, "action 1 has bounds [1, inf]", 0, 0},
                  {{.squash = true}, FARM_ACTION_CONTINUOUS, 1, "action 1 has bounds [1, 1]", 0, 0},
-                 {{.state_sigma = true, .squash = true}, FARM_ACTION_MULTI_DISCRETE, 0, "categorical 2x3", 0, 0}};
+                 {{.state_sigma = true, .squash = true}, FARM_ACTION_MULTI_DISCRETE, 0, "categorical 2x3", 0, 0},
+                 {{.duelling = true}, FARM_ACTION_DISCRETE, 0, "categorical 2", 0, 0},
+                 {{.q = true}, FARM_ACTION_DISCRETE, 0, "greedy_q 2", 0, 0},
+                 {{.q = true, .duelling = true, .squash = true}, FARM_ACTION_DISCRETE, 0, "duelling_q 2", 0, 0},
+                 {{.q = true}, FARM_ACTION_MULTI_DISCRETE, 0, "has 2 a step (--algo ppo or vtrace)", 0, 0},
+                 {{.q = true, .squash = true}, FARM_ACTION_CONTINUOUS, 3, "continuous (--algo ppo or vtrace)", 0, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct farm_env_spec env = {
-            .action = {.kind = cases[i].kind, .dims = 2, .sizes = {2, 3}, .low = {-1, 1}, .high = {1, cases[i].high}}};
+        const struct farm_env_spec env = {.action = {.kind = cases[i].kind,
+                                                     .dims = cases[i].kind == FARM_ACTION_DISCRETE ? 1 : 2,
+                                                     .sizes = {2, 3},
+                                                     .low = {-1, 1},
+                                                     .high = {1, cases[i].high}}};
         struct farm_head head;
         struct farm_error err = {0};
         char text[FARM_HEAD_TEXT_BYTES];
         if (farm_head_make(&env, cases[i].options, &head, &err)) {
-            cr_assert(err.status == FARM_E_USAGE && strstr(err.message, cases[i].word), "case %zu: %s", i, err.message);
-            cr_assert(strstr(err.message, "--squash false"));
+            const bool several = cases[i].kind == FARM_ACTION_MULTI_DISCRETE;
+            cr_assert_eq(err.status, several ? FARM_E_UNSUPPORTED : FARM_E_USAGE);
+            cr_assert(strstr(err.message, cases[i].word), "case %zu: %s", i, err.message);
+            cr_assert(strstr(err.message, cases[i].options.q ? "--algo" : "--squash false"));
             continue;
         }
         farm_head_describe(&head, text);
@@ -400,31 +410,4 @@ Test(kernels, epsilon_is_a_ladder_over_environments_and_falls_with_versions) {
         cr_assert_float_eq(farm_sampler_epsilon(&falls, version, 1, 1), 1 - 0.01 * (double)version, 1e-6);
     cr_assert_eq(farm_sampler_epsilon(&falls, 98, 1, 1), 0.02f);
     cr_assert_eq(farm_sampler_epsilon(&falls, UINT64_MAX, 1, 1), 0.02f);
-}
-
-Test(kernels, action_values_need_one_discrete_action) {
-    static const struct {
-        uint32_t kind, dims;
-        struct farm_head_options options;
-        enum farm_status status;
-        const char *word; // in the refusal; else the head's text
-    } cases[] = {{FARM_ACTION_DISCRETE, 1, {.q = true}, FARM_OK, "greedy_q 4"},
-                 {FARM_ACTION_DISCRETE, 1, {.q = true, .duelling = true, .squash = true}, FARM_OK, "duelling_q 4"},
-                 {FARM_ACTION_DISCRETE, 1, {.duelling = true}, FARM_OK, "categorical 4"},
-                 {FARM_ACTION_MULTI_DISCRETE, 1, {.q = true}, FARM_OK, "greedy_q 4"},
-                 {FARM_ACTION_MULTI_DISCRETE, 2, {.q = true}, FARM_E_UNSUPPORTED, "2 a step (--algo ppo or vtrace)"},
-                 {FARM_ACTION_CONTINUOUS, 1, {.q = true}, FARM_E_USAGE, "continuous (--algo ppo or vtrace)"}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct farm_env_spec env = {
-            .action = {.kind = cases[i].kind, .dims = cases[i].dims, .sizes = {4, 4}, .high = {1, 1}}};
-        struct farm_head head;
-        struct farm_error err = {0};
-        char text[FARM_HEAD_TEXT_BYTES];
-        cr_assert_eq(farm_head_make(&env, cases[i].options, &head, &err), cases[i].status, "%zu", i);
-        if (!cases[i].status) farm_head_describe(&head, text);
-        if (!cases[i].status)
-            cr_assert_str_eq(text, cases[i].word);
-        else
-            cr_assert(strstr(err.message, cases[i].word), "%s", err.message);
-    }
 }

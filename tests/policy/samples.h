@@ -52,6 +52,13 @@ static const struct sample samples[] = {
       .obs = {NUMBERS},
       .action = {.kind = FARM_ACTION_CONTINUOUS, .dims = 2, .low = {-2, 0}, .high = {2, 1}}},
      {.stack = 1, .last_inputs = 1, .normalise_observations = 1, .squash = 1, .scale_actions = 1, .state_sigma = 1}},
+    {"values",
+     "mlp",
+     {.obs_count = 2,
+      .frames_per_step = 1,
+      .obs = {{.name = "action_mask", .dtype = FARM_U8, .rank = 1, .dims = {6}}, NUMBERS},
+      .action = {.kind = FARM_ACTION_DISCRETE, .dims = 1, .sizes = {6}}},
+     {.stack = 1, .q = 1, .duelling = 1}},
 };
 enum { SAMPLES = sizeof samples / sizeof samples[0] };
 
@@ -61,8 +68,15 @@ static inline struct farm_policy_description sample_describe(const struct sample
     struct farm_error err = {0};
     struct farm_net_io io;
     struct farm_form forms[FARM_FORMS_MAX];
-    struct farm_policy_description made = {
-        .seed = UINT64_MAX - 3, .refresh = refresh, .head_options = farm_policy_head_options(&sample->options)};
+    struct farm_policy_description made = {.sampler = {.seed = UINT64_MAX - 3,
+                                                       .epsilon_start = 0.9f,
+                                                       .epsilon_end = 0.1f,
+                                                       .epsilon_versions = 7,
+                                                       .ladder = 1,
+                                                       .environments = 12,
+                                                       .width = 3},
+                                           .refresh = refresh,
+                                           .head_options = farm_policy_head_options(&sample->options)};
     must(farm_policy_io(&sample->env, &sample->options, &io, &err), &err);
     must(farm_net_make(farm_net_find(sample->net, NULL), &io, &made.net, &err), &err);
     must(farm_head_make(&sample->env, made.head_options, &made.head, &err), &err);

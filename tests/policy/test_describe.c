@@ -18,7 +18,8 @@ Test(describe, gives_the_same_policy_elsewhere) {
         describe(&samples[i]);
         const enum farm_status status = farm_policy_understand(text, &samples[i].env, &there, &err);
         cr_assert_eq(status, FARM_OK, "%s: %s", samples[i].name, err.message);
-        cr_assert(there.seed == made.seed && there.refresh == made.refresh && !there.plain);
+        cr_assert_eq(memcmp(&there.sampler, &made.sampler, sizeof there.sampler), 0);
+        cr_assert(there.refresh == made.refresh && !there.plain);
         cr_assert_eq(memcmp(&there.head, &made.head, sizeof there.head), 0, "%s", samples[i].name);
         cr_assert_eq(memcmp(there.net.ops, made.net.ops, sizeof there.net.ops), 0, "%s", samples[i].name);
         cr_assert_eq(memcmp(there.net.tensors, made.net.tensors, sizeof there.net.tensors), 0, "%s", samples[i].name);
@@ -49,6 +50,13 @@ Test(describe, refuses_what_is_no_such_text) {
                                            {"lstm_layers=", ""},
                                            {"last_inputs=", "2"},
                                            {"squash=", NULL},
+                                           {"q=", "1"},
+                                           {"duelling=", "2"},
+                                           {"epsilon=", "1.5"},
+                                           {"epsilon_end=", "nan"},
+                                           {"ladder=", "-1"},
+                                           {"environments=", "4294967296"},
+                                           {"width=", "65537"},
                                            {"refresh=", "0"},
                                            {"seed=", "0x1"},
                                            {"arithmetic=", NULL},

@@ -66,7 +66,7 @@ static void open_sides(const struct sample *sample, uint32_t width, uint32_t ref
                                            .arithmetic = &made.arithmetic,
                                            .board = board,
                                            .rows_max = width,
-                                           .sampler = {.seed = made.seed}};
+                                           .sampler = made.sampler};
     must(farm_policy_make(&own, &central, &err), &err);
 }
 
@@ -130,6 +130,10 @@ Test(local, gives_the_answers_of_inference) {
                 cr_assert_arr_eq(farm_lane_answer_at(here, f, n, 0), farm_lane_answer_at(there, f, n, 0),
                                  here->answer[f].rows * here->answer[f].bytes, "%s%s: field %u of step %lu",
                                  sample->name, i % 2 ? ", packed" : "", f, n);
+            for (uint32_t e = 0; e < WIDTH && made.head.kind == FARM_HEAD_GREEDY_Q; e++) {
+                const float *q = farm_lane_policy(here, n, e);
+                cr_assert_eq(farm_lane_value(here, n)[e], q[farm_greedy_q_best(&made.head, q)]);
+            }
             cr_assert_eq(*farm_lane_version(here, n), n < 4 ? 1 : n < 8 ? 4 : 8);
             cr_assert_eq(local_ring.learner.up_control->using, 0);
         }

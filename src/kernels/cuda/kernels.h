@@ -218,7 +218,9 @@ struct farm_cuda_sample {
     const uint64_t *stream;  // [rows] farm_random_stream(lane, environment); may be mapped
     const uint64_t *counter; // [rows] the step's number; may be mapped
     const uint8_t *mask;     // [rows][outputs] action masks; NULL: everything is permitted
-    float *policy;           // [rows][outputs] out: -INFINITY for forbidden choices
+    const uint64_t *version; // one word, of the parameters, which each replay of a graph reads; NULL: the sampler's
+    float *policy;           // [rows][outputs] out: -INFINITY for forbidden choices, finished (farm_head_finish)
+    float *value;            // [rows] finished too; only a greedy_q head reads it
     uint8_t *action;         // [rows][action_bytes] out, 4-byte aligned
     uint8_t *sample;         // the same for a head that samples
 };

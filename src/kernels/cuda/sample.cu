@@ -7,9 +7,12 @@ static __global__ void __launch_bounds__(THREADS) sample_rows(const struct farm_
     const uint32_t row = blockIdx.x * THREADS + threadIdx.x;
     if (row >= s.rows) return;
     const size_t at = (size_t)row * (size_t)s.head.outputs;
+    struct farm_sampler sampler = s.sampler;
+    if (s.version) sampler.version = *s.version;
     if (s.mask) farm_head_mask(&s.head, s.mask + at, s.policy + at);
+    farm_head_finish(&s.head, s.policy + at, &s.value[row]);
     const size_t action = (size_t)row * (size_t)s.head.action_bytes;
-    farm_head_choose(&s.head, &s.sampler, s.stream[row], s.counter[row], s.policy + at, s.action + action,
+    farm_head_choose(&s.head, &sampler, s.stream[row], s.counter[row], s.policy + at, s.action + action,
                      s.head.samples ? s.sample + action : NULL);
 }
 

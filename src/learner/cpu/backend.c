@@ -346,7 +346,7 @@ static enum farm_status make_shard(struct farm_backend *backend, uint32_t k, str
                                               .arithmetic = &backend->arithmetic,
                                               .board = shard->board,
                                               .rows_max = learner->inference.batch_max,
-                                              .sampler = {.seed = learner->seed},
+                                              .sampler = farm_learner_sampler(learner, false),
                                               .cpus = several ? learner->shards[k].cpus : NULL};
     return farm_policy_make(&config, &shard->policy, err);
 }

@@ -271,7 +271,9 @@ static enum farm_status enqueue_all(struct farm_cuda_inference *i, const struct 
         .stream = (const uint64_t *)(void *)(i->device_lists + rung->lists.streams),
         .counter = (const uint64_t *)(void *)(i->device_lists + rung->lists.counts),
         .mask = context->head.mask_field ? (const uint8_t *)(i->device_lists + rung->lists.masks) : NULL,
+        .version = context->parameters.copies[copy].version,
         .policy = i->policy,
+        .value = i->value,
         .action = i->action,
         .sample = i->sample};
     if (!status) status = farm_cuda_sample(i->stream, &sample, err);

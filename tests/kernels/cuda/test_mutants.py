@@ -34,6 +34,7 @@ a bootstrap row that trains | src/algo/cuda/algo.cu | s/if \(row < count\)/if (r
 sums of a thread without one | src/algo/cuda/algo.cu | s/if \(threadIdx\.x == 0\) part/if (threadIdx.x == 1) part/
 a row of actions too many | src/kernels/cuda/sample.cu | s/if \(row >= s\.rows\) return;/if (row > s.rows) return;/
 a mask that nothing reads | src/kernels/cuda/sample.cu | s/if \(s\.mask\)[^;]*;//
+action-values of another version | src/kernels/cuda/sample.cu | s/if \(s\.version\)[^;]*;//
 a policy in training without masks | src/algo/cuda/algo.cu | s/farm_algo_mask\(&rows, row\)[,;]//g
 samples that stay behind | src/kernels/cuda/answer.cu | s/a\.head\.samples; i \+=/a.head.samples > 1; i +=/
 a unit past the end | src/kernels/cuda/lstm.cu | s/p\.inside = p\.column < l\.columns/p.inside = p.column <= l.columns/
