@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "algo/registry.h"
 #include "policy/observation.h"
 
 static bool has_images(const struct farm_env_spec *env) {
@@ -20,6 +21,11 @@ static const char *choose_net(const struct farm_net_io *io) {
 }
 
 static struct farm_policy_options policy_options(const struct farm_recipe *recipe) {
+    struct farm_error ignored;
+    const struct farm_algo *algo = farm_algo_find(recipe->algo, &ignored);
+    uint64_t duelling = 0;
+    for (size_t k = 0; algo && algo->q && k < algo->recipe.key_count; k++)
+        if (strcmp(algo->recipe.keys[k].name, "duelling") == 0) duelling = farm_recipe_family_value(recipe, k) != 0;
     return (struct farm_policy_options){.stack = (uint64_t)recipe->stack,
                                         .lstm = (uint64_t)recipe->lstm,
                                         .lstm_layers = (uint64_t)recipe->lstm_layers,
@@ -28,7 +34,9 @@ static struct farm_policy_options policy_options(const struct farm_recipe *recip
                                         .last_inputs = recipe->last_inputs,
                                         .state_sigma = strcmp(recipe->sigma, "state") == 0,
                                         .squash = recipe->squash,
-                                        .scale_actions = recipe->scale_actions};
+                                        .scale_actions = recipe->scale_actions,
+                                        .q = algo && algo->q,
+                                        .duelling = duelling};
 }
 
 struct farm_head_options farm_run_head_options(const struct farm_recipe *recipe) {
