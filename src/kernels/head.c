@@ -65,19 +65,6 @@ static enum farm_status set_bounds(const struct farm_action_spec *action, struct
     return FARM_OK;
 }
 
-// Action-values are of one discrete action's choices.
-static enum farm_status check_q(const struct farm_action_spec *action, struct farm_error *err) {
-    if (action->kind == FARM_ACTION_CONTINUOUS)
-        return farm_fail(err, FARM_E_USAGE,
-                         "algo: action-values need discrete actions, and this environment's are continuous (--algo ppo "
-                         "or vtrace)");
-    if (action->dims == 1) return FARM_OK;
-    return farm_fail(err, FARM_E_UNSUPPORTED,
-                     "algo: action-values are of one discrete action, and this environment has %u a step (--algo ppo "
-                     "or vtrace)",
-                     action->dims);
-}
-
 enum farm_status farm_head_make(const struct farm_env_spec *env, struct farm_head_options options,
                                 struct farm_head *out, struct farm_error *err) {
     const struct farm_action_spec *action = &env->action;
@@ -93,13 +80,16 @@ enum farm_status farm_head_make(const struct farm_env_spec *env, struct farm_hea
     if (action->dims < 1 || action->dims > FARM_ACTION_DIMS_MAX)
         return farm_fail(err, FARM_E_UNSUPPORTED, "%u actions a step: 1 to %d can be trained", action->dims,
                          FARM_ACTION_DIMS_MAX);
-    enum farm_status status = options.q ? check_q(action, err) : FARM_OK;
-    if (status) return status;
+    if (options.q && (continuous || action->dims > 1))
+        return farm_fail(err, continuous ? FARM_E_USAGE : FARM_E_UNSUPPORTED,
+                         "algo: action-values are of one discrete action, and here a step has %u %s (--algo ppo or "
+                         "vtrace)",
+                         action->dims, continuous ? "continuous" : "discrete ones");
     out->action_bytes = (int)(action->dims * sizeof(int32_t)); // or of f32
     out->outputs = continuous ? 2 * out->dims : 0;
     out->free_outputs = continuous && !options.state_sigma ? out->dims : 0;
     for (int d = 0; d < out->dims && !continuous; d++) out->outputs += out->sizes[d] = (int)action->sizes[d];
-    status = farm_head_mask_field(env, &mask, err);
+    const enum farm_status status = farm_head_mask_field(env, &mask, err);
     out->mask_field = mask + 1;
     for (uint32_t d = 0; d < action->dims; d++) {
         out->scale[d] = 1;

@@ -62,7 +62,7 @@ struct farm_sampler {
     // Exploration of a greedy_q head, in [0, 1]: epsilon goes from start to end while `epsilon_versions` versions are
     // published; environment i of N explores with epsilon^(1 + ladder i / (N - 1)), i = lane * width + environment.
     float epsilon_start, epsilon_end, ladder;
-    uint32_t environments, width; // N of the farm, and of a lane
+    uint64_t environments, width; // N of the farm, and of a lane
     uint64_t epsilon_versions;    // 0: epsilon_end at once
     uint64_t version;             // that answers; the caller sets it before a choice
 };
@@ -75,7 +75,7 @@ static inline FARM_HD float farm_sampler_epsilon(const struct farm_sampler *samp
     if (version < sampler->epsilon_versions)
         epsilon = sampler->epsilon_start +
                   (sampler->epsilon_end - sampler->epsilon_start) * ((float)version / (float)sampler->epsilon_versions);
-    const uint64_t i = (uint64_t)lane_id * sampler->width + env, last = sampler->environments - 1u;
+    const uint64_t i = lane_id * sampler->width + env, last = sampler->environments - 1;
     if (!(sampler->ladder > 0) || sampler->environments < 2) return epsilon;
     return powf(epsilon, 1 + sampler->ladder * ((float)(i < last ? i : last) / (float)last));
 }

@@ -24,15 +24,12 @@ static inline FARM_HD int farm_greedy_q_permitted(const float *policy, int outpu
 
 // q(a) - raw output a. value: V.
 static inline FARM_HD float farm_greedy_q_shift(const float *policy, int outputs, bool duelling, float value) {
+    const int permitted = farm_greedy_q_permitted(policy, outputs);
     float sum = 0;
-    int permitted = 0;
-    if (!duelling) return 0;
-    for (int a = 0; a < outputs; a++) {
-        if (policy[a] == -INFINITY) continue;
-        sum += policy[a];
-        permitted++;
-    }
-    return permitted ? value - sum / (float)permitted : value;
+    if (!duelling || !permitted) return 0;
+    for (int a = 0; a < outputs; a++)
+        if (policy[a] != -INFINITY) sum += policy[a];
+    return value - sum / (float)permitted;
 }
 
 // The greedy action, or any permitted one with equal probability: a step's block gives both random numbers.

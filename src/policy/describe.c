@@ -37,13 +37,13 @@ enum farm_status farm_policy_understand(const char *text, const struct farm_env_
     char name[32], plan[FARM_ARITHMETIC_PLAN_BYTES];
     struct farm_policy_options o;
     struct farm_sampler sampler = {0};
-    uint64_t refresh, environments, width;
+    uint64_t refresh;
     int used = 0;
-    const int read =
-        sscanf(text, "net=%31s\n" LINES "arithmetic=%1023[^\n]%n", name, &o.stack, &o.lstm, &o.lstm_layers,
-               &o.normalise_observations, &o.normalise_rewards, &o.last_inputs, &o.state_sigma, &o.squash,
-               &o.scale_actions, &o.q, &o.duelling, &sampler.seed, &refresh, &sampler.epsilon_start,
-               &sampler.epsilon_end, &sampler.ladder, &sampler.epsilon_versions, &environments, &width, plan, &used);
+    const int read = sscanf(text, "net=%31s\n" LINES "arithmetic=%1023[^\n]%n", name, &o.stack, &o.lstm, &o.lstm_layers,
+                            &o.normalise_observations, &o.normalise_rewards, &o.last_inputs, &o.state_sigma, &o.squash,
+                            &o.scale_actions, &o.q, &o.duelling, &sampler.seed, &refresh, &sampler.epsilon_start,
+                            &sampler.epsilon_end, &sampler.ladder, &sampler.epsilon_versions, &sampler.environments,
+                            &sampler.width, plan, &used);
     if (read < TEXT_LINES || strcmp(text + used, "\n") != 0)
         return farm_fail(err, FARM_E_FORMAT, "a policy's text of %d lines: line %d is not as it must be", TEXT_LINES,
                          read + 1);
@@ -51,10 +51,8 @@ enum farm_status farm_policy_understand(const char *text, const struct farm_env_
                            o.scale_actions | o.q | o.duelling;
     if (o.stack < 1 || o.stack > STACK_MAX || o.lstm > FARM_NET_LSTM_UNITS_MAX ||
         o.lstm_layers > FARM_NET_LSTM_LAYERS_MAX || flags > 1 || refresh < 1 || refresh > UINT32_MAX ||
-        environments > UINT32_MAX || width > FARM_WIDTH_MAX || !explores_sensibly(&sampler))
+        !explores_sensibly(&sampler))
         return farm_fail(err, FARM_E_FORMAT, "a policy's text: a number is out of its range");
-    sampler.environments = (uint32_t)environments;
-    sampler.width = (uint32_t)width;
     *out = (struct farm_policy_description){
         .sampler = sampler, .refresh = (uint32_t)refresh, .head_options = farm_policy_head_options(&o)};
     enum farm_status status = farm_head_make(env, out->head_options, &out->head, err);
@@ -80,8 +78,8 @@ enum farm_status farm_policy_describe(const struct farm_policy_description *poli
     snprintf(text, FARM_POLICY_TEXT_BYTES, "net=%.31s\n" LINES "arithmetic=%s\n", net->spec->name, (uint64_t)io->stack,
              (uint64_t)io->lstm, (uint64_t)io->lstm_layers, flags[0], flags[1], flags[2], flags[3], flags[4], flags[5],
              flags[6], flags[7], sampler->seed, (uint64_t)policy->refresh, (double)sampler->epsilon_start,
-             (double)sampler->epsilon_end, (double)sampler->ladder, sampler->epsilon_versions,
-             (uint64_t)sampler->environments, (uint64_t)sampler->width, plan);
+             (double)sampler->epsilon_end, (double)sampler->ladder, sampler->epsilon_versions, sampler->environments,
+             sampler->width, plan);
     const enum farm_status status = farm_policy_understand(text, env, &again, err);
     if (status || (again.net.parameter_count == net->parameter_count && again.net.op_count == net->op_count &&
                    again.net.io.input_count == io->input_count && !again.plain))

@@ -712,12 +712,13 @@ static void test_sample(uint32_t rows, int actions, int how) {
         counter[row] = (uint64_t)random_bits(&rng) << 20 | random_bits(&rng);
     }
     struct farm_cuda_sample sample = {};
+    static const char *const kinds[] = {"categorical", "greedy", "action-values"};
     const uint64_t version = 3;
     float *value = random_floats(&rng, rows, -6, 6);
     sample.sampler.greedy = how == 1;
     sample.sampler.seed = (uint64_t)random_bits(&rng) << 32 | random_bits(&rng);
     sample.sampler.epsilon_start = 1, sample.sampler.epsilon_versions = 4, sample.sampler.ladder = 3;
-    sample.sampler.environments = UINT32_MAX, sample.sampler.width = 1;
+    sample.sampler.environments = 1ull << 32, sample.sampler.width = 1;
     sample.rows = rows;
     sample.head = farm_head_categorical(actions);
     if (how == 2) sample.head.kind = FARM_HEAD_GREEDY_Q, sample.head.duelling = 1;
@@ -752,11 +753,7 @@ static void test_sample(uint32_t rows, int actions, int how) {
     const float *masked = host_of(sample.policy, (size_t)rows * actions);
     for (size_t i = 0; i < (size_t)rows * actions; i++) wrong += !(masked[i] == logits[i] || isnan(logits[i]));
     check(wrong == 0 && border <= 2 + rows / 10000, "sampling of %u rows of %d actions, %s: %u wrong, %u on a border",
-          rows, actions,
-          how == 2 ? "action-values"
-          : how    ? "greedy"
-                   : "categorical",
-          wrong, border);
+          rows, actions, kinds[how], wrong, border);
 }
 
 // Squashed numbers and their samples, or scaled ones; a greedy choice needs no draw.

@@ -68,13 +68,7 @@ static inline struct farm_policy_description sample_describe(const struct sample
     struct farm_error err = {0};
     struct farm_net_io io;
     struct farm_form forms[FARM_FORMS_MAX];
-    struct farm_policy_description made = {.sampler = {.seed = UINT64_MAX - 3,
-                                                       .epsilon_start = 0.9f,
-                                                       .epsilon_end = 0.1f,
-                                                       .epsilon_versions = 7,
-                                                       .ladder = 1,
-                                                       .environments = 12,
-                                                       .width = 3},
+    struct farm_policy_description made = {.sampler = {UINT64_MAX - 3, 0, 0.9f, 0.1f, 1, 12, 3, 7, 0},
                                            .refresh = refresh,
                                            .head_options = farm_policy_head_options(&sample->options)};
     must(farm_policy_io(&sample->env, &sample->options, &io, &err), &err);

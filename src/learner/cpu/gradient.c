@@ -241,19 +241,9 @@ void farm_cpu_gradient_add(struct farm_cpu_gradient *g, const struct farm_iterat
     for (uint32_t i = 0; i < count && plan->replay; i++) it->priority[unit_of(&units, i)] = g->priority[i];
 }
 
-// Of a greedy_q head: the largest q that the observation's mask permits.
-static void finish_value(struct farm_cpu_gradient *g, const struct farm_iteration *it, uint32_t column, size_t row) {
-    const struct farm_head *head = &g->config.head;
-    const struct farm_place at = farm_iteration_last(it, column);
-    float *policy = g->policy + row * (size_t)head->outputs;
-    if (head->kind != FARM_HEAD_GREEDY_Q) return;
-    if (head->mask_field)
-        farm_head_mask(head, farm_lane_obs(at.lane, (uint32_t)head->mask_field - 1, at.n, at.env), policy);
-    farm_head_finish(head, policy, &g->value[row]);
-}
-
 void farm_cpu_gradient_values(struct farm_cpu_gradient *g, struct farm_iteration *it, const uint32_t *columns,
                               uint32_t count) {
+    const struct farm_head *head = &g->config.head;
     for (uint32_t c = 0; c < count; c++) {
         const struct farm_place at = farm_iteration_last(it, columns[c]);
         list_step(g, &at, c);
@@ -262,8 +252,14 @@ void farm_cpu_gradient_values(struct farm_cpu_gradient *g, struct farm_iteration
     farm_iteration_gather(it, columns, 0, count);
     farm_executor_forward(g->executor, g->observations, sequence_of(g, 1, count), g->policy, g->value);
     float *last = it->value + (size_t)farm_algo_transitions(g->config.plan) * it->count;
-    for (uint32_t c = 0; c < count; c++) finish_value(g, it, columns[c], c);
-    for (uint32_t c = 0; c < count; c++) last[columns[c]] = g->value[c];
+    for (uint32_t c = 0; c < count; c++) {
+        const struct farm_place at = farm_iteration_last(it, columns[c]);
+        float *policy = g->policy + c * (size_t)head->outputs;
+        if (head->mask_field)
+            farm_head_mask(head, farm_lane_obs(at.lane, (uint32_t)head->mask_field - 1, at.n, at.env), policy);
+        farm_head_finish(head, policy, &g->value[c]);
+        last[columns[c]] = g->value[c];
+    }
 }
 
 // ---- the optimiser ----
