@@ -214,7 +214,6 @@ static inline FARM_HD float farm_head_log_prob(const struct farm_head *head, con
         break;
     case FARM_HEAD_GREEDY_Q:
         assert(false);
-        break;
     }
     return sum;
 }
@@ -261,7 +260,6 @@ static inline FARM_HD struct farm_head_terms farm_head_gradient(const struct far
         break;
     case FARM_HEAD_GREEDY_Q:
         assert(false);
-        break;
     }
     return terms;
 }

@@ -1,11 +1,8 @@
 // The head of Q-learning: the policy is one action-value q(a) per choice of one discrete action, an int32. The chosen
-// action has the largest q, or, with probability epsilon, is any permitted one. A q of -INFINITY forbids an action.
-//
-// A duelling network (Wang et al. 2016, "Dueling Network Architectures for Deep Reinforcement Learning", equation 9)
-// gives a state's value V and advantages A:  q(a) = V + A(a) - mean of the permitted A.
-// The functions compute one row, wherever inference or training runs. The network's outputs, after the mask, are raw;
-// farm_head_finish makes them q. Epsilon differs by environment (Horgan et al. 2018, "Distributed Prioritized
-// Experience Replay", section 4) or falls as versions of the parameters rise.
+// action has the largest q, or, with probability epsilon, is any permitted one. A q of -INFINITY forbids an action. The
+// functions compute one row, before farm_head_finish: the network's outputs, after the mask. If it is duelling (Wang et
+// al. 2016, equation 9), the outputs are advantages A, and q(a) = V + A(a) - mean of the permitted A.
+// Epsilon differs by environment (Horgan et al. 2018, section 4), or falls as versions of the parameters rise.
 #ifndef FARM_KERNELS_HEAD_GREEDY_Q_H
 #define FARM_KERNELS_HEAD_GREEDY_Q_H
 

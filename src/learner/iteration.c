@@ -149,6 +149,13 @@ struct farm_place farm_iteration_last(const struct farm_iteration *it, uint32_t 
     return place_of(it, column, transitions(it));
 }
 
+void farm_iteration_finish(const struct farm_iteration *it, uint32_t column, float *policy, float *value) {
+    const struct farm_place at = farm_iteration_last(it, column);
+    const int mask = it->head.mask_field;
+    if (mask) farm_head_mask(&it->head, farm_lane_obs(at.lane, (uint32_t)mask - 1, at.n, at.env), policy);
+    farm_head_finish(&it->head, policy, value);
+}
+
 struct farm_place farm_iteration_place(const struct farm_iteration *it, uint32_t unit, int step) {
     return place_of(it, unit % it->count, (int64_t)(unit / it->count) + step);
 }

@@ -67,6 +67,8 @@ struct farm_place {
     uint64_t n;
 };
 struct farm_place farm_iteration_last(const struct farm_iteration *iteration, uint32_t column); // its bootstrap step
+// What the network gave for that step, under its mask: farm_head_finish.
+void farm_iteration_finish(const struct farm_iteration *iteration, uint32_t column, float *policy, float *value);
 struct farm_place farm_iteration_place(const struct farm_iteration *iteration, uint32_t unit, int step);
 // The place of the network's row number `row` (farm_algo_unit_rows): that step, or a sparse plan's horizon.
 struct farm_place farm_iteration_net_place(const struct farm_iteration *iteration, uint32_t unit, uint32_t row);

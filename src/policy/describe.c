@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { STACK_MAX = 32, TEXT_LINES = 21 };
+enum { STACK_MAX = 32, LADDER_MAX = 1000, TEXT_LINES = 21 };
 
 // Both how lines are written and how they are read; the arithmetic's line follows.
 #define NUMBER "=%" PRIu64 "\n"
@@ -27,9 +27,8 @@ static enum farm_status make_net(const char *name, const struct farm_policy_opti
                      spec->name, net->parameter_count, FARM_NET_PARAMETERS_MAX);
 }
 
-static bool explores_sensibly(const struct farm_sampler *sampler) {
-    return sampler->epsilon_start >= 0 && sampler->epsilon_start <= 1 && sampler->epsilon_end >= 0 &&
-           sampler->epsilon_end <= 1 && sampler->ladder >= 0 && sampler->ladder <= 1e6f;
+static bool is_share(float x) {
+    return x >= 0 && x <= 1;
 }
 
 enum farm_status farm_policy_understand(const char *text, const struct farm_env_spec *env,
@@ -51,7 +50,7 @@ enum farm_status farm_policy_understand(const char *text, const struct farm_env_
                            o.scale_actions | o.q | o.duelling;
     if (o.stack < 1 || o.stack > STACK_MAX || o.lstm > FARM_NET_LSTM_UNITS_MAX ||
         o.lstm_layers > FARM_NET_LSTM_LAYERS_MAX || flags > 1 || refresh < 1 || refresh > UINT32_MAX ||
-        !explores_sensibly(&sampler))
+        !is_share(sampler.epsilon_start) || !is_share(sampler.epsilon_end) || !is_share(sampler.ladder / LADDER_MAX))
         return farm_fail(err, FARM_E_FORMAT, "a policy's text: a number is out of its range");
     *out = (struct farm_policy_description){
         .sampler = sampler, .refresh = (uint32_t)refresh, .head_options = farm_policy_head_options(&o)};

@@ -21,8 +21,7 @@ static const char *choose_net(const struct farm_net_io *io) {
 }
 
 static struct farm_policy_options policy_options(const struct farm_recipe *recipe) {
-    struct farm_error ignored;
-    const struct farm_algo *algo = farm_algo_find(recipe->algo, &ignored);
+    const struct farm_algo *algo = farm_algo_find(recipe->algo, NULL);
     uint64_t duelling = 0;
     for (size_t k = 0; algo && algo->q && k < algo->recipe.key_count; k++)
         if (strcmp(algo->recipe.keys[k].name, "duelling") == 0) duelling = farm_recipe_family_value(recipe, k) != 0;

@@ -243,7 +243,6 @@ void farm_cpu_gradient_add(struct farm_cpu_gradient *g, const struct farm_iterat
 
 void farm_cpu_gradient_values(struct farm_cpu_gradient *g, struct farm_iteration *it, const uint32_t *columns,
                               uint32_t count) {
-    const struct farm_head *head = &g->config.head;
     for (uint32_t c = 0; c < count; c++) {
         const struct farm_place at = farm_iteration_last(it, columns[c]);
         list_step(g, &at, c);
@@ -253,11 +252,7 @@ void farm_cpu_gradient_values(struct farm_cpu_gradient *g, struct farm_iteration
     farm_executor_forward(g->executor, g->observations, sequence_of(g, 1, count), g->policy, g->value);
     float *last = it->value + (size_t)farm_algo_transitions(g->config.plan) * it->count;
     for (uint32_t c = 0; c < count; c++) {
-        const struct farm_place at = farm_iteration_last(it, columns[c]);
-        float *policy = g->policy + c * (size_t)head->outputs;
-        if (head->mask_field)
-            farm_head_mask(head, farm_lane_obs(at.lane, (uint32_t)head->mask_field - 1, at.n, at.env), policy);
-        farm_head_finish(head, policy, &g->value[c]);
+        farm_iteration_finish(it, columns[c], g->policy + c * (size_t)it->head.outputs, &g->value[c]);
         last[columns[c]] = g->value[c];
     }
 }

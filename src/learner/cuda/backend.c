@@ -359,9 +359,14 @@ static enum farm_status compute_targets(struct farm_backend *backend, uint32_t s
     for (uint32_t from = 0; from < it->count && !status; from += most) {
         status = run(backend, (struct step){.body = compute_values, .slot = slot, .from = from}, err);
         if (!status) status = wait_for_all(backend, limit_s, err);
-        for (uint32_t k = 0; k < backend->shard_count && !status; k++)
-            memcpy(values + backend->step.first[k], farm_cuda_training_take_values(backend->shards[k]->training),
-                   backend->step.count[k] * sizeof *values);
+        for (uint32_t k = 0; k < backend->shard_count && !status; k++) {
+            const uint32_t first = backend->step.first[k];
+            float *taken = farm_cuda_training_take_values(backend->shards[k]->training), *policy = taken + most;
+            for (uint32_t i = 0; i < backend->step.count[k]; i++, policy += it->head.outputs) {
+                values[first + i] = taken[i];
+                farm_iteration_finish(it, first + i, policy, &values[first + i]);
+            }
+        }
     }
     if (!status) farm_iteration_target(it);
     return status;

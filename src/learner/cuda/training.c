@@ -66,7 +66,7 @@ struct farm_cuda_training {
     const void **frames; // [stack]
     // pinned
     struct results *results;
-    float *values; // [chunk] bootstrap values; only if targets are computed once
+    float *values; // [chunk] bootstrap values, and their [chunk][outputs]; only if targets are computed once
     // device
     char *device_block;
     char *windows;           // mode WINDOW: [chunk][images][rows - 1 + stack] frames of a pass
@@ -216,9 +216,11 @@ static enum farm_status make_moments(struct farm_cuda_training *t, struct farm_e
 }
 
 static enum farm_status allocate_on_host(struct farm_cuda_training *t, struct farm_error *err) {
+    const size_t outputs = (size_t)t->context->head.outputs;
     enum farm_status status = farm_cuda_host_memory(sizeof *t->results, "training needs", NULL, &t->results, err);
     if (!status && t->context->plan->targets_once)
-        status = farm_cuda_host_memory(t->chunk * sizeof *t->values, "training needs", "minibatch", &t->values, err);
+        status = farm_cuda_host_memory(t->chunk * (outputs + 1) * sizeof *t->values, "training needs", "minibatch",
+                                       &t->values, err);
     for (int k = 0; k < 2 && !status; k++) {
         status = farm_cuda_host_memory(t->inputs.bytes, "training needs", "batch", &t->slots[k].block, err);
     }
@@ -631,10 +633,13 @@ enum farm_status farm_cuda_training_values(struct farm_cuda_training *t, uint32_
     if (!status) status = enqueue_forward(t, 0, count, false, err);
     if (status) return status;
     FARM_CUDA_TRY(cudaMemcpyAsync(t->values, t->value, count * sizeof *t->values, cudaMemcpyDeviceToHost, t->stream));
+    FARM_CUDA_TRY(cudaMemcpyAsync(t->values + t->chunk, t->policy,
+                                  count * (size_t)t->context->head.outputs * sizeof *t->values, cudaMemcpyDeviceToHost,
+                                  t->stream));
     return farm_cuda_training_mark(t, err);
 }
 
-const float *farm_cuda_training_take_values(const struct farm_cuda_training *t) {
+float *farm_cuda_training_take_values(const struct farm_cuda_training *t) {
     return t->values;
 }
 

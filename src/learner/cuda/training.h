@@ -26,13 +26,13 @@ enum farm_status farm_cuda_training_bring(struct farm_cuda_training *training, c
                                           uint32_t count, struct farm_error *err);
 
 // Targets once: enqueues the forward pass of the last observations of columns [first, first + count) of an iteration,
-// at most values_most, with the parameters in training, and marks the stream; after `ended`, take_values gives [count].
-// The slot's previous gradients must be done.
+// at most values_most, with the parameters in training, and marks the stream; after `ended`, take_values gives
+// [values_most] values and [values_most][outputs] of the policy. The slot's previous gradients must be done.
 uint32_t farm_cuda_training_values_most(const struct farm_cuda_training *training);
 enum farm_status farm_cuda_training_values(struct farm_cuda_training *training, uint32_t slot,
                                            const struct farm_iteration *iteration, uint32_t first, uint32_t count,
                                            struct farm_error *err);
-const float *farm_cuda_training_take_values(const struct farm_cuda_training *training);
+float *farm_cuda_training_take_values(const struct farm_cuda_training *training);
 
 // A shard's part of a pass over units of an iteration that all shards share.
 struct farm_cuda_pass {
