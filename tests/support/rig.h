@@ -33,6 +33,7 @@ struct rig {
     struct farm_backend *backend; // NULL: none
     struct farm_error err;
     uint64_t n, trained, version;      // steps answered, steps trained on, newest published
+    uint64_t passes_made;              // by which the plan's sets are copied
     uint32_t slot;                     // the next pass's
     bool begun;                        // its iteration is begun
     struct farm_pass_stats pass_stats; // the newest update's
@@ -227,15 +228,20 @@ static inline struct farm_window rig_window(const struct rig *rig, uint32_t id, 
     return (struct farm_window){.lane = rig_lane(rig, id), .lane_id = id, .start = start, .env_count = env_count};
 }
 
-// Begins the iteration of the windows from `start` on, of each shard's first environments.
+// Begins the iteration of the windows from `start` on, of each shard's first environments. A replay's are of single
+// environments and differ in weight.
 static inline enum farm_status rig_begin(struct rig *rig, uint64_t start) {
-    struct farm_window windows[RIG_LANES];
+    struct farm_window windows[RIG_UNITS];
     uint32_t count = 0, left[RIG_RINGS];
     for (uint32_t k = 0; k < rig->shards; k++) left[k] = farm_learner_share(rig->batch, rig->shards, k);
     for (uint32_t id = 0; id < rig->lanes.lane_count; id++) {
         uint32_t *const want = &left[rig->lanes.lanes[id].shard], width = rig_lane(rig, id)->width;
         const uint32_t part = *want < width ? *want : width;
-        if (part) windows[count++] = rig_window(rig, id, start, part);
+        for (uint32_t e = 0, each = rig->plan.replay ? 1 : part; e < part; e += each) {
+            windows[count] = rig_window(rig, id, start, each);
+            windows[count].env_from = e;
+            windows[count++].weight = 1.0f / (float)(1 + (3 * id + e + start) % 4);
+        }
         *want -= part;
     }
     rig->begun = true;
@@ -244,7 +250,11 @@ static inline enum farm_status rig_begin(struct rig *rig, uint64_t start) {
 
 static inline enum farm_status rig_pass(struct rig *rig, const uint32_t *indices, uint32_t count) {
     const struct farm_pass pass = {indices, count, rig->learning_rate, rig->schedule};
-    return rig->ops->pass(rig->backend, rig->slot, &pass, &rig->err);
+    enum farm_status status = rig->ops->pass(rig->backend, rig->slot, &pass, &rig->err);
+    rig->passes_made++;
+    for (uint32_t k = 0; k < farm_algo_sets(&rig->plan) && !status; k++)
+        if (rig->passes_made % rig->plan.sets[k].every == 0) status = rig->ops->copy(rig->backend, 1 + k, &rig->err);
+    return status;
 }
 
 // The passes over the begun iteration; each epoch has another order.

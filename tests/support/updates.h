@@ -427,7 +427,7 @@ static inline void updates_expect_sets(const struct farm_backend_ops *ops, enum 
     struct update_run *run = update_open(c, ops, precision);
     struct rig *rig = &run->rig;
     rig_close_backend(rig);
-    rig->plan.sets[0] = (struct farm_algo_set){"target", 1};
+    rig->plan.sets[0] = (struct farm_algo_set){"target", 1000};
     update_open_backend(run, ops);
     for (int moved = 0; moved < 2; moved++) {
         must(ops->copy(rig->backend, 1, &rig->err), &rig->err);

@@ -29,7 +29,9 @@ FARM_ALGO_LIST(CODE)
 template <class code>
 static __global__ void __launch_bounds__(ROW_THREADS) prepare_rows(const struct farm_algo_rows rows) {
     const int row = (int)(blockIdx.x * ROW_THREADS + threadIdx.x);
-    if (row < farm_algo_row_count(&rows)) farm_algo_mask(&rows, row), code::prepare(&rows, row);
+    const int count = farm_algo_row_count(&rows);
+    if (row < count + rows.bootstrap) farm_algo_mask(&rows, row);
+    if (row < count) code::prepare(&rows, row);
 }
 
 template <class code>
@@ -72,8 +74,7 @@ static enum farm_status differentiate(struct CUstream_st *stream, const struct f
     const unsigned blocks = farm_cuda_blocks(count + (size_t)rows->bootstrap, ROW_THREADS);
     enum farm_status status = FARM_OK;
     if (targets)
-        status = farm_cuda_launch({"prepare_rows", stream, farm_cuda_blocks(count, ROW_THREADS), ROW_THREADS}, err,
-                                  prepare_rows<code>, *rows);
+        status = farm_cuda_launch({"prepare_rows", stream, blocks, ROW_THREADS}, err, prepare_rows<code>, *rows);
     if (!status && targets)
         status = farm_cuda_launch({"walk_columns", stream, farm_cuda_blocks(columns, COLUMN_THREADS), COLUMN_THREADS},
                                   err, walk_columns<code>, *rows);

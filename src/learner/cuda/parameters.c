@@ -40,8 +40,8 @@ size_t farm_cuda_parameters_bytes(const struct farm_net *net, const struct farm_
     const size_t count = farm_cuda_parameter_count(net);
     const size_t vectors = // and the gradient, and the mask
         (learner->algo.optimiser == FARM_OPTIMISER_ADAM ? 5 : 4) + farm_algo_sets(plan);
-    return count * sizeof(float) * vectors + copy_bytes(count, true) + 2 * copy_bytes(count, bf16) +
-           3 * scale_bytes(net);
+    return count * sizeof(float) * vectors + 2 * copy_bytes(count, true) + 2 * copy_bytes(count, bf16) +
+           4 * scale_bytes(net);
 }
 
 static enum farm_status allocate_vector(size_t bytes, void *out, struct farm_error *err) {
@@ -56,6 +56,9 @@ static enum farm_status allocate_on_device(struct farm_cuda_parameters *p, bool 
     if (!status && adam) status = allocate_vector(bytes, &o->first, err);
     if (!status) status = allocate_vector(bytes, &o->second, err);
     for (uint32_t k = 0; k < farm_algo_sets(p->plan) && !status; k++) status = allocate_vector(bytes, &p->sets[k], err);
+    if (!status && p->bf16 && p->sets[0]) status = allocate_vector(copy_bytes(p->count, true), &p->target.params, err);
+    if (!status && scale_bytes(p->net) && p->sets[0])
+        status = allocate_vector(scale_bytes(p->net), &p->target.scale, err);
     if (!status && p->bf16) status = allocate_vector(copy_bytes(p->count, true), &o->params_bf16, err);
     if (!status) status = allocate_vector(sizeof *o->control, &o->control, err);
     if (!status) status = allocate_vector(FARM_CUDA_OPTIMISER_SCRATCH_BYTES, &o->scratch, err);
@@ -75,8 +78,9 @@ static enum farm_status allocate_on_host(struct farm_cuda_parameters *p, bool ad
     if (!status)
         status = farm_cuda_host_memory((3 + farm_algo_sets(p->plan)) * p->count * sizeof *p->ordered,
                                        "a copy of the parameters needs", NULL, &p->ordered, err);
-    for (int i = 0; i < 2 && !status && scale_bytes(p->net); i++)
-        status = farm_cuda_host_memory(scale_bytes(p->net), "statistics need", NULL, &p->copies[i].scale_host, err);
+    for (int i = 0; i < 3 && !status && scale_bytes(p->net); i++)
+        status = farm_cuda_host_memory(scale_bytes(p->net), "statistics need", NULL,
+                                       i < 2 ? &p->copies[i].scale_host : &p->target.scale_host, err);
     if (status) return status;
     p->step = p->versions + 2;
     p->host.params = calloc(p->net->parameter_count, sizeof(float));
@@ -89,6 +93,11 @@ static enum farm_status allocate_on_host(struct farm_cuda_parameters *p, bool ad
         p->copies[i].mean = calloc((size_t)p->net->io.flat, sizeof(float));
         p->copies[i].inverse = calloc((size_t)p->net->io.flat, sizeof(float));
         complete = complete && p->copies[i].mean && p->copies[i].inverse;
+    }
+    if (farm_cuda_target_scales(p->net, p->plan)) {
+        p->target.mean = calloc(2 * (size_t)p->net->io.flat, sizeof(float));
+        p->target.inverse = p->target.mean + p->net->io.flat;
+        complete = complete && p->target.mean;
     }
     if (complete) return FARM_OK;
     return farm_fail(err, FARM_E_LIMIT, "no memory for %zu parameters", p->net->parameter_count);
@@ -129,9 +138,10 @@ void farm_cuda_parameters_free(struct farm_cuda_parameters *p) {
     void *const device[] = {
         p->optimiser.params,      p->gradients,         p->optimiser.first,  p->optimiser.second, p->optimiser.control,
         p->optimiser.params_bf16, p->optimiser.scratch, p->copies[0].params, p->copies[1].params, p->copies[0].version,
-        p->copies[1].version,     p->trainable,         p->copies[0].scale,  p->copies[1].scale,  p->scale};
-    void *const host[] = {p->host.params,    p->host.first,        p->host.second,      p->copies[0].mean,
-                          p->copies[1].mean, p->copies[0].inverse, p->copies[1].inverse};
+        p->copies[1].version,     p->trainable,         p->copies[0].scale,  p->copies[1].scale,  p->scale,
+        p->target.params,         p->target.scale};
+    void *const host[] = {p->host.params,    p->host.first,        p->host.second,       p->copies[0].mean,
+                          p->copies[1].mean, p->copies[0].inverse, p->copies[1].inverse, p->target.mean};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++) (void)cudaFree(device[i]);
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) free(host[i]);
     for (int k = 0; k < FARM_ALGO_SETS_MAX; k++) {
@@ -141,11 +151,30 @@ void farm_cuda_parameters_free(struct farm_cuda_parameters *p) {
     (void)cudaFreeHost(p->ordered);
     (void)cudaFreeHost(p->versions);
     for (int i = 0; i < 2; i++) (void)cudaFreeHost(p->copies[i].scale_host);
+    (void)cudaFreeHost(p->target.scale_host);
     *p = (struct farm_cuda_parameters){0};
 }
 
 const void *farm_cuda_parameters_trained(const struct farm_cuda_parameters *p) {
     return p->bf16 ? (const void *)p->optimiser.params_bf16 : p->optimiser.params;
+}
+
+const void *farm_cuda_parameters_target(const struct farm_cuda_parameters *p) {
+    return p->bf16 ? (const void *)p->target.params : p->sets[0];
+}
+
+// After a change of the first set: what forward reads of it.
+static enum farm_status prepare_target(struct farm_cuda_parameters *p, struct CUstream_st *stream,
+                                       struct farm_error *err) {
+    const float *statistics = p->host.sets[0];
+    if (p->target.mean) farm_inputs_scale(p->net, statistics, p->target.mean, p->target.inverse);
+    if (p->target.scale) {
+        farm_inputs_scale_pixels(p->net, statistics, p->target.scale_host);
+        FARM_CUDA_TRY(cudaMemcpyAsync(p->target.scale, p->target.scale_host, scale_bytes(p->net),
+                                      cudaMemcpyHostToDevice, stream));
+    }
+    if (!p->target.params) return FARM_OK;
+    return farm_cuda_round(stream, p->sets[0], p->target.params, p->count, err);
 }
 
 enum farm_status farm_cuda_parameters_upload(struct farm_cuda_parameters *p, struct CUstream_st *stream,
@@ -162,6 +191,7 @@ enum farm_status farm_cuda_parameters_upload(struct farm_cuda_parameters *p, str
                                   cudaMemcpyHostToDevice, stream));
     enum farm_status status = FARM_OK;
     if (p->bf16) status = farm_cuda_round(stream, p->optimiser.params, p->optimiser.params_bf16, p->count, err);
+    if (!status && p->sets[0]) status = prepare_target(p, stream, err);
     if (!status)
         status = farm_cuda_parameters_publish(p, stream, FARM_SET_ONLINE, p->host.params, p->host.version, err);
     if (status) return status;
@@ -217,7 +247,7 @@ enum farm_status farm_cuda_parameters_copy(struct farm_cuda_parameters *p, struc
     memcpy(p->host.sets[set - 1] + from, p->host.params + from, (p->net->parameter_count - from) * sizeof(float));
     FARM_CUDA_TRY(cudaMemcpyAsync(p->sets[set - 1], p->optimiser.params, p->count * sizeof(float),
                                   cudaMemcpyDeviceToDevice, stream));
-    return FARM_OK;
+    return set == 1 ? prepare_target(p, stream, err) : FARM_OK;
 }
 
 // ---- from training to inference ----

@@ -31,6 +31,11 @@ struct farm_cuda_parameters {
         int16_t *scale;        // farm_inputs_scale_pixels's; NULL: frames are not normalised
         int16_t *scale_host;   // pinned: on its way into `scale`
     } copies[2];
+    struct {
+        uint16_t *params;      // bf16; NULL: sets[0] are
+        float *mean, *inverse; // as a copy's
+        int16_t *scale, *scale_host;
+    } target;                 // the plan's first set as forward reads it, with the set's own statistics
     uint32_t newest;          // the copy published last, current or about to be
     uint64_t current, in_use; // atomic. in_use: 1 + the copy that an inference reads; 0: none
     uint64_t *versions;       // [2] pinned: on their way into copies[].version
@@ -54,8 +59,14 @@ enum farm_status farm_cuda_parameters_make(const struct farm_net *net, const str
                                            struct farm_cuda_parameters *out, struct farm_error *err);
 void farm_cuda_parameters_free(struct farm_cuda_parameters *parameters); // safe on a zeroed one
 
-// What forward and backward of training read.
+// What forward and backward of training read; and forward by the plan's first set.
 const void *farm_cuda_parameters_trained(const struct farm_cuda_parameters *parameters);
+const void *farm_cuda_parameters_target(const struct farm_cuda_parameters *parameters);
+
+// Whether the first set normalises flat observations by statistics of its own.
+static inline bool farm_cuda_target_scales(const struct farm_net *net, const struct farm_algo_plan *plan) {
+    return farm_algo_sets(plan) > 0 && net->normalise >= 0 && net->io.flat > 0;
+}
 
 // host -> device, published as host.version; waits.
 enum farm_status farm_cuda_parameters_upload(struct farm_cuda_parameters *parameters, struct CUstream_st *stream,
@@ -71,7 +82,8 @@ void farm_cuda_parameters_take(struct farm_cuda_parameters *parameters, const st
 enum farm_status farm_cuda_parameters_bad_tensor(struct farm_cuda_parameters *parameters, struct CUstream_st *stream,
                                                  const char **out, struct farm_error *err);
 
-// The set becomes equal to the one in training (backend.h): enqueues a copy on the device, copies the statistics.
+// The set becomes equal to the one in training (backend.h): enqueues a copy on the device, copies the statistics,
+// which change between iterations only.
 enum farm_status farm_cuda_parameters_copy(struct farm_cuda_parameters *parameters, struct CUstream_st *stream,
                                            uint32_t set, struct farm_error *err);
 

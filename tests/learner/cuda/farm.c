@@ -2,6 +2,7 @@
 #include "farm.h"
 
 #include "algo/ppo.h"
+#include "algo/r2d2.h"
 #include "kernels/random.h"
 
 enum { LSTM_UNITS = 9 };
@@ -72,7 +73,8 @@ static struct farm_ring_spec configure(struct rig *farm, const struct setting *s
             (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = 2, .low = {-1, -3}, .high = {1, 3}};
     farm_ring_spec_answers(&spec);
     if (s->squash) farm_ring_spec_sample(&spec);
-    learner->head = (struct farm_head_options){.squash = s->squash, .state_sigma = s->sigma};
+    learner->head =
+        (struct farm_head_options){.squash = s->squash, .state_sigma = s->sigma, .q = s->q > 0, .duelling = s->q > 0};
     learner->io.free_outputs = s->squash && !s->sigma ? 2 : 0;
     learner->io.lstm = s->lstm ? LSTM_UNITS : 0;
     learner->io.lstm_layers = (int)s->lstm;
@@ -96,6 +98,11 @@ static void configure_algo(struct farm_algo_config *algo, const struct setting *
     if (s->ppo) {
         const float option[] = {0.95f, 0.9f, 0.2f, 0.1f, 0.01f, 0.5f, 2, 1, FARM_PPO_NORMALISE_MINIBATCH};
         algo->algo = &farm_ppo;
+        memcpy(algo->option, option, sizeof option);
+    }
+    if (s->q) {
+        const float option[FARM_ALGO_OPTIONS_MAX] = {0.95f, (float)s->q, 2, true, true, s->lstm > 0, s->lstm > 0, 0.9f};
+        algo->algo = s->lstm ? &farm_r2d2 : &farm_dqn;
         memcpy(algo->option, option, sizeof option);
     }
     algo->reward_scale = s->reward != 0 ? 3e38 : 0.5;
@@ -269,6 +276,15 @@ void record_answers(struct rig *farm, struct record *record) {
     }
 }
 
+void record_update(struct rig *farm, struct record *record) {
+    struct farm_pass_stats *stats = &record->stats[record->updates];
+    *stats = farm->pass_stats;
+    if (stats->priorities) memcpy(record->priorities[record->updates], stats->priorities, farm->batch * sizeof(float));
+    stats->priorities = NULL; // the farm's, as a tensor's name is
+    if (stats->bad_tensor) stats->bad_tensor = strdup(stats->bad_tensor);
+    record->updates++;
+}
+
 void add_bytes_read(uint64_t *sum, const struct farm_emulator_account *before) {
     const struct farm_emulator_account now = farm_emulator_account();
     for (int way = 0; way < FARM_EMULATOR_WAYS; way++) sum[way] += now.read[way] - before->read[way];
@@ -299,18 +315,17 @@ static void leave_and_join(struct rig *farm) {
 
 struct record *run_farm(struct rig *farm, bool leaves) {
     struct record *record = calloc(1, sizeof *record);
+    const uint64_t length = farm->plan.shape.length, most = length > UNROLL ? length : UNROLL + 1;
     while (farm->n < ROUNDS) {
         struct farm_emulator_account before = farm_emulator_account();
         play_to(farm, farm->n + 1);
         add_bytes_read(record->inferred, &before);
         record_answers(farm, record);
-        while (farm->trained + setting_of(farm)->burn_in + UNROLL < farm->n) {
+        while (farm->trained + most <= farm->n) {
             before = farm_emulator_account();
             must_update(farm);
             add_bytes_read(record->trained, &before);
-            struct farm_pass_stats *stats = &record->stats[record->updates++];
-            *stats = farm->pass_stats;
-            if (stats->bad_tensor) stats->bad_tensor = strdup(stats->bad_tensor); // the farm's
+            record_update(farm, record);
         }
         if (leaves && farm->n % 7 == 3) leave_and_join(farm);
     }

@@ -31,6 +31,7 @@ struct setting {
     bool bf16;
     bool sync;      // trains on windows before their last step is answered
     bool ppo;       // PPO in place of V-trace
+    uint32_t q;     // DQN or, with an LSTM, R2D2, of as many steps
     bool masked;    // some actions are forbidden
     bool squash;    // two numbers through tanh in place of discrete actions, in bounds of +-1 and +-3
     bool sigma;     // squash: with the network's deviations
@@ -51,6 +52,7 @@ struct record {
     float sample[ROUNDS][ENVIRONMENTS][2], squashed[ROUNDS][ENVIRONMENTS][2]; // in place of `action`
     float logits[ROUNDS][ENVIRONMENTS][ACTIONS], value[ROUNDS][ENVIRONMENTS];
     uint64_t version[ROUNDS][LANE_COUNT];
+    float priorities[ROUNDS][ENVIRONMENTS];
     struct farm_pass_stats stats[ROUNDS];
     float *params;
     size_t count;
@@ -94,6 +96,7 @@ void must_update(struct rig *farm);
 // ---- runs ----
 
 void record_answers(struct rig *farm, struct record *record);
+void record_update(struct rig *farm, struct record *record);
 void record_end(struct rig *farm, struct record *record);
 void free_record(struct record *record);
 void free_record_at(struct record **record);

@@ -364,6 +364,22 @@ Test(cuda_backend, training_does_not_write_parameters_that_a_slow_inference_read
     close_farm(farm);
 }
 
+// The first set is rounded as the parameters in training are: equal after a copy, not after another step.
+Test(cuda_backend, a_target_set_is_rounded_after_each_copy_of_it) {
+    struct setting setting = usual_setting(false, 1);
+    setting.bf16 = true;
+    setting.q = 1;
+    with_farm *farm = open_played(setting, 4 * UNROLL + 1);
+    const struct farm_cuda_parameters *p = &farm_cuda_backend_context(farm->backend, 0)->parameters;
+    uint16_t online[16], target[16];
+    for (uint64_t k = 1; k <= 4; k++) {
+        must_update(farm);
+        cr_assert_eq(cudaMemcpy(online, farm_cuda_parameters_trained(p), sizeof online, cudaMemcpyDeviceToHost), 0);
+        cr_assert_eq(cudaMemcpy(target, farm_cuda_parameters_target(p), sizeof target, cudaMemcpyDeviceToHost), 0);
+        cr_assert_eq(memcmp(online, target, sizeof online) == 0, k % 2 == 0, "update %lu", k);
+    }
+}
+
 // ---- the library ----
 
 extern farm_backend_entry farm_cuda_backend;

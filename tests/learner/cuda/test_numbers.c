@@ -37,6 +37,7 @@ static void expect_near(const struct record *ours, const struct record *theirs) 
         if (!isfinite(theirs->stats[k].grad_norm)) continue;
         cr_assert_float_eq(ours->stats[k].grad_norm, theirs->stats[k].grad_norm, 1e-3 * theirs->stats[k].grad_norm);
         cr_assert_eq(ours->stats[k].terms[FARM_VTRACE_ROWS], theirs->stats[k].terms[FARM_VTRACE_ROWS]);
+        cr_assert_lt(distance(ours->priorities[k], theirs->priorities[k], ENVIRONMENTS), 1e-3);
         cr_assert_float_eq(ours->stats[k].terms[FARM_VTRACE_POLICY], theirs->stats[k].terms[FARM_VTRACE_POLICY],
                            1e-3 * (1 + fabs(theirs->stats[k].terms[FARM_VTRACE_POLICY])));
     }
@@ -80,6 +81,19 @@ Test(cuda_numbers, plays_and_learns_with_a_memory_as_the_cpu_does) {
         {true, 1, ENVIRONMENTS, 5, 7, .lstm = 1, .burn_in = 6, .mirror = FARM_MIRROR_WINDOW},
         {true, 1, ENVIRONMENTS, 5, 7, 3, .dict = true, .ppo = true, .lstm = 2, .burn_in = 2},
         {true, 2, 9, 2, 7, 2, .loss_mean = true, .ppo = true, .lstm = 1, .mirror = FARM_MIRROR_WINDOW},
+    };
+    expect_as_cpu(settings, sizeof settings / sizeof *settings);
+}
+
+// Windows of several steps behind the trained ones, or of two that the network computes; of several or few passes.
+Test(cuda_numbers, replays_as_the_cpu_does) {
+    static const struct setting settings[] = {
+        {true, 1, ENVIRONMENTS, 5, 7, .q = 2, .masked = true},
+        {true, 2, 9, 2, 7, .loss_mean = true, .q = 7, .mirror = FARM_MIRROR_WINDOW},
+        {true, 1, ENVIRONMENTS, 5, 7, .q = 3, .dict = true, .normalise = true, .mirror = FARM_MIRROR_OFF},
+        {false, 1, ENVIRONMENTS, 0, 7, .q = 1, .normalise = true},
+        {true, 1, ENVIRONMENTS, 5, 7, .q = 2, .lstm = 1, .burn_in = 5, .mirror = FARM_MIRROR_WINDOW},
+        {false, 2, 9, 2, 7, 3, .loss_mean = true, .q = 3, .lstm = 2, .burn_in = 2, .masked = true},
     };
     expect_as_cpu(settings, sizeof settings / sizeof *settings);
 }
@@ -190,10 +204,10 @@ static struct record *run_updates(struct setting setting, bool ahead) {
     must_open_backend(farm, &farm_backend_cuda);
     for (; farm->n < 3 * UNROLL + 1; record_answers(farm, record)) play_to(farm, farm->n + 1);
     const uint64_t launched = farm_emulator_account().graph_launches;
-    for (; record->updates < 3; record->updates++) {
+    while (record->updates < 3) {
         cr_assert_eq(rig_update(farm, ahead && record->updates < 2), FARM_OK, "%s", farm->err.message);
-        record->stats[record->updates] = farm->pass_stats;
-        cr_assert_eq(farm->ops->state(farm->backend).version, record->updates + 1); // also while the next one runs
+        record_update(farm, record);
+        cr_assert_eq(farm->ops->state(farm->backend).version, record->updates); // also while the next one runs
     }
     cr_assert_eq(farm_emulator_account().graph_launches - launched, 3 * 2 * setting.shards, "gradients and steps");
     record_end(farm, record);
@@ -218,32 +232,35 @@ Test(cuda_numbers, an_update_begun_ahead_is_the_same_update) {
     struct setting bounced = usual_setting(true, 1);
     farm_emulator.refuse_registration = 1;
     bounced.mirror = FARM_MIRROR_WINDOW;
+    bounced.q = 4;
     expect_ahead_agrees(bounced);
     expect_nothing_left();
 }
 
 // ---- mirrors, ways across the bus ----
 
-// Frames of the network's input in one window: each step's stack within its episode.
-static uint64_t frames_seen(uint32_t lane, uint32_t env, uint64_t start, uint64_t stack) {
-    uint64_t seen = 0;
-    for (uint64_t n = start; n <= start + UNROLL; n++)
+// Frames of the network's input in one window: each step's stack within its episode. q: of the first step and, by both
+// sets, of the one after its horizon.
+static uint64_t frames_seen(uint32_t q, uint32_t lane, uint32_t env, uint64_t start, uint64_t stack) {
+    uint64_t seen = 0, ahead = q ? 0 : 1;
+    while (ahead < q && !is_first(lane, env, start + ahead + 1)) ahead++;
+    for (uint64_t row = 0; row <= (q ? 1 : UNROLL); row++)
         for (uint64_t k = 0; k < stack; k++) {
-            seen++;
-            if (is_first(lane, env, n - k)) break;
+            seen += q && row ? 2 : 1;
+            if (is_first(lane, env, start + row * ahead - k)) break;
         }
     return seen;
 }
 
 // Frames of an image that the updates read of the registered rings.
-static uint64_t frames_trained(enum farm_mirror mirror, uint64_t updates, uint64_t stack) {
-    uint64_t seen = 0;
-    if (mirror == FARM_MIRROR_FULL) return 0;
-    if (mirror == FARM_MIRROR_WINDOW) // complete windows; none before the first step
-        return ENVIRONMENTS * (updates * (UNROLL + stack) - (stack - 1));
+static uint64_t frames_trained(struct setting setting, uint64_t updates, uint64_t stack) {
+    uint64_t seen = 0, more = !setting.q ? UNROLL : setting.q < stack ? setting.q : stack;
+    if (setting.mirror == FARM_MIRROR_FULL) return 0;
+    if (setting.mirror == FARM_MIRROR_WINDOW) // complete windows, or two stacks of each; none before the first step
+        return ENVIRONMENTS * (updates * (more + stack) - (stack - 1));
     for (uint64_t start = 0; start < updates * UNROLL; start += UNROLL)
         for (uint32_t lane = 0; lane < LANE_COUNT; lane++)
-            for (uint32_t env = 0; env < WIDTH; env++) seen += frames_seen(lane, env, start, stack);
+            for (uint32_t env = 0; env < WIDTH; env++) seen += frames_seen(setting.q, lane, env, start, stack);
     return seen;
 }
 
@@ -260,8 +277,7 @@ static void expect_read(const uint64_t *read, enum farm_emulator_way by, uint64_
 static void expect_obs_paths(const struct record *record, struct setting setting) {
     const uint64_t bytes = setting.dict ? 2 * 3 * SIDE * DICT_WIDTH : SIDE * SIDE;
     const uint64_t inferred = (uint64_t)ROUNDS * ENVIRONMENTS * bytes;
-    const uint64_t trained =
-        frames_trained(setting.mirror, record->updates, setting.dict ? DICT_STACK : FRAME_STACK) * bytes;
+    const uint64_t trained = frames_trained(setting, record->updates, setting.dict ? DICT_STACK : FRAME_STACK) * bytes;
     const uint64_t flat = setting.dict ? ENVIRONMENTS * DICT_FLAT * sizeof(float) : 0;
     const bool by_bulk = setting.obs_way == FARM_EMULATOR_BULK && setting.mirror == FARM_MIRROR_WINDOW;
     expect_read(record->inferred, setting.obs_way, inferred, "inference");
@@ -298,6 +314,11 @@ Test(cuda_numbers, frames_cross_the_bus_as_often_as_the_mirror_requires_and_no_n
     expect_all_mirrors_agree(dict);
     expect_all_mirrors_agree(usual_setting(true, 1));
     expect_all_mirrors_agree(usual_setting(true, 2));
+    for (uint32_t q = 2; q <= 5; q += 3) { // the second stack overlaps the first, or lies behind skipped steps
+        struct setting setting = usual_setting(true, 1);
+        setting.q = q;
+        expect_all_mirrors_agree(setting);
+    }
 }
 
 Test(cuda_numbers, the_mirror_changes_no_number_of_flat_observations_in_bf16) {
