@@ -11,7 +11,7 @@ endif
 # The bridge's engine of io_uring, or what says that this build has none.
 SOURCES  := $(filter-out src/bridge/engine_uring$(if $(URING_LIBS),_none).c,$(SOURCES)) $(PROTO_C)
 LIBFARM  := $(BUILD)/libfarm.a
-FARM_LIBS := -lhwloc -lnuma -ldnnl -lgomp -ljansson -lyaml -lssl -lcrypto -lisal -lprotobuf-c $(URING_LIBS) -lpthread -lm -ldl
+FARM_LIBS := -lhwloc -lnuma -ldnnl -lgomp -ljansson -lyaml -lssl -lcrypto -lisal -llz4 -lprotobuf-c $(URING_LIBS) -lpthread -lm -ldl
 HEAP     := $(if $(SANITIZE),,$(JEMALLOC_LIBS))
 object    = $(patsubst %.c,$(BUILD)/obj/%.o,$1)
 

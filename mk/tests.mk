@@ -171,7 +171,7 @@ FUZZ_SOURCES  := $(wildcard src/base/*.c src/shm/*.c src/ring/*.c src/board/*.c)
                  $(filter-out %/engine_uring.c %/measure.c,$(wildcard src/bridge/*.c)) \
                  src/run/offer.c $(addprefix src/envs/,registry.c python.c plugin.c probe.c) $(wildcard src/envs/native/*.c)
 FUZZ_TARGETS  := $(patsubst tests/fuzz/%.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
-FUZZ_LIBS     := -ljansson -lyaml -lnuma -lssl -lcrypto -lisal -lpthread -lm -ldl
+FUZZ_LIBS     := -ljansson -lyaml -lnuma -lssl -lcrypto -lisal -llz4 -lpthread -lm -ldl
 
 $(FUZZ_TARGETS) $(BUILD)/make_seeds: $(BUILD)/%: $(BUILD)/obj/tests/fuzz/%.o $(call object,$(FUZZ_SOURCES))
 	$(call say,LINK,$@)

@@ -55,6 +55,7 @@ struct farm_stats {
     uint64_t replay_live;                     // in the rings, with a transition: may be sampled
     uint64_t replay_bad_priorities; // those of trained windows that are not >= 0: the highest took their place
     uint64_t replay_train_wait_ns;  // no iteration was due, and none was in training
+    uint64_t replay_saved_bytes;    // written to the run's folder so far (replay/store.h)
     uint64_t replay_actor_wait_ns;  // the newest windows' lanes had to wait for iterations
     // bits of doubles
     uint64_t return_mean; // over the last FARM_STATS_RETURNS games, unclipped

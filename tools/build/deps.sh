@@ -21,6 +21,7 @@ build  libyaml-dev              0.2.5                 recipes
 build  libjemalloc-dev          5.3.0                 heap of the executables (optional)
 build  libssl-dev               3.0.22                TLS of the bridge
 build  libisal-dev              2.30.0                CRC32C of the bridge and of checkpoints
+build  liblz4-dev               1.9.4                 LZ4 of the saved replay
 build  libprotobuf-c-dev        1.4.1                 TensorBoard's event files
 build  protobuf-c-compiler      1.4.1                 compiles their messages
 build  liburing-dev             2.3                   io_uring: the bridge's faster engine (optional)

@@ -80,6 +80,10 @@ required ISA-L libisal-dev -lisal <<'C'
 #include <isa-l/crc.h>
 int main(void) { unsigned char byte = 0; return crc32_iscsi(&byte, 1, 0) == 1; }
 C
+required LZ4 liblz4-dev -llz4 <<'C'
+#include <lz4.h>
+int main(void) { return LZ4_compressBound(1) < 1; }
+C
 required protobuf-c libprotobuf-c-dev -lprotobuf-c <<'C'
 #include <protobuf-c/protobuf-c.h>
 int main(void) { return protobuf_c_version_number() < 1003000; }
