@@ -311,8 +311,6 @@ Test(kernels, the_options_and_the_actions_choose_the_head) {
     }
 }
 
-// ---- action-values ----
-
 // V is 10. q is linear: its gradients are its differences.
 Test(kernels, outputs_become_action_values_and_forbidden_ones_take_no_part) {
     static const struct {
@@ -375,8 +373,6 @@ Test(kernels, epsilon_is_a_ladder_over_environments_and_falls_with_versions) {
                               falls = {.epsilon_start = 1, .epsilon_end = 0.02f, .epsilon_versions = 98};
     for (uint32_t i = 0; i < 30; i++) // 24 and more joined later
         cr_assert_float_eq(farm_sampler_epsilon(&ladder, 3, i / 8, i % 8), pow(0.4, 1 + 7 * fmin(1, i / 23.)), 1e-7);
-    cr_assert_eq(farm_sampler_epsilon(&ladder, 0, 0, 0), 0.4f);
-    cr_assert_float_eq(farm_sampler_epsilon(&ladder, 0, 2, 7), pow(0.4, 8), 1e-9);
     for (uint64_t version = 0; version < 100; version++)
         cr_assert_float_eq(farm_sampler_epsilon(&falls, version, 1, 1), fmax(1 - 0.01 * (double)version, 0.02), 1e-6);
 }
