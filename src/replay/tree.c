@@ -6,7 +6,6 @@
 #include <immintrin.h>
 #endif
 
-#include "kernels/cpu/vectors.h"
 #include "shm/place.h"
 
 enum { NODE = FARM_TREE_NODE, BATCH = 256 }; // BATCH: leaves at a time, on the stack
@@ -133,9 +132,11 @@ void farm_tree_free(struct farm_tree *tree) {
     if (tree) munmap(tree, tree->bytes);
 }
 
+typedef float fours __attribute__((vector_size(16), may_alias));
+
 static inline float value_of(enum farm_tree_kind kind, const float *x) {
+    const fours *four = (const fours *)x, sum = four[0] + four[1] + four[2] + four[3];
     float most = x[0];
-    const floats sum = floats_load(x) + floats_load(x + 4) + floats_load(x + 8) + floats_load(x + 12);
     if (kind == FARM_TREE_SUM) return (sum[0] + sum[1]) + (sum[2] + sum[3]);
     for (int i = 1; i < NODE; i++) most = x[i] > most ? x[i] : most;
     return most;
