@@ -32,7 +32,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 import report
 
 GROUPS = {
-    "first": "kernels executor networks update round_trip score heads ppo pictures memory breakout resume busy bw litmus "
+    "first": "kernels executor networks update round_trip score heads ppo dqn pictures memory breakout resume busy bw litmus "
              "breakout_window breakout_off pong",
     "second": "memcheck racecheck initcheck torch backend",
     "cpu": "fps ring learner bw_cpu",
@@ -303,6 +303,7 @@ class Check:
             "ppo": train({"return_mean": 400}, "--env native/cartpole --algo ppo --frames 300000 --seconds 60"),
             "pictures": train({"return_mean": 0.9}, "--env native/juggle --algo ppo --frames 200000 --seconds 60"),
             "memory": train({"return_mean": 0.9}, "--env native/recall --algo vtrace --frames 1000000 --seconds 90"),
+            "dqn": train({"return_mean": 400}, "--env native/cartpole --algo dqn --frames 300000 --seconds 60"),
             "breakout": train({}, f"{FAST} --seconds 20"),
             "breakout_window": train({}, f"{FAST} --seconds 8 --mirror window"),
             "breakout_off": train({}, f"{FAST} --seconds 8 --mirror off"),

@@ -29,8 +29,8 @@ numbers past the end | src/kernels/cuda/layers.cu | s/if \(lane > 0 \|\| number 
 no barrier among the lanes that join | src/kernels/cuda/layers.cu | s/(sums\[threadIdx.x\] = sum;\s*)__syncthreads\(\);(\s*if \(lane > 0\) return)/$1$2/
 a joined row too many | src/kernels/cuda/layers.cu | s/if \(row >= j\.rows\) return;/if (row > j.rows) return;/
 interleaved channels as planes | src/kernels/cuda/stack.cu | s/s\.interleaved \? pixel \* s\.channels : pixel/pixel/
-rows prepared past the end | src/algo/cuda/algo.cu | s/if \(row < farm_algo_row_count\(&rows\)\) //
-a bootstrap row that trains | src/algo/cuda/algo.cu | s/if \(row < count\)/if (row <= count)/
+rows prepared past the end | src/algo/cuda/algo.cu | s/if \(row < count\) code/code/
+a bootstrap row that trains | src/algo/cuda/algo.cu | s/if \(row < count\) \{/if (row <= count) {/
 sums of a thread without one | src/algo/cuda/algo.cu | s/if \(threadIdx\.x == 0\) part/if (threadIdx.x == 1) part/
 a row of actions too many | src/kernels/cuda/sample.cu | s/if \(row >= s\.rows\) return;/if (row > s.rows) return;/
 a mask that nothing reads | src/kernels/cuda/sample.cu | s/if \(s\.mask\)[^;]*;//
