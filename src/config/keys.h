@@ -49,7 +49,7 @@ KEY(DOUBLE, scaled, "0", .most = 1e9, .before = "1",
     .help = "scale that the values of this recipe already have: farm writes it; 0: `scale` is still to be applied")
 KEY(INT, lanes, "2", .least = 1, .most = 64, .uses = EVAL | FPS,
     .help = "lanes of one actor: one group steps while the others wait for actions")
-KEY(INT, ring_steps, "0", .most = 1e6, .uses = EVAL | FPS, .help = "steps that a lane's ring holds; 0: chosen")
+KEY(INT, ring_steps, "0", .most = 16777216, .uses = EVAL | FPS, .help = "steps that a lane's ring holds; 0: chosen")
 KEY(TEXT, device, "auto", .choices = "auto|cpu|cuda", .uses = EVAL | FPS,
     .help = "where the network runs; auto: cuda if there is a GPU with its driver")
 KEY(INT, gpus, "1", .most = 32, .uses = FPS,
@@ -79,8 +79,8 @@ ALGO_KEY(INT, max_lag, "0", .most = 1e6, .uses = FPS, .needs = "regime=async",
 KEY(TEXT, precision, "auto", .choices = "auto|f32|bf16", .uses = EVAL | FPS,
     .help = "number format of arithmetic; auto: bf16 on GPUs (f32 without images), on CPUs the fastest of each layer")
 KEY(INT, unroll, "20", .least = 1, .most = 4096, .uses = FPS, .help = "agent steps (transitions) of a window")
-KEY(INT, batch, "0", .most = 65536, .uses = FPS, .needs = "regime=async",
-    .help = "windows of an update; 0: half as many as environments, at least 8")
+KEY(INT, batch, "0", .most = 65536, .uses = FPS, .needs = "regime=async|regime=replay",
+    .help = "windows of an update; 0: half as many as environments, at least 8; of a replay: 64, or 32 sequences")
 KEY(INT, stack, "1", .least = 1, .most = 32, .uses = FPS | NET,
     .help = "newest observations that the network sees together (images only)")
 KEY(INT, lstm, "0", .most = 4096, .uses = NET,
@@ -122,6 +122,37 @@ ALGO_KEY(DOUBLE, adam_epsilon, "1e-05", .least = 1e-12, .most = 1, .needs = "opt
          .help = "added to the square root of that mean")
 ALGO_KEY(BOOL, loss_sum, "false",
          .help = "losses are summed over an update's steps, as in IMPALA's code; false: averaged")
+KEY(INT, replay, "0", .most = 1e9, .uses = FPS, .needs = "regime=replay",
+    .help = "newest steps of all environments, which stay in the rings and are trained on again and again; 0: 100,000, "
+            "or what fits the memory (docs/REPLAY.md)")
+KEY(INT, replay_start, "0", .most = 1e9, .uses = FPS, .needs = "regime=replay",
+    .help = "steps of all environments before training begins; 0: a twentieth of replay")
+KEY(DOUBLE, replay_ratio, "8", .least = 0.001, .most = 1e6, .uses = FPS, .needs = "regime=replay",
+    .help = "how often a step is trained on, on average: actors wait for training, or training for actors")
+KEY(TEXT, replay_order, "prioritised", .choices = "prioritised|uniform|oldest|newest|highest", .needs = "regime=replay",
+    .help = "which windows are trained on; they leave by age only")
+KEY(BOOL, replay_repeats, "true", .needs = "regime=replay",
+    .help = "an update may hold a window more than once; false: it draws again")
+KEY(BOOL, replay_save, "true", .needs = "regime=replay",
+    .help = "checkpoints hold the replay too: each step is written once, and --resume refills the rings")
+KEY(DOUBLE, priority_exponent, "0.5", .most = 10, .needs = "regime=replay",
+    .help = "alpha: a window's probability is in proportion to its priority (its error) to this power; 0: uniform")
+KEY(DOUBLE, importance_exponent, "0.4", .most = 10, .needs = "regime=replay",
+    .help = "beta at the start of the run: losses are divided by a window's probability to this power")
+KEY(DOUBLE, importance_end, "1", .most = 10, .needs = "frames|seconds",
+    .help = "beta at the end of the run, `frames` or `seconds`")
+KEY(TEXT, first_priority, "highest", .choices = "highest|stored", .needs = "regime=replay",
+    .help = "of a new window: the highest so far, or by the action-values that its actions were chosen with")
+KEY(DOUBLE, epsilon, "1", .most = 1, .needs = "head=greedy_q",
+    .help = "probability of a random action at the start of training")
+KEY(DOUBLE, epsilon_end, "0.02", .most = 1, .needs = "head=greedy_q",
+    .help = "the same after epsilon_steps, linearly; in updates, so it is the same after a restart")
+KEY(INT, epsilon_steps, "0", .most = 9e15, .needs = "head=greedy_q",
+    .help = "steps of all environments from epsilon to epsilon_end, after replay_start; 0: 50,000")
+KEY(DOUBLE, epsilon_ladder, "0", .most = 100, .needs = "head=greedy_q",
+    .help = "environment i of N explores with epsilon^(1 + this * i / (N - 1)); Ape-X and R2D2: 7, with epsilon 0.4")
+KEY(DOUBLE, eval_epsilon, "0.001", .most = 1, .uses = EVAL | POLICY, .needs = "head=greedy_q",
+    .help = "probability of a random action in farm eval")
 LEARNER_KEY(INT, micro_batch, "0", .most = 65536, .uses = FPS,
             .help = "windows of one forward and backward pass; 0: chosen")
 KEY(INT, train_threads, "0", .most = 1024, .uses = FPS, .help = "threads that train; 0: chosen for the machine")

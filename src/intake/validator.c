@@ -8,6 +8,21 @@
 #include "base/number.h"
 #include "kernels/head.h"
 
+static bool is_copied(const struct farm_ring_spec *spec, uint32_t field, int mask) {
+    return spec->env.obs[field].dtype != FARM_U8 || (int)field == mask;
+}
+
+uint64_t farm_validator_bytes(const struct farm_ring_spec *spec, const struct farm_ring_layout *layout) {
+    uint64_t row = sizeof(float) + 1, answers = 0; // reward, flags
+    int mask;
+    if (farm_head_mask_field(&spec->env, &mask, NULL)) mask = -1;
+    for (uint32_t f = 0; f < spec->env.obs_count; f++)
+        if (is_copied(spec, f, mask)) row += layout->obs_bytes[f];
+    for (uint32_t f = 0; f < spec->answer_count && spec->answers == FARM_ANSWERS_LOCAL; f++)
+        answers += (uint64_t)farm_answer_slots(spec, f) * farm_answer_rows(spec, f) * layout->answer_bytes[f];
+    return (uint64_t)spec->steps * spec->width * row + answers;
+}
+
 static void *new_rows(uint64_t rows, size_t bytes, bool *ok) {
     void *memory = calloc(rows, bytes);
     if (!memory) *ok = false;
@@ -27,7 +42,7 @@ enum farm_status farm_validator_open(const struct farm_ring *ring, uint32_t lane
     checked->reward = new_rows(slots, sizeof *checked->reward, &ok);
     checked->flags = new_rows(slots, sizeof *checked->flags, &ok);
     for (uint32_t f = 0; f < checked->obs_count; f++) {
-        validator->copied[f] = ring->spec.env.obs[f].dtype != FARM_U8 || (int)f == validator->mask;
+        validator->copied[f] = is_copied(&ring->spec, f, validator->mask);
         if (validator->copied[f]) checked->obs[f] = new_rows(slots, checked->obs_bytes[f], &ok);
     }
     for (uint32_t f = 0; f < checked->answer_count && checked->local; f++) {

@@ -25,6 +25,8 @@ struct farm_validator {
 // lane: index in a ring that outlives the validator. FARM_E_LIMIT.
 enum farm_status farm_validator_open(const struct farm_ring *ring, uint32_t lane, struct farm_validator *validator,
                                      struct farm_error *err);
+// Memory of a lane's copies.
+uint64_t farm_validator_bytes(const struct farm_ring_spec *spec, const struct farm_ring_layout *layout);
 void farm_validator_close(struct farm_validator *validator); // safe on a zeroed one
 
 // Copies published step n, LOCAL: with the answer to step n - 1 and the state before n, then checks the copies: numbers

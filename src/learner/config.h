@@ -125,6 +125,8 @@ struct farm_learner_config {
     struct farm_sampler sampler; // exploration only: farm_learner_sampler adds the rest
     struct farm_algo_config algo;
     struct farm_arithmetic_request arithmetic; // precision, CPU and files; parts.h fills in the rest
+    struct farm_replay_config replay;          // its start to importance_end, if the algorithm replays
+    bool first_stored; // first priorities from stored answers (iteration.h); else the highest so far
     struct farm_learner_inference inference;
     struct farm_learner_training training;
     uint32_t frames_per_step;

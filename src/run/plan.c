@@ -7,9 +7,11 @@
 #include <string.h>
 
 #include "algo/registry.h"
+#include "base/format.h"
 #include "base/log.h"
 #include "base/paths.h"
 #include "run/offer.h"
+#include "run/replay.h"
 #include "run/scale.h"
 #include "run/trains.h"
 #include "shm/limits.h"
@@ -96,7 +98,10 @@ static void warn_without_effect(const struct farm_run_plan *plan) {
     const struct farm_recipe_fact facts[] = {
         {"device", cpu ? "cpu" : "cuda"},
         {"inference", plan->local ? "local" : "central"},
-        {"regime", plan->passes.sync ? "sync" : "async"},
+        {"regime", plan->passes.replay ? "replay"
+                   : plan->passes.sync ? "sync"
+                                       : "async"},
+        {"head", plan->algo.algo->q ? "greedy_q" : "probabilities"},
         {"actions", is_continuous(plan) ? "continuous" : "discrete"},
         {"observations", normalises(&plan->io) ? "numeric" : "categorical"},
         {"listen", plan->listen.address ? plan->listen.address : "false"},
@@ -171,6 +176,7 @@ static void choose_counts(struct farm_run_plan *plan, uint64_t episodes) {
     const int64_t shards = plan->shards, least = actors / shards * recipe->envs_per_actor,
                   most = (actors + shards - 1) / shards * recipe->envs_per_actor; // in one shard
     const int64_t least_batch = shards > BATCH_LEAST ? shards : BATCH_LEAST;
+    if (plan->passes.replay && !episodes) farm_run_replay_choose(recipe, &plan->passes, environments);
     if (!recipe->batch) recipe->batch = environments / 2 > least_batch ? environments / 2 : least_batch;
     if (!recipe->ring_steps) {
         // Windows of one lane in an update; they are in training while the next ones fill.
@@ -222,6 +228,8 @@ static enum farm_status check_shares(const struct farm_run_plan *plan, struct fa
     if (!plan->passes.sync && plan->algo.batch < plan->shards)
         return farm_fail(err, FARM_E_USAGE, "--batch %u with --%s %u: each needs at least one window of an update",
                          plan->algo.batch, plan->device == FARM_DEVICE_CPU ? "infer-threads" : "gpus", plan->shards);
+    const enum farm_status fits = plan->passes.replay ? farm_run_replay_check_counts(plan, err) : FARM_OK;
+    if (fits) return fits;
     for (uint32_t k = 0; k < plan->shards; k++) {
         uint32_t actors = 0;
         for (uint32_t a = 0; a < plan->actors; a++) actors += (uint32_t)plan->placement->actor[a].shard == k;
@@ -343,7 +351,10 @@ static enum farm_status place_once(struct farm_run_plan *plan, uint64_t episodes
     if (!status) status = choose_how_many(plan, episodes, request, err);
     if (status) return status;
     plan->ring_spec = ring_spec_of(plan);
-    if ((status = farm_ring_layout_make(&plan->ring_spec, &plan->layout, err))) return status;
+    status = farm_ring_layout_make(&plan->ring_spec, &plan->layout, err);
+    if (status && plan->passes.replay) farm_fail_in(err, status, "--replay %" PRId64, plan->recipe.replay);
+    if (!status && plan->passes.replay && !episodes) status = farm_run_replay_fit(plan, err);
+    if (status) return status;
     request->learner_shards = (int)plan->shards;
     if (plan->deterministic) request->actors = (int)plan->actors;
     request->envs_per_actor = (int)plan->recipe.envs_per_actor;
@@ -422,6 +433,19 @@ static void log_idle(const struct farm_run_plan *plan) {
                       m->measured.memory_hz, m->measured.cores_hz, m->measured.date);
 }
 
+static void log_replay(const struct farm_run_plan *plan) {
+    const struct farm_recipe *recipe = &plan->recipe;
+    if (plan->replay_asked)
+        farm_log_warn("replay %" PRId64 " does not fit the memory: it is %" PRId64 "; --replay N sets it",
+                      plan->replay_asked, recipe->replay);
+    farm_log_info("replay: %" PRId64 " steps, each trained on %g times; training begins after %" PRId64
+                  " steps; memory: rings %s, checked copies %s, index %s",
+                  recipe->replay, recipe->replay_ratio, recipe->replay_start,
+                  farm_format_bytes((double)farm_run_ring_bytes(plan)).text,
+                  farm_format_bytes((double)farm_run_replay_copied_bytes(plan)).text,
+                  farm_format_bytes((double)farm_run_replay_index_bytes(plan)).text);
+}
+
 static void log_plan(const struct farm_run_plan *plan) {
     double step_bytes = (double)(plan->layout.up_stride + plan->layout.down_stride) / plan->steps / plan->width;
     const bool responder = plan->responder.body;
@@ -435,6 +459,7 @@ static void log_plan(const struct farm_run_plan *plan) {
         responder ? "" : plan->recipe.net, plan->local ? " in the actors" : "", plan->actors,
         plan->actors == 1 ? "" : "s", plan->lanes, plan->width, plan->steps, step_bytes,
         (double)farm_run_ring_bytes(plan) / 1e6);
+    if (plan->passes.replay && !plan->play.games) log_replay(plan);
     for (int i = 0; i < plan->placement->note_count; i++) farm_log_info("plan: %s", plan->placement->note[i]);
     if (!responder && !plan->play.games) log_idle(plan);
     if (plan->recipe.scaled > 1)
@@ -453,7 +478,7 @@ static void warn_of_many_actors(const struct farm_run_plan *plan) {
     const uint64_t windows = each * plan->width * plan->lanes * plan->actors;
     const uint64_t updates = windows / (plan->algo.batch ? plan->algo.batch : 1);
     const int64_t most = plan->recipe.max_lag;
-    if (!plan->responder.body && !plan->passes.sync)
+    if (!plan->responder.body && !plan->passes.sync && !plan->passes.replay)
         snprintf(lag, sizeof lag,
                  ", and policy lag may reach %" PRIu64 " updates (%" PRIu64
                  " windows wait or fill in their rings, an update takes %u: --batch; --max-lag N bounds it)",
@@ -477,13 +502,20 @@ uint64_t farm_run_learner_bytes(const struct farm_run_plan *plan) {
            row * sizeof(float) * (TRAIN_ROWS + (uint64_t)plan->recipe.infer_batch_max);
 }
 
+static uint64_t one_actor_bytes(const struct farm_run_plan *plan) {
+    return (uint64_t)(plan->env.kind == FARM_ENV_PYTHON ? PYTHON_ACTOR_MB : NATIVE_ACTOR_MB) << 20;
+}
+
+uint64_t farm_run_other_bytes(const struct farm_run_plan *plan) {
+    return farm_run_learner_bytes(plan) + plan->actors * one_actor_bytes(plan);
+}
+
 // Rings alone are refused (check_limits); this is an estimate, so it only warns.
 static void warn_of_memory(const struct farm_run_plan *plan) {
     struct farm_error why;
     if (plan->device != FARM_DEVICE_CPU) return; // what CUDA takes is not known
-    const uint64_t learner = farm_run_learner_bytes(plan),
-                   actor = (uint64_t)(plan->env.kind == FARM_ENV_PYTHON ? PYTHON_ACTOR_MB : NATIVE_ACTOR_MB) << 20,
-                   all = farm_run_ring_bytes(plan) + learner + plan->actors * actor,
+    const uint64_t learner = farm_run_learner_bytes(plan), actor = one_actor_bytes(plan),
+                   all = farm_run_ring_bytes(plan) + farm_run_other_bytes(plan),
                    mapped = plan->responder.body ? learner : ((uint64_t)MAPPED_MB << 20) + learner * 7 / 2;
     if (farm_limits_check_run("/", all, mapped, &why))
         farm_log_warn(
@@ -603,6 +635,8 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
     if (!status && plan->responder.remote) status = farm_run_offer_check(&plan->env, plan->responder.remote->spec, err);
     if (!status && !plan->responder.body) status = choose_net(plan, err);
     if (!status) status = farm_algo_configure(&plan->recipe, &plan->algo, err);
+    if (!status && !plan->responder.body && !plan->play.games)
+        status = farm_run_replay_check(&plan->recipe, plan->algo.algo, err);
     if (!status && plan->recipe.normalise_rewards && !farm_algo_discount(&plan->algo))
         status = farm_fail(err, FARM_E_USAGE, "normalise_rewards: algorithm %s discounts no rewards",
                            plan->algo.algo->recipe.name);

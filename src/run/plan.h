@@ -75,6 +75,7 @@ struct farm_run_plan {
     uint32_t places;                      // for actors, including those that join later
     struct farm_ring_spec ring_spec;
     struct farm_ring_layout layout;
+    int64_t replay_asked;    // the replay that does not fit the memory and is lowered; 0: it fits
     size_t board_parameters; // parameters on each board (rings.h); 0: no actor infers
 
     // the learner
@@ -102,6 +103,9 @@ enum farm_status farm_run_update_fits(const struct farm_run_plan *plan, uint32_t
 
 // Memory of the learner's process, about; on a GPU: of the part that the CPU would need.
 uint64_t farm_run_learner_bytes(const struct farm_run_plan *plan);
+
+// Memory of a run besides the rings and the copies of what they hold, about.
+uint64_t farm_run_other_bytes(const struct farm_run_plan *plan);
 
 // Bytes of shared memory of one actor's rings, and of all actors' at the start.
 static inline uint64_t farm_run_actor_bytes(const struct farm_run_plan *plan) {

@@ -5,6 +5,7 @@
 
 #include "base/time.h"
 #include "ring/wait.h"
+#include "run/replay.h"
 #include "run/trains.h"
 
 uint64_t farm_run_spin_ns(const struct farm_recipe *recipe, bool shared) {
@@ -36,7 +37,10 @@ struct farm_learner_config farm_run_learner_settings(const struct farm_run_plan 
         .net = plan->net,
         .io = plan->io,
         .head = farm_run_head_options(recipe),
+        .sampler = farm_run_exploration(plan),
         .algo = plan->algo,
+        .replay = farm_run_replay_config(plan),
+        .first_stored = farm_recipe_choice(recipe, FARM_KEY_first_priority) == 1,
         .arithmetic = {.precision = (enum farm_precision)farm_recipe_choice(recipe, FARM_KEY_precision)},
         .boards = {.refresh = farm_recipe_choice(recipe, FARM_KEY_refresh) ? plan->passes.shape.stride : 1},
         .inference = {.batch_max = plan->local ? plan->width : (uint32_t)recipe->infer_batch_max,

@@ -100,7 +100,9 @@ enum farm_status farm_run_deterministic_settle(struct farm_recipe *recipe, bool 
     recipe->seconds = 0;
     recipe->eval_every = 0;
     recipe->infer_threads = 1;
-    snprintf(recipe->regime, sizeof recipe->regime, "sync");
+    const struct farm_algo *algo = farm_algo_find(recipe->algo, err);
+    if (!algo) return FARM_E_NOT_FOUND;
+    if (!algo->replay) snprintf(recipe->regime, sizeof recipe->regime, "sync"); // a replay keeps step by itself
     snprintf(recipe->device, sizeof recipe->device, "cpu");
     if (!recipe->checkpoint_updates) recipe->checkpoint_updates = 1 + (STEPS_BETWEEN - 1) / recipe->unroll;
     if (!recipe->metrics_updates) recipe->metrics_updates = 1 + (recipe->checkpoint_updates - 1) / METRICS_LINES;

@@ -189,6 +189,81 @@ Test(run, refuses_inference_threads_without_a_part_of_an_update) {
     farm_run_plan_free(&plan);
 }
 
+// Plans a replay with these keys, NULL ends them. 16 environments.
+static enum farm_status plan_replay(struct farm_run_plan *plan, const char *const keys[][2], struct farm_error *err) {
+    static struct farm_recipe recipe;
+    const struct farm_run_request request = {.recipe = &recipe, .quiet = true};
+    fill_recipe(&recipe, "algo", "dqn");
+    recipe.batch = 0;
+    for (size_t i = 0; keys[i][0]; i++)
+        if (farm_recipe_set(&recipe, FARM_LAYER_FLAG, keys[i][0], keys[i][1], err)) return err->status;
+    if (farm_recipe_settle(&recipe, err)) return err->status;
+    return farm_run_plan_make(plan, &request, err);
+}
+
+Test(run, plans_a_replay_of_so_many_steps) {
+    static const struct {
+        const char *keys[4][2];
+        int64_t replay, start, batch;
+        uint32_t steps;
+        uint64_t windows, versions; // of the start, of the exploration
+    } cases[] = {
+        {{{"replay_ratio", "8"}}, 100000, 5000, 64, 6250, 5000, 6250},
+        {{{"replay", "33"}, {"batch", "2"}, {"n_step", "1"}, {"epsilon_steps", "1000"}}, 33, 4, 2, 3, 4, 4000},
+        {{{"ring_steps", "2000"}, {"replay_start", "999"}}, 32000, 999, 64, 2000, 999, 6250},
+        {{{"algo", "r2d2"}, {"unroll", "40"}, {"replay_ratio", "1"}, {"epsilon_steps", "128001"}},
+         100000,
+         5000,
+         32,
+         6250,
+         125,
+         101},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct farm_run_plan plan;
+        struct farm_error err;
+        const char *keys[5][2] = {{NULL}};
+        memcpy(keys, cases[i].keys, sizeof cases[i].keys);
+        cr_assert_eq(plan_replay(&plan, keys, &err), FARM_OK, "%zu: %s", i, err.message);
+        const struct farm_learner_config learner = farm_run_learner_settings(&plan);
+        cr_expect_eq(plan.recipe.replay, cases[i].replay, "case %zu: %lld", i, (long long)plan.recipe.replay);
+        cr_expect_eq(plan.recipe.replay_start, cases[i].start);
+        cr_expect_eq(plan.algo.batch, cases[i].batch);
+        cr_expect_eq(plan.ring_spec.steps, cases[i].steps);
+        cr_expect_eq(learner.replay.start, cases[i].windows);
+        cr_expect_eq(learner.sampler.environments, 16);
+        cr_expect_eq(learner.sampler.epsilon_versions, cases[i].versions, "case %zu: %llu versions", i,
+                     (unsigned long long)learner.sampler.epsilon_versions);
+        farm_run_plan_free(&plan);
+    }
+}
+
+Test(run, refuses_a_replay_that_cannot_be) {
+    static const struct {
+        const char *keys[3][2], *says;
+    } cases[] = {
+        {{{"replay", "1000"}, {"replay_start", "1001"}}, "replay_start (1001) is larger than replay (1000)"},
+        {{{"replay", "80"}, {"batch", "32"}}, "raise --replay or lower --batch"},
+        {{{"replay_ratio", "0"}}, "replay_ratio: 0 is outside its range"},
+        {{{"regime", "sync"}}, "--regime sync: dqn trains on its replay"},
+        {{{"normalise_rewards", "true"}}, "normalise_rewards: dqn trains on rewards of different ages"},
+        {{{"algo", "r2d2"}, {"unroll", "4"}, {"n_step", "4"}}, "n_step (4) must be less than unroll (4)"},
+        {{{"lstm", "8"}}, "r2d2 trains on sequences"},
+        {{{"replay", "1000M"}}, "--replay 1000000000: 62500000 steps a ring"},
+        {{{"env", "native/breakout"}, {"replay", "260M"}}, "4 lanes x 4 environments x 16250000 steps x 7"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct farm_run_plan plan = {0};
+        struct farm_error err;
+        const char *keys[4][2] = {{NULL}};
+        memcpy(keys, cases[i].keys, sizeof cases[i].keys);
+        const enum farm_status status = plan_replay(&plan, keys, &err);
+        cr_expect(status == FARM_E_USAGE || status == FARM_E_INVALID || status == FARM_E_LIMIT, "%s", cases[i].says);
+        cr_expect(strstr(err.message, cases[i].says), "'%s' does not say '%s'", err.message, cases[i].says);
+        farm_run_plan_free(&plan);
+    }
+}
+
 // A process that claims and releases the CPU again and again, until the test ends it.
 static pid_t start_restless_farm(int cpu) {
     const pid_t parent = getpid(), pid = fork();
