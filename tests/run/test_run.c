@@ -206,7 +206,7 @@ Test(run, plans_a_replay_of_so_many_steps) {
         const char *keys[4][2];
         int64_t replay, start, batch;
         uint32_t steps;
-        uint64_t windows, versions; // of the start, of the exploration
+        uint64_t windows, versions; // before training; until epsilon_end
     } cases[] = {
         {{{"replay_ratio", "8"}}, 100000, 5000, 64, 6250, 5000, 6250},
         {{{"replay", "33"}, {"batch", "2"}, {"n_step", "1"}, {"epsilon_steps", "1000"}}, 33, 4, 2, 3, 4, 4000},
