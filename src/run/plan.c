@@ -19,6 +19,7 @@
 enum {
     BATCH_LEAST = 8, // windows of an update; half the environments keeps the policy lag at about three updates
     EVAL_ENVS_MAX = 64,
+    EPSILON_STEPS = 50000,
     INFER_BATCH_MAX = 256,
     INFER_BATCH_MAX_GPU = 1024,
     SPARE_DESCRIPTORS = 64,
@@ -176,6 +177,7 @@ static void choose_counts(struct farm_run_plan *plan, uint64_t episodes) {
     const int64_t shards = plan->shards, least = actors / shards * recipe->envs_per_actor,
                   most = (actors + shards - 1) / shards * recipe->envs_per_actor; // in one shard
     const int64_t least_batch = shards > BATCH_LEAST ? shards : BATCH_LEAST;
+    if (!recipe->epsilon_steps) recipe->epsilon_steps = EPSILON_STEPS;
     if (plan->passes.replay && !episodes) farm_run_replay_choose(recipe, &plan->passes, environments);
     if (!recipe->batch) recipe->batch = environments / 2 > least_batch ? environments / 2 : least_batch;
     if (!recipe->ring_steps) {
@@ -228,7 +230,9 @@ static enum farm_status check_shares(const struct farm_run_plan *plan, struct fa
     if (!plan->passes.sync && plan->algo.batch < plan->shards)
         return farm_fail(err, FARM_E_USAGE, "--batch %u with --%s %u: each needs at least one window of an update",
                          plan->algo.batch, plan->device == FARM_DEVICE_CPU ? "infer-threads" : "gpus", plan->shards);
-    const enum farm_status fits = plan->passes.replay ? farm_run_replay_check_counts(plan, err) : FARM_OK;
+    const enum farm_status fits = plan->passes.replay ? farm_run_replay_check_counts(&plan->recipe, &plan->passes,
+                                                                                     farm_run_environments(plan), err)
+                                                      : FARM_OK;
     if (fits) return fits;
     for (uint32_t k = 0; k < plan->shards; k++) {
         uint32_t actors = 0;
@@ -340,6 +344,15 @@ static void warn_of_other_total(const struct farm_run_plan *plan) {
                       (long long)recipe->lanes, recipe->lanes == 1 ? "" : "s");
 }
 
+static enum farm_status fit_replay(struct farm_run_plan *plan, struct farm_error *err) {
+    const int64_t asked = plan->recipe.replay;
+    const enum farm_status status = farm_run_replay_fit(
+        &plan->recipe, farm_run_environments(plan), farm_run_other_bytes(plan), &plan->ring_spec, &plan->layout, err);
+    plan->steps = plan->ring_spec.steps;
+    plan->replay_asked = asked == plan->recipe.replay ? 0 : asked;
+    return status;
+}
+
 // First the numbers of actors and shards, which decide the rings' size; then the final placement with that size, which
 // is claimed. FARM_E_BUSY: other farms have claimed or released CPUs in between; nothing is claimed.
 static enum farm_status place_once(struct farm_run_plan *plan, uint64_t episodes, struct farm_plan_request *request,
@@ -353,7 +366,7 @@ static enum farm_status place_once(struct farm_run_plan *plan, uint64_t episodes
     plan->ring_spec = ring_spec_of(plan);
     status = farm_ring_layout_make(&plan->ring_spec, &plan->layout, err);
     if (status && plan->passes.replay) farm_fail_in(err, status, "--replay %" PRId64, plan->recipe.replay);
-    if (!status && plan->passes.replay && !episodes) status = farm_run_replay_fit(plan, err);
+    if (!status && plan->passes.replay && !episodes) status = fit_replay(plan, err);
     if (status) return status;
     request->learner_shards = (int)plan->shards;
     if (plan->deterministic) request->actors = (int)plan->actors;
@@ -435,15 +448,16 @@ static void log_idle(const struct farm_run_plan *plan) {
 
 static void log_replay(const struct farm_run_plan *plan) {
     const struct farm_recipe *recipe = &plan->recipe;
+    const struct farm_run_replay_bytes bytes =
+        farm_run_replay_bytes(&plan->ring_spec, &plan->layout, farm_run_environments(plan));
     if (plan->replay_asked)
         farm_log_warn("replay %" PRId64 " does not fit the memory: it is %" PRId64 "; --replay N sets it",
                       plan->replay_asked, recipe->replay);
     farm_log_info("replay: %" PRId64 " steps, each trained on %g times; training begins after %" PRId64
                   " steps; memory: rings %s, checked copies %s, index %s",
                   recipe->replay, recipe->replay_ratio, recipe->replay_start,
-                  farm_format_bytes((double)farm_run_ring_bytes(plan)).text,
-                  farm_format_bytes((double)farm_run_replay_copied_bytes(plan)).text,
-                  farm_format_bytes((double)farm_run_replay_index_bytes(plan)).text);
+                  farm_format_bytes((double)bytes.rings).text, farm_format_bytes((double)bytes.copies).text,
+                  farm_format_bytes((double)bytes.index).text);
 }
 
 static void log_plan(const struct farm_run_plan *plan) {

@@ -107,6 +107,11 @@ uint64_t farm_run_learner_bytes(const struct farm_run_plan *plan);
 // Memory of a run besides the rings and the copies of what they hold, about.
 uint64_t farm_run_other_bytes(const struct farm_run_plan *plan);
 
+// Environments of all actors, those expected from other machines too.
+static inline int64_t farm_run_environments(const struct farm_run_plan *plan) {
+    return (int64_t)(plan->actors + plan->listen.expect) * plan->lanes * plan->width;
+}
+
 // Bytes of shared memory of one actor's rings, and of all actors' at the start.
 static inline uint64_t farm_run_actor_bytes(const struct farm_run_plan *plan) {
     return plan->layout.up_bytes + plan->layout.down_bytes;

@@ -1,11 +1,11 @@
 // See settings.h.
 #include "run/settings.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/time.h"
 #include "ring/wait.h"
-#include "run/replay.h"
 #include "run/trains.h"
 
 uint64_t farm_run_spin_ns(const struct farm_recipe *recipe, bool shared) {
@@ -24,6 +24,38 @@ const char *farm_run_next_engine(const char *engine, uint64_t *start_ns, const s
 
 _Static_assert((int)FARM_NODES_MAX <= (int)FARM_POOL_GROUPS_MAX, "a group of training threads for each node");
 
+static struct farm_replay_config replay_settings(const struct farm_run_plan *plan) {
+    const struct farm_recipe *recipe = &plan->recipe;
+    return (struct farm_replay_config){
+        .start = (uint64_t)recipe->replay_start / plan->passes.shape.stride,
+        .ratio = recipe->replay_ratio,
+        .order = (enum farm_replay_order)farm_recipe_choice(recipe, FARM_KEY_replay_order),
+        .repeats = recipe->replay_repeats,
+        .exponent = (float)recipe->priority_exponent,
+        .importance = (float)recipe->importance_exponent,
+        .importance_end = (float)recipe->importance_end,
+    };
+}
+
+double farm_run_steps_per_version(const struct farm_run_plan *plan) {
+    const double windows = plan->passes.sync ? (double)farm_run_environments(plan) : plan->algo.batch;
+    return windows * farm_algo_transitions(&plan->passes) / (plan->passes.replay ? plan->recipe.replay_ratio : 1);
+}
+
+// Of a head of action-values: the schedule of the training, or eval_epsilon in an evaluation.
+static struct farm_sampler exploration(const struct farm_run_plan *plan) {
+    const struct farm_recipe *recipe = &plan->recipe;
+    if (!plan->algo.algo->q) return (struct farm_sampler){0};
+    if (plan->play.games) return (struct farm_sampler){.epsilon_end = (float)recipe->eval_epsilon};
+    return (struct farm_sampler){.epsilon_start = (float)recipe->epsilon,
+                                 .epsilon_end = (float)recipe->epsilon_end,
+                                 .ladder = (float)recipe->epsilon_ladder,
+                                 .environments = (uint32_t)farm_run_environments(plan),
+                                 .width = plan->width,
+                                 .epsilon_versions =
+                                     (uint64_t)ceil((double)recipe->epsilon_steps / farm_run_steps_per_version(plan))};
+}
+
 struct farm_learner_config farm_run_learner_settings(const struct farm_run_plan *plan) {
     const struct farm_recipe *recipe = &plan->recipe;
     const struct farm_plan *placement = plan->placement;
@@ -37,9 +69,9 @@ struct farm_learner_config farm_run_learner_settings(const struct farm_run_plan 
         .net = plan->net,
         .io = plan->io,
         .head = farm_run_head_options(recipe),
-        .sampler = farm_run_exploration(plan),
+        .sampler = exploration(plan),
         .algo = plan->algo,
-        .replay = farm_run_replay_config(plan),
+        .replay = replay_settings(plan),
         .first_stored = farm_recipe_choice(recipe, FARM_KEY_first_priority) == 1,
         .arithmetic = {.precision = (enum farm_precision)farm_recipe_choice(recipe, FARM_KEY_precision)},
         .boards = {.refresh = farm_recipe_choice(recipe, FARM_KEY_refresh) ? plan->passes.shape.stride : 1},

@@ -10,6 +10,9 @@
 // The plan must outlive the result, which points into it.
 struct farm_learner_config farm_run_learner_settings(const struct farm_run_plan *plan);
 
+// Steps of all environments in which the parameters get one version.
+double farm_run_steps_per_version(const struct farm_run_plan *plan);
+
 // How long a process spins before it sleeps. shared: other processes use its CPU.
 uint64_t farm_run_spin_ns(const struct farm_recipe *recipe, bool shared);
 
