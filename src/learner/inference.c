@@ -80,10 +80,11 @@ static bool check_ticket(struct farm_inference *inference, struct farm_intake_la
 }
 
 // LOCAL: the actor may answer all steps, or, if tickets hold lanes, those before the last one of the window that the
-// lane's steps belong to.
+// lane's steps belong to, and `ahead` more.
 static void grant_steps(struct farm_inference *inference, struct farm_intake_lane *lane) {
-    const bool holds = inference->parts->source && inference->parts->source->holds;
-    const uint64_t steps = holds ? lane->cursor.next + inference->parts->plan.shape.length - 1 : UINT64_MAX;
+    const struct farm_window_source *source = inference->parts->source;
+    const uint64_t steps =
+        source && source->holds ? lane->cursor.next + source->shape.length - 1 + source->ahead : UINT64_MAX;
     if (steps == lane->granted) return;
     lane->granted = steps;
     farm_lane_grant(lane->lane, steps);
@@ -232,6 +233,7 @@ static enum farm_status answer_batch(struct farm_inference *inference, struct fa
         farm_stats_add(&stats->actor_wait_ns, now - lane->waiting_ns);
     }
     wake_actors(inference, count);
+    farm_stats_add(&stats->infer_calls, 1); // before the push that may complete a deterministic round
     for (uint32_t i = 0; i < count; i++) {
         struct farm_intake_lane *lane = &parts->lanes.lanes[inference->rows[i].lane_id];
         if (lane->env_done < lane->lane->width) continue;
@@ -239,7 +241,6 @@ static enum farm_status answer_batch(struct farm_inference *inference, struct fa
         lane->queued = lane->taken = false;
         account_step(inference, lane);
     }
-    farm_stats_add(&stats->infer_calls, 1);
     return FARM_OK;
 }
 

@@ -189,3 +189,60 @@ void farm_iteration_row(const struct farm_iteration *it, uint32_t unit, uint32_t
     for (size_t s = 0; s < scratch_arrays(it); s++)
         to->scratch[s * to->scratch_stride + row] = from->scratch[s * from->scratch_stride + unit];
 }
+
+// ---- first priorities ----
+
+struct farm_first {
+    struct farm_iteration iteration;
+    struct farm_gathered rows;
+};
+
+enum farm_status farm_first_make(const struct farm_algo_config *algo, const struct farm_algo_plan *plan,
+                                 struct farm_head head, uint32_t width_max, struct farm_first **out,
+                                 struct farm_error *err) {
+    const size_t rows = (size_t)farm_algo_unit_steps(plan) * width_max, outputs = (size_t)head.outputs;
+    struct farm_first *first = calloc(1, sizeof *first);
+    float *numbers = calloc(rows * (outputs + 2 + (size_t)algo->algo->scratch), sizeof *numbers);
+    uint8_t *bytes = calloc(rows, (size_t)head.action_bytes + 1);
+    head.duelling = 0; // answers hold whole action-values
+    const enum farm_status status = first && numbers && bytes
+                                        ? farm_iteration_make(algo, plan, head, width_max, &first->iteration, err)
+                                        : farm_fail(err, FARM_E_LIMIT, "no memory for first priorities");
+    if (status) {
+        free(first);
+        free(numbers);
+        free(bytes);
+        return status;
+    }
+    first->rows = (struct farm_gathered){.behaviour = numbers,
+                                         .behaviour_value = numbers + rows * outputs,
+                                         .reward = numbers + rows * (outputs + 1),
+                                         .scratch = numbers + rows * (outputs + 2),
+                                         .action = bytes,
+                                         .flags = bytes + rows * (size_t)head.action_bytes};
+    *out = first;
+    return FARM_OK;
+}
+
+void farm_first_free(struct farm_first *first) {
+    if (!first) return;
+    farm_iteration_free(&first->iteration);
+    free(first->rows.behaviour);
+    free(first->rows.action);
+    free(first);
+}
+
+void farm_first_priorities(void *context, const struct farm_window *window, float *priorities) {
+    struct farm_first *first = context;
+    struct farm_iteration *it = &first->iteration;
+    farm_iteration_list(it, window, 1);
+    for (uint32_t step = 0; step < farm_algo_unit_steps(it->plan); step++)
+        for (uint32_t c = 0; c < it->count; c++)
+            farm_iteration_row(it, c, step, &first->rows, (size_t)step * it->count + c);
+    struct farm_algo_rows rows = farm_gathered_rows(&first->rows, it->algo, it->head, transitions(it), it->count);
+    rows.tail = (int)it->plan->bootstrap;
+    rows.policy = first->rows.behaviour;
+    rows.value = first->rows.behaviour_value;
+    rows.priority = priorities;
+    farm_algo_targets(it->algo->algo, &rows);
+}

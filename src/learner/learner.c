@@ -9,9 +9,11 @@
 
 #include "base/log.h"
 #include "base/thread.h"
+#include "kernels/random.h"
 #include "learner/admission.h"
 #include "learner/boards.h"
 #include "learner/inference.h"
+#include "learner/iteration.h"
 #include "learner/trainer.h"
 
 enum { POLL_MS = 50 };
@@ -114,6 +116,20 @@ static enum farm_status make_source(struct farm_learner_parts *parts, struct far
                                                .capacity = windows_possible(parts) + 1,
                                                .max_lag = config->algo.max_lag,
                                                .grace_ns = config->deterministic.on ? UINT64_MAX : grace_ns};
+    source.replay = config->replay;
+    source.replay.transitions = farm_algo_transitions(&parts->plan);
+    source.replay.width = parts->lanes.width_max;
+    source.replay.steps = parts->lanes.model.steps;
+    source.replay.seed = farm_random_mix(config->seed ^ UINT64_C(0x7265706c6179));
+    source.replay.lockstep = config->deterministic.on;
+    source.replay.stats = config->stats;
+    if (parts->plan.replay && config->first_stored) {
+        const enum farm_status status =
+            farm_first_make(&config->algo, &parts->plan, parts->head, parts->lanes.width_max, &parts->first, err);
+        if (status) return status;
+        source.replay.first = farm_first_priorities;
+        source.replay.first_context = parts->first;
+    }
     for (uint32_t k = 0; k < source.shards; k++)
         source.share[k] = farm_learner_share(config->algo.batch, source.shards, k);
     return farm_window_source_make(parts->plan.source, &source, &parts->source, err);

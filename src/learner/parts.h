@@ -9,6 +9,7 @@
 #include "replay/source.h"
 
 struct farm_boards;
+struct farm_first;
 struct farm_inference;
 struct farm_trainer;
 
@@ -21,6 +22,7 @@ struct farm_learner_parts {
     const struct farm_backend_ops *ops;
     struct farm_backend *backend;                          // NULL: policies
     struct farm_policy *policies[FARM_LEARNER_SHARDS_MAX]; // a player's, on the CPU
+    struct farm_first *first;          // what the source gives new windows (iteration.h); NULL: the default
     struct farm_window_source *source; // NULL in a player; under the trainer's lock while the trainer lives
     struct farm_inference *loops[FARM_LEARNER_SHARDS_MAX]; // inference.h
     struct farm_boards *boards;                            // boards.h; NULL: no actor infers

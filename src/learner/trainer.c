@@ -67,7 +67,7 @@ static void wake_shards(const struct farm_trainer *trainer) {
         (void)!write(trainer->parts->config->shards[k].eventfd, &one, sizeof one);
 }
 
-// The source has released tickets.
+// The source has released tickets, perhaps.
 static void wake_inference(const struct farm_trainer *trainer) {
     if (trainer->parts->source->holds) wake_shards(trainer);
 }
@@ -76,10 +76,11 @@ static void wake_inference(const struct farm_trainer *trainer) {
 static bool take_iteration(struct farm_trainer *trainer, struct iteration *to, uint64_t version) {
     struct farm_window_source *source = trainer->parts->source;
     const struct farm_algo_config *algo = &trainer->parts->config->algo;
+    const uint64_t released = source->released[0];
     source->share = share_of_run(trainer);
     to->count = source->ops->take(source, version, to->windows);
     const uint64_t dropped = source->dropped - trainer->dropped;
-    if (dropped || to->count) wake_inference(trainer);
+    if (dropped || to->count || source->released[0] != released) wake_inference(trainer);
     farm_stats_add(&trainer->parts->config->stats->windows_dropped, dropped);
     trainer->dropped += dropped;
     if (!to->count) return false;
@@ -296,10 +297,19 @@ static bool end_update(struct farm_trainer *trainer) {
     return true;
 }
 
+// Replay: priorities, which a deterministic checkpoint behind the iteration has; nothing is released yet.
+static void return_priorities(struct farm_trainer *trainer, const struct iteration *it) {
+    struct farm_window_source *source = trainer->parts->source;
+    if (trainer->status || !trainer->parts->plan.replay) return;
+    pthread_mutex_lock(&trainer->lock);
+    source->ops->done(source, it->windows, it->count, it->priorities);
+    pthread_mutex_unlock(&trainer->lock);
+}
+
 // Gives the windows' steps back to their actors and releases the lanes that waited for the new parameters.
 static void release_iteration(struct farm_trainer *trainer, const struct iteration *it) {
     struct farm_window_source *source = trainer->parts->source;
-    source->ops->done(source, it->windows, it->count, it->priorities);
+    if (!trainer->parts->plan.replay) source->ops->done(source, it->windows, it->count, it->priorities);
     source->ops->published(source);
     wake_inference(trainer);
     trainer->released++;
@@ -316,6 +326,7 @@ static void *train_until_stopped(void *argument) {
         struct iteration *it = &trainer->iterations[trainer->slot];
         pthread_mutex_unlock(&trainer->lock);
         make_iteration(trainer, it);
+        return_priorities(trainer, it);
         const bool ends = deterministic && !trainer->status && end_update(trainer);
         pthread_mutex_lock(&trainer->lock);
         trainer->stop |= ends;
@@ -438,7 +449,9 @@ uint64_t farm_trainer_push(struct farm_trainer *trainer, struct farm_intake_lane
                                        .env_count = lane->lane->width,
                                        .weight = 1};
     pthread_mutex_lock(&trainer->lock);
+    const uint64_t released = trainer->parts->source->released[0];
     const uint64_t ticket = trainer->parts->source->ops->push(trainer->parts->source, &window);
+    if (trainer->parts->source->released[0] != released) wake_inference(trainer);
     if (trainer->parts->source->ops->ready(trainer->parts->source)) pthread_cond_signal(&trainer->more);
     pthread_mutex_unlock(&trainer->lock);
     return ticket;
@@ -460,7 +473,11 @@ void farm_trainer_forget(struct farm_trainer *trainer, uint32_t ring) {
     const struct farm_lanes *lanes = &trainer->parts->lanes;
     struct farm_window_source *source = trainer->parts->source;
     pthread_mutex_lock(&trainer->lock);
+    const uint64_t dropped = source->dropped;
     source->ops->forget(source, &lanes->rings[ring], lanes->first_lane[ring]);
+    if (source->dropped != dropped)
+        farm_log_info("actor %u leaves, and %" PRIu64 " windows of the replay with it",
+                      lanes->rings[ring].down.header->owner, source->dropped - dropped);
     wake_inference(trainer);
     pthread_cond_signal(&trainer->more); // the windows that training waited for may not come
     for (const uint64_t taken = trainer->taken; trainer->released < taken && !trainer->over;)

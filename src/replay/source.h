@@ -46,7 +46,8 @@ struct farm_window_source {
     uint64_t released[FARM_WINDOW_SHARDS_MAX]; // released tickets; the source writes, inference threads read
     bool holds;                                // tickets may have to wait: inference is woken when some are released
     bool polls;                                // take depends on time too and is called every FARM_WINDOW_POLL_NS
-    double share;                              // part of the run that has passed; the trainer sets it before take
+    uint32_t ahead; // steps that a LOCAL lane may go on with behind a window, before the window's ticket is released
+    double share;   // part of the run that has passed; the trainer sets it before take
 };
 
 enum { FARM_WINDOW_POLL_NS = 250000000 };
@@ -104,7 +105,11 @@ struct farm_window_source_config {
 // sync: an iteration is one window of every lane in lane order, and no lane is answered beyond its window before the
 // new parameters are published. A lane whose actor does nothing for grace_ns is left out, and its late window is
 // dropped.
-#define FARM_WINDOW_SOURCES(X) X(fifo) X(sync)
+// prioritised: windows stay in the rings and are handed out again and again, environment by environment, as
+// farm_replay_config says. A push evicts windows, oldest first, so that the actor has room for what it does during a
+// pass; a window in training stays, with its steps. Tickets keep actors, and take keeps training, at `ratio`. A ring
+// that leaves drops its windows.
+#define FARM_WINDOW_SOURCES(X) X(fifo) X(sync) X(prioritised)
 
 #define SOURCE_MAKE(name)                                                                                              \
     enum farm_status farm_##name##_make(const struct farm_window_source_config *config,                                \

@@ -34,3 +34,11 @@ uint64_t farm_window_needs(const struct farm_window_shape *shape, const struct f
     uint64_t history = shape->stack - 1;
     return cursor->held > history ? cursor->held - history : 0;
 }
+
+uint64_t farm_window_oldest(const struct farm_window_shape *shape, uint64_t first, uint64_t end, uint32_t steps,
+                            const uint32_t *pins, uint32_t slots) {
+    struct farm_window_cursor oldest = {.held = first};
+    while (farm_window_needs(shape, &oldest) + steps < end && !pins[oldest.held / shape->stride % slots])
+        oldest.held += shape->stride;
+    return oldest.held;
+}

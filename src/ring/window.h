@@ -59,4 +59,10 @@ void farm_window_done(const struct farm_window_shape *shape, struct farm_window_
 // The first step that this reader needs: its contribution to `consumed`.
 uint64_t farm_window_needs(const struct farm_window_shape *shape, const struct farm_window_cursor *cursor);
 
+// Replay: the start of the oldest window, from `first` on, that stays in a ring of `steps` steps when its actor may
+// write all steps before `end`: it and its history are not overwritten, or it is pinned. pins: [slots], the window that
+// starts at n has number n / stride mod slots.
+uint64_t farm_window_oldest(const struct farm_window_shape *shape, uint64_t first, uint64_t end, uint32_t steps,
+                            const uint32_t *pins, uint32_t slots);
+
 #endif

@@ -1,7 +1,9 @@
 // The learner process as the supervisor runs it: forked, over a real ring, with a test actor that checks every answer.
 #include "../support/test_farm.h"
 
-enum { GAME = 8 };
+#include "algo/r2d2.h"
+
+enum { GAME = 8, AHEAD = 16 }; // AHEAD: steps that a replay's LOCAL lanes may go on with
 
 typedef bool condition(void);
 
@@ -240,6 +242,53 @@ Test(learner, takes_in_and_trains_on_steps_of_actors_that_run_the_policy_themsel
     test_farm_end(&farm, SIGTERM);
     expect_exact_figures();
     cr_assert_eq(stats()->infer_calls, 0);
+}
+
+// DQN over replay lanes: n 2, double, duelling, a target copied every 20 updates.
+static void set_up_replay(enum farm_answers answers) {
+    tear_down();
+    test_farm_open(&farm, 0, answers);
+    farm.spec.leaf_every = 1;
+    test_farm_add(&farm, 0);
+    const float options[] = {0.5f, 2, 20, 1, 1};
+    memset(farm.config.algo.option, 0, sizeof farm.config.algo.option);
+    memcpy(farm.config.algo.option, options, sizeof options);
+    farm.config.algo.algo = &farm_dqn;
+    farm.config.algo.batch = 16;
+    farm.config.algo.lr = farm.config.algo.lr_end = 0.003;
+    farm.config.head.q = farm.config.head.duelling = true;
+    farm.config.first_stored = true;
+    farm.config.replay = (struct farm_replay_config){
+        .start = 100, .ratio = 4, .repeats = true, .exponent = 0.5f, .importance = 0.4f, .importance_end = 1};
+}
+
+// Every insertion is counted once, although the next learner finds windows that the dead one had inserted.
+static void expect_sound_replay(uint64_t deaths) {
+    uint64_t steps;
+    (void)count_answered(&steps);
+    const uint64_t inserted = stats()->replay_inserted, sampled = stats()->replay_sampled;
+    cr_assert(inserted <= steps * WIDTH && inserted + (4 + 2 * deaths) * LANES * WIDTH >= steps * WIDTH,
+              "%lu windows of %lu steps", inserted, steps * WIDTH);
+    cr_assert_leq((double)sampled, 4 * (double)(inserted - 100));
+    cr_assert_geq((double)sampled, 4 * (double)(inserted - 100) - 4 * (3 + AHEAD) * LANES * WIDTH - 4 * 16,
+                  "%lu windows inserted, %lu handed out, death %lu", inserted, sampled, deaths);
+    cr_assert_leq(stats()->replay_live, STEPS * LANES * WIDTH);
+    cr_assert_eq(stats()->replay_bad_priorities, 0);
+}
+
+Test(learner, replays_windows_in_place_and_goes_on_with_their_priorities_after_sigkill) {
+    for (int local = 0; local < 2; local++) {
+        set_up_replay(local ? FARM_ANSWERS_LOCAL : FARM_ANSWERS_CENTRAL);
+        for (uint64_t deaths = 0; deaths < 3; deaths++) {
+            goal = stats()->updates + 50;
+            launch_until(made_updates);
+            test_farm_end(&farm, SIGKILL);
+            expect_sound_replay(deaths);
+        }
+        goal = stats()->updates + 50;
+        run_until(local ? made_updates : has_learned);
+        expect_sound_replay(3);
+    }
 }
 
 // As a learner leaves them that dies while its training lags.

@@ -10,7 +10,9 @@
 
 enum { RINGS = 2, RING_LANES = 2, LANES = RINGS * RING_LANES, WIDTH = 3, STRIDE = 4, STEPS = 16 };
 
-static const struct farm_window_shape shape = {.stride = STRIDE, .length = STRIDE + 1, .stack = 1};
+// A test may change both before set_up_lanes.
+static struct farm_window_shape shape = {.stride = STRIDE, .length = STRIDE + 1, .stack = 1};
+static uint32_t ring_steps = STEPS;
 
 static struct lanes {
     struct views rings[RINGS];
@@ -20,10 +22,15 @@ static struct lanes {
     struct farm_window taken[4 * LANES]; // by the last take_windows
 } lanes;
 
+static inline struct views new_ring(void) {
+    struct farm_ring_spec spec = spec_of(RING_LANES, WIDTH, ring_steps);
+    spec.leaf_every = shape.stride;
+    return views_of(spec);
+}
+
 static inline void set_up_lanes(struct farm_window_source *source) {
-    const struct farm_ring_spec spec = spec_of(RING_LANES, WIDTH, STEPS);
     memset(&lanes, 0, sizeof lanes);
-    for (int r = 0; r < RINGS; r++) lanes.rings[r] = views_of(spec);
+    for (int r = 0; r < RINGS; r++) lanes.rings[r] = new_ring();
     lanes.source = source;
 }
 
@@ -59,10 +66,9 @@ static inline void answer_step_of(uint32_t lane, uint64_t version) {
     *farm_lane_version(learner, n) = version;
 }
 
-// Completes the lane's next window and pushes it; returns the ticket.
-static inline uint64_t push_window(uint32_t lane, uint64_t version) {
+// Pushes the lane's next window, which is complete; returns the ticket.
+static inline uint64_t push_next(uint32_t lane) {
     struct farm_window_cursor *cursor = &lanes.cursors[lane];
-    while (!farm_window_ready(&shape, cursor, farm_lane_acted(learner_lane(lane)))) answer_step_of(lane, version);
     const struct farm_window window = {.lane = learner_lane(lane),
                                        .cursor = cursor,
                                        .ring = &lanes.rings[lane / RING_LANES].learner,
@@ -71,6 +77,16 @@ static inline uint64_t push_window(uint32_t lane, uint64_t version) {
                                        .start = farm_window_take(&shape, cursor),
                                        .env_count = WIDTH};
     return lanes.source->ops->push(lanes.source, &window);
+}
+
+static inline bool is_complete(uint32_t lane) {
+    return farm_window_ready(&shape, &lanes.cursors[lane], farm_lane_acted(learner_lane(lane)));
+}
+
+// Completes the lane's next window and pushes it; returns the ticket.
+static inline uint64_t push_window(uint32_t lane, uint64_t version) {
+    while (!is_complete(lane)) answer_step_of(lane, version);
+    return push_next(lane);
 }
 
 static inline uint32_t take_windows(uint64_t version) {
