@@ -5,9 +5,10 @@
 #define FARM_ALGO_ALL_H
 
 #include "algo/ppo.h"
+#include "algo/pqn.h"
 #include "algo/r2d2.h"
 #include "algo/vtrace.h"
 
-#define FARM_ALGO_LIST(X) X(vtrace) X(ppo) X(dqn) X(r2d2)
+#define FARM_ALGO_LIST(X) X(vtrace) X(ppo) X(dqn) X(r2d2) X(pqn)
 
 #endif

@@ -35,7 +35,6 @@ enum farm_r2d2_loss { FARM_R2D2_HUBER, FARM_R2D2_SQUARE };
 // Arrays of scratch.
 enum {
     FARM_R2D2_TARGET,
-    FARM_R2D2_DELTA,
     FARM_R2D2_EXISTS, // 1, or 0 without a transition
     FARM_R2D2_SCRATCH
 };
@@ -90,26 +89,44 @@ static inline FARM_HD int farm_r2d2_action(const struct farm_algo_rows *rows, in
     return farm_head_discrete(rows->action + (size_t)row * (size_t)rows->head.action_bytes, 0);
 }
 
+static inline FARM_HD float farm_r2d2_delta(const struct farm_algo_rows *rows, int row, float target) {
+    return target - farm_greedy_q_of(&rows->head, rows->policy + (size_t)row * (size_t)rows->head.outputs,
+                                     rows->value[row], farm_r2d2_action(rows, row));
+}
+
+// Gradients and terms [FARM_R2D2_TERMS] of a row with this target, weight, and bound of the loss's slope.
+static inline FARM_HD void farm_r2d2_fit(const struct farm_algo_rows *rows, int row, float target, float weight,
+                                         float bound, float *terms) {
+    const float delta = farm_r2d2_delta(rows, row, target);
+    const float slope = delta > bound ? bound : delta < -bound ? -bound : delta;
+    const size_t at = (size_t)row * (size_t)rows->head.outputs;
+    farm_greedy_q_gradient(&rows->head, rows->policy + at, farm_r2d2_action(rows, row), -weight * slope,
+                           rows->dpolicy + at, rows->dvalue + row);
+    terms[FARM_R2D2_ROWS] = 1;
+    terms[FARM_R2D2_LOSS_TERM] = weight * slope * (delta - 0.5f * slope);
+    terms[FARM_R2D2_Q_TERM] = target - delta;
+    terms[FARM_R2D2_TARGET_TERM] = target;
+    terms[FARM_R2D2_ERROR_TERM] = fabsf(delta);
+    terms[FARM_R2D2_WEIGHT_TERM] = weight;
+}
+
 static inline FARM_HD void farm_r2d2_prepare(const struct farm_algo_rows *rows, int row) {
     (void)rows, (void)row;
 }
 
 // One column: its targets and its priority, at least 1e-6 if it has a transition.
 static inline FARM_HD void farm_r2d2_column(const struct farm_algo_rows *rows, int column) {
-    float *target = farm_algo_scratch(rows, FARM_R2D2_TARGET), *delta = farm_algo_scratch(rows, FARM_R2D2_DELTA);
-    float *exists = farm_algo_scratch(rows, FARM_R2D2_EXISTS), most = 0, sum = 0, count = 0;
+    float *target = farm_algo_scratch(rows, FARM_R2D2_TARGET), *exists = farm_algo_scratch(rows, FARM_R2D2_EXISTS);
+    float most = 0, sum = 0, count = 0;
     for (int t = 0, row = column; t < rows->steps; t++, row += rows->columns) {
         bool bootstraps;
         const int k = farm_algo_horizon(rows->flags + row, (size_t)rows->columns, (int)rows->option[FARM_R2D2_N_STEP],
                                         &bootstraps);
-        target[row] = delta[row] = 0;
+        target[row] = 0;
         exists[row] = k > 0 ? 1.0f : 0.0f;
         if (!k) continue;
         target[row] = farm_r2d2_target(rows, row, k, bootstraps);
-        delta[row] =
-            target[row] - farm_greedy_q_of(&rows->head, rows->policy + (size_t)row * (size_t)rows->head.outputs,
-                                           rows->value[row], farm_r2d2_action(rows, row));
-        const float size = fabsf(delta[row]);
+        const float size = fabsf(farm_r2d2_delta(rows, row, target[row]));
         most = size > most ? size : most;
         sum += size; // keeps a NaN
         count++;
@@ -127,20 +144,9 @@ static inline FARM_HD void farm_r2d2_row(const struct farm_algo_rows *rows, int 
         farm_algo_no_gradient(rows, row);
         return;
     }
-    const size_t at = (size_t)row * (size_t)rows->head.outputs;
-    const float weight = rows->weight ? rows->weight[row % rows->columns] : 1;
-    const float target = farm_algo_scratch(rows, FARM_R2D2_TARGET)[row],
-                delta = farm_algo_scratch(rows, FARM_R2D2_DELTA)[row];
-    const float bound = rows->option[FARM_R2D2_LOSS] == (float)FARM_R2D2_HUBER ? 1 : INFINITY;
-    const float slope = delta > bound ? bound : delta < -bound ? -bound : delta;
-    farm_greedy_q_gradient(&rows->head, rows->policy + at, farm_r2d2_action(rows, row), -weight * slope,
-                           rows->dpolicy + at, rows->dvalue + row);
-    terms[FARM_R2D2_ROWS] = 1;
-    terms[FARM_R2D2_LOSS_TERM] = weight * slope * (delta - 0.5f * slope);
-    terms[FARM_R2D2_Q_TERM] = target - delta;
-    terms[FARM_R2D2_TARGET_TERM] = target;
-    terms[FARM_R2D2_ERROR_TERM] = fabsf(delta);
-    terms[FARM_R2D2_WEIGHT_TERM] = weight;
+    farm_r2d2_fit(rows, row, farm_algo_scratch(rows, FARM_R2D2_TARGET)[row],
+                  rows->weight ? rows->weight[row % rows->columns] : 1,
+                  rows->option[FARM_R2D2_LOSS] == (float)FARM_R2D2_HUBER ? 1 : INFINITY, terms);
 }
 
 static inline FARM_HD void farm_dqn_prepare(const struct farm_algo_rows *rows, int row) {

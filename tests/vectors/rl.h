@@ -81,19 +81,20 @@ struct q_case {
     float *target_policy, *target_value;      // the same of the target
     const float *behaviour;                   // [steps+n][columns][actions]: -INFINITY forbids
     const int32_t *action;                    // [steps+n][columns], 77 if it is ignored
-    const float *reward, *weight;             // [steps+n][columns], [columns]
+    float *reward, *weight;                   // [steps+n][columns], [columns]
     const float *target, *delta, *exists;     // [steps][columns]
     const float *priority, *dpolicy, *dvalue; // [columns], [steps][columns][actions], [steps][columns]
     const float *returns;                     // [steps+n-1][columns]: Q(lambda) of the finished `policy`
 };
 
-// All cases: Q_CASES. *rescaled: x, h(x) and the inverse of h at x, [3][Q_RESCALED].
+// All cases: Q_CASES. *rescaled (unless NULL): x, h(x) and the inverse of h at x, [3][Q_RESCALED].
 static inline const struct q_case *q_cases(const float **rescaled) {
     static _Alignas(8) uint8_t file[Q_BYTES];
     static struct q_case cases[Q_CASES];
     uint8_t *at = file;
     vectors_read("tests/vectors/q.bin", file, sizeof file);
-    *rescaled = rl_array(&at, 3 * Q_RESCALED);
+    const float *numbers = rl_array(&at, 3 * Q_RESCALED);
+    if (rescaled) *rescaled = numbers;
     for (struct q_case *c = cases; c < cases + Q_CASES; c++) {
         memcpy(c, at, offsetof(struct q_case, flags));
         at += offsetof(struct q_case, flags);
