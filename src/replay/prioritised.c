@@ -388,6 +388,9 @@ static uint32_t take(struct farm_window_source *source, uint64_t version, struct
 static void update_leaves(struct prioritised *p, const struct farm_window *windows, uint32_t count,
                           const float *priorities) {
     uint32_t changed = 0;
+    for (uint32_t i = 0; i < count; i++) // leaves lie far apart: their cache misses overlap
+        if (p->places[windows[i].lane_id].newest.lane == windows[i].lane)
+            __builtin_prefetch(farm_lane_leaf(windows[i].lane, windows[i].start) + windows[i].env_from, 1);
     for (uint32_t i = 0; i < count; i++) {
         const struct farm_window *window = &windows[i];
         struct place *place = &p->places[window->lane_id];
