@@ -428,7 +428,7 @@ static enum farm_status pass(struct farm_backend *backend, uint32_t slot, const 
 
 static enum farm_status copy_set(struct farm_backend *backend, uint32_t k, struct farm_error *err) {
     return farm_cuda_parameters_copy(parameters_of(backend, k), farm_cuda_shard_stream(backend->shards[k]),
-                                     backend->step.set, err);
+                                     backend->step.set, parameters_of(backend, 0)->host.params, err);
 }
 
 static enum farm_status copy(struct farm_backend *backend, uint32_t set, struct farm_error *err) {

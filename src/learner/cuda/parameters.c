@@ -241,10 +241,10 @@ enum farm_status farm_cuda_parameters_bad_tensor(struct farm_cuda_parameters *p,
 }
 
 enum farm_status farm_cuda_parameters_copy(struct farm_cuda_parameters *p, struct CUstream_st *stream, uint32_t set,
-                                           struct farm_error *err) {
+                                           const float *statistics, struct farm_error *err) {
     const int first = p->net->normalise >= 0 ? p->net->normalise : p->net->normalise_return;
     const size_t from = first < 0 ? p->net->parameter_count : p->net->tensors[first].offset; // statistics lie behind
-    memcpy(p->host.sets[set - 1] + from, p->host.params + from, (p->net->parameter_count - from) * sizeof(float));
+    memcpy(p->host.sets[set - 1] + from, statistics + from, (p->net->parameter_count - from) * sizeof(float));
     FARM_CUDA_TRY(cudaMemcpyAsync(p->sets[set - 1], p->optimiser.params, p->count * sizeof(float),
                                   cudaMemcpyDeviceToDevice, stream));
     return set == 1 ? prepare_target(p, stream, err) : FARM_OK;

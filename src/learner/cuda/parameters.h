@@ -82,14 +82,13 @@ void farm_cuda_parameters_take(struct farm_cuda_parameters *parameters, const st
 enum farm_status farm_cuda_parameters_bad_tensor(struct farm_cuda_parameters *parameters, struct CUstream_st *stream,
                                                  const char **out, struct farm_error *err);
 
-// The set becomes equal to the one in training (backend.h): enqueues a copy on the device, copies the statistics,
-// which change between iterations only.
+// The set becomes equal to the one in training (backend.h): enqueues a copy on the device; copies the statistics, of
+// `statistics` ([parameter_count], PyTorch's order), which change between iterations only.
 enum farm_status farm_cuda_parameters_copy(struct farm_cuda_parameters *parameters, struct CUstream_st *stream,
-                                           uint32_t set, struct farm_error *err);
+                                           uint32_t set, const float *statistics, struct farm_error *err);
 
-// Enqueues a copy of a set, as it is after the stream's work, as `version`, with the statistics in
-// `statistics` ([parameter_count], PyTorch's order). The caller calls farm_cuda_parameters_published after the end of
-// that work.
+// Enqueues a copy of a set, as it is after the stream's work, as `version`, with those statistics. The caller calls
+// farm_cuda_parameters_published after the end of that work.
 enum farm_status farm_cuda_parameters_publish(struct farm_cuda_parameters *parameters, struct CUstream_st *stream,
                                               uint32_t set, const float *statistics, uint64_t version,
                                               struct farm_error *err);

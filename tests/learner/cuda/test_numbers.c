@@ -90,8 +90,8 @@ Test(cuda_numbers, replays_as_the_cpu_does) {
     static const struct setting settings[] = {
         {true, 1, ENVIRONMENTS, 5, 7, .q = 2, .masked = true},
         {true, 2, 9, 2, 7, .loss_mean = true, .q = 7, .mirror = FARM_MIRROR_WINDOW},
-        {true, 1, ENVIRONMENTS, 5, 7, .q = 3, .dict = true, .normalise = true, .mirror = FARM_MIRROR_OFF},
-        {false, 1, ENVIRONMENTS, 0, 7, .q = 1, .normalise = true},
+        {true, 2, ENVIRONMENTS, 5, 7, .q = 3, .dict = true, .normalise = true, .mirror = FARM_MIRROR_OFF},
+        {false, 2, ENVIRONMENTS, 0, 7, .q = 1, .normalise = true},
         {true, 1, ENVIRONMENTS, 5, 7, .q = 2, .lstm = 1, .burn_in = 5, .mirror = FARM_MIRROR_WINDOW},
         {false, 2, 9, 2, 7, 3, .loss_mean = true, .q = 3, .lstm = 2, .burn_in = 2, .masked = true},
     };
