@@ -8,6 +8,7 @@
 
 #include "../vectors/vectors.h"
 #include "algo/ppo.h"
+#include "algo/r2d2.h"
 #include "kernels/random.h"
 #include "rig.h"
 
@@ -25,8 +26,10 @@ enum {
     UPDATES_CHOICES = 3, // for each of two integers
     UPDATES_COLUMNS = UPDATES_LANES * UPDATES_WIDTH,
     UPDATES_OPTIONS = 16,
-    UPDATES_BYTES = 103380, // in the file
+    UPDATES_BYTES = 128104, // in the file
 };
+// The algorithms, as in the file.
+enum { UPDATES_VTRACE, UPDATES_PPO, UPDATES_R2D2, UPDATES_DQN };
 #define UPDATES_SCHEDULE 0.5f // all passes'
 
 // As in the file.
@@ -38,9 +41,9 @@ struct update_case {
     int32_t separate;            // the net of this name, else mlp
     int32_t actions, dims;       // discrete ones, or if dims > 0 so many continuous ones
     int32_t squash, state_sigma; // their kind
-    int32_t masked, normalise, ppo, adam, loss_sum, epochs, passes;
+    int32_t masked, normalise, algo, adam, loss_sum, epochs, passes;
     int32_t lstm, lstm_layers, burn_in;
-    int32_t numbers; // how many follow: the parameters' change after 1, 5 and 50 updates
+    int32_t numbers; // how many follow: the parameters' change after 1, 5 and 50 updates; then a replay's priorities
     float lr, first_decay, second_decay, epsilon, grad_norm_clip, reward_clip, reward_scale;
     float option[UPDATES_OPTIONS];
     float terms[UPDATES][FARM_ALGO_TERMS_MAX], grad_norm[UPDATES];
@@ -51,6 +54,10 @@ struct update_run {
     const struct update_case *c;
     uint64_t reborn; // the step that begins new episodes everywhere, as after an actor's death; 0: none
 };
+
+static inline bool update_replays(const struct update_case *c) {
+    return c->algo == UPDATES_R2D2 || c->algo == UPDATES_DQN;
+}
 
 static inline double update_draw(const struct update_case *c, uint64_t column, uint64_t n, uint64_t what) {
     const uint64_t key = farm_random_mix(column ^ (uint64_t)c->seed << 32);
@@ -108,7 +115,11 @@ static inline void update_configure_spaces(struct update_run *run, struct farm_r
     if (c->masked)
         env->obs[env->obs_count++] = (struct farm_field_spec){
             .name = FARM_HEAD_MASK_NAME, .dtype = FARM_U8, .rank = 1, .dims = {farm_policy_outputs(&env->action)}};
-    learner->head = (struct farm_head_options){.state_sigma = c->state_sigma, .squash = c->squash, .scale = true};
+    learner->head = (struct farm_head_options){.state_sigma = c->state_sigma,
+                                               .squash = c->squash,
+                                               .scale = true,
+                                               .q = update_replays(c),
+                                               .duelling = update_replays(c) && c->option[FARM_R2D2_DUELLING] > 0};
     struct farm_head head;
     cr_assert_eq(farm_head_make(env, learner->head, &head, NULL), FARM_OK);
     farm_ring_spec_answers(spec);
@@ -126,9 +137,10 @@ static inline void update_configure(struct update_run *run) {
     const struct update_case *c = run->c;
     struct farm_learner_config *learner = &run->rig.learner;
     struct farm_algo_config *algo = &learner->algo;
-    algo->algo = c->ppo ? &farm_ppo : &farm_vtrace;
+    static const struct farm_algo *const algos[] = {&farm_vtrace, &farm_ppo, &farm_r2d2, &farm_dqn};
+    algo->algo = algos[c->algo];
     memcpy(algo->option, c->option, sizeof c->option);
-    if (c->ppo) {
+    if (c->algo == UPDATES_PPO) {
         algo->option[FARM_PPO_ENTROPY_COST] /= UPDATES_SCHEDULE; // what is left of it is the case's
         algo->option[FARM_PPO_ENTROPY_SCHEDULE] = FARM_PPO_ENTROPY_LR;
     }
@@ -168,6 +180,7 @@ static inline void update_draw_params(struct update_run *run) {
     free(mask);
     run->rig.version = 1;
     must(run->rig.ops->state_changed(run->rig.backend, 1, 0, &run->rig.err), &run->rig.err);
+    if (farm_algo_sets(&run->rig.plan)) must(run->rig.ops->copy(run->rig.backend, 1, &run->rig.err), &run->rig.err);
 }
 
 static inline void update_open_backend(struct update_run *run, const struct farm_backend_ops *ops) {
@@ -296,14 +309,15 @@ static inline void update_answer(struct update_run *run, bool drawn) {
 // The next update. PPO trains before the last step is answered, as in the synchronous regime.
 static inline void update_make(struct update_run *run) {
     struct rig *rig = &run->rig;
-    const uint64_t last = rig->trained + UPDATES_UNROLL + (uint64_t)run->c->burn_in;
-    if (run->c->ppo && rig->trained > 0) update_answer(run, true);
+    const uint64_t last = rig->trained + rig->plan.shape.length - 1;
+    const bool ppo = run->c->algo == UPDATES_PPO;
+    if (ppo && rig->trained > 0) update_answer(run, true);
     while (rig->n < last) {
         update_publish(run);
         update_answer(run, true);
     }
     update_publish(run);
-    if (!run->c->ppo) update_answer(run, true);
+    if (!ppo) update_answer(run, true);
     must(rig_update(rig, false), &rig->err);
 }
 
@@ -343,11 +357,23 @@ static inline void update_expect_stats(const struct update_run *run, const struc
                        run->rig.ops->name, k, stats->grad_norm, norm);
 }
 
+static inline size_t update_priorities(const struct update_case *c) {
+    return update_replays(c) ? UPDATES * UPDATES_COLUMNS : 0;
+}
+
+// theirs: [UPDATES_COLUMNS]
+static inline void update_expect_priorities(const struct update_run *run, const float *theirs, uint64_t k) {
+    for (int i = 0; i < UPDATES_COLUMNS && update_replays(run->c); i++)
+        cr_assert_float_eq(run->rig.pass_stats.priorities[i], theirs[i], 1e-4 * (1 + (double)k / 50),
+                           "%s, %s: update %lu: priority %d", run->c->name, run->rig.ops->name, k, i);
+}
+
 // The next case of the file after c (NULL: the first one); NULL after the last one.
 static inline const struct update_case *update_next(const struct update_case *c) {
     static _Alignas(8) uint8_t file[UPDATES_BYTES];
     if (!c) vectors_read("tests/vectors/updates.bin", file, sizeof file);
-    const uint8_t *at = c ? (const uint8_t *)(c + 1) + 3 * (size_t)c->numbers * sizeof(float) : file;
+    const size_t numbers = c ? 3 * (size_t)c->numbers + update_priorities(c) : 0;
+    const uint8_t *at = c ? (const uint8_t *)(c + 1) + numbers * sizeof(float) : file;
     return at < file + sizeof file ? (const void *)at : NULL;
 }
 
@@ -356,12 +382,13 @@ static inline void updates_expect(const struct farm_backend_ops *ops, uint64_t u
     for (const struct update_case *c = NULL; (c = update_next(c));) {
         struct update_run *run = update_open(c, ops, FARM_PRECISION_F32);
         const size_t bytes = run->rig.net.parameter_count * sizeof(float);
-        const float *change = (const void *)(c + 1);
+        const float *change = (const void *)(c + 1), *priorities = change + 3 * c->numbers;
         double sizes[FARM_TENSORS_MAX] = {0};
         float *initial = memcpy(malloc(bytes), rig_params(&run->rig), bytes);
         for (uint64_t k = 0; k < updates; k++) {
             update_make(run);
             update_expect_stats(run, &run->rig.pass_stats, k);
+            update_expect_priorities(run, priorities + k * UPDATES_COLUMNS, k);
             if (k > 0 && k != UPDATES_FEW - 1 && k != UPDATES - 1) continue;
             update_expect(run, initial, sizes, change, k + 1);
             change += c->numbers;
@@ -379,7 +406,7 @@ static inline void updates_expect(const struct farm_backend_ops *ops, uint64_t u
 static inline void updates_expect_on_policy(const struct farm_backend_ops *ops, enum farm_precision precision,
                                             double bound) {
     for (const struct update_case *c = NULL; (c = update_next(c));) {
-        if (!c->ppo) continue;
+        if (c->algo != UPDATES_PPO) continue;
         struct update_case own = *c;
         struct farm_pass_stats stats;
         own.option[FARM_PPO_CLIP] = (float)bound;
@@ -423,7 +450,7 @@ static inline bool update_set_is_online(const struct update_run *run, const char
 // A set of the plan keeps the parameters of its last copy, in state() under its name, and answers once published.
 static inline void updates_expect_sets(const struct farm_backend_ops *ops, enum farm_precision precision) {
     const struct update_case *c = update_next(NULL);
-    while (c->ppo) c = update_next(c);
+    while (c->algo != UPDATES_VTRACE) c = update_next(c);
     struct update_run *run = update_open(c, ops, precision);
     struct rig *rig = &run->rig;
     rig_close_backend(rig);

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Writes updates.bin: 50 updates of small networks by V-trace and PPO, computed by PyTorch in f64 with its own optimisers,
-distributions, gradient clipping and automatic differentiation.
+"""Writes updates.bin: 50 updates of small networks by V-trace, PPO, R2D2 and DQN, computed by PyTorch in f64 with its own
+optimisers, distributions, gradient clipping and automatic differentiation.
 
-Run in this folder after `pip install torch numpy`. Observations, rewards, episode ends, answers and initial parameters are draws
+Run in this folder after `pip install torch numpy`; with names of new cases it adds these only. Observations, rewards, episode ends, answers and initial parameters are draws
 (tests/support/updates.h makes the same), so the file holds settings and results only. A case, little-endian: name (16 bytes), i32
 settings and the numbers of a change, f32 settings, as in struct update_case; then f32: the algorithm's terms [50][8] and the
 gradient's norm [50] (of the last pass, before clipping) of each update; after 1, 5 and 50 updates the change of the parameters: of
-each tensor of n entries those at 0, s, 2s, ..., s = 1 for n <= 256, else n / 128 rounded down, if even to the next odd number.
+each tensor of n entries those at 0, s, 2s, ..., s = 1 for n <= 256, else n / 128 rounded down, if even to the next odd number;
+of R2D2 and DQN the columns' priorities [50][8].
 A case's draws are those of the first seed with which rounding decides no gradient: no row comes near an edge of a clip, and noise in
 the layers' outputs, as of rounding, moves no ReLU across its edge at a place where the tests would see it. The search takes half an hour.
 """
+import copy
 import struct
+import sys
 
 import numpy as np
 import torch
@@ -26,6 +29,7 @@ SIZES = [ACTIONS, 3]  # of the first and the second action
 SNAPSHOTS = (1, 5, UPDATES)
 FIRST, LAST, TERMINATED, TRUNCATED = 1, 2, 4, 8
 TERMS = 8
+VTRACE, PPO, R2D2, DQN = range(4)  # the same there
 
 
 def f32(x):
@@ -422,11 +426,60 @@ def ppo(case, net, optimiser, whole, states, terms):
     return norm
 
 
-def step(case, net, optimiser, parts, terms, rows):
+def action_values(case, outputs, mu):
+    """Of a network's outputs: duelling (Wang et al. 2016, equation 9), -inf if mu forbids."""
+    (policy, value), permitted = outputs, mu > -torch.inf
+    mean = (policy * permitted).sum(-1) / permitted.sum(-1)
+    return (policy + ((value - mean) * case["duelling"])[..., None]).masked_fill(~permitted, -torch.inf)
+
+
+def rescaled(case, x):
+    return x.sign() * ((x.abs() + 1).sqrt() - 1) + 1e-3 * x if case["rescale"] else x
+
+
+def unscaled(case, x):
+    return x.sign() * ((((1 + 4e-3 * (x.abs() + 1 + 1e-3)).sqrt() - 1) / 2e-3) ** 2 - 1) if case["rescale"] else x
+
+
+def replay(case, nets, optimiser, w, state, weight, terms):
+    """R2D2's loss (DQN's: of one transition), row by row, on windows with these weights; the gradient's norm and priorities."""
+    (w, state), (_, target_state) = (warmed_up(case, net, w, state, slice(None)) for net in nets)
+    q = action_values(case, nets[0].along(w["obs"], w["flags"], state), w["policy"])
+    with torch.no_grad():
+        target_q = action_values(case, nets[1].along(w["obs"], w["flags"], target_state), w["policy"])
+    exists, n = transitions(w["flags"]), int(case["n_step"])
+    rows = len(w["flags"]) - n
+    parts, sizes = [], [[] for _ in range(COLUMNS)]
+    for t in range(rows):
+        for c in range(COLUMNS):
+            k = 0
+            while k < n and exists[t + k, c]:
+                k += 1
+            if not k:
+                continue
+            target = sum(case["discount"] ** j * w["reward"][t + 1 + j, c] for j in range(k))
+            if not w["flags"][t + k, c] & TERMINATED:
+                chooses = (q.detach() if case["double"] else target_q)[t + k, c]
+                if torch.isfinite(chooses).sum() > 1:
+                    keep_off(chooses.topk(2).values.diff())
+                target = target + case["discount"] ** k * unscaled(case, target_q[t + k, c, chooses.argmax()])
+            target, chosen = rescaled(case, target), q[t, c, w["action"][t, c, 0]]
+            loss = F.mse_loss(chosen, target) / 2 if case["loss"] else F.smooth_l1_loss(chosen, target)
+            sizes[c].append(abs(float((target - chosen).detach())))
+            one = torch.ones(())
+            parts.append(torch.stack([one, weight[c] * loss, chosen, target, (target - chosen).abs(), weight[c] * one]))
+    eta = case["priority_max"]
+    priority = [eta * max(x) + (1 - eta) * np.mean(x) if x else 0 for x in sizes]
+    parts = torch.stack(parts).T
+    return step(case, nets[0], optimiser, parts, terms, COLUMNS * rows, parts[1].sum()), priority
+
+
+def step(case, net, optimiser, parts, terms, rows, loss=None):
     """One step along the gradient of the loss; adds its terms; the gradient's norm."""
     for k, part in enumerate(parts):
         terms[k] += float(part.detach().sum())
-    loss = (parts[1] + case["baseline_cost"] * parts[2] - case["entropy_cost"] * parts[3]).sum()
+    if loss is None:
+        loss = (parts[1] + case["baseline_cost"] * parts[2] - case["entropy_cost"] * parts[3]).sum()
     optimiser.zero_grad()
     (loss if case["loss_sum"] else loss / rows).backward()
     norm = nn.utils.clip_grad_norm_(net.parameters(), case["grad_norm_clip"] or np.inf)
@@ -440,32 +493,37 @@ def selected(now, initial):
     return [x[:: 1 if len(x) <= 256 else len(x) // 128 | 1] for x in changes]
 
 
-# Keys in the order of the file; the algorithm's options in the order of vtrace.h or ppo.h.
-WHOLE = ["seed", "frames", "joined", "separate", "actions", "dims", "squash", "state_sigma", "masked", "normalise", "ppo", "adam",
+# Keys in the order of the file; the algorithm's options in the order of vtrace.h, ppo.h or r2d2.h.
+WHOLE = ["seed", "frames", "joined", "separate", "actions", "dims", "squash", "state_sigma", "masked", "normalise", "algo", "adam",
          "loss_sum", "epochs", "passes", "lstm", "lstm_layers", "burn_in"]  # fmt: skip
 REAL = ["lr", "first_decay", "second_decay", "epsilon", "grad_norm_clip", "reward_clip", "reward_scale"]
-OPTIONS = {
-    vtrace: ["discount", "entropy_cost", "baseline_cost", "rho_clip", "c_clip", "pg_rho_clip", "lambda", "epochs", "minibatch", "clip"],
-    ppo: ["discount", "lambda", "clip", "value_clip", "entropy_cost", "baseline_cost", "epochs", "minibatch", "advantages", "kl_stop"],
-}
+OPTIONS = [
+    ["discount", "entropy_cost", "baseline_cost", "rho_clip", "c_clip", "pg_rho_clip", "lambda", "epochs", "minibatch", "clip"],
+    ["discount", "lambda", "clip", "value_clip", "entropy_cost", "baseline_cost", "epochs", "minibatch", "advantages", "kl_stop"],
+    *2 * [["discount", "n_step", "target_every", "double", "duelling", "rescale", "loss", "priority_max"]],
+]
 ADAM = dict(adam=1, first_decay=0.9, second_decay=0.999, epsilon=1e-5)
 RMSPROP = dict(adam=0, first_decay=0, second_decay=0.99, epsilon=0.01)
 USUAL = dict.fromkeys(WHOLE, 0) | dict(actions=1, epochs=1, entropy_cost=0.01, baseline_cost=0.5, reward_clip=0, reward_scale=1)
-VTRACE = USUAL | dict(discount=0.97, rho_clip=1, c_clip=1, pg_rho_clip=1, minibatch=0, clip=0) | {"lambda": 1}
-PPO = USUAL | dict(ppo=1, discount=0.95, clip=0.2, value_clip=0, minibatch=ROWS, kl_stop=0) | {"lambda": 0.9}
+OF_VTRACE = USUAL | dict(discount=0.97, rho_clip=1, c_clip=1, pg_rho_clip=1, minibatch=0, clip=0) | {"lambda": 1}
+OF_PPO = USUAL | dict(algo=PPO, discount=0.95, clip=0.2, value_clip=0, minibatch=ROWS, kl_stop=0) | {"lambda": 0.9}
+OF_Q = USUAL | dict(discount=0.97, double=1, priority_max=0.9)
 CASES = {
-    "vtrace frames": VTRACE | RMSPROP | dict(frames=1, loss_sum=1, lr=2e-3, grad_norm_clip=10, reward_clip=0.6),
-    "vtrace masked": VTRACE | ADAM | dict(actions=2, masked=1, epochs=2, passes=2, lr=1e-3, grad_norm_clip=0, reward_scale=0.7, rho_clip=1.3,
+    "vtrace frames": OF_VTRACE | RMSPROP | dict(frames=1, loss_sum=1, lr=2e-3, grad_norm_clip=10, reward_clip=0.6),
+    "vtrace masked": OF_VTRACE | ADAM | dict(actions=2, masked=1, epochs=2, passes=2, lr=1e-3, grad_norm_clip=0, reward_scale=0.7, rho_clip=1.3,
                                           c_clip=0.9, pg_rho_clip=1.1) | {"lambda": 0.9},
-    "vtrace squashed": VTRACE | ADAM | dict(clip=0.2, dims=2, squash=1, state_sigma=1, lr=1e-3, grad_norm_clip=1, entropy_cost=0.05),
-    "ppo frames": PPO | ADAM | dict(frames=1, epochs=2, passes=2, lr=1e-3, grad_norm_clip=0.5, reward_clip=0.6, value_clip=0.25,
+    "vtrace squashed": OF_VTRACE | ADAM | dict(clip=0.2, dims=2, squash=1, state_sigma=1, lr=1e-3, grad_norm_clip=1, entropy_cost=0.05),
+    "ppo frames": OF_PPO | ADAM | dict(frames=1, epochs=2, passes=2, lr=1e-3, grad_norm_clip=0.5, reward_clip=0.6, value_clip=0.25,
                                     advantages=1),
-    "ppo masked": PPO | ADAM | dict(masked=1, loss_sum=1, epochs=2, passes=3, lr=1e-3, grad_norm_clip=8, clip=0.25, advantages=2),
-    "ppo joined": PPO | ADAM | dict(frames=1, joined=1, normalise=1, passes=3, lr=1e-3, grad_norm_clip=0.5, advantages=1),
-    "vtrace lstm": VTRACE | ADAM | dict(frames=1, joined=1, epochs=2, passes=2, lr=1e-3, grad_norm_clip=1, lstm=8, lstm_layers=1),
-    "ppo lstm": PPO | ADAM | dict(passes=2, epochs=2, lr=1e-3, grad_norm_clip=0.5, advantages=1, lstm=6, lstm_layers=2, burn_in=3),
-    "ppo separate": PPO | ADAM | dict(separate=1, dims=2, normalise=1, passes=3, lr=1e-3, grad_norm_clip=0.5, reward_scale=0.1,
+    "ppo masked": OF_PPO | ADAM | dict(masked=1, loss_sum=1, epochs=2, passes=3, lr=1e-3, grad_norm_clip=8, clip=0.25, advantages=2),
+    "ppo joined": OF_PPO | ADAM | dict(frames=1, joined=1, normalise=1, passes=3, lr=1e-3, grad_norm_clip=0.5, advantages=1),
+    "vtrace lstm": OF_VTRACE | ADAM | dict(frames=1, joined=1, epochs=2, passes=2, lr=1e-3, grad_norm_clip=1, lstm=8, lstm_layers=1),
+    "ppo lstm": OF_PPO | ADAM | dict(passes=2, epochs=2, lr=1e-3, grad_norm_clip=0.5, advantages=1, lstm=6, lstm_layers=2, burn_in=3),
+    "ppo separate": OF_PPO | ADAM | dict(separate=1, dims=2, normalise=1, passes=3, lr=1e-3, grad_norm_clip=0.5, reward_scale=0.1,
                                       advantages=1),
+    "r2d2 lstm": OF_Q | ADAM | dict(algo=R2D2, masked=1, n_step=2, target_every=3, duelling=1, rescale=1, loss=1, lr=1e-3, grad_norm_clip=1,
+                                    reward_scale=3, lstm=8, lstm_layers=1, burn_in=3),
+    "dqn frames": OF_Q | ADAM | dict(algo=DQN, frames=1, masked=1, n_step=3, target_every=4, duelling=1, rescale=0, loss=0, lr=1e-3, grad_norm_clip=0.5),
 }  # fmt: skip
 
 
@@ -487,29 +545,39 @@ def make_updates(case, seed):
     first = statistics.tensors
     all_terms, norms, changes = np.zeros((UPDATES, TERMS)), np.zeros(UPDATES), []
     acting = case["lstm"] and Acting(case, net, statistics.windows(slice(0, STEPS))["obs"], steps["flags"])
+    target, priorities = copy.deepcopy(net), []
     for k in range(UPDATES):
-        start, last = k * UNROLL, (k + 1) * UNROLL + case["burn_in"]
+        start, many = k * UNROLL, 1 if case["algo"] == DQN else UNROLL
+        last = start + case["burn_in"] + many + (int(case["n_step"]) if case["algo"] >= R2D2 else 1) - 1
         if acting:  # PPO trains before the last step is answered
-            acting.until(last if case["ppo"] else last + 1)
+            acting.until(last if case["algo"] == PPO else last + 1)
         w = statistics.windows(slice(start, last + 1))
-        norms[k] = (ppo if case["ppo"] else vtrace)(case, net, optimiser, w, acting and (acting.before[start], acting.before[last]), all_terms[k])
+        if case["algo"] >= R2D2:
+            weight = 1 / (1 + (np.arange(COLUMNS) // WIDTH * 3 + np.arange(COLUMNS) % WIDTH + start) % 4)
+            norms[k], priority = replay(case, (net, target), optimiser, w, acting and acting.before[start], weight, all_terms[k])
+            priorities.extend(priority)
+            if (k + 1) % int(case["target_every"]) == 0:
+                target.load_state_dict(net.state_dict())
+        else:
+            states = acting and (acting.before[start], acting.before[last])
+            norms[k] = (ppo if case["algo"] == PPO else vtrace)(case, net, optimiser, w, states, all_terms[k])
         if k + 1 in SNAPSHOTS:
             changes.extend(selected([p.detach() for p in net.in_order()], initial))
             if case["normalise"]:
                 changes.extend(selected(statistics.tensors, first))
-    return all_terms, norms, changes
+    return all_terms, norms, changes, f32(priorities)
 
 
 def run(name, case, seed):
     """The case's bytes, or None if rounding could decide a gradient."""
     global noise
     case = case | dict(seed=seed)
-    options = [case[k] for k in OPTIONS[ppo if case["ppo"] else vtrace]]
+    options = [case[k] for k in OPTIONS[case["algo"]]]
     real = f32([case[k] for k in REAL] + options + [0] * (16 - len(options)))
     whole = [case[k] for k in WHOLE]
     case |= {k: float(f32(v)) for k, v in case.items() if k not in WHOLE}
     noise = 0.0
-    terms, norms, changes = make_updates(case, seed)
+    terms, norms, changes, priorities = make_updates(case, seed)
     numbers = sum(map(len, changes)) // len(SNAPSHOTS)
     print(f"{name}, seed {seed}: {numbers} numbers; nearest edge {margin:.1g}; norms {norms.min():.3g} to {norms.max():.3g}; "
           f"shares of terms at the end {np.round(terms[-1] / terms[-1][0], 3)}", flush=True)  # fmt: skip
@@ -520,21 +588,22 @@ def run(name, case, seed):
     for _ in range(NOISY_RUNS):
         noisy = make_updates(case, seed)
         shares = [np.linalg.norm(x - y) / np.linalg.norm(y) for x, y in zip(noisy[2], changes) if y.any()]
-        off = max(*shares, (abs(noisy[0] - terms) / (1 + abs(terms))).max(), (abs(noisy[1] - norms) / norms).max())
+        off = max(*shares, (abs(noisy[0] - terms) / (1 + abs(terms))).max(), (abs(noisy[1] - norms) / norms).max(),
+                  *abs(noisy[3] - priorities))
         print(f"  with noise: off by {off:.2g}", flush=True)
         if off > 5e-5:  # the test allows 1e-4
             return None
     head = struct.pack("<16s19i", name.encode(), *whole, numbers)
-    return head + b"".join(f32(x).tobytes() for x in [real, terms, norms, *changes])
+    return head + b"".join(f32(x).tobytes() for x in [real, terms, norms, *changes, priorities])
 
 
 def main():
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)
-    with open("updates.bin", "wb") as out:
-        for name, case in CASES.items():
-            out.write(next(filter(None, (run(name, case, seed) for seed in range(100)))))
+    with open("updates.bin", "ab" if sys.argv[1:] else "wb") as out:
+        for name in sys.argv[1:] or CASES:
+            out.write(next(filter(None, (run(name, CASES[name], seed) for seed in range(100)))))
 
 
 main()
