@@ -82,8 +82,7 @@ enum farm_status farm_head_make(const struct farm_env_spec *env, struct farm_hea
                          FARM_ACTION_DIMS_MAX);
     if (options.q && (continuous || action->dims > 1))
         return farm_fail(err, continuous ? FARM_E_USAGE : FARM_E_UNSUPPORTED,
-                         "algo: action-values are of one discrete action, and here a step has %u %s (--algo ppo or "
-                         "vtrace)",
+                         "algo: action-values are of one discrete action, not of %u %s (--algo ppo or vtrace)",
                          action->dims, continuous ? "continuous" : "discrete ones");
     out->action_bytes = (int)(action->dims * sizeof(int32_t)); // or of f32
     out->outputs = continuous ? 2 * out->dims : 0;
