@@ -53,6 +53,7 @@ class Row(typing.NamedTuple):
     threshold: object  # a number, or a function that returns it
     of_seeds: object = min  # what has to reach it
     episodes: int = 0  # of farm eval afterwards
+    explores: bool = False  # training acts at random at times, so the evaluation alone decides
 
 
 COINRUN = "--env procgen/coinrun --env.distribution_mode easy --algo ppo --net lite --stack 1 --frames 500k"
@@ -70,6 +71,13 @@ TABLE = [
     Row("juggle-ppo", "--env native/juggle --algo ppo", 3, 0.95),
     Row("recall-vtrace", "--env native/recall --algo vtrace", 3, 0.95),  # a memory
     Row("recall-ppo", "--env native/recall --algo ppo", 3, 0.95),
+    Row("catch-dqn", "--env native/catch --algo dqn", 3, 0.95),
+    Row("cartpole-dqn", "--env native/cartpole --algo dqn", 3, 450),
+    Row("breakout-dqn", "--env native/breakout --algo dqn", 3, 60),
+    Row("recall-r2d2", "--env native/recall --algo r2d2", 3, 0.95),
+    Row("catch-pqn", "--env native/catch --algo pqn", 3, 0.95),
+    Row("cartpole-pqn", "--env native/cartpole --algo pqn", 3, 450),
+    Row("recall-chance", "--env native/recall --algo dqn", 3, 0),  # without a memory: 0.25 by chance
     Row("cartpole-memory", "--env native/cartpole --env.velocity false --algo ppo --lstm 32 --epochs 4", 3, 400),
     Row("pendulum", "--env gym/Pendulum-v1 --algo ppo --frames 500k", 3, -200),
     Row("lunarlander", "--env gym/LunarLander-v3 --algo ppo --frames 1500k", 3, 200),
@@ -84,6 +92,9 @@ TABLE = [
     Row("pong-shallow", "--env ale/Pong --algo ppo --net shallow", 3, 17),
     Row("pong-lstm", "--env ale/Pong --algo ppo --net shallow --lstm 256", 3, 17),
     Row("pong-vtrace", "--env ale/Pong --algo vtrace", 3, 18, min, 100),
+    Row("pong-dqn", "--env ale/Pong --algo dqn", 3, 18, min, 100, True),
+    Row("pong-pqn", "--env ale/Pong --algo pqn", 1, -21),  # recorded, no target
+    Row("pong-r2d2", "--env ale/Pong --algo r2d2", 1, -21),  # recorded, no target
     Row("scale1-ppo", f"{BREAKOUT} --algo ppo --frames 300k {ONE}", 5, 0),
     Row("scale1-vtrace", f"{BREAKOUT} --algo vtrace --frames 300k {ONE}", 5, 0),
     Row("scale16-ppo", f"{BREAKOUT} --algo ppo --frames 1200k --scale 16 {ONE}", 5, lambda: of_scale_1("ppo"), statistics.median),
@@ -104,6 +115,11 @@ def point(sample):
     return [round(sample["wall_s"], 1), round(sample["return_mean"], 2), sample["frames"]]
 
 
+def score_of(row, trained, played):
+    """Of both returns, if there are both, the less."""
+    return trained if played is None else played if row.explores else min(trained, played)
+
+
 def train(farm, row, seed, threshold):
     """What to record of a run."""
     with tempfile.TemporaryDirectory() as folder:
@@ -121,7 +137,7 @@ def train(farm, row, seed, threshold):
     samples = [sample for sample in samples if sample["return_mean"] is not None]
     every = max(len(samples) // CURVE_POINTS, 1)
     document = json.loads(result.stdout)
-    score = min(document["return_mean"], played["return_mean"]) if played else document["return_mean"]
+    score = score_of(row, document["return_mean"], played["return_mean"] if played else None)
     return {
         "command": " ".join([os.path.basename(farm), *command[1:]]), "env": document["env"], "algo": algo, "seed": seed,
         "frames": document["frames"], "agent_steps": document["agent_steps"], "wall_s": round(document["wall_s"], 2),
@@ -134,11 +150,11 @@ def train(farm, row, seed, threshold):
 
 
 def record(farm, row, seeds, threshold, version):
-    """Trains the seeds; returns their mean returns, in evaluation if that is less."""
+    """Trains the seeds; returns their scores."""
     returns = []
     for seed in seeds:
         result = train(farm, row, seed, threshold)
-        returns.append(min(result["return_mean"], result.get("eval_return_mean", result["return_mean"])))
+        returns.append(score_of(row, result["return_mean"], result.get("eval_return_mean")))
         line = {"date": datetime.date.today().isoformat(), "machine": machine(), "commit": version, **result}
         with open(RESULTS, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
