@@ -52,7 +52,7 @@ struct training {
     const struct options *options;
     struct farm_run run;
     struct farm_run_dir folder;
-    char checkpoint_folder[FARM_RUN_PATH_MAX + 32];
+    char checkpoint_folder[FARM_RUN_PATH_MAX + 32], replay_folder[FARM_RUN_PATH_MAX + 32];
     struct metadata metadata;
     struct farm_sink sinks[SINKS_MAX];
     size_t sink_count;
@@ -174,6 +174,9 @@ static enum farm_status check_settings(const struct training *training, struct f
             status = check_equal(&metadata, key->name, farm_recipe_value(recipe, k, now, sizeof now),
                                  key->before ? key->before : key->default_text, path, err);
     farm_checkpoint_metadata_free(&metadata);
+    // A damaged one is the next search's to skip.
+    if (!status && farm_run_read_replay(&training->run.plan, path, false, NULL, err) == FARM_E_USAGE)
+        status = FARM_E_USAGE;
     return status;
 }
 
@@ -361,6 +364,10 @@ static enum farm_status open_run(struct training *training, struct farm_error *e
                       sizeof training->checkpoint_folder);
     workers->run_path = training->folder.path;
     workers->learner.checkpoints.dir = training->checkpoint_folder;
+    if (plan->passes.replay && plan->recipe.replay_save)
+        workers->learner.checkpoints.replay =
+            farm_run_dir_file(training->folder.path, "replay", training->replay_folder, sizeof training->replay_folder);
+    workers->learner.checkpoints.replay_rings = plan->actors;
     workers->learner.checkpoints.every_s = plan->recipe.checkpoint_every;
     workers->learner.checkpoints.every_frames = (uint64_t)plan->recipe.eval_every;
     workers->learner.checkpoints.keep = (uint32_t)plan->recipe.checkpoints_keep;

@@ -17,7 +17,7 @@
 #include "base/time.h"
 #include "learner/checkpoint.h"
 
-enum { NAME_BYTES = 64 };
+enum { NAME_BYTES = 64, JOB_LOOK_US = 1000 };
 static const double FIRST_CHECKPOINT_S = 20; // for a learner that dies early; also until a failed file's next attempt
 
 static uint64_t frames_of(const struct dirent *entry) {
@@ -125,6 +125,7 @@ static enum farm_status write_file(const struct farm_checkpoint_writer *writer, 
         farm_lanes_write_games(learner->stats, games);
         memcpy(pairs[count++], (const char *[2]){"games", games}, sizeof *pairs);
     }
+    if (writer->manifest[0]) memcpy(pairs[count++], (const char *[2]){"replay", writer->manifest}, sizeof *pairs);
     for (uint32_t i = 0; i < learner->checkpoints.metadata_count && count < FARM_CHECKPOINT_PAIRS_MAX; i++, count++)
         memcpy(pairs[count], learner->checkpoints.metadata[i], sizeof pairs[count]);
     snprintf(path, sizeof path, "%s/%s", folder, name);
@@ -164,27 +165,93 @@ static const char *name_of(const struct farm_checkpoint_moment *moment, char nam
     return name;
 }
 
-enum farm_status farm_checkpoint_writer_save(struct farm_checkpoint_writer *writer, struct farm_error *err) {
+// With the replay's manifest first, whose name the checkpoint has.
+static enum farm_status write_numbered(struct farm_checkpoint_writer *writer, const struct farm_backend_state *state,
+                                       struct farm_error *err) {
     const struct farm_learner_config *learner = writer->parts->config;
-    if (!learner->checkpoints.dir) return FARM_OK;
-    const struct farm_backend_state state = writer->parts->ops->state(writer->parts->backend);
-    if (state.version >= writer->version) // newer: the failed update was published
-        writer->copied = read_moment(writer);
-    else if (!worth_saving(writer, &state))
-        return FARM_OK;
-    enum farm_status status = check_finite(&state, writer->parts->net.parameter_count, err);
-    if (status) return status;
-    char name[NAME_BYTES];
-    status = write_file(writer, &state, learner->checkpoints.dir, name_of(&writer->copied, name), err);
+    struct farm_replay_store *store = writer->parts->store;
+    char name[NAME_BYTES], stem[NAME_BYTES], manifest[FARM_REPLAY_NAME_BYTES] = "";
+    name_of(&writer->copied, name);
+    snprintf(stem, sizeof stem, "%.*s", (int)strspn(name, "0123456789"), name);
+    enum farm_status status = store ? farm_replay_write(store, stem, manifest, err) : FARM_OK;
+    if (!status) status = check_finite(state, writer->parts->net.parameter_count, err);
+    if (status) return store ? farm_fail_in(err, status, "checkpoint") : status;
+    memcpy(writer->manifest, manifest, sizeof manifest);
+    status = write_file(writer, state, learner->checkpoints.dir, name, err);
+    writer->manifest[0] = 0;
     if (status) return farm_fail_in(err, status, "checkpoint");
-    writer->saved_version = state.version;
+    writer->saved_version = state->version;
     writer->saved = true;
     farm_stats_add(&learner->stats->checkpoints, 1);
     farm_store_release(&learner->stats->checkpoint_frames, writer->copied.totals.frames); // the file is there
     if (learner->checkpoints.keep)
         remove_files(learner->checkpoints.dir, is_checkpoint, writer->copied.totals.frames, learner->checkpoints.keep);
-    keep_best(writer, &state);
+    if (store) farm_replay_clean(store, manifest);
+    keep_best(writer, state);
     return FARM_OK;
+}
+
+// Copies of what training changes.
+struct farm_checkpoint_job {
+    struct farm_checkpoint_writer writer;
+    struct farm_backend_state state;
+    enum farm_status status;
+    struct farm_error error;
+    float vectors[];
+};
+
+static void run_job(void *context) {
+    struct farm_checkpoint_job *job = context;
+    job->status = write_numbered(&job->writer, &job->state, &job->error);
+}
+
+static enum farm_status post_job(struct farm_checkpoint_writer *writer, const struct farm_backend_state *state,
+                                 struct farm_error *err) {
+    const size_t count = writer->parts->net.parameter_count;
+    if (!writer->job) writer->job = malloc(sizeof *writer->job + state->vector_count * count * sizeof(float));
+    struct farm_checkpoint_job *job = writer->job;
+    if (!job) return farm_fail(err, FARM_E_LIMIT, "no memory for a copy of %zu parameters", count);
+    job->writer = *writer;
+    job->state = *state;
+    for (uint32_t v = 0; v < state->vector_count; v++) {
+        job->state.vectors[v].values = job->vectors + v * count;
+        memcpy(job->state.vectors[v].values, state->vectors[v].values, count * sizeof(float));
+    }
+    if (writer->lock) pthread_mutex_lock(writer->lock);
+    farm_replay_copy(writer->parts->store);
+    if (writer->lock) pthread_mutex_unlock(writer->lock);
+    writer->posted = true;
+    farm_replay_post(writer->parts->store, run_job, job);
+    return FARM_OK;
+}
+
+// Waits for the job.
+static enum farm_status end_job(struct farm_checkpoint_writer *writer, struct farm_error *err) {
+    const struct farm_checkpoint_job *job = writer->job;
+    while (farm_replay_is_busy(writer->parts->store)) usleep(JOB_LOOK_US);
+    writer->posted = false;
+    writer->saved_version = job->writer.saved_version;
+    writer->saved = job->writer.saved;
+    writer->best_return = job->writer.best_return;
+    if (job->status) *err = job->error;
+    return job->status;
+}
+
+// Writes a checkpoint or has it written (posted).
+static enum farm_status begin_save(struct farm_checkpoint_writer *writer, struct farm_error *err) {
+    if (!writer->parts->config->checkpoints.dir) return FARM_OK;
+    const struct farm_backend_state state = writer->parts->ops->state(writer->parts->backend);
+    if (state.version >= writer->version) // newer: the failed update was published
+        writer->copied = read_moment(writer);
+    else if (!worth_saving(writer, &state))
+        return FARM_OK;
+    return writer->parts->store ? post_job(writer, &state, err) : write_numbered(writer, &state, err);
+}
+
+enum farm_status farm_checkpoint_writer_save(struct farm_checkpoint_writer *writer, struct farm_error *err) {
+    if (writer->posted) (void)end_job(writer, err); // what follows has all of it
+    const enum farm_status status = begin_save(writer, err);
+    return writer->posted ? end_job(writer, err) : status;
 }
 
 // Writes the file into a new folder in `base`, which only this user may enter. path: of the file.
@@ -243,23 +310,32 @@ bool farm_checkpoint_writer_requested(const struct farm_checkpoint_writer *write
     return farm_load_relaxed(&stats->checkpoints_wanted) != farm_load_relaxed(&stats->checkpoints_answered);
 }
 
-void farm_checkpoint_writer_turn(struct farm_checkpoint_writer *writer) {
-    const struct farm_learner_config *learner = writer->parts->config;
-    const uint64_t frames = farm_load_relaxed(&learner->stats->frames);
+// Whether a file is due or requested; sets when the next one is.
+static bool begin_turn(struct farm_checkpoint_writer *writer) {
+    const struct farm_stats *stats = writer->parts->config->stats;
+    const uint64_t frames = farm_load_relaxed(&stats->frames);
     const bool timed = writer->due_ns && farm_now_ns() >= writer->due_ns,
                counted = writer->due_frames && frames >= writer->due_frames;
-    const uint64_t wanted = farm_load_relaxed(&learner->stats->checkpoints_wanted);
-    const bool requested = farm_checkpoint_writer_requested(writer);
-    if (!timed && !counted && !requested) return;
-    struct farm_error error;
-    const bool failed = farm_checkpoint_writer_save(writer, &error);
-    if (timed || failed) set_due_ns(writer, failed);
-    if (failed)
+    writer->wanted = farm_load_relaxed(&stats->checkpoints_wanted);
+    if (timed) set_due_ns(writer, false);
+    if (counted) set_due_frames(writer, frames);
+    return timed || counted || farm_checkpoint_writer_requested(writer);
+}
+
+void farm_checkpoint_writer_turn(struct farm_checkpoint_writer *writer) {
+    const struct farm_learner_config *learner = writer->parts->config;
+    struct farm_error error = {.status = FARM_OK};
+    if (writer->posted ? farm_replay_is_busy(writer->parts->store) : !begin_turn(writer)) return;
+    const bool failed = writer->posted ? end_job(writer, &error) : begin_save(writer, &error);
+    if (writer->posted) return;
+    const bool again = strncmp(error.message, writer->said, sizeof writer->said - 1) == 0;
+    if (failed) set_due_ns(writer, true);
+    if (failed && !again)
         farm_log_warn("%s: training continues, next attempt in %.0f s", error.message,
                       (double)(writer->due_ns - farm_now_ns()) * 1e-9);
-    if (counted) set_due_frames(writer, frames);
-    if (!requested) return;
-    farm_store_relaxed(&learner->stats->checkpoints_answered, wanted);
+    snprintf(writer->said, sizeof writer->said, "%.255s", failed ? error.message : "");
+    if (farm_load_relaxed(&learner->stats->checkpoints_answered) == writer->wanted) return;
+    farm_store_relaxed(&learner->stats->checkpoints_answered, writer->wanted);
     char name[NAME_BYTES];
     if (!failed) farm_log_info("SIGUSR1: %s/%s is written", learner->checkpoints.dir, name_of(&writer->copied, name));
 }

@@ -91,6 +91,8 @@ struct farm_learner_checkpoints {
     double every_s;
     uint64_t every_frames; // one also at the first update at or after each multiple; 0: none
     uint32_t keep;         // newest files that stay, beside the best; 0: all
+    const char *replay;    // folder of the saved replay (replay/store.h); NULL: it is not saved
+    uint32_t replay_rings; // saved: the first ones
     const char *load;      // file to start from, NULL: fresh parameters
     const char *init;      // file whose parameters the first ones are, as far as they fit; NULL: none, or `load`
     const char *held;      // /proc/PID/fd/N of the same file, read if it has been removed; NULL: none

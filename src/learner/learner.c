@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -72,6 +73,8 @@ static enum farm_status load_checkpoint(struct farm_learner_parts *parts, struct
             parts->rate_factor = strtod(factor, NULL);
         if (algo->adapt)
             (void)algo->adapt(&config->algo, (const double[FARM_ALGO_TERMS_MAX]){0}, true, &parts->rate_factor);
+        const char *replay = farm_checkpoint_get(&metadata, "replay");
+        snprintf(parts->replay, sizeof parts->replay, "%s", replay ? replay : "");
         version = farm_checkpoint_get_u64(&metadata, "version");
         if (has_optimiser) optimiser_step = farm_checkpoint_get_u64(&metadata, "optimiser_step");
         farm_checkpoint_metadata_free(&metadata);
@@ -135,6 +138,20 @@ static enum farm_status make_source(struct farm_learner_parts *parts, struct far
     return farm_window_source_make(parts->plan.source, &source, &parts->source, err);
 }
 
+// Training goes on without it.
+static void make_store(struct farm_learner_parts *parts) {
+    const struct farm_learner_config *config = parts->config;
+    const struct farm_replay_store_config store = {
+        .place = {config->checkpoints.replay, config->checkpoints.replay_rings, &parts->lanes.model},
+        .checkpoints = config->checkpoints.dir,
+        .base = parts->replay[0] ? parts->replay : NULL,
+        .stats = config->stats,
+        .deterministic = config->deterministic.on};
+    struct farm_error err;
+    if (parts->plan.replay && config->checkpoints.replay && farm_replay_store_make(&store, &parts->store, &err))
+        farm_log_warn("%s: the replay is not saved", err.message);
+}
+
 static enum farm_status start_parts(struct farm_learner_parts *parts, struct farm_error *err) {
     const struct farm_learner_config *config = parts->config;
     enum farm_status status = make_plan(parts, err);
@@ -147,6 +164,7 @@ static enum farm_status start_parts(struct farm_learner_parts *parts, struct far
     if (status) return status;
     farm_store_relaxed(&config->stats->frames, config->before.frames + farm_load_relaxed(&config->stats->agent_steps) *
                                                                            config->frames_per_step);
+    make_store(parts);
     return farm_trainer_start(parts, &parts->trainer, err);
 }
 
@@ -242,6 +260,7 @@ int farm_learner_run(const struct farm_learner_config *config, struct farm_error
         const enum farm_status stopped = farm_trainer_stop(parts->trainer, status ? NULL : err);
         if (!status) status = stopped;
     }
+    farm_replay_store_free(parts->store);
     farm_inference_free(parts);
     farm_boards_close(parts);
     farm_parts_close(parts);

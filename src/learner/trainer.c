@@ -390,6 +390,7 @@ static void destroy(struct farm_trainer *trainer) {
     pthread_mutex_destroy(&trainer->lock);
     for (int k = 0; k < FARM_BACKEND_SLOTS; k++) free(trainer->iterations[k].windows);
     free(trainer->order);
+    free(trainer->writer.job);
     free(trainer);
 }
 
@@ -424,6 +425,7 @@ enum farm_status farm_trainer_start(struct farm_learner_parts *parts, struct far
     pthread_cond_init(&trainer->less, NULL);
     trainer->ended = parts->config->deterministic.on && target_reached(trainer); // before inference counts steps
     farm_checkpoint_writer_start(&trainer->writer, parts);
+    trainer->writer.lock = &trainer->lock;
     enum farm_status status = make_memory(trainer, err);
     for (uint32_t r = 0; r < parts->lanes.ring_count && !status; r++)
         if (farm_lanes_has(&parts->lanes, r)) farm_trainer_admit(trainer, r);
@@ -464,6 +466,7 @@ void farm_trainer_admit(struct farm_trainer *trainer, uint32_t ring) {
     for (uint32_t l = 0; l < lanes->rings[ring].spec.lanes; l++) {
         const struct farm_intake_lane *lane = &lanes->lanes[lanes->first_lane[ring] + l];
         source->ops->admit(source, lane->lane, lane->id, lane->shard);
+        if (trainer->parts->store) farm_replay_admit(trainer->parts->store, lane->lane, lane->id);
     }
     pthread_mutex_unlock(&trainer->lock);
     if (trainer->warned) warn_if_rings_are_missing(trainer, NULL);
@@ -475,6 +478,8 @@ void farm_trainer_forget(struct farm_trainer *trainer, uint32_t ring) {
     pthread_mutex_lock(&trainer->lock);
     const uint64_t dropped = source->dropped;
     source->ops->forget(source, &lanes->rings[ring], lanes->first_lane[ring]);
+    for (uint32_t l = 0; trainer->parts->store && l < lanes->rings[ring].spec.lanes; l++)
+        farm_replay_forget(trainer->parts->store, lanes->first_lane[ring] + l);
     if (source->dropped != dropped)
         farm_log_info("actor %u leaves, and %" PRIu64 " windows of the replay with it",
                       lanes->rings[ring].down.header->owner, source->dropped - dropped);

@@ -357,8 +357,12 @@ static uint64_t push(struct farm_window_source *source, const struct farm_window
     place->newest = *window;
     evict(p, place);
     insert_newest(p, place);
-    p->waiting += !place->waits;
-    place->waits = true;
+    // Lockstep: after a restart the lane's other windows come before its newest, with which the round is complete.
+    const struct farm_window_shape *shape = &source->shape;
+    const uint64_t next_end = window->start + shape->stride + shape->length + window->lane->local;
+    const bool newest = next_end > farm_lane_acted(window->lane);
+    p->waiting += newest && !place->waits;
+    place->waits |= newest;
     const uint64_t ticket = p->config.replay.lockstep ? p->rounds + 1 : p->stats->replay_inserted;
     settle(p);
     return ticket;

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "learner/backend.h"
 #include "learner/checkpoint.h"
+#include "replay/store.h"
 #include "shm/limits.h"
 
 // A checkpoint's header has 10 to 30 KB, a sample of metrics 2 KB and 0.3 KB a node.
@@ -32,6 +33,30 @@ enum farm_status farm_run_try_checkpoint(const struct farm_run_plan *plan, const
     return status;
 }
 
+enum farm_status farm_run_read_replay(const struct farm_run_plan *plan, const char *checkpoint, bool chunks,
+                                      struct farm_run_rings *rings, struct farm_error *err) {
+    char run[FARM_RUN_PATH_MAX], folder[FARM_RUN_PATH_MAX + 64];
+    const struct farm_replay_place place = {folder, plan->actors, &plan->ring_spec};
+    struct farm_checkpoint_metadata metadata;
+    if (!plan->passes.replay || !plan->recipe.replay_save || !farm_run_dir_of_checkpoint(checkpoint, run, sizeof run))
+        return FARM_OK;
+    enum farm_status status = farm_checkpoint_read_metadata(checkpoint, &metadata, err);
+    if (status) return status;
+    farm_run_dir_file(run, "replay", folder, sizeof folder);
+    const char *name = farm_checkpoint_get(&metadata, "replay");
+    if (name)
+        status = farm_replay_load(&place, name, chunks, rings ? rings->ring : NULL, rings ? rings->stats : NULL, err);
+    else if (rings)
+        farm_log_info("%s has no replay: it begins empty", checkpoint);
+    farm_checkpoint_metadata_free(&metadata);
+    return status;
+}
+
+static enum farm_status try_pair(const struct farm_run_plan *plan, const char *path, struct farm_error *err) {
+    const enum farm_status status = farm_run_try_checkpoint(plan, path, err);
+    return status ? status : farm_run_read_replay(plan, path, true, NULL, err);
+}
+
 static enum farm_status try_header(const char *path, struct farm_error *err) {
     struct farm_checkpoint_metadata metadata;
     enum farm_status status = farm_checkpoint_read_metadata(path, &metadata, err);
@@ -43,7 +68,7 @@ bool farm_run_find_checkpoint(const char *run_path, const struct farm_run_plan *
                               const struct farm_run_caller *caller, char *path, size_t path_bytes) {
     struct farm_error err;
     for (size_t i = 0; farm_run_dir_checkpoint(run_path, i, path, path_bytes); i++) {
-        if (!(plan ? farm_run_try_checkpoint(plan, path, &err) : try_header(path, &err))) return true;
+        if (!(plan ? try_pair(plan, path, &err) : try_header(path, &err))) return true;
         farm_run_warn(caller, "skipped: %s", err.message);
     }
     return false;

@@ -5,13 +5,20 @@
 
 #include "run/caller.h"
 #include "run/plan.h"
+#include "run/rings.h"
 
 // Loads the file as the plan's learner does, into temporary vectors.
 enum farm_status farm_run_try_checkpoint(const struct farm_run_plan *plan, const char *path, struct farm_error *err);
 
+// The replay that makes a pair with this checkpoint of the plan, if the plan saves replays and the checkpoint names
+// one: checked, with `chunks` as a whole, or put into new rings and stats (rings NULL: only checked). Errors are
+// farm_replay_load's; FARM_E_USAGE: of another shape.
+enum farm_status farm_run_read_replay(const struct farm_run_plan *plan, const char *checkpoint, bool chunks,
+                                      struct farm_run_rings *rings, struct farm_error *err);
+
 // The newest usable checkpoint of the run's folder; each skipped one is named on stderr with the reason. Usable: the
-// plan's learner can load it (tensors of network and optimiser, all finite); without a plan (NULL): length and header
-// are valid. caller may be NULL. False: there is none.
+// plan's learner can load it (tensors of network and optimiser, all finite) and its replay; without a plan (NULL):
+// length and header are valid. caller may be NULL. False: there is none.
 bool farm_run_find_checkpoint(const char *run_path, const struct farm_run_plan *plan,
                               const struct farm_run_caller *caller, char *path, size_t path_bytes);
 

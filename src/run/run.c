@@ -39,7 +39,9 @@ enum farm_status farm_run_build(struct farm_run *run, struct farm_error *err) {
     // (node.c).
     enum farm_status status =
         run->plan.responder.remote ? FARM_OK : farm_supervisor_fork_apart(run->workers.supervisor, err);
+    const char *checkpoint = run->workers.learner.checkpoints.load;
     if (!status) status = farm_run_rings_make(&run->rings, &run->plan, err);
+    if (!status && checkpoint) status = farm_run_read_replay(&run->plan, checkpoint, true, &run->rings, err);
     if (!status) status = farm_run_watch_make(&run->watch, err);
     if (!status) status = farm_run_workers_make(&run->workers, err);
     if (!status) status = farm_run_change_make(&run->change, err);
@@ -83,6 +85,7 @@ static enum farm_status begin_again(struct farm_run *run, struct farm_error *err
                                   sizeof workers->checkpoint))
         return farm_fail(err, FARM_E_NOT_FOUND, "%s: the checkpoint that was written last is gone", workers->run_path);
     workers->learner.checkpoints.load = workers->checkpoint;
+    if ((status = farm_run_read_replay(&run->plan, workers->checkpoint, true, &run->rings, err))) return status;
     workers->start_frames = farm_load_acquire(&stats->checkpoint_frames);
     farm_store_relaxed(&stats->ready, 0);
     farm_store_relaxed(&stats->publishes, 0); // versions count from the checkpoint's, as after --resume
