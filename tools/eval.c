@@ -280,7 +280,7 @@ int farm_cmd_eval(int argc, char **argv) {
         {"best", FARM_CLI_BOOL, &options.best, NULL,
          "RUN's best checkpoint, by mean return while it trained, instead of the newest"},
         {"greedy", FARM_CLI_BOOL, &options.greedy, NULL,
-         "the most probable action instead of a sample from the policy"},
+         "the most probable action, or that of the highest value, instead of a random one"},
         {"video", FARM_CLI_STRING, &options.video.path, "FILE",
          "also films a game as a player sees it: .mp4 (H.264) or .gif (20 frames/s at most)"},
         {"video-episodes", FARM_CLI_INT, &options.video.games, "N", "whole games in the film (1)"},
