@@ -64,6 +64,8 @@ size_t farm_sample_figures(const struct farm_sample *sample, struct farm_figure 
         real(&list, "train", sample->algo[k].key, sample->algo[k].value);
     real(&list, "train", "grad_norm", sample->grad_norm);
     real(&list, "train", "learning_rate", sample->learning_rate);
+    for (int k = 0; k < FARM_SAMPLE_REPLAY_MAX && sample->replay[k].key; k++)
+        real(&list, "replay", sample->replay[k].key, sample->replay[k].value);
     real(&list, "eval", "eval_return_mean", sample->eval_return_mean);
     real(&list, "eval", "eval_return_std", sample->eval_return_std);
     add(&list, "eval", "eval_frames", sample->eval_frames ? (double)sample->eval_frames : (double)NAN, true);

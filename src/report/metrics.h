@@ -9,12 +9,12 @@
 #include "base/json.h"
 #include "base/totals.h"
 
-// One of the algorithm's figures; NAN without an update.
+// One of the algorithm's figures, or of the replay's; NAN without an update.
 struct farm_sample_statistic {
     const char *key, *word; // in metrics.jsonl; on the progress line, NULL: not shown
     double value;
 };
-enum { FARM_SAMPLE_ALGO_MAX = 8 };
+enum { FARM_SAMPLE_ALGO_MAX = 8, FARM_SAMPLE_REPLAY_MAX = 12 };
 
 // A remote node. Rates are over the last second, totals since it joined.
 struct farm_sample_node {
@@ -41,10 +41,10 @@ struct farm_sample {
     double infer_batch_mean;   // observations of one inference pass; NAN without one
     double actor_wait_share;   // share of the lanes' time with a step published and not yet answered, 0..1
     double learner_wait_share; // share of the training threads' time spent waiting for windows, 0..1
-    struct farm_sample_statistic algo[FARM_SAMPLE_ALGO_MAX]; // key NULL ends
-    double grad_norm, learning_rate;                         // NAN without an update
-    double eval_return_mean, eval_return_std;                // the newest evaluation's; NAN before the first
-    uint64_t eval_frames;                                    // when its checkpoint was written; 0: none
+    struct farm_sample_statistic algo[FARM_SAMPLE_ALGO_MAX], replay[FARM_SAMPLE_REPLAY_MAX]; // key NULL ends
+    double grad_norm, learning_rate;                                                         // NAN without an update
+    double eval_return_mean, eval_return_std; // the newest evaluation's; NAN before the first
+    uint64_t eval_frames;                     // when its checkpoint was written; 0: none
     double training_remote_share;     // part of the windows' bytes, over the run, that training read from another NUMA
                                       // node than its thread's; NAN: nodes are unknown
     double bus_bytes_per_observation; // to a GPU, for inference and training, over the run; NAN without one

@@ -163,6 +163,8 @@ void farm_progress_format(const struct farm_sample *sample, size_t columns, char
     if (!narrow) append_figure(&line, columns, "length", sample->length_mean);
     for (int k = 0; k < FARM_SAMPLE_ALGO_MAX && sample->algo[k].key && !narrow; k++)
         if (sample->algo[k].word) append_figure(&line, columns, sample->algo[k].word, sample->algo[k].value);
+    for (int k = 0; k < FARM_SAMPLE_REPLAY_MAX && sample->replay[k].key && !narrow; k++)
+        if (sample->replay[k].word) append_figure(&line, columns, sample->replay[k].word, sample->replay[k].value);
     for (uint32_t i = 0; i < sample->node_count && sample->node_count <= NODES_SHOWN; i++)
         append_node(&line, &sample->nodes[i], columns, narrow ? " " : "  ");
     if (columns && line.length > columns && columns < text_bytes) text[columns] = 0;

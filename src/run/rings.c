@@ -75,11 +75,6 @@ void farm_run_rings_tick(struct farm_run_rings *rings) {
         while (farm_ring_place_next(ring, &err) && farm_now_ns() < until_ns) {
         }
         if (err.status) farm_log_warn("%s", err.message);
-        if (!ring->up.pages_elsewhere || rings->told_elsewhere) continue;
-        char text[768];
-        farm_segment_describe(&ring->up, text, sizeof text);
-        farm_log_warn("shared memory: %s", text);
-        rings->told_elsewhere = true;
     }
 }
 

@@ -2,6 +2,10 @@
 #include "run/sample.h"
 
 #include <math.h>
+#include <string.h>
+
+#include "base/statistics.h"
+#include "run/settings.h"
 
 static double ratio(uint64_t part, uint64_t whole) {
     return whole ? (double)part / (double)whole : (double)NAN;
@@ -10,6 +14,49 @@ static double ratio(uint64_t part, uint64_t whole) {
 static double share(uint64_t part_ns, uint64_t whole_ns) {
     double value = whole_ns ? (double)part_ns / (double)whole_ns : 0;
     return value < 1 ? value : 1;
+}
+
+enum { LEAVES_READ = 4096 };
+
+// A quantile of at most LEAVES_READ windows' priorities, spread over all lanes, from the leaves in `down`.
+static double priority_at(const struct farm_run_workers *workers, double quantile) {
+    const struct farm_run_plan *plan = workers->plan;
+    const uint64_t each = (uint64_t)farm_leaf_slots(&plan->ring_spec) * plan->width,
+                   step = 1 + each * plan->lanes * workers->count / LEAVES_READ;
+    double leaves[LEAVES_READ];
+    size_t count = 0;
+    for (uint32_t i = 0; i < plan->places * plan->lanes; i++) {
+        const struct farm_ring *ring = &workers->rings->ring[i / plan->lanes];
+        for (uint64_t k = 0; ring->lanes && k < each && count < LEAVES_READ; k += step) {
+            leaves[count] = (double)ring->lanes[i % plan->lanes].leaf[k];
+            count += leaves[count] > 0;
+        }
+    }
+    farm_sort(leaves, count);
+    return pow(farm_quantile(leaves, count, quantile), 1 / plan->recipe.priority_exponent);
+}
+
+static void sample_replay(const struct farm_run_sampler *before, const struct farm_run_sampler *now, uint64_t passed,
+                          struct farm_sample *sample) {
+    const struct farm_run_workers *workers = now->events->workers;
+    const struct farm_run_plan *plan = workers->plan;
+    const struct farm_stats *stats = workers->rings->stats;
+    const double steps = (double)farm_load_relaxed(&stats->replay_live) * plan->passes.shape.stride;
+    if (plan->play.games || plan->responder.body || !plan->passes.replay) return;
+    const struct farm_sample_statistic figures[FARM_SAMPLE_REPLAY_MAX] = {
+        {"replay_steps", NULL, steps},
+        {"replay_share", "replay", steps / (double)plan->recipe.replay},
+        {"replay_age_steps", NULL, sample->policy_lag_updates * farm_run_steps_per_version(plan)},
+        {"replay_samples_per_insert", NULL, ratio(now->sampled - before->sampled, now->inserted - before->inserted)},
+        {"replay_actor_wait_share", "actors wait", share(now->replay_actor_ns - before->replay_actor_ns, passed)},
+        {"replay_train_wait_share", "training", share(now->replay_train_ns - before->replay_train_ns, passed)},
+        {"priority_p50", NULL, priority_at(workers, 0.5)},
+        {"priority_p90", NULL, priority_at(workers, 0.9)},
+        {"priority_highest", NULL, farm_stats_get(&stats->replay_highest)},
+        {"replay_bad_priorities", NULL, (double)farm_load_relaxed(&stats->replay_bad_priorities)},
+        {"replay_saved_bytes", NULL, (double)farm_load_relaxed(&stats->replay_saved_bytes)},
+    };
+    memcpy(sample->replay, figures, sizeof figures);
 }
 
 static void sample_rates(struct farm_run_sampler *sampler, uint64_t now_ns, struct farm_sample *sample) {
@@ -27,6 +74,10 @@ static void sample_rates(struct farm_run_sampler *sampler, uint64_t now_ns, stru
         .lag_sum = farm_load_relaxed(&stats->lag_sum),
         .train_wait_ns = farm_load_relaxed(&stats->train_wait_ns),
         .actor_wait_ns = farm_load_relaxed(&stats->actor_wait_ns),
+        .inserted = farm_load_relaxed(&stats->replay_inserted),
+        .sampled = farm_load_relaxed(&stats->replay_sampled),
+        .replay_train_ns = farm_load_relaxed(&stats->replay_train_wait_ns),
+        .replay_actor_ns = farm_load_relaxed(&stats->replay_actor_wait_ns),
     };
     uint64_t passed = now_ns > before.time_ns ? now_ns - before.time_ns : 1;
     sample->frames_per_s = (double)(now.frames - before.frames) / ((double)passed * 1e-9);
@@ -36,6 +87,7 @@ static void sample_rates(struct farm_run_sampler *sampler, uint64_t now_ns, stru
     sample->learner_wait_share = share(now.train_wait_ns - before.train_wait_ns, passed);
     sample->actor_wait_share =
         share(now.actor_wait_ns - before.actor_wait_ns, passed * workers->count * workers->plan->lanes);
+    sample_replay(&before, &now, passed, sample);
     *sampler = now;
 }
 
