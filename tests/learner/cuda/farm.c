@@ -1,8 +1,7 @@
 // See farm.h.
 #include "farm.h"
 
-#include "algo/ppo.h"
-#include "algo/r2d2.h"
+#include "algo/pqn.h"
 #include "kernels/random.h"
 
 enum { LSTM_UNITS = 9 };
@@ -102,7 +101,7 @@ static void configure_algo(struct farm_algo_config *algo, const struct setting *
     }
     if (s->q) {
         const float option[FARM_ALGO_OPTIONS_MAX] = {0.95f, (float)s->q, 2, true, true, s->lstm > 0, s->lstm > 0, 0.9f};
-        algo->algo = s->lstm ? &farm_r2d2 : &farm_dqn;
+        algo->algo = s->ppo ? &farm_pqn : s->lstm ? &farm_r2d2 : &farm_dqn;
         memcpy(algo->option, option, sizeof option);
     }
     algo->reward_scale = s->reward != 0 ? 3e38 : 0.5;

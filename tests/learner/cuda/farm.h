@@ -31,7 +31,7 @@ struct setting {
     bool bf16;
     bool sync;      // trains on windows before their last step is answered
     bool ppo;       // PPO in place of V-trace
-    uint32_t q;     // DQN or, with an LSTM, R2D2, of as many steps
+    uint32_t q;     // DQN or, with an LSTM, R2D2, of as many steps; ppo: PQN
     bool masked;    // some actions are forbidden
     bool squash;    // two numbers through tanh in place of discrete actions, in bounds of +-1 and +-3
     bool sigma;     // squash: with the network's deviations

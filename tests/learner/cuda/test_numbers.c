@@ -86,7 +86,7 @@ Test(cuda_numbers, plays_and_learns_with_a_memory_as_the_cpu_does) {
 }
 
 // Windows of several steps behind the trained ones, or of two that the network computes; of several or few passes.
-Test(cuda_numbers, replays_as_the_cpu_does) {
+Test(cuda_numbers, learns_action_values_as_the_cpu_does) {
     static const struct setting settings[] = {
         {true, 1, ENVIRONMENTS, 5, 7, .q = 2, .masked = true},
         {true, 2, 9, 2, 7, .loss_mean = true, .q = 7, .mirror = FARM_MIRROR_WINDOW},
@@ -94,6 +94,7 @@ Test(cuda_numbers, replays_as_the_cpu_does) {
         {false, 2, ENVIRONMENTS, 0, 7, .q = 1, .normalise = true},
         {true, 1, ENVIRONMENTS, 5, 7, .q = 2, .lstm = 1, .burn_in = 5, .mirror = FARM_MIRROR_WINDOW},
         {false, 2, 9, 2, 7, 3, .loss_mean = true, .q = 3, .lstm = 2, .burn_in = 2, .masked = true},
+        {true, 2, 9, 2, 7, 3, .ppo = true, .q = 1, .masked = true},
     };
     expect_as_cpu(settings, sizeof settings / sizeof *settings);
 }
