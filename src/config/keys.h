@@ -78,7 +78,8 @@ ALGO_KEY(INT, max_lag, "0", .most = 1e6, .uses = FPS, .needs = "regime=async",
                  "dropped; 0: only the rings bound the lag")
 KEY(TEXT, precision, "auto", .choices = "auto|f32|bf16", .uses = EVAL | FPS,
     .help = "number format of arithmetic; auto: bf16 on GPUs (f32 without images), on CPUs the fastest of each layer")
-KEY(INT, unroll, "20", .least = 1, .most = 4096, .uses = FPS, .help = "agent steps (transitions) of a window")
+KEY(INT, unroll, "20", .least = 1, .most = 4096, .uses = FPS, .needs = "windows=sequences",
+    .help = "agent steps (transitions) of a window; dqn's have one")
 KEY(INT, batch, "0", .most = 65536, .uses = FPS, .needs = "regime=async|regime=replay",
     .help = "windows of an update; 0: half as many as environments, at least 8; of a replay: 64, or 32 sequences")
 KEY(INT, stack, "1", .least = 1, .most = 32, .uses = FPS | NET,

@@ -102,6 +102,7 @@ static void warn_without_effect(const struct farm_run_plan *plan) {
         {"regime", plan->passes.replay ? "replay"
                    : plan->passes.sync ? "sync"
                                        : "async"},
+        {"windows", plan->passes.sparse ? "transitions" : "sequences"},
         {"head", plan->algo.algo->q ? "greedy_q" : "probabilities"},
         {"actions", is_continuous(plan) ? "continuous" : "discrete"},
         {"observations", normalises(&plan->io) ? "numeric" : "categorical"},

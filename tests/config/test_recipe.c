@@ -433,7 +433,7 @@ Test(recipe, a_key_has_an_effect_if_what_it_needs_is_there) {
 }
 
 Test(recipe, what_a_key_needs_is_a_fact_of_a_run_or_a_value_that_a_key_may_have) {
-    static const char facts[] = "device regime head actions observations listen"; // run/plan.c
+    static const char facts[] = "device regime head windows actions observations listen"; // run/plan.c
     struct farm_recipe recipe = defaults();
     const struct farm_recipe_key *key, *other;
     for (size_t i = 0; (key = farm_recipe_key_at(&recipe, i)); i++) {
