@@ -23,6 +23,7 @@ struct place {
     bool present;
     bool waits; // lockstep: has a window of the present round
     struct farm_window newest;
+    uint32_t slot;        // its slot
     uint64_t first, next; // starts of its windows that live: [first, next)
     uint32_t *pins;       // [slots] hand-outs in training of each window
 };
@@ -64,12 +65,15 @@ static uint64_t leaf_of(const struct prioritised *p, const struct place *place, 
     return base_of(p, place->newest.lane_id) + (uint64_t)slot_of(p, start) * place->newest.lane->width;
 }
 
+// The window of a leaf, which one more hand-out pins.
 static struct farm_window window_of(struct prioritised *p, uint64_t leaf) {
     const uint32_t lane_id = (uint32_t)(leaf / base_of(p, 1));
     const uint64_t within = leaf - base_of(p, lane_id);
-    struct farm_window window = p->places[lane_id].newest;
+    const struct place *place = &p->places[lane_id];
+    struct farm_window window = place->newest;
     const uint32_t width = window.lane->width, slot = (uint32_t)(within / width),
-                   back = (slot_of(p, window.start) + p->slots - slot) % p->slots;
+                   back = place->slot - slot + (slot > place->slot ? p->slots : 0);
+    place->pins[slot]++;
     window.start -= (uint64_t)back * p->source.shape.stride;
     window.env_from = (uint32_t)(within % width);
     window.env_count = 1;
@@ -161,25 +165,29 @@ static bool has_transition(const struct prioritised *p, const struct farm_window
 }
 
 // The leaf of a new window, or of one that a dead learner had inserted and counted, which keeps a valid value.
-static float first_leaf(struct prioritised *p, const struct farm_window *window, uint32_t env, float kept) {
+static float first_leaf(struct prioritised *p, const struct farm_window *window, uint32_t env, float kept,
+                        float usual) {
     const struct farm_replay_config *replay = &p->config.replay;
     if (kept >= 0 && kept <= LEAF_MOST && (kept > 0 || signbit(kept)))
         return kept > 0 && replay->order == FARM_REPLAY_UNIFORM ? 1 : kept;
     if (!has_transition(p, window, env)) return 0;
-    return leaf_from(p, replay->first ? p->values[env] : highest_of(p));
+    return replay->first ? leaf_from(p, p->values[env]) : usual;
 }
 
 static void insert_newest(struct prioritised *p, struct place *place) {
     const struct farm_window *window = &place->newest;
     const uint32_t width = window->lane->width;
+    const float usual = leaf_from(p, highest_of(p));
+    uint32_t inserted = 0;
     float *kept = farm_lane_leaf(window->lane, window->start);
     if (p->config.replay.first) p->config.replay.first(p->config.replay.first_context, window, p->values);
     for (uint32_t e = 0; e < width; e++) {
-        farm_stats_add(&p->stats->replay_inserted, kept[e] == 0 && !signbit(kept[e]));
-        p->values[e] = first_leaf(p, window, e, kept[e]);
+        inserted += kept[e] == 0 && !signbit(kept[e]);
+        p->values[e] = first_leaf(p, window, e, kept[e], usual);
         kept[e] = p->values[e] > 0 ? p->values[e] : -0.0f;
         p->live[window->shard] += p->values[e] > 0;
     }
+    farm_stats_add(&p->stats->replay_inserted, inserted);
     farm_tree_set_range(p->trees[window->shard], leaf_of(p, place, window->start), p->values, 0, width);
     p->held += width;
 }
@@ -223,10 +231,10 @@ static void draw(struct prioritised *p, uint32_t shard, uint32_t count) {
     for (uint64_t found = 0, before = 0, round = (uint64_t)shard << 16; found < count; round++, before = found) {
         const uint32_t left = count - (uint32_t)found;
         const double total = (double)farm_tree_total(tree);
+        struct farm_philox_block block;
         for (uint32_t i = 0; i < left; i++) {
-            const uint32_t bits =
-                farm_random_block(p->config.replay.seed, p->stats->replay_sampled, round << 32 | i).word[0];
-            p->draws[i] = (i + bits * 0x1p-32) / left * total;
+            if (i % 4 == 0) block = farm_random_block(p->config.replay.seed, p->stats->replay_sampled, round << 32 | i);
+            p->draws[i] = (i + block.word[i % 4] * 0x1p-32) / left * total;
         }
         farm_tree_sample(tree, p->draws, left, p->leaves + found);
         for (uint64_t i = found; i < count; i++) { // ascending: repeats are neighbours
@@ -285,7 +293,6 @@ static void hand_out_share(struct prioritised *p, uint32_t shard, struct farm_wi
     for (uint32_t i = 0; i < count; i++) {
         out[i] = window_of(p, p->leaves[i]);
         out[i].weight = (float)fmax(part * (double)p->values[i] / total, FLT_MIN); // for now its probability
-        p->places[out[i].lane_id].pins[slot_of(p, out[i].start)]++;
     }
 }
 
@@ -299,7 +306,7 @@ static void weigh(struct prioritised *p, struct farm_window *windows, uint32_t c
     float least = 1;
     for (uint32_t i = 0; i < count; i++) least = fminf(least, windows[i].weight);
     for (uint32_t i = 0; i < count; i++)
-        windows[i].weight = (float)fmax(pow((double)(windows[i].weight / least), -beta), FLT_MIN);
+        windows[i].weight = fmaxf(powf(windows[i].weight / least, -(float)beta), FLT_MIN);
 }
 
 static void warn_once(struct prioritised *p) {
@@ -355,6 +362,7 @@ static uint64_t push(struct farm_window_source *source, const struct farm_window
     if (place->next == place->first) place->first = window->start;
     place->next = window->start + source->shape.stride;
     place->newest = *window;
+    place->slot = slot_of(p, window->start);
     evict(p, place);
     insert_newest(p, place);
     // Lockstep: after a restart the lane's other windows come before its newest, with which the round is complete.
@@ -416,8 +424,10 @@ static void done(struct farm_window_source *source, const struct farm_window *wi
     struct prioritised *p = of(source);
     for (uint32_t k = 0, from = 0; k < p->config.shards; from += p->config.share[k++])
         update_leaves(p, windows + from, p->config.share[k], priorities ? priorities + from : NULL);
-    for (uint32_t i = 0; i < count; i++)
-        if (p->places[windows[i].lane_id].newest.lane == windows[i].lane) evict(p, &p->places[windows[i].lane_id]);
+    for (uint32_t i = 0; i < count; i++) // once for neighbours of one lane
+        if (p->places[windows[i].lane_id].newest.lane == windows[i].lane &&
+            (i + 1 == count || windows[i + 1].lane != windows[i].lane))
+            evict(p, &p->places[windows[i].lane_id]);
 }
 
 static void published(struct farm_window_source *source) {
