@@ -10,6 +10,7 @@ a sequence is an entry of the index, and is read in place.
 
 import itertools
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -51,11 +52,13 @@ class Ours(common.Program):
 
 
 def repeat(seconds, work):
-    """Items a second; work() returns its number of items."""
-    start, items = time.perf_counter(), 0
-    while (passed := time.perf_counter() - start) < seconds:
-        items += work()
-    return items / passed
+    """Items a second, from the median time of a call, as ours; work() returns its number of items."""
+    end, times, items = time.perf_counter() + seconds, [], 0
+    while not times or time.perf_counter() < end:
+        start = time.perf_counter()
+        items = work()
+        times.append(time.perf_counter() - start)
+    return items / statistics.median(times)
 
 
 # ---- cpprb ----
@@ -124,36 +127,29 @@ class Reverb:
         self.server = reverb.Server([self.table], port=None)
         self.client = reverb.Client(f"localhost:{self.server.port}")
         self.writer = self.client.trajectory_writer(LENGTH)
-        for _ in range(SEQUENCES):
+        while self.table.info.current_size < SEQUENCES:
             self.insert()
-        self.writer.flush()
         samples = self.client.sample("table", SEQUENCES, emit_timesteps=False)
         self.keys = sorted({sample.info.key for sample in samples})
-        self.samples = iter(())
 
     def insert(self):
-        """A sequence, and, now and then, the wait until all are confirmed."""
-        while True:
-            self.writer.append({"frame": self.frames[self.step % len(self.frames)]})
-            self.step += 1
-            if self.step >= LENGTH and self.step % STRIDE == 0:
-                break
-        self.writer.create_item("table", 1.0, {"frame": self.writer.history["frame"][-LENGTH:]})
-        if self.step // STRIDE % self.setting.get("unconfirmed_max", 1) == 0:
-            self.writer.flush()
-        return 1
+        """Sequences, and the wait until all are confirmed."""
+        for step in range(self.step, self.step + self.setting["sequences"] * STRIDE):
+            self.writer.append({"frame": self.frames[step % len(self.frames)]})
+            if step % STRIDE == STRIDE - 1 and step >= LENGTH - 1:
+                self.writer.create_item("table", 1.0, {"frame": self.writer.history["frame"][-LENGTH:]})
+        self.step += self.setting["sequences"] * STRIDE
+        self.writer.flush()
+        return self.setting["sequences"]
 
     def sample(self):
-        sample = next(self.samples, None)
-        if sample is None:
-            self.samples = iter(self.client.sample("table", self.setting["request"], emit_timesteps=False))
-            sample = next(self.samples)
-        words = sample.data[0].reshape(LENGTH, -1).view(np.uint64)
-        assert words.sum() > 0 and int(words[0].sum()) in self.sums
-        return 1
+        for sample in self.client.sample("table", self.setting["sequences"], emit_timesteps=False):
+            words = sample.data[0].reshape(LENGTH, -1).view(np.uint64)
+            assert words.sum() > 0 and int(words[0].sum()) in self.sums
+        return self.setting["sequences"]
 
     def update_priorities(self):
-        keys = self.keys[: self.setting["keys"]]
+        keys = self.keys[: self.setting["sequences"]]
         self.client.mutate_priorities("table", updates=dict(zip(keys, itertools.repeat(0.5))))
         return len(keys)
 
@@ -186,17 +182,17 @@ def comparisons(build):
             alike=f"both: one core, 2^20 items, exponents {ALPHA} and {BETA}; draws and updates of {BATCH}",
         )
     path, frames = load_pong(build)
-    for name, ours, target, settings in (
-        ("insert", "insert_sequences", 50, [{"unconfirmed_max": most} for most in (1, 8, 32)]),
-        ("sample", "sample_sequences", 8, [{"request": request} for request in (BATCH, 512)]),
-        ("update_priorities", "sequence_priorities", 100, [{"keys": keys} for keys in (BATCH, 512)]),
+    for name, ours, target, calls in (
+        ("insert", "insert_sequences", 50, (1, 8, 32)),
+        ("sample", "sample_sequences", 8, (BATCH, 512)),
+        ("update_priorities", "sequence_priorities", 100, (BATCH, 512)),
     ):
         yield common.Comparison(
             name=f"reverb_{name}", reference=f"Reverb {metadata.version('dm-reverb')}", ours=Ours(build, ours, "--frames", path),
             open=lambda setting: Reverb(frames, setting), target=target, unit="sequences/s",
-            settings=[{"work": name, **setting} for setting in settings],
+            settings=[{"work": name, "sequences": sequences} for sequences in calls],
             delivers="NumPy arrays, in the server's process", ours_delivers="windows in shared memory, read in place by one core",
-            alike=f"both: {LENGTH} frames of Pong, 84x84 bytes, a sequence for {STRIDE} new frames, {SEQUENCES} sequences held",
+            alike=f"both: {LENGTH} frames of Pong, 84x84 bytes, a sequence for {STRIDE} new frames, {SEQUENCES} sequences held; sequences: in a call",
         )
 
 
