@@ -9,9 +9,9 @@
 
 #include "machine.h"
 
-static const char *const KINDS[] = {"loads",      "stores",         "adds",          "fence",
-                                    "continues",  "awaits",         "polls",         "futex wait",
-                                    "futex wake", "writes eventfd", "polls eventfd", "reads eventfd"};
+static const char *const KINDS[] = {"loads",          "stores",        "adds",         "fence",      "continues",
+                                    "awaits",         "locks",         "polls",        "futex wait", "futex wake",
+                                    "writes eventfd", "polls eventfd", "reads eventfd"};
 
 static unsigned list_steps(unsigned t, struct choice *choices) {
     unsigned from, to, count = 0;

@@ -43,6 +43,10 @@ void model_await(const void *word, uint64_t value);
 // If the condition is false, reports `text` with the steps that led here and ends the search.
 void model_check(bool condition, const char *text);
 
+// A mutex, of a word that only these two change.
+void model_lock(void *word);
+void model_unlock(void *word);
+
 // For polling loops: blocks until the newest store is at least `value`, without reading it.
 void model_until(const void *word, uint64_t value);
 

@@ -1,7 +1,7 @@
 // The lane under the model checker: the loops of src/actor/actor.c, src/learner/inference.c and src/learner/trainer.c,
-// reduced to their accesses to a lane, over the real code of src/ring/{lane,wait,window}. Observations and answers are
-// variables, so races are found. Each answer is a function of its observation, so lost, doubled and foreign ones are
-// found.
+// and with replay src/replay/prioritised.c's push, take and done, reduced to their accesses to a lane, over the real
+// code of src/ring/{lane,wait,window}. Observations and answers are variables, so races are found. Each answer is a
+// function of its observation, so lost, doubled and foreign ones are found.
 #include <stdio.h>
 #include <string.h>
 
@@ -25,10 +25,11 @@ struct setting {
     bool bare;        // only the counters and the actor's sleep: no data, and inference never sleeps
     bool late;        // the actor rings before it waits, instead of at every step (rings_late)
     bool local;       // FARM_ANSWERS_LOCAL
-    bool held; // local, one lane: synchronous; an actor answers a window's last step with the parameters that the
-               // window gives, and training changes them only while the actor waits for that grant
-    bool lies; // a killed actor's last store is an invalid `produced`; loads return the newest stores, because
-               // a death takes longer than a store needs to become visible
+    bool held;   // local, one lane: synchronous; an actor answers a window's last step with the parameters that the
+                 // window gives, and training changes them only while the actor waits for that grant
+    bool replay; // one lane: windows stay until eviction; `windows` is the number of takes, of the oldest window each
+    bool lies;   // a killed actor's last store is an invalid `produced`; loads return the newest stores, because
+                 // a death takes longer than a store needs to become visible
 };
 
 // clang-format off
@@ -77,6 +78,13 @@ static const struct setting SETTINGS[] = {
     {"learner killed in training", 1, 1, 1, 1, {1, 1, 1, 0}, .crashes = 1, .learner_crashes = true, .extensive = true},
     {"two lanes, actor killed", 1, 2, 1, 1, {0, 0, 1, 0}, .crashes = 1, .actor_crashes = true, .extensive = true},
     {"two lanes, rung late, actor killed", 1, 2, 1, 1, {0, 0, 1, 0}, .crashes = 1, .actor_crashes = true, .extensive = true, .late = true},
+    {"replay, busy", 1, 1, 3, 5, {1, 1, 1, 0}, .busy = true, .replay = true, .windows = 1},
+    {"replay, busy, history", 1, 1, 3, 5, {1, 1, 2, 0}, .busy = true, .replay = true, .windows = 1},
+    {"replay, bare, learner killed", 1, 1, 2, 3, {1, 1, 1, 0}, .crashes = 1, .learner_crashes = true, .busy = true, .replay = true, .bare = true},
+    {"replay, busy, learner killed", 1, 1, 2, 3, {1, 1, 1, 0}, .crashes = 1, .learner_crashes = true, .extensive = true, .busy = true, .replay = true, .windows = 1},
+    {"replay, busy, local", 1, 1, 3, 4, {1, 1, 1, 0}, .busy = true, .local = true, .replay = true, .windows = 1},
+    {"replay", 1, 1, 3, 4, {1, 1, 1, 0}, .extensive = true, .replay = true, .windows = 1},
+    {"replay, busy, two windows live, learner killed", 1, 1, 4, 6, {1, 2, 1, 0}, .crashes = 1, .learner_crashes = true, .extensive = true, .busy = true, .replay = true, .windows = 2},
     {"two actors", 2, 1, 1, 1, {0, 0, 1, 0}, .extensive = true},
 };
 // clang-format on
@@ -90,10 +98,12 @@ static struct shared {
     struct farm_up_lane up[LANES];
     struct farm_down_lane down[LANES];
     uint64_t obs[LANES][SLOTS], answer[LANES][SLOTS];
+    uint64_t leaf[SLOTS]; // replay: 1 + its window's start; 0: none
 } shared[ACTORS];
 static uint8_t flags[SLOTS]; // farm_lane_restore writes them; not checked
 static float rewards[SLOTS];
 static uint64_t handed[LIVES]; // windows handed to training, a counter a life of the learner
+static uint64_t locks[LIVES];  // replay: the trainer's lock, one a life of the learner
 static uint64_t released;      // held: windows whose parameters are published
 static uint64_t parameters;    // held
 
@@ -115,6 +125,11 @@ static struct state {
         uint32_t actor, lane;
         uint64_t start;
     } windows[LIVES][ACTORS * LANES * STEPS];
+    struct { // replay: under the lock; of the learner's present life
+        struct farm_window_cursor cursor;
+        uint64_t first, next; // starts of the windows that live
+        uint32_t pins[SLOTS];
+    } replay;
 } * state;
 
 static void open_view(struct ring_view *view, struct shared *memory, struct farm_ring *ring) {
@@ -253,17 +268,53 @@ static void actor(void *context) {
 
 // ---- the learner ----
 
+static uint64_t *leaf_variable(uint64_t start) {
+    return &shared[0].leaf[start / set->window.stride % set->slots];
+}
+
+static void release(struct farm_lane *lane, struct farm_window_cursor *cursor, uint64_t start) { // farm_window_release
+    farm_window_done(&set->window, cursor, start);
+    const uint64_t before = farm_lane_consumed(lane);
+    farm_lane_release(lane, farm_window_needs(&set->window, cursor));
+    farm_fence_full();
+    if (farm_lane_produced(lane) - before >= lane->steps) notify_actor(&state->learner[0]);
+}
+
+// prioritised.c: evict, with room for one stride, and, LOCAL, for the step with the last answer.
+static void evict(struct farm_lane *lane) {
+    const struct farm_window_shape *shape = &set->window;
+    const uint64_t end = state->replay.next + shape->length + set->local, before = state->replay.first,
+                   to = farm_window_oldest(shape, before, end, set->slots, state->replay.pins, set->slots);
+    for (uint64_t start = before; start < to; start += shape->stride) model_write(leaf_variable(start), 0);
+    state->replay.first = to;
+    if (to > before) release(lane, &state->replay.cursor, to - shape->stride);
+}
+
+// push: an existing leaf is the window's own, which a dead learner had inserted.
+static void insert(struct farm_lane *lane, uint64_t start) {
+    model_lock(&locks[model_life()]);
+    if (state->replay.first == state->replay.next) state->replay.first = start;
+    state->replay.next = start + set->window.stride;
+    evict(lane);
+    const uint64_t leaf = model_read(leaf_variable(start));
+    model_check(!leaf || leaf == start + 1, "a window got the leaf of another one");
+    model_write(leaf_variable(start), start + 1);
+    model_unlock(&locks[model_life()]);
+}
+
 static void hand_on(uint32_t a, uint32_t l, uint64_t answered, struct farm_window_cursor *cursor, uint64_t *count) {
     struct farm_lane *lane = &state->learner[a].lanes[l];
     if (!set->window.length) {
         if (answered) farm_lane_release(lane, answered);
         return;
     }
+    if (set->replay && set->local && answered) answered--; // the last answer is there
     while (farm_window_ready(&set->window, cursor, answered)) {
         uint64_t k = (*count)++;
         state->windows[model_life()][k].actor = a;
         state->windows[model_life()][k].lane = l;
         state->windows[model_life()][k].start = farm_window_take(&set->window, cursor);
+        if (set->replay) insert(lane, state->windows[model_life()][k].start);
         model_store(&handed[model_life()], k + 1, MODEL_RELEASE); // the queue's mutex
     }
 }
@@ -327,6 +378,7 @@ static void inference(void *context) {
             left += (uint32_t)(set->steps - answered[a][l]);
         }
     }
+    memset(&state->replay, 0, sizeof state->replay);
     farm_doorbells_make(&bells, rings, set->actors, EVENTFD, NULL);
     for (uint32_t a = 0; a < set->actors; a++)
         for (uint32_t l = 0; l < set->lanes; l++) {
@@ -349,6 +401,38 @@ static void inference(void *context) {
     }
 }
 
+static void read_window(uint32_t a, uint32_t l, uint64_t start) {
+    const uint64_t history = set->replay && start >= set->window.stack - 1 ? set->window.stack - 1 : 0,
+                   end = start + set->window.length;
+    for (uint64_t n = start - history; n < end; n++) {
+        uint64_t observation = read_variable(obs_variable(a, l, n), state->published[a][l][n]);
+        const bool junk = state->junk[a][l][n];
+        model_check(observation == state->published[a][l][n] || junk, "training read another observation");
+        if (set->local && !set->replay && n == end - 1) continue; // its answer is not taken in
+        uint64_t answer = read_variable(answer_variable(a, l, n), observation + ANSWER);
+        model_check(answer == observation + ANSWER || junk || state->junk[a][l][n + 1],
+                    "training read an answer to another step");
+    }
+}
+
+// take and done of the oldest window, an iteration.
+static void train_again(void) {
+    struct farm_lane *lane = &state->learner[0].lanes[0];
+    uint64_t *lock = &locks[model_life()];
+    model_lock(lock);
+    const uint64_t start = state->replay.first;
+    uint32_t *pins = &state->replay.pins[start / set->window.stride % set->slots];
+    ++*pins; // the window stays
+    model_unlock(lock);
+    read_window(0, 0, start);
+    model_lock(lock);
+    --*pins;
+    model_check(model_read(leaf_variable(start)) == start + 1, "a window in training has lost its leaf");
+    model_write(leaf_variable(start), start + 1);
+    evict(lane);
+    model_unlock(lock);
+}
+
 static void training(void *context) {
     struct farm_window_cursor cursors[ACTORS][LANES];
     const struct farm_window_shape *shape = &set->window;
@@ -360,27 +444,18 @@ static void training(void *context) {
             farm_window_cursor_start(&view.lanes[l], shape, &cursors[a][l]);
             windows += farm_window_ready(shape, &cursors[a][l], set->steps);
         }
-    if (set->windows && windows > set->windows) windows = set->windows;
+    if ((set->windows || set->replay) && windows > set->windows) windows = set->windows;
     for (uint64_t k = 0; k < windows; k++) {
         model_await(&handed[model_life()], k + 1);
         uint32_t a = state->windows[model_life()][k].actor, l = state->windows[model_life()][k].lane;
         uint64_t start = state->windows[model_life()][k].start;
-        struct farm_lane *lane = &state->learner[a].lanes[l];
-        for (uint64_t n = start; n < start + shape->length; n++) {
-            uint64_t observation = read_variable(obs_variable(a, l, n), state->published[a][l][n]);
-            const bool junk = state->junk[a][l][n];
-            model_check(observation == state->published[a][l][n] || junk, "training read another observation");
-            if (set->local && n == start + shape->length - 1) continue; // its answer is not taken in
-            uint64_t answer = read_variable(answer_variable(a, l, n), observation + ANSWER);
-            model_check(answer == observation + ANSWER || junk || state->junk[a][l][n + 1],
-                        "training read an answer to another step");
+        if (set->replay) {
+            train_again();
+            continue;
         }
+        read_window(a, l, start);
         if (set->held) model_write(&parameters, k + 1);
-        farm_window_done(shape, &cursors[a][l], start);
-        const uint64_t before = farm_lane_consumed(lane); // as farm_window_release
-        farm_lane_release(lane, farm_window_needs(shape, &cursors[a][l]));
-        farm_fence_full();
-        if (farm_lane_produced(lane) - before >= lane->steps) notify_actor(&state->learner[a]);
+        release(&state->learner[a].lanes[l], &cursors[a][l], start);
         if (set->held) model_store(&released, k + 1, MODEL_RELEASE);
     }
 }
@@ -422,7 +497,7 @@ static void set_up(void) {
             model_word(&memory->up[l].produced, "produced", 0, true);
             model_word(&memory->down[l].acted, "acted", 0, true);
             if (set->local) model_word(&memory->down[l].granted, "granted", 0, true);
-            model_word(&memory->down[l].consumed, "consumed", 0, true);
+            model_word(&memory->down[l].consumed, "consumed", 0, !set->replay);
             if (set->actor_crashes) model_word(&memory->down[l].generation, "generation", 0, true);
             for (uint32_t s = 0; s < set->slots && !set->bare; s++) {
                 model_variable(&memory->obs[l][s], "an observation", GARBAGE);
@@ -441,8 +516,11 @@ static void set_up(void) {
         model_word(&released, "windows whose parameters are published", 0, true);
         model_variable(&parameters, "parameters", 0);
     }
-    for (unsigned i = 0; i <= (set->learner_crashes ? set->crashes : 0); i++)
+    for (unsigned i = 0; i <= (set->learner_crashes ? set->crashes : 0); i++) {
         model_word(&handed[i], "windows handed on", 0, true);
+        if (set->replay) model_word(&locks[i], "lock", 0, false);
+    }
+    for (uint32_t s = 0; s < set->slots && set->replay; s++) model_variable(&shared[0].leaf[s], "a leaf", 0);
     model_thread(learner, "training", training, NULL);
 }
 
@@ -474,6 +552,7 @@ static void end(void) {
     if (set->window.length)
         windows_end = (set->steps - set->window.length) / set->window.stride * set->window.stride + set->window.stride;
     if (set->windows) windows_end = set->windows * set->window.stride;
+    if (set->replay) windows_end = state->replay.first - (set->window.stack - 1);
     for (uint32_t a = 0; a < set->actors; a++)
         for (uint32_t l = 0; l < set->lanes; l++) {
             model_check(state->produced[a][l] == set->steps, "steps are missing");

@@ -89,6 +89,12 @@ void model_yield(void) {
 void model_await(const void *word, uint64_t value) {
     step_to(K_AWAIT, find_word(word), value, MODEL_ACQUIRE);
 }
+void model_lock(void *word) {
+    step_to(K_LOCK, find_word(word), 1, MODEL_ACQUIRE);
+}
+void model_unlock(void *word) {
+    model_add(word, 1, MODEL_RELEASE); // odd while it is held
+}
 void model_until(const void *word, uint64_t value) {
     step_to(K_UNTIL, find_word(word), value, MODEL_RELAXED);
 }
@@ -437,6 +443,12 @@ void apply_choice(const struct choice *choice) {
         join(&world.words[next.word].stores[word->count - 1].known, &before.known);
         break;
     }
+    case K_LOCK: {
+        const struct word *word = &world.words[next.word];
+        apply_load(t, next.word, (unsigned)word->count - 1, true);
+        apply_store(t, next.word, (unsigned)word->count, thread->result + 1, false);
+        break;
+    }
     case K_FENCE:
         apply_fence(t);
         break;
@@ -497,6 +509,9 @@ void find_stores(const struct thread *thread, unsigned *from, unsigned *to) {
     case K_LOAD:
         *to = (unsigned)word->count;
         if (host.scenario->latest) *from = *to - 1;
+        break;
+    case K_LOCK:
+        if (word->stores[word->count - 1].value % 2) *to = *from;
         break;
     case K_UNTIL:
         if (word->stores[word->count - 1].value < next->value) *to = *from;

@@ -55,6 +55,7 @@ enum kind {
     K_FENCE,
     K_YIELD,
     K_AWAIT,
+    K_LOCK,
     K_UNTIL,
     K_FUTEX_WAIT,
     K_FUTEX_WAKE,
