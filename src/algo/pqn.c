@@ -24,8 +24,8 @@ static enum farm_status plan(const struct farm_algo_config *config, struct farm_
 }
 
 // As ppo.c.
-static const struct farm_algo_scale scale[] = {
-    {"minibatch", 1}, {"lr", 0.5}, {"lr_end", 0.5}, {"frames", 0.5}, {NULL, 0}};
+static const struct farm_algo_scale scale[] = {{"minibatch", 1},       {"lr", 0.5}, {"lr_end", 0.5}, {"frames", 0.5},
+                                               {"epsilon_steps", 0.5}, {NULL, 0}};
 
 const struct farm_algo farm_pqn = {
     .recipe = {.name = "pqn",

@@ -56,7 +56,8 @@ static enum farm_status plan_dqn(const struct farm_algo_config *config, struct f
 }
 
 // As vtrace.c.
-static const struct farm_algo_scale scale[] = {{"batch", 1}, {"lr", 0.5}, {"lr_end", 0.5}, {"frames", 0.5}, {NULL, 0}};
+static const struct farm_algo_scale scale[] = {{"batch", 1},           {"lr", 0.5}, {"lr_end", 0.5}, {"frames", 0.5},
+                                               {"epsilon_steps", 0.5}, {NULL, 0}};
 
 #define TABLE(name_text, about_text, family_keys, ...)                                                                 \
     {                                                                                                                  \
