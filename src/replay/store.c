@@ -595,7 +595,7 @@ static enum farm_status take_base(struct farm_replay_store *store, struct farm_e
         *saved =
             (struct saved_lane){.first = held.consumed, .next = held.end, .bytes = held.bytes, .origin = held.origin};
         if (!held.bytes) begin_at(store, saved, held.end);
-        if (!held.end) saved->origin = farm_now_ns() | 1;
+        if (!held.end) saved->origin = store->config.deterministic ? 1 : farm_now_ns() | 1;
     }
     free(base);
     return status;

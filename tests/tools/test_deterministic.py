@@ -9,7 +9,7 @@ import time
 import unittest
 import zlib
 
-from running import InFolder, catches, children, wait_until
+from running import InFolder, catches, children, state, wait_until
 
 # What a clock or an allocator decides, and what counts in a session.
 MEASURED = {"wall_s", "frames_per_s", "agent_steps_per_s", "actor_wait_share", "learner_wait_share", "actor_memory_bytes_max",
@@ -112,19 +112,24 @@ class Deterministic(InFolder):
         return header, zlib.crc32(checkpoint[start:])
 
     def test_a_run_that_stops_and_goes_on_is_one_that_does_not(self):
-        """Ctrl-C stops it at the next checkpoint."""
-        for env, frames, *more in (
-            ("native/catch", "40k", "--algo", "ppo", "--checkpoint-updates", "10"),
-            ("native/recall", "40k", "--algo", "vtrace", "--burn-in", "7", "--checkpoint-updates", "5"),
+        """Ctrl-C stops it at the next checkpoint, SIGKILL anywhere."""
+        replay = ("--checkpoint-updates", "20", "--replay-start", "2k", "--replay-ratio", "1")
+        for env, frames, number, *more in (
+            ("native/catch", "40k", signal.SIGINT, "--algo", "ppo", "--checkpoint-updates", "10"),
+            ("native/recall", "40k", signal.SIGINT, "--algo", "vtrace", "--burn-in", "7", "--checkpoint-updates", "5"),
+            ("native/catch", "8k", signal.SIGKILL, "--algo", "dqn", *replay),
+            ("native/recall", "20k", signal.SIGKILL, "--algo", "r2d2", *replay),
         ):
-            with self.subTest(env=env):
-                run, first, parts = (env, frames, *more), f"{env[7:]}_whole", f"{env[7:]}_parts"
+            with self.subTest(env=env, more=more):
+                name = f"{env[7:]}_{more[1]}"
+                run, first, parts = (env, frames, *more), f"{name}_whole", f"{name}_parts"
                 whole = self.train(*run, run=first)
                 process = self.start_logged(*self.flags(*run, run=parts), log="said")
-                self.assertTrue(wait_until(lambda: list((self.folder / parts).glob("checkpoints/0*"))))
-                process.send_signal(signal.SIGINT)
-                process.wait(60)
-                self.assertEqual(process.returncode, 0, self.said())
+                self.assertTrue(wait_until(lambda: list((self.folder / parts).glob("checkpoints/0*.safetensors"))))
+                workers = children(process.pid).values()
+                process.send_signal(number)
+                self.assertEqual(process.wait(60), -number if number == signal.SIGKILL else 0, self.said())
+                self.assertTrue(wait_until(lambda: all(state(pid) == "Z" for pid in workers)))
                 lines, _, _ = self.made(parts)
                 self.assertLess(lines[-1]["frames"], whole[0][-1]["frames"])
                 self.refuses_other_columns(*run, run=parts)
