@@ -70,6 +70,11 @@ class Cuda(InFolder):
             self.assertEqual("emulator" in log, device == "cuda")
             self.assertGreater(len(self.checkpoints()), before)
 
+    def test_replays_on_the_gpu_and_either_device_resumes(self):
+        for device, frames in (("cuda", "3k"), ("cpu", "4k"), ("cuda", "5k")):
+            more = ("--resume",) if self.checkpoints() else ("--algo", "dqn", "--replay-ratio", "1", "--replay-start", "300")
+            self.assertGreater(self.trained("--device", device, "--frames", frames, *more)[0]["updates"], int(frames[0]) * 11)
+
     def test_learns_catch_and_plays_it(self):
         account, _ = self.trained("--device", "cuda", "--frames", "90k", "--mirror", "window")
         self.assertGreater(account["return_mean"], 0)
