@@ -19,7 +19,7 @@ static size_t scratch_arrays(const struct farm_iteration *it) {
 enum farm_status farm_iteration_make(const struct farm_algo_config *algo, const struct farm_algo_plan *plan,
                                      struct farm_head head, uint32_t columns_max, struct farm_iteration *out,
                                      struct farm_error *err) {
-    const size_t rows = plan->targets_once ? (size_t)columns_max * (farm_algo_transitions(plan) + 1) : 0,
+    const size_t rows = plan->targets_once ? (size_t)columns_max * (farm_algo_transitions(plan) + plan->bootstrap) : 0,
                  outputs = (size_t)head.outputs;
     *out = (struct farm_iteration){.algo = algo, .plan = plan, .head = head, .columns_max = columns_max};
     out->columns = calloc(columns_max + 1u, sizeof *out->columns);
@@ -92,12 +92,13 @@ static struct farm_place place_of(const struct farm_iteration *it, uint32_t colu
 }
 
 void farm_iteration_gather(struct farm_iteration *it, const uint32_t *columns, uint32_t first, uint32_t count) {
-    for (uint32_t step = 0; step <= transitions(it); step++)
+    const uint32_t steps = transitions(it) + it->plan->bootstrap;
+    for (uint32_t step = 0; step < steps; step++)
         for (uint32_t i = first; i < first + count; i++) {
             const uint32_t c = columns ? columns[i] : i;
             const struct farm_place at = place_of(it, c, step);
             const size_t row = (size_t)step * it->count + c;
-            gather_step(it, &at, &it->all, row, step == transitions(it));
+            gather_step(it, &at, &it->all, row, step + 1 == steps);
             if (step < transitions(it)) it->value[row] = it->all.behaviour_value[row];
         }
 }
@@ -193,56 +194,37 @@ void farm_iteration_row(const struct farm_iteration *it, uint32_t unit, uint32_t
 // ---- first priorities ----
 
 struct farm_first {
+    struct farm_algo_plan plan; // as if with targets once, so that all rows are gathered
     struct farm_iteration iteration;
-    struct farm_gathered rows;
 };
 
 enum farm_status farm_first_make(const struct farm_algo_config *algo, const struct farm_algo_plan *plan,
                                  struct farm_head head, uint32_t width_max, struct farm_first **out,
                                  struct farm_error *err) {
-    const size_t rows = (size_t)farm_algo_unit_steps(plan) * width_max, outputs = (size_t)head.outputs;
     struct farm_first *first = calloc(1, sizeof *first);
-    float *numbers = calloc(rows * (outputs + 2 + (size_t)algo->algo->scratch), sizeof *numbers);
-    uint8_t *bytes = calloc(rows, (size_t)head.action_bytes + 1);
+    if (!first) return farm_fail(err, FARM_E_LIMIT, "no memory for first priorities");
     head.duelling = 0; // answers hold whole action-values
-    const enum farm_status status = first && numbers && bytes
-                                        ? farm_iteration_make(algo, plan, head, width_max, &first->iteration, err)
-                                        : farm_fail(err, FARM_E_LIMIT, "no memory for first priorities");
-    if (status) {
-        free(first);
-        free(numbers);
-        free(bytes);
-        return status;
-    }
-    first->rows = (struct farm_gathered){.behaviour = numbers,
-                                         .behaviour_value = numbers + rows * outputs,
-                                         .reward = numbers + rows * (outputs + 1),
-                                         .scratch = numbers + rows * (outputs + 2),
-                                         .action = bytes,
-                                         .flags = bytes + rows * (size_t)head.action_bytes};
+    first->plan = *plan;
+    first->plan.targets_once = true;
     *out = first;
-    return FARM_OK;
+    const enum farm_status status = farm_iteration_make(algo, &first->plan, head, width_max, &first->iteration, err);
+    if (status) free(first);
+    return status;
 }
 
 void farm_first_free(struct farm_first *first) {
-    if (!first) return;
-    farm_iteration_free(&first->iteration);
-    free(first->rows.behaviour);
-    free(first->rows.action);
+    if (first) farm_iteration_free(&first->iteration);
     free(first);
 }
 
 void farm_first_priorities(void *context, const struct farm_window *window, float *priorities) {
-    struct farm_first *first = context;
-    struct farm_iteration *it = &first->iteration;
+    struct farm_iteration *it = &((struct farm_first *)context)->iteration;
     farm_iteration_list(it, window, 1);
-    for (uint32_t step = 0; step < farm_algo_unit_steps(it->plan); step++)
-        for (uint32_t c = 0; c < it->count; c++)
-            farm_iteration_row(it, c, step, &first->rows, (size_t)step * it->count + c);
-    struct farm_algo_rows rows = farm_gathered_rows(&first->rows, it->algo, it->head, transitions(it), it->count);
+    farm_iteration_gather(it, NULL, 0, it->count);
+    struct farm_algo_rows rows = rows_of(it);
     rows.tail = (int)it->plan->bootstrap;
-    rows.policy = first->rows.behaviour;
-    rows.value = first->rows.behaviour_value;
+    rows.policy = it->all.behaviour;
+    rows.value = it->all.behaviour_value;
     rows.priority = priorities;
     farm_algo_targets(it->algo->algo, &rows);
 }

@@ -44,9 +44,9 @@ struct prioritised {
     uint32_t training;                     // iterations handed out and not done
     bool starved, warned;                  // an iteration is due, but too few windows may be handed out
     uint64_t since_ns, *waits;             // a side waits since then: its word in the stats; NULL: neither does
-    uint64_t *leaves;                      // [most of a call]: those of one call, with the values to set or found,
-    float *values, *zeros;                 // zeros,
-    double *draws;                         // and random numbers
+    uint64_t *leaves;                      // [most of a call]: those of one call, with their values and random numbers
+    float *values;
+    double *draws;
 };
 
 static struct prioritised *of(struct farm_window_source *source) {
@@ -112,18 +112,16 @@ static bool may_hand_out(const struct prioritised *p) {
     return true;
 }
 
-static void begin_round(struct prioritised *p) {
-    for (uint32_t l = 0; l < p->config.lanes; l++) p->places[l].waits = false;
-    p->waiting = 0;
-    p->rounds++;
-}
-
 // After every change: releases tickets, and notes which side waits.
 static void settle(struct prioritised *p) {
     const bool lockstep = p->config.replay.lockstep;
     p->starved = p->starved && !may_hand_out(p);
     const bool due = is_due(p) && !p->starved;
-    if (lockstep && is_complete(p) && !due && !p->training) begin_round(p);
+    if (lockstep && is_complete(p) && !due && !p->training) {
+        for (uint32_t l = 0; l < p->config.lanes; l++) p->places[l].waits = false;
+        p->waiting = 0;
+        p->rounds++;
+    }
     const uint64_t released = lockstep ? p->rounds : p->starved ? UINT64_MAX : insertable(p), now_ns = farm_now_ns();
     uint64_t live = 0;
     for (uint32_t k = 0; k < p->config.shards; k++) {
@@ -243,7 +241,7 @@ static void draw(struct prioritised *p, uint32_t shard, uint32_t count) {
             p->values[found] = farm_tree_get(tree, p->leaves[found]);
             found++;
         }
-        if (found < count) farm_tree_set(tree, p->leaves + before, p->zeros, (uint32_t)(found - before));
+        for (uint64_t i = before; i < found && found < count; i++) farm_tree_set_range(tree, p->leaves[i], NULL, 0, 1);
         if (found == count && before) farm_tree_set(tree, p->leaves, p->values, count);
     }
 }
@@ -299,18 +297,14 @@ static void hand_out_share(struct prioritised *p, uint32_t shard, struct farm_wi
 // (N * P)^-beta over the largest, that of the least P. The choices of other orders have no probability: 1.
 static void weigh(struct prioritised *p, struct farm_window *windows, uint32_t count) {
     const struct farm_replay_config *replay = &p->config.replay;
-    const double share = fmin(fmax(p->source.share, 0), 1),
-                 beta = replay->order > FARM_REPLAY_UNIFORM
-                            ? 0
-                            : replay->importance + share * (replay->importance_end - replay->importance);
+    const float share = (float)fmin(fmax(p->source.share, 0), 1), range = replay->importance_end - replay->importance,
+                beta = replay->order > FARM_REPLAY_UNIFORM ? 0 : replay->importance + share * range;
     float least = 1;
     for (uint32_t i = 0; i < count; i++) least = fminf(least, windows[i].weight);
-    for (uint32_t i = 0; i < count; i++)
-        windows[i].weight = fmaxf(powf(windows[i].weight / least, -(float)beta), FLT_MIN);
+    for (uint32_t i = 0; i < count; i++) windows[i].weight = fmaxf(powf(windows[i].weight / least, -beta), FLT_MIN);
 }
 
-static void warn_once(struct prioritised *p) {
-    if (p->warned || p->held < 2 * (uint64_t)p->source.windows_max) return;
+static void warn(struct prioritised *p) {
     farm_log_warn("training waits: the replay holds %" PRIu64 " windows, and %" PRIu64
                   " of them have a transition and a priority above 0, too few for an update of %u",
                   p->held, p->stats->replay_live, p->source.windows_max);
@@ -326,7 +320,6 @@ static void destroy(struct farm_window_source *source) {
     free(p->pins);
     free(p->leaves);
     free(p->values);
-    free(p->zeros);
     free(p->draws);
     free(p);
 }
@@ -386,7 +379,7 @@ static uint32_t take(struct farm_window_source *source, uint64_t version, struct
     uint32_t count = 0;
     (void)version;
     p->starved = due && !may_hand_out(p);
-    if (p->starved) warn_once(p);
+    if (p->starved && !p->warned && p->held >= 2 * (uint64_t)source->windows_max) warn(p);
     for (uint32_t k = 0; k < p->config.shards && due && !p->starved; count += p->config.share[k++])
         hand_out_share(p, k, out + count);
     weigh(p, out, count);
@@ -437,9 +430,11 @@ static void published(struct farm_window_source *source) {
 
 static const struct farm_window_source_ops ops = {destroy, admit, forget, push, ready, take, done, published};
 
+// A ring holds a window with its history, and the steps to the end of the next one, whose last answer LOCAL lanes have
+// with another step.
 static enum farm_status check(const struct farm_window_source_config *config, struct farm_error *err) {
     const struct farm_replay_config *replay = &config->replay;
-    const uint64_t least = (uint64_t)config->shape.stack - 1 + config->shape.length + config->shape.stride + 1;
+    const uint64_t least = (uint64_t)config->shape.stack + config->shape.length + config->shape.stride;
     if (replay->steps < least)
         return farm_fail(err, FARM_E_INVALID,
                          "rings of %u steps are too short to replay windows of %u: at least %" PRIu64
@@ -459,9 +454,8 @@ static enum farm_status allocate(struct prioritised *p, struct farm_error *err) 
     p->pins = calloc(windows + 1, sizeof *p->pins);
     p->leaves = calloc(most, sizeof *p->leaves);
     p->values = calloc(most, sizeof *p->values);
-    p->zeros = calloc(most, sizeof *p->zeros);
     p->draws = calloc(most, sizeof *p->draws);
-    if (!p->places || !p->pins || !p->leaves || !p->values || !p->zeros || !p->draws)
+    if (!p->places || !p->pins || !p->leaves || !p->values || !p->draws)
         return farm_fail(err, FARM_E_LIMIT, "no memory for a replay of %" PRIu64 " windows", windows);
     const bool highest = config->replay.order == FARM_REPLAY_HIGHEST;
     enum farm_status status = FARM_OK;
@@ -490,10 +484,8 @@ enum farm_status farm_prioritised_make(const struct farm_window_source_config *c
     p->room = p->room > most ? most : p->room;
     if (config->replay.order == FARM_REPLAY_UNIFORM) p->config.replay.exponent = 0;
     p->since_ns = farm_now_ns();
+    *out = &p->source;
     status = allocate(p, err);
-    if (status)
-        destroy(&p->source);
-    else
-        *out = &p->source;
+    if (status) destroy(&p->source);
     return status;
 }
