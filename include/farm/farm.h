@@ -56,6 +56,9 @@ enum farm_view_field {
     FARM_VIEW_POLICY,  // f32 [W][outputs]
     FARM_VIEW_VALUE,   // f32 [W]
     FARM_VIEW_VERSION, // u64, one for the step
+    // f32 [W], of a replay: priority^priority_exponent of the window that begins at step n, a multiple of
+    // unroll (r2d2) or any (dqn); 0: evicted or not in the replay yet, -0: never sampled (no transition).
+    FARM_VIEW_LEAF,
     FARM_VIEW_OBS = 16,
 };
 // Bytes of a field of one step, all W environments; 0: the lane has no such field.

@@ -16,10 +16,9 @@ static double share(uint64_t part_ns, uint64_t whole_ns) {
     return value < 1 ? value : 1;
 }
 
-enum { LEAVES_READ = 4096 };
-
-// A quantile of at most LEAVES_READ windows' priorities, spread over all lanes, from the leaves in `down`.
+// A quantile of at most 4,096 windows' priorities, spread over all lanes, from the leaves in `down`.
 static double priority_at(const struct farm_run_workers *workers, double quantile) {
+    enum { LEAVES_READ = 4096 };
     const struct farm_run_plan *plan = workers->plan;
     const uint64_t each = (uint64_t)farm_leaf_slots(&plan->ring_spec) * plan->width,
                    step = 1 + each * plan->lanes * workers->count / LEAVES_READ;

@@ -15,8 +15,7 @@
 #include "base/bitmap.h"
 #include "base/file.h"
 
-enum { RESERVE_AT_ONCE_BYTES = 256 << 20 }; // a signal undoes one such call
-enum { NODES_MAX = 1024, PAGES_AT_ONCE = 4096, LINE_BYTES = 4096, SMALL_BYTES = 4096 };
+enum { NODES_MAX = 1024, PAGES_AT_ONCE = 4096, LINE_BYTES = 4096, SMALL_BYTES = 4096, RESERVE_BYTES = 256 << 20 };
 enum { CPULIST_BYTES = 5 * FARM_BITMAP_BITS / 2 }; // the longest: every second CPU, with four digits and a comma
 
 void *farm_place_map(int fd, int protection, size_t bytes, size_t align) {
@@ -78,7 +77,7 @@ struct populate {
 
 static int reserve(int fd, size_t bytes) {
     for (size_t at = 0, some; at < bytes;) {
-        some = bytes - at < RESERVE_AT_ONCE_BYTES ? bytes - at : RESERVE_AT_ONCE_BYTES;
+        some = bytes - at < RESERVE_BYTES ? bytes - at : RESERVE_BYTES; // a signal undoes one call
         if (fallocate(fd, 0, (off_t)at, (off_t)some) == 0)
             at += some;
         else if (errno != EINTR)

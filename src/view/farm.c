@@ -229,6 +229,8 @@ static size_t locate(const struct farm_lane *lane, uint64_t n, unsigned field, c
     }
     if (field == FARM_VIEW_REWARD) return *at = farm_lane_reward(lane, n), lane->width * sizeof(float);
     if (field == FARM_VIEW_FLAGS) return *at = farm_lane_flags(lane, n), lane->width;
+    if (field == FARM_VIEW_LEAF && lane->leaf && n % lane->leaf_every == 0)
+        return *at = farm_lane_leaf(lane, n), lane->width * sizeof(float);
     if (field < FARM_VIEW_OBS || field - FARM_VIEW_OBS >= lane->obs_count) return 0;
     *at = farm_lane_obs(lane, field - FARM_VIEW_OBS, n, 0);
     return lane->width * lane->obs_bytes[field - FARM_VIEW_OBS];
