@@ -113,6 +113,11 @@ class InFolder(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
+    def documented_keys(self, word):
+        """Those of rows of docs/METRICS.md that contain the word."""
+        rows = re.findall(rf"^\| (`.+`) \|.*{word}", (SOURCE / "docs/METRICS.md").read_text(), re.M)
+        return {key for names in rows for key in re.findall(r"`(\w+)`", names)}
+
     def has_documented_keys(self, document, place, without=()):
         """Those of docs/METRICS.md in this place (m, t, e or f), except the keys `without`."""
         text = (SOURCE / "docs/METRICS.md").read_text()

@@ -231,7 +231,7 @@ class Training(Cli):
         resumed = ["resumed_" + key for key in TOTALS]
         self.has_documented_keys(second, "t", without=["nodes"])
         self.has_documented_keys(first, "t", without=["nodes", *resumed])
-        self.has_documented_keys(lines[0], "m", without=["nodes", *resumed, "clipped_share"])
+        self.has_documented_keys(lines[0], "m", without=["nodes", *resumed, "clipped_share", *self.documented_keys("DQN")])
         for key in TOTALS:
             self.assertEqual((lines[-1][key], lines[-1]["resumed_" + key]), (second[key], second["resumed_" + key]))
         self.assertIn(first["frames"], [line["frames"] for line in lines], "metrics are appended to")
@@ -267,6 +267,26 @@ class Training(Cli):
         refused = self.farm("train", "--env", "native/catch", "--run", "r")
         self.assertEqual(refused.returncode, 2)
         self.assertIn("best.safetensors is of another run", refused.stderr)
+
+    def test_a_replay_shows_its_figures_and_goes_on(self):
+        flags = ("--replay", "4000", "--replay-start", "1000", "--replay-ratio", "4", "--batch", "64", "--frames", "20k", "--csv", "--json", *FAST_METRICS)
+        first = json.loads(self.farm("train", "--env", "native/catch", "--algo", "dqn", "--run", "r", *flags).stdout)
+        read = lambda: [json.loads(line) for line in (self.folder / "r/metrics.jsonl").read_text().splitlines()]
+        lines = read()
+        of_policies = {"loss_policy", "loss_value", "entropy_nats", "kl_nats", "rho_clipped_share", "clipped_share", "explained_variance"}
+        self.has_documented_keys(lines[-1], "m", without=["nodes", *("resumed_" + key for key in TOTALS), *of_policies])
+        last = [line for line in lines if line["replay_samples_per_insert"]][-1]
+        self.assertTrue(3000 < last["replay_steps"] < 4000 and 0.75 < last["replay_share"] < 1, last)
+        self.assertTrue(0 < last["priority_p50"] <= last["priority_p90"] <= last["priority_highest"] < 10, last)
+        steps = first["agent_steps"] * 10 / 9  # with those that begin an episode
+        self.assertAlmostEqual(first["updates"] * 64 / (steps - 1000), 4, delta=0.1, msg="replay_ratio")
+        self.assertEqual(last["replay_bad_priorities"], 0)
+        chance = json.loads(self.farm("eval", "r", "--episodes", "50", "--eval-epsilon", "1", "--json").stdout)
+        self.assertLess(chance["return_mean"], 0, "random actions")
+        self.assertEqual(self.farm("train", "--run", "r", "--resume", "--duelling", "false", "--frames", "30k").returncode, 2)
+        again = json.loads(self.farm("train", "--run", "r", "--resume", "--frames", "25k", "--json").stdout)
+        self.assertGreater(again["updates"], first["updates"])
+        self.has_the_figures(self.folder / "r", read())
 
     def test_evaluates_while_it_trains(self):
         build_plugin(SOURCE / "tests/tools/plugins/rogue.c", self.folder / "slow.so", "-w")  # 1 ms a step: the CPUs are idle
