@@ -1,5 +1,6 @@
 // Replay on one core, through the source from which training takes its windows. insert, sample, update_priorities: an
-// index of 2^20 windows of two steps, rows of 8 environments, batches of 64, stratified, with importance weights.
+// index of 2^20 windows of two steps, rows of 8 environments, batches of 64, stratified, with importance weights;
+// tree_insert, tree_sample, tree_update_priorities: the tree alone, with the same random numbers and powers.
 // insert_sequences: 80 steps of 84x84 frames, one window for 40 new steps, written into a ring; sample_sequences: such
 // windows drawn, and each byte read in place; sequence_priorities: their updates. read_windows: these reads alone, ÷
 // reads of as many adjacent bytes at random places of the ring. make bench-peers B=replay compares with cpprb and
@@ -14,7 +15,9 @@
 #include "base/statistics.h"
 #include "base/time.h"
 #include "common.h"
+#include "kernels/random.h"
 #include "replay/source.h"
+#include "replay/tree.h"
 
 enum {
     SAMPLES_LEAST = 7,
@@ -29,7 +32,8 @@ enum {
     SEQUENCE_STEPS = 4000, // 226 MB
     APART = 199,           // frames between neighbouring environments
 };
-static const float EXPONENT = 0.6f;
+static const float EXPONENT = 0.6f, BETA = 0.4f;
+static uint64_t random_state;
 
 struct replay {
     struct views views;
@@ -37,7 +41,7 @@ struct replay {
     struct farm_window_source *source;
     struct farm_stats stats;
     const uint8_t *frames; // [frame_count][FRAME] that the actor writes; NULL: nothing
-    uint64_t frame_count, *sums, random;
+    uint64_t frame_count, *sums;
     uint32_t lane; // the next to publish
     struct farm_window windows[BATCH];
 };
@@ -59,8 +63,8 @@ static void open_replay(struct replay *replay, struct farm_ring_spec spec, struc
                                                                 .order = FARM_REPLAY_PRIORITISED,
                                                                 .repeats = true,
                                                                 .exponent = EXPONENT,
-                                                                .importance = 0.4f,
-                                                                .importance_end = 0.4f,
+                                                                .importance = BETA,
+                                                                .importance_end = BETA,
                                                                 .transitions = shape.length - 1,
                                                                 .width = spec.width,
                                                                 .steps = spec.steps,
@@ -78,7 +82,7 @@ static uint64_t sum_of(const uint8_t *frame, const uint8_t *next) {
     const words *at = (const words *)frame;
     words sums[3] = {{0}};
     for (int i = 0; i < FRAME / 16; i += 3) {
-        __builtin_prefetch(next + 16 * i);
+        __builtin_prefetch(next + 16 * i, 0, 2);
         for (int j = 0; j < 3; j++) sums[j] += at[i + j];
     }
     sums[0] += sums[1] + sums[2];
@@ -95,7 +99,7 @@ static void load_frames(struct replay *replay, const char *path) {
     } else {
         must_hold((frames = malloc(bytes)) != NULL, "no memory");
         for (size_t i = 0; i + 8 <= bytes; i += 8) {
-            const uint64_t noise = random_next(&replay->random);
+            const uint64_t noise = random_next(&random_state);
             memcpy(frames + i, &noise, sizeof noise);
         }
     }
@@ -183,7 +187,7 @@ static double window_read_ns(struct replay *replay, bool plain) {
     double ns[BATCH];
     for (int i = 0; i < BATCH; i++) {
         const struct farm_window *window = &replay->windows[i];
-        const uint64_t place = random_next(&replay->random) % (SEQUENCE_STEPS * WIDTH - LENGTH);
+        const uint64_t place = random_next(&random_state) % (SEQUENCE_STEPS * WIDTH - LENGTH);
         const uint64_t start = farm_now_ns();
         for (uint64_t n = 0; n < LENGTH; n++)
             frames[n] = plain ? window->lane->obs[0] + (place + n) * FRAME
@@ -216,7 +220,7 @@ static double time_updates(struct replay *replay, uint32_t batches) {
     uint64_t spent = 0;
     for (uint32_t i = 0; i < batches; i++) {
         float priorities[BATCH];
-        for (int j = 0; j < BATCH; j++) priorities[j] = (float)(random_next(&replay->random) >> 40) * 0x1p-24f;
+        for (int j = 0; j < BATCH; j++) priorities[j] = (float)(random_next(&random_state) >> 40) * 0x1p-24f;
         take(replay);
         const uint64_t start = farm_now_ns();
         give_back(replay, priorities);
@@ -238,14 +242,64 @@ static double time_window_reads(struct replay *replay, bool plain) {
     return (double)LENGTH * FRAME / ns;
 }
 
+// ---- the tree alone ----
+
+static double time_tree_inserts(struct farm_tree *tree) {
+    const uint64_t start = farm_now_ns(), first = random_next(&random_state) % (1 << 20) / WIDTH * WIDTH;
+    for (uint64_t i = 0; i < 16000; i += WIDTH) farm_tree_set_range(tree, (first + i) % (1 << 20), NULL, 1, WIDTH);
+    return rate_of(16000, start);
+}
+
+static double time_tree_draws(struct farm_tree *tree, bool updates) {
+    double at[BATCH], spent = 0;
+    uint64_t leaves[BATCH];
+    float values[BATCH];
+    for (uint64_t n = 0; n < 40; n++) {
+        uint64_t start = farm_now_ns();
+        const double total = (double)farm_tree_total(tree);
+        struct farm_philox_block block;
+        for (uint32_t i = 0; i < BATCH; i++) {
+            if (i % 4 == 0) block = farm_random_block(1, random_next(&random_state), i);
+            at[i] = (i + block.word[i % 4] * 0x1p-32) / BATCH * total;
+        }
+        farm_tree_sample(tree, at, BATCH, leaves);
+        float least = INFINITY, sum = 0;
+        for (int i = 0; i < BATCH; i++) least = fminf(least, values[i] = farm_tree_get(tree, leaves[i]));
+        for (int i = 0; i < BATCH; i++) sum += values[i] = powf(values[i] / least, -BETA);
+        must_hold(least > 0 && sum > 0 && sum <= BATCH, "weights");
+        if (updates) start = farm_now_ns();
+        for (int i = 0; updates && i < BATCH; i++) values[i] = powf(values[i], EXPONENT);
+        if (updates) farm_tree_set(tree, leaves, values, BATCH);
+        spent += (double)(farm_now_ns() - start);
+    }
+    return 40 * BATCH * 1e9 / spent;
+}
+
 // ---- results ----
 
-enum kind { INSERT, DRAW, UPDATE, INSERT_SEQUENCES, DRAW_SEQUENCES, UPDATE_SEQUENCES, READ, KINDS };
-static const char *const names[KINDS] = {"insert",           "sample",           "update_priorities",
-                                         "insert_sequences", "sample_sequences", "sequence_priorities",
-                                         "read_windows"};
+enum kind {
+    INSERT,
+    DRAW,
+    UPDATE,
+    TREE_INSERT,
+    TREE_DRAW,
+    TREE_UPDATE,
+    INSERT_SEQUENCES,
+    DRAW_SEQUENCES,
+    UPDATE_SEQUENCES,
+    READ,
+    KINDS
+};
+static const char *const names[KINDS] = {
+    "insert",           "sample",           "update_priorities",
+    "tree_insert",      "tree_sample",      "tree_update_priorities",
+    "insert_sequences", "sample_sequences", "sequence_priorities",
+    "read_windows",
+};
 
-static double time_one(struct replay *replay, enum kind kind) {
+static double time_one(struct replay *replay, struct farm_tree *tree, enum kind kind) {
+    if (kind == TREE_INSERT) return time_tree_inserts(tree);
+    if (kind == TREE_DRAW || kind == TREE_UPDATE) return time_tree_draws(tree, kind == TREE_UPDATE);
     if (kind == INSERT) return time_inserts(replay, 2000);
     if (kind == INSERT_SEQUENCES) return time_inserts(replay, STRIDE);
     if (kind == READ) return time_window_reads(replay, false);
@@ -256,16 +310,22 @@ static double time_one(struct replay *replay, enum kind kind) {
 static void measure(struct farm_bench *bench, struct replay *replay, enum kind kind, double seconds) {
     static double ours[SAMPLES_MOST], theirs[SAMPLES_MOST];
     const bool plain = kind == READ;
+    struct farm_tree *tree;
+    struct farm_error err;
+    must(farm_tree_make(FARM_TREE_SUM, 1 << 20, &tree, &err), &err);
+    for (uint64_t l = 0; l < 1 << 20; l++)
+        farm_tree_set_range(tree, l, NULL, (float)(1 + random_next(&random_state) % 1000) / 1000, 1);
     const uint64_t start = farm_now_ns();
     size_t count = 0;
     for (; count < SAMPLES_LEAST || (count < SAMPLES_MOST && (double)(farm_now_ns() - start) < seconds * 1e9);
          count++) {
         if (plain) theirs[count] = time_window_reads(replay, true);
-        ours[count] = time_one(replay, kind);
+        ours[count] = time_one(replay, tree, kind);
     }
     farm_bench_add(bench, names[kind], plain ? "GB/s" : "windows/s", "higher", ours, count,
                    plain ? "as many adjacent bytes of the ring" : NULL, plain ? theirs : NULL, count,
                    plain ? 0.9 : NAN);
+    farm_tree_free(tree);
 }
 
 int main(int argc, char **argv) {

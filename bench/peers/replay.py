@@ -1,8 +1,8 @@
 """Replay: the index of windows against cpprb's buffer, and sequences of Pong's frames against Reverb.
 
 # peer: replay
-Ours is build/bench/replay, on one core, one process a turn; the peers run in this process. cpprb_*: 2^20 items, priorities alone;
-rows of 8 environments, or, in cpprb, of up to 64 (_at_once: thousands in a call, which no vector environment has). reverb_*:
+Ours is build/bench/replay, on one core, one process a turn; the peers run in this process. cpprb_*: 2^20 items, priorities alone,
+through our source of windows and (_tree) in our index alone; rows of 8 environments, or, in cpprb, of up to 64 (_at_once: thousands in a call, which no vector environment has). reverb_*:
 sequences of 80 frames of 84x84 of real Pong, one for 40 new frames; a server in this process, from which Reverb samples without
 gRPC, and a writer, whose items are confirmed by flush. Both sides add up each byte of a sample. Ours writes the frames into a ring;
 a sequence is an entry of the index, and is read in place.
@@ -171,9 +171,12 @@ def load_pong(build):
 def comparisons(build):
     for name, peer, target, settings in (
         ("insert", CpprbInsert, 15, [{"rows": 8}, {"rows": 64}]),
-        ("insert_at_once", CpprbInsert, None, [{"rows": 1024}, {"rows": 16384}]),
+        ("tree_insert", CpprbInsert, 15, [{"rows": 8}, {"rows": 64}]),
+        ("tree_insert_at_once", CpprbInsert, None, [{"rows": 1024}, {"rows": 16384}]),
         ("sample", CpprbSample, 60, [{"batch": BATCH}]),
+        ("tree_sample", CpprbSample, 60, [{"batch": BATCH}]),
         ("update_priorities", CpprbUpdate, 10, [{"batch": BATCH}]),
+        ("tree_update_priorities", CpprbUpdate, 10, [{"batch": BATCH}]),
     ):
         yield common.Comparison(
             name=f"cpprb_{name}", reference=f"cpprb {metadata.version('cpprb')}", ours=Ours(build, name.removesuffix("_at_once")),
