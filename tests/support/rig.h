@@ -228,8 +228,7 @@ static inline struct farm_window rig_window(const struct rig *rig, uint32_t id, 
     return (struct farm_window){.lane = rig_lane(rig, id), .lane_id = id, .start = start, .env_count = env_count};
 }
 
-// Begins the iteration of the windows from `start` on, of each shard's first environments. A replay's are of single
-// environments and differ in weight.
+// Begins the iteration of the windows from `start` on, of each shard's first environments; a replay's differ in weight.
 static inline enum farm_status rig_begin(struct rig *rig, uint64_t start) {
     struct farm_window windows[RIG_UNITS];
     uint32_t count = 0, left[RIG_RINGS];

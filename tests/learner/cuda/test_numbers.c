@@ -85,7 +85,6 @@ Test(cuda_numbers, plays_and_learns_with_a_memory_as_the_cpu_does) {
     expect_as_cpu(settings, sizeof settings / sizeof *settings);
 }
 
-// Windows of several steps behind the trained ones, or of two that the network computes; of several or few passes.
 Test(cuda_numbers, learns_action_values_as_the_cpu_does) {
     static const struct setting settings[] = {
         {true, 1, ENVIRONMENTS, 5, 7, .q = 2, .masked = true},
