@@ -134,6 +134,15 @@ static bool model_due(void) {
                config.replay.ratio * (double)(model.inserted - config.replay.start);
 }
 
+// Windows for an iteration, in every shard.
+static bool has_enough(void) {
+    const bool one = config.replay.repeats && config.replay.order <= FARM_REPLAY_UNIFORM;
+    double sum;
+    for (uint32_t k = 0; k < config.shards; k++)
+        if (live_in(k, &sum) < (one ? 1 : config.share[k])) return false;
+    return true;
+}
+
 // ---- what must hold after each call ----
 
 static void check_lane(uint32_t l) {
@@ -163,6 +172,7 @@ static void check(void) {
     cr_assert_eq(stats.replay_bad_priorities, model.bad);
     cr_assert_eq(stats.replay_live, live, "%lu windows may be handed out, not %lu", stats.replay_live, live);
     cr_assert_eq(lanes.source->dropped, model.dropped);
+    cr_assert(lanes.source->released[0] < UINT64_MAX || !has_enough(), "the limit is off");
 }
 
 // ---- operations ----
@@ -231,13 +241,9 @@ static void check_share(const struct farm_window *windows, uint32_t count, uint3
 // Returns whether training starves: an iteration is due, but too few windows may be handed out.
 static bool take_batch(void) {
     const uint32_t slot = model.batches[0].count > 0;
-    double odds[BATCH_MAX], least = INFINITY, sum;
-    bool starved = false;
+    double odds[BATCH_MAX], least = INFINITY;
     if (model.training == BATCHES) return false;
-    for (uint32_t k = 0; k < config.shards; k++)
-        starved |= live_in(k, &sum) <
-                   (config.replay.repeats && config.replay.order <= FARM_REPLAY_UNIFORM ? 1 : config.share[k]);
-    starved &= model_due();
+    const bool starved = model_due() && !has_enough();
     lanes.source->share = (double)below(5) / 4;
     const uint32_t count = lanes.source->ops->take(lanes.source, 0, model.batches[slot].windows);
     cr_assert_eq(count, model_due() && !starved ? model.batch : 0);
@@ -291,7 +297,6 @@ static void finish_batch(void) {
 
 // As the trainer: iterations that hold the ring's windows end before its place is free.
 static void leave_or_join(uint32_t ring) {
-    double sum;
     if (model.present[ring]) {
         for (uint32_t l = RING_LANES * ring; l < RING_LANES * (ring + 1); l++)
             for (uint64_t s = model.first[l]; s < model.next[l]; s += shape.stride)
@@ -310,7 +315,6 @@ static void leave_or_join(uint32_t ring) {
         admit_ring(ring);
         model.present[ring] = true;
     }
-    (void)live_in(0, &sum);
 }
 
 // A new learner finds the rings, the stats and nothing else. It pushes every window of the rings again.
