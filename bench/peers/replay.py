@@ -162,7 +162,7 @@ class Reverb:
 
 
 def load_pong(build):
-    path = os.path.join(build, "peers", "replay", "pong.u8")
+    path = os.path.relpath(os.path.join(build, "peers", "replay", "pong.u8"))
     if not os.path.exists(path):
         subprocess.run([os.path.join(build, "venv", "bin", "python"), "-c", PONG, path, str(FRAMES)], check=True)
     return path, np.fromfile(path, dtype=np.uint8).reshape(FRAMES, 84, 84)
