@@ -70,8 +70,8 @@ class Cuda(InFolder):
             self.assertEqual("emulator" in log, device == "cuda")
             self.assertGreater(len(self.checkpoints()), before)
 
-    def test_replays_on_the_gpu_and_either_device_resumes(self):
-        for device, frames in (("cuda", "3k"), ("cpu", "4k"), ("cuda", "5k")):
+    def test_the_gpu_goes_on_with_a_replay_of_the_cpu(self):
+        for device, frames in (("cpu", "3k"), ("cuda", "4k")):
             more = ("--resume",) if self.checkpoints() else ("--algo", "dqn", "--replay-ratio", "1", "--replay-start", "300")
             self.assertGreater(self.trained("--device", device, "--frames", frames, *more)[0]["updates"], int(frames[0]) * 11)
 

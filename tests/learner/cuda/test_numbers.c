@@ -314,11 +314,9 @@ Test(cuda_numbers, frames_cross_the_bus_as_often_as_the_mirror_requires_and_no_n
     expect_all_mirrors_agree(dict);
     expect_all_mirrors_agree(usual_setting(true, 1));
     expect_all_mirrors_agree(usual_setting(true, 2));
-    for (uint32_t q = 2; q <= 5; q += 3) { // the second stack overlaps the first, or lies behind skipped steps
-        struct setting setting = usual_setting(true, 1);
-        setting.q = q;
-        expect_all_mirrors_agree(setting);
-    }
+    struct setting setting = usual_setting(true, 1);
+    setting.q = 5; // the second stack lies behind skipped steps
+    expect_all_mirrors_agree(setting);
 }
 
 Test(cuda_numbers, the_mirror_changes_no_number_of_flat_observations_in_bf16) {
