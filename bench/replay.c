@@ -257,7 +257,7 @@ static double time_tree_draws(struct farm_tree *tree, bool updates) {
     for (uint64_t n = 0; n < 40; n++) {
         uint64_t start = farm_now_ns();
         const double total = (double)farm_tree_total(tree);
-        struct farm_philox_block block;
+        struct farm_philox_block block = {{0}};
         for (uint32_t i = 0; i < BATCH; i++) {
             if (i % 4 == 0) block = farm_random_block(1, random_next(&random_state), i);
             at[i] = (i + block.word[i % 4] * 0x1p-32) / BATCH * total;
