@@ -361,7 +361,12 @@ static json_t *recipes_json(struct view *v) {
     if (v->request.learner_device == FARM_LEARNER_NONE || farm_path_recipes(folder, sizeof folder, &err)) return rows;
     const int count = scandir(folder, &files, NULL, alphasort);
     for (int i = 0; i < count; free(files[i++])) {
-        const char *name = files[i]->d_name, *algo = strstr(name, "_ppo.") ? "ppo" : "auto"; // vtrace is the first
+        const char *name = files[i]->d_name, *algo = "auto";
+        const struct farm_recipe_family *family;
+        for (size_t f = 0; (family = farm_algo_family_at(f)); f++) {
+            snprintf(path, sizeof path, "_%s.", family->name);
+            if (strstr(name, path)) algo = family->name;
+        }
         snprintf(path, sizeof path, "%s/%s", folder, name);
         farm_recipe_defaults(&recipe, farm_algo_family_at);
         if (strstr(name, ".yaml") && !strstr(name, "_continuous") &&

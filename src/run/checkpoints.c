@@ -38,8 +38,8 @@ enum farm_status farm_run_read_replay(const struct farm_run_plan *plan, const ch
     char run[FARM_RUN_PATH_MAX], folder[FARM_RUN_PATH_MAX + 64];
     const struct farm_replay_place place = {folder, plan->actors, &plan->ring_spec};
     struct farm_checkpoint_metadata metadata;
-    const bool keeps = plan->passes.replay && plan->recipe.replay_save && !plan->play.games;
-    if (!keeps || !farm_run_dir_of_checkpoint(checkpoint, run, sizeof run)) return FARM_OK;
+    if (!plan->passes.replay || !plan->recipe.replay_save || !farm_run_dir_of_checkpoint(checkpoint, run, sizeof run))
+        return FARM_OK;
     enum farm_status status = farm_checkpoint_read_metadata(checkpoint, &metadata, err);
     if (status) return status;
     farm_run_dir_file(run, "replay", folder, sizeof folder);

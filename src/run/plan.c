@@ -179,7 +179,7 @@ static void choose_counts(struct farm_run_plan *plan, uint64_t episodes) {
                   most = (actors + shards - 1) / shards * recipe->envs_per_actor; // in one shard
     const int64_t least_batch = shards > BATCH_LEAST ? shards : BATCH_LEAST;
     if (!recipe->epsilon_steps) recipe->epsilon_steps = EPSILON_STEPS;
-    if (plan->passes.replay && !episodes) farm_run_replay_choose(recipe, &plan->passes, environments);
+    if (plan->passes.replay) farm_run_replay_choose(recipe, &plan->passes, environments);
     if (!recipe->batch) recipe->batch = environments / 2 > least_batch ? environments / 2 : least_batch;
     if (!recipe->ring_steps) {
         // Windows of one lane in an update; they are in training while the next ones fill.
@@ -346,11 +346,9 @@ static void warn_of_other_total(const struct farm_run_plan *plan) {
 }
 
 static enum farm_status fit_replay(struct farm_run_plan *plan, struct farm_error *err) {
-    const int64_t asked = plan->recipe.replay;
     const enum farm_status status = farm_run_replay_fit(
         &plan->recipe, farm_run_environments(plan), farm_run_other_bytes(plan), &plan->ring_spec, &plan->layout, err);
     plan->steps = plan->ring_spec.steps;
-    plan->replay_asked = asked == plan->recipe.replay ? 0 : asked;
     return status;
 }
 
@@ -367,7 +365,7 @@ static enum farm_status place_once(struct farm_run_plan *plan, uint64_t episodes
     plan->ring_spec = ring_spec_of(plan);
     status = farm_ring_layout_make(&plan->ring_spec, &plan->layout, err);
     if (status && plan->passes.replay) farm_fail_in(err, status, "--replay %" PRId64, plan->recipe.replay);
-    if (!status && plan->passes.replay && !episodes) status = fit_replay(plan, err);
+    if (!status && plan->passes.replay) status = fit_replay(plan, err);
     if (status) return status;
     request->learner_shards = (int)plan->shards;
     if (plan->deterministic) request->actors = (int)plan->actors;
@@ -451,9 +449,6 @@ static void log_replay(const struct farm_run_plan *plan) {
     const struct farm_recipe *recipe = &plan->recipe;
     const struct farm_run_replay_bytes bytes =
         farm_run_replay_bytes(&plan->ring_spec, &plan->layout, farm_run_environments(plan));
-    if (plan->replay_asked)
-        farm_log_warn("replay %" PRId64 " does not fit the memory: it is %" PRId64 "; --replay N sets it",
-                      plan->replay_asked, recipe->replay);
     farm_log_info("replay: %" PRId64 " steps, each trained on %g times; training begins after %" PRId64
                   " steps; memory: rings %s, checked copies %s, index %s",
                   recipe->replay, recipe->replay_ratio, recipe->replay_start,
@@ -474,7 +469,7 @@ static void log_plan(const struct farm_run_plan *plan) {
         responder ? "" : plan->recipe.net, plan->local ? " in the actors" : "", plan->actors,
         plan->actors == 1 ? "" : "s", plan->lanes, plan->width, plan->steps, step_bytes,
         (double)farm_run_ring_bytes(plan) / 1e6);
-    if (plan->passes.replay && !plan->play.games) log_replay(plan);
+    if (plan->passes.replay) log_replay(plan);
     for (int i = 0; i < plan->placement->note_count; i++) farm_log_info("plan: %s", plan->placement->note[i]);
     if (!responder && !plan->play.games) log_idle(plan);
     if (plan->recipe.scaled > 1)
@@ -656,6 +651,7 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
         status = farm_fail(err, FARM_E_USAGE, "normalise_rewards: algorithm %s discounts no rewards",
                            plan->algo.algo->recipe.name);
     if (!status) status = farm_algo_plan_make(&plan->algo, &plan->passes, err);
+    plan->passes.replay &= !plan->responder.body && !plan->play.games;
     if (!status) status = place_workers(plan, request->play.games, err);
     if (status) return status;
     if (!plan->quiet) log_base(&plan->recipe);

@@ -75,7 +75,6 @@ struct farm_run_plan {
     uint32_t places;                      // for actors, including those that join later
     struct farm_ring_spec ring_spec;
     struct farm_ring_layout layout;
-    int64_t replay_asked;    // the replay that does not fit the memory and is lowered; 0: it fits
     size_t board_parameters; // parameters on each board (rings.h); 0: no actor infers
 
     // the learner

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/format.h"
+#include "base/log.h"
 #include "intake/validator.h"
 #include "shm/limits.h"
 
@@ -30,8 +31,7 @@ void farm_run_replay_choose(struct farm_recipe *recipe, const struct farm_algo_p
     const struct farm_window_shape *shape = &passes->shape;
     const int64_t transitions = farm_algo_transitions(passes),
                   least = WINDOWS_LEAST * (int64_t)(shape->length + shape->stack + shape->stride) * environments;
-    const double scale = recipe->scaled > 1 ? recipe->scaled : 1; // as run/scale.c would
-    if (!recipe->batch) recipe->batch = (int64_t)(scale * (transitions == 1 ? BATCH : BATCH_SEQUENCES));
+    if (!recipe->batch) recipe->batch = transitions == 1 ? BATCH : BATCH_SEQUENCES;
     if (!recipe->replay && !recipe->ring_steps) recipe->replay = REPLAY_STEPS > least ? REPLAY_STEPS : least;
     if (recipe->ring_steps &&
         (!recipe->replay || recipe->layers[FARM_KEY_ring_steps] > recipe->layers[FARM_KEY_replay]))
@@ -86,6 +86,8 @@ enum farm_status farm_run_replay_fit(struct farm_recipe *recipe, int64_t environ
     const double step_bytes = (double)need / (double)recipe->replay;
     const int64_t fits = steps_within(step_bytes, may > others ? may - others : 0);
     if (!farm_recipe_set_by(recipe, "replay", FARM_LAYER_FILE) && fits > recipe->batch) {
+        farm_log_warn("replay %" PRId64 " does not fit the memory: it is %" PRId64 "; --replay N sets it",
+                      recipe->replay, fits);
         if (recipe->replay_start > fits / 2) recipe->replay_start = fits / 2;
         recipe->replay = fits;
         recipe->ring_steps = spec->steps = (uint32_t)(fits / environments);

@@ -41,7 +41,7 @@ static void sample_replay(const struct farm_run_sampler *before, const struct fa
     const struct farm_run_plan *plan = workers->plan;
     const struct farm_stats *stats = workers->rings->stats;
     const double steps = (double)farm_load_relaxed(&stats->replay_live) * plan->passes.shape.stride;
-    if (plan->play.games || plan->responder.body || !plan->passes.replay) return;
+    if (!plan->passes.replay) return;
     const struct farm_sample_statistic figures[FARM_SAMPLE_REPLAY_MAX] = {
         {"replay_steps", NULL, steps},
         {"replay_share", "replay", steps / (double)plan->recipe.replay},

@@ -355,14 +355,13 @@ static void end_threads(struct director *director) {
 int farm_fps_responder_run(void *context, const struct farm_run_workers *workers, struct farm_stats *stats,
                            struct farm_error *err) {
     const struct farm_fps_responder *responder = context;
-    const uint32_t unroll = (uint32_t)workers->plan->recipe.unroll;
     struct director director = {
         .workers = workers,
         .plan = workers->plan,
         .turns = &responder->turns,
         .samples = responder->samples,
         .stats = stats,
-        .shape = {.stride = unroll, .length = unroll + 1, .stack = (uint32_t)workers->plan->recipe.stack},
+        .shape = workers->plan->passes.shape,
         .pause = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .paused = true},
     };
     stop_requested = 0;
