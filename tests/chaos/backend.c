@@ -20,6 +20,7 @@ struct farm_backend {
         struct farm_window windows[CHAOS_WINDOWS_MAX];
         uint32_t count; // 0: the slot is free
     } slots[FARM_BACKEND_SLOTS];
+    float priorities[CHAOS_WINDOWS_MAX];
     uint32_t passed;  // slots with a pass since the last finish: bits
     bool has_version; // has published in this life
     uint64_t life, random, optimiser_step;
@@ -292,7 +293,7 @@ static void check_answer(const struct place *place, const struct farm_lane *lane
         wrong(place, "answered by parameters that are not published yet");
 }
 
-// The next window; for a restarted learner, the first window that no learner has released.
+// A replayed window, or the next one; for a restarted learner, the first window that no learner has released.
 static void check_order(struct farm_backend *backend, const struct place *place, const struct farm_lane *lane) {
     const struct chaos_shape *shape = &backend->shared->shape;
     uint64_t *next = &backend->windows[place->lane][place->env];
@@ -303,7 +304,9 @@ static void check_order(struct farm_backend *backend, const struct place *place,
     if (consumed > needs)
         wrong(place, "a window in training whose steps are released already (consumed %llu)",
               (unsigned long long)consumed);
-    if (*next) {
+    if (shape->replay) {
+        if (!(*farm_lane_leaf(lane, place->n) >= 0)) wrong(place, "its leaf is invalid");
+    } else if (*next) {
         if (place->n + 1 != *next && !dropped) wrong(place, "the next window is %llu", (unsigned long long)*next - 1);
     } else {
         if (consumed != needs)
@@ -340,7 +343,7 @@ static void check_window(struct farm_backend *backend, const struct farm_window 
         if (t == 0) check_stack(&place, lane, &payload);
         if (t > 0) follows(&place, &before, &payload);
         sum += payload.checksum;
-        if ((waits || lane->local) && t == shared->shape.unroll) continue;
+        if ((waits || (lane->local && !shared->shape.replay)) && t == shared->shape.unroll) continue;
         check_answer(&place, lane, payload.checksum);
         if (t > 0 && *farm_lane_version(lane, place.n) < *farm_lane_version(lane, place.n - 1))
             wrong(&place, "answered by an older version than the step before it");
@@ -404,7 +407,9 @@ static enum farm_status finish(struct farm_backend *backend, struct farm_pass_st
     for (uint32_t slot = 0; slot < FARM_BACKEND_SLOTS; slot++)
         if (backend->passed >> slot & 1) backend->slots[slot].count = 0;
     backend->passed = 0;
-    *stats = (struct farm_pass_stats){0};
+    for (uint32_t i = 0; i < CHAOS_WINDOWS_MAX; i++)
+        backend->priorities[i] = (float)chaos_random_below(&backend->random, 100) - 1; // -1 is invalid
+    *stats = (struct farm_pass_stats){.priorities = backend->priorities};
     (void)err;
     return FARM_OK;
 }

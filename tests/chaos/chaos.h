@@ -16,7 +16,8 @@
 //     that mode's rules, and training finds the answer to each step but a window's last one, which waits for its grant.
 //   - One learner's life trains on every window once and in order. Windows whose steps were not released when a
 //     learner died are trained on again by the next; none is skipped,
-//     except windows older than max_lag.
+//     except windows older than max_lag. In a third of the farms windows are replayed instead: any of them, in any
+//     order, while their steps are in the ring.
 //   - Versions never fall: neither in a learner's life, nor from one to the next, nor from one step of a lane to the
 //   next.
 //   - A checkpoint in the folder when a learner dies is whole: the next life starts from it.
@@ -67,6 +68,7 @@ struct chaos_shape {
     bool evaluate;    // without training: inference releases the steps
     bool local;       // actors answer themselves
     bool sync;        // an iteration is one window of every lane
+    bool replay;      // windows are handed out again and again, with random priorities
     uint32_t max_lag; // otherwise: older windows are dropped; 0: no limit
     uint64_t actor_kill_every_ns, learner_kill_every_ns; // on average; 0: none
     uint64_t actor_kills, learner_kills;                 // the farm ends after this many

@@ -107,7 +107,8 @@ static struct farm_learner_config learner_config(struct farm *farm) {
                                              .about = "the learner needs one",
                                              .layer_count = 1,
                                              .layers = {{FARM_LAYER_CONV, 1, 1, 64, FARM_ACTIVATION_RELU}}};
-    static const struct farm_algo nothing = {.recipe.name = "nothing"};
+    static const struct farm_algo nothing = {.recipe.name = "nothing"},
+                                  replays = {.recipe.name = "replays", .replay = true};
     const struct chaos_shape *shape = farm->shape;
     struct farm_learner_config config = test_learner_config(0, CHAOS_ACTIONS, shape->unroll);
     config.rings.fds = (const int(*)[2])farm->ring_fds;
@@ -121,7 +122,11 @@ static struct farm_learner_config learner_config(struct farm *farm) {
     config.io.height = (int)shape->height;
     config.io.width = (int)shape->row_bytes;
     config.io.stack = (int)shape->stack;
-    config.algo.algo = &nothing;
+    config.algo.algo = shape->replay ? &replays : &nothing;
+    config.replay = (struct farm_replay_config){.start = shape->seed % 20,
+                                                .ratio = 1 + (double)(shape->seed % 3),
+                                                .repeats = shape->seed % 2,
+                                                .exponent = 0.5f};
     config.algo.regime = shape->sync ? FARM_REGIME_SYNC : FARM_REGIME_ASYNC;
     config.algo.max_lag = shape->max_lag;
     config.algo.batch = shape->batch;
@@ -409,6 +414,7 @@ static enum farm_status build(struct farm *farm, struct farm_error *err) {
     chaos_env.spec(&none, &spec.env, NULL, 0);
     farm_ring_spec_answers(&spec);
     if (shape->local) spec.answers = FARM_ANSWERS_LOCAL;
+    spec.leaf_every = shape->replay ? shape->unroll : 0;
     enum farm_status status = FARM_OK;
     for (uint32_t a = 0; a < shape->actors; a++) {
         farm->rings[a] = ring_of(spec, a);

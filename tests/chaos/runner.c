@@ -116,6 +116,8 @@ static void draw_shape(struct runner *runner, bool to_be_killed) {
     shape->local = runner->farms % 3 == 1;
     shape->sync = one_in(runner, 3);
     shape->max_lag = one_in(runner, 3) ? (uint32_t)between(runner, 1, 3) : 0;
+    shape->replay = one_in(runner, 3);
+    shape->sync &= !shape->replay;
     draw_size(runner, shape);
     draw_kills(runner, shape, to_be_killed);
     const uint64_t latest = farm_now_ns() + 60 * SECOND_NS, end = deadline_ns(runner);
