@@ -48,7 +48,7 @@ steps counted twice | src/intake/lanes.c | s/(farm_stats_add\(&stats->agent_step
 supervisor leaves a descriptor | src/supervisor/supervisor.c | s/close\(worker->pidfd\);//
 """
 FLAGS = "-std=c17 -D_GNU_SOURCE -O1 -g -Itests/chaos/hooked -Iinclude -Isrc -Ibuild/gen".split()
-LIBRARIES = "-lhwloc -lnuma -ldnnl -lgomp -ljansson -lyaml -lisal -lpthread -lm -ldl".split()
+LIBRARIES = "-lhwloc -lnuma -ldnnl -lgomp -ljansson -lyaml -lisal -llz4 -lpthread -lm -ldl".split()
 
 
 def look(name, program):
