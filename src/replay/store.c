@@ -356,10 +356,11 @@ struct farm_replay_store {
     struct manifest *copy;
     uint64_t retry_ns;
     pthread_t thread;
-    bool threaded, failing; // failing: reported
-    pthread_mutex_t lock;   // guards `lane` of lanes, copy->lane, and
-    bool copied;            // no step after the copy is written before farm_replay_write ends
-    uint64_t busy, stop;    // busy: with work(context)
+    bool threaded, failing;  // failing: reported
+    pthread_mutex_t reading; // guards `lane` of lanes; farm_replay_copy, which admit and forget exclude, does without
+    pthread_mutex_t lock;    // guards copy->lane and, never for long,
+    bool copied;             // no step after the copy is written before farm_replay_write ends
+    uint64_t busy, stop;     // busy: with work(context)
     void (*work)(void *context);
     void *context;
 };
@@ -375,12 +376,14 @@ static void begin_at(const struct farm_replay_store *store, struct saved_lane *s
 static uint32_t next_steps(struct farm_replay_store *store, uint32_t l, bool tail) {
     struct saved_lane *saved = &store->lanes[l];
     uint64_t end = 0, consumed = 0;
+    pthread_mutex_lock(&store->reading);
     pthread_mutex_lock(&store->lock);
     if (saved->lane) {
         consumed = farm_lane_consumed(saved->lane);
         end = store->copied ? store->copy->lane[l].end : farm_lane_acted(saved->lane);
     }
     pthread_mutex_unlock(&store->lock);
+    pthread_mutex_unlock(&store->reading);
     if (saved->next < consumed) begin_at(store, saved, consumed);
     const uint64_t left = store->format.chunk_steps - saved->next % store->format.chunk_steps,
                    most = left < RECORD_STEPS ? left : RECORD_STEPS, held = end > saved->next ? end - saved->next : 0;
@@ -395,11 +398,11 @@ __attribute__((no_sanitize("thread"))) static enum farm_status append(struct far
     struct saved_lane *saved = &store->lanes[l];
     struct record record = {.first = saved->next, .steps = steps};
     size_t bytes = 0;
-    pthread_mutex_lock(&store->lock);
+    pthread_mutex_lock(&store->reading);
     if (saved->lane) bytes = move_values(format, saved->lane, record.first, steps, true);
     __atomic_thread_fence(__ATOMIC_ACQUIRE); // these loads stay above that of `consumed`, which precedes such a write
     const bool held = saved->lane && farm_lane_consumed(saved->lane) <= record.first;
-    pthread_mutex_unlock(&store->lock);
+    pthread_mutex_unlock(&store->reading);
     if (!held) return FARM_OK;
     record.bytes = (uint32_t)LZ4_compress_default(format->raw, format->packed + sizeof record, (int)bytes,
                                                   LZ4_compressBound((int)format->raw_max));
@@ -482,20 +485,22 @@ void farm_replay_post(struct farm_replay_store *store, void (*work)(void *contex
 // ---- a moment ----
 
 void farm_replay_admit(struct farm_replay_store *store, const struct farm_lane *lane, uint32_t lane_id) {
-    pthread_mutex_lock(&store->lock);
+    pthread_mutex_lock(&store->reading);
     if (lane_id < store->format.lanes && store->lanes[lane_id].origin &&
         farm_lane_acted(lane) + store->format.chunk_steps >= store->lanes[lane_id].next) // not a new ring in its place
         store->lanes[lane_id].lane = lane;
-    pthread_mutex_unlock(&store->lock);
+    pthread_mutex_unlock(&store->reading);
 }
 
 void farm_replay_forget(struct farm_replay_store *store, uint32_t lane_id) {
     if (lane_id >= store->format.lanes) return;
+    pthread_mutex_lock(&store->reading);
     pthread_mutex_lock(&store->lock);
     store->lanes[lane_id].lane = NULL;
     store->lanes[lane_id].origin = 0; // for good
     store->copy->lane[lane_id] = (struct manifest_lane){0};
     pthread_mutex_unlock(&store->lock);
+    pthread_mutex_unlock(&store->reading);
 }
 
 void farm_replay_copy(struct farm_replay_store *store) {
@@ -607,6 +612,7 @@ enum farm_status farm_replay_store_make(const struct farm_replay_store_config *c
     if (!store) return farm_fail(err, FARM_E_LIMIT, "no memory to save the replay");
     const char *base = config->base ? config->base : "";
     store->config = *config;
+    pthread_mutex_init(&store->reading, NULL);
     pthread_mutex_init(&store->lock, NULL);
     enum farm_status status = format_make(&store->config.place, &store->format, err);
     if (!status) {
@@ -635,6 +641,7 @@ void farm_replay_store_free(struct farm_replay_store *store) {
     if (!store) return;
     farm_store_release(&store->stop, 1);
     if (store->threaded) pthread_join(store->thread, NULL);
+    pthread_mutex_destroy(&store->reading);
     pthread_mutex_destroy(&store->lock);
     format_free(&store->format);
     free(store->lanes);

@@ -48,7 +48,8 @@ void farm_replay_store_free(struct farm_replay_store *store); // completes poste
 void farm_replay_admit(struct farm_replay_store *store, const struct farm_lane *lane, uint32_t lane_id);
 void farm_replay_forget(struct farm_replay_store *store, uint32_t lane_id);
 
-// Copies counters, leaves and figures for farm_replay_write, which must follow. No other thread changes leaves.
+// Copies counters, leaves and figures for farm_replay_write, which must follow. No other thread changes leaves, admits
+// or forgets meanwhile.
 void farm_replay_copy(struct farm_replay_store *store);
 
 // Has the store's thread call work(context), if it is not busy with other work.
