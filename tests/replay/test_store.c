@@ -242,7 +242,8 @@ Test(store, what_is_loaded_is_what_was_saved_at_any_moment_also_by_a_later_proce
     check_moments();
 }
 
-Test(store, answers_of_actors_are_saved_with_the_steps_that_they_came_with, .init = NULL) {
+Test(store, answers_of_actors_are_saved_with_the_steps_that_they_came_with) {
+    tear_down();
     set_up_with(true);
     check_moments();
 }
