@@ -392,8 +392,8 @@ static uint32_t next_steps(struct farm_replay_store *store, uint32_t l, bool tai
 
 // Appends steps, unless the lane has released them or left. The actor may write over them meanwhile, which `consumed`
 // shows.
-__attribute__((no_sanitize("thread"))) static enum farm_status append(struct farm_replay_store *store, uint32_t l,
-                                                                      int fd, uint32_t steps, struct farm_error *err) {
+static enum farm_status append(struct farm_replay_store *store, uint32_t l, int fd, uint32_t steps,
+                               struct farm_error *err) {
     const struct format *format = &store->format;
     struct saved_lane *saved = &store->lanes[l];
     struct record record = {.first = saved->next, .steps = steps};
