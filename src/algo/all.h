@@ -1,6 +1,6 @@
 // The list of algorithms: one include and one line each. Compiled by the C compiler (registry.c) and by nvcc
-// (cuda/algo.cu). X(NAME): functions farm_NAME_prepare, farm_NAME_column and farm_NAME_row of NAME.h (all three, an
-// empty one too), table farm_NAME of NAME.c.
+// (cuda/algo.cu). X(NAME, CODE): table farm_NAME, and functions farm_CODE_prepare, farm_CODE_column and farm_CODE_row
+// of CODE.h (all three, an empty one too).
 #ifndef FARM_ALGO_ALL_H
 #define FARM_ALGO_ALL_H
 
@@ -9,6 +9,6 @@
 #include "algo/r2d2.h"
 #include "algo/vtrace.h"
 
-#define FARM_ALGO_LIST(X) X(vtrace) X(ppo) X(dqn) X(r2d2) X(pqn)
+#define FARM_ALGO_LIST(X) X(vtrace, vtrace) X(ppo, ppo) X(dqn, r2d2) X(r2d2, r2d2) X(pqn, pqn)
 
 #endif

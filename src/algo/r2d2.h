@@ -78,7 +78,7 @@ static inline FARM_HD float farm_r2d2_target(const struct farm_algo_rows *rows, 
         const size_t at = (size_t)ahead * (size_t)rows->head.outputs;
         const float *online = rows->policy + at, *value = rows->target_policy ? rows->target_value : rows->value;
         const float *target = rows->target_policy ? rows->target_policy + at : online;
-        const int best = farm_greedy_q_best(&rows->head, option[FARM_R2D2_DOUBLE] != 0 ? online : target);
+        const int best = farm_categorical_greedy(option[FARM_R2D2_DOUBLE] != 0 ? online : target, rows->head.outputs);
         const float q = farm_greedy_q_of(&rows->head, target, value[ahead], best);
         sum += discount * (rescale ? farm_r2d2_h_inverse(q) : q);
     }
@@ -147,16 +147,6 @@ static inline FARM_HD void farm_r2d2_row(const struct farm_algo_rows *rows, int 
     farm_r2d2_fit(rows, row, farm_algo_scratch(rows, FARM_R2D2_TARGET)[row],
                   rows->weight ? rows->weight[row % rows->columns] : 1,
                   rows->option[FARM_R2D2_LOSS] == (float)FARM_R2D2_HUBER ? 1 : INFINITY, terms);
-}
-
-static inline FARM_HD void farm_dqn_prepare(const struct farm_algo_rows *rows, int row) {
-    farm_r2d2_prepare(rows, row);
-}
-static inline FARM_HD void farm_dqn_column(const struct farm_algo_rows *rows, int column) {
-    farm_r2d2_column(rows, column);
-}
-static inline FARM_HD void farm_dqn_row(const struct farm_algo_rows *rows, int row, float *terms) {
-    farm_r2d2_row(rows, row, terms);
 }
 
 #endif

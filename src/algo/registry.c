@@ -6,10 +6,10 @@
 
 #include "algo/all.h"
 
-#define DECLARE(name) extern const struct farm_algo farm_##name;
+#define DECLARE(name, code) extern const struct farm_algo farm_##name;
 FARM_ALGO_LIST(DECLARE)
 
-#define ENTRY(name) &farm_##name,
+#define ENTRY(name, code) &farm_##name,
 static const struct farm_algo *const list[] = {FARM_ALGO_LIST(ENTRY)};
 enum { COUNT = sizeof list / sizeof *list };
 

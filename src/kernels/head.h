@@ -93,9 +93,11 @@ static inline FARM_HD void farm_head_mask(const struct farm_head *head, const ui
     }
 }
 
-// What the behaviour policy could not choose, the policy in training cannot choose either.
+// What the behaviour policy could not choose, the policy in training cannot choose either. A greedy_q head's row that
+// permits nothing, which an actor may write with LAST, is ignored: targets read the largest permitted q.
 static inline FARM_HD void farm_head_mask_as(const struct farm_head *head, const float *behaviour, float *policy) {
-    const bool masks = head->kind == FARM_HEAD_CATEGORICAL || head->kind == FARM_HEAD_GREEDY_Q;
+    const bool masks = head->kind == FARM_HEAD_CATEGORICAL ||
+                       (head->kind == FARM_HEAD_GREEDY_Q && farm_greedy_q_permitted(behaviour, head->outputs));
     for (int k = 0; k < head->outputs && masks; k++)
         if (behaviour[k] == -INFINITY) policy[k] = -INFINITY;
 }
@@ -109,12 +111,8 @@ static inline FARM_HD void farm_head_finish(const struct farm_head *head, float 
     *value = policy[farm_categorical_greedy(policy, head->outputs)];
 }
 
-// Of a row that is masked and not finished, for greedy_q heads. The best action: the first of the largest q.
-static inline FARM_HD int farm_greedy_q_best(const struct farm_head *head, const float *policy) {
-    return farm_categorical_greedy(policy, head->outputs);
-}
-
-// q(action), the same bits as a finished row's; value: the network's. 0 for an invalid action.
+// Of a row that is masked and not finished, for greedy_q heads: q(action), the same bits as a finished row's; value:
+// the network's. 0 for an invalid action.
 static inline FARM_HD float farm_greedy_q_of(const struct farm_head *head, const float *policy, float value,
                                              int action) {
     if (action < 0 || action >= head->outputs) return 0;

@@ -333,8 +333,10 @@ Test(kernels, outputs_become_action_values_and_forbidden_ones_take_no_part) {
         farm_head_finish(&head, q, &value);
         farm_head_mask_as(&head, q, again);
         cr_expect_arr_eq(q, cases[i].q, sizeof q, "case %zu", i);
-        cr_expect_eq(value, q[farm_greedy_q_best(&head, raw)], "case %zu", i);
+        cr_expect_eq(value, q[farm_categorical_greedy(raw, 4)], "case %zu", i);
         cr_expect_arr_eq(again, raw, sizeof raw, "case %zu: an answer forbids what its mask forbade", i);
+        farm_head_mask_as(&head, (float[]){-INFINITY, -INFINITY, -INFINITY, -INFINITY}, again);
+        cr_expect_arr_eq(again, raw, sizeof raw, "case %zu: one that permits nothing forbids nothing", i);
         for (int a = 0; a < 4; a++) {
             cr_expect_eq(farm_greedy_q_of(&head, raw, 10, a), q[a], "case %zu", i);
             if (q[a] == -INFINITY) continue;

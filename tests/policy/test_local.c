@@ -136,7 +136,7 @@ Test(local, gives_the_answers_of_inference) {
                 made.sampler.version = *farm_lane_version(here, n);
                 farm_head_choose(&made.head, &made.sampler, farm_random_stream(3, e), n, q, &action, NULL);
                 cr_assert_eq(farm_head_discrete(farm_lane_action(here, n, e), 0), action);
-                cr_assert_eq(farm_lane_value(here, n)[e], q[farm_greedy_q_best(&made.head, q)]);
+                cr_assert_eq(farm_lane_value(here, n)[e], q[farm_categorical_greedy(q, made.head.outputs)]);
             }
             cr_assert_eq(*farm_lane_version(here, n), n < 4 ? 1 : n < 8 ? 4 : 8);
             cr_assert_eq(local_ring.learner.up_control->using, 0);

@@ -12,8 +12,8 @@ extern "C" {
 enum { COLUMN_THREADS = 32, ROW_THREADS = 128, TERMS = FARM_ALGO_TERMS_MAX };
 
 // The functions of one algorithm.
-#define CODE(name)                                                                                                     \
-    struct code_##name {                                                                                               \
+#define CODE(table, name)                                                                                              \
+    struct code_##table {                                                                                              \
         static __device__ void prepare(const struct farm_algo_rows *rows, int row) {                                   \
             farm_##name##_prepare(rows, row);                                                                          \
         }                                                                                                              \
@@ -87,7 +87,7 @@ static enum farm_status differentiate(struct CUstream_st *stream, const struct f
 }
 
 enum farm_status farm_cuda_algo_check(const char *name, struct farm_error *err) {
-#define KNOWN(known)                                                                                                   \
+#define KNOWN(known, code)                                                                                             \
     if (strcmp(name, #known) == 0) return FARM_OK;
     FARM_ALGO_LIST(KNOWN)
     return farm_fail(err, FARM_E_UNSUPPORTED, "algorithm %s does not run on a GPU (src/algo/all.h lists those that do)",
@@ -105,7 +105,7 @@ enum farm_status farm_cuda_algo_differentiate(struct CUstream_st *stream, const 
     if (rows->steps < 1 || rows->columns < 0 || rows->head.outputs < 1)
         return farm_fail(err, FARM_E_INVALID, "%s over %d steps of %d columns of %d numbers", name, rows->steps,
                          rows->columns, rows->head.outputs);
-#define RUN(known)                                                                                                     \
+#define RUN(known, code)                                                                                               \
     if (strcmp(name, #known) == 0) return differentiate<code_##known>(stream, rows, targets, scratch, terms, err);
     FARM_ALGO_LIST(RUN)
     return farm_cuda_algo_check(name, err);
