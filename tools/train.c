@@ -602,6 +602,11 @@ static void warn_without_update(const struct training *training, const struct fa
         farm_log_warn("no update: an iteration, one window of %lld steps of every environment, was not complete after "
                       "%llu steps of all: nothing was learned. Run longer, or lower --unroll or --envs-per-actor",
                       (long long)recipe->unroll, steps);
+    else if (training->run.plan.passes.replay)
+        farm_log_warn(
+            "no update: training begins after --replay-start %lld steps of all environments, and this run had "
+            "%llu: nothing was learned. Run longer, or lower --replay-start",
+            (long long)recipe->replay_start, steps);
     else
         farm_log_warn(
             "no update: --batch %lld windows of %lld steps never came together in %llu steps of all environments: "

@@ -45,7 +45,7 @@ static void sample_replay(const struct farm_run_sampler *before, const struct fa
     const struct farm_sample_statistic figures[FARM_SAMPLE_REPLAY_MAX] = {
         {"replay_steps", NULL, steps},
         {"replay_share", "replay", steps / (double)plan->recipe.replay},
-        {"replay_age_steps", NULL, sample->policy_lag_updates * farm_run_steps_per_version(plan)},
+        {"replay_age_steps", "age", sample->policy_lag_updates * farm_run_steps_per_version(plan)},
         {"replay_samples_per_insert", NULL, ratio(now->sampled - before->sampled, now->inserted - before->inserted)},
         {"replay_actor_wait_share", "actors wait", share(now->replay_actor_ns - before->replay_actor_ns, passed)},
         {"replay_train_wait_share", "training", share(now->replay_train_ns - before->replay_train_ns, passed)},

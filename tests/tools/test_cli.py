@@ -520,12 +520,15 @@ class Training(Cli):
         self.assertEqual(again["frames"], int(rescued[1]) + again["resumed_agent_steps"])
 
     def test_a_run_without_an_update_says_so(self):
-        arguments = ["train", "--env", "native/catch", "--seconds", "0.2", "--batch", "60000", "--quiet", "--json"]
-        result = self.farm(*arguments)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertIn("no update: --batch 60000 windows", result.stderr)
-        document = json.loads(result.stdout)
-        self.assertEqual((document["updates"], document["error"]), (0, None))
+        for flags, says in (
+            (["--batch", "60000"], "--batch 60000 windows"),
+            (["--algo", "dqn", "--replay", "2M", "--replay-start", "2M"], "training begins after --replay-start 2000000 steps"),
+        ):
+            result = self.farm("train", "--env", "native/catch", "--seconds", "0.2", *flags, "--quiet", "--json")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("no update: " + says, result.stderr)
+            document = json.loads(result.stdout)
+            self.assertEqual((document["updates"], document["error"]), (0, None))
 
 
 class Learning(Cli):
