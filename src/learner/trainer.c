@@ -24,7 +24,6 @@ struct iteration {
     uint32_t count, columns;              // columns: environments' windows in them
     double scheduled_rate, learning_rate; // the second one: of the last pass
     bool begun;                           // by the backend
-    const float *priorities;              // replay: [columns], after its passes
 };
 
 struct farm_trainer {
@@ -215,16 +214,26 @@ static enum farm_status report_divergence(struct farm_trainer *trainer, const st
                      term ? ", nor is " : "", term ? term : "");
 }
 
+// Replay: a deterministic checkpoint behind the iteration has its priorities; nothing is released yet.
+static void return_priorities(struct farm_trainer *trainer, const struct iteration *it, const float *priorities) {
+    struct farm_window_source *source = trainer->parts->source;
+    pthread_mutex_lock(&trainer->lock);
+    source->ops->done(source, it->windows, it->count, priorities);
+    pthread_mutex_unlock(&trainer->lock);
+}
+
 static void make_iteration(struct farm_trainer *trainer, struct iteration *it) {
     struct farm_pass_stats stats;
     trainer->status = train_on(trainer, it, &stats);
     if (trainer->status) return;
     trainer->version++;
     trainer->writer.version = trainer->version;
-    it->priorities = stats.priorities;
     record_figures(trainer, it, &stats);
     if (stats.copied) farm_checkpoint_writer_copied(&trainer->writer);
-    if (!isfinite(stats.grad_norm)) trainer->status = report_divergence(trainer, &stats);
+    if (!isfinite(stats.grad_norm))
+        trainer->status = report_divergence(trainer, &stats);
+    else if (trainer->parts->plan.replay)
+        return_priorities(trainer, it, stats.priorities);
 }
 
 // ---- the loop ----
@@ -297,19 +306,10 @@ static bool end_update(struct farm_trainer *trainer) {
     return true;
 }
 
-// Replay: priorities, which a deterministic checkpoint behind the iteration has; nothing is released yet.
-static void return_priorities(struct farm_trainer *trainer, const struct iteration *it) {
-    struct farm_window_source *source = trainer->parts->source;
-    if (trainer->status || !trainer->parts->plan.replay) return;
-    pthread_mutex_lock(&trainer->lock);
-    source->ops->done(source, it->windows, it->count, it->priorities);
-    pthread_mutex_unlock(&trainer->lock);
-}
-
 // Gives the windows' steps back to their actors and releases the lanes that waited for the new parameters.
 static void release_iteration(struct farm_trainer *trainer, const struct iteration *it) {
     struct farm_window_source *source = trainer->parts->source;
-    if (!trainer->parts->plan.replay) source->ops->done(source, it->windows, it->count, it->priorities);
+    if (!trainer->parts->plan.replay) source->ops->done(source, it->windows, it->count, NULL);
     source->ops->published(source);
     wake_inference(trainer);
     trainer->released++;
@@ -326,7 +326,6 @@ static void *train_until_stopped(void *argument) {
         struct iteration *it = &trainer->iterations[trainer->slot];
         pthread_mutex_unlock(&trainer->lock);
         make_iteration(trainer, it);
-        return_priorities(trainer, it);
         const bool ends = deterministic && !trainer->status && end_update(trainer);
         pthread_mutex_lock(&trainer->lock);
         trainer->stop |= ends;

@@ -20,12 +20,10 @@ static const float LEAF_LEAST = 1e-20f, LEAF_MOST = 1e20f; // handed-out windows
 enum { HEAD_ROOM_SHARE = 16, HEAD_ROOM_STEPS_MAX = 1024 }; // for what actors do during the longest pass
 
 struct place {
-    bool present;
-    bool waits; // lockstep: has a window of the present round
+    uint32_t *pins; // [slots] hand-outs in training of each window; NULL: no lane
     struct farm_window newest;
-    uint32_t slot;        // its slot
     uint64_t first, next; // starts of its windows that live: [first, next)
-    uint32_t *pins;       // [slots] hand-outs in training of each window
+    bool waits;           // lockstep: has a window of the present round
 };
 
 struct prioritised {
@@ -72,7 +70,7 @@ static struct farm_window window_of(struct prioritised *p, uint64_t leaf) {
     const struct place *place = &p->places[lane_id];
     struct farm_window window = place->newest;
     const uint32_t width = window.lane->width, slot = (uint32_t)(within / width),
-                   back = place->slot - slot + (slot > place->slot ? p->slots : 0);
+                   back = (slot_of(p, window.start) + p->slots - slot) % p->slots;
     place->pins[slot]++;
     window.start -= (uint64_t)back * p->source.shape.stride;
     window.env_from = (uint32_t)(within % width);
@@ -304,13 +302,6 @@ static void weigh(struct prioritised *p, struct farm_window *windows, uint32_t c
     for (uint32_t i = 0; i < count; i++) windows[i].weight = fmaxf(powf(windows[i].weight / least, -beta), FLT_MIN);
 }
 
-static void warn(struct prioritised *p) {
-    farm_log_warn("training waits: the replay holds %" PRIu64 " windows, and %" PRIu64
-                  " of them have a transition and a priority above 0, too few for an update of %u",
-                  p->held, p->stats->replay_live, p->source.windows_max);
-    p->warned = true;
-}
-
 // ---- the source ----
 
 static void destroy(struct farm_window_source *source) {
@@ -328,7 +319,7 @@ static void admit(struct farm_window_source *source, const struct farm_lane *lan
     struct prioritised *p = of(source);
     if (lane->width > p->config.replay.width || lane->leaf_slots != p->slots)
         abort(); // every ring has the plan's shape
-    p->places[lane_id] = (struct place){.present = true, .pins = p->pins + (size_t)lane_id * p->slots};
+    p->places[lane_id] = (struct place){.pins = p->pins + (size_t)lane_id * p->slots};
     p->present++;
     p->environments += lane->width;
     settle(p);
@@ -338,9 +329,9 @@ static void forget(struct farm_window_source *source, const struct farm_ring *ri
     struct prioritised *p = of(source);
     for (uint32_t l = first_lane; l < first_lane + ring->spec.lanes; l++) {
         struct place *place = &p->places[l];
-        if (!place->present) continue;
+        if (!place->pins) continue;
         if (place->next) source->dropped += remove_oldest(p, place, place->next, false);
-        memset(p->pins + (size_t)l * p->slots, 0, p->slots * sizeof *p->pins); // training ends before the ring does
+        memset(place->pins, 0, p->slots * sizeof *p->pins); // training ends before the ring does
         p->waiting -= place->waits;
         p->environments -= ring->spec.width;
         p->present--;
@@ -355,7 +346,6 @@ static uint64_t push(struct farm_window_source *source, const struct farm_window
     if (place->next == place->first) place->first = window->start;
     place->next = window->start + source->shape.stride;
     place->newest = *window;
-    place->slot = slot_of(p, window->start);
     evict(p, place);
     insert_newest(p, place);
     // Lockstep: after a restart the lane's other windows come before its newest, with which the round is complete.
@@ -379,7 +369,12 @@ static uint32_t take(struct farm_window_source *source, uint64_t version, struct
     uint32_t count = 0;
     (void)version;
     p->starved = due && !may_hand_out(p);
-    if (p->starved && !p->warned && p->held >= 2 * (uint64_t)source->windows_max) warn(p);
+    if (p->starved && !p->warned && p->held >= 2 * (uint64_t)source->windows_max) {
+        p->warned = true;
+        farm_log_warn("training waits: the replay holds %" PRIu64 " windows, and %" PRIu64
+                      " of them have a transition and a priority above 0, too few for an update of %u",
+                      p->held, p->stats->replay_live, source->windows_max);
+    }
     for (uint32_t k = 0; k < p->config.shards && due && !p->starved; count += p->config.share[k++])
         hand_out_share(p, k, out + count);
     weigh(p, out, count);
@@ -417,10 +412,8 @@ static void done(struct farm_window_source *source, const struct farm_window *wi
     struct prioritised *p = of(source);
     for (uint32_t k = 0, from = 0; k < p->config.shards; from += p->config.share[k++])
         update_leaves(p, windows + from, p->config.share[k], priorities ? priorities + from : NULL);
-    for (uint32_t i = 0; i < count; i++) // once for neighbours of one lane
-        if (p->places[windows[i].lane_id].newest.lane == windows[i].lane &&
-            (i + 1 == count || windows[i + 1].lane != windows[i].lane))
-            evict(p, &p->places[windows[i].lane_id]);
+    for (uint32_t i = 0; i < count; i++)
+        if (p->places[windows[i].lane_id].newest.lane == windows[i].lane) evict(p, &p->places[windows[i].lane_id]);
 }
 
 static void published(struct farm_window_source *source) {
@@ -477,11 +470,9 @@ enum farm_status farm_prioritised_make(const struct farm_window_source_config *c
     p->source = (struct farm_window_source){
         .ops = &ops, .shape = *shape, .holds = true, .ahead = config->replay.lockstep ? 1 : AHEAD};
     for (uint32_t k = 0; k < config->shards; k++) p->source.windows_max += config->share[k];
-    const uint32_t wanted = shape->stride + shape->length, share = config->replay.steps / HEAD_ROOM_SHARE,
-                   most = config->replay.steps - (shape->stack - 1 + shape->length);
-    p->room = share > HEAD_ROOM_STEPS_MAX ? HEAD_ROOM_STEPS_MAX : share;
-    p->room = p->room < wanted ? wanted : p->room;
-    p->room = p->room > most ? most : p->room;
+    const uint32_t steps = config->replay.steps, most = steps - (shape->stack - 1 + shape->length);
+    const double share = fmin(steps / HEAD_ROOM_SHARE, HEAD_ROOM_STEPS_MAX);
+    p->room = (uint32_t)fmin(fmax(share, shape->stride + shape->length), most);
     if (config->replay.order == FARM_REPLAY_UNIFORM) p->config.replay.exponent = 0;
     p->since_ns = farm_now_ns();
     *out = &p->source;

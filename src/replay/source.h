@@ -67,7 +67,7 @@ enum farm_replay_order {
     FARM_REPLAY_UNIFORM,
     FARM_REPLAY_OLDEST, // counted from the newest window of each lane
     FARM_REPLAY_NEWEST,
-    FARM_REPLAY_HIGHEST, // reads every leaf in each take
+    FARM_REPLAY_HIGHEST,
 };
 
 // Counts are windows of single environments.

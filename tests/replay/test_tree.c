@@ -162,27 +162,6 @@ Test(tree, never_draws_a_leaf_of_0_and_draws_alike_with_all_instructions) {
     }
 }
 
-Test(tree, draws_in_proportion_to_the_leaves) {
-    enum { LEAVES = 999, ROUNDS = 4000, EACH = 64 };
-    static uint32_t drawn[LEAVES];
-    struct farm_tree *tree = make(FARM_TREE_SUM, LEAVES);
-    uint64_t state = 11, leaves[EACH];
-    for (uint64_t l = 0; l < LEAVES; l++) farm_tree_set_range(tree, l, NULL, (float)(l % 5) * 0.3f + 0.1f * (l % 3), 1);
-    for (int r = 0; r < ROUNDS; r++) {
-        double at[EACH];
-        for (int i = 0; i < EACH; i++) at[i] = random_unit(&state) * (double)farm_tree_total(tree);
-        farm_tree_sample(tree, at, EACH, leaves);
-        for (int i = 0; i < EACH; i++) drawn[leaves[i]]++;
-    }
-    double chi2 = 0, freedom = -1;
-    for (uint64_t l = 0; l < LEAVES; l++) {
-        const double expected = ROUNDS * EACH * (double)farm_tree_get(tree, l) / (double)farm_tree_total(tree);
-        if (expected > 0) chi2 += (drawn[l] - expected) * (drawn[l] - expected) / expected, freedom++;
-    }
-    cr_assert(fabs(chi2 - freedom) < 5 * sqrt(2 * freedom), "chi2 %g of %g degrees of freedom", chi2, freedom);
-    farm_tree_free(tree);
-}
-
 Test(tree, refuses_impossible_sizes) {
     struct farm_tree *tree;
     cr_assert_eq(farm_tree_make(FARM_TREE_SUM, 0, &tree, NULL), FARM_E_INVALID);
