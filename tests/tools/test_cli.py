@@ -283,7 +283,8 @@ class Training(Cli):
         self.assertEqual(last["replay_bad_priorities"], 0)
         chance = json.loads(self.farm("eval", "r", "--episodes", "50", "--eval-epsilon", "1", "--json").stdout)
         self.assertLess(chance["return_mean"], 0, "random actions")
-        self.assertEqual(self.farm("train", "--run", "r", "--resume", "--duelling", "false", "--frames", "30k").returncode, 2)
+        for other in ("--duelling", "false"), ("--algo", "ppo"):
+            self.assertEqual(self.farm("train", "--run", "r", "--resume", *other, "--frames", "30k").returncode, 2)
         again = json.loads(self.farm("train", "--run", "r", "--resume", "--frames", "25k", "--json").stdout)
         self.assertGreater(again["updates"], first["updates"])
         self.has_the_figures(self.folder / "r", read())
