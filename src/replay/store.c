@@ -185,7 +185,8 @@ static enum farm_status check_manifest(const struct format *format, const struct
     bool sound = bytes == format->manifest_bytes;
     for (uint32_t l = 0; l < format->lanes && sound; l++) {
         const struct manifest_lane *lane = &manifest->lane[l];
-        sound = lane->consumed <= lane->end && lane->end - lane->consumed <= format->place->spec->steps;
+        sound = lane->consumed <= lane->end && lane->end <= INT64_MAX &&
+                lane->end - lane->consumed <= format->place->spec->steps;
     }
     for (size_t i = 0; i < format->lanes * format->leaves && sound; i++)
         sound = leaves_of(format, manifest)[i] >= 0 && isfinite(leaves_of(format, manifest)[i]);
@@ -343,10 +344,12 @@ enum farm_status farm_replay_load(const struct farm_replay_place *place, const c
 // ---- writing ----
 
 struct saved_lane {
-    const struct farm_lane *lane; // NULL: absent
-    uint64_t first, next;         // steps [first, next) are in the files
-    uint64_t bytes;               // length of the file that takes step `next`, before it
+    uint64_t first, next; // steps [first, next) are in the files
+    uint64_t bytes;       // length of the file that takes step `next`, before it
     uint64_t origin;
+    uint64_t own;                 // the files from this step on are no manifest's
+    uint64_t released;            // steps before it can be in no later manifest
+    const struct farm_lane *lane; // NULL: absent
 };
 
 struct farm_replay_store {
@@ -365,10 +368,13 @@ struct farm_replay_store {
     void *context;
 };
 
+static uint64_t next_file(const struct farm_replay_store *store, uint64_t step) {
+    return (step + store->format.chunk_steps - 1) / store->format.chunk_steps * store->format.chunk_steps;
+}
+
 // Steps before it are lost. A new file begins, because manifests may need what this one has.
 static void begin_at(const struct farm_replay_store *store, struct saved_lane *saved, uint64_t step) {
-    const uint64_t chunk = store->format.chunk_steps;
-    saved->first = saved->next = (step + chunk - 1) / chunk * chunk;
+    saved->first = saved->next = next_file(store, step);
     saved->bytes = 0;
 }
 
@@ -381,6 +387,7 @@ static uint32_t next_steps(struct farm_replay_store *store, uint32_t l, bool tai
     if (saved->lane) {
         consumed = farm_lane_consumed(saved->lane);
         end = store->copied ? store->copy->lane[l].end : farm_lane_acted(saved->lane);
+        saved->released = store->copied ? store->copy->lane[l].consumed : consumed;
     }
     pthread_mutex_unlock(&store->lock);
     pthread_mutex_unlock(&store->reading);
@@ -419,18 +426,22 @@ static enum farm_status append(struct farm_replay_store *store, uint32_t l, int 
     return FARM_OK;
 }
 
-// Writes the steps that the lane has and no file. With `tail`, and at the end of each file, they are on the disk.
+// Writes the steps that the lane has and no file. With `tail`, and at the end of each file, they are on the disk. First
+// removes files that the lane has released since and no manifest has: a full disk recovers.
 static enum farm_status save_lane(struct farm_replay_store *store, uint32_t l, bool tail, struct farm_error *err) {
     struct saved_lane *saved = &store->lanes[l];
+    const uint64_t each = store->format.chunk_steps;
     uint32_t steps = next_steps(store, l, tail);
+    char path[PATH_BYTES];
+    for (; saved->own + each <= saved->released && saved->own + each <= saved->next; saved->own += each)
+        unlink(chunk_path(&store->format, l, saved->own, path));
     while (steps || (tail && saved->bytes)) {
-        const uint64_t chunk = saved->next / store->format.chunk_steps;
-        char path[PATH_BYTES];
+        const uint64_t chunk = saved->next / each;
         int fd;
         enum farm_status status =
             farm_file_open_own(chunk_path(&store->format, l, saved->next, path), O_WRONLY | O_CREAT, &fd, err);
         if (status) return status;
-        for (; steps && !status && saved->next / store->format.chunk_steps == chunk; steps = next_steps(store, l, tail))
+        for (; steps && !status && saved->next / each == chunk; steps = next_steps(store, l, tail))
             status = append(store, l, fd, steps, err);
         if (!status && (!steps ? tail || !saved->bytes : true) && farm_file_sync(fd)) {
             status = farm_fail_errno(err, FARM_E_IO, "fsync of %s", path);
@@ -449,8 +460,8 @@ static void save_lanes(struct farm_replay_store *store) {
     struct farm_error err;
     enum farm_status status = FARM_OK;
     if (farm_now_ns() < store->retry_ns) return;
-    for (uint32_t l = 0; l < store->format.lanes && !status && !farm_replay_is_busy(store); l++)
-        status = save_lane(store, l, false, &err);
+    for (uint32_t l = 0; l < store->format.lanes && !farm_replay_is_busy(store); l++)
+        if (save_lane(store, l, false, &err)) status = err.status;
     store->retry_ns = status ? farm_now_ns() + RETRY_NS : 0;
     if (status && !store->failing) farm_log_warn("%s: the replay is not saved; training continues", err.message);
     store->failing = status;
@@ -539,6 +550,7 @@ enum farm_status farm_replay_write(struct farm_replay_store *store, const char *
         if (whole && lane->consumed < saved->first) lane->consumed = saved->first;
         if (!whole) lane->consumed = lane->end;
         lane->bytes = whole ? saved->bytes : 0;
+        if (whole) store->lanes[l].own = next_file(store, lane->end);
     }
     pthread_mutex_unlock(&store->lock);
     copy->saved_bytes = farm_load_relaxed(&store->config.stats->replay_saved_bytes) + store->format.manifest_bytes;
@@ -576,7 +588,8 @@ void farm_replay_clean(struct farm_replay_store *store, const char *name) {
                  (!oldest[0] || strtoull(entry->d_name, NULL, 10) < strtoull(oldest, NULL, 10)))
             snprintf(oldest, sizeof oldest, "%.63s", entry->d_name);
     }
-    if (oldest[0] && read_manifest(&store->format, oldest, &manifest, NULL)) unlinkat(dirfd(folder), oldest, 0);
+    if (oldest[0] && read_manifest(&store->format, oldest, &manifest, NULL) == FARM_E_FORMAT)
+        unlinkat(dirfd(folder), oldest, 0);
     if (folder) rewinddir(folder);
     for (struct dirent *entry; folder && (manifest || !oldest[0]) && (entry = readdir(folder));)
         if (sscanf(entry->d_name, "lane-%" SCNu32 ".%" SCNu64, &lane, &chunk) == 2 &&
@@ -597,9 +610,12 @@ static enum farm_status take_base(struct farm_replay_store *store, struct farm_e
     for (uint32_t l = 0; l < store->format.lanes && !status; l++) {
         const struct manifest_lane held = base ? base->lane[l] : (struct manifest_lane){0};
         struct saved_lane *saved = &store->lanes[l];
-        *saved =
-            (struct saved_lane){.first = held.consumed, .next = held.end, .bytes = held.bytes, .origin = held.origin};
-        if (!held.bytes) begin_at(store, saved, held.end);
+        *saved = (struct saved_lane){.first = held.consumed,
+                                     .next = held.end,
+                                     .bytes = held.bytes,
+                                     .origin = held.origin,
+                                     .own = next_file(store, held.end)};
+        if (held.consumed == held.end) begin_at(store, saved, held.end);
         if (!held.end) saved->origin = store->config.deterministic ? 1 : farm_now_ns() | 1;
     }
     free(base);
