@@ -320,6 +320,12 @@ static void admit(struct farm_window_source *source, const struct farm_lane *lan
     if (lane->width > p->config.replay.width || lane->leaf_slots != p->slots)
         abort(); // every ring has the plan's shape
     p->places[lane_id] = (struct place){.pins = p->pins + (size_t)lane_id * p->slots};
+    // A saved replay may lack steps: the windows that come into their leaves' slots are new.
+    const uint64_t stride = source->shape.stride, past = p->slots * stride;
+    struct farm_window_cursor cursor;
+    farm_window_cursor_start(lane, &source->shape, &cursor);
+    for (uint64_t n = farm_lane_acted(lane) / stride * stride + stride; n < cursor.next + past; n += stride)
+        memset(farm_lane_leaf(lane, n), 0, lane->width * sizeof(float));
     p->present++;
     p->environments += lane->width;
     settle(p);

@@ -474,10 +474,13 @@ Test(prioritised, invalid_leaves_of_a_dead_learner_are_made_anew) {
     static const float bad[] = {NAN, -1, INFINITY, -INFINITY, 1e30f};
     set_up_one_lane(5, (struct farm_replay_config){.exponent = 1, .repeats = true}, 1);
     for (uint32_t k = 0; k < 5; k++) farm_lane_leaf(learner_lane(0), k)[0] = bad[k];
+    float *later = farm_lane_leaf(learner_lane(0), farm_lane_acted(learner_lane(0)) + shape.stride);
+    *later = 2; // a window that a saved replay lacks
     model.present[0] = true;
     lanes.source->ops->destroy(lanes.source);
     make_source();
     admit_ring(0);
+    cr_assert_eq(*later, 0);
     lanes.cursors[0] = (struct farm_window_cursor){0};
     while (is_complete(0)) push_next(0);
     for (uint32_t k = 0; k < 5; k++) cr_assert_eq(farm_lane_leaf(learner_lane(0), k)[0], 1);
