@@ -100,6 +100,8 @@ enum farm_status farm_run_execute(struct farm_run *run, bool *interrupted, struc
     run->events.tick_ns = run->events.moved_ns = run->sampler.time_ns = farm_now_ns();
     run->sampler.frames = run->workers.learner.before.frames;
     run->sampler.agent_steps = run->workers.learner.before.agent_steps;
+    run->sampler.inserted = farm_load_relaxed(&run->rings.stats->replay_inserted);
+    run->sampler.sampled = farm_load_relaxed(&run->rings.stats->replay_sampled);
     enum farm_status status = farm_supervisor_run(run->workers.supervisor, &number, err);
     while (!status && !number && goes_on(run)) {
         status = begin_again(run, err);

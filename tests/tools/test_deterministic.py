@@ -12,7 +12,8 @@ import zlib
 from running import InFolder, catches, children, state, wait_until
 
 # What a clock or an allocator decides, and what counts in a session.
-MEASURED = {"wall_s", "frames_per_s", "agent_steps_per_s", "actor_wait_share", "learner_wait_share", "actor_memory_bytes_max",
+MEASURED = {"wall_s", "frames_per_s", "agent_steps_per_s", "actor_wait_share", "learner_wait_share", "replay_actor_wait_share",
+            "replay_train_wait_share", "actor_memory_bytes_max",
             "actor_memory_bytes_sum", "learner_memory_bytes", "checkpoints", "parameters_age_s"}  # fmt: skip
 
 
