@@ -2,6 +2,7 @@
 #include "run/replay.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,7 +32,8 @@ void farm_run_replay_choose(struct farm_recipe *recipe, const struct farm_algo_p
     const struct farm_window_shape *shape = &passes->shape;
     const int64_t transitions = farm_algo_transitions(passes),
                   least = WINDOWS_LEAST * (int64_t)(shape->length + shape->stack + shape->stride) * environments;
-    if (!recipe->batch) recipe->batch = transitions == 1 ? BATCH : BATCH_SEQUENCES;
+    if (!recipe->batch)
+        recipe->batch = (int64_t)((transitions == 1 ? BATCH : BATCH_SEQUENCES) * fmax(recipe->scaled, 1));
     if (!recipe->replay && !recipe->ring_steps) recipe->replay = REPLAY_STEPS > least ? REPLAY_STEPS : least;
     if (recipe->ring_steps &&
         (!recipe->replay || recipe->layers[FARM_KEY_ring_steps] > recipe->layers[FARM_KEY_replay]))

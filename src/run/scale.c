@@ -52,7 +52,7 @@ enum farm_status farm_run_scale_apply(struct farm_recipe *recipe, int64_t actors
     if (recipe->scaled) return FARM_OK;
     if (scale > 1 && !recipe->envs_total && !recipe->envs_per_actor)
         return farm_fail(err, FARM_E_USAGE, "--scale %s multiplies envs_total: set it, for one machine", recipe->scale);
-    if (scale > 1 && !recipe->batch && recipe->envs_total) recipe->batch = algo->replay ? 64 : recipe->envs_total / 2;
+    if (scale > 1 && !recipe->batch && recipe->envs_total && !algo->replay) recipe->batch = recipe->envs_total / 2;
     enum farm_status status = multiply(recipe, "envs_total", scale, err);
     if (!status) status = multiply(recipe, "envs_per_actor", scale, err);
     for (const struct farm_algo_scale *at = algo->scale; at && at->key && !status; at++)
