@@ -57,7 +57,7 @@ struct format {
     uint64_t layout;
     uint32_t shape[5], lanes, chunk_steps;
     size_t leaves, manifest_bytes, raw_max; // leaves: of a lane; raw_max: bytes of a record's values
-    char *raw, *packed;                     // packed: a struct record and its compressed bytes
+    char *raw, *packed;                     // one block; packed: a struct record and its compressed bytes
 };
 
 static enum farm_status format_make(const struct farm_replay_place *place, struct format *format,
@@ -81,14 +81,9 @@ static enum farm_status format_make(const struct farm_replay_place *place, struc
     format->raw_max = RECORD_STEPS * step;
     if (format->raw_max > LZ4_MAX_INPUT_SIZE)
         return farm_fail(err, FARM_E_INVALID, "steps of %zu bytes cannot be saved: --replay-save false", step);
-    format->raw = malloc(format->raw_max);
-    format->packed = malloc(sizeof(struct record) + (size_t)LZ4_compressBound((int)format->raw_max));
-    return format->raw && format->packed ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for the saved replay");
-}
-
-static void format_free(struct format *format) {
-    free(format->raw);
-    free(format->packed);
+    format->raw = malloc(format->raw_max + sizeof(struct record) + (size_t)LZ4_compressBound((int)format->raw_max));
+    format->packed = format->raw + format->raw_max;
+    return format->raw ? FARM_OK : farm_fail(err, FARM_E_LIMIT, "no memory for the saved replay");
 }
 
 // ---- records ----
@@ -301,7 +296,7 @@ static void *read_lanes(void *context) {
         status = read_lane(reading, &format, l, &err);
     }
     if (status && !__atomic_exchange_n(&reading->failed, 1, __ATOMIC_RELAXED)) reading->err = err;
-    format_free(&format);
+    free(format.raw);
     return NULL;
 }
 
@@ -337,7 +332,7 @@ enum farm_status farm_replay_load(const struct farm_replay_place *place, const c
         farm_store_relaxed(&stats->replay_saved_bytes, manifest->saved_bytes);
     }
     free(manifest);
-    format_free(&format);
+    free(format.raw);
     return status;
 }
 
@@ -659,7 +654,7 @@ void farm_replay_store_free(struct farm_replay_store *store) {
     if (store->threaded) pthread_join(store->thread, NULL);
     pthread_mutex_destroy(&store->reading);
     pthread_mutex_destroy(&store->lock);
-    format_free(&store->format);
+    free(store->format.raw);
     free(store->lanes);
     free(store->copy);
     free(store);

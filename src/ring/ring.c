@@ -61,37 +61,26 @@ static enum farm_status make_lanes(struct farm_ring *ring, struct farm_error *er
 
 enum { PARTS = 128, PARTS_AHEAD = 2 };
 
-// Part `part` of each array of a lane in one segment. `arrays`: their offsets, in order, then the lane's bytes.
-static enum farm_status place_part(struct farm_segment *segment, size_t lane_at, const size_t *arrays, uint64_t part,
-                                   struct farm_error *err) {
-    enum farm_status status = FARM_OK;
-    for (uint32_t i = 0; arrays[i + 1] && !status; i++) {
-        const size_t bytes = arrays[i + 1] - arrays[i];
-        size_t from = lane_at + arrays[i] + bytes * part / PARTS;
-        const size_t to = lane_at + arrays[i] + bytes * (part + 1) / PARTS;
-        if (part) from = (from + FARM_PLACE_HUGE_BYTES - 1) / FARM_PLACE_HUGE_BYTES * FARM_PLACE_HUGE_BYTES;
-        if (from < to) status = farm_segment_place(segment, from, to - from, err);
-    }
-    return status;
+// Part `part` of an array.
+static void place_part(struct farm_segment *segment, const void *array, size_t bytes, uint64_t part,
+                       struct farm_error *err) {
+    const size_t at = (size_t)((const uint8_t *)array - (const uint8_t *)segment->header),
+                 to = at + bytes * (part + 1) / PARTS;
+    size_t from = at + bytes * part / PARTS;
+    if (part) from = (from + FARM_PLACE_HUGE_BYTES - 1) / FARM_PLACE_HUGE_BYTES * FARM_PLACE_HUGE_BYTES;
+    if (segment->later && from < to && !err->status) farm_segment_place(segment, from, to - from, err);
 }
 
-static enum farm_status place_lane(struct farm_ring *ring, uint32_t l, uint64_t part, struct farm_error *err) {
-    const struct farm_ring_layout *layout = &ring->layout;
-    size_t up[FARM_OBS_FIELDS_MAX + 2 + FARM_ANSWER_FIELDS_MAX + 2] = {0}, down[FARM_ANSWER_FIELDS_MAX + 3] = {0};
-    const bool local = ring->spec.answers == FARM_ANSWERS_LOCAL;
-    uint32_t ups = 0, downs = 0;
-    for (uint32_t f = 0; f < ring->spec.env.obs_count; f++) up[ups++] = layout->obs[f];
-    up[ups++] = layout->reward;
-    up[ups++] = layout->flags;
-    for (uint32_t f = 0; f < ring->spec.answer_count; f++) *(local ? &up[ups++] : &down[downs++]) = layout->answer[f];
-    if (ring->spec.leaf_every) down[downs++] = layout->leaf;
-    up[ups] = layout->up_stride;
-    down[downs] = layout->down_stride;
-    enum farm_status status = FARM_OK;
-    if (ring->up.later) status = place_part(&ring->up, layout->up_arrays + l * layout->up_stride, up, part, err);
-    if (!status && ring->down.later)
-        status = place_part(&ring->down, layout->down_arrays + l * layout->down_stride, down, part, err);
-    return status;
+static void place_lane(struct farm_ring *ring, const struct farm_lane *lane, uint64_t part, struct farm_error *err) {
+    const size_t rows = (size_t)lane->steps * lane->width;
+    for (uint32_t f = 0; f < lane->obs_count; f++)
+        place_part(&ring->up, lane->obs[f], rows * lane->obs_bytes[f], part, err);
+    place_part(&ring->up, lane->reward, rows * sizeof(float), part, err);
+    place_part(&ring->up, lane->flags, rows, part, err);
+    for (const struct farm_answer_array *a = lane->answer; a < lane->answer + lane->answer_count; a++)
+        place_part(lane->local ? &ring->up : &ring->down, a->at, (size_t)a->slots * a->rows * a->bytes, part, err);
+    const size_t leaves = (size_t)lane->leaf_slots * lane->width;
+    if (leaves) place_part(&ring->down, lane->leaf, leaves * sizeof(float), part, err);
 }
 
 bool farm_ring_place_next(struct farm_ring *ring, struct farm_error *err) {
@@ -103,7 +92,8 @@ bool farm_ring_place_next(struct farm_ring *ring, struct farm_error *err) {
         const uint64_t steps = ring->spec.steps, produced = farm_lane_produced(&ring->lanes[l]);
         if (part * steps >= (produced < steps ? produced : steps) * PARTS + PARTS_AHEAD * steps) continue;
         ring->placed[l]++;
-        return place_lane(ring, l, part, err) == FARM_OK;
+        place_lane(ring, &ring->lanes[l], part, err);
+        return !err->status;
     }
     return false;
 }

@@ -52,11 +52,6 @@ enum farm_status farm_run_read_replay(const struct farm_run_plan *plan, const ch
     return status;
 }
 
-static enum farm_status try_pair(const struct farm_run_plan *plan, const char *path, struct farm_error *err) {
-    const enum farm_status status = farm_run_try_checkpoint(plan, path, err);
-    return status ? status : farm_run_read_replay(plan, path, true, NULL, err);
-}
-
 static enum farm_status try_header(const char *path, struct farm_error *err) {
     struct farm_checkpoint_metadata metadata;
     enum farm_status status = farm_checkpoint_read_metadata(path, &metadata, err);
@@ -68,7 +63,8 @@ bool farm_run_find_checkpoint(const char *run_path, const struct farm_run_plan *
                               const struct farm_run_caller *caller, char *path, size_t path_bytes) {
     struct farm_error err;
     for (size_t i = 0; farm_run_dir_checkpoint(run_path, i, path, path_bytes); i++) {
-        if (!(plan ? try_pair(plan, path, &err) : try_header(path, &err))) return true;
+        const enum farm_status status = plan ? farm_run_try_checkpoint(plan, path, &err) : try_header(path, &err);
+        if (!status && (!plan || !farm_run_read_replay(plan, path, true, NULL, &err))) return true;
         farm_run_warn(caller, "skipped: %s", err.message);
     }
     return false;

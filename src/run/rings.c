@@ -59,22 +59,17 @@ enum farm_status farm_run_rings_make_boards(struct farm_run_rings *rings, const 
 
 enum farm_status farm_run_rings_add(struct farm_run_rings *rings, const struct farm_run_plan *plan, uint32_t a,
                                     int node, struct farm_error *err) {
-    struct farm_ring *ring = &rings->ring[a];
-    const enum farm_status status = farm_ring_create(&plan->ring_spec, a, node, plan->recipe.huge_pages, ring, err);
-    if (ring->up.later || ring->down.later) __atomic_store_n(&rings->later, true, __ATOMIC_RELAXED);
-    return status;
+    return farm_ring_create(&plan->ring_spec, a, node, plan->recipe.huge_pages, &rings->ring[a], err);
 }
 
 void farm_run_rings_tick(struct farm_run_rings *rings) {
     struct farm_error err;
-    if (!rings->later) return;
     const uint64_t until_ns = farm_now_ns() + PLACE_NS;
     for (uint32_t i = 0; i < rings->places && farm_now_ns() < until_ns; i++) {
         struct farm_ring *ring = &rings->ring[rings->turn = (rings->turn + 1) % rings->places];
-        if (!ring->lanes) continue;
-        while (farm_ring_place_next(ring, &err) && farm_now_ns() < until_ns) {
+        while (ring->lanes && farm_ring_place_next(ring, &err) && farm_now_ns() < until_ns) {
         }
-        if (err.status) farm_log_warn("%s", err.message);
+        if (ring->lanes && err.status) farm_log_warn("%s", err.message);
     }
 }
 

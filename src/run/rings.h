@@ -14,7 +14,6 @@ struct farm_run_rings {
     int *bells;             // eventfd of each actor (farm fps), or of each shard
     uint32_t bell_count;
     uint32_t turn;                             // farm_run_rings_tick begins behind it
-    bool later;                                // rings are placed in parts
     struct farm_board *boards[FARM_NODES_MAX]; // if actors infer
     uint32_t board_count;
     struct farm_segment stats_segment;
