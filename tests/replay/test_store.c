@@ -83,6 +83,13 @@ static void fill_floats(float *to, size_t count) {
     for (size_t i = 0; i < count; i++) to[i] = (float)(random_next(&table.random) % 1000) / 7;
 }
 
+// Whether a value of this answer field, that of step *at, comes with step n.
+static bool has_answer(const struct farm_lane *lane, uint32_t f, uint64_t n, uint64_t *at) {
+    *at = n;
+    return lane->answer[f].every &&
+           (lane->local ? farm_lane_answer_with(lane, f, n, at) : n % lane->answer[f].every == 0);
+}
+
 // One more step with its answer (LOCAL: with that of the step before); the oldest ones are released.
 static void add_step(uint32_t l) {
     struct farm_lane *actor = lane_of(&table.rings[l / LANES].actor, l), *learner = learner_lane(l);
@@ -95,9 +102,8 @@ static void add_step(uint32_t l) {
     memset(farm_lane_flags(actor, n), n ? 0 : FARM_STEP_FIRST, WIDTH);
     for (uint32_t f = 0; f < actor->answer_count; f++) {
         const struct farm_answer_array *answer = &learner->answer[f];
-        uint64_t at = n;
-        if (!answer->every || (actor->local ? !farm_lane_answer_with(actor, f, n, &at) : n % answer->every != 0))
-            continue;
+        uint64_t at;
+        if (!has_answer(actor, f, n, &at)) continue;
         void *values = farm_lane_answer_at(actor->local ? actor : learner, f, at, 0);
         if (table.spec.answer[f].dtype == FARM_F32)
             fill_floats(values, (size_t)answer->rows * answer->values);
@@ -122,25 +128,21 @@ static size_t files_in(const char *folder, char (*names)[256]) {
 
 // ---- pairs ----
 
-static void put_checkpoint(uint64_t frames) {
-    char path[400];
-    snprintf(path, sizeof path, "%s/%012lu.safetensors", table.checkpoints, frames);
-    cr_assert_eq(farm_file_replace(path, "x", 1, &err), FARM_OK);
-}
-
 struct saving {
     uint64_t frames;
     char name[FARM_REPLAY_NAME_BYTES];
     enum farm_status status;
 };
 
+// The checkpoint holds its manifest's name.
 static void save(void *context) {
     struct saving *saving = context;
-    char stem[32];
+    char stem[32], path[400];
     snprintf(stem, sizeof stem, "%012lu", saving->frames);
     saving->status = farm_replay_write(table.store, stem, saving->name, &err);
     if (saving->status) return;
-    put_checkpoint(saving->frames);
+    snprintf(path, sizeof path, "%s/%s.safetensors", table.checkpoints, stem);
+    cr_assert_eq(farm_file_replace(path, saving->name, strlen(saving->name), &err), FARM_OK);
     farm_replay_clean(table.store, saving->name);
 }
 
@@ -159,64 +161,47 @@ static const char *saved_at(uint64_t frames) {
     return strcpy(name, saving.name);
 }
 
-// Every value of a lane's step and of its answer, in a fixed order.
-static size_t values_of(const struct farm_lane *lane, uint64_t n, uint8_t *to) {
-    size_t bytes = 0;
-    for (uint32_t f = 0; f < lane->obs_count; f++)
-        for (uint32_t e = 0; e < WIDTH; e++, bytes += lane->obs_bytes[f])
-            memcpy(to + bytes, farm_lane_obs(lane, f, n, e), lane->obs_bytes[f]);
-    memcpy(to + bytes, farm_lane_reward(lane, n), WIDTH * sizeof(float));
-    memcpy(to + bytes + WIDTH * sizeof(float), farm_lane_flags(lane, n), WIDTH);
-    bytes += WIDTH * (sizeof(float) + 1);
-    for (uint32_t f = 0; f < lane->answer_count; f++) {
-        uint64_t at = n;
-        if (!lane->answer[f].every ||
-            (lane->local ? !farm_lane_answer_with(lane, f, n, &at) : n % lane->answer[f].every != 0))
-            continue;
-        memcpy(to + bytes, farm_lane_answer_at(lane, f, at, 0), lane->answer[f].rows * lane->answer[f].bytes);
-        bytes += lane->answer[f].rows * lane->answer[f].bytes;
-    }
-    return bytes;
+static void expect_same_step(const struct farm_lane *a, const struct farm_lane *b, uint64_t n) {
+    uint64_t at;
+    for (uint32_t f = 0; f < a->obs_count; f++)
+        cr_assert_eq(memcmp(farm_lane_obs(a, f, n, 0), farm_lane_obs(b, f, n, 0), WIDTH * a->obs_bytes[f]), 0);
+    cr_assert_eq(memcmp(farm_lane_reward(a, n), farm_lane_reward(b, n), WIDTH * sizeof(float)), 0);
+    cr_assert_eq(memcmp(farm_lane_flags(a, n), farm_lane_flags(b, n), WIDTH), 0);
+    for (uint32_t f = 0; f < a->answer_count; f++)
+        if (has_answer(a, f, n, &at))
+            cr_assert_eq(memcmp(farm_lane_answer_at(a, f, at, 0), farm_lane_answer_at(b, f, at, 0),
+                                a->answer[f].rows * a->answer[f].bytes),
+                         0, "field %u of step %lu", f, n);
 }
 
-// Loads into new rings, which then hold what the table's held up to `acted`. They take the table's place.
-static void load_as_held(const char *name, const uint64_t *acted, uint64_t consumed_most) {
+static void load(const char *name, struct farm_ring made[RINGS], struct farm_stats *stats) {
+    const struct farm_replay_place at = place();
+    for (uint32_t r = 0; r < RINGS; r++) made[r] = ring_of(table.spec, r);
+    cr_assert_eq(farm_replay_load(&at, name, true, made, stats, &err), FARM_OK, "%s", err.message);
+}
+
+// Loads into new rings, which then hold what the table's hold. late: the writer may have been too late for some steps,
+// and for the rest of their file.
+static void expect_loads(const char *name, bool late) {
     struct farm_ring made[RINGS];
     struct farm_stats stats = {0};
-    static uint8_t a[8192], b[8192];
-    for (uint32_t r = 0; r < RINGS; r++) made[r] = ring_of(table.spec, r);
-    cr_assert_eq(
-        farm_replay_load(&(struct farm_replay_place){table.files, RINGS, &table.spec}, name, true, made, &stats, &err),
-        FARM_OK, "%s", err.message);
+    uint64_t most = 0;
+    load(name, made, &stats);
+    for (uint32_t l = 0; l < RINGS * LANES; l++)
+        most = farm_lane_consumed(learner_lane(l)) > most ? farm_lane_consumed(learner_lane(l)) : most;
     for (uint32_t l = 0; l < RINGS * LANES; l++) {
         const struct farm_lane *was = learner_lane(l), *is = lane_of(&made[l / LANES], l);
-        const uint64_t from = farm_lane_consumed(is);
-        cr_assert(farm_lane_acted(is) == acted[l] && farm_lane_produced(is) == acted[l], "lane %u: %lu, not %lu", l,
-                  farm_lane_acted(is), acted[l]);
-        cr_assert_leq(from, consumed_most, "lane %u", l);
-        if (acted[l] == farm_lane_acted(was))
-            cr_assert_eq(memcmp(is->leaf, was->leaf, is->leaf_slots * WIDTH * sizeof *is->leaf), 0);
-        for (uint64_t n = from + is->local; n < acted[l]; n++) {
-            if (farm_lane_consumed(was) > n - is->local) continue; // overwritten since
-            const size_t bytes = values_of(was, n, a);
-            cr_assert_eq(values_of(is, n, b), bytes);
-            cr_assert_eq(memcmp(a, b, bytes), 0, "lane %u step %lu", l, n);
-        }
+        const uint64_t from = farm_lane_consumed(is), acted = farm_lane_acted(was);
+        cr_assert(farm_lane_acted(is) == acted && farm_lane_produced(is) == acted, "lane %u: %lu, not %lu", l,
+                  farm_lane_acted(is), acted);
+        cr_assert_leq(from, late ? (most + 63) / 64 * 64 : most, "lane %u", l);
+        cr_assert_eq(memcmp(is->leaf, was->leaf, is->leaf_slots * WIDTH * sizeof *is->leaf), 0);
+        for (uint64_t n = from + is->local; n < acted; n++)
+            if (farm_lane_consumed(was) <= n - is->local) expect_same_step(was, is, n); // not overwritten since
     }
     cr_assert_eq(stats.replay_inserted, table.stats.replay_inserted);
     cr_assert_eq(stats.replay_highest, table.stats.replay_highest);
-    for (int r = 0; r < RINGS; r++) expect_sound(&made[r]);
-    for (int r = 0; r < RINGS; r++) farm_ring_close(&made[r]);
-}
-
-// late: the writer may have been too late for some steps, and for the rest of their file.
-static void expect_loads(const char *name, bool late) {
-    uint64_t acted[RINGS * LANES], consumed = 0;
-    for (uint32_t l = 0; l < RINGS * LANES; l++) {
-        acted[l] = farm_lane_acted(learner_lane(l));
-        if (farm_lane_consumed(learner_lane(l)) > consumed) consumed = farm_lane_consumed(learner_lane(l));
-    }
-    load_as_held(name, acted, late ? (consumed + 63) / 64 * 64 : consumed);
+    for (int r = 0; r < RINGS; r++) expect_sound(&made[r]), farm_ring_close(&made[r]);
 }
 
 // Until some lane has as many steps as it may have.
@@ -275,9 +260,7 @@ Test(store, steps_that_were_released_before_they_were_written_are_left_out) {
     }
     farm_replay_forget(table.store, 1);
     struct farm_ring made[RINGS];
-    const struct farm_replay_place at = place();
-    for (uint32_t r = 0; r < RINGS; r++) made[r] = ring_of(table.spec, r);
-    cr_assert_eq(farm_replay_load(&at, saved_at(99), true, made, &table.stats, &err), FARM_OK, "%s", err.message);
+    load(saved_at(99), made, &table.stats);
     cr_expect(farm_lane_acted(&made[0].lanes[1]) == 0 && farm_lane_acted(&made[0].lanes[0]) == 2800);
     for (int r = 0; r < RINGS; r++) farm_ring_close(&made[r]);
 }
@@ -372,7 +355,6 @@ Test(store, a_full_disk_leaves_the_last_pair_and_is_survived) {
 
 // ---- kill -9 ----
 
-// The child of the killer's saves; each checkpoint names its manifest.
 static void write_until_killed(const char *base, uint64_t frames) {
     for (int r = 0; r < RINGS; r++) {
         table.rings[r].actor = open_view(&table.rings[r].made, FARM_RING_ACTOR);
@@ -381,10 +363,8 @@ static void write_until_killed(const char *base, uint64_t frames) {
     open_store(base, false);
     for (;; frames++) {
         play();
-        const struct saving saving = save_at(frames);
         char path[400];
-        snprintf(path, sizeof path, "%s/%012lu.safetensors", table.checkpoints, frames);
-        if (saving.status || farm_file_replace(path, saving.name, strlen(saving.name), &err)) _exit(1);
+        if (save_at(frames).status) _exit(1);
         snprintf(path, sizeof path, "%s/%012lu.safetensors", table.checkpoints, frames - 3);
         unlink(path);
     }
@@ -409,12 +389,10 @@ Test(store, the_newest_pair_loads_whenever_its_writer_was_killed) {
             if (strtoull(names[i], NULL, 10) < frames || strstr(names[i], "tmp")) continue;
             snprintf(path, sizeof path, "%s/%s", table.checkpoints, names[i]);
             cr_assert_eq(farm_file_read(path, 100, &text, &bytes, &err), FARM_OK);
-            if (bytes > 1) {
-                cr_assert_eq(check(text), FARM_OK, "kill %d: %s", k, err.message);
-                frames = strtoull(names[i], NULL, 10) + 1;
-                strcpy(base, text);
-                loaded++;
-            }
+            cr_assert_eq(check(text), FARM_OK, "kill %d: %s", k, err.message);
+            frames = strtoull(names[i], NULL, 10) + 1;
+            strcpy(base, text);
+            loaded++;
             free(text);
         }
     }

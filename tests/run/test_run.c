@@ -203,7 +203,7 @@ static enum farm_status plan_replay(struct farm_run_plan *plan, const char *cons
 
 Test(run, plans_a_replay_of_so_many_steps) {
     static const struct {
-        const char *keys[4][2];
+        const char *keys[5][2]; // NULL ends
         int64_t replay, start, batch;
         uint32_t steps;
         uint64_t windows, versions; // before training; until epsilon_end
@@ -222,9 +222,7 @@ Test(run, plans_a_replay_of_so_many_steps) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct farm_run_plan plan;
         struct farm_error err;
-        const char *keys[5][2] = {{NULL}};
-        memcpy(keys, cases[i].keys, sizeof cases[i].keys);
-        cr_assert_eq(plan_replay(&plan, keys, &err), FARM_OK, "%zu: %s", i, err.message);
+        cr_assert_eq(plan_replay(&plan, cases[i].keys, &err), FARM_OK, "%zu: %s", i, err.message);
         const struct farm_learner_config learner = farm_run_learner_settings(&plan);
         cr_expect_eq(plan.recipe.replay, cases[i].replay, "case %zu: %lld", i, (long long)plan.recipe.replay);
         cr_expect_eq(plan.recipe.replay_start, cases[i].start);
@@ -240,7 +238,7 @@ Test(run, plans_a_replay_of_so_many_steps) {
 
 Test(run, refuses_a_replay_that_cannot_be) {
     static const struct {
-        const char *keys[3][2], *says;
+        const char *keys[4][2], *says;
     } cases[] = {
         {{{"replay", "1000"}, {"replay_start", "1001"}}, "replay_start (1001) is larger than replay (1000)"},
         {{{"replay", "80"}, {"batch", "32"}}, "raise --replay or lower --batch"},
@@ -255,9 +253,7 @@ Test(run, refuses_a_replay_that_cannot_be) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct farm_run_plan plan = {0};
         struct farm_error err;
-        const char *keys[4][2] = {{NULL}};
-        memcpy(keys, cases[i].keys, sizeof cases[i].keys);
-        const enum farm_status status = plan_replay(&plan, keys, &err);
+        const enum farm_status status = plan_replay(&plan, cases[i].keys, &err);
         cr_expect(status == FARM_E_USAGE || status == FARM_E_INVALID || status == FARM_E_LIMIT, "%s", cases[i].says);
         cr_expect(strstr(err.message, cases[i].says), "'%s' does not say '%s'", err.message, cases[i].says);
         farm_run_plan_free(&plan);
