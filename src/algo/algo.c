@@ -26,8 +26,7 @@ enum farm_status farm_algo_plan_make(const struct farm_algo_config *config, stru
                     out->shape.length <= out->shape.burn_in + out->bootstrap))
         return farm_fail(err, FARM_E_INVALID, "%s: windows of %u steps every %u, %u epochs", config->algo->recipe.name,
                          out->shape.length, out->shape.stride, out->epochs);
-    assert(!out->sparse ||
-           (farm_algo_transitions(out) == 1 && !out->recurrent && out->bootstrap <= FARM_ALGO_SPARSE_MAX));
+    assert(!out->sparse || (farm_algo_transitions(out) == 1 && !out->recurrent));
     for (uint32_t k = 0; k < farm_algo_sets(out); k++) assert(out->sets[k].every > 0);
     return status;
 }

@@ -18,7 +18,7 @@ enum farm_regime {
 
 struct farm_algo;
 
-enum { FARM_ALGO_SETS_MAX = 2, FARM_ALGO_SPARSE_MAX = 64 }; // the latter: `bootstrap` of a sparse plan
+enum { FARM_ALGO_SETS_MAX = 2 };
 
 // Hyperparameters: the recipe's keys of the same names.
 struct farm_algo_config {
@@ -128,8 +128,8 @@ struct farm_algo {
     bool (*adapt)(const struct farm_algo_config *config, const double *terms, bool last, double *rate_factor);
 
     // The arithmetic of rows.h on the CPU (CUDA compiles NAME.h through all.h), in this order: each row by itself,
-    // each column along time, each row's gradients and terms. All three exist in NAME.h, an empty one too. Term 0 is
-    // the row's weight.
+    // each column along time, each row's gradients and terms. All three exist in NAME.h, an empty one too. Terms
+    // begin as 0; number 0 is the row's weight.
     void (*prepare)(const struct farm_algo_rows *rows, int row);
     void (*column)(const struct farm_algo_rows *rows, int column);
     void (*row)(const struct farm_algo_rows *rows, int row, float *terms);

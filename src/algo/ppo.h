@@ -149,7 +149,6 @@ static inline FARM_HD float farm_ppo_entropy_cost(const struct farm_algo_rows *r
 // One row: its gradients and terms. A row of weight 0 adds exactly nothing.
 static inline FARM_HD void farm_ppo_row(const struct farm_algo_rows *rows, int row, float *terms) {
     const float weight = farm_algo_scratch(rows, FARM_PPO_WEIGHT)[row];
-    for (int k = 0; k < FARM_PPO_TERMS; k++) terms[k] = 0;
     if (weight == 0) {
         farm_algo_no_gradient(rows, row);
         return;

@@ -32,7 +32,6 @@ static inline FARM_HD void farm_pqn_column(const struct farm_algo_rows *rows, in
 
 // One row: its gradients and terms (r2d2.h). Without a transition it adds exactly nothing.
 static inline FARM_HD void farm_pqn_row(const struct farm_algo_rows *rows, int row, float *terms) {
-    for (int k = 0; k < FARM_R2D2_TERMS; k++) terms[k] = 0;
     if (farm_algo_scratch(rows, FARM_PPO_WEIGHT)[row] == 0)
         farm_algo_no_gradient(rows, row);
     else

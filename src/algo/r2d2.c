@@ -8,7 +8,7 @@
 // Both tables' keys, with their defaults.
 #define KEYS(discount_text, n_step_text, target_every_text, rescale_text, loss_text)                                   \
     KEY(DISCOUNT, DOUBLE, discount, discount_text, .most = 1, .help = "gamma, for each step"),                         \
-        KEY(N_STEP, WHOLE, n_step, n_step_text, .least = 1, .most = FARM_ALGO_SPARSE_MAX, .uses = FARM_USE_FPS,        \
+        KEY(N_STEP, WHOLE, n_step, n_step_text, .least = 1, .most = 64, .uses = FARM_USE_FPS,                          \
             .help = "rewards before a target reads the value of an observation"),                                      \
         KEY(TARGET_EVERY, WHOLE, target_every, target_every_text, .least = 1, .most = 1e9,                             \
             .help = "updates between copies of the parameters to the target network"),                                 \

@@ -139,7 +139,6 @@ static inline FARM_HD void farm_r2d2_column(const struct farm_algo_rows *rows, i
 
 // One row: its gradients and terms. Without a transition it adds exactly nothing.
 static inline FARM_HD void farm_r2d2_row(const struct farm_algo_rows *rows, int row, float *terms) {
-    for (int k = 0; k < FARM_R2D2_TERMS; k++) terms[k] = 0;
     if (farm_algo_scratch(rows, FARM_R2D2_EXISTS)[row] == 0) {
         farm_algo_no_gradient(rows, row);
         return;

@@ -107,7 +107,6 @@ static inline FARM_HD void farm_vtrace_column(const struct farm_algo_rows *rows,
 // One row: its gradients and terms [FARM_VTRACE_TERMS]. A row of weight 0 adds exactly nothing.
 static inline FARM_HD void farm_vtrace_row(const struct farm_algo_rows *rows, int row, float *terms) {
     const float weight = farm_algo_scratch(rows, FARM_VTRACE_WEIGHT)[row];
-    for (int k = 0; k < FARM_VTRACE_TERMS; k++) terms[k] = 0;
     if (weight == 0) {
         farm_algo_no_gradient(rows, row);
         return;

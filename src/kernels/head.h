@@ -67,15 +67,15 @@ struct farm_sampler {
     uint64_t version;             // that answers; the caller sets it before a choice
 };
 
-// The probability with which an environment explores under this version.
-static inline FARM_HD float farm_sampler_epsilon(const struct farm_sampler *sampler, uint64_t version, uint32_t lane_id,
-                                                 uint32_t env) {
+// The probability with which the environment of this stream (farm_random_stream) explores under the sampler's version.
+static inline FARM_HD float farm_sampler_epsilon(const struct farm_sampler *sampler, uint64_t stream) {
     float epsilon = sampler->epsilon_end;
+    const uint64_t version = sampler->version, i = (stream >> 32) * sampler->width + (uint32_t)stream,
+                   last = sampler->environments - 1;
     if (sampler->greedy) return 0;
     if (version < sampler->epsilon_versions)
         epsilon = sampler->epsilon_start +
                   (sampler->epsilon_end - sampler->epsilon_start) * ((float)version / (float)sampler->epsilon_versions);
-    const uint64_t i = lane_id * sampler->width + env, last = sampler->environments - 1;
     if (!(sampler->ladder > 0) || sampler->environments < 2) return epsilon;
     return powf(epsilon, 1 + sampler->ladder * ((float)(i < last ? i : last) / (float)last));
 }
@@ -181,10 +181,8 @@ static inline FARM_HD void farm_head_choose(const struct farm_head *head, const 
         }
         break;
     case FARM_HEAD_GREEDY_Q: {
-        const float epsilon =
-            farm_sampler_epsilon(sampler, sampler->version, (uint32_t)(stream >> 32), (uint32_t)stream);
-        const int32_t chosen =
-            farm_greedy_q_choose(policy, head->outputs, epsilon, farm_random_block(sampler->seed, stream, counter));
+        const int32_t chosen = farm_greedy_q_choose(policy, head->outputs, farm_sampler_epsilon(sampler, stream),
+                                                    farm_random_block(sampler->seed, stream, counter));
         memcpy(out, &chosen, sizeof chosen);
         break;
     }

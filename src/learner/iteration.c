@@ -162,13 +162,11 @@ struct farm_place farm_iteration_place(const struct farm_iteration *it, uint32_t
 }
 
 struct farm_place farm_iteration_net_place(const struct farm_iteration *it, uint32_t unit, uint32_t row) {
-    struct farm_place at = farm_iteration_place(it, unit, (int)row);
-    uint8_t flags[FARM_ALGO_SPARSE_MAX + 1];
-    bool ignored;
-    if (!it->plan->sparse || !row) return at;
-    at.n -= row;
-    for (uint32_t k = 0; k <= it->plan->bootstrap; k++) flags[k] = farm_lane_flags(at.lane, at.n + k)[at.env];
-    at.n += (uint64_t)farm_algo_horizon(flags, 1, (int)it->plan->bootstrap, &ignored);
+    const uint32_t ahead = it->plan->sparse && row ? it->plan->bootstrap : 0;
+    struct farm_place at = farm_iteration_place(it, unit, ahead ? 0 : (int)row);
+    for (uint64_t end = at.n + ahead; at.n < end; at.n++) // farm_algo_horizon
+        if (!farm_algo_transition(farm_lane_flags(at.lane, at.n)[at.env], farm_lane_flags(at.lane, at.n + 1)[at.env]))
+            break;
     return at;
 }
 
@@ -193,28 +191,13 @@ void farm_iteration_row(const struct farm_iteration *it, uint32_t unit, uint32_t
 
 // ---- first priorities ----
 
-struct farm_first {
-    struct farm_algo_plan plan; // as if with targets once, so that all rows are gathered
-    struct farm_iteration iteration;
-};
-
 enum farm_status farm_first_make(const struct farm_algo_config *algo, const struct farm_algo_plan *plan,
-                                 struct farm_head head, uint32_t width_max, struct farm_first **out,
+                                 struct farm_head head, uint32_t width_max, struct farm_first *out,
                                  struct farm_error *err) {
-    struct farm_first *first = calloc(1, sizeof *first);
-    if (!first) return farm_fail(err, FARM_E_LIMIT, "no memory for first priorities");
     head.duelling = 0; // answers hold whole action-values
-    first->plan = *plan;
-    first->plan.targets_once = true;
-    *out = first;
-    const enum farm_status status = farm_iteration_make(algo, &first->plan, head, width_max, &first->iteration, err);
-    if (status) free(first);
-    return status;
-}
-
-void farm_first_free(struct farm_first *first) {
-    if (first) farm_iteration_free(&first->iteration);
-    free(first);
+    out->plan = *plan;
+    out->plan.targets_once = true;
+    return farm_iteration_make(algo, &out->plan, head, width_max, &out->iteration, err);
 }
 
 void farm_first_priorities(void *context, const struct farm_window *window, float *priorities) {

@@ -78,11 +78,13 @@ void farm_iteration_row(const struct farm_iteration *iteration, uint32_t unit, u
 // First priorities of a new window from the answers in its lane, without a forward pass: the algorithm's `column`, with
 // what inference predicted in place of the network's and the target's predictions. Rewards are not normalised. One
 // thread at a time. FARM_E_LIMIT.
-struct farm_first;
+struct farm_first {
+    struct farm_algo_plan plan; // as if with targets once, so that all rows are gathered
+    struct farm_iteration iteration;
+};
 enum farm_status farm_first_make(const struct farm_algo_config *algo, const struct farm_algo_plan *plan,
-                                 struct farm_head head, uint32_t width_max, struct farm_first **out,
+                                 struct farm_head head, uint32_t width_max, struct farm_first *out,
                                  struct farm_error *err);
-void farm_first_free(struct farm_first *first); // NULL is permitted
 // priorities: [env_count]. Of the type of farm_replay_config's `first`.
 void farm_first_priorities(void *first, const struct farm_window *window, float *priorities);
 

@@ -14,7 +14,6 @@
 #include "learner/admission.h"
 #include "learner/boards.h"
 #include "learner/inference.h"
-#include "learner/iteration.h"
 #include "learner/trainer.h"
 
 enum { POLL_MS = 50 };
@@ -131,7 +130,7 @@ static enum farm_status make_source(struct farm_learner_parts *parts, struct far
             farm_first_make(&config->algo, &parts->plan, parts->head, parts->lanes.width_max, &parts->first, err);
         if (status) return status;
         source.replay.first = farm_first_priorities;
-        source.replay.first_context = parts->first;
+        source.replay.first_context = &parts->first;
     }
     for (uint32_t k = 0; k < source.shards; k++)
         source.share[k] = farm_learner_share(config->algo.batch, source.shards, k);

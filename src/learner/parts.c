@@ -7,7 +7,6 @@
 
 #include "base/log.h"
 #include "base/thread.h"
-#include "learner/iteration.h"
 #include "policy/describe.h"
 #include "policy/policy.h"
 
@@ -177,6 +176,6 @@ void farm_parts_close(struct farm_learner_parts *parts) {
     for (uint32_t k = 0; k < parts->shards; k++) farm_policy_free(parts->policies[k]);
     if (parts->backend) parts->ops->destroy(parts->backend);
     if (parts->source) parts->source->ops->destroy(parts->source);
-    farm_first_free(parts->first);
+    farm_iteration_free(&parts->first.iteration);
     farm_lanes_close(&parts->lanes);
 }

@@ -6,11 +6,11 @@
 #include "intake/lanes.h"
 #include "learner/backend.h"
 #include "learner/checkpoint.h"
+#include "learner/iteration.h"
 #include "replay/source.h"
 #include "replay/store.h"
 
 struct farm_boards;
-struct farm_first;
 struct farm_inference;
 struct farm_trainer;
 
@@ -23,7 +23,7 @@ struct farm_learner_parts {
     const struct farm_backend_ops *ops;
     struct farm_backend *backend;                          // NULL: policies
     struct farm_policy *policies[FARM_LEARNER_SHARDS_MAX]; // a player's, on the CPU
-    struct farm_first *first;            // what the source gives new windows (iteration.h); NULL: the default
+    struct farm_first first;             // what the source gives new windows, if they are not the highest so far
     struct farm_window_source *source;   // NULL in a player; under the trainer's lock while the trainer lives
     struct farm_replay_store *store;     // NULL: the replay is not saved
     char replay[FARM_REPLAY_NAME_BYTES]; // manifest of the checkpoint that was loaded; "": none

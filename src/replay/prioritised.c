@@ -309,8 +309,6 @@ static void destroy(struct farm_window_source *source) {
     for (uint32_t k = 0; k < p->config.shards; k++) farm_tree_free(p->trees[k]);
     free(p->places);
     free(p->pins);
-    free(p->leaves);
-    free(p->values);
     free(p->draws);
     free(p);
 }
@@ -451,11 +449,11 @@ static enum farm_status allocate(struct prioritised *p, struct farm_error *err) 
     for (uint32_t k = 0; k < config->shards; k++) most = config->share[k] > most ? config->share[k] : most;
     p->places = calloc(config->lanes + 1u, sizeof *p->places);
     p->pins = calloc(windows + 1, sizeof *p->pins);
-    p->leaves = calloc(most, sizeof *p->leaves);
-    p->values = calloc(most, sizeof *p->values);
-    p->draws = calloc(most, sizeof *p->draws);
-    if (!p->places || !p->pins || !p->leaves || !p->values || !p->draws)
+    p->draws = calloc(most, sizeof *p->draws + sizeof *p->leaves + sizeof *p->values);
+    if (!p->places || !p->pins || !p->draws)
         return farm_fail(err, FARM_E_LIMIT, "no memory for a replay of %" PRIu64 " windows", windows);
+    p->leaves = (uint64_t *)(p->draws + most);
+    p->values = (float *)(p->leaves + most);
     const bool highest = config->replay.order == FARM_REPLAY_HIGHEST;
     enum farm_status status = FARM_OK;
     for (uint32_t k = 0; k < config->shards && !status; k++)

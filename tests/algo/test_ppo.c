@@ -139,7 +139,7 @@ Test(ppo, the_gradient_stops_where_the_clip_binds) {
         const double sums[FARM_ALGO_SUMS_MAX] = {0};
         float arrays[FARM_PPO_SCRATCH] = {
             [FARM_PPO_LOG_MU] = logf(0.5f), [FARM_PPO_ADVANTAGE] = cases[i].advantage, [FARM_PPO_WEIGHT] = 1};
-        float terms[FARM_ALGO_TERMS_MAX];
+        float terms[FARM_ALGO_TERMS_MAX] = {0};
         const struct farm_algo_rows rows = {.head = farm_head_categorical(2),
                                             .steps = 1,
                                             .columns = 1,

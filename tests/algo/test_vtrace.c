@@ -206,7 +206,7 @@ static struct farm_algo_rows rows_of_problem(struct problem *p, int actions) {
 static void differentiate_rows(struct problem *p, int actions, int count, double *terms) {
     const struct farm_algo_rows rows = rows_of_problem(p, actions);
     for (int row = 0; row < count; row++) {
-        float term[FARM_VTRACE_TERMS];
+        float term[FARM_VTRACE_TERMS] = {0};
         farm_vtrace_prepare(&rows, row);
         farm_vtrace_row(&rows, row, term);
         for (int k = 0; k < FARM_VTRACE_TERMS; k++) terms[k] += (double)term[k];

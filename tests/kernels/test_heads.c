@@ -371,10 +371,11 @@ Test(kernels, exploration_is_uniform_over_permitted_actions) {
 }
 
 Test(kernels, epsilon_is_a_ladder_over_environments_and_falls_with_versions) {
-    const struct farm_sampler ladder = {.epsilon_end = 0.4f, .ladder = 7, .environments = 24, .width = 8},
-                              falls = {.epsilon_start = 1, .epsilon_end = 0.02f, .epsilon_versions = 98};
+    const struct farm_sampler ladder = {.epsilon_end = 0.4f, .ladder = 7, .environments = 24, .width = 8};
+    struct farm_sampler falls = {.epsilon_start = 1, .epsilon_end = 0.02f, .epsilon_versions = 98};
     for (uint32_t i = 0; i < 30; i++) // 24 and more joined later
-        cr_assert_float_eq(farm_sampler_epsilon(&ladder, 3, i / 8, i % 8), pow(0.4, 1 + 7 * fmin(1, i / 23.)), 1e-7);
-    for (uint64_t version = 0; version < 100; version++)
-        cr_assert_float_eq(farm_sampler_epsilon(&falls, version, 1, 1), fmax(1 - 0.01 * (double)version, 0.02), 1e-6);
+        cr_assert_float_eq(farm_sampler_epsilon(&ladder, farm_random_stream(i / 8, i % 8)),
+                           pow(0.4, 1 + 7 * fmin(1, i / 23.)), 1e-7);
+    for (; falls.version < 100; falls.version++)
+        cr_assert_float_eq(farm_sampler_epsilon(&falls, 9), fmax(1 - 0.01 * (double)falls.version, 0.02), 1e-6);
 }

@@ -35,9 +35,8 @@ static float *take(size_t *at, float *numbers, size_t count) {
 // Rows of the arrays: of all forward passes, and all steps that are gathered.
 static size_t rows_most(const struct farm_cpu_gradient_config *config) {
     const size_t pass = farm_cpu_gradient_rows(config->plan, config->units_max),
-                 steps = farm_algo_unit_steps(config->plan), rows = farm_algo_unit_rows(config->plan),
-                 all = (steps > rows ? steps : rows) * config->units_max;
-    return pass > all ? pass : all;
+                 steps = (size_t)farm_algo_unit_steps(config->plan) * config->units_max;
+    return pass > steps ? pass : steps;
 }
 
 // Places the arrays of f32 in `numbers`; NULL: counts only. Returns their count.

@@ -142,10 +142,8 @@ static uint32_t chunk_units(const struct farm_cuda_context *context) {
 }
 
 // Frames of an image that a unit's `rows` rows read, the earlier ones of the first row's stack too; and of all images.
-// A sparse plan's later row adds its stack to them, or all steps from the first row on, which may be fewer.
 static uint32_t image_frames(const struct farm_cuda_context *context, uint32_t rows) {
-    const uint32_t stack = (uint32_t)context->net->io.stack, ahead = context->plan->bootstrap;
-    return stack + (!context->plan->sparse ? rows - 1 : ahead < stack ? ahead : stack);
+    return (uint32_t)context->net->io.stack + (context->plan->sparse ? context->plan->bootstrap : rows - 1);
 }
 static uint32_t unit_frames(const struct farm_cuda_context *context, uint32_t rows) {
     return context->images * image_frames(context, rows);
@@ -567,30 +565,15 @@ static struct farm_place place_at(const struct farm_cuda_training *t, uint32_t i
     return farm_iteration_place(it, unit_at(t, i), row);
 }
 
-// A unit's pulled frames are those of consecutive steps, but for `skipped` ones before a sparse plan's later stack.
-// Returns the number of the first frame of the stack at this place, row `row` of unit `i`.
-static uint32_t find_stack(const struct farm_cuda_training *t, uint32_t i, const struct farm_place *at, int row,
-                           uint32_t *skipped) {
-    const uint32_t stack = (uint32_t)t->context->net->io.stack;
-    *skipped = 0;
-    if (!t->context->plan->sparse) return (uint32_t)(row + (int)extent_of(t).early);
-    const uint32_t ahead = (uint32_t)(at->n - place_at(t, i, 0).n);
-    *skipped = ahead > stack ? ahead - stack : 0;
-    return ahead - *skipped;
-}
-
 // Units are pulled with all their frames; steps before a lane's first are zeros. Returns the bytes that cross the bus.
 static uint64_t gather_pulls(struct farm_cuda_training *t, const struct farm_place *first, uint32_t number) {
     const struct farm_cuda_context *context = t->context;
-    const uint32_t stack = (uint32_t)context->net->io.stack, history = stack - 1,
-                   steps = image_frames(context, rows_of(t)), frames = unit_frames(context, rows_of(t));
-    const struct farm_place early = place_at(t, number, -(int)extent_of(t).early);
+    const uint32_t history = (uint32_t)context->net->io.stack - 1, steps = image_frames(context, rows_of(t)),
+                   frames = unit_frames(context, rows_of(t));
     uint64_t pulled = 0;
-    uint32_t skipped;
-    find_stack(t, number, &early, -(int)extent_of(t).early, &skipped);
     for (uint32_t k = 0; k < frames; k++) {
         const size_t at = (size_t)number * frames + k;
-        const uint64_t step = first->n + k % steps + (k % steps < stack ? 0 : skipped); // plus `history`
+        const uint64_t step = first->n + k % steps; // plus `history`
         const void *from = context->zeros;
         if (step >= history) {
             const void *frame = farm_cuda_frame(&context->mirror, first->lane, k / steps, step - history, first->env);
@@ -656,8 +639,7 @@ static uint64_t gather_observation(struct farm_cuda_training *t, uint32_t first,
     const bool early = row < 0;
     const size_t to = (size_t)(row + (early ? (int)extent_of(t).early : 0)) * units + c;
     const struct farm_place at = place_at(t, first + c, row);
-    uint32_t skipped;
-    const uint32_t pulled = find_stack(t, first + c, &at, row, &skipped);
+    const uint32_t pulled = (uint32_t)(at.n - place_at(t, first + c, -(int)extent_of(t).burn_in).n);
     const bool target = has_target(t->context) && !t->pass.bootstrap && (early || !t->context->plan->sparse);
     uint64_t bytes = 0;
     for (uint32_t image = 0; image < t->context->images; image++)

@@ -254,9 +254,9 @@ static uint64_t frames_seen(uint32_t q, uint32_t lane, uint32_t env, uint64_t st
 
 // Frames of an image that the updates read of the registered rings.
 static uint64_t frames_trained(struct setting setting, uint64_t updates, uint64_t stack) {
-    uint64_t seen = 0, more = !setting.q ? UNROLL : setting.q < stack ? setting.q : stack;
+    uint64_t seen = 0, more = setting.q ? setting.q : UNROLL;
     if (setting.mirror == FARM_MIRROR_FULL) return 0;
-    if (setting.mirror == FARM_MIRROR_WINDOW) // complete windows, or two stacks of each; none before the first step
+    if (setting.mirror == FARM_MIRROR_WINDOW) // complete windows; none before the first step
         return ENVIRONMENTS * (updates * (more + stack) - (stack - 1));
     for (uint64_t start = 0; start < updates * UNROLL; start += UNROLL)
         for (uint32_t lane = 0; lane < LANE_COUNT; lane++)
@@ -315,7 +315,7 @@ Test(cuda_numbers, frames_cross_the_bus_as_often_as_the_mirror_requires_and_no_n
     expect_all_mirrors_agree(usual_setting(true, 1));
     expect_all_mirrors_agree(usual_setting(true, 2));
     struct setting setting = usual_setting(true, 1);
-    setting.q = 5; // the second stack lies behind skipped steps
+    setting.q = 5;
     expect_all_mirrors_agree(setting);
 }
 
