@@ -231,10 +231,6 @@ static enum farm_status check_shares(const struct farm_run_plan *plan, struct fa
     if (!plan->passes.sync && plan->algo.batch < plan->shards)
         return farm_fail(err, FARM_E_USAGE, "--batch %u with --%s %u: each needs at least one window of an update",
                          plan->algo.batch, plan->device == FARM_DEVICE_CPU ? "infer-threads" : "gpus", plan->shards);
-    const enum farm_status fits = plan->passes.replay ? farm_run_replay_check_counts(&plan->recipe, &plan->passes,
-                                                                                     farm_run_environments(plan), err)
-                                                      : FARM_OK;
-    if (fits) return fits;
     for (uint32_t k = 0; k < plan->shards; k++) {
         uint32_t actors = 0;
         for (uint32_t a = 0; a < plan->actors; a++) actors += (uint32_t)plan->placement->actor[a].shard == k;
@@ -346,10 +342,11 @@ static void warn_of_other_total(const struct farm_run_plan *plan) {
 }
 
 static enum farm_status fit_replay(struct farm_run_plan *plan, struct farm_error *err) {
-    const enum farm_status status = farm_run_replay_fit(
-        &plan->recipe, farm_run_environments(plan), farm_run_other_bytes(plan), &plan->ring_spec, &plan->layout, err);
+    const int64_t environments = farm_run_environments(plan);
+    const enum farm_status status = farm_run_replay_fit(&plan->recipe, environments, farm_run_other_bytes(plan),
+                                                        &plan->ring_spec, &plan->layout, err);
     plan->steps = plan->ring_spec.steps;
-    return status;
+    return status ? status : farm_run_replay_check_counts(&plan->recipe, &plan->passes, environments, err);
 }
 
 // First the numbers of actors and shards, which decide the rings' size; then the final placement with that size, which

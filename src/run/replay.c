@@ -71,9 +71,9 @@ struct farm_run_replay_bytes farm_run_replay_bytes(const struct farm_ring_spec *
                                           .index = (uint64_t)environments * farm_leaf_slots(spec) * INDEX_BYTES};
 }
 
-// The largest round number of steps for which this memory suffices.
+// The largest round number of steps that take 7/8 of this memory: its nodes are not equally full.
 static int64_t steps_within(double step_bytes, uint64_t bytes) {
-    int64_t steps = (int64_t)((double)bytes / step_bytes), unit = 1;
+    int64_t steps = (int64_t)((double)bytes * 0.875 / step_bytes), unit = 1;
     while (steps / unit >= 100) unit *= 10;
     return steps / unit * unit;
 }
@@ -87,7 +87,9 @@ enum farm_status farm_run_replay_fit(struct farm_recipe *recipe, int64_t environ
     if (need + others <= may) return FARM_OK;
     const double step_bytes = (double)need / (double)recipe->replay;
     const int64_t fits = steps_within(step_bytes, may > others ? may - others : 0);
-    if (!farm_recipe_set_by(recipe, "replay", FARM_LAYER_FILE) && fits > recipe->batch) {
+    const bool set = farm_recipe_set_by(recipe, "replay", FARM_LAYER_FILE) ||
+                     farm_recipe_set_by(recipe, "ring_steps", FARM_LAYER_FILE);
+    if (!set && fits > recipe->batch) {
         farm_log_warn("replay %" PRId64 " does not fit the memory: it is %" PRId64 "; --replay N sets it",
                       recipe->replay, fits);
         if (recipe->replay_start > fits / 2) recipe->replay_start = fits / 2;
