@@ -277,8 +277,7 @@ static enum farm_status read_lane(const struct reading *reading, const struct fo
         if (!whole) return farm_fail(err, FARM_E_FORMAT, "%s: corrupt at byte %" PRIu64, path, at);
     }
     if (!lane) return FARM_OK;
-    if (lane->leaf)
-        memcpy(lane->leaf, leaves_of(format, reading->manifest) + l * format->leaves, format->leaves * sizeof(float));
+    memcpy(lane->leaf, leaves_of(format, reading->manifest) + l * format->leaves, format->leaves * sizeof(float));
     farm_store_release(&lane->down->consumed, saved->consumed);
     farm_store_release(&lane->down->acted, saved->end);
     farm_store_release(&lane->up->produced, saved->end);
@@ -357,7 +356,7 @@ struct farm_replay_store {
     bool threaded, failing;  // failing: reported
     pthread_mutex_t reading; // guards `lane` of lanes; farm_replay_copy, which admit and forget exclude, does without
     pthread_mutex_t lock;    // guards copy->lane and, never for long,
-    bool copied;             // no step after the copy is written before farm_replay_write ends
+    bool copied;             // no step after the copy is written, until farm_replay_write has what it needs
     uint64_t busy, stop;     // busy: with work(context)
     void (*work)(void *context);
     void *context;
@@ -504,7 +503,7 @@ void farm_replay_forget(struct farm_replay_store *store, uint32_t lane_id) {
     pthread_mutex_lock(&store->lock);
     store->lanes[lane_id].lane = NULL;
     store->lanes[lane_id].origin = 0; // for good
-    store->copy->lane[lane_id] = (struct manifest_lane){0};
+    if (store->copied) store->copy->lane[lane_id] = (struct manifest_lane){0};
     pthread_mutex_unlock(&store->lock);
     pthread_mutex_unlock(&store->reading);
 }
@@ -519,10 +518,8 @@ void farm_replay_copy(struct farm_replay_store *store) {
         copy->lane[l] = (struct manifest_lane){.origin = store->lanes[l].origin};
         if (lane) copy->lane[l].consumed = farm_lane_consumed(lane);
         if (lane) copy->lane[l].end = farm_lane_acted(lane);
-        if (lane && lane->leaf)
-            memcpy(leaves, lane->leaf, store->format.leaves * sizeof *leaves);
-        else
-            memset(leaves, 0, store->format.leaves * sizeof *leaves);
+        if (lane) memcpy(leaves, lane->leaf, store->format.leaves * sizeof *leaves);
+        if (!lane) memset(leaves, 0, store->format.leaves * sizeof *leaves);
     }
     copy->inserted = farm_load_relaxed(&stats->replay_inserted);
     copy->sampled = farm_load_relaxed(&stats->replay_sampled);
@@ -539,14 +536,14 @@ enum farm_status farm_replay_write(struct farm_replay_store *store, const char *
     for (uint32_t l = 0; l < store->format.lanes && !status; l++) status = save_lane(store, l, true, err);
     pthread_mutex_lock(&store->lock);
     for (uint32_t l = 0; l < store->format.lanes; l++) {
-        const struct saved_lane *saved = &store->lanes[l];
+        struct saved_lane *saved = &store->lanes[l];
         struct manifest_lane *lane = &copy->lane[l];
         const bool whole = saved->next == lane->end;
-        if (whole && lane->consumed < saved->first) lane->consumed = saved->first;
-        if (!whole) lane->consumed = lane->end;
+        if (!whole || lane->consumed < saved->first) lane->consumed = whole ? saved->first : lane->end;
         lane->bytes = whole ? saved->bytes : 0;
-        if (whole) store->lanes[l].own = next_file(store, lane->end);
+        if (whole) saved->own = next_file(store, lane->end);
     }
+    store->copied = false;
     pthread_mutex_unlock(&store->lock);
     copy->saved_bytes = farm_load_relaxed(&store->config.stats->replay_saved_bytes) + store->format.manifest_bytes;
     copy->crc = sum_manifest(copy, store->format.manifest_bytes);
@@ -554,9 +551,6 @@ enum farm_status farm_replay_write(struct farm_replay_store *store, const char *
     snprintf(path, sizeof path, "%s/%s", store->config.place.folder, name);
     if (!status) status = farm_file_replace_own(path, copy, store->format.manifest_bytes, true, err);
     if (!status) farm_store_relaxed(&store->config.stats->replay_saved_bytes, copy->saved_bytes);
-    pthread_mutex_lock(&store->lock);
-    store->copied = false;
-    pthread_mutex_unlock(&store->lock);
     return status;
 }
 
@@ -625,22 +619,21 @@ enum farm_status farm_replay_store_make(const struct farm_replay_store_config *c
     store->config = *config;
     pthread_mutex_init(&store->reading, NULL);
     pthread_mutex_init(&store->lock, NULL);
-    enum farm_status status = format_make(&store->config.place, &store->format, err);
-    if (!status) {
-        store->lanes = calloc(store->format.lanes, sizeof *store->lanes);
-        store->copy = calloc(1, store->format.manifest_bytes);
-        if (!store->lanes || !store->copy) status = farm_fail(err, FARM_E_LIMIT, "no memory to save the replay");
-    }
-    if (!status) status = farm_folder_make(config->place.folder, err);
+    enum farm_status status = farm_folder_make(config->place.folder, err);
+    if (!status) status = format_make(&store->config.place, &store->format, err);
+    store->lanes = status ? NULL : calloc(store->format.lanes, sizeof *store->lanes);
+    store->copy = status ? NULL : calloc(1, store->format.manifest_bytes);
+    if (!status && !(store->lanes && store->copy))
+        status = farm_fail(err, FARM_E_LIMIT, "no memory to save the replay");
     if (!status) status = take_base(store, err);
     if (!status) {
         store->copy->magic = MAGIC;
         memcpy(store->copy->shape, store->format.shape, sizeof store->copy->shape);
         store->copy->layout = store->format.layout;
         farm_replay_clean(store, base);
-        store->threaded =
-            !config->deterministic && !(errno = farm_thread_start(&store->thread, "replay", 0, serve, store));
-        if (!store->threaded && !config->deterministic)
+        errno = config->deterministic ? 0 : farm_thread_start(&store->thread, "replay", 0, serve, store);
+        store->threaded = !config->deterministic && !errno;
+        if (errno)
             status = farm_fail_errno(err, FARM_E_LIMIT, "the thread that saves the replay does not start (ulimit -u)");
     }
     *out = store;
