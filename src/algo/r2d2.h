@@ -139,13 +139,12 @@ static inline FARM_HD void farm_r2d2_column(const struct farm_algo_rows *rows, i
 
 // One row: its gradients and terms. Without a transition it adds exactly nothing.
 static inline FARM_HD void farm_r2d2_row(const struct farm_algo_rows *rows, int row, float *terms) {
-    if (farm_algo_scratch(rows, FARM_R2D2_EXISTS)[row] == 0) {
+    if (farm_algo_scratch(rows, FARM_R2D2_EXISTS)[row] == 0)
         farm_algo_no_gradient(rows, row);
-        return;
-    }
-    farm_r2d2_fit(rows, row, farm_algo_scratch(rows, FARM_R2D2_TARGET)[row],
-                  rows->weight ? rows->weight[row % rows->columns] : 1,
-                  rows->option[FARM_R2D2_LOSS] == (float)FARM_R2D2_HUBER ? 1 : INFINITY, terms);
+    else
+        farm_r2d2_fit(rows, row, farm_algo_scratch(rows, FARM_R2D2_TARGET)[row],
+                      rows->weight ? rows->weight[row % rows->columns] : 1,
+                      rows->option[FARM_R2D2_LOSS] == (float)FARM_R2D2_HUBER ? 1 : INFINITY, terms);
 }
 
 #endif

@@ -273,19 +273,12 @@ static void pick_by_age(struct prioritised *p, uint32_t shard, uint32_t count) {
 static void hand_out_share(struct prioritised *p, uint32_t shard, struct farm_window *out) {
     const uint32_t count = p->config.share[shard];
     const double total = (double)farm_tree_total(p->trees[shard]), part = (double)count / (double)p->source.windows_max;
-    switch (p->config.replay.order) {
-    case FARM_REPLAY_PRIORITISED:
-    case FARM_REPLAY_UNIFORM:
+    if (p->config.replay.order <= FARM_REPLAY_UNIFORM)
         draw(p, shard, count);
-        break;
-    case FARM_REPLAY_OLDEST:
-    case FARM_REPLAY_NEWEST:
-        pick_by_age(p, shard, count);
-        break;
-    case FARM_REPLAY_HIGHEST:
+    else if (p->config.replay.order == FARM_REPLAY_HIGHEST)
         farm_tree_highest(p->trees[shard], count, p->leaves, p->values);
-        break;
-    }
+    else
+        pick_by_age(p, shard, count);
     for (uint32_t i = 0; i < count; i++) {
         out[i] = window_of(p, p->leaves[i]);
         out[i].weight = (float)fmax(part * (double)p->values[i] / total, FLT_MIN); // for now its probability

@@ -272,8 +272,7 @@ static enum farm_status make_threads(struct farm_backend *backend, const struct 
                                                         .plan = backend->plan,
                                                         .arithmetic = &backend->arithmetic,
                                                         .head = backend->head,
-                                                        .units_max = backend->micro_batch,
-                                                        .target = farm_algo_sets(backend->plan) > 0};
+                                                        .units_max = backend->micro_batch};
     enum farm_status status = farm_pool_create(groups, threads->group_count, &threads->pool, err);
     if (!status && threads->group_count > 1 && !farm_bitmap_pinned(&before, NULL)) {
         farm_pool_bind(threads->pool, 0);
@@ -434,8 +433,8 @@ static const struct group *group_of(const struct threads *threads, uint32_t thre
 // A thread's gradient with the parameters in training.
 static struct farm_cpu_gradient *prepared(struct farm_backend *backend, uint32_t thread) {
     struct farm_cpu_gradient *gradient = backend->threads.gradients[thread];
-    farm_cpu_gradient_load(gradient, group_of(&backend->threads, thread)->params, backend->work.number);
-    if (backend->threads.config.target) farm_cpu_gradient_load_target(gradient, backend->sets[1], backend->copies + 1);
+    farm_cpu_gradient_load(gradient, group_of(&backend->threads, thread)->params, backend->work.number,
+                           backend->sets[1], backend->copies + 1);
     return gradient;
 }
 

@@ -42,7 +42,8 @@ static size_t rows_most(const struct farm_cpu_gradient_config *config) {
 // Places the arrays of f32 in `numbers`; NULL: counts only. Returns their count.
 static size_t lay_out(struct farm_cpu_gradient *g, float *numbers) {
     const size_t outputs = (size_t)g->config.head.outputs, scratch = (size_t)g->config.algo->algo->scratch,
-                 units = g->config.units_max, rows = rows_most(&g->config), target = g->config.target ? rows : 0;
+                 units = g->config.units_max, rows = rows_most(&g->config),
+                 target = farm_algo_sets(g->config.plan) ? rows : 0;
     size_t at = 0;
     g->gathered.behaviour = take(&at, numbers, rows * outputs);
     g->gathered.behaviour_value = take(&at, numbers, rows);
@@ -78,7 +79,7 @@ enum farm_status farm_cpu_gradient_make(const struct farm_cpu_gradient_config *c
                            "no memory for a training thread (fewer train_threads, a smaller micro_batch)");
     if (!status) status = farm_executor_create(&executor, &g->executor, err);
     executor.training = false;
-    if (!status && config->target) status = farm_executor_create(&executor, &g->target, err);
+    if (!status && farm_algo_sets(config->plan)) status = farm_executor_create(&executor, &g->target, err);
     if (status) {
         farm_cpu_gradient_free(g);
         return status;
@@ -99,13 +100,11 @@ void farm_cpu_gradient_free(struct farm_cpu_gradient *g) {
     free(g);
 }
 
-void farm_cpu_gradient_load(struct farm_cpu_gradient *g, const float *params, uint64_t work) {
+void farm_cpu_gradient_load(struct farm_cpu_gradient *g, const float *params, uint64_t work, const float *target,
+                            uint64_t copy) {
     if (g->work != work) farm_executor_load(g->executor, params);
+    if (target && g->copy != copy) farm_executor_load(g->target, target);
     g->work = work;
-}
-
-void farm_cpu_gradient_load_target(struct farm_cpu_gradient *g, const float *params, uint64_t copy) {
-    if (g->copy != copy) farm_executor_load(g->target, params);
     g->copy = copy;
 }
 

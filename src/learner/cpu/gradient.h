@@ -17,7 +17,6 @@ struct farm_cpu_gradient_config {
     const struct farm_arithmetic *arithmetic; // copied
     struct farm_head head;
     uint32_t units_max; // most units of one call
-    bool target;        // the algorithm also reads what the plan's first set computes
 };
 
 // A sum over units: of their gradients and of the algorithm's terms.
@@ -39,11 +38,10 @@ enum farm_status farm_cpu_gradient_make(const struct farm_cpu_gradient_config *c
 void farm_cpu_gradient_free(struct farm_cpu_gradient *gradient); // NULL is permitted
 
 // Parameters [parameter_count] of the following calls, which stay as they are until the last of them. `work` numbers a
-// pass or a computation of targets: a repeated call for the same one does nothing.
-void farm_cpu_gradient_load(struct farm_cpu_gradient *gradient, const float *params, uint64_t work);
-
-// The same of the plan's first set; `copy` numbers its states.
-void farm_cpu_gradient_load_target(struct farm_cpu_gradient *gradient, const float *params, uint64_t copy);
+// pass or a computation of targets: a repeated call for the same one does nothing. target: the plan's first set, of
+// which `copy` numbers the states; NULL: it has none.
+void farm_cpu_gradient_load(struct farm_cpu_gradient *gradient, const float *params, uint64_t work, const float *target,
+                            uint64_t copy);
 
 // Adds units indices[first .. first + count) of the iteration; indices NULL: units [first, first + count). The first
 // call of a work with a sum sets it to zero; all its calls are this thread's. Writes the columns' priorities to the
