@@ -231,6 +231,9 @@ static enum farm_status check_shares(const struct farm_run_plan *plan, struct fa
     if (!plan->passes.sync && plan->algo.batch < plan->shards)
         return farm_fail(err, FARM_E_USAGE, "--batch %u with --%s %u: each needs at least one window of an update",
                          plan->algo.batch, plan->device == FARM_DEVICE_CPU ? "infer-threads" : "gpus", plan->shards);
+    if (plan->passes.replay &&
+        farm_run_replay_check_counts(&plan->recipe, &plan->passes, farm_run_environments(plan), err))
+        return err->status;
     for (uint32_t k = 0; k < plan->shards; k++) {
         uint32_t actors = 0;
         for (uint32_t a = 0; a < plan->actors; a++) actors += (uint32_t)plan->placement->actor[a].shard == k;
