@@ -744,8 +744,7 @@ static void test_sample(uint32_t rows, int actions, int how) {
         farm_head_choose(&sample.head, &sample.sampler, stream[row], counter[row], of, &chosen, NULL);
         if (got[row] == chosen) continue;
         const float u = farm_random_uniform(sample.sampler.seed, stream[row], counter[row]);
-        const float epsilon =
-            farm_sampler_epsilon(&sample.sampler, version, (uint32_t)(stream[row] >> 32), (uint32_t)stream[row]);
+        const float epsilon = farm_sampler_epsilon(&sample.sampler, stream[row]);
         const bool either = how != 1 && got[row] >= 0 && got[row] < actions && of[got[row]] > -INFINITY &&
                             (how ? fabsf(u - epsilon) < 1e-6f : near_border(of, actions, u));
         *(either ? &border : &wrong) += 1;
