@@ -17,9 +17,9 @@
 #include "policy/policy.h"
 #include "shm/heap.h"
 
-enum { FRAME_ROWS = 96, FLAT_ROWS = 1024 }; // micro-batches that keep a core busy and do not delay inference
+// Micro-batches that keep a core busy and do not delay inference; fewest columns of a recurrent net's products.
+enum { FRAME_ROWS = 96, FLAT_ROWS = 1024, COLUMNS_LEAST = 8 };
 // Deterministic: the same sums for any number of training threads, of which at most SUMS are busy.
-enum { COLUMNS_LEAST = 8 };
 enum { SUMS = 8, FIXED_FLAT_ROWS = 256 };
 
 // One inference thread. The shards of a node share what the first of them owns.
@@ -157,7 +157,6 @@ static uint32_t choose_micro_batch(const struct farm_backend *backend) {
                                                           : FLAT_ROWS;
     uint32_t wanted = learner->training.micro_batch ? farm_algo_units(backend->plan, learner->training.micro_batch)
                                                     : rows / (uint32_t)farm_cpu_gradient_rows(backend->plan, 1);
-    // A recurrent net's products have a column a unit.
     if (backend->plan->recurrent && wanted < COLUMNS_LEAST && !learner->training.micro_batch) wanted = COLUMNS_LEAST;
     return wanted > share ? share : wanted < 1 ? 1 : wanted;
 }
