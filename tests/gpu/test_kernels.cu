@@ -612,7 +612,7 @@ static void differentiate_on_cpu(const struct farm_algo_rows *rows, double *term
         for (int row = 0; row < count; row++) farm_vtrace_prepare(rows, row);
         for (int column = 0; column < rows->columns; column++) farm_vtrace_column(rows, column);
         for (int row = 0; row < count; row++) {
-            float term[FARM_VTRACE_TERMS];
+            float term[FARM_VTRACE_TERMS] = {0};
             farm_vtrace_row(rows, row, term);
             for (int k = 0; k < FARM_VTRACE_TERMS; k++) terms[k] += term[k];
         }
