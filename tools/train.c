@@ -166,9 +166,8 @@ static enum farm_status check_head(const struct farm_checkpoint_metadata *metada
     struct farm_head head;
     const char *held = farm_checkpoint_get(metadata, "head");
     const enum farm_status status = farm_head_make(&plan->env.spec, farm_run_head_options(&plan->recipe), &head, err);
-    if (status) return status;
-    farm_head_describe(&head, here);
-    if (!held || strcmp(held, here) == 0) return FARM_OK;
+    if (!status) farm_head_describe(&head, here);
+    if (status || !held || strcmp(held, here) == 0) return status;
     return farm_fail(err, FARM_E_USAGE, "--resume: %s was made with policy %.100s, not %.100s (--algo)", file, held,
                      here);
 }

@@ -173,11 +173,11 @@ static enum farm_status write_numbered(struct farm_checkpoint_writer *writer, co
     char name[NAME_BYTES], stem[NAME_BYTES], manifest[FARM_REPLAY_NAME_BYTES] = "";
     name_of(&writer->copied, name);
     snprintf(stem, sizeof stem, "%.*s", (int)strspn(name, "0123456789"), name);
-    enum farm_status status = store ? farm_replay_write(store, stem, manifest, err) : FARM_OK;
-    if (!status) status = check_finite(state, writer->parts->net.parameter_count, err);
-    if (status) return store ? farm_fail_in(err, status, "checkpoint") : status;
+    enum farm_status status = check_finite(state, writer->parts->net.parameter_count, err);
+    if (status) return status;
+    if (store) status = farm_replay_write(store, stem, manifest, err);
     memcpy(writer->manifest, manifest, sizeof manifest);
-    status = write_file(writer, state, learner->checkpoints.dir, name, err);
+    if (!status) status = write_file(writer, state, learner->checkpoints.dir, name, err);
     writer->manifest[0] = 0;
     if (status) return farm_fail_in(err, status, "checkpoint");
     writer->saved_version = state->version;

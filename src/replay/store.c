@@ -152,10 +152,6 @@ static bool is_manifest(const char *name, size_t *frames) {
            strcmp(name + *frames + 9, ".manifest") == 0 && strlen(name) < FARM_REPLAY_NAME_BYTES;
 }
 
-static bool read_at(int fd, void *data, size_t bytes, uint64_t at) {
-    return pread(fd, data, bytes, (off_t)at) == (ssize_t)bytes;
-}
-
 static uint32_t sum_manifest(const struct manifest *manifest, size_t bytes) {
     const size_t skip = offsetof(struct manifest, shape);
     return farm_crc32c(0, (const char *)manifest + skip, bytes - skip);
@@ -225,11 +221,12 @@ static const struct farm_lane *lane_of(const struct reading *reading, uint32_t l
 // The record at `at`, into format->packed. False: damaged.
 static bool read_record(const struct format *format, uint32_t lane, uint64_t origin, int fd, uint64_t at,
                         struct record *record) {
-    if (!read_at(fd, format->packed, sizeof *record, at)) return false;
-    memcpy(record, format->packed, sizeof *record);
+    const size_t head = sizeof *record;
+    if (pread(fd, format->packed, head, (off_t)at) != (ssize_t)head) return false;
+    memcpy(record, format->packed, head);
     return record->bytes <= (uint32_t)LZ4_compressBound((int)format->raw_max) && record->steps >= 1 &&
            record->steps <= RECORD_STEPS &&
-           read_at(fd, format->packed + sizeof *record, record->bytes, at + sizeof *record) &&
+           pread(fd, format->packed + head, record->bytes, (off_t)(at + head)) == record->bytes &&
            record->crc == sum_record(format, lane, origin, record);
 }
 

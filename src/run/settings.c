@@ -24,19 +24,6 @@ const char *farm_run_next_engine(const char *engine, uint64_t *start_ns, const s
 
 _Static_assert((int)FARM_NODES_MAX <= (int)FARM_POOL_GROUPS_MAX, "a group of training threads for each node");
 
-static struct farm_replay_config replay_settings(const struct farm_run_plan *plan) {
-    const struct farm_recipe *recipe = &plan->recipe;
-    return (struct farm_replay_config){
-        .start = (uint64_t)recipe->replay_start / plan->passes.shape.stride,
-        .ratio = recipe->replay_ratio,
-        .order = (enum farm_replay_order)farm_recipe_choice(recipe, FARM_KEY_replay_order),
-        .repeats = recipe->replay_repeats,
-        .exponent = (float)recipe->priority_exponent,
-        .importance = (float)recipe->importance_exponent,
-        .importance_end = (float)recipe->importance_end,
-    };
-}
-
 double farm_run_steps_per_version(const struct farm_run_plan *plan) {
     const double windows = plan->passes.sync ? (double)farm_run_environments(plan) : plan->algo.batch;
     return windows * farm_algo_transitions(&plan->passes) / (plan->passes.replay ? plan->recipe.replay_ratio : 1);
@@ -71,7 +58,13 @@ struct farm_learner_config farm_run_learner_settings(const struct farm_run_plan 
         .head = farm_run_head_options(recipe),
         .sampler = exploration(plan),
         .algo = plan->algo,
-        .replay = replay_settings(plan),
+        .replay = {.start = (uint64_t)recipe->replay_start / plan->passes.shape.stride,
+                   .ratio = recipe->replay_ratio,
+                   .order = (enum farm_replay_order)farm_recipe_choice(recipe, FARM_KEY_replay_order),
+                   .repeats = recipe->replay_repeats,
+                   .exponent = (float)recipe->priority_exponent,
+                   .importance = (float)recipe->importance_exponent,
+                   .importance_end = (float)recipe->importance_end},
         .first_stored = farm_recipe_choice(recipe, FARM_KEY_first_priority) == 1,
         .arithmetic = {.precision = (enum farm_precision)farm_recipe_choice(recipe, FARM_KEY_precision)},
         .boards = {.refresh = farm_recipe_choice(recipe, FARM_KEY_refresh) ? plan->passes.shape.stride : 1},
