@@ -193,9 +193,8 @@ static enum farm_status read_manifest(const struct format *format, const char *n
     if (!is_manifest(name, &frames)) return farm_fail(err, FARM_E_FORMAT, "'%.80s' is no manifest's name", name);
     snprintf(path, sizeof path, "%s/%s", format->place->folder, name);
     enum farm_status status = farm_file_open_own(path, O_RDONLY, &fd, err);
-    if (status) return status;
-    close(fd);
-    status = farm_file_read(path, format->manifest_bytes + (1 << 20), (char **)manifest, &bytes, err);
+    if (!status)
+        close(fd), status = farm_file_read(path, format->manifest_bytes + (1 << 20), (char **)manifest, &bytes, err);
     if (!status) status = check_manifest(format, *manifest, bytes, path, err);
     if (!status && (*manifest)->crc != strtoul(name + frames + 1, NULL, 16))
         status = farm_fail(err, FARM_E_FORMAT, "%s: corrupt: another manifest has this name", path);

@@ -9,10 +9,10 @@
 #include "base/thread.h"
 #include "base/time.h"
 
-enum { MAKERS_MAX = 16 }; // threads a node that make rings: about what clears memory at a node's full bandwidth
+enum { MAKERS_MAX = 16 };     // threads a node that make rings: about what clears memory at a node's full bandwidth
+enum { PLACE_NS = 10000000 }; // a fifth of a tick
 // Another thread pays for each 16 MiB or 64 rings. Few small rings use none, because jemalloc crashes in a thread if an
 // address space limit refuses the thread's arena.
-enum { PLACE_NS = 10000000 }; // a fifth of a tick
 enum { MAKER_BYTES_LOG2 = 24, MAKER_RINGS = 64 };
 
 static struct farm_stats *stats_of(const struct farm_segment *segment) {

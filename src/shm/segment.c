@@ -129,12 +129,8 @@ static enum farm_status place_pages(const struct farm_segment_request *request, 
     out->later = request->later && out->pages != FARM_PAGES_HUGE && out->bytes >= FARM_SEGMENT_LATER_BYTES;
     if (out->node >= 0) status = farm_place_bind(out->header, out->bytes, out->node, true, &refused, err);
     if (out->node >= 0) out->placement = refused ? FARM_PLACEMENT_FIRST_TOUCH : FARM_PLACEMENT_BOUND;
-    struct farm_error why = {0};
-    if (!status && out->later) farm_place_reserve(out->bytes, out->fd, refused ? out->node : -1, &why);
-    if (why.status == FARM_E_UNSUPPORTED)
-        out->later = false;
-    else if (why.status)
-        status = why.status, *err = why;
+    if (!status && out->later) status = farm_place_reserve(out->bytes, out->fd, refused ? out->node : -1, err);
+    if (status == FARM_E_UNSUPPORTED && out->later) out->later = false, status = FARM_OK;
     return status ? status : place_range(out, 0, out->later ? FARM_PLACE_HUGE_BYTES : out->bytes, err);
 }
 
