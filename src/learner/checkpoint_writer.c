@@ -92,9 +92,9 @@ static enum farm_status check_finite(const struct farm_backend_state *state, siz
     return FARM_OK;
 }
 
-// Metadata: the figures of the copy's moment, then the learner's own pairs.
+// Metadata: the figures of the copy's moment, the replay's manifest if it is not "", then the learner's own pairs.
 static enum farm_status write_file(const struct farm_checkpoint_writer *writer, const struct farm_backend_state *state,
-                                   const char *folder, const char *name, struct farm_error *err) {
+                                   const char *folder, const char *name, const char *manifest, struct farm_error *err) {
     const struct farm_learner_config *learner = writer->parts->config;
     const struct farm_checkpoint_moment *moment = &writer->copied;
     const struct farm_totals *totals = &moment->totals;
@@ -125,7 +125,7 @@ static enum farm_status write_file(const struct farm_checkpoint_writer *writer, 
         farm_lanes_write_games(learner->stats, games);
         memcpy(pairs[count++], (const char *[2]){"games", games}, sizeof *pairs);
     }
-    if (writer->manifest[0]) memcpy(pairs[count++], (const char *[2]){"replay", writer->manifest}, sizeof *pairs);
+    if (manifest[0]) memcpy(pairs[count++], (const char *[2]){"replay", manifest}, sizeof *pairs);
     for (uint32_t i = 0; i < learner->checkpoints.metadata_count && count < FARM_CHECKPOINT_PAIRS_MAX; i++, count++)
         memcpy(pairs[count], learner->checkpoints.metadata[i], sizeof pairs[count]);
     snprintf(path, sizeof path, "%s/%s", folder, name);
@@ -152,7 +152,7 @@ static void keep_best(struct farm_checkpoint_writer *writer, const struct farm_b
     struct farm_error err;
     const double value = writer->copied.return_mean;
     if (writer->copied.games < FARM_STATS_RETURNS || !(value > writer->best_return)) return;
-    if (write_file(writer, state, writer->parts->config->checkpoints.dir, FARM_CHECKPOINT_BEST, &err))
+    if (write_file(writer, state, writer->parts->config->checkpoints.dir, FARM_CHECKPOINT_BEST, "", &err))
         farm_log_warn("%s: a checkpoint of the best mean return, %.4g, is not kept as the best", err.message, value);
     else
         writer->best_return = value;
@@ -176,9 +176,7 @@ static enum farm_status write_numbered(struct farm_checkpoint_writer *writer, co
     enum farm_status status = check_finite(state, writer->parts->net.parameter_count, err);
     if (status) return status;
     if (store) status = farm_replay_write(store, stem, manifest, err);
-    memcpy(writer->manifest, manifest, sizeof manifest);
-    if (!status) status = write_file(writer, state, learner->checkpoints.dir, name, err);
-    writer->manifest[0] = 0;
+    if (!status) status = write_file(writer, state, learner->checkpoints.dir, name, manifest, err);
     if (status) return farm_fail_in(err, status, "checkpoint");
     writer->saved_version = state->version;
     writer->saved = true;
@@ -262,7 +260,7 @@ static enum farm_status save_in(const struct farm_checkpoint_writer *writer, con
     int fd;
     snprintf(folder, sizeof folder, "%s/farm-checkpoint-XXXXXX", base);
     if (!mkdtemp(folder)) return farm_fail_errno(err, FARM_E_IO, "%s", folder);
-    const enum farm_status status = write_file(writer, &state, folder, name_of(&writer->copied, name), err);
+    const enum farm_status status = write_file(writer, &state, folder, name_of(&writer->copied, name), "", err);
     if (status) rmdir(folder);
     snprintf(path, bytes, "%s/%s", folder, name);
     if (!status && !farm_file_open_own(path, O_RDONLY, &fd, NULL)) fchmod(fd, 0600), close(fd);

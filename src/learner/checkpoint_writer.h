@@ -24,18 +24,17 @@ struct farm_checkpoint_moment {
 
 struct farm_checkpoint_writer {
     const struct farm_learner_parts *parts;
-    uint64_t version;                      // newest published; set by the trainer
-    uint64_t due_ns, due_frames;           // when the next file is due, whichever comes first; 0: never
-    struct farm_checkpoint_moment copied;  // the state that a lost device leaves
-    uint64_t saved_version;                // the newest file's, or the first parameters'
-    bool saved;                            // this learner has written a file
-    uint64_t wanted;                       // requests that the turn's file answers
-    pthread_mutex_t *lock;                 // guards the replay's leaves; NULL: nothing changes them
-    struct farm_checkpoint_job *job;       // heap; the store's thread works on it
-    bool posted;                           // the job is not reported yet
-    char manifest[FARM_REPLAY_NAME_BYTES]; // the file's; "": none
-    char said[256];                        // the last attempt's error; "": none
-    double best_return;                    // the best file's; -INFINITY: none
+    uint64_t version;                     // newest published; set by the trainer
+    uint64_t due_ns, due_frames;          // when the next file is due, whichever comes first; 0: never
+    struct farm_checkpoint_moment copied; // the state that a lost device leaves
+    uint64_t saved_version;               // the newest file's, or the first parameters'
+    bool saved;                           // this learner has written a file
+    uint64_t wanted;                      // requests that the turn's file answers
+    pthread_mutex_t *lock;                // guards the replay's leaves; NULL: nothing changes them
+    struct farm_checkpoint_job *job;      // heap; the store's thread works on it
+    bool posted;                          // the job is not reported yet
+    char said[256];                       // the last attempt's error; "": none
+    double best_return;                   // the best file's; -INFINITY: none
 };
 
 // Removes files that a killed learner left half written; reads the return of the best one.

@@ -595,11 +595,9 @@ static enum farm_status take_base(struct farm_replay_store *store, struct farm_e
     for (uint32_t l = 0; l < store->format.lanes && !status; l++) {
         const struct manifest_lane held = base ? base->lane[l] : (struct manifest_lane){0};
         struct saved_lane *saved = &store->lanes[l];
-        *saved = (struct saved_lane){.first = held.consumed,
-                                     .next = held.end,
-                                     .bytes = held.bytes,
-                                     .origin = held.origin,
-                                     .own = next_file(store, held.end)};
+        *saved = (struct saved_lane){.first = held.consumed, .next = held.end, .bytes = held.bytes};
+        saved->origin = held.origin;
+        saved->own = next_file(store, held.end);
         if (held.consumed == held.end) begin_at(store, saved, held.end);
         if (!held.end) saved->origin = store->config.deterministic ? 1 : farm_now_ns() | 1;
     }
@@ -611,7 +609,6 @@ enum farm_status farm_replay_store_make(const struct farm_replay_store_config *c
                                         struct farm_error *err) {
     struct farm_replay_store *store = calloc(1, sizeof *store);
     if (!store) return farm_fail(err, FARM_E_LIMIT, "no memory to save the replay");
-    const char *base = config->base ? config->base : "";
     store->config = *config;
     pthread_mutex_init(&store->reading, NULL);
     pthread_mutex_init(&store->lock, NULL);
@@ -626,7 +623,7 @@ enum farm_status farm_replay_store_make(const struct farm_replay_store_config *c
         store->copy->magic = MAGIC;
         memcpy(store->copy->shape, store->format.shape, sizeof store->copy->shape);
         store->copy->layout = store->format.layout;
-        farm_replay_clean(store, base);
+        farm_replay_clean(store, config->base ? config->base : "");
         errno = config->deterministic ? 0 : farm_thread_start(&store->thread, "replay", 0, serve, store);
         store->threaded = !config->deterministic && !errno;
         if (errno)
