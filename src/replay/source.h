@@ -105,10 +105,9 @@ struct farm_window_source_config {
 // sync: an iteration is one window of every lane in lane order, and no lane is answered beyond its window before the
 // new parameters are published. A lane whose actor does nothing for grace_ns is left out, and its late window is
 // dropped.
-// prioritised: windows stay in the rings and are handed out again and again, environment by environment, as
-// farm_replay_config says. A push evicts windows, oldest first, so that the actor has room for what it does during a
-// pass; a window in training stays, with its steps. Tickets keep actors, and take keeps training, at `ratio`. A ring
-// that leaves drops its windows.
+// prioritised: windows stay in the rings and are handed out again and again, environment by environment. A push evicts
+// the oldest windows, so that the actor has room during a pass, but none in training. Tickets keep actors, and take
+// keeps training, at `ratio`. A ring that leaves drops its windows.
 #define FARM_WINDOW_SOURCES(X) X(fifo) X(sync) X(prioritised)
 
 #define SOURCE_MAKE(name)                                                                                              \

@@ -3,7 +3,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/format.h"
@@ -48,16 +47,13 @@ enum farm_status farm_run_replay_check_counts(const struct farm_recipe *recipe, 
     const uint64_t windows =
         farm_window_capacity(&passes->shape, (uint64_t)recipe->ring_steps) * (uint64_t)environments;
     if (recipe->replay_start > recipe->replay)
-        return farm_fail(err, FARM_E_USAGE,
-                         "replay_start (%" PRId64 ") is larger than replay (%" PRId64
-                         "), the steps that the rings hold",
+        return farm_fail(err, FARM_E_USAGE, "replay_start (%" PRId64 ") is larger than replay (%" PRId64 ")",
                          recipe->replay_start, recipe->replay);
     if (windows < 2 * (uint64_t)recipe->batch)
         return farm_fail(err, FARM_E_USAGE,
-                         "--replay %" PRId64 ": rings of %" PRId64 " steps hold %" PRIu64
-                         " windows of %u, an update takes %" PRId64
-                         " and others must fill meanwhile: raise --replay or lower --batch",
-                         recipe->replay, recipe->ring_steps, windows, passes->shape.length, recipe->batch);
+                         "--replay %" PRId64 ": %" PRIu64 " windows fit, and an update of %" PRId64
+                         " needs twice as many: raise --replay or lower --batch",
+                         recipe->replay, windows, recipe->batch);
     return FARM_OK;
 }
 
