@@ -214,8 +214,9 @@ static enum farm_status report_divergence(struct farm_trainer *trainer, const st
                      term ? ", nor is " : "", term ? term : "");
 }
 
-// Replay: a deterministic checkpoint behind the iteration has its priorities; nothing is released yet.
-static void return_priorities(struct farm_trainer *trainer, const struct iteration *it, const float *priorities) {
+// Gives the windows back with their priorities, which a deterministic checkpoint behind the iteration has. Tickets are
+// not released yet.
+static void return_windows(struct farm_trainer *trainer, const struct iteration *it, const float *priorities) {
     struct farm_window_source *source = trainer->parts->source;
     pthread_mutex_lock(&trainer->lock);
     source->ops->done(source, it->windows, it->count, priorities);
@@ -232,8 +233,8 @@ static void make_iteration(struct farm_trainer *trainer, struct iteration *it) {
     if (stats.copied) farm_checkpoint_writer_copied(&trainer->writer);
     if (!isfinite(stats.grad_norm))
         trainer->status = report_divergence(trainer, &stats);
-    else if (trainer->parts->plan.replay)
-        return_priorities(trainer, it, stats.priorities);
+    else
+        return_windows(trainer, it, stats.priorities);
 }
 
 // ---- the loop ----
@@ -306,11 +307,9 @@ static bool end_update(struct farm_trainer *trainer) {
     return true;
 }
 
-// Gives the windows' steps back to their actors and releases the lanes that waited for the new parameters.
-static void release_iteration(struct farm_trainer *trainer, const struct iteration *it) {
-    struct farm_window_source *source = trainer->parts->source;
-    if (!trainer->parts->plan.replay) source->ops->done(source, it->windows, it->count, NULL);
-    source->ops->published(source);
+// Releases the lanes that waited for the new parameters.
+static void release_iteration(struct farm_trainer *trainer) {
+    trainer->parts->source->ops->published(trainer->parts->source);
     wake_inference(trainer);
     trainer->released++;
     pthread_cond_broadcast(&trainer->less);
@@ -329,7 +328,7 @@ static void *train_until_stopped(void *argument) {
         const bool ends = deterministic && !trainer->status && end_update(trainer);
         pthread_mutex_lock(&trainer->lock);
         trainer->stop |= ends;
-        if (!trainer->status && !ends) release_iteration(trainer, it);
+        if (!trainer->status && !ends) release_iteration(trainer);
         pthread_mutex_unlock(&trainer->lock);
         if (!deterministic && !trainer->status) farm_checkpoint_writer_turn(&trainer->writer);
         pthread_mutex_lock(&trainer->lock);
