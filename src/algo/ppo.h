@@ -86,7 +86,7 @@ static inline FARM_HD void farm_ppo_column(const struct farm_algo_rows *rows, in
         row -= stride;
         const float value = rows->value[row];
         const unsigned flags = rows->flags[row];
-        const bool exists = farm_algo_transition(flags, next_flags);
+        const bool exists = farm_step_leads(flags, next_flags);
         float advantage = 0;
         if (exists) {
             const float discount = next_flags & FARM_STEP_TERMINATED ? 0 : rows->option[FARM_PPO_DISCOUNT];

@@ -1,17 +1,17 @@
 // The rows of one pass, on which an algorithm computes. Compiled as C17 and as CUDA C++ (kernels/device.h). Arrays are
 // time-major: row (t, c) is element t * columns + c with t in [0, steps + tail), so the first steps * columns rows
 // train and those behind them bootstrap. A column is one window of one environment. Row t holds observation t, the
-// reward and flags that came with it, and the action answered to it. What the network computes has the same rows, or,
-// of a sparse plan (algo.h), row 0 and one row a column behind it: farm_algo_net_row. If the algorithm's targets are
+// reward and flags that came with it, and the action answered to it. What the network computes has the same rows; with
+// a sparse plan (algo.h) it has row 0 and one row a column behind it: farm_algo_net_row. If the algorithm's targets are
 // computed once for several passes (algo.h), a pass has any training rows, in any order: steps 1, no bootstrap rows.
 #ifndef FARM_ALGO_ROWS_H
 #define FARM_ALGO_ROWS_H
 
-#include <farm/step.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/gather.h"
 #include "kernels/head.h"
 
 enum {
@@ -56,18 +56,12 @@ static inline FARM_HD float *farm_algo_scratch(const struct farm_algo_rows *rows
     return rows->scratch + (size_t)index * (size_t)farm_algo_row_count(rows);
 }
 
-// Whether step t leads to step t+1 within one episode: not after LAST(t), nor to a FIRST(t+1) without LAST(t) (an
-// abandoned episode). The transition's reward and end lie in step t+1.
-static inline FARM_HD bool farm_algo_transition(unsigned flags, unsigned next_flags) {
-    return !(flags & FARM_STEP_LAST) && !(next_flags & FARM_STEP_FIRST);
-}
-
 // n-step returns from a training step, whose flags are flags[0], the next steps' `stride` apart: the number of their
 // rewards, 0 to n (0: no transition), and whether the value of the observation after them follows: not if that step is
 // TERMINATED. They end at LAST, and before a FIRST without LAST (an abandoned episode).
 static inline FARM_HD int farm_algo_horizon(const uint8_t *flags, size_t stride, int n, bool *bootstraps) {
     int k = 0;
-    while (k < n && farm_algo_transition(flags[(size_t)k * stride], flags[((size_t)k + 1) * stride])) k++;
+    while (k < n && farm_step_leads(flags[(size_t)k * stride], flags[((size_t)k + 1) * stride])) k++;
     *bootstraps = !(flags[(size_t)k * stride] & FARM_STEP_TERMINATED);
     return k;
 }

@@ -165,8 +165,7 @@ struct farm_place farm_iteration_net_place(const struct farm_iteration *it, uint
     const uint32_t ahead = it->plan->sparse && row ? it->plan->bootstrap : 0;
     struct farm_place at = farm_iteration_place(it, unit, ahead ? 0 : (int)row);
     for (uint64_t end = at.n + ahead; at.n < end; at.n++) // farm_algo_horizon
-        if (!farm_algo_transition(farm_lane_flags(at.lane, at.n)[at.env], farm_lane_flags(at.lane, at.n + 1)[at.env]))
-            break;
+        if (!farm_step_leads(farm_lane_flags(at.lane, at.n)[at.env], farm_lane_flags(at.lane, at.n + 1)[at.env])) break;
     return at;
 }
 

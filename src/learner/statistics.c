@@ -236,7 +236,7 @@ static void add_returns(struct farm_statistics *statistics, const struct farm_co
         const unsigned before = flags;
         flags = farm_lane_flags(column->lane, n)[column->env];
         const float reward = farm_algo_reward(statistics->algo, farm_lane_reward(column->lane, n)[column->env]);
-        const bool exists = farm_algo_transition(before, flags);
+        const bool exists = farm_step_leads(before, flags);
         own->value = exists ? statistics->discount * own->value + (double)reward : 0;
         if (exists) farm_moments_merge(&statistics->returns, &(struct farm_moments){.count = 1, .mean = own->value});
     }

@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/time.h"
+#include "kernels/gather.h"
 #include "kernels/random.h"
 #include "replay/source.h"
 #include "replay/tree.h"
@@ -154,8 +155,7 @@ static float leaf_from(struct prioritised *p, float priority) {
 static bool has_transition(const struct prioritised *p, const struct farm_window *window, uint32_t env) {
     const uint64_t from = window->start + p->source.shape.burn_in;
     for (uint64_t n = from; n < from + p->config.replay.transitions; n++)
-        if (!(farm_lane_flags(window->lane, n)[env] & FARM_STEP_LAST) &&
-            !(farm_lane_flags(window->lane, n + 1)[env] & FARM_STEP_FIRST))
+        if (farm_step_leads(farm_lane_flags(window->lane, n)[env], farm_lane_flags(window->lane, n + 1)[env]))
             return true;
     return false;
 }

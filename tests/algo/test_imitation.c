@@ -17,7 +17,7 @@ static struct {
 } epochs;
 
 static void imitation_row(const struct farm_algo_rows *rows, int row, float *terms) {
-    if (!farm_algo_transition(rows->flags[row], rows->flags[row + rows->columns])) {
+    if (!farm_step_leads(rows->flags[row], rows->flags[row + rows->columns])) {
         farm_algo_no_gradient(rows, row);
         return;
     }

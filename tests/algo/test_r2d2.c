@@ -68,7 +68,7 @@ Test(r2d2, h_and_its_inverse_are_rlaxs) {
 static void poison(const struct q_case *c) {
     for (int i = 0, a = c->actions; i < (c->steps + c->n) * c->columns; i++) {
         const unsigned earlier = i < c->columns ? FARM_STEP_LAST : c->flags[i - c->columns];
-        if (!farm_algo_transition(earlier, c->flags[i])) c->reward[i] = NAN;
+        if (!farm_step_leads(earlier, c->flags[i])) c->reward[i] = NAN;
         for (int k = 0; k < a && c->flags[i] & FARM_STEP_TERMINATED; k++)
             c->policy[i * a + k] = c->target_policy[i * a + k] = NAN;
     }
