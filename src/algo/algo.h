@@ -87,6 +87,13 @@ static inline uint32_t farm_algo_units(const struct farm_algo_plan *plan, uint32
 static inline uint32_t farm_algo_unit_transitions(const struct farm_algo_plan *plan) {
     return farm_algo_row_units(plan) ? 1 : farm_algo_transitions(plan);
 }
+// For `plan`: the units of a minibatch of at most `steps` steps, of which a window has `unroll`; whole windows, unless
+// units are rows.
+static inline uint32_t farm_algo_minibatch(const struct farm_algo_config *config, const struct farm_algo_plan *plan,
+                                           float steps) {
+    const uint32_t rows = (uint32_t)steps;
+    return farm_algo_row_units(plan) ? rows : (rows + config->unroll - 1) / config->unroll;
+}
 static inline uint32_t farm_algo_unit_steps(const struct farm_algo_plan *plan) {
     return farm_algo_unit_transitions(plan) + (plan->targets_once ? 0 : plan->bootstrap);
 }

@@ -44,9 +44,8 @@ static enum farm_status plan(const struct farm_algo_config *config, struct farm_
                          "kl_stop must be at least kl_target, or one of them 0",
                          stop, target);
     plan->epochs = (uint32_t)config->option[FARM_PPO_EPOCHS];
-    plan->minibatch = (uint32_t)config->option[FARM_PPO_MINIBATCH];
-    if (plan->recurrent) plan->minibatch = (plan->minibatch + config->unroll - 1) / config->unroll;
     plan->targets_once = true;
+    plan->minibatch = farm_algo_minibatch(config, plan, config->option[FARM_PPO_MINIBATCH]);
     return FARM_OK;
 }
 

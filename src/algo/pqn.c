@@ -17,9 +17,8 @@ static const struct farm_recipe_key keys[] = {
 static enum farm_status plan(const struct farm_algo_config *config, struct farm_algo_plan *plan,
                              struct farm_error *err) {
     plan->epochs = (uint32_t)config->option[FARM_PQN_EPOCHS];
-    plan->minibatch = (uint32_t)config->option[FARM_PQN_MINIBATCH];
-    if (plan->recurrent) plan->minibatch = (plan->minibatch + config->unroll - 1) / config->unroll;
     plan->targets_once = true;
+    plan->minibatch = farm_algo_minibatch(config, plan, config->option[FARM_PQN_MINIBATCH]);
     return FARM_OK;
 }
 

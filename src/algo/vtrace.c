@@ -29,9 +29,8 @@ static const struct farm_recipe_key keys[] = {
 // Targets are computed in each pass, by the parameters of that pass.
 static enum farm_status plan(const struct farm_algo_config *config, struct farm_algo_plan *plan,
                              struct farm_error *err) {
-    const uint32_t minibatch = (uint32_t)config->option[FARM_VTRACE_MINIBATCH];
     plan->epochs = (uint32_t)config->option[FARM_VTRACE_EPOCHS];
-    plan->minibatch = (minibatch + config->unroll - 1) / config->unroll;
+    plan->minibatch = farm_algo_minibatch(config, plan, config->option[FARM_VTRACE_MINIBATCH]);
     return FARM_OK;
 }
 
