@@ -16,13 +16,14 @@ static double share(uint64_t part_ns, uint64_t whole_ns) {
     return value < 1 ? value : 1;
 }
 
-// A quantile of at most 4,096 windows' priorities, spread over all lanes, from the leaves in `down`.
-static double priority_at(const struct farm_run_workers *workers, double quantile) {
-    enum { LEAVES_READ = 4096 };
+enum { LEAVES_READ = 4096 };
+
+// Leaves of at most LEAVES_READ windows that may be sampled, spread over all lanes, in ascending order. Returns their
+// number.
+static size_t read_leaves(const struct farm_run_workers *workers, double leaves[LEAVES_READ]) {
     const struct farm_run_plan *plan = workers->plan;
     const uint64_t each = (uint64_t)farm_leaf_slots(&plan->ring_spec) * plan->width,
                    step = 1 + each * plan->lanes * workers->count / LEAVES_READ;
-    double leaves[LEAVES_READ];
     size_t count = 0;
     for (uint32_t i = 0; i < plan->places * plan->lanes; i++) {
         const struct farm_ring *ring = &workers->rings->ring[i / plan->lanes];
@@ -32,7 +33,7 @@ static double priority_at(const struct farm_run_workers *workers, double quantil
         }
     }
     farm_sort(leaves, count);
-    return pow(farm_quantile(leaves, count, quantile), 1 / plan->recipe.priority_exponent);
+    return count;
 }
 
 static void sample_replay(const struct farm_run_sampler *before, const struct farm_run_sampler *now, uint64_t passed,
@@ -42,6 +43,9 @@ static void sample_replay(const struct farm_run_sampler *before, const struct fa
     const struct farm_stats *stats = workers->rings->stats;
     const double steps = (double)farm_load_relaxed(&stats->replay_live) * plan->passes.shape.stride;
     if (!plan->passes.replay) return;
+    double leaves[LEAVES_READ];
+    const size_t count = read_leaves(workers, leaves);
+    const double power = 1 / plan->recipe.priority_exponent; // from a leaf to its priority
     const struct farm_sample_statistic figures[FARM_SAMPLE_REPLAY_MAX] = {
         {"replay_steps", NULL, steps},
         {"replay_share", "replay", steps / (double)plan->recipe.replay},
@@ -49,8 +53,8 @@ static void sample_replay(const struct farm_run_sampler *before, const struct fa
         {"replay_samples_per_insert", NULL, ratio(now->sampled - before->sampled, now->inserted - before->inserted)},
         {"replay_actor_wait_share", "actors wait", share(now->replay_actor_ns - before->replay_actor_ns, passed)},
         {"replay_train_wait_share", "training", share(now->replay_train_ns - before->replay_train_ns, passed)},
-        {"priority_p50", NULL, priority_at(workers, 0.5)},
-        {"priority_p90", NULL, priority_at(workers, 0.9)},
+        {"priority_p50", NULL, pow(farm_quantile(leaves, count, 0.5), power)},
+        {"priority_p90", NULL, pow(farm_quantile(leaves, count, 0.9), power)},
         {"priority_highest", NULL, farm_stats_get(&stats->replay_highest)},
         {"replay_bad_priorities", NULL, (double)farm_load_relaxed(&stats->replay_bad_priorities)},
         {"replay_saved_bytes", NULL, (double)farm_load_relaxed(&stats->replay_saved_bytes)},
