@@ -111,8 +111,8 @@ static inline FARM_HD void farm_head_finish(const struct farm_head *head, float 
     *value = policy[farm_categorical_greedy(policy, head->outputs)];
 }
 
-// Of a row that is masked and not finished, for greedy_q heads: q(action), the same bits as a finished row's; value:
-// the network's. 0 for an invalid action.
+// q(action) of a greedy_q head's row, which is masked and not finished; a finished row has the same bits. value: the
+// network's. 0 for an invalid action.
 static inline FARM_HD float farm_greedy_q_of(const struct farm_head *head, const float *policy, float value,
                                              int action) {
     if (action < 0 || action >= head->outputs) return 0;

@@ -165,7 +165,7 @@ static const char *name_of(const struct farm_checkpoint_moment *moment, char nam
     return name;
 }
 
-// With the replay's manifest first, whose name the checkpoint has.
+// Writes the replay's manifest first: the checkpoint holds its name.
 static enum farm_status write_numbered(struct farm_checkpoint_writer *writer, const struct farm_backend_state *state,
                                        struct farm_error *err) {
     const struct farm_learner_config *learner = writer->parts->config;

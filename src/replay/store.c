@@ -433,7 +433,7 @@ static enum farm_status save_lane(struct farm_replay_store *store, uint32_t l, b
         if (status) return status;
         for (; steps && !status && saved->next / each == chunk; steps = next_steps(store, l, tail))
             status = append(store, l, fd, steps, err);
-        if (!status && (!steps ? tail || !saved->bytes : true) && farm_file_sync(fd)) {
+        if (!status && (steps || tail || !saved->bytes) && farm_file_sync(fd)) {
             status = farm_fail_errno(err, FARM_E_IO, "fsync of %s", path);
             begin_at(store, saved, saved->next);
         }
@@ -445,7 +445,7 @@ static enum farm_status save_lane(struct farm_replay_store *store, uint32_t l, b
 
 // ---- the thread ----
 
-// Steps as they come. An error is reported once, until there is none.
+// Saves new steps. Reports an error once, and again only after a success.
 static void save_lanes(struct farm_replay_store *store) {
     struct farm_error err;
     enum farm_status status = FARM_OK;
@@ -566,11 +566,10 @@ void farm_replay_clean(struct farm_replay_store *store, const char *name) {
     uint32_t lane;
     size_t frames;
     for (struct dirent *entry; folder && (entry = readdir(folder));) {
-        if (strstr(entry->d_name, ".manifest.tmp.") ||
-            (is_manifest(entry->d_name, &frames) && !is_needed(store, entry->d_name, frames, name)))
+        const bool whole = is_manifest(entry->d_name, &frames);
+        if (strstr(entry->d_name, ".manifest.tmp.") || (whole && !is_needed(store, entry->d_name, frames, name)))
             unlinkat(dirfd(folder), entry->d_name, 0);
-        else if (is_manifest(entry->d_name, &frames) &&
-                 (!oldest[0] || strtoull(entry->d_name, NULL, 10) < strtoull(oldest, NULL, 10)))
+        else if (whole && (!oldest[0] || strtoull(entry->d_name, NULL, 10) < strtoull(oldest, NULL, 10)))
             snprintf(oldest, sizeof oldest, "%.63s", entry->d_name);
     }
     if (oldest[0] && read_manifest(&store->format, oldest, &manifest, NULL) == FARM_E_FORMAT)

@@ -43,8 +43,8 @@ enum farm_status farm_replay_store_make(const struct farm_replay_store_config *c
                                         struct farm_error *err);
 void farm_replay_store_free(struct farm_replay_store *store); // completes posted work; NULL is permitted
 
-// The lane, with checked copies of what its actor wrote, of this number in the whole farm. After forget, which is for
-// good, no thread uses it.
+// Begins and ends the saving of a lane, which has checked copies of what its actor wrote; lane_id: its number in the
+// whole farm. After forget no thread uses the lane, and the store admits no other one in its place.
 void farm_replay_admit(struct farm_replay_store *store, const struct farm_lane *lane, uint32_t lane_id);
 void farm_replay_forget(struct farm_replay_store *store, uint32_t lane_id);
 
@@ -56,12 +56,12 @@ void farm_replay_copy(struct farm_replay_store *store);
 bool farm_replay_is_busy(const struct farm_replay_store *store);
 void farm_replay_post(struct farm_replay_store *store, void (*work)(void *context), void *context);
 
-// In posted work. Writes the copy's missing steps, then the manifest for checkpoint `stem`.safetensors, whose metadata
-// gets its name. After an error earlier pairs are intact.
+// Only in posted work: writes the copy's missing steps, then the manifest for checkpoint `stem`.safetensors, whose
+// metadata gets its name. After an error earlier pairs are intact.
 enum farm_status farm_replay_write(struct farm_replay_store *store, const char *stem, char name[FARM_REPLAY_NAME_BYTES],
                                    struct farm_error *err);
-// In posted work, after that checkpoint is written: removes earlier manifests without a checkpoint, others of as many
-// frames or more, and steps that no manifest needs.
+// Only in posted work, after that checkpoint is written: removes earlier manifests without a checkpoint, others of as
+// many frames or more, and steps that no manifest needs.
 void farm_replay_clean(struct farm_replay_store *store, const char *name);
 
 #endif

@@ -15,8 +15,8 @@ enum { NODE = FARM_TREE_NODE, BATCH = 256 }; // BATCH: leaves at a time, on the 
 // ---- descents ----
 
 // Level by level, so that the batch's nodes are fetched at once.
-#define DESCENT(name, find_in)                                                                                         \
-    static void name(const struct farm_tree *tree, double *at, uint32_t count, uint64_t *leaves) {                     \
+#define DESCENT(target, name, find_in)                                                                                 \
+    target static void name(const struct farm_tree *tree, double *at, uint32_t count, uint64_t *leaves) {              \
         float sums[NODE + 1] = {0};                                                                                    \
         for (uint32_t i = 0; i < count; i++) leaves[i] = 0;                                                            \
         for (uint32_t k = tree->top; k-- > 0;)                                                                         \
@@ -44,7 +44,7 @@ static inline uint32_t find(const float *x, float at, float *sum) {
     for (uint32_t i = 0; i < NODE && !(x[child] > 0 && sum[child] > at); i++) child = x[i] > 0 ? i : child;
     return child;
 }
-DESCENT(descend, find)
+DESCENT(, descend, find)
 
 #if defined(__x86_64__)
 // The child, from a bit for each: above 0, and with a sum that exceeds the place.
@@ -74,7 +74,7 @@ AVX2 static inline uint32_t find_avx2(const float *node, float at, float *sum) {
     _mm256_storeu_ps(sum + 8, high);
     return choose(bits_above(x, y, _mm256_setzero_ps()), bits_above(low, high, _mm256_set1_ps(at)));
 }
-AVX2 DESCENT(descend_avx2, find_avx2)
+DESCENT(AVX2, descend_avx2, find_avx2)
 
 AVX512 static inline uint32_t find_avx512(const float *node, float at, float *sum) {
     const __m512 x = _mm512_load_ps(node);
@@ -87,10 +87,10 @@ AVX512 static inline uint32_t find_avx512(const float *node, float at, float *su
     return choose(_mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GT_OQ),
                   _mm512_cmp_ps_mask(sums, _mm512_set1_ps(at), _CMP_GT_OQ));
 }
-AVX512 DESCENT(descend_avx512, find_avx512)
+DESCENT(AVX512, descend_avx512, find_avx512)
 #endif
 
-    bool farm_tree_set_path(struct farm_tree *tree, int path) {
+bool farm_tree_set_path(struct farm_tree *tree, int path) {
     tree->descend = descend;
 #if defined(__x86_64__)
     if (path) tree->descend = path == 1 ? descend_avx2 : descend_avx512;

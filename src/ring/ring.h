@@ -29,7 +29,7 @@ enum farm_status farm_ring_create(const struct farm_ring_spec *spec, uint32_t ac
                                   struct farm_ring *ring, struct farm_error *err);
 
 // Supervisor, now and then: places a part of a long ring (segment.h: `later`) that an actor will write next, 1/128 of a
-// lane, so that two parts ahead of `produced` are placed. False: there is none to place, or *err has the reason.
+// lane, so that two parts ahead of `produced` are placed. False: no part is due, or *err has the reason.
 bool farm_ring_place_next(struct farm_ring *ring, struct farm_error *err);
 
 // Other processes: opens a view from the two descriptors, which the ring owns after success. The learner uses only the

@@ -18,7 +18,7 @@ enum farm_status farm_run_read_replay(const struct farm_run_plan *plan, const ch
 
 // The newest usable checkpoint of the run's folder; each skipped one is named on stderr with the reason. Usable: the
 // plan's learner can load it (tensors of network and optimiser, all finite) and its replay; without a plan (NULL):
-// length and header are valid. caller may be NULL. False: there is none.
+// length and header are valid. caller may be NULL. False: no checkpoint is usable.
 bool farm_run_find_checkpoint(const char *run_path, const struct farm_run_plan *plan,
                               const struct farm_run_caller *caller, char *path, size_t path_bytes);
 

@@ -8,8 +8,8 @@
 enum farm_status farm_run_replay_check(const struct farm_recipe *recipe, const struct farm_algo *algo,
                                        struct farm_error *err);
 
-// Chooses batch, `replay` and its start, and ring_steps, for this number of environments. Of `replay` and ring_steps
-// the one of the stronger layer decides.
+// Chooses batch, `replay` and its start, and ring_steps, for this number of environments. If both `replay` and
+// ring_steps are set, the stronger layer decides.
 void farm_run_replay_choose(struct farm_recipe *recipe, const struct farm_algo_plan *passes, int64_t environments);
 
 // Whether start and updates fit the replay, once chosen. FARM_E_USAGE.

@@ -29,7 +29,7 @@ double farm_run_steps_per_version(const struct farm_run_plan *plan) {
     return windows * farm_algo_transitions(&plan->passes) / (plan->passes.replay ? plan->recipe.replay_ratio : 1);
 }
 
-// Of a head of action-values: the schedule of the training, or eval_epsilon in an evaluation.
+// Exploration with action-values: the training's schedule, or eval_epsilon in an evaluation.
 static struct farm_sampler exploration(const struct farm_run_plan *plan) {
     const struct farm_recipe *recipe = &plan->recipe;
     if (!plan->algo.algo->q) return (struct farm_sampler){0};

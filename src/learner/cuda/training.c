@@ -314,7 +314,7 @@ static struct farm_sequence sequence_of(const struct farm_cuda_training *t, uint
     return sequence;
 }
 
-// Of the chunk that begins with unit `first`, in t->inputs.flat or target_flat.
+// Where the flat input of the chunk that begins with unit `first` lies, in t->inputs.flat or target_flat.
 static size_t flat_place(const struct farm_cuda_training *t, size_t array, uint32_t first, bool early) {
     return array + first / t->chunk * t->inputs.flat_chunk + (early ? 0 : t->inputs.flat_early);
 }
