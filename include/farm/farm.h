@@ -60,6 +60,7 @@ enum farm_view_field {
     // unroll (r2d2) or any (dqn); 0: evicted or not in the replay yet, -0: never sampled (no transition).
     FARM_VIEW_LEAF,
     FARM_VIEW_OBS = 16,
+    FARM_VIEW_LAST = 32, // + i: a same-step reset's last observation; valid with FIRST and LAST, until step n + 2
 };
 // Bytes of a field of one step, all W environments; 0: the lane has no such field.
 size_t farm_view_bytes(const struct farm_view *view, unsigned lane, unsigned field);

@@ -10,8 +10,8 @@
 
 #include "base/log.h"
 #include "base/thread.h"
+#include "intake/admission.h"
 #include "kernels/random.h"
-#include "learner/admission.h"
 #include "learner/boards.h"
 #include "learner/inference.h"
 #include "learner/trainer.h"

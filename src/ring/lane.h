@@ -42,12 +42,14 @@ struct farm_lane {
     uint8_t *obs[FARM_OBS_FIELDS_MAX];                       // field f: u8 [C][W][obs_bytes[f]]
     float *reward;                                           // [C][W]
     uint8_t *flags;                                          // [C][W], FARM_STEP_*
+    uint8_t *last[FARM_OBS_FIELDS_MAX];                      // SAME_STEP: u8 [2][W][obs_bytes[f]]; else NULL
     struct farm_answer_array answer[FARM_ANSWER_FIELDS_MAX]; // CENTRAL: in `down`; LOCAL: in `up`
     float *leaf; // [leaf_slots][W], replay: what the learner's index of windows holds; NULL: no replay
     size_t obs_bytes[FARM_OBS_FIELDS_MAX];
     uint32_t leaf_every, leaf_slots;
     uint32_t obs_count, answer_count;
-    uint32_t state; // answer field of a recurrent policy's state, CENTRAL: `carry` is the next one; 0: none
+    uint32_t control; // answer field by which the learner's side resets environments; 0: none
+    uint32_t state;   // answer field of a recurrent policy's state, CENTRAL: `carry` is the next one; 0: none
     uint32_t width, steps;
     bool local; // FARM_ANSWERS_LOCAL
     // The actor's copies, so that it rarely loads the peer's cache lines.
@@ -65,6 +67,10 @@ static inline float *farm_lane_reward(const struct farm_lane *lane, uint64_t n) 
 }
 static inline uint8_t *farm_lane_flags(const struct farm_lane *lane, uint64_t n) {
     return lane->flags + farm_lane_slot(lane, n) * lane->width;
+}
+// SAME_STEP: the last observation of the episode that ended with step n (FIRST with LAST); valid until step n + 2.
+static inline void *farm_lane_last(const struct farm_lane *lane, unsigned field, uint64_t n, uint32_t env) {
+    return lane->last[field] + (n % 2 * lane->width + env) * lane->obs_bytes[field];
 }
 // Row `env` of an answer field at step n, or at the newest multiple of `every` before n; every 0: at n mod 2.
 static inline void *farm_lane_answer_at(const struct farm_lane *lane, unsigned field, uint64_t n, uint32_t env) {

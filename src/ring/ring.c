@@ -32,6 +32,7 @@ static enum farm_status make_lanes(struct farm_ring *ring, struct farm_error *er
             .flags = u + layout->flags,
             .obs_count = ring->spec.env.obs_count,
             .answer_count = ring->spec.answer_count,
+            .control = farm_ring_spec_find(&ring->spec, "control"),
             .state = farm_ring_spec_find(&ring->spec, "state"),
             .local = ring->spec.answers == FARM_ANSWERS_LOCAL,
             .width = ring->spec.width,
@@ -43,6 +44,7 @@ static enum farm_status make_lanes(struct farm_ring *ring, struct farm_error *er
         for (uint32_t f = 0; f < lane->obs_count; f++) {
             lane->obs[f] = u + layout->obs[f];
             lane->obs_bytes[f] = layout->obs_bytes[f];
+            if (ring->spec.autoreset) lane->last[f] = u + layout->last[f];
         }
         for (uint32_t f = 0; f < lane->answer_count; f++)
             lane->answer[f] = (struct farm_answer_array){.at = (lane->local ? u : d) + layout->answer[f],

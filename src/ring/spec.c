@@ -66,6 +66,11 @@ void farm_ring_spec_state(struct farm_ring_spec *spec, uint32_t floats, uint32_t
     spec->answer[spec->answer_count++] = (struct farm_answer_spec){"carry", FARM_F32, floats, 0, 0};
 }
 
+void farm_ring_spec_control(struct farm_ring_spec *spec) {
+    spec->answer[spec->answer_count++] =
+        (struct farm_answer_spec){"control", FARM_U64, FARM_CONTROL_NUMBERS + spec->number_count, 1, 0};
+}
+
 uint32_t farm_ring_spec_find(const struct farm_ring_spec *spec, const char *name) {
     for (uint32_t f = 0; f < spec->answer_count; f++)
         if (strncmp(spec->answer[f].name, name, FARM_FIELD_NAME_MAX) == 0) return f;
@@ -192,6 +197,13 @@ static enum farm_status check_spec(const struct farm_ring_spec *spec, struct far
                              "none for f32",
                              field->name, field->choices);
     }
+    if (spec->autoreset > FARM_AUTORESET_SAME_STEP)
+        return farm_fail(err, FARM_E_INVALID, "autoreset %u: must be 0 (next step) or 1 (same step)", spec->autoreset);
+    if (check_count(spec->number_count, 0, FARM_CONTROL_NUMBERS_MAX, "numbers of a reset", err)) return FARM_E_INVALID;
+    for (uint32_t i = 0; i < spec->number_count; i++)
+        if (!has_name(spec->numbers[i]))
+            return farm_fail(err, FARM_E_INVALID, "number %u of a reset has no name of 1..%d characters", i,
+                             FARM_FIELD_NAME_MAX - 1);
     enum farm_status status = check_action(&spec->env.action, err);
     return status ? status : check_answers(spec, err);
 }
@@ -239,6 +251,8 @@ enum farm_status farm_ring_layout_make(const struct farm_ring_spec *spec, struct
         fits = place_rows(&up, slots, layout->obs_bytes[f], &layout->obs[f]);
     }
     fits = fits && place_rows(&up, slots, sizeof(float), &layout->reward) && place_rows(&up, slots, 1, &layout->flags);
+    for (uint32_t f = 0; f < spec->env.obs_count && fits && spec->autoreset; f++)
+        fits = place_rows(&up, 2 * (uint64_t)spec->width, layout->obs_bytes[f], &layout->last[f]);
     uint64_t *answers = spec->answers == FARM_ANSWERS_LOCAL ? &up : &down;
     for (uint32_t f = 0; f < spec->answer_count && fits; f++) {
         const uint64_t rows = (uint64_t)farm_answer_slots(spec, f) * farm_answer_rows(spec, f);

@@ -19,6 +19,15 @@ enum { FARM_LANES_MAX = 64, FARM_WIDTH_MAX = 65536, FARM_ANSWER_FIELDS_MAX = 8 }
 // actor runs the policy, and the answer to step n, in `up`, becomes visible with step n+1.
 enum farm_answers { FARM_ANSWERS_CENTRAL, FARM_ANSWERS_LOCAL };
 
+// Where the next episode begins: a step of its own behind the last one (FIRST), or the last one itself (FIRST with
+// LAST), whose observation is the next episode's first; the last observation then lies in the fields `last`.
+enum farm_autoreset { FARM_AUTORESET_NEXT_STEP, FARM_AUTORESET_SAME_STEP };
+
+// Answer field "control": words of an environment. NUMBERS and what follows: doubles, NAN leaves a number unchanged.
+enum { FARM_CONTROL_DO, FARM_CONTROL_SEED, FARM_CONTROL_NUMBERS, FARM_CONTROL_NUMBERS_MAX = 16 };
+// Bits of DO: reset the environment instead of stepping it, with the seed of the word SEED.
+enum { FARM_CONTROL_RESET = 1, FARM_CONTROL_RESEED = 2 };
+
 // Answer fields of every ring; a ring may have further ones.
 enum {
     FARM_ANSWER_ACTION,
@@ -52,7 +61,10 @@ struct farm_ring_spec {
     struct farm_env_spec env;
     uint32_t answer_count; // FARM_ANSWERS_STANDARD..FARM_ANSWER_FIELDS_MAX
     struct farm_answer_spec answer[FARM_ANSWER_FIELDS_MAX];
-    uint32_t leaf_every; // replay: steps from one window's start to the next one's, each with a leaf; 0: no replay
+    uint32_t leaf_every;   // replay: steps from one window's start to the next one's, each with a leaf; 0: no replay
+    uint32_t autoreset;    // enum farm_autoreset
+    uint32_t number_count; // of `control`
+    char numbers[FARM_CONTROL_NUMBERS_MAX][FARM_FIELD_NAME_MAX]; // their names, options of the environment
 };
 _Static_assert(sizeof(struct farm_ring_spec) <= FARM_SEGMENT_USER_BYTES, "the spec fits the header page");
 
@@ -106,6 +118,7 @@ struct farm_ring_layout {
     size_t obs[FARM_OBS_FIELDS_MAX], reward, flags; // within a lane's arrays in `up`
     size_t answer[FARM_ANSWER_FIELDS_MAX];          // within a lane's arrays
     size_t leaf;                                    // within a lane's arrays in `down`; only with leaf_every
+    size_t last[FARM_OBS_FIELDS_MAX];               // within a lane's arrays in `up`; SAME_STEP only
     size_t obs_bytes[FARM_OBS_FIELDS_MAX];          // one environment's observation field
     size_t answer_bytes[FARM_ANSWER_FIELDS_MAX];    // one environment's (per_step: one step's) answer field
     uint64_t hash;                                  // hash of spec and offsets: the segments' layout_hash
@@ -169,6 +182,9 @@ void farm_ring_spec_sample(struct farm_ring_spec *spec);
 // pass of step n reads slot n mod 2 and writes the other one, so either survives a learner that dies between. The
 // running state of a LOCAL lane is its actor's own.
 void farm_ring_spec_state(struct farm_ring_spec *spec, uint32_t floats, uint32_t every);
+
+// Appends `control`, by which the learner's side resets single environments, with spec->number_count numbers. CENTRAL.
+void farm_ring_spec_control(struct farm_ring_spec *spec);
 
 // Index of the answer field with this name; 0 (`action`) if there is none.
 uint32_t farm_ring_spec_find(const struct farm_ring_spec *spec, const char *name);

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "learner/admission.h"
+#include "intake/admission.h"
 #include "shm/limits.h"
 
 enum { PROGRESS_ROUNDS = 64 }; // rounds of all lanes of an actor

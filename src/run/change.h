@@ -1,6 +1,6 @@
 // Actors during a run. The events of each; and those that join and leave, one change at a time, as users request
 // (requests.h). A joining actor gets a place, CPUs and rings; the learner attaches the rings
-// (learner/admission.h); then the actor is started. A leaving actor's rings are detached first; then it is ended, and
+// (intake/admission.h); then the actor is started. A leaving actor's rings are detached first; then it is ended, and
 // its memory and CPUs are freed. An impossible change is reported and has no effect. An actor that joined later and
 // cannot be kept alive leaves again. Runs in the supervisor process.
 #ifndef FARM_RUN_CHANGE_H

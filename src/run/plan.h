@@ -35,6 +35,7 @@ struct farm_run_responder {
     const struct farm_run_remote *remote; // NULL: no bridge
     int (*lend)(void *context);           // before each start: a descriptor that the process inherits; may be NULL
     int listener;                         // one more; 0: none
+    bool one_bell;                        // all actors share one though it is no bridge
 };
 
 // Actors of other machines, which join by bridges (run/bridges.h). Batch, rings and shards are sized for `expect` of

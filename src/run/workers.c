@@ -78,7 +78,8 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
     const bool plugin = env->kind == FARM_ENV_PLUGIN, responder = plan->responder.body;
     const bool shared = farm_run_shares_cpus(plan);
     const struct farm_board *board = farm_board_near(workers->rings->boards, workers->rings->board_count, &ring->down);
-    const int bell = workers->rings->bells[responder && !remote ? a : workers->ring_shard[a]];
+    const int bell =
+        workers->rings->bells[responder && !remote && !plan->responder.one_bell ? a : workers->ring_shard[a]];
     actor->config = (struct farm_actor_config){
         .actor = remote ? remote->actors[a] : a,
         .up_fd = FARM_WORKER_KEPT,

@@ -11,7 +11,7 @@
 #include "base/status.h"
 
 #define FARM_SEGMENT_MAGIC   0x31304d5241464741ull // "AGFARM01", little endian
-#define FARM_SEGMENT_VERSION 6u
+#define FARM_SEGMENT_VERSION 7u
 enum { FARM_SEGMENT_HEADER_BYTES = 4096, FARM_SEGMENT_USER_BYTES = 3072, FARM_SEGMENT_NOTE_BYTES = 320 };
 enum { FARM_SEGMENT_LATER_BYTES = 64 << 20 };
 enum { FARM_SEGMENT_PAGES_COST_BYTES = 64 << 20 }; // a few times what a core's TLBs cover with base pages

@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#include "learner/admission.h"
+#include "intake/admission.h"
 
 static struct test_farm farm;
 static int admission, learners_end;

@@ -47,7 +47,8 @@ struct row {
 static struct row rows[] = {
     FIELDS(struct farm_segment_header, magic, version, kind, bytes, layout_hash, owner, node, pages, placement,
            reserved, user),
-    FIELDS(struct farm_ring_spec, lanes, width, steps, answers, env, answer_count, answer, leaf_every),
+    FIELDS(struct farm_ring_spec, lanes, width, steps, answers, env, answer_count, answer, leaf_every, autoreset,
+           number_count, numbers),
     FIELDS(struct farm_answer_spec, name, dtype, values, every, per_step),
     FIELDS(struct farm_env_spec, obs_count, obs, action, frames_per_step, agents),
     FIELDS(struct farm_field_spec, name, dtype, rank, dims, choices),
@@ -65,6 +66,7 @@ static struct row rows[] = {
               FARM_PLACEMENT_MISPLACED, FARM_PLACEMENT_UNVERIFIED),
     CONSTANTS("enum farm_dtype", FARM_U8, FARM_I32, FARM_F32, FARM_U64),
     CONSTANTS("enum farm_answers", FARM_ANSWERS_CENTRAL, FARM_ANSWERS_LOCAL),
+    CONSTANTS("enum farm_autoreset", FARM_AUTORESET_NEXT_STEP, FARM_AUTORESET_SAME_STEP),
     CONSTANTS("enum farm_action_kind", FARM_ACTION_DISCRETE, FARM_ACTION_MULTI_DISCRETE, FARM_ACTION_CONTINUOUS),
     // Macros, which EACH would expand.
     CONSTANT("step flags", FARM_STEP_FIRST),

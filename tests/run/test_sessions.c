@@ -13,7 +13,7 @@
 
 #include "algo/registry.h"
 #include "base/time.h"
-#include "learner/admission.h"
+#include "intake/admission.h"
 
 enum { RECEIVED_MAX = 1024 };
 

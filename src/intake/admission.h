@@ -1,26 +1,34 @@
-// Messages between supervisor and learner about rings that join and leave while training runs. The supervisor sends one
-// request at a time; the learner carries it out (learner.c) and replies. Messages keep their boundaries
-// (SOCK_SEQPACKET); a ring's descriptors travel with the request. Only farm_admission_receive_request waits.
+// Messages about rings that join and leave a running process that answers them: the learner, or a consumer in its place
+// (run/consumer.h). The supervisor's side sends one request at a time; the other side carries it out and replies.
+// Messages keep their boundaries (SOCK_SEQPACKET); a ring's descriptors travel with the request. Only
+// farm_admission_receive_request waits.
 //
 // A joining ring has no actor yet: the supervisor starts it after the reply. A leaving ring still has its actor: after
-// the reply the learner uses neither, and the supervisor ends the actor.
-#ifndef FARM_LEARNER_ADMISSION_H
-#define FARM_LEARNER_ADMISSION_H
+// the reply the answering side uses neither, and the supervisor ends the actor.
+#ifndef FARM_INTAKE_ADMISSION_H
+#define FARM_INTAKE_ADMISSION_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/status.h"
 
-enum farm_admission_kind { FARM_ADMISSION_JOIN, FARM_ADMISSION_LEAVE };
+enum farm_admission_kind {
+    FARM_ADMISSION_JOIN,
+    FARM_ADMISSION_LEAVE,
+    FARM_ADMISSION_OPEN, // to a consumer, first, no reply: the number of places
+    FARM_ADMISSION_END,  // to a consumer, last, no reply: why it is refused or the farm ends
+};
+enum { FARM_ADMISSION_VERSION = 1 }; // of messages to consumers
 
 struct farm_admission_request {
     enum farm_admission_kind kind;
-    uint32_t ring;   // its place
-    uint32_t shard;  // JOIN: answers it
-    int fds[2];      // JOIN: up (read-only), down
+    uint32_t ring;   // its place; OPEN: places
+    uint32_t shard;  // JOIN: answers it; OPEN: FARM_ADMISSION_VERSION
+    int fds[2];      // JOIN: up (read-only), down; OPEN: stats (read-only), the bell of all rings
     int up_writable; // JOIN: for a GPU that needs it (config.h); -1: none
     int wake;        // JOIN: eventfd of the bridge in a remote actor's place (farm_ring.wake_fd); -1: a local actor
+    char text[sizeof((struct farm_error *)0)->message]; // END
 };
 
 struct farm_admission_reply {
@@ -40,7 +48,7 @@ bool farm_admission_receive_reply(int socket, struct farm_admission_reply *reply
 void farm_admission_clear(int supervisor, int learner);
 
 // Learner: waits up to timeout_ms for a request. False: none, or an invalid one, which is discarded. The caller owns
-// the descriptors of a JOIN; -1: this process has no room for them.
+// the descriptors of JOIN and OPEN; -1: this process has no room for them.
 bool farm_admission_receive_request(int socket, int timeout_ms, struct farm_admission_request *request);
 void farm_admission_send_reply(int socket, const struct farm_admission_reply *reply);
 

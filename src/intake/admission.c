@@ -1,5 +1,5 @@
 // See admission.h.
-#include "learner/admission.h"
+#include "intake/admission.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -32,17 +32,23 @@ enum farm_status farm_admission_make(int *supervisor, int *learner, struct farm_
     return FARM_OK;
 }
 
+static bool has_descriptors(enum farm_admission_kind kind) {
+    return kind == FARM_ADMISSION_JOIN || kind == FARM_ADMISSION_OPEN;
+}
+
 enum farm_status farm_admission_send_request(int socket, const struct farm_admission_request *request,
                                              struct farm_error *err) {
     struct words words = {(uint32_t)request->kind, request->ring, request->shard, 0};
-    struct iovec data = {&words, sizeof words};
+    const bool end = request->kind == FARM_ADMISSION_END;
+    struct iovec data[] = {{&words, sizeof words}, {(void *)request->text, end ? sizeof request->text : 0}};
     union control control;
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
-    if (request->kind == FARM_ADMISSION_JOIN) {
+    struct msghdr message = {.msg_iov = data, .msg_iovlen = 2};
+    if (has_descriptors(request->kind)) {
         int fds[FDS_MAX] = {request->fds[0], request->fds[1]};
         size_t count = 2;
-        if (request->up_writable >= 0) fds[count++] = request->up_writable, words.more |= WITH_WRITABLE;
-        if (request->wake >= 0) fds[count++] = request->wake, words.more |= WITH_WAKE;
+        const bool join = request->kind == FARM_ADMISSION_JOIN;
+        if (join && request->up_writable >= 0) fds[count++] = request->up_writable, words.more |= WITH_WRITABLE;
+        if (join && request->wake >= 0) fds[count++] = request->wake, words.more |= WITH_WAKE;
         memset(&control, 0, sizeof control);
         message.msg_control = &control;
         message.msg_controllen = CMSG_SPACE(count * sizeof *fds);
@@ -52,7 +58,8 @@ enum farm_status farm_admission_send_request(int socket, const struct farm_admis
         header->cmsg_len = CMSG_LEN(count * sizeof *fds);
         memcpy(CMSG_DATA(header), fds, count * sizeof *fds);
     }
-    if (sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof words) return FARM_OK;
+    if (sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)(sizeof words + data[1].iov_len))
+        return FARM_OK;
     return farm_fail_errno(err, FARM_E_IO, "the request does not reach the learner");
 }
 
@@ -70,34 +77,37 @@ static void close_descriptors(struct farm_admission_request *request) {
     }
 }
 
-// Receives a message, if one is there. False: none, or no valid request. Closes descriptors that do not belong to a
-// JOIN, or that came without the others because this process had no room.
+// Receives a message, if one is there. False: none, or no valid request. Closes descriptors that do not belong to it,
+// or that came without the others because this process had no room.
 static bool receive_message(int socket, struct farm_admission_request *request) {
     struct words words = {.kind = UINT32_MAX};
-    struct iovec data = {&words, sizeof words};
+    struct iovec data[] = {{&words, sizeof words}, {request->text, sizeof request->text}};
     union control control;
     struct msghdr message = {
-        .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+        .msg_iov = data, .msg_iovlen = 2, .msg_control = &control, .msg_controllen = sizeof control};
+    *request = (struct farm_admission_request){0};
     const ssize_t bytes = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (bytes < 0) return false;
     int fds[FDS_MAX] = {-1, -1, -1, -1};
     const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     if (header && header->cmsg_type == SCM_RIGHTS && header->cmsg_len <= CMSG_LEN(sizeof fds))
         memcpy(fds, CMSG_DATA(header), header->cmsg_len - CMSG_LEN(0));
-    *request = (struct farm_admission_request){.kind = (enum farm_admission_kind)words.kind,
-                                               .ring = words.ring,
-                                               .shard = words.shard,
-                                               .fds = {fds[0], fds[1]},
-                                               .up_writable = fds[2],
-                                               .wake = fds[3]};
-    const bool whole = bytes == (ssize_t)sizeof words && !(message.msg_flags & MSG_TRUNC);
-    const bool wanted = whole && request->kind == FARM_ADMISSION_JOIN && !(message.msg_flags & MSG_CTRUNC);
+    request->kind = (enum farm_admission_kind)words.kind;
+    request->ring = words.ring;
+    request->shard = words.shard;
+    memcpy(request->fds, fds, sizeof request->fds);
+    request->up_writable = fds[2];
+    request->wake = fds[3];
+    request->text[sizeof request->text - 1] = 0;
+    const size_t text_bytes = request->kind == FARM_ADMISSION_END ? sizeof request->text : 0;
+    const bool whole = bytes == (ssize_t)(sizeof words + text_bytes) && !(message.msg_flags & MSG_TRUNC);
+    const bool wanted = whole && has_descriptors(request->kind) && !(message.msg_flags & MSG_CTRUNC);
     if (!wanted || request->fds[1] < 0) close_descriptors(request);
     if (words.more == WITH_WAKE) { // the third descriptor
         request->wake = request->up_writable;
         request->up_writable = -1;
     }
-    return whole && (request->kind == FARM_ADMISSION_JOIN || request->kind == FARM_ADMISSION_LEAVE);
+    return whole && words.kind <= FARM_ADMISSION_END;
 }
 
 bool farm_admission_receive_request(int socket, int timeout_ms, struct farm_admission_request *request) {
