@@ -68,7 +68,7 @@ say   = @printf '  %-5s %s\n' $1 $2
 parallel = $(if $(findstring -j,$(MAKEFLAGS))$(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
 ##@ Targets
-.PHONY: all help deps run test bench figures machine bench-peers packages numa-guest model lint format asan tsan coverage fuzz fuzz-keep fuzz-seeds aarch64-test install install-all uninstall clean compile-commands chaos chaos-mutants kernel-mutants
+.PHONY: all help deps run test test-more bench figures machine bench-peers packages numa-guest model lint format asan tsan coverage fuzz fuzz-keep fuzz-seeds aarch64-test install install-all uninstall clean compile-commands chaos chaos-mutants kernel-mutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -150,7 +150,7 @@ clean: ## removes build/, but keeps the downloads: build/venv, build/procgen, bu
 		-exec rm -rf {} +
 
 # What follows needs to know what the machine has; the targets above do not.
-UNCONFIGURED := help deps run test bench figures machine bench-peers packages numa-guest model asan tsan coverage fuzz fuzz-% lint format install install-all uninstall clean run-lint lint-% aarch64 chaos chaos-mutants kernel-mutants
+UNCONFIGURED := help deps run test test-more bench figures machine bench-peers packages numa-guest model asan tsan coverage fuzz fuzz-% lint format install install-all uninstall clean run-lint lint-% aarch64 chaos chaos-mutants kernel-mutants
 ifneq ($(filter-out $(UNCONFIGURED),$(or $(MAKECMDGOALS),all)),)
 include $(BUILD)/config.mk
 -include $(BUILD)/python.mk $(BUILD)/cuda.mk

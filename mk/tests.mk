@@ -48,6 +48,16 @@ aarch64-test: ## tests that need no foreign library, built for AArch64, run unde
 model: deps ## the lane's model checks in full, harmless mutants too: about an hour
 	@FARM_MODEL=full FARM_BUILD=$(abspath $(BUILD)) $(BUILD)/venv/bin/python -u tests/model/test_lane_model.py
 
+# MORE_PYTHON names an interpreter that has the packages of tools/build/peers/python-requirements.txt.
+MORE_TESTS := $(wildcard tests/python/more_*.py)
+KILLS      ?= 100
+test-more: deps ## tests/python/more_*.py, for PyTorch, JAX, SB3, TorchRL (in build/peers/python); KILLS=100 of farms with a saved replay; T=python or T=chaos picks
+	@$(MAKE) $(parallel) $(BUILD)/farm env-plugins python-extension
+	@status=0; python=$(MORE_PYTHON); tests='$(if $(T),$(foreach t,$(T),$(filter tests/$t/% tests/$t.py,$(MORE_TESTS))),$(MORE_TESTS))'; \
+		[ ! "$$tests" ] || [ "$$python" ] || python=$$(tools/build/peers.sh --install python) || exit 1; \
+		[ ! "$$tests" ] || $$python tools/build/run_tests.py --build $(BUILD) --timeout 1800 --skips-fail $$tests || status=1; \
+		$(if $(filter chaos%,$(or $(T),chaos)),FARM_BUILD=$(abspath $(BUILD)) $(BUILD)/venv/bin/python -u tests/chaos/test_saved_replay.py --kills $(KILLS) || status=1;) exit $$status
+
 ##@ Tests: one executable a file; files of tests/support are linked into each
 TEST_ALL     := $(wildcard tests/*/test_* tests/*/*/test_* tests/bridge/two_nodes.sh)
 TESTS        := $(if $(T),$(foreach t,$(T),$(filter tests/$t/% tests/$t.c tests/$t.py tests/$t.sh,$(TEST_ALL))),$(TEST_ALL))

@@ -2,6 +2,7 @@
 # Runs the comparisons with other systems and prints one table.
 # usage: peers.sh [NAME...]   a comparison (bench/peers/NAME.py) or a peer (tools/build/peers/NAME-requirements.txt);
 #                             without names: all
+#        peers.sh --install PEER   makes the peer's environment if necessary and prints its Python
 # $ARGS goes to each comparison ("--seconds 20"); $RESULTS is a folder that keeps the documents (FOLDER/peers.jsonl). A
 # comparison names its peer in a line "# peer: NAME". Each peer has pinned packages in its own virtual environment,
 # $BUILD/peers/NAME, because their requirements conflict. This script makes it on first use.
@@ -102,6 +103,11 @@ prepare() {
     "$here/venv.sh" --find
 }
 
+if [ "${1:-}" = --install ]; then
+    install_peer "$2" >&2
+    echo "$build/peers/$2/bin/python"
+    exit 0
+fi
 chosen=()
 for name in "$@"; do
     mapfile -t found < <(list | awk -v name="$name" '$1 == name || $2 == name { print $1 }')

@@ -151,6 +151,7 @@ def main():
     parser.add_argument("--build", default="build")
     parser.add_argument("--timeout", type=float, default=300.0)
     parser.add_argument("--wrap", default="", help="starts Criterion executables, as in 'setarch -R'")
+    parser.add_argument("--skips-fail", action="store_true", help="every TEST has to have what it needs")
     parser.add_argument("--again", nargs=2, action="append", default=[], metavar=("NAME=VALUE", "TEST"))
     parser.add_argument("tests", nargs="*")
     arguments = parser.parse_args()
@@ -173,6 +174,7 @@ def main():
         futures = [pool.submit(run_one, test, arguments, environment, setting) for test, setting in runs]
         for future in concurrent.futures.as_completed(futures):
             outcome = future.result()
+            outcome.failed += len(outcome.skipped) * arguments.skips_fail
             print_outcome(outcome)
             passed += outcome.passed
             failed += outcome.failed
