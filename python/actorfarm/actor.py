@@ -34,6 +34,7 @@ ENV_BROKEN = signal.SIGRTMAX  # of which the actor then dies, see src/supervisor
 END_S = 3  # for exit handlers
 CLOSE_S = 5  # for all environments of a process; less than the supervisor's grace
 opened = []  # environments that have a close(): programs append what they make
+place = 0  # this actor's number
 
 
 def close_all(label, leave):
@@ -191,8 +192,10 @@ def as_process(program, *arguments):
 
 def main(environments):
     """The program. Exit status 2: unknown environment or option; 1: any other failure. ENV_BROKEN kills it."""
+    global place
     faulthandler.enable(2)  # to stderr: an emulator that crashes: the Python lines that called it
     arguments = parse_arguments(environments)
+    place = arguments.actor
     said, number = None, 0
     with keep_stdout() as output:
         if arguments.list:

@@ -1,0 +1,99 @@
+"""Environments given as Python objects: a callable or class that makes a gymnasium.Env, or a list of these, one for each environment.
+
+The user's process pickles them by cloudpickle into memory, whose descriptor this machine's actors inherit: option `fd` of NAME.
+Actors of other machines import them instead: option `entry`, "MODULE:NAME". All other options are the callable's arguments.
+"""
+
+import itertools
+import mmap
+import os
+import pickle
+import sys
+
+import gymnasium
+
+NAME = "gym/actorfarm.passed:actorfarm/Env-v0"
+
+
+# ---- the user's process ----
+
+
+def _importable(env):
+    """MODULE:NAME of what another process can import."""
+    module, name = getattr(env, "__module__", None), getattr(env, "__qualname__", "<")
+    found = None if module in (None, "__main__") or "<" in name else sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is None or found is not env:
+        raise ValueError(f"env: other machines' actors import it: with listen=, it must be a class of a module or an environment's name (got {env!r})")
+    return f"{module}:{name}"
+
+
+def give(env, per_actor=1, listen=False):
+    """(name of the environment for farm, its options, a descriptor or None), for a farm whose actors have per_actor environments each.
+    The farm's start passes the descriptor on; then the caller closes it."""
+    makers = list(env) if isinstance(env, (list, tuple)) else [env]
+    for maker in makers:
+        if not callable(maker):
+            raise TypeError(f"env: must be an environment's name, a callable or class that makes a gymnasium.Env, or a list of these (got {maker!r})")
+    if listen:
+        if len(makers) != 1:
+            raise ValueError("env: a list is for this machine's actors only; with listen=, it must be one class")
+        return NAME, {"entry": _importable(makers[0])}, None
+    import cloudpickle
+
+    try:
+        made = cloudpickle.dumps(makers)
+    except Exception as failed:
+        raise TypeError(f"env: it cannot be pickled ({type(failed).__name__}: {failed}); open files, locks and connections inside it") from failed
+    folders = [os.path.abspath(folder) for folder in sys.path]
+    fd = os.memfd_create("actorfarm-env")
+    with open(fd, "wb", closefd=False) as file:
+        pickle.dump((sys.version_info[:2], folders, per_actor, made), file)
+    return NAME, {"fd": fd}, fd
+
+
+# ---- an actor ----
+
+
+class _Taken:
+    """What a descriptor holds, and the environments that this actor has made of it."""
+
+    def __init__(self, fd):
+        with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as memory:
+            version, folders, self._per_actor, made = pickle.loads(memory)
+        if version != sys.version_info[:2]:
+            theirs, ours = (".".join(map(str, one)) for one in (version, sys.version_info[:2]))
+            raise ValueError(f"it was pickled by Python {theirs}, and {sys.executable} is Python {ours} (FARM_PYTHON must name the same version)")
+        sys.path += [folder for folder in folders if folder not in sys.path]
+        try:
+            self._makers = pickle.loads(made)
+        except Exception as failed:
+            raise ValueError(f"it cannot be unpickled: {type(failed).__name__}: {failed}") from failed
+        self._count, self._spaces = itertools.count(), None
+
+    def make(self, options):
+        """Environments are made in the order of the actor's lanes."""
+        from . import actor
+
+        index = actor.place * self._per_actor + next(self._count)
+        env = self._makers[index % len(self._makers)](**options)
+        spaces = getattr(env, "observation_space", None), getattr(env, "action_space", None)
+        if self._spaces not in (None, spaces):
+            raise actor.BrokenContract(f"differs from others of its list: environment {index} has {spaces}, not {self._spaces}")
+        self._spaces = spaces
+        return env
+
+
+_taken = {}
+
+
+def _make(fd=None, entry=None, **options):
+    if entry is not None:
+        return gymnasium.envs.registration.load_env_creator(entry)(**options)
+    if fd not in _taken:
+        _taken[fd] = _Taken(fd)
+    return _taken[fd].make(options)
+
+
+gymnasium.register(NAME.rpartition(":")[2], _make, order_enforce=False)
