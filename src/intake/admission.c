@@ -14,7 +14,7 @@ enum { FDS_MAX = 4 };
 // The message: a request without its descriptors.
 struct words {
     uint32_t kind, ring, shard;
-    uint32_t more; // descriptors after up and down
+    uint32_t more; // JOIN: descriptors after up and down; OPEN: joins
 };
 enum { WITH_WRITABLE = 1, WITH_WAKE = 2 };
 
@@ -39,6 +39,7 @@ static bool has_descriptors(enum farm_admission_kind kind) {
 enum farm_status farm_admission_send_request(int socket, const struct farm_admission_request *request,
                                              struct farm_error *err) {
     struct words words = {(uint32_t)request->kind, request->ring, request->shard, 0};
+    if (request->kind == FARM_ADMISSION_OPEN) words.more = request->joins;
     const bool end = request->kind == FARM_ADMISSION_END;
     struct iovec data[] = {{&words, sizeof words}, {(void *)request->text, end ? sizeof request->text : 0}};
     union control control;
@@ -98,12 +99,13 @@ static bool receive_message(int socket, struct farm_admission_request *request) 
     memcpy(request->fds, fds, sizeof request->fds);
     request->up_writable = fds[2];
     request->wake = fds[3];
+    request->joins = words.kind == FARM_ADMISSION_OPEN ? words.more : 0;
     request->text[sizeof request->text - 1] = 0;
     const size_t text_bytes = request->kind == FARM_ADMISSION_END ? sizeof request->text : 0;
     const bool whole = bytes == (ssize_t)(sizeof words + text_bytes) && !(message.msg_flags & MSG_TRUNC);
     const bool wanted = whole && has_descriptors(request->kind) && !(message.msg_flags & MSG_CTRUNC);
     if (!wanted || request->fds[1] < 0) close_descriptors(request);
-    if (words.more == WITH_WAKE) { // the third descriptor
+    if (words.kind == FARM_ADMISSION_JOIN && words.more == WITH_WAKE) { // the third descriptor
         request->wake = request->up_writable;
         request->up_writable = -1;
     }

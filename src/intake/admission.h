@@ -19,12 +19,13 @@ enum farm_admission_kind {
     FARM_ADMISSION_OPEN, // to a consumer, first, no reply: the number of places
     FARM_ADMISSION_END,  // to a consumer, last, no reply: why it is refused or the farm ends
 };
-enum { FARM_ADMISSION_VERSION = 1 }; // of messages to consumers
+enum { FARM_ADMISSION_VERSION = 1 }; // messages to consumers
 
 struct farm_admission_request {
     enum farm_admission_kind kind;
     uint32_t ring;   // its place; OPEN: places
     uint32_t shard;  // JOIN: answers it; OPEN: FARM_ADMISSION_VERSION
+    uint32_t joins;  // OPEN: occupied places; as many JOINs follow at once
     int fds[2];      // JOIN: up (read-only), down; OPEN: stats (read-only), the bell of all rings
     int up_writable; // JOIN: for a GPU that needs it (config.h); -1: none
     int wake;        // JOIN: eventfd of the bridge in a remote actor's place (farm_ring.wake_fd); -1: a local actor

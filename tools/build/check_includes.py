@@ -32,7 +32,7 @@ ARROWS = {
     "bridge": ["ring", "board"],
     "supervisor": ["topo", "ring", "report"],
     "report": ["base", "config"],
-    "view": ["ring"],
+    "view": ["intake"],
     "run": ["actor", "learner", "bridge", "supervisor"],
 }
 FREE = ("tools", "tests", "bench", "python", "examples")
