@@ -20,7 +20,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,6 +28,7 @@
 #include "actor/actor.h"
 #include "base/bitmap.h"
 #include "base/log.h"
+#include "base/pidfd.h"
 #include "base/statistics.h"
 #include "base/time.h"
 #include "common.h"
@@ -194,7 +194,7 @@ static _Noreturn void bare_supervisor(struct page *page) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (struct record *record = &page->records[0];;) {
         const pid_t pid = bare_fork(page, record);
-        const int pidfd = pidfd_open(pid, 0);
+        const int pidfd = farm_pidfd_open(pid);
         must_hold(pid > 0 && pidfd >= 0, "the reference's child");
         __atomic_store_n(&page->bare, pid, __ATOMIC_RELEASE);
         siginfo_t info;

@@ -1,9 +1,11 @@
 // Reports which environment an actor was calling when a signal kills it or exit() ends it: the actor records each call,
 // and a signal handler prints the record and the stack's frames to stderr before the process dies. Runs in an actor
 // process, one thread. The handler uses what signal-safety(7) allows, and backtrace(3), whose library is loaded
-// beforehand and which finds objects by _dl_find_object(3), as this file does.
+// beforehand and which finds objects by _dl_find_object(3), as this file does; glibc before 2.35 has no such function
+// and no frame is printed.
 #include "actor/group.h"
 
+#include <dlfcn.h>
 #include <execinfo.h>
 #include <link.h>
 #include <pthread.h>
@@ -29,6 +31,7 @@ enum { CAUGHT = sizeof caught / sizeof *caught };
 static struct farm_call current;
 static char program[256]; // path of the main program, which the loader does not name
 static char folder[256];  // in which objects were loaded by relative names
+static __typeof__(_dl_find_object) *find_object;
 
 struct line {
     char text[LINE_BYTES];
@@ -94,7 +97,7 @@ static uintptr_t counter_of(const void *context) {
 static bool print_frame(uintptr_t counter, bool first) {
     struct dl_find_object object;
     struct line line = {.length = 0};
-    if (_dl_find_object((void *)counter, &object)) return first; // a wild jump: the caller says more
+    if (find_object((void *)counter, &object)) return first; // a wild jump: the caller says more
     const char *path = object.dlfo_link_map->l_name;
     if (!path[0] && !first) return false;
     add_text(&line, "farm: frame 0x");
@@ -127,7 +130,7 @@ static void on_crash(int number, siginfo_t *info, void *context) {
             if (caught[i].number == number) name = caught[i].name;
         strcat(strcat(after, name), ") ");
         print_call(" died of signal ", (uint32_t)number, after);
-        print_frames(counter_of(context));
+        if (find_object) print_frames(counter_of(context));
     }
     raise(number);
 }
@@ -148,6 +151,7 @@ struct farm_call *farm_crash_watch(void) {
     pthread_atfork(NULL, NULL, forget_in_child);
     farm_thread_use_signal_stack();
     backtrace(&frame, 1); // loads the unwinder
+    find_object = (__typeof__(find_object))dlsym(RTLD_DEFAULT, "_dl_find_object");
     const ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     program[length > 0 ? length : 0] = 0;
     if (!getcwd(folder, sizeof folder)) folder[0] = 0;

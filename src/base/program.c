@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -21,6 +20,7 @@
 #include "base/confine.h"
 #include "base/format.h"
 #include "base/paths.h"
+#include "base/pidfd.h"
 #include "base/thread.h"
 #include "base/time.h"
 
@@ -50,7 +50,7 @@ static void hold_signals(sigset_t *before) {
 
 bool farm_program_ended(pid_t pid, double limit_s) {
     const uint64_t deadline_ns = farm_now_ns() + (uint64_t)(limit_s * 1e9);
-    struct pollfd watched = {.fd = pidfd_open(pid, 0), .events = POLLIN}; // -1: refused
+    struct pollfd watched = {.fd = farm_pidfd_open(pid), .events = POLLIN}; // -1: refused
     siginfo_t state = {.si_pid = 0};
     bool ended;
     for (uint64_t now;;) {

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -18,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/pidfd.h"
 #include "base/program.h"
 #include "supervisor/child.h"
 
@@ -86,7 +86,7 @@ static _Noreturn void serve(const struct farm_forker *forker, int socket, pid_t 
 static void stop(struct farm_forker *forker) {
     siginfo_t info;
     if (forker->pidfd >= 0) {
-        pidfd_send_signal(forker->pidfd, SIGKILL, NULL, 0);
+        farm_pidfd_send(forker->pidfd, SIGKILL);
         while (waitid(P_PIDFD, (id_t)forker->pidfd, &info, WEXITED) < 0 && errno == EINTR) continue;
         close(forker->pidfd);
     }
@@ -118,7 +118,7 @@ bool farm_forker_start(struct farm_forker *forker) {
     const pid_t pid = fork();
     if (pid == 0) serve(forker, ends[1], parent);
     close(ends[1]);
-    if (pid > 0 && (forker->pidfd = pidfd_open(pid, 0)) < 0) kill(pid, SIGKILL), waitpid(pid, NULL, 0);
+    if (pid > 0 && (forker->pidfd = farm_pidfd_open(pid)) < 0) kill(pid, SIGKILL), waitpid(pid, NULL, 0);
     return forker->pidfd >= 0;
 }
 

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/utsname.h>
@@ -18,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/pidfd.h"
 #include "base/thread.h"
 #include "base/time.h"
 #include "supervisor/child.h"
@@ -209,8 +209,8 @@ void farm_supervisor_dismiss(struct farm_supervisor *supervisor, size_t number) 
     if (worker->state == WORKER_OVER || worker->dismissed) return;
     worker->dismissed = true;
     if (worker->state == WORKER_RUNNING) {
-        pidfd_send_signal(worker->pidfd, SIGTERM, NULL, 0);
-        pidfd_send_signal(worker->pidfd, SIGCONT, NULL, 0); // a stopped process cannot end by itself
+        farm_pidfd_send(worker->pidfd, SIGTERM);
+        farm_pidfd_send(worker->pidfd, SIGCONT); // a stopped process cannot end by itself
         worker->kill_at_ns = farm_now_ns() + ms(supervisor->config.grace_ms);
         set_alarm(supervisor, worker->kill_at_ns);
         return;
@@ -224,7 +224,7 @@ void farm_supervisor_kill(struct farm_supervisor *supervisor, size_t number, con
     struct worker *worker = &supervisor->workers[number];
     if (worker->state != WORKER_RUNNING) return;
     snprintf(worker->why, sizeof worker->why, "%s", why);
-    pidfd_send_signal(worker->pidfd, SIGKILL, NULL, 0);
+    farm_pidfd_send(worker->pidfd, SIGKILL);
 }
 
 // ---- signals ----
@@ -406,7 +406,7 @@ static enum farm_status start_worker(struct farm_supervisor *supervisor, struct 
         status = farm_fail_errno(err, FARM_E_LIMIT, "%s: cannot start a process (ulimit -u, pids.max of the cgroup)",
                                  worker->spec.name);
     close(output[1]);
-    int pidfd = status ? -1 : pidfd_open(pid, 0);
+    int pidfd = status ? -1 : farm_pidfd_open(pid);
     if (!status && pidfd < 0) status = fail_pidfd(worker, err);
     if (!status && !(attend(supervisor, EPOLL_CTL_ADD, pidfd, worker, false, EPOLLIN) &&
                      attend(supervisor, EPOLL_CTL_ADD, output[0], worker, true, EPOLLIN)))
@@ -523,7 +523,7 @@ static void await_places(struct farm_supervisor *supervisor, uint32_t limit_ms) 
     for (look_up_places(supervisor); search->state == WORKER_RUNNING; look_up_places(supervisor)) {
         const uint64_t now = farm_now_ns();
         if (now >= until_ns + ms(KILL_MS)) return;
-        if (now >= until_ns) pidfd_send_signal(search->pidfd, SIGKILL, NULL, 0);
+        if (now >= until_ns) farm_pidfd_send(search->pidfd, SIGKILL);
         poll(&(struct pollfd){.fd = search->pidfd, .events = POLLIN}, 1, KILL_MS / 10);
     }
 }
@@ -669,7 +669,7 @@ static bool has_come(struct farm_supervisor *supervisor, uint64_t *at_ns) {
 static void serve(struct farm_supervisor *supervisor, struct worker *worker) {
     if (has_come(supervisor, &worker->kill_at_ns)) {
         farm_log_warn("%s did not end in time: killed", worker->spec.name);
-        pidfd_send_signal(worker->pidfd, SIGKILL, NULL, 0);
+        farm_pidfd_send(worker->pidfd, SIGKILL);
     }
     if (has_come(supervisor, &worker->listen_at_ns))
         attend(supervisor, EPOLL_CTL_MOD, worker->output_fd, worker, true, EPOLLIN);
@@ -725,7 +725,7 @@ static size_t signal_phase(struct farm_supervisor *supervisor, int number) {
         struct worker *worker = &supervisor->workers[i];
         if (worker->spec.stop_phase != supervisor->phase || worker->state != WORKER_RUNNING) continue;
         if (number == SIGKILL) farm_log_warn("%s did not end in time: killed", worker->spec.name);
-        pidfd_send_signal(worker->pidfd, number, NULL, 0);
+        farm_pidfd_send(worker->pidfd, number);
         running++;
     }
     return running;

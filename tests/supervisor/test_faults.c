@@ -90,7 +90,7 @@ Test(supervisor, survives_the_failure_of_every_call) {
         {"signalfd", 0, ENDS_LIMIT},
         {"pipe2", 0, ENDS_LIMIT},
         {"fork", 0, ENDS_LIMIT},
-        {"pidfd_open", 0, ENDS_LIMIT},
+        {"farm_pidfd_open", 0, ENDS_LIMIT},
         {NULL, 0, 0},
     };
     const struct farm_trial trial = {run_both, finish_run, outcomes, false};
@@ -260,7 +260,7 @@ static enum farm_status run_refused(bool expendable) {
 }
 
 Test(supervisor, an_expendable_worker_that_cannot_be_started_again_is_tried_and_ends_alone) {
-    static const char *const calls[] = {"pipe2", "fork", "pidfd_open"};
+    static const char *const calls[] = {"pipe2", "fork", "farm_pidfd_open"};
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         refused = calls[i];
         refusals = 3;
@@ -275,13 +275,13 @@ Test(supervisor, an_expendable_worker_that_cannot_be_started_again_is_tried_and_
     }
 }
 
-static int refuse_pidfd(pid_t pid, unsigned flags) {
+static int refuse_pidfd(pid_t pid) {
     errno = ENOSYS;
     return -1;
 }
 
 Test(supervisor, names_the_kernel_that_it_needs) {
-    farm_faults_replace("pidfd_open", (void (*)(void))refuse_pidfd);
+    farm_faults_replace("farm_pidfd_open", (void (*)(void))refuse_pidfd);
     cr_assert_eq(run_to_its_end(MAKE((struct farm_supervisor_config){0}, .body = live_on)), FARM_E_UNSUPPORTED);
     cr_assert(strstr(run_err.message, "Linux 5.4 or later"), "%s", run_err.message);
 }
@@ -301,17 +301,17 @@ static enum farm_supervisor_turn until_twelve_lives(void *context) {
     return page->lives >= 12 ? FARM_TURN_STOP : FARM_TURN_ON;
 }
 
-int __real_pidfd_open(pid_t pid, unsigned flags);
-static int open_pidfd_after_death(pid_t pid, unsigned flags) {
+int __real_farm_pidfd_open(pid_t pid);
+static int open_pidfd_after_death(pid_t pid) {
     siginfo_t info;
     cr_assert_eq(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
-    return __real_pidfd_open(pid, flags);
+    return __real_farm_pidfd_open(pid);
 }
 
 Test(supervisor, progress_of_a_worker_that_dies_at_once_is_counted) {
     const struct farm_supervisor_config config = {
         .tick_ms = 1, .backoff_max_ms = 1, .deaths_max = 3, .progress = steps, .on_tick = until_twelve_lives};
-    farm_faults_replace("pidfd_open", (void (*)(void))open_pidfd_after_death);
+    farm_faults_replace("farm_pidfd_open", (void (*)(void))open_pidfd_after_death);
     cr_assert_eq(run_to_its_end(MAKE(config, .body = step_and_die)), FARM_OK, "%s", run_err.message);
 }
 

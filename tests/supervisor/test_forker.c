@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -16,6 +15,7 @@
 
 #include "../support/must.h"
 #include "base/log.h"
+#include "base/pidfd.h"
 #include "supervisor/forker.h"
 #include "supervisor/supervisor.h"
 
@@ -166,7 +166,7 @@ Test(forker, one_that_is_stopped_or_starved_is_ended) {
         cr_assert(farm_forker_start(&forker));
         usleep(20000); // it sets its name
         if (stopped)
-            pidfd_send_signal(forker.pidfd, SIGSTOP, NULL, 0);
+            farm_pidfd_send(forker.pidfd, SIGSTOP);
         else
             must_hold(!prlimit(forker_pid(), RLIMIT_NOFILE, &few, NULL), "prlimit");
         setsockopt(forker.socket, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon);

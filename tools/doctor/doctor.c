@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/pidfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/paths.h"
+#include "base/pidfd.h"
 #include "envs/registry.h"
 #include "shm/limits.h"
 #include "shm/segment.h"
@@ -40,7 +40,7 @@ static const char BROKEN[] = "broken";   // cannot run
 // ---- what the farm cannot do without ----
 
 static void check_kernel(json_t *findings) {
-    int fd = pidfd_open(getpid(), 0);
+    int fd = farm_pidfd_open(getpid());
     bool works = fd >= 0;
     if (works) close(fd);
     farm_findings_add(findings, "kernel", works ? GOOD : BROKEN,

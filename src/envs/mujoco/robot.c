@@ -135,7 +135,7 @@ static void start_reacher(struct mujoco_env *env) {
     do {
         goal[0] = uniform(&env->random, -0.2, 0.2);
         goal[1] = uniform(&env->random, -0.2, 0.2);
-    } while (hypot(goal[0], goal[1]) >= 0.2);
+    } while (goal[0] * goal[0] + goal[1] * goal[1] >= 0.2 * 0.2);
     add_uniform(env, d->qvel, env->model->nv - 2, 0.005);
 }
 
@@ -146,7 +146,7 @@ static void start_pusher(struct mujoco_env *env) {
     do {
         object[0] = uniform(&env->random, -0.3, 0);
         object[1] = uniform(&env->random, -0.2, 0.2);
-    } while (hypot(object[0], object[1]) <= 0.17);
+    } while (object[0] * object[0] + object[1] * object[1] <= 0.17 * 0.17);
     goal[0] = goal[1] = 0;
     add_uniform(env, d->qvel, env->model->nv - 4, 0.005);
 }
