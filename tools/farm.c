@@ -23,6 +23,7 @@ static const struct command commands[] = {
     {"train", "trains an agent: actors, learner, progress, checkpoints", farm_cmd_train, true},
     {"eval", "plays a trained agent without learning and prints its score", farm_cmd_eval, true},
     {"fps", "how fast environments run in the farm, against the bare simulator", farm_cmd_fps, true},
+    {"serve", "runs actors for a program of your own, which answers them in the learner's place", farm_cmd_serve, true},
     {"plot", "draws the curves of runs: return, speed, policy lag, entropy, KL divergence", farm_cmd_plot, false},
     {"bridge", "runs this machine's actors for a learner on another machine", farm_cmd_bridge, true},
     {"actors", "adds actors to a run that goes on, or removes some", farm_cmd_actors, false},

@@ -22,6 +22,7 @@
 #include "tools/init_from.h"
 #include "tools/seeds.h"
 #include "tools/shared/command.h"
+#include "tools/shared/listen_flags.h"
 #include "tools/shared/recipe_flags.h"
 
 enum { EARLY_GAMES = 20, SINKS_MAX = 3 };
@@ -34,9 +35,7 @@ struct options {
     bool json, quiet;
     const char *init_from;
     char init[FARM_RUN_PATH_MAX + 64]; // the file that it names; "": none
-    const char *listen, *key, *engine;
-    bool insecure;
-    int64_t expect_actors, bridges;
+    struct farm_listen_flags listen;
     const char *seeds;
     int64_t parallel;
 };
@@ -716,13 +715,9 @@ static enum farm_status run_training(struct training *training, struct farm_erro
     const struct farm_run_request request = {.recipe = &options->recipe,
                                              .elastic = true,
                                              .quiet = options->quiet,
-                                             .listen = {.address = options->listen,
-                                                        .key = options->key,
-                                                        .expect = (uint32_t)options->expect_actors,
-                                                        .bridges = (uint32_t)options->bridges,
-                                                        .engine = options->engine}};
+                                             .listen = farm_listen_flags_request(&options->listen)};
     enum farm_status status = farm_run_make(run, &request, err);
-    if (!status && options->insecure)
+    if (!status && options->listen.insecure)
         farm_log_warn("--insecure: any machine that reaches %s can join, and read and change what is sent",
                       run->bridges.address);
     if (!status) status = open_run(training, err);
@@ -754,37 +749,10 @@ static int run_command(const struct options *options) {
     return exit_status;
 }
 
-static enum farm_status check_listen(const struct options *options, struct farm_error *err) {
-    if (!options->listen) {
-        if (!options->key && !options->insecure && !options->engine && !options->expect_actors && !options->bridges)
-            return FARM_OK;
-        return farm_fail(
-            err, FARM_E_USAGE,
-            "--key, --insecure, --expect-actors, --bridges and --bridge-engine go with --listen ADDR:PORT");
-    }
-    if (options->expect_actors < 0 || options->expect_actors > FARM_PLAN_ACTORS_MAX)
-        return farm_fail(err, FARM_E_USAGE, "--expect-actors %lld: between 0 and %d", (long long)options->expect_actors,
-                         FARM_PLAN_ACTORS_MAX);
-    if (options->bridges < 0 || options->bridges > FARM_RUN_BRIDGES_MAX)
-        return farm_fail(err, FARM_E_USAGE, "--bridges %lld: between 1 and %d", (long long)options->bridges,
-                         FARM_RUN_BRIDGES_MAX);
-    if (options->key && options->insecure)
-        return farm_fail(err, FARM_E_USAGE, "--key FILE encrypts, --insecure does not: one of them");
-    if (options->key && access(options->key, F_OK) != 0)
-        return farm_fail(err, FARM_E_USAGE, "--key %s: there is no such file; `farm bridge keygen %s` makes one",
-                         options->key, farm_format_word(options->key).text);
-    if (options->key || options->insecure) return FARM_OK;
-    return farm_fail(
-        err, FARM_E_USAGE,
-        "--listen %s needs --key FILE (`farm bridge keygen FILE` makes it, and FILE.node for the nodes), or "
-        "--insecure on a loopback or private address",
-        options->listen);
-}
-
 static enum farm_status check_seeds(const struct options *options, struct farm_error *err) {
     if (!options->seeds && options->parallel != 1)
         return farm_fail(err, FARM_E_USAGE, "--parallel goes with --seeds LIST");
-    if (options->seeds && (options->listen || farm_recipe_set_by(&options->recipe, "seed", FARM_LAYER_FLAG)))
+    if (options->seeds && (options->listen.address || farm_recipe_set_by(&options->recipe, "seed", FARM_LAYER_FLAG)))
         return farm_fail(err, FARM_E_USAGE, "--seeds goes neither with --seed nor with --listen");
     if (options->seeds && options->resuming && !options->run)
         return farm_fail(err, FARM_E_USAGE, "--resume needs --run DIR, whose seeds shall go on");
@@ -808,16 +776,7 @@ int farm_cmd_train(int argc, char **argv) {
         {"seeds", FARM_CLI_STRING, &options.seeds, "LIST",
          "trains each of these seeds, 1,2,3 or 1-3, in DIR/seed-N, one after another; one table at the end"},
         {"parallel", FARM_CLI_INT, &options.parallel, "N", "seeds side by side, on equal parts of the CPUs [1]"},
-        {"listen", FARM_CLI_STRING, &options.listen, "ADDR:PORT",
-         "other machines' actors may join here (farm bridge); port 0: any. DIR/bridge.addr holds the address"},
-        {"key", FARM_CLI_STRING, &options.key, "FILE", "the key that a node needs to join (farm bridge keygen FILE)"},
-        {"insecure", FARM_CLI_BOOL, &options.insecure, NULL,
-         "no key and no encryption: on loopback and private addresses only"},
-        {"expect-actors", FARM_CLI_INT, &options.expect_actors, "N",
-         "other machines' actors for which batch and rings are sized and memory is reserved (more or fewer may join)"},
-        {"bridges", FARM_CLI_INT, &options.bridges, "N", "processes that serve other machines [1]"},
-        {"bridge-engine", FARM_CLI_STRING, &options.engine, "E",
-         "how they use the network: auto, uring or poll [auto]"},
+        FARM_LISTEN_FLAGS(options.listen),
     };
     const struct farm_cli cli = {
         .program = "farm train",
@@ -855,7 +814,7 @@ int farm_cmd_train(int argc, char **argv) {
     int exit_status;
     if (!farm_read_recipe_flags(&cli, FARM_USE_TRAIN, argc, argv, NULL, &options.recipe, &exit_status))
         return exit_status;
-    enum farm_status status = check_listen(&options, &err);
+    enum farm_status status = farm_listen_flags_check(&options.listen, &err);
     if (!status) status = check_seeds(&options, &err);
     if (!status && !(options.seeds && options.resuming)) status = load_layers(&options, &err);
     const struct farm_seeds_request seeds = {.list = options.seeds,
@@ -867,6 +826,6 @@ int farm_cmd_train(int argc, char **argv) {
                                              .argv = argv};
     if (options.quiet) farm_log_set_level(FARM_LOG_WARN);
     if (!status && options.seeds) return farm_train_seeds(&seeds);
-    if (!status) status = farm_run_choose_inference(&options.recipe, options.listen != NULL, &err);
+    if (!status) status = farm_run_choose_inference(&options.recipe, options.listen.address != NULL, &err);
     return status ? farm_report_error(cli.program, &err) : run_command(&options);
 }

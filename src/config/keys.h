@@ -12,33 +12,34 @@
 #define LEARNER_KEY KEY
 #endif
 
-KEY(PATH, env, "native/breakout", .uses = EVAL | FPS | BRIDGE | POLICY,
+KEY(PATH, env, "native/breakout", .uses = EVAL | FPS | BRIDGE | POLICY | SERVE,
     .help = "environment: native/catch, ale/Pong, ... (farm envs lists them), or your own: plugin:path.so[:name]")
-KEY(LIST, obs_keep, "none", .uses = ENVS | EVAL | FPS | BRIDGE | POLICY,
+KEY(LIST, obs_keep, "none", .uses = ENVS | EVAL | FPS | BRIDGE | POLICY | SERVE,
     .help =
         "gym/*: names of an observation's parts, or of what contains them (`arm` of arm.0), with * and ?: only these "
         "are used, and action_mask; repeatable; none: all")
-KEY(LIST, obs_drop, "none", .uses = ENVS | EVAL | FPS | BRIDGE | POLICY,
+KEY(LIST, obs_drop, "none", .uses = ENVS | EVAL | FPS | BRIDGE | POLICY | SERVE,
     .help = "gym/*: names of parts that are not used, as obs_keep")
-KEY(LIST, wrap, "none", .uses = ENVS | EVAL | FPS | BRIDGE | POLICY,
+KEY(LIST, wrap, "none", .uses = ENVS | EVAL | FPS | BRIDGE | POLICY | SERVE,
     .help = "gym/*: PACKAGE:WRAPPER around each environment, or PACKAGE:WRAPPER(ARGUMENT=VALUE, ...); repeatable, the "
             "first one innermost. Never taken from another machine: a node names its own")
-KEY(BOOL, confine, "false", .uses = EVAL | FPS | BRIDGE | POLICY,
+KEY(BOOL, confine, "false", .uses = EVAL | FPS | BRIDGE | POLICY | SERVE,
     .help = "environments, and what they start, read and execute files, but write none but /dev/null, and have no "
             "sockets, no signals to other processes and no access to their memory; they can still read this user's "
             "files, and use up CPUs and memory. A warning says what this kernel does not limit (docs/SECURITY.md)")
 KEY(TEXT, base, "auto", .choices = "auto|none", .uses = FPS,
     .help = "what lies under --recipe FILE: the recipe shipped for the environment and the algorithm, or nothing; a "
             "shipped FILE stands alone")
-KEY(INT, seed, "1", .most = 9e15, .uses = EVAL | FPS, .help = "seed of all random numbers")
+KEY(INT, seed, "1", .most = 9e15, .uses = EVAL | FPS | SERVE, .help = "seed of all random numbers")
 KEY(INT, frames, "0", .most = 9e15,
     .help = "ends at this number of frames, all sessions of the run together; a frame is one of the simulator: agent "
             "steps times the environment's frame skip; 0: no limit")
 KEY(DOUBLE, seconds, "0", .most = 1e9,
     .help = "ends after this number of seconds, all sessions of the run together; 0: no limit. With frames and seconds "
             "the first to be reached ends it, but a flag of one removes the other that a recipe sets")
-KEY(INT, actors, "0", .most = 16384, .uses = EVAL | FPS | BRIDGE, .help = "actor processes; 0: chosen for the machine")
-KEY(INT, envs_per_actor, "0", .most = 65536, .uses = EVAL | FPS,
+KEY(INT, actors, "0", .most = 16384, .uses = EVAL | FPS | BRIDGE | SERVE,
+    .help = "actor processes; 0: chosen for the machine")
+KEY(INT, envs_per_actor, "0", .most = 65536, .uses = EVAL | FPS | SERVE,
     .help = "environments of one actor, all its lanes together; 0: chosen")
 KEY(INT, envs_total, "0", .most = 1e6,
     .help = "environments of all actors together, instead of envs_per_actor, in equal parts; 0: envs_per_actor")
@@ -47,7 +48,7 @@ KEY(TEXT, scale, "1",
             "its root (docs/TRAINING.md), except what flags set. auto: equal parts for all CPUs; deterministic: 1")
 KEY(DOUBLE, scaled, "0", .most = 1e9, .before = "1",
     .help = "scale that the values of this recipe already have: farm writes it; 0: `scale` is still to be applied")
-KEY(INT, lanes, "2", .least = 1, .most = 64, .uses = EVAL | FPS,
+KEY(INT, lanes, "2", .least = 1, .most = 64, .uses = EVAL | FPS | SERVE,
     .help = "lanes of one actor: one group steps while the others wait for actions")
 KEY(INT, ring_steps, "0", .most = 16777216, .uses = EVAL | FPS, .help = "steps that a lane's ring holds; 0: chosen")
 KEY(TEXT, device, "auto", .choices = "auto|cpu|cuda", .uses = EVAL | FPS,
@@ -170,13 +171,13 @@ KEY(INT, infer_batch_max, "0", .most = 65536, .uses = EVAL | FPS,
     .help = "most observations of one inference pass; 0: chosen")
 KEY(DOUBLE, infer_wait_ms, "0", .most = 1000, .uses = EVAL | FPS,
     .help = "longest wait of a ready lane for others to share its inference pass, milliseconds")
-KEY(TEXT, wait, "adaptive", .choices = "adaptive|spin|sleep", .uses = EVAL | FPS | BRIDGE,
+KEY(TEXT, wait, "adaptive", .choices = "adaptive|spin|sleep", .uses = EVAL | FPS | BRIDGE | SERVE,
     .help = "how processes wait: short spin then sleep, always spin, always sleep")
-KEY(BOOL, pin, "true", .uses = EVAL | FPS | BRIDGE, .help = "actors and learner are pinned to separate CPUs")
-KEY(BOOL, numa, "true", .uses = EVAL | BRIDGE, .help = "each actor's memory lies on its CPUs' NUMA node")
+KEY(BOOL, pin, "true", .uses = EVAL | FPS | BRIDGE | SERVE, .help = "actors and learner are pinned to separate CPUs")
+KEY(BOOL, numa, "true", .uses = EVAL | BRIDGE | SERVE, .help = "each actor's memory lies on its CPUs' NUMA node")
 KEY(PATH, bw, "auto", .uses = FPS,
     .help = "document of `farm bw --json` about this machine, for the plan; auto: ~/.cache/actorfarm/bw.json")
-KEY(BOOL, huge_pages, "true", .uses = EVAL | FPS | BRIDGE, .help = "shared memory in 2 MiB pages if available")
+KEY(BOOL, huge_pages, "true", .uses = EVAL | FPS | BRIDGE | SERVE, .help = "shared memory in 2 MiB pages if available")
 KEY(BOOL, deterministic, "false",
     .help = "the run repeats bit for bit on machines of one kind: synchronous, on the CPU, to be ended by `frames`; "
             "checkpoints and metrics come after numbers of updates, and a dead process ends it")
@@ -196,24 +197,24 @@ KEY(DOUBLE, metrics_every, "5", .least = 0.1, .most = 1e6, .needs = "determinist
     .help = "seconds between lines of metrics.jsonl")
 KEY(BOOL, csv, "false", .help = "metrics.csv beside metrics.jsonl, with the same figures")
 KEY(BOOL, tensorboard, "true", .help = "a TensorBoard event file in the run's folder, with the same figures")
-KEY(DOUBLE, start_seconds, "60", .least = 0.1, .most = 1e6, .uses = EVAL | FPS | BRIDGE | ENVS,
+KEY(DOUBLE, start_seconds, "60", .least = 0.1, .most = 1e6, .uses = EVAL | FPS | BRIDGE | ENVS | SERVE,
     .help = "limit of what comes before an environment's first step: the program that reads its spaces, each "
             "environment that is made, each first reset; a longer one is refused, or reported as hanging")
-KEY(DOUBLE, hang_seconds, "30", .most = 1e6, .uses = EVAL | FPS | BRIDGE,
+KEY(DOUBLE, hang_seconds, "30", .most = 1e6, .uses = EVAL | FPS | BRIDGE | SERVE,
     .help = "an environment that does not return for this time is reported on stderr; 0: never")
-KEY(DOUBLE, hang_kill, "0", .most = 1e6, .uses = EVAL | FPS | BRIDGE,
+KEY(DOUBLE, hang_kill, "0", .most = 1e6, .uses = EVAL | FPS | BRIDGE | SERVE,
     .help = "an environment that does not return for this time is killed, and a new actor takes its lanes; longer than "
             "the start of one and its slowest step; 0: never")
 LEARNER_KEY(DOUBLE, sync_grace_s, "5", .least = 0.25, .most = 1e6, .needs = "regime=sync",
             .help = "if an actor does nothing for this time, as in a slow reset, the iteration trains without its "
                     "lane, and the lane's next window is dropped, seconds")
-KEY(INT, restarts_max, "1000", .most = 1e9, .uses = EVAL | FPS | BRIDGE,
+KEY(INT, restarts_max, "1000", .most = 1e9, .uses = EVAL | FPS | BRIDGE | SERVE,
     .help = "restarts of one actor, after which the run ends with an error; 0: no limit")
-KEY(DOUBLE, node_grace_s, "600", .most = 1e9, .needs = "listen",
+KEY(DOUBLE, node_grace_s, "600", .most = 1e9, .uses = SERVE, .needs = "listen",
     .help = "a remote node that is away for this time loses its actors' places, seconds")
 KEY(INT, fan_out, "2", .least = 1, .most = 64, .needs = "listen",
     .help = "nodes to which the learner, and each node with --cache, sends the parameters, if the actors infer")
-KEY(TEXT, bad_values, "count", .choices = "count|fail|reset", .uses = EVAL | FPS,
+KEY(TEXT, bad_values, "count", .choices = "count|fail|reset", .uses = EVAL | FPS | SERVE,
     .help = "rewards and observations that are NaN, infinite or beyond 1e9: count: such steps are rejected, i.e. "
             "counted and not trained on; fail: the run ends and names the environment; reset: the episode ends without "
             "a return and another begins")

@@ -21,7 +21,8 @@ enum {
     FPS = FARM_USE_FPS,
     BRIDGE = FARM_USE_BRIDGE,
     POLICY = FARM_USE_POLICY,
-    NET = FARM_USE_NET
+    NET = FARM_USE_NET,
+    SERVE = FARM_USE_SERVE
 };
 static const struct farm_recipe_key keys[] = {
 #define KEY(kind, key, value, ...) {#key, FARM_RECIPE_##kind, offsetof(struct farm_recipe, key), value, __VA_ARGS__},

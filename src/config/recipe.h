@@ -51,6 +51,7 @@ enum farm_recipe_use {
     FARM_USE_POLICY = 16, // farm eval takes it from the checkpoint
     FARM_USE_NET = 32,    // so it does, and --resume refuses another value
     FARM_USE_ENVS = 64,
+    FARM_USE_SERVE = 128,
 };
 
 struct farm_recipe_key {

@@ -304,6 +304,13 @@ static struct farm_ring_spec ring_spec_of(const struct farm_run_plan *plan) {
     if (remote) spec = *remote->spec, spec.steps = plan->steps;
     if (remote) return spec;
     farm_ring_spec_answers(&spec);
+    const struct farm_ring_spec *served = plan->responder.rings;
+    if (served) {
+        spec.autoreset = served->autoreset;
+        spec.number_count = served->number_count;
+        memcpy(spec.numbers, served->numbers, sizeof spec.numbers);
+        farm_ring_spec_control(&spec);
+    }
     if (plan->responder.body) return spec;
     if (plan->recipe.squash && is_continuous(plan)) farm_ring_spec_sample(&spec);
     if (plan->passes.replay) spec.leaf_every = shape->stride;
@@ -463,9 +470,10 @@ static void log_plan(const struct farm_run_plan *plan) {
     farm_log_info(
         "%s with %s%s%s: %u actor%s x %u lanes x %u environments x %u steps x %.0f B = %.1f MB of shared memory",
         plan->env.name,
-        plan->responder.remote ? "a remote learner"
-        : responder            ? "random actions"
-                               : "net ",
+        plan->responder.remote  ? "a remote learner"
+        : plan->responder.rings ? "a consumer"
+        : responder             ? "random actions"
+                                : "net ",
         responder ? "" : plan->recipe.net, plan->local ? " in the actors" : "", plan->actors,
         plan->actors == 1 ? "" : "s", plan->lanes, plan->width, plan->steps, step_bytes,
         (double)farm_run_ring_bytes(plan) / 1e6);
@@ -612,7 +620,7 @@ static uint32_t actors_for_an_update(const struct farm_run_plan *plan) {
 static void log_listen(const struct farm_run_plan *plan) {
     const struct farm_run_listen *listen = &plan->listen;
     if (!listen->address) return;
-    const uint32_t wanted = actors_for_an_update(plan);
+    const uint32_t wanted = plan->responder.body ? 0 : actors_for_an_update(plan);
     char needed[64] = "";
     if (wanted > plan->actors)
         snprintf(needed, sizeof needed, "; an update takes the windows of %u actor%s", wanted, wanted == 1 ? "" : "s");

@@ -36,6 +36,7 @@ struct farm_run_responder {
     int (*lend)(void *context);           // before each start: a descriptor that the process inherits; may be NULL
     int listener;                         // one more; 0: none
     bool one_bell;                        // all actors share one though it is no bridge
+    const struct farm_ring_spec *rings;   // a consumer's (consumer.h): `autoreset`, numbers; NULL: another responder
 };
 
 // Actors of other machines, which join by bridges (run/bridges.h). Batch, rings and shards are sized for `expect` of

@@ -114,7 +114,7 @@ static bool is_worker(const struct farm_run_workers *workers, pid_t pid) {
 }
 
 // pid 0: a process outside this pid namespace, which no worker is.
-static bool may_command(const struct farm_run_workers *workers, int fd) {
+bool farm_run_requests_may_command(const struct farm_run_workers *workers, int fd) {
     struct ucred peer;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &(socklen_t){sizeof peer})) return false;
     return (peer.uid == geteuid() || peer.uid == 0) && !is_worker(workers, peer.pid);
@@ -122,7 +122,7 @@ static bool may_command(const struct farm_run_workers *workers, int fd) {
 
 static enum farm_status take(struct farm_run_requests *requests, int fd, const struct request *request, ssize_t bytes) {
     const struct farm_run_workers *workers = requests->change->workers;
-    if (!may_command(workers, fd)) return FARM_E_PERMISSION;
+    if (!farm_run_requests_may_command(workers, fd)) return FARM_E_PERMISSION;
     if (bytes != (ssize_t)sizeof *request || request->magic != MAGIC || request->zero ||
         request->add > FARM_PLAN_ACTORS_MAX || request->add < -FARM_PLAN_ACTORS_MAX)
         return FARM_E_FORMAT;

@@ -31,6 +31,9 @@ void farm_run_requests_make(struct farm_run_requests *requests);
 void farm_run_requests_tick(struct farm_run_requests *requests, uint64_t now_ns);
 void farm_run_requests_free(struct farm_run_requests *requests); // safe on a zeroed one
 
+// Whether the process at the other end of a local socket is the farm's user, and no worker of the run.
+bool farm_run_requests_may_command(const struct farm_run_workers *workers, int fd);
+
 // From another process: adds actors (below 0: removes; 0: only reads the numbers). FARM_E_NOT_FOUND no such run, or it
 // has ended; FARM_E_PERMISSION another user's run, or this process is a worker of it; FARM_E_UNSUPPORTED a
 // deterministic run; FARM_E_IO no answer.

@@ -1,0 +1,38 @@
+// `farm serve`: a consumer, one process at a time of the same user, answers the lanes in the learner's place
+// (farm/consumer.h). Its socket is inherited from the process that started the farm, which ends with it; or consumers
+// connect to a path, one after another, and continue at the lanes' counters.
+//
+// The supervisor owns the connection: it accepts and refuses, notices a consumer's end, and sends the last words. The
+// process in the learner's place only passes messages on (intake/admission.h): rings and requests to the consumer,
+// replies back; without a consumer it replies itself. If it dies, the next one sends the consumer all rings again.
+#ifndef FARM_RUN_CONSUMER_H
+#define FARM_RUN_CONSUMER_H
+
+#include "run/run.h"
+
+struct farm_run_consumer {
+    struct farm_run *run;  // the command's
+    const char *path;      // that consumers connect to; NULL: the socket is inherited
+    int folder, listener;  // of `path`
+    int socket;            // to the consumer; -1: none is connected
+    int pidfd;             // consumer process, because its children may hold the socket as well; -1: unknown
+    int pid;               // 0: unknown
+    uint64_t consumers;    // so far
+    uint64_t steps, *last; // answered by consumers, of single environments; [places] at the last tick
+};
+
+// Takes the inherited socket (fd; -1: none), or makes the folder of `path`, 0700, and the socket. *consumer is
+// overwritten, and must be freed in any case. FARM_E_USAGE: no socket, or path; FARM_E_PERMISSION: others can enter the
+// folder; FARM_E_BUSY: another farm serves there.
+enum farm_status farm_run_consumer_open(struct farm_run_consumer *consumer, struct farm_run *run, int fd,
+                                        const char *path, struct farm_error *err);
+// For farm_run_request. rings: `autoreset` and the numbers of a forced reset, of lanes that also have `control`.
+struct farm_run_responder farm_run_consumer_responder(struct farm_run_consumer *consumer,
+                                                      const struct farm_ring_spec *rings);
+// At every tick of the run: accepts and refuses. FARM_TURN_STOP: the consumer whose socket is inherited has ended.
+enum farm_supervisor_turn farm_run_consumer_tick(struct farm_run_consumer *consumer);
+// After the run: sends the last words to a connected consumer.
+void farm_run_consumer_end(struct farm_run_consumer *consumer, const char *words);
+void farm_run_consumer_free(struct farm_run_consumer *consumer);
+
+#endif

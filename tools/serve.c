@@ -1,0 +1,247 @@
+// `farm serve`: actors without a learner, for a consumer (run/consumer.h): flags, progress, and the report at the end.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/format.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/time.h"
+#include "report/progress.h"
+#include "run/consumer.h"
+#include "tools/shared/command.h"
+#include "tools/shared/listen_flags.h"
+#include "tools/shared/recipe_flags.h"
+
+static const char program[] = "farm serve";
+
+struct options {
+    struct farm_recipe recipe;
+    const char *socket, *autoreset, *numbers;
+    int64_t socket_fd, steps;
+    bool json, quiet;
+    struct farm_listen_flags listen;
+};
+
+struct service {
+    const struct options *options;
+    struct farm_run run;
+    struct farm_run_consumer consumer;
+    struct farm_ring_spec rings; // what --autoreset and --numbers request
+    char folder[FARM_RUN_PATH_MAX + 1];
+    struct farm_progress progress;
+    uint64_t drawn_ns, drawn_steps; // at the previous line
+};
+
+// ---- while it runs ----
+
+static void clear_line(void *context) {
+    farm_progress_clear(&((struct service *)context)->progress);
+}
+
+// "0:12  4 actors  12.3k steps/s  consumer 4711".
+static void draw_progress(struct service *service, uint64_t now_ns) {
+    const struct farm_run_consumer *consumer = &service->consumer;
+    const uint32_t actors = service->run.workers.count;
+    const double passed_s = (double)(now_ns - service->drawn_ns) * 1e-9;
+    char line[160], who[48] = "no consumer";
+    if (consumer->socket >= 0) snprintf(who, sizeof who, "consumer %d", consumer->pid);
+    snprintf(line, sizeof line, "%s  %u actor%s  %s steps/s  %s",
+             farm_format_duration(farm_run_events_wall_s(&service->run.events)).text, actors, actors == 1 ? "" : "s",
+             farm_format_count((double)(consumer->steps - service->drawn_steps) / passed_s).text, who);
+    farm_progress_show(&service->progress, line, now_ns);
+    service->drawn_ns = now_ns;
+    service->drawn_steps = consumer->steps;
+}
+
+static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
+    struct service *service = context;
+    const enum farm_supervisor_turn turn = farm_run_consumer_tick(&service->consumer);
+    if (service->consumer.path && !service->options->quiet && farm_progress_due(&service->progress, now_ns))
+        draw_progress(service, now_ns);
+    return turn;
+}
+
+// ---- the report ----
+
+static json_t *result_json(const struct service *service, bool interrupted, const char *failure) {
+    const struct farm_run *run = &service->run;
+    const struct farm_run_plan *plan = &run->plan;
+    const double wall_s = farm_run_events_wall_s(&run->events);
+    json_t *document = farm_json_object(true);
+    farm_json_set_text(document, "env", service->options->recipe.env);
+    farm_json_set_int(document, "seed", (uint64_t)plan->recipe.seed);
+    farm_json_set_real(document, "wall_s", wall_s);
+    farm_json_set_int(document, "env_steps", service->consumer.steps);
+    farm_json_set_real(document, "env_steps_per_s", wall_s > 0 ? (double)service->consumer.steps / wall_s : 0);
+    farm_json_set_int(document, "consumers", service->consumer.consumers);
+    farm_json_set_int(document, "actors", run->workers.count);
+    farm_json_set_int(document, "lanes", (uint64_t)run->workers.count * plan->lanes);
+    farm_json_set_int(document, "environments", (uint64_t)run->workers.count * plan->lanes * plan->width);
+    farm_json_set_int(document, "ring_steps", plan->steps);
+    farm_json_set_int(document, "actor_restarts", run->change.restarts);
+    farm_json_set_bool(document, "interrupted", interrupted);
+    farm_json_set_text(document, "error", failure);
+    return document;
+}
+
+static enum farm_status report(struct service *service, bool interrupted, const char *failure, struct farm_error *err) {
+    const struct farm_run *run = &service->run;
+    char causes[768];
+    farm_progress_end(&service->progress);
+    if (service->options->json) {
+        json_t *document = result_json(service, interrupted, failure);
+        const enum farm_status status = farm_json_print(document, stdout, err);
+        json_decref(document);
+        return status;
+    }
+    farm_run_change_causes(&run->change, causes, sizeof causes);
+    if (service->consumer.path)
+        printf("\n%s: consumers answered %s steps of environments in %s%s.\n", service->options->recipe.env,
+               farm_format_count((double)service->consumer.steps).text,
+               farm_format_duration(farm_run_events_wall_s(&run->events)).text,
+               failure       ? "; then it failed"
+               : interrupted ? "; stopped by a signal"
+                             : "");
+    if (causes[0])
+        printf("Deaths of actors: %s. Actors started again: %llu.\n", causes, (unsigned long long)run->change.restarts);
+    return FARM_OK;
+}
+
+// ---- the command ----
+
+static enum farm_status serve(struct service *service, struct farm_error *err) {
+    struct farm_run *run = &service->run;
+    const struct options *options = service->options;
+    const struct farm_run_request request = {.recipe = &options->recipe,
+                                             .elastic = true,
+                                             .quiet = options->quiet,
+                                             .responder =
+                                                 farm_run_consumer_responder(&service->consumer, &service->rings),
+                                             .listen = farm_listen_flags_request(&options->listen)};
+    enum farm_status status =
+        farm_run_consumer_open(&service->consumer, run, (int)options->socket_fd, options->socket, err);
+    if (!status) status = farm_run_make(run, &request, err);
+    if (!status && options->listen.insecure)
+        farm_log_warn("--insecure: any machine that reaches %s can join, and read and change what is sent",
+                      run->bridges.address);
+    if (status) return status;
+    if (options->socket) {
+        const char *slash = strrchr(options->socket, '/');
+        snprintf(service->folder, sizeof service->folder, "%.*s", slash ? (int)(slash - options->socket) : 1,
+                 slash ? options->socket : ".");
+        run->workers.run_path = service->folder;
+    }
+    run->caller = (struct farm_run_caller){.context = service, .clear_line = clear_line, .on_tick = on_tick};
+    if ((status = farm_run_build(run, err))) return status;
+    if (options->socket && !options->quiet) farm_log_info("consumers connect to %s", options->socket);
+    bool interrupted;
+    struct farm_error report_error;
+    status = farm_run_execute(run, &interrupted, err);
+    farm_run_consumer_end(&service->consumer, status        ? err->message
+                                              : interrupted ? "a signal has ended the farm"
+                                                            : "the farm has ended");
+    const enum farm_status reported = report(service, interrupted, status ? err->message : NULL, &report_error);
+    if (!status && reported) *err = report_error;
+    return status ? status : reported;
+}
+
+static int run_command(const struct options *options, const struct farm_ring_spec *rings) {
+    static struct service service;
+    struct farm_error err = {0};
+    service.options = options;
+    service.rings = *rings;
+    farm_progress_start(&service.progress, STDERR_FILENO, farm_now_ns());
+    service.drawn_ns = farm_now_ns();
+    const enum farm_status status = serve(&service, &err);
+    if (status) farm_run_consumer_end(&service.consumer, err.message);
+    farm_run_free(&service.run);
+    farm_run_consumer_free(&service.consumer);
+    return status ? farm_report_error(program, &err) : 0;
+}
+
+static enum farm_status read_numbers(const char *list, struct farm_ring_spec *rings, struct farm_error *err) {
+    while (list && *list) {
+        const size_t length = strcspn(list, ",");
+        if (!length || length >= sizeof rings->numbers[0] || rings->number_count == FARM_CONTROL_NUMBERS_MAX)
+            return farm_fail(err, FARM_E_USAGE, "--numbers: up to %d names of 1 to %zu characters",
+                             FARM_CONTROL_NUMBERS_MAX, sizeof rings->numbers[0] - 1);
+        memcpy(rings->numbers[rings->number_count++], list, length);
+        list += length + (list[length] == ',');
+    }
+    return FARM_OK;
+}
+
+static enum farm_status settle(struct options *options, struct farm_ring_spec *rings, struct farm_error *err) {
+    struct farm_recipe *recipe = &options->recipe;
+    char steps[32];
+    const bool same_step = strcmp(options->autoreset, "same_step") == 0;
+    if ((options->socket != NULL) == (options->socket_fd >= 0))
+        return farm_fail(err, FARM_E_USAGE, "--socket PATH is missing: a new socket, to which consumers connect");
+    if (!same_step && strcmp(options->autoreset, "next_step") != 0)
+        return farm_fail(err, FARM_E_USAGE, "--autoreset must be one of next_step, same_step (got '%.40s')",
+                         options->autoreset);
+    if (same_step && options->listen.address)
+        return farm_fail(err, FARM_E_USAGE,
+                         "--autoreset same_step does not go with --listen: last observations do not travel between "
+                         "machines; use next_step");
+    rings->autoreset = same_step;
+    snprintf(steps, sizeof steps, "%lld", (long long)options->steps);
+    enum farm_status status = read_numbers(options->numbers, rings, err);
+    if (!status) status = farm_listen_flags_check(&options->listen, err);
+    if (!status && farm_recipe_set(recipe, FARM_LAYER_FLAG, "ring_steps", steps, err))
+        status = farm_fail(err, FARM_E_USAGE, "--steps %s: must be 2 to 16777216", steps);
+    if (!status) status = farm_recipe_set(recipe, FARM_LAYER_FLAG, "base", "none", err);
+    if (!status) status = farm_recipe_flags_settle(recipe, NULL, NULL, err);
+    recipe->frames = 0;
+    recipe->seconds = 0;
+    return status;
+}
+
+int farm_cmd_serve(int argc, char **argv) {
+    // has a recipe: too large for a small stack
+    static struct options options = {.socket_fd = -1, .steps = 16, .autoreset = "next_step"};
+    static struct farm_ring_spec rings;
+    const struct farm_cli_flag flags[] = {
+        {"socket", FARM_CLI_STRING, &options.socket, "PATH",
+         "consumers connect to this new socket, one after another; its folder, of mode 0700, is made if it is missing"},
+        {"socket-fd", FARM_CLI_INT, &options.socket_fd, "N",
+         "the consumer is the process that has started this command; the farm ends with it (libfarm's use)"},
+        {"steps", FARM_CLI_INT, &options.steps, "C", "steps that a lane's ring holds [16]"},
+        {"autoreset", FARM_CLI_STRING, &options.autoreset, "next_step|same_step",
+         "where the next episode begins: a step behind the last one, or with it [next_step]"},
+        {"numbers", FARM_CLI_STRING, &options.numbers, "NAME,NAME",
+         "options of the environment, up to 16, that a consumer sets as it resets one"},
+        {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document on stdout at the end"},
+        {"quiet", FARM_CLI_BOOL, &options.quiet, NULL, "no progress and no plan on stderr"},
+        FARM_LISTEN_FLAGS(options.listen),
+    };
+    const struct farm_cli cli = {
+        .program = program,
+        .synopsis = "--env E --socket PATH [--steps C] [--actors N] [--listen ADDR:PORT --key FILE] [--json] "
+                    "[--KEY VALUE ...]",
+        .about =
+            "Runs actors without a learner. A program of your own, the consumer, reads their observations in place "
+            "and\n"
+            "answers them: by actorfarm in Python (docs/PYTHON.md), or by farm/consumer.h in C. It may end, and "
+            "another\n"
+            "one continue where it was; without one the environments wait. One process of the same user at a time.\n"
+            "`farm actors FOLDER +N` adds actors while it runs, FOLDER being the socket's. With --listen, actors of "
+            "other\n"
+            "machines join by `farm bridge --connect`. No recipe counts: environments have their own defaults. Ctrl-C\n"
+            "ends it, with exit status 0.",
+        .examples = "  farm serve --env ale/Pong --socket /tmp/pong/farm\n"
+                    "  farm serve --env native/cartpole --socket /tmp/poles/farm --actors 2 --lanes 4 "
+                    "--envs-per-actor 64\n"
+                    "  farm serve --env ale/Pong --socket /tmp/pong/farm --listen 0.0.0.0:7000 --key farm.key\n",
+        .flags = flags,
+        .flag_count = sizeof flags / sizeof *flags,
+    };
+    struct farm_error err;
+    int exit_status;
+    if (!farm_read_recipe_flags(&cli, FARM_USE_SERVE, argc, argv, NULL, &options.recipe, &exit_status))
+        return exit_status;
+    if (options.quiet) farm_log_set_level(FARM_LOG_WARN);
+    return settle(&options, &rings, &err) ? farm_report_error(program, &err) : run_command(&options, &rings);
+}
