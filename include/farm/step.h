@@ -8,8 +8,13 @@
 //   TRUNCATED   with LAST: the episode was cut (time limit), so training bootstraps from this observation.
 //   GAME_END    with LAST: a real game ended (not only a life lost): `episodes` and `return_mean` count these.
 //
-// FIRST at step n+1 without LAST at step n is an abandoned episode (its actor died): step n has weight 0 and is used
-// for bootstrapping.
+// FIRST at step n+1 without LAST at step n is an abandoned episode (its actor died, or a consumer has reset it): step n
+// has weight 0 and is used for bootstrapping.
+//
+// Rings with same-step resets (`farm serve --autoreset same_step`) have no LAST alone. FIRST with LAST is then one
+// step: reward and ends are those of the transition into the finished episode's last observation, which lies in the
+// fields FARM_VIEW_LAST (farm/farm.h); the observation is the next episode's first, and the action answered to it is
+// its first action. FIRST alone begins an episode that follows none, or an abandoned one.
 #ifndef FARM_STEP_H
 #define FARM_STEP_H
 

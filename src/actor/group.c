@@ -22,6 +22,7 @@ enum farm_status farm_group_make(const struct farm_actor_config *config, const s
                                  .width = width,
                                  .bad_values = config->bad_values,
                                  .obs_far = config->obs_far,
+                                 .same_step = ring->autoreset == FARM_AUTORESET_SAME_STEP,
                                  .call = call};
     if (farm_head_mask_field(group->spec, &group->mask, NULL)) group->mask = -1; // the learner refuses it
     group->envs = calloc(width, sizeof *group->envs);
@@ -261,10 +262,56 @@ step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size
     return FARM_OK;
 }
 
-enum farm_status farm_group_step(struct farm_group *group, struct farm_lane *lane, struct farm_error *err) {
+// ---- resets in the same step ----
+
+// Begins an episode in the place of environment e's observation of step n.
+static enum farm_status begin_episode(const struct farm_group *group, const struct farm_lane *lane, uint64_t n,
+                                      uint32_t e, struct farm_error *err) {
+    struct guard guards[FARM_OBS_FIELDS_MAX];
+    void *obs[FARM_OBS_FIELDS_MAX];
+    for (uint32_t f = 0; f < lane->obs_count; f++) {
+        struct field field = find_field(lane, f, n, GUARD_LARGE);
+        obs[f] = field.at += e * field.bytes;
+        set_guard(&guards[f], &field, GUARD_LARGE);
+    }
+    start_episode(group, obs, e);
+    for (uint32_t f = 0; f < lane->obs_count; f++)
+        if (guard_changed(&guards[f], GUARD_LARGE))
+            return fail_guard(group, f, difference(guards[f].copy_behind, guards[f].behind, GUARD_LARGE), e, err);
+    const int field = group->bad_values != FARM_BAD_COUNT ? find_senseless(group, obs, 0, false) : -1;
+    return field < 0 ? FARM_OK : fail_senseless(group, lane, field, e, err);
+}
+
+// Keeps the observation of each environment whose episode ended with the step, and begins its next episode.
+static enum farm_status renew_ended(struct farm_group *group, struct farm_lane *lane, struct farm_error *err) {
+    const uint64_t n = farm_lane_actor_next(lane);
+    uint64_t *const heartbeat = &lane->up_control->heartbeat;
+    for (uint32_t e = 0; e < group->width; e++) {
+        if (!group->ended[e]) continue;
+        for (uint32_t f = 0; f < lane->obs_count; f++)
+            memcpy(farm_lane_last(lane, f, n, e), farm_lane_obs(lane, f, n, e), lane->obs_bytes[f]);
+        group->call->env = e;
+        const enum farm_status status = begin_episode(group, lane, n, e, err);
+        if (status) return status;
+        farm_lane_flags(lane, n)[e] |= FARM_STEP_FIRST;
+        group->ended[e] = false;
+        farm_store_relaxed(heartbeat, farm_load_relaxed(heartbeat) + 1);
+    }
+    group->call->call = FARM_CALL_NONE;
+    if (group->obs_far) farm_fence_streams();
+    return FARM_OK;
+}
+
+static enum farm_status step_lane(struct farm_group *group, struct farm_lane *lane, struct farm_error *err) {
     const bool small = lane->obs_bytes[0] < SMALL_FIELD_BYTES;
     if (small && !is_guarded(farm_lane_actor_next(lane)))
         return lane->obs_count == 1 ? step_all(group, lane, 1, 0, err) : step_all(group, lane, lane->obs_count, 0, err);
     if (lane->obs_count > 1) return step_all(group, lane, lane->obs_count, GUARD_SMALL, err);
     return small ? step_all(group, lane, 1, GUARD_SMALL, err) : step_all(group, lane, 1, GUARD_LARGE, err);
+}
+
+enum farm_status farm_group_step(struct farm_group *group, struct farm_lane *lane, struct farm_error *err) {
+    if (!group->same_step) return step_lane(group, lane, err);
+    const enum farm_status status = step_lane(group, lane, err);
+    return status ? status : renew_ended(group, lane, err);
 }

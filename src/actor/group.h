@@ -55,6 +55,7 @@ struct farm_group {
     struct farm_call *call; // records the present call
     bool warned;            // about senseless numbers
     bool obs_far;           // observations may be stored past the caches: farm/obs.h
+    bool same_step;         // an episode begins in the step that ends one
 };
 
 // Makes the environments of lane number `lane` of this actor. Environment e of lane l has the seed
@@ -69,9 +70,10 @@ void farm_group_free(struct farm_group *group);
 
 // Writes step `next` of the lane, unpublished: an environment that is new or whose last step was LAST starts an
 // episode, the others take the action answered to step next-1 (continuous ones clipped to the spec's bounds, NaN to the
-// lower bound). The answer must exist and the slot be free. FARM_E_INVALID: an action that the environment does not
-// have, or it returns an invalid value, writes outside its observation, or config->bad_values makes an error of
-// senseless numbers; the message names environment, field, lane and number.
+// lower bound). With same-step resets an episode's end starts the next one at once (farm/step.h). The answer must exist
+// and the slot be free. FARM_E_INVALID: an action that the environment does not have, or it returns an invalid value,
+// writes outside its observation, or config->bad_values makes an error of senseless numbers; the message names
+// environment, field, lane and number.
 enum farm_status farm_group_step(struct farm_group *group, struct farm_lane *lane, struct farm_error *err);
 
 #endif

@@ -13,14 +13,14 @@ static bool is_copied(const struct farm_ring_spec *spec, uint32_t field, int mas
 }
 
 uint64_t farm_validator_bytes(const struct farm_ring_spec *spec, const struct farm_ring_layout *layout) {
-    uint64_t row = sizeof(float) + 1, answers = 0; // reward, flags
+    uint64_t row = sizeof(float) + 1, last = 0, answers = 0; // reward, flags
     int mask;
     if (farm_head_mask_field(&spec->env, &mask, NULL)) mask = -1;
     for (uint32_t f = 0; f < spec->env.obs_count; f++)
-        if (is_copied(spec, f, mask)) row += layout->obs_bytes[f];
+        if (is_copied(spec, f, mask)) row += layout->obs_bytes[f], last += layout->obs_bytes[f];
     for (uint32_t f = 0; f < spec->answer_count && spec->answers == FARM_ANSWERS_LOCAL; f++)
         answers += (uint64_t)farm_answer_slots(spec, f) * farm_answer_rows(spec, f) * layout->answer_bytes[f];
-    return (uint64_t)spec->steps * spec->width * row + answers;
+    return (uint64_t)spec->steps * spec->width * row + (spec->autoreset ? 2 * spec->width * last : 0) + answers;
 }
 
 static void *new_rows(uint64_t rows, size_t bytes, bool *ok) {
@@ -44,6 +44,8 @@ enum farm_status farm_validator_open(const struct farm_ring *ring, uint32_t lane
     for (uint32_t f = 0; f < checked->obs_count; f++) {
         validator->copied[f] = is_copied(&ring->spec, f, validator->mask);
         if (validator->copied[f]) checked->obs[f] = new_rows(slots, checked->obs_bytes[f], &ok);
+        if (validator->copied[f] && checked->last[f])
+            checked->last[f] = new_rows(2 * (uint64_t)checked->width, checked->obs_bytes[f], &ok);
     }
     for (uint32_t f = 0; f < checked->answer_count && checked->local; f++) {
         struct farm_answer_array *answer = &checked->answer[f];
@@ -60,7 +62,7 @@ void farm_validator_close(struct farm_validator *validator) {
     free(validator->checked.reward);
     free(validator->checked.flags);
     for (uint32_t f = 0; f < validator->checked.obs_count; f++)
-        if (validator->copied[f]) free(validator->checked.obs[f]);
+        if (validator->copied[f]) free(validator->checked.obs[f]), free(validator->checked.last[f]);
     for (uint32_t f = 0; f < validator->checked.answer_count && validator->checked.local; f++)
         free(validator->checked.answer[f].at);
     *validator = (struct farm_validator){0};
@@ -75,6 +77,10 @@ static void copy_step(const struct farm_validator *validator, uint64_t n) {
     for (uint32_t f = 0; f < own->obs_count; f++)
         if (validator->copied[f])
             memcpy(farm_lane_obs(own, f, n, 0), farm_lane_obs(shared, f, n, 0), own->obs_bytes[f] * own->width);
+    for (uint32_t e = 0; e < own->width && own->last[0]; e++)
+        for (uint32_t f = 0; f < own->obs_count && farm_step_renews(own, farm_lane_flags(own, n)[e]); f++)
+            if (validator->copied[f])
+                memcpy(farm_lane_last(own, f, n, e), farm_lane_last(shared, f, n, e), own->obs_bytes[f]);
     for (uint32_t f = 0; f < own->answer_count; f++) {
         uint64_t at;
         if (!farm_lane_answer_with(own, f, n, &at)) continue;
@@ -87,8 +93,9 @@ static void copy_step(const struct farm_validator *validator, uint64_t n) {
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
-static bool known_flags(unsigned flags) {
+static bool known_flags(unsigned flags, bool same_step) {
     const unsigned ends = FARM_STEP_TERMINATED | FARM_STEP_TRUNCATED | FARM_STEP_GAME_END;
+    if (same_step && (flags & (FARM_STEP_FIRST | FARM_STEP_LAST)) == FARM_STEP_LAST) return false;
     return !(flags & ~FARM_STEP_ALL) && (flags & FARM_STEP_LAST || !(flags & ends));
 }
 
@@ -124,28 +131,37 @@ static uint64_t judge_rewards_and_flags(struct farm_validator *validator, uint64
     const uint8_t *flags = farm_lane_flags(&validator->checked, n);
     uint64_t bad = 0;
     for (uint32_t e = 0; e < validator->checked.width; e++)
-        if (!known_flags(flags[e]))
+        if (!known_flags(flags[e], validator->checked.last[0] != NULL))
             bad += reject(validator, n, e, FARM_BAD_FLAGS, 0, flags[e]);
         else if (!farm_numbers_sensible(&reward[e], 1))
             bad += reject(validator, n, e, FARM_BAD_REWARD, 0, (double)reward[e]);
     return bad;
 }
 
-// After rewards and flags: a step that is senseless needs no mask.
+// The observation of an environment at step n, or its last one.
+static uint64_t judge_row(struct farm_validator *validator, uint32_t f, uint64_t n, uint32_t e, void *row) {
+    const struct farm_field_spec *field = &validator->spec->env.obs[f];
+    const size_t bytes = validator->checked.obs_bytes[f], count = bytes / farm_dtype_bytes(field->dtype);
+    const size_t element = farm_field_find_invalid(field, row, count);
+    if (element == count) return 0;
+    const double value = field->dtype == FARM_F32 ? (double)((float *)row)[element] : ((int32_t *)row)[element];
+    memset(row, 0, bytes);
+    return reject(validator, n, e, FARM_BAD_OBS + f, element, value);
+}
+
+// After rewards and flags: a step that is senseless needs no mask. Of steps that an earlier process answered, only the
+// newest one still has its last observation.
 static uint64_t judge_observation(struct farm_validator *validator, uint32_t f, uint64_t n) {
     const struct farm_lane *lane = &validator->checked;
-    const struct farm_field_spec *field = &validator->spec->env.obs[f];
-    const size_t bytes = lane->obs_bytes[f], count = bytes / farm_dtype_bytes(field->dtype);
+    const uint8_t *flags = farm_lane_flags(lane, n);
+    const bool has_last = lane->last[0] && n + 1 >= farm_lane_acted(lane);
     uint64_t bad = 0;
     for (uint32_t e = 0; e < lane->width; e++) {
         void *row = farm_lane_obs(lane, f, n, e);
-        const size_t element = farm_field_find_invalid(field, row, count);
-        if (element < count) {
-            bad += reject(validator, n, e, FARM_BAD_OBS + f, element,
-                          field->dtype == FARM_F32 ? (double)((float *)row)[element] : ((int32_t *)row)[element]);
-            memset(row, 0, bytes);
-        }
-        if ((int)f != validator->mask || farm_lane_flags(lane, n)[e] & FARM_STEP_LAST) continue;
+        const bool renews = farm_step_renews(lane, flags[e]);
+        bad += judge_row(validator, f, n, e, row);
+        if (renews && has_last) bad += judge_row(validator, f, n, e, farm_lane_last(lane, f, n, e));
+        if ((int)f != validator->mask || (flags[e] & FARM_STEP_LAST && !farm_step_renews(lane, flags[e]))) continue;
         const int blocked = farm_head_mask_blocked(&validator->spec->env.action, row);
         if (blocked >= 0) bad += reject(validator, n, e, FARM_BAD_OBS + f, (uint64_t)blocked, 0);
     }

@@ -13,10 +13,17 @@
 // it are not trained on and no stack of frames reaches across it.
 #define FARM_STEP_SENSELESS 0x80u
 
+// Whether a step's checked flags end an episode and begin the next one (same-step resets).
+static inline bool farm_step_renews(const struct farm_lane *lane, unsigned flags) {
+    return lane->last[0] &&
+           (flags & (FARM_STEP_FIRST | FARM_STEP_LAST | FARM_STEP_SENSELESS)) == (FARM_STEP_FIRST | FARM_STEP_LAST);
+}
+
 struct farm_validator {
     const struct farm_lane *shared; // the actor's arrays
     const struct farm_ring_spec *spec;
-    struct farm_lane checked; // the same lane with own arrays of reward, flags, copied obs fields and LOCAL answers
+    struct farm_lane
+        checked; // the same lane with own arrays of reward, flags, copied obs fields (and last ones) and LOCAL answers
     bool copied[FARM_OBS_FIELDS_MAX]; // obs field f: i32, f32 or the action mask
     int mask;                         // obs field of action masks (kernels/head.h), or -1
     struct farm_bad_value first_bad;  // the lane's
@@ -30,13 +37,14 @@ uint64_t farm_validator_bytes(const struct farm_ring_spec *spec, const struct fa
 void farm_validator_close(struct farm_validator *validator); // safe on a zeroed one
 
 // Copies published step n, LOCAL: with the answer to step n - 1 and the state before n, then checks the copies: numbers
-// that make sense (base/number.h; i32 within the field's choices), known flags, an episode's end only with LAST; an
-// action mask that permits a choice of each action, except with LAST; LOCAL: existing actions that the mask permits,
-// `version` at most `newest` (the newest published), and sensible numbers in f32 answer fields, or -infinity in
-// `policy` for an action that was not taken; actions and policies of LAST are free. A step that fails, LOCAL: whose
-// action fails, becomes SENSELESS with reward 0, a field that fails becomes zeros (a mask stays). Training may read
-// step n - 1 meanwhile, but no answer to the last step of a window. Returns the number of invalid values; an
-// environment's reward and flags are one value, as is each of its observation and answer fields.
+// that make sense (base/number.h; i32 within the field's choices), known flags, an episode's end only with LAST, LAST
+// only with FIRST if resets are in the same step; an action mask that permits a choice of each action, except with LAST
+// (alone); LOCAL: existing actions that the mask permits, `version` at most `newest` (the newest published), and
+// sensible numbers in f32 answer fields, or -infinity in `policy` for an action that was not taken; actions and
+// policies of LAST are free. A step that fails, LOCAL: whose action fails, becomes SENSELESS with reward 0, a field
+// that fails becomes zeros (a mask stays). Training may read step n - 1 meanwhile, but no answer to the last step of a
+// window. Returns the number of invalid values; an environment's reward and flags are one value, as is each of its
+// observation and answer fields.
 uint64_t farm_validator_step(struct farm_validator *validator, uint64_t n, uint64_t newest);
 
 // Makes the lane's first invalid value the run's, unless another lane has done so. The lane has one.

@@ -286,6 +286,7 @@ static void verify_step(const struct farm_lane *lane, uint32_t l, uint64_t n, ui
             add_finding(findings, "lane %u step %llu environment %u: an end (0x%x) without LAST", l,
                         (unsigned long long)n, e, now);
         if (n == 0 && !(now & FARM_STEP_FIRST)) add_finding(findings, "lane %u step 0 environment %u: no FIRST", l, e);
+        if (lane->last[0] && before & FARM_STEP_FIRST) before = 0; // its episode has begun
         if (n > oldest && (before & FARM_STEP_LAST) && !(now & FARM_STEP_FIRST))
             add_finding(findings, "lane %u step %llu environment %u: no FIRST after LAST", l, (unsigned long long)n, e);
         if (!isfinite(reward[e]))

@@ -231,6 +231,10 @@ static size_t locate(const struct farm_lane *lane, uint64_t n, unsigned field, c
     if (field == FARM_VIEW_FLAGS) return *at = farm_lane_flags(lane, n), lane->width;
     if (field == FARM_VIEW_LEAF && lane->leaf && n % lane->leaf_every == 0)
         return *at = farm_lane_leaf(lane, n), lane->width * sizeof(float);
+    if (field >= FARM_VIEW_LAST && field - FARM_VIEW_LAST < lane->obs_count && lane->last[0]) {
+        *at = farm_lane_last(lane, field - FARM_VIEW_LAST, n, 0);
+        return lane->width * lane->obs_bytes[field - FARM_VIEW_LAST];
+    }
     if (field < FARM_VIEW_OBS || field - FARM_VIEW_OBS >= lane->obs_count) return 0;
     *at = farm_lane_obs(lane, field - FARM_VIEW_OBS, n, 0);
     return lane->width * lane->obs_bytes[field - FARM_VIEW_OBS];
@@ -244,7 +248,7 @@ size_t farm_view_bytes(const struct farm_view *view, unsigned lane, unsigned fie
 }
 
 // As a sequence lock's reader: the actor writes step p = produced into slot p mod C, so step n is whole as long as
-// produced < n + C after the copy. The fence keeps the copy's loads before that load.
+// produced < n + C after the copy; a last observation has two slots. The fence keeps the copy's loads before that load.
 bool farm_view_copy(const struct farm_view *view, unsigned lane, uint64_t n, unsigned field, void *out) {
     const struct farm_ring *ring = ring_of(view, &lane);
     const struct farm_lane *from = &ring->lanes[lane];
@@ -256,5 +260,5 @@ bool farm_view_copy(const struct farm_view *view, unsigned lane, uint64_t n, uns
     if (answer && !from->local && farm_load_acquire(&from->down->acted) <= n) return false;
     memcpy(out, at, bytes);
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    return farm_load_relaxed(&from->up->produced) < n + from->steps;
+    return farm_load_relaxed(&from->up->produced) < n + (field < FARM_VIEW_LAST ? from->steps : 2);
 }

@@ -9,6 +9,8 @@
 
 #include "../support/rings.h"
 #include "actor/group.h"
+#include "envs/native/native.h"
+#include "envs/plugin.h"
 
 enum { DIMS = 3 };
 
@@ -85,6 +87,7 @@ static struct farm_env_spec flat_spec(uint32_t numbers) {
 }
 
 static struct fixture fixture;
+static bool same_step; // for set_up
 static struct farm_error err;
 
 static void tear_down(void) {
@@ -99,7 +102,7 @@ static void set_up(const struct farm_env_spec *spec, uint32_t width, uint32_t st
     memset(&fixture, 0, sizeof fixture);
     memset(&script, 0, sizeof script);
     script.spec = *spec;
-    struct farm_ring_spec ring = {.lanes = 2, .width = width, .steps = steps, .env = *spec};
+    struct farm_ring_spec ring = {.lanes = 2, .width = width, .steps = steps, .autoreset = same_step, .env = *spec};
     farm_ring_spec_answers(&ring);
     fixture.ring = views_of(ring);
     fixture.config = (struct farm_actor_config){.api = &probe_api, .seed = 1, .bad_values = bad_values};
@@ -342,6 +345,116 @@ Test(group, refuses_return_values_that_the_interface_does_not_allow) {
         script.answer = answers[i];
         cr_assert_eq(step_group(NULL), FARM_E_INVALID);
         expect_message("which farm/env.h does not allow: lane 1, number 0");
+    }
+}
+
+// ---- resets in the same step, and on request ----
+
+// Environments of native/NAME on a ring of their own, and what they did.
+enum { PLAYED_MAX = 256, OBS_MAX = 8, BOTH = FARM_STEP_FIRST | FARM_STEP_LAST };
+struct played {
+    float obs[OBS_MAX], last[OBS_MAX], reward;
+    unsigned flags;
+};
+struct players {
+    struct views ring;
+    struct farm_actor_config config;
+    struct farm_call call;
+    struct farm_group group;
+    uint32_t played[2]; // by environment
+    struct played steps[2][PLAYED_MAX];
+};
+
+static void stop_players(struct players *players) {
+    farm_group_free(&players->group);
+    close_views(&players->ring);
+}
+#define with_players __attribute__((cleanup(stop_players))) struct players
+
+static struct farm_ring_spec players_spec(const char *name, enum farm_autoreset autoreset) {
+    struct farm_ring_spec spec = {.lanes = 1, .width = 2, .steps = 4, .autoreset = autoreset};
+    cr_assert_eq(farm_plugin_spec(farm_native_env_find(name), NULL, 0, &spec.env, &err), FARM_OK, "%s", err.message);
+    farm_ring_spec_answers(&spec);
+    return spec;
+}
+
+static enum farm_status start_players(struct players *players, const char *name, const struct farm_ring_spec *spec) {
+    memset(players, 0, sizeof *players);
+    players->ring = views_of(*spec);
+    players->config = (struct farm_actor_config){.seed = 5, .bad_values = FARM_BAD_FAIL};
+    return farm_group_make(&players->config, farm_native_env_find(name), &players->ring.actor.spec, 0, 0,
+                           &players->call, &players->group, &err);
+}
+
+// One step of both; the action depends on how many an environment has played before.
+static enum farm_status play_step(struct players *players) {
+    struct farm_lane *lane = players->ring.actor.lanes, *answer = players->ring.learner.lanes;
+    const uint64_t n = farm_lane_actor_next(lane);
+    const enum farm_status status = farm_group_step(&players->group, lane, &err);
+    if (status) return status;
+    farm_lane_actor_publish(lane);
+    for (uint32_t e = 0; e < 2; e++) {
+        struct played *step = &players->steps[e][players->played[e]];
+        struct played now = {.flags = farm_lane_flags(lane, n)[e], .reward = farm_lane_reward(lane, n)[e]};
+        memcpy(now.obs, farm_lane_obs(lane, 0, n, e), lane->obs_bytes[0]);
+        if (lane->last[0] && now.flags & FARM_STEP_LAST)
+            memcpy(now.last, farm_lane_last(lane, 0, n, e), lane->obs_bytes[0]);
+        if (!lane->last[0] && players->played[e] && (step[-1].flags & BOTH) == FARM_STEP_LAST) { // as if one step
+            now.flags |= step[-1].flags;
+            now.reward = step[-1].reward;
+            memcpy(now.last, step[-1].obs, sizeof now.last);
+            players->played[e]--;
+            step--;
+        }
+        *step = now;
+        *(int32_t *)farm_lane_action(answer, n, e) = (int32_t)((players->played[e]++ * 7 + e) / 3 % 2);
+    }
+    farm_lane_answer(answer, n);
+    farm_lane_release(answer, n);
+    return FARM_OK;
+}
+
+Test(group, resets_in_the_same_step_leave_out_the_steps_of_resets) {
+    static const char *const names[] = {"native/cartpole", "native/recall"};
+    for (size_t i = 0; i < 2; i++) {
+        const struct farm_ring_spec spec[] = {players_spec(names[i], FARM_AUTORESET_NEXT_STEP),
+                                              players_spec(names[i], FARM_AUTORESET_SAME_STEP)};
+        with_players next, same;
+        uint32_t ends = 0;
+        cr_assert_eq(start_players(&next, names[i], &spec[0]), FARM_OK, "%s", err.message);
+        cr_assert_eq(start_players(&same, names[i], &spec[1]), FARM_OK, "%s", err.message);
+        for (int n = 0; n < 200; n++) cr_assert_eq(play_step(&next) || play_step(&same), FARM_OK, "%s", err.message);
+        for (uint32_t e = 0; e < 2; e++) {
+            const uint32_t count =
+                next.played[e] - ((next.steps[e][next.played[e] - 1].flags & BOTH) == FARM_STEP_LAST);
+            cr_assert_eq(same.played[e], 200);
+            cr_assert_arr_eq(same.steps[e], next.steps[e], count * sizeof same.steps[e][0], "%s, number %u", names[i],
+                             e);
+            for (uint32_t k = 0; k < count; k++) ends += (same.steps[e][k].flags & BOTH) == BOTH;
+        }
+        cr_assert_gt(ends, 10, "%s: nothing was at stake", names[i]);
+    }
+}
+
+Test(group, a_reset_in_the_same_step_is_checked_as_others_are) {
+    for (int k = 0; k < 4; k++) { // writes outside, a senseless observation, at the end only, none
+        const struct farm_env_spec spec = flat_spec(4);
+        same_step = true;
+        set_up(&spec, 3, 4, FARM_BAD_RESET);
+        same_step = false;
+        cr_assert_eq(step_group(NULL), FARM_OK, "%s", err.message);
+        script.env = 1;
+        script.beside = k == 0 ? 16 : 0;
+        script.bad = k == 1 || k == 2;
+        script.number = NAN;
+        script.in_reset = k < 2;
+        script.answer = FARM_STEP_TRUNCATED;
+        cr_assert_eq(step_group(NULL), k < 2 ? FARM_E_INVALID : FARM_OK, "%s", err.message);
+        if (k < 2) expect_message(k ? "in its reset" : "writes past");
+        if (k < 2) continue;
+        cr_assert_eq(flags_of(0), BOTH | FARM_STEP_TRUNCATED);
+        cr_assert_eq(flags_of(1), k == 2 ? FARM_STEP_FIRST : BOTH | FARM_STEP_TRUNCATED, "abandoned, or ended");
+        cr_assert_eq(reward_of(1), k == 2 ? 0.0f : 7.0f);
     }
 }
 
