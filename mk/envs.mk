@@ -10,7 +10,8 @@ MUJOCO_LIB     := $(abspath $(wildcard $(SITE_PACKAGES)/mujoco/libmujoco.so.3.*)
 MUJOCO_ASSETS  := $(abspath $(wildcard $(SITE_PACKAGES)/gymnasium/envs/mujoco/assets))
 MUJOCO_FLAGS   := -isystem $(SITE_PACKAGES)/mujoco/include -DMUJOCO_ASSETS='"$(MUJOCO_ASSETS)"'
 ENV_FLAGS_mujoco := -D_GNU_SOURCE -Isrc $(MUJOCO_FLAGS)
-ENV_LIBS_mujoco  := $(MUJOCO_LIB) -Wl,-z,nodelete -Wl,-rpath,'$$ORIGIN/mujoco' -Wl,-rpath,$(dir $(MUJOCO_LIB)) -lpthread
+MUJOCO_RPATH   := $$ORIGIN/mujoco:$(dir $(MUJOCO_LIB))
+ENV_LIBS_mujoco  := $(MUJOCO_LIB) -Wl,-z,nodelete -Wl,-rpath,'$(MUJOCO_RPATH)' -lpthread
 ifeq ($(and $(MUJOCO_LIB),$(MUJOCO_ASSETS)),)
 ENV_WITHOUT += mujoco
 endif

@@ -47,7 +47,9 @@ PY_MODULES     := $(patsubst python/%,$(BUILD)/python/%,$(wildcard python/actorf
 PY_OBJECTS     := $(call object,$(wildcard python/_farm/*.c))
 PY_EXTENSION   := $(if $(PY_INCLUDE),$(PYTHON_PACKAGE)/_farm$(PY_EXT_SUFFIX))
 
-$(PY_OBJECTS): private CPPFLAGS += -isystem $(PY_INCLUDE)
+# The version of the stable ABI, as in PY_LIMITED_API (a wheel's).
+PY_LIMITED     ?=
+$(PY_OBJECTS): private CPPFLAGS += -isystem $(PY_INCLUDE) $(if $(PY_LIMITED),-DPy_LIMITED_API=$(PY_LIMITED))
 $(PY_OBJECTS): private CFLAGS += -fvisibility=hidden
 # Neither jemalloc nor the library's own names may leak into the interpreter.
 $(PYTHON_PACKAGE)/_farm$(PY_EXT_SUFFIX): $(PY_OBJECTS) $(LIBFARM)

@@ -108,7 +108,7 @@ enum farm_status farm_path_recipes(char *path, size_t path_bytes, struct farm_er
 
 enum farm_status farm_path_package(char *path, size_t path_bytes, struct farm_error *err) {
     static const char *const built[] = {"%/python/actorfarm/..", "%/../python/actorfarm/..", NULL};
-    static const char *const installed[] = {"%/../lib/farm/python", NULL};
+    static const char *const installed[] = {"%/../lib/farm/python", "%/../../actorfarm/..", NULL}; // a wheel is PREFIX
     return find(NULL, built, installed, R_OK | X_OK, path, path_bytes, err);
 }
 

@@ -51,7 +51,8 @@ static void find_file(const char *file, char path[PATH_BYTES]) {
             snprintf(path, PATH_BYTES, "%.*s/mujoco/%s", (int)(slash - here.dli_fname), here.dli_fname, file);
             if (access(path, R_OK) == 0) return;
         }
-        snprintf(path, PATH_BYTES, "%s/%s", MUJOCO_ASSETS, file);
+        const int beside = MUJOCO_ASSETS[0] != '/' && slash ? (int)(slash + 1 - here.dli_fname) : 0; // in a wheel
+        snprintf(path, PATH_BYTES, "%.*s%s/%s", beside, beside ? here.dli_fname : "", MUJOCO_ASSETS, file);
     }
 }
 

@@ -1,0 +1,20 @@
+"""The program `farm` that belongs to this package: the wheel's console script, and its path for others."""
+
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+# In a wheel, a build folder, an installation.
+_PLACES = ("bin/farm", "../../farm", "../../../../bin/farm")
+
+
+def path():
+    """$FARM_PROGRAM, else the program that came with this package, else `farm`, which PATH must have."""
+    places = [os.path.normpath(os.path.join(_HERE, place)) for place in _PLACES]
+    return os.environ.get("FARM_PROGRAM") or next((place for place in places if os.access(place, os.X_OK)), "farm")
+
+
+def main():
+    """Becomes the program. Actors written in Python run in this interpreter, unless FARM_PYTHON names another."""
+    os.environ.setdefault("FARM_PYTHON", sys.executable)
+    os.execvp(path(), ["farm", *sys.argv[1:]])
