@@ -68,7 +68,7 @@ say   = @printf '  %-5s %s\n' $1 $2
 parallel = $(if $(findstring -j,$(MAKEFLAGS))$(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
 ##@ Targets
-.PHONY: all help deps run test test-more bench figures machine bench-peers packages numa-guest model lint format asan tsan coverage fuzz fuzz-keep fuzz-seeds aarch64-test install install-all uninstall wheel wheel-check clean compile-commands chaos chaos-mutants kernel-mutants
+.PHONY: all help deps run test test-more bench figures machine bench-peers packages numa-guest model lint format asan tsan coverage fuzz fuzz-keep fuzz-seeds aarch64-test install install-all uninstall wheel wheel-check wheel-stage clean compile-commands chaos chaos-mutants kernel-mutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -145,21 +145,12 @@ install-all: deps ## the same with mujoco/*, procgen/* and the CUDA learner, who
 uninstall: ## removes what install put there
 	@tools/build/install.sh uninstall "$(DESTDIR)" "$(PREFIX)"
 
-# Interpreters with headers; from 3.12 on one wheel serves all.
-WHEEL_PYTHONS ?= $(PYTHON)
-wheel: ## wheels for WHEEL_PYTHONS="python3.10 python3.11 python3.12", with all libraries: build/wheel/dist
-	@tools/build/deps.sh build
-	@tools/wheel/wheel.sh build $(WHEEL_PYTHONS)
-
-wheel-check: wheel ## builds them, installs each in an empty virtual environment, and uses it
-	@tools/wheel/wheel.sh check $(WHEEL_PYTHONS)
-
 clean: ## removes build/, but keeps the downloads: build/venv, build/procgen, build/cuda, build/peers, build/numa
 	@[ ! -d $(BUILD) ] || find $(BUILD) -mindepth 1 -maxdepth 1 ! -name venv ! -name procgen ! -name cuda ! -name peers ! -name numa ! -name cuda.mk \
 		-exec rm -rf {} +
 
 # What follows needs to know what the machine has; the targets above do not.
-UNCONFIGURED := help deps run test test-more bench figures machine bench-peers packages numa-guest model asan tsan coverage fuzz fuzz-% lint format install install-all uninstall wheel wheel-check clean run-lint lint-% aarch64 chaos chaos-mutants kernel-mutants
+UNCONFIGURED := help deps run test test-more bench figures machine bench-peers packages numa-guest model asan tsan coverage fuzz fuzz-% lint format install install-all uninstall wheel wheel-% clean run-lint lint-% aarch64 chaos chaos-mutants kernel-mutants
 ifneq ($(filter-out $(UNCONFIGURED),$(or $(MAKECMDGOALS),all)),)
 include $(BUILD)/config.mk
 -include $(BUILD)/python.mk $(BUILD)/cuda.mk
@@ -185,7 +176,7 @@ $(BUILD)/gen/farm_build.h: force
 .PHONY: force
 
 comma := ,
-include mk/program.mk mk/tests.mk mk/bench.mk mk/envs.mk mk/cuda.mk mk/lint.mk
+include mk/program.mk mk/tests.mk mk/bench.mk mk/envs.mk mk/cuda.mk mk/wheel.mk mk/lint.mk
 
 all: $(LIBFARM) $(FARM) $(BUILD)/farm.pc $(BENCHES) $(BENCH_SCRIPTS) env-plugins python-extension cuda ## everything, benchmarks included (plain `make`)
 

@@ -35,9 +35,9 @@ check() { # python
     fi
     mkdir "$scratch"
     use=(env -C "$scratch" -i HOME="$scratch" PATH="$PWD/$venv/bin:/usr/bin:/bin" python -)
-    "${use[@]}" <tools/wheel/use.py
+    "${use[@]}" <tests/build/use_wheel.py
     $venv/bin/python "${pip[@]}" install "actorfarm[atari,mujoco]"
-    "${use[@]}" extras <tools/wheel/use.py
+    "${use[@]}" extras <tests/build/use_wheel.py
     echo "  WHEEL $("$1" -V): $(size "${package[0]}") and $(size "${package[0]}.libs") of libraries unpacked"
 }
 

@@ -7,7 +7,7 @@ import actorfarm._farm  # noqa: F401
 
 
 def farm(*words):
-    return subprocess.run(["farm", *words], check=True, capture_output=True, text=True, timeout=120).stdout
+    return subprocess.run(["farm", *words], check=True, stdout=subprocess.PIPE, text=True, timeout=120).stdout
 
 
 def train(env, *words):
@@ -16,9 +16,9 @@ def train(env, *words):
 
 
 if "extras" in sys.argv:
-    train("ale/Pong", "--frames", "2k", "--actors", "1")
-    train("mujoco/HalfCheetah-v5", "--frames", "2k", "--actors", "1")
+    train("ale/Pong", "--frames", "10k", "--actors", "1")
+    train("mujoco/HalfCheetah-v5", "--frames", "10k", "--actors", "1")
 else:
     assert "native/cartpole" in farm("envs")
     train("native/catch", "--seconds", "1")
-    train("gym/CartPole-v1", "--frames", "400", "--actors", "1")
+    train("gym/CartPole-v1", "--frames", "20k", "--actors", "1")
