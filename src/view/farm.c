@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "ring/ring.h"
+#include "view/view.h"
 
 static void *explain(char *error, size_t error_bytes, const char *sentence, const char *detail) {
     if (error_bytes) snprintf(error, error_bytes, sentence, detail);
@@ -28,12 +28,16 @@ struct farm {
 };
 
 // The child. `failure` closes at a successful exec; otherwise it carries errno.
-static _Noreturn void run_program(const char *const *words, pid_t parent, int failure) {
+static _Noreturn void run_program(const char *const *words, const int *keep, unsigned keep_count, pid_t parent,
+                                  int failure) {
     const char *program = getenv("FARM_PROGRAM");
     const char *argv[256] = {program ? program : "farm"};
     size_t count = 1;
     while (*words && count < 255) argv[count++] = *words++;
     int reason = *words ? E2BIG : 0;
+    for (unsigned i = 0; i < keep_count && !reason; i++)
+        if (fcntl(keep[i], F_SETFD, 0)) reason = errno;
+    if (keep_count) setpgid(0, 0);
     if (!reason && (prctl(PR_SET_PDEATHSIG, SIGTERM) || getppid() != parent)) reason = ESRCH;
     if (!reason) {
         execvp(argv[0], (char *const *)argv);
@@ -43,7 +47,8 @@ static _Noreturn void run_program(const char *const *words, pid_t parent, int fa
     _exit(127);
 }
 
-struct farm *farm_start(const char *const *words, char *error, size_t error_bytes) {
+struct farm *farm_start_keeping(const char *const *words, const int *keep, unsigned count, char *error,
+                                size_t error_bytes) {
     int failure[2], reason = 0;
     struct farm *farm = calloc(1, sizeof *farm);
     if (!farm || pipe2(failure, O_CLOEXEC)) {
@@ -52,7 +57,7 @@ struct farm *farm_start(const char *const *words, char *error, size_t error_byte
     }
     const pid_t parent = getpid();
     farm->pid = fork();
-    if (farm->pid == 0) run_program(words, parent, failure[1]);
+    if (farm->pid == 0) run_program(words, keep, count, parent, failure[1]);
     close(failure[1]);
     if (farm->pid < 0) reason = errno;
     ssize_t got = 0;
@@ -64,6 +69,10 @@ struct farm *farm_start(const char *const *words, char *error, size_t error_byte
     free(farm);
     return explain(error, error_bytes,
                    "cannot start farm: %s (FARM_PROGRAM names the program; else it must be in PATH)", strerror(reason));
+}
+
+struct farm *farm_start(const char *const *words, char *error, size_t error_bytes) {
+    return farm_start_keeping(words, NULL, 0, error, error_bytes);
 }
 
 pid_t farm_pid(const struct farm *farm) {
@@ -215,8 +224,7 @@ void farm_view_state(const struct farm_view *view, unsigned lane, struct farm_la
     };
 }
 
-// Where the field of step n lies, and its bytes; 0: no such field. *answer: written with the answer.
-static size_t locate(const struct farm_lane *lane, uint64_t n, unsigned field, const void **at, bool *answer) {
+size_t farm_view_locate(const struct farm_lane *lane, uint64_t n, unsigned field, const void **at, bool *answer) {
     static const unsigned answers[] = {[FARM_VIEW_ACTION] = FARM_ANSWER_ACTION,
                                        [FARM_VIEW_POLICY] = FARM_ANSWER_POLICY,
                                        [FARM_VIEW_VALUE] = FARM_ANSWER_VALUE,
@@ -244,7 +252,7 @@ size_t farm_view_bytes(const struct farm_view *view, unsigned lane, unsigned fie
     const void *at;
     bool answer;
     const struct farm_ring *ring = ring_of(view, &lane);
-    return locate(&ring->lanes[lane], 0, field, &at, &answer);
+    return farm_view_locate(&ring->lanes[lane], 0, field, &at, &answer);
 }
 
 // As a sequence lock's reader: the actor writes step p = produced into slot p mod C, so step n is whole as long as
@@ -254,7 +262,7 @@ bool farm_view_copy(const struct farm_view *view, unsigned lane, uint64_t n, uns
     const struct farm_lane *from = &ring->lanes[lane];
     const void *at;
     bool answer;
-    const size_t bytes = locate(from, n, field, &at, &answer);
+    const size_t bytes = farm_view_locate(from, n, field, &at, &answer);
     // LOCAL: the answer comes with the next step.
     if (!bytes || farm_load_acquire(&from->up->produced) <= n + (answer && from->local)) return false;
     if (answer && !from->local && farm_load_acquire(&from->down->acted) <= n) return false;

@@ -1,5 +1,5 @@
 #!/bin/bash
-# An installed copy is enough to build and run examples/watch.c and to play Python environments; it has manual pages and
+# An installed copy is enough to build and run examples/watch.c and examples/consumer.c and to play Python environments; it has manual pages and
 # completion, reads nothing outside its prefix, and uninstalling leaves nothing behind. `make run` needs little.
 set -eu
 source=${FARM_SOURCE:-$PWD}
