@@ -1,14 +1,16 @@
 """Environments given as Python objects: a callable or class that makes a gymnasium.Env, or a list of these, one for each environment.
 
-The user's process pickles them by cloudpickle into memory, whose descriptor this machine's actors inherit: option `fd` of NAME.
+The user's process pickles them by cloudpickle into memory, whose descriptor this machine's actors inherit: option `memory` of NAME.
 Actors of other machines import them instead: option `entry`, "MODULE:NAME". All other options are the callable's arguments.
 """
 
+import contextlib
 import itertools
 import mmap
 import os
 import pickle
 import sys
+import uuid
 
 import gymnasium
 
@@ -47,21 +49,31 @@ def give(env, per_actor=1, listen=False):
     except Exception as failed:
         raise TypeError(f"env: it cannot be pickled ({type(failed).__name__}: {failed}); open files, locks and connections inside it") from failed
     folders = [os.path.abspath(folder) for folder in sys.path]
-    fd = os.memfd_create("actorfarm-env")
+    memory = f"env-{uuid.uuid4().hex}"
+    fd = os.memfd_create(memory)
     with open(fd, "wb", closefd=False) as file:
         pickle.dump((sys.version_info[:2], folders, per_actor, made), file)
-    return NAME, {"fd": fd}, fd
+    return NAME, {"memory": memory}, fd
 
 
 # ---- an actor ----
 
 
-class _Taken:
-    """What a descriptor holds, and the environments that this actor has made of it."""
+def _descriptor(memory):
+    """Its number here."""
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # that of the list itself
+            if os.readlink(f"/proc/self/fd/{fd}").startswith(f"/memfd:{memory} "):
+                return fd
+    raise ValueError("its descriptor has not been passed on: only the process that made this environment can start its farm")
 
-    def __init__(self, fd):
-        with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as memory:
-            version, folders, self._per_actor, made = pickle.loads(memory)
+
+class _Taken:
+    """What the memory holds, and the environments that this actor has made of it."""
+
+    def __init__(self, memory):
+        with mmap.mmap(_descriptor(memory), 0, access=mmap.ACCESS_READ) as pickled:
+            version, folders, self._per_actor, made = pickle.loads(pickled)
         if version != sys.version_info[:2]:
             theirs, ours = (".".join(map(str, one)) for one in (version, sys.version_info[:2]))
             raise ValueError(f"it was pickled by Python {theirs}, and {sys.executable} is Python {ours} (FARM_PYTHON must name the same version)")
@@ -88,12 +100,12 @@ class _Taken:
 _taken = {}
 
 
-def _make(fd=None, entry=None, **options):
+def _make(memory=None, entry=None, **options):
     if entry is not None:
         return gymnasium.envs.registration.load_env_creator(entry)(**options)
-    if fd not in _taken:
-        _taken[fd] = _Taken(fd)
-    return _taken[fd].make(options)
+    if memory not in _taken:
+        _taken[memory] = _Taken(memory)
+    return _taken[memory].make(options)
 
 
 gymnasium.register(NAME.rpartition(":")[2], _make, order_enforce=False)
