@@ -1,5 +1,4 @@
 // `farm serve`: actors without a learner, for a consumer (run/consumer.h): flags, progress, and the report at the end.
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,8 +6,6 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/time.h"
-#include "report/progress.h"
 #include "run/consumer.h"
 #include "tools/shared/command.h"
 #include "tools/shared/listen_flags.h"
@@ -30,37 +27,10 @@ struct service {
     struct farm_run_consumer consumer;
     struct farm_ring_spec rings; // what --autoreset and --numbers request
     char folder[FARM_RUN_PATH_MAX + 1];
-    struct farm_progress progress;
-    uint64_t drawn_ns, drawn_steps; // at the previous line
 };
 
-// ---- while it runs ----
-
-static void clear_line(void *context) {
-    farm_progress_clear(&((struct service *)context)->progress);
-}
-
-// "0:12  4 actors  12.3k steps/s  consumer 4711".
-static void draw_progress(struct service *service, uint64_t now_ns) {
-    const struct farm_run_consumer *consumer = &service->consumer;
-    const uint32_t actors = service->run.workers.count;
-    const double passed_s = (double)(now_ns - service->drawn_ns) * 1e-9;
-    char line[160], who[48] = "no consumer";
-    if (consumer->socket >= 0) snprintf(who, sizeof who, "consumer %d", consumer->pid);
-    snprintf(line, sizeof line, "%s  %u actor%s  %s steps/s  %s",
-             farm_format_duration(farm_run_events_wall_s(&service->run.events)).text, actors, actors == 1 ? "" : "s",
-             farm_format_count((double)(consumer->steps - service->drawn_steps) / passed_s).text, who);
-    farm_progress_show(&service->progress, line, now_ns);
-    service->drawn_ns = now_ns;
-    service->drawn_steps = consumer->steps;
-}
-
 static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
-    struct service *service = context;
-    const enum farm_supervisor_turn turn = farm_run_consumer_tick(&service->consumer);
-    if (service->consumer.path && !service->options->quiet && farm_progress_due(&service->progress, now_ns))
-        draw_progress(service, now_ns);
-    return turn;
+    return farm_run_consumer_tick(&((struct service *)context)->consumer);
 }
 
 // ---- the report ----
@@ -86,27 +56,20 @@ static json_t *result_json(const struct service *service, bool interrupted, cons
     return document;
 }
 
-static enum farm_status report(struct service *service, bool interrupted, const char *failure, struct farm_error *err) {
-    const struct farm_run *run = &service->run;
-    char causes[768];
-    farm_progress_end(&service->progress);
-    if (service->options->json) {
-        json_t *document = result_json(service, interrupted, failure);
-        const enum farm_status status = farm_json_print(document, stdout, err);
-        json_decref(document);
-        return status;
+static enum farm_status report(const struct service *service, bool interrupted, const char *failure,
+                               struct farm_error *err) {
+    if (!service->options->json) {
+        if (service->consumer.path)
+            printf("%s steps of environments in %s; consumers: %llu; actors started again: %llu.\n",
+                   farm_format_count((double)service->consumer.steps).text,
+                   farm_format_duration(farm_run_events_wall_s(&service->run.events)).text,
+                   (unsigned long long)service->consumer.consumers, (unsigned long long)service->run.change.restarts);
+        return FARM_OK;
     }
-    farm_run_change_causes(&run->change, causes, sizeof causes);
-    if (service->consumer.path)
-        printf("\n%s: consumers answered %s steps of environments in %s%s.\n", service->options->recipe.env,
-               farm_format_count((double)service->consumer.steps).text,
-               farm_format_duration(farm_run_events_wall_s(&run->events)).text,
-               failure       ? "; then it failed"
-               : interrupted ? "; stopped by a signal"
-                             : "");
-    if (causes[0])
-        printf("Deaths of actors: %s. Actors started again: %llu.\n", causes, (unsigned long long)run->change.restarts);
-    return FARM_OK;
+    json_t *document = result_json(service, interrupted, failure);
+    const enum farm_status status = farm_json_print(document, stdout, err);
+    json_decref(document);
+    return status;
 }
 
 // ---- the command ----
@@ -117,8 +80,7 @@ static enum farm_status serve(struct service *service, struct farm_error *err) {
     const struct farm_run_request request = {.recipe = &options->recipe,
                                              .elastic = true,
                                              .quiet = options->quiet,
-                                             .responder =
-                                                 farm_run_consumer_responder(&service->consumer, &service->rings),
+                                             .served = &service->rings,
                                              .listen = farm_listen_flags_request(&options->listen)};
     enum farm_status status =
         farm_run_consumer_open(&service->consumer, run, (int)options->socket_fd, options->socket, err);
@@ -133,7 +95,7 @@ static enum farm_status serve(struct service *service, struct farm_error *err) {
                  slash ? options->socket : ".");
         run->workers.run_path = service->folder;
     }
-    run->caller = (struct farm_run_caller){.context = service, .clear_line = clear_line, .on_tick = on_tick};
+    run->caller = (struct farm_run_caller){.context = service, .on_tick = on_tick};
     if ((status = farm_run_build(run, err))) return status;
     if (options->socket && !options->quiet) farm_log_info("consumers connect to %s", options->socket);
     bool interrupted;
@@ -152,8 +114,6 @@ static int run_command(const struct options *options, const struct farm_ring_spe
     struct farm_error err = {0};
     service.options = options;
     service.rings = *rings;
-    farm_progress_start(&service.progress, STDERR_FILENO, farm_now_ns());
-    service.drawn_ns = farm_now_ns();
     const enum farm_status status = serve(&service, &err);
     if (status) farm_run_consumer_end(&service.consumer, err.message);
     farm_run_free(&service.run);

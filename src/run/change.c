@@ -7,7 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "intake/admission.h"
 #include "shm/limits.h"
 
 enum { PROGRESS_ROUNDS = 64 }; // rounds of all lanes of an actor
@@ -136,22 +135,21 @@ static void free_actor(struct farm_run_change *change, uint32_t a) {
     farm_ring_close(ring);
 }
 
+struct farm_admission_request farm_run_change_join(const struct farm_run_change *change, uint32_t a) {
+    const struct farm_run_workers *workers = change->workers;
+    const struct farm_ring *ring = &workers->rings->ring[a];
+    return (struct farm_admission_request){.kind = FARM_ADMISSION_JOIN,
+                                           .ring = a,
+                                           .shard = workers->ring_shard[a],
+                                           .fds = {ring->up.fd_readonly, ring->down.fd},
+                                           .up_writable = workers->up_writable ? ring->up.fd : -1,
+                                           .wake = workers->actors[a].remote ? workers->actors[a].wake : -1};
+}
+
 static enum farm_status send_request(struct farm_run_change *change, struct farm_error *err) {
-    const uint32_t a = change->actor;
-    const struct farm_ring *ring = &change->workers->rings->ring[a];
-    struct farm_admission_request request = {.kind = FARM_ADMISSION_LEAVE,
-                                             .ring = a,
-                                             .shard = change->workers->ring_shard[a],
-                                             .fds = {-1, -1},
-                                             .up_writable = -1,
-                                             .wake = -1};
-    if (change->state == FARM_RUN_CHANGE_JOINING) {
-        request.kind = FARM_ADMISSION_JOIN;
-        request.fds[0] = ring->up.fd_readonly;
-        request.fds[1] = ring->down.fd;
-        if (change->workers->up_writable) request.up_writable = ring->up.fd;
-        if (change->workers->actors[a].remote) request.wake = change->workers->actors[a].wake;
-    }
+    struct farm_admission_request request = farm_run_change_join(change, change->actor);
+    if (change->admission < 0) return FARM_OK; // no consumer
+    if (change->state != FARM_RUN_CHANGE_JOINING) request.kind = FARM_ADMISSION_LEAVE;
     return farm_admission_send_request(change->admission, &request, err);
 }
 
@@ -227,7 +225,7 @@ static void start_actor(struct farm_run_change *change, struct farm_error *err) 
 // Keeps a user from stopping training by removing actors.
 static enum farm_status check_spare(const struct farm_run_workers *workers, uint32_t a, struct farm_error *err) {
     const uint32_t shard = workers->ring_shard[a], left = workers->in_shard[shard] - 1;
-    if (left && workers->plan->responder.body) return FARM_OK;
+    if (left && !farm_run_learns(workers->plan)) return FARM_OK;
     if (left) return farm_run_update_fits(workers->plan, left, shard, err);
     return farm_fail(err, FARM_E_LIMIT, "it is the last actor%s (Ctrl-C ends the run)",
                      workers->plan->shards > 1 ? " of its shard" : "");
@@ -329,9 +327,9 @@ void farm_run_change_remove_remote(struct farm_run_change *change, uint32_t a) {
 // ---- during the run ----
 
 static void handle_reply(struct farm_run_change *change) {
-    struct farm_admission_reply reply;
+    struct farm_admission_reply reply = {.ring = change->actor};
     do {
-        if (!farm_admission_receive_reply(change->admission, &reply)) return;
+        if (change->admission >= 0 && !farm_admission_receive_reply(change->admission, &reply)) return;
     } while (reply.ring != change->actor);
     if (reply.status)
         report_refusal(change, &reply.error);
@@ -359,10 +357,10 @@ static bool begin_change(struct farm_run_change *change) {
 }
 
 void farm_run_change_advance(struct farm_run_change *change) {
-    if (change->state == FARM_RUN_CHANGE_JOINING || change->state == FARM_RUN_CHANGE_LEAVING) handle_reply(change);
-    if (!farm_load_acquire(&change->workers->rings->stats->ready)) return;
-    while (change->state == FARM_RUN_CHANGE_IDLE && !change->failure[0] && begin_change(change)) {
-    }
+    do {
+        if (change->state == FARM_RUN_CHANGE_JOINING || change->state == FARM_RUN_CHANGE_LEAVING) handle_reply(change);
+        if (!farm_load_acquire(&change->workers->rings->stats->ready)) return;
+    } while (change->state == FARM_RUN_CHANGE_IDLE && !change->failure[0] && begin_change(change));
 }
 
 void farm_run_change_before_learner(struct farm_run_change *change) {
@@ -446,7 +444,7 @@ enum farm_status farm_run_change_make(struct farm_run_change *change, struct far
     change->claimed = plan->placement->claim;
     enum farm_status status = farm_run_workers_reserve(workers, &actor_ops, change, plan->places, &first, err);
     assert(first == 0); // actor a is worker a
-    if (status || !plan->elastic) return status;
+    if (status || !plan->elastic || plan->served) return status;
     return farm_admission_make(&change->admission, &workers->learner.rings.admission, err);
 }
 

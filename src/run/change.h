@@ -6,6 +6,7 @@
 #ifndef FARM_RUN_CHANGE_H
 #define FARM_RUN_CHANGE_H
 
+#include "intake/admission.h"
 #include "run/workers.h"
 
 enum { FARM_RUN_CAUSES_MAX = 6 };
@@ -19,7 +20,7 @@ struct farm_run_change {
     struct farm_run_workers *workers;                  // farm_run_make
     uint64_t restarts;                                 // counts actors
     struct farm_run_cause causes[FARM_RUN_CAUSES_MAX]; // why they died
-    int admission; // socket to the learner, whose end is learner.rings.admission; -1: actors do not join or leave
+    int admission; // socket to the learner, whose end is learner.rings.admission, or to a consumer; -1: there is none
     enum {
         FARM_RUN_CHANGE_IDLE,
         FARM_RUN_CHANGE_JOINING,
@@ -50,6 +51,9 @@ void farm_run_change_free(struct farm_run_change *change); // safe on a zeroed o
 
 // Requests more actors, or (below 0) fewer, besides those already requested.
 void farm_run_change_request(struct farm_run_change *change, int add);
+// The request by which the rings of actor a join. The descriptors stay the run's.
+struct farm_admission_request farm_run_change_join(const struct farm_run_change *change, uint32_t a);
+
 // From the supervisor's callbacks: a tick, or a reply of the learner; the learner is about to restart.
 void farm_run_change_advance(struct farm_run_change *change);
 void farm_run_change_before_learner(struct farm_run_change *change);

@@ -2,9 +2,9 @@
 // (farm/consumer.h). Its socket is inherited from the process that started the farm, which ends with it; or consumers
 // connect to a path, one after another, and continue at the lanes' counters.
 //
-// The supervisor owns the connection: it accepts and refuses, notices a consumer's end, and sends the last words. The
-// process in the learner's place only passes messages on (intake/admission.h): rings and requests to the consumer,
-// replies back; without a consumer it replies itself. If it dies, the next one sends the consumer all rings again.
+// Runs in the supervisor process, at its ticks. It is the consumer's counterpart for the messages of
+// intake/admission.h: sends it all rings, then (change.h) those that join and leave; without a consumer they do so
+// unasked. No process stands in the learner's place.
 #ifndef FARM_RUN_CONSUMER_H
 #define FARM_RUN_CONSUMER_H
 
@@ -26,12 +26,9 @@ struct farm_run_consumer {
 // folder; FARM_E_BUSY: another farm serves there.
 enum farm_status farm_run_consumer_open(struct farm_run_consumer *consumer, struct farm_run *run, int fd,
                                         const char *path, struct farm_error *err);
-// For farm_run_request. rings: `autoreset` and the numbers of a forced reset, of lanes that also have `control`.
-struct farm_run_responder farm_run_consumer_responder(struct farm_run_consumer *consumer,
-                                                      const struct farm_ring_spec *rings);
 // At every tick of the run: accepts and refuses. FARM_TURN_STOP: the consumer whose socket is inherited has ended.
 enum farm_supervisor_turn farm_run_consumer_tick(struct farm_run_consumer *consumer);
-// After the run: sends the last words to a connected consumer.
+// After the run, before farm_run_free: sends the last words to a connected consumer.
 void farm_run_consumer_end(struct farm_run_consumer *consumer, const char *words);
 void farm_run_consumer_free(struct farm_run_consumer *consumer);
 

@@ -75,7 +75,7 @@ static void on_signal(void *context, int number) {
     struct farm_stats *stats = events->workers->rings->stats;
     if (number == SIGUSR2)
         farm_run_note(caller, "SIGUSR2 has no effect (SIGUSR1 writes a checkpoint; `farm actors RUN +N` adds actors)");
-    else if (plan->responder.body || plan->play.games || !stats)
+    else if (!farm_run_learns(plan) || plan->play.games || !stats)
         farm_run_note(caller, "SIGUSR1 has no effect: only training writes checkpoints");
     else if (plan->deterministic)
         farm_run_warn(caller, "SIGUSR1 has no effect: a run that is --deterministic writes checkpoints at multiples of "
@@ -233,7 +233,7 @@ static enum farm_supervisor_turn on_tick(void *context) {
     const uint64_t now = farm_now_ns();
     farm_run_watch_tick(events->watch, now);
     farm_run_rings_tick(workers->rings);
-    if (events->change->admission >= 0) farm_run_change_advance(events->change);
+    if (workers->plan->elastic) farm_run_change_advance(events->change);
     farm_run_sessions_tick(events->sessions, now);
     farm_run_requests_tick(events->requests, now);
     find_start(events);

@@ -53,7 +53,6 @@ size_t farm_run_learners_fill(struct farm_run_learners *learners) {
         learners->keep[kept++] = learner->boards.fds[b] = rings->boards[b]->segment.fd;
     learner->boards.count = rings->board_count;
     learners->keep[kept++] = rings->stats_segment.fd;
-    learners->keep[kept++] = rings->stats_segment.fd_readonly; // a consumer's
     learners->keep[learners->lent = kept++] = -1;
     learners->keep[kept++] = learner->rings.admission;
     learners->keep[kept++] = plan->responder.listener > 0 ? plan->responder.listener : -1;
@@ -109,7 +108,6 @@ static void before_start(void *owner, uint32_t i, uint64_t starts) {
     struct farm_run_workers *workers = learners->workers;
     const struct farm_run_responder *responder = &workers->plan->responder;
     struct farm_learner_config *learner = &workers->learner;
-    if (starts && !responder->remote) (void)farm_run_learners_fill(learners);
     if (responder->lend) learners->keep[learners->lent] = responder->lend(responder->context);
     if (!starts) return;
     learners->restarts++;
@@ -117,16 +115,13 @@ static void before_start(void *owner, uint32_t i, uint64_t starts) {
         farm_run_warn(workers->caller, "the bridge starts again");
         return;
     }
-    if (workers->run_path && !responder->body) {
+    if (workers->run_path) {
         const bool found = farm_run_find_checkpoint(workers->run_path, workers->plan, workers->caller,
                                                     workers->checkpoint, sizeof workers->checkpoint);
         learner->checkpoints.load = found ? workers->checkpoint : NULL;
     }
+    (void)farm_run_learners_fill(learners);
     farm_run_change_before_learner(learners->change);
-    if (responder->body) {
-        farm_run_warn(workers->caller, "the relay starts again: it sends the consumer all lanes");
-        return;
-    }
     farm_run_warn(workers->caller, "the learner starts again %s%s",
                   learner->checkpoints.load   ? "from "
                   : learner->checkpoints.init ? "with the parameters of "
@@ -166,17 +161,16 @@ static void readable(void *owner, uint32_t i) {
 enum farm_status farm_run_learners_make(struct farm_run_learners *learners, struct farm_error *err) {
     struct farm_run_workers *workers = learners->workers;
     const struct farm_run_plan *plan = workers->plan;
+    if (plan->served) return FARM_OK;
     learners->count = 1;
-    learners->ops = (struct farm_run_worker_ops){.name = plan->responder.remote  ? "bridge"
-                                                         : plan->responder.rings ? "relay"
-                                                                                 : "learner",
+    learners->ops = (struct farm_run_worker_ops){.name = plan->responder.remote ? "bridge" : "learner",
                                                  .waits = "all actors",
                                                  .before_start = before_start,
                                                  .line = keep_error,
                                                  .progress = progress,
                                                  .readable = readable};
     learners->keep =
-        calloc(4 * (size_t)plan->places + workers->rings->bell_count + FARM_NODES_MAX + 6, sizeof *learners->keep);
+        calloc(4 * (size_t)plan->places + workers->rings->bell_count + FARM_NODES_MAX + 5, sizeof *learners->keep);
     if (!learners->keep) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for %u actors", plan->places);
     enum farm_status status =
         farm_run_workers_reserve(workers, &learners->ops, learners, learners->count, &learners->first, err);

@@ -59,7 +59,7 @@ static enum farm_status choose_device(struct farm_run_plan *plan, struct farm_er
 
 // The plan's GPU: the first one, if the learner will request one and the machine shows one.
 static int planned_device(const struct farm_run_plan *plan) {
-    if (plan->responder.body) return FARM_LEARNER_NONE;
+    if (!farm_run_learns(plan)) return FARM_LEARNER_NONE;
     return plan->device != FARM_DEVICE_CPU && plan->machine->gpu_count > 0 ? 0 : FARM_LEARNER_CPU;
 }
 
@@ -70,7 +70,7 @@ static enum farm_status request_shards(const struct farm_run_plan *plan, uint64_
                                        struct farm_plan_request *request, struct farm_error *err) {
     const int64_t gpus = plan->recipe.gpus;
     request->learner_gpus = request->learner_shards = 1;
-    if (plan->responder.body) return FARM_OK;
+    if (!farm_run_learns(plan)) return FARM_OK;
     if (plan->device == FARM_DEVICE_CPU) {
         request->learner_shards = plan->recipe.infer_threads || !episodes ? (int)plan->recipe.infer_threads : 1;
         if (gpus <= 1 || episodes) return FARM_OK;
@@ -110,7 +110,7 @@ static void warn_without_effect(const struct farm_run_plan *plan) {
         {NULL, NULL},
     };
     struct farm_error why;
-    if (plan->responder.body) return;
+    if (!farm_run_learns(plan)) return;
     for (size_t i = 0; farm_recipe_key_at(recipe, i); i++)
         if (recipe->layers[i] == FARM_LAYER_FLAG && farm_recipe_counts(recipe, i) &&
             farm_recipe_check_effect(recipe, i, facts, &why))
@@ -260,8 +260,8 @@ static enum farm_status choose_how_many(struct farm_run_plan *plan, uint64_t epi
     const struct farm_recipe asked = plan->recipe;
     for (;;) {
         enum farm_status status = farm_plan_make(plan->machine, request, plan->placement, err);
-        if (!status && !episodes && !plan->responder.body) status = scale_recipe(plan, err);
-        const bool total = plan->recipe.envs_total && !plan->recipe.envs_per_actor && !plan->responder.body;
+        if (!status && !episodes && farm_run_learns(plan)) status = scale_recipe(plan, err);
+        const bool total = plan->recipe.envs_total && !plan->recipe.envs_per_actor && farm_run_learns(plan);
         if (!status && (episodes || total)) {
             const int planned = plan->placement->actor_count;
             if (episodes) choose_eval_counts(&plan->recipe, episodes, planned);
@@ -273,9 +273,9 @@ static enum farm_status choose_how_many(struct farm_run_plan *plan, uint64_t epi
             }
         }
         if (status) return status;
-        plan->shards = plan->responder.body ? 1 : (uint32_t)plan->placement->shard_count;
+        plan->shards = !farm_run_learns(plan) ? 1 : (uint32_t)plan->placement->shard_count;
         choose_counts(plan, episodes);
-        if (plan->responder.body || episodes) return FARM_OK;
+        if (!farm_run_learns(plan) || episodes) return FARM_OK;
         status = check_shares(plan, err);
         // An update takes windows of every shard, so no shard should depend on one actor.
         const bool thin = plan->device == FARM_DEVICE_CPU && plan->shards > 1 && all_actors(plan) / plan->shards < 2;
@@ -304,14 +304,13 @@ static struct farm_ring_spec ring_spec_of(const struct farm_run_plan *plan) {
     if (remote) spec = *remote->spec, spec.steps = plan->steps;
     if (remote) return spec;
     farm_ring_spec_answers(&spec);
-    const struct farm_ring_spec *served = plan->responder.rings;
-    if (served) {
-        spec.autoreset = served->autoreset;
-        spec.number_count = served->number_count;
-        memcpy(spec.numbers, served->numbers, sizeof spec.numbers);
+    if (plan->served) {
+        spec.autoreset = plan->served->autoreset;
+        spec.number_count = plan->served->number_count;
+        memcpy(spec.numbers, plan->served->numbers, sizeof spec.numbers);
         farm_ring_spec_control(&spec);
     }
-    if (plan->responder.body) return spec;
+    if (!farm_run_learns(plan)) return spec;
     if (plan->recipe.squash && is_continuous(plan)) farm_ring_spec_sample(&spec);
     if (plan->passes.replay) spec.leaf_every = shape->stride;
     uint32_t every = shape->stride;
@@ -465,15 +464,15 @@ static void log_replay(const struct farm_run_plan *plan) {
 
 static void log_plan(const struct farm_run_plan *plan) {
     double step_bytes = (double)(plan->layout.up_stride + plan->layout.down_stride) / plan->steps / plan->width;
-    const bool responder = plan->responder.body;
+    const bool responder = !farm_run_learns(plan);
     char scale[256];
     farm_log_info(
         "%s with %s%s%s: %u actor%s x %u lanes x %u environments x %u steps x %.0f B = %.1f MB of shared memory",
         plan->env.name,
-        plan->responder.remote  ? "a remote learner"
-        : plan->responder.rings ? "a consumer"
-        : responder             ? "random actions"
-                                : "net ",
+        plan->responder.remote ? "a remote learner"
+        : plan->served         ? "a consumer"
+        : responder            ? "random actions"
+                               : "net ",
         responder ? "" : plan->recipe.net, plan->local ? " in the actors" : "", plan->actors,
         plan->actors == 1 ? "" : "s", plan->lanes, plan->width, plan->steps, step_bytes,
         (double)farm_run_ring_bytes(plan) / 1e6);
@@ -496,7 +495,7 @@ static void warn_of_many_actors(const struct farm_run_plan *plan) {
     const uint64_t windows = each * plan->width * plan->lanes * plan->actors;
     const uint64_t updates = windows / (plan->algo.batch ? plan->algo.batch : 1);
     const int64_t most = plan->recipe.max_lag;
-    if (!plan->responder.body && !plan->passes.sync && !plan->passes.replay)
+    if (farm_run_learns(plan) && !plan->passes.sync && !plan->passes.replay)
         snprintf(lag, sizeof lag,
                  ", and policy lag may reach %" PRIu64 " updates (%" PRIu64
                  " windows wait or fill in their rings, an update takes %u: --batch; --max-lag N bounds it)",
@@ -511,7 +510,7 @@ enum { NATIVE_ACTOR_MB = 3, PYTHON_ACTOR_MB = 40, LEARNER_MB = 20, RESPONDER_MB 
 
 uint64_t farm_run_learner_bytes(const struct farm_run_plan *plan) {
     struct farm_net net;
-    if (plan->responder.body) return (uint64_t)RESPONDER_MB << 20;
+    if (!farm_run_learns(plan)) return (uint64_t)RESPONDER_MB << 20;
     if (farm_net_make(&plan->net, &plan->io, &net, NULL)) return 0;
     uint64_t row = 0; // bytes that the layers write for one observation
     for (int i = 0; i < net.op_count; i++)
@@ -534,7 +533,7 @@ static void warn_of_memory(const struct farm_run_plan *plan) {
     if (plan->device != FARM_DEVICE_CPU) return; // what CUDA takes is not known
     const uint64_t learner = farm_run_learner_bytes(plan), actor = one_actor_bytes(plan),
                    all = farm_run_ring_bytes(plan) + farm_run_other_bytes(plan),
-                   mapped = plan->responder.body ? learner : ((uint64_t)MAPPED_MB << 20) + learner * 7 / 2;
+                   mapped = !farm_run_learns(plan) ? learner : ((uint64_t)MAPPED_MB << 20) + learner * 7 / 2;
     if (farm_limits_check_run("/", all, mapped, &why))
         farm_log_warn(
             "this run may not fit its limits (estimated: rings %.0f MB, learner %.0f MB, %u actor%s of %.0f MB "
@@ -620,7 +619,7 @@ static uint32_t actors_for_an_update(const struct farm_run_plan *plan) {
 static void log_listen(const struct farm_run_plan *plan) {
     const struct farm_run_listen *listen = &plan->listen;
     if (!listen->address) return;
-    const uint32_t wanted = plan->responder.body ? 0 : actors_for_an_update(plan);
+    const uint32_t wanted = !farm_run_learns(plan) ? 0 : actors_for_an_update(plan);
     char needed[64] = "";
     if (wanted > plan->actors)
         snprintf(needed, sizeof needed, "; an update takes the windows of %u actor%s", wanted, wanted == 1 ? "" : "s");
@@ -635,12 +634,13 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
     memset(plan, 0, sizeof *plan); // no compound literal: it would be a copy on the stack
     plan->recipe = *request->recipe;
     plan->play = request->play;
-    plan->deterministic = plan->recipe.deterministic && !request->play.games && !request->responder.body;
-    plan->local = strcmp(plan->recipe.inference, "local") == 0 && !request->responder.body &&
+    plan->responder = request->responder;
+    plan->served = request->served;
+    plan->deterministic = plan->recipe.deterministic && !request->play.games && farm_run_learns(plan);
+    plan->local = strcmp(plan->recipe.inference, "local") == 0 && farm_run_learns(plan) &&
                   (!request->play.games || request->play.samples);
     plan->elastic = request->elastic && !plan->deterministic;
     plan->quiet = request->quiet;
-    plan->responder = request->responder;
     if (plan->responder.remote) plan->board_parameters = plan->responder.remote->parameters;
     plan->listen = request->listen;
     plan->claim.fd = -1;
@@ -651,20 +651,20 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
         plan->deterministic ? farm_run_deterministic_settle(&plan->recipe, plan->listen.address != NULL, err) : FARM_OK;
     if (!status) status = farm_env_find(&plan->recipe, &plan->env, err);
     if (!status && plan->responder.remote) status = farm_run_offer_check(&plan->env, plan->responder.remote->spec, err);
-    if (!status && !plan->responder.body) status = choose_net(plan, err);
+    if (!status && farm_run_learns(plan)) status = choose_net(plan, err);
     if (!status) status = farm_algo_configure(&plan->recipe, &plan->algo, err);
-    if (!status && !plan->responder.body && !plan->play.games)
+    if (!status && farm_run_learns(plan) && !plan->play.games)
         status = farm_run_replay_check(&plan->recipe, plan->algo.algo, err);
     if (!status && plan->recipe.normalise_rewards && !farm_algo_discount(&plan->algo))
         status = farm_fail(err, FARM_E_USAGE, "normalise_rewards: algorithm %s discounts no rewards",
                            plan->algo.algo->recipe.name);
     if (!status) status = farm_algo_plan_make(&plan->algo, &plan->passes, err);
-    plan->passes.replay &= !plan->responder.body && !plan->play.games;
+    plan->passes.replay &= farm_run_learns(plan) && !plan->play.games;
     if (!status) status = place_workers(plan, request->play.games, err);
     if (status) return status;
     if (!plan->quiet) log_base(&plan->recipe);
     if (!plan->quiet) log_plan(plan);
-    if (!plan->quiet && !plan->responder.body && !request->play.games) log_rewards(&plan->recipe);
+    if (!plan->quiet && farm_run_learns(plan) && !request->play.games) log_rewards(&plan->recipe);
     warn_without_effect(plan);
     if (!request->play.games) warn_of_many_actors(plan);
     status = choose_places(plan, err);

@@ -35,8 +35,6 @@ struct farm_run_responder {
     const struct farm_run_remote *remote; // NULL: no bridge
     int (*lend)(void *context);           // before each start: a descriptor that the process inherits; may be NULL
     int listener;                         // one more; 0: none
-    bool one_bell;                        // all actors share one though it is no bridge
-    const struct farm_ring_spec *rings;   // a consumer's (consumer.h): `autoreset`, numbers; NULL: another responder
 };
 
 // Actors of other machines, which join by bridges (run/bridges.h). Batch, rings and shards are sized for `expect` of
@@ -56,7 +54,8 @@ struct farm_run_request {
     bool elastic;                     // actors may join and leave (requests.h, sessions.h)
     bool quiet;                       // no plan on stderr
     struct farm_run_responder responder;
-    struct farm_run_listen listen; // elastic runs only; then `actors: 0`, if the user set it, means none here
+    const struct farm_ring_spec *served; // a consumer (consumer.h) answers, with these autoreset and numbers; else NULL
+    struct farm_run_listen listen;       // elastic runs only; then `actors: 0`, if the user set it, means none here
 };
 
 struct farm_run_plan {
@@ -67,6 +66,7 @@ struct farm_run_plan {
     bool deterministic;        // a training that repeats bit for bit
     bool local;                // a training whose actors infer
     struct farm_run_responder responder;
+    const struct farm_ring_spec *served;
     struct farm_run_listen listen;
 
     struct farm_machine *machine;
@@ -107,6 +107,11 @@ uint64_t farm_run_learner_bytes(const struct farm_run_plan *plan);
 
 // Memory of a run besides the rings and the copies of what they hold, about.
 uint64_t farm_run_other_bytes(const struct farm_run_plan *plan);
+
+// Whether the run has a learner: it trains or plays.
+static inline bool farm_run_learns(const struct farm_run_plan *plan) {
+    return !plan->responder.body && !plan->served;
+}
 
 // Environments of all actors, those expected from other machines too.
 static inline int64_t farm_run_environments(const struct farm_run_plan *plan) {

@@ -141,7 +141,7 @@ enum farm_status farm_run_rings_make(struct farm_run_rings *rings, const struct 
     rings->places = plan->places;
     rings->ring = calloc(plan->places, sizeof *rings->ring);
     if (!rings->ring) return farm_fail_errno(err, FARM_E_LIMIT, "no memory for %u actors", plan->places);
-    const bool each = plan->responder.body && !plan->responder.remote && !plan->responder.one_bell;
+    const bool each = plan->responder.body && !plan->responder.remote;
     enum farm_status status = make_bells(rings, each ? plan->actors : plan->shards, err);
     if (!status) status = make_stats(rings, err);
     if (!status) status = farm_run_rings_make_boards(rings, plan, err);

@@ -50,7 +50,7 @@ static void report_waiting(const struct farm_run_watch *watch) {
     const struct farm_run_workers *workers = watch->workers;
     const struct farm_run_plan *plan = workers->plan;
     struct farm_error why;
-    for (uint32_t k = 0; k < plan->shards && !plan->responder.body && !plan->play.games && !plan->passes.sync; k++) {
+    for (uint32_t k = 0; k < plan->shards && farm_run_learns(plan) && !plan->play.games && !plan->passes.sync; k++) {
         uint32_t well = 0;
         for (uint32_t a = 0; a < plan->places; a++)
             well +=

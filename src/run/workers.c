@@ -61,7 +61,7 @@ static bool rings_outgrow_caches(const struct farm_run_plan *plan) {
 bool farm_run_shares_cpus(const struct farm_run_plan *plan) {
     const struct farm_plan *placement = plan->placement;
     if (plan->responder.remote) return !farm_bitmap_count(&placement->bridge_cpus);
-    return placement->shared || plan->responder.body;
+    return placement->shared || !farm_run_learns(plan);
 }
 
 static int actor_body(void *context, struct farm_error *err) {
@@ -78,8 +78,7 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
     const bool plugin = env->kind == FARM_ENV_PLUGIN, responder = plan->responder.body;
     const bool shared = farm_run_shares_cpus(plan);
     const struct farm_board *board = farm_board_near(workers->rings->boards, workers->rings->board_count, &ring->down);
-    const int bell =
-        workers->rings->bells[responder && !remote && !plan->responder.one_bell ? a : workers->ring_shard[a]];
+    const int bell = workers->rings->bells[responder && !remote ? a : workers->ring_shard[a]];
     actor->config = (struct farm_actor_config){
         .actor = remote ? remote->actors[a] : a,
         .up_fd = FARM_WORKER_KEPT,
@@ -159,7 +158,7 @@ enum farm_status farm_run_workers_enlist(struct farm_run_workers *workers, struc
 
 enum farm_status farm_run_workers_make(struct farm_run_workers *workers, struct farm_error *err) {
     const struct farm_run_plan *plan = workers->plan;
-    const bool gpu = !plan->responder.body && plan->device != FARM_DEVICE_CPU;
+    const bool gpu = farm_run_learns(plan) && plan->device != FARM_DEVICE_CPU;
     const size_t places = plan->places;
     workers->actors = calloc(places, sizeof *workers->actors);
     workers->ring_fds = calloc(places, sizeof *workers->ring_fds);

@@ -2,10 +2,12 @@
 
 import os
 import pathlib
-import re
+import signal
 import socket
 import struct
 import subprocess
+import sys
+import time
 import unittest
 
 from running import FARM, LIMIT_S, InFolder, children, wait_until
@@ -56,18 +58,18 @@ class Consumer:
 
 
 class Serve(InFolder):
-    def serve(self, *flags, **more):
-        return self.start_logged("serve", "--env", "native/catch", "--actors", "2", "--json", *flags, **more)
+    def serve(self, *flags, path="s/farm"):
+        process = self.start_logged("serve", "--env", "native/catch", "--actors", "2", "--json", "--socket", path, *flags)
+        self.await_line("consumers connect to ")
+        return process
 
-    def inherit(self, *flags, **more):
+    def inherit(self, *flags):
         """(the farm, its consumer by a socket that it inherits)"""
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.addCleanup(ours.close)
+        command = [FARM, "serve", "--env", "native/catch", "--actors", "2", "--json", "--socket-fd", str(its.fileno()), *flags]
         with its, open(self.folder / "said", "w") as log:
-            process = subprocess.Popen(
-                [FARM, "serve", "--env", "native/catch", "--actors", "2", "--json", "--socket-fd", str(its.fileno()), *flags], pass_fds=(its.fileno(),),
-                cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True, **more,
-            )
+            process = subprocess.Popen(command, pass_fds=[its.fileno()], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True)
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)
         return process, Consumer(ours).open()
@@ -76,12 +78,14 @@ class Serve(InFolder):
         """A consumer, or why it is refused."""
         end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.addCleanup(end.close)
-        self.assertTrue(wait_until(lambda: (self.folder / path).exists()), self.said())
         end.connect(str(self.folder / path))
         return Consumer(end).open()
 
-    def leaves_nothing(self, process):
-        self.assertTrue(wait_until(lambda: not list(pathlib.Path("/proc").glob(f"{process.pid}/task"))))
+    def becomes(self, change, wanted):
+        self.assertEqual(self.farm("actors", "s", change).stdout, f"{wanted} actors\n", self.said())
+
+    def leaves_nothing(self, pids):
+        self.assertTrue(wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids)), pids)
 
     def test_a_consumer_with_an_inherited_socket_gets_all_lanes_and_ends_the_farm(self):
         process, consumer = self.inherit()
@@ -89,6 +93,90 @@ class Serve(InFolder):
         consumer.end.close()
         document = self.end(process, by=None)
         self.assertEqual((document["consumers"], document["actors"], document["error"]), (1, 2, None))
+
+    def test_consumers_come_and_go_and_so_do_actors(self):
+        process = self.serve()
+        self.assertEqual((self.folder / "s").stat().st_mode & 0o777, 0o700)
+        self.becomes("+1", 3)
+        first = self.connect()
+        self.assertEqual(set(first.rings), {0, 1, 2})
+        self.assertRegex(self.connect(), r"another consumer is connected \(process \d+\): one at a time")
+        for change, wanted in (("+1", 4), ("-2", 2)):
+            request = self.start_farm("actors", "s", change)
+            while set(first.rings) != set(range(wanted)):
+                first.message()
+            self.assertEqual(request.communicate(timeout=LIMIT_S)[0], f"{wanted} actors\n")
+        first.takes = False
+        request = self.start_farm("actors", "s", "+1")
+        first.message()
+        first.end.close()
+        self.assertEqual(request.communicate(timeout=LIMIT_S)[0], "3 actors\n", "it joins without the reply of a consumer that has ended")
+        self.await_line(r"consumer \d+ has ended")
+        second = self.connect()
+        self.assertEqual(set(second.rings), {0, 1, 2})
+        process.terminate()
+        self.assertEqual(second.last_words(), "a signal has ended the farm")
+        document = self.end(process, by=None)
+        self.assertEqual((document["consumers"], document["actors"], document["interrupted"]), (2, 3, True))
+        self.assertEqual(list((self.folder / "s").iterdir()), [])
+
+    def test_processes_of_its_environments_are_no_consumers(self):
+        process = self.serve()
+        variables = pathlib.Path(f"/proc/{process.pid}/environ").read_text().split("\0")
+        script = "import socket; end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); end.connect('s/farm'); print(end.recv(4096)[16:])"
+        mark = dict(v.split("=", 1) for v in variables if v.startswith("FARM_RUN="))
+        said = subprocess.run([sys.executable, "-c", script], env={**os.environ, **mark}, cwd=self.folder, capture_output=True, text=True, timeout=LIMIT_S)
+        self.assertIn("processes of its own environments", said.stdout, said.stderr)
+        self.end(process)
+
+    def test_a_folder_has_one_farm_of_one_user(self):
+        (self.folder / "open").mkdir(0o755)
+        for folder, words in (("open", "this user alone"), ("none/s", "No such file")):
+            refused = self.farm("serve", "--env", "native/catch", "--socket", f"{folder}/farm")
+            self.assertEqual(refused.returncode, 2)
+            self.assertIn(words, refused.stderr)
+        process = self.serve()
+        self.assertIn("another farm serves in s", self.farm("serve", "--env", "native/catch", "--socket", "s/other").stderr)
+        pids = [process.pid, *children(process.pid).values()]
+        process.kill()
+        self.leaves_nothing(pids[1:])
+        process.wait()
+        self.assertTrue((self.folder / "s/farm").exists(), "the dead farm's")
+        second = self.serve()
+        self.assertEqual(set(self.connect().rings), {0, 1})
+        self.end(second)
+
+    def test_nothing_outlives_a_killed_consumer_even_if_its_child_does(self):
+        script = f"""if True:
+            import os, socket, subprocess, time
+            ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            command = [{FARM!r}, "serve", "--env", "native/catch", "--quiet", "--socket-fd", str(its.fileno())]
+            farm = subprocess.Popen(command, pass_fds=[its.fileno()])
+            its.close()
+            ours.recv(4096)
+            child = os.fork()
+            if child: print(farm.pid, child, flush=True)
+            time.sleep({LIMIT_S})
+        """
+        consumer = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(consumer.communicate)
+        farm, child = map(int, consumer.stdout.readline().split())
+        self.addCleanup(os.kill, child, signal.SIGKILL)
+        pids = [farm, *children(farm).values()]
+        self.assertGreater(len(pids), 1)
+        consumer.kill()
+        self.leaves_nothing(pids)
+
+    def test_a_farm_that_fails_says_why(self):
+        process, consumer = self.inherit("--restarts-max", "1")
+        for _ in range(2):
+            os.kill(wait_until(lambda: children(process.pid).get("actor 0")), signal.SIGKILL)
+            wait_until(lambda: "killed by signal 9" in self.said())
+            time.sleep(0.3)
+        words = consumer.last_words()
+        self.assertIn("actor 0", words)
+        self.assertIsNone(consumer.message())
+        self.assertEqual(process.wait(LIMIT_S), 1)
 
 
 if __name__ == "__main__":
