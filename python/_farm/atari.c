@@ -73,7 +73,8 @@ PyObject *module_skip(PyObject *module, PyObject *const *args, Py_ssize_t count)
     if (!check_count("skip", count, 7, 7)) return NULL;
     if (!PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) != 4 || !PyTuple_Check(args[4]))
         return PyErr_Format(PyExc_TypeError, "skip takes a tuple of 4 methods, and one of screens");
-    PyObject *const *methods = &PyTuple_GET_ITEM(args[0], 0);
+    PyObject *methods[4]; // borrowed
+    for (int i = 0; i < 4; i++) methods[i] = PyTuple_GET_ITEM(args[0], i);
     const long frames = PyLong_AsLong(args[2]), looks = PyLong_AsLong(args[3]), lives_before = PyLong_AsLong(args[5]);
     long left = PyLong_AsLong(args[6]), reward = 0, points = 0, over = 0, lives = 0, skip = frames - 1;
     if (looks > PyTuple_GET_SIZE(args[4])) PyErr_SetString(PyExc_ValueError, "fewer screens than looks");

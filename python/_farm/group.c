@@ -213,7 +213,7 @@ static PyObject *unpack(PyObject *result, Py_ssize_t count) {
     if (PyTuple_Check(result))
         PyErr_Format(BrokenContract, "a result of %s but has %zd values", names, PyTuple_GET_SIZE(result));
     else
-        PyErr_Format(BrokenContract, "a result of %s but %s", names, Py_TYPE(result)->tp_name);
+        PyErr_Format(BrokenContract, "a result of %s but %s", names, TYPE_NAME(result));
     Py_DECREF(result);
     return NULL;
 }
@@ -238,7 +238,7 @@ static bool read_end(PyObject *values, double *reward, uint8_t *flags) {
     *reward = PyFloat_AsDouble(number);
     if (*reward == -1 && PyErr_Occurred()) {
         if (PyErr_ExceptionMatches(PyExc_TypeError))
-            PyErr_Format(BrokenContract, "a reward that is not a number but %s%s", Py_TYPE(number)->tp_name,
+            PyErr_Format(BrokenContract, "a reward that is not a number but %s%s", TYPE_NAME(number),
                          PySequence_Check(number) ? " (--wrap PACKAGE:WRAPPER can make one number of it)" : "");
         return false;
     }
@@ -411,11 +411,11 @@ static PyObject *Group_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     static char *names[] = {"ring", "lane", "parts", "convert", "singles", "invalid", "resets", NULL};
     PyObject *ring, *lane, *parts, *convert, *singles, *invalid;
     int resets;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!OO!OOOp", names, &Ring_type, &ring, &lane, &PyList_Type, &parts,
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!OO!OOOp", names, Ring_type, &ring, &lane, &PyList_Type, &parts,
                                      &convert, &singles, &invalid, &resets))
         return NULL;
     struct farm_lane *of = check_side((Ring *)ring, SIDE_ACTOR) ? parse_lane((Ring *)ring, lane) : NULL;
-    Group *self = of ? (Group *)type->tp_alloc(type, 0) : NULL; // zeroed
+    Group *self = of ? (Group *)PyType_GenericAlloc(type, 0) : NULL; // zeroed
     if (!self) return NULL;
     self->ring = (Ring *)Py_NewRef(ring);
     self->lane = of;
@@ -445,8 +445,8 @@ static void Group_dealloc(PyObject *object) {
     free(self->ended);
     Py_XDECREF(self->convert);
     Py_XDECREF(self->invalid);
-    Py_XDECREF(self->ring);
-    Py_TYPE(object)->tp_free(object);
+    Py_XDECREF((PyObject *)self->ring);
+    free_object(object);
 }
 
 static PyMethodDef Group_methods[] = {
@@ -465,18 +465,18 @@ static PyMemberDef Group_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-PyTypeObject Group_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "actorfarm._farm.Group",
-    .tp_basicsize = sizeof(Group),
-    .tp_new = Group_new,
-    .tp_dealloc = Group_dealloc,
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_methods = Group_methods,
-    .tp_members = Group_members,
-    .tp_doc =
-        "Group(ring, lane, parts, convert, singles, invalid, resets): the environments of a lane. parts: [(path, "
-        "field, offset in numbers, shape, None or [(start, count), ...] to write from 0, into f32 one-hot, None or a "
-        "function that converts a value), ...]; "
-        "convert(observation, batch=()) -> an array per part; singles: [(step, reset, seed), ...] or None; invalid: "
-        "None, or the message of BrokenContract for invalid numbers; resets: abandon their episode first",
+static PyType_Slot Group_slots[] = {
+    {Py_tp_new, Group_new},
+    {Py_tp_dealloc, Group_dealloc},
+    {Py_tp_methods, Group_methods},
+    {Py_tp_members, Group_members},
+    {Py_tp_doc,
+     "Group(ring, lane, parts, convert, singles, invalid, resets): the environments of a lane. parts: [(path, "
+     "field, offset in numbers, shape, None or [(start, count), ...] to write from 0, into f32 one-hot, None or a "
+     "function that converts a value), ...]; "
+     "convert(observation, batch=()) -> an array per part; singles: [(step, reset, seed), ...] or None; invalid: "
+     "None, or the message of BrokenContract for invalid numbers; resets: abandon their episode first"},
+    {0, NULL},
 };
+PyType_Spec Group_definition = {
+    .name = "actorfarm._farm.Group", .basicsize = sizeof(Group), .flags = Py_TPFLAGS_DEFAULT, .slots = Group_slots};

@@ -57,6 +57,12 @@ struct farm_lane *parse_writable_lane(Ring *self, PyObject *argument) {
     return lane && check_writable(self, lane) ? lane : NULL;
 }
 
+void free_object(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_Free(object);
+    Py_DECREF(type);
+}
+
 // ---- module ----
 
 static PyObject *module_derive_seed(PyObject *module, PyObject *args) {
@@ -102,15 +108,19 @@ static const char broken_contract_doc[] = "An environment violates its interface
                                           "forbidden, an observation outside its space. "
                                           "A new actor would fail in the same way.";
 PyObject *BrokenContract;
+PyTypeObject *Ring_type, *View_type, *Group_type;
 
 PyMODINIT_FUNC PyInit__farm(void);
 PyMODINIT_FUNC PyInit__farm(void) {
-    if (PyType_Ready(&Ring_type) || PyType_Ready(&View_type) || PyType_Ready(&Group_type)) return NULL;
+    Ring_type = (PyTypeObject *)PyType_FromSpec(&Ring_definition);
+    View_type = (PyTypeObject *)PyType_FromSpec(&View_definition);
+    Group_type = (PyTypeObject *)PyType_FromSpec(&Group_definition);
+    if (!Ring_type || !View_type || !Group_type) return NULL;
     BrokenContract = PyErr_NewExceptionWithDoc("actorfarm._farm.BrokenContract", broken_contract_doc, NULL, NULL);
     if (!BrokenContract) return NULL;
     PyObject *module = PyModule_Create(&module_definition);
     if (!module) return NULL;
-    if (PyModule_AddType(module, &Ring_type) || PyModule_AddType(module, &Group_type) ||
+    if (PyModule_AddType(module, Ring_type) || PyModule_AddType(module, Group_type) ||
         PyModule_AddObjectRef(module, "BrokenContract", BrokenContract) ||
         PyModule_AddIntConstant(module, "FIRST", FARM_STEP_FIRST) ||
         PyModule_AddIntConstant(module, "LAST", FARM_STEP_LAST) ||
@@ -120,5 +130,8 @@ PyMODINIT_FUNC PyInit__farm(void) {
         Py_DECREF(module);
         return NULL;
     }
+#ifdef Py_GIL_DISABLED
+    PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
+#endif
     return module;
 }

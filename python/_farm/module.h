@@ -25,8 +25,30 @@ typedef struct {
     uint64_t *answered;            // [lanes] steps that it has answered
 } Ring;
 
-extern PyTypeObject Ring_type, View_type, Group_type;
+extern PyTypeObject *Ring_type, *View_type, *Group_type;
+extern PyType_Spec Ring_definition, View_definition, Group_definition;
 extern PyObject *BrokenContract; // an exception
+
+// The stable ABI (a wheel's) has functions in place of macros.
+#ifdef Py_LIMITED_API
+#define PyTuple_GET_ITEM                        PyTuple_GetItem
+#define PyTuple_GET_SIZE                        PyTuple_Size
+#define PyTuple_SET_ITEM                        PyTuple_SetItem
+#define PyList_GET_ITEM                         PyList_GetItem
+#define PyList_GET_SIZE                         PyList_Size
+#define PyList_SET_ITEM                         PyList_SetItem
+#define PyDict_GET_SIZE                         PyDict_Size
+#define PyObject_CallOneArg(callable, argument) PyObject_Vectorcall(callable, (PyObject *const[]){argument}, 1, NULL)
+#define TYPE_NAME(object)                       PyUnicode_AsUTF8AndSize(PyType_GetName(Py_TYPE(object)), NULL) // the name stays
+#define Py_SETREF(to, from)                                                                                            \
+    do {                                                                                                               \
+        PyObject *replaced = (to);                                                                                     \
+        (to) = (from);                                                                                                 \
+        Py_XDECREF(replaced);                                                                                          \
+    } while (0)
+#else
+#define TYPE_NAME(object) Py_TYPE(object)->tp_name
+#endif
 
 #define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL
 
@@ -42,6 +64,8 @@ bool is_answered(const Ring *self, const struct farm_lane *lane); // whether the
 bool check_writable(const Ring *self, struct farm_lane *lane);    // whether the actor may write the next step now
 // The actor's lane, if it may write the next step now.
 struct farm_lane *parse_writable_lane(Ring *self, PyObject *argument);
+
+void free_object(PyObject *object); // the last act of a type's tp_dealloc
 
 // ---- ring.c ----
 

@@ -49,23 +49,22 @@ static int View_getbuffer(PyObject *object, Py_buffer *buffer, int flags) {
 }
 
 static void View_dealloc(PyObject *object) {
-    Py_XDECREF(((View *)object)->owner);
-    Py_TYPE(object)->tp_free(object);
+    Py_XDECREF((PyObject *)((View *)object)->owner);
+    free_object(object);
 }
 
-static PyBufferProcs View_buffer = {.bf_getbuffer = View_getbuffer};
-PyTypeObject View_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "actorfarm._farm.View",
-    .tp_basicsize = sizeof(View),
-    .tp_dealloc = View_dealloc,
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_as_buffer = &View_buffer,
-    .tp_doc = "Memory of a lane, behind a memoryview.",
-};
+static PyType_Slot View_slots[] = {{Py_tp_dealloc, View_dealloc},
+                                   {Py_bf_getbuffer, View_getbuffer},
+                                   {Py_tp_doc, "Memory of a lane, behind a memoryview."},
+                                   {0, NULL}};
+PyType_Spec View_definition = {.name = "actorfarm._farm.View",
+                               .basicsize = sizeof(View),
+                               .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                               .slots = View_slots};
 
 // A memoryview over dims[0..rank) elements at start.
 static PyObject *make_view(Ring *owner, void *start, bool writable, uint32_t dtype, int rank, const uint32_t *dims) {
-    View *view = PyObject_New(View, &View_type);
+    View *view = PyObject_New(View, View_type);
     if (!view) return NULL;
     view->owner = (Ring *)Py_NewRef((PyObject *)owner);
     view->start = start;
@@ -87,7 +86,7 @@ static PyObject *make_view(Ring *owner, void *start, bool writable, uint32_t dty
 // ---- making and opening ----
 
 static Ring *new_ring(enum side side) {
-    Ring *self = (Ring *)PyType_GenericAlloc(&Ring_type, 0); // zeroed
+    Ring *self = (Ring *)PyType_GenericAlloc(Ring_type, 0); // zeroed
     if (!self) return NULL;
     self->ring = (struct farm_ring){.up.fd = -1, .down.fd = -1, .up.fd_readonly = -1, .down.fd_readonly = -1};
     self->side = side;
@@ -101,7 +100,7 @@ static void Ring_dealloc(PyObject *object) {
     if (self->ring.lanes) farm_ring_close(&self->ring);
     free(self->answered);
     free(self->atari);
-    Py_TYPE(object)->tp_free(object);
+    free_object(object);
 }
 
 static PyObject *open_ring(enum side side, int up_fd, int down_fd, int eventfd, uint64_t spin_ns) {
@@ -202,13 +201,12 @@ PyObject *module_create(PyObject *module, PyObject *args, PyObject *keywords) {
                                      &actions, &spec.env.frames_per_step))
         return NULL;
     if (!parse_action(actions, &spec.env.action)) return NULL;
-    PyObject *fields = PySequence_Fast(obs, "obs is a list of fields");
+    PyObject *fields = PySequence_List(obs);
     if (!fields) return NULL;
-    const Py_ssize_t count = PySequence_Fast_GET_SIZE(fields);
+    const Py_ssize_t count = PyList_GET_SIZE(fields);
     bool good = count <= FARM_OBS_FIELDS_MAX;
     if (!good) PyErr_Format(PyExc_ValueError, "%zd observation fields, at most %d", count, FARM_OBS_FIELDS_MAX);
-    for (Py_ssize_t i = 0; good && i < count; i++)
-        good = parse_field(PySequence_Fast_GET_ITEM(fields, i), &spec.env.obs[i]);
+    for (Py_ssize_t i = 0; good && i < count; i++) good = parse_field(PyList_GET_ITEM(fields, i), &spec.env.obs[i]);
     Py_DECREF(fields);
     if (!good) return NULL;
     spec.env.obs_count = (uint32_t)count;
@@ -563,13 +561,13 @@ static PyMemberDef Ring_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-PyTypeObject Ring_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "actorfarm._farm.Ring",
-    .tp_basicsize = sizeof(Ring),
-    .tp_dealloc = Ring_dealloc,
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_methods = Ring_methods,
-    .tp_getset = Ring_attributes,
-    .tp_members = Ring_members,
-    .tp_doc = "The lanes of one actor, from one side.",
-};
+static PyType_Slot Ring_slots[] = {{Py_tp_dealloc, Ring_dealloc},
+                                   {Py_tp_methods, Ring_methods},
+                                   {Py_tp_getset, Ring_attributes},
+                                   {Py_tp_members, Ring_members},
+                                   {Py_tp_doc, "The lanes of one actor, from one side."},
+                                   {0, NULL}};
+PyType_Spec Ring_definition = {.name = "actorfarm._farm.Ring",
+                               .basicsize = sizeof(Ring),
+                               .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                               .slots = Ring_slots};
