@@ -3,14 +3,12 @@
 import os
 import sys
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
-# In a wheel, a build folder, an installation.
-_PLACES = ("bin/farm", "../../farm", "../../../../bin/farm")
+_PLACES = ("bin/farm", "../../farm", "../../../../bin/farm")  # in a wheel, a build folder, an installation
 
 
 def path():
     """$FARM_PROGRAM, else the program that came with this package, else `farm`, which PATH must have."""
-    places = [os.path.normpath(os.path.join(_HERE, place)) for place in _PLACES]
+    places = [os.path.abspath(os.path.join(__file__, "..", place)) for place in _PLACES]
     return os.environ.get("FARM_PROGRAM") or next((place for place in places if os.access(place, os.X_OK)), "farm")
 
 

@@ -41,7 +41,6 @@ check() { # python
     echo "  WHEEL $("$1" -V): $(size "${package[0]}") and $(size "${package[0]}.libs") of libraries unpacked"
 }
 
-[ $# -gt 0 ] || set -- python3
 for python in "$@"; do
     $action "$python"
 done
