@@ -11,6 +11,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := all
 
 CC       := $(if $(filter default undefined,$(origin CC)),gcc,$(CC))
+CXX      := $(if $(filter default undefined,$(origin CXX)),g++,$(CXX))
 AR       := $(if $(filter default undefined,$(origin AR)),ar,$(AR))
 PYTHON   ?= python3
 BUILD    ?= build
@@ -124,9 +125,9 @@ lint: ## layout, static analysis, folder rule, links, English, AArch64 compile c
 	@tools/build/deps.sh build python procgen lint
 	@$(MAKE) $(parallel) -k run-lint
 
-format: ## lays out all C and CUDA sources
+format: ## lays out all C, C++ and CUDA sources
 	@tools/build/deps.sh lint
-	@tools/build/sources.sh c h cu cuh | xargs -r clang-format -i
+	@tools/build/sources.sh c h cpp hpp cu cuh | xargs -r clang-format -i
 
 compile-commands: $(BUILD)/gen/farm_build.h ## build/compile_commands.json, for clangd and clang-tidy
 	$(file >$(BUILD)/compile_commands.json,[)$(foreach f,$(COMPILED),$(file >>$(BUILD)/compile_commands.json,$(call compile_command,$f)$(comma)))
@@ -160,7 +161,7 @@ $(BUILD)/config.mk: tools/build/probe.sh
 	@tools/build/probe.sh $@
 
 # Where Python's headers are; does not exist as long as there is no Python with headers.
-$(BUILD)/python.mk: tools/build/venv.sh $(wildcard $(BUILD)/venv/stamp)
+$(BUILD)/python.mk: tools/build/venv.sh $(wildcard $(BUILD)/venv/stamp $(BUILD)/venv/stamp-tests)
 	@mkdir -p $(@D)
 	@tools/build/venv.sh --headers >$@
 	@[ -s $@ ] || rm $@

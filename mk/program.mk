@@ -61,8 +61,30 @@ $(BUILD)/python/actorfarm/%.py: python/actorfarm/%.py
 	$(Q)mkdir -p $(@D) && cp $< $@
 $(FARM): | $(PY_MODULES) # `farm plot` without `make all`
 
+# actorfarm._consumer, and the stubs that nanobind makes of it: if there are nanobind (build/venv) and a C++ compiler.
+CONSUMER_OBJECTS := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard python/_consumer/*.cpp))
+CONSUMER := $(if $(and $(PY_INCLUDE),$(NANOBIND),$(shell command -v $(CXX))),$(PYTHON_PACKAGE)/_consumer$(PY_EXT_SUFFIX))
+CXXFLAGS += $(filter-out -std=% -Wshadow -Wstrict-prototypes -Wmissing-prototypes,$(CFLAGS)) -std=c++17 -fvisibility=hidden -fno-strict-aliasing
+BINDINGS := -isystem $(PY_INCLUDE) -isystem $(NANOBIND)/include -isystem $(NANOBIND)/ext/robin_map/include $(if $(PY_LIMITED),-DPy_LIMITED_API=$(PY_LIMITED)) $(if $(PY_THREADED),-DNB_FREE_THREADED)
+
+$(CONSUMER_OBJECTS): $(BUILD)/obj/%.o: %.cpp $(BUILD)/flags $(BUILD)/python.mk
+	$(call say,CXX,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CXX) $(CPPFLAGS) $(BINDINGS) $(CXXFLAGS) -MMD -MP -c $< -o $@
+$(BUILD)/obj/python/nanobind.o: $(BUILD)/flags $(BUILD)/python.mk
+	$(call say,CXX,nanobind)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CXX) $(BINDINGS) $(CXXFLAGS) -g0 -w -DNDEBUG -DNB_COMPACT_ASSERTIONS -ffunction-sections -fdata-sections -c $(NANOBIND)/src/nb_combined.cpp -o $@
+$(CONSUMER): $(CONSUMER_OBJECTS) $(BUILD)/obj/python/nanobind.o $(LIBFARM)
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D) && rm -f $(@D)/_consumer.*
+	$(Q)$(CXX) -shared $(LDFLAGS) -Wl,--exclude-libs,ALL -Wl,--gc-sections $^ $(FARM_LIBS) -o $@
+$(PYTHON_PACKAGE)/_consumer.pyi: $(CONSUMER) | $(PY_EXTENSION) $(PY_MODULES)
+	$(Q)$(PY_COMMAND) -m nanobind.stubgen -q -i $(BUILD)/python -m actorfarm._consumer -M $(@D)/py.typed -o $@
+
 .PHONY: python-extension
-python-extension: $(PY_EXTENSION) $(PY_MODULES)
+python-extension: $(PY_EXTENSION) $(PY_MODULES) $(if $(CONSUMER),$(PYTHON_PACKAGE)/_consumer.pyi)
+	$(if $(CONSUMER),,@echo '  CXX   nanobind or a C++ compiler is missing$(comma) so not built: actorfarm._consumer (make deps)')
 
 # What `make install` installs. `farm` itself prints the text of its manual pages.
 .PHONY: installables

@@ -10,7 +10,7 @@ import sys
 
 from check_docs import files_of, text_of
 
-ENDINGS = (".c", ".h", ".cu", ".cuh", ".py", ".sh", ".md", ".mk", ".yaml", "Makefile")
+ENDINGS = (".c", ".h", ".cpp", ".hpp", ".cu", ".cuh", ".py", ".sh", ".md", ".mk", ".yaml", "Makefile")
 IDIOMS = [
     (r"\b[Ww]hoever\b|\b[Ww]homever\b", "name the process or thread"),
     (r"\b[Nn]obody\b|\b[Ee]verybody\b|\b[Ss]omebody\b|\banybody\b", "no process, every process, another process"),

@@ -37,7 +37,7 @@ ARROWS = {
 }
 FREE = ("tools", "tests", "bench", "python", "examples")
 ONLY_SRC = ("tools", "python")
-ENDINGS = (".c", ".h", ".cu", ".cuh", ".py")
+ENDINGS = (".c", ".h", ".cpp", ".hpp", ".cu", ".cuh", ".py")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CUDA = re.compile(r"^(cuda|cublas|cudnn|curand|cooperative_groups|nccl|nvml|nvrtc|mma\.h|cub/|thrust/|device_launch_)")
 

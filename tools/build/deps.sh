@@ -12,6 +12,7 @@ build=${BUILD:-build}
 packages() {
     cat <<'LIST'
 build  gcc                      4:12.2.0              C17 compiler (and libgomp, which oneDNN runs on)
+build  g++                      4:12.2.0              C++17 compiler, of python/_consumer alone (optional)
 build  libc6-dev                2.36                  C library headers
 build  libhwloc-dev             2.9.0                 topology: sockets, caches, GPUs
 build  libnuma-dev              2.0.16                mbind, move_pages

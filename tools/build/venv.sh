@@ -6,7 +6,8 @@
 #                           else, if that folder is not writable, actorfarm/venv in $XDG_DATA_HOME or ~/.local/share
 #        venv.sh --tests    the same, with what only tests need (tests/requirements.txt)
 #        venv.sh --find     prints the Python that it would use, or exits 1
-#        venv.sh --headers  prints for make where that Python's headers are and how an extension's file is called
+#        venv.sh --headers  prints for make where that Python's headers are, how an extension's file is called, and where
+#                           nanobind is
 set -eu
 here=$(cd "${0%/*}" && pwd)
 build=${BUILD:-build}
@@ -54,9 +55,13 @@ find_python() {
 if [ "${1:-}" = --headers ]; then
     [ ! -x "$venv/bin/python" ] || PYTHON=$venv/bin/python
     python=$(find_python) || exit 0
-    exec "$python" -c 'import sysconfig
+    exec "$python" -c 'import importlib.util, sys, sysconfig
+nanobind = importlib.util.find_spec("nanobind")
 print("PY_INCLUDE :=", sysconfig.get_path("include"))
-print("PY_EXT_SUFFIX :=", sysconfig.get_config_var("EXT_SUFFIX"))'
+print("PY_EXT_SUFFIX :=", sysconfig.get_config_var("EXT_SUFFIX"))
+print("PY_THREADED :=", sysconfig.get_config_var("Py_GIL_DISABLED") or "")
+print("PY_COMMAND :=", sys.executable)
+print("NANOBIND :=", nanobind.submodule_search_locations[0] if nanobind else "")'
 fi
 if ! python=$(find_python); then
     if [ "$extension" ]; then

@@ -3,7 +3,7 @@
 // a side. usage: grpc_stream server FOLDER ADDR:PORT | client FOLDER ADDR:PORT BYTES IN_FLIGHT WARM_S SECONDS FOLDER
 // holds key.pem and certificate.pem. The client prints bytes/s of answered messages. Both sides hold as many steps as
 // the bridge's rings in build/bench/bridge (4 lanes: 4 steps at the node, 16 at the learner), in messages that are used
-// by turns: nothing is copied for it, but each step lies in memory of its own, as it has to.
+// alternately: nothing is copied for it, but each step lies in memory of its own, as it has to.
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
