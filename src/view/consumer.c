@@ -718,9 +718,9 @@ static struct farm_consumer *open_consumer(int end, struct farm *farm, pid_t pid
     consumer->pid = pid;
     if (!receive_lanes(consumer, &err)) return consumer;
     const int status = farm_consumer_close(consumer);
-    if (error_bytes && status)
+    if (status)
         snprintf(error, error_bytes, "%s (exit status %d, messages on stderr)", err.message, status);
-    else if (error_bytes)
+    else
         snprintf(error, error_bytes, "%s", err.message);
     return NULL;
 }
