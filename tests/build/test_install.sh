@@ -1,6 +1,7 @@
 #!/bin/bash
-# An installed copy is enough to build and run examples/watch.c and examples/consumer.c and to play Python environments; it has manual pages and
-# completion, reads nothing outside its prefix, and uninstalling leaves nothing behind. `make run` needs little.
+# An installed copy is enough to build and run examples/watch.c and consumer.c and to play Python environments; it has
+# manual pages and completion, reads nothing outside its prefix, and uninstalling leaves nothing behind. `make run` needs
+# little.
 set -eu
 source=${FARM_SOURCE:-$PWD}
 build=$(realpath "${FARM_BUILD:-build}")
@@ -23,6 +24,10 @@ FARM_PROGRAM=/nowhere/farm ./watch >output 2>log && fail 'a missing program is n
 grep -q 'cannot start farm: No such file or directory (FARM_PROGRAM' log || fail "unclear error: $(cat log)"
 ./watch $$ >output 2>log && fail 'a process without lanes is not an error'
 grep -q "process $$ has no lanes" log || fail "unclear error: $(cat log)"
+# shellcheck disable=SC2046 # several words
+"${CC:-gcc}" -std=gnu17 -O2 -Wall -Wextra -Werror "$prefix/share/farm/examples/consumer.c" -o consumer $(pkgconf --cflags --libs farm)
+timeout 60 ./consumer >output 2>log || fail "consumer failed: $(tail -n 3 log)"
+grep -qE '^[1-9][0-9]* steps/s, [1-9][0-9]* episodes, ' output || fail "no steps: $(cat output)"
 rm -rf runs
 
 # What is built here is hardened: addresses are bound at the start and then read-only, no stack is executable, and stack
