@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -231,23 +230,14 @@ static enum farm_status make_place(struct farm_consumer *consumer, struct farm_a
     return FARM_OK;
 }
 
-// Whether the consumer has the ring already: the farm's side has restarted its process and sends all rings again.
-static bool has_ring(const struct farm_consumer *consumer, const struct farm_admission_request *request) {
-    struct stat here, there;
-    const struct place *place = request->ring < consumer->place_count ? consumer->places[request->ring] : NULL;
-    return place && !fstat(place->ring.rings[0].up.fd, &here) && !fstat(request->fds[0], &there) &&
-           here.st_ino == there.st_ino;
-}
-
 static enum farm_status join(struct farm_consumer *consumer, struct farm_admission_request *request,
                              struct farm_error *err) {
-    const bool again = has_ring(consumer, request);
-    enum farm_status status = again ? FARM_OK : make_place(consumer, request, err);
+    enum farm_status status = make_place(consumer, request, err);
     const int fds[] = {request->up_writable, request->fds[0], request->fds[1], request->wake};
-    for (int i = 0; i < (status || again ? 4 : 1); i++)
+    for (int i = 0; i < (status ? 4 : 1); i++)
         if (fds[i] >= 0) close(fds[i]);
-    if (!status && !again) status = list_places(consumer, err);
-    if (!status && !again && consumer->began) begin_place(consumer, consumer->places[request->ring]);
+    if (!status) status = list_places(consumer, err);
+    if (!status && consumer->began) begin_place(consumer, consumer->places[request->ring]);
     return status;
 }
 
@@ -272,10 +262,7 @@ static void carry_out(struct farm_consumer *consumer, struct farm_admission_requ
     if (request->kind == FARM_ADMISSION_END) {
         consumer->ended = true;
         farm_fail(&consumer->error, FARM_E_DEAD, "%s", request->text);
-    } else if (request->kind == FARM_ADMISSION_OPEN) { // again
-        close(request->fds[0]);
-        close(request->fds[1]);
-    } else {
+    } else if (request->kind != FARM_ADMISSION_OPEN) {
         reply.status = request->kind == FARM_ADMISSION_JOIN ? join(consumer, request, &reply.error)
                                                             : leave(consumer, request->ring, &reply.error);
         farm_admission_send_reply(consumer->socket, &reply);

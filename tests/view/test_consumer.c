@@ -364,8 +364,6 @@ static void check_kept(bool leave) {
     if (!leave) return;
     send_request(FARM_ADMISSION_JOIN, 0);
     send_request(FARM_ADMISSION_JOIN, 2);
-    send_request(FARM_ADMISSION_JOIN, 2); 
-    rig.actor[2].lanes[1].produced_local = 0;
     publish(2 * LANES + 1);
     cr_assert_eq(receive(1, LONG), 1);
     cr_assert_eq(rig.ready[0].lane, 2 * LANES + 1);
