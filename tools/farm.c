@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -97,6 +98,22 @@ static bool output_is_lost(int *why) {
     return !unread && (fcntl(STDOUT_FILENO, F_GETFL) & O_ACCMODE) != O_RDONLY;
 }
 
+// farm_start (farm/farm.h) passes a pipe on that ends with its process: SIGTERM then, as from farm_stop.
+static void follow_starter(void) {
+    const char *text = getenv("FARM_LIFE_FD");
+    char path[48], byte;
+    if (!text) return;
+    snprintf(path, sizeof path, "/proc/self/fd/%.20s", text);
+    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); // anew: other farms of that process have it too
+    close(atoi(text));
+    unsetenv("FARM_LIFE_FD");
+    if (fd < 0 || fcntl(fd, F_SETSIG, SIGTERM) || fcntl(fd, F_SETOWN, getpid()) ||
+        fcntl(fd, F_SETFL, O_ASYNC | O_NONBLOCK))
+        fprintf(stderr, "farm: cannot follow the end of the process that has started it: %s\n", strerror(errno));
+    else if (read(fd, &byte, 1) == 0)
+        raise(SIGTERM);
+}
+
 static int run(int argc, char **argv) {
     if (argc < 2) {
         print_help(stderr);
@@ -118,6 +135,7 @@ static int run(int argc, char **argv) {
     for (size_t i = 0; i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0) {
             if (commands[i].starts) farm_guardian_start(argv);
+            follow_starter();
             return commands[i].run(argc - 1, argv + 1);
         }
     return report_unknown_command(argv[1]);

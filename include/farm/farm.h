@@ -20,8 +20,9 @@ struct farm;      // a farm that this process started
 struct farm_view; // the lanes of a running farm
 
 // Starts `farm` with these words, NULL behind the last: {"train", "--env", "native/cartpole", "--quiet", NULL}. The
-// program is $FARM_PROGRAM, else `farm` in PATH. Its stdout and stderr are this process's. The farm ends with the
-// thread that started it. The object belongs to the caller until farm_wait.
+// program is $FARM_PROGRAM, else `farm` in PATH. Its stdout and stderr are this process's. The farm ends with this
+// process, however that ends; the thread that started it may end before. The object belongs to the caller until
+// farm_wait.
 struct farm *farm_start(const char *const *words, char *error, size_t error_bytes);
 pid_t farm_pid(const struct farm *farm);
 // Whether it still runs. Does not block.

@@ -4,15 +4,17 @@
 #include <errno.h>
 #include <farm/farm.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "view/view.h"
+
+enum { ENVIRONMENT_MAX = 4096 };
 
 static void *explain(char *error, size_t error_bytes, const char *sentence, const char *detail) {
     if (error_bytes) snprintf(error, error_bytes, sentence, detail);
@@ -27,20 +29,42 @@ struct farm {
     bool ended;
 };
 
-// The child. `failure` closes at a successful exec; otherwise it carries errno.
-static _Noreturn void run_program(const char *const *words, const int *keep, unsigned keep_count, pid_t parent,
+// A pipe that the kernel closes with this process: its farms end then (tools/farm.c). A fork's child has its own.
+static int life[2] = {-1, -1};
+static pthread_once_t life_once = PTHREAD_ONCE_INIT;
+
+static void renew_life(void) {
+    for (int i = 0; i < 2; i++)
+        if (life[i] >= 0) close(life[i]);
+    if (pipe2(life, O_CLOEXEC)) life[0] = life[1] = -1;
+}
+
+static void begin_life(void) {
+    renew_life();
+    pthread_atfork(NULL, NULL, renew_life);
+}
+
+// The child. `failure` closes at a successful exec; otherwise it carries errno. starter: the pipe's other end.
+static _Noreturn void run_program(const char *const *words, const int *keep, unsigned keep_count, int starter,
                                   int failure) {
     const char *program = getenv("FARM_PROGRAM");
     const char *argv[256] = {program ? program : "farm"};
     size_t count = 1;
     while (*words && count < 255) argv[count++] = *words++;
     int reason = *words ? E2BIG : 0;
+    char text[32], *environment[ENVIRONMENT_MAX] = {text}; // other threads may hold setenv's lock
+    snprintf(text, sizeof text, "FARM_LIFE_FD=%d", starter);
+    for (size_t i = 0, kept = 1; environ[i] && !reason; i++)
+        if (kept == ENVIRONMENT_MAX - 1)
+            reason = E2BIG;
+        else if (strncmp(environ[i], text, sizeof "FARM_LIFE_FD") != 0)
+            environment[kept++] = environ[i];
     for (unsigned i = 0; i < keep_count && !reason; i++)
         if (fcntl(keep[i], F_SETFD, 0)) reason = errno;
     if (keep_count) setpgid(0, 0);
-    if (!reason && (prctl(PR_SET_PDEATHSIG, SIGTERM) || getppid() != parent)) reason = ESRCH;
+    if (!reason && fcntl(starter, F_SETFD, 0)) reason = errno;
     if (!reason) {
-        execvp(argv[0], (char *const *)argv);
+        execvpe(argv[0], (char *const *)argv, environment);
         reason = errno;
     }
     (void)!write(failure, &reason, sizeof reason);
@@ -51,14 +75,17 @@ struct farm *farm_start_keeping(const char *const *words, const int *keep, unsig
                                 size_t error_bytes) {
     int failure[2], reason = 0;
     struct farm *farm = calloc(1, sizeof *farm);
-    if (!farm || pipe2(failure, O_CLOEXEC)) {
+    pthread_once(&life_once, begin_life);
+    const int starter = fcntl(life[0], F_DUPFD_CLOEXEC, 0); // the child's fork closes the other one
+    if (!farm || starter < 0 || pipe2(failure, O_CLOEXEC)) {
+        if (starter >= 0) close(starter);
         free(farm);
         return explain(error, error_bytes, "cannot start farm: %s", strerror(errno));
     }
-    const pid_t parent = getpid();
     farm->pid = fork();
-    if (farm->pid == 0) run_program(words, keep, count, parent, failure[1]);
+    if (farm->pid == 0) run_program(words, keep, count, starter, failure[1]);
     close(failure[1]);
+    close(starter);
     if (farm->pid < 0) reason = errno;
     ssize_t got = 0;
     while (farm->pid > 0 && (got = read(failure[0], &reason, sizeof reason)) < 0 && errno == EINTR) continue;

@@ -2,6 +2,11 @@
 #include <criterion/criterion.h>
 #include <farm/farm.h>
 #include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 
 #include "../support/rings.h"
 
@@ -42,4 +47,48 @@ Test(view, a_view_copies_a_last_observation_until_its_slot_is_taken) {
     }
     cr_assert(last[0] == 7 && last[1] == 8);
     farm_detach(view);
+}
+
+static void *start_farm(void *folder) {
+    char why[256], path[64];
+    snprintf(path, sizeof path, "%s/s/farm", (const char *)folder);
+    const char *const words[] = {"serve", "--env", "native/catch", "--actors", "1", "--quiet", "--socket", path, NULL};
+    struct farm *farm = farm_start(words, why, sizeof why);
+    if (!farm) fprintf(stderr, "%s\n", why);
+    return farm;
+}
+
+Test(view, a_farm_ends_with_the_process_that_started_it_and_not_with_the_thread) {
+    char folder[] = "/tmp/farm-view-XXXXXX", path[64];
+    int pids[2], ended;
+    pid_t of[2]; // the farm, and a child of its starter
+    const char *build = getenv("FARM_BUILD");
+    cr_assert(mkdtemp(folder) && !pipe(pids));
+    snprintf(path, sizeof path, "%s/farm", build ? build : "build");
+    setenv("FARM_PROGRAM", path, 1);
+    const pid_t starter = fork();
+    if (starter == 0) {
+        pthread_t thread;
+        void *farm;
+        pthread_create(&thread, NULL, start_farm, folder);
+        pthread_join(thread, &farm);
+        of[0] = farm ? farm_pid(farm) : 0;
+        of[1] = fork(); // holds all that it inherits
+        if (of[1]) (void)!write(pids[1], of, sizeof of);
+        sleep(30);
+        _exit(0);
+    }
+    cr_assert_eq(read(pids[0], of, sizeof of), (ssize_t)sizeof of);
+    snprintf(path, sizeof path, "%s/s/farm", folder);
+    cr_assert(of[0]);
+    for (int i = 0; i < 1000 && access(path, F_OK); i++) usleep(10000);
+    cr_assert(!access(path, F_OK), "the farm goes on without its thread");
+    kill(starter, SIGKILL);
+    waitpid(starter, &ended, 0);
+    for (int i = 0; i < 1000 && !kill(of[0], 0); i++) usleep(10000);
+    kill(of[1], SIGKILL);
+    cr_assert(kill(of[0], 0), "the farm has ended");
+    cr_assert(access(path, F_OK), "as after SIGTERM");
+    snprintf(path, sizeof path, "rm -r %s", folder);
+    cr_assert(!system(path));
 }
