@@ -104,7 +104,7 @@ class Resized:
 
     def read(self, value, *batch):
         image = _channels_last(self._leaf.convert(value, np.uint8, batch), len(batch))
-        image = image[:, *self._at] if batch else image[self._at]
+        image = image[(slice(None), *self._at)] if batch else image[self._at]
         if (missing := self._channels - image.shape[-1]) > 0:
             image = np.pad(image, [(0, 0)] * (image.ndim - 1) + [(0, missing)], "edge" if image.shape[-1] == 1 else "constant")
         if len(self.dims) == 2:
