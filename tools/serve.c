@@ -1,4 +1,6 @@
 // `farm serve`: actors without a learner, for a consumer (run/consumer.h): flags, progress, and the report at the end.
+#include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +17,9 @@ static const char program[] = "farm serve";
 
 struct options {
     struct farm_recipe recipe;
-    const char *socket, *autoreset, *numbers;
+    const char *socket, *autoreset, *numbers, *pass_fds;
+    int passed[FARM_RUN_PASSED_MAX];
+    size_t passed_count;
     int64_t socket_fd, steps;
     bool json, quiet;
     struct farm_listen_flags listen;
@@ -81,6 +85,8 @@ static enum farm_status serve(struct service *service, struct farm_error *err) {
                                              .elastic = true,
                                              .quiet = options->quiet,
                                              .served = &service->rings,
+                                             .passed = options->passed,
+                                             .passed_count = options->passed_count,
                                              .listen = farm_listen_flags_request(&options->listen)};
     enum farm_status status =
         farm_run_consumer_open(&service->consumer, run, (int)options->socket_fd, options->socket, err);
@@ -133,6 +139,20 @@ static enum farm_status read_numbers(const char *list, struct farm_ring_spec *ri
     return FARM_OK;
 }
 
+static enum farm_status read_passed(struct options *options, struct farm_error *err) {
+    for (const char *at = options->pass_fds; at && *at; options->passed_count++) {
+        char *end;
+        const long fd = strtol(at, &end, 10);
+        if (end == at || (*end && *end != ',') || fd < 3 || fd > INT_MAX || fcntl((int)fd, F_GETFD) < 0)
+            return farm_fail(err, FARM_E_USAGE, "--pass-fds: '%.40s' is no open descriptor above 2", at);
+        if (options->passed_count == FARM_RUN_PASSED_MAX)
+            return farm_fail(err, FARM_E_USAGE, "--pass-fds: at most %d descriptors", FARM_RUN_PASSED_MAX);
+        options->passed[options->passed_count] = (int)fd;
+        at = end + (*end == ',');
+    }
+    return FARM_OK;
+}
+
 static enum farm_status settle(struct options *options, struct farm_ring_spec *rings, struct farm_error *err) {
     struct farm_recipe *recipe = &options->recipe;
     char steps[32];
@@ -149,6 +169,7 @@ static enum farm_status settle(struct options *options, struct farm_ring_spec *r
     rings->autoreset = same_step;
     snprintf(steps, sizeof steps, "%lld", (long long)options->steps);
     enum farm_status status = read_numbers(options->numbers, rings, err);
+    if (!status) status = read_passed(options, err);
     if (!status) status = farm_listen_flags_check(&options->listen, err);
     if (!status && farm_recipe_set(recipe, FARM_LAYER_FLAG, "ring_steps", steps, err))
         status = farm_fail(err, FARM_E_USAGE, "--steps %s: must be 2 to 16777216", steps);
@@ -173,6 +194,8 @@ int farm_cmd_serve(int argc, char **argv) {
          "where the next episode begins: a step behind the last one, or with it [next_step]"},
         {"numbers", FARM_CLI_STRING, &options.numbers, "NAME,NAME",
          "options of the environment, up to 16, that a consumer sets as it resets one"},
+        {"pass-fds", FARM_CLI_STRING, &options.pass_fds, "N,N",
+         "descriptors of the process that has started this command, for its actors on this machine (libfarm's use)"},
         {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document on stdout at the end"},
         {"quiet", FARM_CLI_BOOL, &options.quiet, NULL, "no progress and no plan on stderr"},
         FARM_LISTEN_FLAGS(options.listen),

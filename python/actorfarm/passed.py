@@ -11,8 +11,10 @@ import os
 import pickle
 import sys
 import uuid
+from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import load_env_creator
 
 NAME = "gym/actorfarm.passed:actorfarm/Env-v0"
 
@@ -20,7 +22,7 @@ NAME = "gym/actorfarm.passed:actorfarm/Env-v0"
 # ---- the user's process ----
 
 
-def _importable(env):
+def _importable(env: Any) -> str:
     """MODULE:NAME of what another process can import."""
     module, name = getattr(env, "__module__", None), getattr(env, "__qualname__", "<")
     found = None if module in (None, "__main__") or "<" in name else sys.modules.get(module)
@@ -31,7 +33,7 @@ def _importable(env):
     return f"{module}:{name}"
 
 
-def give(env, per_actor=1, listen=False):
+def give(env: Any, per_actor: int = 1, listen: bool = False) -> tuple[str, dict[str, Any], int | None]:
     """(name of the environment for farm, its options, a descriptor or None), for a farm whose actors have per_actor environments each.
     The farm's start passes the descriptor on; then the caller closes it."""
     makers = list(env) if isinstance(env, (list, tuple)) else [env]
@@ -59,7 +61,7 @@ def give(env, per_actor=1, listen=False):
 # ---- an actor ----
 
 
-def _descriptor(memory):
+def _descriptor(memory: str) -> int:
     """Its number here."""
     for fd in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):  # that of the list itself
@@ -71,7 +73,7 @@ def _descriptor(memory):
 class _Taken:
     """What the memory holds, and the environments that this actor has made of it."""
 
-    def __init__(self, memory):
+    def __init__(self, memory: str) -> None:
         with mmap.mmap(_descriptor(memory), 0, access=mmap.ACCESS_READ) as pickled:
             version, folders, self._per_actor, made = pickle.loads(pickled)
         if version != sys.version_info[:2]:
@@ -82,14 +84,15 @@ class _Taken:
             self._makers = pickle.loads(made)
         except Exception as failed:
             raise ValueError(f"it cannot be unpickled: {type(failed).__name__}: {failed}") from failed
-        self._count, self._spaces = itertools.count(), None
+        self._count = itertools.count()
+        self._spaces: Any = None
 
-    def make(self, options):
+    def make(self, options: dict[str, Any]) -> gymnasium.Env[Any, Any]:
         """Environments are made in the order of the actor's lanes."""
         from . import actor
 
         index = actor.place * self._per_actor + next(self._count)
-        env = self._makers[index % len(self._makers)](**options)
+        env: gymnasium.Env[Any, Any] = self._makers[index % len(self._makers)](**options)
         spaces = getattr(env, "observation_space", None), getattr(env, "action_space", None)
         if self._spaces not in (None, spaces):
             raise actor.BrokenContract(f"differs from others of its list: environment {index} has {spaces}, not {self._spaces}")
@@ -97,12 +100,13 @@ class _Taken:
         return env
 
 
-_taken = {}
+_taken: dict[str, _Taken] = {}
 
 
-def _make(memory=None, entry=None, **options):
+def _make(memory: str = "", entry: str | None = None, **options: Any) -> gymnasium.Env[Any, Any]:
     if entry is not None:
-        return gymnasium.envs.registration.load_env_creator(entry)(**options)
+        made: gymnasium.Env[Any, Any] = load_env_creator(entry)(**options)
+        return made
     if memory not in _taken:
         _taken[memory] = _Taken(memory)
     return _taken[memory].make(options)

@@ -48,6 +48,8 @@ struct farm_run_listen {
     int network_node;    // NUMA node of the network card; farm_run_make fills it in
 };
 
+enum { FARM_RUN_PASSED_MAX = 4 };
+
 struct farm_run_request {
     const struct farm_recipe *recipe; // settled
     struct farm_run_play play;        // an evaluation's; games 0: training
@@ -55,6 +57,8 @@ struct farm_run_request {
     bool quiet;                       // no plan on stderr
     struct farm_run_responder responder;
     const struct farm_ring_spec *served; // a consumer (consumer.h) answers, with these autoreset and numbers; else NULL
+    const int *passed;                   // served: descriptors that this machine's actors inherit
+    size_t passed_count;                 // at most FARM_RUN_PASSED_MAX
     struct farm_run_listen listen;       // elastic runs only; then `actors: 0`, if the user set it, means none here
 };
 
@@ -67,6 +71,8 @@ struct farm_run_plan {
     bool local;                // a training whose actors infer
     struct farm_run_responder responder;
     const struct farm_ring_spec *served;
+    const int *passed;
+    size_t passed_count;
     struct farm_run_listen listen;
 
     struct farm_machine *machine;

@@ -100,12 +100,13 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
     actor->keep[1] = ring->down.fd_readonly;
     actor->keep[2] = bell;
     actor->keep[3] = board ? board->segment.fd_readonly : workers->video; // only evaluations, without boards, film
+    if (plan->passed_count) memcpy(actor->keep + 3, plan->passed, plan->passed_count * sizeof *plan->passed);
     *spec = (struct farm_worker_spec){.body = actor_body,
                                       .context = &actor->config,
                                       .apart = true,
                                       .context_bytes = sizeof actor->config,
                                       .keep = actor->keep,
-                                      .keep_count = board || actor->config.video >= 0 ? 4 : 3,
+                                      .keep_count = board || actor->config.video >= 0 ? 4 : 3 + plan->passed_count,
                                       .cpus = plan->recipe.pin ? &actor->cpus : NULL,
                                       .memory_node = actor->memory_node,
                                       .takes_turns = plan->actors > plan->placement->cpu_budget,
@@ -125,7 +126,7 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
         {"--seed", .number = actor->config.seed},
         {"--spin-ns", .number = actor->config.spin_ns},
         {board ? "--board-fd" : "--video-fd", .number = FARM_WORKER_KEPT + 3}};
-    const size_t count = sizeof arguments / sizeof *arguments - (spec->keep_count == 3);
+    const size_t count = sizeof arguments / sizeof *arguments - !(board || actor->config.video >= 0);
     enum farm_status status = farm_env_program_make(env, NULL, arguments, count, &actor->program, err);
     spec->body = NULL;
     spec->argv = actor->program.argv;

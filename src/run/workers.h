@@ -46,14 +46,14 @@ struct farm_run_actor {
     struct farm_bitmap cpus;         // where it runs
     struct farm_bitmap claimed;      // the part of the farm's claim that only this actor uses
     int memory_node;
-    int keep[4];                 // up, down, bell, board or film
-    uint64_t heartbeat_at_start; // at the start of its present life
-    uint64_t calls_most;         // most calls of environments in one life
-    uint64_t generation;         // number of earlier processes in its place
-    bool remote;                 // its place belongs to a remote node (sessions.h): it has rings, but no process here
-    int wake;                    // remote: eventfd of its bridge
-    bool attached;               // the learner has attached its rings
-    bool lost;                   // it cannot be kept alive and must leave
+    int keep[3 + FARM_RUN_PASSED_MAX]; // up, down, bell; board, film, or those that are passed on
+    uint64_t heartbeat_at_start;       // at the start of its present life
+    uint64_t calls_most;               // most calls of environments in one life
+    uint64_t generation;               // number of earlier processes in its place
+    bool remote;   // its place belongs to a remote node (sessions.h): it has rings, but no process here
+    int wake;      // remote: eventfd of its bridge
+    bool attached; // the learner has attached its rings
+    bool lost;     // it cannot be kept alive and must leave
 };
 
 struct farm_run_workers {
