@@ -8,12 +8,14 @@
 #include <cmath>
 #include <cstring>
 #include <farm/consumer.h>
+#include <numeric>
 #include <pthread.h>
 
 using namespace nb::literals;
 using Lanes = std::vector<uint32_t>;
 using Ready = std::vector<farm_ready>;
 using Timeout = std::optional<double>; // seconds; none: for ever
+using Pair = nb::typed<nb::tuple, Array, Array>;
 
 static std::atomic<uint64_t> process_forks{0}; // more in a fork's child
 
@@ -67,9 +69,7 @@ class Consumer {
             of.busy = false;
             refuse(PyExc_RuntimeError, "the consumer is closed");
         }
-        ~Turn() {
-            of.busy.store(false, std::memory_order_release);
-        }
+        ~Turn() { of.busy.store(false, std::memory_order_release); }
     };
 
     Consumer(std::optional<std::vector<std::string>> words, const std::optional<std::string> &socket,
@@ -110,9 +110,7 @@ class Consumer {
         consumer = nullptr;
         busy = false;
     }
-    ~Consumer() {
-        close();
-    }
+    ~Consumer() { close(); }
 
     // ---- waiting ----
 
@@ -178,30 +176,42 @@ class Consumer {
         lane.seat = (int)seat;
         lane.waits.assign(shape.width, 0);
         lane.elapsed.assign(shape.width, 0);
-        int32_t *ids;
-        lane.ids = new_array(shape.width, &ids);
-        for (uint32_t e = 0; e < shape.width; e++) ids[e] = (int32_t)(seat * shape.width + e);
+        std::vector<int32_t> ids(shape.width);
+        std::iota(ids.begin(), ids.end(), (int32_t)(seat * shape.width));
+        lane.ids = as_new(ids);
         lane.ids.attr("setflags")("write"_a = false);
     }
 
-    Array lanes() {
-        const Lanes present = occupied_lanes();
-        uint32_t *values;
-        Array array = new_array(present.size(), &values);
-        std::copy(present.begin(), present.end(), values);
+    template <class T> static Array as_new(const std::vector<T> &values) {
+        T *memory;
+        Array array = new_array(values.size(), &memory);
+        std::copy(values.begin(), values.end(), memory);
         return array;
     }
 
-    nb::typed<nb::tuple, Array, Array> recv(unsigned least, unsigned most, Timeout timeout) {
-        const unsigned count = wait(least, most, timeout);
-        uint32_t *lanes;
-        uint64_t *steps;
-        Array first = new_array(count, &lanes), second = new_array(count, &steps);
-        for (unsigned i = 0; i < count; i++) {
-            lanes[i] = listed[i].lane;
-            steps[i] = listed[i].step;
+    static Pair split(const Ready &ready) {
+        Lanes lanes;
+        std::vector<uint64_t> steps;
+        for (const farm_ready &one : ready) {
+            lanes.push_back(one.lane);
+            steps.push_back(one.step);
         }
-        return nb::make_tuple(first, second);
+        return nb::make_tuple(as_new(lanes), as_new(steps));
+    }
+
+    Array lanes() { return as_new(occupied_lanes()); }
+
+    Pair recv(unsigned least, unsigned most, Timeout timeout) {
+        const unsigned count = wait(least, most, timeout);
+        return split(Ready(listed.begin(), listed.begin() + count));
+    }
+
+    Pair waiting() {
+        Ready ready;
+        farm_lane_state now;
+        for (uint32_t lane = 0; lane < state.size(); lane++)
+            if (state[lane].listed && farm_consumer_state(consumer, lane, &now)) ready.push_back({lane, now.acted});
+        return split(ready);
     }
 
     nb::typed<nb::tuple, nb::tuple, Array, Array, Array, Array, Array, nb::any, bool>
@@ -240,7 +250,7 @@ class Consumer {
     nb::tuple observations(const Ready &ready, unsigned field, unsigned stack, bool view) {
         nb::list fields;
         for (unsigned f = field; f < field + env.obs_count; f++)
-            fields.append(view ? view_of(ready[0].lane, ready[0].step, f, 1) : gather_of(ready, f, stack, nb::none()));
+            fields.append(view ? view_of(ready[0].lane, ready[0].step, f, 1) : gather_of(ready, f, stack));
         return nb::tuple(fields);
     }
 
@@ -252,14 +262,13 @@ class Consumer {
         const bool observed = field >= FARM_VIEW_OBS && f < env.obs_count && (!last || shape.same_step);
         const uint32_t kind = env.action.kind;
         uint32_t numbers = FARM_F32;
-        if (!observed && field > FARM_VIEW_VALUE) refuse(PyExc_IndexError, "these lanes have no field %u", field);
+        if (!observed && field > FARM_VIEW_ACTION) refuse(PyExc_IndexError, "these lanes have no field %u", field);
         if (observed) numbers = env.obs[f].dtype;
         if (field == FARM_VIEW_FLAGS) numbers = FARM_U8;
         if (field == FARM_VIEW_ACTION && kind != FARM_ACTION_CONTINUOUS) numbers = FARM_I32;
         Field found = {dtypes[numbers], {shape.width}, dtypes[numbers].bits / 8u};
         if (observed) found.dims.insert(found.dims.end(), env.obs[f].dims, env.obs[f].dims + env.obs[f].rank);
         if (field == FARM_VIEW_ACTION && kind != FARM_ACTION_DISCRETE) found.dims.push_back(env.action.dims);
-        if (field == FARM_VIEW_POLICY) found.dims.push_back(shape.policy_outputs);
         for (size_t side : found.dims) found.bytes *= side;
         if (steps != 1) found.dims.insert(found.dims.begin(), steps);
         return found;
@@ -303,22 +312,12 @@ class Consumer {
         return debug ? copy(lane, step, field, steps) : view_of(lane, step, field, steps);
     }
 
-    Array gather_of(const Ready &ready, unsigned field, unsigned stack, nb::object out) {
+    Array gather_of(const Ready &ready, unsigned field, unsigned stack) {
         Field one = describe(field);
         one.dims[0] *= ready.size();
         if (stack > 1) one.dims.insert(one.dims.begin() + 1, stack);
         void *values;
-        Array array;
-        if (out.is_none()) {
-            array = new_array(one.dtype, one.dims, &values);
-        } else {
-            nb::ndarray<nb::device::cpu, nb::c_contig> given;
-            if (!nb::try_cast(out, given, false) || given.dtype() != one.dtype ||
-                given.nbytes() != ready.size() * stack * one.bytes)
-                refuse(PyExc_ValueError, "out: must be writable, C-contiguous and of the result's dtype and size");
-            values = given.data();
-            array = nb::borrow<Array>(out);
-        }
+        Array array = new_array(one.dtype, one.dims, &values);
         std::vector<const void *> from;
         for (const farm_ready &step : ready) from.push_back(at(step.lane, step.step, 1, field));
         bool done = true;
@@ -332,19 +331,17 @@ class Consumer {
         return array;
     }
 
-    Array gather(const Like &lanes, const Like &steps, unsigned field, unsigned stack, nb::any out) {
+    Array gather(const Like &lanes, const Like &steps, unsigned field, unsigned stack) {
         Ready ready;
         std::vector<uint64_t> numbers;
         for (uint32_t lane : as_numbers(lanes, "lanes")) ready.push_back({lane, 0});
         convert_integers(as_input(steps, "steps"), numbers, "steps");
         if (numbers.size() != ready.size()) refuse(PyExc_ValueError, "steps: must be one for each lane");
         for (size_t i = 0; i < ready.size(); i++) ready[i].step = numbers[i];
-        return gather_of(ready, field, stack, out);
+        return gather_of(ready, field, stack);
     }
 
-    unsigned room(unsigned lane) {
-        return farm_consumer_room(consumer, lane);
-    }
+    unsigned room(unsigned lane) { return farm_consumer_room(consumer, lane); }
 
     // ---- answers ----
 
@@ -408,31 +405,13 @@ class Consumer {
             refuse(PyExc_RuntimeError, "%s", farm_consumer_error(consumer));
     }
 
-    void send(const Like &lanes, const Like &actions, nb::any policy, nb::any value) {
+    void send(const Like &lanes, const Like &actions) {
         const Lanes named = distinct(as_numbers(lanes, "lanes"));
         std::vector<Row> rows;
         for (uint32_t lane : named)
             for (uint32_t e = 0; e < shape.width; e++) rows.push_back({lane, e});
-        const struct {
-            const char *name;
-            nb::handle given;
-            unsigned field;
-            size_t bytes; // of a lane
-        } extras[] = {{"policy", policy, FARM_VIEW_POLICY, shape.width * shape.policy_outputs * sizeof(float)},
-                      {"value", value, FARM_VIEW_VALUE, shape.width * sizeof(float)}};
-        Input kept, floats[2];
-        const void *values = actions_of(actions, rows, &kept);
-        for (int i = 0; i < 2; i++) {
-            if (extras[i].given.is_none()) continue;
-            floats[i] = as_input(extras[i].given, extras[i].name);
-            if (floats[i].dtype() != nb::dtype<float>() || floats[i].nbytes() != named.size() * extras[i].bytes)
-                refuse(PyExc_ValueError, "%s: must be %zu bytes of float32 a lane", extras[i].name, extras[i].bytes);
-        }
-        write_rows(values, rows);
-        for (int i = 0; i < 2; i++)
-            for (size_t l = 0; l < named.size() && floats[i].is_valid(); l++)
-                if (void *slot = farm_consumer_answer_field(consumer, named[l], extras[i].field))
-                    memcpy(slot, (const char *)floats[i].data() + l * extras[i].bytes, extras[i].bytes);
+        Input kept;
+        write_rows(actions_of(actions, rows, &kept), rows);
         publish(named);
     }
 
@@ -460,21 +439,6 @@ class Consumer {
         for (const Row &row : rows)
             if (--state[row.lane].missing == 0) complete.push_back(row.lane);
         publish(complete);
-    }
-
-    void write(unsigned lane, const Like &envs, const Like &actions) {
-        distinct({lane});
-        std::vector<Row> rows;
-        for (uint32_t e : as_numbers(envs, "envs")) {
-            if (e >= shape.width) refuse(PyExc_ValueError, "a lane has no environment %u", e);
-            rows.push_back({lane, e});
-        }
-        Input kept;
-        write_rows(actions_of(actions, rows, &kept), rows);
-    }
-
-    void answer(const Like &lanes) {
-        publish(distinct(as_numbers(lanes, "lanes")));
     }
 
     void control(unsigned lane, unsigned env, std::optional<uint64_t> seed, std::optional<nb::dict> numbers) {
@@ -510,10 +474,9 @@ class Consumer {
             "{sssIsOsOsO}", "kind", kinds[a.kind], "dims", a.dims, "sizes", tuple_of(a.sizes, a.dims).ptr(), "low",
             tuple_of(a.low, a.dims).ptr(), "high", tuple_of(a.high, a.dims).ptr()));
         return nb::steal<nb::dict>(Py_BuildValue(
-            "{sOsOsIsIsnsIsIsNsNsO}", "obs", obs.ptr(), "action", action.ptr(), "width", shape.width, "steps",
-            shape.steps, "places", (Py_ssize_t)state.size(), "policy_outputs", shape.policy_outputs, "frames_per_step",
-            env.frames_per_step, "same_step", PyBool_FromLong(shape.same_step), "controls",
-            PyBool_FromLong(shape.controls), "numbers", numbers.ptr()));
+            "{sOsOsIsIsnsIsNsNsO}", "obs", obs.ptr(), "action", action.ptr(), "width", shape.width, "steps",
+            shape.steps, "places", (Py_ssize_t)state.size(), "frames_per_step", env.frames_per_step, "same_step",
+            PyBool_FromLong(shape.same_step), "controls", PyBool_FromLong(shape.controls), "numbers", numbers.ptr()));
     }
 
     nb::typed<nb::dict, nb::str, double> stats() {
@@ -525,9 +488,7 @@ class Consumer {
             "answer_wait_p50_us", s.answer_wait_p50_us, "answer_wait_p95_us", s.answer_wait_p95_us));
     }
 
-    int pid() {
-        return farm_consumer_pid(consumer);
-    }
+    int pid() { return farm_consumer_pid(consumer); }
 };
 
 // A method in its caller's turn.
@@ -552,6 +513,8 @@ static void bind_consumer(nb::class_<Consumer> consumer) {
             "recv", in_turn(&Consumer::recv), "least"_a = 1, "most"_a = 0, "timeout"_a = none,
             "Waits for `least` lanes with a step that no call has returned: lanes (uint32) and steps (uint64) of up to "
             "`most` (0: any number), oldest first. Empty after `timeout` seconds.")
+        .def("waiting", in_turn(&Consumer::waiting),
+             "Lanes and steps that recv has returned and that are not answered.")
         .def("take", in_turn(&Consumer::take), "least"_a = 1, "most"_a = 0, "timeout"_a = none, "stack"_a = 1,
              "copy"_a = false,
              "recv, with what the steps hold: (observation fields, reward, terminated, truncated, env_id, steps since "
@@ -560,17 +523,15 @@ static void bind_consumer(nb::class_<Consumer> consumer) {
         .def("view", in_turn(&Consumer::view), "lane"_a, "step"_a, "field"_a, "steps"_a = 1,
              "[W, ...] ([steps, W, ...] of several), in place, read-only. Holds the step until it is collected.")
         .def("copy", in_turn(&Consumer::copy), "lane"_a, "step"_a, "field"_a, "steps"_a = 1)
-        .def("gather", in_turn(&Consumer::gather), "lanes"_a, "steps"_a, "field"_a, "stack"_a = 1, "out"_a = none,
+        .def("gather", in_turn(&Consumer::gather), "lanes"_a, "steps"_a, "field"_a, "stack"_a = 1,
              "A copy, [lanes * W, (stack,) ...]; stack is at most keep + 1.")
         .def("room", in_turn(&Consumer::room), "lane"_a, "Steps that its actor can take before held ones stop it.")
         .def("hold", in_turn(&Consumer::hold), "lane"_a, "step"_a,
              "This step and later ones stay readable until the result is collected.")
-        .def("send", in_turn(&Consumer::send), "lanes"_a, "actions"_a, "policy"_a = none, "value"_a = none,
+        .def("send", in_turn(&Consumer::send), "lanes"_a, "actions"_a,
              "Answers lanes, [lanes * W, ...]. After a ValueError, none.")
         .def("put", in_turn(&Consumer::put), "env_id"_a, "actions"_a,
              "Actions by env_id. A lane is answered once all its environments have theirs.")
-        .def("write", in_turn(&Consumer::write), "lane"_a, "envs"_a, "actions"_a)
-        .def("answer", in_turn(&Consumer::answer), "lanes"_a, "Publishes what is written, zeros otherwise.")
         .def("control", in_turn(&Consumer::control), "lane"_a, "env"_a, "seed"_a = none, "numbers"_a = none,
              "The lane's next answer resets this environment instead of stepping it.")
         .def("stats", in_turn(&Consumer::stats),
@@ -581,19 +542,20 @@ static void bind_consumer(nb::class_<Consumer> consumer) {
         });
 }
 
-static nb::ndarray<nb::pytorch> torch(const Array &array) {
+static nb::any torch(const Array &array) {
     auto input = nb::cast<nb::ndarray<nb::ro>>(array);
     const Shape shape(input.shape_ptr(), input.shape_ptr() + input.ndim());
-    return nb::ndarray<nb::pytorch>((void *)input.data(), shape.size(), shape.data(), array, input.stride_ptr(),
-                                    input.dtype());
+    return nb::borrow<nb::any>(nb::cast(nb::ndarray<nb::pytorch>((void *)input.data(), shape.size(), shape.data(),
+                                                                 array, input.stride_ptr(), input.dtype())));
 }
 
 NB_MODULE(_consumer, m) {
     nb::set_leak_warnings(false); // arrays may outlive the interpreter
     pthread_atfork(nullptr, nullptr, [] { process_forks++; });
     nb::exception<farm_ended>(m, "FarmEnded", PyExc_RuntimeError);
-    const char *const fields[] = {"REWARD", "FLAGS", "ACTION", "POLICY", "VALUE"};
-    for (unsigned field = 0; field < 5; field++) m.attr(fields[field]) = field;
+    m.attr("REWARD") = (unsigned)FARM_VIEW_REWARD;
+    m.attr("FLAGS") = (unsigned)FARM_VIEW_FLAGS;
+    m.attr("ACTION") = (unsigned)FARM_VIEW_ACTION;
     m.attr("OBS") = (unsigned)FARM_VIEW_OBS;
     m.attr("LAST") = (unsigned)FARM_VIEW_LAST;
     bind_consumer(nb::class_<Consumer>(m, "Consumer", "Lanes of a new `farm serve` with these words, or at a socket."));

@@ -1,9 +1,10 @@
-"""actorfarm in Python: actors written in Python, and reading lanes.
+"""actorfarm in Python: environments for a loop of your own (make), and actors written in Python.
 
 `actorfarm._farm` is the C extension that gives access to the lanes; `python -m actorfarm.ale_actor` plays Atari games.
 ImportError without an extension for this Python; it names the package, so `python -m` reports it in one line.
 """
 
+import importlib
 import importlib.machinery
 import os
 import sys
@@ -13,3 +14,17 @@ if not any("_farm" + suffix in _built for suffix in importlib.machinery.EXTENSIO
     _reason = f"its C extension was built for another: {', '.join(_built)}" if _built else "its C extension was not built"
     _python = f"{sys.executable} is Python {sys.version.split()[0]}"
     raise ImportError(f"actorfarm: {_python}, {_reason} (`make PYTHON=...` builds it for this one)", name=__name__)
+
+TYPE_CHECKING = False  # typing's import takes time
+if TYPE_CHECKING:
+    from .pool import FarmEnded as FarmEnded, Pool as Pool, make as make, torch as torch
+
+# Names that users import, and their modules, imported on demand: actors start without them.
+_HOMES = {"FarmEnded": "pool", "Pool": "pool", "make": "pool", "torch": "pool"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(f"actorfarm.{_HOMES[name]}"), name)
+    return value
