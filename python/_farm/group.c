@@ -248,7 +248,7 @@ static bool read_end(PyObject *values, double *reward, uint8_t *flags) {
     return terminated >= 0 && truncated >= 0;
 }
 
-// Steps environment i, or resets it, and writes its part of the lane's next step.
+// Steps environment i, or resets it, and writes its part of the lane's next step; same-step resets: both at an end.
 static bool play_single(Group *self, PyObject *actions, uint32_t i) {
     const bool starts = self->ended[i];
     PyObject *values = starts ? start_episode(&self->singles[i]) : step_single(&self->singles[i], actions, i);
@@ -263,7 +263,14 @@ static bool play_single(Group *self, PyObject *actions, uint32_t i) {
     self->ended[i] = flags & FARM_STEP_LAST;
     farm_lane_reward(self->lane, n)[i] = (float)reward;
     farm_lane_flags(self->lane, n)[i] = flags;
-    if (self->invalid == Py_None || is_valid(self, i, 1)) return true;
+    if (self->invalid == Py_None || is_valid(self, i, 1)) {
+        if (!self->ended[i] || !self->lane->last[0]) return true;
+        keep_last(self->lane, i);
+        if (!play_single(self, actions, i)) return false;
+        farm_lane_reward(self->lane, n)[i] = (float)reward;
+        farm_lane_flags(self->lane, n)[i] |= flags;
+        return true;
+    }
     if (self->resets && !starts) {
         uint64_t *abandoned = &self->ring->ring.up_control->abandoned;
         farm_store_relaxed(abandoned, farm_load_relaxed(abandoned) + 1);
@@ -281,6 +288,17 @@ static PyObject *Group_step(PyObject *object, PyObject *actions) {
     for (self->at = 0; self->at < self->lane->width; self->at++)
         if (!play_single(self, actions, self->at)) return NULL;
     return publish_group(self);
+}
+
+static PyObject *Group_restart(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    Group *self = (Group *)object;
+    const long long env =
+        check_count("restart", count, 3, 3) ? parse_index(args[0], "environment", self->lane->width) : -1;
+    if (env < 0) return NULL;
+    self->ended[env] = true;
+    if (self->singles && args[1] != Py_None) Py_SETREF(self->singles[env].seed, Py_NewRef(args[1]));
+    if (self->singles) Py_SETREF(self->singles[env].reset, Py_NewRef(args[2]));
+    return Py_NewRef(Py_None);
 }
 
 // ---- a vector environment ----
@@ -454,6 +472,8 @@ static PyMethodDef Group_methods[] = {
      "step(actions): steps or resets each environment and publishes the lane's next step. Their exceptions pass; `at` "
      "is "
      "then the environment"},
+    {"restart", FAST(Group_restart),
+     "restart(env, seed, reset): an environment's next step is a reset, with `reset` from then on and a seed or None"},
     {"write", FAST(Group_write),
      "write(observations, rewards, terminated, truncated): publishes the step of a vector environment with NEXT_STEP "
      "resets: f32 rewards, bool ends"},

@@ -82,9 +82,9 @@ static PyMethodDef module_methods[] = {
     {"open_learner", module_open_learner, METH_VARARGS,
      "open_learner(up_fd, down_fd) -> Ring of the side that answers"},
     {"create", (PyCFunction)(void (*)(void))module_create, METH_VARARGS | METH_KEYWORDS,
-     "create(lanes, width, steps, obs, actions, frames_per_step=1) -> Ring of the creator; obs: [(name, dtype, dims[, "
-     "choices]), "
-     "...]; actions: a number, or a dict as in Ring.spec"},
+     "create(lanes, width, steps, obs, actions, frames_per_step=1, same_step=False, numbers=None) -> Ring of the "
+     "creator; obs: [(name, dtype, dims[, choices]), ...]; actions: a number, or a dict as in Ring.spec; numbers: "
+     "\"NAME,NAME\" of resets on request"},
     {"skip", FAST(module_skip),
      "skip((act, game_over, lives, getScreen), code, frames, looks, screens, lives, left) -> (reward, skip, over, "
      "lives, left): repeats an action for `frames` frames, counting `skip` and `left` down; copies the last `looks` "

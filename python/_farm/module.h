@@ -75,6 +75,8 @@ PyObject *module_open_learner(PyObject *module, PyObject *args);
 PyObject *module_create(PyObject *module, PyObject *args, PyObject *keywords);
 // Stores reward args[at] and flags args[at + 1] of the next step.
 bool set_step(const struct farm_lane *lane, uint32_t env, PyObject *const *args, Py_ssize_t at);
+// Copies environment `env`'s observation of the next step to where the last one of an episode is kept.
+void keep_last(const struct farm_lane *lane, uint32_t env);
 // Counts calls of environments that have returned.
 void beat(Ring *self, uint32_t calls);
 // Publishes the lane's next step, which is written, and wakes a sleeping learner.

@@ -4,6 +4,7 @@
 #include "python/_farm/module.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <structmember.h>
 #include <unistd.h>
@@ -194,11 +195,13 @@ static bool parse_action(PyObject *object, struct farm_action_spec *action) {
 }
 
 PyObject *module_create(PyObject *module, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"lanes", "width", "steps", "obs", "actions", "frames_per_step", NULL};
+    static char *names[] = {"lanes",           "width",     "steps",   "obs", "actions",
+                            "frames_per_step", "same_step", "numbers", NULL};
     struct farm_ring_spec spec = {.env = {.frames_per_step = 1, .agents = 1}};
+    const char *numbers = NULL;
     PyObject *obs, *actions;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "IIIOO|I", names, &spec.lanes, &spec.width, &spec.steps, &obs,
-                                     &actions, &spec.env.frames_per_step))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "IIIOO|Ipz", names, &spec.lanes, &spec.width, &spec.steps, &obs,
+                                     &actions, &spec.env.frames_per_step, &spec.autoreset, &numbers))
         return NULL;
     if (!parse_action(actions, &spec.env.action)) return NULL;
     PyObject *fields = PySequence_List(obs);
@@ -211,6 +214,9 @@ PyObject *module_create(PyObject *module, PyObject *args, PyObject *keywords) {
     if (!good) return NULL;
     spec.env.obs_count = (uint32_t)count;
     farm_ring_spec_answers(&spec);
+    for (const char *at = numbers; at && *at; at += strcspn(at, ",") + (strchr(at, ',') != NULL))
+        if (spec.number_count < FARM_CONTROL_NUMBERS_MAX) sscanf(at, "%23[^,]", spec.numbers[spec.number_count++]);
+    if (numbers) farm_ring_spec_control(&spec);
     Ring *self = new_ring(SIDE_CREATOR);
     if (!self) return NULL;
     struct farm_error err = {0};
@@ -287,13 +293,14 @@ static struct farm_lane *parse_published_step(Ring *self, PyObject *const *args,
 static PyObject *Ring_read(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     Ring *self = (Ring *)object;
     uint64_t n;
-    const struct farm_lane *lane = check_count("read", count, 3, 4) ? parse_published_step(self, args, &n) : NULL;
+    const struct farm_lane *lane = check_count("read", count, 3, 5) ? parse_published_step(self, args, &n) : NULL;
     const long long env = lane ? parse_index(args[2], "environment", lane->width) : -1;
     const long long f = env < 0 ? -1 : count > 3 ? parse_index(args[3], "observation field", lane->obs_count) : 0;
     if (f < 0) return NULL;
     const struct farm_field_spec *field = &self->ring.spec.env.obs[f];
-    return make_view(self, farm_lane_obs(lane, (unsigned)f, n, (uint32_t)env), false, field->dtype, (int)field->rank,
-                     field->dims);
+    void *const start = count > 4 && lane->last[f] ? farm_lane_last(lane, (unsigned)f, n, (uint32_t)env)
+                                                   : farm_lane_obs(lane, (unsigned)f, n, (uint32_t)env);
+    return make_view(self, start, false, field->dtype, (int)field->rank, field->dims);
 }
 
 static PyObject *Ring_rewards(PyObject *object, PyObject *const *args, Py_ssize_t count) {
@@ -391,6 +398,12 @@ static PyObject *Ring_actions(PyObject *object, PyObject *argument) {
                      action->kind == FARM_ACTION_CONTINUOUS ? FARM_F32 : FARM_I32, action->dims > 1 ? 2 : 1, dims);
 }
 
+void keep_last(const struct farm_lane *lane, uint32_t env) {
+    const uint64_t n = farm_lane_actor_next(lane);
+    for (uint32_t f = 0; f < lane->obs_count; f++)
+        memcpy(farm_lane_last(lane, f, n, env), farm_lane_obs(lane, f, n, env), lane->obs_bytes[f]);
+}
+
 bool set_step(const struct farm_lane *lane, uint32_t env, PyObject *const *args, Py_ssize_t at) {
     const double reward = PyFloat_AsDouble(args[at]);
     if (reward == -1 && PyErr_Occurred()) return false;
@@ -398,6 +411,7 @@ bool set_step(const struct farm_lane *lane, uint32_t env, PyObject *const *args,
     if (flags < 0) return false;
     farm_lane_reward(lane, farm_lane_actor_next(lane))[env] = (float)reward;
     farm_lane_flags(lane, farm_lane_actor_next(lane))[env] = (uint8_t)flags;
+    if (lane->last[0] && (flags & (FARM_STEP_FIRST | FARM_STEP_LAST)) == FARM_STEP_LAST) keep_last(lane, env);
     return true;
 }
 
@@ -447,6 +461,43 @@ static PyObject *Ring_next(PyObject *object, PyObject *argument) {
     return lane ? PyLong_FromUnsignedLongLong(farm_lane_actor_next(lane)) : NULL;
 }
 
+static PyObject *Ring_resets(PyObject *object, PyObject *argument) {
+    Ring *self = (Ring *)object;
+    const struct farm_lane *lane = check_side(self, SIDE_ACTOR) ? parse_lane(self, argument) : NULL;
+    PyObject *resets = lane ? PyList_New(0) : NULL;
+    for (uint32_t e = 0; resets && e < lane->width; e++) {
+        const uint64_t *words = farm_lane_reset(lane, farm_lane_actor_next(lane), e);
+        PyObject *numbers = words ? PyDict_New() : NULL;
+        for (uint32_t i = 0; numbers && i < self->ring.spec.number_count; i++) {
+            double number;
+            memcpy(&number, &words[FARM_CONTROL_NUMBERS + i], sizeof number);
+            PyObject *item = PyFloat_FromDouble(number);
+            if (!item || (!isnan(number) && PyDict_SetItemString(numbers, self->ring.spec.numbers[i], item)))
+                Py_CLEAR(numbers);
+            Py_XDECREF(item);
+        }
+        if (!words) continue;
+        const bool seeded = words[FARM_CONTROL_DO] & FARM_CONTROL_RESEED;
+        PyObject *seed = seeded ? PyLong_FromUnsignedLongLong(words[FARM_CONTROL_SEED]) : Py_NewRef(Py_None);
+        PyObject *reset = Py_BuildValue("INN", e, seed, numbers);
+        if (!reset || PyList_Append(resets, reset)) Py_CLEAR(resets);
+        Py_XDECREF(reset);
+    }
+    return resets;
+}
+
+static PyObject *Ring_numbers(PyObject *object, void *closure) {
+    const struct farm_ring_spec *spec = &((Ring *)object)->ring.spec;
+    if (!farm_ring_spec_find(spec, "control")) return Py_NewRef(Py_None);
+    PyObject *names = PyList_New(0);
+    for (uint32_t i = 0; names && i < spec->number_count; i++) {
+        PyObject *name = PyUnicode_FromString(spec->numbers[i]);
+        if (!name || PyList_Append(names, name)) Py_CLEAR(names);
+        Py_XDECREF(name);
+    }
+    return names;
+}
+
 void beat(Ring *self, uint32_t calls) {
     uint64_t *heartbeat = &self->ring.up_control->heartbeat;
     farm_store_relaxed(heartbeat, farm_load_relaxed(heartbeat) + calls);
@@ -482,18 +533,23 @@ static PyObject *Ring_fds(PyObject *object, PyObject *unused) {
 
 static PyObject *Ring_answer(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     Ring *self = (Ring *)object;
-    Py_buffer actions;
-    if (!check_count("answer", count, 2, 2) || !check_side(self, SIDE_LEARNER)) return NULL;
+    Py_buffer actions, control = {.buf = NULL};
+    if (!check_count("answer", count, 2, 3) || !check_side(self, SIDE_LEARNER)) return NULL;
     struct farm_lane *lane = parse_lane(self, args[0]);
     if (!lane) return NULL;
     const uint64_t n = farm_lane_acted(lane);
     if (lane->local || farm_lane_produced(lane) <= n)
         return PyErr_Format(PyExc_RuntimeError, "every published step has its answer");
-    if (PyObject_GetBuffer(args[1], &actions, PyBUF_C_CONTIGUOUS)) return NULL;
-    const size_t bytes = lane->width * lane->answer[FARM_ANSWER_ACTION].bytes;
-    const bool fits = (size_t)actions.len == bytes;
+    if (count > 2 && PyObject_GetBuffer(args[2], &control, PyBUF_C_CONTIGUOUS)) return NULL;
+    if (PyObject_GetBuffer(args[1], &actions, PyBUF_C_CONTIGUOUS)) return PyBuffer_Release(&control), NULL;
+    const size_t bytes = lane->width * lane->answer[FARM_ANSWER_ACTION].bytes,
+                 control_bytes = lane->control ? lane->width * lane->answer[lane->control].bytes : 0;
+    const bool fits = (size_t)actions.len == bytes && (!control.buf || (size_t)control.len == control_bytes);
     if (fits) memcpy(farm_lane_action(lane, n, 0), actions.buf, bytes);
+    if (fits && control.buf) memcpy(farm_lane_answer_at(lane, lane->control, n, 0), control.buf, control_bytes);
+    if (fits && !control.buf && lane->control) memset(farm_lane_answer_at(lane, lane->control, n, 0), 0, control_bytes);
     PyBuffer_Release(&actions);
+    PyBuffer_Release(&control);
     if (!fits) return PyErr_Format(PyExc_ValueError, "the actions of a step of this lane are %zu bytes", bytes);
     farm_lane_answer(lane, n);
     farm_learner_notify(&self->ring);
@@ -524,7 +580,9 @@ static PyObject *Ring_stop(PyObject *object, PyObject *unused) {
 
 static PyMethodDef Ring_methods[] = {
     {"counters", Ring_counters, METH_O, "counters(lane) -> (produced, acted, consumed)"},
-    {"read", FAST(Ring_read), "read(lane, step, env, field=0) -> read-only memoryview of a published observation"},
+    {"read", FAST(Ring_read),
+     "read(lane, step, env, field=0[, last]) -> read-only memoryview of a published observation, or of the last one "
+     "kept with it"},
     {"rewards", FAST(Ring_rewards), "rewards(lane, step) -> memoryview f32[width]"},
     {"flags", FAST(Ring_flags), "flags(lane, step) -> memoryview u8[width] of FIRST, LAST, ..."},
     {"generation", Ring_generation, METH_O, "generation(lane) -> number of earlier actors of this lane"},
@@ -535,7 +593,11 @@ static PyMethodDef Ring_methods[] = {
      "with the parameters of the board, whose descriptor it owns. Waits until the learner has published some"},
     {"beat", Ring_beat, METH_NOARGS, "Actor: an environment was made, or reset before its step is published"},
     {"actions", Ring_actions, METH_O, "actions(lane) -> read-only memoryview of the answer to the last step"},
-    {"set", FAST(Ring_set), "set(lane, env, reward, flags) of the next step"},
+    {"set", FAST(Ring_set),
+     "set(lane, env, reward, flags) of the next step. With same-step resets: LAST alone, which keeps "
+     "the observation; then again with FIRST for the next episode's first one"},
+    {"resets", Ring_resets, METH_O,
+     "resets(lane) -> [(env, seed or None, {name: number, ...}), ...]: environments to reset with the next step"},
     {"next", Ring_next, METH_O, "next(lane) -> number of the next step, which can be written"},
     {"arrays", Ring_arrays, METH_O,
      "arrays(lane) -> ([obs, ...], reward, flags, action), memoryviews [steps][width]...; step n lies at n % steps. "
@@ -546,18 +608,22 @@ static PyMethodDef Ring_methods[] = {
      "commit(lane, env, frame_a, frame_b, reward, flags): writes the maximum of both frames (frame_b may be None), "
      "grey, 84x84, into the next step's observation; sets reward and flags"},
     {"fds", Ring_fds, METH_NOARGS, "Creator: ((up, down) for attach, (up, down) for open_learner), new descriptors"},
-    {"answer", FAST(Ring_answer), "answer(lane, actions): answers the oldest unanswered step"},
+    {"answer", FAST(Ring_answer), "answer(lane, actions[, control]): answers the oldest unanswered step"},
     {"release", FAST(Ring_release), "release(lane, n): allows steps before n to be overwritten"},
     {"stop", Ring_stop, METH_NOARGS, "Ends the actor after its current step"},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef Ring_attributes[] = {{"spec", Ring_spec, NULL, "dict: obs, action, frames_per_step", NULL},
+                                        {"numbers", Ring_numbers, NULL,
+                                         "names of the numbers that resets() may have; None: there are no such resets",
+                                         NULL},
                                         {NULL, NULL, NULL, NULL, NULL}};
 static PyMemberDef Ring_members[] = {
     {"lanes", T_UINT, offsetof(Ring, ring.spec.lanes), READONLY, "lanes of this actor"},
     {"width", T_UINT, offsetof(Ring, ring.spec.width), READONLY, "environments per lane"},
     {"steps", T_UINT, offsetof(Ring, ring.spec.steps), READONLY, "steps per lane"},
+    {"same_step", T_UINT, offsetof(Ring, ring.spec.autoreset), READONLY, "1: same-step resets (farm/step.h)"},
     {NULL, 0, 0, 0, NULL},
 };
 

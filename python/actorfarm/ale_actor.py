@@ -4,6 +4,7 @@ The supervisor starts it with the descriptors of its lanes. It steps one group o
 Only this process loads ALE's emulator (GPL-2.0). ale_game.py has the games and their options.
 """
 
+import functools
 import sys
 
 from . import _farm, actor
@@ -19,13 +20,31 @@ FIRST, LAST, GAME_END = _farm.FIRST, _farm.LAST, _farm.GAME_END
 
 
 class Group:
-    """The games of one lane. A game with `ended` starts an episode with its next step. film: of the first game, or None."""
+    """The games of one lane, which make(seed, options) makes. A game with `ended` starts an episode with its next step. film: of the
+    first game, or None."""
 
-    def __init__(self, ring, lane, games, film):
-        self.lane, self.games, self.film = lane, games, film
-        self.ended = [True] * len(games)
+    def __init__(self, ring, lane, games, make, film):
+        self.lane, self.games, self.make, self.film = lane, games, make, film
+        self.ended, self.same_step = [True] * len(games), ring.same_step
+        self.resets = ring.numbers is not None and ring.resets
+
+    def restart(self, ring, env, seed, numbers):
+        """The next step begins a new game: of another emulator for a seed or changed options, which the next seed follows if none is given."""
+        game = self.games[env]
+        game.continues = False
+        self.ended[env] = True
+        try:
+            options = game.options.change(numbers)
+            if seed is not None or options != game.options:
+                seed = _farm.derive_seed(game.seed, 0, 0, 1) if seed is None else seed
+                self.games[env] = self.make(seed & 0x7FFFFFFF, options)
+                ring.beat()
+        except ValueError as wrong:
+            raise actor.BrokenContract(f"cannot be reset with {numbers}: {wrong}") from wrong
 
     def step(self, ring):
+        for reset in self.resets(self.lane) if self.resets else ():
+            self.restart(ring, *reset)
         lane, ended, write = self.lane, self.ended, self.make_writer(ring)
         actions = None if all(ended) else ring.actions(lane)
         for env, game in enumerate(self.games):
@@ -41,6 +60,10 @@ class Group:
                         self.film.end_game()
                     flags |= LAST
                 write(lane, env, game.frame_a, game.frame_b, reward, flags)
+                if flags and self.same_step:
+                    game.reset()
+                    ended[env] = False
+                    write(lane, env, game.frame_a, game.frame_b, reward, flags | FIRST)
         ring.publish(lane)
 
     def make_writer(self, ring):
@@ -51,8 +74,8 @@ class Group:
 class DirectGroup(Group):
     """Games observed by the emulator's own screen or memory."""
 
-    def __init__(self, ring, lane, games, film):
-        super().__init__(ring, lane, games, film)
+    def __init__(self, ring, lane, *games):
+        super().__init__(ring, lane, *games)
         self.obs, self.steps = np.asarray(ring.arrays(lane)[0][0]), ring.steps
 
     def make_writer(self, ring):
@@ -73,6 +96,9 @@ class Maker:
 
     def group(self, ring, lane, seeds):
         film, self.film = self.film, None
+        unknown = [name for name in ring.numbers or () if name not in self.options.numbers()]
+        if unknown:
+            raise actor.BrokenContract(f'has no number "{unknown[0]}" that a reset can change; it has {", ".join(self.options.numbers())}')
         made = (ale_game.Game(self.rom, seed, self.options, film if env == 0 else None) for env, seed in enumerate(seeds))
         games = actor.each_made(ring, made)
         if self.sample is None:
@@ -80,7 +106,7 @@ class Maker:
             actor.check_spec(ring.spec, self.spec())  # before the first write to the lane
             if self.options.obs == "grey":
                 ring.atari(self.sample.height)
-        return (Group if self.options.obs == "grey" else DirectGroup)(ring, lane, games, film)
+        return (Group if self.options.obs == "grey" else DirectGroup)(ring, lane, games, functools.partial(ale_game.Game, self.rom), film)
 
     def spec(self):
         game = self.sample or ale_game.Game(self.rom, 0, self.options)

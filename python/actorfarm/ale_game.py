@@ -79,9 +79,19 @@ class Options:
     obs: str = "grey"
 
     @classmethod
-    def parse(cls, pairs):
-        """From ["key=value", ...]. ValueError with a message for the user."""
-        options = cls()
+    def numbers(cls):
+        """The options that may change from game to game: they leave the lane as it is."""
+        return [field.name for field in dataclasses.fields(cls) if field.name not in ("frame_skip", "full_action_space", "obs")]
+
+    def change(self, numbers):
+        """A copy with {name: number, ...}. ValueError."""
+        pairs = (f"{key}={int(number) if number.is_integer() else number}" for key, number in numbers.items())
+        return self.parse(pairs, dataclasses.replace(self))
+
+    @classmethod
+    def parse(cls, pairs, options=None):
+        """From ["key=value", ...], over `options`. ValueError with a message for the user."""
+        options = options or cls()
         fields = {field.name: field for field in dataclasses.fields(cls)}
         for pair in pairs:
             key, _, text = pair.partition("=")
@@ -182,7 +192,7 @@ class Game:
     observation. They are valid until the next call."""
 
     def __init__(self, rom, seed, options, film=None):
-        self.options = options
+        self.options, self.seed = options, seed
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self._ale = ale = FilmedEmulator(film) if film else ale_py.ALEInterface()
         ale.setFloat("repeat_action_probability", options.repeat_action_probability)
@@ -198,7 +208,7 @@ class Game:
         self._fire = options.fire_reset and FIRE in self._codes
         self._last = self._frames()  # (newest, previous) frame of the current step; swapped with _shown
         self._shown = self._frames()
-        self._game_continues = False
+        self.continues = False  # the next reset continues the game, after a lost life
         self._lives = self._frames_played = 0
         self._reward_before = 0
         self.frame_a, self.frame_b = self._shown[0], None
@@ -239,12 +249,12 @@ class Game:
 
     def reset(self):
         """Starts an episode: a new game, or the same one after a lost life."""
-        if self._game_continues:
+        if self.continues:
             # One step of FIRE (which serves a new ball) or NOOP, like DeepMind's wrapper. Its points count in the next step. If
             # the game ends now, the next step finds it over.
-            self._game_continues = False
+            self.continues = False
             points, _ = self.step(self._codes.index(FIRE if self._fire else NOOP))
-            self._game_continues = False
+            self.continues = False
             self._reward_before = points
             return
         ale = self._ale
@@ -292,5 +302,5 @@ class Game:
             return GAME_OVER
         if left <= 0:
             return TERMINATED | GAME_END if self.options.episodic_life and lost_life else TRUNCATED | GAME_END
-        self._game_continues = True
+        self.continues = True
         return TERMINATED

@@ -14,8 +14,8 @@
 The id's vector environment plays a group of 12 or more if it is the same environment (same spaces, no missing wrappers), if
 bad_values is not "reset" (which concerns one environment), and if it has AutoresetMode.NEXT_STEP. Only that mode matches a lane:
 an episode's last observation is a step, the next episode's first is the following step, and the other environments continue.
-(SAME_STEP replaces the last observation by the first; DISABLED needs a reset before any step.) Otherwise the actor steps single
-environments in turn.
+(SAME_STEP replaces the last observation by the first; DISABLED needs a reset before any step.) Otherwise, and for `farm serve`, which
+resets single environments, the actor steps single environments in turn. An id without a single environment is reset as a whole.
 """
 
 import ast
@@ -118,14 +118,18 @@ class Singles:
 
     def __init__(self, ring, lane, maker, seeds):
         self.lane, self._actions = lane, gym_spaces.LaneActions(ring, lane, maker.actions)
-        self._envs = actor.each_made(ring, (maker.single() for _ in seeds))
+        self._envs, self._numbers = actor.each_made(ring, (maker.single() for _ in seeds)), [{} for _ in seeds]
         singles = [(env.step, env.reset, seed) for env, seed in zip(self._envs, seeds)]
         if maker.film:
             singles[0] = (*filmed(self._envs[0], maker.film), seeds[0])
             maker.film = None
-        self._group = maker.pack(ring, lane, singles)
+        self._group, self._resets = maker.pack(ring, lane, singles), ring.numbers is not None and ring.resets
 
     def step(self, ring):
+        for env, seed, numbers in self._resets(self.lane) if self._resets else ():
+            self._numbers[env] |= numbers
+            reset, options = self._envs[env].reset, self._numbers[env]
+            self._group.restart(env, seed, functools.partial(reset, options=options) if options else reset)
         try:
             self._group.step(self._actions.read(ring, True))
         except actor.BrokenContract as broken:
@@ -163,7 +167,7 @@ class Vector:
 
     def __init__(self, ring, lane, maker, seeds):
         self.lane, self._actions = lane, gym_spaces.LaneActions(ring, lane, maker.actions)
-        self._env, self._seed, self._started = maker.vector(len(seeds)), seeds[0], False
+        self._env, self._start = maker.vector(len(seeds)), {"seed": seeds[0]}
         if self._env.num_envs != len(seeds):
             raise actor.BrokenContract(
                 f"is a vector environment of always {self._env.num_envs}, not of a lane's {len(seeds)}: "
@@ -174,12 +178,22 @@ class Vector:
 
     def _step_all(self, actions):
         """(observations, rewards, terminated, truncated)"""
-        if self._started:
+        if not self._start:
             return self._env.step(actions)[:4]
-        self._started, none = True, np.zeros(len(actions))
-        return self._env.reset(seed=self._seed)[0], none, none, none
+        start, self._start, none = self._start, None, np.zeros(len(actions))
+        return self._env.reset(**start)[0], none, none, none
+
+    def _take_resets(self, resets, width):
+        if len(resets) != width:
+            raise actor.BrokenContract(f"is a vector environment only: its {width} are reset together, not {len(resets)} of them")
+        for env, *_ in resets:
+            self._group.restart(env, None, None)
+        _, seed, numbers = resets[0]
+        self._start = {"seed": seed, **({"options": numbers} if numbers else {})}
 
     def _step(self, ring):
+        if resets := ring.numbers is not None and ring.resets(self.lane):
+            self._take_resets(resets, ring.width)
         observations, rewards, *ends = self._step_all(self._actions.read(ring))
         try:
             self._group.write(observations, np.asarray(rewards, np.float32), *(np.asarray(end, bool) for end in ends))
@@ -269,11 +283,13 @@ class Maker:
         actor.opened.append(gymnasium.make_vec(self._name, width, vectorization_mode=mode, **self._options))
         return actor.opened[-1]
 
-    def plays_as_vector(self, width):
+    def plays_as_vector(self, width, ring=None):
         """Whether the id's vector environment replaces single ones."""
         if self._registered.entry_point is None:
+            if ring and ring.same_step:
+                raise actor.BrokenContract("is a vector environment only, without resets in the same step: --autoreset next_step")
             return True
-        if self._registered.vector_entry_point is None or not self._vector:
+        if self._registered.vector_entry_point is None or not self._vector or (ring and (ring.same_step or ring.numbers is not None)):
             return False
         if self._registered.additional_wrappers or self._wrappers or self.bad_values == "reset" or width < VECTOR_WIDTH_LEAST:
             return False
@@ -301,7 +317,7 @@ class Maker:
     def group(self, ring, lane, seeds):
         if not hasattr(self, "_group"):
             actor.check_spec(ring.spec, self.spec())
-            self._group = Vector if self.plays_as_vector(len(seeds)) else Singles
+            self._group = Vector if self.plays_as_vector(len(seeds), ring) else Singles
             if self._film and self._group is Vector:
                 raise actor.BrokenContract("cannot be filmed: it is a vector environment only")
         return self._group(ring, lane, self, seeds)

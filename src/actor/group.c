@@ -17,6 +17,8 @@ enum farm_status farm_group_make(const struct farm_actor_config *config, const s
                                  struct farm_call *call, struct farm_group *group, struct farm_error *err) {
     const uint32_t width = ring->width;
     *group = (struct farm_group){.api = api,
+                                 .config = config,
+                                 .ring = ring,
                                  .spec = &ring->env,
                                  .lane = lane,
                                  .width = width,
@@ -43,7 +45,7 @@ enum farm_status farm_group_make(const struct farm_actor_config *config, const s
         group->ended[e] = true;
     }
     call->call = FARM_CALL_NONE;
-    return FARM_OK;
+    return farm_ring_spec_find(ring, "control") ? farm_control_open(group, err) : FARM_OK;
 }
 
 void farm_group_free(struct farm_group *group) {
@@ -51,6 +53,7 @@ void farm_group_free(struct farm_group *group) {
         if (group->envs[e]) group->api->destroy(group->envs[e]);
     free(group->envs);
     free(group->ended);
+    free(group->numbers);
     *group = (struct farm_group){0};
 }
 
@@ -264,35 +267,27 @@ step_all(struct farm_group *group, struct farm_lane *lane, uint32_t fields, size
 
 // ---- resets in the same step ----
 
-// Begins an episode in the place of environment e's observation of step n.
-static enum farm_status begin_episode(const struct farm_group *group, const struct farm_lane *lane, uint64_t n,
-                                      uint32_t e, struct farm_error *err) {
-    struct guard guards[FARM_OBS_FIELDS_MAX];
-    void *obs[FARM_OBS_FIELDS_MAX];
-    for (uint32_t f = 0; f < lane->obs_count; f++) {
-        struct field field = find_field(lane, f, n, GUARD_LARGE);
-        obs[f] = field.at += e * field.bytes;
-        set_guard(&guards[f], &field, GUARD_LARGE);
-    }
-    start_episode(group, obs, e);
-    for (uint32_t f = 0; f < lane->obs_count; f++)
-        if (guard_changed(&guards[f], GUARD_LARGE))
-            return fail_guard(group, f, difference(guards[f].copy_behind, guards[f].behind, GUARD_LARGE), e, err);
-    const int field = group->bad_values != FARM_BAD_COUNT ? find_senseless(group, obs, 0, false) : -1;
-    return field < 0 ? FARM_OK : fail_senseless(group, lane, field, e, err);
-}
-
-// Keeps the observation of each environment whose episode ended with the step, and begins its next episode.
+// Keeps the observation of each environment whose episode ended with the step, and begins its next episode there.
 static enum farm_status renew_ended(struct farm_group *group, struct farm_lane *lane, struct farm_error *err) {
     const uint64_t n = farm_lane_actor_next(lane);
     uint64_t *const heartbeat = &lane->up_control->heartbeat;
     for (uint32_t e = 0; e < group->width; e++) {
+        struct guard guards[FARM_OBS_FIELDS_MAX];
+        void *obs[FARM_OBS_FIELDS_MAX];
         if (!group->ended[e]) continue;
-        for (uint32_t f = 0; f < lane->obs_count; f++)
-            memcpy(farm_lane_last(lane, f, n, e), farm_lane_obs(lane, f, n, e), lane->obs_bytes[f]);
         group->call->env = e;
-        const enum farm_status status = begin_episode(group, lane, n, e, err);
-        if (status) return status;
+        for (uint32_t f = 0; f < lane->obs_count; f++) {
+            struct field field = find_field(lane, f, n, GUARD_LARGE);
+            obs[f] = field.at += e * field.bytes;
+            memcpy(farm_lane_last(lane, f, n, e), obs[f], field.bytes);
+            set_guard(&guards[f], &field, GUARD_LARGE);
+        }
+        start_episode(group, obs, e);
+        for (uint32_t f = 0; f < lane->obs_count; f++)
+            if (guard_changed(&guards[f], GUARD_LARGE))
+                return fail_guard(group, f, difference(guards[f].copy_behind, guards[f].behind, GUARD_LARGE), e, err);
+        const int field = group->bad_values != FARM_BAD_COUNT ? find_senseless(group, obs, 0, false) : -1;
+        if (field >= 0) return fail_senseless(group, lane, field, e, err);
         farm_lane_flags(lane, n)[e] |= FARM_STEP_FIRST;
         group->ended[e] = false;
         farm_store_relaxed(heartbeat, farm_load_relaxed(heartbeat) + 1);
@@ -311,7 +306,8 @@ static enum farm_status step_lane(struct farm_group *group, struct farm_lane *la
 }
 
 enum farm_status farm_group_step(struct farm_group *group, struct farm_lane *lane, struct farm_error *err) {
-    if (!group->same_step) return step_lane(group, lane, err);
-    const enum farm_status status = step_lane(group, lane, err);
-    return status ? status : renew_ended(group, lane, err);
+    if (!group->same_step && !group->numbers) return step_lane(group, lane, err);
+    enum farm_status status = group->numbers ? farm_control_obey(group, lane, err) : FARM_OK;
+    if (!status) status = step_lane(group, lane, err);
+    return status || !group->same_step ? status : renew_ended(group, lane, err);
 }

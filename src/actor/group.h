@@ -47,9 +47,12 @@ static inline bool farm_group_answer_valid(uint32_t answer) {
 struct farm_group {
     const struct farm_env_api *api;
     const struct farm_env_spec *spec; // the lane's
-    void **envs;                      // [width]
-    bool *ended;                      // [width]: the next step starts an episode
-    uint32_t lane, width;             // lane: number within the actor
+    const struct farm_actor_config *config;
+    const struct farm_ring_spec *ring;
+    void **envs;          // [width]
+    bool *ended;          // [width]: the next step starts an episode
+    uint32_t lane, width; // lane: number within the actor
+    double *numbers;      // [width][number_count] that resets have set, else NAN; NULL: no such resets
     enum farm_bad_values bad_values;
     int mask;               // observation field of action masks (kernels/head.h), or -1
     struct farm_call *call; // records the present call
@@ -75,5 +78,13 @@ void farm_group_free(struct farm_group *group);
 // writes outside its observation, or config->bad_values makes an error of senseless numbers; the message names
 // environment, field, lane and number.
 enum farm_status farm_group_step(struct farm_group *group, struct farm_lane *lane, struct farm_error *err);
+
+// ---- resets on request (control.c), for farm_group_make and farm_group_step ----
+
+// FARM_E_INVALID with the environment's message: a number's name is no option's.
+enum farm_status farm_control_open(struct farm_group *group, struct farm_error *err);
+
+// Lets those that the newest answer resets start an episode; a seed or a changed number makes such an environment anew.
+enum farm_status farm_control_obey(struct farm_group *group, const struct farm_lane *lane, struct farm_error *err);
 
 #endif

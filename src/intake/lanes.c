@@ -283,13 +283,6 @@ bool farm_lanes_take_in(struct farm_intake_lane *lane, uint64_t newest, struct f
     return true;
 }
 
-// Whether FIRST alone begins another game in any case: with resets in the same step, and by the answer before it.
-static bool is_abandoned(const struct farm_lane *lane, uint64_t n, uint32_t e) {
-    if (lane->last[0] || !lane->control || n == 0) return lane->last[0];
-    const uint64_t *control = farm_lane_answer_at(lane, lane->control, n - 1, e);
-    return control[FARM_CONTROL_DO] & FARM_CONTROL_RESET;
-}
-
 uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_intake_lane *lane, struct farm_stats *stats) {
     const uint64_t n = lane->answered, generation = farm_load_acquire(&lane->lane->down->generation);
     const uint8_t *flags = farm_lane_flags(lane->lane, n);
@@ -304,8 +297,9 @@ uint64_t farm_lanes_account(struct farm_lanes *lanes, struct farm_intake_lane *l
         }
         if (now & FARM_STEP_FIRST && !farm_step_renews(lane->lane, now)) {
             // The lane's first step, an abandoned episode, or a new actor after a life of the old one's game: the sum
-            // is no return.
-            if (!game->ended_last || game->generation != generation || is_abandoned(lane->lane, n, e)) {
+            // is no return. With resets in the same step FIRST alone is one of these.
+            if (!game->ended_last || game->generation != generation || lane->lane->last[0] ||
+                farm_lane_reset(lane->lane, n, e)) {
                 game->reward_sum = 0;
                 game->steps = 0;
                 game->known = game->known || n > 0;

@@ -90,6 +90,11 @@ static inline void *farm_lane_action(const struct farm_lane *lane, uint64_t n, u
 static inline float *farm_lane_policy(const struct farm_lane *lane, uint64_t n, uint32_t env) {
     return farm_lane_answer_at(lane, FARM_ANSWER_POLICY, n, env);
 }
+// The words of `control` by which the answer to step n - 1 resets environment `env`; NULL: it does not.
+static inline const uint64_t *farm_lane_reset(const struct farm_lane *lane, uint64_t n, uint32_t env) {
+    const uint64_t *words = lane->control && n ? farm_lane_answer_at(lane, lane->control, n - 1, env) : NULL;
+    return words && words[FARM_CONTROL_DO] & FARM_CONTROL_RESET ? words : NULL;
+}
 // Replay: leaves [W] of the window that starts at `start`, a multiple of leaf_every. Writer: the learner; anyone may
 // read.
 static inline float *farm_lane_leaf(const struct farm_lane *lane, uint64_t start) {

@@ -160,7 +160,8 @@ Test(group, accepts_environments_that_write_exactly_their_observation) {
 
 // Expects that a write at `offset` of field `field` of environment 2, from its third step on, is found: at once if the
 // first field is large, else within a few steps.
-static void check_found(const struct farm_env_spec *spec, uint32_t field, int offset, bool in_reset) {
+static void check_found(const struct farm_env_spec *spec, uint32_t field, int offset, int in_reset) {
+    same_step = in_reset == 2;
     set_up(spec, 4, 8, FARM_BAD_COUNT);
     for (int k = 0; k < 2; k++) cr_assert_eq(step_group(NULL), FARM_OK, "%s", err.message);
     script.env = 2;
@@ -172,7 +173,7 @@ static void check_found(const struct farm_env_spec *spec, uint32_t field, int of
     int turns = 0;
     while (!status && turns < 64) status = step_group(NULL), turns++;
     cr_assert_eq(status, FARM_E_INVALID, "field %u offset %d", field, offset);
-    if (farm_field_bytes(&spec->obs[0]) >= 512) cr_assert_eq(turns, 1 + in_reset);
+    if (farm_field_bytes(&spec->obs[0]) >= 512) cr_assert_eq(turns, 1 + (in_reset == 1));
     expect_message(offset > 0 ? "environment test/probe writes past" : "environment test/probe writes before");
     expect_message(spec->obs[field].name);
     expect_message(in_reset ? "lane 1, number 2, in its reset" : "lane 1, number 2, in its step");
@@ -184,7 +185,7 @@ Test(group, names_an_environment_that_writes_outside_its_observation) {
     three.obs_count = 3;
     three.obs[1] = (struct farm_field_spec){.name = "image", .dtype = FARM_U8, .rank = 2, .dims = {30, 30}};
     three.obs[2] = (struct farm_field_spec){.name = "counts", .dtype = FARM_I32, .rank = 1, .dims = {10}};
-    for (int in_reset = 0; in_reset <= 1; in_reset++) {
+    for (int in_reset = 0; in_reset <= 2; in_reset++) { // 2: in the same step
         check_found(&small, 0, 16, in_reset);
         check_found(&small, 0, 16 + 15, in_reset);
         check_found(&small, 0, -1, in_reset);
@@ -269,11 +270,16 @@ Test(group, a_mask_must_permit_a_choice_before_an_episodes_end) {
 
 Test(group, fails_if_a_reset_is_senseless_too) {
     const struct farm_env_spec spec = flat_spec(4);
-    set_up(&spec, 3, 8, FARM_BAD_RESET);
-    script.bad = script.in_reset = true;
-    script.number = NAN;
-    cr_assert_eq(step_group(NULL), FARM_E_INVALID);
-    expect_message("in its reset");
+    for (int k = 0; k < 2; k++) {
+        same_step = k;
+        set_up(&spec, 3, 8, FARM_BAD_RESET);
+        for (int n = 0; n < k; n++) cr_assert_eq(step_group(NULL), FARM_OK);
+        script.bad = script.in_reset = true;
+        script.answer = FARM_STEP_TRUNCATED;
+        script.number = NAN;
+        cr_assert_eq(step_group(NULL), FARM_E_INVALID);
+        expect_message("in its reset");
+    }
 }
 
 Test(group, an_unwritten_reward_is_0_and_integers_are_senseless_only_outside_their_choices) {
@@ -361,7 +367,8 @@ struct players {
     struct farm_actor_config config;
     struct farm_call call;
     struct farm_group group;
-    uint32_t played[2]; // by environment
+    uint64_t reset[FARM_CONTROL_NUMBERS + 1]; // of environment 1, with the next answer
+    uint32_t played[2];                       // by environment
     struct played steps[2][PLAYED_MAX];
 };
 
@@ -409,6 +416,9 @@ static enum farm_status play_step(struct players *players) {
         *step = now;
         *(int32_t *)farm_lane_action(answer, n, e) = (int32_t)((players->played[e]++ * 7 + e) / 3 % 2);
     }
+    if (lane->control) memcpy(farm_lane_answer_at(answer, lane->control, n, 1), players->reset, sizeof players->reset);
+    if (players->reset[0]) players->played[1] = 0;
+    players->reset[0] = 0;
     farm_lane_answer(answer, n);
     farm_lane_release(answer, n);
     return FARM_OK;
@@ -436,26 +446,43 @@ Test(group, resets_in_the_same_step_leave_out_the_steps_of_resets) {
     }
 }
 
-Test(group, a_reset_in_the_same_step_is_checked_as_others_are) {
-    for (int k = 0; k < 4; k++) { // writes outside, a senseless observation, at the end only, none
-        const struct farm_env_spec spec = flat_spec(4);
-        same_step = true;
-        set_up(&spec, 3, 4, FARM_BAD_RESET);
-        same_step = false;
-        cr_assert_eq(step_group(NULL), FARM_OK, "%s", err.message);
-        script.env = 1;
-        script.beside = k == 0 ? 16 : 0;
-        script.bad = k == 1 || k == 2;
-        script.number = NAN;
-        script.in_reset = k < 2;
-        script.answer = FARM_STEP_TRUNCATED;
-        cr_assert_eq(step_group(NULL), k < 2 ? FARM_E_INVALID : FARM_OK, "%s", err.message);
-        if (k < 2) expect_message(k ? "in its reset" : "writes past");
-        if (k < 2) continue;
-        cr_assert_eq(flags_of(0), BOTH | FARM_STEP_TRUNCATED);
-        cr_assert_eq(flags_of(1), k == 2 ? FARM_STEP_FIRST : BOTH | FARM_STEP_TRUNCATED, "abandoned, or ended");
-        cr_assert_eq(reward_of(1), k == 2 ? 0.0f : 7.0f);
+Test(group, a_request_resets_one_environment_with_its_seed_and_numbers) {
+    enum { STEPS = 40 };
+    static const struct {
+        uint64_t seed; // 0: none
+        double delay;
+        int as; // an equal one before; -1: none
+    } resets[] = {{9, NAN, -1}, {0, NAN, -1}, {9, NAN, 0}, {9, 3, -1}, {9, NAN, 3}, {9, 10, 0}, {0, 3, -1}};
+    static struct played kept[sizeof resets / sizeof *resets][STEPS];
+    struct farm_ring_spec spec = players_spec("native/recall", FARM_AUTORESET_NEXT_STEP);
+    spec.number_count = 1;
+    strcpy(spec.numbers[0], "delays");
+    farm_ring_spec_control(&spec);
+    with_players nobody, players;
+    cr_assert_eq(start_players(&nobody, "native/recall", &spec), FARM_E_INVALID);
+    expect_message("number 'delays' of resets: native/recall has no option \"delays\"; did you mean \"delay\"");
+    strcpy(spec.numbers[0], "delay");
+    cr_assert_eq(start_players(&players, "native/recall", &spec), FARM_OK, "%s", err.message);
+    for (int i = 0; i < (int)(sizeof resets / sizeof *resets); i++) {
+        players.reset[FARM_CONTROL_DO] = FARM_CONTROL_RESET | (resets[i].seed ? FARM_CONTROL_RESEED : 0);
+        players.reset[FARM_CONTROL_SEED] = resets[i].seed;
+        memcpy(&players.reset[FARM_CONTROL_NUMBERS], &resets[i].delay, sizeof resets[i].delay);
+        players.played[0] = 0;
+        for (int n = 0; n <= STEPS || players.played[1] < STEPS; n++)
+            cr_assert_eq(play_step(&players), FARM_OK, "%s", err.message);
+        memcpy(kept[i], players.steps[1], sizeof kept[i]);
+        cr_assert(kept[i]->flags == FARM_STEP_FIRST && kept[i]->reward == 0.0f);
+        for (int k = 0; k < i; k++) {
+            const bool equal = memcmp(kept[i], kept[k], sizeof kept[i]) == 0, wanted = k == resets[i].as;
+            if (wanted || resets[i].as < 0) cr_assert_eq(equal, wanted, "resets %d and %d", k, i);
+        }
     }
+    players.reset[FARM_CONTROL_DO] = FARM_CONTROL_RESET;
+    memcpy(&players.reset[FARM_CONTROL_NUMBERS], &(double){0.5}, sizeof(double));
+    cr_assert_eq(play_step(&players), FARM_OK);
+    cr_assert_eq(play_step(&players), FARM_E_INVALID);
+    expect_message(
+        "native/recall cannot be reset: lane 0, number 1: native/recall: option \"delay\" is a whole number");
 }
 
 // ---- crashes ----

@@ -14,9 +14,9 @@ GREY = [("frame", "u8", (84, 84))]
 LIMIT_S = 60
 
 
-def make_sides(lanes, width, steps, fields, actions):
+def make_sides(lanes, width, steps, fields, actions, **more):
     """(creator, actor, learner) of one ring; the actor has taken over."""
-    creator = _farm.create(lanes, width, steps, fields, actions)
+    creator = _farm.create(lanes, width, steps, fields, actions, **more)
     actor_fds, learner_fds = creator.fds()
     actor = _farm.attach(*actor_fds)
     actor.take_over()
@@ -24,10 +24,10 @@ def make_sides(lanes, width, steps, fields, actions):
 
 
 class Lane:
-    """A ring of one lane."""
+    """A ring of one lane. more: same_step, numbers."""
 
-    def __init__(self, width, fields, actions):
-        self.creator, self.actor, self.learner = make_sides(1, width, 4, fields, actions)
+    def __init__(self, width, fields, actions, **more):
+        self.creator, self.actor, self.learner = make_sides(1, width, 4, fields, actions, **more)
         self.width, self.field_count, self.n = width, len(fields), 0
 
     def read(self):
@@ -35,11 +35,40 @@ class Lane:
         obs = [np.array([self.learner.read(0, self.n, env, f) for env in range(self.width)]) for f in range(self.field_count)]
         return obs, np.array(self.learner.rewards(0, self.n)), np.array(self.learner.flags(0, self.n))
 
-    def answer(self, actions=None):
-        """None: action 0 for all."""
-        self.learner.answer(0, np.zeros(self.width, np.int32) if actions is None else np.ascontiguousarray(actions))
+    def answer(self, actions=None, resets=None):
+        """None: action 0 for all. resets: {env: (seed or None, number or None, ...)}."""
+        control = []
+        if resets is not None:
+            words = np.zeros((self.width, 2 + len(self.actor.numbers)), np.uint64)
+            for env, (seed, *numbers) in resets.items():
+                words[env, :2] = (1, 0) if seed is None else (3, seed)
+                words[env, 2:] = np.array([np.nan if number is None else number for number in numbers], float).view(np.uint64)
+            control.append(words)
+        self.learner.answer(0, np.zeros(self.width, np.int32) if actions is None else np.ascontiguousarray(actions), *control)
         self.n += 1
         self.learner.release(0, self.n)
+
+    def after(self, **answer):
+        """The step that follows an answer."""
+        self.answer(**answer)
+        return self.step()
+
+    def play_joined(self, count, action):
+        """By environment, its first `count` steps as resets in the same step give them: (first field, reward, flags, last one's or None).
+        action(env, steps before)."""
+        played = [[] for _ in range(self.width)]
+        while min(map(len, played)) <= count:
+            (obs, *_), rewards, flags = self.step()
+            for env, steps in enumerate(played):
+                now = obs[env].tobytes(), rewards[env], flags[env], None
+                if flags[env] & (FIRST | LAST) == FIRST | LAST:
+                    now = *now[:3], bytes(self.learner.read(0, self.n, env, 0, True))
+                elif steps and steps[-1][2] & (FIRST | LAST) == LAST:
+                    last, reward, end, _ = steps.pop()
+                    now = now[0], reward, end | FIRST, last
+                steps.append(now)
+            self.answer(np.array([action(env, len(steps) - 1) for env, steps in enumerate(played)], np.int32))
+        return [steps[:count] for steps in played]
 
 
 def run_actor(name, *arguments, python=(sys.executable,), environment=None):

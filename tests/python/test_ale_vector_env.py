@@ -14,7 +14,8 @@ import sys
 import unittest
 
 import numpy as np
-from actorfarm import ale_game, gym_spaces
+from actorfarm import ale_actor, ale_game, gym_spaces
+from actorfarm.actor import BrokenContract
 from ale_py import _ale_py
 from ale_py.env import AtariEnv
 from lanes import FIRST, GAME_END, GREY, LAST, TERMINATED, TRUNCATED, Lane
@@ -56,7 +57,7 @@ class AleVectorEnv(unittest.TestCase):
         for step in range(steps):
             reward, flags = 0, FIRST
             if starts:
-                game._game_continues = False  # theirs starts a new game even after a lost life
+                game.continues = False  # theirs starts a new game even after a lost life
                 game.reset()
             else:
                 reward, flags = game.step(action)
@@ -189,7 +190,7 @@ class EpisodicLife(unittest.TestCase):
         life, game = TERMINATED, TERMINATED | GAME_END
         self.assertEqual(ends[:10], [life] * 4 + [game] + [life] * 4 + [game])
 
-    def test_the_game_continues_with_one_step(self):
+    def test_thecontinues_with_one_step(self):
         steps = self.play(True)
         for before, first in zip(steps, steps[1:]):
             if first[0] == FIRST and before[0] == TERMINATED:
@@ -207,6 +208,61 @@ class EpisodicLife(unittest.TestCase):
         self.assertEqual(game.step(0), (3, TERMINATED))
         game.reset()
         self.assertEqual(game.step(0), (2, TERMINATED | GAME_END))
+
+
+class Games(Lane):
+    """Two games of Breakout."""
+
+    def __init__(self, *pairs, **ring):
+        maker = ale_actor.Maker("breakout", ale_game.Options.parse(pairs))
+        ((name, dtype, dims),) = (field.values() for field in maker.spec()["obs"])
+        super().__init__(2, [(name, dtype, tuple(dims))], 4, **ring)
+        self.group = maker.group(self.actor, 0, (3, 4))
+
+    def step(self):
+        self.group.step(self.actor)
+        return self.read()
+
+
+class Resets(unittest.TestCase):
+    """In the same step, and on request."""
+
+    def test_in_the_same_step_they_leave_out_a_step(self):
+        for pairs in ([], ["obs=ram"]):
+            lanes = Games(*pairs), Games(*pairs, same_step=True)
+            played, same = (lane.play_joined(150, lambda env, n: (n * 7 + env) // 5 % 4) for lane in lanes)
+            self.assertEqual(played, same)
+            ends = [flags & GAME_END for _, _, flags, _ in played[0] if flags & LAST]
+            self.assertTrue(any(ends) and not all(ends), "lives and games have ended")
+
+    def test_a_request_begins_a_new_game_with_its_seed_and_numbers(self):
+        lane = Games("obs=ram", numbers="noop_max,mode")
+
+        def play(*reset):
+            steps = [lane.after(resets={1: reset})] + [lane.after() for _ in range(40)]
+            self.assertEqual(steps[0][2].tolist(), [0, FIRST])
+            return [(obs[1].tobytes(), rewards[1], flags[1]) for (obs,), rewards, flags in steps]
+
+        lane.step()
+        seeded = play(9, None, None)
+        self.assertNotEqual(play(None, None, None), seeded)
+        self.assertEqual(play(9, None, None), seeded)
+        self.assertNotEqual(play(9, None, 4), seeded, "another mode")
+        self.assertNotEqual(play(9, None, None), seeded, "which stays")
+        self.assertEqual(play(9, 30, 0), seeded, "until it changes")
+        with self.assertRaisesRegex(BrokenContract, r"cannot be reset with {'mode': 3.0}: mode is one of 0, 4"):
+            play(None, None, 3)
+        with self.assertRaisesRegex(BrokenContract, 'has no number "frame_skip" that a reset can change; it has noop_max, fire_reset'):
+            Games(numbers="frame_skip")
+
+    def test_a_request_after_a_lost_life_begins_a_new_game(self):
+        for resets, lives in (({}, 4), ({0: (None,)}, 5)):
+            lane = Games(numbers="")
+            step = lane.step()
+            while not step[2][0] & LAST:
+                step = lane.after()
+            lane.after(resets=resets)
+            self.assertEqual(lane.group.games[0]._lives, lives)
 
 
 class Names(unittest.TestCase):

@@ -114,11 +114,11 @@ gymnasium.register(id="Probe/AlwaysTen-v0", vector_entry_point=lambda num_envs, 
 class Lane(lanes.Lane):
     """A lane and the group of environments that plays it."""
 
-    def __init__(self, name, width=2, seeds=None, bad_values="count", **options):
+    def __init__(self, name, width=2, seeds=None, bad_values="count", ring=None, **options):
         self.maker = gym_actor.Maker(name, options, bad_values)
         spec = self.maker.spec()
         fields = [(field["name"], field["dtype"], tuple(field["dims"]), field["choices"]) for field in spec["obs"]]
-        super().__init__(width, fields, spec["action"])
+        super().__init__(width, fields, spec["action"], **(ring or {}))
         self.action_spec = spec["action"]
         self.group = self.maker.group(self.actor, 0, seeds or [100 + i for i in range(width)])
 
@@ -496,6 +496,49 @@ class Seeds(unittest.TestCase):
             self.assertTrue(np.array_equal(self.play(range(WIDE), name), again))
             self.assertFalse(np.array_equal(again, other))
             self.assertFalse(np.array_equal(again[:, 0], again[:, 1]))
+
+
+class Resets(unittest.TestCase):
+    """In the same step, and on request."""
+
+    def test_in_the_same_step_they_leave_out_a_step(self):
+        for name, ends in (("Probe/Plain-v0", 2), ("CartPole-v1", 3)):
+            played, same = (Lane(name, ring={"same_step": same}).play_joined(100, lambda env, n: (n * 7 + env) // 3 % 2) for same in (False, True))
+            self.assertEqual(played, same)
+            self.assertGreaterEqual(sum(flags & (FIRST | LAST) == FIRST | LAST for _, _, flags, _ in played[0]), ends)
+
+    def test_a_reset_in_the_same_step_is_checked(self):
+        for bad_values in ("fail", "reset"):
+            lane = Lane("Probe/Nan-v0", 2, None, bad_values, {"same_step": True}, plan={1: (True, False)}, resets=(2,))
+            lane.step()
+            with self.assertRaisesRegex(BrokenContract, "NaN.* lane 0, number 0"):
+                lane.after()
+
+    def test_a_request_resets_one_environment_with_its_seed_and_numbers(self):
+        lane = Lane("CartPole-v1", WIDE, ring={"numbers": "low,high"})
+        self.assertIsInstance(lane.group, gym_actor.Singles)
+        (start,), _, _ = lane.step()
+        (seeded,), _, flags = lane.after(resets={1: (101, None, None)})
+        self.assertTrue(np.array_equal(seeded[1], start[1]) and flags.tolist() == [0, FIRST] + [0] * (WIDE - 2), "its seed was 101")
+        self.assertFalse(np.array_equal(lane.after(resets={1: (None, None, None)})[0][0][1], start[1]), "its generator continues")
+        (raised,), _, flags = lane.after(resets={0: (7, 0.1, 0.12), 2: (None, None, 0.02)})
+        self.assertEqual(flags[:4].tolist(), [FIRST, 0, FIRST, 0])
+        self.assertTrue(((raised[0] >= 0.1) & (raised[0] <= 0.12)).all() and (raised[2] <= 0.02).all(), raised)
+        later = [obs[0] for (obs,), _, flags in (lane.after() for _ in range(60)) if flags[0] & FIRST]
+        self.assertTrue(later and all((obs >= 0.1).all() for obs in later), "numbers stay for the resets that follow")
+        self.assertTrue(np.array_equal(lane.after(resets={3: (7, 0.1, 0.12)})[0][0][3], raised[0]))
+
+    def test_a_vector_environment_without_single_ones_is_reset_as_a_whole(self):
+        gymnasium.register(id="Probe/Alone-v0", vector_entry_point=Group)
+        lane = Lane("Probe/Alone-v0", 3, ring={"numbers": ""})
+        lane.step()
+        for resets in ({}, dict.fromkeys(range(3), (1,)), {}):
+            (obs,), _, flags = lane.after(resets=resets)
+            self.assertEqual((flags.tolist(), obs.any()), ([FIRST if resets else 0] * 3, not resets))
+        with self.assertRaisesRegex(BrokenContract, "its 3 are reset together, not 1 of them: lane 0"):
+            lane.after(resets={0: (1,)})
+        with self.assertRaisesRegex(BrokenContract, "vector environment only.* --autoreset next_step"):
+            Lane("Probe/Alone-v0", 3, ring={"same_step": True})
 
 
 class VectorEnvironments(unittest.TestCase):
