@@ -129,5 +129,5 @@ int farm_actor_run(const struct farm_actor_config *config, struct farm_error *er
     farm_plugin_close(&actor.plugin);
     actor.call->heartbeat = NULL;
     farm_ring_close(&actor.ring);
-    return !status ? 0 : ready ? FARM_ACTOR_ENV_BROKEN : 1;
+    return !status ? 0 : ready || status == FARM_E_USAGE ? FARM_ACTOR_ENV_BROKEN : 1;
 }

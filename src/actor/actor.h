@@ -8,8 +8,9 @@
 #include "base/status.h"
 #include "ring/wait.h"
 
-// Result of an actor whose environment broke its contract (farm_group_step failed): a new actor would fail again. The
-// process then dies of SIGRTMAX (supervisor/worker.h), as actors in Python do (actor.py).
+// Result of an actor whose environment broke its contract (farm_group_step failed) or lacks a number (FARM_E_USAGE of
+// farm_group_make): a new actor would fail again. The process then dies of SIGRTMAX (supervisor/worker.h), as actors in
+// Python do (actor.py).
 enum { FARM_ACTOR_ENV_BROKEN = 3 };
 
 // Attaches to the ring, takes over its lanes (generation 0: they are empty), opens the plug-in if there is one, and

@@ -47,7 +47,7 @@ enum farm_status farm_control_open(struct farm_group *group, struct farm_error *
             choose(group, 0, &choices);
             status = farm_plugin_spec(group->api, choices.options, choices.count, &spec, err);
         }
-        if (status) return farm_fail_in(err, FARM_E_INVALID, "number '%s' of resets", group->ring->numbers[i]);
+        if (status) return farm_fail_in(err, FARM_E_USAGE, "number '%s' of resets", group->ring->numbers[i]);
     }
     return FARM_OK;
 }

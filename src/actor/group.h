@@ -81,7 +81,7 @@ enum farm_status farm_group_step(struct farm_group *group, struct farm_lane *lan
 
 // ---- resets on request (control.c), for farm_group_make and farm_group_step ----
 
-// FARM_E_INVALID with the environment's message: a number's name is no option's.
+// FARM_E_USAGE with the environment's message: a number's name is no option's.
 enum farm_status farm_control_open(struct farm_group *group, struct farm_error *err);
 
 // Lets those that the newest answer resets start an episode; a seed or a changed number makes such an environment anew.

@@ -367,7 +367,7 @@ struct players {
     struct farm_actor_config config;
     struct farm_call call;
     struct farm_group group;
-    uint64_t reset[FARM_CONTROL_NUMBERS + 1]; // of environment 1, with the next answer
+    uint64_t reset[FARM_CONTROL_NUMBERS + 1]; // environment 1 gets it with the next answer
     uint32_t played[2];                       // by environment
     struct played steps[2][PLAYED_MAX];
 };
@@ -458,8 +458,8 @@ Test(group, a_request_resets_one_environment_with_its_seed_and_numbers) {
     spec.number_count = 1;
     strcpy(spec.numbers[0], "delays");
     farm_ring_spec_control(&spec);
-    with_players nobody, players;
-    cr_assert_eq(start_players(&nobody, "native/recall", &spec), FARM_E_INVALID);
+    with_players wrong, players;
+    cr_assert_eq(start_players(&wrong, "native/recall", &spec), FARM_E_USAGE);
     expect_message("number 'delays' of resets: native/recall has no option \"delays\"; did you mean \"delay\"");
     strcpy(spec.numbers[0], "delay");
     cr_assert_eq(start_players(&players, "native/recall", &spec), FARM_OK, "%s", err.message);
