@@ -130,6 +130,10 @@ static uint64_t judge_rewards_and_flags(struct farm_validator *validator, uint64
     const float *reward = farm_lane_reward(&validator->checked, n);
     const uint8_t *flags = farm_lane_flags(&validator->checked, n);
     uint64_t bad = 0;
+    unsigned wrong = 0;
+    for (uint32_t e = 0; e < validator->checked.width; e++)
+        wrong |= !known_flags(flags[e], validator->checked.last[0] != NULL);
+    if (!wrong && farm_numbers_sensible(reward, validator->checked.width)) return 0; // as almost always
     for (uint32_t e = 0; e < validator->checked.width; e++)
         if (!known_flags(flags[e], validator->checked.last[0] != NULL))
             bad += reject(validator, n, e, FARM_BAD_FLAGS, 0, flags[e]);
@@ -155,7 +159,12 @@ static uint64_t judge_observation(struct farm_validator *validator, uint32_t f, 
     const struct farm_lane *lane = &validator->checked;
     const uint8_t *flags = farm_lane_flags(lane, n);
     const bool has_last = lane->last[0] && n + 1 >= farm_lane_acted(lane);
+    const struct farm_field_spec *field = &validator->spec->env.obs[f];
+    const size_t all = lane->width * farm_field_values(field);
     uint64_t bad = 0;
+    if ((int)f != validator->mask && !has_last && field->dtype == FARM_F32 &&
+        farm_numbers_sensible(farm_lane_obs(lane, f, n, 0), all))
+        return 0; // as almost always
     for (uint32_t e = 0; e < lane->width; e++) {
         void *row = farm_lane_obs(lane, f, n, e);
         const bool renews = farm_step_renews(lane, flags[e]);

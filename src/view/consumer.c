@@ -3,6 +3,7 @@
 // pair. A fork's child must not use the objects here: it finds their memory zeroed.
 #include <errno.h>
 #include <farm/consumer.h>
+#include <farm/step.h>
 #include <math.h>
 #include <poll.h>
 #include <sched.h>
@@ -69,8 +70,8 @@ struct farm_consumer {
     struct farm_doorbells bells;
     uint64_t spin_ns, checked_ns;
     struct farm_stats stats;
-    struct durations recvs, answers;  // since the last farm_consumer_stats
-    uint64_t agent_steps, bad_values; // at that time
+    struct durations recvs, answers; // since the last farm_consumer_stats
+    uint64_t agent_steps;            // likewise
     struct farm_error error;
 };
 
@@ -530,7 +531,10 @@ bool farm_consumer_answer(struct farm_consumer *consumer, const uint32_t *lanes,
     }
     for (unsigned i = 0; i < count; i++) { // no actor waits for this
         struct seat *seat = find_seat(consumer, lanes[i]);
-        farm_lanes_account(&seat->place->ring, seat->lane, &consumer->stats);
+        const uint8_t *flags = farm_lane_flags(seat->lane->lane, seat->lane->answered);
+        for (uint32_t e = 0; e < consumer->model.width; e++)
+            consumer->agent_steps += !(flags[e] & FARM_STEP_FIRST) || farm_step_renews(seat->lane->lane, flags[e]);
+        consumer->stats.bad_values += seat->lane->bad;
         seat->lane->answered++;
         seat->lane->taken = false;
         add_duration(&consumer->answers, now - seat->listed_ns);
@@ -619,15 +623,13 @@ void farm_consumer_stats(struct farm_consumer *consumer, struct farm_consumer_st
     }
     *stats = (struct farm_consumer_stats){consumer->recvs.count,
                                           consumer->answers.count,
-                                          consumer->stats.agent_steps - consumer->agent_steps,
-                                          consumer->stats.bad_values - consumer->bad_values,
+                                          consumer->agent_steps,
+                                          consumer->stats.bad_values,
                                           us[0][0],
                                           us[0][1],
                                           us[1][0],
                                           us[1][1]};
-    consumer->recvs.count = consumer->answers.count = 0;
-    consumer->agent_steps = consumer->stats.agent_steps;
-    consumer->bad_values = consumer->stats.bad_values;
+    consumer->recvs.count = consumer->answers.count = consumer->agent_steps = consumer->stats.bad_values = 0;
 }
 
 // ---- start and end ----
