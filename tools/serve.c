@@ -1,9 +1,9 @@
 // `farm serve`: actors without a learner, for a consumer (run/consumer.h): flags, progress, and the report at the end.
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/format.h"
 #include "base/json.h"
@@ -18,19 +18,17 @@ static const char program[] = "farm serve";
 struct options {
     struct farm_recipe recipe;
     const char *socket, *autoreset, *numbers, *pass_fds;
-    int passed[FARM_RUN_PASSED_MAX];
-    size_t passed_count;
     int64_t socket_fd, steps;
     bool json, quiet;
     struct farm_listen_flags listen;
+    struct farm_run_served served;
 };
 
 struct service {
     const struct options *options;
     struct farm_run run;
     struct farm_run_consumer consumer;
-    struct farm_ring_spec rings; // what --autoreset and --numbers request
-    char folder[FARM_RUN_PATH_MAX + 1];
+    bool interrupted;
 };
 
 static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
@@ -39,7 +37,7 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
 
 // ---- the report ----
 
-static json_t *result_json(const struct service *service, bool interrupted, const char *failure) {
+static json_t *result_json(const struct service *service, const char *failure) {
     const struct farm_run *run = &service->run;
     const struct farm_run_plan *plan = &run->plan;
     const double wall_s = farm_run_events_wall_s(&run->events);
@@ -55,13 +53,12 @@ static json_t *result_json(const struct service *service, bool interrupted, cons
     farm_json_set_int(document, "environments", (uint64_t)run->workers.count * plan->lanes * plan->width);
     farm_json_set_int(document, "ring_steps", plan->steps);
     farm_json_set_int(document, "actor_restarts", run->change.restarts);
-    farm_json_set_bool(document, "interrupted", interrupted);
+    farm_json_set_bool(document, "interrupted", service->interrupted);
     farm_json_set_text(document, "error", failure);
     return document;
 }
 
-static enum farm_status report(const struct service *service, bool interrupted, const char *failure,
-                               struct farm_error *err) {
+static enum farm_status report(const struct service *service, const char *failure, struct farm_error *err) {
     if (!service->options->json) {
         if (service->consumer.path)
             printf("%s steps of environments in %s; consumers: %llu; actors started again: %llu.\n",
@@ -70,7 +67,7 @@ static enum farm_status report(const struct service *service, bool interrupted, 
                    (unsigned long long)service->consumer.consumers, (unsigned long long)service->run.change.restarts);
         return FARM_OK;
     }
-    json_t *document = result_json(service, interrupted, failure);
+    json_t *document = result_json(service, failure);
     const enum farm_status status = farm_json_print(document, stdout, err);
     json_decref(document);
     return status;
@@ -84,76 +81,62 @@ static enum farm_status serve(struct service *service, struct farm_error *err) {
     const struct farm_run_request request = {.recipe = &options->recipe,
                                              .elastic = true,
                                              .quiet = options->quiet,
-                                             .served = &service->rings,
-                                             .passed = options->passed,
-                                             .passed_count = options->passed_count,
+                                             .served = &options->served,
                                              .listen = farm_listen_flags_request(&options->listen)};
     enum farm_status status =
         farm_run_consumer_open(&service->consumer, run, (int)options->socket_fd, options->socket, err);
     if (!status) status = farm_run_make(run, &request, err);
-    if (!status && options->listen.insecure)
+    if (status) return status;
+    if (options->listen.insecure)
         farm_log_warn("--insecure: any machine that reaches %s can join, and read and change what is sent",
                       run->bridges.address);
-    if (status) return status;
-    if (options->socket) {
-        const char *slash = strrchr(options->socket, '/');
-        snprintf(service->folder, sizeof service->folder, "%.*s", slash ? (int)(slash - options->socket) : 1,
-                 slash ? options->socket : ".");
-        run->workers.run_path = service->folder;
-    }
+    run->workers.run_path = service->consumer.folder_name;
     run->caller = (struct farm_run_caller){.context = service, .on_tick = on_tick};
     if ((status = farm_run_build(run, err))) return status;
     if (options->socket && !options->quiet) farm_log_info("consumers connect to %s", options->socket);
-    bool interrupted;
     struct farm_error report_error;
-    status = farm_run_execute(run, &interrupted, err);
-    farm_run_consumer_end(&service->consumer, status        ? err->message
-                                              : interrupted ? "a signal has ended the farm"
-                                                            : "the farm has ended");
-    const enum farm_status reported = report(service, interrupted, status ? err->message : NULL, &report_error);
+    status = farm_run_execute(run, &service->interrupted, err);
+    const enum farm_status reported = report(service, status ? err->message : NULL, &report_error);
     if (!status && reported) *err = report_error;
     return status ? status : reported;
 }
 
-static int run_command(const struct options *options, const struct farm_ring_spec *rings) {
+static int run_command(const struct options *options) {
     static struct service service;
     struct farm_error err = {0};
     service.options = options;
-    service.rings = *rings;
     const enum farm_status status = serve(&service, &err);
-    if (status) farm_run_consumer_end(&service.consumer, err.message);
+    farm_run_consumer_end(&service.consumer, status                ? err.message
+                                             : service.interrupted ? "a signal has ended the farm"
+                                                                   : "the farm has ended");
     farm_run_free(&service.run);
     farm_run_consumer_free(&service.consumer);
     return status ? farm_report_error(program, &err) : 0;
 }
 
-static enum farm_status read_numbers(const char *list, struct farm_ring_spec *rings, struct farm_error *err) {
-    while (list && *list) {
-        const size_t length = strcspn(list, ",");
-        if (!length || length >= sizeof rings->numbers[0] || rings->number_count == FARM_CONTROL_NUMBERS_MAX)
+// --numbers and --pass-fds.
+static enum farm_status read_lists(struct options *options, struct farm_error *err) {
+    struct farm_run_served *served = &options->served;
+    char *end;
+    for (const char *at = options->numbers; at && *at;) {
+        const size_t length = strcspn(at, ",");
+        if (!length || length >= sizeof served->numbers[0] || served->number_count == FARM_CONTROL_NUMBERS_MAX)
             return farm_fail(err, FARM_E_USAGE, "--numbers: up to %d names of 1 to %zu characters",
-                             FARM_CONTROL_NUMBERS_MAX, sizeof rings->numbers[0] - 1);
-        memcpy(rings->numbers[rings->number_count++], list, length);
-        list += length + (list[length] == ',');
+                             FARM_CONTROL_NUMBERS_MAX, sizeof served->numbers[0] - 1);
+        memcpy(served->numbers[served->number_count++], at, length);
+        at += length + (at[length] == ',');
+    }
+    for (const char *at = options->pass_fds; at && *at; at = end + (*end == ',')) {
+        const int fd = (int)strtol(at, &end, 10);
+        if (end == at || fd <= STDERR_FILENO || fcntl(fd, F_GETFD) < 0 || served->passed_count == FARM_RUN_PASSED_MAX)
+            return farm_fail(err, FARM_E_USAGE, "--pass-fds: up to %d descriptors that this command has inherited",
+                             FARM_RUN_PASSED_MAX);
+        served->passed[served->passed_count++] = fd;
     }
     return FARM_OK;
 }
 
-static enum farm_status read_passed(struct options *options, struct farm_error *err) {
-    for (const char *at = options->pass_fds; at && *at; options->passed_count++) {
-        char *end;
-        const long fd = strtol(at, &end, 10);
-        if (end == at || (*end && *end != ',') || fd < 3 || fd > INT_MAX || fcntl((int)fd, F_GETFD) < 0)
-            return farm_fail(err, FARM_E_USAGE, "--pass-fds: '%.40s' is no open descriptor above 2", at);
-        if (options->passed_count == FARM_RUN_PASSED_MAX)
-            return farm_fail(err, FARM_E_USAGE, "--pass-fds: at most %d descriptors", FARM_RUN_PASSED_MAX);
-        options->passed[options->passed_count] = (int)fd;
-        at = end + (*end == ',');
-    }
-    return FARM_OK;
-}
-
-static enum farm_status settle(struct options *options, struct farm_ring_spec *rings, struct farm_error *err) {
+static enum farm_status settle(struct options *options, struct farm_error *err) {
     struct farm_recipe *recipe = &options->recipe;
     char steps[32];
     const bool same_step = strcmp(options->autoreset, "same_step") == 0;
@@ -166,12 +149,11 @@ static enum farm_status settle(struct options *options, struct farm_ring_spec *r
         return farm_fail(err, FARM_E_USAGE,
                          "--autoreset same_step does not go with --listen: last observations do not travel between "
                          "machines; use next_step");
-    rings->autoreset = same_step;
+    options->served.autoreset = same_step;
     snprintf(steps, sizeof steps, "%lld", (long long)options->steps);
-    enum farm_status status = read_numbers(options->numbers, rings, err);
-    if (!status) status = read_passed(options, err);
+    enum farm_status status = read_lists(options, err);
     if (!status) status = farm_listen_flags_check(&options->listen, err);
-    if (!status && farm_recipe_set(recipe, FARM_LAYER_FLAG, "ring_steps", steps, err))
+    if (!status && (options->steps < 2 || farm_recipe_set(recipe, FARM_LAYER_FLAG, "ring_steps", steps, err)))
         status = farm_fail(err, FARM_E_USAGE, "--steps %s: must be 2 to 16777216", steps);
     if (!status) status = farm_recipe_set(recipe, FARM_LAYER_FLAG, "base", "none", err);
     if (!status) status = farm_recipe_flags_settle(recipe, NULL, NULL, err);
@@ -183,7 +165,6 @@ static enum farm_status settle(struct options *options, struct farm_ring_spec *r
 int farm_cmd_serve(int argc, char **argv) {
     // has a recipe: too large for a small stack
     static struct options options = {.socket_fd = -1, .steps = 16, .autoreset = "next_step"};
-    static struct farm_ring_spec rings;
     const struct farm_cli_flag flags[] = {
         {"socket", FARM_CLI_STRING, &options.socket, "PATH",
          "consumers connect to this new socket, one after another; its folder, of mode 0700, is made if it is missing"},
@@ -195,7 +176,7 @@ int farm_cmd_serve(int argc, char **argv) {
         {"numbers", FARM_CLI_STRING, &options.numbers, "NAME,NAME",
          "options of the environment, up to 16, that a consumer sets as it resets one"},
         {"pass-fds", FARM_CLI_STRING, &options.pass_fds, "N,N",
-         "descriptors of the process that has started this command, for its actors on this machine (libfarm's use)"},
+         "descriptors that the actors of this machine inherit (libfarm's use)"},
         {"json", FARM_CLI_BOOL, &options.json, NULL, "one JSON document on stdout at the end"},
         {"quiet", FARM_CLI_BOOL, &options.quiet, NULL, "no progress and no plan on stderr"},
         FARM_LISTEN_FLAGS(options.listen),
@@ -226,5 +207,5 @@ int farm_cmd_serve(int argc, char **argv) {
     if (!farm_read_recipe_flags(&cli, FARM_USE_SERVE, argc, argv, NULL, &options.recipe, &exit_status))
         return exit_status;
     if (options.quiet) farm_log_set_level(FARM_LOG_WARN);
-    return settle(&options, &rings, &err) ? farm_report_error(program, &err) : run_command(&options, &rings);
+    return settle(&options, &err) ? farm_report_error(program, &err) : run_command(&options);
 }

@@ -202,10 +202,11 @@ static bool send_frame(struct hub_session *session, struct farm_link *link, enum
             entry.n = answers ? lane->replied : lane->lane->produced_local;
             if (lane->lane->local) entry.granted = load_granted(session, lane);
             if (answers) entry.version = *farm_lane_version(lane->lane, lane->replied);
-            const struct iovec part = answers ? farm_answer_part(lane->lane, lane->replied) : (struct iovec){0};
+            struct iovec parts[FARM_ANSWER_PARTS_MAX];
+            const uint32_t count = answers ? farm_answer_parts(lane->lane, lane->replied, parts) : 0;
             if (!any) farm_link_frame(link, type);
             any = true;
-            room = farm_link_add(link, &entry, &part, answers);
+            room = farm_link_add(link, &entry, parts, count);
             if (room) {
                 lane->credited = consumed;
                 if (lane->lane->local) lane->granted = entry.granted;

@@ -446,7 +446,7 @@ static enum farm_status measure_round(struct near_side *near, uint64_t phase_ns,
     const struct farm_lane *lane = &near->actors[TRIP].view.lanes[0];
     const uint32_t head = (uint32_t)farm_wire_head_bytes(1);
     const struct plain_phase there_and_back = {(uint32_t)farm_step_bytes(lane) + head,
-                                               (uint32_t)farm_answer_part(lane, 0).iov_len + head, 1},
+                                               (uint32_t)farm_answer_bytes(lane) + head, 1},
                              there = {CHUNK, 64, 0};
     uint64_t ignored = 0;
     enum farm_status status =

@@ -155,11 +155,10 @@ static bool place_entry(void *context, const struct farm_wire_header *header, co
     struct node_lane *lane = lane_at(node, entry->ring, entry->lane);
     if (entry->consumed < lane->consumed || entry->consumed > lane->sent) return fail_entry(header, entry, err);
     if (!answers) return entry->n >= lane->answered && entry->n <= lane->sent ? true : fail_entry(header, entry, err);
-    if (lane->lane->local || entry->n != lane->placed || entry->n >= lane->sent || !room)
+    if (lane->lane->local || entry->n != lane->placed || entry->n >= lane->sent || room < 1 + (lane->lane->control > 0))
         return fail_entry(header, entry, err);
     lane->placed++;
-    parts[0] = farm_answer_part(lane->lane, entry->n);
-    *count = 1;
+    *count = farm_answer_parts(lane->lane, entry->n, parts);
     return true;
 }
 

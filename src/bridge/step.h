@@ -24,9 +24,19 @@ static inline uint32_t farm_step_parts(const struct farm_lane *lane, uint64_t n,
     return count;
 }
 
-// The answer to step n that travels: the actions.
-static inline struct iovec farm_answer_part(const struct farm_lane *lane, uint64_t n) {
-    return (struct iovec){farm_lane_action(lane, n, 0), lane->width * lane->answer[FARM_ANSWER_ACTION].bytes};
+// The answer to step n that travels: the actions, and `control` if the ring has it. Returns the number of parts.
+enum { FARM_ANSWER_PARTS_MAX = 2 };
+static inline uint32_t farm_answer_parts(const struct farm_lane *lane, uint64_t n, struct iovec *parts) {
+    const uint32_t fields[] = {FARM_ANSWER_ACTION, lane->control}, count = lane->control ? 2 : 1;
+    for (uint32_t p = 0; p < count; p++)
+        parts[p] =
+            (struct iovec){farm_lane_answer_at(lane, fields[p], n, 0), lane->width * lane->answer[fields[p]].bytes};
+    return count;
+}
+
+static inline uint64_t farm_answer_bytes(const struct farm_lane *lane) {
+    return lane->width *
+           (lane->answer[FARM_ANSWER_ACTION].bytes + (lane->control ? lane->answer[lane->control].bytes : 0));
 }
 
 // Bytes of step 1, which has every answer field but, mostly, `state`.

@@ -278,6 +278,7 @@ static const struct field answer_fields[] = {
     {BYTES, AT(farm_answer_spec, values)},   {BYTES, AT(farm_answer_spec, every)},
     {BYTES, AT(farm_answer_spec, per_step)}, {.kind = END},
 };
+static const struct field number_fields[] = {{TEXT, .bytes = FARM_FIELD_NAME_MAX}, {.kind = END}};
 static const struct field option_fields[] = {
     {TEXT, .bytes = FARM_WIRE_OPTION_BYTES},
     {TEXT, .at = FARM_WIRE_OPTION_BYTES, .bytes = FARM_WIRE_OPTION_BYTES},
@@ -300,6 +301,8 @@ static const struct field offer_fields[] = {
     ROWS_AT(farm_wire_offer, spec.env.action, sizeof(uint32_t), spec.env.action.dims, action_fields),
     {COUNT, OFFER(spec.answer_count), .most = FARM_ANSWER_FIELDS_MAX},
     ROWS_AT(farm_wire_offer, spec.answer, sizeof(struct farm_answer_spec), spec.answer_count, answer_fields),
+    {COUNT, OFFER(spec.number_count), .most = FARM_CONTROL_NUMBERS_MAX},
+    ROWS_AT(farm_wire_offer, spec.numbers, FARM_FIELD_NAME_MAX, spec.number_count, number_fields),
     {BYTES, OFFER(seed)},
     {BYTES, OFFER(window)},
     {TEXT, OFFER(env)},

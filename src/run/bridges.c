@@ -203,7 +203,8 @@ static enum farm_status make_offer(struct farm_run_bridges *bridges, struct farm
     if (getrandom(offer->run, sizeof offer->run, 0) != sizeof offer->run)
         return farm_fail_errno(err, FARM_E_IO, "no random numbers");
     offer->spec = plan->ring_spec;
-    if (offer->spec.answers == FARM_ANSWERS_CENTRAL) farm_ring_spec_answers(&offer->spec); // only actions travel
+    if (offer->spec.answers == FARM_ANSWERS_CENTRAL) farm_ring_spec_answers(&offer->spec); // those alone travel
+    if (plan->served) farm_ring_spec_control(&offer->spec);
     offer->seed = farm_run_workers_seed(bridges->workers);
     offer->window = plan->passes.shape.length;
     snprintf(offer->env, sizeof offer->env, "%s", bridges->env);

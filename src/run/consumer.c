@@ -19,19 +19,25 @@
 
 // ---- the socket ----
 
-static enum farm_status open_folder(struct farm_run_consumer *consumer, char *folder, struct farm_error *err) {
+static const char *file_of(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static enum farm_status open_folder(struct farm_run_consumer *consumer, struct farm_error *err) {
     struct stat info;
-    if (mkdir(folder, 0700) && errno != EEXIST) return farm_fail_errno(err, FARM_E_USAGE, "--socket: %s", folder);
-    consumer->folder = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const char *name = consumer->folder_name;
+    if (!name) return farm_fail_errno(err, FARM_E_LIMIT, "--socket");
+    if (!(mkdir(name, 0700) && errno != EEXIST)) consumer->folder = open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (consumer->folder < 0 || fstat(consumer->folder, &info))
-        return farm_fail_errno(err, FARM_E_USAGE, "--socket: %s", folder);
+        return farm_fail_errno(err, FARM_E_USAGE, "--socket: %s", name);
     if (info.st_uid != geteuid() || info.st_mode & 077)
         return farm_fail(err, FARM_E_PERMISSION,
                          "--socket: %s must be a folder that this user alone can enter (chmod 700, or name one that "
                          "does not exist yet)",
-                         folder);
+                         name);
     if (flock(consumer->folder, LOCK_EX | LOCK_NB))
-        return farm_fail(err, FARM_E_BUSY, "--socket: another farm serves in %s", folder);
+        return farm_fail(err, FARM_E_BUSY, "--socket: another farm serves in %s", name);
     return FARM_OK;
 }
 
@@ -39,15 +45,13 @@ static enum farm_status open_folder(struct farm_run_consumer *consumer, char *fo
 static enum farm_status open_path(struct farm_run_consumer *consumer, struct farm_error *err) {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     struct stat info;
-    const char *slash = strrchr(consumer->path, '/'), *file = slash ? slash + 1 : consumer->path;
-    char *folder =
-        slash ? strndup(consumer->path, (size_t)(slash - consumer->path) + (slash == consumer->path)) : strdup(".");
-    enum farm_status status =
-        folder ? open_folder(consumer, folder, err) : farm_fail_errno(err, FARM_E_LIMIT, "folder");
-    free(folder);
+    const char *file = file_of(consumer->path);
+    const size_t length = (size_t)(file - consumer->path);
+    consumer->folder_name = length ? strndup(consumer->path, length) : strdup(".");
+    const enum farm_status status = open_folder(consumer, err);
     if (status) return status;
-    const int length = snprintf(name.sun_path, sizeof name.sun_path, "/proc/self/fd/%d/%s", consumer->folder, file);
-    if (!*file || length >= (int)sizeof name.sun_path)
+    const int bytes = snprintf(name.sun_path, sizeof name.sun_path, "/proc/self/fd/%d/%s", consumer->folder, file);
+    if (!*file || bytes >= (int)sizeof name.sun_path)
         return farm_fail(err, FARM_E_USAGE, "--socket %s: the file's name must have 1 to 80 characters",
                          consumer->path);
     if (!fstatat(consumer->folder, file, &info, AT_SYMLINK_NOFOLLOW) && !S_ISSOCK(info.st_mode))
@@ -198,10 +202,10 @@ void farm_run_consumer_end(struct farm_run_consumer *consumer, const char *words
 
 void farm_run_consumer_free(struct farm_run_consumer *consumer) {
     if (consumer->listener >= 0) {
-        const char *slash = strrchr(consumer->path, '/');
-        unlinkat(consumer->folder, slash ? slash + 1 : consumer->path, 0);
+        unlinkat(consumer->folder, file_of(consumer->path), 0);
         close(consumer->listener);
     }
     if (consumer->folder >= 0) close(consumer->folder);
+    free(consumer->folder_name);
     free(consumer->last);
 }

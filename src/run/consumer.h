@@ -11,9 +11,10 @@
 #include "run/run.h"
 
 struct farm_run_consumer {
-    struct farm_run *run;  // the command's
-    const char *path;      // that consumers connect to; NULL: the socket is inherited
-    int folder, listener;  // of `path`
+    struct farm_run *run; // the command's
+    const char *path;     // that consumers connect to; NULL: the socket is inherited
+    char *folder_name;    // of `path`; NULL: none
+    int folder, listener;
     int socket;            // to the consumer; -1: none is connected
     int pidfd;             // consumer process, because its children may hold the socket as well; -1: unknown
     int pid;               // 0: unknown

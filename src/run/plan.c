@@ -636,8 +636,6 @@ enum farm_status farm_run_plan_make(struct farm_run_plan *plan, const struct far
     plan->play = request->play;
     plan->responder = request->responder;
     plan->served = request->served;
-    plan->passed = request->passed;
-    plan->passed_count = request->passed_count;
     plan->deterministic = plan->recipe.deterministic && !request->play.games && farm_run_learns(plan);
     plan->local = strcmp(plan->recipe.inference, "local") == 0 && farm_run_learns(plan) &&
                   (!request->play.games || request->play.samples);

@@ -17,6 +17,8 @@
 
 struct farm_run_workers;
 
+enum { FARM_RUN_PASSED_MAX = 4 };
+
 // A bridge in the learner's place: the rings have the remote learner's spec.
 struct farm_run_remote {
     const struct farm_ring_spec *spec; // the learner's rings; the recipe gives `steps`
@@ -48,7 +50,13 @@ struct farm_run_listen {
     int network_node;    // NUMA node of the network card; farm_run_make fills it in
 };
 
-enum { FARM_RUN_PASSED_MAX = 4 };
+// A consumer in another process answers (consumer.h). Its lanes have `control` (ring/spec.h).
+struct farm_run_served {
+    uint32_t autoreset, number_count;
+    char numbers[FARM_CONTROL_NUMBERS_MAX][FARM_FIELD_NAME_MAX];
+    uint32_t passed_count; // descriptors that this machine's actors inherit
+    int passed[FARM_RUN_PASSED_MAX];
+};
 
 struct farm_run_request {
     const struct farm_recipe *recipe; // settled
@@ -56,10 +64,8 @@ struct farm_run_request {
     bool elastic;                     // actors may join and leave (requests.h, sessions.h)
     bool quiet;                       // no plan on stderr
     struct farm_run_responder responder;
-    const struct farm_ring_spec *served; // a consumer (consumer.h) answers, with these autoreset and numbers; else NULL
-    const int *passed;                   // served: descriptors that this machine's actors inherit
-    size_t passed_count;                 // at most FARM_RUN_PASSED_MAX
-    struct farm_run_listen listen;       // elastic runs only; then `actors: 0`, if the user set it, means none here
+    const struct farm_run_served *served; // NULL: no consumer
+    struct farm_run_listen listen;        // elastic runs only; then `actors: 0`, if the user set it, means none here
 };
 
 struct farm_run_plan {
@@ -70,9 +76,7 @@ struct farm_run_plan {
     bool deterministic;        // a training that repeats bit for bit
     bool local;                // a training whose actors infer
     struct farm_run_responder responder;
-    const struct farm_ring_spec *served;
-    const int *passed;
-    size_t passed_count;
+    const struct farm_run_served *served;
     struct farm_run_listen listen;
 
     struct farm_machine *machine;

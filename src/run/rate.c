@@ -77,7 +77,7 @@ static enum farm_supervisor_turn on_tick(void *context, uint64_t now_ns) {
 
 // What a step takes on the wire: STEPS, and ANSWERS or CREDITS.
 static void count_bytes(const struct farm_run_plan *plan, const struct farm_lane *lane, struct farm_run_rate *rate) {
-    const size_t down = lane->local ? 0 : farm_answer_part(lane, 0).iov_len;
+    const size_t down = lane->local ? 0 : farm_answer_bytes(lane);
     rate->wire_up_bytes = (double)(farm_step_bytes(lane) + FARM_WIRE_ENTRY_BYTES) / lane->width;
     rate->wire_down_bytes = (double)(down + FARM_WIRE_ENTRY_BYTES) / lane->width;
     rate->wire_version_bytes = (double)(plan->board_parameters * sizeof(float));

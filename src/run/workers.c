@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/file.h"
 #include "kernels/random.h"
@@ -100,13 +101,15 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
     actor->keep[1] = ring->down.fd_readonly;
     actor->keep[2] = bell;
     actor->keep[3] = board ? board->segment.fd_readonly : workers->video; // only evaluations, without boards, film
-    if (plan->passed_count) memcpy(actor->keep + 3, plan->passed, plan->passed_count * sizeof *plan->passed);
+    const bool fourth = board || actor->config.video >= 0;
+    const uint32_t passed = plan->served ? plan->served->passed_count : 0;
+    if (passed) memcpy(actor->keep + 3, plan->served->passed, passed * sizeof *actor->keep);
     *spec = (struct farm_worker_spec){.body = actor_body,
                                       .context = &actor->config,
                                       .apart = true,
                                       .context_bytes = sizeof actor->config,
                                       .keep = actor->keep,
-                                      .keep_count = board || actor->config.video >= 0 ? 4 : 3 + plan->passed_count,
+                                      .keep_count = 3 + fourth + passed,
                                       .cpus = plan->recipe.pin ? &actor->cpus : NULL,
                                       .memory_node = actor->memory_node,
                                       .takes_turns = plan->actors > plan->placement->cpu_budget,
@@ -126,8 +129,8 @@ enum farm_status farm_run_workers_describe(struct farm_run_workers *workers, uin
         {"--seed", .number = actor->config.seed},
         {"--spin-ns", .number = actor->config.spin_ns},
         {board ? "--board-fd" : "--video-fd", .number = FARM_WORKER_KEPT + 3}};
-    const size_t count = sizeof arguments / sizeof *arguments - !(board || actor->config.video >= 0);
-    enum farm_status status = farm_env_program_make(env, NULL, arguments, count, &actor->program, err);
+    enum farm_status status = farm_env_program_make(
+        env, NULL, arguments, sizeof arguments / sizeof *arguments - !fourth, &actor->program, err);
     spec->body = NULL;
     spec->argv = actor->program.argv;
     spec->environment = actor->program.environment;

@@ -46,7 +46,7 @@ struct farm_run_actor {
     struct farm_bitmap cpus;         // where it runs
     struct farm_bitmap claimed;      // the part of the farm's claim that only this actor uses
     int memory_node;
-    int keep[3 + FARM_RUN_PASSED_MAX]; // up, down, bell; board, film, or those that are passed on
+    int keep[3 + FARM_RUN_PASSED_MAX]; // up, down, bell; board, film, or those of a consumer
     uint64_t heartbeat_at_start;       // at the start of its present life
     uint64_t calls_most;               // most calls of environments in one life
     uint64_t generation;               // number of earlier processes in its place

@@ -88,7 +88,7 @@ static inline size_t peer_payload_of(const struct peer *peer, const struct peer_
     const struct farm_lane *lane = &peer->play->world.actor[0].lanes[0];
     if (frame->message) return frame->message_bytes;
     return frame->type == FARM_WIRE_STEPS     ? farm_step_bytes(lane)
-           : frame->type == FARM_WIRE_ANSWERS ? farm_answer_part(lane, 0).iov_len
+           : frame->type == FARM_WIRE_ANSWERS ? farm_answer_bytes(lane)
                                               : 0;
 }
 

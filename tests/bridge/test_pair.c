@@ -24,6 +24,10 @@ static void make_pair_at(in_port_t port, const char *engine, bool encrypted, enu
     world = calloc(1, sizeof *world);
     world_spec(world, 3, 4, pixels, ring_steps);
     world->offer.spec.answers = world->node_spec.answers = answers;
+    if (encrypted && answers == FARM_ANSWERS_CENTRAL) {
+        farm_ring_spec_control(&world->offer.spec);
+        farm_ring_spec_control(&world->node_spec);
+    }
     world->held = 5;
     world->weights = answers == FARM_ANSWERS_LOCAL ? 150000 : 0; // three chunks
     world->hub_config.listener = listener;

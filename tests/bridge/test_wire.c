@@ -163,6 +163,8 @@ Test(wire, offer_has_the_documents_bytes_and_reads_back) {
     spec->env.action =
         (struct farm_action_spec){.kind = FARM_ACTION_CONTINUOUS, .dims = 2, .low = {-1, -2.5f}, .high = {1, 1e30f}};
     farm_ring_spec_answers(spec);
+    spec->number_count = 1;
+    strcpy(spec->numbers[0], "gravity");
     memcpy(offer.run, RUN, sizeof offer.run);
     offer.option_count = 1;
     strcpy(offer.options[0][0], "sticky");
@@ -180,7 +182,8 @@ Test(wire, offer_has_the_documents_bytes_and_reads_back) {
         used += snprintf(values + used, sizeof values - (size_t)used, "name=%s dtype=%u values=%u every=1 per_step=%u ",
                          spec->answer[i].name, spec->answer[i].dtype, spec->answer[i].values, spec->answer[i].per_step);
     snprintf(values + used, sizeof values - (size_t)used,
-             "seed=99 window=20 env=ale/Pong bad_values=count net=net=mlp\nwidth=64 option_count=1 option=1 key=sticky "
+             "number_count=1 number=1 name=gravity seed=99 window=20 env=ale/Pong bad_values=count "
+             "net=net=mlp\nwidth=64 option_count=1 option=1 key=sticky "
              "value=0.25");
     const size_t bytes = farm_wire_put_offer(&offer, out, sizeof out);
     check_bytes("OFFER", values, out, bytes);
@@ -274,10 +277,11 @@ Test(wire, every_constant_of_the_document_is_right_and_no_row_is_left_over) {
     read_document();
     for (size_t r = 0; r < row_count; r++) {
         if (rows[r].table[0]) { // a message's: the tests above go through these
-            cr_assert_not_null(strstr(" header entry HELLO counters OFFER observation dim action answer option JOIN "
-                                      "WELCOME actor REFUSE VERSION_OFFER source VERSION_HAVE ",
-                                      rows[r].table),
-                               "%s", rows[r].table);
+            cr_assert_not_null(
+                strstr(" header entry HELLO counters OFFER observation dim action answer number option JOIN "
+                       "WELCOME actor REFUSE VERSION_OFFER source VERSION_HAVE ",
+                       rows[r].table),
+                "%s", rows[r].table);
             continue;
         }
         uint64_t value = 0;

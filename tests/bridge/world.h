@@ -156,6 +156,8 @@ static inline uint32_t world_answer_steps(struct world *world) {
                 world_check_step(world, r, l, n);
                 for (uint32_t e = 0; e < lane->width && !lane->local; e++)
                     *(int32_t *)farm_lane_action(lane, n, e) = world_action(r, l, n, e);
+                for (uint32_t e = 0; e < lane->width && lane->control; e++)
+                    ((uint64_t *)farm_lane_answer_at(lane, lane->control, n, e))[FARM_CONTROL_SEED] = n << 32 | e;
                 if (!lane->local) *farm_lane_version(lane, n) = n / 5;
                 farm_lane_answer(lane, n);
                 if ((n + 1) % WORLD_GRANT == 0) world_grant(world, r, l, n + 1 + WORLD_GRANT);
@@ -220,6 +222,9 @@ static inline uint32_t world_publish_steps(struct world *world, uint64_t steps) 
             if (n >= steps || !farm_lane_actor_answered(lane) || !farm_lane_actor_can_write(lane)) continue;
             for (uint32_t e = 0; e < lane->width && n && !lane->local; e++)
                 cr_assert_eq(*(int32_t *)farm_lane_action(lane, n - 1, e), world_action(r, l, n - 1, e));
+            for (uint32_t e = 0; e < lane->width && n && lane->control; e++)
+                cr_assert_eq(((uint64_t *)farm_lane_answer_at(lane, lane->control, n - 1, e))[FARM_CONTROL_SEED],
+                             (n - 1) << 32 | e);
             if (n && !lane->local) cr_assert_eq(*farm_lane_version(lane, n - 1), (n - 1) / 5);
             if (n) world_check_version(world, r, l, n - 1);
             world->answers += n > 0;
