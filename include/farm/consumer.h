@@ -7,11 +7,11 @@
 // the transition into it (farm/step.h) and is *waiting* until it is answered; then the actor takes step n + 1. Slots
 // are reused oldest first: the actor stops before the oldest step that is held or waiting. Observations of u8 are the
 // actor's memory, mapped read-only; rewards, flags and numbers are checked copies, as the learner has them. An
-// environment's step with invalid values has reward 0 and FIRST with LAST.
+// environment's step with invalid values has reward 0, the flags FIRST and LAST with bit 128, and zeros for the values.
 //
 // Errors: open functions write one sentence to `error`; later ones keep it for farm_consumer_error. A consumer, and all
 // that it returns, belongs to one thread at a time, except farm_consumer_drop, which any thread may call. It must not
-// be used in a fork's child. C17 and C++; x86-64 and AArch64 Linux.
+// be used in a fork's child, which does not have the lanes' memory. C17 and C++; x86-64 and AArch64 Linux.
 #ifndef FARM_CONSUMER_H
 #define FARM_CONSUMER_H
 
@@ -26,7 +26,7 @@ struct farm_consumer;
 // Starts `farm serve` (as farm_start) with these words, NULL behind the last: {"--env", "ale/Pong", "--actors", "2",
 // NULL}, and waits until its lanes are there. `pass`: descriptors that the farm's own actors inherit under the same
 // numbers, `pass_count` of them. The farm ends when the consumer is closed or its process ends, in any way. NULL:
-// error.
+// an error, or a signal ended the wait.
 struct farm_consumer *farm_consumer_start(const char *const *words, const int *pass, unsigned pass_count, char *error,
                                           size_t error_bytes);
 // Connects to a running `farm serve --socket PATH` of the same user. It outlives the consumer, and the next consumer
@@ -54,7 +54,8 @@ struct farm_consumer_shape {
     char numbers[16][FARM_FIELD_NAME_MAX];
 };
 void farm_consumer_shape(const struct farm_consumer *consumer, struct farm_consumer_shape *shape);
-// False: the number is vacant. `consumed`: the oldest step that is still readable.
+// False: the number is vacant. `consumed`: the oldest step that is still readable; `produced`: the one behind the
+// newest that recv has seen.
 bool farm_consumer_state(const struct farm_consumer *consumer, unsigned lane, struct farm_lane_state *state);
 
 // ---- a loop ----
@@ -82,8 +83,8 @@ void *farm_consumer_answer_field(struct farm_consumer *consumer, unsigned lane, 
 // seed (NULL: its own stream goes on) and numbers (NULL, or [number_count]; NAN: unchanged).
 bool farm_consumer_control(struct farm_consumer *consumer, unsigned lane, uint32_t env, const uint64_t *seed,
                            const double *numbers);
-// Publishes the answers of `count` lanes. False: an action is out of range or not finite, or a lane has no waiting
-// step; then none is published.
+// Publishes the answers of `count` lanes. False: an action is not one of its choices or not finite, or a lane has no
+// waiting step; then none is published. Numbers beyond an action's bounds are clipped. Action masks are not enforced.
 bool farm_consumer_answer(struct farm_consumer *consumer, const uint32_t *lanes, unsigned count);
 
 // ---- steps that stay ----
@@ -101,13 +102,14 @@ void farm_consumer_keep(struct farm_consumer *consumer, unsigned steps);
 
 // ---- across lanes ----
 
-// Copies an observation field of waiting steps to out[count * W][stack][bytes of one environment], oldest frame first;
-// frames before an episode's first step repeat it. stack - 1 <= farm_consumer_keep's steps. False: as
-// farm_consumer_field's NULL.
+// Copies an observation field of waiting or held steps to out[count * W][stack][bytes of one environment], oldest frame
+// first; the first frame repeats in place of those before an episode's first, or before a consumer's first of a lane.
+// stack - 1 <= farm_consumer_keep's steps, stack <= 64. False: as farm_consumer_field's NULL.
 bool farm_consumer_gather(const struct farm_consumer *consumer, const struct farm_ready *ready, unsigned count,
                           unsigned field, unsigned stack, void *out);
 
-// How the loop has spent its time since the last call: whether it waits for environments or environments for it.
+// How the loop has spent its time since the last call: whether it waits for environments or environments for it. Waits
+// are over the last 1024; 0: none.
 struct farm_consumer_stats {
     uint64_t recvs, answers, agent_steps, bad_values;
     double recv_wait_p50_us, recv_wait_p95_us;     // a recv's wait for ready lanes

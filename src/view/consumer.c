@@ -156,9 +156,9 @@ static void copy_segments(const struct farm_ring *ring) {
 }
 
 static void leave_place(struct place *place) {
-    farm_lanes_set_wake(&place->ring, 0, -1);
     pthread_mutex_lock(&place->lock);
     place->left = true;
+    farm_lanes_set_wake(&place->ring, 0, -1);
     if (place->users > 1) copy_segments(&place->ring.rings[0]);
     end_use(place);
 }
@@ -178,7 +178,9 @@ static enum farm_status list_places(struct farm_consumer *consumer, struct farm_
     cpu_set_t cpus;
     const bool crowded = sched_getaffinity(0, sizeof cpus, &cpus) == 0 && (uint32_t)CPU_COUNT(&cpus) <= here;
     consumer->spin_ns = farm_wait_spin_ns(FARM_WAIT_ADAPTIVE, crowded);
-    return farm_doorbells_make(&consumer->bells, consumer->rings, count, consumer->bell, err);
+    const enum farm_status status = farm_doorbells_make(&consumer->bells, consumer->rings, count, consumer->bell, err);
+    if (status) farm_doorbells_free(&consumer->bells); // no lane is served any more
+    return status;
 }
 
 // Lets the actor go on: the consumer before may have died as it was about to.
@@ -222,7 +224,7 @@ static enum farm_status make_place(struct farm_consumer *consumer, struct farm_a
             .place = place,
             .lane = &ring.lanes[l],
             .number = r * spec->lanes + l,
-            .written = ring.lanes[l].answered ? UINT32_MAX : 1u << FARM_ANSWER_ACTION,
+            .written = farm_lane_produced(ring.lanes[l].lane) ? UINT32_MAX : 1u << FARM_ANSWER_ACTION,
             .base = farm_lane_consumed(ring.lanes[l].lane),
             .consumed = farm_lane_consumed(ring.lanes[l].lane),
             .holds = (uint32_t *)(place->seats + spec->lanes) + (size_t)l * spec->steps,
@@ -266,6 +268,7 @@ static void carry_out(struct farm_consumer *consumer, struct farm_admission_requ
     } else if (request->kind != FARM_ADMISSION_OPEN) {
         reply.status = request->kind == FARM_ADMISSION_JOIN ? join(consumer, request, &reply.error)
                                                             : leave(consumer, request->ring, &reply.error);
+        if (reply.status) consumer->error = reply.error;
         farm_admission_send_reply(consumer->socket, &reply);
     }
 }
