@@ -549,6 +549,7 @@ static nb::any torch(const Array &array) {
                                                                  array, input.stride_ptr(), input.dtype())));
 }
 
+void bind_targets(nb::module_ &m); // targets.cpp
 NB_MODULE(_consumer, m) {
     nb::set_leak_warnings(false); // arrays may outlive the interpreter
     pthread_atfork(nullptr, nullptr, [] { process_forks++; });
@@ -559,6 +560,7 @@ NB_MODULE(_consumer, m) {
     m.attr("OBS") = (unsigned)FARM_VIEW_OBS;
     m.attr("LAST") = (unsigned)FARM_VIEW_LAST;
     bind_consumer(nb::class_<Consumer>(m, "Consumer", "Lanes of a new `farm serve` with these words, or at a socket."));
+    bind_targets(m);
     m.def("torch", &torch, "array"_a,
           "The same memory as a tensor. PyTorch has no read-only ones: a write into a lane ends the process.");
 }

@@ -17,10 +17,16 @@ if not any("_farm" + suffix in _built for suffix in importlib.machinery.EXTENSIO
 
 TYPE_CHECKING = False  # typing's import takes time
 if TYPE_CHECKING:
+    from ._consumer import gae as gae, vtrace as vtrace
     from .pool import FarmEnded as FarmEnded, Pool as Pool, make as make, torch as torch
+    from .rollout import Window as Window, gather as gather, on_jax as on_jax, on_torch as on_torch
 
 # Names that users import, and their modules, imported on demand: actors start without them.
-_HOMES = {"FarmEnded": "pool", "Pool": "pool", "make": "pool", "torch": "pool"}
+_HOMES = {
+    **dict.fromkeys(("FarmEnded", "Pool", "make", "torch"), "pool"),
+    **dict.fromkeys(("Window", "gather", "on_jax", "on_torch"), "rollout"),
+    **dict.fromkeys(("gae", "vtrace"), "_consumer"),
+}
 
 
 def __getattr__(name: str) -> object:

@@ -136,7 +136,6 @@ class Pool:
         self._idle = np.zeros((len(self._lanes), self.width, *(self.action_space.shape or ())), self.action_space.dtype)
         self._ids: Array = np.arange(self.num_envs, dtype=np.int32)  # of the last recv
         self._ended, self._seen, self._begun, self._warned = np.zeros(self.num_envs, bool), tuple[Array, ...](), False, False
-        self.unanswered: dict[int, int] = {}  # collect's
 
     # ---- EnvPool's interface ----
 
@@ -229,8 +228,6 @@ class Pool:
         """Windows of `steps` steps of lanes that the policy answers: rollout.collect has the options."""
         from . import rollout
 
-        lanes, at = self.consumer.waiting()
-        self.unanswered = dict(zip(lanes.tolist(), at.tolist(), strict=True))
         windows: Iterator[Any] = rollout.collect(self, policy, steps, **options)
         return windows
 
