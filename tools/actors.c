@@ -66,10 +66,10 @@ int farm_cmd_actors(int argc, char **argv) {
         .program = program,
         .synopsis = "RUN [+N|-N] [--json]",
         .about =
-            "How many actors the run of `farm train` in the folder RUN has on its own machine. +N adds N actors while\n"
-            "it goes on, -N removes the N newest; the command returns when they have joined or left. Actors of other\n"
-            "machines come and go with `farm bridge` there. The run's user may do so, but no process of its\n"
-            "environments.",
+            "How many actors the run of `farm train` in the folder RUN has on its own machine, or the farm of `farm\n"
+            "serve` whose socket is there. +N adds N actors while it goes on, -N removes the N newest; the command\n"
+            "returns when they have joined or left. Actors of other machines come and go with `farm bridge` there.\n"
+            "The run's user may do so, but no process of its environments.",
         .examples = "  farm actors runs/ale_Pong-20260101-1\n"
                     "  farm actors r +4\n"
                     "  farm actors r -2\n",

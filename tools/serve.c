@@ -83,9 +83,9 @@ static enum farm_status serve(struct service *service, struct farm_error *err) {
                                              .quiet = options->quiet,
                                              .served = &options->served,
                                              .listen = farm_listen_flags_request(&options->listen)};
-    enum farm_status status =
-        farm_run_consumer_open(&service->consumer, run, (int)options->socket_fd, options->socket, err);
-    if (!status) status = farm_run_make(run, &request, err);
+    enum farm_status status = farm_run_make(run, &request, err);
+    if (!status)
+        status = farm_run_consumer_open(&service->consumer, run, (int)options->socket_fd, options->socket, err);
     if (status) return status;
     if (options->listen.insecure)
         farm_log_warn("--insecure: any machine that reaches %s can join, and read and change what is sent",
@@ -105,6 +105,7 @@ static int run_command(const struct options *options) {
     static struct service service;
     struct farm_error err = {0};
     service.options = options;
+    service.consumer.socket = service.consumer.folder = service.consumer.listener = -1;
     const enum farm_status status = serve(&service, &err);
     farm_run_consumer_end(&service.consumer, status                ? err.message
                                              : service.interrupted ? "a signal has ended the farm"
@@ -149,6 +150,7 @@ static enum farm_status settle(struct options *options, struct farm_error *err) 
         return farm_fail(err, FARM_E_USAGE,
                          "--autoreset same_step does not go with --listen: last observations do not travel between "
                          "machines; use next_step");
+    if (options->socket_fd >= 0) fcntl((int)options->socket_fd, F_SETFD, FD_CLOEXEC); // no program here has it
     options->served.autoreset = same_step;
     snprintf(steps, sizeof steps, "%lld", (long long)options->steps);
     enum farm_status status = read_lists(options, err);

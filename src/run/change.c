@@ -225,7 +225,6 @@ static void start_actor(struct farm_run_change *change, struct farm_error *err) 
 // Keeps a user from stopping training by removing actors.
 static enum farm_status check_spare(const struct farm_run_workers *workers, uint32_t a, struct farm_error *err) {
     const uint32_t shard = workers->ring_shard[a], left = workers->in_shard[shard] - 1;
-    if (left && !farm_run_learns(workers->plan)) return FARM_OK;
     if (left) return farm_run_update_fits(workers->plan, left, shard, err);
     return farm_fail(err, FARM_E_LIMIT, "it is the last actor%s (Ctrl-C ends the run)",
                      workers->plan->shards > 1 ? " of its shard" : "");

@@ -83,7 +83,6 @@ enum farm_status farm_run_consumer_open(struct farm_run_consumer *consumer, stru
     getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &(socklen_t){sizeof domain});
     if (type != SOCK_SEQPACKET || domain != AF_UNIX || fd <= STDERR_FILENO)
         return farm_fail(err, FARM_E_USAGE, "--socket-fd %d: not one end of a socketpair(AF_UNIX, SOCK_SEQPACKET)", fd);
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
     take(consumer, fd);
     return FARM_OK;
 }

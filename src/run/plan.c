@@ -207,6 +207,7 @@ static void choose_counts(struct farm_run_plan *plan, uint64_t episodes) {
 enum farm_status farm_run_update_fits(const struct farm_run_plan *plan, uint32_t actors, uint32_t shard,
                                       struct farm_error *err) {
     const uint32_t share = farm_learner_share(plan->algo.batch, plan->shards, shard);
+    if (!farm_run_learns(plan)) return FARM_OK;
     const uint64_t capacity =
         farm_window_capacity(&plan->passes.shape, plan->steps) * plan->width * plan->lanes * actors;
     if (farm_algo_update_fits(&plan->passes, capacity, share, plan->width)) return FARM_OK;
@@ -337,6 +338,7 @@ static enum farm_status plan_remote_actors(struct farm_run_plan *plan, struct fa
         listen->expect = (uint32_t)plan->placement->actor_count;
     }
     request->no_actors = none_here;
+    if (none_here && plan->served) request->learner_device = FARM_LEARNER_CPU; // the consumer has these cores
     request->remote_actors = (int)listen->expect;
     return FARM_OK;
 }
@@ -619,7 +621,7 @@ static uint32_t actors_for_an_update(const struct farm_run_plan *plan) {
 static void log_listen(const struct farm_run_plan *plan) {
     const struct farm_run_listen *listen = &plan->listen;
     if (!listen->address) return;
-    const uint32_t wanted = !farm_run_learns(plan) ? 0 : actors_for_an_update(plan);
+    const uint32_t wanted = farm_run_learns(plan) ? actors_for_an_update(plan) : 0;
     char needed[64] = "";
     if (wanted > plan->actors)
         snprintf(needed, sizeof needed, "; an update takes the windows of %u actor%s", wanted, wanted == 1 ? "" : "s");

@@ -146,6 +146,18 @@ class Serve(InFolder):
         self.assertEqual(set(self.connect().rings), {0, 1})
         self.end(second)
 
+    def test_actors_of_other_machines_join_and_leave(self):
+        process = self.serve("--actors", "0", "--listen", "127.0.0.1:0", "--insecure", "--node-grace-s", "1")  # a node may end before it is connected
+        consumer = self.connect()
+        self.assertEqual(consumer.rings, {})
+        node = self.start_logged("bridge", "--connect", "@s/bridge.addr", "--insecure", "--actors", "1", "--json", log="node")
+        self.assertEqual(consumer.message(), (JOIN, 0, 0, 2, ["/memfd:farm-up-0", "/memfd:farm-down-0", "anon_inode:[eventfd]"], ""))
+        self.await_line("joined the run", log="node")
+        node.send_signal(signal.SIGINT)
+        self.assertEqual(consumer.message()[:2], (LEAVE, 0))
+        self.end(node, log="node", by=None)
+        self.assertEqual(self.end(process)["consumers"], 1)
+
     def test_nothing_outlives_a_killed_consumer_even_if_its_child_does(self):
         script = f"""if True:
             import os, socket, subprocess, time

@@ -143,6 +143,17 @@ REFUSED = (
     (2, "--seconds", "fps --seconds 0"),
     (2, "--out: nowhere/tuned.yaml: No such file", "fps --tune --env native/catch --seconds 0.5 --out nowhere/tuned.yaml"),
     (2, "'native/catch'?", "fps --env native/cacth"),
+    # a consumer's farm
+    (2, "--socket PATH is missing", "serve --env native/catch"),
+    (2, "--socket PATH is missing", "serve --socket s/farm --socket-fd 3"),
+    (2, "not one end of a socketpair", "serve --socket-fd 0"),
+    (2, "next_step, same_step", "serve --socket s/farm --autoreset disabled"),
+    (2, "last observations do not travel", "serve --socket s/farm --autoreset same_step --listen 127.0.0.1:0 --insecure"),
+    (2, "2 to 16777216", "serve --socket s/farm --steps 1"),
+    (2, "--numbers", "serve --socket s/farm --numbers a,,b"),
+    (2, "--pass-fds", "serve --socket s/farm --pass-fds 99"),
+    (2, "--listen ADDR:PORT", "serve --socket s/farm --key k"),
+    (2, "'native/catch'?", "serve --socket t/farm --env native/cacth"),
     (2, "--infer-threads", "topo --infer-threads 1025"),
     (2, "--smt", "topo --smt off"),
     (2, "--seconds", "report --seconds 0"),
@@ -225,14 +236,14 @@ class Usage(InFolder):
 
     def test_help_is_on_stdout_with_examples(self):
         texts = {}
-        for command in ("train", "eval", "fps", "plot", "bw", "topo", "doctor", "report", "bridge", "bridge keygen", "bridge status", "bridge bench"):
+        for command in ("train", "eval", "fps", "serve", "plot", "bw", "topo", "doctor", "report", "bridge", "bridge keygen", "bridge status", "bridge bench"):
             result = self.farm(*command.split(), "--help")
             texts[command] = result.stdout
             self.assertEqual((result.returncode, result.stderr), (0, ""))
             self.assertIn(f"usage: farm {command}", result.stdout)
             self.assertIn("examples:", result.stdout, command)
         self.assertIn("--entropy-cost", texts["train"])
-        for command, keys in (("eval", "lr net batch entropy-cost frames"), ("fps", "lr discount checkpoint-every frames"), ("bridge", "lr lanes batch")):
+        for command, keys in (("eval", "lr net batch entropy-cost frames"), ("fps", "lr discount checkpoint-every frames"), ("serve", "lr batch frames"), ("bridge", "lr lanes batch")):
             for key in keys.split():
                 self.assertNotIn(f"\n  --{key} ", texts[command])
                 self.refuses(2, f"--{key} has no effect in farm {command} ", f"{command} --{key} 1")
