@@ -148,6 +148,7 @@ int main(int argc, char **argv) {
         if (farm_now_ns() + (farm_now_ns() - began) / (round + 1) > end) break;
     }
     for (struct setting *s = settings; s < settings + SETTINGS; s++) {
+        if (!s->count) continue;
         farm_bench_add(&bench, s->name, "steps/s", "higher", s->ours, s->count, "responder of farm fps", s->theirs,
                        s->count, 0.95);
         farm_bench_add(&bench, s->cpu_name, "ns/step", "lower", s->our_cpu, s->count, "responder of farm fps",

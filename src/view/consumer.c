@@ -71,7 +71,7 @@ struct farm_consumer {
     uint64_t spin_ns, checked_ns;
     struct farm_stats stats;
     struct durations recvs, answers; // since the last farm_consumer_stats
-    uint64_t agent_steps;            // likewise
+    uint64_t agent_steps;            // since then, too
     struct farm_error error;
 };
 

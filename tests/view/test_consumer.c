@@ -108,10 +108,14 @@ static void answer(uint32_t lane) {
     cr_assert(farm_consumer_answer(rig.consumer, &lane, 1), "%s", farm_consumer_error(rig.consumer));
 }
 
-// Publishes, receives and answers a step of one lane.
-static void play(unsigned lane) {
+// Publishes and receives a step of one lane.
+static void bring(unsigned lane) {
     publish(lane);
     cr_assert_eq(receive(1, LONG), 1);
+}
+
+static void play(unsigned lane) {
+    bring(lane);
     answer(lane);
 }
 
@@ -126,8 +130,7 @@ static bool has_words(const char *part) {
 // ---- the loop ----
 
 Test(consumer, lists_lanes_that_wait_longest_first_and_each_once) {
-    publish(2);
-    cr_assert_eq(receive(1, LONG), 1);
+    bring(2);
     publish(3);
     publish(0);
     cr_assert_eq(receive(3, SOON), 0, "two are ready");
@@ -156,15 +159,15 @@ static void *publish_late(void *lanes) {
 }
 
 Test(consumer, waits_for_all_lanes_that_can_still_become_ready) {
-    unsigned lanes = 15;
-    for (int round = 0; round < 3; round++) {
+    for (unsigned round = 0; round < 3; round++) {
+        unsigned lanes = round ? 13 : 15; // lane 1 is not answered
         pthread_t thread;
         pthread_create(&thread, NULL, publish_late, &lanes);
-        cr_assert_eq(receive(4 + (unsigned)round, LONG), lanes == 15 ? 4 : 3, "lane 1 is not answered");
+        const int count = receive(4 + round, LONG);
         pthread_join(thread, NULL);
-        for (int i = 0; i < (lanes == 15 ? 4 : 3); i++)
+        cr_assert_eq(count, round ? 3 : 4);
+        for (int i = 0; i < count; i++)
             if (rig.ready[i].lane != 1) answer(rig.ready[i].lane);
-        lanes = 13;
     }
 }
 
@@ -172,11 +175,10 @@ static void on_alarm(int number) {
     (void)number;
 }
 
-Test(consumer, a_signal_ends_a_wait_and_a_timeout_another) {
-    sigaction(SIGALRM, &(struct sigaction){.sa_handler = on_alarm, .sa_flags = SA_RESTART}, NULL);
+Test(consumer, a_signal_ends_a_wait) {
+    signal(SIGALRM, on_alarm);
     setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {.tv_usec = 20000}}, NULL);
     cr_assert_eq(receive(1, -1), 0);
-    cr_assert_eq(receive(1, SOON), 0);
 }
 
 Test(consumer, refuses_a_wrong_action_and_publishes_nothing) {
@@ -189,15 +191,12 @@ Test(consumer, refuses_a_wrong_action_and_publishes_nothing) {
     cr_assert_eq(farm_lane_acted(actors_lane(0)), 0);
     cr_assert(!farm_consumer_answer(rig.consumer, (uint32_t[]){0, 0}, 2) && has_words("twice"));
     cr_assert(!farm_consumer_answer(rig.consumer, (uint32_t[]){0, 2}, 2) && has_words("does not wait"));
-    cr_assert(!farm_consumer_answer(rig.consumer, (uint32_t[]){99}, 1) && has_words("no lane 99"));
     answer(0);
 }
 
 Test(consumer, clears_answers_and_resets_at_each_step) {
-    const double numbers[] = {0};
     for (uint32_t n = 0; n < 2 * STEPS; n++) {
-        publish(0);
-        cr_assert_eq(receive(1, LONG), 1);
+        bring(0);
         const uint64_t *control = farm_lane_answer_at(actors_lane(0), actors_lane(0)->control, n, 1);
         if (n == STEPS - 1) {
             *(float *)farm_consumer_answer_field(rig.consumer, 0, FARM_VIEW_VALUE) = 3;
@@ -208,7 +207,6 @@ Test(consumer, clears_answers_and_resets_at_each_step) {
         }
         answer(0);
     }
-    cr_assert(!farm_consumer_control(rig.consumer, 0, 1, NULL, numbers) && has_words("does not wait"));
 }
 
 // ---- what is read ----
@@ -230,17 +228,12 @@ Test(consumer, fields_of_several_steps_lie_in_a_row_unless_they_wrap) {
 
 Test(consumer, ignores_hostile_counters_and_marks_invalid_values) {
     struct farm_lane *lane = actors_lane(0);
-    publish(0);
-    cr_assert_eq(receive(1, LONG), 1);
-    answer(0);
-    farm_store_release(&lane->up->produced, 1000);
-    farm_store_release(&lane->up_control->doorbell, 1000);
+    play(0);
+    lane->produced_local = 1000;
+    farm_lane_actor_publish(lane);
     cr_assert_eq(receive(1, SOON), 0);
-    publish(2);
-    publish(3);
-    publish(1);
+    for (unsigned other = 1; other < 4; other++) publish(other);
     cr_assert_eq(receive(4, LONG), 3, "lane 0 is not waited for");
-    farm_store_release(&lane->up->produced, 1);
     lane->produced_local = 1;
     farm_lane_flags(lane, 1)[0] = 0x40;
     farm_lane_flags(lane, 1)[1] = 0;
@@ -249,33 +242,32 @@ Test(consumer, ignores_hostile_counters_and_marks_invalid_values) {
     cr_assert_eq(receive(1, LONG), 1);
     const uint8_t *flags = farm_consumer_field(rig.consumer, 0, 1, 1, FARM_VIEW_FLAGS);
     const float *rewards = farm_consumer_field(rig.consumer, 0, 1, 1, FARM_VIEW_REWARD);
-    for (int e = 0; e < WIDTH; e++) cr_assert((flags[e] & 3) == (FARM_STEP_FIRST | FARM_STEP_LAST) && rewards[e] == 0);
+    for (int e = 0; e < WIDTH; e++) cr_assert(flags[e] == 0x83 && rewards[e] == 0);
     answer(0);
     struct farm_consumer_stats stats;
     farm_consumer_stats(rig.consumer, &stats);
     cr_assert(stats.bad_values == 3 && stats.agent_steps == 0, "a counter and two values");
 }
 
-// Against stacks that the test makes of all steps it has published.
-static void check_gather(struct farm_ring_spec spec, unsigned field, size_t bytes, bool again) {
+// Against stacks that the test makes of all steps; in the middle another consumer takes the farm over.
+static void check_gather(unsigned field, size_t bytes) {
     enum { N = 40, STACK = 4, ROOM = 128 };
-    static uint8_t shown[N][WIDTH][ROOM], out[WIDTH][STACK][ROOM];
+    static uint8_t shown[N][WIDTH][ROOM], out[WIDTH * STACK * ROOM];
     uint64_t seed = 5, first[WIDTH] = {0};
-    spec.steps = STEPS;
-    open_rig(spec);
-    farm_consumer_keep(rig.consumer, STACK - 1);
+    open_rig(spec_rich(LANES, WIDTH, STEPS));
     for (uint64_t n = 0; n < N; n++) {
         struct farm_lane *lane = actors_lane(1);
-        if (again && n == N / 2) {
+        if (n == N / 2) {
             farm_consumer_close(rig.consumer);
             connect_consumer();
-            farm_consumer_keep(rig.consumer, STACK - 1);
         }
+        farm_consumer_keep(rig.consumer, STACK - 1);
         for (uint32_t e = 0; e < WIDTH; e++) {
             const bool begins = n == 0 || random_next(&seed) % 5 == 0;
             if (begins) first[e] = n;
-            for (uint32_t f = 0; f < lane->obs_count; f++) memset(farm_lane_obs(lane, f, n, e), 0, lane->obs_bytes[f]);
-            *(uint8_t *)farm_lane_obs(lane, field, n, e) = (uint8_t)random_next(&seed) % 200;
+            for (uint32_t f = 0; f < lane->obs_count; f++)
+                memset(farm_lane_obs(lane, f, n, e), f == field ? (int)(random_next(&seed) % 60) : 0,
+                       lane->obs_bytes[f]);
             memcpy(shown[n][e], farm_lane_obs(lane, field, n, e), bytes);
             farm_lane_flags(lane, n)[e] = begins ? FARM_STEP_FIRST : 0;
             farm_lane_reward(lane, n)[e] = 0;
@@ -284,11 +276,11 @@ static void check_gather(struct farm_ring_spec spec, unsigned field, size_t byte
         cr_assert_eq(receive(1, LONG), 1);
         cr_assert(farm_consumer_gather(rig.consumer, rig.ready, 1, FARM_VIEW_OBS + field, STACK, out), "%s",
                   farm_consumer_error(rig.consumer));
-        for (uint32_t e = 0; e < WIDTH; e++)
-            for (uint64_t i = 0; i < STACK; i++) {
-                const uint64_t from = n + i >= STACK - 1 + first[e] ? n + i - (STACK - 1) : first[e];
-                cr_assert_arr_eq((uint8_t *)out + (e * STACK + i) * bytes, shown[from][e], bytes, "step %lu", n);
-            }
+        for (uint64_t i = 0; i < WIDTH * STACK; i++) {
+            const uint64_t e = i / STACK, k = n + i % STACK;
+            const uint64_t from = k >= STACK - 1 + first[e] ? k - (STACK - 1) : first[e];
+            cr_assert_arr_eq(out + i * bytes, shown[from][e], bytes, "step %lu", n);
+        }
         answer(1);
     }
     cr_assert(!farm_consumer_gather(rig.consumer, rig.ready, 1, FARM_VIEW_OBS + field, STACK + 2, out));
@@ -296,13 +288,10 @@ static void check_gather(struct farm_ring_spec spec, unsigned field, size_t byte
 
 TestSuite(gather, .fini = tear_down, .timeout = 30);
 Test(gather, stacks_frames_in_place) {
-    check_gather(spec_rich(LANES, WIDTH, STEPS), 0, 7 * 5 * 3, false);
+    check_gather(0, 7 * 5 * 3);
 }
 Test(gather, stacks_numbers_that_are_copied) {
-    check_gather(spec_rich(LANES, WIDTH, STEPS), 1, 11 * 4, false);
-}
-Test(gather, stacks_across_a_restart_of_the_consumer) {
-    check_gather(spec_rich(LANES, WIDTH, STEPS), 0, 7 * 5 * 3, true);
+    check_gather(1, 11 * 4);
 }
 
 // ---- steps that stay ----
@@ -314,8 +303,7 @@ static void *drop_later(void *token) {
 }
 
 Test(consumer, a_held_step_stops_the_actor_and_a_drop_wakes_it) {
-    publish(0);
-    cr_assert_eq(receive(1, LONG), 1);
+    bring(0);
     cr_assert(farm_consumer_hold(rig.consumer, 0, 0) && farm_consumer_hold(rig.consumer, 0, 0));
     cr_assert(!farm_consumer_hold(rig.consumer, 0, 1));
     answer(0);
@@ -332,14 +320,10 @@ Test(consumer, a_held_step_stops_the_actor_and_a_drop_wakes_it) {
     cr_assert_eq(farm_consumer_room(rig.consumer, 0), STEPS);
 }
 
-static bool is_mapped(const void *at) {
-    return !msync((void *)((uintptr_t)at & ~(uintptr_t)4095), 4096, MS_ASYNC) || errno != ENOMEM;
-}
-
 // After close or leave the ring goes on under another owner.
 static void check_kept(bool leave) {
-    publish(0);
-    cr_assert_eq(receive(1, LONG), 1);
+    struct farm_lane *lane = actors_lane(0);
+    bring(0);
     const uint8_t *image = farm_consumer_field(rig.consumer, 0, 0, 1, FARM_VIEW_OBS);
     const int32_t *items = farm_consumer_field(rig.consumer, 0, 0, 1, FARM_VIEW_OBS + 1);
     void *token = farm_consumer_lane_token(rig.consumer, 0);
@@ -348,25 +332,21 @@ static void check_kept(bool leave) {
     const uint8_t pixel = image[3];
     if (leave) {
         send_request(FARM_ADMISSION_LEAVE, 0);
-        cr_assert_eq(receive(1, SOON), 0);
+        send_request(FARM_ADMISSION_JOIN, 0);
+        send_request(FARM_ADMISSION_JOIN, 2);
+        publish(2 * LANES);
+        cr_assert_eq(receive(1, LONG), 1);
+        cr_assert_eq(rig.ready[0].lane, 2 * LANES);
         struct farm_admission_reply reply;
-        for (int i = 0; i <= RINGS; i++) cr_assert(farm_admission_receive_reply(rig.side, &reply) && !reply.status);
-        cr_assert(!farm_consumer_field(rig.consumer, 0, 0, 1, FARM_VIEW_OBS) && has_words("no lane 0"));
+        for (int i = 0; i < RINGS + 3; i++) cr_assert(farm_admission_receive_reply(rig.side, &reply) && !reply.status);
     } else {
         cr_assert_eq(farm_consumer_close(rig.consumer), 0);
     }
-    *(uint8_t *)farm_lane_obs(actors_lane(0), 0, 0, 0) = (uint8_t)(pixel + 1);
-    memset(farm_lane_obs(actors_lane(0), 0, 0, 0), pixel + 1, 105);
+    memset(farm_lane_obs(lane, 0, 0, 0), pixel + 1, lane->obs_bytes[0]);
     cr_assert(image[3] == pixel && items[0] == 0);
     farm_consumer_drop(token, 0);
-    cr_assert(!is_mapped(image));
-    cr_assert_eq(farm_lane_consumed(actors_lane(0)), 0, "the next owner's");
-    if (!leave) return;
-    send_request(FARM_ADMISSION_JOIN, 0);
-    send_request(FARM_ADMISSION_JOIN, 2);
-    publish(2 * LANES + 1);
-    cr_assert_eq(receive(1, LONG), 1);
-    cr_assert_eq(rig.ready[0].lane, 2 * LANES + 1);
+    cr_assert(msync((void *)((uintptr_t)image & ~(uintptr_t)4095), 4096, MS_ASYNC) && errno == ENOMEM, "unmapped");
+    cr_assert_eq(farm_lane_consumed(lane), leave, "released by the next owner alone");
 }
 
 TestSuite(kept, .fini = tear_down, .timeout = 30);
@@ -374,7 +354,7 @@ Test(kept, held_steps_stay_after_close) {
     open_rig(spec_rich(LANES, WIDTH, STEPS));
     check_kept(false);
 }
-Test(kept, held_steps_stay_after_their_ring_has_left_and_others_join) {
+Test(kept, held_steps_stay_after_their_ring_has_left_and_joined_again) {
     open_rig(spec_rich(LANES, WIDTH, STEPS));
     check_kept(true);
 }
@@ -396,73 +376,63 @@ Test(consumer, the_farms_end_has_words_and_the_next_consumer_continues) {
 }
 
 Test(consumer, a_forks_child_is_refused_and_the_parent_goes_on) {
-    publish(0);
-    cr_assert_eq(receive(1, LONG), 1);
+    bring(0);
     cr_assert(farm_consumer_hold(rig.consumer, 0, 0));
     void *token = farm_consumer_lane_token(rig.consumer, 0);
-    const pid_t child = fork();
-    if (!child) {
-        farm_consumer_drop(token, 0);
-        const bool refused = receive(1, 0) == -1 && has_words("a fork's child") &&
-                             !farm_consumer_answer(rig.consumer, (uint32_t[]){0}, 1) &&
-                             !farm_consumer_field(rig.consumer, 0, 0, 1, FARM_VIEW_OBS) &&
-                             !farm_consumer_lane_token(rig.consumer, 0);
-        farm_consumer_close(rig.consumer);
-        _exit(!refused);
-    }
     int status;
-    waitpid(child, &status, 0);
-    cr_assert_eq(status, 0);
+    if (!fork()) {
+        farm_consumer_drop(token, 0);
+        const bool used = receive(1, 0) >= 0 || !has_words("a fork's child") ||
+                          farm_consumer_answer(rig.consumer, (uint32_t[]){0}, 1) ||
+                          farm_consumer_field(rig.consumer, 0, 0, 1, FARM_VIEW_OBS) ||
+                          farm_consumer_lane_token(rig.consumer, 0);
+        farm_consumer_close(rig.consumer);
+        _exit(used);
+    }
+    cr_assert(wait(&status) > 0 && status == 0);
     answer(0);
     cr_assert_eq(farm_lane_consumed(actors_lane(0)), 0, "held");
     farm_consumer_drop(token, 0);
     cr_assert_eq(farm_lane_consumed(actors_lane(0)), 1);
-    play(1);
 }
 
 // ---- a farm ----
 
-static struct farm_consumer *start(const char *const *words, char *error) {
+static void start(const char *const *words, char error[512]) {
     char program[512];
     snprintf(program, sizeof program, "%s/farm", getenv("FARM_BUILD") ? getenv("FARM_BUILD") : "build");
     setenv("FARM_PROGRAM", program, 1);
-    return farm_consumer_start(words, NULL, 0, error, 512);
+    rig.consumer = farm_consumer_start(words, NULL, 0, error, 512);
 }
 
 TestSuite(farm, .timeout = 60);
 Test(farm, goes_on_when_an_actor_is_killed) {
-    char error[512], path[64], line[256] = "";
-    rig.consumer = start((const char *[]){"--env", "native/cartpole", "--actors", "1", "--quiet", NULL}, error);
+    char error[512], command[64];
+    start((const char *[]){"--env", "native/cartpole", "--actors", "1", "--quiet", NULL}, error);
     cr_assert(rig.consumer, "%s", error);
-    unsigned firsts = 0;
-    for (int n = 0; n < 2000 || (firsts < WIDTH && n < 2000000); n++) {
+    snprintf(command, sizeof command, "pkill -KILL -P %d actor", (int)farm_consumer_pid(rig.consumer));
+    bool abandoned = false;
+    for (int n = 0; !abandoned; n++) {
+        if (n == 1000) cr_assert(!system(command));
         const int count = receive(1, LONG);
         cr_assert_gt(count, 0, "%s", farm_consumer_error(rig.consumer));
         for (int i = 0; i < count; i++) {
-            const uint8_t *flags =
-                farm_consumer_field(rig.consumer, rig.ready[i].lane, rig.ready[i].step, 1, FARM_VIEW_FLAGS);
+            const struct farm_ready *at = &rig.ready[i];
+            const uint8_t *flags = farm_consumer_field(rig.consumer, at->lane, at->step, 1, FARM_VIEW_FLAGS);
             struct farm_lane_state state;
-            cr_assert(farm_consumer_state(rig.consumer, rig.ready[i].lane, &state));
-            unsigned all = 1;
-            for (uint32_t e = 0; e < state.width; e++) all &= flags[e]; // an abandoned lane begins as one
-            firsts += n > 1000 && all & FARM_STEP_FIRST;
-            answer(rig.ready[i].lane);
+            cr_assert(farm_consumer_state(rig.consumer, at->lane, &state));
+            unsigned all = FARM_STEP_FIRST; // a lane that is taken over begins as one
+            for (uint32_t e = 0; e < state.width; e++) all &= flags[e];
+            abandoned |= at->step && all;
+            answer(at->lane);
         }
-        if (n != 1000) continue;
-        snprintf(path, sizeof path, "pgrep -P %d actor", (int)farm_consumer_pid(rig.consumer));
-        FILE *found = popen(path, "r");
-        cr_assert(fgets(line, sizeof line, found));
-        pclose(found);
-        cr_assert(!kill(atoi(line), SIGKILL));
     }
-    cr_assert_geq(firsts, WIDTH);
     cr_assert_eq(farm_consumer_close(rig.consumer), 0);
 }
 
 Test(farm, that_cannot_start_says_why) {
     char error[512];
-    cr_assert(!start((const char *[]){"--env", "native/cartpole", "--nothing", NULL}, error));
-    cr_assert(strstr(error, "exit status 2"), "%s", error);
+    start((const char *[]){"--env", "native/cartpole", "--nothing", NULL}, error);
+    cr_assert(!rig.consumer && strstr(error, "exit status 2"), "%s", error);
     cr_assert(!farm_consumer_connect("/tmp/no/socket", error, sizeof error) && strstr(error, "No such file"));
-    cr_assert(!farm_consumer_connect("/tmp/no/socket", NULL, 0));
 }
